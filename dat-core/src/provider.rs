@@ -1,0 +1,466 @@
+//! What a provider implements.
+//!
+//! DAT decides *whether* a call is legal and *what* an event means; a provider owns queues, keys and
+//! a wire. The seam between them is cut so that nothing is translated twice: a data transfer
+//! operation crosses it as the DAT request it is, and the provider encodes its work queue entry from
+//! that. The traits are used with static dispatch only; `dat` instantiates them once.
+//!
+//! Ownership: `dat-core` owns the provider's queue objects ([`Provider::Qp`] inside the endpoint,
+//! [`Provider::Cq`] inside the event dispatcher, [`Provider::Srq`] inside the shared receive queue),
+//! so that posting and polling touch the object at hand and nothing else. Commands that change the
+//! device go through the provider itself.
+//!
+//! Hot path: [`QueuePair::post_request`], [`QueuePair::post_recv`], [`SharedReceiveQueue::post_recv`],
+//! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
+//! call no kernel and wait for nothing.
+
+use crate::types::{DtoStatus, MemPrivFlags};
+
+/// Nanoseconds since an arbitrary origin, from the provider's clock.
+pub type Nanos = u64;
+
+/// One checked, non-empty piece of local memory: what a data segment of a work queue entry holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataSegment {
+    /// The LMR context, which is the device's local key.
+    pub lmr_context: u32,
+    /// Virtual address of the first byte.
+    pub address: u64,
+    /// Length in bytes, never zero, at most 2^31 - 1.
+    pub bytes: u32,
+}
+
+/// What a posted request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestOp {
+    /// Send: consumes a receive buffer of the peer.
+    Send,
+    /// RDMA Write to `address` under the peer's `rmr_context`.
+    RdmaWrite {
+        /// First byte at the peer.
+        address: u64,
+        /// The peer's remote key.
+        rmr_context: u32,
+    },
+    /// RDMA Read of as many bytes as the local segments hold.
+    RdmaRead {
+        /// First byte at the peer.
+        address: u64,
+        /// The peer's remote key.
+        rmr_context: u32,
+    },
+}
+
+/// How a request is executed and reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestFlags {
+    /// A successful completion is not reported (DAT_COMPLETION_SUPPRESS_FLAG). The provider still
+    /// asks the device for completions of its own often enough to reclaim its queue, and hides them.
+    pub suppress: bool,
+    /// The matching receive at the peer is a solicited one.
+    pub solicited: bool,
+    /// The request waits for earlier RDMA Reads of the queue.
+    pub fence: bool,
+    /// Handed back in [`Completion::unsignalled`]; means nothing to the provider.
+    pub unsignalled: bool,
+}
+
+/// The queue has no room for another entry; nothing was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueFull;
+
+/// A finished data transfer operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The cookie given at the post, unchanged.
+    pub cookie: u64,
+    /// How it ended.
+    pub status: DtoStatus,
+    /// Bytes transferred; meaningless unless `status` is success.
+    pub transferred: u64,
+    /// True for Send, RDMA Read and RDMA Write; false for receives.
+    pub request: bool,
+    /// The UNSIGNALLED choice made at the post.
+    pub unsignalled: bool,
+    /// Receives: the peer's Send carried the solicited bit.
+    pub solicited: bool,
+    /// The device's own words about a failure (syndrome, vendor syndrome); zero on success.
+    pub syndrome: (u8, u8),
+}
+
+/// A completion queue entry as read from the device: private copy, nothing in it is trusted yet.
+pub trait CompletionEntry {
+    /// The owner number given when the queue pair was created.
+    fn owner(&self) -> u32;
+    /// True for the request queue, false for the receive side.
+    fn is_request(&self) -> bool;
+}
+
+/// A completion queue.
+pub trait CompletionQueue {
+    /// Its entries.
+    type Entry: CompletionEntry;
+    /// Takes the next entry, if the device has written one. Consumer index included.
+    fn poll(&mut self) -> Option<Self::Entry>;
+    /// Asks for one notification at the next entry (or the next solicited one). Entries already
+    /// there notify too, so the order is: arm, poll once more, sleep.
+    fn arm(&mut self, solicited_only: bool);
+    /// Entries the queue can hold.
+    fn capacity(&self) -> u32;
+}
+
+/// A reliable connected queue pair.
+pub trait QueuePair {
+    /// The entries of the completion queues it reports to.
+    type Entry: CompletionEntry;
+
+    /// Posts a request and rings the doorbell. `segments` is walked once per WQE word written and
+    /// must yield the same items each time. Checks only the room: everything else was checked.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
+    fn post_request<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone;
+
+    /// Posts a receive buffer (no doorbell register: the device reads the doorbell record).
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_recvs` are outstanding.
+    fn post_recv<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone;
+
+    /// Turns an entry of this queue pair into a completion and frees its slot and those before it.
+    /// `None`: nothing to report (a suppressed success, or an entry that matches no post, which is
+    /// logged and counted because the device is not trusted).
+    fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
+
+    /// Requests posted and not yet known complete.
+    fn requests_outstanding(&self) -> u32;
+    /// Receives posted to this queue pair (not to an SRQ) and not yet complete.
+    fn recvs_outstanding(&self) -> u32;
+    /// The 24-bit number the peer needs.
+    fn number(&self) -> u32;
+}
+
+/// A shared receive queue.
+pub trait SharedReceiveQueue {
+    /// The entries of the completion queues that report its buffers.
+    type Entry: CompletionEntry;
+    /// As [`QueuePair::post_recv`].
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_recvs` entries are in use.
+    fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone;
+    /// As [`QueuePair::complete`], for a receive that took its buffer from this queue.
+    fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
+    /// Buffers posted and not yet completed (whether or not an endpoint has taken them).
+    fn outstanding(&self) -> u32;
+}
+
+/// What a registration came to.
+#[derive(Debug)]
+pub struct Registration<M> {
+    /// The provider's record of it.
+    pub region: M,
+    /// Local key, used in local triplets.
+    pub lmr_context: u32,
+    /// Remote key; 0 when no remote access was asked.
+    pub rmr_context: u32,
+    /// First byte registered (virtual address).
+    pub address: u64,
+    /// Bytes registered.
+    pub bytes: u64,
+}
+
+/// Size of the queues of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueSizes {
+    /// Requests that may be outstanding; 0 for none.
+    pub max_requests: u32,
+    /// Receives that may be outstanding; 0 for none or when an SRQ is used.
+    pub max_recvs: u32,
+    /// Data segments per Send or RDMA Write.
+    pub max_request_segments: u32,
+    /// Data segments per RDMA Read.
+    pub max_read_segments: u32,
+    /// Data segments per receive.
+    pub max_recv_segments: u32,
+}
+
+/// The other end and the path to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Index of our GID that is the source.
+    pub source_gid_index: u8,
+    /// The peer's GID; an IPv4 address is `::ffff:a.b.c.d`.
+    pub gid: [u8; 16],
+    /// The peer's Ethernet address.
+    pub mac: [u8; 6],
+    /// IP hop limit.
+    pub hop_limit: u8,
+    /// IP traffic class.
+    pub traffic_class: u8,
+    /// Flow label (20 bits); chooses the UDP source port.
+    pub flow_label: u32,
+}
+
+/// What INIT to RTR takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyToReceive {
+    /// The path to the peer.
+    pub path: Path,
+    /// The peer's queue pair number (24 bits).
+    pub remote_qpn: u32,
+    /// The first packet sequence number the peer will send (24 bits).
+    pub receive_psn: u32,
+    /// Path MTU code, 1..=5 for 256..=4096 bytes (IBTA encoding).
+    pub mtu: u8,
+    /// RDMA Reads the peer may have outstanding here; 0 refuses them.
+    pub reads_in: u8,
+    /// RNR NAK timer code (IBTA encoding, 5 bits).
+    pub min_rnr_timer: u8,
+}
+
+/// What RTR to RTS takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyToSend {
+    /// The first packet sequence number we send (24 bits).
+    pub send_psn: u32,
+    /// RDMA Reads we may have outstanding.
+    pub reads_out: u8,
+    /// Transport retries, 0..=7.
+    pub retry_count: u8,
+    /// RNR retries, 0..=7, 7 is for ever.
+    pub rnr_retry: u8,
+    /// Local ACK timeout code, 4.096 us * 2^n; 0 is for ever.
+    pub ack_timeout: u8,
+}
+
+/// Where a management datagram goes or came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MadAddress {
+    /// The path.
+    pub path: Path,
+    /// Queue pair number at the other side (1 for the general services interface).
+    pub qpn: u32,
+}
+
+/// Something that happened outside of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProviderEvent {
+    /// The first packet reached a queue pair in RTR. `owner` as given at creation.
+    CommunicationEstablished {
+        /// Owner of the queue pair.
+        owner: u32,
+    },
+    /// The queue pair went to the error state by itself.
+    QpError {
+        /// Owner of the queue pair.
+        owner: u32,
+        /// The device's event type, for the log.
+        event: u8,
+    },
+    /// The last buffer an SRQ-fed queue pair held has been completed.
+    SrqLastBuffer {
+        /// Owner of the queue pair.
+        owner: u32,
+    },
+    /// A completion queue lost an entry or could not be written; it is unusable.
+    CqError {
+        /// Owner number given at creation of the completion queue.
+        owner: u32,
+    },
+    /// Fewer buffers than the armed limit are on the SRQ.
+    SrqLimit {
+        /// Owner number given at creation of the SRQ.
+        owner: u32,
+    },
+    /// The port went up (true) or down.
+    Port(bool),
+    /// The device is gone or unusable; every later command fails.
+    DeviceDead,
+}
+
+/// Why a provider could not do a thing. The text says what, with numbers.
+#[derive(Debug, thiserror::Error)]
+pub enum ProviderError {
+    /// The device or the host has no more of something.
+    #[error("out of resources: {0}")]
+    Resources(String),
+    /// A value is outside what the device can do.
+    #[error("not supported by the device: {0}")]
+    Unsupported(String),
+    /// The destination cannot be reached or resolved.
+    #[error("no route: {0}")]
+    Unreachable(String),
+    /// The device refused or failed a command.
+    #[error("device: {0}")]
+    Device(String),
+    /// The device is gone.
+    #[error("the device is dead: {0}")]
+    Dead(String),
+}
+
+/// The device's limits and identity, from which the IA attributes are filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Name of the adapter, as opened.
+    pub adapter_name: String,
+    /// Vendor name.
+    pub vendor_name: String,
+    /// Hardware version (device id, revision).
+    pub hardware_version: (u32, u32),
+    /// Firmware version (major, minor, sub-minor).
+    pub firmware_version: (u32, u32, u32),
+    /// Our GID at index 0.
+    pub gid: [u8; 16],
+    /// Queue pairs.
+    pub max_qps: u32,
+    /// Requests or receives per queue pair.
+    pub max_dtos: u32,
+    /// Outstanding RDMA Reads per queue pair as target.
+    pub max_reads_in: u32,
+    /// Outstanding RDMA Reads per queue pair as originator.
+    pub max_reads_out: u32,
+    /// Completion queues.
+    pub max_cqs: u32,
+    /// Entries of a completion queue.
+    pub max_cq_entries: u32,
+    /// Data segments of a Send or RDMA Write.
+    pub max_request_segments: u32,
+    /// Data segments of an RDMA Read.
+    pub max_read_segments: u32,
+    /// Data segments of a receive.
+    pub max_recv_segments: u32,
+    /// Memory keys.
+    pub max_regions: u32,
+    /// Bytes of one registration.
+    pub max_region_bytes: u64,
+    /// Protection domains.
+    pub max_pds: u32,
+    /// Bytes of one message.
+    pub max_message_bytes: u64,
+    /// Shared receive queues.
+    pub max_srqs: u32,
+    /// Buffers of one shared receive queue.
+    pub max_srq_recvs: u32,
+    /// Path MTU code of the port, 1..=5.
+    pub mtu: u8,
+}
+
+/// A provider: one opened function.
+pub trait Provider: Sized {
+    /// Completion queues and their entries.
+    type Cq: CompletionQueue;
+    /// Queue pairs.
+    type Qp: QueuePair<Entry = <Self::Cq as CompletionQueue>::Entry>;
+    /// Shared receive queues.
+    type Srq: SharedReceiveQueue<Entry = <Self::Cq as CompletionQueue>::Entry>;
+    /// Protection domains.
+    type Pd: Copy;
+    /// Memory that can be registered.
+    type Memory: Clone;
+    /// A registered region.
+    type Region;
+
+    /// Identity and limits.
+    fn limits(&self) -> &Limits;
+    /// The clock.
+    fn now(&self) -> Nanos;
+    /// Handles whatever the device reported (interrupts, event queues, health); when there was
+    /// nothing, sleeps until there is or `deadline` passes. True: something was handled.
+    ///
+    /// # Errors
+    /// The device is dead.
+    fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError>;
+    /// As `wait`, without sleeping.
+    fn progress(&mut self);
+    /// The next event that is not a completion.
+    fn next_event(&mut self) -> Option<ProviderEvent>;
+
+    /// # Errors
+    /// Device refusal.
+    fn alloc_pd(&mut self) -> Result<Self::Pd, ProviderError>;
+    /// # Errors
+    /// Device refusal (objects still use it).
+    fn free_pd(&mut self, pd: Self::Pd) -> Result<(), ProviderError>;
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// Device refusal, or a size outside the limits.
+    fn register(&mut self, pd: Self::Pd, memory: &Self::Memory, access: MemPrivFlags) -> Result<Registration<Self::Region>, ProviderError>;
+    /// # Errors
+    /// Device refusal.
+    fn deregister(&mut self, region: Self::Region) -> Result<(), ProviderError>;
+    /// A completion queue of at least `entries`. `owner` comes back in [`ProviderEvent::CqError`].
+    ///
+    /// # Errors
+    /// Device refusal.
+    fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Self::Cq, ProviderError>;
+    /// # Errors
+    /// Device refusal (queue pairs still use it).
+    fn destroy_cq(&mut self, cq: Self::Cq) -> Result<(), ProviderError>;
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// Device refusal.
+    fn create_srq(&mut self, pd: Self::Pd, max_recvs: u32, max_segments: u32, owner: u32) -> Result<Self::Srq, ProviderError>;
+    /// Arms the limit event: fewer than `limit` buffers available.
+    ///
+    /// # Errors
+    /// Device refusal.
+    fn arm_srq_limit(&mut self, srq: &Self::Srq, limit: u32) -> Result<(), ProviderError>;
+    /// # Errors
+    /// Device refusal (queue pairs still use it).
+    fn destroy_srq(&mut self, srq: Self::Srq) -> Result<(), ProviderError>;
+    /// A queue pair in the INIT state: receives may be posted at once. `owner` is what
+    /// [`CompletionEntry::owner`] and the events will say (24 bits).
+    ///
+    /// # Errors
+    /// Device refusal, or sizes outside the limits.
+    fn create_qp(&mut self, pd: Self::Pd, request_cq: &Self::Cq, recv_cq: &Self::Cq, srq: Option<&Self::Srq>, sizes: QueueSizes, owner: u32) -> Result<Self::Qp, ProviderError>;
+    /// INIT to RTR.
+    ///
+    /// # Errors
+    /// Device refusal.
+    fn ready_to_receive(&mut self, qp: &mut Self::Qp, attributes: &ReadyToReceive) -> Result<(), ProviderError>;
+    /// RTR to RTS.
+    ///
+    /// # Errors
+    /// Device refusal.
+    fn ready_to_send(&mut self, qp: &mut Self::Qp, attributes: &ReadyToSend) -> Result<(), ProviderError>;
+    /// Any state to ERR: everything outstanding, and everything posted from now on, completes as
+    /// flushed through the completion queues.
+    ///
+    /// # Errors
+    /// Device refusal.
+    fn to_error(&mut self, qp: &mut Self::Qp) -> Result<(), ProviderError>;
+    /// Any state to RESET and on to INIT. Outstanding work is forgotten; its entries are removed
+    /// from the completion queues given (the ones it was created with).
+    ///
+    /// # Errors
+    /// Device refusal.
+    fn reset_qp(&mut self, qp: &mut Self::Qp, request_cq: &mut Self::Cq, recv_cq: Option<&mut Self::Cq>) -> Result<(), ProviderError>;
+    /// # Errors
+    /// Device refusal.
+    fn destroy_qp(&mut self, qp: Self::Qp, request_cq: &mut Self::Cq, recv_cq: Option<&mut Self::Cq>) -> Result<(), ProviderError>;
+
+    /// Finds the way to a GID: a link-local one names its MAC, others come from the neighbour table.
+    ///
+    /// # Errors
+    /// [`ProviderError::Unreachable`].
+    fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError>;
+    /// Sends one 256-byte management datagram through QP1.
+    ///
+    /// # Errors
+    /// The queue is full or the device refuses.
+    fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
+    /// Takes a received management datagram and who sent it.
+    fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;
+    /// 64 random bits (identifiers and first packet sequence numbers); seeded in deterministic runs.
+    fn random(&mut self) -> u64;
+}
