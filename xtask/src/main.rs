@@ -1,2 +1,73 @@
-//! Placeholder.
-fn main() {}
+//! Everything a person types: `cargo xtask ...`.
+//!
+//! A task is a module with a `run` function; this file only parses the command line. Tasks build
+//! and run other parts through `cargo`, so that what they do can also be typed by hand.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod check;
+mod conformance;
+mod demo;
+mod setup;
+mod shell;
+mod sim;
+mod tidy;
+mod wire;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, test and try the project.")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run the main job on the built-in simulator: two functions, one connection, every DTO.
+    Demo(demo::Arguments),
+    /// Run every test, then the outside witnesses on the wire (tshark, scapy) where they are installed.
+    Test {
+        /// Only tests whose name contains this.
+        filter: Option<String>,
+    },
+    /// Format, lints, documentation, tests and house rules: all that CI runs.
+    Check,
+    /// Count instructions and time per operation, beside a bare loop in the same run.
+    Bench(bench::Arguments),
+    /// Replay one seeded run over a faulty wire and print its event log.
+    Sim(sim::Arguments),
+    /// Print clause, tests, result for every clause of the DAT pages.
+    Conformance,
+    /// Install what the tests use beyond Rust (tshark, scapy, valgrind), through apt.
+    Setup,
+    /// Check a capture with tshark and an independent ICRC computation.
+    Wire {
+        /// The pcapng file.
+        capture: PathBuf,
+    },
+    /// Only the house rules.
+    Tidy,
+}
+
+fn main() -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    match Arguments::parse().task {
+        Task::Demo(arguments) => demo::run(&arguments),
+        Task::Test { filter } => check::test(filter.as_deref()),
+        Task::Check => check::run(),
+        Task::Bench(arguments) => bench::run(&arguments),
+        Task::Sim(arguments) => sim::run(&arguments),
+        Task::Conformance => conformance::run(),
+        Task::Setup => setup::run(),
+        Task::Wire { capture } => wire::run(&capture),
+        Task::Tidy => tidy::run(),
+    }
+}

@@ -1,0 +1,69 @@
+//! What the tests use beyond Rust, from Debian's packages.
+//!
+//! Nothing here is needed to build or to run the demo. Without root, or without apt, the checks that
+//! need a tool are left out aloud.
+
+use anyhow::Result;
+
+use crate::shell;
+
+/// A program the tests use, the package it comes in and what is lost without it.
+struct Tool {
+    present: fn() -> bool,
+    package: &'static str,
+    purpose: &'static str,
+}
+
+const TOOLS: [Tool; 3] = [
+    Tool {
+        present: || shell::exists("tshark"),
+        package: "tshark",
+        purpose: "decoding the captured wire",
+    },
+    Tool {
+        present: scapy,
+        package: "python3-scapy",
+        purpose: "an independent ICRC computation",
+    },
+    Tool {
+        present: || shell::exists("valgrind"),
+        package: "valgrind",
+        purpose: "counting instructions (bench)",
+    },
+];
+
+/// Whether scapy is there. Debian's scapy belongs to Debian's interpreter, which need not be the first python3 on the path.
+pub fn scapy() -> bool {
+    shell::capture({
+        let mut command = shell::command("/usr/bin/python3", &["-c", "import scapy.contrib.roce"]);
+        command.stderr(std::process::Stdio::null());
+        command
+    })
+    .is_ok()
+}
+
+/// Installs what is missing, if it can be; says what is lost otherwise.
+pub fn run() -> Result<()> {
+    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !(tool.present)()).collect();
+    if missing.is_empty() {
+        println!("setup: tshark, scapy and valgrind are there");
+        return Ok(());
+    }
+    let root = shell::capture(shell::command("id", &["-u"])).is_ok_and(|id| id.trim() == "0");
+    if !root || !shell::exists("apt-get") {
+        for tool in &missing {
+            println!(
+                "setup: {} is not installed and cannot be from here (root: {root}); left out: {}. \
+                 As root: apt-get install {}",
+                tool.package, tool.purpose, tool.package
+            );
+        }
+        return Ok(());
+    }
+    shell::run(shell::command("apt-get", &["update", "-qq"]))?;
+    let mut install = vec!["install", "-y", "-qq", "--no-install-recommends"];
+    install.extend(missing.iter().map(|tool| tool.package));
+    let mut command = shell::command("apt-get", &install);
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    shell::run(command)
+}

@@ -1,0 +1,181 @@
+//! House rules that no lint knows.
+//!
+//! Each rule is a function over the tracked Rust sources and says what it protects. A rule that
+//! needs an exception gets it here, with the reason, not in the source.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::shell;
+
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Lines outside comments, numbered from 1.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text
+            .lines()
+            .enumerate()
+            .map(|(index, line)| (index + 1, line))
+            .filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+
+    fn crate_name(&self) -> &str {
+        self.path.split('/').next().unwrap_or_default()
+    }
+
+    fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.path.contains("/benches/")
+    }
+}
+
+/// Checks every rule and reports all breaches at once.
+pub fn run() -> Result<()> {
+    let sources = sources()?;
+    let mut breaches = Vec::new();
+    for source in &sources {
+        if source.path == "xtask/src/tidy.rs" {
+            continue; // names what it forbids
+        }
+        for rule in RULES {
+            rule(source, &mut breaches);
+        }
+    }
+    ensure!(breaches.is_empty(), "house rules broken:\n{}", breaches.join("\n"));
+    println!("tidy: {} files keep the house rules", sources.len());
+    Ok(())
+}
+
+type Rule = fn(&Source, &mut Vec<String>);
+const RULES: [Rule; 8] = [
+    unsafe_stays_in_driver,
+    unsafe_modules_say_so,
+    crates_forbid_unsafe,
+    nothing_unfinished,
+    tests_neither_sleep_nor_hide,
+    files_hold_one_concept,
+    crates_know_only_their_own,
+    one_doorbell,
+];
+
+/// DESIGN: unsafe code is in `driver` (and later in the C ABI module), nowhere else.
+fn unsafe_stays_in_driver(source: &Source, breaches: &mut Vec<String>) {
+    if source.crate_name() == "driver" {
+        return;
+    }
+    for (number, line) in source.code() {
+        if ["unsafe {", "unsafe fn", "unsafe impl", "unsafe trait"]
+            .iter()
+            .any(|word| line.contains(word))
+            // A test of the lending contract has to lend; a counting allocator is unsafe by trait.
+            && !source.is_test()
+        {
+            breaches.push(format!("{}:{number}: unsafe outside driver", source.path));
+        }
+    }
+}
+
+/// A module with unsafe code opens with the reason it needs it.
+fn unsafe_modules_say_so(source: &Source, breaches: &mut Vec<String>) {
+    let has = source.code().any(|(_, line)| line.contains("unsafe {") || line.contains("unsafe impl"));
+    if has && !source.text.contains("// UNSAFETY:") {
+        breaches.push(format!("{}: unsafe code without an UNSAFETY line", source.path));
+    }
+}
+
+fn crates_forbid_unsafe(source: &Source, breaches: &mut Vec<String>) {
+    let root = source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs");
+    if root && source.crate_name() != "driver" && !source.text.contains("#![forbid(unsafe_code)]") {
+        breaches.push(format!("{}: does not forbid unsafe code", source.path));
+    }
+}
+
+fn nothing_unfinished(source: &Source, breaches: &mut Vec<String>) {
+    for (number, line) in source.code() {
+        for word in ["todo!(", "unimplemented!(", "dbg!("] {
+            if line.contains(word) {
+                breaches.push(format!("{}:{number}: {word}..)", source.path));
+            }
+        }
+    }
+}
+
+fn tests_neither_sleep_nor_hide(source: &Source, breaches: &mut Vec<String>) {
+    for (number, line) in source.code() {
+        for word in ["#[ignore", "thread::sleep"] {
+            if line.contains(word) {
+                breaches.push(format!("{}:{number}: {word}", source.path));
+            }
+        }
+    }
+}
+
+fn files_hold_one_concept(source: &Source, breaches: &mut Vec<String>) {
+    let lines = source.text.lines().count();
+    if lines > 1_000 {
+        breaches.push(format!("{}: {lines} lines; a second concept lives there", source.path));
+    }
+}
+
+/// The crate edges of ARCHITECTURE.md, where Cargo cannot see them or a test would blur them.
+fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
+    let forbidden: &[&str] = match source.crate_name() {
+        "driver" => &["hw_mlx", "hw_sim", "dat_core", "mlx5", "Mlx"],
+        "dat-core" => &["hw_mlx", "hw_sim", "driver::", "std::net::Udp", "std::time::Instant", "std::thread"],
+        "hw-mlx" if !source.is_test() => &["hw_sim", "std::fs", "std::thread", "std::time::Instant", "vfio"],
+        "hw-sim" => &["dat_core", "std::thread::", "std::time::Instant"],
+        _ => &[],
+    };
+    for (number, line) in source.code() {
+        for word in forbidden {
+            if line.contains(word) {
+                breaches.push(format!("{}:{number}: {} must not know {word}", source.path, source.crate_name()));
+            }
+        }
+        // Of the driver's half the simulator may know the layouts, nothing else.
+        if source.crate_name() == "hw-sim" && line.contains("hw_mlx::") && !line.contains("hw_mlx::prm") && !source.is_test() {
+            breaches.push(format!("{}:{number}: hw-sim may use hw_mlx::prm only", source.path));
+        }
+    }
+}
+
+/// Ordering between a WQE and its doorbell is owned by one function.
+fn one_doorbell(source: &Source, breaches: &mut Vec<String>) {
+    if source.crate_name() != "hw-mlx" || source.is_test() || source.path.ends_with("/uar.rs") {
+        return;
+    }
+    for (number, line) in source.code() {
+        if line.contains(".send_doorbell") && line.contains("write(") {
+            breaches.push(format!("{}:{number}: the send doorbell is rung in uar.rs only", source.path));
+        }
+    }
+}
+
+fn sources() -> Result<Vec<Source>> {
+    let root = shell::root();
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> = ["driver", "dat-core", "hw-mlx", "hw-sim", "dat", "fuzz", "xtask"]
+        .iter()
+        .map(|name| root.join(name))
+        .collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                if path.file_name().is_none_or(|name| name != "target") {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path)?;
+                let path = path.strip_prefix(&root)?.to_string_lossy().into_owned();
+                found.push(Source { path, text });
+            }
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(found)
+}

@@ -1,0 +1,67 @@
+//! Outside witnesses for a capture: Wireshark's dissector, and scapy's computation of the ICRC.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use comfy_table::Table;
+
+use crate::{setup, shell};
+
+/// Computes the ICRC of every packet with scapy and compares it with the one on the wire.
+const ICRC_SCRIPT: &str = include_str!("../scripts/icrc.py");
+
+/// Checks a capture; what no tool is there for is left out aloud.
+pub fn run(capture: &Path) -> Result<()> {
+    let name = capture.to_str().context("the capture's path is not UTF-8")?;
+    let mut table = Table::new();
+    table.set_header(["witness", "what", "result"]);
+    if shell::exists("tshark") {
+        let malformed = tshark(name, &["-Y", "_ws.malformed"])?.lines().count();
+        table.add_row(["tshark", "malformed packets", &malformed.to_string()]);
+        let protocols = tshark(name, &["-T", "fields", "-e", "frame.protocols"])?;
+        let packets = protocols.lines().count();
+        let roce = protocols
+            .lines()
+            .filter(|line| line.contains("udp:infiniband"))
+            .count();
+        table.add_row(["tshark", "packets, of them RoCEv2", &format!("{packets}, {roce}")]);
+        let mut cm = String::new();
+        for (attribute, message) in [
+            ("0x0010", "ConnectRequest"),
+            ("0x0013", "ConnectReply"),
+            ("0x0014", "ReadyToUse"),
+            ("0x0015", "DisconnectRequest"),
+            ("0x0016", "DisconnectReply"),
+        ] {
+            let filter = format!(
+                "infiniband.mad.mgmtclass == 0x07 && infiniband.mad.attributeid == {attribute}"
+            );
+            let count = tshark(name, &["-Y", &filter])?.lines().count();
+            ensure!(count > 0, "tshark finds no CM {message} in {name}");
+            cm += &format!("{message} {count}  ");
+        }
+        table.add_row(["tshark", "CM messages", cm.trim()]);
+        ensure!(malformed == 0, "tshark calls {malformed} packets malformed");
+        ensure!(
+            packets > 0 && roce == packets,
+            "{} of {packets} packets are not RoCEv2",
+            packets - roce
+        );
+    } else {
+        println!("wire: tshark is not installed: the dissector was not asked (cargo xtask setup)");
+    }
+    if setup::scapy() {
+        let report = shell::capture(shell::command("/usr/bin/python3", &["-c", ICRC_SCRIPT, name]))?;
+        table.add_row(["scapy", "ICRC", report.trim()]);
+    } else {
+        println!("wire: scapy is not installed: ICRCs were not recomputed (cargo xtask setup)");
+    }
+    println!("{table}");
+    Ok(())
+}
+
+fn tshark(capture: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = shell::command("tshark", &["-r", capture]);
+    command.args(arguments);
+    shell::capture(command)
+}
