@@ -1,1 +1,44 @@
-//! Placeholder.
+//! Userspace driver framework: what a driver for a PCI function needs of the machine.
+//!
+//! A [`Function`] is a PCI function, whatever stands behind it. It gives configuration space, [`Bar`]s
+//! with typed register [`Block`]s, [`Interrupt`]s as eventfds, and an I/O address space into which
+//! memory is mapped. [`DmaArena`] hands out memory the device can reach, [`barrier`] names the orders
+//! that matter between that memory and a register, [`Clock`] is time and sleeping, and [`Reactor`] is
+//! the io_uring that sleeping and disk I/O share.
+//!
+//! This crate knows no particular device. It is also where the unsafe code lives: mappings, register
+//! cells, barriers and the ring. A module that needs it says so in an `UNSAFETY` line at its top, keeps its
+//! fields private and stays small, so that its argument can be read in one sitting.
+//!
+//! Memory the device may write is never behind a reference. [`SharedMemory`] and [`DmaBuffer`] copy
+//! objects in and out, and move in one access what the other side may see half-written.
+
+mod bar;
+pub mod barrier;
+mod clock;
+mod dma;
+#[cfg(test)]
+mod double;
+mod error;
+mod function;
+mod interrupt;
+mod iova;
+mod lent;
+mod mapping;
+mod memory;
+mod reactor;
+mod register;
+mod ring;
+mod span;
+
+pub use bar::{Bar, Block, RegisterBlock};
+pub use clock::{Clock, Instant, MAX_WAIT, RealClock};
+pub use dma::{DmaArena, DmaBuffer, DmaMemory, Iova};
+pub use error::{BarError, DmaError, FunctionError, IovaError, MemoryError, ReactorError};
+pub use function::{Device, Function};
+pub use interrupt::Interrupt;
+pub use iova::IovaAllocator;
+pub use lent::LentMemory;
+pub use memory::SharedMemory;
+pub use reactor::{Completion, File, Reactor, Token, Wake, poll_entry};
+pub use register::{Be32, Be64, Readable, RegisterValue, Ro, Rw, Wo, Writable};

@@ -1,0 +1,353 @@
+//! BARs and the register blocks in them.
+//!
+//! A register block is a `#[repr(C)]` struct of cells and reserved gaps, laid out as the manual prints it.
+//! [`Bar::block`] checks once that it fits the BAR and is aligned; afterwards a read or a write names a field,
+//! and is exactly one bus transaction of that field's width.
+//!
+//! ```
+//! # #![forbid(unsafe_code)]
+//! use core::mem::offset_of;
+//! use driver::{Be32, Ro, Rw};
+//! use zerocopy::FromBytes;
+//!
+//! /// The first bytes of a device's BAR 0.
+//! #[derive(FromBytes)]
+//! #[repr(C)]
+//! pub struct InitSegment {
+//!     pub fw_rev: Ro<Be32>,
+//!     rsvd_04: [u32; 3],
+//!     pub cmd_dbell: Rw<Be32>,
+//! }
+//! // Offsets are the manual's, and the device's side computes them from the same struct.
+//! const _: () = assert!(offset_of!(InitSegment, cmd_dbell) == 0x10);
+//!
+//! fn ring(init: &driver::Block<InitSegment>) -> u32 {
+//!     init.write(|r| &r.cmd_dbell, Be32::new(1));
+//!     init.read(|r| &r.fw_rev).get()
+//! }
+//! ```
+//!
+//! What a cell does not allow does not compile:
+//!
+//! ```compile_fail,E0277
+//! # use driver::{Be32, Block, Ro};
+//! # struct Registers { fw_rev: Ro<Be32> }
+//! fn wrong(block: &Block<Registers>) {
+//!     block.write(|r| &r.fw_rev, Be32::new(1));
+//! }
+//! ```
+//!
+//! `#[derive(FromBytes)]` is all a block needs, so it is declared without unsafe code. What makes that sound is
+//! that no reference to a whole block in device memory ever exists. The closure that names the field is run
+//! on a zeroed object of the same type in ordinary memory (the *shape*); the distance of the cell it returns from
+//! the start of the shape is the register's offset, and the access goes to the BAR at that offset. After
+//! inlining the distance is a constant and the shape is not touched. Reserved gaps may so be plain
+//! words, and a BAR that is reached by messages and not by mapping gets its offsets the same way.
+//!
+//! A write to an in-process device is the same volatile store into the device's BAR memory, and then a call that tells
+//! the device which bytes were written: once per write, in program order.
+
+// UNSAFETY: register cells live at raw addresses in a mapped BAR; volatile-register marks writes unsafe.
+#![expect(unsafe_code, reason = "register access in a mapped BAR")]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::BarError;
+use crate::function::Device;
+use crate::memory::SharedMemory;
+use crate::register::{Readable, Writable};
+
+/// A struct of cells and reserved gaps; every type that derives `FromBytes` is one.
+pub trait RegisterBlock: FromBytes + Send + Sync {}
+impl<T: FromBytes + Send + Sync> RegisterBlock for T {}
+
+/// Who hears of a write besides the memory it goes to.
+#[derive(Clone)]
+pub(crate) enum Listener {
+    /// A model in this process.
+    Device(Arc<dyn Device>),
+}
+
+/// A mapped BAR. Clones share the mapping.
+#[derive(Clone)]
+pub struct Bar {
+    index: u8,
+    memory: SharedMemory,
+    listener: Option<Listener>,
+}
+
+impl Bar {
+    pub(crate) const fn new(index: u8, memory: SharedMemory, listener: Option<Listener>) -> Self {
+        Self {
+            index,
+            memory,
+            listener,
+        }
+    }
+
+    /// Bytes in the BAR.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a BAR is never empty")]
+    pub fn len(&self) -> u64 {
+        // CAST: usize has at most 64 bits on every target Rust has.
+        self.memory.len() as u64
+    }
+
+    /// The register block at `offset`, after checking that it is inside and aligned.
+    pub fn block<T: RegisterBlock>(&self, offset: u64) -> Result<Block<T>, BarError> {
+        let bytes = size_of::<T>();
+        let at = usize::try_from(offset)
+            .ok()
+            .filter(|&at| self.memory.contains(at, bytes));
+        let Some(at) = at else {
+            return Err(BarError::Bounds {
+                index: self.index,
+                offset,
+                bytes,
+                len: self.len(),
+            });
+        };
+        let base = self.memory.pointer(at, bytes);
+        if !base.cast::<T>().is_aligned() {
+            return Err(BarError::Alignment {
+                index: self.index,
+                offset,
+                align: align_of::<T>(),
+            });
+        }
+        Ok(Block {
+            base,
+            listened: self.listener.is_some(),
+            shape: Arc::new(T::new_zeroed()),
+            bar: self.clone(),
+            offset,
+        })
+    }
+}
+
+impl std::fmt::Debug for Bar {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bar({}, {:#x} bytes)", self.index, self.len())
+    }
+}
+
+/// A register block in a mapped BAR. Clones share it.
+pub struct Block<T> {
+    /// Address of the block in the BAR: aligned for `T`, with `size_of::<T>()` bytes mapped while `bar` lives.
+    base: NonNull<u8>,
+    /// Copy of `bar.listener.is_some()`: the one branch of a write.
+    listened: bool,
+    /// Zeroes in ordinary memory; fields are named on it.
+    shape: Arc<T>,
+    bar: Bar,
+    /// Offset of the block in the BAR.
+    offset: u64,
+}
+
+// SAFETY: `base` points into memory that `bar` keeps mapped and that is only accessed volatilely, one
+// register at a time; the other fields are `Send` (`T` is, by the bound of `Bar::block`).
+unsafe impl<T: Send + Sync> Send for Block<T> {}
+// SAFETY: as above; two threads that write one register race on the bus, which is not a data race of the language's.
+unsafe impl<T: Send + Sync> Sync for Block<T> {}
+
+impl<T> Clone for Block<T> {
+    fn clone(&self) -> Self {
+        Self {
+            base: self.base,
+            listened: self.listened,
+            shape: Arc::clone(&self.shape),
+            bar: self.bar.clone(),
+            offset: self.offset,
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Block<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Block({:#x} bytes at {:#x} of {:?})",
+            size_of::<T>(),
+            self.offset,
+            self.bar
+        )
+    }
+}
+
+impl<T> Block<T> {
+    /// Reads a register: one volatile load of its width.
+    #[inline]
+    pub fn read<C: Readable>(&self, field: impl FnOnce(&T) -> &C) -> C::Value {
+        let at = self.locate(field(&self.shape));
+        // SAFETY: `locate` checked that a `C` lies at `at` inside the block, aligned as in `T`; the block is
+        // mapped while `self.bar` lives. `C` is transparent over `C::Value`, as `RO` is.
+        let cell = unsafe { self.cell::<volatile_register::RO<C::Value>>(at) };
+        cell.read()
+    }
+
+    /// Writes a register: one volatile store of its width; an in-process device is then told.
+    #[inline]
+    pub fn write<C: Writable>(&self, field: impl FnOnce(&T) -> &C, value: C::Value) {
+        let at = self.locate(field(&self.shape));
+        // SAFETY: as in `read`; `WO` is transparent over its value too.
+        let cell = unsafe { self.cell::<volatile_register::WO<C::Value>>(at) };
+        // SAFETY: `volatile-register` asks that the caller may cause what the register does. A write can make
+        // the device reach for memory, but it reaches only what was mapped for it: `DmaBuffer`s, to which no
+        // Rust reference exists, and what a caller lent through `unsafe fn LentMemory::new`.
+        unsafe { cell.write(value) };
+        if self.listened {
+            self.tell(at, value.as_bytes());
+        }
+    }
+
+    /// Offset of a cell in the block.
+    // PANIC: the closure returned a cell that is not part of the object it was given.
+    #[inline]
+    fn locate<C>(&self, cell: &C) -> usize {
+        let at = std::ptr::from_ref(cell)
+            .addr()
+            .wrapping_sub(Arc::as_ptr(&self.shape).addr());
+        assert!(
+            at <= size_of::<T>().wrapping_sub(size_of::<C>()) && size_of::<C>() <= size_of::<T>(),
+            "the register named is not in this block"
+        );
+        at
+    }
+
+    /// The register at `at` of the mapped block.
+    ///
+    /// # Safety
+    ///
+    /// A register of `C`'s size and alignment lies at `at` inside `T`.
+    #[inline]
+    unsafe fn cell<C>(&self, at: usize) -> &C {
+        // SAFETY: `at` is inside the block (the caller's promise), which is mapped as a whole.
+        let cell = unsafe { self.base.add(at) }.cast::<C>();
+        // SAFETY: `base` is aligned for `T`, hence `cell` for its field; mapped while `self.bar` lives. `C` is an
+        // `UnsafeCell` at heart, so the reference claims nothing about the value.
+        unsafe { cell.as_ref() }
+    }
+
+    /// Tells whoever listens to this BAR what was written.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn tell(&self, at: usize, bytes: &[u8]) {
+        match &self.bar.listener {
+            // CAST: usize has at most 64 bits on every target Rust has.
+            Some(Listener::Device(device)) => {
+                device.bar_written(self.bar.index, self.offset + at as u64, bytes)
+            }
+            None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::mem::offset_of;
+
+    use super::*;
+    use crate::double::{BAR_BYTES, Double};
+    use crate::register::{Be32, Be64, Ro, Rw, Wo};
+
+    /// One register of each kind and width.
+    #[derive(FromBytes)]
+    #[repr(C)]
+    struct Sample {
+        version: Ro<Be32>,
+        rsvd_04: [u32; 1],
+        doorbell: Wo<Be64>,
+        control: Rw<Be32>,
+        narrow: Rw<u16>,
+        byte: Wo<u8>,
+        rsvd_17: u8,
+        array: [Rw<Be32>; 4],
+    }
+    static_assertions::const_assert_eq!(size_of::<Sample>(), 0x28);
+
+    #[test]
+    fn every_write_is_told_once_in_order_with_its_width_and_bytes() {
+        let device = Double::new();
+        let block = device
+            .function()
+            .bar(0)
+            .unwrap()
+            .block::<Sample>(0x100)
+            .unwrap();
+        block.write(|r| &r.doorbell, Be64::new(0x0102_0304_0506_0708));
+        block.write(|r| &r.control, Be32::new(0xa1b2_c3d4));
+        block.write(|r| &r.byte, 0x5a);
+        block.write(|r| &r.narrow, 0x7777);
+        block.write(|r| &r.array[3], Be32::new(9));
+        block.clone().write(|r| &r.doorbell, Be64::new(1));
+        let told: Vec<(u8, u64, Vec<u8>)> = vec![
+            (0, 0x108, vec![1, 2, 3, 4, 5, 6, 7, 8]),
+            (0, 0x110, vec![0xa1, 0xb2, 0xc3, 0xd4]),
+            (0, 0x116, vec![0x5a]),
+            (0, 0x114, vec![0x77, 0x77]),
+            (0, 0x124, vec![0, 0, 0, 9]),
+            (0, 0x108, vec![0, 0, 0, 0, 0, 0, 0, 1]),
+        ];
+        assert_eq!(device.told(), told);
+    }
+
+    #[test]
+    fn a_read_sees_what_the_device_wrote_and_tells_nobody() {
+        let device = Double::new();
+        let memory = device.function().bar(0).unwrap();
+        let block = memory.block::<Sample>(0).unwrap();
+        let bar = device.bar_memory();
+        bar.store_be32(offset_of!(Sample, version), 0x1234_5678);
+        assert_eq!(block.read(|r| &r.version), Be32::new(0x1234_5678));
+        bar.store_be32(offset_of!(Sample, version), 7);
+        assert_eq!(block.read(|r| &r.version).get(), 7);
+        block.write(|r| &r.control, Be32::new(3));
+        assert_eq!(block.read(|r| &r.control).get(), 3);
+        assert_eq!(device.told().len(), 1);
+    }
+
+    #[test]
+    fn a_block_must_lie_in_its_bar() {
+        let bar = Double::new().function().bar(0).unwrap();
+        let len = u64::try_from(BAR_BYTES).unwrap();
+        assert_eq!(bar.len(), len);
+        assert!(bar.block::<Sample>(len - 0x28).is_ok());
+        for offset in [len - 0x20, len, u64::MAX - 7] {
+            assert_eq!(
+                bar.block::<Sample>(offset).unwrap_err(),
+                BarError::Bounds {
+                    index: 0,
+                    offset,
+                    bytes: 0x28,
+                    len
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn a_block_must_be_aligned() {
+        let bar = Double::new().function().bar(0).unwrap();
+        let error = bar.block::<Sample>(0x104).unwrap_err();
+        assert_eq!(
+            error,
+            BarError::Alignment {
+                index: 0,
+                offset: 0x104,
+                align: 8
+            }
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "not in this block")]
+    fn a_cell_of_another_object_is_noticed() {
+        let bar = Double::new().function().bar(0).unwrap();
+        let block = bar.block::<Sample>(0).unwrap();
+        let elsewhere: &'static Sample = Box::leak(Box::new(zerocopy::FromZeros::new_zeroed()));
+        block.read(|_| &elsewhere.version);
+    }
+}

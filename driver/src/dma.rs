@@ -1,0 +1,430 @@
+//! DMA memory: the arena, the buffers cut from it, and what a memory region can be made of.
+//!
+//! An arena belongs to one function and grows by chunks. A chunk is a memfd (on huge pages when the pool has
+//! some), mapped for the device once, as a whole. Its virtual address and its I/O address are congruent modulo
+//! 1 GiB, so that any piece of it, addressed virtually by the device, is described by translation entries as
+//! large as the piece allows. Requests larger than a chunk get a chunk of their own.
+//!
+//! Life and death: a [`DmaBuffer`] keeps its chunk; the last clone gives its bytes back to the chunk; the last of the
+//! arena and the buffers takes the chunk's mapping back from the function and then unmaps the memory. In that
+//! order: memory outlives the device's permission to reach it. Should the function refuse to unmap,
+//! the memory is leaked, because the device may still write it. Whoever drops a buffer has stopped the queue
+//! that used it and seen the device's answer.
+//!
+//! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing
+//! until it is used; recycled bytes are cleared when they are given out again.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{DmaError, MemoryError};
+use crate::function::{DMA_PAGE, Function};
+use crate::iova::IovaAllocator;
+use crate::lent::LentMemory;
+use crate::mapping::{HUGE_PAGE, Pages, page_bytes};
+use crate::memory::{SharedMemory, shared_memory_accessors};
+
+/// An I/O virtual address: what the device puts on the bus.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Iova(pub u64);
+
+impl Iova {
+    /// The address `bytes` further.
+    #[must_use]
+    pub const fn advance(self, bytes: usize) -> Self {
+        // CAST: usize has at most 64 bits on every target Rust has.
+        Self(self.0 + bytes as u64)
+    }
+}
+
+/// The modulus of the congruence between virtual and I/O addresses.
+pub(crate) const GIB: usize = 1 << 30;
+/// Bytes of a chunk unless a request needs more.
+const CHUNK_BYTES: usize = 64 << 20;
+/// Smallest unit of allocation: no two buffers share a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Memory that is mapped for a function. Taken back on drop.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    function: Function,
+    iova: Iova,
+    /// `None` only within `drop`.
+    memory: Option<SharedMemory>,
+    bytes: usize,
+}
+
+impl Mapped {
+    /// Maps all of `memory` at `iova`, which was allocated for it; given back here if the function refuses.
+    pub(crate) fn new(
+        function: &Function,
+        memory: SharedMemory,
+        iova: Iova,
+    ) -> Result<Self, DmaError> {
+        let bytes = memory.len();
+        if let Err(error) = function.dma_map(iova, &memory, 0, bytes) {
+            function.free_iova(iova, bytes);
+            return Err(error.into());
+        }
+        Ok(Self {
+            function: function.clone(),
+            iova,
+            memory: Some(memory),
+            bytes,
+        })
+    }
+
+    pub(crate) const fn iova(&self) -> Iova {
+        self.iova
+    }
+
+    pub(crate) fn memory(&self) -> &SharedMemory {
+        // PANIC: only `drop` takes it.
+        self.memory
+            .as_ref()
+            .expect("mapped memory is there until it drops")
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        match self.function.dma_unmap(self.iova, self.bytes) {
+            Ok(()) => self.function.free_iova(self.iova, self.bytes),
+            Err(error) => {
+                tracing::error!("{error}; the memory is leaked, for the device may still write it");
+                std::mem::forget(self.memory.take());
+            }
+        }
+    }
+}
+
+/// The state of a chunk's bytes.
+struct Room {
+    /// Free offsets, plus one chunk length so that offset 0 can be given out.
+    free: IovaAllocator,
+    /// Bytes below this have been given out before and may hold anything.
+    used_below: usize,
+}
+
+/// A piece of memory mapped for the function as a whole.
+struct Chunk {
+    mapped: Mapped,
+    room: Mutex<Room>,
+}
+
+impl Chunk {
+    fn new(function: &Function, bytes: usize) -> Result<Self, DmaError> {
+        let bytes = bytes
+            .checked_next_multiple_of(DMA_PAGE.max(page_bytes()))
+            .ok_or(MemoryError::TooLarge { bytes })?;
+        let align = bytes
+            .checked_next_power_of_two()
+            .map_or(GIB, |power| power.min(GIB));
+        let iova = function.alloc_iova(bytes, align, 0)?;
+        let memory = match Self::memory(bytes, iova) {
+            Ok(memory) => memory,
+            Err(error) => {
+                function.free_iova(iova, bytes);
+                return Err(error.into());
+            }
+        };
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let len = bytes as u64;
+        Ok(Self {
+            mapped: Mapped::new(function, memory, iova)?,
+            room: Mutex::new(Room {
+                free: IovaAllocator::new(std::slice::from_ref(&(len..=2 * len - 1))),
+                used_below: 0,
+            }),
+        })
+    }
+
+    /// Memory at a virtual address congruent to `iova`, on huge pages if that works.
+    fn memory(bytes: usize, iova: Iova) -> Result<SharedMemory, MemoryError> {
+        // PANIC: a remainder modulo 1 GiB fits every usize.
+        let remainder = usize::try_from(iova.0 % GIB as u64).expect("less than 1 GiB");
+        if bytes.is_multiple_of(HUGE_PAGE) && free_huge_pages() >= bytes / HUGE_PAGE {
+            match SharedMemory::congruent(bytes, GIB, remainder, Pages::Huge) {
+                Ok(memory) => return Ok(memory),
+                Err(error) => tracing::debug!("no huge pages: {error}"),
+            }
+        }
+        SharedMemory::congruent(bytes, GIB, remainder, Pages::Base)
+    }
+
+    /// Takes `bytes` bytes, already rounded to lines, and zeroes them.
+    fn take(self: &Arc<Self>, bytes: usize, align: usize) -> Option<Lease> {
+        let len = self.mapped.memory().len();
+        let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        // The chunk is aligned to its size or 1 GiB and offsets are counted from one chunk length on, which may be
+        // less aligned than `align`: ask for the remainder that makes the address right.
+        let modulus = align as u64;
+        let remainder =
+            (len as u64).wrapping_sub(self.mapped.memory().address() as u64) & (modulus - 1);
+        let at = room
+            .free
+            .alloc_congruent(bytes as u64, modulus, remainder)
+            .ok()?;
+        // PANIC: `at` is between `len` and `2 * len`, and `len` came from a usize.
+        let offset = usize::try_from(at).expect("an offset within a chunk") - len;
+        let dirty = room.used_below.saturating_sub(offset).min(bytes);
+        room.used_below = room.used_below.max(offset + bytes);
+        drop(room);
+        self.mapped.memory().fill(offset, dirty, 0);
+        Some(Lease {
+            chunk: Arc::clone(self),
+            offset,
+            bytes,
+        })
+    }
+}
+
+/// Huge pages in the pool that nobody has.
+fn free_huge_pages() -> usize {
+    std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+/// Bytes of a chunk that are in use. Given back on drop.
+struct Lease {
+    chunk: Arc<Chunk>,
+    offset: usize,
+    bytes: usize,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let len = self.chunk.mapped.memory().len();
+        let mut room = self
+            .chunk
+            .room
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        room.free
+            .free((self.offset + len) as u64, self.bytes as u64);
+    }
+}
+
+struct ArenaInner {
+    function: Function,
+    chunk_bytes: usize,
+    chunks: Mutex<Vec<Arc<Chunk>>>,
+}
+
+/// A growable pool of DMA memory of one function. Clones share it.
+#[derive(Clone)]
+pub struct DmaArena {
+    inner: Arc<ArenaInner>,
+}
+
+impl DmaArena {
+    /// An empty arena; memory is mapped when it is first asked for.
+    pub fn new(function: &Function) -> Result<Self, DmaError> {
+        Self::with_chunk_bytes(function, CHUNK_BYTES)
+    }
+
+    /// An arena that grows by `chunk_bytes`, a power of two of at least 4 KiB.
+    pub fn with_chunk_bytes(function: &Function, chunk_bytes: usize) -> Result<Self, DmaError> {
+        if !chunk_bytes.is_power_of_two() || chunk_bytes < DMA_PAGE {
+            return Err(DmaError::Request {
+                bytes: chunk_bytes,
+                align: chunk_bytes,
+            });
+        }
+        Ok(Self {
+            inner: Arc::new(ArenaInner {
+                function: function.clone(),
+                chunk_bytes,
+                chunks: Mutex::new(Vec::new()),
+            }),
+        })
+    }
+
+    /// `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1 GiB.
+    pub fn alloc(&self, bytes: usize, align: usize) -> Result<DmaBuffer, DmaError> {
+        let request = DmaError::Request { bytes, align };
+        if bytes == 0 || !align.is_power_of_two() || align > GIB {
+            return Err(request);
+        }
+        let Some(rounded) = bytes.checked_next_multiple_of(LINE_BYTES) else {
+            return Err(request);
+        };
+        let align = align.max(LINE_BYTES);
+        let lease = if rounded.max(align) > self.inner.chunk_bytes {
+            self.dedicated(rounded, align)?
+        } else {
+            self.shared(rounded, align)?
+        };
+        Ok(DmaBuffer::new(lease, bytes))
+    }
+
+    /// From a chunk that is there, or from a new one.
+    fn shared(&self, bytes: usize, align: usize) -> Result<Lease, DmaError> {
+        let mut chunks = self
+            .inner
+            .chunks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(lease) = chunks.iter().find_map(|chunk| chunk.take(bytes, align)) {
+            return Ok(lease);
+        }
+        let chunk = Arc::new(Chunk::new(&self.inner.function, self.inner.chunk_bytes)?);
+        chunks.push(Arc::clone(&chunk));
+        drop(chunks);
+        chunk
+            .take(bytes, align)
+            .ok_or(DmaError::Request { bytes, align })
+    }
+
+    /// From a chunk of its own, which goes when the buffer goes.
+    fn dedicated(&self, bytes: usize, align: usize) -> Result<Lease, DmaError> {
+        let chunk = Arc::new(Chunk::new(&self.inner.function, bytes.max(align))?);
+        chunk
+            .take(bytes, align)
+            .ok_or(DmaError::Request { bytes, align })
+    }
+}
+
+impl std::fmt::Debug for DmaArena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let chunks = self
+            .inner
+            .chunks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len();
+        write!(
+            f,
+            "DmaArena({chunks} chunks of {:#x} bytes)",
+            self.inner.chunk_bytes
+        )
+    }
+}
+
+/// A piece of the arena. Clones share it; the bytes return to the arena when the last clone drops.
+#[derive(Clone)]
+pub struct DmaBuffer {
+    /// The bytes: a part of the chunk's memory.
+    memory: SharedMemory,
+    iova: Iova,
+    lease: Arc<Lease>,
+}
+
+impl DmaBuffer {
+    fn new(lease: Lease, bytes: usize) -> Self {
+        let mapped = &lease.chunk.mapped;
+        Self {
+            memory: mapped.memory().part(lease.offset, bytes),
+            iova: mapped.iova().advance(lease.offset),
+            lease: Arc::new(lease),
+        }
+    }
+
+    /// I/O address of the first byte.
+    #[inline]
+    #[must_use]
+    pub const fn iova(&self) -> Iova {
+        self.iova
+    }
+
+    /// Virtual address of the first byte.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        // CAST: usize has at most 64 bits on every target Rust has.
+        self.memory.address() as u64
+    }
+
+    /// Length in bytes; never zero.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    pub const fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
+    // PANIC: outside.
+    pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        self.memory.pointer(offset, bytes)
+    }
+
+    shared_memory_accessors!(memory);
+}
+
+impl std::fmt::Debug for DmaBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "DmaBuffer({:#x} bytes at {:#x}, IOVA {:#x}, chunk offset {:#x})",
+            self.len(),
+            self.address(),
+            self.iova.0,
+            self.lease.offset
+        )
+    }
+}
+
+/// What a memory region can be made of.
+#[derive(Clone, Debug)]
+pub enum DmaMemory {
+    /// A part of an arena buffer.
+    Arena {
+        /// The buffer.
+        buffer: DmaBuffer,
+        /// Where in it the memory starts.
+        offset: usize,
+        /// How much of it is meant.
+        bytes: usize,
+    },
+    /// Memory the caller lent.
+    Lent(Arc<LentMemory>),
+}
+
+impl DmaMemory {
+    /// I/O address of the first byte.
+    #[must_use]
+    pub fn iova(&self) -> Iova {
+        match self {
+            Self::Arena { buffer, offset, .. } => buffer.iova().advance(*offset),
+            Self::Lent(lent) => lent.iova(),
+        }
+    }
+
+    /// Virtual address of the first byte.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        match self {
+            // CAST: usize has at most 64 bits on every target Rust has.
+            Self::Arena { buffer, offset, .. } => buffer.address() + *offset as u64,
+            Self::Lent(lent) => lent.address(),
+        }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Arena { bytes, .. } => *bytes,
+            Self::Lent(lent) => lent.len(),
+        }
+    }
+
+    /// True if no byte is meant, or the part named is not inside its buffer.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Arena {
+                buffer,
+                offset,
+                bytes,
+            } => *bytes == 0 || !buffer.contains(*offset, *bytes),
+            Self::Lent(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

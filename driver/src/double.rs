@@ -1,0 +1,185 @@
+//! A device double for this crate's tests: it records what it is told, and reaches memory as a device would.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::clock::{Clock, RealClock};
+use crate::function::{Device, Function};
+use crate::interrupt::Interrupt;
+use crate::memory::SharedMemory;
+
+/// Size of BAR 0, the only one.
+pub(crate) const BAR_BYTES: usize = 0x1000;
+
+/// A mapping: memory, offset, bytes.
+type Mapping = (SharedMemory, usize, usize);
+
+#[derive(Default)]
+struct State {
+    config: BTreeMap<u16, u8>,
+    told: Vec<(u8, u64, Vec<u8>)>,
+    resets: usize,
+    interrupts: Vec<Vec<Interrupt>>,
+    mappings: BTreeMap<u64, Mapping>,
+    /// `dma_map` and `dma_unmap` are refused.
+    stubborn: bool,
+}
+
+/// The double. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Double {
+    bar: SharedMemory,
+    state: Arc<Mutex<State>>,
+}
+
+impl Double {
+    pub(crate) fn new() -> Self {
+        Self {
+            bar: SharedMemory::anonymous(BAR_BYTES).unwrap(),
+            state: Arc::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn function(&self) -> Function {
+        Function::in_process(Arc::new(self.clone())).unwrap()
+    }
+
+    pub(crate) fn told(&self) -> Vec<(u8, u64, Vec<u8>)> {
+        self.state().told.clone()
+    }
+
+    pub(crate) fn bar_memory(&self) -> SharedMemory {
+        self.bar.clone()
+    }
+
+    pub(crate) fn resets(&self) -> usize {
+        self.state().resets
+    }
+
+    pub(crate) fn times_interrupts_set(&self) -> usize {
+        self.state().interrupts.len()
+    }
+
+    pub(crate) fn signal(&self, vector: usize) {
+        self.state().interrupts[0][vector].signal();
+    }
+
+    pub(crate) fn set_stubborn(&self, stubborn: bool) {
+        self.state().stubborn = stubborn;
+    }
+
+    /// IOVA and length of all mappings.
+    pub(crate) fn mappings(&self) -> Vec<(u64, usize)> {
+        self.state()
+            .mappings
+            .iter()
+            .map(|(&iova, &(_, _, bytes))| (iova, bytes))
+            .collect()
+    }
+
+    /// The memory behind an IOVA, and the offset there, as DMA finds it.
+    pub(crate) fn reach(&self, iova: u64) -> (SharedMemory, usize) {
+        let state = self.state();
+        let (&start, (memory, offset, bytes)) = state.mappings.range(..=iova).next_back().unwrap();
+        let into = usize::try_from(iova - start).unwrap();
+        assert!(into < *bytes, "IOVA {iova:#x} is not mapped");
+        (memory.clone(), offset + into)
+    }
+}
+
+impl Device for Double {
+    fn name(&self) -> &str {
+        "double"
+    }
+
+    fn config_read(&self, offset: u16, out: &mut [u8]) {
+        let state = self.state();
+        for (at, byte) in (offset..).zip(out) {
+            *byte = state.config.get(&at).copied().unwrap_or(0);
+        }
+    }
+
+    fn config_write(&self, offset: u16, data: &[u8]) {
+        self.state()
+            .config
+            .extend((offset..).zip(data.iter().copied()));
+    }
+
+    fn bar(&self, index: u8) -> Option<SharedMemory> {
+        (index == 0).then(|| self.bar.clone())
+    }
+
+    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
+        let mut stored = vec![0; bytes.len()];
+        self.bar
+            .read_bytes(usize::try_from(offset).unwrap(), &mut stored);
+        assert_eq!(
+            stored, bytes,
+            "told of a write at {offset:#x} that is not in memory"
+        );
+        self.state().told.push((index, offset, bytes.to_vec()));
+    }
+
+    fn reset(&self) {
+        self.state().resets += 1;
+    }
+
+    fn interrupt_count(&self) -> usize {
+        2
+    }
+
+    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
+        self.state().interrupts.push(vectors);
+    }
+
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        let mut state = self.state();
+        if state.stubborn {
+            return Err("stubborn".to_owned());
+        }
+        let end = iova + u64::try_from(bytes).unwrap();
+        let overlapped = state
+            .mappings
+            .range(..end)
+            .next_back()
+            .is_some_and(|(&start, &(_, _, length))| start + u64::try_from(length).unwrap() > iova);
+        if overlapped {
+            return Err("overlaps a mapping".to_owned());
+        }
+        state.mappings.insert(iova, (memory, offset, bytes));
+        Ok(())
+    }
+
+    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
+        let mut state = self.state();
+        if state.stubborn {
+            return Err("stubborn".to_owned());
+        }
+        match state.mappings.get(&iova) {
+            Some(&(_, _, mapped)) if mapped == bytes => {
+                state.mappings.remove(&iova);
+                Ok(())
+            }
+            Some(_) | None => Err("no such mapping".to_owned()),
+        }
+    }
+
+    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
+        vec![0..=0xfedf_ffff, 0xfef0_0000..=0xff_ffff_ffff]
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(RealClock::new())
+    }
+}

@@ -1,0 +1,247 @@
+//! What can go wrong, one enum per layer.
+//!
+//! The texts carry the numbers a person needs: the address, the length, the system call and its errno.
+//! What only a bug of ours can cause is not here; it is an assertion where it would happen.
+
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+/// A mapping could not be made.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum MemoryError {
+    /// Zero bytes were asked for; a mapping has at least one.
+    #[error("a mapping of zero bytes was asked for")]
+    Empty,
+    /// The size overflows the address space.
+    #[error("a mapping of {bytes:#x} bytes does not fit the address space")]
+    TooLarge {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+    /// A system call refused.
+    #[error("{call} for a mapping of {bytes:#x} bytes: {errno}")]
+    System {
+        /// Name of the system call.
+        call: &'static str,
+        /// Bytes asked for.
+        bytes: usize,
+        /// What it answered.
+        errno: Errno,
+    },
+}
+
+/// The I/O address space has no room.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum IovaError {
+    /// No free range is long enough at that alignment.
+    #[error(
+        "no free range of {bytes:#x} units at {remainder:#x} modulo {modulus:#x}: {free:#x} free, the longest range has {longest:#x}"
+    )]
+    Exhausted {
+        /// Length asked for.
+        bytes: u64,
+        /// Alignment asked for.
+        modulus: u64,
+        /// Where within the alignment.
+        remainder: u64,
+        /// Total still free.
+        free: u64,
+        /// Longest free range.
+        longest: u64,
+    },
+    /// The request makes no sense: no bytes, or an alignment that is no power of two.
+    #[error(
+        "a range of {bytes:#x} units at {remainder:#x} modulo {modulus:#x} is no legal request"
+    )]
+    Request {
+        /// Length asked for.
+        bytes: u64,
+        /// Alignment asked for.
+        modulus: u64,
+        /// Where within the alignment.
+        remainder: u64,
+    },
+}
+
+/// DMA memory could not be had.
+#[derive(Debug, Error)]
+pub enum DmaError {
+    /// The request makes no sense: no bytes, or an alignment that is no power of two up to 1 GiB.
+    #[error("DMA memory of {bytes:#x} bytes aligned to {align:#x} is no legal request")]
+    Request {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Alignment asked for.
+        align: usize,
+    },
+    /// The I/O address space has no room.
+    #[error("I/O address space: {0}")]
+    Iova(#[from] IovaError),
+    /// The memory itself could not be mapped.
+    #[error("DMA memory: {0}")]
+    Memory(#[from] MemoryError),
+    /// The function refused the mapping.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
+}
+
+/// A PCI function refused or could not be reached.
+#[derive(Debug, Error)]
+pub enum FunctionError {
+    /// Configuration space ends before this access does.
+    #[error(
+        "{name}: configuration space access of {bytes} bytes at {offset:#x} is outside its 4096 bytes"
+    )]
+    ConfigBounds {
+        /// The function.
+        name: String,
+        /// Byte offset.
+        offset: u16,
+        /// Access width.
+        bytes: usize,
+    },
+    /// The function has no such BAR.
+    #[error("{name}: no BAR {index}")]
+    NoBar {
+        /// The function.
+        name: String,
+        /// BAR number, 0 to 5.
+        index: u8,
+    },
+    /// The range handed to `dma_map` is not inside the memory, or not whole pages.
+    #[error(
+        "{name}: cannot map {bytes:#x} bytes from offset {offset:#x} of {len:#x} at IOVA {iova:#x}: not whole pages inside the memory"
+    )]
+    DmaRange {
+        /// The function.
+        name: String,
+        /// I/O virtual address.
+        iova: u64,
+        /// Offset into the memory.
+        offset: usize,
+        /// Bytes to map.
+        bytes: usize,
+        /// Bytes the memory has.
+        len: usize,
+    },
+    /// The device model refused a DMA mapping.
+    #[error("{name}: {operation} of {bytes:#x} bytes at IOVA {iova:#x} refused: {reason}")]
+    DmaRefused {
+        /// The function.
+        name: String,
+        /// `dma_map` or `dma_unmap`.
+        operation: &'static str,
+        /// I/O virtual address.
+        iova: u64,
+        /// Bytes.
+        bytes: usize,
+        /// The answer, in words.
+        reason: String,
+    },
+    /// An eventfd for an interrupt vector could not be made.
+    #[error("{name}: eventfd for interrupt vector {vector} of {count}: {source}")]
+    Interrupt {
+        /// The function.
+        name: String,
+        /// Vector number.
+        vector: usize,
+        /// Vectors the function has.
+        count: usize,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+}
+
+/// A register block does not fit its BAR.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum BarError {
+    /// The block ends beyond the BAR.
+    #[error(
+        "a register block of {bytes:#x} bytes at {offset:#x} is outside BAR {index} of {len:#x} bytes"
+    )]
+    Bounds {
+        /// BAR number.
+        index: u8,
+        /// Offset of the block.
+        offset: u64,
+        /// Size of the block.
+        bytes: usize,
+        /// Size of the BAR.
+        len: u64,
+    },
+    /// The block would be misaligned, and its registers with it.
+    #[error("a register block at {offset:#x} of BAR {index} is not aligned to {align}")]
+    Alignment {
+        /// BAR number.
+        index: u8,
+        /// Offset of the block.
+        offset: u64,
+        /// Alignment the block needs.
+        align: usize,
+    },
+}
+
+/// The ring, or an operation on it, failed.
+#[derive(Debug, Error)]
+pub enum ReactorError {
+    /// The ring itself could not be made or entered.
+    #[error("{call} with {entries} entries: {source}")]
+    Ring {
+        /// The system call.
+        call: &'static str,
+        /// Size of the submission queue.
+        entries: u32,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// The bytes named are not inside the buffer.
+    #[error(
+        "{path}: {bytes:#x} bytes at {buffer_offset:#x} are outside a buffer of {len:#x} bytes"
+    )]
+    Bounds {
+        /// The file.
+        path: PathBuf,
+        /// Offset into the buffer.
+        buffer_offset: usize,
+        /// Bytes to move.
+        bytes: usize,
+        /// Bytes the buffer has.
+        len: usize,
+    },
+    /// A file could not be opened.
+    #[error("{path}: open: {source}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+    /// A read failed.
+    #[error("{path}: {operation} of {bytes:#x} bytes at offset {offset:#x}: {source}")]
+    Transfer {
+        /// The file.
+        path: PathBuf,
+        /// `read` or `write`.
+        operation: &'static str,
+        /// Offset into the file at which it failed.
+        offset: u64,
+        /// Bytes that were still to move.
+        bytes: usize,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+}
+
+impl From<ReactorError> for std::io::Error {
+    fn from(error: ReactorError) -> Self {
+        let kind = match &error {
+            ReactorError::Ring { source, .. }
+            | ReactorError::Open { source, .. }
+            | ReactorError::Transfer { source, .. } => source.kind(),
+            ReactorError::Bounds { .. } => std::io::ErrorKind::InvalidInput,
+        };
+        Self::new(kind, error)
+    }
+}

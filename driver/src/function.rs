@@ -1,0 +1,476 @@
+//! A PCI function, whatever stands behind it.
+//!
+//! [`Function`] is one type for everything above; the kind of backend is an enum inside, so that no generic
+//! parameter and no `dyn` call reaches a driver's hot path. Here is everything that happens rarely: configuration
+//! space, reset, interrupts, DMA mappings. What happens often goes through a [`Bar`]'s register blocks.
+//!
+//! The function also owns its I/O address space, because whoever maps memory (the arena, lent memory) must not
+//! collide with the others.
+//!
+//! [`Device`] is the in-process backend's other side, implemented by a device model. It sees what a device sees:
+//! configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
+
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::bar::{Bar, Listener};
+use crate::clock::Clock;
+use crate::dma::Iova;
+use crate::error::{FunctionError, IovaError};
+use crate::interrupt::Interrupt;
+use crate::iova::IovaAllocator;
+use crate::memory::SharedMemory;
+
+/// Bytes of PCI Express configuration space.
+const CONFIG_BYTES: usize = 4096;
+/// Command register (PCI base specification, "Type 0 configuration space header").
+const CONFIG_COMMAND: u16 = 0x04;
+/// The function answers memory accesses to its BARs.
+const COMMAND_MEMORY_SPACE: u16 = 1 << 1;
+/// The function may start DMA and send interrupts.
+const COMMAND_BUS_MASTER: u16 = 1 << 2;
+/// Smallest unit of a DMA mapping.
+pub(crate) const DMA_PAGE: usize = 4096;
+
+/// A device model living in this process, seen from under the driver.
+///
+/// Methods take `&self`: the model locks itself. A method may be called from inside another thread's call, and
+/// may signal interrupts before it returns.
+pub trait Device: Send + Sync {
+    /// What the function calls itself, for messages.
+    fn name(&self) -> &str;
+
+    /// A configuration read of 1, 2 or 4 bytes; bytes as they stand in configuration space.
+    fn config_read(&self, offset: u16, out: &mut [u8]);
+
+    /// A configuration write of 1, 2 or 4 bytes.
+    fn config_write(&self, offset: u16, data: &[u8]);
+
+    /// The memory behind a BAR, the same at each call; `None` if there is no such BAR.
+    fn bar(&self, index: u8) -> Option<SharedMemory>;
+
+    /// `bytes` (1 to 8) are already in the BAR's memory. Told exactly once, in program order; bytes as they
+    /// stand in memory.
+    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]);
+
+    /// A function level reset.
+    fn reset(&self);
+
+    /// MSI-X vectors the function has.
+    fn interrupt_count(&self) -> usize;
+
+    /// The eventfds of all vectors, in vector order.
+    fn set_interrupts(&self, vectors: Vec<Interrupt>);
+
+    /// Makes `bytes` bytes of `memory` from `offset` on reachable at `iova`. Whole 4 KiB pages.
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String>;
+
+    /// Takes back exactly one mapping. The device must not touch the memory afterwards.
+    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String>;
+
+    /// I/O addresses that can be mapped.
+    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>>;
+
+    /// The time the model lives in.
+    fn clock(&self) -> Arc<dyn Clock>;
+}
+
+/// What stands behind a function.
+enum Backend {
+    /// A model in this process.
+    InProcess(Arc<dyn Device>),
+}
+
+struct Inner {
+    name: String,
+    backend: Backend,
+    iova: Mutex<IovaAllocator>,
+    /// Empty until `enable_interrupts`.
+    interrupts: Mutex<Vec<Interrupt>>,
+}
+
+/// A PCI function. Clones share it.
+#[derive(Clone)]
+pub struct Function {
+    inner: Arc<Inner>,
+}
+
+impl Function {
+    /// A function that a model in this process plays.
+    pub fn in_process(device: Arc<dyn Device>) -> Result<Self, FunctionError> {
+        let name = device.name().to_owned();
+        let iova = IovaAllocator::new(&device.iova_ranges());
+        Ok(Self::new(name, Backend::InProcess(device), iova))
+    }
+
+    fn new(name: String, backend: Backend, iova: IovaAllocator) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                name,
+                backend,
+                iova: Mutex::new(iova),
+                interrupts: Mutex::new(Vec::new()),
+            }),
+        }
+    }
+
+    /// What the function is called, for messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Reads a byte of configuration space.
+    pub fn config_read_u8(&self, offset: u16) -> Result<u8, FunctionError> {
+        self.config_read(offset).map(|[byte]| byte)
+    }
+
+    /// Reads a 16-bit word of configuration space.
+    pub fn config_read_u16(&self, offset: u16) -> Result<u16, FunctionError> {
+        self.config_read(offset).map(u16::from_le_bytes)
+    }
+
+    /// Reads a 32-bit word of configuration space.
+    pub fn config_read_u32(&self, offset: u16) -> Result<u32, FunctionError> {
+        self.config_read(offset).map(u32::from_le_bytes)
+    }
+
+    /// Writes a byte of configuration space.
+    pub fn config_write_u8(&self, offset: u16, value: u8) -> Result<(), FunctionError> {
+        self.config_write(offset, &[value])
+    }
+
+    /// Writes a 16-bit word of configuration space.
+    #[expect(
+        clippy::little_endian_bytes,
+        reason = "configuration space is little-endian"
+    )]
+    pub fn config_write_u16(&self, offset: u16, value: u16) -> Result<(), FunctionError> {
+        self.config_write(offset, &value.to_le_bytes())
+    }
+
+    /// Writes a 32-bit word of configuration space.
+    #[expect(
+        clippy::little_endian_bytes,
+        reason = "configuration space is little-endian"
+    )]
+    pub fn config_write_u32(&self, offset: u16, value: u32) -> Result<(), FunctionError> {
+        self.config_write(offset, &value.to_le_bytes())
+    }
+
+    // Configuration space is little-endian, whatever the host is; the integers above are made accordingly.
+    fn config_read<const N: usize>(&self, offset: u16) -> Result<[u8; N], FunctionError> {
+        self.check_config(offset, N)?;
+        let mut out = [0; N];
+        match &self.inner.backend {
+            Backend::InProcess(device) => device.config_read(offset, &mut out),
+        }
+        Ok(out)
+    }
+
+    fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), FunctionError> {
+        self.check_config(offset, data.len())?;
+        match &self.inner.backend {
+            Backend::InProcess(device) => device.config_write(offset, data),
+        }
+        Ok(())
+    }
+
+    fn check_config(&self, offset: u16, bytes: usize) -> Result<(), FunctionError> {
+        if usize::from(offset) + bytes > CONFIG_BYTES {
+            return Err(FunctionError::ConfigBounds {
+                name: self.name().to_owned(),
+                offset,
+                bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// Switches BAR decoding and bus mastering on; or bus mastering off, which leaves the registers reachable.
+    pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
+        let command = self.config_read_u16(CONFIG_COMMAND)?;
+        let wanted = if on {
+            command | COMMAND_MEMORY_SPACE | COMMAND_BUS_MASTER
+        } else {
+            command & !COMMAND_BUS_MASTER
+        };
+        self.config_write_u16(CONFIG_COMMAND, wanted)
+    }
+
+    /// Function level reset. Registers, queues and interrupts of the device are gone; DMA mappings stay.
+    pub fn reset(&self) -> Result<(), FunctionError> {
+        match &self.inner.backend {
+            Backend::InProcess(device) => device.reset(),
+        }
+        Ok(())
+    }
+
+    /// Maps a BAR.
+    pub fn bar(&self, index: u8) -> Result<Bar, FunctionError> {
+        match &self.inner.backend {
+            Backend::InProcess(device) => {
+                let memory = device.bar(index).ok_or_else(|| FunctionError::NoBar {
+                    name: self.name().to_owned(),
+                    index,
+                })?;
+                Ok(Bar::new(
+                    index,
+                    memory,
+                    Some(Listener::Device(Arc::clone(device))),
+                ))
+            }
+        }
+    }
+
+    /// MSI-X vectors the function has.
+    #[must_use]
+    pub fn interrupt_count(&self) -> usize {
+        match &self.inner.backend {
+            Backend::InProcess(device) => device.interrupt_count(),
+        }
+    }
+
+    /// Enables all interrupt vectors and returns them in vector order. Asked again, it returns the same ones.
+    pub fn enable_interrupts(&self) -> Result<Vec<Interrupt>, FunctionError> {
+        let mut enabled = self
+            .inner
+            .interrupts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if enabled.is_empty() {
+            let count = self.interrupt_count();
+            let vectors = (0..count)
+                .map(|vector| {
+                    Interrupt::new().map_err(|source| FunctionError::Interrupt {
+                        name: self.name().to_owned(),
+                        vector,
+                        count,
+                        source,
+                    })
+                })
+                .collect::<Result<Vec<_>, _>>()?;
+            match &self.inner.backend {
+                Backend::InProcess(device) => device.set_interrupts(vectors.clone()),
+            }
+            *enabled = vectors;
+        }
+        Ok(enabled.clone())
+    }
+
+    /// I/O addresses that can be mapped.
+    #[must_use]
+    pub fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
+        match &self.inner.backend {
+            Backend::InProcess(device) => device.iova_ranges(),
+        }
+    }
+
+    /// Lets the device reach `bytes` bytes of `memory` from `offset` on at `iova`. All three are whole 4 KiB pages.
+    pub fn dma_map(
+        &self,
+        iova: Iova,
+        memory: &SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), FunctionError> {
+        let page_mask = DMA_PAGE - 1;
+        let whole_pages =
+            (offset | bytes) & page_mask == 0 && iova.0.is_multiple_of(DMA_PAGE as u64);
+        if bytes == 0 || !whole_pages || !memory.contains(offset, bytes) {
+            return Err(FunctionError::DmaRange {
+                name: self.name().to_owned(),
+                iova: iova.0,
+                offset,
+                bytes,
+                len: memory.len(),
+            });
+        }
+        match &self.inner.backend {
+            Backend::InProcess(device) => device
+                .dma_map(iova.0, memory.clone(), offset, bytes)
+                .map_err(|reason| self.dma_refused("dma_map", iova, bytes, reason)),
+        }
+    }
+
+    /// Takes back one mapping, exactly as it was made.
+    pub fn dma_unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
+        match &self.inner.backend {
+            Backend::InProcess(device) => device
+                .dma_unmap(iova.0, bytes)
+                .map_err(|reason| self.dma_refused("dma_unmap", iova, bytes, reason)),
+        }
+    }
+
+    fn dma_refused(
+        &self,
+        operation: &'static str,
+        iova: Iova,
+        bytes: usize,
+        reason: String,
+    ) -> FunctionError {
+        FunctionError::DmaRefused {
+            name: self.name().to_owned(),
+            operation,
+            iova: iova.0,
+            bytes,
+            reason,
+        }
+    }
+
+    /// Time and sleeping in the world this function lives in.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        match &self.inner.backend {
+            Backend::InProcess(device) => device.clock(),
+        }
+    }
+
+    /// Takes a range of I/O addresses that nothing is mapped at.
+    pub(crate) fn alloc_iova(
+        &self,
+        bytes: usize,
+        modulus: usize,
+        remainder: usize,
+    ) -> Result<Iova, IovaError> {
+        // CAST: usize has at most 64 bits on every target Rust has.
+        self.iova()
+            .alloc_congruent(bytes as u64, modulus as u64, remainder as u64)
+            .map(Iova)
+    }
+
+    /// Gives a range back, once nothing is mapped at it any more.
+    pub(crate) fn free_iova(&self, iova: Iova, bytes: usize) {
+        self.iova().free(iova.0, bytes as u64);
+    }
+
+    fn iova(&self) -> std::sync::MutexGuard<'_, IovaAllocator> {
+        self.inner
+            .iova
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Function {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Function({})", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double::Double;
+
+    #[test]
+    fn bus_mastering_off_leaves_the_registers_reachable() {
+        let device = Double::new();
+        let function = device.function();
+        function.config_write_u16(CONFIG_COMMAND, 0x0400).unwrap();
+        function.set_bus_master(true).unwrap();
+        assert_eq!(function.config_read_u16(CONFIG_COMMAND).unwrap(), 0x0406);
+        function.set_bus_master(false).unwrap();
+        assert_eq!(function.config_read_u16(CONFIG_COMMAND).unwrap(), 0x0402);
+    }
+
+    #[test]
+    fn configuration_words_are_little_endian() {
+        let function = Double::new().function();
+        function.config_write_u32(0x40, 0x1122_3344).unwrap();
+        assert_eq!(function.config_read_u8(0x40).unwrap(), 0x44);
+        function.config_write_u8(0x43, 0xaa).unwrap();
+        assert_eq!(function.config_read_u16(0x42).unwrap(), 0xaa22);
+    }
+
+    #[test]
+    fn configuration_access_past_the_end_is_refused_with_its_numbers() {
+        let function = Double::new().function();
+        assert!(function.config_read_u32(0xffc).is_ok());
+        let error = function.config_read_u32(0xffd).unwrap_err().to_string();
+        assert!(
+            error.contains("0xffd") && error.contains("4 bytes"),
+            "{error}"
+        );
+        assert!(function.config_write_u16(u16::MAX, 0).is_err());
+    }
+
+    #[test]
+    fn missing_bar_is_an_error() {
+        let function = Double::new().function();
+        assert!(matches!(
+            function.bar(1),
+            Err(FunctionError::NoBar { index: 1, .. })
+        ));
+    }
+
+    #[test]
+    fn interrupts_enabled_twice_are_the_same_ones() {
+        let device = Double::new();
+        let function = device.function();
+        let first = function.enable_interrupts().unwrap();
+        let second = function.enable_interrupts().unwrap();
+        assert_eq!((first.len(), second.len()), (2, 2));
+        device.signal(1);
+        assert!(!first[0].is_pending());
+        assert_eq!(first[1].take(), 1);
+        assert_eq!(second[1].take(), 0);
+        assert_eq!(device.times_interrupts_set(), 1);
+    }
+
+    #[test]
+    fn reset_reaches_the_device() {
+        let device = Double::new();
+        device.function().reset().unwrap();
+        assert_eq!(device.resets(), 1);
+    }
+
+    #[test]
+    fn dma_map_of_less_than_pages_or_outside_the_memory_is_refused() {
+        let device = Double::new();
+        let function = device.function();
+        let memory = SharedMemory::anonymous(2 * DMA_PAGE).unwrap();
+        let refused = [
+            (0x1000, 0, 0),
+            (0x1000, 0, 100),
+            (0x1000, 100, DMA_PAGE),
+            (0x1010, 0, DMA_PAGE),
+            (0x1000, DMA_PAGE, 2 * DMA_PAGE),
+            (0x1000, usize::MAX & !(DMA_PAGE - 1), DMA_PAGE),
+        ];
+        for (iova, offset, bytes) in refused {
+            let result = function.dma_map(Iova(iova), &memory, offset, bytes);
+            assert!(
+                matches!(result, Err(FunctionError::DmaRange { .. })),
+                "{iova:#x} {offset:#x} {bytes:#x}: {result:?}"
+            );
+        }
+        assert_eq!(device.mappings(), vec![]);
+        function
+            .dma_map(Iova(0x1000), &memory, DMA_PAGE, DMA_PAGE)
+            .unwrap();
+        assert_eq!(device.mappings(), vec![(0x1000, DMA_PAGE)]);
+        function.dma_unmap(Iova(0x1000), DMA_PAGE).unwrap();
+        assert_eq!(device.mappings(), vec![]);
+    }
+
+    #[test]
+    fn a_refusal_by_the_device_keeps_its_reason() {
+        let device = Double::new();
+        let function = device.function();
+        let error = function
+            .dma_unmap(Iova(0x7000), DMA_PAGE)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("0x7000") && error.contains("no such mapping"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! Interrupts as eventfds.
+//!
+//! An interrupt vector is a counter in the kernel: the device adds one, the driver reads and clears. VFIO has the
+//! kernel signal it from the MSI-X vector, a device model signals it itself, and whoever waits polls it, in its
+//! own ring or in ours. Signals that arrive before they are taken merge, as edges do.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// One interrupt vector. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Interrupt {
+    event: Arc<EventFd>,
+}
+
+impl Interrupt {
+    /// A new one, not signalled.
+    pub fn new() -> io::Result<Self> {
+        let event =
+            EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self {
+            event: Arc::new(event),
+        })
+    }
+
+    /// Signals it, as the device does.
+    pub fn signal(&self) {
+        // The only refusal of a descriptor that is ours is a counter about to overflow, which is signalled anyway.
+        if let Err(errno) = self.event.write(1)
+            && errno != Errno::EAGAIN
+        {
+            tracing::error!("eventfd write: {errno}");
+        }
+    }
+
+    /// How often it was signalled since it was last taken, 0 if not; clears it.
+    #[must_use = "the count is gone with this call"]
+    pub fn take(&self) -> u64 {
+        match self.event.read() {
+            Ok(count) => count,
+            Err(Errno::EAGAIN) => 0,
+            Err(errno) => {
+                tracing::error!("eventfd read: {errno}");
+                0
+            }
+        }
+    }
+
+    /// True if it is signalled; leaves it so.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        let mut fds = [PollFd::new(self.event.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
+    /// The descriptor, for a ring or a poll of one's own.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_merge_until_taken() {
+        let interrupt = Interrupt::new().unwrap();
+        assert_eq!(interrupt.take(), 0);
+        assert!(!interrupt.is_pending());
+        interrupt.signal();
+        interrupt.clone().signal();
+        assert!(interrupt.is_pending());
+        assert!(interrupt.is_pending(), "looking is not taking");
+        assert_eq!(interrupt.take(), 2);
+        assert_eq!(interrupt.take(), 0);
+    }
+
+    #[test]
+    fn a_full_counter_stays_signalled() {
+        let interrupt = Interrupt::new().unwrap();
+        interrupt.event.write(u64::MAX - 1).unwrap();
+        interrupt.signal();
+        assert_eq!(interrupt.take(), u64::MAX - 1);
+    }
+}

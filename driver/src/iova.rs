@@ -1,0 +1,277 @@
+//! I/O address space: who has which addresses.
+//!
+//! We own the I/O virtual addresses of a function, minus the holes its IOMMU reserves (on x86 the MSI window at
+//! `0xfee0_0000`). The allocator is a map of free ranges, first fit from the bottom, joined again when freed. It does no
+//! I/O and knows no unit: the DMA arena uses a second one for the bytes within a chunk.
+//!
+//! Address 0 is never given out: devices and people take it for "none".
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use crate::error::IovaError;
+
+/// Free ranges of an address space.
+#[derive(Debug, Clone)]
+pub struct IovaAllocator {
+    /// Start to last address, both inclusive; disjoint and never adjacent.
+    free: BTreeMap<u64, u64>,
+}
+
+impl IovaAllocator {
+    /// All of `ranges` is free, except address 0. Ranges may overlap or touch; an empty one counts for nothing.
+    #[must_use]
+    pub fn new(ranges: &[RangeInclusive<u64>]) -> Self {
+        let mut sorted: Vec<(u64, u64)> = ranges
+            .iter()
+            .map(|range| ((*range.start()).max(1), *range.end()))
+            .filter(|&(start, last)| start <= last)
+            .collect();
+        sorted.sort_unstable();
+        let mut free: BTreeMap<u64, u64> = BTreeMap::new();
+        for (start, last) in sorted {
+            match free.last_entry() {
+                Some(mut below) if start <= below.get().saturating_add(1) => {
+                    let joined = last.max(*below.get());
+                    below.insert(joined);
+                }
+                Some(_) | None => {
+                    free.insert(start, last);
+                }
+            }
+        }
+        Self { free }
+    }
+
+    /// The lowest free range of `bytes` addresses whose start is a multiple of `align` (a power of two).
+    pub fn alloc(&mut self, bytes: u64, align: u64) -> Result<u64, IovaError> {
+        self.alloc_congruent(bytes, align, 0)
+    }
+
+    /// The lowest free range of `bytes` addresses whose start is `remainder` modulo `modulus` (a power of two).
+    pub fn alloc_congruent(
+        &mut self,
+        bytes: u64,
+        modulus: u64,
+        remainder: u64,
+    ) -> Result<u64, IovaError> {
+        if bytes == 0 || !modulus.is_power_of_two() || remainder >= modulus {
+            return Err(IovaError::Request {
+                bytes,
+                modulus,
+                remainder,
+            });
+        }
+        let found = self.free.iter().find_map(|(&start, &last)| {
+            let at = start.checked_add(remainder.wrapping_sub(start) & (modulus - 1))?;
+            let end = at.checked_add(bytes - 1)?;
+            (end <= last).then_some((start, last, at, end))
+        });
+        let Some((start, last, at, end)) = found else {
+            return Err(IovaError::Exhausted {
+                bytes,
+                modulus,
+                remainder,
+                free: self.lengths().fold(0, u64::saturating_add),
+                longest: self.lengths().max().unwrap_or(0),
+            });
+        };
+        self.free.remove(&start);
+        if start < at {
+            self.free.insert(start, at - 1);
+        }
+        if end < last {
+            self.free.insert(end + 1, last);
+        }
+        Ok(at)
+    }
+
+    /// Gives back `bytes` addresses from `start` on.
+    ///
+    /// # Panics
+    /// If a part of them is free already: two owners would follow.
+    pub fn free(&mut self, start: u64, bytes: u64) {
+        assert!(bytes > 0, "freeing nothing at {start:#x}");
+        let mut first = start;
+        let mut last = start + (bytes - 1);
+        let below = self.free.range(..=last).next_back().map(|(&s, &l)| (s, l));
+        let above = last
+            .checked_add(1)
+            .and_then(|next| self.free.get(&next).map(|&l| (next, l)));
+        if let Some((below_start, below_last)) = below {
+            assert!(
+                below_last < first,
+                "freeing {bytes:#x} at {start:#x}, but {below_start:#x}..={below_last:#x} is free already"
+            );
+            if below_last + 1 == first {
+                self.free.remove(&below_start);
+                first = below_start;
+            }
+        }
+        if let Some((above_start, above_last)) = above {
+            self.free.remove(&above_start);
+            last = above_last;
+        }
+        self.free.insert(first, last);
+    }
+
+    /// The free ranges, from the bottom.
+    pub fn free_ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> + '_ {
+        self.free.iter().map(|(&start, &last)| start..=last)
+    }
+
+    fn lengths(&self) -> impl Iterator<Item = u64> + '_ {
+        self.free
+            .iter()
+            .map(|(&start, &last)| (last - start).saturating_add(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    fn ranges(allocator: &IovaAllocator) -> Vec<RangeInclusive<u64>> {
+        allocator.free_ranges().collect()
+    }
+
+    #[test]
+    fn address_zero_is_never_given_out() {
+        let mut allocator = IovaAllocator::new(&[0..=0x2fff]);
+        assert_eq!(allocator.alloc(0x1000, 0x1000), Ok(0x1000));
+        let mut bottom = IovaAllocator::new(&[0..=0]);
+        assert!(bottom.alloc(1, 1).is_err());
+    }
+
+    #[test]
+    fn overlapping_and_touching_ranges_are_one() {
+        let allocator = IovaAllocator::new(&[
+            0x30..=0x3f,
+            0x10..=0x1f,
+            0x20..=0x2f,
+            0x38..=0x4f,
+            0x60..=0x6f,
+        ]);
+        assert_eq!(ranges(&allocator), [0x10..=0x4f, 0x60..=0x6f]);
+    }
+
+    #[test]
+    fn an_allocation_does_not_span_a_hole() {
+        let mut allocator = IovaAllocator::new(&[0..=0xfedf_ffff, 0xfef0_0000..=0xffff_ffff_ffff]);
+        let first = allocator.alloc(0xfe00_0000, 0x1000).unwrap();
+        assert_eq!(first, 0x1000);
+        let second = allocator.alloc(0x100_0000, 0x1000).unwrap();
+        assert_eq!(second, 0xfef0_0000);
+    }
+
+    #[test]
+    fn the_top_of_the_address_space_can_be_used_and_freed() {
+        let mut allocator = IovaAllocator::new(&[0..=u64::MAX]);
+        let before = ranges(&allocator);
+        assert_eq!(allocator.alloc(u64::MAX, 1), Ok(1));
+        assert_eq!(allocator.alloc(1, 1).ok(), None);
+        allocator.free(1, u64::MAX);
+        assert_eq!(ranges(&allocator), before);
+    }
+
+    #[test]
+    fn congruence_is_kept() {
+        let mut allocator = IovaAllocator::new(&[0x1000..=0xf_ffff]);
+        assert_eq!(
+            allocator.alloc_congruent(0x1000, 0x10_000, 0x3000),
+            Ok(0x3000)
+        );
+        assert_eq!(
+            allocator.alloc_congruent(0x1000, 0x10_000, 0x3000),
+            Ok(0x1_3000)
+        );
+        assert_eq!(allocator.alloc_congruent(0x1000, 0x1000, 0), Ok(0x1000));
+    }
+
+    #[test]
+    fn exhaustion_tells_what_was_asked_and_what_is_left() {
+        let mut allocator = IovaAllocator::new(&[0x1000..=0x1fff, 0x4000..=0x5fff]);
+        assert_eq!(
+            allocator.alloc(0x3000, 0x1000),
+            Err(IovaError::Exhausted {
+                bytes: 0x3000,
+                modulus: 0x1000,
+                remainder: 0,
+                free: 0x3000,
+                longest: 0x2000
+            })
+        );
+    }
+
+    #[test]
+    fn senseless_requests_are_refused() {
+        let mut allocator = IovaAllocator::new(&[0..=u64::MAX]);
+        for (bytes, modulus, remainder) in [(0, 1, 0), (1, 0, 0), (1, 3, 0), (1, 8, 8)] {
+            let refused = allocator.alloc_congruent(bytes, modulus, remainder);
+            assert!(
+                matches!(refused, Err(IovaError::Request { .. })),
+                "{bytes} {modulus} {remainder}"
+            );
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is free already")]
+    fn freeing_twice_is_noticed() {
+        let mut allocator = IovaAllocator::new(&[0..=0xffff]);
+        let at = allocator.alloc(0x1000, 0x1000).unwrap();
+        allocator.free(at, 0x1000);
+        allocator.free(at, 0x1000);
+    }
+
+    /// The model is the set of free addresses of a small space.
+    #[test]
+    fn random_operations_agree_with_a_set_of_free_addresses() {
+        for seed in 0..50 {
+            let mut random = StdRng::seed_from_u64(seed);
+            let holes = [1..=90_u64, 100..=180, 200..=255];
+            let mut allocator = IovaAllocator::new(&holes);
+            let mut model: BTreeSet<u64> = holes.iter().cloned().flatten().collect();
+            let mut held: Vec<(u64, u64)> = Vec::new();
+            for _ in 0..400 {
+                if random.random_bool(0.6) {
+                    let bytes = random.random_range(1..20);
+                    let modulus = 1 << random.random_range(0..5);
+                    let remainder = random.random_range(0..modulus);
+                    let expected = (0..256_u64).find(|&at| {
+                        at % modulus == remainder
+                            && (at..at + bytes).all(|address| model.contains(&address))
+                    });
+                    let got = allocator.alloc_congruent(bytes, modulus, remainder);
+                    assert_eq!(
+                        got.ok(),
+                        expected,
+                        "seed {seed}: {bytes} at {remainder} modulo {modulus}"
+                    );
+                    if let Some(at) = expected {
+                        (at..at + bytes).for_each(|address| assert!(model.remove(&address)));
+                        held.push((at, bytes));
+                    }
+                } else if !held.is_empty() {
+                    let (at, bytes) = held.swap_remove(random.random_range(0..held.len()));
+                    allocator.free(at, bytes);
+                    model.extend(at..at + bytes);
+                }
+                let free: BTreeSet<u64> = allocator.free_ranges().flatten().collect();
+                assert_eq!(free, model, "seed {seed}");
+                let ranges = ranges(&allocator);
+                assert!(
+                    ranges
+                        .windows(2)
+                        .all(|pair| pair[0].end() + 1 < *pair[1].start()),
+                    "seed {seed}: neighbours were not joined: {ranges:?}"
+                );
+            }
+        }
+    }
+}

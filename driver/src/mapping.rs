@@ -1,0 +1,181 @@
+//! Mappings: how shared memory comes into the address space, and out of it.
+//!
+//! A memfd is memory of ours that other processes can map too. It is placed at an address of a wanted congruence:
+//! reserve enough address space that such an address is inside, put the memory there, and give back what is left on both
+//! sides. It is unmapped when it drops. Foreign memory belongs to somebody who promised that it outlives us.
+//!
+//! A memfd is not inherited over `fork`: pages the device knows must stay the parent's.
+
+// UNSAFETY: mmap and munmap change what addresses mean.
+#![expect(unsafe_code, reason = "mmap")]
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::error::MemoryError;
+
+/// How the pages of a memfd are wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pages {
+    /// The system's base pages.
+    Base,
+    /// Pages of [`HUGE_PAGE`] bytes from the hugetlb pool; fails when the pool has too few.
+    Huge,
+}
+
+/// Size of the huge pages asked for.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// A piece of address space with readable and writable memory in it.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    /// What is ours of it: file and bytes, unmapped on drop.
+    own: Option<(File, NonZeroUsize)>,
+}
+
+// SAFETY: `base` is an address; all that is done with it here is to unmap it, by the thread that drops the mapping.
+unsafe impl Send for Mapping {}
+// SAFETY: `&Mapping` gives out the address and the file, both of which any thread may have.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// At least `bytes` zeroed bytes at an address that is `remainder` modulo `modulus`, a power of two.
+    pub(crate) fn memfd(
+        bytes: usize,
+        modulus: usize,
+        remainder: usize,
+        pages: Pages,
+    ) -> Result<Self, MemoryError> {
+        assert!(
+            modulus.is_power_of_two(),
+            "modulus {modulus:#x} is no power of two"
+        );
+        let (granule, flags) = match pages {
+            Pages::Base => (page_bytes(), MFdFlags::empty()),
+            Pages::Huge => (HUGE_PAGE, MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB),
+        };
+        let too_large = MemoryError::TooLarge { bytes };
+        let Some(mapped) = bytes.checked_next_multiple_of(granule) else {
+            return Err(too_large);
+        };
+        let mapped = NonZeroUsize::new(mapped).ok_or(MemoryError::Empty)?;
+        let modulus = modulus.max(granule);
+        let reserved = mapped.checked_add(modulus).ok_or(too_large)?;
+
+        let failed = |call| move |errno| MemoryError::System { call, bytes, errno };
+        let file = memfd_create("driver", MFdFlags::MFD_CLOEXEC | flags)
+            .map(File::from)
+            .map_err(failed("memfd_create"))?;
+        // CAST: usize has at most 64 bits on every target Rust has.
+        file.set_len(mapped.get() as u64)
+            .map_err(|error| failed("ftruncate")(errno_of(&error)))?;
+
+        let reservation = reserve(reserved).map_err(failed("mmap"))?;
+        let head = remainder.wrapping_sub(reservation.addr().get()) & (modulus - 1);
+        // SAFETY: `head < modulus`, and `mapped + modulus` bytes are reserved.
+        let base = unsafe { reservation.add(head) };
+        // SAFETY: what this replaces is inside the reservation, which nobody knows of but we.
+        if let Err(errno) = unsafe { place(base, mapped, &file) } {
+            // SAFETY: the reservation as a whole, which nobody knows of but we.
+            unsafe { unmap(reservation, reserved.get()) };
+            return Err(failed("mmap")(errno));
+        }
+        let mapping = Self {
+            base,
+            own: Some((file, mapped)),
+        };
+        // SAFETY: the reservation's bytes below `base`, where nothing was placed.
+        unsafe { unmap(reservation, head) };
+        // SAFETY: `head + mapped <= reserved`.
+        let end = unsafe { base.add(mapped.get()) };
+        // SAFETY: the reservation's bytes behind what was placed: `modulus` less the head.
+        unsafe { unmap(end, modulus - head) };
+        // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
+        unsafe { madvise(base.cast(), mapped.get(), MmapAdvise::MADV_DONTFORK) }
+            .map_err(failed("madvise"))?;
+        Ok(mapping)
+    }
+
+    /// Memory that is somebody else's to unmap.
+    pub(crate) const fn foreign(base: NonNull<u8>) -> Self {
+        Self { base, own: None }
+    }
+
+    /// The first byte.
+    pub(crate) const fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// The file behind it, if it is ours.
+    pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.own.as_ref().map(|(file, _)| file.as_fd())
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Some((_, mapped)) = &self.own {
+            // SAFETY: `memfd` mapped this range, and whoever used it held this mapping.
+            unsafe { unmap(self.base, mapped.get()) };
+        }
+    }
+}
+
+/// Takes address space without memory.
+fn reserve(bytes: NonZeroUsize) -> Result<NonNull<u8>, Errno> {
+    let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+    // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
+    let reservation = unsafe { mmap_anonymous(None, bytes, ProtFlags::PROT_NONE, flags) }?;
+    Ok(reservation.cast())
+}
+
+/// Maps a file at exactly `base`, in place of what is there.
+///
+/// # Safety
+///
+/// Nobody uses what is there.
+unsafe fn place(base: NonNull<u8>, bytes: NonZeroUsize, file: &File) -> Result<(), Errno> {
+    let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
+    // SAFETY: the caller's promise is what MAP_FIXED needs.
+    unsafe { mmap(Some(base.addr()), bytes, access, flags, file, 0) }?;
+    Ok(())
+}
+
+/// Unmaps `bytes` bytes, possibly none.
+///
+/// # Safety
+///
+/// The range was mapped by this module, and nobody uses it any more.
+unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
+    if bytes == 0 {
+        return;
+    }
+    // SAFETY: the caller's promise.
+    if let Err(errno) = unsafe { munmap(base.cast(), bytes) } {
+        tracing::error!("munmap of {bytes:#x} bytes at {base:?}: {errno}");
+    }
+}
+
+/// Size of the system's base pages.
+pub(crate) fn page_bytes() -> usize {
+    use nix::unistd::{SysconfVar, sysconf};
+    // The call cannot fail on Linux; 4096 is what it would say there.
+    sysconf(SysconfVar::PAGE_SIZE)
+        .ok()
+        .flatten()
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .unwrap_or(4096)
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    error
+        .raw_os_error()
+        .map_or(Errno::UnknownErrno, Errno::from_raw)
+}

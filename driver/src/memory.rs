@@ -1,0 +1,322 @@
+//! Memory that somebody else may write at any time.
+//!
+//! A [`SharedMemory`] is memory that is shared with a device, with a device model, or with another process. No Rust
+//! reference ever points into it: objects are copied in and out, and what the other side may read half-written (a
+//! doorbell record, an owner byte) moves in one load or store. What is read may be anything, so only types for which
+//! every bit pattern is a value can be read (`FromBytes`).
+//!
+//! It is a [`Span`], which does the accesses, and the [`Mapping`] that keeps the span mapped. A part shares the
+//! mapping of the whole and keeps all of it.
+
+// UNSAFETY: joins a span and the mapping that keeps its promise.
+#![expect(unsafe_code, reason = "spans are promised to stay mapped")]
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::error::MemoryError;
+use crate::mapping::{Mapping, Pages};
+use crate::span::Span;
+
+/// The accessors to shared memory, forwarded to the field that has them. All assert that the access lies inside.
+macro_rules! shared_memory_accessors {
+    ($inner:ident) => {
+        /// True if `bytes` bytes at `offset` lie inside; ask before using an untrusted offset.
+        #[inline]
+        #[must_use]
+        pub const fn contains(&self, offset: usize, bytes: usize) -> bool {
+            self.$inner.contains(offset, bytes)
+        }
+
+        /// Copies bytes out.
+        ///
+        /// # Panics
+        /// If they are not inside, as all accessors do.
+        #[inline]
+        pub fn read_bytes(&self, offset: usize, out: &mut [u8]) {
+            self.$inner.read_bytes(offset, out);
+        }
+
+        /// Copies bytes in.
+        #[inline]
+        pub fn write_bytes(&self, offset: usize, data: &[u8]) {
+            self.$inner.write_bytes(offset, data);
+        }
+
+        /// Sets `bytes` bytes to `value`.
+        #[inline]
+        pub fn fill(&self, offset: usize, bytes: usize, value: u8) {
+            self.$inner.fill(offset, bytes, value);
+        }
+
+        /// Copies an object out. It may be torn if the other side writes meanwhile.
+        #[inline]
+        #[must_use]
+        pub fn read_obj<T: ::zerocopy::FromBytes>(&self, offset: usize) -> T {
+            self.$inner.read_obj(offset)
+        }
+
+        /// Copies an object in, in no particular order of its bytes.
+        #[inline]
+        pub fn write_obj<T>(&self, offset: usize, value: &T)
+        where
+            T: ::zerocopy::IntoBytes + ::zerocopy::Immutable,
+        {
+            self.$inner.write_obj(offset, value);
+        }
+
+        /// Loads one byte in a single relaxed access.
+        #[inline]
+        #[must_use]
+        pub fn load_u8(&self, offset: usize) -> u8 {
+            self.$inner.load_u8(offset)
+        }
+
+        /// Stores one byte in a single relaxed access.
+        #[inline]
+        pub fn store_u8(&self, offset: usize, value: u8) {
+            self.$inner.store_u8(offset, value);
+        }
+
+        /// Loads a big-endian 32-bit word in a single relaxed access; its address is a multiple of 4.
+        #[inline]
+        #[must_use]
+        pub fn load_be32(&self, offset: usize) -> u32 {
+            self.$inner.load_be32(offset)
+        }
+
+        /// Stores a big-endian 32-bit word in a single relaxed access; its address is a multiple of 4.
+        #[inline]
+        pub fn store_be32(&self, offset: usize, value: u32) {
+            self.$inner.store_be32(offset, value);
+        }
+
+        /// Loads a big-endian 64-bit word in a single relaxed access; its address is a multiple of 8.
+        #[inline]
+        #[must_use]
+        pub fn load_be64(&self, offset: usize) -> u64 {
+            self.$inner.load_be64(offset)
+        }
+
+        /// Stores a big-endian 64-bit word in a single relaxed access; its address is a multiple of 8.
+        #[inline]
+        pub fn store_be64(&self, offset: usize, value: u64) {
+            self.$inner.store_be64(offset, value);
+        }
+    };
+}
+pub(crate) use shared_memory_accessors;
+
+/// A mapping that somebody else may write at any time. Clones share it.
+#[derive(Clone)]
+pub struct SharedMemory {
+    /// Inside `mapping`.
+    span: Span,
+    mapping: Arc<Mapping>,
+}
+
+impl SharedMemory {
+    /// Maps `bytes` bytes of fresh zeroed memory that can be shared with other processes by descriptor (a memfd).
+    /// A child of `fork` does not get it: the device would keep writing the parent's pages while copy-on-write
+    /// moved the parent to others.
+    pub fn anonymous(bytes: usize) -> Result<Self, MemoryError> {
+        Self::congruent(bytes, 1, 0, Pages::Base)
+    }
+
+    /// Like [`anonymous`](Self::anonymous), at an address that is `remainder` modulo `modulus` (a power of two), and
+    /// on the pages asked for. Nothing is touched: pages appear when they are used.
+    pub(crate) fn congruent(
+        bytes: usize,
+        modulus: usize,
+        remainder: usize,
+        pages: Pages,
+    ) -> Result<Self, MemoryError> {
+        let mapping = Mapping::memfd(bytes, modulus, remainder, pages)?;
+        Ok(Self {
+            // SAFETY: a mapping is readable and writable from its base on, for at least the bytes asked for, until it
+            // drops, which is after `span`. Nobody else has its address, so no reference exists.
+            span: unsafe { Span::new(mapping.base(), bytes) },
+            mapping: Arc::new(mapping),
+        })
+    }
+
+    /// Wraps memory somebody else owns.
+    ///
+    /// # Safety
+    ///
+    /// As long as a clone or a part of the result exists, `bytes` bytes from `base` on are mapped, readable and writable,
+    /// and accessed through no Rust reference while anybody accesses them through the result.
+    pub(crate) unsafe fn foreign(base: NonNull<u8>, bytes: usize) -> Self {
+        Self {
+            // SAFETY: the caller's promise is the one asked for.
+            span: unsafe { Span::new(base, bytes) },
+            mapping: Arc::new(Mapping::foreign(base)),
+        }
+    }
+
+    /// A part of the memory, which keeps the whole mapped.
+    // PANIC: outside.
+    pub(crate) fn part(&self, offset: usize, bytes: usize) -> Self {
+        Self {
+            span: self.span.part(offset, bytes),
+            mapping: Arc::clone(&self.mapping),
+        }
+    }
+
+    /// Length in bytes; never zero.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub const fn len(&self) -> usize {
+        self.span.len()
+    }
+
+    /// Virtual address of the first byte, as a number.
+    #[inline]
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.span.address()
+    }
+
+    /// Pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
+    // PANIC: outside.
+    #[inline]
+    pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        self.span.at(offset, bytes)
+    }
+
+    /// The descriptor behind the mapping, if there is one. Byte 0 of the file is byte 0 of this memory.
+    #[must_use]
+    pub fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        // Parts never leave this crate; for one that does not start the mapping there is no honest answer.
+        let whole = self.mapping.base().addr().get() == self.address();
+        self.mapping.as_fd().filter(|_| whole)
+    }
+
+    shared_memory_accessors!(span);
+}
+
+impl std::fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "SharedMemory({:#x} bytes at {:#x})",
+            self.len(),
+            self.address()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn fresh_memory_is_zero_and_shared_with_its_descriptor() {
+        use std::os::unix::fs::FileExt;
+        let memory = SharedMemory::anonymous(5000).unwrap();
+        assert_eq!(memory.len(), 5000);
+        let mut bytes = vec![1; 5000];
+        memory.read_bytes(0, &mut bytes);
+        assert!(bytes.iter().all(|&byte| byte == 0));
+        memory.write_bytes(4990, b"0123456789");
+        let file = File::from(memory.as_fd().unwrap().try_clone_to_owned().unwrap());
+        let mut read = [0; 10];
+        file.read_exact_at(&mut read, 4990).unwrap();
+        assert_eq!(&read, b"0123456789");
+    }
+
+    #[test]
+    fn words_are_big_endian_in_memory() {
+        let memory = SharedMemory::anonymous(64).unwrap();
+        memory.store_be32(4, 0x0102_0304);
+        memory.store_be64(8, 0x0506_0708_090a_0b0c);
+        let mut bytes = [0; 12];
+        memory.read_bytes(4, &mut bytes);
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(memory.load_be32(8), 0x0506_0708);
+        assert_eq!(memory.load_be64(8), 0x0506_0708_090a_0b0c);
+    }
+
+    #[test]
+    fn objects_are_copied_at_any_offset() {
+        let memory = SharedMemory::anonymous(64).unwrap();
+        let object: [zerocopy::big_endian::U16; 3] = [1.into(), 2.into(), 0x0304.into()];
+        memory.write_obj(7, &object);
+        assert_eq!(memory.read_obj::<[u8; 6]>(7), [0, 1, 0, 2, 3, 4]);
+        assert_eq!(memory.read_obj::<[zerocopy::big_endian::U16; 3]>(7), object);
+        memory.fill(7, 3, 0xff);
+        memory.store_u8(12, 9);
+        assert_eq!(memory.read_obj::<[u8; 6]>(7), [0xff, 0xff, 0xff, 2, 3, 9]);
+    }
+
+    #[test]
+    fn contains_knows_the_edges() {
+        let memory = SharedMemory::anonymous(100).unwrap();
+        assert!(memory.contains(0, 100));
+        assert!(memory.contains(100, 0));
+        assert!(!memory.contains(1, 100));
+        assert!(!memory.contains(101, 0));
+        assert!(!memory.contains(usize::MAX, 2));
+        assert!(!memory.contains(2, usize::MAX));
+    }
+
+    #[test]
+    #[should_panic(expected = "access of 0x4 bytes at 0x61 is outside a memory of 0x64 bytes")]
+    fn an_access_over_the_edge_panics_with_its_numbers() {
+        SharedMemory::anonymous(100)
+            .unwrap()
+            .write_bytes(97, &[0; 4]);
+    }
+
+    #[test]
+    #[should_panic(expected = "single access of 4 bytes at 0x2 is not naturally aligned")]
+    fn a_word_access_off_its_alignment_panics() {
+        SharedMemory::anonymous(100).unwrap().store_be32(2, 0);
+    }
+
+    #[test]
+    fn an_empty_or_endless_mapping_is_refused() {
+        assert_eq!(SharedMemory::anonymous(0).unwrap_err(), MemoryError::Empty);
+        assert!(matches!(
+            SharedMemory::anonymous(usize::MAX).unwrap_err(),
+            MemoryError::TooLarge { .. }
+        ));
+        let error = SharedMemory::anonymous(usize::MAX / 4)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("mmap") || error.contains("ftruncate"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn memory_goes_where_its_congruence_says() {
+        for remainder in [0, 0x1000, 0x12_3000] {
+            let memory =
+                SharedMemory::congruent(3 * 4096, 1 << 24, remainder, Pages::Base).unwrap();
+            assert_eq!(memory.address() % (1 << 24), remainder);
+            memory.fill(0, memory.len(), 0x11);
+        }
+    }
+
+    #[test]
+    fn clones_share_and_the_last_one_unmaps() {
+        let memory = SharedMemory::anonymous(4096).unwrap();
+        let clone = memory.clone();
+        memory.store_u8(5, 5);
+        let address = memory.address();
+        drop(memory);
+        assert_eq!(clone.load_u8(5), 5);
+        let mapped = |address: usize| {
+            std::fs::read_to_string("/proc/self/maps")
+                .unwrap()
+                .contains(&format!("{address:x}-"))
+        };
+        assert!(mapped(address) && clone.address() == address);
+    }
+}

@@ -1,0 +1,199 @@
+//! An address range of shared memory, and every access to it.
+//!
+//! [`Span`] is where raw pointers become bytes, objects and words. It checks bounds and alignment on each access and
+//! relies on one promise, made where it is created: the range stays mapped while the span is used, and no Rust
+//! reference points into it. Only [`SharedMemory`](crate::SharedMemory) creates spans and keeps them together with
+//! what keeps them mapped.
+//!
+//! Copies are plain copies. A device that writes while we copy gives us a torn object, which is a value like any
+//! other; the owner-byte protocols of the callers decide whether it means anything. Single words are relaxed
+//! atomic accesses, so they are never torn; ordering is the business of [`barrier`](crate::barrier).
+
+// UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
+#![expect(unsafe_code, reason = "raw pointer access to shared memory")]
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// An address range that stays mapped, readable and writable for as long as its owner lives.
+///
+/// It is `Copy` and carries no lifetime: whoever holds one also holds what keeps it mapped.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a span is an address and a length. Every access goes through a raw pointer or an atomic, and the
+// memory is by definition written from elsewhere at any time, so a second thread adds nothing new.
+unsafe impl Send for Span {}
+// SAFETY: as above; no access through `&Span` needs exclusivity.
+unsafe impl Sync for Span {}
+
+impl Span {
+    /// Takes over an address range.
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes from `base` are mapped, readable and writable until the last access through this span
+    /// or a part of it, and no Rust reference to them exists meanwhile.
+    pub(crate) const unsafe fn new(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
+    }
+
+    /// The part of `bytes` bytes from `offset` on, which must lie inside.
+    ///
+    /// It lives as long as the whole does; whoever takes it holds what keeps the whole mapped.
+    pub(crate) fn part(self, offset: usize, bytes: usize) -> Self {
+        Self {
+            base: self.at(offset, bytes),
+            len: bytes,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn len(self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(crate) fn address(self) -> usize {
+        self.base.addr().get()
+    }
+
+    #[inline]
+    pub(crate) const fn contains(self, offset: usize, bytes: usize) -> bool {
+        bytes <= self.len && offset <= self.len - bytes
+    }
+
+    /// Pointer to `bytes` bytes at `offset`.
+    // PANIC: outside the span. Offsets from untrusted sources are tried with `contains` first; what arrives
+    // here is ours, and a wrong one would reach memory that is not.
+    #[inline]
+    pub(crate) fn at(self, offset: usize, bytes: usize) -> NonNull<u8> {
+        if !self.contains(offset, bytes) {
+            outside(offset, bytes, self.len);
+        }
+        // SAFETY: `offset <= len` was just checked, and `new` promised that `len` bytes are mapped.
+        unsafe { self.base.add(offset) }
+    }
+
+    /// Pointer to one naturally aligned `T` at `offset`.
+    // PANIC: outside the span or misaligned; a misaligned access would not be a single one.
+    #[inline]
+    fn at_aligned<T>(self, offset: usize) -> NonNull<T> {
+        let at = self.at(offset, size_of::<T>()).cast::<T>();
+        if !at.is_aligned() {
+            misaligned(offset, size_of::<T>());
+        }
+        at
+    }
+
+    #[inline]
+    pub(crate) fn read_bytes(self, offset: usize, out: &mut [u8]) {
+        let from = self.at(offset, out.len());
+        // SAFETY: `at` checked that `out.len()` bytes are mapped there, and no reference to them exists
+        // (`new`), so `out` cannot overlap them.
+        unsafe {
+            from.as_ptr()
+                .copy_to_nonoverlapping(out.as_mut_ptr(), out.len())
+        }
+    }
+
+    #[inline]
+    pub(crate) fn write_bytes(self, offset: usize, data: &[u8]) {
+        let to = self.at(offset, data.len());
+        // SAFETY: as in `read_bytes`, the other way round.
+        unsafe {
+            to.as_ptr()
+                .copy_from_nonoverlapping(data.as_ptr(), data.len())
+        }
+    }
+
+    #[inline]
+    pub(crate) fn fill(self, offset: usize, bytes: usize, value: u8) {
+        let to = self.at(offset, bytes);
+        // SAFETY: `at` checked that `bytes` bytes are mapped there.
+        unsafe { to.as_ptr().write_bytes(value, bytes) }
+    }
+
+    #[inline]
+    pub(crate) fn read_obj<T: FromBytes>(self, offset: usize) -> T {
+        let from = self.at(offset, size_of::<T>()).cast::<T>();
+        // SAFETY: `at` checked that `size_of::<T>()` bytes are mapped there; `T: FromBytes` accepts any.
+        unsafe { from.as_ptr().read_unaligned() }
+    }
+
+    #[inline]
+    pub(crate) fn write_obj<T: IntoBytes + Immutable>(self, offset: usize, value: &T) {
+        self.write_bytes(offset, value.as_bytes());
+    }
+
+    #[inline]
+    pub(crate) fn load_u8(&self, offset: usize) -> u8 {
+        self.atomic_u8(offset).load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn store_u8(&self, offset: usize, value: u8) {
+        self.atomic_u8(offset).store(value, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn load_be32(&self, offset: usize) -> u32 {
+        u32::from_be(self.atomic_u32(offset).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn store_be32(&self, offset: usize, value: u32) {
+        self.atomic_u32(offset)
+            .store(value.to_be(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn load_be64(&self, offset: usize) -> u64 {
+        u64::from_be(self.atomic_u64(offset).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn store_be64(&self, offset: usize, value: u64) {
+        self.atomic_u64(offset)
+            .store(value.to_be(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn atomic_u8(&self, offset: usize) -> &AtomicU8 {
+        let at = self.at_aligned::<u8>(offset);
+        // SAFETY: mapped and aligned (`at_aligned`) for as long as the span's owner, who holds it for the
+        // length of the one load or store this reference is for.
+        unsafe { AtomicU8::from_ptr(at.as_ptr()) }
+    }
+
+    #[inline]
+    fn atomic_u32(&self, offset: usize) -> &AtomicU32 {
+        let at = self.at_aligned::<u32>(offset);
+        // SAFETY: as in `atomic_u8`.
+        unsafe { AtomicU32::from_ptr(at.as_ptr()) }
+    }
+
+    #[inline]
+    fn atomic_u64(&self, offset: usize) -> &AtomicU64 {
+        let at = self.at_aligned::<u64>(offset);
+        // SAFETY: as in `atomic_u8`.
+        unsafe { AtomicU64::from_ptr(at.as_ptr()) }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn outside(offset: usize, bytes: usize, len: usize) -> ! {
+    panic!("access of {bytes:#x} bytes at {offset:#x} is outside a memory of {len:#x} bytes")
+}
+
+#[cold]
+#[inline(never)]
+fn misaligned(offset: usize, bytes: usize) -> ! {
+    panic!("single access of {bytes} bytes at {offset:#x} is not naturally aligned")
+}

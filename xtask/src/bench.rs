@@ -1,0 +1,211 @@
+//! `cargo xtask bench`: what an operation costs, in instructions and in nanoseconds.
+//!
+//! `dat/benches/hotpath.rs` brings two simulated functions up, connects them, and runs each operation
+//! in a function of its own, named `region_*`. Instructions are counted by callgrind inside those
+//! functions only, so set-up and simulator do not count. An in-process BAR costs a call that tells
+//! the simulator about the register write (`driver`'s `tell`); a mapped BAR does not, so its
+//! instructions are taken off and shown apart. Nanoseconds come from a second, native run; there the
+//! doorbells are told to nobody.
+//!
+//! The yardstick runs in the same program: a bare loop that writes the same 64-byte WQE, doorbell
+//! record and doorbell register with the same fences.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use comfy_table::Table;
+
+use crate::{setup, shell};
+
+/// What to measure.
+#[derive(Args)]
+pub struct Arguments {
+    /// Only native timing, no instruction counts (valgrind is not needed).
+    #[arg(long)]
+    no_count: bool,
+    /// Write the figures as JSON to this file.
+    #[arg(long)]
+    json: Option<std::path::PathBuf>,
+}
+
+/// Upper bounds on instructions per operation that this project holds itself to.
+const BARS: [(&str, u64); 4] = [
+    ("post_rdma_write", 120),
+    ("post_rdma_write_triplet", 150),
+    ("post_recv", 80),
+    ("dequeue_one", 80),
+];
+
+/// Cost of one region: per operation, and per operation inside `tell`.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    instructions: f64,
+    told: f64,
+}
+
+/// Builds, counts, times and prints.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let program = build()?;
+    let times = native(&program)?;
+    let counts = if arguments.no_count {
+        BTreeMap::new()
+    } else if shell::exists("valgrind") {
+        count(&program, &times)?
+    } else {
+        setup::run()?;
+        println!("bench: valgrind is not installed: instructions are not counted");
+        BTreeMap::new()
+    };
+    let mut table = Table::new();
+    table.set_header(["operation", "instructions", "of that told", "net", "x bare loop", "bar", "ns"]);
+    let net = |name: &str| counts.get(name).map(|cost| cost.instructions - cost.told);
+    let mut over = Vec::new();
+    let mut json = Vec::new();
+    for (name, (nanoseconds, _)) in &times {
+        let bare = if name.starts_with("dequeue") { "bare_poll" } else { "bare_post" };
+        let bar = BARS.iter().find(|(operation, _)| operation == name).map(|(_, bar)| *bar);
+        let instructions = net(name);
+        if let (Some(bar), Some(instructions)) = (bar, instructions)
+            && instructions > bar as f64
+        {
+            over.push(format!("{name}: {instructions:.1} instructions, the bar is {bar}"));
+        }
+        let cost = counts.get(name).copied().unwrap_or_default();
+        let show = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.1}"));
+        table.add_row([
+            name.clone(),
+            show(counts.get(name).map(|cost| cost.instructions)),
+            show(counts.get(name).map(|cost| cost.told)),
+            show(instructions),
+            show(instructions.zip(net(bare)).map(|(own, bare)| own / bare)),
+            bar.map_or_else(|| "-".into(), |bar| bar.to_string()),
+            format!("{nanoseconds:.1}"),
+        ]);
+        json.push(format!(
+            r#"{{"operation":"{name}","instructions":{:.2},"told":{:.2},"ns":{nanoseconds:.2}}}"#,
+            cost.instructions, cost.told
+        ));
+    }
+    println!("{table}");
+    println!(
+        "net: without the call that tells an in-process simulator of a register write; a mapped BAR has none.\n\
+         For the size of it (callgrind, -O3): rdma-core's libmlx5 needs 253 instructions for ibv_post_send of an\n\
+         RDMA Write, 113 for ibv_post_recv, 174 for ibv_poll_cq of one; DAPL above it 423 and about 419."
+    );
+    if let Some(path) = &arguments.json {
+        std::fs::write(path, format!("[{}]\n", json.join(",\n")))?;
+    }
+    ensure!(over.is_empty(), "over the bar:\n{}", over.join("\n"));
+    Ok(())
+}
+
+fn build() -> Result<std::path::PathBuf> {
+    let output = shell::capture(shell::cargo(&[
+        "bench",
+        "--package",
+        "dat",
+        "--bench",
+        "hotpath",
+        "--no-run",
+        "--message-format=json",
+    ]))?;
+    let mut program = None;
+    for line in output.lines().filter(|line| line.contains(r#""name":"hotpath""#)) {
+        if let Some((_, rest)) = line.split_once(r#""executable":""#)
+            && let Some((path, _)) = rest.split_once('"')
+        {
+            program = Some(path.into());
+        }
+    }
+    program.context("cargo bench named no executable for hotpath")
+}
+
+/// Runs natively; each line is `name nanoseconds operations`.
+fn native(program: &Path) -> Result<BTreeMap<String, (f64, u64)>> {
+    let mut command = shell::command(&program.to_string_lossy(), &[]);
+    command.args(["time"]);
+    parse_lines(&shell::capture(command)?)
+}
+
+fn parse_lines(text: &str) -> Result<BTreeMap<String, (f64, u64)>> {
+    let mut found = BTreeMap::new();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [name, value, operations] = words[..] {
+            found.insert(name.to_owned(), (value.parse()?, operations.parse()?));
+        }
+    }
+    ensure!(!found.is_empty(), "the benchmark printed no figures");
+    Ok(found)
+}
+
+/// Runs each operation under callgrind, alone, so that `tell` is that operation's own.
+fn count(program: &Path, operations: &BTreeMap<String, (f64, u64)>) -> Result<BTreeMap<String, Cost>> {
+    let folder = tempfile::tempdir()?;
+    let mut costs = BTreeMap::new();
+    for name in operations.keys() {
+        eprint!("\rcounting {name:<40}");
+        let out = folder.path().join(format!("{name}.out"));
+        let mut command = shell::command("valgrind", &["--quiet", "--tool=callgrind", "--collect-atstart=no"]);
+        command
+            .arg(format!("--toggle-collect=*region_{name}"))
+            .arg(format!("--callgrind-out-file={}", out.display()))
+            .arg(program)
+            .args(["count", name]);
+        let printed = parse_lines(&shell::capture(command)?)?;
+        let (_, done) = printed.get(name).context("the counted run did not name its operation")?;
+        let inclusive = inclusive(&std::fs::read_to_string(&out)?);
+        let total = inclusive
+            .iter()
+            .find(|(function, _)| function.contains(&format!("region_{name}")))
+            .map_or(0, |(_, cost)| *cost);
+        let told = inclusive
+            .iter()
+            .find(|(function, _)| function.contains("::tell"))
+            .map_or(0, |(_, cost)| *cost);
+        ensure!(total > 0, "callgrind saw nothing of region_{name}");
+        costs.insert(
+            name.clone(),
+            Cost {
+                instructions: total as f64 / *done as f64,
+                told: told as f64 / *done as f64,
+            },
+        );
+    }
+    eprintln!("\r{:<60}", "");
+    Ok(costs)
+}
+
+/// Inclusive cost of each function of a callgrind profile: its own lines plus those of its calls.
+/// (Callgrind's format: a line `calls=` is followed by one with the inclusive cost of the calls.)
+fn inclusive(profile: &str) -> BTreeMap<String, u64> {
+    let mut names: BTreeMap<String, String> = BTreeMap::new();
+    let mut costs: BTreeMap<String, u64> = BTreeMap::new();
+    let mut current = String::new();
+    for line in profile.lines() {
+        if let Some(name) = line.strip_prefix("fn=") {
+            current = resolve(&mut names, name);
+        } else if let Some(name) = line.strip_prefix("cfn=") {
+            resolve(&mut names, name);
+        } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first))
+            && let Some(cost) = line.split_whitespace().nth(1)
+            && let Ok(cost) = cost.parse::<u64>()
+        {
+            *costs.entry(current.clone()).or_default() += cost;
+        }
+    }
+    costs
+}
+
+/// Callgrind writes `(12) name` once and `(12)` afterwards.
+fn resolve(names: &mut BTreeMap<String, String>, text: &str) -> String {
+    match text.split_once(' ') {
+        Some((id, name)) => {
+            names.insert(id.to_owned(), name.to_owned());
+            name.to_owned()
+        }
+        None => names.get(text).cloned().unwrap_or_else(|| text.to_owned()),
+    }
+}
