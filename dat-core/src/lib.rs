@@ -1,4 +1,65 @@
-//! DAT 1.2 as a model.
+//! DAT 1.2 as a model: the objects of uDAPL, their checks, states, events and return codes, and the
+//! InfiniBand connection manager, over any device that implements [`provider::Provider`].
+//!
+//! An [`Ia`] is an opened adapter and owns everything else. Calls are methods with DAT's names;
+//! handles are small copies. What a call answers is [`DatError`], with the number DAT gives it.
+//!
+//! | module | is |
+//! |---|---|
+//! | [`provider`] | the seam to the device |
+//! | `ia`, `progress` | the adapter and its housekeeping |
+//! | `pz`, `lmr`, `segment` | memory and what a post checks of it |
+//! | `ep` | endpoints: attributes, [states](ep::state), posting, connecting |
+//! | `completion`, `evd`, [`event`] | from a completion queue entry to an event |
+//! | `srq`, `psp`, `cr` | shared receive queues, service points, connection requests |
+//! | [`cm`] | the connection manager, a protocol without I/O |
+//!
+//! Knows no device, no clock, no socket, no thread. Left out so far: RMRs, CNOs, RSPs, endpoints made
+//! by the provider, `dat_cr_handoff`, `dat_ep_dup_connect`, watermarks, resizing.
 #![forbid(unsafe_code)]
+
+pub mod attributes;
+pub mod cm;
+mod completion;
+mod cr;
+pub mod ep;
+pub mod error;
+mod evd;
+pub mod event;
+mod handle;
+mod ia;
+mod lmr;
+#[cfg(test)]
+mod mock;
+mod progress;
 pub mod provider;
+mod psp;
+mod pz;
+pub mod segment;
+mod srq;
+#[cfg(test)]
+mod tests;
 pub mod types;
+
+pub use attributes::{IaAttr, ProviderAttr};
+pub use cr::CrParam;
+pub use ep::attr::EpAttr;
+pub use ep::state::{EpEvent, EpState};
+pub use ep::{EpChange, EpParam, EpStatus};
+pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
+pub use evd::EvdParam;
+pub use evd::wait::WaitError;
+pub use event::{
+    AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, Event, SoftwareEvent,
+};
+pub use handle::{CrHandle, EpHandle, EvdHandle, LmrHandle, PspHandle, PzHandle, SrqHandle};
+pub use ia::{CloseRefused, Ia, IaConfig, IaParam, TransportConfig};
+pub use lmr::slice::LmrSlice;
+pub use lmr::{LmrCreated, LmrParam};
+pub use psp::PspParam;
+pub use segment::{LmrTriplet, RmrTriplet, Segment};
+pub use srq::{SrqAttr, SrqParam};
+pub use types::{
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EvdFlags, EvdState, MemPrivFlags,
+    PspFlags, Qos, Timeout,
+};

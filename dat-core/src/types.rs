@@ -1,4 +1,9 @@
 //! Scalar types and flags of DAT 1.2 (`dat.h`).
+//!
+//! Flags a caller hands in keep unknown bits (`from_bits_retain`), so that a bad bit reaches the
+//! check that refuses it instead of vanishing on the way.
+
+use crate::error::{DatError, Subtype};
 
 bitflags::bitflags! {
     /// Memory privileges of an LMR or RMR (`DAT_MEM_PRIV_FLAGS`).
@@ -43,4 +48,183 @@ pub enum DtoStatus {
     ErrPartialPacket = 10,
     /// A memory window bind failed after it was posted.
     RmrOperationFailed = 11,
+}
+
+impl MemPrivFlags {
+    /// Either right a peer may have.
+    pub(crate) const REMOTE: Self = Self::REMOTE_READ.union(Self::REMOTE_WRITE);
+}
+
+impl DtoStatus {
+    /// The name in `dat.h`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Success => "DAT_DTO_SUCCESS",
+            Self::ErrFlushed => "DAT_DTO_ERR_FLUSHED",
+            Self::ErrLocalLength => "DAT_DTO_ERR_LOCAL_LENGTH",
+            Self::ErrLocalEp => "DAT_DTO_ERR_LOCAL_EP",
+            Self::ErrLocalProtection => "DAT_DTO_ERR_LOCAL_PROTECTION",
+            Self::ErrBadResponse => "DAT_DTO_ERR_BAD_RESPONSE",
+            Self::ErrRemoteAccess => "DAT_DTO_ERR_REMOTE_ACCESS",
+            Self::ErrRemoteResponder => "DAT_DTO_ERR_REMOTE_RESPONDER",
+            Self::ErrTransport => "DAT_DTO_ERR_TRANSPORT",
+            Self::ErrReceiverNotReady => "DAT_DTO_ERR_RECEIVER_NOT_READY",
+            Self::ErrPartialPacket => "DAT_DTO_ERR_PARTIAL_PACKET",
+            Self::RmrOperationFailed => "DAT_RMR_OPERATION_FAILED",
+        }
+    }
+}
+
+/// What a consumer gives with a DTO and gets back with its completion. Never looked at.
+pub type DtoCookie = u64;
+
+/// A connection qualifier (`DAT_CONN_QUAL`): up to 0xffff an RDMA-CM TCP port, above that an IB
+/// service ID.
+pub type ConnQual = u64;
+
+bitflags::bitflags! {
+    /// How a DTO completes (`DAT_COMPLETION_FLAGS`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct CompletionFlags: u32 {
+        /// No event if it succeeds.
+        const SUPPRESS = 0x01;
+        /// Send: the matching receive is a notification event at the peer. Receive side of an
+        /// endpoint: the peer's flag decides.
+        const SOLICITED_WAIT = 0x02;
+        /// The completion is not a notification event. Endpoint: posts may say so.
+        const UNSIGNALLED = 0x04;
+        /// Not started until the RDMA Reads posted earlier are complete.
+        const BARRIER_FENCE = 0x08;
+        /// Endpoint attribute only: waiters are released by the count of events.
+        const EVD_THRESHOLD = 0x10;
+    }
+
+    /// The event streams an EVD may carry (`DAT_EVD_FLAGS`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct EvdFlags: u32 {
+        /// Events the consumer posts.
+        const SOFTWARE = 0x001;
+        /// Connection requests.
+        const CR = 0x010;
+        /// DTO completions.
+        const DTO = 0x020;
+        /// Connection events.
+        const CONNECTION = 0x040;
+        /// RMR bind completions.
+        const RMR_BIND = 0x080;
+        /// Asynchronous errors of the IA.
+        const ASYNC = 0x100;
+        /// `DAT_EVD_DEFAULT_FLAG`: all but software events.
+        const DEFAULT = 0x1f0;
+    }
+
+    /// What `evd_query` says of an EVD (`DAT_EVD_STATE`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct EvdState: u32 {
+        /// Events trigger the CNO.
+        const ENABLED = 0x01;
+        /// Events do not trigger the CNO.
+        const DISABLED = 0x02;
+        /// `evd_wait` may be called.
+        const WAITABLE = 0x04;
+        /// `evd_wait` is refused.
+        const UNWAITABLE = 0x08;
+        /// Some stream chooses by the UNSIGNALLED flag.
+        const CONFIG_NOTIFY = 0x10;
+        /// Some receive stream chooses by the peer's SOLICITED_WAIT flag.
+        const CONFIG_SOLICITED = 0x20;
+        /// Every event notifies; waiters count. (The value is both bits.)
+        const CONFIG_THRESHOLD = 0x30;
+    }
+
+    /// Who brings the endpoint for a connection request (`DAT_PSP_FLAGS`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct PspFlags: u32 {
+        /// The provider; without it the consumer does.
+        const PROVIDER = 0x01;
+    }
+
+    /// `DAT_CONNECT_FLAGS`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct ConnectFlags: u32 {
+        /// Several paths wanted.
+        const MULTIPATH = 0x01;
+    }
+
+    /// Quality of service (`DAT_QOS`); no bit is best effort.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Qos: u32 {
+        /// High throughput.
+        const HIGH_THROUGHPUT = 0x01;
+        /// Low latency.
+        const LOW_LATENCY = 0x02;
+        /// Economy.
+        const ECONOMY = 0x04;
+        /// Premium.
+        const PREMIUM = 0x08;
+    }
+}
+
+impl PspFlags {
+    /// The consumer brings the endpoint.
+    pub const CONSUMER: Self = Self::empty();
+}
+
+impl Qos {
+    /// The quality every provider has.
+    pub const BEST_EFFORT: Self = Self::empty();
+}
+
+/// How to end a connection or close an IA (`DAT_CLOSE_FLAGS`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum CloseFlags {
+    /// At once.
+    Abrupt = 0,
+    /// A connection: after the posted requests are done. An IA: only if nothing is left in it.
+    Graceful = 1,
+}
+
+impl CloseFlags {
+    /// The flag with this number.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2: neither 0 nor 1.
+    pub const fn from_value(value: u32) -> Result<Self, DatError> {
+        match value {
+            0 => Ok(Self::Abrupt),
+            1 => Ok(Self::Graceful),
+            _ => Err(DatError::parameter(Subtype::Arg2)),
+        }
+    }
+}
+
+/// A time limit in microseconds (`DAT_TIMEOUT`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Timeout(u32);
+
+impl Timeout {
+    /// No limit (`DAT_TIMEOUT_INFINITE`).
+    pub const INFINITE: Self = Self(u32::MAX);
+    /// Do not wait.
+    pub const ZERO: Self = Self(0);
+
+    /// From a `DAT_TIMEOUT`: microseconds, all ones being infinite.
+    #[must_use]
+    pub const fn from_micros(micros: u32) -> Self {
+        Self(micros)
+    }
+
+    /// The `DAT_TIMEOUT`.
+    #[must_use]
+    pub const fn as_micros(self) -> u32 {
+        self.0
+    }
+
+    /// In nanoseconds; `None` is infinite.
+    pub(crate) const fn nanos(self) -> Option<u64> {
+        // CAST: widening.
+        if self.0 == u32::MAX { None } else { Some(self.0 as u64 * 1000) }
+    }
 }

@@ -1,1 +1,59 @@
-//! Placeholder.
+//! The ConnectX (mlx5) provider: a network adapter driven from user space.
+//!
+//! [`prm`] holds the device's layouts and numbers and nothing that acts. Everything else acts:
+//!
+//! | module | concern |
+//! |---|---|
+//! | [`cmd`] | the command interface: entries, mailboxes, signatures, answers |
+//! | `control` | one command at a time from the caller's view: waiting, events meanwhile, time limits |
+//! | [`bringup`], `teardown` | from a reset function to a usable one, and back |
+//! | [`pages`] | the memory the firmware borrows |
+//! | [`caps`] | what the device can do, what we need, what we switch on |
+//! | `eq` | event queues; [`event`] what they say |
+//! | `health` | whether the device is still alive |
+//! | [`vport`], [`gid`] | the port's MAC, MTU, RoCE switch and address table |
+//! | [`device`] | [`Hca`]: the opened function |
+//! | [`cq`], [`qp`], [`srq`], [`wqe`], [`uar`] | the queues, their entries, their doorbells |
+//! | [`mkey`] | memory keys |
+//! | [`gsi`] | management datagrams through QP1 |
+//! | [`completion`] | what the device's error codes mean |
+//! | [`provider`] | all of it as DAT's provider |
+//!
+//! The crate reaches the machine only through `driver`: it knows BARs, DMA buffers, interrupts and a
+//! clock, and neither VFIO, files nor threads. Time and waiting come from [`driver::Clock`], so the
+//! same code runs against hardware and in a simulator's virtual time.
+//!
+//! Nothing the device says is believed further than it was checked: an index, a length or an address
+//! from the device that does not fit what we gave it is an error or a log line, never a panic.
+
+#![forbid(unsafe_code)]
+
+pub mod bringup;
+pub mod caps;
+pub mod cmd;
+pub mod completion;
+mod control;
+pub mod cq;
+pub mod device;
+mod eq;
+pub mod error;
+pub mod event;
+pub mod gid;
+pub mod gsi;
+mod health;
+pub mod mkey;
+pub mod pages;
+pub mod prm;
+pub mod provider;
+pub mod qp;
+pub mod ring;
+pub mod srq;
+mod teardown;
+pub mod uar;
+pub mod vport;
+pub mod wqe;
+
+pub use device::{CloseError, CloseReport, Hca, HcaConfig, Pending};
+pub use error::{CmdError, DeadCause, MissingCapability, MlxError};
+pub use event::AsyncEvent;
+pub use gid::GidEntry;

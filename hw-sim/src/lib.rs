@@ -1,1 +1,69 @@
-//! Placeholder.
+//! A register-level simulator of a ConnectX (mlx5) PCI function.
+//!
+//! A [`Sim`] is a world of functions, links between their ports, and virtual time. Each function is a
+//! [`driver::Device`]: it is reached through configuration space, BAR 0 and DMA, by whatever driver was written for
+//! the hardware, and it answers by the device's rules and not by who asks. What hardware refuses is refused, with
+//! the status hardware gives; what hardware is known to accept is accepted.
+//!
+//! ```text
+//!   configuration space   BAR 0 writes           DMA, interrupts
+//!          |                   |                        ^
+//!   config_space      init_segment | uar          iommu | eq
+//!                              |                        |
+//!                 cmd (commands -> objects)  ----  cq, mkey, srq, pages
+//!                              |                        |
+//!                             qp  <-------- view -------'
+//!                              |
+//!                    wire -> port -> pcap, link -> another function
+//! ```
+//!
+//! | module | concern |
+//! |---|---|
+//! | [`device`] | handles: [`Sim`], [`SimFunction`], the clock |
+//! | [`world`], [`event_log`] | the step loop, virtual time, the deterministic log |
+//! | [`nic`] | one function and what ties its parts together |
+//! | [`profile`], [`fault`], [`report`] | what it is, what goes wrong with it, what it has to say |
+//! | [`config_space`], [`init_segment`], [`uar`] | registers |
+//! | [`iommu`], [`pages`], [`buffer`] | memory of the host |
+//! | [`cmd`] | the command interface and every command |
+//! | [`objects`], [`eq`], [`cq`], [`mkey`], [`srq`], [`port`] | what commands create and configure |
+//! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
+//! | [`wire`], [`link`], [`pcap`] | packets, and the wire between ports |
+//!
+//! Absent on purpose: DAT, any driver logic (of `hw-mlx` only the layouts are used), threads, real time.
+
+#![forbid(unsafe_code)]
+
+pub mod buffer;
+pub mod cmd;
+pub mod config_space;
+pub mod cq;
+pub mod device;
+pub mod eq;
+pub mod event_log;
+pub mod fault;
+pub mod host;
+pub mod init_segment;
+pub mod iommu;
+pub mod link;
+pub mod mkey;
+pub mod nic;
+pub mod objects;
+pub mod pages;
+pub mod pcap;
+pub mod port;
+pub mod profile;
+pub mod qp;
+pub mod report;
+pub mod srq;
+pub mod uar;
+pub mod view;
+pub mod wire;
+pub mod world;
+
+pub use device::{LinkId, Sim, SimClock, SimConfig, SimFunction};
+pub use fault::Fault;
+pub use link::{Faults, LinkFaults};
+pub use profile::{PortType, Profile};
+pub use report::FunctionReport;
+pub use world::Drive;

@@ -1,0 +1,205 @@
+//! What an IA is and can do (`DAT_IA_ATTR`, `DAT_PROVIDER_ATTR`), from the limits of its device.
+
+use crate::provider::Limits;
+use crate::segment::MAX_SEGMENT_BYTES;
+use crate::types::{CompletionFlags, Qos};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Attributes of the adapter (`DAT_IA_ATTR`), the same for everybody who opens it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IaAttr {
+    /// Name of the adapter, as opened.
+    pub adapter_name: String,
+    /// Vendor name.
+    pub vendor_name: String,
+    /// Hardware version, major and minor.
+    pub hardware_version: (u32, u32),
+    /// Firmware version, major and minor (the sub-minor is left out, as DAT has no place for it).
+    pub firmware_version: (u32, u32),
+    /// The adapter's own address.
+    pub ia_address: IpAddr,
+    /// Endpoints.
+    pub max_eps: u32,
+    /// DTOs outstanding per endpoint and direction.
+    pub max_dto_per_ep: u32,
+    /// RDMA Reads outstanding per endpoint, as target.
+    pub max_rdma_read_per_ep_in: u32,
+    /// RDMA Reads outstanding per endpoint, as originator.
+    pub max_rdma_read_per_ep_out: u32,
+    /// EVDs.
+    pub max_evds: u32,
+    /// Events an EVD can hold.
+    pub max_evd_qlen: u32,
+    /// Segments per Send and per Receive.
+    pub max_iov_segments_per_dto: u32,
+    /// LMRs.
+    pub max_lmrs: u32,
+    /// Bytes of one LMR.
+    pub max_lmr_block_size: u64,
+    /// Highest address an LMR may reach.
+    pub max_lmr_virtual_address: u64,
+    /// Protection zones.
+    pub max_pzs: u32,
+    /// Bytes of one Send.
+    pub max_message_size: u64,
+    /// Bytes of one RDMA operation.
+    pub max_rdma_size: u64,
+    /// RMRs.
+    pub max_rmrs: u32,
+    /// Highest address an RMR may reach.
+    pub max_rmr_target_address: u64,
+    /// SRQs.
+    pub max_srqs: u32,
+    /// Endpoints per SRQ.
+    pub max_ep_per_srq: u32,
+    /// Receives per SRQ.
+    pub max_recv_per_srq: u32,
+    /// Segments per RDMA Read.
+    pub max_iov_segments_per_rdma_read: u32,
+    /// Segments per RDMA Write.
+    pub max_iov_segments_per_rdma_write: u32,
+    /// RDMA Reads outstanding in the whole IA, as target.
+    pub max_rdma_read_in: u32,
+    /// RDMA Reads outstanding in the whole IA, as originator.
+    pub max_rdma_read_out: u32,
+    /// Whether `max_rdma_read_per_ep_in` can always be had.
+    pub max_rdma_read_per_ep_in_guaranteed: bool,
+    /// Whether `max_rdma_read_per_ep_out` can always be had.
+    pub max_rdma_read_per_ep_out_guaranteed: bool,
+}
+
+impl IaAttr {
+    pub(crate) fn from_limits(limits: &Limits) -> Self {
+        // A segment holds 31 bits of length, so a message of one segment can be no longer.
+        let max_bytes = limits.max_message_bytes.min(MAX_SEGMENT_BYTES);
+        let segments = limits.max_request_segments.min(limits.max_recv_segments);
+        Self {
+            adapter_name: limits.adapter_name.clone(),
+            vendor_name: limits.vendor_name.clone(),
+            hardware_version: limits.hardware_version,
+            firmware_version: (limits.firmware_version.0, limits.firmware_version.1),
+            ia_address: address_of(limits.gid),
+            max_eps: limits.max_qps,
+            max_dto_per_ep: limits.max_dtos,
+            max_rdma_read_per_ep_in: limits.max_reads_in,
+            max_rdma_read_per_ep_out: limits.max_reads_out,
+            max_evds: limits.max_cqs,
+            max_evd_qlen: limits.max_cq_entries,
+            max_iov_segments_per_dto: segments,
+            max_lmrs: limits.max_regions,
+            max_lmr_block_size: limits.max_region_bytes,
+            max_lmr_virtual_address: u64::MAX,
+            max_pzs: limits.max_pds,
+            max_message_size: max_bytes,
+            max_rdma_size: max_bytes,
+            max_rmrs: 0,
+            max_rmr_target_address: 0,
+            max_srqs: limits.max_srqs,
+            max_ep_per_srq: limits.max_qps,
+            max_recv_per_srq: limits.max_srq_recvs,
+            max_iov_segments_per_rdma_read: limits.max_read_segments,
+            max_iov_segments_per_rdma_write: limits.max_request_segments,
+            max_rdma_read_in: limits.max_qps.saturating_mul(limits.max_reads_in),
+            max_rdma_read_out: limits.max_qps.saturating_mul(limits.max_reads_out),
+            max_rdma_read_per_ep_in_guaranteed: true,
+            max_rdma_read_per_ep_out_guaranteed: true,
+        }
+    }
+}
+
+/// Attributes of this opening of the adapter (`DAT_PROVIDER_ATTR`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProviderAttr {
+    /// Name of the provider.
+    pub provider_name: String,
+    /// Its version.
+    pub provider_version: (u32, u32),
+    /// Version of DAT.
+    pub dapl_version: (u32, u32),
+    /// DAT_IOV_CONSUMER (0): the I/O vector belongs to the consumer again when a post returns.
+    pub iov_ownership_on_return: u32,
+    /// Qualities of service.
+    pub dat_qos_supported: Qos,
+    /// Completion flags a post may carry.
+    pub completion_flags_supported: CompletionFlags,
+    /// Whether calls may be made from several threads at once. (In Rust, the borrow checker asks.)
+    pub is_thread_safe: bool,
+    /// Bytes of private data in either direction; at most 56 towards an RDMA-CM port.
+    pub max_private_data_size: usize,
+    /// Several paths per connection.
+    pub supports_multipath: bool,
+    /// DAT_PSP_CREATES_EP_NEVER (0), IFASKED (1) or ALWAYS (2).
+    pub ep_creator: u32,
+    /// DAT_PZ_UNIQUE (0).
+    pub pz_support: u32,
+    /// Alignment of buffers for best speed, in bytes.
+    pub optimal_buffer_alignment: u32,
+    /// Which streams may share an EVD: software, CR, DTO, connection, RMR bind, async.
+    pub evd_stream_merging_supported: [[bool; 6]; 6],
+    /// SRQs exist.
+    pub srq_supported: bool,
+    /// Watermarks, a hex digit each: 0x1 SRQ low, 0x10 EP soft high, 0x100 EP hard high.
+    pub srq_watermarks_supported: u32,
+    /// An endpoint and its SRQ may be in different PZs.
+    pub srq_ep_pz_difference_supported: bool,
+    /// Counters of an SRQ, a hex digit each: 0x1 available, 0x10 outstanding.
+    pub srq_info_supported: u32,
+    /// Counters of an endpoint's receives, a hex digit each.
+    pub ep_recv_info_supported: u32,
+    /// The `lmr_sync` calls are needed.
+    pub lmr_sync_req: bool,
+    /// DTO errors are always reported by an event, never by the post's return.
+    pub dto_async_return_guaranteed: bool,
+    /// The sink of an RDMA Read needs the right of remote write.
+    pub rdma_write_for_rdma_read_req: bool,
+}
+
+/// Private data a consumer may give, in bytes; DAT asks for at least 64.
+pub(crate) const MAX_PRIVATE_DATA: usize = 64;
+/// The same towards an RDMA-CM port, whose header takes 36 bytes of the REQ's 92 (IBTA volume 1,
+/// annex A11).
+pub(crate) const MAX_PRIVATE_DATA_TO_PORT: usize = 56;
+
+impl ProviderAttr {
+    pub(crate) fn of_this_crate() -> Self {
+        Self {
+            provider_name: "dat-core".into(),
+            provider_version: (0, 1),
+            dapl_version: (1, 2),
+            iov_ownership_on_return: 0,
+            dat_qos_supported: Qos::BEST_EFFORT,
+            completion_flags_supported: CompletionFlags::SUPPRESS
+                | CompletionFlags::UNSIGNALLED
+                | CompletionFlags::SOLICITED_WAIT
+                | CompletionFlags::BARRIER_FENCE,
+            is_thread_safe: false,
+            max_private_data_size: MAX_PRIVATE_DATA,
+            supports_multipath: false,
+            ep_creator: 0,
+            pz_support: 0,
+            optimal_buffer_alignment: 64,
+            evd_stream_merging_supported: [[true; 6]; 6],
+            srq_supported: true,
+            srq_watermarks_supported: 0,
+            srq_ep_pz_difference_supported: true,
+            srq_info_supported: 0x11,
+            ep_recv_info_supported: 0,
+            lmr_sync_req: false,
+            dto_async_return_guaranteed: false,
+            rdma_write_for_rdma_read_req: false,
+        }
+    }
+}
+
+/// The address a GID stands for: `::ffff:a.b.c.d` is IPv4.
+pub(crate) fn address_of(gid: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(gid).to_canonical()
+}
+
+/// The GID of an address.
+pub(crate) fn gid_of(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}

@@ -1,0 +1,305 @@
+//! What is remembered of one connection, and the messages made from it.
+//!
+//! The message that may have to be repeated (REQ, REP or DREQ) is kept as it was sent: a repetition is
+//! the same bytes. The others are made when they are needed, because they depend on what they answer.
+
+use super::ConnId;
+use super::event::CmEvent;
+use super::params::Config;
+use super::state::{Emit, Input, State, Tell};
+use super::timers::{Deadlines, code_nanos};
+use super::wire::{
+    DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, ReqRepr, RtuRepr,
+};
+use crate::provider::{MadAddress, Nanos};
+
+/// How often a refusal is prolonged because the peer still asks.
+const MAX_HOLDS: u8 = 16;
+
+/// Which end of the connection we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Active,
+    Passive,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) state: State,
+    pub(super) role: Role,
+    /// Where its messages go.
+    pub(super) peer: MadAddress,
+    pub(super) service_id: u64,
+    /// Our name for it.
+    pub(super) local_id: u32,
+    /// The peer's name for it; the active side learns it from the REP.
+    pub(super) remote_id: Option<u32>,
+    /// GUID of the peer's adapter, learned with `remote_id`.
+    pub(super) remote_ca_guid: u64,
+    pub(super) local_qpn: u32,
+    /// Learned with `remote_id`.
+    pub(super) remote_qpn: u32,
+    /// Our port, when the connection goes through the RDMA CM.
+    pub(super) local_port: u16,
+    /// Transaction of the handshake in progress: the REQ's, later the DREQ's.
+    pub(super) transaction_id: u64,
+    /// Transaction of our own DREQ.
+    pub(super) disconnect_transaction_id: u64,
+    /// The message that is repeated until it is answered.
+    pub(super) repeatable: Option<Box<Mad>>,
+    /// Repetitions made so far.
+    retries: u8,
+    /// Repetitions to make.
+    max_retries: u8,
+    /// How long to wait for an answer.
+    response_wait: Nanos,
+    /// How long the peer waits for our answer, before it asks again.
+    peer_wait: Nanos,
+    /// How long to wait once the peer acknowledged our message.
+    service_wait: Nanos,
+    /// When we should tell the peer that we have its request.
+    mra_after: Nanos,
+    /// How long it stays in the time wait.
+    time_wait: Nanos,
+    /// The reason we refused with.
+    pub(super) refusal: RejectReason,
+    /// Prolongations of the refusal made so far.
+    holds: u8,
+    /// The consumer wants no more events.
+    pub(super) silent: bool,
+    /// The consumer has let go of the name.
+    pub(super) released: bool,
+    pub(super) deadlines: Deadlines,
+    config: Config,
+}
+
+impl Conn {
+    /// Two ways, and the time the other side takes, as the codes say.
+    fn round_trip(config: &Config, code: u8) -> Nanos {
+        code_nanos(code) + 2 * code_nanos(config.packet_lifetime)
+    }
+
+    /// The connection a call of `connect` starts; `req` is what will be sent.
+    pub(super) fn active(
+        config: &Config,
+        peer: MadAddress,
+        req: &ReqRepr,
+        transaction_id: u64,
+        port: u16,
+    ) -> Self {
+        let wait = Self::round_trip(config, config.response_timeout);
+        Self {
+            state: State::ReqSent,
+            role: Role::Active,
+            peer,
+            service_id: req.service_id,
+            local_id: req.local_comm_id,
+            remote_id: None,
+            remote_ca_guid: 0,
+            local_qpn: req.local_qpn,
+            remote_qpn: 0,
+            local_port: port,
+            transaction_id,
+            disconnect_transaction_id: transaction_id.wrapping_add(1),
+            repeatable: Some(Box::new(
+                Message::Req(Box::new(req.clone())).to_mad(transaction_id),
+            )),
+            retries: 0,
+            max_retries: config.max_retries,
+            response_wait: wait,
+            peer_wait: wait,
+            service_wait: wait,
+            mra_after: wait,
+            time_wait: Self::round_trip(config, config.ack_delay),
+            refusal: RejectReason::Timeout,
+            holds: 0,
+            silent: false,
+            released: false,
+            deadlines: Deadlines::default(),
+            config: *config,
+        }
+    }
+
+    /// The connection a received REQ starts.
+    pub(super) fn passive(
+        config: &Config,
+        peer: MadAddress,
+        req: &ReqRepr,
+        transaction_id: u64,
+        local_id: u32,
+        disconnect_transaction_id: u64,
+    ) -> Self {
+        Self {
+            state: State::ReqReceived,
+            role: Role::Passive,
+            peer,
+            service_id: req.service_id,
+            local_id,
+            remote_id: Some(req.local_comm_id),
+            remote_ca_guid: req.local_ca_guid,
+            local_qpn: 0,
+            remote_qpn: req.local_qpn,
+            local_port: 0,
+            transaction_id,
+            disconnect_transaction_id,
+            repeatable: None,
+            retries: 0,
+            max_retries: req.max_cm_retries,
+            response_wait: Self::round_trip(config, req.local_response_timeout),
+            peer_wait: Self::round_trip(config, req.remote_response_timeout),
+            service_wait: 0,
+            // Half of the peer's patience: the other half is for the way and for our own queue.
+            mra_after: code_nanos(req.remote_response_timeout) / 2,
+            time_wait: Self::round_trip(config, config.ack_delay),
+            refusal: RejectReason::Timeout,
+            holds: 0,
+            silent: false,
+            released: false,
+            deadlines: Deadlines::default(),
+            config: *config,
+        }
+    }
+
+    /// The peer needs as long as `service_timeout` says.
+    pub(super) fn extend_wait(&mut self, service_timeout: u8) {
+        self.service_wait = Self::round_trip(&self.config, service_timeout);
+    }
+
+    /// The input that the end of the state's time is, here and now.
+    pub(super) fn time_is_up(&mut self) -> Input {
+        match self.state {
+            State::ReqReceived => Input::MraDue,
+            State::Refused | State::TimeWait => Input::HoldOver,
+            State::ReqSent
+            | State::ReqAcknowledged
+            | State::RepReceived
+            | State::MraSent
+            | State::Withdrawn
+            | State::RepSent
+            | State::RepAcknowledged
+            | State::Established
+            | State::DreqSent
+            | State::Closed => {
+                if self.retries >= self.max_retries {
+                    return Input::Exhausted;
+                }
+                self.retries += 1;
+                Input::Retry
+            }
+        }
+    }
+
+    /// The time the new state may take, when it is entered from `from` by `input`. The outer `None`
+    /// leaves the deadline alone, the inner one clears it.
+    pub(super) fn wait_after(&mut self, from: State, input: Input) -> Option<Option<Nanos>> {
+        if self.state == State::Refused && from == State::Refused {
+            if self.holds == MAX_HOLDS || input == Input::Abort {
+                return None;
+            }
+            self.holds += 1;
+            return Some(Some(2 * self.peer_wait));
+        }
+        if self.state == from && input != Input::Retry {
+            return None;
+        }
+        if input == Input::Accept || from == State::Established {
+            self.retries = 0;
+        }
+        Some(match self.state {
+            State::ReqSent | State::RepSent | State::DreqSent => Some(self.response_wait),
+            State::ReqAcknowledged | State::RepAcknowledged => Some(self.service_wait),
+            State::ReqReceived => Some(self.mra_after),
+            State::Refused => Some(2 * self.peer_wait),
+            State::TimeWait => Some(self.time_wait),
+            // These end by what the consumer does (`ready` and `accept` follow their events at
+            // once, `Withdrawn` and `MraSent` wait for its decision), by its own time, or not at all.
+            State::RepReceived
+            | State::MraSent
+            | State::Withdrawn
+            | State::Established
+            | State::Closed => None,
+        })
+    }
+
+    /// The message a transition sends. `input` is what caused it, from `from`.
+    pub(super) fn message(&mut self, send: Emit, from: State, input: Input) -> Option<Mad> {
+        let local_comm_id = self.local_id;
+        let remote_comm_id = self.remote_id.unwrap_or(0);
+        let message = match send {
+            Emit::Nothing => return None,
+            Emit::Req | Emit::Rep => return self.repeatable.as_deref().copied(),
+            Emit::Dreq => {
+                if from != State::DreqSent {
+                    let dreq = DreqRepr {
+                        local_comm_id,
+                        remote_comm_id,
+                        remote_qpn: self.remote_qpn,
+                    };
+                    self.transaction_id = self.disconnect_transaction_id;
+                    self.repeatable =
+                        Some(Box::new(Message::Dreq(dreq).to_mad(self.transaction_id)));
+                }
+                return self.repeatable.as_deref().copied();
+            }
+            Emit::Mra => {
+                let service_timeout = self.config.service_timeout;
+                self.peer_wait = Self::round_trip(&self.config, service_timeout);
+                Message::Mra(MraRepr {
+                    local_comm_id,
+                    remote_comm_id,
+                    acknowledged: Rejected::Req,
+                    service_timeout,
+                })
+            }
+            Emit::Rtu => Message::Rtu(RtuRepr {
+                local_comm_id,
+                remote_comm_id,
+            }),
+            Emit::Drep => Message::Drep(DrepRepr {
+                local_comm_id,
+                remote_comm_id,
+            }),
+            Emit::RejTimeout => self.refuse(RejectReason::Timeout, from, input),
+            Emit::RejConsumer => self.refuse(RejectReason::Consumer, from, input),
+            Emit::RejStale => self.refuse(RejectReason::StaleConnection, from, input),
+            Emit::RejGiven | Emit::RejAgain => self.refuse(self.refusal, from, input),
+        };
+        Some(message.to_mad(self.transaction_id))
+    }
+
+    fn refuse(&mut self, reason: RejectReason, from: State, input: Input) -> Message {
+        let rejected = match (input, from) {
+            (Input::Req, _) | (_, State::ReqReceived | State::MraSent) => Rejected::Req,
+            (Input::Rep | Input::StaleRep, _) | (_, State::RepReceived) => Rejected::Rep,
+            _ => Rejected::Other,
+        };
+        self.refusal = reason;
+        let rej = RejRepr::new(self.local_id, self.remote_id.unwrap_or(0), rejected, reason);
+        let timeout = reason == RejectReason::Timeout;
+        Message::Rej(Box::new(if timeout {
+            rej.with_ca_guid(self.config.local_ca_guid)
+        } else {
+            rej
+        }))
+    }
+}
+
+/// The event of a `tell` that needs nothing but the name. `Reply` and `Rejected` are made where the
+/// message is read.
+pub(super) fn plain_events(tell: Tell, conn: ConnId) -> [Option<CmEvent>; 2] {
+    let one = |event| [Some(event), None];
+    match tell {
+        Tell::Nothing | Tell::Reply | Tell::Rejected => [None, None],
+        Tell::Established => one(CmEvent::Established { conn }),
+        Tell::EstablishedAndDisconnected => [
+            Some(CmEvent::Established { conn }),
+            Some(CmEvent::Disconnected { conn }),
+        ],
+        Tell::Unreachable => one(CmEvent::Unreachable { conn }),
+        Tell::TimedOut => one(CmEvent::TimedOut { conn }),
+        Tell::AcceptFailed => one(CmEvent::AcceptFailed { conn }),
+        Tell::Disconnected => one(CmEvent::Disconnected { conn }),
+        Tell::DisconnectDone => one(CmEvent::DisconnectDone { conn }),
+    }
+}

@@ -1,0 +1,144 @@
+//! What the consumer is told, and what is counted.
+
+use super::{ConnId, ListenId};
+use crate::provider::Path;
+
+/// Something that happened to a connection.
+///
+/// RDMA Read depths are given from our side: `reads_in` is how many the peer wants to have
+/// outstanding towards us, `reads_out` how many it can answer, and so the most we may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CmEvent {
+    /// Passive side: a peer asks. The consumer answers with `accept` or `reject`, when it likes; the
+    /// peer is kept waiting as long as it cares to.
+    Request {
+        /// The name of the new connection.
+        conn: ConnId,
+        /// Who listens.
+        listen: ListenId,
+        /// What was asked for.
+        service_id: u64,
+        /// GID of the peer.
+        remote_gid: [u8; 16],
+        /// The way to the peer.
+        path: Path,
+        /// The peer's queue pair (24 bits).
+        remote_qpn: u32,
+        /// First packet sequence number the peer will send (24 bits).
+        remote_psn: u32,
+        /// RDMA Reads the peer wants to have outstanding towards us.
+        reads_in: u8,
+        /// RDMA Reads the peer can answer at a time.
+        reads_out: u8,
+        /// Path MTU code, 1..=5.
+        mtu: u8,
+        /// ACK timeout code we should use, 0..=31.
+        ack_timeout: u8,
+        /// Transport retries we should make, 0..=7.
+        retry_count: u8,
+        /// RNR retries we should make, 0..=7.
+        rnr_retry: u8,
+        /// The peer's private data; of an RDMA CM peer with the padding, 56 bytes.
+        private_data: Vec<u8>,
+        /// The peer's port when it comes through the RDMA CM, otherwise 0.
+        remote_port: u16,
+        /// The peer's queue pair takes its receives from a shared queue.
+        srq: bool,
+    },
+    /// Active side: the peer accepts. The consumer moves its queue pair to RTS and calls `ready`, or
+    /// it calls `reject`. There is no further event for `ready`.
+    Reply {
+        /// Which connection.
+        conn: ConnId,
+        /// The peer's queue pair (24 bits).
+        remote_qpn: u32,
+        /// First packet sequence number the peer will send (24 bits).
+        remote_psn: u32,
+        /// RDMA Reads the peer wants to have outstanding towards us.
+        reads_in: u8,
+        /// RDMA Reads the peer can answer at a time.
+        reads_out: u8,
+        /// RNR retries we should make, 0..=7.
+        rnr_retry: u8,
+        /// The peer's private data; of an RDMA CM peer with the padding, 196 bytes.
+        private_data: Vec<u8>,
+    },
+    /// Passive side: what was accepted is connected.
+    Established {
+        /// Which connection.
+        conn: ConnId,
+    },
+    /// Active side: refused.
+    Rejected {
+        /// Which connection.
+        conn: ConnId,
+        /// The peer's consumer said no (reason 28).
+        by_consumer: bool,
+        /// The reason on the wire.
+        reason: u16,
+    },
+    /// Active side: the peer did not answer, however often it was asked.
+    Unreachable {
+        /// Which connection.
+        conn: ConnId,
+    },
+    /// Active side: the consumer's timeout passed.
+    TimedOut {
+        /// Which connection.
+        conn: ConnId,
+    },
+    /// The peer disconnected; the handshake is done.
+    Disconnected {
+        /// Which connection.
+        conn: ConnId,
+    },
+    /// A `disconnect` has been answered, or has been repeated often enough.
+    DisconnectDone {
+        /// Which connection.
+        conn: ConnId,
+    },
+    /// Passive side: what was accepted will not be: the peer refused, gave up, or is gone.
+    AcceptFailed {
+        /// Which connection.
+        conn: ConnId,
+    },
+}
+
+impl CmEvent {
+    /// The connection it is about.
+    #[must_use]
+    pub const fn conn(&self) -> ConnId {
+        match self {
+            Self::Request { conn, .. }
+            | Self::Reply { conn, .. }
+            | Self::Established { conn }
+            | Self::Rejected { conn, .. }
+            | Self::Unreachable { conn }
+            | Self::TimedOut { conn }
+            | Self::Disconnected { conn }
+            | Self::DisconnectDone { conn }
+            | Self::AcceptFailed { conn } => *conn,
+        }
+    }
+}
+
+/// How many of what. Each received datagram counts once under `received` and at most once below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Datagrams received.
+    pub received: u64,
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Of those sent, repetitions for want of an answer.
+    pub repeated: u64,
+    /// Received, and no connection management message we know.
+    pub malformed: u64,
+    /// Received, and naming no connection, or from another place than its peer.
+    pub foreign: u64,
+    /// Received, and without meaning in the state of the connection it names.
+    pub unexpected: u64,
+    /// Requests refused without asking a consumer.
+    pub refused: u64,
+    /// Requests received again.
+    pub duplicates: u64,
+}

@@ -1,0 +1,537 @@
+//! The InfiniBand connection manager, as a protocol without I/O.
+//!
+//! Two sides agree on the queue pairs, packet sequence numbers and limits of a reliable connection by
+//! exchanging management datagrams through queue pair 1 (IBTA volume 1, chapter 12):
+//!
+//! ```text
+//!   active                                     passive
+//!     connect  ------- REQ ------------------>  Request
+//!              <------ MRA  (it takes longer)
+//!     Reply    <------ REP -------------------  accept         or  REJ  <-  reject
+//!     ready    ------- RTU ------------------>  Established
+//!                        ...
+//!     disconnect ----- DREQ ----------------->  Disconnected
+//!     DisconnectDone <- DREP
+//! ```
+//!
+//! [`Cm`] knows neither clock nor socket nor random source. Time, received datagrams and random bits
+//! come in as arguments; datagrams to send come out of [`Cm::poll_transmit`], what the consumer should
+//! know out of [`Cm::poll_event`], and [`Cm::next_timeout`] says when to call
+//! [`Cm::handle_timeout`]. After any other call, drain both.
+//!
+//! What happens when is one table, [`State::next`]. Datagrams get lost: REQ, REP and DREQ are repeated
+//! until answered, a bounded number of times, and a repetition is answered by a repetition. Every wait
+//! has an end, except those that are the consumer's: its decision about a request, and the
+//! established connection.
+//!
+//! A received datagram is matched by the communication IDs, which are random, and by the GID of its
+//! sender; what does not match is counted ([`Counters`]) and dropped. Two kinds are answered although
+//! they name no connection, because silence would leave the peer waiting: a DREQ (with DREP), and a
+//! REP (with REJ, invalid communication ID).
+//!
+//! A connection's name, [`ConnId`], is the consumer's until [`Cm::release`]. What is owed to the peer
+//! after that (a refusal repeated, a DREP) is still done; then the state is forgotten.
+//!
+//! RoCE: LIDs mean nothing and are permissive (0xffff) on a routed path, as Linux has them; the P_Key
+//! is 0xffff; GIDs are the addresses. Absent: alternate paths, unreliable and datagram services,
+//! private data in REJ, RTU, DREQ and DREP (DAT 1.2 has none there), peer-to-peer connection.
+
+mod conn;
+mod event;
+mod params;
+mod private_data;
+pub mod rdma_cm;
+mod receive;
+mod state;
+#[cfg(test)]
+mod tests;
+mod timers;
+pub mod wire;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use slotmap::SlotMap;
+
+pub use event::{CmEvent, Counters};
+pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse};
+pub use private_data::{PrivateDataError, reply_limit, request_limit};
+pub use state::{Emit, Input, State, Step, Tell};
+pub use timers::code_nanos;
+pub use wire::RejectReason;
+
+use crate::provider::{MadAddress, Nanos};
+use conn::{Conn, plain_events};
+use params::{MAX_24_BITS, first_out_of_range};
+use rdma_cm::IpHeader;
+use timers::{Kind, Timers};
+use wire::{Mad, Message, PathRepr, RepRepr, ReqRepr};
+
+slotmap::new_key_type! {
+    /// Names a connection.
+    pub struct ConnId;
+    /// Names a listener.
+    pub struct ListenId;
+}
+
+/// The partition every port is a member of.
+const DEFAULT_PKEY: u16 = 0xffff;
+/// The general services interface.
+const GSI_QPN: u32 = 1;
+/// "Any LID": there is none to name.
+const PERMISSIVE_LID: u16 = 0xffff;
+/// The first port of those a connection may come from (RFC 6335, dynamic ports).
+const FIRST_DYNAMIC_PORT: u16 = 0xc000;
+
+/// The connection manager of one port.
+#[derive(Debug)]
+pub struct Cm {
+    config: Config,
+    conns: SlotMap<ConnId, Conn>,
+    listeners: SlotMap<ListenId, u64>,
+    by_service: BTreeMap<u64, ListenId>,
+    /// By our own communication ID.
+    by_local: BTreeMap<u32, ConnId>,
+    /// By the peer's adapter and its communication ID.
+    by_remote: BTreeMap<(u64, u32), ConnId>,
+    /// By the peer's adapter and its queue pair.
+    by_remote_qp: BTreeMap<(u64, u32), ConnId>,
+    timers: Timers,
+    transmit: VecDeque<(MadAddress, Mad)>,
+    events: VecDeque<CmEvent>,
+    counters: Counters,
+}
+
+impl Cm {
+    /// A connection manager without listeners and connections.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config: config.clamped(),
+            conns: SlotMap::with_key(),
+            listeners: SlotMap::with_key(),
+            by_service: BTreeMap::new(),
+            by_local: BTreeMap::new(),
+            by_remote: BTreeMap::new(),
+            by_remote_qp: BTreeMap::new(),
+            timers: Timers::default(),
+            transmit: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Requests for `service_id` are reported from now on.
+    ///
+    /// # Errors
+    /// [`InUse`].
+    pub fn listen(&mut self, service_id: u64) -> Result<ListenId, InUse> {
+        if self.by_service.contains_key(&service_id) {
+            return Err(InUse { service_id });
+        }
+        let id = self.listeners.insert(service_id);
+        self.by_service.insert(service_id, id);
+        Ok(id)
+    }
+
+    /// New requests are refused from now on. Those already reported stay the consumer's to answer.
+    pub fn unlisten(&mut self, listen: ListenId) {
+        if let Some(service_id) = self.listeners.remove(listen) {
+            self.by_service.remove(&service_id);
+        }
+    }
+
+    /// Starts a connection. One of `Reply`, `Rejected`, `Unreachable` and `TimedOut` follows.
+    ///
+    /// # Errors
+    /// [`ConnectError`]; nothing has changed.
+    pub fn connect(
+        &mut self,
+        now: Nanos,
+        params: ConnectParams<'_>,
+    ) -> Result<ConnId, ConnectError> {
+        if let Some((name, value, limit)) = first_out_of_range([
+            ("qpn", params.qpn, MAX_24_BITS),
+            ("psn", params.psn, MAX_24_BITS),
+            ("retry_count", params.retry_count.into(), 7),
+            ("rnr_retry", params.rnr_retry.into(), 7),
+            ("ack_timeout", params.ack_timeout.into(), 31),
+        ]) {
+            return Err(ConnectError::OutOfRange { name, value, limit });
+        }
+        if !(1..=5).contains(&params.mtu) {
+            return Err(ConnectError::Mtu(params.mtu));
+        }
+        if self.conns.len() >= self.config.max_connections {
+            return Err(ConnectError::TooMany(self.conns.len()));
+        }
+        let [high, low, ..] = params.random.to_be_bytes();
+        let source_port = FIRST_DYNAMIC_PORT | u16::from_be_bytes([high, low]);
+        let header = IpHeader {
+            source_port,
+            source: params.source,
+            destination: params.path.gid,
+        };
+        let private_data =
+            private_data::encode_request(params.service_id, &header, params.private_data)?;
+        let local_comm_id = self.fresh_comm_id(params.random);
+        let req = self.request(&params, local_comm_id, private_data);
+        let peer = MadAddress {
+            path: params.path,
+            qpn: GSI_QPN,
+        };
+        let port = if rdma_cm::is_service_id(params.service_id) {
+            source_port
+        } else {
+            0
+        };
+        let conn = Conn::active(&self.config, peer, &req, scramble(params.random), port);
+        let id = self.conns.insert(conn);
+        self.by_local.insert(local_comm_id, id);
+        self.begin(now, id, params.timeout);
+        Ok(id)
+    }
+
+    fn request(
+        &self,
+        params: &ConnectParams<'_>,
+        local_comm_id: u32,
+        private_data: [u8; 92],
+    ) -> ReqRepr {
+        let path = &params.path;
+        // Linux (drivers/infiniband/core/cm.c) decides by the hop limit, and so can its peers.
+        let subnet_local = path.hop_limit <= 1;
+        let lid = if subnet_local { 0 } else { PERMISSIVE_LID };
+        ReqRepr {
+            local_comm_id,
+            service_id: params.service_id,
+            local_ca_guid: self.config.local_ca_guid,
+            local_q_key: 0,
+            local_qpn: params.qpn,
+            responder_resources: params.reads_in,
+            local_eecn: 0,
+            initiator_depth: params.reads_out,
+            remote_eecn: 0,
+            remote_response_timeout: self.config.response_timeout,
+            transport: 0,
+            flow_control: false,
+            starting_psn: params.psn,
+            local_response_timeout: self.config.response_timeout,
+            retry_count: params.retry_count,
+            partition_key: DEFAULT_PKEY,
+            mtu: params.mtu,
+            rdc_exists: false,
+            rnr_retry: params.rnr_retry,
+            max_cm_retries: self.config.max_retries,
+            srq: params.srq,
+            extended_transport: 0,
+            primary: PathRepr {
+                local_lid: lid,
+                remote_lid: lid,
+                local_gid: params.source,
+                remote_gid: path.gid,
+                flow_label: path.flow_label & 0xf_ffff,
+                packet_rate: self.config.packet_rate,
+                traffic_class: path.traffic_class,
+                hop_limit: path.hop_limit,
+                sl: 0,
+                subnet_local,
+                ack_timeout: params.ack_timeout,
+            },
+            alternate: PathRepr::default(),
+            private_data,
+        }
+    }
+
+    /// Sends the first message of a new active connection and sets its deadlines.
+    fn begin(&mut self, now: Nanos, id: ConnId, timeout: Option<Nanos>) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if let Some(mad) = conn.message(Emit::Req, State::Closed, Input::Retry) {
+            self.transmit.push_back((conn.peer, mad));
+            self.counters.sent += 1;
+        }
+        let wait = conn.wait_after(State::Closed, Input::Retry).flatten();
+        self.timers.set(
+            id,
+            &mut conn.deadlines,
+            Kind::State,
+            wait.map(|wait| now.saturating_add(wait)),
+        );
+        let expiry = timeout.map(|timeout| now.saturating_add(timeout));
+        self.timers
+            .set(id, &mut conn.deadlines, Kind::Consumer, expiry);
+    }
+
+    /// Passive side: the consumer accepts a request. `Established` or `AcceptFailed` follows.
+    ///
+    /// # Errors
+    /// [`CmError`]; nothing has changed.
+    pub fn accept(
+        &mut self,
+        now: Nanos,
+        id: ConnId,
+        params: AcceptParams<'_>,
+    ) -> Result<(), CmError> {
+        if let Some((name, value, limit)) = first_out_of_range([
+            ("qpn", params.qpn, MAX_24_BITS),
+            ("psn", params.psn, MAX_24_BITS),
+            ("rnr_retry", params.rnr_retry.into(), 7),
+        ]) {
+            return Err(CmError::OutOfRange { name, value, limit });
+        }
+        let config = self.config;
+        let conn = self
+            .conns
+            .get_mut(id)
+            .filter(|conn| !conn.released)
+            .ok_or(CmError::Unknown)?;
+        conn.state
+            .next(Input::Accept)
+            .ok_or(CmError::State(conn.state))?;
+        let private_data = private_data::encode_reply(conn.service_id, params.private_data)?;
+        let rep = RepRepr {
+            local_comm_id: conn.local_id,
+            remote_comm_id: conn.remote_id.unwrap_or(0),
+            local_q_key: 0,
+            local_qpn: params.qpn,
+            local_eecn: 0,
+            starting_psn: params.psn,
+            responder_resources: params.reads_in,
+            initiator_depth: params.reads_out,
+            target_ack_delay: config.ack_delay,
+            failover_accepted: 0,
+            flow_control: false,
+            rnr_retry: params.rnr_retry,
+            srq: params.srq,
+            local_ca_guid: config.local_ca_guid,
+            private_data,
+        };
+        conn.local_qpn = params.qpn;
+        conn.repeatable = Some(Box::new(
+            Message::Rep(Box::new(rep)).to_mad(conn.transaction_id),
+        ));
+        self.call(now, id, Input::Accept)
+    }
+
+    /// Active side: our queue pair can send. The connection is established.
+    ///
+    /// # Errors
+    /// [`CmError`]; nothing has changed.
+    pub fn ready(&mut self, now: Nanos, id: ConnId) -> Result<(), CmError> {
+        self.call(now, id, Input::Ready)
+    }
+
+    /// The consumer refuses a request, or (active side) the reply to its own. No event follows.
+    ///
+    /// # Errors
+    /// [`CmError`]; nothing has changed.
+    pub fn reject(&mut self, now: Nanos, id: ConnId, reason: RejectReason) -> Result<(), CmError> {
+        let conn = self
+            .conns
+            .get_mut(id)
+            .filter(|conn| !conn.released)
+            .ok_or(CmError::Unknown)?;
+        conn.state
+            .next(Input::Reject)
+            .ok_or(CmError::State(conn.state))?;
+        conn.refusal = reason;
+        self.call(now, id, Input::Reject)
+    }
+
+    /// Ends a connection, or the attempt to make one. `DisconnectDone` follows, unless the peer ended
+    /// it first and `Disconnected` is on its way.
+    ///
+    /// # Errors
+    /// [`CmError`]; nothing has changed.
+    pub fn disconnect(&mut self, now: Nanos, id: ConnId) -> Result<(), CmError> {
+        self.call(now, id, Input::Disconnect)
+    }
+
+    /// Ends whatever it is, at once as far as the consumer is concerned: no event follows, and those
+    /// not yet polled are dropped. The peer is still told.
+    pub fn abort(&mut self, now: Nanos, id: ConnId) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.silent = true;
+            self.events.retain(|event| event.conn() != id);
+            self.step(now, id, Input::Abort, None);
+        }
+    }
+
+    /// Passive side: data has arrived on the accepted queue pair, so the peer is ready, although its
+    /// RTU has not come.
+    ///
+    /// # Errors
+    /// [`CmError`]; nothing has changed.
+    pub fn communication_established(&mut self, now: Nanos, id: ConnId) -> Result<(), CmError> {
+        self.call(now, id, Input::Data)
+    }
+
+    /// The consumer lets go of the name. What is still going on is aborted.
+    pub fn release(&mut self, now: Nanos, id: ConnId) {
+        self.abort(now, id);
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.released = true;
+            self.forget_if_over(id);
+        }
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<(MadAddress, Mad)> {
+        self.transmit.pop_front()
+    }
+
+    /// The next thing the consumer should know.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Cm::handle_timeout`] should be called, at the latest.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Nanos> {
+        self.timers.next()
+    }
+
+    /// Does what was due until `now`.
+    pub fn handle_timeout(&mut self, now: Nanos) {
+        while let Some((id, kind)) = self.timers.due(now) {
+            let Some(conn) = self.conns.get_mut(id) else {
+                // Only our own bug leaves the deadline of a connection that is gone.
+                unreachable!("a deadline of {id:?}, which does not exist");
+            };
+            self.timers.set(id, &mut conn.deadlines, kind, None);
+            let input = match kind {
+                Kind::Consumer => Input::Expired,
+                Kind::State => conn.time_is_up(),
+            };
+            if input == Input::Retry {
+                self.counters.repeated += 1;
+            }
+            self.step(now, id, input, None);
+        }
+    }
+
+    /// What has been counted so far.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The state of a connection; `None` when the name is not in use.
+    #[must_use]
+    pub fn state(&self, id: ConnId) -> Option<State> {
+        self.conns.get(id).map(|conn| conn.state)
+    }
+
+    /// Our port of a connection we started through the RDMA CM: what the peer sees as
+    /// `remote_port`. `None` for others.
+    #[must_use]
+    pub fn local_port(&self, id: ConnId) -> Option<u16> {
+        self.conns
+            .get(id)
+            .map(|conn| conn.local_port)
+            .filter(|&port| port != 0)
+    }
+
+    /// Connections that exist, in whatever state, released ones included.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// A call of the consumer.
+    fn call(&mut self, now: Nanos, id: ConnId, input: Input) -> Result<(), CmError> {
+        let conn = self
+            .conns
+            .get(id)
+            .filter(|conn| !conn.released)
+            .ok_or(CmError::Unknown)?;
+        let state = conn.state;
+        if self.step(now, id, input, None) {
+            Ok(())
+        } else {
+            Err(CmError::State(state))
+        }
+    }
+
+    /// Takes a connection one step: the only place that changes a state. `told` is the event for
+    /// those transitions whose event holds more than a name. False when the table has no such step.
+    fn step(&mut self, now: Nanos, id: ConnId, input: Input, told: Option<CmEvent>) -> bool {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return false;
+        };
+        let from = conn.state;
+        let Some(Step { to, send, tell }) = from.next(input) else {
+            return false;
+        };
+        conn.state = to;
+        if let Some(mad) = conn.message(send, from, input) {
+            self.transmit.push_back((conn.peer, mad));
+            self.counters.sent += 1;
+        }
+        if !conn.silent {
+            self.events
+                .extend(plain_events(tell, id).into_iter().flatten());
+            if matches!(tell, Tell::Reply | Tell::Rejected) {
+                self.events.extend(told);
+            }
+        }
+        // The peer's end was told to the consumer when it was noticed; our DREQ is between the CMs.
+        conn.silent |= from == State::Established && input == Input::Superseded;
+        if let Some(wait) = conn.wait_after(from, input) {
+            let at = wait.map(|wait| now.saturating_add(wait));
+            self.timers.set(id, &mut conn.deadlines, Kind::State, at);
+        }
+        if !to.is_connecting() {
+            self.timers
+                .set(id, &mut conn.deadlines, Kind::Consumer, None);
+        }
+        if !to.holds_remote_qp() {
+            let key = (conn.remote_ca_guid, conn.remote_qpn);
+            if self.by_remote_qp.get(&key) == Some(&id) {
+                self.by_remote_qp.remove(&key);
+            }
+        }
+        self.forget_if_over(id);
+        true
+    }
+
+    /// Takes a closed connection out of the indices, and a released one out of the world.
+    fn forget_if_over(&mut self, id: ConnId) {
+        let Some(conn) = self
+            .conns
+            .get(id)
+            .filter(|conn| conn.state == State::Closed)
+        else {
+            return;
+        };
+        self.by_local.remove(&conn.local_id);
+        if let Some(remote_id) = conn.remote_id {
+            let key = (conn.remote_ca_guid, remote_id);
+            if self.by_remote.get(&key) == Some(&id) {
+                self.by_remote.remove(&key);
+            }
+        }
+        if conn.released {
+            self.conns.remove(id);
+        }
+    }
+
+    /// A communication ID not in use, as random as `random` is. Zero is kept for "none".
+    fn fresh_comm_id(&self, random: u64) -> u32 {
+        let [.., a, b, c, d] = random.to_be_bytes();
+        let mut id = u32::from_be_bytes([a, b, c, d]);
+        while id == 0 || self.by_local.contains_key(&id) {
+            id = id.wrapping_add(1);
+        }
+        id
+    }
+}
+
+/// Other bits that look as random (the finaliser of SplitMix64): one random number names several
+/// things.
+const fn scramble(random: u64) -> u64 {
+    let mixed = (random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}

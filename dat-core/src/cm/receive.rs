@@ -1,0 +1,374 @@
+//! What a received datagram does.
+//!
+//! Each message is first matched to a connection, by the rules of its kind, and only then given to the
+//! state table. Nothing a datagram says is kept before it has matched.
+
+use super::conn::{Conn, Role};
+use super::event::CmEvent;
+use super::private_data;
+use super::state::{Input, State};
+use super::timers::Kind;
+use super::wire::{
+    DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr,
+    RtuRepr,
+};
+use super::{Cm, ConnId, scramble};
+use crate::provider::{MadAddress, Nanos, Path};
+
+impl Cm {
+    /// Takes a received datagram. `random` are 64 random bits, used when it starts a connection.
+    pub fn handle_mad(&mut self, now: Nanos, from: &MadAddress, mad: &Mad, random: u64) {
+        self.counters.received += 1;
+        let Ok((transaction_id, message)) = Message::parse(mad) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        match message {
+            Message::Req(req) => self.handle_req(now, from, &req, transaction_id, random),
+            Message::Mra(mra) => self.handle_mra(now, from, mra),
+            Message::Rej(rej) => self.handle_rej(now, from, &rej),
+            Message::Rep(rep) => self.handle_rep(now, from, &rep, transaction_id),
+            Message::Rtu(rtu) => self.handle_rtu(now, from, rtu),
+            Message::Dreq(dreq) => self.handle_dreq(now, from, dreq, transaction_id),
+            Message::Drep(drep) => self.handle_drep(now, from, drep),
+        }
+    }
+
+    fn handle_req(
+        &mut self,
+        now: Nanos,
+        from: &MadAddress,
+        req: &ReqRepr,
+        transaction_id: u64,
+        random: u64,
+    ) {
+        if let Some(&id) = self.by_remote.get(&(req.local_ca_guid, req.local_comm_id)) {
+            let known =
+                |conn: &&Conn| conn.role == Role::Passive && conn.peer.path.gid == from.path.gid;
+            if self.conns.get(id).filter(known).is_none() {
+                self.counters.foreign += 1;
+                return;
+            }
+            self.counters.duplicates += 1;
+            self.advance(now, id, Input::Req, None);
+            return;
+        }
+        let refusal = match self.admit(now, req) {
+            Ok(admitted) => {
+                self.start_passive(now, from, req, transaction_id, random, admitted);
+                return;
+            }
+            Err(reason) => reason,
+        };
+        self.counters.refused += 1;
+        // Nothing is remembered of a request refused here: it will be refused again for the same
+        // reason, if it comes again.
+        let rej = RejRepr::new(0, req.local_comm_id, Rejected::Req, refusal);
+        self.answer(from, &Message::Rej(Box::new(rej)), transaction_id);
+    }
+
+    /// Everything that must hold before a consumer hears of a request: who listens, and what it
+    /// carries.
+    fn admit(&mut self, now: Nanos, req: &ReqRepr) -> Result<Admitted, RejectReason> {
+        if req.transport != 0 {
+            return Err(RejectReason::InvalidTransportType);
+        }
+        if !(1..=5).contains(&req.mtu) {
+            return Err(RejectReason::InvalidMtu);
+        }
+        self.expel_stale(now, req)?;
+        let listen = *self
+            .by_service
+            .get(&req.service_id)
+            .ok_or(RejectReason::InvalidServiceId)?;
+        let (private_data, header) =
+            private_data::decode_request(req.service_id, &req.private_data)
+                .map_err(|_unknown_version| RejectReason::Unsupported)?;
+        if self.conns.len() >= self.config.max_connections {
+            return Err(RejectReason::NoResources);
+        }
+        Ok(Admitted {
+            listen,
+            private_data,
+            remote_port: header.map_or(0, |header| header.source_port),
+        })
+    }
+
+    /// A queue pair that asks for a connection has none: one we still have with it is stale, and one
+    /// not yet established has been given up by the peer. Only the former refuses the request (IBTA
+    /// volume 1, "Stale Connection"): the peer shall wait until no packet of it can be on its way.
+    fn expel_stale(&mut self, now: Nanos, req: &ReqRepr) -> Result<(), RejectReason> {
+        let Some(&old) = self.by_remote_qp.get(&(req.local_ca_guid, req.local_qpn)) else {
+            return Ok(());
+        };
+        let stale = matches!(self.state(old), Some(State::Established | State::DreqSent));
+        self.supersede(now, old);
+        if stale {
+            Err(RejectReason::StaleConnection)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn supersede(&mut self, now: Nanos, id: ConnId) {
+        let reason = RejectReason::StaleConnection.code();
+        let told = CmEvent::Rejected {
+            conn: id,
+            by_consumer: false,
+            reason,
+        };
+        self.step(now, id, Input::Superseded, Some(told));
+    }
+
+    fn start_passive(
+        &mut self,
+        now: Nanos,
+        from: &MadAddress,
+        req: &ReqRepr,
+        transaction_id: u64,
+        random: u64,
+        admitted: Admitted,
+    ) {
+        let local_id = self.fresh_comm_id(random);
+        let mut conn = Conn::passive(
+            &self.config,
+            *from,
+            req,
+            transaction_id,
+            local_id,
+            scramble(random),
+        );
+        let wait = conn.wait_after(State::Closed, Input::Req).flatten();
+        let id = self.conns.insert(conn);
+        if let Some(conn) = self.conns.get_mut(id) {
+            let at = wait.map(|wait| now.saturating_add(wait));
+            self.timers.set(id, &mut conn.deadlines, Kind::State, at);
+        }
+        self.by_local.insert(local_id, id);
+        self.by_remote
+            .insert((req.local_ca_guid, req.local_comm_id), id);
+        self.by_remote_qp
+            .insert((req.local_ca_guid, req.local_qpn), id);
+        self.events.push_back(CmEvent::Request {
+            conn: id,
+            listen: admitted.listen,
+            service_id: req.service_id,
+            remote_gid: req.primary.local_gid,
+            // Data goes to the GID the request names, by the way the request came: Linux takes the
+            // hop limit of the datagram too, not the one the requester wrote.
+            path: Path {
+                gid: req.primary.local_gid,
+                traffic_class: req.primary.traffic_class,
+                flow_label: req.primary.flow_label,
+                ..from.path
+            },
+            remote_qpn: req.local_qpn,
+            remote_psn: req.starting_psn,
+            reads_in: req.initiator_depth,
+            reads_out: req.responder_resources,
+            mtu: req.mtu,
+            ack_timeout: req.primary.ack_timeout,
+            retry_count: req.retry_count,
+            rnr_retry: req.rnr_retry,
+            private_data: admitted.private_data,
+            remote_port: admitted.remote_port,
+            srq: req.srq,
+        });
+    }
+
+    fn handle_mra(&mut self, now: Nanos, from: &MadAddress, mra: MraRepr) {
+        let role = match mra.acknowledged {
+            Rejected::Req => Role::Active,
+            Rejected::Rep => Role::Passive,
+            // A LAP, of which we send none.
+            Rejected::Other | Rejected::Reserved => return self.ignore_foreign(),
+        };
+        let Some(id) = self.find(from, mra.remote_comm_id, mra.local_comm_id, role) else {
+            return self.ignore_foreign();
+        };
+        if let Some(conn) = self
+            .conns
+            .get_mut(id)
+            .filter(|conn| conn.state.next(Input::Mra).is_some())
+        {
+            conn.extend_wait(mra.service_timeout);
+        }
+        self.advance(now, id, Input::Mra, None);
+    }
+
+    fn handle_rej(&mut self, now: Nanos, from: &MadAddress, rej: &RejRepr) {
+        let Some(id) = self.find_rejected(from, rej) else {
+            return self.ignore_foreign();
+        };
+        let by_consumer = rej.reason == RejectReason::Consumer;
+        let told = CmEvent::Rejected {
+            conn: id,
+            by_consumer,
+            reason: rej.reason.code(),
+        };
+        self.advance(now, id, Input::Rej, Some(told));
+    }
+
+    /// Who refuses a REQ has not told us its name (it need not have made one), and who gave up
+    /// waiting may never have learned ours.
+    fn find_rejected(&self, from: &MadAddress, rej: &RejRepr) -> Option<ConnId> {
+        if rej.remote_comm_id == 0 {
+            if rej.reason != RejectReason::Timeout {
+                return None;
+            }
+            let id = *self.by_remote.get(&(rej.ca_guid()?, rej.local_comm_id))?;
+            return self
+                .conns
+                .get(id)
+                .filter(|conn| conn.peer.path.gid == from.path.gid)
+                .map(|_| id);
+        }
+        let id = *self.by_local.get(&rej.remote_comm_id)?;
+        let conn = self
+            .conns
+            .get(id)
+            .filter(|conn| conn.peer.path.gid == from.path.gid)?;
+        let named = match conn.remote_id {
+            None => rej.rejected != Rejected::Rep,
+            Some(remote_id) => remote_id == rej.local_comm_id,
+        };
+        named.then_some(id)
+    }
+
+    fn handle_rep(&mut self, now: Nanos, from: &MadAddress, rep: &RepRepr, transaction_id: u64) {
+        let Some(id) = self.find(from, rep.remote_comm_id, rep.local_comm_id, Role::Active) else {
+            self.counters.foreign += 1;
+            // Whoever accepts a request of ours that we know nothing of must not wait for its RTU.
+            let rej = RejRepr::new(
+                rep.remote_comm_id,
+                rep.local_comm_id,
+                Rejected::Rep,
+                RejectReason::InvalidCommId,
+            );
+            self.answer(from, &Message::Rej(Box::new(rej)), transaction_id);
+            return;
+        };
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if !matches!(conn.state, State::ReqSent | State::ReqAcknowledged) {
+            // A refusal is better understood with the peer's name in it, and it may be learned here.
+            conn.remote_id.get_or_insert(rep.local_comm_id);
+            self.advance(now, id, Input::Rep, None);
+            return;
+        }
+        let name = (rep.local_ca_guid, rep.local_comm_id);
+        let queue_pair = (rep.local_ca_guid, rep.local_qpn);
+        if self.by_remote.contains_key(&name) {
+            return self.ignore_foreign();
+        }
+        conn.remote_id = Some(rep.local_comm_id);
+        conn.remote_ca_guid = rep.local_ca_guid;
+        conn.remote_qpn = rep.local_qpn;
+        let private_data = private_data::decode_reply(conn.service_id, &rep.private_data);
+        self.by_remote.insert(name, id);
+        if let Some(&old) = self.by_remote_qp.get(&queue_pair) {
+            self.supersede(now, old);
+            let reason = RejectReason::StaleConnection.code();
+            let told = CmEvent::Rejected {
+                conn: id,
+                by_consumer: false,
+                reason,
+            };
+            self.advance(now, id, Input::StaleRep, Some(told));
+            return;
+        }
+        self.by_remote_qp.insert(queue_pair, id);
+        let told = CmEvent::Reply {
+            conn: id,
+            remote_qpn: rep.local_qpn,
+            remote_psn: rep.starting_psn,
+            reads_in: rep.initiator_depth,
+            reads_out: rep.responder_resources,
+            rnr_retry: rep.rnr_retry,
+            private_data,
+        };
+        self.advance(now, id, Input::Rep, Some(told));
+    }
+
+    fn handle_rtu(&mut self, now: Nanos, from: &MadAddress, rtu: RtuRepr) {
+        match self.find(from, rtu.remote_comm_id, rtu.local_comm_id, Role::Passive) {
+            Some(id) => self.advance(now, id, Input::Rtu, None),
+            None => self.ignore_foreign(),
+        }
+    }
+
+    fn handle_dreq(&mut self, now: Nanos, from: &MadAddress, dreq: DreqRepr, transaction_id: u64) {
+        let Some(id) = self.find_either(from, dreq.remote_comm_id, dreq.local_comm_id) else {
+            self.counters.foreign += 1;
+            // A peer that still has a connection we have forgotten shall not repeat this.
+            let drep = DrepRepr {
+                local_comm_id: dreq.remote_comm_id,
+                remote_comm_id: dreq.local_comm_id,
+            };
+            self.answer(from, &Message::Drep(drep), transaction_id);
+            return;
+        };
+        let Some(conn) = self
+            .conns
+            .get_mut(id)
+            .filter(|conn| conn.local_qpn == dreq.remote_qpn)
+        else {
+            return self.ignore_foreign();
+        };
+        if conn.state.next(Input::Dreq).is_some() {
+            conn.transaction_id = transaction_id;
+        }
+        self.advance(now, id, Input::Dreq, None);
+    }
+
+    fn handle_drep(&mut self, now: Nanos, from: &MadAddress, drep: DrepRepr) {
+        match self.find_either(from, drep.remote_comm_id, drep.local_comm_id) {
+            Some(id) => self.advance(now, id, Input::Drep, None),
+            None => self.ignore_foreign(),
+        }
+    }
+
+    /// The connection that we call `ours` and the peer calls `theirs`, or will, when it has not said
+    /// so yet.
+    fn find(&self, from: &MadAddress, ours: u32, theirs: u32, role: Role) -> Option<ConnId> {
+        let id = *self.by_local.get(&ours)?;
+        let conn = self.conns.get(id)?;
+        let matches = conn.role == role
+            && conn.peer.path.gid == from.path.gid
+            && conn.remote_id.is_none_or(|remote_id| remote_id == theirs);
+        matches.then_some(id)
+    }
+
+    /// As `find`, of either role, with the name known to both sides.
+    fn find_either(&self, from: &MadAddress, ours: u32, theirs: u32) -> Option<ConnId> {
+        let id = *self.by_local.get(&ours)?;
+        let conn = self.conns.get(id)?;
+        (conn.peer.path.gid == from.path.gid && conn.remote_id == Some(theirs)).then_some(id)
+    }
+
+    /// A step caused by a message.
+    fn advance(&mut self, now: Nanos, id: ConnId, input: Input, told: Option<CmEvent>) {
+        if !self.step(now, id, input, told) {
+            self.counters.unexpected += 1;
+        }
+    }
+
+    fn ignore_foreign(&mut self) {
+        self.counters.foreign += 1;
+    }
+
+    /// Answers a message that belongs to no connection.
+    fn answer(&mut self, to: &MadAddress, message: &Message, transaction_id: u64) {
+        self.counters.sent += 1;
+        self.transmit
+            .push_back((*to, message.to_mad(transaction_id)));
+    }
+}
+
+/// What of a request goes to the consumer, besides the request itself.
+struct Admitted {
+    listen: super::ListenId,
+    private_data: Vec<u8>,
+    remote_port: u16,
+}

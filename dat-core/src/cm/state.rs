@@ -1,0 +1,446 @@
+//! The states of a connection and how it gets from one to the next.
+//!
+//! After IBTA volume 1, 12.9 ("Communication Establishment and Release", the state diagrams of the
+//! active and the passive side). `!` sends, `?` receives, the rest are calls of the consumer and time.
+//!
+//! ```text
+//!        active side                                      passive side
+//!
+//!        connect !REQ                                     ?REQ
+//!             |                                             |
+//!        +---------+  ?MRA  +-----------------+        +-------------+ time !MRA +---------+
+//!        | ReqSent |------->| ReqAcknowledged |        | ReqReceived |---------->| MraSent |--.
+//!        +---------+<-------+-----------------+        +-------------+ ?REQ !MRA +---------+<-' ?REQ !MRA
+//!         ^ |  |     time !REQ   |                          |                         |
+//!         '-'  |?REP             |?REP                      | accept !REP             |
+//!   time !REQ  v                 |                          v                         |
+//!        +-------------+<--------'                     +---------+ <------------------'
+//!        | RepReceived |                           .-->| RepSent |  ?MRA   +-----------------+
+//!        +-------------+                time !REP  '---+---------+-------->| RepAcknowledged |
+//!              |                                            |    <---------+-----------------+
+//!              | ready !RTU                                 | ?RTU     time !REP  | ?RTU
+//!              |                                            | or data             | or data
+//!              |              +-------------+               |                     |
+//!              '------------->| Established |<--------------'---------------------'
+//!                             +-------------+
+//!                 disconnect !DREQ |   | ?DREQ !DREP
+//!                                  v   |
+//!                  time !DREQ +----------+             +---------+
+//!                      .----->| DreqSent |             | Refused |  <- whatever was not established:
+//!                      '------+----------+             +---------+     !REJ, and again to every
+//!                            ?DREP |  |                     |          message that still comes
+//!                  or ?DREQ !DREP  v  v                     |
+//!                             +----------+   time           v time
+//!                             | TimeWait |----------->  Closed
+//!                             +----------+
+//! ```
+//!
+//! A REJ ends every state it may answer. On the passive side, before the consumer has decided, it
+//! leads to `Withdrawn`: the consumer still holds the request, and learns by accepting it that nobody
+//! waits any more (`AcceptFailed`).
+//!
+//! Left out of the table for a reason:
+//! - A REP in `TimeWait` is not answered. We refuse only what we gave up on (`Refused`); a REP that
+//!   comes after an established connection ended is an echo.
+//! - DREQ in `ReqReceived` or `RepReceived`: a peer can only disconnect what it saw established.
+//! - A second MRA in `ReqAcknowledged` or `RepAcknowledged`: it could extend the wait for ever.
+//! - The consumer cannot `disconnect` in `ReqReceived` and `MraSent`; it rejects.
+//!
+//! `TimeWait` and `Refused` end by time whatever the peer does; a name is not used again before that.
+
+/// Where a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum State {
+    /// Active: the request is out.
+    ReqSent,
+    /// Active: the peer has it and needs more time.
+    ReqAcknowledged,
+    /// Active: the peer accepts; the consumer moves its queue pair.
+    RepReceived,
+    /// Passive: the consumer has a request to decide on.
+    ReqReceived,
+    /// Passive: as before, and the peer knows that it takes longer.
+    MraSent,
+    /// Passive: the peer no longer waits, the consumer has not decided yet.
+    Withdrawn,
+    /// Passive: accepted.
+    RepSent,
+    /// Passive: accepted, and the peer needs more time.
+    RepAcknowledged,
+    /// Both sides may send.
+    Established,
+    /// We asked to disconnect.
+    DreqSent,
+    /// We refused; every message that still comes is refused again.
+    Refused,
+    /// It is over; late messages are answered or swallowed.
+    TimeWait,
+    /// Nothing is left but the name, until the consumer releases it.
+    Closed,
+}
+
+/// What can happen to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Input {
+    /// Its REQ came again.
+    Req,
+    /// A receipt acknowledgement for the message we sent.
+    Mra,
+    /// A refusal.
+    Rej,
+    /// A reply.
+    Rep,
+    /// A reply from a queue pair that is still connected to another of ours.
+    StaleRep,
+    /// Ready to use.
+    Rtu,
+    /// A request to disconnect.
+    Dreq,
+    /// The reply to our request to disconnect.
+    Drep,
+    /// The peer's queue pair shows up in another request: it knows nothing of this connection.
+    Superseded,
+    /// The consumer accepts.
+    Accept,
+    /// The consumer rejects.
+    Reject,
+    /// The consumer's queue pair is ready.
+    Ready,
+    /// Data arrived on the consumer's queue pair.
+    Data,
+    /// The consumer disconnects.
+    Disconnect,
+    /// The consumer wants no more of it.
+    Abort,
+    /// No answer in time, and we may ask again.
+    Retry,
+    /// No answer in time, and we have asked often enough.
+    Exhausted,
+    /// The consumer's own time is over.
+    Expired,
+    /// The peer will soon wonder whether we got its request.
+    MraDue,
+    /// The state has been kept long enough.
+    HoldOver,
+}
+
+/// The message a transition sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Emit {
+    /// None.
+    Nothing,
+    /// The REQ, first or again.
+    Req,
+    /// An MRA for the REQ.
+    Mra,
+    /// The REP, first or again.
+    Rep,
+    /// An RTU.
+    Rtu,
+    /// The DREQ, first or again.
+    Dreq,
+    /// A DREP.
+    Drep,
+    /// A REJ: we stopped waiting.
+    RejTimeout,
+    /// A REJ: the consumer refuses.
+    RejConsumer,
+    /// A REJ with the reason the consumer named.
+    RejGiven,
+    /// A REJ: stale connection.
+    RejStale,
+    /// The REJ that was sent before.
+    RejAgain,
+}
+
+/// What a transition tells the consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tell {
+    /// Nothing.
+    Nothing,
+    /// The peer accepts.
+    Reply,
+    /// The peer is ready.
+    Established,
+    /// The peer was ready and has gone again; of its two messages the second came first, or alone.
+    EstablishedAndDisconnected,
+    /// The peer refuses.
+    Rejected,
+    /// The peer never answered.
+    Unreachable,
+    /// The consumer's time is over.
+    TimedOut,
+    /// What the consumer accepted did not come about.
+    AcceptFailed,
+    /// The peer disconnected.
+    Disconnected,
+    /// Our disconnect is done.
+    DisconnectDone,
+}
+
+/// A transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The next state.
+    pub to: State,
+    /// What is sent.
+    pub send: Emit,
+    /// What the consumer is told.
+    pub tell: Tell,
+}
+
+const fn go(to: State, send: Emit, tell: Tell) -> Step {
+    Step { to, send, tell }
+}
+
+impl State {
+    /// The transition table. What is not listed is refused: a call with an error, a message by
+    /// ignoring it.
+    #[must_use]
+    pub const fn next(self, input: Input) -> Option<Step> {
+        use {Emit as M, Input as I, State as S, Tell as T};
+        Some(match (self, input) {
+            // Active side.
+            (S::ReqSent, I::Mra) => go(S::ReqAcknowledged, M::Nothing, T::Nothing),
+            (S::ReqSent | S::ReqAcknowledged, I::Retry) => go(S::ReqSent, M::Req, T::Nothing),
+            (S::ReqSent | S::ReqAcknowledged, I::Rep) => go(S::RepReceived, M::Nothing, T::Reply),
+            (S::ReqSent | S::ReqAcknowledged, I::StaleRep) => {
+                go(S::Refused, M::RejStale, T::Rejected)
+            }
+            (S::ReqSent | S::ReqAcknowledged, I::Exhausted) => {
+                go(S::Refused, M::RejTimeout, T::Unreachable)
+            }
+            (S::ReqSent | S::ReqAcknowledged, I::Abort) => {
+                go(S::Refused, M::RejTimeout, T::Nothing)
+            }
+            (S::ReqSent | S::ReqAcknowledged, I::Disconnect) => {
+                go(S::Refused, M::RejTimeout, T::DisconnectDone)
+            }
+            (S::ReqSent | S::ReqAcknowledged | S::RepReceived, I::Rej) => {
+                go(S::TimeWait, M::Nothing, T::Rejected)
+            }
+            (S::ReqSent | S::ReqAcknowledged | S::RepReceived, I::Expired) => {
+                go(S::Refused, M::RejTimeout, T::TimedOut)
+            }
+            (S::RepReceived, I::Rep) => go(S::RepReceived, M::Nothing, T::Nothing),
+            (S::RepReceived, I::Ready) => go(S::Established, M::Rtu, T::Nothing),
+            (S::RepReceived, I::Reject) => go(S::Refused, M::RejGiven, T::Nothing),
+            (S::RepReceived, I::Abort) => go(S::Refused, M::RejConsumer, T::Nothing),
+            (S::RepReceived, I::Disconnect) => go(S::Refused, M::RejConsumer, T::DisconnectDone),
+            (S::RepReceived, I::Superseded) => go(S::Refused, M::RejStale, T::Rejected),
+
+            // Passive side, before the consumer has decided.
+            (S::ReqReceived, I::MraDue) => go(S::MraSent, M::Mra, T::Nothing),
+            (S::ReqReceived | S::MraSent, I::Req) => go(S::MraSent, M::Mra, T::Nothing),
+            (S::ReqReceived | S::MraSent, I::Accept) => go(S::RepSent, M::Rep, T::Nothing),
+            (S::ReqReceived | S::MraSent, I::Reject) => go(S::Refused, M::RejGiven, T::Nothing),
+            (S::ReqReceived | S::MraSent, I::Abort) => go(S::Refused, M::RejConsumer, T::Nothing),
+            (S::ReqReceived | S::MraSent, I::Rej | I::Superseded) => {
+                go(S::Withdrawn, M::Nothing, T::Nothing)
+            }
+            (S::Withdrawn, I::Req) => go(S::Withdrawn, M::Nothing, T::Nothing),
+            (S::Withdrawn, I::Accept) => go(S::TimeWait, M::Nothing, T::AcceptFailed),
+            (S::Withdrawn, I::Reject | I::Abort) => go(S::TimeWait, M::Nothing, T::Nothing),
+
+            // Passive side, accepted.
+            (S::RepSent, I::Mra) => go(S::RepAcknowledged, M::Nothing, T::Nothing),
+            (S::RepSent | S::RepAcknowledged, I::Retry) => go(S::RepSent, M::Rep, T::Nothing),
+            // The state stays: a requester that asks again must not stop our own count of retries.
+            (S::RepSent, I::Req) => go(S::RepSent, M::Rep, T::Nothing),
+            (S::RepAcknowledged, I::Req) => go(S::RepAcknowledged, M::Rep, T::Nothing),
+            (S::RepSent | S::RepAcknowledged, I::Rtu | I::Data) => {
+                go(S::Established, M::Nothing, T::Established)
+            }
+            (S::RepSent | S::RepAcknowledged, I::Dreq) => {
+                go(S::TimeWait, M::Drep, T::EstablishedAndDisconnected)
+            }
+            (S::RepSent | S::RepAcknowledged, I::Rej | I::Superseded) => {
+                go(S::TimeWait, M::Nothing, T::AcceptFailed)
+            }
+            (S::RepSent | S::RepAcknowledged, I::Exhausted) => {
+                go(S::Refused, M::RejTimeout, T::AcceptFailed)
+            }
+            (S::RepSent | S::RepAcknowledged, I::Abort) => {
+                go(S::Refused, M::RejConsumer, T::Nothing)
+            }
+            (S::RepSent | S::RepAcknowledged, I::Disconnect) => {
+                go(S::Refused, M::RejConsumer, T::DisconnectDone)
+            }
+
+            // Both sides, connected.
+            (S::Established, I::Rep) => go(S::Established, M::Rtu, T::Nothing),
+            (S::Established, I::Req | I::Rtu | I::Data) => {
+                go(S::Established, M::Nothing, T::Nothing)
+            }
+            (S::Established, I::Dreq) => go(S::TimeWait, M::Drep, T::Disconnected),
+            (S::Established, I::Rej) => go(S::TimeWait, M::Nothing, T::Disconnected),
+            (S::Established, I::Superseded) => go(S::DreqSent, M::Dreq, T::Disconnected),
+            (S::Established, I::Disconnect | I::Abort) => go(S::DreqSent, M::Dreq, T::Nothing),
+            (S::DreqSent, I::Retry) => go(S::DreqSent, M::Dreq, T::Nothing),
+            (S::DreqSent, I::Dreq) => go(S::TimeWait, M::Drep, T::DisconnectDone),
+            (S::DreqSent, I::Drep | I::Rej | I::Exhausted) => {
+                go(S::TimeWait, M::Nothing, T::DisconnectDone)
+            }
+            (S::DreqSent, I::Disconnect | I::Abort | I::Superseded) => {
+                go(S::DreqSent, M::Nothing, T::Nothing)
+            }
+
+            // Over.
+            (S::Refused, I::Req | I::Rep | I::Rtu) => go(S::Refused, M::RejAgain, T::Nothing),
+            (S::Refused, I::Dreq) => go(S::Refused, M::Drep, T::Nothing),
+            (S::Refused | S::TimeWait, I::HoldOver) => go(S::Closed, M::Nothing, T::Nothing),
+            (S::Refused, I::Abort) => go(S::Refused, M::Nothing, T::Nothing),
+            (S::TimeWait, I::Dreq) => go(S::TimeWait, M::Drep, T::Nothing),
+            (S::TimeWait, I::Req) => go(S::TimeWait, M::RejStale, T::Nothing),
+            (S::TimeWait, I::Abort) => go(S::TimeWait, M::Nothing, T::Nothing),
+            (S::Closed, I::Abort) => go(S::Closed, M::Nothing, T::Nothing),
+            _ => return None,
+        })
+    }
+
+    /// The peer's queue pair belongs to this connection: another one that names it is stale.
+    #[must_use]
+    pub const fn holds_remote_qp(self) -> bool {
+        match self {
+            Self::ReqSent
+            | Self::ReqAcknowledged
+            | Self::RepReceived
+            | Self::ReqReceived
+            | Self::MraSent
+            | Self::RepSent
+            | Self::RepAcknowledged
+            | Self::Established
+            | Self::DreqSent => true,
+            Self::Withdrawn | Self::Refused | Self::TimeWait | Self::Closed => false,
+        }
+    }
+
+    /// The consumer's own limit on establishing a connection applies.
+    #[must_use]
+    pub const fn is_connecting(self) -> bool {
+        matches!(
+            self,
+            Self::ReqSent | Self::ReqAcknowledged | Self::RepReceived
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    const STATES: [State; 13] = [
+        State::ReqSent,
+        State::ReqAcknowledged,
+        State::RepReceived,
+        State::ReqReceived,
+        State::MraSent,
+        State::Withdrawn,
+        State::RepSent,
+        State::RepAcknowledged,
+        State::Established,
+        State::DreqSent,
+        State::Refused,
+        State::TimeWait,
+        State::Closed,
+    ];
+
+    const INPUTS: [Input; 20] = [
+        Input::Req,
+        Input::Mra,
+        Input::Rej,
+        Input::Rep,
+        Input::StaleRep,
+        Input::Rtu,
+        Input::Dreq,
+        Input::Drep,
+        Input::Superseded,
+        Input::Accept,
+        Input::Reject,
+        Input::Ready,
+        Input::Data,
+        Input::Disconnect,
+        Input::Abort,
+        Input::Retry,
+        Input::Exhausted,
+        Input::Expired,
+        Input::MraDue,
+        Input::HoldOver,
+    ];
+
+    fn table() -> String {
+        let mut text = String::new();
+        for state in STATES {
+            for input in INPUTS {
+                let cell = match state.next(input) {
+                    Some(Step { to, send, tell }) => format!("{to:?} {send:?} {tell:?}"),
+                    None => "-".to_owned(),
+                };
+                writeln!(text, "{state:?} {input:?}: {cell}").expect("strings take everything");
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn transition_table_is_the_checked_in_one() {
+        let expected = include_str!("transitions.txt");
+        let actual = table();
+        for (expected, actual) in expected.lines().zip(actual.lines()) {
+            assert_eq!(
+                actual, expected,
+                "a changed transition; the whole table now is:\n{actual}"
+            );
+        }
+        assert_eq!(
+            actual.lines().count(),
+            expected.lines().count(),
+            "the whole table now is:\n{actual}"
+        );
+    }
+
+    #[test]
+    fn every_state_can_be_aborted_and_then_tells_nothing_more() {
+        for state in STATES {
+            let step = state
+                .next(Input::Abort)
+                .unwrap_or_else(|| panic!("{state:?} cannot be aborted"));
+            assert_eq!(step.tell, Tell::Nothing, "{state:?}");
+        }
+    }
+
+    #[test]
+    fn every_refusal_leads_to_a_state_that_can_repeat_it() {
+        for state in STATES {
+            for input in INPUTS {
+                let Some(step) = state.next(input) else {
+                    continue;
+                };
+                match step.send {
+                    Emit::RejTimeout | Emit::RejConsumer | Emit::RejGiven | Emit::RejAgain => {
+                        assert_eq!(step.to, State::Refused, "{state:?} {input:?}");
+                    }
+                    // A REQ that names a connection in its time wait is refused without changing it.
+                    Emit::RejStale => assert!(matches!(step.to, State::Refused | State::TimeWait)),
+                    Emit::Nothing
+                    | Emit::Req
+                    | Emit::Mra
+                    | Emit::Rep
+                    | Emit::Rtu
+                    | Emit::Dreq
+                    | Emit::Drep => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_leaves_the_closed_state() {
+        for input in INPUTS {
+            let to = State::Closed.next(input).map(|step| step.to);
+            assert!(matches!(to, None | Some(State::Closed)), "{input:?}");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! How connections end.
+
+use super::*;
+
+fn kinds_sent(pair: &Pair) -> Vec<(End, u16)> {
+    pair.sent
+        .iter()
+        .skip(3)
+        .map(|(end, message)| (*end, message.attribute().code()))
+        .collect()
+}
+
+#[test]
+fn disconnect_of_either_side_is_two_datagrams() {
+    for end in [A, B] {
+        let (mut pair, a, b) = Pair::established();
+        let (ours, theirs) = if end == A { (a, b) } else { (b, a) };
+        let now = pair.now;
+        pair.cm(end).disconnect(now, ours).expect("connected");
+        pair.run_for(MILLISECOND);
+        assert_eq!(pair.take(end), [CmEvent::DisconnectDone { conn: ours }]);
+        assert_eq!(
+            pair.take(end.other()),
+            [CmEvent::Disconnected { conn: theirs }]
+        );
+        assert_eq!(kinds_sent(&pair), [(end, 0x15), (end.other(), 0x16)]);
+    }
+}
+
+#[test]
+fn ended_connection_is_forgotten_after_its_time_wait_and_release() {
+    let (mut pair, a, b) = Pair::established();
+    pair.a.disconnect(pair.now, a).expect("connected");
+    pair.run_to_the_end();
+    assert_eq!(pair.a.state(a), Some(State::Closed));
+    assert_eq!(pair.b.state(b), Some(State::Closed));
+    pair.a.release(pair.now, a);
+    pair.b.release(pair.now, b);
+    assert_eq!((pair.a.connections(), pair.b.connections()), (0, 0));
+    assert_eq!(pair.a.state(a), None);
+}
+
+#[test]
+fn time_wait_ends_within_a_second() {
+    let (mut pair, a, b) = Pair::established();
+    pair.a.disconnect(pair.now, a).expect("connected");
+    pair.a.release(pair.now, a);
+    pair.run_for(MILLISECOND);
+    pair.b.release(pair.now, b);
+    pair.run_for(SECOND);
+    assert_eq!((pair.a.connections(), pair.b.connections()), (0, 0));
+}
+
+#[test]
+fn lost_dreq_and_lost_drep_are_made_up_for() {
+    let (mut pair, a, b) = Pair::established();
+    let (mut dreqs, mut dreps) = (0, 0);
+    pair.keep(move |_, message| {
+        dreqs += usize::from(is_dreq(message));
+        dreps += usize::from(is_drep(message));
+        !(is_dreq(message) && dreqs <= 2 || is_drep(message) && dreps <= 2)
+    });
+    pair.a.disconnect(pair.now, a).expect("connected");
+    assert!(pair.run_until(60 * SECOND, |pair| !pair.b_events.is_empty()));
+    assert_eq!(pair.take(B), [CmEvent::Disconnected { conn: b }]);
+    // B's time wait is over before A asks again: then the DREP is sent from no state at all.
+    pair.b.release(pair.now, b);
+    pair.run_for(SECOND);
+    assert_eq!(pair.b.connections(), 0);
+    pair.run_for(60 * SECOND);
+    assert_eq!(pair.take(A), [CmEvent::DisconnectDone { conn: a }]);
+    assert_eq!((pair.count(A, is_dreq), pair.count(B, is_drep)), (5, 3));
+}
+
+#[test]
+fn disconnect_from_a_dead_peer_is_done_in_bounded_time() {
+    let (mut pair, a, _) = Pair::established();
+    pair.keep(|_, _| false);
+    pair.a.disconnect(pair.now, a).expect("connected");
+    assert!(pair.run_until(60 * SECOND, |pair| !pair.a_events.is_empty()));
+    assert_eq!(pair.take(A), [CmEvent::DisconnectDone { conn: a }]);
+    assert_eq!(pair.count(A, is_dreq), 16);
+}
+
+#[test]
+fn simultaneous_disconnects_are_done_on_both_sides() {
+    let (mut pair, a, b) = Pair::established();
+    pair.a.disconnect(pair.now, a).expect("connected");
+    pair.b.disconnect(pair.now, b).expect("connected");
+    pair.run_for(MILLISECOND);
+    assert_eq!(pair.take(A), [CmEvent::DisconnectDone { conn: a }]);
+    assert_eq!(pair.take(B), [CmEvent::DisconnectDone { conn: b }]);
+}
+
+#[test]
+fn second_disconnect_changes_nothing() {
+    let (mut pair, a, _) = Pair::established();
+    pair.a.disconnect(pair.now, a).expect("connected");
+    assert_eq!(pair.a.disconnect(pair.now, a), Ok(()));
+    pair.run_for(MILLISECOND);
+    assert_eq!(pair.take(A), [CmEvent::DisconnectDone { conn: a }]);
+    assert_eq!(pair.count(A, is_dreq), 1);
+    assert_eq!(
+        pair.a.disconnect(pair.now, a),
+        Err(CmError::State(State::TimeWait))
+    );
+}
+
+#[test]
+fn abort_of_a_connection_tells_the_peer_and_nobody_else() {
+    let (mut pair, a, b) = Pair::established();
+    let mut lost = false;
+    pair.keep(move |_, message| !is_dreq(message) || std::mem::replace(&mut lost, true));
+    pair.a.abort(pair.now, a);
+    pair.run_for(5 * SECOND);
+    assert_eq!(pair.take(A), []);
+    assert_eq!(pair.take(B), [CmEvent::Disconnected { conn: b }]);
+}
+
+#[test]
+fn abort_drops_the_events_not_yet_polled() {
+    let mut pair = Pair::new();
+    let a = pair.connect(connect_params());
+    pair.keep(|_, _| false);
+    for _ in 0..20 {
+        let next = pair.a.next_timeout().unwrap_or(pair.now);
+        pair.a.handle_timeout(next);
+    }
+    pair.a.abort(pair.now, a);
+    assert_eq!(pair.a.poll_event(), None);
+}
+
+#[test]
+fn attempt_can_be_disconnected_too() {
+    let (mut pair, a, b) = Pair::replied();
+    pair.a.disconnect(pair.now, a).expect("an attempt");
+    pair.run_for(MILLISECOND);
+    assert_eq!(pair.take(A), [CmEvent::DisconnectDone { conn: a }]);
+    assert_eq!(pair.take(B), [CmEvent::AcceptFailed { conn: b }]);
+}
+
+#[test]
+fn disconnect_that_overtakes_the_rtu_still_shows_both_events() {
+    let (mut pair, a, b) = Pair::replied();
+    pair.keep(|_, message| !is_rtu(message));
+    pair.a.ready(pair.now, a).expect("a reply");
+    pair.a.disconnect(pair.now, a).expect("connected");
+    pair.run_for(MILLISECOND);
+    assert_eq!(
+        pair.take(B),
+        [
+            CmEvent::Established { conn: b },
+            CmEvent::Disconnected { conn: b }
+        ]
+    );
+    assert_eq!(pair.take(A), [CmEvent::DisconnectDone { conn: a }]);
+}
+
+#[test]
+fn dreq_for_another_queue_pair_is_ignored() {
+    let (mut pair, a, b) = Pair::established();
+    pair.a.disconnect(pair.now, a).expect("connected");
+    let (_, mad) = pair.a.poll_transmit().expect("a DREQ");
+    let Ok((transaction_id, Message::Dreq(mut dreq))) = Message::parse(&mad) else {
+        panic!("a DREQ")
+    };
+    dreq.remote_qpn += 1;
+    let now = pair.now;
+    pair.b.handle_mad(
+        now,
+        &A.address(),
+        &Message::Dreq(dreq).to_mad(transaction_id),
+        0,
+    );
+    assert_eq!(
+        (pair.b.state(b), pair.b.counters().foreign),
+        (Some(State::Established), 1)
+    );
+}
+
+#[test]
+fn messages_from_another_address_are_ignored_and_counted() {
+    let (mut pair, a, b) = Pair::established();
+    pair.a.disconnect(pair.now, a).expect("connected");
+    let (_, mad) = pair.a.poll_transmit().expect("a DREQ");
+    let mut elsewhere = A.address();
+    elsewhere.path.gid[15] = 77;
+    let now = pair.now;
+    pair.b.handle_mad(now, &elsewhere, &mad, 0);
+    assert_eq!(
+        (pair.b.state(b), pair.b.counters().foreign),
+        (Some(State::Established), 1)
+    );
+}
+
+#[test]
+fn restarted_peer_is_told_stale_and_the_old_connection_ends() {
+    let (mut pair, _, old) = Pair::established();
+    // A has died without a word and comes back with the same queue pair number.
+    pair.a = Cm::new(config(A));
+    let new = pair.connect(ConnectParams {
+        random: 5,
+        ..connect_params()
+    });
+    pair.run_for(MILLISECOND);
+    assert_eq!(
+        pair.take(A),
+        [CmEvent::Rejected {
+            conn: new,
+            by_consumer: false,
+            reason: 10
+        }]
+    );
+    assert_eq!(pair.take(B), [CmEvent::Disconnected { conn: old }]);
+    // The next attempt finds nothing in its way.
+    let again = pair.connect(ConnectParams {
+        random: 6,
+        ..connect_params()
+    });
+    pair.run_for(MILLISECOND);
+    let [CmEvent::Request { conn, .. }] = pair.take(B)[..] else {
+        panic!("one request")
+    };
+    pair.b
+        .accept(pair.now, conn, accept_params())
+        .expect("a request");
+    pair.run_for(MILLISECOND);
+    assert!(matches!(pair.take(A)[..], [CmEvent::Reply { conn, .. }] if conn == again));
+}
+
+#[test]
+fn reply_from_a_queue_pair_still_connected_is_refused_as_stale() {
+    let (mut pair, old, _) = Pair::established();
+    // B has died without a word, and gives the same queue pair to another connection.
+    pair.b = Cm::new(config(B));
+    pair.b.listen(SERVICE).expect("nobody else listens");
+    let new = pair.connect(ConnectParams {
+        qpn: 0xa2,
+        random: 5,
+        ..connect_params()
+    });
+    pair.run_for(LATENCY);
+    let [CmEvent::Request { conn, .. }] = pair.take(B)[..] else {
+        panic!("one request")
+    };
+    pair.b
+        .accept(pair.now, conn, accept_params())
+        .expect("a request");
+    pair.run_for(MILLISECOND);
+    let stale = CmEvent::Rejected {
+        conn: new,
+        by_consumer: false,
+        reason: 10,
+    };
+    assert_eq!(pair.take(A), [CmEvent::Disconnected { conn: old }, stale]);
+    assert_eq!(pair.take(B), [CmEvent::AcceptFailed { conn }]);
+}
+
+#[test]
+fn rej_ends_an_established_connection() {
+    // The acceptor gave up waiting for an RTU although the requester has sent it, again and again.
+    let (mut pair, a, b) = Pair::replied();
+    pair.keep(|_, message| !is_rtu(message));
+    pair.a.ready(pair.now, a).expect("a reply");
+    assert!(pair.run_until(60 * SECOND, |pair| !pair.a_events.is_empty()));
+    assert_eq!(pair.take(B), [CmEvent::AcceptFailed { conn: b }]);
+    assert_eq!(pair.take(A), [CmEvent::Disconnected { conn: a }]);
+}

@@ -1,0 +1,142 @@
+//! Connection management messages as bytes.
+//!
+//! A message is one management datagram of 256 bytes: the 24-byte MAD header ([`mad`]) and 232 bytes
+//! whose meaning the attribute ID of the header gives (IBTA volume 1, chapter 12, "Message Contents").
+//! Two levels, as in smoltcp: a *layout*, a struct of big-endian fields that lies over the bytes, its
+//! offsets asserted below it; and a *representation* (`…Repr`), plain numbers in host order, that
+//! `parse` reads from a layout and `emit` writes.
+//!
+//! Reading cannot fail on length, because a MAD has only one; it fails only on a header that is not
+//! of a connection management message ([`ParseError`]). Reserved bits are ignored when read and zero
+//! when written, so a datagram that uses none of them comes back byte for byte. The attribute
+//! modifier and the word after REQ's communication ID are treated as reserved too: newer senders put
+//! enhanced connection establishment there, which we neither offer nor accept.
+//!
+//! Absent: LAP and APR (alternate paths mean nothing on Ethernet) and SIDR (datagram services; nobody
+//! here offers one). They parse as [`ParseError::Attribute`] and are dropped.
+
+pub mod dreq;
+pub mod mad;
+pub mod mra;
+pub mod rej;
+pub mod rep;
+pub mod req;
+pub mod rtu;
+
+pub use dreq::{DrepRepr, DreqRepr};
+pub use mad::{AttributeId, MAD_BYTES, Mad, MadHeader};
+pub use mra::MraRepr;
+pub use rej::{RejRepr, RejectReason, Rejected};
+pub use rep::RepRepr;
+pub use req::{PathRepr, ReqRepr};
+pub use rtu::RtuRepr;
+
+/// Why a datagram is not a connection management message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// Base version, class or class version is another one.
+    #[error(
+        "base version {base_version}, class {class:#04x} version {class_version}: not connection management"
+    )]
+    Class {
+        /// Base version, 1 is ours.
+        base_version: u8,
+        /// Management class, 0x07 is ours.
+        class: u8,
+        /// Class version, 2 is ours.
+        class_version: u8,
+    },
+    /// The only method of the class is Send (3).
+    #[error("method {0:#04x} is not Send")]
+    Method(u8),
+    /// An attribute that is not handled here.
+    #[error("attribute {0:#06x} is not handled")]
+    Attribute(u16),
+}
+
+/// A message of either direction.
+// The messages differ in how much they carry, but one is only ever on the stack for a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Request for communication.
+    Req(Box<ReqRepr>),
+    /// Message receipt acknowledgement: "wait longer".
+    Mra(MraRepr),
+    /// Reject.
+    Rej(Box<RejRepr>),
+    /// Reply to a request.
+    Rep(Box<RepRepr>),
+    /// Ready to use.
+    Rtu(RtuRepr),
+    /// Request for disconnection.
+    Dreq(DreqRepr),
+    /// Reply to a request for disconnection.
+    Drep(DrepRepr),
+}
+
+impl Message {
+    /// Reads a datagram: its transaction ID and what it says.
+    ///
+    /// # Errors
+    /// [`ParseError`] when it is no connection management message we know.
+    pub fn parse(mad: &Mad) -> Result<(u64, Self), ParseError> {
+        let (transaction_id, attribute) = mad::parse_header(mad)?;
+        let message = match attribute {
+            AttributeId::Req => Self::Req(Box::new(ReqRepr::parse(mad))),
+            AttributeId::Mra => Self::Mra(MraRepr::parse(mad)),
+            AttributeId::Rej => Self::Rej(Box::new(RejRepr::parse(mad))),
+            AttributeId::Rep => Self::Rep(Box::new(RepRepr::parse(mad))),
+            AttributeId::Rtu => Self::Rtu(RtuRepr::parse(mad)),
+            AttributeId::Dreq => Self::Dreq(DreqRepr::parse(mad)),
+            AttributeId::Drep => Self::Drep(DrepRepr::parse(mad)),
+            AttributeId::Other(other) => return Err(ParseError::Attribute(other)),
+        };
+        Ok((transaction_id, message))
+    }
+
+    /// The attribute ID of the header.
+    #[must_use]
+    pub const fn attribute(&self) -> AttributeId {
+        match self {
+            Self::Req(_) => AttributeId::Req,
+            Self::Mra(_) => AttributeId::Mra,
+            Self::Rej(_) => AttributeId::Rej,
+            Self::Rep(_) => AttributeId::Rep,
+            Self::Rtu(_) => AttributeId::Rtu,
+            Self::Dreq(_) => AttributeId::Dreq,
+            Self::Drep(_) => AttributeId::Drep,
+        }
+    }
+
+    /// Writes every byte of `mad`.
+    ///
+    /// # Panics
+    /// A number is wider than its field.
+    pub fn emit(&self, transaction_id: u64, mad: &mut Mad) {
+        mad.fill(0);
+        mad::emit_header(mad, self.attribute(), transaction_id);
+        match self {
+            Self::Req(repr) => repr.emit(mad),
+            Self::Mra(repr) => repr.emit(mad),
+            Self::Rej(repr) => repr.emit(mad),
+            Self::Rep(repr) => repr.emit(mad),
+            Self::Rtu(repr) => repr.emit(mad),
+            Self::Dreq(repr) => repr.emit(mad),
+            Self::Drep(repr) => repr.emit(mad),
+        }
+    }
+
+    /// The whole datagram.
+    ///
+    /// # Panics
+    /// As [`Message::emit`].
+    #[must_use]
+    pub fn to_mad(&self, transaction_id: u64) -> Mad {
+        let mut mad = [0; MAD_BYTES];
+        self.emit(transaction_id, &mut mad);
+        mad
+    }
+}
+
+#[cfg(test)]
+mod tests;

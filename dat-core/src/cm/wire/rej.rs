@@ -1,0 +1,226 @@
+//! REJ, the refusal of a message or of a connection (IBTA volume 1, chapter 12, "REJ Message
+//! Contents" and "Rejection Reason").
+
+use std::mem::{offset_of, size_of};
+
+use static_assertions::const_assert_eq;
+use zerocopy::byteorder::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, bits, body, body_mut};
+
+/// Bytes of additional rejection information.
+pub const ADDITIONAL_BYTES: usize = 72;
+/// Private data bytes of a REJ.
+pub const PRIVATE_DATA_BYTES: usize = 148;
+
+#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RejLayout {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    /// Message rejected 7:6.
+    message_rejected: u8,
+    /// Reject information length 7:1.
+    reject_info_length: u8,
+    reason: U16,
+    additional: [u8; ADDITIONAL_BYTES],
+    private_data: [u8; PRIVATE_DATA_BYTES],
+}
+const_assert_eq!(size_of::<RejLayout>(), MAD_BYTES - HEADER_BYTES);
+const_assert_eq!(offset_of!(RejLayout, remote_comm_id), 4);
+const_assert_eq!(offset_of!(RejLayout, message_rejected), 8);
+const_assert_eq!(offset_of!(RejLayout, reject_info_length), 9);
+const_assert_eq!(offset_of!(RejLayout, reason), 10);
+const_assert_eq!(offset_of!(RejLayout, additional), 12);
+const_assert_eq!(offset_of!(RejLayout, private_data), 84);
+
+/// Which message a REJ refuses, or an MRA acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// A REQ.
+    Req,
+    /// A REP.
+    Rep,
+    /// No message in particular (REJ), or a LAP (MRA).
+    Other,
+    /// The fourth code; nobody defines it.
+    Reserved,
+}
+
+impl Rejected {
+    /// From the two bits.
+    pub(super) const fn from_bits(code: u8) -> Self {
+        match code & 0x3 {
+            0 => Self::Req,
+            1 => Self::Rep,
+            2 => Self::Other,
+            _ => Self::Reserved,
+        }
+    }
+
+    pub(super) const fn code(self) -> u8 {
+        match self {
+            Self::Req => 0,
+            Self::Rep => 1,
+            Self::Other => 2,
+            Self::Reserved => 3,
+        }
+    }
+}
+
+/// Why a connection is refused. The reasons this connection manager gives, or that its tests need to
+/// tell apart, have names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectReason {
+    /// 1: no queue pair available.
+    NoQp,
+    /// 3: no resources available (buffers, connections, room in an event queue).
+    NoResources,
+    /// 4: the sender stopped waiting.
+    Timeout,
+    /// 5: the request asks for something unknown.
+    Unsupported,
+    /// 6: a communication ID names no connection.
+    InvalidCommId,
+    /// 8: nobody listens at the service ID.
+    InvalidServiceId,
+    /// 9: the transport service type is not offered.
+    InvalidTransportType,
+    /// 10: the queue pair is still connected, as far as the sender knows.
+    StaleConnection,
+    /// 26: path MTU.
+    InvalidMtu,
+    /// 27: not enough responder resources.
+    InsufficientResponderResources,
+    /// 28: the consumer refused.
+    Consumer,
+    /// Any other.
+    Other(u16),
+}
+
+impl RejectReason {
+    /// From the number on the wire.
+    #[must_use]
+    pub const fn from_code(code: u16) -> Self {
+        match code {
+            1 => Self::NoQp,
+            3 => Self::NoResources,
+            4 => Self::Timeout,
+            5 => Self::Unsupported,
+            6 => Self::InvalidCommId,
+            8 => Self::InvalidServiceId,
+            9 => Self::InvalidTransportType,
+            10 => Self::StaleConnection,
+            26 => Self::InvalidMtu,
+            27 => Self::InsufficientResponderResources,
+            28 => Self::Consumer,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The number on the wire.
+    #[must_use]
+    pub const fn code(self) -> u16 {
+        match self {
+            Self::NoQp => 1,
+            Self::NoResources => 3,
+            Self::Timeout => 4,
+            Self::Unsupported => 5,
+            Self::InvalidCommId => 6,
+            Self::InvalidServiceId => 8,
+            Self::InvalidTransportType => 9,
+            Self::StaleConnection => 10,
+            Self::InvalidMtu => 26,
+            Self::InsufficientResponderResources => 27,
+            Self::Consumer => 28,
+            Self::Other(code) => code,
+        }
+    }
+}
+
+/// A refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RejRepr {
+    /// The sender's name for the connection; 0 when it made none.
+    pub local_comm_id: u32,
+    /// The receiver's name for it; 0 when the sender never learned it.
+    pub remote_comm_id: u32,
+    /// What is refused.
+    pub rejected: Rejected,
+    /// Bytes of `additional` that mean something (7 bits; a hostile one exceeds the array).
+    pub additional_bytes: u8,
+    /// Why.
+    pub reason: RejectReason,
+    /// Depends on the reason; for a timeout, the GUID of the sender's adapter.
+    pub additional: [u8; ADDITIONAL_BYTES],
+    /// The consumer's.
+    pub private_data: [u8; PRIVATE_DATA_BYTES],
+}
+
+impl RejRepr {
+    /// A refusal without additional information or private data.
+    #[must_use]
+    pub const fn new(
+        local_comm_id: u32,
+        remote_comm_id: u32,
+        rejected: Rejected,
+        reason: RejectReason,
+    ) -> Self {
+        Self {
+            local_comm_id,
+            remote_comm_id,
+            rejected,
+            additional_bytes: 0,
+            reason,
+            additional: [0; ADDITIONAL_BYTES],
+            private_data: [0; PRIVATE_DATA_BYTES],
+        }
+    }
+
+    /// Adds the GUID of the sender's adapter: a timeout is matched by it, because the sender may not
+    /// have learned the receiver's communication ID.
+    #[must_use]
+    pub fn with_ca_guid(mut self, ca_guid: u64) -> Self {
+        self.additional[..8].copy_from_slice(&ca_guid.to_be_bytes());
+        self.additional_bytes = 8;
+        self
+    }
+
+    /// The GUID of the sender's adapter, when the additional information can be one.
+    #[must_use]
+    pub fn ca_guid(&self) -> Option<u64> {
+        let bytes = self.additional.first_chunk()?;
+        (self.additional_bytes >= 8).then(|| u64::from_be_bytes(*bytes))
+    }
+
+    /// Reads the message behind the header.
+    #[must_use]
+    pub fn parse(mad: &Mad) -> Self {
+        let layout: &RejLayout = body(mad);
+        Self {
+            local_comm_id: layout.local_comm_id.get(),
+            remote_comm_id: layout.remote_comm_id.get(),
+            rejected: Rejected::from_bits(layout.message_rejected >> 6),
+            additional_bytes: layout.reject_info_length >> 1,
+            reason: RejectReason::from_code(layout.reason.get()),
+            additional: layout.additional,
+            private_data: layout.private_data,
+        }
+    }
+
+    /// Writes the message behind the header.
+    ///
+    /// # Panics
+    /// A number is wider than its field.
+    pub fn emit(&self, mad: &mut Mad) {
+        let layout: &mut RejLayout = body_mut(mad);
+        layout.local_comm_id.set(self.local_comm_id);
+        layout.remote_comm_id.set(self.remote_comm_id);
+        layout.message_rejected = bits(self.rejected.code(), 2, 6);
+        layout.reject_info_length = bits(self.additional_bytes, 7, 1);
+        layout.reason.set(self.reason.code());
+        layout.additional = self.additional;
+        layout.private_data = self.private_data;
+    }
+}

@@ -1,0 +1,131 @@
+//! REP, the reply that accepts a request (IBTA volume 1, chapter 12, "REP Message Contents").
+
+use std::mem::{offset_of, size_of};
+
+use static_assertions::const_assert_eq;
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::mad::{HEADER_BYTES, MAD_BYTES, Mad, U24, bits, body, body_mut};
+
+/// Private data bytes of a REP.
+pub const PRIVATE_DATA_BYTES: usize = 196;
+
+#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RepLayout {
+    local_comm_id: U32,
+    remote_comm_id: U32,
+    local_q_key: U32,
+    local_qpn: U24,
+    rsvd_0f: u8,
+    local_eecn: U24,
+    rsvd_13: u8,
+    starting_psn: U24,
+    rsvd_17: u8,
+    responder_resources: u8,
+    initiator_depth: u8,
+    /// Target ACK delay 7:3, failover accepted 2:1, end-to-end flow control 0.
+    delay_failover_flow: u8,
+    /// RNR retry count 7:5, SRQ 4.
+    rnr_srq: u8,
+    local_ca_guid: U64,
+    private_data: [u8; PRIVATE_DATA_BYTES],
+}
+const_assert_eq!(size_of::<RepLayout>(), MAD_BYTES - HEADER_BYTES);
+const_assert_eq!(offset_of!(RepLayout, remote_comm_id), 4);
+const_assert_eq!(offset_of!(RepLayout, local_q_key), 8);
+const_assert_eq!(offset_of!(RepLayout, local_qpn), 12);
+const_assert_eq!(offset_of!(RepLayout, local_eecn), 16);
+const_assert_eq!(offset_of!(RepLayout, starting_psn), 20);
+const_assert_eq!(offset_of!(RepLayout, responder_resources), 24);
+const_assert_eq!(offset_of!(RepLayout, initiator_depth), 25);
+const_assert_eq!(offset_of!(RepLayout, delay_failover_flow), 26);
+const_assert_eq!(offset_of!(RepLayout, rnr_srq), 27);
+const_assert_eq!(offset_of!(RepLayout, local_ca_guid), 28);
+const_assert_eq!(offset_of!(RepLayout, private_data), 36);
+
+/// A reply: the request is accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepRepr {
+    /// The replier's name for the connection.
+    pub local_comm_id: u32,
+    /// The requester's name for it.
+    pub remote_comm_id: u32,
+    /// Q_Key, for datagram connections.
+    pub local_q_key: u32,
+    /// The replier's queue pair (24 bits).
+    pub local_qpn: u32,
+    /// End-to-end context of reliable datagrams (24 bits).
+    pub local_eecn: u32,
+    /// First packet sequence number the replier sends (24 bits).
+    pub starting_psn: u32,
+    /// RDMA Reads the replier can answer at a time.
+    pub responder_resources: u8,
+    /// RDMA Reads the replier wants to have outstanding.
+    pub initiator_depth: u8,
+    /// How long the replier's adapter takes to acknowledge (5 bits, 4.096 us * 2^n).
+    pub target_ack_delay: u8,
+    /// What became of the alternate path (2 bits, 0 accepted).
+    pub failover_accepted: u8,
+    /// The replier implements end-to-end credits.
+    pub flow_control: bool,
+    /// RNR retries the requester should make (3 bits).
+    pub rnr_retry: u8,
+    /// The replier's queue pair takes its receives from a shared queue.
+    pub srq: bool,
+    /// GUID of the replier's adapter.
+    pub local_ca_guid: u64,
+    /// The consumer's, or a protocol's between us and the consumer.
+    pub private_data: [u8; PRIVATE_DATA_BYTES],
+}
+
+impl RepRepr {
+    /// Reads the message behind the header.
+    #[must_use]
+    pub fn parse(mad: &Mad) -> Self {
+        let layout: &RepLayout = body(mad);
+        Self {
+            local_comm_id: layout.local_comm_id.get(),
+            remote_comm_id: layout.remote_comm_id.get(),
+            local_q_key: layout.local_q_key.get(),
+            local_qpn: layout.local_qpn.get(),
+            local_eecn: layout.local_eecn.get(),
+            starting_psn: layout.starting_psn.get(),
+            responder_resources: layout.responder_resources,
+            initiator_depth: layout.initiator_depth,
+            target_ack_delay: layout.delay_failover_flow >> 3,
+            failover_accepted: layout.delay_failover_flow >> 1 & 0x3,
+            flow_control: layout.delay_failover_flow & 0x1 != 0,
+            rnr_retry: layout.rnr_srq >> 5,
+            srq: layout.rnr_srq & 0x10 != 0,
+            local_ca_guid: layout.local_ca_guid.get(),
+            private_data: layout.private_data,
+        }
+    }
+
+    /// Writes the message behind the header.
+    ///
+    /// # Panics
+    /// A number is wider than its field.
+    pub fn emit(&self, mad: &mut Mad) {
+        let layout: &mut RepLayout = body_mut(mad);
+        layout.local_comm_id.set(self.local_comm_id);
+        layout.remote_comm_id.set(self.remote_comm_id);
+        layout.local_q_key.set(self.local_q_key);
+        layout.local_qpn.set(self.local_qpn);
+        layout.rsvd_0f = 0;
+        layout.local_eecn.set(self.local_eecn);
+        layout.rsvd_13 = 0;
+        layout.starting_psn.set(self.starting_psn);
+        layout.rsvd_17 = 0;
+        layout.responder_resources = self.responder_resources;
+        layout.initiator_depth = self.initiator_depth;
+        layout.delay_failover_flow = bits(self.target_ack_delay, 5, 3)
+            | bits(self.failover_accepted, 2, 1)
+            | bits(self.flow_control.into(), 1, 0);
+        layout.rnr_srq = bits(self.rnr_retry, 3, 5) | bits(self.srq.into(), 1, 4);
+        layout.local_ca_guid.set(self.local_ca_guid);
+        layout.private_data = self.private_data;
+    }
+}

@@ -1,0 +1,177 @@
+//! What a completion does besides becoming an event.
+//!
+//! A completion queue serves many endpoints, and an entry can end the connection of its endpoint,
+//! which drains completion queues, which may hold the end of the next connection. So that this does
+//! not nest, entries are only *settled* where they are polled (turned into an event, and what follows
+//! from it noted down), and what was noted is done by [`Ia::settle_effects`], in a loop, at the end of
+//! every call that polls.
+//!
+//! One thing cannot wait: a message that arrives before the handshake is complete proves that the
+//! peer considers it complete. ESTABLISHED is queued at once, in front of that message.
+
+use crate::ep::state::{EpEvent, EpState};
+use crate::event::DtoCompletion;
+use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey};
+use crate::ia::Ia;
+use crate::provider::{Completion, CompletionEntry, CompletionQueue, Provider, QueuePair, SharedReceiveQueue};
+use crate::types::DtoStatus;
+
+/// The completion queue entry of a provider.
+pub(crate) type Entry<P> = <<P as Provider>::Cq as CompletionQueue>::Entry;
+
+/// Something a completion leaves to be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Effect {
+    /// A DTO failed: the connection is broken.
+    Failed(EpKey),
+    /// A request of a draining endpoint is done.
+    Progressed(EpKey),
+}
+
+/// A completion ready to be queued.
+pub(crate) struct Settled {
+    event: DtoCompletion,
+    notify: bool,
+    srq: Option<SrqKey>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// The endpoint an entry belongs to, if its number is one we gave.
+    #[inline]
+    pub(crate) fn owner(&self, entry: &Entry<P>) -> Option<EpKey> {
+        self.owners.get(entry.owner() as usize).copied()
+    }
+
+    /// Makes the completion of an entry, and sees to what it means for its endpoint.
+    pub(crate) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
+        let key = self.owner(entry)?;
+        let ep = self.eps.get_mut(key)?;
+        let completion = match ep.hot.srq {
+            Some(srq) if !entry.is_request() => self.srqs.get_mut(srq)?.queue.complete(entry),
+            _ => ep.qp.as_mut()?.complete(entry),
+        };
+        self.settle_completion(key, entry.is_request(), completion)
+    }
+
+    /// The part of `settle` after the provider's.
+    pub(crate) fn settle_completion(&mut self, key: EpKey, request: bool, completion: Option<Completion>) -> Option<Settled> {
+        let ep = self.eps.get_mut(key)?;
+        let mut hide = false;
+        if request {
+            let outstanding = ep.qp.as_ref().map_or(0, QueuePair::requests_outstanding);
+            if ep.marker && outstanding <= ep.posted_after_marker {
+                ep.marker = false;
+                hide = true;
+            }
+            if ep.hot.state == EpState::DisconnectPending {
+                self.effects.push_back(Effect::Progressed(key));
+            }
+        }
+        let done = completion?;
+        match (done.status, ep.hot.state) {
+            (DtoStatus::Success, EpState::CompletionPending) => {
+                let conn = ep.conn;
+                if let Some(conn) = conn
+                    && let Err(error) = self.cm.communication_established(self.provider.now(), conn)
+                {
+                    tracing::debug!(%error, "data came on a connection the connection manager has ended");
+                }
+                self.established(key);
+            }
+            (DtoStatus::Success, _) => {}
+            (_, EpState::Connected | EpState::DisconnectPending | EpState::CompletionPending) => {
+                if done.status != DtoStatus::ErrFlushed {
+                    tracing::info!(ep = ?key, status = done.status.name(), syndrome = ?done.syndrome, "a DTO failed; its connection is broken");
+                }
+                self.effects.push_back(Effect::Failed(key));
+            }
+            (_, _) => {}
+        }
+        if hide {
+            return None;
+        }
+        let ep = self.eps.get(key)?;
+        let by_choice = !done.unsignalled && (done.request || !ep.hot.solicited_wait || done.solicited);
+        Some(Settled {
+            event: DtoCompletion {
+                ep: EpHandle { key, ia: self.id },
+                cookie: done.cookie,
+                transferred_length: done.transferred,
+                status: done.status,
+                request: done.request,
+                syndrome: done.syndrome,
+            },
+            notify: by_choice || done.status != DtoStatus::Success,
+            srq: if done.request { None } else { ep.hot.srq },
+        })
+    }
+
+    /// Queues a completion in software.
+    pub(crate) fn queue_settled(&mut self, evd: EvdKey, settled: Settled) {
+        if let Some(srq) = settled.srq.and_then(|srq| self.srqs.get_mut(srq)) {
+            srq.undequeued += 1;
+        }
+        match self.evds.get_mut(evd) {
+            Some(evd) => evd.push_dto(settled.event, settled.notify, settled.srq),
+            None => self.slot_returned(settled.srq),
+        }
+    }
+
+    /// Takes completions out of an EVD's completion queue into its queue in software; with `bounded`
+    /// no more than the EVD is said to hold. True: the completion queue is empty.
+    pub(crate) fn drain_evd(&mut self, key: EvdKey, bounded: bool) -> bool {
+        loop {
+            let Some(evd) = self.evds.get_mut(key) else { return true };
+            if bounded && !evd.takes_dtos() {
+                return false;
+            }
+            let Some(entry) = evd.cq.as_mut().and_then(CompletionQueue::poll) else { return true };
+            if let Some(settled) = self.settle(&entry) {
+                self.queue_settled(key, settled);
+            }
+        }
+    }
+
+    /// Empties the queue for completions nobody wants. True: there were some.
+    pub(crate) fn drain_discard(&mut self, key: EpKey) -> bool {
+        let mut some = false;
+        while let Some(entry) = self.eps.get_mut(key).and_then(|ep| ep.discard.as_mut()).and_then(CompletionQueue::poll) {
+            some = true;
+            // Settled for its effects; nobody is told.
+            drop(self.settle(&entry));
+        }
+        some
+    }
+
+    /// Takes out everything that names an endpoint, before its queue pair is reset or goes away.
+    pub(crate) fn drain_queues_of(&mut self, key: EpKey) {
+        let Some(ep) = self.eps.get(key) else { return };
+        let evds = [ep.request_evd, ep.recv_evd];
+        for evd in evds.into_iter().flatten() {
+            self.drain_evd(evd, false);
+        }
+        self.drain_discard(key);
+    }
+
+    /// Does what completions left to be done.
+    pub(crate) fn settle_effects(&mut self) {
+        while let Some(effect) = self.effects.pop_front() {
+            match effect {
+                Effect::Failed(key) => self.connection_failed(key),
+                Effect::Progressed(key) => self.advance_drain(key),
+            }
+        }
+    }
+
+    /// The peer is ready, says the device: as a message would.
+    pub(crate) fn communication_established(&mut self, key: EpKey) {
+        let Some(ep) = self.eps.get(key) else { return };
+        if ep.hot.state.next(EpEvent::Established).is_some()
+            && ep.hot.state == EpState::CompletionPending
+            && let Some(conn) = ep.conn
+            && let Err(error) = self.cm.communication_established(self.provider.now(), conn)
+        {
+            tracing::debug!(%error, "communication established on a connection the connection manager has ended");
+        }
+    }
+}

@@ -1,0 +1,577 @@
+//! Endpoints: `dat_ep_create`, `_create_with_srq`, `_query`, `_get_status`, `_modify`, `_free`.
+//!
+//! DAT's endpoint owns the device's queue pair. The queue pair is made with the endpoint, in INIT, as
+//! soon as there is a PZ, so that receives can be posted in every state; from then on the endpoint's
+//! state decides what the queue pair is for:
+//!
+//! | endpoint | queue pair |
+//! |---|---|
+//! | UNCONNECTED, ACTIVE_CONNECTION_PENDING | INIT |
+//! | COMPLETION_PENDING | RTS, but we post nothing |
+//! | CONNECTED, DISCONNECT_PENDING | RTS |
+//! | DISCONNECTED | ERR: the device flushes what is there and what still comes |
+//!
+//! A null EVD means that the consumer does not care for those completions. The device writes them all
+//! the same, so such an endpoint has a completion queue of its own, `discard`, which is emptied by
+//! [`Ia::progress`] and when a post finds no room. An error seen there breaks the connection as any.
+
+pub mod attr;
+mod connect;
+mod modify;
+mod post;
+pub mod state;
+
+use crate::cm::ConnId;
+use crate::error::{DatError, DatResult, Subtype};
+use crate::evd::queue::Evd;
+use crate::evd::streams::Stream;
+use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey, PzHandle, PzKey, SrqHandle, SrqKey, index_of};
+use crate::ia::Ia;
+use crate::provider::{Nanos, Path, Provider, QueuePair, QueueSizes};
+use crate::types::{CompletionFlags, EvdFlags};
+use attr::{DtoMode, EpAttr};
+pub use modify::EpChange;
+pub(crate) use connect::service_id;
+pub(crate) use post::foreign_ep;
+use slotmap::SlotMap;
+use state::EpState;
+use std::net::IpAddr;
+
+/// Owner numbers have 24 bits; the upper half is for `discard` queues.
+const MAX_OWNER: u32 = (1 << 23) - 1;
+/// Marks the owner number of an endpoint's `discard` queue.
+pub(crate) const DISCARD_OWNER: u32 = 1 << 23;
+/// How long freeing or resetting an endpoint waits for the buffers it took from its SRQ.
+const LAST_BUFFER_WAIT: Nanos = 500_000_000;
+
+/// What a post looks at, in one cache line.
+pub(crate) struct Hot {
+    pub(crate) state: EpState,
+    /// The last request asked for no completion.
+    pub(crate) last_suppressed: bool,
+    /// The peer decides which receives notify.
+    pub(crate) solicited_wait: bool,
+    /// Index of the PZ.
+    pub(crate) pz: u32,
+    pub(crate) request_flags_refused: u32,
+    pub(crate) recv_flags_refused: u32,
+    pub(crate) max_request_iov: u32,
+    pub(crate) max_write_iov: u32,
+    pub(crate) max_read_iov: u32,
+    pub(crate) max_recv_iov: u32,
+    pub(crate) max_reads_out: u32,
+    pub(crate) srq: Option<SrqKey>,
+    pub(crate) max_message_size: u64,
+    pub(crate) max_rdma_size: u64,
+}
+
+/// An endpoint. The order of the fields is that of use.
+#[repr(C)]
+pub(crate) struct Ep<P: Provider> {
+    pub(crate) hot: Hot,
+    pub(crate) qp: Option<P::Qp>,
+    /// Takes the completions of null EVDs.
+    pub(crate) discard: Option<P::Cq>,
+    pub(crate) attr: EpAttr,
+    pub(crate) pz: Option<PzKey>,
+    pub(crate) recv_evd: Option<EvdKey>,
+    pub(crate) request_evd: Option<EvdKey>,
+    pub(crate) connect_evd: Option<EvdKey>,
+    pub(crate) conn: Option<ConnId>,
+    pub(crate) remote: Option<Remote>,
+    pub(crate) local_port_qual: u64,
+    /// Active side: the path, our first PSN and the MTU we asked with.
+    pub(crate) outgoing: Option<(Path, u32, u8)>,
+    /// What the peer gave with its accept.
+    pub(crate) private_data: Vec<u8>,
+    /// A request of our own is in the queue, behind the consumer's last, to learn when it is done.
+    pub(crate) marker: bool,
+    /// Requests the consumer posted behind the marker.
+    pub(crate) posted_after_marker: u32,
+    /// The queue pair has been able to receive, so the device will report its last SRQ buffer.
+    pub(crate) has_received: bool,
+    /// The device has reported it.
+    pub(crate) last_buffer: bool,
+}
+
+/// The other end.
+#[derive(Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) address: IpAddr,
+    pub(crate) port_qual: u64,
+}
+
+/// What an endpoint is configured with: everything `ep_create` and `ep_modify` decide.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) pz: Option<PzKey>,
+    pub(crate) recv_evd: Option<EvdKey>,
+    pub(crate) request_evd: Option<EvdKey>,
+    pub(crate) connect_evd: Option<EvdKey>,
+    pub(crate) srq: Option<SrqKey>,
+    pub(crate) attr: EpAttr,
+}
+
+/// What `ep_query` tells (`DAT_EP_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpParam {
+    /// The state.
+    pub state: EpState,
+    /// Our address.
+    pub local_ia_address: IpAddr,
+    /// Our port qualifier, when there is one; else 0.
+    pub local_port_qual: u64,
+    /// The peer's address, while there is a connection or an attempt.
+    pub remote_ia_address: Option<IpAddr>,
+    /// The peer's port qualifier; 0 when unknown.
+    pub remote_port_qual: u64,
+    /// The protection zone.
+    pub pz: Option<PzHandle>,
+    /// Where receives complete.
+    pub recv_evd: Option<EvdHandle>,
+    /// Where requests complete.
+    pub request_evd: Option<EvdHandle>,
+    /// Where connection events go.
+    pub connect_evd: Option<EvdHandle>,
+    /// Where buffers come from.
+    pub srq: Option<SrqHandle>,
+    /// The attributes, as asked for.
+    pub attr: EpAttr,
+}
+
+/// What `ep_get_status` tells: a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpStatus {
+    /// The state.
+    pub state: EpState,
+    /// No receive is outstanding. For an endpoint with an SRQ: always, as far as we know.
+    pub recv_idle: bool,
+    /// No request is outstanding.
+    pub request_idle: bool,
+}
+
+impl Hot {
+    fn new(setup: &Setup, max_read_iov: u32) -> Self {
+        let attr = &setup.attr;
+        let mut request_flags = CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT | CompletionFlags::BARRIER_FENCE;
+        if attr.request_mode() == DtoMode::Unsignalled {
+            request_flags |= CompletionFlags::UNSIGNALLED;
+        }
+        let mut recv_flags = CompletionFlags::empty();
+        if attr.recv_mode() == DtoMode::Unsignalled {
+            recv_flags |= CompletionFlags::UNSIGNALLED;
+        }
+        Self {
+            state: EpState::Unconnected,
+            last_suppressed: false,
+            solicited_wait: attr.recv_mode() == DtoMode::Solicited,
+            // No LMR is in PZ u32::MAX.
+            pz: setup.pz.map_or(u32::MAX, index_of),
+            request_flags_refused: !request_flags.bits(),
+            recv_flags_refused: !recv_flags.bits(),
+            max_request_iov: attr.max_request_iov,
+            max_write_iov: attr.write_iov(),
+            max_read_iov,
+            max_recv_iov: attr.max_recv_iov,
+            max_reads_out: attr.max_rdma_read_out,
+            srq: setup.srq,
+            max_message_size: attr.max_message_size,
+            max_rdma_size: attr.max_rdma_size,
+        }
+    }
+}
+
+impl<P: Provider> Ep<P> {
+    pub(crate) fn setup(&self) -> Setup {
+        Setup {
+            pz: self.pz,
+            recv_evd: self.recv_evd,
+            request_evd: self.request_evd,
+            connect_evd: self.connect_evd,
+            srq: self.hot.srq,
+            attr: self.attr,
+        }
+    }
+}
+
+impl<P: Provider> Ia<P> {
+    /// An endpoint. A null EVD: the consumer is not interested in those events. Without attributes
+    /// it gets [`EpAttr::defaults`].
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: the PZ, or an EVD (also one made without the flag of the stream).
+    /// DAT_INVALID_PARAMETER|ARG6: an attribute is illegal or beyond the IA, or the EVDs cannot carry
+    /// these streams together. DAT_MODEL_NOT_SUPPORTED: quality of service, watermark.
+    /// DAT_INSUFFICIENT_RESOURCES|TEP.
+    pub fn ep_create(
+        &mut self,
+        pz: Option<PzHandle>,
+        recv_evd: Option<EvdHandle>,
+        request_evd: Option<EvdHandle>,
+        connect_evd: Option<EvdHandle>,
+        attr: Option<&EpAttr>,
+    ) -> DatResult<EpHandle> {
+        let attr = attr.copied().unwrap_or_else(|| EpAttr::defaults(&self.attr));
+        self.create(pz, recv_evd, request_evd, connect_evd, None, attr, Subtype::Arg6)
+    }
+
+    /// An endpoint that takes its receive buffers from an SRQ.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_create`], attributes being ARG7; DAT_INVALID_HANDLE|SRQ.
+    pub fn ep_create_with_srq(
+        &mut self,
+        pz: Option<PzHandle>,
+        recv_evd: Option<EvdHandle>,
+        request_evd: Option<EvdHandle>,
+        connect_evd: Option<EvdHandle>,
+        srq: SrqHandle,
+        attr: &EpAttr,
+    ) -> DatResult<EpHandle> {
+        let srq = self.srq_key(srq)?;
+        self.create(pz, recv_evd, request_evd, connect_evd, Some(srq), *attr, Subtype::Arg7)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "DAT's own")]
+    fn create(
+        &mut self,
+        pz: Option<PzHandle>,
+        recv_evd: Option<EvdHandle>,
+        request_evd: Option<EvdHandle>,
+        connect_evd: Option<EvdHandle>,
+        srq: Option<SrqKey>,
+        attr: EpAttr,
+        argument: Subtype,
+    ) -> DatResult<EpHandle> {
+        self.alive()?;
+        let setup = Setup {
+            pz: pz.map(|pz| self.pz_key(pz)).transpose()?,
+            recv_evd: self.evd_for(recv_evd, EvdFlags::DTO, Subtype::HandleEvdRecv)?,
+            request_evd: self.evd_for(request_evd, EvdFlags::DTO, Subtype::HandleEvdRequest)?,
+            connect_evd: self.evd_for(connect_evd, EvdFlags::CONNECTION, Subtype::HandleEvdConn)?,
+            srq,
+            attr,
+        };
+        attr.check(&self.attr, srq.is_some(), argument)?;
+        self.check_sharing(&setup, None, argument)?;
+        let hot = Hot::new(&setup, attr.read_iov(&self.attr));
+        let key = self.eps.insert(Ep {
+            hot,
+            qp: None,
+            discard: None,
+            attr,
+            pz: setup.pz,
+            recv_evd: setup.recv_evd,
+            request_evd: setup.request_evd,
+            connect_evd: setup.connect_evd,
+            conn: None,
+            remote: None,
+            local_port_qual: 0,
+            outgoing: None,
+            private_data: Vec::new(),
+            marker: false,
+            posted_after_marker: 0,
+            has_received: false,
+            last_buffer: false,
+        });
+        match self.make_qp(key, &setup) {
+            Ok(made) => {
+                let ep = &mut self.eps[key];
+                (ep.qp, ep.discard) = made;
+                if ep.discard.is_some() {
+                    self.discarding.push(key);
+                }
+            }
+            Err(error) => {
+                self.eps.remove(key);
+                return Err(error);
+            }
+        }
+        let owner = index_of(key) as usize;
+        if self.owners.len() <= owner {
+            self.owners.resize(owner + 1, EpKey::default());
+        }
+        self.owners[owner] = key;
+        self.attach(&setup);
+        Ok(EpHandle { key, ia: self.id })
+    }
+
+    /// The queue pair of an endpoint, if its PZ is known, and the queue for what nobody wants.
+    #[allow(clippy::type_complexity, reason = "the two things an endpoint gets")]
+    fn make_qp(&mut self, key: EpKey, setup: &Setup) -> DatResult<(Option<P::Qp>, Option<P::Cq>)> {
+        let Some(pz) = setup.pz else { return Ok((None, None)) };
+        let owner = index_of(key);
+        if owner > MAX_OWNER {
+            return Err(DatError::resources(Subtype::ResourceTep).because("2^23 endpoints exist"));
+        }
+        let attr = &setup.attr;
+        let max_recvs = if setup.srq.is_some() { 0 } else { attr.max_recv_dtos };
+        let unwanted = if setup.request_evd.is_none() { attr.max_request_dtos } else { 0 }
+            + match (setup.recv_evd, setup.srq) {
+                (Some(_), _) => 0,
+                (None, None) => max_recvs,
+                (None, Some(srq)) => self.srqs[srq].max_recv_dtos(),
+            };
+        let discard = if setup.request_evd.is_some() && setup.recv_evd.is_some() {
+            None
+        } else {
+            match self.provider.create_cq(unwanted.max(1), DISCARD_OWNER | owner) {
+                Ok(cq) => Some(cq),
+                Err(error) => return Err(self.device_refused("ep_create", error, Subtype::ResourceTevd)),
+            }
+        };
+        let sizes = QueueSizes {
+            max_requests: attr.max_request_dtos,
+            max_recvs,
+            max_request_segments: attr.max_request_iov.max(attr.write_iov()),
+            max_read_segments: attr.read_iov(&self.attr),
+            max_recv_segments: attr.max_recv_iov,
+        };
+        let cq = |evd: Option<EvdKey>| match evd {
+            Some(evd) => self.evds[evd].cq.as_ref(),
+            None => discard.as_ref(),
+        };
+        let (Some(request_cq), Some(recv_cq)) = (cq(setup.request_evd), cq(setup.recv_evd)) else {
+            // `evd_for` has seen the DTO flag, so the EVD has a completion queue.
+            return Err(DatError::handle(Subtype::HandleEvdRecv));
+        };
+        let srq = setup.srq.map(|srq| &self.srqs[srq].queue);
+        match self.provider.create_qp(self.pzs[pz].pd, request_cq, recv_cq, srq, sizes, owner) {
+            Ok(qp) => Ok((Some(qp), discard)),
+            Err(error) => {
+                if let Some(cq) = discard
+                    && let Err(error) = self.provider.destroy_cq(cq)
+                {
+                    self.note_device_error("destroying a completion queue", &error);
+                }
+                Err(self.device_refused("ep_create", error, Subtype::ResourceTep))
+            }
+        }
+    }
+
+    /// Gives a queue pair back. What its endpoint took out of the completion queues stays delivered.
+    fn unmake_qp(&mut self, qp: P::Qp, mut discard: Option<P::Cq>, setup: &Setup) {
+        let result = match queues(&mut self.evds, discard.as_mut(), setup.request_evd, setup.recv_evd) {
+            Some((request_cq, recv_cq)) => self.provider.destroy_qp(qp, request_cq, recv_cq),
+            None => Ok(()),
+        };
+        if let Err(error) = result {
+            self.note_device_error("destroying a queue pair", &error);
+        }
+        if let Some(cq) = discard
+            && let Err(error) = self.provider.destroy_cq(cq)
+        {
+            self.note_device_error("destroying a completion queue", &error);
+        }
+    }
+
+    /// Whether the EVDs can carry the streams of `setup`, once those of `instead_of` are gone.
+    fn check_sharing(&self, setup: &Setup, instead_of: Option<&Setup>, argument: Subtype) -> DatResult<()> {
+        if !self.config.strict_evd_sharing {
+            return Ok(());
+        }
+        for (evd, _) in streams_of(setup) {
+            let mut streams = self.evds[evd].streams;
+            let old = instead_of.into_iter().flat_map(streams_of);
+            old.filter(|(other, _)| *other == evd).for_each(|(_, stream)| streams.detach(stream));
+            streams_of(setup).filter(|(other, _)| *other == evd).for_each(|(_, stream)| streams.attach(stream));
+            if !streams.may_share() {
+                return Err(DatError::parameter(argument)
+                    .because("streams on one EVD need equal completion flags, and EVD_THRESHOLD if other kinds of event go there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the references an endpoint holds.
+    fn attach(&mut self, setup: &Setup) {
+        for (evd, stream) in streams_of(setup) {
+            self.evds[evd].streams.attach(stream);
+        }
+        for (connect, feeder) in feeders_of(setup) {
+            self.evds[connect].add_feeder(feeder);
+        }
+        if let Some(pz) = setup.pz {
+            self.pzs[pz].users += 1;
+        }
+        if let Some(srq) = setup.srq {
+            self.srqs[srq].users += 1;
+        }
+    }
+
+    /// Drops the references an endpoint held.
+    fn detach(&mut self, setup: &Setup) {
+        for (evd, stream) in streams_of(setup) {
+            self.evds[evd].streams.detach(stream);
+        }
+        for (connect, feeder) in feeders_of(setup) {
+            self.evds[connect].remove_feeder(feeder);
+        }
+        if let Some(pz) = setup.pz {
+            self.pzs[pz].users -= 1;
+        }
+        if let Some(srq) = setup.srq {
+            self.srqs[srq].users -= 1;
+        }
+    }
+
+    /// The parameters of an endpoint.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_query(&self, ep: EpHandle) -> DatResult<EpParam> {
+        let ia = self.id;
+        let ep = self.ep(ep)?;
+        let evd = |key: Option<EvdKey>| key.map(|key| EvdHandle { key, ia });
+        Ok(EpParam {
+            state: ep.hot.state,
+            local_ia_address: self.attr.ia_address,
+            local_port_qual: ep.local_port_qual,
+            remote_ia_address: ep.remote.map(|remote| remote.address),
+            remote_port_qual: ep.remote.map_or(0, |remote| remote.port_qual),
+            pz: ep.pz.map(|key| PzHandle { key, ia }),
+            recv_evd: evd(ep.recv_evd),
+            request_evd: evd(ep.request_evd),
+            connect_evd: evd(ep.connect_evd),
+            srq: ep.hot.srq.map(|key| SrqHandle { key, ia }),
+            attr: ep.attr,
+        })
+    }
+
+    /// The state of an endpoint, and whether its queues are empty as far as is known without
+    /// looking: a completion counts once it was polled.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_get_status(&self, ep: EpHandle) -> DatResult<EpStatus> {
+        let ep = self.ep(ep)?;
+        Ok(EpStatus {
+            state: ep.hot.state,
+            recv_idle: ep.qp.as_ref().is_none_or(|qp| qp.recvs_outstanding() == 0),
+            request_idle: ep.qp.as_ref().is_none_or(|qp| qp.requests_outstanding() == 0),
+        })
+    }
+
+    /// The private data that came with ESTABLISHED on the active side; empty otherwise. It stays
+    /// while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_private_data(&self, ep: EpHandle) -> DatResult<&[u8]> {
+        Ok(&self.ep(ep)?.private_data)
+    }
+
+    /// Ends an endpoint, and its connection or attempt with it. No event follows; completions not
+    /// dequeued yet may or may not be delivered.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: RESERVED, PASSIVE or TENTATIVE.
+    pub fn ep_free(&mut self, ep: EpHandle) -> DatResult<()> {
+        let state = self.ep(ep)?.hot.state;
+        if matches!(
+            state,
+            EpState::Reserved | EpState::PassiveConnectionPending | EpState::TentativeConnectionPending
+        ) {
+            return Err(state.refuse());
+        }
+        self.remove_ep(ep.key);
+        self.settle_effects();
+        Ok(())
+    }
+
+    pub(crate) fn remove_ep(&mut self, key: EpKey) {
+        self.let_go(key);
+        self.await_last_buffer(key);
+        self.drain_queues_of(key);
+        let Some(ep) = self.eps.remove(key) else { return };
+        self.draining.retain(|other| *other != key);
+        self.discarding.retain(|other| *other != key);
+        let setup = ep.setup();
+        if let Some(qp) = ep.qp {
+            self.unmake_qp(qp, ep.discard, &setup);
+        }
+        self.detach(&setup);
+        self.transmit();
+    }
+
+    /// An endpoint fed by an SRQ gives back the buffers it took before its queue pair goes: the
+    /// device says when the last one is there. The queue pair must be in error by now.
+    pub(crate) fn await_last_buffer(&mut self, key: EpKey) {
+        let until = self.provider.now().saturating_add(LAST_BUFFER_WAIT);
+        loop {
+            let Some(ep) = self.eps.get_mut(key) else { return };
+            if ep.hot.srq.is_none() || !ep.has_received || ep.last_buffer || self.dead {
+                return;
+            }
+            if ep.hot.state != EpState::Disconnected
+                && let Some(qp) = &mut ep.qp
+                && let Err(error) = self.provider.to_error(qp)
+            {
+                self.note_device_error("stopping a queue pair", &error);
+                return;
+            }
+            if let Some(ep) = self.eps.get_mut(key) {
+                // Once is enough; the state no longer matters, the endpoint is going.
+                ep.hot.state = EpState::Disconnected;
+            }
+            self.progress();
+            if self.eps.get(key).is_some_and(|ep| ep.last_buffer) {
+                return;
+            }
+            if self.provider.now() >= until {
+                tracing::warn!(ep = ?key, "the device did not report the last SRQ buffer of an endpoint");
+                return;
+            }
+            if let Err(error) = self.provider.wait(until) {
+                self.device_died(&error);
+            }
+        }
+    }
+
+    pub(crate) fn ep(&self, handle: EpHandle) -> DatResult<&Ep<P>> {
+        if handle.ia != self.id {
+            return Err(foreign_ep());
+        }
+        self.eps.get(handle.key).ok_or_else(foreign_ep)
+    }
+}
+
+/// The completion queues of a queue pair: that of its requests, and that of its receives if it is
+/// another one.
+pub(crate) fn queues<'a, P: Provider>(
+    evds: &'a mut SlotMap<EvdKey, Evd<P>>,
+    discard: Option<&'a mut P::Cq>,
+    request: Option<EvdKey>,
+    recv: Option<EvdKey>,
+) -> Option<(&'a mut P::Cq, Option<&'a mut P::Cq>)> {
+    match (request, recv) {
+        (Some(request), Some(recv)) if request == recv => Some((evds.get_mut(request)?.cq.as_mut()?, None)),
+        (Some(request), Some(recv)) => {
+            let [request, recv] = evds.get_disjoint_mut([request, recv])?;
+            Some((request.cq.as_mut()?, recv.cq.as_mut()))
+        }
+        (Some(request), None) => Some((evds.get_mut(request)?.cq.as_mut()?, discard)),
+        (None, Some(recv)) => Some((discard?, evds.get_mut(recv)?.cq.as_mut())),
+        (None, None) => Some((discard?, None)),
+    }
+}
+
+/// The streams of an endpoint and where they go.
+fn streams_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, Stream)> {
+    [
+        (setup.recv_evd, Stream::Dto(setup.attr.recv_mode())),
+        (setup.request_evd, Stream::Dto(setup.attr.request_mode())),
+        (setup.connect_evd, Stream::Other),
+    ]
+    .into_iter()
+    .filter_map(|(evd, stream)| Some((evd?, stream)))
+}
+
+/// The EVD of connection events, with each other EVD that may be the first to show an error.
+fn feeders_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, EvdKey)> {
+    let connect = setup.connect_evd;
+    [setup.recv_evd, setup.request_evd]
+        .into_iter()
+        .filter_map(move |evd| Some((connect?, evd?)))
+        .filter(|(connect, evd)| connect != evd)
+}

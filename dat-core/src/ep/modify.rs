@@ -1,0 +1,107 @@
+//! `dat_ep_modify`: another configuration for an endpoint that is not connected yet.
+//!
+//! The queue pair's sizes and queues are the device's, fixed at creation, so a change of them makes a
+//! new queue pair and drops the old one. Receives posted to the old one would be lost: such a change
+//! is refused while there are any (the pages ask this for the completion flags only).
+
+use super::attr::EpAttr;
+use super::state::EpState;
+use super::{Hot, Setup};
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::{EpHandle, EvdHandle, PzHandle};
+use crate::ia::Ia;
+use crate::provider::{Provider, QueuePair};
+use crate::types::EvdFlags;
+
+/// What to change; `None` leaves it. The inner `None` takes the object away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpChange {
+    /// The protection zone.
+    pub pz: Option<Option<PzHandle>>,
+    /// Where receives complete.
+    pub recv_evd: Option<Option<EvdHandle>>,
+    /// Where requests complete.
+    pub request_evd: Option<Option<EvdHandle>>,
+    /// Where connection events go.
+    pub connect_evd: Option<Option<EvdHandle>>,
+    /// The attributes, all of them; start from those `ep_query` tells.
+    pub attr: Option<EpAttr>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Changes the configuration of an endpoint: all of it or, on an error, nothing.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: endpoint, PZ or an EVD. DAT_INVALID_STATE: the PZ can be changed in
+    /// UNCONNECTED and TENTATIVE, the rest also in RESERVED and PASSIVE; a change that needs a new
+    /// queue pair not while receives are posted. DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED:
+    /// as `ep_create`. DAT_INSUFFICIENT_RESOURCES.
+    pub fn ep_modify(&mut self, ep: EpHandle, change: &EpChange) -> DatResult<()> {
+        let old = self.ep(ep)?;
+        let (state, before) = (old.hot.state, old.setup());
+        let idle = old.qp.as_ref().is_none_or(|qp| qp.recvs_outstanding() == 0);
+        let legal = match state {
+            EpState::Unconnected | EpState::TentativeConnectionPending => true,
+            EpState::Reserved | EpState::PassiveConnectionPending => change.pz.is_none(),
+            EpState::ActiveConnectionPending
+            | EpState::CompletionPending
+            | EpState::Connected
+            | EpState::DisconnectPending
+            | EpState::Disconnected => false,
+        };
+        if !legal {
+            return Err(state.refuse());
+        }
+        let evd = |new: Option<Option<EvdHandle>>, old, flag, subtype| match new {
+            Some(evd) => self.evd_for(evd, flag, subtype),
+            None => Ok(old),
+        };
+        let after = Setup {
+            pz: match change.pz {
+                Some(pz) => pz.map(|pz| self.pz_key(pz)).transpose()?,
+                None => before.pz,
+            },
+            recv_evd: evd(change.recv_evd, before.recv_evd, EvdFlags::DTO, Subtype::HandleEvdRecv)?,
+            request_evd: evd(change.request_evd, before.request_evd, EvdFlags::DTO, Subtype::HandleEvdRequest)?,
+            connect_evd: evd(change.connect_evd, before.connect_evd, EvdFlags::CONNECTION, Subtype::HandleEvdConn)?,
+            srq: before.srq,
+            attr: change.attr.unwrap_or(before.attr),
+        };
+        if after == before {
+            return Ok(());
+        }
+        after.attr.check(&self.attr, after.srq.is_some(), Subtype::Arg3)?;
+        self.check_sharing(&after, Some(&before), Subtype::Arg3)?;
+        let only_connect_evd = Setup { connect_evd: before.connect_evd, ..after } == before;
+        if !only_connect_evd {
+            if !idle {
+                return Err(DatError::state(state.subtype()).because("receives are posted"));
+            }
+            let (qp, discard) = self.make_qp(ep.key, &after)?;
+            let mut hot = Hot::new(&after, after.attr.read_iov(&self.attr));
+            hot.state = state;
+            self.drain_queues_of(ep.key);
+            let target = &mut self.eps[ep.key];
+            target.hot = hot;
+            let old_qp = core::mem::replace(&mut target.qp, qp);
+            let old_discard = core::mem::replace(&mut target.discard, discard);
+            self.discarding.retain(|key| *key != ep.key);
+            if target.discard.is_some() {
+                self.discarding.push(ep.key);
+            }
+            if let Some(qp) = old_qp {
+                self.unmake_qp(qp, old_discard, &before);
+            }
+        }
+        self.detach(&before);
+        self.attach(&after);
+        let target = &mut self.eps[ep.key];
+        target.attr = after.attr;
+        target.pz = after.pz;
+        target.recv_evd = after.recv_evd;
+        target.request_evd = after.request_evd;
+        target.connect_evd = after.connect_evd;
+        self.settle_effects();
+        Ok(())
+    }
+}

@@ -1,0 +1,189 @@
+//! The states of an endpoint and the only function that knows which follows which.
+//!
+//! ```text
+//!                 ReservedByRsp          RequestArrived
+//!   UNCONNECTED ----------------> RESERVED ----------> PASSIVE_CONNECTION_PENDING
+//!    |  ^  ^ ^ `- Accept ---.        |                       |          |
+//!    |  |  | `-- RspFreed --|--------'       (Rejected back) |          | Accept
+//!    |  |  `----------------|--------------------------------'          |
+//!    |  |                   |    TENTATIVE_CONNECTION_PENDING --Accept--|
+//!    |  | Reset             |                                           |
+//!    |  |                   `--------------> COMPLETION_PENDING <-------'
+//!    |  |                                      |          |
+//!    |  '------------ DISCONNECTED <-----------'          | Established
+//!    | Connect           ^  ^   ^    AttemptEnded         |
+//!    v                   |  |   |                         v
+//!   ACTIVE_CONNECTION ---'  |   '-- ConnectionEnded -- CONNECTED
+//!     PENDING               |                           ^ |
+//!     |                     | ConnectionEnded           | | Drain
+//!     |                DISCONNECT_PENDING <-------------|-'
+//!     '--- Established ---------------------------------'
+//! ```
+//!
+//! Forbidden for a reason:
+//! - DISCONNECTED to anything but UNCONNECTED: the queue pair is in error and must be reset, and a
+//!   connection has exactly one terminal event.
+//! - RESERVED, PASSIVE and TENTATIVE to DISCONNECTED: there is no connection to end; the service point
+//!   is freed or the request is rejected.
+//! - UNCONNECTED by Reset is a no-op and keeps the receives posted: it is listed, so that it is legal.
+//!
+//! (uDAPL 1.2: dat_ep_create, dat_ep_connect, dat_ep_disconnect, dat_ep_reset, dat_cr_accept.)
+
+use crate::error::{DatError, Subtype};
+
+/// `DAT_EP_STATE`. The four UNCONFIGURED states of the header are never entered: an endpoint that
+/// lacks a PZ or an EVD is in its plain state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum EpState {
+    /// Idle.
+    Unconnected = 0,
+    /// Bound to an RSP that waits for its request.
+    Reserved = 2,
+    /// The RSP's request is there, undecided.
+    PassiveConnectionPending = 4,
+    /// Connecting, no answer yet.
+    ActiveConnectionPending = 6,
+    /// Made by the provider for a request, undecided.
+    TentativeConnectionPending = 7,
+    /// Connected.
+    Connected = 9,
+    /// Disconnecting: posted requests are being finished.
+    DisconnectPending = 10,
+    /// The connection, or the attempt, has ended.
+    Disconnected = 11,
+    /// Accepted, handshake not finished.
+    CompletionPending = 12,
+}
+
+/// What moves an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EpEvent {
+    /// `ep_connect`.
+    Connect,
+    /// `rsp_create` with this endpoint.
+    ReservedByRsp,
+    /// `rsp_free` before a request came.
+    RspFreed,
+    /// A request reached the RSP.
+    RequestArrived,
+    /// `cr_accept`.
+    Accept,
+    /// `cr_reject` of the request that holds this endpoint.
+    RequestRejected,
+    /// The handshake is done.
+    Established,
+    /// The attempt failed, was refused, timed out or was given up.
+    AttemptEnded,
+    /// A graceful `ep_disconnect`.
+    Drain,
+    /// Disconnected by either side, or broken.
+    ConnectionEnded,
+    /// `ep_reset`.
+    Reset,
+}
+
+impl EpState {
+    /// Every state.
+    pub const ALL: [Self; 9] = [
+        Self::Unconnected,
+        Self::Reserved,
+        Self::PassiveConnectionPending,
+        Self::ActiveConnectionPending,
+        Self::TentativeConnectionPending,
+        Self::Connected,
+        Self::DisconnectPending,
+        Self::Disconnected,
+        Self::CompletionPending,
+    ];
+
+    /// The transition table. `None`: the event has no business in this state.
+    #[must_use]
+    pub const fn next(self, event: EpEvent) -> Option<Self> {
+        use {EpEvent as E, EpState as S};
+        Some(match (self, event) {
+            (S::Unconnected, E::Connect) => S::ActiveConnectionPending,
+            (S::Unconnected, E::ReservedByRsp) => S::Reserved,
+            (S::Reserved, E::RspFreed) => S::Unconnected,
+            (S::Reserved, E::RequestArrived) => S::PassiveConnectionPending,
+            (S::PassiveConnectionPending, E::RequestRejected) => S::Unconnected,
+            (
+                S::Unconnected | S::PassiveConnectionPending | S::TentativeConnectionPending,
+                E::Accept,
+            ) => S::CompletionPending,
+            (S::ActiveConnectionPending | S::CompletionPending, E::Established) => S::Connected,
+            (S::ActiveConnectionPending | S::CompletionPending, E::AttemptEnded) => S::Disconnected,
+            (S::Connected, E::Drain) => S::DisconnectPending,
+            (S::Connected | S::DisconnectPending, E::ConnectionEnded) => S::Disconnected,
+            (S::Disconnected | S::Unconnected, E::Reset) => S::Unconnected,
+            _ => return None,
+        })
+    }
+
+    /// The subtype of DAT_INVALID_STATE that names this state.
+    #[must_use]
+    pub const fn subtype(self) -> Subtype {
+        match self {
+            Self::Unconnected => Subtype::StateEpUnconnected,
+            Self::Reserved => Subtype::StateEpReserved,
+            Self::PassiveConnectionPending => Subtype::StateEpPassiveConnectionPending,
+            Self::ActiveConnectionPending => Subtype::StateEpActiveConnectionPending,
+            Self::TentativeConnectionPending => Subtype::StateEpTentativeConnectionPending,
+            Self::Connected => Subtype::StateEpConnected,
+            Self::DisconnectPending => Subtype::StateEpDisconnectPending,
+            Self::Disconnected => Subtype::StateEpDisconnected,
+            Self::CompletionPending => Subtype::StateEpCompletionPending,
+        }
+    }
+
+    /// DAT_INVALID_STATE with the subtype of this state.
+    #[cold]
+    #[inline(never)]
+    pub(crate) const fn refuse(self) -> DatError {
+        DatError::state(self.subtype())
+    }
+}
+
+impl EpEvent {
+    /// Every event.
+    pub const ALL: [Self; 11] = [
+        Self::Connect,
+        Self::ReservedByRsp,
+        Self::RspFreed,
+        Self::RequestArrived,
+        Self::Accept,
+        Self::RequestRejected,
+        Self::Established,
+        Self::AttemptEnded,
+        Self::Drain,
+        Self::ConnectionEnded,
+        Self::Reset,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    #[test]
+    fn every_pair_of_state_and_event_is_as_the_checked_in_table_says() {
+        let mut table = String::new();
+        for state in EpState::ALL {
+            for event in EpEvent::ALL {
+                match state.next(event) {
+                    Some(next) => writeln!(table, "{state:?} + {event:?} -> {next:?}"),
+                    None => writeln!(table, "{state:?} + {event:?} refused"),
+                }
+                .expect("a string takes everything");
+            }
+        }
+        assert_eq!(table, include_str!("state.table"), "the table is now:\n{table}");
+    }
+
+    #[test]
+    fn the_numbers_are_those_of_the_header() {
+        let numbers = EpState::ALL.map(|state| state as u8);
+        assert_eq!(numbers, [0, 2, 4, 6, 7, 9, 10, 11, 12]);
+    }
+}

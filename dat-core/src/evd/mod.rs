@@ -1,0 +1,186 @@
+//! Event dispatchers: `dat_evd_create`, `_query`, `_free`, `_post_se` and the waitable and enabled
+//! bits. Taking events out is in [`wait`].
+
+pub(crate) mod queue;
+pub(crate) mod streams;
+pub(crate) mod wait;
+
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::event::{AsyncEvent, Event, SoftwareEvent};
+use crate::handle::{EvdHandle, EvdKey, index_of};
+use crate::ia::Ia;
+use crate::provider::{CompletionQueue, Provider};
+use crate::types::{EvdFlags, EvdState};
+use queue::{Evd, Overflow};
+
+/// What `evd_query` tells (`DAT_EVD_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvdParam {
+    /// Events it can hold.
+    pub qlen: u32,
+    /// Enabled or not, waitable or not, and how waiters are released.
+    pub state: EvdState,
+    /// The streams it may carry.
+    pub flags: EvdFlags,
+}
+
+impl<P: Provider> Ia<P> {
+    /// An event dispatcher that can hold at least `min_qlen` events of the streams in `flags`.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2: `min_qlen` is 0. |ARG4: no or unknown flags.
+    /// DAT_INSUFFICIENT_RESOURCES|TEVD: more than `max_evd_qlen`, or the device has no more.
+    pub fn evd_create(&mut self, min_qlen: u32, flags: EvdFlags) -> DatResult<EvdHandle> {
+        self.alive()?;
+        if min_qlen == 0 {
+            return Err(DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event"));
+        }
+        if flags.is_empty() || !EvdFlags::all().contains(flags) {
+            return Err(DatError::parameter(Subtype::Arg4).because("evd_flags: none, or unknown ones"));
+        }
+        if min_qlen > self.attr.max_evd_qlen {
+            return Err(DatError::resources(Subtype::ResourceTevd).because("evd_min_qlen is beyond max_evd_qlen"));
+        }
+        let key = self.evds.insert(Evd::new(None, min_qlen, flags));
+        if flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND) {
+            match self.provider.create_cq(min_qlen, index_of(key)) {
+                Ok(cq) => {
+                    let qlen = cq.capacity().max(min_qlen);
+                    self.evds[key] = Evd::new(Some(cq), qlen, flags);
+                }
+                Err(error) => {
+                    self.evds.remove(key);
+                    return Err(self.device_refused("evd_create", error, Subtype::ResourceTevd));
+                }
+            }
+        }
+        Ok(self.evd_handle(key))
+    }
+
+    /// The parameters of an EVD.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_query(&self, evd: EvdHandle) -> DatResult<EvdParam> {
+        let evd = self.evd(evd)?;
+        let mut state = evd.streams.config();
+        state |= if evd.enabled { EvdState::ENABLED } else { EvdState::DISABLED };
+        state |= if evd.waitable { EvdState::WAITABLE } else { EvdState::UNWAITABLE };
+        Ok(EvdParam { qlen: evd.qlen, state, flags: evd.flags })
+    }
+
+    /// Ends an EVD. Events in it are lost; connection requests among them are refused.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA
+    /// still feeds it.
+    pub fn evd_free(&mut self, evd: EvdHandle) -> DatResult<()> {
+        if self.evd(evd)?.streams.any() {
+            return Err(DatError::state(Subtype::StateEvdInUse).because("an endpoint, a service point or the IA feeds it"));
+        }
+        // Completions of freed endpoints are gone already; those of an SRQ hold slots of it.
+        self.drain_evd(evd.key, false);
+        self.remove_evd(evd.key);
+        self.settle_effects();
+        Ok(())
+    }
+
+    pub(crate) fn remove_evd(&mut self, key: EvdKey) {
+        let Some(evd) = self.evds.remove(key) else { return };
+        let (cq, events) = evd.into_events();
+        for (event, srq) in events {
+            self.slot_returned(srq);
+            if let Event::ConnectionRequest(request) = event {
+                self.refuse_request(request.cr.key);
+            }
+        }
+        if let Some(cq) = cq
+            && let Err(error) = self.provider.destroy_cq(cq)
+        {
+            self.note_device_error("destroying a completion queue", &error);
+        }
+    }
+
+    /// Queues an event of the consumer's own.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG1: the EVD was made without the SOFTWARE flag.
+    /// DAT_QUEUE_FULL: it holds `qlen` events; nothing was queued and no other event arises.
+    pub fn evd_post_se(&mut self, evd: EvdHandle, event: SoftwareEvent) -> DatResult<()> {
+        let evd = self.evd_mut(evd)?;
+        if !evd.flags.contains(EvdFlags::SOFTWARE) {
+            return Err(DatError::parameter(Subtype::Arg1).because("the EVD was made without DAT_EVD_SOFTWARE_FLAG"));
+        }
+        evd.push(Event::Software(event)).map_err(|Overflow| DatError::new(ReturnType::QueueFull, Subtype::None))
+    }
+
+    /// From now on `evd_wait` is refused on this EVD.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_set_unwaitable(&mut self, evd: EvdHandle) -> DatResult<()> {
+        self.evd_mut(evd)?.waitable = false;
+        Ok(())
+    }
+
+    /// From now on `evd_wait` is served again.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_clear_unwaitable(&mut self, evd: EvdHandle) -> DatResult<()> {
+        self.evd_mut(evd)?.waitable = true;
+        Ok(())
+    }
+
+    pub(crate) const fn evd_handle(&self, key: EvdKey) -> EvdHandle {
+        EvdHandle { key, ia: self.id }
+    }
+
+    /// Checks an optional EVD handle of a call, and that the EVD carries the stream. `subtype` is
+    /// what names it when it does not.
+    pub(crate) fn evd_for(&self, evd: Option<EvdHandle>, flag: EvdFlags, subtype: Subtype) -> DatResult<Option<EvdKey>> {
+        let Some(handle) = evd else { return Ok(None) };
+        let evd = self.evd(handle).map_err(|_| DatError::handle(subtype))?;
+        if !evd.flags.contains(flag) {
+            return Err(DatError::handle(subtype).because("the EVD was made without the flag of this stream"));
+        }
+        Ok(Some(handle.key))
+    }
+
+    pub(crate) fn evd(&self, handle: EvdHandle) -> DatResult<&Evd<P>> {
+        if handle.ia != self.id {
+            return Err(foreign_evd());
+        }
+        self.evds.get(handle.key).ok_or_else(foreign_evd)
+    }
+
+    pub(crate) fn evd_mut(&mut self, handle: EvdHandle) -> DatResult<&mut Evd<P>> {
+        if handle.ia != self.id {
+            return Err(foreign_evd());
+        }
+        self.evds.get_mut(handle.key).ok_or_else(foreign_evd)
+    }
+
+    /// Queues an event the provider side originated; a null EVD drops it, a full one loses it and
+    /// says so on the asynchronous EVD.
+    pub(crate) fn push_event(&mut self, evd: Option<EvdKey>, event: Event) {
+        let Some(key) = evd else { return };
+        let Some(target) = self.evds.get_mut(key) else { return };
+        if target.push(event).is_err() {
+            tracing::error!(evd = ?self.evd_handle(key), ?event, "event lost: the EVD is full");
+            if key != self.async_evd {
+                self.push_async(AsyncEvent::EvdOverflow(self.evd_handle(key)));
+            }
+        }
+    }
+
+    pub(crate) fn push_async(&mut self, event: AsyncEvent) {
+        self.push_event(Some(self.async_evd), Event::Async(event));
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn foreign_evd() -> DatError {
+    DatError::handle(Subtype::None).because("no such EVD in this IA")
+}

@@ -1,0 +1,145 @@
+//! What comes out of an EVD (`DAT_EVENT`).
+
+use crate::handle::{CrHandle, EpHandle, EvdHandle, PspHandle, SrqHandle};
+use crate::types::{ConnQual, DtoCookie, DtoStatus};
+
+/// An event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A data transfer operation has ended.
+    Dto(DtoCompletion),
+    /// Somebody wants to connect.
+    ConnectionRequest(ConnectionRequest),
+    /// A connection, or the attempt at one, has changed.
+    Connection(ConnectionEvent),
+    /// An asynchronous error.
+    Async(AsyncEvent),
+    /// What the consumer posted with `evd_post_se`.
+    Software(SoftwareEvent),
+}
+
+impl Event {
+    /// The `DAT_EVENT_NUMBER`.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        match self {
+            Self::Dto(_) => 0x00001,
+            Self::ConnectionRequest(_) => 0x02001,
+            Self::Connection(event) => event.kind.number(),
+            Self::Async(event) => event.number(),
+            Self::Software(_) => 0x10001,
+        }
+    }
+}
+
+/// A finished Send, Receive, RDMA Read or RDMA Write (`DAT_DTO_COMPLETION_EVENT_DATA`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DtoCompletion {
+    /// The endpoint it ran on; for a buffer of an SRQ the endpoint that took it. Stale if the
+    /// endpoint was freed before its completions were dequeued.
+    pub ep: EpHandle,
+    /// As posted.
+    pub cookie: DtoCookie,
+    /// Bytes moved; meaningless unless `status` is success.
+    pub transferred_length: u64,
+    /// How it ended.
+    pub status: DtoStatus,
+    /// Send, RDMA Read or RDMA Write, as opposed to Receive. (Not in `DAT_EVENT`.)
+    pub request: bool,
+    /// The device's syndrome and vendor syndrome; zero on success. (Not in `DAT_EVENT`.)
+    pub syndrome: (u8, u8),
+}
+
+/// `DAT_CR_ARRIVAL_EVENT_DATA`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionRequest {
+    /// Where it arrived.
+    pub psp: PspHandle,
+    /// The qualifier it named.
+    pub conn_qual: ConnQual,
+    /// The request, to be queried, accepted or rejected.
+    pub cr: CrHandle,
+}
+
+/// `DAT_CONNECTION_EVENT_DATA`. Private data is read with [`crate::Ia::ep_private_data`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionEvent {
+    /// What happened.
+    pub kind: ConnectionEventKind,
+    /// To which endpoint.
+    pub ep: EpHandle,
+    /// Bytes of private data: those of the accept, on the active side's ESTABLISHED; else 0.
+    pub private_data_size: usize,
+}
+
+/// What happened to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ConnectionEventKind {
+    /// Up.
+    Established = 0x04001,
+    /// The peer's consumer said no.
+    PeerRejected = 0x04002,
+    /// Nobody listens there, or something on the way said no.
+    NonPeerRejected = 0x04003,
+    /// An accepted request did not become a connection.
+    AcceptCompletionError = 0x04004,
+    /// Ended by either side.
+    Disconnected = 0x04005,
+    /// Ended by an error.
+    Broken = 0x04006,
+    /// The time given to `ep_connect` ran out.
+    TimedOut = 0x04007,
+    /// No answer from there.
+    Unreachable = 0x04008,
+}
+
+impl ConnectionEventKind {
+    /// The `DAT_EVENT_NUMBER`.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+}
+
+/// An asynchronous error and the object it is about (`DAT_ASYNCH_ERROR_EVENT_DATA`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// An event was lost because this EVD was full, or its completion queue is unusable.
+    EvdOverflow(EvdHandle),
+    /// The IA is unusable: its device is dead.
+    IaCatastrophic,
+    /// This endpoint, beyond its connection, is broken.
+    EpBroken(EpHandle),
+    /// Something inside the provider went wrong with this SRQ.
+    SrqError(SrqHandle),
+    /// Something inside the provider went wrong.
+    ProviderInternalError,
+}
+
+impl AsyncEvent {
+    /// The `DAT_EVENT_NUMBER`.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        match self {
+            Self::EvdOverflow(_) => 0x08001,
+            Self::IaCatastrophic => 0x08002,
+            Self::EpBroken(_) => 0x08003,
+            Self::SrqError(_) | Self::ProviderInternalError => 0x08005,
+        }
+    }
+
+    /// The `reason` member: DAT_EVD_OVERFLOW_ERROR, DAT_IA_CATASTROPHIC_ERROR,
+    /// DAT_EP_TRANSFER_TO_ERROR, DAT_SRQ_TRANSFER_TO_ERROR, DAT_IA_OTHER_ERROR.
+    #[must_use]
+    pub const fn reason(&self) -> u32 {
+        match self {
+            Self::EvdOverflow(_) | Self::IaCatastrophic | Self::EpBroken(_) | Self::SrqError(_) => 0,
+            Self::ProviderInternalError => 1,
+        }
+    }
+}
+
+/// An event of the consumer's own: the word it posted (`DAT_SOFTWARE_EVENT_DATA`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftwareEvent(pub u64);

@@ -1,0 +1,54 @@
+//! Handles: how a consumer names what an IA owns.
+//!
+//! Every object lives in a table of its [`Ia`](crate::Ia). A handle is its place there, the
+//! generation of that place, and the number of the IA, so that a freed handle, or one of another
+//! IA, is recognised and refused with DAT_INVALID_HANDLE: no handle can name a wrong object. Handles
+//! are small and `Copy`; there is no null handle, `Option` says that.
+
+use slotmap::Key;
+
+macro_rules! handles {
+    ($($(#[$meta:meta])* $handle:ident over $key:ident;)*) => {
+        slotmap::new_key_type! {
+            $(pub(crate) struct $key;)*
+        }
+        $(
+            $(#[$meta])*
+            #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+            pub struct $handle {
+                pub(crate) key: $key,
+                pub(crate) ia: u32,
+            }
+
+            impl core::fmt::Debug for $handle {
+                fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                    let bits = self.key.data().as_ffi();
+                    write!(f, concat!(stringify!($handle), "({}:{}v{})"), self.ia, bits & 0xffff_ffff, bits >> 32)
+                }
+            }
+        )*
+    };
+}
+
+handles! {
+    /// Names a Protection Zone.
+    PzHandle over PzKey;
+    /// Names a Local Memory Region.
+    LmrHandle over LmrKey;
+    /// Names an Event Dispatcher.
+    EvdHandle over EvdKey;
+    /// Names an Endpoint.
+    EpHandle over EpKey;
+    /// Names a Shared Receive Queue.
+    SrqHandle over SrqKey;
+    /// Names a Public Service Point.
+    PspHandle over PspKey;
+    /// Names a Connection Request.
+    CrHandle over CrKey;
+}
+
+/// The table index of a key: what a provider is given as `owner`, and what labels a PZ.
+pub(crate) fn index_of(key: impl Key) -> u32 {
+    // CAST: slotmap keeps the index in the low half of the 64 bits.
+    (key.data().as_ffi() & 0xffff_ffff) as u32
+}

@@ -1,0 +1,278 @@
+//! The interface adapter: one opened device and everything made of it.
+//!
+//! An [`Ia`] owns all its objects, in tables; handles are places in them. Every DAT call is a method
+//! with the call's name, and because each takes the IA by reference the borrow checker is the
+//! serialisation DAT asks consumers for (MT-Level "Unsafe").
+//!
+//! Nothing happens behind the consumer's back: there is no thread. What the device and the peer did is
+//! looked at in `evd_wait`, in an `evd_dequeue` that finds nothing, and in [`Ia::progress`].
+
+use crate::attributes::{IaAttr, ProviderAttr};
+use crate::cm::{self, Cm, ConnId, ListenId};
+use crate::completion::Effect;
+use crate::cr::Cr;
+use crate::ep::Ep;
+use crate::error::{DatError, DatResult, Subtype};
+use crate::evd::queue::Evd;
+use crate::evd::streams::Stream;
+use crate::handle::{CrKey, EpKey, EvdHandle, EvdKey, LmrKey, PspKey, PzKey, SrqKey};
+use crate::lmr::Lmr;
+use crate::lmr::table::LmrTable;
+use crate::provider::Provider;
+use crate::psp::Psp;
+use crate::pz::Pz;
+use crate::srq::Srq;
+use crate::types::{CloseFlags, EvdFlags};
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use slotmap::SlotMap;
+use std::collections::{BTreeMap, VecDeque};
+
+/// How an IA behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IaConfig {
+    /// Events the asynchronous EVD holds at least.
+    pub async_evd_min_qlen: u32,
+    /// Enforce which streams may share an EVD.
+    pub strict_evd_sharing: bool,
+    /// Let LMRs with LOCAL_WRITE only be the source of Sends and RDMA Writes, as some existing
+    /// consumers expect.
+    pub local_write_implies_read: bool,
+    /// The transport of connections.
+    pub transport: TransportConfig,
+}
+
+impl Default for IaConfig {
+    fn default() -> Self {
+        Self {
+            async_evd_min_qlen: 64,
+            strict_evd_sharing: true,
+            local_write_implies_read: false,
+            transport: TransportConfig::default(),
+        }
+    }
+}
+
+/// How patient a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransportConfig {
+    /// Repetitions of an unacknowledged packet, 0..=7.
+    pub retry_count: u8,
+    /// Repetitions towards a peer without a receive buffer, 0..=7; 7 is for ever, and then that
+    /// error never breaks a connection.
+    pub rnr_retry: u8,
+    /// Time an acknowledgement may take, 4.096 us * 2^n; 0 is for ever.
+    pub ack_timeout: u8,
+    /// What a peer is told to wait when we have no receive buffer (IBTA code, 5 bits).
+    pub min_rnr_timer: u8,
+}
+
+impl Default for TransportConfig {
+    /// 67 ms seven times; 0.64 ms six times.
+    fn default() -> Self {
+        Self { retry_count: 7, rnr_retry: 6, ack_timeout: 14, min_rnr_timer: 12 }
+    }
+}
+
+/// What `query` tells.
+#[derive(Clone, Copy, Debug)]
+pub struct IaParam<'a> {
+    /// Where asynchronous errors go.
+    pub async_evd: EvdHandle,
+    /// The adapter.
+    pub ia: &'a IaAttr,
+    /// This opening of it.
+    pub provider: &'a ProviderAttr,
+}
+
+/// An interface adapter.
+pub struct Ia<P: Provider> {
+    // The hot path's.
+    pub(crate) id: u32,
+    pub(crate) lmrs: LmrTable,
+    pub(crate) eps: SlotMap<EpKey, Ep<P>>,
+    /// Endpoints by the number completions name them with: their index in `eps`.
+    pub(crate) owners: Vec<EpKey>,
+    pub(crate) evds: SlotMap<EvdKey, Evd<P>>,
+    pub(crate) srqs: SlotMap<SrqKey, Srq<P>>,
+    // The rest.
+    pub(crate) provider: P,
+    pub(crate) pzs: SlotMap<PzKey, Pz<P>>,
+    pub(crate) lmr_objects: SlotMap<LmrKey, Lmr<P>>,
+    pub(crate) psps: SlotMap<PspKey, Psp>,
+    pub(crate) crs: SlotMap<CrKey, Cr>,
+    pub(crate) cm: Cm,
+    /// Connections of endpoints; those of undecided requests are in `crs`.
+    pub(crate) conns: BTreeMap<ConnId, EpKey>,
+    pub(crate) listeners: BTreeMap<ListenId, PspKey>,
+    /// Endpoints in DISCONNECT_PENDING.
+    pub(crate) draining: Vec<EpKey>,
+    /// Endpoints with a queue for completions nobody wants.
+    pub(crate) discarding: Vec<EpKey>,
+    pub(crate) effects: VecDeque<Effect>,
+    pub(crate) async_evd: EvdKey,
+    pub(crate) config: IaConfig,
+    pub(crate) attr: IaAttr,
+    provider_attr: ProviderAttr,
+    pub(crate) dead: bool,
+    pub(crate) last_device_error: Option<String>,
+}
+
+/// A graceful close found objects: the IA is handed back untouched.
+pub struct CloseRefused<P: Provider> {
+    /// The IA, still open.
+    pub ia: Ia<P>,
+    /// DAT_INVALID_STATE|IA_IN_USE.
+    pub error: DatError,
+}
+
+impl<P: Provider> fmt::Debug for CloseRefused<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CloseRefused").field("ia", &self.ia).field("error", &self.error).finish()
+    }
+}
+
+/// Numbers of IAs, from 1.
+static NEXT_IA: AtomicU32 = AtomicU32::new(1);
+/// Stamps of LMR tables, from 1: no two IAs ever have the same.
+static NEXT_STAMP: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) fn fresh_stamp() -> u64 {
+    NEXT_STAMP.fetch_add(1, Ordering::Relaxed)
+}
+
+impl<P: Provider> Ia<P> {
+    /// An IA over an opened device, with an asynchronous EVD of its own.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2: an asynchronous EVD of length 0.
+    pub fn open(provider: P, config: IaConfig) -> DatResult<Self> {
+        if config.async_evd_min_qlen == 0 {
+            return Err(DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event"));
+        }
+        let attr = IaAttr::from_limits(provider.limits());
+        let mut evds = SlotMap::with_key();
+        let mut evd = Evd::new(None, config.async_evd_min_qlen, EvdFlags::ASYNC);
+        evd.streams.attach(Stream::Other);
+        let async_evd = evds.insert(evd);
+        let [.., a, b, c, d, e, f, g, h] = provider.limits().gid;
+        Ok(Self {
+            id: NEXT_IA.fetch_add(1, Ordering::Relaxed),
+            lmrs: LmrTable::new(fresh_stamp()),
+            eps: SlotMap::with_key(),
+            owners: Vec::new(),
+            evds,
+            srqs: SlotMap::with_key(),
+            provider,
+            pzs: SlotMap::with_key(),
+            lmr_objects: SlotMap::with_key(),
+            psps: SlotMap::with_key(),
+            crs: SlotMap::with_key(),
+            cm: Cm::new(cm::Config {
+                // The interface identifier of a link-local GID is the port's EUI-64, as is a GUID,
+                // but for the bit that RFC 4291, appendix A inverts.
+                local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
+                ..cm::Config::default()
+            }),
+            conns: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            draining: Vec::new(),
+            discarding: Vec::new(),
+            effects: VecDeque::new(),
+            async_evd,
+            config,
+            attr,
+            provider_attr: ProviderAttr::of_this_crate(),
+            dead: false,
+            last_device_error: None,
+        })
+    }
+
+    /// The asynchronous EVD and what this IA is and can do (`dat_ia_query`).
+    #[must_use]
+    pub fn query(&self) -> IaParam<'_> {
+        IaParam { async_evd: self.async_evd(), ia: &self.attr, provider: &self.provider_attr }
+    }
+
+    /// The asynchronous EVD.
+    #[must_use]
+    pub const fn async_evd(&self) -> EvdHandle {
+        self.evd_handle(self.async_evd)
+    }
+
+    /// What the device said when it last refused something.
+    #[must_use]
+    pub fn last_device_error(&self) -> Option<&str> {
+        self.last_device_error.as_deref()
+    }
+
+    /// The provider. What it owns for this IA must not be changed behind its back.
+    pub const fn provider(&self) -> &P {
+        &self.provider
+    }
+
+    /// The provider, for what DAT has no call for (making memory, for one).
+    pub const fn provider_mut(&mut self) -> &mut P {
+        &mut self.provider
+    }
+
+    /// Whether the consumer has left nothing in it, the asynchronous EVD aside.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        self.eps.is_empty()
+            && self.evds.len() == 1
+            && self.srqs.is_empty()
+            && self.pzs.is_empty()
+            && self.lmr_objects.is_empty()
+            && self.psps.is_empty()
+            && self.crs.is_empty()
+    }
+
+    /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are
+    /// aborted, requests refused, events lost.
+    ///
+    /// # Errors
+    /// GRACEFUL with objects left: [`CloseRefused`], DAT_INVALID_STATE|IA_IN_USE.
+    // The error is as large as the IA, because it is the IA; it is the caller's again.
+    #[allow(clippy::result_large_err, reason = "the error hands the IA back")]
+    pub fn close(mut self, flags: CloseFlags) -> Result<P, CloseRefused<P>> {
+        if flags == CloseFlags::Graceful && !self.is_unused() {
+            let error = DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
+            return Err(CloseRefused { ia: self, error });
+        }
+        let eps: Vec<EpKey> = self.eps.keys().collect();
+        eps.into_iter().for_each(|key| self.remove_ep(key));
+        let crs: Vec<CrKey> = self.crs.keys().collect();
+        crs.into_iter().for_each(|key| self.refuse_request(key));
+        let psps: Vec<PspKey> = self.psps.keys().collect();
+        psps.into_iter().for_each(|key| self.remove_psp(key));
+        let lmrs: Vec<LmrKey> = self.lmr_objects.keys().collect();
+        lmrs.into_iter().for_each(|key| self.remove_lmr(key));
+        let srqs: Vec<SrqKey> = self.srqs.keys().collect();
+        srqs.into_iter().for_each(|key| self.remove_srq(key));
+        let pzs: Vec<PzKey> = self.pzs.keys().collect();
+        pzs.into_iter().for_each(|key| self.remove_pz(key));
+        let evds: Vec<EvdKey> = self.evds.keys().collect();
+        evds.into_iter().for_each(|key| self.remove_evd(key));
+        // What peers have to be told is on its way; nobody waits for their answers.
+        self.transmit();
+        Ok(self.provider)
+    }
+}
+
+impl<P: Provider> fmt::Debug for Ia<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ia")
+            .field("id", &self.id)
+            .field("adapter", &self.attr.adapter_name)
+            .field("dead", &self.dead)
+            .field("pzs", &self.pzs.len())
+            .field("lmrs", &self.lmr_objects.len())
+            .field("evds", &self.evds.len())
+            .field("eps", &self.eps.len())
+            .field("srqs", &self.srqs.len())
+            .field("psps", &self.psps.len())
+            .field("crs", &self.crs.len())
+            .finish_non_exhaustive()
+    }
+}

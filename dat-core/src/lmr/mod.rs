@@ -1,0 +1,212 @@
+//! Local memory regions: `dat_lmr_create`, `_query`, `_free`, `_sync_rdma_read`, `_sync_rdma_write`,
+//! and cutting slices.
+
+pub(crate) mod slice;
+pub(crate) mod table;
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey, index_of};
+use crate::ia::{Ia, fresh_stamp};
+use crate::provider::Provider;
+use crate::segment::{LmrTriplet, MAX_SEGMENT_BYTES};
+use crate::types::MemPrivFlags;
+use core::sync::atomic::{Ordering, fence};
+use slice::LmrSlice;
+use table::Entry;
+
+pub(crate) struct Lmr<P: Provider> {
+    region: P::Region,
+    pz: PzKey,
+    /// As asked.
+    privileges: MemPrivFlags,
+    /// As posts see them.
+    effective: MemPrivFlags,
+    created: Registered,
+}
+
+#[derive(Clone, Copy)]
+struct Registered {
+    lmr_context: u32,
+    rmr_context: u32,
+    address: u64,
+    bytes: u64,
+}
+
+/// What `lmr_create` returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LmrCreated {
+    /// The region.
+    pub lmr: LmrHandle,
+    /// Its name in local triplets.
+    pub lmr_context: u32,
+    /// Its name for peers; 0 when no remote right was asked.
+    pub rmr_context: u32,
+    /// First byte registered.
+    pub registered_address: u64,
+    /// Bytes registered.
+    pub registered_size: u64,
+}
+
+/// What `lmr_query` tells (`DAT_LMR_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LmrParam {
+    /// Its protection zone.
+    pub pz: PzHandle,
+    /// Its rights.
+    pub privileges: MemPrivFlags,
+    /// Its name in local triplets.
+    pub lmr_context: u32,
+    /// Its name for peers, or 0.
+    pub rmr_context: u32,
+    /// First byte registered.
+    pub registered_address: u64,
+    /// Bytes registered.
+    pub registered_size: u64,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Registers memory.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges.
+    /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION, DAT_INVALID_PARAMETER|ARG4 (a length the device
+    /// cannot register).
+    pub fn lmr_create(&mut self, memory: P::Memory, pz: PzHandle, privileges: MemPrivFlags) -> DatResult<LmrCreated> {
+        self.alive()?;
+        let pz = self.pz_key(pz)?;
+        if !MemPrivFlags::all().contains(privileges) {
+            return Err(DatError::parameter(Subtype::Arg6).because("mem_privileges: unknown ones"));
+        }
+        let registration = match self.provider.register(self.pzs[pz].pd, &memory, privileges) {
+            Ok(registration) => registration,
+            Err(crate::provider::ProviderError::Unsupported(what)) => {
+                tracing::warn!(what, "lmr_create refused");
+                self.last_device_error = Some(what);
+                return Err(DatError::parameter(Subtype::Arg4).because("the device cannot register this memory"));
+            }
+            Err(error) => return Err(self.device_refused("lmr_create", error, Subtype::ResourceMemoryRegion)),
+        };
+        let created = Registered {
+            lmr_context: registration.lmr_context,
+            rmr_context: if privileges.intersects(MemPrivFlags::REMOTE) { registration.rmr_context } else { 0 },
+            address: registration.address,
+            bytes: registration.bytes,
+        };
+        self.pzs[pz].users += 1;
+        let effective = if self.config.local_write_implies_read && privileges.contains(MemPrivFlags::LOCAL_WRITE) {
+            privileges | MemPrivFlags::LOCAL_READ
+        } else {
+            privileges
+        };
+        self.lmrs.insert(Entry::new(created.lmr_context, created.address, created.bytes, index_of(pz), effective));
+        let key = self.lmr_objects.insert(Lmr { region: registration.region, pz, privileges, effective, created });
+        Ok(LmrCreated {
+            lmr: LmrHandle { key, ia: self.id },
+            lmr_context: created.lmr_context,
+            rmr_context: created.rmr_context,
+            registered_address: created.address,
+            registered_size: created.bytes,
+        })
+    }
+
+    /// The parameters of a region.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|LMR.
+    pub fn lmr_query(&self, lmr: LmrHandle) -> DatResult<LmrParam> {
+        let lmr = self.lmr(lmr)?;
+        Ok(LmrParam {
+            pz: PzHandle { key: lmr.pz, ia: self.id },
+            privileges: lmr.privileges,
+            lmr_context: lmr.created.lmr_context,
+            rmr_context: lmr.created.rmr_context,
+            registered_address: lmr.created.address,
+            registered_size: lmr.created.bytes,
+        })
+    }
+
+    /// Ends a registration. DTOs in flight that name it may fail.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|LMR.
+    pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
+        self.lmr(lmr)?;
+        self.remove_lmr(lmr.key);
+        Ok(())
+    }
+
+    pub(crate) fn remove_lmr(&mut self, key: LmrKey) {
+        let Some(lmr) = self.lmr_objects.remove(key) else { return };
+        self.lmrs.remove(lmr.created.lmr_context, fresh_stamp());
+        self.pzs[lmr.pz].users -= 1;
+        if let Err(error) = self.provider.deregister(lmr.region) {
+            self.note_device_error("deregistering memory", &error);
+        }
+    }
+
+    /// Cuts `bytes` bytes at `offset` out of a region, checked once for many posts.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_PARAMETER: outside of the region, or longer than
+    /// 2^31 - 1 bytes.
+    pub fn lmr_slice(&self, lmr: LmrHandle, offset: u64, bytes: u64) -> DatResult<LmrSlice> {
+        let lmr = self.lmr(lmr)?;
+        if offset > lmr.created.bytes || bytes > lmr.created.bytes - offset {
+            return Err(DatError::parameter(Subtype::Arg3).because("the slice reaches outside its LMR"));
+        }
+        let too_long = DatError::parameter(Subtype::Arg3).because("a slice holds at most 2^31 - 1 bytes");
+        Ok(LmrSlice {
+            address: lmr.created.address + offset,
+            stamp: self.lmrs.stamp,
+            lmr_context: lmr.created.lmr_context,
+            bytes: u32::try_from(bytes).ok().filter(|&bytes| u64::from(bytes) <= MAX_SEGMENT_BYTES).ok_or(too_long)?,
+            pz: index_of(lmr.pz),
+            privileges: lmr.effective,
+        })
+    }
+
+    /// Makes what this CPU has stored visible to RDMA Reads that start later. The platforms we run
+    /// on are coherent with the device, so a release fence is all it takes.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2: a segment names no LMR or reaches outside of it. Nothing was
+    /// synchronised then.
+    pub fn lmr_sync_rdma_read(&self, segments: &[LmrTriplet]) -> DatResult<()> {
+        self.check_sync(segments)?;
+        fence(Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes what RDMA Writes have placed visible to this CPU. An acquire fence, see
+    /// [`Ia::lmr_sync_rdma_read`].
+    ///
+    /// # Errors
+    /// As [`Ia::lmr_sync_rdma_read`].
+    pub fn lmr_sync_rdma_write(&self, segments: &[LmrTriplet]) -> DatResult<()> {
+        self.check_sync(segments)?;
+        fence(Ordering::Acquire);
+        Ok(())
+    }
+
+    /// Neither PZ nor rights matter here (the segments of one call may be in several PZs).
+    fn check_sync(&self, segments: &[LmrTriplet]) -> DatResult<()> {
+        for segment in segments.iter().filter(|segment| segment.segment_length != 0) {
+            let entry = self
+                .lmrs
+                .entry(segment.lmr_context)
+                .ok_or(DatError::parameter(Subtype::Arg2).because("no LMR has this lmr_context"))?;
+            if !entry.contains(segment.virtual_address, segment.segment_length) {
+                return Err(DatError::parameter(Subtype::Arg2).because("a segment reaches outside its LMR"));
+            }
+        }
+        Ok(())
+    }
+
+    fn lmr(&self, lmr: LmrHandle) -> DatResult<&Lmr<P>> {
+        let missing = DatError::handle(Subtype::HandleLmr).because("no such LMR in this IA");
+        if lmr.ia != self.id {
+            return Err(missing);
+        }
+        self.lmr_objects.get(lmr.key).ok_or(missing)
+    }
+}

@@ -1,0 +1,104 @@
+//! A piece of an LMR that was checked once.
+//!
+//! A slice carries its key, range, PZ and rights, and the stamp the LMR table had when it was cut.
+//! While no LMR of the IA has been freed since, a post compares instead of looking up. After a free
+//! the slice falls back to the table, which knows whether *its* LMR is the one that is gone; cutting
+//! it again makes it fast again.
+
+use crate::error::DatResult;
+use crate::provider::DataSegment;
+use crate::segment::{Scope, Segment, refuse_privilege, refuse_pz, refuse_range, refuse_unknown, sealed};
+use crate::types::MemPrivFlags;
+
+/// A piece of an LMR, ready to post. Cut by [`crate::Ia::lmr_slice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LmrSlice {
+    pub(crate) address: u64,
+    pub(crate) stamp: u64,
+    pub(crate) lmr_context: u32,
+    pub(crate) bytes: u32,
+    pub(crate) pz: u32,
+    pub(crate) privileges: MemPrivFlags,
+}
+
+impl LmrSlice {
+    /// The LMR context.
+    #[must_use]
+    pub const fn lmr_context(&self) -> u32 {
+        self.lmr_context
+    }
+
+    /// Address of the first byte.
+    #[must_use]
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// A part of it; `None` when it reaches outside.
+    #[must_use]
+    pub const fn part(&self, offset: u32, bytes: u32) -> Option<Self> {
+        if offset > self.bytes || bytes > self.bytes - offset {
+            return None;
+        }
+        // CAST: widening. The sum stays inside the LMR.
+        Some(Self { address: self.address + offset as u64, bytes, ..*self })
+    }
+
+    /// The table's word on a slice cut before an LMR was freed, or by another IA.
+    #[cold]
+    #[inline(never)]
+    fn check_again(&self, scope: Scope<'_>) -> DatResult<()> {
+        let entry = scope.lmrs.entry(self.lmr_context).ok_or_else(refuse_unknown)?;
+        if !entry.contains(self.address, u64::from(self.bytes)) {
+            return Err(refuse_range());
+        }
+        if entry.pz != scope.pz {
+            return Err(refuse_pz());
+        }
+        if !entry.privileges.contains(scope.need) {
+            return Err(refuse_privilege(scope.need));
+        }
+        Ok(())
+    }
+}
+
+impl Segment for LmrSlice {
+    #[inline]
+    fn bytes(&self) -> u64 {
+        u64::from(self.bytes)
+    }
+}
+
+impl sealed::Check for LmrSlice {
+    #[inline]
+    #[allow(private_interfaces, reason = "see the trait")]
+    fn check(&self, scope: Scope<'_>) -> DatResult<()> {
+        if self.stamp != scope.lmrs.stamp {
+            return self.check_again(scope);
+        }
+        if self.pz != scope.pz {
+            return Err(refuse_pz());
+        }
+        if !self.privileges.contains(scope.need) {
+            return Err(refuse_privilege(scope.need));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn data(&self) -> DataSegment {
+        DataSegment { lmr_context: self.lmr_context, address: self.address, bytes: self.bytes }
+    }
+}

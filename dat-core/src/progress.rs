@@ -1,0 +1,264 @@
+//! The IA's housekeeping: what the device reported, datagrams of the connection manager both ways, its
+//! timers, and what it has to say.
+//!
+//! [`Ia::progress`] runs on every wait and whenever a dequeue finds nothing. The order matters in one
+//! place: what the device says about a queue pair comes before what the peer says about the
+//! connection, so that a connection that broke is not taken for one that was disconnected.
+
+use crate::cm::{CmEvent, ConnId};
+use crate::cr::{Cr, Peer};
+use crate::ep::DISCARD_OWNER;
+use crate::ep::state::{EpEvent, EpState};
+use crate::error::{DatError, ReturnType, Subtype};
+use crate::event::{AsyncEvent, ConnectionEventKind};
+use crate::handle::{EpKey, EvdKey, index_of};
+use crate::ia::Ia;
+use crate::provider::{Provider, ProviderError, ProviderEvent};
+
+impl<P: Provider> Ia<P> {
+    /// Does whatever is to be done now, without waiting. Consumers that neither wait nor dequeue for
+    /// a while call it, so that connections live.
+    pub fn progress(&mut self) {
+        self.provider.progress();
+        while let Some(event) = self.provider.next_event() {
+            self.device_event(event);
+        }
+        self.settle_effects();
+        while let Some((from, mad)) = self.provider.poll_mad() {
+            let (now, random) = (self.provider.now(), self.provider.random());
+            self.cm.handle_mad(now, &from, &mad, random);
+        }
+        let now = self.provider.now();
+        if self.cm.next_timeout().is_some_and(|at| at <= now) {
+            self.cm.handle_timeout(now);
+        }
+        self.connection_manager_events();
+        for at in 0..self.discarding.len() {
+            self.drain_discard(self.discarding[at]);
+        }
+        // Ends of drains take themselves off the list.
+        let mut at = 0;
+        while let Some(&key) = self.draining.get(at) {
+            self.advance_drain(key);
+            at += usize::from(self.draining.get(at) == Some(&key));
+        }
+        self.settle_effects();
+        self.transmit();
+    }
+
+    /// Sends what the connection manager has to send. A datagram that finds no room is dropped: the
+    /// protocol repeats it.
+    pub(crate) fn transmit(&mut self) {
+        while let Some((to, mad)) = self.cm.poll_transmit() {
+            if let Err(error) = self.provider.send_mad(&to, &mad) {
+                self.note_device_error("sending a management datagram", &error);
+            }
+        }
+    }
+
+    pub(crate) fn connection_manager_events(&mut self) {
+        while let Some(event) = self.cm.poll_event() {
+            self.connection_manager_event(event);
+        }
+    }
+
+    fn connection_manager_event(&mut self, event: CmEvent) {
+        let conn = event.conn();
+        match event {
+            CmEvent::Request {
+                listen,
+                service_id: conn_qual,
+                remote_gid,
+                path,
+                remote_qpn,
+                remote_psn,
+                reads_in: _,
+                reads_out,
+                mtu,
+                ack_timeout,
+                retry_count,
+                rnr_retry,
+                private_data,
+                remote_port,
+                srq: _,
+                ..
+            } => {
+                let peer = Peer { path, qpn: remote_qpn, psn: remote_psn, mtu, reads_out, retry_count, rnr_retry, ack_timeout };
+                let psp = self.listeners.get(&listen).copied();
+                self.request_arrived(psp, Cr { conn, peer, conn_qual, remote_gid, remote_port, private_data });
+            }
+            CmEvent::Reply { remote_qpn, remote_psn, reads_in: _, reads_out, rnr_retry, private_data, .. } => {
+                let Some(key) = self.ep_of(conn) else { return };
+                self.reply_arrived(conn, key, (remote_qpn, remote_psn, reads_out, rnr_retry), private_data);
+            }
+            CmEvent::Established { .. } => {
+                if let Some(key) = self.ep_of(conn) {
+                    self.established(key);
+                }
+            }
+            CmEvent::Rejected { by_consumer, reason, .. } => {
+                tracing::info!(reason, by_consumer, "connection refused");
+                let kind = if by_consumer { ConnectionEventKind::PeerRejected } else { ConnectionEventKind::NonPeerRejected };
+                self.attempt_ended(conn, kind);
+            }
+            CmEvent::Unreachable { .. } => self.attempt_ended(conn, ConnectionEventKind::Unreachable),
+            CmEvent::TimedOut { .. } => self.attempt_ended(conn, ConnectionEventKind::TimedOut),
+            CmEvent::AcceptFailed { .. } => self.attempt_ended(conn, ConnectionEventKind::AcceptCompletionError),
+            CmEvent::Disconnected { .. } => {
+                let Some(key) = self.ep_of(conn) else { return };
+                // An error that is in the queues already came first.
+                self.drain_queues_of(key);
+                self.settle_effects();
+                self.enter_disconnected(key, EpEvent::ConnectionEnded, ConnectionEventKind::Disconnected);
+            }
+            // The endpoint has let go of the name before; nobody waits for this.
+            CmEvent::DisconnectDone { .. } => {}
+        }
+    }
+
+    /// Active side: the peer accepts, so our queue pair goes up, and then the peer is told.
+    fn reply_arrived(&mut self, conn: ConnId, key: EpKey, reply: (u32, u32, u8, u8), private_data: Vec<u8>) {
+        let Some(ep) = self.eps.get_mut(key) else { return };
+        let Some((path, send_psn, mtu)) = ep.outgoing.filter(|_| ep.hot.state == EpState::ActiveConnectionPending) else {
+            return;
+        };
+        let (qpn, psn, reads_out, rnr_retry) = reply;
+        let transport = self.config.transport;
+        let peer = Peer {
+            path,
+            qpn,
+            psn,
+            mtu,
+            reads_out,
+            retry_count: transport.retry_count,
+            rnr_retry,
+            ack_timeout: transport.ack_timeout,
+        };
+        ep.private_data = private_data;
+        let up = self.bring_up(key, &peer, send_psn);
+        if let Err(error) = up {
+            self.note_device_error("bringing a queue pair up", &error);
+            self.attempt_ended(conn, ConnectionEventKind::NonPeerRejected);
+            return;
+        }
+        match self.cm.ready(self.provider.now(), conn) {
+            Ok(()) => self.established(key),
+            // The event that says why is on its way.
+            Err(error) => tracing::debug!(%error, "the connection ended while it was being brought up"),
+        }
+    }
+
+    fn attempt_ended(&mut self, conn: ConnId, kind: ConnectionEventKind) {
+        let Some(key) = self.ep_of(conn) else { return };
+        let Some(ep) = self.eps.get(key) else { return };
+        if ep.hot.state == EpState::Connected || ep.hot.state == EpState::DisconnectPending {
+            // Data proved the connection established; what ends now is that connection.
+            self.connection_failed(key);
+        } else {
+            self.enter_disconnected(key, EpEvent::AttemptEnded, kind);
+        }
+    }
+
+    fn ep_of(&self, conn: ConnId) -> Option<EpKey> {
+        self.conns.get(&conn).copied()
+    }
+
+    fn device_event(&mut self, event: ProviderEvent) {
+        match event {
+            ProviderEvent::CommunicationEstablished { owner } => {
+                if let Some(key) = self.ep_owner(owner) {
+                    self.communication_established(key);
+                }
+            }
+            ProviderEvent::QpError { owner, event } => {
+                let Some(key) = self.ep_owner(owner) else { return };
+                tracing::info!(ep = ?key, event, "the device stopped a queue pair");
+                self.drain_queues_of(key);
+                self.settle_effects();
+                self.connection_failed(key);
+            }
+            ProviderEvent::SrqLastBuffer { owner } => {
+                if let Some(ep) = self.ep_owner(owner).and_then(|key| self.eps.get_mut(key)) {
+                    ep.last_buffer = true;
+                }
+            }
+            ProviderEvent::CqError { owner } => self.queue_lost(owner),
+            // Watermarks are not supported, so none is armed.
+            ProviderEvent::SrqLimit { owner } => tracing::debug!(owner, "an SRQ limit nobody set"),
+            ProviderEvent::Port(up) => tracing::info!(up, "port"),
+            ProviderEvent::DeviceDead => self.device_is_gone(),
+        }
+    }
+
+    fn ep_owner(&self, owner: u32) -> Option<EpKey> {
+        let key = *self.owners.get(owner as usize)?;
+        self.eps.contains_key(key).then_some(key)
+    }
+
+    /// A completion queue lost an entry: the completions of its endpoints cannot be told any more,
+    /// so their connections are broken.
+    fn queue_lost(&mut self, owner: u32) {
+        if owner & DISCARD_OWNER != 0 {
+            if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
+                self.connection_failed(key);
+            }
+            return;
+        }
+        let Some(evd) = self.evds.keys().find(|key| index_of(*key) == owner) else { return };
+        tracing::error!(evd = ?self.evd_handle(evd), "the completion queue of an EVD overran");
+        self.push_async(AsyncEvent::EvdOverflow(self.evd_handle(evd)));
+        for key in self.eps_of(evd) {
+            self.connection_failed(key);
+        }
+    }
+
+    fn eps_of(&self, evd: EvdKey) -> Vec<EpKey> {
+        let uses = |key: &Option<EvdKey>| *key == Some(evd);
+        self.eps.iter().filter(|(_, ep)| uses(&ep.request_evd) || uses(&ep.recv_evd)).map(|(key, _)| key).collect()
+    }
+
+    /// A wait found the device dead.
+    pub(crate) fn device_died(&mut self, error: &ProviderError) {
+        self.note_device_error("waiting", error);
+        self.device_is_gone();
+    }
+
+    /// Every connection breaks, and every asynchronous EVD says why. Once.
+    fn device_is_gone(&mut self) {
+        if core::mem::replace(&mut self.dead, true) {
+            return;
+        }
+        tracing::error!("the device is dead");
+        self.push_async(AsyncEvent::IaCatastrophic);
+        let all: Vec<EpKey> = self.eps.keys().collect();
+        for key in all {
+            self.connection_failed(key);
+        }
+    }
+
+    /// Calls that need the device fail once it is dead.
+    pub(crate) fn alive(&self) -> Result<(), DatError> {
+        if self.dead {
+            return Err(DatError::new(ReturnType::InternalError, Subtype::None).because("the device is dead"));
+        }
+        Ok(())
+    }
+
+    /// Turns a provider's refusal into DAT's, and keeps what it said.
+    pub(crate) fn device_refused(&mut self, what: &'static str, error: ProviderError, resource: Subtype) -> DatError {
+        self.note_device_error(what, &error);
+        match error {
+            ProviderError::Resources(_) => DatError::resources(resource).because("the device has no more; see last_device_error"),
+            ProviderError::Unsupported(_) => DatError::unsupported().because("not with this device; see last_device_error"),
+            ProviderError::Unreachable(_) => DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable),
+            ProviderError::Device(_) | ProviderError::Dead(_) => {
+                DatError::new(ReturnType::InternalError, Subtype::None).because("the device refused; see last_device_error")
+            }
+        }
+    }
+
+    pub(crate) fn note_device_error(&mut self, what: &'static str, error: &ProviderError) {
+        tracing::warn!(what, %error, "device error");
+        self.last_device_error = Some(format!("{what}: {error}"));
+    }
+}

@@ -1,0 +1,131 @@
+//! Public service points: `dat_psp_create`, `_create_any`, `_query`, `_free`.
+//!
+//! A PSP is a listener of the connection manager. Its backlog is the length of its EVD's queue.
+
+use crate::cm::ListenId;
+use crate::ep::service_id;
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::evd::streams::Stream;
+use crate::handle::{EvdHandle, EvdKey, PspHandle, PspKey};
+use crate::ia::Ia;
+use crate::provider::Provider;
+use crate::types::{ConnQual, EvdFlags, PspFlags};
+
+/// The first of the qualifiers `psp_create_any` gives: service IDs the local operating system hands
+/// out (IBTA volume 1, "Service ID": first byte 02h). They carry 64 bytes of private data.
+const FIRST_ANY: u64 = 0x0200_0000_0000_0001;
+/// How many of them are tried.
+const ANY_TRIES: u64 = 65_536;
+
+pub(crate) struct Psp {
+    listen: ListenId,
+    pub(crate) conn_qual: ConnQual,
+    pub(crate) evd: EvdKey,
+}
+
+/// What `psp_query` tells (`DAT_PSP_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PspParam {
+    /// Where it listens.
+    pub conn_qual: ConnQual,
+    /// Where requests go.
+    pub evd: EvdHandle,
+    /// Who brings the endpoints.
+    pub flags: PspFlags,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Listens at a connection qualifier. Requests come as events on `evd`.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 unknown flags.
+    /// DAT_MODEL_NOT_SUPPORTED: endpoints made by the provider. DAT_CONN_QUAL_IN_USE.
+    pub fn psp_create(&mut self, conn_qual: ConnQual, evd: EvdHandle, flags: PspFlags) -> DatResult<PspHandle> {
+        let evd = self.check_psp(evd, flags)?;
+        if conn_qual == 0 {
+            return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
+        }
+        self.listen(conn_qual, evd)
+    }
+
+    /// Listens at a qualifier nobody uses, and says which.
+    ///
+    /// # Errors
+    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_UNAVAILABLE instead of DAT_CONN_QUAL_IN_USE.
+    pub fn psp_create_any(&mut self, evd: EvdHandle, flags: PspFlags) -> DatResult<(ConnQual, PspHandle)> {
+        let evd = self.check_psp(evd, flags)?;
+        for conn_qual in FIRST_ANY..FIRST_ANY + ANY_TRIES {
+            if let Ok(psp) = self.listen(conn_qual, evd) {
+                return Ok((conn_qual, psp));
+            }
+        }
+        Err(DatError::new(ReturnType::ConnQualUnavailable, Subtype::None))
+    }
+
+    fn check_psp(&self, evd: EvdHandle, flags: PspFlags) -> DatResult<EvdKey> {
+        self.alive()?;
+        let missing = DatError::handle(Subtype::HandleEvdCr);
+        let evd = self.evd_for(Some(evd), EvdFlags::CR, Subtype::HandleEvdCr)?.ok_or(missing)?;
+        if !PspFlags::all().contains(flags) {
+            return Err(DatError::parameter(Subtype::Arg4).because("psp_flags: unknown ones"));
+        }
+        if flags.contains(PspFlags::PROVIDER) {
+            return Err(DatError::unsupported().because("psp_flags: only DAT_PSP_CONSUMER_FLAG (ep_creator is NEVER)"));
+        }
+        let mut streams = self.evds[evd].streams;
+        streams.attach(Stream::Other);
+        if self.config.strict_evd_sharing && !streams.may_share() {
+            return Err(DatError::parameter(Subtype::Arg3).because("an EVD with UNSIGNALLED or SOLICITED_WAIT streams takes no other events"));
+        }
+        Ok(evd)
+    }
+
+    fn listen(&mut self, conn_qual: ConnQual, evd: EvdKey) -> DatResult<PspHandle> {
+        let listen = self
+            .cm
+            .listen(service_id(conn_qual))
+            .map_err(|_in_use| DatError::new(ReturnType::ConnQualInUse, Subtype::None))?;
+        let key = self.psps.insert(Psp { listen, conn_qual, evd });
+        self.listeners.insert(listen, key);
+        self.evds[evd].streams.attach(Stream::Other);
+        Ok(self.psp_handle(key))
+    }
+
+    /// The parameters of a service point.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PSP.
+    pub fn psp_query(&self, psp: PspHandle) -> DatResult<PspParam> {
+        let psp = self.psp(psp)?;
+        Ok(PspParam { conn_qual: psp.conn_qual, evd: self.evd_handle(psp.evd), flags: PspFlags::CONSUMER })
+    }
+
+    /// Stops listening. Requests already reported stay, and can be accepted or rejected.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PSP.
+    pub fn psp_free(&mut self, psp: PspHandle) -> DatResult<()> {
+        self.psp(psp)?;
+        self.remove_psp(psp.key);
+        Ok(())
+    }
+
+    pub(crate) fn remove_psp(&mut self, key: PspKey) {
+        let Some(psp) = self.psps.remove(key) else { return };
+        self.cm.unlisten(psp.listen);
+        self.listeners.remove(&psp.listen);
+        self.evds[psp.evd].streams.detach(Stream::Other);
+    }
+
+    pub(crate) const fn psp_handle(&self, key: PspKey) -> PspHandle {
+        PspHandle { key, ia: self.id }
+    }
+
+    fn psp(&self, psp: PspHandle) -> DatResult<&Psp> {
+        let missing = DatError::handle(Subtype::HandlePsp).because("no such PSP in this IA");
+        if psp.ia != self.id {
+            return Err(missing);
+        }
+        self.psps.get(psp.key).ok_or(missing)
+    }
+}

@@ -1,0 +1,64 @@
+//! Protection zones: a label that endpoints, SRQs and LMRs share, and the device's protection domain.
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::{PzHandle, PzKey};
+use crate::ia::Ia;
+use crate::provider::Provider;
+
+pub(crate) struct Pz<P: Provider> {
+    pub(crate) pd: P::Pd,
+    /// Endpoints, SRQs and LMRs in it.
+    pub(crate) users: u32,
+}
+
+impl<P: Provider> Ia<P> {
+    /// A protection zone.
+    ///
+    /// # Errors
+    /// DAT_INSUFFICIENT_RESOURCES|PROTECTION_DOMAIN: the device has no more.
+    pub fn pz_create(&mut self) -> DatResult<PzHandle> {
+        self.alive()?;
+        let pd = match self.provider.alloc_pd() {
+            Ok(pd) => pd,
+            Err(error) => return Err(self.device_refused("pz_create", error, Subtype::ResourceProtectionDomain)),
+        };
+        let key = self.pzs.insert(Pz { pd, users: 0 });
+        Ok(PzHandle { key, ia: self.id })
+    }
+
+    /// Whether a protection zone exists. It has no parameter but its IA.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ.
+    pub fn pz_query(&self, pz: PzHandle) -> DatResult<()> {
+        self.pz_key(pz).map(|_| ())
+    }
+
+    /// Ends a protection zone.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ or LMR is in it.
+    pub fn pz_free(&mut self, pz: PzHandle) -> DatResult<()> {
+        let key = self.pz_key(pz)?;
+        if self.pzs[key].users != 0 {
+            return Err(DatError::state(Subtype::StatePzInUse).because("an endpoint, SRQ or LMR is in it"));
+        }
+        self.remove_pz(key);
+        Ok(())
+    }
+
+    pub(crate) fn remove_pz(&mut self, key: PzKey) {
+        if let Some(pz) = self.pzs.remove(key)
+            && let Err(error) = self.provider.free_pd(pz.pd)
+        {
+            self.note_device_error("freeing a protection domain", &error);
+        }
+    }
+
+    pub(crate) fn pz_key(&self, pz: PzHandle) -> DatResult<PzKey> {
+        if pz.ia != self.id || !self.pzs.contains_key(pz.key) {
+            return Err(DatError::handle(Subtype::HandlePz).because("no such PZ in this IA"));
+        }
+        Ok(pz.key)
+    }
+}

@@ -1,0 +1,173 @@
+//! Pieces of local memory in a post: how a caller names them and what is checked.
+//!
+//! Two kinds of segment exist. An [`LmrTriplet`] is what DAT defines, three bare numbers that say
+//! nothing about themselves: they are looked up in the [`LmrTable`]. An [`LmrSlice`](crate::LmrSlice)
+//! was checked when it was cut and carries what a post has to compare.
+//!
+//! For each segment, in order: an empty one is skipped and nothing in it inspected; then the LMR must
+//! exist, the range lie inside it, its PZ be the queue's, and the right needed be there. The first
+//! fault is the answer, and nothing is posted. [`check`] walks all of them before the provider sees
+//! any, so that the second walk ([`pieces`]), which encodes, cannot fail.
+
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::lmr::table::LmrTable;
+use crate::provider::DataSegment;
+use crate::types::MemPrivFlags;
+
+/// The longest segment a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
+pub(crate) const MAX_SEGMENT_BYTES: u64 = 0x7fff_ffff;
+
+/// Local memory, as DAT's posts name it (`DAT_LMR_TRIPLET`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LmrTriplet {
+    /// The LMR context `lmr_create` returned.
+    pub lmr_context: u32,
+    /// Address of the first byte.
+    pub virtual_address: u64,
+    /// Length in bytes. Zero is legal, and then the other two mean nothing.
+    pub segment_length: u64,
+}
+
+/// The peer's memory (`DAT_RMR_TRIPLET`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RmrTriplet {
+    /// The RMR context the peer told us.
+    pub rmr_context: u32,
+    /// Address of the first byte, at the peer.
+    pub target_address: u64,
+    /// Length in bytes.
+    pub segment_length: u64,
+}
+
+/// What a segment is checked against.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    pub(crate) lmrs: &'a LmrTable,
+    /// Index of the PZ of the endpoint or SRQ.
+    pub(crate) pz: u32,
+    /// The right the operation needs.
+    pub(crate) need: MemPrivFlags,
+}
+
+pub(crate) mod sealed {
+    use super::{DataSegment, Scope};
+    use crate::error::DatResult;
+
+    /// The working side of [`super::Segment`], out of reach of consumers.
+    pub trait Check: Copy {
+        #[doc(hidden)]
+        #[allow(private_interfaces, reason = "the trait cannot be named outside of this crate")]
+        fn check(&self, scope: Scope<'_>) -> DatResult<()>;
+        #[doc(hidden)]
+        fn data(&self) -> DataSegment;
+    }
+}
+
+/// Something that can stand in a post's I/O vector: [`LmrTriplet`] or [`LmrSlice`](crate::LmrSlice).
+pub trait Segment: sealed::Check {
+    /// Length in bytes.
+    fn bytes(&self) -> u64;
+}
+
+impl Segment for LmrTriplet {
+    #[inline]
+    fn bytes(&self) -> u64 {
+        self.segment_length
+    }
+}
+
+impl sealed::Check for LmrTriplet {
+    #[inline]
+    #[allow(private_interfaces, reason = "see the trait")]
+    fn check(&self, scope: Scope<'_>) -> DatResult<()> {
+        let entry = scope.lmrs.entry(self.lmr_context).ok_or_else(refuse_unknown)?;
+        if !entry.contains(self.virtual_address, self.segment_length) {
+            return Err(refuse_range());
+        }
+        if entry.pz != scope.pz {
+            return Err(refuse_pz());
+        }
+        if !entry.privileges.contains(scope.need) {
+            return Err(refuse_privilege(scope.need));
+        }
+        if self.segment_length > MAX_SEGMENT_BYTES {
+            return Err(refuse_long());
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn data(&self) -> DataSegment {
+        // CAST: `check` has bounded the length to 31 bits.
+        #[allow(clippy::cast_possible_truncation, reason = "checked to be below 2^31")]
+        DataSegment { lmr_context: self.lmr_context, address: self.virtual_address, bytes: self.segment_length as u32 }
+    }
+}
+
+/// Checks every segment of `iov`. The sum of their lengths, saturating.
+#[inline]
+pub(crate) fn check<S: Segment>(iov: &[S], scope: Scope<'_>) -> DatResult<u64> {
+    let mut total = 0u64;
+    for segment in iov {
+        if segment.bytes() != 0 {
+            segment.check(scope)?;
+            total = total.saturating_add(segment.bytes());
+        }
+    }
+    Ok(total)
+}
+
+/// The non-empty segments of a checked `iov`.
+#[inline]
+pub(crate) fn pieces<S: Segment>(iov: &[S]) -> impl Iterator<Item = DataSegment> + Clone {
+    iov.iter().filter(|segment| segment.bytes() != 0).map(sealed::Check::data)
+}
+
+/// The same, cut off after `limit` bytes: the sink of an RDMA Read may be longer than its source.
+#[inline]
+pub(crate) fn pieces_up_to<S: Segment>(iov: &[S], limit: u64) -> impl Iterator<Item = DataSegment> + Clone {
+    pieces(iov).scan(limit, |left, mut segment| {
+        let bytes = u64::from(segment.bytes).min(*left);
+        *left -= bytes;
+        // CAST: not more than the `u32` it came from.
+        #[allow(clippy::cast_possible_truncation, reason = "min of a u32")]
+        {
+            segment.bytes = bytes as u32;
+        }
+        (bytes != 0).then_some(segment)
+    })
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse_unknown() -> DatError {
+    DatError::new(ReturnType::PrivilegesViolation, Subtype::None).because("no LMR has this lmr_context")
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse_range() -> DatError {
+    DatError::parameter(Subtype::Arg3).because("a segment reaches outside its LMR")
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse_pz() -> DatError {
+    DatError::new(ReturnType::ProtectionViolation, Subtype::None).because("the LMR is in another protection zone")
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse_privilege(need: MemPrivFlags) -> DatError {
+    if need.contains(MemPrivFlags::LOCAL_WRITE) {
+        DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesWrite).because("the LMR lacks DAT_MEM_PRIV_LOCAL_WRITE")
+    } else {
+        DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesRead).because("the LMR lacks DAT_MEM_PRIV_LOCAL_READ")
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(crate) fn refuse_long() -> DatError {
+    DatError::parameter(Subtype::Arg3).because("a segment is longer than 2^31 - 1 bytes")
+}

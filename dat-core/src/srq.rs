@@ -1,0 +1,201 @@
+//! Shared receive queues: `dat_srq_create`, `_query`, `_free`, `_post_recv`.
+//!
+//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider knows
+//! until when the completion was polled; those polled early, into an EVD's queue in software, are
+//! counted here.
+
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::handle::{PzHandle, PzKey, SrqHandle, SrqKey, index_of};
+use crate::ia::Ia;
+use crate::provider::{Provider, QueueFull, SharedReceiveQueue};
+use crate::segment::{Scope, Segment, check, pieces};
+use crate::types::{DtoCookie, MemPrivFlags};
+
+/// What is asked of an SRQ (`DAT_SRQ_ATTR`). The low watermark is not supported and must be off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Receives that may be outstanding.
+    pub max_recv_dtos: u32,
+    /// Segments per receive.
+    pub max_recv_iov: u32,
+    /// Low watermark; only DAT_SRQ_LW_DEFAULT, 0, may be given at creation.
+    pub low_watermark: u32,
+}
+
+/// What `srq_query` tells (`DAT_SRQ_PARAM`). The state is always OPERATIONAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqParam {
+    /// Its protection zone.
+    pub pz: PzHandle,
+    /// Receives that may be outstanding.
+    pub max_recv_dtos: u32,
+    /// Segments per receive.
+    pub max_recv_iov: u32,
+    /// Low watermark.
+    pub low_watermark: u32,
+    /// Buffers no message has completed into. A buffer a message is just arriving in counts: the
+    /// device does not tell which those are.
+    pub available_dto_count: u32,
+    /// Slots in use: available, and completed but not dequeued.
+    pub outstanding_dto_count: u32,
+}
+
+pub(crate) struct Srq<P: Provider> {
+    pub(crate) queue: P::Srq,
+    pz: PzKey,
+    pz_index: u32,
+    max_recv_dtos: u32,
+    max_recv_iov: u32,
+    /// Completions taken out of the device's queue and not yet dequeued by the consumer.
+    pub(crate) undequeued: u32,
+    /// Endpoints that use it.
+    pub(crate) users: u32,
+}
+
+impl<P: Provider> Srq<P> {
+    pub(crate) const fn max_recv_dtos(&self) -> u32 {
+        self.max_recv_dtos
+    }
+}
+
+impl<P: Provider> Ia<P> {
+    /// A shared receive queue.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG3: an attribute is 0, beyond the IA's limit,
+    /// or a watermark. DAT_INSUFFICIENT_RESOURCES|SRQ.
+    pub fn srq_create(&mut self, pz: PzHandle, attr: SrqAttr) -> DatResult<SrqHandle> {
+        self.alive()?;
+        let pz = self.pz_key(pz)?;
+        let bad = |detail| Err(DatError::parameter(Subtype::Arg3).because(detail));
+        if attr.max_recv_dtos == 0 || attr.max_recv_dtos > self.attr.max_recv_per_srq {
+            return bad("max_recv_dtos: 1 up to max_recv_per_srq");
+        }
+        if attr.max_recv_iov == 0 || attr.max_recv_iov > self.attr.max_iov_segments_per_dto {
+            return bad("max_recv_iov: 1 up to max_iov_segments_per_dto");
+        }
+        if attr.low_watermark != 0 {
+            return bad("low_watermark: DAT_SRQ_LW_DEFAULT at creation");
+        }
+        // The provider wants the number of the SRQ, so the place comes first.
+        let pd = self.pzs[pz].pd;
+        let provider = &mut self.provider;
+        let made = self.srqs.try_insert_with_key(|key| {
+            let queue = provider.create_srq(pd, attr.max_recv_dtos, attr.max_recv_iov, index_of(key))?;
+            Ok(Srq {
+                queue,
+                pz,
+                pz_index: index_of(pz),
+                max_recv_dtos: attr.max_recv_dtos,
+                max_recv_iov: attr.max_recv_iov,
+                undequeued: 0,
+                users: 0,
+            })
+        });
+        let key = match made {
+            Ok(key) => key,
+            Err(error) => return Err(self.device_refused("srq_create", error, Subtype::ResourceSrq)),
+        };
+        self.pzs[pz].users += 1;
+        Ok(SrqHandle { key, ia: self.id })
+    }
+
+    /// The parameters of an SRQ and how full it is.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ.
+    pub fn srq_query(&mut self, srq: SrqHandle) -> DatResult<SrqParam> {
+        let key = self.srq_key(srq)?;
+        // What has completed is known by looking.
+        let evds: Vec<_> = self.eps.values().filter(|ep| ep.hot.srq == Some(key)).filter_map(|ep| ep.recv_evd).collect();
+        evds.into_iter().for_each(|evd| {
+            self.drain_evd(evd, true);
+        });
+        self.settle_effects();
+        let srq = &self.srqs[key];
+        Ok(SrqParam {
+            pz: PzHandle { key: srq.pz, ia: self.id },
+            max_recv_dtos: srq.max_recv_dtos,
+            max_recv_iov: srq.max_recv_iov,
+            low_watermark: 0,
+            available_dto_count: srq.queue.outstanding(),
+            outstanding_dto_count: srq.queue.outstanding().saturating_add(srq.undequeued),
+        })
+    }
+
+    /// Ends an SRQ. Buffers in it vanish without completions.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses it.
+    pub fn srq_free(&mut self, srq: SrqHandle) -> DatResult<()> {
+        let key = self.srq_key(srq)?;
+        if self.srqs[key].users != 0 {
+            return Err(DatError::state(Subtype::StateSrqInUse).because("an endpoint uses it"));
+        }
+        self.remove_srq(key);
+        Ok(())
+    }
+
+    pub(crate) fn remove_srq(&mut self, key: SrqKey) {
+        let Some(srq) = self.srqs.remove(key) else { return };
+        self.pzs[srq.pz].users -= 1;
+        if let Err(error) = self.provider.destroy_srq(srq.queue) {
+            self.note_device_error("destroying a shared receive queue", &error);
+        }
+    }
+
+    /// Posts a buffer that any connected endpoint of the SRQ may take.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3:
+    /// a segment reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the
+    /// SRQ. DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
+    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding.
+    #[inline]
+    pub fn srq_post_recv<S: Segment>(&mut self, srq: SrqHandle, iov: &[S], cookie: DtoCookie) -> DatResult<()> {
+        if srq.ia != self.id {
+            return Err(foreign_srq());
+        }
+        let srq = self.srqs.get_mut(srq.key).ok_or_else(foreign_srq)?;
+        if iov.len() > srq.max_recv_iov as usize {
+            return Err(refuse_iov());
+        }
+        check(iov, Scope { lmrs: &self.lmrs, pz: srq.pz_index, need: MemPrivFlags::LOCAL_WRITE })?;
+        if srq.undequeued != 0 && srq.queue.outstanding().saturating_add(srq.undequeued) >= srq.max_recv_dtos {
+            return Err(refuse_full());
+        }
+        srq.queue.post_recv(pieces(iov), cookie).map_err(|QueueFull| refuse_full())
+    }
+
+    /// A completion of an SRQ buffer was dequeued, or dropped.
+    pub(crate) fn slot_returned(&mut self, srq: Option<SrqKey>) {
+        if let Some(srq) = srq.and_then(|key| self.srqs.get_mut(key)) {
+            srq.undequeued -= 1;
+        }
+    }
+
+    pub(crate) fn srq_key(&self, srq: SrqHandle) -> DatResult<SrqKey> {
+        if srq.ia != self.id || !self.srqs.contains_key(srq.key) {
+            return Err(foreign_srq());
+        }
+        Ok(srq.key)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn foreign_srq() -> DatError {
+    DatError::handle(Subtype::HandleSrq).because("no such SRQ in this IA")
+}
+
+#[cold]
+#[inline(never)]
+fn refuse_iov() -> DatError {
+    DatError::parameter(Subtype::Arg2).because("more segments than max_recv_iov of the SRQ")
+}
+
+#[cold]
+#[inline(never)]
+fn refuse_full() -> DatError {
+    DatError::new(ReturnType::InsufficientResources, Subtype::ResourceSrq).because("max_recv_dtos buffers are outstanding")
+}

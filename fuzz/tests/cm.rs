@@ -1,0 +1,325 @@
+//! Hostile bytes against the connection manager and its messages.
+//!
+//! Run as tests these replay a few thousand random inputs; `cargo bolero test` drives them with an
+//! engine.
+
+use bolero::{TypeGenerator, check};
+use dat_core::cm::wire::{MAD_BYTES, Mad, Message};
+use dat_core::cm::{
+    AcceptParams, Cm, CmEvent, Config, ConnId, ConnectParams, RejectReason, rdma_cm,
+};
+use dat_core::provider::{MadAddress, Nanos, Path};
+
+const SERVICE: u64 = 0x1000_0000_0000_0042;
+const PORT: u16 = 4420;
+const GUIDS: [u64; 2] = [0xaaaa_0000_0000_0001, 0xbbbb_0000_0000_0002];
+
+/// The start of a datagram, the rest being zero.
+fn padded(bytes: &[u8]) -> Mad {
+    let mut mad = [0; MAD_BYTES];
+    for (to, from) in mad.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    mad
+}
+
+/// The same, with the header of a connection management message: without it, little gets in.
+fn of_our_class(bytes: &[u8]) -> Mad {
+    let mut mad = padded(bytes);
+    mad[..4].copy_from_slice(&[1, 7, 2, 3]);
+    mad[16] = 0;
+    mad[17] = 0x10 + mad[17] % 8;
+    mad
+}
+
+fn path(last: u8) -> Path {
+    Path {
+        source_gid_index: 0,
+        gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last],
+        mac: [2, 0, 0, 0, 0, last],
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+    }
+}
+
+fn address(last: u8) -> MadAddress {
+    MadAddress {
+        path: path(last),
+        qpn: 1,
+    }
+}
+
+fn connect_params(service_id: u64, qpn: u32, random: u64) -> ConnectParams<'static> {
+    ConnectParams {
+        service_id,
+        source: path(1).gid,
+        path: path(2),
+        qpn,
+        psn: 7,
+        reads_out: 1,
+        reads_in: 1,
+        mtu: 3,
+        retry_count: 7,
+        rnr_retry: 7,
+        ack_timeout: 14,
+        private_data: b"data",
+        timeout: Some(30_000_000_000),
+        srq: false,
+        random,
+    }
+}
+
+fn accept_params(qpn: u32) -> AcceptParams<'static> {
+    AcceptParams {
+        qpn,
+        psn: 9,
+        reads_out: 1,
+        reads_in: 1,
+        rnr_retry: 7,
+        srq: false,
+        private_data: b"yes",
+    }
+}
+
+/// A message that could be read is written and read again without a change.
+#[test]
+fn parsed_messages_survive_being_emitted() {
+    check!().for_each(|bytes: &[u8]| {
+        let Ok((transaction_id, message)) = Message::parse(&of_our_class(bytes)) else {
+            return;
+        };
+        let mut mad = [0xa5; MAD_BYTES];
+        message.emit(transaction_id, &mut mad);
+        assert_eq!(Message::parse(&mad), Ok((transaction_id, message)));
+    });
+}
+
+/// Bytes without any help are read or refused, never more.
+#[test]
+fn arbitrary_bytes_are_parsed_without_panic() {
+    check!().for_each(|bytes: &[u8]| drop(Message::parse(&padded(bytes))));
+}
+
+/// What happens to the two connection managers.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Action {
+    /// One asks the other.
+    Connect {
+        at_a: bool,
+        rdma_cm: bool,
+        qpn: u8,
+        random: u64,
+    },
+    /// A consumer answers whatever it was told last, somehow.
+    Answer { at_a: bool, how: u8, which: u8 },
+    /// A datagram on the wire arrives; the one queued first, or another.
+    Deliver { which: u8 },
+    /// It arrives, and stays on the wire to arrive again.
+    Repeat { which: u8 },
+    /// It does not.
+    Lose { which: u8 },
+    /// It arrives with some bytes changed.
+    Corrupt { which: u8, changes: Vec<(u8, u8)> },
+    /// A datagram nobody sent arrives.
+    Forge { at_a: bool, bytes: Vec<u8> },
+    /// Time passes.
+    Wait { milliseconds: u16 },
+}
+
+struct World {
+    cms: [Cm; 2],
+    now: Nanos,
+    /// For whom, and what.
+    wire: Vec<(usize, Mad)>,
+    names: [Vec<ConnId>; 2],
+    qpn: u32,
+}
+
+impl World {
+    fn new() -> Self {
+        let cms = GUIDS.map(|local_ca_guid| {
+            let mut cm = Cm::new(Config {
+                local_ca_guid,
+                max_connections: 64,
+                ..Config::default()
+            });
+            cm.listen(SERVICE).expect("nobody listens yet");
+            cm.listen(rdma_cm::service_id(PORT))
+                .expect("nobody listens yet");
+            cm
+        });
+        Self {
+            cms,
+            now: 0,
+            wire: Vec::new(),
+            names: [Vec::new(), Vec::new()],
+            qpn: 0x100,
+        }
+    }
+
+    fn drain(&mut self) {
+        for (end, cm) in self.cms.iter_mut().enumerate() {
+            while let Some((_, mad)) = cm.poll_transmit() {
+                assert!(Message::parse(&mad).is_ok(), "we send what we can read");
+                self.wire.push((1 - end, mad));
+            }
+            while let Some(event) = cm.poll_event() {
+                assert!(
+                    cm.state(event.conn()).is_some(),
+                    "{event:?} is about a forgotten connection"
+                );
+                if let CmEvent::Request { conn, .. } = event {
+                    self.names[end].push(conn);
+                }
+            }
+            assert!(cm.connections() <= 64);
+        }
+        self.wire.truncate(256);
+    }
+
+    fn pick(&self, which: u8) -> Option<usize> {
+        usize::from(which).checked_rem(self.wire.len())
+    }
+
+    fn receive(&mut self, end: usize, mad: &Mad) {
+        let from = address(if end == 0 { 2 } else { 1 });
+        self.cms[end].handle_mad(self.now, &from, mad, self.now ^ 0x5555_aaaa_1234_4321);
+    }
+
+    fn answer(&mut self, end: usize, how: u8, which: u8) {
+        let Some(index) = usize::from(which).checked_rem(self.names[end].len()) else {
+            return;
+        };
+        let (conn, now, cm) = (self.names[end][index], self.now, &mut self.cms[end]);
+        self.qpn += 1;
+        // A refused call is as good as any other: it must only not do harm.
+        match how % 7 {
+            0 => drop(cm.accept(now, conn, accept_params(self.qpn))),
+            1 => drop(cm.reject(now, conn, RejectReason::Consumer)),
+            2 => drop(cm.ready(now, conn)),
+            3 => drop(cm.disconnect(now, conn)),
+            4 => drop(cm.communication_established(now, conn)),
+            5 => cm.abort(now, conn),
+            _ => {
+                cm.release(now, conn);
+                self.names[end].swap_remove(index);
+            }
+        }
+    }
+
+    fn act(&mut self, action: &Action) {
+        match action {
+            Action::Connect {
+                at_a,
+                rdma_cm,
+                qpn,
+                random,
+            } => {
+                let end = usize::from(!at_a);
+                let service = if *rdma_cm {
+                    rdma_cm::service_id(PORT)
+                } else {
+                    SERVICE
+                };
+                let mut params = connect_params(service, u32::from(*qpn), *random);
+                if end == 1 {
+                    (params.source, params.path) = (path(2).gid, path(1));
+                }
+                self.names[end].extend(self.cms[end].connect(self.now, params));
+            }
+            Action::Answer { at_a, how, which } => self.answer(usize::from(!at_a), *how, *which),
+            Action::Deliver { which } => {
+                if let Some(index) = self.pick(*which) {
+                    let (end, mad) = self.wire.remove(index);
+                    self.receive(end, &mad);
+                }
+            }
+            Action::Repeat { which } => {
+                if let Some(index) = self.pick(*which) {
+                    let (end, mad) = self.wire[index];
+                    self.receive(end, &mad);
+                }
+            }
+            Action::Lose { which } => {
+                if let Some(index) = self.pick(*which) {
+                    self.wire.remove(index);
+                }
+            }
+            Action::Corrupt { which, changes } => {
+                if let Some(index) = self.pick(*which) {
+                    let (end, mut mad) = self.wire.remove(index);
+                    for &(at, bits) in changes {
+                        mad[usize::from(at)] ^= bits;
+                    }
+                    self.receive(end, &mad);
+                }
+            }
+            Action::Forge { at_a, bytes } => self.receive(usize::from(!at_a), &of_our_class(bytes)),
+            Action::Wait { milliseconds } => {
+                self.now += Nanos::from(*milliseconds) * 1_000_000;
+                for cm in &mut self.cms {
+                    cm.handle_timeout(self.now);
+                    assert!(cm.next_timeout().is_none_or(|at| at > self.now));
+                }
+            }
+        }
+        self.drain();
+    }
+
+    /// Everything is let go and the wire is cut: all that is left must end by time alone.
+    fn end(mut self) {
+        for (cm, names) in self.cms.iter_mut().zip(&self.names) {
+            for &conn in names {
+                cm.release(self.now, conn);
+            }
+            for _ in 0..10_000 {
+                let Some(at) = cm.next_timeout() else { break };
+                cm.handle_timeout(at);
+            }
+            assert_eq!(cm.next_timeout(), None);
+            assert_eq!(cm.connections(), 0, "{cm:?}");
+        }
+    }
+}
+
+/// Two connection managers, whose consumers do anything, over a wire that does anything: nothing
+/// panics, nothing grows, and in the end nothing is left.
+#[test]
+fn connection_managers_survive_any_history() {
+    check!().with_type::<Vec<Action>>().for_each(|actions| {
+        let mut world = World::new();
+        for action in actions {
+            world.act(action);
+        }
+        world.end();
+    });
+}
+
+/// One connection manager, with requests of its own out, against any datagrams.
+#[test]
+fn connection_manager_survives_arbitrary_datagrams() {
+    check!()
+        .with_type::<(u64, Vec<Vec<u8>>)>()
+        .for_each(|(random, datagrams)| {
+            let mut cm = Cm::new(Config {
+                local_ca_guid: GUIDS[0],
+                max_connections: 64,
+                ..Config::default()
+            });
+            cm.listen(SERVICE).expect("nobody listens yet");
+            cm.connect(0, connect_params(SERVICE, 1, *random))
+                .expect("sound parameters");
+            for bytes in datagrams {
+                cm.handle_mad(0, &address(2), &of_our_class(bytes), *random);
+                while cm.poll_transmit().is_some() {}
+                while let Some(event) = cm.poll_event() {
+                    if let CmEvent::Request { conn, .. } = event {
+                        cm.accept(0, conn, accept_params(2))
+                            .expect("a new request can be accepted");
+                    }
+                }
+                assert!(cm.connections() <= 64);
+            }
+        });
+}

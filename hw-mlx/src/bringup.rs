@@ -1,0 +1,479 @@
+//! From a reset function to one that carries traffic.
+//!
+//! The order is the device's, not ours: each step needs the one before (Linux `mlx5/core/main.c`
+//! `mlx5_function_enable`, `mlx5_function_open`; rdma-core `mlx5_vfio.c` `mlx5_vfio_setup_function`). In short:
+//! reset; find the command queue's geometry, give it a page of memory and let the device master the
+//! bus; wait for the firmware; enable, agree on the interface step, feed it boot pages; read and set
+//! capabilities; feed it init pages; initialize; read the capabilities that are in force; get a doorbell
+//! page; create event queues, the one for commands first, from which moment commands complete by
+//! interrupt; and make the port ours: MAC, RoCE, addresses.
+//!
+//! [`Step`] names the steps, [`BringupReport`] says how long each took. A step that fails ends the sequence;
+//! what was begun is undone by dropping it: bus mastering goes off before any memory is freed, and the
+//! next open begins with a reset.
+
+use std::time::Duration;
+
+use driver::{Bar, Be32, Block, Clock, DmaArena, Function, Instant};
+use zerocopy::IntoBytes;
+
+use crate::caps::Caps;
+use crate::cmd::{CommandQueue, SlotClass};
+use crate::control::{Control, milliseconds};
+use crate::device::{Hardware, Hca, HcaConfig, Port};
+use crate::eq::{Eq, Ring};
+use crate::error::MlxError;
+use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Inbox, PAGE_EVENTS};
+use crate::gid;
+use crate::health::Health;
+use crate::pages::{FunctionId, GIVE_PAGES, MOST_PAGES, Pages};
+use crate::prm::{
+    AccessRegIn, AllocUarIn, EnableHcaIn, Eqn, HostEndianness, InitHcaIn, InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn,
+    SetIssiIn, UarIndex, UarPage,
+};
+use crate::vport;
+
+/// The command interface this driver speaks.
+pub(crate) const COMMAND_INTERFACE_REVISION: u32 = 5;
+/// The interface step sequence it speaks.
+const ISSI: u32 = 1;
+/// Configuration space: device id, revision, and command register with its memory space bit.
+const CONFIG_DEVICE: u16 = 0x02;
+const CONFIG_REVISION: u16 = 0x08;
+const CONFIG_COMMAND: u16 = 0x04;
+const MEMORY_SPACE: u16 = 1 << 1;
+/// Time between looks at `initializing` (mlx5_core's).
+const BOOT_PAUSE: Duration = Duration::from_millis(2);
+const INITIALIZING: u32 = 1 << 31;
+/// ACCESS_REG op_mod: write.
+const WRITE: u32 = 0;
+/// HOST_ENDIANNESS: little and big.
+const HOST_LITTLE: u8 = 0;
+const HOST_BIG: u8 = 0x80;
+/// Bytes of a UAR page.
+const UAR_BYTES: u64 = 4096;
+/// Event queue sizes: what may be waiting at once. Commands and page requests; errors of any number of
+/// queues; one event per armed completion queue.
+const CONTROL_EVENTS: u32 = 32;
+const ASYNC_ENTRIES: u32 = 384;
+const COMPLETION_ENTRIES: u32 = 896;
+
+/// QUERY_PAGES op_mod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageStage {
+    Boot = 1,
+    Init = 2,
+    Regular = 3,
+}
+
+/// A step of the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Function level reset.
+    Reset,
+    /// MSI-X vectors.
+    Interrupts,
+    /// Memory space on, BAR 0 mapped.
+    MapBar,
+    /// Command interface revision and queue geometry.
+    CommandInterface,
+    /// Queue memory, and its address written.
+    CommandQueue,
+    /// Bus mastering on.
+    BusMaster,
+    /// `initializing` clear.
+    FirmwareReady,
+    /// ENABLE_HCA.
+    EnableHca,
+    /// QUERY_ISSI, SET_ISSI.
+    Issi,
+    /// Boot pages given.
+    BootPages,
+    /// HOST_ENDIANNESS written.
+    HostEndianness,
+    /// Capability pages read.
+    QueryCaps,
+    /// Capability pages written.
+    SetCaps,
+    /// Init pages given.
+    InitPages,
+    /// INIT_HCA.
+    InitHca,
+    /// Regular pages given.
+    RegularPages,
+    /// SET_DRIVER_VERSION.
+    DriverVersion,
+    /// Capability pages read again.
+    RequeryCaps,
+    /// Doorbell page.
+    AllocUar,
+    /// Event queue for commands and pages; commands by event from here on.
+    ControlEq,
+    /// Event queue for errors and the port.
+    AsyncEq,
+    /// Event queue for completion queues.
+    CompletionEq,
+    /// MAC, MTU, RoCE on.
+    Vport,
+    /// Address table.
+    Gids,
+}
+
+impl Step {
+    /// All steps in their order.
+    pub const ALL: [Self; 24] = [
+        Self::Reset,
+        Self::Interrupts,
+        Self::MapBar,
+        Self::CommandInterface,
+        Self::CommandQueue,
+        Self::BusMaster,
+        Self::FirmwareReady,
+        Self::EnableHca,
+        Self::Issi,
+        Self::BootPages,
+        Self::HostEndianness,
+        Self::QueryCaps,
+        Self::SetCaps,
+        Self::InitPages,
+        Self::InitHca,
+        Self::RegularPages,
+        Self::DriverVersion,
+        Self::RequeryCaps,
+        Self::AllocUar,
+        Self::ControlEq,
+        Self::AsyncEq,
+        Self::CompletionEq,
+        Self::Vport,
+        Self::Gids,
+    ];
+}
+
+/// What a bring-up did and how long it took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BringupReport {
+    /// Every step and its time on the function's clock.
+    pub steps: Vec<(Step, Duration)>,
+    /// All of it on the function's clock, which in a simulation is virtual.
+    pub total: Duration,
+    /// All of it on the wall.
+    pub wall: Duration,
+    /// Pages given to boot.
+    pub boot_pages: u64,
+    /// ... to initialize,
+    pub init_pages: u64,
+    /// ... and to run.
+    pub regular_pages: u64,
+    /// Commands sent.
+    pub commands: u64,
+}
+
+/// Times the steps.
+struct Stopwatch<'a> {
+    clock: &'a dyn Clock,
+    last: Instant,
+    report: BringupReport,
+}
+
+impl<'a> Stopwatch<'a> {
+    fn new(clock: &'a dyn Clock) -> Self {
+        Self { clock, last: clock.now(), report: BringupReport::default() }
+    }
+
+    /// The step that just ended.
+    fn done(&mut self, step: Step) {
+        let now = self.clock.now();
+        let took = now - self.last;
+        tracing::debug!(?step, ?took, "bring-up");
+        self.report.steps.push((step, took));
+        self.report.total += took;
+        self.last = now;
+    }
+}
+
+/// Opens a function.
+pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
+    let wall = std::time::Instant::now();
+    let clock = function.clock();
+    let mut watch = Stopwatch::new(&*clock);
+
+    function.reset()?;
+    watch.done(Step::Reset);
+    let mut control = start_command_interface(function, &config, &mut watch)?;
+    wait_for_firmware(&control, config.initializing_timeout)?;
+    watch.done(Step::FirmwareReady);
+
+    control.exec(&EnableHcaIn::new())?;
+    watch.done(Step::EnableHca);
+    agree_on_issi(&mut control)?;
+    watch.done(Step::Issi);
+    watch.report.boot_pages = give_pages(&mut control, PageStage::Boot)?;
+    watch.done(Step::BootPages);
+    let hardware = read_hardware(&control)?;
+    if !is_virtual(hardware.device_id) {
+        tell_host_endianness(&mut control)?;
+    }
+    watch.done(Step::HostEndianness);
+
+    let offered = Caps::query(&mut control)?;
+    offered.check()?;
+    watch.done(Step::QueryCaps);
+    offered.set(&mut control, &config)?;
+    watch.done(Step::SetCaps);
+    watch.report.init_pages = give_pages(&mut control, PageStage::Init)?;
+    watch.done(Step::InitPages);
+    init_hca(&mut control, &offered, &config)?;
+    watch.done(Step::InitHca);
+    watch.report.regular_pages = give_pages(&mut control, PageStage::Regular)?;
+    watch.done(Step::RegularPages);
+    if offered.general().driver_version() {
+        tell_driver_version(&mut control)?;
+    }
+    watch.done(Step::DriverVersion);
+    let caps = Caps::query(&mut control)?;
+    caps.check()?;
+    watch.done(Step::RequeryCaps);
+
+    let (uar_index, uar) = alloc_uar(&mut control)?;
+    watch.done(Step::AllocUar);
+    let completion_vector = usize::from(control.interrupts.len() > 1);
+    let pages = if caps.general().page_request_disable() { 0 } else { PAGE_EVENTS };
+    add_eq(&mut control, CONTROL_EVENTS, COMMAND_EVENTS | pages, 0, uar_index, &uar)?;
+    control.event_mode = true;
+    watch.done(Step::ControlEq);
+    add_eq(&mut control, ASYNC_ENTRIES, ASYNC_EVENTS, 0, uar_index, &uar)?;
+    watch.done(Step::AsyncEq);
+    let completion_eqn = add_eq(&mut control, COMPLETION_ENTRIES, 0, completion_vector, uar_index, &uar)?;
+    watch.done(Step::CompletionEq);
+
+    let port = take_port(&mut control, &caps, &config)?;
+    watch.done(Step::Vport);
+    let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
+    let gids = gid::table(port.mac, &config.gids, room)?;
+    for entry in &gids {
+        gid::write_entry(&mut control, entry, port_number(&caps))?;
+    }
+    watch.done(Step::Gids);
+
+    control.watch_health = true;
+    let mut report = watch.report;
+    report.wall = wall.elapsed();
+    report.commands = control.queue.posted();
+    tracing::info!(function = control.function.name(), device = format_args!("{:#06x}", hardware.device_id), total = ?report.total, wall = ?report.wall, "opened");
+    Ok(Hca::new(control, caps, uar, uar_index, completion_eqn, port, gids, config, hardware, report))
+}
+
+/// From interrupts to bus mastering: the part that needs no firmware.
+fn start_command_interface(function: Function, config: &HcaConfig, watch: &mut Stopwatch<'_>) -> Result<Control, MlxError> {
+    let interrupts = function.enable_interrupts()?;
+    if interrupts.is_empty() {
+        return Err(MlxError::NoInterrupts);
+    }
+    watch.done(Step::Interrupts);
+
+    let command = function.config_read_u16(CONFIG_COMMAND)?;
+    function.config_write_u16(CONFIG_COMMAND, command | MEMORY_SPACE)?;
+    let registers: Block<InitSegment> = function.bar(0)?.block(0)?;
+    watch.done(Step::MapBar);
+
+    let revision = registers.read(|segment| &segment.cmdif_rev_fw_sub).get() >> 16;
+    if revision != COMMAND_INTERFACE_REVISION {
+        return Err(MlxError::CommandInterface { found: revision });
+    }
+    let geometry = registers.read(|segment| &segment.cmdq_addr_l_sz).get();
+    let (log_size, log_stride) = (geometry >> 4 & 0xf, geometry & 0xf);
+    watch.done(Step::CommandInterface);
+
+    let arena = DmaArena::new(&function)?;
+    let queue = CommandQueue::new(arena.clone(), registers.clone(), log_size, log_stride)?.ok_or(MlxError::CommandQueue { log_size, log_stride })?;
+    let (high, low) = halves(queue.iova());
+    registers.write(|segment| &segment.cmdq_addr_h, Be32::new(high));
+    // The low half activates the queue; zero in bits 10:8 selects the full driver interface.
+    registers.write(|segment| &segment.cmdq_addr_l_sz, Be32::new(low));
+    driver::barrier::flush_write_combining();
+    watch.done(Step::CommandQueue);
+
+    let clock = function.clock();
+    let mut control = Control {
+        health: Health::new(registers.clone(), clock.now()),
+        pages: Pages::new(arena.clone(), config.firmware_pages),
+        function,
+        clock,
+        arena,
+        registers,
+        interrupts,
+        queue,
+        inbox: Inbox::default(),
+        objects: crate::control::Objects::default(),
+        eqs: Vec::new(),
+        undead_rings: Vec::new(),
+        event_mode: false,
+        watch_health: false,
+        timeout: config.command_timeout,
+        bus_master: false,
+    };
+    control.bus_master = true; // from here on dropping it switches it off
+    control.function.set_bus_master(true)?;
+    watch.done(Step::BusMaster);
+    Ok(control)
+}
+
+fn halves(address: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = address.to_be_bytes();
+    (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
+}
+
+fn wait_for_firmware(control: &Control, limit: Duration) -> Result<(), MlxError> {
+    let begun = control.now();
+    while control.registers.read(|segment| &segment.initializing).get() & INITIALIZING != 0 {
+        let now = control.now();
+        if now >= begun + limit {
+            return Err(MlxError::Initializing { waited_ms: milliseconds(now - begun) });
+        }
+        control.clock.wait(&[], now + BOOT_PAUSE);
+    }
+    Ok(())
+}
+
+/// Who we are talking to.
+fn read_hardware(control: &Control) -> Result<Hardware, MlxError> {
+    let (minor, major) = words(control.registers.read(|segment| &segment.fw_rev).get());
+    let (_, sub_minor) = words(control.registers.read(|segment| &segment.cmdif_rev_fw_sub).get());
+    Ok(Hardware {
+        device_id: control.function.config_read_u16(CONFIG_DEVICE)?,
+        revision: control.function.config_read_u8(CONFIG_REVISION)?,
+        firmware: (major, minor, sub_minor),
+    })
+}
+
+/// The upper and the lower half of a register.
+fn words(register: u32) -> (u16, u16) {
+    let [a, b, c, d] = register.to_be_bytes();
+    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+}
+
+fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
+    let supported = control.exec(&QueryIssiIn::new())?.supported_issi_dw0();
+    if supported & 1 << ISSI == 0 {
+        return Err(MlxError::Issi { supported });
+    }
+    let mut input = SetIssiIn::new();
+    input.set_current_issi(ISSI);
+    control.exec(&input)?;
+    Ok(())
+}
+
+/// Gives what the firmware asks for at this stage; how many pages that was.
+fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> {
+    let mut query = QueryPagesIn::new();
+    query.set_op_mod(stage as u32);
+    let wanted = control.exec(&query)?;
+    let asked = wanted.num_pages().cast_signed();
+    let function = FunctionId {
+        // The field has 16 bits.
+        number: u16::try_from(wanted.function_id()).unwrap_or(0),
+        embedded_cpu: wanted.embedded_cpu_function(),
+    };
+    // A negative number would be pages to take back, of which there are none yet.
+    let count = usize::try_from(asked).unwrap_or(0);
+    if count > MOST_PAGES {
+        return Err(MlxError::Nonsense { what: "QUERY_PAGES num_pages", value: u64::from(wanted.num_pages()) });
+    }
+    let mut left = count;
+    while left > 0 {
+        let (pages, input) = control.pages.prepare_give(function, left.min(GIVE_PAGES))?;
+        left -= pages.len();
+        let answer = control.exec_message(SlotClass::Pages, &input, 0x10);
+        control.pages.finish_give(function, pages, answer.as_ref().map(|_| ()));
+        answer?;
+    }
+    Ok(count as u64)
+}
+
+/// Virtual functions may not write HOST_ENDIANNESS (Linux asks `mlx5_core_is_pf`, by device id).
+fn is_virtual(device_id: u16) -> bool {
+    matches!(device_id, 0x1012 | 0x1014 | 0x1016 | 0x1018 | 0x101a | 0x101c | 0x101e | 0xa2d3)
+}
+
+fn tell_host_endianness(control: &mut Control) -> Result<(), MlxError> {
+    let mut input = AccessRegIn::new();
+    input.set_op_mod(WRITE).set_register_id(RegisterId::HOST_ENDIANNESS.bits());
+    let mut register = HostEndianness::new();
+    register.set_he(if cfg!(target_endian = "big") { HOST_BIG } else { HOST_LITTLE });
+    control.exec_reading(&input, register.as_bytes(), HostEndianness::SIZE)?;
+    Ok(())
+}
+
+fn init_hca(control: &mut Control, caps: &Caps, config: &HcaConfig) -> Result<(), MlxError> {
+    let mut input = InitHcaIn::new();
+    if caps.general().sw_owner_id() {
+        input.set_sw_owner_id(&config.owner_id);
+    }
+    control.exec(&input)?;
+    Ok(())
+}
+
+fn tell_driver_version(control: &mut Control) -> Result<(), MlxError> {
+    // "OS,driver,version" as mlx5_core writes it; at most 64 bytes.
+    let text = concat!("Userspace,hw-mlx,", env!("CARGO_PKG_VERSION"));
+    let mut input = SetDriverVersionIn::new();
+    let field = input.driver_version_mut();
+    let bytes = text.len().min(field.len());
+    field[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
+    control.exec(&input)?;
+    Ok(())
+}
+
+fn alloc_uar(control: &mut Control) -> Result<(UarIndex, Block<UarPage>), MlxError> {
+    let number = control.exec(&AllocUarIn::new())?.uar();
+    let bar: Bar = control.function.bar(0)?;
+    let page = bar.block(u64::from(number) * UAR_BYTES)?;
+    Ok((UarIndex::new(number), page))
+}
+
+/// Creates an event queue and arms it.
+fn add_eq(control: &mut Control, wanted: u32, events: u64, vector: usize, uar_index: UarIndex, uar: &Block<UarPage>) -> Result<Eqn, MlxError> {
+    let ring = Ring::new(&control.arena, wanted)?;
+    let (input, pas) = ring.create_command(events, vector, uar_index);
+    let output = match control.exec_with(&input, &pas) {
+        Ok(output) => output,
+        Err(error) => {
+            if error.outcome_unknown() {
+                // The device may think it has this ring.
+                control.undead_rings.push(ring);
+            }
+            return Err(error.into());
+        }
+    };
+    let eqn = Eqn::new(output.eq_number());
+    let mut eq = Eq::new(eqn, ring, uar.clone(), vector);
+    eq.arm();
+    control.eqs.push(eq);
+    Ok(eqn)
+}
+
+/// Makes the port ours: its MAC or ours, MTU, RoCE.
+fn take_port(control: &mut Control, caps: &Caps, config: &HcaConfig) -> Result<Port, MlxError> {
+    let found = vport::query(control)?;
+    let mac = match config.mac {
+        Some(mac) if mac != found.mac => {
+            vport::set_mac(control, mac)?;
+            mac
+        }
+        _ if found.mac == [0; 6] => return Err(MlxError::NoMac),
+        _ => found.mac,
+    };
+    let forwarding = vport::forwards_by_table(caps);
+    if forwarding {
+        vport::accept_mac(control, mac)?;
+    }
+    let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
+    vport::enable_roce(control, caps, config.loopback)?;
+    let link_up = vport::link_is_up(control)?;
+    Ok(Port { mac, mtu, path_mtu: vport::path_mtu_code(mtu), link_up, node_guid: found.node_guid, forwarding })
+}
+
+/// Which port address table commands name: only functions with several have to.
+pub(crate) fn port_number(caps: &Caps) -> Option<u32> {
+    (caps.general().num_vhca_ports() > 0).then_some(1)
+}

@@ -1,0 +1,443 @@
+//! Capabilities: what the device can do, what we need of it, and what we switch on.
+//!
+//! The device describes itself in pages, each readable as a *maximum* (what it could do) and as a *current* value (what
+//! is switched on). A page beyond the general one is asked for only when the general one announces it.
+//! What is settable is set once, before INIT_HCA, by writing back a full copy of the current page with
+//! our changes; afterwards everything is read again, because counts and limits change with it.
+//!
+//! We refuse a device that lacks what nothing can replace ([`missing`]), naming all of it at once, so that a
+//! person reads one message and not a series of them. What we merely like we take if it is there.
+//!
+//! [`Caps`] keeps the pages, for whoever wants a field, and gives the numbers the rest of the
+//! driver lives by as [`Limits`], out of their logarithms.
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::control::Control;
+use crate::device::HcaConfig;
+use crate::error::{CmdError, MissingCapability, MlxError};
+use crate::prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, QueryHcaCapIn, RoceCap, SetHcaCapIn};
+
+/// Bytes of a capability page.
+const PAGE_BYTES: usize = 0x1000;
+const PORT_ETHERNET: u32 = 1;
+const ROCE_VERSION_2: u32 = 1 << 2;
+const CHECKSUM_OFF: u32 = 0;
+/// `cmdif_checksum` value that makes the device check and sign (mlx5_ifc.h).
+const CHECKSUM_ON: u32 = 3;
+/// Atomic results in host byte order.
+const ATOMIC_HOST_ENDIAN: u32 = 1;
+/// Entries of a WQE's data segment list and such come in 16-byte units.
+const SEGMENT_BYTES: u32 = 16;
+/// Bytes of a send WQE the hardware builds fast, and rdma-core's bound (kernel `kib:main.c`).
+const SEND_WQE_BYTES: u32 = 512;
+/// Control segment and remote address segment of an RC send WQE.
+const SEND_WQE_HEADERS: u32 = 32;
+
+/// One capability page, as maximum and as current value.
+#[derive(Clone, Debug)]
+pub struct Page<T> {
+    /// What could be switched on.
+    pub max: T,
+    /// What is.
+    pub current: T,
+    /// The whole current page; the structure is its beginning.
+    image: Vec<u8>,
+}
+
+/// What the device says of itself.
+#[derive(Clone, Debug)]
+pub struct Caps {
+    general: Page<CmdHcaCap>,
+    general_2: Option<CmdHcaCap2>,
+    roce: Option<Page<RoceCap>>,
+    atomic: Option<Page<AtomicCaps>>,
+    limits: Limits,
+}
+
+/// The numbers the driver lives by, as numbers of things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs.
+    pub qps: u32,
+    /// WQE basic blocks of a send queue, entries of a receive queue.
+    pub qp_wqes: u32,
+    /// Bytes of a send WQE.
+    pub send_wqe_bytes: u32,
+    /// Bytes of a receive WQE.
+    pub recv_wqe_bytes: u32,
+    /// Data segments of a send WQE with a remote address segment.
+    pub send_segments: u32,
+    /// Data segments of a receive WQE.
+    pub recv_segments: u32,
+    /// Completion queues.
+    pub cqs: u32,
+    /// Entries of a completion queue.
+    pub cq_entries: u32,
+    /// Event queues.
+    pub eqs: u32,
+    /// Memory keys.
+    pub mkeys: u32,
+    /// Bytes of a memory region; 2^63 if the device says more.
+    pub region_bytes: u64,
+    /// Shared receive queues (RMPs).
+    pub srqs: u32,
+    /// Entries of a shared receive queue.
+    pub srq_entries: u32,
+    /// Protection domains.
+    pub pds: u32,
+    /// RDMA Reads and atomics a queue pair can have outstanding as target.
+    pub reads_in: u32,
+    /// ... and as originator.
+    pub reads_out: u32,
+    /// Bytes of a message.
+    pub message_bytes: u64,
+    /// Entries of the RoCE address table.
+    pub gids: u32,
+    /// log2 of the largest page an mkey's translation entries may have.
+    pub log_max_mkey_page: u32,
+    /// log2 of the smallest.
+    pub log_min_mkey_page: u32,
+    /// log2 of the smallest page in the page lists of queues.
+    pub log_queue_page: u32,
+    /// Code of the time the device itself needs before it acknowledges, 4.096 us * 2^n.
+    pub ack_delay: u8,
+    /// Ticks of the time stamp clock per millisecond.
+    pub clock_khz: u32,
+}
+
+impl Caps {
+    /// The general page.
+    pub fn general(&self) -> &CmdHcaCap {
+        &self.general.current
+    }
+
+    /// The second general page, if there is one.
+    pub fn general_2(&self) -> Option<&CmdHcaCap2> {
+        self.general_2.as_ref()
+    }
+
+    /// The RoCE page.
+    pub fn roce(&self) -> Option<&RoceCap> {
+        self.roce.as_ref().map(|page| &page.current)
+    }
+
+    /// The atomic page.
+    pub fn atomic(&self) -> Option<&AtomicCaps> {
+        self.atomic.as_ref().map(|page| &page.current)
+    }
+
+    /// Its limits.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// CQEs name queues by the user index given at their creation (1) or by number (0).
+    pub fn cqe_version(&self) -> u32 {
+        self.general().cqe_version()
+    }
+
+    /// The UDP source port of RoCE v2 packets is ours to choose, and from where on.
+    pub fn udp_source_port(&self) -> Option<u16> {
+        let roce = self.roce()?;
+        // The field has 16 bits.
+        roce.sw_r_roce_src_udp_port().then(|| u16::try_from(roce.r_roce_min_src_udp_port()).unwrap_or(0xc000))
+    }
+
+    /// Results of 8-byte atomics arrive in the host's byte order.
+    pub fn atomics_in_host_order(&self) -> bool {
+        self.atomic().is_some_and(|atomic| atomic.atomic_req_8B_endianness_mode() == ATOMIC_HOST_ENDIAN)
+    }
+
+    /// Memory windows of type 2 and invalidation of keys.
+    pub fn memory_windows(&self) -> bool {
+        self.general().imaicl()
+    }
+
+    /// Reads all pages the device announces.
+    pub(crate) fn query(control: &mut Control) -> Result<Self, CmdError> {
+        let general: Page<CmdHcaCap> = query_page(control, CapType::GENERAL)?;
+        let roce = if general.current.roce() { Some(query_page(control, CapType::ROCE)?) } else { None };
+        let atomic = if general.current.atomic() { Some(query_page(control, CapType::ATOMIC)?) } else { None };
+        let general_2 = if general.current.hca_cap_2() {
+            let page: Page<CmdHcaCap2> = query_page(control, CapType::GENERAL_2)?;
+            Some(page.current)
+        } else {
+            None
+        };
+        let limits = Limits::new(&general.current, general_2.as_ref(), roce.as_ref().map(|page: &Page<RoceCap>| &page.current));
+        Ok(Self { general, general_2, roce, atomic, limits })
+    }
+
+    /// Switches on what we use.
+    pub(crate) fn set(&self, control: &mut Control, config: &HcaConfig) -> Result<(), CmdError> {
+        let wanted = wanted_general(&self.general, config);
+        set_page(control, CapType::GENERAL, &self.general.image, wanted.as_bytes())?;
+        control.queue.check_signatures(wanted.cmdif_checksum() == CHECKSUM_ON);
+        // mlx5_core writes this page zeroed but for the mode, and that is what firmware has seen.
+        if let Some(atomic) = &self.atomic
+            && atomic.max.supported_atomic_req_8B_endianness_mode_1()
+            && atomic.current.atomic_req_8B_endianness_mode() != ATOMIC_HOST_ENDIAN
+        {
+            let mut wanted = AtomicCaps::new();
+            wanted.set_atomic_req_8B_endianness_mode(ATOMIC_HOST_ENDIAN);
+            set_page(control, CapType::ATOMIC, &[0; PAGE_BYTES], wanted.as_bytes())?;
+        }
+        let late;
+        let roce = match &self.roce {
+            Some(page) => Some(page),
+            // It was switched on a moment ago.
+            None if wanted.roce() => {
+                late = query_page::<RoceCap>(control, CapType::ROCE)?;
+                Some(&late)
+            }
+            None => None,
+        };
+        if let Some(roce) = roce
+            && roce.max.sw_r_roce_src_udp_port()
+            && !roce.current.sw_r_roce_src_udp_port()
+        {
+            let mut wanted = roce.current.clone();
+            wanted.set_sw_r_roce_src_udp_port(true);
+            set_page(control, CapType::ROCE, &roce.image, wanted.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// All we cannot do without.
+    ///
+    /// # Errors
+    /// What is missing, all of it.
+    pub(crate) fn check(&self) -> Result<(), MlxError> {
+        match missing(&self.general, self.roce()) {
+            lacks if lacks.is_empty() => Ok(()),
+            lacks => Err(MlxError::Missing(lacks)),
+        }
+    }
+}
+
+/// What a device lacks of what we need. A RoCE page that cannot be read yet (RoCE is to be switched on) is
+/// looked at the next time.
+fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapability> {
+    let mut lacks = Vec::new();
+    let mut need = |holds: bool, name: &'static str, need: &str, have: String| {
+        if !holds {
+            lacks.push(MissingCapability { name, need: need.to_owned(), have });
+        }
+    };
+    let current = &general.current;
+    let bit = |value: bool| u8::from(value).to_string();
+    need(current.port_type() == PORT_ETHERNET, "port_type", "1 (Ethernet)", current.port_type().to_string());
+    need(current.rc(), "rc", "1", bit(current.rc()));
+    need(current.ud(), "ud", "1 (management datagrams)", bit(current.ud()));
+    need(current.cqe_version() == 1, "cqe_version", "1 (user index in CQEs)", current.cqe_version().to_string());
+    let roce_possible = current.roce() || (general.max.roce() && general.max.roce_rw_supported());
+    need(roce_possible, "roce", "1, or settable", bit(current.roce()));
+    need(current.log_pg_sz() <= 12, "log_pg_sz", "at most 12", current.log_pg_sz().to_string());
+    need(current.log_max_eq() >= 2, "log_max_eq", "at least 2", current.log_max_eq().to_string());
+    need(current.log_max_eq_sz() >= 9, "log_max_eq_sz", "at least 9", current.log_max_eq_sz().to_string());
+    need(current.log_max_cq() >= 1, "log_max_cq", "at least 1", current.log_max_cq().to_string());
+    need(current.log_max_qp() >= 2, "log_max_qp", "at least 2", current.log_max_qp().to_string());
+    need(current.log_max_mkey() >= 1, "log_max_mkey", "at least 1", current.log_max_mkey().to_string());
+    if let Some(roce) = roce {
+        need(roce.roce_version() & ROCE_VERSION_2 != 0, "roce_version", "bit 2 (RoCE v2)", format!("{:#x}", roce.roce_version()));
+        need(roce.roce_address_table_size() >= 1, "roce_address_table_size", "at least 1", roce.roce_address_table_size().to_string());
+    }
+    lacks
+}
+
+/// The general page we want: the current one, and of what the device offers the things we use.
+fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
+    let mut wanted = general.current.clone();
+    let checksum = if config.command_checksums && general.max.cmdif_checksum() == CHECKSUM_ON { CHECKSUM_ON } else { CHECKSUM_OFF };
+    wanted.set_cmdif_checksum(checksum);
+    // UAR pages are 4 KiB to us whatever the host's page size is: BARs are mapped by the byte.
+    wanted.set_log_uar_page_sz(0);
+    wanted.set_mkey_by_name(general.max.mkey_by_name());
+    if general.max.roce_rw_supported() {
+        wanted.set_roce(general.max.roce());
+    }
+    if let Some(log_qps) = config.log_max_qp {
+        wanted.set_log_max_qp(log_qps.min(general.max.log_max_qp()));
+    }
+    wanted
+}
+
+fn query_page<T: FromBytes>(control: &mut Control, kind: CapType) -> Result<Page<T>, CmdError> {
+    let mut read = |op_mod: u32| {
+        let mut input = QueryHcaCapIn::new();
+        input.set_op_mod(op_mod);
+        control.exec(&input).map(|output| output.capability().to_vec())
+    };
+    let max = read(kind.max())?;
+    let image = read(kind.current())?;
+    Ok(Page { max: beginning(&max), current: beginning(&image), image })
+}
+
+fn set_page(control: &mut Control, kind: CapType, image: &[u8], wanted: &[u8]) -> Result<(), CmdError> {
+    let mut input = SetHcaCapIn::new();
+    input.set_op_mod(kind.set());
+    let page = input.capability_mut();
+    page.copy_from_slice(image);
+    page[..wanted.len()].copy_from_slice(wanted);
+    control.exec(&input).map(|_| ())
+}
+
+/// The structure at the beginning of a page.
+fn beginning<T: FromBytes>(page: &[u8]) -> T {
+    // PANIC: the structures have 0x100 bytes, a page 0x1000.
+    let (value, _) = T::read_from_prefix(page).ok().expect("a structure within a page");
+    value
+}
+
+impl Limits {
+    fn new(general: &CmdHcaCap, general_2: Option<&CmdHcaCap2>, roce: Option<&RoceCap>) -> Self {
+        let send_wqe_bytes = general.max_wqe_sz_sq().min(SEND_WQE_BYTES);
+        // Without the second page, what every ConnectX does: 5 bits of page size (PRM "mkey context").
+        let log_max_mkey_page = match general_2.map(CmdHcaCap2::max_mkey_log_entity_size_mtt) {
+            None | Some(0) => 31,
+            Some(log) => log,
+        };
+        let log_min_mkey_page = match general_2.map(CmdHcaCap2::log_min_mkey_entity_size) {
+            None | Some(0) => 12,
+            Some(log) => log,
+        };
+        Self {
+            qps: two_to(general.log_max_qp()),
+            qp_wqes: two_to(general.log_max_qp_sz()),
+            send_wqe_bytes,
+            recv_wqe_bytes: general.max_wqe_sz_rq(),
+            send_segments: send_wqe_bytes.saturating_sub(SEND_WQE_HEADERS) / SEGMENT_BYTES,
+            recv_segments: general.max_wqe_sz_rq() / SEGMENT_BYTES,
+            cqs: two_to(general.log_max_cq()),
+            cq_entries: two_to(general.log_max_cq_sz()),
+            eqs: match general.max_num_eqs() {
+                0 => two_to(general.log_max_eq()),
+                count => count,
+            },
+            mkeys: two_to(general.log_max_mkey()),
+            region_bytes: 1 << general.log_max_mrw_sz().min(63),
+            srqs: two_to(general.log_max_rmp()),
+            srq_entries: two_to(general.log_max_srq_sz().min(general.log_max_wq_sz())),
+            pds: two_to(general.log_max_pd()),
+            reads_in: two_to(general.log_max_ra_req_qp()),
+            reads_out: two_to(general.log_max_ra_res_qp()),
+            message_bytes: 1 << general.log_max_msg(),
+            gids: roce.map_or(0, RoceCap::roce_address_table_size),
+            log_max_mkey_page,
+            log_min_mkey_page,
+            log_queue_page: general.log_pg_sz(),
+            ack_delay: u8::try_from(general.local_ca_ack_delay()).unwrap_or(u8::MAX),
+            clock_khz: match general.device_frequency_khz() {
+                0 => general.device_frequency_mhz().saturating_mul(1000),
+                khz => khz,
+            },
+        }
+    }
+}
+
+/// 2^log, as far as 32 bits go.
+fn two_to(log: u32) -> u32 {
+    1u32.checked_shl(log).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Dwords of the general page a ConnectX-4 reported as its maximum (QUERY_HCA_CAP op_mod 0 in
+    /// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`).
+    const CONNECTX4_MAX: [(usize, u32); 20] = [
+        (0x10, 0x0f0f_0017),
+        (0x18, 0x0016_0018),
+        (0x1c, 0x1618_0008),
+        (0x20, 0x0440_1010),
+        (0x28, 0x0004_0004),
+        (0x34, 0xc710_0101),
+        (0x38, 0x1e00_0000),
+        (0x3c, 0x0001_0001),
+        (0x40, 0xc006_cc0e),
+        (0x44, 0xe2fa_030f),
+        (0x48, 0x0005_000c),
+        (0x4c, 0xa009_0000),
+        (0x50, 0x0000_0400),
+        (0x54, 0x0000_0200),
+        (0x64, 0x1018_0018),
+        (0x70, 0x9710_0900),
+        (0x74, 0x0904_0606),
+        (0x78, 0x0000_000f),
+        (0x7c, 0x800c_0e0a),
+        (0x90, 0x1000_0008),
+    ];
+    /// ... and those in which its current page (op_mod 1) differed.
+    const CONNECTX4_CURRENT: [(usize, u32); 3] = [(0x10, 0x0f0f_000e), (0x40, 0xc006_0c0e), (0x90, 0x1000_0000)];
+    /// Its RoCE page.
+    const CONNECTX4_ROCE: [(usize, u32); 5] =
+        [(0x00, 0x4000_0000), (0x10, 0x0007_0007), (0x14, 0x0000_12b7), (0x18, 0xffff_c000), (0x1c, 0x0000_0100)];
+
+    fn page<T: FromBytes>(words: &[&[(usize, u32)]]) -> (T, Vec<u8>) {
+        let mut image = vec![0u8; PAGE_BYTES];
+        for (at, word) in words.iter().copied().flatten() {
+            image[*at..at + 4].copy_from_slice(&word.to_be_bytes());
+        }
+        (beginning(&image), image)
+    }
+
+    fn connectx4() -> Page<CmdHcaCap> {
+        let (max, _) = page(&[&CONNECTX4_MAX]);
+        let (current, image) = page(&[&CONNECTX4_MAX, &CONNECTX4_CURRENT]);
+        Page { max, current, image }
+    }
+
+    #[test]
+    fn a_recorded_connectx4_lacks_nothing() {
+        let (roce, _) = page(&[&CONNECTX4_ROCE]);
+        assert_eq!(missing(&connectx4(), Some(&roce)), []);
+    }
+
+    #[test]
+    fn limits_of_a_recorded_connectx4_are_those_of_its_data_sheet() {
+        let (roce, _) = page::<RoceCap>(&[&CONNECTX4_ROCE]);
+        let limits = Limits::new(&connectx4().current, None, Some(&roce));
+        assert_eq!((limits.qps, limits.qp_wqes), (1 << 14, 32768));
+        assert_eq!((limits.cqs, limits.cq_entries), (1 << 24, 1 << 22));
+        assert_eq!((limits.reads_in, limits.reads_out), (16, 16));
+        assert_eq!((limits.send_segments, limits.recv_segments), (30, 32));
+        assert_eq!((limits.gids, limits.message_bytes), (256, 1 << 30));
+    }
+
+    #[test]
+    fn everything_missing_is_named_at_once() {
+        let (blank, image) = page::<CmdHcaCap>(&[]);
+        let general = Page { max: blank.clone(), current: blank, image };
+        let (roce, _) = page(&[]);
+        let lacks = missing(&general, Some(&roce));
+        let names: Vec<_> = lacks.iter().map(|lack| lack.name).collect();
+        assert_eq!(
+            names,
+            ["port_type", "rc", "ud", "cqe_version", "roce", "log_max_eq", "log_max_eq_sz", "log_max_cq", "log_max_qp", "log_max_mkey", "roce_version", "roce_address_table_size"]
+        );
+        let text = MlxError::Missing(lacks).to_string();
+        assert!(text.contains("port_type: need 1 (Ethernet), the device has 0; rc: need 1"), "{text}");
+    }
+
+    #[test]
+    fn the_general_page_is_written_back_with_the_stock_drivers_changes() {
+        let wanted = wanted_general(&connectx4(), &HcaConfig::new());
+        assert_eq!(wanted.cmdif_checksum(), 0);
+        assert_eq!(wanted.log_uar_page_sz(), 0);
+        // Everything else as it was.
+        let mut restored = wanted.clone();
+        restored.set_cmdif_checksum(connectx4().current.cmdif_checksum());
+        assert_eq!(restored.as_bytes(), connectx4().current.as_bytes());
+    }
+
+    #[test]
+    fn checksums_and_queue_pairs_are_asked_for_no_further_than_the_maximum() {
+        let mut config = HcaConfig::new();
+        config.command_checksums = true;
+        config.log_max_qp = Some(30);
+        let wanted = wanted_general(&connectx4(), &config);
+        assert_eq!((wanted.cmdif_checksum(), wanted.log_max_qp()), (3, 23));
+    }
+}

@@ -1,0 +1,366 @@
+//! The command queue: slots, and what is in them.
+//!
+//! ```text
+//!          submit                 ownership bit 0               take
+//!  Free ------------> Posted --------------------------> Done --------> Free
+//!                       |                                                ^
+//!                       | abandon (time limit, dead device)              |
+//!                       '--------> Quarantined --------------------------'
+//!                                                ownership bit 0
+//! ```
+//!
+//! There is no edge from Posted to Free: an entry whose answer nobody waits for any more is still the
+//! device's. Nothing here waits or looks at a clock.
+
+use driver::{Be32, Block, DmaArena, DmaBuffer, DmaError, Instant, barrier};
+use thiserror::Error;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::dump::{self, Direction};
+use super::mailbox::{Chain, INLINE_BYTES, Pool};
+use super::signature;
+use crate::error::CmdError;
+use crate::prm::{CmdQueueEntry, CmdStatus, DeliveryStatus, InitSegment, Opcode, TRANSPORT_PCIE};
+
+/// The queue is one page at most: log size + log stride <= 12 (PRM "Initialization Segment").
+const QUEUE_BYTES: usize = 4096;
+/// A slot for every bit of the doorbell.
+const MAX_SLOTS: usize = 32;
+const ENTRY_BYTES: usize = CmdQueueEntry::SIZE;
+/// The last byte of an entry: delivery status 7:1, ownership 0.
+const STATUS_OWN: usize = 0x3f;
+const OWNED_BY_DEVICE: u8 = 1;
+/// Both ways every message begins with two header words.
+const SHORTEST_MESSAGE: usize = 8;
+
+/// Which slots a command may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotClass {
+    /// Any but the last.
+    Ordinary,
+    /// The last, so that page commands never queue behind a command that waits for pages. When that
+    /// slot is quarantined, any other.
+    Pages,
+}
+
+/// A command that was not posted.
+#[derive(Debug, Error)]
+pub enum SubmitError {
+    /// All slots of the class are in use.
+    #[error("no free command slot")]
+    NoSlot,
+    /// No memory for the mailboxes.
+    #[error(transparent)]
+    Memory(#[from] DmaError),
+}
+
+/// The claim to the answer of one posted command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "an answer nobody takes keeps its slot"]
+pub struct Ticket {
+    slot: usize,
+    serial: u64,
+    opcode: Opcode,
+}
+
+impl Ticket {
+    /// The slot the command is in.
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    /// The command.
+    pub fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+}
+
+/// What belongs to a command while the device has it.
+#[derive(Debug)]
+struct Flight {
+    serial: u64,
+    opcode: Opcode,
+    op_mod: u16,
+    out_bytes: usize,
+    input: Chain,
+    output: Chain,
+    posted_at: Instant,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Free,
+    Posted(Flight),
+    Done { serial: u64, answer: Result<Vec<u8>, CmdError> },
+    Quarantined(Flight),
+}
+
+/// The command queue of one function.
+pub struct CommandQueue {
+    memory: DmaBuffer,
+    registers: Block<InitSegment>,
+    pool: Pool,
+    slots: Vec<Slot>,
+    stride: usize,
+    next_token: u8,
+    next_serial: u64,
+    check_signatures: bool,
+}
+
+impl CommandQueue {
+    /// A queue of `1 << log_size` slots, `1 << log_stride` bytes apart. `None` if the device's
+    /// numbers do not describe a queue of one page.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(arena: DmaArena, registers: Block<InitSegment>, log_size: u32, log_stride: u32) -> Result<Option<Self>, DmaError> {
+        let fits = log_size <= MAX_SLOTS.ilog2() && log_stride >= ENTRY_BYTES.ilog2() && log_size + log_stride <= QUEUE_BYTES.ilog2();
+        // One slot could not serve pages while a command waits for them.
+        if !fits || log_size == 0 {
+            return Ok(None);
+        }
+        let memory = arena.alloc(QUEUE_BYTES, QUEUE_BYTES)?;
+        Ok(Some(Self {
+            memory,
+            registers,
+            pool: Pool::new(arena),
+            slots: (0..1usize << log_size).map(|_| Slot::Free).collect(),
+            stride: 1 << log_stride,
+            next_token: 1,
+            next_serial: 0,
+            check_signatures: false,
+        }))
+    }
+
+    /// DMA address of the queue.
+    pub fn iova(&self) -> u64 {
+        self.memory.iova().0
+    }
+
+    /// From now on answers must be signed: the device was told to (`cmdif_checksum`).
+    pub fn check_signatures(&mut self, on: bool) {
+        self.check_signatures = on;
+    }
+
+    /// Slots, the reserved one included.
+    pub fn slot_count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Commands posted since the beginning.
+    pub fn posted(&self) -> u64 {
+        self.next_serial
+    }
+
+    /// Slots whose memory a silent device still holds.
+    pub fn quarantined(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Quarantined(_))).count()
+    }
+
+    /// Commands the device has and somebody waits for.
+    pub fn in_flight(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Posted(_))).count()
+    }
+
+    /// Mailboxes in the pool.
+    #[cfg(test)]
+    pub(crate) fn free_mailboxes(&self) -> usize {
+        self.pool.free_blocks()
+    }
+
+    fn free_slot(&self, class: SlotClass) -> Option<usize> {
+        let reserved = self.slots.len() - 1;
+        let ordinary = || (0..reserved).find(|slot| matches!(self.slots[*slot], Slot::Free));
+        match class {
+            SlotClass::Ordinary => ordinary(),
+            SlotClass::Pages => match self.slots[reserved] {
+                Slot::Free => Some(reserved),
+                Slot::Quarantined(_) => ordinary(),
+                Slot::Posted(_) | Slot::Done { .. } => None,
+            },
+        }
+    }
+
+    /// Posts a command: `input` is the whole question beginning with opcode and op_mod, `out_bytes`
+    /// the room for the answer.
+    ///
+    /// # Errors
+    /// [`SubmitError`]; nothing was posted.
+    pub fn submit(&mut self, class: SlotClass, input: &[u8], out_bytes: usize, now: Instant) -> Result<Ticket, SubmitError> {
+        // PANIC: our own command structures; the device refuses shorter ones as undeliverable.
+        assert!(input.len() >= SHORTEST_MESSAGE && out_bytes >= SHORTEST_MESSAGE, "{} in, {out_bytes} out", input.len());
+        let slot = self.free_slot(class).ok_or(SubmitError::NoSlot)?;
+        let in_chain = self.pool.chain_for(input.len())?;
+        let out_chain = match self.pool.chain_for(out_bytes) {
+            Ok(chain) => chain,
+            Err(error) => {
+                self.pool.give_back(in_chain);
+                return Err(error.into());
+            }
+        };
+        let token = self.next_token;
+        self.next_token = self.next_token.checked_add(1).unwrap_or(1);
+        let serial = self.next_serial;
+        self.next_serial += 1;
+
+        let inline = input.len().min(INLINE_BYTES);
+        in_chain.fill(token, &input[inline..]);
+        out_chain.fill(token, &[]);
+        let mut entry = CmdQueueEntry::new();
+        entry
+            .set_type(TRANSPORT_PCIE)
+            .set_input_length(length_u32(input.len()))
+            .set_input_mailbox_pointer(in_chain.first())
+            .set_output_mailbox_pointer(out_chain.first())
+            .set_output_length(length_u32(out_bytes))
+            .set_token(u32::from(token))
+            .set_ownership(true);
+        entry.command_input_inline_data_mut()[..inline].copy_from_slice(&input[..inline]);
+        let signature = signature::closing(entry.as_bytes());
+        entry.set_signature(u32::from(signature));
+
+        let opcode = Opcode(u16::from_be_bytes([input[0], input[1]]));
+        if dump::wanted() {
+            dump::trace(Direction::Input, opcode, entry.as_bytes(), in_chain.images());
+        }
+        self.hand_over(slot, &entry);
+        let op_mod = u16::from_be_bytes([input[6], input[7]]);
+        self.slots[slot] = Slot::Posted(Flight { serial, opcode, op_mod, out_bytes, input: in_chain, output: out_chain, posted_at: now });
+        Ok(Ticket { slot, serial, opcode })
+    }
+
+    /// Gives an entry to the device. The one place that rings the command doorbell.
+    fn hand_over(&self, slot: usize, entry: &CmdQueueEntry) {
+        let at = slot * self.stride;
+        self.memory.write_bytes(at, &entry.as_bytes()[..STATUS_OWN]);
+        barrier::dma_to_device(); // entry and mailboxes before the bit that gives them away
+        self.memory.store_u8(at + STATUS_OWN, OWNED_BY_DEVICE);
+        barrier::dma_to_device(); // the bit before the register that makes the device look
+        self.registers.write(|segment| &segment.cmd_dbell, Be32::new(1 << slot));
+        barrier::flush_write_combining();
+    }
+
+    /// Looks at the slots an event named (bit n is slot n). Bits of slots the queue does not have and
+    /// of slots the device still owns are ignored.
+    pub fn harvest(&mut self, vector: u32) {
+        for slot in 0..self.slots.len() {
+            if vector & (1 << slot) != 0 {
+                self.harvest_slot(slot);
+            }
+        }
+    }
+
+    /// Looks at every slot: polled mode, and the remedy for a lost interrupt.
+    pub fn harvest_all(&mut self) {
+        self.harvest(u32::MAX);
+    }
+
+    fn harvest_slot(&mut self, slot: usize) {
+        let at = slot * self.stride;
+        if matches!(self.slots[slot], Slot::Free | Slot::Done { .. }) || self.memory.load_u8(at + STATUS_OWN) & OWNED_BY_DEVICE != 0 {
+            return;
+        }
+        barrier::dma_from_device(); // nothing else of the entry before its ownership bit
+        let mut image = [0u8; ENTRY_BYTES];
+        self.memory.read_bytes(at, &mut image);
+        match std::mem::replace(&mut self.slots[slot], Slot::Free) {
+            Slot::Posted(flight) => {
+                let answer = self.read_answer(&image, &flight);
+                self.slots[slot] = Slot::Done { serial: flight.serial, answer };
+                self.pool.give_back(flight.input);
+                self.pool.give_back(flight.output);
+            }
+            Slot::Quarantined(flight) => {
+                tracing::warn!(opcode = ?flight.opcode, slot, "late answer to an abandoned command; its memory is free again");
+                self.pool.give_back(flight.input);
+                self.pool.give_back(flight.output);
+            }
+            other @ (Slot::Free | Slot::Done { .. }) => self.slots[slot] = other,
+        }
+    }
+
+    fn read_answer(&self, image: &[u8; ENTRY_BYTES], flight: &Flight) -> Result<Vec<u8>, CmdError> {
+        let Flight { opcode, op_mod, .. } = *flight;
+        let entry = CmdQueueEntry::read_from_bytes(image).unwrap_or_else(|_| CmdQueueEntry::new());
+        if dump::wanted() {
+            dump::trace(Direction::Output, opcode, image, flight.output.images());
+        }
+        let delivery = DeliveryStatus(image[STATUS_OWN] >> 1);
+        if delivery != DeliveryStatus::OK {
+            return Err(CmdError::Delivery { opcode, op_mod, status: delivery });
+        }
+        if self.check_signatures && !signature::holds(image) {
+            return Err(CmdError::BadSignature { opcode, op_mod, block: None });
+        }
+        let mut output = Vec::with_capacity(flight.out_bytes);
+        output.extend_from_slice(&entry.command_output_inline_data()[..flight.out_bytes.min(INLINE_BYTES)]);
+        let status = CmdStatus(output[0]);
+        if status != CmdStatus::OK {
+            let syndrome = u32::from_be_bytes([output[4], output[5], output[6], output[7]]);
+            return Err(CmdError::Refused { opcode, op_mod, status, syndrome });
+        }
+        let rest = flight.out_bytes.saturating_sub(INLINE_BYTES);
+        match flight.output.read(rest, self.check_signatures, &mut output) {
+            Ok(()) => Ok(output),
+            Err(block) => Err(CmdError::BadSignature { opcode, op_mod, block: Some(block.0) }),
+        }
+    }
+
+    /// The answer, if it is there.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Result<Vec<u8>, CmdError>> {
+        let slot = self.slots.get_mut(ticket.slot)?;
+        if !matches!(slot, Slot::Done { serial, .. } if *serial == ticket.serial) {
+            return None;
+        }
+        match std::mem::replace(slot, Slot::Free) {
+            Slot::Done { answer, .. } => Some(answer),
+            Slot::Free | Slot::Posted(_) | Slot::Quarantined(_) => None,
+        }
+    }
+
+    /// Nobody waits for this command any more. Its memory stays the device's until the device gives
+    /// the entry back. The command's opcode, op_mod and the milliseconds it has had.
+    pub fn abandon(&mut self, ticket: Ticket, now: Instant) -> Option<(Opcode, u16, u64)> {
+        let slot = self.slots.get_mut(ticket.slot)?;
+        match std::mem::replace(slot, Slot::Free) {
+            Slot::Posted(flight) if flight.serial == ticket.serial => {
+                let told = (flight.opcode, flight.op_mod, now.0.saturating_sub(flight.posted_at.0) / 1_000_000);
+                *slot = Slot::Quarantined(flight);
+                Some(told)
+            }
+            Slot::Done { serial, .. } if serial == ticket.serial => None,
+            other => {
+                *slot = other;
+                None
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for CommandQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let slots: Vec<String> = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter_map(|(number, slot)| match slot {
+                Slot::Free => None,
+                Slot::Posted(flight) => Some(format!("{number}: posted {:?}", flight.opcode)),
+                Slot::Done { .. } => Some(format!("{number}: done")),
+                Slot::Quarantined(flight) => Some(format!("{number}: quarantined {:?}", flight.opcode)),
+            })
+            .collect();
+        f.debug_struct("CommandQueue")
+            .field("iova", &format_args!("{:#x}", self.iova()))
+            .field("slots", &self.slots.len())
+            .field("posted", &self.next_serial)
+            .field("busy", &slots)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Lengths of messages, which are kilobytes.
+fn length_u32(bytes: usize) -> u32 {
+    // PANIC: a message of 4 GiB would not have found its mailboxes.
+    u32::try_from(bytes).expect("a message shorter than 4 GiB")
+}

@@ -1,0 +1,140 @@
+//! What the device's error codes mean to a DAT consumer and to a person.
+//!
+//! An error CQE carries a *syndrome* (PRM "Completion With Error Syndromes"; the values are the verbs
+//! statuses in another order) and a *vendor syndrome* that refines it. DAT wants one of its twelve
+//! statuses; a person wants to know what to look at. Each is one table in this file, and both spell
+//! out every byte, so that a code nobody has met is a row somebody chose and not an accident.
+//!
+//! The DAT column is the map of the InfiniBand reference implementation. A code without a name ends
+//! the connection like the named ones, so it is reported as a transport failure.
+
+use dat_core::types::DtoStatus;
+
+/// The syndromes with names, as numbers (PRM "Completion With Error Syndromes").
+pub mod syndrome {
+    /// The message does not fit: a receive buffer too small, or a Send over the message limit.
+    pub const LOCAL_LENGTH: u8 = 0x01;
+    /// The queue pair or the WQE is malformed.
+    pub const LOCAL_QP_OPERATION: u8 = 0x02;
+    /// A local key, its range or its rights did not allow the access.
+    pub const LOCAL_PROTECTION: u8 = 0x04;
+    /// Given back unexecuted because the queue pair is in the error state.
+    pub const FLUSHED: u8 = 0x05;
+    /// A memory window bind failed.
+    pub const WINDOW_BIND: u8 = 0x06;
+    /// The response packet does not fit the request.
+    pub const BAD_RESPONSE: u8 = 0x10;
+    /// The responder could not access its own memory.
+    pub const LOCAL_ACCESS: u8 = 0x11;
+    /// The peer calls the request invalid.
+    pub const REMOTE_INVALID_REQUEST: u8 = 0x12;
+    /// The peer's key, its range or its rights did not allow the access.
+    pub const REMOTE_ACCESS: u8 = 0x13;
+    /// The peer could not finish the operation.
+    pub const REMOTE_OPERATION: u8 = 0x14;
+    /// No acknowledgement came, as often as was allowed.
+    pub const TRANSPORT_RETRY_EXCEEDED: u8 = 0x15;
+    /// The peer had no receive buffer, as often as was allowed.
+    pub const RNR_RETRY_EXCEEDED: u8 = 0x16;
+    /// The peer gave the operation up.
+    pub const REMOTE_ABORTED: u8 = 0x22;
+}
+
+/// The DAT status of an error CQE with this syndrome. Never [`DtoStatus::Success`]: the entry is an
+/// error entry whatever its syndrome says.
+#[must_use]
+pub const fn dto_status(code: u8) -> DtoStatus {
+    match code {
+        syndrome::LOCAL_LENGTH => DtoStatus::ErrLocalLength,
+        syndrome::LOCAL_QP_OPERATION => DtoStatus::ErrLocalEp,
+        syndrome::LOCAL_PROTECTION | syndrome::LOCAL_ACCESS => DtoStatus::ErrLocalProtection,
+        syndrome::FLUSHED => DtoStatus::ErrFlushed,
+        syndrome::WINDOW_BIND => DtoStatus::RmrOperationFailed,
+        syndrome::BAD_RESPONSE => DtoStatus::ErrBadResponse,
+        syndrome::REMOTE_INVALID_REQUEST | syndrome::REMOTE_OPERATION | syndrome::REMOTE_ABORTED => DtoStatus::ErrRemoteResponder,
+        syndrome::REMOTE_ACCESS => DtoStatus::ErrRemoteAccess,
+        syndrome::TRANSPORT_RETRY_EXCEEDED => DtoStatus::ErrTransport,
+        syndrome::RNR_RETRY_EXCEEDED => DtoStatus::ErrReceiverNotReady,
+        // Codes without a name.
+        0x00 | 0x03 | 0x07..=0x0f | 0x17..=0x21 | 0x23..=0xff => DtoStatus::ErrTransport,
+    }
+}
+
+/// What a person should know about an error CQE, and where to look first.
+///
+/// The vendor syndrome has no public list; the pairs that public reports explain have their own row.
+#[must_use]
+pub const fn explain(code: u8, vendor: u8) -> &'static str {
+    match (code, vendor) {
+        (syndrome::LOCAL_LENGTH, _) => {
+            "the message was longer than the receive buffer, or longer than a message may be: compare the posted receive with what the peer sends"
+        }
+        (syndrome::LOCAL_QP_OPERATION, _) => {
+            "the device found the work queue entry or the queue pair inconsistent: this is a defect of the provider, please report it with the dump of the queue"
+        }
+        (syndrome::LOCAL_PROTECTION, _) => {
+            "a local buffer is outside its registration, or the registration lacks the right: check the LMR's bounds and privileges, and that it was not freed while in use"
+        }
+        (syndrome::FLUSHED, _) => "given back unexecuted because the connection had ended or an earlier request failed: look for the first failure",
+        (syndrome::WINDOW_BIND, _) => "the memory window could not be bound: check the privileges of the LMR and that its range contains the window",
+        (syndrome::BAD_RESPONSE, _) => "the peer answered with a packet that does not belong to the request: suspect the peer's device or something rewriting packets on the way",
+        (syndrome::LOCAL_ACCESS, _) => "an incoming request reached memory this side does not allow: check the privileges of the registered memory here",
+        (syndrome::REMOTE_INVALID_REQUEST, 0x8a) => {
+            "the peer refused the request as invalid, which with this vendor code was seen when operations exceed what the peer's queue pair was set up for: check its limit of outstanding RDMA Reads"
+        }
+        (syndrome::REMOTE_INVALID_REQUEST, _) => {
+            "the peer refused the request as invalid: its receive buffer was too small, the operation is switched off there, or more RDMA Reads were outstanding than it allows"
+        }
+        (syndrome::REMOTE_ACCESS, _) => "the peer's memory refused the access: check the RMR context, the address range and the remote privileges at the peer",
+        (syndrome::REMOTE_OPERATION, _) => "the peer failed while it carried the request out: look at the peer's own completion or its log",
+        (syndrome::TRANSPORT_RETRY_EXCEEDED, _) => {
+            "the peer did not acknowledge within the retries allowed: check that it is alive and connected, the cable, the switch's path, MTU and loss"
+        }
+        (syndrome::RNR_RETRY_EXCEEDED, _) => "the peer had no receive buffer posted within the retries allowed: post more receives there, or slow down here",
+        (syndrome::REMOTE_ABORTED, 0x93) => "the peer's memory was paged out and could not be brought back: the registration there is on demand",
+        (syndrome::REMOTE_ABORTED, _) => "the peer aborted the operation: look at the peer's log",
+        (0x00 | 0x03 | 0x07..=0x0f | 0x17..=0x21 | 0x23..=0xff, _) => "the device reported a code the PRM has no name for: note both numbers and the firmware version",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every byte, in the words of the verbs documentation, against the reference map.
+    #[test]
+    fn every_syndrome_has_the_status_of_the_reference_map() {
+        let named = [
+            (0x01, DtoStatus::ErrLocalLength),
+            (0x02, DtoStatus::ErrLocalEp),
+            (0x04, DtoStatus::ErrLocalProtection),
+            (0x05, DtoStatus::ErrFlushed),
+            (0x06, DtoStatus::RmrOperationFailed),
+            (0x10, DtoStatus::ErrBadResponse),
+            (0x11, DtoStatus::ErrLocalProtection),
+            (0x12, DtoStatus::ErrRemoteResponder),
+            (0x13, DtoStatus::ErrRemoteAccess),
+            (0x14, DtoStatus::ErrRemoteResponder),
+            (0x15, DtoStatus::ErrTransport),
+            (0x16, DtoStatus::ErrReceiverNotReady),
+            (0x22, DtoStatus::ErrRemoteResponder),
+        ];
+        for code in 0..=u8::MAX {
+            let expected = named.iter().find(|row| row.0 == code).map_or(DtoStatus::ErrTransport, |row| row.1);
+            assert_eq!(dto_status(code), expected, "syndrome {code:#04x}");
+        }
+    }
+
+    #[test]
+    fn every_pair_of_codes_has_a_sentence_and_no_two_names_share_one() {
+        let mut sentences = std::collections::BTreeSet::new();
+        for code in [0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x22] {
+            assert!(sentences.insert(explain(code, 0)), "syndrome {code:#04x} borrows another one's sentence");
+        }
+        assert_ne!(explain(0x12, 0x8a), explain(0x12, 0));
+        assert_ne!(explain(0x22, 0x93), explain(0x22, 0));
+        for code in 0..=u8::MAX {
+            assert!(explain(code, 0xff).len() > 20, "syndrome {code:#04x}");
+        }
+    }
+}

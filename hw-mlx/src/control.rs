@@ -1,0 +1,342 @@
+//! One command at a time, from the caller's view; everything at once, from the device's.
+//!
+//! A caller that waits for an answer must not stop listening: the firmware may hold the command until
+//! it gets pages, and asks for them by event. So waiting *is* serving: drain the event queues, hand
+//! finished commands to their tickets, answer page requests on the reserved slot, look at the
+//! device's health, sleep until the next interrupt or the next of these deadlines, and again.
+//!
+//! Before the command event queue exists, and after it is gone, the ownership bits are polled
+//! instead. The polled way stays available: before a command is given up, its entry is looked at
+//! once more, because an interrupt may get lost and the answer may be there.
+//!
+//! Every wait is bounded by the command's time limit on the function's clock.
+//!
+//! When the device dies, bus mastering is switched off first: that is what makes its memory ours
+//! again. From then on commands fail without being sent, except those that destroy: they succeed,
+//! so that whoever owns objects can unwind (mlx5_core does the same, `cmd.c`
+//! `mlx5_internal_err_ret_value`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use driver::{Block, Clock, DmaArena, Function, Instant, Interrupt};
+use zerocopy::FromBytes;
+
+use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
+use crate::eq::{Eq, Ring};
+use crate::error::{CmdError, DeadCause};
+use crate::event::{AsyncEvent, Inbox, Meaning, decode};
+use crate::health::Health;
+use crate::pages::Pages;
+use crate::prm::{Command, InitSegment, Opcode};
+
+/// First pause between two looks at an ownership bit, and the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The firmware's side of a function: commands, events, pages and health.
+pub(crate) struct Control {
+    pub(crate) function: Function,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) arena: DmaArena,
+    pub(crate) registers: Block<InitSegment>,
+    pub(crate) interrupts: Vec<Interrupt>,
+    pub(crate) queue: CommandQueue,
+    pub(crate) pages: Pages,
+    pub(crate) health: Health,
+    pub(crate) inbox: Inbox,
+    pub(crate) objects: Objects,
+    /// Event queues, the one that carries command completions first.
+    pub(crate) eqs: Vec<Eq>,
+    /// Rings the device may still write although nobody reads them any more.
+    pub(crate) undead_rings: Vec<Ring>,
+    /// Answers come by event.
+    pub(crate) event_mode: bool,
+    /// The health counter is expected to move.
+    pub(crate) watch_health: bool,
+    pub(crate) timeout: Duration,
+    /// The device may still reach memory.
+    pub(crate) bus_master: bool,
+}
+
+impl Control {
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Sends a command and waits for its answer.
+    pub(crate) fn exec<C: Command>(&mut self, input: &C) -> Result<C::Out, CmdError> {
+        self.exec_with(input, &[])
+    }
+
+    /// As `exec`, with `tail` (a page list, a register image) after the input's fixed part.
+    pub(crate) fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, CmdError> {
+        self.exec_reading(input, tail, 0).map(|(output, _)| output)
+    }
+
+    /// As `exec_with`, returning also `extra_out_bytes` of what follows the output's fixed part.
+    pub(crate) fn exec_reading<C: Command>(&mut self, input: &C, tail: &[u8], extra_out_bytes: usize) -> Result<(C::Out, Vec<u8>), CmdError> {
+        let fixed = size_of::<C::Out>();
+        let answer = self.exec_message(SlotClass::Ordinary, &message(input, tail), fixed + extra_out_bytes)?;
+        // The answer is as long as we asked, whatever the device wrote.
+        let (output, rest) = C::Out::read_from_prefix(&answer).map_err(|_| CmdError::BadSignature { opcode: C::OPCODE, op_mod: 0, block: None })?;
+        Ok((output, rest.to_vec()))
+    }
+
+    /// Sends a whole message and waits for the answer, `out_bytes` of it.
+    pub(crate) fn exec_message(&mut self, class: SlotClass, input: &[u8], out_bytes: usize) -> Result<Vec<u8>, CmdError> {
+        match self.submit_message(class, input, out_bytes) {
+            Ok(ticket) => self.wait_for(ticket, out_bytes),
+            Err(error @ CmdError::Dead { .. }) => self.unwind(opcode_of(input), out_bytes).ok_or(error),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Posts a command; waits only for a free slot.
+    pub(crate) fn submit_message(&mut self, class: SlotClass, input: &[u8], out_bytes: usize) -> Result<Ticket, CmdError> {
+        let opcode = opcode_of(input);
+        let begun = self.now();
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            if let Some(cause) = self.health.dead() {
+                return Err(CmdError::Dead { opcode, cause });
+            }
+            let now = self.now();
+            match self.queue.submit(class, input, out_bytes, now) {
+                Ok(ticket) => return Ok(ticket),
+                Err(SubmitError::Memory(error)) => return Err(CmdError::Memory { opcode, error }),
+                Err(SubmitError::NoSlot) if now >= begun + self.timeout => {
+                    return Err(CmdError::NoSlot { opcode, waited_ms: milliseconds(now - begun), quarantined: self.queue.quarantined() });
+                }
+                Err(SubmitError::NoSlot) => self.serve_or_sleep(begun + self.timeout, &mut pause),
+            }
+        }
+    }
+
+    /// The answer to a posted command, if it is there. A command the device died over is answered
+    /// with that.
+    pub(crate) fn answer(&mut self, ticket: Ticket, out_bytes: usize) -> Option<Result<Vec<u8>, CmdError>> {
+        if let Some(answer) = self.queue.take(ticket) {
+            if answer.is_ok() {
+                self.objects.count(ticket.opcode());
+            }
+            return Some(answer);
+        }
+        let cause = self.health.dead()?;
+        let opcode = ticket.opcode();
+        self.queue.abandon(ticket, self.now());
+        Some(self.unwind(opcode, out_bytes).ok_or(CmdError::Dead { opcode, cause }))
+    }
+
+    /// Waits for a posted command's answer, serving whatever else comes.
+    pub(crate) fn wait_for(&mut self, ticket: Ticket, out_bytes: usize) -> Result<Vec<u8>, CmdError> {
+        let deadline = self.now() + self.timeout;
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            self.serve();
+            if let Some(answer) = self.answer(ticket, out_bytes) {
+                return answer;
+            }
+            let now = self.now();
+            if now >= deadline {
+                // A lost interrupt: the answer may be there.
+                self.queue.harvest_all();
+                if let Some(answer) = self.answer(ticket, out_bytes) {
+                    tracing::warn!(opcode = ?ticket.opcode(), "answered without an event");
+                    return answer;
+                }
+                return Err(match self.queue.abandon(ticket, now) {
+                    Some((opcode, op_mod, waited_ms)) => CmdError::TimedOut { opcode, op_mod, slot: ticket.slot(), waited_ms },
+                    None => CmdError::TimedOut { opcode: ticket.opcode(), op_mod: 0, slot: ticket.slot(), waited_ms: 0 },
+                });
+            }
+            self.serve_or_sleep(deadline, &mut pause);
+        }
+    }
+
+    /// Serves what there is; if there is nothing, sleeps once, at most until `deadline`.
+    fn serve_or_sleep(&mut self, deadline: Instant, pause: &mut Duration) {
+        if self.serve() {
+            return;
+        }
+        if self.event_mode {
+            self.sleep(deadline);
+        } else {
+            // Somebody polls: the sensors that say "this answer will not come" are worth reading too.
+            self.look_after_health(true);
+            self.clock.wait(&[], deadline.min(self.now() + *pause));
+            *pause = LONGEST_PAUSE.min(*pause * 2);
+        }
+        self.look_after_health(false);
+    }
+
+    /// Sleeps until an interrupt, the deadline, or the next look at the device's health.
+    pub(crate) fn sleep(&mut self, deadline: Instant) {
+        let until = deadline.min(self.health.next_poll());
+        if self.clock.wait(&self.interrupts, until) {
+            for interrupt in &self.interrupts {
+                let _ = interrupt.take();
+            }
+        }
+    }
+
+    /// Polls the device's health if that is due, or in any case the sensors without history.
+    pub(crate) fn look_after_health(&mut self, now: bool) {
+        let died = if now {
+            self.health.check()
+        } else {
+            let now = self.clock.now();
+            if self.event_mode && now >= self.health.next_poll() && self.queue.in_flight() > 0 {
+                self.queue.harvest_all(); // should an interrupt have been lost
+            }
+            self.health.poll(now, self.watch_health)
+        };
+        if died && let Some(cause) = self.health.dead() {
+            self.bury(cause);
+        }
+    }
+
+    /// The device is dead: nothing it does may reach memory any more.
+    fn bury(&mut self, cause: DeadCause) {
+        tracing::error!(function = self.function.name(), %cause, "the device is dead");
+        self.stop_dma();
+        self.inbox.push(AsyncEvent::DeviceDead { cause });
+    }
+
+    /// Switches bus mastering off. A function that is gone cannot be told, and cannot reach memory either.
+    pub(crate) fn stop_dma(&mut self) {
+        match self.function.set_bus_master(false) {
+            Ok(()) => self.bus_master = false,
+            Err(error) => tracing::error!(function = self.function.name(), %error, "cannot switch bus mastering off"),
+        }
+    }
+
+    /// Drains the event queues (or looks at the command entries, where there are none) and answers
+    /// page requests. True if there was anything.
+    pub(crate) fn serve(&mut self) -> bool {
+        if self.health.dead().is_some() {
+            return false;
+        }
+        let mut handled = false;
+        if self.event_mode {
+            for eq in &mut self.eqs {
+                // A ring holds no more; a device that writes on while we read waits for the next turn.
+                for _ in 0..eq.entries() {
+                    let Some(eqe) = eq.poll() else { break };
+                    handled = true;
+                    match decode(&eqe) {
+                        Meaning::Commands(vector) => self.queue.harvest(vector),
+                        Meaning::Pages(request) => self.pages.request(request),
+                        Meaning::Completion(cqn) => self.inbox.note_completion(cqn),
+                        Meaning::Async(event) => {
+                            tracing::debug!(?event, eqn = ?eq.eqn(), "asynchronous event");
+                            self.inbox.push(event);
+                        }
+                    }
+                }
+                eq.arm();
+            }
+        } else {
+            self.queue.harvest_all();
+        }
+        if self.pages.busy() {
+            let now = self.clock.now();
+            handled |= self.pages.pump(&mut self.queue, now, self.timeout);
+        }
+        handled
+    }
+
+    /// What a command is answered with on a dead device: destroying succeeds.
+    fn unwind(&mut self, opcode: Opcode, out_bytes: usize) -> Option<Vec<u8>> {
+        let unwinds = Objects::destroys(opcode) || STOPS.contains(&opcode);
+        unwinds.then(|| {
+            self.objects.count(opcode);
+            vec![0; out_bytes]
+        })
+    }
+}
+
+impl Drop for Control {
+    /// The memory about to be freed must not be written any more.
+    fn drop(&mut self) {
+        if !self.bus_master {
+            return;
+        }
+        self.stop_dma();
+        if self.bus_master && self.function.reset().is_err() {
+            // Nothing stops the device: the arena stays mapped and its memory is never used again.
+            tracing::error!(function = self.function.name(), "the device cannot be stopped; its memory is leaked");
+            std::mem::forget(self.arena.clone());
+        }
+    }
+}
+
+/// Commands that stop things without destroying an object of the caller's.
+const STOPS: [Opcode; 5] =
+    [Opcode::TEARDOWN_HCA, Opcode::DISABLE_HCA, Opcode::MANAGE_PAGES, Opcode::TO_ERR_QP, Opcode::TO_RST_QP];
+
+/// How many objects of each kind exist, counted by the commands that make and destroy them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Objects {
+    alive: [i64; KINDS.len()],
+}
+
+/// Kind, what makes one, what destroys one.
+const KINDS: [(&str, Opcode, Opcode); 12] = [
+    ("mkey", Opcode::CREATE_MKEY, Opcode::DESTROY_MKEY),
+    ("EQ", Opcode::CREATE_EQ, Opcode::DESTROY_EQ),
+    ("CQ", Opcode::CREATE_CQ, Opcode::DESTROY_CQ),
+    ("QP", Opcode::CREATE_QP, Opcode::DESTROY_QP),
+    ("XRC SRQ", Opcode::CREATE_XRC_SRQ, Opcode::DESTROY_XRC_SRQ),
+    ("RMP", Opcode::CREATE_RMP, Opcode::DESTROY_RMP),
+    ("PD", Opcode::ALLOC_PD, Opcode::DEALLOC_PD),
+    ("UAR", Opcode::ALLOC_UAR, Opcode::DEALLOC_UAR),
+    ("transport domain", Opcode::ALLOC_TRANSPORT_DOMAIN, Opcode::DEALLOC_TRANSPORT_DOMAIN),
+    ("XRC domain", Opcode::ALLOC_XRCD, Opcode::DEALLOC_XRCD),
+    ("queue counter", Opcode::ALLOC_Q_COUNTER, Opcode::DEALLOC_Q_COUNTER),
+    ("multicast attachment", Opcode::ATTACH_TO_MCG, Opcode::DETACH_FROM_MCG),
+];
+
+impl Objects {
+    fn count(&mut self, opcode: Opcode) {
+        for (alive, (_, makes, destroys)) in self.alive.iter_mut().zip(KINDS) {
+            if opcode == makes {
+                *alive += 1;
+            } else if opcode == destroys {
+                *alive -= 1;
+            }
+        }
+    }
+
+    fn destroys(opcode: Opcode) -> bool {
+        KINDS.iter().any(|(_, _, destroys)| *destroys == opcode)
+    }
+
+    /// Kinds of which there are others than those `expected`, and how many more.
+    pub(crate) fn left_besides(&self, expected: &[(&'static str, usize)]) -> Vec<(&'static str, i64)> {
+        let expected = |kind| expected.iter().find(|(other, _)| *other == kind).map_or(0, |(_, count)| i64::try_from(*count).unwrap_or(i64::MAX));
+        self.alive
+            .iter()
+            .zip(KINDS)
+            .map(|(alive, (kind, ..))| (kind, alive - expected(kind)))
+            .filter(|(_, left)| *left != 0)
+            .collect()
+    }
+}
+
+/// A command as bytes: the fixed part with its opcode, then the tail.
+pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {
+    let mut bytes = input.as_bytes().to_vec();
+    bytes[..2].copy_from_slice(&C::OPCODE.0.to_be_bytes());
+    bytes.extend_from_slice(tail);
+    bytes
+}
+
+/// The first two bytes of a message.
+fn opcode_of(input: &[u8]) -> Opcode {
+    Opcode(input.iter().take(2).fold(0, |value, byte| value << 8 | u16::from(*byte)))
+}
+
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

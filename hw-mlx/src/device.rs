@@ -1,0 +1,435 @@
+//! [`Hca`]: an opened function.
+//!
+//! It owns the control side (commands, events, pages, health) and what bring-up found out: limits, the
+//! doorbell page, the completion event queue, MAC and addresses. Queues, keys and everything else of
+//! the data path are built on it by commands and belong to whoever builds them; they must be destroyed
+//! before [`Hca::close`]. An `Hca` that is merely dropped switches bus mastering off first, so that its
+//! memory can be freed; the next open resets the function.
+
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use driver::{Block, DmaArena, Function, Instant};
+use thiserror::Error;
+use zerocopy::FromBytes;
+
+use crate::bringup::{self, BringupReport};
+use crate::caps::Caps;
+use crate::cmd::{SlotClass, Ticket};
+use crate::control::{Control, message};
+use crate::error::{CmdError, DeadCause, MlxError};
+use crate::event::AsyncEvent;
+use crate::gid::{self, GidEntry};
+use crate::prm::{Command, Cqn, Eqn, UarIndex, UarPage};
+use crate::teardown;
+
+/// How to open a function. Start from [`HcaConfig::new`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HcaConfig {
+    /// Our addresses besides the link-local one made of the MAC, which is always there at index 0.
+    pub gids: Vec<IpAddr>,
+    /// MAC addresses of peers whose address does not contain it.
+    pub neighbours: Vec<(IpAddr, [u8; 6])>,
+    /// How long a command may take.
+    pub command_timeout: Duration,
+    /// How long the firmware may boot.
+    pub initializing_timeout: Duration,
+    /// Command signatures checked by the device and by us (`cmdif_checksum`). They are always written.
+    pub command_checksums: bool,
+    /// The MAC to use; `None` for the vport's own. Virtual functions often have none.
+    pub mac: Option<[u8; 6]>,
+    /// The port's MTU in bytes as IP counts it; `None` leaves it as it is. RoCE uses 4096-byte packets from
+    /// 4192 on.
+    pub port_mtu: Option<u16>,
+    /// Whether queue pairs of this function can reach each other.
+    pub loopback: bool,
+    /// log2 of the queue pairs to ask for; `None` leaves what the device has. More cost more firmware pages.
+    pub log_max_qp: Option<u32>,
+    /// Pages (4 KiB) the firmware may hold at once by its own asking; `None` is no bound.
+    pub firmware_pages: Option<usize>,
+    /// Identity of the driver instance, for devices that want one (`sw_owner_id`).
+    pub owner_id: [u8; 16],
+    /// Seed of what the provider draws at random (identifiers, packet sequence numbers); `None` draws that
+    /// too. Given in runs that are to be repeatable.
+    pub seed: Option<u64>,
+}
+
+impl HcaConfig {
+    /// What suits most: the time limits of the kernel driver, everything else as the device has it.
+    pub fn new() -> Self {
+        Self {
+            gids: Vec::new(),
+            neighbours: Vec::new(),
+            command_timeout: Duration::from_secs(60),
+            initializing_timeout: Duration::from_secs(120),
+            command_checksums: false,
+            mac: None,
+            port_mtu: None,
+            loopback: true,
+            log_max_qp: None,
+            firmware_pages: None,
+            owner_id: [0; 16],
+            seed: None,
+        }
+    }
+}
+
+impl Default for HcaConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The port at bring-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Its MTU in bytes as the hardware counts (with Ethernet header, VLAN tag and check sequence).
+    pub mtu: u32,
+    /// The largest path MTU code that fits, 1..=5.
+    pub path_mtu: u8,
+    /// The link was up.
+    pub link_up: bool,
+    /// GUID of the node.
+    pub node_guid: u64,
+    /// Our MAC is in the port's forwarding table.
+    pub(crate) forwarding: bool,
+}
+
+/// What the function is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hardware {
+    /// PCI device id.
+    pub(crate) device_id: u16,
+    /// PCI revision.
+    pub(crate) revision: u8,
+    /// Firmware major, minor, sub-minor.
+    pub(crate) firmware: (u16, u16, u16),
+}
+
+/// What closing a function came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CloseReport {
+    /// Pages the firmware was given.
+    pub pages_given: u64,
+    /// Pages it returned.
+    pub pages_returned: u64,
+    /// Pages it still held; ours again because it can no longer reach memory.
+    pub pages_not_returned: usize,
+    /// Page requests we could not meet.
+    pub page_requests_refused: u64,
+    /// Kinds and numbers of objects that were not destroyed.
+    pub objects_left: Vec<(&'static str, i64)>,
+    /// Command slots a silent device still held.
+    pub slots_quarantined: usize,
+    /// Commands sent since the function was opened.
+    pub commands: u64,
+    /// What the device died of, if it did.
+    pub dead: Option<DeadCause>,
+}
+
+/// Closing did not go as it should. The memory is ours again all the same.
+#[derive(Debug, Error)]
+#[error("closing: {error}")]
+pub struct CloseError {
+    /// What was done.
+    pub report: CloseReport,
+    /// The first thing that failed.
+    #[source]
+    pub error: MlxError,
+}
+
+/// A command on its way, and the type of its answer.
+#[must_use = "an answer nobody takes keeps its slot"]
+pub struct Pending<C> {
+    ticket: Ticket,
+    command: PhantomData<fn() -> C>,
+}
+
+/// An opened function.
+pub struct Hca {
+    pub(crate) control: Control,
+    pub(crate) caps: Caps,
+    uar: Block<UarPage>,
+    pub(crate) uar_index: UarIndex,
+    comp_eqn: Eqn,
+    pub(crate) port: Port,
+    pub(crate) gids: Vec<GidEntry>,
+    neighbours: Vec<(IpAddr, [u8; 6])>,
+    hardware: Hardware,
+    report: BringupReport,
+}
+
+impl Hca {
+    /// Resets a function and brings it up.
+    ///
+    /// # Errors
+    /// [`MlxError`]: what failed and with which numbers. The function is stopped.
+    pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
+        bringup::open(function, config)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what bring-up found out, each once")]
+    pub(crate) fn new(
+        control: Control,
+        caps: Caps,
+        uar: Block<UarPage>,
+        uar_index: UarIndex,
+        comp_eqn: Eqn,
+        port: Port,
+        gids: Vec<GidEntry>,
+        config: HcaConfig,
+        hardware: Hardware,
+        report: BringupReport,
+    ) -> Self {
+        Self { control, caps, uar, uar_index, comp_eqn, port, gids, neighbours: config.neighbours, hardware, report }
+    }
+
+    /// Destroys what bring-up made, takes all pages back and stops the function.
+    ///
+    /// # Errors
+    /// [`CloseError`] if a step failed; the others were done all the same, and the memory is ours again.
+    pub fn close(self) -> Result<CloseReport, CloseError> {
+        teardown::close(self)
+    }
+
+    /// Sends a command and waits for its answer, serving events meanwhile.
+    ///
+    /// # Errors
+    /// [`CmdError`].
+    pub fn exec<C: Command>(&mut self, input: &C) -> Result<C::Out, CmdError> {
+        self.control.exec(input)
+    }
+
+    /// As [`Hca::exec`], with `tail` (a page list and the like) behind the input's fixed part.
+    ///
+    /// # Errors
+    /// [`CmdError`].
+    pub fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, CmdError> {
+        self.control.exec_with(input, tail)
+    }
+
+    /// As [`Hca::exec_with`], returning also the `extra_out_bytes` behind the output's fixed part.
+    ///
+    /// # Errors
+    /// [`CmdError`].
+    pub fn exec_reading<C: Command>(&mut self, input: &C, tail: &[u8], extra_out_bytes: usize) -> Result<(C::Out, Vec<u8>), CmdError> {
+        self.control.exec_reading(input, tail, extra_out_bytes)
+    }
+
+    /// Sends a command without waiting for its answer. Several may be on their way; they finish in
+    /// any order.
+    ///
+    /// # Errors
+    /// [`CmdError`]; the command was not sent.
+    pub fn submit<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<Pending<C>, CmdError> {
+        let ticket = self.control.submit_message(SlotClass::Ordinary, &message(input, tail), size_of::<C::Out>())?;
+        Ok(Pending { ticket, command: PhantomData })
+    }
+
+    /// The answer to a command sent with [`Hca::submit`], if it has come; serves events, does not wait.
+    ///
+    /// # Errors
+    /// `Err` gives the claim back: no answer yet.
+    pub fn try_answer<C: Command>(&mut self, pending: Pending<C>) -> Result<Result<C::Out, CmdError>, Pending<C>> {
+        self.control.serve();
+        match self.control.answer(pending.ticket, size_of::<C::Out>()) {
+            Some(answer) => Ok(answer.and_then(|answer| typed::<C>(&answer))),
+            None => Err(pending),
+        }
+    }
+
+    /// Waits for the answer to a command sent with [`Hca::submit`].
+    ///
+    /// # Errors
+    /// [`CmdError`].
+    pub fn answer<C: Command>(&mut self, pending: Pending<C>) -> Result<C::Out, CmdError> {
+        let answer = self.control.wait_for(pending.ticket, size_of::<C::Out>())?;
+        typed::<C>(&answer)
+    }
+
+    /// Drains the event queues: finished commands, page requests, completion events, errors. Does not
+    /// look at interrupts and makes no system call.
+    pub fn process_events(&mut self) {
+        self.control.serve();
+        self.control.inbox.seen();
+    }
+
+    /// The next event that is not a completion.
+    pub fn next_async(&mut self) -> Option<AsyncEvent> {
+        self.control.inbox.pop()
+    }
+
+    /// Whether an event for this completion queue came in since the last call. Numbers are used again:
+    /// whoever creates a completion queue calls this once before relying on it.
+    pub fn take_cq_event(&mut self, cqn: Cqn) -> bool {
+        self.control.inbox.take_completion(cqn)
+    }
+
+    /// Handles events; when there are none, sleeps until there are or `deadline` passes. True: something
+    /// was handled, here or while a command was waited for.
+    ///
+    /// # Errors
+    /// The device is dead.
+    pub fn wait(&mut self, deadline: Instant) -> Result<bool, MlxError> {
+        loop {
+            // Not `||`: both must happen.
+            if self.control.serve() | self.control.inbox.seen() {
+                return Ok(true);
+            }
+            if let Some(cause) = self.control.health.dead() {
+                return Err(MlxError::Dead(cause));
+            }
+            if self.now() >= deadline {
+                return Ok(false);
+            }
+            self.control.sleep(deadline);
+            self.control.look_after_health(false);
+        }
+    }
+
+    /// Looks at the device's health if that is due. For those who never call [`Hca::wait`].
+    pub fn check_health(&mut self) {
+        self.control.look_after_health(false);
+    }
+
+    /// Whether the device is dead: commands fail, except those that destroy.
+    pub fn is_dead(&self) -> bool {
+        self.control.health.dead().is_some()
+    }
+
+    /// What it died of.
+    pub fn dead_cause(&self) -> Option<DeadCause> {
+        self.control.health.dead()
+    }
+
+    /// The time on the function's clock.
+    pub fn now(&self) -> Instant {
+        self.control.clock.now()
+    }
+
+    /// The interrupts that say [`Hca::process_events`] has something to do, for a ring of one's own.
+    pub fn interrupts(&self) -> &[driver::Interrupt] {
+        &self.control.interrupts
+    }
+
+    /// DMA memory of the function.
+    pub fn arena(&self) -> &DmaArena {
+        &self.control.arena
+    }
+
+    /// The function.
+    pub fn function(&self) -> &Function {
+        &self.control.function
+    }
+
+    /// What the device can do.
+    pub fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    /// The doorbell page.
+    pub fn uar(&self) -> &Block<UarPage> {
+        &self.uar
+    }
+
+    /// Its number, for contexts.
+    pub fn uar_index(&self) -> UarIndex {
+        self.uar_index
+    }
+
+    /// The event queue completion queues report to.
+    pub fn comp_eqn(&self) -> Eqn {
+        self.comp_eqn
+    }
+
+    /// Our addresses, by index.
+    pub fn gids(&self) -> &[GidEntry] {
+        &self.gids
+    }
+
+    /// Our MAC.
+    pub fn mac(&self) -> [u8; 6] {
+        self.port.mac
+    }
+
+    /// The port as bring-up found it.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// The MAC behind a GID.
+    ///
+    /// # Errors
+    /// [`MlxError::Unresolved`].
+    pub fn resolve(&self, gid: [u8; 16]) -> Result<[u8; 6], MlxError> {
+        gid::resolve(gid, &self.gids, &self.neighbours)
+    }
+
+    /// The address of ours to reach `gid` from: same IP version and scope.
+    pub fn source_gid(&self, gid: [u8; 16]) -> Option<&GidEntry> {
+        gid::source(gid, &self.gids)
+    }
+
+    /// What the function is called.
+    pub fn name(&self) -> &str {
+        self.control.function.name()
+    }
+
+    /// PCI device id.
+    pub fn device_id(&self) -> u16 {
+        self.hardware.device_id
+    }
+
+    /// PCI device id and revision.
+    pub fn hardware_version(&self) -> (u32, u32) {
+        (u32::from(self.hardware.device_id), u32::from(self.hardware.revision))
+    }
+
+    /// Firmware version: major, minor, sub-minor.
+    pub fn firmware_version(&self) -> (u32, u32, u32) {
+        let (major, minor, sub_minor) = self.hardware.firmware;
+        (u32::from(major), u32::from(minor), u32::from(sub_minor))
+    }
+
+    /// Path MTU code of the port, 1..=5 for 256..=4096 bytes.
+    pub fn mtu(&self) -> u8 {
+        self.port.path_mtu
+    }
+
+    /// What bring-up did.
+    pub fn bringup_report(&self) -> &BringupReport {
+        &self.report
+    }
+
+    /// Pages given and returned so far.
+    pub fn page_counts(&self) -> crate::pages::PageCounts {
+        self.control.pages.counts()
+    }
+
+    /// Command slots a silent device still holds.
+    pub fn slots_quarantined(&self) -> usize {
+        self.control.queue.quarantined()
+    }
+}
+
+impl std::fmt::Debug for Hca {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hca")
+            .field("function", &self.control.function.name())
+            .field("queue", &self.control.queue)
+            .field("eqs", &self.control.eqs)
+            .field("dead", &self.control.health.dead())
+            .finish_non_exhaustive()
+    }
+}
+
+fn typed<C: Command>(answer: &[u8]) -> Result<C::Out, CmdError> {
+    match C::Out::read_from_prefix(answer) {
+        Ok((output, _)) => Ok(output),
+        // The answer is as long as we asked.
+        Err(_) => Err(CmdError::BadSignature { opcode: C::OPCODE, op_mod: 0, block: None }),
+    }
+}

@@ -1,0 +1,154 @@
+//! Event queues: how the device gets the driver's attention.
+//!
+//! An event queue is a ring of 64-byte entries (EQEs) the device writes and we read. Entry
+//! `consumer & (n - 1)` is ours when its owner bit equals the parity of the lap the consumer counter
+//! is in; the device writes 0 on its first lap, so every entry starts with owner 1 (PRM "Event Queue
+//! Entry").
+//!
+//! The device counts how many entries we have read by the consumer counter we write to a doorbell
+//! of the queue's UAR. Two registers exist: one only updates, one updates and arms. An armed queue
+//! raises its MSI-X vector once, when an entry beyond the counter is or becomes available, then
+//! stays silent until armed again. So the order is: drain, arm; entries that arrived in between raise
+//! the vector at once and nothing is lost.
+//!
+//! An overrun is fatal (health syndrome 0x0c), so rings have 128 spare entries and the counter is
+//! written at least every 128 entries even in the middle of a drain (mlx5_core's rule).
+
+use driver::{Be32, Block, DmaArena, DmaBuffer, DmaError, barrier};
+
+use crate::prm::{CreateEqIn, Eqe, Eqn, UarIndex, UarPage};
+
+/// Bytes of an entry.
+const ENTRY_BYTES: usize = 64;
+/// The owner byte of an entry; bit 0 counts.
+const OWNER: usize = 0x3f;
+const OWNER_BIT: u8 = 1;
+/// Entries beyond what is wanted, and how many may be read before the device is told.
+const SPARE: u32 = 128;
+/// The counter in the doorbell and in the context has 24 bits.
+const COUNTER_MASK: u32 = 0x00ff_ffff;
+const PAGE_LOG: u32 = 12;
+
+/// A ring not yet known to the device.
+pub(crate) struct Ring {
+    memory: DmaBuffer,
+    log_entries: u32,
+}
+
+impl Ring {
+    /// A ring for at least `wanted` entries and the spare ones, every one the device's. One page
+    /// list entry describes it: its IOVA is aligned to its size.
+    pub(crate) fn new(arena: &DmaArena, wanted: u32) -> Result<Self, DmaError> {
+        let entries = (wanted + SPARE).next_power_of_two();
+        let bytes = (entries as usize * ENTRY_BYTES).max(1 << PAGE_LOG);
+        let memory = arena.alloc(bytes, bytes)?;
+        for entry in 0..entries as usize {
+            memory.store_u8(entry * ENTRY_BYTES + OWNER, OWNER_BIT);
+        }
+        Ok(Self { memory, log_entries: entries.ilog2() })
+    }
+
+    /// The CREATE_EQ input describing this ring, and its page list.
+    pub(crate) fn create_command(&self, events: u64, vector: usize, uar: UarIndex) -> (CreateEqIn, [u8; 8]) {
+        let mut input = CreateEqIn::new();
+        let page_log = (self.memory.len().ilog2()).max(PAGE_LOG);
+        input
+            .eq_context_entry_mut()
+            .set_log_eq_size(self.log_entries)
+            .set_uar_page(uar.get())
+            // PANIC: vectors are those of MSI-X, at most 2048; the field has 12 bits.
+            .set_intr(u32::try_from(vector).expect("an MSI-X vector"))
+            .set_log_page_size(page_log - PAGE_LOG);
+        input.set_event_bitmask(events);
+        (input, self.memory.iova().0.to_be_bytes())
+    }
+}
+
+/// An event queue of the device.
+pub(crate) struct Eq {
+    eqn: Eqn,
+    ring: Ring,
+    uar: Block<UarPage>,
+    /// Entries read since creation; wraps.
+    consumer: u32,
+    /// Entries read since the device was last told.
+    untold: u32,
+    /// Entries were read since the queue was last armed: it may have fired for them.
+    fired: bool,
+    vector: usize,
+}
+
+impl Eq {
+    /// The queue the device made of `ring`. Not armed yet.
+    pub(crate) fn new(eqn: Eqn, ring: Ring, uar: Block<UarPage>, vector: usize) -> Self {
+        Self { eqn, ring, uar, consumer: 0, untold: 0, fired: true, vector }
+    }
+
+    pub(crate) fn eqn(&self) -> Eqn {
+        self.eqn
+    }
+
+    /// The memory, when nobody reads the queue any more.
+    pub(crate) fn into_ring(self) -> Ring {
+        self.ring
+    }
+
+    /// Entries of the ring: more cannot be waiting.
+    pub(crate) fn entries(&self) -> u32 {
+        1 << self.ring.log_entries
+    }
+
+    /// The next entry, if the device has written one.
+    pub(crate) fn poll(&mut self) -> Option<Eqe> {
+        let slot = self.consumer & (self.entries() - 1);
+        let at = slot as usize * ENTRY_BYTES;
+        let lap = (self.consumer >> self.ring.log_entries) & 1;
+        if u32::from(self.ring.memory.load_u8(at + OWNER) & OWNER_BIT) != lap {
+            return None;
+        }
+        barrier::dma_from_device(); // nothing else of the entry before its owner bit
+        let eqe = self.ring.memory.read_obj(at);
+        self.consumer = self.consumer.wrapping_add(1);
+        self.untold += 1;
+        self.fired = true;
+        if self.untold >= SPARE {
+            self.tell(false);
+        }
+        Some(eqe)
+    }
+
+    /// Tells the device how far we are and asks for an interrupt at the next entry. A queue that is
+    /// armed already is left alone.
+    pub(crate) fn arm(&mut self) {
+        if self.fired {
+            self.tell(true);
+            self.fired = false;
+        }
+    }
+
+    /// The one place that rings this queue's doorbells.
+    fn tell(&mut self, arm: bool) {
+        let value = self.eqn.get() << 24 | (self.consumer & COUNTER_MASK);
+        barrier::dma_to_device(); // the entries are read before the device may overwrite them
+        if arm {
+            self.uar.write(|page| &page.eq_arm, Be32::new(value));
+        } else {
+            self.uar.write(|page| &page.eq_update, Be32::new(value));
+        }
+        barrier::flush_write_combining();
+        self.untold = 0;
+    }
+}
+
+impl std::fmt::Debug for Eq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Eq")
+            .field("eqn", &self.eqn)
+            .field("entries", &self.entries())
+            .field("consumer", &format_args!("{:#x}", self.consumer))
+            .field("untold", &self.untold)
+            .field("armed", &!self.fired)
+            .field("vector", &self.vector)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,295 @@
+//! What can go wrong, one enum per layer.
+//!
+//! A command has four ways to fail, and they ask for different reactions: the transport refused the
+//! descriptor ([`CmdError::Delivery`]: our bug or broken memory), the firmware ran the command and refused
+//! it ([`CmdError::Refused`]: read status and syndrome), the firmware said nothing
+//! ([`CmdError::TimedOut`]: the memory is still lent), or the device is gone ([`CmdError::Dead`]).
+
+use std::net::IpAddr;
+
+use driver::{BarError, DmaError, FunctionError};
+use thiserror::Error;
+
+use crate::prm::{CmdStatus, DeliveryStatus, Opcode};
+
+/// A command that did not do what it was asked.
+#[derive(Debug, Error)]
+pub enum CmdError {
+    /// The transport refused the descriptor; the firmware never read it.
+    #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): not delivered: {} (delivery status {:#04x})", opcode.0, delivery_text(*status), status.0)]
+    Delivery {
+        /// The command.
+        opcode: Opcode,
+        /// Its modifier.
+        op_mod: u16,
+        /// Delivery status of the entry.
+        status: DeliveryStatus,
+    },
+    /// The firmware ran the command and refused it.
+    #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): refused: {} (status {:#04x}, syndrome {syndrome:#010x})", opcode.0, status_text(*status), status.0)]
+    Refused {
+        /// The command.
+        opcode: Opcode,
+        /// Its modifier.
+        op_mod: u16,
+        /// Status byte of the answer.
+        status: CmdStatus,
+        /// The firmware's detail code; only the vendor knows them.
+        syndrome: u32,
+    },
+    /// The entry still belongs to the device; its memory must not be reused.
+    #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): no answer after {waited_ms} ms; slot {slot} is quarantined", opcode.0)]
+    TimedOut {
+        /// The command.
+        opcode: Opcode,
+        /// Its modifier.
+        op_mod: u16,
+        /// Its slot.
+        slot: usize,
+        /// How long it had.
+        waited_ms: u64,
+    },
+    /// The answer is not signed as we asked (`cmdif_checksum` on): it was damaged on its way.
+    #[error("{opcode:?} ({:#05x}, op_mod {op_mod:#x}): bad signature in the answer's {}", opcode.0, block.map_or_else(|| "entry".to_owned(), |n| format!("mailbox {n}")))]
+    BadSignature {
+        /// The command.
+        opcode: Opcode,
+        /// Its modifier.
+        op_mod: u16,
+        /// The mailbox, or `None` for the entry itself.
+        block: Option<usize>,
+    },
+    /// Every slot is in use, or quarantined, and stayed so.
+    #[error("{opcode:?} ({:#05x}): no command slot free after {waited_ms} ms ({quarantined} quarantined)", opcode.0)]
+    NoSlot {
+        /// The command.
+        opcode: Opcode,
+        /// How long we waited for a slot.
+        waited_ms: u64,
+        /// Slots a silent device still holds.
+        quarantined: usize,
+    },
+    /// No memory for the command's mailboxes.
+    #[error("{opcode:?} ({:#05x}): {error}", opcode.0)]
+    Memory {
+        /// The command.
+        opcode: Opcode,
+        /// Why.
+        error: DmaError,
+    },
+    /// The device is dead; the command was not sent, or its answer will not come.
+    #[error("{opcode:?} ({:#05x}): the device is dead: {cause}", opcode.0)]
+    Dead {
+        /// The command.
+        opcode: Opcode,
+        /// What it died of.
+        cause: DeadCause,
+    },
+}
+
+impl CmdError {
+    /// The firmware's status, where it is what refused.
+    pub fn status(&self) -> Option<CmdStatus> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            Self::Delivery { .. }
+            | Self::TimedOut { .. }
+            | Self::BadSignature { .. }
+            | Self::NoSlot { .. }
+            | Self::Memory { .. }
+            | Self::Dead { .. } => None,
+        }
+    }
+
+    /// Whether the device may still write the memory the command pointed at (rings in a page list
+    /// included): nobody knows whether it took effect.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            Self::TimedOut { .. } | Self::BadSignature { .. } => true,
+            Self::Delivery { .. } | Self::Refused { .. } | Self::NoSlot { .. } | Self::Memory { .. } | Self::Dead { .. } => false,
+        }
+    }
+}
+
+/// What a device died of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DeadCause {
+    /// `fw_ver` reads all ones: the function is no longer on the bus.
+    #[error("the function is gone from the bus (fw_ver reads all ones)")]
+    Gone,
+    /// `nic_interface` says disabled (1) while we use it.
+    #[error("the NIC interface was disabled (nic_interface 1)")]
+    Disabled,
+    /// `nic_interface` says software reset (7).
+    #[error("the NIC is in software reset (nic_interface 7)")]
+    SoftwareReset,
+    /// The health buffer asks for a reset and gives a syndrome.
+    #[error("the firmware asks for a reset: {} (syndrome {synd:#04x}, extended {ext_synd:#06x})", syndrome_text(*synd))]
+    ResetRequired {
+        /// Health syndrome.
+        synd: u8,
+        /// Extended syndrome.
+        ext_synd: u16,
+    },
+    /// The health syndrome register is not zero: the firmware stopped on an assertion.
+    #[error("the firmware stopped: {} (health syndrome {synd:#04x})", syndrome_text(*synd))]
+    Syndrome {
+        /// Health syndrome.
+        synd: u8,
+    },
+    /// The health counter did not move in three polls.
+    #[error("the firmware's health counter stands still at {counter:#08x}")]
+    CounterStuck {
+        /// Where it stands.
+        counter: u32,
+    },
+}
+
+/// A capability we need and the device lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{name}: need {need}, the device has {have}")]
+pub struct MissingCapability {
+    /// The field of the capability page, PRM spelling.
+    pub name: &'static str,
+    /// What we need.
+    pub need: String,
+    /// What the device says.
+    pub have: String,
+}
+
+/// Why a function could not be opened, or stopped being usable.
+#[derive(Debug, Error)]
+pub enum MlxError {
+    /// A command failed.
+    #[error(transparent)]
+    Cmd(#[from] CmdError),
+    /// The machine's side of the function failed.
+    #[error(transparent)]
+    Function(#[from] FunctionError),
+    /// No DMA memory.
+    #[error(transparent)]
+    Dma(#[from] DmaError),
+    /// The BAR is not what it should be.
+    #[error(transparent)]
+    Bar(#[from] BarError),
+    /// The device speaks another command interface.
+    #[error("command interface revision {found}, need {}", crate::bringup::COMMAND_INTERFACE_REVISION)]
+    CommandInterface {
+        /// What the initialization segment says.
+        found: u32,
+    },
+    /// The command queue the device describes is none.
+    #[error("command queue of 2^{log_size} entries of 2^{log_stride} bytes")]
+    CommandQueue {
+        /// log2 of the entries.
+        log_size: u32,
+        /// log2 of the bytes between them.
+        log_stride: u32,
+    },
+    /// `initializing` stays set.
+    #[error("the firmware is still initializing after {waited_ms} ms")]
+    Initializing {
+        /// How long we waited.
+        waited_ms: u64,
+    },
+    /// The device does not offer the interface step sequence we speak.
+    #[error("ISSI 1 is not among the supported ones ({supported:#x})")]
+    Issi {
+        /// Bit n: step sequence n.
+        supported: u32,
+    },
+    /// The device lacks what we cannot do without; all of it is listed.
+    #[error("the device lacks: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Missing(Vec<MissingCapability>),
+    /// A number the device gave makes no sense.
+    #[error("the device answered {what} = {value:#x}")]
+    Nonsense {
+        /// Which number.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// The function has no MAC address and none was configured.
+    #[error("the vport has no MAC address; give one in HcaConfig::mac")]
+    NoMac,
+    /// More addresses than the RoCE address table holds.
+    #[error("{asked} addresses, the RoCE address table holds {room}")]
+    TooManyGids {
+        /// Addresses asked for, the link-local one included.
+        asked: usize,
+        /// Entries of the table.
+        room: usize,
+    },
+    /// No interrupt vector.
+    #[error("the function has no MSI-X vector")]
+    NoInterrupts,
+    /// No way to an address.
+    #[error("no neighbour entry for {address}")]
+    Unresolved {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The device is dead.
+    #[error("the device is dead: {0}")]
+    Dead(DeadCause),
+}
+
+/// Delivery status in words (PRM "Command Queue Entry", status).
+pub fn delivery_text(status: DeliveryStatus) -> &'static str {
+    match status.0 {
+        0x00 => "delivered",
+        0x01 => "signature error",
+        0x02 => "token error",
+        0x03 => "bad block number",
+        0x04 => "output pointer not aligned",
+        0x05 => "input pointer not aligned",
+        0x06 => "firmware internal error",
+        0x07 => "input length error",
+        0x08 => "output length error",
+        0x09 => "reserved field not zero",
+        0x10 => "bad command type",
+        _ => "unknown delivery status",
+    }
+}
+
+/// Command status in words (PRM "Command Status").
+pub fn status_text(status: CmdStatus) -> &'static str {
+    match status.0 {
+        0x00 => "OK",
+        0x01 => "INTERNAL_ERR: firmware internal error",
+        0x02 => "BAD_OP: command or modifier not supported, or not now",
+        0x03 => "BAD_PARAM: a parameter is out of range or a reserved field not zero",
+        0x04 => "BAD_SYS_STATE: wrong function state for the command",
+        0x05 => "BAD_RESOURCE: no such object, or a reserved one",
+        0x06 => "RESOURCE_BUSY: another command runs on the object",
+        0x07 => "NOT_READY",
+        0x08 => "EXCEED_LIM: beyond the device's limits",
+        0x09 => "BAD_RES_STATE: object in the wrong state or still referenced",
+        0x0a => "BAD_INDEX",
+        0x0f => "NO_RESOURCES: the device has no resources left",
+        0x10 => "BAD_QP_STATE: the queue pair is not in the state presumed",
+        0x30 => "BAD_PKT: bad management packet",
+        0x40 => "BAD_SIZE_OUTS_CQES: more CQEs outstanding than the new size",
+        0x50 => "BAD_INPUT_LEN",
+        0x51 => "BAD_OUTPUT_LEN",
+        _ => "unknown status",
+    }
+}
+
+/// Health syndromes in words (rdma-core `providers/mlx5/mlx5_vfio.c`, `hsynd_str`).
+pub fn syndrome_text(synd: u8) -> &'static str {
+    match synd {
+        0x01 => "firmware internal error",
+        0x07 => "internal processor not responding",
+        0x08 => "unrecoverable hardware error",
+        0x09 => "firmware CRC error",
+        0x0a => "firmware memory (ICM) fetch over PCI failed",
+        0x0b => "fatal hardware error",
+        0x0c => "asynchronous event queue overrun",
+        0x0d => "event queue error",
+        0x0e => "invalid event queue referenced",
+        0x0f => "FFSER error",
+        0x10 => "too hot",
+        _ => "unknown syndrome",
+    }
+}

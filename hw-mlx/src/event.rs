@@ -1,0 +1,293 @@
+//! What event queue entries say (PRM "Event Queue Entry", event types and their payloads).
+//!
+//! Decoding is separate from the ring ([`crate::eq`]) and from what is done about an event
+//! ([`crate::control`]): a pure function from 64 bytes to a meaning. Numbers in it are the device's
+//! word and name nothing for certain; whoever owns the object looks whether there is such a one.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use zerocopy::IntoBytes;
+
+use crate::error::DeadCause;
+use crate::pages::{FunctionId, PageRequest};
+use crate::prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
+
+/// Something that happened outside of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// The port is active.
+    PortUp,
+    /// The port is down.
+    PortDown,
+    /// Another change of the port (IB: LID, P_Key, GUID, client reregister).
+    PortChange {
+        /// Sub-type of the event.
+        sub_type: u8,
+    },
+    /// The first packet reached a queue pair in RTR.
+    CommEstablished {
+        /// Which.
+        qpn: Qpn,
+    },
+    /// The send queue is drained (state SQD).
+    SqDrained {
+        /// Which.
+        qpn: Qpn,
+    },
+    /// The queue pair failed by itself.
+    QpError {
+        /// Which.
+        qpn: Qpn,
+        /// What the device calls it.
+        event: EventType,
+    },
+    /// The last receive buffer of an SRQ-fed queue pair in error was consumed.
+    SrqLastWqe {
+        /// Which.
+        qpn: Qpn,
+    },
+    /// The completion queue lost entries or cannot be written.
+    CqError {
+        /// Which.
+        cqn: Cqn,
+        /// 1 overrun, 2 access violation.
+        syndrome: u8,
+    },
+    /// Fewer buffers than the armed limit are on the shared receive queue.
+    SrqLimit {
+        /// Which.
+        rmpn: Rmpn,
+    },
+    /// The shared receive queue is unusable.
+    SrqError {
+        /// Which.
+        rmpn: Rmpn,
+    },
+    /// The device is gone or unusable; every later command fails.
+    DeviceDead {
+        /// What it died of.
+        cause: DeadCause,
+    },
+    /// Nobody asked for events so long that some were thrown away.
+    EventsLost {
+        /// How many.
+        count: u64,
+    },
+    /// An event this driver has no use for.
+    Other {
+        /// Its type.
+        event: EventType,
+        /// Its sub-type.
+        sub_type: u8,
+    },
+}
+
+/// What one entry asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// Commands are done: bit n is slot n.
+    Commands(u32),
+    /// The firmware wants pages, or gives some back.
+    Pages(PageRequest),
+    /// A completion queue has entries.
+    Completion(Cqn),
+    /// For whoever asks [`crate::Hca::next_async`].
+    Async(AsyncEvent),
+}
+
+// Offsets of the payload fields in the entry (PRM "Event Data").
+const CMD_VECTOR: usize = 0x20;
+const PAGE_EC_FUNCTION: usize = 0x20;
+const PAGE_FUNCTION_ID: usize = 0x22;
+const PAGE_COUNT: usize = 0x24;
+const CQ_ERR_CQN: usize = 0x20;
+const CQ_ERR_SYNDROME: usize = 0x2b;
+const OBJECT_NUMBER: usize = 0x38;
+
+const PORT_SUB_TYPE_DOWN: u8 = 1;
+const PORT_SUB_TYPE_ACTIVE: u8 = 4;
+const EC_FUNCTION_EMBEDDED_CPU: u16 = 1 << 15;
+const EC_FUNCTION_RELEASE_ALL: u16 = 1 << 14;
+const NUMBER_MASK: u32 = 0x00ff_ffff;
+
+/// What an entry means.
+pub(crate) fn decode(eqe: &Eqe) -> Meaning {
+    let bytes = eqe.as_bytes();
+    let be16 = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let be32 = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let number = |at: usize| be32(at) & NUMBER_MASK;
+    let event = EventType(bytes[0x01]);
+    let sub_type = bytes[0x03];
+    let qpn = Qpn::new(number(OBJECT_NUMBER));
+    let rmpn = Rmpn::new(number(OBJECT_NUMBER));
+    Meaning::Async(match event {
+        EventType::CMD => return Meaning::Commands(be32(CMD_VECTOR)),
+        EventType::PAGE_REQUEST => {
+            let ec_function = be16(PAGE_EC_FUNCTION);
+            return Meaning::Pages(PageRequest {
+                function: FunctionId { number: be16(PAGE_FUNCTION_ID), embedded_cpu: ec_function & EC_FUNCTION_EMBEDDED_CPU != 0 },
+                pages: be32(PAGE_COUNT).cast_signed(),
+                release_all: ec_function & EC_FUNCTION_RELEASE_ALL != 0,
+            });
+        }
+        EventType::COMP => return Meaning::Completion(Cqn::new(number(OBJECT_NUMBER))),
+        EventType::PORT_CHANGE => match sub_type {
+            PORT_SUB_TYPE_ACTIVE => AsyncEvent::PortUp,
+            PORT_SUB_TYPE_DOWN => AsyncEvent::PortDown,
+            _ => AsyncEvent::PortChange { sub_type },
+        },
+        EventType::COMM_EST => AsyncEvent::CommEstablished { qpn },
+        EventType::SQ_DRAINED => AsyncEvent::SqDrained { qpn },
+        EventType::SRQ_LAST_WQE => AsyncEvent::SrqLastWqe { qpn },
+        EventType::CQ_ERROR => AsyncEvent::CqError { cqn: Cqn::new(number(CQ_ERR_CQN)), syndrome: bytes[CQ_ERR_SYNDROME] },
+        EventType::WQ_CATAS_ERROR | EventType::WQ_INVAL_REQ_ERROR | EventType::WQ_ACCESS_ERROR | EventType::PATH_MIG_FAILED => {
+            AsyncEvent::QpError { qpn, event }
+        }
+        EventType::SRQ_CATAS_ERROR => AsyncEvent::SrqError { rmpn },
+        EventType::SRQ_RQ_LIMIT => AsyncEvent::SrqLimit { rmpn },
+        other => AsyncEvent::Other { event: other, sub_type },
+    })
+}
+
+/// The async event types the driver asks for: bit = type (mlx5_core's set, `eq.c`
+/// `gather_async_events_mask`, less what needs a capability we do not use).
+pub(crate) const ASYNC_EVENTS: u64 = mask(&[
+    EventType::PATH_MIG,
+    EventType::COMM_EST,
+    EventType::SQ_DRAINED,
+    EventType::CQ_ERROR,
+    EventType::WQ_CATAS_ERROR,
+    EventType::PATH_MIG_FAILED,
+    EventType::PORT_CHANGE,
+    EventType::WQ_INVAL_REQ_ERROR,
+    EventType::WQ_ACCESS_ERROR,
+    EventType::SRQ_CATAS_ERROR,
+    EventType::SRQ_LAST_WQE,
+    EventType::SRQ_RQ_LIMIT,
+]);
+/// What the control event queue carries besides: commands done.
+pub(crate) const COMMAND_EVENTS: u64 = mask(&[EventType::CMD]);
+/// Page requests; only where the firmware sends them (`page_request_disable`).
+pub(crate) const PAGE_EVENTS: u64 = mask(&[EventType::PAGE_REQUEST]);
+
+const fn mask(types: &[EventType]) -> u64 {
+    let mut mask = 0;
+    let mut at = 0;
+    while at < types.len() {
+        mask |= 1 << types[at].0;
+        at += 1;
+    }
+    mask
+}
+
+/// Events waiting for whoever wants them.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    events: VecDeque<AsyncEvent>,
+    lost: u64,
+    completions: BTreeSet<u32>,
+    /// Something came in that nobody was told of yet.
+    unseen: bool,
+}
+
+impl Inbox {
+    /// A device that talks to nobody does not fill the host's memory.
+    const LIMIT: usize = 1 << 16;
+
+    pub(crate) fn push(&mut self, event: AsyncEvent) {
+        self.unseen = true;
+        if self.events.len() < Self::LIMIT {
+            self.events.push_back(event);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
+        self.events.pop_front().or_else(|| match std::mem::take(&mut self.lost) {
+            0 => None,
+            count => Some(AsyncEvent::EventsLost { count }),
+        })
+    }
+
+    pub(crate) fn note_completion(&mut self, cqn: Cqn) {
+        self.unseen = true;
+        self.completions.insert(cqn.get());
+    }
+
+    /// Whether something came in since this was last asked. Events arrive while commands are waited for;
+    /// whoever sleeps for them afterwards would miss them.
+    pub(crate) fn seen(&mut self) -> bool {
+        std::mem::take(&mut self.unseen)
+    }
+
+    pub(crate) fn take_completion(&mut self, cqn: Cqn) -> bool {
+        self.completions.remove(&cqn.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::FromBytes;
+
+    use super::*;
+
+    fn eqe(event: EventType, fill: impl FnOnce(&mut [u8; 64])) -> Eqe {
+        let mut bytes = [0u8; 64];
+        bytes[0x01] = event.0;
+        fill(&mut bytes);
+        Eqe::read_from_bytes(&bytes).expect("64 bytes")
+    }
+
+    #[test]
+    fn page_request_carries_sign_function_and_flags() {
+        let request = eqe(EventType::PAGE_REQUEST, |bytes| {
+            bytes[0x20..0x24].copy_from_slice(&[0x80, 0x00, 0x00, 0x07]);
+            bytes[0x24..0x28].copy_from_slice(&(-3i32).to_be_bytes());
+        });
+        assert_eq!(
+            decode(&request),
+            Meaning::Pages(PageRequest { function: FunctionId { number: 7, embedded_cpu: true }, pages: -3, release_all: false })
+        );
+        let release = eqe(EventType::PAGE_REQUEST, |bytes| bytes[0x20] = 0x40);
+        assert_eq!(
+            decode(&release),
+            Meaning::Pages(PageRequest { function: FunctionId { number: 0, embedded_cpu: false }, pages: 0, release_all: true })
+        );
+    }
+
+    #[test]
+    fn cq_error_names_the_queue_and_the_syndrome() {
+        let error = eqe(EventType::CQ_ERROR, |bytes| {
+            bytes[0x20..0x24].copy_from_slice(&[0xff, 0x01, 0x02, 0x03]);
+            bytes[0x2b] = 1;
+        });
+        assert_eq!(decode(&error), Meaning::Async(AsyncEvent::CqError { cqn: Cqn::new(0x01_0203), syndrome: 1 }));
+    }
+
+    #[test]
+    fn async_mask_is_mlx5_cores() {
+        // Types 1, 2, 3, 4, 5, 7, 9, 0x10..0x14 (Linux 6.12 mlx5/core/eq.c).
+        assert_eq!(ASYNC_EVENTS, 0x001f_02be);
+        assert_eq!(COMMAND_EVENTS | PAGE_EVENTS, 0x0c00);
+    }
+
+    #[test]
+    fn an_unknown_event_type_is_kept_not_feared() {
+        let odd = eqe(EventType(0xee), |bytes| bytes[0x03] = 9);
+        assert_eq!(decode(&odd), Meaning::Async(AsyncEvent::Other { event: EventType(0xee), sub_type: 9 }));
+    }
+
+    #[test]
+    fn inbox_counts_what_it_throws_away() {
+        let mut inbox = Inbox::default();
+        for _ in 0..Inbox::LIMIT + 3 {
+            inbox.push(AsyncEvent::PortUp);
+        }
+        for _ in 0..Inbox::LIMIT {
+            assert_eq!(inbox.pop(), Some(AsyncEvent::PortUp));
+        }
+        assert_eq!(inbox.pop(), Some(AsyncEvent::EventsLost { count: 3 }));
+        assert_eq!(inbox.pop(), None);
+    }
+}

@@ -1,0 +1,492 @@
+//! QP1: the queue pair through which hosts manage their connections.
+//!
+//! Management datagrams (MADs, 256 bytes) travel as UD Sends between the queue pairs numbered 1 of
+//! two ports. Over RoCE the function has a queue pair of a service type of its own for them; it has
+//! a number like any other, but its packets say 1 (PRM "QP1"; drivers/infiniband/hw/mlx5/gsi.c of Linux).
+//!
+//! Queues: a send ring whose every WQE points at a slot of 256 bytes, and a receive ring whose
+//! every entry points at a slot of 40 + 256. Slots are cookies: the completion of a send frees its slot, and a
+//! received slot is copied out and posted again at once. When the send slots are all out the datagram
+//! is refused; the protocol above repeats what gets lost, so nothing needs to wait here.
+//!
+//! The first 40 bytes of a receive are the routing header: an IPv6 header (or the GRH, which has the
+//! same form), or 20 undefined bytes and an IPv4 header. It says who sent the packet and to which of our
+//! addresses; the entry says which header it is. The sender's Ethernet address is nowhere: it is
+//! resolved like any destination's, and all zero if it cannot be.
+//!
+//! A datagram's completion may fail only if the queue pair broke. It is then taken through RESET to RTS
+//! again and everything in flight is forgotten, see [`Gsi::repair`].
+
+use std::collections::VecDeque;
+
+use dat_core::provider::{CompletionEntry, CompletionQueue, DataSegment, MadAddress, Path, QueueFull};
+use dat_core::types::{DtoStatus, MemPrivFlags};
+use driver::DmaBuffer;
+
+use crate::cq::{ArmSequence, Cq, Cqe, opcode};
+use crate::device::Hca;
+use crate::error::MlxError;
+use crate::mkey::KeyRequest;
+use crate::qp::context::{GSI_Q_KEY, QpFacts, ReceiveSource, SERVICE_GSI, udp_source_port};
+use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
+use crate::ring::RingMemory;
+use crate::uar::Doorbells;
+use crate::wqe::AddressVector;
+
+/// Bytes of a management datagram (IBTA volume 1, "Management Datagram Format").
+pub const MAD_BYTES: usize = 256;
+/// Bytes of the routing header before it.
+pub const HEADER_BYTES: usize = 40;
+/// Where an IPv4 header stands in the routing header's place.
+const IPV4_AT: usize = 20;
+/// The queue pair's number on the wire, here and there.
+const WIRE_QPN: u32 = 1;
+/// Hop limit of answers.
+const HOP_LIMIT: u8 = 64;
+
+/// Datagrams that may be in flight.
+const SENDS: u32 = 32;
+/// Datagrams that may arrive before somebody looks.
+const RECEIVES: u32 = 128;
+/// Segments a send WQE has room for, beside its address vector: what makes two blocks.
+const SEND_SEGMENTS: u32 = 3;
+/// Bytes between receive slots.
+const RECV_SLOT: usize = 320;
+
+/// Who sent a datagram, and to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Source address; an IPv4 address is `::ffff:a.b.c.d`.
+    pub source: [u8; 16],
+    /// Destination address, likewise: one of ours.
+    pub destination: [u8; 16],
+    /// Traffic class.
+    pub traffic_class: u8,
+}
+
+/// What the device says stands in the 40 bytes (bits 25:24 of the entry's `flags_rqpn`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderKind {
+    /// RoCE v1: a GRH.
+    Grh,
+    /// RoCE v2 over IPv6.
+    Ipv6,
+    /// RoCE v2 over IPv4, right-aligned.
+    Ipv4,
+}
+
+impl HeaderKind {
+    /// From `flags_rqpn`; `None` for the value without a meaning.
+    #[must_use]
+    pub const fn of(flags_rqpn: u32) -> Option<Self> {
+        match flags_rqpn >> 24 & 3 {
+            0 => Some(Self::Grh),
+            1 => Some(Self::Ipv6),
+            2 => Some(Self::Ipv4),
+            _ => None,
+        }
+    }
+}
+
+impl Route {
+    /// Reads the routing header. `None` if it is not the kind the device says it is: a header comes from the
+    /// peer, and the kind from the device.
+    #[must_use]
+    pub fn parse(header: &[u8; HEADER_BYTES], kind: HeaderKind) -> Option<Self> {
+        let address = |at: usize| -> [u8; 16] { core::array::from_fn(|n| header[at + n]) };
+        let mapped = |at: usize| -> [u8; 16] {
+            core::array::from_fn(|n| match n {
+                0..=9 => 0,
+                10 | 11 => 0xff,
+                _ => header[at + n - 12],
+            })
+        };
+        match kind {
+            HeaderKind::Grh | HeaderKind::Ipv6 if header[0] >> 4 == 6 => Some(Self {
+                source: address(8),
+                destination: address(24),
+                traffic_class: header[0] << 4 | header[1] >> 4,
+            }),
+            HeaderKind::Ipv4 if header[IPV4_AT] >> 4 == 4 => Some(Self {
+                source: mapped(IPV4_AT + 12),
+                destination: mapped(IPV4_AT + 16),
+                traffic_class: header[IPV4_AT + 1],
+            }),
+            HeaderKind::Grh | HeaderKind::Ipv6 | HeaderKind::Ipv4 => None,
+        }
+    }
+}
+
+/// A datagram that arrived.
+#[derive(Clone, Debug)]
+pub struct ReceivedMad {
+    /// Who sent it, and to whom.
+    pub route: Route,
+    /// Queue pair number it came from.
+    pub qpn: u32,
+    /// Its bytes.
+    pub mad: [u8; MAD_BYTES],
+}
+
+/// QP1 of a function.
+pub struct Gsi {
+    cq: Cq,
+    send: SendQueue,
+    recv: RecvQueue,
+    memory: RingMemory,
+    facts: QpFacts,
+    qpn: u32,
+    /// Send slots, then receive slots.
+    slots: DmaBuffer,
+    lkey: u32,
+    mkey_index: u32,
+    free_sends: Vec<u32>,
+    received: VecDeque<ReceivedMad>,
+    /// The queue pair broke and nothing moves until [`Gsi::repair`].
+    broken: bool,
+    armed: bool,
+}
+
+impl Gsi {
+    /// Creates QP1 and brings it to RTS with all receives posted. `pd` is a protection domain for it alone.
+    ///
+    /// # Errors
+    /// No memory, or device refusal.
+    pub fn create(hca: &mut Hca, doorbells: &Doorbells, pd: u32) -> Result<Self, MlxError> {
+        let cq = Cq::create(hca, doorbells, SENDS + RECEIVES)?;
+        let outcome = Self::create_queues(hca, doorbells, pd, cq.cqn());
+        let (send, recv, memory, facts, qpn, slots, lkey, mkey_index) = match outcome {
+            Ok(parts) => parts,
+            Err(error) => {
+                cq.destroy(hca).unwrap_or_else(|second| tracing::warn!(%second, "the CQ of QP1 stays"));
+                return Err(error);
+            }
+        };
+        let mut gsi = Self {
+            cq,
+            send,
+            recv,
+            memory,
+            facts,
+            qpn,
+            slots,
+            lkey,
+            mkey_index,
+            free_sends: (0..SENDS).collect(),
+            received: VecDeque::new(),
+            broken: false,
+            armed: false,
+        };
+        if let Err(error) = gsi.start(hca) {
+            if let Err(second) = gsi.destroy(hca) {
+                tracing::warn!(%second, "QP1 stays");
+            }
+            return Err(error);
+        }
+        Ok(gsi)
+    }
+
+    #[expect(clippy::type_complexity, reason = "the parts of one object, taken apart at the only call")]
+    fn create_queues(
+        hca: &mut Hca,
+        doorbells: &Doorbells,
+        pd: u32,
+        cqn: u32,
+    ) -> Result<(SendQueue, RecvQueue, RingMemory, QpFacts, u32, DmaBuffer, u32, u32), MlxError> {
+        let nonsense = MlxError::Nonsense { what: "QP1's queue sizes", value: u64::from(SENDS) };
+        let (Some(send_sizes), Some(recv_sizes)) = (SendSizes::new(SENDS, SEND_SEGMENTS, 0), RecvSizes::new(RECEIVES, 1)) else {
+            return Err(nonsense);
+        };
+        let slots = hca.arena().alloc(SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT, 64)?;
+        let memory = RingMemory::alloc(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
+        let access = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let request = KeyRequest { pd, address: slots.address(), bytes: slots.len() as u64, access, variant: 0 };
+        let (mkey_index, lkey) = crate::mkey::create(hca, &request, slots.iova())?;
+        let device = control::DeviceFacts::of(hca);
+        let facts = QpFacts {
+            service: SERVICE_GSI,
+            pd,
+            uar: device.uar,
+            cqn_send: cqn,
+            cqn_receive: cqn,
+            // Nobody's owner number: this queue pair's entries are read here only.
+            user_index: 0xff_ffff,
+            receive: ReceiveSource::Own { log_entries: recv_sizes.entries.ilog2(), log_stride: recv_sizes.stride.ilog2() },
+            log_send_blocks: send_sizes.ring_blocks.ilog2(),
+            log_page: memory.log_page,
+            record: memory.record_address(),
+            ts_format: device.ts_format,
+            log_max_message: device.log_max_message,
+            log_max_reads_in: 0,
+            log_max_reads_out: 0,
+        };
+        let qpn = match control::create_qp(hca, &facts, &memory) {
+            Ok(qpn) => qpn,
+            Err(error) => {
+                crate::mkey::destroy(hca, mkey_index).unwrap_or_else(|second| tracing::warn!(%second, "QP1's key stays"));
+                return Err(error);
+            }
+        };
+        let send = SendQueue::new(send_sizes, memory.ring.clone(), recv_sizes.bytes(), memory.record.clone(), doorbells.clone(), qpn);
+        let recv = RecvQueue::new(recv_sizes, memory.ring.clone(), memory.record.clone());
+        Ok((send, recv, memory, facts, qpn, slots, lkey, mkey_index))
+    }
+
+    /// RESET to RTS, with all receives posted.
+    fn start(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        control::reset_to_init(hca, self.qpn, &self.facts.reset_to_init())?;
+        for slot in 0..RECEIVES {
+            self.post_receive(slot);
+        }
+        control::init_to_rtr(hca, self.qpn, &self.facts.gsi_init_to_rtr(), 0)?;
+        control::rtr_to_rts(hca, self.qpn, &self.facts.gsi_rtr_to_rts())?;
+        self.broken = false;
+        Ok(())
+    }
+
+    /// Brings QP1 back after it broke. Does nothing if it did not.
+    ///
+    /// # Errors
+    /// Device refusal; it stays broken.
+    pub fn repair(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        if !self.broken {
+            return Ok(());
+        }
+        tracing::warn!(qpn = self.qpn, "QP1 broke; it is reset");
+        control::to_reset(hca, self.qpn)?;
+        self.cq.clean(|_| true);
+        self.send.reset();
+        self.recv.reset();
+        self.free_sends = (0..SENDS).collect();
+        self.start(hca)
+    }
+
+    /// Destroys QP1 and what belongs to it.
+    ///
+    /// # Errors
+    /// Device refusal; what could not be destroyed keeps its memory.
+    pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
+        let queue_pair = control::to_reset(hca, self.qpn).and_then(|()| control::destroy_qp(hca, self.qpn));
+        if queue_pair.is_err() {
+            self.memory.abandon();
+            core::mem::forget(self.slots.clone());
+        }
+        let key = crate::mkey::destroy(hca, self.mkey_index);
+        let cq = self.cq.destroy(hca);
+        queue_pair?;
+        key?;
+        cq
+    }
+
+    /// Number of its completion queue, by which its events come.
+    #[must_use]
+    pub fn cqn(&self) -> u32 {
+        self.cq.cqn()
+    }
+
+    /// Counter of those events.
+    #[must_use]
+    pub fn sequence(&self) -> ArmSequence {
+        self.cq.sequence()
+    }
+
+    /// A completion event named its completion queue.
+    pub(crate) fn notified(&mut self) {
+        self.cq.sequence().count_event();
+        self.armed = false;
+    }
+
+    fn recv_offset(slot: u32) -> usize {
+        SENDS as usize * MAD_BYTES + slot as usize * RECV_SLOT
+    }
+
+    fn segment(&self, offset: usize, bytes: usize) -> DataSegment {
+        DataSegment {
+            lmr_context: self.lkey,
+            address: self.slots.address() + offset as u64,
+            // PANIC: slots are a few hundred bytes.
+            bytes: u32::try_from(bytes).expect("a slot's size"),
+        }
+    }
+
+    fn post_receive(&mut self, slot: u32) {
+        let segment = self.segment(Self::recv_offset(slot), HEADER_BYTES + MAD_BYTES);
+        let posted = self.recv.post(core::iter::once(segment), u64::from(slot), false);
+        debug_assert!(posted.is_ok(), "as many entries as slots");
+    }
+
+    /// Sends a datagram.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when [`SENDS`] are in flight, or the queue pair is broken.
+    pub fn send(&mut self, to: &MadAddress, mad: &[u8; MAD_BYTES]) -> Result<(), QueueFull> {
+        self.drain();
+        if self.broken {
+            return Err(QueueFull);
+        }
+        let slot = self.free_sends.pop().ok_or(QueueFull)?;
+        let offset = slot as usize * MAD_BYTES;
+        self.slots.write_bytes(offset, mad);
+        let path = &to.path;
+        let vector = AddressVector {
+            q_key: GSI_Q_KEY,
+            qpn: to.qpn & 0xff_ffff,
+            udp_source_port: udp_source_port(path.flow_label, WIRE_QPN, to.qpn & 0xff_ffff),
+            mac: path.mac,
+            traffic_class: path.traffic_class,
+            hop_limit: path.hop_limit,
+            source_gid_index: path.source_gid_index,
+            flow_label: path.flow_label & 0xf_ffff,
+            gid: path.gid,
+        };
+        let segment = self.segment(offset, MAD_BYTES);
+        self.send.post_datagram(&vector, segment, u64::from(slot)).inspect_err(|_| self.free_sends.push(slot))
+    }
+
+    /// The next datagram that arrived. When there is none, the completion queue is armed, so that the
+    /// next one makes an event.
+    pub fn receive(&mut self) -> Option<ReceivedMad> {
+        self.drain();
+        if self.received.is_empty() && !self.armed {
+            self.armed = true;
+            self.cq.arm(false);
+            self.drain();
+        }
+        self.received.pop_front()
+    }
+
+    /// Takes in what completed. Bounded by the rings: what arrives meanwhile waits for the next call.
+    fn drain(&mut self) {
+        for _ in 0..self.cq.capacity() {
+            let Some(entry) = self.cq.poll() else { return };
+            self.take(&entry);
+        }
+    }
+
+    fn take(&mut self, entry: &Cqe) {
+        if entry.qpn() != self.qpn {
+            tracing::warn!(?entry, "an entry of a foreign queue pair in QP1's completion queue; ignored");
+            return;
+        }
+        let completion = if entry.is_request() {
+            let failure = (entry.opcode() == opcode::REQUEST_ERROR).then(|| entry.syndrome());
+            self.send.complete(entry.wqe_counter(), failure)
+        } else {
+            entry.receive_outcome().and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
+        };
+        let Some(completion) = completion else { return };
+        // PANIC: cookies are the slots we posted.
+        let slot = u32::try_from(completion.cookie).expect("a slot number");
+        if completion.status != DtoStatus::Success {
+            if completion.status != DtoStatus::ErrFlushed {
+                let (syndrome, vendor) = completion.syndrome;
+                tracing::warn!(syndrome, vendor, request = completion.request, text = crate::completion::explain(syndrome, vendor), "QP1 failed");
+            }
+            self.broken = true;
+            return;
+        }
+        if completion.request {
+            self.free_sends.push(slot);
+            return;
+        }
+        if let Some(received) = self.read_slot(slot, entry, completion.transferred)
+            && self.received.len() < RECEIVES as usize
+        {
+            self.received.push_back(received);
+        }
+        self.post_receive(slot);
+        // Receives posted by the record alone: nothing to ring.
+    }
+
+    /// Copies a received datagram out of its slot; `None` if it is not one.
+    fn read_slot(&self, slot: u32, entry: &Cqe, bytes: u64) -> Option<ReceivedMad> {
+        if bytes != (HEADER_BYTES + MAD_BYTES) as u64 {
+            tracing::debug!(bytes, "a datagram that is no MAD; dropped");
+            return None;
+        }
+        let mut header = [0; HEADER_BYTES];
+        let mut mad = [0; MAD_BYTES];
+        let offset = Self::recv_offset(slot);
+        self.slots.read_bytes(offset, &mut header);
+        self.slots.read_bytes(offset + HEADER_BYTES, &mut mad);
+        let route = HeaderKind::of(entry.flags_rqpn()).and_then(|kind| Route::parse(&header, kind));
+        let Some(route) = route else {
+            tracing::debug!(?header, "a MAD without a readable routing header; dropped");
+            return None;
+        };
+        Some(ReceivedMad { route, qpn: entry.flags_rqpn() & 0xff_ffff, mad })
+    }
+}
+
+impl ReceivedMad {
+    /// The way back to the sender, over `mac` and from our GID number `source_gid_index`.
+    #[must_use]
+    pub fn sender(&self, mac: [u8; 6], source_gid_index: u8) -> MadAddress {
+        MadAddress {
+            path: Path {
+                source_gid_index,
+                gid: self.route.source,
+                mac,
+                hop_limit: HOP_LIMIT,
+                traffic_class: self.route.traffic_class,
+                flow_label: 0,
+            },
+            qpn: self.qpn,
+        }
+    }
+}
+
+impl core::fmt::Debug for Gsi {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Gsi")
+            .field("qpn", &format_args!("{:#x}", self.qpn))
+            .field("send", &self.send)
+            .field("recv", &self.recv)
+            .field("cq", &self.cq)
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv6_header_names_both_ends() {
+        let mut header = [0; HEADER_BYTES];
+        header[0] = 0x6a;
+        header[1] = 0xb0;
+        for n in 0..16 {
+            header[8 + n] = 0x10 + n as u8;
+            header[24 + n] = 0x40 + n as u8;
+        }
+        let route = Route::parse(&header, HeaderKind::Ipv6).unwrap();
+        assert_eq!(route.source[0], 0x10);
+        assert_eq!(route.destination[15], 0x4f);
+        assert_eq!(route.traffic_class, 0xab);
+        assert_eq!(Route::parse(&header, HeaderKind::Grh), Some(route));
+    }
+
+    #[test]
+    fn an_ipv4_header_is_right_aligned_and_its_addresses_become_mapped_ones() {
+        let mut header = [0xee; HEADER_BYTES];
+        header[20] = 0x45;
+        header[21] = 0x60;
+        header[32..40].copy_from_slice(&[192, 168, 0, 1, 10, 0, 0, 2]);
+        let route = Route::parse(&header, HeaderKind::Ipv4).unwrap();
+        assert_eq!(route.source, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 0, 1]);
+        assert_eq!(route.destination, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
+        assert_eq!(route.traffic_class, 0x60);
+    }
+
+    #[test]
+    fn a_header_of_another_kind_than_announced_is_refused() {
+        let header = [0; HEADER_BYTES];
+        for kind in [HeaderKind::Grh, HeaderKind::Ipv6, HeaderKind::Ipv4] {
+            assert_eq!(Route::parse(&header, kind), None);
+        }
+        assert_eq!(HeaderKind::of(3 << 24), None);
+        assert_eq!(HeaderKind::of(1 << 28 | 2 << 24 | 1), Some(HeaderKind::Ipv4));
+    }
+}

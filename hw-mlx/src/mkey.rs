@@ -1,0 +1,266 @@
+//! Memory keys: what the device may touch, and for whom.
+//!
+//! A key (PRM "Memory Key Context") is a range of virtual addresses, a protection domain, access
+//! rights, and a table that translates a page of the range to a DMA address. Pages may be as large
+//! as the device's field allows, and they need not be backed as a whole: bounds are checked against
+//! start and length first. So a region needs as many entries as its *span* has pages, not as it has
+//! system pages; with one page that contains both ends it needs one
+//! (`calc_spanning_page_size` in providers/mlx5/mlx5_vfio.c of rdma-core).
+//!
+//! The low bits of virtual address and I/O address must agree below the page size. The arena makes
+//! them agree modulo 1 GiB and lent memory modulo the size that spans it, so this holds for any
+//! region up to 1 GiB that does not cross such a boundary; larger ones take an entry for each gigabyte.
+//!
+//! Per-page permissions: an entry's two low bits are "readable" and "writable" when the command sets
+//! `pg_access`, and address bits otherwise. The field belongs to on-demand paging; Linux sets it only
+//! where the capability `pg` is on (drivers/infiniband/hw/mlx5/mr.c), rdma-core's VFIO driver always.
+//! We do as Linux does: with the capability the bits are set, both of them on every page, because
+//! rights are the key's business; without it entries are plain addresses.
+//!
+//! Keys are named `index << 8 | variant`. The index is the firmware's and may come back at once for
+//! the next region; the variant is ours and changes with every key, so that a stale key misses.
+
+use dat_core::types::MemPrivFlags;
+use driver::Iova;
+
+use crate::device::Hca;
+use crate::error::{CmdError, MlxError};
+use crate::prm::{CreateMkeyIn, DestroyMkeyIn, Mkc};
+
+/// Smallest translation page (PRM: 4 KiB).
+const MIN_LOG_PAGE: u32 = 12;
+/// Bytes of input a command's mailboxes are made for, which bounds a key's table; a region of 2^38
+/// bytes takes 2 KiB of it at 1 GiB a page.
+pub const MAX_TABLE_BYTES: u64 = 1 << 16;
+/// log2 of the largest translation page assumed when the device does not say: what the VFIO driver of
+/// rdma-core limits itself to, and what the five bits of older layouts hold.
+pub const DEFAULT_MAX_LOG_PAGE: u32 = 31;
+/// `mkc.access_mode_1_0` of a key with a page table.
+const ACCESS_MODE_MTT: u32 = 1;
+/// `mkc.qpn` of a key any queue pair may use.
+const ANY_QPN: u32 = 0xff_ffff;
+/// Readable and writable, in a translation entry with `pg_access`.
+const PAGE_READ_WRITE: u64 = 3;
+
+/// What a region is translated with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// log2 of the page size.
+    pub log_page: u32,
+    /// I/O address of the first page.
+    pub first: u64,
+    /// Pages.
+    pub pages: u64,
+}
+
+impl Translation {
+    /// The smallest page that holds the whole region, or else the largest one there may be. `None` for
+    /// an empty region, one that runs over the end of the address space, or addresses that do not even
+    /// agree within a page.
+    #[must_use]
+    pub fn of(address: u64, iova: Iova, bytes: u64, max_log_page: u32) -> Option<Self> {
+        let last = address.checked_add(bytes.checked_sub(1)?)?;
+        iova.0.checked_add(bytes - 1)?;
+        // Below the first bit in which they differ the two addresses agree.
+        let agree = (address ^ iova.0).trailing_zeros().min(63);
+        let limit = agree.min(max_log_page);
+        if limit < MIN_LOG_PAGE {
+            return None;
+        }
+        let span = u64::BITS - (address ^ last).leading_zeros();
+        let log_page = span.clamp(MIN_LOG_PAGE, limit);
+        Some(Self {
+            log_page,
+            first: iova.0 >> log_page << log_page,
+            pages: (last >> log_page) - (address >> log_page) + 1,
+        })
+    }
+
+    /// Units of 16 bytes the table takes; entries are padded to a whole one.
+    #[must_use]
+    pub fn octwords(&self) -> u64 {
+        self.pages.div_ceil(2)
+    }
+
+    /// The table as the command carries it.
+    #[must_use]
+    pub fn table(&self, pg_access: bool) -> Vec<u8> {
+        let permission = if pg_access { PAGE_READ_WRITE } else { 0 };
+        let mut table: Vec<u8> = (0..self.pages)
+            .flat_map(|page| (self.first + (page << self.log_page) | permission).to_be_bytes())
+            .collect();
+        table.resize(table.len().next_multiple_of(16), 0);
+        table
+    }
+}
+
+/// What a key is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRequest {
+    /// Protection domain.
+    pub pd: u32,
+    /// First virtual address.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Rights.
+    pub access: MemPrivFlags,
+    /// Low byte of the key.
+    pub variant: u8,
+}
+
+impl KeyRequest {
+    /// CREATE_MKEY's fixed part; the translation table follows it.
+    ///
+    /// # Panics
+    /// When the table is longer than the field that counts it; the caller has checked the region's
+    /// size against the device's limit.
+    #[must_use]
+    pub fn command(&self, translation: &Translation, pg_access: bool) -> CreateMkeyIn {
+        // PANIC: 2^32 octwords translate 2^45 bytes even at the smallest page.
+        let octwords = u32::try_from(translation.octwords()).expect("more translation entries than a key holds");
+        let mut command = CreateMkeyIn::new();
+        command.set_pg_access(pg_access).set_translations_octword_actual_size(octwords);
+        *command.memory_key_mkey_entry_mut() = self.context(translation, octwords);
+        command
+    }
+
+    fn context(&self, translation: &Translation, octwords: u32) -> Mkc {
+        let mut context = Mkc::new();
+        context
+            .set_access_mode_1_0(ACCESS_MODE_MTT)
+            // Drivers grant local read always; DAT's own check of it comes before the device's.
+            .set_lr(true)
+            .set_lw(self.access.contains(MemPrivFlags::LOCAL_WRITE))
+            .set_rr(self.access.contains(MemPrivFlags::REMOTE_READ))
+            .set_rw(self.access.contains(MemPrivFlags::REMOTE_WRITE))
+            .set_qpn(ANY_QPN)
+            .set_mkey_7_0(u32::from(self.variant))
+            .set_pd(self.pd)
+            .set_start_addr(self.address)
+            .set_len(self.bytes)
+            .set_translations_octword_size(octwords)
+            .set_log_page_size(translation.log_page);
+        context
+    }
+}
+
+/// Creates a key. Returns its index and the key itself, local and remote alike.
+///
+/// # Errors
+/// Addresses that cannot be translated, or device refusal.
+pub fn create(
+    hca: &mut Hca,
+    request: &KeyRequest,
+    iova: Iova,
+) -> Result<(u32, u32), MlxError> {
+    let limits = hca.caps().limits();
+    let nonsense = MlxError::Nonsense { what: "memory region", value: request.bytes };
+    let Some(translation) = Translation::of(request.address, iova, request.bytes, limits.log_max_mkey_page) else {
+        return Err(nonsense);
+    };
+    if translation.octwords() * 16 > MAX_TABLE_BYTES {
+        return Err(nonsense);
+    }
+    let pg_access = hca.caps().general().pg();
+    let command = request.command(&translation, pg_access);
+    let answer = hca.exec_with(&command, &translation.table(pg_access))?;
+    let index = answer.mkey_index();
+    Ok((index, index << 8 | u32::from(request.variant)))
+}
+
+/// Destroys a key.
+///
+/// # Errors
+/// Device refusal.
+pub fn destroy(hca: &mut Hca, index: u32) -> Result<(), CmdError> {
+    let mut command = DestroyMkeyIn::new();
+    command.set_mkey_index(index);
+    hca.exec(&command).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn of(address: u64, iova: u64, bytes: u64) -> Translation {
+        Translation::of(address, Iova(iova), bytes, DEFAULT_MAX_LOG_PAGE).expect("translatable")
+    }
+
+    #[test]
+    fn a_region_inside_one_page_takes_one_entry_of_the_smallest_spanning_size() {
+        assert_eq!(of(0x7f00_0000_1010, 0x1010, 0x20), Translation { log_page: 12, first: 0x1000, pages: 1 });
+        // 0x1ff0..0x2010 crosses a 4 KiB and an 8 KiB boundary: 16 KiB spans it.
+        assert_eq!(of(0x7f00_0000_1ff0, 0x4000_1ff0, 0x20), Translation { log_page: 14, first: 0x4000_0000, pages: 1 });
+        assert_eq!(of(0x7f00_0000_0000, GIB, GIB), Translation { log_page: 30, first: GIB, pages: 1 });
+    }
+
+    #[test]
+    fn a_region_over_a_boundary_of_the_congruence_takes_one_entry_per_page() {
+        // VA = 0x3fff_f000 mod 2^30, IOVA the same, congruent modulo 1 GiB only.
+        let translation = of(0x7f00_3fff_f000, 0x3fff_f000, 0x2000);
+        assert_eq!(translation, Translation { log_page: 30, first: 0, pages: 2 });
+        assert_eq!(translation.octwords(), 1);
+        let mut expected = [0_u8; 16];
+        expected[8..].copy_from_slice(&[0, 0, 0, 0, 0x40, 0, 0, 0]);
+        assert_eq!(translation.table(false), expected);
+        expected[7] = 3;
+        expected[15] = 3;
+        assert_eq!(translation.table(true), expected);
+    }
+
+    #[test]
+    fn an_odd_table_is_padded_to_sixteen_bytes() {
+        let translation = of(0x7f00_0000_0000, 2 * GIB, 3 * GIB);
+        assert_eq!((translation.log_page, translation.pages, translation.octwords()), (31, 2, 1));
+        let translation = Translation::of(0x7f00_0000_0000, Iova(0x4000_0000), 3 * GIB, 30).unwrap();
+        assert_eq!((translation.pages, translation.octwords(), translation.table(false).len()), (3, 2, 32));
+    }
+
+    #[test]
+    fn a_device_with_small_pages_gets_more_entries() {
+        let translation = Translation::of(0x7f00_0000_0000, Iova(GIB), 1 << 20, 16).unwrap();
+        assert_eq!(translation, Translation { log_page: 16, first: GIB, pages: 16 });
+    }
+
+    #[test]
+    fn what_cannot_be_translated_is_refused() {
+        assert_eq!(Translation::of(0x1000, Iova(0x1000), 0, 31), None, "empty");
+        assert_eq!(Translation::of(u64::MAX - 4, Iova(u64::MAX - 4), 8, 31), None, "past the end");
+        assert_eq!(Translation::of(0x1000, Iova(0x1800), 8, 31), None, "not congruent within a page");
+    }
+
+    #[test]
+    fn every_address_of_a_region_translates_to_the_byte_it_names() {
+        // The device's arithmetic (PRM "Memory Translation Table"), written from the other side.
+        let (address, iova, bytes) = (0x7f12_3456_7abc_u64, 0x5_3456_7abc_u64, 0x1_2345_6789_u64);
+        for max in [12, 20, 26, 30, 31] {
+            let translation = Translation::of(address, Iova(iova), bytes, max).unwrap();
+            let page = 1_u64 << translation.log_page;
+            for offset in [0, 1, 0xfff, page - 1, page, bytes / 2, bytes - 1].into_iter().filter(|&offset| offset < bytes) {
+                let va = address + offset;
+                let index = va / page - address / page;
+                assert!(index < translation.pages);
+                assert_eq!(translation.first + index * page + va % page, iova + offset, "page 2^{}", translation.log_page);
+            }
+        }
+    }
+
+    #[test]
+    fn rights_of_the_key_are_the_ones_asked_for() {
+        let request = KeyRequest {
+            pd: 0x1234,
+            address: 0x1000,
+            bytes: 0x100,
+            access: MemPrivFlags::LOCAL_READ | MemPrivFlags::REMOTE_WRITE,
+            variant: 0x5a,
+        };
+        let command = request.command(&of(0x1000, 0x1000, 0x100), false);
+        let context = command.memory_key_mkey_entry();
+        assert_eq!((context.lr(), context.lw(), context.rr(), context.rw(), context.a()), (true, false, false, true, false));
+        assert_eq!((context.qpn(), context.mkey_7_0(), context.pd()), (0xff_ffff, 0x5a, 0x1234));
+        assert!(!command.pg_access() && !context.free() && !context.length64());
+    }
+}

@@ -1,0 +1,403 @@
+//! The memory the firmware borrows (PRM "MANAGE_PAGES").
+//!
+//! The device has no memory of its own for its tables; it runs on pages of the host. It says how many it
+//! needs to boot and to initialize, asks for more or gives some back by event while it runs, and
+//! must have returned all of them before it is disabled. A page is 4 KiB, whatever the host's page
+//! size is, and belongs to a *function id* (a physical function holds its virtual functions' pages
+//! too); what a function was given is taken back from that function.
+//!
+//! Accounting is per page: an address that comes back was given, to that function, or it is not
+//! believed. Memory is taken from the arena a megabyte at a time and returned to it when no page
+//! of that megabyte is lent any more. Pages of a give the firmware did not answer stay lent.
+//!
+//! Event-driven requests are served one command at a time, in order, on the reserved slot; a second
+//! request waits in the queue. A give or take the firmware refuses is not an error of ours
+//! (mlx5_core `pagealloc.c`): the pages stay where they are and life goes on.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use driver::{DmaArena, DmaBuffer, DmaError, Instant};
+use zerocopy::IntoBytes;
+
+use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
+use crate::error::CmdError;
+use crate::prm::ManagePagesIn;
+
+/// Bytes of a firmware page.
+const PAGE_BYTES: usize = 4096;
+/// Pages taken from the arena at once.
+const CHUNK_PAGES: usize = 256;
+/// Pages given by one command (32 KiB of page list).
+pub(crate) const GIVE_PAGES: usize = 4096;
+/// Pages taken back by one command (mlx5_core's bound in its teardown loop).
+pub(crate) const TAKE_PAGES: usize = 768;
+/// More than this at once (4 GiB) is not a request, it is a mistake.
+pub(crate) const MOST_PAGES: usize = 1 << 20;
+/// Most pages one event takes back (mlx5_core's bound).
+const TAKE_BY_EVENT: usize = 50_000;
+/// Bytes of a MANAGE_PAGES message before the page list, each way.
+const HEADER_BYTES: usize = 0x10;
+const OUT_COUNT: usize = 0x08;
+
+/// MANAGE_PAGES op_mod.
+const CANNOT_GIVE: u32 = 0;
+const GIVE: u32 = 1;
+const TAKE: u32 = 2;
+
+/// Whose pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct FunctionId {
+    /// Function number; 0 is the function itself.
+    pub(crate) number: u16,
+    /// The function of the adapter's own processor.
+    pub(crate) embedded_cpu: bool,
+}
+
+/// A page request event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageRequest {
+    /// For whom.
+    pub(crate) function: FunctionId,
+    /// Pages wanted, or, negative, offered back.
+    pub(crate) pages: i32,
+    /// Everything the function holds is free; no command is wanted.
+    pub(crate) release_all: bool,
+}
+
+/// Memory taken from the arena, and which of its pages are not lent.
+struct Chunk {
+    memory: DmaBuffer,
+    free: Vec<u64>,
+}
+
+/// The command under way for a request by event.
+enum Running {
+    Give { ticket: Ticket, pages: Vec<u64>, left: usize },
+    Take { ticket: Ticket, left: usize },
+    CannotGive { ticket: Ticket },
+}
+
+/// Pages by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageCounts {
+    /// Pages given since the function was opened.
+    pub given: u64,
+    /// Pages that came back.
+    pub returned: u64,
+    /// Requests answered with "cannot give".
+    pub refused: u64,
+    /// Addresses the firmware returned that it did not have.
+    pub foreign: u64,
+}
+
+/// The ledger.
+pub(crate) struct Pages {
+    arena: DmaArena,
+    /// By the address of their first page.
+    chunks: BTreeMap<u64, Chunk>,
+    /// Chunks with free pages.
+    partial: BTreeSet<u64>,
+    lent: HashMap<u64, FunctionId>,
+    requests: VecDeque<PageRequest>,
+    running: Option<(Running, FunctionId, Instant)>,
+    counts: PageCounts,
+    /// Pages that may still be lent; `None` is no bound. For a host that wants to keep some memory.
+    budget: Option<usize>,
+}
+
+impl Pages {
+    pub(crate) fn new(arena: DmaArena, budget: Option<usize>) -> Self {
+        Self {
+            arena,
+            chunks: BTreeMap::new(),
+            partial: BTreeSet::new(),
+            lent: HashMap::new(),
+            requests: VecDeque::new(),
+            running: None,
+            counts: PageCounts::default(),
+            budget,
+        }
+    }
+
+    pub(crate) fn counts(&self) -> PageCounts {
+        self.counts
+    }
+
+    /// Pages the firmware has.
+    pub(crate) fn lent(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Functions that hold pages.
+    pub(crate) fn holders(&self) -> BTreeSet<FunctionId> {
+        self.lent.values().copied().collect()
+    }
+
+    /// Pages one function has.
+    pub(crate) fn lent_to(&self, function: FunctionId) -> usize {
+        self.lent.values().filter(|holder| **holder == function).count()
+    }
+
+    /// `count` pages of our own, all or none.
+    fn reserve(&mut self, count: usize) -> Result<Vec<u64>, DmaError> {
+        let mut pages = Vec::with_capacity(count);
+        while pages.len() < count {
+            let Some(first) = self.partial.first().copied() else {
+                if let Err(error) = self.grow(count - pages.len()) {
+                    self.release(pages);
+                    return Err(error);
+                }
+                continue;
+            };
+            // PANIC: `partial` names chunks only.
+            let chunk = self.chunks.get_mut(&first).expect("a chunk with free pages");
+            let take = chunk.free.len().min(count - pages.len());
+            pages.extend(chunk.free.drain(chunk.free.len() - take..));
+            if chunk.free.is_empty() {
+                self.partial.remove(&first);
+            }
+        }
+        Ok(pages)
+    }
+
+    fn grow(&mut self, wanted: usize) -> Result<(), DmaError> {
+        let bytes = wanted.clamp(1, CHUNK_PAGES) * PAGE_BYTES;
+        let memory = self.arena.alloc(bytes, PAGE_BYTES)?;
+        let first = memory.iova().0;
+        // Address 0 is no page to the firmware (mlx5_core refuses to give it): it stays ours.
+        let free = (0..bytes).step_by(PAGE_BYTES).map(|offset| first + offset as u64).filter(|page| *page != 0).rev().collect();
+        self.chunks.insert(first, Chunk { memory, free });
+        self.partial.insert(first);
+        Ok(())
+    }
+
+    /// Pages no longer lent. A chunk that is all ours again goes back to the arena.
+    fn release(&mut self, pages: impl IntoIterator<Item = u64>) {
+        for page in pages {
+            // PANIC: only pages that `reserve` handed out come here; the device's word was checked.
+            let (first, chunk) = self.chunks.range_mut(..=page).next_back().expect("a page of a chunk");
+            let first = *first;
+            chunk.free.push(page);
+            if chunk.free.len() * PAGE_BYTES >= chunk.memory.len() {
+                self.chunks.remove(&first);
+                self.partial.remove(&first);
+            } else {
+                self.partial.insert(first);
+            }
+        }
+    }
+
+    /// Gets pages ready to be given and the command that gives them.
+    pub(crate) fn prepare_give(&mut self, function: FunctionId, count: usize) -> Result<(Vec<u64>, Vec<u8>), DmaError> {
+        let pages = self.reserve(count)?;
+        let mut input = message(GIVE, function, count);
+        for page in &pages {
+            input.extend_from_slice(&page.to_be_bytes());
+        }
+        Ok((pages, input))
+    }
+
+    /// What became of a give. Pages are lent from the moment the firmware may have believed it.
+    pub(crate) fn finish_give(&mut self, function: FunctionId, pages: Vec<u64>, result: Result<(), &CmdError>) {
+        match result {
+            Err(error) if !error.outcome_unknown() => self.release(pages),
+            Ok(()) | Err(_) => {
+                self.counts.given += pages.len() as u64;
+                self.lent.extend(pages.into_iter().map(|page| (page, function)));
+            }
+        }
+    }
+
+    /// The command that takes back up to `count` pages, and the room its answer needs.
+    pub(crate) fn prepare_take(function: FunctionId, count: usize) -> (Vec<u8>, usize) {
+        (message(TAKE, function, count), HEADER_BYTES + 8 * count)
+    }
+
+    /// Pages the firmware returned. Addresses it never had from us are counted and left alone.
+    /// The number of pages it says it returned.
+    pub(crate) fn finish_take(&mut self, function: FunctionId, answer: &[u8]) -> usize {
+        let count = answer.get(OUT_COUNT..OUT_COUNT + 4).map_or(0, |word| be32(word) as usize);
+        let list = answer.get(HEADER_BYTES..).unwrap_or(&[]);
+        let mut returned = 0;
+        for page in list.chunks_exact(8).take(count).map(be64) {
+            if self.lent.get(&page) == Some(&function) {
+                self.lent.remove(&page);
+                self.release([page]);
+                self.counts.returned += 1;
+                returned += 1;
+            } else {
+                self.counts.foreign += 1;
+                tracing::warn!(?function, "the firmware returned page {page:#x}, which it does not have from us");
+            }
+        }
+        returned
+    }
+
+    /// Everything a function holds is ours again.
+    fn take_everything(&mut self, function: FunctionId) {
+        let pages: Vec<u64> = self.lent.iter().filter(|(_, holder)| **holder == function).map(|(page, _)| *page).collect();
+        for page in &pages {
+            self.lent.remove(page);
+        }
+        self.counts.returned += pages.len() as u64;
+        self.release(pages);
+    }
+
+    /// A page request event came in.
+    pub(crate) fn request(&mut self, request: PageRequest) {
+        tracing::debug!(?request, "page request");
+        self.requests.push_back(request);
+    }
+
+    /// Whether requests are waiting or being served.
+    pub(crate) fn busy(&self) -> bool {
+        self.running.is_some() || !self.requests.is_empty()
+    }
+
+    /// Serves requests as far as that goes without waiting. True if anything moved.
+    pub(crate) fn pump(&mut self, queue: &mut CommandQueue, now: Instant, timeout: Duration) -> bool {
+        let mut moved = false;
+        loop {
+            if let Some((running, function, since)) = self.running.take() {
+                let ticket = running.ticket();
+                let answer = match queue.take(ticket) {
+                    Some(answer) => answer,
+                    None if now >= since + timeout => match queue.abandon(ticket, now) {
+                        Some((opcode, op_mod, waited_ms)) => Err(CmdError::TimedOut { opcode, op_mod, slot: ticket.slot(), waited_ms }),
+                        None => return moved,
+                    },
+                    None => {
+                        self.running = Some((running, function, since));
+                        return moved;
+                    }
+                };
+                self.finish(running, function, answer);
+            } else {
+                let Some(request) = self.requests.pop_front() else { return moved };
+                if !self.start(queue, request, now) {
+                    return moved;
+                }
+            }
+            moved = true;
+        }
+    }
+
+    /// Posts the command a request asks for. False: no slot now, the request waits.
+    fn start(&mut self, queue: &mut CommandQueue, request: PageRequest, now: Instant) -> bool {
+        let function = request.function;
+        if request.release_all {
+            self.take_everything(function);
+            return true;
+        }
+        let wanted = request.pages.unsigned_abs() as usize;
+        let posted = match request.pages {
+            0 => return true,
+            1.. => self.start_give(queue, function, wanted, now),
+            ..=-1 => {
+                // What it does not hold it cannot return; the answer is sized by that.
+                let left = wanted.min(TAKE_BY_EVENT).min(self.lent_to(function));
+                if left == 0 {
+                    return true;
+                }
+                let (input, room) = Self::prepare_take(function, left.min(TAKE_PAGES));
+                queue.submit(SlotClass::Pages, &input, room, now).map(|ticket| Running::Take { ticket, left })
+            }
+        };
+        match posted {
+            Ok(running) => {
+                self.running = Some((running, function, now));
+                true
+            }
+            Err(SubmitError::NoSlot) => {
+                self.requests.push_front(request);
+                false
+            }
+            Err(SubmitError::Memory(error)) => {
+                tracing::warn!(?request, %error, "no memory to answer a page request");
+                self.counts.refused += 1;
+                true
+            }
+        }
+    }
+
+    fn start_give(&mut self, queue: &mut CommandQueue, function: FunctionId, wanted: usize, now: Instant) -> Result<Running, SubmitError> {
+        let affordable = wanted <= MOST_PAGES && self.budget.is_none_or(|budget| self.lent.len() + wanted <= budget);
+        let prepared = if affordable { self.prepare_give(function, wanted.min(GIVE_PAGES)).ok() } else { None };
+        let Some((pages, input)) = prepared else {
+            tracing::warn!(?function, wanted, "cannot give the pages the firmware asks for");
+            let ticket = queue.submit(SlotClass::Pages, &message(CANNOT_GIVE, function, 0), HEADER_BYTES, now)?;
+            self.counts.refused += 1;
+            return Ok(Running::CannotGive { ticket });
+        };
+        match queue.submit(SlotClass::Pages, &input, HEADER_BYTES, now) {
+            Ok(ticket) => Ok(Running::Give { ticket, left: wanted - pages.len(), pages }),
+            Err(error) => {
+                self.release(pages);
+                Err(error)
+            }
+        }
+    }
+
+    fn finish(&mut self, running: Running, function: FunctionId, answer: Result<Vec<u8>, CmdError>) {
+        if let Err(error) = &answer {
+            tracing::warn!(?function, %error, "a page command failed");
+        }
+        let again = match running {
+            Running::Give { pages, left, .. } => {
+                self.finish_give(function, pages, answer.as_ref().map(|_| ()));
+                if answer.is_ok() { left.cast_signed() } else { 0 }
+            }
+            Running::Take { left, .. } => match &answer {
+                Ok(answer) => match self.finish_take(function, answer) {
+                    0 => 0,
+                    returned => -left.saturating_sub(returned).cast_signed(),
+                },
+                Err(_) => 0,
+            },
+            Running::CannotGive { .. } => 0,
+        };
+        if again != 0 {
+            // PANIC: what is left of a 32-bit request is a 32-bit number.
+            let pages = i32::try_from(again).expect("part of a request");
+            self.requests.push_front(PageRequest { function, pages, release_all: false });
+        }
+    }
+
+    /// The device is gone or cannot reach memory any more: everything is ours again.
+    pub(crate) fn forget(&mut self) {
+        self.lent.clear();
+        self.chunks.clear();
+        self.partial.clear();
+        self.requests.clear();
+        self.running = None;
+    }
+}
+
+impl Running {
+    fn ticket(&self) -> Ticket {
+        match self {
+            Self::Give { ticket, .. } | Self::Take { ticket, .. } | Self::CannotGive { ticket } => *ticket,
+        }
+    }
+}
+
+/// MANAGE_PAGES without its page list.
+fn message(op_mod: u32, function: FunctionId, count: usize) -> Vec<u8> {
+    let mut input = ManagePagesIn::new();
+    input
+        .set_op_mod(op_mod)
+        .set_embedded_cpu_function(function.embedded_cpu)
+        .set_function_id(u32::from(function.number))
+        // PANIC: bounded by GIVE_PAGES and TAKE_PAGES.
+        .set_input_num_entries(u32::try_from(count).expect("a bounded number of pages"));
+    input.as_bytes().to_vec()
+}
+
+fn be32(bytes: &[u8]) -> u32 {
+    bytes.iter().take(4).fold(0, |value, byte| value << 8 | u32::from(*byte))
+}
+
+fn be64(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).fold(0, |value, byte| value << 8 | u64::from(*byte))
+}

@@ -1,0 +1,59 @@
+//! The device's layouts and numbers, and nothing that acts.
+//!
+//! Source of all of it is the PRM as public drivers quote it: Linux 6.12 `include/linux/mlx5/*.h` and
+//! `drivers/net/ethernet/mellanox/mlx5/core`, rdma-core `providers/mlx5`. Structs are the PRM's tables in the
+//! PRM's spelling ([`layout`] has the notation), so that code and manual can be laid side by side. A driver
+//! and a simulator of the device use the same structs; what keeps those honest is a recording of a
+//! real ConnectX-4 (`testdata/` of this crate), which must decode and encode back unchanged.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`registers`] | BAR 0: initialization segment, doorbell page |
+//! | [`cmd_queue`] | command queue entry, mailbox, common headers, [`Command`] |
+//! | [`opcode`], [`status`] | which commands there are, how they end |
+//! | [`function`], [`resources`] | commands for the function and for global resources |
+//! | [`caps`], [`caps_pages`] | capability pages |
+//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`vport`], [`access_reg`] | contexts and commands by object |
+//! | [`wqe`] | segments of work queue entries |
+//! | [`numbers`] | object numbers, packet sequence numbers |
+//!
+//! Everything is re-exported here; the modules are for reading.
+
+pub mod access_reg;
+pub mod caps;
+pub mod caps_pages;
+pub mod cmd_queue;
+pub mod codes;
+pub mod cq;
+pub mod eq;
+pub mod function;
+pub mod layout;
+pub mod mkey;
+pub mod numbers;
+pub mod opcode;
+pub mod qp;
+pub mod registers;
+pub mod resources;
+pub mod srq;
+pub mod status;
+pub mod vport;
+pub mod wqe;
+
+pub use access_reg::*;
+pub use caps::*;
+pub use caps_pages::*;
+pub use cmd_queue::*;
+pub use cq::*;
+pub use eq::*;
+pub use function::*;
+pub use layout::{Field, Layout, Shape};
+pub use mkey::*;
+pub use numbers::*;
+pub use opcode::*;
+pub use qp::*;
+pub use registers::*;
+pub use resources::*;
+pub use srq::*;
+pub use status::*;
+pub use vport::*;
+pub use wqe::*;

@@ -1,0 +1,161 @@
+//! Names of device objects, and the packet sequence number.
+//!
+//! Distinct types, because a QP number where a CQ number belongs compiles as an integer and fails as
+//! a corrupted queue. They are names: no arithmetic, no order. All are at most 24 bits wide, which is
+//! what contexts, doorbells and entries have room for.
+
+use core::fmt;
+
+macro_rules! numbers {
+    ($( $(#[$meta:meta])* $name:ident($bits:literal); )+) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(u32);
+
+        impl $name {
+            /// The number, if it has no more bits than the device has room for.
+            #[inline]
+            #[must_use]
+            pub const fn checked(number: u32) -> Option<Self> {
+                if number >> $bits == 0 { Some(Self(number)) } else { None }
+            }
+
+            /// A number known to fit: a field of that width, or ours.
+            ///
+            /// # Panics
+            /// If it does not.
+            #[inline]
+            #[must_use]
+            pub const fn new(number: u32) -> Self {
+                assert!(number >> $bits == 0, concat!(stringify!($name), ": more than ", $bits, " bits"));
+                Self(number)
+            }
+
+            /// The number.
+            #[inline]
+            #[must_use]
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({:#x})"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#x}", self.0)
+            }
+        }
+    )+};
+}
+
+numbers! {
+    /// A queue pair.
+    Qpn(24);
+    /// A completion queue.
+    Cqn(24);
+    /// An event queue.
+    Eqn(8);
+    /// A protection domain.
+    Pdn(24);
+    /// A transport domain.
+    Tdn(24);
+    /// An XRC domain.
+    Xrcdn(24);
+    /// A receive memory pool, the device's object behind a basic shared receive queue.
+    Rmpn(24);
+    /// A memory key without its variant: what CREATE_MKEY gives and DESTROY_MKEY takes.
+    MkeyIndex(24);
+    /// A doorbell page: 4 KiB of BAR 0 at this number times 4096.
+    UarIndex(24);
+}
+
+impl MkeyIndex {
+    /// The key of this index with the given variant, as lkey and rkey fields hold it.
+    #[inline]
+    #[must_use]
+    pub const fn key(self, variant: u8) -> u32 {
+        // CAST: widens.
+        self.0 << 8 | variant as u32
+    }
+
+    /// The index a key belongs to.
+    #[inline]
+    #[must_use]
+    pub const fn of_key(key: u32) -> Self {
+        Self(key >> 8)
+    }
+}
+
+/// A packet sequence number: 24 bits, ordered modulo 2^24 (IBTA volume 1, PSN rules).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Psn(u32);
+
+impl Psn {
+    const MASK: u32 = (1 << 24) - 1;
+
+    /// The low 24 bits.
+    #[inline]
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(number & Self::MASK)
+    }
+
+    /// The number.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number `n` packets later.
+    #[inline]
+    #[must_use]
+    pub const fn advance(self, n: u32) -> Self {
+        Self(self.0.wrapping_add(n) & Self::MASK)
+    }
+
+    /// How far `self` lies ahead of `base`, in `-2^23..2^23`.
+    #[inline]
+    #[must_use]
+    pub const fn ahead_of(self, base: Self) -> i32 {
+        (self.0.wrapping_sub(base.0) << 8).cast_signed() >> 8
+    }
+}
+
+impl fmt::Debug for Psn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Psn({:#x})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn psn_order_survives_the_wrap() {
+        let last = Psn::new(0xff_ffff);
+        assert_eq!(last.advance(1), Psn::new(0));
+        assert_eq!(Psn::new(2).ahead_of(last), 3);
+        assert_eq!(last.ahead_of(Psn::new(2)), -3);
+        assert_eq!(Psn::new(0x80_0000).ahead_of(Psn::new(0)), -(1 << 23));
+    }
+
+    #[test]
+    fn numbers_wider_than_their_field_are_refused() {
+        assert_eq!(Qpn::checked(0x0100_0000), None);
+        assert_eq!(Eqn::checked(0x100), None);
+        assert_eq!(Qpn::checked(0xff_ffff).map(Qpn::get), Some(0xff_ffff));
+    }
+
+    #[test]
+    fn key_is_index_and_variant() {
+        assert_eq!(MkeyIndex::new(0x1234).key(0x56), 0x12_3456);
+        assert_eq!(MkeyIndex::of_key(0x12_3456), MkeyIndex::new(0x1234));
+    }
+}

@@ -1,0 +1,120 @@
+//! BAR 0 as register blocks: the initialization segment at its beginning, and a doorbell page (PRM
+//! "Initialization Segment", "User Access Region").
+//!
+//! Every register is big-endian and reached by one access of its own width. Bit groups within a
+//! register are constants and functions here, because a register is read once and then taken apart.
+
+use driver::{Be32, Be64, Ro, Rw, Wo};
+use static_assertions::const_assert_eq;
+use zerocopy::FromBytes;
+
+/// Initialization segment, the beginning of BAR 0 (PRM "Initialization Segment").
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct InitSegment {
+    /// Firmware revision: minor in 31:16, major in 15:0.
+    pub fw_rev: Ro<Be32>,
+    /// Command interface revision in 31:16, firmware sub-minor in 15:0. Drivers want interface 5.
+    pub cmdif_rev_fw_sub: Ro<Be32>,
+    rsvd_08: [u32; 2],
+    /// Command queue address 63:32; written first.
+    pub cmdq_addr_h: Rw<Be32>,
+    /// Address 31:12, interface mode 10:8, log size 7:4 and log stride 3:0. Writing it activates the
+    /// queue; sizes are read before that.
+    pub cmdq_addr_l_sz: Rw<Be32>,
+    /// Bit n hands command entry n to the device.
+    pub cmd_dbell: Wo<Be32>,
+    rsvd_1c: [u32; 120],
+    /// Bit 31 set while the firmware boots.
+    pub initializing: Ro<Be32>,
+    /// Health buffer: for the firmware's makers.
+    pub assert_var: [Ro<Be32>; 6],
+    rsvd_218: [u32; 2],
+    /// Health buffer: where the firmware asserted.
+    pub assert_exit_ptr: Ro<Be32>,
+    /// Health buffer: from where.
+    pub assert_callra: Ro<Be32>,
+    rsvd_228: u32,
+    /// Health buffer: when.
+    pub health_time: Ro<Be32>,
+    /// Health buffer: firmware version; all ones when the device is gone.
+    pub fw_ver: Ro<Be32>,
+    /// Health buffer: hardware.
+    pub hw_id: Ro<Be32>,
+    /// Health buffer: reset required in bit 31, severity valid in 27, severity in 26:24.
+    pub rfr_severity: Ro<Be32>,
+    /// Health buffer: processor in 31:24, syndrome in 23:16, its detail in 15:0.
+    pub synd: Ro<Be32>,
+    /// Not used by drivers.
+    pub no_dram_nic_offset: Ro<Be32>,
+    rsvd_244: [u32; 877],
+    /// Time a command may take: unit in 31:29 (0 ms, 1 s, 2 min, 3 h), value in 19:0.
+    pub cmd_exec_to: Ro<Be32>,
+    /// Time the command queue may take to become ready; the same format. Not zero: both are meant.
+    pub cmd_q_init_to: Ro<Be32>,
+    /// Free-running timer, high half; read again to detect a carry.
+    pub internal_timer_h: Ro<Be32>,
+    /// Low half.
+    pub internal_timer_l: Ro<Be32>,
+    rsvd_1008: u32,
+    /// Bit 0 clears the legacy interrupt.
+    pub clear_int: Wo<Be32>,
+    /// Syndrome in 31:24; in 23:0 a counter that stands still when the firmware does.
+    pub health_counter: Ro<Be32>,
+    rsvd_1014: [u32; 11],
+    /// Real-time clock, high half.
+    pub real_time_h: Ro<Be32>,
+    /// Low half.
+    pub real_time_l: Ro<Be32>,
+    rsvd_1048: [u32; 1006],
+}
+
+const_assert_eq!(size_of::<InitSegment>(), 0x2000);
+const_assert_eq!(core::mem::offset_of!(InitSegment, fw_rev), 0x000);
+const_assert_eq!(core::mem::offset_of!(InitSegment, cmdq_addr_h), 0x010);
+const_assert_eq!(core::mem::offset_of!(InitSegment, cmdq_addr_l_sz), 0x014);
+const_assert_eq!(core::mem::offset_of!(InitSegment, cmd_dbell), 0x018);
+const_assert_eq!(core::mem::offset_of!(InitSegment, initializing), 0x1fc);
+const_assert_eq!(core::mem::offset_of!(InitSegment, assert_var), 0x200);
+const_assert_eq!(core::mem::offset_of!(InitSegment, assert_exit_ptr), 0x220);
+const_assert_eq!(core::mem::offset_of!(InitSegment, health_time), 0x22c);
+const_assert_eq!(core::mem::offset_of!(InitSegment, fw_ver), 0x230);
+const_assert_eq!(core::mem::offset_of!(InitSegment, rfr_severity), 0x238);
+const_assert_eq!(core::mem::offset_of!(InitSegment, synd), 0x23c);
+const_assert_eq!(
+    core::mem::offset_of!(InitSegment, no_dram_nic_offset),
+    0x240
+);
+const_assert_eq!(core::mem::offset_of!(InitSegment, cmd_exec_to), 0xff8);
+const_assert_eq!(core::mem::offset_of!(InitSegment, internal_timer_h), 0x1000);
+const_assert_eq!(core::mem::offset_of!(InitSegment, clear_int), 0x100c);
+const_assert_eq!(core::mem::offset_of!(InitSegment, health_counter), 0x1010);
+const_assert_eq!(core::mem::offset_of!(InitSegment, real_time_h), 0x1040);
+
+/// A doorbell page: 4 KiB of BAR 0 (PRM "User Access Region").
+///
+/// Of the send doorbells (0x800, 0x900, 0xa00, …) only the first is declared: alternating between them
+/// keeps write-combined stores apart, and BARs are mapped uncached.
+#[derive(FromBytes)]
+#[repr(C)]
+pub struct UarPage {
+    rsvd_000: [u32; 8],
+    /// Arms a completion queue: its doorbell record's arm word, then its number.
+    pub cq_doorbell: Wo<Be64>,
+    rsvd_028: [u32; 6],
+    /// Event queue number in 31:24 and consumer counter in 23:0: tells the counter and arms.
+    pub eq_arm: Wo<Be32>,
+    rsvd_044: u32,
+    /// The same without arming.
+    pub eq_update: Wo<Be32>,
+    rsvd_04c: [u32; 493],
+    /// First eight bytes of the last WQE posted.
+    pub send_doorbell: Wo<Be64>,
+    rsvd_808: [u32; 510],
+}
+
+const_assert_eq!(size_of::<UarPage>(), 0x1000);
+const_assert_eq!(core::mem::offset_of!(UarPage, cq_doorbell), 0x020);
+const_assert_eq!(core::mem::offset_of!(UarPage, eq_arm), 0x040);
+const_assert_eq!(core::mem::offset_of!(UarPage, eq_update), 0x048);
+const_assert_eq!(core::mem::offset_of!(UarPage, send_doorbell), 0x800);

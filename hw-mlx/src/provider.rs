@@ -1,0 +1,522 @@
+//! The provider: what `dat-core` asks for, done by a ConnectX function.
+//!
+//! [`MlxProvider`] owns the opened function ([`Hca`]) and QP1, and makes the queue objects `dat-core` then owns. It
+//! keeps, for each of them, only what an event names them by: a table from device numbers to owner
+//! numbers. Objects carry everything else, so that posting and polling never come here.
+//!
+//! Events take this way: the function's event queues are drained by [`Hca`]; completion events are
+//! counted for the queue they name (its next arm request says how many there were, see
+//! [`crate::cq`]); the others become [`ProviderEvent`]s if their object is still ours. An event of an
+//! object that is gone is dropped, because destroying it was the answer.
+//!
+//! Memory registered is `driver`'s [`DmaMemory`]: arena memory or memory lent by the caller. The region
+//! keeps a clone, so that the device's mapping outlives the key.
+//!
+//! Random numbers (identifiers, first PSNs) come from one seeded stream: deterministic worlds give the
+//! seed in [`HcaConfig`], others take the process's hash randomness.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use dat_core::provider::{
+    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes, ReadyToReceive, ReadyToSend,
+    Registration,
+};
+use dat_core::types::MemPrivFlags;
+use driver::{DmaArena, DmaMemory, Function, Instant};
+
+use crate::cq::{ArmSequence, Cq};
+use crate::device::{CloseError, CloseReport, Hca, HcaConfig};
+use crate::error::{CmdError, MlxError};
+use crate::event::AsyncEvent;
+use crate::gsi::Gsi;
+use crate::mkey::{self, KeyRequest};
+use crate::prm::{AllocPdIn, CmdStatus, Cqn, DeallocPdIn};
+use crate::qp::Qp;
+use crate::qp::control::QpRequest;
+use crate::srq::Srq;
+use crate::uar::Doorbells;
+use crate::wqe;
+
+/// Owner numbers are 24 bits, and all ones means "none" to the device.
+const MAX_OWNER: u32 = 0xff_fffe;
+/// Hop limit of our packets (the default of IP stacks).
+const HOP_LIMIT: u8 = 64;
+
+/// A registered region.
+#[derive(Debug)]
+pub struct Region {
+    index: u32,
+    /// Keeps the device's mapping of the memory.
+    memory: DmaMemory,
+}
+
+impl Region {
+    /// The memory.
+    #[must_use]
+    pub fn memory(&self) -> &DmaMemory {
+        &self.memory
+    }
+}
+
+/// A completion queue an event may name.
+#[derive(Debug)]
+struct KnownCq {
+    sequence: ArmSequence,
+    owner: u32,
+}
+
+/// One opened function as a provider.
+pub struct MlxProvider {
+    hca: Hca,
+    doorbells: Doorbells,
+    gsi: Gsi,
+    /// The protection domain of QP1.
+    gsi_pd: u32,
+    limits: Limits,
+    cqs: BTreeMap<u32, KnownCq>,
+    /// Owner numbers by queue pair number.
+    qps: BTreeMap<u32, u32>,
+    /// Owner numbers by RMP number.
+    srqs: BTreeMap<u32, u32>,
+    events: VecDeque<ProviderEvent>,
+    random: SplitMix,
+    /// Low byte of the next key.
+    variant: u8,
+}
+
+impl MlxProvider {
+    /// Opens a function: bring-up, QP1, limits.
+    ///
+    /// # Errors
+    /// Whatever stopped the bring-up; the function is then stopped.
+    pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
+        let mut random = SplitMix::new(config.seed);
+        let mut hca = Hca::open(function, config)?;
+        if hca.caps().cqe_version() != 1 {
+            // Owner numbers in completion entries need it; every ConnectX-4 and later has it.
+            return Err(MlxError::Nonsense { what: "cqe_version", value: u64::from(hca.caps().cqe_version()) });
+        }
+        let doorbells = Doorbells::new(hca.uar().clone());
+        let gsi_pd = alloc_pd(&mut hca)?;
+        let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
+        // Armed from the start: a connection request may be the first thing that happens.
+        let _none_yet = gsi.receive();
+        let limits = limits(&hca);
+        #[expect(clippy::cast_possible_truncation, reason = "any byte will do")]
+        let variant = random.next() as u8;
+        Ok(Self {
+            hca,
+            doorbells,
+            gsi,
+            gsi_pd,
+            limits,
+            cqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            events: VecDeque::new(),
+            random,
+            variant,
+        })
+    }
+
+    /// Gives the function back: QP1, then everything [`Hca::close`] does.
+    ///
+    /// # Errors
+    /// As [`Hca::close`].
+    pub fn close(self) -> Result<CloseReport, CloseError> {
+        let Self { mut hca, gsi, gsi_pd, .. } = self;
+        if let Err(error) = gsi.destroy(&mut hca) {
+            tracing::warn!(%error, "QP1 stays");
+        }
+        if let Err(error) = free_pd(&mut hca, gsi_pd) {
+            tracing::warn!(%error, "the protection domain of QP1 stays");
+        }
+        hca.close()
+    }
+
+    /// DMA memory of this function: what regions are best made of.
+    #[must_use]
+    pub fn arena(&self) -> &DmaArena {
+        self.hca.arena()
+    }
+
+    /// The function itself.
+    #[must_use]
+    pub fn hca(&self) -> &Hca {
+        &self.hca
+    }
+
+    /// The function itself, for queries; objects made behind the provider's back are the caller's to destroy.
+    pub fn hca_mut(&mut self) -> &mut Hca {
+        &mut self.hca
+    }
+
+    /// Turns what [`Hca`] collected into counts and events. True if there was anything.
+    fn collect(&mut self) -> bool {
+        let mut handled = false;
+        for (cqn, known) in &self.cqs {
+            if self.hca.take_cq_event(Cqn::new(*cqn)) {
+                known.sequence.count_event();
+                handled = true;
+            }
+        }
+        if self.hca.take_cq_event(Cqn::new(self.gsi.cqn())) {
+            self.gsi.notified();
+            handled = true;
+        }
+        while let Some(event) = self.hca.next_async() {
+            handled = true;
+            tracing::debug!(?event, "device event");
+            if let Some(event) = self.translate(&event) {
+                self.events.push_back(event);
+            }
+        }
+        if let Err(error) = self.gsi.repair(&mut self.hca) {
+            tracing::error!(%error, "QP1 cannot be repaired");
+        }
+        handled
+    }
+
+    /// The event in the provider's words, if its object is still known.
+    fn translate(&self, event: &AsyncEvent) -> Option<ProviderEvent> {
+        let owner_of = |table: &BTreeMap<u32, u32>, number: u32| table.get(&number).copied();
+        match *event {
+            AsyncEvent::PortUp => Some(ProviderEvent::Port(true)),
+            AsyncEvent::PortDown => Some(ProviderEvent::Port(false)),
+            AsyncEvent::CommEstablished { qpn } => {
+                owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::CommunicationEstablished { owner })
+            }
+            AsyncEvent::QpError { qpn, event } => owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::QpError { owner, event: event.0 }),
+            AsyncEvent::SrqLastWqe { qpn } => owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::SrqLastBuffer { owner }),
+            AsyncEvent::CqError { cqn, syndrome } => {
+                tracing::error!(%cqn, syndrome, "a completion queue is lost (1 overrun, 2 not writable)");
+                self.cqs.get(&cqn.get()).map(|known| ProviderEvent::CqError { owner: known.owner })
+            }
+            AsyncEvent::SrqLimit { rmpn } => owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqLimit { owner }),
+            AsyncEvent::SrqError { rmpn } => {
+                // The queue pairs fed by it report their own errors.
+                tracing::error!(%rmpn, "a shared receive queue is lost");
+                None
+            }
+            AsyncEvent::EventsLost { count } => {
+                tracing::error!(count, "device events were lost");
+                None
+            }
+            AsyncEvent::DeviceDead { .. } => Some(ProviderEvent::DeviceDead),
+            AsyncEvent::PortChange { .. } | AsyncEvent::SqDrained { .. } | AsyncEvent::Other { .. } => None,
+        }
+    }
+
+    /// The index of our GID with this address, or the one we would send from.
+    fn source_index(&self, own: [u8; 16]) -> u8 {
+        self.hca.gids().iter().find(|entry| entry.gid == own).map_or(0, |entry| entry.index)
+    }
+
+    fn check_owner(owner: u32) -> Result<(), ProviderError> {
+        if owner > MAX_OWNER {
+            return Err(ProviderError::Unsupported(format!("owner number {owner:#x} of more than 24 bits")));
+        }
+        Ok(())
+    }
+
+    fn check(what: &str, asked: u32, limit: u32) -> Result<(), ProviderError> {
+        if asked > limit {
+            return Err(ProviderError::Unsupported(format!("{asked} {what}, the limit is {limit}")));
+        }
+        Ok(())
+    }
+}
+
+fn alloc_pd(hca: &mut Hca) -> Result<u32, CmdError> {
+    hca.exec(&AllocPdIn::new()).map(|answer| answer.pd())
+}
+
+fn free_pd(hca: &mut Hca, pd: u32) -> Result<(), CmdError> {
+    let mut command = DeallocPdIn::new();
+    command.set_pd(pd);
+    hca.exec(&command).map(drop)
+}
+
+impl From<MlxError> for ProviderError {
+    fn from(error: MlxError) -> Self {
+        let text = error.to_string();
+        match error {
+            MlxError::Cmd(error) => error.into(),
+            MlxError::Dma(_) => Self::Resources(text),
+            MlxError::Nonsense { .. } | MlxError::TooManyGids { .. } => Self::Unsupported(text),
+            MlxError::Unresolved { .. } => Self::Unreachable(text),
+            MlxError::Dead(_) => Self::Dead(text),
+            MlxError::Function(_)
+            | MlxError::Bar(_)
+            | MlxError::CommandInterface { .. }
+            | MlxError::CommandQueue { .. }
+            | MlxError::Initializing { .. }
+            | MlxError::Issi { .. }
+            | MlxError::Missing(_)
+            | MlxError::NoMac
+            | MlxError::NoInterrupts => Self::Device(text),
+        }
+    }
+}
+
+impl From<CmdError> for ProviderError {
+    fn from(error: CmdError) -> Self {
+        let text = error.to_string();
+        match error {
+            CmdError::Refused { status: CmdStatus::NO_RESOURCES | CmdStatus::EXCEED_LIM, .. } | CmdError::Memory { .. } | CmdError::NoSlot { .. } => {
+                Self::Resources(text)
+            }
+            CmdError::Dead { .. } => Self::Dead(text),
+            CmdError::Refused { .. } | CmdError::Delivery { .. } | CmdError::TimedOut { .. } | CmdError::BadSignature { .. } => Self::Device(text),
+        }
+    }
+}
+
+impl Provider for MlxProvider {
+    type Cq = Cq;
+    type Qp = Qp;
+    type Srq = Srq;
+    type Pd = u32;
+    type Memory = DmaMemory;
+    type Region = Region;
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn now(&self) -> Nanos {
+        self.hca.now().0
+    }
+
+    fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
+        // What is already collected is not slept over.
+        self.hca.process_events();
+        if self.collect() || !self.events.is_empty() {
+            return Ok(true);
+        }
+        let handled = self.hca.wait(Instant(deadline));
+        // A death is an event too: it must come out even though the wait failed.
+        let collected = self.collect();
+        Ok(handled? || collected)
+    }
+
+    fn progress(&mut self) {
+        self.hca.process_events();
+        self.collect();
+    }
+
+    fn next_event(&mut self) -> Option<ProviderEvent> {
+        self.events.pop_front()
+    }
+
+    fn alloc_pd(&mut self) -> Result<u32, ProviderError> {
+        Ok(alloc_pd(&mut self.hca)?)
+    }
+
+    fn free_pd(&mut self, pd: u32) -> Result<(), ProviderError> {
+        Ok(free_pd(&mut self.hca, pd)?)
+    }
+
+    fn register(&mut self, pd: u32, memory: &DmaMemory, access: MemPrivFlags) -> Result<Registration<Region>, ProviderError> {
+        if memory.is_empty() {
+            return Err(ProviderError::Unsupported("a region of no bytes, or outside of its buffer".to_owned()));
+        }
+        let bytes = memory.len() as u64;
+        if bytes > self.limits.max_region_bytes {
+            return Err(ProviderError::Unsupported(format!("a region of {bytes} bytes, the limit is {}", self.limits.max_region_bytes)));
+        }
+        self.variant = self.variant.wrapping_add(1);
+        let request = KeyRequest { pd, address: memory.address(), bytes, access, variant: self.variant };
+        let (index, key) = mkey::create(&mut self.hca, &request, memory.iova())?;
+        let remote = access.intersects(MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE);
+        Ok(Registration {
+            region: Region { index, memory: memory.clone() },
+            lmr_context: key,
+            rmr_context: if remote { key } else { 0 },
+            address: request.address,
+            bytes,
+        })
+    }
+
+    fn deregister(&mut self, region: Region) -> Result<(), ProviderError> {
+        if let Err(error) = mkey::destroy(&mut self.hca, region.index) {
+            // The key may still let the device in: its memory stays mapped.
+            core::mem::forget(region.memory);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Cq, ProviderError> {
+        Self::check("completion queue entries", entries, self.limits.max_cq_entries)?;
+        let cq = Cq::create(&mut self.hca, &self.doorbells, entries)?;
+        // Numbers come back: an event of a queue that is gone is not this one's.
+        let _stale = self.hca.take_cq_event(Cqn::new(cq.cqn()));
+        self.cqs.insert(cq.cqn(), KnownCq { sequence: cq.sequence(), owner });
+        Ok(cq)
+    }
+
+    fn destroy_cq(&mut self, cq: Cq) -> Result<(), ProviderError> {
+        self.cqs.remove(&cq.cqn());
+        Ok(cq.destroy(&mut self.hca)?)
+    }
+
+    fn create_srq(&mut self, pd: u32, max_recvs: u32, max_segments: u32, owner: u32) -> Result<Srq, ProviderError> {
+        Self::check("shared receives", max_recvs, self.limits.max_srq_recvs)?;
+        Self::check("segments of a receive", max_segments, self.limits.max_recv_segments)?;
+        let srq = Srq::create(&mut self.hca, pd, max_recvs, max_segments)?;
+        self.srqs.insert(srq.rmpn(), owner);
+        Ok(srq)
+    }
+
+    fn arm_srq_limit(&mut self, srq: &Srq, limit: u32) -> Result<(), ProviderError> {
+        Ok(srq.arm_limit(&mut self.hca, limit)?)
+    }
+
+    fn destroy_srq(&mut self, srq: Srq) -> Result<(), ProviderError> {
+        self.srqs.remove(&srq.rmpn());
+        Ok(srq.destroy(&mut self.hca)?)
+    }
+
+    fn create_qp(
+        &mut self,
+        pd: u32,
+        request_cq: &Cq,
+        recv_cq: &Cq,
+        srq: Option<&Srq>,
+        sizes: QueueSizes,
+        owner: u32,
+    ) -> Result<Qp, ProviderError> {
+        Self::check_owner(owner)?;
+        Self::check("requests", sizes.max_requests, self.limits.max_dtos)?;
+        Self::check("receives", sizes.max_recvs, self.limits.max_dtos)?;
+        Self::check("segments of a request", sizes.max_request_segments, self.limits.max_request_segments)?;
+        Self::check("segments of an RDMA Read", sizes.max_read_segments, self.limits.max_read_segments)?;
+        Self::check("segments of a receive", sizes.max_recv_segments, self.limits.max_recv_segments)?;
+        let request = QpRequest { pd, cqn_send: request_cq.cqn(), cqn_receive: recv_cq.cqn(), srq, sizes, owner };
+        let qp = Qp::create(&mut self.hca, &self.doorbells, &request)?;
+        self.qps.insert(qp.number(), owner);
+        Ok(qp)
+    }
+
+    fn ready_to_receive(&mut self, qp: &mut Qp, attributes: &ReadyToReceive) -> Result<(), ProviderError> {
+        Ok(qp.ready_to_receive(&mut self.hca, attributes)?)
+    }
+
+    fn ready_to_send(&mut self, qp: &mut Qp, attributes: &ReadyToSend) -> Result<(), ProviderError> {
+        Ok(qp.ready_to_send(&mut self.hca, attributes)?)
+    }
+
+    fn to_error(&mut self, qp: &mut Qp) -> Result<(), ProviderError> {
+        Ok(qp.to_error(&mut self.hca)?)
+    }
+
+    fn reset_qp(&mut self, qp: &mut Qp, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), ProviderError> {
+        Ok(qp.reset(&mut self.hca, request_cq, recv_cq)?)
+    }
+
+    fn destroy_qp(&mut self, qp: Qp, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), ProviderError> {
+        self.qps.remove(&qp.number());
+        Ok(qp.destroy(&mut self.hca, request_cq, recv_cq)?)
+    }
+
+    fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
+        let mac = self.hca.resolve(gid)?;
+        let source = self.hca.source_gid(gid).ok_or_else(|| ProviderError::Unreachable(format!("no source address for {}", crate::gid::address_of(gid))))?;
+        Ok(Path { source_gid_index: source.index, gid, mac, hop_limit: HOP_LIMIT, traffic_class: 0, flow_label: 0 })
+    }
+
+    fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError> {
+        self.gsi.send(to, mad).map_err(|_| ProviderError::Resources("too many management datagrams in flight".to_owned()))
+    }
+
+    fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
+        let received = self.gsi.receive()?;
+        let mac = self.hca.resolve(received.route.source).unwrap_or_default();
+        let index = self.source_index(received.route.destination);
+        Some((received.sender(mac, index), received.mad))
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random.next()
+    }
+}
+
+impl core::fmt::Debug for MlxProvider {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("MlxProvider")
+            .field("adapter", &self.limits.adapter_name)
+            .field("cqs", &self.cqs.len())
+            .field("qps", &self.qps.len())
+            .field("srqs", &self.srqs.len())
+            .field("gsi", &self.gsi)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The limits DAT reports, all of which hold at once.
+fn limits(hca: &Hca) -> Limits {
+    let device = hca.caps().limits();
+    // A receive of a shared queue has its link in the first unit.
+    let recv_segments = device.recv_segments.saturating_sub(1).max(1);
+    let request_segments = device.send_segments.min(wqe::MAX_READ_SEGMENTS).max(1);
+    // The largest ring the 16-bit indices address is 2^15, and so is the largest the contexts can say.
+    let blocks = (request_segments + 2).div_ceil(4);
+    let requests = device.qp_wqes.min(1 << 15) / blocks;
+    Limits {
+        adapter_name: hca.name().to_owned(),
+        vendor_name: "Mellanox Technologies".to_owned(),
+        hardware_version: hca.hardware_version(),
+        firmware_version: hca.firmware_version(),
+        gid: hca.gids().first().map_or([0; 16], |entry| entry.gid),
+        // QP1 is one of them, and number 0 is nobody's.
+        max_qps: device.qps.saturating_sub(2),
+        max_dtos: requests,
+        max_reads_in: device.reads_in.min(255),
+        max_reads_out: device.reads_out.min(255),
+        max_cqs: device.cqs.saturating_sub(1),
+        max_cq_entries: device.cq_entries.saturating_sub(1),
+        max_request_segments: request_segments,
+        max_read_segments: request_segments,
+        max_recv_segments: recv_segments,
+        max_regions: device.mkeys.saturating_sub(1),
+        max_region_bytes: device.region_bytes,
+        max_pds: device.pds.saturating_sub(1),
+        max_message_bytes: device.message_bytes,
+        max_srqs: device.srqs,
+        max_srq_recvs: device.srq_entries.min(1 << 15).saturating_sub(1),
+        mtu: hca.mtu(),
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a stream of well-mixed numbers from one seed. It names
+/// things; it keeps no secrets.
+#[derive(Clone, Debug)]
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn new(seed: Option<u64>) -> Self {
+        use std::hash::{BuildHasher, Hasher};
+        Self(seed.unwrap_or_else(|| std::collections::hash_map::RandomState::new().build_hasher().finish()))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// First outputs for seed 1234567, from the reference implementation's published test vector.
+    #[test]
+    fn random_numbers_of_a_seed_are_the_reference_streams() {
+        let mut random = SplitMix::new(Some(1_234_567));
+        let drawn: Vec<u64> = (0..3).map(|_| random.next()).collect();
+        assert_eq!(drawn, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    }
+}

@@ -1,0 +1,350 @@
+//! Queue pair contexts: what each transition command says.
+//!
+//! ```text
+//!            CREATE      RST2INIT       INIT2RTR        RTR2RTS
+//!   (none) --------> RST --------> INIT --------> RTR --------> RTS
+//!                     ^                                          |
+//!                     '---- 2RST, from any state                 |
+//!                                    2ERR, from any state  ----> ERR
+//! ```
+//!
+//! A transition command carries a whole context, of which the device takes what the transition
+//! is about and, where `opt_param_mask` says so, a few fields more (PRM "Queue Pair
+//! Transitions"). Service type, migration state, protection domain and completion queues are repeated
+//! each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c, `__mlx5_ib_modify_qp`).
+//!
+//! Outstanding RDMA Reads. The depths of both sides were negotiated as numbers, the device takes powers of two.
+//! As originator the depth is rounded down, so that we never have more reads outstanding than the
+//! peer agreed to; as target it is rounded up, so that the peer never has more outstanding than we
+//! keep resources for. With no reads agreed the device refuses them altogether (`rre` 0).
+//!
+//! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), atomics, XRC.
+
+use dat_core::provider::{Path, ReadyToReceive, ReadyToSend};
+
+use crate::prm::{Ads, Qpc};
+
+/// Service type RC.
+pub const SERVICE_RC: u32 = 0;
+/// Service type QP1 (general services interface).
+pub const SERVICE_GSI: u32 = 8;
+/// `pm_state`: migrated, the only one without path migration.
+const MIGRATED: u32 = 3;
+/// `log_ack_req_freq`: an acknowledgement is asked for at least every 2^8 packets. Linux's value.
+const LOG_ACK_REQ_FREQ: u32 = 8;
+/// `vhca_port_num` of the only port a function has.
+const PORT: u32 = 1;
+/// The Q_Key of the general services interface (IBTA volume 1, "Q_Key" of well-known queue pairs).
+pub const GSI_Q_KEY: u32 = 0x8001_0000;
+
+/// Bits of `opt_param_mask` (`enum mlx5_qp_optpar` in Linux include/linux/mlx5/qp.h).
+pub mod optional {
+    /// `rre`: remote reads enabled.
+    pub const RRE: u32 = 1 << 1;
+    /// `rae`: remote atomics enabled.
+    pub const RAE: u32 = 1 << 2;
+    /// `rwe`: remote writes enabled.
+    pub const RWE: u32 = 1 << 3;
+}
+
+/// Where the receives of a queue pair come from (`rq_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiveSource {
+    /// Its own queue: log2 of its entries, log2 of their bytes.
+    Own {
+        /// log2 of the entries.
+        log_entries: u32,
+        /// log2 of an entry's bytes.
+        log_stride: u32,
+    },
+    /// A shared receive queue, by RMP number.
+    Shared(u32),
+    /// Nowhere: it never receives.
+    None,
+}
+
+/// What a queue pair is made of: facts that do not change with its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpFacts {
+    /// Service type.
+    pub service: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// UAR page its doorbells are rung in.
+    pub uar: u32,
+    /// CQ of the send queue.
+    pub cqn_send: u32,
+    /// CQ of the receive queue.
+    pub cqn_receive: u32,
+    /// What its CQEs call it.
+    pub user_index: u32,
+    /// Where receives come from.
+    pub receive: ReceiveSource,
+    /// log2 of the send ring's blocks.
+    pub log_send_blocks: u32,
+    /// log2 of the page the buffer is one of.
+    pub log_page: u32,
+    /// I/O address of the doorbell record.
+    pub record: u64,
+    /// `ts_format`.
+    pub ts_format: u32,
+    /// Largest message, log2.
+    pub log_max_message: u32,
+    /// log2 of the read depth the device can keep as target.
+    pub log_max_reads_in: u32,
+    /// log2 of the read depth the device can keep as originator.
+    pub log_max_reads_out: u32,
+}
+
+impl QpFacts {
+    /// What every command repeats.
+    fn base(&self) -> Qpc {
+        let mut context = Qpc::new();
+        context
+            .set_st(self.service)
+            .set_pm_state(MIGRATED)
+            .set_pd(self.pd)
+            .set_cqn_snd(self.cqn_send)
+            .set_cqn_rcv(self.cqn_receive);
+        context
+    }
+
+    /// CREATE_QP.
+    #[must_use]
+    pub fn create(&self) -> Qpc {
+        let mut context = self.base();
+        context
+            .set_uar_page(self.uar)
+            .set_user_index(self.user_index)
+            .set_log_sq_size(self.log_send_blocks)
+            .set_log_page_size(self.log_page - 12)
+            .set_dbr_addr(self.record)
+            .set_ts_format(self.ts_format);
+        match self.receive {
+            ReceiveSource::Own { log_entries, log_stride } => {
+                context.set_rq_type(0).set_log_rq_size(log_entries).set_log_rq_stride(log_stride - 4);
+            }
+            ReceiveSource::Shared(rmpn) => {
+                context.set_rq_type(1).set_srqn_rmpn_xrqn(rmpn);
+            }
+            ReceiveSource::None => {
+                context.set_rq_type(3);
+            }
+        }
+        context
+    }
+
+    /// RST2INIT. Writes from the peer are allowed from here on, reads not before their depth is known.
+    #[must_use]
+    pub fn reset_to_init(&self) -> Qpc {
+        let mut context = self.base();
+        context.primary_address_path_mut().set_vhca_port_num(PORT);
+        if self.service == SERVICE_GSI {
+            context.set_q_key(GSI_Q_KEY);
+        } else {
+            context.set_rwe(true);
+        }
+        context
+    }
+
+    /// INIT2RTR, and its `opt_param_mask`.
+    #[must_use]
+    pub fn init_to_rtr(&self, local_qpn: u32, attributes: &ReadyToReceive) -> (Qpc, u32) {
+        let mut context = self.base();
+        context
+            .set_mtu(u32::from(attributes.mtu))
+            .set_log_msg_max(self.log_max_message)
+            .set_remote_qpn(attributes.remote_qpn)
+            .set_next_rcv_psn(attributes.receive_psn)
+            .set_min_rnr_nak(u32::from(attributes.min_rnr_timer))
+            .set_log_rra_max(log2_ceil(attributes.reads_in).min(self.log_max_reads_in))
+            .set_rre(attributes.reads_in > 0)
+            .set_rwe(true);
+        set_path(context.primary_address_path_mut(), &attributes.path, local_qpn, attributes.remote_qpn);
+        (context, optional::RRE | optional::RWE | optional::RAE)
+    }
+
+    /// RTR2RTS.
+    #[must_use]
+    pub fn rtr_to_rts(&self, attributes: &ReadyToSend) -> Qpc {
+        let mut context = self.base();
+        context
+            .set_next_send_psn(attributes.send_psn)
+            .set_log_sra_max(log2_floor(attributes.reads_out).min(self.log_max_reads_out))
+            .set_retry_count(u32::from(attributes.retry_count))
+            .set_rnr_retry(u32::from(attributes.rnr_retry))
+            .set_log_ack_req_freq(LOG_ACK_REQ_FREQ);
+        context.primary_address_path_mut().set_ack_timeout(u32::from(attributes.ack_timeout)).set_vhca_port_num(PORT);
+        context
+    }
+
+    /// INIT2RTR of QP1: management datagrams are 256 bytes and nothing is connected.
+    #[must_use]
+    pub fn gsi_init_to_rtr(&self) -> Qpc {
+        let mut context = self.base();
+        context.set_mtu(1).set_log_msg_max(8);
+        context
+    }
+
+    /// RTR2RTS of QP1.
+    #[must_use]
+    pub fn gsi_rtr_to_rts(&self) -> Qpc {
+        self.base()
+    }
+}
+
+/// Fills an address path for RoCE. Source address, VLAN and RoCE version come from the GID table
+/// entry it names.
+fn set_path(ads: &mut Ads, path: &Path, local_qpn: u32, remote_qpn: u32) {
+    let [m0, m1, m2, m3, m4, m5] = path.mac;
+    ads.set_src_addr_index(u32::from(path.source_gid_index))
+        .set_hop_limit(u32::from(path.hop_limit))
+        .set_tclass(u32::from(path.traffic_class))
+        .set_dscp(u32::from(path.traffic_class >> 2))
+        .set_flow_label(path.flow_label & 0xf_ffff)
+        .set_rgid_rip(&path.gid)
+        .set_udp_sport(u32::from(udp_source_port(path.flow_label, local_qpn, remote_qpn)))
+        .set_vhca_port_num(PORT)
+        .set_rmac_47_32(u32::from(m0) << 8 | u32::from(m1))
+        .set_rmac_31_0(u32::from_be_bytes([m2, m3, m4, m5]));
+}
+
+/// The UDP source port of a flow: different flows of one pair of hosts take different ways through a
+/// network that hashes, one flow always the same (`rdma_flow_label_to_udp_sport` and
+/// `rdma_calc_flow_label` in Linux include/rdma/ib_verbs.h).
+#[must_use]
+pub fn udp_source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 {
+    let mut label = flow_label & 0xf_ffff;
+    if label == 0 {
+        let product = u64::from(local_qpn) * u64::from(remote_qpn);
+        let mixed = product ^ product >> 20 ^ product >> 40;
+        #[expect(clippy::cast_possible_truncation, reason = "masked to 20 bits")]
+        let mixed = (mixed & 0xf_ffff) as u32;
+        label = mixed;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "14 bits and the two above them")]
+    let port = (label & 0x3fff ^ label >> 14 | 0xc000) as u16;
+    port
+}
+
+/// log2 rounded up; 0 for 0.
+fn log2_ceil(n: u8) -> u32 {
+    u32::from(n).next_power_of_two().trailing_zeros()
+}
+
+/// log2 rounded down; 0 for 0.
+fn log2_floor(n: u8) -> u32 {
+    u32::from(n).max(1).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> QpFacts {
+        QpFacts {
+            service: SERVICE_RC,
+            pd: 0x11,
+            uar: 0x22,
+            cqn_send: 0x33,
+            cqn_receive: 0x44,
+            user_index: 0x55,
+            receive: ReceiveSource::Own { log_entries: 4, log_stride: 5 },
+            log_send_blocks: 6,
+            log_page: 12,
+            record: 0x1_0000_0040,
+            ts_format: 1,
+            log_max_message: 30,
+            log_max_reads_in: 4,
+            log_max_reads_out: 4,
+        }
+    }
+
+    fn to_rtr(reads_in: u8) -> ReadyToReceive {
+        ReadyToReceive {
+            path: Path {
+                source_gid_index: 3,
+                gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 1],
+                mac: [2, 0, 0, 0, 0, 1],
+                hop_limit: 64,
+                traffic_class: 0x60,
+                flow_label: 0x12345,
+            },
+            remote_qpn: 0xabcdef,
+            receive_psn: 0x123456,
+            mtu: 3,
+            reads_in,
+            min_rnr_timer: 12,
+        }
+    }
+
+    /// A dword of a context, for comparison with the PRM's table of offsets.
+    fn dword(context: &Qpc, at: usize) -> u32 {
+        u32::from_be_bytes(context.as_array()[at..at + 4].try_into().unwrap())
+    }
+
+    #[test]
+    fn create_puts_each_fact_at_the_documented_offset() {
+        let context = facts().create();
+        assert_eq!(dword(&context, 0x00), 3 << 11, "RC, migrated");
+        assert_eq!(dword(&context, 0x04), 0x11);
+        assert_eq!(dword(&context, 0x08), 4 << 19 | 1 << 16 | 6 << 11 | 1 << 6);
+        assert_eq!(dword(&context, 0x0c), 0x22);
+        assert_eq!(dword(&context, 0x10), 0x55);
+        assert_eq!(dword(&context, 0x14), 0);
+        assert_eq!((dword(&context, 0x7c), dword(&context, 0x9c)), (0x33, 0x44));
+        assert_eq!((dword(&context, 0xa0), dword(&context, 0xa4)), (1, 0x40));
+        assert_eq!(dword(&context, 0xac), 0);
+        let shared = QpFacts { receive: ReceiveSource::Shared(0x77), ..facts() }.create();
+        assert_eq!(dword(&shared, 0xac), 1 << 24 | 0x77);
+        assert_eq!(dword(&shared, 0x08), 6 << 11 | 1 << 6);
+        let none = QpFacts { receive: ReceiveSource::None, ..facts() }.create();
+        assert_eq!(dword(&none, 0xac), 3 << 24);
+    }
+
+    #[test]
+    fn the_path_to_the_peer_stands_at_the_documented_offsets() {
+        let (context, mask) = facts().init_to_rtr(0x10, &to_rtr(4));
+        assert_eq!(mask, 0b1110);
+        assert_eq!(dword(&context, 0x08), 3 << 29 | 30 << 24);
+        assert_eq!(dword(&context, 0x14), 0xabcdef);
+        assert_eq!(dword(&context, 0x20), 3 << 16 | 64);
+        assert_eq!(dword(&context, 0x24), 0x60 << 20 | 0x12345);
+        assert_eq!(context.as_array()[0x28..0x38], to_rtr(4).path.gid);
+        let port = u32::from(udp_source_port(0x12345, 0, 0));
+        assert_eq!(dword(&context, 0x38), 0x18 << 16 | port);
+        assert_eq!((dword(&context, 0x3c), dword(&context, 0x40)), (1 << 16 | 0x0200, 1));
+        assert_eq!(dword(&context, 0x90), 2 << 21 | 1 << 15 | 1 << 14);
+        assert_eq!(dword(&context, 0x94), 12 << 24 | 0x123456);
+    }
+
+    #[test]
+    fn read_depths_never_promise_or_take_more_than_was_agreed() {
+        for (reads, target, originator) in [(1, 0, 0), (2, 1, 1), (3, 2, 1), (4, 2, 2), (5, 3, 2), (16, 4, 4), (17, 4, 4), (255, 4, 4)] {
+            let (context, _) = facts().init_to_rtr(1, &to_rtr(reads));
+            assert_eq!((context.log_rra_max(), context.rre()), (target, true), "{reads} in");
+            let send = ReadyToSend { send_psn: 0, reads_out: reads, retry_count: 7, rnr_retry: 7, ack_timeout: 14 };
+            assert_eq!(facts().rtr_to_rts(&send).log_sra_max(), originator, "{reads} out");
+        }
+        let (context, mask) = facts().init_to_rtr(1, &to_rtr(0));
+        assert!(!context.rre() && context.rwe() && mask & optional::RRE != 0);
+    }
+
+    #[test]
+    fn ready_to_send_carries_the_retry_policy() {
+        let send = ReadyToSend { send_psn: 0xfe_dcba, reads_out: 1, retry_count: 6, rnr_retry: 5, ack_timeout: 17 };
+        let context = facts().rtr_to_rts(&send);
+        assert_eq!(dword(&context, 0x78), 0xfe_dcba);
+        assert_eq!(dword(&context, 0x70), 8 << 28 | 6 << 16 | 5 << 13);
+        assert_eq!(dword(&context, 0x20), 17 << 27);
+    }
+
+    #[test]
+    fn udp_source_ports_are_dynamic_ports_and_follow_the_label() {
+        // (0x2345 ^ 0x04) | 0xc000: the low 14 bits of 0x12345 and the bits above them.
+        assert_eq!(udp_source_port(0x12345, 1, 2), 0xe341);
+        assert_eq!(udp_source_port(0, 0x40, 0x41), udp_source_port(0, 0x41, 0x40), "both ends choose alike");
+        assert_ne!(udp_source_port(0, 0x40, 0x41), udp_source_port(0, 0x40, 0x42));
+        assert!(udp_source_port(0, 0xff_ffff, 0xff_ffff) >= 0xc000);
+    }
+}

@@ -1,0 +1,246 @@
+//! Queue pair commands: creation, transitions, destruction.
+//!
+//! What the commands say is in [`super::context`]; here is the order in which they are sent and
+//! what happens to the queues meanwhile. A reliable queue pair leaves here in INIT, so that receives can be
+//! posted before the peer knows us.
+//!
+//! A reset forgets whatever is outstanding: 2RST (after which the device makes no more entries for the queue
+//! pair), then the completion queues are cleaned, then indices and doorbell record start from zero
+//! as the device does, then RST2INIT. In any other order a late entry would be taken for a new one's.
+
+use dat_core::provider::{QueueSizes, ReadyToReceive, ReadyToSend};
+
+use super::context::{QpFacts, ReceiveSource, SERVICE_RC};
+use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
+use crate::cq::Cq;
+use crate::device::Hca;
+use crate::error::{CmdError, MlxError};
+use crate::prm::{CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn, ToErrQpIn, ToRstQpIn};
+use crate::ring::RingMemory;
+use crate::srq::Srq;
+use crate::uar::Doorbells;
+
+/// What a queue pair is to be.
+#[derive(Debug)]
+pub struct QpRequest<'a> {
+    /// Protection domain.
+    pub pd: u32,
+    /// Number of the CQ for requests.
+    pub cqn_send: u32,
+    /// Number of the CQ for receives.
+    pub cqn_receive: u32,
+    /// Where receives come from, if not from its own queue.
+    pub srq: Option<&'a Srq>,
+    /// Sizes.
+    pub sizes: QueueSizes,
+    /// Owner number.
+    pub owner: u32,
+}
+
+/// Sends CREATE_QP for a queue pair whose memory is ready.
+pub(crate) fn create_qp(hca: &mut Hca, facts: &QpFacts, memory: &RingMemory) -> Result<u32, MlxError> {
+    let mut command = CreateQpIn::new();
+    command.set_qpc(&facts.create());
+    let answer = hca.exec_with(&command, &memory.pages()).map_err(|error| memory.after(error))?;
+    Ok(answer.qpn())
+}
+
+/// Sends RST2INIT.
+pub(crate) fn reset_to_init(hca: &mut Hca, qpn: u32, context: &Qpc) -> Result<(), CmdError> {
+    let mut command = Rst2InitQpIn::new();
+    command.set_qpn(qpn).set_qpc(context);
+    hca.exec(&command).map(drop)
+}
+
+/// Sends INIT2RTR.
+pub(crate) fn init_to_rtr(hca: &mut Hca, qpn: u32, context: &Qpc, opt_param_mask: u32) -> Result<(), CmdError> {
+    let mut command = Init2RtrQpIn::new();
+    command.set_qpn(qpn).set_opt_param_mask(opt_param_mask).set_qpc(context);
+    hca.exec(&command).map(drop)
+}
+
+/// Sends RTR2RTS.
+pub(crate) fn rtr_to_rts(hca: &mut Hca, qpn: u32, context: &Qpc) -> Result<(), CmdError> {
+    let mut command = Rtr2RtsQpIn::new();
+    command.set_qpn(qpn).set_qpc(context);
+    hca.exec(&command).map(drop)
+}
+
+/// Sends 2RST.
+pub(crate) fn to_reset(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
+    let mut command = ToRstQpIn::new();
+    command.set_qpn(qpn);
+    hca.exec(&command).map(drop)
+}
+
+/// Sends 2ERR.
+pub(crate) fn to_error(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
+    let mut command = ToErrQpIn::new();
+    command.set_qpn(qpn);
+    hca.exec(&command).map(drop)
+}
+
+/// Sends DESTROY_QP.
+pub(crate) fn destroy_qp(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
+    let mut command = DestroyQpIn::new();
+    command.set_qpn(qpn);
+    hca.exec(&command).map(drop)
+}
+
+/// Asks the device for a queue pair's context: state, PSNs, counters.
+///
+/// # Errors
+/// Device refusal.
+pub fn query(hca: &mut Hca, qpn: u32) -> Result<Qpc, CmdError> {
+    let mut command = QueryQpIn::new();
+    command.set_qpn(qpn);
+    hca.exec(&command).map(|answer| answer.qpc().clone())
+}
+
+/// Facts of a queue pair that come from the device.
+pub(crate) struct DeviceFacts {
+    pub(crate) uar: u32,
+    pub(crate) ts_format: u32,
+    pub(crate) log_max_message: u32,
+    pub(crate) log_max_reads_in: u32,
+    pub(crate) log_max_reads_out: u32,
+}
+
+impl DeviceFacts {
+    pub(crate) fn of(hca: &Hca) -> Self {
+        let general = hca.caps().general();
+        // `qp_ts_format` exists where it is not 0; 1 asks for the device's default then, and is reserved otherwise.
+        let ts_format = u32::from(hca.caps().roce().is_some_and(|roce| roce.qp_ts_format() != 0));
+        Self {
+            uar: hca.uar_index().get(),
+            ts_format,
+            log_max_message: general.log_max_msg(),
+            log_max_reads_in: general.log_max_ra_req_qp(),
+            log_max_reads_out: general.log_max_ra_res_qp(),
+        }
+    }
+}
+
+impl Qp {
+    /// Creates a queue pair and brings it to INIT.
+    ///
+    /// # Errors
+    /// No memory, sizes the device cannot have (as [`MlxError::Nonsense`]; the caller checks them against
+    /// the limits first), or device refusal.
+    pub fn create(hca: &mut Hca, doorbells: &Doorbells, request: &QpRequest<'_>) -> Result<Self, MlxError> {
+        let sizes = &request.sizes;
+        let too_large = |what, value: u32| MlxError::Nonsense { what, value: u64::from(value) };
+        let send_sizes = SendSizes::new(sizes.max_requests, sizes.max_request_segments, sizes.max_read_segments)
+            .ok_or_else(|| too_large("send queue size", sizes.max_requests))?;
+        let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
+        let max_recvs = if own_receives { sizes.max_recvs } else { 0 };
+        let recv_sizes =
+            RecvSizes::new(max_recvs, sizes.max_recv_segments).ok_or_else(|| too_large("receive queue size", sizes.max_recvs))?;
+        // Without receives of its own the ring is not there for the device, but one entry costs nothing and
+        // spares the software's queue a special case.
+        let send_base = recv_sizes.bytes().next_multiple_of(64);
+        let memory = RingMemory::alloc(hca.arena(), send_base + send_sizes.bytes())?;
+        let receive = match request.srq {
+            Some(srq) => ReceiveSource::Shared(srq.rmpn()),
+            None if own_receives => ReceiveSource::Own {
+                log_entries: recv_sizes.entries.ilog2(),
+                log_stride: recv_sizes.stride.ilog2(),
+            },
+            None => ReceiveSource::None,
+        };
+        let device = DeviceFacts::of(hca);
+        let facts = QpFacts {
+            service: SERVICE_RC,
+            pd: request.pd,
+            uar: device.uar,
+            cqn_send: request.cqn_send,
+            cqn_receive: request.cqn_receive,
+            user_index: request.owner,
+            receive,
+            log_send_blocks: send_sizes.ring_blocks.ilog2(),
+            log_page: memory.log_page,
+            record: memory.record_address(),
+            ts_format: device.ts_format,
+            log_max_message: device.log_max_message,
+            log_max_reads_in: device.log_max_reads_in,
+            log_max_reads_out: device.log_max_reads_out,
+        };
+        let qpn = create_qp(hca, &facts, &memory)?;
+        let qp = Self {
+            send: SendQueue::new(send_sizes, memory.ring.clone(), send_base, memory.record.clone(), doorbells.clone(), qpn),
+            recv: RecvQueue::new(recv_sizes, memory.ring.clone(), memory.record.clone()),
+            qpn,
+            facts,
+            memory,
+            returns: request.srq.map(Srq::returns),
+            distrusted: 0,
+        };
+        if let Err(error) = reset_to_init(hca, qpn, &facts.reset_to_init()) {
+            if let Err(second) = destroy_qp(hca, qpn) {
+                tracing::warn!(qpn, %second, "a half-made queue pair stays");
+                qp.memory.abandon();
+            }
+            return Err(error.into());
+        }
+        Ok(qp)
+    }
+
+    /// INIT to RTR.
+    ///
+    /// # Errors
+    /// Device refusal.
+    pub fn ready_to_receive(&mut self, hca: &mut Hca, attributes: &ReadyToReceive) -> Result<(), MlxError> {
+        let (context, mask) = self.facts.init_to_rtr(self.qpn, attributes);
+        Ok(init_to_rtr(hca, self.qpn, &context, mask)?)
+    }
+
+    /// RTR to RTS.
+    ///
+    /// # Errors
+    /// Device refusal.
+    pub fn ready_to_send(&mut self, hca: &mut Hca, attributes: &ReadyToSend) -> Result<(), MlxError> {
+        Ok(rtr_to_rts(hca, self.qpn, &self.facts.rtr_to_rts(attributes))?)
+    }
+
+    /// Any state to ERR: whatever is or will be posted completes as flushed.
+    ///
+    /// # Errors
+    /// Device refusal.
+    pub fn to_error(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        Ok(to_error(hca, self.qpn)?)
+    }
+
+    /// Any state to RESET and on to INIT; outstanding work is forgotten.
+    ///
+    /// # Errors
+    /// Device refusal.
+    pub fn reset(&mut self, hca: &mut Hca, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), MlxError> {
+        to_reset(hca, self.qpn)?;
+        self.clean(request_cq, recv_cq);
+        self.send.reset();
+        self.recv.reset();
+        Ok(reset_to_init(hca, self.qpn, &self.facts.reset_to_init())?)
+    }
+
+    /// Destroys the queue pair; outstanding work is forgotten.
+    ///
+    /// # Errors
+    /// Device refusal; the memory is then abandoned.
+    pub fn destroy(self, hca: &mut Hca, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), MlxError> {
+        // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
+        let outcome = to_reset(hca, self.qpn).and_then(|()| destroy_qp(hca, self.qpn));
+        if outcome.is_err() {
+            self.memory.abandon();
+        }
+        self.clean(request_cq, recv_cq);
+        Ok(outcome?)
+    }
+
+    /// Throws away entries of this queue pair that nobody has polled.
+    fn clean(&self, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) {
+        request_cq.clean(|entry| self.disown(entry));
+        if let Some(cq) = recv_cq {
+            cq.clean(|entry| self.disown(entry));
+        }
+    }
+}

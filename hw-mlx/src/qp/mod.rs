@@ -1,0 +1,177 @@
+//! Queue pairs: a send queue and a receive queue that talk to one peer.
+//!
+//! Both rings live in one buffer, the receive ring first (offset 0) and the send ring behind it, and
+//! one doorbell record of two words, receive counter and send counter (PRM "Work Queue
+//! Structure"). The buffer is one power-of-two page as the device sees it, so that its page list
+//! has one entry.
+//!
+//! [`Qp`] is the consumer's side: posting and completing. What changes the device (creation and the
+//! transitions) is commands, in [`control`]; what those say is in [`context`].
+//!
+//! A completion queue entry is taken apart here: opcode and form say whether it is a request's or
+//! a receive's, good or bad. The queue pair number in it must be ours, because the user index
+//! by which it found its way here may have belonged to an earlier queue pair.
+
+pub mod context;
+pub mod control;
+mod recv;
+mod send;
+
+use std::sync::Arc;
+
+use dat_core::provider::{Completion, CompletionEntry, DataSegment, QueueFull, QueuePair, RequestFlags, RequestOp};
+pub use recv::{Outcome, RecvQueue, RecvSizes};
+pub(crate) use recv::write_scatter;
+pub use send::{InlineError, SendQueue, SendSizes};
+
+use self::context::QpFacts;
+use crate::cq::{Cqe, opcode};
+use crate::ring::RingMemory;
+use crate::srq::Returns;
+
+/// Bits of `op_own` that tell an ordinary entry: opcode 7:4 and format 3:2.
+const FORM: u8 = 0xfc;
+
+impl Cqe {
+    /// What a receive's entry says; `None` for entries that are none, or that have a form we never
+    /// asked for.
+    #[inline]
+    #[must_use]
+    pub fn receive_outcome(&self) -> Option<Outcome> {
+        match self.opcode() {
+            opcode::RECEIVE_SEND | opcode::RECEIVE_SEND_IMMEDIATE | opcode::RECEIVE_SEND_INVALIDATE if self.format() == 0 => {
+                Some(Outcome::Received { bytes: self.byte_count(), solicited: self.solicited() })
+            }
+            // The data went to the memory the peer named; the receive itself got none.
+            opcode::RECEIVE_WRITE_IMMEDIATE if self.format() == 0 => Some(Outcome::Received { bytes: 0, solicited: self.solicited() }),
+            opcode::RECEIVE_ERROR => Some(Outcome::Failed { syndrome: self.syndrome() }),
+            _ => None,
+        }
+    }
+}
+
+/// A reliable connected queue pair.
+pub struct Qp {
+    send: SendQueue,
+    recv: RecvQueue,
+    qpn: u32,
+    facts: QpFacts,
+    /// Kept while the device may use it.
+    memory: RingMemory,
+    /// Where thrown-away completions of a shared receive queue go.
+    returns: Option<Arc<Returns>>,
+    /// Entries that were neither a request's nor a receive's of ours.
+    distrusted: u64,
+}
+
+impl Qp {
+    /// Largest number of bytes [`Qp::post_inline`] takes.
+    #[must_use]
+    pub fn inline_limit(&self, op: RequestOp) -> usize {
+        self.send.inline_limit(op)
+    }
+
+    /// Posts a Send or RDMA Write whose data is copied into the queue: no local key, and the bytes may
+    /// go away on return. Worth it for a few dozen bytes.
+    ///
+    /// # Errors
+    /// [`InlineError`]; nothing was written.
+    ///
+    /// # Panics
+    /// When asked for an RDMA Read, which has no such form.
+    #[inline]
+    pub fn post_inline(&mut self, op: RequestOp, data: &[u8], cookie: u64, flags: RequestFlags) -> Result<(), InlineError> {
+        self.send.post_inline(op, data, cookie, flags)
+    }
+
+    /// The owner number its completions carry.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.facts.user_index
+    }
+
+    /// Completion entries that fitted nothing posted here.
+    #[must_use]
+    pub fn distrusted(&self) -> u64 {
+        self.distrusted + self.send.distrusted() + self.recv.distrusted()
+    }
+
+    /// True if an entry is of this queue pair. If it is one of a shared receive queue's buffers, the
+    /// buffer goes back to it, because the entry is about to be thrown away.
+    pub(crate) fn disown(&self, entry: &Cqe) -> bool {
+        let ours = entry.owner() == self.facts.user_index && entry.qpn() == self.qpn;
+        if let Some(returns) = self.returns.as_ref().filter(|_| ours && !entry.is_request()) {
+            returns.push(entry.wqe_counter());
+        }
+        ours
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn distrust(&mut self, entry: &Cqe) {
+        self.distrusted += 1;
+        tracing::warn!(?entry, queue = ?self, "a completion entry does not belong to this queue pair; ignored");
+    }
+}
+
+impl QueuePair for Qp {
+    type Entry = Cqe;
+
+    #[inline]
+    fn post_request<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone,
+    {
+        self.send.post(op, segments, cookie, flags)
+    }
+
+    #[inline]
+    fn post_recv<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone,
+    {
+        self.recv.post(segments, cookie, unsignalled)
+    }
+
+    #[inline]
+    fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
+        if entry.qpn() == self.qpn {
+            if entry.op_own() & FORM == opcode::REQUEST << 4 {
+                return self.send.complete(entry.wqe_counter(), None);
+            }
+            if entry.opcode() == opcode::REQUEST_ERROR {
+                return self.send.complete(entry.wqe_counter(), Some(entry.syndrome()));
+            }
+            if let Some(outcome) = entry.receive_outcome() {
+                return self.recv.complete(entry.wqe_counter(), outcome);
+            }
+        }
+        self.distrust(entry);
+        None
+    }
+
+    #[inline]
+    fn requests_outstanding(&self) -> u32 {
+        self.send.outstanding()
+    }
+
+    #[inline]
+    fn recvs_outstanding(&self) -> u32 {
+        self.recv.outstanding()
+    }
+
+    fn number(&self) -> u32 {
+        self.qpn
+    }
+}
+
+impl core::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Qp")
+            .field("qpn", &format_args!("{:#x}", self.qpn))
+            .field("owner", &format_args!("{:#x}", self.facts.user_index))
+            .field("send", &self.send)
+            .field("recv", &self.recv)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,240 @@
+//! Receive queues: buffers for the peer's Sends.
+//!
+//! A receive queue is a ring of entries of one size, the *stride*: data units, ended by the
+//! stride's end or by a terminator (a data unit with a key nobody has). Entries are consumed in the
+//! order they were posted, one for each Send that arrives.
+//!
+//! Posting writes the entry and then the doorbell record; there is no register, because the device
+//! looks at the record when a packet needs a buffer.
+//!
+//! A receive completion always finishes the oldest entry, as in providers/mlx5/cq.c of rdma-core.
+//! A successful one must also name it: its counter is the number of entries consumed before. A failed
+//! one (nearly always a flush) need not, because no data came with it and losing it would leave a
+//! posted buffer outstanding for ever.
+
+use dat_core::provider::{Completion, DataSegment, QueueFull};
+use dat_core::types::DtoStatus;
+use driver::{DmaBuffer, barrier};
+
+use crate::completion::{self, syndrome};
+use crate::wqe::{self, UNIT_BYTES};
+
+/// Offset in the doorbell record of the receive counter.
+const RECEIVE_COUNTER: usize = 0;
+/// Smallest ring, in bytes (`mlx5_calc_rq_size` in rdma-core).
+const MIN_RING_BYTES: u32 = 64;
+
+/// Sizes of a receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvSizes {
+    /// Receives that may be outstanding.
+    pub max_recvs: u32,
+    /// Entries of the ring, a power of two.
+    pub entries: u32,
+    /// Bytes of an entry, a power of two.
+    pub stride: u32,
+}
+
+impl RecvSizes {
+    /// The ring for `max_recvs` receives of up to `max_segments` segments; `None` when an index would
+    /// not fit 16 bits or a stride 512 units.
+    #[must_use]
+    pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
+        // CAST: 16.
+        let stride = max_segments.max(1).checked_mul(UNIT_BYTES as u32)?.checked_next_power_of_two()?;
+        let entries = max_recvs.checked_next_power_of_two()?.max(MIN_RING_BYTES / stride.min(MIN_RING_BYTES));
+        (entries <= 1 << 15 && stride <= 1 << 11).then_some(Self { max_recvs, entries, stride })
+    }
+
+    /// Bytes of the ring.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entries as usize * self.stride as usize
+    }
+}
+
+/// What we remember of a receive.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shadow {
+    cookie: u64,
+    bytes: u32,
+    unsignalled: bool,
+}
+
+/// A receive queue, at the start of its queue pair's buffer.
+pub struct RecvQueue {
+    buffer: DmaBuffer,
+    record: DmaBuffer,
+    /// Entries of the ring minus one.
+    mask: u16,
+    log_stride: u32,
+    max_recvs: u32,
+    /// Entries posted since creation.
+    posted: u16,
+    /// Entries completed since creation.
+    completed: u16,
+    shadow: Box<[Shadow]>,
+    /// Entries of the device that fit no receive.
+    distrusted: u64,
+}
+
+impl RecvQueue {
+    /// A receive queue at the start of `buffer`, whose doorbell record is `record`.
+    ///
+    /// # Panics
+    /// When the ring does not fit the buffer.
+    #[must_use]
+    pub fn new(sizes: RecvSizes, buffer: DmaBuffer, record: DmaBuffer) -> Self {
+        assert!(
+            sizes.entries.is_power_of_two() && sizes.entries <= 1 << 15 && sizes.stride.is_power_of_two() && buffer.contains(0, sizes.bytes()),
+            "a receive ring of {sizes:?} in {:#x} bytes",
+            buffer.len()
+        );
+        #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
+        let mask = (sizes.entries - 1) as u16;
+        Self {
+            buffer,
+            record,
+            mask,
+            log_stride: sizes.stride.trailing_zeros(),
+            max_recvs: sizes.max_recvs,
+            posted: 0,
+            completed: 0,
+            shadow: vec![Shadow::default(); usize::from(mask) + 1].into_boxed_slice(),
+            distrusted: 0,
+        }
+    }
+
+    /// Forgets everything outstanding and starts at 0 again, as the device does on 2RST.
+    pub fn reset(&mut self) {
+        self.posted = 0;
+        self.completed = 0;
+        self.record.store_be32(RECEIVE_COUNTER, 0);
+    }
+
+    /// Receives posted and not yet complete.
+    #[inline]
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        u32::from(self.posted.wrapping_sub(self.completed))
+    }
+
+    /// CQEs that fitted no outstanding receive, since creation.
+    #[must_use]
+    pub fn distrusted(&self) -> u64 {
+        self.distrusted
+    }
+
+    /// Posts a buffer.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_recvs` are outstanding.
+    ///
+    /// # Panics
+    /// When there are more segments than the queue was made for.
+    #[inline]
+    pub fn post<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment>,
+    {
+        if self.outstanding() >= self.max_recvs {
+            return Err(QueueFull);
+        }
+        let slot = usize::from(self.posted & self.mask);
+        let bytes = write_scatter(&self.buffer, slot << self.log_stride, 1 << self.log_stride, segments);
+        self.shadow[slot] = Shadow { cookie, bytes, unsignalled };
+        self.posted = self.posted.wrapping_add(1);
+        barrier::dma_to_device(); // the entry before the record that announces it
+        self.record.store_be32(RECEIVE_COUNTER, u32::from(self.posted));
+        Ok(())
+    }
+
+    /// Takes the device's word that the oldest receive is done.
+    #[inline]
+    pub fn complete(&mut self, counter: u16, outcome: Outcome) -> Option<Completion> {
+        let in_order = counter == self.completed || matches!(outcome, Outcome::Failed { .. });
+        if self.posted == self.completed || !in_order {
+            self.distrust(counter);
+            return None;
+        }
+        let shadow = self.shadow[usize::from(self.completed & self.mask)];
+        self.completed = self.completed.wrapping_add(1);
+        Some(outcome.completion(shadow.cookie, shadow.bytes, shadow.unsignalled))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn distrust(&mut self, counter: u16) {
+        self.distrusted += 1;
+        tracing::warn!(counter, queue = ?self, "a completion names no outstanding receive; ignored");
+    }
+}
+
+/// How the device says a receive ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Data arrived.
+    Received {
+        /// Bytes of it.
+        bytes: u32,
+        /// The peer marked it as solicited.
+        solicited: bool,
+    },
+    /// It failed.
+    Failed {
+        /// Syndrome and vendor syndrome.
+        syndrome: (u8, u8),
+    },
+}
+
+impl Outcome {
+    /// The completion of a receive whose buffer holds `room` bytes.
+    #[inline]
+    #[must_use]
+    pub fn completion(self, cookie: u64, room: u32, unsignalled: bool) -> Completion {
+        let (status, transferred, solicited, syndrome) = match self {
+            Self::Received { bytes, solicited } if bytes <= room => (DtoStatus::Success, bytes, solicited, (0, 0)),
+            // More bytes than there was room for cannot have been received, whatever the entry says.
+            Self::Received { solicited, .. } => (DtoStatus::ErrLocalLength, 0, solicited, (syndrome::LOCAL_LENGTH, 0)),
+            Self::Failed { syndrome } => (completion::dto_status(syndrome.0), 0, false, syndrome),
+        };
+        Completion { cookie, status, transferred: u64::from(transferred), request: false, unsignalled, solicited, syndrome }
+    }
+}
+
+/// Writes a scatter list into `stride` bytes at `at`, ended by a terminator if there is room for
+/// one. Returns the bytes it can take, at most `u32::MAX`.
+///
+/// # Panics
+/// When the list is longer than the stride.
+#[inline]
+pub(crate) fn write_scatter<I>(buffer: &DmaBuffer, at: usize, stride: usize, segments: I) -> u32
+where
+    I: Iterator<Item = DataSegment>,
+{
+    let end = at + stride;
+    let mut unit = at;
+    let mut bytes = 0_u32;
+    for segment in segments {
+        // PANIC: the caller checked the count against the sizes it created the queue with.
+        assert!(unit < end, "a scatter list of more than {stride:#x} bytes");
+        buffer.write_obj(unit, &wqe::data(segment.bytes, segment.lmr_context, segment.address));
+        bytes = bytes.saturating_add(segment.bytes);
+        unit += UNIT_BYTES;
+    }
+    if unit < end {
+        buffer.write_obj(unit, &wqe::terminator());
+    }
+    bytes
+}
+
+impl core::fmt::Debug for RecvQueue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("RecvQueue")
+            .field("entries", &format_args!("{:#x}", u32::from(self.mask) + 1))
+            .field("posted", &format_args!("{:#x}", self.posted))
+            .field("completed", &format_args!("{:#x}", self.completed))
+            .field("max_recvs", &self.max_recvs)
+            .finish_non_exhaustive()
+    }
+}

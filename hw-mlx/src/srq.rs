@@ -1,0 +1,347 @@
+//! Shared receive queues: one pool of buffers for many queue pairs.
+//!
+//! The device's object is an RMP with a *linked list* work queue (PRM "Receive Memory Pool"; Linux
+//! drivers/infiniband/hw/mlx5/srq_cmd.c uses it for every basic SRQ). Each entry names the one
+//! after it in its first unit, and the data units follow from byte 16. The device starts at entry
+//! 0 and follows the links as it takes buffers; it takes them in list order but finishes them in
+//! any order, so free entries are appended at the list's tail as they come back.
+//!
+//! The list is therefore the free list and the posted queue at once: software fills the entry at
+//! `head`, advances `head` along the link, and counts up in the doorbell record; the device follows
+//! that many links. The entry at the tail is never posted, because its link is not known yet: n
+//! buffers need n + 1 entries.
+//!
+//! The links in DMA memory are the device's to read and anybody's to damage; we follow our own copy
+//! in `next` and never read them back.
+//!
+//! A CQE names the entry by index. An index we have not posted is ignored and counted.
+//!
+//! Entries in a completion queue that is cleaned because their queue pair went away have taken their
+//! buffers out of the list for good. The cleaner leaves their indices in [`Returns`], and they
+//! are taken back when the list runs short or somebody asks how many are out.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dat_core::provider::{Completion, DataSegment, QueueFull, SharedReceiveQueue};
+use driver::{DmaBuffer, barrier};
+
+use crate::cq::Cqe;
+use crate::device::Hca;
+use crate::error::MlxError;
+use crate::prm::{CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
+use crate::qp::write_scatter;
+use crate::ring::RingMemory;
+use crate::wqe::{self, UNIT_BYTES};
+
+/// Offset in the doorbell record of the counter.
+const COUNTER: usize = 0;
+/// Smallest stride (PRM: linked list entries are at least 32 bytes).
+const MIN_STRIDE: u32 = 32;
+/// `wq.wq_type` of a linked list.
+const LINKED_LIST: u32 = 0;
+/// `rmpc.state` of a queue in use.
+const RMP_READY: u32 = 1;
+
+/// Sizes of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqSizes {
+    /// Buffers that may be posted.
+    pub max_recvs: u32,
+    /// Entries of the ring: a power of two, and more than `max_recvs`.
+    pub entries: u32,
+    /// Bytes of an entry, a power of two.
+    pub stride: u32,
+}
+
+impl SrqSizes {
+    /// The ring for `max_recvs` buffers of up to `max_segments` segments; `None` when an index would
+    /// not fit 16 bits or the stride is beyond what the device takes.
+    #[must_use]
+    pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
+        let units = max_segments.max(1).checked_add(1)?;
+        let stride = units.checked_mul(UNIT_BYTES as u32)?.checked_next_power_of_two()?.max(MIN_STRIDE);
+        let entries = max_recvs.checked_add(1)?.checked_next_power_of_two()?;
+        (entries <= 1 << 15 && stride <= 1 << 11).then_some(Self { max_recvs, entries, stride })
+    }
+
+    /// Bytes of the ring.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.entries as usize * self.stride as usize
+    }
+}
+
+/// Indices of entries whose completions were thrown away with their queue pair.
+#[derive(Debug, Default)]
+pub struct Returns {
+    count: AtomicU32,
+    indices: Mutex<Vec<u16>>,
+}
+
+impl Returns {
+    /// Gives an entry back.
+    pub(crate) fn push(&self, index: u16) {
+        self.indices.lock().unwrap_or_else(PoisonError::into_inner).push(index);
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    fn take(&self) -> Vec<u16> {
+        let indices = core::mem::take(&mut *self.indices.lock().unwrap_or_else(PoisonError::into_inner));
+        self.count.store(0, Ordering::Release);
+        indices
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+}
+
+/// What we remember of an entry.
+#[derive(Clone, Copy, Debug)]
+struct Shadow {
+    cookie: u64,
+    bytes: u32,
+    /// Our copy of the link.
+    next: u16,
+    posted: bool,
+}
+
+/// A shared receive queue.
+pub struct Srq {
+    memory: RingMemory,
+    rmpn: u32,
+    pd: u32,
+    log_stride: u32,
+    max_recvs: u32,
+    /// Next entry to post.
+    head: u16,
+    /// Last entry of the list; never posted.
+    tail: u16,
+    /// Entries posted since creation, low 16 bits.
+    counter: u16,
+    outstanding: u32,
+    shadow: Box<[Shadow]>,
+    returns: Arc<Returns>,
+    distrusted: u64,
+}
+
+impl Srq {
+    /// Links all entries of a ring, each to the one behind it and the last to the first, as the device
+    /// wants them before CREATE_RMP.
+    pub fn prepare_ring(sizes: SrqSizes, ring: &DmaBuffer) {
+        let mask = sizes.entries - 1;
+        for entry in 0..sizes.entries {
+            #[expect(clippy::cast_possible_truncation, reason = "at most 2^15 entries")]
+            let next = (entry + 1 & mask) as u16;
+            ring.write_obj((entry * sizes.stride) as usize, &wqe::next_segment(next));
+        }
+    }
+
+    /// The queue the device knows as `rmpn`: a prepared ring and a zeroed doorbell record.
+    ///
+    /// # Panics
+    /// When the sizes do not fit the ring.
+    #[must_use]
+    pub fn new(rmpn: u32, pd: u32, sizes: SrqSizes, memory: RingMemory) -> Self {
+        assert!(
+            sizes.entries.is_power_of_two() && sizes.entries <= 1 << 15 && sizes.max_recvs < sizes.entries && memory.ring.contains(0, sizes.bytes()),
+            "a shared receive ring of {sizes:?} in {:#x} bytes",
+            memory.ring.len()
+        );
+        #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
+        let mask = (sizes.entries - 1) as u16;
+        Self {
+            memory,
+            rmpn,
+            pd,
+            log_stride: sizes.stride.trailing_zeros(),
+            max_recvs: sizes.max_recvs,
+            head: 0,
+            tail: mask,
+            counter: 0,
+            outstanding: 0,
+            shadow: (0..=mask)
+                .map(|entry| Shadow { cookie: 0, bytes: 0, next: entry + 1 & mask, posted: false })
+                .collect(),
+            returns: Arc::default(),
+            distrusted: 0,
+        }
+    }
+
+    /// Creates a queue for `max_recvs` buffers of up to `max_segments` segments.
+    ///
+    /// # Errors
+    /// No memory, a size out of range, or device refusal.
+    pub fn create(hca: &mut Hca, pd: u32, max_recvs: u32, max_segments: u32) -> Result<Self, MlxError> {
+        let sizes = SrqSizes::new(max_recvs, max_segments)
+            .ok_or(MlxError::Nonsense { what: "shared receive queue size", value: u64::from(max_recvs) })?;
+        let memory = RingMemory::alloc(hca.arena(), sizes.bytes())?;
+        Self::prepare_ring(sizes, &memory.ring);
+        let mut command = CreateRmpIn::new();
+        let context = command.ctx_mut();
+        context.set_state(RMP_READY);
+        context
+            .wq_mut()
+            .set_wq_type(LINKED_LIST)
+            .set_pd(pd)
+            .set_dbr_addr(memory.record_address())
+            .set_log_wq_stride(sizes.stride.ilog2())
+            .set_log_wq_pg_sz(memory.log_page_size())
+            .set_log_wq_sz(sizes.entries.ilog2());
+        let answer = hca.exec_with(&command, &memory.pages()).map_err(|error| memory.after(error))?;
+        Ok(Self::new(answer.rmpn(), pd, sizes, memory))
+    }
+
+    /// Asks for one event when fewer than `limit` buffers are left; 0 asks for none.
+    ///
+    /// # Errors
+    /// Device refusal.
+    pub fn arm_limit(&self, hca: &mut Hca, limit: u32) -> Result<(), MlxError> {
+        let mut command = ModifyRmpIn::new();
+        command.set_rmp_state(RMP_READY).set_rmpn(self.rmpn);
+        command.set_bitmask_lwm(true);
+        command.ctx_mut().set_state(RMP_READY);
+        // The field has 16 bits and a ring at most 2^15 entries: a higher limit means "at once".
+        command.ctx_mut().wq_mut().set_lwm(limit.min(0xffff));
+        hca.exec(&command)?;
+        Ok(())
+    }
+
+    /// Destroys the queue.
+    ///
+    /// # Errors
+    /// Device refusal; the memory is then abandoned.
+    pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
+        let mut command = DestroyRmpIn::new();
+        command.set_rmpn(self.rmpn);
+        let outcome = hca.exec(&command);
+        if outcome.is_err() {
+            self.memory.abandon();
+        }
+        outcome?;
+        Ok(())
+    }
+
+    /// The protection domain it belongs to.
+    #[must_use]
+    pub fn pd(&self) -> u32 {
+        self.pd
+    }
+
+    /// The device's number of the queue.
+    #[must_use]
+    pub fn rmpn(&self) -> u32 {
+        self.rmpn
+    }
+
+    /// Where the cleaner of a completion queue leaves indices.
+    pub(crate) fn returns(&self) -> Arc<Returns> {
+        Arc::clone(&self.returns)
+    }
+
+    /// Completion entries that fitted no posted buffer, since creation.
+    #[must_use]
+    pub fn distrusted(&self) -> u64 {
+        self.distrusted
+    }
+
+    /// Appends a free entry to the list.
+    #[inline]
+    fn append(&mut self, index: u16) {
+        let tail = usize::from(self.tail);
+        self.memory.ring.write_obj(tail << self.log_stride, &wqe::next_segment(index));
+        self.shadow[tail].next = index;
+        self.tail = index;
+        self.outstanding -= 1;
+    }
+
+    /// Takes the posted entry `index` out of use; `None` if it is not one.
+    #[inline]
+    fn release(&mut self, index: u16) -> Option<Shadow> {
+        let shadow = self.shadow.get_mut(usize::from(index)).filter(|shadow| shadow.posted);
+        let Some(shadow) = shadow else {
+            self.distrust(index);
+            return None;
+        };
+        shadow.posted = false;
+        let shadow = *shadow;
+        self.append(index);
+        Some(shadow)
+    }
+
+    /// Takes back what cleaning left.
+    #[cold]
+    #[inline(never)]
+    fn take_returns(&mut self) {
+        for index in self.returns.take() {
+            self.release(index);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn distrust(&mut self, index: u16) {
+        self.distrusted += 1;
+        tracing::warn!(index, queue = ?self, "a completion names no posted entry of the shared receive queue; ignored");
+    }
+}
+
+impl SharedReceiveQueue for Srq {
+    type Entry = Cqe;
+
+    #[inline]
+    fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone,
+    {
+        if self.outstanding >= self.max_recvs {
+            if self.returns.is_empty() {
+                return Err(QueueFull);
+            }
+            self.take_returns();
+            if self.outstanding >= self.max_recvs {
+                return Err(QueueFull);
+            }
+        }
+        let index = usize::from(self.head);
+        let stride = 1 << self.log_stride;
+        // The link stays as it is: it was written when the next entry was appended.
+        let bytes = write_scatter(&self.memory.ring, (index << self.log_stride) + UNIT_BYTES, stride - UNIT_BYTES, segments);
+        let shadow = &mut self.shadow[index];
+        *shadow = Shadow { cookie, bytes, next: shadow.next, posted: true };
+        self.head = shadow.next;
+        self.outstanding += 1;
+        self.counter = self.counter.wrapping_add(1);
+        barrier::dma_to_device(); // the entry, and the link that leads to it, before the record
+        self.memory.record.store_be32(COUNTER, u32::from(self.counter));
+        Ok(())
+    }
+
+    #[inline]
+    fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
+        let Some(outcome) = entry.receive_outcome() else {
+            self.distrust(entry.wqe_counter());
+            return None;
+        };
+        let shadow = self.release(entry.wqe_counter())?;
+        Some(outcome.completion(shadow.cookie, shadow.bytes, false))
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.outstanding.saturating_sub(self.returns.count.load(Ordering::Acquire))
+    }
+}
+
+impl core::fmt::Debug for Srq {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Srq")
+            .field("rmpn", &format_args!("{:#x}", self.rmpn))
+            .field("entries", &format_args!("{:#x}", self.shadow.len()))
+            .field("head", &format_args!("{:#x}", self.head))
+            .field("tail", &format_args!("{:#x}", self.tail))
+            .field("counter", &format_args!("{:#x}", self.counter))
+            .field("outstanding", &self.outstanding)
+            .finish_non_exhaustive()
+    }
+}

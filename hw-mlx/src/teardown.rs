@@ -1,0 +1,149 @@
+//! From a function that carries traffic to one that may be forgotten.
+//!
+//! Bring-up backwards (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`): addresses
+//! and RoCE off, event queues destroyed with the one for commands last (before it, back to polling),
+//! doorbell page, TEARDOWN_HCA, every page back, DISABLE_HCA, bus mastering off.
+//!
+//! Whatever fails on the way is noted and the rest is done all the same: the aim is that the memory
+//! is ours again, and bus mastering off achieves that even with a device that answers nothing. So the
+//! pages a dead device never returned are not leaked; they are reported as not returned.
+
+use std::time::Duration;
+
+use crate::bringup::port_number;
+use crate::cmd::SlotClass;
+use crate::control::Control;
+use crate::device::{CloseError, CloseReport, Hca};
+use crate::error::{CmdError, MlxError};
+use crate::gid;
+use crate::pages::{FunctionId, Pages, TAKE_PAGES};
+use crate::prm::{DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
+use crate::vport;
+
+/// TEARDOWN_HCA profile: the firmware finishes what it does.
+const GRACEFUL: u32 = 0;
+/// How long the firmware may return no page while it holds some (mlx5_core's bound for a physical function).
+const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
+const RECLAIM_PAUSE: Duration = Duration::from_millis(1);
+
+/// Keeps the first error.
+struct First(Option<MlxError>);
+
+impl First {
+    fn note<T>(&mut self, what: &'static str, result: Result<T, CmdError>) {
+        if let Err(error) = result {
+            tracing::warn!(what, %error, "closing");
+            self.0.get_or_insert(error.into());
+        }
+    }
+}
+
+/// Closes a function.
+pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
+    let mut first = First(None);
+    let port = port_number(&hca.caps);
+    let control = &mut hca.control;
+
+    for entry in hca.gids.iter().rev() {
+        first.note("address table", gid::clear_entry(control, entry.index, port));
+    }
+    if hca.port.forwarding {
+        first.note("forwarding table", vport::forget_mac(control));
+    }
+    first.note("RoCE off", vport::disable_roce(control));
+    settle_page_requests(control);
+    let objects = control.objects.left_besides(&[("EQ", control.eqs.len()), ("UAR", 1)]);
+    destroy_eqs(control, &mut first);
+    let mut input = DeallocUarIn::new();
+    input.set_uar(hca.uar_index.get());
+    first.note("doorbell page", control.exec(&input));
+
+    let mut input = TeardownHcaIn::new();
+    input.set_profile(GRACEFUL);
+    first.note("TEARDOWN_HCA", control.exec(&input));
+    first.note("pages", reclaim(control));
+    first.note("DISABLE_HCA", control.exec(&DisableHcaIn::new()));
+
+    let lent = control.pages.lent();
+    let quarantined = control.queue.quarantined();
+    if control.bus_master {
+        control.stop_dma();
+    }
+    if !control.bus_master {
+        // Nothing can write them any more.
+        control.pages.forget();
+    }
+    let counts = control.pages.counts();
+    let report = CloseReport {
+        pages_given: counts.given,
+        pages_returned: counts.returned,
+        pages_not_returned: lent,
+        page_requests_refused: counts.refused,
+        objects_left: objects,
+        slots_quarantined: quarantined,
+        commands: control.queue.posted(),
+        dead: control.health.dead(),
+    };
+    tracing::info!(function = control.function.name(), ?report, "closed");
+    match first.0 {
+        None => Ok(report),
+        Some(error) => Err(CloseError { report, error }),
+    }
+}
+
+/// Lets page commands under way finish while there is still an event queue to hear of it.
+fn settle_page_requests(control: &mut Control) {
+    let deadline = control.now() + control.timeout;
+    while control.pages.busy() && control.health.dead().is_none() && control.now() < deadline {
+        if !control.serve() {
+            control.sleep(deadline);
+            control.look_after_health(false);
+        }
+    }
+}
+
+/// The queue commands complete through goes last, and polled.
+fn destroy_eqs(control: &mut Control, first: &mut First) {
+    while let Some(eq) = control.eqs.pop() {
+        if control.eqs.is_empty() {
+            control.event_mode = false;
+        }
+        let mut input = DestroyEqIn::new();
+        input.set_eq_number(eq.eqn().get());
+        let result = control.exec(&input);
+        if result.is_err() && control.bus_master {
+            // The device may still write this ring: it stays where it is until bus mastering is off.
+            control.undead_rings.push(eq.into_ring());
+        }
+        first.note("event queue", result);
+    }
+}
+
+/// Takes pages back until the firmware has none.
+fn reclaim(control: &mut Control) -> Result<(), CmdError> {
+    for function in control.pages.holders() {
+        reclaim_from(control, function)?;
+    }
+    Ok(())
+}
+
+fn reclaim_from(control: &mut Control, function: FunctionId) -> Result<(), CmdError> {
+    let mut progress = control.now();
+    loop {
+        let lent = control.pages.lent_to(function);
+        if lent == 0 || control.health.dead().is_some() {
+            return Ok(());
+        }
+        let (input, room) = Pages::prepare_take(function, lent.min(TAKE_PAGES));
+        let answer = control.exec_message(SlotClass::Pages, &input, room)?;
+        let now = control.now();
+        if control.pages.finish_take(function, &answer) > 0 {
+            progress = now;
+        } else if now >= progress + RECLAIM_LIMIT {
+            tracing::warn!(?function, lent, "the firmware keeps its pages");
+            return Ok(());
+        } else {
+            control.clock.wait(&[], now + RECLAIM_PAUSE);
+        }
+    }
+}

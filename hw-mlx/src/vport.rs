@@ -1,0 +1,171 @@
+//! The port as the function sees it: its vport (PRM "NIC Vport Context") and the port's MTU.
+//!
+//! A vport has the MAC address, the RoCE switch and the switches that keep a function from receiving
+//! what it sends to itself. RoCE works only with `roce_en` set and an address in the table
+//! ([`crate::gid`]); loopback between queue pairs of one function we keep possible, because endpoints
+//! of one process may well connect to each other.
+//!
+//! A physical function that manages the e-switch drops unicast frames to addresses nobody announced;
+//! its own MAC must be put into the port's forwarding table (Linux `lib/mpfs.c`).
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::caps::Caps;
+use crate::control::Control;
+use crate::error::CmdError;
+use crate::prm::{
+    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, ModifyNicVportContextIn, Pmtu, QueryNicVportContextIn, QueryVportStateIn, RegisterId,
+    SetL2TableEntryIn,
+};
+
+const LOCAL_PORT: u32 = 1;
+/// ACCESS_REG op_mod.
+const WRITE: u32 = 0;
+const READ: u32 = 1;
+/// What of a frame the MTU of the hardware counts and that of IP does not: Ethernet header, VLAN tag, check
+/// sequence (Linux `MLX5E_ETH_HARD_MTU`).
+const FRAME_BYTES: u32 = 22;
+/// The most RoCE v2 puts between Ethernet and payload: IP or GRH 40, UDP 8, BTH 12, XRC 4, atomic 28,
+/// ICRC 4 (Linux `iboe_get_mtu`).
+const ROCE_BYTES: u32 = 96;
+/// MTU of a port that does not say.
+const USUAL_MTU: u32 = 1500 + FRAME_BYTES;
+const VPORT_UP: u32 = 1;
+/// Our place in the forwarding table.
+const L2_INDEX: u32 = 0;
+
+/// What the vport says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vport {
+    /// Its MAC; all zero if it has none.
+    pub mac: [u8; 6],
+    /// Its MTU in bytes as the hardware counts; 0 if it does not say.
+    pub mtu: u32,
+    /// GUID of the node.
+    pub node_guid: u64,
+    /// GUID of the system image.
+    pub system_image_guid: u64,
+}
+
+pub(crate) fn query(control: &mut Control) -> Result<Vport, CmdError> {
+    let output = control.exec(&QueryNicVportContextIn::new())?;
+    let context = output.nic_vport_context();
+    let [_, _, a, b] = context.permanent_address().mac_addr_47_32().to_be_bytes();
+    let [c, d, e, f] = context.permanent_address().mac_addr_31_0().to_be_bytes();
+    Ok(Vport {
+        mac: [a, b, c, d, e, f],
+        mtu: context.mtu(),
+        node_guid: context.node_guid(),
+        system_image_guid: context.system_image_guid(),
+    })
+}
+
+/// Switches RoCE on, and local loopback to what is asked where that is switchable.
+pub(crate) fn enable_roce(control: &mut Control, caps: &Caps, loopback: bool) -> Result<(), CmdError> {
+    let mut input = ModifyNicVportContextIn::new();
+    input.field_select_mut().set_roce_en(true);
+    input.nic_vport_context_mut().set_roce_en(true);
+    if caps.general().disable_local_lb_uc() {
+        input.field_select_mut().set_disable_uc_local_lb(true);
+        input.nic_vport_context_mut().set_disable_uc_local_lb(!loopback);
+    }
+    if caps.general().disable_local_lb_mc() {
+        input.field_select_mut().set_disable_mc_local_lb(true);
+        input.nic_vport_context_mut().set_disable_mc_local_lb(!loopback);
+    }
+    control.exec(&input).map(|_| ())
+}
+
+pub(crate) fn disable_roce(control: &mut Control) -> Result<(), CmdError> {
+    let mut input = ModifyNicVportContextIn::new();
+    input.field_select_mut().set_roce_en(true);
+    control.exec(&input).map(|_| ())
+}
+
+/// Gives the vport a MAC of our choice.
+pub(crate) fn set_mac(control: &mut Control, mac: [u8; 6]) -> Result<(), CmdError> {
+    let mut input = ModifyNicVportContextIn::new();
+    input.field_select_mut().set_permanent_address(true);
+    set_mac_field(input.nic_vport_context_mut().permanent_address_mut(), mac);
+    control.exec(&input).map(|_| ())
+}
+
+fn set_mac_field(field: &mut crate::prm::MacAddress, mac: [u8; 6]) {
+    let [a, b, c, d, e, f] = mac;
+    field.set_mac_addr_47_32(u32::from(u16::from_be_bytes([a, b]))).set_mac_addr_31_0(u32::from_be_bytes([c, d, e, f]));
+}
+
+/// Whether the device's forwarding must be told of our MAC.
+pub(crate) fn forwards_by_table(caps: &Caps) -> bool {
+    caps.general().eswitch_manager() && caps.general().log_max_l2_table() > 0
+}
+
+/// Makes the port forward frames for `mac` to us.
+pub(crate) fn accept_mac(control: &mut Control, mac: [u8; 6]) -> Result<(), CmdError> {
+    let mut input = SetL2TableEntryIn::new();
+    input.set_table_index(L2_INDEX);
+    set_mac_field(input.mac_address_mut(), mac);
+    control.exec(&input).map(|_| ())
+}
+
+pub(crate) fn forget_mac(control: &mut Control) -> Result<(), CmdError> {
+    let mut input = DeleteL2TableEntryIn::new();
+    input.set_table_index(L2_INDEX);
+    control.exec(&input).map(|_| ())
+}
+
+/// Whether the link is up.
+pub(crate) fn link_is_up(control: &mut Control) -> Result<bool, CmdError> {
+    control.exec(&QueryVportStateIn::new()).map(|output| output.state() == VPORT_UP)
+}
+
+/// The port's MTU register, or `None` if the function may not read it (a virtual one).
+fn access_pmtu(control: &mut Control, op_mod: u32, register: &Pmtu) -> Result<Option<Pmtu>, CmdError> {
+    let mut input = AccessRegIn::new();
+    input.set_op_mod(op_mod).set_register_id(RegisterId::PMTU.bits());
+    match control.exec_reading(&input, register.as_bytes(), Pmtu::SIZE) {
+        Ok((_, image)) => Ok(Pmtu::read_from_bytes(&image).ok()),
+        Err(error) if error.status().is_some_and(|status| status != CmdStatus::INTERNAL_ERR) => {
+            tracing::debug!(%error, "no access to the port's MTU");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Sets the port's MTU if one is asked for, and returns the one it has, in bytes as the hardware
+/// counts them. A function that may not see the port has its vport's.
+pub(crate) fn settle_mtu(control: &mut Control, vport: &Vport, wanted: Option<u16>) -> Result<u32, CmdError> {
+    let mut register = Pmtu::new();
+    register.set_local_port(LOCAL_PORT);
+    let Some(found) = access_pmtu(control, READ, &register)? else {
+        return Ok(if vport.mtu == 0 { USUAL_MTU } else { vport.mtu });
+    };
+    let oper = found.oper_mtu();
+    let Some(wanted) = wanted.map(|mtu| (u32::from(mtu) + FRAME_BYTES).min(found.max_mtu())) else {
+        return Ok(oper);
+    };
+    register.set_admin_mtu(wanted);
+    access_pmtu(control, WRITE, &register)?;
+    register.set_admin_mtu(0);
+    Ok(access_pmtu(control, READ, &register)?.map_or(oper, |found| found.oper_mtu()))
+}
+
+/// The largest path MTU code (1..=5 for 256..=4096 bytes, IBTA encoding) whose packets fit a port MTU as the
+/// hardware counts it.
+pub fn path_mtu_code(port_mtu: u32) -> u8 {
+    let payload = port_mtu.saturating_sub(FRAME_BYTES + ROCE_BYTES);
+    (1..=5).rev().find(|code| 128u32 << code <= payload).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::path_mtu_code;
+
+    #[test]
+    fn path_mtu_is_the_largest_that_fits_with_all_headers() {
+        // The kernel's iboe_get_mtu: Ethernet MTU less 96.
+        let codes: Vec<u8> = [1500, 1120, 1119, 2143, 2144, 4191, 4192, 9000, 300, 0].iter().map(|mtu| path_mtu_code(mtu + 22)).collect();
+        assert_eq!(codes, [3, 3, 2, 3, 4, 4, 5, 5, 1, 1]);
+    }
+}

@@ -1,0 +1,269 @@
+//! Work queue entries, sixteen bytes at a time.
+//!
+//! Everything the device fetches from a work queue is made of 16-byte units: a send WQE is a control
+//! unit, transport units (remote address, atomic, or three units of address vector) and data units;
+//! a receive WQE is data units only (PRM "WQE format"; `providers/mlx5/wqe.h` of rdma-core lists the
+//! same). A WQE occupies whole 64-byte basic blocks (WQEBBs) and may run over the end of the ring,
+//! but a unit never does, because the ring's size is a multiple of it.
+//!
+//! The hot path writes units, not fields: a unit is two 64-bit words computed in registers, swapped
+//! and stored. The layouts in [`crate::prm`] name the same bits one by one; the tests hold the two
+//! against each other, so that neither can drift alone.
+//!
+//! Absent on purpose: WQE signatures (`wq_signature` is never set, the signature byte stays 0) and
+//! zero-length data units, which the device would read as 2 GiB.
+
+use zerocopy::big_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes of a unit, what `ds` of a control segment counts in.
+pub const UNIT_BYTES: usize = 16;
+/// Bytes of a basic block, what WQE indices count in.
+pub const BLOCK_BYTES: usize = 64;
+/// Units of a basic block.
+pub const BLOCK_UNITS: usize = BLOCK_BYTES / UNIT_BYTES;
+/// Largest `ds`: six bits.
+pub const MAX_UNITS: usize = 0x3f;
+/// Local segments an RDMA Read may have: its WQE is limited to 512 bytes whatever `max_wqe_sz_sq`
+/// says (`MLX5_MAX_SGE_RD` in Linux include/linux/mlx5/device.h).
+pub const MAX_READ_SEGMENTS: u32 = 30;
+/// The local key that ends a receive scatter list (`MLX5_INVALID_LKEY` in rdma-core).
+pub const TERMINATOR_LKEY: u32 = 0x100;
+
+/// WQE opcodes in use here (PRM "Send WQE opcodes").
+pub mod opcode {
+    /// RDMA Write.
+    pub const RDMA_WRITE: u8 = 0x08;
+    /// Send.
+    pub const SEND: u8 = 0x0a;
+    /// RDMA Read.
+    pub const RDMA_READ: u8 = 0x10;
+}
+
+/// Low byte of the control segment's flags dword (`fm_ce_se` in rdma-core).
+pub mod flag {
+    /// Bit 1: the peer's receive is a solicited one.
+    pub const SOLICITED: u8 = 1 << 1;
+    /// Bits 3:2 = 2: a CQE in every case. 0 asks for one on error only.
+    pub const COMPLETE: u8 = 2 << 2;
+    /// Bits 7:5 = 4: the fence `IBV_SEND_FENCE` asks for in rdma-core (`MLX5_WQE_CTRL_FENCE`), which
+    /// Linux calls "small and fence". The device holds this WQE until earlier RDMA Reads and atomics
+    /// of the queue are done. Linux's own posts use 2 ("fence") here and 4 only right after a UMR;
+    /// both wait for reads. 4 is the one user-space drivers are tested with.
+    pub const FENCE: u8 = 4 << 5;
+}
+
+/// Sixteen bytes of a WQE as they stand in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Unit([U64; 2]);
+
+impl Unit {
+    #[inline]
+    const fn new(first: u64, second: u64) -> Self {
+        Self([U64::new(first), U64::new(second)])
+    }
+
+    /// The first eight bytes as a number whose big-endian form they are: a doorbell's value.
+    #[inline]
+    #[must_use]
+    pub const fn doorbell(self) -> u64 {
+        self.0[0].get()
+    }
+}
+
+/// The control segment. `qpn_ds` is the queue pair number in bits 31:8 and the WQE's size in units
+/// in bits 5:0; `index` is the WQEBB the WQE starts at.
+#[inline]
+#[must_use]
+pub const fn control(opcode: u8, index: u16, qpn_ds: u32, flags: u8) -> Unit {
+    Unit::new(
+        (opcode as u64 | (index as u64) << 8) << 32 | qpn_ds as u64,
+        (flags as u64) << 32,
+    )
+}
+
+/// The remote address segment of RDMA Read and Write.
+#[inline]
+#[must_use]
+pub const fn remote_address(address: u64, rkey: u32) -> Unit {
+    Unit::new(address, (rkey as u64) << 32)
+}
+
+/// A data pointer segment; `bytes` is never 0 (the device reads that as 2 GiB).
+#[inline]
+#[must_use]
+pub const fn data(bytes: u32, lkey: u32, address: u64) -> Unit {
+    Unit::new((bytes as u64) << 32 | lkey as u64, address)
+}
+
+/// The data segment that ends a receive's scatter list early.
+#[inline]
+#[must_use]
+pub const fn terminator() -> Unit {
+    Unit::new(TERMINATOR_LKEY as u64, 0)
+}
+
+/// The first unit of a linked-list (shared receive queue) WQE: the entry that follows this one.
+#[inline]
+#[must_use]
+pub const fn next_segment(next: u16) -> Unit {
+    Unit::new((next as u64) << 32, 0)
+}
+
+/// Where a datagram goes: the three units of an address vector (`struct mlx5_av` in Linux
+/// include/linux/mlx5/qp.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// Q_Key of the destination.
+    pub q_key: u32,
+    /// Queue pair number of the destination, 24 bits.
+    pub qpn: u32,
+    /// UDP source port.
+    pub udp_source_port: u16,
+    /// Ethernet address of the destination.
+    pub mac: [u8; 6],
+    /// IP traffic class.
+    pub traffic_class: u8,
+    /// IP hop limit.
+    pub hop_limit: u8,
+    /// Index of the GID that is the source.
+    pub source_gid_index: u8,
+    /// Flow label, 20 bits.
+    pub flow_label: u32,
+    /// GID of the destination.
+    pub gid: [u8; 16],
+}
+
+impl AddressVector {
+    /// The units.
+    #[must_use]
+    pub fn units(&self) -> [Unit; 3] {
+        let [m0, m1, m2, m3, m4, m5] = self.mac;
+        // "Extended": the vector is given whole, not in the short form without GRH.
+        let qpn = 1 << 31 | u64::from(self.qpn);
+        // Bit 30: the fields of the GRH, which become the IP header, are valid.
+        let grh = 1 << 30 | u32::from(self.source_gid_index) << 20 | self.flow_label;
+        let gid = u128::from_be_bytes(self.gid);
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of a GID")]
+        let (gid_high, gid_low) = ((gid >> 64) as u64, gid as u64);
+        [
+            Unit::new(u64::from(self.q_key) << 32, qpn << 32 | u64::from(self.udp_source_port)),
+            Unit::new(
+                u64::from(u32::from_be_bytes([m0, m1, m2, m3])),
+                u64::from(u32::from_be_bytes([m4, m5, self.traffic_class, self.hop_limit])) << 32 | u64::from(grh),
+            ),
+            Unit::new(gid_high, gid_low),
+        ]
+    }
+}
+
+/// The four bytes before inline data: bit 31, and the length in bits 9:0.
+#[inline]
+#[must_use]
+pub const fn inline_header(bytes: u32) -> u32 {
+    1 << 31 | bytes & 0x3ff
+}
+
+/// Units an inline segment of `bytes` takes, its header included.
+#[inline]
+#[must_use]
+pub const fn inline_units(bytes: usize) -> usize {
+    (4 + bytes).div_ceil(UNIT_BYTES)
+}
+
+/// Blocks a WQE of `units` takes.
+#[inline]
+#[must_use]
+pub const fn blocks(units: usize) -> usize {
+    units.div_ceil(BLOCK_UNITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prm::{CtrlSeg, DataSeg, RaddrSeg, SrqNextSeg};
+
+    /// The worked example: RDMA Write, WQE index 0x1234, QP 0xabcdef, 3 units, completion and
+    /// solicited bits; the field order of `struct mlx5_wqe_ctrl_seg` in rdma-core's mlx5dv.h.
+    #[test]
+    fn control_unit_has_the_bytes_of_the_documented_segment() {
+        let unit = control(opcode::RDMA_WRITE, 0x1234, 0xabcd_ef03, flag::COMPLETE | flag::SOLICITED);
+        assert_eq!(
+            unit.as_bytes(),
+            [
+                0x00, 0x12, 0x34, 0x08, // op_mod, wqe_index, opcode
+                0xab, 0xcd, 0xef, 0x03, // qpn, ds
+                0x00, 0x00, 0x00, 0x0a, // signature, stream, fm_ce_se
+                0x00, 0x00, 0x00, 0x00, // imm
+            ]
+        );
+        assert_eq!(unit.doorbell(), 0x0012_3408_abcd_ef03);
+        assert_eq!(flag::FENCE, 0x80);
+    }
+
+    #[test]
+    fn data_units_have_the_bytes_of_the_documented_segments() {
+        assert_eq!(
+            data(0x0102_0304, 0x1122_3344, 0x5566_7788_99aa_bbcc).as_bytes(),
+            [1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc]
+        );
+        assert_eq!(
+            remote_address(0x0102_0304_0506_0708, 0xa1a2_a3a4).as_bytes(),
+            [1, 2, 3, 4, 5, 6, 7, 8, 0xa1, 0xa2, 0xa3, 0xa4, 0, 0, 0, 0]
+        );
+        assert_eq!(terminator().as_bytes(), [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(next_segment(0x1234).as_bytes(), [0, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(inline_header(0x2c), 0x8000_002c);
+    }
+
+    #[test]
+    fn units_agree_with_the_layouts_field_by_field() {
+        let mut ctrl = CtrlSeg::new();
+        ctrl.set_opcode(opcode::RDMA_READ.into()).set_wqe_index(0xfedc).set_qp_or_sq(0x12_3456).set_ds(5);
+        ctrl.set_fm(4).set_ce(2).set_se(true);
+        let flags = flag::FENCE | flag::COMPLETE | flag::SOLICITED;
+        assert_eq!(control(opcode::RDMA_READ, 0xfedc, 0x12_3456 << 8 | 5, flags).as_bytes(), ctrl.as_bytes());
+
+        let mut pointer = DataSeg::new();
+        pointer.set_byte_count(0x7fff_ffff).set_lkey(0xdead_beef).set_addr(0x0123_4567_89ab_cdef);
+        assert_eq!(data(0x7fff_ffff, 0xdead_beef, 0x0123_4567_89ab_cdef).as_bytes(), pointer.as_bytes());
+
+        let mut remote = RaddrSeg::new();
+        remote.set_raddr(0x0123_4567_89ab_cdef).set_rkey(0xdead_beef);
+        assert_eq!(remote_address(0x0123_4567_89ab_cdef, 0xdead_beef).as_bytes(), remote.as_bytes());
+
+        let mut next = SrqNextSeg::new();
+        next.set_next_wqe_index(0xbeef);
+        assert_eq!(next_segment(0xbeef).as_bytes(), next.as_bytes());
+    }
+
+    #[test]
+    fn an_address_vector_has_the_bytes_of_the_documented_structure() {
+        let vector = AddressVector {
+            q_key: 0x8001_0000,
+            qpn: 1,
+            udp_source_port: 0xc123,
+            mac: [0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5],
+            traffic_class: 0x02,
+            hop_limit: 64,
+            source_gid_index: 3,
+            flow_label: 0x12345,
+            gid: [0xfe, 0x80, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+        };
+        let expected = [
+            0x80, 0x01, 0, 0, 0, 0, 0, 0, // q_key, reserved
+            0x80, 0, 0, 1, 0, 0, 0xc1, 0x23, // extended | qpn, stat_rate_sl, fl_mlid, udp_sport
+            0, 0, 0, 0, 0xa0, 0xa1, 0xa2, 0xa3, // reserved, rmac
+            0xa4, 0xa5, 0x02, 64, 0x40, 0x31, 0x23, 0x45, // rmac, tclass, hop_limit, grh | index | label
+            0xfe, 0x80, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, // rgid
+        ];
+        assert_eq!(vector.units().as_bytes(), expected);
+    }
+
+    #[test]
+    fn inline_segments_round_up_with_their_header() {
+        assert_eq!([0, 1, 12, 13, 28, 29].map(inline_units), [1, 1, 1, 2, 2, 3]);
+        assert_eq!([1, 4, 5, 8, 63].map(blocks), [1, 1, 2, 2, 16]);
+    }
+}

@@ -1,0 +1,3 @@
+//! Shared by the tests that read recordings.
+
+pub mod trace;

@@ -1,0 +1,176 @@
+//! ACCESS_REG: port and management registers.
+//!
+//! Input and output carry the whole register image behind their 16 bytes. A register the function does not have is refused
+//! as a bad parameter. What changes the port sends its event after the answer.
+
+use super::{Cmd, Outcome, Refusal, refuse};
+use crate::port::AdminState;
+use crate::profile::PortType;
+use hw_mlx::prm::{
+    AccessRegIn, AccessRegOut, HostEndianness, Layout, Paos, Pmtu, Ppcnt, Ptys, RegisterId,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// op_mod: read. 0 writes.
+const READ: u32 = 1;
+/// The only port.
+const PORT: u32 = 1;
+const PAOS_UP: u32 = 1;
+const PAOS_DOWN: u32 = 2;
+const PROTO_INFINIBAND: u32 = 1;
+const PROTO_ETHERNET: u32 = 4;
+/// 100GBASE-CR4, -SR4, -KR4 (PTYS `eth_proto_*` bits 20 to 22).
+const ETH_100G: u32 = 0x0070_0000;
+/// EDR, four lanes.
+const IB_EDR: u32 = 0x20;
+const IB_4X: u32 = 4;
+/// Virtual lanes 0 and 1 (PVLC `vl_hw_cap`).
+const VIRTUAL_LANES: u8 = 1;
+/// Smallest port MTU.
+const MIN_MTU: u32 = 68;
+
+pub(super) fn access_reg(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: AccessRegIn = cmd.read();
+    let register = RegisterId::from_bits(input.register_id());
+    let image = cmd.input.get(AccessRegIn::SIZE..).unwrap_or_default().to_vec();
+    let read = cmd.op_mod == READ;
+    if input.argument() != 0 {
+        return Err(refuse!(BAD_PARAM, "register argument", "{:#x}", input.argument()));
+    }
+    let result = match register {
+        RegisterId::HOST_ENDIANNESS => host_endianness(&image, read)?,
+        RegisterId::PMTU => pmtu(cmd, &image, read)?,
+        RegisterId::PAOS => paos(cmd, &image, read)?,
+        RegisterId::PTYS => ptys(cmd, &image, read)?,
+        RegisterId::PPCNT => ppcnt(&image, read)?,
+        RegisterId::NODE_DESC => node_description(cmd, &image, read)?,
+        RegisterId::PCAP => bytes_back(&image, 0x14)?,
+        RegisterId::PVLC if cmd.nic.profile.port_type == PortType::InfiniBand => pvlc(&image)?,
+        _ => return Err(refuse!(BAD_PARAM, "no such register", "{register:?}")),
+    };
+    let mut bytes = AccessRegOut::new().as_bytes().to_vec();
+    bytes.extend(result);
+    Ok(bytes)
+}
+
+/// The register's image, of at least its size.
+fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
+    let Ok((register, _)) = T::read_from_prefix(image) else {
+        return Err(refuse!(BAD_INPUT_LEN, "register image too short", "{:#x} of {:#x}", image.len(), T::SIZE));
+    };
+    Ok(register)
+}
+
+fn bytes_back(image: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
+    if image.len() < length {
+        return Err(refuse!(BAD_INPUT_LEN, "register image too short", "{:#x} of {length:#x}", image.len()));
+    }
+    Ok(vec![0; length])
+}
+
+fn own_port(port: u32) -> Result<(), Refusal> {
+    if port != PORT {
+        return Err(refuse!(BAD_PARAM, "no such port", "{port}"));
+    }
+    Ok(())
+}
+
+fn host_endianness(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let register: HostEndianness = image_of(image)?;
+    if !read && !matches!(register.he(), 0 | 0x80) {
+        return Err(refuse!(BAD_PARAM, "byte order", "{:#x}", register.he()));
+    }
+    Ok(vec![0; HostEndianness::SIZE])
+}
+
+fn pmtu(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let register: Pmtu = image_of(image)?;
+    own_port(register.local_port())?;
+    let infiniband = cmd.nic.profile.port_type == PortType::InfiniBand;
+    let most = if infiniband { 4096 } else { u32::from(cmd.nic.profile.max_mtu) };
+    if !read {
+        let wanted = register.admin_mtu();
+        if !(MIN_MTU..=most).contains(&wanted) {
+            return Err(refuse!(BAD_PARAM, "port MTU", "{wanted}"));
+        }
+        cmd.nic.port.mtu = u16::try_from(wanted).unwrap_or(u16::MAX);
+    }
+    let mtu = if infiniband { 4096 } else { u32::from(cmd.nic.port.mtu) };
+    let mut out = Pmtu::new();
+    out.set_local_port(PORT).set_max_mtu(most).set_admin_mtu(mtu).set_oper_mtu(mtu);
+    Ok(out.as_bytes().to_vec())
+}
+
+fn paos(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let register: Paos = image_of(image)?;
+    own_port(register.local_port())?;
+    if !read && register.ase() {
+        let admin = match register.admin_status() {
+            PAOS_UP => AdminState::Up,
+            PAOS_DOWN => AdminState::Down,
+            other => return Err(refuse!(BAD_PARAM, "port admin state", "{other}")),
+        };
+        cmd.nic.set_admin(cmd.env, admin);
+    }
+    let port = &cmd.nic.port;
+    let admin = if port.admin == AdminState::Up { PAOS_UP } else { PAOS_DOWN };
+    let oper = if port.is_up() { PAOS_UP } else { PAOS_DOWN };
+    let mut out = Paos::new();
+    out.set_local_port(PORT).set_admin_status(admin).set_oper_status(oper);
+    Ok(out.as_bytes().to_vec())
+}
+
+fn ptys(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let register: Ptys = image_of(image)?;
+    own_port(register.local_port())?;
+    if !read {
+        return Err(refuse!(BAD_PARAM, "link modes are fixed"));
+    }
+    let up = cmd.nic.port.is_up();
+    let mut out = Ptys::new();
+    out.set_local_port(PORT).set_proto_mask(register.proto_mask());
+    match (register.proto_mask(), cmd.nic.profile.port_type) {
+        (PROTO_ETHERNET, PortType::Ethernet) => {
+            out.set_eth_proto_capability(ETH_100G).set_eth_proto_admin(ETH_100G);
+            out.set_eth_proto_oper(if up { ETH_100G } else { 0 });
+        }
+        (PROTO_INFINIBAND, PortType::InfiniBand) => {
+            out.set_ib_link_width_capability(IB_4X).set_ib_proto_capability(IB_EDR);
+            out.set_ib_link_width_admin(IB_4X).set_ib_proto_admin(IB_EDR);
+            out.set_ib_link_width_oper(IB_4X).set_ib_proto_oper(IB_EDR);
+        }
+        // The other link layer: nothing is possible.
+        (PROTO_ETHERNET | PROTO_INFINIBAND, _) => {}
+        (other, _) => return Err(refuse!(BAD_PARAM, "protocol mask", "{other}")),
+    }
+    Ok(out.as_bytes().to_vec())
+}
+
+/// Counters are zero.
+fn ppcnt(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let register: Ppcnt = image_of(image)?;
+    own_port(register.local_port())?;
+    if !read {
+        return Err(refuse!(BAD_OP, "counters cannot be written"));
+    }
+    let mut out = Ppcnt::new();
+    out.set_local_port(PORT).set_grp(register.grp()).set_prio_tc(register.prio_tc());
+    Ok(out.as_bytes().to_vec())
+}
+
+fn node_description(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let Some(description) = image.first_chunk::<64>() else {
+        return Err(refuse!(BAD_INPUT_LEN, "register image too short", "{:#x} of 0x40", image.len()));
+    };
+    if !read {
+        cmd.nic.port.node_description = *description;
+    }
+    Ok(cmd.nic.port.node_description.to_vec())
+}
+
+fn pvlc(image: &[u8]) -> Result<Vec<u8>, Refusal> {
+    let mut out = bytes_back(image, 0x10)?;
+    out[1] = 1; // local port
+    out[7] = VIRTUAL_LANES << 4 | VIRTUAL_LANES;
+    Ok(out)
+}

@@ -1,0 +1,126 @@
+//! Capability pages: queried as maximum or current, set before INIT_HCA.
+//!
+//! A page that is set replaces the current one, field by field, and no field may exceed its maximum. Two pages are
+//! special: of the atomic page only the endianness mode is taken, because drivers send the rest as zeros and firmware
+//! accepts that; and of the general page `roce` may only change if `roce_rw_supported` says so.
+
+use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::profile::{Page, Profile};
+use hw_mlx::prm::{
+    AtomicCaps, CapType, CmdHcaCap, Field, Layout, QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn, SetHcaCapOut,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Capabilities in force.
+#[derive(Clone, Debug)]
+pub struct Capabilities {
+    /// Type 0.
+    pub general: CmdHcaCap,
+    /// Type 3.
+    pub atomic: AtomicCaps,
+    /// Type 4.
+    pub roce: RoceCap,
+}
+
+impl Capabilities {
+    /// What a reset leaves.
+    pub fn new(profile: &Profile) -> Self {
+        Self {
+            general: profile.general.current.clone(),
+            atomic: profile.atomic.current.clone(),
+            roce: profile.roce.current.clone(),
+        }
+    }
+}
+
+pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryHcaCapIn = cmd.read();
+    own_function(input.other_function(), input.function_id())?;
+    let current = cmd.op_mod & 1 == 1;
+    let kind = kind_of(cmd)?;
+    let (profile, caps) = (&cmd.nic.profile, &cmd.nic.caps);
+    let page = match kind {
+        CapType::GENERAL => chosen(&profile.general, &caps.general, current),
+        CapType::ATOMIC if caps.general.atomic() => chosen(&profile.atomic, &caps.atomic, current),
+        CapType::ROCE if profile.general.max.roce() => chosen(&profile.roce, &caps.roce, current),
+        _ => return Err(refuse!(BAD_OP, "capability type not supported", "{:#x}", kind.0)),
+    };
+    let mut out = QueryHcaCapOut::new();
+    out.as_mut_bytes()[0x10..0x10 + page.len()].copy_from_slice(&page);
+    output(&out)
+}
+
+fn chosen<T: Layout>(page: &Page<T>, current: &T, want_current: bool) -> Vec<u8> {
+    if want_current { current } else { &page.max }.as_bytes().to_vec()
+}
+
+pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: SetHcaCapIn = cmd.read();
+    own_function(input.other_function(), input.function_id())?;
+    if cmd.op_mod & 1 == 1 {
+        return Err(refuse!(BAD_OP, "only the current page can be set"));
+    }
+    let kind = kind_of(cmd)?;
+    let bytes = input.capability();
+    let (profile, caps) = (&cmd.nic.profile, &mut cmd.nic.caps);
+    match kind {
+        CapType::GENERAL => {
+            let page: CmdHcaCap = first_part(bytes)?;
+            within(&page, &profile.general.max, &caps.general)?;
+            if page.roce() != caps.general.roce() && !caps.general.roce_rw_supported() {
+                return Err(refuse!(BAD_PARAM, "roce is not writable"));
+            }
+            caps.general = page;
+        }
+        CapType::ATOMIC if caps.general.atomic() => {
+            let page: AtomicCaps = first_part(bytes)?;
+            let mode = page.atomic_req_8B_endianness_mode();
+            let possible = caps.atomic.supported_atomic_req_8B_endianness_mode_1();
+            if mode > u32::from(possible) {
+                return Err(refuse!(BAD_PARAM, "capability above its maximum", "atomic_req_8B_endianness_mode {mode}"));
+            }
+            caps.atomic.set_atomic_req_8B_endianness_mode(mode);
+        }
+        CapType::ROCE if profile.general.max.roce() => {
+            let page: RoceCap = first_part(bytes)?;
+            within(&page, &profile.roce.max, &caps.roce)?;
+            caps.roce = page;
+        }
+        _ => return Err(refuse!(BAD_OP, "capability type not supported", "{:#x}", kind.0)),
+    }
+    output(&SetHcaCapOut::new())
+}
+
+fn own_function(other: bool, function_id: u32) -> Result<(), Refusal> {
+    if other || function_id != 0 {
+        return Err(refuse!(BAD_RESOURCE, "no such function", "{function_id:#x}"));
+    }
+    Ok(())
+}
+
+fn kind_of(cmd: &Cmd<'_>) -> Result<CapType, Refusal> {
+    u16::try_from(cmd.op_mod >> 1).map(CapType).map_err(|_| refuse!(BAD_OP, "capability type"))
+}
+
+/// The structure at the beginning of a page; the rest of it is reserved.
+fn first_part<T: Layout>(page: &[u8; 0x1000]) -> Result<T, Refusal> {
+    if page[T::SIZE..].iter().any(|&byte| byte != 0) {
+        return Err(refuse!(BAD_PARAM, "reserved bit set", "beyond the capability structure"));
+    }
+    T::read_from_prefix(page).map(|(layout, _)| layout).map_err(|_| refuse!(BAD_INPUT_LEN, "capability page"))
+}
+
+/// No field above its maximum, and no reserved bit that was not set already.
+fn within<T: Layout>(page: &T, max: &T, current: &T) -> Result<(), Refusal> {
+    if let Some(at) = page.reserved_bits() {
+        return Err(refuse!(BAD_PARAM, "reserved bit set", "in the dword at {at:#x} of the capability page"));
+    }
+    let above = |field: &&Field| {
+        let [new, now, most] = [page, current, max].map(|layout| field.value(layout.as_bytes()));
+        new != now && new > most
+    };
+    if let Some(field) = T::FIELDS.iter().find(above) {
+        return Err(refuse!(BAD_PARAM, "capability above its maximum", "{}", field.name));
+    }
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! Completion queue commands.
+
+use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::cq::{Cq, CqRing};
+use hw_mlx::prm::{
+    Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut,
+};
+use zerocopy::IntoBytes;
+
+/// Bits of `modify_field_select`, op_mod 0.
+const SELECT_PERIOD: u32 = 1;
+const SELECT_MAX_COUNT: u32 = 2;
+const SELECT_OVERRUN_IGNORE: u32 = 4;
+const SELECT_EQN: u32 = 8;
+const SELECT_PERIOD_MODE: u32 = 16;
+/// op_mod 1: new size, page offset, page size, all three at once.
+const SELECT_RESIZE: u32 = 7;
+const OP_MOD_RESIZE: u32 = 1;
+
+/// The ring a context and the page list behind it describe.
+fn ring(cmd: &Cmd<'_>, context: &Cqc, cqe_sz: u32) -> Result<CqRing, Refusal> {
+    if context.log_cq_size() > cmd.nic.caps.general.log_max_cq_sz() {
+        return Err(refuse!(EXCEED_LIM, "CQ size", "2^{}", context.log_cq_size()));
+    }
+    let bytes = Cq::bytes(context.log_cq_size(), cqe_sz);
+    Ok(CqRing {
+        log_size: context.log_cq_size(),
+        buffer: cmd.buffer(context.log_page_size(), context.page_offset(), bytes)?,
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+    })
+}
+
+pub(super) fn create_cq(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: CreateCqIn = cmd.read();
+    let context = input.cq_context();
+    let caps = &cmd.nic.caps.general;
+    if input.cq_umem_valid() || context.dbr_umem_valid() {
+        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
+    }
+    if context.cqe_sz() > 2 {
+        return Err(refuse!(BAD_PARAM, "CQE size", "{}", context.cqe_sz()));
+    }
+    if context.apu_cq() || context.cqe_comp_en() && !caps.cqe_compression() {
+        return Err(refuse!(BAD_PARAM, "CQ feature is not supported"));
+    }
+    if context.oi() && !caps.cq_oi() {
+        return Err(refuse!(BAD_PARAM, "overrun ignore is not supported"));
+    }
+    let eqn = context.c_eqn_or_apu_element();
+    if !cmd.nic.objects.eqs.contains(eqn) {
+        return Err(refuse!(BAD_RESOURCE, "no such EQ", "{eqn:#x}"));
+    }
+    if !cmd.nic.objects.uars.contains(context.uar_page()) {
+        return Err(refuse!(BAD_RESOURCE, "no such UAR", "{:#x}", context.uar_page()));
+    }
+    let record = cmd.doorbell_record(context.dbr_addr())?;
+    let ring = ring(cmd, context, context.cqe_sz())?;
+    let objects = &mut cmd.nic.objects;
+    let number = objects.cqs.reserve()?;
+    objects.eqs.hold(eqn)?;
+    objects.uars.hold(context.uar_page())?;
+    let mut cq = Cq::new(number, ring, context.cqe_sz(), context.uar_page(), eqn, record);
+    cq.collapsed = context.cc();
+    cq.ignore_overrun = context.oi();
+    cq.moderation = (context.cq_period(), context.cq_max_count(), context.cq_period_mode());
+    objects.cqs.insert(number, cq);
+    let mut out = CreateCqOut::new();
+    out.set_cqn(number);
+    output(&out)
+}
+
+pub(super) fn destroy_cq(cmd: &mut Cmd<'_>) -> Outcome {
+    let cq = cmd.nic.objects.cqs.remove(cmd.read::<DestroyCqIn>().cqn())?;
+    cmd.nic.objects.eqs.release(cq.eqn);
+    cmd.nic.objects.uars.release(cq.uar);
+    output(&DestroyCqOut::new())
+}
+
+pub(super) fn query_cq(cmd: &mut Cmd<'_>) -> Outcome {
+    let number = cmd.read::<QueryCqIn>().cqn();
+    let Some(cq) = cmd.nic.objects.cqs.get(number) else {
+        return Err(refuse!(BAD_RESOURCE, "no such CQ", "{number:#x}"));
+    };
+    let (period, count, mode) = cq.moderation;
+    let mut out = QueryCqOut::new();
+    out.cq_context_mut()
+        .set_status(cq.status)
+        .set_cqe_sz(cq.cqe_sz)
+        .set_cc(cq.collapsed)
+        .set_oi(cq.ignore_overrun)
+        .set_cq_period_mode(mode)
+        .set_st(cq.arm_state().code())
+        .set_page_offset(cq.ring.page_offset)
+        .set_log_cq_size(cq.ring.log_size)
+        .set_uar_page(cq.uar)
+        .set_cq_period(period)
+        .set_cq_max_count(count)
+        .set_c_eqn_or_apu_element(cq.eqn)
+        .set_log_page_size(cq.ring.log_page_size)
+        .set_last_notified_index(cq.last_notified())
+        .set_last_solicit_index(cq.last_solicited())
+        .set_consumer_counter(cq.consumer())
+        .set_producer_counter(cq.producer())
+        .set_dbr_addr(cq.doorbell_record);
+    let mut bytes = out.as_bytes().to_vec();
+    bytes.extend(cq.ring.buffer.pages().iter().flat_map(|page| page.to_be_bytes()));
+    Ok(bytes)
+}
+
+pub(super) fn modify_cq(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: ModifyCqIn = cmd.read();
+    let number = input.cqn();
+    if !cmd.nic.objects.cqs.contains(number) {
+        return Err(refuse!(BAD_RESOURCE, "no such CQ", "{number:#x}"));
+    }
+    if cmd.op_mod == OP_MOD_RESIZE { resize(cmd, &input)? } else { change(cmd, &input)? }
+    output(&ModifyCqOut::new())
+}
+
+fn resize(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
+    if !cmd.nic.caps.general.cq_resize() {
+        return Err(refuse!(BAD_OP, "CQ resize is not supported"));
+    }
+    if input.modify_field_select() != SELECT_RESIZE || input.cq_umem_valid() {
+        return Err(refuse!(BAD_PARAM, "fields of a resize", "{:#x}", input.modify_field_select()));
+    }
+    let Some(cqe_sz) = cmd.nic.objects.cqs.get(input.cqn()).map(|cq| cq.cqe_sz) else {
+        return Err(refuse!(BAD_RESOURCE, "no such CQ"));
+    };
+    let ring = ring(cmd, input.cq_context(), cqe_sz)?;
+    let nic = &mut *cmd.nic;
+    let fits = nic.objects.cqs.get_mut(input.cqn()).is_some_and(|cq| cq.resize(&mut nic.iommu, ring));
+    if !fits {
+        return Err(refuse!(BAD_SIZE_OUTS_CQES, "smaller than the outstanding CQEs"));
+    }
+    Ok(())
+}
+
+fn change(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
+    let select = input.modify_field_select();
+    let context = input.cq_context();
+    let caps = &cmd.nic.caps.general;
+    let moderation = SELECT_PERIOD | SELECT_MAX_COUNT | SELECT_PERIOD_MODE;
+    if select & moderation != 0 && !caps.cq_moderation() {
+        return Err(refuse!(BAD_PARAM, "CQ moderation is not supported"));
+    }
+    if select & SELECT_OVERRUN_IGNORE != 0 && !caps.cq_oi() {
+        return Err(refuse!(BAD_PARAM, "overrun ignore is not supported"));
+    }
+    let eqn = context.c_eqn_or_apu_element();
+    if select & SELECT_EQN != 0 {
+        if !caps.cq_eq_remap() {
+            return Err(refuse!(BAD_PARAM, "CQ to EQ remapping is not supported"));
+        }
+        if !cmd.nic.objects.eqs.contains(eqn) {
+            return Err(refuse!(BAD_RESOURCE, "no such EQ", "{eqn:#x}"));
+        }
+    }
+    let objects = &mut cmd.nic.objects;
+    let Some(cq) = objects.cqs.get_mut(input.cqn()) else {
+        return Err(refuse!(BAD_RESOURCE, "no such CQ"));
+    };
+    if select & SELECT_PERIOD != 0 {
+        cq.moderation.0 = context.cq_period();
+    }
+    if select & SELECT_MAX_COUNT != 0 {
+        cq.moderation.1 = context.cq_max_count();
+    }
+    if select & SELECT_PERIOD_MODE != 0 {
+        cq.moderation.2 = context.cq_period_mode();
+    }
+    if select & SELECT_OVERRUN_IGNORE != 0 {
+        cq.ignore_overrun = context.oi();
+    }
+    if select & SELECT_EQN != 0 {
+        let old = std::mem::replace(&mut cq.eqn, eqn);
+        objects.eqs.release(old);
+        objects.eqs.hold(eqn)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Commands for the function as a whole: enabling, pages, starting, stopping.
+
+use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::nic::Stage;
+use crate::pages::{GiveError, TakeFinding};
+use hw_mlx::prm::{
+    DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, HealthSyndrome, InitHcaIn, InitHcaOut, ManagePagesIn,
+    ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryPagesIn, QueryPagesOut, SetDriverVersionOut, SetIssiIn,
+    SetIssiOut, TeardownHcaIn, TeardownHcaOut,
+};
+use zerocopy::IntoBytes;
+
+/// Interface steps 0 and 1.
+const SUPPORTED_ISSI: u32 = 0b11;
+const IEEE_MELLANOX: u32 = 0x0002c9;
+/// Teardown profiles.
+const GRACEFUL: u32 = 0;
+const FORCE: u32 = 1;
+
+/// This function is number 0 and has no embedded CPU; there is no other.
+fn own_function(embedded_cpu: bool, function_id: u32) -> Result<(), Refusal> {
+    if embedded_cpu || function_id != 0 {
+        return Err(refuse!(BAD_RESOURCE, "no such function", "{function_id:#x}"));
+    }
+    Ok(())
+}
+
+pub(super) fn enable_hca(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: EnableHcaIn = cmd.read();
+    own_function(input.embedded_cpu_function(), input.function_id())?;
+    cmd.nic.stage = Stage::Enabled;
+    output(&EnableHcaOut::new())
+}
+
+pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: DisableHcaIn = cmd.read();
+    own_function(input.embedded_cpu_function(), input.function_id())?;
+    let held = cmd.nic.pages.held();
+    if held != 0 {
+        // Inferred: drivers reclaim every page first.
+        return Err(refuse!(BAD_SYS_STATE, "the firmware holds pages", "{held}"));
+    }
+    cmd.nic.stage = Stage::Reset;
+    output(&DisableHcaOut::new())
+}
+
+pub(super) fn query_issi(cmd: &mut Cmd<'_>) -> Outcome {
+    let mut out = QueryIssiOut::new();
+    out.set_current_issi(cmd.nic.issi).set_supported_issi_dw0(SUPPORTED_ISSI);
+    output(&out)
+}
+
+pub(super) fn set_issi(cmd: &mut Cmd<'_>) -> Outcome {
+    let issi = cmd.read::<SetIssiIn>().current_issi();
+    if issi >= 32 || SUPPORTED_ISSI >> issi & 1 == 0 {
+        return Err(refuse!(BAD_PARAM, "interface step not supported", "{issi}"));
+    }
+    cmd.nic.issi = issi;
+    output(&SetIssiOut::new())
+}
+
+pub(super) fn query_pages(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryPagesIn = cmd.read();
+    own_function(input.embedded_cpu_function(), input.function_id())?;
+    let initialised = cmd.nic.stage == Stage::Initialised;
+    let pages = &mut cmd.nic.pages;
+    let wanted = match cmd.op_mod {
+        1 => pages.query_boot(),
+        2 if pages.booted() => pages.query_init(),
+        2 => return Err(refuse!(NO_RESOURCES, "boot pages are missing")),
+        _ if initialised => pages.query_regular(),
+        _ => return Err(refuse!(BAD_SYS_STATE, "regular pages before INIT_HCA")),
+    };
+    let mut out = QueryPagesOut::new();
+    out.set_num_pages(wanted);
+    output(&out)
+}
+
+pub(super) fn manage_pages(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: ManagePagesIn = cmd.read();
+    own_function(input.embedded_cpu_function(), input.function_id())?;
+    let entries = usize::try_from(input.input_num_entries()).unwrap_or(usize::MAX);
+    match cmd.op_mod {
+        0 => {
+            cmd.nic.pages.cannot_give();
+            cmd.nic.pages_answered(cmd.env, false);
+            output(&ManagePagesOut::new())
+        }
+        1 => give_pages(cmd, entries),
+        _ => take_pages(cmd, entries),
+    }
+}
+
+fn give_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
+    let addresses = cmd.list(ManagePagesIn::SIZE, entries)?;
+    let nic = &mut *cmd.nic;
+    nic.pages.give(&mut nic.iommu, &addresses).map_err(|error| match error {
+        GiveError::TooMany => refuse!(BAD_PARAM, "more pages than the firmware asked for", "{entries}"),
+        GiveError::Address(_) => refuse!(BAD_PARAM, "page address zero or not aligned"),
+        GiveError::Unreachable(_) => refuse!(BAD_PARAM, "page not reachable by the device"),
+        GiveError::Owned(_) => refuse!(BAD_RESOURCE, "page given twice"),
+    })?;
+    if !nic.pages.starving() {
+        nic.pages_answered(cmd.env, true);
+    }
+    output(&ManagePagesOut::new())
+}
+
+fn take_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
+    let room = cmd.room.saturating_sub(ManagePagesOut::SIZE) / 8;
+    if room < entries {
+        return Err(refuse!(BAD_OUTPUT_LEN, "no room for the pages taken", "{room} of {entries}"));
+    }
+    let nic = &mut *cmd.nic;
+    let in_use = nic.stage == Stage::Initialised;
+    let (pages, findings) = nic.pages.take(&mut nic.iommu, entries, in_use);
+    for finding in findings {
+        match finding {
+            TakeFinding::Scribbled(_) => {
+                nic.driver_bug(cmd.env, "software wrote into a page the firmware owned".to_owned());
+            }
+            TakeFinding::Unreachable(_) => nic.init.set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0),
+        }
+    }
+    let mut out = ManagePagesOut::new();
+    // CAST: at most `entries`, a 32-bit field.
+    out.set_output_num_entries(u32::try_from(pages.len()).unwrap_or(u32::MAX));
+    let mut bytes = out.as_bytes().to_vec();
+    bytes.extend(pages.iter().flat_map(|page| page.to_be_bytes()));
+    Ok(bytes)
+}
+
+pub(super) fn init_hca(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: InitHcaIn = cmd.read();
+    if !cmd.nic.caps.general.sw_owner_id() && input.sw_owner_id() != &[0; 16] {
+        return Err(refuse!(BAD_PARAM, "sw_owner_id without that capability"));
+    }
+    if !cmd.nic.pages.ready_to_init() {
+        return Err(refuse!(NO_RESOURCES, "init pages are missing", "{} held", cmd.nic.pages.held()));
+    }
+    cmd.nic.pages.initialised();
+    cmd.nic.stage = Stage::Initialised;
+    let caps = cmd.nic.caps.clone();
+    cmd.nic.objects.set_limits(&caps);
+    output(&InitHcaOut::new())
+}
+
+pub(super) fn teardown_hca(cmd: &mut Cmd<'_>) -> Outcome {
+    let field = cmd.read::<TeardownHcaIn>().profile();
+    // Snabb gives the profile as op_mod.
+    let profile = if field == 0 { cmd.op_mod } else { field };
+    let caps = &cmd.nic.caps.general;
+    let supported = match profile {
+        GRACEFUL => true,
+        FORCE => caps.force_teardown(),
+        2 => caps.fast_teardown(),
+        _ => return Err(refuse!(BAD_PARAM, "teardown profile", "{profile}")),
+    };
+    let mut out = TeardownHcaOut::new();
+    if !supported {
+        // State 1: refused; the driver falls back to a graceful teardown.
+        out.set_state(true);
+        return output(&out);
+    }
+    // Prepare-fast only prepares; the driver then writes `nic_interface`.
+    if profile != 2 {
+        cmd.nic.stop(cmd.env);
+    }
+    output(&out)
+}
+
+pub(super) fn set_driver_version(cmd: &mut Cmd<'_>) -> Outcome {
+    if !cmd.nic.caps.general.driver_version() {
+        return Err(refuse!(BAD_OP, "driver_version is not supported"));
+    }
+    output(&SetDriverVersionOut::new())
+}
+
+pub(super) fn query_adapter(cmd: &mut Cmd<'_>) -> Outcome {
+    let mut psid = [0; 16];
+    let text = cmd.nic.profile.psid.as_bytes();
+    let length = text.len().min(psid.len());
+    psid[..length].copy_from_slice(&text[..length]);
+    let mut out = QueryAdapterOut::new();
+    out.query_adapter_struct_mut()
+        .set_ieee_vendor_id(IEEE_MELLANOX)
+        .set_vsd_vendor_id(u32::from(cmd.nic.profile.vendor_id))
+        .set_vsd_contd_psid(&psid);
+    output(&out)
+}
+
+pub(super) fn nop(_: &mut Cmd<'_>) -> Outcome {
+    output(&NopOut::new())
+}

@@ -1,0 +1,392 @@
+//! The command queue: from a doorbell bit to an answered slot.
+//!
+//! A slot goes through three moments. *Fetch*, when the doorbell is rung: entry and mailboxes are read by DMA and everything the transport
+//! checks is checked; a command that fails here was not delivered and nothing of it is executed. *Execute*, when the
+//! command's time has come: opcode table, generic checks, handler. *Answer*: output to the mailboxes and the entry, then the
+//! byte that hands the slot back, then, if the command was submitted while a command EQ existed, its completion event, then the events
+//! the command caused.
+//!
+//! A command that creates something waits between fetch and execute while the firmware waits for pages.
+//!
+//! Signatures are checked, and made, only while the `cmdif_checksum` capability is 3. Mailbox chains may be longer than the message
+//! needs. A token of 0 in the entry means that tokens are not used.
+
+use super::{Answer, dispatch};
+use crate::fault::CommandFault;
+use crate::init_segment::{LOG_CMDQ_SIZE, LOG_CMDQ_STRIDE, NIC_FULL_DRIVER};
+use crate::iommu::Who;
+use crate::nic::{Nic, nanoseconds};
+use crate::world::{Env, Timer};
+use hw_mlx::prm::{
+    CmdMailbox, CmdQueueEntry, CmdStatus, DeliveryStatus, Eqe, EventType, HealthSyndrome, INLINE_BYTES, MAILBOX_BYTES,
+    TRANSPORT_PCIE,
+};
+use std::collections::BTreeMap;
+
+/// Bytes of an entry.
+const ENTRY_BYTES: usize = 1 << LOG_CMDQ_STRIDE;
+/// Slots of the queue.
+pub const SLOTS: u8 = 1 << LOG_CMDQ_SIZE;
+/// Where the output starts in an entry.
+const OUTPUT: u64 = 0x20;
+/// The entry's last byte: delivery status and ownership.
+const STATUS_OWN: usize = 0x3f;
+const SIGNATURE: usize = 0x3d;
+const MAILBOX_CONTROL: usize = 0x200;
+const MAILBOX_CTRL_SIGNATURE: usize = 0x23e;
+const MAILBOX_SIGNATURE: usize = 0x23f;
+/// Mailbox pointers have their low 9 bits reserved (PRM, command queue entry).
+const POINTER_RESERVED: u64 = 0x1ff;
+/// Shortest input and output the transport delivers.
+const MIN_LENGTH: u32 = 8;
+/// `cmdif_checksum`: signatures are on.
+const CHECKSUM_ON: u32 = 3;
+
+/// A fetched command.
+#[derive(Clone, Debug)]
+struct Running {
+    entry: [u8; ENTRY_BYTES],
+    input: Vec<u8>,
+    output_mailboxes: Vec<u64>,
+    output_length: usize,
+    /// A command EQ existed when it was submitted.
+    events: bool,
+    fault: Option<CommandFault>,
+    state: Waiting,
+}
+
+/// What a fetched command waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// Its time.
+    Time,
+    /// Pages for the firmware.
+    Pages,
+    /// Nothing; it will never be answered.
+    Never,
+}
+
+/// The slots the device owns.
+#[derive(Debug, Default)]
+pub struct CommandInterface {
+    running: BTreeMap<u8, Running>,
+}
+
+impl CommandInterface {
+    /// Forgets every command.
+    pub fn reset(&mut self) {
+        self.running.clear();
+    }
+
+    /// Whether the device owns this slot.
+    pub fn owns(&self, slot: u8) -> bool {
+        self.running.contains_key(&slot)
+    }
+}
+
+/// Why a command was not delivered.
+struct Undelivered {
+    status: DeliveryStatus,
+    why: &'static str,
+}
+
+const fn undelivered(status: DeliveryStatus, why: &'static str) -> Undelivered {
+    Undelivered { status, why }
+}
+
+impl Nic {
+    /// The command doorbell was rung with these bits.
+    pub fn command_doorbell(&mut self, env: &mut Env, slots: u32) {
+        if !self.alive() || self.init.nic_interface() != NIC_FULL_DRIVER {
+            return;
+        }
+        if self.init.initializing(env.now) {
+            self.driver_bug(env, format!("command doorbell {slots:#x} while the firmware boots"));
+            return;
+        }
+        let Some(queue) = self.init.command_queue() else {
+            self.driver_bug(env, format!("command doorbell {slots:#x} without a command queue"));
+            return;
+        };
+        for slot in (0..32_u8).filter(|slot| slots >> slot & 1 == 1) {
+            if slot >= SLOTS {
+                self.driver_bug(env, format!("command doorbell for slot {slot}, the queue has {SLOTS}"));
+            } else if self.commands.owns(slot) {
+                self.driver_bug(env, format!("command doorbell for slot {slot}, which the device owns"));
+            } else {
+                self.fetch(env, queue, slot);
+            }
+        }
+    }
+
+    fn fetch(&mut self, env: &mut Env, queue: u64, slot: u8) {
+        let at = entry_address(queue, slot);
+        let mut bytes = [0; ENTRY_BYTES];
+        if self.iommu.read(at, &mut bytes, Who::Command).is_err() {
+            self.init.set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0);
+            return;
+        }
+        let entry = CmdQueueEntry::from_array(bytes);
+        if !entry.ownership() {
+            self.driver_bug(env, format!("command doorbell for slot {slot}, whose entry software owns"));
+            return;
+        }
+        let events = self.carrier_of(EventType::CMD).is_some();
+        let opcode = u16::from_be_bytes([bytes[0x10], bytes[0x11]]);
+        self.count_opcode(opcode);
+        let fault = self.faults.meet(opcode);
+        let message = match fault {
+            Some(CommandFault::Deliver(status)) => Err(undelivered(DeliveryStatus(status), "injected")),
+            _ => self.read_message(&entry),
+        };
+        match message {
+            Err(Undelivered { status, why }) => {
+                env.note(self.index, format_args!("cmd slot={slot} not delivered: {status:?}, {why}"));
+                self.hand_back(env, slot, status, &mut bytes, events);
+                self.begin_command();
+                self.end_command(env);
+            }
+            Ok((input, output_mailboxes)) => {
+                let delay = match fault {
+                    Some(CommandFault::Delay(delay)) => delay,
+                    _ => 0,
+                };
+                let due = env.now + nanoseconds(self.profile.command_time) + delay;
+                let output_length = usize::try_from(entry.output_length()).unwrap_or(usize::MAX);
+                let state = Waiting::Time;
+                let running = Running { entry: bytes, input, output_mailboxes, output_length, events, fault, state };
+                self.commands.running.insert(slot, running);
+                env.schedule(due, self.index, Timer::Command(slot));
+            }
+        }
+    }
+
+    /// Reads the whole input and walks the output chain, checking what the transport checks.
+    fn read_message(&mut self, entry: &CmdQueueEntry) -> Result<(Vec<u8>, Vec<u64>), Undelivered> {
+        use DeliveryStatus as D;
+        let bytes = entry.as_array();
+        if entry.r#type() != TRANSPORT_PCIE {
+            return Err(undelivered(D::CMD_TYPE_ERR, "type"));
+        }
+        if entry.reserved_bits().is_some() {
+            return Err(undelivered(D::RES_FLD_NOT_CLR_ERR, "reserved bits of the entry"));
+        }
+        if self.checksums() && xor(bytes) != 0xff {
+            return Err(undelivered(D::SIGNATURE_ERR, "entry signature"));
+        }
+        if entry.input_length() < MIN_LENGTH {
+            return Err(undelivered(D::IN_LENGTH_ERR, "input length"));
+        }
+        if entry.output_length() < MIN_LENGTH {
+            return Err(undelivered(D::OUT_LENGTH_ERR, "output length"));
+        }
+        let mut input = entry.command_input_inline_data().to_vec();
+        self.chain(
+            entry.token(),
+            entry.input_mailbox_pointer(),
+            entry.input_length(),
+            D::IN_PTR_ALIGN_ERR,
+            |mailbox, _| input.extend_from_slice(mailbox.mailbox_data()),
+        )?;
+        input.truncate(usize::try_from(entry.input_length()).unwrap_or(usize::MAX));
+        let mut output = Vec::new();
+        self.chain(
+            entry.token(),
+            entry.output_mailbox_pointer(),
+            entry.output_length(),
+            D::OUT_PTR_ALIGN_ERR,
+            |_, at| output.push(at),
+        )?;
+        Ok((input, output))
+    }
+
+    /// Walks a mailbox chain as far as a message of `length` bytes needs it.
+    fn chain(
+        &mut self,
+        token: u32,
+        first: u64,
+        length: u32,
+        bad_pointer: DeliveryStatus,
+        mut each: impl FnMut(&CmdMailbox, u64),
+    ) -> Result<(), Undelivered> {
+        use DeliveryStatus as D;
+        let inline = u32::try_from(INLINE_BYTES).unwrap_or(0);
+        let per_mailbox = u32::try_from(MAILBOX_BYTES).unwrap_or(u32::MAX);
+        let count = length.saturating_sub(inline).div_ceil(per_mailbox);
+        let mut at = first;
+        for number in 0..count {
+            if at == 0 {
+                return Err(undelivered(bad_pointer, "mailbox chain too short"));
+            }
+            if at & POINTER_RESERVED != 0 {
+                return Err(undelivered(bad_pointer, "mailbox pointer not aligned"));
+            }
+            let mut bytes = [0; size_of::<CmdMailbox>()];
+            if self.iommu.read(at, &mut bytes, Who::Command).is_err() {
+                return Err(undelivered(D::FW_ERR, "mailbox not readable"));
+            }
+            if self.checksums() && bad_pointer == D::IN_PTR_ALIGN_ERR && !mailbox_signed(&bytes) {
+                return Err(undelivered(D::SIGNATURE_ERR, "mailbox signature"));
+            }
+            let mailbox = CmdMailbox::from_array(bytes);
+            if token != 0 && mailbox.token() != token {
+                return Err(undelivered(D::TOKEN_ERR, "token"));
+            }
+            if mailbox.block_number() != number {
+                return Err(undelivered(D::BAD_BLOCK_NUMBER, "block number"));
+            }
+            if mailbox.reserved_bits().is_some() {
+                return Err(undelivered(D::RES_FLD_NOT_CLR_ERR, "reserved bits of a mailbox"));
+            }
+            each(&mailbox, at);
+            at = mailbox.next_pointer();
+        }
+        Ok(())
+    }
+
+    /// The time of the command in this slot has come.
+    pub fn execute_command(&mut self, env: &mut Env, slot: u8) {
+        let Some(mut running) = self.commands.running.remove(&slot) else {
+            return;
+        };
+        if !self.alive() || matches!(running.fault, Some(CommandFault::Silence)) {
+            env.note(self.index, format_args!("cmd slot={slot} is never answered"));
+            running.state = Waiting::Never;
+            self.commands.running.insert(slot, running);
+            return;
+        }
+        if running.state == Waiting::Never {
+            self.commands.running.insert(slot, running);
+            return;
+        }
+        if self.must_wait_for_pages(env, &running) {
+            env.note(self.index, format_args!("cmd slot={slot} waits for pages"));
+            running.state = Waiting::Pages;
+            self.commands.running.insert(slot, running);
+            return;
+        }
+        self.begin_command();
+        let answer = match running.fault {
+            Some(CommandFault::Fail { status, syndrome }) => Answer::injected(status, syndrome),
+            _ => dispatch(self, env, &running.input, running.output_length),
+        };
+        self.answer(env, slot, running, &answer);
+    }
+
+    fn must_wait_for_pages(&mut self, env: &mut Env, running: &Running) -> bool {
+        if !super::creates(&running.input) || self.carrier_of(EventType::PAGE_REQUEST).is_none() {
+            return false;
+        }
+        if running.state == Waiting::Time
+            && let Some(pages) = self.faults.starvation.take()
+        {
+            self.request_pages(env, i32::try_from(pages).unwrap_or(i32::MAX));
+        }
+        self.pages.starving()
+    }
+
+    /// Pages came: commands that waited for them go on. Or they will not come: those commands fail.
+    pub fn pages_answered(&mut self, env: &mut Env, given: bool) {
+        let waiting: Vec<u8> = self
+            .commands
+            .running
+            .iter()
+            .filter(|(_, running)| running.state == Waiting::Pages)
+            .map(|(&slot, _)| slot)
+            .collect();
+        for slot in waiting {
+            if let Some(running) = self.commands.running.get_mut(&slot) {
+                running.state = Waiting::Time;
+                if !given {
+                    let status = CmdStatus::NO_RESOURCES.0;
+                    running.fault = Some(CommandFault::Fail { status, syndrome: super::syndrome_of("no pages") });
+                }
+                env.schedule(env.now, self.index, Timer::Command(slot));
+            }
+        }
+    }
+
+    fn answer(&mut self, env: &mut Env, slot: u8, mut running: Running, answer: &Answer) {
+        let output = &answer.bytes[..answer.bytes.len().min(running.output_length)];
+        let mut bytes = running.entry;
+        let inline = output.len().min(INLINE_BYTES);
+        let field = &mut bytes[0x20..0x20 + INLINE_BYTES];
+        field[..inline].copy_from_slice(&output[..inline]);
+        let mut status = DeliveryStatus::OK;
+        let rest = output.get(INLINE_BYTES..).unwrap_or_default();
+        for (at, data) in std::mem::take(&mut running.output_mailboxes).into_iter().zip(rest.chunks(MAILBOX_BYTES)) {
+            if self.write_mailbox(at, data).is_err() {
+                env.note(self.index, format_args!("cmd slot={slot}: output mailbox not writable"));
+                status = DeliveryStatus::FW_ERR;
+            }
+        }
+        self.hand_back(env, slot, status, &mut bytes, running.events);
+        self.end_command(env);
+    }
+
+    fn write_mailbox(&mut self, at: u64, data: &[u8]) -> Result<(), crate::host::DmaFault> {
+        self.iommu.write(at, data, Who::Command)?;
+        if !self.checksums() {
+            return Ok(());
+        }
+        let mut bytes = [0; size_of::<CmdMailbox>()];
+        self.iommu.read(at, &mut bytes, Who::Command)?;
+        bytes[MAILBOX_CTRL_SIGNATURE] = 0;
+        bytes[MAILBOX_CTRL_SIGNATURE] = !xor(&bytes[MAILBOX_CONTROL..MAILBOX_SIGNATURE]);
+        bytes[MAILBOX_SIGNATURE] = 0;
+        bytes[MAILBOX_SIGNATURE] = !xor(&bytes);
+        self.iommu.write(at + MAILBOX_CONTROL as u64, &bytes[MAILBOX_CONTROL..], Who::Command)
+    }
+
+    /// Writes the inline output, then gives the slot back, then tells so by event.
+    fn hand_back(
+        &mut self,
+        env: &mut Env,
+        slot: u8,
+        status: DeliveryStatus,
+        bytes: &mut [u8; ENTRY_BYTES],
+        events: bool,
+    ) {
+        let Some(queue) = self.init.command_queue() else {
+            return;
+        };
+        let at = entry_address(queue, slot);
+        bytes[STATUS_OWN] = status.0 << 1;
+        if self.checksums() {
+            bytes[SIGNATURE] = 0;
+            bytes[SIGNATURE] = !xor(bytes.as_slice());
+        }
+        let inline = &bytes[0x20..0x20 + INLINE_BYTES];
+        let written = self
+            .iommu
+            .write(at + OUTPUT, inline, Who::Command)
+            .and_then(|()| self.iommu.write(at + SIGNATURE as u64, &[bytes[SIGNATURE]], Who::Command))
+            .and_then(|()| self.iommu.publish(at + STATUS_OWN as u64, bytes[STATUS_OWN], Who::Command));
+        if written.is_err() {
+            self.init.set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0);
+            return;
+        }
+        if events && let Some(eqn) = self.carrier_of(EventType::CMD) {
+            let mut eqe = Eqe::new();
+            eqe.set_event_type(EventType::CMD.0);
+            eqe.event_data_mut()[0..4].copy_from_slice(&(1_u32 << slot).to_be_bytes());
+            self.post_now(env, eqn, &eqe);
+        }
+    }
+
+    fn checksums(&self) -> bool {
+        self.caps.general.cmdif_checksum() == CHECKSUM_ON
+    }
+}
+
+fn entry_address(queue: u64, slot: u8) -> u64 {
+    queue + (u64::from(slot) << LOG_CMDQ_STRIDE)
+}
+
+fn xor(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum, byte| sum ^ byte)
+}
+
+fn mailbox_signed(bytes: &[u8]) -> bool {
+    xor(&bytes[MAILBOX_CONTROL..MAILBOX_SIGNATURE]) == 0xff && xor(bytes) == 0xff
+}

@@ -1,0 +1,212 @@
+//! Memory key commands.
+
+use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
+use crate::mkey::{Access, Klm, Mkey, Translation};
+use hw_mlx::prm::{
+    CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, QueryMkeyIn, QueryMkeyOut,
+};
+use zerocopy::IntoBytes;
+
+const MODE_PA: u32 = 0;
+const MODE_MTT: u32 = 1;
+const MODE_KLM: u32 = 2;
+const MODE_KSM: u32 = 3;
+/// Bytes of a translation octoword: two pages or one KLM.
+const OCTOWORD: u64 = 16;
+/// Smallest page of a translation table.
+const LOG_MIN_PAGE: u32 = 12;
+/// Largest without the capability for a sixth bit of `log_page_size`.
+const LOG_MAX_PAGE: u32 = 31;
+/// Permission bits of a translation entry.
+const PAGE_PERMISSIONS: u64 = 7;
+
+pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: CreateMkeyIn = cmd.read();
+    let context = input.memory_key_mkey_entry();
+    if input.mkey_umem_valid() || input.data_direct() {
+        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
+    }
+    check_context(cmd, context)?;
+    let translation = translation(cmd, &input)?;
+    let objects = &mut cmd.nic.objects;
+    let pd = context.pd();
+    if !objects.pds.contains(pd) {
+        return Err(refuse!(BAD_RESOURCE, "no such PD", "{pd:#x}"));
+    }
+    let index = objects.mkeys.reserve()?;
+    objects.pds.hold(pd)?;
+    objects.mkeys.insert(
+        index,
+        Mkey {
+            // CAST: an 8-bit field.
+            variant: u8::try_from(context.mkey_7_0()).unwrap_or(0),
+            free: context.free(),
+            umr_enabled: context.umr_en(),
+            remote_invalidate: context.en_rinval(),
+            access: Access {
+                local_read: context.lr(),
+                local_write: context.lw(),
+                remote_read: context.rr(),
+                remote_write: context.rw(),
+                atomic: context.a(),
+            },
+            pd,
+            qpn: context.qpn(),
+            start: context.start_addr(),
+            length: context.len(),
+            unlimited: context.length64(),
+            log_page: context.log_page_size(),
+            page_access: input.pg_access(),
+            octowords: context.translations_octword_size(),
+            translation,
+        },
+    );
+    let mut out = CreateMkeyOut::new();
+    out.set_mkey_index(index);
+    output(&out)
+}
+
+/// What does not depend on the translation table.
+fn check_context(cmd: &Cmd<'_>, context: &Mkc) -> Result<(), Refusal> {
+    let caps = &cmd.nic.caps.general;
+    if context.access_mode_4_2() != 0 {
+        return Err(refuse!(BAD_PARAM, "access mode", "{:#x}", context.access_mode_4_2() << 2));
+    }
+    let ordering = context.relaxed_ordering_write() && !caps.relaxed_ordering_write()
+        || context.relaxed_ordering_read() && !caps.relaxed_ordering_read();
+    if ordering {
+        return Err(refuse!(BAD_PARAM, "relaxed ordering without that capability"));
+    }
+    let unsupported = context.bsf_en()
+        || context.bsf_octword_size() != 0
+        || context.ma_translation_mode() != 0
+        || context.crossing_target_vhca_id() != 0;
+    if unsupported {
+        return Err(refuse!(BAD_PARAM, "key feature is not supported"));
+    }
+    if context.a() && !caps.atomic() {
+        return Err(refuse!(BAD_PARAM, "atomic access without that capability"));
+    }
+    if context.length64() {
+        return Ok(());
+    }
+    if context.start_addr().checked_add(context.len()).is_none() {
+        return Err(refuse!(BAD_PARAM, "region wraps"));
+    }
+    let most = caps.log_max_mrw_sz();
+    if most < 64 && context.len() > 1 << most {
+        return Err(refuse!(EXCEED_LIM, "region longer than log_max_mrw_sz"));
+    }
+    Ok(())
+}
+
+fn translation(cmd: &Cmd<'_>, input: &CreateMkeyIn) -> Result<Translation, Refusal> {
+    let context = input.memory_key_mkey_entry();
+    let octowords = context.translations_octword_size();
+    let present = input.translations_octword_actual_size();
+    if present > octowords {
+        return Err(refuse!(BAD_PARAM, "more translation entries than the table holds", "{present} of {octowords}"));
+    }
+    let count = usize::try_from(present).unwrap_or(usize::MAX).saturating_mul(2);
+    let words = cmd.list(PAGE_LIST, count)?;
+    match context.access_mode_1_0() {
+        MODE_PA if octowords != 0 => Err(refuse!(BAD_PARAM, "translation table of a PA key")),
+        MODE_PA => Ok(Translation::Physical),
+        MODE_MTT => pages(context, words),
+        MODE_KLM | MODE_KSM => keys(cmd, context, &words),
+        mode => Err(refuse!(BAD_PARAM, "access mode", "{mode}")),
+    }
+}
+
+fn pages(context: &Mkc, words: Vec<u64>) -> Result<Translation, Refusal> {
+    let log_page = context.log_page_size();
+    if !(LOG_MIN_PAGE..=LOG_MAX_PAGE).contains(&log_page) {
+        return Err(refuse!(BAD_PARAM, "page size of a key", "2^{log_page}"));
+    }
+    if context.length64() {
+        return Err(refuse!(BAD_PARAM, "unlimited length with a page table"));
+    }
+    let page = 1_u64 << log_page;
+    let needed = ((context.start_addr() & (page - 1)) + context.len()).div_ceil(page);
+    if u64::from(context.translations_octword_size()) * OCTOWORD < needed * 8 {
+        return Err(refuse!(BAD_PARAM, "translation table too small", "{needed} pages"));
+    }
+    // A key in the free state may get its table later, by UMR.
+    if !context.free() && (words.len() as u64) < needed {
+        return Err(refuse!(BAD_PARAM, "translation entries are missing", "{} of {needed}", words.len()));
+    }
+    let used = usize::try_from(needed).unwrap_or(usize::MAX).min(words.len());
+    if words[..used].iter().any(|entry| entry & !PAGE_PERMISSIONS & (page - 1) != 0) {
+        return Err(refuse!(BAD_PARAM, "page address not aligned to the page size"));
+    }
+    Ok(Translation::Pages(words))
+}
+
+fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refusal> {
+    let log_most = cmd.nic.caps.general.log_max_klm_list_size();
+    if u64::from(context.translations_octword_size()) > 1 << log_most.min(63) {
+        return Err(refuse!(EXCEED_LIM, "KLM list longer than log_max_klm_list_size"));
+    }
+    let entries = words
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|&[head, va]| {
+            let [a, b, c, d, e, f, g, h] = head.to_be_bytes();
+            Klm { bytes: u32::from_be_bytes([a, b, c, d]), key: u32::from_be_bytes([e, f, g, h]), va }
+        })
+        .collect();
+    if context.access_mode_1_0() == MODE_KLM {
+        return Ok(Translation::Keys(entries));
+    }
+    if !cmd.nic.caps.general.fixed_buffer_size() {
+        return Err(refuse!(BAD_PARAM, "KSM without the fixed_buffer_size capability"));
+    }
+    Ok(Translation::EqualKeys(entries))
+}
+
+pub(super) fn destroy_mkey(cmd: &mut Cmd<'_>) -> Outcome {
+    let key = cmd.nic.objects.mkeys.remove(cmd.read::<DestroyMkeyIn>().mkey_index())?;
+    cmd.nic.objects.pds.release(key.pd);
+    output(&DestroyMkeyOut::new())
+}
+
+pub(super) fn query_mkey(cmd: &mut Cmd<'_>) -> Outcome {
+    let index = cmd.read::<QueryMkeyIn>().mkey_index();
+    let Some(key) = cmd.nic.objects.mkeys.get(index) else {
+        return Err(refuse!(BAD_RESOURCE, "no such key", "{index:#x}"));
+    };
+    let mut entries = [0; 32];
+    let mode = match &key.translation {
+        Translation::Physical => MODE_PA,
+        Translation::Pages(table) => {
+            for (out, entry) in entries.chunks_exact_mut(8).zip(table) {
+                out.copy_from_slice(&entry.to_be_bytes());
+            }
+            MODE_MTT
+        }
+        Translation::Keys(_) => MODE_KLM,
+        Translation::EqualKeys(_) => MODE_KSM,
+    };
+    let mut out = QueryMkeyOut::new();
+    out.memory_key_mkey_entry_mut()
+        .set_free(key.free)
+        .set_umr_en(key.umr_enabled)
+        .set_a(key.access.atomic)
+        .set_rw(key.access.remote_write)
+        .set_rr(key.access.remote_read)
+        .set_lw(key.access.local_write)
+        .set_lr(key.access.local_read)
+        .set_access_mode_1_0(mode)
+        .set_qpn(key.qpn)
+        .set_mkey_7_0(u32::from(key.variant))
+        .set_length64(key.unlimited)
+        .set_en_rinval(key.remote_invalidate)
+        .set_pd(key.pd)
+        .set_start_addr(key.start)
+        .set_len(key.length)
+        .set_translations_octword_size(key.octowords)
+        .set_log_page_size(key.log_page);
+    out.as_mut_bytes()[0x110..0x130].copy_from_slice(&entries);
+    output(&out)
+}

@@ -1,0 +1,277 @@
+//! Commands: the table of opcodes, the checks all of them share, and one handler each.
+//!
+//! A command is looked up by opcode and passes, in this order: known opcode (status 0x02), allowed at this stage of bring-up (0x04),
+//! known op_mod (0x02), input long enough (0x50), output long enough for a status (0x51), no bit set that the layout does not name
+//! (0x03). Then its handler runs; it reads the input once, checks everything, and only then changes anything.
+//!
+//! A refusal carries a reason in words. The syndrome in the output is a hash of the reason, so that the same refusal has the same
+//! syndrome in every run and a log of syndromes can be read with the event log beside it. Hardware's syndromes are its makers'
+//! secret; nothing may depend on their values.
+
+pub mod access_reg;
+pub mod caps;
+mod cq;
+mod eq;
+mod function;
+mod interface;
+mod mkey;
+mod qp;
+mod resources;
+mod srq;
+mod table;
+mod vport;
+
+pub use interface::{CommandInterface, SLOTS};
+
+use crate::buffer::{BufferError, QueueBuffer};
+use crate::nic::{Nic, Stage};
+use crate::objects::TableError;
+use crate::report::Refused;
+use crate::world::Env;
+use hw_mlx::prm::{CmdStatus, InputHeader, Layout};
+use std::borrow::Cow;
+use table::{Entry, lookup};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Shortest output that has room for status and syndrome and what follows in every output.
+const MIN_OUTPUT: usize = 12;
+
+/// A command refused.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// Output status.
+    pub status: CmdStatus,
+    /// Why; its hash is the syndrome.
+    pub reason: &'static str,
+    /// The numbers that go with it.
+    pub detail: Cow<'static, str>,
+}
+
+/// Refuses with a status and a reason, and perhaps formatted numbers.
+macro_rules! refuse {
+    ($status:ident, $reason:literal) => {
+        $crate::cmd::Refusal {
+            status: ::hw_mlx::prm::CmdStatus::$status,
+            reason: $reason,
+            detail: ::std::borrow::Cow::Borrowed(""),
+        }
+    };
+    ($status:ident, $reason:literal, $($detail:tt)+) => {
+        $crate::cmd::Refusal {
+            status: ::hw_mlx::prm::CmdStatus::$status,
+            reason: $reason,
+            detail: ::std::borrow::Cow::Owned(::std::format!($($detail)+)),
+        }
+    };
+}
+pub(crate) use refuse;
+
+impl From<TableError> for Refusal {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Unknown => refuse!(BAD_RESOURCE, "no such object"),
+            TableError::Referenced(count) => refuse!(BAD_RES_STATE, "object is referenced", "{count} times"),
+            TableError::Full => refuse!(EXCEED_LIM, "no number left"),
+        }
+    }
+}
+
+impl From<BufferError> for Refusal {
+    fn from(error: BufferError) -> Self {
+        match error {
+            BufferError::Short { needed, listed } => {
+                refuse!(BAD_INPUT_LEN, "page list too short", "{listed} of {needed} pages")
+            }
+            BufferError::Unaligned(_) => refuse!(BAD_PARAM, "page address not aligned"),
+        }
+    }
+}
+
+/// What goes back to software.
+pub struct Answer {
+    /// The output, from its first byte.
+    pub bytes: Vec<u8>,
+}
+
+impl Answer {
+    /// An answer put in by a test.
+    pub fn injected(status: u8, syndrome: u32) -> Self {
+        let mut bytes = vec![0; 16];
+        bytes[0] = status;
+        bytes[4..8].copy_from_slice(&syndrome.to_be_bytes());
+        Self { bytes }
+    }
+}
+
+/// What a handler has before it.
+pub struct Cmd<'a> {
+    /// The function.
+    pub nic: &'a mut Nic,
+    /// The world's part.
+    pub env: &'a mut Env,
+    /// The whole input.
+    pub input: &'a [u8],
+    /// Variant of the command.
+    pub op_mod: u32,
+    /// Room for output.
+    pub room: usize,
+}
+
+/// What a handler gives back: the output, its status field zero.
+pub type Outcome = Result<Vec<u8>, Refusal>;
+
+impl Cmd<'_> {
+    /// The fixed part of the input; zero where the input is shorter (fields newer than the driver).
+    pub fn read<T: Layout>(&self) -> T {
+        read_padded(self.input)
+    }
+
+    /// `count` 64-bit numbers from `offset` on.
+    pub fn list(&self, offset: usize, count: usize) -> Result<Vec<u64>, Refusal> {
+        let bytes = count.checked_mul(8).and_then(|length| self.input.get(offset..offset.checked_add(length)?));
+        let Some(bytes) = bytes else {
+            return Err(refuse!(BAD_INPUT_LEN, "list longer than the input", "{count} entries"));
+        };
+        Ok(words(bytes))
+    }
+
+    /// Every 64-bit number from `offset` to the end of the input.
+    pub fn rest(&self, offset: usize) -> Vec<u64> {
+        words(self.input.get(offset..).unwrap_or_default())
+    }
+
+    /// The buffer that the page list at 0x110 describes.
+    pub fn buffer(&self, log_page_size: u32, page_offset: u32, bytes: u64) -> Result<QueueBuffer, Refusal> {
+        if log_page_size > 19 {
+            return Err(refuse!(BAD_PARAM, "page size", "2^{}", 12 + log_page_size));
+        }
+        let buffer = QueueBuffer::new(&self.rest(PAGE_LIST), log_page_size, page_offset, bytes)?;
+        if !buffer.reachable(&self.nic.iommu, bytes) {
+            // Hardware would find out at the first access; a driver that maps later is still wrong.
+            return Err(refuse!(BAD_PARAM, "queue buffer is not mapped"));
+        }
+        Ok(buffer)
+    }
+
+    /// A doorbell record's address: 8-byte aligned and not zero.
+    pub fn doorbell_record(&self, address: u64) -> Result<u64, Refusal> {
+        if address == 0 || address % 8 != 0 {
+            return Err(refuse!(BAD_PARAM, "doorbell record address"));
+        }
+        Ok(address)
+    }
+}
+
+/// Where page lists start in CREATE commands.
+pub const PAGE_LIST: usize = 0x110;
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|chunk| u64::from_be_bytes(*chunk))
+        .collect()
+}
+
+fn read_padded<T: Layout>(input: &[u8]) -> T {
+    if let Ok((layout, _)) = T::read_from_prefix(input) {
+        return layout;
+    }
+    let mut layout = T::new_zeroed();
+    let bytes = layout.as_mut_bytes();
+    bytes[..input.len()].copy_from_slice(input);
+    layout
+}
+
+/// An output layout as bytes.
+pub fn output<T: Layout>(layout: &T) -> Outcome {
+    Ok(layout.as_bytes().to_vec())
+}
+
+/// Whether the command creates something that needs the firmware's memory.
+pub fn creates(input: &[u8]) -> bool {
+    let header: InputHeader = read_padded(input);
+    lookup(header.opcode()).is_some_and(|entry| entry.creates)
+}
+
+/// Runs a command.
+pub fn dispatch(nic: &mut Nic, env: &mut Env, input: &[u8], room: usize) -> Answer {
+    let header: InputHeader = read_padded(input);
+    let opcode = header.opcode();
+    let entry = lookup(opcode);
+    let outcome = check(nic, entry, &header, input, room).and_then(|entry| {
+        (entry.handler)(&mut Cmd { nic, env, input, op_mod: header.op_mod(), room })
+    });
+    let function = nic.index;
+    let op_mod = header.op_mod();
+    match outcome {
+        Ok(bytes) => {
+            env.note(function, format_args!("cmd {opcode:?} op_mod={op_mod:#x} in={:#x} ok {}", input.len(), Hex(&bytes)));
+            Answer { bytes }
+        }
+        Err(Refusal { status, reason, detail }) => {
+            let syndrome = syndrome_of(reason);
+            env.note(
+                function,
+                format_args!("cmd {opcode:?} op_mod={op_mod:#x} in={:#x} {status:?} {syndrome:#010x}: {reason} {detail}", input.len()),
+            );
+            tracing::debug!(function = %nic.profile.name, ?opcode, ?status, syndrome, "{reason} {detail}");
+            let reason = format!("{reason} {detail}").trim_end().to_owned();
+            nic.count_refusal(Refused { opcode: opcode.0, status: status.0, syndrome, reason });
+            Answer::injected(status.0, syndrome)
+        }
+    }
+}
+
+fn check<'t>(
+    nic: &Nic,
+    entry: Option<&'t Entry>,
+    header: &InputHeader,
+    input: &[u8],
+    room: usize,
+) -> Result<&'t Entry, Refusal> {
+    let Some(entry) = entry else {
+        return Err(refuse!(BAD_OP, "unknown opcode"));
+    };
+    if entry.stages & stage_bit(nic) == 0 {
+        return Err(refuse!(BAD_SYS_STATE, "not at this stage of bring-up"));
+    }
+    if !entry.op_mods.allow(header.op_mod()) {
+        return Err(refuse!(BAD_OP, "unknown op_mod", "{:#x}", header.op_mod()));
+    }
+    if input.len() < entry.min_input {
+        return Err(refuse!(BAD_INPUT_LEN, "input too short", "{:#x} of {:#x}", input.len(), entry.min_input));
+    }
+    if room < MIN_OUTPUT {
+        return Err(refuse!(BAD_OUTPUT_LEN, "output too short", "{room:#x}"));
+    }
+    if let Some(at) = (entry.reserved)(input) {
+        return Err(refuse!(BAD_PARAM, "reserved bit set", "in the dword at {at:#x}"));
+    }
+    Ok(entry)
+}
+
+fn stage_bit(nic: &Nic) -> u8 {
+    match nic.stage {
+        Stage::Reset => table::RESET,
+        Stage::Enabled if nic.pages.booted() => table::BOOTED,
+        Stage::Enabled => table::ENABLED,
+        Stage::Initialised => table::INITIALISED,
+    }
+}
+
+/// The syndrome of a reason: FNV-1a, 24 bits, as wide as hardware's.
+pub fn syndrome_of(reason: &str) -> u32 {
+    let hash = reason.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (hash >> 8) ^ (hash & 0xff)
+}
+
+/// The numbers an output carries inline.
+struct Hex<'a>(&'a [u8]);
+
+impl std::fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().skip(8).take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

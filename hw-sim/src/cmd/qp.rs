@@ -1,0 +1,338 @@
+//! Queue pair commands: what concerns the function. The context itself and the state machine belong to [`crate::qp`].
+
+use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
+use crate::nic::QpRefs;
+use crate::objects::Table;
+use crate::profile::PortType;
+use crate::qp::{Qp, Transition};
+use hw_mlx::prm::{
+    CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, QueryQpIn, QueryQpOut, Qpc, Rst2InitQpIn,
+    Rst2InitQpOut, ServiceType, ToErrQpIn, ToErrQpOut, ToRstQpIn, ToRstQpOut,
+};
+use std::borrow::Cow;
+use zerocopy::IntoBytes;
+
+const RQ_OWN: u32 = 0;
+const RQ_SHARED: u32 = 1;
+const RQ_NONE: u32 = 3;
+/// Bytes of a send queue block.
+const LOG_WQEBB: u32 = 6;
+/// `log_rq_stride` counts from 16 bytes.
+const LOG_RQ_UNIT: u32 = 4;
+
+pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: CreateQpIn = cmd.read();
+    let context = input.qpc();
+    if input.wq_umem_valid() || context.dbr_umem_valid() {
+        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
+    }
+    if input.qpc_ext() && !cmd.nic.caps.general.qpc_extension() {
+        return Err(refuse!(BAD_PARAM, "QPC extension is not supported"));
+    }
+    if input.input_qpn() != 0 || input.opt_param_mask() != 0 {
+        return Err(refuse!(BAD_PARAM, "input_qpn and opt_param_mask are zero in CREATE_QP"));
+    }
+    let service = service_type(cmd, context)?;
+    let refs = references(cmd, context, service)?;
+    sizes(cmd, context)?;
+    let bytes = queue_bytes(context);
+    cmd.doorbell_record(context.dbr_addr())?;
+    let pages = if bytes == 0 {
+        Vec::new()
+    } else {
+        cmd.buffer(context.log_page_size(), context.page_offset(), bytes)?.pages().to_vec()
+    };
+    let number = cmd.nic.objects.qps.reserve()?;
+    let qp = Qp::create(number, context, pages.clone()).map_err(|status| refused(status, "queue pair context"))?;
+    hold(cmd, refs)?;
+    cmd.nic.insert_qp(number, qp, service.bits(), refs, pages);
+    if service == ServiceType::QP1 {
+        cmd.nic.gsi = Some(number);
+    }
+    let mut out = CreateQpOut::new();
+    out.set_qpn(number);
+    output(&out)
+}
+
+fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
+    let service = ServiceType::from_bits(context.st());
+    let caps = &cmd.nic.caps.general;
+    let supported = match service {
+        ServiceType::RC => caps.rc(),
+        ServiceType::UC => caps.uc(),
+        ServiceType::UD => caps.ud(),
+        ServiceType::QP1 => true,
+        _ => false,
+    };
+    if !supported {
+        return Err(refuse!(BAD_PARAM, "service type is not supported", "{service:?}"));
+    }
+    if service == ServiceType::QP1 && cmd.nic.gsi.is_some() {
+        return Err(refuse!(EXCEED_LIM, "the port has its QP 1 already"));
+    }
+    Ok(service)
+}
+
+/// The objects a context names exist.
+fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRefs, Refusal> {
+    let objects = &cmd.nic.objects;
+    must_exist(&objects.pds, context.pd())?;
+    must_exist(&objects.uars, context.uar_page())?;
+    must_exist(&objects.cqs, context.cqn_snd())?;
+    must_exist(&objects.cqs, context.cqn_rcv())?;
+    let srqn = match context.rq_type() {
+        RQ_SHARED => {
+            let number = context.srqn_rmpn_xrqn();
+            let Some(srq) = objects.rmps.get(number) else {
+                return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
+            };
+            if srq.pd != context.pd() {
+                return Err(refuse!(BAD_RESOURCE, "RMP of another protection domain", "{number:#x}"));
+            }
+            Some(number)
+        }
+        // Drivers fill in a dummy SRQ number all the same.
+        RQ_OWN | RQ_NONE => None,
+        other => return Err(refuse!(BAD_PARAM, "receive queue type", "{other}")),
+    };
+    // Drivers name an XRC domain even for RC, or leave 0.
+    let xrcd = Some(context.xrcd()).filter(|&xrcd| objects.xrcds.contains(xrcd));
+    if xrcd.is_none() && service == ServiceType::XRC {
+        return Err(refuse!(BAD_RESOURCE, "no such XRC domain", "{:#x}", context.xrcd()));
+    }
+    let counter = Some(context.counter_set_id()).filter(|&set| set != 0);
+    if let Some(set) = counter {
+        must_exist(&objects.counters, set)?;
+    }
+    Ok(QpRefs {
+        pd: context.pd(),
+        uar: context.uar_page(),
+        cqn_snd: context.cqn_snd(),
+        cqn_rcv: context.cqn_rcv(),
+        srqn,
+        xrcd,
+        counter,
+    })
+}
+
+fn must_exist<T>(table: &Table<T>, number: u32) -> Result<(), Refusal> {
+    if table.contains(number) {
+        return Ok(());
+    }
+    Err(refuse!(BAD_RESOURCE, "object named by the context does not exist", "{} {number:#x}", table.kind()))
+}
+
+fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
+    let caps = &cmd.nic.caps.general;
+    let stride = 1 << (context.log_rq_stride() + LOG_RQ_UNIT);
+    if context.log_rq_size() > caps.log_max_qp_sz() || context.log_sq_size() > caps.log_max_qp_sz() {
+        return Err(refuse!(EXCEED_LIM, "queue size", "RQ 2^{} SQ 2^{}", context.log_rq_size(), context.log_sq_size()));
+    }
+    if stride > caps.max_wqe_sz_rq() {
+        return Err(refuse!(EXCEED_LIM, "receive WQE stride", "{stride}"));
+    }
+    if context.rq_type() != RQ_OWN && context.log_rq_size() != 0 {
+        return Err(refuse!(BAD_PARAM, "receive queue size without a receive queue", "2^{}", context.log_rq_size()));
+    }
+    if context.wq_signature() && !caps.wq_signature() {
+        return Err(refuse!(BAD_PARAM, "WQE signatures are not supported"));
+    }
+    if (context.cs_req() != 0 || context.cs_res() != 0) && !caps.sctr_data_cqe() {
+        return Err(refuse!(BAD_PARAM, "scatter to CQE is not supported"));
+    }
+    Ok(())
+}
+
+/// Receive queue first, send queue behind it.
+fn queue_bytes(context: &Qpc) -> u64 {
+    let receive = match context.rq_type() {
+        RQ_OWN => 1 << (context.log_rq_size() + context.log_rq_stride() + LOG_RQ_UNIT),
+        _ => 0,
+    };
+    let send = if context.no_sq() { 0 } else { 1 << (context.log_sq_size() + LOG_WQEBB) };
+    receive + send
+}
+
+fn hold(cmd: &mut Cmd<'_>, refs: QpRefs) -> Result<(), Refusal> {
+    let objects = &mut cmd.nic.objects;
+    objects.pds.hold(refs.pd)?;
+    objects.uars.hold(refs.uar)?;
+    objects.cqs.hold(refs.cqn_snd)?;
+    objects.cqs.hold(refs.cqn_rcv)?;
+    if let Some(srqn) = refs.srqn {
+        objects.rmps.hold(srqn)?;
+    }
+    if let Some(xrcd) = refs.xrcd {
+        objects.xrcds.hold(xrcd)?;
+    }
+    if let Some(counter) = refs.counter {
+        objects.counters.hold(counter)?;
+    }
+    Ok(())
+}
+
+fn release(cmd: &mut Cmd<'_>, refs: QpRefs) {
+    let objects = &mut cmd.nic.objects;
+    objects.pds.release(refs.pd);
+    objects.uars.release(refs.uar);
+    objects.cqs.release(refs.cqn_snd);
+    objects.cqs.release(refs.cqn_rcv);
+    if let Some(srqn) = refs.srqn {
+        objects.rmps.release(srqn);
+    }
+    if let Some(xrcd) = refs.xrcd {
+        objects.xrcds.release(xrcd);
+    }
+    if let Some(counter) = refs.counter {
+        objects.counters.release(counter);
+    }
+}
+
+/// Accepted in every state; what is posted is forgotten without completions.
+pub(super) fn destroy_qp(cmd: &mut Cmd<'_>) -> Outcome {
+    let number = cmd.read::<DestroyQpIn>().qpn();
+    let slot = cmd.nic.objects.qps.remove(number)?;
+    let index = cmd.nic.index;
+    cmd.env.runnable.retain(|&waiting| waiting != (index, number));
+    if let Some(due) = slot.timer {
+        cmd.env.qp_timers.remove(&(due, index, number));
+    }
+    if cmd.nic.gsi == Some(number) {
+        cmd.nic.gsi = None;
+    }
+    release(cmd, slot.refs);
+    output(&DestroyQpOut::new())
+}
+
+pub(super) fn query_qp(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryQpIn = cmd.read();
+    if input.qpc_ext() && !cmd.nic.caps.general.qpc_extension() {
+        return Err(refuse!(BAD_PARAM, "QPC extension is not supported"));
+    }
+    let Some(slot) = cmd.nic.objects.qps.get(input.qpn()) else {
+        return Err(refuse!(BAD_RESOURCE, "no such QP", "{:#x}", input.qpn()));
+    };
+    let mut out = QueryQpOut::new();
+    if let Some(qp) = &slot.qp {
+        out.set_qpc(&qp.query());
+    }
+    let mut bytes = out.as_bytes()[..PAGE_LIST].to_vec();
+    bytes.extend(slot.pages.iter().flat_map(|page| page.to_be_bytes()));
+    Ok(bytes)
+}
+
+pub(super) fn rst2init(cmd: &mut Cmd<'_>) -> Outcome {
+    modify(cmd, Transition::RstToInit)
+}
+
+pub(super) fn init2init(cmd: &mut Cmd<'_>) -> Outcome {
+    modify(cmd, Transition::InitToInit)
+}
+
+pub(super) fn init2rtr(cmd: &mut Cmd<'_>) -> Outcome {
+    // Inferred: RoCE has to be switched on before a queue pair may use the port.
+    if cmd.nic.profile.port_type == PortType::Ethernet && !cmd.nic.port.roce {
+        return Err(refuse!(BAD_SYS_STATE, "RoCE is not enabled on the vport"));
+    }
+    modify(cmd, Transition::InitToRtr)
+}
+
+pub(super) fn rtr2rts(cmd: &mut Cmd<'_>) -> Outcome {
+    modify(cmd, Transition::RtrToRts)
+}
+
+pub(super) fn rts2rts(cmd: &mut Cmd<'_>) -> Outcome {
+    modify(cmd, Transition::RtsToRts)
+}
+
+pub(super) fn sqerr2rts(cmd: &mut Cmd<'_>) -> Outcome {
+    modify(cmd, Transition::SqErrToRts)
+}
+
+pub(super) fn sqd2rts(cmd: &mut Cmd<'_>) -> Outcome {
+    modify(cmd, Transition::SqdToRts)
+}
+
+/// All of them have the layout of RST2INIT_QP.
+fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
+    let input: Rst2InitQpIn = cmd.read();
+    let (number, mask) = (input.qpn(), input.opt_param_mask());
+    if !cmd.nic.objects.qps.contains(number) {
+        return Err(refuse!(BAD_RESOURCE, "no such QP", "{number:#x}"));
+    }
+    // A queue pair keeps what it refers to, whatever the context repeats; the three that can change are looked at.
+    let before = cmd.nic.objects.qps.get(number).map(|slot| slot.refs);
+    let after = changed_references(cmd, &input, before)?;
+    let done = cmd.nic.with_qp(cmd.env, number, |qp, view| qp.modify(transition, mask, input.qpc(), view));
+    match done {
+        Some(Ok(())) => {}
+        Some(Err(status)) => return Err(refused(status, "queue pair transition")),
+        None => return Err(refuse!(RESOURCE_BUSY, "queue pair is busy")),
+    }
+    if let (Some(before), Some(after)) = (before, after)
+        && before != after
+    {
+        hold(cmd, after)?;
+        release(cmd, before);
+        if let Some(slot) = cmd.nic.objects.qps.get_mut(number) {
+            slot.refs = after;
+        }
+    }
+    output(&Rst2InitQpOut::new())
+}
+
+/// Optional parameters that name other objects.
+const OPT_SRQN: u32 = 1 << 18;
+const OPT_CQN_RCV: u32 = 1 << 19;
+const OPT_COUNTER_SET: u32 = 1 << 25;
+
+fn changed_references(cmd: &Cmd<'_>, input: &Rst2InitQpIn, before: Option<QpRefs>) -> Result<Option<QpRefs>, Refusal> {
+    let Some(mut refs) = before else {
+        return Ok(None);
+    };
+    let (mask, context, objects) = (input.opt_param_mask(), input.qpc(), &cmd.nic.objects);
+    if mask & OPT_CQN_RCV != 0 {
+        must_exist(&objects.cqs, context.cqn_rcv())?;
+        refs.cqn_rcv = context.cqn_rcv();
+    }
+    if mask & OPT_SRQN != 0 && refs.srqn.is_some() {
+        must_exist(&objects.rmps, context.srqn_rmpn_xrqn())?;
+        refs.srqn = Some(context.srqn_rmpn_xrqn());
+    }
+    if mask & OPT_COUNTER_SET != 0 {
+        let set = context.counter_set_id();
+        if set != 0 {
+            must_exist(&objects.counters, set)?;
+        }
+        refs.counter = Some(set).filter(|&set| set != 0);
+    }
+    Ok(Some(refs))
+}
+
+pub(super) fn to_err(cmd: &mut Cmd<'_>) -> Outcome {
+    simple(cmd, cmd.read::<ToErrQpIn>().qpn(), Transition::ToErr)?;
+    output(&ToErrQpOut::new())
+}
+
+pub(super) fn to_rst(cmd: &mut Cmd<'_>) -> Outcome {
+    simple(cmd, cmd.read::<ToRstQpIn>().qpn(), Transition::ToRst)?;
+    output(&ToRstQpOut::new())
+}
+
+/// A transition without a context.
+fn simple(cmd: &mut Cmd<'_>, number: u32, transition: Transition) -> Result<(), Refusal> {
+    if !cmd.nic.objects.qps.contains(number) {
+        return Err(refuse!(BAD_RESOURCE, "no such QP", "{number:#x}"));
+    }
+    let context = Qpc::new();
+    match cmd.nic.with_qp(cmd.env, number, |qp, view| qp.modify(transition, 0, &context, view)) {
+        Some(Ok(())) => Ok(()),
+        Some(Err(status)) => Err(refused(status, "queue pair transition")),
+        None => Err(refuse!(RESOURCE_BUSY, "queue pair is busy")),
+    }
+}
+
+/// A refusal of the queue pair itself.
+fn refused(status: CmdStatus, reason: &'static str) -> Refusal {
+    Refusal { status, reason, detail: Cow::Borrowed("") }
+}

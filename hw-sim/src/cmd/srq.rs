@@ -1,0 +1,109 @@
+//! Receive memory pool commands.
+
+use super::{Cmd, Outcome, output, refuse};
+use crate::srq::Srq;
+use hw_mlx::prm::{
+    CreateRmpIn, CreateRmpOut, DestroyRmpIn, DestroyRmpOut, EventType, ModifyRmpIn, ModifyRmpOut, QueryRmpIn,
+    QueryRmpOut,
+};
+
+const STATE_READY: u32 = 1;
+const STATE_ERROR: u32 = 3;
+const LINKED_LIST: u32 = 0;
+/// Shortest WQE: next segment and one data segment.
+const LOG_MIN_STRIDE: u32 = 5;
+
+pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: CreateRmpIn = cmd.read();
+    let context = input.ctx();
+    let wq = context.wq();
+    let caps = &cmd.nic.caps.general;
+    if wq.wq_umem_valid() || wq.dbr_umem_valid() {
+        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
+    }
+    if wq.wq_type() != LINKED_LIST || context.basic_cyclic_rcv_wqe() || wq.wq_signature() || wq.shampo_enable() {
+        return Err(refuse!(BAD_PARAM, "work queue type", "{}", wq.wq_type()));
+    }
+    if context.state() != STATE_READY {
+        return Err(refuse!(BAD_PARAM, "an RMP is created ready", "{}", context.state()));
+    }
+    if wq.log_wq_sz() > caps.log_max_srq_sz() {
+        return Err(refuse!(EXCEED_LIM, "SRQ size", "2^{}", wq.log_wq_sz()));
+    }
+    if wq.log_wq_stride() < LOG_MIN_STRIDE || 1 << wq.log_wq_stride() > caps.max_wqe_sz_rq() {
+        return Err(refuse!(BAD_PARAM, "WQE stride", "2^{}", wq.log_wq_stride()));
+    }
+    if wq.lwm() >= 1 << wq.log_wq_sz() {
+        return Err(refuse!(BAD_PARAM, "limit beyond the queue's size", "{}", wq.lwm()));
+    }
+    if !cmd.nic.objects.pds.contains(wq.pd()) {
+        return Err(refuse!(BAD_RESOURCE, "no such PD", "{:#x}", wq.pd()));
+    }
+    let record = cmd.doorbell_record(wq.dbr_addr())?;
+    let bytes = 1 << (wq.log_wq_sz() + wq.log_wq_stride());
+    // The work queue counts 64ths of a page in 5 bits.
+    let buffer = cmd.buffer(wq.log_wq_pg_sz(), wq.page_offset(), bytes)?;
+    let objects = &mut cmd.nic.objects;
+    let number = objects.rmps.reserve()?;
+    objects.pds.hold(wq.pd())?;
+    let srq = Srq::new(number, wq.pd(), wq.log_wq_sz(), wq.log_wq_stride(), buffer, record, wq.lwm());
+    objects.rmps.insert(number, srq);
+    let mut out = CreateRmpOut::new();
+    out.set_rmpn(number);
+    output(&out)
+}
+
+pub(super) fn modify_rmp(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: ModifyRmpIn = cmd.read();
+    let number = input.rmpn();
+    let nic = &mut *cmd.nic;
+    let Some(srq) = nic.objects.rmps.get_mut(number) else {
+        return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
+    };
+    let state = if srq.failed { STATE_ERROR } else { STATE_READY };
+    if input.rmp_state() != state || input.ctx().state() != state {
+        return Err(refuse!(BAD_RES_STATE, "RMP is in another state", "{state}"));
+    }
+    if input.bitmask_lwm() {
+        let limit = input.ctx().wq().lwm();
+        if limit >= 1 << srq.log_size {
+            return Err(refuse!(BAD_PARAM, "limit beyond the queue's size", "{limit}"));
+        }
+        srq.limit = limit;
+        // Undercut already: the event goes out at once.
+        if srq.limit_reached(&mut nic.iommu).unwrap_or(false) {
+            nic.queue_event(cmd.env, EventType::SRQ_RQ_LIMIT, number);
+        }
+    }
+    output(&ModifyRmpOut::new())
+}
+
+pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
+    let number = cmd.read::<QueryRmpIn>().rmpn();
+    let nic = &mut *cmd.nic;
+    let Some(srq) = nic.objects.rmps.get_mut(number) else {
+        return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
+    };
+    // An unreadable record shows in the log; the counters are then those read last.
+    let _ = srq.available(&mut nic.iommu);
+    let mut out = QueryRmpOut::new();
+    let context = out.rmp_context_mut();
+    context.set_state(if srq.failed { STATE_ERROR } else { STATE_READY });
+    context
+        .wq_mut()
+        .set_wq_type(LINKED_LIST)
+        .set_lwm(srq.limit)
+        .set_pd(srq.pd)
+        .set_dbr_addr(srq.doorbell_record)
+        .set_hw_counter(u32::from(srq.taken()))
+        .set_sw_counter(u32::from(srq.posted()))
+        .set_log_wq_stride(srq.log_stride)
+        .set_log_wq_sz(srq.log_size);
+    output(&out)
+}
+
+pub(super) fn destroy_rmp(cmd: &mut Cmd<'_>) -> Outcome {
+    let srq = cmd.nic.objects.rmps.remove(cmd.read::<DestroyRmpIn>().rmpn())?;
+    cmd.nic.objects.pds.release(srq.pd);
+    output(&DestroyRmpOut::new())
+}

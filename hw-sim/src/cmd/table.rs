@@ -1,0 +1,172 @@
+//! The table of commands.
+
+use super::{Cmd, Outcome, access_reg, caps, cq, eq, function, mkey, qp, read_padded, resources, srq, vport};
+use hw_mlx::prm::{self, Command, Opcode};
+
+/// Stage: nothing but ENABLE_HCA.
+pub(super) const RESET: u8 = 1;
+/// Stage: enabled, boot pages missing.
+pub(super) const ENABLED: u8 = 2;
+/// Stage: enabled, boot pages there.
+pub(super) const BOOTED: u8 = 4;
+/// Stage: INIT_HCA done.
+pub(super) const INITIALISED: u8 = 8;
+
+const BEFORE_INIT: u8 = ENABLED | BOOTED;
+const ENABLED_ON: u8 = ENABLED | BOOTED | INITIALISED;
+const BOOTED_ON: u8 = BOOTED | INITIALISED;
+
+/// Which op_mods a command has.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OpMods {
+    /// Only 0.
+    Zero,
+    /// 0 up to and including this one.
+    UpTo(u32),
+    /// Those in this range.
+    Range(u32, u32),
+    /// The handler looks.
+    Any,
+}
+
+impl OpMods {
+    pub(super) fn allow(self, op_mod: u32) -> bool {
+        match self {
+            Self::Zero => op_mod == 0,
+            Self::UpTo(last) => op_mod <= last,
+            Self::Range(first, last) => (first..=last).contains(&op_mod),
+            Self::Any => true,
+        }
+    }
+}
+
+type Handler = fn(&mut Cmd<'_>) -> Outcome;
+
+/// A command of the table.
+pub(super) struct Entry {
+    opcode: Opcode,
+    pub(super) stages: u8,
+    pub(super) op_mods: OpMods,
+    pub(super) min_input: usize,
+    pub(super) reserved: fn(&[u8]) -> Option<usize>,
+    /// It creates something: it waits while the firmware waits for pages.
+    pub(super) creates: bool,
+    pub(super) handler: Handler,
+}
+
+impl Entry {
+    const fn new<C: Command>(stages: u8, handler: Handler) -> Self {
+        Self {
+            opcode: C::OPCODE,
+            stages,
+            op_mods: OpMods::Zero,
+            min_input: C::SIZE,
+            reserved: reserved::<C>,
+            creates: false,
+            handler,
+        }
+    }
+
+    const fn op_mods(self, op_mods: OpMods) -> Self {
+        Self { op_mods, ..self }
+    }
+
+    const fn min_input(self, min_input: usize) -> Self {
+        Self { min_input, ..self }
+    }
+
+    const fn creates(self) -> Self {
+        Self { creates: true, ..self }
+    }
+}
+
+fn reserved<C: Command>(input: &[u8]) -> Option<usize> {
+    read_padded::<C>(&input[..input.len().min(C::SIZE)]).reserved_bits()
+}
+
+/// The command of an opcode.
+pub(super) fn lookup(opcode: Opcode) -> Option<&'static Entry> {
+    TABLE.iter().find(|entry| entry.opcode == opcode)
+}
+
+static TABLE: &[Entry] = &[
+    // Function control.
+    Entry::new::<prm::EnableHcaIn>(RESET, function::enable_hca),
+    Entry::new::<prm::DisableHcaIn>(BEFORE_INIT, function::disable_hca),
+    Entry::new::<prm::QueryIssiIn>(ENABLED_ON, function::query_issi),
+    Entry::new::<prm::SetIssiIn>(BEFORE_INIT, function::set_issi),
+    Entry::new::<prm::QueryPagesIn>(ENABLED_ON, function::query_pages).op_mods(OpMods::Range(1, 3)),
+    Entry::new::<prm::ManagePagesIn>(ENABLED_ON, function::manage_pages).op_mods(OpMods::UpTo(2)),
+    // Without sw_owner_id, as a ConnectX-4 was given it.
+    Entry::new::<prm::InitHcaIn>(BOOTED, function::init_hca).min_input(0x10),
+    // The mode also as op_mod, as Snabb gives it.
+    Entry::new::<prm::TeardownHcaIn>(INITIALISED, function::teardown_hca).op_mods(OpMods::UpTo(2)),
+    Entry::new::<prm::SetDriverVersionIn>(BOOTED_ON, function::set_driver_version),
+    Entry::new::<prm::QueryAdapterIn>(BOOTED_ON, function::query_adapter),
+    Entry::new::<prm::NopIn>(ENABLED_ON, function::nop),
+    Entry::new::<prm::QueryHcaCapIn>(BOOTED_ON, caps::query_hca_cap).op_mods(OpMods::Any),
+    Entry::new::<prm::SetHcaCapIn>(BOOTED, caps::set_hca_cap).op_mods(OpMods::Any),
+    Entry::new::<prm::AccessRegIn>(BOOTED_ON, access_reg::access_reg).op_mods(OpMods::UpTo(1)),
+    // Global resources.
+    Entry::new::<prm::AllocUarIn>(INITIALISED, resources::alloc_uar).creates(),
+    Entry::new::<prm::DeallocUarIn>(INITIALISED, resources::dealloc_uar),
+    Entry::new::<prm::AllocPdIn>(INITIALISED, resources::alloc_pd).creates(),
+    Entry::new::<prm::DeallocPdIn>(INITIALISED, resources::dealloc_pd),
+    Entry::new::<prm::AllocTransportDomainIn>(INITIALISED, resources::alloc_transport_domain).creates(),
+    Entry::new::<prm::DeallocTransportDomainIn>(INITIALISED, resources::dealloc_transport_domain),
+    Entry::new::<prm::AllocXrcdIn>(INITIALISED, resources::alloc_xrcd).creates(),
+    Entry::new::<prm::DeallocXrcdIn>(INITIALISED, resources::dealloc_xrcd),
+    Entry::new::<prm::AllocQCounterIn>(INITIALISED, resources::alloc_q_counter).creates(),
+    Entry::new::<prm::DeallocQCounterIn>(INITIALISED, resources::dealloc_q_counter),
+    Entry::new::<prm::QueryQCounterIn>(INITIALISED, resources::query_q_counter),
+    Entry::new::<prm::QuerySpecialContextsIn>(INITIALISED, resources::query_special_contexts),
+    // Queues and keys.
+    Entry::new::<prm::CreateEqIn>(INITIALISED, eq::create_eq).creates(),
+    Entry::new::<prm::DestroyEqIn>(INITIALISED, eq::destroy_eq),
+    Entry::new::<prm::QueryEqIn>(INITIALISED, eq::query_eq),
+    Entry::new::<prm::GenEqeIn>(INITIALISED, eq::gen_eqe),
+    Entry::new::<prm::CreateCqIn>(INITIALISED, cq::create_cq).creates(),
+    Entry::new::<prm::DestroyCqIn>(INITIALISED, cq::destroy_cq),
+    Entry::new::<prm::QueryCqIn>(INITIALISED, cq::query_cq),
+    Entry::new::<prm::ModifyCqIn>(INITIALISED, cq::modify_cq).op_mods(OpMods::UpTo(1)),
+    Entry::new::<prm::CreateMkeyIn>(INITIALISED, mkey::create_mkey).creates(),
+    Entry::new::<prm::QueryMkeyIn>(INITIALISED, mkey::query_mkey),
+    Entry::new::<prm::DestroyMkeyIn>(INITIALISED, mkey::destroy_mkey),
+    Entry::new::<prm::CreateRmpIn>(INITIALISED, srq::create_rmp).creates(),
+    Entry::new::<prm::ModifyRmpIn>(INITIALISED, srq::modify_rmp),
+    Entry::new::<prm::QueryRmpIn>(INITIALISED, srq::query_rmp),
+    Entry::new::<prm::DestroyRmpIn>(INITIALISED, srq::destroy_rmp),
+    // Queue pairs.
+    Entry::new::<prm::CreateQpIn>(INITIALISED, qp::create_qp).creates(),
+    Entry::new::<prm::DestroyQpIn>(INITIALISED, qp::destroy_qp),
+    Entry::new::<prm::QueryQpIn>(INITIALISED, qp::query_qp),
+    Entry::new::<prm::Rst2InitQpIn>(INITIALISED, qp::rst2init),
+    Entry::new::<prm::Init2InitQpIn>(INITIALISED, qp::init2init),
+    Entry::new::<prm::Init2RtrQpIn>(INITIALISED, qp::init2rtr),
+    Entry::new::<prm::Rtr2RtsQpIn>(INITIALISED, qp::rtr2rts),
+    Entry::new::<prm::Rts2RtsQpIn>(INITIALISED, qp::rts2rts),
+    Entry::new::<prm::SqErr2RtsQpIn>(INITIALISED, qp::sqerr2rts),
+    Entry::new::<prm::SqdRtsQpIn>(INITIALISED, qp::sqd2rts),
+    Entry::new::<prm::ToErrQpIn>(INITIALISED, qp::to_err),
+    Entry::new::<prm::ToRstQpIn>(INITIALISED, qp::to_rst),
+    // The port.
+    Entry::new::<prm::QueryVportStateIn>(INITIALISED, vport::query_vport_state).op_mods(OpMods::UpTo(2)),
+    Entry::new::<prm::ModifyVportStateIn>(INITIALISED, vport::modify_vport_state).op_mods(OpMods::UpTo(2)),
+    Entry::new::<prm::QueryNicVportContextIn>(INITIALISED, vport::query_nic_vport_context),
+    Entry::new::<prm::ModifyNicVportContextIn>(INITIALISED, vport::modify_nic_vport_context),
+    Entry::new::<prm::QueryVportCounterIn>(INITIALISED, vport::query_vport_counter),
+    Entry::new::<prm::SetRoceAddressIn>(INITIALISED, vport::set_roce_address),
+    Entry::new::<prm::QueryRoceAddressIn>(INITIALISED, vport::query_roce_address),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn no_opcode_is_listed_twice() {
+        let opcodes: BTreeSet<u16> = TABLE.iter().map(|entry| entry.opcode.0).collect();
+        assert_eq!(opcodes.len(), TABLE.len());
+    }
+}

@@ -1,0 +1,264 @@
+//! Port commands: vport state and context, RoCE address table, counters.
+
+use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::host::GidEntry;
+use crate::port::Traffic;
+use crate::profile::PortType;
+use hw_mlx::prm::{
+    MacAddress, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyVportStateIn, ModifyVportStateOut,
+    NicVportContext, QueryNicVportContextIn, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut,
+    QueryVportCounterIn, QueryVportCounterOut, QueryVportStateIn, QueryVportStateOut, RoceAddr, SetRoceAddressIn,
+    SetRoceAddressOut, TrafficCounter,
+};
+use zerocopy::IntoBytes;
+
+/// Where the address list of MODIFY_NIC_VPORT_CONTEXT starts: context at 0x100, list behind its 0x100 bytes.
+const ADDRESS_LIST: usize = 0x200;
+/// Smallest L2 MTU of a vport.
+const MIN_MTU: u32 = 68;
+const LIST_UNICAST: u32 = 0;
+const LIST_MULTICAST: u32 = 1;
+const LIST_VLAN: u32 = 2;
+const ROCE_V1: u32 = 0;
+const ROCE_V2: u32 = 2;
+const L3_IPV4: u32 = 0;
+const L3_IPV6: u32 = 1;
+
+/// There is one vport, number 0.
+fn own_vport(other: bool, number: u32) -> Result<(), Refusal> {
+    if other || number != 0 {
+        return Err(refuse!(BAD_PARAM, "no such vport", "{number}"));
+    }
+    Ok(())
+}
+
+pub(super) fn query_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryVportStateIn = cmd.read();
+    own_vport(input.other_vport(), input.vport_number())?;
+    let mut out = QueryVportStateOut::new();
+    out.set_admin_state(cmd.nic.port.vport_admin).set_state(u32::from(cmd.nic.port.is_up()));
+    output(&out)
+}
+
+pub(super) fn modify_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: ModifyVportStateIn = cmd.read();
+    own_vport(input.other_vport(), input.vport_number())?;
+    if input.admin_state() > 2 {
+        return Err(refuse!(BAD_PARAM, "vport admin state", "{}", input.admin_state()));
+    }
+    let before = cmd.nic.port.is_up();
+    cmd.nic.port.vport_admin = input.admin_state();
+    cmd.nic.port_changed(cmd.env, before);
+    output(&ModifyVportStateOut::new())
+}
+
+pub(super) fn query_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryNicVportContextIn = cmd.read();
+    own_vport(input.other_vport(), input.vport_number())?;
+    ethernet(cmd)?;
+    let port = &cmd.nic.port;
+    let list = match input.allowed_list_type() {
+        LIST_UNICAST => &port.lists.unicast,
+        LIST_MULTICAST => &port.lists.multicast,
+        LIST_VLAN => &port.lists.vlan,
+        other => return Err(refuse!(BAD_PARAM, "address list type", "{other}")),
+    };
+    let [system, port_guid, node] = port.guids;
+    let [unicast, multicast, all] = port.promiscuous;
+    let [loopback_uc_off, loopback_mc_off] = port.loopback_off;
+    let mut out = QueryNicVportContextOut::new();
+    let context = out.nic_vport_context_mut();
+    context
+        .set_roce_en(port.roce)
+        .set_disable_uc_local_lb(loopback_uc_off)
+        .set_disable_mc_local_lb(loopback_mc_off)
+        .set_mtu(u32::from(port.vport_mtu))
+        .set_system_image_guid(system)
+        .set_port_guid(port_guid)
+        .set_node_guid(node)
+        .set_promisc_uc(unicast)
+        .set_promisc_mc(multicast)
+        .set_promisc_all(all)
+        .set_allowed_list_type(input.allowed_list_type())
+        .set_allowed_list_size(u32::try_from(list.len()).unwrap_or(0));
+    set_mac(context.permanent_address_mut(), port.mac);
+    let mut bytes = out.as_bytes().to_vec();
+    bytes.extend(list.iter().flat_map(|entry| entry.to_be_bytes()));
+    Ok(bytes)
+}
+
+pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: ModifyNicVportContextIn = cmd.read();
+    own_vport(input.other_vport(), input.vport_number())?;
+    ethernet(cmd)?;
+    let select = input.field_select();
+    let context = input.nic_vport_context();
+    if select.affiliation() || select.min_inline() && context.min_wqe_inline_mode() > 3 {
+        return Err(refuse!(BAD_PARAM, "vport field is not supported"));
+    }
+    if select.roce_en() && context.roce_en() && !cmd.nic.caps.general.roce() {
+        return Err(refuse!(BAD_PARAM, "RoCE is not among the capabilities in force"));
+    }
+    if select.mtu() && !(MIN_MTU..=u32::from(cmd.nic.profile.max_mtu)).contains(&context.mtu()) {
+        return Err(refuse!(BAD_PARAM, "vport MTU", "{}", context.mtu()));
+    }
+    let list = if select.addresses_list() { Some(address_list(cmd, context)?) } else { None };
+    let port = &mut cmd.nic.port;
+    if select.roce_en() {
+        port.roce = context.roce_en();
+    }
+    if select.mtu() {
+        port.vport_mtu = u16::try_from(context.mtu()).unwrap_or(u16::MAX);
+    }
+    if select.promisc() {
+        port.promiscuous = [context.promisc_uc(), context.promisc_mc(), context.promisc_all()];
+    }
+    if select.disable_uc_local_lb() {
+        port.loopback_off[0] = context.disable_uc_local_lb();
+    }
+    if select.disable_mc_local_lb() {
+        port.loopback_off[1] = context.disable_mc_local_lb();
+    }
+    if select.permanent_address() {
+        port.mac = mac_of(context.permanent_address());
+    }
+    if select.port_guid() {
+        port.guids[1] = context.port_guid();
+    }
+    if select.node_guid() {
+        port.guids[2] = context.node_guid();
+    }
+    match (list, context.allowed_list_type()) {
+        (Some(list), LIST_UNICAST) => port.lists.unicast = list,
+        (Some(list), LIST_MULTICAST) => port.lists.multicast = list,
+        (Some(list), _) => port.lists.vlan = list,
+        (None, _) => {}
+    }
+    output(&ModifyNicVportContextOut::new())
+}
+
+fn address_list(cmd: &Cmd<'_>, context: &NicVportContext) -> Result<Vec<u64>, Refusal> {
+    let caps = &cmd.nic.caps.general;
+    let log_most = match context.allowed_list_type() {
+        LIST_UNICAST => caps.log_max_current_uc_list(),
+        LIST_MULTICAST => caps.log_max_current_mc_list(),
+        LIST_VLAN => caps.log_max_vlan_list(),
+        other => return Err(refuse!(BAD_PARAM, "address list type", "{other}")),
+    };
+    if context.allowed_list_size() > 1 << log_most {
+        return Err(refuse!(EXCEED_LIM, "address list", "{} entries", context.allowed_list_size()));
+    }
+    cmd.list(ADDRESS_LIST, usize::try_from(context.allowed_list_size()).unwrap_or(usize::MAX))
+}
+
+/// Commands of Ethernet ports.
+fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
+    if cmd.nic.profile.port_type != PortType::Ethernet {
+        return Err(refuse!(BAD_OP, "command of an Ethernet port"));
+    }
+    Ok(())
+}
+
+fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal> {
+    ethernet(cmd)?;
+    if vhca_port != 0 && cmd.nic.caps.general.num_vhca_ports() == 0 {
+        return Err(refuse!(BAD_PARAM, "vhca_port_num without num_vhca_ports", "{vhca_port}"));
+    }
+    usize::try_from(index)
+        .ok()
+        .filter(|&index| index < cmd.nic.port.gids.len())
+        .ok_or_else(|| refuse!(BAD_PARAM, "RoCE address index beyond the table", "{index}"))
+}
+
+pub(super) fn set_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: SetRoceAddressIn = cmd.read();
+    let index = index_of(cmd, input.roce_address_index(), input.vhca_port_num())?;
+    let entry = gid_entry(input.roce_address())?;
+    if let Some(slot) = cmd.nic.port.gids.get_mut(index) {
+        *slot = entry;
+    }
+    output(&SetRoceAddressOut::new())
+}
+
+/// An entry of the table; a zero GID deletes it.
+fn gid_entry(address: &RoceAddr) -> Result<Option<GidEntry>, Refusal> {
+    let gid = *address.source_l3_address();
+    let mac = mac_bytes(address.source_mac_47_32(), address.source_mac_31_0());
+    if gid == [0; 16] {
+        return Ok(None);
+    }
+    if mac == [0; 6] || mac[0] & 1 == 1 {
+        return Err(refuse!(BAD_PARAM, "source MAC is zero or multicast"));
+    }
+    let (version, l3_type) = (address.roce_version(), address.roce_l3_type());
+    let mapped = gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+    match (version, l3_type) {
+        (ROCE_V1, L3_IPV4) | (ROCE_V2, L3_IPV4 | L3_IPV6) => {}
+        _ => return Err(refuse!(BAD_PARAM, "RoCE version and L3 type", "{version} {l3_type}")),
+    }
+    if version == ROCE_V2 && mapped != (l3_type == L3_IPV4) {
+        return Err(refuse!(BAD_PARAM, "L3 type and address disagree"));
+    }
+    if !address.vlan_valid() && address.vlan_id() != 0 {
+        return Err(refuse!(BAD_PARAM, "VLAN without vlan_valid"));
+    }
+    let vlan = address.vlan_valid().then(|| u16::try_from(address.vlan_id()).unwrap_or(0));
+    let code = |value| u8::try_from(value).unwrap_or(0);
+    Ok(Some(GidEntry { gid, mac, roce_version: code(version), l3_type: code(l3_type), vlan }))
+}
+
+pub(super) fn query_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryRoceAddressIn = cmd.read();
+    let index = index_of(cmd, input.roce_address_index(), input.vhca_port_num())?;
+    let mut out = QueryRoceAddressOut::new();
+    if let Some(Some(entry)) = cmd.nic.port.gids.get(index) {
+        let [a, b, c, d, e, f] = entry.mac;
+        out.roce_address_mut()
+            .set_source_l3_address(&entry.gid)
+            .set_source_mac_47_32(u32::from_be_bytes([0, 0, a, b]))
+            .set_source_mac_31_0(u32::from_be_bytes([c, d, e, f]))
+            .set_vlan_valid(entry.vlan.is_some())
+            .set_vlan_id(u32::from(entry.vlan.unwrap_or(0)))
+            .set_roce_version(u32::from(entry.roce_version))
+            .set_roce_l3_type(u32::from(entry.l3_type));
+    }
+    output(&out)
+}
+
+pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryVportCounterIn = cmd.read();
+    own_vport(input.other_vport(), input.vport_number())?;
+    if !cmd.nic.caps.general.vport_counters() {
+        return Err(refuse!(BAD_OP, "vport counters are not supported"));
+    }
+    let port = &mut cmd.nic.port;
+    let mut out = QueryVportCounterOut::new();
+    // RoCE traffic counts as InfiniBand unicast.
+    count(out.received_ib_unicast_mut(), port.received);
+    count(out.transmitted_ib_unicast_mut(), port.transmitted);
+    count(out.local_loopback_mut(), port.looped);
+    if input.clear() {
+        (port.received, port.transmitted, port.looped) = Default::default();
+    }
+    output(&out)
+}
+
+fn count(counter: &mut TrafficCounter, traffic: Traffic) {
+    counter.set_packets(traffic.packets).set_octets(traffic.octets);
+}
+
+fn set_mac(address: &mut MacAddress, [a, b, c, d, e, f]: [u8; 6]) {
+    address
+        .set_mac_addr_47_32(u32::from_be_bytes([0, 0, a, b]))
+        .set_mac_addr_31_0(u32::from_be_bytes([c, d, e, f]));
+}
+
+fn mac_of(address: &MacAddress) -> [u8; 6] {
+    mac_bytes(address.mac_addr_47_32(), address.mac_addr_31_0())
+}
+
+fn mac_bytes(high: u32, low: u32) -> [u8; 6] {
+    let [_, _, a, b] = high.to_be_bytes();
+    let [c, d, e, f] = low.to_be_bytes();
+    [a, b, c, d, e, f]
+}

@@ -1,0 +1,401 @@
+//! Completion queues, from the device's side.
+//!
+//! A CQE goes to slot `producer & (n - 1)` with owner bit = parity of the lap, byte 0x3f last. The consumer
+//! counter is word 0 of the doorbell record in host memory; the device reads it before it writes, and a ring
+//! that is full is an overflow unless `oi` says to ignore it. Overflow and a ring (or record) that cannot be
+//! reached put the queue in error for good: status 9 or 0xa in the context, nothing written any more.
+//!
+//! Arming asks for *one* completion event. The request carries a 2-bit sequence number; the device counts one up per event
+//! it sends and ignores requests with an old number, because the event they were meant to cause is already under way.
+//! An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If what was asked for lies
+//! beyond the consumer counter in the request already, the event goes out at once.
+//!
+//! Resizing takes effect at the next completion: the device ends the old ring with a RESIZE CQE and goes on in the new
+//! one, at the same counter plus one.
+
+use crate::buffer::QueueBuffer;
+use crate::eq::{Arm, COUNTER_MASK};
+use crate::iommu::{Iommu, Who};
+
+/// Bytes of a CQE proper.
+pub const CQE_BYTES: usize = 64;
+/// Context status: overflow.
+pub const STATUS_OVERFLOW: u32 = 0x9;
+/// Context status: the ring could not be written.
+pub const STATUS_WRITE_FAILURE: u32 = 0xa;
+
+const OPCODE_RESIZE: u8 = 5;
+const OPCODE_REQ_ERR: u8 = 13;
+const OPCODE_RESP_ERR: u8 = 14;
+
+/// What became of a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completed {
+    /// Written; true: send a completion event.
+    Written {
+        /// The queue was armed and is now fired.
+        event: bool,
+    },
+    /// Lost, because the queue is in error already.
+    Dead,
+    /// Lost, and the queue is in error from now on: the syndrome of the CQ error event.
+    Failed {
+        /// 1 overrun, 2 access violation.
+        syndrome: u8,
+    },
+}
+
+/// What an arm doorbell did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// Taken; true: send a completion event at once.
+    Taken {
+        /// Entries of the kind asked for were there already.
+        event: bool,
+    },
+    /// The sequence number is old; ignored.
+    Stale,
+    /// The consumer counter claims entries that were never written.
+    Ahead,
+}
+
+/// Geometry of a CQ's ring.
+#[derive(Clone, Debug)]
+pub struct CqRing {
+    /// log2 of the entries.
+    pub log_size: u32,
+    /// The memory.
+    pub buffer: QueueBuffer,
+    /// `log_page_size` of the context.
+    pub log_page_size: u32,
+    /// `page_offset` of the context.
+    pub page_offset: u32,
+}
+
+/// A completion queue.
+#[derive(Clone, Debug)]
+pub struct Cq {
+    /// Its number.
+    pub number: u32,
+    /// The ring in use.
+    pub ring: CqRing,
+    /// Bytes from one entry to the next: 64 or 128.
+    pub stride: usize,
+    /// Where in an entry the CQE proper starts: 64 for 128-byte CQEs, else 0.
+    pub cqe_offset: usize,
+    /// `cqe_sz` of the context.
+    pub cqe_sz: u32,
+    /// All CQEs go to entry 0.
+    pub collapsed: bool,
+    /// Overrun ignored.
+    pub ignore_overrun: bool,
+    /// UAR page whose arm doorbell it listens to.
+    pub uar: u32,
+    /// EQ of its completion events.
+    pub eqn: u32,
+    /// DMA address of the doorbell record.
+    pub doorbell_record: u64,
+    /// Moderation, as set: period (µs), count, period mode. Events are never held back.
+    pub moderation: (u32, u32, u32),
+    /// 0, or [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAILURE`].
+    pub status: u32,
+    resize: Option<CqRing>,
+    producer: u32,
+    consumer: u32,
+    arm: Arm,
+    sequence: u32,
+    last_notified: u32,
+    /// Producer after the last solicited or error CQE; `None` before the first.
+    last_solicited: Option<u32>,
+}
+
+impl Cq {
+    /// An empty, unarmed queue.
+    pub fn new(number: u32, ring: CqRing, cqe_sz: u32, uar: u32, eqn: u32, doorbell_record: u64) -> Self {
+        Self {
+            number,
+            ring,
+            stride: if cqe_sz == 0 { 64 } else { 128 },
+            cqe_offset: if cqe_sz == 1 { 64 } else { 0 },
+            cqe_sz,
+            collapsed: false,
+            ignore_overrun: false,
+            uar,
+            eqn,
+            doorbell_record,
+            moderation: (0, 0, 0),
+            status: 0,
+            resize: None,
+            producer: 0,
+            consumer: 0,
+            arm: Arm::Fired,
+            sequence: 0,
+            last_notified: 0,
+            last_solicited: None,
+        }
+    }
+
+    /// CQEs written, 24 bits.
+    pub fn producer(&self) -> u32 {
+        self.producer & COUNTER_MASK
+    }
+
+    /// Consumer counter as last read, 24 bits.
+    pub fn consumer(&self) -> u32 {
+        self.consumer & COUNTER_MASK
+    }
+
+    /// Producer when the last completion event went out.
+    pub fn last_notified(&self) -> u32 {
+        self.last_notified & COUNTER_MASK
+    }
+
+    /// Producer after the last solicited CQE.
+    pub fn last_solicited(&self) -> u32 {
+        self.last_solicited.unwrap_or(0) & COUNTER_MASK
+    }
+
+    /// Arming state.
+    pub fn arm_state(&self) -> Arm {
+        self.arm
+    }
+
+    /// Bytes of the ring.
+    pub fn bytes(log_size: u32, cqe_sz: u32) -> u64 {
+        (if cqe_sz == 0 { 64 } else { 128 }) << log_size
+    }
+
+    /// Writes a completion; `cqe` is in the 64-byte form, its owner bit is ignored.
+    pub fn complete(&mut self, iommu: &mut Iommu, cqe: &[u8; CQE_BYTES], solicited: bool) -> Completed {
+        if self.status != 0 {
+            return Completed::Dead;
+        }
+        if let Some(ring) = self.resize.take() {
+            let mut marker = [0; CQE_BYTES];
+            marker[CQE_BYTES - 1] = OPCODE_RESIZE << 4;
+            if let Err(failed) = self.write(iommu, &marker) {
+                return failed;
+            }
+            self.ring = ring;
+        }
+        if let Err(failed) = self.write(iommu, cqe) {
+            return failed;
+        }
+        let opcode = cqe[CQE_BYTES - 1] >> 4;
+        let solicited = solicited || matches!(opcode, OPCODE_REQ_ERR | OPCODE_RESP_ERR);
+        if solicited {
+            self.last_solicited = Some(self.producer);
+        }
+        let event = match self.arm {
+            Arm::Armed => true,
+            Arm::Solicited => solicited,
+            Arm::Fired => false,
+        };
+        if event {
+            self.notify();
+        }
+        Completed::Written { event }
+    }
+
+    fn write(&mut self, iommu: &mut Iommu, cqe: &[u8; CQE_BYTES]) -> Result<(), Completed> {
+        let who = Who::Cq(self.number);
+        if !self.ignore_overrun {
+            if self.read_consumer(iommu).is_err() {
+                return Err(self.fail(STATUS_WRITE_FAILURE, 2));
+            }
+            if self.outstanding() >= 1 << self.ring.log_size {
+                return Err(self.fail(STATUS_OVERFLOW, 1));
+            }
+        }
+        let slot = if self.collapsed { 0 } else { self.producer & ((1 << self.ring.log_size) - 1) };
+        let at = u64::from(slot) * self.stride as u64 + self.cqe_offset as u64;
+        let iova = self.ring.buffer.iova(at);
+        let lap = (self.producer >> self.ring.log_size & 1) == 1;
+        let op_own = (cqe[CQE_BYTES - 1] & 0xfe) | u8::from(lap);
+        let written = iommu
+            .write(iova, &cqe[..CQE_BYTES - 1], who)
+            .and_then(|()| iommu.publish(iova + CQE_BYTES as u64 - 1, op_own, who));
+        if written.is_err() {
+            return Err(self.fail(STATUS_WRITE_FAILURE, 2));
+        }
+        self.producer = self.producer.wrapping_add(1);
+        Ok(())
+    }
+
+    fn read_consumer(&mut self, iommu: &mut Iommu) -> Result<(), crate::host::DmaFault> {
+        let mut word = [0; 4];
+        iommu.read(self.doorbell_record, &mut word, Who::Cq(self.number))?;
+        let advance = u32::from_be_bytes(word).wrapping_sub(self.consumer) & COUNTER_MASK;
+        // A counter that runs backwards or ahead of the producer would hide an overflow; keep the old one.
+        if advance <= self.outstanding() {
+            self.consumer = self.consumer.wrapping_add(advance);
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, status: u32, syndrome: u8) -> Completed {
+        self.status = status;
+        Completed::Failed { syndrome }
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer) & COUNTER_MASK
+    }
+
+    fn notify(&mut self) {
+        self.arm = Arm::Fired;
+        self.sequence = (self.sequence + 1) & 3;
+        self.last_notified = self.producer;
+    }
+
+    /// The arm doorbell: sequence number [29:28], solicited only [24], consumer counter [23:0].
+    pub fn ring_arm(&mut self, word: u32) -> Armed {
+        let sequence = word >> 28 & 3;
+        let solicited_only = word >> 24 & 1 == 1;
+        if sequence != self.sequence {
+            return Armed::Stale;
+        }
+        let behind = self.producer.wrapping_sub(word) & COUNTER_MASK;
+        if behind > self.outstanding() && !self.ignore_overrun {
+            return Armed::Ahead;
+        }
+        let waiting = if solicited_only {
+            // The newest solicited CQE is `age` entries old; it is unread if it lies in the last `behind`.
+            self.last_solicited
+                .is_some_and(|at| (self.producer.wrapping_sub(at) & COUNTER_MASK) < behind)
+        } else {
+            behind != 0
+        };
+        if waiting {
+            self.notify();
+        } else {
+            self.arm = if solicited_only { Arm::Solicited } else { Arm::Armed };
+        }
+        Armed::Taken { event: waiting }
+    }
+
+    /// MODIFY_CQ resize: the ring to go on in after the next completion. False if it cannot hold what is outstanding.
+    pub fn resize(&mut self, iommu: &mut Iommu, ring: CqRing) -> bool {
+        if self.read_consumer(iommu).is_ok() && self.outstanding() > 1 << ring.log_size {
+            return false;
+        }
+        self.resize = Some(ring);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use driver::SharedMemory;
+
+    const RECORD: u64 = 0x1800;
+
+    fn queue(log_size: u32) -> (Cq, Iommu, SharedMemory) {
+        let memory = SharedMemory::anonymous(2 * 4096).unwrap();
+        let mut iommu = Iommu::default();
+        iommu.set_bus_master(true);
+        iommu.map(0x1000, memory.clone(), 0, 2 * 4096).unwrap();
+        let buffer = QueueBuffer::new(&[0x2000], 0, 0, 64 << log_size).unwrap();
+        let ring = CqRing { log_size, buffer, log_page_size: 0, page_offset: 0 };
+        (Cq::new(9, ring, 0, 5, 3, RECORD), iommu, memory)
+    }
+
+    fn set_consumer(memory: &SharedMemory, counter: u32) {
+        memory.store_be32(0x800, counter);
+    }
+
+    fn send_done() -> [u8; 64] {
+        [0; 64]
+    }
+
+    #[test]
+    fn the_owner_bit_follows_the_lap() {
+        let (mut cq, mut iommu, memory) = queue(1);
+        for _ in 0..2 {
+            cq.complete(&mut iommu, &send_done(), false);
+        }
+        assert_eq!(memory.load_u8(0x1000 + 63), 0);
+        set_consumer(&memory, 2);
+        cq.complete(&mut iommu, &send_done(), false);
+        assert_eq!(memory.load_u8(0x1000 + 63), 1);
+    }
+
+    #[test]
+    fn overflow_puts_the_queue_in_error_for_good() {
+        let (mut cq, mut iommu, memory) = queue(1);
+        for _ in 0..2 {
+            cq.complete(&mut iommu, &send_done(), false);
+        }
+        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Failed { syndrome: 1 });
+        assert_eq!(cq.status, STATUS_OVERFLOW);
+        set_consumer(&memory, 2);
+        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Dead);
+    }
+
+    #[test]
+    fn an_unmapped_ring_is_a_write_failure() {
+        let (mut cq, mut iommu, _memory) = queue(1);
+        iommu.unmap(0x1000, 2 * 4096).unwrap();
+        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Failed { syndrome: 2 });
+        assert_eq!(cq.status, STATUS_WRITE_FAILURE);
+    }
+
+    #[test]
+    fn one_event_per_arming() {
+        let (mut cq, mut iommu, _memory) = queue(3);
+        assert_eq!(cq.ring_arm(0), Armed::Taken { event: false });
+        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Written { event: true });
+        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Written { event: false });
+    }
+
+    #[test]
+    fn a_stale_sequence_number_is_ignored() {
+        let (mut cq, mut iommu, _memory) = queue(3);
+        cq.ring_arm(0);
+        cq.complete(&mut iommu, &send_done(), false);
+        assert_eq!(cq.ring_arm(0), Armed::Stale);
+        assert_eq!(cq.ring_arm(1 << 28), Armed::Taken { event: true }, "the entry is beyond the counter");
+    }
+
+    #[test]
+    fn a_solicited_arm_waits_for_a_solicited_or_error_entry() {
+        let (mut cq, mut iommu, _memory) = queue(3);
+        cq.ring_arm(1 << 24);
+        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Written { event: false });
+        assert_eq!(cq.complete(&mut iommu, &send_done(), true), Completed::Written { event: true });
+        let (mut cq, mut iommu, _memory) = queue(3);
+        cq.ring_arm(1 << 24);
+        let mut error = send_done();
+        error[63] = OPCODE_REQ_ERR << 4;
+        assert_eq!(cq.complete(&mut iommu, &error, false), Completed::Written { event: true });
+    }
+
+    #[test]
+    fn a_solicited_arm_behind_a_solicited_entry_fires_at_once() {
+        let (mut cq, mut iommu, _memory) = queue(3);
+        cq.complete(&mut iommu, &send_done(), true);
+        cq.complete(&mut iommu, &send_done(), false);
+        assert_eq!(cq.ring_arm(1 << 24), Armed::Taken { event: true });
+        assert_eq!(cq.ring_arm(1 << 28 | 1 << 24 | 1), Armed::Taken { event: false }, "the solicited one was read");
+    }
+
+    #[test]
+    fn an_arm_beyond_the_producer_is_not_taken() {
+        let (mut cq, mut iommu, _memory) = queue(3);
+        cq.complete(&mut iommu, &send_done(), false);
+        assert_eq!(cq.ring_arm(2), Armed::Ahead);
+    }
+
+    #[test]
+    fn a_resized_queue_ends_the_old_ring_with_a_resize_entry() {
+        let (mut cq, mut iommu, memory) = queue(1);
+        let buffer = QueueBuffer::new(&[0x1000], 0, 0, 64 << 2).unwrap();
+        let ring = CqRing { log_size: 2, buffer, log_page_size: 0, page_offset: 0 };
+        assert!(cq.resize(&mut iommu, ring));
+        cq.complete(&mut iommu, &send_done(), false);
+        assert_eq!(memory.load_u8(0x1000 + 63) >> 4, OPCODE_RESIZE);
+        assert_eq!(cq.producer(), 2);
+        assert_eq!(cq.ring.log_size, 2);
+    }
+}

@@ -1,0 +1,284 @@
+//! The simulator's handles: [`Sim`] for tests, [`SimFunction`] for the driver, [`SimClock`] for whoever waits.
+
+use crate::config_space::CONFIG_BYTES;
+use crate::fault::Fault;
+use crate::iommu::Iommu;
+use crate::link::LinkFaults;
+use crate::nic::{Nic, nanoseconds};
+use crate::pcap::{Capture, CaptureError};
+use crate::profile::Profile;
+use crate::report::FunctionReport;
+use crate::world::{Drive, World};
+use driver::{Clock, Device, Instant, Interrupt, MAX_WAIT, MemoryError, SharedMemory};
+use std::io::Write;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How a world is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimConfig {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Keep the event log; without, long runs need no memory for it.
+    pub event_log: bool,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        Self { seed: 0, event_log: true }
+    }
+}
+
+impl SimConfig {
+    /// The given seed, with an event log.
+    pub const fn seeded(seed: u64) -> Self {
+        Self { seed, event_log: true }
+    }
+}
+
+/// A link of a [`Sim`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkId(usize);
+
+/// A world of simulated functions. Clones share it.
+#[derive(Clone)]
+pub struct Sim {
+    seed: u64,
+    world: Arc<Mutex<World>>,
+}
+
+fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    // A panic while the lock was held is a bug of the simulator; its state is still the best there is for a report.
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sim {
+    /// An empty world at time 0, driven inline.
+    pub fn new(config: SimConfig) -> Self {
+        Self { seed: config.seed, world: Arc::new(Mutex::new(World::new(config.seed, config.event_log))) }
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Adds a function, as after power-on.
+    ///
+    /// # Errors
+    /// There is no memory for its BAR.
+    pub fn try_add_function(&self, profile: Profile) -> Result<Arc<SimFunction>, MemoryError> {
+        let bar = SharedMemory::anonymous(profile.bar_bytes)?;
+        let (name, vectors) = (profile.name.clone(), usize::from(profile.msix_vectors));
+        let mut world = lock(&self.world);
+        let index = world.nics.len();
+        let carrier = profile.carrier_without_link;
+        let nic = Nic::new(index, profile, bar.clone(), carrier, &mut world.env);
+        world.nics.push(nic);
+        Ok(Arc::new(SimFunction { index, name, vectors, bar, world: Arc::clone(&self.world) }))
+    }
+
+    /// Adds a function, as after power-on.
+    ///
+    /// # Panics
+    /// There is no memory for its BAR.
+    pub fn add_function(&self, profile: Profile) -> Arc<SimFunction> {
+        self.try_add_function(profile).expect("memory for a BAR")
+    }
+
+    /// Connects two functions' ports.
+    pub fn connect(&self, a: &SimFunction, b: &SimFunction, faults: LinkFaults) -> LinkId {
+        LinkId(lock(&self.world).connect(a.index, b.index, faults))
+    }
+
+    /// Changes the faults of a link.
+    pub fn set_faults(&self, link: LinkId, faults: LinkFaults) {
+        if let Some(link) = lock(&self.world).link(link.0) {
+            link.set_faults(faults);
+        }
+    }
+
+    /// Ends the faults of every link.
+    pub fn heal(&self) {
+        lock(&self.world).heal();
+    }
+
+    /// The world's clock.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SimClock { world: Arc::clone(&self.world) })
+    }
+
+    /// Who moves the world.
+    pub fn set_drive(&self, drive: Drive) {
+        let mut world = lock(&self.world);
+        world.drive = drive;
+        world.driven();
+    }
+
+    /// Does one thing, moving time to it if nothing is due now. False if nothing will ever be due.
+    pub fn step(&self) -> bool {
+        let mut world = lock(&self.world);
+        if world.step_now() {
+            return true;
+        }
+        let Some(due) = world.next_due() else {
+            return false;
+        };
+        world.set_time(due);
+        world.step_now();
+        true
+    }
+
+    /// Does everything that is due now; time stays.
+    pub fn run_until_idle(&self) {
+        lock(&self.world).run_until_idle();
+    }
+
+    /// Moves time forward by `duration`, doing everything that falls due on the way.
+    pub fn advance(&self, duration: Duration) {
+        let mut world = lock(&self.world);
+        let deadline = world.env.now.saturating_add(nanoseconds(duration));
+        while world.wait_step(deadline) {}
+    }
+
+    /// The event log so far.
+    pub fn event_log(&self) -> Vec<u8> {
+        lock(&self.world).env.log.bytes().to_vec()
+    }
+
+    /// Captures every frame the functions added so far transmit from now on, as pcapng.
+    ///
+    /// # Errors
+    /// The writer refused the header.
+    pub fn pcap(&self, writer: impl Write + Send + 'static) -> Result<(), CaptureError> {
+        let writer: Box<dyn Write + Send> = Box::new(writer);
+        lock(&self.world).tap(Capture::new(writer)?)
+    }
+
+    /// Writes out what the capture has buffered.
+    ///
+    /// # Errors
+    /// The writer refused.
+    pub fn flush_pcap(&self) -> Result<(), CaptureError> {
+        lock(&self.world).flush_tap()
+    }
+
+    /// What a function has to say.
+    pub fn report(&self, function: &SimFunction) -> FunctionReport {
+        lock(&self.world).nics[function.index].report()
+    }
+
+    /// Puts a fault into a function.
+    pub fn inject(&self, function: &SimFunction, fault: &Fault) {
+        let mut world = lock(&self.world);
+        let World { env, nics, .. } = &mut *world;
+        nics[function.index].inject(env, fault);
+        world.driven();
+    }
+}
+
+/// A function of a [`Sim`], as a driver's device.
+pub struct SimFunction {
+    index: usize,
+    name: String,
+    vectors: usize,
+    bar: SharedMemory,
+    world: Arc<Mutex<World>>,
+}
+
+impl SimFunction {
+    fn with<R>(&self, call: impl FnOnce(&mut Nic, &mut crate::world::Env) -> R) -> R {
+        let mut world = lock(&self.world);
+        let World { env, nics, .. } = &mut *world;
+        let result = call(&mut nics[self.index], env);
+        world.driven();
+        result
+    }
+}
+
+impl Device for SimFunction {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn config_read(&self, offset: u16, out: &mut [u8]) {
+        debug_assert!(usize::from(offset) + out.len() <= CONFIG_BYTES, "checked by Function");
+        self.with(|nic, _| nic.config_read(offset, out));
+    }
+
+    fn config_write(&self, offset: u16, data: &[u8]) {
+        self.with(|nic, env| nic.config_write(env, offset, data));
+    }
+
+    fn bar(&self, index: u8) -> Option<SharedMemory> {
+        (index == 0).then(|| self.bar.clone())
+    }
+
+    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
+        if index == 0 && !bytes.is_empty() && bytes.len() <= 8 {
+            self.with(|nic, env| nic.bar_written(env, offset, bytes));
+        }
+    }
+
+    fn reset(&self) {
+        self.with(|nic, env| {
+            if !nic.removed() {
+                nic.reset(env);
+            }
+        });
+    }
+
+    fn interrupt_count(&self) -> usize {
+        self.vectors
+    }
+
+    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
+        self.with(|nic, env| nic.set_interrupts(env, vectors));
+    }
+
+    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+        self.with(|nic, _| nic.iommu.map(iova, memory, offset, bytes))
+    }
+
+    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
+        self.with(|nic, _| nic.iommu.unmap(iova, bytes))
+    }
+
+    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
+        Iommu::ranges()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SimClock { world: Arc::clone(&self.world) })
+    }
+}
+
+/// Virtual time. Waiting moves it.
+pub struct SimClock {
+    world: Arc<Mutex<World>>,
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Instant {
+        Instant(lock(&self.world).env.now)
+    }
+
+    fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
+        let mut world = lock(&self.world);
+        let deadline = deadline.0.min(world.env.now.saturating_add(nanoseconds(MAX_WAIT)));
+        // Asking an eventfd is a system call; ask only when the world has signalled one.
+        let mut asked = None;
+        loop {
+            if asked != Some(world.env.signals) {
+                asked = Some(world.env.signals);
+                if interrupts.iter().any(Interrupt::is_pending) {
+                    return true;
+                }
+            }
+            if !world.wait_step(deadline) {
+                return asked != Some(world.env.signals) && interrupts.iter().any(Interrupt::is_pending);
+            }
+        }
+    }
+}

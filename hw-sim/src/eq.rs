@@ -1,0 +1,267 @@
+//! Event queues, from the device's side.
+//!
+//! The device writes 64-byte entries at `producer & (n - 1)`, owner bit = parity of its lap (0 on the first),
+//! byte 0x3f last. Software tells its consumer counter by doorbell, with or without arming. Arming governs
+//! the interrupt and nothing else: an armed queue with an entry beyond the consumer counter raises its vector
+//! once and is fired; without arming entries are written silently.
+//!
+//! The queue is full when the producer is a whole ring ahead of the last consumer counter told. With
+//! `oi` set the device overwrites; without, the entry is lost and whoever asked decides what that means.
+
+use crate::buffer::QueueBuffer;
+use crate::iommu::{Iommu, Who};
+
+/// Bytes of an entry.
+pub const EQE_BYTES: usize = 64;
+/// Counters are exchanged with 24 bits.
+pub const COUNTER_MASK: u32 = 0x00ff_ffff;
+
+/// Arming state, as the queue contexts code it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arm {
+    /// Will notify for solicited entries and errors only (CQ).
+    Solicited,
+    /// Will notify.
+    Armed,
+    /// Has notified, or was never armed.
+    Fired,
+}
+
+impl Arm {
+    /// Value of the context's `st` field.
+    pub const fn code(self) -> u32 {
+        match self {
+            Self::Solicited => 0x6,
+            Self::Armed => 0x9,
+            Self::Fired => 0xa,
+        }
+    }
+}
+
+/// What became of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Posted {
+    /// Written; true: raise the vector.
+    Written {
+        /// The queue was armed and is now fired.
+        interrupt: bool,
+    },
+    /// The ring is full; the entry is lost.
+    Overrun,
+    /// The ring cannot be written.
+    Failed,
+}
+
+/// What an EQ doorbell did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// Counter taken; true: raise the vector.
+    Taken {
+        /// The queue was armed with entries outstanding and fired at once.
+        interrupt: bool,
+    },
+    /// The counter claims entries that were never written.
+    Ahead {
+        /// Entries written so far.
+        producer: u32,
+    },
+}
+
+/// An event queue.
+#[derive(Clone, Debug)]
+pub struct Eq {
+    /// Its number.
+    pub number: u32,
+    /// log2 of the entries.
+    pub log_size: u32,
+    /// UAR page whose doorbells it listens to.
+    pub uar: u32,
+    /// MSI-X vector.
+    pub vector: u16,
+    /// Overrun ignored.
+    pub ignore_overrun: bool,
+    /// Event types it carries, bit by type; 0 for completion queues' EQs.
+    pub events: u64,
+    /// The ring.
+    pub buffer: QueueBuffer,
+    /// `log_page_size` of the context.
+    pub log_page_size: u32,
+    /// `page_offset` of the context.
+    pub page_offset: u32,
+    /// The ring could not be written (context status 0xa).
+    pub failed: bool,
+    consumer: u32,
+    producer: u32,
+    arm: Arm,
+}
+
+impl Eq {
+    /// An empty, unarmed queue.
+    #[expect(clippy::too_many_arguments, reason = "one argument per field of the context")]
+    pub fn new(
+        number: u32,
+        log_size: u32,
+        uar: u32,
+        vector: u16,
+        ignore_overrun: bool,
+        events: u64,
+        buffer: QueueBuffer,
+        log_page_size: u32,
+        page_offset: u32,
+    ) -> Self {
+        Self {
+            number,
+            log_size,
+            uar,
+            vector,
+            ignore_overrun,
+            events,
+            buffer,
+            log_page_size,
+            page_offset,
+            failed: false,
+            consumer: 0,
+            producer: 0,
+            arm: Arm::Fired,
+        }
+    }
+
+    /// Last consumer counter told, 24 bits.
+    pub fn consumer(&self) -> u32 {
+        self.consumer & COUNTER_MASK
+    }
+
+    /// Entries written, 24 bits.
+    pub fn producer(&self) -> u32 {
+        self.producer & COUNTER_MASK
+    }
+
+    /// Arming state.
+    pub fn arm(&self) -> Arm {
+        self.arm
+    }
+
+    /// Whether it carries asynchronous events.
+    pub fn is_async(&self) -> bool {
+        self.events != 0
+    }
+
+    fn outstanding(&self) -> u32 {
+        self.producer.wrapping_sub(self.consumer) & COUNTER_MASK
+    }
+
+    /// Writes an entry.
+    pub fn post(&mut self, iommu: &mut Iommu, eqe: &[u8; EQE_BYTES]) -> Posted {
+        if self.failed {
+            return Posted::Failed;
+        }
+        if !self.ignore_overrun && self.outstanding() >= 1 << self.log_size {
+            return Posted::Overrun;
+        }
+        let slot = self.producer & ((1 << self.log_size) - 1);
+        let iova = self.buffer.iova(u64::from(slot) * EQE_BYTES as u64);
+        let lap = (self.producer >> self.log_size & 1) == 1;
+        let owner = (eqe[EQE_BYTES - 1] & 0xfe) | u8::from(lap);
+        let who = Who::Eq(self.number);
+        let written = iommu
+            .write(iova, &eqe[..EQE_BYTES - 1], who)
+            .and_then(|()| iommu.publish(iova + EQE_BYTES as u64 - 1, owner, who));
+        if written.is_err() {
+            self.failed = true;
+            return Posted::Failed;
+        }
+        self.producer = self.producer.wrapping_add(1);
+        let interrupt = self.arm != Arm::Fired;
+        self.arm = Arm::Fired;
+        Posted::Written { interrupt }
+    }
+
+    /// A doorbell with this consumer counter.
+    pub fn ring(&mut self, counter: u32, arm: bool) -> Rung {
+        let advance = counter.wrapping_sub(self.consumer) & COUNTER_MASK;
+        if advance > self.outstanding() && !self.ignore_overrun {
+            return Rung::Ahead { producer: self.producer() };
+        }
+        self.consumer = self.consumer.wrapping_add(advance);
+        if !arm {
+            return Rung::Taken { interrupt: false };
+        }
+        let interrupt = self.outstanding() != 0;
+        self.arm = if interrupt { Arm::Fired } else { Arm::Armed };
+        Rung::Taken { interrupt }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use driver::SharedMemory;
+
+    fn queue(log_size: u32, oi: bool) -> (Eq, Iommu, SharedMemory) {
+        let memory = SharedMemory::anonymous(4096).unwrap();
+        let mut iommu = Iommu::default();
+        iommu.set_bus_master(true);
+        iommu.map(0x1000, memory.clone(), 0, 4096).unwrap();
+        let buffer = QueueBuffer::new(&[0x1000], 0, 0, 64 << log_size).unwrap();
+        (Eq::new(3, log_size, 5, 0, oi, 0, buffer, 0, 0), iommu, memory)
+    }
+
+    #[test]
+    fn the_owner_bit_follows_the_lap() {
+        let (mut eq, mut iommu, memory) = queue(1, false);
+        for entry in 0..2 {
+            memory.store_u8(entry * 64 + 63, 1);
+        }
+        eq.post(&mut iommu, &[0; 64]);
+        eq.post(&mut iommu, &[0; 64]);
+        assert_eq!((memory.load_u8(63), memory.load_u8(127)), (0, 0));
+        eq.ring(2, false);
+        eq.post(&mut iommu, &[0; 64]);
+        assert_eq!((memory.load_u8(63), memory.load_u8(127)), (1, 0));
+    }
+
+    #[test]
+    fn an_unarmed_queue_is_silent_and_an_armed_one_fires_once() {
+        let (mut eq, mut iommu, _memory) = queue(3, false);
+        assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Written { interrupt: false });
+        assert_eq!(eq.ring(1, true), Rung::Taken { interrupt: false });
+        assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Written { interrupt: true });
+        assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Written { interrupt: false });
+    }
+
+    #[test]
+    fn arming_behind_the_producer_fires_at_once() {
+        let (mut eq, mut iommu, _memory) = queue(3, false);
+        eq.post(&mut iommu, &[0; 64]);
+        assert_eq!(eq.ring(0, true), Rung::Taken { interrupt: true });
+        assert_eq!(eq.arm(), Arm::Fired);
+    }
+
+    #[test]
+    fn a_full_ring_overruns_unless_told_to_ignore_it() {
+        let (mut eq, mut iommu, _memory) = queue(1, false);
+        eq.post(&mut iommu, &[0; 64]);
+        eq.post(&mut iommu, &[0; 64]);
+        assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Overrun);
+        let (mut eq, mut iommu, _memory) = queue(1, true);
+        for _ in 0..5 {
+            assert!(matches!(eq.post(&mut iommu, &[0; 64]), Posted::Written { .. }));
+        }
+    }
+
+    #[test]
+    fn a_counter_ahead_of_the_producer_is_not_taken() {
+        let (mut eq, mut iommu, _memory) = queue(3, false);
+        eq.post(&mut iommu, &[0; 64]);
+        assert_eq!(eq.ring(2, true), Rung::Ahead { producer: 1 });
+        assert_eq!(eq.consumer(), 0);
+    }
+
+    #[test]
+    fn an_unmapped_ring_fails_the_queue() {
+        let (mut eq, mut iommu, _memory) = queue(3, false);
+        iommu.unmap(0x1000, 4096).unwrap();
+        assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Failed);
+        assert!(eq.failed);
+    }
+}

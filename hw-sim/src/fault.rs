@@ -1,0 +1,173 @@
+//! Faults of the function itself, put in by a test.
+//!
+//! Faults of the wire belong to the link. These sit in the function: a command that is refused, answered late or not at all,
+//! firmware that dies in one of the ways the health buffer can tell, a device that is gone. A command fault waits
+//! for its opcode and is used up by it; the others take effect at once.
+
+use std::time::Duration;
+
+/// A fault of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The next `count` commands with this opcode are answered with `status` and `syndrome` and do nothing.
+    CommandFailure {
+        /// Opcode that is hit; `None`: any.
+        opcode: Option<u16>,
+        /// Output status byte.
+        status: u8,
+        /// Output syndrome.
+        syndrome: u32,
+        /// How many commands are hit.
+        count: u32,
+    },
+    /// The next `count` commands with this opcode are not delivered: this delivery status, nothing executed.
+    CommandDelivery {
+        /// Opcode that is hit; `None`: any.
+        opcode: Option<u16>,
+        /// Delivery status.
+        status: u8,
+        /// How many commands are hit.
+        count: u32,
+    },
+    /// The next `count` commands with this opcode are never answered; their slots stay with the device.
+    CommandSilence {
+        /// Opcode that is hit; `None`: any.
+        opcode: Option<u16>,
+        /// How many commands are hit.
+        count: u32,
+    },
+    /// The next `count` commands with this opcode take that much longer.
+    CommandDelay {
+        /// Opcode that is hit; `None`: any.
+        opcode: Option<u16>,
+        /// Additional time.
+        delay: Duration,
+        /// How many commands are hit.
+        count: u32,
+    },
+    /// The next command that creates an object is held until this many more pages have been given.
+    PageStarvation {
+        /// Pages the firmware asks for.
+        pages: u32,
+    },
+    /// The firmware asks for pages (positive) or gives some back (negative), by event.
+    PageRequest {
+        /// How many.
+        pages: i32,
+    },
+    /// The firmware reports a fatal health syndrome and stops serving commands.
+    HealthSyndrome(u8),
+    /// The health counter stops; everything else goes on.
+    HealthCounterStops,
+    /// Every read of the BAR gives ones and every write is lost, as if the link to the slot were down.
+    BarAllOnes,
+    /// The function is pulled out: BAR and configuration space read ones, no DMA, no interrupts, no packets.
+    SurpriseRemoval,
+    /// The port loses its carrier.
+    LinkDown,
+    /// The port gets its carrier back.
+    LinkUp,
+}
+
+/// What a command fault does to the command it meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandFault {
+    /// Answer with this status and syndrome.
+    Fail {
+        /// Output status byte.
+        status: u8,
+        /// Output syndrome.
+        syndrome: u32,
+    },
+    /// Answer with this delivery status.
+    Deliver(u8),
+    /// Never answer.
+    Silence,
+    /// Answer this many nanoseconds later.
+    Delay(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Planned {
+    opcode: Option<u16>,
+    fault: CommandFault,
+    left: u32,
+}
+
+/// Command faults waiting for their command.
+#[derive(Clone, Debug, Default)]
+pub struct FaultPlan {
+    planned: Vec<Planned>,
+    /// Pages to ask for when the next object is created.
+    pub starvation: Option<u32>,
+}
+
+impl FaultPlan {
+    /// Adds a command fault; false if `fault` is of another kind.
+    pub fn add(&mut self, fault: &Fault) -> bool {
+        let (opcode, fault, left) = match *fault {
+            Fault::CommandFailure { opcode, status, syndrome, count } => {
+                (opcode, CommandFault::Fail { status, syndrome }, count)
+            }
+            Fault::CommandDelivery { opcode, status, count } => (opcode, CommandFault::Deliver(status), count),
+            Fault::CommandSilence { opcode, count } => (opcode, CommandFault::Silence, count),
+            Fault::CommandDelay { opcode, delay, count } => {
+                let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
+                (opcode, CommandFault::Delay(delay), count)
+            }
+            Fault::PageStarvation { pages } => {
+                self.starvation = Some(pages);
+                return true;
+            }
+            Fault::PageRequest { .. }
+            | Fault::HealthSyndrome(_)
+            | Fault::HealthCounterStops
+            | Fault::BarAllOnes
+            | Fault::SurpriseRemoval
+            | Fault::LinkDown
+            | Fault::LinkUp => return false,
+        };
+        self.planned.push(Planned { opcode, fault, left });
+        true
+    }
+
+    /// The fault that meets a command, if any; uses it up.
+    pub fn meet(&mut self, opcode: u16) -> Option<CommandFault> {
+        let at = self.planned.iter().position(|planned| {
+            planned.left > 0 && planned.opcode.is_none_or(|wanted| wanted == opcode)
+        })?;
+        let planned = &mut self.planned[at];
+        planned.left -= 1;
+        let fault = planned.fault;
+        self.planned.retain(|planned| planned.left > 0);
+        Some(fault)
+    }
+
+    /// Forgets everything planned.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_fault_waits_for_its_opcode_and_is_used_up() {
+        let mut plan = FaultPlan::default();
+        assert!(plan.add(&Fault::CommandSilence { opcode: Some(0x500), count: 2 }));
+        assert_eq!(plan.meet(0x400), None);
+        assert_eq!(plan.meet(0x500), Some(CommandFault::Silence));
+        assert_eq!(plan.meet(0x500), Some(CommandFault::Silence));
+        assert_eq!(plan.meet(0x500), None);
+    }
+
+    #[test]
+    fn a_fault_without_opcode_meets_the_next_command() {
+        let mut plan = FaultPlan::default();
+        plan.add(&Fault::CommandDelivery { opcode: None, status: 6, count: 1 });
+        assert_eq!(plan.meet(0x104), Some(CommandFault::Deliver(6)));
+        assert_eq!(plan.meet(0x104), None);
+    }
+}

@@ -1,0 +1,229 @@
+//! What a queue pair needs of the function it lives in.
+//!
+//! A [`crate::qp::Qp`] owns no memory, no keys, no completion queues, no port and no clock. All of
+//! them belong to the function, and reach the queue pair as one `&mut dyn Host` argument of each
+//! call; what the queue pair wants done to them leaves it through the same argument. So a queue
+//! pair can be tested alone, with a host made of vectors, and nothing in it can wait.
+//!
+//! A host answers at once: reads and writes happen before the method returns, a frame is queued on
+//! the port, a CQE is in the ring. Errors are the two that the fabric can produce: the IOMMU refused
+//! an address ([`DmaFault`]), or a key did not cover an access ([`KeyError`]).
+
+use hw_mlx::prm::{Cqe64, DataSeg, EventType};
+use thiserror::Error;
+
+/// What a queue pair needs of the function it lives in.
+pub trait Host {
+    /// Virtual time, nanoseconds.
+    fn now(&self) -> u64;
+
+    /// Reads queue memory or a doorbell record: DMA addresses, no key.
+    fn dma_read(&mut self, iova: u64, out: &mut [u8]) -> Result<(), DmaFault>;
+
+    /// Writes queue memory or a doorbell record: DMA addresses, no key.
+    fn dma_write(&mut self, iova: u64, data: &[u8]) -> Result<(), DmaFault>;
+
+    /// Reads data through a key: checks existence, free state, variant, PD, QPN, range and access,
+    /// then does the DMA.
+    fn key_read(
+        &mut self,
+        key: u32,
+        scope: KeyScope,
+        va: u64,
+        out: &mut [u8],
+    ) -> Result<(), KeyError>;
+
+    /// Writes data through a key, with the checks of [`Host::key_read`].
+    fn key_write(
+        &mut self,
+        key: u32,
+        scope: KeyScope,
+        va: u64,
+        data: &[u8],
+    ) -> Result<(), KeyError>;
+
+    /// The checks of [`Host::key_read`] and [`Host::key_write`] for a whole range, without moving
+    /// a byte.
+    fn key_check(
+        &mut self,
+        key: u32,
+        scope: KeyScope,
+        va: u64,
+        bytes: u64,
+        write: bool,
+    ) -> Result<(), KeyError>;
+
+    /// Writes a CQE. Owner bit, wrap, overrun and arming are the completion queue's business; the
+    /// owner bit of `cqe.op_own` is ignored. `solicited` satisfies an arm for solicited entries.
+    fn complete(&mut self, cqn: u32, cqe: Cqe64, solicited: bool);
+
+    /// Raises an asynchronous event that names this queue pair.
+    fn qp_event(&mut self, event: EventType, qpn: u32);
+
+    /// Takes the next WQE of a shared receive queue, if there is one; fires the limit event.
+    fn srq_take(&mut self, srqn: u32) -> Result<Option<SrqWqe>, DmaFault>;
+
+    /// Puts a whole Ethernet frame (without FCS) onto this function's port.
+    fn transmit(&mut self, frame: Vec<u8>);
+
+    /// The used entry of the RoCE address table at `index`.
+    fn gid(&self, index: u8) -> Option<GidEntry>;
+
+    /// CQE version of the function: 1 puts the user index where version 0 has the SRQ number.
+    fn cqe_version(&self) -> u8;
+
+    /// A rule of the PRM was broken by the driver: logged and reported, never fatal.
+    fn driver_bug(&mut self, what: String);
+
+    /// The world's seeded stream of random numbers.
+    fn random(&mut self) -> u64;
+
+    /// Carries out a UMR work request: changes the context of an existing key.
+    fn umr(&mut self, request: UmrRequest<'_>) -> Result<(), KeyError> {
+        let _ = request;
+        Err(KeyError::Unsupported)
+    }
+
+    /// Frees a key on behalf of a peer's SEND with Invalidate.
+    fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {
+        let _ = (key, scope);
+        Err(KeyError::Unsupported)
+    }
+
+    /// Largest RDMA path MTU the port carries, as the QPC codes it (1 = 256 … 5 = 4096).
+    fn port_mtu(&self) -> u8 {
+        5
+    }
+
+    /// Whether the answer of an atomic is written big-endian into the requester's memory (PRM,
+    /// atomic capabilities, `atomic_req_8B_endianness_mode` 0) instead of in the host's order.
+    fn atomic_reply_big_endian(&self) -> bool {
+        false
+    }
+}
+
+/// For whom a key is used, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyScope {
+    /// Protection domain of the queue pair.
+    pub pd: u32,
+    /// Number of the queue pair.
+    pub qpn: u32,
+    /// The peer named the key (rkey); otherwise a WQE of this function did (lkey).
+    pub remote: bool,
+    /// The access is an atomic operation.
+    pub atomic: bool,
+    /// The queue pair may use the reserved lkey (QPC `rlky`).
+    pub rlky: bool,
+}
+
+/// An entry of the RoCE address table (PRM `roce_addr_layout`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Source GID; IPv4 addresses as `::ffff:a.b.c.d`.
+    pub gid: [u8; 16],
+    /// Source MAC address.
+    pub mac: [u8; 6],
+    /// 0: RoCE v1, 2: RoCE v2.
+    pub roce_version: u8,
+    /// 0: IPv4, 1: IPv6 (RoCE v2 only).
+    pub l3_type: u8,
+    /// 802.1Q VLAN the address lives in.
+    pub vlan: Option<u16>,
+}
+
+/// A WQE taken from a shared receive queue.
+#[derive(Clone, Debug)]
+pub struct SrqWqe {
+    /// Its index, which the CQE will carry.
+    pub index: u16,
+    /// Its scatter list, without terminator.
+    pub scatter: Vec<DataSeg>,
+}
+
+/// A UMR work request, taken apart (PRM "UMR WQE").
+#[derive(Clone, Copy, Debug)]
+pub struct UmrRequest<'a> {
+    /// The key that is changed, as in the control segment.
+    pub key: u32,
+    /// Protection domain and number of the queue pair that asks.
+    pub scope: KeyScope,
+    /// UMR control segment.
+    pub control: &'a [u8; 48],
+    /// Memory key context segment.
+    pub context: &'a [u8; 64],
+    /// Translation entries that follow, inline or gathered from memory.
+    pub entries: &'a [u8],
+}
+
+/// The IOMMU refused an access, or nothing is mapped there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("DMA {} of {bytes} bytes at {iova:#x} refused", if *.write { "write" } else { "read" })]
+pub struct DmaFault {
+    /// First address of the access.
+    pub iova: u64,
+    /// Its length.
+    pub bytes: usize,
+    /// Whether it was a write.
+    pub write: bool,
+}
+
+/// Why a key did not cover an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum KeyError {
+    /// No key has this index.
+    #[error("key {key:#010x}: no such key")]
+    Missing {
+        /// The key as used.
+        key: u32,
+    },
+    /// The key is in the free state.
+    #[error("key {key:#010x}: free")]
+    Free {
+        /// The key as used.
+        key: u32,
+    },
+    /// The low byte differs from the key's current variant.
+    #[error("key {key:#010x}: stale variant")]
+    Variant {
+        /// The key as used.
+        key: u32,
+    },
+    /// Key and queue pair belong to different protection domains.
+    #[error("key {key:#010x}: protection domain of another queue pair")]
+    ProtectionDomain {
+        /// The key as used.
+        key: u32,
+    },
+    /// The key is bound to another queue pair.
+    #[error("key {key:#010x}: bound to another queue pair")]
+    QueuePair {
+        /// The key as used.
+        key: u32,
+    },
+    /// The access leaves the region.
+    #[error("key {key:#010x}: {bytes} bytes at {va:#x} leave the region")]
+    Range {
+        /// The key as used.
+        key: u32,
+        /// First address of the access.
+        va: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The key does not grant this kind of access.
+    #[error("key {key:#010x}: access not granted")]
+    Access {
+        /// The key as used.
+        key: u32,
+    },
+    /// The reserved lkey on a queue pair that may not use it.
+    #[error("reserved lkey without rlky")]
+    Reserved,
+    /// The key was good and the IOMMU was not.
+    #[error(transparent)]
+    Dma(#[from] DmaFault),
+    /// This host does not do that.
+    #[error("not supported by this function")]
+    Unsupported,
+}

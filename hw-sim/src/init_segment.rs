@@ -1,0 +1,346 @@
+//! The initialization segment: the first pages of BAR 0, seen from the device.
+//!
+//! Registers live in BAR memory, big-endian, so that reads are plain memory. The device rewrites what changes by
+//! itself (timers, health counter, `initializing`) whenever virtual time moves, and what software wrote where
+//! it may not. Only four registers take writes: the two halves of the command queue address, the command doorbell,
+//! and the `nic_interface` bits beside the address.
+//!
+//! The word at 0x14 is two things: written, it is the low address and `nic_interface`; read, its low byte is the
+//! geometry of the queue (32 entries of 64 bytes, 0x56) whatever was written there, because drivers read it back to change
+//! `nic_interface` alone.
+//!
+//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the BAR and ignores everything from then on.
+
+use crate::profile::Profile;
+use driver::SharedMemory;
+
+/// log2 of the command queue entries.
+pub const LOG_CMDQ_SIZE: u32 = 5;
+/// log2 of the bytes from one command queue entry to the next.
+pub const LOG_CMDQ_STRIDE: u32 = 6;
+/// Bytes of BAR 0 that belong to the segment and not to UAR pages.
+pub const SEGMENT_BYTES: u64 = 0x4000;
+
+const FW_REV: usize = 0x000;
+const CMDIF_REV: usize = 0x004;
+const CMDQ_ADDR_H: usize = 0x010;
+const CMDQ_ADDR_L_SZ: usize = 0x014;
+const CMD_DBELL: usize = 0x018;
+const INITIALIZING: usize = 0x1fc;
+const HEALTH_FW_VER: usize = 0x230;
+const HEALTH_HW_ID: usize = 0x234;
+const HEALTH_RFR: usize = 0x238;
+const HEALTH_SYND: usize = 0x23c;
+const INTERNAL_TIMER_H: usize = 0x1000;
+const INTERNAL_TIMER_L: usize = 0x1004;
+const CLEAR_INT: usize = 0x100c;
+const HEALTH_COUNTER: usize = 0x1010;
+
+/// Revision of the command interface that every driver asks for.
+const COMMAND_INTERFACE_REVISION: u32 = 5;
+/// `nic_interface`: full driver.
+pub const NIC_FULL_DRIVER: u32 = 0;
+/// `nic_interface`: disabled.
+pub const NIC_DISABLED: u32 = 1;
+/// `nic_interface`: software reset.
+pub const NIC_SOFTWARE_RESET: u32 = 7;
+
+/// What a write to the segment asks the device to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegisterEffect {
+    /// Nothing further.
+    None,
+    /// Bit n hands command slot n to the device.
+    CommandDoorbell(u32),
+    /// `nic_interface` was changed to this value.
+    NicInterface(u32),
+    /// The driver wrote where nothing may be written.
+    Bug(String),
+}
+
+/// The device's side of the initialization segment.
+pub struct InitSegment {
+    bar: SharedMemory,
+    cmdq_address: u64,
+    queue_active: bool,
+    nic_interface: u32,
+    boots_until: u64,
+    health_syndrome: u8,
+    counter_frozen: bool,
+    dark: bool,
+    khz: u32,
+    firmware: (u16, u16, u16),
+    hw_id: u32,
+}
+
+impl InitSegment {
+    /// The segment in front of `bar`; call [`InitSegment::reset`] before use.
+    pub fn new(bar: SharedMemory, profile: &Profile) -> Self {
+        Self {
+            bar,
+            cmdq_address: 0,
+            queue_active: false,
+            nic_interface: NIC_FULL_DRIVER,
+            boots_until: 0,
+            health_syndrome: 0,
+            counter_frozen: false,
+            dark: false,
+            khz: profile.general.current.device_frequency_khz(),
+            firmware: profile.firmware,
+            hw_id: u32::from(profile.device_id),
+        }
+    }
+
+    /// Power-on values; firmware boots until `boots_until`.
+    pub fn reset(&mut self, now: u64, boots_until: u64) {
+        if self.dark {
+            return;
+        }
+        self.cmdq_address = 0;
+        self.queue_active = false;
+        self.nic_interface = NIC_FULL_DRIVER;
+        self.boots_until = boots_until;
+        self.health_syndrome = 0;
+        self.counter_frozen = false;
+        let bytes = self.bar.len();
+        self.bar.fill(0, bytes, 0);
+        self.restore();
+        self.tick(now);
+    }
+
+    /// Whether firmware still boots.
+    pub fn initializing(&self, now: u64) -> bool {
+        now < self.boots_until
+    }
+
+    /// When firmware will have booted, if it has not.
+    pub fn boots_until(&self, now: u64) -> Option<u64> {
+        (now < self.boots_until).then_some(self.boots_until)
+    }
+
+    /// DMA address of the command queue, once software has written both halves.
+    pub fn command_queue(&self) -> Option<u64> {
+        self.queue_active.then_some(self.cmdq_address)
+    }
+
+    /// `nic_interface` as the device reports it.
+    pub fn nic_interface(&self) -> u32 {
+        self.nic_interface
+    }
+
+    /// The fatal syndrome reported in the health buffer, 0 if none.
+    pub fn health_syndrome(&self) -> u8 {
+        self.health_syndrome
+    }
+
+    /// Whether the device answers at all.
+    pub fn is_dark(&self) -> bool {
+        self.dark
+    }
+
+    /// Virtual time has moved: timers, health counter and the end of booting.
+    pub fn tick(&mut self, now: u64) {
+        if self.dark {
+            return;
+        }
+        let initializing = u32::from(self.initializing(now)) << 31;
+        self.bar.store_be32(INITIALIZING, initializing);
+        let [high, low] = halves(device_ticks(now, self.khz));
+        self.bar.store_be32(INTERNAL_TIMER_H, high);
+        self.bar.store_be32(INTERNAL_TIMER_L, low);
+        if !self.counter_frozen {
+            // Once per 10 ms: recovery code polls it every 50 ms.
+            let [_, counter] = halves((now / 10_000_000) & 0x00ff_ffff);
+            self.bar.store_be32(HEALTH_COUNTER, u32::from(self.health_syndrome) << 24 | counter);
+        }
+    }
+
+    /// Reports a fatal health syndrome. The first one stays.
+    pub fn set_health_syndrome(&mut self, syndrome: u8) {
+        if self.dark || self.health_syndrome != 0 {
+            return;
+        }
+        self.health_syndrome = syndrome;
+        self.restore();
+        let counter = self.bar.load_be32(HEALTH_COUNTER) & 0x00ff_ffff;
+        self.bar.store_be32(HEALTH_COUNTER, u32::from(syndrome) << 24 | counter);
+    }
+
+    /// Stops the health counter.
+    pub fn freeze_health_counter(&mut self) {
+        self.counter_frozen = true;
+    }
+
+    /// The device is gone: everything reads as ones.
+    pub fn go_dark(&mut self) {
+        self.dark = true;
+        let bytes = self.bar.len();
+        self.bar.fill(0, bytes, 0xff);
+    }
+
+    /// Confirms a state software asked for through `nic_interface`.
+    pub fn set_nic_interface(&mut self, state: u32) {
+        self.nic_interface = state & 7;
+        self.restore();
+    }
+
+    /// Software wrote `bytes` at `offset` (below [`SEGMENT_BYTES`]); they are in BAR memory already.
+    pub fn written(&mut self, offset: usize, bytes: &[u8]) -> RegisterEffect {
+        if self.dark {
+            self.bar.fill(offset, bytes.len(), 0xff);
+            return RegisterEffect::None;
+        }
+        let (offset, value) = match (offset % 4, bytes) {
+            (0, &[a, b, c, d]) => (offset, u32::from_be_bytes([a, b, c, d])),
+            (0, &[a, b, c, d, e, f, g, h]) if offset == CMDQ_ADDR_H => {
+                self.written(CMDQ_ADDR_H, &[a, b, c, d]);
+                return self.written(CMDQ_ADDR_L_SZ, &[e, f, g, h]);
+            }
+            _ => {
+                self.restore();
+                return RegisterEffect::Bug(format!(
+                    "{}-byte write at {offset:#x} of the initialization segment: registers are 32 bits",
+                    bytes.len()
+                ));
+            }
+        };
+        match offset {
+            CMDQ_ADDR_H => {
+                self.cmdq_address = u64::from(value) << 32 | (self.cmdq_address & 0xffff_ffff);
+                RegisterEffect::None
+            }
+            CMDQ_ADDR_L_SZ => self.address_low_written(value),
+            CMD_DBELL => {
+                self.bar.store_be32(CMD_DBELL, 0);
+                RegisterEffect::CommandDoorbell(value)
+            }
+            CLEAR_INT => RegisterEffect::None,
+            // Bit 22 acknowledges a firmware reset request, which this firmware never makes.
+            INITIALIZING => {
+                self.restore();
+                RegisterEffect::None
+            }
+            _ => {
+                self.restore();
+                RegisterEffect::Bug(format!("write of {value:#010x} to read-only register {offset:#x}"))
+            }
+        }
+    }
+
+    fn address_low_written(&mut self, value: u32) -> RegisterEffect {
+        self.cmdq_address = (self.cmdq_address & !0xffff_ffff) | u64::from(value & 0xffff_f000);
+        self.queue_active = true;
+        let wanted = value >> 8 & 7;
+        let changed = wanted != self.nic_interface;
+        self.restore();
+        if changed { RegisterEffect::NicInterface(wanted) } else { RegisterEffect::None }
+    }
+
+    /// Writes every register that does not follow time.
+    fn restore(&mut self) {
+        let (major, minor, subminor) = self.firmware;
+        let bar = &self.bar;
+        bar.store_be32(FW_REV, u32::from(minor) << 16 | u32::from(major));
+        bar.store_be32(CMDIF_REV, COMMAND_INTERFACE_REVISION << 16 | u32::from(subminor));
+        let [high, low] = halves(self.cmdq_address);
+        bar.store_be32(CMDQ_ADDR_H, high);
+        let geometry = LOG_CMDQ_SIZE << 4 | LOG_CMDQ_STRIDE;
+        bar.store_be32(CMDQ_ADDR_L_SZ, low | self.nic_interface << 8 | geometry);
+        bar.store_be32(CMD_DBELL, 0);
+        bar.store_be32(
+            HEALTH_FW_VER,
+            u32::from(major & 0xff) << 24 | u32::from(minor & 0xff) << 16 | u32::from(subminor),
+        );
+        bar.store_be32(HEALTH_HW_ID, self.hw_id);
+        let reset_required = self.health_syndrome != 0;
+        bar.store_be32(HEALTH_RFR, if reset_required { 0x8800_0000 } else { 0 });
+        bar.store_be32(HEALTH_SYND, u32::from(self.health_syndrome) << 16);
+    }
+}
+
+/// Ticks of a clock of `khz` after `now` nanoseconds.
+pub fn device_ticks(now: u64, khz: u32) -> u64 {
+    let ticks = u128::from(now) * u128::from(khz) / 1_000_000;
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}
+
+fn halves(value: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = value.to_be_bytes();
+    [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment() -> (InitSegment, SharedMemory) {
+        let profile = Profile::default();
+        let bar = SharedMemory::anonymous(profile.bar_bytes).unwrap();
+        let mut segment = InitSegment::new(bar.clone(), &profile);
+        segment.reset(0, 1_000);
+        (segment, bar)
+    }
+
+    fn write(segment: &mut InitSegment, bar: &SharedMemory, offset: usize, value: u32) -> RegisterEffect {
+        bar.store_be32(offset, value);
+        segment.written(offset, &value.to_be_bytes())
+    }
+
+    #[test]
+    fn the_queue_geometry_reads_back_whatever_was_written() {
+        let (mut segment, bar) = segment();
+        assert_eq!(segment.command_queue(), None);
+        write(&mut segment, &bar, 0x10, 7);
+        write(&mut segment, &bar, 0x14, 0xab0f_e000);
+        assert_eq!(segment.command_queue(), Some(0x7_ab0f_e000));
+        assert_eq!(bar.load_be32(0x14), 0xab0f_e056);
+    }
+
+    #[test]
+    fn changing_nic_interface_keeps_the_address() {
+        let (mut segment, bar) = segment();
+        write(&mut segment, &bar, 0x14, 0x1000);
+        let effect = write(&mut segment, &bar, 0x14, 0x1100);
+        assert_eq!(effect, RegisterEffect::NicInterface(NIC_DISABLED));
+        segment.set_nic_interface(NIC_DISABLED);
+        assert_eq!(bar.load_be32(0x14), 0x1156);
+        assert_eq!(segment.command_queue(), Some(0x1000));
+    }
+
+    #[test]
+    fn read_only_registers_stay_and_the_write_is_reported() {
+        let (mut segment, bar) = segment();
+        assert!(matches!(write(&mut segment, &bar, 0x04, 0), RegisterEffect::Bug(_)));
+        assert_eq!(bar.load_be32(0x04) >> 16, 5);
+    }
+
+    #[test]
+    fn initializing_clears_and_the_health_counter_moves_with_time() {
+        let (mut segment, bar) = segment();
+        assert_eq!(bar.load_be32(0x1fc) >> 31, 1);
+        segment.tick(1_000);
+        assert_eq!(bar.load_be32(0x1fc) >> 31, 0);
+        let before = bar.load_be32(0x1010);
+        segment.tick(50_000_000);
+        assert_ne!(bar.load_be32(0x1010), before);
+    }
+
+    #[test]
+    fn a_health_syndrome_shows_in_buffer_and_counter_word() {
+        let (mut segment, bar) = segment();
+        segment.set_health_syndrome(0x0c);
+        assert_eq!(bar.load_u8(0x23d), 0x0c);
+        assert_eq!(bar.load_u8(0x238) & 0x80, 0x80);
+        assert_eq!(bar.load_be32(0x1010) >> 24, 0x0c);
+    }
+
+    #[test]
+    fn a_dark_device_reads_as_ones_and_takes_no_write() {
+        let (mut segment, bar) = segment();
+        segment.go_dark();
+        write(&mut segment, &bar, 0x14, 0x1000);
+        segment.tick(9_000_000_000);
+        assert_eq!(bar.load_be32(0x230), u32::MAX);
+        assert_eq!(bar.load_be32(0x14), u32::MAX);
+    }
+}

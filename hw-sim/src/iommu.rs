@@ -1,0 +1,312 @@
+//! The IOMMU in front of the function, and the DMA engine behind it.
+//!
+//! Mappings are kept by start address; looking one up costs a descent of a balanced tree. An access may cross
+//! adjoining mappings. An access that leaves them, or that happens while the function is not a bus master, moves
+//! nothing at all and is a [`DmaFault`]; every one is remembered, with the part of the device that wanted it, because
+//! hardware would have written it into the host's log. What the fault then means (a delivery status, a dead EQ, a QP in
+//! error) is the caller's business.
+
+use crate::host::DmaFault;
+use driver::SharedMemory;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+/// Most faults remembered one by one; later ones are only counted.
+const MAX_RECORDED: usize = 256;
+
+/// The part of the device that reaches for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The command interface: entries and mailboxes.
+    Command,
+    /// The firmware's own pages.
+    FirmwarePage,
+    /// An event queue.
+    Eq(u32),
+    /// A completion queue.
+    Cq(u32),
+    /// A queue pair: work queues, doorbell record.
+    Qp(u32),
+    /// A shared receive queue.
+    Srq(u32),
+    /// Data, through this key.
+    Key(u32),
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Command => f.write_str("command interface"),
+            Self::FirmwarePage => f.write_str("firmware page"),
+            Self::Eq(number) => write!(f, "EQ {number:#x}"),
+            Self::Cq(number) => write!(f, "CQ {number:#x}"),
+            Self::Qp(number) => write!(f, "QP {number:#x}"),
+            Self::Srq(number) => write!(f, "SRQ {number:#x}"),
+            Self::Key(key) => write!(f, "key {key:#010x}"),
+        }
+    }
+}
+
+/// A refused access and who wanted it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultRecord {
+    /// The access.
+    pub fault: DmaFault,
+    /// The part of the device that wanted it.
+    pub who: Who,
+    /// Whether nothing was mapped there (otherwise the function was not a bus master).
+    pub unmapped: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Mapping {
+    bytes: u64,
+    memory: SharedMemory,
+    offset: usize,
+}
+
+/// The mappings of one function.
+#[derive(Debug, Default)]
+pub struct Iommu {
+    mappings: BTreeMap<u64, Mapping>,
+    bus_master: bool,
+    faults: Vec<FaultRecord>,
+    fault_count: u64,
+}
+
+impl Iommu {
+    /// The addresses software may map: 39 bits without the window of x86 message interrupts.
+    pub fn ranges() -> Vec<RangeInclusive<u64>> {
+        vec![0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff]
+    }
+
+    /// Whether DMA is allowed at all.
+    pub fn set_bus_master(&mut self, on: bool) {
+        self.bus_master = on;
+    }
+
+    /// Whether DMA is allowed at all.
+    pub fn bus_master(&self) -> bool {
+        self.bus_master
+    }
+
+    /// Maps memory at an address; like VFIO, refuses what overlaps or is not in whole 4 KiB pages.
+    pub fn map(&mut self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+        let length = bytes as u64;
+        if bytes == 0 || (iova | length | offset as u64) % 4096 != 0 {
+            return Err(format!("map {iova:#x}+{bytes:#x}: not whole pages"));
+        }
+        if !memory.contains(offset, bytes) {
+            return Err(format!("map {iova:#x}+{bytes:#x}: memory is shorter than that"));
+        }
+        let Some(last) = iova.checked_add(length - 1) else {
+            return Err(format!("map {iova:#x}+{bytes:#x}: wraps"));
+        };
+        if !Self::ranges().iter().any(|range| range.contains(&iova) && range.contains(&last)) {
+            return Err(format!("map {iova:#x}+{bytes:#x}: outside the usable ranges"));
+        }
+        let before = self.mappings.range(..=last).next_back();
+        if let Some((&start, mapping)) = before
+            && start + mapping.bytes > iova
+        {
+            return Err(format!("map {iova:#x}+{bytes:#x}: {start:#x}+{:#x} is mapped", mapping.bytes));
+        }
+        self.mappings.insert(iova, Mapping { bytes: length, memory, offset });
+        Ok(())
+    }
+
+    /// Unmaps every mapping inside the range; like VFIO type 1 v2, refuses to cut one in two.
+    pub fn unmap(&mut self, iova: u64, bytes: usize) -> Result<(), String> {
+        let Some(end) = iova.checked_add(bytes as u64) else {
+            return Err(format!("unmap {iova:#x}+{bytes:#x}: wraps"));
+        };
+        let inside: Vec<u64> = self.mappings.range(iova..end).map(|(&start, _)| start).collect();
+        let cut = |start: u64, mapping: &Mapping| start < iova || start + mapping.bytes > end;
+        if let Some((&start, mapping)) = self.mappings.range(..end).next_back()
+            && start + mapping.bytes > iova
+            && cut(start, mapping)
+        {
+            return Err(format!("unmap {iova:#x}+{bytes:#x}: cuts the mapping at {start:#x}"));
+        }
+        if let Some((&start, mapping)) = self.mappings.range(..iova).next_back()
+            && start + mapping.bytes > iova
+        {
+            return Err(format!("unmap {iova:#x}+{bytes:#x}: cuts the mapping at {start:#x}"));
+        }
+        if inside.is_empty() {
+            return Err(format!("unmap {iova:#x}+{bytes:#x}: nothing is mapped there"));
+        }
+        for start in inside {
+            self.mappings.remove(&start);
+        }
+        Ok(())
+    }
+
+    /// How many mappings exist.
+    pub fn len(&self) -> usize {
+        self.mappings.len()
+    }
+
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.mappings.is_empty()
+    }
+
+    /// Whether the whole range is mapped and DMA is allowed; records nothing.
+    pub fn reaches(&self, iova: u64, bytes: usize) -> bool {
+        self.bus_master && self.covered(iova, bytes)
+    }
+
+    /// Reads memory of the host.
+    pub fn read(&mut self, iova: u64, out: &mut [u8], who: Who) -> Result<(), DmaFault> {
+        self.check(iova, out.len(), false, who)?;
+        let mut done = 0;
+        while done < out.len() {
+            let (memory, offset, run) = self.piece(iova + done as u64, out.len() - done);
+            memory.read_bytes(offset, &mut out[done..done + run]);
+            done += run;
+        }
+        Ok(())
+    }
+
+    /// Writes memory of the host.
+    pub fn write(&mut self, iova: u64, data: &[u8], who: Who) -> Result<(), DmaFault> {
+        self.check(iova, data.len(), true, who)?;
+        let mut done = 0;
+        while done < data.len() {
+            let (memory, offset, run) = self.piece(iova + done as u64, data.len() - done);
+            memory.write_bytes(offset, &data[done..done + run]);
+            done += run;
+        }
+        Ok(())
+    }
+
+    /// Writes one byte in one store, after everything written before it: the byte that hands an entry over.
+    pub fn publish(&mut self, iova: u64, value: u8, who: Who) -> Result<(), DmaFault> {
+        self.check(iova, 1, true, who)?;
+        let (memory, offset, _) = self.piece(iova, 1);
+        // What the entry says must be visible before the byte that says it is valid.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+        memory.store_u8(offset, value);
+        Ok(())
+    }
+
+    /// Faults so far, the first 256 of them.
+    pub fn faults(&self) -> &[FaultRecord] {
+        &self.faults
+    }
+
+    /// How many accesses were refused.
+    pub fn fault_count(&self) -> u64 {
+        self.fault_count
+    }
+
+    fn check(&mut self, iova: u64, bytes: usize, write: bool, who: Who) -> Result<(), DmaFault> {
+        let unmapped = !self.covered(iova, bytes);
+        if self.bus_master && !unmapped {
+            return Ok(());
+        }
+        let fault = DmaFault { iova, bytes, write };
+        self.fault_count += 1;
+        if self.faults.len() < MAX_RECORDED {
+            self.faults.push(FaultRecord { fault, who, unmapped });
+        }
+        tracing::debug!(%who, %fault, unmapped, "DMA fault");
+        Err(fault)
+    }
+
+    fn covered(&self, iova: u64, bytes: usize) -> bool {
+        let Some(end) = iova.checked_add(bytes as u64) else {
+            return false;
+        };
+        let mut at = iova;
+        loop {
+            let Some((&start, mapping)) = self.mappings.range(..=at).next_back() else {
+                return false;
+            };
+            let mapped_end = start + mapping.bytes;
+            if mapped_end <= at {
+                return false;
+            }
+            if mapped_end >= end {
+                return true;
+            }
+            at = mapped_end;
+        }
+    }
+
+    /// The memory behind an address known to be covered, and how many of `bytes` lie in it.
+    fn piece(&self, iova: u64, bytes: usize) -> (&SharedMemory, usize, usize) {
+        // PANIC: only called for addresses `check` has found covered.
+        let (&start, mapping) = self.mappings.range(..=iova).next_back().expect("covered address");
+        let inside = iova - start;
+        let run = (mapping.bytes - inside).min(bytes as u64);
+        // CAST: both are at most `mapping.bytes`, which came from a usize.
+        let (inside, run) = (usize::try_from(inside).unwrap_or(usize::MAX), usize::try_from(run).unwrap_or(0));
+        (&mapping.memory, mapping.offset + inside, run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iommu() -> (Iommu, SharedMemory) {
+        let memory = SharedMemory::anonymous(4 * 4096).unwrap();
+        let mut iommu = Iommu::default();
+        iommu.set_bus_master(true);
+        (iommu, memory)
+    }
+
+    #[test]
+    fn an_access_may_cross_adjoining_mappings() {
+        let (mut iommu, memory) = iommu();
+        iommu.map(0x10_0000, memory.clone(), 0x3000, 0x1000).unwrap();
+        iommu.map(0x10_1000, memory.clone(), 0x0000, 0x1000).unwrap();
+        iommu.write(0x10_0ffe, &[1, 2, 3, 4], Who::Command).unwrap();
+        let mut out = [0; 2];
+        memory.read_bytes(0x3ffe, &mut out);
+        assert_eq!(out, [1, 2]);
+        memory.read_bytes(0, &mut out);
+        assert_eq!(out, [3, 4]);
+        let mut back = [0; 4];
+        iommu.read(0x10_0ffe, &mut back, Who::Command).unwrap();
+        assert_eq!(back, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn an_access_that_leaves_the_mappings_moves_nothing_and_is_recorded() {
+        let (mut iommu, memory) = iommu();
+        iommu.map(0x10_0000, memory.clone(), 0, 0x1000).unwrap();
+        let fault = iommu.write(0x10_0fff, &[9, 9], Who::Qp(0x58)).unwrap_err();
+        assert_eq!(fault, DmaFault { iova: 0x10_0fff, bytes: 2, write: true });
+        assert_eq!(memory.load_u8(0xfff), 0);
+        assert_eq!(iommu.faults(), [FaultRecord { fault, who: Who::Qp(0x58), unmapped: true }]);
+    }
+
+    #[test]
+    fn no_dma_without_bus_master() {
+        let (mut iommu, memory) = iommu();
+        iommu.map(0, memory, 0, 0x1000).unwrap();
+        iommu.set_bus_master(false);
+        assert!(iommu.read(0, &mut [0], Who::Command).is_err());
+        assert!(!iommu.faults()[0].unmapped);
+    }
+
+    #[test]
+    fn overlaps_and_cuts_are_refused_as_vfio_does() {
+        let (mut iommu, memory) = iommu();
+        iommu.map(0x2000, memory.clone(), 0, 0x2000).unwrap();
+        assert!(iommu.map(0x3000, memory.clone(), 0, 0x1000).is_err());
+        assert!(iommu.map(0x1000, memory.clone(), 0, 0x2000).is_err());
+        assert!(iommu.map(0x1000, memory.clone(), 0, 0x4000).is_err());
+        assert!(iommu.map(0x800, memory.clone(), 0, 0x1000).is_err());
+        assert!(iommu.map(0xfee0_0000, memory, 0, 0x1000).is_err(), "the interrupt window");
+        assert!(iommu.unmap(0x3000, 0x1000).is_err());
+        assert!(iommu.unmap(0x2000, 0x1000).is_err());
+        assert!(iommu.unmap(0x8000, 0x1000).is_err());
+        iommu.unmap(0x2000, 0x2000).unwrap();
+        assert!(iommu.is_empty());
+    }
+}

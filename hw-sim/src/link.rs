@@ -1,0 +1,338 @@
+//! A link between two ports, and what goes wrong on it.
+//!
+//! A link is pure: frames and the current virtual time come in through [`Link::send`], frames come
+//! out of [`Link::pop_due`] once their time has come, and [`Link::next_due`] says when that is. In
+//! between lies one queue, ordered by delivery time and, among equal times, by order of sending, so
+//! that a link without faults keeps its order and a delay of zero delivers in the same instant.
+//!
+//! Each direction has its own [`Faults`]. A frame meets them in a fixed order: it is lost, or else
+//! perhaps damaged, then delayed, then perhaps held back so that later frames overtake it, then
+//! perhaps sent twice. Every decision is drawn from one ChaCha stream seeded at construction, and
+//! each frame draws the same number of times whatever the rates are: changing one rate does not
+//! shift the decisions about the others.
+//!
+//! [`Link::heal`] makes the wire perfect from now on; what is in flight still arrives as decided.
+//!
+//! Absent on purpose: bandwidth. Frames do not queue behind each other for a line rate.
+
+use rand::{Rng, RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// One in a million, the unit of fault rates.
+const MILLION: u32 = 1_000_000;
+
+/// One end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// The first port given to `connect`.
+    A,
+    /// The second.
+    B,
+}
+
+impl Port {
+    /// The other end.
+    pub const fn peer(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Self::A => 0,
+            Self::B => 1,
+        }
+    }
+}
+
+/// What happens to frames of one direction. Rates are per million frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Frames that never arrive.
+    pub loss_ppm: u32,
+    /// Frames that arrive twice.
+    pub duplicate_ppm: u32,
+    /// Frames held back by up to [`Faults::reorder_ns`] while later ones pass.
+    pub reorder_ppm: u32,
+    /// Frames that arrive with one bit flipped.
+    pub corrupt_ppm: u32,
+    /// Flight time of every frame, nanoseconds.
+    pub delay_ns: u64,
+    /// Additional flight time, drawn per frame from `0..=jitter_ns`; does not reorder.
+    pub jitter_ns: u64,
+    /// Longest time a reordered frame is held back, nanoseconds.
+    pub reorder_ns: u64,
+}
+
+impl Faults {
+    /// A perfect wire without delay.
+    pub const NONE: Self = Self {
+        loss_ppm: 0,
+        duplicate_ppm: 0,
+        reorder_ppm: 0,
+        corrupt_ppm: 0,
+        delay_ns: 0,
+        jitter_ns: 0,
+        reorder_ns: 0,
+    };
+
+    fn draw(rng: &mut ChaCha8Rng) -> Self {
+        // Swarm: half of the faults are off in any one world, so that each also meets the others'
+        // absence. A rate up to 10 % is far beyond any network and still lets work finish.
+        let rate = |rng: &mut ChaCha8Rng| {
+            let rate = rng.random_range(1_000..=100_000);
+            if rng.random_bool(0.5) { rate } else { 0 }
+        };
+        Self {
+            loss_ppm: rate(rng),
+            duplicate_ppm: rate(rng),
+            reorder_ppm: rate(rng),
+            corrupt_ppm: rate(rng),
+            delay_ns: rng.random_range(0..=5_000),
+            jitter_ns: rng.random_range(0..=5_000),
+            reorder_ns: rng.random_range(1_000..=50_000),
+        }
+    }
+}
+
+/// The faults of both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkFaults {
+    /// Frames from [`Port::A`] to [`Port::B`].
+    pub a_to_b: Faults,
+    /// Frames from [`Port::B`] to [`Port::A`].
+    pub b_to_a: Faults,
+}
+
+impl LinkFaults {
+    /// A perfect link without delay.
+    pub const NONE: Self = Self {
+        a_to_b: Faults::NONE,
+        b_to_a: Faults::NONE,
+    };
+
+    /// The same faults in both directions.
+    pub const fn both(faults: Faults) -> Self {
+        Self {
+            a_to_b: faults,
+            b_to_a: faults,
+        }
+    }
+
+    /// Rates drawn from a seed, each direction apart, about half of them zero.
+    pub fn swarm(seed: u64) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        Self {
+            a_to_b: Faults::draw(&mut rng),
+            b_to_a: Faults::draw(&mut rng),
+        }
+    }
+
+    const fn from(&self, port: Port) -> &Faults {
+        match port {
+            Port::A => &self.a_to_b,
+            Port::B => &self.b_to_a,
+        }
+    }
+}
+
+/// What a link did so far, per direction of sending.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCounters {
+    /// Frames handed to [`Link::send`].
+    pub sent: u64,
+    /// Frames that came out of [`Link::pop_due`], duplicates included.
+    pub delivered: u64,
+    /// Frames lost.
+    pub lost: u64,
+    /// Frames sent twice.
+    pub duplicated: u64,
+    /// Frames held back.
+    pub reordered: u64,
+    /// Frames damaged.
+    pub corrupted: u64,
+}
+
+/// A frame that arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Where it arrives.
+    pub to: Port,
+    /// When it was due, virtual nanoseconds.
+    pub at: u64,
+    /// The frame.
+    pub frame: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    due: u64,
+    sequence: u64,
+    delivery: Delivery,
+}
+
+impl PartialEq for InFlight {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for InFlight {}
+
+impl PartialOrd for InFlight {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for InFlight {
+    /// Reversed: `BinaryHeap` yields its greatest element, and we want the earliest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.due, other.sequence).cmp(&(self.due, self.sequence))
+    }
+}
+
+/// A link between two ports.
+#[derive(Debug)]
+pub struct Link {
+    faults: LinkFaults,
+    rng: ChaCha8Rng,
+    queue: BinaryHeap<InFlight>,
+    sequence: u64,
+    /// Latest due time of an in-order frame, per direction: jitter never goes below it.
+    horizon: [u64; 2],
+    counters: [LinkCounters; 2],
+}
+
+impl Link {
+    /// A link whose every fault decision follows from `seed`.
+    pub fn new(seed: u64, faults: LinkFaults) -> Self {
+        Self {
+            faults,
+            rng: ChaCha8Rng::seed_from_u64(seed),
+            queue: BinaryHeap::new(),
+            sequence: 0,
+            horizon: [0; 2],
+            counters: [LinkCounters::default(); 2],
+        }
+    }
+
+    /// Changes the faults for frames sent from now on.
+    pub fn set_faults(&mut self, faults: LinkFaults) {
+        self.faults = faults;
+    }
+
+    /// The faults in force.
+    pub const fn faults(&self) -> LinkFaults {
+        self.faults
+    }
+
+    /// Ends all faults; the flight time stays.
+    pub fn heal(&mut self) {
+        for faults in [&mut self.faults.a_to_b, &mut self.faults.b_to_a] {
+            *faults = Faults {
+                delay_ns: faults.delay_ns,
+                ..Faults::NONE
+            };
+        }
+    }
+
+    /// What happened to frames sent from `port`.
+    pub const fn counters(&self, port: Port) -> LinkCounters {
+        self.counters[port.index()]
+    }
+
+    /// A port puts a frame onto the wire.
+    pub fn send(&mut self, now: u64, from: Port, mut frame: Vec<u8>) {
+        let faults = *self.faults.from(from);
+        let side = from.index();
+        // All draws first, so that their number does not depend on the rates.
+        let lose = self.chance(faults.loss_ppm);
+        let corrupt = self.chance(faults.corrupt_ppm);
+        let reorder = self.chance(faults.reorder_ppm);
+        let duplicate = self.chance(faults.duplicate_ppm);
+        let (bit, jitter, held) = (
+            self.rng.next_u64(),
+            self.rng.next_u64(),
+            self.rng.next_u64(),
+        );
+
+        let counters = &mut self.counters[side];
+        counters.sent += 1;
+        if lose {
+            counters.lost += 1;
+            return;
+        }
+        if corrupt && !frame.is_empty() {
+            counters.corrupted += 1;
+            flip_bit(&mut frame, bit);
+        }
+        let flight = faults
+            .delay_ns
+            .saturating_add(within(jitter, faults.jitter_ns));
+        let mut due = now.saturating_add(flight).max(self.horizon[side]);
+        self.horizon[side] = due;
+        if reorder {
+            counters.reordered += 1;
+            due = due
+                .saturating_add(1)
+                .saturating_add(within(held, faults.reorder_ns));
+        }
+        if duplicate {
+            counters.duplicated += 1;
+            self.enqueue(due, from, frame.clone());
+        }
+        self.enqueue(due, from, frame);
+    }
+
+    /// When the next frame arrives.
+    pub fn next_due(&self) -> Option<u64> {
+        self.queue.peek().map(|next| next.due)
+    }
+
+    /// The next frame that has arrived by `now`.
+    pub fn pop_due(&mut self, now: u64) -> Option<Delivery> {
+        if self.next_due()? > now {
+            return None;
+        }
+        let delivery = self.queue.pop()?.delivery;
+        self.counters[delivery.to.peer().index()].delivered += 1;
+        Some(delivery)
+    }
+
+    fn enqueue(&mut self, due: u64, from: Port, frame: Vec<u8>) {
+        let delivery = Delivery {
+            to: from.peer(),
+            at: due,
+            frame,
+        };
+        self.queue.push(InFlight {
+            due,
+            sequence: self.sequence,
+            delivery,
+        });
+        self.sequence += 1;
+    }
+
+    fn chance(&mut self, ppm: u32) -> bool {
+        self.rng.random_range(0..MILLION) < ppm
+    }
+}
+
+/// A value in `0..=most`, from a random word.
+const fn within(random: u64, most: u64) -> u64 {
+    match most.checked_add(1) {
+        Some(count) => random % count,
+        None => random,
+    }
+}
+
+fn flip_bit(frame: &mut [u8], random: u64) {
+    // PANIC: not empty (checked by the caller), and the remainder is below its length.
+    let at = usize::try_from((random >> 3) % frame.len() as u64).unwrap_or(0);
+    frame[at] ^= 1 << (random & 7);
+}

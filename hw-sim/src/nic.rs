@@ -1,0 +1,697 @@
+//! One function: its registers, its tables, and what ties them together.
+//!
+//! A [`Nic`] does nothing by itself. Register writes, frames and timers reach it from the world's step loop, each with
+//! the [`Env`] (time, randomness, log, work queues) as an argument. It owns everything a function-level
+//! reset forgets.
+//!
+//! Two rules hold everywhere. Events caused by a command are posted after the command has been answered: while one
+//! executes, they collect in `after_command`. And a completion queue that fails takes the queue pairs
+//! attached to it into ERR, but only after the queue pair that caused it has returned: `failed_cqs`.
+
+use crate::cmd::CommandInterface;
+use crate::cmd::caps::Capabilities;
+use crate::config_space::{ConfigEffect, ConfigSpace};
+use crate::cq::Cq;
+use crate::eq::{Eq, EQE_BYTES, Posted};
+use crate::fault::{Fault, FaultPlan};
+use crate::init_segment::{InitSegment, NIC_DISABLED, NIC_FULL_DRIVER, RegisterEffect};
+use crate::iommu::Iommu;
+use crate::mkey::{KeyRules, Mkey};
+use crate::objects::Table;
+use crate::pages::FirmwarePages;
+use crate::port::{AdminState, Port};
+use crate::profile::Profile;
+use crate::qp::Qp;
+use crate::report::{FunctionReport, Refused};
+use crate::srq::Srq;
+use crate::view::View;
+use crate::world::{Doorbell, Env, Timer};
+use driver::{Interrupt, SharedMemory};
+use hw_mlx::prm::{Eqe, EventType};
+use std::collections::{BTreeMap, BTreeSet};
+use zerocopy::IntoBytes;
+
+/// First UAR index handed out: the pages below are the initialization segment and the MSI-X structures.
+const FIRST_UAR: u32 = 5;
+/// Driver bugs remembered in words; later ones are only counted.
+const MAX_BUGS: usize = 1_000;
+
+/// How far bring-up has got (PRM "Initialization"); the boot stage follows from the pages given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Reset, or DISABLE_HCA.
+    Reset,
+    /// ENABLE_HCA, or TEARDOWN_HCA.
+    Enabled,
+    /// INIT_HCA.
+    Initialised,
+}
+
+/// A queue pair and what it holds references to.
+pub struct QpSlot {
+    /// `None` while one of its methods runs.
+    pub qp: Option<Qp>,
+    /// Service type.
+    pub service: u32,
+    /// Objects it refers to.
+    pub refs: QpRefs,
+    /// Page list of its work queues, as given.
+    pub pages: Vec<u64>,
+    /// It is in the world's run queue.
+    pub queued: bool,
+    /// Its entry in the world's timer set.
+    pub timer: Option<u64>,
+}
+
+/// Objects a queue pair refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpRefs {
+    /// Protection domain.
+    pub pd: u32,
+    /// UAR page.
+    pub uar: u32,
+    /// Completion queue of the send queue.
+    pub cqn_snd: u32,
+    /// Completion queue of the receive queue.
+    pub cqn_rcv: u32,
+    /// Receive memory pool.
+    pub srqn: Option<u32>,
+    /// XRC domain.
+    pub xrcd: Option<u32>,
+    /// Counter set.
+    pub counter: Option<u32>,
+}
+
+/// All numbered objects of a function.
+pub struct Objects {
+    /// UAR pages.
+    pub uars: Table<()>,
+    /// Protection domains.
+    pub pds: Table<()>,
+    /// Transport domains.
+    pub tds: Table<()>,
+    /// XRC domains.
+    pub xrcds: Table<()>,
+    /// Counter sets.
+    pub counters: Table<()>,
+    /// Event queues.
+    pub eqs: Table<Eq>,
+    /// Completion queues.
+    pub cqs: Table<Cq>,
+    /// Memory keys, by index.
+    pub mkeys: Table<Mkey>,
+    /// Queue pairs.
+    pub qps: Table<QpSlot>,
+    /// Receive memory pools.
+    pub rmps: Table<Srq>,
+}
+
+impl Objects {
+    fn new(profile: &Profile, caps: &Capabilities) -> Self {
+        const LAST: u32 = 0x00ff_ffff;
+        let general = &caps.general;
+        let last_uar = u32::try_from(profile.bar_bytes >> 12).unwrap_or(u32::MAX) - 1;
+        let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
+        Self {
+            uars: Table::new("UAR", FIRST_UAR, last_uar, LAST),
+            pds: Table::new("PD", 0x11, LAST, some(general.log_max_pd())),
+            tds: Table::new("transport domain", 0x21, LAST, some(general.log_max_transport_domain())),
+            xrcds: Table::new("XRC domain", 0x31, LAST, some(general.log_max_xrcd())),
+            counters: Table::new("counter set", 1, 0xff, general.max_qp_cnt().max(1)),
+            eqs: Table::new("EQ", 1, 0xff, some(general.log_max_eq())),
+            cqs: Table::new("CQ", 0x401, LAST, some(general.log_max_cq())),
+            mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
+            qps: Table::new("QP", 0x58, LAST - 1, some(general.log_max_qp())),
+            rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
+        }
+    }
+
+    /// How many of each kind exist, kinds without any left out.
+    pub fn census(&self) -> BTreeMap<&'static str, usize> {
+        [
+            (self.uars.kind(), self.uars.len()),
+            (self.pds.kind(), self.pds.len()),
+            (self.tds.kind(), self.tds.len()),
+            (self.xrcds.kind(), self.xrcds.len()),
+            (self.counters.kind(), self.counters.len()),
+            (self.eqs.kind(), self.eqs.len()),
+            (self.cqs.kind(), self.cqs.len()),
+            (self.mkeys.kind(), self.mkeys.len()),
+            (self.qps.kind(), self.qps.len()),
+            (self.rmps.kind(), self.rmps.len()),
+        ]
+        .into_iter()
+        .filter(|&(_, count)| count > 0)
+        .collect()
+    }
+
+    /// Drops every object; numbers go on where they were.
+    pub fn clear(&mut self) {
+        self.uars.clear();
+        self.pds.clear();
+        self.tds.clear();
+        self.xrcds.clear();
+        self.counters.clear();
+        self.eqs.clear();
+        self.cqs.clear();
+        self.mkeys.clear();
+        self.qps.clear();
+        self.rmps.clear();
+    }
+
+    /// Applies limits that SET_HCA_CAP may have lowered.
+    pub fn set_limits(&mut self, caps: &Capabilities) {
+        let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
+        self.qps.set_limit(some(caps.general.log_max_qp()));
+        self.cqs.set_limit(some(caps.general.log_max_cq()));
+        self.mkeys.set_limit(some(caps.general.log_max_mkey()));
+        self.eqs.set_limit(some(caps.general.log_max_eq()));
+        self.pds.set_limit(some(caps.general.log_max_pd()));
+        self.rmps.set_limit(some(caps.general.log_max_rmp()));
+    }
+}
+
+/// What a function remembers about its driver's conduct, across resets.
+#[derive(Debug, Default)]
+pub struct Record {
+    driver_bugs: Vec<String>,
+    leaked: BTreeMap<&'static str, usize>,
+    opcodes: BTreeMap<u16, u64>,
+    refused: Vec<Refused>,
+    dropped: BTreeMap<&'static str, u64>,
+}
+
+/// A function.
+pub struct Nic {
+    /// Its place in the world.
+    pub index: usize,
+    /// What it is.
+    pub profile: Profile,
+    /// BAR 0.
+    pub bar: SharedMemory,
+    /// Configuration space.
+    pub config: ConfigSpace,
+    /// Initialization segment.
+    pub init: InitSegment,
+    /// DMA.
+    pub iommu: Iommu,
+    /// How far bring-up has got.
+    pub stage: Stage,
+    /// Interface step in force.
+    pub issi: u32,
+    /// Capabilities in force.
+    pub caps: Capabilities,
+    /// Firmware pages.
+    pub pages: FirmwarePages,
+    /// The port.
+    pub port: Port,
+    /// Numbered objects.
+    pub objects: Objects,
+    /// The queue pair that packets for QP 1 go to.
+    pub gsi: Option<u32>,
+    /// Command queue.
+    pub commands: CommandInterface,
+    /// Faults waiting for a command.
+    pub faults: FaultPlan,
+    /// First half of a doorbell that arrives as two 4-byte stores, by UAR page and register.
+    pub halves: BTreeMap<(u32, u32), [u8; 4]>,
+    /// Counters and notes for the report.
+    pub record: Record,
+    vectors: Vec<Interrupt>,
+    latched: BTreeSet<u16>,
+    after_command: Option<Vec<(Target, [u8; EQE_BYTES])>>,
+    failed_cqs: Vec<u32>,
+    removed: bool,
+}
+
+/// Where an EQE goes.
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    /// The EQ of this number.
+    Number(u32),
+    /// Whichever EQ carries the type.
+    Carrier(EventType),
+}
+
+impl Nic {
+    /// A function after power-on.
+    pub fn new(index: usize, profile: Profile, bar: SharedMemory, carrier: bool, env: &mut Env) -> Self {
+        let caps = Capabilities::new(&profile);
+        let mut nic = Self {
+            index,
+            config: ConfigSpace::new(&profile),
+            init: InitSegment::new(bar.clone(), &profile),
+            iommu: Iommu::default(),
+            stage: Stage::Reset,
+            issi: 0,
+            pages: FirmwarePages::new(profile.pages),
+            port: Port::new(&profile, carrier),
+            objects: Objects::new(&profile, &caps),
+            gsi: None,
+            commands: CommandInterface::default(),
+            faults: FaultPlan::default(),
+            halves: BTreeMap::new(),
+            record: Record::default(),
+            vectors: Vec::new(),
+            latched: BTreeSet::new(),
+            after_command: None,
+            failed_cqs: Vec::new(),
+            removed: false,
+            caps,
+            profile,
+            bar,
+        };
+        nic.reset(env);
+        nic
+    }
+
+    /// Function-level reset: every object, queue address, capability setting and page is forgotten. The IOMMU's
+    /// mappings and the eventfds belong to the host and stay.
+    pub fn reset(&mut self, env: &mut Env) {
+        env.note(self.index, format_args!("reset"));
+        self.config.reset();
+        self.iommu.set_bus_master(false);
+        self.stage = Stage::Reset;
+        self.issi = 0;
+        self.caps = Capabilities::new(&self.profile);
+        self.pages.reset();
+        self.port = Port::new(&self.profile, self.port.carrier);
+        self.objects.clear();
+        self.objects.set_limits(&self.caps);
+        self.gsi = None;
+        self.commands.reset();
+        self.halves.clear();
+        self.latched.clear();
+        self.failed_cqs.clear();
+        env.forget(self.index);
+        let boots_until = env.now + nanoseconds(self.profile.boot_time);
+        self.init.reset(env.now, boots_until);
+        if boots_until > env.now {
+            env.schedule(boots_until, self.index, Timer::Booted);
+        }
+    }
+
+    /// Virtual time has moved.
+    pub fn tick(&mut self, now: u64) {
+        self.init.tick(now);
+    }
+
+    /// Whether the function is gone.
+    pub fn removed(&self) -> bool {
+        self.removed
+    }
+
+    /// Whether the firmware serves commands and the data path runs.
+    pub fn alive(&self) -> bool {
+        !self.removed && self.init.health_syndrome() == 0 && !self.init.is_dark()
+    }
+
+    /// A configuration read.
+    pub fn config_read(&self, offset: u16, out: &mut [u8]) {
+        if self.removed {
+            out.fill(0xff);
+        } else {
+            self.config.read(offset, out);
+        }
+    }
+
+    /// A configuration write.
+    pub fn config_write(&mut self, env: &mut Env, offset: u16, data: &[u8]) {
+        if self.removed {
+            return;
+        }
+        let effect = self.config.write(offset, data);
+        let bus_master = self.config.bus_master();
+        if bus_master != self.iommu.bus_master() {
+            env.note(self.index, format_args!("bus master {}", if bus_master { "on" } else { "off" }));
+            self.iommu.set_bus_master(bus_master);
+        }
+        if effect == ConfigEffect::FunctionLevelReset {
+            self.reset(env);
+        }
+    }
+
+    /// A write to BAR 0; the bytes are in memory already.
+    pub fn bar_written(&mut self, env: &mut Env, offset: u64, bytes: &[u8]) {
+        let in_bar = usize::try_from(offset).ok().filter(|&offset| self.bar.contains(offset, bytes.len()));
+        let Some(at) = in_bar else {
+            self.driver_bug(env, format!("write beyond BAR 0 at {offset:#x}"));
+            return;
+        };
+        if self.removed || self.init.is_dark() {
+            self.bar.fill(at, bytes.len(), 0xff);
+            return;
+        }
+        if !self.config.memory_enabled() {
+            // An unanswered memory write; nothing sees it.
+            self.driver_bug(env, format!("write to BAR 0 at {offset:#x} while memory space is off"));
+        }
+        if offset >= crate::init_segment::SEGMENT_BYTES {
+            let mut value = [0; 8];
+            value[..bytes.len()].copy_from_slice(bytes);
+            env.doorbells.push_back((self.index, Doorbell::Uar { offset, value, length: bytes.len() }));
+            return;
+        }
+        match self.init.written(at, bytes) {
+            RegisterEffect::None => {}
+            RegisterEffect::CommandDoorbell(slots) => {
+                env.doorbells.push_back((self.index, Doorbell::Command(slots)));
+            }
+            RegisterEffect::NicInterface(state) => self.nic_interface_written(env, state),
+            RegisterEffect::Bug(what) => self.driver_bug(env, what),
+        }
+    }
+
+    fn nic_interface_written(&mut self, env: &mut Env, state: u32) {
+        env.note(self.index, format_args!("nic_interface {state}"));
+        match state {
+            NIC_DISABLED => {
+                // Fast teardown: the device drops everything and confirms.
+                self.stop(env);
+                self.init.set_nic_interface(NIC_DISABLED);
+            }
+            NIC_FULL_DRIVER => self.init.set_nic_interface(NIC_FULL_DRIVER),
+            crate::init_segment::NIC_SOFTWARE_RESET => self.reset(env),
+            _ => self.driver_bug(env, format!("nic_interface {state} is not supported")),
+        }
+    }
+
+    /// TEARDOWN_HCA: objects that still exist are leaks.
+    pub fn stop(&mut self, env: &mut Env) {
+        for (kind, count) in self.objects.census() {
+            *self.record.leaked.entry(kind).or_default() += count;
+        }
+        self.objects.clear();
+        self.gsi = None;
+        self.halves.clear();
+        env.forget_queues(self.index);
+        self.pages.torn_down();
+        if self.stage == Stage::Initialised {
+            self.stage = Stage::Enabled;
+        }
+    }
+
+    /// The eventfds of all vectors; what was raised before they existed is delivered now.
+    pub fn set_interrupts(&mut self, env: &mut Env, vectors: Vec<Interrupt>) {
+        self.vectors = vectors;
+        for vector in std::mem::take(&mut self.latched) {
+            self.raise(env, vector);
+        }
+    }
+
+    /// Raises an MSI-X vector.
+    pub fn raise(&mut self, env: &mut Env, vector: u16) {
+        if !self.iommu.bus_master() {
+            // A message is a memory write; without bus mastering it is not sent.
+            env.note(self.index, format_args!("interrupt {vector} lost: no bus master"));
+            return;
+        }
+        match self.vectors.get(usize::from(vector)) {
+            Some(interrupt) => {
+                env.note(self.index, format_args!("interrupt {vector}"));
+                interrupt.signal();
+                env.signals += 1;
+            }
+            None => {
+                env.note(self.index, format_args!("interrupt {vector} latched"));
+                self.latched.insert(vector);
+            }
+        }
+    }
+
+    /// A rule was broken where the device has no way to say so.
+    pub fn driver_bug(&mut self, env: &mut Env, what: String) {
+        env.note(self.index, format_args!("driver bug: {what}"));
+        tracing::warn!(function = %self.profile.name, "driver bug: {what}");
+        if self.record.driver_bugs.len() < MAX_BUGS {
+            self.record.driver_bugs.push(what);
+        }
+    }
+
+    /// A command arrived.
+    pub fn count_opcode(&mut self, opcode: u16) {
+        *self.record.opcodes.entry(opcode).or_default() += 1;
+    }
+
+    /// A command was refused.
+    pub fn count_refusal(&mut self, refused: Refused) {
+        self.record.refused.push(refused);
+    }
+
+    /// A frame was dropped.
+    pub fn count_drop(&mut self, env: &mut Env, reason: &'static str) {
+        env.note(self.index, format_args!("frame dropped: {reason}"));
+        *self.record.dropped.entry(reason).or_default() += 1;
+    }
+
+    /// What the function has to say.
+    pub fn report(&self) -> FunctionReport {
+        let mut leaked = self.record.leaked.clone();
+        for (kind, count) in self.objects.census() {
+            *leaked.entry(kind).or_default() += count;
+        }
+        FunctionReport {
+            leaked,
+            pages_held: self.pages.held(),
+            dma_faults: self.iommu.faults().to_vec(),
+            driver_bugs: self.record.driver_bugs.clone(),
+            opcodes: self.record.opcodes.clone(),
+            refused: self.record.refused.clone(),
+            dropped: self.record.dropped.clone(),
+        }
+    }
+
+    /// Puts a fault into the function.
+    pub fn inject(&mut self, env: &mut Env, fault: &Fault) {
+        env.note(self.index, format_args!("fault {fault:?}"));
+        if self.faults.add(fault) {
+            return;
+        }
+        match *fault {
+            Fault::PageRequest { pages } => self.request_pages(env, pages),
+            Fault::HealthSyndrome(syndrome) => self.init.set_health_syndrome(syndrome),
+            Fault::HealthCounterStops => self.init.freeze_health_counter(),
+            Fault::BarAllOnes => self.init.go_dark(),
+            Fault::SurpriseRemoval => {
+                self.init.go_dark();
+                self.removed = true;
+                self.iommu.set_bus_master(false);
+                self.objects.clear();
+                self.commands.reset();
+                env.forget(self.index);
+            }
+            Fault::LinkDown => self.set_carrier(env, false),
+            Fault::LinkUp => self.set_carrier(env, true),
+            Fault::CommandFailure { .. }
+            | Fault::CommandDelivery { .. }
+            | Fault::CommandSilence { .. }
+            | Fault::CommandDelay { .. }
+            | Fault::PageStarvation { .. } => {}
+        }
+    }
+
+    /// The carrier came or went.
+    pub fn set_carrier(&mut self, env: &mut Env, carrier: bool) {
+        let before = self.port.is_up();
+        self.port.carrier = carrier;
+        self.port_changed(env, before);
+    }
+
+    /// The port's administrative state was set.
+    pub fn set_admin(&mut self, env: &mut Env, admin: AdminState) {
+        let before = self.port.is_up();
+        self.port.admin = admin;
+        self.port_changed(env, before);
+        if before == self.port.is_up() && before {
+            // Drivers that set an up port up wait for the event all the same (register PAOS, `ase`).
+            self.port_event(env, true);
+        }
+    }
+
+    /// Sends the port event if the state differs from `before`.
+    pub fn port_changed(&mut self, env: &mut Env, before: bool) {
+        let now = self.port.is_up();
+        if now != before {
+            self.port_event(env, now);
+        }
+    }
+
+    fn port_event(&mut self, env: &mut Env, up: bool) {
+        const DOWN: u8 = 1;
+        const ACTIVE: u8 = 4;
+        let mut eqe = Eqe::new();
+        eqe.set_event_sub_type(if up { ACTIVE } else { DOWN });
+        eqe.event_data_mut()[8] = 1 << 4; // port number
+        self.event(env, EventType::PORT_CHANGE, &mut eqe);
+    }
+
+    /// Asks for pages, or offers some back, by event.
+    pub fn request_pages(&mut self, env: &mut Env, pages: i32) {
+        if self.carrier_of(EventType::PAGE_REQUEST).is_none() {
+            return;
+        }
+        self.pages.request(pages);
+        let mut eqe = Eqe::new();
+        eqe.event_data_mut()[4..8].copy_from_slice(&pages.to_be_bytes());
+        self.event(env, EventType::PAGE_REQUEST, &mut eqe);
+    }
+
+    /// The EQ that carries an event type.
+    pub fn carrier_of(&self, event: EventType) -> Option<u32> {
+        let bit = 1_u64.checked_shl(u32::from(event.0))?;
+        self.objects.eqs.iter().find(|(_, eq)| eq.events & bit != 0).map(|(number, _)| number)
+    }
+
+    /// Posts an asynchronous event to the EQ that carries its type, if there is one.
+    pub fn event(&mut self, env: &mut Env, event: EventType, eqe: &mut Eqe) {
+        eqe.set_event_type(event.0);
+        let bytes = eqe_bytes(eqe);
+        match &mut self.after_command {
+            Some(waiting) => waiting.push((Target::Carrier(event), bytes)),
+            None => self.post(env, Target::Carrier(event), &bytes),
+        }
+    }
+
+    /// Posts an EQE to a certain EQ, even while a command executes: the command's own completion event.
+    pub fn post_now(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
+        self.post(env, Target::Number(eqn), &eqe_bytes(eqe));
+    }
+
+    /// Posts an EQE to a certain EQ.
+    pub fn eqe(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
+        let bytes = eqe_bytes(eqe);
+        match &mut self.after_command {
+            Some(waiting) => waiting.push((Target::Number(eqn), bytes)),
+            None => self.post(env, Target::Number(eqn), &bytes),
+        }
+    }
+
+    /// The completion event of a CQ.
+    pub fn completion_event(&mut self, env: &mut Env, eqn: u32, cqn: u32) {
+        let mut eqe = Eqe::new();
+        eqe.event_data_mut()[24..28].copy_from_slice(&cqn.to_be_bytes());
+        self.eqe(env, eqn, &eqe);
+    }
+
+    /// An event that names a queue pair (kind 0) or a shared receive queue.
+    pub fn queue_event(&mut self, env: &mut Env, event: EventType, number: u32) {
+        let mut eqe = Eqe::new();
+        eqe.event_data_mut()[24..28].copy_from_slice(&number.to_be_bytes());
+        self.event(env, event, &mut eqe);
+    }
+
+    /// A CQ has failed: error event now, attached queue pairs to ERR when the caller has returned.
+    pub fn cq_failed(&mut self, env: &mut Env, cqn: u32, syndrome: u8) {
+        env.note(self.index, format_args!("cq {cqn:#x} failed, syndrome {syndrome}"));
+        let mut eqe = Eqe::new();
+        let data = eqe.event_data_mut();
+        data[0..4].copy_from_slice(&cqn.to_be_bytes());
+        data[11] = syndrome;
+        self.event(env, EventType::CQ_ERROR, &mut eqe);
+        self.failed_cqs.push(cqn);
+    }
+
+    fn post(&mut self, env: &mut Env, target: Target, eqe: &[u8; EQE_BYTES]) {
+        let eqn = match target {
+            Target::Number(eqn) => Some(eqn),
+            Target::Carrier(event) => self.carrier_of(event),
+        };
+        let Some((eqn, eq)) = eqn.and_then(|eqn| Some((eqn, self.objects.eqs.get_mut(eqn)?))) else {
+            env.note(self.index, format_args!("event {:#04x} has no EQ", eqe[1]));
+            return;
+        };
+        let posted = eq.post(&mut self.iommu, eqe);
+        let (vector, is_async) = (eq.vector, eq.is_async());
+        env.note(self.index, format_args!("eqe eq={eqn:#x} type={:#04x} sub={:#04x} {posted:?}", eqe[1], eqe[3]));
+        match posted {
+            Posted::Written { interrupt: true } => self.raise(env, vector),
+            Posted::Written { interrupt: false } => {}
+            Posted::Overrun if is_async => self.init.set_health_syndrome(0x0c),
+            Posted::Overrun => self.driver_bug(env, format!("EQ {eqn:#x} overrun: completion event lost")),
+            Posted::Failed => self.init.set_health_syndrome(0x0d),
+        }
+    }
+
+    /// From now on events wait for the command to be answered.
+    pub fn begin_command(&mut self) {
+        self.after_command.get_or_insert_default();
+    }
+
+    /// The command is answered: its events go out.
+    pub fn end_command(&mut self, env: &mut Env) {
+        for (target, eqe) in self.after_command.take().unwrap_or_default() {
+            self.post(env, target, &eqe);
+        }
+    }
+
+    /// What the function says about keys in general.
+    pub fn key_rules(&self) -> KeyRules {
+        KeyRules {
+            reserved_lkey: self.profile.reserved_lkey,
+            max_indirection: self.caps.general.max_indirection(),
+        }
+    }
+
+    /// Runs a queue pair's method with the function as its host.
+    pub fn with_qp<R>(&mut self, env: &mut Env, qpn: u32, call: impl FnOnce(&mut Qp, &mut View<'_>) -> R) -> Option<R> {
+        let mut qp = self.objects.qps.get_mut(qpn)?.qp.take()?;
+        let result = call(&mut qp, &mut View { nic: self, env, qpn });
+        self.settle(env, qpn, qp);
+        self.fail_attached(env);
+        Some(result)
+    }
+
+    /// Puts a queue pair back, and its work and timer into the world's queues.
+    fn settle(&mut self, env: &mut Env, qpn: u32, qp: Qp) {
+        let Some(slot) = self.objects.qps.get_mut(qpn) else {
+            return;
+        };
+        if qp.pending() && !slot.queued {
+            slot.queued = true;
+            env.runnable.push_back((self.index, qpn));
+        }
+        let due = qp.timer_due();
+        if due != slot.timer {
+            if let Some(old) = slot.timer {
+                env.qp_timers.remove(&(old, self.index, qpn));
+            }
+            if let Some(new) = due {
+                env.qp_timers.insert((new, self.index, qpn));
+            }
+            slot.timer = due;
+        }
+        slot.qp = Some(qp);
+    }
+
+    fn fail_attached(&mut self, env: &mut Env) {
+        while let Some(cqn) = self.failed_cqs.pop() {
+            let attached: Vec<u32> = self
+                .objects
+                .qps
+                .iter()
+                .filter(|(_, slot)| slot.refs.cqn_snd == cqn || slot.refs.cqn_rcv == cqn)
+                .map(|(qpn, _)| qpn)
+                .collect();
+            for qpn in attached {
+                self.with_qp(env, qpn, |qp, view| qp.fail(view));
+            }
+        }
+    }
+
+    /// Adds a queue pair to the tables.
+    pub fn insert_qp(&mut self, qpn: u32, qp: Qp, service: u32, refs: QpRefs, pages: Vec<u64>) {
+        let slot = QpSlot { qp: Some(qp), service, refs, pages, queued: false, timer: None };
+        self.objects.qps.insert(qpn, slot);
+    }
+}
+
+fn eqe_bytes(eqe: &Eqe) -> [u8; EQE_BYTES] {
+    let mut bytes = [0; EQE_BYTES];
+    bytes.copy_from_slice(eqe.as_bytes());
+    bytes
+}
+
+/// A duration in nanoseconds; the end of time if it does not fit.
+pub fn nanoseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,223 @@
+//! Numbered objects: who exists, who refers to whom, and which number comes next.
+//!
+//! A table hands out numbers from a range. Numbers are not dense (a driver that assumes 0, 1, 2 … is found out)
+//! and a freed number comes back as late as possible: the cursor walks the whole range with a stride that is
+//! coprime to it before it meets a number again.
+//!
+//! References are counted per object. Whoever creates a referrer calls [`Table::hold`] on what it names and
+//! [`Table::release`] when it goes; [`Table::remove`] refuses while the count is not zero. The tables know nothing
+//! of commands: the caller turns [`TableError`] into a status.
+
+use std::collections::BTreeMap;
+
+/// Why a table refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableError {
+    /// No object has this number.
+    Unknown,
+    /// The object is referred to this many times.
+    Referenced(u32),
+    /// Every number the function may use is in use.
+    Full,
+}
+
+#[derive(Clone, Debug)]
+struct Entry<T> {
+    value: T,
+    references: u32,
+}
+
+/// The objects of one kind.
+#[derive(Clone, Debug)]
+pub struct Table<T> {
+    kind: &'static str,
+    entries: BTreeMap<u32, Entry<T>>,
+    first: u32,
+    span: u32,
+    limit: u32,
+    stride: u32,
+    cursor: u32,
+}
+
+impl<T> Table<T> {
+    /// A table named `kind` (for reports) whose numbers lie in `first..=last`, holding at most `limit` objects.
+    pub fn new(kind: &'static str, first: u32, last: u32, limit: u32) -> Self {
+        assert!(first <= last && limit > 0, "{kind}: empty number range");
+        let span = last - first + 1;
+        Self {
+            kind,
+            entries: BTreeMap::new(),
+            first,
+            span,
+            limit: limit.min(span),
+            stride: stride_of(span),
+            cursor: 0,
+        }
+    }
+
+    /// What the objects are called.
+    pub fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    /// How many objects exist.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether none exists.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Changes how many objects may exist (a capability was set); objects beyond it stay.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.clamp(1, self.span);
+    }
+
+    /// Takes the next number without creating anything yet.
+    pub fn reserve(&mut self) -> Result<u32, TableError> {
+        if self.entries.len() >= self.limit as usize {
+            return Err(TableError::Full);
+        }
+        loop {
+            let number = self.first + self.cursor;
+            let left = self.span - self.cursor;
+            self.cursor = if self.stride >= left { self.stride - left } else { self.cursor + self.stride };
+            if !self.entries.contains_key(&number) {
+                return Ok(number);
+            }
+        }
+    }
+
+    /// Creates an object under a number from [`Table::reserve`].
+    pub fn insert(&mut self, number: u32, value: T) {
+        let old = self.entries.insert(number, Entry { value, references: 0 });
+        assert!(old.is_none(), "{} {number:#x} created twice", self.kind);
+    }
+
+    /// Creates an object under the next number.
+    pub fn create(&mut self, value: T) -> Result<u32, TableError> {
+        let number = self.reserve()?;
+        self.insert(number, value);
+        Ok(number)
+    }
+
+    /// Whether the number names an object.
+    pub fn contains(&self, number: u32) -> bool {
+        self.entries.contains_key(&number)
+    }
+
+    /// The object of that number.
+    pub fn get(&self, number: u32) -> Option<&T> {
+        self.entries.get(&number).map(|entry| &entry.value)
+    }
+
+    /// The object of that number, to change it.
+    pub fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.entries.get_mut(&number).map(|entry| &mut entry.value)
+    }
+
+    /// Counts one more reference to the object.
+    pub fn hold(&mut self, number: u32) -> Result<(), TableError> {
+        let entry = self.entries.get_mut(&number).ok_or(TableError::Unknown)?;
+        entry.references += 1;
+        Ok(())
+    }
+
+    /// Takes back one reference.
+    pub fn release(&mut self, number: u32) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            assert!(entry.references > 0, "{} {number:#x} released more often than held", self.kind);
+            entry.references -= 1;
+        }
+    }
+
+    /// How often the object is referred to; zero if it does not exist.
+    pub fn references(&self, number: u32) -> u32 {
+        self.entries.get(&number).map_or(0, |entry| entry.references)
+    }
+
+    /// Whether [`Table::remove`] would succeed.
+    pub fn removable(&self, number: u32) -> Result<(), TableError> {
+        match self.entries.get(&number) {
+            None => Err(TableError::Unknown),
+            Some(entry) if entry.references > 0 => Err(TableError::Referenced(entry.references)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Destroys the object unless somebody refers to it.
+    pub fn remove(&mut self, number: u32) -> Result<T, TableError> {
+        self.removable(number)?;
+        match self.entries.remove(&number) {
+            Some(entry) => Ok(entry.value),
+            None => Err(TableError::Unknown),
+        }
+    }
+
+    /// Drops every object, references or not (teardown, reset). Numbers go on where they were.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Numbers and objects, by number.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.entries.iter().map(|(&number, entry)| (number, &entry.value))
+    }
+
+    /// Numbers and objects, to change them.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.entries.iter_mut().map(|(&number, entry)| (number, &mut entry.value))
+    }
+}
+
+/// A small stride that is coprime to `span`, so that the cursor visits every number before repeating one.
+fn stride_of(span: u32) -> u32 {
+    [3, 5, 7, 11, 13, 17, 19, 23, 29]
+        .into_iter()
+        .find(|&prime| span > prime && span % prime != 0)
+        .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_not_dense_and_come_back_last() {
+        let mut table = Table::new("thing", 8, 23, 16);
+        let first = table.create(()).unwrap();
+        let second = table.create(()).unwrap();
+        assert!(second.abs_diff(first) > 1);
+        table.remove(first).unwrap();
+        let rest: Vec<u32> = (0..15).map(|_| table.create(()).unwrap()).collect();
+        assert_eq!(rest.last(), Some(&first), "{rest:?}");
+        assert_eq!(table.create(()), Err(TableError::Full));
+    }
+
+    #[test]
+    fn a_referenced_object_cannot_be_removed() {
+        let mut table = Table::new("thing", 0, 9, 4);
+        let number = table.create('a').unwrap();
+        table.hold(number).unwrap();
+        assert_eq!(table.remove(number), Err(TableError::Referenced(1)));
+        table.release(number);
+        assert_eq!(table.remove(number), Ok('a'));
+        assert_eq!(table.remove(number), Err(TableError::Unknown));
+    }
+
+    #[test]
+    fn holding_what_does_not_exist_is_refused() {
+        let mut table: Table<()> = Table::new("thing", 0, 9, 4);
+        assert_eq!(table.hold(3), Err(TableError::Unknown));
+    }
+
+    #[test]
+    fn the_limit_counts_objects_not_numbers() {
+        let mut table = Table::new("thing", 0, 99, 2);
+        table.create(()).unwrap();
+        table.create(()).unwrap();
+        assert_eq!(table.create(()), Err(TableError::Full));
+    }
+}

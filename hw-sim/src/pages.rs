@@ -1,0 +1,281 @@
+//! Memory the firmware borrows from the host, page by page.
+//!
+//! The firmware keeps its own data in 4 KiB pages of host memory. It says how many it wants to boot, to be
+//! initialised and later (QUERY_PAGES, or a page request event), software gives them with MANAGE_PAGES and takes
+//! them back after TEARDOWN_HCA. Each page is owned by exactly one side at any time.
+//!
+//! The simulator has no use for the memory. It does what hardware would punish worse: it fills every page it is
+//! given with a pattern and looks whether the pattern is still there when the page goes back. Whoever wrote into
+//! a page he had given away is told so; whoever unmapped one gets health syndrome 0x0a, as after an ICM fetch
+//! that failed.
+//!
+//! `wanted` is the number of pages the firmware asked for so far. Giving more than that is refused, and while the
+//! function is initialised only what exceeds it can be taken.
+
+use crate::iommu::{Iommu, Who};
+use std::collections::BTreeSet;
+
+/// Bytes of a firmware page.
+pub const PAGE_BYTES: usize = 4096;
+
+/// How many pages the firmware wants, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageProfile {
+    /// Before anything else (QUERY_PAGES op_mod 1).
+    pub boot: u32,
+    /// Before INIT_HCA (op_mod 2).
+    pub init: u32,
+    /// After INIT_HCA (op_mod 3).
+    pub regular: u32,
+    /// Requested by an event as soon as an EQ for page requests is armed.
+    pub runtime: u32,
+    /// Fill pages and verify them when they go back.
+    pub verify: bool,
+}
+
+impl Default for PageProfile {
+    fn default() -> Self {
+        Self { boot: 16, init: 512, regular: 0, runtime: 32, verify: true }
+    }
+}
+
+/// Why a page was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveError {
+    /// More pages than the firmware asked for.
+    TooMany,
+    /// Zero, or not 4 KiB aligned.
+    Address(u64),
+    /// The device cannot reach it.
+    Unreachable(u64),
+    /// Given twice.
+    Owned(u64),
+}
+
+/// What was wrong with a page that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeFinding {
+    /// Software wrote into it while the firmware owned it.
+    Scribbled(u64),
+    /// The device cannot read it any more.
+    Unreachable(u64),
+}
+
+/// The firmware's pages.
+#[derive(Debug)]
+pub struct FirmwarePages {
+    profile: PageProfile,
+    owned: BTreeSet<u64>,
+    wanted: usize,
+    /// Pages still to come (or, negative, to go) for page request events.
+    unanswered: i64,
+    /// Whether the run-time request of the profile was made.
+    pub runtime_requested: bool,
+}
+
+impl FirmwarePages {
+    /// No pages yet.
+    pub fn new(profile: PageProfile) -> Self {
+        Self { profile, owned: BTreeSet::new(), wanted: 0, unanswered: 0, runtime_requested: false }
+    }
+
+    /// Everything back to how a reset leaves it. The pages are simply forgotten.
+    pub fn reset(&mut self) {
+        *self = Self::new(self.profile);
+    }
+
+    /// How many pages the firmware holds.
+    pub fn held(&self) -> usize {
+        self.owned.len()
+    }
+
+    /// QUERY_PAGES boot: pages still missing to boot.
+    pub fn query_boot(&mut self) -> u32 {
+        self.want(self.profile.boot)
+    }
+
+    /// QUERY_PAGES init: pages still missing for INIT_HCA.
+    pub fn query_init(&mut self) -> u32 {
+        self.want(self.profile.boot + self.profile.init)
+    }
+
+    /// QUERY_PAGES regular: pages the firmware would like to have on top.
+    pub fn query_regular(&mut self) -> u32 {
+        self.want(self.profile.boot + self.profile.init + self.profile.regular)
+    }
+
+    /// Whether the boot pages are there.
+    pub fn booted(&self) -> bool {
+        self.owned.len() >= self.profile.boot as usize
+    }
+
+    /// Whether the pages for INIT_HCA are there.
+    pub fn ready_to_init(&self) -> bool {
+        self.owned.len() >= (self.profile.boot + self.profile.init) as usize
+    }
+
+    /// INIT_HCA: what was given is now in use.
+    pub fn initialised(&mut self) {
+        self.wanted = self.wanted.max(self.owned.len());
+    }
+
+    /// TEARDOWN_HCA: nothing is in use any more.
+    pub fn torn_down(&mut self) {
+        self.wanted = 0;
+        self.unanswered = 0;
+        self.runtime_requested = false;
+    }
+
+    /// A page request event goes out.
+    pub fn request(&mut self, pages: i32) {
+        self.unanswered += i64::from(pages);
+        if let Ok(more) = usize::try_from(pages) {
+            self.wanted += more;
+        } else {
+            self.wanted = self.wanted.saturating_sub(pages.unsigned_abs() as usize);
+        }
+    }
+
+    /// Whether a request for pages still waits for its answer.
+    pub fn starving(&self) -> bool {
+        self.unanswered > 0
+    }
+
+    /// MANAGE_PAGES op_mod 0: software cannot give what was requested.
+    pub fn cannot_give(&mut self) {
+        if self.unanswered > 0 {
+            let missing = usize::try_from(self.unanswered).unwrap_or(0);
+            self.wanted = self.wanted.saturating_sub(missing);
+            self.unanswered = 0;
+        }
+    }
+
+    /// MANAGE_PAGES give: all of them or none.
+    pub fn give(&mut self, iommu: &mut Iommu, addresses: &[u64]) -> Result<(), GiveError> {
+        if self.owned.len() + addresses.len() > self.wanted {
+            return Err(GiveError::TooMany);
+        }
+        let mut fresh = BTreeSet::new();
+        for &address in addresses {
+            if address == 0 || address % PAGE_BYTES as u64 != 0 {
+                return Err(GiveError::Address(address));
+            }
+            if self.owned.contains(&address) || !fresh.insert(address) {
+                return Err(GiveError::Owned(address));
+            }
+            if !iommu.reaches(address, PAGE_BYTES) {
+                return Err(GiveError::Unreachable(address));
+            }
+        }
+        if self.profile.verify {
+            for &address in &fresh {
+                iommu
+                    .write(address, &pattern(address), Who::FirmwarePage)
+                    .map_err(|_| GiveError::Unreachable(address))?;
+            }
+        }
+        self.unanswered = (self.unanswered - addresses.len() as i64).max(self.unanswered.min(0));
+        self.owned.append(&mut fresh);
+        Ok(())
+    }
+
+    /// MANAGE_PAGES take: at most `most` pages, fewer if the firmware needs them, and what was found wrong.
+    pub fn take(&mut self, iommu: &mut Iommu, most: usize, in_use: bool) -> (Vec<u64>, Vec<TakeFinding>) {
+        let spare = if in_use { self.owned.len().saturating_sub(self.wanted) } else { self.owned.len() };
+        let taken: Vec<u64> = self.owned.iter().rev().take(most.min(spare)).copied().collect();
+        let mut findings = Vec::new();
+        for address in &taken {
+            self.owned.remove(address);
+            if self.profile.verify {
+                findings.extend(verify(iommu, *address));
+            }
+        }
+        if self.unanswered < 0 {
+            self.unanswered = (self.unanswered + taken.len() as i64).min(0);
+        }
+        (taken, findings)
+    }
+
+    fn want(&mut self, total: u32) -> u32 {
+        self.wanted = self.wanted.max(total as usize);
+        total.saturating_sub(u32::try_from(self.owned.len()).unwrap_or(u32::MAX))
+    }
+}
+
+/// What a page is filled with while the firmware owns it.
+fn pattern(address: u64) -> [u8; PAGE_BYTES] {
+    let word = (address.rotate_left(23) ^ 0x5a5a_a5a5_c3c3_3c3c).to_be_bytes();
+    let mut page = [0; PAGE_BYTES];
+    for chunk in page.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&word);
+    }
+    page
+}
+
+fn verify(iommu: &mut Iommu, address: u64) -> Option<TakeFinding> {
+    let mut page = [0; PAGE_BYTES];
+    if iommu.read(address, &mut page, Who::FirmwarePage).is_err() {
+        return Some(TakeFinding::Unreachable(address));
+    }
+    (page != pattern(address)).then_some(TakeFinding::Scribbled(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use driver::SharedMemory;
+
+    fn firmware() -> (FirmwarePages, Iommu, SharedMemory) {
+        let memory = SharedMemory::anonymous(8 * PAGE_BYTES).unwrap();
+        let mut iommu = Iommu::default();
+        iommu.set_bus_master(true);
+        iommu.map(0x1000, memory.clone(), 0, 8 * PAGE_BYTES).unwrap();
+        let profile = PageProfile { boot: 2, init: 2, regular: 0, runtime: 0, verify: true };
+        (FirmwarePages::new(profile), iommu, memory)
+    }
+
+    #[test]
+    fn pages_beyond_the_request_are_refused() {
+        let (mut pages, mut iommu, _memory) = firmware();
+        assert_eq!(pages.give(&mut iommu, &[0x1000]), Err(GiveError::TooMany), "nothing was asked for");
+        assert_eq!(pages.query_boot(), 2);
+        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x2000, 0x3000]), Err(GiveError::TooMany));
+        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x2000]), Ok(()));
+        assert_eq!(pages.query_boot(), 0);
+    }
+
+    #[test]
+    fn bad_addresses_are_refused_and_nothing_is_kept() {
+        let (mut pages, mut iommu, _memory) = firmware();
+        pages.query_boot();
+        assert_eq!(pages.give(&mut iommu, &[0x1000, 0]), Err(GiveError::Address(0)));
+        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x2800]), Err(GiveError::Address(0x2800)));
+        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x1000]), Err(GiveError::Owned(0x1000)));
+        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x90_0000]), Err(GiveError::Unreachable(0x90_0000)));
+        assert_eq!(pages.held(), 0);
+    }
+
+    #[test]
+    fn a_page_written_while_the_firmware_owned_it_is_found_when_it_goes_back() {
+        let (mut pages, mut iommu, memory) = firmware();
+        pages.query_boot();
+        pages.give(&mut iommu, &[0x1000, 0x2000]).unwrap();
+        memory.store_u8(PAGE_BYTES + 7, 0);
+        let (taken, findings) = pages.take(&mut iommu, 100, false);
+        assert_eq!(taken, [0x2000, 0x1000]);
+        assert_eq!(findings, [TakeFinding::Scribbled(0x2000)]);
+    }
+
+    #[test]
+    fn only_spare_pages_can_be_taken_while_in_use() {
+        let (mut pages, mut iommu, _memory) = firmware();
+        pages.query_init();
+        pages.give(&mut iommu, &[0x1000, 0x2000, 0x3000, 0x4000]).unwrap();
+        pages.initialised();
+        assert!(pages.take(&mut iommu, 4, true).0.is_empty());
+        pages.request(-1);
+        assert_eq!(pages.take(&mut iommu, 4, true).0.len(), 1);
+        pages.torn_down();
+        assert_eq!(pages.take(&mut iommu, 4, false).0.len(), 3);
+    }
+}

@@ -1,0 +1,91 @@
+//! What passes on the wire, as a pcapng file.
+//!
+//! Each function is one interface, described when it is added; each frame is an Enhanced Packet
+//! Block with the virtual time it was transmitted at. Time starts at the simulation's origin, in
+//! nanoseconds (`if_tsresol` 9), so that a capture of a deterministic run is the same file each time.
+
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::{DataLink, Endianness, PcapError};
+use std::borrow::Cow;
+use std::io::Write;
+use std::time::Duration;
+use thiserror::Error;
+
+/// log10 of the timestamp unit, as `if_tsresol` codes it.
+const NANOSECONDS: u8 = 9;
+
+/// The capture could not be written.
+#[derive(Debug, Error)]
+pub enum CaptureError {
+    /// The writer refused.
+    #[error("capture: {0}")]
+    Write(#[from] PcapError),
+    /// A frame of an interface that was never added.
+    #[error("capture: interface {0} was never added")]
+    Interface(u32),
+}
+
+/// A pcapng file being written.
+pub struct Capture<W: Write> {
+    writer: PcapNgWriter<W>,
+    interfaces: u32,
+}
+
+impl<W: Write> Capture<W> {
+    /// Writes the section header.
+    pub fn new(writer: W) -> Result<Self, CaptureError> {
+        // Fixed, not native: the file of a seed is the same file everywhere.
+        let writer = PcapNgWriter::with_endianness(writer, Endianness::Little)?;
+        Ok(Self {
+            writer,
+            interfaces: 0,
+        })
+    }
+
+    /// Adds an interface; the number it returns names it in [`Capture::frame`].
+    pub fn add_interface(&mut self, name: &str) -> Result<u32, CaptureError> {
+        self.writer.write_pcapng_block(InterfaceDescriptionBlock {
+            linktype: DataLink::ETHERNET,
+            snaplen: 0,
+            options: vec![
+                InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),
+                InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+            ],
+        })?;
+        let id = self.interfaces;
+        self.interfaces += 1;
+        Ok(id)
+    }
+
+    /// Writes a frame that `interface` transmitted at `now` (virtual nanoseconds).
+    pub fn frame(&mut self, interface: u32, now: u64, frame: &[u8]) -> Result<(), CaptureError> {
+        if interface >= self.interfaces {
+            return Err(CaptureError::Interface(interface));
+        }
+        self.writer.write_pcapng_block(EnhancedPacketBlock {
+            interface_id: interface,
+            timestamp: Duration::from_nanos(now),
+            original_len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
+            data: Cow::Borrowed(frame),
+            options: Vec::new(),
+        })?;
+        Ok(())
+    }
+
+    /// Gives the writer back, for flushing.
+    pub fn into_inner(self) -> W {
+        self.writer.into_inner()
+    }
+
+    /// Flushes what was written.
+    pub fn flush(&mut self) -> Result<(), CaptureError> {
+        self.writer
+            .get_mut()
+            .flush()
+            .map_err(|error| CaptureError::Write(PcapError::IoError(error)))
+    }
+}

@@ -1,0 +1,160 @@
+//! The function's Ethernet port: addresses, state, counters.
+//!
+//! The RoCE address table gives source addresses to outgoing packets and decides which incoming frames are ours. The vport
+//! context keeps what software sets (MTU, MAC lists, promiscuity, the RoCE switch) and hands it back. Carrier is administrative
+//! state and link together; every change of it is a port event.
+
+use crate::host::GidEntry;
+use crate::profile::Profile;
+
+/// Bytes the port MTU counts beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add the same 22).
+const ETHERNET_OVERHEAD: u16 = 22;
+/// Headers of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux `iboe_get_mtu`).
+const ROCE_OVERHEAD: u16 = 96;
+
+/// Administrative state (register PAOS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminState {
+    /// Up, and up again after a fault.
+    Up,
+    /// Down.
+    Down,
+}
+
+/// Packets and bytes of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Frames.
+    pub packets: u64,
+    /// Bytes.
+    pub octets: u64,
+}
+
+impl Traffic {
+    /// Counts a frame.
+    pub fn count(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.octets += bytes as u64;
+    }
+}
+
+/// Address lists of the vport.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressLists {
+    /// Unicast MAC addresses, as 8-byte entries.
+    pub unicast: Vec<u64>,
+    /// Multicast MAC addresses.
+    pub multicast: Vec<u64>,
+    /// VLANs.
+    pub vlan: Vec<u64>,
+}
+
+/// The port of a function.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// What software asked for.
+    pub admin: AdminState,
+    /// Vport administrative state: 0 down, 1 up, 2 follow.
+    pub vport_admin: u32,
+    /// Whether there is light on the fibre.
+    pub carrier: bool,
+    /// Frames that may pass, bytes, Ethernet header and FCS included.
+    pub mtu: u16,
+    /// L2 MTU of the vport context.
+    pub vport_mtu: u16,
+    /// RoCE is on.
+    pub roce: bool,
+    /// Promiscuous unicast, multicast, all.
+    pub promiscuous: [bool; 3],
+    /// Loopback of own unicast and multicast is off. RoCE traffic between queue pairs of one function is not
+    /// subject to it here; no source says whether it is on hardware.
+    pub loopback_off: [bool; 2],
+    /// Permanent MAC.
+    pub mac: [u8; 6],
+    /// GUIDs: system image, port, node.
+    pub guids: [u64; 3],
+    /// MAC and VLAN lists.
+    pub lists: AddressLists,
+    /// RoCE address table.
+    pub gids: Vec<Option<GidEntry>>,
+    /// Description of the node, 64 bytes.
+    pub node_description: [u8; 64],
+    /// Frames received.
+    pub received: Traffic,
+    /// Frames sent.
+    pub transmitted: Traffic,
+    /// Frames looped back inside the function.
+    pub looped: Traffic,
+}
+
+impl Port {
+    /// The port after a reset.
+    pub fn new(profile: &Profile, carrier: bool) -> Self {
+        let guid = profile.port_guid();
+        let mut node_description = [0; 64];
+        let name = profile.name.as_bytes();
+        let length = name.len().min(63);
+        node_description[..length].copy_from_slice(&name[..length]);
+        let entries = usize::try_from(profile.roce.max.roce_address_table_size()).unwrap_or(0);
+        Self {
+            admin: AdminState::Up,
+            vport_admin: 2,
+            carrier,
+            mtu: 1500 + ETHERNET_OVERHEAD,
+            vport_mtu: 1500,
+            roce: false,
+            promiscuous: [false; 3],
+            loopback_off: [false; 2],
+            mac: profile.mac,
+            guids: [guid, guid, guid],
+            lists: AddressLists::default(),
+            gids: vec![None; entries],
+            node_description,
+            received: Traffic::default(),
+            transmitted: Traffic::default(),
+            looped: Traffic::default(),
+        }
+    }
+
+    /// Whether frames pass.
+    pub fn is_up(&self) -> bool {
+        self.carrier && self.admin == AdminState::Up && self.vport_admin != 0
+    }
+
+    /// Largest RDMA path MTU the port carries, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
+    pub fn roce_mtu(&self) -> u8 {
+        let room = self.mtu.saturating_sub(ETHERNET_OVERHEAD + ROCE_OVERHEAD);
+        (1..=5).rev().find(|code| room >= 128 << code).unwrap_or(1)
+    }
+
+    /// Whether a frame to this MAC address is for us: it is that of an entry of the RoCE address table.
+    pub fn owns_mac(&self, mac: [u8; 6]) -> bool {
+        self.gids.iter().flatten().any(|entry| entry.mac == mac)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_mtu_is_the_largest_that_fits_with_all_headers() {
+        let mut port = Port::new(&Profile::default(), true);
+        assert_eq!(port.roce_mtu(), 3, "1522 bytes carry 1024");
+        port.mtu = 4096 + 96 + 22;
+        assert_eq!(port.roce_mtu(), 5);
+        port.mtu -= 1;
+        assert_eq!(port.roce_mtu(), 4);
+    }
+
+    #[test]
+    fn a_port_is_up_when_everybody_agrees() {
+        let mut port = Port::new(&Profile::default(), true);
+        assert!(port.is_up());
+        port.admin = AdminState::Down;
+        assert!(!port.is_up());
+        port.admin = AdminState::Up;
+        port.carrier = false;
+        assert!(!port.is_up());
+    }
+}

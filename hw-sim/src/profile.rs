@@ -1,0 +1,185 @@
+//! What kind of device the simulator is: identity, sizes, capabilities.
+//!
+//! The default is a ConnectX-5 with one Ethernet port. Its capability pages follow those of the ConnectX-4 whose
+//! conversation with mlx5_core is recorded (firmware 14.12.1220), reduced to what the simulator does: a bit is set
+//! only if the command, the event or the data path behind it exists here. Where newer devices differ and drivers
+//! care, the newer device wins: atomics in host byte order, a clock frequency, SET_DRIVER_VERSION.
+
+use crate::pages::PageProfile;
+use hw_mlx::prm::{AtomicCaps, CmdHcaCap, RoceCap};
+use std::time::Duration;
+
+/// Link layer of the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortType {
+    /// RoCE: GIDs and MACs.
+    Ethernet,
+    /// InfiniBand: LIDs. Only the function's control side exists.
+    InfiniBand,
+}
+
+/// A capability page: what the device could do, and what is switched on after reset.
+#[derive(Clone, Debug)]
+pub struct Page<T> {
+    /// Ceiling.
+    pub max: T,
+    /// Current value after a reset.
+    pub current: T,
+}
+
+/// Identity, sizes and capabilities of a simulated function.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Name of the function, for logs and captures.
+    pub name: String,
+    /// PCI vendor.
+    pub vendor_id: u16,
+    /// PCI device.
+    pub device_id: u16,
+    /// PCI subsystem.
+    pub subsystem_id: u16,
+    /// PCI revision.
+    pub revision: u8,
+    /// PCI subclass: 0 Ethernet, 7 InfiniBand.
+    pub subclass: u8,
+    /// Length of BAR 0, a power of two.
+    pub bar_bytes: usize,
+    /// MSI-X vectors.
+    pub msix_vectors: u16,
+    /// Firmware version: major, minor, sub-minor.
+    pub firmware: (u16, u16, u16),
+    /// Board identity, at most 16 ASCII characters.
+    pub psid: String,
+    /// Permanent MAC address of the port; GUIDs derive from it.
+    pub mac: [u8; 6],
+    /// Link layer.
+    pub port_type: PortType,
+    /// Largest Ethernet MTU of the port.
+    pub max_mtu: u16,
+    /// Whether the port has a carrier although no link is connected.
+    pub carrier_without_link: bool,
+    /// How long the firmware boots after a reset.
+    pub boot_time: Duration,
+    /// How long a command takes.
+    pub command_time: Duration,
+    /// Firmware pages.
+    pub pages: PageProfile,
+    /// Value of the reserved lkey.
+    pub reserved_lkey: u32,
+    /// General capabilities (type 0).
+    pub general: Page<CmdHcaCap>,
+    /// Atomic capabilities (type 3).
+    pub atomic: Page<AtomicCaps>,
+    /// RoCE capabilities (type 4).
+    pub roce: Page<RoceCap>,
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Self {
+            name: "sim0".to_owned(),
+            vendor_id: 0x15b3,
+            device_id: 0x1017,
+            subsystem_id: 0x0007,
+            revision: 0,
+            subclass: 0,
+            bar_bytes: 4 << 20,
+            msix_vectors: 32,
+            firmware: (16, 35, 1010),
+            psid: "SIM0000000001".to_owned(),
+            mac: [0x02, 0x00, 0x5e, 0x10, 0x00, 0x01],
+            port_type: PortType::Ethernet,
+            max_mtu: 9978,
+            carrier_without_link: true,
+            boot_time: Duration::from_millis(20),
+            command_time: Duration::ZERO,
+            pages: PageProfile::default(),
+            reserved_lkey: 0x0000_8f00,
+            general: general(),
+            atomic: atomic(),
+            roce: roce(),
+        }
+    }
+}
+
+impl Profile {
+    /// The default device under another name and MAC address.
+    pub fn named(name: &str, mac: [u8; 6]) -> Self {
+        Self { name: name.to_owned(), mac, ..Self::default() }
+    }
+
+    /// The same device with an InfiniBand port.
+    #[must_use]
+    pub fn infiniband(mut self) -> Self {
+        self.port_type = PortType::InfiniBand;
+        self.subclass = 7;
+        for page in [&mut self.general.max, &mut self.general.current] {
+            page.set_port_type(0).set_roce(false).set_ib_virt(true);
+        }
+        self
+    }
+
+    /// EUI-64 of the port.
+    pub fn port_guid(&self) -> u64 {
+        let [a, b, c, d, e, f] = self.mac;
+        u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
+    }
+}
+
+fn general() -> Page<CmdHcaCap> {
+    let mut max = CmdHcaCap::new();
+    // Sizes, as the ConnectX-4 reported them.
+    max.set_log_max_srq_sz(15).set_log_max_qp_sz(15).set_log_max_qp(18);
+    max.set_log_max_srq(16);
+    max.set_log_max_cq_sz(22).set_log_max_cq(18);
+    max.set_log_max_eq_sz(22).set_log_max_mkey(22).set_log_max_eq(6);
+    max.set_max_indirection(4).set_log_max_mrw_sz(64).set_log_max_klm_list_size(16);
+    max.set_log_max_ra_req_qp(4).set_log_max_ra_res_qp(4);
+    max.set_log_max_msg(30);
+    max.set_max_wqe_sz_sq(1024).set_max_wqe_sz_rq(512);
+    max.set_log_max_transport_domain(16).set_log_max_pd(16).set_log_max_xrcd(16);
+    max.set_log_max_rmp(16);
+    max.set_log_max_stride_sz_rq(9).set_log_min_stride_sz_rq(4);
+    max.set_log_max_stride_sz_sq(6).set_log_min_stride_sz_sq(6);
+    max.set_log_max_wq_sz(15);
+    max.set_log_max_vlan_list(12).set_log_max_current_mc_list(14).set_log_max_current_uc_list(10);
+    max.set_gid_table_size(4).set_pkey_table_size(5);
+    max.set_uar_sz(2).set_log_pg_sz(12).set_log_uar_page_sz(8).set_log_bf_reg_size(9);
+    max.set_device_frequency_mhz(156).set_device_frequency_khz(156_250);
+    max.set_max_qp_cnt(255);
+    // The port.
+    max.set_port_type(1).set_num_ports(1).set_local_ca_ack_delay(16);
+    max.set_stat_rate_support(1).set_vport_counters(true);
+    max.set_disable_local_lb_uc(true).set_disable_local_lb_mc(true);
+    // Transport.
+    max.set_rc(true).set_ud(true).set_cqe_version(1).set_compact_address_vector(true);
+    max.set_roce(true).set_atomic(true).set_roce_rw_supported(true);
+    // Queues and keys.
+    max.set_cq_oi(true).set_cq_moderation(true).set_cq_eq_remap(true).set_cq_resize(true);
+    max.set_block_lb_mc(true);
+    max.set_cmdif_checksum(3).set_driver_version(true);
+    let mut current = max.clone();
+    current.set_log_max_qp(14).set_pkey_table_size(0).set_cmdif_checksum(0).set_log_uar_page_sz(0);
+    Page { max, current }
+}
+
+fn atomic() -> Page<AtomicCaps> {
+    let mut max = AtomicCaps::new();
+    max.set_supported_atomic_req_8B_endianness_mode_1(true);
+    max.set_atomic_operations(3).set_atomic_size_qp(8);
+    let current = max.clone();
+    max.set_atomic_req_8B_endianness_mode(1);
+    Page { max, current }
+}
+
+fn roce() -> Page<RoceCap> {
+    let mut max = RoceCap::new();
+    max.set_sw_r_roce_src_udp_port(true);
+    max.set_l3_type(6).set_roce_version(5);
+    max.set_r_roce_dest_udp_port(4791);
+    max.set_r_roce_max_src_udp_port(0xffff).set_r_roce_min_src_udp_port(0xc000);
+    max.set_roce_address_table_size(255);
+    let mut current = max.clone();
+    current.set_sw_r_roce_src_udp_port(false);
+    Page { max, current }
+}

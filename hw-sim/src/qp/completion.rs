@@ -1,0 +1,106 @@
+//! Completion queue entries.
+
+use super::core::Core;
+use crate::host::Host;
+use hw_mlx::prm::{Cqe64, CqeOpcode, ErrCqe, Syndrome, WqeOpcode};
+
+/// User index that means "as CQE version 0".
+const NO_USER_INDEX: u32 = 0xff_ffff;
+/// `rq_type` of a queue pair on a shared receive queue.
+pub(super) const RQ_TYPE_SRQ: u32 = 1;
+
+/// A receive that went well.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receipt {
+    pub(super) opcode: CqeOpcode,
+    /// 16-bit receive counter, or index of the shared receive queue's entry.
+    pub(super) counter: u16,
+    pub(super) bytes: u32,
+    /// Immediate data, invalidated key, or P_Key of a datagram.
+    pub(super) immediate: u32,
+    pub(super) solicited: bool,
+    pub(super) flags_rqpn: u32,
+}
+
+impl Core {
+    fn user_index(&self, host: &dyn Host) -> u32 {
+        let user_index = self.context.user_index();
+        if host.cqe_version() == 1 && user_index != NO_USER_INDEX {
+            user_index
+        } else if self.context.rq_type() == RQ_TYPE_SRQ {
+            self.context.srqn_rmpn_xrqn()
+        } else {
+            0
+        }
+    }
+
+    /// A send WQE is done, and everything before it.
+    pub(super) fn complete_send(
+        &self,
+        host: &mut dyn Host,
+        index: u16,
+        opcode: WqeOpcode,
+        bytes: u32,
+        event: bool,
+    ) {
+        let mut cqe = Cqe64::new();
+        cqe.set_srqn_uidx(self.user_index(host))
+            .set_byte_cnt(bytes)
+            .set_timestamp(host.now())
+            .set_send_wqe_opcode(opcode.bits())
+            .set_qpn(self.qpn)
+            .set_wqe_counter(index)
+            .set_op_own_parts(CqeOpcode::REQ, 0, event, false);
+        host.complete(self.context.cqn_snd(), cqe, event);
+    }
+
+    /// A send WQE failed, or is flushed.
+    pub(super) fn fail_send(
+        &self,
+        host: &mut dyn Host,
+        index: u16,
+        opcode: WqeOpcode,
+        syndrome: Syndrome,
+    ) {
+        let cqe = self.error(host, CqeOpcode::REQ_ERR, index, opcode, syndrome);
+        host.complete(self.context.cqn_snd(), cqe, true);
+    }
+
+    /// A message was received.
+    pub(super) fn complete_receive(&self, host: &mut dyn Host, receipt: &Receipt) {
+        let mut cqe = Cqe64::new();
+        cqe.set_flags_rqpn(receipt.flags_rqpn)
+            .set_srqn_uidx(self.user_index(host))
+            .set_imm_inval_pkey(receipt.immediate)
+            .set_byte_cnt(receipt.bytes)
+            .set_timestamp(host.now())
+            .set_qpn(self.qpn)
+            .set_wqe_counter(receipt.counter)
+            .set_op_own_parts(receipt.opcode, 0, receipt.solicited, false);
+        host.complete(self.context.cqn_rcv(), cqe, receipt.solicited);
+    }
+
+    /// A receive WQE failed, or is flushed.
+    pub(super) fn fail_receive(&self, host: &mut dyn Host, counter: u16, syndrome: Syndrome) {
+        let cqe = self.error(host, CqeOpcode::RESP_ERR, counter, WqeOpcode::NOP, syndrome);
+        host.complete(self.context.cqn_rcv(), cqe, true);
+    }
+
+    fn error(
+        &self,
+        host: &dyn Host,
+        side: CqeOpcode,
+        counter: u16,
+        opcode: WqeOpcode,
+        syndrome: Syndrome,
+    ) -> Cqe64 {
+        let mut cqe = ErrCqe::new();
+        cqe.set_srqn_uidx(self.user_index(host))
+            .set_syndrome(syndrome.0)
+            .set_send_wqe_opcode(opcode.bits())
+            .set_qpn(self.qpn)
+            .set_wqe_counter(counter)
+            .set_op_own(side.0 << 4);
+        cqe.into()
+    }
+}

@@ -1,0 +1,118 @@
+//! What every part of a queue pair needs to know about it.
+
+use super::path::Path;
+use super::ring::Rings;
+use super::state::{Service, State};
+use crate::host::{Host, KeyScope};
+use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn};
+use hw_mlx::prm::Qpc;
+
+/// The one partition of an Ethernet port.
+pub(super) const DEFAULT_PKEY: u16 = 0xffff;
+
+/// The queue pair must go to ERR. Whatever CQE there is to write about the cause has been written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// Number, state, context, rings and path of a queue pair.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) qpn: u32,
+    pub(super) service: Service,
+    pub(super) state: State,
+    /// As created and modified; live values are filled in when it is queried.
+    pub(super) context: Qpc,
+    pub(super) rings: Rings,
+    /// The way to the peer of a connected queue pair, from RTR on.
+    pub(super) path: Option<Path>,
+}
+
+/// What the requester and the responder decide about a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outgoing<'a> {
+    pub(super) opcode: Opcode,
+    pub(super) psn: Psn,
+    pub(super) ack_request: bool,
+    pub(super) solicited: bool,
+    pub(super) headers: Headers,
+    pub(super) payload: &'a [u8],
+}
+
+impl Core {
+    /// Path MTU in bytes. Code 7 (raw Ethernet) leaves datagrams the largest.
+    pub(super) fn mtu(&self) -> usize {
+        match self.context.mtu() {
+            code @ 1..=5 => 128 << code,
+            _ => 4_096,
+        }
+    }
+
+    /// Largest message in bytes.
+    pub(super) fn max_message(&self) -> u64 {
+        1 << self.context.log_msg_max()
+    }
+
+    /// Packets a message of `bytes` bytes takes; an empty one takes one too.
+    pub(super) fn packets(&self, bytes: u32) -> u32 {
+        // CAST: at most 4096.
+        let mtu = u32::try_from(self.mtu()).unwrap_or(4_096);
+        bytes.div_ceil(mtu).max(1)
+    }
+
+    /// Scope of keys our own WQEs name.
+    pub(super) fn local_scope(&self) -> KeyScope {
+        self.scope(false, false)
+    }
+
+    /// Scope of keys the peer names.
+    pub(super) fn remote_scope(&self, atomic: bool) -> KeyScope {
+        self.scope(true, atomic)
+    }
+
+    fn scope(&self, remote: bool, atomic: bool) -> KeyScope {
+        let rlky = self.context.rlky() && !remote;
+        KeyScope {
+            pd: self.context.pd(),
+            qpn: self.qpn,
+            remote,
+            atomic,
+            rlky,
+        }
+    }
+
+    /// Something that stays the same for a pair of queue pairs, to choose source ports by.
+    pub(super) const fn entropy(&self, remote_qpn: u32) -> u32 {
+        self.qpn.wrapping_mul(0x9e37_79b1) ^ remote_qpn
+    }
+
+    /// Sends a packet to the connected peer.
+    pub(super) fn transmit(&self, host: &mut dyn Host, outgoing: &Outgoing<'_>) {
+        let Some((eth, network)) = self.path.as_ref().and_then(|path| path.headers(host)) else {
+            host.driver_bug(format!("QP {:#x}: its source GID left the table", self.qpn));
+            return;
+        };
+        let packet = Packet {
+            eth,
+            network,
+            bth: self.bth(outgoing, self.context.remote_qpn()),
+            headers: outgoing.headers,
+            payload: outgoing.payload,
+        };
+        host.transmit(packet.emit());
+    }
+
+    pub(super) fn bth(&self, outgoing: &Outgoing<'_>, dest_qpn: u32) -> BthRepr {
+        BthRepr {
+            opcode: outgoing.opcode,
+            solicited: outgoing.solicited,
+            migrated: true,
+            pad: 0,
+            pkey: DEFAULT_PKEY,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_request: outgoing.ack_request,
+            psn: outgoing.psn,
+        }
+    }
+}

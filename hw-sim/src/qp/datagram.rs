@@ -1,0 +1,230 @@
+//! Unreliable datagrams, and the general services interface, which is datagrams as QP 1.
+//!
+//! A datagram is one packet: it is done when it has left. On arrival it needs the right Q_Key and a
+//! receive WQE; without either it is gone. The first forty bytes of the receive buffer are for the
+//! network header (a GRH or IPv6 header; an IPv4 header at the end of them), the payload follows.
+
+use super::completion::Receipt;
+use super::core::{Broken, Core, DEFAULT_PKEY, Outgoing};
+use super::path::Path;
+use super::receive_queue::{ReceiveQueue, ScatterError};
+use super::send_queue::{BadWqe, SendQueue};
+use super::state::Service;
+use super::wqe::{Action, SendWqe, Signal};
+use crate::host::Host;
+use crate::wire::{DethRepr, Headers, Network, Opcode, Packet, Psn};
+use hw_mlx::prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
+
+/// The Q_Key in a WQE says "use the context's" by its top bit.
+const CONTROLLED_QKEY: u32 = 1 << 31;
+/// `flags_rqpn`: the network header is in the buffer.
+const GRH_IN_BUFFER: u32 = 1 << 28;
+/// The QPN of the general services interface.
+const GSI_QPN: u32 = 1;
+
+/// The sending half of a datagram queue pair.
+#[derive(Debug)]
+pub(super) struct Datagrams {
+    psn: Psn,
+}
+
+impl Datagrams {
+    pub(super) const fn new() -> Self {
+        Self { psn: Psn::new(0) }
+    }
+
+    /// Enters RTS.
+    pub(super) fn start(&mut self, core: &Core) {
+        self.psn = Psn::new(core.context.next_send_psn());
+    }
+
+    /// `next_send_psn` of a query.
+    pub(super) const fn next_psn(&self) -> u32 {
+        self.psn.get()
+    }
+
+    /// Sends the next posted datagram.
+    pub(super) fn step(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+    ) -> Result<(), Broken> {
+        if !queue.has_more() {
+            return Ok(());
+        }
+        let wqe = match queue.fetch(core, host) {
+            Ok(wqe) => wqe,
+            Err(bad) => return refuse(core, queue, host, bad),
+        };
+        queue.complete(wqe.index, wqe.blocks);
+        let sent = match &wqe.action {
+            Action::Datagram { av, immediate } => self.send(core, host, &wqe, av, *immediate),
+            Action::Nop
+            | Action::Send { .. }
+            | Action::Write { .. }
+            | Action::Read { .. }
+            | Action::CompareSwap { .. }
+            | Action::FetchAdd { .. }
+            | Action::Umr { .. } => Ok(()),
+        };
+        if let Err(syndrome) = sent {
+            core.fail_send(host, wqe.index, wqe.opcode, syndrome);
+            return Err(Broken);
+        }
+        if wqe.signal != Signal::OnError {
+            let event = wqe.signal == Signal::AlwaysWithEvent;
+            core.complete_send(host, wqe.index, wqe.opcode, 0, event);
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+        wqe: &SendWqe,
+        av: &Av,
+        immediate: Option<[u8; 4]>,
+    ) -> Result<(), Syndrome> {
+        let bytes = usize::try_from(wqe.length).unwrap_or(usize::MAX);
+        if bytes > core.mtu() {
+            return Err(Syndrome::LOCAL_LENGTH_ERR);
+        }
+        let mut payload = vec![0; bytes];
+        wqe.gather(host, core.local_scope(), 0, &mut payload)
+            .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+        let path = Path::of_vector(av, core.entropy(av.dqp()));
+        let Some((eth, network)) = path.headers(host) else {
+            host.driver_bug(format!(
+                "QP {:#x}: address vector names an unused GID",
+                core.qpn
+            ));
+            return Err(Syndrome::LOCAL_QP_OP_ERR);
+        };
+        let qkey = av.q_key();
+        let deth = DethRepr {
+            qkey: if qkey & CONTROLLED_QKEY != 0 {
+                core.context.q_key()
+            } else {
+                qkey
+            },
+            src_qpn: source_qpn(core),
+        };
+        let outgoing = Outgoing {
+            opcode: Opcode::ud(immediate.is_some()),
+            psn: self.psn,
+            ack_request: false,
+            solicited: wqe.solicited,
+            headers: Headers {
+                deth: Some(deth),
+                immediate,
+                ..Headers::NONE
+            },
+            payload: &payload,
+        };
+        let bth = core.bth(&outgoing, av.dqp());
+        let packet = Packet {
+            eth,
+            network,
+            bth,
+            headers: outgoing.headers,
+            payload: &payload,
+        };
+        host.transmit(packet.emit());
+        self.psn = self.psn.advance(1);
+        Ok(())
+    }
+}
+
+/// A datagram could not be fetched.
+pub(super) fn refuse(
+    core: &Core,
+    queue: &mut SendQueue,
+    host: &mut dyn Host,
+    bad: BadWqe,
+) -> Result<(), Broken> {
+    let index = queue.next_index();
+    let (opcode, why) = match bad {
+        BadWqe::Malformed(opcode, why) => (opcode, why.0.to_owned()),
+        BadWqe::Fault(fault) => (WqeOpcode::NOP, fault.to_string()),
+    };
+    host.driver_bug(format!("QP {:#x}, WQE {index:#06x}: {why}", core.qpn));
+    queue.skip(core, host);
+    core.fail_send(host, index, opcode, Syndrome::LOCAL_QP_OP_ERR);
+    Err(Broken)
+}
+
+/// The general services interface sends as QP 1, whatever number the device gave it; so do its
+/// helpers, whose context says so.
+fn source_qpn(core: &Core) -> u32 {
+    match (core.service, core.context.deth_sqpn()) {
+        (Service::Gsi, _) => GSI_QPN,
+        (_, 0) => core.qpn,
+        (_, qpn) => qpn,
+    }
+}
+
+/// A datagram arrived.
+pub(super) fn receive(
+    core: &Core,
+    queue: &mut ReceiveQueue,
+    host: &mut dyn Host,
+    packet: &Packet<'_>,
+) -> Result<(), Broken> {
+    let Some(deth) = packet.headers.deth else {
+        return Ok(());
+    };
+    if packet.bth.pkey != DEFAULT_PKEY
+        || deth.qkey != core.context.q_key()
+        || packet.payload.len() > core.mtu()
+    {
+        return Ok(());
+    }
+    let mut wqe = match queue.take(core, host) {
+        Ok(Some(wqe)) => wqe,
+        Ok(None) => return Ok(()),
+        Err(error) => {
+            host.driver_bug(format!("QP {:#x}: receive queue: {error:?}", core.qpn));
+            host.qp_event(EventType::WQ_CATAS_ERROR, core.qpn);
+            return Err(Broken);
+        }
+    };
+    let area = packet.network.grh_area();
+    let appended = wqe
+        .append(core, host, &area)
+        .and_then(|()| wqe.append(core, host, packet.payload));
+    if let Err(error) = appended {
+        let syndrome = match error {
+            ScatterError::TooLong => Syndrome::LOCAL_LENGTH_ERR,
+            ScatterError::Key(_) => Syndrome::LOCAL_PROT_ERR,
+        };
+        core.fail_receive(host, wqe.counter, syndrome);
+        return Err(Broken);
+    }
+    let immediate = packet.headers.immediate.map(u32::from_be_bytes);
+    let receipt = Receipt {
+        opcode: if immediate.is_some() {
+            CqeOpcode::RESP_SEND_IMM
+        } else {
+            CqeOpcode::RESP_SEND
+        },
+        counter: wqe.counter,
+        // CAST: forty bytes and at most one MTU.
+        bytes: u32::try_from(wqe.written).unwrap_or(u32::MAX),
+        immediate: immediate.unwrap_or(u32::from(packet.bth.pkey)),
+        solicited: packet.bth.solicited,
+        flags_rqpn: deth.src_qpn | GRH_IN_BUFFER | l3_type(&packet.network) << 24,
+    };
+    core.complete_receive(host, &receipt);
+    Ok(())
+}
+
+/// L3 type in `flags_rqpn`: 0 GRH, 1 IPv6, 2 IPv4.
+const fn l3_type(network: &Network) -> u32 {
+    match network {
+        Network::Grh(_) => 0,
+        Network::Ipv6(..) => 1,
+        Network::Ipv4(..) => 2,
+    }
+}

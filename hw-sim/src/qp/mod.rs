@@ -1,0 +1,506 @@
+//! Queue pairs: what the device does between a doorbell and a completion.
+//!
+//! A [`Qp`] joins parts that know nothing of each other: where its rings lie ([`mod@ring`]), its
+//! send queue and the requester that turns WQEs into packets, its receive queue and the responder
+//! that turns packets into WQEs filled, or the datagram service in place of both. It owns the state
+//! and is the only one to change it.
+//!
+//! It does nothing by itself. A caller tells it that a doorbell was rung, that a packet arrived or
+//! that time went on, and calls [`Qp::run`] while [`Qp::pending`]: each call does about one
+//! packet's worth of work, so that queue pairs take turns and nothing that a guest or a peer says
+//! can make one call long.
+//!
+//! An error ends in ERR: the part that found it has written the error CQE of the WQE concerned and
+//! says [`Broken`]; from then on, whatever was or will be posted completes with a flush error on
+//! both queues, signalled or not. A datagram queue pair whose *send* queue failed goes to SQER
+//! instead and keeps receiving. Receives posted in ERR have no doorbell, so the record is polled:
+//! often at first, then ever less.
+//!
+//! Absent on purpose: path migration, SQD (no command enters it), XRC and DC, WQE signatures,
+//! scatter-to-CQE (data always goes to memory, which software must expect either way).
+
+mod completion;
+mod context;
+mod core;
+mod datagram;
+mod path;
+mod receive_queue;
+mod requester;
+mod responder;
+mod ring;
+mod send_queue;
+mod state;
+mod timing;
+mod wqe;
+
+pub use state::{Service, State, Transition};
+
+use self::completion::RQ_TYPE_SRQ;
+use self::core::{Broken, Core};
+use self::datagram::Datagrams;
+use self::path::Path;
+use self::receive_queue::ReceiveQueue;
+use self::requester::Requester;
+use self::responder::Responder;
+use self::ring::Rings;
+use self::send_queue::SendQueue;
+use crate::host::Host;
+use crate::wire::{Packet, Transport};
+use hw_mlx::prm::{CmdStatus, EventType, Qpc, Syndrome};
+
+/// WQEs flushed in one slice of work.
+const FLUSH_SLICE: usize = 8;
+/// First interval at which the receive record of a queue pair in ERR is looked at, nanoseconds.
+const FIRST_POLL_NS: u64 = 1_000;
+/// Longest such interval.
+const LAST_POLL_NS: u64 = 1_000_000;
+/// One in so many packets makes the device look at the send record without a doorbell, as hardware
+/// may: it exposes WQEs that are finished after the record.
+const EARLY_LOOK: u64 = 16;
+/// `rq_type` of a queue pair that never receives into a WQE.
+const RQ_TYPE_NONE: u32 = 3;
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    core: Core,
+    send_queue: SendQueue,
+    receive_queue: ReceiveQueue,
+    requester: Requester,
+    responder: Responder,
+    datagrams: Datagrams,
+    /// WQEs wait to be flushed.
+    flushing: bool,
+    /// ERR with a receive queue of its own: when to look at the record, and the interval.
+    poll: Option<(u64, u64)>,
+    /// Whose turn it is when both halves have work.
+    requester_is_next: bool,
+}
+
+impl Qp {
+    /// Creates a queue pair in RST. `pas` are the pages of its work queue buffer.
+    ///
+    /// # Errors
+    ///
+    /// BAD_PARAM for what this device does not have: other service types, WQE signatures, UMEM
+    /// buffers, page lists too short for the queues.
+    pub fn create(qpn: u32, context: &Qpc, pas: Vec<u64>) -> Result<Self, CmdStatus> {
+        let service = Service::of(context).ok_or(CmdStatus::BAD_PARAM)?;
+        let rq_type = context.rq_type();
+        let has_queue = !context.no_sq() || rq_type == 0;
+        if context.wq_signature()
+            || context.dbr_umem_valid()
+            || has_queue && !context.dbr_addr().is_multiple_of(8)
+            || !matches!(rq_type, 0 | RQ_TYPE_SRQ | RQ_TYPE_NONE)
+            || rq_type != 0 && context.log_rq_size() != 0
+        {
+            return Err(CmdStatus::BAD_PARAM);
+        }
+        let core = Core {
+            qpn,
+            service,
+            state: State::Reset,
+            context: context.clone(),
+            rings: Rings::new(context, pas)?,
+            path: None,
+        };
+        Ok(Self {
+            core,
+            send_queue: SendQueue::default(),
+            receive_queue: ReceiveQueue::default(),
+            requester: Requester::new(),
+            responder: Responder::new(),
+            datagrams: Datagrams::new(),
+            flushing: false,
+            poll: None,
+            requester_is_next: false,
+        })
+    }
+
+    /// Runs a transition command.
+    ///
+    /// # Errors
+    ///
+    /// BAD_QP_STATE if the state does not have this transition, BAD_PARAM if a field it takes is
+    /// out of range; then nothing has changed.
+    pub fn modify(
+        &mut self,
+        transition: Transition,
+        opt_param_mask: u32,
+        context: &Qpc,
+        host: &mut dyn Host,
+    ) -> Result<(), CmdStatus> {
+        let next = self
+            .core
+            .state
+            .next(transition)
+            .ok_or(CmdStatus::BAD_QP_STATE)?;
+        match transition {
+            Transition::ToErr => {
+                self.enter_error(host);
+                return Ok(());
+            }
+            Transition::ToRst => {
+                self.reset();
+                return Ok(());
+            }
+            Transition::RstToInit
+            | Transition::InitToInit
+            | Transition::InitToRtr
+            | Transition::RtrToRts
+            | Transition::RtsToRts
+            | Transition::SqErrToRts
+            | Transition::SqdToRts => {}
+        }
+        let service = self.core.service;
+        let mut live = self.core.context.clone();
+        context::merge(
+            &mut live,
+            service,
+            transition,
+            opt_param_mask,
+            context,
+            host,
+        )?;
+        self.core.context = live;
+        self.core.state = next;
+        match transition {
+            Transition::InitToRtr => {
+                let entropy = self.core.entropy(self.core.context.remote_qpn());
+                let ads = self.core.context.primary_address_path();
+                self.core.path = service
+                    .is_connected()
+                    .then(|| Path::of_context(ads, entropy));
+                self.responder.start(&self.core);
+            }
+            Transition::RtrToRts => {
+                self.requester.start(&self.core);
+                self.datagrams.start(&self.core);
+            }
+            Transition::RstToInit
+            | Transition::InitToInit
+            | Transition::RtsToRts
+            | Transition::SqErrToRts
+            | Transition::SqdToRts
+            | Transition::ToErr
+            | Transition::ToRst => {}
+        }
+        Ok(())
+    }
+
+    /// The live context, as QUERY_QP returns it.
+    pub fn query(&self) -> Qpc {
+        let mut context = self.core.context.clone();
+        let (next_psn, acked_psn, ssn) = self.requester.query();
+        let (expected_psn, rmsn) = self.responder.query();
+        let (retries, rnr_retries) = self.requester.retries_left();
+        let (fetched, posted) = self.send_queue.counters();
+        let (taken, receives) = self.receive_queue.counters();
+        context
+            .set_state(self.core.state.code().bits())
+            .set_cur_retry_count(retries)
+            .set_cur_rnr_retry(rnr_retries)
+            .set_hw_sq_wqebb_counter(u32::from(fetched))
+            .set_sw_sq_wqebb_counter(u32::from(posted))
+            .set_hw_rq_counter(u32::from(taken))
+            .set_sw_rq_counter(u32::from(receives));
+        if self.core.service.is_datagram() {
+            context.set_next_send_psn(self.datagrams.next_psn());
+        } else {
+            context
+                .set_next_send_psn(next_psn)
+                .set_last_acked_psn(acked_psn)
+                .set_ssn(ssn)
+                .set_next_rcv_psn(expected_psn)
+                .set_rmsn(rmsn);
+        }
+        context
+    }
+
+    /// The send doorbell was rung with these eight bytes.
+    pub fn doorbell(&mut self, value: [u8; 8], host: &mut dyn Host) {
+        match self.core.state {
+            State::ReadyToSend => {
+                let checked = self
+                    .send_queue
+                    .read_record(&self.core, host)
+                    .and_then(|()| self.send_queue.check_doorbell(value, &self.core, host));
+                if let Err(bad) = checked {
+                    self.refuse(bad, host);
+                }
+            }
+            State::Error | State::SendQueueError => {
+                // A wrong record cannot make things worse.
+                let _ = self.send_queue.read_record(&self.core, host);
+                self.flushing = true;
+            }
+            State::Reset | State::Init | State::ReadyToReceive => {
+                let state = self.core.state;
+                host.driver_bug(format!(
+                    "QP {:#x}: send doorbell in {state:?}",
+                    self.core.qpn
+                ));
+            }
+        }
+    }
+
+    fn refuse(&mut self, bad: send_queue::BadWqe, host: &mut dyn Host) {
+        let Self {
+            core,
+            send_queue,
+            requester,
+            ..
+        } = self;
+        let result = if core.service.is_datagram() {
+            datagram::refuse(core, send_queue, host, bad)
+        } else {
+            requester.refuse(core, send_queue, host, bad)
+        };
+        self.settle_send(result, host);
+    }
+
+    /// A packet whose destination QPN is ours arrived.
+    pub fn receive(&mut self, packet: &Packet<'_>, host: &mut dyn Host) {
+        if !self.takes(packet) {
+            return;
+        }
+        let Self {
+            core,
+            send_queue,
+            receive_queue,
+            requester,
+            responder,
+            ..
+        } = self;
+        let operation = packet.bth.opcode.operation();
+        if core.service.is_datagram() {
+            let result = datagram::receive(core, receive_queue, host, packet);
+            self.settle(result, host);
+        } else if operation.is_response() {
+            if core.state == State::ReadyToSend {
+                let result = requester.receive(core, send_queue, host, packet);
+                self.settle(result, host);
+            }
+        } else {
+            responder.receive(core, receive_queue, host, packet);
+        }
+        if self.core.state == State::ReadyToSend && host.random().is_multiple_of(EARLY_LOOK) {
+            // An error is found again, and reported, at the doorbell.
+            let _ = self.send_queue.read_record(&self.core, host);
+        }
+    }
+
+    /// Whether packets of this kind reach the queue pair at all; others are dropped.
+    fn takes(&self, packet: &Packet<'_>) -> bool {
+        let receives = match self.core.state {
+            State::ReadyToReceive | State::ReadyToSend | State::SendQueueError => true,
+            State::Reset | State::Init | State::Error => false,
+        };
+        let transport = packet.bth.opcode.transport();
+        receives
+            && match self.core.service {
+                Service::Rc => transport == Transport::Rc,
+                Service::Uc => transport == Transport::Uc,
+                Service::Ud | Service::Gsi => transport == Transport::Ud,
+                Service::Umr => false,
+            }
+    }
+
+    /// Virtual time (ns) at which [`Qp::timer`] wants to be called.
+    pub fn timer_due(&self) -> Option<u64> {
+        let poll = self.poll.map(|(due, _)| due);
+        self.requester.deadline().into_iter().chain(poll).min()
+    }
+
+    /// Virtual time has reached [`Qp::timer_due`].
+    pub fn timer(&mut self, host: &mut dyn Host) {
+        if self.core.state == State::ReadyToSend {
+            let result = self.requester.timer(&self.core, &mut self.send_queue, host);
+            self.settle_send(result, host);
+        }
+        if let Some((due, interval)) = self.poll
+            && due <= host.now()
+        {
+            let interval = (interval * 2).min(LAST_POLL_NS);
+            self.poll = Some((host.now().saturating_add(interval), interval));
+            self.flushing = true;
+        }
+    }
+
+    /// Whether [`Qp::run`] has something to do now.
+    pub fn pending(&self) -> bool {
+        self.flushing || self.responder.is_ready() || self.sender_is_ready()
+    }
+
+    fn sender_is_ready(&self) -> bool {
+        if self.core.service.is_datagram() {
+            self.core.state == State::ReadyToSend && self.send_queue.has_more()
+        } else {
+            self.requester.is_ready(&self.core, self.send_queue)
+        }
+    }
+
+    /// Does a bounded slice of work, about one packet's worth; true if there is more to do.
+    pub fn run(&mut self, host: &mut dyn Host) -> bool {
+        if self.flushing {
+            self.flush(host);
+        } else if self.responder.is_ready() && !(self.requester_is_next && self.sender_is_ready()) {
+            self.requester_is_next = true;
+            let result = self.responder.step(&self.core, host);
+            self.settle(result, host);
+        } else if self.sender_is_ready() {
+            self.requester_is_next = false;
+            let Self {
+                core,
+                send_queue,
+                requester,
+                datagrams,
+                ..
+            } = self;
+            let result = if core.service.is_datagram() {
+                datagrams.step(core, send_queue, host)
+            } else {
+                requester.step(core, send_queue, host)
+            };
+            self.settle_send(result, host);
+        }
+        self.pending()
+    }
+
+    /// The queue pair cannot go on, for a reason outside of it: its completion queue failed.
+    pub fn fail(&mut self, host: &mut dyn Host) {
+        if self.core.state != State::Reset {
+            self.enter_error(host);
+        }
+    }
+
+    fn settle(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
+        if let Err(Broken) = result {
+            self.enter_error(host);
+        }
+    }
+
+    /// An error of the send queue: unreliable services stop sending only.
+    fn settle_send(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
+        if let Err(Broken) = result {
+            match self.core.service {
+                Service::Ud | Service::Gsi | Service::Uc => {
+                    self.core.state = State::SendQueueError;
+                    self.flushing = true;
+                }
+                Service::Rc | Service::Umr => self.enter_error(host),
+            }
+        }
+    }
+
+    fn enter_error(&mut self, host: &mut dyn Host) {
+        if self.core.state == State::Error {
+            return;
+        }
+        self.core.state = State::Error;
+        if let Some(wqe) = self.responder.abandon() {
+            self.core
+                .fail_receive(host, wqe.counter, Syndrome::WR_FLUSH_ERR);
+        }
+        if self.core.context.rq_type() == RQ_TYPE_SRQ {
+            host.qp_event(EventType::SRQ_LAST_WQE, self.core.qpn);
+        }
+        // WQEs whose doorbell has not come yet are announced by the record already.
+        let _ = self.send_queue.read_record(&self.core, host);
+        self.flushing = true;
+        if self.core.rings.receive.is_some() {
+            self.poll = Some((host.now().saturating_add(FIRST_POLL_NS), FIRST_POLL_NS));
+        }
+    }
+
+    fn flush(&mut self, host: &mut dyn Host) {
+        for _ in 0..FLUSH_SLICE {
+            if !self.flush_one(host) {
+                self.flushing = false;
+                return;
+            }
+        }
+    }
+
+    /// Completes one WQE with a flush error; false if there is none.
+    fn flush_one(&mut self, host: &mut dyn Host) -> bool {
+        let Self {
+            core,
+            send_queue,
+            receive_queue,
+            requester,
+            ..
+        } = self;
+        if let Some((index, opcode)) = requester.abandon().or_else(|| send_queue.skip(core, host)) {
+            core.fail_send(host, index, opcode, Syndrome::WR_FLUSH_ERR);
+            return true;
+        }
+        if core.state != State::Error {
+            return false;
+        }
+        let Some(counter) = receive_queue.skip(core, host) else {
+            return false;
+        };
+        core.fail_receive(host, counter, Syndrome::WR_FLUSH_ERR);
+        if let Some((due, _)) = &mut self.poll {
+            *due = host.now().saturating_add(FIRST_POLL_NS);
+            self.poll = Some((*due, FIRST_POLL_NS));
+        }
+        true
+    }
+
+    /// Forgets everything but what CREATE_QP said. Posted WQEs are dropped without completions;
+    /// the doorbell record and the completion queues are software's to clean.
+    fn reset(&mut self) {
+        self.core.state = State::Reset;
+        self.core.path = None;
+        self.send_queue = SendQueue::default();
+        self.receive_queue = ReceiveQueue::default();
+        self.requester = Requester::new();
+        self.responder = Responder::new();
+        self.datagrams = Datagrams::new();
+        self.flushing = false;
+        self.poll = None;
+    }
+
+    /// Queue pair number.
+    pub const fn qpn(&self) -> u32 {
+        self.core.qpn
+    }
+
+    /// State.
+    pub const fn state(&self) -> State {
+        self.core.state
+    }
+
+    /// Service type.
+    pub const fn service(&self) -> Service {
+        self.core.service
+    }
+
+    /// Protection domain.
+    pub const fn pd(&self) -> u32 {
+        self.core.context.pd()
+    }
+
+    /// Completion queue of the send queue.
+    pub const fn cqn_snd(&self) -> u32 {
+        self.core.context.cqn_snd()
+    }
+
+    /// Completion queue of the receive queue.
+    pub const fn cqn_rcv(&self) -> u32 {
+        self.core.context.cqn_rcv()
+    }
+
+    /// Shared receive queue, if the queue pair receives from one.
+    pub fn srqn(&self) -> Option<u32> {
+        let context = &self.core.context;
+        (context.rq_type() == RQ_TYPE_SRQ).then(|| context.srqn_rmpn_xrqn())
+    }
+
+    /// UAR page whose doorbells the queue pair listens to.
+    pub const fn uar(&self) -> u32 {
+        self.core.context.uar_page()
+    }
+}

@@ -1,0 +1,137 @@
+//! From an address path to the headers of a frame.
+//!
+//! Where a packet goes is said by the queue pair's context (connected) or by the WQE's address
+//! vector (datagram). Where it comes from, and which RoCE version it is, is said by the entry of
+//! the RoCE address table the path names.
+
+use crate::host::{GidEntry, Host};
+use crate::wire::{EthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, Network, UdpRepr, Vlan};
+use hw_mlx::prm::{Ads, Av};
+
+/// `GidEntry::roce_version` of RoCE v1.
+const ROCE_V1: u8 = 0;
+/// `GidEntry::l3_type` of IPv4.
+const L3_IPV4: u8 = 0;
+/// Lowest source port of RoCE v2: the dynamic range.
+const MIN_SOURCE_PORT: u16 = 0xc000;
+
+/// A way to a peer.
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    source: u8,
+    dst_mac: [u8; 6],
+    dst_gid: [u8; 16],
+    traffic_class: u8,
+    flow_label: u32,
+    hop_limit: u8,
+    source_port: u16,
+    priority: u8,
+}
+
+impl Path {
+    /// The path of a connected queue pair. `entropy` picks a source port where none is given.
+    pub(super) fn of_context(ads: &Ads, entropy: u32) -> Self {
+        let [_, _, a, b] = ads.rmac_47_32().to_be_bytes();
+        let [c, d, e, f] = ads.rmac_31_0().to_be_bytes();
+        // DSCP is that of RoCE v2, the traffic class that of v1; drivers fill both alike.
+        let traffic_class = low_byte(ads.dscp() << 2 | ads.ecn()) | low_byte(ads.tclass());
+        Self {
+            source: low_byte(ads.src_addr_index()),
+            dst_mac: [a, b, c, d, e, f],
+            dst_gid: *ads.rgid_rip(),
+            traffic_class,
+            flow_label: ads.flow_label(),
+            hop_limit: low_byte(ads.hop_limit()),
+            source_port: source_port(ads.udp_sport(), entropy),
+            priority: low_byte(ads.eth_prio()),
+        }
+    }
+
+    /// The path of one datagram.
+    pub(super) fn of_vector(av: &Av, entropy: u32) -> Self {
+        Self {
+            source: low_byte(av.src_addr_index()),
+            dst_mac: *av.rmac(),
+            dst_gid: *av.rgid(),
+            traffic_class: av.tclass(),
+            flow_label: av.flow_label(),
+            hop_limit: av.hop_limit(),
+            source_port: source_port(av.rlid(), entropy),
+            priority: low_byte(av.sl() >> 1),
+        }
+    }
+
+    /// The headers in front of the BTH; none if the source address is not in the table (any more).
+    pub(super) fn headers(&self, host: &dyn Host) -> Option<(EthRepr, Network)> {
+        let source = host.gid(self.source)?;
+        let eth = EthRepr {
+            dst: self.dst_mac,
+            src: source.mac,
+            vlan: source.vlan.map(|id| Vlan {
+                id,
+                priority: self.priority,
+            }),
+            ethertype: 0,
+        };
+        Some((eth, self.network(&source)))
+    }
+
+    fn network(&self, source: &GidEntry) -> Network {
+        if source.roce_version == ROCE_V1 {
+            return Network::Grh(GrhRepr {
+                src: source.gid,
+                dst: self.dst_gid,
+                traffic_class: self.traffic_class,
+                flow_label: self.flow_label,
+                hop_limit: self.hop_limit,
+                payload_len: 0,
+            });
+        }
+        let udp = UdpRepr {
+            src_port: self.source_port,
+            payload_len: 0,
+        };
+        if source.l3_type == L3_IPV4 {
+            let ip = Ipv4Repr {
+                src: mapped(&source.gid),
+                dst: mapped(&self.dst_gid),
+                tos: self.traffic_class,
+                ident: 0,
+                dont_fragment: true,
+                ttl: self.hop_limit,
+                payload_len: 0,
+            };
+            return Network::Ipv4(ip, udp);
+        }
+        let ip = Ipv6Repr {
+            src: source.gid,
+            dst: self.dst_gid,
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            hop_limit: self.hop_limit,
+            payload_len: 0,
+        };
+        Network::Ipv6(ip, udp)
+    }
+}
+
+/// The port given, or one from the dynamic range that stays the same for a pair of queue pairs.
+fn source_port(given: u32, entropy: u32) -> u16 {
+    match u16::try_from(given) {
+        Ok(port) if port != 0 => port,
+        _ => {
+            let mixed = entropy ^ entropy >> 14;
+            MIN_SOURCE_PORT | u16::try_from(mixed & 0x3fff).unwrap_or(0)
+        }
+    }
+}
+
+/// The IPv4 address of `::ffff:a.b.c.d`.
+const fn mapped(gid: &[u8; 16]) -> [u8; 4] {
+    [gid[12], gid[13], gid[14], gid[15]]
+}
+
+/// CAST: the low byte is what is wanted; fields of eight bits and less have no other.
+const fn low_byte(value: u32) -> u8 {
+    value.to_be_bytes()[3]
+}

@@ -1,0 +1,166 @@
+//! Receive WQEs: taking the next one, and scattering a message into it.
+//!
+//! A queue pair has its own ring, or takes from a shared receive queue, or has none (`rq_type`).
+//! Receives have no doorbell register: the doorbell record is read each time a WQE is wanted.
+
+use super::completion::RQ_TYPE_SRQ;
+use super::core::Core;
+use crate::host::{DmaFault, Host, KeyError};
+use hw_mlx::prm::DataSeg;
+use zerocopy::FromBytes;
+
+const SEGMENT_BYTES: usize = 16;
+
+/// A message did not reach the receive buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScatterError {
+    /// It is longer than the buffer.
+    TooLong,
+    /// The buffer's key does not cover the write.
+    Key(KeyError),
+}
+
+/// There may be a receive WQE, but it cannot be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TakeError {
+    /// Ring or record could not be read.
+    Fault(DmaFault),
+    /// The doorbell record claims more than the ring holds.
+    Record,
+}
+
+/// A receive WQE that a message is being written to.
+#[derive(Clone, Debug)]
+pub(super) struct ReceiveWqe {
+    /// 16-bit receive counter, or index of the shared receive queue's entry.
+    pub(super) counter: u16,
+    scatter: Vec<DataSeg>,
+    /// Bytes written so far.
+    pub(super) written: u64,
+}
+
+impl ReceiveWqe {
+    /// Appends `data` to what was written.
+    pub(super) fn append(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+        data: &[u8],
+    ) -> Result<(), ScatterError> {
+        let room: u64 = self
+            .scatter
+            .iter()
+            .map(|segment| u64::from(segment.byte_count()))
+            .sum();
+        if self.written + data.len() as u64 > room {
+            return Err(ScatterError::TooLong);
+        }
+        let mut skip = self.written;
+        let mut rest = data;
+        for segment in &self.scatter {
+            if rest.is_empty() {
+                break;
+            }
+            let here = u64::from(segment.byte_count());
+            if skip >= here {
+                skip -= here;
+                continue;
+            }
+            let bytes = usize::try_from(here - skip)
+                .unwrap_or(usize::MAX)
+                .min(rest.len());
+            let (now, later) = rest.split_at(bytes);
+            let va = segment.addr().wrapping_add(skip);
+            host.key_write(segment.lkey(), core.local_scope(), va, now)
+                .map_err(ScatterError::Key)?;
+            skip = 0;
+            rest = later;
+        }
+        self.written += data.len() as u64;
+        Ok(())
+    }
+
+    /// Starts over: an unreliable message was abandoned, the WQE serves the next one.
+    pub(super) fn rewind(&mut self) {
+        self.written = 0;
+    }
+}
+
+/// Position in the queue pair's own ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReceiveQueue {
+    taken: u16,
+    /// As last read from the record.
+    posted: u16,
+}
+
+impl ReceiveQueue {
+    /// Receive WQEs taken and posted, as QUERY_QP tells them.
+    pub(super) const fn counters(self) -> (u16, u16) {
+        (self.taken, self.posted)
+    }
+
+    /// The next WQE, if one is posted.
+    pub(super) fn take(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+    ) -> Result<Option<ReceiveWqe>, TakeError> {
+        if core.context.rq_type() == RQ_TYPE_SRQ {
+            let taken = host
+                .srq_take(core.context.srqn_rmpn_xrqn())
+                .map_err(TakeError::Fault)?;
+            return Ok(taken.map(|wqe| ReceiveWqe {
+                counter: wqe.index,
+                scatter: wqe.scatter,
+                written: 0,
+            }));
+        }
+        let Some(ring) = core.rings.receive else {
+            return Ok(None);
+        };
+        self.posted = core.rings.receive_counter(host).map_err(TakeError::Fault)?;
+        let waiting = self.posted.wrapping_sub(self.taken);
+        if u32::from(waiting) > ring.entries() {
+            return Err(TakeError::Record);
+        }
+        if waiting == 0 {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; ring.entry_bytes()];
+        core.rings
+            .read(host, ring, self.taken, &mut bytes)
+            .map_err(TakeError::Fault)?;
+        let counter = self.taken;
+        self.taken = self.taken.wrapping_add(1);
+        Ok(Some(ReceiveWqe {
+            counter,
+            scatter: parse_scatter(&bytes),
+            written: 0,
+        }))
+    }
+
+    /// The counter of the next posted WQE, which is stepped over; for flushing.
+    pub(super) fn skip(&mut self, core: &Core, host: &mut dyn Host) -> Option<u16> {
+        let ring = core.rings.receive?;
+        self.posted = core.rings.receive_counter(host).ok()?;
+        let waiting = self.posted.wrapping_sub(self.taken);
+        if waiting == 0 || u32::from(waiting) > ring.entries() {
+            return None;
+        }
+        let counter = self.taken;
+        self.taken = counter.wrapping_add(1);
+        Some(counter)
+    }
+}
+
+/// The data segments up to the terminator: an entry of zero bytes. Its key is 0x100 or the device's
+/// `terminate_scatter_list_mkey`, and nothing else is posted with zero bytes.
+fn parse_scatter(bytes: &[u8]) -> Vec<DataSeg> {
+    let (segments, _) = bytes.as_chunks::<SEGMENT_BYTES>();
+    segments
+        .iter()
+        .map_while(|bytes| DataSeg::read_from_bytes(bytes).ok())
+        .take_while(|segment| segment.byte_count() != 0)
+        .collect()
+}

@@ -1,0 +1,844 @@
+//! The requester: from send WQEs to packets, and from answers to completions.
+//!
+//! Every packet a message takes has a PSN; an RDMA READ takes as many as its response has packets,
+//! though its request is one (IBTA volume 1, section 9.4.4). PSNs are assigned when a WQE is
+//! fetched, so all WQEs in progress lie in one row:
+//!
+//! ```text
+//!          unacked          cursor        sent          next
+//!  ---------|-----------------|-------------|-------------|---------
+//!   done    | sent, unanswered| to be resent| never sent  | not assigned
+//! ```
+//!
+//! Recovery is go-back-N: whatever goes wrong (sequence NAK, RNR NAK, a hole in read responses, the
+//! ACK timeout) first acknowledges what it acknowledges, then puts `cursor` back to `unacked`.
+//! Sending is a pure function of the cursor: a packet sent again is computed again from its PSN,
+//! with the data that lies in memory at that time.
+//!
+//! Completions are in order. A WQE that cannot be sent (bad key, malformed) ends the row: it fails
+//! once everything before it is done, so that its error CQE is the last before the flush.
+//!
+//! The unreliable connection uses the same row with nobody to wait for: a packet counts as
+//! acknowledged when it has been sent.
+
+use super::core::{Broken, Core, Outgoing};
+use super::send_queue::{BadWqe, SendQueue};
+use super::state::{Service, State};
+use super::timing::{ack_timeout_ns, rnr_timer_ns};
+use super::wqe::{Action, Fence, SendWqe, Signal};
+use crate::host::{Host, UmrRequest};
+use crate::wire::{
+    AckSyndrome, AethRepr, AtomicEthRepr, Headers, NakCode, Opcode, Operation, Packet, Psn,
+    RethRepr,
+};
+use hw_mlx::prm::{Syndrome, WqeOpcode};
+use std::collections::VecDeque;
+
+/// Unacknowledged packets of sends and writes on the wire.
+const WINDOW: u32 = 256;
+/// An acknowledgement is asked for at least this often within a message: often enough that the
+/// window never closes without one under way.
+const MAX_ACK_INTERVAL: u32 = WINDOW / 4;
+/// PSNs in use at a time: half the number space, so that old and new never look alike.
+const MAX_PSNS: u32 = 1 << 23;
+/// `rnr_retry` that never gives up.
+const RNR_RETRY_FOREVER: u32 = 7;
+
+/// A WQE in progress.
+#[derive(Debug)]
+struct Entry {
+    wqe: SendWqe,
+    first: Psn,
+    /// PSNs it takes; 0 for what never leaves the function.
+    packets: u32,
+    /// Response packets of a read or atomic that arrived.
+    answered: u32,
+}
+
+impl Entry {
+    fn waits_for_answer(&self) -> bool {
+        self.wqe.action.is_read_or_atomic() && self.answered < self.packets
+    }
+
+    fn end(&self) -> Psn {
+        self.first.advance(self.packets)
+    }
+}
+
+/// The row of WQEs in progress, and the timers.
+#[derive(Debug)]
+pub(super) struct Requester {
+    row: VecDeque<Entry>,
+    /// Fetched, waiting for a fence, a responder resource or PSNs.
+    staged: Option<SendWqe>,
+    unacked: Psn,
+    cursor: Psn,
+    sent: Psn,
+    next: Psn,
+    /// The last WQE of the row cannot be sent from this PSN on.
+    poison: Option<(Psn, Syndrome)>,
+    retries: u32,
+    rnr_retries: u32,
+    /// Went back because of a hole in the responses; further responses beyond it say nothing new.
+    hole_seen: bool,
+    ack_deadline: Option<u64>,
+    rnr_deadline: Option<u64>,
+    completed: u32,
+}
+
+impl Requester {
+    pub(super) fn new() -> Self {
+        let zero = Psn::new(0);
+        Self {
+            row: VecDeque::new(),
+            staged: None,
+            unacked: zero,
+            cursor: zero,
+            sent: zero,
+            next: zero,
+            poison: None,
+            retries: 0,
+            rnr_retries: 0,
+            hole_seen: false,
+            ack_deadline: None,
+            rnr_deadline: None,
+            completed: 0,
+        }
+    }
+
+    /// Enters RTS for the first time.
+    pub(super) fn start(&mut self, core: &Core) {
+        let first = Psn::new(core.context.next_send_psn());
+        (self.unacked, self.cursor, self.sent, self.next) = (first, first, first, first);
+        self.reset_retries(core);
+    }
+
+    /// `next_send_psn`, `last_acked_psn`, `ssn` of a query.
+    pub(super) fn query(&self) -> (u32, u32, u32) {
+        (
+            self.next.get(),
+            self.unacked.previous().get(),
+            self.completed & 0xff_ffff,
+        )
+    }
+
+    /// Retries left: transport, RNR.
+    pub(super) const fn retries_left(&self) -> (u32, u32) {
+        (self.retries, self.rnr_retries)
+    }
+
+    /// When [`Requester::timer`] has something to do.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        self.ack_deadline.into_iter().chain(self.rnr_deadline).min()
+    }
+
+    /// Whether [`Requester::step`] would do something.
+    pub(super) fn is_ready(&self, core: &Core, queue: SendQueue) -> bool {
+        if core.state != State::ReadyToSend || self.rnr_deadline.is_some() {
+            return false;
+        }
+        if self.poison.is_some_and(|(psn, _)| psn == self.cursor) {
+            return false;
+        }
+        if self.cursor != self.next {
+            return !self.window_is_closed();
+        }
+        match &self.staged {
+            Some(wqe) => self.may_start(core, wqe),
+            None => queue.has_more(),
+        }
+    }
+
+    /// Sends one packet, or starts one WQE.
+    pub(super) fn step(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+    ) -> Result<(), Broken> {
+        if !self.is_ready(core, *queue) {
+            return Ok(());
+        }
+        if self.cursor == self.next {
+            let wqe = match self.staged.take() {
+                Some(wqe) => wqe,
+                None => match queue.fetch(core, host) {
+                    Ok(wqe) => wqe,
+                    Err(bad) => return self.refuse(core, queue, host, bad),
+                },
+            };
+            if !self.may_start(core, &wqe) {
+                self.staged = Some(wqe);
+                return Ok(());
+            }
+            self.admit(core, host, wqe);
+            if self.cursor == self.next || self.poison.is_some() {
+                return self.complete(core, queue, host);
+            }
+        }
+        self.transmit(core, queue, host)
+    }
+
+    /// Sends and writes wait while too much is unacknowledged; requests for answers are few anyway.
+    fn window_is_closed(&self) -> bool {
+        let asks = self
+            .entry_at(self.cursor)
+            .is_some_and(|entry| entry.wqe.action.is_read_or_atomic());
+        !asks && self.cursor.distance_from(self.unacked) >= WINDOW
+    }
+
+    fn may_start(&self, core: &Core, wqe: &SendWqe) -> bool {
+        let outstanding = self
+            .row
+            .iter()
+            .filter(|entry| entry.waits_for_answer())
+            .count();
+        let fence_is_open = match wqe.fence {
+            Fence::None => true,
+            Fence::Reads => outstanding == 0,
+            Fence::All => self.row.is_empty(),
+        };
+        let has_resource =
+            !wqe.action.is_read_or_atomic() || outstanding < 1 << core.context.log_sra_max();
+        let used = self.next.distance_from(self.unacked);
+        let has_psns = self.row.is_empty() || used + core.packets(wqe.length) < MAX_PSNS;
+        let window_is_open =
+            wqe.action.is_read_or_atomic() || wqe.action.is_local() || used < WINDOW;
+        fence_is_open && has_resource && has_psns && window_is_open
+    }
+
+    /// Gives a WQE its PSNs. What never leaves the function is done here.
+    fn admit(&mut self, core: &Core, host: &mut dyn Host, wqe: SendWqe) {
+        let packets = match wqe.action {
+            Action::Nop | Action::Umr { .. } => 0,
+            Action::CompareSwap { .. } | Action::FetchAdd { .. } => 1,
+            Action::Send { .. }
+            | Action::Write { .. }
+            | Action::Read { .. }
+            | Action::Datagram { .. } => core.packets(wqe.length),
+        };
+        let first = self.next;
+        self.next = first.advance(packets);
+        if u64::from(wqe.length) > core.max_message() {
+            self.poison = Some((first, Syndrome::LOCAL_LENGTH_ERR));
+        }
+        if let Action::Umr {
+            key,
+            control,
+            context,
+        } = &wqe.action
+            && let Err(syndrome) = change_key(core, host, &wqe, *key, control, context)
+        {
+            self.poison = Some((first, syndrome));
+        }
+        self.row.push_back(Entry {
+            wqe,
+            first,
+            packets,
+            answered: 0,
+        });
+    }
+
+    /// A WQE could not be fetched: it fails when everything before it is done.
+    pub(super) fn refuse(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+        bad: BadWqe,
+    ) -> Result<(), Broken> {
+        let index = queue.next_index();
+        let (opcode, syndrome) = match bad {
+            BadWqe::Malformed(opcode, why) => {
+                host.driver_bug(format!("QP {:#x}, WQE {index:#06x}: {}", core.qpn, why.0));
+                (opcode, Syndrome::LOCAL_QP_OP_ERR)
+            }
+            BadWqe::Fault(fault) => {
+                host.driver_bug(format!("QP {:#x}, WQE {index:#06x}: {fault}", core.qpn));
+                (WqeOpcode::NOP, Syndrome::LOCAL_QP_OP_ERR)
+            }
+        };
+        // Steps over it, so that the flush does not complete it again.
+        queue.skip(core, host);
+        let wqe = SendWqe::failed(index, opcode);
+        self.row.push_back(Entry {
+            wqe,
+            first: self.next,
+            packets: 0,
+            answered: 0,
+        });
+        self.poison = Some((self.next, syndrome));
+        self.complete(core, queue, host)
+    }
+
+    fn entry_index(&self, psn: Psn) -> Option<usize> {
+        let base = self.row.front()?.first;
+        let distance = psn.distance_from(base);
+        let after = self
+            .row
+            .partition_point(|entry| entry.first.distance_from(base) <= distance);
+        after.checked_sub(1)
+    }
+
+    fn entry_at(&self, psn: Psn) -> Option<&Entry> {
+        self.row.get(self.entry_index(psn)?)
+    }
+
+    /// Sends the packet at the cursor.
+    fn transmit(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+    ) -> Result<(), Broken> {
+        let psn = self.cursor;
+        let Some(entry) = self.entry_at(psn) else {
+            return Ok(());
+        };
+        let position = psn.distance_from(entry.first);
+        let after = if entry.wqe.action.is_read_or_atomic() {
+            send_request(core, host, entry, psn, position);
+            entry.end()
+        } else {
+            if let Err(syndrome) = send_segment(core, host, entry, psn, position) {
+                self.poison = Some((psn, syndrome));
+                return self.complete(core, queue, host);
+            }
+            psn.advance(1)
+        };
+        self.cursor = after;
+        if self.cursor.ahead_of(self.sent) > 0 {
+            self.sent = self.cursor;
+        }
+        if core.service == Service::Rc {
+            if self.ack_deadline.is_none() {
+                self.arm(core, host);
+            }
+            return Ok(());
+        }
+        self.unacked = self.cursor;
+        self.complete(core, queue, host)
+    }
+
+    fn arm(&mut self, core: &Core, host: &dyn Host) {
+        let timeout = ack_timeout_ns(core.context.primary_address_path().ack_timeout());
+        self.ack_deadline = timeout.map(|timeout| host.now().saturating_add(timeout));
+    }
+
+    /// An answer of the responder arrived.
+    pub(super) fn receive(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+    ) -> Result<(), Broken> {
+        let psn = packet.bth.psn;
+        match (packet.bth.opcode.operation(), packet.headers.aeth) {
+            (Operation::Acknowledge, Some(aeth)) => self.acknowledge(core, queue, host, psn, aeth),
+            (operation, aeth) => {
+                let is_ack = aeth.is_none_or(|aeth| matches!(aeth.syndrome, AckSyndrome::Ack(_)));
+                if !is_ack {
+                    return Ok(());
+                }
+                self.answer(core, queue, host, operation, packet)
+            }
+        }
+    }
+
+    fn acknowledge(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+        psn: Psn,
+        aeth: AethRepr,
+    ) -> Result<(), Broken> {
+        // Only what was sent can be answered; anything else is a ghost of an earlier answer.
+        if psn.distance_from(self.unacked) >= self.sent.distance_from(self.unacked) {
+            return Ok(());
+        }
+        match aeth.syndrome {
+            AckSyndrome::Ack(_) => {
+                let hole = self.advance(core, queue, host, psn.advance(1))?;
+                if hole {
+                    self.go_back_over_hole(core, queue, host)
+                } else {
+                    Ok(())
+                }
+            }
+            AckSyndrome::Nak(NakCode::Sequence) => {
+                self.advance(core, queue, host, psn)?;
+                self.retry(core, queue, host)
+            }
+            AckSyndrome::Rnr(timer) => {
+                self.advance(core, queue, host, psn)?;
+                self.wait_for_receiver(core, queue, host, timer)
+            }
+            AckSyndrome::Nak(code) => {
+                if self.advance(core, queue, host, psn)? {
+                    // The answer to an earlier read is lost and will not come again. Only the ACK
+                    // timeout can tell; the WQE the NAK is about is flushed behind it.
+                    return Ok(());
+                }
+                let syndrome = match code {
+                    NakCode::RemoteAccess => Syndrome::REMOTE_ACCESS_ERR,
+                    NakCode::RemoteOperational => Syndrome::REMOTE_OP_ERR,
+                    NakCode::InvalidRequest | NakCode::InvalidRd | NakCode::Sequence => {
+                        Syndrome::REMOTE_INVAL_REQ_ERR
+                    }
+                };
+                self.fail_front(core, queue, host, syndrome)
+            }
+        }
+    }
+
+    /// Everything before `until` is acknowledged, except that a read or atomic needs its answer:
+    /// true if one is missing.
+    fn advance(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+        until: Psn,
+    ) -> Result<bool, Broken> {
+        let mut reached = until;
+        let mut hole = false;
+        if let Some(entry) = self.row.iter().find(|entry| entry.waits_for_answer()) {
+            let missing = entry.first.advance(entry.answered);
+            if until.distance_from(self.unacked) > missing.distance_from(self.unacked) {
+                reached = missing;
+                hole = true;
+            }
+        }
+        if reached != self.unacked {
+            self.unacked = reached;
+            // An answer may overtake the resending of what it answers.
+            if self.cursor.ahead_of(reached) < 0 {
+                self.cursor = reached;
+            }
+            self.reset_retries(core);
+            self.hole_seen = false;
+            self.ack_deadline = None;
+            self.rnr_deadline = None;
+            if self.unacked != self.sent {
+                self.arm(core, host);
+            }
+        }
+        self.complete(core, queue, host)?;
+        Ok(hole)
+    }
+
+    fn reset_retries(&mut self, core: &Core) {
+        self.retries = core.context.retry_count();
+        self.rnr_retries = core.context.rnr_retry();
+    }
+
+    /// A read response or atomic acknowledgement.
+    fn answer(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+        operation: Operation,
+        packet: &Packet<'_>,
+    ) -> Result<(), Broken> {
+        let psn = packet.bth.psn;
+        let Some(entry) = self.row.iter().find(|entry| entry.waits_for_answer()) else {
+            return Ok(());
+        };
+        let expected = entry.first.advance(entry.answered);
+        let outstanding = self.sent.distance_from(self.unacked);
+        if psn.distance_from(self.unacked) >= outstanding || psn.ahead_of(expected) < 0 {
+            return Ok(());
+        }
+        let first = entry.first;
+        self.advance(core, queue, host, first)?;
+        if psn != expected {
+            return self.go_back_over_hole(core, queue, host);
+        }
+        // Everything before the entry is done and gone: it is the front.
+        let Some(entry) = self.row.front_mut() else {
+            return Ok(());
+        };
+        let position = entry.answered;
+        let fits = match entry.wqe.action {
+            Action::Read { .. } => read_response_fits(core, entry, operation, packet.payload),
+            Action::CompareSwap { .. } | Action::FetchAdd { .. } => {
+                operation == Operation::AtomicAcknowledge
+            }
+            Action::Nop
+            | Action::Send { .. }
+            | Action::Write { .. }
+            | Action::Datagram { .. }
+            | Action::Umr { .. } => false,
+        };
+        if !fits {
+            return self.fail_front(core, queue, host, Syndrome::BAD_RESP_ERR);
+        }
+        let original = packet
+            .headers
+            .atomic_ack
+            .map(|ack| atomic_result(host, ack.original));
+        let data = original
+            .as_ref()
+            .map_or(packet.payload, |original| original.as_slice());
+        let offset = u64::from(position) * core.mtu() as u64;
+        if entry
+            .wqe
+            .scatter(host, core.local_scope(), offset, data)
+            .is_err()
+        {
+            return self.fail_front(core, queue, host, Syndrome::LOCAL_PROT_ERR);
+        }
+        entry.answered += 1;
+        self.advance(core, queue, host, psn.advance(1)).map(|_| ())
+    }
+
+    /// An answer shows that an earlier answer was lost: an implied NAK, once per hole.
+    fn go_back_over_hole(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+    ) -> Result<(), Broken> {
+        if self.hole_seen {
+            return Ok(());
+        }
+        self.hole_seen = true;
+        self.retry(core, queue, host)
+    }
+
+    fn retry(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+    ) -> Result<(), Broken> {
+        if self.retries == 0 {
+            return self.fail_front(core, queue, host, Syndrome::TRANSPORT_RETRY_EXC_ERR);
+        }
+        self.retries -= 1;
+        self.cursor = self.unacked;
+        self.arm(core, host);
+        Ok(())
+    }
+
+    fn wait_for_receiver(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+        timer: u8,
+    ) -> Result<(), Broken> {
+        if core.context.rnr_retry() != RNR_RETRY_FOREVER {
+            if self.rnr_retries == 0 {
+                return self.fail_front(core, queue, host, Syndrome::RNR_RETRY_EXC_ERR);
+            }
+            self.rnr_retries -= 1;
+        }
+        self.cursor = self.unacked;
+        self.ack_deadline = None;
+        self.rnr_deadline = Some(host.now().saturating_add(rnr_timer_ns(timer)));
+        Ok(())
+    }
+
+    /// Virtual time went on.
+    pub(super) fn timer(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+    ) -> Result<(), Broken> {
+        let now = host.now();
+        if self.rnr_deadline.is_some_and(|deadline| deadline <= now) {
+            self.rnr_deadline = None;
+        }
+        if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
+            self.ack_deadline = None;
+            self.hole_seen = false;
+            return self.retry(core, queue, host);
+        }
+        Ok(())
+    }
+
+    /// Completes what is done at the front of the row, and fails the poisoned WQE when it gets
+    /// there.
+    fn complete(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+    ) -> Result<(), Broken> {
+        while let Some(entry) = self.row.front() {
+            if let (1, Some((_, syndrome))) = (self.row.len(), self.poison) {
+                return self.fail_front(core, queue, host, syndrome);
+            }
+            // The front never begins behind `unacked`: everything before it is acknowledged.
+            let is_acknowledged = self.unacked.distance_from(entry.first) >= entry.packets;
+            if !is_acknowledged || entry.waits_for_answer() {
+                break;
+            }
+            let Some(entry) = self.row.pop_front() else {
+                break;
+            };
+            self.completed = self.completed.wrapping_add(1);
+            queue.complete(entry.wqe.index, entry.wqe.blocks);
+            signal(core, host, &entry.wqe);
+        }
+        Ok(())
+    }
+
+    /// The oldest WQE fails, and with it the queue pair.
+    fn fail_front(
+        &mut self,
+        core: &Core,
+        queue: &mut SendQueue,
+        host: &mut dyn Host,
+        syndrome: Syndrome,
+    ) -> Result<(), Broken> {
+        if let Some(entry) = self.row.pop_front() {
+            queue.complete(entry.wqe.index, entry.wqe.blocks);
+            core.fail_send(host, entry.wqe.index, entry.wqe.opcode, syndrome);
+        }
+        self.ack_deadline = None;
+        self.rnr_deadline = None;
+        self.poison = None;
+        Err(Broken)
+    }
+
+    /// Takes the oldest WQE in progress out, for flushing.
+    pub(super) fn abandon(&mut self) -> Option<(u16, WqeOpcode)> {
+        self.ack_deadline = None;
+        self.rnr_deadline = None;
+        self.poison = None;
+        let wqe = self
+            .row
+            .pop_front()
+            .map(|entry| entry.wqe)
+            .or_else(|| self.staged.take())?;
+        Some((wqe.index, wqe.opcode))
+    }
+}
+
+fn signal(core: &Core, host: &mut dyn Host, wqe: &SendWqe) {
+    let event = wqe.signal == Signal::AlwaysWithEvent;
+    if wqe.signal != Signal::OnError {
+        let bytes = if wqe.action.is_read_or_atomic() {
+            wqe.length
+        } else {
+            0
+        };
+        core.complete_send(host, wqe.index, wqe.opcode, bytes, event);
+    }
+}
+
+/// Whether a response packet is the one its position in the read calls for. After a retry the first
+/// packet of a response may stand anywhere in the read, so First and Middle are alike, and so are
+/// Last and Only.
+fn read_response_fits(core: &Core, entry: &Entry, operation: Operation, payload: &[u8]) -> bool {
+    let is_last = entry.answered + 1 == entry.packets;
+    let operation_fits = if is_last {
+        matches!(
+            operation,
+            Operation::ReadResponseLast | Operation::ReadResponseOnly
+        )
+    } else {
+        matches!(
+            operation,
+            Operation::ReadResponseFirst | Operation::ReadResponseMiddle
+        )
+    };
+    operation_fits && payload.len() == segment_bytes(core, entry.wqe.length, entry.answered)
+}
+
+/// Bytes of the packet at `position` of a message.
+fn segment_bytes(core: &Core, length: u32, position: u32) -> usize {
+    let before = u64::from(position) * core.mtu() as u64;
+    let rest = u64::from(length).saturating_sub(before);
+    usize::try_from(rest).unwrap_or(usize::MAX).min(core.mtu())
+}
+
+/// Requests a read, from `position` on, or an atomic.
+fn send_request(core: &Core, host: &mut dyn Host, entry: &Entry, psn: Psn, position: u32) {
+    let mut headers = Headers::NONE;
+    let operation = match entry.wqe.action {
+        Action::Read { va, rkey } => {
+            // CAST: both factors of a product that lies within the message's 32-bit length.
+            let done = u32::try_from(u64::from(position) * core.mtu() as u64).unwrap_or(u32::MAX);
+            let length = entry.wqe.length.saturating_sub(done);
+            let va = va.wrapping_add(u64::from(done));
+            headers.reth = Some(RethRepr { va, rkey, length });
+            Operation::ReadRequest
+        }
+        Action::CompareSwap {
+            va,
+            rkey,
+            swap,
+            compare,
+        } => {
+            headers.atomic = Some(AtomicEthRepr {
+                va,
+                rkey,
+                swap_add: swap,
+                compare,
+            });
+            Operation::CompareSwap
+        }
+        Action::FetchAdd { va, rkey, add } => {
+            headers.atomic = Some(AtomicEthRepr {
+                va,
+                rkey,
+                swap_add: add,
+                compare: 0,
+            });
+            Operation::FetchAdd
+        }
+        Action::Nop
+        | Action::Send { .. }
+        | Action::Write { .. }
+        | Action::Datagram { .. }
+        | Action::Umr { .. } => return,
+    };
+    let opcode = Opcode::rc(operation);
+    let payload = &[];
+    core.transmit(
+        host,
+        &Outgoing {
+            opcode,
+            psn,
+            ack_request: false,
+            solicited: false,
+            headers,
+            payload,
+        },
+    );
+}
+
+/// Sends the packet at `position` of a send or write.
+fn send_segment(
+    core: &Core,
+    host: &mut dyn Host,
+    entry: &Entry,
+    psn: Psn,
+    position: u32,
+) -> Result<(), Syndrome> {
+    let wqe = &entry.wqe;
+    let is_first = position == 0;
+    let is_last = position + 1 == entry.packets;
+    let mut payload = vec![0; segment_bytes(core, wqe.length, position)];
+    let offset = u64::from(position) * core.mtu() as u64;
+    wqe.gather(host, core.local_scope(), offset, &mut payload)
+        .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+
+    let mut headers = Headers::NONE;
+    let (operation, immediate) = match wqe.action {
+        Action::Write {
+            va,
+            rkey,
+            immediate,
+        } => {
+            if is_first {
+                headers.reth = Some(RethRepr {
+                    va,
+                    rkey,
+                    length: wqe.length,
+                });
+            }
+            (
+                write_operation(is_first, is_last, immediate.is_some()),
+                immediate,
+            )
+        }
+        Action::Send {
+            immediate,
+            invalidate,
+        } => {
+            headers.invalidate = invalidate.filter(|_| is_last);
+            let operation =
+                send_operation(is_first, is_last, immediate.is_some(), invalidate.is_some());
+            (operation, immediate)
+        }
+        Action::Nop
+        | Action::Read { .. }
+        | Action::CompareSwap { .. }
+        | Action::FetchAdd { .. }
+        | Action::Datagram { .. }
+        | Action::Umr { .. } => return Err(Syndrome::LOCAL_QP_OP_ERR),
+    };
+    headers.immediate = immediate.filter(|_| is_last);
+    let interval = (1 << core.context.log_ack_req_freq()).min(MAX_ACK_INTERVAL);
+    let ack_request = is_last || psn.get() % interval == interval - 1;
+    let opcode = match core.service {
+        Service::Uc => Opcode::uc(operation).ok_or(Syndrome::LOCAL_QP_OP_ERR)?,
+        Service::Rc | Service::Ud | Service::Gsi | Service::Umr => Opcode::rc(operation),
+    };
+    let outgoing = Outgoing {
+        opcode,
+        psn,
+        ack_request: ack_request && core.service == Service::Rc,
+        solicited: wqe.solicited && is_last,
+        headers,
+        payload: &payload,
+    };
+    core.transmit(host, &outgoing);
+    Ok(())
+}
+
+const fn send_operation(first: bool, last: bool, immediate: bool, invalidate: bool) -> Operation {
+    match (first, last) {
+        (true, false) => Operation::SendFirst,
+        (false, false) => Operation::SendMiddle,
+        (false, true) if immediate => Operation::SendLastImmediate,
+        (false, true) if invalidate => Operation::SendLastInvalidate,
+        (false, true) => Operation::SendLast,
+        (true, true) if immediate => Operation::SendOnlyImmediate,
+        (true, true) if invalidate => Operation::SendOnlyInvalidate,
+        (true, true) => Operation::SendOnly,
+    }
+}
+
+const fn write_operation(first: bool, last: bool, immediate: bool) -> Operation {
+    match (first, last) {
+        (true, false) => Operation::WriteFirst,
+        (false, false) => Operation::WriteMiddle,
+        (false, true) if immediate => Operation::WriteLastImmediate,
+        (false, true) => Operation::WriteLast,
+        (true, true) if immediate => Operation::WriteOnlyImmediate,
+        (true, true) => Operation::WriteOnly,
+    }
+}
+
+/// An atomic's original value as it is written into local memory.
+fn atomic_result(host: &dyn Host, original: u64) -> [u8; 8] {
+    if host.atomic_reply_big_endian() {
+        return original.to_be_bytes();
+    }
+    #[expect(
+        clippy::little_endian_bytes,
+        reason = "the simulated host is little-endian, and the mode says host order"
+    )]
+    original.to_le_bytes()
+}
+
+fn change_key(
+    core: &Core,
+    host: &mut dyn Host,
+    wqe: &SendWqe,
+    key: u32,
+    control: &[u8; 48],
+    context: &[u8; 64],
+) -> Result<(), Syndrome> {
+    let scope = core.local_scope();
+    let mut entries = vec![0; usize::try_from(wqe.length).unwrap_or(0)];
+    wqe.gather(host, scope, 0, &mut entries)
+        .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+    host.umr(UmrRequest {
+        key,
+        scope,
+        control,
+        context,
+        entries: &entries,
+    })
+    .map_err(|_| Syndrome::MW_BIND_ERR)
+}

@@ -1,0 +1,840 @@
+//! The responder: what a connected queue pair does with its peer's requests.
+//!
+//! A request packet is expected, early or late, by its PSN. The expected one is executed; an early
+//! one means a loss and draws one sequence NAK, after which everything is dropped until the
+//! expected packet comes; a late one is a duplicate and is answered again without being executed
+//! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5).
+//!
+//! Answers leave in PSN order through one queue, one packet per call of [`Responder::step`]: a
+//! READ's response is a stream in that queue. Successive acknowledgements merge into the last.
+//!
+//! Atomics are executed once; their results stay in a replay buffer as deep as the responder has
+//! resources, for duplicates.
+//!
+//! A request that cannot be accepted condemns the queue pair: what was accepted before is answered,
+//! then the NAK leaves, then the queue pair goes to ERR.
+//!
+//! The unreliable connection has no answers: a PSN that is not the expected one abandons the
+//! message in progress, and the next First or Only packet begins anew.
+//!
+//! Absent on purpose: end-to-end credits (every ACK says "not used"), and a check that packets come
+//! from the peer's address, which no public source says this hardware makes.
+
+use super::completion::Receipt;
+use super::core::{Broken, Core, DEFAULT_PKEY, Outgoing};
+use super::receive_queue::{ReceiveQueue, ReceiveWqe, ScatterError, TakeError};
+use super::state::{Service, State};
+use crate::host::Host;
+use crate::wire::{
+    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, Headers, NakCode, Opcode, Operation,
+    Packet, Psn, RethRepr, Transport,
+};
+use hw_mlx::prm::{CqeOpcode, EventType, Syndrome};
+use std::collections::VecDeque;
+
+/// Largest RDMA READ or WRITE (IBTA volume 1, section 9.4.3).
+const MAX_RDMA_BYTES: u32 = 1 << 31;
+/// Duplicates of reads and atomics that are answered at a time, beyond the responder's resources.
+const MAX_DUPLICATES: usize = 8;
+
+/// A message of which not all packets arrived.
+#[derive(Debug)]
+enum Message {
+    Send(ReceiveWqe),
+    Write {
+        rkey: u32,
+        va: u64,
+        left: u32,
+        total: u32,
+    },
+}
+
+/// Something to tell the requester.
+#[derive(Debug)]
+enum Answer {
+    Acknowledge {
+        psn: Psn,
+        syndrome: AckSyndrome,
+        msn: u32,
+    },
+    Read(ReadStream),
+    Atomic {
+        psn: Psn,
+        original: u64,
+        msn: u32,
+    },
+}
+
+/// A read response being sent.
+#[derive(Debug)]
+struct ReadStream {
+    /// Of the next packet.
+    psn: Psn,
+    end: Psn,
+    rkey: u32,
+    va: u64,
+    left: u32,
+    is_first: bool,
+    msn: u32,
+    is_duplicate: bool,
+}
+
+impl Answer {
+    const fn psn(&self) -> Psn {
+        match self {
+            Self::Acknowledge { psn, .. } | Self::Atomic { psn, .. } => *psn,
+            Self::Read(stream) => stream.psn,
+        }
+    }
+
+    const fn uses_resource(&self) -> bool {
+        match self {
+            Self::Acknowledge { .. } => false,
+            Self::Atomic { .. } => true,
+            Self::Read(stream) => !stream.is_duplicate,
+        }
+    }
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    code: NakCode,
+    event: Option<EventType>,
+}
+
+impl Refusal {
+    /// The request makes no sense here.
+    const INVALID: Self = Self {
+        code: NakCode::InvalidRequest,
+        event: Some(EventType::WQ_INVAL_REQ_ERROR),
+    };
+    /// The key does not grant it.
+    const ACCESS: Self = Self {
+        code: NakCode::RemoteAccess,
+        event: Some(EventType::WQ_ACCESS_ERROR),
+    };
+    /// The work queue cannot be read.
+    const CATASTROPHIC: Self = Self {
+        code: NakCode::RemoteOperational,
+        event: Some(EventType::WQ_CATAS_ERROR),
+    };
+    /// The message is longer than the receive WQE; its CQE says so.
+    const TOO_LONG: Self = Self {
+        code: NakCode::InvalidRequest,
+        event: None,
+    };
+    /// The receive WQE's keys are wrong; its CQE says so.
+    const LOCAL: Self = Self {
+        code: NakCode::RemoteOperational,
+        event: None,
+    };
+}
+
+/// What became of a request packet.
+enum Outcome {
+    Done,
+    /// No receive WQE: try again later.
+    NotReady,
+}
+
+/// The responder of a connected queue pair.
+#[derive(Debug)]
+pub(super) struct Responder {
+    expected: Psn,
+    msn: u32,
+    /// A NAK for `expected` is out; say nothing until it arrives.
+    nak_is_out: bool,
+    heard: bool,
+    message: Option<Message>,
+    /// The receive WQE of an abandoned unreliable message.
+    spare: Option<ReceiveWqe>,
+    answers: VecDeque<Answer>,
+    replay: VecDeque<(Psn, u64)>,
+    condemned: Option<Option<EventType>>,
+}
+
+impl Responder {
+    pub(super) fn new() -> Self {
+        Self {
+            expected: Psn::new(0),
+            msn: 0,
+            nak_is_out: false,
+            heard: false,
+            message: None,
+            spare: None,
+            answers: VecDeque::new(),
+            replay: VecDeque::new(),
+            condemned: None,
+        }
+    }
+
+    /// Enters RTR.
+    pub(super) fn start(&mut self, core: &Core) {
+        self.expected = Psn::new(core.context.next_rcv_psn());
+    }
+
+    /// `next_rcv_psn`, `rmsn` of a query.
+    pub(super) const fn query(&self) -> (u32, u32) {
+        (self.expected.get(), self.msn)
+    }
+
+    /// Whether [`Responder::step`] would do something.
+    pub(super) fn is_ready(&self) -> bool {
+        !self.answers.is_empty() || self.condemned.is_some()
+    }
+
+    /// A request packet arrived.
+    pub(super) fn receive(
+        &mut self,
+        core: &Core,
+        queue: &mut ReceiveQueue,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+    ) {
+        if self.condemned.is_some() || packet.bth.pkey != DEFAULT_PKEY {
+            return;
+        }
+        if packet.bth.opcode.transport() == Transport::Uc {
+            self.receive_unreliable(core, queue, host, packet);
+            return;
+        }
+        let psn = packet.bth.psn;
+        match psn.ahead_of(self.expected) {
+            0 => {
+                self.nak_is_out = false;
+                self.hear(core, host);
+                self.receive_expected(core, queue, host, packet);
+            }
+            1.. => {
+                if !self.nak_is_out {
+                    self.nak_is_out = true;
+                    self.acknowledge(self.expected, AckSyndrome::Nak(NakCode::Sequence));
+                }
+            }
+            _ => {
+                if let Err(refusal) = self.receive_duplicate(core, host, packet) {
+                    self.refuse(refusal);
+                }
+            }
+        }
+    }
+
+    /// The first packet in RTR proves that the peer has come up.
+    fn hear(&mut self, core: &Core, host: &mut dyn Host) {
+        if !self.heard && core.state == State::ReadyToReceive {
+            host.qp_event(EventType::COMM_EST, core.qpn);
+        }
+        self.heard = true;
+    }
+
+    fn receive_expected(
+        &mut self,
+        core: &Core,
+        queue: &mut ReceiveQueue,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+    ) {
+        let psn = packet.bth.psn;
+        match self.execute(core, queue, host, packet) {
+            Ok(Outcome::Done) => {
+                // A read or atomic has moved on already, over its response's PSNs.
+                if self.expected == psn {
+                    self.expected = psn.advance(1);
+                }
+                if packet.bth.ack_request && !packet.bth.opcode.operation().is_read_or_atomic() {
+                    self.acknowledge(psn, AckSyndrome::ACK);
+                }
+            }
+            Ok(Outcome::NotReady) => {
+                self.nak_is_out = true;
+                // CAST: five bits.
+                let timer = u8::try_from(core.context.min_rnr_nak()).unwrap_or(0);
+                self.acknowledge(psn, AckSyndrome::Rnr(timer));
+            }
+            Err(refusal) => self.refuse(refusal),
+        }
+    }
+
+    fn execute(
+        &mut self,
+        core: &Core,
+        queue: &mut ReceiveQueue,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+    ) -> Result<Outcome, Refusal> {
+        let operation = packet.bth.opcode.operation();
+        let in_order = match &self.message {
+            None => operation.begins_message(),
+            Some(Message::Send(_)) => operation.continues_send(),
+            Some(Message::Write { .. }) => operation.continues_write(),
+        };
+        if !in_order {
+            return Err(Refusal::INVALID);
+        }
+        match (packet.headers.reth, packet.headers.atomic) {
+            (Some(reth), _) if operation == Operation::ReadRequest => {
+                self.accept_read(core, host, reth)
+            }
+            (_, Some(atomic)) => self.execute_atomic(core, host, operation, atomic),
+            (reth, _) if operation.is_write() => {
+                self.execute_write(core, queue, host, packet, reth)
+            }
+            _ => self.execute_send(core, queue, host, packet),
+        }
+    }
+
+    /// Checks the payload length against the packet's place in its message.
+    fn check_length(core: &Core, operation: Operation, bytes: usize) -> Result<(), Refusal> {
+        let mtu = core.mtu();
+        let fits = if operation.ends_message() {
+            bytes <= mtu && (operation.begins_message() || bytes > 0)
+        } else {
+            bytes == mtu
+        };
+        if fits { Ok(()) } else { Err(Refusal::INVALID) }
+    }
+
+    fn execute_send(
+        &mut self,
+        core: &Core,
+        queue: &mut ReceiveQueue,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+    ) -> Result<Outcome, Refusal> {
+        let operation = packet.bth.opcode.operation();
+        Self::check_length(core, operation, packet.payload.len())?;
+        let mut wqe = match self.message.take() {
+            Some(Message::Send(wqe)) => wqe,
+            Some(Message::Write { .. }) | None => match self.take_wqe(core, queue, host)? {
+                Some(wqe) => wqe,
+                None => return Ok(Outcome::NotReady),
+            },
+        };
+        let appended = if wqe.written + packet.payload.len() as u64 > core.max_message() {
+            Err(ScatterError::TooLong)
+        } else {
+            wqe.append(core, host, packet.payload)
+        };
+        if let Err(error) = appended {
+            let (syndrome, refusal) = match error {
+                ScatterError::TooLong => (Syndrome::LOCAL_LENGTH_ERR, Refusal::TOO_LONG),
+                ScatterError::Key(_) => (Syndrome::LOCAL_PROT_ERR, Refusal::LOCAL),
+            };
+            core.fail_receive(host, wqe.counter, syndrome);
+            return Err(refusal);
+        }
+        if !operation.ends_message() {
+            self.message = Some(Message::Send(wqe));
+            return Ok(Outcome::Done);
+        }
+        let opcode = if let Some(key) = packet.headers.invalidate {
+            if host.invalidate(key, core.remote_scope(false)).is_err() {
+                self.message = Some(Message::Send(wqe)); // flushed, when the queue pair goes to ERR
+                return Err(Refusal::ACCESS);
+            }
+            CqeOpcode::RESP_SEND_INV
+        } else if packet.headers.immediate.is_some() {
+            CqeOpcode::RESP_SEND_IMM
+        } else {
+            CqeOpcode::RESP_SEND
+        };
+        // CAST: compared with the largest message.
+        let bytes = u32::try_from(wqe.written).unwrap_or(u32::MAX);
+        core.complete_receive(host, &receipt(packet, opcode, wqe.counter, bytes));
+        self.finish_message();
+        Ok(Outcome::Done)
+    }
+
+    fn execute_write(
+        &mut self,
+        core: &Core,
+        queue: &mut ReceiveQueue,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+        reth: Option<RethRepr>,
+    ) -> Result<Outcome, Refusal> {
+        let operation = packet.bth.opcode.operation();
+        let bytes = packet.payload.len();
+        Self::check_length(core, operation, bytes)?;
+        let (rkey, va, left, total) = match (reth, &self.message) {
+            (Some(reth), _) => {
+                check_write(core, host, &reth)?;
+                (reth.rkey, reth.va, reth.length, reth.length)
+            }
+            (
+                None,
+                Some(Message::Write {
+                    rkey,
+                    va,
+                    left,
+                    total,
+                }),
+            ) => (*rkey, *va, *left, *total),
+            (None, Some(Message::Send(_)) | None) => return Err(Refusal::INVALID),
+        };
+        let after = u32::try_from(bytes)
+            .ok()
+            .and_then(|bytes| left.checked_sub(bytes));
+        let Some(after) = after.filter(|&after| (after == 0) == operation.ends_message()) else {
+            return Err(Refusal::INVALID);
+        };
+        let wqe = match packet.headers.immediate {
+            None => None,
+            Some(_) => match self.take_wqe(core, queue, host)? {
+                Some(wqe) => Some(wqe),
+                None => return Ok(Outcome::NotReady),
+            },
+        };
+        if bytes > 0
+            && host
+                .key_write(rkey, core.remote_scope(false), va, packet.payload)
+                .is_err()
+        {
+            if let Some(wqe) = wqe {
+                self.message = Some(Message::Send(wqe));
+            }
+            return Err(Refusal::ACCESS);
+        }
+        if !operation.ends_message() {
+            let va = va.wrapping_add(bytes as u64);
+            self.message = Some(Message::Write {
+                rkey,
+                va,
+                left: after,
+                total,
+            });
+            return Ok(Outcome::Done);
+        }
+        if let Some(wqe) = wqe {
+            let receipt = receipt(packet, CqeOpcode::RESP_WR_IMM, wqe.counter, total);
+            core.complete_receive(host, &receipt);
+        }
+        self.finish_message();
+        Ok(Outcome::Done)
+    }
+
+    fn take_wqe(
+        &mut self,
+        core: &Core,
+        queue: &mut ReceiveQueue,
+        host: &mut dyn Host,
+    ) -> Result<Option<ReceiveWqe>, Refusal> {
+        if let Some(mut wqe) = self.spare.take() {
+            wqe.rewind();
+            return Ok(Some(wqe));
+        }
+        queue.take(core, host).map_err(|error| {
+            let why = match error {
+                TakeError::Fault(fault) => fault.to_string(),
+                TakeError::Record => "receive doorbell record beyond the ring".to_owned(),
+            };
+            host.driver_bug(format!("QP {:#x}: {why}", core.qpn));
+            Refusal::CATASTROPHIC
+        })
+    }
+
+    fn finish_message(&mut self) {
+        self.message = None;
+        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+    }
+
+    /// Reads and atomics accepted and not completely answered.
+    fn has_resource(&self, core: &Core) -> bool {
+        let used = self
+            .answers
+            .iter()
+            .filter(|answer| answer.uses_resource())
+            .count();
+        used < 1 << core.context.log_rra_max()
+    }
+
+    fn accept_read(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+        reth: RethRepr,
+    ) -> Result<Outcome, Refusal> {
+        if !self.has_resource(core) {
+            return Err(Refusal::INVALID);
+        }
+        check_read(core, host, &reth)?;
+        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+        let psn = self.expected;
+        self.expected = psn.advance(core.packets(reth.length));
+        self.answers.push_back(Answer::Read(ReadStream {
+            psn,
+            end: self.expected,
+            rkey: reth.rkey,
+            va: reth.va,
+            left: reth.length,
+            is_first: true,
+            msn: self.msn,
+            is_duplicate: false,
+        }));
+        Ok(Outcome::Done)
+    }
+
+    fn execute_atomic(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+        operation: Operation,
+        atomic: AtomicEthRepr,
+    ) -> Result<Outcome, Refusal> {
+        if !core.context.rae() || !atomic.va.is_multiple_of(8) || !self.has_resource(core) {
+            return Err(Refusal::INVALID);
+        }
+        let scope = core.remote_scope(true);
+        let mut memory = [0; 8];
+        host.key_check(atomic.rkey, scope, atomic.va, 8, true)
+            .map_err(|_| Refusal::ACCESS)?;
+        host.key_read(atomic.rkey, scope, atomic.va, &mut memory)
+            .map_err(|_| Refusal::ACCESS)?;
+        let original = from_memory(memory);
+        let result = if operation == Operation::FetchAdd {
+            original.wrapping_add(atomic.swap_add)
+        } else if original == atomic.compare {
+            atomic.swap_add
+        } else {
+            original
+        };
+        host.key_write(atomic.rkey, scope, atomic.va, &to_memory(result))
+            .map_err(|_| Refusal::ACCESS)?;
+        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+        let psn = self.expected;
+        self.expected = psn.advance(1);
+        if self.replay.len() >= 1 << core.context.log_rra_max() {
+            self.replay.pop_front();
+        }
+        self.replay.push_back((psn, original));
+        self.answers.push_back(Answer::Atomic {
+            psn,
+            original,
+            msn: self.msn,
+        });
+        Ok(Outcome::Done)
+    }
+
+    /// A request that was executed before: its answer was lost, or is on its way.
+    fn receive_duplicate(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
+        let psn = packet.bth.psn;
+        let operation = packet.bth.opcode.operation();
+        if operation.is_read_or_atomic() {
+            let room = (1 << core.context.log_rra_max()) + MAX_DUPLICATES;
+            if self.answers.len() >= room || self.answers.iter().any(|answer| answer.covers(psn)) {
+                return Ok(());
+            }
+        }
+        match packet.headers.reth {
+            Some(reth) if operation == Operation::ReadRequest => {
+                let end = psn.advance(core.packets(reth.length));
+                if end.ahead_of(self.expected) > 0 {
+                    return Ok(()); // reaches beyond what was ever accepted
+                }
+                check_read(core, host, &reth)?;
+                // What is left of the original response is part of this one.
+                self.answers
+                    .retain(|answer| !matches!(answer, Answer::Read(s) if s.end == end));
+                self.insert(Answer::Read(ReadStream {
+                    psn,
+                    end,
+                    rkey: reth.rkey,
+                    va: reth.va,
+                    left: reth.length,
+                    is_first: true,
+                    msn: self.msn,
+                    is_duplicate: true,
+                }));
+            }
+            _ if operation.has_atomic() => {
+                let executed = self.replay.iter().find(|(executed, _)| *executed == psn);
+                if let Some(&(_, original)) = executed {
+                    self.insert(Answer::Atomic {
+                        psn,
+                        original,
+                        msn: self.msn,
+                    });
+                }
+            }
+            _ => self.acknowledge(self.expected.previous(), AckSyndrome::ACK),
+        }
+        Ok(())
+    }
+
+    /// Puts an answer to a duplicate where its PSN belongs.
+    fn insert(&mut self, answer: Answer) {
+        let base = self.expected;
+        let ahead = answer.psn().ahead_of(base);
+        let at = self
+            .answers
+            .partition_point(|other| other.psn().ahead_of(base) <= ahead);
+        self.answers.insert(at, answer);
+    }
+
+    fn acknowledge(&mut self, psn: Psn, syndrome: AckSyndrome) {
+        let answer = Answer::Acknowledge {
+            psn,
+            syndrome,
+            msn: self.msn,
+        };
+        if let Some(Answer::Acknowledge {
+            syndrome: AckSyndrome::Ack(_),
+            ..
+        }) = self.answers.back()
+        {
+            self.answers.pop_back();
+        }
+        self.answers.push_back(answer);
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        self.acknowledge(self.expected, AckSyndrome::Nak(refusal.code));
+        self.condemned = Some(refusal.event);
+    }
+
+    /// Sends one answer packet.
+    pub(super) fn step(&mut self, core: &Core, host: &mut dyn Host) -> Result<(), Broken> {
+        let Some(answer) = self.answers.front_mut() else {
+            if let Some(event) = self.condemned.take() {
+                if let Some(event) = event {
+                    host.qp_event(event, core.qpn);
+                }
+                return Err(Broken);
+            }
+            return Ok(());
+        };
+        match answer {
+            Answer::Acknowledge { psn, syndrome, msn } => {
+                let aeth = AethRepr {
+                    syndrome: *syndrome,
+                    msn: *msn,
+                };
+                let headers = Headers {
+                    aeth: Some(aeth),
+                    ..Headers::NONE
+                };
+                respond(core, host, Operation::Acknowledge, *psn, headers, &[]);
+            }
+            Answer::Atomic { psn, original, msn } => {
+                let headers = Headers {
+                    aeth: Some(AethRepr {
+                        syndrome: AckSyndrome::ACK,
+                        msn: *msn,
+                    }),
+                    atomic_ack: Some(AtomicAckEthRepr {
+                        original: *original,
+                    }),
+                    ..Headers::NONE
+                };
+                respond(core, host, Operation::AtomicAcknowledge, *psn, headers, &[]);
+            }
+            Answer::Read(stream) => match stream.send_one(core, host) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(refusal) => {
+                    // The key went away under the stream: nothing after this can be answered.
+                    let psn = stream.psn;
+                    self.answers.clear();
+                    self.acknowledge(psn, AckSyndrome::Nak(refusal.code));
+                    self.condemned = Some(refusal.event);
+                    return Ok(());
+                }
+            },
+        }
+        self.answers.pop_front();
+        Ok(())
+    }
+
+    /// Forgets everything, for ERR; returns the receive WQE that was being filled.
+    pub(super) fn abandon(&mut self) -> Option<ReceiveWqe> {
+        self.answers.clear();
+        self.condemned = None;
+        match self.message.take() {
+            Some(Message::Send(wqe)) => Some(wqe),
+            Some(Message::Write { .. }) | None => self.spare.take(),
+        }
+    }
+
+    fn receive_unreliable(
+        &mut self,
+        core: &Core,
+        queue: &mut ReceiveQueue,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+    ) {
+        let operation = packet.bth.opcode.operation();
+        let in_order = packet.bth.psn == self.expected;
+        if (!in_order || operation.begins_message())
+            && let Some(Message::Send(wqe)) = self.message.take()
+        {
+            self.spare = Some(wqe);
+        }
+        self.expected = packet.bth.psn.advance(1);
+        self.hear(core, host);
+        if self.message.is_none() && !operation.begins_message() {
+            return;
+        }
+        match self.execute(core, queue, host, packet) {
+            Ok(Outcome::Done) => {}
+            // No receive WQE: the message is lost.
+            Ok(Outcome::NotReady) => self.message = None,
+            Err(refusal) if refusal.is_about_the_packet() => {
+                if let Some(Message::Send(wqe)) = self.message.take() {
+                    self.spare = Some(wqe);
+                }
+            }
+            Err(refusal) => self.condemned = Some(refusal.event),
+        }
+    }
+}
+
+impl Refusal {
+    /// An unreliable responder drops the packet instead of failing.
+    fn is_about_the_packet(self) -> bool {
+        matches!(
+            self.event,
+            Some(EventType::WQ_INVAL_REQ_ERROR | EventType::WQ_ACCESS_ERROR)
+        )
+    }
+}
+
+impl Answer {
+    /// This answer has yet to send the packet of `psn`.
+    fn covers(&self, psn: Psn) -> bool {
+        match self {
+            Self::Acknowledge { .. } => false,
+            Self::Atomic { psn: own, .. } => *own == psn,
+            Self::Read(stream) => {
+                psn.distance_from(stream.psn) < stream.end.distance_from(stream.psn)
+            }
+        }
+    }
+}
+
+impl ReadStream {
+    /// Sends the next packet; true if it was the last.
+    fn send_one(&mut self, core: &Core, host: &mut dyn Host) -> Result<bool, Refusal> {
+        let mtu = core.mtu();
+        let bytes = usize::try_from(self.left).unwrap_or(usize::MAX).min(mtu);
+        let mut payload = vec![0; bytes];
+        if bytes > 0 {
+            host.key_read(self.rkey, core.remote_scope(false), self.va, &mut payload)
+                .map_err(|_| Refusal::ACCESS)?;
+        }
+        // CAST: at most the MTU.
+        let sent = u32::try_from(bytes).unwrap_or(self.left);
+        let is_last = sent == self.left;
+        let operation = match (self.is_first, is_last) {
+            (true, true) => Operation::ReadResponseOnly,
+            (true, false) => Operation::ReadResponseFirst,
+            (false, true) => Operation::ReadResponseLast,
+            (false, false) => Operation::ReadResponseMiddle,
+        };
+        let mut headers = Headers::NONE;
+        if operation.has_aeth() {
+            headers.aeth = Some(AethRepr {
+                syndrome: AckSyndrome::ACK,
+                msn: self.msn,
+            });
+        }
+        respond(core, host, operation, self.psn, headers, &payload);
+        self.psn = self.psn.advance(1);
+        self.va = self.va.wrapping_add(u64::from(sent));
+        self.left -= sent;
+        self.is_first = false;
+        Ok(is_last)
+    }
+}
+
+fn respond(
+    core: &Core,
+    host: &mut dyn Host,
+    operation: Operation,
+    psn: Psn,
+    headers: Headers,
+    payload: &[u8],
+) {
+    debug_assert_eq!(
+        core.service,
+        Service::Rc,
+        "only reliable connections answer"
+    );
+    let opcode = Opcode::rc(operation);
+    let (ack_request, solicited) = (false, false);
+    core.transmit(
+        host,
+        &Outgoing {
+            opcode,
+            psn,
+            ack_request,
+            solicited,
+            headers,
+            payload,
+        },
+    );
+}
+
+fn check_write(core: &Core, host: &mut dyn Host, reth: &RethRepr) -> Result<(), Refusal> {
+    if !core.context.rwe() || !rdma_length_is_legal(core, reth.length) {
+        return Err(Refusal::INVALID);
+    }
+    check_key(core, host, reth, true)
+}
+
+fn check_read(core: &Core, host: &mut dyn Host, reth: &RethRepr) -> Result<(), Refusal> {
+    if !core.context.rre() || !rdma_length_is_legal(core, reth.length) {
+        return Err(Refusal::INVALID);
+    }
+    check_key(core, host, reth, false)
+}
+
+fn rdma_length_is_legal(core: &Core, bytes: u32) -> bool {
+    bytes <= MAX_RDMA_BYTES && u64::from(bytes) <= core.max_message()
+}
+
+/// The key must cover the whole operation before its first byte moves. An empty operation names a
+/// key that nobody looks at (IBTA volume 1, section 9.4.3).
+fn check_key(
+    core: &Core,
+    host: &mut dyn Host,
+    reth: &RethRepr,
+    write: bool,
+) -> Result<(), Refusal> {
+    if reth.length == 0 {
+        return Ok(());
+    }
+    let scope = core.remote_scope(false);
+    host.key_check(reth.rkey, scope, reth.va, u64::from(reth.length), write)
+        .map_err(|_| Refusal::ACCESS)
+}
+
+fn receipt(packet: &Packet<'_>, opcode: CqeOpcode, counter: u16, bytes: u32) -> Receipt {
+    let immediate = packet.headers.immediate.map(u32::from_be_bytes);
+    Receipt {
+        opcode,
+        counter,
+        bytes,
+        immediate: immediate.or(packet.headers.invalidate).unwrap_or(0),
+        solicited: packet.bth.solicited,
+        flags_rqpn: 0,
+    }
+}
+
+#[expect(
+    clippy::little_endian_bytes,
+    reason = "the simulated host is little-endian; atomics act on its numbers"
+)]
+const fn from_memory(bytes: [u8; 8]) -> u64 {
+    u64::from_le_bytes(bytes)
+}
+
+#[expect(clippy::little_endian_bytes, reason = "as above")]
+const fn to_memory(value: u64) -> [u8; 8] {
+    value.to_le_bytes()
+}

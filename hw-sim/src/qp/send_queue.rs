@@ -1,0 +1,160 @@
+//! The send queue: what was posted, and fetching it.
+//!
+//! Three indices count WQEBBs since the queue was reset, modulo 2^16. Between `completed` and
+//! `fetched` lie WQEs in progress, between `fetched` and `posted` those nobody looked at yet.
+//! `posted` is a copy of the doorbell record's send counter; the doorbell register only says when
+//! to look (PRM "Doorbell record"). A record that claims more than the ring holds, or that lags
+//! behind the WQE the register names, is an error; one that is further along than the register
+//! says is a second post whose doorbell is still on its way.
+
+use super::core::Core;
+use super::wqe::{MAX_SEGMENTS, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, SendWqe};
+use crate::host::{DmaFault, Host};
+use hw_mlx::prm::{CtrlSeg, WqeOpcode};
+
+/// Why there is no WQE where one was posted.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BadWqe {
+    /// Its bytes make no sense.
+    Malformed(WqeOpcode, Malformed),
+    /// Its bytes could not be read.
+    Fault(DmaFault),
+}
+
+/// Indices into the send ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SendQueue {
+    completed: u16,
+    fetched: u16,
+    posted: u16,
+}
+
+impl SendQueue {
+    pub(super) const fn has_more(self) -> bool {
+        self.fetched != self.posted
+    }
+
+    /// Index of the next WQEBB to fetch.
+    pub(super) const fn next_index(self) -> u16 {
+        self.fetched
+    }
+
+    /// WQEBBs fetched and posted so far, as QUERY_QP tells them.
+    pub(super) const fn counters(self) -> (u16, u16) {
+        (self.fetched, self.posted)
+    }
+
+    /// A WQE is done: software may overwrite everything up to its end.
+    pub(super) fn complete(&mut self, index: u16, blocks: u16) {
+        self.completed = index.wrapping_add(blocks);
+    }
+
+    /// Looks at the doorbell record.
+    pub(super) fn read_record(&mut self, core: &Core, host: &mut dyn Host) -> Result<(), BadWqe> {
+        let Some(ring) = core.rings.send else {
+            return Ok(());
+        };
+        let posted = core.rings.send_counter(host).map_err(BadWqe::Fault)?;
+        let outstanding = posted.wrapping_sub(self.completed);
+        let forward = posted.wrapping_sub(self.posted);
+        if u32::from(outstanding) > ring.entries() || u32::from(forward) > ring.entries() {
+            return Err(bad("doorbell record beyond the ring"));
+        }
+        self.posted = posted;
+        Ok(())
+    }
+
+    /// Compares the doorbell register with the record that was just read.
+    pub(super) fn check_doorbell(
+        &self,
+        value: [u8; 8],
+        core: &Core,
+        host: &mut dyn Host,
+    ) -> Result<(), BadWqe> {
+        let Some(ring) = core.rings.send else {
+            return Err(bad("doorbell of a queue pair without send queue"));
+        };
+        let [_, high, low, _, _, _, _, size] = value;
+        let index = u16::from_be_bytes([high, low]);
+        let blocks = u16::from(size & 0x3f).div_ceil(4);
+        let end = index.wrapping_add(blocks);
+        let ahead = self.posted.wrapping_sub(end).cast_signed();
+        if ahead < 0 {
+            return Err(bad("doorbell record behind the doorbell"));
+        }
+        if ahead == 0 && self.has_more() {
+            let mut first = [0; 8];
+            core.rings
+                .read(host, ring, index, &mut first)
+                .map_err(BadWqe::Fault)?;
+            if first != value {
+                return Err(bad("doorbell that is not the last WQE's first eight bytes"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches the next WQE; the caller has seen that there is more.
+    pub(super) fn fetch(&mut self, core: &Core, host: &mut dyn Host) -> Result<SendWqe, BadWqe> {
+        let Some(ring) = core.rings.send else {
+            return Err(bad("no send queue"));
+        };
+        let mut first = [0; SEGMENT_BYTES];
+        core.rings
+            .read(host, ring, self.fetched, &mut first)
+            .map_err(BadWqe::Fault)?;
+        let control = CtrlSeg::from_array(first);
+        let opcode = WqeOpcode::from_bits(control.opcode());
+        let malformed = |why| Err(BadWqe::Malformed(opcode, Malformed(why)));
+        if control.wqe_index() != u32::from(self.fetched) {
+            return malformed("WQE index that is not its place in the ring");
+        }
+        if control.qp_or_sq() != core.qpn {
+            return malformed("QP number of another queue pair");
+        }
+        if control.ds() == 0 || control.ds() > MAX_SEGMENTS {
+            return malformed("WQE size");
+        }
+        let blocks = control.ds().div_ceil(SEGMENTS_PER_BLOCK);
+        if blocks > u32::from(self.posted.wrapping_sub(self.fetched)) {
+            return malformed("WQE beyond what was posted");
+        }
+        let mut bytes = [0; MAX_SEGMENTS as usize * SEGMENT_BYTES];
+        // PANIC: `ds` was compared with its largest value.
+        let bytes = &mut bytes[..control.ds() as usize * SEGMENT_BYTES];
+        core.rings
+            .read(host, ring, self.fetched, bytes)
+            .map_err(BadWqe::Fault)?;
+        let wqe =
+            SendWqe::parse(core.service, bytes).map_err(|why| BadWqe::Malformed(opcode, why))?;
+        self.fetched = self.fetched.wrapping_add(wqe.blocks);
+        Ok(wqe)
+    }
+
+    /// Steps over the next WQE without executing it, for flushing. Returns its index and opcode. A
+    /// WQE whose size makes no sense counts as one block.
+    pub(super) fn skip(&mut self, core: &Core, host: &mut dyn Host) -> Option<(u16, WqeOpcode)> {
+        let ring = core.rings.send?;
+        if !self.has_more() {
+            return None;
+        }
+        let index = self.fetched;
+        let mut first = [0; SEGMENT_BYTES];
+        // What cannot be read is flushed as a NOP of one block.
+        let _ = core.rings.read(host, ring, index, &mut first);
+        let control = CtrlSeg::from_array(first);
+        let posted = u32::from(self.posted.wrapping_sub(index));
+        let blocks = control
+            .ds()
+            .div_ceil(SEGMENTS_PER_BLOCK)
+            .clamp(1, posted.min(16));
+        // CAST: at most 16.
+        self.fetched = index.wrapping_add(u16::try_from(blocks).unwrap_or(1));
+        self.completed = self.fetched;
+        Some((index, WqeOpcode::from_bits(control.opcode())))
+    }
+}
+
+const fn bad(why: &'static str) -> BadWqe {
+    BadWqe::Malformed(WqeOpcode::NOP, Malformed(why))
+}

@@ -1,0 +1,122 @@
+//! The state machine of a queue pair.
+//!
+//! ```text
+//!   RST --RST2INIT--> INIT --INIT2RTR--> RTR --RTR2RTS--> RTS <--SQERR2RTS-- SQER
+//!                     ^  |                                |^                  ^
+//!                     '--' INIT2INIT              RTS2RTS '-'   send error (UD)|
+//!   any --2RST--> RST          any --2ERR, or an error--> ERR
+//! ```
+//!
+//! `SQD_RTS_QP` exists, but no command enters SQD, so it never finds a queue pair it applies to.
+//! What is not drawn is refused with BAD_QP_STATE: a command that skips a state would leave a queue
+//! pair on the wire without a peer or a PSN.
+
+use hw_mlx::prm::{QpState, Qpc, ServiceType};
+
+/// State of a queue pair (PRM "QP Context", `state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Reset: exists, does nothing.
+    Reset,
+    /// Initialized: receives may be posted.
+    Init,
+    /// Ready to receive: answers the peer.
+    ReadyToReceive,
+    /// Ready to send.
+    ReadyToSend,
+    /// The send queue of a datagram queue pair stopped at an error.
+    SendQueueError,
+    /// Everything completes with a flush error.
+    Error,
+}
+
+impl State {
+    /// The PRM's number.
+    pub const fn code(self) -> QpState {
+        match self {
+            Self::Reset => QpState::RST,
+            Self::Init => QpState::INIT,
+            Self::ReadyToReceive => QpState::RTR,
+            Self::ReadyToSend => QpState::RTS,
+            Self::SendQueueError => QpState::SQER,
+            Self::Error => QpState::ERR,
+        }
+    }
+
+    /// The transition table.
+    pub const fn next(self, transition: Transition) -> Option<Self> {
+        use {State as S, Transition as T};
+        Some(match (self, transition) {
+            (S::Reset, T::RstToInit) | (S::Init, T::InitToInit) => S::Init,
+            (S::Init, T::InitToRtr) => S::ReadyToReceive,
+            (S::ReadyToReceive, T::RtrToRts)
+            | (S::ReadyToSend, T::RtsToRts)
+            | (S::SendQueueError, T::SqErrToRts) => S::ReadyToSend,
+            (_, T::ToErr) => S::Error,
+            (_, T::ToRst) => S::Reset,
+            _ => return None,
+        })
+    }
+}
+
+/// A transition command (PRM `RST2INIT_QP` and the others).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transition {
+    /// `RST2INIT_QP` 0x502.
+    RstToInit,
+    /// `INIT2INIT_QP` 0x50e.
+    InitToInit,
+    /// `INIT2RTR_QP` 0x503.
+    InitToRtr,
+    /// `RTR2RTS_QP` 0x504.
+    RtrToRts,
+    /// `RTS2RTS_QP` 0x505.
+    RtsToRts,
+    /// `SQERR2RTS_QP` 0x506.
+    SqErrToRts,
+    /// `SQD_RTS_QP` 0x50c.
+    SqdToRts,
+    /// `2ERR_QP` 0x507.
+    ToErr,
+    /// `2RST_QP` 0x50a.
+    ToRst,
+}
+
+/// What a queue pair speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagrams.
+    Ud,
+    /// The general services interface: datagrams as QP 1.
+    Gsi,
+    /// A local queue that only changes memory keys.
+    Umr,
+}
+
+impl Service {
+    /// The service type `st` of a context, if it is one of these.
+    pub fn of(context: &Qpc) -> Option<Self> {
+        Some(match ServiceType::from_bits(context.st()) {
+            ServiceType::RC => Self::Rc,
+            ServiceType::UC => Self::Uc,
+            ServiceType::UD => Self::Ud,
+            ServiceType::QP1 => Self::Gsi,
+            ServiceType::REG_UMR => Self::Umr,
+            _ => return None,
+        })
+    }
+
+    /// Has one peer.
+    pub const fn is_connected(self) -> bool {
+        matches!(self, Self::Rc | Self::Uc)
+    }
+
+    /// Sends and receives datagrams.
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Gsi)
+    }
+}

@@ -1,0 +1,54 @@
+//! The two timers of a reliable connection, as the context codes them.
+
+/// Unit of the local ACK timeout, nanoseconds (IBTA volume 1, section 9.7.6.1.3).
+const ACK_TIMEOUT_UNIT_NS: u64 = 4_096;
+
+/// RNR NAK timer codes in units of 10 µs (IBTA volume 1, table "Encoding for RNR NAK Timer Field").
+const RNR_TIMER_10_US: [u32; 32] = [
+    65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
+    1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
+];
+
+/// How long a requester waits for an acknowledgement: 4.096 µs · 2^code, in nanoseconds. Code 0
+/// waits forever.
+pub(super) const fn ack_timeout_ns(code: u32) -> Option<u64> {
+    match code {
+        0 => None,
+        code => Some(ACK_TIMEOUT_UNIT_NS << (code & 31)),
+    }
+}
+
+/// How long a requester waits after an RNR NAK with this timer code, in nanoseconds.
+pub(super) fn rnr_timer_ns(code: u8) -> u64 {
+    // PANIC: five bits index 32 entries.
+    u64::from(RNR_TIMER_10_US[usize::from(code & 31)]) * 10_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ack_timeout_is_4096_ns_doubled_and_code_0_is_forever() {
+        assert_eq!(ack_timeout_ns(0), None);
+        assert_eq!(ack_timeout_ns(1), Some(8_192));
+        assert_eq!(ack_timeout_ns(14), Some(67_108_864));
+        assert_eq!(ack_timeout_ns(31), Some(4_096 << 31));
+    }
+
+    /// Values from the table in IBTA volume 1, milliseconds.
+    #[test]
+    fn rnr_timer_codes_have_the_documented_milliseconds() {
+        for (code, microseconds) in [
+            (0, 655_360),
+            (1, 10),
+            (5, 60),
+            (12, 640),
+            (13, 960),
+            (18, 5_120),
+            (31, 491_520),
+        ] {
+            assert_eq!(rnr_timer_ns(code), microseconds * 1_000, "code {code}");
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! A send WQE: from bytes in the ring to what is to be done.
+//!
+//! A WQE is a control segment, transport segments that follow from its opcode, then data: pointers,
+//! inline segments, or both in any order (PRM "Work Queue Entry Formats"). It is parsed once, when
+//! it is fetched, into a copy of our own: data behind pointers is read again when a packet is sent
+//! again, the WQE is not.
+
+use super::state::Service;
+use crate::host::{Host, KeyError, KeyScope};
+use hw_mlx::prm::{AtomicSeg, Av, CtrlSeg, DataSeg, InlineSeg, RaddrSeg, UmrCtrlSeg, WqeOpcode};
+use zerocopy::FromBytes;
+
+/// What `ds` counts in.
+pub(super) const SEGMENT_BYTES: usize = 16;
+/// Largest `ds`.
+pub(super) const MAX_SEGMENTS: u32 = 0x3f;
+/// Segments of a WQEBB.
+pub(super) const SEGMENTS_PER_BLOCK: u32 = 4;
+/// Local segments of an RDMA READ: its WQE is at most 512 bytes (Linux `MLX5_MAX_SGE_RD`).
+const MAX_READ_SEGMENTS: usize = 30;
+/// Bytes of a memory key context segment.
+const MKEY_CONTEXT_BYTES: usize = 64;
+
+/// The WQE is not one: why, for the log. Its syndrome is "local QP operation error".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Malformed(pub(super) &'static str);
+
+/// Where bytes come from, or go to.
+#[derive(Clone, Debug)]
+pub(super) enum Data {
+    Memory { key: u32, va: u64, bytes: u32 },
+    Inline(Vec<u8>),
+}
+
+impl Data {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Memory { bytes, .. } => u64::from(*bytes),
+            Self::Inline(data) => data.len() as u64,
+        }
+    }
+}
+
+/// When a WQE wants a CQE (PRM "Ctrl Segment", `ce`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    OnError,
+    Always,
+    AlwaysWithEvent,
+}
+
+/// What a WQE waits for before it starts (`fm`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fence {
+    None,
+    /// Earlier reads and atomics.
+    Reads,
+    /// Every earlier WQE.
+    All,
+}
+
+/// What a WQE does.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    Nop,
+    Send {
+        immediate: Option<[u8; 4]>,
+        invalidate: Option<u32>,
+    },
+    Write {
+        va: u64,
+        rkey: u32,
+        immediate: Option<[u8; 4]>,
+    },
+    Read {
+        va: u64,
+        rkey: u32,
+    },
+    CompareSwap {
+        va: u64,
+        rkey: u32,
+        swap: u64,
+        compare: u64,
+    },
+    FetchAdd {
+        va: u64,
+        rkey: u32,
+        add: u64,
+    },
+    Datagram {
+        av: Box<Av>,
+        immediate: Option<[u8; 4]>,
+    },
+    Umr {
+        key: u32,
+        control: Box<[u8; 48]>,
+        context: Box<[u8; MKEY_CONTEXT_BYTES]>,
+    },
+}
+
+impl Action {
+    /// The peer answers with data, and the responder needs a resource for it.
+    pub(super) const fn is_read_or_atomic(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. } | Self::CompareSwap { .. } | Self::FetchAdd { .. }
+        )
+    }
+
+    /// Never leaves the function.
+    pub(super) const fn is_local(&self) -> bool {
+        matches!(self, Self::Nop | Self::Umr { .. })
+    }
+}
+
+/// A send WQE.
+#[derive(Clone, Debug)]
+pub(super) struct SendWqe {
+    /// Its first WQEBB.
+    pub(super) index: u16,
+    /// WQEBBs it takes.
+    pub(super) blocks: u16,
+    pub(super) opcode: WqeOpcode,
+    pub(super) signal: Signal,
+    pub(super) fence: Fence,
+    pub(super) solicited: bool,
+    pub(super) action: Action,
+    pub(super) data: Vec<Data>,
+    /// Bytes of `data`.
+    pub(super) length: u32,
+}
+
+impl SendWqe {
+    /// Parses the `ds` segments of a WQE. The control segment's index and size were checked.
+    pub(super) fn parse(service: Service, bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut rest = Segments {
+            rest: bytes,
+            bare: None,
+        };
+        let control: CtrlSeg = rest.take("control segment")?;
+        let opcode = WqeOpcode::from_bits(control.opcode());
+        if !is_allowed(service, opcode) {
+            return Err(Malformed("opcode the service type does not have"));
+        }
+        if control.opmod() != 0 && !matches!(opcode, WqeOpcode::NOP | WqeOpcode::UMR) {
+            return Err(Malformed("opcode modifier"));
+        }
+        let action = parse_action(service, opcode, control.imm(), &mut rest)?;
+        let data = parse_data(&mut rest)?;
+        check_data(&action, &data)?;
+        let length: u64 = data.iter().map(Data::bytes).sum();
+        let length = u32::try_from(length).map_err(|_| Malformed("more than 4 GiB of data"))?;
+        Ok(Self {
+            // CAST: fields of 16, 6 bits.
+            index: u16::try_from(control.wqe_index()).unwrap_or(0),
+            blocks: u16::try_from(control.ds().div_ceil(SEGMENTS_PER_BLOCK)).unwrap_or(0),
+            opcode,
+            signal: match control.ce() {
+                2 => Signal::Always,
+                3 => Signal::AlwaysWithEvent,
+                _ => Signal::OnError,
+            },
+            fence: match control.fm() {
+                2 | 4 => Fence::Reads,
+                3 => Fence::All,
+                // 1 waits for the UMR before, which is done once it was fetched.
+                0 | 1 => Fence::None,
+                _ => return Err(Malformed("fence mode")),
+            },
+            solicited: control.se(),
+            action,
+            data,
+            length,
+        })
+    }
+
+    /// Stands in for a WQE that could not be fetched, so that it can fail in its turn.
+    pub(super) const fn failed(index: u16, opcode: WqeOpcode) -> Self {
+        Self {
+            index,
+            blocks: 1,
+            opcode,
+            signal: Signal::OnError,
+            fence: Fence::None,
+            solicited: false,
+            action: Action::Nop,
+            data: Vec::new(),
+            length: 0,
+        }
+    }
+
+    /// Copies `out.len()` bytes from `offset` of the message.
+    pub(super) fn gather(
+        &self,
+        host: &mut dyn Host,
+        scope: KeyScope,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), KeyError> {
+        let mut skip = offset;
+        let mut rest = out;
+        for data in &self.data {
+            if rest.is_empty() {
+                break;
+            }
+            let here = data.bytes();
+            if skip >= here {
+                skip -= here;
+                continue;
+            }
+            let bytes = usize::try_from(here - skip)
+                .unwrap_or(usize::MAX)
+                .min(rest.len());
+            let (now, later) = rest.split_at_mut(bytes);
+            match data {
+                Data::Memory { key, va, .. } => {
+                    host.key_read(*key, scope, va.wrapping_add(skip), now)?;
+                }
+                Data::Inline(inline) => {
+                    // PANIC: `skip` lies inside, and `bytes` was cut to what is left.
+                    let from = usize::try_from(skip).unwrap_or(usize::MAX);
+                    now.copy_from_slice(&inline[from..from + bytes]);
+                }
+            }
+            skip = 0;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Writes `data` to `offset` of the local buffer of a read or atomic.
+    pub(super) fn scatter(
+        &self,
+        host: &mut dyn Host,
+        scope: KeyScope,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), KeyError> {
+        let mut skip = offset;
+        let mut rest = data;
+        for segment in &self.data {
+            let Data::Memory { key, va, bytes } = segment else {
+                continue;
+            };
+            let here = u64::from(*bytes);
+            if skip >= here {
+                skip -= here;
+                continue;
+            }
+            let bytes = usize::try_from(here - skip)
+                .unwrap_or(usize::MAX)
+                .min(rest.len());
+            let (now, later) = rest.split_at(bytes);
+            if !now.is_empty() {
+                host.key_write(*key, scope, va.wrapping_add(skip), now)?;
+            }
+            skip = 0;
+            rest = later;
+        }
+        Ok(())
+    }
+}
+
+/// Which opcodes a service type executes.
+const fn is_allowed(service: Service, opcode: WqeOpcode) -> bool {
+    match opcode {
+        WqeOpcode::NOP => true,
+        WqeOpcode::SEND | WqeOpcode::SEND_IMM => !matches!(service, Service::Umr),
+        WqeOpcode::RDMA_WRITE | WqeOpcode::RDMA_WRITE_IMM => service.is_connected(),
+        WqeOpcode::RDMA_READ
+        | WqeOpcode::ATOMIC_CS
+        | WqeOpcode::ATOMIC_FA
+        | WqeOpcode::SEND_INVAL => matches!(service, Service::Rc),
+        WqeOpcode::UMR => matches!(service, Service::Rc | Service::Uc | Service::Umr),
+        _ => false,
+    }
+}
+
+fn parse_action(
+    service: Service,
+    opcode: WqeOpcode,
+    last_word: u32,
+    rest: &mut Segments<'_>,
+) -> Result<Action, Malformed> {
+    let with_immediate = matches!(opcode, WqeOpcode::SEND_IMM | WqeOpcode::RDMA_WRITE_IMM);
+    let immediate = with_immediate.then(|| last_word.to_be_bytes());
+    Ok(match opcode {
+        WqeOpcode::NOP => {
+            rest.rest = &[];
+            Action::Nop
+        }
+        WqeOpcode::SEND | WqeOpcode::SEND_IMM if service.is_datagram() => {
+            let av: Av = rest.take("address vector")?;
+            if !av.ext() {
+                return Err(Malformed("address vector without its extension"));
+            }
+            Action::Datagram {
+                av: Box::new(av),
+                immediate,
+            }
+        }
+        WqeOpcode::SEND | WqeOpcode::SEND_IMM => Action::Send {
+            immediate,
+            invalidate: None,
+        },
+        WqeOpcode::SEND_INVAL => Action::Send {
+            immediate: None,
+            invalidate: Some(last_word),
+        },
+        WqeOpcode::RDMA_WRITE | WqeOpcode::RDMA_WRITE_IMM => {
+            let remote: RaddrSeg = rest.take("remote address segment")?;
+            Action::Write {
+                va: remote.raddr(),
+                rkey: remote.rkey(),
+                immediate,
+            }
+        }
+        WqeOpcode::RDMA_READ => {
+            let remote: RaddrSeg = rest.take("remote address segment")?;
+            Action::Read {
+                va: remote.raddr(),
+                rkey: remote.rkey(),
+            }
+        }
+        WqeOpcode::ATOMIC_CS | WqeOpcode::ATOMIC_FA => {
+            let remote: RaddrSeg = rest.take("remote address segment")?;
+            let atomic: AtomicSeg = rest.take("atomic segment")?;
+            let (va, rkey) = (remote.raddr(), remote.rkey());
+            if opcode == WqeOpcode::ATOMIC_CS {
+                let (swap, compare) = (atomic.swap_add(), atomic.compare());
+                Action::CompareSwap {
+                    va,
+                    rkey,
+                    swap,
+                    compare,
+                }
+            } else {
+                Action::FetchAdd {
+                    va,
+                    rkey,
+                    add: atomic.swap_add(),
+                }
+            }
+        }
+        WqeOpcode::UMR => {
+            let control: UmrCtrlSeg = rest.take("UMR control segment")?;
+            let context = rest.take_bytes::<MKEY_CONTEXT_BYTES>("memory key context segment")?;
+            let action = Action::Umr {
+                key: last_word,
+                control: Box::new(*control.as_array()),
+                context: Box::new(context),
+            };
+            if control.inline() {
+                rest.bare = Some(std::mem::take(&mut rest.rest));
+            }
+            action
+        }
+        _ => return Err(Malformed("opcode")),
+    })
+}
+
+fn parse_data(rest: &mut Segments<'_>) -> Result<Vec<Data>, Malformed> {
+    let mut data = Vec::new();
+    if let Some(entries) = rest.bare.take() {
+        data.push(Data::Inline(entries.to_vec()));
+        return Ok(data);
+    }
+    while !rest.rest.is_empty() {
+        let header = InlineSeg::read_from_prefix(rest.rest).map(|(header, _)| header);
+        let header = header.map_err(|_| Malformed("data segment"))?;
+        if header.inline() {
+            let bytes = usize::try_from(header.byte_count()).unwrap_or(usize::MAX);
+            let start = InlineSeg::SIZE;
+            let inline = rest.rest.get(start..start + bytes);
+            data.push(Data::Inline(
+                inline.ok_or(Malformed("inline data"))?.to_vec(),
+            ));
+            let whole = (start + bytes).next_multiple_of(SEGMENT_BYTES);
+            rest.rest = rest.rest.get(whole..).ok_or(Malformed("inline data"))?;
+        } else {
+            let pointer: DataSeg = rest.take("data segment")?;
+            if pointer.byte_count() == 0 {
+                return Err(Malformed("data segment of zero bytes, which means 2 GiB"));
+            }
+            data.push(Data::Memory {
+                key: pointer.lkey(),
+                va: pointer.addr(),
+                bytes: pointer.byte_count(),
+            });
+        }
+    }
+    Ok(data)
+}
+
+/// Rules about the data that depend on the opcode.
+fn check_data(action: &Action, data: &[Data]) -> Result<(), Malformed> {
+    if action.is_read_or_atomic() && data.iter().any(|data| matches!(data, Data::Inline(_))) {
+        return Err(Malformed(
+            "inline segment as the target of a read or atomic",
+        ));
+    }
+    match action {
+        Action::Read { .. } if data.len() > MAX_READ_SEGMENTS => {
+            Err(Malformed("RDMA read with more than 30 local segments"))
+        }
+        Action::CompareSwap { .. } | Action::FetchAdd { .. }
+            if data.iter().map(Data::bytes).sum::<u64>() != 8 =>
+        {
+            Err(Malformed("atomic whose local buffer is not 8 bytes"))
+        }
+        Action::Nop
+        | Action::Send { .. }
+        | Action::Write { .. }
+        | Action::Read { .. }
+        | Action::CompareSwap { .. }
+        | Action::FetchAdd { .. }
+        | Action::Datagram { .. }
+        | Action::Umr { .. } => Ok(()),
+    }
+}
+
+/// The segments of a WQE that were not looked at yet.
+struct Segments<'a> {
+    rest: &'a [u8],
+    /// Data without a segment header: a UMR's translation entries.
+    bare: Option<&'a [u8]>,
+}
+
+impl Segments<'_> {
+    fn take<T: FromBytes>(&mut self, what: &'static str) -> Result<T, Malformed> {
+        let (segment, rest) = T::read_from_prefix(self.rest).map_err(|_| Malformed(what))?;
+        self.rest = rest;
+        Ok(segment)
+    }
+
+    fn take_bytes<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Malformed> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed(what))?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+}

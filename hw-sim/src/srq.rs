@@ -1,0 +1,232 @@
+//! Shared receive queues: receive memory pools (RMP).
+//!
+//! WQEs form a linked list in a ring of equal strides: each starts with the index of its successor. The device begins at
+//! index 0 and follows the links, taking as many as the doorbell record's counter says were posted. A link that leaves
+//! the ring, or a counter further ahead than the ring is long, ends the queue with a catastrophic error.
+//!
+//! A limit (`lwm`) asks for one event when fewer WQEs than that are left; it disarms itself.
+
+use crate::buffer::QueueBuffer;
+use crate::host::{DmaFault, SrqWqe};
+use crate::iommu::{Iommu, Who};
+use hw_mlx::prm::DataSeg;
+use zerocopy::FromBytes;
+
+/// lkey that ends a scatter list (with a byte count of 0).
+pub const TERMINATE_SCATTER_LIST: u32 = 0x100;
+/// Bytes of the next segment in front of the scatter list.
+const NEXT_SEGMENT: usize = 16;
+const DATA_SEGMENT: usize = 16;
+
+/// What taking a WQE gave.
+#[derive(Debug)]
+pub enum Taken {
+    /// A WQE; true: fewer than the limit are left, send the event.
+    Wqe {
+        /// The WQE.
+        wqe: SrqWqe,
+        /// Send the limit event.
+        limit: bool,
+    },
+    /// None is posted.
+    Empty,
+    /// The list is broken: catastrophic error event, once.
+    Broken {
+        /// It is the first time.
+        event: bool,
+    },
+}
+
+/// A receive memory pool.
+#[derive(Clone, Debug)]
+pub struct Srq {
+    /// Its number.
+    pub number: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// log2 of the entries.
+    pub log_size: u32,
+    /// log2 of the bytes of a WQE.
+    pub log_stride: u32,
+    /// The ring.
+    pub buffer: QueueBuffer,
+    /// DMA address of the doorbell record.
+    pub doorbell_record: u64,
+    /// Armed limit; 0 none.
+    pub limit: u32,
+    /// The list was found broken.
+    pub failed: bool,
+    next: u16,
+    taken: u16,
+    posted: u16,
+}
+
+impl Srq {
+    /// An empty queue.
+    pub fn new(
+        number: u32,
+        pd: u32,
+        log_size: u32,
+        log_stride: u32,
+        buffer: QueueBuffer,
+        doorbell_record: u64,
+        limit: u32,
+    ) -> Self {
+        Self {
+            number,
+            pd,
+            log_size,
+            log_stride,
+            buffer,
+            doorbell_record,
+            limit,
+            failed: false,
+            next: 0,
+            taken: 0,
+            posted: 0,
+        }
+    }
+
+    /// WQEs taken since creation, 16 bits.
+    pub fn taken(&self) -> u16 {
+        self.taken
+    }
+
+    /// WQEs posted, as the doorbell record said when it was last read.
+    pub fn posted(&self) -> u16 {
+        self.posted
+    }
+
+    /// WQEs posted and not taken; reads the doorbell record.
+    pub fn available(&mut self, iommu: &mut Iommu) -> Result<u16, DmaFault> {
+        let mut word = [0; 4];
+        iommu.read(self.doorbell_record, &mut word, Who::Srq(self.number))?;
+        self.posted = u16::from_be_bytes([word[2], word[3]]);
+        Ok(self.posted.wrapping_sub(self.taken))
+    }
+
+    /// Whether the armed limit is undercut already; disarms it if so.
+    pub fn limit_reached(&mut self, iommu: &mut Iommu) -> Result<bool, DmaFault> {
+        let available = u32::from(self.available(iommu)?);
+        let reached = self.limit != 0 && available < self.limit;
+        if reached {
+            self.limit = 0;
+        }
+        Ok(reached)
+    }
+
+    /// Takes the next WQE.
+    pub fn take(&mut self, iommu: &mut Iommu) -> Result<Taken, DmaFault> {
+        if self.failed {
+            return Ok(Taken::Broken { event: false });
+        }
+        let available = u32::from(self.available(iommu)?);
+        if available == 0 {
+            return Ok(Taken::Empty);
+        }
+        let entries = 1_u32 << self.log_size;
+        if available > entries || u32::from(self.next) >= entries {
+            self.failed = true;
+            return Ok(Taken::Broken { event: true });
+        }
+        let index = self.next;
+        let mut bytes = vec![0; 1 << self.log_stride];
+        let at = u64::from(index) << self.log_stride;
+        iommu.read(self.buffer.iova(at), &mut bytes, Who::Srq(self.number))?;
+        let following = u16::from_be_bytes([bytes[2], bytes[3]]);
+        if u32::from(following) >= entries {
+            self.failed = true;
+            return Ok(Taken::Broken { event: true });
+        }
+        self.next = following;
+        self.taken = self.taken.wrapping_add(1);
+        let wqe = SrqWqe { index, scatter: scatter_list(&bytes[NEXT_SEGMENT..]) };
+        let limit = self.limit != 0 && available - 1 < self.limit;
+        if limit {
+            self.limit = 0;
+        }
+        Ok(Taken::Wqe { wqe, limit })
+    }
+}
+
+/// Data segments up to the terminator or the end.
+fn scatter_list(bytes: &[u8]) -> Vec<DataSeg> {
+    bytes
+        .chunks_exact(DATA_SEGMENT)
+        .map_while(|chunk| DataSeg::read_from_bytes(chunk).ok())
+        .take_while(|segment| !(segment.lkey() == TERMINATE_SCATTER_LIST && segment.byte_count() == 0))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use driver::SharedMemory;
+
+    const RECORD: u64 = 0x1800;
+
+    fn queue(limit: u32) -> (Srq, Iommu, SharedMemory) {
+        let memory = SharedMemory::anonymous(4096).unwrap();
+        let mut iommu = Iommu::default();
+        iommu.set_bus_master(true);
+        iommu.map(0x1000, memory.clone(), 0, 4096).unwrap();
+        let buffer = QueueBuffer::new(&[0x1000], 0, 0, 4 * 64).unwrap();
+        for entry in 0..4_u8 {
+            let at = usize::from(entry) * 64;
+            memory.store_u8(at + 3, (entry + 1) % 4);
+            memory.store_be32(at + 16, 100 + u32::from(entry));
+            memory.store_be32(at + 20, 0x1234);
+            memory.store_be32(at + 36, TERMINATE_SCATTER_LIST);
+        }
+        (Srq::new(7, 1, 2, 6, buffer, RECORD, limit), iommu, memory)
+    }
+
+    fn index(taken: Result<Taken, DmaFault>) -> Option<u16> {
+        match taken.unwrap() {
+            Taken::Wqe { wqe, .. } => Some(wqe.index),
+            Taken::Empty | Taken::Broken { .. } => None,
+        }
+    }
+
+    #[test]
+    fn wqes_come_in_list_order_and_only_when_posted() {
+        let (mut srq, mut iommu, memory) = queue(0);
+        assert_eq!(index(srq.take(&mut iommu)), None);
+        memory.store_be32(0x800, 2);
+        memory.store_u8(3, 3); // entry 0 is followed by entry 3
+        assert_eq!(index(srq.take(&mut iommu)), Some(0));
+        assert_eq!(index(srq.take(&mut iommu)), Some(3));
+        assert_eq!(index(srq.take(&mut iommu)), None);
+    }
+
+    #[test]
+    fn the_scatter_list_ends_at_the_terminator() {
+        let (mut srq, mut iommu, memory) = queue(0);
+        memory.store_be32(0x800, 1);
+        let Taken::Wqe { wqe, .. } = srq.take(&mut iommu).unwrap() else { panic!("posted") };
+        assert_eq!(wqe.scatter.len(), 1);
+        assert_eq!(wqe.scatter[0].byte_count(), 100);
+    }
+
+    #[test]
+    fn the_limit_fires_once() {
+        let (mut srq, mut iommu, memory) = queue(2);
+        memory.store_be32(0x800, 3);
+        let limits: Vec<bool> = (0..3)
+            .map(|_| matches!(srq.take(&mut iommu).unwrap(), Taken::Wqe { limit: true, .. }))
+            .collect();
+        assert_eq!(limits, [false, true, false]);
+    }
+
+    #[test]
+    fn a_counter_beyond_the_ring_or_a_link_out_of_it_breaks_the_queue() {
+        let (mut srq, mut iommu, memory) = queue(0);
+        memory.store_be32(0x800, 5);
+        assert!(matches!(srq.take(&mut iommu).unwrap(), Taken::Broken { event: true }));
+        assert!(matches!(srq.take(&mut iommu).unwrap(), Taken::Broken { event: false }));
+        let (mut srq, mut iommu, memory) = queue(0);
+        memory.store_be32(0x800, 1);
+        memory.store_u8(3, 4);
+        assert!(matches!(srq.take(&mut iommu).unwrap(), Taken::Broken { event: true }));
+    }
+}

@@ -1,0 +1,156 @@
+//! The function as a queue pair sees it.
+
+use crate::cq::Completed;
+use crate::eq::COUNTER_MASK;
+use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe};
+use crate::init_segment::device_ticks;
+use crate::iommu::Who;
+use crate::mkey::{Piece, Use, resolve};
+use crate::nic::Nic;
+use crate::srq::Taken;
+use crate::world::Env;
+use hw_mlx::prm::{Cqe64, EventType};
+use rand::RngCore;
+use zerocopy::IntoBytes;
+
+/// One queue pair's view of its function.
+pub struct View<'a> {
+    /// The function.
+    pub nic: &'a mut Nic,
+    /// The world's part.
+    pub env: &'a mut Env,
+    /// Who looks.
+    pub qpn: u32,
+}
+
+impl View<'_> {
+    fn pieces(&self, key: u32, scope: KeyScope, va: u64, bytes: usize, write: bool) -> Result<Vec<Piece>, KeyError> {
+        let access = Use { key, scope, va, bytes: bytes as u64, write };
+        resolve(&self.nic.objects.mkeys, self.nic.key_rules(), access)
+    }
+}
+
+impl Host for View<'_> {
+    fn now(&self) -> u64 {
+        self.env.now
+    }
+
+    fn dma_read(&mut self, iova: u64, out: &mut [u8]) -> Result<(), DmaFault> {
+        self.nic.iommu.read(iova, out, Who::Qp(self.qpn))
+    }
+
+    fn dma_write(&mut self, iova: u64, data: &[u8]) -> Result<(), DmaFault> {
+        self.nic.iommu.write(iova, data, Who::Qp(self.qpn))
+    }
+
+    fn key_read(&mut self, key: u32, scope: KeyScope, va: u64, out: &mut [u8]) -> Result<(), KeyError> {
+        let mut rest = out;
+        for piece in self.pieces(key, scope, va, rest.len(), false)? {
+            let (now, later) = rest.split_at_mut(usize::try_from(piece.bytes).unwrap_or(0));
+            self.nic.iommu.read(piece.iova, now, Who::Key(key))?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn key_write(&mut self, key: u32, scope: KeyScope, va: u64, data: &[u8]) -> Result<(), KeyError> {
+        let mut rest = data;
+        for piece in self.pieces(key, scope, va, rest.len(), true)? {
+            let (now, later) = rest.split_at(usize::try_from(piece.bytes).unwrap_or(0));
+            self.nic.iommu.write(piece.iova, now, Who::Key(key))?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn key_check(&mut self, key: u32, scope: KeyScope, va: u64, bytes: u64, write: bool) -> Result<(), KeyError> {
+        let access = Use { key, scope, va, bytes, write };
+        resolve(&self.nic.objects.mkeys, self.nic.key_rules(), access).map(drop)
+    }
+
+    fn complete(&mut self, cqn: u32, mut cqe: Cqe64, solicited: bool) {
+        let now = self.env.now;
+        cqe.set_timestamp(device_ticks(now, self.nic.caps.general.device_frequency_khz()));
+        let mut bytes = [0; 64];
+        bytes.copy_from_slice(cqe.as_bytes());
+        let Some(cq) = self.nic.objects.cqs.get_mut(cqn) else {
+            // References keep a CQ alive as long as a queue pair names it.
+            self.env.note(self.nic.index, format_args!("completion for CQ {cqn:#x}, which does not exist"));
+            return;
+        };
+        let eqn = cq.eqn;
+        let completed = cq.complete(&mut self.nic.iommu, &bytes, solicited);
+        self.env.note(
+            self.nic.index,
+            format_args!(
+                "cqe cq={cqn:#x} op={:#x} qp={:02x}{:02x}{:02x} wqe={:02x}{:02x} synd={:#04x} {completed:?}",
+                bytes[63] >> 4,
+                bytes[57],
+                bytes[58],
+                bytes[59],
+                bytes[60],
+                bytes[61],
+                if bytes[63] >> 4 >= 13 { bytes[55] } else { 0 },
+            ),
+        );
+        match completed {
+            Completed::Written { event: true } => self.nic.completion_event(self.env, eqn, cqn),
+            Completed::Written { event: false } | Completed::Dead => {}
+            Completed::Failed { syndrome } => self.nic.cq_failed(self.env, cqn, syndrome),
+        }
+    }
+
+    fn qp_event(&mut self, event: EventType, qpn: u32) {
+        self.nic.queue_event(self.env, event, qpn & COUNTER_MASK);
+    }
+
+    fn srq_take(&mut self, srqn: u32) -> Result<Option<SrqWqe>, DmaFault> {
+        let Some(srq) = self.nic.objects.rmps.get_mut(srqn) else {
+            return Ok(None);
+        };
+        match srq.take(&mut self.nic.iommu)? {
+            Taken::Wqe { wqe, limit } => {
+                if limit {
+                    self.nic.queue_event(self.env, EventType::SRQ_RQ_LIMIT, srqn);
+                }
+                Ok(Some(wqe))
+            }
+            Taken::Broken { event } => {
+                if event {
+                    self.nic.driver_bug(self.env, format!("RMP {srqn:#x}: broken list or counter"));
+                    self.nic.queue_event(self.env, EventType::SRQ_CATAS_ERROR, srqn);
+                }
+                Ok(None)
+            }
+            Taken::Empty => Ok(None),
+        }
+    }
+
+    fn transmit(&mut self, frame: Vec<u8>) {
+        self.env.frames.push_back((self.nic.index, frame));
+    }
+
+    fn gid(&self, index: u8) -> Option<GidEntry> {
+        self.nic.port.gids.get(usize::from(index)).cloned().flatten()
+    }
+
+    fn cqe_version(&self) -> u8 {
+        u8::try_from(self.nic.caps.general.cqe_version()).unwrap_or(0)
+    }
+
+    fn driver_bug(&mut self, what: String) {
+        self.nic.driver_bug(self.env, what);
+    }
+
+    fn random(&mut self) -> u64 {
+        self.env.rng.next_u64()
+    }
+
+    fn port_mtu(&self) -> u8 {
+        self.nic.port.roce_mtu()
+    }
+
+    fn atomic_reply_big_endian(&self) -> bool {
+        self.nic.caps.atomic.atomic_req_8B_endianness_mode() == 0
+    }
+}

@@ -1,0 +1,139 @@
+//! Base transport header (IBTA volume 1, section 9.2).
+
+use super::bytes::{be16, be24, low24, put};
+use super::{Opcode, Psn, WireError};
+
+/// View of a BTH.
+#[derive(Clone, Copy, Debug)]
+pub struct BthPacket<T> {
+    buffer: T,
+}
+
+impl<T: AsRef<[u8]>> BthPacket<T> {
+    /// Checks that the header is there.
+    pub fn new_checked(buffer: T) -> Result<Self, WireError> {
+        if buffer.as_ref().len() < BthRepr::BYTES {
+            return Err(WireError::Truncated("BTH"));
+        }
+        Ok(Self { buffer })
+    }
+
+    /// Opcode, defined or not.
+    pub fn opcode(&self) -> u8 {
+        self.buffer.as_ref()[0]
+    }
+
+    /// Solicited event.
+    pub fn solicited(&self) -> bool {
+        self.buffer.as_ref()[1] & 0x80 != 0
+    }
+
+    /// Migration request.
+    pub fn migrated(&self) -> bool {
+        self.buffer.as_ref()[1] & 0x40 != 0
+    }
+
+    /// Bytes of padding between payload and ICRC.
+    pub fn pad(&self) -> u8 {
+        self.buffer.as_ref()[1] >> 4 & 3
+    }
+
+    /// Transport header version.
+    pub fn version(&self) -> u8 {
+        self.buffer.as_ref()[1] & 0x0f
+    }
+
+    /// Partition key.
+    pub fn pkey(&self) -> u16 {
+        be16(self.buffer.as_ref(), 2)
+    }
+
+    /// Forward congestion notification.
+    pub fn fecn(&self) -> bool {
+        self.buffer.as_ref()[4] & 0x80 != 0
+    }
+
+    /// Backward congestion notification.
+    pub fn becn(&self) -> bool {
+        self.buffer.as_ref()[4] & 0x40 != 0
+    }
+
+    /// Destination queue pair.
+    pub fn dest_qpn(&self) -> u32 {
+        be24(self.buffer.as_ref(), 5)
+    }
+
+    /// Acknowledge request.
+    pub fn ack_request(&self) -> bool {
+        self.buffer.as_ref()[8] & 0x80 != 0
+    }
+
+    /// Packet sequence number.
+    pub fn psn(&self) -> Psn {
+        Psn::new(be24(self.buffer.as_ref(), 9))
+    }
+}
+
+/// A BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BthRepr {
+    /// Opcode.
+    pub opcode: Opcode,
+    /// Ask the peer's consumer for an event.
+    pub solicited: bool,
+    /// Migration state: true when migrated, as all queue pairs here are.
+    pub migrated: bool,
+    /// Bytes of padding between payload and ICRC, 0..=3.
+    pub pad: u8,
+    /// Partition key.
+    pub pkey: u16,
+    /// Forward congestion notification.
+    pub fecn: bool,
+    /// Backward congestion notification.
+    pub becn: bool,
+    /// Destination queue pair, 24 bits.
+    pub dest_qpn: u32,
+    /// The requester wants an acknowledgement of this packet.
+    pub ack_request: bool,
+    /// Packet sequence number.
+    pub psn: Psn,
+}
+
+impl BthRepr {
+    /// Header length.
+    pub const BYTES: usize = 12;
+
+    /// Reads the header; refuses other versions and undefined opcodes. Reserved bits are ignored,
+    /// as the specification demands of receivers.
+    pub fn parse<T: AsRef<[u8]>>(packet: &BthPacket<T>) -> Result<Self, WireError> {
+        if packet.version() != 0 {
+            return Err(WireError::Malformed("BTH version"));
+        }
+        let opcode =
+            Opcode::from_bits(packet.opcode()).ok_or(WireError::Opcode(packet.opcode()))?;
+        Ok(Self {
+            opcode,
+            solicited: packet.solicited(),
+            migrated: packet.migrated(),
+            pad: packet.pad(),
+            pkey: packet.pkey(),
+            fecn: packet.fecn(),
+            becn: packet.becn(),
+            dest_qpn: packet.dest_qpn(),
+            ack_request: packet.ack_request(),
+            psn: packet.psn(),
+        })
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, out: &mut [u8]) {
+        let flags =
+            u8::from(self.solicited) << 7 | u8::from(self.migrated) << 6 | (self.pad & 3) << 4;
+        put(out, 0, [self.opcode.bits(), flags]);
+        put(out, 2, self.pkey.to_be_bytes());
+        out[4] = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
+        put(out, 5, low24(self.dest_qpn));
+        out[8] = u8::from(self.ack_request) << 7;
+        put(out, 9, low24(self.psn.get()));
+    }
+}

@@ -1,0 +1,54 @@
+//! Big-endian fields in byte slices, for header views whose length was checked.
+
+/// `N` bytes at `at`.
+pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    // PANIC: header views compare the length with the header's before they read any field.
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+pub(super) fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(array(bytes, at))
+}
+
+pub(super) fn be24(bytes: &[u8], at: usize) -> u32 {
+    let [a, b, c] = array(bytes, at);
+    u32::from_be_bytes([0, a, b, c])
+}
+
+pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(array(bytes, at))
+}
+
+pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_be_bytes(array(bytes, at))
+}
+
+/// Writes `value` at `at`; for emitting, where the buffer is ours.
+pub(super) fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+    bytes[at..at + N].copy_from_slice(&value);
+}
+
+/// The low 24 bits of `value`, big-endian.
+pub(super) fn low24(value: u32) -> [u8; 3] {
+    let [_, a, b, c] = value.to_be_bytes();
+    [a, b, c]
+}
+
+/// The Internet checksum's sum (RFC 1071): one's complement, folded, not yet inverted.
+pub(super) fn ones_complement_sum(bytes: &[u8]) -> u16 {
+    let (pairs, rest) = bytes.as_chunks::<2>();
+    let mut sum: u64 = pairs
+        .iter()
+        .map(|&pair| u64::from(u16::from_be_bytes(pair)))
+        .sum();
+    if let [last] = rest {
+        sum += u64::from(u16::from_be_bytes([*last, 0]));
+    }
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    // CAST: the loop left 16 bits.
+    u16::try_from(sum).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,59 @@
+//! Datagram extended transport header (IBTA volume 1, section 9.3.2).
+
+use super::WireError;
+use super::bytes::{be24, be32, low24, put};
+
+/// View of a DETH.
+#[derive(Clone, Copy, Debug)]
+pub struct DethPacket<T> {
+    buffer: T,
+}
+
+impl<T: AsRef<[u8]>> DethPacket<T> {
+    /// Checks that the header is there.
+    pub fn new_checked(buffer: T) -> Result<Self, WireError> {
+        if buffer.as_ref().len() < DethRepr::BYTES {
+            return Err(WireError::Truncated("DETH"));
+        }
+        Ok(Self { buffer })
+    }
+
+    /// Queue key.
+    pub fn qkey(&self) -> u32 {
+        be32(self.buffer.as_ref(), 0)
+    }
+
+    /// Source queue pair.
+    pub fn src_qpn(&self) -> u32 {
+        be24(self.buffer.as_ref(), 5)
+    }
+}
+
+/// A DETH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DethRepr {
+    /// Queue key.
+    pub qkey: u32,
+    /// Source queue pair, 24 bits.
+    pub src_qpn: u32,
+}
+
+impl DethRepr {
+    /// Header length.
+    pub const BYTES: usize = 8;
+
+    /// Reads the header; every value is legal.
+    pub fn parse<T: AsRef<[u8]>>(packet: &DethPacket<T>) -> Self {
+        Self {
+            qkey: packet.qkey(),
+            src_qpn: packet.src_qpn(),
+        }
+    }
+
+    /// Writes the header.
+    pub fn emit(&self, out: &mut [u8]) {
+        put(out, 0, self.qkey.to_be_bytes());
+        out[4] = 0;
+        put(out, 5, low24(self.src_qpn));
+    }
+}

@@ -1,0 +1,79 @@
+//! The invariant CRC: the last four bytes of every RoCE packet (IBTA volume 1, section 7.8.1, and
+//! annex A17 for RoCE v2).
+//!
+//! It is the CRC-32 of Ethernet over everything that no router changes. What routers may change is
+//! replaced by ones before computing, and eight bytes of ones stand for the LRH that RoCE does not
+//! have:
+//!
+//! | header | replaced by ones |
+//! |---|---|
+//! | IPv4 | type of service, time to live, header checksum |
+//! | IPv6, GRH | traffic class, flow label, hop limit |
+//! | UDP | checksum |
+//! | BTH | the byte at 4, with FECN and BECN |
+//!
+//! The CRC is the one number of the packet that travels least significant byte first.
+
+use super::bytes::put;
+use super::{BthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, UdpRepr};
+
+/// Bytes of an ICRC.
+pub const BYTES: usize = 4;
+
+/// Which headers stand before the BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// RoCE v1.
+    Grh,
+    /// RoCE v2 over IPv4.
+    Ipv4Udp,
+    /// RoCE v2 over IPv6.
+    Ipv6Udp,
+}
+
+/// Computes the ICRC of `packet`, which begins with the network header and ends where the ICRC
+/// would begin. Returns it in wire order, or nothing if the headers are not all there.
+pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<[u8; BYTES]> {
+    let network = match encapsulation {
+        Encapsulation::Grh => GrhRepr::BYTES,
+        Encapsulation::Ipv4Udp => Ipv4Repr::BYTES + UdpRepr::BYTES,
+        Encapsulation::Ipv6Udp => Ipv6Repr::BYTES + UdpRepr::BYTES,
+    };
+    let (variant, invariant) = packet.split_at_checked(network + BthRepr::BYTES)?;
+    let mut masked = [0xff; Ipv6Repr::BYTES + UdpRepr::BYTES + BthRepr::BYTES];
+    // PANIC: no encapsulation is longer than IPv6 with UDP.
+    let masked = &mut masked[..variant.len()];
+    masked.copy_from_slice(variant);
+    match encapsulation {
+        Encapsulation::Ipv4Udp => {
+            masked[1] = 0xff;
+            masked[8] = 0xff;
+            put(masked, 10, [0xff; 2]);
+            put(masked, Ipv4Repr::BYTES + 6, [0xff; 2]);
+        }
+        Encapsulation::Ipv6Udp => {
+            mask_ipv6(masked);
+            put(masked, Ipv6Repr::BYTES + 6, [0xff; 2]);
+        }
+        Encapsulation::Grh => mask_ipv6(masked),
+    }
+    masked[network + 4] = 0xff;
+
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&[0xff; 8]);
+    crc.update(masked);
+    crc.update(invariant);
+    #[expect(
+        clippy::little_endian_bytes,
+        reason = "the ICRC alone travels least significant byte first"
+    )]
+    let wire = crc.finalize().to_le_bytes();
+    Some(wire)
+}
+
+/// Traffic class, flow label and hop limit.
+fn mask_ipv6(header: &mut [u8]) {
+    header[0] |= 0x0f;
+    put(header, 1, [0xff; 3]);
+    header[7] = 0xff;
+}

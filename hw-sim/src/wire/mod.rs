@@ -1,0 +1,78 @@
+//! RoCE packets: what queue pairs say to each other.
+//!
+//! A frame is read from the outside in. [`Packet::parse`] takes it apart down to the payload and
+//! checks every length, the IPv4 header checksum and the invariant CRC on the way; [`Packet::emit`]
+//! is its inverse. Both RoCE encapsulations exist:
+//!
+//! ```text
+//! v2  Ethernet [802.1Q] | IPv4 or IPv6 | UDP 4791 | BTH | extension headers | payload | pad | ICRC
+//! v1  Ethernet [802.1Q] | GRH                     | BTH | extension headers | payload | pad | ICRC
+//! ```
+//!
+//! Each header has two levels. A view (`BthPacket<T>`) is fields over bytes: `new_checked` compares
+//! the length once, after which no getter can panic, whatever the bytes are. A representation
+//! (`BthRepr`) is meaning: `parse` refuses what no RoCE packet says, `emit` writes every byte of the
+//! header. Which extension headers a packet has follows from its [`Opcode`] alone, see [`Headers`].
+//!
+//! The UDP checksum is sent as zero, for IPv6 too (RFC 6935 permits it; the RoCEv2 annex asks for
+//! it), and not looked at on arrival: the ICRC covers more, and covers it better.
+//!
+//! Absent on purpose: IP options, fragments and IPv6 extension headers (RoCE has none; such packets
+//! are refused), reliable datagrams, raw packets.
+
+mod aeth;
+mod atomic;
+mod bth;
+mod bytes;
+mod deth;
+mod eth;
+mod grh;
+mod headers;
+pub mod icrc;
+mod ipv4;
+mod ipv6;
+mod opcode;
+mod packet;
+mod psn;
+mod reth;
+mod udp;
+
+pub use aeth::{AckSyndrome, AethPacket, AethRepr, NakCode};
+pub use atomic::{AtomicAckEthRepr, AtomicEthPacket, AtomicEthRepr};
+pub use bth::{BthPacket, BthRepr};
+pub use deth::{DethPacket, DethRepr};
+pub use eth::{EthPacket, EthRepr, Vlan};
+pub use grh::{GrhPacket, GrhRepr};
+pub use headers::Headers;
+pub use ipv4::{Ipv4Packet, Ipv4Repr};
+pub use ipv6::{Ipv6Packet, Ipv6Repr};
+pub use opcode::{Opcode, Operation, Transport};
+pub use packet::{GRH_AREA_BYTES, Network, Packet};
+pub use psn::Psn;
+pub use reth::{RethPacket, RethRepr};
+pub use udp::{ROCE_PORT, UdpPacket, UdpRepr};
+
+use thiserror::Error;
+
+/// Why a frame was not understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// The bytes end inside a header, or before the length a header promises.
+    #[error("truncated {0}")]
+    Truncated(&'static str),
+    /// A well-formed frame of some other protocol.
+    #[error("not RoCE")]
+    NotRoce,
+    /// A field holds what no RoCE packet says there.
+    #[error("malformed {0}")]
+    Malformed(&'static str),
+    /// The IPv4 header checksum is wrong.
+    #[error("IPv4 header checksum")]
+    Checksum,
+    /// A BTH opcode that is reserved, or of a transport nobody here speaks.
+    #[error("BTH opcode {0:#04x}")]
+    Opcode(u8),
+    /// The invariant CRC is wrong: the packet was damaged on its way.
+    #[error("ICRC")]
+    Icrc,
+}

@@ -1,0 +1,270 @@
+//! A whole RoCE packet.
+
+use super::bytes::put;
+use super::icrc::{self, Encapsulation};
+use super::{
+    BthPacket, BthRepr, EthPacket, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr,
+    Ipv6Packet, Ipv6Repr, UdpPacket, UdpRepr, WireError,
+};
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_ROCE_V1: u16 = 0x8915;
+
+/// Bytes in front of the payload of a received datagram.
+pub const GRH_AREA_BYTES: usize = 40;
+
+/// The headers between Ethernet and BTH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// RoCE v1.
+    Grh(GrhRepr),
+    /// RoCE v2 over IPv4.
+    Ipv4(Ipv4Repr, UdpRepr),
+    /// RoCE v2 over IPv6.
+    Ipv6(Ipv6Repr, UdpRepr),
+}
+
+impl Network {
+    /// Ethertype that announces these headers.
+    pub const fn ethertype(&self) -> u16 {
+        match self {
+            Self::Grh(_) => ETHERTYPE_ROCE_V1,
+            Self::Ipv4(..) => ETHERTYPE_IPV4,
+            Self::Ipv6(..) => ETHERTYPE_IPV6,
+        }
+    }
+
+    /// Source address as a GID; IPv4 as `::ffff:a.b.c.d`.
+    pub const fn src_gid(&self) -> [u8; 16] {
+        match self {
+            Self::Grh(grh) => grh.src,
+            Self::Ipv4(ip, _) => mapped(ip.src),
+            Self::Ipv6(ip, _) => ip.src,
+        }
+    }
+
+    /// Destination address as a GID.
+    pub const fn dst_gid(&self) -> [u8; 16] {
+        match self {
+            Self::Grh(grh) => grh.dst,
+            Self::Ipv4(ip, _) => mapped(ip.dst),
+            Self::Ipv6(ip, _) => ip.dst,
+        }
+    }
+
+    /// The network header as it stands in front of a received datagram: a GRH or IPv6 header, or
+    /// an IPv4 header at the end of the area (annex A17, "UD").
+    pub fn grh_area(&self) -> [u8; GRH_AREA_BYTES] {
+        let mut area = [0; GRH_AREA_BYTES];
+        match self {
+            Self::Grh(grh) => grh.emit(&mut area),
+            Self::Ipv4(ip, _) => ip.emit(&mut area[GRH_AREA_BYTES - Ipv4Repr::BYTES..]),
+            Self::Ipv6(ip, _) => ip.emit(&mut area),
+        }
+        area
+    }
+
+    const fn encapsulation(&self) -> Encapsulation {
+        match self {
+            Self::Grh(_) => Encapsulation::Grh,
+            Self::Ipv4(..) => Encapsulation::Ipv4Udp,
+            Self::Ipv6(..) => Encapsulation::Ipv6Udp,
+        }
+    }
+
+    const fn buffer_len(&self) -> usize {
+        match self {
+            Self::Grh(_) => GrhRepr::BYTES,
+            Self::Ipv4(..) => Ipv4Repr::BYTES + UdpRepr::BYTES,
+            Self::Ipv6(..) => Ipv6Repr::BYTES + UdpRepr::BYTES,
+        }
+    }
+
+    /// Sets every length field for `bytes` bytes from BTH to ICRC.
+    fn set_transport_len(&mut self, bytes: u16) {
+        match self {
+            Self::Grh(grh) => grh.payload_len = bytes,
+            Self::Ipv4(ip, udp) => {
+                udp.payload_len = bytes;
+                ip.payload_len = bytes.saturating_add(8);
+            }
+            Self::Ipv6(ip, udp) => {
+                udp.payload_len = bytes;
+                ip.payload_len = bytes.saturating_add(8);
+            }
+        }
+    }
+
+    fn emit(&self, out: &mut [u8]) {
+        match self {
+            Self::Grh(grh) => grh.emit(out),
+            Self::Ipv4(ip, udp) => {
+                ip.emit(out);
+                udp.emit(&mut out[Ipv4Repr::BYTES..]);
+            }
+            Self::Ipv6(ip, udp) => {
+                ip.emit(out);
+                udp.emit(&mut out[Ipv6Repr::BYTES..]);
+            }
+        }
+    }
+
+    /// Reads the headers that `ethertype` announces; returns the bytes from BTH to ICRC.
+    fn parse(ethertype: u16, bytes: &[u8]) -> Result<(Self, usize, usize), WireError> {
+        match ethertype {
+            ETHERTYPE_ROCE_V1 => {
+                let grh = GrhRepr::parse(&GrhPacket::new_checked(bytes)?)?;
+                Ok((Self::Grh(grh), GrhRepr::BYTES, usize::from(grh.payload_len)))
+            }
+            ETHERTYPE_IPV4 => {
+                let ip = Ipv4Repr::parse(&Ipv4Packet::new_checked(bytes)?)?;
+                let udp = parse_udp(&bytes[Ipv4Repr::BYTES..], ip.payload_len)?;
+                let headers = Ipv4Repr::BYTES + UdpRepr::BYTES;
+                Ok((Self::Ipv4(ip, udp), headers, usize::from(udp.payload_len)))
+            }
+            ETHERTYPE_IPV6 => {
+                let ip = Ipv6Repr::parse(&Ipv6Packet::new_checked(bytes)?)?;
+                let udp = parse_udp(&bytes[Ipv6Repr::BYTES..], ip.payload_len)?;
+                let headers = Ipv6Repr::BYTES + UdpRepr::BYTES;
+                Ok((Self::Ipv6(ip, udp), headers, usize::from(udp.payload_len)))
+            }
+            _ => Err(WireError::NotRoce),
+        }
+    }
+}
+
+fn parse_udp(bytes: &[u8], ip_payload_len: u16) -> Result<UdpRepr, WireError> {
+    let udp = UdpRepr::parse(&UdpPacket::new_checked(bytes)?)?;
+    if udp.payload_len.checked_add(8) != Some(ip_payload_len) {
+        return Err(WireError::Malformed("UDP length"));
+    }
+    Ok(udp)
+}
+
+/// `::ffff:a.b.c.d`.
+const fn mapped(ip: [u8; 4]) -> [u8; 16] {
+    let [a, b, c, d] = ip;
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
+}
+
+/// A RoCE packet: headers by meaning, payload by reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Ethernet header. Its ethertype is set by [`Packet::emit`].
+    pub eth: EthRepr,
+    /// Network headers. Their lengths are set by [`Packet::emit`].
+    pub network: Network,
+    /// Base transport header. Its padding count is set by [`Packet::emit`].
+    pub bth: BthRepr,
+    /// Extension headers.
+    pub headers: Headers,
+    /// Payload, without padding.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Takes an Ethernet frame apart, checking every length and the ICRC.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
+        Self::parse_frame(frame, true)
+    }
+
+    /// [`Packet::parse`] without the ICRC, for fuzzing: behind a CRC nothing would be reached.
+    pub fn parse_ignoring_icrc(frame: &'a [u8]) -> Result<Self, WireError> {
+        Self::parse_frame(frame, false)
+    }
+
+    fn parse_frame(frame: &'a [u8], check_icrc: bool) -> Result<Self, WireError> {
+        let eth = EthRepr::parse(&EthPacket::new_checked(frame)?);
+        let packet = &frame[eth.buffer_len()..];
+        let (network, headers_len, transport_len) = Network::parse(eth.ethertype, packet)?;
+        // Ethernet may pad short frames: the network header says where the packet ends.
+        let end = headers_len + transport_len;
+        let packet = packet.get(..end).ok_or(WireError::Truncated("packet"))?;
+        if transport_len < BthRepr::BYTES + icrc::BYTES {
+            return Err(WireError::Truncated("BTH"));
+        }
+        let (packet, received) = packet.split_at(end - icrc::BYTES);
+        if check_icrc
+            && icrc::compute(network.encapsulation(), packet).is_none_or(|crc| crc != received)
+        {
+            return Err(WireError::Icrc);
+        }
+        let transport = &packet[headers_len..];
+        let bth = BthRepr::parse(&BthPacket::new_checked(transport)?)?;
+        let (headers, padded) = Headers::parse(bth.opcode, &transport[BthRepr::BYTES..])?;
+        let payload_len = padded
+            .len()
+            .checked_sub(usize::from(bth.pad))
+            .ok_or(WireError::Malformed("BTH pad count"))?;
+        Ok(Self {
+            eth,
+            network,
+            bth,
+            headers,
+            payload: &padded[..payload_len],
+        })
+    }
+
+    /// Writes the packet as an Ethernet frame without FCS.
+    ///
+    /// # Panics
+    ///
+    /// If the headers are not those of the opcode, or the packet exceeds what an IP length field
+    /// can say: both are bugs of the caller, which segments by path MTU.
+    pub fn emit(&self) -> Vec<u8> {
+        assert!(
+            self.headers.fit(self.bth.opcode),
+            "headers {:?} of opcode {:?}",
+            self.headers,
+            self.bth.opcode
+        );
+        let pad = self.payload.len().wrapping_neg() & 3;
+        let headers_len = BthRepr::BYTES + self.headers.buffer_len();
+        let transport_len = headers_len + self.payload.len() + pad + icrc::BYTES;
+        let Ok(announced) = u16::try_from(transport_len) else {
+            panic!("packet of {transport_len} bytes");
+        };
+        let mut network = self.network;
+        network.set_transport_len(announced);
+        let eth = EthRepr {
+            ethertype: network.ethertype(),
+            ..self.eth
+        };
+        // CAST: two bits.
+        let bth = BthRepr {
+            pad: u8::try_from(pad).unwrap_or(0),
+            ..self.bth
+        };
+
+        let start = eth.buffer_len();
+        let transport = start + network.buffer_len();
+        let mut frame = vec![0; transport + transport_len];
+        eth.emit(&mut frame);
+        network.emit(&mut frame[start..]);
+        bth.emit(&mut frame[transport..]);
+        self.headers.emit(&mut frame[transport + BthRepr::BYTES..]);
+        let payload = transport + headers_len;
+        frame[payload..payload + self.payload.len()].copy_from_slice(self.payload);
+        let end = frame.len() - icrc::BYTES;
+        // Never `None`: all the headers stand before `end`.
+        let crc = icrc::compute(network.encapsulation(), &frame[start..end]).unwrap_or_default();
+        put(&mut frame, end, crc);
+        frame
+    }
+
+    /// Destination MAC address.
+    pub const fn dst_mac(&self) -> [u8; 6] {
+        self.eth.dst
+    }
+
+    /// Destination address as a GID.
+    pub const fn dst_gid(&self) -> [u8; 16] {
+        self.network.dst_gid()
+    }
+
+    /// Destination queue pair.
+    pub const fn dest_qpn(&self) -> u32 {
+        self.bth.dest_qpn
+    }
+}

@@ -1,0 +1,360 @@
+//! The world: functions, links, virtual time, and the loop that moves them.
+//!
+//! Everything that can happen waits in one of the world's queues, and [`World::step_now`] takes one thing from
+//! the first queue that has any: register writes in the order they were made, frames leaving ports, queue pairs with work,
+//! frames arriving inside a function, frames arriving over links, timers. Nothing else acts. A run is therefore a
+//! function of the seed and of what software did, and its log can be compared byte by byte.
+//!
+//! Time moves only when somebody waits or asks for it ([`World::wait_step`], `Sim::advance`, `Sim::step`), and only
+//! to the next moment at which something is due. In the inline drive every register write runs the world to idle before it returns,
+//! without moving time; in the stepped drive it only queues.
+//!
+//! There is one lock, around the whole world. Code that holds it calls nothing outside but the eventfds of interrupts.
+
+use crate::event_log::EventLog;
+use crate::link::{Link, LinkFaults, Port as LinkPort};
+use crate::nic::Nic;
+use crate::pcap::Capture;
+use rand::{RngCore, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::io::Write;
+
+/// Who moves the world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Drive {
+    /// A register write runs everything that follows from it at the current time.
+    #[default]
+    Inline,
+    /// A register write only queues; the test steps.
+    Stepped,
+}
+
+/// A register write that waits for its turn.
+#[derive(Clone, Copy, Debug)]
+pub enum Doorbell {
+    /// Command doorbell: bit n = slot n.
+    Command(u32),
+    /// A write to a UAR page.
+    Uar {
+        /// Offset in BAR 0.
+        offset: u64,
+        /// The bytes, from the front.
+        value: [u8; 8],
+        /// How many of them.
+        length: usize,
+    },
+}
+
+/// Something of a function that is due at a certain time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// The firmware has booted.
+    Booted,
+    /// The command in this slot is to be executed.
+    Command(u8),
+}
+
+/// The part of the world that functions work with.
+pub struct Env {
+    /// Virtual time, nanoseconds.
+    pub now: u64,
+    /// The seeded stream.
+    pub rng: ChaCha8Rng,
+    /// The log.
+    pub log: EventLog,
+    /// Eventfds signalled so far.
+    pub signals: u64,
+    /// Register writes.
+    pub doorbells: VecDeque<(usize, Doorbell)>,
+    /// Frames leaving a function.
+    pub frames: VecDeque<(usize, Vec<u8>)>,
+    /// Queue pairs with work.
+    pub runnable: VecDeque<(usize, u32)>,
+    /// Timers of queue pairs: time, function, queue pair.
+    pub qp_timers: BTreeSet<(u64, usize, u32)>,
+    arrivals: VecDeque<(usize, Vec<u8>)>,
+    timers: BTreeMap<(u64, u64), (usize, Timer)>,
+    sequence: u64,
+}
+
+impl Env {
+    /// Adds a line to the log.
+    pub fn note(&mut self, function: usize, text: fmt::Arguments<'_>) {
+        self.log.line(self.now, function, text);
+    }
+
+    /// Sets a timer; timers due at the same time run in the order they were set.
+    pub fn schedule(&mut self, due: u64, function: usize, timer: Timer) {
+        self.timers.insert((due, self.sequence), (function, timer));
+        self.sequence += 1;
+    }
+
+    /// A function was reset: nothing of it is left in any queue.
+    pub fn forget(&mut self, function: usize) {
+        self.doorbells.retain(|&(of, _)| of != function);
+        self.timers.retain(|_, &mut (of, _)| of != function);
+        self.forget_queues(function);
+    }
+
+    /// A function's queues are gone: nothing of its data path is left.
+    pub fn forget_queues(&mut self, function: usize) {
+        self.frames.retain(|&(of, _)| of != function);
+        self.arrivals.retain(|&(of, _)| of != function);
+        self.runnable.retain(|&(of, _)| of != function);
+        self.qp_timers.retain(|&(_, of, _)| of != function);
+    }
+}
+
+struct Cable {
+    link: Link,
+    ends: [usize; 2],
+}
+
+struct Tap {
+    capture: Capture<Box<dyn Write + Send>>,
+    interfaces: Vec<u32>,
+}
+
+/// Functions, links and time.
+pub struct World {
+    /// Time, randomness, log and queues.
+    pub env: Env,
+    /// The functions.
+    pub nics: Vec<Nic>,
+    /// Who moves it.
+    pub drive: Drive,
+    cables: Vec<Cable>,
+    tap: Option<Tap>,
+}
+
+impl World {
+    /// An empty world at time 0.
+    pub fn new(seed: u64, log: bool) -> Self {
+        Self {
+            env: Env {
+                now: 0,
+                rng: ChaCha8Rng::seed_from_u64(seed),
+                log: EventLog::new(log),
+                signals: 0,
+                doorbells: VecDeque::new(),
+                frames: VecDeque::new(),
+                runnable: VecDeque::new(),
+                qp_timers: BTreeSet::new(),
+                arrivals: VecDeque::new(),
+                timers: BTreeMap::new(),
+                sequence: 0,
+            },
+            nics: Vec::new(),
+            drive: Drive::default(),
+            cables: Vec::new(),
+            tap: None,
+        }
+    }
+
+    /// Lays a link between two functions; its number.
+    pub fn connect(&mut self, a: usize, b: usize, faults: LinkFaults) -> usize {
+        let seed = self.env.rng.next_u64();
+        self.cables.push(Cable { link: Link::new(seed, faults), ends: [a, b] });
+        for end in [a, b] {
+            self.nics[end].set_carrier(&mut self.env, true);
+        }
+        self.cables.len() - 1
+    }
+
+    /// A link, to change its faults or read its counters.
+    pub fn link(&mut self, number: usize) -> Option<&mut Link> {
+        self.cables.get_mut(number).map(|cable| &mut cable.link)
+    }
+
+    /// Makes every link perfect.
+    pub fn heal(&mut self) {
+        for cable in &mut self.cables {
+            cable.link.heal();
+        }
+    }
+
+    /// From now on every frame goes to a capture, too.
+    pub fn tap(&mut self, mut capture: Capture<Box<dyn Write + Send>>) -> Result<(), crate::pcap::CaptureError> {
+        let interfaces =
+            self.nics.iter().map(|nic| capture.add_interface(&nic.profile.name)).collect::<Result<_, _>>()?;
+        self.tap = Some(Tap { capture, interfaces });
+        Ok(())
+    }
+
+    /// Writes out what the capture has buffered.
+    pub fn flush_tap(&mut self) -> Result<(), crate::pcap::CaptureError> {
+        self.tap.as_mut().map_or(Ok(()), |tap| tap.capture.flush())
+    }
+
+    /// Does one thing that is due now. False if nothing is.
+    pub fn step_now(&mut self) -> bool {
+        if let Some((nic, doorbell)) = self.env.doorbells.pop_front() {
+            match doorbell {
+                Doorbell::Command(slots) => self.nics[nic].command_doorbell(&mut self.env, slots),
+                Doorbell::Uar { offset, value, length } => {
+                    if self.nics[nic].alive() {
+                        self.nics[nic].uar_written(&mut self.env, offset, value, length);
+                    }
+                }
+            }
+        } else if let Some((nic, frame)) = self.env.frames.pop_front() {
+            self.leave(nic, frame);
+        } else if let Some((nic, qpn)) = self.env.runnable.pop_front() {
+            self.run_qp(nic, qpn);
+        } else if let Some((nic, frame)) = self.env.arrivals.pop_front() {
+            self.nics[nic].frame_received(&mut self.env, &frame);
+        } else {
+            return self.deliver() || self.timer();
+        }
+        true
+    }
+
+    fn run_qp(&mut self, nic: usize, qpn: u32) {
+        let function = &mut self.nics[nic];
+        if let Some(slot) = function.objects.qps.get_mut(qpn) {
+            slot.queued = false;
+        }
+        if function.alive() {
+            function.with_qp(&mut self.env, qpn, |qp, view| qp.run(view));
+        }
+    }
+
+    /// A frame leaves a function: back into it, onto its link, or nowhere.
+    fn leave(&mut self, nic: usize, frame: Vec<u8>) {
+        let now = self.env.now;
+        let function = &mut self.nics[nic];
+        if !function.port.is_up() {
+            function.count_drop(&mut self.env, "port down");
+            return;
+        }
+        if let Some(tap) = &mut self.tap
+            && let Some(&interface) = tap.interfaces.get(nic)
+            && let Err(error) = tap.capture.frame(interface, now, &frame)
+        {
+            tracing::error!("{error}");
+            self.tap = None;
+        }
+        let function = &mut self.nics[nic];
+        let destination: Option<[u8; 6]> = frame.first_chunk().copied();
+        if destination.is_some_and(|mac| function.port.owns_mac(mac)) {
+            function.port.looped.count(frame.len());
+            self.env.arrivals.push_back((nic, frame));
+            return;
+        }
+        function.port.transmitted.count(frame.len());
+        let cable = self.cables.iter_mut().find(|cable| cable.ends.contains(&nic));
+        let Some(cable) = cable else {
+            function.count_drop(&mut self.env, "no link");
+            return;
+        };
+        let from = if cable.ends[0] == nic { LinkPort::A } else { LinkPort::B };
+        cable.link.send(now, from, frame);
+    }
+
+    /// The earliest frame that has arrived over a link; among equal times the link laid first.
+    fn deliver(&mut self) -> bool {
+        let now = self.env.now;
+        let due = self
+            .cables
+            .iter_mut()
+            .filter(|cable| cable.link.next_due().is_some_and(|due| due <= now))
+            .min_by_key(|cable| cable.link.next_due());
+        let Some(cable) = due else {
+            return false;
+        };
+        let Some(delivery) = cable.link.pop_due(now) else {
+            return false;
+        };
+        let to = match delivery.to {
+            LinkPort::A => cable.ends[0],
+            LinkPort::B => cable.ends[1],
+        };
+        let function = &mut self.nics[to];
+        if function.port.is_up() {
+            function.port.received.count(delivery.frame.len());
+            function.frame_received(&mut self.env, &delivery.frame);
+        } else {
+            function.count_drop(&mut self.env, "port down");
+        }
+        true
+    }
+
+    /// The earliest timer that has run out.
+    fn timer(&mut self) -> bool {
+        let now = self.env.now;
+        if let Some((&key, &(nic, timer))) = self.env.timers.first_key_value()
+            && key.0 <= now
+        {
+            self.env.timers.remove(&key);
+            match timer {
+                Timer::Booted => self.nics[nic].tick(now),
+                Timer::Command(slot) => self.nics[nic].execute_command(&mut self.env, slot),
+            }
+            return true;
+        }
+        if let Some(&(due, nic, qpn)) = self.env.qp_timers.first()
+            && due <= now
+        {
+            self.env.qp_timers.remove(&(due, nic, qpn));
+            let function = &mut self.nics[nic];
+            if let Some(slot) = function.objects.qps.get_mut(qpn) {
+                slot.timer = None;
+            }
+            if function.alive() {
+                function.with_qp(&mut self.env, qpn, |qp, view| qp.timer(view));
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Does everything that is due now.
+    pub fn run_until_idle(&mut self) {
+        while self.step_now() {}
+    }
+
+    /// After a register write: runs to idle if that is how the world is driven.
+    pub fn driven(&mut self) {
+        if self.drive == Drive::Inline {
+            self.run_until_idle();
+        }
+    }
+
+    /// When something will be due next.
+    pub fn next_due(&self) -> Option<u64> {
+        let timer = self.env.timers.first_key_value().map(|(key, _)| key.0);
+        let qp_timer = self.env.qp_timers.first().map(|&(due, ..)| due);
+        let frame = self.cables.iter().filter_map(|cable| cable.link.next_due()).min();
+        [timer, qp_timer, frame].into_iter().flatten().min()
+    }
+
+    /// Moves time forward to `to`; never back.
+    pub fn set_time(&mut self, to: u64) {
+        if to > self.env.now {
+            self.env.now = to;
+            for nic in &mut self.nics {
+                nic.tick(to);
+            }
+        }
+    }
+
+    /// Does one thing, moving time to the next due moment if nothing is due now, but not beyond `deadline`. False
+    /// once the deadline is reached and nothing is due any more.
+    pub fn wait_step(&mut self, deadline: u64) -> bool {
+        if self.step_now() {
+            return true;
+        }
+        match self.next_due() {
+            Some(due) if due <= deadline => {
+                self.set_time(due);
+                self.step_now() || due < deadline
+            }
+            Some(_) | None => {
+                self.set_time(deadline);
+                false
+            }
+        }
+    }
+}
