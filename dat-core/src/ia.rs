@@ -216,7 +216,8 @@ impl<P: Provider> Ia<P> {
         &mut self.provider
     }
 
-    /// Whether the consumer has left nothing in it, the asynchronous EVD aside.
+    /// Whether nothing the consumer made is left in it. (The asynchronous EVD is the IA's, connection
+    /// requests are the peers'.)
     #[must_use]
     pub fn is_unused(&self) -> bool {
         self.eps.is_empty()
@@ -225,7 +226,6 @@ impl<P: Provider> Ia<P> {
             && self.pzs.is_empty()
             && self.lmr_objects.is_empty()
             && self.psps.is_empty()
-            && self.crs.is_empty()
     }
 
     /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are

@@ -272,15 +272,15 @@ impl Hca {
     /// was handled, here or while a command was waited for.
     ///
     /// # Errors
-    /// The device is dead.
+    /// The device is dead. [`AsyncEvent::DeviceDead`] is there as well.
     pub fn wait(&mut self, deadline: Instant) -> Result<bool, MlxError> {
         loop {
-            // Not `||`: both must happen.
-            if self.control.serve() | self.control.inbox.seen() {
-                return Ok(true);
-            }
+            let handled = self.control.serve();
             if let Some(cause) = self.control.health.dead() {
                 return Err(MlxError::Dead(cause));
+            }
+            if self.control.inbox.seen() || handled {
+                return Ok(true);
             }
             if self.now() >= deadline {
                 return Ok(false);

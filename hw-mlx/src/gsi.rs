@@ -457,9 +457,9 @@ mod tests {
         let mut header = [0; HEADER_BYTES];
         header[0] = 0x6a;
         header[1] = 0xb0;
-        for n in 0..16 {
-            header[8 + n] = 0x10 + n as u8;
-            header[24 + n] = 0x40 + n as u8;
+        for n in 0..16_u8 {
+            header[8 + usize::from(n)] = 0x10 + n;
+            header[24 + usize::from(n)] = 0x40 + n;
         }
         let route = Route::parse(&header, HeaderKind::Ipv6).unwrap();
         assert_eq!(route.source[0], 0x10);

@@ -87,7 +87,7 @@ impl Translation {
     pub fn table(&self, pg_access: bool) -> Vec<u8> {
         let permission = if pg_access { PAGE_READ_WRITE } else { 0 };
         let mut table: Vec<u8> = (0..self.pages)
-            .flat_map(|page| (self.first + (page << self.log_page) | permission).to_be_bytes())
+            .flat_map(|page| ((self.first + (page << self.log_page)) | permission).to_be_bytes())
             .collect();
         table.resize(table.len().next_multiple_of(16), 0);
         table
@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn a_region_over_a_boundary_of_the_congruence_takes_one_entry_per_page() {
-        // VA = 0x3fff_f000 mod 2^30, IOVA the same, congruent modulo 1 GiB only.
-        let translation = of(0x7f00_3fff_f000, 0x3fff_f000, 0x2000);
+        // Both addresses are 0x3fff_f000 modulo 1 GiB, and differ in the next bit.
+        let translation = of(0x7f00_7fff_f000, 0x3fff_f000, 0x2000);
         assert_eq!(translation, Translation { log_page: 30, first: 0, pages: 2 });
         assert_eq!(translation.octwords(), 1);
         let mut expected = [0_u8; 16];

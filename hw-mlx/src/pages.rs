@@ -219,19 +219,19 @@ impl Pages {
     pub(crate) fn finish_take(&mut self, function: FunctionId, answer: &[u8]) -> usize {
         let count = answer.get(OUT_COUNT..OUT_COUNT + 4).map_or(0, |word| be32(word) as usize);
         let list = answer.get(HEADER_BYTES..).unwrap_or(&[]);
-        let mut returned = 0;
+        let mut listed = 0;
         for page in list.chunks_exact(8).take(count).map(be64) {
+            listed += 1;
             if self.lent.get(&page) == Some(&function) {
                 self.lent.remove(&page);
                 self.release([page]);
                 self.counts.returned += 1;
-                returned += 1;
             } else {
                 self.counts.foreign += 1;
                 tracing::warn!(?function, "the firmware returned page {page:#x}, which it does not have from us");
             }
         }
-        returned
+        listed
     }
 
     /// Everything a function holds is ours again.

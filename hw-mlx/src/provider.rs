@@ -123,6 +123,7 @@ impl MlxProvider {
     ///
     /// # Errors
     /// As [`Hca::close`].
+    #[allow(clippy::result_large_err, reason = "once in a function's life")]
     pub fn close(self) -> Result<CloseReport, CloseError> {
         let Self { mut hca, gsi, gsi_pd, .. } = self;
         if let Err(error) = gsi.destroy(&mut hca) {
@@ -459,7 +460,7 @@ fn limits(hca: &Hca) -> Limits {
     let device = hca.caps().limits();
     // A receive of a shared queue has its link in the first unit.
     let recv_segments = device.recv_segments.saturating_sub(1).max(1);
-    let request_segments = device.send_segments.min(wqe::MAX_READ_SEGMENTS).max(1);
+    let request_segments = device.send_segments.clamp(1, wqe::MAX_READ_SEGMENTS);
     // The largest ring the 16-bit indices address is 2^15, and so is the largest the contexts can say.
     let blocks = (request_segments + 2).div_ceil(4);
     let requests = device.qp_wqes.min(1 << 15) / blocks;

@@ -60,7 +60,7 @@ impl SrqSizes {
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
         let units = max_segments.max(1).checked_add(1)?;
-        let stride = units.checked_mul(UNIT_BYTES as u32)?.checked_next_power_of_two()?.max(MIN_STRIDE);
+        let stride = units.checked_mul(wqe::UNIT_BYTES_U32)?.checked_next_power_of_two()?.max(MIN_STRIDE);
         let entries = max_recvs.checked_add(1)?.checked_next_power_of_two()?;
         (entries <= 1 << 15 && stride <= 1 << 11).then_some(Self { max_recvs, entries, stride })
     }
@@ -133,7 +133,7 @@ impl Srq {
         let mask = sizes.entries - 1;
         for entry in 0..sizes.entries {
             #[expect(clippy::cast_possible_truncation, reason = "at most 2^15 entries")]
-            let next = (entry + 1 & mask) as u16;
+            let next = ((entry + 1) & mask) as u16;
             ring.write_obj((entry * sizes.stride) as usize, &wqe::next_segment(next));
         }
     }
@@ -162,7 +162,7 @@ impl Srq {
             counter: 0,
             outstanding: 0,
             shadow: (0..=mask)
-                .map(|entry| Shadow { cookie: 0, bytes: 0, next: entry + 1 & mask, posted: false })
+                .map(|entry| Shadow { cookie: 0, bytes: 0, next: (entry + 1) & mask, posted: false })
                 .collect(),
             returns: Arc::default(),
             distrusted: 0,

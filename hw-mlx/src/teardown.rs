@@ -137,7 +137,8 @@ fn reclaim_from(control: &mut Control, function: FunctionId) -> Result<(), CmdEr
         let (input, room) = Pages::prepare_take(function, lent.min(TAKE_PAGES));
         let answer = control.exec_message(SlotClass::Pages, &input, room)?;
         let now = control.now();
-        if control.pages.finish_take(function, &answer) > 0 {
+        control.pages.finish_take(function, &answer);
+        if control.pages.lent_to(function) < lent {
             progress = now;
         } else if now >= progress + RECLAIM_LIMIT {
             tracing::warn!(?function, lent, "the firmware keeps its pages");

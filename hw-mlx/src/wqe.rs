@@ -22,6 +22,9 @@ pub const UNIT_BYTES: usize = 16;
 pub const BLOCK_BYTES: usize = 64;
 /// Units of a basic block.
 pub const BLOCK_UNITS: usize = BLOCK_BYTES / UNIT_BYTES;
+/// The two again, for sizes that go into contexts.
+pub(crate) const UNIT_BYTES_U32: u32 = 16;
+pub(crate) const BLOCK_UNITS_U32: u32 = 4;
 /// Largest `ds`: six bits.
 pub const MAX_UNITS: usize = 0x3f;
 /// Local segments an RDMA Read may have: its WQE is limited to 512 bytes whatever `max_wqe_sz_sq`

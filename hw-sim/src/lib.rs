@@ -28,7 +28,7 @@
 //! | [`cmd`] | the command interface and every command |
 //! | [`objects`], [`eq`], [`cq`], [`mkey`], [`srq`], [`port`] | what commands create and configure |
 //! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
-//! | [`wire`], [`link`], [`pcap`] | packets, and the wire between ports |
+//! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //!
 //! Absent on purpose: DAT, any driver logic (of `hw-mlx` only the layouts are used), threads, real time.
 
@@ -43,6 +43,7 @@ pub mod eq;
 pub mod event_log;
 pub mod fault;
 pub mod host;
+mod ingress;
 pub mod init_segment;
 pub mod iommu;
 pub mod link;

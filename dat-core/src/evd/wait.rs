@@ -172,6 +172,9 @@ impl<P: Provider> Ia<P> {
                 return Err(WaitError { error: DatError::new(ReturnType::TimeoutExpired, Subtype::None), nmore: count });
             }
             if self.dead {
+                if count >= threshold {
+                    return self.take(evd.key);
+                }
                 return Err(WaitError { error: DatError::new(ReturnType::Abort, Subtype::None).because("the device is dead"), nmore: count });
             }
             // A neighbour's queue that could not be emptied cannot wake us: look again soon.
@@ -204,7 +207,9 @@ impl<P: Provider> Ia<P> {
 
     /// Counts what is queued here and sees what the neighbours have to tell.
     fn look_around(&mut self, key: EvdKey) {
-        self.drain_evd(key, true);
+        // A notification event behind many that do not notify must be found too.
+        let bounded = !self.evds[key].streams.consumer_controlled();
+        self.drain_evd(key, bounded);
         let mut at = 0;
         while let Some(&(feeder, _)) = self.evds[key].feeders.get(at) {
             self.drain_evd(feeder, true);

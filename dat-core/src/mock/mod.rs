@@ -1,1 +1,377 @@
-//! Mock.
+//! A provider in memory, for the tests of this crate: any number of nodes on one wire that loses
+//! nothing, with a clock that moves only when somebody sleeps.
+//!
+//! Requests are carried out when they are posted, or, with [`Net::hold`], when [`Net::release`] says
+//! so. Only lengths, flags and statuses travel; what bytes do is tested against the simulator.
+
+mod queue;
+
+use crate::provider::{
+    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueueSizes, ReadyToReceive, ReadyToSend,
+    Registration,
+};
+use crate::types::{DtoStatus, MemPrivFlags};
+pub(crate) use queue::{MockCq, MockQp, MockSrq};
+use queue::{CqState, Queue, QpState, SrqState};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+pub(crate) type Mad = [u8; 256];
+
+/// The wire and everything on it.
+#[derive(Default)]
+pub(crate) struct World {
+    nodes: Vec<Node>,
+    qps: BTreeMap<u32, Rc<RefCell<QpState>>>,
+    next: u32,
+    time: Nanos,
+    held: bool,
+    drop_mads: bool,
+    random: u64,
+}
+
+#[derive(Default)]
+struct Node {
+    mads: VecDeque<(MadAddress, Mad)>,
+    events: VecDeque<ProviderEvent>,
+    cqs: Vec<Rc<RefCell<CqState>>>,
+    live: BTreeMap<&'static str, i64>,
+    dead: bool,
+}
+
+/// The tests' handle on the world.
+#[derive(Clone, Default)]
+pub(crate) struct Net(Rc<RefCell<World>>);
+
+impl Net {
+    pub(crate) fn node(&self) -> Mock {
+        let mut world = self.0.borrow_mut();
+        world.nodes.push(Node::default());
+        let node = world.nodes.len() - 1;
+        Mock { net: self.clone(), node, limits: limits(node) }
+    }
+
+    /// Requests are kept from now on.
+    pub(crate) fn hold(&self) {
+        self.0.borrow_mut().held = true;
+    }
+
+    /// Carries out what was kept, and everything from now on.
+    pub(crate) fn release(&self) {
+        self.0.borrow_mut().held = false;
+        let qps: Vec<_> = self.0.borrow().qps.values().cloned().collect();
+        qps.iter().for_each(|qp| self.run(qp));
+    }
+
+    /// The datagrams of the connection manager get lost, or no longer.
+    pub(crate) fn drop_mads(&self, lost: bool) {
+        self.0.borrow_mut().drop_mads = lost;
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.0.borrow().time
+    }
+
+    /// The next request of the queue pair that comes first ends with this status.
+    pub(crate) fn fail_next(&self, qpn: u32, status: DtoStatus) {
+        self.0.borrow().qps[&qpn].borrow_mut().fail_next = Some(status);
+    }
+
+    /// What a device reports to a node.
+    pub(crate) fn report(&self, node: usize, event: ProviderEvent) {
+        self.0.borrow_mut().nodes[node].events.push_back(event);
+    }
+
+    pub(crate) fn kill(&self, node: usize) {
+        self.0.borrow_mut().nodes[node].dead = true;
+        self.report(node, ProviderEvent::DeviceDead);
+    }
+
+    /// Objects a node has made and not given back.
+    pub(crate) fn leaked(&self, node: usize) -> Vec<&'static str> {
+        let world = self.0.borrow();
+        world.nodes[node].live.iter().filter(|(_, count)| **count != 0).map(|(name, _)| *name).collect()
+    }
+
+    fn count(&self, node: usize, name: &'static str, by: i64) {
+        *self.0.borrow_mut().nodes[node].live.entry(name).or_default() += by;
+    }
+
+    fn number(&self) -> u32 {
+        let mut world = self.0.borrow_mut();
+        world.next += 1;
+        world.next + 0x40
+    }
+
+    fn peer(&self, qpn: u32) -> Option<Rc<RefCell<QpState>>> {
+        self.0.borrow().qps.get(&qpn).cloned()
+    }
+
+    /// Carries out the requests of a queue pair.
+    fn run(&self, qp: &Rc<RefCell<QpState>>) {
+        while !self.0.borrow().held {
+            let Some(request) = qp.borrow_mut().next_request() else { return };
+            let forced = qp.borrow_mut().fail_next.take();
+            let status = match forced {
+                Some(status) => status,
+                None => self.carry_out(qp, &request),
+            };
+            let failed = qp.borrow_mut().finish(request, status);
+            if failed {
+                self.stop(qp);
+            }
+        }
+    }
+
+    fn carry_out(&self, qp: &Rc<RefCell<QpState>>, request: &queue::Request) -> DtoStatus {
+        let remote = qp.borrow().remote;
+        let Some(peer) = remote.and_then(|qpn| self.peer(qpn)).filter(|peer| peer.borrow().receives()) else {
+            return DtoStatus::ErrTransport;
+        };
+        if !request.is_send {
+            return DtoStatus::Success;
+        }
+        let arrived = peer.borrow_mut().receive(request.bytes, request.solicited);
+        match arrived {
+            None => DtoStatus::ErrReceiverNotReady,
+            Some(true) => DtoStatus::Success,
+            Some(false) => {
+                self.stop(&peer);
+                let (node, owner) = (peer.borrow().node, peer.borrow().owner);
+                self.report(node, ProviderEvent::QpError { owner, event: 5 });
+                DtoStatus::ErrRemoteResponder
+            }
+        }
+    }
+
+    /// Error state: everything is flushed.
+    fn stop(&self, qp: &Rc<RefCell<QpState>>) {
+        let last_buffer = qp.borrow_mut().stop();
+        if last_buffer {
+            let (node, owner) = (qp.borrow().node, qp.borrow().owner);
+            self.report(node, ProviderEvent::SrqLastBuffer { owner });
+        }
+    }
+}
+
+fn limits(node: usize) -> Limits {
+    Limits {
+        adapter_name: format!("mock{node}"),
+        vendor_name: "nobody".into(),
+        hardware_version: (1, 0),
+        firmware_version: (1, 2, 3),
+        gid: gid(node),
+        max_qps: 1000,
+        max_dtos: 64,
+        max_reads_in: 16,
+        max_reads_out: 16,
+        max_cqs: 1000,
+        max_cq_entries: 1024,
+        max_request_segments: 8,
+        max_read_segments: 6,
+        max_recv_segments: 8,
+        max_regions: 1000,
+        max_region_bytes: 1 << 40,
+        max_pds: 100,
+        max_message_bytes: 1 << 30,
+        max_srqs: 10,
+        max_srq_recvs: 64,
+        mtu: 3,
+    }
+}
+
+fn gid(node: usize) -> [u8; 16] {
+    let mut gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, 0, 0, 0];
+    gid[15] = u8::try_from(node + 1).expect("few nodes");
+    gid
+}
+
+/// One node.
+pub(crate) struct Mock {
+    pub(crate) net: Net,
+    pub(crate) node: usize,
+    limits: Limits,
+}
+
+impl Mock {
+    fn path_to(&self, gid: [u8; 16]) -> Path {
+        Path { source_gid_index: 0, gid, mac: [0; 6], hop_limit: 1, traffic_class: 0, flow_label: 0 }
+    }
+
+    fn alive(&self) -> Result<(), ProviderError> {
+        if self.net.0.borrow().nodes[self.node].dead {
+            return Err(ProviderError::Dead("killed by the test".into()));
+        }
+        Ok(())
+    }
+}
+
+impl Provider for Mock {
+    type Cq = MockCq;
+    type Qp = MockQp;
+    type Srq = MockSrq;
+    type Pd = u32;
+    /// Address and length.
+    type Memory = (u64, u64);
+    type Region = u32;
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn now(&self) -> Nanos {
+        self.net.now()
+    }
+
+    fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
+        self.alive()?;
+        let mut world = self.net.0.borrow_mut();
+        let node = &mut world.nodes[self.node];
+        let fired = node.cqs.iter().any(|cq| std::mem::take(&mut cq.borrow_mut().fired));
+        if fired || !node.mads.is_empty() || !node.events.is_empty() {
+            return Ok(true);
+        }
+        world.time = world.time.max(deadline);
+        Ok(false)
+    }
+
+    fn progress(&mut self) {}
+
+    fn next_event(&mut self) -> Option<ProviderEvent> {
+        self.net.0.borrow_mut().nodes[self.node].events.pop_front()
+    }
+
+    fn alloc_pd(&mut self) -> Result<u32, ProviderError> {
+        self.net.count(self.node, "pd", 1);
+        Ok(self.net.number())
+    }
+
+    fn free_pd(&mut self, _pd: u32) -> Result<(), ProviderError> {
+        self.net.count(self.node, "pd", -1);
+        Ok(())
+    }
+
+    fn register(&mut self, _pd: u32, memory: &(u64, u64), access: MemPrivFlags) -> Result<Registration<u32>, ProviderError> {
+        let (address, bytes) = *memory;
+        if bytes == 0 {
+            return Err(ProviderError::Unsupported("a region of no bytes".into()));
+        }
+        self.net.count(self.node, "region", 1);
+        let key = self.net.number() << 8 | 0x5a;
+        let rmr_context = if access.intersects(MemPrivFlags::REMOTE) { key } else { 0 };
+        Ok(Registration { region: key, lmr_context: key, rmr_context, address, bytes })
+    }
+
+    fn deregister(&mut self, _region: u32) -> Result<(), ProviderError> {
+        self.net.count(self.node, "region", -1);
+        Ok(())
+    }
+
+    fn create_cq(&mut self, entries: u32, owner: u32) -> Result<MockCq, ProviderError> {
+        self.alive()?;
+        self.net.count(self.node, "cq", 1);
+        let cq = Rc::new(RefCell::new(CqState::new(entries.next_power_of_two(), owner)));
+        self.net.0.borrow_mut().nodes[self.node].cqs.push(Rc::clone(&cq));
+        Ok(MockCq(cq))
+    }
+
+    fn destroy_cq(&mut self, cq: MockCq) -> Result<(), ProviderError> {
+        self.net.count(self.node, "cq", -1);
+        self.net.0.borrow_mut().nodes[self.node].cqs.retain(|other| !Rc::ptr_eq(other, &cq.0));
+        Ok(())
+    }
+
+    fn create_srq(&mut self, _pd: u32, max_recvs: u32, _max_segments: u32, _owner: u32) -> Result<MockSrq, ProviderError> {
+        self.net.count(self.node, "srq", 1);
+        Ok(MockSrq(Rc::new(RefCell::new(SrqState::new(max_recvs)))))
+    }
+
+    fn arm_srq_limit(&mut self, _srq: &MockSrq, _limit: u32) -> Result<(), ProviderError> {
+        Ok(())
+    }
+
+    fn destroy_srq(&mut self, _srq: MockSrq) -> Result<(), ProviderError> {
+        self.net.count(self.node, "srq", -1);
+        Ok(())
+    }
+
+    fn create_qp(
+        &mut self,
+        _pd: u32,
+        request_cq: &MockCq,
+        recv_cq: &MockCq,
+        srq: Option<&MockSrq>,
+        sizes: QueueSizes,
+        owner: u32,
+    ) -> Result<MockQp, ProviderError> {
+        self.alive()?;
+        self.net.count(self.node, "qp", 1);
+        let qpn = self.net.number();
+        let state = QpState::new(qpn, self.node, owner, sizes, request_cq, recv_cq, srq);
+        let state = Rc::new(RefCell::new(state));
+        self.net.0.borrow_mut().qps.insert(qpn, Rc::clone(&state));
+        Ok(MockQp { state, net: self.net.clone() })
+    }
+
+    fn ready_to_receive(&mut self, qp: &mut MockQp, attributes: &ReadyToReceive) -> Result<(), ProviderError> {
+        self.alive()?;
+        let mut state = qp.state.borrow_mut();
+        assert_eq!(state.queue, Queue::Init, "INIT to RTR");
+        state.queue = Queue::ReadyToReceive;
+        state.remote = Some(attributes.remote_qpn);
+        Ok(())
+    }
+
+    fn ready_to_send(&mut self, qp: &mut MockQp, _attributes: &ReadyToSend) -> Result<(), ProviderError> {
+        self.alive()?;
+        let mut state = qp.state.borrow_mut();
+        assert_eq!(state.queue, Queue::ReadyToReceive, "RTR to RTS");
+        state.queue = Queue::ReadyToSend;
+        Ok(())
+    }
+
+    fn to_error(&mut self, qp: &mut MockQp) -> Result<(), ProviderError> {
+        self.alive()?;
+        self.net.stop(&qp.state);
+        Ok(())
+    }
+
+    fn reset_qp(&mut self, qp: &mut MockQp, _request_cq: &mut MockCq, _recv_cq: Option<&mut MockCq>) -> Result<(), ProviderError> {
+        self.alive()?;
+        qp.state.borrow_mut().reset();
+        Ok(())
+    }
+
+    fn destroy_qp(&mut self, qp: MockQp, _request_cq: &mut MockCq, _recv_cq: Option<&mut MockCq>) -> Result<(), ProviderError> {
+        self.net.count(self.node, "qp", -1);
+        qp.state.borrow_mut().reset();
+        self.net.0.borrow_mut().qps.remove(&qp.state.borrow().qpn);
+        Ok(())
+    }
+
+    fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
+        if gid[..2] == [0xfe, 0x80] { Ok(self.path_to(gid)) } else { Err(ProviderError::Unreachable("not on this wire".into())) }
+    }
+
+    fn send_mad(&mut self, to: &MadAddress, mad: &Mad) -> Result<(), ProviderError> {
+        let from = MadAddress { path: self.path_to(gid(self.node)), qpn: 1 };
+        let mut world = self.net.0.borrow_mut();
+        if !world.drop_mads
+            && let Some(node) = (0..world.nodes.len()).find(|node| gid(*node) == to.path.gid)
+        {
+            world.nodes[node].mads.push_back((from, *mad));
+        }
+        Ok(())
+    }
+
+    fn poll_mad(&mut self) -> Option<(MadAddress, Mad)> {
+        self.net.0.borrow_mut().nodes[self.node].mads.pop_front()
+    }
+
+    fn random(&mut self) -> u64 {
+        let mut world = self.net.0.borrow_mut();
+        world.random = world.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        world.random ^ world.random >> 29
+    }
+}

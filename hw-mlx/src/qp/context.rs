@@ -217,14 +217,13 @@ pub fn udp_source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 
     let mut label = flow_label & 0xf_ffff;
     if label == 0 {
         let product = u64::from(local_qpn) * u64::from(remote_qpn);
-        let mixed = product ^ product >> 20 ^ product >> 40;
-        #[expect(clippy::cast_possible_truncation, reason = "masked to 20 bits")]
-        let mixed = (mixed & 0xf_ffff) as u32;
-        label = mixed;
+        let mixed = product ^ (product >> 20) ^ (product >> 40);
+        // CAST: masked to 20 bits.
+        label = (mixed & 0xf_ffff) as u32;
     }
-    #[expect(clippy::cast_possible_truncation, reason = "14 bits and the two above them")]
-    let port = (label & 0x3fff ^ label >> 14 | 0xc000) as u16;
-    port
+    // CAST: 14 bits.
+    let hash = ((label & 0x3fff) ^ (label >> 14)) as u16;
+    hash | 0xc000
 }
 
 /// log2 rounded up; 0 for 0.

@@ -40,8 +40,7 @@ impl RecvSizes {
     /// not fit 16 bits or a stride 512 units.
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
-        // CAST: 16.
-        let stride = max_segments.max(1).checked_mul(UNIT_BYTES as u32)?.checked_next_power_of_two()?;
+        let stride = max_segments.max(1).checked_mul(wqe::UNIT_BYTES_U32)?.checked_next_power_of_two()?;
         let entries = max_recvs.checked_next_power_of_two()?.max(MIN_RING_BYTES / stride.min(MIN_RING_BYTES));
         (entries <= 1 << 15 && stride <= 1 << 11).then_some(Self { max_recvs, entries, stride })
     }

@@ -56,7 +56,7 @@ impl SendSizes {
         let segments = max_request_segments.max(max_read_segments).max(1);
         // Control and remote address before the data; a Send has one unit less.
         let units = segments.checked_add(2).filter(|&units| units as usize <= wqe::MAX_UNITS)?;
-        let wqe_blocks = units.div_ceil(BLOCK_UNITS as u32);
+        let wqe_blocks = units.div_ceil(wqe::BLOCK_UNITS_U32);
         let ring_blocks = max_requests.max(1).checked_mul(wqe_blocks)?.checked_next_power_of_two()?;
         (ring_blocks <= 1 << 15).then_some(Self { max_requests, wqe_blocks, ring_blocks })
     }
@@ -316,9 +316,9 @@ impl SendQueue {
         if report {
             self.unreported = 0;
         }
-        let bits = u8::from(flags.solicited) * wqe::flag::SOLICITED
-            | u8::from(report) * wqe::flag::COMPLETE
-            | u8::from(flags.fence) * wqe::flag::FENCE;
+        let bits = (u8::from(flags.solicited) * wqe::flag::SOLICITED)
+            | (u8::from(report) * wqe::flag::COMPLETE)
+            | (u8::from(flags.fence) * wqe::flag::FENCE);
         // CAST: `units` is at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63 units")]
         let units = units as u32;

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use driver::{Clock, Device, Function, Instant, Interrupt, SharedMemory};
@@ -91,6 +91,8 @@ pub struct State {
     pub geometry: u32,
     /// Bits of QUERY_ISSI.
     pub issi: u32,
+    /// What ALLOC_UAR answers.
+    pub uar: u32,
 }
 
 /// The device.
@@ -158,6 +160,7 @@ impl Double {
                     interface: 5 << 16,
                     geometry: 0x56,
                     issi: 0b10,
+                    uar: UAR,
                 }),
                 clock: Arc::new(ManualClock { now: AtomicU64::new(1_000_000), device: device.clone() }),
             }
@@ -170,7 +173,8 @@ impl Double {
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("not poisoned")
+        // A test that failed while holding it has failed already.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The next command with this opcode meets `action`.
@@ -274,7 +278,7 @@ impl State {
     }
 
     fn entry(&self, slot: usize) -> u64 {
-        self.queue() + 64 * slot as u64
+        self.queue() + ((slot as u64) << (self.geometry & 0xf))
     }
 
     /// Walks a chain and checks every block of it.
@@ -502,7 +506,7 @@ impl State {
                 output[0x10 + 0x26..0x10 + 0x28].copy_from_slice(&1522u16.to_be_bytes());
                 output[0x10 + 0xf6..0x10 + 0xfc].copy_from_slice(&MAC);
             }
-            0x802 => output[8..12].copy_from_slice(&UAR.to_be_bytes()),
+            0x802 => output[8..12].copy_from_slice(&self.uar.to_be_bytes()),
             0x800 => {
                 self.numbers += 1;
                 output[8..12].copy_from_slice(&self.numbers.to_be_bytes());
@@ -618,7 +622,6 @@ impl Device for Double {
         state.set_register(0x00, 35 << 16 | 16);
         state.set_register(0x04, interface);
         state.set_register(0x14, geometry);
-        state.boots_until = state.boots_until.saturating_add(0);
         state.tick(self.clock.now().0);
     }
 

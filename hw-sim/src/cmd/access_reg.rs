@@ -9,7 +9,7 @@ use crate::profile::PortType;
 use hw_mlx::prm::{
     AccessRegIn, AccessRegOut, HostEndianness, Layout, Paos, Pmtu, Ppcnt, Ptys, RegisterId,
 };
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// op_mod: read. 0 writes.
 const READ: u32 = 1;

@@ -9,7 +9,7 @@ use crate::profile::{Page, Profile};
 use hw_mlx::prm::{
     AtomicCaps, CapType, CmdHcaCap, Field, Layout, QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn, SetHcaCapOut,
 };
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Capabilities in force.
 #[derive(Clone, Debug)]

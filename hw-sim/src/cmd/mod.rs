@@ -31,7 +31,6 @@ use crate::world::Env;
 use hw_mlx::prm::{CmdStatus, InputHeader, Layout};
 use std::borrow::Cow;
 use table::{Entry, lookup};
-use zerocopy::{FromBytes, IntoBytes};
 
 /// Shortest output that has room for status and syndrome and what follows in every output.
 const MIN_OUTPUT: usize = 12;

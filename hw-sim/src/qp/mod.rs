@@ -19,6 +19,7 @@
 //! Absent on purpose: path migration, SQD (no command enters it), XRC and DC, WQE signatures,
 //! scatter-to-CQE (data always goes to memory, which software must expect either way).
 
+mod answers;
 mod completion;
 mod context;
 mod core;

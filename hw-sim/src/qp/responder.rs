@@ -5,8 +5,7 @@
 //! expected packet comes; a late one is a duplicate and is answered again without being executed
 //! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5).
 //!
-//! Answers leave in PSN order through one queue, one packet per call of [`Responder::step`]: a
-//! READ's response is a stream in that queue. Successive acknowledgements merge into the last.
+//! Answers leave in PSN order, one packet per call of [`Responder::step`] (see [`super::answers`]).
 //!
 //! Atomics are executed once; their results stay in a replay buffer as deep as the responder has
 //! resources, for duplicates.
@@ -34,9 +33,6 @@ use std::collections::VecDeque;
 
 /// Largest RDMA READ or WRITE (IBTA volume 1, section 9.4.3).
 const MAX_RDMA_BYTES: u32 = 1 << 31;
-/// Duplicates of reads and atomics that are answered at a time, beyond the responder's resources.
-const MAX_DUPLICATES: usize = 8;
-
 /// A message of which not all packets arrived.
 #[derive(Debug)]
 enum Message {
@@ -47,53 +43,6 @@ enum Message {
         left: u32,
         total: u32,
     },
-}
-
-/// Something to tell the requester.
-#[derive(Debug)]
-enum Answer {
-    Acknowledge {
-        psn: Psn,
-        syndrome: AckSyndrome,
-        msn: u32,
-    },
-    Read(ReadStream),
-    Atomic {
-        psn: Psn,
-        original: u64,
-        msn: u32,
-    },
-}
-
-/// A read response being sent.
-#[derive(Debug)]
-struct ReadStream {
-    /// Of the next packet.
-    psn: Psn,
-    end: Psn,
-    rkey: u32,
-    va: u64,
-    left: u32,
-    is_first: bool,
-    msn: u32,
-    is_duplicate: bool,
-}
-
-impl Answer {
-    const fn psn(&self) -> Psn {
-        match self {
-            Self::Acknowledge { psn, .. } | Self::Atomic { psn, .. } => *psn,
-            Self::Read(stream) => stream.psn,
-        }
-    }
-
-    const fn uses_resource(&self) -> bool {
-        match self {
-            Self::Acknowledge { .. } => false,
-            Self::Atomic { .. } => true,
-            Self::Read(stream) => !stream.is_duplicate,
-        }
-    }
 }
 
 /// Why a request is refused.
@@ -142,14 +91,13 @@ enum Outcome {
 #[derive(Debug)]
 pub(super) struct Responder {
     expected: Psn,
-    msn: u32,
     /// A NAK for `expected` is out; say nothing until it arrives.
     nak_is_out: bool,
     heard: bool,
     message: Option<Message>,
     /// The receive WQE of an abandoned unreliable message.
     spare: Option<ReceiveWqe>,
-    answers: VecDeque<Answer>,
+    answers: Answers,
     replay: VecDeque<(Psn, u64)>,
     condemned: Option<Option<EventType>>,
 }
@@ -158,12 +106,11 @@ impl Responder {
     pub(super) fn new() -> Self {
         Self {
             expected: Psn::new(0),
-            msn: 0,
             nak_is_out: false,
             heard: false,
             message: None,
             spare: None,
-            answers: VecDeque::new(),
+            answers: Answers::default(),
             replay: VecDeque::new(),
             condemned: None,
         }
@@ -176,7 +123,7 @@ impl Responder {
 
     /// `next_rcv_psn`, `rmsn` of a query.
     pub(super) const fn query(&self) -> (u32, u32) {
-        (self.expected.get(), self.msn)
+        (self.expected.get(), self.answers.msn())
     }
 
     /// Whether [`Responder::step`] would do something.
@@ -209,7 +156,7 @@ impl Responder {
             1.. => {
                 if !self.nak_is_out {
                     self.nak_is_out = true;
-                    self.acknowledge(self.expected, AckSyndrome::Nak(NakCode::Sequence));
+                    self.answers.acknowledge(self.expected, AckSyndrome::Nak(NakCode::Sequence));
                 }
             }
             _ => {
@@ -243,14 +190,14 @@ impl Responder {
                     self.expected = psn.advance(1);
                 }
                 if packet.bth.ack_request && !packet.bth.opcode.operation().is_read_or_atomic() {
-                    self.acknowledge(psn, AckSyndrome::ACK);
+                    self.answers.acknowledge(psn, AckSyndrome::ACK);
                 }
             }
             Ok(Outcome::NotReady) => {
                 self.nak_is_out = true;
                 // CAST: five bits.
                 let timer = u8::try_from(core.context.min_rnr_nak()).unwrap_or(0);
-                self.acknowledge(psn, AckSyndrome::Rnr(timer));
+                self.answers.acknowledge(psn, AckSyndrome::Rnr(timer));
             }
             Err(refusal) => self.refuse(refusal),
         }
@@ -436,16 +383,12 @@ impl Responder {
 
     fn finish_message(&mut self) {
         self.message = None;
-        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+        self.answers.count_message();
     }
 
     /// Reads and atomics accepted and not completely answered.
     fn has_resource(&self, core: &Core) -> bool {
-        let used = self
-            .answers
-            .iter()
-            .filter(|answer| answer.uses_resource())
-            .count();
+        let used = self.answers.resources_in_use();
         used < 1 << core.context.log_rra_max()
     }
 
@@ -459,19 +402,18 @@ impl Responder {
             return Err(Refusal::INVALID);
         }
         check_read(core, host, &reth)?;
-        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+        self.answers.count_message();
         let psn = self.expected;
         self.expected = psn.advance(core.packets(reth.length));
-        self.answers.push_back(Answer::Read(ReadStream {
+        self.answers.read(ReadStream {
             psn,
             end: self.expected,
             rkey: reth.rkey,
             va: reth.va,
             left: reth.length,
             is_first: true,
-            msn: self.msn,
             is_duplicate: false,
-        }));
+        });
         Ok(Outcome::Done)
     }
 
@@ -501,18 +443,14 @@ impl Responder {
         };
         host.key_write(atomic.rkey, scope, atomic.va, &to_memory(result))
             .map_err(|_| Refusal::ACCESS)?;
-        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+        self.answers.count_message();
         let psn = self.expected;
         self.expected = psn.advance(1);
         if self.replay.len() >= 1 << core.context.log_rra_max() {
             self.replay.pop_front();
         }
         self.replay.push_back((psn, original));
-        self.answers.push_back(Answer::Atomic {
-            psn,
-            original,
-            msn: self.msn,
-        });
+        self.answers.atomic(psn, original, false);
         Ok(Outcome::Done)
     }
 
@@ -525,11 +463,9 @@ impl Responder {
     ) -> Result<(), Refusal> {
         let psn = packet.bth.psn;
         let operation = packet.bth.opcode.operation();
-        if operation.is_read_or_atomic() {
-            let room = (1 << core.context.log_rra_max()) + MAX_DUPLICATES;
-            if self.answers.len() >= room || self.answers.iter().any(|answer| answer.covers(psn)) {
-                return Ok(());
-            }
+        let resources = 1 << core.context.log_rra_max();
+        if operation.is_read_or_atomic() && self.answers.will_cover(psn, resources) {
+            return Ok(());
         }
         match packet.headers.reth {
             Some(reth) if operation == Operation::ReadRequest => {
@@ -538,116 +474,51 @@ impl Responder {
                     return Ok(()); // reaches beyond what was ever accepted
                 }
                 check_read(core, host, &reth)?;
-                // What is left of the original response is part of this one.
-                self.answers
-                    .retain(|answer| !matches!(answer, Answer::Read(s) if s.end == end));
-                self.insert(Answer::Read(ReadStream {
+                self.answers.read(ReadStream {
                     psn,
                     end,
                     rkey: reth.rkey,
                     va: reth.va,
                     left: reth.length,
                     is_first: true,
-                    msn: self.msn,
                     is_duplicate: true,
-                }));
+                });
             }
             _ if operation.has_atomic() => {
                 let executed = self.replay.iter().find(|(executed, _)| *executed == psn);
                 if let Some(&(_, original)) = executed {
-                    self.insert(Answer::Atomic {
-                        psn,
-                        original,
-                        msn: self.msn,
-                    });
+                    self.answers.atomic(psn, original, true);
                 }
             }
-            _ => self.acknowledge(self.expected.previous(), AckSyndrome::ACK),
+            _ => self.answers.acknowledge(self.expected.previous(), AckSyndrome::ACK),
         }
         Ok(())
     }
 
-    /// Puts an answer to a duplicate where its PSN belongs.
-    fn insert(&mut self, answer: Answer) {
-        let base = self.expected;
-        let ahead = answer.psn().ahead_of(base);
-        let at = self
-            .answers
-            .partition_point(|other| other.psn().ahead_of(base) <= ahead);
-        self.answers.insert(at, answer);
-    }
-
-    fn acknowledge(&mut self, psn: Psn, syndrome: AckSyndrome) {
-        let answer = Answer::Acknowledge {
-            psn,
-            syndrome,
-            msn: self.msn,
-        };
-        if let Some(Answer::Acknowledge {
-            syndrome: AckSyndrome::Ack(_),
-            ..
-        }) = self.answers.back()
-        {
-            self.answers.pop_back();
-        }
-        self.answers.push_back(answer);
-    }
-
     fn refuse(&mut self, refusal: Refusal) {
-        self.acknowledge(self.expected, AckSyndrome::Nak(refusal.code));
+        self.answers.acknowledge(self.expected, AckSyndrome::Nak(refusal.code));
         self.condemned = Some(refusal.event);
     }
 
     /// Sends one answer packet.
     pub(super) fn step(&mut self, core: &Core, host: &mut dyn Host) -> Result<(), Broken> {
-        let Some(answer) = self.answers.front_mut() else {
-            if let Some(event) = self.condemned.take() {
-                if let Some(event) = event {
-                    host.qp_event(event, core.qpn);
+        if self.answers.is_empty() {
+            return match self.condemned.take() {
+                None => Ok(()),
+                Some(event) => {
+                    if let Some(event) = event {
+                        host.qp_event(event, core.qpn);
+                    }
+                    Err(Broken)
                 }
-                return Err(Broken);
-            }
-            return Ok(());
-        };
-        match answer {
-            Answer::Acknowledge { psn, syndrome, msn } => {
-                let aeth = AethRepr {
-                    syndrome: *syndrome,
-                    msn: *msn,
-                };
-                let headers = Headers {
-                    aeth: Some(aeth),
-                    ..Headers::NONE
-                };
-                respond(core, host, Operation::Acknowledge, *psn, headers, &[]);
-            }
-            Answer::Atomic { psn, original, msn } => {
-                let headers = Headers {
-                    aeth: Some(AethRepr {
-                        syndrome: AckSyndrome::ACK,
-                        msn: *msn,
-                    }),
-                    atomic_ack: Some(AtomicAckEthRepr {
-                        original: *original,
-                    }),
-                    ..Headers::NONE
-                };
-                respond(core, host, Operation::AtomicAcknowledge, *psn, headers, &[]);
-            }
-            Answer::Read(stream) => match stream.send_one(core, host) {
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
-                Err(refusal) => {
-                    // The key went away under the stream: nothing after this can be answered.
-                    let psn = stream.psn;
-                    self.answers.clear();
-                    self.acknowledge(psn, AckSyndrome::Nak(refusal.code));
-                    self.condemned = Some(refusal.event);
-                    return Ok(());
-                }
-            },
+            };
         }
-        self.answers.pop_front();
+        if let Err(Interrupted(psn)) = self.answers.send_one(core, host) {
+            // Nothing after this can be answered.
+            self.answers.clear();
+            self.answers.acknowledge(psn, AckSyndrome::Nak(Refusal::ACCESS.code));
+            self.condemned = Some(Refusal::ACCESS.event);
+        }
         Ok(())
     }
 
@@ -702,82 +573,6 @@ impl Refusal {
             Some(EventType::WQ_INVAL_REQ_ERROR | EventType::WQ_ACCESS_ERROR)
         )
     }
-}
-
-impl Answer {
-    /// This answer has yet to send the packet of `psn`.
-    fn covers(&self, psn: Psn) -> bool {
-        match self {
-            Self::Acknowledge { .. } => false,
-            Self::Atomic { psn: own, .. } => *own == psn,
-            Self::Read(stream) => {
-                psn.distance_from(stream.psn) < stream.end.distance_from(stream.psn)
-            }
-        }
-    }
-}
-
-impl ReadStream {
-    /// Sends the next packet; true if it was the last.
-    fn send_one(&mut self, core: &Core, host: &mut dyn Host) -> Result<bool, Refusal> {
-        let mtu = core.mtu();
-        let bytes = usize::try_from(self.left).unwrap_or(usize::MAX).min(mtu);
-        let mut payload = vec![0; bytes];
-        if bytes > 0 {
-            host.key_read(self.rkey, core.remote_scope(false), self.va, &mut payload)
-                .map_err(|_| Refusal::ACCESS)?;
-        }
-        // CAST: at most the MTU.
-        let sent = u32::try_from(bytes).unwrap_or(self.left);
-        let is_last = sent == self.left;
-        let operation = match (self.is_first, is_last) {
-            (true, true) => Operation::ReadResponseOnly,
-            (true, false) => Operation::ReadResponseFirst,
-            (false, true) => Operation::ReadResponseLast,
-            (false, false) => Operation::ReadResponseMiddle,
-        };
-        let mut headers = Headers::NONE;
-        if operation.has_aeth() {
-            headers.aeth = Some(AethRepr {
-                syndrome: AckSyndrome::ACK,
-                msn: self.msn,
-            });
-        }
-        respond(core, host, operation, self.psn, headers, &payload);
-        self.psn = self.psn.advance(1);
-        self.va = self.va.wrapping_add(u64::from(sent));
-        self.left -= sent;
-        self.is_first = false;
-        Ok(is_last)
-    }
-}
-
-fn respond(
-    core: &Core,
-    host: &mut dyn Host,
-    operation: Operation,
-    psn: Psn,
-    headers: Headers,
-    payload: &[u8],
-) {
-    debug_assert_eq!(
-        core.service,
-        Service::Rc,
-        "only reliable connections answer"
-    );
-    let opcode = Opcode::rc(operation);
-    let (ack_request, solicited) = (false, false);
-    core.transmit(
-        host,
-        &Outgoing {
-            opcode,
-            psn,
-            ack_request,
-            solicited,
-            headers,
-            payload,
-        },
-    );
 }
 
 fn check_write(core: &Core, host: &mut dyn Host, reth: &RethRepr) -> Result<(), Refusal> {

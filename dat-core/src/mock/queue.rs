@@ -1,0 +1,410 @@
+//! The queues of the mock: what a device would keep, and what a provider's objects would.
+
+use super::Net;
+use crate::provider::{
+    Completion, CompletionEntry, CompletionQueue, DataSegment, QueueFull, QueuePair, QueueSizes, RequestFlags,
+    RequestOp, SharedReceiveQueue,
+};
+use crate::types::DtoStatus;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    owner: u32,
+    request: bool,
+    /// Which post it ends, counted from the first.
+    post: u64,
+    status: DtoStatus,
+    bytes: u64,
+    solicited: bool,
+}
+
+impl CompletionEntry for Entry {
+    fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    fn is_request(&self) -> bool {
+        self.request
+    }
+}
+
+pub(crate) struct CqState {
+    entries: VecDeque<Entry>,
+    capacity: u32,
+    armed: Option<bool>,
+    pub(super) fired: bool,
+    _owner: u32,
+}
+
+impl CqState {
+    pub(super) fn new(capacity: u32, owner: u32) -> Self {
+        Self { entries: VecDeque::new(), capacity, armed: None, fired: false, _owner: owner }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        assert!(self.entries.len() < self.capacity as usize, "a completion queue of the mock overran");
+        self.entries.push_back(entry);
+        let counts = entry.solicited || entry.status != DtoStatus::Success;
+        if self.armed.is_some_and(|solicited_only| !solicited_only || counts) {
+            self.armed = None;
+            self.fired = true;
+        }
+    }
+}
+
+pub(crate) struct MockCq(pub(super) Rc<RefCell<CqState>>);
+
+impl CompletionQueue for MockCq {
+    type Entry = Entry;
+
+    fn poll(&mut self) -> Option<Entry> {
+        self.0.borrow_mut().entries.pop_front()
+    }
+
+    fn arm(&mut self, solicited_only: bool) {
+        let mut state = self.0.borrow_mut();
+        let counts = |entry: &Entry| !solicited_only || entry.solicited || entry.status != DtoStatus::Success;
+        if state.entries.iter().any(counts) {
+            state.fired = true;
+        } else {
+            state.armed = Some(solicited_only);
+        }
+    }
+
+    fn capacity(&self) -> u32 {
+        self.0.borrow().capacity
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    Init,
+    ReadyToReceive,
+    ReadyToSend,
+    Error,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    post: u64,
+    cookie: u64,
+    pub(super) bytes: u64,
+    pub(super) is_send: bool,
+    pub(super) solicited: bool,
+    suppress: bool,
+    unsignalled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Recv {
+    post: u64,
+    cookie: u64,
+    bytes: u64,
+    unsignalled: bool,
+}
+
+pub(crate) struct QpState {
+    pub(super) qpn: u32,
+    pub(super) node: usize,
+    pub(super) owner: u32,
+    pub(super) queue: Queue,
+    pub(super) remote: Option<u32>,
+    pub(super) fail_next: Option<DtoStatus>,
+    sizes: QueueSizes,
+    request_cq: Rc<RefCell<CqState>>,
+    recv_cq: Rc<RefCell<CqState>>,
+    srq: Option<Rc<RefCell<SrqState>>>,
+    /// Posted and not known complete.
+    requests: VecDeque<Request>,
+    recvs: VecDeque<Recv>,
+    /// How many requests and receives the device has dealt with.
+    requests_done: u64,
+    requests_posted: u64,
+    recvs_done: u64,
+    recvs_posted: u64,
+}
+
+impl QpState {
+    pub(super) fn new(
+        qpn: u32,
+        node: usize,
+        owner: u32,
+        sizes: QueueSizes,
+        request_cq: &MockCq,
+        recv_cq: &MockCq,
+        srq: Option<&MockSrq>,
+    ) -> Self {
+        Self {
+            qpn,
+            node,
+            owner,
+            queue: Queue::Init,
+            remote: None,
+            fail_next: None,
+            sizes,
+            request_cq: Rc::clone(&request_cq.0),
+            recv_cq: Rc::clone(&recv_cq.0),
+            srq: srq.map(|srq| Rc::clone(&srq.0)),
+            requests: VecDeque::new(),
+            recvs: VecDeque::new(),
+            requests_done: 0,
+            requests_posted: 0,
+            recvs_done: 0,
+            recvs_posted: 0,
+        }
+    }
+
+    pub(super) fn receives(&self) -> bool {
+        matches!(self.queue, Queue::ReadyToReceive | Queue::ReadyToSend)
+    }
+
+    /// The next request to carry out.
+    pub(super) fn next_request(&mut self) -> Option<Request> {
+        if self.queue != Queue::ReadyToSend && self.queue != Queue::Error {
+            return None;
+        }
+        let request = *self.requests.iter().find(|request| request.post >= self.requests_done)?;
+        if self.queue == Queue::Error {
+            self.finish(request, DtoStatus::ErrFlushed);
+            return self.next_request();
+        }
+        Some(request)
+    }
+
+    /// Ends a request. True: the queue pair must stop.
+    pub(super) fn finish(&mut self, request: Request, status: DtoStatus) -> bool {
+        self.requests_done = request.post + 1;
+        let entry = Entry { owner: self.owner, request: true, post: request.post, status, bytes: request.bytes, solicited: false };
+        // Of suppressed ones the device tells only now and then, as the provider asks it to.
+        let tell = !request.suppress || request.post % u64::from(self.sizes.max_requests.max(1)) == 0;
+        if status != DtoStatus::Success || tell {
+            self.request_cq.borrow_mut().push(entry);
+        }
+        status != DtoStatus::Success && self.queue != Queue::Error
+    }
+
+    /// Takes a message. `None`: no buffer. False: the buffer is too short.
+    pub(super) fn receive(&mut self, bytes: u64, solicited: bool) -> Option<bool> {
+        let (post, room) = match &self.srq {
+            Some(srq) => srq.borrow_mut().take()?,
+            None => {
+                let recv = *self.recvs.iter().find(|recv| recv.post >= self.recvs_done)?;
+                self.recvs_done = recv.post + 1;
+                (recv.post, recv.bytes)
+            }
+        };
+        let fits = bytes <= room;
+        let status = if fits { DtoStatus::Success } else { DtoStatus::ErrLocalLength };
+        self.recv_cq.borrow_mut().push(Entry { owner: self.owner, request: false, post, status, bytes, solicited });
+        Some(fits)
+    }
+
+    /// Goes to the error state. True: the SRQ's last buffer is to be reported.
+    pub(super) fn stop(&mut self) -> bool {
+        if self.queue == Queue::Error {
+            return false;
+        }
+        let received = self.receives();
+        self.queue = Queue::Error;
+        self.flush();
+        self.srq.is_some() && received
+    }
+
+    fn flush(&mut self) {
+        assert!(self.next_request().is_none(), "in the error state everything is flushed");
+        let left: Vec<u64> = self.recvs.iter().map(|recv| recv.post).filter(|post| *post >= self.recvs_done).collect();
+        for post in left {
+            self.recvs_done = post + 1;
+            let status = DtoStatus::ErrFlushed;
+            self.recv_cq.borrow_mut().push(Entry { owner: self.owner, request: false, post, status, bytes: 0, solicited: false });
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        for cq in [&self.request_cq, &self.recv_cq] {
+            cq.borrow_mut().entries.retain(|entry| entry.owner != self.owner);
+        }
+        self.queue = Queue::Init;
+        self.remote = None;
+        self.requests.clear();
+        self.recvs.clear();
+        self.requests_done = self.requests_posted;
+        self.recvs_done = self.recvs_posted;
+    }
+}
+
+pub(crate) struct MockQp {
+    pub(super) state: Rc<RefCell<QpState>>,
+    pub(super) net: Net,
+}
+
+fn sum(segments: impl Iterator<Item = DataSegment>, limit: u32) -> u64 {
+    let segments: Vec<DataSegment> = segments.collect();
+    assert!(segments.len() <= limit as usize, "more segments than the queue was made for");
+    assert!(segments.iter().all(|segment| segment.bytes != 0), "no empty segment reaches a provider");
+    segments.iter().map(|segment| u64::from(segment.bytes)).sum()
+}
+
+impl QueuePair for MockQp {
+    type Entry = Entry;
+
+    fn post_request<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone,
+    {
+        {
+            let mut state = self.state.borrow_mut();
+            let limit = match op {
+                RequestOp::Send | RequestOp::RdmaWrite { .. } => state.sizes.max_request_segments,
+                RequestOp::RdmaRead { .. } => state.sizes.max_read_segments,
+            };
+            let bytes = sum(segments, limit);
+            if state.requests.len() >= state.sizes.max_requests as usize {
+                return Err(QueueFull);
+            }
+            let post = state.requests_posted;
+            state.requests_posted += 1;
+            state.requests.push_back(Request {
+                post,
+                cookie,
+                bytes,
+                is_send: op == RequestOp::Send,
+                solicited: flags.solicited,
+                suppress: flags.suppress,
+                unsignalled: flags.unsignalled,
+            });
+        }
+        if self.state.borrow().queue == Queue::Error {
+            self.state.borrow_mut().flush();
+        } else {
+            self.net.run(&self.state);
+        }
+        Ok(())
+    }
+
+    fn post_recv<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone,
+    {
+        let mut state = self.state.borrow_mut();
+        let bytes = sum(segments, state.sizes.max_recv_segments);
+        if state.recvs.len() >= state.sizes.max_recvs as usize {
+            return Err(QueueFull);
+        }
+        let post = state.recvs_posted;
+        state.recvs_posted += 1;
+        state.recvs.push_back(Recv { post, cookie, bytes, unsignalled });
+        if state.queue == Queue::Error {
+            state.flush();
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, entry: &Entry) -> Option<Completion> {
+        let mut state = self.state.borrow_mut();
+        let (status, solicited) = (entry.status, entry.solicited);
+        let syndrome = if status == DtoStatus::Success { (0, 0) } else { (0x5, 0x1) };
+        if entry.request {
+            while let Some(request) = state.requests.pop_front() {
+                if request.post == entry.post {
+                    let hidden = request.suppress && status == DtoStatus::Success;
+                    return (!hidden).then_some(Completion {
+                        cookie: request.cookie,
+                        status,
+                        transferred: request.bytes,
+                        request: true,
+                        unsignalled: request.unsignalled,
+                        solicited: false,
+                        syndrome,
+                    });
+                }
+            }
+            return None;
+        }
+        let recv = state.recvs.pop_front().filter(|recv| recv.post == entry.post)?;
+        Some(Completion {
+            cookie: recv.cookie,
+            status,
+            transferred: entry.bytes,
+            request: false,
+            unsignalled: recv.unsignalled,
+            solicited,
+            syndrome,
+        })
+    }
+
+    fn requests_outstanding(&self) -> u32 {
+        u32::try_from(self.state.borrow().requests.len()).expect("few")
+    }
+
+    fn recvs_outstanding(&self) -> u32 {
+        u32::try_from(self.state.borrow().recvs.len()).expect("few")
+    }
+
+    fn number(&self) -> u32 {
+        self.state.borrow().qpn
+    }
+}
+
+pub(crate) struct SrqState {
+    max_recvs: u32,
+    posted: u64,
+    available: VecDeque<Recv>,
+    taken: Vec<Recv>,
+}
+
+impl SrqState {
+    pub(super) fn new(max_recvs: u32) -> Self {
+        Self { max_recvs, posted: 0, available: VecDeque::new(), taken: Vec::new() }
+    }
+
+    fn take(&mut self) -> Option<(u64, u64)> {
+        let recv = self.available.pop_front()?;
+        self.taken.push(recv);
+        Some((recv.post, recv.bytes))
+    }
+}
+
+pub(crate) struct MockSrq(pub(super) Rc<RefCell<SrqState>>);
+
+impl SharedReceiveQueue for MockSrq {
+    type Entry = Entry;
+
+    fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone,
+    {
+        if self.outstanding() >= self.0.borrow().max_recvs {
+            return Err(QueueFull);
+        }
+        let mut state = self.0.borrow_mut();
+        let post = state.posted;
+        state.posted += 1;
+        let bytes = sum(segments, u32::MAX);
+        state.available.push_back(Recv { post, cookie, bytes, unsignalled: false });
+        Ok(())
+    }
+
+    fn complete(&mut self, entry: &Entry) -> Option<Completion> {
+        let mut state = self.0.borrow_mut();
+        let at = state.taken.iter().position(|recv| recv.post == entry.post)?;
+        let recv = state.taken.swap_remove(at);
+        Some(Completion {
+            cookie: recv.cookie,
+            status: entry.status,
+            transferred: entry.bytes,
+            request: false,
+            unsignalled: false,
+            solicited: entry.solicited,
+            syndrome: (0, 0),
+        })
+    }
+
+    fn outstanding(&self) -> u32 {
+        let state = self.0.borrow();
+        u32::try_from(state.available.len() + state.taken.len()).expect("few")
+    }
+}

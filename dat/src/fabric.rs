@@ -1,0 +1,87 @@
+//! Simulated functions on one link, for programs that want to hold the simulator in their hands: faults,
+//! captures, reports, time.
+//!
+//! Opening `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open).
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use hw_sim::{FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
+
+use crate::open::{OpenError, OpenOptions, mac, open_function};
+use crate::Ia;
+
+/// Two simulated functions and the link between them.
+pub struct Fabric {
+    /// The world they live in: time, faults, captures, the event log.
+    pub sim: Sim,
+    /// The link.
+    pub link: LinkId,
+    functions: [Arc<SimFunction>; 2],
+}
+
+impl Fabric {
+    /// A pair on a perfect wire. The same seed gives the same world.
+    #[must_use]
+    pub fn pair(seed: u64) -> Self {
+        Self::with(SimConfig::seeded(seed), LinkFaults::default(), |profile| profile)
+    }
+
+    /// A pair with everything chosen.
+    #[must_use]
+    pub fn with(config: SimConfig, faults: LinkFaults, shape: impl Fn(Profile) -> Profile) -> Self {
+        let sim = Sim::new(config);
+        let functions =
+            [0, 1].map(|side| sim.add_function(shape(Profile::named(&format!("sim:{side}"), mac(side)))));
+        let link = sim.connect(&functions[0], &functions[1], faults);
+        Self { sim, link, functions }
+    }
+
+    /// The function of side 0 or 1.
+    ///
+    /// # Panics
+    /// There is no such side.
+    #[must_use]
+    pub fn function(&self, side: usize) -> Arc<SimFunction> {
+        Arc::clone(&self.functions[side])
+    }
+
+    /// The IPv4 address that [`Fabric::options`] gives a side.
+    #[must_use]
+    pub fn ipv4(side: usize) -> IpAddr {
+        // CAST: sides are 0 and 1.
+        #[expect(clippy::cast_possible_truncation, reason = "sides are 0 and 1")]
+        IpAddr::V4(Ipv4Addr::new(192, 0, 2, side as u8 + 1))
+    }
+
+    /// Options for a side: its IPv4 address, and the other side's as a neighbour.
+    #[must_use]
+    pub fn options(side: usize) -> OpenOptions {
+        let peer = 1 - side;
+        OpenOptions::default()
+            .address(Self::ipv4(side))
+            .neighbour(Self::ipv4(peer), mac(peer))
+    }
+
+    /// Brings a side up and opens it as an IA.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(&self, side: usize) -> Result<Ia, OpenError> {
+        self.open_with(side, &Self::options(side))
+    }
+
+    /// The same, with other options.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_with(&self, side: usize, options: &OpenOptions) -> Result<Ia, OpenError> {
+        open_function(self.function(side), options)
+    }
+
+    /// What the function of a side has to say about its driver.
+    #[must_use]
+    pub fn report(&self, side: usize) -> FunctionReport {
+        self.sim.report(&self.functions[side])
+    }
+}

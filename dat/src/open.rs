@@ -1,0 +1,149 @@
+//! Opening an adapter by name, and closing it.
+//!
+//! | name | is |
+//! |---|---|
+//! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two are linked |
+//!
+//! The other backends of [`driver::Function`] get their names here as they come.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use dat_core::{CloseFlags, DatError, IaConfig};
+use driver::{Function, FunctionError};
+use hw_mlx::provider::MlxProvider;
+use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
+use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use thiserror::Error;
+
+use crate::Ia;
+
+/// How to open an adapter.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Behaviour of the adapter.
+    pub ia: IaConfig,
+    /// Addresses besides the link-local one, and how the function is brought up.
+    pub hca: HcaConfig,
+}
+
+impl OpenOptions {
+    /// Adds an address of ours.
+    #[must_use]
+    pub fn address(mut self, address: IpAddr) -> Self {
+        self.hca.gids.push(address);
+        self
+    }
+
+    /// Adds a peer whose address does not contain its MAC.
+    #[must_use]
+    pub fn neighbour(mut self, address: IpAddr, mac: [u8; 6]) -> Self {
+        self.hca.neighbours.push((address, mac));
+        self
+    }
+}
+
+/// Why an adapter could not be opened or closed.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// No backend understands the name.
+    #[error("no adapter is called {name:?}: names are sim:NAME (DAT_PROVIDER_NOT_FOUND)")]
+    NotFound {
+        /// The name.
+        name: String,
+    },
+    /// The function could not be reached.
+    #[error("{name}: {error}")]
+    Function {
+        /// The adapter.
+        name: String,
+        /// Why.
+        error: FunctionError,
+    },
+    /// The device could not be brought up.
+    #[error("{name}: bring-up: {error}")]
+    BringUp {
+        /// The adapter.
+        name: String,
+        /// Why.
+        error: MlxError,
+    },
+    /// DAT refused.
+    #[error(transparent)]
+    Dat(#[from] DatError),
+    /// Teardown did not go as it should.
+    #[error(transparent)]
+    Close(#[from] CloseError),
+}
+
+struct Fabric {
+    sim: Sim,
+    functions: BTreeMap<String, Arc<SimFunction>>,
+}
+
+/// What `sim:` names live in.
+static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
+    let sim = Sim::new(SimConfig { seed: 0, event_log: false });
+    Mutex::new(Fabric { sim, functions: BTreeMap::new() })
+});
+
+/// Opens an adapter: reaches the function, brings it up, and makes an IA of it.
+///
+/// # Errors
+/// [`OpenError`], with the step and the numbers.
+pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
+    let Some(simulated) = name.strip_prefix("sim:").filter(|rest| !rest.is_empty()) else {
+        return Err(OpenError::NotFound { name: name.to_owned() });
+    };
+    let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
+    let Fabric { sim, functions } = &mut *fabric;
+    let number = functions.len();
+    let function = functions
+        .entry(simulated.to_owned())
+        .or_insert_with(|| sim.add_function(Profile::named(name, mac(number))))
+        .clone();
+    if let [one, other] = &functions.values().collect::<Vec<_>>()[..]
+        && number == 1
+        && functions.len() == 2
+    {
+        sim.connect(one, other, LinkFaults::default());
+    }
+    drop(fabric);
+    open_function(function, options)
+}
+
+/// A locally administered address that names the function's place in its fabric.
+pub(crate) const fn mac(number: usize) -> [u8; 6] {
+    // CAST: a fabric of more than 2^16 functions repeats addresses.
+    #[expect(clippy::cast_possible_truncation, reason = "a fabric has a handful of functions")]
+    let [high, low] = (number as u16 + 1).to_be_bytes();
+    [0x02, 0x00, 0x5e, 0x10, high, low]
+}
+
+pub(crate) fn open_function(function: Arc<SimFunction>, options: &OpenOptions) -> Result<Ia, OpenError> {
+    let name = driver::Device::name(&*function).to_owned();
+    let function = Function::in_process(function).map_err(|error| OpenError::Function { name: name.clone(), error })?;
+    let provider =
+        MlxProvider::open(function, options.hca.clone()).map_err(|error| OpenError::BringUp { name, error })?;
+    Ok(Ia::open(provider, options.ia)?)
+}
+
+/// Closes an adapter and tears its function down: objects, event queues, firmware pages, the function itself.
+///
+/// # Errors
+/// GRACEFUL with objects left: DAT_INVALID_STATE, and the IA is gone only if `flags` was ABRUPT; use
+/// [`Ia::close`](dat_core::Ia::close) to keep it. A teardown step the device refused.
+pub fn ia_close(ia: Ia, flags: CloseFlags) -> Result<CloseReport, OpenError> {
+    match ia.close(flags) {
+        Ok(provider) => Ok(provider.close()?),
+        Err(refused) => {
+            let error = refused.error;
+            // The IA ends here either way; what it holds is aborted rather than leaked.
+            if let Ok(provider) = refused.ia.close(CloseFlags::Abrupt) {
+                provider.close()?;
+            }
+            Err(error.into())
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! Bring-up and teardown against a device double: the order of things, and what happens when a device
+//! is not what it should be.
+
+mod double;
+
+use std::time::Duration;
+
+use double::{Action, Double};
+use driver::Device as _;
+use hw_mlx::bringup::Step;
+use hw_mlx::prm::{AllocPdIn, DeallocPdIn, NopIn, Pdn};
+use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
+
+/// Commands of a bring-up, opcode and op_mod. mlx5_core's order up to INIT_HCA (recorded in
+/// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`), with the pages of §"firmware pages" and the
+/// port's configuration as mlx5_core and rdma-core's VFIO driver send them.
+const BRING_UP: [(u16, u16, &str); 37] = [
+    (0x104, 0, "ENABLE_HCA"),
+    (0x10a, 0, "QUERY_ISSI"),
+    (0x10b, 0, "SET_ISSI"),
+    (0x107, 1, "QUERY_PAGES boot"),
+    (0x108, 1, "MANAGE_PAGES give"),
+    (0x805, 0, "HOST_ENDIANNESS"),
+    (0x100, 0, "QUERY_HCA_CAP general, maximum"),
+    (0x100, 1, "QUERY_HCA_CAP general, current"),
+    (0x100, 8, "QUERY_HCA_CAP RoCE, maximum"),
+    (0x100, 9, "QUERY_HCA_CAP RoCE, current"),
+    (0x109, 0, "SET_HCA_CAP general"),
+    (0x107, 2, "QUERY_PAGES init"),
+    (0x108, 1, "MANAGE_PAGES give"),
+    (0x102, 0, "INIT_HCA"),
+    (0x107, 3, "QUERY_PAGES regular"),
+    (0x10d, 0, "SET_DRIVER_VERSION"),
+    (0x100, 0, "QUERY_HCA_CAP general, maximum"),
+    (0x100, 1, "QUERY_HCA_CAP general, current"),
+    (0x100, 8, "QUERY_HCA_CAP RoCE, maximum"),
+    (0x100, 9, "QUERY_HCA_CAP RoCE, current"),
+    (0x802, 0, "ALLOC_UAR"),
+    (0x301, 0, "CREATE_EQ control"),
+    (0x301, 0, "CREATE_EQ async"),
+    (0x301, 0, "CREATE_EQ completions"),
+    (0x754, 0, "QUERY_NIC_VPORT_CONTEXT"),
+    (0x805, 1, "PMTU"),
+    (0x755, 0, "MODIFY_NIC_VPORT_CONTEXT RoCE on"),
+    (0x750, 0, "QUERY_VPORT_STATE"),
+    (0x761, 0, "SET_ROCE_ADDRESS 0"),
+    (0x761, 0, "SET_ROCE_ADDRESS 1"),
+    // Nothing of the caller's between.
+    (0x761, 0, "SET_ROCE_ADDRESS 1 cleared"),
+    (0x761, 0, "SET_ROCE_ADDRESS 0 cleared"),
+    (0x755, 0, "MODIFY_NIC_VPORT_CONTEXT RoCE off"),
+    (0x302, 0, "DESTROY_EQ completions"),
+    (0x302, 0, "DESTROY_EQ async"),
+    (0x302, 0, "DESTROY_EQ control"),
+    (0x803, 0, "DEALLOC_UAR"),
+];
+const TEAR_DOWN: [(u16, u16, &str); 3] = [(0x103, 0, "TEARDOWN_HCA"), (0x108, 2, "MANAGE_PAGES take"), (0x105, 0, "DISABLE_HCA")];
+
+fn config() -> HcaConfig {
+    let mut config = HcaConfig::new();
+    config.gids.push("10.1.2.3".parse().expect("an address"));
+    config
+}
+
+#[test]
+fn bring_up_and_teardown_send_the_checked_list_of_commands() {
+    let double = Double::new();
+    let hca = Hca::open(double.function(), config()).expect("bring-up");
+    let steps: Vec<Step> = hca.bringup_report().steps.iter().map(|(step, _)| *step).collect();
+    assert_eq!(steps, Step::ALL);
+    let report = hca.close().expect("teardown");
+    let seen: Vec<(u16, u16)> = double.state().seen.iter().map(|seen| (seen.opcode, seen.op_mod)).collect();
+    let expected: Vec<(u16, u16)> = BRING_UP.iter().chain(&TEAR_DOWN).map(|(opcode, op_mod, _)| (*opcode, *op_mod)).collect();
+    for (number, (seen, (opcode, op_mod, what))) in seen.iter().zip(BRING_UP.iter().chain(&TEAR_DOWN)).enumerate() {
+        assert_eq!(seen, &(*opcode, *op_mod), "command {number} should be {what}");
+    }
+    assert_eq!(seen.len(), expected.len());
+    assert_eq!(double.state().breaches, [""; 0]);
+    assert_eq!((report.pages_given, report.pages_returned, report.pages_not_returned), (73, 73, 0));
+    assert_eq!(report.objects_left, []);
+    assert_eq!(report.commands, u64::try_from(expected.len()).expect("few"));
+    assert!(double.state().pages.is_empty());
+    let mut command = [0u8; 2];
+    double.config_read(4, &mut command);
+    assert_eq!(command[0] & 4, 0, "bus master is off");
+}
+
+#[test]
+fn report_times_the_firmwares_boot() {
+    let double = Double::new();
+    double.boots_for(Duration::from_millis(700));
+    let hca = Hca::open(double.function(), config()).expect("bring-up");
+    let report = hca.bringup_report();
+    let boot = report.steps.iter().find(|(step, _)| *step == Step::FirmwareReady).expect("the step").1;
+    assert!(boot >= Duration::from_millis(690) && boot <= report.total, "{boot:?} of {:?}", report.total);
+    assert_eq!((report.boot_pages, report.init_pages, report.regular_pages), (3, 70, 0));
+}
+
+#[test]
+fn firmware_that_never_finishes_booting_is_given_up_after_two_minutes() {
+    let double = Double::new();
+    double.boots_for(Duration::from_secs(100_000));
+    let begun = double.now();
+    let error = Hca::open(double.function(), config()).expect_err("never ready");
+    assert!(matches!(error, MlxError::Initializing { waited_ms: 120_000 }), "{error}");
+    assert_eq!(double.now() - begun, Duration::from_secs(120));
+    assert!(double.state().seen.is_empty());
+}
+
+#[test]
+fn another_command_interface_is_refused_before_anything_is_written() {
+    let double = Double::new();
+    double.state().interface = 6 << 16;
+    let error = Hca::open(double.function(), config()).expect_err("revision 6");
+    assert_eq!(error.to_string(), "command interface revision 6, need 5");
+    assert_eq!(double.state().breaches, [""; 0]);
+}
+
+#[test]
+fn a_queue_that_does_not_fit_its_page_is_refused() {
+    for geometry in [0x66, 0x58, 0x00, 0x55, 0x06] {
+        let double = Double::new();
+        double.state().geometry = geometry;
+        let error = Hca::open(double.function(), config()).expect_err("no queue");
+        assert!(matches!(error, MlxError::CommandQueue { .. }), "{geometry:#x}: {error}");
+    }
+}
+
+#[test]
+fn smaller_queues_with_wider_strides_are_fine() {
+    for geometry in [0x16, 0x26, 0x48, 0x57] {
+        let double = Double::new();
+        double.state().geometry = geometry;
+        let hca = Hca::open(double.function(), config()).expect("bring-up");
+        hca.close().expect("teardown");
+        let slots = 1 << (geometry >> 4);
+        let state = double.state();
+        assert_eq!(state.seen.iter().map(|seen| seen.slot).max(), Some(slots - 1));
+        assert!(state.seen.iter().all(|seen| (seen.opcode == 0x108) == (seen.slot == slots - 1)), "only pages use the last slot");
+    }
+}
+
+#[test]
+fn a_device_without_issi_1_is_refused_with_what_it_has() {
+    let double = Double::new();
+    double.state().issi = 0b101;
+    let error = Hca::open(double.function(), config()).expect_err("ISSI");
+    assert_eq!(error.to_string(), "ISSI 1 is not among the supported ones (0x5)");
+}
+
+#[test]
+fn missing_capabilities_are_all_named_in_one_error_before_anything_is_initialized() {
+    let double = Double::new();
+    double.state().caps.insert((0, 0x44), 0x0000_000e);
+    double.state().caps.insert((0, 0x34), 0xc610_0001);
+    double.state().caps.insert((4, 0x10), 0x0006_0001);
+    let error = Hca::open(double.function(), config()).expect_err("lacking");
+    assert_eq!(
+        error.to_string(),
+        "the device lacks: port_type: need 1 (Ethernet), the device has 0; rc: need 1, the device has 0; \
+         roce_version: need bit 2 (RoCE v2), the device has 0x1"
+    );
+    assert!(double.state().seen.iter().all(|seen| seen.opcode != 0x109 && seen.opcode != 0x102));
+}
+
+#[test]
+fn a_command_refused_anywhere_in_bring_up_names_itself_and_leaves_the_bus_quiet() {
+    let opcodes: std::collections::BTreeSet<u16> = BRING_UP[..30].iter().map(|(opcode, ..)| *opcode).collect();
+    for opcode in opcodes {
+        let double = Double::new();
+        double.rule(opcode, Action::Refuse(0x04, 0xabc));
+        let error = match Hca::open(double.function(), config()) {
+            // HOST_ENDIANNESS came first; a refused MTU register would be forgiven.
+            Ok(_) => panic!("{opcode:#x} was refused and nobody minded"),
+            Err(error) => error,
+        };
+        let text = error.to_string();
+        assert!(text.contains(&format!("({opcode:#05x}")) && text.contains("BAD_SYS_STATE"), "{opcode:#x}: {text}");
+        let mut command = [0u8; 2];
+        double.config_read(4, &mut command);
+        assert_eq!(command[0] & 4, 0, "{opcode:#x}: bus master is off");
+        assert_eq!(double.state().breaches, [""; 0]);
+    }
+}
+
+#[test]
+fn a_function_without_access_to_the_mtu_register_uses_its_vports() {
+    let double = Double::new();
+    // The second ACCESS_REG is PMTU.
+    double.rule(0x805, Action::NoEvent);
+    double.rule(0x805, Action::Refuse(0x02, 0));
+    let hca = Hca::open(double.function(), config()).expect("bring-up");
+    assert_eq!((hca.port().mtu, hca.mtu()), (1522, 3));
+}
+
+#[test]
+fn a_device_with_one_vector_shares_it() {
+    let double = Double::new();
+    double.set_vectors(1);
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    hca.exec(&NopIn::new()).expect("NOP");
+    let vectors: Vec<u8> = double.state().seen.iter().filter(|seen| seen.opcode == 0x301).map(|seen| seen.input[0x27]).collect();
+    assert_eq!(vectors, [0, 0, 0]);
+}
+
+#[test]
+fn completions_have_a_vector_of_their_own_where_there_are_two() {
+    let double = Double::new();
+    let _hca = Hca::open(double.function(), config()).expect("bring-up");
+    let state = double.state();
+    let eqs: Vec<(u8, u64)> = state
+        .seen
+        .iter()
+        .filter(|seen| seen.opcode == 0x301)
+        .map(|seen| (seen.input[0x27], u64::from_be_bytes(seen.input[0x58..0x60].try_into().expect("8 bytes"))))
+        .collect();
+    assert_eq!(eqs, [(0, 0x0c00), (0, 0x001f_02be), (1, 0)]);
+}
+
+#[test]
+fn a_function_without_vectors_is_refused() {
+    let double = Double::new();
+    double.set_vectors(0);
+    assert!(matches!(Hca::open(double.function(), config()), Err(MlxError::NoInterrupts)));
+}
+
+#[test]
+fn an_address_table_too_small_for_the_configuration_is_an_error_with_both_numbers() {
+    let double = Double::new();
+    double.state().caps.insert((4, 0x1c), 1);
+    let error = Hca::open(double.function(), config()).expect_err("no room");
+    assert_eq!(error.to_string(), "2 addresses, the RoCE address table holds 1");
+}
+
+#[test]
+fn a_page_count_beyond_reason_is_an_error_and_not_an_allocation() {
+    let double = Double::new();
+    double.state().wants.insert(2, 0x7fff_ffff);
+    let error = Hca::open(double.function(), config()).expect_err("nonsense");
+    assert_eq!(error.to_string(), "the device answered QUERY_PAGES num_pages = 0x7fffffff");
+}
+
+#[test]
+fn a_doorbell_page_outside_the_bar_is_an_error() {
+    let double = Double::new();
+    double.state().uar = 0x00ff_ffff;
+    let error = Hca::open(double.function(), config()).expect_err("outside");
+    assert!(matches!(error, MlxError::Bar(_)), "{error}");
+}
+
+#[test]
+fn dropping_an_open_function_stops_its_dma_before_its_memory_is_freed() {
+    let double = Double::new();
+    let hca = Hca::open(double.function(), config()).expect("bring-up");
+    drop(hca);
+    let mut command = [0u8; 2];
+    double.config_read(4, &mut command);
+    assert_eq!(command[0] & 4, 0);
+}
+
+#[test]
+fn a_closed_function_can_be_opened_again() {
+    let double = Double::new();
+    let function = double.function();
+    for _ in 0..3 {
+        let hca = Hca::open(function.clone(), config()).expect("bring-up");
+        hca.close().expect("teardown");
+    }
+    assert_eq!(double.state().breaches, [""; 0]);
+}
+
+#[test]
+fn objects_nobody_destroyed_are_reported_by_kind() {
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    let first = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
+    hca.exec(&AllocPdIn::new()).expect("a PD");
+    let mut input = DeallocPdIn::new();
+    input.set_pd(Pdn::new(first).get());
+    hca.exec(&input).expect("freed");
+    let report = hca.close().expect("teardown");
+    assert_eq!(report.objects_left, [("PD", 1)]);
+}
+
+#[test]
+fn a_refused_teardown_still_stops_the_device_and_tells_what_was_refused() {
+    let double = Double::new();
+    let hca = Hca::open(double.function(), config()).expect("bring-up");
+    double.rule(0x302, Action::Refuse(0x09, 1));
+    double.rule(0x103, Action::Refuse(0x01, 2));
+    let failed = hca.close().expect_err("refused");
+    assert!(failed.to_string().contains("DESTROY_EQ (0x302, op_mod 0x0): refused: BAD_RES_STATE"), "{failed}");
+    assert_eq!(failed.report.pages_not_returned, 0);
+    assert_eq!(double.state().seen.last().expect("a command").opcode, 0x105);
+    assert_eq!(double.state().breaches, [""; 0]);
+}
+
+#[test]
+fn firmware_that_keeps_pages_is_given_up_after_five_seconds() {
+    let double = Double::new();
+    let hca = Hca::open(double.function(), config()).expect("bring-up");
+    // It says it has none although it has 73.
+    double.state().pages.clear();
+    let begun = double.now();
+    let report = hca.close().expect("teardown");
+    assert_eq!((report.pages_returned, report.pages_not_returned), (0, 73));
+    let took = double.now() - begun;
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(6), "{took:?}");
+}
+
+/// Ways to die: what is done to the registers, and what the driver should call it.
+fn deaths() -> Vec<(&'static str, fn(&mut double::State), DeadCause)> {
+    vec![
+        ("gone", |state| state.set_register(0x230, u32::MAX), DeadCause::Gone),
+        ("disabled", |state| state.set_register(0x14, 0x0001_0156), DeadCause::Disabled),
+        ("software reset", |state| state.set_register(0x14, 0x0001_0756), DeadCause::SoftwareReset),
+        (
+            "reset required",
+            |state| {
+                state.set_register(0x238, 1 << 31);
+                state.set_register(0x23c, 0x000b_1234);
+            },
+            DeadCause::ResetRequired { synd: 0x0b, ext_synd: 0x1234 },
+        ),
+        ("syndrome", |state| state.set_register(0x1010, 0x0100_0001), DeadCause::Syndrome { synd: 1 }),
+    ]
+}
+
+#[test]
+fn every_way_to_die_is_noticed_within_a_second_and_told_once() {
+    for (name, kill, cause) in deaths() {
+        let double = Double::new();
+        let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+        kill(&mut double.state());
+        let begun = hca.now();
+        let error = hca.wait(begun + Duration::from_secs(30)).expect_err("dead");
+        assert!(matches!(error, MlxError::Dead(found) if found == cause), "{name}: {error}");
+        assert!(hca.now() - begun <= Duration::from_secs(1), "{name}");
+        assert!(hca.is_dead());
+        assert_eq!(hca.next_async(), Some(AsyncEvent::DeviceDead { cause }), "{name}");
+        assert_eq!(hca.next_async(), None, "{name}");
+        let mut command = [0u8; 2];
+        double.config_read(4, &mut command);
+        assert_eq!(command[0] & 4, 0, "{name}: bus master is off");
+    }
+}
+
+#[test]
+fn a_health_counter_that_stands_still_for_three_polls_is_death_and_two_are_not() {
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    let begun = hca.now();
+    assert!(!hca.wait(begun + Duration::from_secs(100)).expect("alive"));
+    double.state().freeze_counter();
+    let begun = hca.now();
+    let error = hca.wait(begun + Duration::from_secs(30)).expect_err("dead");
+    assert!(matches!(error, MlxError::Dead(DeadCause::CounterStuck { .. })), "{error}");
+    let took = hca.now() - begun;
+    assert!(took > Duration::from_secs(2) && took <= Duration::from_secs(4), "{took:?}");
+}
+
+#[test]
+fn a_dead_device_fails_commands_but_lets_everything_be_destroyed() {
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    let pd = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
+    double.state().set_register(0x1010, 0x0b00_0001);
+    hca.wait(hca.now() + Duration::from_secs(5)).expect_err("dead");
+    let sent = double.state().seen.len();
+
+    let error = hca.exec(&AllocPdIn::new()).expect_err("dead");
+    assert!(matches!(error, CmdError::Dead { cause: DeadCause::Syndrome { synd: 0x0b }, .. }), "{error}");
+    assert_eq!(error.to_string(), "ALLOC_PD (0x800): the device is dead: the firmware stopped: fatal hardware error (health syndrome 0x0b)");
+    let mut input = DeallocPdIn::new();
+    input.set_pd(pd);
+    hca.exec(&input).expect("unwinding");
+    let report = hca.close();
+    assert_eq!(double.state().seen.len(), sent, "nothing is sent to a dead device");
+    let report = match report {
+        Ok(report) => report,
+        Err(failed) => failed.report,
+    };
+    assert_eq!(report.dead, Some(DeadCause::Syndrome { synd: 0x0b }));
+    assert_eq!(report.objects_left, []);
+    assert_eq!(report.pages_not_returned, 73);
+    assert_eq!(double.state().breaches, [""; 0]);
+}
+
+#[test]
+fn a_command_the_device_dies_over_ends_with_the_cause_and_not_with_its_time_limit() {
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    double.rule(0x80d, Action::Hold);
+    double.after(Duration::from_millis(2500), |state| state.set_register(0x230, u32::MAX));
+    let begun = hca.now();
+    let error = hca.exec(&NopIn::new()).expect_err("dead");
+    assert!(matches!(error, CmdError::Dead { cause: DeadCause::Gone, .. }), "{error}");
+    assert!(hca.now() - begun <= Duration::from_millis(3500));
+}

@@ -1,0 +1,64 @@
+//! Frames coming in from the wire: whose they are.
+//!
+//! A frame is ours if its destination MAC is one of the RoCE address table's. What does not parse, or names a queue pair that
+//! does not exist, is dropped and counted by reason, as a NIC without a host stack behind it does. Multicast datagrams are ignored.
+
+use crate::nic::Nic;
+use crate::wire::{Packet, WireError};
+use crate::world::Env;
+
+/// The general services interface: its number on the wire is not its number in the device.
+const GSI_QPN: u32 = 1;
+
+impl Nic {
+    /// A frame arrived. It goes to the queue pair it names; packets for QP 1 go to the queue pair of that service type.
+    pub fn frame_received(&mut self, env: &mut Env, frame: &[u8]) {
+        if !self.alive() {
+            return;
+        }
+        let Some(&mac) = frame.first_chunk::<6>() else {
+            self.count_drop(env, "runt");
+            return;
+        };
+        if !self.port.owns_mac(mac) {
+            self.count_drop(env, "MAC address of another");
+            return;
+        }
+        let packet = match Packet::parse(frame) {
+            Ok(packet) => packet,
+            Err(error) => {
+                self.count_drop(env, reason(error));
+                return;
+            }
+        };
+        let (bth, bytes) = (&packet.bth, packet.payload.len());
+        env.note(
+            self.index,
+            format_args!(
+                "packet {:?} qp={:#x} psn={:#x} ack={} bytes={bytes}",
+                bth.opcode,
+                bth.dest_qpn,
+                bth.psn.get(),
+                bth.ack_request,
+            ),
+        );
+        let destination = packet.dest_qpn();
+        let qpn = if destination == GSI_QPN { self.gsi } else { Some(destination) };
+        let delivered = qpn.and_then(|qpn| self.with_qp(env, qpn, |qp, view| qp.receive(&packet, view)));
+        if delivered.is_none() {
+            self.count_drop(env, "no such QP");
+        }
+    }
+}
+
+/// A parse error as a counter's name.
+const fn reason(error: WireError) -> &'static str {
+    match error {
+        WireError::Truncated(_) => "truncated",
+        WireError::NotRoce => "not RoCE",
+        WireError::Malformed(_) => "malformed",
+        WireError::Checksum => "IPv4 checksum",
+        WireError::Opcode(_) => "BTH opcode",
+        WireError::Icrc => "ICRC",
+    }
+}

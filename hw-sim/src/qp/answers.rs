@@ -1,0 +1,216 @@
+//! What a responder has to tell its requester, in PSN order.
+//!
+//! An answer is one packet, except that to an RDMA READ, which is as many as the read has: a stream
+//! that stays at the head of the queue until its last packet has left. Successive acknowledgements
+//! merge into the last of them. Answers to duplicates are put where their PSN belongs, and do not
+//! count against the responder's resources: the requester has forgotten that it asked before.
+
+use super::core::{Core, Outgoing};
+use crate::host::{Host, KeyError};
+use crate::wire::{AckSyndrome, AethRepr, AtomicAckEthRepr, Headers, Opcode, Operation, Psn};
+use std::collections::VecDeque;
+
+/// Duplicates that are answered at a time, beyond the responder's resources.
+const MAX_DUPLICATES: usize = 8;
+
+/// Something to tell the requester.
+#[derive(Debug)]
+enum Answer {
+    Acknowledge { psn: Psn, syndrome: AckSyndrome, msn: u32 },
+    Read(ReadStream),
+    Atomic { psn: Psn, original: u64, msn: u32, is_duplicate: bool },
+}
+
+/// A read response being sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadStream {
+    /// Of the next packet.
+    pub(super) psn: Psn,
+    /// Behind the last.
+    pub(super) end: Psn,
+    pub(super) rkey: u32,
+    pub(super) va: u64,
+    pub(super) left: u32,
+    pub(super) is_first: bool,
+    pub(super) is_duplicate: bool,
+}
+
+impl Answer {
+    const fn psn(&self) -> Psn {
+        match self {
+            Self::Acknowledge { psn, .. } | Self::Atomic { psn, .. } => *psn,
+            Self::Read(stream) => stream.psn,
+        }
+    }
+
+    const fn uses_resource(&self) -> bool {
+        match self {
+            Self::Acknowledge { .. } => false,
+            Self::Atomic { is_duplicate, .. } => !*is_duplicate,
+            Self::Read(stream) => !stream.is_duplicate,
+        }
+    }
+
+    /// Has yet to send the packet of `psn`.
+    fn covers(&self, psn: Psn) -> bool {
+        match self {
+            Self::Acknowledge { .. } => false,
+            Self::Atomic { psn: own, .. } => *own == psn,
+            Self::Read(stream) => {
+                psn.distance_from(stream.psn) < stream.end.distance_from(stream.psn)
+            }
+        }
+    }
+}
+
+/// A read's key went away under the stream; the PSN that could not be sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interrupted(pub(super) Psn);
+
+/// The queue of answers, and the message sequence number they carry.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    queue: VecDeque<Answer>,
+    /// Messages completed, 24 bits.
+    msn: u32,
+}
+
+impl Answers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    pub(super) const fn msn(&self) -> u32 {
+        self.msn
+    }
+
+    /// A message was completed.
+    pub(super) fn count_message(&mut self) {
+        self.msn = self.msn.wrapping_add(1) & 0xff_ffff;
+    }
+
+    /// Reads and atomics accepted and not completely answered.
+    pub(super) fn resources_in_use(&self) -> usize {
+        self.queue.iter().filter(|answer| answer.uses_resource()).count()
+    }
+
+    /// Whether a duplicate needs no answer of its own: that to the original is still to come, or
+    /// too many duplicates wait already.
+    pub(super) fn will_cover(&self, psn: Psn, resources: usize) -> bool {
+        self.queue.len() >= resources + MAX_DUPLICATES
+            || self.queue.iter().any(|answer| answer.covers(psn))
+    }
+
+    pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: AckSyndrome) {
+        if let Some(Answer::Acknowledge { syndrome: AckSyndrome::Ack(_), .. }) = self.queue.back() {
+            self.queue.pop_back();
+        }
+        self.queue.push_back(Answer::Acknowledge { psn, syndrome, msn: self.msn });
+    }
+
+    /// Answers a read; a duplicate takes over what is left of the original's stream.
+    pub(super) fn read(&mut self, stream: ReadStream) {
+        if stream.is_duplicate {
+            self.queue
+                .retain(|answer| !matches!(answer, Answer::Read(other) if other.end == stream.end));
+        }
+        self.insert(Answer::Read(stream));
+    }
+
+    pub(super) fn atomic(&mut self, psn: Psn, original: u64, is_duplicate: bool) {
+        self.insert(Answer::Atomic { psn, original, msn: self.msn, is_duplicate });
+    }
+
+    /// Puts an answer where its PSN belongs: at the end, but for duplicates.
+    fn insert(&mut self, answer: Answer) {
+        let psn = answer.psn();
+        let at = self.queue.partition_point(|other| other.psn().ahead_of(psn) <= 0);
+        self.queue.insert(at, answer);
+    }
+
+    /// Sends the next packet.
+    pub(super) fn send_one(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+    ) -> Result<(), Interrupted> {
+        let is_done = match self.queue.front_mut() {
+            None => return Ok(()),
+            Some(Answer::Acknowledge { psn, syndrome, msn }) => {
+                let aeth = AethRepr { syndrome: *syndrome, msn: *msn };
+                let headers = Headers { aeth: Some(aeth), ..Headers::NONE };
+                respond(core, host, Operation::Acknowledge, *psn, headers, &[]);
+                true
+            }
+            Some(Answer::Atomic { psn, original, msn, .. }) => {
+                let headers = Headers {
+                    aeth: Some(AethRepr { syndrome: AckSyndrome::ACK, msn: *msn }),
+                    atomic_ack: Some(AtomicAckEthRepr { original: *original }),
+                    ..Headers::NONE
+                };
+                respond(core, host, Operation::AtomicAcknowledge, *psn, headers, &[]);
+                true
+            }
+            Some(Answer::Read(stream)) => {
+                let psn = stream.psn;
+                stream.send_one(core, host, self.msn).map_err(|_| Interrupted(psn))?
+            }
+        };
+        if is_done {
+            self.queue.pop_front();
+        }
+        Ok(())
+    }
+}
+
+impl ReadStream {
+    /// Sends the next packet; true if it was the last.
+    fn send_one(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+        msn: u32,
+    ) -> Result<bool, KeyError> {
+        let bytes = usize::try_from(self.left).unwrap_or(usize::MAX).min(core.mtu());
+        let mut payload = vec![0; bytes];
+        if bytes > 0 {
+            host.key_read(self.rkey, core.remote_scope(false), self.va, &mut payload)?;
+        }
+        // CAST: at most the MTU.
+        let sent = u32::try_from(bytes).unwrap_or(self.left);
+        let is_last = sent == self.left;
+        let operation = match (self.is_first, is_last) {
+            (true, true) => Operation::ReadResponseOnly,
+            (true, false) => Operation::ReadResponseFirst,
+            (false, true) => Operation::ReadResponseLast,
+            (false, false) => Operation::ReadResponseMiddle,
+        };
+        let mut headers = Headers::NONE;
+        if operation.has_aeth() {
+            headers.aeth = Some(AethRepr { syndrome: AckSyndrome::ACK, msn });
+        }
+        respond(core, host, operation, self.psn, headers, &payload);
+        self.psn = self.psn.advance(1);
+        self.va = self.va.wrapping_add(u64::from(sent));
+        self.left -= sent;
+        self.is_first = false;
+        Ok(is_last)
+    }
+}
+
+fn respond(
+    core: &Core,
+    host: &mut dyn Host,
+    operation: Operation,
+    psn: Psn,
+    headers: Headers,
+    payload: &[u8],
+) {
+    let opcode = Opcode::rc(operation);
+    let (ack_request, solicited) = (false, false);
+    core.transmit(host, &Outgoing { opcode, psn, ack_request, solicited, headers, payload });
+}
