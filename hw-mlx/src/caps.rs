@@ -286,8 +286,10 @@ fn set_page(control: &mut Control, kind: CapType, image: &[u8], wanted: &[u8]) -
 /// The structure at the beginning of a page.
 fn beginning<T: FromBytes>(page: &[u8]) -> T {
     // PANIC: the structures have 0x100 bytes, a page 0x1000.
-    let (value, _) = T::read_from_prefix(page).ok().expect("a structure within a page");
-    value
+    match T::read_from_prefix(page) {
+        Ok((value, _)) => value,
+        Err(_) => panic!("a structure larger than {} bytes", page.len()),
+    }
 }
 
 impl Limits {

@@ -135,7 +135,7 @@ pub struct CloseReport {
 #[error("closing: {error}")]
 pub struct CloseError {
     /// What was done.
-    pub report: CloseReport,
+    pub report: Box<CloseReport>,
     /// The first thing that failed.
     #[source]
     pub error: MlxError,

@@ -31,9 +31,14 @@ struct First(Option<MlxError>);
 
 impl First {
     fn note<T>(&mut self, what: &'static str, result: Result<T, CmdError>) {
-        if let Err(error) = result {
-            tracing::warn!(what, %error, "closing");
-            self.0.get_or_insert(error.into());
+        match result {
+            Ok(_) => {}
+            // That it is dead is in the report; nothing more is expected of it.
+            Err(CmdError::Dead { .. }) => {}
+            Err(error) => {
+                tracing::warn!(what, %error, "closing");
+                self.0.get_or_insert(error.into());
+            }
         }
     }
 }
@@ -87,7 +92,7 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
     tracing::info!(function = control.function.name(), ?report, "closed");
     match first.0 {
         None => Ok(report),
-        Some(error) => Err(CloseError { report, error }),
+        Some(error) => Err(CloseError { report: Box::new(report), error }),
     }
 }
 

@@ -308,8 +308,11 @@ fn firmware_that_keeps_pages_is_given_up_after_five_seconds() {
     assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(6), "{took:?}");
 }
 
-/// Ways to die: what is done to the registers, and what the driver should call it.
-fn deaths() -> Vec<(&'static str, fn(&mut double::State), DeadCause)> {
+/// What is done to the registers.
+type Kill = fn(&mut double::State);
+
+/// Ways to die, and what the driver should call them.
+fn deaths() -> Vec<(&'static str, Kill, DeadCause)> {
     vec![
         ("gone", |state| state.set_register(0x230, u32::MAX), DeadCause::Gone),
         ("disabled", |state| state.set_register(0x14, 0x0001_0156), DeadCause::Disabled),
@@ -374,12 +377,8 @@ fn a_dead_device_fails_commands_but_lets_everything_be_destroyed() {
     let mut input = DeallocPdIn::new();
     input.set_pd(pd);
     hca.exec(&input).expect("unwinding");
-    let report = hca.close();
+    let report = hca.close().expect("unwound");
     assert_eq!(double.state().seen.len(), sent, "nothing is sent to a dead device");
-    let report = match report {
-        Ok(report) => report,
-        Err(failed) => failed.report,
-    };
     assert_eq!(report.dead, Some(DeadCause::Syndrome { synd: 0x0b }));
     assert_eq!(report.objects_left, []);
     assert_eq!(report.pages_not_returned, 73);

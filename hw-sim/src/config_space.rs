@@ -26,7 +26,6 @@ const CAP_PCIE: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
 const DEVICE_CONTROL: usize = CAP_PCIE + 8;
 
-const COMMAND_MEMORY: u8 = 0x02;
 const COMMAND_BUS_MASTER: u8 = 0x04;
 /// Bit 15 of Device Control, seen from its upper byte.
 const INITIATE_FLR: u8 = 0x80;
@@ -88,11 +87,6 @@ impl ConfigSpace {
     /// Whether the function may start DMA and interrupts.
     pub fn bus_master(&self) -> bool {
         self.bytes[COMMAND] & COMMAND_BUS_MASTER != 0
-    }
-
-    /// Whether the function answers accesses to its BAR.
-    pub fn memory_enabled(&self) -> bool {
-        self.bytes[COMMAND] & COMMAND_MEMORY != 0
     }
 
     /// Back to power-on values, as a function-level reset leaves it. The PCI core of the host, not the device,
@@ -216,7 +210,7 @@ mod tests {
         assert_eq!(read32(&space, 0), id);
         assert!(!space.bus_master());
         space.write(4, &[0x06, 0x00]);
-        assert!(space.bus_master() && space.memory_enabled());
+        assert!(space.bus_master());
     }
 
     #[test]

@@ -71,12 +71,6 @@ impl Pool {
     pub(crate) fn give_back(&mut self, chain: Chain) {
         self.free.extend(chain.blocks);
     }
-
-    /// Blocks waiting for use.
-    #[cfg(test)]
-    pub(crate) fn free_blocks(&self) -> usize {
-        self.free.len()
-    }
 }
 
 /// A chain of blocks, possibly empty.

@@ -162,12 +162,6 @@ impl CommandQueue {
         self.slots.iter().filter(|slot| matches!(slot, Slot::Posted(_))).count()
     }
 
-    /// Mailboxes in the pool.
-    #[cfg(test)]
-    pub(crate) fn free_mailboxes(&self) -> usize {
-        self.pool.free_blocks()
-    }
-
     fn free_slot(&self, class: SlotClass) -> Option<usize> {
         let reserved = self.slots.len() - 1;
         let ordinary = || (0..reserved).find(|slot| matches!(self.slots[*slot], Slot::Free));
@@ -329,7 +323,7 @@ impl CommandQueue {
                 Some(told)
             }
             Slot::Done { serial, .. } if serial == ticket.serial => None,
-            other => {
+            other @ (Slot::Free | Slot::Posted(_) | Slot::Done { .. } | Slot::Quarantined(_)) => {
                 *slot = other;
                 None
             }

@@ -28,6 +28,8 @@ pub mod cq;
 pub mod eq;
 pub mod function;
 pub mod layout;
+#[cfg(test)]
+mod layout_tests;
 pub mod mkey;
 pub mod numbers;
 pub mod opcode;

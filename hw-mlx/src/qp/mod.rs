@@ -117,7 +117,7 @@ impl Qp {
 impl QueuePair for Qp {
     type Entry = Cqe;
 
-    #[inline]
+    #[inline(always)]
     fn post_request<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,

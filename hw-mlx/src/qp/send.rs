@@ -117,6 +117,8 @@ pub struct SendQueue {
     posted: u32,
     /// Requests known complete since creation.
     completed: u32,
+    /// What `posted` is when the queue is full: `max_requests` beyond `completed`.
+    limit: u32,
     /// Suppressed requests since the last one that asked for a CQE.
     unreported: u32,
     /// After so many requests in a row without a CQE, one asks for it.
@@ -154,6 +156,7 @@ impl SendQueue {
             max_requests: sizes.max_requests,
             posted: 0,
             completed: 0,
+            limit: sizes.max_requests,
             unreported: 0,
             reclaim_every: (sizes.max_requests / 4).max(1),
             shadow: Box::new([]),
@@ -175,6 +178,7 @@ impl SendQueue {
         self.producer_index = 0;
         self.posted = 0;
         self.completed = 0;
+        self.limit = self.max_requests;
         self.unreported = 0;
         self.shadow = self.fresh_shadow();
         self.record.store_be32(SEND_COUNTER, 0);
@@ -185,6 +189,11 @@ impl SendQueue {
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.posted.wrapping_sub(self.completed)
+    }
+
+    #[inline]
+    fn is_full(&self) -> bool {
+        self.posted == self.limit
     }
 
     /// CQEs that named no outstanding request, since creation.
@@ -207,14 +216,43 @@ impl SendQueue {
     ///
     /// # Panics
     /// When there are more segments than the queue was made for.
-    #[inline]
-    pub fn post<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
+    // Always inlined: the caller knows the operation, and the branches on it vanish.
+    #[inline(always)]
+    pub fn post<I>(&mut self, op: RequestOp, mut segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment>,
     {
-        if self.outstanding() >= self.max_requests {
+        if self.is_full() {
             return Err(QueueFull);
         }
+        // Nearly all requests have one segment. Then the WQE is less than a block, known to the last bit
+        // before anything is stored, and goes out in one piece.
+        let (Some(first), second) = (segments.next(), segments.next()) else {
+            self.post_list(op, segments, cookie, flags);
+            return Ok(());
+        };
+        if let Some(second) = second {
+            self.post_list(op, [first, second].into_iter().chain(segments), cookie, flags);
+            return Ok(());
+        }
+        let data = wqe::data(first.bytes, first.lmr_context, first.address);
+        let control = self.control(op, head_units(op) + 1, flags);
+        let block = usize::from(self.producer_index & self.block_mask);
+        let at = self.base + block * BLOCK_BYTES;
+        match remote_unit(op) {
+            Some(remote) => self.buffer.write_obj(at, &[control, remote, data]),
+            None => self.buffer.write_obj(at, &[control, data]),
+        }
+        self.finish(block, 1, first.bytes, cookie, flags, control);
+        Ok(())
+    }
+
+    /// Posts a request of none or several segments to a queue that is not full.
+    #[inline(never)]
+    fn post_list<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags)
+    where
+        I: Iterator<Item = DataSegment>,
+    {
         let block = usize::from(self.producer_index & self.block_mask);
         let mut units = head_units(op);
         let mut bytes = 0_u32;
@@ -227,7 +265,6 @@ impl SendQueue {
             units += 1;
         }
         self.commit(op, block, units, bytes, cookie, flags);
-        Ok(())
     }
 
     /// Posts a datagram: the queue is one of a datagram queue pair, made for WQEs with room for an
@@ -241,7 +278,7 @@ impl SendQueue {
     pub fn post_datagram(&mut self, to: &AddressVector, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
         const UNITS: usize = 5;
         assert!(UNITS <= self.max_units, "a datagram WQE of {UNITS} units where {} fit", self.max_units);
-        if self.outstanding() >= self.max_requests {
+        if self.is_full() {
             return Err(QueueFull);
         }
         let block = usize::from(self.producer_index & self.block_mask);
@@ -277,7 +314,7 @@ impl SendQueue {
         let Some(bytes) = bytes else {
             return Err(InlineError::TooLong { bytes: data.len(), limit });
         };
-        if self.outstanding() >= self.max_requests {
+        if self.is_full() {
             return Err(InlineError::Full);
         }
         let block = usize::from(self.producer_index & self.block_mask);
@@ -307,10 +344,22 @@ impl SendQueue {
         self.buffer.write_bytes(self.base + offset, bytes);
     }
 
-    /// Completes the WQE whose data units are written: control and remote address units, shadow,
-    /// indices, doorbell.
-    #[inline]
+    /// Completes the WQE whose data units are written.
     fn commit(&mut self, op: RequestOp, block: usize, units: usize, bytes: u32, cookie: u64, flags: RequestFlags) {
+        let control = self.control(op, units, flags);
+        self.store(block, 0, control);
+        if let Some(remote) = remote_unit(op) {
+            self.store(block, 1, remote);
+        }
+        // CAST: `units` is at most 63.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 16 blocks")]
+        let blocks = wqe::blocks(units) as u16;
+        self.finish(block, blocks, bytes, cookie, flags, control);
+    }
+
+    /// The control unit of the next WQE; decides whether it asks for a CQE.
+    #[inline(always)]
+    fn control(&mut self, op: RequestOp, units: usize, flags: RequestFlags) -> Unit {
         self.unreported += 1;
         let report = !flags.suppress || self.unreported >= self.reclaim_every;
         if report {
@@ -319,21 +368,20 @@ impl SendQueue {
         let bits = (u8::from(flags.solicited) * wqe::flag::SOLICITED)
             | (u8::from(report) * wqe::flag::COMPLETE)
             | (u8::from(flags.fence) * wqe::flag::FENCE);
+        let opcode = match op {
+            RequestOp::Send => wqe::opcode::SEND,
+            RequestOp::RdmaWrite { .. } => wqe::opcode::RDMA_WRITE,
+            RequestOp::RdmaRead { .. } => wqe::opcode::RDMA_READ,
+        };
         // CAST: `units` is at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63 units")]
         let units = units as u32;
-        let (opcode, remote) = match op {
-            RequestOp::Send => (wqe::opcode::SEND, None),
-            RequestOp::RdmaWrite { address, rmr_context } => (wqe::opcode::RDMA_WRITE, Some((address, rmr_context))),
-            RequestOp::RdmaRead { address, rmr_context } => (wqe::opcode::RDMA_READ, Some((address, rmr_context))),
-        };
-        let control = wqe::control(opcode, self.producer_index, self.qpn_shifted | units, bits);
-        let at = self.base + block * BLOCK_BYTES;
-        match remote {
-            // Both lie in the first block, so they never wrap.
-            Some((address, rkey)) => self.buffer.write_obj(at, &[control, wqe::remote_address(address, rkey)]),
-            None => self.buffer.write_obj(at, &control),
-        }
+        wqe::control(opcode, self.producer_index, self.qpn_shifted | units, bits)
+    }
+
+    /// Accounts for the WQE that is now in the ring and rings the doorbell.
+    #[inline(always)]
+    fn finish(&mut self, block: usize, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags, control: Unit) {
         self.shadow[block] = Shadow {
             cookie,
             bytes,
@@ -342,9 +390,6 @@ impl SendQueue {
             suppress: flags.suppress,
             unsignalled: flags.unsignalled,
         };
-        // CAST: at most 16 blocks.
-        #[expect(clippy::cast_possible_truncation, reason = "at most 16 blocks")]
-        let blocks = wqe::blocks(units as usize) as u16;
         self.producer_index = self.producer_index.wrapping_add(blocks);
         self.posted = self.posted.wrapping_add(1);
         self.ring(control.doorbell());
@@ -376,6 +421,7 @@ impl SendQueue {
             return None;
         }
         self.completed = shadow.number.wrapping_add(1);
+        self.limit = self.completed.wrapping_add(self.max_requests);
         let status = match failure {
             None if shadow.suppress => return None,
             None => DtoStatus::Success,
@@ -406,6 +452,17 @@ const fn head_units(op: RequestOp) -> usize {
     match op {
         RequestOp::Send => 1,
         RequestOp::RdmaWrite { .. } | RequestOp::RdmaRead { .. } => 2,
+    }
+}
+
+/// The remote address unit, for operations that have one.
+#[inline]
+fn remote_unit(op: RequestOp) -> Option<Unit> {
+    match op {
+        RequestOp::Send => None,
+        RequestOp::RdmaWrite { address, rmr_context } | RequestOp::RdmaRead { address, rmr_context } => {
+            Some(wqe::remote_address(address, rmr_context))
+        }
     }
 }
 

@@ -261,7 +261,7 @@ impl State {
     fn tick(&mut self, now: u64) {
         self.set_register(0x1fc, if now < self.boots_until { 1 << 31 } else { 0 });
         if !self.frozen_counter {
-            let counter = u32::try_from(now / 1_000_000 & 0xff_ffff).expect("24 bits");
+            let counter = u32::try_from((now / 1_000_000) & 0xff_ffff).expect("24 bits");
             let kept = self.register(0x1010) & 0xff00_0000;
             self.set_register(0x1010, kept | counter);
         }
@@ -498,9 +498,8 @@ impl State {
                 output[0xb] = number;
             }
             0x302 => {
-                if self.eqs.remove(&command.input[0xb]).is_none() {
-                    self.breach(format!("DESTROY_EQ {}", command.input[0xb]));
-                }
+                let destroyed = self.eqs.remove(&command.input[0xb]);
+                destroyed.unwrap_or_else(|| panic!("DESTROY_EQ {}", command.input[0xb]));
             }
             0x754 => {
                 output[0x10 + 0x26..0x10 + 0x28].copy_from_slice(&1522u16.to_be_bytes());

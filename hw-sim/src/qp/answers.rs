@@ -16,9 +16,18 @@ const MAX_DUPLICATES: usize = 8;
 /// Something to tell the requester.
 #[derive(Debug)]
 enum Answer {
-    Acknowledge { psn: Psn, syndrome: AckSyndrome, msn: u32 },
+    Acknowledge {
+        psn: Psn,
+        syndrome: AckSyndrome,
+        msn: u32,
+    },
     Read(ReadStream),
-    Atomic { psn: Psn, original: u64, msn: u32, is_duplicate: bool },
+    Atomic {
+        psn: Psn,
+        original: u64,
+        msn: u32,
+        is_duplicate: bool,
+    },
 }
 
 /// A read response being sent.
@@ -95,7 +104,10 @@ impl Answers {
 
     /// Reads and atomics accepted and not completely answered.
     pub(super) fn resources_in_use(&self) -> usize {
-        self.queue.iter().filter(|answer| answer.uses_resource()).count()
+        self.queue
+            .iter()
+            .filter(|answer| answer.uses_resource())
+            .count()
     }
 
     /// Whether a duplicate needs no answer of its own: that to the original is still to come, or
@@ -106,10 +118,18 @@ impl Answers {
     }
 
     pub(super) fn acknowledge(&mut self, psn: Psn, syndrome: AckSyndrome) {
-        if let Some(Answer::Acknowledge { syndrome: AckSyndrome::Ack(_), .. }) = self.queue.back() {
+        if let Some(Answer::Acknowledge {
+            syndrome: AckSyndrome::Ack(_),
+            ..
+        }) = self.queue.back()
+        {
             self.queue.pop_back();
         }
-        self.queue.push_back(Answer::Acknowledge { psn, syndrome, msn: self.msn });
+        self.queue.push_back(Answer::Acknowledge {
+            psn,
+            syndrome,
+            msn: self.msn,
+        });
     }
 
     /// Answers a read; a duplicate takes over what is left of the original's stream.
@@ -122,34 +142,50 @@ impl Answers {
     }
 
     pub(super) fn atomic(&mut self, psn: Psn, original: u64, is_duplicate: bool) {
-        self.insert(Answer::Atomic { psn, original, msn: self.msn, is_duplicate });
+        self.insert(Answer::Atomic {
+            psn,
+            original,
+            msn: self.msn,
+            is_duplicate,
+        });
     }
 
     /// Puts an answer where its PSN belongs: at the end, but for duplicates.
     fn insert(&mut self, answer: Answer) {
         let psn = answer.psn();
-        let at = self.queue.partition_point(|other| other.psn().ahead_of(psn) <= 0);
+        let at = self
+            .queue
+            .partition_point(|other| other.psn().ahead_of(psn) <= 0);
         self.queue.insert(at, answer);
     }
 
     /// Sends the next packet.
-    pub(super) fn send_one(
-        &mut self,
-        core: &Core,
-        host: &mut dyn Host,
-    ) -> Result<(), Interrupted> {
+    pub(super) fn send_one(&mut self, core: &Core, host: &mut dyn Host) -> Result<(), Interrupted> {
         let is_done = match self.queue.front_mut() {
             None => return Ok(()),
             Some(Answer::Acknowledge { psn, syndrome, msn }) => {
-                let aeth = AethRepr { syndrome: *syndrome, msn: *msn };
-                let headers = Headers { aeth: Some(aeth), ..Headers::NONE };
+                let aeth = AethRepr {
+                    syndrome: *syndrome,
+                    msn: *msn,
+                };
+                let headers = Headers {
+                    aeth: Some(aeth),
+                    ..Headers::NONE
+                };
                 respond(core, host, Operation::Acknowledge, *psn, headers, &[]);
                 true
             }
-            Some(Answer::Atomic { psn, original, msn, .. }) => {
+            Some(Answer::Atomic {
+                psn, original, msn, ..
+            }) => {
                 let headers = Headers {
-                    aeth: Some(AethRepr { syndrome: AckSyndrome::ACK, msn: *msn }),
-                    atomic_ack: Some(AtomicAckEthRepr { original: *original }),
+                    aeth: Some(AethRepr {
+                        syndrome: AckSyndrome::ACK,
+                        msn: *msn,
+                    }),
+                    atomic_ack: Some(AtomicAckEthRepr {
+                        original: *original,
+                    }),
                     ..Headers::NONE
                 };
                 respond(core, host, Operation::AtomicAcknowledge, *psn, headers, &[]);
@@ -157,7 +193,9 @@ impl Answers {
             }
             Some(Answer::Read(stream)) => {
                 let psn = stream.psn;
-                stream.send_one(core, host, self.msn).map_err(|_| Interrupted(psn))?
+                stream
+                    .send_one(core, host, self.msn)
+                    .map_err(|_| Interrupted(psn))?
             }
         };
         if is_done {
@@ -169,13 +207,10 @@ impl Answers {
 
 impl ReadStream {
     /// Sends the next packet; true if it was the last.
-    fn send_one(
-        &mut self,
-        core: &Core,
-        host: &mut dyn Host,
-        msn: u32,
-    ) -> Result<bool, KeyError> {
-        let bytes = usize::try_from(self.left).unwrap_or(usize::MAX).min(core.mtu());
+    fn send_one(&mut self, core: &Core, host: &mut dyn Host, msn: u32) -> Result<bool, KeyError> {
+        let bytes = usize::try_from(self.left)
+            .unwrap_or(usize::MAX)
+            .min(core.mtu());
         let mut payload = vec![0; bytes];
         if bytes > 0 {
             host.key_read(self.rkey, core.remote_scope(false), self.va, &mut payload)?;
@@ -191,7 +226,10 @@ impl ReadStream {
         };
         let mut headers = Headers::NONE;
         if operation.has_aeth() {
-            headers.aeth = Some(AethRepr { syndrome: AckSyndrome::ACK, msn });
+            headers.aeth = Some(AethRepr {
+                syndrome: AckSyndrome::ACK,
+                msn,
+            });
         }
         respond(core, host, operation, self.psn, headers, &payload);
         self.psn = self.psn.advance(1);
@@ -212,5 +250,15 @@ fn respond(
 ) {
     let opcode = Opcode::rc(operation);
     let (ack_request, solicited) = (false, false);
-    core.transmit(host, &Outgoing { opcode, psn, ack_request, solicited, headers, payload });
+    core.transmit(
+        host,
+        &Outgoing {
+            opcode,
+            psn,
+            ack_request,
+            solicited,
+            headers,
+            payload,
+        },
+    );
 }

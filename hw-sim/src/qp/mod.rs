@@ -26,6 +26,7 @@ mod core;
 mod datagram;
 mod path;
 mod receive_queue;
+mod request;
 mod requester;
 mod responder;
 mod ring;

@@ -21,16 +21,14 @@
 //! The unreliable connection uses the same row with nobody to wait for: a packet counts as
 //! acknowledged when it has been sent.
 
-use super::core::{Broken, Core, Outgoing};
+use super::core::{Broken, Core};
+use super::request::Request;
 use super::send_queue::{BadWqe, SendQueue};
 use super::state::{Service, State};
 use super::timing::{ack_timeout_ns, rnr_timer_ns};
-use super::wqe::{Action, Fence, SendWqe, Signal};
-use crate::host::{Host, UmrRequest};
-use crate::wire::{
-    AckSyndrome, AethRepr, AtomicEthRepr, Headers, NakCode, Opcode, Operation, Packet, Psn,
-    RethRepr,
-};
+use super::wqe::{Fence, SendWqe};
+use crate::host::Host;
+use crate::wire::{AckSyndrome, AethRepr, NakCode, Operation, Packet, Psn};
 use hw_mlx::prm::{Syndrome, WqeOpcode};
 use std::collections::VecDeque;
 
@@ -44,31 +42,10 @@ const MAX_PSNS: u32 = 1 << 23;
 /// `rnr_retry` that never gives up.
 const RNR_RETRY_FOREVER: u32 = 7;
 
-/// A WQE in progress.
-#[derive(Debug)]
-struct Entry {
-    wqe: SendWqe,
-    first: Psn,
-    /// PSNs it takes; 0 for what never leaves the function.
-    packets: u32,
-    /// Response packets of a read or atomic that arrived.
-    answered: u32,
-}
-
-impl Entry {
-    fn waits_for_answer(&self) -> bool {
-        self.wqe.action.is_read_or_atomic() && self.answered < self.packets
-    }
-
-    fn end(&self) -> Psn {
-        self.first.advance(self.packets)
-    }
-}
-
 /// The row of WQEs in progress, and the timers.
 #[derive(Debug)]
 pub(super) struct Requester {
-    row: VecDeque<Entry>,
+    row: VecDeque<Request>,
     /// Fetched, waiting for a fence, a responder resource or PSNs.
     staged: Option<SendWqe>,
     unacked: Psn,
@@ -182,8 +159,8 @@ impl Requester {
     /// Sends and writes wait while too much is unacknowledged; requests for answers are few anyway.
     fn window_is_closed(&self) -> bool {
         let asks = self
-            .entry_at(self.cursor)
-            .is_some_and(|entry| entry.wqe.action.is_read_or_atomic());
+            .request_at(self.cursor)
+            .is_some_and(|request| request.wqe.action.is_read_or_atomic());
         !asks && self.cursor.distance_from(self.unacked) >= WINDOW
     }
 
@@ -191,7 +168,7 @@ impl Requester {
         let outstanding = self
             .row
             .iter()
-            .filter(|entry| entry.waits_for_answer())
+            .filter(|request| request.missing_answer().is_some())
             .count();
         let fence_is_open = match wqe.fence {
             Fence::None => true,
@@ -207,36 +184,16 @@ impl Requester {
         fence_is_open && has_resource && has_psns && window_is_open
     }
 
-    /// Gives a WQE its PSNs. What never leaves the function is done here.
+    /// Puts a WQE into the row. What never leaves the function is done here.
     fn admit(&mut self, core: &Core, host: &mut dyn Host, wqe: SendWqe) {
-        let packets = match wqe.action {
-            Action::Nop | Action::Umr { .. } => 0,
-            Action::CompareSwap { .. } | Action::FetchAdd { .. } => 1,
-            Action::Send { .. }
-            | Action::Write { .. }
-            | Action::Read { .. }
-            | Action::Datagram { .. } => core.packets(wqe.length),
-        };
-        let first = self.next;
-        self.next = first.advance(packets);
-        if u64::from(wqe.length) > core.max_message() {
-            self.poison = Some((first, Syndrome::LOCAL_LENGTH_ERR));
+        let request = Request::new(core, wqe, self.next);
+        if u64::from(request.wqe.length) > core.max_message() {
+            self.poison = Some((self.next, Syndrome::LOCAL_LENGTH_ERR));
+        } else if let Err(syndrome) = request.execute_locally(core, host) {
+            self.poison = Some((self.next, syndrome));
         }
-        if let Action::Umr {
-            key,
-            control,
-            context,
-        } = &wqe.action
-            && let Err(syndrome) = change_key(core, host, &wqe, *key, control, context)
-        {
-            self.poison = Some((first, syndrome));
-        }
-        self.row.push_back(Entry {
-            wqe,
-            first,
-            packets,
-            answered: 0,
-        });
+        self.next = request.end();
+        self.row.push_back(request);
     }
 
     /// A WQE could not be fetched: it fails when everything before it is done.
@@ -260,28 +217,23 @@ impl Requester {
         };
         // Steps over it, so that the flush does not complete it again.
         queue.skip(core, host);
-        let wqe = SendWqe::failed(index, opcode);
-        self.row.push_back(Entry {
-            wqe,
-            first: self.next,
-            packets: 0,
-            answered: 0,
-        });
+        let request = Request::new(core, SendWqe::failed(index, opcode), self.next);
+        self.row.push_back(request);
         self.poison = Some((self.next, syndrome));
         self.complete(core, queue, host)
     }
 
-    fn entry_index(&self, psn: Psn) -> Option<usize> {
+    fn request_index(&self, psn: Psn) -> Option<usize> {
         let base = self.row.front()?.first;
         let distance = psn.distance_from(base);
         let after = self
             .row
-            .partition_point(|entry| entry.first.distance_from(base) <= distance);
+            .partition_point(|request| request.first.distance_from(base) <= distance);
         after.checked_sub(1)
     }
 
-    fn entry_at(&self, psn: Psn) -> Option<&Entry> {
-        self.row.get(self.entry_index(psn)?)
+    fn request_at(&self, psn: Psn) -> Option<&Request> {
+        self.row.get(self.request_index(psn)?)
     }
 
     /// Sends the packet at the cursor.
@@ -292,21 +244,17 @@ impl Requester {
         host: &mut dyn Host,
     ) -> Result<(), Broken> {
         let psn = self.cursor;
-        let Some(entry) = self.entry_at(psn) else {
+        let Some(request) = self.request_at(psn) else {
             return Ok(());
         };
-        let position = psn.distance_from(entry.first);
-        let after = if entry.wqe.action.is_read_or_atomic() {
-            send_request(core, host, entry, psn, position);
-            entry.end()
-        } else {
-            if let Err(syndrome) = send_segment(core, host, entry, psn, position) {
+        let ack_interval = (1 << core.context.log_ack_req_freq()).min(MAX_ACK_INTERVAL);
+        match request.send(core, host, psn, ack_interval) {
+            Ok(after) => self.cursor = after,
+            Err(syndrome) => {
                 self.poison = Some((psn, syndrome));
                 return self.complete(core, queue, host);
             }
-            psn.advance(1)
-        };
-        self.cursor = after;
+        }
         if self.cursor.ahead_of(self.sent) > 0 {
             self.sent = self.cursor;
         }
@@ -336,12 +284,12 @@ impl Requester {
         let psn = packet.bth.psn;
         match (packet.bth.opcode.operation(), packet.headers.aeth) {
             (Operation::Acknowledge, Some(aeth)) => self.acknowledge(core, queue, host, psn, aeth),
-            (operation, aeth) => {
+            (_, aeth) => {
                 let is_ack = aeth.is_none_or(|aeth| matches!(aeth.syndrome, AckSyndrome::Ack(_)));
                 if !is_ack {
                     return Ok(());
                 }
-                self.answer(core, queue, host, operation, packet)
+                self.answer(core, queue, host, packet)
             }
         }
     }
@@ -404,8 +352,7 @@ impl Requester {
     ) -> Result<bool, Broken> {
         let mut reached = until;
         let mut hole = false;
-        if let Some(entry) = self.row.iter().find(|entry| entry.waits_for_answer()) {
-            let missing = entry.first.advance(entry.answered);
+        if let Some(missing) = self.row.iter().find_map(Request::missing_answer) {
             if until.distance_from(self.unacked) > missing.distance_from(self.unacked) {
                 reached = missing;
                 hole = true;
@@ -440,59 +387,35 @@ impl Requester {
         core: &Core,
         queue: &mut SendQueue,
         host: &mut dyn Host,
-        operation: Operation,
         packet: &Packet<'_>,
     ) -> Result<(), Broken> {
         let psn = packet.bth.psn;
-        let Some(entry) = self.row.iter().find(|entry| entry.waits_for_answer()) else {
+        let waiting = self
+            .row
+            .iter()
+            .find_map(|request| Some((request.missing_answer()?, request)));
+        let Some((expected, request)) = waiting else {
             return Ok(());
         };
-        let expected = entry.first.advance(entry.answered);
         let outstanding = self.sent.distance_from(self.unacked);
         if psn.distance_from(self.unacked) >= outstanding || psn.ahead_of(expected) < 0 {
             return Ok(());
         }
-        let first = entry.first;
-        self.advance(core, queue, host, first)?;
+        let first = request.first;
+        if first.ahead_of(self.unacked) > 0 {
+            self.advance(core, queue, host, first)?;
+        }
         if psn != expected {
             return self.go_back_over_hole(core, queue, host);
         }
-        // Everything before the entry is done and gone: it is the front.
-        let Some(entry) = self.row.front_mut() else {
+        // Everything before the request is done and gone: it is the front.
+        let Some(request) = self.row.front_mut() else {
             return Ok(());
         };
-        let position = entry.answered;
-        let fits = match entry.wqe.action {
-            Action::Read { .. } => read_response_fits(core, entry, operation, packet.payload),
-            Action::CompareSwap { .. } | Action::FetchAdd { .. } => {
-                operation == Operation::AtomicAcknowledge
-            }
-            Action::Nop
-            | Action::Send { .. }
-            | Action::Write { .. }
-            | Action::Datagram { .. }
-            | Action::Umr { .. } => false,
-        };
-        if !fits {
-            return self.fail_front(core, queue, host, Syndrome::BAD_RESP_ERR);
+        match request.take_answer(core, host, packet) {
+            Ok(()) => self.advance(core, queue, host, psn.advance(1)).map(|_| ()),
+            Err(syndrome) => self.fail_front(core, queue, host, syndrome),
         }
-        let original = packet
-            .headers
-            .atomic_ack
-            .map(|ack| atomic_result(host, ack.original));
-        let data = original
-            .as_ref()
-            .map_or(packet.payload, |original| original.as_slice());
-        let offset = u64::from(position) * core.mtu() as u64;
-        if entry
-            .wqe
-            .scatter(host, core.local_scope(), offset, data)
-            .is_err()
-        {
-            return self.fail_front(core, queue, host, Syndrome::LOCAL_PROT_ERR);
-        }
-        entry.answered += 1;
-        self.advance(core, queue, host, psn.advance(1)).map(|_| ())
     }
 
     /// An answer shows that an earlier answer was lost: an implied NAK, once per hole.
@@ -570,21 +493,21 @@ impl Requester {
         queue: &mut SendQueue,
         host: &mut dyn Host,
     ) -> Result<(), Broken> {
-        while let Some(entry) = self.row.front() {
+        while let Some(request) = self.row.front() {
             if let (1, Some((_, syndrome))) = (self.row.len(), self.poison) {
                 return self.fail_front(core, queue, host, syndrome);
             }
             // The front never begins behind `unacked`: everything before it is acknowledged.
-            let is_acknowledged = self.unacked.distance_from(entry.first) >= entry.packets;
-            if !is_acknowledged || entry.waits_for_answer() {
+            let is_acknowledged = self.unacked.distance_from(request.first) >= request.packets;
+            if !is_acknowledged || request.missing_answer().is_some() {
                 break;
             }
-            let Some(entry) = self.row.pop_front() else {
+            let Some(request) = self.row.pop_front() else {
                 break;
             };
             self.completed = self.completed.wrapping_add(1);
-            queue.complete(entry.wqe.index, entry.wqe.blocks);
-            signal(core, host, &entry.wqe);
+            queue.complete(request.wqe.index, request.wqe.blocks);
+            request.signal(core, host);
         }
         Ok(())
     }
@@ -597,9 +520,9 @@ impl Requester {
         host: &mut dyn Host,
         syndrome: Syndrome,
     ) -> Result<(), Broken> {
-        if let Some(entry) = self.row.pop_front() {
-            queue.complete(entry.wqe.index, entry.wqe.blocks);
-            core.fail_send(host, entry.wqe.index, entry.wqe.opcode, syndrome);
+        if let Some(request) = self.row.pop_front() {
+            queue.complete(request.wqe.index, request.wqe.blocks);
+            core.fail_send(host, request.wqe.index, request.wqe.opcode, syndrome);
         }
         self.ack_deadline = None;
         self.rnr_deadline = None;
@@ -615,230 +538,8 @@ impl Requester {
         let wqe = self
             .row
             .pop_front()
-            .map(|entry| entry.wqe)
+            .map(|request| request.wqe)
             .or_else(|| self.staged.take())?;
         Some((wqe.index, wqe.opcode))
     }
-}
-
-fn signal(core: &Core, host: &mut dyn Host, wqe: &SendWqe) {
-    let event = wqe.signal == Signal::AlwaysWithEvent;
-    if wqe.signal != Signal::OnError {
-        let bytes = if wqe.action.is_read_or_atomic() {
-            wqe.length
-        } else {
-            0
-        };
-        core.complete_send(host, wqe.index, wqe.opcode, bytes, event);
-    }
-}
-
-/// Whether a response packet is the one its position in the read calls for. After a retry the first
-/// packet of a response may stand anywhere in the read, so First and Middle are alike, and so are
-/// Last and Only.
-fn read_response_fits(core: &Core, entry: &Entry, operation: Operation, payload: &[u8]) -> bool {
-    let is_last = entry.answered + 1 == entry.packets;
-    let operation_fits = if is_last {
-        matches!(
-            operation,
-            Operation::ReadResponseLast | Operation::ReadResponseOnly
-        )
-    } else {
-        matches!(
-            operation,
-            Operation::ReadResponseFirst | Operation::ReadResponseMiddle
-        )
-    };
-    operation_fits && payload.len() == segment_bytes(core, entry.wqe.length, entry.answered)
-}
-
-/// Bytes of the packet at `position` of a message.
-fn segment_bytes(core: &Core, length: u32, position: u32) -> usize {
-    let before = u64::from(position) * core.mtu() as u64;
-    let rest = u64::from(length).saturating_sub(before);
-    usize::try_from(rest).unwrap_or(usize::MAX).min(core.mtu())
-}
-
-/// Requests a read, from `position` on, or an atomic.
-fn send_request(core: &Core, host: &mut dyn Host, entry: &Entry, psn: Psn, position: u32) {
-    let mut headers = Headers::NONE;
-    let operation = match entry.wqe.action {
-        Action::Read { va, rkey } => {
-            // CAST: both factors of a product that lies within the message's 32-bit length.
-            let done = u32::try_from(u64::from(position) * core.mtu() as u64).unwrap_or(u32::MAX);
-            let length = entry.wqe.length.saturating_sub(done);
-            let va = va.wrapping_add(u64::from(done));
-            headers.reth = Some(RethRepr { va, rkey, length });
-            Operation::ReadRequest
-        }
-        Action::CompareSwap {
-            va,
-            rkey,
-            swap,
-            compare,
-        } => {
-            headers.atomic = Some(AtomicEthRepr {
-                va,
-                rkey,
-                swap_add: swap,
-                compare,
-            });
-            Operation::CompareSwap
-        }
-        Action::FetchAdd { va, rkey, add } => {
-            headers.atomic = Some(AtomicEthRepr {
-                va,
-                rkey,
-                swap_add: add,
-                compare: 0,
-            });
-            Operation::FetchAdd
-        }
-        Action::Nop
-        | Action::Send { .. }
-        | Action::Write { .. }
-        | Action::Datagram { .. }
-        | Action::Umr { .. } => return,
-    };
-    let opcode = Opcode::rc(operation);
-    let payload = &[];
-    core.transmit(
-        host,
-        &Outgoing {
-            opcode,
-            psn,
-            ack_request: false,
-            solicited: false,
-            headers,
-            payload,
-        },
-    );
-}
-
-/// Sends the packet at `position` of a send or write.
-fn send_segment(
-    core: &Core,
-    host: &mut dyn Host,
-    entry: &Entry,
-    psn: Psn,
-    position: u32,
-) -> Result<(), Syndrome> {
-    let wqe = &entry.wqe;
-    let is_first = position == 0;
-    let is_last = position + 1 == entry.packets;
-    let mut payload = vec![0; segment_bytes(core, wqe.length, position)];
-    let offset = u64::from(position) * core.mtu() as u64;
-    wqe.gather(host, core.local_scope(), offset, &mut payload)
-        .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
-
-    let mut headers = Headers::NONE;
-    let (operation, immediate) = match wqe.action {
-        Action::Write {
-            va,
-            rkey,
-            immediate,
-        } => {
-            if is_first {
-                headers.reth = Some(RethRepr {
-                    va,
-                    rkey,
-                    length: wqe.length,
-                });
-            }
-            (
-                write_operation(is_first, is_last, immediate.is_some()),
-                immediate,
-            )
-        }
-        Action::Send {
-            immediate,
-            invalidate,
-        } => {
-            headers.invalidate = invalidate.filter(|_| is_last);
-            let operation =
-                send_operation(is_first, is_last, immediate.is_some(), invalidate.is_some());
-            (operation, immediate)
-        }
-        Action::Nop
-        | Action::Read { .. }
-        | Action::CompareSwap { .. }
-        | Action::FetchAdd { .. }
-        | Action::Datagram { .. }
-        | Action::Umr { .. } => return Err(Syndrome::LOCAL_QP_OP_ERR),
-    };
-    headers.immediate = immediate.filter(|_| is_last);
-    let interval = (1 << core.context.log_ack_req_freq()).min(MAX_ACK_INTERVAL);
-    let ack_request = is_last || psn.get() % interval == interval - 1;
-    let opcode = match core.service {
-        Service::Uc => Opcode::uc(operation).ok_or(Syndrome::LOCAL_QP_OP_ERR)?,
-        Service::Rc | Service::Ud | Service::Gsi | Service::Umr => Opcode::rc(operation),
-    };
-    let outgoing = Outgoing {
-        opcode,
-        psn,
-        ack_request: ack_request && core.service == Service::Rc,
-        solicited: wqe.solicited && is_last,
-        headers,
-        payload: &payload,
-    };
-    core.transmit(host, &outgoing);
-    Ok(())
-}
-
-const fn send_operation(first: bool, last: bool, immediate: bool, invalidate: bool) -> Operation {
-    match (first, last) {
-        (true, false) => Operation::SendFirst,
-        (false, false) => Operation::SendMiddle,
-        (false, true) if immediate => Operation::SendLastImmediate,
-        (false, true) if invalidate => Operation::SendLastInvalidate,
-        (false, true) => Operation::SendLast,
-        (true, true) if immediate => Operation::SendOnlyImmediate,
-        (true, true) if invalidate => Operation::SendOnlyInvalidate,
-        (true, true) => Operation::SendOnly,
-    }
-}
-
-const fn write_operation(first: bool, last: bool, immediate: bool) -> Operation {
-    match (first, last) {
-        (true, false) => Operation::WriteFirst,
-        (false, false) => Operation::WriteMiddle,
-        (false, true) if immediate => Operation::WriteLastImmediate,
-        (false, true) => Operation::WriteLast,
-        (true, true) if immediate => Operation::WriteOnlyImmediate,
-        (true, true) => Operation::WriteOnly,
-    }
-}
-
-/// An atomic's original value as it is written into local memory.
-fn atomic_result(host: &dyn Host, original: u64) -> [u8; 8] {
-    if host.atomic_reply_big_endian() {
-        return original.to_be_bytes();
-    }
-    #[expect(
-        clippy::little_endian_bytes,
-        reason = "the simulated host is little-endian, and the mode says host order"
-    )]
-    original.to_le_bytes()
-}
-
-fn change_key(
-    core: &Core,
-    host: &mut dyn Host,
-    wqe: &SendWqe,
-    key: u32,
-    control: &[u8; 48],
-    context: &[u8; 64],
-) -> Result<(), Syndrome> {
-    let scope = core.local_scope();
-    let mut entries = vec![0; usize::try_from(wqe.length).unwrap_or(0)];
-    wqe.gather(host, scope, 0, &mut entries)
-        .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
-    host.umr(UmrRequest {
-        key,
-        scope,
-        control,
-        context,
-        entries: &entries,
-    })
-    .map_err(|_| Syndrome::MW_BIND_ERR)
 }

@@ -5,7 +5,7 @@
 //! expected packet comes; a late one is a duplicate and is answered again without being executed
 //! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5).
 //!
-//! Answers leave in PSN order, one packet per call of [`Responder::step`] (see [`super::answers`]).
+//! Answers leave in PSN order, one packet per call of [`Responder::step`] (see [`mod@super::answers`]).
 //!
 //! Atomics are executed once; their results stay in a replay buffer as deep as the responder has
 //! resources, for duplicates.
@@ -19,20 +19,21 @@
 //! Absent on purpose: end-to-end credits (every ACK says "not used"), and a check that packets come
 //! from the peer's address, which no public source says this hardware makes.
 
+use super::answers::{Answers, Interrupted, ReadStream};
 use super::completion::Receipt;
-use super::core::{Broken, Core, DEFAULT_PKEY, Outgoing};
+use super::core::{Broken, Core, DEFAULT_PKEY};
 use super::receive_queue::{ReceiveQueue, ReceiveWqe, ScatterError, TakeError};
-use super::state::{Service, State};
+use super::state::State;
 use crate::host::Host;
 use crate::wire::{
-    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, Headers, NakCode, Opcode, Operation,
-    Packet, Psn, RethRepr, Transport,
+    AckSyndrome, AtomicEthRepr, NakCode, Operation, Packet, Psn, RethRepr, Transport,
 };
 use hw_mlx::prm::{CqeOpcode, EventType, Syndrome};
 use std::collections::VecDeque;
 
 /// Largest RDMA READ or WRITE (IBTA volume 1, section 9.4.3).
 const MAX_RDMA_BYTES: u32 = 1 << 31;
+
 /// A message of which not all packets arrived.
 #[derive(Debug)]
 enum Message {
@@ -156,7 +157,8 @@ impl Responder {
             1.. => {
                 if !self.nak_is_out {
                     self.nak_is_out = true;
-                    self.answers.acknowledge(self.expected, AckSyndrome::Nak(NakCode::Sequence));
+                    self.answers
+                        .acknowledge(self.expected, AckSyndrome::Nak(NakCode::Sequence));
                 }
             }
             _ => {
@@ -490,13 +492,16 @@ impl Responder {
                     self.answers.atomic(psn, original, true);
                 }
             }
-            _ => self.answers.acknowledge(self.expected.previous(), AckSyndrome::ACK),
+            _ => self
+                .answers
+                .acknowledge(self.expected.previous(), AckSyndrome::ACK),
         }
         Ok(())
     }
 
     fn refuse(&mut self, refusal: Refusal) {
-        self.answers.acknowledge(self.expected, AckSyndrome::Nak(refusal.code));
+        self.answers
+            .acknowledge(self.expected, AckSyndrome::Nak(refusal.code));
         self.condemned = Some(refusal.event);
     }
 
@@ -516,7 +521,8 @@ impl Responder {
         if let Err(Interrupted(psn)) = self.answers.send_one(core, host) {
             // Nothing after this can be answered.
             self.answers.clear();
-            self.answers.acknowledge(psn, AckSyndrome::Nak(Refusal::ACCESS.code));
+            self.answers
+                .acknowledge(psn, AckSyndrome::Nak(Refusal::ACCESS.code));
             self.condemned = Some(Refusal::ACCESS.event);
         }
         Ok(())

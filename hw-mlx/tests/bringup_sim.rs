@@ -1,0 +1,327 @@
+//! Bring-up, commands and teardown against the register-level simulator, which refuses what hardware
+//! refuses and reports what hardware would suffer in silence.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use driver::{Device, Function};
+use hw_mlx::prm::{AllocPdIn, DeallocPdIn, NopIn, QueryNicVportContextIn, QueryRoceAddressIn};
+use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
+use hw_sim::fault::Fault;
+use hw_sim::profile::Profile;
+use hw_sim::{Sim, SimConfig, SimFunction};
+
+struct World {
+    sim: Sim,
+    function: Arc<SimFunction>,
+}
+
+fn world(profile: Profile) -> World {
+    let sim = Sim::new(SimConfig::default());
+    let function = sim.add_function(profile);
+    World { sim, function }
+}
+
+impl World {
+    fn driver_function(&self) -> Function {
+        Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>).expect("a function")
+    }
+
+    fn open(&self, config: HcaConfig) -> Result<Hca, MlxError> {
+        Hca::open(self.driver_function(), config)
+    }
+
+    fn hca(&self) -> Hca {
+        self.open(config()).expect("bring-up")
+    }
+
+    fn inject(&self, fault: Fault) {
+        self.sim.inject(&self.function, &fault);
+    }
+
+    /// Nothing leaked, held, faulted or done wrong.
+    fn assert_clean(&self) {
+        let report = self.sim.report(&self.function);
+        assert!(report.is_clean() && report.refused.is_empty(), "{report:#?}");
+    }
+
+    fn bus_master(&self) -> bool {
+        let mut command = [0u8; 2];
+        self.function.config_read(4, &mut command);
+        command[0] & 4 != 0
+    }
+}
+
+fn config() -> HcaConfig {
+    let mut config = HcaConfig::new();
+    config.gids.push("10.1.2.3".parse().expect("an address"));
+    config.gids.push("2001:db8::7".parse().expect("an address"));
+    config
+}
+
+#[test]
+fn a_function_comes_up_and_goes_down_without_a_trace() {
+    let world = world(Profile::default());
+    let hca = world.hca();
+    let given = hca.page_counts().given;
+    assert!(given > 0);
+    let report = hca.close().expect("teardown");
+    assert_eq!((report.pages_given, report.pages_returned, report.pages_not_returned), (given, given, 0));
+    assert_eq!(report.objects_left, []);
+    assert!(!world.bus_master());
+    world.assert_clean();
+}
+
+#[test]
+fn a_function_comes_up_with_signatures_checked_on_both_sides() {
+    let world = world(Profile::default());
+    let mut config = config();
+    config.command_checksums = true;
+    let mut hca = world.open(config).expect("bring-up");
+    assert_eq!(hca.caps().general().cmdif_checksum(), 3);
+    for _ in 0..300 {
+        let mut input = DeallocPdIn::new();
+        input.set_pd(hca.exec(&AllocPdIn::new()).expect("a PD").pd());
+        hca.exec(&input).expect("freed");
+    }
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn a_function_with_one_vector_comes_up() {
+    let world = world(Profile { msix_vectors: 1, ..Profile::default() });
+    let mut hca = world.hca();
+    hca.exec(&NopIn::new()).expect("NOP");
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn commands_that_take_time_are_waited_for_polled_and_by_event() {
+    let world = world(Profile { command_time: Duration::from_millis(3), ..Profile::default() });
+    let mut hca = world.hca();
+    let begun = hca.now();
+    hca.exec(&NopIn::new()).expect("NOP");
+    assert_eq!(hca.now() - begun, Duration::from_millis(3));
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn an_infiniband_port_is_refused_with_what_it_lacks() {
+    let world = world(Profile::default().infiniband());
+    let error = world.open(config()).expect_err("InfiniBand");
+    let text = error.to_string();
+    assert!(text.starts_with("the device lacks: port_type: need 1 (Ethernet), the device has 0; roce: need 1, or settable"), "{text}");
+    assert!(!world.bus_master());
+}
+
+#[test]
+fn what_can_be_switched_on_is_on_after_bring_up() {
+    let world = world(Profile::default());
+    let hca = world.hca();
+    assert_eq!(hca.caps().udp_source_port(), Some(0xc000));
+    assert!(hca.caps().atomics_in_host_order());
+    assert_eq!(hca.caps().general().cmdif_checksum(), 0);
+    assert_eq!(hca.caps().limits().gids, 255);
+}
+
+#[test]
+fn more_queue_pairs_are_there_when_asked_for() {
+    let world = world(Profile::default());
+    let mut config = config();
+    config.log_max_qp = Some(17);
+    let hca = world.open(config).expect("bring-up");
+    assert_eq!(hca.caps().limits().qps, 1 << 17);
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn the_address_table_and_the_vport_hold_what_the_configuration_says() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    let gids: Vec<String> = hca.gids().iter().map(|entry| entry.address.to_string()).collect();
+    assert_eq!(gids, ["fe80::5eff:fe10:1", "10.1.2.3", "2001:db8::7"]);
+    for entry in hca.gids().to_vec() {
+        let mut input = QueryRoceAddressIn::new();
+        input.set_roce_address_index(u32::from(entry.index));
+        let output = hca.exec(&input).expect("an entry");
+        let address = output.roce_address();
+        assert_eq!(address.source_l3_address(), &entry.gid);
+        assert_eq!((address.roce_version(), address.roce_l3_type()), (2, u32::from(entry.address.is_ipv6())));
+        assert_eq!((address.source_mac_47_32(), address.source_mac_31_0()), (0x0200, 0x5e10_0001));
+    }
+    let vport = hca.exec(&QueryNicVportContextIn::new()).expect("the vport");
+    assert!(vport.nic_vport_context().roce_en());
+    assert!(!vport.nic_vport_context().disable_uc_local_lb());
+    assert_eq!(hca.mac(), [0x02, 0x00, 0x5e, 0x10, 0x00, 0x01]);
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn loopback_is_switched_off_where_asked() {
+    let world = world(Profile::default());
+    let mut config = config();
+    config.loopback = false;
+    let mut hca = world.open(config).expect("bring-up");
+    let vport = hca.exec(&QueryNicVportContextIn::new()).expect("the vport");
+    assert!(vport.nic_vport_context().disable_uc_local_lb() && vport.nic_vport_context().disable_mc_local_lb());
+}
+
+#[test]
+fn the_port_takes_the_mtu_asked_for_and_no_more_than_it_can() {
+    for (asked, code) in [(1500, 3), (4200, 5), (u16::MAX, 5), (600, 1)] {
+        let world = world(Profile::default());
+        let mut config = config();
+        config.port_mtu = Some(asked);
+        let hca = world.open(config).expect("bring-up");
+        assert_eq!(hca.mtu(), code, "MTU {asked}: the port has {}", hca.port().mtu);
+        hca.close().expect("teardown");
+        world.assert_clean();
+    }
+}
+
+#[test]
+fn the_firmwares_requests_for_pages_are_met_in_both_directions_and_end_balanced() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    let before = hca.page_counts();
+    for pages in [700, -300, 9000, -9400] {
+        world.inject(Fault::PageRequest { pages });
+        while hca.wait(hca.now()).expect("alive") {}
+    }
+    let after = hca.page_counts();
+    assert_eq!((after.given - before.given, after.returned - before.returned, after.foreign), (9700, 9700, 0));
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn a_command_that_waits_for_pages_gets_them_and_finishes() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    let before = hca.page_counts().given;
+    world.inject(Fault::PageStarvation { pages: 123 });
+    let pd = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
+    assert_eq!(hca.page_counts().given, before + 123);
+    let mut input = DeallocPdIn::new();
+    input.set_pd(pd);
+    hca.exec(&input).expect("freed");
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn every_command_of_bring_up_may_fail_and_the_error_names_it() {
+    let opcodes: Vec<u16> = {
+        let world = world(Profile::default());
+        let _hca = world.hca();
+        world.sim.report(&world.function).opcodes.keys().copied().collect()
+    };
+    assert!(opcodes.len() > 15, "{opcodes:x?}");
+    for opcode in opcodes {
+        let world = world(Profile::default());
+        world.inject(Fault::CommandFailure { opcode: Some(opcode), status: 0x0f, syndrome: 0x77, count: 1 });
+        let error = world.open(config()).expect_err("refused");
+        let text = error.to_string();
+        assert!(text.contains(&format!("({opcode:#05x}")) && text.contains("NO_RESOURCES") && text.contains("0x00000077"), "{text}");
+        assert!(!world.bus_master(), "{opcode:#x}");
+        let report = world.sim.report(&world.function);
+        assert!(report.dma_faults.is_empty() && report.driver_bugs.is_empty(), "{opcode:#x}: {report:#?}");
+        // And the function is as good as before.
+        world.hca().close().expect("teardown");
+    }
+}
+
+#[test]
+fn every_command_of_bring_up_may_stay_unanswered_and_the_error_names_it() {
+    for opcode in [0x104, 0x107, 0x108, 0x100, 0x109, 0x102, 0x802, 0x301, 0x755, 0x761] {
+        let world = world(Profile::default());
+        world.inject(Fault::CommandSilence { opcode: Some(opcode), count: 1 });
+        let error = world.open(config()).expect_err("silence");
+        assert!(matches!(&error, MlxError::Cmd(CmdError::TimedOut { opcode: found, waited_ms: 60_000, .. }) if found.0 == opcode), "{error}");
+        assert!(!world.bus_master(), "{opcode:#x}");
+        let report = world.sim.report(&world.function);
+        assert!(report.dma_faults.is_empty() && report.driver_bugs.is_empty(), "{opcode:#x}: {report:#?}");
+    }
+}
+
+#[test]
+fn a_slow_command_is_late_and_not_lost() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    world.inject(Fault::CommandDelay { opcode: Some(0x80d), delay: Duration::from_secs(59), count: 1 });
+    hca.exec(&NopIn::new()).expect("late");
+    world.inject(Fault::CommandDelay { opcode: Some(0x80d), delay: Duration::from_secs(61), count: 1 });
+    let error = hca.exec(&NopIn::new()).expect_err("too late");
+    assert!(matches!(error, CmdError::TimedOut { .. }), "{error}");
+    assert_eq!(hca.slots_quarantined(), 1);
+    hca.wait(hca.now() + Duration::from_secs(2)).expect("alive");
+    assert_eq!(hca.slots_quarantined(), 0);
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
+    let rows = [
+        (Fault::HealthSyndrome(0x08), DeadCause::Syndrome { synd: 0x08 }),
+        (Fault::BarAllOnes, DeadCause::Gone),
+        (Fault::SurpriseRemoval, DeadCause::Gone),
+    ];
+    for (fault, cause) in rows {
+        let world = world(Profile::default());
+        let mut hca = world.hca();
+        hca.exec(&AllocPdIn::new()).expect("a PD");
+        world.inject(fault.clone());
+        let error = hca.wait(hca.now() + Duration::from_secs(10)).expect_err("dead");
+        match (&error, cause) {
+            // Which sensor speaks first depends on what else the firmware does when it dies.
+            (MlxError::Dead(DeadCause::Syndrome { .. } | DeadCause::ResetRequired { .. }), DeadCause::Syndrome { .. }) => {}
+            (MlxError::Dead(found), cause) => assert_eq!(*found, cause, "{fault:?}"),
+            (error, _) => panic!("{fault:?}: {error}"),
+        }
+        assert!(matches!(hca.next_async(), Some(AsyncEvent::DeviceDead { .. })), "{fault:?}");
+        assert!(matches!(hca.exec(&AllocPdIn::new()), Err(CmdError::Dead { .. })), "{fault:?}");
+        let report = hca.close().expect("unwound");
+        assert!(report.dead.is_some() && report.objects_left == [("PD", 1)], "{fault:?}: {report:?}");
+    }
+}
+
+#[test]
+fn a_health_counter_that_stops_is_death() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    assert!(!hca.wait(hca.now() + Duration::from_secs(20)).expect("alive"));
+    world.inject(Fault::HealthCounterStops);
+    let begun = hca.now();
+    let error = hca.wait(begun + Duration::from_secs(20)).expect_err("dead");
+    assert!(matches!(error, MlxError::Dead(DeadCause::CounterStuck { .. })), "{error}");
+    assert!(hca.now() - begun <= Duration::from_secs(4));
+}
+
+#[test]
+fn the_port_going_down_and_up_is_told() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    assert!(hca.port().link_up);
+    world.inject(Fault::LinkDown);
+    world.inject(Fault::LinkUp);
+    while hca.wait(hca.now()).expect("alive") {}
+    assert_eq!(hca.next_async(), Some(AsyncEvent::PortDown));
+    assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp));
+    assert_eq!(hca.next_async(), None);
+}
+
+#[test]
+fn a_function_dropped_open_comes_up_again() {
+    let world = world(Profile::default());
+    drop(world.hca());
+    assert!(!world.bus_master());
+    world.hca().close().expect("teardown");
+    let report = world.sim.report(&world.function);
+    assert!(report.dma_faults.is_empty() && report.driver_bugs.is_empty(), "{report:#?}");
+}

@@ -1,0 +1,327 @@
+//! A request in progress: the packets it is made of, and the answers that fit it.
+//!
+//! Everything here is computed from the WQE and a position in it, so that a packet sent again is
+//! the packet that was sent, with the data that lies in memory by then.
+
+use super::core::{Core, Outgoing};
+use super::state::Service;
+use super::wqe::{Action, SendWqe, Signal};
+use crate::host::{Host, KeyError, UmrRequest};
+use crate::wire::{AtomicEthRepr, Headers, Opcode, Operation, Packet, Psn, RethRepr};
+use hw_mlx::prm::Syndrome;
+
+/// A WQE in progress.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) wqe: SendWqe,
+    pub(super) first: Psn,
+    /// PSNs it takes; 0 for what never leaves the function.
+    pub(super) packets: u32,
+    /// Response packets of a read or atomic that arrived.
+    answered: u32,
+}
+
+impl Request {
+    /// Gives a WQE its PSNs, from `first` on.
+    pub(super) fn new(core: &Core, wqe: SendWqe, first: Psn) -> Self {
+        let packets = match wqe.action {
+            Action::Nop | Action::Umr { .. } => 0,
+            Action::CompareSwap { .. } | Action::FetchAdd { .. } => 1,
+            Action::Send { .. }
+            | Action::Write { .. }
+            | Action::Read { .. }
+            | Action::Datagram { .. } => core.packets(wqe.length),
+        };
+        Self {
+            wqe,
+            first,
+            packets,
+            answered: 0,
+        }
+    }
+
+    /// The PSN behind its last.
+    pub(super) const fn end(&self) -> Psn {
+        self.first.advance(self.packets)
+    }
+
+    /// The first PSN whose answer is missing, if the request has answers with data.
+    pub(super) const fn missing_answer(&self) -> Option<Psn> {
+        if self.wqe.action.is_read_or_atomic() && self.answered < self.packets {
+            Some(self.first.advance(self.answered))
+        } else {
+            None
+        }
+    }
+
+    /// Sends the packet at `psn`; returns the PSN to go on from. A read or atomic is asked for in
+    /// one packet, from any position in it.
+    pub(super) fn send(
+        &self,
+        core: &Core,
+        host: &mut dyn Host,
+        psn: Psn,
+        ack_interval: u32,
+    ) -> Result<Psn, Syndrome> {
+        let position = psn.distance_from(self.first);
+        let is_last = position + 1 == self.packets;
+        let asks = self.wqe.action.is_read_or_atomic();
+        let (operation, headers) = self.headers(core, position, is_last)?;
+        let opcode = match core.service {
+            Service::Uc => Opcode::uc(operation).ok_or(Syndrome::LOCAL_QP_OP_ERR)?,
+            Service::Rc | Service::Ud | Service::Gsi | Service::Umr => Opcode::rc(operation),
+        };
+        let mut payload = vec![
+            0;
+            if asks {
+                0
+            } else {
+                self.segment_bytes(core, position)
+            }
+        ];
+        self.wqe
+            .gather(
+                host,
+                core.local_scope(),
+                offset(core, position),
+                &mut payload,
+            )
+            .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+        let is_due = is_last || psn.get() % ack_interval == ack_interval - 1;
+        let outgoing = Outgoing {
+            opcode,
+            psn,
+            ack_request: is_due && !asks && core.service == Service::Rc,
+            solicited: self.wqe.solicited && is_last && !asks,
+            headers,
+            payload: &payload,
+        };
+        core.transmit(host, &outgoing);
+        Ok(if asks { self.end() } else { psn.advance(1) })
+    }
+
+    fn headers(
+        &self,
+        core: &Core,
+        position: u32,
+        is_last: bool,
+    ) -> Result<(Operation, Headers), Syndrome> {
+        let mut headers = Headers::NONE;
+        let is_first = position == 0;
+        let operation = match self.wqe.action {
+            Action::Send {
+                immediate,
+                invalidate,
+            } => {
+                headers.immediate = immediate.filter(|_| is_last);
+                headers.invalidate = invalidate.filter(|_| is_last);
+                send_operation(is_first, is_last, immediate.is_some(), invalidate.is_some())
+            }
+            Action::Write {
+                va,
+                rkey,
+                immediate,
+            } => {
+                if is_first {
+                    headers.reth = Some(RethRepr {
+                        va,
+                        rkey,
+                        length: self.wqe.length,
+                    });
+                }
+                headers.immediate = immediate.filter(|_| is_last);
+                write_operation(is_first, is_last, immediate.is_some())
+            }
+            Action::Read { va, rkey } => {
+                let done = offset(core, position);
+                let left = u64::from(self.wqe.length).saturating_sub(done);
+                // CAST: what is left of a 32-bit length.
+                let length = u32::try_from(left).unwrap_or(u32::MAX);
+                headers.reth = Some(RethRepr {
+                    va: va.wrapping_add(done),
+                    rkey,
+                    length,
+                });
+                Operation::ReadRequest
+            }
+            Action::CompareSwap {
+                va,
+                rkey,
+                swap,
+                compare,
+            } => {
+                headers.atomic = Some(AtomicEthRepr {
+                    va,
+                    rkey,
+                    swap_add: swap,
+                    compare,
+                });
+                Operation::CompareSwap
+            }
+            Action::FetchAdd { va, rkey, add } => {
+                headers.atomic = Some(AtomicEthRepr {
+                    va,
+                    rkey,
+                    swap_add: add,
+                    compare: 0,
+                });
+                Operation::FetchAdd
+            }
+            Action::Nop | Action::Datagram { .. } | Action::Umr { .. } => {
+                return Err(Syndrome::LOCAL_QP_OP_ERR);
+            }
+        };
+        Ok((operation, headers))
+    }
+
+    /// Takes the answer that [`Request::missing_answer`] names.
+    pub(super) fn take_answer(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+        packet: &Packet<'_>,
+    ) -> Result<(), Syndrome> {
+        let operation = packet.bth.opcode.operation();
+        let fits = match self.wqe.action {
+            Action::Read { .. } => self.response_fits(core, operation, packet.payload),
+            Action::CompareSwap { .. } | Action::FetchAdd { .. } => {
+                operation == Operation::AtomicAcknowledge
+            }
+            Action::Nop
+            | Action::Send { .. }
+            | Action::Write { .. }
+            | Action::Datagram { .. }
+            | Action::Umr { .. } => false,
+        };
+        if !fits {
+            return Err(Syndrome::BAD_RESP_ERR);
+        }
+        let original = packet
+            .headers
+            .atomic_ack
+            .map(|ack| atomic_result(host, ack.original));
+        let data = original
+            .as_ref()
+            .map_or(packet.payload, |original| original.as_slice());
+        self.wqe
+            .scatter(host, core.local_scope(), offset(core, self.answered), data)
+            .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+        self.answered += 1;
+        Ok(())
+    }
+
+    /// Whether a response packet is the one its position in the read calls for. After a retry the
+    /// first packet of a response may stand anywhere in the read, so First and Middle are alike,
+    /// and so are Last and Only.
+    fn response_fits(&self, core: &Core, operation: Operation, payload: &[u8]) -> bool {
+        let operation_fits = if self.answered + 1 == self.packets {
+            matches!(
+                operation,
+                Operation::ReadResponseLast | Operation::ReadResponseOnly
+            )
+        } else {
+            matches!(
+                operation,
+                Operation::ReadResponseFirst | Operation::ReadResponseMiddle
+            )
+        };
+        operation_fits && payload.len() == self.segment_bytes(core, self.answered)
+    }
+
+    /// Bytes of the packet at `position`.
+    fn segment_bytes(&self, core: &Core, position: u32) -> usize {
+        let rest = u64::from(self.wqe.length).saturating_sub(offset(core, position));
+        usize::try_from(rest).unwrap_or(usize::MAX).min(core.mtu())
+    }
+
+    /// Carries out what never leaves the function.
+    pub(super) fn execute_locally(&self, core: &Core, host: &mut dyn Host) -> Result<(), Syndrome> {
+        let Action::Umr {
+            key,
+            control,
+            context,
+        } = &self.wqe.action
+        else {
+            return Ok(());
+        };
+        let scope = core.local_scope();
+        let mut entries = vec![0; usize::try_from(self.wqe.length).unwrap_or(0)];
+        self.wqe
+            .gather(host, scope, 0, &mut entries)
+            .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
+        let request = UmrRequest {
+            key: *key,
+            scope,
+            control,
+            context,
+            entries: &entries,
+        };
+        host.umr(request).map_err(|error| match error {
+            KeyError::Access { .. } | KeyError::Range { .. } | KeyError::Dma(_) => {
+                Syndrome::LOCAL_PROT_ERR
+            }
+            KeyError::Missing { .. }
+            | KeyError::Free { .. }
+            | KeyError::Variant { .. }
+            | KeyError::ProtectionDomain { .. }
+            | KeyError::QueuePair { .. }
+            | KeyError::Reserved
+            | KeyError::Unsupported => Syndrome::MW_BIND_ERR,
+        })
+    }
+
+    /// Writes the CQE of a request that went well, if it wants one.
+    pub(super) fn signal(&self, core: &Core, host: &mut dyn Host) {
+        let wqe = &self.wqe;
+        if wqe.signal != Signal::OnError {
+            let bytes = if wqe.action.is_read_or_atomic() {
+                wqe.length
+            } else {
+                0
+            };
+            let event = wqe.signal == Signal::AlwaysWithEvent;
+            core.complete_send(host, wqe.index, wqe.opcode, bytes, event);
+        }
+    }
+}
+
+/// Byte of the message at which the packet at `position` begins.
+fn offset(core: &Core, position: u32) -> u64 {
+    u64::from(position) * core.mtu() as u64
+}
+
+const fn send_operation(first: bool, last: bool, immediate: bool, invalidate: bool) -> Operation {
+    match (first, last) {
+        (true, false) => Operation::SendFirst,
+        (false, false) => Operation::SendMiddle,
+        (false, true) if immediate => Operation::SendLastImmediate,
+        (false, true) if invalidate => Operation::SendLastInvalidate,
+        (false, true) => Operation::SendLast,
+        (true, true) if immediate => Operation::SendOnlyImmediate,
+        (true, true) if invalidate => Operation::SendOnlyInvalidate,
+        (true, true) => Operation::SendOnly,
+    }
+}
+
+const fn write_operation(first: bool, last: bool, immediate: bool) -> Operation {
+    match (first, last) {
+        (true, false) => Operation::WriteFirst,
+        (false, false) => Operation::WriteMiddle,
+        (false, true) if immediate => Operation::WriteLastImmediate,
+        (false, true) => Operation::WriteLast,
+        (true, true) if immediate => Operation::WriteOnlyImmediate,
+        (true, true) => Operation::WriteOnly,
+    }
+}
+
+/// An atomic's original value as it is written into local memory.
+fn atomic_result(host: &dyn Host, original: u64) -> [u8; 8] {
+    if host.atomic_reply_big_endian() {
+        return original.to_be_bytes();
+    }
+    #[expect(
+        clippy::little_endian_bytes,
+        reason = "the simulated host is little-endian, and the mode says host order"
+    )]
+    original.to_le_bytes()
+}
