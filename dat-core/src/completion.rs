@@ -13,7 +13,9 @@ use crate::ep::state::{EpEvent, EpState};
 use crate::event::DtoCompletion;
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey};
 use crate::ia::Ia;
-use crate::provider::{Completion, CompletionEntry, CompletionQueue, Provider, QueuePair, SharedReceiveQueue};
+use crate::provider::{
+    Completion, CompletionEntry, CompletionQueue, Provider, QueuePair, SharedReceiveQueue,
+};
 use crate::types::DtoStatus;
 
 /// The completion queue entry of a provider.
@@ -54,7 +56,12 @@ impl<P: Provider> Ia<P> {
     }
 
     /// The part of `settle` after the provider's.
-    pub(crate) fn settle_completion(&mut self, key: EpKey, request: bool, completion: Option<Completion>) -> Option<Settled> {
+    pub(crate) fn settle_completion(
+        &mut self,
+        key: EpKey,
+        request: bool,
+        completion: Option<Completion>,
+    ) -> Option<Settled> {
         let ep = self.eps.get_mut(key)?;
         let mut hide = false;
         if request {
@@ -91,7 +98,8 @@ impl<P: Provider> Ia<P> {
             return None;
         }
         let ep = self.eps.get(key)?;
-        let by_choice = !done.unsignalled && (done.request || !ep.hot.solicited_wait || done.solicited);
+        let by_choice =
+            !done.unsignalled && (done.request || !ep.hot.solicited_wait || done.solicited);
         Some(Settled {
             event: DtoCompletion {
                 ep: EpHandle { key, ia: self.id },
@@ -121,11 +129,15 @@ impl<P: Provider> Ia<P> {
     /// no more than the EVD is said to hold. True: the completion queue is empty.
     pub(crate) fn drain_evd(&mut self, key: EvdKey, bounded: bool) -> bool {
         loop {
-            let Some(evd) = self.evds.get_mut(key) else { return true };
+            let Some(evd) = self.evds.get_mut(key) else {
+                return true;
+            };
             if bounded && !evd.takes_dtos() {
                 return false;
             }
-            let Some(entry) = evd.cq.as_mut().and_then(CompletionQueue::poll) else { return true };
+            let Some(entry) = evd.cq.as_mut().and_then(CompletionQueue::poll) else {
+                return true;
+            };
             if let Some(settled) = self.settle(&entry) {
                 self.queue_settled(key, settled);
             }
@@ -135,10 +147,15 @@ impl<P: Provider> Ia<P> {
     /// Empties the queue for completions nobody wants. True: there were some.
     pub(crate) fn drain_discard(&mut self, key: EpKey) -> bool {
         let mut some = false;
-        while let Some(entry) = self.eps.get_mut(key).and_then(|ep| ep.discard.as_mut()).and_then(CompletionQueue::poll) {
+        while let Some(entry) = self
+            .eps
+            .get_mut(key)
+            .and_then(|ep| ep.discard.as_mut())
+            .and_then(CompletionQueue::poll)
+        {
             some = true;
-            // Settled for its effects; nobody is told.
-            drop(self.settle(&entry));
+            // For its effects; nobody is told.
+            let _unwanted = self.settle(&entry);
         }
         some
     }

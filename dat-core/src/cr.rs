@@ -74,7 +74,12 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE: |CR; |EP also for no endpoint. DAT_INVALID_STATE: the endpoint is not
     /// UNCONNECTED; |EP_NOTREADY it has no PZ. DAT_INVALID_PARAMETER|ARG3: private data too long.
-    pub fn cr_accept(&mut self, cr: CrHandle, ep: Option<EpHandle>, private_data: &[u8]) -> DatResult<()> {
+    pub fn cr_accept(
+        &mut self,
+        cr: CrHandle,
+        ep: Option<EpHandle>,
+        private_data: &[u8],
+    ) -> DatResult<()> {
         let (conn, peer, remote_gid, remote_port) = {
             let cr = self.cr(cr)?;
             (cr.conn, cr.peer, cr.remote_gid, cr.remote_port)
@@ -88,7 +93,8 @@ impl<P: Provider> Ia<P> {
             Some(_) | None => return Err(state.refuse()),
         };
         if private_data.len() > MAX_PRIVATE_DATA {
-            return Err(DatError::parameter(Subtype::Arg3).because("private data is longer than max_private_data_size, 64"));
+            return Err(DatError::parameter(Subtype::Arg3)
+                .because("private data is longer than max_private_data_size, 64"));
         }
         self.alive()?;
         let Some(qpn) = target.qp.as_ref().map(QueuePair::number) else {
@@ -105,17 +111,36 @@ impl<P: Provider> Ia<P> {
         }
         let now = self.provider.now();
         let rnr_retry = self.config.transport.rnr_retry;
-        let accepted = self.cm.accept(now, conn, AcceptParams { qpn, psn, reads_out, reads_in, rnr_retry, srq, private_data });
+        let accepted = self.cm.accept(
+            now,
+            conn,
+            AcceptParams {
+                qpn,
+                psn,
+                reads_out,
+                reads_in,
+                rnr_retry,
+                srq,
+                private_data,
+            },
+        );
         self.crs.remove(cr.key);
         let target = &mut self.eps[ep.key];
         target.hot.state = next;
-        target.remote = Some(crate::ep::Remote { address: address_of(remote_gid), port_qual: remote_port.into() });
+        target.remote = Some(crate::ep::Remote {
+            address: address_of(remote_gid),
+            port_qual: remote_port.into(),
+        });
         target.conn = Some(conn);
         self.conns.insert(conn, ep.key);
         if let Err(error) = accepted {
             // The request ended while it was undecided.
             tracing::info!(%error, "cr_accept: the request is over");
-            self.enter_disconnected(ep.key, EpEvent::AttemptEnded, ConnectionEventKind::AcceptCompletionError);
+            self.enter_disconnected(
+                ep.key,
+                EpEvent::AttemptEnded,
+                ConnectionEventKind::AcceptCompletionError,
+            );
             self.settle_effects();
         }
         self.connection_manager_events();
@@ -153,19 +178,30 @@ impl<P: Provider> Ia<P> {
 
     /// A request has come: an event, or a refusal when the backlog is full.
     pub(crate) fn request_arrived(&mut self, psp: Option<PspKey>, mut cr: Cr) {
-        let listening = psp.and_then(|key| self.psps.get(key).map(|psp| (key, psp.evd, psp.conn_qual)));
-        let Some((psp, evd, conn_qual)) = listening.filter(|(_, evd, _)| self.evds[*evd].has_room()) else {
+        let listening =
+            psp.and_then(|key| self.psps.get(key).map(|psp| (key, psp.evd, psp.conn_qual)));
+        let Some((psp, evd, conn_qual)) =
+            listening.filter(|(_, evd, _)| self.evds[*evd].has_room())
+        else {
             self.refuse_connection(cr.conn, RejectReason::NoResources);
             return;
         };
         cr.conn_qual = conn_qual;
         let key = self.crs.insert(cr);
         let cr = CrHandle { key, ia: self.id };
-        self.push_event(Some(evd), Event::ConnectionRequest(ConnectionRequest { psp: self.psp_handle(psp), conn_qual, cr }));
+        self.push_event(
+            Some(evd),
+            Event::ConnectionRequest(ConnectionRequest {
+                psp: self.psp_handle(psp),
+                conn_qual,
+                cr,
+            }),
+        );
     }
 
     fn cr(&self, cr: CrHandle) -> DatResult<&Cr> {
-        let missing = DatError::handle(Subtype::HandleCr).because("no such connection request in this IA");
+        let missing =
+            DatError::handle(Subtype::HandleCr).because("no such connection request in this IA");
         if cr.ia != self.id {
             return Err(missing);
         }

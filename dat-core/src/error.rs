@@ -200,7 +200,11 @@ impl DatError {
     /// An error without a sentence.
     #[must_use]
     pub const fn new(kind: ReturnType, subtype: Subtype) -> Self {
-        Self { kind, subtype, detail: "" }
+        Self {
+            kind,
+            subtype,
+            detail: "",
+        }
     }
 
     /// Adds the sentence a person can act on.
@@ -298,8 +302,14 @@ pub fn strerror(code: u32) -> Option<(&'static str, &'static str)> {
         return None;
     }
     let kind = ReturnType::from_value(code & DatError::TYPE_MASK)?;
-    let subtype = Subtype::from_value(u16::try_from(code & !(DatError::CLASS_MASK | DatError::TYPE_MASK)).ok()?)?;
-    let minor = if subtype == Subtype::None { "" } else { subtype.name() };
+    let subtype = Subtype::from_value(
+        u16::try_from(code & !(DatError::CLASS_MASK | DatError::TYPE_MASK)).ok()?,
+    )?;
+    let minor = if subtype == Subtype::None {
+        ""
+    } else {
+        subtype.name()
+    };
     Some((kind.name(), minor))
 }
 
@@ -311,7 +321,10 @@ mod tests {
     fn an_error_shows_its_names_its_number_and_its_reason() {
         let error = DatError::state(Subtype::StateEpConnected).because("disconnect first");
         assert_eq!(error.code(), 0x8007_0032);
-        assert_eq!(error.to_string(), "DAT_INVALID_STATE|DAT_INVALID_STATE_EP_CONNECTED (0x80070032): disconnect first");
+        assert_eq!(
+            error.to_string(),
+            "DAT_INVALID_STATE|DAT_INVALID_STATE_EP_CONNECTED (0x80070032): disconnect first"
+        );
     }
 
     #[test]
@@ -338,7 +351,8 @@ mod tests {
     fn strerror_names_every_defined_number_and_refuses_the_others() {
         for &kind in ReturnType::ALL {
             for &subtype in Subtype::ALL {
-                let (major, minor) = strerror(DatError::new(kind, subtype).code()).expect("defined");
+                let (major, minor) =
+                    strerror(DatError::new(kind, subtype).code()).expect("defined");
                 assert_eq!(major, kind.name());
                 assert_eq!(minor.is_empty(), subtype == Subtype::None);
             }

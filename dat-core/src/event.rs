@@ -134,7 +134,9 @@ impl AsyncEvent {
     #[must_use]
     pub const fn reason(&self) -> u32 {
         match self {
-            Self::EvdOverflow(_) | Self::IaCatastrophic | Self::EpBroken(_) | Self::SrqError(_) => 0,
+            Self::EvdOverflow(_) | Self::IaCatastrophic | Self::EpBroken(_) | Self::SrqError(_) => {
+                0
+            }
             Self::ProviderInternalError => 1,
         }
     }

@@ -70,7 +70,12 @@ pub struct TransportConfig {
 impl Default for TransportConfig {
     /// 67 ms seven times; 0.64 ms six times.
     fn default() -> Self {
-        Self { retry_count: 7, rnr_retry: 6, ack_timeout: 14, min_rnr_timer: 12 }
+        Self {
+            retry_count: 7,
+            rnr_retry: 6,
+            ack_timeout: 14,
+            min_rnr_timer: 12,
+        }
     }
 }
 
@@ -128,7 +133,10 @@ pub struct CloseRefused<P: Provider> {
 
 impl<P: Provider> fmt::Debug for CloseRefused<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CloseRefused").field("ia", &self.ia).field("error", &self.error).finish()
+        f.debug_struct("CloseRefused")
+            .field("ia", &self.ia)
+            .field("error", &self.error)
+            .finish()
     }
 }
 
@@ -148,7 +156,9 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_PARAMETER|ARG2: an asynchronous EVD of length 0.
     pub fn open(provider: P, config: IaConfig) -> DatResult<Self> {
         if config.async_evd_min_qlen == 0 {
-            return Err(DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event"));
+            return Err(
+                DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event")
+            );
         }
         let attr = IaAttr::from_limits(provider.limits());
         let mut evds = SlotMap::with_key();
@@ -191,7 +201,11 @@ impl<P: Provider> Ia<P> {
     /// The asynchronous EVD and what this IA is and can do (`dat_ia_query`).
     #[must_use]
     pub fn query(&self) -> IaParam<'_> {
-        IaParam { async_evd: self.async_evd(), ia: &self.attr, provider: &self.provider_attr }
+        IaParam {
+            async_evd: self.async_evd(),
+            ia: &self.attr,
+            provider: &self.provider_attr,
+        }
     }
 
     /// The asynchronous EVD.
@@ -237,7 +251,8 @@ impl<P: Provider> Ia<P> {
     #[allow(clippy::result_large_err, reason = "the error hands the IA back")]
     pub fn close(mut self, flags: CloseFlags) -> Result<P, CloseRefused<P>> {
         if flags == CloseFlags::Graceful && !self.is_unused() {
-            let error = DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
+            let error =
+                DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
             return Err(CloseRefused { ia: self, error });
         }
         let eps: Vec<EpKey> = self.eps.keys().collect();

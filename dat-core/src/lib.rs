@@ -50,7 +50,8 @@ pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use evd::EvdParam;
 pub use evd::wait::WaitError;
 pub use event::{
-    AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, Event, SoftwareEvent,
+    AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, Event,
+    SoftwareEvent,
 };
 pub use handle::{CrHandle, EpHandle, EvdHandle, LmrHandle, PspHandle, PzHandle, SrqHandle};
 pub use ia::{CloseRefused, Ia, IaConfig, IaParam, TransportConfig};
@@ -60,6 +61,6 @@ pub use psp::PspParam;
 pub use segment::{LmrTriplet, RmrTriplet, Segment};
 pub use srq::{SrqAttr, SrqParam};
 pub use types::{
-    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EvdFlags, EvdState, MemPrivFlags,
-    PspFlags, Qos, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EvdFlags, EvdState,
+    MemPrivFlags, PspFlags, Qos, Timeout,
 };

@@ -83,33 +83,81 @@ impl<P: Provider> Ia<P> {
                 srq: _,
                 ..
             } => {
-                let peer = Peer { path, qpn: remote_qpn, psn: remote_psn, mtu, reads_out, retry_count, rnr_retry, ack_timeout };
+                let peer = Peer {
+                    path,
+                    qpn: remote_qpn,
+                    psn: remote_psn,
+                    mtu,
+                    reads_out,
+                    retry_count,
+                    rnr_retry,
+                    ack_timeout,
+                };
                 let psp = self.listeners.get(&listen).copied();
-                self.request_arrived(psp, Cr { conn, peer, conn_qual, remote_gid, remote_port, private_data });
+                self.request_arrived(
+                    psp,
+                    Cr {
+                        conn,
+                        peer,
+                        conn_qual,
+                        remote_gid,
+                        remote_port,
+                        private_data,
+                    },
+                );
             }
-            CmEvent::Reply { remote_qpn, remote_psn, reads_in: _, reads_out, rnr_retry, private_data, .. } => {
+            CmEvent::Reply {
+                remote_qpn,
+                remote_psn,
+                reads_in: _,
+                reads_out,
+                rnr_retry,
+                private_data,
+                ..
+            } => {
                 let Some(key) = self.ep_of(conn) else { return };
-                self.reply_arrived(conn, key, (remote_qpn, remote_psn, reads_out, rnr_retry), private_data);
+                self.reply_arrived(
+                    conn,
+                    key,
+                    (remote_qpn, remote_psn, reads_out, rnr_retry),
+                    private_data,
+                );
             }
             CmEvent::Established { .. } => {
                 if let Some(key) = self.ep_of(conn) {
                     self.established(key);
                 }
             }
-            CmEvent::Rejected { by_consumer, reason, .. } => {
+            CmEvent::Rejected {
+                by_consumer,
+                reason,
+                ..
+            } => {
                 tracing::info!(reason, by_consumer, "connection refused");
-                let kind = if by_consumer { ConnectionEventKind::PeerRejected } else { ConnectionEventKind::NonPeerRejected };
+                let kind = if by_consumer {
+                    ConnectionEventKind::PeerRejected
+                } else {
+                    ConnectionEventKind::NonPeerRejected
+                };
                 self.attempt_ended(conn, kind);
             }
-            CmEvent::Unreachable { .. } => self.attempt_ended(conn, ConnectionEventKind::Unreachable),
+            CmEvent::Unreachable { .. } => {
+                self.attempt_ended(conn, ConnectionEventKind::Unreachable)
+            }
             CmEvent::TimedOut { .. } => self.attempt_ended(conn, ConnectionEventKind::TimedOut),
-            CmEvent::AcceptFailed { .. } => self.attempt_ended(conn, ConnectionEventKind::AcceptCompletionError),
+            CmEvent::AcceptFailed { .. } => {
+                self.attempt_ended(conn, ConnectionEventKind::AcceptCompletionError)
+            }
             CmEvent::Disconnected { .. } => {
                 let Some(key) = self.ep_of(conn) else { return };
                 // An error that is in the queues already came first.
                 self.drain_queues_of(key);
                 self.settle_effects();
-                self.enter_disconnected(key, EpEvent::ConnectionEnded, ConnectionEventKind::Disconnected);
+                self.enter_disconnected(
+                    key,
+                    EpEvent::ConnectionEnded,
+                    ConnectionEventKind::Disconnected,
+                );
             }
             // The endpoint has let go of the name before; nobody waits for this.
             CmEvent::DisconnectDone { .. } => {}
@@ -117,9 +165,20 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Active side: the peer accepts, so our queue pair goes up, and then the peer is told.
-    fn reply_arrived(&mut self, conn: ConnId, key: EpKey, reply: (u32, u32, u8, u8), private_data: Vec<u8>) {
-        let Some(ep) = self.eps.get_mut(key) else { return };
-        let Some((path, send_psn, mtu)) = ep.outgoing.filter(|_| ep.hot.state == EpState::ActiveConnectionPending) else {
+    fn reply_arrived(
+        &mut self,
+        conn: ConnId,
+        key: EpKey,
+        reply: (u32, u32, u8, u8),
+        private_data: Vec<u8>,
+    ) {
+        let Some(ep) = self.eps.get_mut(key) else {
+            return;
+        };
+        let Some((path, send_psn, mtu)) = ep
+            .outgoing
+            .filter(|_| ep.hot.state == EpState::ActiveConnectionPending)
+        else {
             return;
         };
         let (qpn, psn, reads_out, rnr_retry) = reply;
@@ -144,7 +203,9 @@ impl<P: Provider> Ia<P> {
         match self.cm.ready(self.provider.now(), conn) {
             Ok(()) => self.established(key),
             // The event that says why is on its way.
-            Err(error) => tracing::debug!(%error, "the connection ended while it was being brought up"),
+            Err(error) => {
+                tracing::debug!(%error, "the connection ended while it was being brought up")
+            }
         }
     }
 
@@ -171,7 +232,9 @@ impl<P: Provider> Ia<P> {
                 }
             }
             ProviderEvent::QpError { owner, event } => {
-                let Some(key) = self.ep_owner(owner) else { return };
+                let Some(key) = self.ep_owner(owner) else {
+                    return;
+                };
                 tracing::info!(ep = ?key, event, "the device stopped a queue pair");
                 self.drain_queues_of(key);
                 self.settle_effects();
@@ -204,7 +267,9 @@ impl<P: Provider> Ia<P> {
             }
             return;
         }
-        let Some(evd) = self.evds.keys().find(|key| index_of(*key) == owner) else { return };
+        let Some(evd) = self.evds.keys().find(|key| index_of(*key) == owner) else {
+            return;
+        };
         tracing::error!(evd = ?self.evd_handle(evd), "the completion queue of an EVD overran");
         self.push_async(AsyncEvent::EvdOverflow(self.evd_handle(evd)));
         for key in self.eps_of(evd) {
@@ -214,7 +279,11 @@ impl<P: Provider> Ia<P> {
 
     fn eps_of(&self, evd: EvdKey) -> Vec<EpKey> {
         let uses = |key: &Option<EvdKey>| *key == Some(evd);
-        self.eps.iter().filter(|(_, ep)| uses(&ep.request_evd) || uses(&ep.recv_evd)).map(|(key, _)| key).collect()
+        self.eps
+            .iter()
+            .filter(|(_, ep)| uses(&ep.request_evd) || uses(&ep.recv_evd))
+            .map(|(key, _)| key)
+            .collect()
     }
 
     /// A wait found the device dead.
@@ -239,20 +308,32 @@ impl<P: Provider> Ia<P> {
     /// Calls that need the device fail once it is dead.
     pub(crate) fn alive(&self) -> Result<(), DatError> {
         if self.dead {
-            return Err(DatError::new(ReturnType::InternalError, Subtype::None).because("the device is dead"));
+            return Err(DatError::new(ReturnType::InternalError, Subtype::None)
+                .because("the device is dead"));
         }
         Ok(())
     }
 
     /// Turns a provider's refusal into DAT's, and keeps what it said.
-    pub(crate) fn device_refused(&mut self, what: &'static str, error: ProviderError, resource: Subtype) -> DatError {
+    pub(crate) fn device_refused(
+        &mut self,
+        what: &'static str,
+        error: ProviderError,
+        resource: Subtype,
+    ) -> DatError {
         self.note_device_error(what, &error);
         match error {
-            ProviderError::Resources(_) => DatError::resources(resource).because("the device has no more; see last_device_error"),
-            ProviderError::Unsupported(_) => DatError::unsupported().because("not with this device; see last_device_error"),
-            ProviderError::Unreachable(_) => DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable),
+            ProviderError::Resources(_) => DatError::resources(resource)
+                .because("the device has no more; see last_device_error"),
+            ProviderError::Unsupported(_) => {
+                DatError::unsupported().because("not with this device; see last_device_error")
+            }
+            ProviderError::Unreachable(_) => {
+                DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
+            }
             ProviderError::Device(_) | ProviderError::Dead(_) => {
-                DatError::new(ReturnType::InternalError, Subtype::None).because("the device refused; see last_device_error")
+                DatError::new(ReturnType::InternalError, Subtype::None)
+                    .because("the device refused; see last_device_error")
             }
         }
     }

@@ -449,6 +449,8 @@ pub trait Provider: Sized {
     /// Device refusal.
     fn destroy_qp(&mut self, qp: Self::Qp, request_cq: &mut Self::Cq, recv_cq: Option<&mut Self::Cq>) -> Result<(), ProviderError>;
 
+    /// Our GID at an index, which a [`Path`] names as its source.
+    fn gid(&self, index: u8) -> Option<[u8; 16]>;
     /// Finds the way to a GID: a link-local one names its MAC, others come from the neighbour table.
     ///
     /// # Errors

@@ -40,7 +40,12 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 unknown flags.
     /// DAT_MODEL_NOT_SUPPORTED: endpoints made by the provider. DAT_CONN_QUAL_IN_USE.
-    pub fn psp_create(&mut self, conn_qual: ConnQual, evd: EvdHandle, flags: PspFlags) -> DatResult<PspHandle> {
+    pub fn psp_create(
+        &mut self,
+        conn_qual: ConnQual,
+        evd: EvdHandle,
+        flags: PspFlags,
+    ) -> DatResult<PspHandle> {
         let evd = self.check_psp(evd, flags)?;
         if conn_qual == 0 {
             return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
@@ -52,30 +57,42 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// As [`Ia::psp_create`]; DAT_CONN_QUAL_UNAVAILABLE instead of DAT_CONN_QUAL_IN_USE.
-    pub fn psp_create_any(&mut self, evd: EvdHandle, flags: PspFlags) -> DatResult<(ConnQual, PspHandle)> {
+    pub fn psp_create_any(
+        &mut self,
+        evd: EvdHandle,
+        flags: PspFlags,
+    ) -> DatResult<(ConnQual, PspHandle)> {
         let evd = self.check_psp(evd, flags)?;
         for conn_qual in FIRST_ANY..FIRST_ANY + ANY_TRIES {
             if let Ok(psp) = self.listen(conn_qual, evd) {
                 return Ok((conn_qual, psp));
             }
         }
-        Err(DatError::new(ReturnType::ConnQualUnavailable, Subtype::None))
+        Err(DatError::new(
+            ReturnType::ConnQualUnavailable,
+            Subtype::None,
+        ))
     }
 
     fn check_psp(&self, evd: EvdHandle, flags: PspFlags) -> DatResult<EvdKey> {
         self.alive()?;
         let missing = DatError::handle(Subtype::HandleEvdCr);
-        let evd = self.evd_for(Some(evd), EvdFlags::CR, Subtype::HandleEvdCr)?.ok_or(missing)?;
+        let evd = self
+            .evd_for(Some(evd), EvdFlags::CR, Subtype::HandleEvdCr)?
+            .ok_or(missing)?;
         if !PspFlags::all().contains(flags) {
             return Err(DatError::parameter(Subtype::Arg4).because("psp_flags: unknown ones"));
         }
         if flags.contains(PspFlags::PROVIDER) {
-            return Err(DatError::unsupported().because("psp_flags: only DAT_PSP_CONSUMER_FLAG (ep_creator is NEVER)"));
+            return Err(DatError::unsupported()
+                .because("psp_flags: only DAT_PSP_CONSUMER_FLAG (ep_creator is NEVER)"));
         }
         let mut streams = self.evds[evd].streams;
         streams.attach(Stream::Other);
         if self.config.strict_evd_sharing && !streams.may_share() {
-            return Err(DatError::parameter(Subtype::Arg3).because("an EVD with UNSIGNALLED or SOLICITED_WAIT streams takes no other events"));
+            return Err(DatError::parameter(Subtype::Arg3).because(
+                "an EVD with UNSIGNALLED or SOLICITED_WAIT streams takes no other events",
+            ));
         }
         Ok(evd)
     }
@@ -85,7 +102,11 @@ impl<P: Provider> Ia<P> {
             .cm
             .listen(service_id(conn_qual))
             .map_err(|_in_use| DatError::new(ReturnType::ConnQualInUse, Subtype::None))?;
-        let key = self.psps.insert(Psp { listen, conn_qual, evd });
+        let key = self.psps.insert(Psp {
+            listen,
+            conn_qual,
+            evd,
+        });
         self.listeners.insert(listen, key);
         self.evds[evd].streams.attach(Stream::Other);
         Ok(self.psp_handle(key))
@@ -97,7 +118,11 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|PSP.
     pub fn psp_query(&self, psp: PspHandle) -> DatResult<PspParam> {
         let psp = self.psp(psp)?;
-        Ok(PspParam { conn_qual: psp.conn_qual, evd: self.evd_handle(psp.evd), flags: PspFlags::CONSUMER })
+        Ok(PspParam {
+            conn_qual: psp.conn_qual,
+            evd: self.evd_handle(psp.evd),
+            flags: PspFlags::CONSUMER,
+        })
     }
 
     /// Stops listening. Requests already reported stay, and can be accepted or rejected.
@@ -111,7 +136,9 @@ impl<P: Provider> Ia<P> {
     }
 
     pub(crate) fn remove_psp(&mut self, key: PspKey) {
-        let Some(psp) = self.psps.remove(key) else { return };
+        let Some(psp) = self.psps.remove(key) else {
+            return;
+        };
         self.cm.unlisten(psp.listen);
         self.listeners.remove(&psp.listen);
         self.evds[psp.evd].streams.detach(Stream::Other);

@@ -20,7 +20,13 @@ impl<P: Provider> Ia<P> {
         self.alive()?;
         let pd = match self.provider.alloc_pd() {
             Ok(pd) => pd,
-            Err(error) => return Err(self.device_refused("pz_create", error, Subtype::ResourceProtectionDomain)),
+            Err(error) => {
+                return Err(self.device_refused(
+                    "pz_create",
+                    error,
+                    Subtype::ResourceProtectionDomain,
+                ));
+            }
         };
         let key = self.pzs.insert(Pz { pd, users: 0 });
         Ok(PzHandle { key, ia: self.id })
@@ -41,7 +47,9 @@ impl<P: Provider> Ia<P> {
     pub fn pz_free(&mut self, pz: PzHandle) -> DatResult<()> {
         let key = self.pz_key(pz)?;
         if self.pzs[key].users != 0 {
-            return Err(DatError::state(Subtype::StatePzInUse).because("an endpoint, SRQ or LMR is in it"));
+            return Err(
+                DatError::state(Subtype::StatePzInUse).because("an endpoint, SRQ or LMR is in it")
+            );
         }
         self.remove_pz(key);
         Ok(())

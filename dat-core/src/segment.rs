@@ -56,7 +56,10 @@ pub(crate) mod sealed {
     /// The working side of [`super::Segment`], out of reach of consumers.
     pub trait Check: Copy {
         #[doc(hidden)]
-        #[allow(private_interfaces, reason = "the trait cannot be named outside of this crate")]
+        #[allow(
+            private_interfaces,
+            reason = "the trait cannot be named outside of this crate"
+        )]
         fn check(&self, scope: Scope<'_>) -> DatResult<()>;
         #[doc(hidden)]
         fn data(&self) -> DataSegment;
@@ -80,7 +83,10 @@ impl sealed::Check for LmrTriplet {
     #[inline]
     #[allow(private_interfaces, reason = "see the trait")]
     fn check(&self, scope: Scope<'_>) -> DatResult<()> {
-        let entry = scope.lmrs.entry(self.lmr_context).ok_or_else(refuse_unknown)?;
+        let entry = scope
+            .lmrs
+            .entry(self.lmr_context)
+            .ok_or_else(refuse_unknown)?;
         if !entry.contains(self.virtual_address, self.segment_length) {
             return Err(refuse_range());
         }
@@ -100,7 +106,11 @@ impl sealed::Check for LmrTriplet {
     fn data(&self) -> DataSegment {
         // CAST: `check` has bounded the length to 31 bits.
         #[allow(clippy::cast_possible_truncation, reason = "checked to be below 2^31")]
-        DataSegment { lmr_context: self.lmr_context, address: self.virtual_address, bytes: self.segment_length as u32 }
+        DataSegment {
+            lmr_context: self.lmr_context,
+            address: self.virtual_address,
+            bytes: self.segment_length as u32,
+        }
     }
 }
 
@@ -120,12 +130,17 @@ pub(crate) fn check<S: Segment>(iov: &[S], scope: Scope<'_>) -> DatResult<u64> {
 /// The non-empty segments of a checked `iov`.
 #[inline]
 pub(crate) fn pieces<S: Segment>(iov: &[S]) -> impl Iterator<Item = DataSegment> + Clone {
-    iov.iter().filter(|segment| segment.bytes() != 0).map(sealed::Check::data)
+    iov.iter()
+        .filter(|segment| segment.bytes() != 0)
+        .map(sealed::Check::data)
 }
 
 /// The same, cut off after `limit` bytes: the sink of an RDMA Read may be longer than its source.
 #[inline]
-pub(crate) fn pieces_up_to<S: Segment>(iov: &[S], limit: u64) -> impl Iterator<Item = DataSegment> + Clone {
+pub(crate) fn pieces_up_to<S: Segment>(
+    iov: &[S],
+    limit: u64,
+) -> impl Iterator<Item = DataSegment> + Clone {
     pieces(iov).scan(limit, |left, mut segment| {
         let bytes = u64::from(segment.bytes).min(*left);
         *left -= bytes;
@@ -141,7 +156,8 @@ pub(crate) fn pieces_up_to<S: Segment>(iov: &[S], limit: u64) -> impl Iterator<I
 #[cold]
 #[inline(never)]
 pub(crate) fn refuse_unknown() -> DatError {
-    DatError::new(ReturnType::PrivilegesViolation, Subtype::None).because("no LMR has this lmr_context")
+    DatError::new(ReturnType::PrivilegesViolation, Subtype::None)
+        .because("no LMR has this lmr_context")
 }
 
 #[cold]
@@ -153,16 +169,19 @@ pub(crate) fn refuse_range() -> DatError {
 #[cold]
 #[inline(never)]
 pub(crate) fn refuse_pz() -> DatError {
-    DatError::new(ReturnType::ProtectionViolation, Subtype::None).because("the LMR is in another protection zone")
+    DatError::new(ReturnType::ProtectionViolation, Subtype::None)
+        .because("the LMR is in another protection zone")
 }
 
 #[cold]
 #[inline(never)]
 pub(crate) fn refuse_privilege(need: MemPrivFlags) -> DatError {
     if need.contains(MemPrivFlags::LOCAL_WRITE) {
-        DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesWrite).because("the LMR lacks DAT_MEM_PRIV_LOCAL_WRITE")
+        DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesWrite)
+            .because("the LMR lacks DAT_MEM_PRIV_LOCAL_WRITE")
     } else {
-        DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesRead).because("the LMR lacks DAT_MEM_PRIV_LOCAL_READ")
+        DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesRead)
+            .because("the LMR lacks DAT_MEM_PRIV_LOCAL_READ")
     }
 }
 

@@ -81,7 +81,8 @@ impl<P: Provider> Ia<P> {
         let pd = self.pzs[pz].pd;
         let provider = &mut self.provider;
         let made = self.srqs.try_insert_with_key(|key| {
-            let queue = provider.create_srq(pd, attr.max_recv_dtos, attr.max_recv_iov, index_of(key))?;
+            let queue =
+                provider.create_srq(pd, attr.max_recv_dtos, attr.max_recv_iov, index_of(key))?;
             Ok(Srq {
                 queue,
                 pz,
@@ -94,7 +95,9 @@ impl<P: Provider> Ia<P> {
         });
         let key = match made {
             Ok(key) => key,
-            Err(error) => return Err(self.device_refused("srq_create", error, Subtype::ResourceSrq)),
+            Err(error) => {
+                return Err(self.device_refused("srq_create", error, Subtype::ResourceSrq));
+            }
         };
         self.pzs[pz].users += 1;
         Ok(SrqHandle { key, ia: self.id })
@@ -107,14 +110,22 @@ impl<P: Provider> Ia<P> {
     pub fn srq_query(&mut self, srq: SrqHandle) -> DatResult<SrqParam> {
         let key = self.srq_key(srq)?;
         // What has completed is known by looking.
-        let evds: Vec<_> = self.eps.values().filter(|ep| ep.hot.srq == Some(key)).filter_map(|ep| ep.recv_evd).collect();
+        let evds: Vec<_> = self
+            .eps
+            .values()
+            .filter(|ep| ep.hot.srq == Some(key))
+            .filter_map(|ep| ep.recv_evd)
+            .collect();
         evds.into_iter().for_each(|evd| {
             self.drain_evd(evd, true);
         });
         self.settle_effects();
         let srq = &self.srqs[key];
         Ok(SrqParam {
-            pz: PzHandle { key: srq.pz, ia: self.id },
+            pz: PzHandle {
+                key: srq.pz,
+                ia: self.id,
+            },
             max_recv_dtos: srq.max_recv_dtos,
             max_recv_iov: srq.max_recv_iov,
             low_watermark: 0,
@@ -137,7 +148,9 @@ impl<P: Provider> Ia<P> {
     }
 
     pub(crate) fn remove_srq(&mut self, key: SrqKey) {
-        let Some(srq) = self.srqs.remove(key) else { return };
+        let Some(srq) = self.srqs.remove(key) else {
+            return;
+        };
         self.pzs[srq.pz].users -= 1;
         if let Err(error) = self.provider.destroy_srq(srq.queue) {
             self.note_device_error("destroying a shared receive queue", &error);
@@ -152,7 +165,12 @@ impl<P: Provider> Ia<P> {
     /// SRQ. DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
     /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding.
     #[inline]
-    pub fn srq_post_recv<S: Segment>(&mut self, srq: SrqHandle, iov: &[S], cookie: DtoCookie) -> DatResult<()> {
+    pub fn srq_post_recv<S: Segment>(
+        &mut self,
+        srq: SrqHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+    ) -> DatResult<()> {
         if srq.ia != self.id {
             return Err(foreign_srq());
         }
@@ -160,11 +178,22 @@ impl<P: Provider> Ia<P> {
         if iov.len() > srq.max_recv_iov as usize {
             return Err(refuse_iov());
         }
-        check(iov, Scope { lmrs: &self.lmrs, pz: srq.pz_index, need: MemPrivFlags::LOCAL_WRITE })?;
-        if srq.undequeued != 0 && srq.queue.outstanding().saturating_add(srq.undequeued) >= srq.max_recv_dtos {
+        check(
+            iov,
+            Scope {
+                lmrs: &self.lmrs,
+                pz: srq.pz_index,
+                need: MemPrivFlags::LOCAL_WRITE,
+            },
+        )?;
+        if srq.undequeued != 0
+            && srq.queue.outstanding().saturating_add(srq.undequeued) >= srq.max_recv_dtos
+        {
             return Err(refuse_full());
         }
-        srq.queue.post_recv(pieces(iov), cookie).map_err(|QueueFull| refuse_full())
+        srq.queue
+            .post_recv(pieces(iov), cookie)
+            .map_err(|QueueFull| refuse_full())
     }
 
     /// A completion of an SRQ buffer was dequeued, or dropped.
@@ -197,5 +226,6 @@ fn refuse_iov() -> DatError {
 #[cold]
 #[inline(never)]
 fn refuse_full() -> DatError {
-    DatError::new(ReturnType::InsufficientResources, Subtype::ResourceSrq).because("max_recv_dtos buffers are outstanding")
+    DatError::new(ReturnType::InsufficientResources, Subtype::ResourceSrq)
+        .because("max_recv_dtos buffers are outstanding")
 }

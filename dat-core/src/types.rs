@@ -225,6 +225,10 @@ impl Timeout {
     /// In nanoseconds; `None` is infinite.
     pub(crate) const fn nanos(self) -> Option<u64> {
         // CAST: widening.
-        if self.0 == u32::MAX { None } else { Some(self.0 as u64 * 1000) }
+        if self.0 == u32::MAX {
+            None
+        } else {
+            Some(self.0 as u64 * 1000)
+        }
     }
 }

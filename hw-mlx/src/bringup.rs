@@ -12,9 +12,11 @@
 //! what was begun is undone by dropping it: bus mastering goes off before any memory is freed, and the
 //! next open begins with a reset.
 
+mod report;
+
 use std::time::Duration;
 
-use driver::{Bar, Be32, Block, Clock, DmaArena, Function, Instant};
+use driver::{Bar, Be32, Block, DmaArena, Function};
 use zerocopy::IntoBytes;
 
 use crate::caps::Caps;
@@ -28,10 +30,12 @@ use crate::gid;
 use crate::health::Health;
 use crate::pages::{FunctionId, GIVE_PAGES, MOST_PAGES, Pages};
 use crate::prm::{
-    AccessRegIn, AllocUarIn, EnableHcaIn, Eqn, HostEndianness, InitHcaIn, InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn,
-    SetIssiIn, UarIndex, UarPage,
+    AccessRegIn, AllocUarIn, EnableHcaIn, Eqn, HostEndianness, InitHcaIn, InitSegment, QueryIssiIn,
+    QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn, UarIndex, UarPage,
 };
 use crate::vport;
+use report::Stopwatch;
+pub use report::{BringupReport, Step};
 
 /// The command interface this driver speaks.
 pub(crate) const COMMAND_INTERFACE_REVISION: u32 = 5;
@@ -64,131 +68,6 @@ enum PageStage {
     Boot = 1,
     Init = 2,
     Regular = 3,
-}
-
-/// A step of the sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Function level reset.
-    Reset,
-    /// MSI-X vectors.
-    Interrupts,
-    /// Memory space on, BAR 0 mapped.
-    MapBar,
-    /// Command interface revision and queue geometry.
-    CommandInterface,
-    /// Queue memory, and its address written.
-    CommandQueue,
-    /// Bus mastering on.
-    BusMaster,
-    /// `initializing` clear.
-    FirmwareReady,
-    /// ENABLE_HCA.
-    EnableHca,
-    /// QUERY_ISSI, SET_ISSI.
-    Issi,
-    /// Boot pages given.
-    BootPages,
-    /// HOST_ENDIANNESS written.
-    HostEndianness,
-    /// Capability pages read.
-    QueryCaps,
-    /// Capability pages written.
-    SetCaps,
-    /// Init pages given.
-    InitPages,
-    /// INIT_HCA.
-    InitHca,
-    /// Regular pages given.
-    RegularPages,
-    /// SET_DRIVER_VERSION.
-    DriverVersion,
-    /// Capability pages read again.
-    RequeryCaps,
-    /// Doorbell page.
-    AllocUar,
-    /// Event queue for commands and pages; commands by event from here on.
-    ControlEq,
-    /// Event queue for errors and the port.
-    AsyncEq,
-    /// Event queue for completion queues.
-    CompletionEq,
-    /// MAC, MTU, RoCE on.
-    Vport,
-    /// Address table.
-    Gids,
-}
-
-impl Step {
-    /// All steps in their order.
-    pub const ALL: [Self; 24] = [
-        Self::Reset,
-        Self::Interrupts,
-        Self::MapBar,
-        Self::CommandInterface,
-        Self::CommandQueue,
-        Self::BusMaster,
-        Self::FirmwareReady,
-        Self::EnableHca,
-        Self::Issi,
-        Self::BootPages,
-        Self::HostEndianness,
-        Self::QueryCaps,
-        Self::SetCaps,
-        Self::InitPages,
-        Self::InitHca,
-        Self::RegularPages,
-        Self::DriverVersion,
-        Self::RequeryCaps,
-        Self::AllocUar,
-        Self::ControlEq,
-        Self::AsyncEq,
-        Self::CompletionEq,
-        Self::Vport,
-        Self::Gids,
-    ];
-}
-
-/// What a bring-up did and how long it took.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct BringupReport {
-    /// Every step and its time on the function's clock.
-    pub steps: Vec<(Step, Duration)>,
-    /// All of it on the function's clock, which in a simulation is virtual.
-    pub total: Duration,
-    /// All of it on the wall.
-    pub wall: Duration,
-    /// Pages given to boot.
-    pub boot_pages: u64,
-    /// ... to initialize,
-    pub init_pages: u64,
-    /// ... and to run.
-    pub regular_pages: u64,
-    /// Commands sent.
-    pub commands: u64,
-}
-
-/// Times the steps.
-struct Stopwatch<'a> {
-    clock: &'a dyn Clock,
-    last: Instant,
-    report: BringupReport,
-}
-
-impl<'a> Stopwatch<'a> {
-    fn new(clock: &'a dyn Clock) -> Self {
-        Self { clock, last: clock.now(), report: BringupReport::default() }
-    }
-
-    /// The step that just ended.
-    fn done(&mut self, step: Step) {
-        let now = self.clock.now();
-        let took = now - self.last;
-        tracing::debug!(?step, ?took, "bring-up");
-        self.report.steps.push((step, took));
-        self.report.total += took;
-        self.last = now;
-    }
 }
 
 /// Opens a function.
@@ -237,13 +116,38 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     let (uar_index, uar) = alloc_uar(&mut control)?;
     watch.done(Step::AllocUar);
     let completion_vector = usize::from(control.interrupts.len() > 1);
-    let pages = if caps.general().page_request_disable() { 0 } else { PAGE_EVENTS };
-    add_eq(&mut control, CONTROL_EVENTS, COMMAND_EVENTS | pages, 0, uar_index, &uar)?;
+    let pages = if caps.general().page_request_disable() {
+        0
+    } else {
+        PAGE_EVENTS
+    };
+    add_eq(
+        &mut control,
+        CONTROL_EVENTS,
+        COMMAND_EVENTS | pages,
+        0,
+        uar_index,
+        &uar,
+    )?;
     control.event_mode = true;
     watch.done(Step::ControlEq);
-    add_eq(&mut control, ASYNC_ENTRIES, ASYNC_EVENTS, 0, uar_index, &uar)?;
+    add_eq(
+        &mut control,
+        ASYNC_ENTRIES,
+        ASYNC_EVENTS,
+        0,
+        uar_index,
+        &uar,
+    )?;
     watch.done(Step::AsyncEq);
-    let completion_eqn = add_eq(&mut control, COMPLETION_ENTRIES, 0, completion_vector, uar_index, &uar)?;
+    let completion_eqn = add_eq(
+        &mut control,
+        COMPLETION_ENTRIES,
+        0,
+        completion_vector,
+        uar_index,
+        &uar,
+    )?;
     watch.done(Step::CompletionEq);
 
     let port = take_port(&mut control, &caps, &config)?;
@@ -260,11 +164,26 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     report.wall = wall.elapsed();
     report.commands = control.queue.posted();
     tracing::info!(function = control.function.name(), device = format_args!("{:#06x}", hardware.device_id), total = ?report.total, wall = ?report.wall, "opened");
-    Ok(Hca::new(control, caps, uar, uar_index, completion_eqn, port, gids, config, hardware, report))
+    Ok(Hca::new(
+        control,
+        caps,
+        uar,
+        uar_index,
+        completion_eqn,
+        port,
+        gids,
+        config,
+        hardware,
+        report,
+    ))
 }
 
 /// From interrupts to bus mastering: the part that needs no firmware.
-fn start_command_interface(function: Function, config: &HcaConfig, watch: &mut Stopwatch<'_>) -> Result<Control, MlxError> {
+fn start_command_interface(
+    function: Function,
+    config: &HcaConfig,
+    watch: &mut Stopwatch<'_>,
+) -> Result<Control, MlxError> {
     let interrupts = function.enable_interrupts()?;
     if interrupts.is_empty() {
         return Err(MlxError::NoInterrupts);
@@ -285,7 +204,12 @@ fn start_command_interface(function: Function, config: &HcaConfig, watch: &mut S
     watch.done(Step::CommandInterface);
 
     let arena = DmaArena::new(&function)?;
-    let queue = CommandQueue::new(arena.clone(), registers.clone(), log_size, log_stride)?.ok_or(MlxError::CommandQueue { log_size, log_stride })?;
+    let queue = CommandQueue::new(arena.clone(), registers.clone(), log_size, log_stride)?.ok_or(
+        MlxError::CommandQueue {
+            log_size,
+            log_stride,
+        },
+    )?;
     let (high, low) = halves(queue.iova());
     registers.write(|segment| &segment.cmdq_addr_h, Be32::new(high));
     // The low half activates the queue; zero in bits 10:8 selects the full driver interface.
@@ -320,15 +244,26 @@ fn start_command_interface(function: Function, config: &HcaConfig, watch: &mut S
 
 fn halves(address: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = address.to_be_bytes();
-    (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
+    (
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    )
 }
 
 fn wait_for_firmware(control: &Control, limit: Duration) -> Result<(), MlxError> {
     let begun = control.now();
-    while control.registers.read(|segment| &segment.initializing).get() & INITIALIZING != 0 {
+    while control
+        .registers
+        .read(|segment| &segment.initializing)
+        .get()
+        & INITIALIZING
+        != 0
+    {
         let now = control.now();
         if now >= begun + limit {
-            return Err(MlxError::Initializing { waited_ms: milliseconds(now - begun) });
+            return Err(MlxError::Initializing {
+                waited_ms: milliseconds(now - begun),
+            });
         }
         control.clock.wait(&[], now + BOOT_PAUSE);
     }
@@ -338,7 +273,12 @@ fn wait_for_firmware(control: &Control, limit: Duration) -> Result<(), MlxError>
 /// Who we are talking to.
 fn read_hardware(control: &Control) -> Result<Hardware, MlxError> {
     let (minor, major) = words(control.registers.read(|segment| &segment.fw_rev).get());
-    let (_, sub_minor) = words(control.registers.read(|segment| &segment.cmdif_rev_fw_sub).get());
+    let (_, sub_minor) = words(
+        control
+            .registers
+            .read(|segment| &segment.cmdif_rev_fw_sub)
+            .get(),
+    );
     Ok(Hardware {
         device_id: control.function.config_read_u16(CONFIG_DEVICE)?,
         revision: control.function.config_read_u8(CONFIG_REVISION)?,
@@ -377,14 +317,23 @@ fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> 
     // A negative number would be pages to take back, of which there are none yet.
     let count = usize::try_from(asked).unwrap_or(0);
     if count > MOST_PAGES {
-        return Err(MlxError::Nonsense { what: "QUERY_PAGES num_pages", value: u64::from(wanted.num_pages()) });
+        return Err(MlxError::Nonsense {
+            what: "QUERY_PAGES num_pages",
+            value: u64::from(wanted.num_pages()),
+        });
+    }
+    let room = control.pages.room();
+    if count > room {
+        return Err(MlxError::TooManyPages { asked: count, room });
     }
     let mut left = count;
     while left > 0 {
         let (pages, input) = control.pages.prepare_give(function, left.min(GIVE_PAGES))?;
         left -= pages.len();
         let answer = control.exec_message(SlotClass::Pages, &input, 0x10);
-        control.pages.finish_give(function, pages, answer.as_ref().map(|_| ()));
+        control
+            .pages
+            .finish_give(function, pages, answer.as_ref().map(|_| ()));
         answer?;
     }
     Ok(count as u64)
@@ -392,14 +341,23 @@ fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> 
 
 /// Virtual functions may not write HOST_ENDIANNESS (Linux asks `mlx5_core_is_pf`, by device id).
 fn is_virtual(device_id: u16) -> bool {
-    matches!(device_id, 0x1012 | 0x1014 | 0x1016 | 0x1018 | 0x101a | 0x101c | 0x101e | 0xa2d3)
+    matches!(
+        device_id,
+        0x1012 | 0x1014 | 0x1016 | 0x1018 | 0x101a | 0x101c | 0x101e | 0xa2d3
+    )
 }
 
 fn tell_host_endianness(control: &mut Control) -> Result<(), MlxError> {
     let mut input = AccessRegIn::new();
-    input.set_op_mod(WRITE).set_register_id(RegisterId::HOST_ENDIANNESS.bits());
+    input
+        .set_op_mod(WRITE)
+        .set_register_id(RegisterId::HOST_ENDIANNESS.bits());
     let mut register = HostEndianness::new();
-    register.set_he(if cfg!(target_endian = "big") { HOST_BIG } else { HOST_LITTLE });
+    register.set_he(if cfg!(target_endian = "big") {
+        HOST_BIG
+    } else {
+        HOST_LITTLE
+    });
     control.exec_reading(&input, register.as_bytes(), HostEndianness::SIZE)?;
     Ok(())
 }
@@ -432,7 +390,14 @@ fn alloc_uar(control: &mut Control) -> Result<(UarIndex, Block<UarPage>), MlxErr
 }
 
 /// Creates an event queue and arms it.
-fn add_eq(control: &mut Control, wanted: u32, events: u64, vector: usize, uar_index: UarIndex, uar: &Block<UarPage>) -> Result<Eqn, MlxError> {
+fn add_eq(
+    control: &mut Control,
+    wanted: u32,
+    events: u64,
+    vector: usize,
+    uar_index: UarIndex,
+    uar: &Block<UarPage>,
+) -> Result<Eqn, MlxError> {
     let ring = Ring::new(&control.arena, wanted)?;
     let (input, pas) = ring.create_command(events, vector, uar_index);
     let output = match control.exec_with(&input, &pas) {
@@ -470,7 +435,14 @@ fn take_port(control: &mut Control, caps: &Caps, config: &HcaConfig) -> Result<P
     let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
     vport::enable_roce(control, caps, config.loopback)?;
     let link_up = vport::link_is_up(control)?;
-    Ok(Port { mac, mtu, path_mtu: vport::path_mtu_code(mtu), link_up, node_guid: found.node_guid, forwarding })
+    Ok(Port {
+        mac,
+        mtu,
+        path_mtu: vport::path_mtu_code(mtu),
+        link_up,
+        node_guid: found.node_guid,
+        forwarding,
+    })
 }
 
 /// Which port address table commands name: only functions with several have to.

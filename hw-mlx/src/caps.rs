@@ -5,7 +5,7 @@
 //! What is settable is set once, before INIT_HCA, by writing back a full copy of the current page with
 //! our changes; afterwards everything is read again, because counts and limits change with it.
 //!
-//! We refuse a device that lacks what nothing can replace ([`missing`]), naming all of it at once, so that a
+//! We refuse a device that lacks what nothing can replace (`missing`), naming all of it at once, so that a
 //! person reads one message and not a series of them. What we merely like we take if it is there.
 //!
 //! [`Caps`] keeps the pages, for whoever wants a field, and gives the numbers the rest of the
@@ -141,12 +141,14 @@ impl Caps {
     pub fn udp_source_port(&self) -> Option<u16> {
         let roce = self.roce()?;
         // The field has 16 bits.
-        roce.sw_r_roce_src_udp_port().then(|| u16::try_from(roce.r_roce_min_src_udp_port()).unwrap_or(0xc000))
+        roce.sw_r_roce_src_udp_port()
+            .then(|| u16::try_from(roce.r_roce_min_src_udp_port()).unwrap_or(0xc000))
     }
 
     /// Results of 8-byte atomics arrive in the host's byte order.
     pub fn atomics_in_host_order(&self) -> bool {
-        self.atomic().is_some_and(|atomic| atomic.atomic_req_8B_endianness_mode() == ATOMIC_HOST_ENDIAN)
+        self.atomic()
+            .is_some_and(|atomic| atomic.atomic_req_8B_endianness_mode() == ATOMIC_HOST_ENDIAN)
     }
 
     /// Memory windows of type 2 and invalidation of keys.
@@ -157,23 +159,48 @@ impl Caps {
     /// Reads all pages the device announces.
     pub(crate) fn query(control: &mut Control) -> Result<Self, CmdError> {
         let general: Page<CmdHcaCap> = query_page(control, CapType::GENERAL)?;
-        let roce = if general.current.roce() { Some(query_page(control, CapType::ROCE)?) } else { None };
-        let atomic = if general.current.atomic() { Some(query_page(control, CapType::ATOMIC)?) } else { None };
+        let roce = if general.current.roce() {
+            Some(query_page(control, CapType::ROCE)?)
+        } else {
+            None
+        };
+        let atomic = if general.current.atomic() {
+            Some(query_page(control, CapType::ATOMIC)?)
+        } else {
+            None
+        };
         let general_2 = if general.current.hca_cap_2() {
             let page: Page<CmdHcaCap2> = query_page(control, CapType::GENERAL_2)?;
             Some(page.current)
         } else {
             None
         };
-        let limits = Limits::new(&general.current, general_2.as_ref(), roce.as_ref().map(|page: &Page<RoceCap>| &page.current));
-        Ok(Self { general, general_2, roce, atomic, limits })
+        let limits = Limits::new(
+            &general.current,
+            general_2.as_ref(),
+            roce.as_ref().map(|page: &Page<RoceCap>| &page.current),
+        );
+        Ok(Self {
+            general,
+            general_2,
+            roce,
+            atomic,
+            limits,
+        })
     }
 
     /// Switches on what we use.
     pub(crate) fn set(&self, control: &mut Control, config: &HcaConfig) -> Result<(), CmdError> {
         let wanted = wanted_general(&self.general, config);
-        set_page(control, CapType::GENERAL, &self.general.image, wanted.as_bytes())?;
-        control.queue.check_signatures(wanted.cmdif_checksum() == CHECKSUM_ON);
+        set_page(
+            control,
+            CapType::GENERAL,
+            &self.general.image,
+            wanted.as_bytes(),
+        )?;
+        control
+            .queue
+            .check_signatures(wanted.cmdif_checksum() == CHECKSUM_ON);
         // mlx5_core writes this page zeroed but for the mode, and that is what firmware has seen.
         if let Some(atomic) = &self.atomic
             && atomic.max.supported_atomic_req_8B_endianness_mode_1()
@@ -181,7 +208,12 @@ impl Caps {
         {
             let mut wanted = AtomicCaps::new();
             wanted.set_atomic_req_8B_endianness_mode(ATOMIC_HOST_ENDIAN);
-            set_page(control, CapType::ATOMIC, &[0; PAGE_BYTES], wanted.as_bytes())?;
+            set_page(
+                control,
+                CapType::ATOMIC,
+                &[0; PAGE_BYTES],
+                wanted.as_bytes(),
+            )?;
         }
         let late;
         let roce = match &self.roce {
@@ -222,26 +254,85 @@ fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapa
     let mut lacks = Vec::new();
     let mut need = |holds: bool, name: &'static str, need: &str, have: String| {
         if !holds {
-            lacks.push(MissingCapability { name, need: need.to_owned(), have });
+            lacks.push(MissingCapability {
+                name,
+                need: need.to_owned(),
+                have,
+            });
         }
     };
     let current = &general.current;
     let bit = |value: bool| u8::from(value).to_string();
-    need(current.port_type() == PORT_ETHERNET, "port_type", "1 (Ethernet)", current.port_type().to_string());
+    need(
+        current.port_type() == PORT_ETHERNET,
+        "port_type",
+        "1 (Ethernet)",
+        current.port_type().to_string(),
+    );
     need(current.rc(), "rc", "1", bit(current.rc()));
-    need(current.ud(), "ud", "1 (management datagrams)", bit(current.ud()));
-    need(current.cqe_version() == 1, "cqe_version", "1 (user index in CQEs)", current.cqe_version().to_string());
+    need(
+        current.ud(),
+        "ud",
+        "1 (management datagrams)",
+        bit(current.ud()),
+    );
+    need(
+        current.cqe_version() == 1,
+        "cqe_version",
+        "1 (user index in CQEs)",
+        current.cqe_version().to_string(),
+    );
     let roce_possible = current.roce() || (general.max.roce() && general.max.roce_rw_supported());
     need(roce_possible, "roce", "1, or settable", bit(current.roce()));
-    need(current.log_pg_sz() <= 12, "log_pg_sz", "at most 12", current.log_pg_sz().to_string());
-    need(current.log_max_eq() >= 2, "log_max_eq", "at least 2", current.log_max_eq().to_string());
-    need(current.log_max_eq_sz() >= 9, "log_max_eq_sz", "at least 9", current.log_max_eq_sz().to_string());
-    need(current.log_max_cq() >= 1, "log_max_cq", "at least 1", current.log_max_cq().to_string());
-    need(current.log_max_qp() >= 2, "log_max_qp", "at least 2", current.log_max_qp().to_string());
-    need(current.log_max_mkey() >= 1, "log_max_mkey", "at least 1", current.log_max_mkey().to_string());
+    need(
+        current.log_pg_sz() <= 12,
+        "log_pg_sz",
+        "at most 12",
+        current.log_pg_sz().to_string(),
+    );
+    need(
+        current.log_max_eq() >= 2,
+        "log_max_eq",
+        "at least 2",
+        current.log_max_eq().to_string(),
+    );
+    need(
+        current.log_max_eq_sz() >= 9,
+        "log_max_eq_sz",
+        "at least 9",
+        current.log_max_eq_sz().to_string(),
+    );
+    need(
+        current.log_max_cq() >= 1,
+        "log_max_cq",
+        "at least 1",
+        current.log_max_cq().to_string(),
+    );
+    need(
+        current.log_max_qp() >= 2,
+        "log_max_qp",
+        "at least 2",
+        current.log_max_qp().to_string(),
+    );
+    need(
+        current.log_max_mkey() >= 1,
+        "log_max_mkey",
+        "at least 1",
+        current.log_max_mkey().to_string(),
+    );
     if let Some(roce) = roce {
-        need(roce.roce_version() & ROCE_VERSION_2 != 0, "roce_version", "bit 2 (RoCE v2)", format!("{:#x}", roce.roce_version()));
-        need(roce.roce_address_table_size() >= 1, "roce_address_table_size", "at least 1", roce.roce_address_table_size().to_string());
+        need(
+            roce.roce_version() & ROCE_VERSION_2 != 0,
+            "roce_version",
+            "bit 2 (RoCE v2)",
+            format!("{:#x}", roce.roce_version()),
+        );
+        need(
+            roce.roce_address_table_size() >= 1,
+            "roce_address_table_size",
+            "at least 1",
+            roce.roce_address_table_size().to_string(),
+        );
     }
     lacks
 }
@@ -249,7 +340,11 @@ fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapa
 /// The general page we want: the current one, and of what the device offers the things we use.
 fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
     let mut wanted = general.current.clone();
-    let checksum = if config.command_checksums && general.max.cmdif_checksum() == CHECKSUM_ON { CHECKSUM_ON } else { CHECKSUM_OFF };
+    let checksum = if config.command_checksums && general.max.cmdif_checksum() == CHECKSUM_ON {
+        CHECKSUM_ON
+    } else {
+        CHECKSUM_OFF
+    };
     wanted.set_cmdif_checksum(checksum);
     // UAR pages are 4 KiB to us whatever the host's page size is: BARs are mapped by the byte.
     wanted.set_log_uar_page_sz(0);
@@ -267,14 +362,25 @@ fn query_page<T: FromBytes>(control: &mut Control, kind: CapType) -> Result<Page
     let mut read = |op_mod: u32| {
         let mut input = QueryHcaCapIn::new();
         input.set_op_mod(op_mod);
-        control.exec(&input).map(|output| output.capability().to_vec())
+        control
+            .exec(&input)
+            .map(|output| output.capability().to_vec())
     };
     let max = read(kind.max())?;
     let image = read(kind.current())?;
-    Ok(Page { max: beginning(&max), current: beginning(&image), image })
+    Ok(Page {
+        max: beginning(&max),
+        current: beginning(&image),
+        image,
+    })
 }
 
-fn set_page(control: &mut Control, kind: CapType, image: &[u8], wanted: &[u8]) -> Result<(), CmdError> {
+fn set_page(
+    control: &mut Control,
+    kind: CapType,
+    image: &[u8],
+    wanted: &[u8],
+) -> Result<(), CmdError> {
     let mut input = SetHcaCapIn::new();
     input.set_op_mod(kind.set());
     let page = input.capability_mut();
@@ -372,10 +478,19 @@ mod tests {
         (0x90, 0x1000_0008),
     ];
     /// ... and those in which its current page (op_mod 1) differed.
-    const CONNECTX4_CURRENT: [(usize, u32); 3] = [(0x10, 0x0f0f_000e), (0x40, 0xc006_0c0e), (0x90, 0x1000_0000)];
+    const CONNECTX4_CURRENT: [(usize, u32); 3] = [
+        (0x10, 0x0f0f_000e),
+        (0x40, 0xc006_0c0e),
+        (0x90, 0x1000_0000),
+    ];
     /// Its RoCE page.
-    const CONNECTX4_ROCE: [(usize, u32); 5] =
-        [(0x00, 0x4000_0000), (0x10, 0x0007_0007), (0x14, 0x0000_12b7), (0x18, 0xffff_c000), (0x1c, 0x0000_0100)];
+    const CONNECTX4_ROCE: [(usize, u32); 5] = [
+        (0x00, 0x4000_0000),
+        (0x10, 0x0007_0007),
+        (0x14, 0x0000_12b7),
+        (0x18, 0xffff_c000),
+        (0x1c, 0x0000_0100),
+    ];
 
     fn page<T: FromBytes>(words: &[&[(usize, u32)]]) -> (T, Vec<u8>) {
         let mut image = vec![0u8; PAGE_BYTES];
@@ -388,7 +503,11 @@ mod tests {
     fn connectx4() -> Page<CmdHcaCap> {
         let (max, _) = page(&[&CONNECTX4_MAX]);
         let (current, image) = page(&[&CONNECTX4_MAX, &CONNECTX4_CURRENT]);
-        Page { max, current, image }
+        Page {
+            max,
+            current,
+            image,
+        }
     }
 
     #[test]
@@ -411,16 +530,36 @@ mod tests {
     #[test]
     fn everything_missing_is_named_at_once() {
         let (blank, image) = page::<CmdHcaCap>(&[]);
-        let general = Page { max: blank.clone(), current: blank, image };
+        let general = Page {
+            max: blank.clone(),
+            current: blank,
+            image,
+        };
         let (roce, _) = page(&[]);
         let lacks = missing(&general, Some(&roce));
         let names: Vec<_> = lacks.iter().map(|lack| lack.name).collect();
         assert_eq!(
             names,
-            ["port_type", "rc", "ud", "cqe_version", "roce", "log_max_eq", "log_max_eq_sz", "log_max_cq", "log_max_qp", "log_max_mkey", "roce_version", "roce_address_table_size"]
+            [
+                "port_type",
+                "rc",
+                "ud",
+                "cqe_version",
+                "roce",
+                "log_max_eq",
+                "log_max_eq_sz",
+                "log_max_cq",
+                "log_max_qp",
+                "log_max_mkey",
+                "roce_version",
+                "roce_address_table_size"
+            ]
         );
         let text = MlxError::Missing(lacks).to_string();
-        assert!(text.contains("port_type: need 1 (Ethernet), the device has 0; rc: need 1"), "{text}");
+        assert!(
+            text.contains("port_type: need 1 (Ethernet), the device has 0; rc: need 1"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -70,30 +70,60 @@ impl Control {
     }
 
     /// As `exec`, with `tail` (a page list, a register image) after the input's fixed part.
-    pub(crate) fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, CmdError> {
+    pub(crate) fn exec_with<C: Command>(
+        &mut self,
+        input: &C,
+        tail: &[u8],
+    ) -> Result<C::Out, CmdError> {
         self.exec_reading(input, tail, 0).map(|(output, _)| output)
     }
 
     /// As `exec_with`, returning also `extra_out_bytes` of what follows the output's fixed part.
-    pub(crate) fn exec_reading<C: Command>(&mut self, input: &C, tail: &[u8], extra_out_bytes: usize) -> Result<(C::Out, Vec<u8>), CmdError> {
+    pub(crate) fn exec_reading<C: Command>(
+        &mut self,
+        input: &C,
+        tail: &[u8],
+        extra_out_bytes: usize,
+    ) -> Result<(C::Out, Vec<u8>), CmdError> {
         let fixed = size_of::<C::Out>();
-        let answer = self.exec_message(SlotClass::Ordinary, &message(input, tail), fixed + extra_out_bytes)?;
+        let answer = self.exec_message(
+            SlotClass::Ordinary,
+            &message(input, tail),
+            fixed + extra_out_bytes,
+        )?;
         // The answer is as long as we asked, whatever the device wrote.
-        let (output, rest) = C::Out::read_from_prefix(&answer).map_err(|_| CmdError::BadSignature { opcode: C::OPCODE, op_mod: 0, block: None })?;
+        let (output, rest) =
+            C::Out::read_from_prefix(&answer).map_err(|_| CmdError::BadSignature {
+                opcode: C::OPCODE,
+                op_mod: 0,
+                block: None,
+            })?;
         Ok((output, rest.to_vec()))
     }
 
     /// Sends a whole message and waits for the answer, `out_bytes` of it.
-    pub(crate) fn exec_message(&mut self, class: SlotClass, input: &[u8], out_bytes: usize) -> Result<Vec<u8>, CmdError> {
+    pub(crate) fn exec_message(
+        &mut self,
+        class: SlotClass,
+        input: &[u8],
+        out_bytes: usize,
+    ) -> Result<Vec<u8>, CmdError> {
         match self.submit_message(class, input, out_bytes) {
             Ok(ticket) => self.wait_for(ticket, out_bytes),
-            Err(error @ CmdError::Dead { .. }) => self.unwind(opcode_of(input), out_bytes).ok_or(error),
+            Err(error @ CmdError::Dead { .. }) => {
+                self.unwind(opcode_of(input), out_bytes).ok_or(error)
+            }
             Err(error) => Err(error),
         }
     }
 
     /// Posts a command; waits only for a free slot.
-    pub(crate) fn submit_message(&mut self, class: SlotClass, input: &[u8], out_bytes: usize) -> Result<Ticket, CmdError> {
+    pub(crate) fn submit_message(
+        &mut self,
+        class: SlotClass,
+        input: &[u8],
+        out_bytes: usize,
+    ) -> Result<Ticket, CmdError> {
         let opcode = opcode_of(input);
         let begun = self.now();
         let mut pause = SHORTEST_PAUSE;
@@ -106,7 +136,11 @@ impl Control {
                 Ok(ticket) => return Ok(ticket),
                 Err(SubmitError::Memory(error)) => return Err(CmdError::Memory { opcode, error }),
                 Err(SubmitError::NoSlot) if now >= begun + self.timeout => {
-                    return Err(CmdError::NoSlot { opcode, waited_ms: milliseconds(now - begun), quarantined: self.queue.quarantined() });
+                    return Err(CmdError::NoSlot {
+                        opcode,
+                        waited_ms: milliseconds(now - begun),
+                        quarantined: self.queue.quarantined(),
+                    });
                 }
                 Err(SubmitError::NoSlot) => self.serve_or_sleep(begun + self.timeout, &mut pause),
             }
@@ -115,7 +149,11 @@ impl Control {
 
     /// The answer to a posted command, if it is there. A command the device died over is answered
     /// with that.
-    pub(crate) fn answer(&mut self, ticket: Ticket, out_bytes: usize) -> Option<Result<Vec<u8>, CmdError>> {
+    pub(crate) fn answer(
+        &mut self,
+        ticket: Ticket,
+        out_bytes: usize,
+    ) -> Option<Result<Vec<u8>, CmdError>> {
         if let Some(answer) = self.queue.take(ticket) {
             if answer.is_ok() {
                 self.objects.count(ticket.opcode());
@@ -125,11 +163,18 @@ impl Control {
         let cause = self.health.dead()?;
         let opcode = ticket.opcode();
         self.queue.abandon(ticket, self.now());
-        Some(self.unwind(opcode, out_bytes).ok_or(CmdError::Dead { opcode, cause }))
+        Some(
+            self.unwind(opcode, out_bytes)
+                .ok_or(CmdError::Dead { opcode, cause }),
+        )
     }
 
     /// Waits for a posted command's answer, serving whatever else comes.
-    pub(crate) fn wait_for(&mut self, ticket: Ticket, out_bytes: usize) -> Result<Vec<u8>, CmdError> {
+    pub(crate) fn wait_for(
+        &mut self,
+        ticket: Ticket,
+        out_bytes: usize,
+    ) -> Result<Vec<u8>, CmdError> {
         let deadline = self.now() + self.timeout;
         let mut pause = SHORTEST_PAUSE;
         loop {
@@ -146,8 +191,18 @@ impl Control {
                     return answer;
                 }
                 return Err(match self.queue.abandon(ticket, now) {
-                    Some((opcode, op_mod, waited_ms)) => CmdError::TimedOut { opcode, op_mod, slot: ticket.slot(), waited_ms },
-                    None => CmdError::TimedOut { opcode: ticket.opcode(), op_mod: 0, slot: ticket.slot(), waited_ms: 0 },
+                    Some((opcode, op_mod, waited_ms)) => CmdError::TimedOut {
+                        opcode,
+                        op_mod,
+                        slot: ticket.slot(),
+                        waited_ms,
+                    },
+                    None => CmdError::TimedOut {
+                        opcode: ticket.opcode(),
+                        op_mod: 0,
+                        slot: ticket.slot(),
+                        waited_ms: 0,
+                    },
                 });
             }
             self.serve_or_sleep(deadline, &mut pause);
@@ -207,7 +262,9 @@ impl Control {
     pub(crate) fn stop_dma(&mut self) {
         match self.function.set_bus_master(false) {
             Ok(()) => self.bus_master = false,
-            Err(error) => tracing::error!(function = self.function.name(), %error, "cannot switch bus mastering off"),
+            Err(error) => {
+                tracing::error!(function = self.function.name(), %error, "cannot switch bus mastering off")
+            }
         }
     }
 
@@ -265,15 +322,23 @@ impl Drop for Control {
         self.stop_dma();
         if self.bus_master && self.function.reset().is_err() {
             // Nothing stops the device: the arena stays mapped and its memory is never used again.
-            tracing::error!(function = self.function.name(), "the device cannot be stopped; its memory is leaked");
+            tracing::error!(
+                function = self.function.name(),
+                "the device cannot be stopped; its memory is leaked"
+            );
             std::mem::forget(self.arena.clone());
         }
     }
 }
 
 /// Commands that stop things without destroying an object of the caller's.
-const STOPS: [Opcode; 5] =
-    [Opcode::TEARDOWN_HCA, Opcode::DISABLE_HCA, Opcode::MANAGE_PAGES, Opcode::TO_ERR_QP, Opcode::TO_RST_QP];
+const STOPS: [Opcode; 5] = [
+    Opcode::TEARDOWN_HCA,
+    Opcode::DISABLE_HCA,
+    Opcode::MANAGE_PAGES,
+    Opcode::TO_ERR_QP,
+    Opcode::TO_RST_QP,
+];
 
 /// How many objects of each kind exist, counted by the commands that make and destroy them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -291,10 +356,22 @@ const KINDS: [(&str, Opcode, Opcode); 12] = [
     ("RMP", Opcode::CREATE_RMP, Opcode::DESTROY_RMP),
     ("PD", Opcode::ALLOC_PD, Opcode::DEALLOC_PD),
     ("UAR", Opcode::ALLOC_UAR, Opcode::DEALLOC_UAR),
-    ("transport domain", Opcode::ALLOC_TRANSPORT_DOMAIN, Opcode::DEALLOC_TRANSPORT_DOMAIN),
+    (
+        "transport domain",
+        Opcode::ALLOC_TRANSPORT_DOMAIN,
+        Opcode::DEALLOC_TRANSPORT_DOMAIN,
+    ),
     ("XRC domain", Opcode::ALLOC_XRCD, Opcode::DEALLOC_XRCD),
-    ("queue counter", Opcode::ALLOC_Q_COUNTER, Opcode::DEALLOC_Q_COUNTER),
-    ("multicast attachment", Opcode::ATTACH_TO_MCG, Opcode::DETACH_FROM_MCG),
+    (
+        "queue counter",
+        Opcode::ALLOC_Q_COUNTER,
+        Opcode::DEALLOC_Q_COUNTER,
+    ),
+    (
+        "multicast attachment",
+        Opcode::ATTACH_TO_MCG,
+        Opcode::DETACH_FROM_MCG,
+    ),
 ];
 
 impl Objects {
@@ -313,8 +390,16 @@ impl Objects {
     }
 
     /// Kinds of which there are others than those `expected`, and how many more.
-    pub(crate) fn left_besides(&self, expected: &[(&'static str, usize)]) -> Vec<(&'static str, i64)> {
-        let expected = |kind| expected.iter().find(|(other, _)| *other == kind).map_or(0, |(_, count)| i64::try_from(*count).unwrap_or(i64::MAX));
+    pub(crate) fn left_besides(
+        &self,
+        expected: &[(&'static str, usize)],
+    ) -> Vec<(&'static str, i64)> {
+        let expected = |kind| {
+            expected
+                .iter()
+                .find(|(other, _)| *other == kind)
+                .map_or(0, |(_, count)| i64::try_from(*count).unwrap_or(i64::MAX))
+        };
         self.alive
             .iter()
             .zip(KINDS)
@@ -334,7 +419,12 @@ pub(crate) fn message<C: Command>(input: &C, tail: &[u8]) -> Vec<u8> {
 
 /// The first two bytes of a message.
 fn opcode_of(input: &[u8]) -> Opcode {
-    Opcode(input.iter().take(2).fold(0, |value, byte| value << 8 | u16::from(*byte)))
+    Opcode(
+        input
+            .iter()
+            .take(2)
+            .fold(0, |value, byte| value << 8 | u16::from(*byte)),
+    )
 }
 
 pub(crate) fn milliseconds(duration: Duration) -> u64 {

@@ -46,7 +46,8 @@ pub struct HcaConfig {
     pub loopback: bool,
     /// log2 of the queue pairs to ask for; `None` leaves what the device has. More cost more firmware pages.
     pub log_max_qp: Option<u32>,
-    /// Pages (4 KiB) the firmware may hold at once by its own asking; `None` is no bound.
+    /// Pages (4 KiB) the firmware may hold at once; `None` is no bound. Too few to come up is an error, more
+    /// asked for later is refused.
     pub firmware_pages: Option<usize>,
     /// Identity of the driver instance, for devices that want one (`sw_owner_id`).
     pub owner_id: [u8; 16],
@@ -171,7 +172,10 @@ impl Hca {
         bringup::open(function, config)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what bring-up found out, each once")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "what bring-up found out, each once"
+    )]
     pub(crate) fn new(
         control: Control,
         caps: Caps,
@@ -184,7 +188,18 @@ impl Hca {
         hardware: Hardware,
         report: BringupReport,
     ) -> Self {
-        Self { control, caps, uar, uar_index, comp_eqn, port, gids, neighbours: config.neighbours, hardware, report }
+        Self {
+            control,
+            caps,
+            uar,
+            uar_index,
+            comp_eqn,
+            port,
+            gids,
+            neighbours: config.neighbours,
+            hardware,
+            report,
+        }
     }
 
     /// Destroys what bring-up made, takes all pages back and stops the function.
@@ -215,7 +230,12 @@ impl Hca {
     ///
     /// # Errors
     /// [`CmdError`].
-    pub fn exec_reading<C: Command>(&mut self, input: &C, tail: &[u8], extra_out_bytes: usize) -> Result<(C::Out, Vec<u8>), CmdError> {
+    pub fn exec_reading<C: Command>(
+        &mut self,
+        input: &C,
+        tail: &[u8],
+        extra_out_bytes: usize,
+    ) -> Result<(C::Out, Vec<u8>), CmdError> {
         self.control.exec_reading(input, tail, extra_out_bytes)
     }
 
@@ -225,15 +245,25 @@ impl Hca {
     /// # Errors
     /// [`CmdError`]; the command was not sent.
     pub fn submit<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<Pending<C>, CmdError> {
-        let ticket = self.control.submit_message(SlotClass::Ordinary, &message(input, tail), size_of::<C::Out>())?;
-        Ok(Pending { ticket, command: PhantomData })
+        let ticket = self.control.submit_message(
+            SlotClass::Ordinary,
+            &message(input, tail),
+            size_of::<C::Out>(),
+        )?;
+        Ok(Pending {
+            ticket,
+            command: PhantomData,
+        })
     }
 
     /// The answer to a command sent with [`Hca::submit`], if it has come; serves events, does not wait.
     ///
     /// # Errors
     /// `Err` gives the claim back: no answer yet.
-    pub fn try_answer<C: Command>(&mut self, pending: Pending<C>) -> Result<Result<C::Out, CmdError>, Pending<C>> {
+    pub fn try_answer<C: Command>(
+        &mut self,
+        pending: Pending<C>,
+    ) -> Result<Result<C::Out, CmdError>, Pending<C>> {
         self.control.serve();
         match self.control.answer(pending.ticket, size_of::<C::Out>()) {
             Some(answer) => Ok(answer.and_then(|answer| typed::<C>(&answer))),
@@ -385,7 +415,10 @@ impl Hca {
 
     /// PCI device id and revision.
     pub fn hardware_version(&self) -> (u32, u32) {
-        (u32::from(self.hardware.device_id), u32::from(self.hardware.revision))
+        (
+            u32::from(self.hardware.device_id),
+            u32::from(self.hardware.revision),
+        )
     }
 
     /// Firmware version: major, minor, sub-minor.
@@ -430,6 +463,10 @@ fn typed<C: Command>(answer: &[u8]) -> Result<C::Out, CmdError> {
     match C::Out::read_from_prefix(answer) {
         Ok((output, _)) => Ok(output),
         // The answer is as long as we asked.
-        Err(_) => Err(CmdError::BadSignature { opcode: C::OPCODE, op_mod: 0, block: None }),
+        Err(_) => Err(CmdError::BadSignature {
+            opcode: C::OPCODE,
+            op_mod: 0,
+            block: None,
+        }),
     }
 }

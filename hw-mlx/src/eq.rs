@@ -45,11 +45,19 @@ impl Ring {
         for entry in 0..entries as usize {
             memory.store_u8(entry * ENTRY_BYTES + OWNER, OWNER_BIT);
         }
-        Ok(Self { memory, log_entries: entries.ilog2() })
+        Ok(Self {
+            memory,
+            log_entries: entries.ilog2(),
+        })
     }
 
     /// The CREATE_EQ input describing this ring, and its page list.
-    pub(crate) fn create_command(&self, events: u64, vector: usize, uar: UarIndex) -> (CreateEqIn, [u8; 8]) {
+    pub(crate) fn create_command(
+        &self,
+        events: u64,
+        vector: usize,
+        uar: UarIndex,
+    ) -> (CreateEqIn, [u8; 8]) {
         let mut input = CreateEqIn::new();
         let page_log = (self.memory.len().ilog2()).max(PAGE_LOG);
         input
@@ -81,7 +89,15 @@ pub(crate) struct Eq {
 impl Eq {
     /// The queue the device made of `ring`. Not armed yet.
     pub(crate) fn new(eqn: Eqn, ring: Ring, uar: Block<UarPage>, vector: usize) -> Self {
-        Self { eqn, ring, uar, consumer: 0, untold: 0, fired: true, vector }
+        Self {
+            eqn,
+            ring,
+            uar,
+            consumer: 0,
+            untold: 0,
+            fired: true,
+            vector,
+        }
     }
 
     pub(crate) fn eqn(&self) -> Eqn {

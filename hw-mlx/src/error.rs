@@ -106,7 +106,11 @@ impl CmdError {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::TimedOut { .. } | Self::BadSignature { .. } => true,
-            Self::Delivery { .. } | Self::Refused { .. } | Self::NoSlot { .. } | Self::Memory { .. } | Self::Dead { .. } => false,
+            Self::Delivery { .. }
+            | Self::Refused { .. }
+            | Self::NoSlot { .. }
+            | Self::Memory { .. }
+            | Self::Dead { .. } => false,
         }
     }
 }
@@ -173,7 +177,10 @@ pub enum MlxError {
     #[error(transparent)]
     Bar(#[from] BarError),
     /// The device speaks another command interface.
-    #[error("command interface revision {found}, need {}", crate::bringup::COMMAND_INTERFACE_REVISION)]
+    #[error(
+        "command interface revision {found}, need {}",
+        crate::bringup::COMMAND_INTERFACE_REVISION
+    )]
     CommandInterface {
         /// What the initialization segment says.
         found: u32,
@@ -208,6 +215,14 @@ pub enum MlxError {
         what: &'static str,
         /// Its value.
         value: u64,
+    },
+    /// The firmware wants more pages than the configuration allows it.
+    #[error("the firmware asks for {asked} pages, HcaConfig::firmware_pages leaves {room}")]
+    TooManyPages {
+        /// Pages asked for.
+        asked: usize,
+        /// Pages it may still have.
+        room: usize,
     },
     /// The function has no MAC address and none was configured.
     #[error("the vport has no MAC address; give one in HcaConfig::mac")]

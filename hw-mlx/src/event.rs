@@ -1,7 +1,7 @@
 //! What event queue entries say (PRM "Event Queue Entry", event types and their payloads).
 //!
-//! Decoding is separate from the ring ([`crate::eq`]) and from what is done about an event
-//! ([`crate::control`]): a pure function from 64 bytes to a meaning. Numbers in it are the device's
+//! Decoding is separate from the ring (`crate::eq`) and from what is done about an event
+//! (`crate::control`): a pure function from 64 bytes to a meaning. Numbers in it are the device's
 //! word and name nothing for certain; whoever owns the object looks whether there is such a one.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -114,7 +114,8 @@ const NUMBER_MASK: u32 = 0x00ff_ffff;
 pub(crate) fn decode(eqe: &Eqe) -> Meaning {
     let bytes = eqe.as_bytes();
     let be16 = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let be32 = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let be32 =
+        |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let number = |at: usize| be32(at) & NUMBER_MASK;
     let event = EventType(bytes[0x01]);
     let sub_type = bytes[0x03];
@@ -125,7 +126,10 @@ pub(crate) fn decode(eqe: &Eqe) -> Meaning {
         EventType::PAGE_REQUEST => {
             let ec_function = be16(PAGE_EC_FUNCTION);
             return Meaning::Pages(PageRequest {
-                function: FunctionId { number: be16(PAGE_FUNCTION_ID), embedded_cpu: ec_function & EC_FUNCTION_EMBEDDED_CPU != 0 },
+                function: FunctionId {
+                    number: be16(PAGE_FUNCTION_ID),
+                    embedded_cpu: ec_function & EC_FUNCTION_EMBEDDED_CPU != 0,
+                },
                 pages: be32(PAGE_COUNT).cast_signed(),
                 release_all: ec_function & EC_FUNCTION_RELEASE_ALL != 0,
             });
@@ -139,13 +143,20 @@ pub(crate) fn decode(eqe: &Eqe) -> Meaning {
         EventType::COMM_EST => AsyncEvent::CommEstablished { qpn },
         EventType::SQ_DRAINED => AsyncEvent::SqDrained { qpn },
         EventType::SRQ_LAST_WQE => AsyncEvent::SrqLastWqe { qpn },
-        EventType::CQ_ERROR => AsyncEvent::CqError { cqn: Cqn::new(number(CQ_ERR_CQN)), syndrome: bytes[CQ_ERR_SYNDROME] },
-        EventType::WQ_CATAS_ERROR | EventType::WQ_INVAL_REQ_ERROR | EventType::WQ_ACCESS_ERROR | EventType::PATH_MIG_FAILED => {
-            AsyncEvent::QpError { qpn, event }
-        }
+        EventType::CQ_ERROR => AsyncEvent::CqError {
+            cqn: Cqn::new(number(CQ_ERR_CQN)),
+            syndrome: bytes[CQ_ERR_SYNDROME],
+        },
+        EventType::WQ_CATAS_ERROR
+        | EventType::WQ_INVAL_REQ_ERROR
+        | EventType::WQ_ACCESS_ERROR
+        | EventType::PATH_MIG_FAILED => AsyncEvent::QpError { qpn, event },
         EventType::SRQ_CATAS_ERROR => AsyncEvent::SrqError { rmpn },
         EventType::SRQ_RQ_LIMIT => AsyncEvent::SrqLimit { rmpn },
-        other => AsyncEvent::Other { event: other, sub_type },
+        other => AsyncEvent::Other {
+            event: other,
+            sub_type,
+        },
     })
 }
 
@@ -204,10 +215,12 @@ impl Inbox {
     }
 
     pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
-        self.events.pop_front().or_else(|| match std::mem::take(&mut self.lost) {
-            0 => None,
-            count => Some(AsyncEvent::EventsLost { count }),
-        })
+        self.events
+            .pop_front()
+            .or_else(|| match std::mem::take(&mut self.lost) {
+                0 => None,
+                count => Some(AsyncEvent::EventsLost { count }),
+            })
     }
 
     pub(crate) fn note_completion(&mut self, cqn: Cqn) {
@@ -247,12 +260,26 @@ mod tests {
         });
         assert_eq!(
             decode(&request),
-            Meaning::Pages(PageRequest { function: FunctionId { number: 7, embedded_cpu: true }, pages: -3, release_all: false })
+            Meaning::Pages(PageRequest {
+                function: FunctionId {
+                    number: 7,
+                    embedded_cpu: true
+                },
+                pages: -3,
+                release_all: false
+            })
         );
         let release = eqe(EventType::PAGE_REQUEST, |bytes| bytes[0x20] = 0x40);
         assert_eq!(
             decode(&release),
-            Meaning::Pages(PageRequest { function: FunctionId { number: 0, embedded_cpu: false }, pages: 0, release_all: true })
+            Meaning::Pages(PageRequest {
+                function: FunctionId {
+                    number: 0,
+                    embedded_cpu: false
+                },
+                pages: 0,
+                release_all: true
+            })
         );
     }
 
@@ -262,7 +289,13 @@ mod tests {
             bytes[0x20..0x24].copy_from_slice(&[0xff, 0x01, 0x02, 0x03]);
             bytes[0x2b] = 1;
         });
-        assert_eq!(decode(&error), Meaning::Async(AsyncEvent::CqError { cqn: Cqn::new(0x01_0203), syndrome: 1 }));
+        assert_eq!(
+            decode(&error),
+            Meaning::Async(AsyncEvent::CqError {
+                cqn: Cqn::new(0x01_0203),
+                syndrome: 1
+            })
+        );
     }
 
     #[test]
@@ -275,7 +308,13 @@ mod tests {
     #[test]
     fn an_unknown_event_type_is_kept_not_feared() {
         let odd = eqe(EventType(0xee), |bytes| bytes[0x03] = 9);
-        assert_eq!(decode(&odd), Meaning::Async(AsyncEvent::Other { event: EventType(0xee), sub_type: 9 }));
+        assert_eq!(
+            decode(&odd),
+            Meaning::Async(AsyncEvent::Other {
+                event: EventType(0xee),
+                sub_type: 9
+            })
+        );
     }
 
     #[test]

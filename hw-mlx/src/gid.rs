@@ -48,17 +48,40 @@ pub fn address_of(gid: [u8; 16]) -> IpAddr {
 /// The link-local address of a MAC (RFC 4291, appendix A).
 pub fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
-    Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 0x02, b, c, 0xff, 0xfe, d, e, f])
+    Ipv6Addr::from([
+        0xfe,
+        0x80,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        a ^ 0x02,
+        b,
+        c,
+        0xff,
+        0xfe,
+        d,
+        e,
+        f,
+    ])
 }
 
 /// The MAC in a link-local address that was made of one.
 pub fn mac_of_link_local(gid: [u8; 16]) -> Option<[u8; 6]> {
-    let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = gid else { return None };
+    let [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a, b, c, 0xff, 0xfe, d, e, f] = gid else {
+        return None;
+    };
     Some([a ^ 0x02, b, c, d, e, f])
 }
 
 /// The table a port gets: the link-local address, then `further` in their order, each once.
-pub(crate) fn table(mac: [u8; 6], further: &[IpAddr], room: usize) -> Result<Vec<GidEntry>, MlxError> {
+pub(crate) fn table(
+    mac: [u8; 6],
+    further: &[IpAddr],
+    room: usize,
+) -> Result<Vec<GidEntry>, MlxError> {
     let mut gids: Vec<[u8; 16]> = vec![link_local(mac).octets()];
     for address in further {
         let gid = gid_of(*address);
@@ -67,14 +90,25 @@ pub(crate) fn table(mac: [u8; 6], further: &[IpAddr], room: usize) -> Result<Vec
         }
     }
     if gids.len() > room {
-        return Err(MlxError::TooManyGids { asked: gids.len(), room });
+        return Err(MlxError::TooManyGids {
+            asked: gids.len(),
+            room,
+        });
     }
     gids.into_iter()
         .enumerate()
         .map(|(index, gid)| {
             // The address path names an entry with 8 bits.
-            let index = u8::try_from(index).map_err(|_| MlxError::TooManyGids { asked: index + 1, room: 256 })?;
-            Ok(GidEntry { index, gid, address: address_of(gid), mac })
+            let index = u8::try_from(index).map_err(|_| MlxError::TooManyGids {
+                asked: index + 1,
+                room: 256,
+            })?;
+            Ok(GidEntry {
+                index,
+                gid,
+                address: address_of(gid),
+                mac,
+            })
         })
         .collect()
 }
@@ -88,33 +122,62 @@ fn layout(entry: &GidEntry) -> RoceAddr {
         .set_source_mac_47_32(u32::from(u16::from_be_bytes([a, b])))
         .set_source_mac_31_0(u32::from_be_bytes([c, d, e, f]))
         .set_roce_version(ROCE_V2)
-        .set_roce_l3_type(if entry.address.is_ipv4() { L3_IPV4 } else { L3_IPV6 });
+        .set_roce_l3_type(if entry.address.is_ipv4() {
+            L3_IPV4
+        } else {
+            L3_IPV6
+        });
     address
 }
 
 /// Writes one entry. `port` is given only on devices with several ports per function.
-pub(crate) fn write_entry(control: &mut Control, entry: &GidEntry, port: Option<u32>) -> Result<(), CmdError> {
+pub(crate) fn write_entry(
+    control: &mut Control,
+    entry: &GidEntry,
+    port: Option<u32>,
+) -> Result<(), CmdError> {
     write(control, entry.index, &layout(entry), port)
 }
 
 /// Clears one entry: all zero (Linux `mlx5_ib_del_gid`).
-pub(crate) fn clear_entry(control: &mut Control, index: u8, port: Option<u32>) -> Result<(), CmdError> {
+pub(crate) fn clear_entry(
+    control: &mut Control,
+    index: u8,
+    port: Option<u32>,
+) -> Result<(), CmdError> {
     write(control, index, &RoceAddr::new(), port)
 }
 
-fn write(control: &mut Control, index: u8, address: &RoceAddr, port: Option<u32>) -> Result<(), CmdError> {
+fn write(
+    control: &mut Control,
+    index: u8,
+    address: &RoceAddr,
+    port: Option<u32>,
+) -> Result<(), CmdError> {
     let mut input = SetRoceAddressIn::new();
-    input.set_roce_address_index(u32::from(index)).set_vhca_port_num(port.unwrap_or(0)).set_roce_address(address);
+    input
+        .set_roce_address_index(u32::from(index))
+        .set_vhca_port_num(port.unwrap_or(0))
+        .set_roce_address(address);
     control.exec(&input).map(|_| ())
 }
 
 /// The MAC behind a GID: ours, one contained in it, or a static neighbour's.
-pub(crate) fn resolve(gid: [u8; 16], own: &[GidEntry], neighbours: &[(IpAddr, [u8; 6])]) -> Result<[u8; 6], MlxError> {
+pub(crate) fn resolve(
+    gid: [u8; 16],
+    own: &[GidEntry],
+    neighbours: &[(IpAddr, [u8; 6])],
+) -> Result<[u8; 6], MlxError> {
     let address = address_of(gid);
     own.iter()
         .find(|entry| entry.gid == gid)
         .map(|entry| entry.mac)
-        .or_else(|| neighbours.iter().find(|(neighbour, _)| neighbour.to_canonical() == address).map(|(_, mac)| *mac))
+        .or_else(|| {
+            neighbours
+                .iter()
+                .find(|(neighbour, _)| neighbour.to_canonical() == address)
+                .map(|(_, mac)| *mac)
+        })
         .or_else(|| mac_of_link_local(gid))
         .ok_or(MlxError::Unresolved { address })
 }
@@ -145,28 +208,61 @@ mod tests {
     #[test]
     fn link_local_address_of_a_mac_is_the_one_of_rfc_4291() {
         // The example of RFC 4291, appendix A, as a MAC: 34-56-78-9A-BC-DE.
-        assert_eq!(link_local([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]), "fe80::3656:78ff:fe9a:bcde".parse::<Ipv6Addr>().expect("an address"));
+        assert_eq!(
+            link_local([0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde]),
+            "fe80::3656:78ff:fe9a:bcde"
+                .parse::<Ipv6Addr>()
+                .expect("an address")
+        );
     }
 
     #[test]
     fn link_local_address_names_its_mac_and_others_do_not() {
         assert_eq!(mac_of_link_local(link_local(MAC).octets()), Some(MAC));
-        for other in ["fe80::1", "fe80:0:0:1:0:5eff:fe10:2030", "2001:db8::5eff:fe10:2030", "::ffff:10.0.0.1"] {
+        for other in [
+            "fe80::1",
+            "fe80:0:0:1:0:5eff:fe10:2030",
+            "2001:db8::5eff:fe10:2030",
+            "::ffff:10.0.0.1",
+        ] {
             assert_eq!(mac_of_link_local(gid_of(ip(other))), None, "{other}");
         }
     }
 
     #[test]
     fn table_begins_with_the_link_local_address_and_repeats_nothing() {
-        let own = table(MAC, &[ip("10.0.0.1"), ip("2001:db8::1"), ip("10.0.0.1"), ip("fe80::5eff:fe10:2030")], 8).expect("room");
-        let addresses: Vec<_> = own.iter().map(|entry| (entry.index, entry.address.to_string())).collect();
-        assert_eq!(addresses, [(0, "fe80::5eff:fe10:2030".to_owned()), (1, "10.0.0.1".to_owned()), (2, "2001:db8::1".to_owned())]);
+        let own = table(
+            MAC,
+            &[
+                ip("10.0.0.1"),
+                ip("2001:db8::1"),
+                ip("10.0.0.1"),
+                ip("fe80::5eff:fe10:2030"),
+            ],
+            8,
+        )
+        .expect("room");
+        let addresses: Vec<_> = own
+            .iter()
+            .map(|entry| (entry.index, entry.address.to_string()))
+            .collect();
+        assert_eq!(
+            addresses,
+            [
+                (0, "fe80::5eff:fe10:2030".to_owned()),
+                (1, "10.0.0.1".to_owned()),
+                (2, "2001:db8::1".to_owned())
+            ]
+        );
     }
 
     #[test]
     fn table_larger_than_the_devices_is_refused_with_both_numbers() {
         let error = table(MAC, &[ip("10.0.0.1"), ip("10.0.0.2")], 2).expect_err("no room");
-        assert_eq!(error.to_string(), "3 addresses, the RoCE address table holds 2");
+        assert_eq!(
+            error.to_string(),
+            "3 addresses, the RoCE address table holds 2"
+        );
     }
 
     #[test]
@@ -185,11 +281,26 @@ mod tests {
     fn resolving_prefers_ourselves_then_the_configuration_then_the_address() {
         let own = table(MAC, &[ip("10.0.0.1")], 8).expect("room");
         let other = [2, 0, 0, 0, 0, 9];
-        let neighbours = [(ip("10.0.0.2"), other), (IpAddr::V6(link_local([2, 0, 0, 0, 0, 7])), other)];
-        assert_eq!(resolve(gid_of(ip("10.0.0.1")), &own, &neighbours).expect("own"), MAC);
-        assert_eq!(resolve(gid_of(ip("10.0.0.2")), &own, &neighbours).expect("static"), other);
-        assert_eq!(resolve(link_local([2, 0, 0, 0, 0, 7]).octets(), &own, &neighbours).expect("static"), other);
-        assert_eq!(resolve(link_local([2, 0, 0, 0, 0, 8]).octets(), &own, &neighbours).expect("named"), [2, 0, 0, 0, 0, 8]);
+        let neighbours = [
+            (ip("10.0.0.2"), other),
+            (IpAddr::V6(link_local([2, 0, 0, 0, 0, 7])), other),
+        ];
+        assert_eq!(
+            resolve(gid_of(ip("10.0.0.1")), &own, &neighbours).expect("own"),
+            MAC
+        );
+        assert_eq!(
+            resolve(gid_of(ip("10.0.0.2")), &own, &neighbours).expect("static"),
+            other
+        );
+        assert_eq!(
+            resolve(link_local([2, 0, 0, 0, 0, 7]).octets(), &own, &neighbours).expect("static"),
+            other
+        );
+        assert_eq!(
+            resolve(link_local([2, 0, 0, 0, 0, 8]).octets(), &own, &neighbours).expect("named"),
+            [2, 0, 0, 0, 0, 8]
+        );
         let error = resolve(gid_of(ip("10.0.0.3")), &own, &neighbours).expect_err("nobody");
         assert_eq!(error.to_string(), "no neighbour entry for 10.0.0.3");
     }
@@ -198,7 +309,10 @@ mod tests {
     fn source_has_the_ip_version_and_scope_of_the_destination() {
         let own = table(MAC, &[ip("10.0.0.1"), ip("2001:db8::1")], 8).expect("room");
         let index = |address: &str| source(gid_of(ip(address)), &own).map(|entry| entry.index);
-        assert_eq!((index("fe80::1"), index("10.9.9.9"), index("2001:db8::9")), (Some(0), Some(1), Some(2)));
+        assert_eq!(
+            (index("fe80::1"), index("10.9.9.9"), index("2001:db8::9")),
+            (Some(0), Some(1), Some(2))
+        );
         assert_eq!(source(gid_of(ip("10.9.9.9")), &own[..1]), None);
     }
 }

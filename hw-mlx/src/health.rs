@@ -13,7 +13,7 @@ use std::time::Duration;
 use driver::{Block, Instant};
 
 use crate::error::DeadCause;
-use crate::prm::{InitSegment};
+use crate::prm::InitSegment;
 
 /// Time between polls (VFIO's; mlx5_core takes two).
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,7 +34,13 @@ pub(crate) struct Health {
 
 impl Health {
     pub(crate) fn new(registers: Block<InitSegment>, now: Instant) -> Self {
-        Self { registers, next_poll: now + POLL_INTERVAL, counter: None, misses: 0, dead: None }
+        Self {
+            registers,
+            next_poll: now + POLL_INTERVAL,
+            counter: None,
+            misses: 0,
+            dead: None,
+        }
     }
 
     /// What it died of.
@@ -94,9 +100,15 @@ impl Health {
         let [_irisc, synd, ext_hi, ext_lo] = read.read(|segment| &segment.synd).get().to_be_bytes();
         let reset_required = read.read(|segment| &segment.rfr_severity).get() >> 31 != 0;
         if reset_required && synd != 0 {
-            return Some(DeadCause::ResetRequired { synd, ext_synd: u16::from_be_bytes([ext_hi, ext_lo]) });
+            return Some(DeadCause::ResetRequired {
+                synd,
+                ext_synd: u16::from_be_bytes([ext_hi, ext_lo]),
+            });
         }
-        let [synd, ..] = read.read(|segment| &segment.health_counter).get().to_be_bytes();
+        let [synd, ..] = read
+            .read(|segment| &segment.health_counter)
+            .get()
+            .to_be_bytes();
         (synd != 0).then_some(DeadCause::Syndrome { synd })
     }
 }

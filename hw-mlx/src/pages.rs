@@ -73,9 +73,18 @@ struct Chunk {
 
 /// The command under way for a request by event.
 enum Running {
-    Give { ticket: Ticket, pages: Vec<u64>, left: usize },
-    Take { ticket: Ticket, left: usize },
-    CannotGive { ticket: Ticket },
+    Give {
+        ticket: Ticket,
+        pages: Vec<u64>,
+        left: usize,
+    },
+    Take {
+        ticket: Ticket,
+        left: usize,
+    },
+    CannotGive {
+        ticket: Ticket,
+    },
 }
 
 /// Pages by number.
@@ -129,6 +138,12 @@ impl Pages {
         self.lent.len()
     }
 
+    /// Pages it may still have.
+    pub(crate) fn room(&self) -> usize {
+        self.budget
+            .map_or(MOST_PAGES, |budget| budget.saturating_sub(self.lent.len()))
+    }
+
     /// Functions that hold pages.
     pub(crate) fn holders(&self) -> BTreeSet<FunctionId> {
         self.lent.values().copied().collect()
@@ -136,7 +151,10 @@ impl Pages {
 
     /// Pages one function has.
     pub(crate) fn lent_to(&self, function: FunctionId) -> usize {
-        self.lent.values().filter(|holder| **holder == function).count()
+        self.lent
+            .values()
+            .filter(|holder| **holder == function)
+            .count()
     }
 
     /// `count` pages of our own, all or none.
@@ -151,7 +169,10 @@ impl Pages {
                 continue;
             };
             // PANIC: `partial` names chunks only.
-            let chunk = self.chunks.get_mut(&first).expect("a chunk with free pages");
+            let chunk = self
+                .chunks
+                .get_mut(&first)
+                .expect("a chunk with free pages");
             let take = chunk.free.len().min(count - pages.len());
             pages.extend(chunk.free.drain(chunk.free.len() - take..));
             if chunk.free.is_empty() {
@@ -166,7 +187,12 @@ impl Pages {
         let memory = self.arena.alloc(bytes, PAGE_BYTES)?;
         let first = memory.iova().0;
         // Address 0 is no page to the firmware (mlx5_core refuses to give it): it stays ours.
-        let free = (0..bytes).step_by(PAGE_BYTES).map(|offset| first + offset as u64).filter(|page| *page != 0).rev().collect();
+        let free = (0..bytes)
+            .step_by(PAGE_BYTES)
+            .map(|offset| first + offset as u64)
+            .filter(|page| *page != 0)
+            .rev()
+            .collect();
         self.chunks.insert(first, Chunk { memory, free });
         self.partial.insert(first);
         Ok(())
@@ -176,7 +202,11 @@ impl Pages {
     fn release(&mut self, pages: impl IntoIterator<Item = u64>) {
         for page in pages {
             // PANIC: only pages that `reserve` handed out come here; the device's word was checked.
-            let (first, chunk) = self.chunks.range_mut(..=page).next_back().expect("a page of a chunk");
+            let (first, chunk) = self
+                .chunks
+                .range_mut(..=page)
+                .next_back()
+                .expect("a page of a chunk");
             let first = *first;
             chunk.free.push(page);
             if chunk.free.len() * PAGE_BYTES >= chunk.memory.len() {
@@ -189,7 +219,11 @@ impl Pages {
     }
 
     /// Gets pages ready to be given and the command that gives them.
-    pub(crate) fn prepare_give(&mut self, function: FunctionId, count: usize) -> Result<(Vec<u64>, Vec<u8>), DmaError> {
+    pub(crate) fn prepare_give(
+        &mut self,
+        function: FunctionId,
+        count: usize,
+    ) -> Result<(Vec<u64>, Vec<u8>), DmaError> {
         let pages = self.reserve(count)?;
         let mut input = message(GIVE, function, count);
         for page in &pages {
@@ -199,12 +233,18 @@ impl Pages {
     }
 
     /// What became of a give. Pages are lent from the moment the firmware may have believed it.
-    pub(crate) fn finish_give(&mut self, function: FunctionId, pages: Vec<u64>, result: Result<(), &CmdError>) {
+    pub(crate) fn finish_give(
+        &mut self,
+        function: FunctionId,
+        pages: Vec<u64>,
+        result: Result<(), &CmdError>,
+    ) {
         match result {
             Err(error) if !error.outcome_unknown() => self.release(pages),
             Ok(()) | Err(_) => {
                 self.counts.given += pages.len() as u64;
-                self.lent.extend(pages.into_iter().map(|page| (page, function)));
+                self.lent
+                    .extend(pages.into_iter().map(|page| (page, function)));
             }
         }
     }
@@ -217,7 +257,9 @@ impl Pages {
     /// Pages the firmware returned. Addresses it never had from us are counted and left alone.
     /// The number of pages it says it returned.
     pub(crate) fn finish_take(&mut self, function: FunctionId, answer: &[u8]) -> usize {
-        let count = answer.get(OUT_COUNT..OUT_COUNT + 4).map_or(0, |word| be32(word) as usize);
+        let count = answer
+            .get(OUT_COUNT..OUT_COUNT + 4)
+            .map_or(0, |word| be32(word) as usize);
         let list = answer.get(HEADER_BYTES..).unwrap_or(&[]);
         let mut listed = 0;
         for page in list.chunks_exact(8).take(count).map(be64) {
@@ -228,7 +270,10 @@ impl Pages {
                 self.counts.returned += 1;
             } else {
                 self.counts.foreign += 1;
-                tracing::warn!(?function, "the firmware returned page {page:#x}, which it does not have from us");
+                tracing::warn!(
+                    ?function,
+                    "the firmware returned page {page:#x}, which it does not have from us"
+                );
             }
         }
         listed
@@ -236,7 +281,12 @@ impl Pages {
 
     /// Everything a function holds is ours again.
     fn take_everything(&mut self, function: FunctionId) {
-        let pages: Vec<u64> = self.lent.iter().filter(|(_, holder)| **holder == function).map(|(page, _)| *page).collect();
+        let pages: Vec<u64> = self
+            .lent
+            .iter()
+            .filter(|(_, holder)| **holder == function)
+            .map(|(page, _)| *page)
+            .collect();
         for page in &pages {
             self.lent.remove(page);
         }
@@ -256,7 +306,12 @@ impl Pages {
     }
 
     /// Serves requests as far as that goes without waiting. True if anything moved.
-    pub(crate) fn pump(&mut self, queue: &mut CommandQueue, now: Instant, timeout: Duration) -> bool {
+    pub(crate) fn pump(
+        &mut self,
+        queue: &mut CommandQueue,
+        now: Instant,
+        timeout: Duration,
+    ) -> bool {
         let mut moved = false;
         loop {
             if let Some((running, function, since)) = self.running.take() {
@@ -264,7 +319,12 @@ impl Pages {
                 let answer = match queue.take(ticket) {
                     Some(answer) => answer,
                     None if now >= since + timeout => match queue.abandon(ticket, now) {
-                        Some((opcode, op_mod, waited_ms)) => Err(CmdError::TimedOut { opcode, op_mod, slot: ticket.slot(), waited_ms }),
+                        Some((opcode, op_mod, waited_ms)) => Err(CmdError::TimedOut {
+                            opcode,
+                            op_mod,
+                            slot: ticket.slot(),
+                            waited_ms,
+                        }),
                         None => return moved,
                     },
                     None => {
@@ -274,7 +334,9 @@ impl Pages {
                 };
                 self.finish(running, function, answer);
             } else {
-                let Some(request) = self.requests.pop_front() else { return moved };
+                let Some(request) = self.requests.pop_front() else {
+                    return moved;
+                };
                 if !self.start(queue, request, now) {
                     return moved;
                 }
@@ -301,7 +363,9 @@ impl Pages {
                     return true;
                 }
                 let (input, room) = Self::prepare_take(function, left.min(TAKE_PAGES));
-                queue.submit(SlotClass::Pages, &input, room, now).map(|ticket| Running::Take { ticket, left })
+                queue
+                    .submit(SlotClass::Pages, &input, room, now)
+                    .map(|ticket| Running::Take { ticket, left })
             }
         };
         match posted {
@@ -321,17 +385,40 @@ impl Pages {
         }
     }
 
-    fn start_give(&mut self, queue: &mut CommandQueue, function: FunctionId, wanted: usize, now: Instant) -> Result<Running, SubmitError> {
-        let affordable = wanted <= MOST_PAGES && self.budget.is_none_or(|budget| self.lent.len() + wanted <= budget);
-        let prepared = if affordable { self.prepare_give(function, wanted.min(GIVE_PAGES)).ok() } else { None };
+    fn start_give(
+        &mut self,
+        queue: &mut CommandQueue,
+        function: FunctionId,
+        wanted: usize,
+        now: Instant,
+    ) -> Result<Running, SubmitError> {
+        let affordable = wanted <= self.room();
+        let prepared = if affordable {
+            self.prepare_give(function, wanted.min(GIVE_PAGES)).ok()
+        } else {
+            None
+        };
         let Some((pages, input)) = prepared else {
-            tracing::warn!(?function, wanted, "cannot give the pages the firmware asks for");
-            let ticket = queue.submit(SlotClass::Pages, &message(CANNOT_GIVE, function, 0), HEADER_BYTES, now)?;
+            tracing::warn!(
+                ?function,
+                wanted,
+                "cannot give the pages the firmware asks for"
+            );
+            let ticket = queue.submit(
+                SlotClass::Pages,
+                &message(CANNOT_GIVE, function, 0),
+                HEADER_BYTES,
+                now,
+            )?;
             self.counts.refused += 1;
             return Ok(Running::CannotGive { ticket });
         };
         match queue.submit(SlotClass::Pages, &input, HEADER_BYTES, now) {
-            Ok(ticket) => Ok(Running::Give { ticket, left: wanted - pages.len(), pages }),
+            Ok(ticket) => Ok(Running::Give {
+                ticket,
+                left: wanted - pages.len(),
+                pages,
+            }),
             Err(error) => {
                 self.release(pages);
                 Err(error)
@@ -339,14 +426,23 @@ impl Pages {
         }
     }
 
-    fn finish(&mut self, running: Running, function: FunctionId, answer: Result<Vec<u8>, CmdError>) {
+    fn finish(
+        &mut self,
+        running: Running,
+        function: FunctionId,
+        answer: Result<Vec<u8>, CmdError>,
+    ) {
         if let Err(error) = &answer {
             tracing::warn!(?function, %error, "a page command failed");
         }
         let again = match running {
             Running::Give { pages, left, .. } => {
                 self.finish_give(function, pages, answer.as_ref().map(|_| ()));
-                if answer.is_ok() { left.cast_signed() } else { 0 }
+                if answer.is_ok() {
+                    left.cast_signed()
+                } else {
+                    0
+                }
             }
             Running::Take { left, .. } => match &answer {
                 Ok(answer) => match self.finish_take(function, answer) {
@@ -360,7 +456,11 @@ impl Pages {
         if again != 0 {
             // PANIC: what is left of a 32-bit request is a 32-bit number.
             let pages = i32::try_from(again).expect("part of a request");
-            self.requests.push_front(PageRequest { function, pages, release_all: false });
+            self.requests.push_front(PageRequest {
+                function,
+                pages,
+                release_all: false,
+            });
         }
     }
 
@@ -377,7 +477,9 @@ impl Pages {
 impl Running {
     fn ticket(&self) -> Ticket {
         match self {
-            Self::Give { ticket, .. } | Self::Take { ticket, .. } | Self::CannotGive { ticket } => *ticket,
+            Self::Give { ticket, .. } | Self::Take { ticket, .. } | Self::CannotGive { ticket } => {
+                *ticket
+            }
         }
     }
 }
@@ -395,9 +497,15 @@ fn message(op_mod: u32, function: FunctionId, count: usize) -> Vec<u8> {
 }
 
 fn be32(bytes: &[u8]) -> u32 {
-    bytes.iter().take(4).fold(0, |value, byte| value << 8 | u32::from(*byte))
+    bytes
+        .iter()
+        .take(4)
+        .fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
 fn be64(bytes: &[u8]) -> u64 {
-    bytes.iter().take(8).fold(0, |value, byte| value << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .take(8)
+        .fold(0, |value, byte| value << 8 | u64::from(*byte))
 }

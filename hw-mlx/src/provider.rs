@@ -243,7 +243,7 @@ impl From<MlxError> for ProviderError {
         let text = error.to_string();
         match error {
             MlxError::Cmd(error) => error.into(),
-            MlxError::Dma(_) => Self::Resources(text),
+            MlxError::Dma(_) | MlxError::TooManyPages { .. } => Self::Resources(text),
             MlxError::Nonsense { .. } | MlxError::TooManyGids { .. } => Self::Unsupported(text),
             MlxError::Unresolved { .. } => Self::Unreachable(text),
             MlxError::Dead(_) => Self::Dead(text),
@@ -419,6 +419,10 @@ impl Provider for MlxProvider {
     fn destroy_qp(&mut self, qp: Qp, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), ProviderError> {
         self.qps.remove(&qp.number());
         Ok(qp.destroy(&mut self.hca, request_cq, recv_cq)?)
+    }
+
+    fn gid(&self, index: u8) -> Option<[u8; 16]> {
+        self.hca.gids().iter().find(|entry| entry.index == index).map(|entry| entry.gid)
     }
 
     fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {

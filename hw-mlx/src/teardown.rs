@@ -50,14 +50,19 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
     let control = &mut hca.control;
 
     for entry in hca.gids.iter().rev() {
-        first.note("address table", gid::clear_entry(control, entry.index, port));
+        first.note(
+            "address table",
+            gid::clear_entry(control, entry.index, port),
+        );
     }
     if hca.port.forwarding {
         first.note("forwarding table", vport::forget_mac(control));
     }
     first.note("RoCE off", vport::disable_roce(control));
     settle_page_requests(control);
-    let objects = control.objects.left_besides(&[("EQ", control.eqs.len()), ("UAR", 1)]);
+    let objects = control
+        .objects
+        .left_besides(&[("EQ", control.eqs.len()), ("UAR", 1)]);
     destroy_eqs(control, &mut first);
     let mut input = DeallocUarIn::new();
     input.set_uar(hca.uar_index.get());
@@ -92,7 +97,10 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
     tracing::info!(function = control.function.name(), ?report, "closed");
     match first.0 {
         None => Ok(report),
-        Some(error) => Err(CloseError { report: Box::new(report), error }),
+        Some(error) => Err(CloseError {
+            report: Box::new(report),
+            error,
+        }),
     }
 }
 

@@ -14,8 +14,8 @@ use crate::caps::Caps;
 use crate::control::Control;
 use crate::error::CmdError;
 use crate::prm::{
-    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, ModifyNicVportContextIn, Pmtu, QueryNicVportContextIn, QueryVportStateIn, RegisterId,
-    SetL2TableEntryIn,
+    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, ModifyNicVportContextIn, Pmtu,
+    QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
 };
 
 const LOCAL_PORT: u32 = 1;
@@ -61,17 +61,25 @@ pub(crate) fn query(control: &mut Control) -> Result<Vport, CmdError> {
 }
 
 /// Switches RoCE on, and local loopback to what is asked where that is switchable.
-pub(crate) fn enable_roce(control: &mut Control, caps: &Caps, loopback: bool) -> Result<(), CmdError> {
+pub(crate) fn enable_roce(
+    control: &mut Control,
+    caps: &Caps,
+    loopback: bool,
+) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_roce_en(true);
     input.nic_vport_context_mut().set_roce_en(true);
     if caps.general().disable_local_lb_uc() {
         input.field_select_mut().set_disable_uc_local_lb(true);
-        input.nic_vport_context_mut().set_disable_uc_local_lb(!loopback);
+        input
+            .nic_vport_context_mut()
+            .set_disable_uc_local_lb(!loopback);
     }
     if caps.general().disable_local_lb_mc() {
         input.field_select_mut().set_disable_mc_local_lb(true);
-        input.nic_vport_context_mut().set_disable_mc_local_lb(!loopback);
+        input
+            .nic_vport_context_mut()
+            .set_disable_mc_local_lb(!loopback);
     }
     control.exec(&input).map(|_| ())
 }
@@ -92,7 +100,9 @@ pub(crate) fn set_mac(control: &mut Control, mac: [u8; 6]) -> Result<(), CmdErro
 
 fn set_mac_field(field: &mut crate::prm::MacAddress, mac: [u8; 6]) {
     let [a, b, c, d, e, f] = mac;
-    field.set_mac_addr_47_32(u32::from(u16::from_be_bytes([a, b]))).set_mac_addr_31_0(u32::from_be_bytes([c, d, e, f]));
+    field
+        .set_mac_addr_47_32(u32::from(u16::from_be_bytes([a, b])))
+        .set_mac_addr_31_0(u32::from_be_bytes([c, d, e, f]));
 }
 
 /// Whether the device's forwarding must be told of our MAC.
@@ -116,16 +126,28 @@ pub(crate) fn forget_mac(control: &mut Control) -> Result<(), CmdError> {
 
 /// Whether the link is up.
 pub(crate) fn link_is_up(control: &mut Control) -> Result<bool, CmdError> {
-    control.exec(&QueryVportStateIn::new()).map(|output| output.state() == VPORT_UP)
+    control
+        .exec(&QueryVportStateIn::new())
+        .map(|output| output.state() == VPORT_UP)
 }
 
 /// The port's MTU register, or `None` if the function may not read it (a virtual one).
-fn access_pmtu(control: &mut Control, op_mod: u32, register: &Pmtu) -> Result<Option<Pmtu>, CmdError> {
+fn access_pmtu(
+    control: &mut Control,
+    op_mod: u32,
+    register: &Pmtu,
+) -> Result<Option<Pmtu>, CmdError> {
     let mut input = AccessRegIn::new();
-    input.set_op_mod(op_mod).set_register_id(RegisterId::PMTU.bits());
+    input
+        .set_op_mod(op_mod)
+        .set_register_id(RegisterId::PMTU.bits());
     match control.exec_reading(&input, register.as_bytes(), Pmtu::SIZE) {
         Ok((_, image)) => Ok(Pmtu::read_from_bytes(&image).ok()),
-        Err(error) if error.status().is_some_and(|status| status != CmdStatus::INTERNAL_ERR) => {
+        Err(error)
+            if error
+                .status()
+                .is_some_and(|status| status != CmdStatus::INTERNAL_ERR) =>
+        {
             tracing::debug!(%error, "no access to the port's MTU");
             Ok(None)
         }
@@ -135,7 +157,11 @@ fn access_pmtu(control: &mut Control, op_mod: u32, register: &Pmtu) -> Result<Op
 
 /// Sets the port's MTU if one is asked for, and returns the one it has, in bytes as the hardware
 /// counts them. A function that may not see the port has its vport's.
-pub(crate) fn settle_mtu(control: &mut Control, vport: &Vport, wanted: Option<u16>) -> Result<u32, CmdError> {
+pub(crate) fn settle_mtu(
+    control: &mut Control,
+    vport: &Vport,
+    wanted: Option<u16>,
+) -> Result<u32, CmdError> {
     let mut register = Pmtu::new();
     register.set_local_port(LOCAL_PORT);
     let Some(found) = access_pmtu(control, READ, &register)? else {
@@ -155,7 +181,10 @@ pub(crate) fn settle_mtu(control: &mut Control, vport: &Vport, wanted: Option<u1
 /// hardware counts it.
 pub fn path_mtu_code(port_mtu: u32) -> u8 {
     let payload = port_mtu.saturating_sub(FRAME_BYTES + ROCE_BYTES);
-    (1..=5).rev().find(|code| 128u32 << code <= payload).unwrap_or(1)
+    (1..=5)
+        .rev()
+        .find(|code| 128u32 << code <= payload)
+        .unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -165,7 +194,10 @@ mod tests {
     #[test]
     fn path_mtu_is_the_largest_that_fits_with_all_headers() {
         // The kernel's iboe_get_mtu: Ethernet MTU less 96.
-        let codes: Vec<u8> = [1500, 1120, 1119, 2143, 2144, 4191, 4192, 9000, 300, 0].iter().map(|mtu| path_mtu_code(mtu + 22)).collect();
+        let codes: Vec<u8> = [1500, 1120, 1119, 2143, 2144, 4191, 4192, 9000, 300, 0]
+            .iter()
+            .map(|mtu| path_mtu_code(mtu + 22))
+            .collect();
         assert_eq!(codes, [3, 3, 2, 3, 4, 4, 5, 5, 1, 1]);
     }
 }

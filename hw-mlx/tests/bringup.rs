@@ -11,9 +11,9 @@ use hw_mlx::bringup::Step;
 use hw_mlx::prm::{AllocPdIn, DeallocPdIn, NopIn, Pdn};
 use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
 
-/// Commands of a bring-up, opcode and op_mod. mlx5_core's order up to INIT_HCA (recorded in
-/// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`), with the pages of §"firmware pages" and the
-/// port's configuration as mlx5_core and rdma-core's VFIO driver send them.
+/// Commands of a bring-up, opcode and op_mod. Up to INIT_HCA mlx5_core's order (recorded in
+/// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`); the port's part as rdma-core's VFIO
+/// driver and mlx5_core configure it; then all of it backwards.
 const BRING_UP: [(u16, u16, &str); 37] = [
     (0x104, 0, "ENABLE_HCA"),
     (0x10a, 0, "QUERY_ISSI"),
@@ -54,7 +54,11 @@ const BRING_UP: [(u16, u16, &str); 37] = [
     (0x302, 0, "DESTROY_EQ control"),
     (0x803, 0, "DEALLOC_UAR"),
 ];
-const TEAR_DOWN: [(u16, u16, &str); 3] = [(0x103, 0, "TEARDOWN_HCA"), (0x108, 2, "MANAGE_PAGES take"), (0x105, 0, "DISABLE_HCA")];
+const TEAR_DOWN: [(u16, u16, &str); 3] = [
+    (0x103, 0, "TEARDOWN_HCA"),
+    (0x108, 2, "MANAGE_PAGES take"),
+    (0x105, 0, "DISABLE_HCA"),
+];
 
 fn config() -> HcaConfig {
     let mut config = HcaConfig::new();
@@ -66,17 +70,46 @@ fn config() -> HcaConfig {
 fn bring_up_and_teardown_send_the_checked_list_of_commands() {
     let double = Double::new();
     let hca = Hca::open(double.function(), config()).expect("bring-up");
-    let steps: Vec<Step> = hca.bringup_report().steps.iter().map(|(step, _)| *step).collect();
+    let steps: Vec<Step> = hca
+        .bringup_report()
+        .steps
+        .iter()
+        .map(|(step, _)| *step)
+        .collect();
     assert_eq!(steps, Step::ALL);
     let report = hca.close().expect("teardown");
-    let seen: Vec<(u16, u16)> = double.state().seen.iter().map(|seen| (seen.opcode, seen.op_mod)).collect();
-    let expected: Vec<(u16, u16)> = BRING_UP.iter().chain(&TEAR_DOWN).map(|(opcode, op_mod, _)| (*opcode, *op_mod)).collect();
-    for (number, (seen, (opcode, op_mod, what))) in seen.iter().zip(BRING_UP.iter().chain(&TEAR_DOWN)).enumerate() {
-        assert_eq!(seen, &(*opcode, *op_mod), "command {number} should be {what}");
+    let seen: Vec<(u16, u16)> = double
+        .state()
+        .seen
+        .iter()
+        .map(|seen| (seen.opcode, seen.op_mod))
+        .collect();
+    let expected: Vec<(u16, u16)> = BRING_UP
+        .iter()
+        .chain(&TEAR_DOWN)
+        .map(|(opcode, op_mod, _)| (*opcode, *op_mod))
+        .collect();
+    for (number, (seen, (opcode, op_mod, what))) in seen
+        .iter()
+        .zip(BRING_UP.iter().chain(&TEAR_DOWN))
+        .enumerate()
+    {
+        assert_eq!(
+            seen,
+            &(*opcode, *op_mod),
+            "command {number} should be {what}"
+        );
     }
     assert_eq!(seen.len(), expected.len());
     assert_eq!(double.state().breaches, [""; 0]);
-    assert_eq!((report.pages_given, report.pages_returned, report.pages_not_returned), (73, 73, 0));
+    assert_eq!(
+        (
+            report.pages_given,
+            report.pages_returned,
+            report.pages_not_returned
+        ),
+        (73, 73, 0)
+    );
     assert_eq!(report.objects_left, []);
     assert_eq!(report.commands, u64::try_from(expected.len()).expect("few"));
     assert!(double.state().pages.is_empty());
@@ -91,9 +124,21 @@ fn report_times_the_firmwares_boot() {
     double.boots_for(Duration::from_millis(700));
     let hca = Hca::open(double.function(), config()).expect("bring-up");
     let report = hca.bringup_report();
-    let boot = report.steps.iter().find(|(step, _)| *step == Step::FirmwareReady).expect("the step").1;
-    assert!(boot >= Duration::from_millis(690) && boot <= report.total, "{boot:?} of {:?}", report.total);
-    assert_eq!((report.boot_pages, report.init_pages, report.regular_pages), (3, 70, 0));
+    let boot = report
+        .steps
+        .iter()
+        .find(|(step, _)| *step == Step::FirmwareReady)
+        .expect("the step")
+        .1;
+    assert!(
+        boot >= Duration::from_millis(690) && boot <= report.total,
+        "{boot:?} of {:?}",
+        report.total
+    );
+    assert_eq!(
+        (report.boot_pages, report.init_pages, report.regular_pages),
+        (3, 70, 0)
+    );
 }
 
 #[test]
@@ -102,7 +147,10 @@ fn firmware_that_never_finishes_booting_is_given_up_after_two_minutes() {
     double.boots_for(Duration::from_secs(100_000));
     let begun = double.now();
     let error = Hca::open(double.function(), config()).expect_err("never ready");
-    assert!(matches!(error, MlxError::Initializing { waited_ms: 120_000 }), "{error}");
+    assert!(
+        matches!(error, MlxError::Initializing { waited_ms: 120_000 }),
+        "{error}"
+    );
     assert_eq!(double.now() - begun, Duration::from_secs(120));
     assert!(double.state().seen.is_empty());
 }
@@ -122,7 +170,10 @@ fn a_queue_that_does_not_fit_its_page_is_refused() {
         let double = Double::new();
         double.state().geometry = geometry;
         let error = Hca::open(double.function(), config()).expect_err("no queue");
-        assert!(matches!(error, MlxError::CommandQueue { .. }), "{geometry:#x}: {error}");
+        assert!(
+            matches!(error, MlxError::CommandQueue { .. }),
+            "{geometry:#x}: {error}"
+        );
     }
 }
 
@@ -135,8 +186,17 @@ fn smaller_queues_with_wider_strides_are_fine() {
         hca.close().expect("teardown");
         let slots = 1 << (geometry >> 4);
         let state = double.state();
-        assert_eq!(state.seen.iter().map(|seen| seen.slot).max(), Some(slots - 1));
-        assert!(state.seen.iter().all(|seen| (seen.opcode == 0x108) == (seen.slot == slots - 1)), "only pages use the last slot");
+        assert_eq!(
+            state.seen.iter().map(|seen| seen.slot).max(),
+            Some(slots - 1)
+        );
+        assert!(
+            state
+                .seen
+                .iter()
+                .all(|seen| (seen.opcode == 0x108) == (seen.slot == slots - 1)),
+            "only pages use the last slot"
+        );
     }
 }
 
@@ -145,7 +205,10 @@ fn a_device_without_issi_1_is_refused_with_what_it_has() {
     let double = Double::new();
     double.state().issi = 0b101;
     let error = Hca::open(double.function(), config()).expect_err("ISSI");
-    assert_eq!(error.to_string(), "ISSI 1 is not among the supported ones (0x5)");
+    assert_eq!(
+        error.to_string(),
+        "ISSI 1 is not among the supported ones (0x5)"
+    );
 }
 
 #[test]
@@ -160,12 +223,19 @@ fn missing_capabilities_are_all_named_in_one_error_before_anything_is_initialize
         "the device lacks: port_type: need 1 (Ethernet), the device has 0; rc: need 1, the device has 0; \
          roce_version: need bit 2 (RoCE v2), the device has 0x1"
     );
-    assert!(double.state().seen.iter().all(|seen| seen.opcode != 0x109 && seen.opcode != 0x102));
+    assert!(
+        double
+            .state()
+            .seen
+            .iter()
+            .all(|seen| seen.opcode != 0x109 && seen.opcode != 0x102)
+    );
 }
 
 #[test]
 fn a_command_refused_anywhere_in_bring_up_names_itself_and_leaves_the_bus_quiet() {
-    let opcodes: std::collections::BTreeSet<u16> = BRING_UP[..30].iter().map(|(opcode, ..)| *opcode).collect();
+    let opcodes: std::collections::BTreeSet<u16> =
+        BRING_UP[..30].iter().map(|(opcode, ..)| *opcode).collect();
     for opcode in opcodes {
         let double = Double::new();
         double.rule(opcode, Action::Refuse(0x04, 0xabc));
@@ -175,7 +245,10 @@ fn a_command_refused_anywhere_in_bring_up_names_itself_and_leaves_the_bus_quiet(
             Err(error) => error,
         };
         let text = error.to_string();
-        assert!(text.contains(&format!("({opcode:#05x}")) && text.contains("BAD_SYS_STATE"), "{opcode:#x}: {text}");
+        assert!(
+            text.contains(&format!("({opcode:#05x}")) && text.contains("BAD_SYS_STATE"),
+            "{opcode:#x}: {text}"
+        );
         let mut command = [0u8; 2];
         double.config_read(4, &mut command);
         assert_eq!(command[0] & 4, 0, "{opcode:#x}: bus master is off");
@@ -199,7 +272,13 @@ fn a_device_with_one_vector_shares_it() {
     double.set_vectors(1);
     let mut hca = Hca::open(double.function(), config()).expect("bring-up");
     hca.exec(&NopIn::new()).expect("NOP");
-    let vectors: Vec<u8> = double.state().seen.iter().filter(|seen| seen.opcode == 0x301).map(|seen| seen.input[0x27]).collect();
+    let vectors: Vec<u8> = double
+        .state()
+        .seen
+        .iter()
+        .filter(|seen| seen.opcode == 0x301)
+        .map(|seen| seen.input[0x27])
+        .collect();
     assert_eq!(vectors, [0, 0, 0]);
 }
 
@@ -212,7 +291,12 @@ fn completions_have_a_vector_of_their_own_where_there_are_two() {
         .seen
         .iter()
         .filter(|seen| seen.opcode == 0x301)
-        .map(|seen| (seen.input[0x27], u64::from_be_bytes(seen.input[0x58..0x60].try_into().expect("8 bytes"))))
+        .map(|seen| {
+            (
+                seen.input[0x27],
+                u64::from_be_bytes(seen.input[0x58..0x60].try_into().expect("8 bytes")),
+            )
+        })
         .collect();
     assert_eq!(eqs, [(0, 0x0c00), (0, 0x001f_02be), (1, 0)]);
 }
@@ -221,7 +305,10 @@ fn completions_have_a_vector_of_their_own_where_there_are_two() {
 fn a_function_without_vectors_is_refused() {
     let double = Double::new();
     double.set_vectors(0);
-    assert!(matches!(Hca::open(double.function(), config()), Err(MlxError::NoInterrupts)));
+    assert!(matches!(
+        Hca::open(double.function(), config()),
+        Err(MlxError::NoInterrupts)
+    ));
 }
 
 #[test]
@@ -229,7 +316,10 @@ fn an_address_table_too_small_for_the_configuration_is_an_error_with_both_number
     let double = Double::new();
     double.state().caps.insert((4, 0x1c), 1);
     let error = Hca::open(double.function(), config()).expect_err("no room");
-    assert_eq!(error.to_string(), "2 addresses, the RoCE address table holds 1");
+    assert_eq!(
+        error.to_string(),
+        "2 addresses, the RoCE address table holds 1"
+    );
 }
 
 #[test]
@@ -237,7 +327,10 @@ fn a_page_count_beyond_reason_is_an_error_and_not_an_allocation() {
     let double = Double::new();
     double.state().wants.insert(2, 0x7fff_ffff);
     let error = Hca::open(double.function(), config()).expect_err("nonsense");
-    assert_eq!(error.to_string(), "the device answered QUERY_PAGES num_pages = 0x7fffffff");
+    assert_eq!(
+        error.to_string(),
+        "the device answered QUERY_PAGES num_pages = 0x7fffffff"
+    );
 }
 
 #[test]
@@ -289,7 +382,12 @@ fn a_refused_teardown_still_stops_the_device_and_tells_what_was_refused() {
     double.rule(0x302, Action::Refuse(0x09, 1));
     double.rule(0x103, Action::Refuse(0x01, 2));
     let failed = hca.close().expect_err("refused");
-    assert!(failed.to_string().contains("DESTROY_EQ (0x302, op_mod 0x0): refused: BAD_RES_STATE"), "{failed}");
+    assert!(
+        failed
+            .to_string()
+            .contains("DESTROY_EQ (0x302, op_mod 0x0): refused: BAD_RES_STATE"),
+        "{failed}"
+    );
     assert_eq!(failed.report.pages_not_returned, 0);
     assert_eq!(double.state().seen.last().expect("a command").opcode, 0x105);
     assert_eq!(double.state().breaches, [""; 0]);
@@ -305,7 +403,10 @@ fn firmware_that_keeps_pages_is_given_up_after_five_seconds() {
     let report = hca.close().expect("teardown");
     assert_eq!((report.pages_returned, report.pages_not_returned), (0, 73));
     let took = double.now() - begun;
-    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(6), "{took:?}");
+    assert!(
+        took >= Duration::from_secs(5) && took < Duration::from_secs(6),
+        "{took:?}"
+    );
 }
 
 /// What is done to the registers.
@@ -314,18 +415,37 @@ type Kill = fn(&mut double::State);
 /// Ways to die, and what the driver should call them.
 fn deaths() -> Vec<(&'static str, Kill, DeadCause)> {
     vec![
-        ("gone", |state| state.set_register(0x230, u32::MAX), DeadCause::Gone),
-        ("disabled", |state| state.set_register(0x14, 0x0001_0156), DeadCause::Disabled),
-        ("software reset", |state| state.set_register(0x14, 0x0001_0756), DeadCause::SoftwareReset),
+        (
+            "gone",
+            |state| state.set_register(0x230, u32::MAX),
+            DeadCause::Gone,
+        ),
+        (
+            "disabled",
+            |state| state.set_register(0x14, 0x0001_0156),
+            DeadCause::Disabled,
+        ),
+        (
+            "software reset",
+            |state| state.set_register(0x14, 0x0001_0756),
+            DeadCause::SoftwareReset,
+        ),
         (
             "reset required",
             |state| {
                 state.set_register(0x238, 1 << 31);
                 state.set_register(0x23c, 0x000b_1234);
             },
-            DeadCause::ResetRequired { synd: 0x0b, ext_synd: 0x1234 },
+            DeadCause::ResetRequired {
+                synd: 0x0b,
+                ext_synd: 0x1234,
+            },
         ),
-        ("syndrome", |state| state.set_register(0x1010, 0x0100_0001), DeadCause::Syndrome { synd: 1 }),
+        (
+            "syndrome",
+            |state| state.set_register(0x1010, 0x0100_0001),
+            DeadCause::Syndrome { synd: 1 },
+        ),
     ]
 }
 
@@ -337,10 +457,17 @@ fn every_way_to_die_is_noticed_within_a_second_and_told_once() {
         kill(&mut double.state());
         let begun = hca.now();
         let error = hca.wait(begun + Duration::from_secs(30)).expect_err("dead");
-        assert!(matches!(error, MlxError::Dead(found) if found == cause), "{name}: {error}");
+        assert!(
+            matches!(error, MlxError::Dead(found) if found == cause),
+            "{name}: {error}"
+        );
         assert!(hca.now() - begun <= Duration::from_secs(1), "{name}");
         assert!(hca.is_dead());
-        assert_eq!(hca.next_async(), Some(AsyncEvent::DeviceDead { cause }), "{name}");
+        assert_eq!(
+            hca.next_async(),
+            Some(AsyncEvent::DeviceDead { cause }),
+            "{name}"
+        );
         assert_eq!(hca.next_async(), None, "{name}");
         let mut command = [0u8; 2];
         double.config_read(4, &mut command);
@@ -357,9 +484,15 @@ fn a_health_counter_that_stands_still_for_three_polls_is_death_and_two_are_not()
     double.state().freeze_counter();
     let begun = hca.now();
     let error = hca.wait(begun + Duration::from_secs(30)).expect_err("dead");
-    assert!(matches!(error, MlxError::Dead(DeadCause::CounterStuck { .. })), "{error}");
+    assert!(
+        matches!(error, MlxError::Dead(DeadCause::CounterStuck { .. })),
+        "{error}"
+    );
     let took = hca.now() - begun;
-    assert!(took > Duration::from_secs(2) && took <= Duration::from_secs(4), "{took:?}");
+    assert!(
+        took > Duration::from_secs(2) && took <= Duration::from_secs(4),
+        "{took:?}"
+    );
 }
 
 #[test]
@@ -368,17 +501,34 @@ fn a_dead_device_fails_commands_but_lets_everything_be_destroyed() {
     let mut hca = Hca::open(double.function(), config()).expect("bring-up");
     let pd = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
     double.state().set_register(0x1010, 0x0b00_0001);
-    hca.wait(hca.now() + Duration::from_secs(5)).expect_err("dead");
+    hca.wait(hca.now() + Duration::from_secs(5))
+        .expect_err("dead");
     let sent = double.state().seen.len();
 
     let error = hca.exec(&AllocPdIn::new()).expect_err("dead");
-    assert!(matches!(error, CmdError::Dead { cause: DeadCause::Syndrome { synd: 0x0b }, .. }), "{error}");
-    assert_eq!(error.to_string(), "ALLOC_PD (0x800): the device is dead: the firmware stopped: fatal hardware error (health syndrome 0x0b)");
+    assert!(
+        matches!(
+            error,
+            CmdError::Dead {
+                cause: DeadCause::Syndrome { synd: 0x0b },
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(
+        error.to_string(),
+        "ALLOC_PD (0x800): the device is dead: the firmware stopped: fatal hardware error (health syndrome 0x0b)"
+    );
     let mut input = DeallocPdIn::new();
     input.set_pd(pd);
     hca.exec(&input).expect("unwinding");
     let report = hca.close().expect("unwound");
-    assert_eq!(double.state().seen.len(), sent, "nothing is sent to a dead device");
+    assert_eq!(
+        double.state().seen.len(),
+        sent,
+        "nothing is sent to a dead device"
+    );
     assert_eq!(report.dead, Some(DeadCause::Syndrome { synd: 0x0b }));
     assert_eq!(report.objects_left, []);
     assert_eq!(report.pages_not_returned, 73);
@@ -390,9 +540,151 @@ fn a_command_the_device_dies_over_ends_with_the_cause_and_not_with_its_time_limi
     let double = Double::new();
     let mut hca = Hca::open(double.function(), config()).expect("bring-up");
     double.rule(0x80d, Action::Hold);
-    double.after(Duration::from_millis(2500), |state| state.set_register(0x230, u32::MAX));
+    double.after(Duration::from_millis(2500), |state| {
+        state.set_register(0x230, u32::MAX)
+    });
     let begun = hca.now();
     let error = hca.exec(&NopIn::new()).expect_err("dead");
-    assert!(matches!(error, CmdError::Dead { cause: DeadCause::Gone, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            CmdError::Dead {
+                cause: DeadCause::Gone,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert!(hca.now() - begun <= Duration::from_millis(3500));
+}
+
+#[test]
+fn a_vport_without_a_mac_needs_one_from_the_configuration() {
+    let double = Double::new();
+    double.state().mac = [0; 6];
+    let error = Hca::open(double.function(), config()).expect_err("no MAC");
+    assert!(matches!(error, MlxError::NoMac), "{error}");
+    let mut config = config();
+    config.mac = Some([2, 3, 4, 5, 6, 7]);
+    let hca = Hca::open(double.function(), config).expect("bring-up");
+    assert_eq!(hca.gids()[0].address.to_string(), "fe80::3:4ff:fe05:607");
+    let state = double.state();
+    let set = state
+        .seen
+        .iter()
+        .find(|seen| seen.opcode == 0x755)
+        .expect("MODIFY_NIC_VPORT_CONTEXT");
+    assert_eq!(
+        set.input[0x0c..0x10],
+        [0, 0, 0, 1 << 3],
+        "permanent_address"
+    );
+    assert_eq!(set.input[0x1f6..0x1fc], [2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn an_e_switch_manager_announces_its_mac_to_the_port_and_takes_it_back() {
+    let double = Double::new();
+    double.state().caps.insert((0, 0x34), 0xc710_0101);
+    double.state().caps.insert((0, 0x90), 0x1000_0000);
+    let hca = Hca::open(double.function(), config()).expect("bring-up");
+    hca.close().expect("teardown");
+    let state = double.state();
+    let set = state
+        .seen
+        .iter()
+        .find(|seen| seen.opcode == 0x829)
+        .expect("SET_L2_TABLE_ENTRY");
+    assert_eq!(set.input[0x20..0x28], [0, 0, 2, 0, 0x5e, 0, 0, 1]);
+    assert!(state.seen.iter().any(|seen| seen.opcode == 0x82b));
+    assert_eq!(state.breaches, [""; 0]);
+}
+
+#[test]
+fn a_virtual_function_does_not_write_the_hosts_byte_order() {
+    let double = Double::new();
+    double.set_device(0x1018);
+    let hca = Hca::open(double.function(), config()).expect("bring-up");
+    assert_eq!(hca.device_id(), 0x1018);
+    let state = double.state();
+    let registers: Vec<u8> = state
+        .seen
+        .iter()
+        .filter(|seen| seen.opcode == 0x805)
+        .map(|seen| seen.input[0x0a])
+        .collect();
+    assert_eq!(registers, [0x50], "only PMTU");
+}
+
+#[test]
+fn firmware_that_needs_more_pages_than_allowed_does_not_come_up() {
+    let double = Double::new();
+    let mut config = config();
+    config.firmware_pages = Some(72);
+    let error = Hca::open(double.function(), config).expect_err("too many");
+    assert_eq!(
+        error.to_string(),
+        "the firmware asks for 70 pages, HcaConfig::firmware_pages leaves 69"
+    );
+}
+
+/// Every answer of a bring-up, one at a time, replaced by noise: the driver may refuse the device or live
+/// with it, and may not panic, touch what it should not, or leave it running.
+#[test]
+fn noise_for_an_answer_is_survived_wherever_it_comes() {
+    let mut refused = 0;
+    for opcode in [
+        0x104, 0x10a, 0x10b, 0x107, 0x108, 0x805, 0x100, 0x109, 0x102, 0x10d, 0x802, 0x301, 0x754,
+        0x755, 0x750, 0x761,
+    ] {
+        for seed in 0..40 {
+            let double = Double::new();
+            // The first, second, ... command of its kind.
+            for _ in 0..seed % 4 {
+                double.rule(opcode, Action::NoEvent);
+            }
+            double.rule(opcode, Action::Noise(seed << 16 | u64::from(opcode)));
+            let mut config = config();
+            config.firmware_pages = Some(2000);
+            config.command_timeout = Duration::from_secs(2);
+            match Hca::open(double.function(), config) {
+                Ok(mut hca) => {
+                    // An event queue under another number does not work; commands say so in time.
+                    let _ = hca.exec(&NopIn::new());
+                    let _ = hca.close();
+                }
+                Err(_) => refused += 1,
+            }
+            let mut command = [0u8; 2];
+            double.config_read(4, &mut command);
+            assert_eq!(
+                command[0] & 4,
+                0,
+                "{opcode:#x}, seed {seed}: bus master is off"
+            );
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}
+
+#[test]
+fn noise_for_events_is_survived() {
+    for seed in 0..200 {
+        let double = Double::new();
+        let mut config = config();
+        config.firmware_pages = Some(500);
+        let mut hca = Hca::open(double.function(), config).expect("bring-up");
+        let mut noise = double::Noise(seed);
+        for _ in 0..100 {
+            let mut eqe = [0u8; 64];
+            eqe.fill_with(|| noise.byte());
+            eqe[1] &= 0x1f;
+            let eqn = 1 + noise.byte() % 3;
+            double.state().event_to(eqn, eqe);
+            hca.process_events();
+            while hca.next_async().is_some() {}
+        }
+        hca.exec(&NopIn::new()).expect("still working");
+        assert_eq!(double.state().breaches, [""; 0], "seed {seed}");
+    }
 }

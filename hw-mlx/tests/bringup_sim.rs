@@ -42,7 +42,10 @@ impl World {
     /// Nothing leaked, held, faulted or done wrong.
     fn assert_clean(&self) {
         let report = self.sim.report(&self.function);
-        assert!(report.is_clean() && report.refused.is_empty(), "{report:#?}");
+        assert!(
+            report.is_clean() && report.refused.is_empty(),
+            "{report:#?}"
+        );
     }
 
     fn bus_master(&self) -> bool {
@@ -66,7 +69,14 @@ fn a_function_comes_up_and_goes_down_without_a_trace() {
     let given = hca.page_counts().given;
     assert!(given > 0);
     let report = hca.close().expect("teardown");
-    assert_eq!((report.pages_given, report.pages_returned, report.pages_not_returned), (given, given, 0));
+    assert_eq!(
+        (
+            report.pages_given,
+            report.pages_returned,
+            report.pages_not_returned
+        ),
+        (given, given, 0)
+    );
     assert_eq!(report.objects_left, []);
     assert!(!world.bus_master());
     world.assert_clean();
@@ -90,7 +100,10 @@ fn a_function_comes_up_with_signatures_checked_on_both_sides() {
 
 #[test]
 fn a_function_with_one_vector_comes_up() {
-    let world = world(Profile { msix_vectors: 1, ..Profile::default() });
+    let world = world(Profile {
+        msix_vectors: 1,
+        ..Profile::default()
+    });
     let mut hca = world.hca();
     hca.exec(&NopIn::new()).expect("NOP");
     hca.close().expect("teardown");
@@ -99,7 +112,10 @@ fn a_function_with_one_vector_comes_up() {
 
 #[test]
 fn commands_that_take_time_are_waited_for_polled_and_by_event() {
-    let world = world(Profile { command_time: Duration::from_millis(3), ..Profile::default() });
+    let world = world(Profile {
+        command_time: Duration::from_millis(3),
+        ..Profile::default()
+    });
     let mut hca = world.hca();
     let begun = hca.now();
     hca.exec(&NopIn::new()).expect("NOP");
@@ -142,7 +158,11 @@ fn more_queue_pairs_are_there_when_asked_for() {
 fn the_address_table_and_the_vport_hold_what_the_configuration_says() {
     let world = world(Profile::default());
     let mut hca = world.hca();
-    let gids: Vec<String> = hca.gids().iter().map(|entry| entry.address.to_string()).collect();
+    let gids: Vec<String> = hca
+        .gids()
+        .iter()
+        .map(|entry| entry.address.to_string())
+        .collect();
     assert_eq!(gids, ["fe80::5eff:fe10:1", "10.1.2.3", "2001:db8::7"]);
     for entry in hca.gids().to_vec() {
         let mut input = QueryRoceAddressIn::new();
@@ -150,8 +170,14 @@ fn the_address_table_and_the_vport_hold_what_the_configuration_says() {
         let output = hca.exec(&input).expect("an entry");
         let address = output.roce_address();
         assert_eq!(address.source_l3_address(), &entry.gid);
-        assert_eq!((address.roce_version(), address.roce_l3_type()), (2, u32::from(entry.address.is_ipv6())));
-        assert_eq!((address.source_mac_47_32(), address.source_mac_31_0()), (0x0200, 0x5e10_0001));
+        assert_eq!(
+            (address.roce_version(), address.roce_l3_type()),
+            (2, u32::from(entry.address.is_ipv6()))
+        );
+        assert_eq!(
+            (address.source_mac_47_32(), address.source_mac_31_0()),
+            (0x0200, 0x5e10_0001)
+        );
     }
     let vport = hca.exec(&QueryNicVportContextIn::new()).expect("the vport");
     assert!(vport.nic_vport_context().roce_en());
@@ -168,7 +194,10 @@ fn loopback_is_switched_off_where_asked() {
     config.loopback = false;
     let mut hca = world.open(config).expect("bring-up");
     let vport = hca.exec(&QueryNicVportContextIn::new()).expect("the vport");
-    assert!(vport.nic_vport_context().disable_uc_local_lb() && vport.nic_vport_context().disable_mc_local_lb());
+    assert!(
+        vport.nic_vport_context().disable_uc_local_lb()
+            && vport.nic_vport_context().disable_mc_local_lb()
+    );
 }
 
 #[test]
@@ -178,7 +207,12 @@ fn the_port_takes_the_mtu_asked_for_and_no_more_than_it_can() {
         let mut config = config();
         config.port_mtu = Some(asked);
         let hca = world.open(config).expect("bring-up");
-        assert_eq!(hca.mtu(), code, "MTU {asked}: the port has {}", hca.port().mtu);
+        assert_eq!(
+            hca.mtu(),
+            code,
+            "MTU {asked}: the port has {}",
+            hca.port().mtu
+        );
         hca.close().expect("teardown");
         world.assert_clean();
     }
@@ -194,7 +228,14 @@ fn the_firmwares_requests_for_pages_are_met_in_both_directions_and_end_balanced(
         while hca.wait(hca.now()).expect("alive") {}
     }
     let after = hca.page_counts();
-    assert_eq!((after.given - before.given, after.returned - before.returned, after.foreign), (9700, 9700, 0));
+    assert_eq!(
+        (
+            after.given - before.given,
+            after.returned - before.returned,
+            after.foreign
+        ),
+        (9700, 9700, 0)
+    );
     hca.close().expect("teardown");
     world.assert_clean();
 }
@@ -219,18 +260,37 @@ fn every_command_of_bring_up_may_fail_and_the_error_names_it() {
     let opcodes: Vec<u16> = {
         let world = world(Profile::default());
         let _hca = world.hca();
-        world.sim.report(&world.function).opcodes.keys().copied().collect()
+        world
+            .sim
+            .report(&world.function)
+            .opcodes
+            .keys()
+            .copied()
+            .collect()
     };
     assert!(opcodes.len() > 15, "{opcodes:x?}");
     for opcode in opcodes {
         let world = world(Profile::default());
-        world.inject(Fault::CommandFailure { opcode: Some(opcode), status: 0x0f, syndrome: 0x77, count: 1 });
+        world.inject(Fault::CommandFailure {
+            opcode: Some(opcode),
+            status: 0x0f,
+            syndrome: 0x77,
+            count: 1,
+        });
         let error = world.open(config()).expect_err("refused");
         let text = error.to_string();
-        assert!(text.contains(&format!("({opcode:#05x}")) && text.contains("NO_RESOURCES") && text.contains("0x00000077"), "{text}");
+        assert!(
+            text.contains(&format!("({opcode:#05x}"))
+                && text.contains("NO_RESOURCES")
+                && text.contains("0x00000077"),
+            "{text}"
+        );
         assert!(!world.bus_master(), "{opcode:#x}");
         let report = world.sim.report(&world.function);
-        assert!(report.dma_faults.is_empty() && report.driver_bugs.is_empty(), "{opcode:#x}: {report:#?}");
+        assert!(
+            report.dma_faults.is_empty() && report.driver_bugs.is_empty(),
+            "{opcode:#x}: {report:#?}"
+        );
         // And the function is as good as before.
         world.hca().close().expect("teardown");
     }
@@ -238,14 +298,25 @@ fn every_command_of_bring_up_may_fail_and_the_error_names_it() {
 
 #[test]
 fn every_command_of_bring_up_may_stay_unanswered_and_the_error_names_it() {
-    for opcode in [0x104, 0x107, 0x108, 0x100, 0x109, 0x102, 0x802, 0x301, 0x755, 0x761] {
+    for opcode in [
+        0x104, 0x107, 0x108, 0x100, 0x109, 0x102, 0x802, 0x301, 0x755, 0x761,
+    ] {
         let world = world(Profile::default());
-        world.inject(Fault::CommandSilence { opcode: Some(opcode), count: 1 });
+        world.inject(Fault::CommandSilence {
+            opcode: Some(opcode),
+            count: 1,
+        });
         let error = world.open(config()).expect_err("silence");
-        assert!(matches!(&error, MlxError::Cmd(CmdError::TimedOut { opcode: found, waited_ms: 60_000, .. }) if found.0 == opcode), "{error}");
+        assert!(
+            matches!(&error, MlxError::Cmd(CmdError::TimedOut { opcode: found, waited_ms: 60_000, .. }) if found.0 == opcode),
+            "{error}"
+        );
         assert!(!world.bus_master(), "{opcode:#x}");
         let report = world.sim.report(&world.function);
-        assert!(report.dma_faults.is_empty() && report.driver_bugs.is_empty(), "{opcode:#x}: {report:#?}");
+        assert!(
+            report.dma_faults.is_empty() && report.driver_bugs.is_empty(),
+            "{opcode:#x}: {report:#?}"
+        );
     }
 }
 
@@ -253,9 +324,17 @@ fn every_command_of_bring_up_may_stay_unanswered_and_the_error_names_it() {
 fn a_slow_command_is_late_and_not_lost() {
     let world = world(Profile::default());
     let mut hca = world.hca();
-    world.inject(Fault::CommandDelay { opcode: Some(0x80d), delay: Duration::from_secs(59), count: 1 });
+    world.inject(Fault::CommandDelay {
+        opcode: Some(0x80d),
+        delay: Duration::from_secs(59),
+        count: 1,
+    });
     hca.exec(&NopIn::new()).expect("late");
-    world.inject(Fault::CommandDelay { opcode: Some(0x80d), delay: Duration::from_secs(61), count: 1 });
+    world.inject(Fault::CommandDelay {
+        opcode: Some(0x80d),
+        delay: Duration::from_secs(61),
+        count: 1,
+    });
     let error = hca.exec(&NopIn::new()).expect_err("too late");
     assert!(matches!(error, CmdError::TimedOut { .. }), "{error}");
     assert_eq!(hca.slots_quarantined(), 1);
@@ -268,7 +347,10 @@ fn a_slow_command_is_late_and_not_lost() {
 #[test]
 fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
     let rows = [
-        (Fault::HealthSyndrome(0x08), DeadCause::Syndrome { synd: 0x08 }),
+        (
+            Fault::HealthSyndrome(0x08),
+            DeadCause::Syndrome { synd: 0x08 },
+        ),
         (Fault::BarAllOnes, DeadCause::Gone),
         (Fault::SurpriseRemoval, DeadCause::Gone),
     ];
@@ -277,17 +359,31 @@ fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
         let mut hca = world.hca();
         hca.exec(&AllocPdIn::new()).expect("a PD");
         world.inject(fault.clone());
-        let error = hca.wait(hca.now() + Duration::from_secs(10)).expect_err("dead");
+        let error = hca
+            .wait(hca.now() + Duration::from_secs(10))
+            .expect_err("dead");
         match (&error, cause) {
             // Which sensor speaks first depends on what else the firmware does when it dies.
-            (MlxError::Dead(DeadCause::Syndrome { .. } | DeadCause::ResetRequired { .. }), DeadCause::Syndrome { .. }) => {}
+            (
+                MlxError::Dead(DeadCause::Syndrome { .. } | DeadCause::ResetRequired { .. }),
+                DeadCause::Syndrome { .. },
+            ) => {}
             (MlxError::Dead(found), cause) => assert_eq!(*found, cause, "{fault:?}"),
             (error, _) => panic!("{fault:?}: {error}"),
         }
-        assert!(matches!(hca.next_async(), Some(AsyncEvent::DeviceDead { .. })), "{fault:?}");
-        assert!(matches!(hca.exec(&AllocPdIn::new()), Err(CmdError::Dead { .. })), "{fault:?}");
+        assert!(
+            matches!(hca.next_async(), Some(AsyncEvent::DeviceDead { .. })),
+            "{fault:?}"
+        );
+        assert!(
+            matches!(hca.exec(&AllocPdIn::new()), Err(CmdError::Dead { .. })),
+            "{fault:?}"
+        );
         let report = hca.close().expect("unwound");
-        assert!(report.dead.is_some() && report.objects_left == [("PD", 1)], "{fault:?}: {report:?}");
+        assert!(
+            report.dead.is_some() && report.objects_left == [("PD", 1)],
+            "{fault:?}: {report:?}"
+        );
     }
 }
 
@@ -295,11 +391,17 @@ fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
 fn a_health_counter_that_stops_is_death() {
     let world = world(Profile::default());
     let mut hca = world.hca();
-    assert!(!hca.wait(hca.now() + Duration::from_secs(20)).expect("alive"));
+    assert!(
+        !hca.wait(hca.now() + Duration::from_secs(20))
+            .expect("alive")
+    );
     world.inject(Fault::HealthCounterStops);
     let begun = hca.now();
     let error = hca.wait(begun + Duration::from_secs(20)).expect_err("dead");
-    assert!(matches!(error, MlxError::Dead(DeadCause::CounterStuck { .. })), "{error}");
+    assert!(
+        matches!(error, MlxError::Dead(DeadCause::CounterStuck { .. })),
+        "{error}"
+    );
     assert!(hca.now() - begun <= Duration::from_secs(4));
 }
 
@@ -323,5 +425,27 @@ fn a_function_dropped_open_comes_up_again() {
     assert!(!world.bus_master());
     world.hca().close().expect("teardown");
     let report = world.sim.report(&world.function);
-    assert!(report.dma_faults.is_empty() && report.driver_bugs.is_empty(), "{report:#?}");
+    assert!(
+        report.dma_faults.is_empty() && report.driver_bugs.is_empty(),
+        "{report:#?}"
+    );
+}
+
+#[test]
+fn a_mac_of_our_choice_is_the_ports_from_then_on() {
+    let world = world(Profile::default());
+    let mut config = config();
+    config.mac = Some([2, 0, 0, 0, 0, 0x99]);
+    let mut hca = world.open(config).expect("bring-up");
+    assert_eq!(hca.mac(), [2, 0, 0, 0, 0, 0x99]);
+    let vport = hca.exec(&QueryNicVportContextIn::new()).expect("the vport");
+    assert_eq!(
+        vport
+            .nic_vport_context()
+            .permanent_address()
+            .mac_addr_31_0(),
+        0x99
+    );
+    hca.close().expect("teardown");
+    world.assert_clean();
 }

@@ -31,7 +31,9 @@ fn settle(hca: &mut Hca) {
 
 /// Reads back a register image of `bytes` bytes through the double, which echoes it.
 fn echo(hca: &mut Hca, bytes: usize) {
-    let image: Vec<u8> = (0..bytes).map(|at| u8::try_from(at % 251).expect("small") ^ 0x5a).collect();
+    let image: Vec<u8> = (0..bytes)
+        .map(|at| u8::try_from(at % 251).expect("small") ^ 0x5a)
+        .collect();
     let mut input = AccessRegIn::new();
     input.set_register_id(0x7777);
     let (_, back) = hca.exec_reading(&input, &image, bytes).expect("echo");
@@ -42,10 +44,25 @@ fn echo(hca: &mut Hca, bytes: usize) {
 fn messages_of_every_length_class_arrive_and_return_whole() {
     let (double, mut hca) = hca();
     // (bytes behind the 16 inline ones, mailboxes)
-    for (bytes, blocks) in [(0, 0), (1, 1), (8, 1), (511, 1), (512, 1), (513, 2), (1024, 2), (1025, 3), (6000, 12), (32768, 64)] {
+    for (bytes, blocks) in [
+        (0, 0),
+        (1, 1),
+        (8, 1),
+        (511, 1),
+        (512, 1),
+        (513, 2),
+        (1024, 2),
+        (1025, 3),
+        (6000, 12),
+        (32768, 64),
+    ] {
         echo(&mut hca, bytes);
         let seen = double.state().seen.pop().expect("a command");
-        assert_eq!((seen.input_blocks.len(), seen.output_blocks.len()), (blocks, blocks), "{bytes} bytes");
+        assert_eq!(
+            (seen.input_blocks.len(), seen.output_blocks.len()),
+            (blocks, blocks),
+            "{bytes} bytes"
+        );
     }
     assert_eq!(double.state().breaches, [""; 0]);
 }
@@ -83,8 +100,16 @@ fn every_delivery_status_surfaces_with_its_meaning() {
     for (status, meaning) in rows {
         double.rule(NOP, Action::Deliver(status));
         let error = hca.exec(&NopIn::new()).expect_err("not delivered");
-        assert!(matches!(error, CmdError::Delivery { status: found, .. } if found == DeliveryStatus(status)), "{error}");
-        assert_eq!(error.to_string(), format!("NOP (0x80d, op_mod 0x0): not delivered: {meaning} (delivery status {status:#04x})"));
+        assert!(
+            matches!(error, CmdError::Delivery { status: found, .. } if found == DeliveryStatus(status)),
+            "{error}"
+        );
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "NOP (0x80d, op_mod 0x0): not delivered: {meaning} (delivery status {status:#04x})"
+            )
+        );
     }
 }
 
@@ -115,8 +140,14 @@ fn every_command_status_surfaces_with_its_name_and_the_syndrome() {
         let error = hca.exec(&AllocPdIn::new()).expect_err("refused");
         assert_eq!(error.status(), Some(CmdStatus(status)));
         let text = error.to_string();
-        assert!(text.starts_with(&format!("ALLOC_PD (0x800, op_mod 0x0): refused: {name}")), "{text}");
-        assert!(text.ends_with(&format!("(status {status:#04x}, syndrome 0x00012345)")), "{text}");
+        assert!(
+            text.starts_with(&format!("ALLOC_PD (0x800, op_mod 0x0): refused: {name}")),
+            "{text}"
+        );
+        assert!(
+            text.ends_with(&format!("(status {status:#04x}, syndrome 0x00012345)")),
+            "{text}"
+        );
     }
 }
 
@@ -129,9 +160,24 @@ fn a_silent_command_times_out_and_its_memory_is_not_touched_until_the_device_ret
     let begun = hca.now();
     let mut input = AccessRegIn::new();
     input.set_register_id(0x7777);
-    let error = hca.exec_reading(&input, &[0x77; 3000], 3000).expect_err("silence");
-    assert!(matches!(error, CmdError::TimedOut { slot: 0, waited_ms: 7000, .. }), "{error}");
-    assert_eq!(error.to_string(), "ACCESS_REG (0x805, op_mod 0x0): no answer after 7000 ms; slot 0 is quarantined");
+    let error = hca
+        .exec_reading(&input, &[0x77; 3000], 3000)
+        .expect_err("silence");
+    assert!(
+        matches!(
+            error,
+            CmdError::TimedOut {
+                slot: 0,
+                waited_ms: 7000,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(
+        error.to_string(),
+        "ACCESS_REG (0x805, op_mod 0x0): no answer after 7000 ms; slot 0 is quarantined"
+    );
     assert_eq!(hca.now() - begun, Duration::from_secs(7));
     assert_eq!(hca.slots_quarantined(), 1);
 
@@ -139,8 +185,19 @@ fn a_silent_command_times_out_and_its_memory_is_not_touched_until_the_device_ret
     for _ in 0..200 {
         echo(&mut hca, 3000);
     }
-    assert_eq!(double.state().image(0), lent, "memory of the held command was used again");
-    assert!(double.state().seen.iter().skip(1).all(|seen| seen.slot != 0));
+    assert_eq!(
+        double.state().image(0),
+        lent,
+        "memory of the held command was used again"
+    );
+    assert!(
+        double
+            .state()
+            .seen
+            .iter()
+            .skip(1)
+            .all(|seen| seen.slot != 0)
+    );
 
     double.release(0);
     hca.process_events();
@@ -158,10 +215,16 @@ fn with_every_slot_quarantined_a_command_fails_with_a_name_and_pages_are_still_s
     for slot in 0..31 {
         double.rule(NOP, Action::Hold);
         let error = hca.exec(&NopIn::new()).expect_err("silence");
-        assert!(matches!(error, CmdError::TimedOut { slot: found, .. } if found == slot), "{error}");
+        assert!(
+            matches!(error, CmdError::TimedOut { slot: found, .. } if found == slot),
+            "{error}"
+        );
     }
     let error = hca.exec(&NopIn::new()).expect_err("no slot");
-    assert_eq!(error.to_string(), "NOP (0x80d): no command slot free after 1000 ms (31 quarantined)");
+    assert_eq!(
+        error.to_string(),
+        "NOP (0x80d): no command slot free after 1000 ms (31 quarantined)"
+    );
 
     double.state().event(page_request(5));
     hca.process_events();
@@ -215,7 +278,13 @@ fn commands_in_several_slots_finish_out_of_order_and_each_finds_its_asker() {
     let order: Vec<u32> = numbers.iter().map(|(_, pd)| *pd).collect();
     assert_eq!(order, [0x11, 0x12, 0x13, 0x14]);
     // Positions among those still waiting: third of four, first of three, second of two, the last.
-    assert_eq!(numbers.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2, 0, 1, 0]);
+    assert_eq!(
+        numbers
+            .iter()
+            .map(|(number, _)| *number)
+            .collect::<Vec<_>>(),
+        [2, 0, 1, 0]
+    );
     assert_eq!(double.state().breaches, [""; 0]);
 }
 
@@ -239,7 +308,9 @@ fn a_page_request_in_the_middle_of_a_command_is_answered_before_it_finishes() {
     let (double, mut hca) = hca();
     double.rule(ALLOC_PD, Action::Hold);
     let before = double.state().pages.len();
-    double.after(Duration::from_millis(1), |state| state.event(page_request(300)));
+    double.after(Duration::from_millis(1), |state| {
+        state.event(page_request(300))
+    });
     double.after(Duration::from_millis(2), move |state| {
         assert_eq!(state.pages.len(), before + 300, "pages before the answer");
         state.release(0);
@@ -262,10 +333,16 @@ fn page_requests_are_served_one_after_the_other_in_both_directions() {
     double.release(31);
     settle(&mut hca);
     assert_eq!(double.state().pages.len(), before + 10 - 4 + 5000);
-    assert_eq!(hca.page_counts().given, u64::try_from(before).expect("few") + 5010);
+    assert_eq!(
+        hca.page_counts().given,
+        u64::try_from(before).expect("few") + 5010
+    );
     assert_eq!(hca.page_counts().returned, 4);
     let report = hca.close().expect("closed");
-    assert_eq!((report.pages_given, report.pages_returned), (5010 + 73, 5010 + 73));
+    assert_eq!(
+        (report.pages_given, report.pages_returned),
+        (5010 + 73, 5010 + 73)
+    );
     assert_eq!(double.state().breaches, [""; 0]);
 }
 
@@ -277,7 +354,10 @@ fn a_request_beyond_the_budget_is_answered_with_cannot_give() {
     double.state().event(page_request(50));
     hca.process_events();
     let answer = double.state().seen.last().expect("a command").clone();
-    assert_eq!((answer.opcode, answer.op_mod, &answer.input[8..16]), (0x108, 0, &[0; 8][..]));
+    assert_eq!(
+        (answer.opcode, answer.op_mod, &answer.input[8..16]),
+        (0x108, 0, &[0; 8][..])
+    );
     assert_eq!(hca.page_counts().refused, 1);
     double.state().event(page_request(20));
     hca.process_events();
@@ -290,7 +370,10 @@ fn pages_the_firmware_never_had_are_not_believed() {
     double.state().pages.push(0xdead_0000);
     double.state().event(page_request(-2));
     settle(&mut hca);
-    assert_eq!((hca.page_counts().foreign, hca.page_counts().returned), (1, 1));
+    assert_eq!(
+        (hca.page_counts().foreign, hca.page_counts().returned),
+        (1, 1)
+    );
 }
 
 #[test]
@@ -302,11 +385,19 @@ fn answers_are_checked_once_the_device_signs_them() {
     double.rule(ACCESS_REG, Action::Damage);
     let mut input = AccessRegIn::new();
     input.set_register_id(0x7777);
-    let error = hca.exec_reading(&input, &[1; 600], 600).expect_err("damaged");
-    assert_eq!(error.to_string(), "ACCESS_REG (0x805, op_mod 0x0): bad signature in the answer's mailbox 0");
+    let error = hca
+        .exec_reading(&input, &[1; 600], 600)
+        .expect_err("damaged");
+    assert_eq!(
+        error.to_string(),
+        "ACCESS_REG (0x805, op_mod 0x0): bad signature in the answer's mailbox 0"
+    );
     double.rule(ALLOC_PD, Action::Damage);
     let error = hca.exec(&AllocPdIn::new()).expect_err("damaged");
-    assert_eq!(error.to_string(), "ALLOC_PD (0x800, op_mod 0x0): bad signature in the answer's entry");
+    assert_eq!(
+        error.to_string(),
+        "ALLOC_PD (0x800, op_mod 0x0): bad signature in the answer's entry"
+    );
     echo(&mut hca, 2000);
 }
 
@@ -316,7 +407,9 @@ fn unsigned_answers_are_taken_as_they_are_while_checksums_are_off() {
     double.rule(ACCESS_REG, Action::Damage);
     let mut input = AccessRegIn::new();
     input.set_register_id(0x7777);
-    let (_, image) = hca.exec_reading(&input, &[1; 600], 600).expect("nobody checks");
+    let (_, image) = hca
+        .exec_reading(&input, &[1; 600], 600)
+        .expect("nobody checks");
     assert_eq!(image[7], 0x11);
 }
 
@@ -329,7 +422,9 @@ fn events_for_slots_that_are_not_or_not_yet_done_change_nothing() {
     eqe[1] = 0x0a;
     eqe[0x20..0x24].copy_from_slice(&[0xff; 4]);
     double.state().event(eqe);
-    let Err(pending) = hca.try_answer(pending) else { panic!("answered by an empty event") };
+    let Err(pending) = hca.try_answer(pending) else {
+        panic!("answered by an empty event")
+    };
     double.release(0);
     assert_eq!(hca.answer(pending).expect("a PD").pd(), 0x11);
 }
@@ -348,7 +443,14 @@ fn thousands_of_events_lap_the_ring_without_an_overrun() {
     }
     hca.process_events();
     for round in 0..5000u32 {
-        assert_eq!(hca.next_async(), Some(if round % 2 == 0 { AsyncEvent::PortDown } else { AsyncEvent::PortUp }));
+        assert_eq!(
+            hca.next_async(),
+            Some(if round % 2 == 0 {
+                AsyncEvent::PortDown
+            } else {
+                AsyncEvent::PortUp
+            })
+        );
     }
     assert_eq!(hca.next_async(), None);
     assert_eq!(double.state().breaches, [""; 0]);
@@ -392,7 +494,9 @@ fn a_completion_event_wakes_a_waiter_once_and_for_its_queue_only() {
 fn a_polled_command_ends_as_soon_as_the_health_syndrome_says_so() {
     let double = Double::new();
     double.rule(0x102, Action::Hold);
-    double.after(Duration::from_secs(2), |state| state.set_register(0x1010, 0x0700_0001));
+    double.after(Duration::from_secs(2), |state| {
+        state.set_register(0x1010, 0x0700_0001)
+    });
     let begun = double.now();
     let error = Hca::open(double.function(), HcaConfig::new()).expect_err("dead");
     assert!(error.to_string().contains("INIT_HCA (0x102): the device is dead: the firmware stopped: internal processor not responding"), "{error}");
@@ -406,5 +510,8 @@ fn opcodes_are_written_whatever_the_caller_left_in_the_header() {
     let mut input = DeallocPdIn::from_array([0; 16]);
     input.set_pd(pd);
     hca.exec(&input).expect("freed");
-    assert_eq!(double.state().seen.last().expect("a command").opcode, DeallocPdIn::OPCODE.0);
+    assert_eq!(
+        double.state().seen.last().expect("a command").opcode,
+        DeallocPdIn::OPCODE.0
+    );
 }

@@ -34,19 +34,34 @@ pub enum BufferError {
 impl QueueBuffer {
     /// A buffer of `bytes` in `pages` of 2^(12 + `log_page_size`) bytes, starting `page_offset` 64ths of a
     /// page into the first.
-    pub fn new(pages: &[u64], log_page_size: u32, page_offset: u32, bytes: u64) -> Result<Self, BufferError> {
+    pub fn new(
+        pages: &[u64],
+        log_page_size: u32,
+        page_offset: u32,
+        bytes: u64,
+    ) -> Result<Self, BufferError> {
         let log_page = LOG_ADAPTER_PAGE + log_page_size;
         let offset = u64::from(page_offset) << (log_page - 6);
         let needed = (offset + bytes).div_ceil(1 << log_page);
         if (pages.len() as u64) < needed {
-            return Err(BufferError::Short { needed, listed: pages.len() });
+            return Err(BufferError::Short {
+                needed,
+                listed: pages.len(),
+            });
         }
-        if let Some(&page) = pages.iter().find(|&&page| page % (1 << LOG_ADAPTER_PAGE) != 0) {
+        if let Some(&page) = pages
+            .iter()
+            .find(|&&page| page % (1 << LOG_ADAPTER_PAGE) != 0)
+        {
             return Err(BufferError::Unaligned(page));
         }
         // CAST: at most the list's length.
         let count = usize::try_from(needed).unwrap_or(usize::MAX);
-        Ok(Self { pages: pages[..count].to_vec(), log_page, offset })
+        Ok(Self {
+            pages: pages[..count].to_vec(),
+            log_page,
+            offset,
+        })
     }
 
     /// DMA address of byte `at`; entries never straddle pages, so it is good for a whole entry.
@@ -54,9 +69,9 @@ impl QueueBuffer {
         let at = at + self.offset;
         let page = usize::try_from(at >> self.log_page).unwrap_or(usize::MAX);
         // Beyond the list is an address nothing can be mapped at.
-        self.pages
-            .get(page)
-            .map_or(u64::MAX - 0xfff, |page| page.wrapping_add(at & ((1 << self.log_page) - 1)))
+        self.pages.get(page).map_or(u64::MAX - 0xfff, |page| {
+            page.wrapping_add(at & ((1 << self.log_page) - 1))
+        })
     }
 
     /// The page list.
@@ -93,13 +108,22 @@ mod tests {
     #[test]
     fn a_list_too_short_for_the_queue_is_refused() {
         let error = QueueBuffer::new(&[0x1000], 0, 0, 0x1001).unwrap_err();
-        assert_eq!(error, BufferError::Short { needed: 2, listed: 1 });
+        assert_eq!(
+            error,
+            BufferError::Short {
+                needed: 2,
+                listed: 1
+            }
+        );
     }
 
     #[test]
     fn a_large_page_may_start_at_any_4_kib() {
         let buffer = QueueBuffer::new(&[0x7000], 2, 0, 0x2000).unwrap();
         assert_eq!(buffer.iova(0x1fc0), 0x8fc0);
-        assert_eq!(QueueBuffer::new(&[0x7200], 2, 0, 64), Err(BufferError::Unaligned(0x7200)));
+        assert_eq!(
+            QueueBuffer::new(&[0x7200], 2, 0, 64),
+            Err(BufferError::Unaligned(0x7200))
+        );
     }
 }

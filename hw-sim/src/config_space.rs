@@ -126,7 +126,16 @@ impl ConfigSpace {
         self.put32(BAR0, 0x0000_000c); // 64-bit, prefetchable
         let mask = !(profile.bar_bytes as u64 - 1);
         let mask = mask.to_be_bytes();
-        let mask = [mask[7] & 0xf0, mask[6], mask[5], mask[4], mask[3], mask[2], mask[1], mask[0]];
+        let mask = [
+            mask[7] & 0xf0,
+            mask[6],
+            mask[5],
+            mask[4],
+            mask[3],
+            mask[2],
+            mask[1],
+            mask[0],
+        ];
         self.allow(BAR0, &mask);
         self.put16(0x2c, profile.vendor_id);
         self.put16(0x2e, profile.subsystem_id);
@@ -216,7 +225,10 @@ mod tests {
     #[test]
     fn device_control_bit_15_asks_for_a_function_level_reset() {
         let mut space = ConfigSpace::new(&Profile::default());
-        assert_eq!(space.write(0x68, &[0x10, 0xa8]), ConfigEffect::FunctionLevelReset);
+        assert_eq!(
+            space.write(0x68, &[0x10, 0xa8]),
+            ConfigEffect::FunctionLevelReset
+        );
         assert_eq!(space.write(0x68, &[0x10, 0x28]), ConfigEffect::None);
         let mut control = [0; 2];
         space.read(0x68, &mut control);

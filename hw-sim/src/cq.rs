@@ -111,7 +111,14 @@ pub struct Cq {
 
 impl Cq {
     /// An empty, unarmed queue.
-    pub fn new(number: u32, ring: CqRing, cqe_sz: u32, uar: u32, eqn: u32, doorbell_record: u64) -> Self {
+    pub fn new(
+        number: u32,
+        ring: CqRing,
+        cqe_sz: u32,
+        uar: u32,
+        eqn: u32,
+        doorbell_record: u64,
+    ) -> Self {
         Self {
             number,
             ring,
@@ -166,7 +173,12 @@ impl Cq {
     }
 
     /// Writes a completion; `cqe` is in the 64-byte form, its owner bit is ignored.
-    pub fn complete(&mut self, iommu: &mut Iommu, cqe: &[u8; CQE_BYTES], solicited: bool) -> Completed {
+    pub fn complete(
+        &mut self,
+        iommu: &mut Iommu,
+        cqe: &[u8; CQE_BYTES],
+        solicited: bool,
+    ) -> Completed {
         if self.status != 0 {
             return Completed::Dead;
         }
@@ -207,7 +219,11 @@ impl Cq {
                 return Err(self.fail(STATUS_OVERFLOW, 1));
             }
         }
-        let slot = if self.collapsed { 0 } else { self.producer & ((1 << self.ring.log_size) - 1) };
+        let slot = if self.collapsed {
+            0
+        } else {
+            self.producer & ((1 << self.ring.log_size) - 1)
+        };
         let at = u64::from(slot) * self.stride as u64 + self.cqe_offset as u64;
         let iova = self.ring.buffer.iova(at);
         let lap = (self.producer >> self.ring.log_size & 1) == 1;
@@ -269,7 +285,11 @@ impl Cq {
         if waiting {
             self.notify();
         } else {
-            self.arm = if solicited_only { Arm::Solicited } else { Arm::Armed };
+            self.arm = if solicited_only {
+                Arm::Solicited
+            } else {
+                Arm::Armed
+            };
         }
         Armed::Taken { event: waiting }
     }
@@ -297,7 +317,12 @@ mod tests {
         iommu.set_bus_master(true);
         iommu.map(0x1000, memory.clone(), 0, 2 * 4096).unwrap();
         let buffer = QueueBuffer::new(&[0x2000], 0, 0, 64 << log_size).unwrap();
-        let ring = CqRing { log_size, buffer, log_page_size: 0, page_offset: 0 };
+        let ring = CqRing {
+            log_size,
+            buffer,
+            log_page_size: 0,
+            page_offset: 0,
+        };
         (Cq::new(9, ring, 0, 5, 3, RECORD), iommu, memory)
     }
 
@@ -327,17 +352,26 @@ mod tests {
         for _ in 0..2 {
             cq.complete(&mut iommu, &send_done(), false);
         }
-        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Failed { syndrome: 1 });
+        assert_eq!(
+            cq.complete(&mut iommu, &send_done(), false),
+            Completed::Failed { syndrome: 1 }
+        );
         assert_eq!(cq.status, STATUS_OVERFLOW);
         set_consumer(&memory, 2);
-        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Dead);
+        assert_eq!(
+            cq.complete(&mut iommu, &send_done(), false),
+            Completed::Dead
+        );
     }
 
     #[test]
     fn an_unmapped_ring_is_a_write_failure() {
         let (mut cq, mut iommu, _memory) = queue(1);
         iommu.unmap(0x1000, 2 * 4096).unwrap();
-        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Failed { syndrome: 2 });
+        assert_eq!(
+            cq.complete(&mut iommu, &send_done(), false),
+            Completed::Failed { syndrome: 2 }
+        );
         assert_eq!(cq.status, STATUS_WRITE_FAILURE);
     }
 
@@ -345,8 +379,14 @@ mod tests {
     fn one_event_per_arming() {
         let (mut cq, mut iommu, _memory) = queue(3);
         assert_eq!(cq.ring_arm(0), Armed::Taken { event: false });
-        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Written { event: true });
-        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Written { event: false });
+        assert_eq!(
+            cq.complete(&mut iommu, &send_done(), false),
+            Completed::Written { event: true }
+        );
+        assert_eq!(
+            cq.complete(&mut iommu, &send_done(), false),
+            Completed::Written { event: false }
+        );
     }
 
     #[test]
@@ -355,20 +395,33 @@ mod tests {
         cq.ring_arm(0);
         cq.complete(&mut iommu, &send_done(), false);
         assert_eq!(cq.ring_arm(0), Armed::Stale);
-        assert_eq!(cq.ring_arm(1 << 28), Armed::Taken { event: true }, "the entry is beyond the counter");
+        assert_eq!(
+            cq.ring_arm(1 << 28),
+            Armed::Taken { event: true },
+            "the entry is beyond the counter"
+        );
     }
 
     #[test]
     fn a_solicited_arm_waits_for_a_solicited_or_error_entry() {
         let (mut cq, mut iommu, _memory) = queue(3);
         cq.ring_arm(1 << 24);
-        assert_eq!(cq.complete(&mut iommu, &send_done(), false), Completed::Written { event: false });
-        assert_eq!(cq.complete(&mut iommu, &send_done(), true), Completed::Written { event: true });
+        assert_eq!(
+            cq.complete(&mut iommu, &send_done(), false),
+            Completed::Written { event: false }
+        );
+        assert_eq!(
+            cq.complete(&mut iommu, &send_done(), true),
+            Completed::Written { event: true }
+        );
         let (mut cq, mut iommu, _memory) = queue(3);
         cq.ring_arm(1 << 24);
         let mut error = send_done();
         error[63] = OPCODE_REQ_ERR << 4;
-        assert_eq!(cq.complete(&mut iommu, &error, false), Completed::Written { event: true });
+        assert_eq!(
+            cq.complete(&mut iommu, &error, false),
+            Completed::Written { event: true }
+        );
     }
 
     #[test]
@@ -377,7 +430,11 @@ mod tests {
         cq.complete(&mut iommu, &send_done(), true);
         cq.complete(&mut iommu, &send_done(), false);
         assert_eq!(cq.ring_arm(1 << 24), Armed::Taken { event: true });
-        assert_eq!(cq.ring_arm(1 << 28 | 1 << 24 | 1), Armed::Taken { event: false }, "the solicited one was read");
+        assert_eq!(
+            cq.ring_arm(1 << 28 | 1 << 24 | 1),
+            Armed::Taken { event: false },
+            "the solicited one was read"
+        );
     }
 
     #[test]
@@ -391,7 +448,12 @@ mod tests {
     fn a_resized_queue_ends_the_old_ring_with_a_resize_entry() {
         let (mut cq, mut iommu, memory) = queue(1);
         let buffer = QueueBuffer::new(&[0x1000], 0, 0, 64 << 2).unwrap();
-        let ring = CqRing { log_size: 2, buffer, log_page_size: 0, page_offset: 0 };
+        let ring = CqRing {
+            log_size: 2,
+            buffer,
+            log_page_size: 0,
+            page_offset: 0,
+        };
         assert!(cq.resize(&mut iommu, ring));
         cq.complete(&mut iommu, &send_done(), false);
         assert_eq!(memory.load_u8(0x1000 + 63) >> 4, OPCODE_RESIZE);

@@ -26,14 +26,20 @@ pub struct SimConfig {
 
 impl Default for SimConfig {
     fn default() -> Self {
-        Self { seed: 0, event_log: true }
+        Self {
+            seed: 0,
+            event_log: true,
+        }
     }
 }
 
 impl SimConfig {
     /// The given seed, with an event log.
     pub const fn seeded(seed: u64) -> Self {
-        Self { seed, event_log: true }
+        Self {
+            seed,
+            event_log: true,
+        }
     }
 }
 
@@ -56,7 +62,10 @@ fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
 impl Sim {
     /// An empty world at time 0, driven inline.
     pub fn new(config: SimConfig) -> Self {
-        Self { seed: config.seed, world: Arc::new(Mutex::new(World::new(config.seed, config.event_log))) }
+        Self {
+            seed: config.seed,
+            world: Arc::new(Mutex::new(World::new(config.seed, config.event_log))),
+        }
     }
 
     /// The seed.
@@ -76,7 +85,13 @@ impl Sim {
         let carrier = profile.carrier_without_link;
         let nic = Nic::new(index, profile, bar.clone(), carrier, &mut world.env);
         world.nics.push(nic);
-        Ok(Arc::new(SimFunction { index, name, vectors, bar, world: Arc::clone(&self.world) }))
+        Ok(Arc::new(SimFunction {
+            index,
+            name,
+            vectors,
+            bar,
+            world: Arc::clone(&self.world),
+        }))
     }
 
     /// Adds a function, as after power-on.
@@ -106,7 +121,9 @@ impl Sim {
 
     /// The world's clock.
     pub fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SimClock { world: Arc::clone(&self.world) })
+        Arc::new(SimClock {
+            world: Arc::clone(&self.world),
+        })
     }
 
     /// Who moves the world.
@@ -203,7 +220,10 @@ impl Device for SimFunction {
     }
 
     fn config_read(&self, offset: u16, out: &mut [u8]) {
-        debug_assert!(usize::from(offset) + out.len() <= CONFIG_BYTES, "checked by Function");
+        debug_assert!(
+            usize::from(offset) + out.len() <= CONFIG_BYTES,
+            "checked by Function"
+        );
         self.with(|nic, _| nic.config_read(offset, out));
     }
 
@@ -237,7 +257,13 @@ impl Device for SimFunction {
         self.with(|nic, env| nic.set_interrupts(env, vectors));
     }
 
-    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
         self.with(|nic, _| nic.iommu.map(iova, memory, offset, bytes))
     }
 
@@ -250,7 +276,9 @@ impl Device for SimFunction {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SimClock { world: Arc::clone(&self.world) })
+        Arc::new(SimClock {
+            world: Arc::clone(&self.world),
+        })
     }
 }
 
@@ -266,7 +294,9 @@ impl Clock for SimClock {
 
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         let mut world = lock(&self.world);
-        let deadline = deadline.0.min(world.env.now.saturating_add(nanoseconds(MAX_WAIT)));
+        let deadline = deadline
+            .0
+            .min(world.env.now.saturating_add(nanoseconds(MAX_WAIT)));
         // Asking an eventfd is a system call; ask only when the world has signalled one.
         let mut asked = None;
         loop {
@@ -277,7 +307,8 @@ impl Clock for SimClock {
                 }
             }
             if !world.wait_step(deadline) {
-                return asked != Some(world.env.signals) && interrupts.iter().any(Interrupt::is_pending);
+                return asked != Some(world.env.signals)
+                    && interrupts.iter().any(Interrupt::is_pending);
             }
         }
     }

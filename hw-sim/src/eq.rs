@@ -97,7 +97,10 @@ pub struct Eq {
 
 impl Eq {
     /// An empty, unarmed queue.
-    #[expect(clippy::too_many_arguments, reason = "one argument per field of the context")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one argument per field of the context"
+    )]
     pub fn new(
         number: u32,
         log_size: u32,
@@ -180,7 +183,9 @@ impl Eq {
     pub fn ring(&mut self, counter: u32, arm: bool) -> Rung {
         let advance = counter.wrapping_sub(self.consumer) & COUNTER_MASK;
         if advance > self.outstanding() && !self.ignore_overrun {
-            return Rung::Ahead { producer: self.producer() };
+            return Rung::Ahead {
+                producer: self.producer(),
+            };
         }
         self.consumer = self.consumer.wrapping_add(advance);
         if !arm {
@@ -203,7 +208,11 @@ mod tests {
         iommu.set_bus_master(true);
         iommu.map(0x1000, memory.clone(), 0, 4096).unwrap();
         let buffer = QueueBuffer::new(&[0x1000], 0, 0, 64 << log_size).unwrap();
-        (Eq::new(3, log_size, 5, 0, oi, 0, buffer, 0, 0), iommu, memory)
+        (
+            Eq::new(3, log_size, 5, 0, oi, 0, buffer, 0, 0),
+            iommu,
+            memory,
+        )
     }
 
     #[test]
@@ -223,10 +232,19 @@ mod tests {
     #[test]
     fn an_unarmed_queue_is_silent_and_an_armed_one_fires_once() {
         let (mut eq, mut iommu, _memory) = queue(3, false);
-        assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Written { interrupt: false });
+        assert_eq!(
+            eq.post(&mut iommu, &[0; 64]),
+            Posted::Written { interrupt: false }
+        );
         assert_eq!(eq.ring(1, true), Rung::Taken { interrupt: false });
-        assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Written { interrupt: true });
-        assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Written { interrupt: false });
+        assert_eq!(
+            eq.post(&mut iommu, &[0; 64]),
+            Posted::Written { interrupt: true }
+        );
+        assert_eq!(
+            eq.post(&mut iommu, &[0; 64]),
+            Posted::Written { interrupt: false }
+        );
     }
 
     #[test]
@@ -245,7 +263,10 @@ mod tests {
         assert_eq!(eq.post(&mut iommu, &[0; 64]), Posted::Overrun);
         let (mut eq, mut iommu, _memory) = queue(1, true);
         for _ in 0..5 {
-            assert!(matches!(eq.post(&mut iommu, &[0; 64]), Posted::Written { .. }));
+            assert!(matches!(
+                eq.post(&mut iommu, &[0; 64]),
+                Posted::Written { .. }
+            ));
         }
     }
 

@@ -16,7 +16,10 @@ pub struct EventLog {
 impl EventLog {
     /// A log that keeps lines, or one that drops them.
     pub fn new(enabled: bool) -> Self {
-        Self { text: String::new(), enabled }
+        Self {
+            text: String::new(),
+            enabled,
+        }
     }
 
     /// Whether lines are kept; formatting one that is not is wasted work.

@@ -106,12 +106,23 @@ impl FaultPlan {
     /// Adds a command fault; false if `fault` is of another kind.
     pub fn add(&mut self, fault: &Fault) -> bool {
         let (opcode, fault, left) = match *fault {
-            Fault::CommandFailure { opcode, status, syndrome, count } => {
-                (opcode, CommandFault::Fail { status, syndrome }, count)
-            }
-            Fault::CommandDelivery { opcode, status, count } => (opcode, CommandFault::Deliver(status), count),
+            Fault::CommandFailure {
+                opcode,
+                status,
+                syndrome,
+                count,
+            } => (opcode, CommandFault::Fail { status, syndrome }, count),
+            Fault::CommandDelivery {
+                opcode,
+                status,
+                count,
+            } => (opcode, CommandFault::Deliver(status), count),
             Fault::CommandSilence { opcode, count } => (opcode, CommandFault::Silence, count),
-            Fault::CommandDelay { opcode, delay, count } => {
+            Fault::CommandDelay {
+                opcode,
+                delay,
+                count,
+            } => {
                 let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
                 (opcode, CommandFault::Delay(delay), count)
             }
@@ -127,7 +138,11 @@ impl FaultPlan {
             | Fault::LinkDown
             | Fault::LinkUp => return false,
         };
-        self.planned.push(Planned { opcode, fault, left });
+        self.planned.push(Planned {
+            opcode,
+            fault,
+            left,
+        });
         true
     }
 
@@ -156,7 +171,10 @@ mod tests {
     #[test]
     fn a_command_fault_waits_for_its_opcode_and_is_used_up() {
         let mut plan = FaultPlan::default();
-        assert!(plan.add(&Fault::CommandSilence { opcode: Some(0x500), count: 2 }));
+        assert!(plan.add(&Fault::CommandSilence {
+            opcode: Some(0x500),
+            count: 2
+        }));
         assert_eq!(plan.meet(0x400), None);
         assert_eq!(plan.meet(0x500), Some(CommandFault::Silence));
         assert_eq!(plan.meet(0x500), Some(CommandFault::Silence));
@@ -166,7 +184,11 @@ mod tests {
     #[test]
     fn a_fault_without_opcode_meets_the_next_command() {
         let mut plan = FaultPlan::default();
-        plan.add(&Fault::CommandDelivery { opcode: None, status: 6, count: 1 });
+        plan.add(&Fault::CommandDelivery {
+            opcode: None,
+            status: 6,
+            count: 1,
+        });
         assert_eq!(plan.meet(0x104), Some(CommandFault::Deliver(6)));
         assert_eq!(plan.meet(0x104), None);
     }

@@ -43,8 +43,13 @@ impl Nic {
             ),
         );
         let destination = packet.dest_qpn();
-        let qpn = if destination == GSI_QPN { self.gsi } else { Some(destination) };
-        let delivered = qpn.and_then(|qpn| self.with_qp(env, qpn, |qp, view| qp.receive(&packet, view)));
+        let qpn = if destination == GSI_QPN {
+            self.gsi
+        } else {
+            Some(destination)
+        };
+        let delivered =
+            qpn.and_then(|qpn| self.with_qp(env, qpn, |qp, view| qp.receive(&packet, view)));
         if delivered.is_none() {
             self.count_drop(env, "no such QP");
         }

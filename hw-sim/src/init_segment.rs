@@ -151,7 +151,10 @@ impl InitSegment {
         if !self.counter_frozen {
             // Once per 10 ms: recovery code polls it every 50 ms.
             let [_, counter] = halves((now / 10_000_000) & 0x00ff_ffff);
-            self.bar.store_be32(HEALTH_COUNTER, u32::from(self.health_syndrome) << 24 | counter);
+            self.bar.store_be32(
+                HEALTH_COUNTER,
+                u32::from(self.health_syndrome) << 24 | counter,
+            );
         }
     }
 
@@ -163,7 +166,8 @@ impl InitSegment {
         self.health_syndrome = syndrome;
         self.restore();
         let counter = self.bar.load_be32(HEALTH_COUNTER) & 0x00ff_ffff;
-        self.bar.store_be32(HEALTH_COUNTER, u32::from(syndrome) << 24 | counter);
+        self.bar
+            .store_be32(HEALTH_COUNTER, u32::from(syndrome) << 24 | counter);
     }
 
     /// Stops the health counter.
@@ -222,7 +226,9 @@ impl InitSegment {
             }
             _ => {
                 self.restore();
-                RegisterEffect::Bug(format!("write of {value:#010x} to read-only register {offset:#x}"))
+                RegisterEffect::Bug(format!(
+                    "write of {value:#010x} to read-only register {offset:#x}"
+                ))
             }
         }
     }
@@ -233,7 +239,11 @@ impl InitSegment {
         let wanted = value >> 8 & 7;
         let changed = wanted != self.nic_interface;
         self.restore();
-        if changed { RegisterEffect::NicInterface(wanted) } else { RegisterEffect::None }
+        if changed {
+            RegisterEffect::NicInterface(wanted)
+        } else {
+            RegisterEffect::None
+        }
     }
 
     /// Writes every register that does not follow time.
@@ -241,7 +251,10 @@ impl InitSegment {
         let (major, minor, subminor) = self.firmware;
         let bar = &self.bar;
         bar.store_be32(FW_REV, u32::from(minor) << 16 | u32::from(major));
-        bar.store_be32(CMDIF_REV, COMMAND_INTERFACE_REVISION << 16 | u32::from(subminor));
+        bar.store_be32(
+            CMDIF_REV,
+            COMMAND_INTERFACE_REVISION << 16 | u32::from(subminor),
+        );
         let [high, low] = halves(self.cmdq_address);
         bar.store_be32(CMDQ_ADDR_H, high);
         let geometry = LOG_CMDQ_SIZE << 4 | LOG_CMDQ_STRIDE;
@@ -266,7 +279,10 @@ pub fn device_ticks(now: u64, khz: u32) -> u64 {
 
 fn halves(value: u64) -> [u32; 2] {
     let [a, b, c, d, e, f, g, h] = value.to_be_bytes();
-    [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h])]
+    [
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([e, f, g, h]),
+    ]
 }
 
 #[cfg(test)]
@@ -281,7 +297,12 @@ mod tests {
         (segment, bar)
     }
 
-    fn write(segment: &mut InitSegment, bar: &SharedMemory, offset: usize, value: u32) -> RegisterEffect {
+    fn write(
+        segment: &mut InitSegment,
+        bar: &SharedMemory,
+        offset: usize,
+        value: u32,
+    ) -> RegisterEffect {
         bar.store_be32(offset, value);
         segment.written(offset, &value.to_be_bytes())
     }
@@ -310,7 +331,10 @@ mod tests {
     #[test]
     fn read_only_registers_stay_and_the_write_is_reported() {
         let (mut segment, bar) = segment();
-        assert!(matches!(write(&mut segment, &bar, 0x04, 0), RegisterEffect::Bug(_)));
+        assert!(matches!(
+            write(&mut segment, &bar, 0x04, 0),
+            RegisterEffect::Bug(_)
+        ));
         assert_eq!(bar.load_be32(0x04) >> 16, 5);
     }
 

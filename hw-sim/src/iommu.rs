@@ -92,27 +92,50 @@ impl Iommu {
     }
 
     /// Maps memory at an address; like VFIO, refuses what overlaps or is not in whole 4 KiB pages.
-    pub fn map(&mut self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+    pub fn map(
+        &mut self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
         let length = bytes as u64;
-        if bytes == 0 || (iova | length | offset as u64) % 4096 != 0 {
+        if bytes == 0 || !(iova | length | offset as u64).is_multiple_of(4096) {
             return Err(format!("map {iova:#x}+{bytes:#x}: not whole pages"));
         }
         if !memory.contains(offset, bytes) {
-            return Err(format!("map {iova:#x}+{bytes:#x}: memory is shorter than that"));
+            return Err(format!(
+                "map {iova:#x}+{bytes:#x}: memory is shorter than that"
+            ));
         }
         let Some(last) = iova.checked_add(length - 1) else {
             return Err(format!("map {iova:#x}+{bytes:#x}: wraps"));
         };
-        if !Self::ranges().iter().any(|range| range.contains(&iova) && range.contains(&last)) {
-            return Err(format!("map {iova:#x}+{bytes:#x}: outside the usable ranges"));
+        if !Self::ranges()
+            .iter()
+            .any(|range| range.contains(&iova) && range.contains(&last))
+        {
+            return Err(format!(
+                "map {iova:#x}+{bytes:#x}: outside the usable ranges"
+            ));
         }
         let before = self.mappings.range(..=last).next_back();
         if let Some((&start, mapping)) = before
             && start + mapping.bytes > iova
         {
-            return Err(format!("map {iova:#x}+{bytes:#x}: {start:#x}+{:#x} is mapped", mapping.bytes));
+            return Err(format!(
+                "map {iova:#x}+{bytes:#x}: {start:#x}+{:#x} is mapped",
+                mapping.bytes
+            ));
         }
-        self.mappings.insert(iova, Mapping { bytes: length, memory, offset });
+        self.mappings.insert(
+            iova,
+            Mapping {
+                bytes: length,
+                memory,
+                offset,
+            },
+        );
         Ok(())
     }
 
@@ -121,21 +144,31 @@ impl Iommu {
         let Some(end) = iova.checked_add(bytes as u64) else {
             return Err(format!("unmap {iova:#x}+{bytes:#x}: wraps"));
         };
-        let inside: Vec<u64> = self.mappings.range(iova..end).map(|(&start, _)| start).collect();
+        let inside: Vec<u64> = self
+            .mappings
+            .range(iova..end)
+            .map(|(&start, _)| start)
+            .collect();
         let cut = |start: u64, mapping: &Mapping| start < iova || start + mapping.bytes > end;
         if let Some((&start, mapping)) = self.mappings.range(..end).next_back()
             && start + mapping.bytes > iova
             && cut(start, mapping)
         {
-            return Err(format!("unmap {iova:#x}+{bytes:#x}: cuts the mapping at {start:#x}"));
+            return Err(format!(
+                "unmap {iova:#x}+{bytes:#x}: cuts the mapping at {start:#x}"
+            ));
         }
         if let Some((&start, mapping)) = self.mappings.range(..iova).next_back()
             && start + mapping.bytes > iova
         {
-            return Err(format!("unmap {iova:#x}+{bytes:#x}: cuts the mapping at {start:#x}"));
+            return Err(format!(
+                "unmap {iova:#x}+{bytes:#x}: cuts the mapping at {start:#x}"
+            ));
         }
         if inside.is_empty() {
-            return Err(format!("unmap {iova:#x}+{bytes:#x}: nothing is mapped there"));
+            return Err(format!(
+                "unmap {iova:#x}+{bytes:#x}: nothing is mapped there"
+            ));
         }
         for start in inside {
             self.mappings.remove(&start);
@@ -210,7 +243,11 @@ impl Iommu {
         let fault = DmaFault { iova, bytes, write };
         self.fault_count += 1;
         if self.faults.len() < MAX_RECORDED {
-            self.faults.push(FaultRecord { fault, who, unmapped });
+            self.faults.push(FaultRecord {
+                fault,
+                who,
+                unmapped,
+            });
         }
         tracing::debug!(%who, %fault, unmapped, "DMA fault");
         Err(fault)
@@ -239,11 +276,18 @@ impl Iommu {
     /// The memory behind an address known to be covered, and how many of `bytes` lie in it.
     fn piece(&self, iova: u64, bytes: usize) -> (&SharedMemory, usize, usize) {
         // PANIC: only called for addresses `check` has found covered.
-        let (&start, mapping) = self.mappings.range(..=iova).next_back().expect("covered address");
+        let (&start, mapping) = self
+            .mappings
+            .range(..=iova)
+            .next_back()
+            .expect("covered address");
         let inside = iova - start;
         let run = (mapping.bytes - inside).min(bytes as u64);
         // CAST: both are at most `mapping.bytes`, which came from a usize.
-        let (inside, run) = (usize::try_from(inside).unwrap_or(usize::MAX), usize::try_from(run).unwrap_or(0));
+        let (inside, run) = (
+            usize::try_from(inside).unwrap_or(usize::MAX),
+            usize::try_from(run).unwrap_or(0),
+        );
         (&mapping.memory, mapping.offset + inside, run)
     }
 }
@@ -262,8 +306,12 @@ mod tests {
     #[test]
     fn an_access_may_cross_adjoining_mappings() {
         let (mut iommu, memory) = iommu();
-        iommu.map(0x10_0000, memory.clone(), 0x3000, 0x1000).unwrap();
-        iommu.map(0x10_1000, memory.clone(), 0x0000, 0x1000).unwrap();
+        iommu
+            .map(0x10_0000, memory.clone(), 0x3000, 0x1000)
+            .unwrap();
+        iommu
+            .map(0x10_1000, memory.clone(), 0x0000, 0x1000)
+            .unwrap();
         iommu.write(0x10_0ffe, &[1, 2, 3, 4], Who::Command).unwrap();
         let mut out = [0; 2];
         memory.read_bytes(0x3ffe, &mut out);
@@ -280,9 +328,23 @@ mod tests {
         let (mut iommu, memory) = iommu();
         iommu.map(0x10_0000, memory.clone(), 0, 0x1000).unwrap();
         let fault = iommu.write(0x10_0fff, &[9, 9], Who::Qp(0x58)).unwrap_err();
-        assert_eq!(fault, DmaFault { iova: 0x10_0fff, bytes: 2, write: true });
+        assert_eq!(
+            fault,
+            DmaFault {
+                iova: 0x10_0fff,
+                bytes: 2,
+                write: true
+            }
+        );
         assert_eq!(memory.load_u8(0xfff), 0);
-        assert_eq!(iommu.faults(), [FaultRecord { fault, who: Who::Qp(0x58), unmapped: true }]);
+        assert_eq!(
+            iommu.faults(),
+            [FaultRecord {
+                fault,
+                who: Who::Qp(0x58),
+                unmapped: true
+            }]
+        );
     }
 
     #[test]
@@ -302,7 +364,10 @@ mod tests {
         assert!(iommu.map(0x1000, memory.clone(), 0, 0x2000).is_err());
         assert!(iommu.map(0x1000, memory.clone(), 0, 0x4000).is_err());
         assert!(iommu.map(0x800, memory.clone(), 0, 0x1000).is_err());
-        assert!(iommu.map(0xfee0_0000, memory, 0, 0x1000).is_err(), "the interrupt window");
+        assert!(
+            iommu.map(0xfee0_0000, memory, 0, 0x1000).is_err(),
+            "the interrupt window"
+        );
         assert!(iommu.unmap(0x3000, 0x1000).is_err());
         assert!(iommu.unmap(0x2000, 0x1000).is_err());
         assert!(iommu.unmap(0x8000, 0x1000).is_err());

@@ -142,8 +142,20 @@ pub fn resolve(keys: &Table<Mkey>, rules: KeyRules, access: Use) -> Result<Vec<P
     Ok(pieces)
 }
 
-fn walk(keys: &Table<Mkey>, rules: KeyRules, access: Use, depth: u32, out: &mut Vec<Piece>) -> Result<(), KeyError> {
-    let Use { key, scope, va, bytes, write } = access;
+fn walk(
+    keys: &Table<Mkey>,
+    rules: KeyRules,
+    access: Use,
+    depth: u32,
+    out: &mut Vec<Piece>,
+) -> Result<(), KeyError> {
+    let Use {
+        key,
+        scope,
+        va,
+        bytes,
+        write,
+    } = access;
     if key == rules.reserved_lkey && !scope.remote {
         if !scope.rlky {
             return Err(KeyError::Reserved);
@@ -169,7 +181,14 @@ fn walk(keys: &Table<Mkey>, rules: KeyRules, access: Use, depth: u32, out: &mut 
         Translation::Keys(table) => {
             let mut at = mkey.start;
             for entry in table {
-                follow(keys, rules, access, depth, (at, u64::from(entry.bytes), entry), out)?;
+                follow(
+                    keys,
+                    rules,
+                    access,
+                    depth,
+                    (at, u64::from(entry.bytes), entry),
+                    out,
+                )?;
                 at = at.wrapping_add(u64::from(entry.bytes));
             }
             if end > at {
@@ -180,7 +199,14 @@ fn walk(keys: &Table<Mkey>, rules: KeyRules, access: Use, depth: u32, out: &mut 
             let size = 1_u64 << mkey.log_page;
             let base = mkey.start & !(size - 1);
             for (index, entry) in (0_u64..).zip(table) {
-                follow(keys, rules, access, depth, (base + index * size, size, entry), out)?;
+                follow(
+                    keys,
+                    rules,
+                    access,
+                    depth,
+                    (base + index * size, size, entry),
+                    out,
+                )?;
             }
             if end > base + table.len() as u64 * size {
                 return Err(range);
@@ -209,14 +235,23 @@ fn usable(keys: &Table<Mkey>, key: u32, scope: KeyScope) -> Result<&Mkey, KeyErr
 }
 
 fn pages(mkey: &Mkey, table: &[u64], access: Use, out: &mut Vec<Piece>) -> Result<(), KeyError> {
-    let Use { key, va, bytes, write, .. } = access;
+    let Use {
+        key,
+        va,
+        bytes,
+        write,
+        ..
+    } = access;
     let range = KeyError::Range { key, va, bytes };
     let size = 1_u64 << mkey.log_page;
     let mut done = 0;
     while done < bytes {
         let at = va + done;
         let index = (at >> mkey.log_page).wrapping_sub(mkey.start >> mkey.log_page);
-        let entry = usize::try_from(index).ok().and_then(|index| table.get(index)).ok_or(range)?;
+        let entry = usize::try_from(index)
+            .ok()
+            .and_then(|index| table.get(index))
+            .ok_or(range)?;
         let needed = if write { PAGE_WRITE } else { PAGE_READ };
         if mkey.page_access && entry & needed == 0 {
             return Err(KeyError::Access { key });
@@ -246,7 +281,12 @@ fn follow(
     if depth >= rules.max_indirection {
         return Err(KeyError::Access { key: access.key });
     }
-    let scope = KeyScope { remote: false, atomic: false, rlky: true, ..access.scope };
+    let scope = KeyScope {
+        remote: false,
+        atomic: false,
+        rlky: true,
+        ..access.scope
+    };
     let inner = Use {
         key: entry.key,
         scope,
@@ -271,14 +311,26 @@ fn push(out: &mut Vec<Piece>, iova: u64, bytes: u64) {
 mod tests {
     use super::*;
 
-    const RULES: KeyRules = KeyRules { reserved_lkey: 0x8f00, max_indirection: 2 };
+    const RULES: KeyRules = KeyRules {
+        reserved_lkey: 0x8f00,
+        max_indirection: 2,
+    };
 
     fn scope() -> KeyScope {
-        KeyScope { pd: 1, qpn: 0x58, remote: false, atomic: false, rlky: false }
+        KeyScope {
+            pd: 1,
+            qpn: 0x58,
+            remote: false,
+            atomic: false,
+            rlky: false,
+        }
     }
 
     fn remote() -> KeyScope {
-        KeyScope { remote: true, ..scope() }
+        KeyScope {
+            remote: true,
+            ..scope()
+        }
     }
 
     fn mkey(start: u64, length: u64, log_page: u32, table: Vec<u64>) -> Mkey {
@@ -287,7 +339,11 @@ mod tests {
             free: false,
             umr_enabled: false,
             remote_invalidate: false,
-            access: Access { local_read: true, local_write: true, ..Access::default() },
+            access: Access {
+                local_read: true,
+                local_write: true,
+                ..Access::default()
+            },
             pd: 1,
             qpn: ANY_QP,
             start,
@@ -306,40 +362,92 @@ mod tests {
         (keys, index << 8 | 0x5a)
     }
 
-    fn read(keys: &Table<Mkey>, key: u32, scope: KeyScope, va: u64, bytes: u64) -> Result<Vec<Piece>, KeyError> {
-        resolve(keys, RULES, Use { key, scope, va, bytes, write: false })
+    fn read(
+        keys: &Table<Mkey>,
+        key: u32,
+        scope: KeyScope,
+        va: u64,
+        bytes: u64,
+    ) -> Result<Vec<Piece>, KeyError> {
+        resolve(
+            keys,
+            RULES,
+            Use {
+                key,
+                scope,
+                va,
+                bytes,
+                write: false,
+            },
+        )
     }
 
     #[test]
     fn an_access_across_pages_follows_the_table() {
         let (keys, key) = table(mkey(0x7f00_0800, 0x1800, 12, vec![0x10000, 0x30000]));
         let pieces = read(&keys, key, scope(), 0x7f00_0ff0, 0x20).unwrap();
-        assert_eq!(pieces, [Piece { iova: 0x10ff0, bytes: 0x10 }, Piece { iova: 0x30000, bytes: 0x10 }]);
+        assert_eq!(
+            pieces,
+            [
+                Piece {
+                    iova: 0x10ff0,
+                    bytes: 0x10
+                },
+                Piece {
+                    iova: 0x30000,
+                    bytes: 0x10
+                }
+            ]
+        );
     }
 
     #[test]
     fn adjoining_pages_are_one_piece() {
         let (keys, key) = table(mkey(0x1000, 0x2000, 12, vec![0x10000, 0x11000]));
-        assert_eq!(read(&keys, key, scope(), 0x1000, 0x2000).unwrap(), [Piece { iova: 0x10000, bytes: 0x2000 }]);
+        assert_eq!(
+            read(&keys, key, scope(), 0x1000, 0x2000).unwrap(),
+            [Piece {
+                iova: 0x10000,
+                bytes: 0x2000
+            }]
+        );
     }
 
     #[test]
     fn each_check_has_its_own_error() {
         let (mut keys, key) = table(mkey(0x1000, 0x1000, 12, vec![0x10000]));
         let index = key >> 8;
-        assert_eq!(read(&keys, 0x1ff00, scope(), 0x1000, 1), Err(KeyError::Missing { key: 0x1ff00 }));
-        assert_eq!(read(&keys, key ^ 1, scope(), 0x1000, 1), Err(KeyError::Variant { key: key ^ 1 }));
+        assert_eq!(
+            read(&keys, 0x1ff00, scope(), 0x1000, 1),
+            Err(KeyError::Missing { key: 0x1ff00 })
+        );
+        assert_eq!(
+            read(&keys, key ^ 1, scope(), 0x1000, 1),
+            Err(KeyError::Variant { key: key ^ 1 })
+        );
         let foreign = KeyScope { pd: 2, ..scope() };
-        assert_eq!(read(&keys, key, foreign, 0x1000, 1), Err(KeyError::ProtectionDomain { key }));
-        assert_eq!(read(&keys, key, remote(), 0x1000, 1), Err(KeyError::Access { key }));
+        assert_eq!(
+            read(&keys, key, foreign, 0x1000, 1),
+            Err(KeyError::ProtectionDomain { key })
+        );
+        assert_eq!(
+            read(&keys, key, remote(), 0x1000, 1),
+            Err(KeyError::Access { key })
+        );
         let range = |va, bytes| Err(KeyError::Range { key, va, bytes });
         assert_eq!(read(&keys, key, scope(), 0x1fff, 2), range(0x1fff, 2));
         assert_eq!(read(&keys, key, scope(), 0xfff, 1), range(0xfff, 1));
         assert_eq!(read(&keys, key, scope(), u64::MAX, 2), range(u64::MAX, 2));
         keys.get_mut(index).unwrap().qpn = 0x59;
-        assert_eq!(read(&keys, key, scope(), 0x1000, 1), Err(KeyError::QueuePair { key }));
+        assert_eq!(
+            read(&keys, key, scope(), 0x1000, 1),
+            Err(KeyError::QueuePair { key })
+        );
         keys.get_mut(index).unwrap().free = true;
-        assert_eq!(read(&keys, key, scope(), 0x1000, 1), Err(KeyError::Free { key }));
+        assert_eq!(
+            read(&keys, key, scope(), 0x1000, 1),
+            Err(KeyError::Free { key })
+        );
     }
 
     #[test]
@@ -348,32 +456,84 @@ mod tests {
         region.page_access = true;
         let (keys, key) = table(region);
         assert!(read(&keys, key, scope(), 0x1000, 8).is_ok());
-        let write = Use { key, scope: scope(), va: 0x1000, bytes: 8, write: true };
+        let write = Use {
+            key,
+            scope: scope(),
+            va: 0x1000,
+            bytes: 8,
+            write: true,
+        };
         assert_eq!(resolve(&keys, RULES, write), Err(KeyError::Access { key }));
     }
 
     #[test]
     fn the_reserved_lkey_needs_rlky_and_is_never_remote() {
         let (keys, _) = table(mkey(0, 0, 12, vec![]));
-        assert_eq!(read(&keys, 0x8f00, scope(), 0x5000, 4), Err(KeyError::Reserved));
-        let allowed = KeyScope { rlky: true, ..scope() };
-        assert_eq!(read(&keys, 0x8f00, allowed, 0x5000, 4).unwrap(), [Piece { iova: 0x5000, bytes: 4 }]);
-        let peer = KeyScope { rlky: true, ..remote() };
-        assert_eq!(read(&keys, 0x8f00, peer, 0x5000, 4), Err(KeyError::Missing { key: 0x8f00 }));
+        assert_eq!(
+            read(&keys, 0x8f00, scope(), 0x5000, 4),
+            Err(KeyError::Reserved)
+        );
+        let allowed = KeyScope {
+            rlky: true,
+            ..scope()
+        };
+        assert_eq!(
+            read(&keys, 0x8f00, allowed, 0x5000, 4).unwrap(),
+            [Piece {
+                iova: 0x5000,
+                bytes: 4
+            }]
+        );
+        let peer = KeyScope {
+            rlky: true,
+            ..remote()
+        };
+        assert_eq!(
+            read(&keys, 0x8f00, peer, 0x5000, 4),
+            Err(KeyError::Missing { key: 0x8f00 })
+        );
     }
 
     #[test]
     fn an_indirect_key_grants_by_itself_and_reaches_through_another() {
         let (mut keys, inner) = table(mkey(0x1000, 0x2000, 12, vec![0x10000, 0x30000]));
         let mut window = mkey(0x9000, 0x100, 0, vec![]);
-        window.access = Access { remote_write: true, ..Access::default() };
-        window.translation = Translation::Keys(vec![Klm { bytes: 0x100, key: inner, va: 0x1f80 }]);
+        window.access = Access {
+            remote_write: true,
+            ..Access::default()
+        };
+        window.translation = Translation::Keys(vec![Klm {
+            bytes: 0x100,
+            key: inner,
+            va: 0x1f80,
+        }]);
         let index = keys.create(window).unwrap();
         let key = index << 8 | 0x5a;
-        let write = Use { key, scope: remote(), va: 0x9000, bytes: 0x100, write: true };
+        let write = Use {
+            key,
+            scope: remote(),
+            va: 0x9000,
+            bytes: 0x100,
+            write: true,
+        };
         let pieces = resolve(&keys, RULES, write).unwrap();
-        assert_eq!(pieces, [Piece { iova: 0x10f80, bytes: 0x80 }, Piece { iova: 0x30000, bytes: 0x80 }]);
-        assert_eq!(read(&keys, key, remote(), 0x9000, 4), Err(KeyError::Access { key }));
+        assert_eq!(
+            pieces,
+            [
+                Piece {
+                    iova: 0x10f80,
+                    bytes: 0x80
+                },
+                Piece {
+                    iova: 0x30000,
+                    bytes: 0x80
+                }
+            ]
+        );
+        assert_eq!(
+            read(&keys, key, remote(), 0x9000, 4),
+            Err(KeyError::Access { key })
+        );
     }
 
     #[test]
@@ -381,9 +541,16 @@ mod tests {
         let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
         let index = keys.reserve().unwrap();
         let mut endless = mkey(0, 0x1000, 0, vec![]);
-        endless.translation = Translation::Keys(vec![Klm { bytes: 0x1000, key: index << 8 | 0x5a, va: 0 }]);
+        endless.translation = Translation::Keys(vec![Klm {
+            bytes: 0x1000,
+            key: index << 8 | 0x5a,
+            va: 0,
+        }]);
         keys.insert(index, endless);
         let key = index << 8 | 0x5a;
-        assert_eq!(read(&keys, key, scope(), 0, 8), Err(KeyError::Access { key }));
+        assert_eq!(
+            read(&keys, key, scope(), 0, 8),
+            Err(KeyError::Access { key })
+        );
     }
 }

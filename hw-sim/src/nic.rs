@@ -12,7 +12,7 @@ use crate::cmd::CommandInterface;
 use crate::cmd::caps::Capabilities;
 use crate::config_space::{ConfigEffect, ConfigSpace};
 use crate::cq::Cq;
-use crate::eq::{Eq, EQE_BYTES, Posted};
+use crate::eq::{EQE_BYTES, Eq, Posted};
 use crate::fault::{Fault, FaultPlan};
 use crate::init_segment::{InitSegment, NIC_DISABLED, NIC_FULL_DRIVER, RegisterEffect};
 use crate::iommu::Iommu;
@@ -115,7 +115,12 @@ impl Objects {
         Self {
             uars: Table::new("UAR", FIRST_UAR, last_uar, LAST),
             pds: Table::new("PD", 0x11, LAST, some(general.log_max_pd())),
-            tds: Table::new("transport domain", 0x21, LAST, some(general.log_max_transport_domain())),
+            tds: Table::new(
+                "transport domain",
+                0x21,
+                LAST,
+                some(general.log_max_transport_domain()),
+            ),
             xrcds: Table::new("XRC domain", 0x31, LAST, some(general.log_max_xrcd())),
             counters: Table::new("counter set", 1, 0xff, general.max_qp_cnt().max(1)),
             eqs: Table::new("EQ", 1, 0xff, some(general.log_max_eq())),
@@ -174,6 +179,8 @@ impl Objects {
 /// What a function remembers about its driver's conduct, across resets.
 #[derive(Debug, Default)]
 pub struct Record {
+    /// Send doorbells rung.
+    pub send_doorbells: u64,
     driver_bugs: Vec<String>,
     leaked: BTreeMap<&'static str, usize>,
     opcodes: BTreeMap<u16, u64>,
@@ -235,7 +242,13 @@ enum Target {
 
 impl Nic {
     /// A function after power-on.
-    pub fn new(index: usize, profile: Profile, bar: SharedMemory, carrier: bool, env: &mut Env) -> Self {
+    pub fn new(
+        index: usize,
+        profile: Profile,
+        bar: SharedMemory,
+        carrier: bool,
+        env: &mut Env,
+    ) -> Self {
         let caps = Capabilities::new(&profile);
         let mut nic = Self {
             index,
@@ -323,7 +336,10 @@ impl Nic {
         let effect = self.config.write(offset, data);
         let bus_master = self.config.bus_master();
         if bus_master != self.iommu.bus_master() {
-            env.note(self.index, format_args!("bus master {}", if bus_master { "on" } else { "off" }));
+            env.note(
+                self.index,
+                format_args!("bus master {}", if bus_master { "on" } else { "off" }),
+            );
             self.iommu.set_bus_master(bus_master);
         }
         if effect == ConfigEffect::FunctionLevelReset {
@@ -334,7 +350,9 @@ impl Nic {
     /// A write to BAR 0; the bytes are in memory already. Whether memory space is enabled is the host's business: what opened
     /// the function for the driver has enabled it, as VFIO does.
     pub fn bar_written(&mut self, env: &mut Env, offset: u64, bytes: &[u8]) {
-        let in_bar = usize::try_from(offset).ok().filter(|&offset| self.bar.contains(offset, bytes.len()));
+        let in_bar = usize::try_from(offset)
+            .ok()
+            .filter(|&offset| self.bar.contains(offset, bytes.len()));
         let Some(at) = in_bar else {
             self.driver_bug(env, format!("write beyond BAR 0 at {offset:#x}"));
             return;
@@ -346,13 +364,21 @@ impl Nic {
         if offset >= crate::init_segment::SEGMENT_BYTES {
             let mut value = [0; 8];
             value[..bytes.len()].copy_from_slice(bytes);
-            env.doorbells.push_back((self.index, Doorbell::Uar { offset, value, length: bytes.len() }));
+            env.doorbells.push_back((
+                self.index,
+                Doorbell::Uar {
+                    offset,
+                    value,
+                    length: bytes.len(),
+                },
+            ));
             return;
         }
         match self.init.written(at, bytes) {
             RegisterEffect::None => {}
             RegisterEffect::CommandDoorbell(slots) => {
-                env.doorbells.push_back((self.index, Doorbell::Command(slots)));
+                env.doorbells
+                    .push_back((self.index, Doorbell::Command(slots)));
             }
             RegisterEffect::NicInterface(state) => self.nic_interface_written(env, state),
             RegisterEffect::Bug(what) => self.driver_bug(env, what),
@@ -400,7 +426,10 @@ impl Nic {
     pub fn raise(&mut self, env: &mut Env, vector: u16) {
         if !self.iommu.bus_master() {
             // A message is a memory write; without bus mastering it is not sent.
-            env.note(self.index, format_args!("interrupt {vector} lost: no bus master"));
+            env.note(
+                self.index,
+                format_args!("interrupt {vector} lost: no bus master"),
+            );
             return;
         }
         match self.vectors.get(usize::from(vector)) {
@@ -455,6 +484,9 @@ impl Nic {
             opcodes: self.record.opcodes.clone(),
             refused: self.record.refused.clone(),
             dropped: self.record.dropped.clone(),
+            transmitted: self.port.transmitted,
+            received: self.port.received,
+            send_doorbells: self.record.send_doorbells,
         }
     }
 
@@ -536,7 +568,11 @@ impl Nic {
     /// The EQ that carries an event type.
     pub fn carrier_of(&self, event: EventType) -> Option<u32> {
         let bit = 1_u64.checked_shl(u32::from(event.0))?;
-        self.objects.eqs.iter().find(|(_, eq)| eq.events & bit != 0).map(|(number, _)| number)
+        self.objects
+            .eqs
+            .iter()
+            .find(|(_, eq)| eq.events & bit != 0)
+            .map(|(number, _)| number)
     }
 
     /// Posts an asynchronous event to the EQ that carries its type, if there is one.
@@ -579,7 +615,10 @@ impl Nic {
 
     /// A CQ has failed: error event now, attached queue pairs to ERR when the caller has returned.
     pub fn cq_failed(&mut self, env: &mut Env, cqn: u32, syndrome: u8) {
-        env.note(self.index, format_args!("cq {cqn:#x} failed, syndrome {syndrome}"));
+        env.note(
+            self.index,
+            format_args!("cq {cqn:#x} failed, syndrome {syndrome}"),
+        );
         let mut eqe = Eqe::new();
         let data = eqe.event_data_mut();
         data[0..4].copy_from_slice(&cqn.to_be_bytes());
@@ -593,18 +632,27 @@ impl Nic {
             Target::Number(eqn) => Some(eqn),
             Target::Carrier(event) => self.carrier_of(event),
         };
-        let Some((eqn, eq)) = eqn.and_then(|eqn| Some((eqn, self.objects.eqs.get_mut(eqn)?))) else {
+        let Some((eqn, eq)) = eqn.and_then(|eqn| Some((eqn, self.objects.eqs.get_mut(eqn)?)))
+        else {
             env.note(self.index, format_args!("event {:#04x} has no EQ", eqe[1]));
             return;
         };
         let posted = eq.post(&mut self.iommu, eqe);
         let (vector, is_async) = (eq.vector, eq.is_async());
-        env.note(self.index, format_args!("eqe eq={eqn:#x} type={:#04x} sub={:#04x} {posted:?}", eqe[1], eqe[3]));
+        env.note(
+            self.index,
+            format_args!(
+                "eqe eq={eqn:#x} type={:#04x} sub={:#04x} {posted:?}",
+                eqe[1], eqe[3]
+            ),
+        );
         match posted {
             Posted::Written { interrupt: true } => self.raise(env, vector),
             Posted::Written { interrupt: false } => {}
             Posted::Overrun if is_async => self.init.set_health_syndrome(0x0c),
-            Posted::Overrun => self.driver_bug(env, format!("EQ {eqn:#x} overrun: completion event lost")),
+            Posted::Overrun => {
+                self.driver_bug(env, format!("EQ {eqn:#x} overrun: completion event lost"))
+            }
             Posted::Failed => self.init.set_health_syndrome(0x0d),
         }
     }
@@ -630,9 +678,21 @@ impl Nic {
     }
 
     /// Runs a queue pair's method with the function as its host.
-    pub fn with_qp<R>(&mut self, env: &mut Env, qpn: u32, call: impl FnOnce(&mut Qp, &mut View<'_>) -> R) -> Option<R> {
+    pub fn with_qp<R>(
+        &mut self,
+        env: &mut Env,
+        qpn: u32,
+        call: impl FnOnce(&mut Qp, &mut View<'_>) -> R,
+    ) -> Option<R> {
         let mut qp = self.objects.qps.get_mut(qpn)?.qp.take()?;
-        let result = call(&mut qp, &mut View { nic: self, env, qpn });
+        let result = call(
+            &mut qp,
+            &mut View {
+                nic: self,
+                env,
+                qpn,
+            },
+        );
         self.settle(env, qpn, qp);
         self.fail_attached(env);
         Some(result)
@@ -677,7 +737,14 @@ impl Nic {
 
     /// Adds a queue pair to the tables.
     pub fn insert_qp(&mut self, qpn: u32, qp: Qp, service: u32, refs: QpRefs, pages: Vec<u64>) {
-        let slot = QpSlot { qp: Some(qp), service, refs, pages, queued: false, timer: None };
+        let slot = QpSlot {
+            qp: Some(qp),
+            service,
+            refs,
+            pages,
+            queued: false,
+            timer: None,
+        };
         self.objects.qps.insert(qpn, slot);
     }
 }

@@ -83,7 +83,11 @@ impl<T> Table<T> {
         loop {
             let number = self.first + self.cursor;
             let left = self.span - self.cursor;
-            self.cursor = if self.stride >= left { self.stride - left } else { self.cursor + self.stride };
+            self.cursor = if self.stride >= left {
+                self.stride - left
+            } else {
+                self.cursor + self.stride
+            };
             if !self.entries.contains_key(&number) {
                 return Ok(number);
             }
@@ -92,7 +96,13 @@ impl<T> Table<T> {
 
     /// Creates an object under a number from [`Table::reserve`].
     pub fn insert(&mut self, number: u32, value: T) {
-        let old = self.entries.insert(number, Entry { value, references: 0 });
+        let old = self.entries.insert(
+            number,
+            Entry {
+                value,
+                references: 0,
+            },
+        );
         assert!(old.is_none(), "{} {number:#x} created twice", self.kind);
     }
 
@@ -128,14 +138,20 @@ impl<T> Table<T> {
     /// Takes back one reference.
     pub fn release(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(&number) {
-            assert!(entry.references > 0, "{} {number:#x} released more often than held", self.kind);
+            assert!(
+                entry.references > 0,
+                "{} {number:#x} released more often than held",
+                self.kind
+            );
             entry.references -= 1;
         }
     }
 
     /// How often the object is referred to; zero if it does not exist.
     pub fn references(&self, number: u32) -> u32 {
-        self.entries.get(&number).map_or(0, |entry| entry.references)
+        self.entries
+            .get(&number)
+            .map_or(0, |entry| entry.references)
     }
 
     /// Whether [`Table::remove`] would succeed.
@@ -163,12 +179,16 @@ impl<T> Table<T> {
 
     /// Numbers and objects, by number.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.entries.iter().map(|(&number, entry)| (number, &entry.value))
+        self.entries
+            .iter()
+            .map(|(&number, entry)| (number, &entry.value))
     }
 
     /// Numbers and objects, to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        self.entries.iter_mut().map(|(&number, entry)| (number, &mut entry.value))
+        self.entries
+            .iter_mut()
+            .map(|(&number, entry)| (number, &mut entry.value))
     }
 }
 
@@ -176,7 +196,7 @@ impl<T> Table<T> {
 fn stride_of(span: u32) -> u32 {
     [3, 5, 7, 11, 13, 17, 19, 23, 29]
         .into_iter()
-        .find(|&prime| span > prime && span % prime != 0)
+        .find(|&prime| span > prime && !span.is_multiple_of(prime))
         .unwrap_or(1)
 }
 

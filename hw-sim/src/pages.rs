@@ -35,7 +35,13 @@ pub struct PageProfile {
 
 impl Default for PageProfile {
     fn default() -> Self {
-        Self { boot: 16, init: 512, regular: 0, runtime: 32, verify: true }
+        Self {
+            boot: 16,
+            init: 512,
+            regular: 0,
+            runtime: 32,
+            verify: true,
+        }
     }
 }
 
@@ -76,7 +82,13 @@ pub struct FirmwarePages {
 impl FirmwarePages {
     /// No pages yet.
     pub fn new(profile: PageProfile) -> Self {
-        Self { profile, owned: BTreeSet::new(), wanted: 0, unanswered: 0, runtime_requested: false }
+        Self {
+            profile,
+            owned: BTreeSet::new(),
+            wanted: 0,
+            unanswered: 0,
+            runtime_requested: false,
+        }
     }
 
     /// Everything back to how a reset leaves it. The pages are simply forgotten.
@@ -180,9 +192,24 @@ impl FirmwarePages {
     }
 
     /// MANAGE_PAGES take: at most `most` pages, fewer if the firmware needs them, and what was found wrong.
-    pub fn take(&mut self, iommu: &mut Iommu, most: usize, in_use: bool) -> (Vec<u64>, Vec<TakeFinding>) {
-        let spare = if in_use { self.owned.len().saturating_sub(self.wanted) } else { self.owned.len() };
-        let taken: Vec<u64> = self.owned.iter().rev().take(most.min(spare)).copied().collect();
+    pub fn take(
+        &mut self,
+        iommu: &mut Iommu,
+        most: usize,
+        in_use: bool,
+    ) -> (Vec<u64>, Vec<TakeFinding>) {
+        let spare = if in_use {
+            self.owned.len().saturating_sub(self.wanted)
+        } else {
+            self.owned.len()
+        };
+        let taken: Vec<u64> = self
+            .owned
+            .iter()
+            .rev()
+            .take(most.min(spare))
+            .copied()
+            .collect();
         let mut findings = Vec::new();
         for address in &taken {
             self.owned.remove(address);
@@ -229,17 +256,32 @@ mod tests {
         let memory = SharedMemory::anonymous(8 * PAGE_BYTES).unwrap();
         let mut iommu = Iommu::default();
         iommu.set_bus_master(true);
-        iommu.map(0x1000, memory.clone(), 0, 8 * PAGE_BYTES).unwrap();
-        let profile = PageProfile { boot: 2, init: 2, regular: 0, runtime: 0, verify: true };
+        iommu
+            .map(0x1000, memory.clone(), 0, 8 * PAGE_BYTES)
+            .unwrap();
+        let profile = PageProfile {
+            boot: 2,
+            init: 2,
+            regular: 0,
+            runtime: 0,
+            verify: true,
+        };
         (FirmwarePages::new(profile), iommu, memory)
     }
 
     #[test]
     fn pages_beyond_the_request_are_refused() {
         let (mut pages, mut iommu, _memory) = firmware();
-        assert_eq!(pages.give(&mut iommu, &[0x1000]), Err(GiveError::TooMany), "nothing was asked for");
+        assert_eq!(
+            pages.give(&mut iommu, &[0x1000]),
+            Err(GiveError::TooMany),
+            "nothing was asked for"
+        );
         assert_eq!(pages.query_boot(), 2);
-        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x2000, 0x3000]), Err(GiveError::TooMany));
+        assert_eq!(
+            pages.give(&mut iommu, &[0x1000, 0x2000, 0x3000]),
+            Err(GiveError::TooMany)
+        );
         assert_eq!(pages.give(&mut iommu, &[0x1000, 0x2000]), Ok(()));
         assert_eq!(pages.query_boot(), 0);
     }
@@ -248,10 +290,22 @@ mod tests {
     fn bad_addresses_are_refused_and_nothing_is_kept() {
         let (mut pages, mut iommu, _memory) = firmware();
         pages.query_boot();
-        assert_eq!(pages.give(&mut iommu, &[0x1000, 0]), Err(GiveError::Address(0)));
-        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x2800]), Err(GiveError::Address(0x2800)));
-        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x1000]), Err(GiveError::Owned(0x1000)));
-        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x90_0000]), Err(GiveError::Unreachable(0x90_0000)));
+        assert_eq!(
+            pages.give(&mut iommu, &[0x1000, 0]),
+            Err(GiveError::Address(0))
+        );
+        assert_eq!(
+            pages.give(&mut iommu, &[0x1000, 0x2800]),
+            Err(GiveError::Address(0x2800))
+        );
+        assert_eq!(
+            pages.give(&mut iommu, &[0x1000, 0x1000]),
+            Err(GiveError::Owned(0x1000))
+        );
+        assert_eq!(
+            pages.give(&mut iommu, &[0x1000, 0x90_0000]),
+            Err(GiveError::Unreachable(0x90_0000))
+        );
         assert_eq!(pages.held(), 0);
     }
 
@@ -270,7 +324,9 @@ mod tests {
     fn only_spare_pages_can_be_taken_while_in_use() {
         let (mut pages, mut iommu, _memory) = firmware();
         pages.query_init();
-        pages.give(&mut iommu, &[0x1000, 0x2000, 0x3000, 0x4000]).unwrap();
+        pages
+            .give(&mut iommu, &[0x1000, 0x2000, 0x3000, 0x4000])
+            .unwrap();
         pages.initialised();
         assert!(pages.take(&mut iommu, 4, true).0.is_empty());
         pages.request(-1);

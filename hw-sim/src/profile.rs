@@ -105,7 +105,11 @@ impl Default for Profile {
 impl Profile {
     /// The default device under another name and MAC address.
     pub fn named(name: &str, mac: [u8; 6]) -> Self {
-        Self { name: name.to_owned(), mac, ..Self::default() }
+        Self {
+            name: name.to_owned(),
+            mac,
+            ..Self::default()
+        }
     }
 
     /// The same device with an InfiniBand port.
@@ -129,37 +133,66 @@ impl Profile {
 fn general() -> Page<CmdHcaCap> {
     let mut max = CmdHcaCap::new();
     // Sizes, as the ConnectX-4 reported them.
-    max.set_log_max_srq_sz(15).set_log_max_qp_sz(15).set_log_max_qp(18);
+    max.set_log_max_srq_sz(15)
+        .set_log_max_qp_sz(15)
+        .set_log_max_qp(18);
     max.set_log_max_srq(16);
     max.set_log_max_cq_sz(22).set_log_max_cq(18);
-    max.set_log_max_eq_sz(22).set_log_max_mkey(22).set_log_max_eq(6);
-    max.set_max_indirection(4).set_log_max_mrw_sz(64).set_log_max_klm_list_size(16);
+    max.set_log_max_eq_sz(22)
+        .set_log_max_mkey(22)
+        .set_log_max_eq(6);
+    max.set_max_indirection(4)
+        .set_log_max_mrw_sz(64)
+        .set_log_max_klm_list_size(16);
     max.set_log_max_ra_req_qp(4).set_log_max_ra_res_qp(4);
     max.set_log_max_msg(30);
     max.set_max_wqe_sz_sq(1024).set_max_wqe_sz_rq(512);
-    max.set_log_max_transport_domain(16).set_log_max_pd(16).set_log_max_xrcd(16);
+    max.set_log_max_transport_domain(16)
+        .set_log_max_pd(16)
+        .set_log_max_xrcd(16);
     max.set_log_max_rmp(16);
     max.set_log_max_stride_sz_rq(9).set_log_min_stride_sz_rq(4);
     max.set_log_max_stride_sz_sq(6).set_log_min_stride_sz_sq(6);
     max.set_log_max_wq_sz(15);
-    max.set_log_max_vlan_list(12).set_log_max_current_mc_list(14).set_log_max_current_uc_list(10);
+    max.set_log_max_vlan_list(12)
+        .set_log_max_current_mc_list(14)
+        .set_log_max_current_uc_list(10);
     max.set_gid_table_size(4).set_pkey_table_size(5);
-    max.set_uar_sz(2).set_log_pg_sz(12).set_log_uar_page_sz(8).set_log_bf_reg_size(9);
-    max.set_device_frequency_mhz(156).set_device_frequency_khz(156_250);
+    max.set_uar_sz(2)
+        .set_log_pg_sz(12)
+        .set_log_uar_page_sz(8)
+        .set_log_bf_reg_size(9);
+    max.set_device_frequency_mhz(156)
+        .set_device_frequency_khz(156_250);
     max.set_max_qp_cnt(255);
     // The port.
-    max.set_port_type(1).set_num_ports(1).set_local_ca_ack_delay(16);
+    max.set_port_type(1)
+        .set_num_ports(1)
+        .set_local_ca_ack_delay(16);
     max.set_stat_rate_support(1).set_vport_counters(true);
-    max.set_disable_local_lb_uc(true).set_disable_local_lb_mc(true);
+    max.set_disable_local_lb_uc(true)
+        .set_disable_local_lb_mc(true);
     // Transport.
-    max.set_rc(true).set_ud(true).set_cqe_version(1).set_compact_address_vector(true);
-    max.set_roce(true).set_atomic(true).set_roce_rw_supported(true);
+    max.set_rc(true)
+        .set_ud(true)
+        .set_cqe_version(1)
+        .set_compact_address_vector(true);
+    max.set_roce(true)
+        .set_atomic(true)
+        .set_roce_rw_supported(true);
     // Queues and keys.
-    max.set_cq_oi(true).set_cq_moderation(true).set_cq_eq_remap(true).set_cq_resize(true);
+    max.set_cq_oi(true)
+        .set_cq_moderation(true)
+        .set_cq_eq_remap(true)
+        .set_cq_resize(true);
     max.set_block_lb_mc(true);
     max.set_cmdif_checksum(3).set_driver_version(true);
     let mut current = max.clone();
-    current.set_log_max_qp(14).set_pkey_table_size(0).set_cmdif_checksum(0).set_log_uar_page_sz(0);
+    current
+        .set_log_max_qp(14)
+        .set_pkey_table_size(0)
+        .set_cmdif_checksum(0)
+        .set_log_uar_page_sz(0);
     Page { max, current }
 }
 
@@ -177,7 +210,8 @@ fn roce() -> Page<RoceCap> {
     max.set_sw_r_roce_src_udp_port(true);
     max.set_l3_type(6).set_roce_version(5);
     max.set_r_roce_dest_udp_port(4791);
-    max.set_r_roce_max_src_udp_port(0xffff).set_r_roce_min_src_udp_port(0xc000);
+    max.set_r_roce_max_src_udp_port(0xffff)
+        .set_r_roce_min_src_udp_port(0xc000);
     max.set_roce_address_table_size(255);
     let mut current = max.clone();
     current.set_sw_r_roce_src_udp_port(false);

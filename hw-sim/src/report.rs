@@ -1,6 +1,7 @@
 //! What a function has to say at the end of a run.
 
 use crate::iommu::FaultRecord;
+use crate::port::Traffic;
 use std::collections::BTreeMap;
 
 /// Everything about a function that a test may want to be empty.
@@ -20,6 +21,12 @@ pub struct FunctionReport {
     pub refused: Vec<Refused>,
     /// Frames the port received and nobody wanted, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
+    /// Frames the port sent onto the wire.
+    pub transmitted: Traffic,
+    /// Frames the port received from it.
+    pub received: Traffic,
+    /// Send doorbells rung.
+    pub send_doorbells: u64,
 }
 
 /// A command the firmware refused.
@@ -38,6 +45,9 @@ pub struct Refused {
 impl FunctionReport {
     /// Whether the driver has nothing to explain: no leak, no page held, no fault, no bug.
     pub fn is_clean(&self) -> bool {
-        self.leaked.is_empty() && self.pages_held == 0 && self.dma_faults.is_empty() && self.driver_bugs.is_empty()
+        self.leaked.is_empty()
+            && self.pages_held == 0
+            && self.dma_faults.is_empty()
+            && self.driver_bugs.is_empty()
     }
 }

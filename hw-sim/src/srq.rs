@@ -140,7 +140,10 @@ impl Srq {
         }
         self.next = following;
         self.taken = self.taken.wrapping_add(1);
-        let wqe = SrqWqe { index, scatter: scatter_list(&bytes[NEXT_SEGMENT..]) };
+        let wqe = SrqWqe {
+            index,
+            scatter: scatter_list(&bytes[NEXT_SEGMENT..]),
+        };
         let limit = self.limit != 0 && available - 1 < self.limit;
         if limit {
             self.limit = 0;
@@ -154,7 +157,9 @@ fn scatter_list(bytes: &[u8]) -> Vec<DataSeg> {
     bytes
         .chunks_exact(DATA_SEGMENT)
         .map_while(|chunk| DataSeg::read_from_bytes(chunk).ok())
-        .take_while(|segment| !(segment.lkey() == TERMINATE_SCATTER_LIST && segment.byte_count() == 0))
+        .take_while(|segment| {
+            !(segment.lkey() == TERMINATE_SCATTER_LIST && segment.byte_count() == 0)
+        })
         .collect()
 }
 
@@ -203,7 +208,9 @@ mod tests {
     fn the_scatter_list_ends_at_the_terminator() {
         let (mut srq, mut iommu, memory) = queue(0);
         memory.store_be32(0x800, 1);
-        let Taken::Wqe { wqe, .. } = srq.take(&mut iommu).unwrap() else { panic!("posted") };
+        let Taken::Wqe { wqe, .. } = srq.take(&mut iommu).unwrap() else {
+            panic!("posted")
+        };
         assert_eq!(wqe.scatter.len(), 1);
         assert_eq!(wqe.scatter[0].byte_count(), 100);
     }
@@ -213,7 +220,12 @@ mod tests {
         let (mut srq, mut iommu, memory) = queue(2);
         memory.store_be32(0x800, 3);
         let limits: Vec<bool> = (0..3)
-            .map(|_| matches!(srq.take(&mut iommu).unwrap(), Taken::Wqe { limit: true, .. }))
+            .map(|_| {
+                matches!(
+                    srq.take(&mut iommu).unwrap(),
+                    Taken::Wqe { limit: true, .. }
+                )
+            })
             .collect();
         assert_eq!(limits, [false, true, false]);
     }
@@ -222,11 +234,20 @@ mod tests {
     fn a_counter_beyond_the_ring_or_a_link_out_of_it_breaks_the_queue() {
         let (mut srq, mut iommu, memory) = queue(0);
         memory.store_be32(0x800, 5);
-        assert!(matches!(srq.take(&mut iommu).unwrap(), Taken::Broken { event: true }));
-        assert!(matches!(srq.take(&mut iommu).unwrap(), Taken::Broken { event: false }));
+        assert!(matches!(
+            srq.take(&mut iommu).unwrap(),
+            Taken::Broken { event: true }
+        ));
+        assert!(matches!(
+            srq.take(&mut iommu).unwrap(),
+            Taken::Broken { event: false }
+        ));
         let (mut srq, mut iommu, memory) = queue(0);
         memory.store_be32(0x800, 1);
         memory.store_u8(3, 4);
-        assert!(matches!(srq.take(&mut iommu).unwrap(), Taken::Broken { event: true }));
+        assert!(matches!(
+            srq.take(&mut iommu).unwrap(),
+            Taken::Broken { event: true }
+        ));
     }
 }

@@ -28,7 +28,10 @@ impl Nic {
         let page = u32::try_from(offset >> 12).unwrap_or(u32::MAX);
         let register = u32::try_from(offset & 0xfff).unwrap_or(0);
         if !self.objects.uars.contains(page) {
-            self.driver_bug(env, format!("doorbell in UAR page {page:#x}, which is not allocated"));
+            self.driver_bug(
+                env,
+                format!("doorbell in UAR page {page:#x}, which is not allocated"),
+            );
             return;
         }
         let [a, b, c, d, ..] = value;
@@ -38,11 +41,18 @@ impl Nic {
             (EQ_UPDATE, 4) => self.eq_doorbell(env, page, word, false),
             (CQ_ARM, 8) => self.cq_arm_doorbell(env, page, value),
             (_, 8) if is_send_register(register) => self.send_doorbell(env, page, value),
-            (CQ_ARM, 4) => drop(self.halves.insert((page, register), [a, b, c, d])),
-            (_, 4) if is_send_register(register) => drop(self.halves.insert((page, register), [a, b, c, d])),
+            (CQ_ARM, 4) => {
+                self.halves.insert((page, register), [a, b, c, d]);
+            }
+            (_, 4) if is_send_register(register) => {
+                self.halves.insert((page, register), [a, b, c, d]);
+            }
             (_, 4) if register % 8 == 4 && self.is_doorbell(register - 4) => {
                 let Some([e, f, g, h]) = self.halves.remove(&(page, register - 4)) else {
-                    self.driver_bug(env, format!("second half of a doorbell at {register:#x} without the first"));
+                    self.driver_bug(
+                        env,
+                        format!("second half of a doorbell at {register:#x} without the first"),
+                    );
                     return;
                 };
                 let whole = [e, f, g, h, a, b, c, d];
@@ -54,7 +64,10 @@ impl Nic {
             }
             // The rest of a WQE copied to a BlueFlame register; the WQE is in memory as well.
             _ if register >= SEND && self.caps.general.bf() => {}
-            _ => self.driver_bug(env, format!("{length}-byte write to UAR offset {register:#x}, where nothing listens")),
+            _ => self.driver_bug(
+                env,
+                format!("{length}-byte write to UAR offset {register:#x}, where nothing listens"),
+            ),
         }
     }
 
@@ -66,10 +79,16 @@ impl Nic {
         let (eqn, counter) = (word >> 24, word & 0x00ff_ffff);
         let rung = match self.objects.eqs.get_mut(eqn) {
             Some(eq) if eq.uar == page => Ok((eq.ring(counter, arm), eq.vector)),
-            Some(eq) => Err(format!("EQ {eqn:#x} doorbell in UAR {page:#x}, the queue has {:#x}", eq.uar)),
+            Some(eq) => Err(format!(
+                "EQ {eqn:#x} doorbell in UAR {page:#x}, the queue has {:#x}",
+                eq.uar
+            )),
             None => Err(format!("doorbell for EQ {eqn:#x}, which does not exist")),
         };
-        env.note(self.index, format_args!("eq {eqn:#x} ci={counter:#x} arm={arm}"));
+        env.note(
+            self.index,
+            format_args!("eq {eqn:#x} ci={counter:#x} arm={arm}"),
+        );
         match rung {
             Ok((Rung::Taken { interrupt: true }, vector)) => self.raise(env, vector),
             Ok((Rung::Taken { interrupt: false }, _)) => {}
@@ -98,21 +117,32 @@ impl Nic {
 
     fn cq_arm_doorbell(&mut self, env: &mut Env, page: u32, value: [u8; 8]) {
         let [a, b, c, d, e, f, g, h] = value;
-        let (word, cqn) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+        let (word, cqn) = (
+            u32::from_be_bytes([a, b, c, d]),
+            u32::from_be_bytes([e, f, g, h]),
+        );
         env.note(self.index, format_args!("cq {cqn:#x} arm {word:#010x}"));
         let Some(cq) = self.objects.cqs.get_mut(cqn) else {
-            self.driver_bug(env, format!("arm doorbell for CQ {cqn:#x}, which does not exist"));
+            self.driver_bug(
+                env,
+                format!("arm doorbell for CQ {cqn:#x}, which does not exist"),
+            );
             return;
         };
         if cq.uar != page {
-            let bug = format!("CQ {cqn:#x} armed in UAR {page:#x}, the queue has {:#x}", cq.uar);
+            let bug = format!(
+                "CQ {cqn:#x} armed in UAR {page:#x}, the queue has {:#x}",
+                cq.uar
+            );
             self.driver_bug(env, bug);
             return;
         }
         let (eqn, record) = (cq.eqn, cq.doorbell_record);
         // The record's second word says the same and is written first (PRM, CQ doorbell record).
         let mut recorded = [0; 4];
-        let read = self.iommu.read(record + 4, &mut recorded, crate::iommu::Who::Cq(cqn));
+        let read = self
+            .iommu
+            .read(record + 4, &mut recorded, crate::iommu::Who::Cq(cqn));
         if read.is_ok() && recorded != [a, b, c, d] {
             let recorded = u32::from_be_bytes(recorded);
             self.driver_bug(
@@ -125,19 +155,32 @@ impl Nic {
             Some(Armed::Taken { event: true }) => self.completion_event(env, eqn, cqn),
             Some(Armed::Taken { event: false } | Armed::Stale) | None => {}
             Some(Armed::Ahead) => {
-                self.driver_bug(env, format!("CQ {cqn:#x} armed with a consumer counter ahead of the producer"));
+                self.driver_bug(
+                    env,
+                    format!("CQ {cqn:#x} armed with a consumer counter ahead of the producer"),
+                );
             }
         }
     }
 
     fn send_doorbell(&mut self, env: &mut Env, page: u32, value: [u8; 8]) {
+        self.record.send_doorbells += 1;
         let [_, _, _, _, e, f, g, _] = value;
         let qpn = u32::from_be_bytes([0, e, f, g]);
-        env.note(self.index, format_args!("send doorbell qp {qpn:#x} {value:02x?}"));
+        env.note(
+            self.index,
+            format_args!("send doorbell qp {qpn:#x} {value:02x?}"),
+        );
         match self.objects.qps.get(qpn).map(|slot| slot.refs.uar) {
-            None => self.driver_bug(env, format!("send doorbell for QP {qpn:#x}, which does not exist")),
+            None => self.driver_bug(
+                env,
+                format!("send doorbell for QP {qpn:#x}, which does not exist"),
+            ),
             Some(uar) if uar != page => {
-                self.driver_bug(env, format!("QP {qpn:#x} doorbell in UAR {page:#x}, the queue pair has {uar:#x}"));
+                self.driver_bug(
+                    env,
+                    format!("QP {qpn:#x} doorbell in UAR {page:#x}, the queue pair has {uar:#x}"),
+                );
             }
             Some(_) => {
                 self.with_qp(env, qpn, |qp, view| qp.doorbell(value, view));
@@ -147,5 +190,5 @@ impl Nic {
 }
 
 fn is_send_register(register: u32) -> bool {
-    register >= SEND && register % SEND_HALF == 0
+    register >= SEND && register.is_multiple_of(SEND_HALF)
 }

@@ -24,8 +24,21 @@ pub struct View<'a> {
 }
 
 impl View<'_> {
-    fn pieces(&self, key: u32, scope: KeyScope, va: u64, bytes: usize, write: bool) -> Result<Vec<Piece>, KeyError> {
-        let access = Use { key, scope, va, bytes: bytes as u64, write };
+    fn pieces(
+        &self,
+        key: u32,
+        scope: KeyScope,
+        va: u64,
+        bytes: usize,
+        write: bool,
+    ) -> Result<Vec<Piece>, KeyError> {
+        let access = Use {
+            key,
+            scope,
+            va,
+            bytes: bytes as u64,
+            write,
+        };
         resolve(&self.nic.objects.mkeys, self.nic.key_rules(), access)
     }
 }
@@ -43,7 +56,13 @@ impl Host for View<'_> {
         self.nic.iommu.write(iova, data, Who::Qp(self.qpn))
     }
 
-    fn key_read(&mut self, key: u32, scope: KeyScope, va: u64, out: &mut [u8]) -> Result<(), KeyError> {
+    fn key_read(
+        &mut self,
+        key: u32,
+        scope: KeyScope,
+        va: u64,
+        out: &mut [u8],
+    ) -> Result<(), KeyError> {
         let mut rest = out;
         for piece in self.pieces(key, scope, va, rest.len(), false)? {
             let (now, later) = rest.split_at_mut(usize::try_from(piece.bytes).unwrap_or(0));
@@ -53,7 +72,13 @@ impl Host for View<'_> {
         Ok(())
     }
 
-    fn key_write(&mut self, key: u32, scope: KeyScope, va: u64, data: &[u8]) -> Result<(), KeyError> {
+    fn key_write(
+        &mut self,
+        key: u32,
+        scope: KeyScope,
+        va: u64,
+        data: &[u8],
+    ) -> Result<(), KeyError> {
         let mut rest = data;
         for piece in self.pieces(key, scope, va, rest.len(), true)? {
             let (now, later) = rest.split_at(usize::try_from(piece.bytes).unwrap_or(0));
@@ -63,19 +88,38 @@ impl Host for View<'_> {
         Ok(())
     }
 
-    fn key_check(&mut self, key: u32, scope: KeyScope, va: u64, bytes: u64, write: bool) -> Result<(), KeyError> {
-        let access = Use { key, scope, va, bytes, write };
+    fn key_check(
+        &mut self,
+        key: u32,
+        scope: KeyScope,
+        va: u64,
+        bytes: u64,
+        write: bool,
+    ) -> Result<(), KeyError> {
+        let access = Use {
+            key,
+            scope,
+            va,
+            bytes,
+            write,
+        };
         resolve(&self.nic.objects.mkeys, self.nic.key_rules(), access).map(drop)
     }
 
     fn complete(&mut self, cqn: u32, mut cqe: Cqe64, solicited: bool) {
         let now = self.env.now;
-        cqe.set_timestamp(device_ticks(now, self.nic.caps.general.device_frequency_khz()));
+        cqe.set_timestamp(device_ticks(
+            now,
+            self.nic.caps.general.device_frequency_khz(),
+        ));
         let mut bytes = [0; 64];
         bytes.copy_from_slice(cqe.as_bytes());
         let Some(cq) = self.nic.objects.cqs.get_mut(cqn) else {
             // References keep a CQ alive as long as a queue pair names it.
-            self.env.note(self.nic.index, format_args!("completion for CQ {cqn:#x}, which does not exist"));
+            self.env.note(
+                self.nic.index,
+                format_args!("completion for CQ {cqn:#x}, which does not exist"),
+            );
             return;
         };
         let eqn = cq.eqn;
@@ -111,14 +155,17 @@ impl Host for View<'_> {
         match srq.take(&mut self.nic.iommu)? {
             Taken::Wqe { wqe, limit } => {
                 if limit {
-                    self.nic.queue_event(self.env, EventType::SRQ_RQ_LIMIT, srqn);
+                    self.nic
+                        .queue_event(self.env, EventType::SRQ_RQ_LIMIT, srqn);
                 }
                 Ok(Some(wqe))
             }
             Taken::Broken { event } => {
                 if event {
-                    self.nic.driver_bug(self.env, format!("RMP {srqn:#x}: broken list or counter"));
-                    self.nic.queue_event(self.env, EventType::SRQ_CATAS_ERROR, srqn);
+                    self.nic
+                        .driver_bug(self.env, format!("RMP {srqn:#x}: broken list or counter"));
+                    self.nic
+                        .queue_event(self.env, EventType::SRQ_CATAS_ERROR, srqn);
                 }
                 Ok(None)
             }
@@ -131,7 +178,12 @@ impl Host for View<'_> {
     }
 
     fn gid(&self, index: u8) -> Option<GidEntry> {
-        self.nic.port.gids.get(usize::from(index)).cloned().flatten()
+        self.nic
+            .port
+            .gids
+            .get(usize::from(index))
+            .cloned()
+            .flatten()
     }
 
     fn cqe_version(&self) -> u8 {

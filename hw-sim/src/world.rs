@@ -156,7 +156,10 @@ impl World {
     /// Lays a link between two functions; its number.
     pub fn connect(&mut self, a: usize, b: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
-        self.cables.push(Cable { link: Link::new(seed, faults), ends: [a, b] });
+        self.cables.push(Cable {
+            link: Link::new(seed, faults),
+            ends: [a, b],
+        });
         for end in [a, b] {
             self.nics[end].set_carrier(&mut self.env, true);
         }
@@ -176,10 +179,19 @@ impl World {
     }
 
     /// From now on every frame goes to a capture, too.
-    pub fn tap(&mut self, mut capture: Capture<Box<dyn Write + Send>>) -> Result<(), crate::pcap::CaptureError> {
-        let interfaces =
-            self.nics.iter().map(|nic| capture.add_interface(&nic.profile.name)).collect::<Result<_, _>>()?;
-        self.tap = Some(Tap { capture, interfaces });
+    pub fn tap(
+        &mut self,
+        mut capture: Capture<Box<dyn Write + Send>>,
+    ) -> Result<(), crate::pcap::CaptureError> {
+        let interfaces = self
+            .nics
+            .iter()
+            .map(|nic| capture.add_interface(&nic.profile.name))
+            .collect::<Result<_, _>>()?;
+        self.tap = Some(Tap {
+            capture,
+            interfaces,
+        });
         Ok(())
     }
 
@@ -193,7 +205,11 @@ impl World {
         if let Some((nic, doorbell)) = self.env.doorbells.pop_front() {
             match doorbell {
                 Doorbell::Command(slots) => self.nics[nic].command_doorbell(&mut self.env, slots),
-                Doorbell::Uar { offset, value, length } => {
+                Doorbell::Uar {
+                    offset,
+                    value,
+                    length,
+                } => {
                     if self.nics[nic].alive() {
                         self.nics[nic].uar_written(&mut self.env, offset, value, length);
                     }
@@ -244,12 +260,19 @@ impl World {
             return;
         }
         function.port.transmitted.count(frame.len());
-        let cable = self.cables.iter_mut().find(|cable| cable.ends.contains(&nic));
+        let cable = self
+            .cables
+            .iter_mut()
+            .find(|cable| cable.ends.contains(&nic));
         let Some(cable) = cable else {
             function.count_drop(&mut self.env, "no link");
             return;
         };
-        let from = if cable.ends[0] == nic { LinkPort::A } else { LinkPort::B };
+        let from = if cable.ends[0] == nic {
+            LinkPort::A
+        } else {
+            LinkPort::B
+        };
         cable.link.send(now, from, frame);
     }
 
@@ -326,7 +349,11 @@ impl World {
     pub fn next_due(&self) -> Option<u64> {
         let timer = self.env.timers.first_key_value().map(|(key, _)| key.0);
         let qp_timer = self.env.qp_timers.first().map(|&(due, ..)| due);
-        let frame = self.cables.iter().filter_map(|cable| cable.link.next_due()).min();
+        let frame = self
+            .cables
+            .iter()
+            .filter_map(|cable| cable.link.next_due())
+            .min();
         [timer, qp_timer, frame].into_iter().flatten().min()
     }
 

@@ -385,12 +385,12 @@ fn both_directions_work_at_once() {
 fn first_packet_in_rtr_raises_communication_established_once() {
     let options = Options::default();
     let mut pair = Pair::created(&options, &options);
-    pair.a.to_init(&options);
-    pair.a.to_rtr(&options, 2);
-    pair.a.to_rts(&options);
-    pair.b.to_init(&options);
+    pair.a.enter_init(&options);
+    pair.a.enter_rtr(&options, 2);
+    pair.a.enter_rts(&options);
+    pair.b.enter_init(&options);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
-    pair.b.to_rtr(&options, 1);
+    pair.b.enter_rtr(&options, 1);
     pair.a.post(&Wqe::send_inline(&[1; 8]));
     pair.a.post(&Wqe::write(DATA, 8, DATA, KEY));
     pair.settle();
@@ -452,8 +452,16 @@ fn everything_survives(seed: u64, faults: LinkFaults) {
         .collect();
     assert!(indices.is_sorted(), "seed {seed}: {indices:?}");
     let last = &pair.seen[pair.seen.len().saturating_sub(60)..];
-    let all_good = pair.a.send_results().iter().all(|&(_, syndrome)| syndrome == 0);
-    assert!(all_good, "seed {seed}: {:?}, {faults:?}, {last:#?}", pair.a.send_results());
+    let all_good = pair
+        .a
+        .send_results()
+        .iter()
+        .all(|&(_, syndrome)| syndrome == 0);
+    assert!(
+        all_good,
+        "seed {seed}: {:?}, {faults:?}, {last:#?}",
+        pair.a.send_results()
+    );
     assert_eq!(
         pair.b.receive_results(),
         (0..rounds).map(|n| (n, 0)).collect::<Vec<_>>()

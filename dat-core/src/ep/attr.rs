@@ -88,21 +88,63 @@ impl EpAttr {
     /// in the C prototype of the call.
     pub(crate) fn check(&self, ia: &IaAttr, uses_srq: bool, argument: Subtype) -> DatResult<()> {
         let bad = |detail| Err(DatError::parameter(argument).because(detail));
-        if !is_one_of(self.recv_completion_flags, &[CompletionFlags::UNSIGNALLED, CompletionFlags::SOLICITED_WAIT, CompletionFlags::EVD_THRESHOLD]) {
+        if !is_one_of(
+            self.recv_completion_flags,
+            &[
+                CompletionFlags::UNSIGNALLED,
+                CompletionFlags::SOLICITED_WAIT,
+                CompletionFlags::EVD_THRESHOLD,
+            ],
+        ) {
             return bad("recv_completion_flags: one of UNSIGNALLED, SOLICITED_WAIT, EVD_THRESHOLD");
         }
-        if !is_one_of(self.request_completion_flags, &[CompletionFlags::UNSIGNALLED, CompletionFlags::EVD_THRESHOLD]) {
+        if !is_one_of(
+            self.request_completion_flags,
+            &[CompletionFlags::UNSIGNALLED, CompletionFlags::EVD_THRESHOLD],
+        ) {
             return bad("request_completion_flags: one of UNSIGNALLED, EVD_THRESHOLD");
         }
         let limits = [
-            (self.max_message_size, ia.max_message_size, "max_message_size is beyond the IA's"),
-            (self.max_rdma_size, ia.max_rdma_size, "max_rdma_size is beyond the IA's"),
-            (self.max_request_dtos.into(), ia.max_dto_per_ep.into(), "max_request_dtos is beyond max_dto_per_ep"),
-            (self.max_request_iov.into(), ia.max_iov_segments_per_dto.into(), "max_request_iov is beyond max_iov_segments_per_dto"),
-            (self.max_rdma_read_in.into(), ia.max_rdma_read_per_ep_in.into(), "max_rdma_read_in is beyond max_rdma_read_per_ep_in"),
-            (self.max_rdma_read_out.into(), ia.max_rdma_read_per_ep_out.into(), "max_rdma_read_out is beyond max_rdma_read_per_ep_out"),
-            (self.max_rdma_read_iov.into(), ia.max_iov_segments_per_rdma_read.into(), "max_rdma_read_iov is beyond max_iov_segments_per_rdma_read"),
-            (self.max_rdma_write_iov.into(), ia.max_iov_segments_per_rdma_write.into(), "max_rdma_write_iov is beyond max_iov_segments_per_rdma_write"),
+            (
+                self.max_message_size,
+                ia.max_message_size,
+                "max_message_size is beyond the IA's",
+            ),
+            (
+                self.max_rdma_size,
+                ia.max_rdma_size,
+                "max_rdma_size is beyond the IA's",
+            ),
+            (
+                self.max_request_dtos.into(),
+                ia.max_dto_per_ep.into(),
+                "max_request_dtos is beyond max_dto_per_ep",
+            ),
+            (
+                self.max_request_iov.into(),
+                ia.max_iov_segments_per_dto.into(),
+                "max_request_iov is beyond max_iov_segments_per_dto",
+            ),
+            (
+                self.max_rdma_read_in.into(),
+                ia.max_rdma_read_per_ep_in.into(),
+                "max_rdma_read_in is beyond max_rdma_read_per_ep_in",
+            ),
+            (
+                self.max_rdma_read_out.into(),
+                ia.max_rdma_read_per_ep_out.into(),
+                "max_rdma_read_out is beyond max_rdma_read_per_ep_out",
+            ),
+            (
+                self.max_rdma_read_iov.into(),
+                ia.max_iov_segments_per_rdma_read.into(),
+                "max_rdma_read_iov is beyond max_iov_segments_per_rdma_read",
+            ),
+            (
+                self.max_rdma_write_iov.into(),
+                ia.max_iov_segments_per_rdma_write.into(),
+                "max_rdma_write_iov is beyond max_iov_segments_per_rdma_write",
+            ),
         ];
         for (asked, limit, detail) in limits {
             if asked > limit {

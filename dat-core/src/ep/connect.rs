@@ -15,24 +15,32 @@ use super::queues;
 use super::state::{EpEvent, EpState};
 use crate::attributes::{MAX_PRIVATE_DATA, MAX_PRIVATE_DATA_TO_PORT, gid_of};
 use crate::cm::{self, ConnectParams};
+use crate::completion::Effect;
 use crate::cr::Peer;
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{ConnectionEvent, ConnectionEventKind, Event};
 use crate::handle::{EpHandle, EpKey};
 use crate::ia::Ia;
-use crate::provider::{Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp};
+use crate::provider::{
+    Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
+};
 use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
 use std::net::IpAddr;
 
 /// The service ID of a connection qualifier.
 pub(crate) const fn service_id(conn_qual: ConnQual) -> u64 {
-    if conn_qual <= 0xffff { cm::rdma_cm::SERVICE_ID_BASE | conn_qual } else { conn_qual }
+    if conn_qual <= 0xffff {
+        cm::rdma_cm::SERVICE_ID_BASE | conn_qual
+    } else {
+        conn_qual
+    }
 }
 
 /// Refuses private data longer than a REQ to this qualifier carries.
 fn check_private_data(conn_qual: ConnQual, bytes: usize) -> DatResult<()> {
     if bytes > MAX_PRIVATE_DATA {
-        return Err(DatError::parameter(Subtype::Arg5).because("private data is longer than max_private_data_size, 64"));
+        return Err(DatError::parameter(Subtype::Arg5)
+            .because("private data is longer than max_private_data_size, 64"));
     }
     if bytes > cm::request_limit(service_id(conn_qual)).min(MAX_PRIVATE_DATA) {
         const _: () = assert!(MAX_PRIVATE_DATA_TO_PORT == 56);
@@ -44,13 +52,17 @@ fn check_private_data(conn_qual: ConnQual, bytes: usize) -> DatResult<()> {
 
 /// Refuses what can never be the address of a peer.
 fn check_address(address: IpAddr) -> DatResult<()> {
-    let bad = |subtype, detail| Err(DatError::new(ReturnType::InvalidAddress, subtype).because(detail));
+    let bad =
+        |subtype, detail| Err(DatError::new(ReturnType::InvalidAddress, subtype).because(detail));
     if address.is_unspecified() {
         return bad(Subtype::AddressMalformed, "the unspecified address");
     }
     let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
     if address.is_multicast() || broadcast {
-        return bad(Subtype::AddressUnsupported, "a multicast or broadcast address");
+        return bad(
+            Subtype::AddressUnsupported,
+            "a multicast or broadcast address",
+        );
     }
     Ok(())
 }
@@ -105,13 +117,24 @@ impl<P: Provider> Ia<P> {
             Err(ProviderError::Unreachable(what)) => {
                 tracing::warn!(%remote, what, "ep_connect: no route");
                 self.last_device_error = Some(what);
-                return Err(DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable).because("no route"));
+                return Err(
+                    DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
+                        .because("no route"),
+                );
             }
-            Err(error) => return Err(self.device_refused("ep_connect", error, Subtype::ResourceTep)),
+            Err(error) => {
+                return Err(self.device_refused("ep_connect", error, Subtype::ResourceTep));
+            }
         };
-        let (now, psn, random) = (self.provider.now(), self.random_psn(), self.provider.random());
+        let (now, psn, random) = (
+            self.provider.now(),
+            self.random_psn(),
+            self.provider.random(),
+        );
         let limits = self.provider.limits();
-        let (source, mtu) = (limits.gid, limits.mtu);
+        let mtu = limits.mtu;
+        // The address the path leaves from, which is of the peer's family.
+        let source = self.provider.gid(path.source_gid_index).unwrap_or(limits.gid);
         let target = &self.eps[ep.key];
         let Some(qp) = &target.qp else {
             return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
@@ -143,7 +166,10 @@ impl<P: Provider> Ia<P> {
         let target = &mut self.eps[ep.key];
         target.hot.state = next;
         target.conn = Some(conn);
-        target.remote = Some(super::Remote { address: remote, port_qual: conn_qual });
+        target.remote = Some(super::Remote {
+            address: remote,
+            port_qual: conn_qual,
+        });
         target.local_port_qual = local_port.map_or(0, u64::from);
         target.outgoing = Some((path, psn, mtu));
         self.transmit();
@@ -159,10 +185,18 @@ impl<P: Provider> Ia<P> {
         match (state, flags) {
             (EpState::Disconnected, _) | (EpState::DisconnectPending, CloseFlags::Graceful) => {}
             (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
-                self.enter_disconnected(ep.key, EpEvent::AttemptEnded, ConnectionEventKind::Disconnected);
+                self.enter_disconnected(
+                    ep.key,
+                    EpEvent::AttemptEnded,
+                    ConnectionEventKind::Disconnected,
+                );
             }
             (EpState::Connected | EpState::DisconnectPending, CloseFlags::Abrupt) => {
-                self.enter_disconnected(ep.key, EpEvent::ConnectionEnded, ConnectionEventKind::Disconnected);
+                self.enter_disconnected(
+                    ep.key,
+                    EpEvent::ConnectionEnded,
+                    ConnectionEventKind::Disconnected,
+                );
             }
             (EpState::Connected, CloseFlags::Graceful) => {
                 self.move_to(ep.key, EpEvent::Drain);
@@ -200,7 +234,12 @@ impl<P: Provider> Ia<P> {
         let target = &mut self.eps[ep.key];
         let result = match &mut target.qp {
             None => Ok(()),
-            Some(qp) => match queues(&mut self.evds, target.discard.as_mut(), target.request_evd, target.recv_evd) {
+            Some(qp) => match queues(
+                &mut self.evds,
+                target.discard.as_mut(),
+                target.request_evd,
+                target.recv_evd,
+            ) {
                 Some((request_cq, recv_cq)) => self.provider.reset_qp(qp, request_cq, recv_cq),
                 None => Ok(()),
             },
@@ -228,8 +267,12 @@ impl<P: Provider> Ia<P> {
 
     /// Takes an endpoint along an edge that concerns nothing else. False: there is no such edge.
     pub(crate) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
-        let Some(ep) = self.eps.get_mut(key) else { return false };
-        let Some(next) = ep.hot.state.next(event) else { return false };
+        let Some(ep) = self.eps.get_mut(key) else {
+            return false;
+        };
+        let Some(next) = ep.hot.state.next(event) else {
+            return false;
+        };
         ep.hot.state = next;
         true
     }
@@ -237,8 +280,16 @@ impl<P: Provider> Ia<P> {
     /// Queues a connection event of an endpoint.
     pub(crate) fn report(&mut self, key: EpKey, kind: ConnectionEventKind) {
         let Some(ep) = self.eps.get(key) else { return };
-        let private_data_size = if kind == ConnectionEventKind::Established { ep.private_data.len() } else { 0 };
-        let event = ConnectionEvent { kind, ep: EpHandle { key, ia: self.id }, private_data_size };
+        let private_data_size = if kind == ConnectionEventKind::Established {
+            ep.private_data.len()
+        } else {
+            0
+        };
+        let event = ConnectionEvent {
+            kind,
+            ep: EpHandle { key, ia: self.id },
+            private_data_size,
+        };
         let evd = ep.connect_evd;
         self.push_event(evd, Event::Connection(event));
     }
@@ -252,7 +303,12 @@ impl<P: Provider> Ia<P> {
     }
 
     /// The one way into DISCONNECTED. Does nothing where the table has no such edge.
-    pub(crate) fn enter_disconnected(&mut self, key: EpKey, event: EpEvent, kind: ConnectionEventKind) {
+    pub(crate) fn enter_disconnected(
+        &mut self,
+        key: EpKey,
+        event: EpEvent,
+        kind: ConnectionEventKind,
+    ) {
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state.next(event) != Some(EpState::Disconnected) {
             return;
@@ -260,7 +316,9 @@ impl<P: Provider> Ia<P> {
         self.move_to(key, event);
         self.draining.retain(|other| *other != key);
         self.let_go(key);
-        let Some(ep) = self.eps.get_mut(key) else { return };
+        let Some(ep) = self.eps.get_mut(key) else {
+            return;
+        };
         let (connect, request, recv) = (ep.connect_evd, ep.request_evd, ep.recv_evd);
         if let Some(qp) = &mut ep.qp
             && let Err(error) = self.provider.to_error(qp)
@@ -283,10 +341,18 @@ impl<P: Provider> Ia<P> {
                 self.enter_disconnected(key, EpEvent::ConnectionEnded, ConnectionEventKind::Broken);
             }
             EpState::CompletionPending => {
-                self.enter_disconnected(key, EpEvent::AttemptEnded, ConnectionEventKind::AcceptCompletionError);
+                self.enter_disconnected(
+                    key,
+                    EpEvent::AttemptEnded,
+                    ConnectionEventKind::AcceptCompletionError,
+                );
             }
             EpState::ActiveConnectionPending => {
-                self.enter_disconnected(key, EpEvent::AttemptEnded, ConnectionEventKind::NonPeerRejected);
+                self.enter_disconnected(
+                    key,
+                    EpEvent::AttemptEnded,
+                    ConnectionEventKind::NonPeerRejected,
+                );
             }
             EpState::Unconnected
             | EpState::Reserved
@@ -304,9 +370,19 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Moves the queue pair of an endpoint to RTS.
-    pub(crate) fn bring_up(&mut self, key: EpKey, peer: &Peer, send_psn: u32) -> Result<(), ProviderError> {
-        let Some(ep) = self.eps.get_mut(key) else { return Ok(()) };
-        let (reads_in, reads_out) = (depth(ep.attr.max_rdma_read_in), depth(ep.attr.max_rdma_read_out));
+    pub(crate) fn bring_up(
+        &mut self,
+        key: EpKey,
+        peer: &Peer,
+        send_psn: u32,
+    ) -> Result<(), ProviderError> {
+        let Some(ep) = self.eps.get_mut(key) else {
+            return Ok(());
+        };
+        let (reads_in, reads_out) = (
+            depth(ep.attr.max_rdma_read_in),
+            depth(ep.attr.max_rdma_read_out),
+        );
         let Some(qp) = &mut ep.qp else { return Ok(()) };
         let transport = self.config.transport;
         self.provider.ready_to_receive(
@@ -348,17 +424,38 @@ impl<P: Provider> Ia<P> {
                 self.drain_discard(key);
             }
         }
-        let Some(ep) = self.eps.get_mut(key) else { return };
+        if self
+            .effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Failed(failed) if *failed == key))
+        {
+            // The queue is empty because a request failed: that is about to be the end.
+            return;
+        }
+        let Some(ep) = self.eps.get_mut(key) else {
+            return;
+        };
         let Some(qp) = &mut ep.qp else { return };
         if qp.requests_outstanding() == 0 {
             self.drained(key);
             return;
         }
         if ep.hot.last_suppressed && !ep.marker {
-            let nothing = RequestOp::RdmaWrite { address: 0, rmr_context: 0 };
-            let flags = RequestFlags { suppress: false, solicited: false, fence: false, unsignalled: true };
+            let nothing = RequestOp::RdmaWrite {
+                address: 0,
+                rmr_context: 0,
+            };
+            let flags = RequestFlags {
+                suppress: false,
+                solicited: false,
+                fence: false,
+                unsignalled: true,
+            };
             // No room: a completion must come first, and then we are called again.
-            if qp.post_request(nothing, core::iter::empty(), 0, flags).is_ok() {
+            if qp
+                .post_request(nothing, core::iter::empty(), 0, flags)
+                .is_ok()
+            {
                 ep.marker = true;
                 ep.posted_after_marker = 0;
             }
@@ -367,8 +464,16 @@ impl<P: Provider> Ia<P> {
 
     /// The last request of a graceful disconnect is done.
     pub(crate) fn drained(&mut self, key: EpKey) {
-        if self.eps.get(key).is_some_and(|ep| ep.hot.state == EpState::DisconnectPending) {
-            self.enter_disconnected(key, EpEvent::ConnectionEnded, ConnectionEventKind::Disconnected);
+        if self
+            .eps
+            .get(key)
+            .is_some_and(|ep| ep.hot.state == EpState::DisconnectPending)
+        {
+            self.enter_disconnected(
+                key,
+                EpEvent::ConnectionEnded,
+                ConnectionEventKind::Disconnected,
+            );
         }
     }
 }

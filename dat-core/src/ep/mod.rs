@@ -25,13 +25,15 @@ use crate::cm::ConnId;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::evd::queue::Evd;
 use crate::evd::streams::Stream;
-use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey, PzHandle, PzKey, SrqHandle, SrqKey, index_of};
+use crate::handle::{
+    EpHandle, EpKey, EvdHandle, EvdKey, PzHandle, PzKey, SrqHandle, SrqKey, index_of,
+};
 use crate::ia::Ia;
 use crate::provider::{Nanos, Path, Provider, QueuePair, QueueSizes};
 use crate::types::{CompletionFlags, EvdFlags};
 use attr::{DtoMode, EpAttr};
-pub use modify::EpChange;
 pub(crate) use connect::service_id;
+pub use modify::EpChange;
 pub(crate) use post::foreign_ep;
 use slotmap::SlotMap;
 use state::EpState;
@@ -153,7 +155,9 @@ pub struct EpStatus {
 impl Hot {
     fn new(setup: &Setup, max_read_iov: u32) -> Self {
         let attr = &setup.attr;
-        let mut request_flags = CompletionFlags::SUPPRESS | CompletionFlags::SOLICITED_WAIT | CompletionFlags::BARRIER_FENCE;
+        let mut request_flags = CompletionFlags::SUPPRESS
+            | CompletionFlags::SOLICITED_WAIT
+            | CompletionFlags::BARRIER_FENCE;
         if attr.request_mode() == DtoMode::Unsignalled {
             request_flags |= CompletionFlags::UNSIGNALLED;
         }
@@ -211,8 +215,18 @@ impl<P: Provider> Ia<P> {
         connect_evd: Option<EvdHandle>,
         attr: Option<&EpAttr>,
     ) -> DatResult<EpHandle> {
-        let attr = attr.copied().unwrap_or_else(|| EpAttr::defaults(&self.attr));
-        self.create(pz, recv_evd, request_evd, connect_evd, None, attr, Subtype::Arg6)
+        let attr = attr
+            .copied()
+            .unwrap_or_else(|| EpAttr::defaults(&self.attr));
+        self.create(
+            pz,
+            recv_evd,
+            request_evd,
+            connect_evd,
+            None,
+            attr,
+            Subtype::Arg6,
+        )
     }
 
     /// An endpoint that takes its receive buffers from an SRQ.
@@ -229,7 +243,15 @@ impl<P: Provider> Ia<P> {
         attr: &EpAttr,
     ) -> DatResult<EpHandle> {
         let srq = self.srq_key(srq)?;
-        self.create(pz, recv_evd, request_evd, connect_evd, Some(srq), *attr, Subtype::Arg7)
+        self.create(
+            pz,
+            recv_evd,
+            request_evd,
+            connect_evd,
+            Some(srq),
+            *attr,
+            Subtype::Arg7,
+        )
     }
 
     #[allow(clippy::too_many_arguments, reason = "DAT's own")]
@@ -299,25 +321,39 @@ impl<P: Provider> Ia<P> {
     /// The queue pair of an endpoint, if its PZ is known, and the queue for what nobody wants.
     #[allow(clippy::type_complexity, reason = "the two things an endpoint gets")]
     fn make_qp(&mut self, key: EpKey, setup: &Setup) -> DatResult<(Option<P::Qp>, Option<P::Cq>)> {
-        let Some(pz) = setup.pz else { return Ok((None, None)) };
+        let Some(pz) = setup.pz else {
+            return Ok((None, None));
+        };
         let owner = index_of(key);
         if owner > MAX_OWNER {
             return Err(DatError::resources(Subtype::ResourceTep).because("2^23 endpoints exist"));
         }
         let attr = &setup.attr;
-        let max_recvs = if setup.srq.is_some() { 0 } else { attr.max_recv_dtos };
-        let unwanted = if setup.request_evd.is_none() { attr.max_request_dtos } else { 0 }
-            + match (setup.recv_evd, setup.srq) {
-                (Some(_), _) => 0,
-                (None, None) => max_recvs,
-                (None, Some(srq)) => self.srqs[srq].max_recv_dtos(),
-            };
+        let max_recvs = if setup.srq.is_some() {
+            0
+        } else {
+            attr.max_recv_dtos
+        };
+        let unwanted = if setup.request_evd.is_none() {
+            attr.max_request_dtos
+        } else {
+            0
+        } + match (setup.recv_evd, setup.srq) {
+            (Some(_), _) => 0,
+            (None, None) => max_recvs,
+            (None, Some(srq)) => self.srqs[srq].max_recv_dtos(),
+        };
         let discard = if setup.request_evd.is_some() && setup.recv_evd.is_some() {
             None
         } else {
-            match self.provider.create_cq(unwanted.max(1), DISCARD_OWNER | owner) {
+            match self
+                .provider
+                .create_cq(unwanted.max(1), DISCARD_OWNER | owner)
+            {
                 Ok(cq) => Some(cq),
-                Err(error) => return Err(self.device_refused("ep_create", error, Subtype::ResourceTevd)),
+                Err(error) => {
+                    return Err(self.device_refused("ep_create", error, Subtype::ResourceTevd));
+                }
             }
         };
         let sizes = QueueSizes {
@@ -336,7 +372,10 @@ impl<P: Provider> Ia<P> {
             return Err(DatError::handle(Subtype::HandleEvdRecv));
         };
         let srq = setup.srq.map(|srq| &self.srqs[srq].queue);
-        match self.provider.create_qp(self.pzs[pz].pd, request_cq, recv_cq, srq, sizes, owner) {
+        match self
+            .provider
+            .create_qp(self.pzs[pz].pd, request_cq, recv_cq, srq, sizes, owner)
+        {
             Ok(qp) => Ok((Some(qp), discard)),
             Err(error) => {
                 if let Some(cq) = discard
@@ -351,7 +390,12 @@ impl<P: Provider> Ia<P> {
 
     /// Gives a queue pair back. What its endpoint took out of the completion queues stays delivered.
     fn unmake_qp(&mut self, qp: P::Qp, mut discard: Option<P::Cq>, setup: &Setup) {
-        let result = match queues(&mut self.evds, discard.as_mut(), setup.request_evd, setup.recv_evd) {
+        let result = match queues(
+            &mut self.evds,
+            discard.as_mut(),
+            setup.request_evd,
+            setup.recv_evd,
+        ) {
             Some((request_cq, recv_cq)) => self.provider.destroy_qp(qp, request_cq, recv_cq),
             None => Ok(()),
         };
@@ -366,15 +410,23 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Whether the EVDs can carry the streams of `setup`, once those of `instead_of` are gone.
-    fn check_sharing(&self, setup: &Setup, instead_of: Option<&Setup>, argument: Subtype) -> DatResult<()> {
+    fn check_sharing(
+        &self,
+        setup: &Setup,
+        instead_of: Option<&Setup>,
+        argument: Subtype,
+    ) -> DatResult<()> {
         if !self.config.strict_evd_sharing {
             return Ok(());
         }
         for (evd, _) in streams_of(setup) {
             let mut streams = self.evds[evd].streams;
             let old = instead_of.into_iter().flat_map(streams_of);
-            old.filter(|(other, _)| *other == evd).for_each(|(_, stream)| streams.detach(stream));
-            streams_of(setup).filter(|(other, _)| *other == evd).for_each(|(_, stream)| streams.attach(stream));
+            old.filter(|(other, _)| *other == evd)
+                .for_each(|(_, stream)| streams.detach(stream));
+            streams_of(setup)
+                .filter(|(other, _)| *other == evd)
+                .for_each(|(_, stream)| streams.attach(stream));
             if !streams.may_share() {
                 return Err(DatError::parameter(argument)
                     .because("streams on one EVD need equal completion flags, and EVD_THRESHOLD if other kinds of event go there"));
@@ -448,7 +500,10 @@ impl<P: Provider> Ia<P> {
         Ok(EpStatus {
             state: ep.hot.state,
             recv_idle: ep.qp.as_ref().is_none_or(|qp| qp.recvs_outstanding() == 0),
-            request_idle: ep.qp.as_ref().is_none_or(|qp| qp.requests_outstanding() == 0),
+            request_idle: ep
+                .qp
+                .as_ref()
+                .is_none_or(|qp| qp.requests_outstanding() == 0),
         })
     }
 
@@ -470,7 +525,9 @@ impl<P: Provider> Ia<P> {
         let state = self.ep(ep)?.hot.state;
         if matches!(
             state,
-            EpState::Reserved | EpState::PassiveConnectionPending | EpState::TentativeConnectionPending
+            EpState::Reserved
+                | EpState::PassiveConnectionPending
+                | EpState::TentativeConnectionPending
         ) {
             return Err(state.refuse());
         }
@@ -483,7 +540,9 @@ impl<P: Provider> Ia<P> {
         self.let_go(key);
         self.await_last_buffer(key);
         self.drain_queues_of(key);
-        let Some(ep) = self.eps.remove(key) else { return };
+        let Some(ep) = self.eps.remove(key) else {
+            return;
+        };
         self.draining.retain(|other| *other != key);
         self.discarding.retain(|other| *other != key);
         let setup = ep.setup();
@@ -499,7 +558,9 @@ impl<P: Provider> Ia<P> {
     pub(crate) fn await_last_buffer(&mut self, key: EpKey) {
         let until = self.provider.now().saturating_add(LAST_BUFFER_WAIT);
         loop {
-            let Some(ep) = self.eps.get_mut(key) else { return };
+            let Some(ep) = self.eps.get_mut(key) else {
+                return;
+            };
             if ep.hot.srq.is_none() || !ep.has_received || ep.last_buffer || self.dead {
                 return;
             }
@@ -545,7 +606,9 @@ pub(crate) fn queues<'a, P: Provider>(
     recv: Option<EvdKey>,
 ) -> Option<(&'a mut P::Cq, Option<&'a mut P::Cq>)> {
     match (request, recv) {
-        (Some(request), Some(recv)) if request == recv => Some((evds.get_mut(request)?.cq.as_mut()?, None)),
+        (Some(request), Some(recv)) if request == recv => {
+            Some((evds.get_mut(request)?.cq.as_mut()?, None))
+        }
         (Some(request), Some(recv)) => {
             let [request, recv] = evds.get_disjoint_mut([request, recv])?;
             Some((request.cq.as_mut()?, recv.cq.as_mut()))

@@ -61,18 +61,38 @@ impl<P: Provider> Ia<P> {
                 Some(pz) => pz.map(|pz| self.pz_key(pz)).transpose()?,
                 None => before.pz,
             },
-            recv_evd: evd(change.recv_evd, before.recv_evd, EvdFlags::DTO, Subtype::HandleEvdRecv)?,
-            request_evd: evd(change.request_evd, before.request_evd, EvdFlags::DTO, Subtype::HandleEvdRequest)?,
-            connect_evd: evd(change.connect_evd, before.connect_evd, EvdFlags::CONNECTION, Subtype::HandleEvdConn)?,
+            recv_evd: evd(
+                change.recv_evd,
+                before.recv_evd,
+                EvdFlags::DTO,
+                Subtype::HandleEvdRecv,
+            )?,
+            request_evd: evd(
+                change.request_evd,
+                before.request_evd,
+                EvdFlags::DTO,
+                Subtype::HandleEvdRequest,
+            )?,
+            connect_evd: evd(
+                change.connect_evd,
+                before.connect_evd,
+                EvdFlags::CONNECTION,
+                Subtype::HandleEvdConn,
+            )?,
             srq: before.srq,
             attr: change.attr.unwrap_or(before.attr),
         };
         if after == before {
             return Ok(());
         }
-        after.attr.check(&self.attr, after.srq.is_some(), Subtype::Arg3)?;
+        after
+            .attr
+            .check(&self.attr, after.srq.is_some(), Subtype::Arg3)?;
         self.check_sharing(&after, Some(&before), Subtype::Arg3)?;
-        let only_connect_evd = Setup { connect_evd: before.connect_evd, ..after } == before;
+        let only_connect_evd = Setup {
+            connect_evd: before.connect_evd,
+            ..after
+        } == before;
         if !only_connect_evd {
             if !idle {
                 return Err(DatError::state(state.subtype()).because("receives are posted"));

@@ -59,7 +59,13 @@ impl<P: Provider> Ia<P> {
     /// DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local read.
     /// DAT_INSUFFICIENT_RESOURCES: `max_request_dtos` are outstanding.
     #[inline]
-    pub fn ep_post_send<S: Segment>(&mut self, ep: EpHandle, iov: &[S], cookie: DtoCookie, flags: CompletionFlags) -> DatResult<()> {
+    pub fn ep_post_send<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
         match self.post_request(ep, iov, Request::Send, cookie, flags) {
             Ok(()) => Ok(()),
             Err(error) => self.post_request_again(ep, iov, Request::Send, cookie, flags, error),
@@ -82,7 +88,9 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<()> {
         match self.post_request(ep, iov, Request::Write(*remote), cookie, flags) {
             Ok(()) => Ok(()),
-            Err(error) => self.post_request_again(ep, iov, Request::Write(*remote), cookie, flags, error),
+            Err(error) => {
+                self.post_request_again(ep, iov, Request::Write(*remote), cookie, flags, error)
+            }
         }
     }
 
@@ -103,7 +111,9 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<()> {
         match self.post_request(ep, iov, Request::Read(*remote), cookie, flags) {
             Ok(()) => Ok(()),
-            Err(error) => self.post_request_again(ep, iov, Request::Read(*remote), cookie, flags, error),
+            Err(error) => {
+                self.post_request_again(ep, iov, Request::Read(*remote), cookie, flags, error)
+            }
         }
     }
 
@@ -117,7 +127,13 @@ impl<P: Provider> Ia<P> {
     /// DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
     /// DAT_INSUFFICIENT_RESOURCES: `max_recv_dtos` are outstanding.
     #[inline]
-    pub fn ep_post_recv<S: Segment>(&mut self, ep: EpHandle, iov: &[S], cookie: DtoCookie, flags: CompletionFlags) -> DatResult<()> {
+    pub fn ep_post_recv<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
         match self.post_recv(ep, iov, cookie, flags) {
             Ok(()) => Ok(()),
             Err(error) => self.post_recv_again(ep, iov, cookie, flags, error),
@@ -125,7 +141,14 @@ impl<P: Provider> Ia<P> {
     }
 
     #[inline(always)]
-    fn post_request<S: Segment>(&mut self, handle: EpHandle, iov: &[S], request: Request, cookie: DtoCookie, flags: CompletionFlags) -> DatResult<()> {
+    fn post_request<S: Segment>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        request: Request,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
         if handle.ia != self.id {
             return Err(foreign_ep());
         }
@@ -137,7 +160,13 @@ impl<P: Provider> Ia<P> {
     }
 
     #[inline(always)]
-    fn post_recv<S: Segment>(&mut self, handle: EpHandle, iov: &[S], cookie: DtoCookie, flags: CompletionFlags) -> DatResult<()> {
+    fn post_recv<S: Segment>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
         if handle.ia != self.id {
             return Err(foreign_ep());
         }
@@ -152,10 +181,19 @@ impl<P: Provider> Ia<P> {
         if flags.bits() & ep.hot.recv_flags_refused != 0 {
             return Err(refuse_flags(Subtype::Arg5));
         }
-        check(iov, Scope { lmrs: &self.lmrs, pz: ep.hot.pz, need: MemPrivFlags::LOCAL_WRITE })?;
+        check(
+            iov,
+            Scope {
+                lmrs: &self.lmrs,
+                pz: ep.hot.pz,
+                need: MemPrivFlags::LOCAL_WRITE,
+            },
+        )?;
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
         match iov {
-            [one] if one.bytes() != 0 => qp.post_recv(core::iter::once(one.data()), cookie, unsignalled),
+            [one] if one.bytes() != 0 => {
+                qp.post_recv(core::iter::once(one.data()), cookie, unsignalled)
+            }
             _ => qp.post_recv(pieces(iov), cookie, unsignalled),
         }
         .map_err(|QueueFull| refuse_full())
@@ -181,7 +219,14 @@ impl<P: Provider> Ia<P> {
 
     #[cold]
     #[inline(never)]
-    fn post_recv_again<S: Segment>(&mut self, ep: EpHandle, iov: &[S], cookie: DtoCookie, flags: CompletionFlags, error: DatError) -> DatResult<()> {
+    fn post_recv_again<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+        error: DatError,
+    ) -> DatResult<()> {
         if !self.reclaim(ep, error) {
             return Err(error);
         }
@@ -230,7 +275,9 @@ fn post_checked<P: Provider, S: Segment>(
     flags: CompletionFlags,
 ) -> DatResult<()> {
     let hot = &mut ep.hot;
-    let Some(qp) = &mut ep.qp else { return Err(refuse_unready()) };
+    let Some(qp) = &mut ep.qp else {
+        return Err(refuse_unready());
+    };
     if iov.len() > request.max_iov(hot) as usize {
         return Err(refuse_iov());
     }
@@ -241,7 +288,14 @@ fn post_checked<P: Provider, S: Segment>(
         Request::Send | Request::Write(_) => MemPrivFlags::LOCAL_READ,
         Request::Read(_) => MemPrivFlags::LOCAL_WRITE,
     };
-    let total = check(iov, Scope { lmrs, pz: hot.pz, need })?;
+    let total = check(
+        iov,
+        Scope {
+            lmrs,
+            pz: hot.pz,
+            need,
+        },
+    )?;
     let op = match request {
         Request::Send => {
             if total > hot.max_message_size {
@@ -256,7 +310,10 @@ fn post_checked<P: Provider, S: Segment>(
             if total > remote.segment_length {
                 return Err(refuse_length());
             }
-            RequestOp::RdmaWrite { address: remote.target_address, rmr_context: remote.rmr_context }
+            RequestOp::RdmaWrite {
+                address: remote.target_address,
+                rmr_context: remote.rmr_context,
+            }
         }
         Request::Read(remote) => {
             if remote.segment_length > hot.max_rdma_size {
@@ -268,13 +325,17 @@ fn post_checked<P: Provider, S: Segment>(
             if hot.max_reads_out == 0 {
                 return Err(refuse_reads());
             }
-            RequestOp::RdmaRead { address: remote.target_address, rmr_context: remote.rmr_context }
+            RequestOp::RdmaRead {
+                address: remote.target_address,
+                rmr_context: remote.rmr_context,
+            }
         }
     };
     let suppress = flags.contains(CompletionFlags::SUPPRESS);
     let how = RequestFlags {
         suppress,
-        solicited: matches!(request, Request::Send) && flags.contains(CompletionFlags::SOLICITED_WAIT),
+        solicited: matches!(request, Request::Send)
+            && flags.contains(CompletionFlags::SOLICITED_WAIT),
         fence: flags.contains(CompletionFlags::BARRIER_FENCE),
         unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
     };
@@ -283,7 +344,9 @@ fn post_checked<P: Provider, S: Segment>(
             qp.post_request(op, core::iter::once(one.data()), cookie, how)
         }
         (Request::Send | Request::Write(_), _) => qp.post_request(op, pieces(iov), cookie, how),
-        (Request::Read(remote), _) => qp.post_request(op, pieces_up_to(iov, remote.segment_length), cookie, how),
+        (Request::Read(remote), _) => {
+            qp.post_request(op, pieces_up_to(iov, remote.segment_length), cookie, how)
+        }
     };
     if posted.is_err() {
         return Err(refuse_full());
@@ -331,7 +394,8 @@ fn refuse_long(detail: &'static str) -> DatError {
 #[cold]
 #[inline(never)]
 fn refuse_length() -> DatError {
-    DatError::new(ReturnType::LengthError, Subtype::None).because("the destination is shorter than the source")
+    DatError::new(ReturnType::LengthError, Subtype::None)
+        .because("the destination is shorter than the source")
 }
 
 #[cold]
@@ -343,5 +407,6 @@ fn refuse_reads() -> DatError {
 #[cold]
 #[inline(never)]
 fn refuse_full() -> DatError {
-    DatError::resources(Subtype::ResourceTep).because("as many DTOs are outstanding as the endpoint allows")
+    DatError::resources(Subtype::ResourceTep)
+        .because("as many DTOs are outstanding as the endpoint allows")
 }

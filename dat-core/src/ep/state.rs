@@ -178,7 +178,11 @@ mod tests {
                 .expect("a string takes everything");
             }
         }
-        assert_eq!(table, include_str!("state.table"), "the table is now:\n{table}");
+        assert_eq!(
+            table,
+            include_str!("state.table"),
+            "the table is now:\n{table}"
+        );
     }
 
     #[test]

@@ -33,13 +33,18 @@ impl<P: Provider> Ia<P> {
     pub fn evd_create(&mut self, min_qlen: u32, flags: EvdFlags) -> DatResult<EvdHandle> {
         self.alive()?;
         if min_qlen == 0 {
-            return Err(DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event"));
+            return Err(
+                DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event")
+            );
         }
         if flags.is_empty() || !EvdFlags::all().contains(flags) {
-            return Err(DatError::parameter(Subtype::Arg4).because("evd_flags: none, or unknown ones"));
+            return Err(
+                DatError::parameter(Subtype::Arg4).because("evd_flags: none, or unknown ones")
+            );
         }
         if min_qlen > self.attr.max_evd_qlen {
-            return Err(DatError::resources(Subtype::ResourceTevd).because("evd_min_qlen is beyond max_evd_qlen"));
+            return Err(DatError::resources(Subtype::ResourceTevd)
+                .because("evd_min_qlen is beyond max_evd_qlen"));
         }
         let key = self.evds.insert(Evd::new(None, min_qlen, flags));
         if flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND) {
@@ -64,9 +69,21 @@ impl<P: Provider> Ia<P> {
     pub fn evd_query(&self, evd: EvdHandle) -> DatResult<EvdParam> {
         let evd = self.evd(evd)?;
         let mut state = evd.streams.config();
-        state |= if evd.enabled { EvdState::ENABLED } else { EvdState::DISABLED };
-        state |= if evd.waitable { EvdState::WAITABLE } else { EvdState::UNWAITABLE };
-        Ok(EvdParam { qlen: evd.qlen, state, flags: evd.flags })
+        state |= if evd.enabled {
+            EvdState::ENABLED
+        } else {
+            EvdState::DISABLED
+        };
+        state |= if evd.waitable {
+            EvdState::WAITABLE
+        } else {
+            EvdState::UNWAITABLE
+        };
+        Ok(EvdParam {
+            qlen: evd.qlen,
+            state,
+            flags: evd.flags,
+        })
     }
 
     /// Ends an EVD. Events in it are lost; connection requests among them are refused.
@@ -76,7 +93,8 @@ impl<P: Provider> Ia<P> {
     /// still feeds it.
     pub fn evd_free(&mut self, evd: EvdHandle) -> DatResult<()> {
         if self.evd(evd)?.streams.any() {
-            return Err(DatError::state(Subtype::StateEvdInUse).because("an endpoint, a service point or the IA feeds it"));
+            return Err(DatError::state(Subtype::StateEvdInUse)
+                .because("an endpoint, a service point or the IA feeds it"));
         }
         // Completions of freed endpoints are gone already; those of an SRQ hold slots of it.
         self.drain_evd(evd.key, false);
@@ -86,7 +104,9 @@ impl<P: Provider> Ia<P> {
     }
 
     pub(crate) fn remove_evd(&mut self, key: EvdKey) {
-        let Some(evd) = self.evds.remove(key) else { return };
+        let Some(evd) = self.evds.remove(key) else {
+            return;
+        };
         let (cq, events) = evd.into_events();
         for (event, srq) in events {
             self.slot_returned(srq);
@@ -109,9 +129,11 @@ impl<P: Provider> Ia<P> {
     pub fn evd_post_se(&mut self, evd: EvdHandle, event: SoftwareEvent) -> DatResult<()> {
         let evd = self.evd_mut(evd)?;
         if !evd.flags.contains(EvdFlags::SOFTWARE) {
-            return Err(DatError::parameter(Subtype::Arg1).because("the EVD was made without DAT_EVD_SOFTWARE_FLAG"));
+            return Err(DatError::parameter(Subtype::Arg1)
+                .because("the EVD was made without DAT_EVD_SOFTWARE_FLAG"));
         }
-        evd.push(Event::Software(event)).map_err(|Overflow| DatError::new(ReturnType::QueueFull, Subtype::None))
+        evd.push(Event::Software(event))
+            .map_err(|Overflow| DatError::new(ReturnType::QueueFull, Subtype::None))
     }
 
     /// From now on `evd_wait` is refused on this EVD.
@@ -138,11 +160,17 @@ impl<P: Provider> Ia<P> {
 
     /// Checks an optional EVD handle of a call, and that the EVD carries the stream. `subtype` is
     /// what names it when it does not.
-    pub(crate) fn evd_for(&self, evd: Option<EvdHandle>, flag: EvdFlags, subtype: Subtype) -> DatResult<Option<EvdKey>> {
+    pub(crate) fn evd_for(
+        &self,
+        evd: Option<EvdHandle>,
+        flag: EvdFlags,
+        subtype: Subtype,
+    ) -> DatResult<Option<EvdKey>> {
         let Some(handle) = evd else { return Ok(None) };
         let evd = self.evd(handle).map_err(|_| DatError::handle(subtype))?;
         if !evd.flags.contains(flag) {
-            return Err(DatError::handle(subtype).because("the EVD was made without the flag of this stream"));
+            return Err(DatError::handle(subtype)
+                .because("the EVD was made without the flag of this stream"));
         }
         Ok(Some(handle.key))
     }
@@ -165,7 +193,9 @@ impl<P: Provider> Ia<P> {
     /// says so on the asynchronous EVD.
     pub(crate) fn push_event(&mut self, evd: Option<EvdKey>, event: Event) {
         let Some(key) = evd else { return };
-        let Some(target) = self.evds.get_mut(key) else { return };
+        let Some(target) = self.evds.get_mut(key) else {
+            return;
+        };
         if target.push(event).is_err() {
             tracing::error!(evd = ?self.evd_handle(key), ?event, "event lost: the EVD is full");
             if key != self.async_evd {

@@ -86,8 +86,16 @@ impl<P: Provider> Evd<P> {
         self.len() - self.dtos < self.qlen
     }
 
-    pub(crate) fn push_dto(&mut self, completion: DtoCompletion, notify: bool, srq: Option<SrqKey>) {
-        self.queue.push_back(Queued { event: Event::Dto(completion), srq });
+    pub(crate) fn push_dto(
+        &mut self,
+        completion: DtoCompletion,
+        notify: bool,
+        srq: Option<SrqKey>,
+    ) {
+        self.queue.push_back(Queued {
+            event: Event::Dto(completion),
+            srq,
+        });
         self.dtos += 1;
         self.notifications += u64::from(notify);
     }
@@ -112,8 +120,15 @@ impl<P: Provider> Evd<P> {
     }
 
     /// All events, oldest first; the EVD is going away.
-    pub(crate) fn into_events(self) -> (Option<P::Cq>, impl Iterator<Item = (Event, Option<SrqKey>)>) {
-        (self.cq, self.queue.into_iter().map(|queued| (queued.event, queued.srq)))
+    pub(crate) fn into_events(
+        self,
+    ) -> (Option<P::Cq>, impl Iterator<Item = (Event, Option<SrqKey>)>) {
+        (
+            self.cq,
+            self.queue
+                .into_iter()
+                .map(|queued| (queued.event, queued.srq)),
+        )
     }
 
     pub(crate) fn add_feeder(&mut self, evd: EvdKey) {

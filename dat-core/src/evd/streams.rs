@@ -31,7 +31,10 @@ pub(crate) struct Streams {
 
 impl Streams {
     pub(crate) fn new(software: bool) -> Self {
-        Self { software, ..Self::default() }
+        Self {
+            software,
+            ..Self::default()
+        }
     }
 
     fn count(&mut self, stream: Stream) -> &mut u32 {
@@ -49,7 +52,10 @@ impl Streams {
 
     pub(crate) fn detach(&mut self, stream: Stream) {
         let count = self.count(stream);
-        assert!(*count > 0, "a {stream:?} stream was detached that was not attached");
+        assert!(
+            *count > 0,
+            "a {stream:?} stream was detached that was not attached"
+        );
         *count -= 1;
     }
 
@@ -111,8 +117,12 @@ mod tests {
         const O: Stream = Stream::Other;
         let legal: &[&[Stream]] = &[&[], &[O], &[T], &[T, T, O], &[U], &[U, U], &[S], &[S, S]];
         let illegal: &[&[Stream]] = &[&[T, U], &[T, S], &[U, S], &[U, O], &[S, O], &[T, U, S]];
-        legal.iter().for_each(|of| assert!(streams(of).may_share(), "{of:?}"));
-        illegal.iter().for_each(|of| assert!(!streams(of).may_share(), "{of:?}"));
+        legal
+            .iter()
+            .for_each(|of| assert!(streams(of).may_share(), "{of:?}"));
+        illegal
+            .iter()
+            .for_each(|of| assert!(!streams(of).may_share(), "{of:?}"));
     }
 
     #[test]

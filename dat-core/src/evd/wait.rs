@@ -12,12 +12,14 @@
 //! "notification event"). At the end of the time the count alone decides.
 
 use crate::completion::Entry;
-use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::ep::state::EpState;
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{DtoCompletion, Event};
 use crate::handle::{EpHandle, EvdHandle, EvdKey};
 use crate::ia::Ia;
-use crate::provider::{CompletionEntry, CompletionQueue, Nanos, Provider, QueuePair, SharedReceiveQueue};
+use crate::provider::{
+    CompletionEntry, CompletionQueue, Nanos, Provider, QueuePair, SharedReceiveQueue,
+};
 use crate::types::{DtoStatus, Timeout};
 use core::fmt;
 
@@ -77,7 +79,10 @@ impl<P: Provider> Ia<P> {
             && ep.hot.state == EpState::Connected
         {
             let completion = match ep.hot.srq {
-                Some(srq) if !entry.is_request() => self.srqs.get_mut(srq).and_then(|srq| srq.queue.complete(entry)),
+                Some(srq) if !entry.is_request() => self
+                    .srqs
+                    .get_mut(srq)
+                    .and_then(|srq| srq.queue.complete(entry)),
                 _ => ep.qp.as_mut().and_then(|qp| qp.complete(entry)),
             };
             return match completion {
@@ -123,7 +128,8 @@ impl<P: Provider> Ia<P> {
         }
         self.progress();
         self.look_around(evd.key);
-        self.pop(evd.key).ok_or(DatError::new(ReturnType::QueueEmpty, Subtype::None))
+        self.pop(evd.key)
+            .ok_or(DatError::new(ReturnType::QueueEmpty, Subtype::None))
     }
 
     /// Waits until `threshold` events are queued, or, where the consumer controls notification,
@@ -135,20 +141,31 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_STATE: the EVD is unwaitable, or `threshold` is not 1 although a stream of the EVD
     /// is UNSIGNALLED or SOLICITED_WAIT. DAT_TIMEOUT_EXPIRED: fewer than `threshold` events came.
     /// DAT_ABORT: the device is dead and nothing is queued.
-    pub fn evd_wait(&mut self, evd: EvdHandle, timeout: Timeout, threshold: u32) -> Result<(Event, u32), WaitError> {
+    pub fn evd_wait(
+        &mut self,
+        evd: EvdHandle,
+        timeout: Timeout,
+        threshold: u32,
+    ) -> Result<(Event, u32), WaitError> {
         let queue = self.evd(evd)?;
         if threshold == 0 || threshold > queue.qlen {
-            return Err(DatError::parameter(Subtype::Arg3).because("threshold: 1 up to the length of the queue").into());
+            return Err(DatError::parameter(Subtype::Arg3)
+                .because("threshold: 1 up to the length of the queue")
+                .into());
         }
         if !queue.waitable {
             return Err(DatError::state(Subtype::StateEvdUnwaitable).into());
         }
         if threshold != 1 && queue.streams.consumer_controlled() {
-            return Err(DatError::state(queue_config(queue.streams.solicited_only()))
-                .because("with UNSIGNALLED or SOLICITED_WAIT streams the threshold is 1")
-                .into());
+            return Err(
+                DatError::state(queue_config(queue.streams.solicited_only()))
+                    .because("with UNSIGNALLED or SOLICITED_WAIT streams the threshold is 1")
+                    .into(),
+            );
         }
-        let deadline = timeout.nanos().map(|nanos| self.provider.now().saturating_add(nanos));
+        let deadline = timeout
+            .nanos()
+            .map(|nanos| self.provider.now().saturating_add(nanos));
 
         self.progress();
         self.look_around(evd.key);
@@ -169,19 +186,29 @@ impl<P: Provider> Ia<P> {
                 if count >= threshold {
                     return self.take(evd.key);
                 }
-                return Err(WaitError { error: DatError::new(ReturnType::TimeoutExpired, Subtype::None), nmore: count });
+                return Err(WaitError {
+                    error: DatError::new(ReturnType::TimeoutExpired, Subtype::None),
+                    nmore: count,
+                });
             }
             if self.dead {
                 if count >= threshold {
                     return self.take(evd.key);
                 }
-                return Err(WaitError { error: DatError::new(ReturnType::Abort, Subtype::None).because("the device is dead"), nmore: count });
+                return Err(WaitError {
+                    error: DatError::new(ReturnType::Abort, Subtype::None)
+                        .because("the device is dead"),
+                    nmore: count,
+                });
             }
             // A neighbour's queue that could not be emptied cannot wake us: look again soon.
             let sleep = if quiet { MAX_SLEEP } else { MAX_SLEEP / 1000 };
             let mut until = now.saturating_add(sleep);
             until = deadline.map_or(until, |deadline| until.min(deadline));
-            until = self.cm.next_timeout().map_or(until, |timer| until.min(timer.max(now)));
+            until = self
+                .cm
+                .next_timeout()
+                .map_or(until, |timer| until.min(timer.max(now)));
             if let Err(error) = self.provider.wait(until) {
                 self.device_died(&error);
             }
@@ -193,7 +220,10 @@ impl<P: Provider> Ia<P> {
     pub fn wait_any(&mut self, timeout: Timeout) -> bool {
         let now = self.provider.now();
         let mut until = now.saturating_add(timeout.nanos().unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
-        until = self.cm.next_timeout().map_or(until, |timer| until.min(timer.max(now)));
+        until = self
+            .cm
+            .next_timeout()
+            .map_or(until, |timer| until.min(timer.max(now)));
         let handled = match self.provider.wait(until) {
             Ok(handled) => handled,
             Err(error) => {
@@ -233,14 +263,21 @@ impl<P: Provider> Ia<P> {
             at += 1;
         }
         for at in 0..self.draining.len() {
-            if let Some(evd) = self.eps.get(self.draining[at]).and_then(|ep| ep.request_evd)
+            if let Some(evd) = self
+                .eps
+                .get(self.draining[at])
+                .and_then(|ep| ep.request_evd)
                 && evd != key
             {
                 quiet &= self.arm_neighbour(evd, false);
             }
         }
         for at in 0..self.discarding.len() {
-            if let Some(cq) = self.eps.get_mut(self.discarding[at]).and_then(|ep| ep.discard.as_mut()) {
+            if let Some(cq) = self
+                .eps
+                .get_mut(self.discarding[at])
+                .and_then(|ep| ep.discard.as_mut())
+            {
                 cq.arm(false);
             }
         }
@@ -248,7 +285,9 @@ impl<P: Provider> Ia<P> {
     }
 
     fn arm_neighbour(&mut self, key: EvdKey, solicited_only: bool) -> bool {
-        let Some(evd) = self.evds.get_mut(key) else { return true };
+        let Some(evd) = self.evds.get_mut(key) else {
+            return true;
+        };
         if !evd.takes_dtos() {
             return false;
         }
@@ -278,5 +317,9 @@ impl<P: Provider> Ia<P> {
 }
 
 const fn queue_config(solicited: bool) -> Subtype {
-    if solicited { Subtype::StateEvdConfigSolicited } else { Subtype::StateEvdConfigNotify }
+    if solicited {
+        Subtype::StateEvdConfigSolicited
+    } else {
+        Subtype::StateEvdConfigNotify
+    }
 }

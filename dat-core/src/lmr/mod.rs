@@ -71,7 +71,12 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges.
     /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION, DAT_INVALID_PARAMETER|ARG4 (a length the device
     /// cannot register).
-    pub fn lmr_create(&mut self, memory: P::Memory, pz: PzHandle, privileges: MemPrivFlags) -> DatResult<LmrCreated> {
+    pub fn lmr_create(
+        &mut self,
+        memory: P::Memory,
+        pz: PzHandle,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrCreated> {
         self.alive()?;
         let pz = self.pz_key(pz)?;
         if !MemPrivFlags::all().contains(privileges) {
@@ -82,24 +87,45 @@ impl<P: Provider> Ia<P> {
             Err(crate::provider::ProviderError::Unsupported(what)) => {
                 tracing::warn!(what, "lmr_create refused");
                 self.last_device_error = Some(what);
-                return Err(DatError::parameter(Subtype::Arg4).because("the device cannot register this memory"));
+                return Err(DatError::parameter(Subtype::Arg4)
+                    .because("the device cannot register this memory"));
             }
-            Err(error) => return Err(self.device_refused("lmr_create", error, Subtype::ResourceMemoryRegion)),
+            Err(error) => {
+                return Err(self.device_refused("lmr_create", error, Subtype::ResourceMemoryRegion));
+            }
         };
         let created = Registered {
             lmr_context: registration.lmr_context,
-            rmr_context: if privileges.intersects(MemPrivFlags::REMOTE) { registration.rmr_context } else { 0 },
+            rmr_context: if privileges.intersects(MemPrivFlags::REMOTE) {
+                registration.rmr_context
+            } else {
+                0
+            },
             address: registration.address,
             bytes: registration.bytes,
         };
         self.pzs[pz].users += 1;
-        let effective = if self.config.local_write_implies_read && privileges.contains(MemPrivFlags::LOCAL_WRITE) {
+        let effective = if self.config.local_write_implies_read
+            && privileges.contains(MemPrivFlags::LOCAL_WRITE)
+        {
             privileges | MemPrivFlags::LOCAL_READ
         } else {
             privileges
         };
-        self.lmrs.insert(Entry::new(created.lmr_context, created.address, created.bytes, index_of(pz), effective));
-        let key = self.lmr_objects.insert(Lmr { region: registration.region, pz, privileges, effective, created });
+        self.lmrs.insert(Entry::new(
+            created.lmr_context,
+            created.address,
+            created.bytes,
+            index_of(pz),
+            effective,
+        ));
+        let key = self.lmr_objects.insert(Lmr {
+            region: registration.region,
+            pz,
+            privileges,
+            effective,
+            created,
+        });
         Ok(LmrCreated {
             lmr: LmrHandle { key, ia: self.id },
             lmr_context: created.lmr_context,
@@ -116,7 +142,10 @@ impl<P: Provider> Ia<P> {
     pub fn lmr_query(&self, lmr: LmrHandle) -> DatResult<LmrParam> {
         let lmr = self.lmr(lmr)?;
         Ok(LmrParam {
-            pz: PzHandle { key: lmr.pz, ia: self.id },
+            pz: PzHandle {
+                key: lmr.pz,
+                ia: self.id,
+            },
             privileges: lmr.privileges,
             lmr_context: lmr.created.lmr_context,
             rmr_context: lmr.created.rmr_context,
@@ -136,7 +165,9 @@ impl<P: Provider> Ia<P> {
     }
 
     pub(crate) fn remove_lmr(&mut self, key: LmrKey) {
-        let Some(lmr) = self.lmr_objects.remove(key) else { return };
+        let Some(lmr) = self.lmr_objects.remove(key) else {
+            return;
+        };
         self.lmrs.remove(lmr.created.lmr_context, fresh_stamp());
         self.pzs[lmr.pz].users -= 1;
         if let Err(error) = self.provider.deregister(lmr.region) {
@@ -152,14 +183,20 @@ impl<P: Provider> Ia<P> {
     pub fn lmr_slice(&self, lmr: LmrHandle, offset: u64, bytes: u64) -> DatResult<LmrSlice> {
         let lmr = self.lmr(lmr)?;
         if offset > lmr.created.bytes || bytes > lmr.created.bytes - offset {
-            return Err(DatError::parameter(Subtype::Arg3).because("the slice reaches outside its LMR"));
+            return Err(
+                DatError::parameter(Subtype::Arg3).because("the slice reaches outside its LMR")
+            );
         }
-        let too_long = DatError::parameter(Subtype::Arg3).because("a slice holds at most 2^31 - 1 bytes");
+        let too_long =
+            DatError::parameter(Subtype::Arg3).because("a slice holds at most 2^31 - 1 bytes");
         Ok(LmrSlice {
             address: lmr.created.address + offset,
             stamp: self.lmrs.stamp,
             lmr_context: lmr.created.lmr_context,
-            bytes: u32::try_from(bytes).ok().filter(|&bytes| u64::from(bytes) <= MAX_SEGMENT_BYTES).ok_or(too_long)?,
+            bytes: u32::try_from(bytes)
+                .ok()
+                .filter(|&bytes| u64::from(bytes) <= MAX_SEGMENT_BYTES)
+                .ok_or(too_long)?,
             pz: index_of(lmr.pz),
             privileges: lmr.effective,
         })
@@ -190,13 +227,18 @@ impl<P: Provider> Ia<P> {
 
     /// Neither PZ nor rights matter here (the segments of one call may be in several PZs).
     fn check_sync(&self, segments: &[LmrTriplet]) -> DatResult<()> {
-        for segment in segments.iter().filter(|segment| segment.segment_length != 0) {
+        for segment in segments
+            .iter()
+            .filter(|segment| segment.segment_length != 0)
+        {
             let entry = self
                 .lmrs
                 .entry(segment.lmr_context)
                 .ok_or(DatError::parameter(Subtype::Arg2).because("no LMR has this lmr_context"))?;
             if !entry.contains(segment.virtual_address, segment.segment_length) {
-                return Err(DatError::parameter(Subtype::Arg2).because("a segment reaches outside its LMR"));
+                return Err(
+                    DatError::parameter(Subtype::Arg2).because("a segment reaches outside its LMR")
+                );
             }
         }
         Ok(())

@@ -7,7 +7,9 @@
 
 use crate::error::DatResult;
 use crate::provider::DataSegment;
-use crate::segment::{Scope, Segment, refuse_privilege, refuse_pz, refuse_range, refuse_unknown, sealed};
+use crate::segment::{
+    Scope, Segment, refuse_privilege, refuse_pz, refuse_range, refuse_unknown, sealed,
+};
 use crate::types::MemPrivFlags;
 
 /// A piece of an LMR, ready to post. Cut by [`crate::Ia::lmr_slice`].
@@ -53,14 +55,21 @@ impl LmrSlice {
             return None;
         }
         // CAST: widening. The sum stays inside the LMR.
-        Some(Self { address: self.address + offset as u64, bytes, ..*self })
+        Some(Self {
+            address: self.address + offset as u64,
+            bytes,
+            ..*self
+        })
     }
 
     /// The table's word on a slice cut before an LMR was freed, or by another IA.
     #[cold]
     #[inline(never)]
     fn check_again(&self, scope: Scope<'_>) -> DatResult<()> {
-        let entry = scope.lmrs.entry(self.lmr_context).ok_or_else(refuse_unknown)?;
+        let entry = scope
+            .lmrs
+            .entry(self.lmr_context)
+            .ok_or_else(refuse_unknown)?;
         if !entry.contains(self.address, u64::from(self.bytes)) {
             return Err(refuse_range());
         }
@@ -99,6 +108,10 @@ impl sealed::Check for LmrSlice {
 
     #[inline]
     fn data(&self) -> DataSegment {
-        DataSegment { lmr_context: self.lmr_context, address: self.address, bytes: self.bytes }
+        DataSegment {
+            lmr_context: self.lmr_context,
+            address: self.address,
+            bytes: self.bytes,
+        }
     }
 }

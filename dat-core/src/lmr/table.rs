@@ -21,13 +21,31 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    pub(crate) const fn new(lmr_context: u32, address: u64, bytes: u64, pz: u32, privileges: MemPrivFlags) -> Self {
-        Self { address, bytes, lmr_context, pz, privileges }
+    pub(crate) const fn new(
+        lmr_context: u32,
+        address: u64,
+        bytes: u64,
+        pz: u32,
+        privileges: MemPrivFlags,
+    ) -> Self {
+        Self {
+            address,
+            bytes,
+            lmr_context,
+            pz,
+            privileges,
+        }
     }
 
     /// An entry no context of its place can match: the index in it is another one.
     const fn vacant(index: u32) -> Self {
-        Self { address: 0, bytes: 0, lmr_context: !(index << 8), pz: u32::MAX, privileges: MemPrivFlags::empty() }
+        Self {
+            address: 0,
+            bytes: 0,
+            lmr_context: !(index << 8),
+            pz: u32::MAX,
+            privileges: MemPrivFlags::empty(),
+        }
     }
 
     /// Whether `address..address + bytes` lies inside, without wrapping.
@@ -40,6 +58,7 @@ impl Entry {
 
 const LEAF_BITS: u32 = 12;
 const LEAF_ENTRIES: usize = 1 << LEAF_BITS;
+const LEAF_INDICES: u32 = 1 << LEAF_BITS;
 const LEAVES: usize = 1 << 12;
 
 type Leaf = Box<[Entry; LEAF_ENTRIES]>;
@@ -54,7 +73,10 @@ pub(crate) struct LmrTable {
 
 impl LmrTable {
     pub(crate) fn new(stamp: u64) -> Self {
-        Self { leaves: Box::new([const { None }; LEAVES]), stamp }
+        Self {
+            leaves: Box::new([const { None }; LEAVES]),
+            stamp,
+        }
     }
 
     /// The LMR with this context.
@@ -68,8 +90,8 @@ impl LmrTable {
     pub(crate) fn insert(&mut self, entry: Entry) {
         let (leaf, place) = Self::place(entry.lmr_context);
         let leaf = self.leaves[leaf].get_or_insert_with(|| {
-            let first = (entry.lmr_context >> 8) & !(LEAF_ENTRIES as u32 - 1);
-            let entries: Vec<Entry> = (first..first + LEAF_ENTRIES as u32).map(Entry::vacant).collect();
+            let first = (entry.lmr_context >> 8) & !(LEAF_INDICES - 1);
+            let entries: Vec<Entry> = (first..first + LEAF_INDICES).map(Entry::vacant).collect();
             // PANIC: the vector has exactly LEAF_ENTRIES elements.
             entries.try_into().expect("a leaf")
         });
@@ -90,7 +112,10 @@ impl LmrTable {
     #[inline]
     const fn place(lmr_context: u32) -> (usize, usize) {
         // CAST: widening. The masks keep both below 4096.
-        (((lmr_context >> (8 + LEAF_BITS)) as usize) & (LEAVES - 1), ((lmr_context >> 8) as usize) & (LEAF_ENTRIES - 1))
+        (
+            ((lmr_context >> (8 + LEAF_BITS)) as usize) & (LEAVES - 1),
+            ((lmr_context >> 8) as usize) & (LEAF_ENTRIES - 1),
+        )
     }
 }
 
@@ -100,7 +125,13 @@ mod tests {
 
     fn table_with(lmr_context: u32, address: u64, bytes: u64) -> LmrTable {
         let mut table = LmrTable::new(1);
-        table.insert(Entry::new(lmr_context, address, bytes, 3, MemPrivFlags::all()));
+        table.insert(Entry::new(
+            lmr_context,
+            address,
+            bytes,
+            3,
+            MemPrivFlags::all(),
+        ));
         table
     }
 
@@ -119,7 +150,10 @@ mod tests {
             let mut table = table_with(index << 8, 0, 1);
             table.remove(index << 8, 2);
             for variant in 0..=0xff {
-                assert!(table.entry(index << 8 | variant).is_none(), "{index:#x} {variant:#x}");
+                assert!(
+                    table.entry(index << 8 | variant).is_none(),
+                    "{index:#x} {variant:#x}"
+                );
             }
         }
     }

@@ -7,12 +7,12 @@
 mod queue;
 
 use crate::provider::{
-    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueueSizes, ReadyToReceive, ReadyToSend,
-    Registration,
+    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueueSizes,
+    ReadyToReceive, ReadyToSend, Registration,
 };
 use crate::types::{DtoStatus, MemPrivFlags};
+use queue::{CqState, QpState, Queue, SrqState};
 pub(crate) use queue::{MockCq, MockQp, MockSrq};
-use queue::{CqState, Queue, QpState, SrqState};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -27,6 +27,7 @@ pub(crate) struct World {
     next: u32,
     time: Nanos,
     held: bool,
+    release_at: Option<Nanos>,
     drop_mads: bool,
     random: u64,
 }
@@ -49,7 +50,11 @@ impl Net {
         let mut world = self.0.borrow_mut();
         world.nodes.push(Node::default());
         let node = world.nodes.len() - 1;
-        Mock { net: self.clone(), node, limits: limits(node) }
+        Mock {
+            net: self.clone(),
+            node,
+            limits: limits(node),
+        }
     }
 
     /// Requests are kept from now on.
@@ -62,6 +67,11 @@ impl Net {
         self.0.borrow_mut().held = false;
         let qps: Vec<_> = self.0.borrow().qps.values().cloned().collect();
         qps.iter().for_each(|qp| self.run(qp));
+    }
+
+    /// As `release`, when somebody sleeps until or past `time`.
+    pub(crate) fn release_at(&self, time: Nanos) {
+        self.0.borrow_mut().release_at = Some(time);
     }
 
     /// The datagrams of the connection manager get lost, or no longer.
@@ -91,11 +101,19 @@ impl Net {
     /// Objects a node has made and not given back.
     pub(crate) fn leaked(&self, node: usize) -> Vec<&'static str> {
         let world = self.0.borrow();
-        world.nodes[node].live.iter().filter(|(_, count)| **count != 0).map(|(name, _)| *name).collect()
+        world.nodes[node]
+            .live
+            .iter()
+            .filter(|(_, count)| **count != 0)
+            .map(|(name, _)| *name)
+            .collect()
     }
 
     fn count(&self, node: usize, name: &'static str, by: i64) {
-        *self.0.borrow_mut().nodes[node].live.entry(name).or_default() += by;
+        *self.0.borrow_mut().nodes[node]
+            .live
+            .entry(name)
+            .or_default() += by;
     }
 
     fn number(&self) -> u32 {
@@ -111,7 +129,9 @@ impl Net {
     /// Carries out the requests of a queue pair.
     fn run(&self, qp: &Rc<RefCell<QpState>>) {
         while !self.0.borrow().held {
-            let Some(request) = qp.borrow_mut().next_request() else { return };
+            let Some(request) = qp.borrow_mut().next_request() else {
+                return;
+            };
             let forced = qp.borrow_mut().fail_next.take();
             let status = match forced {
                 Some(status) => status,
@@ -126,7 +146,10 @@ impl Net {
 
     fn carry_out(&self, qp: &Rc<RefCell<QpState>>, request: &queue::Request) -> DtoStatus {
         let remote = qp.borrow().remote;
-        let Some(peer) = remote.and_then(|qpn| self.peer(qpn)).filter(|peer| peer.borrow().receives()) else {
+        let Some(peer) = remote
+            .and_then(|qpn| self.peer(qpn))
+            .filter(|peer| peer.borrow().receives())
+        else {
             return DtoStatus::ErrTransport;
         };
         if !request.is_send {
@@ -194,9 +217,31 @@ pub(crate) struct Mock {
     limits: Limits,
 }
 
+impl std::fmt::Debug for Mock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Mock({})", self.node)
+    }
+}
+
 impl Mock {
     fn path_to(&self, gid: [u8; 16]) -> Path {
-        Path { source_gid_index: 0, gid, mac: [0; 6], hop_limit: 1, traffic_class: 0, flow_label: 0 }
+        Path {
+            source_gid_index: 0,
+            gid,
+            mac: [0; 6],
+            hop_limit: 1,
+            traffic_class: 0,
+            flow_label: 0,
+        }
+    }
+
+    fn woken(&self) -> bool {
+        let world = self.net.0.borrow();
+        let node = &world.nodes[self.node];
+        let fired = node.cqs.iter().fold(false, |fired, cq| {
+            fired | std::mem::take(&mut cq.borrow_mut().fired)
+        });
+        fired || !node.mads.is_empty() || !node.events.is_empty()
     }
 
     fn alive(&self) -> Result<(), ProviderError> {
@@ -226,12 +271,17 @@ impl Provider for Mock {
 
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
         self.alive()?;
-        let mut world = self.net.0.borrow_mut();
-        let node = &mut world.nodes[self.node];
-        let fired = node.cqs.iter().any(|cq| std::mem::take(&mut cq.borrow_mut().fired));
-        if fired || !node.mads.is_empty() || !node.events.is_empty() {
+        if self.woken() {
             return Ok(true);
         }
+        let due = self.net.0.borrow().release_at.filter(|at| *at <= deadline);
+        if let Some(at) = due {
+            self.net.0.borrow_mut().release_at = None;
+            self.net.0.borrow_mut().time = at;
+            self.net.release();
+            return Ok(self.woken());
+        }
+        let mut world = self.net.0.borrow_mut();
         world.time = world.time.max(deadline);
         Ok(false)
     }
@@ -252,15 +302,30 @@ impl Provider for Mock {
         Ok(())
     }
 
-    fn register(&mut self, _pd: u32, memory: &(u64, u64), access: MemPrivFlags) -> Result<Registration<u32>, ProviderError> {
+    fn register(
+        &mut self,
+        _pd: u32,
+        memory: &(u64, u64),
+        access: MemPrivFlags,
+    ) -> Result<Registration<u32>, ProviderError> {
         let (address, bytes) = *memory;
         if bytes == 0 {
             return Err(ProviderError::Unsupported("a region of no bytes".into()));
         }
         self.net.count(self.node, "region", 1);
         let key = self.net.number() << 8 | 0x5a;
-        let rmr_context = if access.intersects(MemPrivFlags::REMOTE) { key } else { 0 };
-        Ok(Registration { region: key, lmr_context: key, rmr_context, address, bytes })
+        let rmr_context = if access.intersects(MemPrivFlags::REMOTE) {
+            key
+        } else {
+            0
+        };
+        Ok(Registration {
+            region: key,
+            lmr_context: key,
+            rmr_context,
+            address,
+            bytes,
+        })
     }
 
     fn deregister(&mut self, _region: u32) -> Result<(), ProviderError> {
@@ -271,18 +336,31 @@ impl Provider for Mock {
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<MockCq, ProviderError> {
         self.alive()?;
         self.net.count(self.node, "cq", 1);
-        let cq = Rc::new(RefCell::new(CqState::new(entries.next_power_of_two(), owner)));
-        self.net.0.borrow_mut().nodes[self.node].cqs.push(Rc::clone(&cq));
+        let cq = Rc::new(RefCell::new(CqState::new(
+            entries.next_power_of_two(),
+            owner,
+        )));
+        self.net.0.borrow_mut().nodes[self.node]
+            .cqs
+            .push(Rc::clone(&cq));
         Ok(MockCq(cq))
     }
 
     fn destroy_cq(&mut self, cq: MockCq) -> Result<(), ProviderError> {
         self.net.count(self.node, "cq", -1);
-        self.net.0.borrow_mut().nodes[self.node].cqs.retain(|other| !Rc::ptr_eq(other, &cq.0));
+        self.net.0.borrow_mut().nodes[self.node]
+            .cqs
+            .retain(|other| !Rc::ptr_eq(other, &cq.0));
         Ok(())
     }
 
-    fn create_srq(&mut self, _pd: u32, max_recvs: u32, _max_segments: u32, _owner: u32) -> Result<MockSrq, ProviderError> {
+    fn create_srq(
+        &mut self,
+        _pd: u32,
+        max_recvs: u32,
+        _max_segments: u32,
+        _owner: u32,
+    ) -> Result<MockSrq, ProviderError> {
         self.net.count(self.node, "srq", 1);
         Ok(MockSrq(Rc::new(RefCell::new(SrqState::new(max_recvs)))))
     }
@@ -311,10 +389,17 @@ impl Provider for Mock {
         let state = QpState::new(qpn, self.node, owner, sizes, request_cq, recv_cq, srq);
         let state = Rc::new(RefCell::new(state));
         self.net.0.borrow_mut().qps.insert(qpn, Rc::clone(&state));
-        Ok(MockQp { state, net: self.net.clone() })
+        Ok(MockQp {
+            state,
+            net: self.net.clone(),
+        })
     }
 
-    fn ready_to_receive(&mut self, qp: &mut MockQp, attributes: &ReadyToReceive) -> Result<(), ProviderError> {
+    fn ready_to_receive(
+        &mut self,
+        qp: &mut MockQp,
+        attributes: &ReadyToReceive,
+    ) -> Result<(), ProviderError> {
         self.alive()?;
         let mut state = qp.state.borrow_mut();
         assert_eq!(state.queue, Queue::Init, "INIT to RTR");
@@ -323,7 +408,11 @@ impl Provider for Mock {
         Ok(())
     }
 
-    fn ready_to_send(&mut self, qp: &mut MockQp, _attributes: &ReadyToSend) -> Result<(), ProviderError> {
+    fn ready_to_send(
+        &mut self,
+        qp: &mut MockQp,
+        _attributes: &ReadyToSend,
+    ) -> Result<(), ProviderError> {
         self.alive()?;
         let mut state = qp.state.borrow_mut();
         assert_eq!(state.queue, Queue::ReadyToReceive, "RTR to RTS");
@@ -337,25 +426,46 @@ impl Provider for Mock {
         Ok(())
     }
 
-    fn reset_qp(&mut self, qp: &mut MockQp, _request_cq: &mut MockCq, _recv_cq: Option<&mut MockCq>) -> Result<(), ProviderError> {
+    fn reset_qp(
+        &mut self,
+        qp: &mut MockQp,
+        _request_cq: &mut MockCq,
+        _recv_cq: Option<&mut MockCq>,
+    ) -> Result<(), ProviderError> {
         self.alive()?;
         qp.state.borrow_mut().reset();
         Ok(())
     }
 
-    fn destroy_qp(&mut self, qp: MockQp, _request_cq: &mut MockCq, _recv_cq: Option<&mut MockCq>) -> Result<(), ProviderError> {
+    fn destroy_qp(
+        &mut self,
+        qp: MockQp,
+        _request_cq: &mut MockCq,
+        _recv_cq: Option<&mut MockCq>,
+    ) -> Result<(), ProviderError> {
         self.net.count(self.node, "qp", -1);
         qp.state.borrow_mut().reset();
         self.net.0.borrow_mut().qps.remove(&qp.state.borrow().qpn);
         Ok(())
     }
 
+    fn gid(&self, index: u8) -> Option<[u8; 16]> {
+        (index == 0).then_some(self.limits().gid)
+    }
+
     fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
-        if gid[..2] == [0xfe, 0x80] { Ok(self.path_to(gid)) } else { Err(ProviderError::Unreachable("not on this wire".into())) }
+        if gid[..2] == [0xfe, 0x80] {
+            Ok(self.path_to(gid))
+        } else {
+            Err(ProviderError::Unreachable("not on this wire".into()))
+        }
     }
 
     fn send_mad(&mut self, to: &MadAddress, mad: &Mad) -> Result<(), ProviderError> {
-        let from = MadAddress { path: self.path_to(gid(self.node)), qpn: 1 };
+        let from = MadAddress {
+            path: self.path_to(gid(self.node)),
+            qpn: 1,
+        };
         let mut world = self.net.0.borrow_mut();
         if !world.drop_mads
             && let Some(node) = (0..world.nodes.len()).find(|node| gid(*node) == to.path.gid)

@@ -2,8 +2,8 @@
 
 use super::Net;
 use crate::provider::{
-    Completion, CompletionEntry, CompletionQueue, DataSegment, QueueFull, QueuePair, QueueSizes, RequestFlags,
-    RequestOp, SharedReceiveQueue,
+    Completion, CompletionEntry, CompletionQueue, DataSegment, QueueFull, QueuePair, QueueSizes,
+    RequestFlags, RequestOp, SharedReceiveQueue,
 };
 use crate::types::DtoStatus;
 use std::cell::RefCell;
@@ -41,14 +41,26 @@ pub(crate) struct CqState {
 
 impl CqState {
     pub(super) fn new(capacity: u32, owner: u32) -> Self {
-        Self { entries: VecDeque::new(), capacity, armed: None, fired: false, _owner: owner }
+        Self {
+            entries: VecDeque::new(),
+            capacity,
+            armed: None,
+            fired: false,
+            _owner: owner,
+        }
     }
 
     fn push(&mut self, entry: Entry) {
-        assert!(self.entries.len() < self.capacity as usize, "a completion queue of the mock overran");
+        assert!(
+            self.entries.len() < self.capacity as usize,
+            "a completion queue of the mock overran"
+        );
         self.entries.push_back(entry);
         let counts = entry.solicited || entry.status != DtoStatus::Success;
-        if self.armed.is_some_and(|solicited_only| !solicited_only || counts) {
+        if self
+            .armed
+            .is_some_and(|solicited_only| !solicited_only || counts)
+        {
             self.armed = None;
             self.fired = true;
         }
@@ -66,7 +78,9 @@ impl CompletionQueue for MockCq {
 
     fn arm(&mut self, solicited_only: bool) {
         let mut state = self.0.borrow_mut();
-        let counts = |entry: &Entry| !solicited_only || entry.solicited || entry.status != DtoStatus::Success;
+        let counts = |entry: &Entry| {
+            !solicited_only || entry.solicited || entry.status != DtoStatus::Success
+        };
         if state.entries.iter().any(counts) {
             state.fired = true;
         } else {
@@ -166,7 +180,10 @@ impl QpState {
         if self.queue != Queue::ReadyToSend && self.queue != Queue::Error {
             return None;
         }
-        let request = *self.requests.iter().find(|request| request.post >= self.requests_done)?;
+        let request = *self
+            .requests
+            .iter()
+            .find(|request| request.post >= self.requests_done)?;
         if self.queue == Queue::Error {
             self.finish(request, DtoStatus::ErrFlushed);
             return self.next_request();
@@ -177,9 +194,19 @@ impl QpState {
     /// Ends a request. True: the queue pair must stop.
     pub(super) fn finish(&mut self, request: Request, status: DtoStatus) -> bool {
         self.requests_done = request.post + 1;
-        let entry = Entry { owner: self.owner, request: true, post: request.post, status, bytes: request.bytes, solicited: false };
+        let entry = Entry {
+            owner: self.owner,
+            request: true,
+            post: request.post,
+            status,
+            bytes: request.bytes,
+            solicited: false,
+        };
         // Of suppressed ones the device tells only now and then, as the provider asks it to.
-        let tell = !request.suppress || request.post % u64::from(self.sizes.max_requests.max(1)) == 0;
+        let tell = !request.suppress
+            || request
+                .post
+                .is_multiple_of(self.sizes.max_requests.max(1).into());
         if status != DtoStatus::Success || tell {
             self.request_cq.borrow_mut().push(entry);
         }
@@ -191,14 +218,28 @@ impl QpState {
         let (post, room) = match &self.srq {
             Some(srq) => srq.borrow_mut().take()?,
             None => {
-                let recv = *self.recvs.iter().find(|recv| recv.post >= self.recvs_done)?;
+                let recv = *self
+                    .recvs
+                    .iter()
+                    .find(|recv| recv.post >= self.recvs_done)?;
                 self.recvs_done = recv.post + 1;
                 (recv.post, recv.bytes)
             }
         };
         let fits = bytes <= room;
-        let status = if fits { DtoStatus::Success } else { DtoStatus::ErrLocalLength };
-        self.recv_cq.borrow_mut().push(Entry { owner: self.owner, request: false, post, status, bytes, solicited });
+        let status = if fits {
+            DtoStatus::Success
+        } else {
+            DtoStatus::ErrLocalLength
+        };
+        self.recv_cq.borrow_mut().push(Entry {
+            owner: self.owner,
+            request: false,
+            post,
+            status,
+            bytes,
+            solicited,
+        });
         Some(fits)
     }
 
@@ -214,18 +255,35 @@ impl QpState {
     }
 
     fn flush(&mut self) {
-        assert!(self.next_request().is_none(), "in the error state everything is flushed");
-        let left: Vec<u64> = self.recvs.iter().map(|recv| recv.post).filter(|post| *post >= self.recvs_done).collect();
+        assert!(
+            self.next_request().is_none(),
+            "in the error state everything is flushed"
+        );
+        let left: Vec<u64> = self
+            .recvs
+            .iter()
+            .map(|recv| recv.post)
+            .filter(|post| *post >= self.recvs_done)
+            .collect();
         for post in left {
             self.recvs_done = post + 1;
             let status = DtoStatus::ErrFlushed;
-            self.recv_cq.borrow_mut().push(Entry { owner: self.owner, request: false, post, status, bytes: 0, solicited: false });
+            self.recv_cq.borrow_mut().push(Entry {
+                owner: self.owner,
+                request: false,
+                post,
+                status,
+                bytes: 0,
+                solicited: false,
+            });
         }
     }
 
     pub(super) fn reset(&mut self) {
         for cq in [&self.request_cq, &self.recv_cq] {
-            cq.borrow_mut().entries.retain(|entry| entry.owner != self.owner);
+            cq.borrow_mut()
+                .entries
+                .retain(|entry| entry.owner != self.owner);
         }
         self.queue = Queue::Init;
         self.remote = None;
@@ -243,15 +301,30 @@ pub(crate) struct MockQp {
 
 fn sum(segments: impl Iterator<Item = DataSegment>, limit: u32) -> u64 {
     let segments: Vec<DataSegment> = segments.collect();
-    assert!(segments.len() <= limit as usize, "more segments than the queue was made for");
-    assert!(segments.iter().all(|segment| segment.bytes != 0), "no empty segment reaches a provider");
-    segments.iter().map(|segment| u64::from(segment.bytes)).sum()
+    assert!(
+        segments.len() <= limit as usize,
+        "more segments than the queue was made for"
+    );
+    assert!(
+        segments.iter().all(|segment| segment.bytes != 0),
+        "no empty segment reaches a provider"
+    );
+    segments
+        .iter()
+        .map(|segment| u64::from(segment.bytes))
+        .sum()
 }
 
 impl QueuePair for MockQp {
     type Entry = Entry;
 
-    fn post_request<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
+    fn post_request<I>(
+        &mut self,
+        op: RequestOp,
+        segments: I,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
@@ -296,7 +369,12 @@ impl QueuePair for MockQp {
         }
         let post = state.recvs_posted;
         state.recvs_posted += 1;
-        state.recvs.push_back(Recv { post, cookie, bytes, unsignalled });
+        state.recvs.push_back(Recv {
+            post,
+            cookie,
+            bytes,
+            unsignalled,
+        });
         if state.queue == Queue::Error {
             state.flush();
         }
@@ -306,7 +384,11 @@ impl QueuePair for MockQp {
     fn complete(&mut self, entry: &Entry) -> Option<Completion> {
         let mut state = self.state.borrow_mut();
         let (status, solicited) = (entry.status, entry.solicited);
-        let syndrome = if status == DtoStatus::Success { (0, 0) } else { (0x5, 0x1) };
+        let syndrome = if status == DtoStatus::Success {
+            (0, 0)
+        } else {
+            (0x5, 0x1)
+        };
         if entry.request {
             while let Some(request) = state.requests.pop_front() {
                 if request.post == entry.post {
@@ -324,7 +406,10 @@ impl QueuePair for MockQp {
             }
             return None;
         }
-        let recv = state.recvs.pop_front().filter(|recv| recv.post == entry.post)?;
+        let recv = state
+            .recvs
+            .pop_front()
+            .filter(|recv| recv.post == entry.post)?;
         Some(Completion {
             cookie: recv.cookie,
             status,
@@ -358,7 +443,12 @@ pub(crate) struct SrqState {
 
 impl SrqState {
     pub(super) fn new(max_recvs: u32) -> Self {
-        Self { max_recvs, posted: 0, available: VecDeque::new(), taken: Vec::new() }
+        Self {
+            max_recvs,
+            posted: 0,
+            available: VecDeque::new(),
+            taken: Vec::new(),
+        }
     }
 
     fn take(&mut self) -> Option<(u64, u64)> {
@@ -384,13 +474,21 @@ impl SharedReceiveQueue for MockSrq {
         let post = state.posted;
         state.posted += 1;
         let bytes = sum(segments, u32::MAX);
-        state.available.push_back(Recv { post, cookie, bytes, unsignalled: false });
+        state.available.push_back(Recv {
+            post,
+            cookie,
+            bytes,
+            unsignalled: false,
+        });
         Ok(())
     }
 
     fn complete(&mut self, entry: &Entry) -> Option<Completion> {
         let mut state = self.0.borrow_mut();
-        let at = state.taken.iter().position(|recv| recv.post == entry.post)?;
+        let at = state
+            .taken
+            .iter()
+            .position(|recv| recv.post == entry.post)?;
         let recv = state.taken.swap_remove(at);
         Some(Completion {
             cookie: recv.cookie,

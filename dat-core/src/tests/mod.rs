@@ -1,1 +1,219 @@
-//! Tests.
+//! The calls as a consumer sees them, over the provider in memory. Each file is one chapter.
+
+mod checks;
+mod close;
+mod connect;
+mod disconnect;
+mod evd;
+mod lmr;
+mod post;
+mod sharing;
+mod srq;
+mod status;
+
+use crate::mock::{Mock, Net};
+use crate::provider::{Provider, QueuePair};
+use crate::*;
+use std::net::IpAddr;
+
+/// Where the listener of these tests listens.
+pub(super) const QUAL: ConnQual = 0x1_0000_0001;
+/// Address and length of every side's memory.
+pub(super) const MEMORY: (u64, u64) = (0x10_0000, 0x1_0000);
+
+/// One IA with what a connection needs.
+pub(super) struct Side {
+    pub(super) ia: Ia<Mock>,
+    pub(super) pz: PzHandle,
+    pub(super) lmr: LmrCreated,
+    pub(super) recv: EvdHandle,
+    pub(super) request: EvdHandle,
+    pub(super) connect: EvdHandle,
+    pub(super) ep: EpHandle,
+}
+
+impl Side {
+    pub(super) fn new(net: &Net, adjust: impl FnOnce(&mut EpAttr)) -> Self {
+        Self::with(net, IaConfig::default(), adjust)
+    }
+
+    pub(super) fn with(net: &Net, config: IaConfig, adjust: impl FnOnce(&mut EpAttr)) -> Self {
+        let mut ia = Ia::open(net.node(), config).expect("opens");
+        let pz = ia.pz_create().expect("a PZ");
+        let lmr = ia
+            .lmr_create(MEMORY, pz, MemPrivFlags::all())
+            .expect("an LMR");
+        let recv = ia.evd_create(32, EvdFlags::DTO).expect("an EVD");
+        let request = ia.evd_create(32, EvdFlags::DTO).expect("an EVD");
+        let connect = ia
+            .evd_create(8, EvdFlags::CONNECTION | EvdFlags::CR)
+            .expect("an EVD");
+        let mut attr = EpAttr::defaults(ia.query().ia);
+        attr.max_rdma_read_in = 4;
+        attr.max_rdma_read_out = 4;
+        adjust(&mut attr);
+        let ep = ia
+            .ep_create(
+                Some(pz),
+                Some(recv),
+                Some(request),
+                Some(connect),
+                Some(&attr),
+            )
+            .expect("an EP");
+        Self {
+            ia,
+            pz,
+            lmr,
+            recv,
+            request,
+            connect,
+            ep,
+        }
+    }
+
+    /// `bytes` bytes of the memory, `at` bytes in.
+    pub(super) fn triplet(&self, at: u64, bytes: u64) -> LmrTriplet {
+        LmrTriplet {
+            lmr_context: self.lmr.lmr_context,
+            virtual_address: MEMORY.0 + at,
+            segment_length: bytes,
+        }
+    }
+
+    /// As the peer names it.
+    pub(super) fn remote(&self, bytes: u64) -> RmrTriplet {
+        RmrTriplet {
+            rmr_context: self.lmr.rmr_context,
+            target_address: MEMORY.0,
+            segment_length: bytes,
+        }
+    }
+
+    pub(super) fn address(&self) -> IpAddr {
+        self.ia.query().ia.ia_address
+    }
+
+    pub(super) fn state(&self) -> EpState {
+        self.ia.ep_get_status(self.ep).expect("exists").state
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        self.ia.eps[self.ep.key].qp.as_ref().expect("made").number()
+    }
+
+    pub(super) fn send(&mut self, cookie: u64, flags: CompletionFlags) -> DatResult<()> {
+        let iov = [self.triplet(0, 16)];
+        self.ia.ep_post_send(self.ep, &iov, cookie, flags)
+    }
+
+    pub(super) fn post_recv(&mut self, cookie: u64) -> DatResult<()> {
+        let iov = [self.triplet(0, 64)];
+        self.ia
+            .ep_post_recv(self.ep, &iov, cookie, CompletionFlags::empty())
+    }
+
+    /// All events of an EVD.
+    pub(super) fn events(&mut self, evd: EvdHandle) -> Vec<Event> {
+        std::iter::from_fn(|| self.ia.evd_dequeue(evd).ok()).collect()
+    }
+
+    /// All connection events, by kind.
+    pub(super) fn connection_events(&mut self) -> Vec<ConnectionEventKind> {
+        kinds(&self.events(self.connect))
+    }
+
+    /// All completions of an EVD: cookie and status.
+    pub(super) fn completions(&mut self, evd: EvdHandle) -> Vec<(u64, DtoStatus)> {
+        dtos(&self.events(evd))
+    }
+}
+
+pub(super) fn kinds(events: &[Event]) -> Vec<ConnectionEventKind> {
+    events
+        .iter()
+        .filter_map(|event| {
+            if let Event::Connection(event) = event {
+                Some(event.kind)
+            } else {
+                None
+            }
+        })
+        .collect()
+}
+
+pub(super) fn dtos(events: &[Event]) -> Vec<(u64, DtoStatus)> {
+    events
+        .iter()
+        .filter_map(|event| {
+            if let Event::Dto(dto) = event {
+                Some((dto.cookie, dto.status))
+            } else {
+                None
+            }
+        })
+        .collect()
+}
+
+/// Lets both sides do what is to be done.
+pub(super) fn settle(a: &mut Side, b: &mut Side) {
+    for _ in 0..8 {
+        a.ia.progress();
+        b.ia.progress();
+    }
+}
+
+/// Starts a connection from `a` to `b`, who listens; the request.
+pub(super) fn request(a: &mut Side, b: &mut Side, private_data: &[u8]) -> CrHandle {
+    if b.ia.psps.is_empty() {
+        b.ia.psp_create(QUAL, b.connect, PspFlags::CONSUMER)
+            .expect("listens");
+    }
+    a.ia.ep_connect(
+        a.ep,
+        b.address(),
+        QUAL,
+        Timeout::INFINITE,
+        private_data,
+        Qos::BEST_EFFORT,
+        ConnectFlags::empty(),
+    )
+    .expect("connects");
+    settle(a, b);
+    match b.ia.evd_dequeue(b.connect) {
+        Ok(Event::ConnectionRequest(request)) => request.cr,
+        other => panic!("no request but {other:?}"),
+    }
+}
+
+/// Two connected sides, their ESTABLISHED events taken.
+pub(super) fn connected_with(adjust: impl Fn(&mut EpAttr)) -> (Net, Side, Side) {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, &adjust), Side::new(&net, &adjust));
+    connect(&mut a, &mut b);
+    (net, a, b)
+}
+
+pub(super) fn connect(a: &mut Side, b: &mut Side) {
+    let cr = request(a, b, b"");
+    b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
+    settle(a, b);
+    assert_eq!(
+        (a.connection_events(), b.connection_events()),
+        (
+            vec![ConnectionEventKind::Established],
+            vec![ConnectionEventKind::Established]
+        )
+    );
+}
+
+pub(super) fn connected() -> (Net, Side, Side) {
+    connected_with(|_| {})
+}
+
+pub(super) const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
+
+/// The provider of a side, for its clock.
+pub(super) fn now(side: &Side) -> u64 {
+    side.ia.provider().now()
+}

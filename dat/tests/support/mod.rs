@@ -7,11 +7,11 @@
 
 use dat::fabric::Fabric;
 use dat::{
-    CompletionFlags, ConnectFlags, ConnectionEventKind, DatError, DmaMemory, DtoCompletion, DtoStatus, EpAttr,
+    CompletionFlags, ConnectFlags, ConnectionEventKind, DatError, DatResult, DmaMemory, DtoCompletion, DtoStatus, EpAttr,
     EpHandle, Event, EvdFlags, EvdHandle, Ia, LmrCreated, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags,
     PspHandle, PzHandle, Qos, ReturnType, RmrTriplet, SrqHandle, Timeout,
 };
-use hw_sim::{LinkFaults, Profile, SimConfig};
+use hw_sim::{Faults, LinkFaults, Profile, SimConfig};
 
 /// The connection qualifier tests listen on: an IB service ID, so private data has its exact length.
 pub const CONN_QUAL: u64 = 0x1_0000_0042;
@@ -256,6 +256,35 @@ impl Pair {
     /// Nothing is on the EVD, and nothing comes within ten milliseconds of virtual time.
     pub fn expect_nothing(&mut self, side: usize, evd: EvdHandle) {
         assert_eq!(self.poll_event(side, evd, 100), None, "side {side}");
+    }
+
+    /// The state of the side's endpoint.
+    pub fn state(&self, side: usize) -> dat::EpState {
+        let side = &self.sides[side];
+        side.ia.ep_get_status(side.ep).expect("a status").state
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> driver::Instant {
+        self.fabric.sim.clock().now()
+    }
+
+    /// From now on frames fly so many microseconds, in both directions.
+    pub fn set_delay(&mut self, micros: u64) {
+        let faults = Faults { delay_ns: micros * 1000, ..Faults::default() };
+        self.fabric.sim.set_faults(self.fabric.link, LinkFaults::both(faults));
+    }
+
+    /// Posts a Send on the side's endpoint.
+    pub fn post_send(&mut self, side: usize, iov: &[LmrTriplet], cookie: u64, flags: CompletionFlags) -> DatResult<()> {
+        let ep = self.sides[side].ep;
+        self.sides[side].ia.ep_post_send(ep, iov, cookie, flags)
+    }
+
+    /// Posts a Receive on the side's endpoint.
+    pub fn post_recv(&mut self, side: usize, iov: &[LmrTriplet], cookie: u64, flags: CompletionFlags) -> DatResult<()> {
+        let ep = self.sides[side].ep;
+        self.sides[side].ia.ep_post_recv(ep, iov, cookie, flags)
     }
 
     /// Ends the connection from side A and takes both DISCONNECTED events.

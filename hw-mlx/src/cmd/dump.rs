@@ -27,7 +27,12 @@ pub(crate) fn wanted() -> bool {
 }
 
 /// Traces one command: its 64-byte entry, then its mailboxes.
-pub(crate) fn trace(direction: Direction, opcode: Opcode, entry: &[u8], blocks: impl Iterator<Item = Vec<u8>>) {
+pub(crate) fn trace(
+    direction: Direction,
+    opcode: Opcode,
+    entry: &[u8],
+    blocks: impl Iterator<Item = Vec<u8>>,
+) {
     let way = match direction {
         Direction::Input => "INPUT",
         Direction::Output => "OUTPUT",
@@ -80,7 +85,10 @@ mod tests {
         let mut offset = 0;
         assert_eq!(
             lines(&entry, &mut offset),
-            ["000: 07000000 00000010 00000000 00000000", "010: 01040000 00000000 00000000 00000000"]
+            [
+                "000: 07000000 00000010 00000000 00000000",
+                "010: 01040000 00000000 00000000 00000000"
+            ]
         );
         assert_eq!(offset, 0x20);
     }

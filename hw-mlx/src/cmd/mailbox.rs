@@ -53,7 +53,10 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(arena: DmaArena) -> Self {
-        Self { arena, free: Vec::new() }
+        Self {
+            arena,
+            free: Vec::new(),
+        }
     }
 
     /// A chain with room for a message of `bytes`, those in the entry included.
@@ -62,10 +65,15 @@ impl Pool {
         while self.free.len() < count {
             let page = self.arena.alloc(PAGE_BYTES, PAGE_BYTES)?;
             for offset in (0..PAGE_BYTES).step_by(BLOCK_STRIDE) {
-                self.free.push(Block { page: page.clone(), offset });
+                self.free.push(Block {
+                    page: page.clone(),
+                    offset,
+                });
             }
         }
-        Ok(Chain { blocks: self.free.split_off(self.free.len() - count) })
+        Ok(Chain {
+            blocks: self.free.split_off(self.free.len() - count),
+        })
     }
 
     pub(crate) fn give_back(&mut self, chain: Chain) {
@@ -93,7 +101,12 @@ impl Chain {
     /// numbers, token and both signatures.
     pub(crate) fn fill(&self, token: u8, data: &[u8]) {
         // PANIC: our own arithmetic chose the length.
-        assert!(data.len() <= self.blocks.len() * BLOCK_DATA, "{} bytes in {} blocks", data.len(), self.blocks.len());
+        assert!(
+            data.len() <= self.blocks.len() * BLOCK_DATA,
+            "{} bytes in {} blocks",
+            data.len(),
+            self.blocks.len()
+        );
         let mut pieces = data.chunks(BLOCK_DATA);
         for (number, block) in (0u32..).zip(&self.blocks) {
             let next = self.blocks.get(number as usize + 1).map_or(0, Block::iova);
@@ -101,7 +114,10 @@ impl Chain {
             if let Some(piece) = pieces.next() {
                 mailbox.mailbox_data_mut()[..piece.len()].copy_from_slice(piece);
             }
-            mailbox.set_next_pointer(next).set_block_number(number).set_token(u32::from(token));
+            mailbox
+                .set_next_pointer(next)
+                .set_block_number(number)
+                .set_token(u32::from(token));
             let ctrl_signature = signature::closing(&mailbox.as_bytes()[CONTROL]);
             mailbox.set_ctrl_signature(u32::from(ctrl_signature));
             let whole = signature::closing(mailbox.as_bytes());
@@ -112,14 +128,22 @@ impl Chain {
 
     /// Appends `bytes` message bytes to `out`. With `signed`, every block read must carry valid
     /// signatures.
-    pub(crate) fn read(&self, bytes: usize, signed: bool, out: &mut Vec<u8>) -> Result<(), BadBlock> {
+    pub(crate) fn read(
+        &self,
+        bytes: usize,
+        signed: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BadBlock> {
         let mut left = bytes;
         for (number, block) in self.blocks.iter().enumerate() {
             if left == 0 {
                 break;
             }
             let mailbox = block.read();
-            if signed && !(signature::holds(&mailbox.as_bytes()[CONTROL]) && signature::holds(mailbox.as_bytes())) {
+            if signed
+                && !(signature::holds(&mailbox.as_bytes()[CONTROL])
+                    && signature::holds(mailbox.as_bytes()))
+            {
                 return Err(BadBlock(number));
             }
             let take = left.min(BLOCK_DATA);
@@ -131,6 +155,8 @@ impl Chain {
 
     /// The blocks as they stand, for the trace.
     pub(crate) fn images(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        self.blocks.iter().map(|block| block.read().as_bytes().to_vec())
+        self.blocks
+            .iter()
+            .map(|block| block.read().as_bytes().to_vec())
     }
 }

@@ -16,7 +16,7 @@
 //! and the answer to that must not wait behind the command.
 //!
 //! [`queue`] is the queue without any waiting: submit, harvest, take. Who waits, and what is served
-//! while waiting, is [`crate::control`]'s affair.
+//! while waiting, is `crate::control`'s affair.
 
 pub(crate) mod dump;
 pub(crate) mod mailbox;

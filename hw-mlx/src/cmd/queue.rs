@@ -91,7 +91,10 @@ struct Flight {
 enum Slot {
     Free,
     Posted(Flight),
-    Done { serial: u64, answer: Result<Vec<u8>, CmdError> },
+    Done {
+        serial: u64,
+        answer: Result<Vec<u8>, CmdError>,
+    },
     Quarantined(Flight),
 }
 
@@ -113,8 +116,15 @@ impl CommandQueue {
     ///
     /// # Errors
     /// No memory.
-    pub fn new(arena: DmaArena, registers: Block<InitSegment>, log_size: u32, log_stride: u32) -> Result<Option<Self>, DmaError> {
-        let fits = log_size <= MAX_SLOTS.ilog2() && log_stride >= ENTRY_BYTES.ilog2() && log_size + log_stride <= QUEUE_BYTES.ilog2();
+    pub fn new(
+        arena: DmaArena,
+        registers: Block<InitSegment>,
+        log_size: u32,
+        log_stride: u32,
+    ) -> Result<Option<Self>, DmaError> {
+        let fits = log_size <= MAX_SLOTS.ilog2()
+            && log_stride >= ENTRY_BYTES.ilog2()
+            && log_size + log_stride <= QUEUE_BYTES.ilog2();
         // One slot could not serve pages while a command waits for them.
         if !fits || log_size == 0 {
             return Ok(None);
@@ -154,12 +164,18 @@ impl CommandQueue {
 
     /// Slots whose memory a silent device still holds.
     pub fn quarantined(&self) -> usize {
-        self.slots.iter().filter(|slot| matches!(slot, Slot::Quarantined(_))).count()
+        self.slots
+            .iter()
+            .filter(|slot| matches!(slot, Slot::Quarantined(_)))
+            .count()
     }
 
     /// Commands the device has and somebody waits for.
     pub fn in_flight(&self) -> usize {
-        self.slots.iter().filter(|slot| matches!(slot, Slot::Posted(_))).count()
+        self.slots
+            .iter()
+            .filter(|slot| matches!(slot, Slot::Posted(_)))
+            .count()
     }
 
     fn free_slot(&self, class: SlotClass) -> Option<usize> {
@@ -180,9 +196,19 @@ impl CommandQueue {
     ///
     /// # Errors
     /// [`SubmitError`]; nothing was posted.
-    pub fn submit(&mut self, class: SlotClass, input: &[u8], out_bytes: usize, now: Instant) -> Result<Ticket, SubmitError> {
+    pub fn submit(
+        &mut self,
+        class: SlotClass,
+        input: &[u8],
+        out_bytes: usize,
+        now: Instant,
+    ) -> Result<Ticket, SubmitError> {
         // PANIC: our own command structures; the device refuses shorter ones as undeliverable.
-        assert!(input.len() >= SHORTEST_MESSAGE && out_bytes >= SHORTEST_MESSAGE, "{} in, {out_bytes} out", input.len());
+        assert!(
+            input.len() >= SHORTEST_MESSAGE && out_bytes >= SHORTEST_MESSAGE,
+            "{} in, {out_bytes} out",
+            input.len()
+        );
         let slot = self.free_slot(class).ok_or(SubmitError::NoSlot)?;
         let in_chain = self.pool.chain_for(input.len())?;
         let out_chain = match self.pool.chain_for(out_bytes) {
@@ -215,12 +241,29 @@ impl CommandQueue {
 
         let opcode = Opcode(u16::from_be_bytes([input[0], input[1]]));
         if dump::wanted() {
-            dump::trace(Direction::Input, opcode, entry.as_bytes(), in_chain.images());
+            dump::trace(
+                Direction::Input,
+                opcode,
+                entry.as_bytes(),
+                in_chain.images(),
+            );
         }
         self.hand_over(slot, &entry);
         let op_mod = u16::from_be_bytes([input[6], input[7]]);
-        self.slots[slot] = Slot::Posted(Flight { serial, opcode, op_mod, out_bytes, input: in_chain, output: out_chain, posted_at: now });
-        Ok(Ticket { slot, serial, opcode })
+        self.slots[slot] = Slot::Posted(Flight {
+            serial,
+            opcode,
+            op_mod,
+            out_bytes,
+            input: in_chain,
+            output: out_chain,
+            posted_at: now,
+        });
+        Ok(Ticket {
+            slot,
+            serial,
+            opcode,
+        })
     }
 
     /// Gives an entry to the device. The one place that rings the command doorbell.
@@ -230,7 +273,11 @@ impl CommandQueue {
         barrier::dma_to_device(); // entry and mailboxes before the bit that gives them away
         self.memory.store_u8(at + STATUS_OWN, OWNED_BY_DEVICE);
         barrier::dma_to_device(); // the bit before the register that makes the device look
-        self.registers.write(|segment| &segment.cmd_dbell, Be32::new(1 << slot));
+        if dump::wanted() {
+            tracing::trace!(target: dump::TARGET, "writing {:#x} to command doorbell", 1 << slot);
+        }
+        self.registers
+            .write(|segment| &segment.cmd_dbell, Be32::new(1 << slot));
         barrier::flush_write_combining();
     }
 
@@ -251,7 +298,9 @@ impl CommandQueue {
 
     fn harvest_slot(&mut self, slot: usize) {
         let at = slot * self.stride;
-        if matches!(self.slots[slot], Slot::Free | Slot::Done { .. }) || self.memory.load_u8(at + STATUS_OWN) & OWNED_BY_DEVICE != 0 {
+        if matches!(self.slots[slot], Slot::Free | Slot::Done { .. })
+            || self.memory.load_u8(at + STATUS_OWN) & OWNED_BY_DEVICE != 0
+        {
             return;
         }
         barrier::dma_from_device(); // nothing else of the entry before its ownership bit
@@ -260,7 +309,10 @@ impl CommandQueue {
         match std::mem::replace(&mut self.slots[slot], Slot::Free) {
             Slot::Posted(flight) => {
                 let answer = self.read_answer(&image, &flight);
-                self.slots[slot] = Slot::Done { serial: flight.serial, answer };
+                self.slots[slot] = Slot::Done {
+                    serial: flight.serial,
+                    answer,
+                };
                 self.pool.give_back(flight.input);
                 self.pool.give_back(flight.output);
             }
@@ -281,22 +333,41 @@ impl CommandQueue {
         }
         let delivery = DeliveryStatus(image[STATUS_OWN] >> 1);
         if delivery != DeliveryStatus::OK {
-            return Err(CmdError::Delivery { opcode, op_mod, status: delivery });
+            return Err(CmdError::Delivery {
+                opcode,
+                op_mod,
+                status: delivery,
+            });
         }
         if self.check_signatures && !signature::holds(image) {
-            return Err(CmdError::BadSignature { opcode, op_mod, block: None });
+            return Err(CmdError::BadSignature {
+                opcode,
+                op_mod,
+                block: None,
+            });
         }
         let mut output = Vec::with_capacity(flight.out_bytes);
-        output.extend_from_slice(&entry.command_output_inline_data()[..flight.out_bytes.min(INLINE_BYTES)]);
+        output.extend_from_slice(
+            &entry.command_output_inline_data()[..flight.out_bytes.min(INLINE_BYTES)],
+        );
         let status = CmdStatus(output[0]);
         if status != CmdStatus::OK {
             let syndrome = u32::from_be_bytes([output[4], output[5], output[6], output[7]]);
-            return Err(CmdError::Refused { opcode, op_mod, status, syndrome });
+            return Err(CmdError::Refused {
+                opcode,
+                op_mod,
+                status,
+                syndrome,
+            });
         }
         let rest = flight.out_bytes.saturating_sub(INLINE_BYTES);
         match flight.output.read(rest, self.check_signatures, &mut output) {
             Ok(()) => Ok(output),
-            Err(block) => Err(CmdError::BadSignature { opcode, op_mod, block: Some(block.0) }),
+            Err(block) => Err(CmdError::BadSignature {
+                opcode,
+                op_mod,
+                block: Some(block.0),
+            }),
         }
     }
 
@@ -318,7 +389,11 @@ impl CommandQueue {
         let slot = self.slots.get_mut(ticket.slot)?;
         match std::mem::replace(slot, Slot::Free) {
             Slot::Posted(flight) if flight.serial == ticket.serial => {
-                let told = (flight.opcode, flight.op_mod, now.0.saturating_sub(flight.posted_at.0) / 1_000_000);
+                let told = (
+                    flight.opcode,
+                    flight.op_mod,
+                    now.0.saturating_sub(flight.posted_at.0) / 1_000_000,
+                );
                 *slot = Slot::Quarantined(flight);
                 Some(told)
             }
@@ -341,7 +416,9 @@ impl std::fmt::Debug for CommandQueue {
                 Slot::Free => None,
                 Slot::Posted(flight) => Some(format!("{number}: posted {:?}", flight.opcode)),
                 Slot::Done { .. } => Some(format!("{number}: done")),
-                Slot::Quarantined(flight) => Some(format!("{number}: quarantined {:?}", flight.opcode)),
+                Slot::Quarantined(flight) => {
+                    Some(format!("{number}: quarantined {:?}", flight.opcode))
+                }
             })
             .collect();
         f.debug_struct("CommandQueue")

@@ -33,6 +33,8 @@ pub enum Action {
     NoEvent,
     /// Answers, and one bit of the answer flips on its way.
     Damage,
+    /// Answers OK and otherwise with noise from this seed; does nothing.
+    Noise(u64),
 }
 
 /// A command as the double got it.
@@ -93,6 +95,8 @@ pub struct State {
     pub issi: u32,
     /// What ALLOC_UAR answers.
     pub uar: u32,
+    /// The vport's MAC.
+    pub mac: [u8; 6],
 }
 
 /// The device.
@@ -134,7 +138,12 @@ impl Double {
             ] {
                 caps.insert((0, at), word);
             }
-            for (at, word) in [(0x10, 0x0006_0004), (0x14, 4791), (0x18, 0xffff_c000), (0x1c, 16)] {
+            for (at, word) in [
+                (0x10, 0x0006_0004),
+                (0x14, 4791),
+                (0x18, 0xffff_c000),
+                (0x1c, 16),
+            ] {
                 caps.insert((4, at), word);
             }
             Self {
@@ -161,8 +170,12 @@ impl Double {
                     geometry: 0x56,
                     issi: 0b10,
                     uar: UAR,
+                    mac: MAC,
                 }),
-                clock: Arc::new(ManualClock { now: AtomicU64::new(1_000_000), device: device.clone() }),
+                clock: Arc::new(ManualClock {
+                    now: AtomicU64::new(1_000_000),
+                    device: device.clone(),
+                }),
             }
         })
     }
@@ -198,6 +211,12 @@ impl Double {
         self.state().vectors = vectors;
     }
 
+    /// PCI device id.
+    pub fn set_device(&self, id: u16) {
+        let [high, low] = id.to_be_bytes();
+        self.state().config[2..4].copy_from_slice(&[low, high]);
+    }
+
     /// The firmware boots until then.
     pub fn boots_for(&self, time: Duration) {
         self.state().boots_until = u64::try_from(time.as_nanos()).expect("short");
@@ -217,7 +236,8 @@ impl State {
 
     fn dma(&mut self, iova: u64, bytes: usize) -> Option<(SharedMemory, usize)> {
         if !self.bus_master() {
-            self.breaches.push(format!("DMA at {iova:#x} with bus mastering off"));
+            self.breaches
+                .push(format!("DMA at {iova:#x} with bus mastering off"));
             return None;
         }
         let found = self.maps.iter().find_map(|(base, memory, offset, len)| {
@@ -290,11 +310,16 @@ impl State {
                 break;
             }
             let block = self.read(at, 0x240);
-            if u32::from_be_bytes([block[0x238], block[0x239], block[0x23a], block[0x23b]]) as usize != number {
+            if u32::from_be_bytes([block[0x238], block[0x239], block[0x23a], block[0x23b]]) as usize
+                != number
+            {
                 self.breach(format!("{what} block {number}: wrong number"));
             }
             if block[0x23d] != token {
-                self.breach(format!("{what} block {number}: token {:#x}, entry has {token:#x}", block[0x23d]));
+                self.breach(format!(
+                    "{what} block {number}: token {:#x}, entry has {token:#x}",
+                    block[0x23d]
+                ));
             }
             if xor(&block[0x200..0x23f]) != 0xff || xor(&block) != 0xff {
                 self.breach(format!("{what} block {number}: signature"));
@@ -315,9 +340,12 @@ impl State {
     fn doorbell(&mut self, vector: u32) {
         for slot in (0..32).filter(|slot| vector & 1 << slot != 0) {
             let entry = self.read(self.entry(slot), 64);
-            let be32 = |at: usize| u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
-            let be64 = |at: usize| u64::from_be_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
-            if entry[0] != 7 || entry[0x3f] != 1 || entry[0x20..0x30].iter().any(|byte| *byte != 0) {
+            let be32 =
+                |at: usize| u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
+            let be64 =
+                |at: usize| u64::from_be_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
+            if entry[0] != 7 || entry[0x3f] != 1 || entry[0x20..0x30].iter().any(|byte| *byte != 0)
+            {
                 self.breach(format!("slot {slot}: entry {entry:02x?}"));
             }
             if xor(&entry) != 0xff {
@@ -331,7 +359,10 @@ impl State {
             let mut input = entry[0x10..0x20].to_vec();
             let (input_blocks, rest) = self.walk("input", be64(8), input_bytes, token);
             input.extend_from_slice(&rest);
-            if input[input_bytes.min(input.len())..].iter().any(|byte| *byte != 0) {
+            if input[input_bytes.min(input.len())..]
+                .iter()
+                .any(|byte| *byte != 0)
+            {
                 self.breach(format!("slot {slot}: bytes behind the input"));
             }
             input.truncate(input_bytes);
@@ -352,7 +383,11 @@ impl State {
     }
 
     fn serve(&mut self, command: Seen) {
-        let rule = self.rules.iter().position(|(opcode, _)| *opcode == command.opcode).and_then(|at| self.rules.remove(at));
+        let rule = self
+            .rules
+            .iter()
+            .position(|(opcode, _)| *opcode == command.opcode)
+            .and_then(|at| self.rules.remove(at));
         let action = rule.map(|(_, action)| action);
         match action {
             Some(Action::Hold) => {
@@ -365,9 +400,21 @@ impl State {
                 output[4..8].copy_from_slice(&syndrome.to_be_bytes());
                 self.finish(&command, &output, 0, true, false);
             }
+            Some(Action::Noise(seed)) => {
+                let mut noise = Noise(seed);
+                let mut output: Vec<u8> = (0..command.output_bytes).map(|_| noise.byte()).collect();
+                output[0] = 0;
+                self.finish(&command, &output, 0, true, false);
+            }
             Some(Action::NoEvent) | Some(Action::Damage) | None => {
                 let output = self.execute(&command);
-                self.finish(&command, &output, 0, action != Some(Action::NoEvent), action == Some(Action::Damage));
+                self.finish(
+                    &command,
+                    &output,
+                    0,
+                    action != Some(Action::NoEvent),
+                    action == Some(Action::Damage),
+                );
             }
         }
     }
@@ -444,7 +491,10 @@ impl State {
                 output[0xc..0x10].copy_from_slice(&pages.to_be_bytes());
             }
             0x108 if command.op_mod == 1 => {
-                let pages: Vec<u64> = command.input[16..].chunks(8).map(|page| u64::from_be_bytes(page.try_into().expect("8 bytes"))).collect();
+                let pages: Vec<u64> = command.input[16..]
+                    .chunks(8)
+                    .map(|page| u64::from_be_bytes(page.try_into().expect("8 bytes")))
+                    .collect();
                 for page in pages {
                     if page == 0 || page % 4096 != 0 || self.pages.contains(&page) {
                         self.breach(format!("page {page:#x} given"));
@@ -456,7 +506,8 @@ impl State {
             }
             0x108 if command.op_mod == 2 => {
                 let room = (command.output_bytes - 16) / 8;
-                let asked = u32::from_be_bytes(command.input[12..16].try_into().expect("4 bytes")) as usize;
+                let asked =
+                    u32::from_be_bytes(command.input[12..16].try_into().expect("4 bytes")) as usize;
                 let count = room.min(asked).min(self.pages.len());
                 output[8..12].copy_from_slice(&u32::try_from(count).expect("few").to_be_bytes());
                 for number in 0..count {
@@ -473,16 +524,21 @@ impl State {
                 }
             }
             0x109 if command.op_mod == 0 => {
-                let word = u32::from_be_bytes(command.input[0x50..0x54].try_into().expect("4 bytes"));
+                let word =
+                    u32::from_be_bytes(command.input[0x50..0x54].try_into().expect("4 bytes"));
                 self.signing = word >> 14 & 3 == 3;
             }
             0x301 => {
                 let context = &command.input[0x10..0x50];
                 let number = u8::try_from(self.eqs.len() + 1).expect("few");
                 let eq = Eq {
-                    ring: u64::from_be_bytes(command.input[0x110..0x118].try_into().expect("8 bytes")),
+                    ring: u64::from_be_bytes(
+                        command.input[0x110..0x118].try_into().expect("8 bytes"),
+                    ),
                     log_size: u32::from(context[0x0c] & 0x1f),
-                    mask: u64::from_be_bytes(command.input[0x58..0x60].try_into().expect("8 bytes")),
+                    mask: u64::from_be_bytes(
+                        command.input[0x58..0x60].try_into().expect("8 bytes"),
+                    ),
                     vector: usize::from(context[0x17]),
                     producer: 0,
                     consumer: 0,
@@ -498,12 +554,13 @@ impl State {
                 output[0xb] = number;
             }
             0x302 => {
-                let destroyed = self.eqs.remove(&command.input[0xb]);
-                destroyed.unwrap_or_else(|| panic!("DESTROY_EQ {}", command.input[0xb]));
+                let known = self.eqs.remove(&command.input[0xb]).is_some();
+                output[0] = if known { 0 } else { 0x05 };
             }
             0x754 => {
                 output[0x10 + 0x26..0x10 + 0x28].copy_from_slice(&1522u16.to_be_bytes());
-                output[0x10 + 0xf6..0x10 + 0xfc].copy_from_slice(&MAC);
+                let mac = self.mac;
+                output[0x10 + 0xf6..0x10 + 0xfc].copy_from_slice(&mac);
             }
             0x802 => output[8..12].copy_from_slice(&self.uar.to_be_bytes()),
             0x800 => {
@@ -529,7 +586,14 @@ impl State {
     /// Writes an entry to the event queue its type is mapped to.
     pub fn event(&mut self, eqe: [u8; 64]) {
         let kind = eqe[1];
-        let Some(number) = self.eqs.iter().find(|(_, eq)| eq.mask & 1 << kind != 0).map(|(number, _)| *number) else { return };
+        let Some(number) = self
+            .eqs
+            .iter()
+            .find(|(_, eq)| eq.mask & 1 << kind != 0)
+            .map(|(number, _)| *number)
+        else {
+            return;
+        };
         self.event_to(number, eqe);
     }
 
@@ -551,7 +615,9 @@ impl State {
     }
 
     fn fire(&mut self, number: u8) {
-        let Some(eq) = self.eqs.get_mut(&number) else { return };
+        let Some(eq) = self.eqs.get_mut(&number) else {
+            return;
+        };
         if eq.armed && eq.producer != eq.consumer {
             eq.armed = false;
             self.interrupts[eq.vector].signal();
@@ -569,6 +635,23 @@ impl State {
         eq.consumer = eq.producer & 0xff00_0000 | value & 0xff_ffff;
         eq.armed |= arm;
         self.fire(number);
+    }
+}
+
+/// A stream of bytes that is the same for the same seed (SplitMix64).
+pub struct Noise(pub u64);
+
+impl Noise {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub fn byte(&mut self) -> u8 {
+        self.next().to_be_bytes()[0]
     }
 }
 
@@ -597,7 +680,9 @@ impl Device for Double {
 
     fn bar_written(&self, _index: u8, offset: u64, bytes: &[u8]) {
         let mut state = self.state();
-        let value = bytes.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+        let value = bytes
+            .iter()
+            .fold(0u64, |value, byte| value << 8 | u64::from(*byte));
         let value = u32::try_from(value & 0xffff_ffff).expect("32 bits");
         let uar = u64::from(UAR) * 4096;
         match offset {
@@ -632,7 +717,13 @@ impl Device for Double {
         self.state().interrupts = vectors;
     }
 
-    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
         self.state().maps.push((iova, memory, offset, bytes));
         Ok(())
     }
@@ -640,8 +731,14 @@ impl Device for Double {
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
         let mut state = self.state();
         let before = state.maps.len();
-        state.maps.retain(|(base, _, _, len)| (*base, *len) != (iova, bytes));
-        if state.maps.len() == before { Err(format!("{iova:#x} is not mapped")) } else { Ok(()) }
+        state
+            .maps
+            .retain(|(base, _, _, len)| (*base, *len) != (iova, bytes));
+        if state.maps.len() == before {
+            Err(format!("{iova:#x} is not mapped"))
+        } else {
+            Ok(())
+        }
     }
 
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
@@ -660,16 +757,25 @@ impl Clock for ManualClock {
 
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         let pending = || interrupts.iter().any(Interrupt::is_pending);
-        let Some(device) = self.device.upgrade() else { return false };
+        let Some(device) = self.device.upgrade() else {
+            return false;
+        };
         loop {
             if pending() {
                 return true;
             }
             let mut state = device.state();
             let now = self.now().0;
-            let next = state.deeds.iter().enumerate().min_by_key(|(_, (at, _))| *at).map(|(number, (at, _))| (number, *at));
+            let next = state
+                .deeds
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, (at, _))| *at)
+                .map(|(number, (at, _))| (number, *at));
             let (time, deed) = match next {
-                Some((number, at)) if at <= deadline.0 => (at.max(now), Some(state.deeds.remove(number).1)),
+                Some((number, at)) if at <= deadline.0 => {
+                    (at.max(now), Some(state.deeds.remove(number).1))
+                }
                 _ => (deadline.0.max(now), None),
             };
             self.now.store(time, Ordering::SeqCst);

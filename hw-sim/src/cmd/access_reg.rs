@@ -32,10 +32,19 @@ const MIN_MTU: u32 = 68;
 pub(super) fn access_reg(cmd: &mut Cmd<'_>) -> Outcome {
     let input: AccessRegIn = cmd.read();
     let register = RegisterId::from_bits(input.register_id());
-    let image = cmd.input.get(AccessRegIn::SIZE..).unwrap_or_default().to_vec();
+    let image = cmd
+        .input
+        .get(AccessRegIn::SIZE..)
+        .unwrap_or_default()
+        .to_vec();
     let read = cmd.op_mod == READ;
     if input.argument() != 0 {
-        return Err(refuse!(BAD_PARAM, "register argument", "{:#x}", input.argument()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "register argument",
+            "{:#x}",
+            input.argument()
+        ));
     }
     let result = match register {
         RegisterId::HOST_ENDIANNESS => host_endianness(&image, read)?,
@@ -56,14 +65,25 @@ pub(super) fn access_reg(cmd: &mut Cmd<'_>) -> Outcome {
 /// The register's image, of at least its size.
 fn image_of<T: Layout>(image: &[u8]) -> Result<T, Refusal> {
     let Ok((register, _)) = T::read_from_prefix(image) else {
-        return Err(refuse!(BAD_INPUT_LEN, "register image too short", "{:#x} of {:#x}", image.len(), T::SIZE));
+        return Err(refuse!(
+            BAD_INPUT_LEN,
+            "register image too short",
+            "{:#x} of {:#x}",
+            image.len(),
+            T::SIZE
+        ));
     };
     Ok(register)
 }
 
 fn bytes_back(image: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
     if image.len() < length {
-        return Err(refuse!(BAD_INPUT_LEN, "register image too short", "{:#x} of {length:#x}", image.len()));
+        return Err(refuse!(
+            BAD_INPUT_LEN,
+            "register image too short",
+            "{:#x} of {length:#x}",
+            image.len()
+        ));
     }
     Ok(vec![0; length])
 }
@@ -87,7 +107,11 @@ fn pmtu(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
     let register: Pmtu = image_of(image)?;
     own_port(register.local_port())?;
     let infiniband = cmd.nic.profile.port_type == PortType::InfiniBand;
-    let most = if infiniband { 4096 } else { u32::from(cmd.nic.profile.max_mtu) };
+    let most = if infiniband {
+        4096
+    } else {
+        u32::from(cmd.nic.profile.max_mtu)
+    };
     if !read {
         let wanted = register.admin_mtu();
         if !(MIN_MTU..=most).contains(&wanted) {
@@ -95,9 +119,16 @@ fn pmtu(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
         }
         cmd.nic.port.mtu = u16::try_from(wanted).unwrap_or(u16::MAX);
     }
-    let mtu = if infiniband { 4096 } else { u32::from(cmd.nic.port.mtu) };
+    let mtu = if infiniband {
+        4096
+    } else {
+        u32::from(cmd.nic.port.mtu)
+    };
     let mut out = Pmtu::new();
-    out.set_local_port(PORT).set_max_mtu(most).set_admin_mtu(mtu).set_oper_mtu(mtu);
+    out.set_local_port(PORT)
+        .set_max_mtu(most)
+        .set_admin_mtu(mtu)
+        .set_oper_mtu(mtu);
     Ok(out.as_bytes().to_vec())
 }
 
@@ -113,10 +144,16 @@ fn paos(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
         cmd.nic.set_admin(cmd.env, admin);
     }
     let port = &cmd.nic.port;
-    let admin = if port.admin == AdminState::Up { PAOS_UP } else { PAOS_DOWN };
+    let admin = if port.admin == AdminState::Up {
+        PAOS_UP
+    } else {
+        PAOS_DOWN
+    };
     let oper = if port.is_up() { PAOS_UP } else { PAOS_DOWN };
     let mut out = Paos::new();
-    out.set_local_port(PORT).set_admin_status(admin).set_oper_status(oper);
+    out.set_local_port(PORT)
+        .set_admin_status(admin)
+        .set_oper_status(oper);
     Ok(out.as_bytes().to_vec())
 }
 
@@ -128,15 +165,19 @@ fn ptys(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     }
     let up = cmd.nic.port.is_up();
     let mut out = Ptys::new();
-    out.set_local_port(PORT).set_proto_mask(register.proto_mask());
+    out.set_local_port(PORT)
+        .set_proto_mask(register.proto_mask());
     match (register.proto_mask(), cmd.nic.profile.port_type) {
         (PROTO_ETHERNET, PortType::Ethernet) => {
-            out.set_eth_proto_capability(ETH_100G).set_eth_proto_admin(ETH_100G);
+            out.set_eth_proto_capability(ETH_100G)
+                .set_eth_proto_admin(ETH_100G);
             out.set_eth_proto_oper(if up { ETH_100G } else { 0 });
         }
         (PROTO_INFINIBAND, PortType::InfiniBand) => {
-            out.set_ib_link_width_capability(IB_4X).set_ib_proto_capability(IB_EDR);
-            out.set_ib_link_width_admin(IB_4X).set_ib_proto_admin(IB_EDR);
+            out.set_ib_link_width_capability(IB_4X)
+                .set_ib_proto_capability(IB_EDR);
+            out.set_ib_link_width_admin(IB_4X)
+                .set_ib_proto_admin(IB_EDR);
             out.set_ib_link_width_oper(IB_4X).set_ib_proto_oper(IB_EDR);
         }
         // The other link layer: nothing is possible.
@@ -154,13 +195,20 @@ fn ppcnt(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
         return Err(refuse!(BAD_OP, "counters cannot be written"));
     }
     let mut out = Ppcnt::new();
-    out.set_local_port(PORT).set_grp(register.grp()).set_prio_tc(register.prio_tc());
+    out.set_local_port(PORT)
+        .set_grp(register.grp())
+        .set_prio_tc(register.prio_tc());
     Ok(out.as_bytes().to_vec())
 }
 
 fn node_description(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let Some(description) = image.first_chunk::<64>() else {
-        return Err(refuse!(BAD_INPUT_LEN, "register image too short", "{:#x} of 0x40", image.len()));
+        return Err(refuse!(
+            BAD_INPUT_LEN,
+            "register image too short",
+            "{:#x} of 0x40",
+            image.len()
+        ));
     };
     if !read {
         cmd.nic.port.node_description = *description;

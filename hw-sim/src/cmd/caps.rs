@@ -7,7 +7,8 @@
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::profile::{Page, Profile};
 use hw_mlx::prm::{
-    AtomicCaps, CapType, CmdHcaCap, Field, Layout, QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn, SetHcaCapOut,
+    AtomicCaps, CapType, CmdHcaCap, Field, Layout, QueryHcaCapIn, QueryHcaCapOut, RoceCap,
+    SetHcaCapIn, SetHcaCapOut,
 };
 use zerocopy::IntoBytes;
 
@@ -43,7 +44,14 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
         CapType::GENERAL => chosen(&profile.general, &caps.general, current),
         CapType::ATOMIC if caps.general.atomic() => chosen(&profile.atomic, &caps.atomic, current),
         CapType::ROCE if profile.general.max.roce() => chosen(&profile.roce, &caps.roce, current),
-        _ => return Err(refuse!(BAD_OP, "capability type not supported", "{:#x}", kind.0)),
+        _ => {
+            return Err(refuse!(
+                BAD_OP,
+                "capability type not supported",
+                "{:#x}",
+                kind.0
+            ));
+        }
     };
     let mut out = QueryHcaCapOut::new();
     out.as_mut_bytes()[0x10..0x10 + page.len()].copy_from_slice(&page);
@@ -51,7 +59,9 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 fn chosen<T: Layout>(page: &Page<T>, current: &T, want_current: bool) -> Vec<u8> {
-    if want_current { current } else { &page.max }.as_bytes().to_vec()
+    if want_current { current } else { &page.max }
+        .as_bytes()
+        .to_vec()
 }
 
 pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
@@ -77,7 +87,11 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             let mode = page.atomic_req_8B_endianness_mode();
             let possible = caps.atomic.supported_atomic_req_8B_endianness_mode_1();
             if mode > u32::from(possible) {
-                return Err(refuse!(BAD_PARAM, "capability above its maximum", "atomic_req_8B_endianness_mode {mode}"));
+                return Err(refuse!(
+                    BAD_PARAM,
+                    "capability above its maximum",
+                    "atomic_req_8B_endianness_mode {mode}"
+                ));
             }
             caps.atomic.set_atomic_req_8B_endianness_mode(mode);
         }
@@ -86,41 +100,69 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             within(&page, &profile.roce.max, &caps.roce)?;
             caps.roce = page;
         }
-        _ => return Err(refuse!(BAD_OP, "capability type not supported", "{:#x}", kind.0)),
+        _ => {
+            return Err(refuse!(
+                BAD_OP,
+                "capability type not supported",
+                "{:#x}",
+                kind.0
+            ));
+        }
     }
     output(&SetHcaCapOut::new())
 }
 
 fn own_function(other: bool, function_id: u32) -> Result<(), Refusal> {
     if other || function_id != 0 {
-        return Err(refuse!(BAD_RESOURCE, "no such function", "{function_id:#x}"));
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "no such function",
+            "{function_id:#x}"
+        ));
     }
     Ok(())
 }
 
 fn kind_of(cmd: &Cmd<'_>) -> Result<CapType, Refusal> {
-    u16::try_from(cmd.op_mod >> 1).map(CapType).map_err(|_| refuse!(BAD_OP, "capability type"))
+    u16::try_from(cmd.op_mod >> 1)
+        .map(CapType)
+        .map_err(|_| refuse!(BAD_OP, "capability type"))
 }
 
 /// The structure at the beginning of a page; the rest of it is reserved.
 fn first_part<T: Layout>(page: &[u8; 0x1000]) -> Result<T, Refusal> {
     if page[T::SIZE..].iter().any(|&byte| byte != 0) {
-        return Err(refuse!(BAD_PARAM, "reserved bit set", "beyond the capability structure"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "reserved bit set",
+            "beyond the capability structure"
+        ));
     }
-    T::read_from_prefix(page).map(|(layout, _)| layout).map_err(|_| refuse!(BAD_INPUT_LEN, "capability page"))
+    T::read_from_prefix(page)
+        .map(|(layout, _)| layout)
+        .map_err(|_| refuse!(BAD_INPUT_LEN, "capability page"))
 }
 
 /// No field above its maximum, and no reserved bit that was not set already.
 fn within<T: Layout>(page: &T, max: &T, current: &T) -> Result<(), Refusal> {
     if let Some(at) = page.reserved_bits() {
-        return Err(refuse!(BAD_PARAM, "reserved bit set", "in the dword at {at:#x} of the capability page"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "reserved bit set",
+            "in the dword at {at:#x} of the capability page"
+        ));
     }
     let above = |field: &&Field| {
         let [new, now, most] = [page, current, max].map(|layout| field.value(layout.as_bytes()));
         new != now && new > most
     };
     if let Some(field) = T::FIELDS.iter().find(above) {
-        return Err(refuse!(BAD_PARAM, "capability above its maximum", "{}", field.name));
+        return Err(refuse!(
+            BAD_PARAM,
+            "capability above its maximum",
+            "{}",
+            field.name
+        ));
     }
     Ok(())
 }

@@ -3,7 +3,8 @@
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::cq::{Cq, CqRing};
 use hw_mlx::prm::{
-    Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn, QueryCqOut,
+    Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn,
+    QueryCqOut,
 };
 use zerocopy::IntoBytes;
 
@@ -20,7 +21,12 @@ const OP_MOD_RESIZE: u32 = 1;
 /// The ring a context and the page list behind it describe.
 fn ring(cmd: &Cmd<'_>, context: &Cqc, cqe_sz: u32) -> Result<CqRing, Refusal> {
     if context.log_cq_size() > cmd.nic.caps.general.log_max_cq_sz() {
-        return Err(refuse!(EXCEED_LIM, "CQ size", "2^{}", context.log_cq_size()));
+        return Err(refuse!(
+            EXCEED_LIM,
+            "CQ size",
+            "2^{}",
+            context.log_cq_size()
+        ));
     }
     let bytes = Cq::bytes(context.log_cq_size(), cqe_sz);
     Ok(CqRing {
@@ -52,7 +58,12 @@ pub(super) fn create_cq(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_RESOURCE, "no such EQ", "{eqn:#x}"));
     }
     if !cmd.nic.objects.uars.contains(context.uar_page()) {
-        return Err(refuse!(BAD_RESOURCE, "no such UAR", "{:#x}", context.uar_page()));
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "no such UAR",
+            "{:#x}",
+            context.uar_page()
+        ));
     }
     let record = cmd.doorbell_record(context.dbr_addr())?;
     let ring = ring(cmd, context, context.cqe_sz())?;
@@ -60,10 +71,21 @@ pub(super) fn create_cq(cmd: &mut Cmd<'_>) -> Outcome {
     let number = objects.cqs.reserve()?;
     objects.eqs.hold(eqn)?;
     objects.uars.hold(context.uar_page())?;
-    let mut cq = Cq::new(number, ring, context.cqe_sz(), context.uar_page(), eqn, record);
+    let mut cq = Cq::new(
+        number,
+        ring,
+        context.cqe_sz(),
+        context.uar_page(),
+        eqn,
+        record,
+    );
     cq.collapsed = context.cc();
     cq.ignore_overrun = context.oi();
-    cq.moderation = (context.cq_period(), context.cq_max_count(), context.cq_period_mode());
+    cq.moderation = (
+        context.cq_period(),
+        context.cq_max_count(),
+        context.cq_period_mode(),
+    );
     objects.cqs.insert(number, cq);
     let mut out = CreateCqOut::new();
     out.set_cqn(number);
@@ -71,7 +93,11 @@ pub(super) fn create_cq(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn destroy_cq(cmd: &mut Cmd<'_>) -> Outcome {
-    let cq = cmd.nic.objects.cqs.remove(cmd.read::<DestroyCqIn>().cqn())?;
+    let cq = cmd
+        .nic
+        .objects
+        .cqs
+        .remove(cmd.read::<DestroyCqIn>().cqn())?;
     cmd.nic.objects.eqs.release(cq.eqn);
     cmd.nic.objects.uars.release(cq.uar);
     output(&DestroyCqOut::new())
@@ -104,7 +130,13 @@ pub(super) fn query_cq(cmd: &mut Cmd<'_>) -> Outcome {
         .set_producer_counter(cq.producer())
         .set_dbr_addr(cq.doorbell_record);
     let mut bytes = out.as_bytes().to_vec();
-    bytes.extend(cq.ring.buffer.pages().iter().flat_map(|page| page.to_be_bytes()));
+    bytes.extend(
+        cq.ring
+            .buffer
+            .pages()
+            .iter()
+            .flat_map(|page| page.to_be_bytes()),
+    );
     Ok(bytes)
 }
 
@@ -114,7 +146,11 @@ pub(super) fn modify_cq(cmd: &mut Cmd<'_>) -> Outcome {
     if !cmd.nic.objects.cqs.contains(number) {
         return Err(refuse!(BAD_RESOURCE, "no such CQ", "{number:#x}"));
     }
-    if cmd.op_mod == OP_MOD_RESIZE { resize(cmd, &input)? } else { change(cmd, &input)? }
+    if cmd.op_mod == OP_MOD_RESIZE {
+        resize(cmd, &input)?
+    } else {
+        change(cmd, &input)?
+    }
     output(&ModifyCqOut::new())
 }
 
@@ -123,16 +159,28 @@ fn resize(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
         return Err(refuse!(BAD_OP, "CQ resize is not supported"));
     }
     if input.modify_field_select() != SELECT_RESIZE || input.cq_umem_valid() {
-        return Err(refuse!(BAD_PARAM, "fields of a resize", "{:#x}", input.modify_field_select()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "fields of a resize",
+            "{:#x}",
+            input.modify_field_select()
+        ));
     }
     let Some(cqe_sz) = cmd.nic.objects.cqs.get(input.cqn()).map(|cq| cq.cqe_sz) else {
         return Err(refuse!(BAD_RESOURCE, "no such CQ"));
     };
     let ring = ring(cmd, input.cq_context(), cqe_sz)?;
     let nic = &mut *cmd.nic;
-    let fits = nic.objects.cqs.get_mut(input.cqn()).is_some_and(|cq| cq.resize(&mut nic.iommu, ring));
+    let fits = nic
+        .objects
+        .cqs
+        .get_mut(input.cqn())
+        .is_some_and(|cq| cq.resize(&mut nic.iommu, ring));
     if !fits {
-        return Err(refuse!(BAD_SIZE_OUTS_CQES, "smaller than the outstanding CQEs"));
+        return Err(refuse!(
+            BAD_SIZE_OUTS_CQES,
+            "smaller than the outstanding CQEs"
+        ));
     }
     Ok(())
 }

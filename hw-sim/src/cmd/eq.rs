@@ -3,7 +3,8 @@
 use super::{Cmd, Outcome, output, refuse};
 use crate::eq::{EQE_BYTES, Eq};
 use hw_mlx::prm::{
-    CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, Eqe, EventType, GenEqeIn, GenEqeOut, QueryEqIn, QueryEqOut,
+    CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, Eqe, EventType, GenEqeIn, GenEqeOut,
+    QueryEqIn, QueryEqOut,
 };
 use zerocopy::IntoBytes;
 
@@ -37,25 +38,55 @@ pub(super) fn create_eq(cmd: &mut Cmd<'_>) -> Outcome {
     let context = input.eq_context_entry();
     let caps = &cmd.nic.caps.general;
     if context.log_eq_size() > caps.log_max_eq_sz() {
-        return Err(refuse!(EXCEED_LIM, "EQ size", "2^{}", context.log_eq_size()));
+        return Err(refuse!(
+            EXCEED_LIM,
+            "EQ size",
+            "2^{}",
+            context.log_eq_size()
+        ));
     }
     if context.intr() >= u32::from(cmd.nic.profile.msix_vectors) {
-        return Err(refuse!(BAD_PARAM, "no such MSI-X vector", "{}", context.intr()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "no such MSI-X vector",
+            "{}",
+            context.intr()
+        ));
     }
     if context.ec() {
         return Err(refuse!(BAD_PARAM, "event collapse is not supported"));
     }
     if !cmd.nic.objects.uars.contains(context.uar_page()) {
-        return Err(refuse!(BAD_RESOURCE, "no such UAR", "{:#x}", context.uar_page()));
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "no such UAR",
+            "{:#x}",
+            context.uar_page()
+        ));
     }
     let events = input.event_bitmask();
     let beyond = input.event_bitmask_64() | input.event_bitmask_128() | input.event_bitmask_192();
     if events & !known_events() != 0 || beyond != 0 {
-        return Err(refuse!(BAD_PARAM, "event type not supported", "{:#x}", events & !known_events()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "event type not supported",
+            "{:#x}",
+            events & !known_events()
+        ));
     }
-    let taken = cmd.nic.objects.eqs.iter().find(|(_, eq)| eq.events & events != 0).map(|(number, _)| number);
+    let taken = cmd
+        .nic
+        .objects
+        .eqs
+        .iter()
+        .find(|(_, eq)| eq.events & events != 0)
+        .map(|(number, _)| number);
     if let Some(number) = taken {
-        return Err(refuse!(BAD_PARAM, "event type is mapped to another EQ", "{number:#x}"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "event type is mapped to another EQ",
+            "{number:#x}"
+        ));
     }
     let bytes = (EQE_BYTES as u64) << context.log_eq_size();
     let buffer = cmd.buffer(context.log_page_size(), context.page_offset(), bytes)?;
@@ -82,7 +113,11 @@ pub(super) fn create_eq(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn destroy_eq(cmd: &mut Cmd<'_>) -> Outcome {
-    let eq = cmd.nic.objects.eqs.remove(cmd.read::<DestroyEqIn>().eq_number())?;
+    let eq = cmd
+        .nic
+        .objects
+        .eqs
+        .remove(cmd.read::<DestroyEqIn>().eq_number())?;
     cmd.nic.objects.uars.release(eq.uar);
     output(&DestroyEqOut::new())
 }

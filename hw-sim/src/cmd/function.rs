@@ -4,9 +4,9 @@ use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::nic::Stage;
 use crate::pages::{GiveError, TakeFinding};
 use hw_mlx::prm::{
-    DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, HealthSyndrome, InitHcaIn, InitHcaOut, ManagePagesIn,
-    ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryPagesIn, QueryPagesOut, SetDriverVersionOut, SetIssiIn,
-    SetIssiOut, TeardownHcaIn, TeardownHcaOut,
+    DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, HealthSyndrome, InitHcaIn, InitHcaOut,
+    ManagePagesIn, ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryPagesIn,
+    QueryPagesOut, SetDriverVersionOut, SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut,
 };
 use zerocopy::IntoBytes;
 
@@ -20,7 +20,11 @@ const FORCE: u32 = 1;
 /// This function is number 0 and has no embedded CPU; there is no other.
 fn own_function(embedded_cpu: bool, function_id: u32) -> Result<(), Refusal> {
     if embedded_cpu || function_id != 0 {
-        return Err(refuse!(BAD_RESOURCE, "no such function", "{function_id:#x}"));
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "no such function",
+            "{function_id:#x}"
+        ));
     }
     Ok(())
 }
@@ -46,7 +50,8 @@ pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn query_issi(cmd: &mut Cmd<'_>) -> Outcome {
     let mut out = QueryIssiOut::new();
-    out.set_current_issi(cmd.nic.issi).set_supported_issi_dw0(SUPPORTED_ISSI);
+    out.set_current_issi(cmd.nic.issi)
+        .set_supported_issi_dw0(SUPPORTED_ISSI);
     output(&out)
 }
 
@@ -94,12 +99,18 @@ pub(super) fn manage_pages(cmd: &mut Cmd<'_>) -> Outcome {
 fn give_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
     let addresses = cmd.list(ManagePagesIn::SIZE, entries)?;
     let nic = &mut *cmd.nic;
-    nic.pages.give(&mut nic.iommu, &addresses).map_err(|error| match error {
-        GiveError::TooMany => refuse!(BAD_PARAM, "more pages than the firmware asked for", "{entries}"),
-        GiveError::Address(_) => refuse!(BAD_PARAM, "page address zero or not aligned"),
-        GiveError::Unreachable(_) => refuse!(BAD_PARAM, "page not reachable by the device"),
-        GiveError::Owned(_) => refuse!(BAD_RESOURCE, "page given twice"),
-    })?;
+    nic.pages
+        .give(&mut nic.iommu, &addresses)
+        .map_err(|error| match error {
+            GiveError::TooMany => refuse!(
+                BAD_PARAM,
+                "more pages than the firmware asked for",
+                "{entries}"
+            ),
+            GiveError::Address(_) => refuse!(BAD_PARAM, "page address zero or not aligned"),
+            GiveError::Unreachable(_) => refuse!(BAD_PARAM, "page not reachable by the device"),
+            GiveError::Owned(_) => refuse!(BAD_RESOURCE, "page given twice"),
+        })?;
     if !nic.pages.starving() {
         nic.pages_answered(cmd.env, true);
     }
@@ -109,7 +120,11 @@ fn give_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
 fn take_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
     let room = cmd.room.saturating_sub(ManagePagesOut::SIZE) / 8;
     if room < entries {
-        return Err(refuse!(BAD_OUTPUT_LEN, "no room for the pages taken", "{room} of {entries}"));
+        return Err(refuse!(
+            BAD_OUTPUT_LEN,
+            "no room for the pages taken",
+            "{room} of {entries}"
+        ));
     }
     let nic = &mut *cmd.nic;
     let in_use = nic.stage == Stage::Initialised;
@@ -117,9 +132,14 @@ fn take_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
     for finding in findings {
         match finding {
             TakeFinding::Scribbled(_) => {
-                nic.driver_bug(cmd.env, "software wrote into a page the firmware owned".to_owned());
+                nic.driver_bug(
+                    cmd.env,
+                    "software wrote into a page the firmware owned".to_owned(),
+                );
             }
-            TakeFinding::Unreachable(_) => nic.init.set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0),
+            TakeFinding::Unreachable(_) => nic
+                .init
+                .set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0),
         }
     }
     let mut out = ManagePagesOut::new();
@@ -136,7 +156,12 @@ pub(super) fn init_hca(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_PARAM, "sw_owner_id without that capability"));
     }
     if !cmd.nic.pages.ready_to_init() {
-        return Err(refuse!(NO_RESOURCES, "init pages are missing", "{} held", cmd.nic.pages.held()));
+        return Err(refuse!(
+            NO_RESOURCES,
+            "init pages are missing",
+            "{} held",
+            cmd.nic.pages.held()
+        ));
     }
     cmd.nic.pages.initialised();
     cmd.nic.stage = Stage::Initialised;

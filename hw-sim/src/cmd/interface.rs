@@ -18,8 +18,8 @@ use crate::iommu::Who;
 use crate::nic::{Nic, nanoseconds};
 use crate::world::{Env, Timer};
 use hw_mlx::prm::{
-    CmdMailbox, CmdQueueEntry, CmdStatus, DeliveryStatus, Eqe, EventType, HealthSyndrome, INLINE_BYTES, MAILBOX_BYTES,
-    TRANSPORT_PCIE,
+    CmdMailbox, CmdQueueEntry, CmdStatus, DeliveryStatus, Eqe, EventType, HealthSyndrome,
+    INLINE_BYTES, MAILBOX_BYTES, TRANSPORT_PCIE,
 };
 use std::collections::BTreeMap;
 
@@ -101,18 +101,30 @@ impl Nic {
             return;
         }
         if self.init.initializing(env.now) {
-            self.driver_bug(env, format!("command doorbell {slots:#x} while the firmware boots"));
+            self.driver_bug(
+                env,
+                format!("command doorbell {slots:#x} while the firmware boots"),
+            );
             return;
         }
         let Some(queue) = self.init.command_queue() else {
-            self.driver_bug(env, format!("command doorbell {slots:#x} without a command queue"));
+            self.driver_bug(
+                env,
+                format!("command doorbell {slots:#x} without a command queue"),
+            );
             return;
         };
         for slot in (0..32_u8).filter(|slot| slots >> slot & 1 == 1) {
             if slot >= SLOTS {
-                self.driver_bug(env, format!("command doorbell for slot {slot}, the queue has {SLOTS}"));
+                self.driver_bug(
+                    env,
+                    format!("command doorbell for slot {slot}, the queue has {SLOTS}"),
+                );
             } else if self.commands.owns(slot) {
-                self.driver_bug(env, format!("command doorbell for slot {slot}, which the device owns"));
+                self.driver_bug(
+                    env,
+                    format!("command doorbell for slot {slot}, which the device owns"),
+                );
             } else {
                 self.fetch(env, queue, slot);
             }
@@ -123,12 +135,16 @@ impl Nic {
         let at = entry_address(queue, slot);
         let mut bytes = [0; ENTRY_BYTES];
         if self.iommu.read(at, &mut bytes, Who::Command).is_err() {
-            self.init.set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0);
+            self.init
+                .set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0);
             return;
         }
         let entry = CmdQueueEntry::from_array(bytes);
         if !entry.ownership() {
-            self.driver_bug(env, format!("command doorbell for slot {slot}, whose entry software owns"));
+            self.driver_bug(
+                env,
+                format!("command doorbell for slot {slot}, whose entry software owns"),
+            );
             return;
         }
         let events = self.carrier_of(EventType::CMD).is_some();
@@ -136,12 +152,17 @@ impl Nic {
         self.count_opcode(opcode);
         let fault = self.faults.meet(opcode);
         let message = match fault {
-            Some(CommandFault::Deliver(status)) => Err(undelivered(DeliveryStatus(status), "injected")),
+            Some(CommandFault::Deliver(status)) => {
+                Err(undelivered(DeliveryStatus(status), "injected"))
+            }
             _ => self.read_message(&entry),
         };
         match message {
             Err(Undelivered { status, why }) => {
-                env.note(self.index, format_args!("cmd slot={slot} not delivered: {status:?}, {why}"));
+                env.note(
+                    self.index,
+                    format_args!("cmd slot={slot} not delivered: {status:?}, {why}"),
+                );
                 self.hand_back(env, slot, status, &mut bytes, events);
                 self.begin_command();
                 self.end_command(env);
@@ -154,7 +175,15 @@ impl Nic {
                 let due = env.now + nanoseconds(self.profile.command_time) + delay;
                 let output_length = usize::try_from(entry.output_length()).unwrap_or(usize::MAX);
                 let state = Waiting::Time;
-                let running = Running { entry: bytes, input, output_mailboxes, output_length, events, fault, state };
+                let running = Running {
+                    entry: bytes,
+                    input,
+                    output_mailboxes,
+                    output_length,
+                    events,
+                    fault,
+                    state,
+                };
                 self.commands.running.insert(slot, running);
                 env.schedule(due, self.index, Timer::Command(slot));
             }
@@ -169,7 +198,10 @@ impl Nic {
             return Err(undelivered(D::CMD_TYPE_ERR, "type"));
         }
         if entry.reserved_bits().is_some() {
-            return Err(undelivered(D::RES_FLD_NOT_CLR_ERR, "reserved bits of the entry"));
+            return Err(undelivered(
+                D::RES_FLD_NOT_CLR_ERR,
+                "reserved bits of the entry",
+            ));
         }
         if self.checksums() && xor(bytes) != 0xff {
             return Err(undelivered(D::SIGNATURE_ERR, "entry signature"));
@@ -236,7 +268,10 @@ impl Nic {
                 return Err(undelivered(D::BAD_BLOCK_NUMBER, "block number"));
             }
             if mailbox.reserved_bits().is_some() {
-                return Err(undelivered(D::RES_FLD_NOT_CLR_ERR, "reserved bits of a mailbox"));
+                return Err(undelivered(
+                    D::RES_FLD_NOT_CLR_ERR,
+                    "reserved bits of a mailbox",
+                ));
             }
             each(&mailbox, at);
             at = mailbox.next_pointer();
@@ -250,7 +285,10 @@ impl Nic {
             return;
         };
         if !self.alive() || matches!(running.fault, Some(CommandFault::Silence)) {
-            env.note(self.index, format_args!("cmd slot={slot} is never answered"));
+            env.note(
+                self.index,
+                format_args!("cmd slot={slot} is never answered"),
+            );
             running.state = Waiting::Never;
             self.commands.running.insert(slot, running);
             return;
@@ -299,7 +337,10 @@ impl Nic {
                 running.state = Waiting::Time;
                 if !given {
                     let status = CmdStatus::NO_RESOURCES.0;
-                    running.fault = Some(CommandFault::Fail { status, syndrome: super::syndrome_of("no pages") });
+                    running.fault = Some(CommandFault::Fail {
+                        status,
+                        syndrome: super::syndrome_of("no pages"),
+                    });
                 }
                 env.schedule(env.now, self.index, Timer::Command(slot));
             }
@@ -314,9 +355,15 @@ impl Nic {
         field[..inline].copy_from_slice(&output[..inline]);
         let mut status = DeliveryStatus::OK;
         let rest = output.get(INLINE_BYTES..).unwrap_or_default();
-        for (at, data) in std::mem::take(&mut running.output_mailboxes).into_iter().zip(rest.chunks(MAILBOX_BYTES)) {
+        for (at, data) in std::mem::take(&mut running.output_mailboxes)
+            .into_iter()
+            .zip(rest.chunks(MAILBOX_BYTES))
+        {
             if self.write_mailbox(at, data).is_err() {
-                env.note(self.index, format_args!("cmd slot={slot}: output mailbox not writable"));
+                env.note(
+                    self.index,
+                    format_args!("cmd slot={slot}: output mailbox not writable"),
+                );
                 status = DeliveryStatus::FW_ERR;
             }
         }
@@ -335,7 +382,11 @@ impl Nic {
         bytes[MAILBOX_CTRL_SIGNATURE] = !xor(&bytes[MAILBOX_CONTROL..MAILBOX_SIGNATURE]);
         bytes[MAILBOX_SIGNATURE] = 0;
         bytes[MAILBOX_SIGNATURE] = !xor(&bytes);
-        self.iommu.write(at + MAILBOX_CONTROL as u64, &bytes[MAILBOX_CONTROL..], Who::Command)
+        self.iommu.write(
+            at + MAILBOX_CONTROL as u64,
+            &bytes[MAILBOX_CONTROL..],
+            Who::Command,
+        )
     }
 
     /// Writes the inline output, then gives the slot back, then tells so by event.
@@ -360,10 +411,17 @@ impl Nic {
         let written = self
             .iommu
             .write(at + OUTPUT, inline, Who::Command)
-            .and_then(|()| self.iommu.write(at + SIGNATURE as u64, &[bytes[SIGNATURE]], Who::Command))
-            .and_then(|()| self.iommu.publish(at + STATUS_OWN as u64, bytes[STATUS_OWN], Who::Command));
+            .and_then(|()| {
+                self.iommu
+                    .write(at + SIGNATURE as u64, &[bytes[SIGNATURE]], Who::Command)
+            })
+            .and_then(|()| {
+                self.iommu
+                    .publish(at + STATUS_OWN as u64, bytes[STATUS_OWN], Who::Command)
+            });
         if written.is_err() {
-            self.init.set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0);
+            self.init
+                .set_health_syndrome(HealthSyndrome::ICM_FETCH_PCI_ERR.0);
             return;
         }
         if events && let Some(eqn) = self.carrier_of(EventType::CMD) {

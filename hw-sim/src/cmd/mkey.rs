@@ -70,12 +70,20 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
 fn check_context(cmd: &Cmd<'_>, context: &Mkc) -> Result<(), Refusal> {
     let caps = &cmd.nic.caps.general;
     if context.access_mode_4_2() != 0 {
-        return Err(refuse!(BAD_PARAM, "access mode", "{:#x}", context.access_mode_4_2() << 2));
+        return Err(refuse!(
+            BAD_PARAM,
+            "access mode",
+            "{:#x}",
+            context.access_mode_4_2() << 2
+        ));
     }
     let ordering = context.relaxed_ordering_write() && !caps.relaxed_ordering_write()
         || context.relaxed_ordering_read() && !caps.relaxed_ordering_read();
     if ordering {
-        return Err(refuse!(BAD_PARAM, "relaxed ordering without that capability"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "relaxed ordering without that capability"
+        ));
     }
     let unsupported = context.bsf_en()
         || context.bsf_octword_size() != 0
@@ -105,9 +113,15 @@ fn translation(cmd: &Cmd<'_>, input: &CreateMkeyIn) -> Result<Translation, Refus
     let octowords = context.translations_octword_size();
     let present = input.translations_octword_actual_size();
     if present > octowords {
-        return Err(refuse!(BAD_PARAM, "more translation entries than the table holds", "{present} of {octowords}"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "more translation entries than the table holds",
+            "{present} of {octowords}"
+        ));
     }
-    let count = usize::try_from(present).unwrap_or(usize::MAX).saturating_mul(2);
+    let count = usize::try_from(present)
+        .unwrap_or(usize::MAX)
+        .saturating_mul(2);
     let words = cmd.list(PAGE_LIST, count)?;
     match context.access_mode_1_0() {
         MODE_PA if octowords != 0 => Err(refuse!(BAD_PARAM, "translation table of a PA key")),
@@ -129,15 +143,32 @@ fn pages(context: &Mkc, words: Vec<u64>) -> Result<Translation, Refusal> {
     let page = 1_u64 << log_page;
     let needed = ((context.start_addr() & (page - 1)) + context.len()).div_ceil(page);
     if u64::from(context.translations_octword_size()) * OCTOWORD < needed * 8 {
-        return Err(refuse!(BAD_PARAM, "translation table too small", "{needed} pages"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "translation table too small",
+            "{needed} pages"
+        ));
     }
     // A key in the free state may get its table later, by UMR.
     if !context.free() && (words.len() as u64) < needed {
-        return Err(refuse!(BAD_PARAM, "translation entries are missing", "{} of {needed}", words.len()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "translation entries are missing",
+            "{} of {needed}",
+            words.len()
+        ));
     }
-    let used = usize::try_from(needed).unwrap_or(usize::MAX).min(words.len());
-    if words[..used].iter().any(|entry| entry & !PAGE_PERMISSIONS & (page - 1) != 0) {
-        return Err(refuse!(BAD_PARAM, "page address not aligned to the page size"));
+    let used = usize::try_from(needed)
+        .unwrap_or(usize::MAX)
+        .min(words.len());
+    if words[..used]
+        .iter()
+        .any(|entry| entry & !PAGE_PERMISSIONS & (page - 1) != 0)
+    {
+        return Err(refuse!(
+            BAD_PARAM,
+            "page address not aligned to the page size"
+        ));
     }
     Ok(Translation::Pages(words))
 }
@@ -145,7 +176,10 @@ fn pages(context: &Mkc, words: Vec<u64>) -> Result<Translation, Refusal> {
 fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refusal> {
     let log_most = cmd.nic.caps.general.log_max_klm_list_size();
     if u64::from(context.translations_octword_size()) > 1 << log_most.min(63) {
-        return Err(refuse!(EXCEED_LIM, "KLM list longer than log_max_klm_list_size"));
+        return Err(refuse!(
+            EXCEED_LIM,
+            "KLM list longer than log_max_klm_list_size"
+        ));
     }
     let entries = words
         .as_chunks::<2>()
@@ -153,20 +187,31 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
         .iter()
         .map(|&[head, va]| {
             let [a, b, c, d, e, f, g, h] = head.to_be_bytes();
-            Klm { bytes: u32::from_be_bytes([a, b, c, d]), key: u32::from_be_bytes([e, f, g, h]), va }
+            Klm {
+                bytes: u32::from_be_bytes([a, b, c, d]),
+                key: u32::from_be_bytes([e, f, g, h]),
+                va,
+            }
         })
         .collect();
     if context.access_mode_1_0() == MODE_KLM {
         return Ok(Translation::Keys(entries));
     }
     if !cmd.nic.caps.general.fixed_buffer_size() {
-        return Err(refuse!(BAD_PARAM, "KSM without the fixed_buffer_size capability"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "KSM without the fixed_buffer_size capability"
+        ));
     }
     Ok(Translation::EqualKeys(entries))
 }
 
 pub(super) fn destroy_mkey(cmd: &mut Cmd<'_>) -> Outcome {
-    let key = cmd.nic.objects.mkeys.remove(cmd.read::<DestroyMkeyIn>().mkey_index())?;
+    let key = cmd
+        .nic
+        .objects
+        .mkeys
+        .remove(cmd.read::<DestroyMkeyIn>().mkey_index())?;
     cmd.nic.objects.pds.release(key.pd);
     output(&DestroyMkeyOut::new())
 }

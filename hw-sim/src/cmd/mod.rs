@@ -69,7 +69,9 @@ impl From<TableError> for Refusal {
     fn from(error: TableError) -> Self {
         match error {
             TableError::Unknown => refuse!(BAD_RESOURCE, "no such object"),
-            TableError::Referenced(count) => refuse!(BAD_RES_STATE, "object is referenced", "{count} times"),
+            TableError::Referenced(count) => {
+                refuse!(BAD_RES_STATE, "object is referenced", "{count} times")
+            }
             TableError::Full => refuse!(EXCEED_LIM, "no number left"),
         }
     }
@@ -79,7 +81,11 @@ impl From<BufferError> for Refusal {
     fn from(error: BufferError) -> Self {
         match error {
             BufferError::Short { needed, listed } => {
-                refuse!(BAD_INPUT_LEN, "page list too short", "{listed} of {needed} pages")
+                refuse!(
+                    BAD_INPUT_LEN,
+                    "page list too short",
+                    "{listed} of {needed} pages"
+                )
             }
             BufferError::Unaligned(_) => refuse!(BAD_PARAM, "page address not aligned"),
         }
@@ -127,9 +133,15 @@ impl Cmd<'_> {
 
     /// `count` 64-bit numbers from `offset` on.
     pub fn list(&self, offset: usize, count: usize) -> Result<Vec<u64>, Refusal> {
-        let bytes = count.checked_mul(8).and_then(|length| self.input.get(offset..offset.checked_add(length)?));
+        let bytes = count
+            .checked_mul(8)
+            .and_then(|length| self.input.get(offset..offset.checked_add(length)?));
         let Some(bytes) = bytes else {
-            return Err(refuse!(BAD_INPUT_LEN, "list longer than the input", "{count} entries"));
+            return Err(refuse!(
+                BAD_INPUT_LEN,
+                "list longer than the input",
+                "{count} entries"
+            ));
         };
         Ok(words(bytes))
     }
@@ -140,7 +152,12 @@ impl Cmd<'_> {
     }
 
     /// The buffer that the page list at 0x110 describes.
-    pub fn buffer(&self, log_page_size: u32, page_offset: u32, bytes: u64) -> Result<QueueBuffer, Refusal> {
+    pub fn buffer(
+        &self,
+        log_page_size: u32,
+        page_offset: u32,
+        bytes: u64,
+    ) -> Result<QueueBuffer, Refusal> {
         if log_page_size > 19 {
             return Err(refuse!(BAD_PARAM, "page size", "2^{}", 12 + log_page_size));
         }
@@ -154,7 +171,7 @@ impl Cmd<'_> {
 
     /// A doorbell record's address: 8-byte aligned and not zero.
     pub fn doorbell_record(&self, address: u64) -> Result<u64, Refusal> {
-        if address == 0 || address % 8 != 0 {
+        if address == 0 || !address.is_multiple_of(8) {
             return Err(refuse!(BAD_PARAM, "doorbell record address"));
         }
         Ok(address)
@@ -200,16 +217,33 @@ pub fn dispatch(nic: &mut Nic, env: &mut Env, input: &[u8], room: usize) -> Answ
     let opcode = header.opcode();
     let entry = lookup(opcode);
     let outcome = check(nic, entry, &header, input, room).and_then(|entry| {
-        (entry.handler)(&mut Cmd { nic, env, input, op_mod: header.op_mod(), room })
+        (entry.handler)(&mut Cmd {
+            nic,
+            env,
+            input,
+            op_mod: header.op_mod(),
+            room,
+        })
     });
     let function = nic.index;
     let op_mod = header.op_mod();
     match outcome {
         Ok(bytes) => {
-            env.note(function, format_args!("cmd {opcode:?} op_mod={op_mod:#x} in={:#x} ok {}", input.len(), Hex(&bytes)));
+            env.note(
+                function,
+                format_args!(
+                    "cmd {opcode:?} op_mod={op_mod:#x} in={:#x} ok {}",
+                    input.len(),
+                    Hex(&bytes)
+                ),
+            );
             Answer { bytes }
         }
-        Err(Refusal { status, reason, detail }) => {
+        Err(Refusal {
+            status,
+            reason,
+            detail,
+        }) => {
             let syndrome = syndrome_of(reason);
             env.note(
                 function,
@@ -217,7 +251,12 @@ pub fn dispatch(nic: &mut Nic, env: &mut Env, input: &[u8], room: usize) -> Answ
             );
             tracing::debug!(function = %nic.profile.name, ?opcode, ?status, syndrome, "{reason} {detail}");
             let reason = format!("{reason} {detail}").trim_end().to_owned();
-            nic.count_refusal(Refused { opcode: opcode.0, status: status.0, syndrome, reason });
+            nic.count_refusal(Refused {
+                opcode: opcode.0,
+                status: status.0,
+                syndrome,
+                reason,
+            });
             Answer::injected(status.0, syndrome)
         }
     }
@@ -240,13 +279,23 @@ fn check<'t>(
         return Err(refuse!(BAD_OP, "unknown op_mod", "{:#x}", header.op_mod()));
     }
     if input.len() < entry.min_input {
-        return Err(refuse!(BAD_INPUT_LEN, "input too short", "{:#x} of {:#x}", input.len(), entry.min_input));
+        return Err(refuse!(
+            BAD_INPUT_LEN,
+            "input too short",
+            "{:#x} of {:#x}",
+            input.len(),
+            entry.min_input
+        ));
     }
     if room < MIN_OUTPUT {
         return Err(refuse!(BAD_OUTPUT_LEN, "output too short", "{room:#x}"));
     }
     if let Some(at) = (entry.reserved)(input) {
-        return Err(refuse!(BAD_PARAM, "reserved bit set", "in the dword at {at:#x}"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "reserved bit set",
+            "in the dword at {at:#x}"
+        ));
     }
     Ok(entry)
 }
@@ -262,7 +311,9 @@ fn stage_bit(nic: &Nic) -> u8 {
 
 /// The syndrome of a reason: FNV-1a, 24 bits, as wide as hardware's.
 pub fn syndrome_of(reason: &str) -> u32 {
-    let hash = reason.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let hash = reason.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
     (hash >> 8) ^ (hash & 0xff)
 }
 
@@ -271,6 +322,10 @@ struct Hex<'a>(&'a [u8]);
 
 impl std::fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().skip(8).take(8).try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0
+            .iter()
+            .skip(8)
+            .take(8)
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }

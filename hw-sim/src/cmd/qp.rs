@@ -6,8 +6,8 @@ use crate::objects::Table;
 use crate::profile::PortType;
 use crate::qp::{Qp, Transition};
 use hw_mlx::prm::{
-    CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, QueryQpIn, QueryQpOut, Qpc, Rst2InitQpIn,
-    Rst2InitQpOut, ServiceType, ToErrQpIn, ToErrQpOut, ToRstQpIn, ToRstQpOut,
+    CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, Qpc, QueryQpIn, QueryQpOut,
+    Rst2InitQpIn, Rst2InitQpOut, ServiceType, ToErrQpIn, ToErrQpOut, ToRstQpIn, ToRstQpOut,
 };
 use std::borrow::Cow;
 use zerocopy::IntoBytes;
@@ -30,7 +30,10 @@ pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_PARAM, "QPC extension is not supported"));
     }
     if input.input_qpn() != 0 || input.opt_param_mask() != 0 {
-        return Err(refuse!(BAD_PARAM, "input_qpn and opt_param_mask are zero in CREATE_QP"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "input_qpn and opt_param_mask are zero in CREATE_QP"
+        ));
     }
     let service = service_type(cmd, context)?;
     let refs = references(cmd, context, service)?;
@@ -40,10 +43,13 @@ pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
     let pages = if bytes == 0 {
         Vec::new()
     } else {
-        cmd.buffer(context.log_page_size(), context.page_offset(), bytes)?.pages().to_vec()
+        cmd.buffer(context.log_page_size(), context.page_offset(), bytes)?
+            .pages()
+            .to_vec()
     };
     let number = cmd.nic.objects.qps.reserve()?;
-    let qp = Qp::create(number, context, pages.clone()).map_err(|status| refused(status, "queue pair context"))?;
+    let qp = Qp::create(number, context, pages.clone())
+        .map_err(|status| refused(status, "queue pair context"))?;
     hold(cmd, refs)?;
     cmd.nic.insert_qp(number, qp, service.bits(), refs, pages);
     if service == ServiceType::QP1 {
@@ -65,7 +71,11 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
         _ => false,
     };
     if !supported {
-        return Err(refuse!(BAD_PARAM, "service type is not supported", "{service:?}"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "service type is not supported",
+            "{service:?}"
+        ));
     }
     if service == ServiceType::QP1 && cmd.nic.gsi.is_some() {
         return Err(refuse!(EXCEED_LIM, "the port has its QP 1 already"));
@@ -87,7 +97,11 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
                 return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
             };
             if srq.pd != context.pd() {
-                return Err(refuse!(BAD_RESOURCE, "RMP of another protection domain", "{number:#x}"));
+                return Err(refuse!(
+                    BAD_RESOURCE,
+                    "RMP of another protection domain",
+                    "{number:#x}"
+                ));
             }
             Some(number)
         }
@@ -98,7 +112,12 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
     // Drivers name an XRC domain even for RC, or leave 0.
     let xrcd = Some(context.xrcd()).filter(|&xrcd| objects.xrcds.contains(xrcd));
     if xrcd.is_none() && service == ServiceType::XRC {
-        return Err(refuse!(BAD_RESOURCE, "no such XRC domain", "{:#x}", context.xrcd()));
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "no such XRC domain",
+            "{:#x}",
+            context.xrcd()
+        ));
     }
     let counter = Some(context.counter_set_id()).filter(|&set| set != 0);
     if let Some(set) = counter {
@@ -119,20 +138,37 @@ fn must_exist<T>(table: &Table<T>, number: u32) -> Result<(), Refusal> {
     if table.contains(number) {
         return Ok(());
     }
-    Err(refuse!(BAD_RESOURCE, "object named by the context does not exist", "{} {number:#x}", table.kind()))
+    Err(refuse!(
+        BAD_RESOURCE,
+        "object named by the context does not exist",
+        "{} {number:#x}",
+        table.kind()
+    ))
 }
 
 fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     let caps = &cmd.nic.caps.general;
     let stride = 1 << (context.log_rq_stride() + LOG_RQ_UNIT);
-    if context.log_rq_size() > caps.log_max_qp_sz() || context.log_sq_size() > caps.log_max_qp_sz() {
-        return Err(refuse!(EXCEED_LIM, "queue size", "RQ 2^{} SQ 2^{}", context.log_rq_size(), context.log_sq_size()));
+    if context.log_rq_size() > caps.log_max_qp_sz() || context.log_sq_size() > caps.log_max_qp_sz()
+    {
+        return Err(refuse!(
+            EXCEED_LIM,
+            "queue size",
+            "RQ 2^{} SQ 2^{}",
+            context.log_rq_size(),
+            context.log_sq_size()
+        ));
     }
     if stride > caps.max_wqe_sz_rq() {
         return Err(refuse!(EXCEED_LIM, "receive WQE stride", "{stride}"));
     }
     if context.rq_type() != RQ_OWN && context.log_rq_size() != 0 {
-        return Err(refuse!(BAD_PARAM, "receive queue size without a receive queue", "2^{}", context.log_rq_size()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "receive queue size without a receive queue",
+            "2^{}",
+            context.log_rq_size()
+        ));
     }
     if context.wq_signature() && !caps.wq_signature() {
         return Err(refuse!(BAD_PARAM, "WQE signatures are not supported"));
@@ -149,7 +185,11 @@ fn queue_bytes(context: &Qpc) -> u64 {
         RQ_OWN => 1 << (context.log_rq_size() + context.log_rq_stride() + LOG_RQ_UNIT),
         _ => 0,
     };
-    let send = if context.no_sq() { 0 } else { 1 << (context.log_sq_size() + LOG_WQEBB) };
+    let send = if context.no_sq() {
+        0
+    } else {
+        1 << (context.log_sq_size() + LOG_WQEBB)
+    };
     receive + send
 }
 
@@ -193,7 +233,9 @@ pub(super) fn destroy_qp(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<DestroyQpIn>().qpn();
     let slot = cmd.nic.objects.qps.remove(number)?;
     let index = cmd.nic.index;
-    cmd.env.runnable.retain(|&waiting| waiting != (index, number));
+    cmd.env
+        .runnable
+        .retain(|&waiting| waiting != (index, number));
     if let Some(due) = slot.timer {
         cmd.env.qp_timers.remove(&(due, index, number));
     }
@@ -263,7 +305,9 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     // A queue pair keeps what it refers to, whatever the context repeats; the three that can change are looked at.
     let before = cmd.nic.objects.qps.get(number).map(|slot| slot.refs);
     let after = changed_references(cmd, &input, before)?;
-    let done = cmd.nic.with_qp(cmd.env, number, |qp, view| qp.modify(transition, mask, input.qpc(), view));
+    let done = cmd.nic.with_qp(cmd.env, number, |qp, view| {
+        qp.modify(transition, mask, input.qpc(), view)
+    });
     match done {
         Some(Ok(())) => {}
         Some(Err(status)) => return Err(refused(status, "queue pair transition")),
@@ -286,7 +330,11 @@ const OPT_SRQN: u32 = 1 << 18;
 const OPT_CQN_RCV: u32 = 1 << 19;
 const OPT_COUNTER_SET: u32 = 1 << 25;
 
-fn changed_references(cmd: &Cmd<'_>, input: &Rst2InitQpIn, before: Option<QpRefs>) -> Result<Option<QpRefs>, Refusal> {
+fn changed_references(
+    cmd: &Cmd<'_>,
+    input: &Rst2InitQpIn,
+    before: Option<QpRefs>,
+) -> Result<Option<QpRefs>, Refusal> {
     let Some(mut refs) = before else {
         return Ok(None);
     };
@@ -325,7 +373,9 @@ fn simple(cmd: &mut Cmd<'_>, number: u32, transition: Transition) -> Result<(), 
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{number:#x}"));
     }
     let context = Qpc::new();
-    match cmd.nic.with_qp(cmd.env, number, |qp, view| qp.modify(transition, 0, &context, view)) {
+    match cmd.nic.with_qp(cmd.env, number, |qp, view| {
+        qp.modify(transition, 0, &context, view)
+    }) {
         Some(Ok(())) => Ok(()),
         Some(Err(status)) => Err(refused(status, "queue pair transition")),
         None => Err(refuse!(RESOURCE_BUSY, "queue pair is busy")),
@@ -334,5 +384,9 @@ fn simple(cmd: &mut Cmd<'_>, number: u32, transition: Transition) -> Result<(), 
 
 /// A refusal of the queue pair itself.
 fn refused(status: CmdStatus, reason: &'static str) -> Refusal {
-    Refusal { status, reason, detail: Cow::Borrowed("") }
+    Refusal {
+        status,
+        reason,
+        detail: Cow::Borrowed(""),
+    }
 }

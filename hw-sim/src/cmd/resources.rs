@@ -2,9 +2,10 @@
 
 use super::{Cmd, Outcome, output, refuse};
 use hw_mlx::prm::{
-    AllocPdOut, AllocQCounterOut, AllocTransportDomainOut, AllocUarOut, AllocXrcdOut, DeallocPdIn, DeallocPdOut,
-    DeallocQCounterIn, DeallocQCounterOut, DeallocTransportDomainIn, DeallocTransportDomainOut, DeallocUarIn,
-    DeallocUarOut, DeallocXrcdIn, DeallocXrcdOut, QueryQCounterIn, QueryQCounterOut, QuerySpecialContextsOut,
+    AllocPdOut, AllocQCounterOut, AllocTransportDomainOut, AllocUarOut, AllocXrcdOut, DeallocPdIn,
+    DeallocPdOut, DeallocQCounterIn, DeallocQCounterOut, DeallocTransportDomainIn,
+    DeallocTransportDomainOut, DeallocUarIn, DeallocUarOut, DeallocXrcdIn, DeallocXrcdOut,
+    QueryQCounterIn, QueryQCounterOut, QuerySpecialContextsOut,
 };
 
 pub(super) fn alloc_uar(cmd: &mut Cmd<'_>) -> Outcome {
@@ -38,7 +39,10 @@ pub(super) fn alloc_transport_domain(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn dealloc_transport_domain(cmd: &mut Cmd<'_>) -> Outcome {
-    cmd.nic.objects.tds.remove(cmd.read::<DeallocTransportDomainIn>().transport_domain())?;
+    cmd.nic
+        .objects
+        .tds
+        .remove(cmd.read::<DeallocTransportDomainIn>().transport_domain())?;
     output(&DeallocTransportDomainOut::new())
 }
 
@@ -49,7 +53,10 @@ pub(super) fn alloc_xrcd(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn dealloc_xrcd(cmd: &mut Cmd<'_>) -> Outcome {
-    cmd.nic.objects.xrcds.remove(cmd.read::<DeallocXrcdIn>().xrcd())?;
+    cmd.nic
+        .objects
+        .xrcds
+        .remove(cmd.read::<DeallocXrcdIn>().xrcd())?;
     output(&DeallocXrcdOut::new())
 }
 
@@ -60,7 +67,10 @@ pub(super) fn alloc_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn dealloc_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
-    cmd.nic.objects.counters.remove(cmd.read::<DeallocQCounterIn>().counter_set_id())?;
+    cmd.nic
+        .objects
+        .counters
+        .remove(cmd.read::<DeallocQCounterIn>().counter_set_id())?;
     output(&DeallocQCounterOut::new())
 }
 
@@ -68,7 +78,10 @@ pub(super) fn dealloc_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
 pub(super) fn query_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryQCounterIn = cmd.read();
     if input.other_vport() || input.vport_number() != 0 || input.aggregate() {
-        return Err(refuse!(BAD_PARAM, "counters of another vport, or aggregated"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "counters of another vport, or aggregated"
+        ));
     }
     let set = input.counter_set_id();
     // Set 0 is the default one.

@@ -3,8 +3,8 @@
 use super::{Cmd, Outcome, output, refuse};
 use crate::srq::Srq;
 use hw_mlx::prm::{
-    CreateRmpIn, CreateRmpOut, DestroyRmpIn, DestroyRmpOut, EventType, ModifyRmpIn, ModifyRmpOut, QueryRmpIn,
-    QueryRmpOut,
+    CreateRmpIn, CreateRmpOut, DestroyRmpIn, DestroyRmpOut, EventType, ModifyRmpIn, ModifyRmpOut,
+    QueryRmpIn, QueryRmpOut,
 };
 
 const STATE_READY: u32 = 1;
@@ -21,11 +21,20 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     if wq.wq_umem_valid() || wq.dbr_umem_valid() {
         return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
     }
-    if wq.wq_type() != LINKED_LIST || context.basic_cyclic_rcv_wqe() || wq.wq_signature() || wq.shampo_enable() {
+    if wq.wq_type() != LINKED_LIST
+        || context.basic_cyclic_rcv_wqe()
+        || wq.wq_signature()
+        || wq.shampo_enable()
+    {
         return Err(refuse!(BAD_PARAM, "work queue type", "{}", wq.wq_type()));
     }
     if context.state() != STATE_READY {
-        return Err(refuse!(BAD_PARAM, "an RMP is created ready", "{}", context.state()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "an RMP is created ready",
+            "{}",
+            context.state()
+        ));
     }
     if wq.log_wq_sz() > caps.log_max_srq_sz() {
         return Err(refuse!(EXCEED_LIM, "SRQ size", "2^{}", wq.log_wq_sz()));
@@ -34,7 +43,12 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_PARAM, "WQE stride", "2^{}", wq.log_wq_stride()));
     }
     if wq.lwm() >= 1 << wq.log_wq_sz() {
-        return Err(refuse!(BAD_PARAM, "limit beyond the queue's size", "{}", wq.lwm()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "limit beyond the queue's size",
+            "{}",
+            wq.lwm()
+        ));
     }
     if !cmd.nic.objects.pds.contains(wq.pd()) {
         return Err(refuse!(BAD_RESOURCE, "no such PD", "{:#x}", wq.pd()));
@@ -46,7 +60,15 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let objects = &mut cmd.nic.objects;
     let number = objects.rmps.reserve()?;
     objects.pds.hold(wq.pd())?;
-    let srq = Srq::new(number, wq.pd(), wq.log_wq_sz(), wq.log_wq_stride(), buffer, record, wq.lwm());
+    let srq = Srq::new(
+        number,
+        wq.pd(),
+        wq.log_wq_sz(),
+        wq.log_wq_stride(),
+        buffer,
+        record,
+        wq.lwm(),
+    );
     objects.rmps.insert(number, srq);
     let mut out = CreateRmpOut::new();
     out.set_rmpn(number);
@@ -67,7 +89,11 @@ pub(super) fn modify_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     if input.bitmask_lwm() {
         let limit = input.ctx().wq().lwm();
         if limit >= 1 << srq.log_size {
-            return Err(refuse!(BAD_PARAM, "limit beyond the queue's size", "{limit}"));
+            return Err(refuse!(
+                BAD_PARAM,
+                "limit beyond the queue's size",
+                "{limit}"
+            ));
         }
         srq.limit = limit;
         // Undercut already: the event goes out at once.
@@ -103,7 +129,11 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn destroy_rmp(cmd: &mut Cmd<'_>) -> Outcome {
-    let srq = cmd.nic.objects.rmps.remove(cmd.read::<DestroyRmpIn>().rmpn())?;
+    let srq = cmd
+        .nic
+        .objects
+        .rmps
+        .remove(cmd.read::<DestroyRmpIn>().rmpn())?;
     cmd.nic.objects.pds.release(srq.pd);
     output(&DestroyRmpOut::new())
 }

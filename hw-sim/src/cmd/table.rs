@@ -1,6 +1,8 @@
 //! The table of commands.
 
-use super::{Cmd, Outcome, access_reg, caps, cq, eq, function, mkey, qp, read_padded, resources, srq, vport};
+use super::{
+    Cmd, Outcome, access_reg, caps, cq, eq, function, mkey, qp, read_padded, resources, srq, vport,
+};
 use hw_mlx::prm::{self, Command, Opcode};
 
 /// Stage: nothing but ENABLE_HCA.
@@ -76,7 +78,10 @@ impl Entry {
     }
 
     const fn creates(self) -> Self {
-        Self { creates: true, ..self }
+        Self {
+            creates: true,
+            ..self
+        }
     }
 }
 
@@ -112,7 +117,8 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::DeallocUarIn>(INITIALISED, resources::dealloc_uar),
     Entry::new::<prm::AllocPdIn>(INITIALISED, resources::alloc_pd).creates(),
     Entry::new::<prm::DeallocPdIn>(INITIALISED, resources::dealloc_pd),
-    Entry::new::<prm::AllocTransportDomainIn>(INITIALISED, resources::alloc_transport_domain).creates(),
+    Entry::new::<prm::AllocTransportDomainIn>(INITIALISED, resources::alloc_transport_domain)
+        .creates(),
     Entry::new::<prm::DeallocTransportDomainIn>(INITIALISED, resources::dealloc_transport_domain),
     Entry::new::<prm::AllocXrcdIn>(INITIALISED, resources::alloc_xrcd).creates(),
     Entry::new::<prm::DeallocXrcdIn>(INITIALISED, resources::dealloc_xrcd),
@@ -150,8 +156,10 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::ToErrQpIn>(INITIALISED, qp::to_err),
     Entry::new::<prm::ToRstQpIn>(INITIALISED, qp::to_rst),
     // The port.
-    Entry::new::<prm::QueryVportStateIn>(INITIALISED, vport::query_vport_state).op_mods(OpMods::UpTo(2)),
-    Entry::new::<prm::ModifyVportStateIn>(INITIALISED, vport::modify_vport_state).op_mods(OpMods::UpTo(2)),
+    Entry::new::<prm::QueryVportStateIn>(INITIALISED, vport::query_vport_state)
+        .op_mods(OpMods::UpTo(2)),
+    Entry::new::<prm::ModifyVportStateIn>(INITIALISED, vport::modify_vport_state)
+        .op_mods(OpMods::UpTo(2)),
     Entry::new::<prm::QueryNicVportContextIn>(INITIALISED, vport::query_nic_vport_context),
     Entry::new::<prm::ModifyNicVportContextIn>(INITIALISED, vport::modify_nic_vport_context),
     Entry::new::<prm::QueryVportCounterIn>(INITIALISED, vport::query_vport_counter),

@@ -5,10 +5,11 @@ use crate::host::GidEntry;
 use crate::port::Traffic;
 use crate::profile::PortType;
 use hw_mlx::prm::{
-    MacAddress, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyVportStateIn, ModifyVportStateOut,
-    NicVportContext, QueryNicVportContextIn, QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut,
-    QueryVportCounterIn, QueryVportCounterOut, QueryVportStateIn, QueryVportStateOut, RoceAddr, SetRoceAddressIn,
-    SetRoceAddressOut, TrafficCounter,
+    MacAddress, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyVportStateIn,
+    ModifyVportStateOut, NicVportContext, QueryNicVportContextIn, QueryNicVportContextOut,
+    QueryRoceAddressIn, QueryRoceAddressOut, QueryVportCounterIn, QueryVportCounterOut,
+    QueryVportStateIn, QueryVportStateOut, RoceAddr, SetRoceAddressIn, SetRoceAddressOut,
+    TrafficCounter,
 };
 use zerocopy::IntoBytes;
 
@@ -36,7 +37,8 @@ pub(super) fn query_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryVportStateIn = cmd.read();
     own_vport(input.other_vport(), input.vport_number())?;
     let mut out = QueryVportStateOut::new();
-    out.set_admin_state(cmd.nic.port.vport_admin).set_state(u32::from(cmd.nic.port.is_up()));
+    out.set_admin_state(cmd.nic.port.vport_admin)
+        .set_state(u32::from(cmd.nic.port.is_up()));
     output(&out)
 }
 
@@ -44,7 +46,12 @@ pub(super) fn modify_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
     let input: ModifyVportStateIn = cmd.read();
     own_vport(input.other_vport(), input.vport_number())?;
     if input.admin_state() > 2 {
-        return Err(refuse!(BAD_PARAM, "vport admin state", "{}", input.admin_state()));
+        return Err(refuse!(
+            BAD_PARAM,
+            "vport admin state",
+            "{}",
+            input.admin_state()
+        ));
     }
     let before = cmd.nic.port.is_up();
     cmd.nic.port.vport_admin = input.admin_state();
@@ -97,12 +104,19 @@ pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_PARAM, "vport field is not supported"));
     }
     if select.roce_en() && context.roce_en() && !cmd.nic.caps.general.roce() {
-        return Err(refuse!(BAD_PARAM, "RoCE is not among the capabilities in force"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "RoCE is not among the capabilities in force"
+        ));
     }
     if select.mtu() && !(MIN_MTU..=u32::from(cmd.nic.profile.max_mtu)).contains(&context.mtu()) {
         return Err(refuse!(BAD_PARAM, "vport MTU", "{}", context.mtu()));
     }
-    let list = if select.addresses_list() { Some(address_list(cmd, context)?) } else { None };
+    let list = if select.addresses_list() {
+        Some(address_list(cmd, context)?)
+    } else {
+        None
+    };
     let port = &mut cmd.nic.port;
     if select.roce_en() {
         port.roce = context.roce_en();
@@ -111,7 +125,11 @@ pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         port.vport_mtu = u16::try_from(context.mtu()).unwrap_or(u16::MAX);
     }
     if select.promisc() {
-        port.promiscuous = [context.promisc_uc(), context.promisc_mc(), context.promisc_all()];
+        port.promiscuous = [
+            context.promisc_uc(),
+            context.promisc_mc(),
+            context.promisc_all(),
+        ];
     }
     if select.disable_uc_local_lb() {
         port.loopback_off[0] = context.disable_uc_local_lb();
@@ -146,9 +164,17 @@ fn address_list(cmd: &Cmd<'_>, context: &NicVportContext) -> Result<Vec<u64>, Re
         other => return Err(refuse!(BAD_PARAM, "address list type", "{other}")),
     };
     if context.allowed_list_size() > 1 << log_most {
-        return Err(refuse!(EXCEED_LIM, "address list", "{} entries", context.allowed_list_size()));
+        return Err(refuse!(
+            EXCEED_LIM,
+            "address list",
+            "{} entries",
+            context.allowed_list_size()
+        ));
     }
-    cmd.list(ADDRESS_LIST, usize::try_from(context.allowed_list_size()).unwrap_or(usize::MAX))
+    cmd.list(
+        ADDRESS_LIST,
+        usize::try_from(context.allowed_list_size()).unwrap_or(usize::MAX),
+    )
 }
 
 /// Commands of Ethernet ports.
@@ -162,7 +188,11 @@ fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
 fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal> {
     ethernet(cmd)?;
     if vhca_port != 0 && cmd.nic.caps.general.num_vhca_ports() == 0 {
-        return Err(refuse!(BAD_PARAM, "vhca_port_num without num_vhca_ports", "{vhca_port}"));
+        return Err(refuse!(
+            BAD_PARAM,
+            "vhca_port_num without num_vhca_ports",
+            "{vhca_port}"
+        ));
     }
     usize::try_from(index)
         .ok()
@@ -194,7 +224,13 @@ fn gid_entry(address: &RoceAddr) -> Result<Option<GidEntry>, Refusal> {
     let mapped = gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
     match (version, l3_type) {
         (ROCE_V1, L3_IPV4) | (ROCE_V2, L3_IPV4 | L3_IPV6) => {}
-        _ => return Err(refuse!(BAD_PARAM, "RoCE version and L3 type", "{version} {l3_type}")),
+        _ => {
+            return Err(refuse!(
+                BAD_PARAM,
+                "RoCE version and L3 type",
+                "{version} {l3_type}"
+            ));
+        }
     }
     if version == ROCE_V2 && mapped != (l3_type == L3_IPV4) {
         return Err(refuse!(BAD_PARAM, "L3 type and address disagree"));
@@ -202,9 +238,17 @@ fn gid_entry(address: &RoceAddr) -> Result<Option<GidEntry>, Refusal> {
     if !address.vlan_valid() && address.vlan_id() != 0 {
         return Err(refuse!(BAD_PARAM, "VLAN without vlan_valid"));
     }
-    let vlan = address.vlan_valid().then(|| u16::try_from(address.vlan_id()).unwrap_or(0));
+    let vlan = address
+        .vlan_valid()
+        .then(|| u16::try_from(address.vlan_id()).unwrap_or(0));
     let code = |value| u8::try_from(value).unwrap_or(0);
-    Ok(Some(GidEntry { gid, mac, roce_version: code(version), l3_type: code(l3_type), vlan }))
+    Ok(Some(GidEntry {
+        gid,
+        mac,
+        roce_version: code(version),
+        l3_type: code(l3_type),
+        vlan,
+    }))
 }
 
 pub(super) fn query_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
@@ -244,7 +288,9 @@ pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 fn count(counter: &mut TrafficCounter, traffic: Traffic) {
-    counter.set_packets(traffic.packets).set_octets(traffic.octets);
+    counter
+        .set_packets(traffic.packets)
+        .set_octets(traffic.octets);
 }
 
 fn set_mac(address: &mut MacAddress, [a, b, c, d, e, f]: [u8; 6]) {

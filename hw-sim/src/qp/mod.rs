@@ -444,9 +444,8 @@ impl Qp {
             return false;
         };
         core.fail_receive(host, counter, Syndrome::WR_FLUSH_ERR);
-        if let Some((due, _)) = &mut self.poll {
-            *due = host.now().saturating_add(FIRST_POLL_NS);
-            self.poll = Some((*due, FIRST_POLL_NS));
+        if self.poll.is_some() {
+            self.poll = Some((host.now().saturating_add(FIRST_POLL_NS), FIRST_POLL_NS));
         }
         true
     }

@@ -352,11 +352,11 @@ impl Requester {
     ) -> Result<bool, Broken> {
         let mut reached = until;
         let mut hole = false;
-        if let Some(missing) = self.row.iter().find_map(Request::missing_answer) {
-            if until.distance_from(self.unacked) > missing.distance_from(self.unacked) {
-                reached = missing;
-                hole = true;
-            }
+        if let Some(missing) = self.row.iter().find_map(Request::missing_answer)
+            && until.distance_from(self.unacked) > missing.distance_from(self.unacked)
+        {
+            reached = missing;
+            hole = true;
         }
         if reached != self.unacked {
             self.unacked = reached;

@@ -59,7 +59,16 @@ impl Bench {
         function.dma_map(BASE, memory.clone(), 0, MEMORY).unwrap();
         let bar = function.bar(0).unwrap();
         let clock = function.clock();
-        Self { sim: sim.clone(), function, bar, memory, clock, interrupts: Vec::new(), next: FREE, slot: 0 }
+        Self {
+            sim: sim.clone(),
+            function,
+            bar,
+            memory,
+            clock,
+            interrupts: Vec::new(),
+            next: FREE,
+            slot: 0,
+        }
     }
 
     /// Queue address written, bus master on, firmware booted.
@@ -111,7 +120,9 @@ impl Bench {
     }
 
     pub fn resources(&mut self) -> Resources {
-        self.interrupts = (0..self.function.interrupt_count()).map(|_| Interrupt::new().unwrap()).collect();
+        self.interrupts = (0..self.function.interrupt_count())
+            .map(|_| Interrupt::new().unwrap())
+            .collect();
         self.function.set_interrupts(self.interrupts.clone());
         let uar = self.exec(&AllocUarIn::new()).unwrap().uar();
         let pd = self.exec(&AllocPdIn::new()).unwrap().pd();
@@ -165,7 +176,9 @@ impl Bench {
             entry.set_input_mailbox_pointer(self.chain(INPUT_MAILBOXES, rest));
         }
         if output_length > 16 {
-            entry.set_output_mailbox_pointer(self.chain(OUTPUT_MAILBOXES, &vec![0; output_length - 16]));
+            entry.set_output_mailbox_pointer(
+                self.chain(OUTPUT_MAILBOXES, &vec![0; output_length - 16]),
+            );
         }
         Submission { entry, slot }
     }
@@ -187,14 +200,19 @@ impl Bench {
 
     /// The first input mailbox, to spoil it.
     pub fn edit_mailbox(&self, output: bool, number: usize, edit: impl FnOnce(&mut CmdMailbox)) {
-        let at = if output { OUTPUT_MAILBOXES } else { INPUT_MAILBOXES } + number * MAILBOX_SPACING;
+        let at = if output {
+            OUTPUT_MAILBOXES
+        } else {
+            INPUT_MAILBOXES
+        } + number * MAILBOX_SPACING;
         let mut mailbox: CmdMailbox = self.memory.read_obj(at);
         edit(&mut mailbox);
         self.memory.write_obj(at, &mailbox);
     }
 
     pub fn submit(&self, submission: &Submission) {
-        self.memory.write_obj(QUEUE + submission.slot * 64, &submission.entry);
+        self.memory
+            .write_obj(QUEUE + submission.slot * 64, &submission.entry);
         self.write32(0x18, 1 << submission.slot);
     }
 
@@ -286,7 +304,8 @@ impl Bench {
 
     pub fn manage_pages(&mut self, op_mod: u32, pages: &[u64]) -> Result<ManagePagesOut, Failure> {
         let mut give = ManagePagesIn::new();
-        give.set_op_mod(op_mod).set_input_num_entries(u32::try_from(pages.len()).unwrap());
+        give.set_op_mod(op_mod)
+            .set_input_num_entries(u32::try_from(pages.len()).unwrap());
         self.exec_with(&give, &list(pages))
     }
 
@@ -296,32 +315,62 @@ impl Bench {
         take.set_op_mod(2).set_input_num_entries(most);
         let output = self.raw(take.as_bytes(), 16 + 8 * most as usize).unwrap();
         let count = u32::from_be_bytes(output[8..12].try_into().unwrap()) as usize;
-        output[16..16 + 8 * count].chunks(8).map(|word| u64::from_be_bytes(word.try_into().unwrap())).collect()
+        output[16..16 + 8 * count]
+            .chunks(8)
+            .map(|word| u64::from_be_bytes(word.try_into().unwrap()))
+            .collect()
     }
 
     /// An EQ with 2^log_size entries, armed.
-    pub fn create_eq(&mut self, uar: u32, kind: u32, vector: u32, log_size: u32) -> Result<EventQueue, Failure> {
+    pub fn create_eq(
+        &mut self,
+        uar: u32,
+        kind: u32,
+        vector: u32,
+        log_size: u32,
+    ) -> Result<EventQueue, Failure> {
         let events = if kind == 0 { 0 } else { ALL_EVENTS };
         self.create_eq_for(uar, events, vector, log_size)
     }
 
-    pub fn create_eq_for(&mut self, uar: u32, events: u64, vector: u32, log_size: u32) -> Result<EventQueue, Failure> {
+    pub fn create_eq_for(
+        &mut self,
+        uar: u32,
+        events: u64,
+        vector: u32,
+        log_size: u32,
+    ) -> Result<EventQueue, Failure> {
         let (at, iova) = self.alloc((64 << log_size).max(4096));
         for entry in 0..1 << log_size {
             self.memory.store_u8(at + entry * 64 + 63, 1);
         }
-        let pages: Vec<u64> = (0..(64_u64 << log_size).div_ceil(4096)).map(|page| iova + page * 4096).collect();
+        let pages: Vec<u64> = (0..(64_u64 << log_size).div_ceil(4096))
+            .map(|page| iova + page * 4096)
+            .collect();
         let mut create = CreateEqIn::new();
         create.set_event_bitmask(events);
-        create.eq_context_entry_mut().set_log_eq_size(log_size).set_uar_page(uar).set_intr(vector);
+        create
+            .eq_context_entry_mut()
+            .set_log_eq_size(log_size)
+            .set_uar_page(uar)
+            .set_intr(vector);
         let number = self.exec_with(&create, &list(&pages))?.eq_number();
-        let queue = EventQueue { number, at, log_size, uar, consumer: 0 };
+        let queue = EventQueue {
+            number,
+            at,
+            log_size,
+            uar,
+            consumer: 0,
+        };
         self.arm_eq(&queue);
         Ok(queue)
     }
 
     pub fn arm_eq(&self, eq: &EventQueue) {
-        self.write32(u64::from(eq.uar) << 12 | 0x40, eq.number << 24 | (eq.consumer & 0xff_ffff));
+        self.write32(
+            u64::from(eq.uar) << 12 | 0x40,
+            eq.number << 24 | (eq.consumer & 0xff_ffff),
+        );
     }
 
     /// The next entry of an EQ, consumed.
@@ -347,16 +396,28 @@ impl Bench {
     }
 
     /// A CQ with 2^log_size entries.
-    pub fn create_cq(&mut self, uar: u32, eqn: u32, log_size: u32) -> Result<CompletionQueue, Failure> {
+    pub fn create_cq(
+        &mut self,
+        uar: u32,
+        eqn: u32,
+        log_size: u32,
+    ) -> Result<CompletionQueue, Failure> {
         let (at, iova) = self.alloc((64 << log_size).max(4096));
         let (record, record_iova) = self.alloc(64);
         for entry in 0..1 << log_size {
             self.memory.store_u8(at + entry * 64 + 63, 0xf0);
         }
         let create = cq_input(uar, eqn, log_size, record_iova);
-        let pages: Vec<u64> = (0..(64_u64 << log_size).div_ceil(4096)).map(|page| iova + page * 4096).collect();
+        let pages: Vec<u64> = (0..(64_u64 << log_size).div_ceil(4096))
+            .map(|page| iova + page * 4096)
+            .collect();
         let number = self.exec_with(&create, &list(&pages))?.cqn();
-        Ok(CompletionQueue { number, at, record, log_size })
+        Ok(CompletionQueue {
+            number,
+            at,
+            record,
+            log_size,
+        })
     }
 
     /// A key for the whole of the bench's memory, by DMA address.

@@ -5,14 +5,19 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use hw_mlx::prm::{Ads, Av, Cqe64, DataSeg, EventType, Qpc, Syndrome};
-use hw_sim::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
+mod context;
+mod host;
+mod wqe;
+
+pub use context::*;
+pub use host::*;
+pub use wqe::*;
+
+use hw_mlx::prm::{Cqe64, DataSeg, Qpc, Syndrome};
+use hw_sim::host::SrqWqe;
 use hw_sim::link::{Link, LinkFaults, Port};
 use hw_sim::qp::{Qp, Transition};
 use hw_sim::wire::{Opcode, Operation, Packet, Psn};
-use rand::{RngCore, SeedableRng};
-use rand_chacha::ChaCha8Rng;
-use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes of memory a side has, at address 0.
 pub const MEMORY: usize = 1 << 20;
@@ -39,227 +44,7 @@ pub const MTU: u32 = 256;
 /// First PSN of side A towards B, close to the wrap; B's is this plus 100.
 pub const FIRST_PSN: u32 = 0xff_fff0;
 
-const PD: u32 = 7;
-
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    pub start: u64,
-    pub bytes: u64,
-    pub pd: u32,
-    pub write: bool,
-}
-
-/// The double of a function.
-pub struct TestHost {
-    pub now: u64,
-    pub memory: Vec<u8>,
-    pub keys: BTreeMap<u32, Key>,
-    pub completions: Vec<(u32, Cqe64, bool)>,
-    pub events: Vec<EventType>,
-    pub frames: VecDeque<Vec<u8>>,
-    pub shared: VecDeque<SrqWqe>,
-    pub bugs: Vec<String>,
-    pub umrs: Vec<(u32, Vec<u8>)>,
-    pub invalidated: Vec<u32>,
-    pub gids: Vec<GidEntry>,
-    pub cqe_version: u8,
-    rng: ChaCha8Rng,
-}
-
-impl TestHost {
-    fn new(node: u8) -> Self {
-        let whole = |pd, write| Key {
-            start: 0,
-            bytes: MEMORY as u64,
-            pd,
-            write,
-        };
-        let keys = BTreeMap::from([
-            (KEY, whole(PD, true)),
-            (READ_ONLY, whole(PD, false)),
-            (FOREIGN, whole(PD + 1, true)),
-        ]);
-        Self {
-            now: 0,
-            memory: vec![0; MEMORY],
-            keys,
-            completions: Vec::new(),
-            events: Vec::new(),
-            frames: VecDeque::new(),
-            shared: VecDeque::new(),
-            bugs: Vec::new(),
-            umrs: Vec::new(),
-            invalidated: Vec::new(),
-            gids: vec![
-                GidEntry {
-                    gid: gid(node),
-                    mac: mac(node),
-                    roce_version: 2,
-                    l3_type: 0,
-                    vlan: None,
-                },
-                GidEntry {
-                    gid: gid6(node),
-                    mac: mac(node),
-                    roce_version: 2,
-                    l3_type: 1,
-                    vlan: Some(5),
-                },
-                GidEntry {
-                    gid: gid6(node),
-                    mac: mac(node),
-                    roce_version: 0,
-                    l3_type: 0,
-                    vlan: None,
-                },
-            ],
-            cqe_version: 0,
-            rng: ChaCha8Rng::seed_from_u64(u64::from(node)),
-        }
-    }
-
-    fn range(
-        &self,
-        va: u64,
-        bytes: usize,
-        write: bool,
-    ) -> Result<std::ops::Range<usize>, DmaFault> {
-        let fault = DmaFault {
-            iova: va,
-            bytes,
-            write,
-        };
-        let start = usize::try_from(va).map_err(|_| fault)?;
-        let end = start
-            .checked_add(bytes)
-            .filter(|&end| end <= MEMORY)
-            .ok_or(fault)?;
-        Ok(start..end)
-    }
-
-    pub fn write(&mut self, at: u64, data: &[u8]) {
-        let range = self
-            .range(at, data.len(), true)
-            .expect("a test's own address");
-        self.memory[range].copy_from_slice(data);
-    }
-
-    pub fn read(&self, at: u64, bytes: usize) -> &[u8] {
-        let range = self.range(at, bytes, false).expect("a test's own address");
-        &self.memory[range]
-    }
-}
-
-impl Host for TestHost {
-    fn now(&self) -> u64 {
-        self.now
-    }
-
-    fn dma_read(&mut self, iova: u64, out: &mut [u8]) -> Result<(), DmaFault> {
-        let range = self.range(iova, out.len(), false)?;
-        out.copy_from_slice(&self.memory[range]);
-        Ok(())
-    }
-
-    fn dma_write(&mut self, iova: u64, data: &[u8]) -> Result<(), DmaFault> {
-        let range = self.range(iova, data.len(), true)?;
-        self.memory[range].copy_from_slice(data);
-        Ok(())
-    }
-
-    fn key_read(
-        &mut self,
-        key: u32,
-        scope: KeyScope,
-        va: u64,
-        out: &mut [u8],
-    ) -> Result<(), KeyError> {
-        self.key_check(key, scope, va, out.len() as u64, false)?;
-        Ok(self.dma_read(va, out)?)
-    }
-
-    fn key_write(
-        &mut self,
-        key: u32,
-        scope: KeyScope,
-        va: u64,
-        data: &[u8],
-    ) -> Result<(), KeyError> {
-        self.key_check(key, scope, va, data.len() as u64, true)?;
-        Ok(self.dma_write(va, data)?)
-    }
-
-    fn key_check(
-        &mut self,
-        key: u32,
-        scope: KeyScope,
-        va: u64,
-        bytes: u64,
-        write: bool,
-    ) -> Result<(), KeyError> {
-        let found = self.keys.get(&key).ok_or(KeyError::Missing { key })?;
-        if found.pd != scope.pd {
-            return Err(KeyError::ProtectionDomain { key });
-        }
-        if write && !found.write {
-            return Err(KeyError::Access { key });
-        }
-        let end = va.checked_add(bytes);
-        if va < found.start || end.is_none_or(|end| end > found.start + found.bytes) {
-            return Err(KeyError::Range { key, va, bytes });
-        }
-        Ok(())
-    }
-
-    fn complete(&mut self, cqn: u32, cqe: Cqe64, solicited: bool) {
-        self.completions.push((cqn, cqe, solicited));
-    }
-
-    fn qp_event(&mut self, event: EventType, _qpn: u32) {
-        self.events.push(event);
-    }
-
-    fn srq_take(&mut self, _srqn: u32) -> Result<Option<SrqWqe>, DmaFault> {
-        Ok(self.shared.pop_front())
-    }
-
-    fn transmit(&mut self, frame: Vec<u8>) {
-        self.frames.push_back(frame);
-    }
-
-    fn gid(&self, index: u8) -> Option<GidEntry> {
-        self.gids.get(usize::from(index)).cloned()
-    }
-
-    fn cqe_version(&self) -> u8 {
-        self.cqe_version
-    }
-
-    fn driver_bug(&mut self, what: String) {
-        self.bugs.push(what);
-    }
-
-    fn random(&mut self) -> u64 {
-        self.rng.next_u64()
-    }
-
-    fn umr(&mut self, request: UmrRequest<'_>) -> Result<(), KeyError> {
-        self.umrs.push((request.key, request.entries.to_vec()));
-        if request.key == NO_KEY {
-            Err(KeyError::Missing { key: NO_KEY })
-        } else {
-            Ok(())
-        }
-    }
-
-    fn invalidate(&mut self, key: u32, _scope: KeyScope) -> Result<(), KeyError> {
-        self.invalidated.push(key);
-        self.keys
-            .remove(&key)
-            .map(|_| ())
-            .ok_or(KeyError::Missing { key })
-    }
-}
+pub const PD: u32 = 7;
 
 pub fn gid(node: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, node]
@@ -273,94 +58,8 @@ pub fn mac(node: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, node]
 }
 
-/// What a test may want to be different.
-#[derive(Clone, Debug)]
-pub struct Options {
-    pub service: u32,
-    pub mtu_code: u32,
-    pub retry_count: u32,
-    pub rnr_retry: u32,
-    pub ack_timeout: u32,
-    pub min_rnr_nak: u32,
-    pub log_sra_max: u32,
-    pub log_rra_max: u32,
-    pub rights: (bool, bool, bool),
-    pub shared_receive_queue: bool,
-    pub gid_index: u32,
-    pub log_ack_req_freq: u32,
-    pub log_msg_max: u32,
-    pub user_index: u32,
-    pub q_key: u32,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            service: 0,
-            mtu_code: 1,
-            retry_count: 7,
-            rnr_retry: 7,
-            ack_timeout: 4, // 65.536 µs
-            min_rnr_nak: 1, // 10 µs
-            log_sra_max: 2,
-            log_rra_max: 2,
-            rights: (true, true, true),
-            shared_receive_queue: false,
-            gid_index: 0,
-            log_ack_req_freq: 8,
-            log_msg_max: 20,
-            user_index: 0,
-            q_key: 0,
-        }
-    }
-}
-
 pub const fn qpn(node: u8) -> u32 {
     0x100 + node as u32
-}
-
-pub const CQN_SEND: u32 = 0x21;
-pub const CQN_RECEIVE: u32 = 0x22;
-
-pub fn create_context(options: &Options) -> Qpc {
-    let mut context = Qpc::new();
-    context
-        .set_st(options.service)
-        .set_pm_state(3)
-        .set_pd(PD)
-        .set_uar_page(9)
-        .set_log_sq_size(SQ_BLOCKS.ilog2())
-        .set_cqn_snd(CQN_SEND)
-        .set_cqn_rcv(CQN_RECEIVE)
-        .set_dbr_addr(RECORD)
-        .set_user_index(options.user_index)
-        .set_log_page_size(0);
-    if options.shared_receive_queue {
-        context.set_rq_type(1).set_srqn_rmpn_xrqn(0x55);
-    } else {
-        context
-            .set_log_rq_size(RQ_ENTRIES.ilog2())
-            .set_log_rq_stride(2);
-    }
-    context
-}
-
-fn path(options: &Options, peer: u8) -> Ads {
-    let mut path = Ads::new();
-    let [a, b, c, d, e, f] = mac(peer);
-    path.set_src_addr_index(options.gid_index)
-        .set_hop_limit(64)
-        .set_udp_sport(0xc123)
-        .set_vhca_port_num(1)
-        .set_ack_timeout(options.ack_timeout)
-        .set_rmac_47_32(u32::from(u16::from_be_bytes([a, b])))
-        .set_rmac_31_0(u32::from_be_bytes([c, d, e, f]))
-        .set_rgid_rip(&if options.gid_index == 0 {
-            gid(peer)
-        } else {
-            gid6(peer)
-        });
-    path
 }
 
 /// A queue pair and its host.
@@ -386,7 +85,7 @@ impl Side {
         }
     }
 
-    pub fn to_init(&mut self, options: &Options) {
+    pub fn enter_init(&mut self, options: &Options) {
         let mut context = Qpc::new();
         context
             .set_rre(options.rights.0)
@@ -401,7 +100,7 @@ impl Side {
         assert_eq!(done, Ok(()), "RST2INIT");
     }
 
-    pub fn to_rtr(&mut self, options: &Options, peer: u8) {
+    pub fn enter_rtr(&mut self, options: &Options, peer: u8) {
         let mut context = Qpc::new();
         context
             .set_mtu(options.mtu_code)
@@ -417,7 +116,7 @@ impl Side {
         assert_eq!(done, Ok(()), "INIT2RTR");
     }
 
-    pub fn to_rts(&mut self, options: &Options) {
+    pub fn enter_rts(&mut self, options: &Options) {
         let mut context = Qpc::new();
         context
             .set_next_send_psn(first_psn(self.node))
@@ -564,169 +263,6 @@ pub const fn first_psn(node: u8) -> u32 {
     (FIRST_PSN + (node as u32 - 1) * 100) & 0xff_ffff
 }
 
-pub fn data_segment(key: u32, va: u64, bytes: u32) -> Vec<u8> {
-    [
-        &bytes.to_be_bytes()[..],
-        &key.to_be_bytes(),
-        &va.to_be_bytes(),
-    ]
-    .concat()
-}
-
-/// A send WQE under construction.
-#[derive(Clone, Debug)]
-pub struct Wqe {
-    pub opcode: u8,
-    /// Byte 0x0b: fence, completion, solicited.
-    pub flags: u8,
-    pub last_word: u32,
-    pub body: Vec<u8>,
-}
-
-pub const SIGNALLED: u8 = 2 << 2;
-pub const SOLICITED: u8 = 1 << 1;
-pub const FENCED: u8 = 2 << 5;
-
-impl Wqe {
-    fn new(opcode: u8) -> Self {
-        Self {
-            opcode,
-            flags: SIGNALLED,
-            last_word: 0,
-            body: Vec::new(),
-        }
-    }
-
-    pub fn nop() -> Self {
-        Self::new(0)
-    }
-
-    pub fn send(va: u64, bytes: u32) -> Self {
-        Self::new(0x0a).data(KEY, va, bytes)
-    }
-
-    pub fn send_immediate(va: u64, bytes: u32, immediate: u32) -> Self {
-        let mut wqe = Self::new(0x0b).data(KEY, va, bytes);
-        wqe.last_word = immediate;
-        wqe
-    }
-
-    pub fn send_invalidate(va: u64, bytes: u32, key: u32) -> Self {
-        let mut wqe = Self::new(0x01).data(KEY, va, bytes);
-        wqe.last_word = key;
-        wqe
-    }
-
-    pub fn send_inline(data: &[u8]) -> Self {
-        Self::new(0x0a).inline(data)
-    }
-
-    pub fn write(va: u64, bytes: u32, to: u64, rkey: u32) -> Self {
-        Self::new(0x08).remote(to, rkey).data(KEY, va, bytes)
-    }
-
-    pub fn write_immediate(va: u64, bytes: u32, to: u64, immediate: u32) -> Self {
-        let mut wqe = Self::new(0x09).remote(to, KEY).data(KEY, va, bytes);
-        wqe.last_word = immediate;
-        wqe
-    }
-
-    pub fn read(to: u64, bytes: u32, from: u64, rkey: u32) -> Self {
-        Self::new(0x10).remote(from, rkey).data(KEY, to, bytes)
-    }
-
-    pub fn fetch_add(to: u64, at: u64, rkey: u32, add: u64) -> Self {
-        Self::new(0x12)
-            .remote(at, rkey)
-            .words(add, 0)
-            .data(KEY, to, 8)
-    }
-
-    pub fn compare_swap(to: u64, at: u64, compare: u64, swap: u64) -> Self {
-        Self::new(0x11)
-            .remote(at, KEY)
-            .words(swap, compare)
-            .data(KEY, to, 8)
-    }
-
-    pub fn datagram(to: u8, q_key: u32, gid_index: u32, va: u64, bytes: u32) -> Self {
-        let mut av = Av::new();
-        av.set_q_key(q_key)
-            .set_ext(true)
-            .set_dqp(qpn(to))
-            .set_rlid(0xc777)
-            .set_rmac(&mac(to))
-            .set_hop_limit(64)
-            .set_grh(true)
-            .set_src_addr_index(gid_index)
-            .set_rgid(&if gid_index == 0 { gid(to) } else { gid6(to) });
-        let mut wqe = Self::new(0x0a);
-        wqe.body.extend(av.as_array());
-        wqe.data(KEY, va, bytes)
-    }
-
-    pub fn umr(key: u32, entries: &[u8]) -> Self {
-        let mut wqe = Self::new(0x25);
-        wqe.last_word = key;
-        let mut control = [0; 48];
-        control[0] = 0x80; // inline
-        wqe.body.extend(control);
-        wqe.body.extend([0; 64]);
-        wqe.body.extend(entries);
-        wqe
-    }
-
-    fn remote(mut self, va: u64, rkey: u32) -> Self {
-        self.body.extend(va.to_be_bytes());
-        self.body.extend(rkey.to_be_bytes());
-        self.body.extend([0; 4]);
-        self
-    }
-
-    fn words(mut self, first: u64, second: u64) -> Self {
-        self.body.extend(first.to_be_bytes());
-        self.body.extend(second.to_be_bytes());
-        self
-    }
-
-    /// Adds a data pointer; zero bytes add none, as drivers do.
-    pub fn data(mut self, key: u32, va: u64, bytes: u32) -> Self {
-        if bytes > 0 {
-            self.body.extend(data_segment(key, va, bytes));
-        }
-        self
-    }
-
-    pub fn inline(mut self, data: &[u8]) -> Self {
-        let header = 1 << 31 | u32::try_from(data.len()).expect("small");
-        self.body.extend(header.to_be_bytes());
-        self.body.extend(data);
-        self.body.resize(self.body.len().next_multiple_of(16), 0);
-        self
-    }
-
-    pub fn unsignalled(mut self) -> Self {
-        self.flags &= !SIGNALLED;
-        self
-    }
-
-    pub fn flags(mut self, flags: u8) -> Self {
-        self.flags |= flags;
-        self
-    }
-
-    pub fn encode(&self, index: u16, qpn: u32) -> Vec<u8> {
-        let [high, low] = index.to_be_bytes();
-        let ds = u32::try_from(1 + self.body.len().div_ceil(16)).expect("small");
-        let mut bytes = vec![0, high, low, self.opcode];
-        bytes.extend((qpn << 8 | ds).to_be_bytes());
-        bytes.extend([0, 0, 0, self.flags]);
-        bytes.extend(self.last_word.to_be_bytes());
-        bytes.extend(&self.body);
-        bytes
-    }
-}
-
 /// A packet that was put onto the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
@@ -771,9 +307,9 @@ impl Pair {
     pub fn with_each(a: &Options, b: &Options) -> Self {
         let mut pair = Self::created(a, b);
         for (side, options, peer) in [(&mut pair.a, a, 2), (&mut pair.b, b, 1)] {
-            side.to_init(options);
-            side.to_rtr(options, peer);
-            side.to_rts(options);
+            side.enter_init(options);
+            side.enter_rtr(options, peer);
+            side.enter_rts(options);
         }
         pair
     }
@@ -919,6 +455,6 @@ impl Pair {
 /// Bytes that differ from their neighbours'.
 pub fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes)
-        .map(|at| (at.wrapping_mul(31) >> 3) as u8 ^ at as u8 ^ seed)
+        .map(|at| u8::try_from((((at * 31) >> 3) ^ at) & 0xff).unwrap_or(0) ^ seed)
         .collect()
 }

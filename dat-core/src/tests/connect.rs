@@ -1,0 +1,421 @@
+//! Connecting: both sides, every outcome, private data.
+
+use super::*;
+
+use ConnectionEventKind as Kind;
+
+fn try_connect(
+    a: &mut Side,
+    to: IpAddr,
+    qual: ConnQual,
+    timeout: Timeout,
+    data: &[u8],
+) -> DatResult<()> {
+    a.ia.ep_connect(
+        a.ep,
+        to,
+        qual,
+        timeout,
+        data,
+        Qos::BEST_EFFORT,
+        ConnectFlags::empty(),
+    )
+}
+
+#[test]
+fn private_data_travels_both_ways_byte_for_byte() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let ask: Vec<u8> = (0..64).collect();
+    let cr = request(&mut a, &mut b, &ask);
+    let param = b.ia.cr_query(cr).expect("exists");
+    assert_eq!(
+        (param.private_data, param.conn_qual, param.remote_ia_address),
+        (&ask[..], QUAL, a.address())
+    );
+    b.ia.cr_accept(cr, Some(b.ep), b"welcome\0")
+        .expect("accepts");
+    assert_eq!(
+        b.ia.cr_query(cr),
+        Err(DatError::handle(Subtype::HandleCr)),
+        "gone when accepted"
+    );
+    settle(&mut a, &mut b);
+    let established = |ep, private_data_size| {
+        Event::Connection(ConnectionEvent {
+            kind: Kind::Established,
+            ep,
+            private_data_size,
+        })
+    };
+    assert_eq!(a.events(a.connect), [established(a.ep, 8)]);
+    assert_eq!(b.events(b.connect), [established(b.ep, 0)]);
+    assert_eq!(a.ia.ep_private_data(a.ep), Ok(&b"welcome\0"[..]));
+    a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
+        .expect("disconnects");
+    assert_eq!(
+        a.ia.ep_private_data(a.ep),
+        Ok(&b"welcome\0"[..]),
+        "readable when disconnected"
+    );
+    a.ia.ep_reset(a.ep).expect("resets");
+    assert_eq!(a.ia.ep_private_data(a.ep), Ok(&b""[..]));
+}
+
+#[test]
+fn a_request_through_the_rdma_cm_carries_56_bytes_and_its_padding() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    b.ia.psp_create(4791, b.connect, PspFlags::CONSUMER)
+        .expect("listens");
+    let to = b.address();
+    let refused = try_connect(&mut a, to, 4791, Timeout::INFINITE, &[7; 57]).expect_err("57 bytes");
+    assert_eq!(refused, DatError::parameter(Subtype::Arg5));
+    assert!(refused.detail().contains("56"), "{refused}");
+    try_connect(&mut a, to, 4791, Timeout::INFINITE, &[7; 10]).expect("10 bytes");
+    settle(&mut a, &mut b);
+    let Ok(Event::ConnectionRequest(request)) = b.ia.evd_dequeue(b.connect) else {
+        panic!("no request")
+    };
+    let param = b.ia.cr_query(request.cr).expect("exists");
+    assert_eq!(request.conn_qual, 4791);
+    assert_eq!(param.private_data.len(), 56);
+    assert_eq!(
+        &param.private_data[..11],
+        &[7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0]
+    );
+    assert!(param.remote_port_qual >= 0xc000);
+    assert_eq!(
+        a.ia.ep_query(a.ep).expect("exists").local_port_qual,
+        param.remote_port_qual
+    );
+}
+
+#[test]
+fn parameters_of_a_connect_are_checked_before_anything_happens() {
+    let net = Net::default();
+    let (mut a, b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let to = b.address();
+    let inf = Timeout::INFINITE;
+    assert_eq!(
+        try_connect(&mut a, to, 0, inf, b""),
+        Err(DatError::parameter(Subtype::Arg3))
+    );
+    assert_eq!(
+        try_connect(&mut a, to, QUAL, Timeout::ZERO, b""),
+        Err(DatError::parameter(Subtype::Arg4))
+    );
+    assert_eq!(
+        try_connect(&mut a, to, QUAL, inf, &[0; 65]),
+        Err(DatError::parameter(Subtype::Arg5))
+    );
+    let bad = |subtype| Err(DatError::new(ReturnType::InvalidAddress, subtype));
+    for (address, subtype) in [
+        ("0.0.0.0", Subtype::AddressMalformed),
+        ("::", Subtype::AddressMalformed),
+        ("224.0.0.1", Subtype::AddressUnsupported),
+        ("255.255.255.255", Subtype::AddressUnsupported),
+        ("ff02::1", Subtype::AddressUnsupported),
+        ("10.0.0.1", Subtype::AddressUnreachable),
+    ] {
+        let address: IpAddr = address.parse().expect("an address");
+        assert_eq!(
+            try_connect(&mut a, address, QUAL, inf, b""),
+            bad(subtype),
+            "{address}"
+        );
+    }
+    let connect = |a: &mut Side, qos, flags| a.ia.ep_connect(a.ep, to, QUAL, inf, b"", qos, flags);
+    assert_eq!(
+        connect(&mut a, Qos::PREMIUM, ConnectFlags::empty()),
+        Err(DatError::unsupported())
+    );
+    assert_eq!(
+        connect(&mut a, Qos::BEST_EFFORT, ConnectFlags::MULTIPATH),
+        Err(DatError::unsupported())
+    );
+    let unknown = ConnectFlags::from_bits_retain(2);
+    assert_eq!(
+        connect(&mut a, Qos::BEST_EFFORT, unknown),
+        Err(DatError::parameter(Subtype::Arg8))
+    );
+    assert_eq!(a.state(), EpState::Unconnected);
+    let zoneless = a.ia.ep_create(None, None, None, None, None).expect("an EP");
+    let refused = a.ia.ep_connect(
+        zoneless,
+        to,
+        QUAL,
+        inf,
+        b"",
+        Qos::BEST_EFFORT,
+        ConnectFlags::empty(),
+    );
+    assert_eq!(refused, Err(DatError::state(Subtype::StateEpNotReady)));
+}
+
+#[test]
+fn a_rejection_names_who_rejected_and_flushes_receives() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    a.post_recv(9).expect("posts");
+    let cr = request(&mut a, &mut b, b"");
+    b.ia.cr_reject(cr).expect("rejects");
+    assert_eq!(b.ia.cr_reject(cr), Err(DatError::handle(Subtype::HandleCr)));
+    settle(&mut a, &mut b);
+    assert_eq!(
+        (a.state(), a.connection_events()),
+        (EpState::Disconnected, vec![Kind::PeerRejected])
+    );
+    assert_eq!(a.completions(a.recv), [(9, DtoStatus::ErrFlushed)]);
+    assert_eq!(b.state(), EpState::Unconnected);
+}
+
+#[test]
+fn where_nobody_listens_the_provider_rejects() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let psp =
+        b.ia.psp_create(QUAL, b.connect, PspFlags::CONSUMER)
+            .expect("listens");
+    b.ia.psp_free(psp).expect("stops");
+    try_connect(&mut a, b.address(), QUAL, Timeout::INFINITE, b"").expect("starts");
+    settle(&mut a, &mut b);
+    assert_eq!(
+        (a.state(), a.connection_events()),
+        (EpState::Disconnected, vec![Kind::NonPeerRejected])
+    );
+}
+
+#[test]
+fn the_backlog_is_the_length_of_the_evd() {
+    let net = Net::default();
+    let mut b = Side::new(&net, |_| {});
+    let evd = b.ia.evd_create(2, EvdFlags::CR).expect("an EVD");
+    b.ia.psp_create(QUAL, evd, PspFlags::CONSUMER)
+        .expect("listens");
+    let mut askers: Vec<Side> = (0..3).map(|_| Side::new(&net, |_| {})).collect();
+    for a in &mut askers {
+        try_connect(a, b.address(), QUAL, Timeout::INFINITE, b"").expect("starts");
+        settle(a, &mut b);
+    }
+    let outcomes: Vec<_> = askers.iter_mut().map(Side::connection_events).collect();
+    assert_eq!(outcomes, [vec![], vec![], vec![Kind::NonPeerRejected]]);
+    assert_eq!(b.events(evd).len(), 2);
+    assert_eq!(
+        b.events(b.ia.async_evd()),
+        [],
+        "a full backlog is no overflow"
+    );
+}
+
+#[test]
+fn the_consumers_timeout_and_a_silent_peer_are_told_apart() {
+    for (timeout, kind) in [
+        (Timeout::from_micros(1_000_000), Kind::TimedOut),
+        (Timeout::INFINITE, Kind::Unreachable),
+    ] {
+        let net = Net::default();
+        let (mut a, b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+        net.drop_mads(true);
+        try_connect(&mut a, b.address(), QUAL, timeout, b"").expect("starts");
+        let (event, _) =
+            a.ia.evd_wait(a.connect, Timeout::INFINITE, 1)
+                .expect("ends");
+        assert_eq!(
+            (kinds(&[event]), a.state()),
+            (vec![kind], EpState::Disconnected)
+        );
+        if kind == Kind::TimedOut {
+            assert_eq!(now(&a), 1_000_000_000, "exactly then");
+        }
+    }
+}
+
+#[test]
+fn an_accept_nobody_waits_for_any_more_ends_in_an_accept_completion_error() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let cr = request(&mut a, &mut b, b"");
+    b.post_recv(3).expect("posts");
+    a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt)
+        .expect("gives up");
+    settle(&mut a, &mut b);
+    assert_eq!(
+        b.events(b.connect),
+        [],
+        "the request is still the consumer's to decide"
+    );
+    b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
+    settle(&mut a, &mut b);
+    assert_eq!(
+        (b.state(), b.connection_events()),
+        (EpState::Disconnected, vec![Kind::AcceptCompletionError])
+    );
+    assert_eq!(b.completions(b.recv), [(3, DtoStatus::ErrFlushed)]);
+    assert_eq!(a.connection_events(), [Kind::Disconnected]);
+}
+
+#[test]
+fn an_accept_without_an_endpoint_or_with_too_much_data_is_refused() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let cr = request(&mut a, &mut b, b"");
+    assert_eq!(
+        b.ia.cr_accept(cr, None, b""),
+        Err(DatError::handle(Subtype::HandleEp))
+    );
+    assert_eq!(
+        b.ia.cr_accept(cr, Some(b.ep), &[0; 65]),
+        Err(DatError::parameter(Subtype::Arg3))
+    );
+    let zoneless = b.ia.ep_create(None, None, None, None, None).expect("an EP");
+    assert_eq!(
+        b.ia.cr_accept(cr, Some(zoneless), b""),
+        Err(DatError::state(Subtype::StateEpNotReady))
+    );
+    b.ia.cr_accept(cr, Some(b.ep), &[0; 64]).expect("accepts");
+}
+
+#[test]
+fn receives_posted_before_connecting_take_the_first_messages() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    b.post_recv(1).expect("posts");
+    b.ia.ep_reset(b.ep).expect("a no-op");
+    connect(&mut a, &mut b);
+    a.send(0, NO_FLAGS).expect("posts");
+    assert_eq!(b.completions(b.recv), [(1, DtoStatus::Success)]);
+}
+
+#[test]
+fn a_message_before_the_handshake_is_done_comes_after_established() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let both =
+        b.ia.evd_create(32, EvdFlags::DTO | EvdFlags::CONNECTION)
+            .expect("an EVD");
+    b.ep =
+        b.ia.ep_create(Some(b.pz), Some(both), Some(both), Some(both), None)
+            .expect("an EP");
+    b.post_recv(1).expect("posts");
+    let cr = request(&mut a, &mut b, b"");
+    b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
+    // The reply arrives, its answer does not.
+    net.drop_mads(true);
+    a.ia.progress();
+    assert_eq!(
+        (a.state(), b.state()),
+        (EpState::Connected, EpState::CompletionPending)
+    );
+    a.send(0, NO_FLAGS).expect("posts");
+    let events = b.events(both);
+    assert!(
+        matches!(
+            events[..],
+            [
+                Event::Connection(ConnectionEvent {
+                    kind: Kind::Established,
+                    ..
+                }),
+                Event::Dto(_)
+            ]
+        ),
+        "{events:?}"
+    );
+    net.drop_mads(false);
+    settle(&mut a, &mut b);
+    assert_eq!(
+        (b.state(), b.events(both)),
+        (EpState::Connected, vec![]),
+        "established once"
+    );
+}
+
+#[test]
+fn the_device_may_say_that_communication_is_established() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let cr = request(&mut a, &mut b, b"");
+    b.ia.cr_accept(cr, Some(b.ep), b"").expect("accepts");
+    net.drop_mads(true);
+    a.ia.progress();
+    let owner = crate::handle::index_of(b.ep.key);
+    net.report(
+        1,
+        crate::provider::ProviderEvent::CommunicationEstablished { owner },
+    );
+    assert_eq!(b.connection_events(), [Kind::Established]);
+    assert_eq!(b.state(), EpState::Connected);
+}
+
+#[test]
+fn an_endpoint_connects_again_after_a_reset() {
+    let (_net, mut a, mut b) = connected();
+    for _ in 0..3 {
+        a.ia.ep_disconnect(a.ep, CloseFlags::Graceful)
+            .expect("disconnects");
+        settle(&mut a, &mut b);
+        assert_eq!(
+            (a.connection_events(), b.connection_events()),
+            (vec![Kind::Disconnected], vec![Kind::Disconnected])
+        );
+        a.ia.ep_reset(a.ep).expect("resets");
+        b.ia.ep_reset(b.ep).expect("resets");
+        connect(&mut a, &mut b);
+        b.post_recv(4).expect("posts");
+        a.send(5, NO_FLAGS).expect("posts");
+        assert_eq!(b.completions(b.recv), [(4, DtoStatus::Success)]);
+        assert_eq!(a.completions(a.request), [(5, DtoStatus::Success)]);
+    }
+}
+
+#[test]
+fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
+    let net = Net::default();
+    let mut b = Side::new(&net, |_| {});
+    let psp =
+        b.ia.psp_create(5000, b.connect, PspFlags::CONSUMER)
+            .expect("listens");
+    assert_eq!(
+        b.ia.psp_create(5000, b.connect, PspFlags::CONSUMER),
+        Err(DatError::new(ReturnType::ConnQualInUse, Subtype::None))
+    );
+    assert_eq!(
+        b.ia.psp_create(5001, b.recv, PspFlags::CONSUMER),
+        Err(DatError::handle(Subtype::HandleEvdCr))
+    );
+    assert_eq!(
+        b.ia.psp_create(5001, b.connect, PspFlags::PROVIDER),
+        Err(DatError::unsupported())
+    );
+    assert_eq!(
+        b.ia.psp_create(5001, b.connect, PspFlags::from_bits_retain(2)),
+        Err(DatError::parameter(Subtype::Arg4))
+    );
+    assert_eq!(
+        b.ia.psp_create(0, b.connect, PspFlags::CONSUMER),
+        Err(DatError::parameter(Subtype::Arg2))
+    );
+    let (first, _) =
+        b.ia.psp_create_any(b.connect, PspFlags::CONSUMER)
+            .expect("listens");
+    let (second, _) =
+        b.ia.psp_create_any(b.connect, PspFlags::CONSUMER)
+            .expect("listens");
+    assert_ne!(first, second);
+    assert_eq!(
+        b.ia.psp_query(psp),
+        Ok(PspParam {
+            conn_qual: 5000,
+            evd: b.connect,
+            flags: PspFlags::CONSUMER
+        })
+    );
+    b.ia.psp_free(psp).expect("frees");
+    assert_eq!(
+        b.ia.psp_query(psp),
+        Err(DatError::handle(Subtype::HandlePsp))
+    );
+    b.ia.psp_create(5000, b.connect, PspFlags::CONSUMER)
+        .expect("free again");
+}

@@ -1,0 +1,137 @@
+//! The steps of a bring-up by name, and how long each took.
+//!
+//! Times are those of the function's clock: real on hardware, virtual in a simulation, where the wall's
+//! time is given beside them once, for all.
+
+use std::time::Duration;
+
+use driver::{Clock, Instant};
+
+/// A step of the sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Function level reset.
+    Reset,
+    /// MSI-X vectors.
+    Interrupts,
+    /// Memory space on, BAR 0 mapped.
+    MapBar,
+    /// Command interface revision and queue geometry.
+    CommandInterface,
+    /// Queue memory, and its address written.
+    CommandQueue,
+    /// Bus mastering on.
+    BusMaster,
+    /// `initializing` clear.
+    FirmwareReady,
+    /// ENABLE_HCA.
+    EnableHca,
+    /// QUERY_ISSI, SET_ISSI.
+    Issi,
+    /// Boot pages given.
+    BootPages,
+    /// HOST_ENDIANNESS written.
+    HostEndianness,
+    /// Capability pages read.
+    QueryCaps,
+    /// Capability pages written.
+    SetCaps,
+    /// Init pages given.
+    InitPages,
+    /// INIT_HCA.
+    InitHca,
+    /// Regular pages given.
+    RegularPages,
+    /// SET_DRIVER_VERSION.
+    DriverVersion,
+    /// Capability pages read again.
+    RequeryCaps,
+    /// Doorbell page.
+    AllocUar,
+    /// Event queue for commands and pages; commands by event from here on.
+    ControlEq,
+    /// Event queue for errors and the port.
+    AsyncEq,
+    /// Event queue for completion queues.
+    CompletionEq,
+    /// MAC, MTU, RoCE on.
+    Vport,
+    /// Address table.
+    Gids,
+}
+
+impl Step {
+    /// All steps in their order.
+    pub const ALL: [Self; 24] = [
+        Self::Reset,
+        Self::Interrupts,
+        Self::MapBar,
+        Self::CommandInterface,
+        Self::CommandQueue,
+        Self::BusMaster,
+        Self::FirmwareReady,
+        Self::EnableHca,
+        Self::Issi,
+        Self::BootPages,
+        Self::HostEndianness,
+        Self::QueryCaps,
+        Self::SetCaps,
+        Self::InitPages,
+        Self::InitHca,
+        Self::RegularPages,
+        Self::DriverVersion,
+        Self::RequeryCaps,
+        Self::AllocUar,
+        Self::ControlEq,
+        Self::AsyncEq,
+        Self::CompletionEq,
+        Self::Vport,
+        Self::Gids,
+    ];
+}
+
+/// What a bring-up did and how long it took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BringupReport {
+    /// Every step and its time on the function's clock.
+    pub steps: Vec<(Step, Duration)>,
+    /// All of it on the function's clock, which in a simulation is virtual.
+    pub total: Duration,
+    /// All of it on the wall.
+    pub wall: Duration,
+    /// Pages given to boot.
+    pub boot_pages: u64,
+    /// ... to initialize,
+    pub init_pages: u64,
+    /// ... and to run.
+    pub regular_pages: u64,
+    /// Commands sent.
+    pub commands: u64,
+}
+
+/// Times the steps.
+pub(super) struct Stopwatch<'a> {
+    clock: &'a dyn Clock,
+    last: Instant,
+    pub(super) report: BringupReport,
+}
+
+impl<'a> Stopwatch<'a> {
+    pub(super) fn new(clock: &'a dyn Clock) -> Self {
+        Self {
+            clock,
+            last: clock.now(),
+            report: BringupReport::default(),
+        }
+    }
+
+    /// The step that just ended.
+    pub(super) fn done(&mut self, step: Step) {
+        let now = self.clock.now();
+        let took = now - self.last;
+        tracing::debug!(?step, ?took, "bring-up");
+        self.report.steps.push((step, took));
+        self.report.total += took;
+        self.last = now;
+    }
+}

@@ -1,0 +1,90 @@
+//! Management datagrams through QP1.
+
+use dat_core::provider::{MadAddress, Provider, ProviderError};
+use hw_mlx::gid::gid_of;
+use hw_sim::{Faults, LinkFaults};
+
+use crate::pair::{Node, pair, pair_with};
+
+fn mad(seed: u8) -> [u8; 256] {
+    std::array::from_fn(|n| u8::try_from(n).unwrap().wrapping_mul(3).wrapping_add(seed))
+}
+
+fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
+    MadAddress { path: node.provider.resolve(gid).expect("a path"), qpn: 1 }
+}
+
+fn receive(node: &mut Node) -> (MadAddress, [u8; 256]) {
+    let deadline = node.provider.now() + 1_000_000_000;
+    loop {
+        if let Some(received) = node.provider.poll_mad() {
+            return received;
+        }
+        assert!(node.provider.now() < deadline, "no datagram within a second");
+        node.provider.wait(deadline).expect("a live device");
+    }
+}
+
+#[test]
+fn a_datagram_over_ipv6_names_its_sender_and_can_be_answered() {
+    let mut p = pair();
+    let address = to(&p.a, p.b.gid());
+    p.a.provider.send_mad(&address, &mad(1)).unwrap();
+    let (from, received) = receive(&mut p.b);
+    assert_eq!(received, mad(1));
+    assert_eq!((from.path.gid, from.path.mac, from.qpn, from.path.source_gid_index), (p.a.gid(), [2, 0, 0, 0, 0, 1], 1, 0));
+    p.b.provider.send_mad(&from, &mad(2)).unwrap();
+    let (from, received) = receive(&mut p.a);
+    assert_eq!((received, from.path.gid), (mad(2), p.b.gid()));
+    p.finish_bare();
+}
+
+#[test]
+fn a_datagram_over_ipv4_comes_with_mapped_addresses() {
+    let mut p = pair();
+    let address = to(&p.a, gid_of("10.0.0.2".parse().unwrap()));
+    assert_eq!(address.path.source_gid_index, 1);
+    p.a.provider.send_mad(&address, &mad(3)).unwrap();
+    let (from, received) = receive(&mut p.b);
+    assert_eq!(received, mad(3));
+    assert_eq!(from.path.gid, gid_of("10.0.0.1".parse().unwrap()));
+    assert_eq!((from.path.mac, from.path.source_gid_index), ([2, 0, 0, 0, 0, 1], 1));
+    p.b.provider.send_mad(&from, &mad(4)).unwrap();
+    assert_eq!(receive(&mut p.a).1, mad(4));
+    p.finish_bare();
+}
+
+/// More datagrams than slots, over more than a lap of every ring, with a wait for each.
+#[test]
+fn datagrams_keep_arriving_and_wake_the_waiter_each_time() {
+    let mut p = pair_with(3, LinkFaults::both(Faults { delay_ns: 5_000, ..Faults::NONE }));
+    let address = to(&p.a, p.b.gid());
+    for n in 0..1000_u32 {
+        let seed = u8::try_from(n % 256).unwrap();
+        p.a.provider.send_mad(&address, &mad(seed)).unwrap();
+        assert_eq!(receive(&mut p.b).1, mad(seed));
+    }
+    p.finish_bare();
+}
+
+#[test]
+fn datagrams_that_come_in_a_burst_are_kept_in_order() {
+    let mut p = pair();
+    let address = to(&p.a, p.b.gid());
+    for n in 0..100 {
+        p.a.provider.send_mad(&address, &mad(n)).unwrap();
+    }
+    for n in 0..100 {
+        assert_eq!(receive(&mut p.b).1, mad(n));
+    }
+    assert!(p.b.provider.poll_mad().is_none());
+    p.finish_bare();
+}
+
+#[test]
+fn an_address_nobody_knows_cannot_be_resolved() {
+    let p = pair();
+    let outcome = p.a.provider.resolve(gid_of("10.9.9.9".parse().unwrap()));
+    assert!(matches!(outcome, Err(ProviderError::Unreachable(_))), "{outcome:?}");
+    p.finish_bare();
+}

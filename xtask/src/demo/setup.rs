@@ -1,0 +1,263 @@
+//! Bringing both sides up, connecting them, and taking everything apart again.
+
+use anyhow::{Context, Result, bail, ensure};
+use dat::fabric::Fabric;
+use dat::{
+    CloseFlags, ConnectFlags, ConnectionEventKind, DmaMemory, EpAttr, EpHandle, Event, EvdFlags, EvdHandle, Ia,
+    LmrHandle, MemPrivFlags, PspFlags, PspHandle, PzHandle, Qos, ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
+};
+
+use super::table::Counters;
+use super::transfer::Kind;
+
+/// Requests and receives in flight per endpoint.
+pub const DEPTH: usize = 32;
+/// Where B listens for the first connection: an IB service ID.
+const SERVICE: u64 = 0x1_0000_0001;
+/// Where B listens for the others: an RDMA-CM port.
+const PORT: u64 = 18515;
+/// More than anything takes on a perfect wire.
+const PATIENCE: Timeout = Timeout::from_micros(5_000_000);
+/// Turns given to both sides before something is taken to be stuck.
+const TURNS: usize = 100_000;
+
+/// Registered memory of one side.
+pub struct Region {
+    pub memory: DmaMemory,
+    pub lmr: LmrHandle,
+    pub rmr_context: u32,
+    pub address: u64,
+}
+
+impl Region {
+    /// What the peer is told.
+    pub const fn remote(&self, offset: usize, bytes: usize) -> RmrTriplet {
+        RmrTriplet {
+            rmr_context: self.rmr_context,
+            target_address: self.address + offset as u64,
+            segment_length: bytes as u64,
+        }
+    }
+}
+
+/// One side: its adapter, what is made in it once, and its endpoints: one with receives of its own, two that
+/// take them from a shared queue (on side B).
+pub struct Side {
+    pub ia: Ia,
+    pub pz: PzHandle,
+    pub completions: EvdHandle,
+    pub connections: EvdHandle,
+    pub requests: EvdHandle,
+    pub endpoints: Vec<EpHandle>,
+    psps: Vec<PspHandle>,
+}
+
+/// The job under way.
+pub struct Job {
+    pub a: Side,
+    pub b: Side,
+    pub srq: SrqHandle,
+    pub source: Region,
+    pub sinks: Vec<Region>,
+    /// Where B's memory is, as A was told in the accept; and where A's is, as B was told in the request.
+    pub told_a: Vec<RmrTriplet>,
+    pub told_b: Option<RmrTriplet>,
+}
+
+impl Job {
+    /// Brings both functions up and registers memory for `bytes` bytes on each side.
+    pub fn open(fabric: &Fabric, bytes: usize) -> Result<Self> {
+        let (mut a, mut b) = (side(fabric, 0)?, side(fabric, 1)?);
+        let srq =
+            b.ia.srq_create(b.pz, SrqAttr { max_recv_dtos: 2 * DEPTH as u32, max_recv_iov: 1, low_watermark: 0 })?;
+        for shared in [false, true, true] {
+            for side in [&mut a, &mut b] {
+                let attr = attributes(&side.ia);
+                let (pz, done, connected) = (Some(side.pz), Some(side.completions), Some(side.connections));
+                let ep = if shared && side.ia.query().ia.adapter_name.ends_with('1') {
+                    side.ia.ep_create_with_srq(pz, done, done, connected, srq, &attr)?
+                } else {
+                    side.ia.ep_create(pz, done, done, connected, Some(&attr))?
+                };
+                side.endpoints.push(ep);
+            }
+        }
+        let source = region(&mut a, bytes)?;
+        let sinks = Kind::ALL.iter().map(|_| region(&mut b, bytes)).collect::<Result<_>>()?;
+        Ok(Self { a, b, srq, source, sinks, told_a: Vec::new(), told_b: None })
+    }
+
+    pub fn sides(&self) -> [(&'static str, &Ia); 2] {
+        [("A", &self.a.ia), ("B", &self.b.ia)]
+    }
+
+    pub const fn source(&self) -> &DmaMemory {
+        &self.source.memory
+    }
+
+    pub fn sink(&self, kind: Kind) -> &DmaMemory {
+        &self.sinks[kind as usize].memory
+    }
+
+    /// Packets and doorbells so far, of both sides.
+    pub fn counters(&self, fabric: &Fabric) -> Counters {
+        let [one, other] = [0, 1].map(|side| fabric.report(side));
+        Counters {
+            packets: one.transmitted.packets + other.transmitted.packets,
+            doorbells: one.send_doorbells + other.send_doorbells,
+        }
+    }
+
+    /// Makes the three connections. A names its source in the private data of the first request, B its sink for
+    /// RDMA Writes in that of the accept.
+    pub fn connect(&mut self, _chunk: usize) -> Result<()> {
+        for qualifier in [SERVICE, PORT] {
+            let psp = self.b.ia.psp_create(qualifier, self.b.requests, PspFlags::CONSUMER)?;
+            self.b.psps.push(psp);
+        }
+        let link_local = self.b.ia.query().ia.ia_address;
+        for (number, (address, qualifier)) in
+            [(link_local, SERVICE), (Fabric::ipv4(1), PORT), (Fabric::ipv4(1), PORT)].into_iter().enumerate()
+        {
+            let asked = encode(&self.source.remote(0, length(&self.source)));
+            self.a.ia.ep_connect(
+                self.a.endpoints[number],
+                address,
+                qualifier,
+                PATIENCE,
+                &asked,
+                Qos::BEST_EFFORT,
+                ConnectFlags::empty(),
+            )?;
+            let Event::ConnectionRequest(request) = self.wait(1, self.b.requests)? else {
+                bail!("something else than a connection request on B's EVD for requests");
+            };
+            self.told_b = Some(decode(self.b.ia.cr_query(request.cr)?.private_data)?);
+            let sink = &self.sinks[Kind::Write as usize];
+            let answer = encode(&sink.remote(0, length(sink)));
+            self.b.ia.cr_accept(request.cr, Some(self.b.endpoints[number]), &answer)?;
+            self.expect(0, ConnectionEventKind::Established)?;
+            self.expect(1, ConnectionEventKind::Established)?;
+            self.told_a.push(decode(self.a.ia.ep_private_data(self.a.endpoints[number])?)?);
+        }
+        Ok(())
+    }
+
+    /// The next event of an EVD; both sides get their turns.
+    pub fn wait(&mut self, side: usize, evd: EvdHandle) -> Result<Event> {
+        for _ in 0..TURNS {
+            let (waiting, other) = if side == 0 { (&mut self.a, &mut self.b) } else { (&mut self.b, &mut self.a) };
+            other.ia.progress();
+            match waiting.ia.evd_wait(evd, Timeout::from_micros(100), 1) {
+                Ok((event, _)) => return Ok(event),
+                Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        bail!("side {}: no event within {TURNS} turns", ["A", "B"][side])
+    }
+
+    fn expect(&mut self, side: usize, kind: ConnectionEventKind) -> Result<()> {
+        let evd = if side == 0 { self.a.connections } else { self.b.connections };
+        match self.wait(side, evd)? {
+            Event::Connection(event) if event.kind == kind => Ok(()),
+            other => bail!("side {}: {other:?} instead of {kind:?}", ["A", "B"][side]),
+        }
+    }
+
+    /// Disconnects, frees every object, closes both adapters, and asks the simulator what is left.
+    pub fn close(mut self, fabric: &Fabric) -> Result<String> {
+        for number in 0..self.a.endpoints.len() {
+            self.a.ia.ep_disconnect(self.a.endpoints[number], CloseFlags::Graceful)?;
+            self.expect(0, ConnectionEventKind::Disconnected)?;
+            self.expect(1, ConnectionEventKind::Disconnected)?;
+        }
+        let Self { mut a, mut b, srq, source, sinks, .. } = self;
+        for side in [&mut a, &mut b] {
+            side.psps.iter().try_for_each(|&psp| side.ia.psp_free(psp))?;
+            side.endpoints.iter().try_for_each(|&ep| side.ia.ep_free(ep))?;
+        }
+        b.ia.srq_free(srq)?;
+        a.ia.lmr_free(source.lmr)?;
+        sinks.iter().try_for_each(|sink| b.ia.lmr_free(sink.lmr))?;
+        let mut text = String::new();
+        for (number, mut side) in [a, b].into_iter().enumerate() {
+            side.ia.pz_free(side.pz)?;
+            for evd in [side.completions, side.connections, side.requests] {
+                side.ia.evd_free(evd)?;
+            }
+            let closed = dat::ia_close(side.ia, CloseFlags::Graceful)?;
+            let report = fabric.report(number);
+            text += &format!(
+                "side {}: orderly disconnect, objects freed, HCA torn down after {} commands; pages given {}, returned {}; \
+                 the simulator reports leaked objects {}, pages held {}, DMA faults {}, driver mistakes {}\n",
+                ["A", "B"][number],
+                closed.commands,
+                closed.pages_given,
+                closed.pages_returned,
+                report.leaked.values().sum::<usize>(),
+                report.pages_held,
+                report.dma_faults.len(),
+                report.driver_bugs.len(),
+            );
+            ensure!(
+                report.is_clean() && closed.pages_not_returned == 0 && closed.objects_left.is_empty(),
+                "something is left over: {report:?} {closed:?}"
+            );
+        }
+        Ok(text.trim_end().to_owned())
+    }
+}
+
+fn side(fabric: &Fabric, number: usize) -> Result<Side> {
+    let mut ia = fabric.open(number).with_context(|| format!("side {}", ["A", "B"][number]))?;
+    Ok(Side {
+        pz: ia.pz_create()?,
+        completions: ia.evd_create(16 * DEPTH as u32, EvdFlags::DTO)?,
+        connections: ia.evd_create(16, EvdFlags::CONNECTION)?,
+        requests: ia.evd_create(16, EvdFlags::CR)?,
+        endpoints: Vec::new(),
+        psps: Vec::new(),
+        ia,
+    })
+}
+
+fn attributes(ia: &Ia) -> EpAttr {
+    EpAttr {
+        max_recv_dtos: DEPTH as u32,
+        max_request_dtos: DEPTH as u32,
+        max_recv_iov: 1,
+        max_request_iov: 1,
+        max_rdma_read_in: 8,
+        max_rdma_read_out: 8,
+        ..EpAttr::defaults(ia.query().ia)
+    }
+}
+
+fn region(side: &mut Side, bytes: usize) -> Result<Region> {
+    let memory = dat::alloc(&side.ia, bytes)?;
+    let lmr = side.ia.lmr_create(memory.clone(), side.pz, MemPrivFlags::all())?;
+    Ok(Region { memory, lmr: lmr.lmr, rmr_context: lmr.rmr_context, address: lmr.registered_address })
+}
+
+fn length(region: &Region) -> usize {
+    usize::try_from(region.memory.len()).unwrap_or(usize::MAX)
+}
+
+/// An RMR triplet as the two sides of this job write it: 4, 8 and 8 bytes, big-endian.
+fn encode(triplet: &RmrTriplet) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    bytes[..4].copy_from_slice(&triplet.rmr_context.to_be_bytes());
+    bytes[4..12].copy_from_slice(&triplet.target_address.to_be_bytes());
+    bytes[12..].copy_from_slice(&triplet.segment_length.to_be_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<RmrTriplet> {
+    let bytes = bytes.get(..20).context("the private data is shorter than a triplet")?;
+    Ok(RmrTriplet {
+        rmr_context: u32::from_be_bytes(bytes[..4].try_into()?),
+        target_address: u64::from_be_bytes(bytes[4..12].try_into()?),
+        segment_length: u64::from_be_bytes(bytes[12..].try_into()?),
+    })
+}

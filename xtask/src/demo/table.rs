@@ -1,0 +1,76 @@
+//! What the demo shows.
+
+use std::time::Duration;
+
+use comfy_table::Table;
+
+use super::setup::Job;
+use super::transfer::Kind;
+use super::{mega, yes_no};
+
+/// Counters of both functions together.
+#[derive(Clone, Copy, Default)]
+pub struct Counters {
+    /// Frames sent onto the wire, both ways.
+    pub packets: u64,
+    /// Send doorbells rung.
+    pub doorbells: u64,
+}
+
+impl Counters {
+    pub const fn since(self, before: Self) -> Self {
+        Self { packets: self.packets - before.packets, doorbells: self.doorbells - before.doorbells }
+    }
+}
+
+/// One kind of DTO.
+pub struct Row {
+    pub kind: Kind,
+    pub messages: u64,
+    pub bytes: usize,
+    pub counted: Counters,
+    pub completions: u64,
+    pub took: Duration,
+    pub verified: bool,
+}
+
+/// Bring-up, a line per side.
+pub fn print_bring_up(job: &Job) {
+    let mut table = Table::new();
+    table.set_header(["side", "MAC", "firmware", "commands", "pages boot/init", "bring-up", "on the device's clock"]);
+    for (name, ia) in job.sides() {
+        let hca = ia.provider().hca();
+        let report = hca.bringup_report();
+        let (major, minor, sub_minor) = hca.firmware_version();
+        let mac: Vec<String> = hca.mac().iter().map(|byte| format!("{byte:02x}")).collect();
+        table.add_row([
+            name.to_owned(),
+            mac.join(":"),
+            format!("{major}.{minor}.{sub_minor}"),
+            report.commands.to_string(),
+            format!("{}/{}", report.boot_pages, report.init_pages),
+            format!("{:.1} ms", report.wall.as_secs_f64() * 1e3),
+            format!("{:.1} ms", report.total.as_secs_f64() * 1e3),
+        ]);
+    }
+    println!("{table}");
+}
+
+/// The transfers, a line per kind.
+pub fn print_table(rows: &[Row]) {
+    let mut table = Table::new();
+    table.set_header(["DTO", "messages", "bytes", "packets", "doorbells", "completions", "MB/s", "verified"]);
+    for row in rows {
+        table.add_row([
+            row.kind.name().to_owned(),
+            row.messages.to_string(),
+            row.bytes.to_string(),
+            row.counted.packets.to_string(),
+            row.counted.doorbells.to_string(),
+            row.completions.to_string(),
+            format!("{:.1}", mega(row.bytes) / row.took.as_secs_f64()),
+            yes_no(row.verified).to_owned(),
+        ]);
+    }
+    println!("{table}");
+}

@@ -1,0 +1,188 @@
+//! Moving the bytes, once by each kind of DTO.
+//!
+//! Whatever the kind, a window of messages is kept in flight and refilled as completions come.
+
+use anyhow::{Result, bail, ensure};
+use dat::{CompletionFlags, DtoCompletion, DtoStatus, EpHandle, Event, EvdHandle};
+use indicatif::ProgressBar;
+
+use super::pieces;
+use super::setup::{DEPTH, Job};
+
+/// How bytes cross the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Kind {
+    /// Send into receives of the endpoint.
+    Send = 0,
+    /// Send over two connections into receives of one shared queue.
+    Srq = 1,
+    /// RDMA Write by A.
+    Write = 2,
+    /// RDMA Read by B.
+    Read = 3,
+}
+
+impl Kind {
+    pub const ALL: [Self; 4] = [Self::Send, Self::Srq, Self::Write, Self::Read];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "Send/Recv",
+            Self::Srq => "Send/Recv by SRQ",
+            Self::Write => "RDMA Write",
+            Self::Read => "RDMA Read",
+        }
+    }
+}
+
+const FLAGS: CompletionFlags = CompletionFlags::empty();
+
+impl Job {
+    /// Moves everything in pieces of `chunk` bytes. Messages and completions.
+    pub fn transfer(&mut self, kind: Kind, chunk: usize, progress: &ProgressBar) -> Result<(u64, u64)> {
+        let pieces: Vec<(usize, usize)> = pieces(length(self), chunk).collect();
+        let completions = match kind {
+            Kind::Send => self.send(&pieces, progress)?,
+            Kind::Srq => self.send_shared(&pieces, progress)?,
+            Kind::Write => self.write(&pieces, progress)?,
+            Kind::Read => self.read(&pieces, progress)?,
+        };
+        Ok((pieces.len() as u64, completions))
+    }
+
+    /// The next completion of a side; anything but success is the end.
+    fn completed(&mut self, side: usize, evd: EvdHandle) -> Result<DtoCompletion> {
+        match self.wait(side, evd)? {
+            Event::Dto(done) => {
+                ensure!(
+                    done.status == DtoStatus::Success,
+                    "message {}: {} (syndrome {:#04x}, vendor {:#04x})",
+                    done.cookie,
+                    done.status.name(),
+                    done.syndrome.0,
+                    done.syndrome.1
+                );
+                Ok(done)
+            }
+            other => bail!("{other:?} instead of a completion"),
+        }
+    }
+
+    fn send(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
+        let (a, b) = (self.a.endpoints[0], self.b.endpoints[0]);
+        let sink = self.sinks[Kind::Send as usize].lmr;
+        for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
+            for (number, &(offset, bytes)) in (first..).zip(window) {
+                let slice = self.b.ia.lmr_slice(sink, offset as u64, bytes as u64)?;
+                self.b.ia.ep_post_recv(b, &[slice], number, FLAGS)?;
+            }
+            for (number, &(offset, bytes)) in (first..).zip(window) {
+                let slice = self.a.ia.lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
+                self.a.ia.ep_post_send(a, &[slice], number, FLAGS)?;
+            }
+            for (number, &(_, bytes)) in (first..).zip(window) {
+                let received = self.completed(1, self.b.completions)?;
+                ensure!(
+                    received.cookie == number && received.transferred_length == bytes as u64,
+                    "{received:?} for message {number}"
+                );
+                self.completed(0, self.a.completions)?;
+                progress.inc(bytes as u64);
+            }
+        }
+        Ok(2 * pieces.len() as u64)
+    }
+
+    /// Even messages over one connection, odd ones over the other. The shared queue hands its buffers to
+    /// whoever comes first; per connection the order of the sends holds, and that says which message is in which buffer.
+    /// A buffer is a place in the sink, so pieces that landed elsewhere are put where they belong.
+    fn send_shared(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
+        let connections: [(EpHandle, EpHandle); 2] =
+            [(self.a.endpoints[1], self.b.endpoints[1]), (self.a.endpoints[2], self.b.endpoints[2])];
+        let longest = pieces.first().map_or(0, |&(_, bytes)| bytes);
+        let pool = dat::alloc(&self.b.ia, longest * 2 * DEPTH)?;
+        let region = self.b.ia.lmr_create(pool.clone(), self.b.pz, dat::MemPrivFlags::LOCAL_WRITE)?;
+        for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
+            for place in 0..window.len() {
+                let slice = self.b.ia.lmr_slice(region.lmr, (place * longest) as u64, longest as u64)?;
+                self.b.ia.srq_post_recv(self.srq, &[slice], place as u64)?;
+            }
+            for (number, &(offset, bytes)) in (first..).zip(window) {
+                let (a, _) = connections[number as usize % 2];
+                let slice = self.a.ia.lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
+                self.a.ia.ep_post_send(a, &[slice], number, FLAGS)?;
+            }
+            // The next message of each connection.
+            let mut next = [0, 1].map(|odd| (first as usize..first as usize + window.len()).find(|at| at % 2 == odd));
+            for _ in window {
+                let received = self.completed(1, self.b.completions)?;
+                let connection = connections
+                    .iter()
+                    .position(|&(_, b)| b == received.ep)
+                    .ok_or_else(|| anyhow::anyhow!("{received:?} is of neither connection"))?;
+                let Some(number) = next[connection] else {
+                    bail!("connection {connection} completes more than was sent on it: {received:?}");
+                };
+                next[connection] = Some(number + 2);
+                let (offset, bytes) = pieces[number];
+                ensure!(received.transferred_length == bytes as u64, "{received:?} for message {number}");
+                let place = usize::try_from(received.cookie)? * longest;
+                let sink = &self.sinks[Kind::Srq as usize].memory;
+                dat::write(sink, offset, &dat::read(&pool, place, bytes));
+                self.completed(0, self.a.completions)?;
+                progress.inc(bytes as u64);
+            }
+        }
+        self.b.ia.lmr_free(region.lmr)?;
+        Ok(2 * pieces.len() as u64)
+    }
+
+    fn write(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
+        let a = self.a.endpoints[0];
+        let target = self.told_a[0];
+        for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
+            for (number, &(offset, bytes)) in (first..).zip(window) {
+                let slice = self.a.ia.lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
+                let remote = part(target, offset, bytes);
+                self.a.ia.ep_post_rdma_write(a, &[slice], number, &remote, FLAGS)?;
+            }
+            for &(_, bytes) in window {
+                self.completed(0, self.a.completions)?;
+                progress.inc(bytes as u64);
+            }
+        }
+        Ok(pieces.len() as u64)
+    }
+
+    fn read(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
+        let b = self.b.endpoints[0];
+        let Some(source) = self.told_b else { bail!("A never said where its memory is") };
+        let sink = self.sinks[Kind::Read as usize].lmr;
+        for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
+            for (number, &(offset, bytes)) in (first..).zip(window) {
+                let slice = self.b.ia.lmr_slice(sink, offset as u64, bytes as u64)?;
+                let remote = part(source, offset, bytes);
+                self.b.ia.ep_post_rdma_read(b, &[slice], number, &remote, FLAGS)?;
+            }
+            for &(_, bytes) in window {
+                self.completed(1, self.b.completions)?;
+                progress.inc(bytes as u64);
+            }
+        }
+        Ok(pieces.len() as u64)
+    }
+}
+
+fn length(job: &Job) -> usize {
+    usize::try_from(job.source().len()).unwrap_or(usize::MAX)
+}
+
+/// A part of the peer's memory.
+const fn part(whole: dat::RmrTriplet, offset: usize, bytes: usize) -> dat::RmrTriplet {
+    dat::RmrTriplet {
+        target_address: whole.target_address + offset as u64,
+        segment_length: bytes as u64,
+        ..whole
+    }
+}
