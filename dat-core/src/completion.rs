@@ -38,16 +38,9 @@ pub(crate) struct Settled {
 }
 
 impl<P: Provider> Ia<P> {
-    /// The endpoint an entry belongs to, if its number is one we gave.
-    #[inline]
-    pub(crate) fn owner(&self, entry: &Entry<P>) -> Option<EpKey> {
-        self.owners.get(entry.owner() as usize).copied()
-    }
-
     /// Makes the completion of an entry, and sees to what it means for its endpoint.
     pub(crate) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
-        let key = self.owner(entry)?;
-        let ep = self.eps.get_mut(key)?;
+        let (key, ep) = self.eps.at_mut(entry.owner())?;
         let completion = match ep.hot.srq {
             Some(srq) if !entry.is_request() => self.srqs.get_mut(srq)?.queue.complete(entry),
             _ => ep.qp.as_mut()?.complete(entry),

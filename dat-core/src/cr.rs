@@ -6,13 +6,13 @@
 
 use crate::attributes::{MAX_PRIVATE_DATA, address_of};
 use crate::cm::{AcceptParams, ConnId, RejectReason};
-use crate::ep::foreign_ep;
 use crate::ep::state::{EpEvent, EpState};
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::{ConnectionEventKind, ConnectionRequest, Event};
 use crate::handle::{CrHandle, CrKey, EpHandle, PspKey};
 use crate::ia::Ia;
 use crate::provider::{Path, Provider, QueuePair};
+use crate::refusal::Refusal;
 use crate::types::ConnQual;
 use std::net::IpAddr;
 
@@ -84,7 +84,7 @@ impl<P: Provider> Ia<P> {
             let cr = self.cr(cr)?;
             (cr.conn, cr.peer, cr.remote_gid, cr.remote_port)
         };
-        let ep = ep.ok_or_else(foreign_ep)?;
+        let ep = ep.ok_or_else(|| Refusal::NoEp.error())?;
         let target = self.ep(ep)?;
         let state = target.hot.state;
         // The two states an endpoint that came with the request would be in are not for this one.

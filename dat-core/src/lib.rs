@@ -35,7 +35,9 @@ mod progress;
 pub mod provider;
 mod psp;
 mod pz;
+mod refusal;
 pub mod segment;
+mod slots;
 mod srq;
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,9 @@
 //! fault is the answer, and nothing is posted. [`check`] walks all of them before the provider sees
 //! any, so that the second walk ([`pieces`]), which encodes, cannot fail.
 
-use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::lmr::table::LmrTable;
 use crate::provider::DataSegment;
+use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
 /// The longest segment a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
@@ -50,8 +50,7 @@ pub(crate) struct Scope<'a> {
 }
 
 pub(crate) mod sealed {
-    use super::{DataSegment, Scope};
-    use crate::error::DatResult;
+    use super::{DataSegment, Refusal, Scope};
 
     /// The working side of [`super::Segment`], out of reach of consumers.
     pub trait Check: Copy {
@@ -60,7 +59,7 @@ pub(crate) mod sealed {
             private_interfaces,
             reason = "the trait cannot be named outside of this crate"
         )]
-        fn check(&self, scope: Scope<'_>) -> DatResult<()>;
+        fn check(&self, scope: Scope<'_>) -> Result<(), Refusal>;
         #[doc(hidden)]
         fn data(&self) -> DataSegment;
     }
@@ -82,22 +81,22 @@ impl Segment for LmrTriplet {
 impl sealed::Check for LmrTriplet {
     #[inline]
     #[allow(private_interfaces, reason = "see the trait")]
-    fn check(&self, scope: Scope<'_>) -> DatResult<()> {
+    fn check(&self, scope: Scope<'_>) -> Result<(), Refusal> {
         let entry = scope
             .lmrs
             .entry(self.lmr_context)
-            .ok_or_else(refuse_unknown)?;
+            .ok_or(Refusal::Unknown)?;
         if !entry.contains(self.virtual_address, self.segment_length) {
-            return Err(refuse_range());
+            return Err(Refusal::Range);
         }
         if entry.pz != scope.pz {
-            return Err(refuse_pz());
+            return Err(Refusal::Pz);
         }
         if !entry.privileges.contains(scope.need) {
-            return Err(refuse_privilege(scope.need));
+            return Err(lacking(scope.need));
         }
         if self.segment_length > MAX_SEGMENT_BYTES {
-            return Err(refuse_long());
+            return Err(Refusal::LongSegment);
         }
         Ok(())
     }
@@ -116,7 +115,7 @@ impl sealed::Check for LmrTriplet {
 
 /// Checks every segment of `iov`. The sum of their lengths, saturating.
 #[inline]
-pub(crate) fn check<S: Segment>(iov: &[S], scope: Scope<'_>) -> DatResult<u64> {
+pub(crate) fn check<S: Segment>(iov: &[S], scope: Scope<'_>) -> Result<u64, Refusal> {
     let mut total = 0u64;
     for segment in iov {
         if segment.bytes() != 0 {
@@ -153,40 +152,8 @@ pub(crate) fn pieces_up_to<S: Segment>(
     })
 }
 
-#[cold]
-#[inline(never)]
-pub(crate) fn refuse_unknown() -> DatError {
-    DatError::new(ReturnType::PrivilegesViolation, Subtype::None)
-        .because("no LMR has this lmr_context")
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn refuse_range() -> DatError {
-    DatError::parameter(Subtype::Arg3).because("a segment reaches outside its LMR")
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn refuse_pz() -> DatError {
-    DatError::new(ReturnType::ProtectionViolation, Subtype::None)
-        .because("the LMR is in another protection zone")
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn refuse_privilege(need: MemPrivFlags) -> DatError {
-    if need.contains(MemPrivFlags::LOCAL_WRITE) {
-        DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesWrite)
-            .because("the LMR lacks DAT_MEM_PRIV_LOCAL_WRITE")
-    } else {
-        DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesRead)
-            .because("the LMR lacks DAT_MEM_PRIV_LOCAL_READ")
-    }
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn refuse_long() -> DatError {
-    DatError::parameter(Subtype::Arg3).because("a segment is longer than 2^31 - 1 bytes")
+/// The answer to a missing right.
+#[inline]
+pub(crate) const fn lacking(right: MemPrivFlags) -> Refusal {
+    if right.contains(MemPrivFlags::LOCAL_WRITE) { Refusal::NoWrite } else { Refusal::NoRead }
 }

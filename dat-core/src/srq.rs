@@ -4,10 +4,11 @@
 //! until when the completion was polled; those polled early, into an EVD's queue in software, are
 //! counted here.
 
-use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{PzHandle, PzKey, SrqHandle, SrqKey, index_of};
 use crate::ia::Ia;
 use crate::provider::{Provider, QueueFull, SharedReceiveQueue};
+use crate::refusal::Refusal;
 use crate::segment::{Scope, Segment, check, pieces};
 use crate::types::{DtoCookie, MemPrivFlags};
 
@@ -171,29 +172,34 @@ impl<P: Provider> Ia<P> {
         iov: &[S],
         cookie: DtoCookie,
     ) -> DatResult<()> {
+        self.post_to_srq(srq, iov, cookie).map_err(Refusal::error)
+    }
+
+    #[inline(always)]
+    fn post_to_srq<S: Segment>(
+        &mut self,
+        srq: SrqHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+    ) -> Result<(), Refusal> {
         if srq.ia != self.id {
-            return Err(foreign_srq());
+            return Err(Refusal::NoSrq);
         }
-        let srq = self.srqs.get_mut(srq.key).ok_or_else(foreign_srq)?;
+        let srq = self.srqs.get_mut(srq.key).ok_or(Refusal::NoSrq)?;
         if iov.len() > srq.max_recv_iov as usize {
-            return Err(refuse_iov());
+            return Err(Refusal::SrqSegments);
         }
-        check(
-            iov,
-            Scope {
-                lmrs: &self.lmrs,
-                pz: srq.pz_index,
-                need: MemPrivFlags::LOCAL_WRITE,
-            },
-        )?;
+        check(iov, Scope { lmrs: &self.lmrs, pz: srq.pz_index, need: MemPrivFlags::LOCAL_WRITE })?;
         if srq.undequeued != 0
             && srq.queue.outstanding().saturating_add(srq.undequeued) >= srq.max_recv_dtos
         {
-            return Err(refuse_full());
+            return Err(Refusal::SrqFull);
         }
-        srq.queue
-            .post_recv(pieces(iov), cookie)
-            .map_err(|QueueFull| refuse_full())
+        match iov {
+            [one] if one.bytes() != 0 => srq.queue.post_recv(core::iter::once(one.data()), cookie),
+            _ => srq.queue.post_recv(pieces(iov), cookie),
+        }
+        .map_err(|QueueFull| Refusal::SrqFull)
     }
 
     /// A completion of an SRQ buffer was dequeued, or dropped.
@@ -205,27 +211,8 @@ impl<P: Provider> Ia<P> {
 
     pub(crate) fn srq_key(&self, srq: SrqHandle) -> DatResult<SrqKey> {
         if srq.ia != self.id || !self.srqs.contains_key(srq.key) {
-            return Err(foreign_srq());
+            return Err(Refusal::NoSrq.error());
         }
         Ok(srq.key)
     }
-}
-
-#[cold]
-#[inline(never)]
-fn foreign_srq() -> DatError {
-    DatError::handle(Subtype::HandleSrq).because("no such SRQ in this IA")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_iov() -> DatError {
-    DatError::parameter(Subtype::Arg2).because("more segments than max_recv_iov of the SRQ")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_full() -> DatError {
-    DatError::new(ReturnType::InsufficientResources, Subtype::ResourceSrq)
-        .because("max_recv_dtos buffers are outstanding")
 }

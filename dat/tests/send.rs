@@ -227,32 +227,45 @@ fn the_vector_is_the_callers_again_on_return_and_the_provider_says_so() {
 /// Clauses: SEND-31, SEND-30.
 #[test]
 fn exactly_max_request_dtos_sends_may_be_outstanding() {
-    // No power of two, so that no ring size helps; segments, so that WQEs are larger than a block.
+    // No power of two, so that no ring size helps.
     let mut pair = Pair::connected_with(&with_attr(|attr| attr.max_request_dtos = 13));
-    let from = pair.buffer(A, 64);
-    let iov: Vec<LmrTriplet> = (0..8).map(|at| from.part(at * 8, 8)).collect();
+    let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
+    let iov: [LmrTriplet; 8] = core::array::from_fn(|at| from.part(at * 8, 8));
     for round in 0..20 {
-        pair.set_delay(100);
-        for _ in 0..13 {
-            pair.post_recv(B, &[], 0, NONE).expect("posted");
-        }
-        // Rounds differ in the sizes of their WQEs.
+        // WQEs of one and of several blocks, the mixture different in each round.
         let segments = |at: u64| if (round + at).is_multiple_of(3) { 0 } else { 8 };
+        pair.set_delay(100);
         for at in 0..13 {
-            let iov = if segments(at) == 0 { EMPTY } else { EMPTY };
-            pair.post_send(A, iov, at, NONE).expect("there is room");
+            pair.post_recv(B, &[to.all()], at, NONE).expect("posted");
+            pair.post_send(A, &iov[..segments(at)], at, NONE).expect("there is room");
         }
-        let error = refused(pair.post_send(A, EMPTY, 99, NONE), ReturnType::InsufficientResources);
-        assert_eq!(error.subtype(), Subtype::ResourceTep);
+        for _ in 0..2 {
+            let error = refused(pair.post_send(A, &iov, 99, NONE), ReturnType::InsufficientResources);
+            assert_eq!(error.subtype(), Subtype::ResourceTep);
+        }
         for at in 0..13 {
             let sent = pair.wait_request(A);
             assert_eq!((sent.cookie, sent.status), (at, DtoStatus::Success), "round {round}");
-            let _received = pair.wait_recv(B);
+            let received = pair.wait_recv(B);
+            assert_eq!((received.cookie, received.transferred_length), (at, segments(at) as u64 * 8), "round {round}");
         }
-        let _ = &iov;
     }
     pair.expect_nothing(A, pair.sides[A].request);
     pair.assert_no_complaints();
+}
+
+/// Clauses: SEND-31.
+#[test]
+fn a_slot_is_free_again_when_the_send_is_done_even_if_nobody_has_taken_its_event() {
+    let mut pair = Pair::connected_with(&with_attr(|attr| attr.max_request_dtos = 4));
+    for at in 0..40 {
+        pair.post_recv(B, EMPTY, at, NONE).expect("posted");
+        pair.post_send(A, EMPTY, at, NONE).expect("all before are done: only their events wait");
+    }
+    for at in 0..40 {
+        assert_eq!(pair.wait_request(A).cookie, at);
+    }
+    pair.expect_nothing(A, pair.sides[A].request);
 }
 
 /// Clauses: SEND-26, SEND-27, SEND-29, SEND-R6.
@@ -390,14 +403,15 @@ fn outstanding_sends_are_flushed_with_their_cookies_when_the_connection_ends() {
 #[test]
 fn a_send_whose_region_is_freed_before_it_starts_fails_and_breaks_the_connection() {
     let mut pair = Pair::connected();
-    let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 64));
-    pair.post_recv(B, &[to.all()], 1, NONE).expect("posted");
-    // A Send behind a full window of receives that are not there: it waits in the queue.
-    pair.post_recv(B, &[to.all()], 2, NONE).expect("posted");
-    pair.fabric.sim.set_drive(Drive::Stepped);
-    pair.post_send(A, &[from.all()], 3, NONE).expect("posted");
-    pair.sides[A].ia.lmr_free(from.lmr.lmr).expect("a free never waits for DTOs");
-    pair.fabric.sim.set_drive(Drive::Inline);
+    let (from, sink, source) = (pair.buffer(A, 64), pair.buffer(A, 64), pair.buffer(B, 64));
+    pair.post_recv(B, EMPTY, 1, NONE).expect("posted");
+    pair.set_delay(1000);
+    // The fence holds the Send until the read is answered.
+    let ep = pair.sides[A].ep;
+    pair.sides[A].ia.ep_post_rdma_read(ep, &[sink.all()], 2, &source.remote(0, 64), NONE).expect("posted");
+    pair.post_send(A, &[from.all()], 3, CompletionFlags::BARRIER_FENCE).expect("posted");
+    pair.sides[A].ia.lmr_free(from.lmr.lmr).expect("a free does not wait for DTOs");
+    assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
     let failed = pair.wait_request(A);
     assert_eq!((failed.cookie, failed.status), (3, DtoStatus::ErrLocalProtection));
     pair.expect_connection(A, ConnectionEventKind::Broken);

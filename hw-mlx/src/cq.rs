@@ -32,7 +32,7 @@ use driver::{DmaBuffer, barrier};
 use crate::device::Hca;
 use crate::error::MlxError;
 use crate::prm::{Cqe64, CreateCqIn, DestroyCqIn};
-use crate::ring::RingMemory;
+use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 
 /// Bytes of an entry.
@@ -176,7 +176,9 @@ impl CompletionEntry for Cqe {
 
 /// A completion queue.
 pub struct Cq {
-    memory: RingMemory,
+    ring: DmaBuffer,
+    record: DmaBuffer,
+    memory: Lent<RingMemory>,
     doorbells: Doorbells,
     /// Entries, a power of two.
     entries: u32,
@@ -204,7 +206,7 @@ impl Cq {
         assert!(entries.is_power_of_two(), "a CQ of {entries} entries");
         // PANIC: sizes are ours, computed beside the allocation.
         assert!(memory.ring.contains(0, entries as usize * CQE_BYTES), "a CQ of {entries} entries in {:#x} bytes", memory.ring.len());
-        Self { memory, doorbells, entries, consumer_index: 0, cqn, sequence: ArmSequence::default() }
+        Self { ring: memory.ring.clone(), record: memory.record.clone(), memory: Lent::new(memory), doorbells, entries, consumer_index: 0, cqn, sequence: ArmSequence::default() }
     }
 
     /// Creates a queue of at least `entries`, whose events go to the completion event queue.
@@ -226,22 +228,22 @@ impl Cq {
             .set_c_eqn_or_apu_element(hca.comp_eqn().get())
             .set_log_page_size(memory.log_page_size())
             .set_dbr_addr(memory.record_address());
-        let answer = hca.exec_with(&command, &memory.pages()).map_err(|error| memory.after(error))?;
-        Ok(Self::new(answer.cqn(), entries, memory, doorbells.clone()))
+        let memory = Lent::new(memory);
+        match hca.exec_with(&command, &memory.get().pages()) {
+            Ok(answer) => Ok(Self::new(answer.cqn(), entries, memory.give_back(), doorbells.clone())),
+            Err(error) => Err(memory.after(error).into()),
+        }
     }
 
     /// Destroys the queue.
     ///
     /// # Errors
-    /// Device refusal; the memory is then abandoned.
+    /// Device refusal; the memory is then leaked.
     pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
         let mut command = DestroyCqIn::new();
         command.set_cqn(self.cqn);
-        let outcome = hca.exec(&command);
-        if outcome.is_err() {
-            self.memory.abandon();
-        }
-        outcome?;
+        hca.exec(&command)?;
+        drop(self.memory.give_back());
         Ok(())
     }
 
@@ -277,7 +279,7 @@ impl Cq {
 
     #[inline]
     fn publish_consumer_index(&self) {
-        self.memory.record.store_be32(SET_CI, self.consumer_index & COUNTER_MASK);
+        self.record.store_be32(SET_CI, self.consumer_index & COUNTER_MASK);
     }
 
     /// Removes the entries for which `is_dead` says true and keeps the others in their order. The
@@ -287,7 +289,7 @@ impl Cq {
     pub fn clean(&mut self, mut is_dead: impl FnMut(&Cqe) -> bool) -> u32 {
         // Find the end first: entries that arrive while we move others belong behind them.
         let mut end = self.consumer_index;
-        while end.wrapping_sub(self.consumer_index) < self.entries && self.is_fresh(self.memory.ring.load_u8(self.slot(end) + OP_OWN), end) {
+        while end.wrapping_sub(self.consumer_index) < self.entries && self.is_fresh(self.ring.load_u8(self.slot(end) + OP_OWN), end) {
             end = end.wrapping_add(1);
         }
         barrier::dma_from_device(); // nothing of the entries before the owner bits that showed them
@@ -296,15 +298,15 @@ impl Cq {
         while index != self.consumer_index {
             index = index.wrapping_sub(1);
             let from = self.slot(index);
-            let entry = Cqe(self.memory.ring.read_obj(from));
+            let entry = Cqe(self.ring.read_obj(from));
             if is_dead(&entry) {
                 removed += 1;
             } else if removed > 0 {
                 let target = index.wrapping_add(removed);
                 let to = self.slot(target);
                 let op_own = entry.op_own() & !1 | self.owner_bit(target);
-                self.memory.ring.write_obj(to, &entry.0);
-                self.memory.ring.store_u8(to + OP_OWN, op_own);
+                self.ring.write_obj(to, &entry.0);
+                self.ring.store_u8(to + OP_OWN, op_own);
             }
         }
         if removed > 0 {
@@ -322,11 +324,11 @@ impl CompletionQueue for Cq {
     #[inline]
     fn poll(&mut self) -> Option<Cqe> {
         let at = self.slot(self.consumer_index);
-        if !self.is_fresh(self.memory.ring.load_u8(at + OP_OWN), self.consumer_index) {
+        if !self.is_fresh(self.ring.load_u8(at + OP_OWN), self.consumer_index) {
             return None;
         }
         barrier::dma_from_device(); // nothing else of the entry before its owner bit
-        let entry = Cqe(self.memory.ring.read_obj(at));
+        let entry = Cqe(self.ring.read_obj(at));
         self.consumer_index = self.consumer_index.wrapping_add(1);
         self.publish_consumer_index();
         Some(entry)
@@ -334,7 +336,7 @@ impl CompletionQueue for Cq {
 
     fn arm(&mut self, solicited_only: bool) {
         let word = self.sequence.bits() << 28 | u32::from(solicited_only) << 24 | self.consumer_index & COUNTER_MASK;
-        self.memory.record.store_be32(ARM, word);
+        self.record.store_be32(ARM, word);
         barrier::dma_to_device(); // the record before the register that points at it
         self.doorbells.ring_cq(word, self.cqn);
         barrier::flush_write_combining(); // out now: the caller is about to sleep on the answer

@@ -133,11 +133,12 @@ pub struct Gsi {
     cq: Cq,
     send: SendQueue,
     recv: RecvQueue,
-    memory: RingMemory,
+    memory: Lent<RingMemory>,
     facts: QpFacts,
     qpn: u32,
     /// Send slots, then receive slots.
     slots: DmaBuffer,
+    slots_lent: Lent<DmaBuffer>,
     lkey: u32,
     mkey_index: u32,
     free_sends: Vec<u32>,

@@ -4,8 +4,13 @@
 //! one page: a power of two of at least 4 KiB, aligned to its size, so that the list has one entry.
 //! Doorbell records take a cache line each.
 //!
-//! When a command that named a ring got no answer, or a destroy command was refused, the device may
-//! write the ring for ever. Such memory is abandoned: never freed, never reused.
+//! Memory lent to the device must outlive the device's use of it, and only an answered destroy
+//! command proves the end of that. Whoever holds such memory therefore holds it as [`Lent`], which
+//! does not free what it holds when it is dropped: forgetting to destroy a queue, a refused destroy
+//! command or one without an answer leak memory, where freeing it would let the device write into
+//! somebody else's.
+
+use core::mem::ManuallyDrop;
 
 use driver::{DmaArena, DmaBuffer, DmaError};
 
@@ -59,18 +64,37 @@ impl RingMemory {
         self.record.iova().0
     }
 
-    /// Keeps the memory from being reused if the device may still write it after this failure.
-    #[must_use]
-    pub fn after(&self, error: CmdError) -> CmdError {
-        if error.outcome_unknown() {
-            tracing::warn!(%error, memory = ?self, "the device may still write a queue's memory; it is abandoned");
-            self.abandon();
-        }
-        error
+}
+
+/// Something the device may use until it is [given back](Lent::give_back). Dropping it leaks it.
+#[derive(Debug)]
+pub struct Lent<T>(ManuallyDrop<T>);
+
+impl<T> Lent<T> {
+    /// Lends it, if only in a moment.
+    pub const fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
     }
 
-    /// Never frees the memory.
-    pub fn abandon(&self) {
-        core::mem::forget(self.clone());
+    /// What is lent.
+    pub fn get(&self) -> &T {
+        &self.0
+    }
+
+    /// Ours again: the device has said, or never knew, that it does not use it.
+    pub fn give_back(self) -> T {
+        ManuallyDrop::into_inner(self.0)
+    }
+
+    /// Settles what became of it when the command that was to lend it failed: it is ours again unless
+    /// the command may have taken effect.
+    #[must_use]
+    pub fn after(self, error: CmdError) -> CmdError {
+        if error.outcome_unknown() {
+            tracing::warn!(%error, "the device may still write memory it was to be lent; the memory is leaked");
+        } else {
+            drop(self.give_back());
+        }
+        error
     }
 }

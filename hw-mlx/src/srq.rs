@@ -31,7 +31,7 @@ use crate::device::Hca;
 use crate::error::MlxError;
 use crate::prm::{CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
 use crate::qp::write_scatter;
-use crate::ring::RingMemory;
+use crate::ring::{Lent, RingMemory};
 use crate::wqe::{self, UNIT_BYTES};
 
 /// Offset in the doorbell record of the counter.
@@ -109,7 +109,9 @@ struct Shadow {
 
 /// A shared receive queue.
 pub struct Srq {
-    memory: RingMemory,
+    ring: DmaBuffer,
+    record: DmaBuffer,
+    memory: Lent<RingMemory>,
     rmpn: u32,
     pd: u32,
     log_stride: u32,
@@ -152,7 +154,9 @@ impl Srq {
         #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
         let mask = (sizes.entries - 1) as u16;
         Self {
-            memory,
+            ring: memory.ring.clone(),
+            record: memory.record.clone(),
+            memory: Lent::new(memory),
             rmpn,
             pd,
             log_stride: sizes.stride.trailing_zeros(),
@@ -189,8 +193,11 @@ impl Srq {
             .set_log_wq_stride(sizes.stride.ilog2())
             .set_log_wq_pg_sz(memory.log_page_size())
             .set_log_wq_sz(sizes.entries.ilog2());
-        let answer = hca.exec_with(&command, &memory.pages()).map_err(|error| memory.after(error))?;
-        Ok(Self::new(answer.rmpn(), pd, sizes, memory))
+        let memory = Lent::new(memory);
+        match hca.exec_with(&command, &memory.get().pages()) {
+            Ok(answer) => Ok(Self::new(answer.rmpn(), pd, sizes, memory.give_back())),
+            Err(error) => Err(memory.after(error).into()),
+        }
     }
 
     /// Asks for one event when fewer than `limit` buffers are left; 0 asks for none.
@@ -211,15 +218,12 @@ impl Srq {
     /// Destroys the queue.
     ///
     /// # Errors
-    /// Device refusal; the memory is then abandoned.
+    /// Device refusal; the memory is then leaked.
     pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
         let mut command = DestroyRmpIn::new();
         command.set_rmpn(self.rmpn);
-        let outcome = hca.exec(&command);
-        if outcome.is_err() {
-            self.memory.abandon();
-        }
-        outcome?;
+        hca.exec(&command)?;
+        drop(self.memory.give_back());
         Ok(())
     }
 
@@ -250,7 +254,7 @@ impl Srq {
     #[inline]
     fn append(&mut self, index: u16) {
         let tail = usize::from(self.tail);
-        self.memory.ring.write_obj(tail << self.log_stride, &wqe::next_segment(index));
+        self.ring.write_obj(tail << self.log_stride, &wqe::next_segment(index));
         self.shadow[tail].next = index;
         self.tail = index;
         self.outstanding -= 1;
@@ -307,14 +311,14 @@ impl SharedReceiveQueue for Srq {
         let index = usize::from(self.head);
         let stride = 1 << self.log_stride;
         // The link stays as it is: it was written when the next entry was appended.
-        let bytes = write_scatter(&self.memory.ring, (index << self.log_stride) + UNIT_BYTES, stride - UNIT_BYTES, segments);
+        let bytes = write_scatter(&self.ring, (index << self.log_stride) + UNIT_BYTES, stride - UNIT_BYTES, segments);
         let shadow = &mut self.shadow[index];
         *shadow = Shadow { cookie, bytes, next: shadow.next, posted: true };
         self.head = shadow.next;
         self.outstanding += 1;
         self.counter = self.counter.wrapping_add(1);
         barrier::dma_to_device(); // the entry, and the link that leads to it, before the record
-        self.memory.record.store_be32(COUNTER, u32::from(self.counter));
+        self.record.store_be32(COUNTER, u32::from(self.counter));
         Ok(())
     }
 

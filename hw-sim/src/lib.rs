@@ -21,12 +21,12 @@
 //! |---|---|
 //! | [`device`] | handles: [`Sim`], [`SimFunction`], the clock |
 //! | [`world`], [`event_log`] | the step loop, virtual time, the deterministic log |
-//! | [`nic`] | one function and what ties its parts together |
+//! | [`nic`], [`object_tables`], [`events`] | one function and what ties its parts together |
 //! | [`profile`], [`fault`], [`report`] | what it is, what goes wrong with it, what it has to say |
 //! | [`config_space`], [`init_segment`], [`uar`] | registers |
 //! | [`iommu`], [`pages`], [`buffer`] | memory of the host |
 //! | [`cmd`] | the command interface and every command |
-//! | [`objects`], [`eq`], [`cq`], [`mkey`], [`srq`], [`port`] | what commands create and configure |
+//! | [`objects`], [`eq`], [`cq`], [`mkey`], [`umr`], [`srq`], [`port`] | what commands create and configure |
 //! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //!
@@ -41,6 +41,7 @@ pub mod cq;
 pub mod device;
 pub mod eq;
 pub mod event_log;
+pub mod events;
 pub mod fault;
 pub mod host;
 mod ingress;
@@ -49,6 +50,7 @@ pub mod iommu;
 pub mod link;
 pub mod mkey;
 pub mod nic;
+pub mod object_tables;
 pub mod objects;
 pub mod pages;
 pub mod pcap;
@@ -58,6 +60,7 @@ pub mod qp;
 pub mod report;
 pub mod srq;
 pub mod uar;
+pub mod umr;
 pub mod view;
 pub mod wire;
 pub mod world;

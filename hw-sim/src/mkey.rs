@@ -217,7 +217,7 @@ fn walk(
 }
 
 /// The checks that do not depend on the access.
-fn usable(keys: &Table<Mkey>, key: u32, scope: KeyScope) -> Result<&Mkey, KeyError> {
+pub(crate) fn usable(keys: &Table<Mkey>, key: u32, scope: KeyScope) -> Result<&Mkey, KeyError> {
     let mkey = keys.get(key >> 8).ok_or(KeyError::Missing { key })?;
     if u32::from(mkey.variant) != key & 0xff {
         return Err(KeyError::Variant { key });

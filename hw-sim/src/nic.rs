@@ -11,28 +11,23 @@
 use crate::cmd::CommandInterface;
 use crate::cmd::caps::Capabilities;
 use crate::config_space::{ConfigEffect, ConfigSpace};
-use crate::cq::Cq;
-use crate::eq::{EQE_BYTES, Eq, Posted};
+use crate::eq::EQE_BYTES;
+use crate::events::Target;
 use crate::fault::{Fault, FaultPlan};
 use crate::init_segment::{InitSegment, NIC_DISABLED, NIC_FULL_DRIVER, RegisterEffect};
 use crate::iommu::Iommu;
-use crate::mkey::{KeyRules, Mkey};
-use crate::objects::Table;
+use crate::mkey::KeyRules;
+use crate::object_tables::{Objects, QpRefs, QpSlot};
 use crate::pages::FirmwarePages;
-use crate::port::{AdminState, Port};
+use crate::port::Port;
 use crate::profile::Profile;
 use crate::qp::Qp;
 use crate::report::{FunctionReport, Refused};
-use crate::srq::Srq;
 use crate::view::View;
 use crate::world::{Doorbell, Env, Timer};
 use driver::{Interrupt, SharedMemory};
-use hw_mlx::prm::{Eqe, EventType};
 use std::collections::{BTreeMap, BTreeSet};
-use zerocopy::IntoBytes;
 
-/// First UAR index handed out: the pages below are the initialization segment and the MSI-X structures.
-const FIRST_UAR: u32 = 5;
 /// Driver bugs remembered in words; later ones are only counted.
 const MAX_BUGS: usize = 1_000;
 
@@ -45,135 +40,6 @@ pub enum Stage {
     Enabled,
     /// INIT_HCA.
     Initialised,
-}
-
-/// A queue pair and what it holds references to.
-pub struct QpSlot {
-    /// `None` while one of its methods runs.
-    pub qp: Option<Qp>,
-    /// Service type.
-    pub service: u32,
-    /// Objects it refers to.
-    pub refs: QpRefs,
-    /// Page list of its work queues, as given.
-    pub pages: Vec<u64>,
-    /// It is in the world's run queue.
-    pub queued: bool,
-    /// Its entry in the world's timer set.
-    pub timer: Option<u64>,
-}
-
-/// Objects a queue pair refers to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpRefs {
-    /// Protection domain.
-    pub pd: u32,
-    /// UAR page.
-    pub uar: u32,
-    /// Completion queue of the send queue.
-    pub cqn_snd: u32,
-    /// Completion queue of the receive queue.
-    pub cqn_rcv: u32,
-    /// Receive memory pool.
-    pub srqn: Option<u32>,
-    /// XRC domain.
-    pub xrcd: Option<u32>,
-    /// Counter set.
-    pub counter: Option<u32>,
-}
-
-/// All numbered objects of a function.
-pub struct Objects {
-    /// UAR pages.
-    pub uars: Table<()>,
-    /// Protection domains.
-    pub pds: Table<()>,
-    /// Transport domains.
-    pub tds: Table<()>,
-    /// XRC domains.
-    pub xrcds: Table<()>,
-    /// Counter sets.
-    pub counters: Table<()>,
-    /// Event queues.
-    pub eqs: Table<Eq>,
-    /// Completion queues.
-    pub cqs: Table<Cq>,
-    /// Memory keys, by index.
-    pub mkeys: Table<Mkey>,
-    /// Queue pairs.
-    pub qps: Table<QpSlot>,
-    /// Receive memory pools.
-    pub rmps: Table<Srq>,
-}
-
-impl Objects {
-    fn new(profile: &Profile, caps: &Capabilities) -> Self {
-        const LAST: u32 = 0x00ff_ffff;
-        let general = &caps.general;
-        let last_uar = u32::try_from(profile.bar_bytes >> 12).unwrap_or(u32::MAX) - 1;
-        let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
-        Self {
-            uars: Table::new("UAR", FIRST_UAR, last_uar, LAST),
-            pds: Table::new("PD", 0x11, LAST, some(general.log_max_pd())),
-            tds: Table::new(
-                "transport domain",
-                0x21,
-                LAST,
-                some(general.log_max_transport_domain()),
-            ),
-            xrcds: Table::new("XRC domain", 0x31, LAST, some(general.log_max_xrcd())),
-            counters: Table::new("counter set", 1, 0xff, general.max_qp_cnt().max(1)),
-            eqs: Table::new("EQ", 1, 0xff, some(general.log_max_eq())),
-            cqs: Table::new("CQ", 0x401, LAST, some(general.log_max_cq())),
-            mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
-            qps: Table::new("QP", 0x58, LAST - 1, some(general.log_max_qp())),
-            rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
-        }
-    }
-
-    /// How many of each kind exist, kinds without any left out.
-    pub fn census(&self) -> BTreeMap<&'static str, usize> {
-        [
-            (self.uars.kind(), self.uars.len()),
-            (self.pds.kind(), self.pds.len()),
-            (self.tds.kind(), self.tds.len()),
-            (self.xrcds.kind(), self.xrcds.len()),
-            (self.counters.kind(), self.counters.len()),
-            (self.eqs.kind(), self.eqs.len()),
-            (self.cqs.kind(), self.cqs.len()),
-            (self.mkeys.kind(), self.mkeys.len()),
-            (self.qps.kind(), self.qps.len()),
-            (self.rmps.kind(), self.rmps.len()),
-        ]
-        .into_iter()
-        .filter(|&(_, count)| count > 0)
-        .collect()
-    }
-
-    /// Drops every object; numbers go on where they were.
-    pub fn clear(&mut self) {
-        self.uars.clear();
-        self.pds.clear();
-        self.tds.clear();
-        self.xrcds.clear();
-        self.counters.clear();
-        self.eqs.clear();
-        self.cqs.clear();
-        self.mkeys.clear();
-        self.qps.clear();
-        self.rmps.clear();
-    }
-
-    /// Applies limits that SET_HCA_CAP may have lowered.
-    pub fn set_limits(&mut self, caps: &Capabilities) {
-        let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
-        self.qps.set_limit(some(caps.general.log_max_qp()));
-        self.cqs.set_limit(some(caps.general.log_max_cq()));
-        self.mkeys.set_limit(some(caps.general.log_max_mkey()));
-        self.eqs.set_limit(some(caps.general.log_max_eq()));
-        self.pds.set_limit(some(caps.general.log_max_pd()));
-        self.rmps.set_limit(some(caps.general.log_max_rmp()));
-    }
 }
 
 /// What a function remembers about its driver's conduct, across resets.
@@ -226,18 +92,11 @@ pub struct Nic {
     pub record: Record,
     vectors: Vec<Interrupt>,
     latched: BTreeSet<u16>,
-    after_command: Option<Vec<(Target, [u8; EQE_BYTES])>>,
-    failed_cqs: Vec<u32>,
+    /// Events of the command that executes, until it is answered.
+    pub(crate) after_command: Option<Vec<(Target, [u8; EQE_BYTES])>>,
+    /// CQs that failed and whose queue pairs are still to be told.
+    pub(crate) failed_cqs: Vec<u32>,
     removed: bool,
-}
-
-/// Where an EQE goes.
-#[derive(Clone, Copy, Debug)]
-enum Target {
-    /// The EQ of this number.
-    Number(u32),
-    /// Whichever EQ carries the type.
-    Carrier(EventType),
 }
 
 impl Nic {
@@ -519,156 +378,6 @@ impl Nic {
         }
     }
 
-    /// The carrier came or went.
-    pub fn set_carrier(&mut self, env: &mut Env, carrier: bool) {
-        let before = self.port.is_up();
-        self.port.carrier = carrier;
-        self.port_changed(env, before);
-    }
-
-    /// The port's administrative state was set.
-    pub fn set_admin(&mut self, env: &mut Env, admin: AdminState) {
-        let before = self.port.is_up();
-        self.port.admin = admin;
-        self.port_changed(env, before);
-        if before == self.port.is_up() && before {
-            // Drivers that set an up port up wait for the event all the same (register PAOS, `ase`).
-            self.port_event(env, true);
-        }
-    }
-
-    /// Sends the port event if the state differs from `before`.
-    pub fn port_changed(&mut self, env: &mut Env, before: bool) {
-        let now = self.port.is_up();
-        if now != before {
-            self.port_event(env, now);
-        }
-    }
-
-    fn port_event(&mut self, env: &mut Env, up: bool) {
-        const DOWN: u8 = 1;
-        const ACTIVE: u8 = 4;
-        let mut eqe = Eqe::new();
-        eqe.set_event_sub_type(if up { ACTIVE } else { DOWN });
-        eqe.event_data_mut()[8] = 1 << 4; // port number
-        self.event(env, EventType::PORT_CHANGE, &mut eqe);
-    }
-
-    /// Asks for pages, or offers some back, by event.
-    pub fn request_pages(&mut self, env: &mut Env, pages: i32) {
-        if self.carrier_of(EventType::PAGE_REQUEST).is_none() {
-            return;
-        }
-        self.pages.request(pages);
-        let mut eqe = Eqe::new();
-        eqe.event_data_mut()[4..8].copy_from_slice(&pages.to_be_bytes());
-        self.event(env, EventType::PAGE_REQUEST, &mut eqe);
-    }
-
-    /// The EQ that carries an event type.
-    pub fn carrier_of(&self, event: EventType) -> Option<u32> {
-        let bit = 1_u64.checked_shl(u32::from(event.0))?;
-        self.objects
-            .eqs
-            .iter()
-            .find(|(_, eq)| eq.events & bit != 0)
-            .map(|(number, _)| number)
-    }
-
-    /// Posts an asynchronous event to the EQ that carries its type, if there is one.
-    pub fn event(&mut self, env: &mut Env, event: EventType, eqe: &mut Eqe) {
-        eqe.set_event_type(event.0);
-        let bytes = eqe_bytes(eqe);
-        match &mut self.after_command {
-            Some(waiting) => waiting.push((Target::Carrier(event), bytes)),
-            None => self.post(env, Target::Carrier(event), &bytes),
-        }
-    }
-
-    /// Posts an EQE to a certain EQ, even while a command executes: the command's own completion event.
-    pub fn post_now(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
-        self.post(env, Target::Number(eqn), &eqe_bytes(eqe));
-    }
-
-    /// Posts an EQE to a certain EQ.
-    pub fn eqe(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
-        let bytes = eqe_bytes(eqe);
-        match &mut self.after_command {
-            Some(waiting) => waiting.push((Target::Number(eqn), bytes)),
-            None => self.post(env, Target::Number(eqn), &bytes),
-        }
-    }
-
-    /// The completion event of a CQ.
-    pub fn completion_event(&mut self, env: &mut Env, eqn: u32, cqn: u32) {
-        let mut eqe = Eqe::new();
-        eqe.event_data_mut()[24..28].copy_from_slice(&cqn.to_be_bytes());
-        self.eqe(env, eqn, &eqe);
-    }
-
-    /// An event that names a queue pair (kind 0) or a shared receive queue.
-    pub fn queue_event(&mut self, env: &mut Env, event: EventType, number: u32) {
-        let mut eqe = Eqe::new();
-        eqe.event_data_mut()[24..28].copy_from_slice(&number.to_be_bytes());
-        self.event(env, event, &mut eqe);
-    }
-
-    /// A CQ has failed: error event now, attached queue pairs to ERR when the caller has returned.
-    pub fn cq_failed(&mut self, env: &mut Env, cqn: u32, syndrome: u8) {
-        env.note(
-            self.index,
-            format_args!("cq {cqn:#x} failed, syndrome {syndrome}"),
-        );
-        let mut eqe = Eqe::new();
-        let data = eqe.event_data_mut();
-        data[0..4].copy_from_slice(&cqn.to_be_bytes());
-        data[11] = syndrome;
-        self.event(env, EventType::CQ_ERROR, &mut eqe);
-        self.failed_cqs.push(cqn);
-    }
-
-    fn post(&mut self, env: &mut Env, target: Target, eqe: &[u8; EQE_BYTES]) {
-        let eqn = match target {
-            Target::Number(eqn) => Some(eqn),
-            Target::Carrier(event) => self.carrier_of(event),
-        };
-        let Some((eqn, eq)) = eqn.and_then(|eqn| Some((eqn, self.objects.eqs.get_mut(eqn)?)))
-        else {
-            env.note(self.index, format_args!("event {:#04x} has no EQ", eqe[1]));
-            return;
-        };
-        let posted = eq.post(&mut self.iommu, eqe);
-        let (vector, is_async) = (eq.vector, eq.is_async());
-        env.note(
-            self.index,
-            format_args!(
-                "eqe eq={eqn:#x} type={:#04x} sub={:#04x} {posted:?}",
-                eqe[1], eqe[3]
-            ),
-        );
-        match posted {
-            Posted::Written { interrupt: true } => self.raise(env, vector),
-            Posted::Written { interrupt: false } => {}
-            Posted::Overrun if is_async => self.init.set_health_syndrome(0x0c),
-            Posted::Overrun => {
-                self.driver_bug(env, format!("EQ {eqn:#x} overrun: completion event lost"))
-            }
-            Posted::Failed => self.init.set_health_syndrome(0x0d),
-        }
-    }
-
-    /// From now on events wait for the command to be answered.
-    pub fn begin_command(&mut self) {
-        self.after_command.get_or_insert_default();
-    }
-
-    /// The command is answered: its events go out.
-    pub fn end_command(&mut self, env: &mut Env) {
-        for (target, eqe) in self.after_command.take().unwrap_or_default() {
-            self.post(env, target, &eqe);
-        }
-    }
-
     /// What the function says about keys in general.
     pub fn key_rules(&self) -> KeyRules {
         KeyRules {
@@ -699,7 +408,7 @@ impl Nic {
     }
 
     /// Puts a queue pair back, and its work and timer into the world's queues.
-    fn settle(&mut self, env: &mut Env, qpn: u32, qp: Qp) {
+    fn settle(&mut self, env: &mut Env, qpn: u32, qp: Box<Qp>) {
         let Some(slot) = self.objects.qps.get_mut(qpn) else {
             return;
         };
@@ -738,7 +447,7 @@ impl Nic {
     /// Adds a queue pair to the tables.
     pub fn insert_qp(&mut self, qpn: u32, qp: Qp, service: u32, refs: QpRefs, pages: Vec<u64>) {
         let slot = QpSlot {
-            qp: Some(qp),
+            qp: Some(Box::new(qp)),
             service,
             refs,
             pages,
@@ -747,12 +456,6 @@ impl Nic {
         };
         self.objects.qps.insert(qpn, slot);
     }
-}
-
-fn eqe_bytes(eqe: &Eqe) -> [u8; EQE_BYTES] {
-    let mut bytes = [0; EQE_BYTES];
-    bytes.copy_from_slice(eqe.as_bytes());
-    bytes
 }
 
 /// A duration in nanoseconds; the end of time if it does not fit.

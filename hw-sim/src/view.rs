@@ -2,14 +2,14 @@
 
 use crate::cq::Completed;
 use crate::eq::COUNTER_MASK;
-use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe};
+use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
 use crate::init_segment::device_ticks;
 use crate::iommu::Who;
 use crate::mkey::{Piece, Use, resolve};
 use crate::nic::Nic;
 use crate::srq::Taken;
 use crate::world::Env;
-use hw_mlx::prm::{Cqe64, EventType};
+use hw_mlx::prm::{Cqe64, CqeOpcode, EventType};
 use rand::RngCore;
 use zerocopy::IntoBytes;
 
@@ -108,10 +108,13 @@ impl Host for View<'_> {
 
     fn complete(&mut self, cqn: u32, mut cqe: Cqe64, solicited: bool) {
         let now = self.env.now;
-        cqe.set_timestamp(device_ticks(
-            now,
-            self.nic.caps.general.device_frequency_khz(),
-        ));
+        // In an error entry the syndrome is where the others have the low half of the timestamp.
+        if !matches!(cqe.opcode(), CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR) {
+            cqe.set_timestamp(device_ticks(
+                now,
+                self.nic.caps.general.device_frequency_khz(),
+            ));
+        }
         let mut bytes = [0; 64];
         bytes.copy_from_slice(cqe.as_bytes());
         let Some(cq) = self.nic.objects.cqs.get_mut(cqn) else {
@@ -198,11 +201,39 @@ impl Host for View<'_> {
         self.env.rng.next_u64()
     }
 
+    fn umr(&mut self, request: UmrRequest<'_>) -> Result<(), KeyError> {
+        let objects = &mut self.nic.objects;
+        let done = crate::umr::apply(&mut objects.mkeys, &mut objects.pds, &request);
+        let key = request.key;
+        self.env.note(
+            self.nic.index,
+            format_args!("umr key={key:#010x} {}", outcome(&done)),
+        );
+        done
+    }
+
+    fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {
+        let done = crate::umr::invalidate(&mut self.nic.objects.mkeys, key, scope);
+        self.env.note(
+            self.nic.index,
+            format_args!("invalidate key={key:#010x} {}", outcome(&done)),
+        );
+        done
+    }
+
     fn port_mtu(&self) -> u8 {
         self.nic.port.roce_mtu()
     }
 
     fn atomic_reply_big_endian(&self) -> bool {
         self.nic.caps.atomic.atomic_req_8B_endianness_mode() == 0
+    }
+}
+
+/// For the log: without addresses.
+const fn outcome(done: &Result<(), KeyError>) -> &'static str {
+    match done {
+        Ok(()) => "ok",
+        Err(_) => "refused",
     }
 }

@@ -1,8 +1,8 @@
 //! The world: functions, links, virtual time, and the loop that moves them.
 //!
 //! Everything that can happen waits in one of the world's queues, and [`World::step_now`] takes one thing from
-//! the first queue that has any: register writes in the order they were made, frames leaving ports, queue pairs with work,
-//! frames arriving inside a function, frames arriving over links, timers. Nothing else acts. A run is therefore a
+//! the first queue that has any: register writes in the order they were made, frames leaving ports, frames arriving inside a
+//! function, frames arriving over links, queue pairs with work, timers. Nothing else acts. A run is therefore a
 //! function of the seed and of what software did, and its log can be compared byte by byte.
 //!
 //! Time moves only when somebody waits or asks for it ([`World::wait_step`], `Sim::advance`, `Sim::step`), and only
@@ -217,12 +217,15 @@ impl World {
             }
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
             self.leave(nic, frame);
-        } else if let Some((nic, qpn)) = self.env.runnable.pop_front() {
-            self.run_qp(nic, qpn);
         } else if let Some((nic, frame)) = self.env.arrivals.pop_front() {
             self.nics[nic].frame_received(&mut self.env, &frame);
+        } else if self.deliver() {
+            // What has arrived is taken in before queue pairs work on: a port does not wait for them,
+            // and a responder that answered in no time could never have too much to answer.
+        } else if let Some((nic, qpn)) = self.env.runnable.pop_front() {
+            self.run_qp(nic, qpn);
         } else {
-            return self.deliver() || self.timer();
+            return self.timer();
         }
         true
     }

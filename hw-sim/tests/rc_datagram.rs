@@ -95,7 +95,7 @@ fn datagram_with_another_qkey_or_without_receive_is_dropped() {
     pair.settle();
     assert_eq!(
         pair.a.send_results(),
-        [(0, 0), (1, 0)],
+        [(0, 0), (2, 0)],
         "senders do not notice"
     );
     assert_eq!(pair.b.host.completions.len(), 0);
@@ -118,7 +118,7 @@ fn datagram_longer_than_the_mtu_stops_the_send_queue_only() {
         .post(&Wqe::datagram(2, QKEY, 0, DATA, 4).unsignalled());
     pair.settle();
     let too_long = Syndrome::LOCAL_LENGTH_ERR.0;
-    assert_eq!(pair.a.send_results(), [(0, too_long), (1, FLUSHED)]);
+    assert_eq!(pair.a.send_results(), [(0, too_long), (2, FLUSHED)]);
     assert_eq!(pair.a.qp.state(), State::SendQueueError);
     pair.a.post_receive(&[(KEY, DATA, 2000)]);
     pair.b.post(&Wqe::datagram(1, QKEY, 0, DATA, 4));
@@ -132,7 +132,7 @@ fn datagram_longer_than_the_mtu_stops_the_send_queue_only() {
     pair.b.post_receive(&[(KEY, DATA, 2000)]);
     pair.a.post(&Wqe::datagram(2, QKEY, 0, DATA, 4));
     pair.settle();
-    assert_eq!(pair.a.send_results().last(), Some(&(2, 0)));
+    assert_eq!(pair.a.send_results().last(), Some(&(4, 0)));
 }
 
 #[test]
@@ -233,6 +233,32 @@ fn reads_on_an_unreliable_connection_are_operation_errors() {
     pair.a.post(&Wqe::read(DATA, 4, DATA, KEY));
     pair.settle();
     assert_eq!(pair.a.send_results(), [(0, Syndrome::LOCAL_QP_OP_ERR.0)]);
+}
+
+#[test]
+fn unreliable_connection_sends_again_after_an_error_in_the_middle_of_a_message() {
+    let mut pair = Pair::with(&unreliable());
+    let half = Wqe::send(DATA, 2 * MTU).data(NO_KEY, DATA, MTU);
+    pair.a.post(&half);
+    pair.a.post(&Wqe::send(DATA, 4));
+    pair.settle();
+    let protection = Syndrome::LOCAL_PROT_ERR.0;
+    assert_eq!(pair.a.send_results(), [(0, protection), (1, FLUSHED)]);
+    assert_eq!(pair.a.qp.state(), State::SendQueueError);
+    let again = pair
+        .a
+        .qp
+        .modify(Transition::SqErrToRts, 0, &Qpc::new(), &mut pair.a.host);
+    assert_eq!(again, Ok(()));
+    pair.b.post_receive(&[(KEY, DATA, 64)]);
+    pair.a.post(&Wqe::send(DATA, 4));
+    pair.settle();
+    assert_eq!(pair.a.send_results().last(), Some(&(2, 0)));
+    assert_eq!(
+        pair.b.receive_results(),
+        [(0, 0)],
+        "the half message was abandoned"
+    );
 }
 
 #[test]

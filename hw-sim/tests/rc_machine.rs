@@ -3,7 +3,6 @@
 mod rc_support;
 
 use hw_mlx::prm::{CmdStatus, Qpc, Syndrome, opt_param};
-use hw_sim::host::Host;
 use hw_sim::qp::{Qp, Service, State, Transition};
 use hw_sim::wire::Packet;
 use rand::{Rng, SeedableRng};
@@ -380,11 +379,11 @@ fn doorbells_before_rts_are_ignored_and_reported() {
 fn device_may_look_at_the_record_before_the_doorbell_comes() {
     let mut pair = Pair::new();
     pair.a.place(&Wqe::write(DATA, 4, DATA, KEY)); // record written, register not yet
-    for n in 0..200 {
+    for _ in 0..200 {
         pair.b.post(&Wqe::write(DATA, 4, DATA, KEY).unsignalled());
         pair.settle();
         if !pair.a.sends().is_empty() {
-            assert!(n > 0 || pair.a.send_results() == [(0, 0)]);
+            assert_eq!(pair.a.send_results(), [(0, 0)]);
             return;
         }
     }
@@ -478,8 +477,11 @@ fn random_guest_and_peer_never_panic() {
                 pair.b.qp.run(&mut pair.b.host);
             }
             pair.run_until(pair.now + rng.random_range(0..100_000));
-            assert_eq!(pair.a.host.now(), pair.a.host.now);
-            let _ = (pair.a.qp.query(), pair.b.qp.query());
+            let codes = [pair.a.qp.query().state(), pair.b.qp.query().state()];
+            assert!(
+                codes.iter().all(|code| (3..=6).contains(code)),
+                "seed {seed}: {codes:?}"
+            );
         }
     }
 }

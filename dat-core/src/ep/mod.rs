@@ -30,11 +30,11 @@ use crate::handle::{
 };
 use crate::ia::Ia;
 use crate::provider::{Nanos, Path, Provider, QueuePair, QueueSizes};
+use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, EvdFlags};
 use attr::{DtoMode, EpAttr};
 pub(crate) use connect::service_id;
 pub use modify::EpChange;
-pub(crate) use post::foreign_ep;
 use slotmap::SlotMap;
 use state::EpState;
 use std::net::IpAddr;
@@ -277,7 +277,7 @@ impl<P: Provider> Ia<P> {
         attr.check(&self.attr, srq.is_some(), argument)?;
         self.check_sharing(&setup, None, argument)?;
         let hot = Hot::new(&setup, attr.read_iov(&self.attr));
-        let key = self.eps.insert(Ep {
+        let made = self.eps.insert(Ep {
             hot,
             qp: None,
             discard: None,
@@ -296,6 +296,9 @@ impl<P: Provider> Ia<P> {
             has_received: false,
             last_buffer: false,
         });
+        let Some(key) = made else {
+            return Err(DatError::resources(Subtype::ResourceTep));
+        };
         match self.make_qp(key, &setup) {
             Ok(made) => {
                 let ep = &mut self.eps[key];
@@ -309,11 +312,6 @@ impl<P: Provider> Ia<P> {
                 return Err(error);
             }
         }
-        let owner = index_of(key) as usize;
-        if self.owners.len() <= owner {
-            self.owners.resize(owner + 1, EpKey::default());
-        }
-        self.owners[owner] = key;
         self.attach(&setup);
         Ok(EpHandle { key, ia: self.id })
     }
@@ -591,9 +589,9 @@ impl<P: Provider> Ia<P> {
 
     pub(crate) fn ep(&self, handle: EpHandle) -> DatResult<&Ep<P>> {
         if handle.ia != self.id {
-            return Err(foreign_ep());
+            return Err(Refusal::NoEp.error());
         }
-        self.eps.get(handle.key).ok_or_else(foreign_ep)
+        self.eps.get(handle.key).ok_or_else(|| Refusal::NoEp.error())
     }
 }
 

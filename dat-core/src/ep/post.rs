@@ -5,46 +5,127 @@
 //! the room and the work queue entry.
 //!
 //! The common case (connected, in bounds) runs straight through and touches one cache line of the
-//! endpoint ([`Hot`](super::Hot)) before the queue pair. A disconnected endpoint takes posts too:
-//! its queue pair is in the error state, so the device itself completes them as flushed, in order.
-//! That path is the same code behind a call.
-//!
-//! A queue that looks full although the consumer will never see its completions (its EVD is null) is
-//! reclaimed here, once, before the answer is DAT_INSUFFICIENT_RESOURCES.
+//! endpoint ([`Hot`](super::Hot)) before the queue pair. All else is one call away, in
+//! [`Ia::post_request_again`]: a disconnected endpoint takes posts too, because its queue pair is in the
+//! error state and the device itself completes them as flushed, in order; and a queue that looks
+//! full because nobody has looked at its completions lately (or ever will, their EVD being null, or all of
+//! them suppressed) is reclaimed, once, before the answer is DAT_INSUFFICIENT_RESOURCES.
 
 use super::state::EpState;
 use super::{Ep, Hot};
-use crate::error::{DatError, DatResult, ReturnType, Subtype};
-use crate::handle::EpHandle;
+use crate::error::DatResult;
+use crate::handle::{EpHandle, EvdKey};
 use crate::ia::Ia;
 use crate::lmr::table::LmrTable;
 use crate::provider::{Provider, QueueFull, QueuePair, RequestFlags, RequestOp};
+use crate::refusal::Refusal;
 use crate::segment::{RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
 use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
-/// A request as the consumer names it.
-#[derive(Clone, Copy)]
-enum Request {
-    Send,
-    Write(RmrTriplet),
-    Read(RmrTriplet),
+/// A request as the consumer names it, and what is particular about it.
+trait Operation: Copy {
+    /// What it needs of local memory.
+    const RIGHT: MemPrivFlags;
+    /// The answer to bad flags.
+    const BAD_FLAGS: Refusal;
+    /// SOLICITED_WAIT means something.
+    const SOLICITS: bool;
+
+    /// Segments it may have.
+    fn max_iov(hot: &Hot) -> u32;
+
+    /// Checks lengths: of local memory, `total` bytes.
+    fn admit(self, hot: &Hot, total: u64) -> Result<RequestOp, Refusal>;
+
+    /// Bytes of local memory to use.
+    fn limit(self) -> Option<u64>;
 }
 
-impl Request {
-    /// The subtype that names completion_flags in the C prototype.
-    const fn flags_argument(self) -> Subtype {
-        match self {
-            Self::Send => Subtype::Arg5,
-            Self::Write(_) | Self::Read(_) => Subtype::Arg6,
-        }
+#[derive(Clone, Copy)]
+struct Send;
+#[derive(Clone, Copy)]
+struct Write<'a>(&'a RmrTriplet);
+#[derive(Clone, Copy)]
+struct Read<'a>(&'a RmrTriplet);
+
+impl Operation for Send {
+    const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
+    const BAD_FLAGS: Refusal = Refusal::Flags;
+    const SOLICITS: bool = true;
+
+    #[inline(always)]
+    fn max_iov(hot: &Hot) -> u32 {
+        hot.max_request_iov
     }
 
-    const fn max_iov(self, hot: &Hot) -> u32 {
-        match self {
-            Self::Send => hot.max_request_iov,
-            Self::Write(_) => hot.max_write_iov,
-            Self::Read(_) => hot.max_read_iov,
+    #[inline(always)]
+    fn admit(self, hot: &Hot, total: u64) -> Result<RequestOp, Refusal> {
+        if total > hot.max_message_size {
+            return Err(Refusal::LongMessage);
         }
+        Ok(RequestOp::Send)
+    }
+
+    #[inline(always)]
+    fn limit(self) -> Option<u64> {
+        None
+    }
+}
+
+impl Operation for Write<'_> {
+    const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
+    const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
+    const SOLICITS: bool = false;
+
+    #[inline(always)]
+    fn max_iov(hot: &Hot) -> u32 {
+        hot.max_write_iov
+    }
+
+    #[inline(always)]
+    fn admit(self, hot: &Hot, total: u64) -> Result<RequestOp, Refusal> {
+        if total > hot.max_rdma_size {
+            return Err(Refusal::LongTransfer);
+        }
+        if total > self.0.segment_length {
+            return Err(Refusal::Length);
+        }
+        Ok(RequestOp::RdmaWrite { address: self.0.target_address, rmr_context: self.0.rmr_context })
+    }
+
+    #[inline(always)]
+    fn limit(self) -> Option<u64> {
+        None
+    }
+}
+
+impl Operation for Read<'_> {
+    const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_WRITE;
+    const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
+    const SOLICITS: bool = false;
+
+    #[inline(always)]
+    fn max_iov(hot: &Hot) -> u32 {
+        hot.max_read_iov
+    }
+
+    #[inline(always)]
+    fn admit(self, hot: &Hot, total: u64) -> Result<RequestOp, Refusal> {
+        if self.0.segment_length > hot.max_rdma_size {
+            return Err(Refusal::LongTransfer);
+        }
+        if total < self.0.segment_length {
+            return Err(Refusal::Length);
+        }
+        if hot.max_reads_out == 0 {
+            return Err(Refusal::NoReads);
+        }
+        Ok(RequestOp::RdmaRead { address: self.0.target_address, rmr_context: self.0.rmr_context })
+    }
+
+    #[inline(always)]
+    fn limit(self) -> Option<u64> {
+        Some(self.0.segment_length)
     }
 }
 
@@ -66,9 +147,9 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_request(ep, iov, Request::Send, cookie, flags) {
+        match self.post_request(ep, iov, Send, cookie, flags) {
             Ok(()) => Ok(()),
-            Err(error) => self.post_request_again(ep, iov, Request::Send, cookie, flags, error),
+            Err(refusal) => self.post_request_again(ep, iov, Send, cookie, flags, refusal),
         }
     }
 
@@ -86,11 +167,9 @@ impl<P: Provider> Ia<P> {
         remote: &RmrTriplet,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_request(ep, iov, Request::Write(*remote), cookie, flags) {
+        match self.post_request(ep, iov, Write(remote), cookie, flags) {
             Ok(()) => Ok(()),
-            Err(error) => {
-                self.post_request_again(ep, iov, Request::Write(*remote), cookie, flags, error)
-            }
+            Err(refusal) => self.post_request_again(ep, iov, Write(remote), cookie, flags, refusal),
         }
     }
 
@@ -109,11 +188,9 @@ impl<P: Provider> Ia<P> {
         remote: &RmrTriplet,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_request(ep, iov, Request::Read(*remote), cookie, flags) {
+        match self.post_request(ep, iov, Read(remote), cookie, flags) {
             Ok(()) => Ok(()),
-            Err(error) => {
-                self.post_request_again(ep, iov, Request::Read(*remote), cookie, flags, error)
-            }
+            Err(refusal) => self.post_request_again(ep, iov, Read(remote), cookie, flags, refusal),
         }
     }
 
@@ -136,27 +213,27 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<()> {
         match self.post_recv(ep, iov, cookie, flags) {
             Ok(()) => Ok(()),
-            Err(error) => self.post_recv_again(ep, iov, cookie, flags, error),
+            Err(refusal) => self.post_recv_again(ep, iov, cookie, flags, refusal),
         }
     }
 
     #[inline(always)]
-    fn post_request<S: Segment>(
+    fn post_request<S: Segment, O: Operation>(
         &mut self,
         handle: EpHandle,
         iov: &[S],
-        request: Request,
+        operation: O,
         cookie: DtoCookie,
         flags: CompletionFlags,
-    ) -> DatResult<()> {
+    ) -> Result<(), Refusal> {
         if handle.ia != self.id {
-            return Err(foreign_ep());
+            return Err(Refusal::NoEp);
         }
-        let ep = self.eps.get_mut(handle.key).ok_or_else(foreign_ep)?;
+        let ep = self.eps.get_mut(handle.key).ok_or(Refusal::NoEp)?;
         if ep.hot.state != EpState::Connected {
-            return post_unconnected(ep, &self.lmrs, iov, request, cookie, flags);
+            return Err(Refusal::State);
         }
-        post_checked(ep, &self.lmrs, iov, request, cookie, flags)
+        post_checked(ep, &self.lmrs, iov, operation, cookie, flags)
     }
 
     #[inline(always)]
@@ -166,57 +243,66 @@ impl<P: Provider> Ia<P> {
         iov: &[S],
         cookie: DtoCookie,
         flags: CompletionFlags,
-    ) -> DatResult<()> {
+    ) -> Result<(), Refusal> {
         if handle.ia != self.id {
-            return Err(foreign_ep());
+            return Err(Refusal::NoEp);
         }
-        let ep = self.eps.get_mut(handle.key).ok_or_else(foreign_ep)?;
+        let ep = self.eps.get_mut(handle.key).ok_or(Refusal::NoEp)?;
         if ep.hot.srq.is_some() {
-            return Err(refuse_srq());
+            return Err(Refusal::UsesSrq);
         }
-        let qp = ep.qp.as_mut().ok_or_else(refuse_unready)?;
+        let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
         if iov.len() > ep.hot.max_recv_iov as usize {
-            return Err(refuse_iov());
+            return Err(Refusal::Segments);
         }
         if flags.bits() & ep.hot.recv_flags_refused != 0 {
-            return Err(refuse_flags(Subtype::Arg5));
+            return Err(Refusal::Flags);
         }
-        check(
-            iov,
-            Scope {
-                lmrs: &self.lmrs,
-                pz: ep.hot.pz,
-                need: MemPrivFlags::LOCAL_WRITE,
-            },
-        )?;
+        check(iov, Scope { lmrs: &self.lmrs, pz: ep.hot.pz, need: MemPrivFlags::LOCAL_WRITE })?;
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
         match iov {
-            [one] if one.bytes() != 0 => {
-                qp.post_recv(core::iter::once(one.data()), cookie, unsignalled)
-            }
+            [one] if one.bytes() != 0 => qp.post_recv(core::iter::once(one.data()), cookie, unsignalled),
             _ => qp.post_recv(pieces(iov), cookie, unsignalled),
         }
-        .map_err(|QueueFull| refuse_full())
+        .map_err(|QueueFull| Refusal::Full)
     }
 
-    /// The second and last try of a request that found no room.
+    /// What becomes of a request that was not posted at once.
     #[cold]
     #[inline(never)]
-    fn post_request_again<S: Segment>(
+    fn post_request_again<S: Segment, O: Operation>(
         &mut self,
-        ep: EpHandle,
+        handle: EpHandle,
         iov: &[S],
-        request: Request,
+        operation: O,
         cookie: DtoCookie,
         flags: CompletionFlags,
-        error: DatError,
+        refusal: Refusal,
     ) -> DatResult<()> {
-        if !self.reclaim(ep, error) {
-            return Err(error);
+        if refusal != Refusal::State && refusal != Refusal::Full {
+            return Err(refusal.error());
         }
-        self.post_request(ep, iov, request, cookie, flags)
+        let mut reclaimed = false;
+        loop {
+            let Some(ep) = self.eps.get_mut(handle.key) else { return Err(Refusal::NoEp.error()) };
+            if !matches!(ep.hot.state, EpState::Connected | EpState::Disconnected) {
+                return Err(ep.hot.state.refuse());
+            }
+            match post_checked(ep, &self.lmrs, iov, operation, cookie, flags) {
+                Ok(()) => {
+                    ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
+                    return Ok(());
+                }
+                Err(Refusal::Full) if !reclaimed => {
+                    self.reclaim(handle, |ep| ep.request_evd);
+                    reclaimed = true;
+                }
+                Err(refusal) => return Err(refusal.error()),
+            }
+        }
     }
 
+    /// What becomes of a receive that was not posted at once.
     #[cold]
     #[inline(never)]
     fn post_recv_again<S: Segment>(
@@ -225,188 +311,63 @@ impl<P: Provider> Ia<P> {
         iov: &[S],
         cookie: DtoCookie,
         flags: CompletionFlags,
-        error: DatError,
+        refusal: Refusal,
     ) -> DatResult<()> {
-        if !self.reclaim(ep, error) {
-            return Err(error);
+        if refusal != Refusal::Full {
+            return Err(refusal.error());
         }
-        self.post_recv(ep, iov, cookie, flags)
+        self.reclaim(ep, |ep| ep.recv_evd);
+        self.post_recv(ep, iov, cookie, flags).map_err(Refusal::error)
     }
 
-    /// Makes room in an endpoint whose completions nobody else takes. True: it is worth another try.
-    fn reclaim(&mut self, ep: EpHandle, error: DatError) -> bool {
-        error.return_type() == ReturnType::InsufficientResources
-            && self.eps.get(ep.key).is_some_and(|ep| ep.discard.is_some())
-            && {
-                let some = self.drain_discard(ep.key);
-                self.settle_effects();
-                some
+    /// Makes room in a queue that is full only because nobody has looked: a slot is free when the DTO
+    /// is done, not when its event is dequeued, and suppressed requests have no event to dequeue.
+    /// Completions move to their EVD's queue in software, those of null EVDs vanish. What a failed one
+    /// means for the connection is left to the next call that polls: it takes commands to the device,
+    /// and a post does not block.
+    fn reclaim(&mut self, ep: EpHandle, evd: fn(&Ep<P>) -> Option<EvdKey>) {
+        match self.eps.get(ep.key).and_then(evd) {
+            Some(evd) => {
+                self.drain_evd(evd, true);
             }
+            None => {
+                self.drain_discard(ep.key);
+            }
+        }
     }
-}
-
-/// A request in any other state than CONNECTED: flushed by the device in DISCONNECTED, otherwise
-/// refused.
-#[cold]
-#[inline(never)]
-fn post_unconnected<P: Provider, S: Segment>(
-    ep: &mut Ep<P>,
-    lmrs: &LmrTable,
-    iov: &[S],
-    request: Request,
-    cookie: DtoCookie,
-    flags: CompletionFlags,
-) -> DatResult<()> {
-    if ep.hot.state != EpState::Disconnected {
-        return Err(ep.hot.state.refuse());
-    }
-    post_checked(ep, lmrs, iov, request, cookie, flags)?;
-    ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
-    Ok(())
 }
 
 #[inline(always)]
-fn post_checked<P: Provider, S: Segment>(
+fn post_checked<P: Provider, S: Segment, O: Operation>(
     ep: &mut Ep<P>,
     lmrs: &LmrTable,
     iov: &[S],
-    request: Request,
+    operation: O,
     cookie: DtoCookie,
     flags: CompletionFlags,
-) -> DatResult<()> {
+) -> Result<(), Refusal> {
     let hot = &mut ep.hot;
-    let Some(qp) = &mut ep.qp else {
-        return Err(refuse_unready());
-    };
-    if iov.len() > request.max_iov(hot) as usize {
-        return Err(refuse_iov());
+    let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
+    if iov.len() > O::max_iov(hot) as usize {
+        return Err(Refusal::Segments);
     }
     if flags.bits() & hot.request_flags_refused != 0 {
-        return Err(refuse_flags(request.flags_argument()));
+        return Err(O::BAD_FLAGS);
     }
-    let need = match request {
-        Request::Send | Request::Write(_) => MemPrivFlags::LOCAL_READ,
-        Request::Read(_) => MemPrivFlags::LOCAL_WRITE,
-    };
-    let total = check(
-        iov,
-        Scope {
-            lmrs,
-            pz: hot.pz,
-            need,
-        },
-    )?;
-    let op = match request {
-        Request::Send => {
-            if total > hot.max_message_size {
-                return Err(refuse_long("the message is longer than max_message_size"));
-            }
-            RequestOp::Send
-        }
-        Request::Write(remote) => {
-            if total > hot.max_rdma_size {
-                return Err(refuse_long("the transfer is longer than max_rdma_size"));
-            }
-            if total > remote.segment_length {
-                return Err(refuse_length());
-            }
-            RequestOp::RdmaWrite {
-                address: remote.target_address,
-                rmr_context: remote.rmr_context,
-            }
-        }
-        Request::Read(remote) => {
-            if remote.segment_length > hot.max_rdma_size {
-                return Err(refuse_long("the transfer is longer than max_rdma_size"));
-            }
-            if total < remote.segment_length {
-                return Err(refuse_length());
-            }
-            if hot.max_reads_out == 0 {
-                return Err(refuse_reads());
-            }
-            RequestOp::RdmaRead {
-                address: remote.target_address,
-                rmr_context: remote.rmr_context,
-            }
-        }
-    };
-    let suppress = flags.contains(CompletionFlags::SUPPRESS);
+    let total = check(iov, Scope { lmrs, pz: hot.pz, need: O::RIGHT })?;
+    let op = operation.admit(hot, total)?;
     let how = RequestFlags {
-        suppress,
-        solicited: matches!(request, Request::Send)
-            && flags.contains(CompletionFlags::SOLICITED_WAIT),
+        suppress: flags.contains(CompletionFlags::SUPPRESS),
+        solicited: O::SOLICITS && flags.contains(CompletionFlags::SOLICITED_WAIT),
         fence: flags.contains(CompletionFlags::BARRIER_FENCE),
         unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
     };
-    let posted = match (request, iov) {
-        (Request::Send | Request::Write(_), [one]) if one.bytes() != 0 => {
-            qp.post_request(op, core::iter::once(one.data()), cookie, how)
-        }
-        (Request::Send | Request::Write(_), _) => qp.post_request(op, pieces(iov), cookie, how),
-        (Request::Read(remote), _) => {
-            qp.post_request(op, pieces_up_to(iov, remote.segment_length), cookie, how)
-        }
-    };
-    if posted.is_err() {
-        return Err(refuse_full());
+    match (operation.limit(), iov) {
+        (None, [one]) if one.bytes() != 0 => qp.post_request(op, core::iter::once(one.data()), cookie, how),
+        (None, _) => qp.post_request(op, pieces(iov), cookie, how),
+        (Some(limit), _) => qp.post_request(op, pieces_up_to(iov, limit), cookie, how),
     }
-    hot.last_suppressed = suppress;
+    .map_err(|QueueFull| Refusal::Full)?;
+    hot.last_suppressed = how.suppress;
     Ok(())
-}
-
-#[cold]
-#[inline(never)]
-pub(crate) fn foreign_ep() -> DatError {
-    DatError::handle(Subtype::HandleEp).because("no such endpoint in this IA")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_srq() -> DatError {
-    DatError::state(Subtype::StateSrqInUse).because("the endpoint takes its buffers from an SRQ")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_unready() -> DatError {
-    DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_iov() -> DatError {
-    DatError::parameter(Subtype::Arg2).because("more segments than the endpoint allows")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_flags(argument: Subtype) -> DatError {
-    DatError::parameter(argument).because("completion_flags: unknown, not for this call, or UNSIGNALLED without the endpoint's attribute")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_long(detail: &'static str) -> DatError {
-    DatError::parameter(Subtype::None).because(detail)
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_length() -> DatError {
-    DatError::new(ReturnType::LengthError, Subtype::None)
-        .because("the destination is shorter than the source")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_reads() -> DatError {
-    DatError::resources(Subtype::ResourceTep).because("the endpoint's max_rdma_read_out is 0")
-}
-
-#[cold]
-#[inline(never)]
-fn refuse_full() -> DatError {
-    DatError::resources(Subtype::ResourceTep)
-        .because("as many DTOs are outstanding as the endpoint allows")
 }

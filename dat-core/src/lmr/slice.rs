@@ -5,11 +5,10 @@
 //! the slice falls back to the table, which knows whether *its* LMR is the one that is gone; cutting
 //! it again makes it fast again.
 
-use crate::error::DatResult;
+use super::table::LmrTable;
 use crate::provider::DataSegment;
-use crate::segment::{
-    Scope, Segment, refuse_privilege, refuse_pz, refuse_range, refuse_unknown, sealed,
-};
+use crate::refusal::Refusal;
+use crate::segment::{Scope, Segment, lacking, sealed};
 use crate::types::MemPrivFlags;
 
 /// A piece of an LMR, ready to post. Cut by [`crate::Ia::lmr_slice`].
@@ -65,19 +64,16 @@ impl LmrSlice {
     /// The table's word on a slice cut before an LMR was freed, or by another IA.
     #[cold]
     #[inline(never)]
-    fn check_again(&self, scope: Scope<'_>) -> DatResult<()> {
-        let entry = scope
-            .lmrs
-            .entry(self.lmr_context)
-            .ok_or_else(refuse_unknown)?;
+    fn check_again(&self, lmrs: &LmrTable, pz: u32, need: MemPrivFlags) -> Result<(), Refusal> {
+        let entry = lmrs.entry(self.lmr_context).ok_or(Refusal::Unknown)?;
         if !entry.contains(self.address, u64::from(self.bytes)) {
-            return Err(refuse_range());
+            return Err(Refusal::Range);
         }
-        if entry.pz != scope.pz {
-            return Err(refuse_pz());
+        if entry.pz != pz {
+            return Err(Refusal::Pz);
         }
-        if !entry.privileges.contains(scope.need) {
-            return Err(refuse_privilege(scope.need));
+        if !entry.privileges.contains(need) {
+            return Err(lacking(need));
         }
         Ok(())
     }
@@ -93,15 +89,15 @@ impl Segment for LmrSlice {
 impl sealed::Check for LmrSlice {
     #[inline]
     #[allow(private_interfaces, reason = "see the trait")]
-    fn check(&self, scope: Scope<'_>) -> DatResult<()> {
+    fn check(&self, scope: Scope<'_>) -> Result<(), Refusal> {
         if self.stamp != scope.lmrs.stamp {
-            return self.check_again(scope);
+            return self.check_again(scope.lmrs, scope.pz, scope.need);
         }
         if self.pz != scope.pz {
-            return Err(refuse_pz());
+            return Err(Refusal::Pz);
         }
         if !self.privileges.contains(scope.need) {
-            return Err(refuse_privilege(scope.need));
+            return Err(lacking(scope.need));
         }
         Ok(())
     }

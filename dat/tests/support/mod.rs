@@ -5,6 +5,10 @@
 //! which give both sides their turn.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod rdma;
+pub mod rogue;
+pub mod wire;
+
 use dat::fabric::Fabric;
 use dat::{
     CompletionFlags, ConnectFlags, ConnectionEventKind, DatError, DatResult, DmaMemory, DtoCompletion, DtoStatus, EpAttr,

@@ -1,18 +1,40 @@
 //! RDMA in short: posting it, and a model of where scattered bytes belong.
 
 use dat::{
-    CompletionFlags, ConnectionEventKind, DatResult, DtoCompletion, DtoStatus, EpState, LmrTriplet,
-    RmrTriplet,
+    CompletionFlags, ConnectionEventKind, DatResult, DtoCompletion, DtoStatus, EpAttr, EpState,
+    LmrTriplet, RmrTriplet,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{A, B, Buffer, Pair};
+use super::{A, B, Buffer, Pair, PairConfig, attributes};
 
 /// What memory holds that nobody should have written.
 pub const UNTOUCHED: u8 = 0xa5;
 
 impl Pair {
+    /// Both sides connected, with endpoints of other attributes than usual.
+    pub fn shaped(shape: impl Fn(usize, &mut EpAttr)) -> Self {
+        let mut pair = Self::unconnected(&PairConfig::default());
+        pair.reshape(shape);
+        pair.connect();
+        pair
+    }
+
+    /// Other endpoints, with the same EVDs and PZs, for sides that are not connected.
+    pub fn reshape(&mut self, shape: impl Fn(usize, &mut EpAttr)) {
+        for (at, side) in self.sides.iter_mut().enumerate() {
+            let mut attr = attributes(&side.ia);
+            shape(at, &mut attr);
+            side.ia.ep_free(side.ep).expect("the endpoint is freed");
+            let (recv, request, connect) = (side.recv, side.request, side.connect);
+            side.ep = side
+                .ia
+                .ep_create(Some(side.pz), Some(recv), Some(request), Some(connect), Some(&attr))
+                .expect("an endpoint");
+        }
+    }
+
     /// Posts an RDMA Read on the side's endpoint.
     pub fn post_read(
         &mut self,

@@ -16,7 +16,7 @@ use crate::cq::Cq;
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use crate::prm::{CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn, ToErrQpIn, ToRstQpIn};
-use crate::ring::RingMemory;
+use crate::ring::{Lent, RingMemory};
 use crate::srq::Srq;
 use crate::uar::Doorbells;
 
@@ -38,11 +38,14 @@ pub struct QpRequest<'a> {
 }
 
 /// Sends CREATE_QP for a queue pair whose memory is ready.
-pub(crate) fn create_qp(hca: &mut Hca, facts: &QpFacts, memory: &RingMemory) -> Result<u32, MlxError> {
+pub(crate) fn create_qp(hca: &mut Hca, facts: &QpFacts, memory: RingMemory) -> Result<(u32, Lent<RingMemory>), CmdError> {
     let mut command = CreateQpIn::new();
     command.set_qpc(&facts.create());
-    let answer = hca.exec_with(&command, &memory.pages()).map_err(|error| memory.after(error))?;
-    Ok(answer.qpn())
+    let memory = Lent::new(memory);
+    match hca.exec_with(&command, &memory.get().pages()) {
+        Ok(answer) => Ok((answer.qpn(), memory)),
+        Err(error) => Err(memory.after(error)),
+    }
 }
 
 /// Sends RST2INIT.
@@ -165,10 +168,11 @@ impl Qp {
             log_max_reads_in: device.log_max_reads_in,
             log_max_reads_out: device.log_max_reads_out,
         };
-        let qpn = create_qp(hca, &facts, &memory)?;
+        let (ring, record) = (memory.ring.clone(), memory.record.clone());
+        let (qpn, memory) = create_qp(hca, &facts, memory)?;
         let qp = Self {
-            send: SendQueue::new(send_sizes, memory.ring.clone(), send_base, memory.record.clone(), doorbells.clone(), qpn),
-            recv: RecvQueue::new(recv_sizes, memory.ring.clone(), memory.record.clone()),
+            send: SendQueue::new(send_sizes, ring.clone(), send_base, record.clone(), doorbells.clone(), qpn),
+            recv: RecvQueue::new(recv_sizes, ring, record),
             qpn,
             facts,
             memory,
@@ -176,9 +180,9 @@ impl Qp {
             distrusted: 0,
         };
         if let Err(error) = reset_to_init(hca, qpn, &facts.reset_to_init()) {
-            if let Err(second) = destroy_qp(hca, qpn) {
-                tracing::warn!(qpn, %second, "a half-made queue pair stays");
-                qp.memory.abandon();
+            match destroy_qp(hca, qpn) {
+                Ok(()) => drop(qp.memory.give_back()),
+                Err(second) => tracing::warn!(qpn, %second, "a half-made queue pair stays"),
             }
             return Err(error.into());
         }
@@ -225,15 +229,14 @@ impl Qp {
     /// Destroys the queue pair; outstanding work is forgotten.
     ///
     /// # Errors
-    /// Device refusal; the memory is then abandoned.
+    /// Device refusal; the memory is then leaked.
     pub fn destroy(self, hca: &mut Hca, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), MlxError> {
         // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
         let outcome = to_reset(hca, self.qpn).and_then(|()| destroy_qp(hca, self.qpn));
-        if outcome.is_err() {
-            self.memory.abandon();
-        }
         self.clean(request_cq, recv_cq);
-        Ok(outcome?)
+        outcome?;
+        drop(self.memory.give_back());
+        Ok(())
     }
 
     /// Throws away entries of this queue pair that nobody has polled.

@@ -24,9 +24,12 @@ pub use recv::{Outcome, RecvQueue, RecvSizes};
 pub(crate) use recv::write_scatter;
 pub use send::{InlineError, SendQueue, SendSizes};
 
+use dat_core::types::DtoStatus;
+
 use self::context::QpFacts;
+use crate::completion;
 use crate::cq::{Cqe, opcode};
-use crate::ring::RingMemory;
+use crate::ring::{Lent, RingMemory};
 use crate::srq::Returns;
 
 /// Bits of `op_own` that tell an ordinary entry: opcode 7:4 and format 3:2.
@@ -56,8 +59,7 @@ pub struct Qp {
     recv: RecvQueue,
     qpn: u32,
     facts: QpFacts,
-    /// Kept while the device may use it.
-    memory: RingMemory,
+    memory: Lent<RingMemory>,
     /// Where thrown-away completions of a shared receive queue go.
     returns: Option<Arc<Returns>>,
     /// Entries that were neither a request's nor a receive's of ours.
@@ -106,6 +108,24 @@ impl Qp {
         ours
     }
 
+    /// Says in words what failed. Flushes go without saying: they follow from a failure or a wish.
+    #[cold]
+    #[inline(never)]
+    fn explain(&self, completion: &Completion) {
+        let (syndrome, vendor) = completion.syndrome;
+        if completion.status != DtoStatus::ErrFlushed {
+            tracing::warn!(
+                qpn = self.qpn,
+                request = completion.request,
+                status = ?completion.status,
+                syndrome,
+                vendor,
+                "{}",
+                completion::explain(syndrome, vendor)
+            );
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn distrust(&mut self, entry: &Cqe) {
@@ -140,10 +160,15 @@ impl QueuePair for Qp {
                 return self.send.complete(entry.wqe_counter(), None);
             }
             if entry.opcode() == opcode::REQUEST_ERROR {
-                return self.send.complete(entry.wqe_counter(), Some(entry.syndrome()));
+                let failed = self.send.complete(entry.wqe_counter(), Some(entry.syndrome()));
+                return failed.inspect(|completion| self.explain(completion));
             }
             if let Some(outcome) = entry.receive_outcome() {
-                return self.recv.complete(entry.wqe_counter(), outcome);
+                let completion = self.recv.complete(entry.wqe_counter(), outcome);
+                if completion.is_some_and(|completion| completion.status != DtoStatus::Success) {
+                    return completion.inspect(|completion| self.explain(completion));
+                }
+                return completion;
             }
         }
         self.distrust(entry);

@@ -1,6 +1,6 @@
 //! Sends, RDMA Writes and RDMA Reads that succeed.
 
-use dat_core::provider::{QueuePair, QueueSizes, RequestFlags, RequestOp};
+use dat_core::provider::{Provider, QueuePair, QueueSizes, RequestFlags, RequestOp};
 use dat_core::types::DtoStatus;
 use hw_sim::LinkFaults;
 
@@ -158,8 +158,8 @@ fn a_queue_of_suppressed_requests_only_never_wedges() {
 }
 
 #[test]
-fn a_message_larger_than_a_gibibyte_of_packets_would_be_is_cut_into_packets_of_every_mtu() {
-    for mtu in 1..=4 {
+fn a_long_message_is_cut_into_packets_of_any_mtu_the_port_takes() {
+    for mtu in 1..=pair_mtu() {
         let mut p = pair();
         let (mut qa, mut qb) = p.connected_with(SIZES, Terms { mtu, ..TERMS });
         let data = pattern(mtu, 300_000);
@@ -171,6 +171,13 @@ fn a_message_larger_than_a_gibibyte_of_packets_would_be_is_cut_into_packets_of_e
         assert_eq!(p.b.bytes(0, 300_000), data);
         p.finish(qa, qb);
     }
+}
+
+fn pair_mtu() -> u8 {
+    let p = pair();
+    let mtu = p.a.provider.limits().mtu;
+    p.finish_bare();
+    mtu
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Queue pair commands: what concerns the function. The context itself and the state machine belong to [`crate::qp`].
 
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
-use crate::nic::QpRefs;
+use crate::object_tables::QpRefs;
 use crate::objects::Table;
 use crate::profile::PortType;
 use crate::qp::{Qp, Transition};

@@ -1,6 +1,6 @@
 //! Queue pairs: what the device does between a doorbell and a completion.
 //!
-//! A [`Qp`] joins parts that know nothing of each other: where its rings lie ([`mod@ring`]), its
+//! A [`Qp`] joins parts that know nothing of each other: where its rings lie (`ring`), its
 //! send queue and the requester that turns WQEs into packets, its receive queue and the responder
 //! that turns packets into WQEs filled, or the datagram service in place of both. It owns the state
 //! and is the only one to change it.
@@ -11,7 +11,7 @@
 //! can make one call long.
 //!
 //! An error ends in ERR: the part that found it has written the error CQE of the WQE concerned and
-//! says [`Broken`]; from then on, whatever was or will be posted completes with a flush error on
+//! says `Broken`; from then on, whatever was or will be posted completes with a flush error on
 //! both queues, signalled or not. A datagram queue pair whose *send* queue failed goes to SQER
 //! instead and keeps receiving. Receives posted in ERR have no doorbell, so the record is polled:
 //! often at first, then ever less.
@@ -440,8 +440,13 @@ impl Qp {
         if core.state != State::Error {
             return false;
         }
-        let Some(counter) = receive_queue.skip(core, host) else {
-            return false;
+        let counter = match receive_queue.skip(core, host) {
+            Ok(Some(counter)) => counter,
+            Ok(None) => return false,
+            Err(_) => {
+                self.poll = None; // the record is gone, and nobody can post any more
+                return false;
+            }
         };
         core.fail_receive(host, counter, Syndrome::WR_FLUSH_ERR);
         if self.poll.is_some() {

@@ -141,16 +141,22 @@ impl ReceiveQueue {
     }
 
     /// The counter of the next posted WQE, which is stepped over; for flushing.
-    pub(super) fn skip(&mut self, core: &Core, host: &mut dyn Host) -> Option<u16> {
-        let ring = core.rings.receive?;
-        self.posted = core.rings.receive_counter(host).ok()?;
+    pub(super) fn skip(
+        &mut self,
+        core: &Core,
+        host: &mut dyn Host,
+    ) -> Result<Option<u16>, DmaFault> {
+        let Some(ring) = core.rings.receive else {
+            return Ok(None);
+        };
+        self.posted = core.rings.receive_counter(host)?;
         let waiting = self.posted.wrapping_sub(self.taken);
         if waiting == 0 || u32::from(waiting) > ring.entries() {
-            return None;
+            return Ok(None);
         }
         let counter = self.taken;
         self.taken = counter.wrapping_add(1);
-        Some(counter)
+        Ok(Some(counter))
     }
 }
 

@@ -245,6 +245,8 @@ impl Requester {
     ) -> Result<(), Broken> {
         let psn = self.cursor;
         let Some(request) = self.request_at(psn) else {
+            // Never: every PSN up to `next` belongs to a request of the row.
+            self.cursor = self.next;
             return Ok(());
         };
         let ack_interval = (1 << core.context.log_ack_req_freq()).min(MAX_ACK_INTERVAL);
@@ -535,6 +537,8 @@ impl Requester {
         self.ack_deadline = None;
         self.rnr_deadline = None;
         self.poison = None;
+        // Nothing is assigned to PSNs that were not sent: an unreliable queue pair goes on here.
+        (self.unacked, self.sent, self.next) = (self.cursor, self.cursor, self.cursor);
         let wqe = self
             .row
             .pop_front()

@@ -5,7 +5,7 @@
 //! expected packet comes; a late one is a duplicate and is answered again without being executed
 //! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5).
 //!
-//! Answers leave in PSN order, one packet per call of [`Responder::step`] (see [`mod@super::answers`]).
+//! Answers leave in PSN order, one packet per call of `Responder::step` (see `answers`).
 //!
 //! Atomics are executed once; their results stay in a replay buffer as deep as the responder has
 //! resources, for duplicates.
@@ -127,7 +127,7 @@ impl Responder {
         (self.expected.get(), self.answers.msn())
     }
 
-    /// Whether [`Responder::step`] would do something.
+    /// Whether `Responder::step` would do something.
     pub(super) fn is_ready(&self) -> bool {
         !self.answers.is_empty() || self.condemned.is_some()
     }

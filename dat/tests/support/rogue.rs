@@ -1,0 +1,44 @@
+//! A side whose device does not keep to what was agreed.
+
+use hw_mlx::prm::{
+    Command, Init2RtrQpIn, ModifyQp, Qpc, Qpn, QpState, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn,
+    ServiceType, ToRstQpIn,
+};
+use hw_mlx::qp::context::optional;
+
+use super::Pair;
+
+impl Pair {
+    /// Brings the side's connected queue pair up once more, with leave to have `1 << log_depth`
+    /// RDMA Reads outstanding. Nothing may have been posted yet.
+    pub fn deepen_reads(&mut self, side: usize, log_depth: u32) {
+        let hca = self.sides[side].ia.provider_mut().hca_mut();
+        let (qpn, mut context) = (1..1_024)
+            .find_map(|qpn| {
+                let mut query = QueryQpIn::new();
+                query.set_qpn(qpn);
+                let context = hca.exec(&query).ok()?.qpc().clone();
+                let connected = context.state() == u32::from(QpState::RTS.bits())
+                    && context.st() == u32::from(ServiceType::RC.bits());
+                connected.then_some((Qpn::new(qpn), context))
+            })
+            .expect("a connected queue pair");
+        context.set_log_sra_max(log_depth);
+        let mut reset = ToRstQpIn::new();
+        reset.set_qpn(qpn.get());
+        hca.exec(&reset).expect("2RST");
+        hca.exec(&transition::<Rst2InitQpIn>(qpn, 0, &context))
+            .expect("RST2INIT");
+        let rights = optional::RRE | optional::RWE;
+        hca.exec(&transition::<Init2RtrQpIn>(qpn, rights, &context))
+            .expect("INIT2RTR");
+        hca.exec(&transition::<Rtr2RtsQpIn>(qpn, 0, &context))
+            .expect("RTR2RTS");
+    }
+}
+
+fn transition<C: ModifyQp + Command>(qpn: Qpn, mask: u32, context: &Qpc) -> C {
+    let mut command = C::for_qp(qpn, mask);
+    command.context_mut().clone_from(context);
+    command
+}

@@ -1,0 +1,183 @@
+//! Events: what a function tells its driver without being asked.
+//!
+//! An asynchronous event goes to the EQ whose mask has its type, a completion event to the EQ its CQ names. While a command executes,
+//! events collect and go out after its answer and its own completion event. An EQ that carries asynchronous events and overruns, or
+//! any EQ that cannot be written, is fatal: the health buffer says so.
+
+use crate::eq::{EQE_BYTES, Posted};
+use crate::nic::Nic;
+use crate::port::AdminState;
+use crate::world::Env;
+use hw_mlx::prm::{Eqe, EventType, HealthSyndrome, PortChange};
+use zerocopy::IntoBytes;
+
+/// Where an EQE goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// The EQ of this number.
+    Number(u32),
+    /// Whichever EQ carries the type.
+    Carrier(EventType),
+}
+
+impl Nic {
+    /// The carrier came or went.
+    pub fn set_carrier(&mut self, env: &mut Env, carrier: bool) {
+        let before = self.port.is_up();
+        self.port.carrier = carrier;
+        self.port_changed(env, before);
+    }
+
+    /// The port's administrative state was set.
+    pub fn set_admin(&mut self, env: &mut Env, admin: AdminState) {
+        let before = self.port.is_up();
+        self.port.admin = admin;
+        self.port_changed(env, before);
+        if before == self.port.is_up() && before {
+            // Drivers that set an up port up wait for the event all the same (register PAOS, `ase`).
+            self.port_event(env, true);
+        }
+    }
+
+    /// Sends the port event if the state differs from `before`.
+    pub fn port_changed(&mut self, env: &mut Env, before: bool) {
+        let now = self.port.is_up();
+        if now != before {
+            self.port_event(env, now);
+        }
+    }
+
+    fn port_event(&mut self, env: &mut Env, up: bool) {
+        let mut eqe = Eqe::new();
+        eqe.set_event_sub_type(if up {
+            PortChange::ACTIVE.0
+        } else {
+            PortChange::DOWN.0
+        });
+        eqe.event_data_mut()[8] = 1 << 4; // port number
+        self.event(env, EventType::PORT_CHANGE, &mut eqe);
+    }
+
+    /// Asks for pages, or offers some back, by event.
+    pub fn request_pages(&mut self, env: &mut Env, pages: i32) {
+        if self.carrier_of(EventType::PAGE_REQUEST).is_none() {
+            return;
+        }
+        self.pages.request(pages);
+        let mut eqe = Eqe::new();
+        eqe.event_data_mut()[4..8].copy_from_slice(&pages.to_be_bytes());
+        self.event(env, EventType::PAGE_REQUEST, &mut eqe);
+    }
+
+    /// The EQ that carries an event type.
+    pub fn carrier_of(&self, event: EventType) -> Option<u32> {
+        let bit = 1_u64.checked_shl(u32::from(event.0))?;
+        self.objects
+            .eqs
+            .iter()
+            .find(|(_, eq)| eq.events & bit != 0)
+            .map(|(number, _)| number)
+    }
+
+    /// Posts an asynchronous event to the EQ that carries its type, if there is one.
+    pub fn event(&mut self, env: &mut Env, event: EventType, eqe: &mut Eqe) {
+        eqe.set_event_type(event.0);
+        let bytes = eqe_bytes(eqe);
+        match &mut self.after_command {
+            Some(waiting) => waiting.push((Target::Carrier(event), bytes)),
+            None => self.post(env, Target::Carrier(event), &bytes),
+        }
+    }
+
+    /// Posts an EQE to a certain EQ, even while a command executes: the command's own completion event.
+    pub fn post_now(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
+        self.post(env, Target::Number(eqn), &eqe_bytes(eqe));
+    }
+
+    /// Posts an EQE to a certain EQ.
+    pub fn eqe(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
+        let bytes = eqe_bytes(eqe);
+        match &mut self.after_command {
+            Some(waiting) => waiting.push((Target::Number(eqn), bytes)),
+            None => self.post(env, Target::Number(eqn), &bytes),
+        }
+    }
+
+    /// The completion event of a CQ.
+    pub fn completion_event(&mut self, env: &mut Env, eqn: u32, cqn: u32) {
+        let mut eqe = Eqe::new();
+        eqe.event_data_mut()[24..28].copy_from_slice(&cqn.to_be_bytes());
+        self.eqe(env, eqn, &eqe);
+    }
+
+    /// An event that names a queue pair (kind 0) or a shared receive queue.
+    pub fn queue_event(&mut self, env: &mut Env, event: EventType, number: u32) {
+        let mut eqe = Eqe::new();
+        eqe.event_data_mut()[24..28].copy_from_slice(&number.to_be_bytes());
+        self.event(env, event, &mut eqe);
+    }
+
+    /// A CQ has failed: error event now, attached queue pairs to ERR when the caller has returned.
+    pub fn cq_failed(&mut self, env: &mut Env, cqn: u32, syndrome: u8) {
+        env.note(
+            self.index,
+            format_args!("cq {cqn:#x} failed, syndrome {syndrome}"),
+        );
+        let mut eqe = Eqe::new();
+        let data = eqe.event_data_mut();
+        data[0..4].copy_from_slice(&cqn.to_be_bytes());
+        data[11] = syndrome;
+        self.event(env, EventType::CQ_ERROR, &mut eqe);
+        self.failed_cqs.push(cqn);
+    }
+
+    fn post(&mut self, env: &mut Env, target: Target, eqe: &[u8; EQE_BYTES]) {
+        let eqn = match target {
+            Target::Number(eqn) => Some(eqn),
+            Target::Carrier(event) => self.carrier_of(event),
+        };
+        let Some((eqn, eq)) = eqn.and_then(|eqn| Some((eqn, self.objects.eqs.get_mut(eqn)?)))
+        else {
+            env.note(self.index, format_args!("event {:#04x} has no EQ", eqe[1]));
+            return;
+        };
+        let posted = eq.post(&mut self.iommu, eqe);
+        let (vector, is_async) = (eq.vector, eq.is_async());
+        env.note(
+            self.index,
+            format_args!(
+                "eqe eq={eqn:#x} type={:#04x} sub={:#04x} {posted:?}",
+                eqe[1], eqe[3]
+            ),
+        );
+        match posted {
+            Posted::Written { interrupt: true } => self.raise(env, vector),
+            Posted::Written { interrupt: false } => {}
+            Posted::Overrun if is_async => self
+                .init
+                .set_health_syndrome(HealthSyndrome::ASYNC_EQ_OVERRUN.0),
+            Posted::Overrun => {
+                self.driver_bug(env, format!("EQ {eqn:#x} overrun: completion event lost"))
+            }
+            Posted::Failed => self.init.set_health_syndrome(HealthSyndrome::EQ_ERR.0),
+        }
+    }
+
+    /// From now on events wait for the command to be answered.
+    pub fn begin_command(&mut self) {
+        self.after_command.get_or_insert_default();
+    }
+
+    /// The command is answered: its events go out.
+    pub fn end_command(&mut self, env: &mut Env) {
+        for (target, eqe) in self.after_command.take().unwrap_or_default() {
+            self.post(env, target, &eqe);
+        }
+    }
+}
+
+fn eqe_bytes(eqe: &Eqe) -> [u8; EQE_BYTES] {
+    let mut bytes = [0; EQE_BYTES];
+    bytes.copy_from_slice(eqe.as_bytes());
+    bytes
+}

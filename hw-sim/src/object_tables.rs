@@ -1,0 +1,146 @@
+//! The tables of numbered objects a function has, and what refers to what.
+//!
+//! Number ranges differ from kind to kind so that a number used for the wrong kind is noticed. A queue pair refers to more objects than
+//! anything else; its references are kept beside it, because its context may be changed by its transitions.
+
+use crate::cmd::caps::Capabilities;
+use crate::cq::Cq;
+use crate::eq::Eq;
+use crate::mkey::Mkey;
+use crate::objects::Table;
+use crate::profile::Profile;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use std::collections::BTreeMap;
+
+/// First UAR index handed out: the pages below are the initialization segment and the MSI-X structures.
+const FIRST_UAR: u32 = 5;
+/// A queue pair and what it holds references to.
+pub struct QpSlot {
+    /// `None` while one of its methods runs.
+    pub qp: Option<Box<Qp>>,
+    /// Service type.
+    pub service: u32,
+    /// Objects it refers to.
+    pub refs: QpRefs,
+    /// Page list of its work queues, as given.
+    pub pages: Vec<u64>,
+    /// It is in the world's run queue.
+    pub queued: bool,
+    /// Its entry in the world's timer set.
+    pub timer: Option<u64>,
+}
+
+/// Objects a queue pair refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpRefs {
+    /// Protection domain.
+    pub pd: u32,
+    /// UAR page.
+    pub uar: u32,
+    /// Completion queue of the send queue.
+    pub cqn_snd: u32,
+    /// Completion queue of the receive queue.
+    pub cqn_rcv: u32,
+    /// Receive memory pool.
+    pub srqn: Option<u32>,
+    /// XRC domain.
+    pub xrcd: Option<u32>,
+    /// Counter set.
+    pub counter: Option<u32>,
+}
+
+/// All numbered objects of a function.
+pub struct Objects {
+    /// UAR pages.
+    pub uars: Table<()>,
+    /// Protection domains.
+    pub pds: Table<()>,
+    /// Transport domains.
+    pub tds: Table<()>,
+    /// XRC domains.
+    pub xrcds: Table<()>,
+    /// Counter sets.
+    pub counters: Table<()>,
+    /// Event queues.
+    pub eqs: Table<Eq>,
+    /// Completion queues.
+    pub cqs: Table<Cq>,
+    /// Memory keys, by index.
+    pub mkeys: Table<Mkey>,
+    /// Queue pairs.
+    pub qps: Table<QpSlot>,
+    /// Receive memory pools.
+    pub rmps: Table<Srq>,
+}
+
+impl Objects {
+    /// Empty tables, as large as the capabilities in force allow.
+    pub fn new(profile: &Profile, caps: &Capabilities) -> Self {
+        const LAST: u32 = 0x00ff_ffff;
+        let general = &caps.general;
+        let last_uar = u32::try_from(profile.bar_bytes >> 12).unwrap_or(u32::MAX) - 1;
+        let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
+        Self {
+            uars: Table::new("UAR", FIRST_UAR, last_uar, LAST),
+            pds: Table::new("PD", 0x11, LAST, some(general.log_max_pd())),
+            tds: Table::new(
+                "transport domain",
+                0x21,
+                LAST,
+                some(general.log_max_transport_domain()),
+            ),
+            xrcds: Table::new("XRC domain", 0x31, LAST, some(general.log_max_xrcd())),
+            counters: Table::new("counter set", 1, 0xff, general.max_qp_cnt().max(1)),
+            eqs: Table::new("EQ", 1, 0xff, some(general.log_max_eq())),
+            cqs: Table::new("CQ", 0x401, LAST, some(general.log_max_cq())),
+            mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
+            qps: Table::new("QP", 0x58, LAST - 1, some(general.log_max_qp())),
+            rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
+        }
+    }
+
+    /// How many of each kind exist, kinds without any left out.
+    pub fn census(&self) -> BTreeMap<&'static str, usize> {
+        [
+            (self.uars.kind(), self.uars.len()),
+            (self.pds.kind(), self.pds.len()),
+            (self.tds.kind(), self.tds.len()),
+            (self.xrcds.kind(), self.xrcds.len()),
+            (self.counters.kind(), self.counters.len()),
+            (self.eqs.kind(), self.eqs.len()),
+            (self.cqs.kind(), self.cqs.len()),
+            (self.mkeys.kind(), self.mkeys.len()),
+            (self.qps.kind(), self.qps.len()),
+            (self.rmps.kind(), self.rmps.len()),
+        ]
+        .into_iter()
+        .filter(|&(_, count)| count > 0)
+        .collect()
+    }
+
+    /// Drops every object; numbers go on where they were.
+    pub fn clear(&mut self) {
+        self.uars.clear();
+        self.pds.clear();
+        self.tds.clear();
+        self.xrcds.clear();
+        self.counters.clear();
+        self.eqs.clear();
+        self.cqs.clear();
+        self.mkeys.clear();
+        self.qps.clear();
+        self.rmps.clear();
+    }
+
+    /// Applies limits that SET_HCA_CAP may have lowered.
+    pub fn set_limits(&mut self, caps: &Capabilities) {
+        let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
+        self.qps.set_limit(some(caps.general.log_max_qp()));
+        self.cqs.set_limit(some(caps.general.log_max_cq()));
+        self.mkeys.set_limit(some(caps.general.log_max_mkey()));
+        self.eqs.set_limit(some(caps.general.log_max_eq()));
+        self.pds.set_limit(some(caps.general.log_max_pd()));
+        self.rmps.set_limit(some(caps.general.log_max_rmp()));
+    }
+}

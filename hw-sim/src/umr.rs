@@ -1,0 +1,459 @@
+//! UMR: work requests that change a memory key (PRM "UMR WQE").
+//!
+//! One work request serves three purposes: binding a memory window (an indirect key gets a range of another key), registering
+//! memory fast (a free key gets pages and becomes usable), and local invalidation (a key becomes free). A mask says which fields of the
+//! key's context change; the translation table changes when octowords come along. Either everything asked for happens, or nothing.
+//!
+//! Who may: the key must have `umr_en`. Its protection domain is that of the queue pair, unless the request sets it, as the
+//! kernel's own UMR queue pair does for keys of other domains. The variant in the work request is the key's current one,
+//! unless the request changes it. The keys a window reaches through must exist and be usable by the queue pair.
+
+use crate::host::{KeyError, KeyScope, UmrRequest};
+use crate::mkey::{Klm, Mkey, Translation, usable};
+use crate::objects::Table;
+use hw_mlx::prm::Mkc;
+
+const MASK_LENGTH: u32 = 0;
+const MASK_PAGE_SIZE: u32 = 1;
+const MASK_START: u32 = 6;
+const MASK_PD: u32 = 7;
+const MASK_REMOTE_INVALIDATE: u32 = 8;
+const MASK_KEY: u32 = 13;
+const MASK_QPN: u32 = 14;
+const MASK_LOCAL_READ: u32 = 17;
+const MASK_LOCAL_WRITE: u32 = 18;
+const MASK_REMOTE_READ: u32 = 19;
+const MASK_REMOTE_WRITE: u32 = 20;
+const MASK_ATOMIC: u32 = 21;
+const MASK_FREE: u32 = 29;
+
+/// Flags of the control segment's first byte.
+const CHECK_FREE: u8 = 0x20;
+const CHECK_NOT_FREE: u8 = 0x40;
+const OFFSET_VALID: u8 = 0x10;
+const CHECK_QPN: u8 = 0x08;
+/// Bytes of a translation octoword.
+const OCTOWORD: usize = 16;
+
+/// The control segment, taken apart.
+struct Control {
+    flags: u8,
+    octowords: usize,
+    offset: usize,
+    mask: u64,
+}
+
+impl Control {
+    fn parse(segment: &[u8; 48]) -> Self {
+        let half = |at: usize| usize::from(u16::from_be_bytes([segment[at], segment[at + 1]]));
+        let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h, ..] = *segment;
+        let flags = segment[0];
+        Self {
+            flags,
+            octowords: half(4),
+            offset: if flags & OFFSET_VALID == 0 {
+                0
+            } else {
+                half(6)
+            },
+            mask: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        }
+    }
+
+    fn sets(&self, bit: u32) -> bool {
+        self.mask >> bit & 1 == 1
+    }
+}
+
+/// Carries out a UMR work request.
+pub fn apply(
+    keys: &mut Table<Mkey>,
+    pds: &mut Table<()>,
+    request: &UmrRequest<'_>,
+) -> Result<(), KeyError> {
+    let key = request.key;
+    let control = Control::parse(request.control);
+    let context = Mkc::from_array(*request.context);
+    let current = keys.get(key >> 8).ok_or(KeyError::Missing { key })?;
+    permitted(current, &control, request)?;
+    let translation = translation(keys, current, &control, request)?;
+    if control.sets(MASK_PD) && !pds.contains(context.pd()) {
+        return Err(KeyError::ProtectionDomain { key });
+    }
+    let Some(mkey) = keys.get_mut(key >> 8) else {
+        return Err(KeyError::Missing { key });
+    };
+    if control.sets(MASK_PD) && mkey.pd != context.pd() {
+        pds.release(mkey.pd);
+        // Checked above.
+        let _ = pds.hold(context.pd());
+        mkey.pd = context.pd();
+    }
+    change(mkey, &control, &context);
+    if let Some(translation) = translation {
+        mkey.translation = translation;
+    }
+    Ok(())
+}
+
+/// Whether this queue pair may change this key now.
+fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result<(), KeyError> {
+    let (key, scope) = (request.key, request.scope);
+    if !mkey.umr_enabled {
+        return Err(KeyError::Unsupported);
+    }
+    if !control.sets(MASK_KEY) && u32::from(mkey.variant) != key & 0xff {
+        return Err(KeyError::Variant { key });
+    }
+    if control.flags & CHECK_FREE != 0 && !mkey.free
+        || control.flags & CHECK_NOT_FREE != 0 && mkey.free
+    {
+        return Err(KeyError::Free { key });
+    }
+    if !control.sets(MASK_PD) && mkey.pd != scope.pd {
+        return Err(KeyError::ProtectionDomain { key });
+    }
+    if control.flags & CHECK_QPN != 0 && mkey.qpn != scope.qpn {
+        return Err(KeyError::QueuePair { key });
+    }
+    Ok(())
+}
+
+/// The translation after the request, if it changes.
+fn translation(
+    keys: &Table<Mkey>,
+    mkey: &Mkey,
+    control: &Control,
+    request: &UmrRequest<'_>,
+) -> Result<Option<Translation>, KeyError> {
+    if control.octowords == 0 {
+        return Ok(None);
+    }
+    let key = request.key;
+    let range = KeyError::Range {
+        key,
+        va: 0,
+        bytes: (control.octowords * OCTOWORD) as u64,
+    };
+    let room = usize::try_from(mkey.octowords).unwrap_or(usize::MAX);
+    if control.offset + control.octowords > room {
+        return Err(range);
+    }
+    let entries = request
+        .entries
+        .get(..control.octowords * OCTOWORD)
+        .ok_or(range)?;
+    let entries = entries.as_chunks::<OCTOWORD>().0;
+    match &mkey.translation {
+        Translation::Physical => Err(KeyError::Unsupported),
+        Translation::Pages(table) => {
+            let mut table = table.clone();
+            table.resize(table.len().max(2 * (control.offset + control.octowords)), 0);
+            for (slot, entry) in table[2 * control.offset..]
+                .as_chunks_mut::<2>()
+                .0
+                .iter_mut()
+                .zip(entries)
+            {
+                let (first, second) = entry.split_at(8);
+                *slot = [word(first), word(second)];
+            }
+            Ok(Some(Translation::Pages(table)))
+        }
+        Translation::Keys(table) => Ok(Some(Translation::Keys(klms(
+            keys,
+            table,
+            control,
+            entries,
+            request.scope,
+        )?))),
+        Translation::EqualKeys(table) => Ok(Some(Translation::EqualKeys(klms(
+            keys,
+            table,
+            control,
+            entries,
+            request.scope,
+        )?))),
+    }
+}
+
+fn klms(
+    keys: &Table<Mkey>,
+    table: &[Klm],
+    control: &Control,
+    entries: &[[u8; OCTOWORD]],
+    scope: KeyScope,
+) -> Result<Vec<Klm>, KeyError> {
+    let mut table = table.to_vec();
+    let nothing = Klm {
+        bytes: 0,
+        key: 0,
+        va: 0,
+    };
+    table.resize(table.len().max(control.offset + entries.len()), nothing);
+    for (slot, entry) in table[control.offset..].iter_mut().zip(entries) {
+        let [a, b, c, d, e, f, g, h, ..] = *entry;
+        let klm = Klm {
+            bytes: u32::from_be_bytes([a, b, c, d]),
+            key: u32::from_be_bytes([e, f, g, h]),
+            va: word(&entry[8..]),
+        };
+        // Padding entries are empty.
+        if klm.bytes != 0 {
+            usable(keys, klm.key, scope)?;
+        }
+        *slot = klm;
+    }
+    Ok(table)
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
+    if control.sets(MASK_LENGTH) {
+        mkey.length = context.len();
+        mkey.unlimited = context.length64();
+    }
+    if control.sets(MASK_PAGE_SIZE) {
+        mkey.log_page = context.log_page_size();
+    }
+    if control.sets(MASK_START) {
+        mkey.start = context.start_addr();
+    }
+    if control.sets(MASK_REMOTE_INVALIDATE) {
+        mkey.remote_invalidate = context.en_rinval();
+    }
+    if control.sets(MASK_KEY) {
+        // CAST: an 8-bit field.
+        mkey.variant = u8::try_from(context.mkey_7_0()).unwrap_or(0);
+    }
+    if control.sets(MASK_QPN) {
+        mkey.qpn = context.qpn();
+    }
+    let access = &mut mkey.access;
+    for (bit, field, value) in [
+        (MASK_LOCAL_READ, &mut access.local_read, context.lr()),
+        (MASK_LOCAL_WRITE, &mut access.local_write, context.lw()),
+        (MASK_REMOTE_READ, &mut access.remote_read, context.rr()),
+        (MASK_REMOTE_WRITE, &mut access.remote_write, context.rw()),
+        (MASK_ATOMIC, &mut access.atomic, context.a()),
+        (MASK_FREE, &mut mkey.free, context.free()),
+    ] {
+        if control.sets(bit) {
+            *field = value;
+        }
+    }
+}
+
+/// SEND with Invalidate arrived: the key becomes free, if it allows that and belongs to the queue pair's domain.
+pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(), KeyError> {
+    if !usable(keys, key, scope)?.remote_invalidate {
+        return Err(KeyError::Access { key });
+    }
+    if let Some(mkey) = keys.get_mut(key >> 8) {
+        mkey.free = true;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mkey::{ANY_QP, Access};
+
+    const BIND: u64 = 1 << MASK_LENGTH
+        | 1 << MASK_START
+        | 1 << MASK_KEY
+        | 1 << MASK_REMOTE_WRITE
+        | 1 << MASK_QPN
+        | 1 << MASK_FREE;
+    const FREE: u64 = 1 << MASK_FREE;
+
+    fn scope() -> KeyScope {
+        KeyScope {
+            pd: 1,
+            qpn: 0x58,
+            remote: false,
+            atomic: false,
+            rlky: false,
+        }
+    }
+
+    fn mkey(translation: Translation, free: bool) -> Mkey {
+        Mkey {
+            variant: 7,
+            free,
+            umr_enabled: true,
+            remote_invalidate: true,
+            access: Access {
+                local_read: true,
+                local_write: true,
+                ..Access::default()
+            },
+            pd: 1,
+            qpn: ANY_QP,
+            start: 0,
+            length: 0x1000,
+            unlimited: false,
+            log_page: 12,
+            page_access: false,
+            octowords: 4,
+            translation,
+        }
+    }
+
+    /// A region and a window; their keys.
+    fn world() -> (Table<Mkey>, Table<()>, u32, u32) {
+        let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
+        let region = keys
+            .create(mkey(Translation::Pages(vec![0x10000]), false))
+            .unwrap()
+            << 8
+            | 7;
+        let window = keys
+            .create(mkey(Translation::Keys(Vec::new()), true))
+            .unwrap()
+            << 8
+            | 7;
+        let mut pds = Table::new("PD", 1, 4, 4);
+        pds.create(()).unwrap();
+        (keys, pds, region, window)
+    }
+
+    fn control(flags: u8, octowords: u8, mask: u64) -> [u8; 48] {
+        let mut control = [0; 48];
+        control[0] = flags;
+        control[5] = octowords;
+        control[8..16].copy_from_slice(&mask.to_be_bytes());
+        control
+    }
+
+    fn window_context(variant: u32) -> [u8; 64] {
+        let mut context = Mkc::new();
+        context
+            .set_start_addr(0x9000)
+            .set_len(0x100)
+            .set_mkey_7_0(variant)
+            .set_qpn(0x58)
+            .set_rw(true);
+        *context.as_array()
+    }
+
+    fn bind(
+        (keys, pds): (&mut Table<Mkey>, &mut Table<()>),
+        window: u32,
+        region: u32,
+        scope: KeyScope,
+    ) -> Result<(), KeyError> {
+        let mut entries = [0; 64];
+        entries[..4].copy_from_slice(&0x100_u32.to_be_bytes());
+        entries[4..8].copy_from_slice(&region.to_be_bytes());
+        entries[14..16].copy_from_slice(&0x0800_u16.to_be_bytes());
+        let request = UmrRequest {
+            key: window,
+            scope,
+            control: &control(CHECK_FREE, 4, BIND),
+            context: &window_context(8),
+            entries: &entries,
+        };
+        apply(keys, pds, &request)
+    }
+
+    #[test]
+    fn a_bind_gives_the_window_range_rights_and_a_new_variant() {
+        let (mut keys, mut pds, region, window) = world();
+        bind((&mut keys, &mut pds), window, region, scope()).unwrap();
+        let bound = keys.get(window >> 8).unwrap();
+        assert_eq!(
+            (bound.variant, bound.free, bound.start, bound.length),
+            (8, false, 0x9000, 0x100)
+        );
+        assert!(bound.access.remote_write && bound.qpn == 0x58);
+        let again = bind((&mut keys, &mut pds), window, region, scope());
+        assert_eq!(
+            again,
+            Err(KeyError::Free { key: window }),
+            "it is not free any more"
+        );
+    }
+
+    #[test]
+    fn a_bind_to_a_key_of_nobody_or_of_another_domain_changes_nothing() {
+        let (mut keys, mut pds, region, window) = world();
+        let missing = bind((&mut keys, &mut pds), window, 0x1_ff07, scope());
+        assert_eq!(missing, Err(KeyError::Missing { key: 0x1_ff07 }));
+        let foreign = bind(
+            (&mut keys, &mut pds),
+            window,
+            region,
+            KeyScope { pd: 2, ..scope() },
+        );
+        assert_eq!(foreign, Err(KeyError::ProtectionDomain { key: window }));
+        assert!(keys.get(window >> 8).unwrap().free);
+    }
+
+    #[test]
+    fn local_invalidation_needs_the_current_variant_and_umr_en() {
+        let (mut keys, mut pds, region, _) = world();
+        let mut context = Mkc::new();
+        context.set_free(true);
+        let mut invalidate = |keys: &mut Table<Mkey>, key| {
+            let request = UmrRequest {
+                key,
+                scope: scope(),
+                control: &control(0, 0, FREE),
+                context: context.as_array(),
+                entries: &[],
+            };
+            apply(keys, &mut pds, &request)
+        };
+        assert_eq!(
+            invalidate(&mut keys, region ^ 1),
+            Err(KeyError::Variant { key: region ^ 1 })
+        );
+        assert_eq!(invalidate(&mut keys, region), Ok(()));
+        assert!(keys.get(region >> 8).unwrap().free);
+        keys.get_mut(region >> 8).unwrap().umr_enabled = false;
+        assert_eq!(invalidate(&mut keys, region), Err(KeyError::Unsupported));
+    }
+
+    #[test]
+    fn a_table_has_room_for_what_it_was_created_with() {
+        let (mut keys, mut pds, region, _) = world();
+        let request = UmrRequest {
+            key: region,
+            scope: scope(),
+            control: &control(0, 5, FREE),
+            context: &[0; 64],
+            entries: &[0; 80],
+        };
+        assert!(matches!(
+            apply(&mut keys, &mut pds, &request),
+            Err(KeyError::Range { .. })
+        ));
+    }
+
+    #[test]
+    fn a_peer_frees_a_key_only_if_the_key_allows_it() {
+        let (mut keys, _, region, _) = world();
+        let peer = KeyScope {
+            remote: true,
+            ..scope()
+        };
+        assert_eq!(invalidate(&mut keys, region, peer), Ok(()));
+        assert_eq!(
+            invalidate(&mut keys, region, peer),
+            Err(KeyError::Free { key: region })
+        );
+        let (mut keys, _, region, _) = world();
+        keys.get_mut(region >> 8).unwrap().remote_invalidate = false;
+        assert_eq!(
+            invalidate(&mut keys, region, peer),
+            Err(KeyError::Access { key: region })
+        );
+    }
+}
