@@ -71,12 +71,16 @@ impl Fabric {
         self.open_with(side, &Self::options(side))
     }
 
-    /// The same, with other options.
+    /// The same, with other options. The driver's random numbers follow from the world's seed unless the options
+    /// give another, so that the whole run does.
     ///
     /// # Errors
     /// [`OpenError`].
     pub fn open_with(&self, side: usize, options: &OpenOptions) -> Result<Ia, OpenError> {
-        open_function(self.function(side), options)
+        let mut options = options.clone();
+        let own = self.sim.seed().wrapping_mul(2).wrapping_add(side as u64);
+        options.hca.seed.get_or_insert(own);
+        open_function(self.function(side), &options)
     }
 
     /// What the function of a side has to say about its driver.

@@ -51,7 +51,9 @@ pub const fn dto_status(code: u8) -> DtoStatus {
         syndrome::FLUSHED => DtoStatus::ErrFlushed,
         syndrome::WINDOW_BIND => DtoStatus::RmrOperationFailed,
         syndrome::BAD_RESPONSE => DtoStatus::ErrBadResponse,
-        syndrome::REMOTE_INVALID_REQUEST | syndrome::REMOTE_OPERATION | syndrome::REMOTE_ABORTED => DtoStatus::ErrRemoteResponder,
+        syndrome::REMOTE_INVALID_REQUEST
+        | syndrome::REMOTE_OPERATION
+        | syndrome::REMOTE_ABORTED => DtoStatus::ErrRemoteResponder,
         syndrome::REMOTE_ACCESS => DtoStatus::ErrRemoteAccess,
         syndrome::TRANSPORT_RETRY_EXCEEDED => DtoStatus::ErrTransport,
         syndrome::RNR_RETRY_EXCEEDED => DtoStatus::ErrReceiverNotReady,
@@ -67,33 +69,67 @@ pub const fn dto_status(code: u8) -> DtoStatus {
 pub const fn explain(code: u8, vendor: u8) -> &'static str {
     match (code, vendor) {
         (syndrome::LOCAL_LENGTH, _) => {
-            "the message was longer than the receive buffer, or longer than a message may be: compare the posted receive with what the peer sends"
+            "the message was longer than the receive buffer, or longer than a message may be: \
+             compare the posted receive with what the peer sends"
         }
         (syndrome::LOCAL_QP_OPERATION, _) => {
-            "the device found the work queue entry or the queue pair inconsistent: this is a defect of the provider, please report it with the dump of the queue"
+            "the device found the work queue entry or the queue pair inconsistent: \
+             a defect of the provider, please report it with these numbers"
         }
         (syndrome::LOCAL_PROTECTION, _) => {
-            "a local buffer is outside its registration, or the registration lacks the right: check the LMR's bounds and privileges, and that it was not freed while in use"
+            "a local buffer is outside its registration, or the registration lacks the right: \
+             check the LMR's bounds and privileges, and that it was not freed while in use"
         }
-        (syndrome::FLUSHED, _) => "given back unexecuted because the connection had ended or an earlier request failed: look for the first failure",
-        (syndrome::WINDOW_BIND, _) => "the memory window could not be bound: check the privileges of the LMR and that its range contains the window",
-        (syndrome::BAD_RESPONSE, _) => "the peer answered with a packet that does not belong to the request: suspect the peer's device or something rewriting packets on the way",
-        (syndrome::LOCAL_ACCESS, _) => "an incoming request reached memory this side does not allow: check the privileges of the registered memory here",
+        (syndrome::FLUSHED, _) => {
+            "given back unexecuted because the connection had ended or an earlier request failed: \
+             look for the first failure"
+        }
+        (syndrome::WINDOW_BIND, _) => {
+            "the memory window could not be bound: \
+             check the privileges of the LMR, and that it contains the window"
+        }
+        (syndrome::BAD_RESPONSE, _) => {
+            "the peer answered with a packet that does not belong to the request: \
+             suspect the peer's device, or something rewriting packets on the way"
+        }
+        (syndrome::LOCAL_ACCESS, _) => {
+            "an incoming request reached memory this side does not allow: \
+             check the privileges of the registered memory here"
+        }
         (syndrome::REMOTE_INVALID_REQUEST, 0x8a) => {
-            "the peer refused the request as invalid, which with this vendor code was seen when operations exceed what the peer's queue pair was set up for: check its limit of outstanding RDMA Reads"
+            "the peer refused the request as invalid; with this vendor code that was seen when \
+             requests exceed what the peer's queue pair was set up for: \
+             check its limit of outstanding RDMA Reads"
         }
         (syndrome::REMOTE_INVALID_REQUEST, _) => {
-            "the peer refused the request as invalid: its receive buffer was too small, the operation is switched off there, or more RDMA Reads were outstanding than it allows"
+            "the peer refused the request as invalid: its receive buffer was too small, the \
+             operation is switched off there, or more RDMA Reads were outstanding than it allows"
         }
-        (syndrome::REMOTE_ACCESS, _) => "the peer's memory refused the access: check the RMR context, the address range and the remote privileges at the peer",
-        (syndrome::REMOTE_OPERATION, _) => "the peer failed while it carried the request out: look at the peer's own completion or its log",
+        (syndrome::REMOTE_ACCESS, _) => {
+            "the peer's memory refused the access: \
+             check the RMR context, the address range and the remote privileges at the peer"
+        }
+        (syndrome::REMOTE_OPERATION, _) => {
+            "the peer failed while it carried the request out: \
+             look at the peer's own completion, or its log"
+        }
         (syndrome::TRANSPORT_RETRY_EXCEEDED, _) => {
-            "the peer did not acknowledge within the retries allowed: check that it is alive and connected, the cable, the switch's path, MTU and loss"
+            "the peer did not acknowledge within the retries allowed: check that it is alive \
+             and connected, the cable, the path through the switch, MTU and loss"
         }
-        (syndrome::RNR_RETRY_EXCEEDED, _) => "the peer had no receive buffer posted within the retries allowed: post more receives there, or slow down here",
-        (syndrome::REMOTE_ABORTED, 0x93) => "the peer's memory was paged out and could not be brought back: the registration there is on demand",
+        (syndrome::RNR_RETRY_EXCEEDED, _) => {
+            "the peer had no receive buffer posted within the retries allowed: \
+             post more receives there, or slow down here"
+        }
+        (syndrome::REMOTE_ABORTED, 0x93) => {
+            "the peer's memory was paged out and could not be brought back: \
+             the registration there is on demand"
+        }
         (syndrome::REMOTE_ABORTED, _) => "the peer aborted the operation: look at the peer's log",
-        (0x00 | 0x03 | 0x07..=0x0f | 0x17..=0x21 | 0x23..=0xff, _) => "the device reported a code the PRM has no name for: note both numbers and the firmware version",
+        (0x00 | 0x03 | 0x07..=0x0f | 0x17..=0x21 | 0x23..=0xff, _) => {
+            "the device reported a code the PRM has no name for: \
+             note both numbers and the firmware version"
+        }
     }
 }
 
@@ -120,7 +156,10 @@ mod tests {
             (0x22, DtoStatus::ErrRemoteResponder),
         ];
         for code in 0..=u8::MAX {
-            let expected = named.iter().find(|row| row.0 == code).map_or(DtoStatus::ErrTransport, |row| row.1);
+            let expected = named
+                .iter()
+                .find(|row| row.0 == code)
+                .map_or(DtoStatus::ErrTransport, |row| row.1);
             assert_eq!(dto_status(code), expected, "syndrome {code:#04x}");
         }
     }
@@ -128,8 +167,13 @@ mod tests {
     #[test]
     fn every_pair_of_codes_has_a_sentence_and_no_two_names_share_one() {
         let mut sentences = std::collections::BTreeSet::new();
-        for code in [0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x22] {
-            assert!(sentences.insert(explain(code, 0)), "syndrome {code:#04x} borrows another one's sentence");
+        for code in [
+            0x00, 0x01, 0x02, 0x04, 0x05, 0x06, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x22,
+        ] {
+            assert!(
+                sentences.insert(explain(code, 0)),
+                "syndrome {code:#04x} borrows another one's sentence"
+            );
         }
         assert_ne!(explain(0x12, 0x8a), explain(0x12, 0));
         assert_ne!(explain(0x22, 0x93), explain(0x22, 0));

@@ -205,8 +205,21 @@ impl Cq {
     pub fn new(cqn: u32, entries: u32, memory: RingMemory, doorbells: Doorbells) -> Self {
         assert!(entries.is_power_of_two(), "a CQ of {entries} entries");
         // PANIC: sizes are ours, computed beside the allocation.
-        assert!(memory.ring.contains(0, entries as usize * CQE_BYTES), "a CQ of {entries} entries in {:#x} bytes", memory.ring.len());
-        Self { ring: memory.ring.clone(), record: memory.record.clone(), memory: Lent::new(memory), doorbells, entries, consumer_index: 0, cqn, sequence: ArmSequence::default() }
+        assert!(
+            memory.ring.contains(0, entries as usize * CQE_BYTES),
+            "a CQ of {entries} entries in {:#x} bytes",
+            memory.ring.len()
+        );
+        Self {
+            ring: memory.ring.clone(),
+            record: memory.record.clone(),
+            memory: Lent::new(memory),
+            doorbells,
+            entries,
+            consumer_index: 0,
+            cqn,
+            sequence: ArmSequence::default(),
+        }
     }
 
     /// Creates a queue of at least `entries`, whose events go to the completion event queue.
@@ -216,8 +229,14 @@ impl Cq {
     pub fn create(hca: &mut Hca, doorbells: &Doorbells, entries: u32) -> Result<Self, MlxError> {
         // One more than asked: a full ring of n entries needs its consumer index published for the
         // next one, and drivers leave that much room (`mlx5_ib_create_cq` in Linux).
-        let size = entries.checked_add(1).and_then(u32::checked_next_power_of_two).filter(|size| size.ilog2() < 24);
-        let entries = size.ok_or(MlxError::Nonsense { what: "completion queue size", value: u64::from(entries) })?;
+        let size = entries
+            .checked_add(1)
+            .and_then(u32::checked_next_power_of_two)
+            .filter(|size| size.ilog2() < 24);
+        let entries = size.ok_or(MlxError::Nonsense {
+            what: "completion queue size",
+            value: u64::from(entries),
+        })?;
         let memory = RingMemory::alloc(hca.arena(), entries as usize * CQE_BYTES)?;
         Self::prepare_ring(&memory.ring);
         let mut command = CreateCqIn::new();
@@ -230,7 +249,12 @@ impl Cq {
             .set_dbr_addr(memory.record_address());
         let memory = Lent::new(memory);
         match hca.exec_with(&command, &memory.get().pages()) {
-            Ok(answer) => Ok(Self::new(answer.cqn(), entries, memory.give_back(), doorbells.clone())),
+            Ok(answer) => Ok(Self::new(
+                answer.cqn(),
+                entries,
+                memory.give_back(),
+                doorbells.clone(),
+            )),
             Err(error) => Err(memory.after(error).into()),
         }
     }
@@ -279,7 +303,8 @@ impl Cq {
 
     #[inline]
     fn publish_consumer_index(&self) {
-        self.record.store_be32(SET_CI, self.consumer_index & COUNTER_MASK);
+        self.record
+            .store_be32(SET_CI, self.consumer_index & COUNTER_MASK);
     }
 
     /// Removes the entries for which `is_dead` says true and keeps the others in their order. The
@@ -289,7 +314,9 @@ impl Cq {
     pub fn clean(&mut self, mut is_dead: impl FnMut(&Cqe) -> bool) -> u32 {
         // Find the end first: entries that arrive while we move others belong behind them.
         let mut end = self.consumer_index;
-        while end.wrapping_sub(self.consumer_index) < self.entries && self.is_fresh(self.ring.load_u8(self.slot(end) + OP_OWN), end) {
+        while end.wrapping_sub(self.consumer_index) < self.entries
+            && self.is_fresh(self.ring.load_u8(self.slot(end) + OP_OWN), end)
+        {
             end = end.wrapping_add(1);
         }
         barrier::dma_from_device(); // nothing of the entries before the owner bits that showed them
@@ -335,7 +362,9 @@ impl CompletionQueue for Cq {
     }
 
     fn arm(&mut self, solicited_only: bool) {
-        let word = self.sequence.bits() << 28 | u32::from(solicited_only) << 24 | self.consumer_index & COUNTER_MASK;
+        let word = self.sequence.bits() << 28
+            | u32::from(solicited_only) << 24
+            | self.consumer_index & COUNTER_MASK;
         self.record.store_be32(ARM, word);
         barrier::dma_to_device(); // the record before the register that points at it
         self.doorbells.ring_cq(word, self.cqn);
@@ -352,7 +381,10 @@ impl core::fmt::Debug for Cq {
         f.debug_struct("Cq")
             .field("cqn", &format_args!("{:#x}", self.cqn))
             .field("entries", &format_args!("{:#x}", self.entries))
-            .field("consumer_index", &format_args!("{:#x}", self.consumer_index))
+            .field(
+                "consumer_index",
+                &format_args!("{:#x}", self.consumer_index),
+            )
             .field("arm_sequence", &self.sequence.bits())
             .finish_non_exhaustive()
     }

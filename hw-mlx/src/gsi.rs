@@ -19,7 +19,9 @@
 
 use std::collections::VecDeque;
 
-use dat_core::provider::{CompletionEntry, CompletionQueue, DataSegment, MadAddress, Path, QueueFull};
+use dat_core::provider::{
+    CompletionEntry, CompletionQueue, DataSegment, MadAddress, Path, QueueFull,
+};
 use dat_core::types::{DtoStatus, MemPrivFlags};
 use driver::DmaBuffer;
 
@@ -29,7 +31,7 @@ use crate::error::MlxError;
 use crate::mkey::KeyRequest;
 use crate::qp::context::{GSI_Q_KEY, QpFacts, ReceiveSource, SERVICE_GSI, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
-use crate::ring::RingMemory;
+use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 use crate::wqe::AddressVector;
 
@@ -137,8 +139,7 @@ pub struct Gsi {
     facts: QpFacts,
     qpn: u32,
     /// Send slots, then receive slots.
-    slots: DmaBuffer,
-    slots_lent: Lent<DmaBuffer>,
+    slots: Lent<DmaBuffer>,
     lkey: u32,
     mkey_index: u32,
     free_sends: Vec<u32>,
@@ -151,22 +152,69 @@ pub struct Gsi {
 impl Gsi {
     /// Creates QP1 and brings it to RTS with all receives posted. `pd` is a protection domain for it alone.
     ///
+    /// A failure leaves what was made so far to the device: the function is of no use without QP1 and is
+    /// about to be stopped.
+    ///
     /// # Errors
     /// No memory, or device refusal.
     pub fn create(hca: &mut Hca, doorbells: &Doorbells, pd: u32) -> Result<Self, MlxError> {
-        let cq = Cq::create(hca, doorbells, SENDS + RECEIVES)?;
-        let outcome = Self::create_queues(hca, doorbells, pd, cq.cqn());
-        let (send, recv, memory, facts, qpn, slots, lkey, mkey_index) = match outcome {
-            Ok(parts) => parts,
-            Err(error) => {
-                cq.destroy(hca).unwrap_or_else(|second| tracing::warn!(%second, "the CQ of QP1 stays"));
-                return Err(error);
-            }
+        let (Some(send_sizes), Some(recv_sizes)) = (
+            SendSizes::new(SENDS, SEND_SEGMENTS, 0),
+            RecvSizes::new(RECEIVES, 1),
+        ) else {
+            return Err(MlxError::Nonsense {
+                what: "QP1's queue sizes",
+                value: u64::from(SENDS),
+            });
         };
+        let cq = Cq::create(hca, doorbells, SENDS + RECEIVES)?;
+        let slot_bytes = SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT;
+        let slots = hca.arena().alloc(slot_bytes, 64)?;
+        let request = KeyRequest {
+            pd,
+            address: slots.address(),
+            bytes: slots.len() as u64,
+            access: MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE,
+            variant: 0,
+        };
+        let slots = Lent::new(slots);
+        let (mkey_index, lkey) = crate::mkey::create(hca, &request, slots.get().iova())?;
+        let memory = RingMemory::alloc(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
+        let device = control::DeviceFacts::of(hca);
+        let facts = QpFacts {
+            service: SERVICE_GSI,
+            pd,
+            uar: device.uar,
+            cqn_send: cq.cqn(),
+            cqn_receive: cq.cqn(),
+            // Nobody's owner number: this queue pair's entries are read here only.
+            user_index: 0xff_ffff,
+            receive: ReceiveSource::Own {
+                log_entries: recv_sizes.entries.ilog2(),
+                log_stride: recv_sizes.stride.ilog2(),
+            },
+            log_send_blocks: send_sizes.ring_blocks.ilog2(),
+            log_page: memory.log_page,
+            record: memory.record_address(),
+            ts_format: device.ts_format,
+            log_max_message: device.log_max_message,
+            log_max_reads_in: 0,
+            log_max_reads_out: 0,
+        };
+        let (ring, record) = (memory.ring.clone(), memory.record.clone());
+        let (qpn, memory) = control::create_qp(hca, &facts, memory)?;
+        let send_base = recv_sizes.bytes();
         let mut gsi = Self {
             cq,
-            send,
-            recv,
+            send: SendQueue::new(
+                send_sizes,
+                ring.clone(),
+                send_base,
+                record.clone(),
+                doorbells.clone(),
+                qpn,
+            ),
+            recv: RecvQueue::new(recv_sizes, ring, record),
             memory,
             facts,
             qpn,
@@ -178,59 +226,14 @@ impl Gsi {
             broken: false,
             armed: false,
         };
-        if let Err(error) = gsi.start(hca) {
-            if let Err(second) = gsi.destroy(hca) {
-                tracing::warn!(%second, "QP1 stays");
-            }
-            return Err(error);
-        }
+        gsi.start(hca)?;
         Ok(gsi)
     }
 
-    #[expect(clippy::type_complexity, reason = "the parts of one object, taken apart at the only call")]
-    fn create_queues(
-        hca: &mut Hca,
-        doorbells: &Doorbells,
-        pd: u32,
-        cqn: u32,
-    ) -> Result<(SendQueue, RecvQueue, RingMemory, QpFacts, u32, DmaBuffer, u32, u32), MlxError> {
-        let nonsense = MlxError::Nonsense { what: "QP1's queue sizes", value: u64::from(SENDS) };
-        let (Some(send_sizes), Some(recv_sizes)) = (SendSizes::new(SENDS, SEND_SEGMENTS, 0), RecvSizes::new(RECEIVES, 1)) else {
-            return Err(nonsense);
-        };
-        let slots = hca.arena().alloc(SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT, 64)?;
-        let memory = RingMemory::alloc(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
-        let access = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
-        let request = KeyRequest { pd, address: slots.address(), bytes: slots.len() as u64, access, variant: 0 };
-        let (mkey_index, lkey) = crate::mkey::create(hca, &request, slots.iova())?;
-        let device = control::DeviceFacts::of(hca);
-        let facts = QpFacts {
-            service: SERVICE_GSI,
-            pd,
-            uar: device.uar,
-            cqn_send: cqn,
-            cqn_receive: cqn,
-            // Nobody's owner number: this queue pair's entries are read here only.
-            user_index: 0xff_ffff,
-            receive: ReceiveSource::Own { log_entries: recv_sizes.entries.ilog2(), log_stride: recv_sizes.stride.ilog2() },
-            log_send_blocks: send_sizes.ring_blocks.ilog2(),
-            log_page: memory.log_page,
-            record: memory.record_address(),
-            ts_format: device.ts_format,
-            log_max_message: device.log_max_message,
-            log_max_reads_in: 0,
-            log_max_reads_out: 0,
-        };
-        let qpn = match control::create_qp(hca, &facts, &memory) {
-            Ok(qpn) => qpn,
-            Err(error) => {
-                crate::mkey::destroy(hca, mkey_index).unwrap_or_else(|second| tracing::warn!(%second, "QP1's key stays"));
-                return Err(error);
-            }
-        };
-        let send = SendQueue::new(send_sizes, memory.ring.clone(), recv_sizes.bytes(), memory.record.clone(), doorbells.clone(), qpn);
-        let recv = RecvQueue::new(recv_sizes, memory.ring.clone(), memory.record.clone());
-        Ok((send, recv, memory, facts, qpn, slots, lkey, mkey_index))
+    /// The device's number of the queue pair; on the wire it is 1.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.qpn
     }
 
     /// RESET to RTS, with all receives posted.
@@ -267,16 +270,12 @@ impl Gsi {
     /// # Errors
     /// Device refusal; what could not be destroyed keeps its memory.
     pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
-        let queue_pair = control::to_reset(hca, self.qpn).and_then(|()| control::destroy_qp(hca, self.qpn));
-        if queue_pair.is_err() {
-            self.memory.abandon();
-            core::mem::forget(self.slots.clone());
-        }
-        let key = crate::mkey::destroy(hca, self.mkey_index);
-        let cq = self.cq.destroy(hca);
-        queue_pair?;
-        key?;
-        cq
+        control::to_reset(hca, self.qpn)?;
+        control::destroy_qp(hca, self.qpn)?;
+        drop(self.memory.give_back());
+        crate::mkey::destroy(hca, self.mkey_index)?;
+        drop(self.slots.give_back());
+        self.cq.destroy(hca)
     }
 
     /// Number of its completion queue, by which its events come.
@@ -304,7 +303,7 @@ impl Gsi {
     fn segment(&self, offset: usize, bytes: usize) -> DataSegment {
         DataSegment {
             lmr_context: self.lkey,
-            address: self.slots.address() + offset as u64,
+            address: self.slots.get().address() + offset as u64,
             // PANIC: slots are a few hundred bytes.
             bytes: u32::try_from(bytes).expect("a slot's size"),
         }
@@ -312,7 +311,9 @@ impl Gsi {
 
     fn post_receive(&mut self, slot: u32) {
         let segment = self.segment(Self::recv_offset(slot), HEADER_BYTES + MAD_BYTES);
-        let posted = self.recv.post(core::iter::once(segment), u64::from(slot), false);
+        let posted = self
+            .recv
+            .post(core::iter::once(segment), u64::from(slot), false);
         debug_assert!(posted.is_ok(), "as many entries as slots");
     }
 
@@ -327,7 +328,7 @@ impl Gsi {
         }
         let slot = self.free_sends.pop().ok_or(QueueFull)?;
         let offset = slot as usize * MAD_BYTES;
-        self.slots.write_bytes(offset, mad);
+        self.slots.get().write_bytes(offset, mad);
         let path = &to.path;
         let vector = AddressVector {
             q_key: GSI_Q_KEY,
@@ -341,7 +342,9 @@ impl Gsi {
             gid: path.gid,
         };
         let segment = self.segment(offset, MAD_BYTES);
-        self.send.post_datagram(&vector, segment, u64::from(slot)).inspect_err(|_| self.free_sends.push(slot))
+        self.send
+            .post_datagram(&vector, segment, u64::from(slot))
+            .inspect_err(|_| self.free_sends.push(slot))
     }
 
     /// The next datagram that arrived. When there is none, the completion queue is armed, so that the
@@ -366,14 +369,19 @@ impl Gsi {
 
     fn take(&mut self, entry: &Cqe) {
         if entry.qpn() != self.qpn {
-            tracing::warn!(?entry, "an entry of a foreign queue pair in QP1's completion queue; ignored");
+            tracing::warn!(
+                ?entry,
+                "an entry of a foreign queue pair in QP1's completion queue; ignored"
+            );
             return;
         }
         let completion = if entry.is_request() {
             let failure = (entry.opcode() == opcode::REQUEST_ERROR).then(|| entry.syndrome());
             self.send.complete(entry.wqe_counter(), failure)
         } else {
-            entry.receive_outcome().and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
+            entry
+                .receive_outcome()
+                .and_then(|outcome| self.recv.complete(entry.wqe_counter(), outcome))
         };
         let Some(completion) = completion else { return };
         // PANIC: cookies are the slots we posted.
@@ -381,7 +389,13 @@ impl Gsi {
         if completion.status != DtoStatus::Success {
             if completion.status != DtoStatus::ErrFlushed {
                 let (syndrome, vendor) = completion.syndrome;
-                tracing::warn!(syndrome, vendor, request = completion.request, text = crate::completion::explain(syndrome, vendor), "QP1 failed");
+                tracing::warn!(
+                    syndrome,
+                    vendor,
+                    request = completion.request,
+                    text = crate::completion::explain(syndrome, vendor),
+                    "QP1 failed"
+                );
             }
             self.broken = true;
             return;
@@ -408,14 +422,18 @@ impl Gsi {
         let mut header = [0; HEADER_BYTES];
         let mut mad = [0; MAD_BYTES];
         let offset = Self::recv_offset(slot);
-        self.slots.read_bytes(offset, &mut header);
-        self.slots.read_bytes(offset + HEADER_BYTES, &mut mad);
+        self.slots.get().read_bytes(offset, &mut header);
+        self.slots.get().read_bytes(offset + HEADER_BYTES, &mut mad);
         let route = HeaderKind::of(entry.flags_rqpn()).and_then(|kind| Route::parse(&header, kind));
         let Some(route) = route else {
             tracing::debug!(?header, "a MAD without a readable routing header; dropped");
             return None;
         };
-        Some(ReceivedMad { route, qpn: entry.flags_rqpn() & 0xff_ffff, mad })
+        Some(ReceivedMad {
+            route,
+            qpn: entry.flags_rqpn() & 0xff_ffff,
+            mad,
+        })
     }
 }
 
@@ -476,8 +494,14 @@ mod tests {
         header[21] = 0x60;
         header[32..40].copy_from_slice(&[192, 168, 0, 1, 10, 0, 0, 2]);
         let route = Route::parse(&header, HeaderKind::Ipv4).unwrap();
-        assert_eq!(route.source, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 0, 1]);
-        assert_eq!(route.destination, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]);
+        assert_eq!(
+            route.source,
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 0, 1]
+        );
+        assert_eq!(
+            route.destination,
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 2]
+        );
         assert_eq!(route.traffic_class, 0x60);
     }
 
@@ -488,6 +512,9 @@ mod tests {
             assert_eq!(Route::parse(&header, kind), None);
         }
         assert_eq!(HeaderKind::of(3 << 24), None);
-        assert_eq!(HeaderKind::of(1 << 28 | 2 << 24 | 1), Some(HeaderKind::Ipv4));
+        assert_eq!(
+            HeaderKind::of(1 << 28 | 2 << 24 | 1),
+            Some(HeaderKind::Ipv4)
+        );
     }
 }

@@ -20,6 +20,8 @@
 //! Keys are named `index << 8 | variant`. The index is the firmware's and may come back at once for
 //! the next region; the variant is ours and changes with every key, so that a stale key misses.
 
+use core::ops::RangeInclusive;
+
 use dat_core::types::MemPrivFlags;
 use driver::Iova;
 
@@ -27,14 +29,9 @@ use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use crate::prm::{CreateMkeyIn, DestroyMkeyIn, Mkc};
 
-/// Smallest translation page (PRM: 4 KiB).
-const MIN_LOG_PAGE: u32 = 12;
 /// Bytes of input a command's mailboxes are made for, which bounds a key's table; a region of 2^38
 /// bytes takes 2 KiB of it at 1 GiB a page.
 pub const MAX_TABLE_BYTES: u64 = 1 << 16;
-/// log2 of the largest translation page assumed when the device does not say: what the VFIO driver of
-/// rdma-core limits itself to, and what the five bits of older layouts hold.
-pub const DEFAULT_MAX_LOG_PAGE: u32 = 31;
 /// `mkc.access_mode_1_0` of a key with a page table.
 const ACCESS_MODE_MTT: u32 = 1;
 /// `mkc.qpn` of a key any queue pair may use.
@@ -56,19 +53,24 @@ pub struct Translation {
 impl Translation {
     /// The smallest page that holds the whole region, or else the largest one there may be. `None` for
     /// an empty region, one that runs over the end of the address space, or addresses that do not even
-    /// agree within a page.
+    /// agree within the smallest page.
     #[must_use]
-    pub fn of(address: u64, iova: Iova, bytes: u64, max_log_page: u32) -> Option<Self> {
+    pub fn of(
+        address: u64,
+        iova: Iova,
+        bytes: u64,
+        log_pages: RangeInclusive<u32>,
+    ) -> Option<Self> {
         let last = address.checked_add(bytes.checked_sub(1)?)?;
         iova.0.checked_add(bytes - 1)?;
         // Below the first bit in which they differ the two addresses agree.
         let agree = (address ^ iova.0).trailing_zeros().min(63);
-        let limit = agree.min(max_log_page);
-        if limit < MIN_LOG_PAGE {
+        let limit = agree.min(*log_pages.end());
+        if limit < *log_pages.start() {
             return None;
         }
         let span = u64::BITS - (address ^ last).leading_zeros();
-        let log_page = span.clamp(MIN_LOG_PAGE, limit);
+        let log_page = span.clamp(*log_pages.start(), limit);
         Some(Self {
             log_page,
             first: iova.0 >> log_page << log_page,
@@ -118,9 +120,12 @@ impl KeyRequest {
     #[must_use]
     pub fn command(&self, translation: &Translation, pg_access: bool) -> CreateMkeyIn {
         // PANIC: 2^32 octwords translate 2^45 bytes even at the smallest page.
-        let octwords = u32::try_from(translation.octwords()).expect("more translation entries than a key holds");
+        let octwords = u32::try_from(translation.octwords())
+            .expect("more translation entries than a key holds");
         let mut command = CreateMkeyIn::new();
-        command.set_pg_access(pg_access).set_translations_octword_actual_size(octwords);
+        command
+            .set_pg_access(pg_access)
+            .set_translations_octword_actual_size(octwords);
         *command.memory_key_mkey_entry_mut() = self.context(translation, octwords);
         command
     }
@@ -149,14 +154,18 @@ impl KeyRequest {
 ///
 /// # Errors
 /// Addresses that cannot be translated, or device refusal.
-pub fn create(
-    hca: &mut Hca,
-    request: &KeyRequest,
-    iova: Iova,
-) -> Result<(u32, u32), MlxError> {
+pub fn create(hca: &mut Hca, request: &KeyRequest, iova: Iova) -> Result<(u32, u32), MlxError> {
     let limits = hca.caps().limits();
-    let nonsense = MlxError::Nonsense { what: "memory region", value: request.bytes };
-    let Some(translation) = Translation::of(request.address, iova, request.bytes, limits.log_max_mkey_page) else {
+    let nonsense = MlxError::Nonsense {
+        what: "memory region",
+        value: request.bytes,
+    };
+    let Some(translation) = Translation::of(
+        request.address,
+        iova,
+        request.bytes,
+        limits.log_min_mkey_page..=limits.log_max_mkey_page,
+    ) else {
         return Err(nonsense);
     };
     if translation.octwords() * 16 > MAX_TABLE_BYTES {
@@ -186,22 +195,50 @@ mod tests {
     const GIB: u64 = 1 << 30;
 
     fn of(address: u64, iova: u64, bytes: u64) -> Translation {
-        Translation::of(address, Iova(iova), bytes, DEFAULT_MAX_LOG_PAGE).expect("translatable")
+        Translation::of(address, Iova(iova), bytes, 12..=31).expect("translatable")
     }
 
     #[test]
     fn a_region_inside_one_page_takes_one_entry_of_the_smallest_spanning_size() {
-        assert_eq!(of(0x7f00_0000_1010, 0x1010, 0x20), Translation { log_page: 12, first: 0x1000, pages: 1 });
+        assert_eq!(
+            of(0x7f00_0000_1010, 0x1010, 0x20),
+            Translation {
+                log_page: 12,
+                first: 0x1000,
+                pages: 1
+            }
+        );
         // 0x1ff0..0x2010 crosses a 4 KiB and an 8 KiB boundary: 16 KiB spans it.
-        assert_eq!(of(0x7f00_0000_1ff0, 0x4000_1ff0, 0x20), Translation { log_page: 14, first: 0x4000_0000, pages: 1 });
-        assert_eq!(of(0x7f00_0000_0000, GIB, GIB), Translation { log_page: 30, first: GIB, pages: 1 });
+        assert_eq!(
+            of(0x7f00_0000_1ff0, 0x4000_1ff0, 0x20),
+            Translation {
+                log_page: 14,
+                first: 0x4000_0000,
+                pages: 1
+            }
+        );
+        assert_eq!(
+            of(0x7f00_0000_0000, GIB, GIB),
+            Translation {
+                log_page: 30,
+                first: GIB,
+                pages: 1
+            }
+        );
     }
 
     #[test]
     fn a_region_over_a_boundary_of_the_congruence_takes_one_entry_per_page() {
         // Both addresses are 0x3fff_f000 modulo 1 GiB, and differ in the next bit.
         let translation = of(0x7f00_7fff_f000, 0x3fff_f000, 0x2000);
-        assert_eq!(translation, Translation { log_page: 30, first: 0, pages: 2 });
+        assert_eq!(
+            translation,
+            Translation {
+                log_page: 30,
+                first: 0,
+                pages: 2
+            }
+        );
         assert_eq!(translation.octwords(), 1);
         let mut expected = [0_u8; 16];
         expected[8..].copy_from_slice(&[0, 0, 0, 0, 0x40, 0, 0, 0]);
@@ -214,22 +251,56 @@ mod tests {
     #[test]
     fn an_odd_table_is_padded_to_sixteen_bytes() {
         let translation = of(0x7f00_0000_0000, 2 * GIB, 3 * GIB);
-        assert_eq!((translation.log_page, translation.pages, translation.octwords()), (31, 2, 1));
-        let translation = Translation::of(0x7f00_0000_0000, Iova(0x4000_0000), 3 * GIB, 30).unwrap();
-        assert_eq!((translation.pages, translation.octwords(), translation.table(false).len()), (3, 2, 32));
+        assert_eq!(
+            (
+                translation.log_page,
+                translation.pages,
+                translation.octwords()
+            ),
+            (31, 2, 1)
+        );
+        let translation =
+            Translation::of(0x7f00_0000_0000, Iova(0x4000_0000), 3 * GIB, 12..=30).unwrap();
+        assert_eq!(
+            (
+                translation.pages,
+                translation.octwords(),
+                translation.table(false).len()
+            ),
+            (3, 2, 32)
+        );
     }
 
     #[test]
     fn a_device_with_small_pages_gets_more_entries() {
-        let translation = Translation::of(0x7f00_0000_0000, Iova(GIB), 1 << 20, 16).unwrap();
-        assert_eq!(translation, Translation { log_page: 16, first: GIB, pages: 16 });
+        let translation = Translation::of(0x7f00_0000_0000, Iova(GIB), 1 << 20, 12..=16).unwrap();
+        assert_eq!(
+            translation,
+            Translation {
+                log_page: 16,
+                first: GIB,
+                pages: 16
+            }
+        );
     }
 
     #[test]
     fn what_cannot_be_translated_is_refused() {
-        assert_eq!(Translation::of(0x1000, Iova(0x1000), 0, 31), None, "empty");
-        assert_eq!(Translation::of(u64::MAX - 4, Iova(u64::MAX - 4), 8, 31), None, "past the end");
-        assert_eq!(Translation::of(0x1000, Iova(0x1800), 8, 31), None, "not congruent within a page");
+        assert_eq!(
+            Translation::of(0x1000, Iova(0x1000), 0, 12..=31),
+            None,
+            "empty"
+        );
+        assert_eq!(
+            Translation::of(u64::MAX - 4, Iova(u64::MAX - 4), 8, 12..=31),
+            None,
+            "past the end"
+        );
+        assert_eq!(
+            Translation::of(0x1000, Iova(0x1800), 8, 12..=31),
+            None,
+            "not congruent within a page"
+        );
     }
 
     #[test]
@@ -237,13 +308,21 @@ mod tests {
         // The device's arithmetic (PRM "Memory Translation Table"), written from the other side.
         let (address, iova, bytes) = (0x7f12_3456_7abc_u64, 0x5_3456_7abc_u64, 0x1_2345_6789_u64);
         for max in [12, 20, 26, 30, 31] {
-            let translation = Translation::of(address, Iova(iova), bytes, max).unwrap();
+            let translation = Translation::of(address, Iova(iova), bytes, 12..=max).unwrap();
             let page = 1_u64 << translation.log_page;
-            for offset in [0, 1, 0xfff, page - 1, page, bytes / 2, bytes - 1].into_iter().filter(|&offset| offset < bytes) {
+            for offset in [0, 1, 0xfff, page - 1, page, bytes / 2, bytes - 1]
+                .into_iter()
+                .filter(|&offset| offset < bytes)
+            {
                 let va = address + offset;
                 let index = va / page - address / page;
                 assert!(index < translation.pages);
-                assert_eq!(translation.first + index * page + va % page, iova + offset, "page 2^{}", translation.log_page);
+                assert_eq!(
+                    translation.first + index * page + va % page,
+                    iova + offset,
+                    "page 2^{}",
+                    translation.log_page
+                );
             }
         }
     }
@@ -259,8 +338,20 @@ mod tests {
         };
         let command = request.command(&of(0x1000, 0x1000, 0x100), false);
         let context = command.memory_key_mkey_entry();
-        assert_eq!((context.lr(), context.lw(), context.rr(), context.rw(), context.a()), (true, false, false, true, false));
-        assert_eq!((context.qpn(), context.mkey_7_0(), context.pd()), (0xff_ffff, 0x5a, 0x1234));
+        assert_eq!(
+            (
+                context.lr(),
+                context.lw(),
+                context.rr(),
+                context.rw(),
+                context.a()
+            ),
+            (true, false, false, true, false)
+        );
+        assert_eq!(
+            (context.qpn(), context.mkey_7_0(), context.pd()),
+            (0xff_ffff, 0x5a, 0x1234)
+        );
         assert!(!command.pg_access() && !context.free() && !context.length64());
     }
 }

@@ -18,8 +18,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use dat_core::provider::{
-    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes, ReadyToReceive, ReadyToSend,
-    Registration,
+    Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
+    ReadyToReceive, ReadyToSend, Registration,
 };
 use dat_core::types::MemPrivFlags;
 use driver::{DmaArena, DmaMemory, Function, Instant};
@@ -33,6 +33,7 @@ use crate::mkey::{self, KeyRequest};
 use crate::prm::{AllocPdIn, CmdStatus, Cqn, DeallocPdIn};
 use crate::qp::Qp;
 use crate::qp::control::QpRequest;
+use crate::ring::Lent;
 use crate::srq::Srq;
 use crate::uar::Doorbells;
 use crate::wqe;
@@ -46,15 +47,15 @@ const HOP_LIMIT: u8 = 64;
 #[derive(Debug)]
 pub struct Region {
     index: u32,
-    /// Keeps the device's mapping of the memory.
-    memory: DmaMemory,
+    /// Keeps the device's mapping of the memory until the key is gone.
+    memory: Lent<DmaMemory>,
 }
 
 impl Region {
     /// The memory.
     #[must_use]
     pub fn memory(&self) -> &DmaMemory {
-        &self.memory
+        self.memory.get()
     }
 }
 
@@ -94,7 +95,10 @@ impl MlxProvider {
         let mut hca = Hca::open(function, config)?;
         if hca.caps().cqe_version() != 1 {
             // Owner numbers in completion entries need it; every ConnectX-4 and later has it.
-            return Err(MlxError::Nonsense { what: "cqe_version", value: u64::from(hca.caps().cqe_version()) });
+            return Err(MlxError::Nonsense {
+                what: "cqe_version",
+                value: u64::from(hca.caps().cqe_version()),
+            });
         }
         let doorbells = Doorbells::new(hca.uar().clone());
         let gsi_pd = alloc_pd(&mut hca)?;
@@ -125,7 +129,12 @@ impl MlxProvider {
     /// As [`Hca::close`].
     #[allow(clippy::result_large_err, reason = "once in a function's life")]
     pub fn close(self) -> Result<CloseReport, CloseError> {
-        let Self { mut hca, gsi, gsi_pd, .. } = self;
+        let Self {
+            mut hca,
+            gsi,
+            gsi_pd,
+            ..
+        } = self;
         if let Err(error) = gsi.destroy(&mut hca) {
             tracing::warn!(%error, "QP1 stays");
         }
@@ -145,6 +154,12 @@ impl MlxProvider {
     #[must_use]
     pub fn hca(&self) -> &Hca {
         &self.hca
+    }
+
+    /// QP1.
+    #[must_use]
+    pub fn gsi(&self) -> &Gsi {
+        &self.gsi
     }
 
     /// The function itself, for queries; objects made behind the provider's back are the caller's to destroy.
@@ -184,16 +199,26 @@ impl MlxProvider {
         match *event {
             AsyncEvent::PortUp => Some(ProviderEvent::Port(true)),
             AsyncEvent::PortDown => Some(ProviderEvent::Port(false)),
-            AsyncEvent::CommEstablished { qpn } => {
-                owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::CommunicationEstablished { owner })
+            AsyncEvent::CommEstablished { qpn } => owner_of(&self.qps, qpn.get())
+                .map(|owner| ProviderEvent::CommunicationEstablished { owner }),
+            AsyncEvent::QpError { qpn, event } => {
+                owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::QpError {
+                    owner,
+                    event: event.0,
+                })
             }
-            AsyncEvent::QpError { qpn, event } => owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::QpError { owner, event: event.0 }),
-            AsyncEvent::SrqLastWqe { qpn } => owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::SrqLastBuffer { owner }),
+            AsyncEvent::SrqLastWqe { qpn } => {
+                owner_of(&self.qps, qpn.get()).map(|owner| ProviderEvent::SrqLastBuffer { owner })
+            }
             AsyncEvent::CqError { cqn, syndrome } => {
                 tracing::error!(%cqn, syndrome, "a completion queue is lost (1 overrun, 2 not writable)");
-                self.cqs.get(&cqn.get()).map(|known| ProviderEvent::CqError { owner: known.owner })
+                self.cqs
+                    .get(&cqn.get())
+                    .map(|known| ProviderEvent::CqError { owner: known.owner })
             }
-            AsyncEvent::SrqLimit { rmpn } => owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqLimit { owner }),
+            AsyncEvent::SrqLimit { rmpn } => {
+                owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqLimit { owner })
+            }
             AsyncEvent::SrqError { rmpn } => {
                 // The queue pairs fed by it report their own errors.
                 tracing::error!(%rmpn, "a shared receive queue is lost");
@@ -204,25 +229,35 @@ impl MlxProvider {
                 None
             }
             AsyncEvent::DeviceDead { .. } => Some(ProviderEvent::DeviceDead),
-            AsyncEvent::PortChange { .. } | AsyncEvent::SqDrained { .. } | AsyncEvent::Other { .. } => None,
+            AsyncEvent::PortChange { .. }
+            | AsyncEvent::SqDrained { .. }
+            | AsyncEvent::Other { .. } => None,
         }
     }
 
     /// The index of our GID with this address, or the one we would send from.
     fn source_index(&self, own: [u8; 16]) -> u8 {
-        self.hca.gids().iter().find(|entry| entry.gid == own).map_or(0, |entry| entry.index)
+        self.hca
+            .gids()
+            .iter()
+            .find(|entry| entry.gid == own)
+            .map_or(0, |entry| entry.index)
     }
 
     fn check_owner(owner: u32) -> Result<(), ProviderError> {
         if owner > MAX_OWNER {
-            return Err(ProviderError::Unsupported(format!("owner number {owner:#x} of more than 24 bits")));
+            return Err(ProviderError::Unsupported(format!(
+                "owner number {owner:#x} of more than 24 bits"
+            )));
         }
         Ok(())
     }
 
     fn check(what: &str, asked: u32, limit: u32) -> Result<(), ProviderError> {
         if asked > limit {
-            return Err(ProviderError::Unsupported(format!("{asked} {what}, the limit is {limit}")));
+            return Err(ProviderError::Unsupported(format!(
+                "{asked} {what}, the limit is {limit}"
+            )));
         }
         Ok(())
     }
@@ -264,11 +299,17 @@ impl From<CmdError> for ProviderError {
     fn from(error: CmdError) -> Self {
         let text = error.to_string();
         match error {
-            CmdError::Refused { status: CmdStatus::NO_RESOURCES | CmdStatus::EXCEED_LIM, .. } | CmdError::Memory { .. } | CmdError::NoSlot { .. } => {
-                Self::Resources(text)
+            CmdError::Refused {
+                status: CmdStatus::NO_RESOURCES | CmdStatus::EXCEED_LIM,
+                ..
             }
+            | CmdError::Memory { .. }
+            | CmdError::NoSlot { .. } => Self::Resources(text),
             CmdError::Dead { .. } => Self::Dead(text),
-            CmdError::Refused { .. } | CmdError::Delivery { .. } | CmdError::TimedOut { .. } | CmdError::BadSignature { .. } => Self::Device(text),
+            CmdError::Refused { .. }
+            | CmdError::Delivery { .. }
+            | CmdError::TimedOut { .. }
+            | CmdError::BadSignature { .. } => Self::Device(text),
         }
     }
 }
@@ -318,20 +359,47 @@ impl Provider for MlxProvider {
         Ok(free_pd(&mut self.hca, pd)?)
     }
 
-    fn register(&mut self, pd: u32, memory: &DmaMemory, access: MemPrivFlags) -> Result<Registration<Region>, ProviderError> {
+    fn register(
+        &mut self,
+        pd: u32,
+        memory: &DmaMemory,
+        access: MemPrivFlags,
+    ) -> Result<Registration<Region>, ProviderError> {
         if memory.is_empty() {
-            return Err(ProviderError::Unsupported("a region of no bytes, or outside of its buffer".to_owned()));
+            return Err(ProviderError::Unsupported(
+                "a region of no bytes, or outside of its buffer".to_owned(),
+            ));
         }
         let bytes = memory.len() as u64;
         if bytes > self.limits.max_region_bytes {
-            return Err(ProviderError::Unsupported(format!("a region of {bytes} bytes, the limit is {}", self.limits.max_region_bytes)));
+            return Err(ProviderError::Unsupported(format!(
+                "a region of {bytes} bytes, the limit is {}",
+                self.limits.max_region_bytes
+            )));
         }
         self.variant = self.variant.wrapping_add(1);
-        let request = KeyRequest { pd, address: memory.address(), bytes, access, variant: self.variant };
-        let (index, key) = mkey::create(&mut self.hca, &request, memory.iova())?;
+        let request = KeyRequest {
+            pd,
+            address: memory.address(),
+            bytes,
+            access,
+            variant: self.variant,
+        };
+        let lent = Lent::new(memory.clone());
+        let (index, key) = match mkey::create(&mut self.hca, &request, memory.iova()) {
+            Ok(key) => key,
+            Err(MlxError::Cmd(error)) => return Err(lent.after(error).into()),
+            Err(error) => {
+                drop(lent.give_back());
+                return Err(error.into());
+            }
+        };
         let remote = access.intersects(MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE);
         Ok(Registration {
-            region: Region { index, memory: memory.clone() },
+            region: Region {
+                index,
+                memory: lent,
+            },
             lmr_context: key,
             rmr_context: if remote { key } else { 0 },
             address: request.address,
@@ -340,20 +408,27 @@ impl Provider for MlxProvider {
     }
 
     fn deregister(&mut self, region: Region) -> Result<(), ProviderError> {
-        if let Err(error) = mkey::destroy(&mut self.hca, region.index) {
-            // The key may still let the device in: its memory stays mapped.
-            core::mem::forget(region.memory);
-            return Err(error.into());
-        }
+        mkey::destroy(&mut self.hca, region.index)?;
+        drop(region.memory.give_back());
         Ok(())
     }
 
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Cq, ProviderError> {
-        Self::check("completion queue entries", entries, self.limits.max_cq_entries)?;
+        Self::check(
+            "completion queue entries",
+            entries,
+            self.limits.max_cq_entries,
+        )?;
         let cq = Cq::create(&mut self.hca, &self.doorbells, entries)?;
         // Numbers come back: an event of a queue that is gone is not this one's.
         let _stale = self.hca.take_cq_event(Cqn::new(cq.cqn()));
-        self.cqs.insert(cq.cqn(), KnownCq { sequence: cq.sequence(), owner });
+        self.cqs.insert(
+            cq.cqn(),
+            KnownCq {
+                sequence: cq.sequence(),
+                owner,
+            },
+        );
         Ok(cq)
     }
 
@@ -362,9 +437,19 @@ impl Provider for MlxProvider {
         Ok(cq.destroy(&mut self.hca)?)
     }
 
-    fn create_srq(&mut self, pd: u32, max_recvs: u32, max_segments: u32, owner: u32) -> Result<Srq, ProviderError> {
+    fn create_srq(
+        &mut self,
+        pd: u32,
+        max_recvs: u32,
+        max_segments: u32,
+        owner: u32,
+    ) -> Result<Srq, ProviderError> {
         Self::check("shared receives", max_recvs, self.limits.max_srq_recvs)?;
-        Self::check("segments of a receive", max_segments, self.limits.max_recv_segments)?;
+        Self::check(
+            "segments of a receive",
+            max_segments,
+            self.limits.max_recv_segments,
+        )?;
         let srq = Srq::create(&mut self.hca, pd, max_recvs, max_segments)?;
         self.srqs.insert(srq.rmpn(), owner);
         Ok(srq)
@@ -391,20 +476,85 @@ impl Provider for MlxProvider {
         Self::check_owner(owner)?;
         Self::check("requests", sizes.max_requests, self.limits.max_dtos)?;
         Self::check("receives", sizes.max_recvs, self.limits.max_dtos)?;
-        Self::check("segments of a request", sizes.max_request_segments, self.limits.max_request_segments)?;
-        Self::check("segments of an RDMA Read", sizes.max_read_segments, self.limits.max_read_segments)?;
-        Self::check("segments of a receive", sizes.max_recv_segments, self.limits.max_recv_segments)?;
-        let request = QpRequest { pd, cqn_send: request_cq.cqn(), cqn_receive: recv_cq.cqn(), srq, sizes, owner };
+        Self::check(
+            "segments of a request",
+            sizes.max_request_segments,
+            self.limits.max_request_segments,
+        )?;
+        Self::check(
+            "segments of an RDMA Read",
+            sizes.max_read_segments,
+            self.limits.max_read_segments,
+        )?;
+        Self::check(
+            "segments of a receive",
+            sizes.max_recv_segments,
+            self.limits.max_recv_segments,
+        )?;
+        let request = QpRequest {
+            pd,
+            cqn_send: request_cq.cqn(),
+            cqn_receive: recv_cq.cqn(),
+            srq,
+            sizes,
+            owner,
+        };
         let qp = Qp::create(&mut self.hca, &self.doorbells, &request)?;
         self.qps.insert(qp.number(), owner);
         Ok(qp)
     }
 
-    fn ready_to_receive(&mut self, qp: &mut Qp, attributes: &ReadyToReceive) -> Result<(), ProviderError> {
+    fn ready_to_receive(
+        &mut self,
+        qp: &mut Qp,
+        attributes: &ReadyToReceive,
+    ) -> Result<(), ProviderError> {
+        // Some of these numbers are the peer's; the layouts refuse what does not fit by panicking.
+        Self::check(
+            "as remote queue pair number",
+            attributes.remote_qpn,
+            0xff_ffff,
+        )?;
+        Self::check(
+            "as first packet sequence number",
+            attributes.receive_psn,
+            0xff_ffff,
+        )?;
+        Self::check(
+            "as path MTU code",
+            u32::from(attributes.mtu),
+            u32::from(self.limits.mtu),
+        )?;
+        Self::check("as RNR timer code", u32::from(attributes.min_rnr_timer), 31)?;
+        Self::check(
+            "incoming RDMA Reads",
+            u32::from(attributes.reads_in),
+            self.limits.max_reads_in,
+        )?;
+        if attributes.mtu == 0 {
+            return Err(ProviderError::Unsupported("path MTU code 0".to_owned()));
+        }
         Ok(qp.ready_to_receive(&mut self.hca, attributes)?)
     }
 
-    fn ready_to_send(&mut self, qp: &mut Qp, attributes: &ReadyToSend) -> Result<(), ProviderError> {
+    fn ready_to_send(
+        &mut self,
+        qp: &mut Qp,
+        attributes: &ReadyToSend,
+    ) -> Result<(), ProviderError> {
+        Self::check(
+            "as first packet sequence number",
+            attributes.send_psn,
+            0xff_ffff,
+        )?;
+        Self::check("transport retries", u32::from(attributes.retry_count), 7)?;
+        Self::check("RNR retries", u32::from(attributes.rnr_retry), 7)?;
+        Self::check("as ACK timeout code", u32::from(attributes.ack_timeout), 31)?;
+        Self::check(
+            "outgoing RDMA Reads",
+            u32::from(attributes.reads_out),
+            self.limits.max_reads_out,
+        )?;
         Ok(qp.ready_to_send(&mut self.hca, attributes)?)
     }
 
@@ -412,27 +562,55 @@ impl Provider for MlxProvider {
         Ok(qp.to_error(&mut self.hca)?)
     }
 
-    fn reset_qp(&mut self, qp: &mut Qp, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), ProviderError> {
+    fn reset_qp(
+        &mut self,
+        qp: &mut Qp,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<(), ProviderError> {
         Ok(qp.reset(&mut self.hca, request_cq, recv_cq)?)
     }
 
-    fn destroy_qp(&mut self, qp: Qp, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), ProviderError> {
+    fn destroy_qp(
+        &mut self,
+        qp: Qp,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<(), ProviderError> {
         self.qps.remove(&qp.number());
         Ok(qp.destroy(&mut self.hca, request_cq, recv_cq)?)
     }
 
     fn gid(&self, index: u8) -> Option<[u8; 16]> {
-        self.hca.gids().iter().find(|entry| entry.index == index).map(|entry| entry.gid)
+        self.hca
+            .gids()
+            .iter()
+            .find(|entry| entry.index == index)
+            .map(|entry| entry.gid)
     }
 
     fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
         let mac = self.hca.resolve(gid)?;
-        let source = self.hca.source_gid(gid).ok_or_else(|| ProviderError::Unreachable(format!("no source address for {}", crate::gid::address_of(gid))))?;
-        Ok(Path { source_gid_index: source.index, gid, mac, hop_limit: HOP_LIMIT, traffic_class: 0, flow_label: 0 })
+        let source = self.hca.source_gid(gid).ok_or_else(|| {
+            ProviderError::Unreachable(format!(
+                "no source address for {}",
+                crate::gid::address_of(gid)
+            ))
+        })?;
+        Ok(Path {
+            source_gid_index: source.index,
+            gid,
+            mac,
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+            flow_label: 0,
+        })
     }
 
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError> {
-        self.gsi.send(to, mad).map_err(|_| ProviderError::Resources("too many management datagrams in flight".to_owned()))
+        self.gsi.send(to, mad).map_err(|_| {
+            ProviderError::Resources("too many management datagrams in flight".to_owned())
+        })
     }
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
@@ -502,7 +680,11 @@ struct SplitMix(u64);
 impl SplitMix {
     fn new(seed: Option<u64>) -> Self {
         use std::hash::{BuildHasher, Hasher};
-        Self(seed.unwrap_or_else(|| std::collections::hash_map::RandomState::new().build_hasher().finish()))
+        Self(seed.unwrap_or_else(|| {
+            std::collections::hash_map::RandomState::new()
+                .build_hasher()
+                .finish()
+        }))
     }
 
     fn next(&mut self) -> u64 {
@@ -522,6 +704,13 @@ mod tests {
     fn random_numbers_of_a_seed_are_the_reference_streams() {
         let mut random = SplitMix::new(Some(1_234_567));
         let drawn: Vec<u64> = (0..3).map(|_| random.next()).collect();
-        assert_eq!(drawn, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+        assert_eq!(
+            drawn,
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423
+            ]
+        );
     }
 }

@@ -38,7 +38,13 @@ impl RingMemory {
     /// # Errors
     /// No memory.
     pub fn alloc(arena: &DmaArena, bytes: usize) -> Result<Self, DmaError> {
-        let page = bytes.max(1 << MIN_LOG_PAGE).checked_next_power_of_two().ok_or(DmaError::Request { bytes, align: 1 << MIN_LOG_PAGE })?;
+        let page = bytes
+            .max(1 << MIN_LOG_PAGE)
+            .checked_next_power_of_two()
+            .ok_or(DmaError::Request {
+                bytes,
+                align: 1 << MIN_LOG_PAGE,
+            })?;
         Ok(Self {
             ring: arena.alloc(page, page)?,
             log_page: page.trailing_zeros(),
@@ -63,7 +69,6 @@ impl RingMemory {
     pub fn record_address(&self) -> u64 {
         self.record.iova().0
     }
-
 }
 
 /// Something the device may use until it is [given back](Lent::give_back). Dropping it leaks it.

@@ -60,9 +60,16 @@ impl SrqSizes {
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
         let units = max_segments.max(1).checked_add(1)?;
-        let stride = units.checked_mul(wqe::UNIT_BYTES_U32)?.checked_next_power_of_two()?.max(MIN_STRIDE);
+        let stride = units
+            .checked_mul(wqe::UNIT_BYTES_U32)?
+            .checked_next_power_of_two()?
+            .max(MIN_STRIDE);
         let entries = max_recvs.checked_add(1)?.checked_next_power_of_two()?;
-        (entries <= 1 << 15 && stride <= 1 << 11).then_some(Self { max_recvs, entries, stride })
+        (entries <= 1 << 15 && stride <= 1 << 11).then_some(Self {
+            max_recvs,
+            entries,
+            stride,
+        })
     }
 
     /// Bytes of the ring.
@@ -82,12 +89,16 @@ pub struct Returns {
 impl Returns {
     /// Gives an entry back.
     pub(crate) fn push(&self, index: u16) {
-        self.indices.lock().unwrap_or_else(PoisonError::into_inner).push(index);
+        self.indices
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(index);
         self.count.fetch_add(1, Ordering::Release);
     }
 
     fn take(&self) -> Vec<u16> {
-        let indices = core::mem::take(&mut *self.indices.lock().unwrap_or_else(PoisonError::into_inner));
+        let indices =
+            core::mem::take(&mut *self.indices.lock().unwrap_or_else(PoisonError::into_inner));
         self.count.store(0, Ordering::Release);
         indices
     }
@@ -147,7 +158,10 @@ impl Srq {
     #[must_use]
     pub fn new(rmpn: u32, pd: u32, sizes: SrqSizes, memory: RingMemory) -> Self {
         assert!(
-            sizes.entries.is_power_of_two() && sizes.entries <= 1 << 15 && sizes.max_recvs < sizes.entries && memory.ring.contains(0, sizes.bytes()),
+            sizes.entries.is_power_of_two()
+                && sizes.entries <= 1 << 15
+                && sizes.max_recvs < sizes.entries
+                && memory.ring.contains(0, sizes.bytes()),
             "a shared receive ring of {sizes:?} in {:#x} bytes",
             memory.ring.len()
         );
@@ -166,7 +180,12 @@ impl Srq {
             counter: 0,
             outstanding: 0,
             shadow: (0..=mask)
-                .map(|entry| Shadow { cookie: 0, bytes: 0, next: (entry + 1) & mask, posted: false })
+                .map(|entry| Shadow {
+                    cookie: 0,
+                    bytes: 0,
+                    next: (entry + 1) & mask,
+                    posted: false,
+                })
                 .collect(),
             returns: Arc::default(),
             distrusted: 0,
@@ -177,9 +196,16 @@ impl Srq {
     ///
     /// # Errors
     /// No memory, a size out of range, or device refusal.
-    pub fn create(hca: &mut Hca, pd: u32, max_recvs: u32, max_segments: u32) -> Result<Self, MlxError> {
-        let sizes = SrqSizes::new(max_recvs, max_segments)
-            .ok_or(MlxError::Nonsense { what: "shared receive queue size", value: u64::from(max_recvs) })?;
+    pub fn create(
+        hca: &mut Hca,
+        pd: u32,
+        max_recvs: u32,
+        max_segments: u32,
+    ) -> Result<Self, MlxError> {
+        let sizes = SrqSizes::new(max_recvs, max_segments).ok_or(MlxError::Nonsense {
+            what: "shared receive queue size",
+            value: u64::from(max_recvs),
+        })?;
         let memory = RingMemory::alloc(hca.arena(), sizes.bytes())?;
         Self::prepare_ring(sizes, &memory.ring);
         let mut command = CreateRmpIn::new();
@@ -254,7 +280,8 @@ impl Srq {
     #[inline]
     fn append(&mut self, index: u16) {
         let tail = usize::from(self.tail);
-        self.ring.write_obj(tail << self.log_stride, &wqe::next_segment(index));
+        self.ring
+            .write_obj(tail << self.log_stride, &wqe::next_segment(index));
         self.shadow[tail].next = index;
         self.tail = index;
         self.outstanding -= 1;
@@ -263,7 +290,10 @@ impl Srq {
     /// Takes the posted entry `index` out of use; `None` if it is not one.
     #[inline]
     fn release(&mut self, index: u16) -> Option<Shadow> {
-        let shadow = self.shadow.get_mut(usize::from(index)).filter(|shadow| shadow.posted);
+        let shadow = self
+            .shadow
+            .get_mut(usize::from(index))
+            .filter(|shadow| shadow.posted);
         let Some(shadow) = shadow else {
             self.distrust(index);
             return None;
@@ -311,9 +341,19 @@ impl SharedReceiveQueue for Srq {
         let index = usize::from(self.head);
         let stride = 1 << self.log_stride;
         // The link stays as it is: it was written when the next entry was appended.
-        let bytes = write_scatter(&self.ring, (index << self.log_stride) + UNIT_BYTES, stride - UNIT_BYTES, segments);
+        let bytes = write_scatter(
+            &self.ring,
+            (index << self.log_stride) + UNIT_BYTES,
+            stride - UNIT_BYTES,
+            segments,
+        );
         let shadow = &mut self.shadow[index];
-        *shadow = Shadow { cookie, bytes, next: shadow.next, posted: true };
+        *shadow = Shadow {
+            cookie,
+            bytes,
+            next: shadow.next,
+            posted: true,
+        };
         self.head = shadow.next;
         self.outstanding += 1;
         self.counter = self.counter.wrapping_add(1);
@@ -333,7 +373,8 @@ impl SharedReceiveQueue for Srq {
     }
 
     fn outstanding(&self) -> u32 {
-        self.outstanding.saturating_sub(self.returns.count.load(Ordering::Acquire))
+        self.outstanding
+            .saturating_sub(self.returns.count.load(Ordering::Acquire))
     }
 }
 

@@ -34,13 +34,17 @@ impl Doorbells {
     /// WQE's control segment, as a number.
     #[inline]
     pub fn ring_send(&self, control: u64) {
-        self.page.write(|page| &page.send_doorbell, Be64::new(control));
+        self.page
+            .write(|page| &page.send_doorbell, Be64::new(control));
     }
 
     /// Arms a completion queue. `arm` is the doorbell record's arm word.
     #[inline]
     pub fn ring_cq(&self, arm: u32, cqn: u32) {
-        self.page.write(|page| &page.cq_doorbell, Be64::new(u64::from(arm) << 32 | u64::from(cqn)));
+        self.page.write(
+            |page| &page.cq_doorbell,
+            Be64::new(u64::from(arm) << 32 | u64::from(cqn)),
+        );
     }
 }
 

@@ -57,7 +57,9 @@ pub mod flag {
 }
 
 /// Sixteen bytes of a WQE as they stand in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
 #[repr(C)]
 pub struct Unit([U64; 2]);
 
@@ -151,10 +153,19 @@ impl AddressVector {
         #[expect(clippy::cast_possible_truncation, reason = "the two halves of a GID")]
         let (gid_high, gid_low) = ((gid >> 64) as u64, gid as u64);
         [
-            Unit::new(u64::from(self.q_key) << 32, qpn << 32 | u64::from(self.udp_source_port)),
+            Unit::new(
+                u64::from(self.q_key) << 32,
+                qpn << 32 | u64::from(self.udp_source_port),
+            ),
             Unit::new(
                 u64::from(u32::from_be_bytes([m0, m1, m2, m3])),
-                u64::from(u32::from_be_bytes([m4, m5, self.traffic_class, self.hop_limit])) << 32 | u64::from(grh),
+                u64::from(u32::from_be_bytes([
+                    m4,
+                    m5,
+                    self.traffic_class,
+                    self.hop_limit,
+                ])) << 32
+                    | u64::from(grh),
             ),
             Unit::new(gid_high, gid_low),
         ]
@@ -191,7 +202,12 @@ mod tests {
     /// solicited bits; the field order of `struct mlx5_wqe_ctrl_seg` in rdma-core's mlx5dv.h.
     #[test]
     fn control_unit_has_the_bytes_of_the_documented_segment() {
-        let unit = control(opcode::RDMA_WRITE, 0x1234, 0xabcd_ef03, flag::COMPLETE | flag::SOLICITED);
+        let unit = control(
+            opcode::RDMA_WRITE,
+            0x1234,
+            0xabcd_ef03,
+            flag::COMPLETE | flag::SOLICITED,
+        );
         assert_eq!(
             unit.as_bytes(),
             [
@@ -209,32 +225,57 @@ mod tests {
     fn data_units_have_the_bytes_of_the_documented_segments() {
         assert_eq!(
             data(0x0102_0304, 0x1122_3344, 0x5566_7788_99aa_bbcc).as_bytes(),
-            [1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc]
+            [
+                1, 2, 3, 4, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc
+            ]
         );
         assert_eq!(
             remote_address(0x0102_0304_0506_0708, 0xa1a2_a3a4).as_bytes(),
             [1, 2, 3, 4, 5, 6, 7, 8, 0xa1, 0xa2, 0xa3, 0xa4, 0, 0, 0, 0]
         );
-        assert_eq!(terminator().as_bytes(), [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(next_segment(0x1234).as_bytes(), [0, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(
+            terminator().as_bytes(),
+            [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(
+            next_segment(0x1234).as_bytes(),
+            [0, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
         assert_eq!(inline_header(0x2c), 0x8000_002c);
     }
 
     #[test]
     fn units_agree_with_the_layouts_field_by_field() {
         let mut ctrl = CtrlSeg::new();
-        ctrl.set_opcode(opcode::RDMA_READ.into()).set_wqe_index(0xfedc).set_qp_or_sq(0x12_3456).set_ds(5);
+        ctrl.set_opcode(opcode::RDMA_READ.into())
+            .set_wqe_index(0xfedc)
+            .set_qp_or_sq(0x12_3456)
+            .set_ds(5);
         ctrl.set_fm(4).set_ce(2).set_se(true);
         let flags = flag::FENCE | flag::COMPLETE | flag::SOLICITED;
-        assert_eq!(control(opcode::RDMA_READ, 0xfedc, 0x12_3456 << 8 | 5, flags).as_bytes(), ctrl.as_bytes());
+        assert_eq!(
+            control(opcode::RDMA_READ, 0xfedc, 0x12_3456 << 8 | 5, flags).as_bytes(),
+            ctrl.as_bytes()
+        );
 
         let mut pointer = DataSeg::new();
-        pointer.set_byte_count(0x7fff_ffff).set_lkey(0xdead_beef).set_addr(0x0123_4567_89ab_cdef);
-        assert_eq!(data(0x7fff_ffff, 0xdead_beef, 0x0123_4567_89ab_cdef).as_bytes(), pointer.as_bytes());
+        pointer
+            .set_byte_count(0x7fff_ffff)
+            .set_lkey(0xdead_beef)
+            .set_addr(0x0123_4567_89ab_cdef);
+        assert_eq!(
+            data(0x7fff_ffff, 0xdead_beef, 0x0123_4567_89ab_cdef).as_bytes(),
+            pointer.as_bytes()
+        );
 
         let mut remote = RaddrSeg::new();
-        remote.set_raddr(0x0123_4567_89ab_cdef).set_rkey(0xdead_beef);
-        assert_eq!(remote_address(0x0123_4567_89ab_cdef, 0xdead_beef).as_bytes(), remote.as_bytes());
+        remote
+            .set_raddr(0x0123_4567_89ab_cdef)
+            .set_rkey(0xdead_beef);
+        assert_eq!(
+            remote_address(0x0123_4567_89ab_cdef, 0xdead_beef).as_bytes(),
+            remote.as_bytes()
+        );
 
         let mut next = SrqNextSeg::new();
         next.set_next_wqe_index(0xbeef);
@@ -256,9 +297,11 @@ mod tests {
         };
         let expected = [
             0x80, 0x01, 0, 0, 0, 0, 0, 0, // q_key, reserved
-            0x80, 0, 0, 1, 0, 0, 0xc1, 0x23, // extended | qpn, stat_rate_sl, fl_mlid, udp_sport
+            0x80, 0, 0, 1, 0, 0, 0xc1,
+            0x23, // extended | qpn, stat_rate_sl, fl_mlid, udp_sport
             0, 0, 0, 0, 0xa0, 0xa1, 0xa2, 0xa3, // reserved, rmac
-            0xa4, 0xa5, 0x02, 64, 0x40, 0x31, 0x23, 0x45, // rmac, tclass, hop_limit, grh | index | label
+            0xa4, 0xa5, 0x02, 64, 0x40, 0x31, 0x23,
+            0x45, // rmac, tclass, hop_limit, grh | index | label
             0xfe, 0x80, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, // rgid
         ];
         assert_eq!(vector.units().as_bytes(), expected);

@@ -186,6 +186,14 @@ impl Sim {
         lock(&self.world).nics[function.index].report()
     }
 
+    /// A frame arrives at a function's port, as if over a link, from nobody in this world.
+    pub fn deliver(&self, function: &SimFunction, frame: &[u8]) {
+        let mut world = lock(&self.world);
+        let World { env, nics, .. } = &mut *world;
+        nics[function.index].frame_received(env, frame);
+        world.driven();
+    }
+
     /// Puts a fault into a function.
     pub fn inject(&self, function: &SimFunction, fault: &Fault) {
         let mut world = lock(&self.world);

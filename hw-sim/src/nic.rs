@@ -332,10 +332,12 @@ impl Nic {
     /// What the function has to say.
     pub fn report(&self) -> FunctionReport {
         let mut leaked = self.record.leaked.clone();
-        for (kind, count) in self.objects.census() {
+        let objects = self.objects.census();
+        for (&kind, &count) in &objects {
             *leaked.entry(kind).or_default() += count;
         }
         FunctionReport {
+            objects,
             leaked,
             pages_held: self.pages.held(),
             dma_faults: self.iommu.faults().to_vec(),

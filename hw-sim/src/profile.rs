@@ -62,6 +62,8 @@ pub struct Profile {
     pub boot_time: Duration,
     /// How long a command takes.
     pub command_time: Duration,
+    /// Drawn per command, up to this much more: commands in several slots then finish in any order.
+    pub command_jitter: Duration,
     /// Firmware pages.
     pub pages: PageProfile,
     /// Value of the reserved lkey.
@@ -93,6 +95,7 @@ impl Default for Profile {
             carrier_without_link: true,
             boot_time: Duration::from_millis(20),
             command_time: Duration::ZERO,
+            command_jitter: Duration::ZERO,
             pages: PageProfile::default(),
             reserved_lkey: 0x0000_8f00,
             general: general(),
@@ -185,7 +188,7 @@ fn general() -> Page<CmdHcaCap> {
         .set_cq_moderation(true)
         .set_cq_eq_remap(true)
         .set_cq_resize(true);
-    max.set_block_lb_mc(true);
+    max.set_block_lb_mc(true).set_imaicl(true);
     max.set_cmdif_checksum(3).set_driver_version(true);
     let mut current = max.clone();
     current

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 /// Everything about a function that a test may want to be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FunctionReport {
+    /// Objects that exist, by kind.
+    pub objects: BTreeMap<&'static str, usize>,
     /// Objects that exist, and objects a TEARDOWN_HCA found still existing, by kind.
     pub leaked: BTreeMap<&'static str, usize>,
     /// Firmware pages not given back.

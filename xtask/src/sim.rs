@@ -1,6 +1,35 @@
-//! Placeholder.
-/// A
+//! `cargo xtask sim --seed N`: one seed of the run over a faulty wire, and what happened in it.
+//!
+//! The run itself is the test in `dat/tests/lossy.rs`, so that a seed that failed there fails here.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::shell;
+
+/// Which world.
 #[derive(clap::Args)]
-pub struct Arguments {}
-/// A
-pub fn run(_: &Arguments) -> anyhow::Result<()> { Ok(()) }
+pub struct Arguments {
+    /// The seed.
+    #[arg(long)]
+    seed: u64,
+    /// Where to put the event log [default: target/sim-SEED.log].
+    #[arg(long)]
+    log: Option<PathBuf>,
+}
+
+/// Replays and says where the log is.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let log = match &arguments.log {
+        Some(path) => std::path::absolute(path)?,
+        None => shell::target().join(format!("sim-{}.log", arguments.seed)),
+    };
+    let mut command = shell::cargo(&["test", "--package", "dat", "--test", "lossy", "--", "dtos_complete_once", "--nocapture"]);
+    command.env("SIM_SEED", arguments.seed.to_string()).env("SIM_LOG", &log);
+    shell::run(command)?;
+    let text = std::fs::read(&log)?;
+    let lines = text.split(|&byte| byte == b'\n').count();
+    println!("seed {}: {lines} events in {}", arguments.seed, log.display());
+    Ok(())
+}

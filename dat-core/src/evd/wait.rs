@@ -173,8 +173,10 @@ impl<P: Provider> Ia<P> {
         }
         let seen = self.evds[evd.key].notifications;
         loop {
-            let quiet = self.arm_for(evd.key);
             self.progress();
+            let quiet = self.arm_for(evd.key);
+            // Between arming and sleeping only completion queues are looked at, no event queue: an
+            // event taken in here would leave us asleep with its completion queue no longer armed.
             self.look_around(evd.key);
             let count = self.count(evd.key);
             if count >= threshold && self.evds[evd.key].notifications != seen {

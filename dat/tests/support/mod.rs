@@ -7,6 +7,7 @@
 
 pub mod rdma;
 pub mod rogue;
+pub mod shared;
 pub mod wire;
 
 use dat::fabric::Fabric;

@@ -121,8 +121,14 @@ impl QpFacts {
             .set_dbr_addr(self.record)
             .set_ts_format(self.ts_format);
         match self.receive {
-            ReceiveSource::Own { log_entries, log_stride } => {
-                context.set_rq_type(0).set_log_rq_size(log_entries).set_log_rq_stride(log_stride - 4);
+            ReceiveSource::Own {
+                log_entries,
+                log_stride,
+            } => {
+                context
+                    .set_rq_type(0)
+                    .set_log_rq_size(log_entries)
+                    .set_log_rq_stride(log_stride - 4);
             }
             ReceiveSource::Shared(rmpn) => {
                 context.set_rq_type(1).set_srqn_rmpn_xrqn(rmpn);
@@ -160,7 +166,12 @@ impl QpFacts {
             .set_log_rra_max(log2_ceil(attributes.reads_in).min(self.log_max_reads_in))
             .set_rre(attributes.reads_in > 0)
             .set_rwe(true);
-        set_path(context.primary_address_path_mut(), &attributes.path, local_qpn, attributes.remote_qpn);
+        set_path(
+            context.primary_address_path_mut(),
+            &attributes.path,
+            local_qpn,
+            attributes.remote_qpn,
+        );
         (context, optional::RRE | optional::RWE | optional::RAE)
     }
 
@@ -174,7 +185,10 @@ impl QpFacts {
             .set_retry_count(u32::from(attributes.retry_count))
             .set_rnr_retry(u32::from(attributes.rnr_retry))
             .set_log_ack_req_freq(LOG_ACK_REQ_FREQ);
-        context.primary_address_path_mut().set_ack_timeout(u32::from(attributes.ack_timeout)).set_vhca_port_num(PORT);
+        context
+            .primary_address_path_mut()
+            .set_ack_timeout(u32::from(attributes.ack_timeout))
+            .set_vhca_port_num(PORT);
         context
     }
 
@@ -203,7 +217,11 @@ fn set_path(ads: &mut Ads, path: &Path, local_qpn: u32, remote_qpn: u32) {
         .set_dscp(u32::from(path.traffic_class >> 2))
         .set_flow_label(path.flow_label & 0xf_ffff)
         .set_rgid_rip(&path.gid)
-        .set_udp_sport(u32::from(udp_source_port(path.flow_label, local_qpn, remote_qpn)))
+        .set_udp_sport(u32::from(udp_source_port(
+            path.flow_label,
+            local_qpn,
+            remote_qpn,
+        )))
         .set_vhca_port_num(PORT)
         .set_rmac_47_32(u32::from(m0) << 8 | u32::from(m1))
         .set_rmac_31_0(u32::from_be_bytes([m2, m3, m4, m5]));
@@ -248,7 +266,10 @@ mod tests {
             cqn_send: 0x33,
             cqn_receive: 0x44,
             user_index: 0x55,
-            receive: ReceiveSource::Own { log_entries: 4, log_stride: 5 },
+            receive: ReceiveSource::Own {
+                log_entries: 4,
+                log_stride: 5,
+            },
             log_send_blocks: 6,
             log_page: 12,
             record: 0x1_0000_0040,
@@ -294,10 +315,18 @@ mod tests {
         assert_eq!((dword(&context, 0x7c), dword(&context, 0x9c)), (0x33, 0x44));
         assert_eq!((dword(&context, 0xa0), dword(&context, 0xa4)), (1, 0x40));
         assert_eq!(dword(&context, 0xac), 0);
-        let shared = QpFacts { receive: ReceiveSource::Shared(0x77), ..facts() }.create();
+        let shared = QpFacts {
+            receive: ReceiveSource::Shared(0x77),
+            ..facts()
+        }
+        .create();
         assert_eq!(dword(&shared, 0xac), 1 << 24 | 0x77);
         assert_eq!(dword(&shared, 0x08), 6 << 11 | 1 << 6);
-        let none = QpFacts { receive: ReceiveSource::None, ..facts() }.create();
+        let none = QpFacts {
+            receive: ReceiveSource::None,
+            ..facts()
+        }
+        .create();
         assert_eq!(dword(&none, 0xac), 3 << 24);
     }
 
@@ -312,18 +341,44 @@ mod tests {
         assert_eq!(context.as_array()[0x28..0x38], to_rtr(4).path.gid);
         let port = u32::from(udp_source_port(0x12345, 0, 0));
         assert_eq!(dword(&context, 0x38), 0x18 << 16 | port);
-        assert_eq!((dword(&context, 0x3c), dword(&context, 0x40)), (1 << 16 | 0x0200, 1));
+        assert_eq!(
+            (dword(&context, 0x3c), dword(&context, 0x40)),
+            (1 << 16 | 0x0200, 1)
+        );
         assert_eq!(dword(&context, 0x90), 2 << 21 | 1 << 15 | 1 << 14);
         assert_eq!(dword(&context, 0x94), 12 << 24 | 0x123456);
     }
 
     #[test]
     fn read_depths_never_promise_or_take_more_than_was_agreed() {
-        for (reads, target, originator) in [(1, 0, 0), (2, 1, 1), (3, 2, 1), (4, 2, 2), (5, 3, 2), (16, 4, 4), (17, 4, 4), (255, 4, 4)] {
+        for (reads, target, originator) in [
+            (1, 0, 0),
+            (2, 1, 1),
+            (3, 2, 1),
+            (4, 2, 2),
+            (5, 3, 2),
+            (16, 4, 4),
+            (17, 4, 4),
+            (255, 4, 4),
+        ] {
             let (context, _) = facts().init_to_rtr(1, &to_rtr(reads));
-            assert_eq!((context.log_rra_max(), context.rre()), (target, true), "{reads} in");
-            let send = ReadyToSend { send_psn: 0, reads_out: reads, retry_count: 7, rnr_retry: 7, ack_timeout: 14 };
-            assert_eq!(facts().rtr_to_rts(&send).log_sra_max(), originator, "{reads} out");
+            assert_eq!(
+                (context.log_rra_max(), context.rre()),
+                (target, true),
+                "{reads} in"
+            );
+            let send = ReadyToSend {
+                send_psn: 0,
+                reads_out: reads,
+                retry_count: 7,
+                rnr_retry: 7,
+                ack_timeout: 14,
+            };
+            assert_eq!(
+                facts().rtr_to_rts(&send).log_sra_max(),
+                originator,
+                "{reads} out"
+            );
         }
         let (context, mask) = facts().init_to_rtr(1, &to_rtr(0));
         assert!(!context.rre() && context.rwe() && mask & optional::RRE != 0);
@@ -331,7 +386,13 @@ mod tests {
 
     #[test]
     fn ready_to_send_carries_the_retry_policy() {
-        let send = ReadyToSend { send_psn: 0xfe_dcba, reads_out: 1, retry_count: 6, rnr_retry: 5, ack_timeout: 17 };
+        let send = ReadyToSend {
+            send_psn: 0xfe_dcba,
+            reads_out: 1,
+            retry_count: 6,
+            rnr_retry: 5,
+            ack_timeout: 17,
+        };
         let context = facts().rtr_to_rts(&send);
         assert_eq!(dword(&context, 0x78), 0xfe_dcba);
         assert_eq!(dword(&context, 0x70), 8 << 28 | 6 << 16 | 5 << 13);
@@ -342,8 +403,15 @@ mod tests {
     fn udp_source_ports_are_dynamic_ports_and_follow_the_label() {
         // (0x2345 ^ 0x04) | 0xc000: the low 14 bits of 0x12345 and the bits above them.
         assert_eq!(udp_source_port(0x12345, 1, 2), 0xe341);
-        assert_eq!(udp_source_port(0, 0x40, 0x41), udp_source_port(0, 0x41, 0x40), "both ends choose alike");
-        assert_ne!(udp_source_port(0, 0x40, 0x41), udp_source_port(0, 0x40, 0x42));
+        assert_eq!(
+            udp_source_port(0, 0x40, 0x41),
+            udp_source_port(0, 0x41, 0x40),
+            "both ends choose alike"
+        );
+        assert_ne!(
+            udp_source_port(0, 0x40, 0x41),
+            udp_source_port(0, 0x40, 0x42)
+        );
         assert!(udp_source_port(0, 0xff_ffff, 0xff_ffff) >= 0xc000);
     }
 }

@@ -15,7 +15,10 @@ use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
 use crate::cq::Cq;
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
-use crate::prm::{CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn, ToErrQpIn, ToRstQpIn};
+use crate::prm::{
+    CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn, ToErrQpIn,
+    ToRstQpIn,
+};
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Srq;
 use crate::uar::Doorbells;
@@ -38,7 +41,11 @@ pub struct QpRequest<'a> {
 }
 
 /// Sends CREATE_QP for a queue pair whose memory is ready.
-pub(crate) fn create_qp(hca: &mut Hca, facts: &QpFacts, memory: RingMemory) -> Result<(u32, Lent<RingMemory>), CmdError> {
+pub(crate) fn create_qp(
+    hca: &mut Hca,
+    facts: &QpFacts,
+    memory: RingMemory,
+) -> Result<(u32, Lent<RingMemory>), CmdError> {
     let mut command = CreateQpIn::new();
     command.set_qpc(&facts.create());
     let memory = Lent::new(memory);
@@ -56,9 +63,17 @@ pub(crate) fn reset_to_init(hca: &mut Hca, qpn: u32, context: &Qpc) -> Result<()
 }
 
 /// Sends INIT2RTR.
-pub(crate) fn init_to_rtr(hca: &mut Hca, qpn: u32, context: &Qpc, opt_param_mask: u32) -> Result<(), CmdError> {
+pub(crate) fn init_to_rtr(
+    hca: &mut Hca,
+    qpn: u32,
+    context: &Qpc,
+    opt_param_mask: u32,
+) -> Result<(), CmdError> {
     let mut command = Init2RtrQpIn::new();
-    command.set_qpn(qpn).set_opt_param_mask(opt_param_mask).set_qpc(context);
+    command
+        .set_qpn(qpn)
+        .set_opt_param_mask(opt_param_mask)
+        .set_qpc(context);
     hca.exec(&command).map(drop)
 }
 
@@ -113,7 +128,11 @@ impl DeviceFacts {
     pub(crate) fn of(hca: &Hca) -> Self {
         let general = hca.caps().general();
         // `qp_ts_format` exists where it is not 0; 1 asks for the device's default then, and is reserved otherwise.
-        let ts_format = u32::from(hca.caps().roce().is_some_and(|roce| roce.qp_ts_format() != 0));
+        let ts_format = u32::from(
+            hca.caps()
+                .roce()
+                .is_some_and(|roce| roce.qp_ts_format() != 0),
+        );
         Self {
             uar: hca.uar_index().get(),
             ts_format,
@@ -130,15 +149,26 @@ impl Qp {
     /// # Errors
     /// No memory, sizes the device cannot have (as [`MlxError::Nonsense`]; the caller checks them against
     /// the limits first), or device refusal.
-    pub fn create(hca: &mut Hca, doorbells: &Doorbells, request: &QpRequest<'_>) -> Result<Self, MlxError> {
+    pub fn create(
+        hca: &mut Hca,
+        doorbells: &Doorbells,
+        request: &QpRequest<'_>,
+    ) -> Result<Self, MlxError> {
         let sizes = &request.sizes;
-        let too_large = |what, value: u32| MlxError::Nonsense { what, value: u64::from(value) };
-        let send_sizes = SendSizes::new(sizes.max_requests, sizes.max_request_segments, sizes.max_read_segments)
-            .ok_or_else(|| too_large("send queue size", sizes.max_requests))?;
+        let too_large = |what, value: u32| MlxError::Nonsense {
+            what,
+            value: u64::from(value),
+        };
+        let send_sizes = SendSizes::new(
+            sizes.max_requests,
+            sizes.max_request_segments,
+            sizes.max_read_segments,
+        )
+        .ok_or_else(|| too_large("send queue size", sizes.max_requests))?;
         let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
         let max_recvs = if own_receives { sizes.max_recvs } else { 0 };
-        let recv_sizes =
-            RecvSizes::new(max_recvs, sizes.max_recv_segments).ok_or_else(|| too_large("receive queue size", sizes.max_recvs))?;
+        let recv_sizes = RecvSizes::new(max_recvs, sizes.max_recv_segments)
+            .ok_or_else(|| too_large("receive queue size", sizes.max_recvs))?;
         // Without receives of its own the ring is not there for the device, but one entry costs nothing and
         // spares the software's queue a special case.
         let send_base = recv_sizes.bytes().next_multiple_of(64);
@@ -171,7 +201,14 @@ impl Qp {
         let (ring, record) = (memory.ring.clone(), memory.record.clone());
         let (qpn, memory) = create_qp(hca, &facts, memory)?;
         let qp = Self {
-            send: SendQueue::new(send_sizes, ring.clone(), send_base, record.clone(), doorbells.clone(), qpn),
+            send: SendQueue::new(
+                send_sizes,
+                ring.clone(),
+                send_base,
+                record.clone(),
+                doorbells.clone(),
+                qpn,
+            ),
             recv: RecvQueue::new(recv_sizes, ring, record),
             qpn,
             facts,
@@ -193,7 +230,11 @@ impl Qp {
     ///
     /// # Errors
     /// Device refusal.
-    pub fn ready_to_receive(&mut self, hca: &mut Hca, attributes: &ReadyToReceive) -> Result<(), MlxError> {
+    pub fn ready_to_receive(
+        &mut self,
+        hca: &mut Hca,
+        attributes: &ReadyToReceive,
+    ) -> Result<(), MlxError> {
         let (context, mask) = self.facts.init_to_rtr(self.qpn, attributes);
         Ok(init_to_rtr(hca, self.qpn, &context, mask)?)
     }
@@ -202,8 +243,16 @@ impl Qp {
     ///
     /// # Errors
     /// Device refusal.
-    pub fn ready_to_send(&mut self, hca: &mut Hca, attributes: &ReadyToSend) -> Result<(), MlxError> {
-        Ok(rtr_to_rts(hca, self.qpn, &self.facts.rtr_to_rts(attributes))?)
+    pub fn ready_to_send(
+        &mut self,
+        hca: &mut Hca,
+        attributes: &ReadyToSend,
+    ) -> Result<(), MlxError> {
+        Ok(rtr_to_rts(
+            hca,
+            self.qpn,
+            &self.facts.rtr_to_rts(attributes),
+        )?)
     }
 
     /// Any state to ERR: whatever is or will be posted completes as flushed.
@@ -218,7 +267,12 @@ impl Qp {
     ///
     /// # Errors
     /// Device refusal.
-    pub fn reset(&mut self, hca: &mut Hca, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), MlxError> {
+    pub fn reset(
+        &mut self,
+        hca: &mut Hca,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<(), MlxError> {
         to_reset(hca, self.qpn)?;
         self.clean(request_cq, recv_cq);
         self.send.reset();
@@ -230,7 +284,12 @@ impl Qp {
     ///
     /// # Errors
     /// Device refusal; the memory is then leaked.
-    pub fn destroy(self, hca: &mut Hca, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) -> Result<(), MlxError> {
+    pub fn destroy(
+        self,
+        hca: &mut Hca,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<(), MlxError> {
         // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
         let outcome = to_reset(hca, self.qpn).and_then(|()| destroy_qp(hca, self.qpn));
         self.clean(request_cq, recv_cq);

@@ -19,9 +19,11 @@ mod send;
 
 use std::sync::Arc;
 
-use dat_core::provider::{Completion, CompletionEntry, DataSegment, QueueFull, QueuePair, RequestFlags, RequestOp};
-pub use recv::{Outcome, RecvQueue, RecvSizes};
+use dat_core::provider::{
+    Completion, CompletionEntry, DataSegment, QueueFull, QueuePair, RequestFlags, RequestOp,
+};
 pub(crate) use recv::write_scatter;
+pub use recv::{Outcome, RecvQueue, RecvSizes};
 pub use send::{InlineError, SendQueue, SendSizes};
 
 use dat_core::types::DtoStatus;
@@ -42,12 +44,24 @@ impl Cqe {
     #[must_use]
     pub fn receive_outcome(&self) -> Option<Outcome> {
         match self.opcode() {
-            opcode::RECEIVE_SEND | opcode::RECEIVE_SEND_IMMEDIATE | opcode::RECEIVE_SEND_INVALIDATE if self.format() == 0 => {
-                Some(Outcome::Received { bytes: self.byte_count(), solicited: self.solicited() })
+            opcode::RECEIVE_SEND
+            | opcode::RECEIVE_SEND_IMMEDIATE
+            | opcode::RECEIVE_SEND_INVALIDATE
+                if self.format() == 0 =>
+            {
+                Some(Outcome::Received {
+                    bytes: self.byte_count(),
+                    solicited: self.solicited(),
+                })
             }
             // The data went to the memory the peer named; the receive itself got none.
-            opcode::RECEIVE_WRITE_IMMEDIATE if self.format() == 0 => Some(Outcome::Received { bytes: 0, solicited: self.solicited() }),
-            opcode::RECEIVE_ERROR => Some(Outcome::Failed { syndrome: self.syndrome() }),
+            opcode::RECEIVE_WRITE_IMMEDIATE if self.format() == 0 => Some(Outcome::Received {
+                bytes: 0,
+                solicited: self.solicited(),
+            }),
+            opcode::RECEIVE_ERROR => Some(Outcome::Failed {
+                syndrome: self.syndrome(),
+            }),
             _ => None,
         }
     }
@@ -82,7 +96,13 @@ impl Qp {
     /// # Panics
     /// When asked for an RDMA Read, which has no such form.
     #[inline]
-    pub fn post_inline(&mut self, op: RequestOp, data: &[u8], cookie: u64, flags: RequestFlags) -> Result<(), InlineError> {
+    pub fn post_inline(
+        &mut self,
+        op: RequestOp,
+        data: &[u8],
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), InlineError> {
         self.send.post_inline(op, data, cookie, flags)
     }
 
@@ -102,7 +122,11 @@ impl Qp {
     /// buffer goes back to it, because the entry is about to be thrown away.
     pub(crate) fn disown(&self, entry: &Cqe) -> bool {
         let ours = entry.owner() == self.facts.user_index && entry.qpn() == self.qpn;
-        if let Some(returns) = self.returns.as_ref().filter(|_| ours && !entry.is_request()) {
+        if let Some(returns) = self
+            .returns
+            .as_ref()
+            .filter(|_| ours && !entry.is_request())
+        {
             returns.push(entry.wqe_counter());
         }
         ours
@@ -138,7 +162,13 @@ impl QueuePair for Qp {
     type Entry = Cqe;
 
     #[inline(always)]
-    fn post_request<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
+    fn post_request<I>(
+        &mut self,
+        op: RequestOp,
+        segments: I,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
@@ -160,7 +190,9 @@ impl QueuePair for Qp {
                 return self.send.complete(entry.wqe_counter(), None);
             }
             if entry.opcode() == opcode::REQUEST_ERROR {
-                let failed = self.send.complete(entry.wqe_counter(), Some(entry.syndrome()));
+                let failed = self
+                    .send
+                    .complete(entry.wqe_counter(), Some(entry.syndrome()));
                 return failed.inspect(|completion| self.explain(completion));
             }
             if let Some(outcome) = entry.receive_outcome() {

@@ -40,9 +40,18 @@ impl RecvSizes {
     /// not fit 16 bits or a stride 512 units.
     #[must_use]
     pub fn new(max_recvs: u32, max_segments: u32) -> Option<Self> {
-        let stride = max_segments.max(1).checked_mul(wqe::UNIT_BYTES_U32)?.checked_next_power_of_two()?;
-        let entries = max_recvs.checked_next_power_of_two()?.max(MIN_RING_BYTES / stride.min(MIN_RING_BYTES));
-        (entries <= 1 << 15 && stride <= 1 << 11).then_some(Self { max_recvs, entries, stride })
+        let stride = max_segments
+            .max(1)
+            .checked_mul(wqe::UNIT_BYTES_U32)?
+            .checked_next_power_of_two()?;
+        let entries = max_recvs
+            .checked_next_power_of_two()?
+            .max(MIN_RING_BYTES / stride.min(MIN_RING_BYTES));
+        (entries <= 1 << 15 && stride <= 1 << 11).then_some(Self {
+            max_recvs,
+            entries,
+            stride,
+        })
     }
 
     /// Bytes of the ring.
@@ -85,7 +94,10 @@ impl RecvQueue {
     #[must_use]
     pub fn new(sizes: RecvSizes, buffer: DmaBuffer, record: DmaBuffer) -> Self {
         assert!(
-            sizes.entries.is_power_of_two() && sizes.entries <= 1 << 15 && sizes.stride.is_power_of_two() && buffer.contains(0, sizes.bytes()),
+            sizes.entries.is_power_of_two()
+                && sizes.entries <= 1 << 15
+                && sizes.stride.is_power_of_two()
+                && buffer.contains(0, sizes.bytes()),
             "a receive ring of {sizes:?} in {:#x} bytes",
             buffer.len()
         );
@@ -140,11 +152,21 @@ impl RecvQueue {
             return Err(QueueFull);
         }
         let slot = usize::from(self.posted & self.mask);
-        let bytes = write_scatter(&self.buffer, slot << self.log_stride, 1 << self.log_stride, segments);
-        self.shadow[slot] = Shadow { cookie, bytes, unsignalled };
+        let bytes = write_scatter(
+            &self.buffer,
+            slot << self.log_stride,
+            1 << self.log_stride,
+            segments,
+        );
+        self.shadow[slot] = Shadow {
+            cookie,
+            bytes,
+            unsignalled,
+        };
         self.posted = self.posted.wrapping_add(1);
         barrier::dma_to_device(); // the entry before the record that announces it
-        self.record.store_be32(RECEIVE_COUNTER, u32::from(self.posted));
+        self.record
+            .store_be32(RECEIVE_COUNTER, u32::from(self.posted));
         Ok(())
     }
 
@@ -192,12 +214,27 @@ impl Outcome {
     #[must_use]
     pub fn completion(self, cookie: u64, room: u32, unsignalled: bool) -> Completion {
         let (status, transferred, solicited, syndrome) = match self {
-            Self::Received { bytes, solicited } if bytes <= room => (DtoStatus::Success, bytes, solicited, (0, 0)),
+            Self::Received { bytes, solicited } if bytes <= room => {
+                (DtoStatus::Success, bytes, solicited, (0, 0))
+            }
             // More bytes than there was room for cannot have been received, whatever the entry says.
-            Self::Received { solicited, .. } => (DtoStatus::ErrLocalLength, 0, solicited, (syndrome::LOCAL_LENGTH, 0)),
+            Self::Received { solicited, .. } => (
+                DtoStatus::ErrLocalLength,
+                0,
+                solicited,
+                (syndrome::LOCAL_LENGTH, 0),
+            ),
             Self::Failed { syndrome } => (completion::dto_status(syndrome.0), 0, false, syndrome),
         };
-        Completion { cookie, status, transferred: u64::from(transferred), request: false, unsignalled, solicited, syndrome }
+        Completion {
+            cookie,
+            status,
+            transferred: u64::from(transferred),
+            request: false,
+            unsignalled,
+            solicited,
+            syndrome,
+        }
     }
 }
 
@@ -217,7 +254,10 @@ where
     for segment in segments {
         // PANIC: the caller checked the count against the sizes it created the queue with.
         assert!(unit < end, "a scatter list of more than {stride:#x} bytes");
-        buffer.write_obj(unit, &wqe::data(segment.bytes, segment.lmr_context, segment.address));
+        buffer.write_obj(
+            unit,
+            &wqe::data(segment.bytes, segment.lmr_context, segment.address),
+        );
         bytes = bytes.saturating_add(segment.bytes);
         unit += UNIT_BYTES;
     }

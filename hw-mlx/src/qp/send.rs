@@ -52,13 +52,26 @@ impl SendSizes {
     /// The ring for `max_requests` requests with up to so many local segments; `None` when a WQE
     /// would be larger than `ds` can say or the ring larger than its 16-bit indices can.
     #[must_use]
-    pub fn new(max_requests: u32, max_request_segments: u32, max_read_segments: u32) -> Option<Self> {
+    pub fn new(
+        max_requests: u32,
+        max_request_segments: u32,
+        max_read_segments: u32,
+    ) -> Option<Self> {
         let segments = max_request_segments.max(max_read_segments).max(1);
         // Control and remote address before the data; a Send has one unit less.
-        let units = segments.checked_add(2).filter(|&units| units as usize <= wqe::MAX_UNITS)?;
+        let units = segments
+            .checked_add(2)
+            .filter(|&units| units as usize <= wqe::MAX_UNITS)?;
         let wqe_blocks = units.div_ceil(wqe::BLOCK_UNITS_U32);
-        let ring_blocks = max_requests.max(1).checked_mul(wqe_blocks)?.checked_next_power_of_two()?;
-        (ring_blocks <= 1 << 15).then_some(Self { max_requests, wqe_blocks, ring_blocks })
+        let ring_blocks = max_requests
+            .max(1)
+            .checked_mul(wqe_blocks)?
+            .checked_next_power_of_two()?;
+        (ring_blocks <= 1 << 15).then_some(Self {
+            max_requests,
+            wqe_blocks,
+            ring_blocks,
+        })
     }
 
     /// Bytes of the ring.
@@ -135,9 +148,18 @@ impl SendQueue {
     /// # Panics
     /// When the ring does not fit the buffer.
     #[must_use]
-    pub fn new(sizes: SendSizes, buffer: DmaBuffer, base: usize, record: DmaBuffer, doorbells: Doorbells, qpn: u32) -> Self {
+    pub fn new(
+        sizes: SendSizes,
+        buffer: DmaBuffer,
+        base: usize,
+        record: DmaBuffer,
+        doorbells: Doorbells,
+        qpn: u32,
+    ) -> Self {
         assert!(
-            sizes.ring_blocks.is_power_of_two() && sizes.ring_blocks <= 1 << 15 && buffer.contains(base, sizes.bytes()),
+            sizes.ring_blocks.is_power_of_two()
+                && sizes.ring_blocks <= 1 << 15
+                && buffer.contains(base, sizes.bytes()),
             "a send ring of {sizes:?} at {base:#x} of {:#x} bytes",
             buffer.len()
         );
@@ -169,7 +191,14 @@ impl SendQueue {
     /// Shadows that no CQE matches: each claims an index its slot cannot have.
     fn fresh_shadow(&self) -> Box<[Shadow]> {
         (0..=self.block_mask)
-            .map(|slot| Shadow { cookie: 0, bytes: 0, number: 0, index: !slot, suppress: true, unsignalled: false })
+            .map(|slot| Shadow {
+                cookie: 0,
+                bytes: 0,
+                number: 0,
+                index: !slot,
+                suppress: true,
+                unsignalled: false,
+            })
             .collect()
     }
 
@@ -205,7 +234,8 @@ impl SendQueue {
     /// Stores the `at`-th unit of the WQE whose first block is `block`.
     #[inline]
     fn store(&self, block: usize, at: usize, unit: Unit) {
-        let offset = (block * BLOCK_BYTES + at * UNIT_BYTES) & (usize::from(self.block_mask) * BLOCK_BYTES + BLOCK_BYTES - 1);
+        let offset = (block * BLOCK_BYTES + at * UNIT_BYTES)
+            & (usize::from(self.block_mask) * BLOCK_BYTES + BLOCK_BYTES - 1);
         self.buffer.write_obj(self.base + offset, &unit);
     }
 
@@ -218,7 +248,13 @@ impl SendQueue {
     /// When there are more segments than the queue was made for.
     // Always inlined: the caller knows the operation, and the branches on it vanish.
     #[inline(always)]
-    pub fn post<I>(&mut self, op: RequestOp, mut segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
+    pub fn post<I>(
+        &mut self,
+        op: RequestOp,
+        mut segments: I,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment>,
     {
@@ -232,7 +268,12 @@ impl SendQueue {
             return Ok(());
         };
         if let Some(second) = second {
-            self.post_list(op, [first, second].into_iter().chain(segments), cookie, flags);
+            self.post_list(
+                op,
+                [first, second].into_iter().chain(segments),
+                cookie,
+                flags,
+            );
             return Ok(());
         }
         let data = wqe::data(first.bytes, first.lmr_context, first.address);
@@ -259,8 +300,16 @@ impl SendQueue {
         for segment in segments {
             // PANIC: the caller checked the count against the sizes it created the queue with; one more unit
             // would land in a WQE the device may be reading.
-            assert!(units < self.max_units, "a WQE of more than {} units", self.max_units);
-            self.store(block, units, wqe::data(segment.bytes, segment.lmr_context, segment.address));
+            assert!(
+                units < self.max_units,
+                "a WQE of more than {} units",
+                self.max_units
+            );
+            self.store(
+                block,
+                units,
+                wqe::data(segment.bytes, segment.lmr_context, segment.address),
+            );
             bytes = bytes.wrapping_add(segment.bytes);
             units += 1;
         }
@@ -275,9 +324,18 @@ impl SendQueue {
     ///
     /// # Panics
     /// When the queue's WQEs are too small.
-    pub fn post_datagram(&mut self, to: &AddressVector, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
+    pub fn post_datagram(
+        &mut self,
+        to: &AddressVector,
+        segment: DataSegment,
+        cookie: u64,
+    ) -> Result<(), QueueFull> {
         const UNITS: usize = 5;
-        assert!(UNITS <= self.max_units, "a datagram WQE of {UNITS} units where {} fit", self.max_units);
+        assert!(
+            UNITS <= self.max_units,
+            "a datagram WQE of {UNITS} units where {} fit",
+            self.max_units
+        );
         if self.is_full() {
             return Err(QueueFull);
         }
@@ -285,8 +343,17 @@ impl SendQueue {
         for (at, unit) in to.units().into_iter().enumerate() {
             self.store(block, 1 + at, unit);
         }
-        self.store(block, UNITS - 1, wqe::data(segment.bytes, segment.lmr_context, segment.address));
-        let flags = RequestFlags { suppress: false, solicited: false, fence: false, unsignalled: false };
+        self.store(
+            block,
+            UNITS - 1,
+            wqe::data(segment.bytes, segment.lmr_context, segment.address),
+        );
+        let flags = RequestFlags {
+            suppress: false,
+            solicited: false,
+            fence: false,
+            unsignalled: false,
+        };
         self.commit(RequestOp::Send, block, UNITS, segment.bytes, cookie, flags);
         Ok(())
     }
@@ -306,13 +373,27 @@ impl SendQueue {
     /// # Panics
     /// When asked for an RDMA Read.
     #[inline]
-    pub fn post_inline(&mut self, op: RequestOp, data: &[u8], cookie: u64, flags: RequestFlags) -> Result<(), InlineError> {
+    pub fn post_inline(
+        &mut self,
+        op: RequestOp,
+        data: &[u8],
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), InlineError> {
         // PANIC: our own callers only.
-        assert!(!matches!(op, RequestOp::RdmaRead { .. }), "an RDMA Read has no inline data");
+        assert!(
+            !matches!(op, RequestOp::RdmaRead { .. }),
+            "an RDMA Read has no inline data"
+        );
         let limit = self.inline_limit(op);
-        let bytes = u32::try_from(data.len()).ok().filter(|_| data.len() <= limit);
+        let bytes = u32::try_from(data.len())
+            .ok()
+            .filter(|_| data.len() <= limit);
         let Some(bytes) = bytes else {
-            return Err(InlineError::TooLong { bytes: data.len(), limit });
+            return Err(InlineError::TooLong {
+                bytes: data.len(),
+                limit,
+            });
         };
         if self.is_full() {
             return Err(InlineError::Full);
@@ -340,12 +421,21 @@ impl SendQueue {
     /// As [`SendQueue::store`], with up to sixteen raw bytes.
     #[inline]
     fn store_bytes(&self, block: usize, at: usize, bytes: &[u8]) {
-        let offset = (block * BLOCK_BYTES + at * UNIT_BYTES) & (usize::from(self.block_mask) * BLOCK_BYTES + BLOCK_BYTES - 1);
+        let offset = (block * BLOCK_BYTES + at * UNIT_BYTES)
+            & (usize::from(self.block_mask) * BLOCK_BYTES + BLOCK_BYTES - 1);
         self.buffer.write_bytes(self.base + offset, bytes);
     }
 
     /// Completes the WQE whose data units are written.
-    fn commit(&mut self, op: RequestOp, block: usize, units: usize, bytes: u32, cookie: u64, flags: RequestFlags) {
+    fn commit(
+        &mut self,
+        op: RequestOp,
+        block: usize,
+        units: usize,
+        bytes: u32,
+        cookie: u64,
+        flags: RequestFlags,
+    ) {
         let control = self.control(op, units, flags);
         self.store(block, 0, control);
         if let Some(remote) = remote_unit(op) {
@@ -381,7 +471,15 @@ impl SendQueue {
 
     /// Accounts for the WQE that is now in the ring and rings the doorbell.
     #[inline(always)]
-    fn finish(&mut self, block: usize, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags, control: Unit) {
+    fn finish(
+        &mut self,
+        block: usize,
+        blocks: u16,
+        bytes: u32,
+        cookie: u64,
+        flags: RequestFlags,
+        control: Unit,
+    ) {
         self.shadow[block] = Shadow {
             cookie,
             bytes,
@@ -403,7 +501,8 @@ impl SendQueue {
     #[inline]
     pub fn ring(&mut self, control: u64) {
         barrier::dma_to_device(); // WQEs before the record that announces them
-        self.record.store_be32(SEND_COUNTER, u32::from(self.producer_index));
+        self.record
+            .store_be32(SEND_COUNTER, u32::from(self.producer_index));
         barrier::dma_to_device(); // the record before the register that points at it
         self.doorbells.ring_send(control);
         barrier::flush_write_combining(); // out of the store buffer now, not eventually
@@ -460,9 +559,14 @@ const fn head_units(op: RequestOp) -> usize {
 fn remote_unit(op: RequestOp) -> Option<Unit> {
     match op {
         RequestOp::Send => None,
-        RequestOp::RdmaWrite { address, rmr_context } | RequestOp::RdmaRead { address, rmr_context } => {
-            Some(wqe::remote_address(address, rmr_context))
+        RequestOp::RdmaWrite {
+            address,
+            rmr_context,
         }
+        | RequestOp::RdmaRead {
+            address,
+            rmr_context,
+        } => Some(wqe::remote_address(address, rmr_context)),
     }
 }
 
@@ -470,8 +574,14 @@ impl core::fmt::Debug for SendQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("SendQueue")
             .field("qpn", &format_args!("{:#x}", self.qpn_shifted >> 8))
-            .field("blocks", &format_args!("{:#x}", u32::from(self.block_mask) + 1))
-            .field("producer_index", &format_args!("{:#x}", self.producer_index))
+            .field(
+                "blocks",
+                &format_args!("{:#x}", u32::from(self.block_mask) + 1),
+            )
+            .field(
+                "producer_index",
+                &format_args!("{:#x}", self.producer_index),
+            )
             .field("posted", &format_args!("{:#x}", self.posted))
             .field("completed", &format_args!("{:#x}", self.completed))
             .field("max_requests", &self.max_requests)

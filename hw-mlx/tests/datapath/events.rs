@@ -1,6 +1,8 @@
 //! Waiting: arming, events, and what comes out of the provider besides completions.
 
-use dat_core::provider::{CompletionQueue, Provider, ProviderEvent, QueuePair, RequestFlags, RequestOp};
+use dat_core::provider::{
+    CompletionQueue, Provider, ProviderEvent, QueuePair, RequestFlags, RequestOp,
+};
 use hw_sim::{Fault, Faults, LinkFaults};
 
 use crate::pair::{REPORTED, SIZES, TERMS, pair, pair_with, ready};
@@ -20,18 +22,34 @@ fn a_wait_without_a_reason_lasts_until_its_deadline() {
 /// Every completion after an arm wakes a waiter, many times over: the sequence number is kept.
 #[test]
 fn each_arm_is_good_for_one_wakeup() {
-    let mut p = pair_with(1, LinkFaults::both(Faults { delay_ns: 10_000, ..Faults::NONE }));
+    let mut p = pair_with(
+        1,
+        LinkFaults::both(Faults {
+            delay_ns: 10_000,
+            ..Faults::NONE
+        }),
+    );
     let (mut qa, mut qb) = p.connected();
     p.b.provider.progress();
     while p.b.provider.next_event().is_some() {}
     for round in 0..20 {
-        qb.post_recv(std::iter::once(p.b.segment(0, 64)), round, false).unwrap();
+        qb.post_recv(std::iter::once(p.b.segment(0, 64)), round, false)
+            .unwrap();
         p.b.cq().arm(false);
         assert!(p.b.cq().poll().is_none());
-        qa.post_request(RequestOp::Send, std::iter::once(p.a.segment(0, 64)), round, REPORTED).unwrap();
+        qa.post_request(
+            RequestOp::Send,
+            std::iter::once(p.a.segment(0, 64)),
+            round,
+            REPORTED,
+        )
+        .unwrap();
         let start = p.b.provider.now();
         while p.b.provider.wait(start + 1_000_000_000).unwrap() && p.b.polled(&mut qb).is_empty() {}
-        assert!(p.b.provider.now() < start + 1_000_000, "round {round}: woken by the deadline only");
+        assert!(
+            p.b.provider.now() < start + 1_000_000,
+            "round {round}: woken by the deadline only"
+        );
         p.a.completions(&mut qa, 1);
     }
     p.finish(qa, qb);
@@ -39,24 +57,46 @@ fn each_arm_is_good_for_one_wakeup() {
 
 #[test]
 fn arming_for_solicited_entries_sleeps_through_the_others() {
-    let mut p = pair_with(2, LinkFaults::both(Faults { delay_ns: 10_000, ..Faults::NONE }));
+    let mut p = pair_with(
+        2,
+        LinkFaults::both(Faults {
+            delay_ns: 10_000,
+            ..Faults::NONE
+        }),
+    );
     let (mut qa, mut qb) = p.connected();
     p.b.provider.progress();
     while p.b.provider.next_event().is_some() {}
     for n in 0..2 {
-        qb.post_recv(std::iter::once(p.b.segment(0, 64)), n, false).unwrap();
+        qb.post_recv(std::iter::once(p.b.segment(0, 64)), n, false)
+            .unwrap();
     }
     p.b.cq().arm(true);
     // Let an event of connecting (the first packet) pass first.
     let mut woken_early = 0;
-    qa.post_request(RequestOp::Send, std::iter::once(p.a.segment(0, 64)), 1, REPORTED).unwrap();
+    qa.post_request(
+        RequestOp::Send,
+        std::iter::once(p.a.segment(0, 64)),
+        1,
+        REPORTED,
+    )
+    .unwrap();
     let start = p.b.provider.now();
     while p.b.provider.wait(start + 1_000_000_000).unwrap() {
         woken_early += u32::from(p.b.provider.next_event().is_none());
     }
     assert_eq!(woken_early, 0);
     assert!(p.b.provider.now() >= start + 1_000_000_000);
-    qa.post_request(RequestOp::Send, std::iter::once(p.a.segment(0, 64)), 2, RequestFlags { solicited: true, ..REPORTED }).unwrap();
+    qa.post_request(
+        RequestOp::Send,
+        std::iter::once(p.a.segment(0, 64)),
+        2,
+        RequestFlags {
+            solicited: true,
+            ..REPORTED
+        },
+    )
+    .unwrap();
     let start = p.b.provider.now();
     assert!(p.b.provider.wait(start + 1_000_000_000).unwrap());
     assert!(p.b.provider.now() < start + 1_000_000);
@@ -82,10 +122,20 @@ fn the_first_packet_before_rts_is_an_event_of_its_queue_pair() {
     };
     p.b.provider.ready_to_receive(&mut qb, &attributes).unwrap();
     ready(&mut p.a, &mut qa, gid_b, qb.number(), (5, 6), TERMS);
-    qb.post_recv(std::iter::once(p.b.segment(0, 64)), 1, false).unwrap();
-    qa.post_request(RequestOp::Send, std::iter::once(p.a.segment(0, 64)), 2, REPORTED).unwrap();
+    qb.post_recv(std::iter::once(p.b.segment(0, 64)), 1, false)
+        .unwrap();
+    qa.post_request(
+        RequestOp::Send,
+        std::iter::once(p.a.segment(0, 64)),
+        2,
+        REPORTED,
+    )
+    .unwrap();
     p.b.provider.progress();
-    assert_eq!(p.b.provider.next_event(), Some(ProviderEvent::CommunicationEstablished { owner: 0xb }));
+    assert_eq!(
+        p.b.provider.next_event(),
+        Some(ProviderEvent::CommunicationEstablished { owner: 0xb })
+    );
     assert_eq!(p.b.provider.next_event(), None);
     p.finish(qa, qb);
 }
@@ -143,12 +193,22 @@ fn an_overrun_completion_queue_is_an_event() {
     let mut qa = p.a.create_qp(SIZES, 0xa);
     p.connect(&mut qa, &mut qb, TERMS);
     for n in 0..=capacity {
-        qb.post_recv(std::iter::once(p.b.segment(0, 64)), u64::from(n), false).unwrap();
-        qa.post_request(RequestOp::Send, std::iter::once(p.a.segment(0, 64)), u64::from(n), REPORTED).unwrap();
+        qb.post_recv(std::iter::once(p.b.segment(0, 64)), u64::from(n), false)
+            .unwrap();
+        qa.post_request(
+            RequestOp::Send,
+            std::iter::once(p.a.segment(0, 64)),
+            u64::from(n),
+            REPORTED,
+        )
+        .unwrap();
     }
     p.b.provider.progress();
     let events: Vec<_> = std::iter::from_fn(|| p.b.provider.next_event()).collect();
-    assert!(events.contains(&ProviderEvent::CqError { owner: 77 }), "{events:?}");
+    assert!(
+        events.contains(&ProviderEvent::CqError { owner: 77 }),
+        "{events:?}"
+    );
     let mut small = small;
     p.b.provider.destroy_qp(qb, &mut small, None).unwrap();
     p.b.provider.destroy_cq(small).unwrap();

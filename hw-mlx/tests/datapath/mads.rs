@@ -2,6 +2,7 @@
 
 use dat_core::provider::{MadAddress, Provider, ProviderError};
 use hw_mlx::gid::gid_of;
+use hw_mlx::prm::ToErrQpIn;
 use hw_sim::{Faults, LinkFaults};
 
 use crate::pair::{Node, pair, pair_with};
@@ -11,7 +12,10 @@ fn mad(seed: u8) -> [u8; 256] {
 }
 
 fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
-    MadAddress { path: node.provider.resolve(gid).expect("a path"), qpn: 1 }
+    MadAddress {
+        path: node.provider.resolve(gid).expect("a path"),
+        qpn: 1,
+    }
 }
 
 fn receive(node: &mut Node) -> (MadAddress, [u8; 256]) {
@@ -20,7 +24,10 @@ fn receive(node: &mut Node) -> (MadAddress, [u8; 256]) {
         if let Some(received) = node.provider.poll_mad() {
             return received;
         }
-        assert!(node.provider.now() < deadline, "no datagram within a second");
+        assert!(
+            node.provider.now() < deadline,
+            "no datagram within a second"
+        );
         node.provider.wait(deadline).expect("a live device");
     }
 }
@@ -32,7 +39,15 @@ fn a_datagram_over_ipv6_names_its_sender_and_can_be_answered() {
     p.a.provider.send_mad(&address, &mad(1)).unwrap();
     let (from, received) = receive(&mut p.b);
     assert_eq!(received, mad(1));
-    assert_eq!((from.path.gid, from.path.mac, from.qpn, from.path.source_gid_index), (p.a.gid(), [2, 0, 0, 0, 0, 1], 1, 0));
+    assert_eq!(
+        (
+            from.path.gid,
+            from.path.mac,
+            from.qpn,
+            from.path.source_gid_index
+        ),
+        (p.a.gid(), [2, 0, 0, 0, 0, 1], 1, 0)
+    );
     p.b.provider.send_mad(&from, &mad(2)).unwrap();
     let (from, received) = receive(&mut p.a);
     assert_eq!((received, from.path.gid), (mad(2), p.b.gid()));
@@ -48,7 +63,10 @@ fn a_datagram_over_ipv4_comes_with_mapped_addresses() {
     let (from, received) = receive(&mut p.b);
     assert_eq!(received, mad(3));
     assert_eq!(from.path.gid, gid_of("10.0.0.1".parse().unwrap()));
-    assert_eq!((from.path.mac, from.path.source_gid_index), ([2, 0, 0, 0, 0, 1], 1));
+    assert_eq!(
+        (from.path.mac, from.path.source_gid_index),
+        ([2, 0, 0, 0, 0, 1], 1)
+    );
     p.b.provider.send_mad(&from, &mad(4)).unwrap();
     assert_eq!(receive(&mut p.a).1, mad(4));
     p.finish_bare();
@@ -57,7 +75,13 @@ fn a_datagram_over_ipv4_comes_with_mapped_addresses() {
 /// More datagrams than slots, over more than a lap of every ring, with a wait for each.
 #[test]
 fn datagrams_keep_arriving_and_wake_the_waiter_each_time() {
-    let mut p = pair_with(3, LinkFaults::both(Faults { delay_ns: 5_000, ..Faults::NONE }));
+    let mut p = pair_with(
+        3,
+        LinkFaults::both(Faults {
+            delay_ns: 5_000,
+            ..Faults::NONE
+        }),
+    );
     let address = to(&p.a, p.b.gid());
     for n in 0..1000_u32 {
         let seed = u8::try_from(n % 256).unwrap();
@@ -81,10 +105,42 @@ fn datagrams_that_come_in_a_burst_are_kept_in_order() {
     p.finish_bare();
 }
 
+/// QP1 in error gives everything back flushed and works again after the next look at the device.
+#[test]
+fn a_broken_qp1_is_repaired() {
+    let mut p = pair();
+    for round in 0..3 {
+        let mut command = ToErrQpIn::new();
+        command.set_qpn(p.a.provider.gsi().number());
+        p.a.provider.hca_mut().exec(&command).unwrap();
+        assert_eq!(
+            p.a.provider.poll_mad().map(|received| received.1),
+            None,
+            "flushed receives are no datagrams"
+        );
+        let address = to(&p.a, p.b.gid());
+        let refused = p.a.provider.send_mad(&address, &mad(1));
+        assert!(
+            matches!(refused, Err(ProviderError::Resources(_))),
+            "{refused:?}"
+        );
+        p.a.provider.progress();
+        p.a.provider.send_mad(&address, &mad(round)).unwrap();
+        let (from, received) = receive(&mut p.b);
+        assert_eq!(received, mad(round));
+        p.b.provider.send_mad(&from, &mad(round + 100)).unwrap();
+        assert_eq!(receive(&mut p.a).1, mad(round + 100));
+    }
+    p.finish_bare();
+}
+
 #[test]
 fn an_address_nobody_knows_cannot_be_resolved() {
     let p = pair();
     let outcome = p.a.provider.resolve(gid_of("10.9.9.9".parse().unwrap()));
-    assert!(matches!(outcome, Err(ProviderError::Unreachable(_))), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(ProviderError::Unreachable(_))),
+        "{outcome:?}"
+    );
     p.finish_bare();
 }

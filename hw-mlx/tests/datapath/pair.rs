@@ -1,11 +1,10 @@
 //! Two providers on a link, and the shortest way to a connected pair of queue pairs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use dat_core::provider::{
-    Completion, CompletionEntry, CompletionQueue, DataSegment, Provider, QueuePair, QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags,
-    RequestOp,
+    Completion, CompletionEntry, CompletionQueue, DataSegment, Provider, QueuePair, QueueSizes,
+    ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
 };
 use dat_core::types::MemPrivFlags;
 use driver::{Device, DmaBuffer, DmaMemory, Function};
@@ -16,11 +15,24 @@ use hw_mlx::qp::Qp;
 use hw_mlx::srq::Srq;
 use hw_sim::{LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
 
-pub const REPORTED: RequestFlags = RequestFlags { suppress: false, solicited: false, fence: false, unsignalled: false };
-pub const SUPPRESSED: RequestFlags = RequestFlags { suppress: true, ..REPORTED };
+pub const REPORTED: RequestFlags = RequestFlags {
+    suppress: false,
+    solicited: false,
+    fence: false,
+    unsignalled: false,
+};
+pub const SUPPRESSED: RequestFlags = RequestFlags {
+    suppress: true,
+    ..REPORTED
+};
 pub const BUFFER_BYTES: usize = 1 << 20;
-pub const SIZES: QueueSizes =
-    QueueSizes { max_requests: 16, max_recvs: 16, max_request_segments: 4, max_read_segments: 4, max_recv_segments: 4 };
+pub const SIZES: QueueSizes = QueueSizes {
+    max_requests: 16,
+    max_recvs: 16,
+    max_request_segments: 4,
+    max_read_segments: 4,
+    max_recv_segments: 4,
+};
 const ALL: MemPrivFlags = MemPrivFlags::all();
 
 /// A provider with a protection domain, a completion queue and a megabyte of registered memory.
@@ -45,12 +57,17 @@ pub struct Pair {
 
 impl Node {
     pub fn new(function: Arc<SimFunction>, config: HcaConfig) -> Self {
-        let driver = Function::in_process(Arc::clone(&function) as Arc<dyn Device>).expect("a function");
+        let driver =
+            Function::in_process(Arc::clone(&function) as Arc<dyn Device>).expect("a function");
         let mut provider = MlxProvider::open(driver, config).expect("a provider");
         let pd = provider.alloc_pd().expect("a PD");
         let cq = provider.create_cq(255, 1).expect("a CQ");
         let buffer = provider.arena().alloc(BUFFER_BYTES, 4096).expect("memory");
-        let memory = DmaMemory::Arena { buffer: buffer.clone(), offset: 0, bytes: BUFFER_BYTES };
+        let memory = DmaMemory::Arena {
+            buffer: buffer.clone(),
+            offset: 0,
+            bytes: BUFFER_BYTES,
+        };
         let registration = provider.register(pd, &memory, ALL).expect("a region");
         Self {
             provider,
@@ -70,18 +87,27 @@ impl Node {
 
     pub fn create_qp(&mut self, sizes: QueueSizes, owner: u32) -> Qp {
         let cq = self.cq.as_ref().expect("a CQ");
-        self.provider.create_qp(self.pd, cq, cq, None, sizes, owner).expect("a QP")
+        self.provider
+            .create_qp(self.pd, cq, cq, None, sizes, owner)
+            .expect("a QP")
     }
 
     pub fn create_qp_with_srq(&mut self, srq: &Srq, owner: u32) -> Qp {
         let cq = self.cq.as_ref().expect("a CQ");
-        let sizes = QueueSizes { max_recvs: 0, ..SIZES };
-        self.provider.create_qp(self.pd, cq, cq, Some(srq), sizes, owner).expect("a QP")
+        let sizes = QueueSizes {
+            max_recvs: 0,
+            ..SIZES
+        };
+        self.provider
+            .create_qp(self.pd, cq, cq, Some(srq), sizes, owner)
+            .expect("a QP")
     }
 
     pub fn destroy_qp(&mut self, qp: Qp) {
         let cq = self.cq.as_mut().expect("a CQ");
-        self.provider.destroy_qp(qp, cq, None).expect("a QP destroyed");
+        self.provider
+            .destroy_qp(qp, cq, None)
+            .expect("a QP destroyed");
     }
 
     pub fn reset_qp(&mut self, qp: &mut Qp) {
@@ -91,7 +117,11 @@ impl Node {
 
     /// A piece of the registered memory.
     pub fn segment(&self, offset: usize, bytes: u32) -> DataSegment {
-        DataSegment { lmr_context: self.lkey, address: self.buffer.address() + offset as u64, bytes }
+        DataSegment {
+            lmr_context: self.lkey,
+            address: self.buffer.address() + offset as u64,
+            bytes,
+        }
     }
 
     pub fn address(&self, offset: usize) -> u64 {
@@ -120,7 +150,11 @@ impl Node {
             if done.len() >= count {
                 break;
             }
-            assert!(self.provider.now() < deadline, "{} of {count} completions in a minute", done.len());
+            assert!(
+                self.provider.now() < deadline,
+                "{} of {count} completions in a minute",
+                done.len()
+            );
             self.cq().arm(false);
             // Arm, look once more, then sleep.
             if let Some(entry) = self.cq().poll() {
@@ -144,8 +178,12 @@ impl Node {
     }
 
     fn close(mut self, sim: &Sim) {
-        self.provider.deregister(self.region.take().expect("a region")).expect("deregistered");
-        self.provider.destroy_cq(self.cq.take().expect("a CQ")).expect("a CQ destroyed");
+        self.provider
+            .deregister(self.region.take().expect("a region"))
+            .expect("deregistered");
+        self.provider
+            .destroy_cq(self.cq.take().expect("a CQ"))
+            .expect("a CQ destroyed");
         self.provider.free_pd(self.pd).expect("a PD freed");
         let report = self.provider.close().expect("closed");
         assert_eq!(report.objects_left, []);
@@ -160,8 +198,13 @@ pub fn profile(n: u8) -> Profile {
 
 pub fn config(n: u8) -> HcaConfig {
     let mut config = HcaConfig::new();
-    config.gids.push(format!("10.0.0.{n}").parse().expect("an address"));
-    config.neighbours.push((format!("10.0.0.{}", 3 - n).parse().expect("an address"), [2, 0, 0, 0, 0, 3 - n]));
+    config
+        .gids
+        .push(format!("10.0.0.{n}").parse().expect("an address"));
+    config.neighbours.push((
+        format!("10.0.0.{}", 3 - n).parse().expect("an address"),
+        [2, 0, 0, 0, 0, 3 - n],
+    ));
     config.seed = Some(u64::from(n));
     config
 }
@@ -170,11 +213,39 @@ pub fn pair() -> Pair {
     pair_with(0, LinkFaults::NONE)
 }
 
+/// With an MTU the largest packets fit.
+pub fn jumbo_pair() -> Pair {
+    let sim = Sim::new(SimConfig {
+        seed: 0,
+        event_log: false,
+    });
+    let (one, two) = (sim.add_function(profile(1)), sim.add_function(profile(2)));
+    let link = sim.connect(&one, &two, LinkFaults::NONE);
+    let jumbo = |n| HcaConfig {
+        port_mtu: Some(4500),
+        ..config(n)
+    };
+    Pair {
+        a: Node::new(one, jumbo(1)),
+        b: Node::new(two, jumbo(2)),
+        sim,
+        link,
+    }
+}
+
 pub fn pair_with(seed: u64, faults: LinkFaults) -> Pair {
-    let sim = Sim::new(SimConfig { seed, event_log: false });
+    let sim = Sim::new(SimConfig {
+        seed,
+        event_log: false,
+    });
     let (one, two) = (sim.add_function(profile(1)), sim.add_function(profile(2)));
     let link = sim.connect(&one, &two, faults);
-    Pair { a: Node::new(one, config(1)), b: Node::new(two, config(2)), sim, link }
+    Pair {
+        a: Node::new(one, config(1)),
+        b: Node::new(two, config(2)),
+        sim,
+        link,
+    }
 }
 
 /// How a connection is made, for tests that want it otherwise.
@@ -187,10 +258,23 @@ pub struct Terms {
     pub ack_timeout: u8,
 }
 
-pub const TERMS: Terms = Terms { mtu: 3, reads: 4, retry_count: 7, rnr_retry: 7, ack_timeout: 8 };
+pub const TERMS: Terms = Terms {
+    mtu: 3,
+    reads: 4,
+    retry_count: 7,
+    rnr_retry: 7,
+    ack_timeout: 8,
+};
 
 /// Takes one side to RTS.
-pub fn ready(node: &mut Node, qp: &mut Qp, peer_gid: [u8; 16], peer_qpn: u32, psns: (u32, u32), terms: Terms) {
+pub fn ready(
+    node: &mut Node,
+    qp: &mut Qp,
+    peer_gid: [u8; 16],
+    peer_qpn: u32,
+    psns: (u32, u32),
+    terms: Terms,
+) {
     let path = node.provider.resolve(peer_gid).expect("a path");
     let receive = ReadyToReceive {
         path,
@@ -233,7 +317,9 @@ impl Pair {
 
     /// Closes both sides and looks at what the simulator has to say.
     pub fn finish(self, qa: Qp, qb: Qp) {
-        let Self { sim, mut a, mut b, .. } = self;
+        let Self {
+            sim, mut a, mut b, ..
+        } = self;
         a.destroy_qp(qa);
         b.destroy_qp(qb);
         a.close(&sim);
@@ -248,17 +334,21 @@ impl Pair {
 }
 
 pub fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|n| u8::try_from((n * 7 + usize::from(seed) * 31) % 251).expect("a byte")).collect()
+    (0..bytes)
+        .map(|n| u8::try_from((n * 7 + usize::from(seed) * 31) % 251).expect("a byte"))
+        .collect()
 }
 
 pub fn write(node: &Node, offset: usize) -> RequestOp {
-    RequestOp::RdmaWrite { address: node.address(offset), rmr_context: node.rkey }
+    RequestOp::RdmaWrite {
+        address: node.address(offset),
+        rmr_context: node.rkey,
+    }
 }
 
 pub fn read(node: &Node, offset: usize) -> RequestOp {
-    RequestOp::RdmaRead { address: node.address(offset), rmr_context: node.rkey }
-}
-
-pub fn seconds(n: u64) -> Duration {
-    Duration::from_secs(n)
+    RequestOp::RdmaRead {
+        address: node.address(offset),
+        rmr_context: node.rkey,
+    }
 }

@@ -4,7 +4,9 @@ use dat_core::provider::{Provider, QueuePair, QueueSizes, RequestFlags, RequestO
 use dat_core::types::DtoStatus;
 use hw_sim::LinkFaults;
 
-use crate::pair::{REPORTED, SIZES, SUPPRESSED, TERMS, Terms, pair, pair_with, pattern, read, write};
+use crate::pair::{
+    REPORTED, SIZES, SUPPRESSED, TERMS, Terms, jumbo_pair, pair, pair_with, pattern, read, write,
+};
 
 #[test]
 fn a_send_arrives_in_the_buffer_posted_for_it() {
@@ -12,13 +14,38 @@ fn a_send_arrives_in_the_buffer_posted_for_it() {
     let (mut qa, mut qb) = p.connected();
     let data = pattern(1, 5000);
     p.a.buffer.write_bytes(0, &data);
-    qb.post_recv([p.b.segment(0, 1000), p.b.segment(8192, 5000)].into_iter(), 77, true).unwrap();
+    qb.post_recv(
+        [p.b.segment(0, 1000), p.b.segment(8192, 5000)].into_iter(),
+        77,
+        true,
+    )
+    .unwrap();
     assert_eq!(qb.recvs_outstanding(), 1);
-    qa.post_request(RequestOp::Send, std::iter::once(p.a.segment(0, 5000)), 88, RequestFlags { solicited: true, ..REPORTED }).unwrap();
+    qa.post_request(
+        RequestOp::Send,
+        std::iter::once(p.a.segment(0, 5000)),
+        88,
+        RequestFlags {
+            solicited: true,
+            ..REPORTED
+        },
+    )
+    .unwrap();
     let sent = p.a.completions(&mut qa, 1)[0];
-    assert_eq!((sent.cookie, sent.status, sent.request, sent.transferred), (88, DtoStatus::Success, true, 5000));
+    assert_eq!(
+        (sent.cookie, sent.status, sent.request, sent.transferred),
+        (88, DtoStatus::Success, true, 5000)
+    );
     let received = p.b.completions(&mut qb, 1)[0];
-    assert_eq!((received.cookie, received.status, received.request, received.transferred), (77, DtoStatus::Success, false, 5000));
+    assert_eq!(
+        (
+            received.cookie,
+            received.status,
+            received.request,
+            received.transferred
+        ),
+        (77, DtoStatus::Success, false, 5000)
+    );
     assert!(received.solicited && received.unsignalled);
     assert_eq!(p.b.bytes(0, 1000), data[..1000]);
     assert_eq!(p.b.bytes(8192, 4000), data[1000..]);
@@ -32,11 +59,19 @@ fn an_rdma_write_gathers_and_lands_where_it_was_told() {
     let (mut qa, qb) = p.connected();
     let data = pattern(2, 9000);
     p.a.buffer.write_bytes(0, &data);
-    let segments = [p.a.segment(0, 1), p.a.segment(1, 4095), p.a.segment(4096, 4904)];
+    let segments = [
+        p.a.segment(0, 1),
+        p.a.segment(1, 4095),
+        p.a.segment(4096, 4904),
+    ];
     let op = write(&p.b, 12345);
-    qa.post_request(op, segments.into_iter(), 5, REPORTED).unwrap();
+    qa.post_request(op, segments.into_iter(), 5, REPORTED)
+        .unwrap();
     let done = p.a.completions(&mut qa, 1)[0];
-    assert_eq!((done.cookie, done.status, done.transferred), (5, DtoStatus::Success, 9000));
+    assert_eq!(
+        (done.cookie, done.status, done.transferred),
+        (5, DtoStatus::Success, 9000)
+    );
     assert_eq!(p.b.bytes(12345, 9000), data);
     assert_eq!(p.b.bytes(12345 + 9000, 1), [0]);
     p.finish(qa, qb);
@@ -49,9 +84,18 @@ fn an_rdma_read_scatters_what_the_peer_has() {
     let data = pattern(3, 6000);
     p.b.buffer.write_bytes(100, &data);
     let op = read(&p.b, 100);
-    qa.post_request(op, [p.a.segment(0, 2000), p.a.segment(4000, 4000)].into_iter(), 6, REPORTED).unwrap();
+    qa.post_request(
+        op,
+        [p.a.segment(0, 2000), p.a.segment(4000, 4000)].into_iter(),
+        6,
+        REPORTED,
+    )
+    .unwrap();
     let done = p.a.completions(&mut qa, 1)[0];
-    assert_eq!((done.cookie, done.status, done.transferred), (6, DtoStatus::Success, 6000));
+    assert_eq!(
+        (done.cookie, done.status, done.transferred),
+        (6, DtoStatus::Success, 6000)
+    );
     assert_eq!(p.a.bytes(0, 2000), data[..2000]);
     assert_eq!(p.a.bytes(4000, 4000), data[2000..]);
     p.finish(qa, qb);
@@ -62,17 +106,25 @@ fn empty_requests_complete() {
     let mut p = pair();
     let (mut qa, mut qb) = p.connected();
     qb.post_recv(std::iter::empty(), 1, false).unwrap();
-    qa.post_request(RequestOp::Send, std::iter::empty(), 2, REPORTED).unwrap();
+    qa.post_request(RequestOp::Send, std::iter::empty(), 2, REPORTED)
+        .unwrap();
     let op = write(&p.b, 0);
-    qa.post_request(op, std::iter::empty(), 3, REPORTED).unwrap();
+    qa.post_request(op, std::iter::empty(), 3, REPORTED)
+        .unwrap();
     let op = read(&p.b, 0);
-    qa.post_request(op, std::iter::empty(), 4, REPORTED).unwrap();
+    qa.post_request(op, std::iter::empty(), 4, REPORTED)
+        .unwrap();
     let done = p.a.completions(&mut qa, 3);
-    assert_eq!(done.iter().map(|done| (done.cookie, done.status, done.transferred)).collect::<Vec<_>>(), [
-        (2, DtoStatus::Success, 0),
-        (3, DtoStatus::Success, 0),
-        (4, DtoStatus::Success, 0)
-    ]);
+    assert_eq!(
+        done.iter()
+            .map(|done| (done.cookie, done.status, done.transferred))
+            .collect::<Vec<_>>(),
+        [
+            (2, DtoStatus::Success, 0),
+            (3, DtoStatus::Success, 0),
+            (4, DtoStatus::Success, 0)
+        ]
+    );
     assert_eq!(p.b.completions(&mut qb, 1)[0].transferred, 0);
     p.finish(qa, qb);
 }
@@ -84,7 +136,8 @@ fn inline_data_arrives_although_its_memory_is_not_registered() {
     let longest = qa.inline_limit(RequestOp::Send);
     for bytes in [0, 1, 12, 13, 28, longest] {
         let data = pattern(4, bytes);
-        qb.post_recv(std::iter::once(p.b.segment(0, 4096)), 1, false).unwrap();
+        qb.post_recv(std::iter::once(p.b.segment(0, 4096)), 1, false)
+            .unwrap();
         qa.post_inline(RequestOp::Send, &data, 2, REPORTED).unwrap();
         assert_eq!(p.a.completions(&mut qa, 1)[0].status, DtoStatus::Success);
         assert_eq!(p.b.completions(&mut qb, 1)[0].transferred, bytes as u64);
@@ -106,9 +159,19 @@ fn a_fenced_write_back_sees_what_the_read_brought() {
     p.b.buffer.write_bytes(0, &data);
     let bytes = 64 << 10;
     let op = read(&p.b, 0);
-    qa.post_request(op, std::iter::once(p.a.segment(0, bytes)), 1, SUPPRESSED).unwrap();
+    qa.post_request(op, std::iter::once(p.a.segment(0, bytes)), 1, SUPPRESSED)
+        .unwrap();
     let op = write(&p.b, 512 << 10);
-    qa.post_request(op, std::iter::once(p.a.segment(0, bytes)), 2, RequestFlags { fence: true, ..REPORTED }).unwrap();
+    qa.post_request(
+        op,
+        std::iter::once(p.a.segment(0, bytes)),
+        2,
+        RequestFlags {
+            fence: true,
+            ..REPORTED
+        },
+    )
+    .unwrap();
     assert_eq!(p.a.completions(&mut qa, 1)[0].cookie, 2);
     assert_eq!(p.b.bytes(512 << 10, data.len()), data);
     p.finish(qa, qb);
@@ -118,7 +181,13 @@ fn a_fenced_write_back_sees_what_the_read_brought() {
 #[test]
 fn traffic_goes_on_after_the_wqe_indices_wrap() {
     let mut p = pair();
-    let sizes = QueueSizes { max_requests: 7, max_recvs: 5, max_request_segments: 20, max_read_segments: 20, max_recv_segments: 3 };
+    let sizes = QueueSizes {
+        max_requests: 7,
+        max_recvs: 5,
+        max_request_segments: 20,
+        max_read_segments: 20,
+        max_recv_segments: 3,
+    };
     let (mut qa, mut qb) = p.connected_with(sizes, TERMS);
     let mut blocks = 0_u32;
     let mut round = 0_u64;
@@ -127,15 +196,34 @@ fn traffic_goes_on_after_the_wqe_indices_wrap() {
         // 22 units: six blocks; then five, so that the ring's end is met everywhere.
         let segments = 20 - u32::try_from(round % 5).unwrap();
         let one = p.a.segment(0, 3);
-        qa.post_request(op, (0..segments).map(|_| one), round, REPORTED).unwrap();
+        qa.post_request(op, (0..segments).map(|_| one), round, REPORTED)
+            .unwrap();
         blocks += (segments + 2).div_ceil(4);
-        qb.post_recv(std::iter::once(p.b.segment(0, 64)), round, false).unwrap();
-        qa.post_request(RequestOp::Send, (0..segments).map(|_| one), round + 1_000_000, SUPPRESSED).unwrap();
+        qb.post_recv(std::iter::once(p.b.segment(0, 64)), round, false)
+            .unwrap();
+        qa.post_request(
+            RequestOp::Send,
+            (0..segments).map(|_| one),
+            round + 1_000_000,
+            SUPPRESSED,
+        )
+        .unwrap();
         blocks += (segments + 1).div_ceil(4);
         let done = p.a.polled(&mut qa);
-        assert_eq!(done.iter().map(|done| (done.cookie, done.status)).collect::<Vec<_>>(), [(round, DtoStatus::Success)]);
+        assert_eq!(
+            done.iter()
+                .map(|done| (done.cookie, done.status))
+                .collect::<Vec<_>>(),
+            [(round, DtoStatus::Success)]
+        );
         let received = p.b.polled(&mut qb);
-        assert_eq!(received.iter().map(|done| (done.cookie, done.transferred)).collect::<Vec<_>>(), [(round, u64::from(segments) * 3)]);
+        assert_eq!(
+            received
+                .iter()
+                .map(|done| (done.cookie, done.transferred))
+                .collect::<Vec<_>>(),
+            [(round, u64::from(segments) * 3)]
+        );
         round += 1;
     }
     assert_eq!((qa.distrusted(), qb.distrusted()), (0, 0));
@@ -149,9 +237,13 @@ fn a_queue_of_suppressed_requests_only_never_wedges() {
     let op = write(&p.b, 0);
     for n in 0..1000 {
         let segment = p.a.segment(0, 8);
-        if qa.post_request(op, std::iter::once(segment), n, SUPPRESSED).is_err() {
+        if qa
+            .post_request(op, std::iter::once(segment), n, SUPPRESSED)
+            .is_err()
+        {
             assert_eq!(p.a.polled(&mut qa), [], "hidden");
-            qa.post_request(op, std::iter::once(segment), n, SUPPRESSED).unwrap();
+            qa.post_request(op, std::iter::once(segment), n, SUPPRESSED)
+                .unwrap();
         }
     }
     p.finish(qa, qb);
@@ -159,25 +251,26 @@ fn a_queue_of_suppressed_requests_only_never_wedges() {
 
 #[test]
 fn a_long_message_is_cut_into_packets_of_any_mtu_the_port_takes() {
-    for mtu in 1..=pair_mtu() {
-        let mut p = pair();
+    for mtu in 1..=5 {
+        let mut p = jumbo_pair();
+        assert_eq!(p.a.provider.limits().mtu, 5);
         let (mut qa, mut qb) = p.connected_with(SIZES, Terms { mtu, ..TERMS });
         let data = pattern(mtu, 300_000);
         p.a.buffer.write_bytes(0, &data);
-        qb.post_recv(std::iter::once(p.b.segment(0, 300_000)), 1, false).unwrap();
-        qa.post_request(RequestOp::Send, std::iter::once(p.a.segment(0, 300_000)), 2, REPORTED).unwrap();
+        qb.post_recv(std::iter::once(p.b.segment(0, 300_000)), 1, false)
+            .unwrap();
+        qa.post_request(
+            RequestOp::Send,
+            std::iter::once(p.a.segment(0, 300_000)),
+            2,
+            REPORTED,
+        )
+        .unwrap();
         assert_eq!(p.a.completions(&mut qa, 1)[0].status, DtoStatus::Success);
         assert_eq!(p.b.completions(&mut qb, 1)[0].transferred, 300_000);
         assert_eq!(p.b.bytes(0, 300_000), data);
         p.finish(qa, qb);
     }
-}
-
-fn pair_mtu() -> u8 {
-    let p = pair();
-    let mtu = p.a.provider.limits().mtu;
-    p.finish_bare();
-    mtu
 }
 
 #[test]
@@ -190,7 +283,8 @@ fn a_function_can_talk_to_itself() {
     crate::pair::ready(&mut p.a, &mut two, gid, one.number(), (2, 1), TERMS);
     p.a.buffer.write_bytes(0, b"to myself");
     let op = write(&p.a, 4096);
-    one.post_request(op, std::iter::once(p.a.segment(0, 9)), 1, REPORTED).unwrap();
+    one.post_request(op, std::iter::once(p.a.segment(0, 9)), 1, REPORTED)
+        .unwrap();
     assert_eq!(p.a.completions(&mut one, 1)[0].status, DtoStatus::Success);
     assert_eq!(p.a.bytes(4096, 9), b"to myself");
     p.a.destroy_qp(one);
@@ -207,16 +301,46 @@ fn everything_completes_over_a_bad_wire() {
         let data = pattern(7, 20_000);
         p.a.buffer.write_bytes(0, &data);
         for n in 0..6 {
-            qb.post_recv(std::iter::once(p.b.segment(100_000, 20_000)), n, false).unwrap();
-            qa.post_request(RequestOp::Send, std::iter::once(p.a.segment(0, 20_000)), n, SUPPRESSED).unwrap();
+            qb.post_recv(std::iter::once(p.b.segment(100_000, 20_000)), n, false)
+                .unwrap();
+            qa.post_request(
+                RequestOp::Send,
+                std::iter::once(p.a.segment(0, 20_000)),
+                n,
+                SUPPRESSED,
+            )
+            .unwrap();
             let op = write(&p.b, 0);
-            qa.post_request(op, std::iter::once(p.a.segment(0, 20_000)), 100 + n, SUPPRESSED).unwrap();
+            qa.post_request(
+                op,
+                std::iter::once(p.a.segment(0, 20_000)),
+                100 + n,
+                SUPPRESSED,
+            )
+            .unwrap();
         }
         let op = read(&p.b, 0);
-        qa.post_request(op, std::iter::once(p.a.segment(500_000, 20_000)), 999, REPORTED).unwrap();
+        qa.post_request(
+            op,
+            std::iter::once(p.a.segment(500_000, 20_000)),
+            999,
+            REPORTED,
+        )
+        .unwrap();
         let done = p.a.completions(&mut qa, 1)[0];
-        assert_eq!((done.cookie, done.status), (999, DtoStatus::Success), "seed {seed}");
-        assert_eq!(p.b.completions(&mut qb, 6).iter().map(|done| done.cookie).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5], "seed {seed}");
+        assert_eq!(
+            (done.cookie, done.status),
+            (999, DtoStatus::Success),
+            "seed {seed}"
+        );
+        assert_eq!(
+            p.b.completions(&mut qb, 6)
+                .iter()
+                .map(|done| done.cookie)
+                .collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4, 5],
+            "seed {seed}"
+        );
         assert_eq!(p.a.bytes(500_000, 20_000), data, "seed {seed}");
         assert_eq!(p.b.bytes(100_000, 20_000), data, "seed {seed}");
         p.finish(qa, qb);

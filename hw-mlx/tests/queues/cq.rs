@@ -24,18 +24,28 @@ fn cq(entries: u32) -> Fixture {
     let memory = bench.memory(entries as usize * 64);
     Cq::prepare_ring(&memory.ring);
     let cq = Cq::new(CQN, entries, memory.clone(), bench.doorbells.clone());
-    Fixture { bench, memory, cq, entries, produced: 0 }
+    Fixture {
+        bench,
+        memory,
+        cq,
+        entries,
+        produced: 0,
+    }
 }
 
 impl Fixture {
     /// Writes an entry of `owner` with `counter`, as the device: body first, last byte last.
     fn produce(&mut self, owner: u32, counter: u16) {
         let mut cqe = Cqe64::new();
-        cqe.set_srqn_uidx(owner).set_qpn(owner).set_wqe_counter(counter);
+        cqe.set_srqn_uidx(owner)
+            .set_qpn(owner)
+            .set_wqe_counter(counter);
         let at = (self.produced % self.entries) as usize * 64;
         let lap = self.produced / self.entries;
         self.memory.ring.write_bytes(at, &cqe.as_array()[..63]);
-        self.memory.ring.store_u8(at + 63, 2 << 4 | u8::try_from(lap % 2).unwrap());
+        self.memory
+            .ring
+            .store_u8(at + 63, 2 << 4 | u8::try_from(lap % 2).unwrap());
         self.produced += 1;
     }
 
@@ -44,7 +54,9 @@ impl Fixture {
     }
 
     fn polled(&mut self) -> Vec<(u32, u16)> {
-        std::iter::from_fn(|| self.cq.poll()).map(|entry| (entry.owner(), entry.wqe_counter())).collect()
+        std::iter::from_fn(|| self.cq.poll())
+            .map(|entry| (entry.owner(), entry.wqe_counter()))
+            .collect()
     }
 }
 
@@ -74,7 +86,10 @@ fn a_full_ring_is_read_to_its_end_and_no_further() {
         for n in 0..8 {
             f.produce(1, lap * 8 + n);
         }
-        assert_eq!(f.polled(), (0..8).map(|n| (1, lap * 8 + n)).collect::<Vec<_>>());
+        assert_eq!(
+            f.polled(),
+            (0..8).map(|n| (1, lap * 8 + n)).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -96,7 +111,10 @@ fn an_entry_is_a_private_copy() {
     f.produce(0x0012_3456, 9);
     let entry = f.cq.poll().unwrap();
     f.memory.ring.fill(0, 64, 0xff);
-    assert_eq!((entry.owner(), entry.wqe_counter(), entry.qpn()), (0x0012_3456, 9, 0x0012_3456));
+    assert_eq!(
+        (entry.owner(), entry.wqe_counter(), entry.qpn()),
+        (0x0012_3456, 9, 0x0012_3456)
+    );
 }
 
 #[test]
@@ -114,9 +132,16 @@ fn arming_writes_the_record_before_the_register() {
     f.cq.arm(false);
     let told = f.bench.device.told();
     let arm = |word: u32| [word.to_be_bytes(), CQN.to_be_bytes()].concat();
-    assert_eq!(told.iter().map(|told| told.offset).collect::<Vec<_>>(), [0x20; 3]);
+    assert_eq!(
+        told.iter().map(|told| told.offset).collect::<Vec<_>>(),
+        [0x20; 3]
+    );
     assert_eq!(told[0].bytes, arm(1), "sequence 0, any entry, index 1");
-    assert_eq!(told[1].bytes, arm(1 << 28 | 1 << 24 | 1), "sequence 1, solicited ones");
+    assert_eq!(
+        told[1].bytes,
+        arm(1 << 28 | 1 << 24 | 1),
+        "sequence 1, solicited ones"
+    );
     assert_eq!(told[2].bytes, arm(1 << 28 | 1), "the sequence has two bits");
     for told in told {
         assert_eq!(told.seen[0], told.bytes[..4], "the record said it first");
@@ -172,7 +197,12 @@ fn garbage_in_the_ring_cannot_hold_polling_up() {
         f.memory.ring.fill(0, 16 * 64, seed);
         for _ in 0..40 {
             if let Some(entry) = f.cq.poll() {
-                let _ = (entry.owner(), entry.is_request(), entry.receive_outcome(), entry.syndrome());
+                let _ = (
+                    entry.owner(),
+                    entry.is_request(),
+                    entry.receive_outcome(),
+                    entry.syndrome(),
+                );
             }
         }
         assert!(f.cq.clean(|_| true) <= 16);

@@ -73,16 +73,34 @@ impl Device for Double {
     }
     fn bar_written(&self, _index: u8, offset: u64, bytes: &[u8]) {
         let mut state = self.state.lock().unwrap();
-        let seen = state.watched.iter().map(|&(iova, bytes)| read(&state, iova, bytes)).collect();
-        state.told.push(Told { offset, bytes: bytes.to_vec(), seen });
+        let seen = state
+            .watched
+            .iter()
+            .map(|&(iova, bytes)| read(&state, iova, bytes))
+            .collect();
+        state.told.push(Told {
+            offset,
+            bytes: bytes.to_vec(),
+            seen,
+        });
     }
     fn reset(&self) {}
     fn interrupt_count(&self) -> usize {
         0
     }
     fn set_interrupts(&self, _vectors: Vec<Interrupt>) {}
-    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
-        self.state.lock().unwrap().mappings.insert(iova, (memory, offset, bytes));
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.state
+            .lock()
+            .unwrap()
+            .mappings
+            .insert(iova, (memory, offset, bytes));
         Ok(())
     }
     fn dma_unmap(&self, iova: u64, _bytes: usize) -> Result<(), String> {
@@ -106,11 +124,18 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
-        let device = Arc::new(Double { bar: SharedMemory::anonymous(BAR_BYTES).unwrap(), state: Mutex::default() });
+        let device = Arc::new(Double {
+            bar: SharedMemory::anonymous(BAR_BYTES).unwrap(),
+            state: Mutex::default(),
+        });
         let function = Function::in_process(device.clone()).unwrap();
         let doorbells = Doorbells::new(function.bar(0).unwrap().block::<UarPage>(0).unwrap());
         let arena = DmaArena::with_chunk_bytes(&function, 1 << 22).unwrap();
-        Self { device, doorbells, arena }
+        Self {
+            device,
+            doorbells,
+            arena,
+        }
     }
 
     pub fn memory(&self, bytes: usize) -> RingMemory {

@@ -10,7 +10,11 @@ use hw_mlx::srq::{Srq, SrqSizes};
 use crate::double::Bench;
 
 fn segment() -> DataSegment {
-    DataSegment { lmr_context: 0x11, address: 0x2000, bytes: 0x40 }
+    DataSegment {
+        lmr_context: 0x11,
+        address: 0x2000,
+        bytes: 0x40,
+    }
 }
 
 fn queue(max_recvs: u32, max_segments: u32) -> (Bench, RingMemory, Srq, SrqSizes) {
@@ -25,7 +29,9 @@ fn queue(max_recvs: u32, max_segments: u32) -> (Bench, RingMemory, Srq, SrqSizes
 /// An entry for a Send of `bytes` bytes into entry `index`.
 fn received(index: u16, bytes: u32) -> Cqe {
     let mut cqe = Cqe64::new();
-    cqe.set_wqe_counter(index).set_byte_cnt(bytes).set_op_own(2 << 4);
+    cqe.set_wqe_counter(index)
+        .set_byte_cnt(bytes)
+        .set_op_own(2 << 4);
     cqe.into()
 }
 
@@ -43,7 +49,9 @@ impl Follower {
         }
         let index = self.at;
         let mut next = [0; 2];
-        memory.ring.read_bytes(usize::from(index) * sizes.stride as usize + 2, &mut next);
+        memory
+            .ring
+            .read_bytes(usize::from(index) * sizes.stride as usize + 2, &mut next);
         self.at = u16::from_be_bytes(next);
         self.taken = self.taken.wrapping_add(1);
         Some(index)
@@ -55,20 +63,33 @@ fn a_fresh_ring_links_each_entry_to_the_next() {
     let (bench, memory, _queue, sizes) = queue(6, 3);
     assert_eq!((sizes.entries, sizes.stride), (8, 64));
     for entry in 0..8_u8 {
-        let bytes = bench.device.read(memory.ring.iova().0 + u64::from(entry) * 64, 16);
-        assert_eq!(bytes, [0, 0, 0, (entry + 1) % 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let bytes = bench
+            .device
+            .read(memory.ring.iova().0 + u64::from(entry) * 64, 16);
+        assert_eq!(
+            bytes,
+            [0, 0, 0, (entry + 1) % 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
     }
 }
 
 #[test]
 fn a_posted_entry_keeps_its_link_and_ends_with_a_terminator() {
     let (bench, memory, mut queue, _) = queue(6, 3);
-    queue.post_recv([segment(), segment()].into_iter(), 1).unwrap();
+    queue
+        .post_recv([segment(), segment()].into_iter(), 1)
+        .unwrap();
     let data = [0, 0, 0, 0x40, 0, 0, 0, 0x11, 0, 0, 0, 0, 0, 0, 0x20, 0];
     let bytes = bench.device.read(memory.ring.iova().0, 64);
-    assert_eq!(bytes[..16], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        bytes[..16],
+        [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    );
     assert_eq!(bytes[16..48], [data, data].concat());
-    assert_eq!(bytes[48..], [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(
+        bytes[48..],
+        [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    );
     assert_eq!(memory.record.load_be32(0), 1);
     assert_eq!(bench.device.told(), []);
 }
@@ -96,10 +117,15 @@ fn entries_finished_in_any_order_are_reused_without_loss() {
             held.push(index);
         }
         assert_eq!(held.len(), 7);
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
         let index = held.swap_remove((random >> 33) as usize % held.len());
         let completion = queue.complete(&received(index, 0x40)).unwrap();
-        assert_eq!((completion.cookie, completion.status), (cookie_of[usize::from(index)], DtoStatus::Success));
+        assert_eq!(
+            (completion.cookie, completion.status),
+            (cookie_of[usize::from(index)], DtoStatus::Success)
+        );
     }
     assert_eq!(queue.distrusted(), 0);
 }
@@ -109,9 +135,16 @@ fn exactly_max_recvs_fit() {
     for max in [1, 2, 3, 7, 8] {
         let (_bench, _memory, mut queue, _) = queue(max, 2);
         for n in 0..max {
-            assert_eq!(queue.post_recv(std::iter::once(segment()), u64::from(n)), Ok(()), "{n} of {max}");
+            assert_eq!(
+                queue.post_recv(std::iter::once(segment()), u64::from(n)),
+                Ok(()),
+                "{n} of {max}"
+            );
         }
-        assert_eq!(queue.post_recv(std::iter::once(segment()), 99), Err(QueueFull));
+        assert_eq!(
+            queue.post_recv(std::iter::once(segment()), 99),
+            Err(QueueFull)
+        );
         assert_eq!(queue.outstanding(), max);
     }
 }
@@ -140,6 +173,9 @@ fn scribbled_links_are_not_followed() {
         queue.post_recv(std::iter::once(segment()), n).unwrap();
     }
     for n in [2, 0, 1] {
-        assert_eq!(queue.complete(&received(n, 1)).unwrap().cookie, u64::from(n));
+        assert_eq!(
+            queue.complete(&received(n, 1)).unwrap().cookie,
+            u64::from(n)
+        );
     }
 }

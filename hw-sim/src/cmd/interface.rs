@@ -21,6 +21,7 @@ use hw_mlx::prm::{
     CmdMailbox, CmdQueueEntry, CmdStatus, DeliveryStatus, Eqe, EventType, HealthSyndrome,
     INLINE_BYTES, MAILBOX_BYTES, TRANSPORT_PCIE,
 };
+use rand::RngCore;
 use std::collections::BTreeMap;
 
 /// Bytes of an entry.
@@ -172,7 +173,11 @@ impl Nic {
                     Some(CommandFault::Delay(delay)) => delay,
                     _ => 0,
                 };
-                let due = env.now + nanoseconds(self.profile.command_time) + delay;
+                let jitter = match nanoseconds(self.profile.command_jitter) {
+                    0 => 0,
+                    most => env.rng.next_u64() % most.saturating_add(1).max(1),
+                };
+                let due = env.now + nanoseconds(self.profile.command_time) + jitter + delay;
                 let output_length = usize::try_from(entry.output_length()).unwrap_or(usize::MAX);
                 let state = Waiting::Time;
                 let running = Running {

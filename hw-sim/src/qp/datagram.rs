@@ -155,8 +155,8 @@ pub(super) fn refuse(
     Err(Broken)
 }
 
-/// The general services interface sends as QP 1, whatever number the device gave it; so do its
-/// helpers, whose context says so.
+/// The general services interface sends as QP 1, whatever number the device gave it; so do the
+/// queue pairs that send on its behalf, whose context says so.
 fn source_qpn(core: &Core) -> u32 {
     match (core.service, core.context.deth_sqpn()) {
         (Service::Gsi, _) => GSI_QPN,

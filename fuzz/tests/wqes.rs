@@ -1,0 +1,220 @@
+//! Hostile software on one queue pair: work queue entries, doorbells, doorbell records and transitions that make no sense.
+//!
+//! Two functions have two connected queue pairs each. Software of the first one does anything it likes with one of its own:
+//! spoilt entries on both queues, records and registers that contradict each other, transitions with spoilt contexts. Afterwards the
+//! firmware lives, no memory was written that no key covers, the other queue pairs carry a message as if nothing had happened, and
+//! a reset leaves nothing behind.
+
+mod live;
+
+use bolero::{TypeGenerator, check};
+use hw_mlx::prm::*;
+use live::{ATTACKED, RECEIVES, Spoil, World, data_segment, run};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// One thing software does to its queue pair.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Attack {
+    /// A send WQE that would be good but for what is spoilt. The record is told; the register maybe.
+    Send { kind: u8, bytes: u16, remote: u8, spoil: Spoil, doorbell: Spoil },
+    /// Bytes in place of a send WQE.
+    Raw { bytes: Vec<u8>, spoil: Spoil },
+    /// The peer sends something good, so that receives and keys of ours are used.
+    PeerSends { kind: u8, bytes: u16 },
+    /// A receive WQE that would be good but for what is spoilt.
+    Receive { bytes: u16, spoil: Spoil },
+    /// The peer posts a good receive.
+    PeerReceives { bytes: u16 },
+    /// The send or receive counter of the doorbell record, moved by so much.
+    Record { send: bool, by: i16, spoil: Spoil },
+    /// The consumer index of the completion queue, and perhaps its arm word.
+    Consumer { counter: u32, arm: Option<u32>, spoil: Spoil },
+    /// Completions are consumed.
+    Poll,
+    /// A transition with a spoilt context.
+    Transition { which: u8, mask: u32, spoil: Spoil },
+    /// Both attacked queue pairs begin anew.
+    Reconnect,
+    /// Time passes.
+    Wait { microseconds: u8 },
+}
+
+/// A send WQE of some kind.
+fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
+    let (own, peer) = if at_a { (&world.a, &world.b) } else { (&world.b, &world.a) };
+    let (live, peer) = (&own.qps[ATTACKED], &peer.qps[ATTACKED]);
+    // Mostly inside the page.
+    let bytes = u32::from(bytes % 5_000);
+    let memory = data_segment(live.key, live.va, bytes.max(1));
+    let mut raddr = RaddrSeg::new();
+    raddr.set_rkey(peer.key).set_raddr(peer.va + u64::from(remote) * 8);
+    let raddr = raddr.as_bytes().to_vec();
+    let mut imm = 0x1234_5678;
+    let (opcode, body) = match kind % 13 {
+        0 => (WqeOpcode::SEND, memory),
+        1 => (WqeOpcode::SEND_IMM, memory),
+        2 => {
+            imm = peer.key;
+            (WqeOpcode::SEND_INVAL, memory)
+        }
+        3 => (WqeOpcode::RDMA_WRITE, [raddr, memory].concat()),
+        4 => (WqeOpcode::RDMA_WRITE_IMM, [raddr, memory].concat()),
+        5 => (WqeOpcode::RDMA_READ, [raddr, memory].concat()),
+        6 => (WqeOpcode::ATOMIC_CS, [raddr, vec![7; 16], data_segment(live.key, live.va, 8)].concat()),
+        7 => (WqeOpcode::ATOMIC_FA, [raddr, vec![7; 16], data_segment(live.key, live.va, 8)].concat()),
+        8 => (WqeOpcode::NOP, Vec::new()),
+        9 => {
+            imm = live.key;
+            (WqeOpcode::UMR, [vec![0x80; 48], vec![0; 64], vec![0; 16]].concat())
+        }
+        10 => {
+            let inline = usize::try_from(bytes % 100).unwrap();
+            let mut data = (1 << 31 | bytes % 100).to_be_bytes().to_vec();
+            data.resize((4 + inline).next_multiple_of(16), 0x77);
+            (WqeOpcode::SEND, data)
+        }
+        11 => (WqeOpcode::SEND, [memory.clone(), memory].concat()),
+        // More than one block.
+        _ => (WqeOpcode::RDMA_WRITE, [raddr, memory.repeat(usize::from(remote) % 40 + 1)].concat()),
+    };
+    let mut control = CtrlSeg::new();
+    control.set_opcode(u32::from(opcode.0)).set_ce(2).set_imm(imm);
+    control.set_ds(u32::try_from(1 + body.len() / 16).unwrap().min(0x3f));
+    control.set_wqe_index(u32::from(live.sends)).set_qp_or_sq(live.qpn);
+    [control.as_bytes(), &body].concat()
+}
+
+/// The first eight bytes of a WQE; the number of the queue pair stays ours, because a doorbell for another queue pair is that
+/// one's.
+fn doorbell(wqe: &[u8], qpn: u32, spoil: Option<Spoil>) -> [u8; 8] {
+    let mut value = [0; 8];
+    let bytes = wqe.len().min(8);
+    value[..bytes].copy_from_slice(&wqe[..bytes]);
+    if let Some(spoil) = spoil {
+        spoil.apply(&mut value);
+    }
+    value[4..7].copy_from_slice(&qpn.to_be_bytes()[1..]);
+    value
+}
+
+impl Attack {
+    fn make(&self, world: &mut World) {
+        match self {
+            Self::Send { kind, bytes, remote, spoil, doorbell: spoilt_doorbell } => {
+                let mut entry = wqe(world, true, *kind, *bytes, *remote);
+                spoil.apply(&mut entry);
+                world.a.place(ATTACKED, &entry);
+                world.a.ring(doorbell(&entry, world.a.qps[ATTACKED].qpn, Some(*spoilt_doorbell)));
+            }
+            Self::Raw { bytes, spoil } => {
+                if spoil.any() {
+                    world.a.place(ATTACKED, bytes);
+                    world.a.ring(doorbell(bytes, world.a.qps[ATTACKED].qpn, None));
+                }
+            }
+            Self::PeerSends { kind, bytes } => {
+                let entry = wqe(world, false, *kind, *bytes, 0);
+                world.b.place(ATTACKED, &entry);
+                world.b.ring(doorbell(&entry, world.b.qps[ATTACKED].qpn, None));
+            }
+            Self::Receive { bytes, spoil } => {
+                let live = &world.a.qps[ATTACKED];
+                let mut entry = data_segment(live.key, live.va, u32::from(bytes % 5_000));
+                entry.extend(data_segment(0x100, 0, 0));
+                spoil.apply(&mut entry);
+                world.a.post_receive(ATTACKED, &entry);
+            }
+            Self::PeerReceives { bytes } => {
+                let live = &world.b.qps[ATTACKED];
+                let entry = data_segment(live.key, live.va, u32::from(*bytes));
+                world.b.post_receive(ATTACKED, &entry);
+            }
+            Self::Record { send, by, spoil } => {
+                let live = &mut world.a.qps[ATTACKED];
+                let counter = if *send { &mut live.sends } else { &mut live.receives };
+                if spoil.any() {
+                    // Mostly by less than the ring is long.
+                    *counter = counter.wrapping_add_signed(if *by > 0 { *by % 32 } else { *by });
+                }
+                let value = u32::from(*counter);
+                world.a.bench.memory.store_be32(live.record + usize::from(*send) * 4, value);
+            }
+            Self::Consumer { counter, arm, spoil } => {
+                let cq = &world.a.qps[ATTACKED].cq;
+                if spoil.any() {
+                    world.a.bench.memory.store_be32(cq.record, *counter);
+                }
+                if let Some(word) = arm {
+                    world.a.bench.memory.store_be32(cq.record + 4, *word);
+                    let value = u64::from(*word) << 32 | u64::from(cq.number);
+                    world.a.bench.write64(u64::from(world.a.resources.uar) << 12 | 0x20, value);
+                }
+            }
+            Self::Poll => while world.a.poll(ATTACKED).is_some() {},
+            Self::Transition { which, mask, spoil } => transition(world, *which, *mask, *spoil),
+            Self::Reconnect => world.reconnect(),
+            Self::Wait { microseconds } => world.run(u64::from(*microseconds)),
+        }
+    }
+}
+
+fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
+    let qpn = Qpn::new(world.a.qps[ATTACKED].qpn);
+    // What was not changed leads back to where the queue pair was.
+    let mut good = Init2RtrQpIn::for_qp(qpn, if spoil.any() { mask } else { 0 });
+    good.qpc_mut().set_mtu(1).set_log_msg_max(20).set_remote_qpn(world.b.qps[ATTACKED].qpn);
+    good.qpc_mut().set_next_rcv_psn(live::FIRST_PSN).set_next_send_psn(live::FIRST_PSN).set_rre(true).set_rwe(true);
+    good.qpc_mut().primary_address_path_mut().set_rgid_rip(&live::gid(2)).set_rmac_31_0(0x5e00_0002);
+    let opcode = [
+        Opcode::RST2INIT_QP,
+        Opcode::INIT2INIT_QP,
+        Opcode::INIT2RTR_QP,
+        Opcode::RTR2RTS_QP,
+        Opcode::RTS2RTS_QP,
+        Opcode::SQERR2RTS_QP,
+        Opcode::SQD_RTS_QP,
+        Opcode::TO_ERR_QP,
+        Opcode::TO_RST_QP,
+    ][usize::from(which) % 9];
+    let mut input = good.as_bytes().to_vec();
+    spoil.apply(&mut input[0x18..]);
+    input[..2].copy_from_slice(&opcode.0.to_be_bytes());
+    if matches!(opcode, Opcode::TO_ERR_QP | Opcode::TO_RST_QP) {
+        input.truncate(0x10);
+    }
+    let submission = world.a.bench.prepare(&input, 16);
+    world.a.bench.submit(&submission);
+    run(&world.sim, 1);
+    // Whether it was refused is the state machine's business; that it came back is ours.
+    assert!(!world.a.bench.entry(submission.slot).ownership(), "{opcode} is not answered");
+}
+
+/// Whatever software does to one of its queue pairs, it is the only one that suffers.
+#[test]
+fn a_hostile_queue_pair_hurts_only_itself() {
+    check!().with_type::<Vec<Attack>>().with_iterations(3_000).with_test_time(Duration::from_secs(5)).for_each(|attacks| {
+        let mut world = World::new();
+        // Some good receives on both sides, so that there is somewhere to send to.
+        for _ in 0..RECEIVES / 2 {
+            for end in [&mut world.a, &mut world.b] {
+                let entry = data_segment(end.qps[ATTACKED].key, end.qps[ATTACKED].va, 4_096);
+                end.post_receive(ATTACKED, &entry);
+            }
+        }
+        for attack in attacks {
+            attack.make(&mut world);
+        }
+        world.run(2_000);
+        { use std::sync::atomic::*; static N: AtomicU64 = AtomicU64::new(0); static A: AtomicU64 = AtomicU64::new(0);
+          let n=N.fetch_add(1,Ordering::SeqCst); A.fetch_add(attacks.len() as u64,Ordering::SeqCst);
+          let mut h=std::collections::BTreeMap::new();
+          while let Some(c)=world.a.poll(ATTACKED){ let s= if c.op_own()>>4>=13 {c.as_error().syndrome()} else {0}; *h.entry((c.op_own()>>4,s)).or_insert(0)+=1; }
+          if n%100==0 { eprintln!("{n} {} {h:?} bugs {:?}",A.load(Ordering::SeqCst), world.sim.report(&world.a.bench.function).driver_bugs.len()); } }
+        assert_eq!((world.a.syndrome(), world.b.syndrome()), (0, 0), "the firmware died");
+        world.a.check_canaries();
+        world.b.check_canaries();
+        world.check_healthy();
+        world.check_reset();
+    });
+}
