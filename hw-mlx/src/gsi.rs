@@ -320,7 +320,7 @@ impl Gsi {
     /// Sends a datagram.
     ///
     /// # Errors
-    /// [`QueueFull`] when [`SENDS`] are in flight, or the queue pair is broken.
+    /// [`QueueFull`] when all slots are in flight, or the queue pair is broken.
     pub fn send(&mut self, to: &MadAddress, mad: &[u8; MAD_BYTES]) -> Result<(), QueueFull> {
         self.drain();
         if self.broken {

@@ -15,6 +15,10 @@
 //! Random numbers (identifiers, first PSNs) come from one seeded stream: deterministic worlds give the
 //! seed in [`HcaConfig`], others take the process's hash randomness.
 
+mod errors;
+mod limits;
+mod random;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use dat_core::provider::{
@@ -24,19 +28,20 @@ use dat_core::provider::{
 use dat_core::types::MemPrivFlags;
 use driver::{DmaArena, DmaMemory, Function, Instant};
 
+use self::limits::limits;
+use self::random::SplitMix;
 use crate::cq::{ArmSequence, Cq};
 use crate::device::{CloseError, CloseReport, Hca, HcaConfig};
 use crate::error::{CmdError, MlxError};
 use crate::event::AsyncEvent;
 use crate::gsi::Gsi;
 use crate::mkey::{self, KeyRequest};
-use crate::prm::{AllocPdIn, CmdStatus, Cqn, DeallocPdIn};
+use crate::prm::{AllocPdIn, Cqn, DeallocPdIn};
 use crate::qp::Qp;
 use crate::qp::control::QpRequest;
 use crate::ring::Lent;
 use crate::srq::Srq;
 use crate::uar::Doorbells;
-use crate::wqe;
 
 /// Owner numbers are 24 bits, and all ones means "none" to the device.
 const MAX_OWNER: u32 = 0xff_fffe;
@@ -271,47 +276,6 @@ fn free_pd(hca: &mut Hca, pd: u32) -> Result<(), CmdError> {
     let mut command = DeallocPdIn::new();
     command.set_pd(pd);
     hca.exec(&command).map(drop)
-}
-
-impl From<MlxError> for ProviderError {
-    fn from(error: MlxError) -> Self {
-        let text = error.to_string();
-        match error {
-            MlxError::Cmd(error) => error.into(),
-            MlxError::Dma(_) | MlxError::TooManyPages { .. } => Self::Resources(text),
-            MlxError::Nonsense { .. } | MlxError::TooManyGids { .. } => Self::Unsupported(text),
-            MlxError::Unresolved { .. } => Self::Unreachable(text),
-            MlxError::Dead(_) => Self::Dead(text),
-            MlxError::Function(_)
-            | MlxError::Bar(_)
-            | MlxError::CommandInterface { .. }
-            | MlxError::CommandQueue { .. }
-            | MlxError::Initializing { .. }
-            | MlxError::Issi { .. }
-            | MlxError::Missing(_)
-            | MlxError::NoMac
-            | MlxError::NoInterrupts => Self::Device(text),
-        }
-    }
-}
-
-impl From<CmdError> for ProviderError {
-    fn from(error: CmdError) -> Self {
-        let text = error.to_string();
-        match error {
-            CmdError::Refused {
-                status: CmdStatus::NO_RESOURCES | CmdStatus::EXCEED_LIM,
-                ..
-            }
-            | CmdError::Memory { .. }
-            | CmdError::NoSlot { .. } => Self::Resources(text),
-            CmdError::Dead { .. } => Self::Dead(text),
-            CmdError::Refused { .. }
-            | CmdError::Delivery { .. }
-            | CmdError::TimedOut { .. }
-            | CmdError::BadSignature { .. } => Self::Device(text),
-        }
-    }
 }
 
 impl Provider for MlxProvider {
@@ -634,83 +598,5 @@ impl core::fmt::Debug for MlxProvider {
             .field("srqs", &self.srqs.len())
             .field("gsi", &self.gsi)
             .finish_non_exhaustive()
-    }
-}
-
-/// The limits DAT reports, all of which hold at once.
-fn limits(hca: &Hca) -> Limits {
-    let device = hca.caps().limits();
-    // A receive of a shared queue has its link in the first unit.
-    let recv_segments = device.recv_segments.saturating_sub(1).max(1);
-    let request_segments = device.send_segments.clamp(1, wqe::MAX_READ_SEGMENTS);
-    // The largest ring the 16-bit indices address is 2^15, and so is the largest the contexts can say.
-    let blocks = (request_segments + 2).div_ceil(4);
-    let requests = device.qp_wqes.min(1 << 15) / blocks;
-    Limits {
-        adapter_name: hca.name().to_owned(),
-        vendor_name: "Mellanox Technologies".to_owned(),
-        hardware_version: hca.hardware_version(),
-        firmware_version: hca.firmware_version(),
-        gid: hca.gids().first().map_or([0; 16], |entry| entry.gid),
-        // QP1 is one of them, and number 0 is nobody's.
-        max_qps: device.qps.saturating_sub(2),
-        max_dtos: requests,
-        max_reads_in: device.reads_in.min(255),
-        max_reads_out: device.reads_out.min(255),
-        max_cqs: device.cqs.saturating_sub(1),
-        max_cq_entries: device.cq_entries.saturating_sub(1),
-        max_request_segments: request_segments,
-        max_read_segments: request_segments,
-        max_recv_segments: recv_segments,
-        max_regions: device.mkeys.saturating_sub(1),
-        max_region_bytes: device.region_bytes,
-        max_pds: device.pds.saturating_sub(1),
-        max_message_bytes: device.message_bytes,
-        max_srqs: device.srqs,
-        max_srq_recvs: device.srq_entries.min(1 << 15).saturating_sub(1),
-        mtu: hca.mtu(),
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a stream of well-mixed numbers from one seed. It names
-/// things; it keeps no secrets.
-#[derive(Clone, Debug)]
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn new(seed: Option<u64>) -> Self {
-        use std::hash::{BuildHasher, Hasher};
-        Self(seed.unwrap_or_else(|| {
-            std::collections::hash_map::RandomState::new()
-                .build_hasher()
-                .finish()
-        }))
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// First outputs for seed 1234567, from the reference implementation's published test vector.
-    #[test]
-    fn random_numbers_of_a_seed_are_the_reference_streams() {
-        let mut random = SplitMix::new(Some(1_234_567));
-        let drawn: Vec<u64> = (0..3).map(|_| random.next()).collect();
-        assert_eq!(
-            drawn,
-            [
-                6_457_827_717_110_365_317,
-                3_203_168_211_198_807_973,
-                9_817_491_932_198_370_423
-            ]
-        );
     }
 }

@@ -11,7 +11,7 @@
 //! same reason there is no BlueFlame copy.
 //!
 //! Ordering is not here. Whoever rings has made its memory visible first; see
-//! [`crate::qp::SendQueue`] and [`crate::cq::Cq::arm`].
+//! [`crate::qp::SendQueue`] and [`crate::cq::Cq`].
 
 use driver::{Be64, Block};
 

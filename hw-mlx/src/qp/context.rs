@@ -239,7 +239,7 @@ pub fn udp_source_port(flow_label: u32, local_qpn: u32, remote_qpn: u32) -> u16 
         // CAST: masked to 20 bits.
         label = (mixed & 0xf_ffff) as u32;
     }
-    // CAST: 14 bits.
+    #[expect(clippy::cast_possible_truncation, reason = "14 bits")]
     let hash = ((label & 0x3fff) ^ (label >> 14)) as u16;
     hash | 0xc000
 }
