@@ -40,7 +40,8 @@ pub(crate) struct Settled {
 impl<P: Provider> Ia<P> {
     /// Makes the completion of an entry, and sees to what it means for its endpoint.
     pub(crate) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
-        let (key, ep) = self.eps.at_mut(entry.owner())?;
+        let key = *self.owners.get(entry.owner() as usize)?;
+        let ep = self.eps.get_mut(key)?;
         let completion = match ep.hot.srq {
             Some(srq) if !entry.is_request() => self.srqs.get_mut(srq)?.queue.complete(entry),
             _ => ep.qp.as_mut()?.complete(entry),

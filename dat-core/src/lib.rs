@@ -37,7 +37,6 @@ mod psp;
 mod pz;
 mod refusal;
 pub mod segment;
-mod slots;
 mod srq;
 #[cfg(test)]
 mod tests;

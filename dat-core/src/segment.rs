@@ -1,13 +1,13 @@
 //! Pieces of local memory in a post: how a caller names them and what is checked.
 //!
 //! Two kinds of segment exist. An [`LmrTriplet`] is what DAT defines, three bare numbers that say
-//! nothing about themselves: they are looked up in the [`LmrTable`]. An [`LmrSlice`](crate::LmrSlice)
+//! nothing about themselves: they are looked up in the `LmrTable`. An [`LmrSlice`](crate::LmrSlice)
 //! was checked when it was cut and carries what a post has to compare.
 //!
 //! For each segment, in order: an empty one is skipped and nothing in it inspected; then the LMR must
 //! exist, the range lie inside it, its PZ be the queue's, and the right needed be there. The first
-//! fault is the answer, and nothing is posted. [`check`] walks all of them before the provider sees
-//! any, so that the second walk ([`pieces`]), which encodes, cannot fail.
+//! fault is the answer, and nothing is posted. `check` walks all of them before the provider sees
+//! any, so that the second walk (`pieces`), which encodes, cannot fail.
 
 use crate::lmr::table::LmrTable;
 use crate::provider::DataSegment;

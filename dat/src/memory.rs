@@ -31,7 +31,7 @@ pub fn write(memory: &DmaMemory, offset: usize, data: &[u8]) {
 /// Copies `bytes` bytes out of arena memory, from byte `offset` of it on.
 ///
 /// # Panics
-/// As [`write`].
+/// As [`write()`].
 #[must_use]
 pub fn read(memory: &DmaMemory, offset: usize, bytes: usize) -> Vec<u8> {
     let (buffer, at) = part(memory, offset, bytes);

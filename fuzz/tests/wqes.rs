@@ -206,11 +206,6 @@ fn a_hostile_queue_pair_hurts_only_itself() {
             attack.make(&mut world);
         }
         world.run(2_000);
-        { use std::sync::atomic::*; static N: AtomicU64 = AtomicU64::new(0); static A: AtomicU64 = AtomicU64::new(0);
-          let n=N.fetch_add(1,Ordering::SeqCst); A.fetch_add(attacks.len() as u64,Ordering::SeqCst);
-          let mut h=std::collections::BTreeMap::new();
-          while let Some(c)=world.a.poll(ATTACKED){ let s= if c.op_own()>>4>=13 {c.as_error().syndrome()} else {0}; *h.entry((c.op_own()>>4,s)).or_insert(0)+=1; }
-          if n%100==0 { eprintln!("{n} {} {h:?} bugs {:?}",A.load(Ordering::SeqCst), world.sim.report(&world.a.bench.function).driver_bugs.len()); } }
         assert_eq!((world.a.syndrome(), world.b.syndrome()), (0, 0), "the firmware died");
         world.a.check_canaries();
         world.b.check_canaries();

@@ -72,7 +72,6 @@ enum PageStage {
 
 /// Opens a function.
 pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
-    let wall = std::time::Instant::now();
     let clock = function.clock();
     let mut watch = Stopwatch::new(&*clock);
 
@@ -161,9 +160,8 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
 
     control.watch_health = true;
     let mut report = watch.report;
-    report.wall = wall.elapsed();
     report.commands = control.queue.posted();
-    tracing::info!(function = control.function.name(), device = format_args!("{:#06x}", hardware.device_id), total = ?report.total, wall = ?report.wall, "opened");
+    tracing::info!(function = control.function.name(), device = format_args!("{:#06x}", hardware.device_id), total = ?report.total, "opened");
     Ok(Hca::new(
         control,
         caps,

@@ -264,7 +264,7 @@ impl Cq {
         self.last_notified = self.producer;
     }
 
-    /// The arm doorbell: sequence number [29:28], solicited only [24], consumer counter [23:0].
+    /// The arm doorbell: sequence number `[29:28]`, solicited only `[24]`, consumer counter `[23:0]`.
     pub fn ring_arm(&mut self, word: u32) -> Armed {
         let sequence = word >> 28 & 3;
         let solicited_only = word >> 24 & 1 == 1;

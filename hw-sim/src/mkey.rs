@@ -102,6 +102,39 @@ pub struct Mkey {
     pub translation: Translation,
 }
 
+impl Mkey {
+    /// Indices of the keys this one reaches through. A free key reaches through none.
+    pub fn targets(&self) -> Vec<u32> {
+        match &self.translation {
+            Translation::Keys(table) | Translation::EqualKeys(table) if !self.free => table
+                .iter()
+                .filter(|entry| entry.bytes != 0 || self.is_equal_sized())
+                .map(|entry| entry.key >> 8)
+                .collect(),
+            Translation::Keys(_)
+            | Translation::EqualKeys(_)
+            | Translation::Physical
+            | Translation::Pages(_) => Vec::new(),
+        }
+    }
+
+    const fn is_equal_sized(&self) -> bool {
+        matches!(self.translation, Translation::EqualKeys(_))
+    }
+}
+
+/// Counts references of keys to keys: `before` is given up, `after` is held. A key reached through cannot be
+/// destroyed (status 0x09).
+pub fn exchange_targets(keys: &mut Table<Mkey>, before: &[u32], after: &[u32]) {
+    for &index in after {
+        // Entries that name no key are found out when they are used.
+        let _ = keys.hold(index);
+    }
+    for &index in before {
+        keys.release(index);
+    }
+}
+
 /// A piece of an access, in DMA addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {

@@ -9,7 +9,7 @@
 //! unless the request changes it. The keys a window reaches through must exist and be usable by the queue pair.
 
 use crate::host::{KeyError, KeyScope, UmrRequest};
-use crate::mkey::{Klm, Mkey, Translation, usable};
+use crate::mkey::{Klm, Mkey, Translation, exchange_targets, usable};
 use crate::objects::Table;
 use hw_mlx::prm::Mkc;
 
@@ -80,6 +80,7 @@ pub fn apply(
     if control.sets(MASK_PD) && !pds.contains(context.pd()) {
         return Err(KeyError::ProtectionDomain { key });
     }
+    let before = current.targets();
     let Some(mkey) = keys.get_mut(key >> 8) else {
         return Err(KeyError::Missing { key });
     };
@@ -93,6 +94,8 @@ pub fn apply(
     if let Some(translation) = translation {
         mkey.translation = translation;
     }
+    let after = mkey.targets();
+    exchange_targets(keys, &before, &after);
     Ok(())
 }
 
@@ -255,7 +258,9 @@ pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(
         return Err(KeyError::Access { key });
     }
     if let Some(mkey) = keys.get_mut(key >> 8) {
+        let before = mkey.targets();
         mkey.free = true;
+        exchange_targets(keys, &before, &[]);
     }
     Ok(())
 }
@@ -373,6 +378,11 @@ mod tests {
             (8, false, 0x9000, 0x100)
         );
         assert!(bound.access.remote_write && bound.qpn == 0x58);
+        assert_eq!(
+            keys.references(region >> 8),
+            1,
+            "the region cannot be destroyed now"
+        );
         let again = bind((&mut keys, &mut pds), window, region, scope());
         assert_eq!(
             again,

@@ -277,7 +277,7 @@ impl<P: Provider> Ia<P> {
         attr.check(&self.attr, srq.is_some(), argument)?;
         self.check_sharing(&setup, None, argument)?;
         let hot = Hot::new(&setup, attr.read_iov(&self.attr));
-        let made = self.eps.insert(Ep {
+        let key = self.eps.insert(Ep {
             hot,
             qp: None,
             discard: None,
@@ -296,9 +296,6 @@ impl<P: Provider> Ia<P> {
             has_received: false,
             last_buffer: false,
         });
-        let Some(key) = made else {
-            return Err(DatError::resources(Subtype::ResourceTep));
-        };
         match self.make_qp(key, &setup) {
             Ok(made) => {
                 let ep = &mut self.eps[key];
@@ -312,6 +309,11 @@ impl<P: Provider> Ia<P> {
                 return Err(error);
             }
         }
+        let owner = index_of(key) as usize;
+        if self.owners.len() <= owner {
+            self.owners.resize(owner + 1, EpKey::default());
+        }
+        self.owners[owner] = key;
         self.attach(&setup);
         Ok(EpHandle { key, ia: self.id })
     }

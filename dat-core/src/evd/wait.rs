@@ -74,7 +74,8 @@ impl<P: Provider> Ia<P> {
     /// Makes an event of an entry just polled, if there is nothing special about it.
     #[inline]
     fn dequeue_entry(&mut self, evd: EvdHandle, entry: &Entry<P>) -> DatResult<Event> {
-        if let Some((key, ep)) = self.eps.at_mut(entry.owner())
+        if let Some(&key) = self.owners.get(entry.owner() as usize)
+            && let Some(ep) = self.eps.get_mut(key)
             && ep.hot.state == EpState::Connected
         {
             let completion = match ep.hot.srq {

@@ -131,6 +131,14 @@ impl Shared {
         );
     }
 
+    /// The same for 64 bytes, whatever was sent over the connection before.
+    #[track_caller]
+    pub fn exchange_next(&mut self, which: usize, from: &Buffer, cookie: u64) {
+        self.send(which, &[from.part(0, 64)], 7, CompletionFlags::empty())
+            .expect("posted");
+        self.expect_received(which, cookie, 64);
+    }
+
     /// Available and outstanding, as the SRQ counts them.
     pub fn counts(&mut self) -> (u32, u32) {
         let param = self.pair.sides[B].ia.srq_query(self.srq).expect("exists");

@@ -1,7 +1,6 @@
 //! The steps of a bring-up by name, and how long each took.
 //!
-//! Times are those of the function's clock: real on hardware, virtual in a simulation, where the wall's
-//! time is given beside them once, for all.
+//! Times are those of the function's clock: real on hardware, virtual in a simulation.
 
 use std::time::Duration;
 
@@ -97,8 +96,6 @@ pub struct BringupReport {
     pub steps: Vec<(Step, Duration)>,
     /// All of it on the function's clock, which in a simulation is virtual.
     pub total: Duration,
-    /// All of it on the wall.
-    pub wall: Duration,
     /// Pages given to boot.
     pub boot_pages: u64,
     /// ... to initialize,

@@ -1,7 +1,7 @@
 //! Memory key commands.
 
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
-use crate::mkey::{Access, Klm, Mkey, Translation};
+use crate::mkey::{Access, Klm, Mkey, Translation, exchange_targets};
 use hw_mlx::prm::{
     CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, QueryMkeyIn, QueryMkeyOut,
 };
@@ -61,6 +61,12 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
             translation,
         },
     );
+    let targets = objects
+        .mkeys
+        .get(index)
+        .map(Mkey::targets)
+        .unwrap_or_default();
+    exchange_targets(&mut objects.mkeys, &[], &targets);
     let mut out = CreateMkeyOut::new();
     out.set_mkey_index(index);
     output(&out)
@@ -181,7 +187,7 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
             "KLM list longer than log_max_klm_list_size"
         ));
     }
-    let entries = words
+    let entries: Vec<Klm> = words
         .as_chunks::<2>()
         .0
         .iter()
@@ -194,6 +200,13 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
             }
         })
         .collect();
+    if !context.free() {
+        let missing =
+            |entry: &&Klm| entry.bytes != 0 && !cmd.nic.objects.mkeys.contains(entry.key >> 8);
+        if let Some(entry) = entries.iter().find(missing) {
+            return Err(refuse!(BAD_RESOURCE, "no such key", "{:#x}", entry.key));
+        }
+    }
     if context.access_mode_1_0() == MODE_KLM {
         return Ok(Translation::Keys(entries));
     }
@@ -207,12 +220,12 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
 }
 
 pub(super) fn destroy_mkey(cmd: &mut Cmd<'_>) -> Outcome {
-    let key = cmd
-        .nic
-        .objects
+    let objects = &mut cmd.nic.objects;
+    let key = objects
         .mkeys
         .remove(cmd.read::<DestroyMkeyIn>().mkey_index())?;
-    cmd.nic.objects.pds.release(key.pd);
+    exchange_targets(&mut objects.mkeys, &key.targets(), &[]);
+    objects.pds.release(key.pd);
     output(&DestroyMkeyOut::new())
 }
 

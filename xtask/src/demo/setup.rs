@@ -1,5 +1,7 @@
 //! Bringing both sides up, connecting them, and taking everything apart again.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, bail, ensure};
 use dat::fabric::Fabric;
 use dat::{
@@ -44,6 +46,8 @@ impl Region {
 /// take them from a shared queue (on side B).
 pub struct Side {
     pub ia: Ia,
+    /// How long bring-up took.
+    pub bring_up: Duration,
     pub pz: PzHandle,
     pub completions: EvdHandle,
     pub connections: EvdHandle,
@@ -87,8 +91,8 @@ impl Job {
         Ok(Self { a, b, srq, source, sinks, told_a: Vec::new(), told_b: None })
     }
 
-    pub fn sides(&self) -> [(&'static str, &Ia); 2] {
-        [("A", &self.a.ia), ("B", &self.b.ia)]
+    pub const fn sides(&self) -> [(&'static str, &Side); 2] {
+        [("A", &self.a), ("B", &self.b)]
     }
 
     pub const fn source(&self) -> &DmaMemory {
@@ -210,8 +214,10 @@ impl Job {
 }
 
 fn side(fabric: &Fabric, number: usize) -> Result<Side> {
+    let began = Instant::now();
     let mut ia = fabric.open(number).with_context(|| format!("side {}", ["A", "B"][number]))?;
     Ok(Side {
+        bring_up: began.elapsed(),
         pz: ia.pz_create()?,
         completions: ia.evd_create(16 * DEPTH as u32, EvdFlags::DTO)?,
         connections: ia.evd_create(16, EvdFlags::CONNECTION)?,

@@ -1,0 +1,355 @@
+//! Hostile software on a whole function: commands, mailboxes, registers, configuration space, mappings.
+//!
+//! The first harness talks to a function with live queues and keys: every command there is, with the numbers of objects that exist in
+//! its fields and some bits spoilt; doorbells of every kind; rewritten queue memory; memory unmapped under the device's feet. The second knows
+//! nothing and writes bytes anywhere. Afterwards time still goes on, the other function (whose peer went mad) carries out a
+//! command, and after a function-level reset nothing is left and everything can be built again.
+
+mod live;
+
+use bolero::{TypeGenerator, check};
+use driver::Device;
+use hw_mlx::prm::*;
+use live::bench::{BASE, Bench};
+use live::{ATTACKED, HEALTHY, PAGE, Spoil, World, run, small};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Bytes of the bench's memory that attacks reach: command queue, mailboxes, and whatever was allocated since.
+const REACH: u32 = 0x30_0000;
+
+/// A number that means something to the function, or one that does not.
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+enum Number {
+    Uar,
+    Pd,
+    AsyncEq,
+    CompletionEq,
+    Cq { healthy: bool },
+    Qp { healthy: bool },
+    KeyIndex,
+    Small(u8),
+    Any(u32),
+}
+
+/// A command input.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Command {
+    which: u8,
+    op_mod: u8,
+    /// What goes into the dword at 0x08, where most commands name their object.
+    object: Number,
+    /// 64-bit words behind the fixed part: page lists and the like.
+    list: Vec<Word>,
+    /// Fields and what is written there, as dwords.
+    fields: [(u8, Number); 2],
+    spoil: Spoil,
+    /// The lengths told, if not the true ones.
+    lengths: Option<(u32, u32)>,
+    entry: Spoil,
+    mailbox: Spoil,
+}
+
+/// A word of a list.
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+enum Word {
+    /// A page of our memory.
+    Page(u16),
+    Any(u64),
+}
+
+/// One thing software does.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Attack {
+    Command(Command),
+    /// A well-formed creation, so that there is something to spoil.
+    Create { what: u8, spoil: Spoil },
+    /// A doorbell on the UAR page.
+    Doorbell { register: u8, number: Number, word: u32, wide: bool },
+    /// A register of BAR 0.
+    Register { offset: u16, bytes: [u8; 8], length: u8 },
+    Config { offset: u16, bytes: [u8; 4], length: u8 },
+    /// Memory the device uses is overwritten.
+    Scribble { at: u32, bytes: Vec<u8> },
+    /// Rings and records of a queue pair are.
+    Queue { healthy: bool, at: u16, value: u32 },
+    /// A page, or all of it, can no longer be reached, or can again.
+    Mapping { on: bool },
+    /// Interrupts are handed over again, perhaps fewer of them.
+    Interrupts { count: u8 },
+    Wait { microseconds: u16 },
+}
+
+/// Inputs of every command there is, zero but for the opcode.
+fn inputs() -> Vec<Vec<u8>> {
+    macro_rules! inputs {
+        ($($name:ident),* $(,)?) => { vec![$( $name::new().as_bytes().to_vec(), )*] };
+    }
+    inputs![
+        EnableHcaIn, DisableHcaIn, QueryIssiIn, SetIssiIn, QueryPagesIn, ManagePagesIn, InitHcaIn, TeardownHcaIn,
+        SetDriverVersionIn, QueryAdapterIn, NopIn, QueryHcaCapIn, SetHcaCapIn, AccessRegIn, AllocUarIn, DeallocUarIn, AllocPdIn,
+        DeallocPdIn, AllocTransportDomainIn, DeallocTransportDomainIn, AllocXrcdIn, DeallocXrcdIn, AllocQCounterIn,
+        DeallocQCounterIn, QueryQCounterIn, QuerySpecialContextsIn, CreateEqIn, DestroyEqIn, QueryEqIn, GenEqeIn, CreateCqIn,
+        DestroyCqIn, QueryCqIn, ModifyCqIn, CreateMkeyIn, QueryMkeyIn, DestroyMkeyIn, CreateRmpIn, ModifyRmpIn, QueryRmpIn,
+        DestroyRmpIn, CreateQpIn, DestroyQpIn, QueryQpIn, Rst2InitQpIn, Init2InitQpIn, Init2RtrQpIn, Rtr2RtsQpIn, Rts2RtsQpIn,
+        SqErr2RtsQpIn, SqdRtsQpIn, ToErrQpIn, ToRstQpIn, QueryVportStateIn, ModifyVportStateIn, QueryNicVportContextIn,
+        ModifyNicVportContextIn, QueryVportCounterIn, SetRoceAddressIn, QueryRoceAddressIn,
+    ]
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u32) {
+    if let Some(field) = bytes.get_mut(at..at + 4) {
+        field.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+impl Number {
+    fn resolve(self, world: &World) -> u32 {
+        let end = &world.a;
+        let which = |healthy: bool| if healthy { HEALTHY } else { ATTACKED };
+        match self {
+            Self::Uar => end.resources.uar,
+            Self::Pd => end.resources.pd,
+            Self::AsyncEq => end.resources.eq.number,
+            Self::CompletionEq => end.completion_eqn,
+            Self::Cq { healthy } => end.qps[which(healthy)].cq.number,
+            Self::Qp { healthy } => end.qps[which(healthy)].qpn,
+            Self::KeyIndex => end.qps[ATTACKED].key >> 8,
+            Self::Small(value) => u32::from(value),
+            Self::Any(value) => value,
+        }
+    }
+}
+
+impl Word {
+    fn value(self) -> u64 {
+        match self {
+            Self::Page(page) => BASE + u64::from(page) % 0x300 * PAGE as u64,
+            Self::Any(value) => value,
+        }
+    }
+}
+
+/// Hands a command over, spoilt or not, and lets it happen.
+fn submit(world: &mut World, input: &[u8], output: usize, lengths: Option<(u32, u32)>, entry: Spoil, mailbox: Spoil) {
+    let bench = &mut world.a.bench;
+    let mut submission = bench.prepare(input, output);
+    if let Some((input, output)) = lengths {
+        submission.entry.set_input_length(input).set_output_length(output);
+    }
+    entry.apply(&mut submission.entry.as_mut_bytes()[..0x3f]);
+    if mailbox.any() {
+        bench.edit_mailbox(false, 0, |image| mailbox.apply(image.as_mut_bytes()));
+    }
+    bench.submit(&submission);
+    run(&world.sim, 1);
+}
+
+impl Command {
+    fn make(&self, world: &mut World) {
+        let inputs = inputs();
+        let mut input = inputs[usize::from(self.which) % inputs.len()].clone();
+        input[7] = self.op_mod % 4;
+        put(&mut input, 8, self.object.resolve(world));
+        for (at, number) in self.fields {
+            if number.resolve(world) != 0 {
+                put(&mut input, usize::from(at) % 70 * 4, number.resolve(world));
+            }
+        }
+        self.spoil.apply(&mut input);
+        input.extend(self.list.iter().flat_map(|word| word.value().to_be_bytes()));
+        submit(world, &input, 0x800, self.lengths, self.entry, self.mailbox);
+    }
+}
+
+/// A creation that would succeed.
+fn creation(world: &World, what: u8) -> Vec<u8> {
+    let (uar, pd, eqn) = (world.a.resources.uar, world.a.resources.pd, world.a.completion_eqn);
+    let live = &world.a.qps[ATTACKED];
+    let at = |offset: usize| BASE + offset as u64;
+    let with_list = |input: &[u8], words: &[u64]| [input, &live::bench::list(words)].concat();
+    match what % 6 {
+        0 => {
+            let mut create = CreateEqIn::new();
+            create.eq_context_entry_mut().set_log_eq_size(3).set_uar_page(uar).set_intr(1);
+            with_list(create.as_bytes(), &[at(live.ring)])
+        }
+        1 => {
+            let create = live::bench::cq_input(uar, eqn, 4, at(live.record));
+            with_list(create.as_bytes(), &[at(live.ring)])
+        }
+        2 => {
+            let mut create = CreateMkeyIn::new();
+            create.set_translations_octword_actual_size(1);
+            let context = create.memory_key_mkey_entry_mut();
+            context.set_pd(pd).set_qpn(0xff_ffff).set_access_mode_1_0(1).set_log_page_size(12);
+            context.set_start_addr(live.va).set_len(PAGE as u64).set_translations_octword_size(1).set_lr(true).set_rr(true);
+            with_list(create.as_bytes(), &[live.va, 0])
+        }
+        3 => {
+            let mut create = CreateMkeyIn::new();
+            create.set_translations_octword_actual_size(2);
+            let context = create.memory_key_mkey_entry_mut();
+            context.set_pd(pd).set_qpn(0xff_ffff).set_access_mode_1_0(2).set_translations_octword_size(2);
+            context.set_len(PAGE as u64).set_lr(true).set_rr(true).set_rw(true).set_umr_en(true);
+            let entry = u64::from(PAGE as u32 / 2) << 32 | u64::from(live.key);
+            with_list(create.as_bytes(), &[entry, live.va, entry, live.va + 1_024])
+        }
+        4 => {
+            let mut create = CreateQpIn::new();
+            let context = create.qpc_mut();
+            context.set_pd(pd).set_uar_page(uar).set_log_sq_size(5).set_log_rq_size(4).set_log_rq_stride(2).set_pm_state(3);
+            context.set_cqn_snd(live.cq.number).set_cqn_rcv(live.cq.number).set_dbr_addr(at(live.record));
+            with_list(create.as_bytes(), &[at(live.ring)])
+        }
+        _ => {
+            let mut create = CreateRmpIn::new();
+            let context = create.ctx_mut();
+            context.set_state(1);
+            context.wq_mut().set_pd(pd).set_dbr_addr(at(live.record)).set_log_wq_stride(6).set_log_wq_sz(4);
+            with_list(create.as_bytes(), &[at(live.ring)])
+        }
+    }
+}
+
+impl Attack {
+    fn make(&self, world: &mut World) {
+        match self {
+            Self::Command(command) => command.make(world),
+            Self::Create { what, spoil } => {
+                let mut input = creation(world, *what);
+                spoil.apply(&mut input[8..]);
+                submit(world, &input, 16, None, NOTHING, NOTHING);
+            }
+            Self::Doorbell { register, number, word, wide } => {
+                let register = [0x20, 0x40, 0x48, 0x800, 0x900, 0x24, 0x804][usize::from(*register) % 7];
+                let at = u64::from(world.a.resources.uar) << 12 | register;
+                let number = number.resolve(world);
+                match (wide & register.is_multiple_of(8), register) {
+                    (true, 0x20) => world.a.bench.write64(at, u64::from(*word) << 32 | u64::from(number)),
+                    (true, _) => world.a.bench.write64(at, u64::from(*word) << 32 | u64::from(number) << 8 | 1),
+                    (false, 0x40 | 0x48) => world.a.bench.write32(at, number << 24 | word & 0xff_ffff),
+                    (false, _) => world.a.bench.write32(at, *word),
+                }
+            }
+            Self::Register { offset, bytes, length } => write_bar(&world.a.bench, *offset, bytes, *length),
+            Self::Config { offset, bytes, length } => write_config(&world.a.bench, *offset, bytes, *length),
+            Self::Scribble { at, bytes } => {
+                world.a.bench.memory.write_bytes(usize::try_from(at % REACH).unwrap(), bytes);
+            }
+            Self::Queue { healthy, at, value } => {
+                let live = &world.a.qps[usize::from(*healthy)];
+                let places = [live.ring + usize::from(*at) % 1_023 * 4, live.record, live.record + 4, live.cq.record];
+                world.a.bench.memory.store_be32(places[usize::from(*at) % 4], *value);
+            }
+            Self::Mapping { on } => {
+                let bytes = world.a.bench.memory.len();
+                let function = &world.a.bench.function;
+                // Refused if it is so already.
+                let _ = if *on {
+                    function.dma_map(BASE, world.a.bench.memory.clone(), 0, bytes)
+                } else {
+                    function.dma_unmap(BASE, bytes)
+                };
+            }
+            Self::Interrupts { count } => {
+                let some = world.a.bench.interrupts.iter().take(usize::from(*count) % 3).cloned().collect();
+                world.a.bench.function.set_interrupts(some);
+            }
+            Self::Wait { microseconds } => world.run(u64::from(*microseconds)),
+        }
+        run(&world.sim, 1);
+    }
+}
+
+const NOTHING: Spoil = Spoil::NOTHING;
+
+fn write_bar(bench: &Bench, offset: u16, bytes: &[u8; 8], length: u8) {
+    let bytes = &bytes[..usize::from(length) % 8 + 1];
+    // As Function does: the memory first, and only where there is memory.
+    if bench.bar.contains(usize::from(offset), bytes.len()) {
+        bench.bar.write_bytes(usize::from(offset), bytes);
+    }
+    bench.function.bar_written(0, u64::from(offset), bytes);
+}
+
+fn write_config(bench: &Bench, offset: u16, bytes: &[u8; 4], length: u8) {
+    let length = [1, 2, 4][usize::from(length) % 3];
+    let offset = offset % 4_096 / 4 * 4;
+    bench.function.config_write(offset, &bytes[..length]);
+    let mut read = [0; 4];
+    bench.function.config_read(offset, &mut read[..length]);
+}
+
+/// Whatever software asks of a function with live queues, time goes on, the peer lives, and a reset cleans up.
+#[test]
+fn a_hostile_driver_leaves_nothing_behind() {
+    check!().with_type::<Vec<Attack>>().with_iterations(3_000).with_test_time(Duration::from_secs(5)).for_each(|attacks| {
+        let mut world = World::new();
+        for attack in attacks {
+            attack.make(&mut world);
+        }
+        world.run(1_000);
+        // The peer lost its connections, not its mind.
+        world.b.bench.exec(&NopIn::new()).unwrap();
+        assert_eq!(world.b.syndrome(), 0);
+        world.b.check_canaries();
+        Attack::Mapping { on: true }.make(&mut world);
+        world.check_reset();
+    });
+}
+
+/// One thing somebody does who knows nothing.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Blind {
+    Register { offset: u16, bytes: [u8; 8], length: u8 },
+    Config { offset: u16, bytes: [u8; 4], length: u8 },
+    /// The command queue's address, and whether it is in our memory.
+    Queue { at: u32, ours: bool },
+    /// An entry, handed over.
+    Entry { slot: u8, bytes: [u8; 32], mailbox: u16 },
+    Memory { at: u16, bytes: Vec<u8> },
+    Wait { microseconds: u16 },
+}
+
+/// Any bytes anywhere: nothing but a reset is needed afterwards.
+#[test]
+fn blind_writes_leave_nothing_behind() {
+    check!().with_type::<Vec<Blind>>().with_iterations(5_000).with_test_time(Duration::from_secs(3)).for_each(|actions| {
+        let bench = Bench::power_on(small("blind", 1));
+        bench.start();
+        let function = bench.function.clone();
+        for action in actions {
+            match action {
+                Blind::Register { offset, bytes, length } => write_bar(&bench, *offset, bytes, *length),
+                Blind::Config { offset, bytes, length } => write_config(&bench, *offset, bytes, *length),
+                Blind::Queue { at, ours } => {
+                    bench.write32(0x10, 0);
+                    bench.write32(0x14, if *ours { 0x4000_0000 + at % 4 * 4_096 } else { *at });
+                }
+                Blind::Entry { slot, bytes, mailbox } => {
+                    let mut entry = CmdQueueEntry::new();
+                    let (input, rest) = bytes.split_at(16);
+                    entry.set_type(7).set_ownership(true).set_token(u32::from(rest[0] % 2));
+                    entry.set_command_input_inline_data(input.try_into().unwrap());
+                    entry.set_input_length(u32::from(rest[1]) << 2).set_output_length(u32::from(rest[2]) << 4);
+                    let mailbox = BASE + u64::from(mailbox % 64) * 0x200;
+                    entry.set_input_mailbox_pointer(mailbox).set_output_mailbox_pointer(mailbox);
+                    let slot = usize::from(*slot) % 32;
+                    bench.memory.write_obj(slot * 64, &entry);
+                    bench.write32(0x18, 1 << slot);
+                }
+                Blind::Memory { at, bytes } => bench.memory.write_bytes(usize::from(*at), bytes),
+                Blind::Wait { microseconds } => run(&bench.sim, u64::from(*microseconds)),
+            }
+        }
+        function.reset();
+        let report = bench.sim.report(&function);
+        assert!(report.objects.is_empty() && report.pages_held == 0, "{report:?}");
+        bench.memory.fill(0, 4_096, 0);
+        let mut bench = bench;
+        bench.start();
+        bench.exec(&EnableHcaIn::new()).unwrap();
+        bench.satisfy_pages(1);
+    });
+}
