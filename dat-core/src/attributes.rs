@@ -175,7 +175,7 @@ impl ProviderAttr {
             is_thread_safe: false,
             max_private_data_size: MAX_PRIVATE_DATA,
             supports_multipath: false,
-            ep_creator: 0,
+            ep_creator: 1,
             pz_support: 0,
             optimal_buffer_alignment: 64,
             evd_stream_merging_supported: [[true; 6]; 6],

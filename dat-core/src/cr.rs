@@ -3,17 +3,20 @@
 //! A request waits for the consumer's decision as long as it takes; the peer has its own timer. A
 //! peer that gave up meanwhile is noticed by accepting: the accept succeeds and ends in
 //! ACCEPT_COMPLETION_ERROR.
+//!
+//! A request that came to a PSP with the PROVIDER flag brings an endpoint along, TENTATIVE, which is
+//! the consumer's from the accept on and vanishes with a rejection.
 
 use crate::attributes::{MAX_PRIVATE_DATA, address_of};
 use crate::cm::{AcceptParams, ConnId, RejectReason};
+use crate::ep::Remote;
 use crate::ep::state::{EpEvent, EpState};
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::{ConnectionEventKind, ConnectionRequest, Event};
-use crate::handle::{CrHandle, CrKey, EpHandle, PspKey};
+use crate::handle::{CrHandle, CrKey, EpHandle, EpKey, PspKey};
 use crate::ia::Ia;
 use crate::provider::{Path, Provider, QueuePair};
-use crate::refusal::Refusal;
-use crate::types::ConnQual;
+use crate::types::{ConnQual, PspFlags};
 use std::net::IpAddr;
 
 /// What the peer of a connection asked for, and how it is reached.
@@ -23,6 +26,8 @@ pub(crate) struct Peer {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) mtu: u8,
+    /// RDMA Reads it wants to have outstanding towards us.
+    pub(crate) reads_in: u8,
     /// RDMA Reads it can answer at a time.
     pub(crate) reads_out: u8,
     pub(crate) retry_count: u8,
@@ -37,10 +42,17 @@ pub(crate) struct Cr {
     pub(crate) remote_gid: [u8; 16],
     pub(crate) remote_port: u16,
     pub(crate) private_data: Vec<u8>,
+    /// The endpoint lent to the consumer with the request, TENTATIVE.
+    pub(crate) local_ep: Option<EpKey>,
 }
 
-/// What `cr_query` tells (`DAT_CR_PARAM`). The local endpoint is always null so far: the consumer
-/// brings it.
+impl Cr {
+    fn remote(&self) -> Remote {
+        Remote { address: address_of(self.remote_gid), port_qual: self.remote_port.into() }
+    }
+}
+
+/// What `cr_query` tells (`DAT_CR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CrParam<'a> {
     /// Who asks.
@@ -51,6 +63,9 @@ pub struct CrParam<'a> {
     pub conn_qual: ConnQual,
     /// What it sent along; from an RDMA-CM port always 56 bytes, with zeros at the end.
     pub private_data: &'a [u8],
+    /// The endpoint made for it, if it came to a PSP with the PROVIDER flag. It needs a PZ and EVDs
+    /// (`ep_modify`) before the request is accepted, and is gone when it is rejected.
+    pub local_ep: Option<EpHandle>,
 }
 
 impl<P: Provider> Ia<P> {
@@ -65,31 +80,40 @@ impl<P: Provider> Ia<P> {
             remote_port_qual: cr.remote_port.into(),
             conn_qual: cr.conn_qual,
             private_data: &cr.private_data,
+            local_ep: cr.local_ep.map(|key| EpHandle { key, ia: self.id }),
         })
     }
 
-    /// Accepts a request with an endpoint of the consumer's. ESTABLISHED or ACCEPT_COMPLETION_ERROR
-    /// follows on its connect EVD. The request is gone, unless there was an error.
+    /// Accepts a request, with an endpoint of the consumer's unless one came with the request.
+    /// ESTABLISHED or ACCEPT_COMPLETION_ERROR follows on its connect EVD. The request is gone, unless
+    /// there was an error.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE: |CR; |EP also for no endpoint. DAT_INVALID_STATE: the endpoint is not
-    /// UNCONNECTED; |EP_NOTREADY it has no PZ. DAT_INVALID_PARAMETER|ARG3: private data too long.
+    /// DAT_INVALID_HANDLE: |CR; |EP also when there are two endpoints, or none. DAT_INVALID_STATE: the
+    /// endpoint is not UNCONNECTED; |EP_NOTREADY it has no PZ. DAT_INVALID_PARAMETER|ARG3: private
+    /// data too long.
     pub fn cr_accept(
         &mut self,
         cr: CrHandle,
         ep: Option<EpHandle>,
         private_data: &[u8],
     ) -> DatResult<()> {
-        let (conn, peer, remote_gid, remote_port) = {
+        let (conn, mut peer, remote, local_ep) = {
             let cr = self.cr(cr)?;
-            (cr.conn, cr.peer, cr.remote_gid, cr.remote_port)
+            (cr.conn, cr.peer, cr.remote(), cr.local_ep)
         };
-        let ep = ep.ok_or_else(|| Refusal::NoEp.error())?;
+        let (ep, expected) = match (ep, local_ep) {
+            (Some(ep), None) => (ep, EpState::Unconnected),
+            (None, Some(key)) => (EpHandle { key, ia: self.id }, EpState::TentativeConnectionPending),
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(DatError::handle(Subtype::HandleEp)
+                    .because("either the request brings an endpoint or the call does"));
+            }
+        };
         let target = self.ep(ep)?;
         let state = target.hot.state;
-        // The two states an endpoint that came with the request would be in are not for this one.
         let next = match state.next(EpEvent::Accept) {
-            Some(next) if state == EpState::Unconnected => next,
+            Some(next) if state == expected => next,
             Some(_) | None => return Err(state.refuse()),
         };
         if private_data.len() > MAX_PRIVATE_DATA {
@@ -104,9 +128,10 @@ impl<P: Provider> Ia<P> {
         let reads_out = u8::try_from(target.attr.max_rdma_read_out).unwrap_or(u8::MAX);
         let srq = target.hot.srq.is_some();
         let psn = self.random_psn();
-        let mut peer = peer;
         peer.mtu = peer.mtu.min(self.provider.limits().mtu);
         if let Err(error) = self.bring_up(ep.key, &peer, psn) {
+            // The queue pair is somewhere between INIT and RTS; its endpoint must be usable again.
+            self.rewind(ep.key);
             return Err(self.device_refused("cr_accept", error, Subtype::ResourceTep));
         }
         let now = self.provider.now();
@@ -127,10 +152,7 @@ impl<P: Provider> Ia<P> {
         self.crs.remove(cr.key);
         let target = &mut self.eps[ep.key];
         target.hot.state = next;
-        target.remote = Some(crate::ep::Remote {
-            address: address_of(remote_gid),
-            port_qual: remote_port.into(),
-        });
+        target.remote = Some(remote);
         target.conn = Some(conn);
         self.conns.insert(conn, ep.key);
         if let Err(error) = accepted {
@@ -148,26 +170,28 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Refuses a request; the peer learns that the consumer did.
+    /// Refuses a request; the peer learns that the consumer did. An endpoint that came with it is
+    /// gone.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR.
     pub fn cr_reject(&mut self, cr: CrHandle) -> DatResult<()> {
-        let conn = self.cr(cr)?.conn;
-        self.crs.remove(cr.key);
-        self.refuse_connection(conn, RejectReason::Consumer);
+        self.cr(cr)?;
+        self.refuse_request(cr.key, RejectReason::Consumer);
         self.transmit();
         Ok(())
     }
 
-    /// Refuses a request nobody can decide on any more.
-    pub(crate) fn refuse_request(&mut self, key: CrKey) {
-        if let Some(cr) = self.crs.remove(key) {
-            self.refuse_connection(cr.conn, RejectReason::NoResources);
+    /// Refuses a request and takes back what came with it.
+    pub(crate) fn refuse_request(&mut self, key: CrKey, reason: RejectReason) {
+        let Some(cr) = self.crs.remove(key) else { return };
+        self.refuse_connection(cr.conn, reason);
+        if let Some(ep) = cr.local_ep {
+            self.remove_ep(ep);
         }
     }
 
-    pub(crate) fn refuse_connection(&mut self, conn: ConnId, reason: RejectReason) {
+    fn refuse_connection(&mut self, conn: ConnId, reason: RejectReason) {
         let now = self.provider.now();
         self.conns.remove(&conn);
         if let Err(error) = self.cm.reject(now, conn, reason) {
@@ -178,21 +202,28 @@ impl<P: Provider> Ia<P> {
 
     /// A request has come: an event, or a refusal when the backlog is full.
     pub(crate) fn request_arrived(&mut self, psp: Option<PspKey>, mut cr: Cr) {
-        let listening =
-            psp.and_then(|key| self.psps.get(key).map(|psp| (key, psp.evd, psp.conn_qual)));
-        let Some((psp, evd, conn_qual)) =
-            listening.filter(|(_, evd, _)| self.evds[*evd].has_room())
-        else {
+        let listening = psp.and_then(|key| self.psps.get(key).map(|psp| (key, *psp)));
+        let Some((key, psp)) = listening.filter(|(_, psp)| self.evds[psp.evd].has_room()) else {
             self.refuse_connection(cr.conn, RejectReason::NoResources);
             return;
         };
+        if psp.flags.contains(PspFlags::PROVIDER) {
+            match self.lend_ep(&cr.peer, cr.remote()) {
+                Ok(ep) => cr.local_ep = Some(ep),
+                Err(error) => {
+                    tracing::warn!(%error, "no endpoint for a connection request");
+                    self.refuse_connection(cr.conn, RejectReason::NoResources);
+                    return;
+                }
+            }
+        }
+        let (evd, conn_qual, psp) = (psp.evd, psp.conn_qual, self.psp_handle(key));
         cr.conn_qual = conn_qual;
-        let key = self.crs.insert(cr);
-        let cr = CrHandle { key, ia: self.id };
+        let cr = CrHandle { key: self.crs.insert(cr), ia: self.id };
         self.push_event(
             Some(evd),
             Event::ConnectionRequest(ConnectionRequest {
-                psp: self.psp_handle(psp),
+                psp,
                 conn_qual,
                 cr,
             }),

@@ -8,7 +8,7 @@
 //! looked at in `evd_wait`, in an `evd_dequeue` that finds nothing, and in [`Ia::progress`].
 
 use crate::attributes::{IaAttr, ProviderAttr};
-use crate::cm::{self, Cm, ConnId, ListenId};
+use crate::cm::{self, Cm, ConnId, ListenId, RejectReason};
 use crate::completion::Effect;
 use crate::cr::Cr;
 use crate::ep::Ep;
@@ -230,11 +230,11 @@ impl<P: Provider> Ia<P> {
         &mut self.provider
     }
 
-    /// Whether nothing the consumer made is left in it. (The asynchronous EVD is the IA's, connection
-    /// requests are the peers'.)
+    /// Whether nothing the consumer made is left in it. (The asynchronous EVD is the IA's; connection
+    /// requests and the endpoints that come with them are not the consumer's either.)
     #[must_use]
     pub fn is_unused(&self) -> bool {
-        self.eps.is_empty()
+        self.crs.values().filter(|cr| cr.local_ep.is_some()).count() == self.eps.len()
             && self.evds.len() == 1
             && self.srqs.is_empty()
             && self.pzs.is_empty()
@@ -255,10 +255,10 @@ impl<P: Provider> Ia<P> {
                 DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
             return Err(CloseRefused { ia: self, error });
         }
+        let crs: Vec<CrKey> = self.crs.keys().collect();
+        crs.into_iter().for_each(|key| self.refuse_request(key, RejectReason::NoResources));
         let eps: Vec<EpKey> = self.eps.keys().collect();
         eps.into_iter().for_each(|key| self.remove_ep(key));
-        let crs: Vec<CrKey> = self.crs.keys().collect();
-        crs.into_iter().for_each(|key| self.refuse_request(key));
         let psps: Vec<PspKey> = self.psps.keys().collect();
         psps.into_iter().for_each(|key| self.remove_psp(key));
         let lmrs: Vec<LmrKey> = self.lmr_objects.keys().collect();

@@ -72,7 +72,7 @@ impl<P: Provider> Ia<P> {
                 path,
                 remote_qpn,
                 remote_psn,
-                reads_in: _,
+                reads_in,
                 reads_out,
                 mtu,
                 ack_timeout,

@@ -17,10 +17,12 @@ const FIRST_ANY: u64 = 0x0200_0000_0000_0001;
 /// How many of them are tried.
 const ANY_TRIES: u64 = 65_536;
 
+#[derive(Clone, Copy)]
 pub(crate) struct Psp {
     listen: ListenId,
     pub(crate) conn_qual: ConnQual,
     pub(crate) evd: EvdKey,
+    pub(crate) flags: PspFlags,
 }
 
 /// What `psp_query` tells (`DAT_PSP_PARAM`).
@@ -39,7 +41,7 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 unknown flags.
-    /// DAT_MODEL_NOT_SUPPORTED: endpoints made by the provider. DAT_CONN_QUAL_IN_USE.
+    /// DAT_CONN_QUAL_IN_USE.
     pub fn psp_create(
         &mut self,
         conn_qual: ConnQual,
@@ -50,7 +52,7 @@ impl<P: Provider> Ia<P> {
         if conn_qual == 0 {
             return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
         }
-        self.listen(conn_qual, evd)
+        self.listen(conn_qual, evd, flags)
     }
 
     /// Listens at a qualifier nobody uses, and says which.
@@ -64,7 +66,7 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<(ConnQual, PspHandle)> {
         let evd = self.check_psp(evd, flags)?;
         for conn_qual in FIRST_ANY..FIRST_ANY + ANY_TRIES {
-            if let Ok(psp) = self.listen(conn_qual, evd) {
+            if let Ok(psp) = self.listen(conn_qual, evd, flags) {
                 return Ok((conn_qual, psp));
             }
         }
@@ -97,7 +99,7 @@ impl<P: Provider> Ia<P> {
         Ok(evd)
     }
 
-    fn listen(&mut self, conn_qual: ConnQual, evd: EvdKey) -> DatResult<PspHandle> {
+    fn listen(&mut self, conn_qual: ConnQual, evd: EvdKey, flags: PspFlags) -> DatResult<PspHandle> {
         let listen = self
             .cm
             .listen(service_id(conn_qual))
@@ -121,7 +123,7 @@ impl<P: Provider> Ia<P> {
         Ok(PspParam {
             conn_qual: psp.conn_qual,
             evd: self.evd_handle(psp.evd),
-            flags: PspFlags::CONSUMER,
+            flags: psp.flags,
         })
     }
 

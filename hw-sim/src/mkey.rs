@@ -100,11 +100,13 @@ pub struct Mkey {
     pub octowords: u32,
     /// The translation.
     pub translation: Translation,
+    /// Indices of the keys it holds a reference to.
+    pub held: Vec<u32>,
 }
 
 impl Mkey {
     /// Indices of the keys this one reaches through. A free key reaches through none.
-    pub fn targets(&self) -> Vec<u32> {
+    fn targets(&self) -> Vec<u32> {
         match &self.translation {
             Translation::Keys(table) | Translation::EqualKeys(table) if !self.free => table
                 .iter()
@@ -123,14 +125,24 @@ impl Mkey {
     }
 }
 
-/// Counts references of keys to keys: `before` is given up, `after` is held. A key reached through cannot be
-/// destroyed (status 0x09).
-pub fn exchange_targets(keys: &mut Table<Mkey>, before: &[u32], after: &[u32]) {
-    for &index in after {
-        // Entries that name no key are found out when they are used.
-        let _ = keys.hold(index);
+/// Counts the references of the key at `index` to the keys behind it anew, after it changed. A key
+/// that others reach through cannot be destroyed (status 0x09).
+pub fn recount_targets(keys: &mut Table<Mkey>, index: u32) {
+    let targets = keys.get(index).map(Mkey::targets).unwrap_or_default();
+    // Entries that name no key are found out when they are used.
+    let held: Vec<u32> = targets
+        .into_iter()
+        .filter(|&target| keys.hold(target).is_ok())
+        .collect();
+    if let Some(mkey) = keys.get_mut(index) {
+        let before = std::mem::replace(&mut mkey.held, held);
+        release_targets(keys, &before);
     }
-    for &index in before {
+}
+
+/// The key that held these is gone.
+pub fn release_targets(keys: &mut Table<Mkey>, held: &[u32]) {
+    for &index in held {
         keys.release(index);
     }
 }
@@ -386,6 +398,7 @@ mod tests {
             page_access: false,
             octowords: 0,
             translation: Translation::Pages(table),
+            held: Vec::new(),
         }
     }
 

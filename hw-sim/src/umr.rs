@@ -9,7 +9,7 @@
 //! unless the request changes it. The keys a window reaches through must exist and be usable by the queue pair.
 
 use crate::host::{KeyError, KeyScope, UmrRequest};
-use crate::mkey::{Klm, Mkey, Translation, exchange_targets, usable};
+use crate::mkey::{Klm, Mkey, Translation, recount_targets, usable};
 use crate::objects::Table;
 use hw_mlx::prm::Mkc;
 
@@ -80,7 +80,6 @@ pub fn apply(
     if control.sets(MASK_PD) && !pds.contains(context.pd()) {
         return Err(KeyError::ProtectionDomain { key });
     }
-    let before = current.targets();
     let Some(mkey) = keys.get_mut(key >> 8) else {
         return Err(KeyError::Missing { key });
     };
@@ -94,8 +93,7 @@ pub fn apply(
     if let Some(translation) = translation {
         mkey.translation = translation;
     }
-    let after = mkey.targets();
-    exchange_targets(keys, &before, &after);
+    recount_targets(keys, key >> 8);
     Ok(())
 }
 
@@ -258,9 +256,8 @@ pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(
         return Err(KeyError::Access { key });
     }
     if let Some(mkey) = keys.get_mut(key >> 8) {
-        let before = mkey.targets();
         mkey.free = true;
-        exchange_targets(keys, &before, &[]);
+        recount_targets(keys, key >> 8);
     }
     Ok(())
 }
@@ -308,6 +305,7 @@ mod tests {
             page_access: false,
             octowords: 4,
             translation,
+            held: Vec::new(),
         }
     }
 

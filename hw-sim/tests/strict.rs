@@ -286,6 +286,31 @@ fn a_key_has_a_translation_that_covers_it() {
 }
 
 #[test]
+fn a_key_that_another_reaches_through_cannot_be_destroyed() {
+    let (mut bench, resources) = usable();
+    let inner = bench.create_pa_key(resources.pd);
+    let klm = u64::from(0x100_u32) << 32 | u64::from(inner);
+    let mut create = mtt_key(resources.pd, 0x9000, 0x100, 0, 1);
+    create.memory_key_mkey_entry_mut().set_access_mode_1_0(2);
+    let outer = bench
+        .exec_with(&create, &list(&[klm, 0x4000_0000]))
+        .unwrap()
+        .mkey_index();
+    let mut destroy = DestroyMkeyIn::new();
+    destroy.set_mkey_index(inner >> 8);
+    assert_eq!(bench.status(&destroy), CmdStatus::BAD_RES_STATE);
+    let mut destroy_outer = DestroyMkeyIn::new();
+    destroy_outer.set_mkey_index(outer);
+    bench.exec(&destroy_outer).unwrap();
+    bench.exec(&destroy).unwrap();
+    assert_eq!(
+        bench.status_with(&create, &list(&[klm, 0x4000_0000])),
+        CmdStatus::BAD_RESOURCE,
+        "no such key now"
+    );
+}
+
+#[test]
 fn a_single_entry_covers_two_gigabytes() {
     let (mut bench, resources) = usable();
     let key = mtt_key(resources.pd, 0x4000_0000, 1 << 30, 31, 1);

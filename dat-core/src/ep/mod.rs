@@ -22,6 +22,7 @@ mod post;
 pub mod state;
 
 use crate::cm::ConnId;
+use crate::cr::Peer;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::evd::queue::Evd;
 use crate::evd::streams::Stream;
@@ -276,7 +277,30 @@ impl<P: Provider> Ia<P> {
         };
         attr.check(&self.attr, srq.is_some(), argument)?;
         self.check_sharing(&setup, None, argument)?;
-        let hot = Hot::new(&setup, attr.read_iov(&self.attr));
+        let key = self.insert_ep(&setup)?;
+        Ok(EpHandle { key, ia: self.id })
+    }
+
+    /// An endpoint for a request that reached a PSP with the PROVIDER flag: without PZ and EVDs,
+    /// tentative until the request is decided, with the RDMA Read depths the peer would like.
+    pub(crate) fn lend_ep(&mut self, peer: &Peer, remote: Remote) -> DatResult<EpKey> {
+        let attr = EpAttr {
+            max_rdma_read_in: u32::from(peer.reads_in).min(self.attr.max_rdma_read_per_ep_in),
+            max_rdma_read_out: u32::from(peer.reads_out).min(self.attr.max_rdma_read_per_ep_out),
+            ..EpAttr::defaults(&self.attr)
+        };
+        let (pz, evd, srq) = (None, None, None);
+        let setup = Setup { pz, recv_evd: evd, request_evd: evd, connect_evd: evd, srq, attr };
+        let key = self.insert_ep(&setup)?;
+        let ep = &mut self.eps[key];
+        ep.hot.state = EpState::TentativeConnectionPending;
+        ep.remote = Some(remote);
+        Ok(key)
+    }
+
+    fn insert_ep(&mut self, setup: &Setup) -> DatResult<EpKey> {
+        let attr = setup.attr;
+        let hot = Hot::new(setup, attr.read_iov(&self.attr));
         let key = self.eps.insert(Ep {
             hot,
             qp: None,
@@ -296,7 +320,7 @@ impl<P: Provider> Ia<P> {
             has_received: false,
             last_buffer: false,
         });
-        match self.make_qp(key, &setup) {
+        match self.make_qp(key, setup) {
             Ok(made) => {
                 let ep = &mut self.eps[key];
                 (ep.qp, ep.discard) = made;
@@ -314,8 +338,8 @@ impl<P: Provider> Ia<P> {
             self.owners.resize(owner + 1, EpKey::default());
         }
         self.owners[owner] = key;
-        self.attach(&setup);
-        Ok(EpHandle { key, ia: self.id })
+        self.attach(setup);
+        Ok(key)
     }
 
     /// The queue pair of an endpoint, if its PZ is known, and the queue for what nobody wants.

@@ -5,6 +5,7 @@ pub(crate) mod queue;
 pub(crate) mod streams;
 pub(crate) mod wait;
 
+use crate::cm::RejectReason;
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{AsyncEvent, Event, SoftwareEvent};
 use crate::handle::{EvdHandle, EvdKey, index_of};
@@ -111,7 +112,7 @@ impl<P: Provider> Ia<P> {
         for (event, srq) in events {
             self.slot_returned(srq);
             if let Event::ConnectionRequest(request) = event {
-                self.refuse_request(request.cr.key);
+                self.refuse_request(request.cr.key, RejectReason::NoResources);
             }
         }
         if let Some(cq) = cq

@@ -234,10 +234,11 @@ impl Pair {
 
     /// The next DTO completion of an EVD.
     pub fn wait_dto(&mut self, side: usize, evd: EvdHandle) -> DtoCompletion {
-        match self.wait_event(side, evd) {
-            Event::Dto(completion) => completion,
-            other => panic!("side {side}: a DTO completion, not {other:?}"),
-        }
+        let event = self.wait_event(side, evd);
+        let Event::Dto(completion) = event else {
+            panic!("side {side}: a DTO completion, not {event:?}");
+        };
+        completion
     }
 
     /// The next completion of the side's request EVD.
@@ -252,10 +253,11 @@ impl Pair {
 
     /// The next event of the side's connection EVD must be this.
     pub fn expect_connection(&mut self, side: usize, kind: ConnectionEventKind) {
-        match self.wait_event(side, self.sides[side].connect) {
-            Event::Connection(event) => assert_eq!(event.kind, kind, "side {side}"),
-            other => panic!("side {side}: {kind:?}, not {other:?}"),
-        }
+        let event = self.wait_event(side, self.sides[side].connect);
+        let Event::Connection(event) = event else {
+            panic!("side {side}: {kind:?}, not {event:?}");
+        };
+        assert_eq!(event.kind, kind, "side {side}");
     }
 
     /// Nothing is on the EVD, and nothing comes within ten milliseconds of virtual time.

@@ -29,6 +29,8 @@ pub const BLOCKS: u32 = 32;
 pub const SEND_RING: usize = RECEIVES as usize * 64;
 /// First PSN of every queue pair, close to the wrap.
 pub const FIRST_PSN: u32 = 0xff_fffc;
+/// Key of every QP 1.
+pub const GSI_Q_KEY: u32 = 0x8001_0000;
 const VARIANT: u32 = 0x42;
 const CANARY: u8 = 0xc5;
 const LOG_CQ: u32 = 7;
@@ -137,7 +139,27 @@ impl End {
         Self { bench, resources, completion_eqn, number, qps: Vec::new() }
     }
 
+    /// A reliable queue pair in RESET.
     pub fn create_qp(&mut self) -> Live {
+        self.create_queues(ServiceType::RC)
+    }
+
+    /// The queue pair that serves QP 1, ready to send and receive.
+    pub fn create_gsi(&mut self) -> Live {
+        let live = self.create_queues(ServiceType::QP1);
+        let qpn = Qpn::new(live.qpn);
+        let mut init = Rst2InitQpIn::for_qp(qpn, 0);
+        init.qpc_mut().set_q_key(GSI_Q_KEY).primary_address_path_mut().set_vhca_port_num(1);
+        self.bench.exec(&init).unwrap();
+        let mut rtr = Init2RtrQpIn::for_qp(qpn, 0);
+        rtr.qpc_mut().set_mtu(1).set_log_msg_max(8);
+        self.bench.exec(&rtr).unwrap();
+        self.bench.exec(&Rtr2RtsQpIn::for_qp(qpn, 0)).unwrap();
+        live
+    }
+
+    /// Queues of a service type, in RESET.
+    fn create_queues(&mut self, service: ServiceType) -> Live {
         let Resources { uar, pd, .. } = self.resources;
         let cq = self.bench.create_cq(uar, self.completion_eqn, LOG_CQ).unwrap();
         let (ring, ring_iova) = self.bench.alloc(PAGE);
@@ -166,6 +188,7 @@ impl End {
         let mut create = CreateQpIn::new();
         create
             .qpc_mut()
+            .set_st(service.bits())
             .set_pm_state(3)
             .set_pd(pd)
             .set_uar_page(uar)

@@ -467,6 +467,22 @@ fn a_reset_queue_starts_at_index_zero_and_believes_no_old_entry() {
     assert_eq!(f.queue.complete(0, None).unwrap().cookie, 10);
 }
 
+/// What was remembered of a block before the reset would name the middle of a WQE after it.
+#[test]
+fn a_reset_queue_has_forgotten_where_wqes_started() {
+    let mut f = queue(4, 4);
+    for n in 0..3 {
+        f.queue
+            .post(RequestOp::Send, segments(1), n, REPORTED)
+            .unwrap();
+    }
+    f.queue.reset();
+    f.queue.post(WRITE, segments(4), 10, REPORTED).unwrap();
+    f.queue.post(WRITE, segments(4), 11, REPORTED).unwrap();
+    assert_eq!(f.queue.complete(1, None), None);
+    assert_eq!(f.queue.complete(2, None).unwrap().cookie, 11);
+}
+
 #[test]
 fn sizes_the_device_cannot_have_are_refused() {
     assert_eq!(SendSizes::new(1, 62, 0), None, "ds has six bits");

@@ -1,7 +1,7 @@
 //! Memory key commands.
 
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
-use crate::mkey::{Access, Klm, Mkey, Translation, exchange_targets};
+use crate::mkey::{Access, Klm, Mkey, Translation, recount_targets, release_targets};
 use hw_mlx::prm::{
     CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, QueryMkeyIn, QueryMkeyOut,
 };
@@ -59,14 +59,10 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
             page_access: input.pg_access(),
             octowords: context.translations_octword_size(),
             translation,
+            held: Vec::new(),
         },
     );
-    let targets = objects
-        .mkeys
-        .get(index)
-        .map(Mkey::targets)
-        .unwrap_or_default();
-    exchange_targets(&mut objects.mkeys, &[], &targets);
+    recount_targets(&mut objects.mkeys, index);
     let mut out = CreateMkeyOut::new();
     out.set_mkey_index(index);
     output(&out)
@@ -220,11 +216,10 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
 }
 
 pub(super) fn destroy_mkey(cmd: &mut Cmd<'_>) -> Outcome {
+    let index = cmd.read::<DestroyMkeyIn>().mkey_index();
     let objects = &mut cmd.nic.objects;
-    let key = objects
-        .mkeys
-        .remove(cmd.read::<DestroyMkeyIn>().mkey_index())?;
-    exchange_targets(&mut objects.mkeys, &key.targets(), &[]);
+    let key = objects.mkeys.remove(index)?;
+    release_targets(&mut objects.mkeys, &key.held);
     objects.pds.release(key.pd);
     output(&DestroyMkeyOut::new())
 }

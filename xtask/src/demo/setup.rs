@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use dat::fabric::Fabric;
 use dat::{
-    CloseFlags, ConnectFlags, ConnectionEventKind, DmaMemory, EpAttr, EpHandle, Event, EvdFlags, EvdHandle, Ia,
+    CloseFlags, ConnectFlags, ConnectionEvent, ConnectionEventKind, DmaMemory, EpAttr, EpHandle, Event, EvdFlags, EvdHandle, Ia,
     LmrHandle, MemPrivFlags, PspFlags, PspHandle, PzHandle, Qos, ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
 };
 
@@ -14,6 +14,8 @@ use super::transfer::Kind;
 
 /// Requests and receives in flight per endpoint.
 pub const DEPTH: usize = 32;
+/// The same, as DAT counts.
+const DEPTH_DTOS: u32 = 32;
 /// Where B listens for the first connection: an IB service ID.
 const SERVICE: u64 = 0x1_0000_0001;
 /// Where B listens for the others: an RDMA-CM port.
@@ -73,7 +75,7 @@ impl Job {
     pub fn open(fabric: &Fabric, bytes: usize) -> Result<Self> {
         let (mut a, mut b) = (side(fabric, 0)?, side(fabric, 1)?);
         let srq =
-            b.ia.srq_create(b.pz, SrqAttr { max_recv_dtos: 2 * DEPTH as u32, max_recv_iov: 1, low_watermark: 0 })?;
+            b.ia.srq_create(b.pz, SrqAttr { max_recv_dtos: 2 * DEPTH_DTOS, max_recv_iov: 1, low_watermark: 0 })?;
         for shared in [false, true, true] {
             for side in [&mut a, &mut b] {
                 let attr = attributes(&side.ia);
@@ -123,7 +125,7 @@ impl Job {
         for (number, (address, qualifier)) in
             [(link_local, SERVICE), (Fabric::ipv4(1), PORT), (Fabric::ipv4(1), PORT)].into_iter().enumerate()
         {
-            let asked = encode(&self.source.remote(0, length(&self.source)));
+            let asked = encode(&self.source.remote(0, self.source.memory.len()));
             self.a.ia.ep_connect(
                 self.a.endpoints[number],
                 address,
@@ -138,7 +140,7 @@ impl Job {
             };
             self.told_b = Some(decode(self.b.ia.cr_query(request.cr)?.private_data)?);
             let sink = &self.sinks[Kind::Write as usize];
-            let answer = encode(&sink.remote(0, length(sink)));
+            let answer = encode(&sink.remote(0, sink.memory.len()));
             self.b.ia.cr_accept(request.cr, Some(self.b.endpoints[number]), &answer)?;
             self.expect(0, ConnectionEventKind::Established)?;
             self.expect(1, ConnectionEventKind::Established)?;
@@ -163,10 +165,13 @@ impl Job {
 
     fn expect(&mut self, side: usize, kind: ConnectionEventKind) -> Result<()> {
         let evd = if side == 0 { self.a.connections } else { self.b.connections };
-        match self.wait(side, evd)? {
-            Event::Connection(event) if event.kind == kind => Ok(()),
-            other => bail!("side {}: {other:?} instead of {kind:?}", ["A", "B"][side]),
-        }
+        let event = self.wait(side, evd)?;
+        ensure!(
+            matches!(event, Event::Connection(ConnectionEvent { kind: is, .. }) if is == kind),
+            "side {}: {event:?} instead of {kind:?}",
+            ["A", "B"][side]
+        );
+        Ok(())
     }
 
     /// Disconnects, frees every object, closes both adapters, and asks the simulator what is left.
@@ -219,7 +224,7 @@ fn side(fabric: &Fabric, number: usize) -> Result<Side> {
     Ok(Side {
         bring_up: began.elapsed(),
         pz: ia.pz_create()?,
-        completions: ia.evd_create(16 * DEPTH as u32, EvdFlags::DTO)?,
+        completions: ia.evd_create(16 * DEPTH_DTOS, EvdFlags::DTO)?,
         connections: ia.evd_create(16, EvdFlags::CONNECTION)?,
         requests: ia.evd_create(16, EvdFlags::CR)?,
         endpoints: Vec::new(),
@@ -230,8 +235,8 @@ fn side(fabric: &Fabric, number: usize) -> Result<Side> {
 
 fn attributes(ia: &Ia) -> EpAttr {
     EpAttr {
-        max_recv_dtos: DEPTH as u32,
-        max_request_dtos: DEPTH as u32,
+        max_recv_dtos: DEPTH_DTOS,
+        max_request_dtos: DEPTH_DTOS,
         max_recv_iov: 1,
         max_request_iov: 1,
         max_rdma_read_in: 8,
@@ -244,10 +249,6 @@ fn region(side: &mut Side, bytes: usize) -> Result<Region> {
     let memory = dat::alloc(&side.ia, bytes)?;
     let lmr = side.ia.lmr_create(memory.clone(), side.pz, MemPrivFlags::all())?;
     Ok(Region { memory, lmr: lmr.lmr, rmr_context: lmr.rmr_context, address: lmr.registered_address })
-}
-
-fn length(region: &Region) -> usize {
-    usize::try_from(region.memory.len()).unwrap_or(usize::MAX)
 }
 
 /// An RMR triplet as the two sides of this job write it: 4, 8 and 8 bytes, big-endian.

@@ -41,7 +41,7 @@ const FLAGS: CompletionFlags = CompletionFlags::empty();
 impl Job {
     /// Moves everything in pieces of `chunk` bytes. Messages and completions.
     pub fn transfer(&mut self, kind: Kind, chunk: usize, progress: &ProgressBar) -> Result<(u64, u64)> {
-        let pieces: Vec<(usize, usize)> = pieces(length(self), chunk).collect();
+        let pieces: Vec<(usize, usize)> = pieces(self.source().len(), chunk).collect();
         let completions = match kind {
             Kind::Send => self.send(&pieces, progress)?,
             Kind::Srq => self.send_shared(&pieces, progress)?,
@@ -53,20 +53,19 @@ impl Job {
 
     /// The next completion of a side; anything but success is the end.
     fn completed(&mut self, side: usize, evd: EvdHandle) -> Result<DtoCompletion> {
-        match self.wait(side, evd)? {
-            Event::Dto(done) => {
-                ensure!(
-                    done.status == DtoStatus::Success,
-                    "message {}: {} (syndrome {:#04x}, vendor {:#04x})",
-                    done.cookie,
-                    done.status.name(),
-                    done.syndrome.0,
-                    done.syndrome.1
-                );
-                Ok(done)
-            }
-            other => bail!("{other:?} instead of a completion"),
-        }
+        let event = self.wait(side, evd)?;
+        let Event::Dto(done) = event else {
+            bail!("{event:?} instead of a completion");
+        };
+        ensure!(
+            done.status == DtoStatus::Success,
+            "message {}: {} (syndrome {:#04x}, vendor {:#04x})",
+            done.cookie,
+            done.status.name(),
+            done.syndrome.0,
+            done.syndrome.1
+        );
+        Ok(done)
     }
 
     fn send(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
@@ -109,12 +108,12 @@ impl Job {
                 self.b.ia.srq_post_recv(self.srq, &[slice], place as u64)?;
             }
             for (number, &(offset, bytes)) in (first..).zip(window) {
-                let (a, _) = connections[number as usize % 2];
+                let (a, _) = connections[number % 2];
                 let slice = self.a.ia.lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
-                self.a.ia.ep_post_send(a, &[slice], number, FLAGS)?;
+                self.a.ia.ep_post_send(a, &[slice], number as u64, FLAGS)?;
             }
             // The next message of each connection.
-            let mut next = [0, 1].map(|odd| (first as usize..first as usize + window.len()).find(|at| at % 2 == odd));
+            let mut next = [0, 1].map(|odd| (first..first + window.len()).find(|at| at % 2 == odd));
             for _ in window {
                 let received = self.completed(1, self.b.completions)?;
                 let connection = connections
@@ -172,10 +171,6 @@ impl Job {
         }
         Ok(pieces.len() as u64)
     }
-}
-
-fn length(job: &Job) -> usize {
-    usize::try_from(job.source().len()).unwrap_or(usize::MAX)
 }
 
 /// A part of the peer's memory.

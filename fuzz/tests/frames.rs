@@ -1,0 +1,362 @@
+//! Hostile frames on the wire.
+//!
+//! A function has a connected queue pair, a datagram queue pair and software that minds its own business. Frames nobody in this world
+//! sent arrive: packets that belong to the connection as far as addresses, numbers and ICRC go, and in the rest say anything; or
+//! bytes. No frame may be called a mistake of the function's driver, none moves memory that no key covers, and neither the
+//! firmware nor the other connection notices.
+
+mod live;
+
+use bolero::{TypeGenerator, check};
+use hw_mlx::prm::*;
+use hw_sim::wire::{
+    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, EthRepr, GrhRepr, Headers, Ipv4Repr, Ipv6Repr,
+    NakCode, Network, Opcode, Operation, Packet, Psn, RethRepr, Transport, UdpRepr, Vlan, icrc,
+};
+use live::{ATTACKED, GSI_Q_KEY, HEALTHY, Live, RECEIVES, Spoil, World, data_segment, gid, mac, send};
+use std::time::Duration;
+
+/// Path MTU of the connections.
+const MTU: usize = 256;
+
+/// Which key a forged request names.
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+enum Key {
+    Attacked,
+    Healthy,
+    Variant(u8),
+    Any(u32),
+}
+
+/// How long a forged payload is.
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+enum Length {
+    Empty,
+    Mtu,
+    Datagram,
+    Any(u16),
+}
+
+/// A packet.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Forgery {
+    opcode: u8,
+    /// Away from the PSN that would be right.
+    psn: i8,
+    spoil_psn: Spoil,
+    length: Length,
+    key: Key,
+    /// Offset into the key's page, and bytes.
+    at: u16,
+    bytes: u32,
+    big: bool,
+    syndrome: u8,
+    msn: u32,
+    words: (u64, u64),
+    flags: u8,
+    /// Queue pair: the connection's, QP 1, another.
+    destination: u8,
+    q_key: Spoil,
+    network: u8,
+    /// Damage that the ICRC covers, because it is computed afterwards.
+    transport: Spoil,
+    /// Damage that it does not.
+    frame: Spoil,
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Event {
+    Forge(Forgery),
+    /// The same once more.
+    Repeat,
+    /// The function sends, reads or writes something itself.
+    Own { kind: u8, bytes: u16 },
+    /// The true peer does.
+    Peer { bytes: u16 },
+    /// The function posts a receive.
+    Receive { bytes: u16, datagram: bool },
+    Wait { microseconds: u8 },
+    /// Both queue pairs begin anew.
+    Reconnect,
+}
+
+fn context(world: &mut World) -> Qpc {
+    let mut query = QueryQpIn::new();
+    query.set_qpn(world.a.qps[ATTACKED].qpn);
+    world.a.bench.exec(&query).unwrap().qpc().clone()
+}
+
+impl Forgery {
+    fn opcode(&self) -> Opcode {
+        // All that exist: three transports of at most 24 operations.
+        let all: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_bits).collect();
+        let reliable: Vec<Opcode> = all.iter().copied().filter(|opcode| opcode.transport() == Transport::Rc).collect();
+        // Mostly of the connection's transport.
+        let choice = if self.opcode >= 224 { &all } else { &reliable };
+        choice[usize::from(self.opcode) % choice.len()]
+    }
+
+    fn network(&self) -> Network {
+        let udp = UdpRepr { src_port: 0xc001, payload_len: 0 };
+        match self.network {
+            0..192 => {
+                let ip = Ipv6Repr { src: gid(2), dst: gid(1), traffic_class: 0, flow_label: 0, hop_limit: 64, payload_len: 0 };
+                Network::Ipv6(ip, udp)
+            }
+            192..224 => {
+                let (src, dst) = ([10, 0, 0, 2], [10, 0, 0, 1]);
+                Network::Ipv4(Ipv4Repr { src, dst, tos: 0, ident: 0, dont_fragment: true, ttl: 1, payload_len: 0 }, udp)
+            }
+            224.. => {
+                let (src, dst) = (gid(2), gid(1));
+                Network::Grh(GrhRepr { src, dst, traffic_class: 0, flow_label: 0, hop_limit: 1, payload_len: 0 })
+            }
+        }
+    }
+
+    fn headers(&self, opcode: Opcode, world: &World) -> Headers {
+        let attacked = &world.a.qps[ATTACKED];
+        let live = if matches!(self.key, Key::Healthy) { &world.a.qps[HEALTHY] } else { attacked };
+        let rkey = match self.key {
+            Key::Attacked | Key::Healthy => live.key,
+            Key::Variant(variant) => live.key & !0xff | u32::from(variant),
+            Key::Any(key) => key,
+        };
+        let va = live.va.wrapping_add(u64::from(self.at % 5_000));
+        let length = if self.big { self.bytes } else { self.bytes % 2_048 };
+        let operation = opcode.operation();
+        let syndrome = match self.syndrome {
+            0..128 => AckSyndrome::ACK,
+            128..160 => AckSyndrome::Rnr(self.syndrome & 31),
+            160..200 => AckSyndrome::Nak(NakCode::Sequence),
+            200..220 => AckSyndrome::Nak(NakCode::RemoteAccess),
+            220..240 => AckSyndrome::Nak(NakCode::RemoteOperational),
+            240.. => AckSyndrome::Nak(NakCode::InvalidRd),
+        };
+        let mut q_key = GSI_Q_KEY.to_be_bytes();
+        self.q_key.apply(&mut q_key);
+        Headers {
+            deth: (opcode.transport() == Transport::Ud).then(|| DethRepr { qkey: u32::from_be_bytes(q_key), src_qpn: 1 }),
+            reth: operation.has_reth().then_some(RethRepr { va, rkey, length }),
+            atomic: operation.has_atomic().then_some(AtomicEthRepr {
+                va: va & !7,
+                rkey,
+                swap_add: self.words.0,
+                compare: self.words.1,
+            }),
+            aeth: operation.has_aeth().then_some(AethRepr { syndrome, msn: self.msn & 0xff_ffff }),
+            atomic_ack: (operation == Operation::AtomicAcknowledge).then_some(AtomicAckEthRepr { original: self.words.0 }),
+            immediate: operation.has_immediate().then_some([1, 2, 3, 4]),
+            invalidate: operation.has_invalidate().then_some(rkey),
+        }
+    }
+
+    fn frame(&self, world: &mut World, gsi: &Live) -> Vec<u8> {
+        let opcode = self.opcode();
+        let context = context(world);
+        let right = if opcode.operation().is_response() { context.last_acked_psn() } else { context.next_rcv_psn() };
+        let off = if self.spoil_psn.any() { i32::from(self.psn) } else { i32::from(self.psn) >> 6 };
+        let datagram = opcode.transport() == Transport::Ud;
+        let dest_qpn = match (self.destination, datagram) {
+            (0..240, false) => world.a.qps[ATTACKED].qpn,
+            (0..240, true) => 1,
+            (240..248, _) => gsi.qpn,
+            (248.., _) => u32::from(self.psn.unsigned_abs()),
+        };
+        let length = match self.length {
+            Length::Empty => 0,
+            Length::Mtu => MTU,
+            Length::Datagram => 40,
+            Length::Any(bytes) => usize::from(bytes) % 1_500,
+        };
+        let payload = vec![0x99; length];
+        let flag = |bit: u8| self.flags >> bit & 1 == 1;
+        let vlan = (self.network % 16 == 0).then_some(Vlan { id: 5, priority: 1 });
+        let packet = Packet {
+            eth: EthRepr { dst: mac(1), src: mac(2), vlan, ethertype: 0 },
+            network: self.network(),
+            bth: BthRepr {
+                opcode,
+                solicited: flag(0),
+                migrated: flag(1),
+                pad: 0,
+                pkey: if self.flags >= 240 { 0x7fff } else { 0xffff },
+                fecn: flag(2),
+                becn: flag(3),
+                dest_qpn,
+                ack_request: flag(4),
+                psn: Psn::new(right.wrapping_add_signed(off)),
+            },
+            headers: self.headers(opcode, world),
+            payload: &payload,
+        };
+        let mut frame = packet.emit();
+        if self.transport.any() {
+            let encapsulation = match packet.network {
+                Network::Ipv4(..) => icrc::Encapsulation::Ipv4Udp,
+                Network::Ipv6(..) => icrc::Encapsulation::Ipv6Udp,
+                Network::Grh(_) => icrc::Encapsulation::Grh,
+            };
+            let start = if vlan.is_some() { 18 } else { 14 };
+            let end = frame.len() - icrc::BYTES;
+            self.transport.apply(&mut frame[start..end]);
+            if let Some(crc) = icrc::compute(encapsulation, &frame[start..end]) {
+                frame[end..].copy_from_slice(&crc);
+            }
+        }
+        if self.flags == 0 {
+            self.frame.apply(&mut frame[6..]);
+        }
+        frame
+    }
+}
+
+/// A good request of the function's own.
+fn own(world: &World, kind: u8, bytes: u16) -> Vec<u8> {
+    let (live, peer) = (&world.a.qps[ATTACKED], &world.b.qps[ATTACKED]);
+    let bytes = u32::from(bytes % 1_024).max(1);
+    let mut raddr = RaddrSeg::new();
+    raddr.set_rkey(peer.key).set_raddr(peer.va);
+    let mut wqe = send(live, bytes);
+    let opcode = match kind % 4 {
+        0 => return wqe,
+        1 => WqeOpcode::RDMA_WRITE,
+        2 => WqeOpcode::RDMA_READ,
+        _ => WqeOpcode::ATOMIC_FA,
+    };
+    wqe[3] = opcode.0;
+    wqe.splice(16..16, raddr.as_array().iter().copied());
+    wqe[7] = 3;
+    if opcode == WqeOpcode::ATOMIC_FA {
+        wqe.splice(32..32, [0; 16]);
+        wqe[48..52].copy_from_slice(&8_u32.to_be_bytes());
+        wqe[7] = 4;
+    }
+    wqe
+}
+
+fn post_receive(world: &mut World, gsi: &mut Live, bytes: u16, datagram: bool) {
+    let live = if datagram { &*gsi } else { &world.a.qps[ATTACKED] };
+    let mut entry = data_segment(live.key, live.va, u32::from(bytes % 5_000).max(1));
+    entry.extend(data_segment(0x100, 0, 0));
+    if datagram {
+        entry.resize(64, 0);
+        let at = gsi.ring + usize::from(gsi.receives) % RECEIVES as usize * 64;
+        world.a.bench.memory.write_bytes(at, &entry);
+        gsi.receives = gsi.receives.wrapping_add(1);
+        world.a.bench.memory.store_be32(gsi.record, u32::from(gsi.receives));
+    } else {
+        world.a.post_receive(ATTACKED, &entry);
+    }
+}
+
+/// Software that follows the rules: never more receives than the ring holds, and completions are read.
+struct Manners {
+    receives: [u32; 2],
+    sends: u32,
+}
+
+impl Manners {
+    fn act(&mut self, world: &mut World, gsi: &mut Live, last: &mut Vec<u8>, event: &Event) {
+        match event {
+            Event::Forge(forgery) => {
+                *last = forgery.frame(world, gsi);
+                world.sim.deliver(&world.a.bench.function, last);
+            }
+            Event::Repeat => world.sim.deliver(&world.a.bench.function, last),
+            Event::Own { kind, bytes } => {
+                if self.sends < 24 {
+                    self.sends += 1;
+                    let wqe = own(world, *kind, *bytes);
+                    world.a.place(ATTACKED, &wqe);
+                    world.a.ring(*wqe.first_chunk().unwrap());
+                }
+            }
+            Event::Peer { bytes } => {
+                let wqe = send(&world.b.qps[ATTACKED], u32::from(bytes % 1_024).max(1));
+                world.b.place(ATTACKED, &wqe);
+                world.b.ring(*wqe.first_chunk().unwrap());
+            }
+            Event::Receive { bytes, datagram } => {
+                let posted = &mut self.receives[usize::from(*datagram)];
+                if *posted < RECEIVES {
+                    *posted += 1;
+                    post_receive(world, gsi, *bytes, *datagram);
+                }
+            }
+            Event::Wait { microseconds } => world.run(u64::from(*microseconds)),
+            Event::Reconnect => {
+                world.reconnect();
+                self.sends = 0;
+                self.receives[0] = 0;
+            }
+        }
+        world.run(1);
+        while world.a.poll(ATTACKED).is_some() {}
+        while world.b.poll(ATTACKED).is_some() {}
+    }
+}
+
+/// A connection, whatever is said in its name, costs at most itself.
+#[test]
+fn forged_packets_hurt_at_most_their_connection() {
+    check!().with_type::<Vec<Event>>().with_iterations(3_000).with_test_time(Duration::from_secs(5)).for_each(|events| {
+        let mut world = World::new();
+        let mut gsi = world.a.create_gsi();
+        let mut manners = Manners { receives: [0; 2], sends: 0 };
+        let mut last = Vec::new();
+        for event in events {
+            manners.act(&mut world, &mut gsi, &mut last, event);
+        }
+        world.run(2_000);
+        let report = world.sim.report(&world.a.bench.function);
+        assert_eq!(report.driver_bugs, [] as [String; 0]);
+        assert!(report.dma_faults.is_empty(), "{:?}", report.dma_faults);
+        assert_eq!((world.a.syndrome(), world.b.syndrome()), (0, 0), "the firmware died");
+        world.a.check_canaries();
+        world.b.check_canaries();
+        world.check_healthy();
+        world.check_reset();
+    });
+}
+
+/// Bytes on the wire, with the function's MAC address or without.
+#[test]
+fn frames_of_any_bytes_are_dropped_or_served() {
+    check!().with_type::<Vec<(bool, Vec<u8>)>>().with_iterations(2_000).with_test_time(Duration::from_secs(2)).for_each(|frames| {
+        let mut world = World::new();
+        for (ours, bytes) in frames {
+            let mut frame = if *ours { mac(1).to_vec() } else { Vec::new() };
+            frame.extend_from_slice(bytes);
+            world.sim.deliver(&world.a.bench.function, &frame);
+        }
+        world.run(10);
+        assert_eq!(world.sim.report(&world.a.bench.function).driver_bugs, [] as [String; 0]);
+        world.check_healthy();
+    });
+}
+
+/// A packet that could be read is written and read again without a change; the ICRC is not looked at, because behind it nothing
+/// would be reached.
+#[test]
+fn packets_survive_being_emitted() {
+    check!().with_type::<(u8, Vec<u8>)>().with_iterations(50_000).with_test_time(Duration::from_secs(2)).for_each(|(kind, bytes)| {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        let (ethertype, header): (u16, &[u8]) = match kind % 4 {
+            0 => (0x0800, &[0x45, 0]),
+            1 => (0x86dd, &[0x60, 0]),
+            2 => (0x8915, &[0x60, 0]),
+            _ => (0x8100, &[0, 5, 0x86, 0xdd, 0x60]),
+        };
+        frame.extend_from_slice(&ethertype.to_be_bytes());
+        frame.extend_from_slice(header);
+        frame.extend_from_slice(bytes);
+        let _ = Packet::parse(&frame);
+        if let Ok(packet) = Packet::parse_ignoring_icrc(&frame) {
+            let again = packet.emit();
+            let reread = Packet::parse(&again).expect("our own packet");
+            assert_eq!((reread.bth.psn, reread.payload), (packet.bth.psn, packet.payload));
+        }
+    });
+}
