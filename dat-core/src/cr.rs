@@ -26,8 +26,6 @@ pub(crate) struct Peer {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) mtu: u8,
-    /// RDMA Reads it wants to have outstanding towards us.
-    pub(crate) reads_in: u8,
     /// RDMA Reads it can answer at a time.
     pub(crate) reads_out: u8,
     pub(crate) retry_count: u8,
@@ -42,13 +40,18 @@ pub(crate) struct Cr {
     pub(crate) remote_gid: [u8; 16],
     pub(crate) remote_port: u16,
     pub(crate) private_data: Vec<u8>,
+    /// RDMA Reads the peer wants to have outstanding towards us.
+    pub(crate) reads_in: u8,
     /// The endpoint lent to the consumer with the request, TENTATIVE.
     pub(crate) local_ep: Option<EpKey>,
 }
 
 impl Cr {
     fn remote(&self) -> Remote {
-        Remote { address: address_of(self.remote_gid), port_qual: self.remote_port.into() }
+        Remote {
+            address: address_of(self.remote_gid),
+            port_qual: self.remote_port.into(),
+        }
     }
 }
 
@@ -104,7 +107,10 @@ impl<P: Provider> Ia<P> {
         };
         let (ep, expected) = match (ep, local_ep) {
             (Some(ep), None) => (ep, EpState::Unconnected),
-            (None, Some(key)) => (EpHandle { key, ia: self.id }, EpState::TentativeConnectionPending),
+            (None, Some(key)) => (
+                EpHandle { key, ia: self.id },
+                EpState::TentativeConnectionPending,
+            ),
             (Some(_), Some(_)) | (None, None) => {
                 return Err(DatError::handle(Subtype::HandleEp)
                     .because("either the request brings an endpoint or the call does"));
@@ -184,7 +190,9 @@ impl<P: Provider> Ia<P> {
 
     /// Refuses a request and takes back what came with it.
     pub(crate) fn refuse_request(&mut self, key: CrKey, reason: RejectReason) {
-        let Some(cr) = self.crs.remove(key) else { return };
+        let Some(cr) = self.crs.remove(key) else {
+            return;
+        };
         self.refuse_connection(cr.conn, reason);
         if let Some(ep) = cr.local_ep {
             self.remove_ep(ep);
@@ -208,7 +216,7 @@ impl<P: Provider> Ia<P> {
             return;
         };
         if psp.flags.contains(PspFlags::PROVIDER) {
-            match self.lend_ep(&cr.peer, cr.remote()) {
+            match self.lend_ep(cr.reads_in, cr.peer.reads_out, cr.remote()) {
                 Ok(ep) => cr.local_ep = Some(ep),
                 Err(error) => {
                     tracing::warn!(%error, "no endpoint for a connection request");
@@ -219,14 +227,13 @@ impl<P: Provider> Ia<P> {
         }
         let (evd, conn_qual, psp) = (psp.evd, psp.conn_qual, self.psp_handle(key));
         cr.conn_qual = conn_qual;
-        let cr = CrHandle { key: self.crs.insert(cr), ia: self.id };
+        let cr = CrHandle {
+            key: self.crs.insert(cr),
+            ia: self.id,
+        };
         self.push_event(
             Some(evd),
-            Event::ConnectionRequest(ConnectionRequest {
-                psp,
-                conn_qual,
-                cr,
-            }),
+            Event::ConnectionRequest(ConnectionRequest { psp, conn_qual, cr }),
         );
     }
 

@@ -166,6 +166,7 @@ impl<P: Provider> Ia<P> {
         evd.streams.attach(Stream::Other);
         let async_evd = evds.insert(evd);
         let [.., a, b, c, d, e, f, g, h] = provider.limits().gid;
+        let max_mtu = provider.limits().mtu;
         Ok(Self {
             id: NEXT_IA.fetch_add(1, Ordering::Relaxed),
             lmrs: LmrTable::new(fresh_stamp()),
@@ -182,13 +183,15 @@ impl<P: Provider> Ia<P> {
                 // The interface identifier of a link-local GID is the port's EUI-64, as is a GUID,
                 // but for the bit that RFC 4291, appendix A inverts.
                 local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
+                max_mtu,
                 ..cm::Config::default()
             }),
             conns: BTreeMap::new(),
             listeners: BTreeMap::new(),
             draining: Vec::new(),
             discarding: Vec::new(),
-            effects: VecDeque::new(),
+            // Enough that a post that looks at a completion queue does not allocate.
+            effects: VecDeque::with_capacity(1024),
             async_evd,
             config,
             attr,
@@ -256,7 +259,8 @@ impl<P: Provider> Ia<P> {
             return Err(CloseRefused { ia: self, error });
         }
         let crs: Vec<CrKey> = self.crs.keys().collect();
-        crs.into_iter().for_each(|key| self.refuse_request(key, RejectReason::NoResources));
+        crs.into_iter()
+            .for_each(|key| self.refuse_request(key, RejectReason::NoResources));
         let eps: Vec<EpKey> = self.eps.keys().collect();
         eps.into_iter().for_each(|key| self.remove_ep(key));
         let psps: Vec<PspKey> = self.psps.keys().collect();

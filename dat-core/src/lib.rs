@@ -14,8 +14,8 @@
 //! | `srq`, `psp`, `cr` | shared receive queues, service points, connection requests |
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //!
-//! Knows no device, no clock, no socket, no thread. Left out so far: RMRs, CNOs, RSPs, endpoints made
-//! by the provider, `dat_cr_handoff`, `dat_ep_dup_connect`, watermarks, resizing.
+//! Knows no device, no clock, no socket, no thread. Left out so far: RMRs, CNOs, RSPs, `dat_cr_handoff`,
+//! `dat_ep_dup_connect`, watermarks, resizing.
 #![forbid(unsafe_code)]
 
 pub mod attributes;

@@ -13,7 +13,7 @@ use crate::error::{DatError, ReturnType, Subtype};
 use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::handle::{EpKey, EvdKey, index_of};
 use crate::ia::Ia;
-use crate::provider::{Provider, ProviderError, ProviderEvent};
+use crate::provider::{Provider, ProviderError, ProviderEvent, QueuePair};
 
 impl<P: Provider> Ia<P> {
     /// Does whatever is to be done now, without waiting. Consumers that neither wait nor dequeue for
@@ -24,6 +24,9 @@ impl<P: Provider> Ia<P> {
             self.device_event(event);
         }
         self.settle_effects();
+        if self.dead {
+            self.flush_in_software();
+        }
         while let Some((from, mad)) = self.provider.poll_mad() {
             let (now, random) = (self.provider.now(), self.provider.random());
             self.cm.handle_mad(now, &from, &mad, random);
@@ -103,6 +106,8 @@ impl<P: Provider> Ia<P> {
                         remote_gid,
                         remote_port,
                         private_data,
+                        reads_in,
+                        local_ep: None,
                     },
                 );
             }
@@ -302,6 +307,25 @@ impl<P: Provider> Ia<P> {
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
             self.connection_failed(key);
+        }
+        self.flush_in_software();
+    }
+
+    /// A dead device completes nothing any more: what endpoints have outstanding, and what is posted to
+    /// them from now on, is flushed here, in order. Buffers on SRQs stay; no endpoint took them.
+    fn flush_in_software(&mut self) {
+        let all: Vec<EpKey> = self.eps.keys().collect();
+        for key in all {
+            self.drain_queues_of(key);
+            while let Some(ep) = self.eps.get_mut(key)
+                && let Some(done) = ep.qp.as_mut().and_then(QueuePair::take_outstanding)
+            {
+                let evd = if done.request { ep.request_evd } else { ep.recv_evd };
+                let settled = self.settle_completion(key, done.request, Some(done));
+                if let (Some(settled), Some(evd)) = (settled, evd) {
+                    self.queue_settled(evd, settled);
+                }
+            }
         }
     }
 

@@ -88,6 +88,22 @@ pub struct Completion {
     pub syndrome: (u8, u8),
 }
 
+impl Completion {
+    /// A DTO that the end of its connection, or of its device, has cut off.
+    #[must_use]
+    pub const fn flushed(cookie: u64, request: bool, unsignalled: bool) -> Self {
+        Self {
+            cookie,
+            status: DtoStatus::ErrFlushed,
+            transferred: 0,
+            request,
+            unsignalled,
+            solicited: false,
+            syndrome: (0, 0),
+        }
+    }
+}
+
 /// A completion queue entry as read from the device: private copy, nothing in it is trusted yet.
 pub trait CompletionEntry {
     /// The owner number given when the queue pair was created.
@@ -135,6 +151,10 @@ pub trait QueuePair {
     /// `None`: nothing to report (a suppressed success, or an entry that matches no post, which is
     /// logged and counted because the device is not trusted).
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
+
+    /// Takes the oldest outstanding DTO, requests before receives, and says it was flushed. For when
+    /// the device is dead and completes nothing any more; entries it had written are taken first.
+    fn take_outstanding(&mut self) -> Option<Completion>;
 
     /// Requests posted and not yet known complete.
     fn requests_outstanding(&self) -> u32;

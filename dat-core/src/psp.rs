@@ -85,10 +85,6 @@ impl<P: Provider> Ia<P> {
         if !PspFlags::all().contains(flags) {
             return Err(DatError::parameter(Subtype::Arg4).because("psp_flags: unknown ones"));
         }
-        if flags.contains(PspFlags::PROVIDER) {
-            return Err(DatError::unsupported()
-                .because("psp_flags: only DAT_PSP_CONSUMER_FLAG (ep_creator is NEVER)"));
-        }
         let mut streams = self.evds[evd].streams;
         streams.attach(Stream::Other);
         if self.config.strict_evd_sharing && !streams.may_share() {
@@ -99,7 +95,12 @@ impl<P: Provider> Ia<P> {
         Ok(evd)
     }
 
-    fn listen(&mut self, conn_qual: ConnQual, evd: EvdKey, flags: PspFlags) -> DatResult<PspHandle> {
+    fn listen(
+        &mut self,
+        conn_qual: ConnQual,
+        evd: EvdKey,
+        flags: PspFlags,
+    ) -> DatResult<PspHandle> {
         let listen = self
             .cm
             .listen(service_id(conn_qual))
@@ -108,6 +109,7 @@ impl<P: Provider> Ia<P> {
             listen,
             conn_qual,
             evd,
+            flags,
         });
         self.listeners.insert(listen, key);
         self.evds[evd].streams.attach(Stream::Other);

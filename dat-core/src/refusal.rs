@@ -60,50 +60,48 @@ impl Refusal {
     pub(crate) const fn error(self) -> DatError {
         let new = DatError::new;
         match self {
-            Self::NoEp => DatError::handle(Subtype::HandleEp).because("no such endpoint in this IA"),
+            Self::NoEp => {
+                DatError::handle(Subtype::HandleEp).because("no such endpoint in this IA")
+            }
             Self::NoSrq => DatError::handle(Subtype::HandleSrq).because("no such SRQ in this IA"),
             Self::State => DatError::state(Subtype::None),
-            Self::UsesSrq => {
-                DatError::state(Subtype::StateSrqInUse).because("the endpoint takes its buffers from an SRQ")
+            Self::UsesSrq => DatError::state(Subtype::StateSrqInUse)
+                .because("the endpoint takes its buffers from an SRQ"),
+            Self::NotReady => {
+                DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ")
             }
-            Self::NotReady => DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"),
-            Self::Segments => DatError::parameter(Subtype::Arg2).because("more segments than the endpoint allows"),
-            Self::SrqSegments => {
-                DatError::parameter(Subtype::Arg2).because("more segments than max_recv_iov of the SRQ")
+            Self::Segments => {
+                DatError::parameter(Subtype::Arg2).because("more segments than the endpoint allows")
             }
+            Self::SrqSegments => DatError::parameter(Subtype::Arg2)
+                .because("more segments than max_recv_iov of the SRQ"),
             Self::Flags => DatError::parameter(Subtype::Arg5).because(FLAGS),
             Self::RdmaFlags => DatError::parameter(Subtype::Arg6).because(FLAGS),
-            Self::Unknown => {
-                new(ReturnType::PrivilegesViolation, Subtype::None).because("no LMR has this lmr_context")
+            Self::Unknown => new(ReturnType::PrivilegesViolation, Subtype::None)
+                .because("no LMR has this lmr_context"),
+            Self::Range => {
+                DatError::parameter(Subtype::Arg3).because("a segment reaches outside its LMR")
             }
-            Self::Range => DatError::parameter(Subtype::Arg3).because("a segment reaches outside its LMR"),
-            Self::Pz => {
-                new(ReturnType::ProtectionViolation, Subtype::None).because("the LMR is in another protection zone")
-            }
+            Self::Pz => new(ReturnType::ProtectionViolation, Subtype::None)
+                .because("the LMR is in another protection zone"),
             Self::NoRead => new(ReturnType::PrivilegesViolation, Subtype::PrivilegesRead)
                 .because("the LMR lacks DAT_MEM_PRIV_LOCAL_READ"),
             Self::NoWrite => new(ReturnType::PrivilegesViolation, Subtype::PrivilegesWrite)
                 .because("the LMR lacks DAT_MEM_PRIV_LOCAL_WRITE"),
-            Self::LongSegment => {
-                DatError::parameter(Subtype::Arg3).because("a segment is longer than 2^31 - 1 bytes")
-            }
-            Self::LongMessage => {
-                DatError::parameter(Subtype::None).because("the message is longer than max_message_size")
-            }
-            Self::LongTransfer => {
-                DatError::parameter(Subtype::None).because("the transfer is longer than max_rdma_size")
-            }
-            Self::Length => {
-                new(ReturnType::LengthError, Subtype::None).because("the destination is shorter than the source")
-            }
-            Self::NoReads => {
-                DatError::resources(Subtype::ResourceTep).because("the endpoint's max_rdma_read_out is 0")
-            }
+            Self::LongSegment => DatError::parameter(Subtype::Arg3)
+                .because("a segment is longer than 2^31 - 1 bytes"),
+            Self::LongMessage => DatError::parameter(Subtype::None)
+                .because("the message is longer than max_message_size"),
+            Self::LongTransfer => DatError::parameter(Subtype::None)
+                .because("the transfer is longer than max_rdma_size"),
+            Self::Length => new(ReturnType::LengthError, Subtype::None)
+                .because("the destination is shorter than the source"),
+            Self::NoReads => DatError::resources(Subtype::ResourceTep)
+                .because("the endpoint's max_rdma_read_out is 0"),
             Self::Full => DatError::resources(Subtype::ResourceTep)
                 .because("as many DTOs are outstanding as the endpoint allows"),
-            Self::SrqFull => {
-                DatError::resources(Subtype::ResourceSrq).because("max_recv_dtos buffers are outstanding")
-            }
+            Self::SrqFull => DatError::resources(Subtype::ResourceSrq)
+                .because("max_recv_dtos buffers are outstanding"),
         }
     }
 }

@@ -82,10 +82,7 @@ impl sealed::Check for LmrTriplet {
     #[inline]
     #[allow(private_interfaces, reason = "see the trait")]
     fn check(&self, scope: Scope<'_>) -> Result<(), Refusal> {
-        let entry = scope
-            .lmrs
-            .entry(self.lmr_context)
-            .ok_or(Refusal::Unknown)?;
+        let entry = scope.lmrs.entry(self.lmr_context).ok_or(Refusal::Unknown)?;
         if !entry.contains(self.virtual_address, self.segment_length) {
             return Err(Refusal::Range);
         }
@@ -155,5 +152,9 @@ pub(crate) fn pieces_up_to<S: Segment>(
 /// The answer to a missing right.
 #[inline]
 pub(crate) const fn lacking(right: MemPrivFlags) -> Refusal {
-    if right.contains(MemPrivFlags::LOCAL_WRITE) { Refusal::NoWrite } else { Refusal::NoRead }
+    if right.contains(MemPrivFlags::LOCAL_WRITE) {
+        Refusal::NoWrite
+    } else {
+        Refusal::NoRead
+    }
 }

@@ -120,6 +120,7 @@ impl<P: Provider> Ia<P> {
         evds.into_iter().for_each(|evd| {
             self.drain_evd(evd, true);
         });
+        self.reclaim_unwanted(key);
         self.settle_effects();
         let srq = &self.srqs[key];
         Ok(SrqParam {
@@ -172,7 +173,39 @@ impl<P: Provider> Ia<P> {
         iov: &[S],
         cookie: DtoCookie,
     ) -> DatResult<()> {
+        match self.post_to_srq(srq, iov, cookie) {
+            Ok(()) => Ok(()),
+            Err(refusal) => self.post_to_srq_again(srq, iov, cookie, refusal),
+        }
+    }
+
+    /// What becomes of a buffer that was not posted at once.
+    #[cold]
+    #[inline(never)]
+    fn post_to_srq_again<S: Segment>(
+        &mut self,
+        srq: SrqHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        refusal: Refusal,
+    ) -> DatResult<()> {
+        if refusal != Refusal::SrqFull {
+            return Err(refusal.error());
+        }
+        self.reclaim_unwanted(srq.key);
         self.post_to_srq(srq, iov, cookie).map_err(Refusal::error)
+    }
+
+    /// Takes back the buffers of an SRQ whose completions go to a null EVD: nobody will ever dequeue
+    /// those. What a failed one means for its connection is left to the next call that polls, because
+    /// it takes commands to the device, and a post does not block.
+    fn reclaim_unwanted(&mut self, key: SrqKey) {
+        for at in 0..self.discarding.len() {
+            let ep = self.discarding[at];
+            if self.eps.get(ep).is_some_and(|ep| ep.hot.srq == Some(key)) {
+                self.drain_discard(ep);
+            }
+        }
     }
 
     #[inline(always)]
@@ -189,7 +222,14 @@ impl<P: Provider> Ia<P> {
         if iov.len() > srq.max_recv_iov as usize {
             return Err(Refusal::SrqSegments);
         }
-        check(iov, Scope { lmrs: &self.lmrs, pz: srq.pz_index, need: MemPrivFlags::LOCAL_WRITE })?;
+        check(
+            iov,
+            Scope {
+                lmrs: &self.lmrs,
+                pz: srq.pz_index,
+                need: MemPrivFlags::LOCAL_WRITE,
+            },
+        )?;
         if srq.undequeued != 0
             && srq.queue.outstanding().saturating_add(srq.undequeued) >= srq.max_recv_dtos
         {

@@ -46,11 +46,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod explain;
 pub mod fabric;
 mod memory;
 mod open;
 
 pub use dat_core::*;
+pub use explain::explain;
 pub use driver::{DmaBuffer, DmaMemory, LentMemory};
 pub use hw_mlx::{CloseReport, HcaConfig};
 pub use memory::{alloc, read, write};

@@ -8,10 +8,10 @@ mod support;
 
 use core::time::Duration;
 use dat::{
-    CompletionFlags, ConnectionEventKind, DtoCompletion, DtoStatus, EpAttr, Event, EvdHandle, LmrTriplet, ReturnType,
-    Subtype, Timeout,
+    CompletionFlags, ConnectionEventKind, DtoCompletion, DtoStatus, EvdHandle, Event, LmrTriplet,
+    ReturnType, Subtype, Timeout,
 };
-use support::{A, B, NONE, Pair, PairConfig, attributes, refused};
+use support::{A, B, NONE, Pair, PairConfig, refused};
 
 const EMPTY: &[LmrTriplet] = &[];
 const SUPPRESS: CompletionFlags = CompletionFlags::SUPPRESS;
@@ -24,25 +24,20 @@ const FLIGHT: u64 = 1000;
 /// A patience longer than any flight here.
 const PATIENCE: Timeout = Timeout::from_micros(100_000);
 
-/// Attributes for both sides, other than usual.
-fn with_attr(change: impl FnOnce(&mut EpAttr)) -> PairConfig {
-    let probe = Pair::unconnected(&PairConfig::default());
-    let mut attr = attributes(&probe.sides[A].ia);
-    change(&mut attr);
-    PairConfig { attr: [Some(attr); 2], ..PairConfig::default() }
-}
-
 fn completion(event: Event) -> DtoCompletion {
-    match event {
-        Event::Dto(completion) => completion,
-        other => panic!("a completion, not {other:?}"),
-    }
+    let Event::Dto(completion) = event else {
+        panic!("a completion, not {event:?}")
+    };
+    completion
 }
 
 /// Waits for one event. It, how many are left, and how long it took.
 fn wait(pair: &mut Pair, side: usize, evd: EvdHandle) -> (DtoCompletion, u32, Duration) {
     let before = pair.now();
-    let (event, nmore) = pair.sides[side].ia.evd_wait(evd, PATIENCE, 1).expect("an event within the patience");
+    let (event, nmore) = pair.sides[side]
+        .ia
+        .evd_wait(evd, PATIENCE, 1)
+        .expect("an event within the patience");
     (completion(event), nmore, pair.now() - before)
 }
 
@@ -63,14 +58,21 @@ fn wait_for_send(pair: &mut Pair) -> (DtoCompletion, u32, Duration) {
 fn was_woken(took: Duration) -> bool {
     let patience = Duration::from_micros(PATIENCE.as_micros().into());
     assert!(took <= patience + Duration::from_millis(1), "{took:?}");
-    assert!(took < patience / 2 || took >= patience, "neither at an arrival nor at the timeout: {took:?}");
+    assert!(
+        took < patience / 2 || took >= patience,
+        "neither at an arrival nor at the timeout: {took:?}"
+    );
     took < patience
 }
 
 /// Clauses: SEND-9, RECV-7, SEND-25.
 #[test]
 fn without_flags_a_send_and_its_receive_are_reported_and_wake() {
-    assert_eq!(CompletionFlags::empty().bits(), 0, "DAT_COMPLETION_DEFAULT_FLAG");
+    assert_eq!(
+        CompletionFlags::empty().bits(),
+        0,
+        "DAT_COMPLETION_DEFAULT_FLAG"
+    );
     let mut pair = Pair::connected();
     pair.set_delay(FLIGHT);
     pair.post_recv(B, EMPTY, 1, NONE).expect("posted");
@@ -92,20 +94,31 @@ fn a_suppressed_send_that_succeeds_is_not_reported_and_the_next_report_covers_it
     let mut pair = Pair::connected();
     let (from, to) = (pair.buffer(A, 512), pair.buffer(B, 512));
     for at in 0..8 {
-        pair.post_recv(B, &[to.part(at * 64, 64)], at as u64, NONE).expect("posted");
+        pair.post_recv(B, &[to.part(at * 64, 64)], at as u64, NONE)
+            .expect("posted");
     }
     for at in 0..8 {
         let flags = if at % 4 == 3 { NONE } else { SUPPRESS };
-        pair.post_send(A, &[from.part(at * 64, 64)], at as u64, flags).expect("posted");
+        pair.post_send(A, &[from.part(at * 64, 64)], at as u64, flags)
+            .expect("posted");
     }
     for at in 0..8 {
-        assert_eq!(pair.wait_recv(B).cookie, at, "the message itself is not suppressed");
+        assert_eq!(
+            pair.wait_recv(B).cookie,
+            at,
+            "the message itself is not suppressed"
+        );
     }
     assert_eq!(pair.wait_request(A).cookie, 3);
     assert_eq!(pair.wait_request(A).cookie, 7);
     pair.expect_nothing(A, pair.sides[A].request);
     let side = &pair.sides[A];
-    assert!(side.ia.ep_get_status(side.ep).expect("a status").request_idle);
+    assert!(
+        side.ia
+            .ep_get_status(side.ep)
+            .expect("a status")
+            .request_idle
+    );
     pair.assert_no_complaints();
 }
 
@@ -115,7 +128,7 @@ fn a_queue_whose_every_completion_is_suppressed_goes_on_for_ever() {
     // WQE indices have 16 bits: enough Sends to wrap them, and the ring of blocks many times over. The consumer
     // expects no event, so it never looks for one, and never calls anything else.
     const SENDS: u64 = 70_000;
-    let mut pair = Pair::connected_with(&with_attr(|attr| {
+    let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
         (attr.max_request_dtos, attr.max_recv_dtos) = (24, 64);
         (attr.max_request_iov, attr.max_recv_iov) = (1, 1);
     }));
@@ -125,12 +138,22 @@ fn a_queue_whose_every_completion_is_suppressed_goes_on_for_ever() {
     }
     for at in 0..SENDS {
         from.write(0, &at.to_be_bytes());
-        pair.post_send(A, &[from.all()], at, SUPPRESS).unwrap_or_else(|error| panic!("Send {at}: {error}"));
+        pair.post_send(A, &[from.all()], at, SUPPRESS)
+            .unwrap_or_else(|error| panic!("Send {at}: {error}"));
         let recv = pair.sides[B].recv;
-        let received = completion(pair.sides[B].ia.evd_dequeue(recv).expect("the wire takes no time"));
-        assert_eq!((received.cookie, received.status), (at % 64, DtoStatus::Success));
+        let received = completion(
+            pair.sides[B]
+                .ia
+                .evd_dequeue(recv)
+                .expect("the wire takes no time"),
+        );
+        assert_eq!(
+            (received.cookie, received.status),
+            (at % 64, DtoStatus::Success)
+        );
         assert_eq!(to.read(0, 8), at.to_be_bytes());
-        pair.post_recv(B, &[to.all()], at % 64, NONE).expect("posted");
+        pair.post_recv(B, &[to.all()], at % 64, NONE)
+            .expect("posted");
     }
     // The first event ever is that of the first Send that asks for one.
     pair.post_send(A, EMPTY, 1, NONE).expect("posted");
@@ -143,17 +166,22 @@ fn a_queue_whose_every_completion_is_suppressed_goes_on_for_ever() {
 /// Clauses: SEND-10.
 #[test]
 fn suppressed_sends_of_mixed_sizes_wrap_their_ring_and_arrive_whole() {
-    let mut pair = Pair::connected_with(&with_attr(|attr| attr.max_request_dtos = 7));
+    let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| attr.max_request_dtos = 7));
     let (from, to) = (pair.buffer(A, 800), pair.buffer(B, 800));
     let data = support::pattern(11, 800);
     from.write(0, &data);
     let iov: [LmrTriplet; 8] = core::array::from_fn(|at| from.part(at * 100, 100));
     for round in 0..500_usize {
         let segments = round * 5 % 9;
-        pair.post_recv(B, &[to.all()], round as u64, NONE).expect("posted");
-        pair.post_send(A, &iov[..segments], round as u64, SUPPRESS).expect("posted");
+        pair.post_recv(B, &[to.all()], round as u64, NONE)
+            .expect("posted");
+        pair.post_send(A, &iov[..segments], round as u64, SUPPRESS)
+            .expect("posted");
         let received = pair.wait_recv(B);
-        assert_eq!((received.cookie, received.transferred_length), (round as u64, segments as u64 * 100));
+        assert_eq!(
+            (received.cookie, received.transferred_length),
+            (round as u64, segments as u64 * 100)
+        );
         assert_eq!(to.read(0, segments * 100), data[..segments * 100]);
     }
     pair.expect_nothing(A, pair.sides[A].request);
@@ -169,10 +197,16 @@ fn suppressed_sends_that_fail_are_reported_each_of_them() {
         pair.post_send(A, EMPTY, at, SUPPRESS).expect("posted");
     }
     let failed = pair.wait_request(A);
-    assert_eq!((failed.cookie, failed.status), (0, DtoStatus::ErrReceiverNotReady));
+    assert_eq!(
+        (failed.cookie, failed.status),
+        (0, DtoStatus::ErrReceiverNotReady)
+    );
     for at in 1..20 {
         let flushed = pair.wait_request(A);
-        assert_eq!((flushed.cookie, flushed.status), (at, DtoStatus::ErrFlushed));
+        assert_eq!(
+            (flushed.cookie, flushed.status),
+            (at, DtoStatus::ErrFlushed)
+        );
     }
     pair.expect_connection(A, ConnectionEventKind::Broken);
     pair.expect_nothing(A, pair.sides[A].request);
@@ -190,10 +224,16 @@ fn of_a_row_of_suppressed_sends_only_the_failing_and_the_flushed_are_reported() 
         pair.post_send(A, EMPTY, at, SUPPRESS).expect("posted");
     }
     let failed = pair.wait_request(A);
-    assert_eq!((failed.cookie, failed.status), (5, DtoStatus::ErrReceiverNotReady));
+    assert_eq!(
+        (failed.cookie, failed.status),
+        (5, DtoStatus::ErrReceiverNotReady)
+    );
     for at in 6..10 {
         let flushed = pair.wait_request(A);
-        assert_eq!((flushed.cookie, flushed.status), (at, DtoStatus::ErrFlushed));
+        assert_eq!(
+            (flushed.cookie, flushed.status),
+            (at, DtoStatus::ErrFlushed)
+        );
     }
     pair.expect_nothing(A, pair.sides[A].request);
 }
@@ -215,12 +255,17 @@ fn only_where_the_peer_decides_does_solicited_wait_decide_about_the_wake_up() {
         (UNSIGNALLED, SOLICITED, true),
     ];
     for (configured, flags, wakes) in cases {
-        let mut pair = Pair::connected_with(&with_attr(|attr| attr.recv_completion_flags = configured));
+        let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
+            attr.recv_completion_flags = configured
+        }));
         pair.set_delay(FLIGHT);
         pair.post_recv(B, EMPTY, 1, NONE).expect("posted");
         pair.post_send(A, EMPTY, 2, flags).expect("posted");
         let (received, nmore, took) = wait_for_recv(&mut pair);
-        assert_eq!((received.cookie, received.status, nmore), (1, DtoStatus::Success, 0));
+        assert_eq!(
+            (received.cookie, received.status, nmore),
+            (1, DtoStatus::Success, 0)
+        );
         assert_eq!(was_woken(took), wakes, "{configured:?} {flags:?}: {took:?}");
     }
 }
@@ -228,7 +273,9 @@ fn only_where_the_peer_decides_does_solicited_wait_decide_about_the_wake_up() {
 /// Clauses: SEND-11, RECV-13.
 #[test]
 fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
-    let mut pair = Pair::connected_with(&with_attr(|attr| attr.recv_completion_flags = SOLICITED));
+    let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
+        attr.recv_completion_flags = SOLICITED
+    }));
     for at in 0..6 {
         pair.post_recv(B, EMPTY, at, NONE).expect("posted");
     }
@@ -240,7 +287,10 @@ fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
     }
     let (received, nmore, took) = wait_for_recv(&mut pair);
     assert_eq!((received.cookie, nmore), (0, 3), "the oldest comes first");
-    assert!((Duration::from_millis(4)..Duration::from_millis(5)).contains(&took), "{took:?}");
+    assert!(
+        (Duration::from_millis(4)..Duration::from_millis(5)).contains(&took),
+        "{took:?}"
+    );
     // What is there already needs no wake-up: a wait returns at once.
     for at in 1..4 {
         let (received, _, took) = wait_for_recv(&mut pair);
@@ -253,20 +303,27 @@ fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
 /// Clauses: SEND-11.
 #[test]
 fn a_receive_that_fails_wakes_even_a_waiter_for_solicited_ones() {
-    let mut pair = Pair::connected_with(&with_attr(|attr| attr.recv_completion_flags = SOLICITED));
+    let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
+        attr.recv_completion_flags = SOLICITED
+    }));
     let (from, to) = (pair.buffer(A, 64), pair.buffer(B, 8));
     pair.post_recv(B, &[to.all()], 1, NONE).expect("posted");
     pair.set_delay(FLIGHT);
     pair.post_send(A, &[from.all()], 2, NONE).expect("posted");
     let (received, _, took) = wait_for_recv(&mut pair);
-    assert_eq!((received.cookie, received.status), (1, DtoStatus::ErrLocalLength));
+    assert_eq!(
+        (received.cookie, received.status),
+        (1, DtoStatus::ErrLocalLength)
+    );
     assert!(was_woken(took));
 }
 
 /// Clauses: SEND-12.
 #[test]
 fn an_unsignalled_send_wakes_no_waiter_but_its_completion_is_there() {
-    let mut pair = Pair::connected_with(&with_attr(|attr| attr.request_completion_flags = UNSIGNALLED));
+    let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
+        attr.request_completion_flags = UNSIGNALLED
+    }));
     for at in 0..5 {
         pair.post_recv(B, EMPTY, at, NONE).expect("posted");
     }
@@ -285,25 +342,40 @@ fn an_unsignalled_send_wakes_no_waiter_but_its_completion_is_there() {
     pair.post_send(A, EMPTY, 4, NONE).expect("posted");
     let (sent, nmore, took) = wait_for_send(&mut pair);
     assert_eq!((sent.cookie, nmore), (3, 1));
-    assert!(was_woken(took) && took >= Duration::from_micros(3 * FLIGHT), "{took:?}");
+    assert!(
+        was_woken(took) && took >= Duration::from_micros(3 * FLIGHT),
+        "{took:?}"
+    );
     assert_eq!(pair.wait_request(A).cookie, 4);
 
     // An unsignalled one that fails does wake.
     pair.post_recv(B, EMPTY, 5, NONE).expect("posted");
     let from = pair.buffer(A, 8);
     for at in 5..8 {
-        pair.post_send(A, &[from.all()], at, UNSIGNALLED).expect("posted");
+        pair.post_send(A, &[from.all()], at, UNSIGNALLED)
+            .expect("posted");
     }
     let (failed, _, took) = wait_for_send(&mut pair);
-    assert_ne!(failed.status, DtoStatus::Success, "5 meets a receive of no bytes");
+    assert_ne!(
+        failed.status,
+        DtoStatus::Success,
+        "5 meets a receive of no bytes"
+    );
     assert!(was_woken(took));
 }
 
 /// Clauses: RECV-8, RECV-13.
 #[test]
 fn an_unsignalled_receive_wakes_no_waiter_but_its_completion_is_there() {
-    let mut pair = Pair::connected_with(&with_attr(|attr| attr.recv_completion_flags = UNSIGNALLED));
-    for (cookie, flags) in [(1, UNSIGNALLED), (2, UNSIGNALLED), (3, NONE), (4, UNSIGNALLED)] {
+    let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
+        attr.recv_completion_flags = UNSIGNALLED
+    }));
+    for (cookie, flags) in [
+        (1, UNSIGNALLED),
+        (2, UNSIGNALLED),
+        (3, NONE),
+        (4, UNSIGNALLED),
+    ] {
         pair.post_recv(B, EMPTY, cookie, flags).expect("posted");
     }
     // The receive's own flag decides: the Send's does not matter.
@@ -318,7 +390,10 @@ fn an_unsignalled_receive_wakes_no_waiter_but_its_completion_is_there() {
     pair.post_send(A, EMPTY, 0, NONE).expect("posted");
     let (received, nmore, took) = wait_for_recv(&mut pair);
     assert_eq!((received.cookie, nmore), (2, 1));
-    assert!(was_woken(took) && took >= Duration::from_micros(2 * FLIGHT), "{took:?}");
+    assert!(
+        was_woken(took) && took >= Duration::from_micros(2 * FLIGHT),
+        "{took:?}"
+    );
     assert_eq!(pair.wait_recv(B).cookie, 3);
 
     pair.post_send(A, EMPTY, 0, NONE).expect("posted");
@@ -338,19 +413,40 @@ fn a_waiter_with_a_threshold_wakes_when_that_many_events_are_there() {
         pair.post_send(A, EMPTY, at, NONE).expect("posted");
     }
     let before = pair.now();
-    let (event, nmore) = pair.sides[B].ia.evd_wait(recv, PATIENCE, 3).expect("three events");
+    let (event, nmore) = pair.sides[B]
+        .ia
+        .evd_wait(recv, PATIENCE, 3)
+        .expect("three events");
     assert_eq!((completion(event).cookie, nmore), (0, 2));
     let took = pair.now() - before;
-    assert!((Duration::from_millis(3)..Duration::from_millis(4)).contains(&took), "{took:?}");
+    assert!(
+        (Duration::from_millis(3)..Duration::from_millis(4)).contains(&took),
+        "{took:?}"
+    );
 
     // Two are left and one comes: four never are, so nothing is taken.
     let short = Timeout::from_micros(5000);
-    let error = pair.sides[B].ia.evd_wait(recv, short, 4).expect_err("too few");
-    assert_eq!((error.error.return_type(), error.nmore), (ReturnType::TimeoutExpired, 3));
-    let (event, nmore) = pair.sides[B].ia.evd_wait(recv, Timeout::ZERO, 3).expect("they are still there");
+    let error = pair.sides[B]
+        .ia
+        .evd_wait(recv, short, 4)
+        .expect_err("too few");
+    assert_eq!(
+        (error.error.return_type(), error.nmore),
+        (ReturnType::TimeoutExpired, 3)
+    );
+    let (event, nmore) = pair.sides[B]
+        .ia
+        .evd_wait(recv, Timeout::ZERO, 3)
+        .expect("they are still there");
     assert_eq!((completion(event).cookie, nmore), (1, 2));
-    let error = pair.sides[B].ia.evd_wait(recv, Timeout::ZERO, 3).expect_err("too few");
-    assert_eq!((error.error.return_type(), error.nmore), (ReturnType::TimeoutExpired, 2));
+    let error = pair.sides[B]
+        .ia
+        .evd_wait(recv, Timeout::ZERO, 3)
+        .expect_err("too few");
+    assert_eq!(
+        (error.error.return_type(), error.nmore),
+        (ReturnType::TimeoutExpired, 2)
+    );
     for cookie in 2..4 {
         assert_eq!(pair.wait_recv(B).cookie, cookie);
     }
@@ -364,20 +460,37 @@ fn where_the_consumer_controls_notification_the_threshold_must_be_one() {
         (SOLICITED, Subtype::StateEvdConfigSolicited),
     ];
     for (flags, subtype) in configured {
-        let mut pair = Pair::connected_with(&with_attr(|attr| {
+        let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| {
             attr.recv_completion_flags = flags;
             attr.request_completion_flags = UNSIGNALLED;
         }));
         let (recv, request) = (pair.sides[A].recv, pair.sides[A].request);
         for (evd, subtype) in [(recv, subtype), (request, Subtype::StateEvdConfigNotify)] {
-            let error = pair.sides[A].ia.evd_wait(evd, Timeout::ZERO, 2).expect_err("refused").error;
-            assert_eq!((error.return_type(), error.subtype()), (ReturnType::InvalidState, subtype));
-            let error = pair.sides[A].ia.evd_wait(evd, Timeout::ZERO, 1).expect_err("nothing is there").error;
+            let error = pair.sides[A]
+                .ia
+                .evd_wait(evd, Timeout::ZERO, 2)
+                .expect_err("refused")
+                .error;
+            assert_eq!(
+                (error.return_type(), error.subtype()),
+                (ReturnType::InvalidState, subtype)
+            );
+            let error = pair.sides[A]
+                .ia
+                .evd_wait(evd, Timeout::ZERO, 1)
+                .expect_err("nothing is there")
+                .error;
             assert_eq!(error.return_type(), ReturnType::TimeoutExpired);
         }
         for threshold in [0, 100_000] {
-            let result = pair.sides[A].ia.evd_wait(request, Timeout::ZERO, threshold).map_err(|error| error.error);
-            assert_eq!(refused(result, ReturnType::InvalidParameter).subtype(), Subtype::Arg3);
+            let result = pair.sides[A]
+                .ia
+                .evd_wait(request, Timeout::ZERO, threshold)
+                .map_err(|error| error.error);
+            assert_eq!(
+                refused(result, ReturnType::InvalidParameter).subtype(),
+                Subtype::Arg3
+            );
         }
     }
 }
@@ -388,7 +501,11 @@ fn read_and_send(reads: usize, flags: CompletionFlags) -> (Vec<u8>, Vec<u8>) {
     const PIECE: usize = 3000;
     let bytes = reads * PIECE;
     let mut pair = Pair::connected();
-    let (source, between, target) = (pair.buffer(B, bytes), pair.buffer(A, bytes), pair.buffer(B, bytes));
+    let (source, between, target) = (
+        pair.buffer(B, bytes),
+        pair.buffer(A, bytes),
+        pair.buffer(B, bytes),
+    );
     let data = support::pattern(12, bytes);
     source.write(0, &data);
     between.write(0, &vec![0xee; bytes]);
@@ -399,13 +516,23 @@ fn read_and_send(reads: usize, flags: CompletionFlags) -> (Vec<u8>, Vec<u8>) {
         let sink = between.part(at * PIECE, PIECE);
         pair.sides[A]
             .ia
-            .ep_post_rdma_read(ep, &[sink], at as u64, &source.remote(at * PIECE, PIECE), NONE)
+            .ep_post_rdma_read(
+                ep,
+                &[sink],
+                at as u64,
+                &source.remote(at * PIECE, PIECE),
+                NONE,
+            )
             .expect("posted");
     }
     let before = pair.now();
-    pair.post_send(A, &[between.all()], 99, flags).expect("posted");
+    pair.post_send(A, &[between.all()], 99, flags)
+        .expect("posted");
     let received = pair.wait_recv(B);
-    assert_eq!((received.status, received.transferred_length), (DtoStatus::Success, bytes as u64));
+    assert_eq!(
+        (received.status, received.transferred_length),
+        (DtoStatus::Success, bytes as u64)
+    );
     if flags.contains(FENCE) {
         // Request, response, Send: three flights.
         assert!(pair.now() - before >= Duration::from_micros(3 * FLIGHT));
@@ -415,7 +542,11 @@ fn read_and_send(reads: usize, flags: CompletionFlags) -> (Vec<u8>, Vec<u8>) {
         assert_eq!((read.cookie, read.status), (at as u64, DtoStatus::Success));
     }
     if !flags.contains(SUPPRESS) {
-        assert_eq!(pair.wait_request(A).cookie, 99, "completions keep the order of posting");
+        assert_eq!(
+            pair.wait_request(A).cookie,
+            99,
+            "completions keep the order of posting"
+        );
     }
     assert_eq!(between.read(0, bytes), data);
     pair.expect_nothing(A, pair.sides[A].request);

@@ -459,7 +459,9 @@ fn buffers_are_taken_whatever_the_endpoints_do_and_stay_until_one_needs_them() {
     shared.exchange(1, &from, 64, 2);
     let (ia, b) = (&mut shared.pair.sides[B].ia, shared.b);
     refused(ia.srq_free(shared.srq), ReturnType::InvalidState);
-    b.map(|ep| ia.ep_free(ep).expect("freed"));
+    for ep in b {
+        ia.ep_free(ep).expect("freed");
+    }
     shared.post(&[to.all()], 4).expect("no endpoint is left");
     assert_eq!(shared.counts(), (2, 2));
     let ia = &mut shared.pair.sides[B].ia;
@@ -748,6 +750,7 @@ fn an_endpoint_that_is_disconnecting_takes_buffers_still() {
         .post_write(B, &[source.all()], 5, &back.remote(0, 64), NONE)
         .expect("posted");
     let ep = shared.b[0];
+
     shared.pair.sides[B]
         .ia
         .ep_disconnect(ep, CloseFlags::Graceful)
@@ -890,11 +893,41 @@ fn completions_that_are_lost_with_their_endpoint_give_their_slots_back() {
             ReturnType::InsufficientResources,
         );
         for cookie in 5..21 {
-            shared.exchange(1, &from, 64, cookie);
+            shared.exchange_next(1, &from, cookie);
         }
         assert_eq!(shared.counts(), (0, 0));
         shared.pair.assert_no_complaints();
     }
+}
+
+/// Clauses: SRQ-19.
+#[test]
+fn an_endpoint_of_an_srq_sends_writes_and_reads_as_any_other() {
+    let mut shared = Shared::connected();
+    let (mine, theirs) = (shared.pair.filled(B, 21, 3_000), shared.pair.filled(A, 22, 3_000));
+    let inbox = shared.pair.buffer(A, 3_000);
+    let pair = &mut shared.pair;
+    // Several times around the send ring.
+    for round in 0..100 {
+        pair.post_recv(A, &[inbox.all()], round, NONE)
+            .expect("posted");
+        pair.post_send(B, &[mine.part(0, 1_000)], round, NONE)
+            .expect("posted");
+        pair.expect_recv(A, round, SUCCESS);
+        pair.expect_request(B, round, SUCCESS);
+        let (to, from) = (theirs.remote(0, 1_000), theirs.remote(1_000, 2_000));
+        let parts = [mine.part(2_500, 250), mine.part(0, 250), mine.part(1_000, 500)];
+        pair.post_write(B, &parts, round, &to, NONE).expect("posted");
+        pair.expect_request(B, round, SUCCESS);
+        pair.post_read(B, &[mine.part(1_000, 2_000)], round, &from, NONE)
+            .expect("posted");
+        pair.expect_request(B, round, SUCCESS);
+    }
+    assert_eq!(inbox.read(0, 1_000), pattern(21, 3_000)[..1_000]);
+    assert_eq!(theirs.read(250, 250), pattern(21, 3_000)[..250]);
+    assert_eq!(mine.read(1_000, 2_000), pattern(22, 3_000)[1_000..]);
+    assert_eq!(shared.counts(), (0, 0));
+    shared.pair.assert_no_complaints();
 }
 
 /// Clauses: SRQ-R1.

@@ -102,8 +102,8 @@ pub const fn explain(code: u8, vendor: u8) -> &'static str {
              check its limit of outstanding RDMA Reads"
         }
         (syndrome::REMOTE_INVALID_REQUEST, _) => {
-            "the peer refused the request as invalid: its receive buffer was too small, the \
-             operation is switched off there, or more RDMA Reads were outstanding than it allows"
+            "the peer refused the request as invalid: compare the message with the receive buffer \
+             posted there, and check that RDMA is allowed there and how many RDMA Reads at a time"
         }
         (syndrome::REMOTE_ACCESS, _) => {
             "the peer's memory refused the access: \
@@ -123,7 +123,7 @@ pub const fn explain(code: u8, vendor: u8) -> &'static str {
         }
         (syndrome::REMOTE_ABORTED, 0x93) => {
             "the peer's memory was paged out and could not be brought back: \
-             the registration there is on demand"
+             check that the registration there is pinned"
         }
         (syndrome::REMOTE_ABORTED, _) => "the peer aborted the operation: look at the peer's log",
         (0x00 | 0x03 | 0x07..=0x0f | 0x17..=0x21 | 0x23..=0xff, _) => {

@@ -308,6 +308,8 @@ impl Provider for MlxProvider {
 
     fn progress(&mut self) {
         self.hca.process_events();
+        // A consumer that only polls never waits, and waiting is where health is looked at otherwise.
+        self.hca.check_health();
         self.collect();
     }
 

@@ -1,8 +1,8 @@
 //! Queue buffers: memory described by a page list.
 //!
-//! Event, completion and work queues live in host memory that a command described page by page (PAS). The page
-//! size is per queue; a list address may be less aligned than the page it names, and `page_offset` counts
-//! sixty-fourths of a page.
+//! Event, completion and work queues live in host memory that a command described page by page
+//! (PAS). The page size is per queue; a list address may be less aligned than the page it names,
+//! and `page_offset` counts sixty-fourths of a page.
 
 use crate::iommu::Iommu;
 
@@ -32,8 +32,8 @@ pub enum BufferError {
 }
 
 impl QueueBuffer {
-    /// A buffer of `bytes` in `pages` of 2^(12 + `log_page_size`) bytes, starting `page_offset` 64ths of a
-    /// page into the first.
+    /// A buffer of `bytes` in `pages` of 2^(12 + `log_page_size`) bytes, starting `page_offset`
+    /// 64ths of a page into the first.
     pub fn new(
         pages: &[u64],
         log_page_size: u32,

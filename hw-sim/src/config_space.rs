@@ -1,13 +1,15 @@
 //! PCI configuration space of the function: type 0 header and three capabilities.
 //!
-//! The 4 KiB are kept as bytes in memory order together with a mask of the bits software may change. A write
-//! changes masked bits only; what a write *means* (bus master on, function-level reset) is derived from the
-//! bytes afterwards and handed back as a [`ConfigEffect`], so that this module knows no device.
+//! The 4 KiB are kept as bytes in memory order together with a mask of the bits software may
+//! change. A write changes masked bits only; what a write *means* (bus master on, function-level
+//! reset) is derived from the bytes afterwards and handed back as a [`ConfigEffect`], so that this
+//! module knows no device.
 //!
-//! Capability chain: power management (0x40) -> PCI Express endpoint with function-level reset (0x60) -> MSI-X
-//! (0x9c), the MSI-X table and pending bits lying inside BAR 0 where no UAR is ever handed out. BAR 0 is
-//! one 64-bit prefetchable memory BAR; sizing works through the mask of its address bits. There is no expansion
-//! ROM, no INTx and no extended capability: reads there give zero.
+//! Capability chain: power management (0x40) -> PCI Express endpoint with function-level reset
+//! (0x60) -> MSI-X (0x9c), the MSI-X table and pending bits lying inside BAR 0 where no UAR is ever
+//! handed out. BAR 0 is one 64-bit prefetchable memory BAR; sizing works through the mask of its
+//! address bits. There is no expansion ROM, no INTx and no extended capability: reads there give
+//! zero.
 
 use crate::profile::Profile;
 
@@ -89,8 +91,8 @@ impl ConfigSpace {
         self.bytes[COMMAND] & COMMAND_BUS_MASTER != 0
     }
 
-    /// Back to power-on values, as a function-level reset leaves it. The PCI core of the host, not the device,
-    /// restores BAR addresses afterwards.
+    /// Back to power-on values, as a function-level reset leaves it. The PCI core of the host, not
+    /// the device, restores BAR addresses afterwards.
     pub fn reset(&mut self) {
         self.bytes.clone_from(&self.power_on);
     }

@@ -1,17 +1,19 @@
 //! Completion queues, from the device's side.
 //!
-//! A CQE goes to slot `producer & (n - 1)` with owner bit = parity of the lap, byte 0x3f last. The consumer
-//! counter is word 0 of the doorbell record in host memory; the device reads it before it writes, and a ring
-//! that is full is an overflow unless `oi` says to ignore it. Overflow and a ring (or record) that cannot be
-//! reached put the queue in error for good: status 9 or 0xa in the context, nothing written any more.
+//! A CQE goes to slot `producer & (n - 1)` with owner bit = parity of the lap, byte 0x3f last. The
+//! consumer counter is word 0 of the doorbell record in host memory; the device reads it before it
+//! writes, and a ring that is full is an overflow unless `oi` says to ignore it. Overflow and a
+//! ring (or record) that cannot be reached put the queue in error for good: status 9 or 0xa in the
+//! context, nothing written any more.
 //!
-//! Arming asks for *one* completion event. The request carries a 2-bit sequence number; the device counts one up per event
-//! it sends and ignores requests with an old number, because the event they were meant to cause is already under way.
-//! An arm for solicited entries is satisfied by a solicited CQE or an error CQE. If what was asked for lies
-//! beyond the consumer counter in the request already, the event goes out at once.
+//! Arming asks for *one* completion event. The request carries a 2-bit sequence number; the device
+//! counts one up per event it sends and ignores requests with an old number, because the event they
+//! were meant to cause is already under way. An arm for solicited entries is satisfied by a
+//! solicited CQE or an error CQE. If what was asked for lies beyond the consumer counter in the
+//! request already, the event goes out at once.
 //!
-//! Resizing takes effect at the next completion: the device ends the old ring with a RESIZE CQE and goes on in the new
-//! one, at the same counter plus one.
+//! Resizing takes effect at the next completion: the device ends the old ring with a RESIZE CQE and
+//! goes on in the new one, at the same counter plus one.
 
 use crate::buffer::QueueBuffer;
 use crate::eq::{Arm, COUNTER_MASK};
@@ -242,7 +244,8 @@ impl Cq {
         let mut word = [0; 4];
         iommu.read(self.doorbell_record, &mut word, Who::Cq(self.number))?;
         let advance = u32::from_be_bytes(word).wrapping_sub(self.consumer) & COUNTER_MASK;
-        // A counter that runs backwards or ahead of the producer would hide an overflow; keep the old one.
+        // A counter that runs backwards or ahead of the producer would hide an overflow; keep the
+        // old one.
         if advance <= self.outstanding() {
             self.consumer = self.consumer.wrapping_add(advance);
         }
@@ -264,7 +267,8 @@ impl Cq {
         self.last_notified = self.producer;
     }
 
-    /// The arm doorbell: sequence number `[29:28]`, solicited only `[24]`, consumer counter `[23:0]`.
+    /// The arm doorbell: sequence number `[29:28]`, solicited only `[24]`, consumer counter
+    /// `[23:0]`.
     pub fn ring_arm(&mut self, word: u32) -> Armed {
         let sequence = word >> 28 & 3;
         let solicited_only = word >> 24 & 1 == 1;
@@ -276,7 +280,8 @@ impl Cq {
             return Armed::Ahead;
         }
         let waiting = if solicited_only {
-            // The newest solicited CQE is `age` entries old; it is unread if it lies in the last `behind`.
+            // The newest solicited CQE is `age` entries old; it is unread if it lies in the last
+            // `behind`.
             self.last_solicited
                 .is_some_and(|at| (self.producer.wrapping_sub(at) & COUNTER_MASK) < behind)
         } else {
@@ -294,7 +299,8 @@ impl Cq {
         Armed::Taken { event: waiting }
     }
 
-    /// MODIFY_CQ resize: the ring to go on in after the next completion. False if it cannot hold what is outstanding.
+    /// MODIFY_CQ resize: the ring to go on in after the next completion. False if it cannot hold
+    /// what is outstanding.
     pub fn resize(&mut self, iommu: &mut Iommu, ring: CqRing) -> bool {
         if self.read_consumer(iommu).is_ok() && self.outstanding() > 1 << ring.log_size {
             return false;

@@ -1,4 +1,5 @@
-//! The simulator's handles: [`Sim`] for tests, [`SimFunction`] for the driver, [`SimClock`] for whoever waits.
+//! The simulator's handles: [`Sim`] for tests, [`SimFunction`] for the driver, [`SimClock`] for
+//! whoever waits.
 
 use crate::config_space::CONFIG_BYTES;
 use crate::fault::Fault;
@@ -55,7 +56,8 @@ pub struct Sim {
 }
 
 fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
-    // A panic while the lock was held is a bug of the simulator; its state is still the best there is for a report.
+    // A panic while the lock was held is a bug of the simulator; its state is still the best there
+    // is for a report.
     world.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

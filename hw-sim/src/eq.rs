@@ -1,12 +1,14 @@
 //! Event queues, from the device's side.
 //!
-//! The device writes 64-byte entries at `producer & (n - 1)`, owner bit = parity of its lap (0 on the first),
-//! byte 0x3f last. Software tells its consumer counter by doorbell, with or without arming. Arming governs
-//! the interrupt and nothing else: an armed queue with an entry beyond the consumer counter raises its vector
-//! once and is fired; without arming entries are written silently.
+//! The device writes 64-byte entries at `producer & (n - 1)`, owner bit = parity of its lap (0 on
+//! the first), byte 0x3f last. Software tells its consumer counter by doorbell, with or without
+//! arming. Arming governs the interrupt and nothing else: an armed queue with an entry beyond the
+//! consumer counter raises its vector once and is fired; without arming entries are written
+//! silently.
 //!
-//! The queue is full when the producer is a whole ring ahead of the last consumer counter told. With
-//! `oi` set the device overwrites; without, the entry is lost and whoever asked decides what that means.
+//! The queue is full when the producer is a whole ring ahead of the last consumer counter told.
+//! With `oi` set the device overwrites; without, the entry is lost and whoever asked decides what
+//! that means.
 
 use crate::buffer::QueueBuffer;
 use crate::iommu::{Iommu, Who};

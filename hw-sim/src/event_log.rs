@@ -1,8 +1,9 @@
 //! The event log: what happened, in order, as lines of text.
 //!
-//! Two runs with the same seed and the same driver give the same bytes. Addresses therefore never appear in it:
-//! where the host's memory lies differs from run to run. Everything that decides what happens next does appear:
-//! register writes, commands and their answers, completions, interrupts, packets by header, faults.
+//! Two runs with the same seed and the same driver give the same bytes. Addresses therefore never
+//! appear in it: where the host's memory lies differs from run to run. Everything that decides what
+//! happens next does appear: register writes, commands and their answers, completions, interrupts,
+//! packets by header, faults.
 
 use std::fmt::{self, Write};
 

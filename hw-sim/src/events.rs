@@ -1,8 +1,9 @@
 //! Events: what a function tells its driver without being asked.
 //!
-//! An asynchronous event goes to the EQ whose mask has its type, a completion event to the EQ its CQ names. While a command executes,
-//! events collect and go out after its answer and its own completion event. An EQ that carries asynchronous events and overruns, or
-//! any EQ that cannot be written, is fatal: the health buffer says so.
+//! An asynchronous event goes to the EQ whose mask has its type, a completion event to the EQ its
+//! CQ names. While a command executes, events collect and go out after its answer and its own
+//! completion event. An EQ that carries asynchronous events and overruns, or any EQ that cannot be
+//! written, is fatal: the health buffer says so.
 
 use crate::eq::{EQE_BYTES, Posted};
 use crate::nic::Nic;
@@ -34,7 +35,8 @@ impl Nic {
         self.port.admin = admin;
         self.port_changed(env, before);
         if before == self.port.is_up() && before {
-            // Drivers that set an up port up wait for the event all the same (register PAOS, `ase`).
+            // Drivers that set an up port up wait for the event all the same (register PAOS,
+            // `ase`).
             self.port_event(env, true);
         }
     }
@@ -89,7 +91,8 @@ impl Nic {
         }
     }
 
-    /// Posts an EQE to a certain EQ, even while a command executes: the command's own completion event.
+    /// Posts an EQE to a certain EQ, even while a command executes: the command's own completion
+    /// event.
     pub fn post_now(&mut self, env: &mut Env, eqn: u32, eqe: &Eqe) {
         self.post(env, Target::Number(eqn), &eqe_bytes(eqe));
     }

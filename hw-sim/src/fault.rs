@@ -1,15 +1,17 @@
 //! Faults of the function itself, put in by a test.
 //!
-//! Faults of the wire belong to the link. These sit in the function: a command that is refused, answered late or not at all,
-//! firmware that dies in one of the ways the health buffer can tell, a device that is gone. A command fault waits
-//! for its opcode and is used up by it; the others take effect at once.
+//! Faults of the wire belong to the link. These sit in the function: a command that is refused,
+//! answered late or not at all, firmware that dies in one of the ways the health buffer can tell, a
+//! device that is gone. A command fault waits for its opcode and is used up by it; the others take
+//! effect at once.
 
 use std::time::Duration;
 
 /// A fault of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The next `count` commands with this opcode are answered with `status` and `syndrome` and do nothing.
+    /// The next `count` commands with this opcode are answered with `status` and `syndrome` and do
+    /// nothing.
     CommandFailure {
         /// Opcode that is hit; `None`: any.
         opcode: Option<u16>,
@@ -20,7 +22,8 @@ pub enum Fault {
         /// How many commands are hit.
         count: u32,
     },
-    /// The next `count` commands with this opcode are not delivered: this delivery status, nothing executed.
+    /// The next `count` commands with this opcode are not delivered: this delivery status, nothing
+    /// executed.
     CommandDelivery {
         /// Opcode that is hit; `None`: any.
         opcode: Option<u16>,
@@ -29,7 +32,8 @@ pub enum Fault {
         /// How many commands are hit.
         count: u32,
     },
-    /// The next `count` commands with this opcode are never answered; their slots stay with the device.
+    /// The next `count` commands with this opcode are never answered; their slots stay with the
+    /// device.
     CommandSilence {
         /// Opcode that is hit; `None`: any.
         opcode: Option<u16>,
@@ -59,9 +63,11 @@ pub enum Fault {
     HealthSyndrome(u8),
     /// The health counter stops; everything else goes on.
     HealthCounterStops,
-    /// Every read of the BAR gives ones and every write is lost, as if the link to the slot were down.
+    /// Every read of the BAR gives ones and every write is lost, as if the link to the slot were
+    /// down.
     BarAllOnes,
-    /// The function is pulled out: BAR and configuration space read ones, no DMA, no interrupts, no packets.
+    /// The function is pulled out: BAR and configuration space read ones, no DMA, no interrupts, no
+    /// packets.
     SurpriseRemoval,
     /// The port loses its carrier.
     LinkDown,

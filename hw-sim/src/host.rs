@@ -137,6 +137,9 @@ pub struct GidEntry {
 pub struct SrqWqe {
     /// Its index, which the CQE will carry.
     pub index: u16,
+    /// Protection domain of the queue. The keys of the list are of this one, whichever the queue
+    /// pair is in that takes the WQE.
+    pub pd: u32,
     /// Its scatter list, without terminator.
     pub scatter: Vec<DataSeg>,
 }

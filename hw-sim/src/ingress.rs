@@ -1,7 +1,8 @@
 //! Frames coming in from the wire: whose they are.
 //!
-//! A frame is ours if its destination MAC is one of the RoCE address table's. What does not parse, or names a queue pair that
-//! does not exist, is dropped and counted by reason, as a NIC without a host stack behind it does. Multicast datagrams are ignored.
+//! A frame is ours if its destination MAC is one of the RoCE address table's. What does not parse,
+//! or names a queue pair that does not exist, is dropped and counted by reason, as a NIC without a
+//! host stack behind it does. Multicast datagrams are ignored.
 
 use crate::nic::Nic;
 use crate::wire::{Packet, WireError};
@@ -11,7 +12,8 @@ use crate::world::Env;
 const GSI_QPN: u32 = 1;
 
 impl Nic {
-    /// A frame arrived. It goes to the queue pair it names; packets for QP 1 go to the queue pair of that service type.
+    /// A frame arrived. It goes to the queue pair it names; packets for QP 1 go to the queue pair
+    /// of that service type.
     pub fn frame_received(&mut self, env: &mut Env, frame: &[u8]) {
         if !self.alive() {
             return;

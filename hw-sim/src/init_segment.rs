@@ -1,15 +1,16 @@
 //! The initialization segment: the first pages of BAR 0, seen from the device.
 //!
-//! Registers live in BAR memory, big-endian, so that reads are plain memory. The device rewrites what changes by
-//! itself (timers, health counter, `initializing`) whenever virtual time moves, and what software wrote where
-//! it may not. Only four registers take writes: the two halves of the command queue address, the command doorbell,
-//! and the `nic_interface` bits beside the address.
+//! Registers live in BAR memory, big-endian, so that reads are plain memory. The device rewrites
+//! what changes by itself (timers, health counter, `initializing`) whenever virtual time moves, and
+//! what software wrote where it may not. Only four registers take writes: the two halves of the
+//! command queue address, the command doorbell, and the `nic_interface` bits beside the address.
 //!
-//! The word at 0x14 is two things: written, it is the low address and `nic_interface`; read, its low byte is the
-//! geometry of the queue (32 entries of 64 bytes, 0x56) whatever was written there, because drivers read it back to change
-//! `nic_interface` alone.
+//! The word at 0x14 is two things: written, it is the low address and `nic_interface`; read, its
+//! low byte is the geometry of the queue (32 entries of 64 bytes, 0x56) whatever was written there,
+//! because drivers read it back to change `nic_interface` alone.
 //!
-//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the BAR and ignores everything from then on.
+//! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the BAR and ignores
+//! everything from then on.
 
 use crate::profile::Profile;
 use driver::SharedMemory;
@@ -188,7 +189,8 @@ impl InitSegment {
         self.restore();
     }
 
-    /// Software wrote `bytes` at `offset` (below [`SEGMENT_BYTES`]); they are in BAR memory already.
+    /// Software wrote `bytes` at `offset` (below [`SEGMENT_BYTES`]); they are in BAR memory
+    /// already.
     pub fn written(&mut self, offset: usize, bytes: &[u8]) -> RegisterEffect {
         if self.dark {
             self.bar.fill(offset, bytes.len(), 0xff);

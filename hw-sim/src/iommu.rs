@@ -1,10 +1,11 @@
 //! The IOMMU in front of the function, and the DMA engine behind it.
 //!
-//! Mappings are kept by start address; looking one up costs a descent of a balanced tree. An access may cross
-//! adjoining mappings. An access that leaves them, or that happens while the function is not a bus master, moves
-//! nothing at all and is a [`DmaFault`]; every one is remembered, with the part of the device that wanted it, because
-//! hardware would have written it into the host's log. What the fault then means (a delivery status, a dead EQ, a QP in
-//! error) is the caller's business.
+//! Mappings are kept by start address; looking one up costs a descent of a balanced tree. An access
+//! may cross adjoining mappings. An access that leaves them, or that happens while the function is
+//! not a bus master, moves nothing at all and is a [`DmaFault`]; every one is remembered, with the
+//! part of the device that wanted it, because hardware would have written it into the host's log.
+//! What the fault then means (a delivery status, a dead EQ, a QP in error) is the caller's
+//! business.
 
 use crate::host::DmaFault;
 use driver::SharedMemory;
@@ -215,7 +216,8 @@ impl Iommu {
         Ok(())
     }
 
-    /// Writes one byte in one store, after everything written before it: the byte that hands an entry over.
+    /// Writes one byte in one store, after everything written before it: the byte that hands an
+    /// entry over.
     pub fn publish(&mut self, iova: u64, value: u8, who: Who) -> Result<(), DmaFault> {
         self.check(iova, 1, true, who)?;
         let (memory, offset, _) = self.piece(iova, 1);

@@ -1,9 +1,10 @@
 //! A register-level simulator of a ConnectX (mlx5) PCI function.
 //!
-//! A [`Sim`] is a world of functions, links between their ports, and virtual time. Each function is a
-//! [`driver::Device`]: it is reached through configuration space, BAR 0 and DMA, by whatever driver was written for
-//! the hardware, and it answers by the device's rules and not by who asks. What hardware refuses is refused, with
-//! the status hardware gives; what hardware is known to accept is accepted.
+//! A [`Sim`] is a world of functions, links between their ports, and virtual time. Each function is
+//! a [`driver::Device`]: it is reached through configuration space, BAR 0 and DMA, by whatever
+//! driver was written for the hardware, and it answers by the device's rules and not by who asks.
+//! What hardware refuses is refused, with the status hardware gives; what hardware is known to
+//! accept is accepted.
 //!
 //! ```text
 //!   configuration space   BAR 0 writes           DMA, interrupts
@@ -30,7 +31,8 @@
 //! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //!
-//! Absent on purpose: DAT, any driver logic (of `hw-mlx` only the layouts are used), threads, real time.
+//! Absent on purpose: DAT, any driver logic (of `hw-mlx` only the layouts are used), threads, real
+//! time.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,13 @@
 //! Memory keys: from a key and a virtual address to DMA addresses.
 //!
-//! The checks happen in one order, whoever asks: the key exists, its variant is the one used, it is not free, protection
-//! domain and queue pair agree, the access is granted, the range lies inside. Then the translation: none (PA), a table of pages (MTT),
-//! or a table of other keys (KLM, and KSM with entries of equal size), which is followed as deep as the device allows. The keys
-//! behind an indirect key are used with local rights: what a peer may do is decided by the key it was given.
+//! The checks happen in one order, whoever asks: the key exists, its variant is the one used, it is
+//! not free, protection domain and queue pair agree, the access is granted, the range lies inside.
+//! Then the translation: none (PA), a table of pages (MTT), or a table of other keys (KLM, and KSM
+//! with entries of equal size), which is followed as deep as the device allows. The keys behind an
+//! indirect key are used with local rights: what a peer may do is decided by the key it was given.
 //!
-//! A failed check moves nothing. [`resolve`] returns the pieces of an access; the DMA is the caller's.
+//! A failed check moves nothing. [`resolve`] returns the pieces of an access; the DMA is the
+//! caller's.
 
 use crate::host::{KeyError, KeyScope};
 use crate::objects::Table;
@@ -243,17 +245,11 @@ fn walk(
         Translation::EqualKeys(table) => {
             let size = 1_u64 << mkey.log_page;
             let base = mkey.start & !(size - 1);
+            let at = |index: u64| base.saturating_add(index.saturating_mul(size));
             for (index, entry) in (0_u64..).zip(table) {
-                follow(
-                    keys,
-                    rules,
-                    access,
-                    depth,
-                    (base + index * size, size, entry),
-                    out,
-                )?;
+                follow(keys, rules, access, depth, (at(index), size, entry), out)?;
             }
-            if end > base + table.len() as u64 * size {
+            if end > at(table.len() as u64) {
                 return Err(range);
             }
         }

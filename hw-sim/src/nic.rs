@@ -1,12 +1,13 @@
 //! One function: its registers, its tables, and what ties them together.
 //!
-//! A [`Nic`] does nothing by itself. Register writes, frames and timers reach it from the world's step loop, each with
-//! the [`Env`] (time, randomness, log, work queues) as an argument. It owns everything a function-level
-//! reset forgets.
+//! A [`Nic`] does nothing by itself. Register writes, frames and timers reach it from the world's
+//! step loop, each with the [`Env`] (time, randomness, log, work queues) as an argument. It owns
+//! everything a function-level reset forgets.
 //!
-//! Two rules hold everywhere. Events caused by a command are posted after the command has been answered: while one
-//! executes, they collect in `after_command`. And a completion queue that fails takes the queue pairs
-//! attached to it into ERR, but only after the queue pair that caused it has returned: `failed_cqs`.
+//! Two rules hold everywhere. Events caused by a command are posted after the command has been
+//! answered: while one executes, they collect in `after_command`. And a completion queue that fails
+//! takes the queue pairs attached to it into ERR, but only after the queue pair that caused it has
+//! returned: `failed_cqs`.
 
 use crate::cmd::CommandInterface;
 use crate::cmd::caps::Capabilities;
@@ -137,8 +138,8 @@ impl Nic {
         nic
     }
 
-    /// Function-level reset: every object, queue address, capability setting and page is forgotten. The IOMMU's
-    /// mappings and the eventfds belong to the host and stay.
+    /// Function-level reset: every object, queue address, capability setting and page is forgotten.
+    /// The IOMMU's mappings and the eventfds belong to the host and stay.
     pub fn reset(&mut self, env: &mut Env) {
         env.note(self.index, format_args!("reset"));
         self.config.reset();
@@ -206,8 +207,8 @@ impl Nic {
         }
     }
 
-    /// A write to BAR 0; the bytes are in memory already. Whether memory space is enabled is the host's business: what opened
-    /// the function for the driver has enabled it, as VFIO does.
+    /// A write to BAR 0; the bytes are in memory already. Whether memory space is enabled is the
+    /// host's business: what opened the function for the driver has enabled it, as VFIO does.
     pub fn bar_written(&mut self, env: &mut Env, offset: u64, bytes: &[u8]) {
         let in_bar = usize::try_from(offset)
             .ok()

@@ -1,7 +1,8 @@
 //! The tables of numbered objects a function has, and what refers to what.
 //!
-//! Number ranges differ from kind to kind so that a number used for the wrong kind is noticed. A queue pair refers to more objects than
-//! anything else; its references are kept beside it, because its context may be changed by its transitions.
+//! Number ranges differ from kind to kind so that a number used for the wrong kind is noticed. A
+//! queue pair refers to more objects than anything else; its references are kept beside it, because
+//! its context may be changed by its transitions.
 
 use crate::cmd::caps::Capabilities;
 use crate::cq::Cq;
@@ -13,7 +14,8 @@ use crate::qp::Qp;
 use crate::srq::Srq;
 use std::collections::BTreeMap;
 
-/// First UAR index handed out: the pages below are the initialization segment and the MSI-X structures.
+/// First UAR index handed out: the pages below are the initialization segment and the MSI-X
+/// structures.
 const FIRST_UAR: u32 = 5;
 /// A queue pair and what it holds references to.
 pub struct QpSlot {

@@ -1,12 +1,12 @@
 //! Numbered objects: who exists, who refers to whom, and which number comes next.
 //!
-//! A table hands out numbers from a range. Numbers are not dense (a driver that assumes 0, 1, 2 … is found out)
-//! and a freed number comes back as late as possible: the cursor walks the whole range with a stride that is
-//! coprime to it before it meets a number again.
+//! A table hands out numbers from a range. Numbers are not dense (a driver that assumes 0, 1, 2 …
+//! is found out) and a freed number comes back as late as possible: the cursor walks the whole
+//! range with a stride that is coprime to it before it meets a number again.
 //!
-//! References are counted per object. Whoever creates a referrer calls [`Table::hold`] on what it names and
-//! [`Table::release`] when it goes; [`Table::remove`] refuses while the count is not zero. The tables know nothing
-//! of commands: the caller turns [`TableError`] into a status.
+//! References are counted per object. Whoever creates a referrer calls [`Table::hold`] on what it
+//! names and [`Table::release`] when it goes; [`Table::remove`] refuses while the count is not
+//! zero. The tables know nothing of commands: the caller turns [`TableError`] into a status.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,8 @@ pub struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// A table named `kind` (for reports) whose numbers lie in `first..=last`, holding at most `limit` objects.
+    /// A table named `kind` (for reports) whose numbers lie in `first..=last`, holding at most
+    /// `limit` objects.
     pub fn new(kind: &'static str, first: u32, last: u32, limit: u32) -> Self {
         assert!(first <= last && limit > 0, "{kind}: empty number range");
         let span = last - first + 1;
@@ -192,7 +193,8 @@ impl<T> Table<T> {
     }
 }
 
-/// A small stride that is coprime to `span`, so that the cursor visits every number before repeating one.
+/// A small stride that is coprime to `span`, so that the cursor visits every number before
+/// repeating one.
 fn stride_of(span: u32) -> u32 {
     [3, 5, 7, 11, 13, 17, 19, 23, 29]
         .into_iter()

@@ -1,16 +1,17 @@
 //! Memory the firmware borrows from the host, page by page.
 //!
-//! The firmware keeps its own data in 4 KiB pages of host memory. It says how many it wants to boot, to be
-//! initialised and later (QUERY_PAGES, or a page request event), software gives them with MANAGE_PAGES and takes
-//! them back after TEARDOWN_HCA. Each page is owned by exactly one side at any time.
+//! The firmware keeps its own data in 4 KiB pages of host memory. It says how many it wants to
+//! boot, to be initialised and later (QUERY_PAGES, or a page request event), software gives them
+//! with MANAGE_PAGES and takes them back after TEARDOWN_HCA. Each page is owned by exactly one side
+//! at any time.
 //!
-//! The simulator has no use for the memory. It does what hardware would punish worse: it fills every page it is
-//! given with a pattern and looks whether the pattern is still there when the page goes back. Whoever wrote into
-//! a page he had given away is told so; whoever unmapped one gets health syndrome 0x0a, as after an ICM fetch
-//! that failed.
+//! The simulator has no use for the memory. It does what hardware would punish worse: it fills
+//! every page it is given with a pattern and looks whether the pattern is still there when the page
+//! goes back. Whoever wrote into a page he had given away is told so; whoever unmapped one gets
+//! health syndrome 0x0a, as after an ICM fetch that failed.
 //!
-//! `wanted` is the number of pages the firmware asked for so far. Giving more than that is refused, and while the
-//! function is initialised only what exceeds it can be taken.
+//! `wanted` is the number of pages the firmware asked for so far. Giving more than that is refused,
+//! and while the function is initialised only what exceeds it can be taken.
 
 use crate::iommu::{Iommu, Who};
 use std::collections::BTreeSet;
@@ -191,7 +192,8 @@ impl FirmwarePages {
         Ok(())
     }
 
-    /// MANAGE_PAGES take: at most `most` pages, fewer if the firmware needs them, and what was found wrong.
+    /// MANAGE_PAGES take: at most `most` pages, fewer if the firmware needs them, and what was
+    /// found wrong.
     pub fn take(
         &mut self,
         iommu: &mut Iommu,

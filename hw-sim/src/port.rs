@@ -1,15 +1,18 @@
 //! The function's Ethernet port: addresses, state, counters.
 //!
-//! The RoCE address table gives source addresses to outgoing packets and decides which incoming frames are ours. The vport
-//! context keeps what software sets (MTU, MAC lists, promiscuity, the RoCE switch) and hands it back. Carrier is administrative
-//! state and link together; every change of it is a port event.
+//! The RoCE address table gives source addresses to outgoing packets and decides which incoming
+//! frames are ours. The vport context keeps what software sets (MTU, MAC lists, promiscuity, the
+//! RoCE switch) and hands it back. Carrier is administrative state and link together; every change
+//! of it is a port event.
 
 use crate::host::GidEntry;
 use crate::profile::Profile;
 
-/// Bytes the port MTU counts beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add the same 22).
+/// Bytes the port MTU counts beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add
+/// the same 22).
 const ETHERNET_OVERHEAD: u16 = 22;
-/// Headers of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux `iboe_get_mtu`).
+/// Headers of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux
+/// `iboe_get_mtu`).
 const ROCE_OVERHEAD: u16 = 96;
 
 /// Administrative state (register PAOS).
@@ -66,8 +69,8 @@ pub struct Port {
     pub roce: bool,
     /// Promiscuous unicast, multicast, all.
     pub promiscuous: [bool; 3],
-    /// Loopback of own unicast and multicast is off. RoCE traffic between queue pairs of one function is not
-    /// subject to it here; no source says whether it is on hardware.
+    /// Loopback of own unicast and multicast is off. RoCE traffic between queue pairs of one
+    /// function is not subject to it here; no source says whether it is on hardware.
     pub loopback_off: [bool; 2],
     /// Permanent MAC.
     pub mac: [u8; 6],
@@ -127,7 +130,8 @@ impl Port {
         (1..=5).rev().find(|code| room >= 128 << code).unwrap_or(1)
     }
 
-    /// Whether a frame to this MAC address is for us: it is that of an entry of the RoCE address table.
+    /// Whether a frame to this MAC address is for us: it is that of an entry of the RoCE address
+    /// table.
     pub fn owns_mac(&self, mac: [u8; 6]) -> bool {
         self.gids.iter().flatten().any(|entry| entry.mac == mac)
     }

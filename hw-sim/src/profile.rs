@@ -1,9 +1,10 @@
 //! What kind of device the simulator is: identity, sizes, capabilities.
 //!
-//! The default is a ConnectX-5 with one Ethernet port. Its capability pages follow those of the ConnectX-4 whose
-//! conversation with mlx5_core is recorded (firmware 14.12.1220), reduced to what the simulator does: a bit is set
-//! only if the command, the event or the data path behind it exists here. Where newer devices differ and drivers
-//! care, the newer device wins: atomics in host byte order, a clock frequency, SET_DRIVER_VERSION.
+//! The default is a ConnectX-5 with one Ethernet port. Its capability pages follow those of the
+//! ConnectX-4 whose conversation with mlx5_core is recorded (firmware 14.12.1220), reduced to what
+//! the simulator does: a bit is set only if the command, the event or the data path behind it
+//! exists here. Where newer devices differ and drivers care, the newer device wins: atomics in host
+//! byte order, a clock frequency, SET_DRIVER_VERSION.
 
 use crate::pages::PageProfile;
 use hw_mlx::prm::{AtomicCaps, CmdHcaCap, RoceCap};

@@ -1,8 +1,9 @@
 //! Shared receive queues: receive memory pools (RMP).
 //!
-//! WQEs form a linked list in a ring of equal strides: each starts with the index of its successor. The device begins at
-//! index 0 and follows the links, taking as many as the doorbell record's counter says were posted. A link that leaves
-//! the ring, or a counter further ahead than the ring is long, ends the queue with a catastrophic error.
+//! WQEs form a linked list in a ring of equal strides: each starts with the index of its successor.
+//! The device begins at index 0 and follows the links, taking as many as the doorbell record's
+//! counter says were posted. A link that leaves the ring, or a counter further ahead than the ring
+//! is long, ends the queue with a catastrophic error.
 //!
 //! A limit (`lwm`) asks for one event when fewer WQEs than that are left; it disarms itself.
 
@@ -142,6 +143,7 @@ impl Srq {
         self.taken = self.taken.wrapping_add(1);
         let wqe = SrqWqe {
             index,
+            pd: self.pd,
             scatter: scatter_list(&bytes[NEXT_SEGMENT..]),
         };
         let limit = self.limit != 0 && available - 1 < self.limit;

@@ -7,8 +7,9 @@
 //! | 0x048 | 4 | EQ consumer counter only |
 //! | 0x800 + n·0x100 | 8 | send doorbell: the first 8 bytes of the last WQE |
 //!
-//! An 8-byte doorbell may come as two 4-byte stores, low address first, as 32-bit hosts write it. A doorbell
-//! counts only on the page its queue was created with; everything else is ignored and noted as the driver's mistake.
+//! An 8-byte doorbell may come as two 4-byte stores, low address first, as 32-bit hosts write it. A
+//! doorbell counts only on the page its queue was created with; everything else is ignored and
+//! noted as the driver's mistake.
 
 use crate::cq::Armed;
 use crate::eq::Rung;

@@ -1,12 +1,15 @@
 //! UMR: work requests that change a memory key (PRM "UMR WQE").
 //!
-//! One work request serves three purposes: binding a memory window (an indirect key gets a range of another key), registering
-//! memory fast (a free key gets pages and becomes usable), and local invalidation (a key becomes free). A mask says which fields of the
-//! key's context change; the translation table changes when octowords come along. Either everything asked for happens, or nothing.
+//! One work request serves three purposes: binding a memory window (an indirect key gets a range of
+//! another key), registering memory fast (a free key gets pages and becomes usable), and local
+//! invalidation (a key becomes free). A mask says which fields of the key's context change; the
+//! translation table changes when octowords come along. Either everything asked for happens, or
+//! nothing.
 //!
-//! Who may: the key must have `umr_en`. Its protection domain is that of the queue pair, unless the request sets it, as the
-//! kernel's own UMR queue pair does for keys of other domains. The variant in the work request is the key's current one,
-//! unless the request changes it. The keys a window reaches through must exist and be usable by the queue pair.
+//! Who may: the key must have `umr_en`. Its protection domain is that of the queue pair, unless the
+//! request sets it, as the kernel's own UMR queue pair does for keys of other domains. The variant
+//! in the work request is the key's current one, unless the request changes it. The keys a window
+//! reaches through must exist and be usable by the queue pair.
 
 use crate::host::{KeyError, KeyScope, UmrRequest};
 use crate::mkey::{Klm, Mkey, Translation, recount_targets, usable};
@@ -32,6 +35,8 @@ const CHECK_FREE: u8 = 0x20;
 const CHECK_NOT_FREE: u8 = 0x40;
 const OFFSET_VALID: u8 = 0x10;
 const CHECK_QPN: u8 = 0x08;
+/// Largest page without the capability for a sixth bit of `log_page_size`.
+const LOG_MAX_PAGE: u32 = 31;
 /// Bytes of a translation octoword.
 const OCTOWORD: usize = 16;
 
@@ -113,6 +118,10 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
     }
     if !control.sets(MASK_PD) && mkey.pd != scope.pd {
         return Err(KeyError::ProtectionDomain { key });
+    }
+    let context = Mkc::from_array(*request.context);
+    if control.sets(MASK_PAGE_SIZE) && context.log_page_size() > LOG_MAX_PAGE {
+        return Err(KeyError::Unsupported);
     }
     if control.flags & CHECK_QPN != 0 && mkey.qpn != scope.qpn {
         return Err(KeyError::QueuePair { key });
@@ -250,7 +259,8 @@ fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
     }
 }
 
-/// SEND with Invalidate arrived: the key becomes free, if it allows that and belongs to the queue pair's domain.
+/// SEND with Invalidate arrived: the key becomes free, if it allows that and belongs to the queue
+/// pair's domain.
 pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(), KeyError> {
     if !usable(keys, key, scope)?.remote_invalidate {
         return Err(KeyError::Access { key });

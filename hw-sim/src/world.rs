@@ -1,15 +1,18 @@
 //! The world: functions, links, virtual time, and the loop that moves them.
 //!
-//! Everything that can happen waits in one of the world's queues, and [`World::step_now`] takes one thing from
-//! the first queue that has any: register writes in the order they were made, frames leaving ports, frames arriving inside a
-//! function, frames arriving over links, queue pairs with work, timers. Nothing else acts. A run is therefore a
-//! function of the seed and of what software did, and its log can be compared byte by byte.
+//! Everything that can happen waits in one of the world's queues, and [`World::step_now`] takes one
+//! thing from the first queue that has any: register writes in the order they were made, frames
+//! leaving ports, frames arriving inside a function, frames arriving over links, queue pairs with
+//! work, timers. Nothing else acts. A run is therefore a function of the seed and of what software
+//! did, and its log can be compared byte by byte.
 //!
-//! Time moves only when somebody waits or asks for it ([`World::wait_step`], `Sim::advance`, `Sim::step`), and only
-//! to the next moment at which something is due. In the inline drive every register write runs the world to idle before it returns,
-//! without moving time; in the stepped drive it only queues.
+//! Time moves only when somebody waits or asks for it ([`World::wait_step`], `Sim::advance`,
+//! `Sim::step`), and only to the next moment at which something is due. In the inline drive every
+//! register write runs the world to idle before it returns, without moving time; in the stepped
+//! drive it only queues.
 //!
-//! There is one lock, around the whole world. Code that holds it calls nothing outside but the eventfds of interrupts.
+//! There is one lock, around the whole world. Code that holds it calls nothing outside but the
+//! eventfds of interrupts.
 
 use crate::event_log::EventLog;
 use crate::link::{Link, LinkFaults, Port as LinkPort};
@@ -220,8 +223,8 @@ impl World {
         } else if let Some((nic, frame)) = self.env.arrivals.pop_front() {
             self.nics[nic].frame_received(&mut self.env, &frame);
         } else if self.deliver() {
-            // What has arrived is taken in before queue pairs work on: a port does not wait for them,
-            // and a responder that answered in no time could never have too much to answer.
+            // What has arrived is taken in before queue pairs work on: a port does not wait for
+            // them, and a responder that answered in no time could never have too much to answer.
         } else if let Some((nic, qpn)) = self.env.runnable.pop_front() {
             self.run_qp(nic, qpn);
         } else {
@@ -370,8 +373,8 @@ impl World {
         }
     }
 
-    /// Does one thing, moving time to the next due moment if nothing is due now, but not beyond `deadline`. False
-    /// once the deadline is reached and nothing is due any more.
+    /// Does one thing, moving time to the next due moment if nothing is due now, but not beyond
+    /// `deadline`. False once the deadline is reached and nothing is due any more.
     pub fn wait_step(&mut self, deadline: u64) -> bool {
         if self.step_now() {
             return true;

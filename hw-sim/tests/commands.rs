@@ -1,4 +1,5 @@
-//! The command transport: what it refuses to deliver, what it is known to accept, how slots come back.
+//! The command transport: what it refuses to deliver, what it is known to accept, how slots come
+//! back.
 
 mod bench;
 

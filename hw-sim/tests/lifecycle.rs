@@ -1,4 +1,5 @@
-//! The function from reset to running and back: stages, pages, capabilities, health, teardown, and what a reset forgets.
+//! The function from reset to running and back: stages, pages, capabilities, health, teardown, and
+//! what a reset forgets.
 
 mod bench;
 

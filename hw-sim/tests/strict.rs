@@ -1,4 +1,5 @@
-//! Object rules: what must exist, what must not be in use, what is out of range. Each from both sides.
+//! Object rules: what must exist, what must not be in use, what is out of range. Each from both
+//! sides.
 
 mod bench;
 

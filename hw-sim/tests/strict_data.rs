@@ -1,4 +1,5 @@
-//! Queues at work between two functions: overruns, arming, error events, what a link and a seed make of it.
+//! Queues at work between two functions: overruns, arming, error events, what a link and a seed
+//! make of it.
 
 mod bench;
 

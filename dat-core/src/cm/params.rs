@@ -22,6 +22,9 @@ pub struct Config {
     pub ack_delay: u8,
     /// Packet rate of our port (IBTA rate code, 6 bits; 16 is 100 Gb/s).
     pub packet_rate: u8,
+    /// Largest path MTU of our port (IBTA code, 1..=5). A reply cannot ask for less than the REQ says, so a
+    /// REQ over it is refused.
+    pub max_mtu: u8,
     /// Connections, in whatever state, that may exist; a REQ over it is refused for lack of
     /// resources.
     pub max_connections: usize,
@@ -38,6 +41,7 @@ impl Default for Config {
             service_timeout: 22,
             ack_delay: 15,
             packet_rate: 16,
+            max_mtu: 5,
             max_connections: 65_536,
         }
     }

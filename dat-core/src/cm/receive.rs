@@ -73,7 +73,7 @@ impl Cm {
         if req.transport != 0 {
             return Err(RejectReason::InvalidTransportType);
         }
-        if !(1..=5).contains(&req.mtu) {
+        if !(1..=self.config.max_mtu).contains(&req.mtu) {
             return Err(RejectReason::InvalidMtu);
         }
         self.expel_stale(now, req)?;

@@ -134,7 +134,10 @@ impl<P: Provider> Ia<P> {
         let limits = self.provider.limits();
         let mtu = limits.mtu;
         // The address the path leaves from, which is of the peer's family.
-        let source = self.provider.gid(path.source_gid_index).unwrap_or(limits.gid);
+        let source = self
+            .provider
+            .gid(path.source_gid_index)
+            .unwrap_or(limits.gid);
         let target = &self.eps[ep.key];
         let Some(qp) = &target.qp else {
             return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
@@ -231,22 +234,10 @@ impl<P: Provider> Ia<P> {
         self.await_last_buffer(ep.key);
         self.drain_queues_of(ep.key);
         self.settle_effects();
-        let target = &mut self.eps[ep.key];
-        let result = match &mut target.qp {
-            None => Ok(()),
-            Some(qp) => match queues(
-                &mut self.evds,
-                target.discard.as_mut(),
-                target.request_evd,
-                target.recv_evd,
-            ) {
-                Some((request_cq, recv_cq)) => self.provider.reset_qp(qp, request_cq, recv_cq),
-                None => Ok(()),
-            },
-        };
-        if let Err(error) = result {
+        if let Err(error) = self.reset_queue_pair(ep.key) {
             return Err(self.device_refused("ep_reset", error, Subtype::ResourceTep));
         }
+        let target = &mut self.eps[ep.key];
         target.hot.state = next;
         target.hot.last_suppressed = false;
         target.marker = false;
@@ -257,6 +248,34 @@ impl<P: Provider> Ia<P> {
         target.local_port_qual = 0;
         target.private_data = Vec::new();
         Ok(())
+    }
+
+    /// Brings the queue pair of an endpoint back to INIT; what was posted to it is forgotten.
+    fn reset_queue_pair(&mut self, key: EpKey) -> Result<(), ProviderError> {
+        let Some(ep) = self.eps.get_mut(key) else {
+            return Ok(());
+        };
+        let Some(qp) = &mut ep.qp else { return Ok(()) };
+        match queues(
+            &mut self.evds,
+            ep.discard.as_mut(),
+            ep.request_evd,
+            ep.recv_evd,
+        ) {
+            Some((request_cq, recv_cq)) => self.provider.reset_qp(qp, request_cq, recv_cq),
+            None => Ok(()),
+        }
+    }
+
+    /// Undoes a `bring_up` that failed half-way. Receives posted before are lost; the device has just
+    /// failed a command, which is worse.
+    pub(crate) fn rewind(&mut self, key: EpKey) {
+        if let Err(error) = self.reset_queue_pair(key) {
+            self.note_device_error("rewinding a queue pair", &error);
+        }
+        if let Some(ep) = self.eps.get_mut(key) {
+            ep.has_received = false;
+        }
     }
 
     /// 24 random bits.

@@ -22,7 +22,6 @@ mod post;
 pub mod state;
 
 use crate::cm::ConnId;
-use crate::cr::Peer;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::evd::queue::Evd;
 use crate::evd::streams::Stream;
@@ -283,14 +282,26 @@ impl<P: Provider> Ia<P> {
 
     /// An endpoint for a request that reached a PSP with the PROVIDER flag: without PZ and EVDs,
     /// tentative until the request is decided, with the RDMA Read depths the peer would like.
-    pub(crate) fn lend_ep(&mut self, peer: &Peer, remote: Remote) -> DatResult<EpKey> {
+    pub(crate) fn lend_ep(
+        &mut self,
+        reads_in: u8,
+        reads_out: u8,
+        remote: Remote,
+    ) -> DatResult<EpKey> {
         let attr = EpAttr {
-            max_rdma_read_in: u32::from(peer.reads_in).min(self.attr.max_rdma_read_per_ep_in),
-            max_rdma_read_out: u32::from(peer.reads_out).min(self.attr.max_rdma_read_per_ep_out),
+            max_rdma_read_in: u32::from(reads_in).min(self.attr.max_rdma_read_per_ep_in),
+            max_rdma_read_out: u32::from(reads_out).min(self.attr.max_rdma_read_per_ep_out),
             ..EpAttr::defaults(&self.attr)
         };
         let (pz, evd, srq) = (None, None, None);
-        let setup = Setup { pz, recv_evd: evd, request_evd: evd, connect_evd: evd, srq, attr };
+        let setup = Setup {
+            pz,
+            recv_evd: evd,
+            request_evd: evd,
+            connect_evd: evd,
+            srq,
+            attr,
+        };
         let key = self.insert_ep(&setup)?;
         let ep = &mut self.eps[key];
         ep.hot.state = EpState::TentativeConnectionPending;
@@ -617,7 +628,9 @@ impl<P: Provider> Ia<P> {
         if handle.ia != self.id {
             return Err(Refusal::NoEp.error());
         }
-        self.eps.get(handle.key).ok_or_else(|| Refusal::NoEp.error())
+        self.eps
+            .get(handle.key)
+            .ok_or_else(|| Refusal::NoEp.error())
     }
 }
 

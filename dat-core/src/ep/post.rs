@@ -90,7 +90,10 @@ impl Operation for Write<'_> {
         if total > self.0.segment_length {
             return Err(Refusal::Length);
         }
-        Ok(RequestOp::RdmaWrite { address: self.0.target_address, rmr_context: self.0.rmr_context })
+        Ok(RequestOp::RdmaWrite {
+            address: self.0.target_address,
+            rmr_context: self.0.rmr_context,
+        })
     }
 
     #[inline(always)]
@@ -120,7 +123,10 @@ impl Operation for Read<'_> {
         if hot.max_reads_out == 0 {
             return Err(Refusal::NoReads);
         }
-        Ok(RequestOp::RdmaRead { address: self.0.target_address, rmr_context: self.0.rmr_context })
+        Ok(RequestOp::RdmaRead {
+            address: self.0.target_address,
+            rmr_context: self.0.rmr_context,
+        })
     }
 
     #[inline(always)]
@@ -258,10 +264,19 @@ impl<P: Provider> Ia<P> {
         if flags.bits() & ep.hot.recv_flags_refused != 0 {
             return Err(Refusal::Flags);
         }
-        check(iov, Scope { lmrs: &self.lmrs, pz: ep.hot.pz, need: MemPrivFlags::LOCAL_WRITE })?;
+        check(
+            iov,
+            Scope {
+                lmrs: &self.lmrs,
+                pz: ep.hot.pz,
+                need: MemPrivFlags::LOCAL_WRITE,
+            },
+        )?;
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
         match iov {
-            [one] if one.bytes() != 0 => qp.post_recv(core::iter::once(one.data()), cookie, unsignalled),
+            [one] if one.bytes() != 0 => {
+                qp.post_recv(core::iter::once(one.data()), cookie, unsignalled)
+            }
             _ => qp.post_recv(pieces(iov), cookie, unsignalled),
         }
         .map_err(|QueueFull| Refusal::Full)
@@ -284,7 +299,9 @@ impl<P: Provider> Ia<P> {
         }
         let mut reclaimed = false;
         loop {
-            let Some(ep) = self.eps.get_mut(handle.key) else { return Err(Refusal::NoEp.error()) };
+            let Some(ep) = self.eps.get_mut(handle.key) else {
+                return Err(Refusal::NoEp.error());
+            };
             if !matches!(ep.hot.state, EpState::Connected | EpState::Disconnected) {
                 return Err(ep.hot.state.refuse());
             }
@@ -317,7 +334,8 @@ impl<P: Provider> Ia<P> {
             return Err(refusal.error());
         }
         self.reclaim(ep, |ep| ep.recv_evd);
-        self.post_recv(ep, iov, cookie, flags).map_err(Refusal::error)
+        self.post_recv(ep, iov, cookie, flags)
+            .map_err(Refusal::error)
     }
 
     /// Makes room in a queue that is full only because nobody has looked: a slot is free when the DTO
@@ -354,7 +372,14 @@ fn post_checked<P: Provider, S: Segment, O: Operation>(
     if flags.bits() & hot.request_flags_refused != 0 {
         return Err(O::BAD_FLAGS);
     }
-    let total = check(iov, Scope { lmrs, pz: hot.pz, need: O::RIGHT })?;
+    let total = check(
+        iov,
+        Scope {
+            lmrs,
+            pz: hot.pz,
+            need: O::RIGHT,
+        },
+    )?;
     let op = operation.admit(hot, total)?;
     let how = RequestFlags {
         suppress: flags.contains(CompletionFlags::SUPPRESS),
@@ -363,7 +388,9 @@ fn post_checked<P: Provider, S: Segment, O: Operation>(
         unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
     };
     match (operation.limit(), iov) {
-        (None, [one]) if one.bytes() != 0 => qp.post_request(op, core::iter::once(one.data()), cookie, how),
+        (None, [one]) if one.bytes() != 0 => {
+            qp.post_request(op, core::iter::once(one.data()), cookie, how)
+        }
         (None, _) => qp.post_request(op, pieces(iov), cookie, how),
         (Some(limit), _) => qp.post_request(op, pieces_up_to(iov, limit), cookie, how),
     }

@@ -37,6 +37,9 @@ pub(crate) struct Evd<P: Provider> {
     pub(crate) feeders: Vec<(EvdKey, u32)>,
 }
 
+/// Events room is reserved for at creation, at most: a longer queue grows when it gets that full.
+const MAX_RESERVED: usize = 65_536;
+
 /// An event in software.
 #[derive(Clone, Copy)]
 struct Queued {
@@ -52,8 +55,7 @@ impl<P: Provider> Evd<P> {
     pub(crate) fn new(cq: Option<P::Cq>, qlen: u32, flags: EvdFlags) -> Self {
         let room = usize::try_from(qlen).unwrap_or(usize::MAX);
         Self {
-            // A very long queue grows when it is used: an EVD of a million entries is rarely full.
-            queue: VecDeque::with_capacity(room.min(4096).saturating_mul(2)),
+            queue: VecDeque::with_capacity(room.min(MAX_RESERVED).saturating_mul(2)),
             cq,
             qlen,
             dtos: 0,

@@ -102,12 +102,12 @@ impl<P: Provider> Ia<P> {
                 }
             };
         }
-        self.dequeue_orphan(evd, entry)
+        self.dequeue_unusual(evd, entry)
     }
 
     #[cold]
     #[inline(never)]
-    fn dequeue_orphan(&mut self, evd: EvdHandle, entry: &Entry<P>) -> DatResult<Event> {
+    fn dequeue_unusual(&mut self, evd: EvdHandle, entry: &Entry<P>) -> DatResult<Event> {
         if let Some(settled) = self.settle(entry) {
             self.queue_settled(evd.key, settled);
         }

@@ -91,7 +91,11 @@ impl<P: Provider> Ia<P> {
                     .because("the device cannot register this memory"));
             }
             Err(error) => {
-                return Err(self.device_refused("lmr_create", error, Subtype::ResourceMemoryRegion));
+                return Err(self.device_refused(
+                    "lmr_create",
+                    error,
+                    Subtype::ResourceMemoryRegion,
+                ));
             }
         };
         let created = Registered {

@@ -385,10 +385,6 @@ fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
         Err(DatError::handle(Subtype::HandleEvdCr))
     );
     assert_eq!(
-        b.ia.psp_create(5001, b.connect, PspFlags::PROVIDER),
-        Err(DatError::unsupported())
-    );
-    assert_eq!(
         b.ia.psp_create(5001, b.connect, PspFlags::from_bits_retain(2)),
         Err(DatError::parameter(Subtype::Arg4))
     );
@@ -418,4 +414,75 @@ fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
     );
     b.ia.psp_create(5000, b.connect, PspFlags::CONSUMER)
         .expect("free again");
+}
+
+/// A request to a PSP that makes the endpoints: the request and its endpoint.
+fn request_with_ep(a: &mut Side, b: &mut Side) -> (CrHandle, EpHandle) {
+    b.ia.psp_create(QUAL + 1, b.connect, PspFlags::PROVIDER)
+        .expect("listens");
+    try_connect(a, b.address(), QUAL + 1, Timeout::INFINITE, b"").expect("starts");
+    settle(a, b);
+    let Ok(Event::ConnectionRequest(request)) = b.ia.evd_dequeue(b.connect) else {
+        panic!("no request")
+    };
+    let ep = b.ia.cr_query(request.cr).expect("exists").local_ep;
+    (request.cr, ep.expect("an endpoint"))
+}
+
+#[test]
+fn a_psp_may_bring_an_endpoint_with_each_request() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let (cr, ep) = request_with_ep(&mut a, &mut b);
+    let param = b.ia.ep_query(ep).expect("exists");
+    assert_eq!(
+        (param.state, param.pz),
+        (EpState::TentativeConnectionPending, None)
+    );
+    assert_eq!(
+        (param.attr.max_rdma_read_in, param.attr.max_rdma_read_out),
+        (4, 4),
+        "as the peer has it"
+    );
+    assert_eq!(param.remote_ia_address, Some(a.address()));
+    let two = b.ia.cr_accept(cr, Some(b.ep), b"");
+    assert_eq!(two, Err(DatError::handle(Subtype::HandleEp)));
+    assert_eq!(
+        b.ia.cr_accept(cr, None, b""),
+        Err(DatError::state(Subtype::StateEpNotReady))
+    );
+    assert_eq!(
+        b.ia.ep_free(ep),
+        Err(DatError::state(Subtype::StateEpTentativeConnectionPending))
+    );
+    let change = EpChange {
+        pz: Some(Some(b.pz)),
+        recv_evd: Some(Some(b.recv)),
+        request_evd: Some(Some(b.request)),
+        connect_evd: Some(Some(b.connect)),
+        attr: None,
+    };
+    b.ia.ep_modify(ep, &change).expect("configures");
+    b.ep = ep;
+    b.post_recv(1).expect("posts");
+    b.ia.cr_accept(cr, None, b"hello").expect("accepts");
+    settle(&mut a, &mut b);
+    assert_eq!(
+        (a.connection_events(), b.connection_events()),
+        (vec![Kind::Established], vec![Kind::Established])
+    );
+    a.send(0, NO_FLAGS).expect("posts");
+    assert_eq!(b.completions(b.recv), [(1, DtoStatus::Success)]);
+    b.ia.ep_free(ep).expect("it is the consumer's now");
+}
+
+#[test]
+fn a_rejected_request_takes_its_endpoint_with_it() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let (cr, ep) = request_with_ep(&mut a, &mut b);
+    b.ia.cr_reject(cr).expect("rejects");
+    assert_eq!(b.ia.ep_query(ep), Err(DatError::handle(Subtype::HandleEp)));
+    settle(&mut a, &mut b);
+    assert_eq!(a.connection_events(), [Kind::PeerRejected]);
 }

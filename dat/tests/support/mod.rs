@@ -5,6 +5,7 @@
 //! which give both sides their turn.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod forged;
 pub mod rdma;
 pub mod rogue;
 pub mod shared;
@@ -92,6 +93,8 @@ pub struct PairConfig {
     pub srq: Option<u32>,
     /// Shapes both simulated functions.
     pub profile: fn(Profile) -> Profile,
+    /// Keep the event log; a run of a million packets is better off without.
+    pub event_log: bool,
 }
 
 impl Default for PairConfig {
@@ -104,6 +107,20 @@ impl Default for PairConfig {
             evd_qlen: 256,
             srq: None,
             profile: |profile| profile,
+            event_log: true,
+        }
+    }
+}
+
+impl PairConfig {
+    /// The usual, except for some attributes of both endpoints.
+    pub fn with_attr(change: impl FnOnce(&mut EpAttr)) -> Self {
+        let probe = Fabric::pair(0).open(A).expect("the adapter opens");
+        let mut attr = attributes(&probe);
+        change(&mut attr);
+        Self {
+            attr: [Some(attr); 2],
+            ..Self::default()
         }
     }
 }
@@ -132,7 +149,7 @@ pub fn attributes(ia: &Ia) -> EpAttr {
 impl Pair {
     /// Both sides open, the passive one listening, nothing connected.
     pub fn unconnected(config: &PairConfig) -> Self {
-        let sim = SimConfig { seed: config.seed, event_log: true };
+        let sim = SimConfig { seed: config.seed, event_log: config.event_log };
         let fabric = Fabric::with(sim, config.faults, config.profile);
         let mut srq = None;
         let sides = [A, B].map(|side| {

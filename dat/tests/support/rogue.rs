@@ -9,11 +9,10 @@ use hw_mlx::qp::context::optional;
 use super::Pair;
 
 impl Pair {
-    /// Brings the side's connected queue pair up once more, with leave to have `1 << log_depth`
-    /// RDMA Reads outstanding. Nothing may have been posted yet.
-    pub fn deepen_reads(&mut self, side: usize, log_depth: u32) {
+    /// The side's first connected queue pair, and its context as the device tells it.
+    pub fn connected_qp(&mut self, side: usize) -> (Qpn, Qpc) {
         let hca = self.sides[side].ia.provider_mut().hca_mut();
-        let (qpn, mut context) = (1..1_024)
+        (1..1_024)
             .find_map(|qpn| {
                 let mut query = QueryQpIn::new();
                 query.set_qpn(qpn);
@@ -22,7 +21,14 @@ impl Pair {
                     && context.st() == u32::from(ServiceType::RC.bits());
                 connected.then_some((Qpn::new(qpn), context))
             })
-            .expect("a connected queue pair");
+            .expect("a connected queue pair")
+    }
+
+    /// Brings the side's connected queue pair up once more, with leave to have `1 << log_depth`
+    /// RDMA Reads outstanding. Nothing may have been posted yet.
+    pub fn deepen_reads(&mut self, side: usize, log_depth: u32) {
+        let (qpn, mut context) = self.connected_qp(side);
+        let hca = self.sides[side].ia.provider_mut().hca_mut();
         context.set_log_sra_max(log_depth);
         let mut reset = ToRstQpIn::new();
         reset.set_qpn(qpn.get());

@@ -92,6 +92,17 @@ impl Spoil {
     }
 }
 
+/// A deed that ends most stories, and is therefore seldom done.
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+pub struct Seldom(u8);
+
+impl Seldom {
+    /// One time in sixteen.
+    pub fn now(self) -> bool {
+        self.0 < 16
+    }
+}
+
 /// A profile that comes up fast and has few limits worth filling.
 pub fn small(name: &str, number: u8) -> Profile {
     let mut profile = Profile::named(name, mac(number));

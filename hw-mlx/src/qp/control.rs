@@ -166,12 +166,13 @@ impl Qp {
         )
         .ok_or_else(|| too_large("send queue size", sizes.max_requests))?;
         let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
-        let max_recvs = if own_receives { sizes.max_recvs } else { 0 };
-        let recv_sizes = RecvSizes::new(max_recvs, sizes.max_recv_segments)
+        // Without receives of its own there is no receive ring, and the send ring starts the buffer. The
+        // software's queue is there all the same, full from the start, and touches no memory.
+        let (max_recvs, recv_segments) =
+            if own_receives { (sizes.max_recvs, sizes.max_recv_segments) } else { (0, 1) };
+        let recv_sizes = RecvSizes::new(max_recvs, recv_segments)
             .ok_or_else(|| too_large("receive queue size", sizes.max_recvs))?;
-        // Without receives of its own the ring is not there for the device, but one entry costs nothing and
-        // spares the software's queue a special case.
-        let send_base = recv_sizes.bytes().next_multiple_of(64);
+        let send_base = if own_receives { recv_sizes.bytes().next_multiple_of(64) } else { 0 };
         let memory = RingMemory::alloc(hca.arena(), send_base + send_sizes.bytes())?;
         let receive = match request.srq {
             Some(srq) => ReceiveSource::Shared(srq.rmpn()),

@@ -207,6 +207,10 @@ impl QueuePair for Qp {
         None
     }
 
+    fn take_outstanding(&mut self) -> Option<Completion> {
+        self.send.take_oldest().or_else(|| self.recv.take_oldest())
+    }
+
     #[inline]
     fn requests_outstanding(&self) -> u32 {
         self.send.outstanding()

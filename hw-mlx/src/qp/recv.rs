@@ -183,6 +183,16 @@ impl RecvQueue {
         Some(outcome.completion(shadow.cookie, shadow.bytes, shadow.unsignalled))
     }
 
+    /// Takes the oldest outstanding receive as flushed: the device will say nothing of it any more.
+    pub fn take_oldest(&mut self) -> Option<Completion> {
+        if self.posted == self.completed {
+            return None;
+        }
+        let shadow = self.shadow[usize::from(self.completed & self.mask)];
+        self.completed = self.completed.wrapping_add(1);
+        Some(Completion::flushed(shadow.cookie, false, shadow.unsignalled))
+    }
+
     #[cold]
     #[inline(never)]
     fn distrust(&mut self, counter: u16) {

@@ -537,6 +537,21 @@ impl SendQueue {
         })
     }
 
+    /// Takes the oldest outstanding request as flushed: the device will say nothing of it any more.
+    pub fn take_oldest(&mut self) -> Option<Completion> {
+        if self.outstanding() == 0 {
+            return None;
+        }
+        // A shadow that was never used claims an index its slot cannot have.
+        let oldest = (0..).zip(&self.shadow).find(|&(slot, shadow): &(u16, &Shadow)| {
+            shadow.number == self.completed && shadow.index & self.block_mask == slot
+        });
+        let (_, shadow) = oldest?;
+        self.completed = self.completed.wrapping_add(1);
+        self.limit = self.completed.wrapping_add(self.max_requests);
+        Some(Completion::flushed(shadow.cookie, true, shadow.unsignalled))
+    }
+
     #[cold]
     #[inline(never)]
     fn distrust(&mut self, index: u16) {

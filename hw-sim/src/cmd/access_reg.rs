@@ -1,7 +1,8 @@
 //! ACCESS_REG: port and management registers.
 //!
-//! Input and output carry the whole register image behind their 16 bytes. A register the function does not have is refused
-//! as a bad parameter. What changes the port sends its event after the answer.
+//! Input and output carry the whole register image behind their 16 bytes. A register the function
+//! does not have is refused as a bad parameter. What changes the port sends its event after the
+//! answer.
 
 use super::{Cmd, Outcome, Refusal, refuse};
 use crate::port::AdminState;

@@ -1,8 +1,9 @@
 //! Capability pages: queried as maximum or current, set before INIT_HCA.
 //!
-//! A page that is set replaces the current one, field by field, and no field may exceed its maximum. Two pages are
-//! special: of the atomic page only the endianness mode is taken, because drivers send the rest as zeros and firmware
-//! accepts that; and of the general page `roce` may only change if `roce_rw_supported` says so.
+//! A page that is set replaces the current one, field by field, and no field may exceed its
+//! maximum. Two pages are special: of the atomic page only the endianness mode is taken, because
+//! drivers send the rest as zeros and firmware accepts that; and of the general page `roce` may
+//! only change if `roce_rw_supported` says so.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::profile::{Page, Profile};

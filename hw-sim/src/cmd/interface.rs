@@ -1,15 +1,18 @@
 //! The command queue: from a doorbell bit to an answered slot.
 //!
-//! A slot goes through three moments. *Fetch*, when the doorbell is rung: entry and mailboxes are read by DMA and everything the transport
-//! checks is checked; a command that fails here was not delivered and nothing of it is executed. *Execute*, when the
-//! command's time has come: opcode table, generic checks, handler. *Answer*: output to the mailboxes and the entry, then the
-//! byte that hands the slot back, then, if the command was submitted while a command EQ existed, its completion event, then the events
-//! the command caused.
+//! A slot goes through three moments. *Fetch*, when the doorbell is rung: entry and mailboxes are
+//! read by DMA and everything the transport checks is checked; a command that fails here was not
+//! delivered and nothing of it is executed. *Execute*, when the command's time has come: opcode
+//! table, generic checks, handler. *Answer*: output to the mailboxes and the entry, then the byte
+//! that hands the slot back, then, if the command was submitted while a command EQ existed, its
+//! completion event, then the events the command caused.
 //!
-//! A command that creates something waits between fetch and execute while the firmware waits for pages.
+//! A command that creates something waits between fetch and execute while the firmware waits for
+//! pages.
 //!
-//! Signatures are checked, and made, only while the `cmdif_checksum` capability is 3. Mailbox chains may be longer than the message
-//! needs. A token of 0 in the entry means that tokens are not used.
+//! Signatures are checked, and made, only while the `cmdif_checksum` capability is 3. Mailbox
+//! chains may be longer than the message needs. A token of 0 in the entry means that tokens are not
+//! used.
 
 use super::{Answer, dispatch};
 use crate::fault::CommandFault;

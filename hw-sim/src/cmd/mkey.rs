@@ -212,6 +212,10 @@ fn keys(cmd: &Cmd<'_>, context: &Mkc, words: &[u64]) -> Result<Translation, Refu
             "KSM without the fixed_buffer_size capability"
         ));
     }
+    let log_size = context.log_page_size();
+    if !(LOG_MIN_PAGE..=LOG_MAX_PAGE).contains(&log_size) {
+        return Err(refuse!(BAD_PARAM, "entity size of a key", "2^{log_size}"));
+    }
     Ok(Translation::EqualKeys(entries))
 }
 

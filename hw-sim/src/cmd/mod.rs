@@ -1,12 +1,14 @@
 //! Commands: the table of opcodes, the checks all of them share, and one handler each.
 //!
-//! A command is looked up by opcode and passes, in this order: known opcode (status 0x02), allowed at this stage of bring-up (0x04),
-//! known op_mod (0x02), input long enough (0x50), output long enough for a status (0x51), no bit set that the layout does not name
-//! (0x03). Then its handler runs; it reads the input once, checks everything, and only then changes anything.
+//! A command is looked up by opcode and passes, in this order: known opcode (status 0x02), allowed
+//! at this stage of bring-up (0x04), known op_mod (0x02), input long enough (0x50), output long
+//! enough for a status (0x51), no bit set that the layout does not name (0x03). Then its handler
+//! runs; it reads the input once, checks everything, and only then changes anything.
 //!
-//! A refusal carries a reason in words. The syndrome in the output is a hash of the reason, so that the same refusal has the same
-//! syndrome in every run and a log of syndromes can be read with the event log beside it. Hardware's syndromes are its makers'
-//! secret; nothing may depend on their values.
+//! A refusal carries a reason in words. The syndrome in the output is a hash of the reason, so that
+//! the same refusal has the same syndrome in every run and a log of syndromes can be read with the
+//! event log beside it. Hardware's syndromes are its makers' secret; nothing may depend on their
+//! values.
 
 pub mod access_reg;
 pub mod caps;

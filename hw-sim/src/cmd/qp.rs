@@ -1,4 +1,5 @@
-//! Queue pair commands: what concerns the function. The context itself and the state machine belong to [`crate::qp`].
+//! Queue pair commands: what concerns the function. The context itself and the state machine belong
+//! to [`crate::qp`].
 
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
 use crate::object_tables::QpRefs;
@@ -93,15 +94,9 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
     let srqn = match context.rq_type() {
         RQ_SHARED => {
             let number = context.srqn_rmpn_xrqn();
-            let Some(srq) = objects.rmps.get(number) else {
+            // Its protection domain may be another: the RMP has one of its own (`wq.pd`).
+            if !objects.rmps.contains(number) {
                 return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
-            };
-            if srq.pd != context.pd() {
-                return Err(refuse!(
-                    BAD_RESOURCE,
-                    "RMP of another protection domain",
-                    "{number:#x}"
-                ));
             }
             Some(number)
         }
@@ -302,7 +297,8 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     if !cmd.nic.objects.qps.contains(number) {
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{number:#x}"));
     }
-    // A queue pair keeps what it refers to, whatever the context repeats; the three that can change are looked at.
+    // A queue pair keeps what it refers to, whatever the context repeats; the three that can change
+    // are looked at.
     let before = cmd.nic.objects.qps.get(number).map(|slot| slot.refs);
     let after = changed_references(cmd, &input, before)?;
     let done = cmd.nic.with_qp(cmd.env, number, |qp, view| {

@@ -13,7 +13,8 @@ use hw_mlx::prm::{
 };
 use zerocopy::IntoBytes;
 
-/// Where the address list of MODIFY_NIC_VPORT_CONTEXT starts: context at 0x100, list behind its 0x100 bytes.
+/// Where the address list of MODIFY_NIC_VPORT_CONTEXT starts: context at 0x100, list behind its
+/// 0x100 bytes.
 const ADDRESS_LIST: usize = 0x200;
 /// Smallest L2 MTU of a vport.
 const MIN_MTU: u32 = 68;

@@ -5,7 +5,7 @@
 
 use super::completion::RQ_TYPE_SRQ;
 use super::core::Core;
-use crate::host::{DmaFault, Host, KeyError};
+use crate::host::{DmaFault, Host, KeyError, KeyScope};
 use hw_mlx::prm::DataSeg;
 use zerocopy::FromBytes;
 
@@ -34,6 +34,8 @@ pub(super) enum TakeError {
 pub(super) struct ReceiveWqe {
     /// 16-bit receive counter, or index of the shared receive queue's entry.
     pub(super) counter: u16,
+    /// Protection domain its keys are checked against.
+    pd: u32,
     scatter: Vec<DataSeg>,
     /// Bytes written so far.
     pub(super) written: u64,
@@ -55,6 +57,10 @@ impl ReceiveWqe {
         if self.written + data.len() as u64 > room {
             return Err(ScatterError::TooLong);
         }
+        let scope = KeyScope {
+            pd: self.pd,
+            ..core.local_scope()
+        };
         let mut skip = self.written;
         let mut rest = data;
         for segment in &self.scatter {
@@ -71,7 +77,7 @@ impl ReceiveWqe {
                 .min(rest.len());
             let (now, later) = rest.split_at(bytes);
             let va = segment.addr().wrapping_add(skip);
-            host.key_write(segment.lkey(), core.local_scope(), va, now)
+            host.key_write(segment.lkey(), scope, va, now)
                 .map_err(ScatterError::Key)?;
             skip = 0;
             rest = later;
@@ -112,6 +118,7 @@ impl ReceiveQueue {
                 .map_err(TakeError::Fault)?;
             return Ok(taken.map(|wqe| ReceiveWqe {
                 counter: wqe.index,
+                pd: wqe.pd,
                 scatter: wqe.scatter,
                 written: 0,
             }));
@@ -135,6 +142,7 @@ impl ReceiveQueue {
         self.taken = self.taken.wrapping_add(1);
         Ok(Some(ReceiveWqe {
             counter,
+            pd: core.context.pd(),
             scatter: parse_scatter(&bytes),
             written: 0,
         }))

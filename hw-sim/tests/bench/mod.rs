@@ -1,6 +1,8 @@
-//! A driver of the barest kind: configuration space, registers and DMA memory, one command at a time, no checks of its own.
+//! A driver of the barest kind: configuration space, registers and DMA memory, one command at a
+//! time, no checks of its own.
 //!
-//! It shares the layouts with the simulator and no logic with anybody: what it writes is what the test says.
+//! It shares the layouts with the simulator and no logic with anybody: what it writes is what the
+//! test says.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -220,7 +222,8 @@ impl Bench {
         self.memory.read_obj(QUEUE + slot * 64)
     }
 
-    /// Waits until the device hands the slot back; `None` if it does not within ten virtual seconds.
+    /// Waits until the device hands the slot back; `None` if it does not within ten virtual
+    /// seconds.
     pub fn collect(&self, slot: usize) -> Option<(DeliveryStatus, Vec<u8>)> {
         for _ in 0..1_000 {
             let entry = self.entry(slot);

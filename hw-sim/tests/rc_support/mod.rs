@@ -199,6 +199,7 @@ impl Side {
             });
             self.host.shared.push_back(SrqWqe {
                 index,
+                pd: PD,
                 scatter: scatter.collect(),
             });
             return;

@@ -1,0 +1,59 @@
+//! A device that dies under load: every DTO still completes, once, and the adapter can still be closed.
+
+mod support;
+
+use dat::{CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Event, ReturnType};
+use hw_sim::Fault;
+use support::{A, B, NONE, Pair};
+
+fn kill(fault: &Fault) {
+    let mut pair = Pair::connected();
+    let (buffer, ep) = (pair.buffer(A, 4096), pair.sides[A].ep);
+    for cookie in 0..5 {
+        pair.sides[A].ia.ep_post_recv(ep, &[buffer.part(0, 64)], 100 + cookie, NONE).expect("a receive");
+    }
+    // Nothing of this is answered: the peer hears nothing any more.
+    pair.fabric.sim.inject(&pair.fabric.function(A), fault);
+    for cookie in 0..5 {
+        let flags = if cookie == 2 { CompletionFlags::SUPPRESS } else { NONE };
+        pair.sides[A].ia.ep_post_send(ep, &[buffer.part(0, 64)], cookie, flags).expect("a send");
+    }
+    for cookie in 0..5 {
+        let done = pair.wait_request(A);
+        assert_eq!((done.cookie, done.status), (cookie, DtoStatus::ErrFlushed), "{fault:?}");
+    }
+    for cookie in 100..105 {
+        let done = pair.wait_recv(A);
+        assert_eq!((done.cookie, done.status), (cookie, DtoStatus::ErrFlushed), "{fault:?}");
+    }
+    pair.expect_connection(A, ConnectionEventKind::Broken);
+    let Event::Async(event) = pair.wait_event(A, pair.sides[A].ia.async_evd()) else {
+        panic!("an asynchronous event");
+    };
+    assert_eq!(event.number(), 0x08002, "DAT_ASYNC_ERROR_IA_CATASTROPHIC");
+    // Posts after the end are flushed as well; calls that need the device say what is the matter.
+    pair.sides[A].ia.ep_post_send(ep, &[buffer.part(0, 64)], 9, NONE).expect("a post in DISCONNECTED");
+    let done = pair.wait_request(A);
+    assert_eq!((done.cookie, done.status), (9, DtoStatus::ErrFlushed));
+    support::refused(pair.sides[A].ia.pz_create(), ReturnType::InternalError);
+    let [a, b] = pair.sides;
+    dat::ia_close(a.ia, CloseFlags::Abrupt).expect("a dead device can be closed");
+    dat::ia_close(b.ia, CloseFlags::Abrupt).expect("its peer too");
+    assert!(pair.fabric.report(B).is_clean());
+}
+
+/// Clauses: SEND-10, SEND-28.
+#[test]
+fn a_fatal_health_syndrome_flushes_everything_and_leaves_an_adapter_that_closes() {
+    kill(&Fault::HealthSyndrome(1));
+}
+
+#[test]
+fn a_function_pulled_out_flushes_everything_and_leaves_an_adapter_that_closes() {
+    kill(&Fault::SurpriseRemoval);
+}
+
+#[test]
+fn a_bar_that_reads_all_ones_flushes_everything_and_leaves_an_adapter_that_closes() {
+    kill(&Fault::BarAllOnes);
+}

@@ -1,0 +1,76 @@
+//! Packets and doorbells that nobody in the world would make.
+
+use driver::Be64;
+use hw_sim::wire::{
+    AckSyndrome, AethRepr, BthRepr, EthRepr, Headers, Ipv4Repr, Network, Opcode, Operation, Packet,
+    Psn, UdpRepr,
+};
+
+use super::Pair;
+
+impl Pair {
+    /// The side receives an answer to the request it has sent first and not seen answered: a whole packet
+    /// with a correct ICRC, and this operation and payload.
+    pub fn forge_answer(&mut self, side: usize, operation: Operation, payload: &[u8]) {
+        let (qpn, context) = self.connected_qp(side);
+        let [own, peer] =
+            [side, 1 - side].map(|side| self.sides[side].ia.provider_mut().hca_mut().mac());
+        let aeth = AethRepr {
+            syndrome: AckSyndrome::ACK,
+            msn: 1,
+        };
+        let packet = Packet {
+            eth: EthRepr {
+                dst: own,
+                src: peer,
+                vlan: None,
+                ethertype: 0,
+            },
+            network: Network::Ipv4(
+                Ipv4Repr {
+                    src: [192, 0, 2, 2],
+                    dst: [192, 0, 2, 1],
+                    tos: 0,
+                    ident: 0,
+                    dont_fragment: true,
+                    ttl: 64,
+                    payload_len: 0,
+                },
+                UdpRepr {
+                    src_port: 0xc000,
+                    payload_len: 0,
+                },
+            ),
+            bth: BthRepr {
+                opcode: Opcode::rc(operation),
+                solicited: false,
+                migrated: true,
+                pad: 0,
+                pkey: 0xffff,
+                fecn: false,
+                becn: false,
+                dest_qpn: qpn.get(),
+                ack_request: false,
+                psn: Psn::new(context.last_acked_psn()).advance(1),
+            },
+            headers: Headers {
+                aeth: operation.has_aeth().then_some(aeth),
+                ..Headers::NONE
+            },
+            payload,
+        };
+        let function = self.fabric.function(side);
+        self.fabric.sim.deliver(&function, &packet.emit());
+    }
+
+    /// Rings the send doorbell of the side's connected queue pair with the right number of WQEs and nothing
+    /// else right.
+    pub fn forge_doorbell(&mut self, side: usize) {
+        let (qpn, _) = self.connected_qp(side);
+        let hca = self.sides[side].ia.provider_mut().hca_mut();
+        hca.uar().write(
+            |page| &page.send_doorbell,
+            Be64::new(u64::from(qpn.get()) << 8 | 1),
+        );
+    }
+}
