@@ -1,24 +1,17 @@
-//! `srq_post_recv`, clause by clause: A sends, endpoints of B share buffers.
+//! `srq_post_recv`, clause by clause: what is posted, what is refused, what is counted. What
+//! connections make of it is in `srq_connections.rs`.
 //!
 //! An SRQ is always in the state OPERATIONAL here (SRQ-R3 has no ERROR to start from).
 
 mod support;
 
-use core::time::Duration;
-
-use dat::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpState, Event, LmrTriplet,
-    MemPrivFlags, ReturnType, SrqAttr, Subtype, Timeout,
-};
-use hw_sim::{Faults, LinkFaults};
+use dat::{DtoStatus, LmrTriplet, MemPrivFlags, ReturnType, SrqAttr, Subtype};
 use rand::Rng;
 use support::rdma::{Pieces, UNTOUCHED, stream};
 use support::shared::{SRQ, Shared};
 use support::{A, B, NONE, Pair, PairConfig, pattern, refused};
 
-const SOLICITED: CompletionFlags = CompletionFlags::SOLICITED_WAIT;
 const SUCCESS: DtoStatus = DtoStatus::Success;
-const FLUSHED: DtoStatus = DtoStatus::ErrFlushed;
 
 /// Clauses: SRQ-2, SRQ-6, SRQ-7, SRQ-17, SRQ-26.
 #[test]
@@ -47,13 +40,19 @@ fn a_message_fills_the_segments_in_array_order_and_nothing_behind_its_last_byte(
         shared.exchange(0, &from, bytes, 5);
         let mut model = [vec![UNTOUCHED; 1_000], vec![UNTOUCHED; 1_000]];
         let mut rest = &data[..bytes];
-        for ((lmr, start), length) in [(1, 500), (0, 700), (1, 100), (0, 0)].into_iter().zip(lengths) {
+        for ((lmr, start), length) in [(1, 500), (0, 700), (1, 100), (0, 0)]
+            .into_iter()
+            .zip(lengths)
+        {
             let (now, later) = rest.split_at(length);
             model[lmr][start..start + length].copy_from_slice(now);
             rest = later;
         }
         assert!(first.read(0, 1_000) == model[0], "{bytes} bytes, first LMR");
-        assert!(second.read(0, 1_000) == model[1], "{bytes} bytes, second LMR");
+        assert!(
+            second.read(0, 1_000) == model[1],
+            "{bytes} bytes, second LMR"
+        );
     }
     shared.pair.assert_no_complaints();
 }
@@ -80,9 +79,7 @@ fn no_segments_are_a_buffer_for_a_message_of_no_bytes() {
     assert_eq!(to.read(0, 64), pattern(2, 64));
     // For anything longer it is too short.
     shared.post(&[], 5).expect("posted");
-    shared
-        .send(0, &[from.part(0, 1)], 6, NONE)
-        .expect("posted");
+    shared.send(0, &[from.part(0, 1)], 6, NONE).expect("posted");
     assert_eq!(shared.received(0).status, DtoStatus::ErrLocalLength);
 }
 
@@ -120,9 +117,7 @@ fn cookies_come_back_unchanged_whatever_they_are_and_however_often_the_same() {
     }
     let mut seen: Vec<u64> = (0..cookies.len())
         .map(|at| {
-            shared
-                .send(at % 2, &[from.all()], 0, NONE)
-                .expect("posted");
+            shared.send(at % 2, &[from.all()], 0, NONE).expect("posted");
             shared.received(at % 2).cookie
         })
         .collect();
@@ -139,7 +134,9 @@ fn the_completion_is_that_of_a_receive_of_the_endpoint_that_took_the_buffer() {
     let mut shared = Shared::connected();
     let (from, to) = (shared.pair.filled(A, 5, 64), shared.pair.buffer(B, 64));
     shared.post(&[to.all()], 9).expect("posted");
-    shared.send(1, &[from.part(0, 40)], 1, NONE).expect("posted");
+    shared
+        .send(1, &[from.part(0, 40)], 1, NONE)
+        .expect("posted");
     let taken = shared.received(1);
     let (recv, request) = (shared.recv[0], shared.pair.sides[B].request);
     for evd in [recv, request] {
@@ -155,8 +152,20 @@ fn the_completion_is_that_of_a_receive_of_the_endpoint_that_took_the_buffer() {
     let own = plain.wait_recv(B);
     assert_eq!(taken.ep, shared.b[1]);
     assert_eq!(
-        (taken.cookie, taken.status, taken.transferred_length, taken.request, taken.syndrome),
-        (own.cookie, own.status, own.transferred_length, own.request, own.syndrome)
+        (
+            taken.cookie,
+            taken.status,
+            taken.transferred_length,
+            taken.request,
+            taken.syndrome
+        ),
+        (
+            own.cookie,
+            own.status,
+            own.transferred_length,
+            own.request,
+            own.syndrome
+        )
     );
 }
 
@@ -311,7 +320,10 @@ fn buffers_whose_completions_nobody_wants_come_back_by_themselves() {
         pair.expect_request(A, round, SUCCESS);
     }
     let param = pair.sides[B].ia.srq_query(srq).expect("exists");
-    assert_eq!((param.available_dto_count, param.outstanding_dto_count), (0, 0));
+    assert_eq!(
+        (param.available_dto_count, param.outstanding_dto_count),
+        (0, 0)
+    );
     assert_eq!(to.read(0, 64), pattern(8, 64));
 }
 
@@ -470,441 +482,14 @@ fn buffers_are_taken_whatever_the_endpoints_do_and_stay_until_one_needs_them() {
     shared.pair.assert_no_complaints();
 }
 
-/// Sends from A while B waits on the receive EVD; how long that took, and what it came to.
-fn wait_for_message(
-    shared: &mut Shared,
-    flags: CompletionFlags,
-    threshold: u32,
-) -> (Duration, Result<(u64, u32), u32>) {
-    let (from, to) = (shared.pair.filled(A, 12, 64), shared.pair.buffer(B, 64));
-    shared.post(&[to.all()], 3).expect("posted");
-    shared.pair.set_delay(100);
-    shared.send(0, &[from.all()], 4, flags).expect("posted");
-    let start = shared.pair.now();
-    let waited = shared.pair.sides[B]
-        .ia
-        .evd_wait(shared.recv[0], Timeout::from_micros(5_000), threshold);
-    let took = Duration::from_nanos(shared.pair.now().0 - start.0);
-    let outcome = match waited {
-        Ok((Event::Dto(done), more)) => {
-            assert_eq!((done.status, done.ep), (SUCCESS, shared.b[0]));
-            Ok((done.cookie, more))
-        }
-        Ok((other, _)) => panic!("{other:?}"),
-        Err(error) => {
-            assert_eq!(error.error.return_type(), ReturnType::TimeoutExpired);
-            Err(error.nmore)
-        }
-    };
-    (took, outcome)
-}
-
-const PROMPTLY: Duration = Duration::from_micros(1_000);
-const ALL_THE_TIME: Duration = Duration::from_micros(5_000);
-
-/// Clauses: SRQ-10, SRQ-34, SRQ-35.
-#[test]
-fn with_solicited_wait_the_senders_flag_decides_whether_a_waiter_wakes() {
-    let mut shared = Shared::connected_as(SRQ, |attr| attr.recv_completion_flags = SOLICITED);
-    let (took, outcome) = wait_for_message(&mut shared, SOLICITED, 1);
-    assert_eq!(outcome, Ok((3, 0)));
-    assert!(took < PROMPTLY, "{took:?}");
-    // The completion is there, but only the end of the time shows it.
-    let (took, outcome) = wait_for_message(&mut shared, NONE, 1);
-    assert_eq!(outcome, Ok((3, 0)));
-    assert!(took >= ALL_THE_TIME, "{took:?}");
-}
-
-/// Clauses: SRQ-10, SRQ-35.
-#[test]
-fn a_solicited_message_wakes_the_waiter_for_those_before_it_too() {
-    let mut shared = Shared::connected_as(SRQ, |attr| attr.recv_completion_flags = SOLICITED);
-    let (from, to) = (shared.pair.filled(A, 12, 64), shared.pair.buffer(B, 64));
-    for cookie in 0..3 {
-        shared.post(&[to.all()], cookie).expect("posted");
-    }
-    shared.pair.set_delay(100);
-    for flags in [NONE, NONE, SOLICITED] {
-        shared.send(0, &[from.all()], 4, flags).expect("posted");
-    }
-    let start = shared.pair.now();
-    let (_, more) = shared.pair.sides[B]
-        .ia
-        .evd_wait(shared.recv[0], Timeout::from_micros(5_000), 1)
-        .expect("an event");
-    assert_eq!(more, 2);
-    assert!(Duration::from_nanos(shared.pair.now().0 - start.0) < PROMPTLY);
-}
-
-/// Clauses: SRQ-11, SRQ-20, SRQ-33, SRQ-36.
-#[test]
-fn with_unsignalled_every_receive_notifies_all_the_same() {
-    let unsignalled = CompletionFlags::UNSIGNALLED;
-    let mut shared = Shared::connected_as(SRQ, |attr| attr.recv_completion_flags = unsignalled);
-    for flags in [NONE, SOLICITED] {
-        let (took, outcome) = wait_for_message(&mut shared, flags, 1);
-        assert_eq!(outcome, Ok((3, 0)), "{flags:?}");
-        assert!(took < PROMPTLY, "{flags:?}: {took:?}");
-    }
-}
-
-/// Clauses: SRQ-36, SRQ-37.
-#[test]
-fn with_evd_threshold_the_count_releases_the_waiter() {
-    let mut shared =
-        Shared::connected_as(SRQ, |attr| attr.recv_completion_flags = CompletionFlags::EVD_THRESHOLD);
-    let (took, outcome) = wait_for_message(&mut shared, NONE, 1);
-    assert_eq!(outcome, Ok((3, 0)));
-    assert!(took < PROMPTLY, "{took:?}");
-    let (took, outcome) = wait_for_message(&mut shared, NONE, 2);
-    assert_eq!(outcome, Err(1), "one is there, two were asked for");
-    assert!(took >= ALL_THE_TIME, "{took:?}");
-    let (took, outcome) = wait_for_message(&mut shared, NONE, 2);
-    assert_eq!(outcome, Ok((3, 1)), "now there are two");
-    assert!(took < PROMPTLY, "{took:?}");
-}
-
-/// Clauses: SRQ-21.
-#[test]
-fn completions_come_in_the_order_of_the_sends_of_each_connection() {
-    for seed in 0..4 {
-        let mut shared = Shared::connected();
-        let mut rng = stream(seed);
-        let from = shared.pair.filled(A, seed, 20_000);
-        let faults = LinkFaults::swarm(seed);
-        let link = shared.pair.fabric.link;
-        shared.pair.fabric.sim.set_faults(link, faults);
-        let inboxes: Vec<_> = (0..16).map(|_| shared.pair.buffer(B, 20_000)).collect();
-        for (cookie, inbox) in (0..).zip(&inboxes) {
-            shared.post(&[inbox.all()], cookie).expect("posted");
-        }
-        let mut sent = [Vec::new(), Vec::new()];
-        for _ in 0..16 {
-            let which = rng.random_range(0..2_usize);
-            let bytes = rng.random_range(0..20_000_usize);
-            shared
-                .send(which, &[from.part(0, bytes)], 0, NONE)
-                .expect("posted");
-            sent[which].push(bytes);
-        }
-        let mut used = Vec::new();
-        for which in [0, 1] {
-            for &bytes in &sent[which] {
-                let done = shared.received(which);
-                assert_eq!(
-                    (done.status, done.transferred_length),
-                    (SUCCESS, bytes as u64),
-                    "seed {seed}, connection {which}"
-                );
-                let inbox = &inboxes[usize::try_from(done.cookie).expect("small")];
-                assert!(inbox.read(0, bytes) == pattern(seed, 20_000)[..bytes]);
-                used.push(done.cookie);
-            }
-        }
-        used.sort_unstable();
-        assert_eq!(used, (0..16).collect::<Vec<_>>(), "each buffer once");
-    }
-}
-
-/// Clauses: SRQ-22, SRQ-21.
-#[test]
-fn a_connection_does_not_wait_for_the_message_of_another() {
-    let mut shared = Shared::connected();
-    let long = shared.pair.filled(A, 13, 3 << 20);
-    let to = shared.pair.buffer(B, 3 << 20);
-    let small = shared.pair.buffer(B, 64);
-    shared.post(&[to.all()], 1).expect("posted");
-    for cookie in [2, 3] {
-        shared.post(&[small.all()], cookie).expect("posted");
-    }
-    // More than a window of packets, and no acknowledgement comes back: it stops half-way.
-    stop_answers(&mut shared.pair);
-    shared.send(0, &[long.all()], 1, NONE).expect("posted");
-    for cookie in [2, 3] {
-        shared
-            .send(1, &[long.part(0, 64)], 2, NONE)
-            .expect("posted");
-        shared.expect_received(1, cookie, 64);
-    }
-    assert_eq!(shared.queued(0), []);
-    shared.pair.fabric.sim.heal();
-    shared.expect_received(0, 1, 3 << 20);
-    assert!(to.read(0, 3 << 20) == long.read(0, 3 << 20));
-}
-
-/// From now on nothing that B says reaches A.
-fn stop_answers(pair: &mut Pair) {
-    let deaf = Faults {
-        loss_ppm: 1_000_000,
-        ..Faults::NONE
-    };
-    let faults = LinkFaults {
-        a_to_b: Faults::NONE,
-        b_to_a: deaf,
-    };
-    pair.fabric.sim.set_faults(pair.fabric.link, faults);
-}
-
-/// Clauses: SRQ-39, SRQ-40, SRQ-23, SRQ-R1.
-#[test]
-fn a_buffer_whose_message_is_cut_off_is_flushed_and_those_before_it_are_delivered() {
-    let mut shared = Shared::connected();
-    let long = shared.pair.filled(A, 14, 3 << 20);
-    let to = shared.pair.untouched(B, (3 << 20) + 8_192);
-    let middle = to.part(4_096, 3 << 20);
-    let small = shared.pair.buffer(B, 64);
-    for cookie in [1, 2] {
-        shared.post(&[small.all()], cookie).expect("posted");
-    }
-    shared.post(&[middle], 3).expect("posted");
-    for cookie in [4, 5] {
-        shared.post(&[small.all()], cookie).expect("posted");
-    }
-    for _ in 0..2 {
-        shared
-            .send(0, &[long.part(0, 64)], 1, NONE)
-            .expect("posted");
-    }
-    stop_answers(&mut shared.pair);
-    shared.send(0, &[long.all()], 2, NONE).expect("posted");
-    let ep = shared.b[0];
-    shared.pair.sides[B]
-        .ia
-        .ep_disconnect(ep, CloseFlags::Abrupt)
-        .expect("begun");
-    assert_eq!(
-        shared.queued(0),
-        [(1, SUCCESS), (2, SUCCESS), (3, FLUSHED)],
-        "when the endpoint is disconnected they are there"
-    );
-    assert_eq!(shared.pair.state(B), EpState::Disconnected);
-    assert_eq!(shared.counts(), (2, 2), "those nobody took are still there");
-    assert_ne!(
-        to.read(4_096, 64),
-        vec![UNTOUCHED; 64],
-        "the message had begun"
-    );
-    assert_eq!(to.read(0, 4_096), vec![UNTOUCHED; 4_096]);
-    assert_eq!(
-        to.read(4_096 + (3 << 20), 4_096),
-        vec![UNTOUCHED; 4_096],
-        "around the segment"
-    );
-    shared.pair.fabric.sim.heal();
-    shared.exchange_next(1, &long, 4);
-    shared.exchange_next(1, &long, 5);
-    shared.pair.assert_no_complaints();
-}
-
-/// Clauses: SRQ-39, SRQ-40.
-#[test]
-fn a_broken_connection_flushes_the_buffer_it_was_filling() {
-    let mut shared = Shared::connected();
-    let long = shared.pair.filled(A, 14, 3 << 20);
-    let to = shared.pair.buffer(B, 3 << 20);
-    shared.post(&[to.all()], 3).expect("posted");
-    shared.post(&[to.all()], 4).expect("posted");
-    stop_answers(&mut shared.pair);
-    shared.send(0, &[long.all()], 2, NONE).expect("posted");
-    // A gives up after its retries; its DREQ tells B, or at the latest B's next packet would.
-    let done = shared.pair.wait_request(A);
-    assert_eq!((done.cookie, done.status), (2, DtoStatus::ErrTransport));
-    shared.pair.expect_connection(A, ConnectionEventKind::Broken);
-    let done = shared.received(0);
-    assert_eq!((done.cookie, done.status), (3, FLUSHED));
-    assert_eq!(shared.counts(), (1, 1));
-}
-
-/// Clauses: SRQ-38.
-#[test]
-fn a_disconnected_endpoint_takes_no_buffers() {
-    let mut shared = Shared::connected();
-    let (from, to) = (shared.pair.filled(A, 15, 64), shared.pair.untouched(B, 64));
-    shared.post(&[to.all()], 1).expect("posted");
-    let ep = shared.b[0];
-    shared.pair.sides[B]
-        .ia
-        .ep_disconnect(ep, CloseFlags::Abrupt)
-        .expect("begun");
-    // A has not looked yet and thinks it is connected.
-    assert_eq!(shared.pair.state(A), EpState::Connected);
-    shared.send(0, &[from.all()], 2, NONE).expect("posted");
-    let done = shared.pair.wait_request(A);
-    assert_eq!((done.cookie, done.status), (2, FLUSHED));
-    assert_eq!(shared.queued(0), []);
-    assert_eq!(shared.counts(), (1, 1));
-    assert_eq!(to.read(0, 64), vec![UNTOUCHED; 64]);
-    shared.exchange(1, &from, 64, 1);
-}
-
-/// Clauses: SRQ-38.
-#[test]
-fn an_endpoint_that_is_disconnecting_takes_buffers_still() {
-    let mut shared = Shared::connected();
-    let (from, to) = (shared.pair.filled(A, 16, 64), shared.pair.untouched(B, 64));
-    let (back, source) = (shared.pair.buffer(A, 64), shared.pair.buffer(B, 64));
-    shared.post(&[to.all()], 1).expect("posted");
-    shared.pair.set_delay(100);
-    shared
-        .pair
-        .post_write(B, &[source.all()], 5, &back.remote(0, 64), NONE)
-        .expect("posted");
-    let ep = shared.b[0];
-
-    shared.pair.sides[B]
-        .ia
-        .ep_disconnect(ep, CloseFlags::Graceful)
-        .expect("begun");
-    shared.send(0, &[from.all()], 2, NONE).expect("posted");
-    shared.pair.fabric.sim.advance(Duration::from_micros(150));
-    assert_eq!(shared.pair.state(B), EpState::DisconnectPending);
-    assert_eq!(shared.queued(0), [(1, SUCCESS)]);
-    assert_eq!(to.read(0, 64), pattern(16, 64));
-    shared.pair.expect_request(B, 5, SUCCESS);
-    shared
-        .pair
-        .expect_connection(B, ConnectionEventKind::Disconnected);
-}
-
-/// Clauses: SRQ-38, SRQ-19.
-#[test]
-fn a_message_that_comes_before_the_handshake_is_done_comes_after_established() {
-    let mut shared = Shared::unconnected(&PairConfig::default(), SRQ, None, |_| {});
-    let (from, to) = (shared.pair.filled(A, 17, 64), shared.pair.buffer(B, 64));
-    shared.post(&[to.all()], 1).expect("posted");
-    let pair = &mut shared.pair;
-    let address = pair.sides[B].ia.query().ia.ia_address;
-    pair.sides[A]
-        .ia
-        .ep_connect(
-            shared.a[0],
-            address,
-            support::CONN_QUAL,
-            support::LONG,
-            b"",
-            dat::Qos::BEST_EFFORT,
-            dat::ConnectFlags::empty(),
-        )
-        .expect("accepted");
-    let Event::ConnectionRequest(request) = pair.wait_event(B, pair.sides[B].cr) else {
-        panic!("a request")
-    };
-    pair.sides[B]
-        .ia
-        .cr_accept(request.cr, Some(shared.b[0]), b"")
-        .expect("accepted");
-    let connect = pair.sides[A].connect;
-    pair.sides[A]
-        .ia
-        .evd_dequeue(connect)
-        .expect("established at A");
-    // The RTU is on its way; so is this, and B has looked at neither.
-    shared.send(0, &[from.all()], 2, NONE).expect("connected");
-    assert_eq!(shared.pair.state(B), EpState::CompletionPending);
-    shared.expect_received(0, 1, 64);
-    assert_eq!(shared.pair.state(B), EpState::Connected);
-    shared
-        .pair
-        .expect_connection(B, ConnectionEventKind::Established);
-}
-
-/// Clauses: SRQ-R5, SRQ-23.
-#[test]
-fn a_message_that_is_too_long_breaks_its_connection_and_no_other() {
-    let mut shared = Shared::connected();
-    let from = shared.pair.filled(A, 18, 10_000);
-    let to = shared.pair.untouched(B, 10_000);
-    shared.post(&[to.part(100, 64)], 1).expect("posted");
-    shared.post(&[to.part(300, 64)], 2).expect("posted");
-    shared.post(&[to.part(500, 64)], 3).expect("posted");
-    shared.pair.set_delay(20);
-    shared.send(0, &[from.all()], 4, NONE).expect("posted");
-    let done = shared.received(0);
-    assert_eq!((done.cookie, done.status), (1, DtoStatus::ErrLocalLength));
-    let done = shared.pair.wait_request(A);
-    assert_eq!(
-        (done.ep, done.cookie, done.status),
-        (shared.a[0], 4, DtoStatus::ErrRemoteResponder)
-    );
-    shared.pair.expect_broken();
-    assert_eq!(shared.queued(0), [], "it held no other buffer");
-    assert_eq!(shared.counts(), (2, 2));
-    assert_eq!(to.read(0, 100), vec![UNTOUCHED; 100]);
-    assert_eq!(to.read(164, 9_836), vec![UNTOUCHED; 9_836]);
-
-    let status = shared.pair.sides[B].ia.ep_get_status(shared.b[1]);
-    assert_eq!(status.expect("exists").state, EpState::Connected);
-    shared.exchange(1, &from, 64, 2);
-    shared.exchange(1, &from, 64, 3);
-    assert_eq!(to.read(300, 64), pattern(18, 10_000)[..64]);
-    shared.pair.assert_no_complaints();
-}
-
-/// Clauses: SRQ-5, SRQ-R5.
-#[test]
-fn an_empty_srq_makes_senders_wait_and_then_give_up() {
-    let mut shared = Shared::connected();
-    let (from, to) = (shared.pair.filled(A, 19, 64), shared.pair.buffer(B, 64));
-    shared.send(0, &[from.all()], 1, NONE).expect("posted");
-    shared.pair.pump();
-    shared.post(&[to.all()], 2).expect("posted");
-    shared.expect_received(0, 2, 64);
-    shared.pair.expect_request(A, 1, SUCCESS);
-
-    shared.send(0, &[from.all()], 3, NONE).expect("posted");
-    shared
-        .pair
-        .expect_request(A, 3, DtoStatus::ErrReceiverNotReady);
-    shared.pair.expect_connection(A, ConnectionEventKind::Broken);
-    shared.post(&[to.all()], 4).expect("posted");
-    shared.exchange(1, &from, 64, 4);
-}
-
-/// Clauses: SRQ-R1, SRQ-27, SRQ-R4.
-#[test]
-fn completions_that_are_lost_with_their_endpoint_give_their_slots_back() {
-    for reset in [false, true] {
-        let mut shared = Shared::connected();
-        let (from, to) = (shared.pair.filled(A, 20, 64), shared.pair.buffer(B, 64));
-        for cookie in 0..16 {
-            shared.post(&[to.all()], cookie).expect("posted");
-        }
-        for _ in 0..5 {
-            shared.send(0, &[from.all()], 1, NONE).expect("posted");
-        }
-        let ep = shared.b[0];
-        if reset {
-            let ia = &mut shared.pair.sides[B].ia;
-            ia.ep_disconnect(ep, CloseFlags::Abrupt).expect("begun");
-            ia.ep_reset(ep).expect("reset");
-        } else {
-            shared.pair.sides[B].ia.ep_free(ep).expect("freed");
-        }
-        // Some of the completions may be there still; those hold their slots until they are taken.
-        let evd = shared.recv[0];
-        let left = core::iter::from_fn(|| shared.pair.sides[B].ia.evd_dequeue(evd).ok()).count();
-        assert!(left <= 5);
-        assert_eq!(shared.counts(), (11, 11), "reset: {reset}");
-        for cookie in 16..21 {
-            shared.post(&[to.all()], cookie).expect("five are free");
-        }
-        refused(
-            shared.post(&[to.all()], 21),
-            ReturnType::InsufficientResources,
-        );
-        for cookie in 5..21 {
-            shared.exchange_next(1, &from, cookie);
-        }
-        assert_eq!(shared.counts(), (0, 0));
-        shared.pair.assert_no_complaints();
-    }
-}
-
 /// Clauses: SRQ-19.
 #[test]
 fn an_endpoint_of_an_srq_sends_writes_and_reads_as_any_other() {
     let mut shared = Shared::connected();
-    let (mine, theirs) = (shared.pair.filled(B, 21, 3_000), shared.pair.filled(A, 22, 3_000));
+    let (mine, theirs) = (
+        shared.pair.filled(B, 21, 3_000),
+        shared.pair.filled(A, 22, 3_000),
+    );
     let inbox = shared.pair.buffer(A, 3_000);
     let pair = &mut shared.pair;
     // Several times around the send ring.
@@ -916,8 +501,13 @@ fn an_endpoint_of_an_srq_sends_writes_and_reads_as_any_other() {
         pair.expect_recv(A, round, SUCCESS);
         pair.expect_request(B, round, SUCCESS);
         let (to, from) = (theirs.remote(0, 1_000), theirs.remote(1_000, 2_000));
-        let parts = [mine.part(2_500, 250), mine.part(0, 250), mine.part(1_000, 500)];
-        pair.post_write(B, &parts, round, &to, NONE).expect("posted");
+        let parts = [
+            mine.part(2_500, 250),
+            mine.part(0, 250),
+            mine.part(1_000, 500),
+        ];
+        pair.post_write(B, &parts, round, &to, NONE)
+            .expect("posted");
         pair.expect_request(B, round, SUCCESS);
         pair.post_read(B, &[mine.part(1_000, 2_000)], round, &from, NONE)
             .expect("posted");

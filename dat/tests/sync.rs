@@ -13,7 +13,10 @@ use support::{A, B, Buffer, NONE, Pair, pattern, refused};
 /// Both calls: what they check is the same.
 fn sync_both(pair: &Pair, side: usize, segments: &[LmrTriplet]) -> [Result<(), DatError>; 2] {
     let ia = &pair.sides[side].ia;
-    [ia.lmr_sync_rdma_read(segments), ia.lmr_sync_rdma_write(segments)]
+    [
+        ia.lmr_sync_rdma_read(segments),
+        ia.lmr_sync_rdma_write(segments),
+    ]
 }
 
 /// Buffers of one side in three zones, each with other rights.
@@ -30,7 +33,9 @@ fn mixed(pair: &mut Pair, side: usize) -> Vec<Buffer> {
         pair.sides[side].ia.pz_create().expect("a PZ"),
         pair.sides[side].ia.pz_create().expect("a PZ"),
     ];
-    let buffers = zones.iter().flat_map(|&zone| rights.map(|rights| (zone, rights)));
+    let buffers = zones
+        .iter()
+        .flat_map(|&zone| rights.map(|rights| (zone, rights)));
     buffers
         .map(|(zone, rights)| pair.buffer_in(side, 4_096, zone, rights))
         .collect()
@@ -106,7 +111,14 @@ fn one_call_may_name_many_ranges_of_many_lmrs_in_many_zones_with_any_rights() {
     let buffers = mixed(&mut pair, B);
     let all: Vec<LmrTriplet> = buffers
         .iter()
-        .flat_map(|buffer| [buffer.part(0, 1), buffer.all(), buffer.part(100, 200), buffer.part(4_095, 1)])
+        .flat_map(|buffer| {
+            [
+                buffer.part(0, 1),
+                buffer.all(),
+                buffer.part(100, 200),
+                buffer.part(4_095, 1),
+            ]
+        })
         .collect();
     assert_eq!(all.len(), 60);
     assert_eq!(sync_both(&pair, B, &all), [Ok(()), Ok(())]);
@@ -124,7 +136,10 @@ fn one_sync_serves_the_reads_of_several_ranges() {
     for (seed, source) in (0..).zip(&sources) {
         source.write(1_000, &pattern(seed, 3_000));
     }
-    let ranges: Vec<LmrTriplet> = sources.iter().map(|source| source.part(1_000, 3_000)).collect();
+    let ranges: Vec<LmrTriplet> = sources
+        .iter()
+        .map(|source| source.part(1_000, 3_000))
+        .collect();
     pair.sides[B]
         .ia
         .lmr_sync_rdma_read(&ranges)
@@ -224,7 +239,11 @@ fn no_segments_and_empty_segments_are_nothing_to_do() {
         &[garbage, buffer.all(), outside, buffer.part(3, 0)],
     ];
     for segments in cases {
-        assert_eq!(sync_both(&pair, B, segments), [Ok(()), Ok(())], "{segments:x?}");
+        assert_eq!(
+            sync_both(&pair, B, segments),
+            [Ok(()), Ok(())],
+            "{segments:x?}"
+        );
     }
 }
 
@@ -257,7 +276,11 @@ fn a_sync_is_done_on_return_and_asks_the_device_for_nothing() {
     }
     let after = (pair.now(), pair.fabric.sim.event_log().len());
     assert_eq!(before, after);
-    assert_eq!(buffer.read(0, 4_096), pattern(7, 4_096), "the memory is as it was");
+    assert_eq!(
+        buffer.read(0, 4_096),
+        pattern(7, 4_096),
+        "the memory is as it was"
+    );
     let async_evd = pair.sides[B].ia.async_evd();
     pair.expect_nothing(B, async_evd);
 }

@@ -45,7 +45,8 @@
 //! words, and a BAR that is reached by messages and not by mapping gets its offsets the same way.
 //!
 //! A write to an in-process device is the same volatile store into the device's BAR memory, and then a call that tells
-//! the device which bytes were written: once per write, in program order.
+//! the device which bytes were written: once per write, in program order. For a device in another process that call sends
+//! a message, and a read is a message too.
 
 // UNSAFETY: register cells live at raw addresses in a mapped BAR; volatile-register marks writes unsafe.
 #![expect(unsafe_code, reason = "register access in a mapped BAR")]
@@ -53,12 +54,13 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::error::BarError;
 use crate::function::Device;
 use crate::memory::SharedMemory;
 use crate::register::{Readable, Writable};
+use crate::vfio_user::Client;
 
 /// A struct of cells and reserved gaps; every type that derives `FromBytes` is one.
 pub trait RegisterBlock: FromBytes + Send + Sync {}
@@ -69,6 +71,8 @@ impl<T: FromBytes + Send + Sync> RegisterBlock for T {}
 pub(crate) enum Listener {
     /// A model in this process.
     Device(Arc<dyn Device>),
+    /// A process behind a socket, which is also who answers reads: the memory is this side's shadow of the writes.
+    Remote(Arc<Client>),
 }
 
 /// A mapped BAR. Clones share the mapping.
@@ -121,6 +125,7 @@ impl Bar {
         Ok(Block {
             base,
             listened: self.listener.is_some(),
+            remote: matches!(self.listener, Some(Listener::Remote(_))),
             shape: Arc::new(T::new_zeroed()),
             bar: self.clone(),
             offset,
@@ -140,6 +145,8 @@ pub struct Block<T> {
     base: NonNull<u8>,
     /// Copy of `bar.listener.is_some()`: the one branch of a write.
     listened: bool,
+    /// True if `bar.listener` is a process behind a socket: the one branch of a read.
+    remote: bool,
     /// Zeroes in ordinary memory; fields are named on it.
     shape: Arc<T>,
     bar: Bar,
@@ -158,6 +165,7 @@ impl<T> Clone for Block<T> {
         Self {
             base: self.base,
             listened: self.listened,
+            remote: self.remote,
             shape: Arc::clone(&self.shape),
             bar: self.bar.clone(),
             offset: self.offset,
@@ -178,17 +186,22 @@ impl<T> std::fmt::Debug for Block<T> {
 }
 
 impl<T> Block<T> {
-    /// Reads a register: one volatile load of its width.
+    /// Reads a register: one volatile load of its width, or one message.
     #[inline]
     pub fn read<C: Readable>(&self, field: impl FnOnce(&T) -> &C) -> C::Value {
         let at = self.locate(field(&self.shape));
+        if self.remote {
+            let mut value = C::Value::new_zeroed();
+            self.ask(at, value.as_mut_bytes());
+            return value;
+        }
         // SAFETY: `locate` checked that a `C` lies at `at` inside the block, aligned as in `T`; the block is
         // mapped while `self.bar` lives. `C` is transparent over `C::Value`, as `RO` is.
         let cell = unsafe { self.cell::<volatile_register::RO<C::Value>>(at) };
         cell.read()
     }
 
-    /// Writes a register: one volatile store of its width; an in-process device is then told.
+    /// Writes a register: one volatile store of its width; a device that is a model is then told.
     #[inline]
     pub fn write<C: Writable>(&self, field: impl FnOnce(&T) -> &C, value: C::Value) {
         let at = self.locate(field(&self.shape));
@@ -240,7 +253,23 @@ impl<T> Block<T> {
             Some(Listener::Device(device)) => {
                 device.bar_written(self.bar.index, self.offset + at as u64, bytes)
             }
+            Some(Listener::Remote(client)) => {
+                client.bar_write(self.bar.index, self.offset + at as u64, bytes);
+            }
             None => {}
+        }
+    }
+
+    /// Asks the process behind a socket for a register.
+    #[cold]
+    #[inline(never)]
+    fn ask(&self, at: usize, out: &mut [u8]) {
+        match &self.bar.listener {
+            // CAST: usize has at most 64 bits on every target Rust has.
+            Some(Listener::Remote(client)) => {
+                client.bar_read(self.bar.index, self.offset + at as u64, out);
+            }
+            Some(Listener::Device(_)) | None => {}
         }
     }
 }

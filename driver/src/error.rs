@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use thiserror::Error;
 
+use crate::vfio_user::VfioUserError;
+
 /// A mapping could not be made.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum MemoryError {
@@ -19,6 +21,18 @@ pub enum MemoryError {
     TooLarge {
         /// Bytes asked for.
         bytes: usize,
+    },
+    /// A file of another process cannot be mapped safely, or not as asked.
+    #[error("a mapping of {bytes:#x} bytes at offset {offset:#x} of a file of {len:#x}: {what}")]
+    File {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Offset in the file.
+        offset: u64,
+        /// Bytes the file has.
+        len: u64,
+        /// What is wrong with it.
+        what: &'static str,
     },
     /// A system call refused.
     #[error("{call} for a mapping of {bytes:#x} bytes: {errno}")]
@@ -139,6 +153,14 @@ pub enum FunctionError {
         bytes: usize,
         /// The answer, in words.
         reason: String,
+    },
+    /// The process that plays the function could not be reached, or refused.
+    #[error("{name}: {source}")]
+    VfioUser {
+        /// The function.
+        name: String,
+        /// The socket, the message and the answer.
+        source: Box<VfioUserError>,
     },
     /// An eventfd for an interrupt vector could not be made.
     #[error("{name}: eventfd for interrupt vector {vector} of {count}: {source}")]

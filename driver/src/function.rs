@@ -7,22 +7,24 @@
 //! The function also owns its I/O address space, because whoever maps memory (the arena, lent memory) must not
 //! collide with the others.
 //!
-//! [`Device`] is the in-process backend's other side, implemented by a device model. It sees what a device sees:
+//! [`Device`] is the other side of the in-process backend and of a vfio-user server, implemented by a device model. It sees what a device sees:
 //! configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
 
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::bar::{Bar, Listener};
-use crate::clock::Clock;
+use crate::clock::{Clock, RealClock};
 use crate::dma::Iova;
-use crate::error::{FunctionError, IovaError};
+use crate::error::{FunctionError, IovaError, MemoryError};
 use crate::interrupt::Interrupt;
 use crate::iova::IovaAllocator;
 use crate::memory::SharedMemory;
+use crate::vfio_user::{Client, VfioUserError};
 
 /// Bytes of PCI Express configuration space.
-const CONFIG_BYTES: usize = 4096;
+pub(crate) const CONFIG_BYTES: usize = 4096;
 /// Command register (PCI base specification, "Type 0 configuration space header").
 const CONFIG_COMMAND: u16 = 0x04;
 /// The function answers memory accesses to its BARs.
@@ -31,6 +33,11 @@ const COMMAND_MEMORY_SPACE: u16 = 1 << 1;
 const COMMAND_BUS_MASTER: u16 = 1 << 2;
 /// Smallest unit of a DMA mapping.
 pub(crate) const DMA_PAGE: usize = 4096;
+
+/// I/O addresses used with a function in another process, which vfio-user has no question for: 39 bits, as the
+/// smallest IOMMUs have, without the window of the interrupt controller.
+const REMOTE_IOVA: [RangeInclusive<u64>; 2] =
+    [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
 
 /// A device model living in this process, seen from under the driver.
 ///
@@ -85,6 +92,8 @@ pub trait Device: Send + Sync {
 enum Backend {
     /// A model in this process.
     InProcess(Arc<dyn Device>),
+    /// A process behind a socket.
+    VfioUser(Arc<Client>),
 }
 
 struct Inner {
@@ -107,6 +116,28 @@ impl Function {
         let name = device.name().to_owned();
         let iova = IovaAllocator::new(&device.iova_ranges());
         Ok(Self::new(name, Backend::InProcess(device), iova))
+    }
+
+    /// A function that another process plays, a vfio-user server at the socket `path`. Time is the machine's.
+    ///
+    /// # Errors
+    /// [`FunctionError::VfioUser`]: nobody is there, or it is no PCI function.
+    pub fn vfio_user(path: impl AsRef<Path>) -> Result<Self, FunctionError> {
+        let path = path.as_ref();
+        let name = format!("vfio-user:{}", path.display());
+        let client = Client::connect(path).map_err(|source| FunctionError::VfioUser {
+            name: name.clone(),
+            source: Box::new(source),
+        })?;
+        let iova = IovaAllocator::new(&REMOTE_IOVA);
+        Ok(Self::new(name, Backend::VfioUser(Arc::new(client)), iova))
+    }
+
+    fn remote(&self) -> impl Fn(VfioUserError) -> FunctionError {
+        |source| FunctionError::VfioUser {
+            name: self.name().to_owned(),
+            source: Box::new(source),
+        }
     }
 
     fn new(name: String, backend: Backend, iova: IovaAllocator) -> Self {
@@ -170,6 +201,9 @@ impl Function {
         let mut out = [0; N];
         match &self.inner.backend {
             Backend::InProcess(device) => device.config_read(offset, &mut out),
+            Backend::VfioUser(client) => client
+                .config_read(offset, &mut out)
+                .map_err(self.remote())?,
         }
         Ok(out)
     }
@@ -178,6 +212,9 @@ impl Function {
         self.check_config(offset, data.len())?;
         match &self.inner.backend {
             Backend::InProcess(device) => device.config_write(offset, data),
+            Backend::VfioUser(client) => {
+                client.config_write(offset, data).map_err(self.remote())?
+            }
         }
         Ok(())
     }
@@ -208,6 +245,7 @@ impl Function {
     pub fn reset(&self) -> Result<(), FunctionError> {
         match &self.inner.backend {
             Backend::InProcess(device) => device.reset(),
+            Backend::VfioUser(client) => client.reset().map_err(self.remote())?,
         }
         Ok(())
     }
@@ -226,7 +264,34 @@ impl Function {
                     Some(Listener::Device(Arc::clone(device))),
                 ))
             }
+            Backend::VfioUser(client) => self.remote_bar(client, index),
         }
+    }
+
+    /// A BAR of another process: its size, and memory to keep a shadow of the writes in, which costs address space only.
+    fn remote_bar(&self, client: &Arc<Client>, index: u8) -> Result<Bar, FunctionError> {
+        let bytes = match index {
+            0..=5 => client.bar_bytes(index).map_err(self.remote())?,
+            _ => 0,
+        };
+        if bytes == 0 {
+            return Err(FunctionError::NoBar {
+                name: self.name().to_owned(),
+                index,
+            });
+        }
+        let memory = usize::try_from(bytes)
+            .map_err(|_| MemoryError::TooLarge { bytes: usize::MAX })
+            .and_then(SharedMemory::anonymous)
+            .map_err(|source| VfioUserError::Bar {
+                path: client.path().to_owned(),
+                index,
+                bytes,
+                source,
+            })
+            .map_err(self.remote())?;
+        let listener = Listener::Remote(Arc::clone(client));
+        Ok(Bar::new(index, memory, Some(listener)))
     }
 
     /// MSI-X vectors the function has.
@@ -234,6 +299,7 @@ impl Function {
     pub fn interrupt_count(&self) -> usize {
         match &self.inner.backend {
             Backend::InProcess(device) => device.interrupt_count(),
+            Backend::VfioUser(client) => client.vectors(),
         }
     }
 
@@ -258,6 +324,9 @@ impl Function {
                 .collect::<Result<Vec<_>, _>>()?;
             match &self.inner.backend {
                 Backend::InProcess(device) => device.set_interrupts(vectors.clone()),
+                Backend::VfioUser(client) => {
+                    client.set_interrupts(&vectors).map_err(self.remote())?;
+                }
             }
             *enabled = vectors;
         }
@@ -269,6 +338,7 @@ impl Function {
     pub fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
         match &self.inner.backend {
             Backend::InProcess(device) => device.iova_ranges(),
+            Backend::VfioUser(_) => REMOTE_IOVA.to_vec(),
         }
     }
 
@@ -296,6 +366,9 @@ impl Function {
             Backend::InProcess(device) => device
                 .dma_map(iova.0, memory.clone(), offset, bytes)
                 .map_err(|reason| self.dma_refused("dma_map", iova, bytes, reason)),
+            Backend::VfioUser(client) => client
+                .dma_map(iova.0, memory, offset, bytes)
+                .map_err(self.remote()),
         }
     }
 
@@ -305,6 +378,9 @@ impl Function {
             Backend::InProcess(device) => device
                 .dma_unmap(iova.0, bytes)
                 .map_err(|reason| self.dma_refused("dma_unmap", iova, bytes, reason)),
+            Backend::VfioUser(client) => {
+                client.dma_unmap(iova.0, bytes).map_err(self.remote())
+            }
         }
     }
 
@@ -329,6 +405,7 @@ impl Function {
     pub fn clock(&self) -> Arc<dyn Clock> {
         match &self.inner.backend {
             Backend::InProcess(device) => device.clock(),
+            Backend::VfioUser(_) => Arc::new(RealClock::new()),
         }
     }
 

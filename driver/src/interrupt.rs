@@ -4,11 +4,15 @@
 //! kernel signal it from the MSI-X vector, a device model signals it itself, and whoever waits polls it, in its
 //! own ring or in ours. Signals that arrive before they are taken merge, as edges do.
 
+// UNSAFETY: an eventfd that another process gave us is taken as one.
+#![expect(unsafe_code, reason = "received eventfds")]
+
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
@@ -23,6 +27,24 @@ impl Interrupt {
     pub fn new() -> io::Result<Self> {
         let event =
             EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        Ok(Self {
+            event: Arc::new(event),
+        })
+    }
+
+    /// One that another process gave us, to be signalled. Refused unless it is an eventfd.
+    ///
+    /// It is made nonblocking; the other process shares that flag, and has to be trusted not to take it back while it
+    /// keeps the counter full.
+    pub(crate) fn imported(fd: OwnedFd) -> io::Result<Self> {
+        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        if kind.as_os_str() != "anon_inode:[eventfd]" {
+            return Err(Errno::EINVAL.into());
+        }
+        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL)?);
+        fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+        // SAFETY: the kernel just said that it is an eventfd.
+        let event = unsafe { EventFd::from_owned_fd(fd) };
         Ok(Self {
             event: Arc::new(event),
         })

@@ -6,6 +6,9 @@
 //! that matter between that memory and a register, [`Clock`] is time and sleeping, and [`Reactor`] is
 //! the io_uring that sleeping and disk I/O share.
 //!
+//! A function can also live in another process: [`Function::vfio_user`] is a client of such a one, and [`VfioUserServer`]
+//! lets any [`Device`] be reached so.
+//!
 //! This crate knows no particular device. It is also where the unsafe code lives: mappings, register
 //! cells, barriers and the ring. A module that needs it says so in an `UNSAFETY` line at its top, keeps its
 //! fields private and stays small, so that its argument can be read in one sitting.
@@ -30,6 +33,7 @@ mod reactor;
 mod register;
 mod ring;
 mod span;
+mod vfio_user;
 
 pub use bar::{Bar, Block, RegisterBlock};
 pub use clock::{Clock, Instant, MAX_WAIT, RealClock};
@@ -42,3 +46,4 @@ pub use lent::LentMemory;
 pub use memory::SharedMemory;
 pub use reactor::{Completion, File, Reactor, Token, Wake, poll_entry};
 pub use register::{Be32, Be64, Readable, RegisterValue, Ro, Rw, Wo, Writable};
+pub use vfio_user::{Server as VfioUserServer, VfioUserError};

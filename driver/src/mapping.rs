@@ -2,7 +2,10 @@
 //!
 //! A memfd is memory of ours that other processes can map too. It is placed at an address of a wanted congruence:
 //! reserve enough address space that such an address is inside, put the memory there, and give back what is left on both
-//! sides. It is unmapped when it drops. Foreign memory belongs to somebody who promised that it outlives us.
+//! sides. It is sealed against changes of its size: a page that disappears under a mapping ends the process that
+//! touches it, so nobody we give the descriptor to can do that to us, nor we to them, and a file of another
+//! process is mapped only if it is sealed so. Mappings go when they drop. Foreign memory belongs to somebody who
+//! promised that it outlives us.
 //!
 //! A memfd is not inherited over `fork`: pages the device knows must stay the parent's.
 
@@ -11,10 +14,11 @@
 
 use std::fs::File;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
@@ -35,8 +39,10 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 /// A piece of address space with readable and writable memory in it.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
-    /// What is ours of it: file and bytes, unmapped on drop.
-    own: Option<(File, NonZeroUsize)>,
+    /// Bytes that are ours, unmapped on drop.
+    own: Option<NonZeroUsize>,
+    /// The file behind them, if others may have it.
+    file: Option<File>,
 }
 
 // SAFETY: `base` is an address; all that is done with it here is to unmap it, by the thread that drops the mapping.
@@ -69,12 +75,16 @@ impl Mapping {
         let reserved = mapped.checked_add(modulus).ok_or(too_large)?;
 
         let failed = |call| move |errno| MemoryError::System { call, bytes, errno };
-        let file = memfd_create("driver", MFdFlags::MFD_CLOEXEC | flags)
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING | flags;
+        let file = memfd_create("driver", flags)
             .map(File::from)
             .map_err(failed("memfd_create"))?;
         // CAST: usize has at most 64 bits on every target Rust has.
         file.set_len(mapped.get() as u64)
             .map_err(|error| failed("ftruncate")(errno_of(&error)))?;
+
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(failed("fcntl(F_ADD_SEALS)"))?;
 
         let reservation = reserve(reserved).map_err(failed("mmap"))?;
         let head = remainder.wrapping_sub(reservation.addr().get()) & (modulus - 1);
@@ -88,7 +98,8 @@ impl Mapping {
         }
         let mapping = Self {
             base,
-            own: Some((file, mapped)),
+            own: Some(mapped),
+            file: Some(file),
         };
         // SAFETY: the reservation's bytes below `base`, where nothing was placed.
         unsafe { unmap(reservation, head) };
@@ -102,9 +113,59 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// `bytes` bytes from `offset` on of a file that another process gave us. The descriptor is closed here.
+    pub(crate) fn imported(fd: OwnedFd, offset: u64, bytes: usize) -> Result<Self, MemoryError> {
+        let mapped = NonZeroUsize::new(bytes).ok_or(MemoryError::Empty)?;
+        let failed = |call| move |errno| MemoryError::System { call, bytes, errno };
+        let file = File::from(fd);
+        // The seal first: the length that is asked for afterwards is one that stays.
+        let seals = fcntl(&file, FcntlArg::F_GET_SEALS).map_err(failed("fcntl(F_GET_SEALS)"))?;
+        let len = file
+            .metadata()
+            .map_err(|error| failed("fstat")(errno_of(&error)))?
+            .len();
+        let refused = |what| MemoryError::File {
+            bytes,
+            offset,
+            len,
+            what,
+        };
+        if !SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK) {
+            return Err(refused("it is not sealed against shrinking"));
+        }
+        // CAST: usize has at most 64 bits on every target Rust has.
+        if offset
+            .checked_add(bytes as u64)
+            .is_none_or(|end| end > len)
+        {
+            return Err(refused("it ends before that"));
+        }
+        let file_offset =
+            i64::try_from(offset).map_err(|_| refused("the offset is out of range"))?;
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_SHARED | MapFlags::MAP_NORESERVE;
+        // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { mmap(None, mapped, access, flags, &file, file_offset) }
+            .map_err(failed("mmap"))?
+            .cast();
+        let mapping = Self {
+            base,
+            own: Some(mapped),
+            file: None,
+        };
+        // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
+        unsafe { madvise(base.cast(), bytes, MmapAdvise::MADV_DONTFORK) }
+            .map_err(failed("madvise"))?;
+        Ok(mapping)
+    }
+
     /// Memory that is somebody else's to unmap.
     pub(crate) const fn foreign(base: NonNull<u8>) -> Self {
-        Self { base, own: None }
+        Self {
+            base,
+            own: None,
+            file: None,
+        }
     }
 
     /// The first byte.
@@ -114,14 +175,14 @@ impl Mapping {
 
     /// The file behind it, if it is ours.
     pub(crate) fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.own.as_ref().map(|(file, _)| file.as_fd())
+        self.file.as_ref().map(AsFd::as_fd)
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Some((_, mapped)) = &self.own {
-            // SAFETY: `memfd` mapped this range, and whoever used it held this mapping.
+        if let Some(mapped) = self.own {
+            // SAFETY: `memfd` or `imported` mapped this range, and whoever used it held this mapping.
             unsafe { unmap(self.base, mapped.get()) };
         }
     }

@@ -11,7 +11,7 @@
 // UNSAFETY: joins a span and the mapping that keeps its promise.
 #![expect(unsafe_code, reason = "spans are promised to stay mapped")]
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -136,6 +136,17 @@ impl SharedMemory {
         Ok(Self {
             // SAFETY: a mapping is readable and writable from its base on, for at least the bytes asked for, until it
             // drops, which is after `span`. Nobody else has its address, so no reference exists.
+            span: unsafe { Span::new(mapping.base(), bytes) },
+            mapping: Arc::new(mapping),
+        })
+    }
+
+    /// Maps `bytes` bytes from `offset` on of a file that another process gave us.
+    pub(crate) fn imported(fd: OwnedFd, offset: u64, bytes: usize) -> Result<Self, MemoryError> {
+        let mapping = Mapping::imported(fd, offset, bytes)?;
+        Ok(Self {
+            // SAFETY: as in `congruent`; the file cannot get shorter than what is mapped. What the other process does to
+            // it is what a device does to shared memory.
             span: unsafe { Span::new(mapping.base(), bytes) },
             mapping: Arc::new(mapping),
         })

@@ -28,6 +28,8 @@ enum Number {
     Cq { healthy: bool },
     Qp { healthy: bool },
     KeyIndex,
+    /// What a creation answered, the latest first.
+    Created(u8),
     Small(u8),
     Any(u32),
 }
@@ -37,13 +39,15 @@ enum Number {
 struct Command {
     which: u8,
     op_mod: u8,
-    odd_op_mod: Spoil,
-    /// What goes into the dword at 0x08, where most commands name their object.
-    object: Number,
+    /// An op_mod for a command that has only one.
+    odd_op_mod: Seldom,
+    /// What goes into the dword at 0x08 instead of an object of the right kind, if anything.
+    object: Option<Number>,
     /// 64-bit words behind the fixed part: page lists and the like.
     list: Vec<Word>,
     /// Fields and what is written there, as dwords.
     fields: [(u8, Number); 2],
+    fields_when: Seldom,
     spoil: Spoil,
     /// The lengths told, if not the true ones.
     lengths: (u32, u32),
@@ -108,9 +112,15 @@ fn put(bytes: &mut [u8], at: usize, value: u32) {
     }
 }
 
+/// A world and what its hostile driver remembers.
+struct Driver {
+    world: World,
+    created: Vec<u32>,
+}
+
 impl Number {
-    fn resolve(self, world: &World) -> u32 {
-        let end = &world.a;
+    fn resolve(self, driver: &Driver) -> u32 {
+        let end = &driver.world.a;
         let which = |healthy: bool| if healthy { HEALTHY } else { ATTACKED };
         match self {
             Self::Uar => end.resources.uar,
@@ -120,6 +130,10 @@ impl Number {
             Self::Cq { healthy } => end.qps[which(healthy)].cq.number,
             Self::Qp { healthy } => end.qps[which(healthy)].qpn,
             Self::KeyIndex => end.qps[ATTACKED].key >> 8,
+            Self::Created(back) => {
+                let index = driver.created.len().checked_sub(1 + usize::from(back % 8));
+                index.map_or(0, |index| driver.created[index])
+            }
             Self::Small(value) => u32::from(value),
             Self::Any(value) => value,
         }
@@ -135,39 +149,92 @@ impl Word {
     }
 }
 
-/// Hands a command over, spoilt or not, and lets it happen.
-fn submit(world: &mut World, input: &[u8], output: usize, lengths: Option<(u32, u32)>, entry: Spoil, mailbox: Spoil) {
-    let bench = &mut world.a.bench;
-    let mut submission = bench.prepare(input, output);
-    if let Some((input, output)) = lengths {
-        submission.entry.set_input_length(input).set_output_length(output);
+/// What kind of object a command names at 0x08.
+fn named(opcode: Opcode) -> Option<Number> {
+    const CREATED: Number = Number::Created(0);
+    match opcode {
+        Opcode::DEALLOC_UAR
+        | Opcode::DEALLOC_PD
+        | Opcode::DEALLOC_TRANSPORT_DOMAIN
+        | Opcode::DEALLOC_XRCD
+        | Opcode::DEALLOC_Q_COUNTER
+        | Opcode::MODIFY_RMP
+        | Opcode::QUERY_RMP
+        | Opcode::DESTROY_RMP => Some(CREATED),
+        Opcode::DESTROY_EQ | Opcode::QUERY_EQ => Some(Number::CompletionEq),
+        Opcode::DESTROY_CQ | Opcode::QUERY_CQ | Opcode::MODIFY_CQ => Some(Number::Cq { healthy: false }),
+        Opcode::DESTROY_MKEY | Opcode::QUERY_MKEY => Some(Number::KeyIndex),
+        Opcode::DESTROY_QP
+        | Opcode::QUERY_QP
+        | Opcode::RST2INIT_QP
+        | Opcode::INIT2INIT_QP
+        | Opcode::INIT2RTR_QP
+        | Opcode::RTR2RTS_QP
+        | Opcode::RTS2RTS_QP
+        | Opcode::SQERR2RTS_QP
+        | Opcode::SQD_RTS_QP
+        | Opcode::TO_ERR_QP
+        | Opcode::TO_RST_QP => Some(Number::Qp { healthy: false }),
+        _ => None,
     }
-    entry.apply(&mut submission.entry.as_mut_bytes()[..0x3f]);
-    if mailbox.any() {
-        bench.edit_mailbox(false, 0, |image| mailbox.apply(image.as_mut_bytes()));
-    }
-    bench.submit(&submission);
-    run(&world.sim, 1);
 }
 
-impl Command {
-    fn make(&self, world: &mut World) {
+fn has_variants(opcode: Opcode) -> bool {
+    matches!(
+        opcode,
+        Opcode::QUERY_HCA_CAP
+            | Opcode::SET_HCA_CAP
+            | Opcode::QUERY_PAGES
+            | Opcode::MANAGE_PAGES
+            | Opcode::TEARDOWN_HCA
+            | Opcode::MODIFY_CQ
+            | Opcode::QUERY_VPORT_STATE
+            | Opcode::MODIFY_VPORT_STATE
+            | Opcode::ACCESS_REG
+    )
+}
+
+impl Driver {
+    /// Hands a command over and lets it happen.
+    fn submit(&mut self, input: &[u8], output: usize, spoil: impl FnOnce(&Bench, &mut CmdQueueEntry)) {
+        let bench = &mut self.world.a.bench;
+        let mut submission = bench.prepare(input, output);
+        spoil(bench, &mut submission.entry);
+        bench.submit(&submission);
+        run(&self.world.sim, 1);
+        let entry = self.world.a.bench.entry(submission.slot);
+        let answer = entry.command_output_inline_data();
+        if !entry.ownership() && answer[0] == 0 {
+            self.created.extend(answer.first_chunk::<12>().map(|bytes| bytes[8..].iter().fold(0, |n, &byte| n << 8 | u32::from(byte))));
+        }
+    }
+
+    fn command(&mut self, command: &Command) {
         let inputs = inputs();
-        let mut input = inputs[usize::from(self.which) % inputs.len()].clone();
-        input[7] = if self.odd_op_mod.any() { self.op_mod % 4 } else { 0 };
-        put(&mut input, 8, self.object.resolve(world));
-        if self.spoil.any() {
-            for (at, number) in self.fields {
-                put(&mut input, usize::from(at) % 68 * 4 + 4, number.resolve(world));
+        let mut input = inputs[usize::from(command.which) % inputs.len()].clone();
+        let opcode = Opcode(u16::from_be_bytes([input[0], input[1]]));
+        if has_variants(opcode) || command.odd_op_mod.now() {
+            input[7] = command.op_mod % 4;
+        }
+        if let Some(number) = command.object.or_else(|| named(opcode)) {
+            put(&mut input, 8, number.resolve(self));
+        }
+        if command.fields_when.now() {
+            for (at, number) in command.fields {
+                put(&mut input, usize::from(at) % 68 * 4 + 4, number.resolve(self));
             }
         }
-        self.spoil.apply(&mut input);
-        input.extend(self.list.iter().flat_map(|word| word.value().to_be_bytes()));
-        if self.undeliverable.now() {
-            submit(world, &input, 0x800, Some(self.lengths), self.entry, self.mailbox);
-        } else {
-            submit(world, &input, 0x1010, None, NOTHING, NOTHING);
+        command.spoil.apply(&mut input);
+        input.extend(command.list.iter().flat_map(|word| word.value().to_be_bytes()));
+        if !command.undeliverable.now() {
+            return self.submit(&input, 0x1010, |_, _| {});
         }
+        self.submit(&input, 0x800, |bench, entry| {
+            let (input, output) = command.lengths;
+            entry.set_input_length(input).set_output_length(output);
+            command.entry.apply(&mut entry.as_mut_bytes()[..0x3f]);
+            bench.edit_mailbox(false, 0, |image| command.mailbox.apply(image.as_mut_bytes()));
+        });
     }
 }
 
@@ -222,18 +289,20 @@ fn creation(world: &World, what: u8) -> Vec<u8> {
 }
 
 impl Attack {
-    fn make(&self, world: &mut World) {
+    fn make(&self, driver: &mut Driver) {
+        let world = &mut driver.world;
         match self {
-            Self::Command(command) => command.make(world),
+            Self::Command(command) => driver.command(command),
             Self::Create { what, spoil } => {
                 let mut input = creation(world, *what);
                 spoil.apply(&mut input[8..]);
-                submit(world, &input, 16, None, NOTHING, NOTHING);
+                driver.submit(&input, 16, |_, _| {});
             }
             Self::Doorbell { register, number, word, wide } => {
                 let register = [0x20, 0x40, 0x48, 0x800, 0x900, 0x24, 0x804][usize::from(*register) % 7];
                 let at = u64::from(world.a.resources.uar) << 12 | register;
-                let number = number.resolve(world);
+                let number = number.resolve(driver);
+                let world = &driver.world;
                 match (wide & register.is_multiple_of(8), register) {
                     (true, 0x20) => world.a.bench.write64(at, u64::from(*word) << 32 | u64::from(number)),
                     (true, _) => world.a.bench.write64(at, u64::from(*word) << 32 | u64::from(number) << 8 | 1),
@@ -264,11 +333,9 @@ impl Attack {
             }
             Self::Wait { microseconds } => world.run(u64::from(*microseconds)),
         }
-        run(&world.sim, 1);
+        run(&driver.world.sim, 1);
     }
 }
-
-const NOTHING: Spoil = Spoil::NOTHING;
 
 fn map(bench: &Bench) {
     // Refused if it is mapped already.
@@ -296,10 +363,11 @@ fn write_config(bench: &Bench, offset: u16, bytes: &[u8; 4], length: u8) {
 #[test]
 fn a_hostile_driver_leaves_nothing_behind() {
     check!().with_generator(produce::<Vec<Attack>>().with().len(0..120_usize)).with_iterations(3_000).with_test_time(Duration::from_secs(5)).for_each(|attacks| {
-        let mut world = World::new();
+        let mut driver = Driver { world: World::new(), created: Vec::new() };
         for attack in attacks {
-            attack.make(&mut world);
+            attack.make(&mut driver);
         }
+        let Driver { mut world, .. } = driver;
         world.run(1_000);
         // The peer lost its connections, not its mind.
         world.b.bench.exec(&NopIn::new()).unwrap();

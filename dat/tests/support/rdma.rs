@@ -30,7 +30,13 @@ impl Pair {
             let (recv, request, connect) = (side.recv, side.request, side.connect);
             side.ep = side
                 .ia
-                .ep_create(Some(side.pz), Some(recv), Some(request), Some(connect), Some(&attr))
+                .ep_create(
+                    Some(side.pz),
+                    Some(recv),
+                    Some(request),
+                    Some(connect),
+                    Some(&attr),
+                )
                 .expect("an endpoint");
         }
     }
@@ -67,12 +73,7 @@ impl Pair {
 
     /// The next completion of the side's requests, which must be this one.
     #[track_caller]
-    pub fn expect_request(
-        &mut self,
-        side: usize,
-        cookie: u64,
-        status: DtoStatus,
-    ) -> DtoCompletion {
+    pub fn expect_request(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
         let done = self.wait_request(side);
         assert_eq!(
             (done.cookie, done.status, done.request),
@@ -192,4 +193,32 @@ impl Pieces {
 /// A seeded stream.
 pub fn stream(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
+}
+
+/// RDMA Read or RDMA Write, where a test is about what they have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rdma {
+    Read,
+    Write,
+}
+
+/// Both of them.
+pub const BOTH: [Rdma; 2] = [Rdma::Read, Rdma::Write];
+
+impl Rdma {
+    /// Posts it on the side's endpoint.
+    pub fn post(
+        self,
+        pair: &mut Pair,
+        side: usize,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        match self {
+            Self::Read => pair.post_read(side, iov, cookie, remote, flags),
+            Self::Write => pair.post_write(side, iov, cookie, remote, flags),
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! A side whose device does not keep to what was agreed.
 
 use hw_mlx::prm::{
-    Command, Init2RtrQpIn, ModifyQp, Qpc, Qpn, QpState, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn,
+    Command, Init2RtrQpIn, ModifyQp, QpState, Qpc, Qpn, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn,
     ServiceType, ToRstQpIn,
 };
 use hw_mlx::qp::context::optional;

@@ -1,8 +1,8 @@
 //! Two connections whose endpoints at B take their buffers from one SRQ.
 
 use dat::{
-    CompletionFlags, DatResult, DtoCompletion, DtoStatus, EpAttr, EpHandle, Event, EvdFlags,
-    EvdHandle, LmrTriplet, PzHandle, SrqAttr, SrqHandle,
+    CompletionFlags, DatResult, DtoCompletion, DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle,
+    Event, LmrTriplet, PzHandle, SrqAttr, SrqHandle,
 };
 
 use super::{A, B, Buffer, Pair, PairConfig, attributes};
@@ -53,7 +53,13 @@ impl Shared {
         let (request, recv, connect) = (side.request, side.recv, side.connect);
         let second = side
             .ia
-            .ep_create(Some(side.pz), Some(recv), Some(request), Some(connect), Some(&attr_a))
+            .ep_create(
+                Some(side.pz),
+                Some(recv),
+                Some(request),
+                Some(connect),
+                Some(&attr_a),
+            )
             .expect("an endpoint");
         let a = [side.ep, second];
         let side = &mut pair.sides[B];
@@ -67,11 +73,24 @@ impl Shared {
         let b = recv.map(|recv| {
             let (request, connect) = (side.request, side.connect);
             side.ia
-                .ep_create_with_srq(Some(zone), Some(recv), Some(request), Some(connect), srq, &attr_b)
+                .ep_create_with_srq(
+                    Some(zone),
+                    Some(recv),
+                    Some(request),
+                    Some(connect),
+                    srq,
+                    &attr_b,
+                )
                 .expect("an endpoint")
         });
         side.ep = b[0];
-        Self { pair, srq, a, b, recv }
+        Self {
+            pair,
+            srq,
+            a,
+            b,
+            recv,
+        }
     }
 
     /// Connects one of the two.
@@ -142,6 +161,7 @@ impl Shared {
     /// Available and outstanding, as the SRQ counts them.
     pub fn counts(&mut self) -> (u32, u32) {
         let param = self.pair.sides[B].ia.srq_query(self.srq).expect("exists");
+        assert!(param.available_dto_count <= param.outstanding_dto_count);
         (param.available_dto_count, param.outstanding_dto_count)
     }
 

@@ -69,9 +69,6 @@ pub struct Spoil {
 }
 
 impl Spoil {
-    /// Leaves everything as it is.
-    pub const NOTHING: Self = Self { how_much: 0, at: [(0, 0); 3] };
-
     /// Whether it does anything; half the time not.
     pub fn any(self) -> bool {
         self.how_much >= 128

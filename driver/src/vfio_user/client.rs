@@ -1,0 +1,395 @@
+//! The driver's side: one connection to a server.
+//!
+//! Register writes are posted: sent without waiting, in the order of the calls, and a failure shows at the next
+//! message. Everything else sends and waits for its reply, at most [`PATIENCE`](super::socket::PATIENCE). A connection
+//! that failed once is not used again: nobody knows where in the stream the next message begins.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::error::VfioUserError;
+use super::message::{
+    self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo,
+    SetIrqs, Version,
+};
+use super::server::length_of;
+use super::socket::{self, Socket};
+use crate::interrupt::Interrupt;
+use crate::memory::SharedMemory;
+
+/// MSI-X vectors a PCI function can have.
+const MAX_VECTORS: u32 = 2048;
+
+struct Connection {
+    /// `None` once it has failed.
+    socket: Option<Socket>,
+    next_id: u16,
+}
+
+/// A connection to a server.
+pub(crate) struct Client {
+    path: PathBuf,
+    connection: Mutex<Connection>,
+    /// Descriptors the server takes with one message.
+    max_fds: usize,
+    vectors: usize,
+}
+
+impl Client {
+    /// Connects, agrees on the version, and asks what the device is.
+    pub(crate) fn connect(path: &Path) -> Result<Self, VfioUserError> {
+        let failed = |call| {
+            move |source| VfioUserError::Socket {
+                path: path.to_owned(),
+                call,
+                source,
+            }
+        };
+        let stream = UnixStream::connect(path).map_err(failed("connect"))?;
+        let socket = Socket::new(stream).map_err(failed("setsockopt"))?;
+        let mut client = Self {
+            path: path.to_owned(),
+            connection: Mutex::new(Connection {
+                socket: Some(socket),
+                next_id: 0,
+            }),
+            max_fds: 1,
+            vectors: 0,
+        };
+        client.negotiate()?;
+        client.identify()?;
+        Ok(client)
+    }
+
+    fn negotiate(&mut self) -> Result<(), VfioUserError> {
+        let ours = Version {
+            major: wire::MAJOR.into(),
+            minor: wire::MINOR.into(),
+        };
+        let reply = self.ask(
+            Command::VERSION,
+            &[ours.as_bytes(), &wire::capabilities()],
+            &[],
+        )?;
+        let Some((theirs, json)) = socket::split::<Version>(&reply) else {
+            return Err(self.nonsense(Command::VERSION, format!("{} bytes", reply.len())));
+        };
+        if theirs.major.get() != wire::MAJOR || theirs.minor.get() > wire::MINOR {
+            let what = format!("version {}.{}", theirs.major, theirs.minor);
+            return Err(self.nonsense(Command::VERSION, what));
+        }
+        self.max_fds = wire::capability(json, "max_msg_fds")
+            .unwrap_or(1)
+            .clamp(1, wire::MAX_FDS);
+        Ok(())
+    }
+
+    fn identify(&mut self) -> Result<(), VfioUserError> {
+        let request = DeviceInfo {
+            argsz: length_of::<DeviceInfo>().into(),
+            flags: 0.into(),
+            num_regions: 0.into(),
+            num_irqs: 0.into(),
+        };
+        let command = Command::DEVICE_GET_INFO;
+        let info: DeviceInfo = self.ask_for(command, request.as_bytes())?;
+        if info.flags.get() & wire::DEVICE_PCI == 0
+            || info.num_regions.get() <= wire::CONFIG_REGION
+            || info.num_irqs.get() <= wire::MSIX
+        {
+            return Err(self.nonsense(command, format!("no PCI function: {info:?}")));
+        }
+        let request = IrqInfo {
+            argsz: length_of::<IrqInfo>().into(),
+            flags: 0.into(),
+            index: wire::MSIX.into(),
+            count: 0.into(),
+        };
+        let command = Command::DEVICE_GET_IRQ_INFO;
+        let info: IrqInfo = self.ask_for(command, request.as_bytes())?;
+        let count = info.count.get();
+        if count > MAX_VECTORS {
+            return Err(self.nonsense(command, format!("{count} MSI-X vectors")));
+        }
+        self.vectors = count as usize;
+        Ok(())
+    }
+
+    /// The socket's path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// MSI-X vectors the function has.
+    pub(crate) const fn vectors(&self) -> usize {
+        self.vectors
+    }
+
+    /// Bytes of a BAR; 0 if there is none.
+    pub(crate) fn bar_bytes(&self, index: u8) -> Result<u64, VfioUserError> {
+        let request = RegionInfo {
+            argsz: length_of::<RegionInfo>().into(),
+            flags: 0.into(),
+            index: u32::from(index).into(),
+            cap_offset: 0.into(),
+            size: 0.into(),
+            offset: 0.into(),
+        };
+        let reply = self.ask(
+            Command::DEVICE_GET_REGION_INFO,
+            &[request.as_bytes()],
+            &[],
+        )?;
+        // Capabilities of the region may follow; a BAR reached by messages needs none.
+        match socket::split::<RegionInfo>(&reply) {
+            Some((info, _)) => Ok(info.size.get()),
+            None => Err(self.nonsense(
+                Command::DEVICE_GET_REGION_INFO,
+                format!("{} bytes", reply.len()),
+            )),
+        }
+    }
+
+    /// Reads configuration space.
+    pub(crate) fn config_read(&self, offset: u16, out: &mut [u8]) -> Result<(), VfioUserError> {
+        self.region_read(wire::CONFIG_REGION, u64::from(offset), out)
+    }
+
+    /// Writes configuration space and waits until it is written.
+    pub(crate) fn config_write(&self, offset: u16, data: &[u8]) -> Result<(), VfioUserError> {
+        let request = access(wire::CONFIG_REGION, u64::from(offset), data.len());
+        self.ask(Command::REGION_WRITE, &[request.as_bytes(), data], &[])?;
+        Ok(())
+    }
+
+    /// Reads a register; ones if the device is gone, as on the bus.
+    pub(crate) fn bar_read(&self, index: u8, offset: u64, out: &mut [u8]) {
+        if let Err(error) = self.region_read(u32::from(index), offset, out) {
+            tracing::error!("register at {offset:#x} of BAR {index}: {error}");
+            out.fill(0xff);
+        }
+    }
+
+    /// Writes a register; goes nowhere if the device is gone, as on the bus.
+    pub(crate) fn bar_write(&self, index: u8, offset: u64, data: &[u8]) {
+        let request = access(u32::from(index), offset, data.len());
+        let payload = [request.as_bytes(), data];
+        let sent = self.send(
+            &mut self.lock(),
+            Command::REGION_WRITE,
+            wire::NO_REPLY,
+            &payload,
+            &[],
+        );
+        if let Err(error) = sent {
+            tracing::error!("register at {offset:#x} of BAR {index}: {error}");
+        }
+    }
+
+    fn region_read(&self, region: u32, offset: u64, out: &mut [u8]) -> Result<(), VfioUserError> {
+        let request = access(region, offset, out.len());
+        let reply = self.ask(Command::REGION_READ, &[request.as_bytes()], &[])?;
+        match socket::split::<RegionAccess>(&reply) {
+            Some((_, data)) if data.len() == out.len() => {
+                out.copy_from_slice(data);
+                Ok(())
+            }
+            Some(_) | None => Err(self.nonsense(
+                Command::REGION_READ,
+                format!("{} bytes for a read of {}", reply.len(), out.len()),
+            )),
+        }
+    }
+
+    /// Function level reset.
+    pub(crate) fn reset(&self) -> Result<(), VfioUserError> {
+        self.ask(Command::DEVICE_RESET, &[], &[])?;
+        Ok(())
+    }
+
+    /// Gives the eventfds of all vectors to the device: at once, if the server takes that many with a message.
+    pub(crate) fn set_interrupts(&self, vectors: &[Interrupt]) -> Result<(), VfioUserError> {
+        let mut start = 0;
+        for part in vectors.chunks(self.max_fds) {
+            // PANIC: at most MAX_FDS and MAX_VECTORS.
+            let count = u32::try_from(part.len()).expect("a few vectors");
+            let request = SetIrqs {
+                argsz: length_of::<SetIrqs>().into(),
+                flags: wire::SET_EVENTFDS.into(),
+                index: wire::MSIX.into(),
+                start: start.into(),
+                count: count.into(),
+            };
+            let fds: Vec<BorrowedFd<'_>> = part.iter().map(Interrupt::as_fd).collect();
+            self.ask(Command::DEVICE_SET_IRQS, &[request.as_bytes()], &fds)?;
+            start += count;
+        }
+        Ok(())
+    }
+
+    /// Gives memory to the device, by its descriptor.
+    pub(crate) fn dma_map(
+        &self,
+        iova: u64,
+        memory: &SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), VfioUserError> {
+        let Some(fd) = memory.as_fd() else {
+            return Err(VfioUserError::NoDescriptor {
+                path: self.path.clone(),
+                bytes,
+            });
+        };
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let request = DmaMap {
+            argsz: length_of::<DmaMap>().into(),
+            flags: wire::DMA_READ_WRITE.into(),
+            offset: (offset as u64).into(),
+            iova: iova.into(),
+            size: (bytes as u64).into(),
+        };
+        self.ask(Command::DMA_MAP, &[request.as_bytes()], &[fd.as_fd()])?;
+        Ok(())
+    }
+
+    /// Takes memory back.
+    pub(crate) fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), VfioUserError> {
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let request = DmaUnmap {
+            argsz: length_of::<DmaUnmap>().into(),
+            flags: 0.into(),
+            iova: iova.into(),
+            size: (bytes as u64).into(),
+        };
+        match self.ask(Command::DMA_UNMAP, &[request.as_bytes()], &[]) {
+            Ok(_) => Ok(()),
+            // The pages are the descriptor's. A server that is gone for us may write them for a while yet; once we have
+            // unmapped them, that changes nothing of ours.
+            Err(VfioUserError::Gone { .. } | VfioUserError::Transport { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connection> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a message and waits for its reply, which is exactly one object.
+    fn ask_for<T: FromBytes>(
+        &self,
+        command: Command,
+        payload: &[u8],
+    ) -> Result<T, VfioUserError> {
+        let reply = self.ask(command, &[payload], &[])?;
+        T::read_from_bytes(&reply)
+            .map_err(|_| self.nonsense(command, format!("{} bytes", reply.len())))
+    }
+
+    /// Sends a message and waits for its reply.
+    fn ask(
+        &self,
+        command: Command,
+        payload: &[&[u8]],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<u8>, VfioUserError> {
+        let mut connection = self.lock();
+        let id = self.send(&mut connection, command, 0, payload, fds)?;
+        let received = match &connection.socket {
+            Some(socket) => socket.receive(|| false),
+            None => Ok(None),
+        };
+        let message = match received {
+            Ok(Some(message)) => message,
+            Ok(None) => {
+                connection.socket = None;
+                let source = io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    "no reply, or the connection was closed",
+                );
+                return Err(self.transport(command, source));
+            }
+            Err(source) => {
+                connection.socket = None;
+                return Err(self.transport(command, source));
+            }
+        };
+        let header = message.header;
+        let flags = header.flags.get();
+        let is_ours = header.id.get() == id
+            && header.command.get() == command.0
+            && flags & wire::TYPE_MASK == wire::TYPE_REPLY;
+        if !is_ours {
+            connection.socket = None;
+            return Err(self.nonsense(command, format!("{header:?} to message {id}")));
+        }
+        if flags & wire::ERROR != 0 {
+            let errno = i32::try_from(header.error.get()).map_or(Errno::UnknownErrno, Errno::from_raw);
+            return Err(VfioUserError::Refused {
+                path: self.path.clone(),
+                command,
+                errno,
+            });
+        }
+        Ok(message.payload)
+    }
+
+    /// Sends a message; its number.
+    fn send(
+        &self,
+        connection: &mut Connection,
+        command: Command,
+        flags: u32,
+        payload: &[&[u8]],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<u16, VfioUserError> {
+        let id = connection.next_id;
+        connection.next_id = id.wrapping_add(1);
+        let Some(socket) = &connection.socket else {
+            return Err(VfioUserError::Gone {
+                path: self.path.clone(),
+                command,
+            });
+        };
+        let header = (id, command.0, wire::TYPE_COMMAND | flags, 0);
+        if let Err(source) = socket::send(socket, header, payload, fds) {
+            connection.socket = None;
+            return Err(self.transport(command, source));
+        }
+        Ok(id)
+    }
+
+    fn transport(&self, command: Command, source: io::Error) -> VfioUserError {
+        VfioUserError::Transport {
+            path: self.path.clone(),
+            command,
+            source,
+        }
+    }
+
+    fn nonsense(&self, command: Command, what: String) -> VfioUserError {
+        VfioUserError::Reply {
+            path: self.path.clone(),
+            command,
+            what,
+        }
+    }
+}
+
+fn access(region: u32, offset: u64, bytes: usize) -> RegionAccess {
+    // PANIC: registers and configuration words have at most 8 bytes.
+    let count = u32::try_from(bytes).expect("a register's width");
+    RegionAccess {
+        offset: offset.into(),
+        region: region.into(),
+        count: count.into(),
+    }
+}

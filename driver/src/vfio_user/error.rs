@@ -1,0 +1,85 @@
+//! What can go wrong between the two sides. The texts name the message, the socket and the answer.
+
+use std::io;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+use super::message::Command;
+use crate::error::MemoryError;
+
+/// A vfio-user connection, or a message over it, failed.
+#[derive(Debug, Error)]
+pub enum VfioUserError {
+    /// The socket could not be reached, bound or accepted from.
+    #[error("{path}: {call}: {source}")]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// The system call.
+        call: &'static str,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// A message could not be sent, or its reply not received.
+    #[error("{path}: {command}: {source}")]
+    Transport {
+        /// The socket.
+        path: PathBuf,
+        /// The message.
+        command: Command,
+        /// What the system answered; `TimedOut` if the other side is silent.
+        source: io::Error,
+    },
+    /// The other side refused.
+    #[error("{path}: {command}: refused with {errno}")]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// The message.
+        command: Command,
+        /// The error in the reply.
+        errno: Errno,
+    },
+    /// The reply is not one to that message.
+    #[error("{path}: {command}: reply makes no sense: {what}")]
+    Reply {
+        /// The socket.
+        path: PathBuf,
+        /// The message.
+        command: Command,
+        /// What is wrong with it, with the numbers.
+        what: String,
+    },
+    /// The connection failed earlier.
+    #[error("{path}: {command}: the connection is gone")]
+    Gone {
+        /// The socket.
+        path: PathBuf,
+        /// The message.
+        command: Command,
+    },
+    /// Memory that has no descriptor cannot be reached by another process.
+    #[error(
+        "{path}: DMA_MAP of {bytes:#x} bytes: lent memory has no descriptor to give away; use memory of the arena"
+    )]
+    NoDescriptor {
+        /// The socket.
+        path: PathBuf,
+        /// Bytes to map.
+        bytes: usize,
+    },
+    /// Address space for a BAR could not be had.
+    #[error("{path}: BAR {index} of {bytes:#x} bytes: {source}")]
+    Bar {
+        /// The socket.
+        path: PathBuf,
+        /// BAR number.
+        index: u8,
+        /// Its size, as the server says.
+        bytes: u64,
+        /// Why.
+        source: MemoryError,
+    },
+}

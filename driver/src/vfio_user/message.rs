@@ -1,0 +1,231 @@
+//! The messages: header, payloads, and what their numbers mean (libvfio-user, `docs/vfio-user.rst`).
+//!
+//! A message is a header of 16 bytes and a payload whose length the header gives. Both processes are on one
+//! machine; fields are little-endian here. What VFIO defines (region and interrupt numbers, flags) has VFIO's
+//! values (`linux/vfio.h`).
+
+use std::fmt;
+
+use static_assertions::const_assert_eq;
+use vfio_bindings::bindings::vfio;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What a message asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Command(pub u16);
+
+macro_rules! commands {
+    ($($name:ident = $value:literal),* $(,)?) => {
+        #[allow(missing_docs, dead_code, reason = "the protocol's names; not all are spoken")]
+        impl Command {
+            $(pub(crate) const $name: Self = Self($value);)*
+        }
+
+        impl fmt::Display for Command {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(other) => write!(f, "command {other}"),
+                }
+            }
+        }
+    };
+}
+commands! {
+    VERSION = 1,
+    DMA_MAP = 2,
+    DMA_UNMAP = 3,
+    DEVICE_GET_INFO = 4,
+    DEVICE_GET_REGION_INFO = 5,
+    DEVICE_GET_REGION_IO_FDS = 6,
+    DEVICE_GET_IRQ_INFO = 7,
+    DEVICE_SET_IRQS = 8,
+    REGION_READ = 9,
+    REGION_WRITE = 10,
+    DMA_READ = 11,
+    DMA_WRITE = 12,
+    DEVICE_RESET = 13,
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Header flags, bits 3:0: 0 is a command, 1 a reply.
+pub(crate) const TYPE_MASK: u32 = 0xf;
+pub(crate) const TYPE_COMMAND: u32 = 0;
+pub(crate) const TYPE_REPLY: u32 = 1;
+/// Header flag: the sender wants no reply.
+pub(crate) const NO_REPLY: u32 = 1 << 4;
+/// Header flag: the reply has an errno and nothing else.
+pub(crate) const ERROR: u32 = 1 << 5;
+
+/// Bytes of a header.
+pub(crate) const HEADER_BYTES: usize = 16;
+/// Data bytes a message carries at most here; said in VERSION as `max_data_xfer_size`.
+pub(crate) const MAX_DATA: usize = 1 << 16;
+/// Payload bytes a message has at most: the largest fixed part and data.
+pub(crate) const MAX_PAYLOAD: usize = MAX_DATA + 64;
+/// Descriptors one message can carry (Linux `SCM_MAX_FD`); said in VERSION as `max_msg_fds`.
+pub(crate) const MAX_FDS: usize = 253;
+/// The version spoken.
+pub(crate) const MAJOR: u16 = 0;
+pub(crate) const MINOR: u16 = 1;
+
+/// Regions a PCI function has by VFIO's numbering: six BARs, ROM, configuration space, VGA.
+pub(crate) const REGIONS: u32 = vfio::VFIO_PCI_NUM_REGIONS;
+/// The configuration space.
+pub(crate) const CONFIG_REGION: u32 = vfio::VFIO_PCI_CONFIG_REGION_INDEX;
+/// The last BAR.
+pub(crate) const LAST_BAR: u32 = vfio::VFIO_PCI_BAR5_REGION_INDEX;
+/// Interrupt kinds a PCI function has by VFIO's numbering.
+pub(crate) const IRQS: u32 = vfio::VFIO_PCI_NUM_IRQS;
+/// MSI-X among them.
+pub(crate) const MSIX: u32 = vfio::VFIO_PCI_MSIX_IRQ_INDEX;
+
+/// Every message begins with it.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Header {
+    pub id: U16,
+    pub command: U16,
+    /// Bytes of the message, header included.
+    pub size: U32,
+    pub flags: U32,
+    pub error: U32,
+}
+const_assert_eq!(size_of::<Header>(), HEADER_BYTES);
+
+/// VERSION; a NUL-terminated JSON object follows, or nothing.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Version {
+    pub major: U16,
+    pub minor: U16,
+}
+const_assert_eq!(size_of::<Version>(), 4);
+
+/// DMA_MAP; a descriptor comes along.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct DmaMap {
+    pub argsz: U32,
+    /// Bit 0 the device may read, bit 1 it may write.
+    pub flags: U32,
+    /// Offset in the file.
+    pub offset: U64,
+    pub iova: U64,
+    pub size: U64,
+}
+const_assert_eq!(size_of::<DmaMap>(), 32);
+/// The device may read and write.
+pub(crate) const DMA_READ_WRITE: u32 = vfio::VFIO_DMA_MAP_FLAG_READ | vfio::VFIO_DMA_MAP_FLAG_WRITE;
+
+/// DMA_UNMAP, and its reply.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct DmaUnmap {
+    pub argsz: U32,
+    pub flags: U32,
+    pub iova: U64,
+    pub size: U64,
+}
+const_assert_eq!(size_of::<DmaUnmap>(), 24);
+/// DMA_UNMAP flag: everything, and the address and the size are 0.
+pub(crate) const UNMAP_ALL: u32 = 1 << 1;
+
+/// DEVICE_GET_INFO, and its reply.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct DeviceInfo {
+    pub argsz: U32,
+    pub flags: U32,
+    pub num_regions: U32,
+    pub num_irqs: U32,
+}
+const_assert_eq!(size_of::<DeviceInfo>(), 16);
+/// DEVICE_GET_INFO flags: it can be reset; it is a PCI function.
+pub(crate) const DEVICE_RESETTABLE: u32 = vfio::VFIO_DEVICE_FLAGS_RESET;
+pub(crate) const DEVICE_PCI: u32 = vfio::VFIO_DEVICE_FLAGS_PCI;
+
+/// DEVICE_GET_REGION_INFO, and its reply.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RegionInfo {
+    pub argsz: U32,
+    pub flags: U32,
+    pub index: U32,
+    pub cap_offset: U32,
+    pub size: U64,
+    /// Where a mappable region lies in its file; 0 here.
+    pub offset: U64,
+}
+const_assert_eq!(size_of::<RegionInfo>(), 32);
+/// DEVICE_GET_REGION_INFO flags: it can be read and written.
+pub(crate) const REGION_READ_WRITE: u32 =
+    vfio::VFIO_REGION_INFO_FLAG_READ | vfio::VFIO_REGION_INFO_FLAG_WRITE;
+
+/// DEVICE_GET_IRQ_INFO, and its reply.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct IrqInfo {
+    pub argsz: U32,
+    pub flags: U32,
+    pub index: U32,
+    pub count: U32,
+}
+const_assert_eq!(size_of::<IrqInfo>(), 16);
+/// DEVICE_GET_IRQ_INFO flag: signalled by eventfd.
+pub(crate) const IRQ_EVENTFD: u32 = vfio::VFIO_IRQ_INFO_EVENTFD;
+
+/// DEVICE_SET_IRQS; descriptors come along.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct SetIrqs {
+    pub argsz: U32,
+    pub flags: U32,
+    pub index: U32,
+    pub start: U32,
+    pub count: U32,
+}
+const_assert_eq!(size_of::<SetIrqs>(), 20);
+/// DEVICE_SET_IRQS flags: these vectors signal the descriptors that come along.
+pub(crate) const SET_EVENTFDS: u32 =
+    vfio::VFIO_IRQ_SET_DATA_EVENTFD | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;
+/// DEVICE_SET_IRQS flags: with a count of 0, no vector signals anything any more.
+pub(crate) const SET_NOTHING: u32 =
+    vfio::VFIO_IRQ_SET_DATA_NONE | vfio::VFIO_IRQ_SET_ACTION_TRIGGER;
+
+/// REGION_READ and REGION_WRITE, and their replies; data follows a write and the reply to a read.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RegionAccess {
+    pub offset: U64,
+    pub region: U32,
+    pub count: U32,
+}
+const_assert_eq!(size_of::<RegionAccess>(), 16);
+
+/// What VERSION says of us, NUL included.
+pub(crate) fn capabilities() -> Vec<u8> {
+    format!(
+        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\"max_data_xfer_size\":{MAX_DATA}}}}}\0"
+    )
+    .into_bytes()
+}
+
+/// The number a capability has in the other side's JSON, if it is there.
+///
+/// The object is flat where it matters: the name in quotes, a colon, digits.
+pub(crate) fn capability(json: &[u8], name: &str) -> Option<usize> {
+    let text = std::str::from_utf8(json).ok()?;
+    let (_, rest) = text.split_once(&format!("\"{name}\""))?;
+    let digits = rest.trim_start().strip_prefix(':')?.trim_start();
+    let end = digits
+        .find(|character: char| !character.is_ascii_digit())
+        .unwrap_or(digits.len());
+    digits[..end].parse().ok()
+}

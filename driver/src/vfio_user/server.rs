@@ -1,0 +1,534 @@
+//! The device's side: any [`Device`] behind a socket.
+//!
+//! One client at a time; the next one waits in the listener's queue. A session is a loop of one message, one
+//! answer. What a client may hold is bounded: one message of at most 64 KiB in memory, one eventfd per vector,
+//! [`MAX_MAPPINGS`] mappings whose pages are the client's own. When the session ends, for whatever reason, the device is
+//! reset, forgets the client's eventfds and loses the client's memory, in that order.
+//!
+//! Region accesses become what the device would see on the bus: a BAR write is a store of its width into the
+//! BAR's memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are cut into
+//! aligned pieces of 4, 2 and 1 bytes.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use zerocopy::IntoBytes;
+
+use super::error::VfioUserError;
+use super::message::{
+    self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo,
+    SetIrqs, Version,
+};
+use super::socket::{self, Message, Socket};
+use crate::error::MemoryError;
+use crate::function::{CONFIG_BYTES, DMA_PAGE, Device};
+use crate::interrupt::Interrupt;
+use crate::memory::SharedMemory;
+
+/// DMA mappings a client may have at a time.
+const MAX_MAPPINGS: usize = 4096;
+/// BARs a function has.
+const BARS: u8 = 6;
+
+/// A device that processes reach through a socket.
+pub struct Server {
+    device: Arc<dyn Device>,
+    listener: UnixListener,
+}
+
+impl Server {
+    /// Serves one client after the other; returns when the listener fails.
+    pub fn serve(device: Arc<dyn Device>, listener: UnixListener) -> VfioUserError {
+        let server = Self::new(device, listener);
+        loop {
+            if let Err(error) = server.serve_next() {
+                return error;
+            }
+        }
+    }
+
+    /// A server that has accepted nobody yet.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, listener: UnixListener) -> Self {
+        Self { device, listener }
+    }
+
+    /// Accepts the next client and serves it until it goes.
+    ///
+    /// # Errors
+    /// The listener failed. What a client does wrong ends its session and is logged.
+    pub fn serve_next(&self) -> Result<(), VfioUserError> {
+        let stream = loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(source) => {
+                    return Err(VfioUserError::Socket {
+                        path: self.path(),
+                        call: "accept",
+                        source,
+                    });
+                }
+            }
+        };
+        self.serve_stream(stream);
+        Ok(())
+    }
+
+    /// Serves a client that is connected already.
+    fn serve_stream(&self, stream: UnixStream) {
+        let name = self.device.name().to_owned();
+        let socket = match Socket::new(stream) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::error!("{name}: vfio-user client: {error}");
+                return;
+            }
+        };
+        tracing::info!("{name}: vfio-user client connected");
+        let mut session = Session::new(Arc::clone(&self.device), socket);
+        match session.run() {
+            Ok(()) => tracing::info!("{name}: vfio-user client gone"),
+            Err(error) => tracing::warn!("{name}: vfio-user client dropped: {error}"),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.listener
+            .local_addr()
+            .ok()
+            .and_then(|address| address.as_pathname().map(PathBuf::from))
+            .unwrap_or_default()
+    }
+}
+
+/// One client.
+struct Session {
+    device: Arc<dyn Device>,
+    socket: Socket,
+    bars: [Option<SharedMemory>; BARS as usize],
+    /// VERSION has been exchanged; nothing else is answered before.
+    negotiated: bool,
+    /// Empty until the client sets one.
+    vectors: Vec<Interrupt>,
+    /// IOVA and bytes of what is mapped.
+    mappings: BTreeMap<u64, usize>,
+}
+
+impl Session {
+    fn new(device: Arc<dyn Device>, socket: Socket) -> Self {
+        let mut bars = [const { None }; BARS as usize];
+        for (index, bar) in (0..BARS).zip(&mut bars) {
+            *bar = device.bar(index);
+        }
+        Self {
+            device,
+            socket,
+            bars,
+            negotiated: false,
+            vectors: Vec::new(),
+            mappings: BTreeMap::new(),
+        }
+    }
+
+    /// Answers until the client goes.
+    fn run(&mut self) -> io::Result<()> {
+        while let Some(message) = self.socket.receive(|| true)? {
+            let header = message.header;
+            let flags = header.flags.get();
+            if flags & wire::TYPE_MASK != wire::TYPE_COMMAND {
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    format!("a message with flags {flags:#x} is no command"),
+                ));
+            }
+            let command = Command(header.command.get());
+            let answer = self.answer(command, message);
+            if let Err(errno) = answer {
+                tracing::debug!("{}: {command} refused: {errno}", self.device.name());
+            }
+            if flags & wire::NO_REPLY == 0 {
+                let (flags, error, payload) = match &answer {
+                    Ok(payload) => (wire::TYPE_REPLY, 0, &payload[..]),
+                    // An errno is a small positive number.
+                    Err(errno) => (
+                        wire::TYPE_REPLY | wire::ERROR,
+                        (*errno as i32).unsigned_abs(),
+                        &[][..],
+                    ),
+                };
+                let header = (header.id.get(), header.command.get(), flags, error);
+                socket::send(&self.socket, header, &[payload], &[])?;
+            }
+            if !self.negotiated {
+                return Err(io::Error::new(
+                    ErrorKind::InvalidData,
+                    format!("{command} instead of a VERSION we speak"),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what a message asks for; the reply's payload.
+    fn answer(&mut self, command: Command, message: Message) -> Result<Vec<u8>, Errno> {
+        if self.negotiated == (command == Command::VERSION) {
+            return Err(Errno::EINVAL);
+        }
+        let takes_fds = [Command::DMA_MAP, Command::DEVICE_SET_IRQS].contains(&command);
+        if !takes_fds && !message.fds.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let payload = &message.payload[..];
+        match command {
+            Command::VERSION => self.version(payload),
+            Command::DMA_MAP => self.dma_map(message),
+            Command::DMA_UNMAP => self.dma_unmap(payload),
+            Command::DEVICE_GET_INFO => Self::device_info(payload),
+            Command::DEVICE_GET_REGION_INFO => self.region_info(payload),
+            Command::DEVICE_GET_IRQ_INFO => self.irq_info(payload),
+            Command::DEVICE_SET_IRQS => self.set_irqs(message),
+            Command::REGION_READ => self.region_read(payload),
+            Command::REGION_WRITE => self.region_write(payload),
+            Command::DEVICE_RESET => {
+                if !payload.is_empty() {
+                    return Err(Errno::EINVAL);
+                }
+                self.device.reset();
+                Ok(Vec::new())
+            }
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+
+    fn version(&mut self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let (theirs, _) = socket::split::<Version>(payload).ok_or(Errno::EINVAL)?;
+        if theirs.major.get() != wire::MAJOR {
+            return Err(Errno::EPROTONOSUPPORT);
+        }
+        self.negotiated = true;
+        let ours = Version {
+            major: wire::MAJOR.into(),
+            minor: wire::MINOR.min(theirs.minor.get()).into(),
+        };
+        let mut reply = ours.as_bytes().to_vec();
+        reply.extend_from_slice(&wire::capabilities());
+        Ok(reply)
+    }
+
+    fn dma_map(&mut self, message: Message) -> Result<Vec<u8>, Errno> {
+        let request: DmaMap = exact(&message.payload)?;
+        let mut fds = message.fds.into_iter();
+        let fd = match (fds.next(), fds.next()) {
+            (Some(fd), None) => fd,
+            (None, _) => return Err(Errno::EOPNOTSUPP),
+            (Some(_), Some(_)) => return Err(Errno::EINVAL),
+        };
+        let (iova, size, offset) = (request.iova.get(), request.size.get(), request.offset.get());
+        let page = DMA_PAGE as u64;
+        let whole_pages =
+            [iova, size, offset].iter().all(|at| at.is_multiple_of(page)) && size > 0;
+        if request.flags.get() != wire::DMA_READ_WRITE
+            || !whole_pages
+            || iova.checked_add(size).is_none()
+        {
+            return Err(Errno::EINVAL);
+        }
+        if self.mappings.len() >= MAX_MAPPINGS {
+            return Err(Errno::ENOSPC);
+        }
+        let bytes = usize::try_from(size).map_err(|_| Errno::ENOMEM)?;
+        let memory = SharedMemory::imported(fd, offset, bytes).map_err(|error| {
+            tracing::warn!("{}: DMA_MAP: {error}", self.device.name());
+            match error {
+                MemoryError::System { errno, .. } => errno,
+                MemoryError::Empty | MemoryError::TooLarge { .. } | MemoryError::File { .. } => {
+                    Errno::EINVAL
+                }
+            }
+        })?;
+        self.device
+            .dma_map(iova, memory, 0, bytes)
+            .map_err(|reason| self.refused("DMA_MAP", &reason))?;
+        self.mappings.insert(iova, bytes);
+        Ok(Vec::new())
+    }
+
+    fn dma_unmap(&mut self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let request: DmaUnmap = exact(payload)?;
+        let (iova, size) = (request.iova.get(), request.size.get());
+        match request.flags.get() {
+            0 => {
+                let bytes = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
+                if self.mappings.get(&iova) != Some(&bytes) {
+                    return Err(Errno::ENOENT);
+                }
+                self.device
+                    .dma_unmap(iova, bytes)
+                    .map_err(|reason| self.refused("DMA_UNMAP", &reason))?;
+                self.mappings.remove(&iova);
+            }
+            wire::UNMAP_ALL if iova == 0 && size == 0 => self.unmap_all(),
+            _ => return Err(Errno::EINVAL),
+        }
+        Ok(payload.to_vec())
+    }
+
+    fn unmap_all(&mut self) {
+        for (iova, bytes) in std::mem::take(&mut self.mappings) {
+            if let Err(reason) = self.device.dma_unmap(iova, bytes) {
+                self.refused("DMA_UNMAP", &reason);
+            }
+        }
+    }
+
+    fn refused(&self, command: &str, reason: &str) -> Errno {
+        tracing::warn!("{}: {command}: {reason}", self.device.name());
+        Errno::EINVAL
+    }
+
+    fn device_info(payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let request: DeviceInfo = at_least(payload)?;
+        let reply = DeviceInfo {
+            argsz: length_of::<DeviceInfo>().into(),
+            flags: (wire::DEVICE_PCI | wire::DEVICE_RESETTABLE).into(),
+            num_regions: wire::REGIONS.into(),
+            num_irqs: wire::IRQS.into(),
+        };
+        fits(request.argsz.get(), &reply)
+    }
+
+    fn region_info(&self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let request: RegionInfo = at_least(payload)?;
+        let index = request.index.get();
+        let size = match index {
+            wire::CONFIG_REGION => CONFIG_BYTES as u64,
+            // CAST: usize has at most 64 bits on every target Rust has.
+            index if index <= wire::LAST_BAR => {
+                self.bar(index).map_or(0, |memory| memory.len() as u64)
+            }
+            index if index < wire::REGIONS => 0,
+            _ => return Err(Errno::EINVAL),
+        };
+        let flags = if size == 0 { 0 } else { wire::REGION_READ_WRITE };
+        let reply = RegionInfo {
+            argsz: length_of::<RegionInfo>().into(),
+            flags: flags.into(),
+            index: index.into(),
+            cap_offset: 0.into(),
+            size: size.into(),
+            offset: 0.into(),
+        };
+        fits(request.argsz.get(), &reply)
+    }
+
+    fn irq_info(&self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let request: IrqInfo = at_least(payload)?;
+        let index = request.index.get();
+        let (flags, count) = match index {
+            wire::MSIX => (wire::IRQ_EVENTFD, self.vector_count()?),
+            index if index < wire::IRQS => (0, 0),
+            _ => return Err(Errno::EINVAL),
+        };
+        let reply = IrqInfo {
+            argsz: length_of::<IrqInfo>().into(),
+            flags: flags.into(),
+            index: index.into(),
+            count: count.into(),
+        };
+        fits(request.argsz.get(), &reply)
+    }
+
+    fn vector_count(&self) -> Result<u32, Errno> {
+        u32::try_from(self.device.interrupt_count()).map_err(|_| Errno::EOVERFLOW)
+    }
+
+    fn set_irqs(&mut self, message: Message) -> Result<Vec<u8>, Errno> {
+        let request: SetIrqs = exact(&message.payload)?;
+        let (flags, index) = (request.flags.get(), request.index.get());
+        let (start, count) = (request.start.get(), request.count.get());
+        if index >= wire::IRQS {
+            return Err(Errno::EINVAL);
+        }
+        if flags == wire::SET_NOTHING && (start, count) == (0, 0) && message.fds.is_empty() {
+            if index == wire::MSIX {
+                self.vectors.clear();
+                self.device.set_interrupts(Vec::new());
+            }
+            return Ok(Vec::new());
+        }
+        let end = start.checked_add(count).ok_or(Errno::EINVAL)?;
+        if flags != wire::SET_EVENTFDS
+            || index != wire::MSIX
+            || count == 0
+            || end > self.vector_count()?
+        {
+            return Err(Errno::EINVAL);
+        }
+        let (start, end) = (start as usize, end as usize);
+        if !message.fds.is_empty() && message.fds.len() != end - start {
+            return Err(Errno::EINVAL);
+        }
+        let errno = |error: io::Error| {
+            error
+                .raw_os_error()
+                .map_or(Errno::EINVAL, Errno::from_raw)
+        };
+        // A vector without a descriptor signals an eventfd that nobody looks at. All or nothing changes.
+        let mut vectors = self.vectors.clone();
+        while vectors.len() < self.device.interrupt_count() {
+            vectors.push(Interrupt::new().map_err(errno)?);
+        }
+        if message.fds.is_empty() {
+            for vector in &mut vectors[start..end] {
+                *vector = Interrupt::new().map_err(errno)?;
+            }
+        }
+        for (vector, fd) in vectors[start..end].iter_mut().zip(message.fds) {
+            *vector = Interrupt::imported(fd).map_err(errno)?;
+        }
+        self.vectors.clone_from(&vectors);
+        self.device.set_interrupts(vectors);
+        Ok(Vec::new())
+    }
+
+    fn bar(&self, region: u32) -> Option<&SharedMemory> {
+        let index = usize::try_from(region).ok()?;
+        self.bars.get(index)?.as_ref()
+    }
+
+    fn region_read(&self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let request: RegionAccess = exact(payload)?;
+        let count = usize::try_from(request.count.get()).map_err(|_| Errno::EINVAL)?;
+        if count == 0 || count > wire::MAX_DATA {
+            return Err(Errno::EINVAL);
+        }
+        let (region, offset) = (request.region.get(), request.offset.get());
+        let mut data = vec![0; count];
+        if region == wire::CONFIG_REGION {
+            for (at, from, bytes) in config_pieces(offset, count)? {
+                self.device.config_read(at, &mut data[from..from + bytes]);
+            }
+        } else {
+            let memory = self.bar(region).ok_or(Errno::EINVAL)?;
+            load(memory, inside(memory, offset, count)?, &mut data);
+        }
+        let mut reply = request.as_bytes().to_vec();
+        reply.append(&mut data);
+        Ok(reply)
+    }
+
+    fn region_write(&self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
+        let (request, data) = socket::split::<RegionAccess>(payload).ok_or(Errno::EINVAL)?;
+        let (region, offset) = (request.region.get(), request.offset.get());
+        if data.is_empty() || usize::try_from(request.count.get()) != Ok(data.len()) {
+            return Err(Errno::EINVAL);
+        }
+        if region == wire::CONFIG_REGION {
+            for (at, from, bytes) in config_pieces(offset, data.len())? {
+                self.device.config_write(at, &data[from..from + bytes]);
+            }
+        } else {
+            let memory = self.bar(region).ok_or(Errno::EINVAL)?;
+            let at = inside(memory, offset, data.len())?;
+            let index = u8::try_from(region).map_err(|_| Errno::EINVAL)?;
+            if data.len() > 8 {
+                return Err(Errno::EINVAL);
+            }
+            store(memory, at, data);
+            self.device.bar_written(index, offset, data);
+        }
+        Ok(request.as_bytes().to_vec())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.device.reset();
+        self.device.set_interrupts(Vec::new());
+        self.unmap_all();
+    }
+}
+
+/// The payload as exactly one object.
+fn exact<T: zerocopy::FromBytes>(payload: &[u8]) -> Result<T, Errno> {
+    T::read_from_bytes(payload).map_err(|_| Errno::EINVAL)
+}
+
+/// The payload as one object; the sender may have left room for more.
+fn at_least<T: zerocopy::FromBytes>(payload: &[u8]) -> Result<T, Errno> {
+    socket::split(payload)
+        .map(|(object, _)| object)
+        .ok_or(Errno::EINVAL)
+}
+
+/// `reply`, if the client has room for it.
+fn fits<T: IntoBytes + zerocopy::Immutable>(argsz: u32, reply: &T) -> Result<Vec<u8>, Errno> {
+    if argsz < length_of::<T>() {
+        return Err(Errno::EINVAL);
+    }
+    Ok(reply.as_bytes().to_vec())
+}
+
+/// Size of a message's fixed part.
+pub(super) const fn length_of<T>() -> u32 {
+    assert!(size_of::<T>() < 64);
+    // CAST: just checked.
+    #[expect(clippy::cast_possible_truncation, reason = "below 64")]
+    {
+        size_of::<T>() as u32
+    }
+}
+
+/// The offset as an index into the memory, if all `bytes` bytes are inside.
+fn inside(memory: &SharedMemory, offset: u64, bytes: usize) -> Result<usize, Errno> {
+    usize::try_from(offset)
+        .ok()
+        .filter(|&at| memory.contains(at, bytes))
+        .ok_or(Errno::EINVAL)
+}
+
+/// Cuts a configuration access into naturally aligned ones of 4, 2 and 1 bytes: offset, index into the data, bytes.
+fn config_pieces(offset: u64, bytes: usize) -> Result<Vec<(u16, usize, usize)>, Errno> {
+    let start = usize::try_from(offset)
+        .ok()
+        .filter(|&start| bytes <= CONFIG_BYTES && start <= CONFIG_BYTES - bytes)
+        .ok_or(Errno::EINVAL)?;
+    let mut pieces = Vec::new();
+    let mut done = 0;
+    while done < bytes {
+        let at = start + done;
+        let width = [4, 2, 1]
+            .into_iter()
+            .find(|&width| at.is_multiple_of(width) && width <= bytes - done)
+            .unwrap_or(1);
+        let at = u16::try_from(at).map_err(|_| Errno::EINVAL)?;
+        pieces.push((at, done, width));
+        done += width;
+    }
+    Ok(pieces)
+}
+
+/// Reads BAR memory, in one access if the width and the alignment are a register's.
+fn load(memory: &SharedMemory, at: usize, out: &mut [u8]) {
+    let aligned = (memory.address() + at).is_multiple_of(out.len().max(1));
+    match out.len() {
+        8 if aligned => out.copy_from_slice(&memory.load_be64(at).to_be_bytes()),
+        4 if aligned => out.copy_from_slice(&memory.load_be32(at).to_be_bytes()),
+        _ => memory.read_bytes(at, out),
+    }
+}
+
+/// Writes BAR memory, in one access if the width and the alignment are a register's.
+fn store(memory: &SharedMemory, at: usize, data: &[u8]) {
+    let aligned = (memory.address() + at).is_multiple_of(data.len().max(1));
+    match (data.as_array(), data.as_array()) {
+        (Some(&word), _) if aligned => memory.store_be64(at, u64::from_be_bytes(word)),
+        (_, Some(&word)) if aligned => memory.store_be32(at, u32::from_be_bytes(word)),
+        _ => memory.write_bytes(at, data),
+    }
+}
