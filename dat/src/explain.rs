@@ -14,14 +14,29 @@ use dat_core::{DtoCompletion, DtoStatus};
 /// ```
 #[must_use]
 pub fn explain(completion: &DtoCompletion) -> String {
-    let queue = if completion.request { "request" } else { "receive" };
+    let queue = if completion.request {
+        "request"
+    } else {
+        "receive"
+    };
     let status = completion.status;
     // CAST: the discriminant is the number.
     let (name, number) = (status.name(), status as u32);
     if status == DtoStatus::Success {
-        return format!("{queue} done: {name} ({number}), {} bytes", completion.transferred_length);
+        return format!(
+            "{queue} done: {name} ({number}), {} bytes",
+            completion.transferred_length
+        );
     }
     let (syndrome, vendor) = completion.syndrome;
-    let advice = hw_mlx::completion::explain(syndrome, vendor);
-    format!("{queue} failed: {name} ({number}), syndrome {syndrome:#04x}, vendor syndrome {vendor:#04x}: {advice}")
+    let advice = match (status, syndrome) {
+        // Flushed by us, because the device is dead and says nothing.
+        (DtoStatus::ErrFlushed, 0) => {
+            hw_mlx::completion::explain(hw_mlx::completion::syndrome::FLUSHED, 0)
+        }
+        _ => hw_mlx::completion::explain(syndrome, vendor),
+    };
+    format!(
+        "{queue} failed: {name} ({number}), syndrome {syndrome:#04x}, vendor syndrome {vendor:#04x}: {advice}"
+    )
 }

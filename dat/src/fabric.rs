@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use hw_sim::{FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
 
-use crate::open::{OpenError, OpenOptions, mac, open_function};
+pub use crate::open::mac;
+use crate::open::{OpenError, OpenOptions, open_function};
 use crate::Ia;
 
 /// Two simulated functions and the link between them.

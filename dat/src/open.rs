@@ -3,6 +3,7 @@
 //! | name | is |
 //! |---|---|
 //! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two are linked |
+//! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
 //!
 //! The other backends of [`driver::Function`] get their names here as they come.
 
@@ -48,7 +49,7 @@ impl OpenOptions {
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// No backend understands the name.
-    #[error("no adapter is called {name:?}: names are sim:NAME (DAT_PROVIDER_NOT_FOUND)")]
+    #[error("no adapter is called {name:?}: names are sim:NAME and vfio-user:SOCKET (DAT_PROVIDER_NOT_FOUND)")]
     NotFound {
         /// The name.
         name: String,
@@ -93,6 +94,11 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
 /// # Errors
 /// [`OpenError`], with the step and the numbers.
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
+    if let Some(socket) = name.strip_prefix("vfio-user:").filter(|rest| !rest.is_empty()) {
+        let function = Function::vfio_user(socket)
+            .map_err(|error| OpenError::Function { name: name.to_owned(), error })?;
+        return bring_up(function, options);
+    }
     let Some(simulated) = name.strip_prefix("sim:").filter(|rest| !rest.is_empty()) else {
         return Err(OpenError::NotFound { name: name.to_owned() });
     };
@@ -114,7 +120,8 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
 }
 
 /// A locally administered address that names the function's place in its fabric.
-pub(crate) const fn mac(number: usize) -> [u8; 6] {
+#[must_use]
+pub const fn mac(number: usize) -> [u8; 6] {
     // CAST: a fabric of more than 2^16 functions repeats addresses.
     #[expect(clippy::cast_possible_truncation, reason = "a fabric has a handful of functions")]
     let [high, low] = (number as u16 + 1).to_be_bytes();
@@ -124,6 +131,11 @@ pub(crate) const fn mac(number: usize) -> [u8; 6] {
 pub(crate) fn open_function(function: Arc<SimFunction>, options: &OpenOptions) -> Result<Ia, OpenError> {
     let name = driver::Device::name(&*function).to_owned();
     let function = Function::in_process(function).map_err(|error| OpenError::Function { name: name.clone(), error })?;
+    bring_up(function, options)
+}
+
+fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> {
+    let name = function.name().to_owned();
     let provider =
         MlxProvider::open(function, options.hca.clone()).map_err(|error| OpenError::BringUp { name, error })?;
     Ok(Ia::open(provider, options.ia)?)

@@ -8,10 +8,10 @@ mod support;
 
 use core::time::Duration;
 use dat::{
-    CompletionFlags, ConnectionEventKind, DtoCompletion, DtoStatus, EvdHandle, Event, LmrTriplet,
-    ReturnType, Subtype, Timeout,
+    CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCompletion, DtoStatus, EvdHandle, Event,
+    LmrTriplet, Qos, ReturnType, Subtype, Timeout,
 };
-use support::{A, B, NONE, Pair, PairConfig, refused};
+use support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};
 
 const EMPTY: &[LmrTriplet] = &[];
 const SUPPRESS: CompletionFlags = CompletionFlags::SUPPRESS;
@@ -298,6 +298,38 @@ fn a_waiter_sleeps_over_unsolicited_receives_until_a_solicited_one_comes() {
     }
     // The last one flies still and is not solicited. It can be dequeued without any wake-up.
     assert_eq!(pair.wait_recv(B).cookie, 4);
+}
+
+/// Clauses: SEND-11, RECV-8.
+#[test]
+fn what_else_wakes_the_device_does_not_release_a_waiter_who_controls_notification() {
+    for (configured, recv_flags) in [(SOLICITED, NONE), (UNSIGNALLED, UNSIGNALLED)] {
+        let config = PairConfig::with_attr(|attr| attr.recv_completion_flags = configured);
+        let mut pair = Pair::connected_with(&config);
+        let side = &mut pair.sides[A];
+        let other = side.ia.ep_create(Some(side.pz), None, None, None, None);
+        let other = other.expect("an endpoint");
+        pair.set_delay(FLIGHT);
+        pair.post_recv(B, EMPTY, 1, recv_flags).expect("posted");
+        pair.post_send(A, EMPTY, 2, NONE).expect("posted");
+        // Behind the message comes a connection request: B's software runs, with the receive in its hands.
+        pair.set_delay(2 * FLIGHT);
+        let address = pair.sides[B].ia.query().ia.ia_address;
+        let (qos, flags) = (Qos::BEST_EFFORT, ConnectFlags::empty());
+        pair.sides[A]
+            .ia
+            .ep_connect(other, address, CONN_QUAL, LONG, &[], qos, flags)
+            .expect("accepted");
+        let (received, nmore, took) = wait_for_recv(&mut pair);
+        assert_eq!((received.cookie, nmore), (1, 0));
+        assert!(!was_woken(took), "{configured:?}: {took:?}");
+        let cr = pair.sides[B].cr;
+        let event = pair.sides[B].ia.evd_dequeue(cr);
+        assert!(
+            matches!(event, Ok(Event::ConnectionRequest(_))),
+            "{event:?}"
+        );
+    }
 }
 
 /// Clauses: SEND-11.

@@ -10,7 +10,9 @@ use dat::{
 };
 use hw_sim::{Faults, LinkFaults};
 use support::shared::Shared;
-use support::{A, B, Buffer, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, pattern, refused, wire};
+use support::{
+    A, B, Buffer, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, pattern, refused, wire,
+};
 
 /// An I/O vector of nothing, typed.
 const EMPTY: &[LmrTriplet] = &[];
@@ -35,7 +37,12 @@ fn config(change: impl Fn(&IaAttr, &mut EpAttr)) -> PairConfig {
     let mut attr = attributes(ia);
     change(ia.query().ia, &mut attr);
     let evd_qlen = attr.max_request_dtos.max(attr.max_recv_dtos).max(256);
-    PairConfig { attr: [Some(attr); 2], evd_qlen, event_log: false, ..PairConfig::default() }
+    PairConfig {
+        attr: [Some(attr); 2],
+        evd_qlen,
+        event_log: false,
+        ..PairConfig::default()
+    }
 }
 
 impl Pair {
@@ -44,13 +51,18 @@ impl Pair {
     fn transfer(&mut self, kind: Kind, near: &[LmrTriplet], far: &Buffer, at: usize, bytes: usize) {
         match kind {
             Kind::Send => {
-                self.post_recv(B, &[far.part(at, bytes)], 7, NONE).expect("posted");
+                self.post_recv(B, &[far.part(at, bytes)], 7, NONE)
+                    .expect("posted");
                 self.post_send(A, near, 8, NONE).expect("posted");
                 let received = self.expect_recv(B, 7, DtoStatus::Success);
                 assert_eq!(received.transferred_length, bytes as u64);
             }
-            Kind::Write => self.post_write(A, near, 8, &far.remote(at, bytes), NONE).expect("posted"),
-            Kind::Read => self.post_read(A, near, 8, &far.remote(at, bytes), NONE).expect("posted"),
+            Kind::Write => self
+                .post_write(A, near, 8, &far.remote(at, bytes), NONE)
+                .expect("posted"),
+            Kind::Read => self
+                .post_read(A, near, 8, &far.remote(at, bytes), NONE)
+                .expect("posted"),
         }
         let done = self.expect_request(A, 8, DtoStatus::Success);
         assert_eq!(done.transferred_length, bytes as u64, "{kind:?}");
@@ -58,7 +70,14 @@ impl Pair {
 
     /// As [`Pair::transfer`] with one segment, and looks at every byte of both buffers afterwards.
     #[track_caller]
-    fn transfer_exactly(&mut self, kind: Kind, near: (&Buffer, usize), far: (&Buffer, usize), bytes: usize, seed: u64) {
+    fn transfer_exactly(
+        &mut self,
+        kind: Kind,
+        near: (&Buffer, usize),
+        far: (&Buffer, usize),
+        bytes: usize,
+        seed: u64,
+    ) {
         let ((near, near_at), (far, far_at)) = (near, far);
         let (source, from, sink, to) = match kind {
             Kind::Send | Kind::Write => (near, near_at, far, far_at),
@@ -71,12 +90,21 @@ impl Pair {
         self.transfer(kind, &[near.part(near_at, bytes)], far, far_at, bytes);
         let mut expected = vec![UNTOUCHED; sink.bytes];
         expected[to..to + bytes].copy_from_slice(&data);
-        assert_eq!(sink.read(0, sink.bytes), expected, "{kind:?} of {bytes} bytes from {from} to {to}");
+        assert_eq!(
+            sink.read(0, sink.bytes),
+            expected,
+            "{kind:?} of {bytes} bytes from {from} to {to}"
+        );
     }
 
     fn silence(&mut self) {
-        let nothing = Faults { loss_ppm: 1_000_000, ..Faults::NONE };
-        self.fabric.sim.set_faults(self.fabric.link, LinkFaults::both(nothing));
+        let nothing = Faults {
+            loss_ppm: 1_000_000,
+            ..Faults::NONE
+        };
+        self.fabric
+            .sim
+            .set_faults(self.fabric.link, LinkFaults::both(nothing));
     }
 
     fn doorbells(&self) -> u64 {
@@ -91,12 +119,27 @@ fn full<T: core::fmt::Debug>(result: DatResult<T>, subtype: Subtype) {
 
 #[test]
 fn a_queue_takes_exactly_its_number_of_requests_and_a_refused_one_leaves_no_trace() {
-    for limit in [Some(1), Some(2), Some(3), Some(5), Some(64), Some(1000), None] {
+    for limit in [
+        Some(1),
+        Some(2),
+        Some(3),
+        Some(5),
+        Some(64),
+        Some(1000),
+        None,
+    ] {
         let mut pair = Pair::connected_with(&config(|ia, attr| {
             attr.max_request_dtos = limit.unwrap_or(ia.max_dto_per_ep);
             attr.max_request_iov = ia.max_iov_segments_per_dto;
         }));
-        let limit = u64::from(pair.sides[A].ia.ep_query(pair.sides[A].ep).expect("exists").attr.max_request_dtos);
+        let limit = u64::from(
+            pair.sides[A]
+                .ia
+                .ep_query(pair.sides[A].ep)
+                .expect("exists")
+                .attr
+                .max_request_dtos,
+        );
         let (near, far) = (pair.buffer(A, 64), pair.buffer(B, 64));
         let remote = far.remote(0, 8);
         for round in 0..3 {
@@ -111,9 +154,18 @@ fn a_queue_takes_exactly_its_number_of_requests_and_a_refused_one_leaves_no_trac
             }
             let before = pair.doorbells();
             for _ in 0..3 {
-                full(pair.post_send(A, &[near.all()], 777, NONE), Subtype::ResourceTep);
-                full(pair.post_write(A, &[near.part(0, 8)], 777, &remote, NONE), Subtype::ResourceTep);
-                full(pair.post_read(A, &[near.part(0, 8)], 777, &remote, NONE), Subtype::ResourceTep);
+                full(
+                    pair.post_send(A, &[near.all()], 777, NONE),
+                    Subtype::ResourceTep,
+                );
+                full(
+                    pair.post_write(A, &[near.part(0, 8)], 777, &remote, NONE),
+                    Subtype::ResourceTep,
+                );
+                full(
+                    pair.post_read(A, &[near.part(0, 8)], 777, &remote, NONE),
+                    Subtype::ResourceTep,
+                );
             }
             assert_eq!(pair.doorbells(), before, "{limit}");
             pair.fabric.sim.heal();
@@ -129,27 +181,50 @@ fn a_queue_takes_exactly_its_number_of_requests_and_a_refused_one_leaves_no_trac
 
 #[test]
 fn a_queue_takes_exactly_its_number_of_receives_and_a_refused_one_leaves_no_trace() {
-    for limit in [Some(1), Some(2), Some(3), Some(5), Some(64), Some(1000), None] {
+    for limit in [
+        Some(1),
+        Some(2),
+        Some(3),
+        Some(5),
+        Some(64),
+        Some(1000),
+        None,
+    ] {
         let mut pair = Pair::connected_with(&config(|ia, attr| {
             attr.max_recv_dtos = limit.unwrap_or(ia.max_dto_per_ep);
             attr.max_recv_iov = ia.max_iov_segments_per_dto;
         }));
         let ep = pair.sides[B].ep;
-        let limit = u64::from(pair.sides[B].ia.ep_query(ep).expect("exists").attr.max_recv_dtos);
+        let limit = u64::from(
+            pair.sides[B]
+                .ia
+                .ep_query(ep)
+                .expect("exists")
+                .attr
+                .max_recv_dtos,
+        );
         let (from, to) = (pair.buffer(A, 8), pair.buffer(B, 8));
         for cookie in 0..limit {
-            pair.post_recv(B, &[to.all()], cookie, NONE).unwrap_or_else(|error| panic!("{cookie} of {limit}: {error}"));
+            pair.post_recv(B, &[to.all()], cookie, NONE)
+                .unwrap_or_else(|error| panic!("{cookie} of {limit}: {error}"));
         }
         for _ in 0..3 {
-            full(pair.post_recv(B, &[to.all()], 777, NONE), Subtype::ResourceTep);
+            full(
+                pair.post_recv(B, &[to.all()], 777, NONE),
+                Subtype::ResourceTep,
+            );
             full(pair.post_recv(B, EMPTY, 777, NONE), Subtype::ResourceTep);
         }
         // A slot is free when its message has come, and then one, for as long as one likes.
         for cookie in 0..limit + 3 {
             pair.post_send(A, &[from.all()], 0, NONE).expect("posted");
             pair.expect_request(A, 0, DtoStatus::Success);
-            pair.post_recv(B, &[to.all()], limit + cookie, NONE).expect("one is done");
-            full(pair.post_recv(B, &[to.all()], 777, NONE), Subtype::ResourceTep);
+            pair.post_recv(B, &[to.all()], limit + cookie, NONE)
+                .expect("one is done");
+            full(
+                pair.post_recv(B, &[to.all()], 777, NONE),
+                Subtype::ResourceTep,
+            );
             pair.expect_recv(B, cookie, DtoStatus::Success);
         }
         for cookie in limit + 3..2 * limit + 3 {
@@ -157,7 +232,14 @@ fn a_queue_takes_exactly_its_number_of_receives_and_a_refused_one_leaves_no_trac
             pair.expect_request(A, 0, DtoStatus::Success);
             pair.expect_recv(B, cookie, DtoStatus::Success);
         }
-        assert!(pair.sides[B].ia.ep_get_status(ep).expect("exists").recv_idle, "{limit}");
+        assert!(
+            pair.sides[B]
+                .ia
+                .ep_get_status(ep)
+                .expect("exists")
+                .recv_idle,
+            "{limit}"
+        );
         pair.assert_no_complaints();
     }
 }
@@ -168,11 +250,17 @@ fn an_srq_takes_exactly_its_number_of_buffers_and_a_refused_one_leaves_no_trace(
     let most = probe.sides[B].ia.query().ia.max_recv_per_srq;
     assert!(most >= 4095, "{most}");
     for limit in [1, 2, 3, 5, 64, 1000, most] {
-        let attr = SrqAttr { max_recv_dtos: limit, max_recv_iov: 1, low_watermark: 0 };
+        let attr = SrqAttr {
+            max_recv_dtos: limit,
+            max_recv_iov: 1,
+            low_watermark: 0,
+        };
         let mut shared = Shared::connected_as(attr, |_| {});
         let (from, to) = (shared.pair.buffer(A, 8), shared.pair.buffer(B, 8));
         for cookie in 0..u64::from(limit) {
-            shared.post(&[to.all()], cookie).unwrap_or_else(|error| panic!("{cookie} of {limit}: {error}"));
+            shared
+                .post(&[to.all()], cookie)
+                .unwrap_or_else(|error| panic!("{cookie} of {limit}: {error}"));
         }
         for _ in 0..3 {
             full(shared.post(&[to.all()], 777), Subtype::ResourceSrq);
@@ -182,11 +270,16 @@ fn an_srq_takes_exactly_its_number_of_buffers_and_a_refused_one_leaves_no_trace(
         // The buffers come out in whatever order; each of them once.
         let mut seen = vec![false; limit as usize];
         for message in 0..limit as usize {
-            shared.send(message % 2, &[from.all()], 0, NONE).expect("posted");
+            shared
+                .send(message % 2, &[from.all()], 0, NONE)
+                .expect("posted");
             let done = shared.received(message % 2);
             assert_eq!(done.status, DtoStatus::Success);
             let cookie = usize::try_from(done.cookie).expect("small");
-            assert!(!std::mem::replace(&mut seen[cookie], true), "{cookie} twice");
+            assert!(
+                !std::mem::replace(&mut seen[cookie], true),
+                "{cookie} twice"
+            );
             assert_eq!(shared.pair.wait_request(A).status, DtoStatus::Success);
         }
         assert_eq!(shared.counts(), (0, 0));
@@ -213,8 +306,13 @@ fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
     for change in beyond {
         let mut attr = usual;
         change(&ia, &mut attr);
-        let made = side.ia.ep_create(Some(side.pz), None, None, None, Some(&attr));
-        assert_eq!(refused(made, ReturnType::InvalidParameter).subtype(), Subtype::Arg6);
+        let made = side
+            .ia
+            .ep_create(Some(side.pz), None, None, None, Some(&attr));
+        assert_eq!(
+            refused(made, ReturnType::InvalidParameter).subtype(),
+            Subtype::Arg6
+        );
     }
     // Everything at once.
     let all = EpAttr {
@@ -228,9 +326,15 @@ fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
         max_rdma_read_out: ia.max_rdma_read_per_ep_out,
         ..usual
     };
-    let ep = side.ia.ep_create(Some(side.pz), None, None, None, Some(&all)).expect("what the adapter says it has");
+    let ep = side
+        .ia
+        .ep_create(Some(side.pz), None, None, None, Some(&all))
+        .expect("what the adapter says it has");
     assert_eq!(side.ia.ep_query(ep).expect("exists").attr, all);
-    full(side.ia.evd_create(ia.max_evd_qlen + 1, dat::EvdFlags::DTO), Subtype::ResourceTevd);
+    full(
+        side.ia.evd_create(ia.max_evd_qlen + 1, dat::EvdFlags::DTO),
+        Subtype::ResourceTevd,
+    );
     pair.assert_no_complaints();
 }
 
@@ -251,7 +355,8 @@ fn sends_and_receives_survive_the_wrap_of_every_counter() {
     while next < MANY {
         let batch = next..next + BATCH;
         for at in batch.clone() {
-            pair.post_recv(B, &[to.part(slot(at), 8)], at, NONE).expect("posted");
+            pair.post_recv(B, &[to.part(slot(at), 8)], at, NONE)
+                .expect("posted");
         }
         for at in batch.clone() {
             from.write(slot(at), &number(at));
@@ -259,7 +364,9 @@ fn sends_and_receives_survive_the_wrap_of_every_counter() {
             let whole = from.part(slot(at), 8);
             let pieces: Vec<_> = match at % 11 {
                 0 => (0..8).map(|byte| from.part(slot(at) + byte, 1)).collect(),
-                1 => (0..4).map(|pair| from.part(slot(at) + 2 * pair, 2)).collect(),
+                1 => (0..4)
+                    .map(|pair| from.part(slot(at) + 2 * pair, 2))
+                    .collect(),
                 _ => vec![whole],
             };
             pair.post_send(A, &pieces, at, NONE).expect("posted");
@@ -278,7 +385,11 @@ fn sends_and_receives_survive_the_wrap_of_every_counter() {
 fn wrap(kind: Kind) {
     let mut pair = Pair::connected_with(&config(|_, _| {}));
     let (near, far) = (pair.buffer(A, 8 * 64), pair.buffer(B, 8 * 64));
-    let (source, sink) = if kind == Kind::Write { (&near, &far) } else { (&far, &near) };
+    let (source, sink) = if kind == Kind::Write {
+        (&near, &far)
+    } else {
+        (&far, &near)
+    };
     let mut next = 0;
     while next < MANY {
         for at in 0..BATCH {
@@ -295,7 +406,10 @@ fn wrap(kind: Kind) {
             pair.expect_request(A, next + at, DtoStatus::Success);
         }
         for at in 0..BATCH {
-            assert_eq!(sink.read(usize::try_from(at).expect("small") * 8, 8), number(next + at));
+            assert_eq!(
+                sink.read(usize::try_from(at).expect("small") * 8, 8),
+                number(next + at)
+            );
         }
         next += BATCH;
     }
@@ -314,24 +428,38 @@ fn reads_survive_the_wrap_of_every_counter() {
 
 #[test]
 fn shared_buffers_survive_the_wrap_of_every_counter() {
-    let config = PairConfig { event_log: false, ..PairConfig::default() };
-    let attr = SrqAttr { max_recv_dtos: 37, max_recv_iov: 2, low_watermark: 0 };
+    let config = PairConfig {
+        event_log: false,
+        ..PairConfig::default()
+    };
+    let attr = SrqAttr {
+        max_recv_dtos: 37,
+        max_recv_iov: 2,
+        low_watermark: 0,
+    };
     let mut shared = Shared::unconnected(&config, attr, None, |_| {});
     shared.connect(0);
     shared.connect(1);
     let (from, to) = (shared.pair.buffer(A, 8), shared.pair.buffer(B, 8 * 37));
     for cookie in 0..37 {
-        shared.post(&[to.part(8 * cookie, 8)], cookie as u64).expect("posted");
+        shared
+            .post(&[to.part(8 * cookie, 8)], cookie as u64)
+            .expect("posted");
     }
     for at in 0..MANY {
         let which = usize::from(at % 3 == 0);
         from.write(0, &number(at));
         shared.send(which, &[from.all()], at, NONE).expect("posted");
         let done = shared.received(which);
-        assert_eq!((done.status, done.transferred_length), (DtoStatus::Success, 8));
+        assert_eq!(
+            (done.status, done.transferred_length),
+            (DtoStatus::Success, 8)
+        );
         let slot = usize::try_from(done.cookie).expect("small") * 8;
         assert_eq!(to.read(slot, 8), number(at));
-        shared.post(&[to.part(slot, 3), to.part(slot + 3, 5)], done.cookie).expect("one is free");
+        shared
+            .post(&[to.part(slot, 3), to.part(slot + 3, 5)], done.cookie)
+            .expect("one is free");
         shared.pair.expect_request_of(shared.a[which], at);
     }
     shared.pair.assert_no_complaints();
@@ -341,7 +469,10 @@ impl Pair {
     #[track_caller]
     fn expect_request_of(&mut self, ep: dat::EpHandle, cookie: u64) {
         let done = self.wait_request(A);
-        assert_eq!((done.ep, done.cookie, done.status), (ep, cookie, DtoStatus::Success));
+        assert_eq!(
+            (done.ep, done.cookie, done.status),
+            (ep, cookie, DtoStatus::Success)
+        );
     }
 }
 
@@ -351,25 +482,62 @@ fn nothing_is_a_message_whichever_way_nothing_is_said() {
     let (near, far) = (pair.buffer(A, 64), pair.buffer(B, 64));
     far.write(0, &[UNTOUCHED; 64]);
     near.write(0, &[UNTOUCHED; 64]);
-    let nothing = LmrTriplet { lmr_context: 0xffff_ffff, virtual_address: u64::MAX, segment_length: 0 };
-    let nowhere = RmrTriplet { rmr_context: 0xffff_ff00, target_address: u64::MAX, segment_length: 0 };
-    let vectors: [&[LmrTriplet]; 4] = [EMPTY, &[nothing], &[nothing; 8], &[near.part(64, 0), nothing]];
+    let nothing = LmrTriplet {
+        lmr_context: 0xffff_ffff,
+        virtual_address: u64::MAX,
+        segment_length: 0,
+    };
+    let nowhere = RmrTriplet {
+        rmr_context: 0xffff_ff00,
+        target_address: u64::MAX,
+        segment_length: 0,
+    };
+    let vectors: [&[LmrTriplet]; 4] = [
+        EMPTY,
+        &[nothing],
+        &[nothing; 8],
+        &[near.part(64, 0), nothing],
+    ];
     for iov in vectors {
-        let sinks: [&[LmrTriplet]; 4] = [EMPTY, &[nothing; 8], &[far.all()], &[nothing, far.all(), nothing]];
+        let sinks: [&[LmrTriplet]; 4] = [
+            EMPTY,
+            &[nothing; 8],
+            &[far.all()],
+            &[nothing, far.all(), nothing],
+        ];
         for sink in sinks {
             pair.post_recv(B, sink, 1, NONE).expect("posted");
             pair.post_send(A, iov, 2, NONE).expect("posted");
-            assert_eq!(pair.expect_recv(B, 1, DtoStatus::Success).transferred_length, 0);
-            assert_eq!(pair.expect_request(A, 2, DtoStatus::Success).transferred_length, 0);
+            assert_eq!(
+                pair.expect_recv(B, 1, DtoStatus::Success)
+                    .transferred_length,
+                0
+            );
+            assert_eq!(
+                pair.expect_request(A, 2, DtoStatus::Success)
+                    .transferred_length,
+                0
+            );
         }
         for remote in [nowhere, far.remote(64, 0), far.remote(0, 0)] {
             pair.post_write(A, iov, 3, &remote, NONE).expect("posted");
-            assert_eq!(pair.expect_request(A, 3, DtoStatus::Success).transferred_length, 0);
+            assert_eq!(
+                pair.expect_request(A, 3, DtoStatus::Success)
+                    .transferred_length,
+                0
+            );
             pair.post_read(A, iov, 4, &remote, NONE).expect("posted");
-            assert_eq!(pair.expect_request(A, 4, DtoStatus::Success).transferred_length, 0);
+            assert_eq!(
+                pair.expect_request(A, 4, DtoStatus::Success)
+                    .transferred_length,
+                0
+            );
         }
     }
-    assert_eq!((near.read(0, 64), far.read(0, 64)), (vec![UNTOUCHED; 64], vec![UNTOUCHED; 64]));
+    assert_eq!(
+        (near.read(0, 64), far.read(0, 64)),
+        (vec![UNTOUCHED; 64], vec![UNTOUCHED; 64])
+    );
     pair.assert_no_complaints();
 }
 
@@ -387,26 +555,43 @@ fn one_byte_is_too_many_for_a_receive_of_nothing() {
 #[test]
 fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
     let mut pair = Pair::connected_with(&config(|ia, attr| {
-        (attr.max_request_iov, attr.max_recv_iov) = (ia.max_iov_segments_per_dto, ia.max_iov_segments_per_dto);
+        (attr.max_request_iov, attr.max_recv_iov) =
+            (ia.max_iov_segments_per_dto, ia.max_iov_segments_per_dto);
         attr.max_rdma_read_iov = ia.max_iov_segments_per_rdma_read;
         attr.max_rdma_write_iov = ia.max_iov_segments_per_rdma_write;
         (attr.max_request_dtos, attr.max_recv_dtos) = (16, 16);
     }));
     let ia = pair.sides[A].ia.query().ia.clone();
-    let counts = [ia.max_iov_segments_per_dto, ia.max_iov_segments_per_rdma_write, ia.max_iov_segments_per_rdma_read];
+    let counts = [
+        ia.max_iov_segments_per_dto,
+        ia.max_iov_segments_per_rdma_write,
+        ia.max_iov_segments_per_rdma_read,
+    ];
     assert!(counts.iter().all(|&count| count >= 16), "{counts:?}");
     let (near, far) = (pair.buffer(A, 100_000), pair.buffer(B, 100_000));
     for (kind, count) in KINDS.into_iter().zip(counts) {
         // Pieces of odd length at odd addresses, backwards through the buffer, as many as there may be.
-        let pieces: Vec<(usize, usize)> =
-            (0..count as usize).map(|at| (97_001 - at * 3_002, 2 * at * at + 1)).collect();
-        let iov: Vec<_> = pieces.iter().map(|&(at, bytes)| near.part(at, bytes)).collect();
+        let pieces: Vec<(usize, usize)> = (0..count as usize)
+            .map(|at| (97_001 - at * 3_002, 2 * at * at + 1))
+            .collect();
+        let iov: Vec<_> = pieces
+            .iter()
+            .map(|&(at, bytes)| near.part(at, bytes))
+            .collect();
         let total: usize = pieces.iter().map(|(_, bytes)| bytes).sum();
         // And the other side's, when it has any: the same lengths the other way round.
-        let sinks: Vec<(usize, usize)> =
-            pieces.iter().enumerate().map(|(at, &(_, bytes))| (at * 3_001 + 1, bytes)).rev().collect();
+        let sinks: Vec<(usize, usize)> = pieces
+            .iter()
+            .enumerate()
+            .map(|(at, &(_, bytes))| (at * 3_001 + 1, bytes))
+            .rev()
+            .collect();
         for round in 0..20 {
-            let (source, sink) = if kind == Kind::Read { (&far, &near) } else { (&near, &far) };
+            let (source, sink) = if kind == Kind::Read {
+                (&far, &near)
+            } else {
+                (&near, &far)
+            };
             source.write(0, &pattern(round, 100_000));
             sink.write(0, &vec![UNTOUCHED; 100_000]);
             let one = [(12_345, total)];
@@ -415,7 +600,10 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
                 Kind::Write => (&pieces[..], &one[..]),
                 Kind::Read => (&one[..], &pieces[..]),
             };
-            let message: Vec<u8> = from.iter().flat_map(|&(at, bytes)| source.read(at, bytes)).collect();
+            let message: Vec<u8> = from
+                .iter()
+                .flat_map(|&(at, bytes)| source.read(at, bytes))
+                .collect();
             if kind == Kind::Send {
                 let scatter: Vec<_> = to.iter().map(|&(at, bytes)| far.part(at, bytes)).collect();
                 pair.post_recv(B, &scatter, 7, NONE).expect("posted");
@@ -432,7 +620,10 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
                 expected[at..at + bytes].copy_from_slice(now);
                 rest = later;
             }
-            assert!(sink.read(0, 100_000) == expected, "{kind:?}, {count} segments, round {round}");
+            assert!(
+                sink.read(0, 100_000) == expected,
+                "{kind:?}, {count} segments, round {round}"
+            );
         }
     }
     pair.assert_no_complaints();
@@ -441,8 +632,11 @@ fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
 /// Bytes the host can give without trouble, if it says.
 fn memory_available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).map_or(u64::MAX, |kib: u64| kib * 1024)
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .map_or(u64::MAX, |kib: u64| kib * 1024)
 }
 
 #[test]
@@ -466,22 +660,41 @@ fn a_message_of_a_gibibyte_arrives_whole_and_one_byte_more_is_refused() {
         from.write(page, &pattern(page as u64, 64));
         from.write(page + 4000, &pattern(page as u64 + 1, 96));
     }
-    let mut iov: Vec<_> = (0..16).map(|piece| from.part(start(piece), PIECE)).collect();
-    pair.post_write(A, &iov, 8, &to.remote(0, GIB), NONE).expect("posted");
+    let mut iov: Vec<_> = (0..16)
+        .map(|piece| from.part(start(piece), PIECE))
+        .collect();
+    pair.post_write(A, &iov, 8, &to.remote(0, GIB), NONE)
+        .expect("posted");
     let done = pair.expect_request(A, 8, DtoStatus::Success);
     assert_eq!(done.transferred_length, GIB as u64);
     for piece in 0..16 {
         // Both edges of each piece, and a page in each MiB.
         for at in (0..PIECE).step_by((1 << 20) - 4096).chain([PIECE - 4096]) {
             let at = at.min(PIECE - 4096);
-            assert_eq!(to.read(piece * PIECE + at, 4096), from.read(start(piece) + at, 4096), "piece {piece}, byte {at}");
+            assert_eq!(
+                to.read(piece * PIECE + at, 4096),
+                from.read(start(piece) + at, 4096),
+                "piece {piece}, byte {at}"
+            );
         }
     }
     iov.push(from.part(0, 1));
-    let longer = RmrTriplet { segment_length: GIB as u64 + 1, ..to.remote(0, GIB) };
-    refused(pair.post_write(A, &iov, 9, &longer, NONE), ReturnType::InvalidParameter);
-    refused(pair.post_read(A, &iov, 9, &longer, NONE), ReturnType::InvalidParameter);
-    refused(pair.post_send(A, &iov, 9, NONE), ReturnType::InvalidParameter);
+    let longer = RmrTriplet {
+        segment_length: GIB as u64 + 1,
+        ..to.remote(0, GIB)
+    };
+    refused(
+        pair.post_write(A, &iov, 9, &longer, NONE),
+        ReturnType::InvalidParameter,
+    );
+    refused(
+        pair.post_read(A, &iov, 9, &longer, NONE),
+        ReturnType::InvalidParameter,
+    );
+    refused(
+        pair.post_send(A, &iov, 9, NONE),
+        ReturnType::InvalidParameter,
+    );
     pair.expect_idle(A);
     pair.assert_no_complaints();
 }
@@ -492,7 +705,13 @@ fn buffers_may_begin_at_any_byte_and_end_at_any() {
     let (near, far) = (pair.buffer(A, 256), pair.buffer(B, 256));
     for kind in KINDS {
         for offset in 0..=64 {
-            for (other, bytes) in [(offset, 65), (64 - offset, 64), ((offset * 7 + 3) % 65, 1 + offset), (0, 3), (63, 130)] {
+            for (other, bytes) in [
+                (offset, 65),
+                (64 - offset, 64),
+                ((offset * 7 + 3) % 65, 1 + offset),
+                (0, 3),
+                (63, 130),
+            ] {
                 pair.transfer_exactly(kind, (&near, offset), (&far, other), bytes, offset as u64);
             }
         }
@@ -507,7 +726,12 @@ fn buffers_may_straddle_pages_anywhere() {
     let (near, far) = (pair.buffer(A, 4 * PAGE), pair.buffer(B, 4 * PAGE));
     for kind in KINDS {
         for before in (0..=64).step_by(3) {
-            for (other, bytes) in [(before, 2 * before + 1), (64 - before, 65), (1, PAGE + 1), (PAGE, 2 * PAGE)] {
+            for (other, bytes) in [
+                (before, 2 * before + 1),
+                (64 - before, 65),
+                (1, PAGE + 1),
+                (PAGE, 2 * PAGE),
+            ] {
                 let (near_at, far_at) = (PAGE - before, 2 * PAGE - other);
                 let bytes = bytes.min(4 * PAGE - far_at);
                 pair.transfer_exactly(kind, (&near, near_at), (&far, far_at), bytes, before as u64);
@@ -534,19 +758,34 @@ fn payloads(pair: &Pair, kind: Kind) -> Vec<usize> {
         Kind::Read => (A, "ReadResponse"),
     };
     let packets = wire::packets(&pair.fabric).into_iter();
-    packets.filter(|packet| packet.to == to && packet.operation.starts_with(name)).map(|packet| packet.bytes).collect()
+    packets
+        .filter(|packet| packet.to == to && packet.operation.starts_with(name))
+        .map(|packet| packet.bytes)
+        .collect()
 }
 
 #[test]
 fn messages_are_cut_at_the_path_mtu_and_only_there_whatever_it_is() {
     for code in 1..=5 {
         let mtu = 128 << code;
-        let config = PairConfig { options: with_mtu([code; 2]), ..PairConfig::default() };
+        let config = PairConfig {
+            options: with_mtu([code; 2]),
+            ..PairConfig::default()
+        };
         let mut pair = Pair::connected_with(&config);
         assert_eq!(pair.connected_qp(A).1.mtu(), code, "{mtu} bytes");
         let (near, far) = (pair.buffer(A, 4 * mtu), pair.buffer(B, 4 * mtu));
         for kind in KINDS {
-            for bytes in [1, mtu - 1, mtu, mtu + 1, 2 * mtu - 1, 2 * mtu, 2 * mtu + 1, 3 * mtu + 5] {
+            for bytes in [
+                1,
+                mtu - 1,
+                mtu,
+                mtu + 1,
+                2 * mtu - 1,
+                2 * mtu,
+                2 * mtu + 1,
+                3 * mtu + 5,
+            ] {
                 let before = payloads(&pair, kind).len();
                 pair.transfer_exactly(kind, (&near, 3), (&far, 5), bytes, bytes as u64);
                 let packets = payloads(&pair, kind).split_off(before);
@@ -561,10 +800,18 @@ fn messages_are_cut_at_the_path_mtu_and_only_there_whatever_it_is() {
 
 #[test]
 fn messages_around_the_mtu_arrive_over_a_wire_that_loses() {
-    let faults = LinkFaults::both(Faults { loss_ppm: 100_000, delay_ns: 1_000, ..Faults::NONE });
+    let faults = LinkFaults::both(Faults {
+        loss_ppm: 100_000,
+        delay_ns: 1_000,
+        ..Faults::NONE
+    });
     for code in [1, 3, 5] {
         let mtu = 128 << code;
-        let mut config = PairConfig { options: with_mtu([code; 2]), event_log: false, ..PairConfig::default() };
+        let mut config = PairConfig {
+            options: with_mtu([code; 2]),
+            event_log: false,
+            ..PairConfig::default()
+        };
         for options in &mut config.options {
             options.ia.transport.ack_timeout = 8;
         }
@@ -572,7 +819,15 @@ fn messages_around_the_mtu_arrive_over_a_wire_that_loses() {
         let (near, far) = (pair.buffer(A, 6 * mtu), pair.buffer(B, 6 * mtu));
         pair.fabric.sim.set_faults(pair.fabric.link, faults);
         for kind in KINDS {
-            for bytes in [mtu - 1, mtu, mtu + 1, 2 * mtu - 1, 2 * mtu, 2 * mtu + 1, 5 * mtu] {
+            for bytes in [
+                mtu - 1,
+                mtu,
+                mtu + 1,
+                2 * mtu - 1,
+                2 * mtu,
+                2 * mtu + 1,
+                5 * mtu,
+            ] {
                 pair.transfer_exactly(kind, (&near, 1), (&far, 2), bytes, bytes as u64);
             }
         }
@@ -583,25 +838,45 @@ fn messages_around_the_mtu_arrive_over_a_wire_that_loses() {
 #[test]
 fn sides_with_different_mtus_connect_with_the_smaller_or_not_at_all() {
     for codes in [[3, 5], [5, 3], [1, 5], [5, 1]] {
-        let config = PairConfig { options: with_mtu(codes), ..PairConfig::default() };
+        let config = PairConfig {
+            options: with_mtu(codes),
+            ..PairConfig::default()
+        };
         let mut pair = Pair::unconnected(&config);
         let address = pair.sides[B].ia.query().ia.ia_address;
         let ep = pair.sides[A].ep;
         let ia = &mut pair.sides[A].ia;
-        ia.ep_connect(ep, address, CONN_QUAL, LONG, &[], Qos::BEST_EFFORT, ConnectFlags::empty()).expect("connects");
-        let Some(Event::ConnectionRequest(request)) = pair.poll_event(B, pair.sides[B].cr, 1000) else {
+        ia.ep_connect(
+            ep,
+            address,
+            CONN_QUAL,
+            LONG,
+            &[],
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )
+        .expect("connects");
+        let Some(Event::ConnectionRequest(request)) = pair.poll_event(B, pair.sides[B].cr, 1000)
+        else {
             // Refused by B's provider: larger packets than its port takes.
             assert!(codes[A] > codes[B], "{codes:?}");
             pair.expect_connection(A, ConnectionEventKind::NonPeerRejected);
             continue;
         };
         let b = pair.sides[B].ep;
-        pair.sides[B].ia.cr_accept(request.cr, Some(b), &[]).expect("accepted");
+        pair.sides[B]
+            .ia
+            .cr_accept(request.cr, Some(b), &[])
+            .expect("accepted");
         pair.expect_connection(A, ConnectionEventKind::Established);
         pair.expect_connection(B, ConnectionEventKind::Established);
         let smaller = codes[A].min(codes[B]);
         for side in [A, B] {
-            assert_eq!(pair.connected_qp(side).1.mtu(), smaller, "{codes:?}, side {side}");
+            assert_eq!(
+                pair.connected_qp(side).1.mtu(),
+                smaller,
+                "{codes:?}, side {side}"
+            );
         }
         let (near, far) = (pair.buffer(A, 20_000), pair.buffer(B, 20_000));
         for kind in KINDS {

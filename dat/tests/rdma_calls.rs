@@ -9,6 +9,7 @@ use dat::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpState, Event, Qos,
     ReturnType, RmrTriplet, Subtype, Timeout,
 };
+use hw_sim::LinkFaults;
 use support::rdma::{BOTH, Rdma, UNTOUCHED};
 use support::wire::packets;
 use support::{A, B, Buffer, CONN_QUAL, LONG, NONE, Pair, PairConfig, pattern, refused};
@@ -385,5 +386,33 @@ fn an_operation_that_is_complete_holds_no_slot_although_nobody_dequeued_it() {
         post(&mut pair, 99, NONE).expect("posted");
         pair.expect_request(A, 99, DtoStatus::Success);
         pair.expect_idle(A);
+    }
+}
+
+/// Clauses: READ-11, READ-21, WRITE-7, WRITE-11.
+#[test]
+fn an_operation_of_many_packets_is_whole_over_a_wire_that_is_not() {
+    const BYTES: usize = 5 << 20;
+    for (rdma, seed) in [(Rdma::Read, 1), (Rdma::Write, 2)] {
+        let mut pair = Pair::connected();
+        let both = buffers(&mut pair, rdma, A, 10, BYTES);
+        let link = pair.fabric.link;
+        pair.fabric.sim.set_faults(link, LinkFaults::swarm(seed));
+        // More packets than may be unacknowledged at a time, from odd addresses, in several pieces.
+        let local = &both[0];
+        let iov = [
+            local.part(1, 1 << 20),
+            local.part((1 << 20) + 1, 3),
+            local.part((1 << 20) + 4, BYTES - (1 << 20) - 5),
+        ];
+        let remote = both[1].remote(1, BYTES - 2);
+        rdma.post(&mut pair, A, &iov, 1, &remote, NONE)
+            .expect("posted");
+        let done = pair.expect_request(A, 1, DtoStatus::Success);
+        assert_eq!(done.transferred_length, BYTES as u64 - 2);
+        let (sink, data) = (sink(rdma, &both).read(0, BYTES), pattern(10, BYTES));
+        assert!(sink[1..BYTES - 1] == data[1..BYTES - 1], "{rdma:?}");
+        assert_eq!((sink[0], sink[BYTES - 1]), (UNTOUCHED, UNTOUCHED));
+        pair.assert_no_complaints();
     }
 }

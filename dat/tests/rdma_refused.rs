@@ -3,7 +3,10 @@
 
 mod support;
 
-use dat::{DtoStatus, LmrTriplet, MemPrivFlags, ReturnType, RmrTriplet, Subtype};
+use dat::{
+    CompletionFlags, ConnectionEventKind, DtoStatus, LmrTriplet, MemPrivFlags, ReturnType,
+    RmrTriplet, Subtype,
+};
 use support::rdma::{BOTH, Rdma, UNTOUCHED};
 use support::{A, B, Buffer, NONE, Pair, pattern, refused};
 
@@ -138,6 +141,38 @@ fn a_local_lmr_that_is_gone_or_lacks_the_right_is_a_privileges_violation() {
             .expect("that one right is all it takes");
         pair.expect_request(A, 2, DtoStatus::Success);
         assert_eq!(able.read(0, 64), remote.read(0, 64));
+    }
+}
+
+/// Clauses: READ-30, WRITE-19.
+#[test]
+fn a_local_lmr_that_is_freed_under_an_operation_fails_it() {
+    for rdma in BOTH {
+        let mut pair = Pair::connected();
+        let (good, local) = (pair.buffer(A, 64), pair.untouched(A, 64));
+        let remote = pair.filled(B, 6, 64);
+        let before = remote.read(0, 64);
+        pair.set_delay(50);
+        // Fenced behind a read, it has touched no memory yet.
+        pair.post_read(A, &[good.all()], 1, &remote.remote(0, 64), NONE)
+            .expect("posted");
+        let fence = CompletionFlags::BARRIER_FENCE;
+        rdma.post(
+            &mut pair,
+            A,
+            &[local.all()],
+            2,
+            &remote.remote(0, 64),
+            fence,
+        )
+        .expect("posted");
+        pair.sides[A].ia.lmr_free(local.lmr.lmr).expect("freed");
+        pair.expect_request(A, 1, DtoStatus::Success);
+        pair.expect_request(A, 2, DtoStatus::ErrLocalProtection);
+        pair.expect_connection(A, ConnectionEventKind::Broken);
+        assert_eq!(local.read(0, 64), vec![UNTOUCHED; 64], "{rdma:?}");
+        assert_eq!(remote.read(0, 64), before, "{rdma:?}");
+        pair.assert_no_complaints();
     }
 }
 

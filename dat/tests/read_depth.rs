@@ -137,10 +137,10 @@ fn one_read_is_too_many_for_a_target_that_takes_none() {
 /// Clauses: READ-32.
 #[test]
 fn more_reads_than_the_target_takes_break_the_connection() {
-    for (depth, breaks) in [(4, false), (2, true), (1, true)] {
+    for (depth, breaks) in [(4_u8, false), (2, true), (1, true)] {
         let mut pair = Pair::shaped(|side, attr| {
             if side == B {
-                attr.max_rdma_read_in = depth;
+                attr.max_rdma_read_in = depth.into();
             }
         });
         // The initiator keeps to what its peer takes, unless its device is told otherwise.
@@ -156,11 +156,11 @@ fn more_reads_than_the_target_takes_break_the_connection() {
                 .expect("posted");
         }
         assert_eq!(pair.state(B), EpState::Connected);
-        let good = if breaks { depth.into() } else { 4 };
+        let good = u64::from(depth);
         for cookie in 0..good {
             pair.expect_request(A, cookie, DtoStatus::Success);
         }
-        let right = 10_000 * good as usize;
+        let right = 10_000 * usize::from(depth);
         assert!(
             sink.read(0, right) == pattern(28, 40_000)[..right],
             "depth {depth}"

@@ -19,7 +19,15 @@ use support::{A, B, Buffer, NONE, Pair};
 /// An I/O vector of nothing, typed.
 const EMPTY: &[LmrTriplet] = &[];
 /// Words of which every piece of advice has one.
-const ADVICE: [&str; 7] = ["check", "compare", "look", "post more", "suspect", "report", "note"];
+const ADVICE: [&str; 7] = [
+    "check",
+    "compare",
+    "look",
+    "post more",
+    "suspect",
+    "report",
+    "note",
+];
 
 /// The completion says so in words: DAT's name and number, the device's numbers, and what to do.
 #[track_caller]
@@ -32,8 +40,13 @@ fn assert_explained(done: &DtoCompletion, number: u32, syndrome: u8) {
         done.status.name(),
         done.syndrome.1
     );
-    let advice = text.strip_prefix(&head).unwrap_or_else(|| panic!("{text:?} begins with {head:?}"));
-    assert!(advice.len() > 20 && ADVICE.iter().any(|word| advice.contains(word)), "{text}");
+    let advice = text
+        .strip_prefix(&head)
+        .unwrap_or_else(|| panic!("{text:?} begins with {head:?}"));
+    assert!(
+        advice.len() > 20 && ADVICE.iter().any(|word| advice.contains(word)),
+        "{text}"
+    );
 }
 
 impl Pair {
@@ -41,7 +54,8 @@ impl Pair {
     fn receives(&mut self, side: usize, cookies: &[u64]) -> Buffer {
         let buffer = self.buffer(side, 64);
         for &cookie in cookies {
-            self.post_recv(side, &[buffer.all()], cookie, NONE).expect("posted");
+            self.post_recv(side, &[buffer.all()], cookie, NONE)
+                .expect("posted");
         }
         buffer
     }
@@ -76,11 +90,20 @@ impl Pair {
 
     /// From now on nothing arrives at the side.
     fn silence(&mut self, side: usize) {
-        let nothing = Faults { loss_ppm: 1_000_000, ..Faults::NONE };
+        let nothing = Faults {
+            loss_ppm: 1_000_000,
+            ..Faults::NONE
+        };
         let faults = if side == A {
-            LinkFaults { b_to_a: nothing, ..LinkFaults::NONE }
+            LinkFaults {
+                b_to_a: nothing,
+                ..LinkFaults::NONE
+            }
         } else {
-            LinkFaults { a_to_b: nothing, ..LinkFaults::NONE }
+            LinkFaults {
+                a_to_b: nothing,
+                ..LinkFaults::NONE
+            }
         };
         self.fabric.sim.set_faults(self.fabric.link, faults);
     }
@@ -90,7 +113,8 @@ impl Pair {
     #[track_caller]
     fn expect_markers(&mut self, side: usize) {
         self.post_recv(side, EMPTY, 98, NONE).expect("posted");
-        self.post_send(side, EMPTY, 99, CompletionFlags::SUPPRESS).expect("posted");
+        self.post_send(side, EMPTY, 99, CompletionFlags::SUPPRESS)
+            .expect("posted");
         self.expect_flushed_receives(side, &[98]);
         self.expect_flushed_requests(side, &[99]);
     }
@@ -125,10 +149,14 @@ fn what_is_outstanding_when_a_connection_ends_is_flushed_in_order() {
     }
     pair.silence(B);
     for cookie in [1, 2, 3] {
-        pair.post_send(A, &[from.all()], cookie, NONE).expect("posted");
+        pair.post_send(A, &[from.all()], cookie, NONE)
+            .expect("posted");
     }
     let ep = pair.sides[A].ep;
-    pair.sides[A].ia.ep_disconnect(ep, CloseFlags::Abrupt).expect("connected");
+    pair.sides[A]
+        .ia
+        .ep_disconnect(ep, CloseFlags::Abrupt)
+        .expect("connected");
     pair.fabric.sim.heal();
     pair.expect_flushed_requests(A, &[1, 2, 3]);
     pair.expect_flushed_receives(A, &[11, 12, 13]);
@@ -147,12 +175,17 @@ fn a_message_longer_than_its_receive_is_a_length_error_there_and_a_responder_err
     pair.receives(A, &[11, 12]);
     pair.receives(B, &[21, 22, 23]);
     for cookie in [1, 2, 3] {
-        pair.post_send(A, &[from.all()], cookie, NONE).expect("posted");
+        pair.post_send(A, &[from.all()], cookie, NONE)
+            .expect("posted");
     }
     let done = pair.expect_recv(B, 21, DtoStatus::ErrLocalLength);
     assert_explained(&done, 2, 0x01);
     pair.expect_flushed_receives(B, &[22, 23]);
-    fail_first_request(&mut pair, (DtoStatus::ErrRemoteResponder, 7, 0x12), [BROKEN, BROKEN]);
+    fail_first_request(
+        &mut pair,
+        (DtoStatus::ErrRemoteResponder, 7, 0x12),
+        [BROKEN, BROKEN],
+    );
     pair.expect_markers(B);
     pair.assert_no_complaints();
 }
@@ -182,30 +215,49 @@ fn a_receive_whose_region_was_freed_is_a_protection_error_there_and_a_responder_
     pair.receives(A, &[11, 12]);
     pair.post_recv(B, &[gone.all()], 21, NONE).expect("posted");
     pair.receives(B, &[22, 23]);
-    pair.sides[B].ia.lmr_free(gone.lmr.lmr).expect("a DTO holds no LMR");
+    pair.sides[B]
+        .ia
+        .lmr_free(gone.lmr.lmr)
+        .expect("a DTO holds no LMR");
     for cookie in [1, 2, 3] {
-        pair.post_send(A, &[from.all()], cookie, NONE).expect("posted");
+        pair.post_send(A, &[from.all()], cookie, NONE)
+            .expect("posted");
     }
     let done = pair.expect_recv(B, 21, DtoStatus::ErrLocalProtection);
     assert_explained(&done, 4, 0x04);
     pair.expect_flushed_receives(B, &[22, 23]);
-    fail_first_request(&mut pair, (DtoStatus::ErrRemoteResponder, 7, 0x14), [BROKEN, BROKEN]);
+    fail_first_request(
+        &mut pair,
+        (DtoStatus::ErrRemoteResponder, 7, 0x14),
+        [BROKEN, BROKEN],
+    );
     pair.assert_no_complaints();
 }
 
 #[test]
 fn a_shared_buffer_whose_region_was_freed_breaks_the_connection_that_took_it_and_no_other() {
     let mut shared = Shared::connected();
-    let (from, gone, to) =
-        (shared.pair.buffer(A, 64), shared.pair.buffer(B, 64), shared.pair.buffer(B, 64));
+    let (from, gone, to) = (
+        shared.pair.buffer(A, 64),
+        shared.pair.buffer(B, 64),
+        shared.pair.buffer(B, 64),
+    );
     shared.post(&[gone.all()], 21).expect("posted");
     shared.post(&[to.all()], 22).expect("posted");
-    shared.pair.sides[B].ia.lmr_free(gone.lmr.lmr).expect("a DTO holds no LMR");
+    shared.pair.sides[B]
+        .ia
+        .lmr_free(gone.lmr.lmr)
+        .expect("a DTO holds no LMR");
     shared.send(0, &[from.all()], 1, NONE).expect("posted");
     let done = shared.received(0);
-    assert_eq!((done.cookie, done.status), (21, DtoStatus::ErrLocalProtection));
+    assert_eq!(
+        (done.cookie, done.status),
+        (21, DtoStatus::ErrLocalProtection)
+    );
     assert_explained(&done, 4, 0x04);
-    let done = shared.pair.expect_request(A, 1, DtoStatus::ErrRemoteResponder);
+    let done = shared
+        .pair
+        .expect_request(A, 1, DtoStatus::ErrRemoteResponder);
     assert_explained(&done, 7, 0x14);
     shared.pair.expect_end(A, BROKEN);
     shared.pair.expect_end(B, BROKEN);
@@ -216,7 +268,8 @@ fn a_shared_buffer_whose_region_was_freed_breaks_the_connection_that_took_it_and
 }
 
 #[test]
-fn a_request_whose_region_is_freed_before_it_starts_is_a_protection_error_and_nothing_reaches_the_peer() {
+fn a_request_whose_region_is_freed_before_it_starts_is_a_protection_error_and_nothing_reaches_the_peer()
+ {
     let mut pair = Pair::connected();
     let (sink, gone, source) = (pair.buffer(A, 64), pair.buffer(A, 64), pair.buffer(B, 64));
     pair.receives(A, &[11, 12]);
@@ -224,13 +277,22 @@ fn a_request_whose_region_is_freed_before_it_starts_is_a_protection_error_and_no
     to.write(0, &[0xa5; 64]);
     // The fence keeps the request from starting while the Read is on its way.
     pair.set_delay(50);
-    pair.post_read(A, &[sink.all()], 0, &source.remote(0, 64), NONE).expect("posted");
-    pair.post_send(A, &[gone.all()], 1, CompletionFlags::BARRIER_FENCE).expect("posted");
+    pair.post_read(A, &[sink.all()], 0, &source.remote(0, 64), NONE)
+        .expect("posted");
+    pair.post_send(A, &[gone.all()], 1, CompletionFlags::BARRIER_FENCE)
+        .expect("posted");
     pair.post_send(A, &[sink.all()], 2, NONE).expect("posted");
     pair.post_send(A, EMPTY, 3, NONE).expect("posted");
-    pair.sides[A].ia.lmr_free(gone.lmr.lmr).expect("a DTO holds no LMR");
+    pair.sides[A]
+        .ia
+        .lmr_free(gone.lmr.lmr)
+        .expect("a DTO holds no LMR");
     pair.expect_request(A, 0, DtoStatus::Success);
-    fail_first_request(&mut pair, (DtoStatus::ErrLocalProtection, 4, 0x04), [BROKEN, DISCONNECTED]);
+    fail_first_request(
+        &mut pair,
+        (DtoStatus::ErrLocalProtection, 4, 0x04),
+        [BROKEN, DISCONNECTED],
+    );
     pair.expect_flushed_receives(B, &[21, 22, 23]);
     assert_eq!(to.read(0, 64), [0xa5; 64]);
     pair.assert_no_complaints();
@@ -243,12 +305,25 @@ fn a_read_whose_sink_is_freed_before_its_answer_is_a_protection_error() {
     gone.write(0, &[0xa5; 64]);
     pair.receives(A, &[11, 12]);
     pair.set_delay(50);
-    pair.post_read(A, &[gone.all()], 1, &source.remote(0, 64), NONE).expect("posted");
-    pair.post_send(A, EMPTY, 2, CompletionFlags::BARRIER_FENCE).expect("posted");
+    pair.post_read(A, &[gone.all()], 1, &source.remote(0, 64), NONE)
+        .expect("posted");
+    pair.post_send(A, EMPTY, 2, CompletionFlags::BARRIER_FENCE)
+        .expect("posted");
     pair.post_send(A, EMPTY, 3, NONE).expect("posted");
-    pair.sides[A].ia.lmr_free(gone.lmr.lmr).expect("a DTO holds no LMR");
-    fail_first_request(&mut pair, (DtoStatus::ErrLocalProtection, 4, 0x04), [BROKEN, DISCONNECTED]);
-    assert_eq!(gone.read(0, 64), [0xa5; 64], "what was freed is not written");
+    pair.sides[A]
+        .ia
+        .lmr_free(gone.lmr.lmr)
+        .expect("a DTO holds no LMR");
+    fail_first_request(
+        &mut pair,
+        (DtoStatus::ErrLocalProtection, 4, 0x04),
+        [BROKEN, DISCONNECTED],
+    );
+    assert_eq!(
+        gone.read(0, 64),
+        [0xa5; 64],
+        "what was freed is not written"
+    );
     pair.assert_no_complaints();
 }
 
@@ -263,7 +338,11 @@ fn a_queue_the_device_finds_inconsistent_is_an_endpoint_error() {
     pair.fabric.sim.set_drive(Drive::Inline);
     pair.post_send(A, EMPTY, 2, NONE).expect("posted");
     pair.post_send(A, EMPTY, 3, NONE).expect("posted");
-    fail_first_request(&mut pair, (DtoStatus::ErrLocalEp, 3, 0x02), [BROKEN, DISCONNECTED]);
+    fail_first_request(
+        &mut pair,
+        (DtoStatus::ErrLocalEp, 3, 0x02),
+        [BROKEN, DISCONNECTED],
+    );
 }
 
 /// Writes to `remote` from A, which the peer refuses.
@@ -272,10 +351,16 @@ fn refused_by_the_peer(remote: impl Fn(&mut Pair) -> RmrTriplet) {
     let (remote, from) = (remote(&mut pair), pair.buffer(A, 64));
     pair.receives(A, &[11, 12]);
     pair.receives(B, &[21, 22]);
-    pair.post_write(A, &[from.all()], 1, &remote, NONE).expect("posted");
-    pair.post_write(A, &[from.all()], 2, &remote, CompletionFlags::SUPPRESS).expect("posted");
+    pair.post_write(A, &[from.all()], 1, &remote, NONE)
+        .expect("posted");
+    pair.post_write(A, &[from.all()], 2, &remote, CompletionFlags::SUPPRESS)
+        .expect("posted");
     pair.post_send(A, EMPTY, 3, NONE).expect("posted");
-    fail_first_request(&mut pair, (DtoStatus::ErrRemoteAccess, 6, 0x13), [BROKEN, BROKEN]);
+    fail_first_request(
+        &mut pair,
+        (DtoStatus::ErrRemoteAccess, 6, 0x13),
+        [BROKEN, BROKEN],
+    );
     // No receive took part in it: they are flushed, all of them.
     pair.expect_flushed_receives(B, &[21, 22]);
     pair.expect_markers(B);
@@ -285,7 +370,10 @@ fn refused_by_the_peer(remote: impl Fn(&mut Pair) -> RmrTriplet) {
 #[test]
 fn memory_the_peer_does_not_give_is_a_remote_access_error() {
     refused_by_the_peer(|pair| {
-        let (pz, rights) = (pair.sides[B].pz, MemPrivFlags::LOCAL_WRITE | MemPrivFlags::REMOTE_READ);
+        let (pz, rights) = (
+            pair.sides[B].pz,
+            MemPrivFlags::LOCAL_WRITE | MemPrivFlags::REMOTE_READ,
+        );
         pair.buffer_in(B, 64, pz, rights).remote(0, 64)
     });
     refused_by_the_peer(|pair| {
@@ -294,7 +382,11 @@ fn memory_the_peer_does_not_give_is_a_remote_access_error() {
         gone.remote(0, 64)
     });
     refused_by_the_peer(|pair| pair.buffer(B, 64).remote(1, 64));
-    refused_by_the_peer(|_| RmrTriplet { rmr_context: 0xdead_be00, target_address: 0, segment_length: 64 });
+    refused_by_the_peer(|_| RmrTriplet {
+        rmr_context: 0xdead_be00,
+        target_address: 0,
+        segment_length: 64,
+    });
 }
 
 #[test]
@@ -307,11 +399,16 @@ fn more_reads_than_the_peer_takes_are_a_responder_error() {
     pair.receives(A, &[11, 12]);
     pair.set_delay(1);
     for cookie in [0, 1, 2, 3] {
-        pair.post_read(A, &[sink.all()], cookie, &source.remote(0, 65_536), NONE).expect("posted");
+        pair.post_read(A, &[sink.all()], cookie, &source.remote(0, 65_536), NONE)
+            .expect("posted");
     }
     // The peer answers what it had accepted.
     pair.expect_request(A, 0, DtoStatus::Success);
-    fail_first_request(&mut pair, (DtoStatus::ErrRemoteResponder, 7, 0x12), [BROKEN, BROKEN]);
+    fail_first_request(
+        &mut pair,
+        (DtoStatus::ErrRemoteResponder, 7, 0x12),
+        [BROKEN, BROKEN],
+    );
 }
 
 #[test]
@@ -328,7 +425,10 @@ fn a_peer_that_does_not_answer_is_a_transport_error_after_all_retries() {
     assert_explained(&done, 8, 0x15);
     // 4.096 us * 2^14, eight times.
     let took = pair.now().0 - before.0;
-    assert!((8 * 67_000_000..8 * 69_000_000).contains(&took), "{took} ns");
+    assert!(
+        (8 * 67_000_000..8 * 69_000_000).contains(&took),
+        "{took} ns"
+    );
     pair.expect_flushed_requests(A, &[2, 3]);
     pair.expect_flushed_receives(A, &[11, 12]);
     pair.expect_end(A, BROKEN);
@@ -388,12 +488,19 @@ fn an_answer_that_does_not_fit_its_request_is_a_bad_response() {
         sink.write(0, &[0xa5; 64]);
         pair.receives(A, &[11, 12]);
         pair.silence(A);
-        pair.post_read(A, &[sink.all()], 1, &source.remote(0, 64), NONE).expect("posted");
-        pair.post_read(A, &[sink.all()], 2, &source.remote(0, 64), NONE).expect("posted");
-        pair.post_send(A, EMPTY, 3, CompletionFlags::BARRIER_FENCE).expect("posted");
+        pair.post_read(A, &[sink.all()], 1, &source.remote(0, 64), NONE)
+            .expect("posted");
+        pair.post_read(A, &[sink.all()], 2, &source.remote(0, 64), NONE)
+            .expect("posted");
+        pair.post_send(A, EMPTY, 3, CompletionFlags::BARRIER_FENCE)
+            .expect("posted");
         pair.forge_answer(A, operation, payload);
         pair.fabric.sim.heal();
-        fail_first_request(&mut pair, (DtoStatus::ErrBadResponse, 5, 0x10), [BROKEN, DISCONNECTED]);
+        fail_first_request(
+            &mut pair,
+            (DtoStatus::ErrBadResponse, 5, 0x10),
+            [BROKEN, DISCONNECTED],
+        );
         assert_eq!(sink.read(0, 64), [0xa5; 64], "{operation:?}");
         pair.assert_no_complaints();
     }
@@ -405,7 +512,8 @@ fn an_answer_that_does_fit_is_believed() {
     let mut pair = Pair::connected();
     let (sink, source) = (pair.buffer(A, 64), pair.buffer(B, 64));
     pair.silence(A);
-    pair.post_read(A, &[sink.all()], 1, &source.remote(0, 64), NONE).expect("posted");
+    pair.post_read(A, &[sink.all()], 1, &source.remote(0, 64), NONE)
+        .expect("posted");
     pair.forge_answer(A, Operation::ReadResponseOnly, &[7; 64]);
     pair.expect_request(A, 1, DtoStatus::Success);
     assert_eq!(sink.read(0, 64), [7; 64]);
@@ -422,14 +530,21 @@ fn a_broken_connection_is_broken_once_whoever_fails_more_often() {
     pair.set_delay(10);
     for side in [A, B] {
         for cookie in [1, 2] {
-            pair.post_send(side, &[from[side].all()], cookie, NONE).expect("posted");
+            pair.post_send(side, &[from[side].all()], cookie, NONE)
+                .expect("posted");
         }
     }
     for side in [A, B] {
         pair.expect_recv(side, 11, DtoStatus::ErrLocalLength);
         pair.expect_flushed_receives(side, &[12]);
         let first = pair.wait_request(side);
-        assert!(matches!(first.status, DtoStatus::ErrRemoteResponder | DtoStatus::ErrFlushed), "{first:?}");
+        assert!(
+            matches!(
+                first.status,
+                DtoStatus::ErrRemoteResponder | DtoStatus::ErrFlushed
+            ),
+            "{first:?}"
+        );
         pair.expect_flushed_requests(side, &[2]);
     }
     for side in [A, B] {
@@ -444,8 +559,14 @@ fn a_success_is_explained_with_its_length() {
     let (from, to) = (pair.buffer(A, 9), pair.buffer(B, 64));
     pair.post_recv(B, &[to.all()], 1, NONE).expect("posted");
     pair.post_send(A, &[from.all()], 2, NONE).expect("posted");
-    assert_eq!(explain(&pair.wait_request(A)), "request done: DAT_DTO_SUCCESS (0), 9 bytes");
-    assert_eq!(explain(&pair.wait_recv(B)), "receive done: DAT_DTO_SUCCESS (0), 9 bytes");
+    assert_eq!(
+        explain(&pair.wait_request(A)),
+        "request done: DAT_DTO_SUCCESS (0), 9 bytes"
+    );
+    assert_eq!(
+        explain(&pair.wait_recv(B)),
+        "receive done: DAT_DTO_SUCCESS (0), 9 bytes"
+    );
 }
 
 #[test]
@@ -464,16 +585,26 @@ fn whatever_the_device_may_say_there_is_advice() {
 
 /// The tables of `dat_error.h`: number and name.
 fn return_codes() -> (Vec<(u32, &'static str)>, Vec<(u32, &'static str)>) {
-    let rows = include_str!("tables/return_codes.txt").lines().filter(|line| !line.starts_with('#'));
+    let rows = include_str!("tables/return_codes.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'));
     let parsed = rows.filter(|line| !line.is_empty()).map(|line| {
         let [kind, number, name] = line.split_whitespace().collect::<Vec<_>>()[..] else {
             panic!("{line:?}");
         };
         let digits = number.strip_prefix("0x").expect("hexadecimal");
-        (kind, u32::from_str_radix(digits, 16).expect("a number"), name)
+        (
+            kind,
+            u32::from_str_radix(digits, 16).expect("a number"),
+            name,
+        )
     });
     let (types, subtypes): (Vec<_>, Vec<_>) = parsed.partition(|(kind, ..)| *kind == "type");
-    let plain = |rows: Vec<(&str, u32, &'static str)>| rows.into_iter().map(|(_, number, name)| (number, name)).collect();
+    let plain = |rows: Vec<(&str, u32, &'static str)>| {
+        rows.into_iter()
+            .map(|(_, number, name)| (number, name))
+            .collect()
+    };
     (plain(types), plain(subtypes))
 }
 
@@ -489,7 +620,10 @@ fn every_return_code_has_the_text_of_the_table() {
             }
             let error = DatError::new(
                 ReturnType::from_value(kind).expect(kind_name),
-                u16::try_from(subtype).ok().and_then(Subtype::from_value).expect(subtype_name),
+                u16::try_from(subtype)
+                    .ok()
+                    .and_then(Subtype::from_value)
+                    .expect(subtype_name),
             );
             let code = 0x8000_0000 | kind | subtype;
             assert_eq!(error.code(), code);
@@ -499,7 +633,10 @@ fn every_return_code_has_the_text_of_the_table() {
                 format!("{kind_name}|{subtype_name} ({code:#010x})")
             };
             assert_eq!(error.to_string(), text);
-            assert_eq!(error.because("so it is").to_string(), format!("{text}: so it is"));
+            assert_eq!(
+                error.because("so it is").to_string(),
+                format!("{text}: so it is")
+            );
         }
     }
 }
@@ -510,14 +647,28 @@ fn numbers_that_are_in_no_table_have_no_text() {
     assert_eq!(strerror(0), Some(("DAT_SUCCESS", "")));
     for kind in (0x1_0000..0x4000_0000).step_by(0x1_0000) {
         let known = types.iter().any(|(number, _)| *number == kind);
-        assert_eq!(strerror(0x8000_0000 | kind).is_some(), known, "{kind:#010x}");
+        assert_eq!(
+            strerror(0x8000_0000 | kind).is_some(),
+            known,
+            "{kind:#010x}"
+        );
     }
     for subtype in 0..=0xffff {
         let known = subtypes.iter().any(|(number, _)| *number == subtype);
-        assert_eq!(strerror(0x8007_0000 | subtype).is_some(), known, "{subtype:#06x}");
+        assert_eq!(
+            strerror(0x8007_0000 | subtype).is_some(),
+            known,
+            "{subtype:#06x}"
+        );
     }
     // The class of a warning, an error that is none, a success with a subtype.
-    for code in [0x4001_0000, 0xc001_0000, 0x8000_0000, 0x8000_0001, 0x0000_0001] {
+    for code in [
+        0x4001_0000,
+        0xc001_0000,
+        0x8000_0000,
+        0x8000_0001,
+        0x0000_0001,
+    ] {
         assert_eq!(strerror(code), None, "{code:#010x}");
     }
 }

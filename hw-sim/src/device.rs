@@ -161,6 +161,12 @@ impl Sim {
         while world.wait_step(deadline) {}
     }
 
+    /// When the next thing that waits for time is due, for whoever lets the world's time follow another clock;
+    /// `None` if nothing waits. In the past or now if [`Sim::advance`] has something to do already.
+    pub fn next_due(&self) -> Option<Instant> {
+        lock(&self.world).next_due().map(Instant)
+    }
+
     /// The event log so far.
     pub fn event_log(&self) -> Vec<u8> {
         lock(&self.world).env.log.bytes().to_vec()

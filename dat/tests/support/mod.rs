@@ -13,9 +13,10 @@ pub mod wire;
 
 use dat::fabric::Fabric;
 use dat::{
-    CompletionFlags, ConnectFlags, ConnectionEventKind, DatError, DatResult, DmaMemory, DtoCompletion, DtoStatus, EpAttr,
-    EpHandle, Event, EvdFlags, EvdHandle, Ia, LmrCreated, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags,
-    PspHandle, PzHandle, Qos, ReturnType, RmrTriplet, SrqHandle, Timeout,
+    CompletionFlags, ConnectFlags, ConnectionEventKind, DatError, DatResult, DmaMemory,
+    DtoCompletion, DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated,
+    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PspHandle, PzHandle, Qos, ReturnType,
+    RmrTriplet, SrqHandle, Timeout,
 };
 use hw_sim::{Faults, LinkFaults, Profile, SimConfig};
 
@@ -149,31 +150,72 @@ pub fn attributes(ia: &Ia) -> EpAttr {
 impl Pair {
     /// Both sides open, the passive one listening, nothing connected.
     pub fn unconnected(config: &PairConfig) -> Self {
-        let sim = SimConfig { seed: config.seed, event_log: config.event_log };
-        let fabric = Fabric::with(sim, config.faults, config.profile);
+        let sim = SimConfig {
+            seed: config.seed,
+            event_log: config.event_log,
+        };
+        Self::over(Fabric::with(sim, config.faults, config.profile), config)
+    }
+
+    /// The same over a fabric that is there already.
+    pub fn over(fabric: Fabric, config: &PairConfig) -> Self {
         let mut srq = None;
         let sides = [A, B].map(|side| {
-            let mut ia = fabric.open_with(side, &config.options[side]).expect("the adapter opens");
+            let mut ia = fabric
+                .open_with(side, &config.options[side])
+                .expect("the adapter opens");
             let pz = ia.pz_create().expect("a PZ");
-            let [recv, request] =
-                [EvdFlags::DTO, EvdFlags::DTO].map(|flags| ia.evd_create(config.evd_qlen, flags).expect("an EVD"));
+            let [recv, request] = [EvdFlags::DTO, EvdFlags::DTO]
+                .map(|flags| ia.evd_create(config.evd_qlen, flags).expect("an EVD"));
             let connect = ia.evd_create(16, EvdFlags::CONNECTION).expect("an EVD");
             let cr = ia.evd_create(16, EvdFlags::CR).expect("an EVD");
             let attr = config.attr[side].unwrap_or_else(|| attributes(&ia));
             let ep = if let (B, Some(max_recv_dtos)) = (side, config.srq) {
-                let attr_srq = dat::SrqAttr { max_recv_dtos, max_recv_iov: 8, low_watermark: 0 };
+                let attr_srq = dat::SrqAttr {
+                    max_recv_dtos,
+                    max_recv_iov: 8,
+                    low_watermark: 0,
+                };
                 let queue = ia.srq_create(pz, attr_srq).expect("an SRQ");
                 srq = Some(queue);
-                ia.ep_create_with_srq(Some(pz), Some(recv), Some(request), Some(connect), queue, &attr)
+                ia.ep_create_with_srq(
+                    Some(pz),
+                    Some(recv),
+                    Some(request),
+                    Some(connect),
+                    queue,
+                    &attr,
+                )
             } else {
-                ia.ep_create(Some(pz), Some(recv), Some(request), Some(connect), Some(&attr))
+                ia.ep_create(
+                    Some(pz),
+                    Some(recv),
+                    Some(request),
+                    Some(connect),
+                    Some(&attr),
+                )
             }
             .expect("an endpoint");
-            Side { ia, pz, recv, request, connect, cr, ep }
+            Side {
+                ia,
+                pz,
+                recv,
+                request,
+                connect,
+                cr,
+                ep,
+            }
         });
         let [a, mut b] = sides;
-        let psp = b.ia.psp_create(CONN_QUAL, b.cr, PspFlags::CONSUMER).expect("a PSP");
-        Self { fabric, sides: [a, b], psp, srq }
+        let psp =
+            b.ia.psp_create(CONN_QUAL, b.cr, PspFlags::CONSUMER)
+                .expect("a PSP");
+        Self {
+            fabric,
+            sides: [a, b],
+            psp,
+            srq,
+        }
     }
 
     /// Both sides connected.
@@ -199,12 +241,23 @@ impl Pair {
         let address = self.sides[B].ia.query().ia.ia_address;
         self.sides[A]
             .ia
-            .ep_connect(a, address, CONN_QUAL, LONG, b"request", Qos::BEST_EFFORT, ConnectFlags::empty())
+            .ep_connect(
+                a,
+                address,
+                CONN_QUAL,
+                LONG,
+                b"request",
+                Qos::BEST_EFFORT,
+                ConnectFlags::empty(),
+            )
             .expect("the connect is accepted");
         let Event::ConnectionRequest(request) = self.wait_event(B, self.sides[B].cr) else {
             panic!("a connection request");
         };
-        self.sides[B].ia.cr_accept(request.cr, Some(b), b"accept").expect("the accept is accepted");
+        self.sides[B]
+            .ia
+            .cr_accept(request.cr, Some(b), b"accept")
+            .expect("the accept is accepted");
         self.expect_connection(A, ConnectionEventKind::Established);
         self.expect_connection(B, ConnectionEventKind::Established);
     }
@@ -216,7 +269,13 @@ impl Pair {
     }
 
     /// Registers `bytes` of new memory of a side.
-    pub fn buffer_in(&mut self, side: usize, bytes: usize, pz: PzHandle, rights: MemPrivFlags) -> Buffer {
+    pub fn buffer_in(
+        &mut self,
+        side: usize,
+        bytes: usize,
+        pz: PzHandle,
+        rights: MemPrivFlags,
+    ) -> Buffer {
         let ia = &mut self.sides[side].ia;
         let memory = dat::alloc(ia, bytes.max(1)).expect("memory");
         let lmr = ia.lmr_create(memory.clone(), pz, rights).expect("an LMR");
@@ -228,13 +287,16 @@ impl Pair {
         for side in &mut self.sides {
             side.ia.progress();
         }
-        self.fabric.sim.advance(core::time::Duration::from_micros(100));
+        self.fabric
+            .sim
+            .advance(core::time::Duration::from_micros(100));
     }
 
     /// The next event of an EVD, both sides running meanwhile.
     pub fn wait_event(&mut self, side: usize, evd: EvdHandle) -> Event {
-        self.poll_event(side, evd, 600_000)
-            .unwrap_or_else(|| panic!("side {side}: no event on {evd:?} within a minute of virtual time"))
+        self.poll_event(side, evd, 600_000).unwrap_or_else(|| {
+            panic!("side {side}: no event on {evd:?} within a minute of virtual time")
+        })
     }
 
     /// The next event of an EVD within so many pumps.
@@ -295,18 +357,35 @@ impl Pair {
 
     /// From now on frames fly so many microseconds, in both directions.
     pub fn set_delay(&mut self, micros: u64) {
-        let faults = Faults { delay_ns: micros * 1000, ..Faults::default() };
-        self.fabric.sim.set_faults(self.fabric.link, LinkFaults::both(faults));
+        let faults = Faults {
+            delay_ns: micros * 1000,
+            ..Faults::default()
+        };
+        self.fabric
+            .sim
+            .set_faults(self.fabric.link, LinkFaults::both(faults));
     }
 
     /// Posts a Send on the side's endpoint.
-    pub fn post_send(&mut self, side: usize, iov: &[LmrTriplet], cookie: u64, flags: CompletionFlags) -> DatResult<()> {
+    pub fn post_send(
+        &mut self,
+        side: usize,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
         let ep = self.sides[side].ep;
         self.sides[side].ia.ep_post_send(ep, iov, cookie, flags)
     }
 
     /// Posts a Receive on the side's endpoint.
-    pub fn post_recv(&mut self, side: usize, iov: &[LmrTriplet], cookie: u64, flags: CompletionFlags) -> DatResult<()> {
+    pub fn post_recv(
+        &mut self,
+        side: usize,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
         let ep = self.sides[side].ep;
         self.sides[side].ia.ep_post_recv(ep, iov, cookie, flags)
     }
@@ -314,7 +393,10 @@ impl Pair {
     /// Ends the connection from side A and takes both DISCONNECTED events.
     pub fn disconnect(&mut self) {
         let ep = self.sides[A].ep;
-        self.sides[A].ia.ep_disconnect(ep, dat::CloseFlags::Abrupt).expect("the disconnect is accepted");
+        self.sides[A]
+            .ia
+            .ep_disconnect(ep, dat::CloseFlags::Abrupt)
+            .expect("the disconnect is accepted");
         self.expect_connection(A, ConnectionEventKind::Disconnected);
         self.expect_connection(B, ConnectionEventKind::Disconnected);
     }
@@ -322,10 +404,19 @@ impl Pair {
     /// Sends `bytes` bytes of a buffer from A into a receive of B and takes both completions.
     pub fn send(&mut self, from: &Buffer, to: &Buffer, bytes: usize) {
         let (a, b) = (self.sides[A].ep, self.sides[B].ep);
-        self.sides[B].ia.ep_post_recv(b, &[to.all()], 1, NONE).expect("the receive is posted");
-        self.sides[A].ia.ep_post_send(a, &[from.part(0, bytes)], 2, NONE).expect("the send is posted");
+        self.sides[B]
+            .ia
+            .ep_post_recv(b, &[to.all()], 1, NONE)
+            .expect("the receive is posted");
+        self.sides[A]
+            .ia
+            .ep_post_send(a, &[from.part(0, bytes)], 2, NONE)
+            .expect("the send is posted");
         let received = self.wait_recv(B);
-        assert_eq!((received.status, received.transferred_length), (DtoStatus::Success, bytes as u64));
+        assert_eq!(
+            (received.status, received.transferred_length),
+            (DtoStatus::Success, bytes as u64)
+        );
         assert_eq!(self.wait_request(A).status, DtoStatus::Success);
     }
 
@@ -333,8 +424,16 @@ impl Pair {
     pub fn assert_no_complaints(&self) {
         for side in [A, B] {
             let report = self.fabric.report(side);
-            assert!(report.dma_faults.is_empty(), "side {side}: {:?}", report.dma_faults);
-            assert!(report.driver_bugs.is_empty(), "side {side}: {:?}", report.driver_bugs);
+            assert!(
+                report.dma_faults.is_empty(),
+                "side {side}: {:?}",
+                report.dma_faults
+            );
+            assert!(
+                report.driver_bugs.is_empty(),
+                "side {side}: {:?}",
+                report.driver_bugs
+            );
         }
     }
 }

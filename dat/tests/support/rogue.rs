@@ -17,8 +17,8 @@ impl Pair {
                 let mut query = QueryQpIn::new();
                 query.set_qpn(qpn);
                 let context = hca.exec(&query).ok()?.qpc().clone();
-                let connected = context.state() == u32::from(QpState::RTS.bits())
-                    && context.st() == u32::from(ServiceType::RC.bits());
+                let connected = context.state() == QpState::RTS.bits()
+                    && context.st() == ServiceType::RC.bits();
                 connected.then_some((Qpn::new(qpn), context))
             })
             .expect("a connected queue pair")

@@ -1,0 +1,162 @@
+//! `datctl sim serve`: simulated functions for other processes.
+//!
+//! Each socket has a thread that answers its clients; a register write runs the world to idle in that thread. What
+//! takes time (commands, frames under way, retransmission timers) is moved on by the main thread, which lets the
+//! world's time follow the machine's: it advances the world by what has passed, then waits for the next thing that
+//! is due, for a register write, or a millisecond.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, Write, stdout};
+use std::ops::RangeInclusive;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dat::fabric;
+use driver::{Clock, Device, Interrupt, SharedMemory, VfioUserServer};
+use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+
+use crate::Serve;
+
+/// The longest the world's time lags behind the machine's while nobody writes a register.
+const TICK: Duration = Duration::from_millis(1);
+
+pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
+    if arguments.socket.len() > 2 {
+        return Err("a link has two ends: at most two sockets".into());
+    }
+    let sim = Sim::new(SimConfig { seed: arguments.seed, event_log: false });
+    let (poke, poked) = sync_channel(1);
+    let mut functions = Vec::new();
+    for (number, socket) in arguments.socket.iter().enumerate() {
+        let name = format!("sim:{}", socket.display());
+        let function = sim.try_add_function(Profile::named(&name, fabric::mac(number)))?;
+        functions.push((function, listen(socket)?));
+    }
+    if let [(one, _), (other, _)] = &functions[..] {
+        sim.connect(one, other, LinkFaults::default());
+    }
+    if let Some(path) = &arguments.pcap {
+        let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        sim.pcap(BufWriter::new(file))?;
+    }
+    for (function, listener) in functions {
+        let device = Arc::new(Poking { function, poke: poke.clone() });
+        thread::spawn(move || {
+            let error = VfioUserServer::serve(device, listener);
+            tracing::error!("{error}");
+        });
+    }
+    drop(poke);
+    for socket in &arguments.socket {
+        println!("vfio-user:{}", socket.display());
+    }
+    stdout().flush()?;
+    follow(&sim, &poked, arguments.pcap.is_some())
+}
+
+/// Listens at a path; a socket that nobody listens at any more is replaced.
+fn listen(path: &Path) -> Result<UnixListener, Box<dyn Error>> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    match UnixListener::bind(path) {
+        Ok(listener) => Ok(listener),
+        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+            if UnixStream::connect(path).is_ok() {
+                return Err(failed(error).into());
+            }
+            std::fs::remove_file(path).map_err(failed)?;
+            Ok(UnixListener::bind(path).map_err(failed)?)
+        }
+        Err(error) => Err(failed(error).into()),
+    }
+}
+
+/// Lets the world's time follow the machine's until no server is left.
+fn follow(sim: &Sim, poked: &Receiver<()>, captures: bool) -> Result<(), Box<dyn Error>> {
+    let (clock, start) = (sim.clock(), Instant::now());
+    loop {
+        let world = Duration::from_nanos(clock.now().0);
+        if let Some(behind) = start.elapsed().checked_sub(world) {
+            sim.advance(behind);
+        }
+        let wait = sim.next_due().map_or(TICK, |due| {
+            Duration::from_nanos(due.0).saturating_sub(start.elapsed()).min(TICK)
+        });
+        match poked.recv_timeout(wait) {
+            Ok(()) => {}
+            // A quiet moment; whoever ends this process finds the capture whole.
+            Err(RecvTimeoutError::Timeout) if captures => sim.flush_pcap()?,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err("no server is left".into()),
+        }
+    }
+}
+
+/// A function whose register writes wake the thread that moves the time.
+struct Poking {
+    function: Arc<SimFunction>,
+    poke: SyncSender<()>,
+}
+
+impl Poking {
+    fn poke(&self) {
+        // Full: it will wake anyway. Closed: it has ended, and the process with it.
+        let _ = self.poke.try_send(());
+    }
+}
+
+impl Device for Poking {
+    fn name(&self) -> &str {
+        self.function.name()
+    }
+
+    fn config_read(&self, offset: u16, out: &mut [u8]) {
+        self.function.config_read(offset, out);
+    }
+
+    fn config_write(&self, offset: u16, data: &[u8]) {
+        self.function.config_write(offset, data);
+    }
+
+    fn bar(&self, index: u8) -> Option<SharedMemory> {
+        self.function.bar(index)
+    }
+
+    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
+        self.function.bar_written(index, offset, bytes);
+        self.poke();
+    }
+
+    fn reset(&self) {
+        self.function.reset();
+        self.poke();
+    }
+
+    fn interrupt_count(&self) -> usize {
+        self.function.interrupt_count()
+    }
+
+    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
+        self.function.set_interrupts(vectors);
+    }
+
+    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+        self.function.dma_map(iova, memory, offset, bytes)
+    }
+
+    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
+        self.function.dma_unmap(iova, bytes)
+    }
+
+    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
+        self.function.iova_ranges()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.function.clock()
+    }
+}

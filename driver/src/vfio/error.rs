@@ -1,0 +1,195 @@
+//! What the kernel may refuse, and what to do about it.
+//!
+//! Whoever opens a device for the first time meets half of these. Each names the system call, the device and the errno,
+//! and then the remedy, because the errno alone names none (`drivers/vfio` in Linux is where they come from).
+
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+use thiserror::Error;
+
+use super::sys::Request;
+
+/// A function could not be had, or driven, through VFIO.
+#[derive(Debug, Error)]
+pub enum VfioError {
+    /// Not the address of a PCI function.
+    #[error("{text:?} is no PCI address: those look like 0000:3b:00.2 or 3b:00.2")]
+    Address {
+        /// What was given.
+        text: String,
+    },
+    /// sysfs has no such device.
+    #[error("{address}: no such PCI function: {path} is not there (see lspci -D)")]
+    NoDevice {
+        /// The function.
+        address: String,
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// The function is in no IOMMU group.
+    #[error(
+        "{address}: in no IOMMU group: switch the IOMMU on in the firmware, and in the kernel with intel_iommu=on (AMD and Arm have it on)"
+    )]
+    NoIommu {
+        /// The function.
+        address: String,
+    },
+    /// The function is bound to another driver, or to none.
+    #[error(
+        "{address}: bound to {driver}, not to vfio-pci: echo vfio-pci > /sys/bus/pci/devices/{address}/driver_override, unbind it, and echo {address} > /sys/bus/pci/drivers_probe"
+    )]
+    NotBound {
+        /// The function.
+        address: String,
+        /// The driver, or "no driver".
+        driver: String,
+    },
+    /// Other functions of the group are in use by the kernel.
+    #[error(
+        "{address}: IOMMU group {group} is not viable, because {others}: bind those to vfio-pci too, or unbind them"
+    )]
+    NotViable {
+        /// The function.
+        address: String,
+        /// Number of the group.
+        group: u32,
+        /// Who is in the way, each with its driver.
+        others: String,
+    },
+    /// A device file could not be opened.
+    #[error("{address}: open {path}: {errno}: {advice}")]
+    Open {
+        /// The function.
+        address: String,
+        /// The file.
+        path: PathBuf,
+        /// What the system answered.
+        errno: Errno,
+        /// What to do.
+        advice: String,
+    },
+    /// The kernel refused a request.
+    #[error("{address}: {request}{detail}: {errno}: {advice}")]
+    Refused {
+        /// The function.
+        address: String,
+        /// Name of the ioctl.
+        request: &'static str,
+        /// What was asked, in numbers; may be empty.
+        detail: String,
+        /// What the kernel answered.
+        errno: Errno,
+        /// What to do.
+        advice: String,
+    },
+    /// The kernel answered, and the answer cannot be used.
+    #[error("{address}: {request}: {what}")]
+    Answer {
+        /// The function.
+        address: String,
+        /// Name of the ioctl.
+        request: &'static str,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A region could not be read or written.
+    #[error("{address}: {operation} of {bytes} bytes at {offset:#x} of region {region}: {reason}")]
+    Transfer {
+        /// The function.
+        address: String,
+        /// `read` or `write`.
+        operation: &'static str,
+        /// The region's index.
+        region: u32,
+        /// Offset in the region.
+        offset: u64,
+        /// Bytes.
+        bytes: usize,
+        /// What the system answered.
+        reason: String,
+    },
+    /// A BAR could not be mapped.
+    #[error("{address}: BAR {index}: {error}")]
+    Map {
+        /// The function.
+        address: String,
+        /// BAR number.
+        index: u8,
+        /// Why.
+        error: crate::error::MemoryError,
+    },
+}
+
+/// What to do when a request is refused.
+pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
+    let text = match (request, errno) {
+        (_, Errno::ENODEV) if request >= Request::DeviceGetInfo => {
+            "the device is gone, or being removed"
+        }
+        (Request::SetIommu, Errno::EPERM) => {
+            "the platform cannot remap interrupts (see dmesg): enable it in the firmware, or, trusting the device, load vfio_iommu_type1 with allow_unsafe_interrupts=1"
+        }
+        (Request::SetIommu, Errno::ENODEV) => {
+            "no IOMMU driver takes the group: modprobe vfio_iommu_type1"
+        }
+        (Request::GroupSetContainer, Errno::EPERM) => {
+            "the group is one without an IOMMU, which needs CAP_SYS_RAWIO; it is not supported here"
+        }
+        (Request::GroupSetContainer, Errno::EBUSY | Errno::EINVAL) => {
+            "the group is in another container already: another process has it"
+        }
+        (Request::GroupGetDeviceFd, Errno::ENODEV) => {
+            return format!("{address} is not of this group, or not bound to vfio-pci");
+        }
+        (Request::GroupGetDeviceFd, Errno::EACCES | Errno::EINVAL | Errno::EPERM) => {
+            "a virtual function whose physical function is itself under vfio-pci needs a VF token, which is not supported here; otherwise see dmesg"
+        }
+        (Request::GroupGetDeviceFd, Errno::EBUSY) => "another process has the device open",
+        (Request::DeviceReset, Errno::ENOTTY | Errno::EINVAL) => {
+            "the function cannot be reset alone (no FLR, and others share its bus); its reset methods are in reset_method in sysfs"
+        }
+        (Request::DeviceReset, Errno::EAGAIN | Errno::EBUSY) => {
+            "the device is locked by somebody, try again"
+        }
+        (Request::DeviceSetIrqs, Errno::ENOSPC | Errno::ENOMEM) => {
+            "the machine has no interrupt vectors left"
+        }
+        (Request::IommuMapDma, Errno::EEXIST) => "something is mapped there already",
+        (Request::IommuMapDma, Errno::EFAULT) => {
+            "the memory is not mapped, or cannot be pinned (a file system's own pages cannot)"
+        }
+        (Request::IommuMapDma, Errno::EINVAL) => {
+            "the address or the length is outside the IOMMU's ranges, or not whole pages of its own"
+        }
+        (_, Errno::ENOTTY) => "the kernel does not know this request; is the descriptor one of VFIO?",
+        (_, _) => "see dmesg",
+    };
+    text.to_owned()
+}
+
+/// What to do when `/dev/vfio/vfio` cannot be opened.
+pub(super) fn container_advice(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => {
+            "the module is not loaded: modprobe vfio-pci (or the kernel has no CONFIG_VFIO_CONTAINER)"
+        }
+        Errno::EACCES | Errno::EPERM => "the file should have mode 0666",
+        _ => "see dmesg",
+    }
+}
+
+/// What to do when `/dev/vfio/N` cannot be opened.
+pub(super) fn group_advice(errno: Errno, path: &std::path::Path) -> String {
+    match errno {
+        Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => {
+            "no function of the group is bound to vfio-pci: modprobe vfio-pci and bind it".to_owned()
+        }
+        Errno::EACCES | Errno::EPERM => format!(
+            "give the file to the user who runs this: chown $USER {}",
+            path.display()
+        ),
+        Errno::EBUSY => "another process has the group open".to_owned(),
+        _ => "see dmesg".to_owned(),
+    }
+}

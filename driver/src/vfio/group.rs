@@ -1,0 +1,150 @@
+//! What sysfs knows of a function: its IOMMU group, who else is in that, and who drives them.
+//!
+//! The IOMMU tells functions apart only by group, so the kernel hands out a group as a whole, and only if nobody else
+//! drives a part of it. The kernel says "not viable"; sysfs says because of whom. Functions without a driver are no
+//! obstacle, nor are `pci-stub` and the drivers of bridges, which do no DMA of their own.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::error::VfioError;
+
+/// Address of a PCI function: domain, bus, device, function.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct PciAddress {
+    domain: u32,
+    bus: u8,
+    device: u8,
+    function: u8,
+}
+
+impl FromStr for PciAddress {
+    type Err = VfioError;
+
+    /// `0000:3b:00.2`, or `3b:00.2` in domain 0.
+    fn from_str(text: &str) -> Result<Self, VfioError> {
+        let parsed = || {
+            let (rest, function) = text.rsplit_once('.')?;
+            let (rest, device) = rest.rsplit_once(':')?;
+            let (domain, bus) = rest.split_once(':').unwrap_or(("0000", rest));
+            let parsed = Self {
+                domain: hex(domain, 4..=8)?,
+                bus: u8::try_from(hex(bus, 2..=2)?).ok()?,
+                device: u8::try_from(hex(device, 2..=2)?).ok()?,
+                function: u8::try_from(hex(function, 1..=1)?).ok()?,
+            };
+            (parsed.device < 32 && parsed.function < 8).then_some(parsed)
+        };
+        parsed().ok_or_else(|| VfioError::Address {
+            text: text.to_owned(),
+        })
+    }
+}
+
+fn hex(digits: &str, length: std::ops::RangeInclusive<usize>) -> Option<u32> {
+    let digits_only = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (digits_only && length.contains(&digits.len()))
+        .then(|| u32::from_str_radix(digits, 16).ok())
+        .flatten()
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:04x}:{:02x}:{:02x}.{:x}",
+            self.domain, self.bus, self.device, self.function
+        )
+    }
+}
+
+/// Where the kernel shows its devices, and where VFIO has its files.
+#[derive(Clone, Debug)]
+pub(crate) struct Roots {
+    pub(crate) sysfs: PathBuf,
+    pub(crate) dev: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self {
+            sysfs: "/sys".into(),
+            dev: "/dev/vfio".into(),
+        }
+    }
+}
+
+impl Roots {
+    fn device(&self, address: &str) -> PathBuf {
+        self.sysfs.join("bus/pci/devices").join(address)
+    }
+
+    /// The group of a function that can be handed out: bound to VFIO, and nobody else in the way.
+    pub(super) fn viable_group(&self, address: PciAddress) -> Result<u32, VfioError> {
+        let address = address.to_string();
+        let path = self.device(&address);
+        if !path.exists() {
+            return Err(VfioError::NoDevice { address, path });
+        }
+        let number = link_name(&path.join("iommu_group")).and_then(|name| name.parse().ok());
+        let Some(group) = number else {
+            return Err(VfioError::NoIommu { address });
+        };
+        match self.driver(&address) {
+            Some(driver) if is_vfio(&driver) => {}
+            other => {
+                let driver = other.unwrap_or_else(|| "no driver".to_owned());
+                return Err(VfioError::NotBound { address, driver });
+            }
+        }
+        let others = self.in_the_way(group, &address);
+        if others.is_empty() {
+            Ok(group)
+        } else {
+            Err(VfioError::NotViable {
+                address,
+                group,
+                others: others.join(", "),
+            })
+        }
+    }
+
+    /// The other functions of a group that the kernel uses, in words.
+    pub(super) fn in_the_way(&self, group: u32, address: &str) -> Vec<String> {
+        let devices = self.sysfs.join(format!("kernel/iommu_groups/{group}/devices"));
+        let mut others: Vec<String> = std::fs::read_dir(devices)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|other| other != address)
+            .filter_map(|other| {
+                let driver = self.driver(&other)?;
+                (!is_harmless(&driver)).then(|| format!("{other} is bound to {driver}"))
+            })
+            .collect();
+        others.sort();
+        others
+    }
+
+    fn driver(&self, address: &str) -> Option<String> {
+        link_name(&self.device(address).join("driver"))
+    }
+}
+
+/// `vfio-pci`, or a variant of it for one vendor's devices (`mlx5_vfio_pci`).
+fn is_vfio(driver: &str) -> bool {
+    driver == "vfio-pci" || driver.ends_with("_vfio_pci") || driver.ends_with("-vfio-pci")
+}
+
+/// Drivers that take no DMA and so may stay (`driver_managed_dma` in Linux).
+fn is_harmless(driver: &str) -> bool {
+    is_vfio(driver) || matches!(driver, "pci-stub" | "pcieport" | "shpchp")
+}
+
+/// Last component of what a link points at.
+fn link_name(path: &Path) -> Option<String> {
+    let target = std::fs::read_link(path).ok()?;
+    Some(target.file_name()?.to_str()?.to_owned())
+}

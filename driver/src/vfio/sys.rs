@@ -1,0 +1,290 @@
+//! The system calls of the VFIO backend, and nothing else.
+//!
+//! [`System`] is what the backend asks of the machine: open, ioctl, map, read and write at an offset. [`Kernel`]
+//! asks the real one; tests put a table in its place, so that every refusal the kernel knows can be had on a
+//! machine without an IOMMU. None of it is on a hot path: registers are reached through the mapping.
+//!
+//! All structures VFIO exchanges begin with `argsz`, their length in bytes, and the kernel reads and writes no more
+//! than that (`include/uapi/linux/vfio.h`). A [`Message`] is such a structure with room for what follows it.
+
+// UNSAFETY: ioctl, pread and pwrite take raw addresses.
+#![expect(unsafe_code, reason = "system calls of VFIO")]
+
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::libc;
+use vfio_bindings::bindings::vfio::{
+    VFIO_BASE, VFIO_TYPE, vfio_device_info, vfio_group_status, vfio_iommu_type1_dma_map,
+    vfio_iommu_type1_dma_unmap, vfio_iommu_type1_info, vfio_irq_info, vfio_irq_set,
+    vfio_region_info,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::error::MemoryError;
+use crate::mapping::Area;
+use crate::memory::SharedMemory;
+
+/// The VFIO ioctls in use; the value is the number counted from `VFIO_BASE`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub(crate) enum Request {
+    GetApiVersion = 0,
+    CheckExtension = 1,
+    SetIommu = 2,
+    GroupGetStatus = 3,
+    GroupSetContainer = 4,
+    GroupGetDeviceFd = 6,
+    DeviceGetInfo = 7,
+    DeviceGetRegionInfo = 8,
+    DeviceGetIrqInfo = 9,
+    DeviceSetIrqs = 10,
+    DeviceReset = 11,
+    IommuGetInfo = 12,
+    IommuMapDma = 13,
+    IommuUnmapDma = 14,
+}
+
+impl Request {
+    /// The name in `linux/vfio.h`.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::GetApiVersion => "VFIO_GET_API_VERSION",
+            Self::CheckExtension => "VFIO_CHECK_EXTENSION",
+            Self::SetIommu => "VFIO_SET_IOMMU",
+            Self::GroupGetStatus => "VFIO_GROUP_GET_STATUS",
+            Self::GroupSetContainer => "VFIO_GROUP_SET_CONTAINER",
+            Self::GroupGetDeviceFd => "VFIO_GROUP_GET_DEVICE_FD",
+            Self::DeviceGetInfo => "VFIO_DEVICE_GET_INFO",
+            Self::DeviceGetRegionInfo => "VFIO_DEVICE_GET_REGION_INFO",
+            Self::DeviceGetIrqInfo => "VFIO_DEVICE_GET_IRQ_INFO",
+            Self::DeviceSetIrqs => "VFIO_DEVICE_SET_IRQS",
+            Self::DeviceReset => "VFIO_DEVICE_RESET",
+            Self::IommuGetInfo => "VFIO_IOMMU_GET_INFO",
+            Self::IommuMapDma => "VFIO_IOMMU_MAP_DMA",
+            Self::IommuUnmapDma => "VFIO_IOMMU_UNMAP_DMA",
+        }
+    }
+
+    /// `_IO(VFIO_TYPE, VFIO_BASE + n)` of `asm-generic/ioctl.h`: no direction, no size.
+    const fn number(self) -> libc::Ioctl {
+        ((VFIO_TYPE as u32) << 8 | (VFIO_BASE + self as u32)) as libc::Ioctl
+    }
+
+    /// Bytes the kernel touches at least, whatever `argsz` says; `None` if it takes no structure.
+    pub(crate) const fn message_bytes(self) -> Option<usize> {
+        Some(match self {
+            Self::GroupGetStatus => size_of::<vfio_group_status>(),
+            Self::DeviceGetInfo => size_of::<vfio_device_info>(),
+            Self::DeviceGetRegionInfo => size_of::<vfio_region_info>(),
+            Self::DeviceGetIrqInfo => size_of::<vfio_irq_info>(),
+            Self::DeviceSetIrqs => size_of::<vfio_irq_set>(),
+            Self::IommuGetInfo => size_of::<vfio_iommu_type1_info>(),
+            Self::IommuMapDma => size_of::<vfio_iommu_type1_dma_map>(),
+            Self::IommuUnmapDma => size_of::<vfio_iommu_type1_dma_unmap>(),
+            Self::GetApiVersion
+            | Self::CheckExtension
+            | Self::SetIommu
+            | Self::GroupSetContainer
+            | Self::GroupGetDeviceFd
+            | Self::DeviceReset => return None,
+        })
+    }
+}
+
+/// A structure that begins with its length, in the host's byte order, aligned to 8.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    words: Vec<u64>,
+    bytes: usize,
+}
+
+impl Message {
+    /// Zeroes but for `argsz`.
+    // PANIC: lengths are ours and below 4 GiB; a shorter one than `argsz` itself would be a bug of ours.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let mut message = Self {
+            words: vec![0; bytes.div_ceil(8)],
+            bytes,
+        };
+        let argsz = u32::try_from(bytes).expect("a message below 4 GiB");
+        message.put(0, argsz);
+        message
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.words.as_bytes()[..self.bytes]
+    }
+
+    /// Writes a field.
+    // PANIC: outside; offsets of fields are constants.
+    pub(crate) fn put<T: IntoBytes + zerocopy::Immutable>(&mut self, offset: usize, value: T) {
+        self.words.as_mut_bytes()[offset..offset + size_of::<T>()]
+            .copy_from_slice(value.as_bytes());
+    }
+
+    /// Reads a field; `None` outside, for offsets that the kernel gave.
+    pub(crate) fn get<T: FromBytes>(&self, offset: usize) -> Option<T> {
+        let end = offset.checked_add(size_of::<T>())?;
+        T::read_from_bytes(self.bytes().get(offset..end)?).ok()
+    }
+
+    /// Reads a field of the structure's fixed part.
+    // PANIC: outside; offsets of fields are constants.
+    pub(crate) fn field<T: FromBytes>(&self, offset: usize) -> T {
+        self.get(offset).expect("a field of the fixed part")
+    }
+}
+
+/// What goes with an ioctl.
+pub(crate) enum Argument<'a> {
+    None,
+    Number(u32),
+    /// A descriptor, by address.
+    Fd(BorrowedFd<'a>),
+    Message(&'a mut Message),
+}
+
+/// What the backend asks of the machine.
+pub(crate) trait System: Send + Sync {
+    /// Opens a device file for reading and writing.
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno>;
+    /// Any request but `GroupGetDeviceFd`. What it returns is not negative.
+    fn ioctl(
+        &self,
+        fd: BorrowedFd<'_>,
+        request: Request,
+        argument: Argument<'_>,
+    ) -> Result<u32, Errno>;
+    /// `VFIO_GROUP_GET_DEVICE_FD`.
+    fn device_fd(&self, group: BorrowedFd<'_>, address: &str) -> Result<OwnedFd, Errno>;
+    /// `bytes` bytes of address space with pieces of a region in it, and ordinary memory between them.
+    fn map(
+        &self,
+        device: BorrowedFd<'_>,
+        bytes: usize,
+        areas: &[Area],
+    ) -> Result<SharedMemory, MemoryError>;
+    /// One `pread`.
+    fn read_at(&self, fd: &File, offset: u64, out: &mut [u8]) -> io::Result<usize>;
+    /// One `pwrite`.
+    fn write_at(&self, fd: &File, offset: u64, data: &[u8]) -> io::Result<usize>;
+    /// Bytes that may be locked (`None` without limit) and bytes that are, for messages.
+    fn locked_memory(&self) -> (Option<u64>, u64);
+}
+
+/// The machine itself.
+#[derive(Debug)]
+pub(crate) struct Kernel;
+
+impl System for Kernel {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .map(OwnedFd::from)
+            .map_err(|error| errno_of(&error))
+    }
+
+    fn ioctl(
+        &self,
+        fd: BorrowedFd<'_>,
+        request: Request,
+        argument: Argument<'_>,
+    ) -> Result<u32, Errno> {
+        let (fd, number) = (fd.as_raw_fd(), request.number());
+        let result = match argument {
+            Argument::None => {
+                assert!(
+                    request.message_bytes().is_none(),
+                    "{request:?} takes a message"
+                );
+                // SAFETY: the request takes no address (asserted above; the two that take a descriptor's or a name's
+                // read address 0 as such and fail with EFAULT).
+                unsafe { libc::ioctl(fd, number, 0) }
+            }
+            Argument::Number(value) => {
+                let takes_number = matches!(request, Request::CheckExtension | Request::SetIommu);
+                assert!(takes_number, "{request:?} takes no number");
+                // SAFETY: the request takes its argument by value.
+                unsafe { libc::ioctl(fd, number, libc::c_ulong::from(value)) }
+            }
+            Argument::Fd(other) => {
+                assert!(
+                    request == Request::GroupSetContainer,
+                    "{request:?} takes no descriptor"
+                );
+                let other = other.as_raw_fd();
+                // SAFETY: the kernel reads one `int` at the address, which is that of a local.
+                unsafe { libc::ioctl(fd, number, &raw const other) }
+            }
+            Argument::Message(message) => {
+                let least = request.message_bytes();
+                assert!(
+                    least.is_some_and(|least| least <= message.bytes),
+                    "{request:?} in {} bytes",
+                    message.bytes
+                );
+                // CAST: `new` made sure that it fits.
+                assert_eq!(message.field::<u32>(0) as usize, message.bytes, "argsz");
+                // SAFETY: the kernel reads and writes at most `argsz` bytes at the address and no less than the
+                // structure's fixed part; the message has `argsz` bytes, and not less than that (both asserted).
+                // The one request that makes the device reach memory is `IommuMapDma`: whoever builds that message
+                // names memory of a `SharedMemory`, into which no reference points, and the kernel pins it.
+                unsafe { libc::ioctl(fd, number, message.words.as_mut_ptr()) }
+            }
+        };
+        Errno::result(result).map(i32::cast_unsigned)
+    }
+
+    fn device_fd(&self, group: BorrowedFd<'_>, address: &str) -> Result<OwnedFd, Errno> {
+        let name = CString::new(address).map_err(|_| Errno::EINVAL)?;
+        let number = Request::GroupGetDeviceFd.number();
+        // SAFETY: the kernel reads a string that ends with zero, which a `CString` does.
+        let fd = Errno::result(unsafe { libc::ioctl(group.as_raw_fd(), number, name.as_ptr()) })?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn map(
+        &self,
+        device: BorrowedFd<'_>,
+        bytes: usize,
+        areas: &[Area],
+    ) -> Result<SharedMemory, MemoryError> {
+        SharedMemory::device(device, bytes, areas)
+    }
+
+    fn read_at(&self, fd: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        fd.read_at(out, offset)
+    }
+
+    fn write_at(&self, fd: &File, offset: u64, data: &[u8]) -> io::Result<usize> {
+        fd.write_at(data, offset)
+    }
+
+    fn locked_memory(&self) -> (Option<u64>, u64) {
+        let line = |path: &str, start: &str, word: usize| {
+            std::fs::read_to_string(path)
+                .unwrap_or_default()
+                .lines()
+                .find_map(|line| line.strip_prefix(start)?.split_whitespace().nth(word)?.parse().ok())
+        };
+        (
+            line("/proc/self/limits", "Max locked memory", 0),
+            line("/proc/self/status", "VmLck:", 0).map_or(0, |kib: u64| kib.saturating_mul(1024)),
+        )
+    }
+}
+
+pub(crate) fn errno_of(error: &io::Error) -> Errno {
+    error
+        .raw_os_error()
+        .map_or(Errno::UnknownErrno, Errno::from_raw)
+}

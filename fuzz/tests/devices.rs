@@ -1,0 +1,488 @@
+//! Hostile devices against the driver.
+//!
+//! A provider is opened, uses its queues and is closed, on a device that lies now and then (see [`liar`]) or talks nothing but nonsense.
+//! Every call may fail; none may panic, hang, or believe what cannot be: a completion finishes something that was posted, at most once, with no
+//! more bytes than were asked for. The device never meets an address the driver did not map. And when the device tells the truth
+//! again, a reset is all that is needed.
+
+mod liar;
+
+use bolero::{TypeGenerator, check, produce};
+use dat_core::provider::{
+    CompletionEntry, CompletionQueue, DataSegment, MadAddress, Provider, ProviderError, QueuePair, QueueSizes, ReadyToReceive,
+    ReadyToSend, RequestFlags, RequestOp, SharedReceiveQueue,
+};
+use dat_core::types::{DtoStatus, MemPrivFlags};
+use driver::{Clock, Device, DmaMemory, Function, Instant, Interrupt, SharedMemory};
+use hw_mlx::HcaConfig;
+use hw_mlx::cq::Cq;
+use hw_mlx::provider::{MlxProvider, Region};
+use hw_mlx::qp::Qp;
+use hw_mlx::srq::Srq;
+use hw_sim::Profile;
+use liar::{Deed, Liar};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+const BYTES: usize = 4_096;
+const FLAGS: RequestFlags = RequestFlags { suppress: false, solicited: false, fence: false, unsignalled: false };
+const SIZES: QueueSizes =
+    QueueSizes { max_requests: 4, max_recvs: 4, max_request_segments: 2, max_read_segments: 2, max_recv_segments: 2 };
+
+fn config() -> HcaConfig {
+    let mut config = HcaConfig::new();
+    config.command_timeout = Duration::from_millis(50);
+    config.initializing_timeout = Duration::from_millis(100);
+    config.firmware_pages = Some(64);
+    config.seed = Some(1);
+    config
+}
+
+/// What was posted and has not completed: bytes by cookie.
+#[derive(Default)]
+struct Posted {
+    open: BTreeMap<u64, u64>,
+    next: u64,
+    succeeded: usize,
+}
+
+impl Posted {
+    fn cookie(&mut self, bytes: u32) -> u64 {
+        self.next += 1;
+        self.open.insert(self.next, u64::from(bytes));
+        self.next
+    }
+
+    fn done(&mut self, completion: &dat_core::provider::Completion) {
+        let bytes = self.open.remove(&completion.cookie);
+        let bytes = bytes.unwrap_or_else(|| panic!("{completion:?} of something not outstanding"));
+        assert!(completion.status != DtoStatus::Success || completion.transferred <= bytes, "{completion:?} of {bytes}");
+        self.succeeded += usize::from(completion.status == DtoStatus::Success);
+    }
+}
+
+/// Two connected queue pairs of one function, the second fed by a shared receive queue or not.
+struct Session {
+    provider: MlxProvider,
+    pd: u32,
+    cq: Cq,
+    srq: Option<Srq>,
+    qps: Vec<Qp>,
+    memory: DmaMemory,
+    lkey: u32,
+    rkey: u32,
+    region: Region,
+    posted: Posted,
+}
+
+impl Session {
+    fn open(device: Arc<dyn Device>, shared: bool) -> Result<Self, ProviderError> {
+        let function = Function::in_process(device).map_err(|error| ProviderError::Device(error.to_string()))?;
+        let mut provider = MlxProvider::open(function, config())?;
+        let pd = provider.alloc_pd()?;
+        let cq = provider.create_cq(15, 9)?;
+        let buffer = provider.arena().alloc(BYTES, 4_096).map_err(|error| ProviderError::Resources(error.to_string()))?;
+        let memory = DmaMemory::Arena { buffer, offset: 0, bytes: BYTES };
+        let registration = provider.register(pd, &memory, MemPrivFlags::all())?;
+        let (lkey, rkey) = (registration.lmr_context, registration.rmr_context);
+        let srq = if shared { Some(provider.create_srq(pd, 8, 2, 5)?) } else { None };
+        let mut session = Self { provider, pd, cq, srq, qps: Vec::new(), memory, lkey, rkey, region: registration.region, posted: Posted::default() };
+        for owner in [7, 8] {
+            let srq = session.srq.as_ref().filter(|_| owner == 8);
+            let sizes = if srq.is_some() { QueueSizes { max_recvs: 0, ..SIZES } } else { SIZES };
+            let qp = session.provider.create_qp(session.pd, &session.cq, &session.cq, srq, sizes, owner)?;
+            session.qps.push(qp);
+        }
+        session.connect()?;
+        Ok(session)
+    }
+
+    fn connect(&mut self) -> Result<(), ProviderError> {
+        let gid = self.provider.limits().gid;
+        let path = self.provider.resolve(gid)?;
+        let numbers = [self.qps[1].number(), self.qps[0].number()];
+        for (qp, remote_qpn) in self.qps.iter_mut().zip(numbers) {
+            let receive = ReadyToReceive { path, remote_qpn, receive_psn: 5, mtu: 1, reads_in: 1, min_rnr_timer: 1 };
+            self.provider.ready_to_receive(qp, &receive)?;
+            let send = ReadyToSend { send_psn: 5, reads_out: 1, retry_count: 2, rnr_retry: 2, ack_timeout: 4 };
+            self.provider.ready_to_send(qp, &send)?;
+        }
+        Ok(())
+    }
+
+    fn segment(&self, bytes: u32) -> impl Iterator<Item = DataSegment> + Clone + use<> {
+        std::iter::once(DataSegment { lmr_context: self.lkey, address: self.memory.address(), bytes })
+    }
+
+    fn post(&mut self, what: u8, bytes: u16) {
+        let bytes = u32::from(bytes % 2_048) + 1;
+        let segment = self.segment(bytes);
+        let (address, rmr_context) = (self.memory.address(), self.rkey);
+        let cookie = self.posted.cookie(bytes);
+        let outcome = match what % 6 {
+            0 => self.qps[0].post_recv(segment, cookie, false),
+            1 => match &mut self.srq {
+                Some(srq) => srq.post_recv(segment, cookie),
+                None => self.qps[1].post_recv(segment, cookie, false),
+            },
+            2 => self.qps[1].post_request(RequestOp::Send, segment, cookie, FLAGS),
+            3 => self.qps[0].post_request(RequestOp::RdmaWrite { address, rmr_context }, segment, cookie, FLAGS),
+            4 => self.qps[0].post_request(RequestOp::RdmaRead { address, rmr_context }, segment, cookie, FLAGS),
+            _ => self.qps[0].post_request(RequestOp::Send, segment, cookie, FLAGS),
+        };
+        if outcome.is_err() {
+            self.posted.open.remove(&cookie);
+        }
+    }
+
+    /// Takes in completions, at most as many as there can be.
+    fn poll(&mut self) {
+        for _ in 0..self.cq.capacity() {
+            let Some(entry) = self.cq.poll() else { return };
+            let Some(qp) = self.qps.iter_mut().find(|qp| qp.owner() == entry.owner()) else { continue };
+            let completion = match &mut self.srq {
+                Some(srq) if qp.owner() == 8 && !entry.is_request() => srq.complete(&entry),
+                _ => qp.complete(&entry),
+            };
+            if let Some(completion) = completion {
+                self.posted.done(&completion);
+            }
+        }
+    }
+
+    fn act(&mut self, action: &Action) -> Result<(), ProviderError> {
+        match action {
+            Action::Post { what, bytes } => self.post(*what, *bytes),
+            Action::Poll => self.poll(),
+            Action::Arm { solicited } => self.cq.arm(*solicited),
+            Action::Wait { milliseconds } => {
+                let deadline = self.provider.now() + u64::from(*milliseconds) * 1_000_000;
+                self.provider.wait(deadline)?;
+            }
+            Action::Progress => {
+                self.provider.progress();
+                while self.provider.next_event().is_some() {}
+            }
+            Action::SendMad => {
+                let path = self.provider.resolve(self.provider.limits().gid)?;
+                // Out of slots is no reason to stop.
+                let _ = self.provider.send_mad(&MadAddress { path, qpn: 1 }, &[7; 256]);
+            }
+            Action::PollMad => while self.provider.poll_mad().is_some() {},
+            Action::Reset { which } => {
+                let which = usize::from(*which % 2);
+                self.poll();
+                self.provider.reset_qp(&mut self.qps[which], &mut self.cq, None)?;
+            }
+            Action::ToError { which } => self.provider.to_error(&mut self.qps[usize::from(*which % 2)])?,
+            Action::Another => {
+                let cq = self.provider.create_cq(3, 2)?;
+                self.provider.destroy_cq(cq)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything is given back; what fails is left to the close.
+    fn close(self) -> bool {
+        let Self { mut provider, pd, mut cq, srq, qps, region, .. } = self;
+        let mut well = provider.deregister(region).is_ok();
+        for qp in qps {
+            well &= provider.destroy_qp(qp, &mut cq, None).is_ok();
+        }
+        if let Some(srq) = srq {
+            well &= provider.destroy_srq(srq).is_ok();
+        }
+        well &= provider.destroy_cq(cq).is_ok();
+        well &= provider.free_pd(pd).is_ok();
+        provider.close().is_ok() && well
+    }
+}
+
+/// What the consumer does.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Action {
+    Post { what: u8, bytes: u16 },
+    Poll,
+    Arm { solicited: bool },
+    Wait { milliseconds: u8 },
+    Progress,
+    SendMad,
+    PollMad,
+    Reset { which: u8 },
+    ToError { which: u8 },
+    Another,
+}
+
+/// A session on an honest device, which has to go well.
+fn honest_session(liar: &Arc<Liar>) {
+    let mut session = Session::open(liar.clone(), false).expect("an honest device opens");
+    session.post(0, 99);
+    session.post(2, 99);
+    for _ in 0..10 {
+        session.act(&Action::Wait { milliseconds: 1 }).expect("an honest device waits");
+        session.poll();
+    }
+    assert_eq!((session.posted.succeeded, session.posted.open.len()), (2, 0));
+    assert!(session.close(), "an honest device closes");
+    let report = liar.sim.report(&liar.function);
+    assert_eq!(report.pages_held, 0);
+    assert!(report.objects.is_empty(), "{:?}", report.objects);
+}
+
+/// However a device lies, the driver fails in an orderly way, and works again when the device tells the truth.
+#[test]
+fn a_lying_device_is_survived() {
+    let opening = produce::<Vec<Deed>>().with().len(0..4_usize);
+    let deeds = produce::<Vec<Deed>>().with().len(0..60_usize);
+    let actions = produce::<Vec<Action>>().with().len(0..60_usize);
+    check!()
+        .with_generator((opening, deeds, actions, produce::<bool>()))
+        .with_iterations(1_500)
+        .with_test_time(Duration::from_secs(8))
+        .for_each(|(opening, deeds, actions, shared)| {
+            let liar = Liar::new(opening.clone());
+            if let Ok(mut session) = Session::open(liar.clone(), *shared) {
+                liar.set_deeds(deeds.clone());
+                for action in actions {
+                    liar.occasion();
+                    if session.act(action).is_err() {
+                        break;
+                    }
+                }
+                let faults = liar.sim.report(&liar.function).dma_faults;
+                assert!(!faults.iter().any(|fault| fault.unmapped), "{faults:?}");
+                session.close();
+            }
+            liar.repent();
+            honest_session(&liar);
+        });
+}
+
+/// Answers without a device behind them: the fixed part of every output, and of every capability page.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Answers {
+    /// What commands answer, in turn, over and over, at 0x08 and behind.
+    numbers: [u32; 4],
+    /// Dwords of capability pages that differ from a real device's.
+    pages: Vec<(u8, Extreme)>,
+    registers: [(u8, u32); 2],
+    registers_too: u8,
+    /// One in so many is refused.
+    refusals: u8,
+}
+
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+enum Extreme {
+    Zero,
+    Ones,
+    Flip(u32),
+}
+
+/// A device that answers every command at once, and knows nothing.
+struct Nonsense {
+    answers: Answers,
+    bar: SharedMemory,
+    config: Mutex<BTreeMap<u16, u8>>,
+    maps: Mutex<BTreeMap<u64, (SharedMemory, usize, usize)>>,
+    interrupts: Mutex<Vec<Interrupt>>,
+    now: AtomicU64,
+    commands: AtomicU64,
+}
+
+impl Nonsense {
+    fn access(&self, iova: u64, bytes: usize, access: impl FnOnce(&SharedMemory, usize)) {
+        let maps = self.maps.lock().unwrap();
+        let (&start, (memory, offset, mapped)) = maps.range(..=iova).next_back().expect("an address that is mapped");
+        let at = usize::try_from(iova - start).unwrap();
+        assert!(at + bytes <= *mapped, "{iova:#x}+{bytes:#x} is not mapped");
+        access(memory, offset + at);
+    }
+
+    /// A real device's page, but for what is to be nonsense.
+    fn page(&self, kind: u16) -> Vec<u8> {
+        let profile = Profile::default();
+        let mut page = match kind {
+            0 => profile.general.current.as_bytes().to_vec(),
+            3 => profile.atomic.current.as_bytes().to_vec(),
+            _ => profile.roce.current.as_bytes().to_vec(),
+        };
+        for &(at, extreme) in &self.answers.pages {
+            let at = usize::from(at) % (page.len() / 4) * 4;
+            let dword: &mut [u8; 4] = page[at..].first_chunk_mut().unwrap();
+            let value = u32::from_be_bytes(*dword);
+            *dword = match extreme {
+                Extreme::Zero => 0,
+                Extreme::Ones => u32::MAX,
+                Extreme::Flip(bits) => value ^ bits,
+            }
+            .to_be_bytes();
+        }
+        page
+    }
+
+    fn answer(&self, slot: u64) {
+        let queue = u64::from(self.bar.load_be32(0x10)) << 32 | u64::from(self.bar.load_be32(0x14) & 0xffff_f000);
+        let mut entry = [0; 64];
+        let number = self.commands.fetch_add(1, Ordering::Relaxed);
+        assert!(number < 20_000, "the driver does not come to an end");
+        self.access(queue + slot * 64, 64, |memory, at| memory.read_bytes(at, &mut entry));
+        let (opcode, op_mod) = (u16::from_be_bytes([entry[0x10], entry[0x11]]), u16::from_be_bytes([entry[0x16], entry[0x17]]));
+        let mut output = vec![0; 0x1010];
+        let refused = self.answers.refusals >= 240 && number % u64::from(256 - u16::from(self.answers.refusals)) == 0;
+        match opcode {
+            _ if refused => output[0] = 0x0f,
+            0x100 => {
+                let page = self.page(op_mod >> 1);
+                output[0x10..0x10 + page.len()].copy_from_slice(&page);
+            }
+            // QUERY_ISSI must offer step 1 for anything to follow.
+            0x10a => output[0x6f] = 2,
+            _ => {
+                for (index, dword) in output[8..].chunks_exact_mut(4).enumerate() {
+                    let at = (usize::try_from(number).unwrap() + index) % 4;
+                    dword.copy_from_slice(&self.answers.numbers[at].to_be_bytes());
+                }
+                // Few pages, or none would ever be enough.
+                if opcode == 0x107 {
+                    output[0x0c..0x0f].fill(0);
+                }
+            }
+        }
+        let length = u32::from_be_bytes([entry[0x38], entry[0x39], entry[0x3a], entry[0x3b]]) as usize;
+        let mut mailbox = u64::from_be_bytes(*entry[0x30..].first_chunk().unwrap());
+        let rest = output[16..].chunks(512).take(length.saturating_sub(16).div_ceil(512));
+        for chunk in rest {
+            let mut next = [0; 8];
+            self.access(mailbox, 0x240, |memory, at| {
+                memory.write_bytes(at, chunk);
+                memory.read_bytes(at + 0x230, &mut next);
+            });
+            mailbox = u64::from_be_bytes(next);
+        }
+        self.access(queue + slot * 64, 64, |memory, at| {
+            memory.write_bytes(at + 0x20, &output[..16]);
+            memory.store_u8(at + 0x3f, 0);
+        });
+        for interrupt in self.interrupts.lock().unwrap().iter() {
+            interrupt.signal();
+        }
+    }
+}
+
+/// [`Nonsense`] as a device; its clock needs a name for it.
+struct Named(Arc<Nonsense>);
+
+impl Device for Named {
+    fn name(&self) -> &str {
+        "nonsense"
+    }
+
+    fn config_read(&self, offset: u16, out: &mut [u8]) {
+        let config = self.0.config.lock().unwrap();
+        for (at, byte) in (offset..).zip(out) {
+            *byte = config.get(&at).copied().unwrap_or(0);
+        }
+    }
+
+    fn config_write(&self, offset: u16, data: &[u8]) {
+        self.0.config.lock().unwrap().extend((offset..).zip(data.iter().copied()));
+    }
+
+    fn bar(&self, index: u8) -> Option<SharedMemory> {
+        (index == 0).then(|| self.0.bar.clone())
+    }
+
+    fn bar_written(&self, _index: u8, offset: u64, bytes: &[u8]) {
+        if offset == 0x18 {
+            let value = bytes.iter().fold(0, |value: u32, &byte| value << 8 | u32::from(byte));
+            self.0.bar.store_be32(0x18, 0);
+            self.0.answer(u64::from(value.trailing_zeros()));
+        }
+    }
+
+    fn reset(&self) {
+        self.0.bar.fill(0, self.0.bar.len(), 0);
+        self.0.bar.store_be32(0x04, 5 << 16);
+        self.0.bar.store_be32(0x14, 0x56);
+        if self.0.answers.registers_too >= 192 {
+            for (at, value) in self.0.answers.registers {
+                self.0.bar.store_be32([0x00, 0x04, 0x14, 0x1fc, 0x230, 0x238, 0x23c, 0x1010][usize::from(at) % 8], value);
+            }
+        }
+    }
+
+    fn interrupt_count(&self) -> usize {
+        2
+    }
+
+    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
+        *self.0.interrupts.lock().unwrap() = vectors;
+    }
+
+    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+        self.0.maps.lock().unwrap().insert(iova, (memory, offset, bytes));
+        Ok(())
+    }
+
+    fn dma_unmap(&self, iova: u64, _bytes: usize) -> Result<(), String> {
+        self.0.maps.lock().unwrap().remove(&iova);
+        Ok(())
+    }
+
+    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
+        vec![0x1_0000..=0xfedf_ffff, 1 << 32..=(1 << 39) - 1]
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(NonsenseClock(self.0.clone()))
+    }
+}
+
+struct NonsenseClock(Arc<Nonsense>);
+
+impl Clock for NonsenseClock {
+    fn now(&self) -> Instant {
+        Instant(self.0.now.fetch_add(500, Ordering::Relaxed))
+    }
+
+    fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
+        self.0.now.fetch_max(deadline.0, Ordering::Relaxed);
+        // The counter that says the firmware runs.
+        self.0.bar.store_be32(0x1010, u32::try_from(deadline.0 / 1_000 & 0xff_ffff).unwrap());
+        interrupts.iter().any(Interrupt::is_pending)
+    }
+}
+
+/// A device whose numbers and capabilities are anything is refused, or used within them.
+#[test]
+fn nonsense_numbers_and_capabilities_are_survived() {
+    let actions = produce::<Vec<Action>>().with().len(0..20_usize);
+    check!()
+        .with_generator((produce::<Answers>(), actions))
+        .with_iterations(4_000)
+        .with_test_time(Duration::from_secs(6))
+        .for_each(|(answers, actions)| {
+            let device = Arc::new(Nonsense {
+                answers: answers.clone(),
+                bar: SharedMemory::anonymous(1 << 16).unwrap(),
+                config: Mutex::default(),
+                maps: Mutex::default(),
+                interrupts: Mutex::default(),
+                now: AtomicU64::new(1),
+                commands: AtomicU64::new(0),
+            });
+            if let Ok(mut session) = Session::open(Arc::new(Named(device)), false) {
+                for action in actions {
+                    if session.act(action).is_err() {
+                        break;
+                    }
+                }
+                session.close();
+            }
+        });
+}
