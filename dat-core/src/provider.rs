@@ -471,6 +471,10 @@ pub trait Provider: Sized {
 
     /// Our GID at an index, which a [`Path`] names as its source.
     fn gid(&self, index: u8) -> Option<[u8; 16]>;
+    /// Orders what this CPU has stored in registered memory before what the device will read of it.
+    fn sync_for_device(&self);
+    /// Orders what the device has written into registered memory before later loads.
+    fn sync_for_cpu(&self);
     /// Finds the way to a GID: a link-local one names its MAC, others come from the neighbour table.
     ///
     /// # Errors

@@ -81,7 +81,7 @@ impl Fabric {
         let mut options = options.clone();
         let own = self.sim.seed().wrapping_mul(2).wrapping_add(side as u64);
         options.hca.seed.get_or_insert(own);
-        open_function(self.function(side), &options)
+        open_function(Arc::clone(&self.functions[side]), 1, &options)
     }
 
     /// What the function of a side has to say about its driver.

@@ -4,15 +4,14 @@
 //! |---|---|
 //! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two are linked |
 //! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
-//!
-//! The other backends of [`driver::Function`] get their names here as they come.
+//! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use dat_core::{CloseFlags, DatError, IaConfig};
-use driver::{Function, FunctionError};
+use driver::{PciAddress, Function, FunctionError};
 use hw_mlx::provider::MlxProvider;
 use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
@@ -49,9 +48,15 @@ impl OpenOptions {
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// No backend understands the name.
-    #[error("no adapter is called {name:?}: names are sim:NAME and vfio-user:SOCKET (DAT_PROVIDER_NOT_FOUND)")]
+    #[error("no adapter is called {name:?}: names are sim:NAME, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)")]
     NotFound {
         /// The name.
+        name: String,
+    },
+    /// Somebody in this process has it open; a function has one driver.
+    #[error("{name} is open already: close it first, a function has one driver at a time")]
+    InUse {
+        /// The adapter.
         name: String,
     },
     /// The function could not be reached.
@@ -99,6 +104,11 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
             .map_err(|error| OpenError::Function { name: name.to_owned(), error })?;
         return bring_up(function, options);
     }
+    if name.parse::<PciAddress>().is_ok() {
+        let function =
+            Function::vfio(name).map_err(|error| OpenError::Function { name: name.to_owned(), error })?;
+        return bring_up(function, options);
+    }
     let Some(simulated) = name.strip_prefix("sim:").filter(|rest| !rest.is_empty()) else {
         return Err(OpenError::NotFound { name: name.to_owned() });
     };
@@ -115,8 +125,8 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
     {
         sim.connect(one, other, LinkFaults::default());
     }
-    drop(fabric);
-    open_function(function, options)
+    // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
+    open_function(function, 1, options)
 }
 
 /// A locally administered address that names the function's place in its fabric.
@@ -128,8 +138,16 @@ pub const fn mac(number: usize) -> [u8; 6] {
     [0x02, 0x00, 0x5e, 0x10, high, low]
 }
 
-pub(crate) fn open_function(function: Arc<SimFunction>, options: &OpenOptions) -> Result<Ia, OpenError> {
+/// Opens a simulated function. `kept` handles on it exist besides the one given; any more is a driver's.
+pub(crate) fn open_function(
+    function: Arc<SimFunction>,
+    kept: usize,
+    options: &OpenOptions,
+) -> Result<Ia, OpenError> {
     let name = driver::Device::name(&*function).to_owned();
+    if Arc::strong_count(&function) > kept + 1 {
+        return Err(OpenError::InUse { name });
+    }
     let function = Function::in_process(function).map_err(|error| OpenError::Function { name: name.clone(), error })?;
     bring_up(function, options)
 }

@@ -9,7 +9,7 @@ use dat::{
     EpHandle, EpState, EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags, OpenError,
     PspFlags, Qos, ReturnType, SoftwareEvent, SrqAttr, Subtype, Timeout,
 };
-use hw_sim::{Fault, Faults, LinkFaults};
+use hw_sim::Fault;
 use support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
 
 /// An I/O vector of nothing, typed.
@@ -52,7 +52,10 @@ fn an_adapter_in_which_nothing_was_made_closes_gracefully_and_opens_again() {
 /// Makes one thing, and knows how to free it and what it had to make first.
 type Made = Box<dyn FnOnce(&mut Ia)>;
 
-fn makers() -> Vec<(&'static str, fn(&mut Ia) -> Made)> {
+/// Makes it.
+type Maker = fn(&mut Ia) -> Made;
+
+fn makers() -> Vec<(&'static str, Maker)> {
     fn zone(ia: &mut Ia) -> dat::PzHandle {
         ia.pz_create().expect("a PZ")
     }
@@ -150,40 +153,6 @@ fn closing_for_good_gracefully_says_what_is_the_matter_and_leaks_nothing_either(
 }
 
 impl Pair {
-    fn cut(&mut self) {
-        let nothing = Faults {
-            loss_ppm: 1_000_000,
-            ..Faults::NONE
-        };
-        self.fabric
-            .sim
-            .set_faults(self.fabric.link, LinkFaults::both(nothing));
-    }
-
-    fn connect_to(&mut self, side: usize, ep: EpHandle) {
-        let address = self.sides[1 - side].ia.query().ia.ia_address;
-        let none = ConnectFlags::empty();
-        self.sides[side]
-            .ia
-            .ep_connect(ep, address, CONN_QUAL, LONG, b"x", Qos::BEST_EFFORT, none)
-            .expect("starts");
-    }
-
-    fn endpoint(&mut self, side: usize) -> EpHandle {
-        let side = &mut self.sides[side];
-        let attr = attributes(&side.ia);
-        let (recv, request, connect) = (side.recv, side.request, side.connect);
-        side.ia
-            .ep_create(
-                Some(side.pz),
-                Some(recv),
-                Some(request),
-                Some(connect),
-                Some(&attr),
-            )
-            .expect("an endpoint")
-    }
-
     /// Everything there is on both sides, in the middle of what it does. The connections of side B and what they
     /// should hear when A goes.
     fn busy() -> (Self, Vec<(EpHandle, Kind)>) {
@@ -200,11 +169,11 @@ impl Pair {
         let mut heard = Vec::new();
 
         // Connected, with everything outstanding; connected with a null EVD; disconnected, and nobody has looked.
-        let (a, b) = (pair.endpoint(A), pair.endpoint(B));
+        let (a, b) = (pair.another_ep(A), pair.another_ep(B));
         pair.connect_endpoints(a, b);
         heard.push((b, Kind::Disconnected));
         let (local, remote) = (pair.buffer(A, 4096), pair.buffer(B, 4096));
-        let (gone, gone_peer) = (pair.endpoint(A), pair.endpoint(B));
+        let (gone, gone_peer) = (pair.another_ep(A), pair.another_ep(B));
         pair.connect_endpoints(gone, gone_peer);
         for cookie in 0..5 {
             pair.sides[A]
@@ -237,7 +206,7 @@ impl Pair {
             .ia
             .ep_create_with_srq(Some(pz), Some(recv), None, Some(connect), srq, &usual)
             .expect("an endpoint");
-        let sender = pair.endpoint(B);
+        let sender = pair.another_ep(B);
         pair.connect_endpoints(on_srq, sender);
         heard.push((sender, Kind::Disconnected));
         pair.sides[B]
@@ -247,16 +216,18 @@ impl Pair {
         pair.wait_request(B);
         // Requests nobody has decided on: one dequeued, one not.
         for _ in 0..2 {
-            let asking = pair.endpoint(B);
-            pair.connect_to(B, asking);
+            let asking = pair.another_ep(B);
+            pair.start(B, asking, CONN_QUAL, LONG, b"x")
+                .expect("starts");
             heard.push((asking, Kind::NonPeerRejected));
         }
         let Event::ConnectionRequest(_) = pair.wait_event(A, pair.sides[A].cr) else {
             panic!("a request")
         };
         // Accepted, but the other side does not finish it.
-        let (asking, accepting) = (pair.endpoint(B), pair.endpoint(A));
-        pair.connect_to(B, asking);
+        let (asking, accepting) = (pair.another_ep(B), pair.another_ep(A));
+        pair.start(B, asking, CONN_QUAL, LONG, b"x")
+            .expect("starts");
         let _undecided = pair.wait_event(A, pair.sides[A].cr);
         let Event::ConnectionRequest(third) = pair.wait_event(A, pair.sides[A].cr) else {
             panic!("a request")
@@ -269,8 +240,9 @@ impl Pair {
         // For the peer it is A's consumer who changed its mind.
         heard.push((asking, Kind::PeerRejected));
         // Connecting, draining, and everything outstanding.
-        let connecting = pair.endpoint(A);
-        pair.connect_to(A, connecting);
+        let connecting = pair.another_ep(A);
+        pair.start(A, connecting, CONN_QUAL, LONG, b"x")
+            .expect("starts");
         for cookie in 0..5 {
             let ia = &mut pair.sides[A].ia;
             ia.ep_post_recv(a, &[local.all()], cookie, NONE)
@@ -494,7 +466,7 @@ fn an_attempt_to_connect_ends_when_the_device_dies() {
     for fault in &FAULTS {
         let mut pair = Pair::unconnected(&PairConfig::default());
         let ep = pair.sides[A].ep;
-        pair.connect_to(A, ep);
+        pair.start(A, ep, CONN_QUAL, LONG, b"x").expect("starts");
         kill(&mut pair, A, fault);
         let connect = pair.sides[A].connect;
         let Ok(Event::Connection(event)) = wait(&mut pair, connect) else {
@@ -531,16 +503,17 @@ fn calls_that_need_a_dead_device_say_so_and_calls_that_free_work() {
     for fault in &FAULTS {
         let mut pair = Pair::connected();
         let buffer = pair.buffer(A, 64);
-        let unconnected = pair.endpoint(A);
+        let unconnected = pair.another_ep(A);
         let memory = dat::alloc(&pair.sides[A].ia, 10).expect("memory");
         let evd = pair.sides[A].cr;
         let psp = pair.sides[A]
             .ia
             .psp_create(CONN_QUAL, evd, PspFlags::CONSUMER)
             .expect("a PSP");
-        let asking = pair.endpoint(B);
+        let asking = pair.another_ep(B);
         let undecided = [0; 2].map(|_| {
-            pair.connect_to(B, asking);
+            pair.start(B, asking, CONN_QUAL, LONG, b"x")
+                .expect("starts");
             let Event::ConnectionRequest(request) = pair.wait_event(A, evd) else {
                 panic!("a request")
             };

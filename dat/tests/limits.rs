@@ -97,16 +97,6 @@ impl Pair {
         );
     }
 
-    fn silence(&mut self) {
-        let nothing = Faults {
-            loss_ppm: 1_000_000,
-            ..Faults::NONE
-        };
-        self.fabric
-            .sim
-            .set_faults(self.fabric.link, LinkFaults::both(nothing));
-    }
-
     fn doorbells(&self) -> u64 {
         self.fabric.report(A).send_doorbells
     }
@@ -143,7 +133,7 @@ fn a_queue_takes_exactly_its_number_of_requests_and_a_refused_one_leaves_no_trac
         let (near, far) = (pair.buffer(A, 64), pair.buffer(B, 64));
         let remote = far.remote(0, 8);
         for round in 0..3 {
-            pair.silence();
+            pair.cut();
             for cookie in 0..limit {
                 let iov = [near.part(0, 8)];
                 match cookie % 2 {

@@ -80,14 +80,6 @@ impl Pair {
         self.expect_nothing(side, self.sides[side].request);
     }
 
-    /// The side hears once how its connection ended.
-    #[track_caller]
-    fn expect_end(&mut self, side: usize, kind: ConnectionEventKind) {
-        self.expect_connection(side, kind);
-        assert_eq!(self.state(side), EpState::Disconnected, "side {side}");
-        self.expect_nothing(side, self.sides[side].connect);
-    }
-
     /// From now on nothing arrives at the side.
     fn silence(&mut self, side: usize) {
         let nothing = Faults {
@@ -583,8 +575,11 @@ fn whatever_the_device_may_say_there_is_advice() {
     }
 }
 
-/// The tables of `dat_error.h`: number and name.
-fn return_codes() -> (Vec<(u32, &'static str)>, Vec<(u32, &'static str)>) {
+/// Numbers and their names.
+type Names = Vec<(u32, &'static str)>;
+
+/// The tables of `dat_error.h`: types and subtypes.
+fn return_codes() -> (Names, Names) {
     let rows = include_str!("tables/return_codes.txt")
         .lines()
         .filter(|line| !line.starts_with('#'));

@@ -60,6 +60,7 @@ use crate::error::BarError;
 use crate::function::Device;
 use crate::memory::SharedMemory;
 use crate::register::{Readable, Writable};
+use crate::vfio::Window;
 use crate::vfio_user::Client;
 
 /// A struct of cells and reserved gaps; every type that derives `FromBytes` is one.
@@ -73,6 +74,8 @@ pub(crate) enum Listener {
     Device(Arc<dyn Device>),
     /// A process behind a socket, which is also who answers reads: the memory is this side's shadow of the writes.
     Remote(Arc<Client>),
+    /// A region of VFIO's of which a part cannot be mapped; with memory that stands in for that part.
+    Window(Arc<Window>, SharedMemory),
 }
 
 /// A mapped BAR. Clones share the mapping.
@@ -114,7 +117,16 @@ impl Bar {
                 len: self.len(),
             });
         };
-        let base = self.memory.pointer(at, bytes);
+        let (memory, listened) = match &self.listener {
+            None => (&self.memory, false),
+            Some(Listener::Device(_) | Listener::Remote(_)) => (&self.memory, true),
+            // A block is reached through the mapping as a whole, or not at all.
+            Some(Listener::Window(window, _)) if window.region.is_mapped(at, bytes) => {
+                (&self.memory, false)
+            }
+            Some(Listener::Window(_, shadow)) => (shadow, true),
+        };
+        let base = memory.pointer(at, bytes);
         if !base.cast::<T>().is_aligned() {
             return Err(BarError::Alignment {
                 index: self.index,
@@ -124,10 +136,13 @@ impl Bar {
         }
         Ok(Block {
             base,
-            listened: self.listener.is_some(),
-            remote: matches!(self.listener, Some(Listener::Remote(_))),
+            listened,
+            remote: listened && !matches!(self.listener, Some(Listener::Device(_))),
             shape: Arc::new(T::new_zeroed()),
-            bar: self.clone(),
+            bar: Self {
+                memory: memory.clone(),
+                ..self.clone()
+            },
             offset,
         })
     }
@@ -143,9 +158,9 @@ impl std::fmt::Debug for Bar {
 pub struct Block<T> {
     /// Address of the block in the BAR: aligned for `T`, with `size_of::<T>()` bytes mapped while `bar` lives.
     base: NonNull<u8>,
-    /// Copy of `bar.listener.is_some()`: the one branch of a write.
+    /// True if `bar.listener` hears of writes to this block: the one branch of a write.
     listened: bool,
-    /// True if `bar.listener` is a process behind a socket: the one branch of a read.
+    /// True if reads go to `bar.listener` too, and the memory is a shadow of the writes: the one branch of a read.
     remote: bool,
     /// Zeroes in ordinary memory; fields are named on it.
     shape: Arc<T>,
@@ -256,6 +271,11 @@ impl<T> Block<T> {
             Some(Listener::Remote(client)) => {
                 client.bar_write(self.bar.index, self.offset + at as u64, bytes);
             }
+            Some(Listener::Window(window, _)) => {
+                if let Err(error) = window.write(self.offset + at as u64, bytes) {
+                    tracing::error!("{error}");
+                }
+            }
             None => {}
         }
     }
@@ -268,6 +288,13 @@ impl<T> Block<T> {
             // CAST: usize has at most 64 bits on every target Rust has.
             Some(Listener::Remote(client)) => {
                 client.bar_read(self.bar.index, self.offset + at as u64, out);
+            }
+            Some(Listener::Window(window, _)) => {
+                if let Err(error) = window.read(self.offset + at as u64, out) {
+                    // What the bus answers for a device that is not there.
+                    out.fill(0xff);
+                    tracing::error!("{error}");
+                }
             }
             Some(Listener::Device(_)) | None => {}
         }

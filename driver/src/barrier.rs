@@ -43,6 +43,21 @@ pub fn dma_from_device() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
 }
 
+/// Keeps earlier loads of DMA memory before any later store.
+///
+/// Goes between reading an entry and telling the device that its place is free. Without it the device may be
+/// told first, and the entry read afterwards may already be its successor in a full ring.
+#[inline]
+pub fn dma_hand_back() {
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier touches no memory and no register.
+    unsafe {
+        std::arch::asm!("dmb osh", options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "aarch64"))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+}
+
 /// Pushes write-combined register stores out now, and keeps two of them from merging.
 ///
 /// Goes after a doorbell. Without it the store may sit in a write-combining buffer until something

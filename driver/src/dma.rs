@@ -15,7 +15,7 @@
 //! until it is used; recycled bytes are cleared when they are given out again.
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::{DmaError, MemoryError};
 use crate::function::{DMA_PAGE, Function};
@@ -175,6 +175,7 @@ impl Chunk {
             chunk: Arc::clone(self),
             offset,
             bytes,
+            arena: WeakArena::default(),
         })
     }
 }
@@ -192,6 +193,7 @@ struct Lease {
     chunk: Arc<Chunk>,
     offset: usize,
     bytes: usize,
+    arena: WeakArena,
 }
 
 impl Drop for Lease {
@@ -211,6 +213,32 @@ struct ArenaInner {
     function: Function,
     chunk_bytes: usize,
     chunks: Mutex<Vec<Arc<Chunk>>>,
+    /// Memory the device may still write, see [`WeakArena::keep`].
+    kept: Mutex<Vec<Box<dyn Send>>>,
+}
+
+/// The arena some memory belongs to, without being a reason for it to live.
+#[derive(Clone, Default)]
+pub struct WeakArena {
+    inner: Weak<ArenaInner>,
+}
+
+impl WeakArena {
+    /// Keeps memory that the device may still write although nobody needs it any more: none of it is given out again
+    /// or unmapped until the arena goes. Whoever owns the arena stops the device before; if it has gone already, the
+    /// memory is freed at once.
+    pub fn keep(&self, memory: impl Send + 'static) {
+        if let Some(arena) = self.inner.upgrade() {
+            let mut kept = arena.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.push(Box::new(memory));
+        }
+    }
+}
+
+impl std::fmt::Debug for WeakArena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WeakArena")
+    }
 }
 
 /// A growable pool of DMA memory of one function. Clones share it.
@@ -238,8 +266,17 @@ impl DmaArena {
                 function: function.clone(),
                 chunk_bytes,
                 chunks: Mutex::new(Vec::new()),
+                kept: Mutex::new(Vec::new()),
             }),
         })
+    }
+
+    /// The arena by name, not as one of its owners.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakArena {
+        WeakArena {
+            inner: Arc::downgrade(&self.inner),
+        }
     }
 
     /// `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1 GiB.
@@ -252,11 +289,12 @@ impl DmaArena {
             return Err(request);
         };
         let align = align.max(LINE_BYTES);
-        let lease = if rounded.max(align) > self.inner.chunk_bytes {
+        let mut lease = if rounded.max(align) > self.inner.chunk_bytes {
             self.dedicated(rounded, align)?
         } else {
             self.shared(rounded, align)?
         };
+        lease.arena = self.downgrade();
         Ok(DmaBuffer::new(lease, bytes))
     }
 
@@ -320,6 +358,12 @@ impl DmaBuffer {
             iova: mapped.iova().advance(lease.offset),
             lease: Arc::new(lease),
         }
+    }
+
+    /// The arena it is a piece of.
+    #[must_use]
+    pub fn arena(&self) -> WeakArena {
+        self.lease.arena.clone()
     }
 
     /// I/O address of the first byte.

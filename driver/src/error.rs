@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use nix::errno::Errno;
 use thiserror::Error;
 
+use crate::vfio::VfioError;
 use crate::vfio_user::VfioUserError;
 
 /// A mapping could not be made.
@@ -116,6 +117,9 @@ pub enum FunctionError {
         /// Access width.
         bytes: usize,
     },
+    /// The kernel's VFIO refused.
+    #[error(transparent)]
+    Vfio(#[from] Box<VfioError>),
     /// The function has no such BAR.
     #[error("{name}: no BAR {index}")]
     NoBar {

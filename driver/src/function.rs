@@ -11,6 +11,7 @@
 //! configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
 
 use std::ops::RangeInclusive;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,6 +22,7 @@ use crate::error::{FunctionError, IovaError, MemoryError};
 use crate::interrupt::Interrupt;
 use crate::iova::IovaAllocator;
 use crate::memory::SharedMemory;
+use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError};
 use crate::vfio_user::{Client, VfioUserError};
 
 /// Bytes of PCI Express configuration space.
@@ -36,8 +38,7 @@ pub(crate) const DMA_PAGE: usize = 4096;
 
 /// I/O addresses used with a function in another process, which vfio-user has no question for: 39 bits, as the
 /// smallest IOMMUs have, without the window of the interrupt controller.
-const REMOTE_IOVA: [RangeInclusive<u64>; 2] =
-    [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
+const REMOTE_IOVA: [RangeInclusive<u64>; 2] = [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff];
 
 /// A device model living in this process, seen from under the driver.
 ///
@@ -94,6 +95,8 @@ enum Backend {
     InProcess(Arc<dyn Device>),
     /// A process behind a socket.
     VfioUser(Arc<Client>),
+    /// The kernel's VFIO.
+    Vfio(Box<Vfio>),
 }
 
 struct Inner {
@@ -116,6 +119,62 @@ impl Function {
         let name = device.name().to_owned();
         let iova = IovaAllocator::new(&device.iova_ranges());
         Ok(Self::new(name, Backend::InProcess(device), iova))
+    }
+
+    /// The function at a PCI address, such as `0000:3b:00.2` or `3b:00.2`, through the kernel's VFIO.
+    ///
+    /// # Errors
+    /// [`FunctionError::Vfio`], which names what has to be set up.
+    pub fn vfio(address: &str) -> Result<Self, FunctionError> {
+        let address: PciAddress = address.parse().map_err(Box::new)?;
+        let vfio = Vfio::open(address, &Roots::default(), Arc::new(Kernel));
+        Ok(Self::from_vfio(vfio.map_err(Box::new)?))
+    }
+
+    /// A function that somebody with more rights has opened: the group is in the container, the container has its TYPE1v2
+    /// IOMMU, and `device` is what the group gave for the function. `address` is for messages.
+    ///
+    /// # Errors
+    /// [`FunctionError::Vfio`]: the descriptors are not that.
+    pub fn vfio_from_fds(
+        address: &str,
+        container: OwnedFd,
+        group: OwnedFd,
+        device: OwnedFd,
+    ) -> Result<Self, FunctionError> {
+        let vfio = Vfio::from_fds(
+            address.to_owned(),
+            Arc::new(Kernel),
+            container,
+            group,
+            device,
+        );
+        Ok(Self::from_vfio(vfio.map_err(Box::new)?))
+    }
+
+    pub(crate) fn from_vfio(vfio: Vfio) -> Self {
+        let name = vfio.address().to_owned();
+        let iova = IovaAllocator::new(&vfio.iova_ranges());
+        Self::new(name, Backend::Vfio(Box::new(vfio)), iova)
+    }
+
+    /// Signalled when the bus reports an uncorrectable error of the device; `None` where nobody would say so.
+    #[must_use]
+    pub fn device_error(&self) -> Option<Interrupt> {
+        match &self.inner.backend {
+            Backend::InProcess(_) | Backend::VfioUser(_) => None,
+            Backend::Vfio(vfio) => vfio.error(),
+        }
+    }
+
+    /// Signalled when the system wants the device back (it is being unbound or unplugged) and waits for us to close it;
+    /// `None` where nobody would say so.
+    #[must_use]
+    pub fn device_requested(&self) -> Option<Interrupt> {
+        match &self.inner.backend {
+            Backend::InProcess(_) | Backend::VfioUser(_) => None,
+            Backend::Vfio(vfio) => vfio.requested(),
+        }
     }
 
     /// A function that another process plays, a vfio-user server at the socket `path`. Time is the machine's.
@@ -204,6 +263,10 @@ impl Function {
             Backend::VfioUser(client) => client
                 .config_read(offset, &mut out)
                 .map_err(self.remote())?,
+            Backend::Vfio(vfio) => vfio
+                .config()
+                .read(u64::from(offset), &mut out)
+                .map_err(Box::new)?,
         }
         Ok(out)
     }
@@ -215,6 +278,10 @@ impl Function {
             Backend::VfioUser(client) => {
                 client.config_write(offset, data).map_err(self.remote())?
             }
+            Backend::Vfio(vfio) => vfio
+                .config()
+                .write(u64::from(offset), data)
+                .map_err(Box::new)?,
         }
         Ok(())
     }
@@ -246,6 +313,7 @@ impl Function {
         match &self.inner.backend {
             Backend::InProcess(device) => device.reset(),
             Backend::VfioUser(client) => client.reset().map_err(self.remote())?,
+            Backend::Vfio(vfio) => vfio.reset().map_err(Box::new)?,
         }
         Ok(())
     }
@@ -265,6 +333,25 @@ impl Function {
                 ))
             }
             Backend::VfioUser(client) => self.remote_bar(client, index),
+            Backend::Vfio(vfio) => {
+                let found = vfio.bar(index).map_err(Box::new)?;
+                let (memory, window) = found.ok_or_else(|| FunctionError::NoBar {
+                    name: self.name().to_owned(),
+                    index,
+                })?;
+                let Some(window) = window else {
+                    return Ok(Bar::new(index, memory, None));
+                };
+                let shadow = SharedMemory::anonymous(memory.len()).map_err(|error| {
+                    Box::new(VfioError::Map {
+                        address: self.name().to_owned(),
+                        index,
+                        error,
+                    })
+                })?;
+                let listener = Listener::Window(window, shadow);
+                Ok(Bar::new(index, memory, Some(listener)))
+            }
         }
     }
 
@@ -300,6 +387,7 @@ impl Function {
         match &self.inner.backend {
             Backend::InProcess(device) => device.interrupt_count(),
             Backend::VfioUser(client) => client.vectors(),
+            Backend::Vfio(vfio) => vfio.vectors(),
         }
     }
 
@@ -327,6 +415,7 @@ impl Function {
                 Backend::VfioUser(client) => {
                     client.set_interrupts(&vectors).map_err(self.remote())?;
                 }
+                Backend::Vfio(vfio) => vfio.set_interrupts(&vectors).map_err(Box::new)?,
             }
             *enabled = vectors;
         }
@@ -339,6 +428,7 @@ impl Function {
         match &self.inner.backend {
             Backend::InProcess(device) => device.iova_ranges(),
             Backend::VfioUser(_) => REMOTE_IOVA.to_vec(),
+            Backend::Vfio(vfio) => vfio.iova_ranges(),
         }
     }
 
@@ -369,6 +459,9 @@ impl Function {
             Backend::VfioUser(client) => client
                 .dma_map(iova.0, memory, offset, bytes)
                 .map_err(self.remote()),
+            Backend::Vfio(vfio) => Ok(vfio
+                .dma_map(iova.0, memory, offset, bytes)
+                .map_err(Box::new)?),
         }
     }
 
@@ -378,9 +471,8 @@ impl Function {
             Backend::InProcess(device) => device
                 .dma_unmap(iova.0, bytes)
                 .map_err(|reason| self.dma_refused("dma_unmap", iova, bytes, reason)),
-            Backend::VfioUser(client) => {
-                client.dma_unmap(iova.0, bytes).map_err(self.remote())
-            }
+            Backend::VfioUser(client) => client.dma_unmap(iova.0, bytes).map_err(self.remote()),
+            Backend::Vfio(vfio) => Ok(vfio.dma_unmap(iova.0, bytes).map_err(Box::new)?),
         }
     }
 
@@ -405,7 +497,7 @@ impl Function {
     pub fn clock(&self) -> Arc<dyn Clock> {
         match &self.inner.backend {
             Backend::InProcess(device) => device.clock(),
-            Backend::VfioUser(_) => Arc::new(RealClock::new()),
+            Backend::VfioUser(_) | Backend::Vfio(_) => Arc::new(RealClock::new()),
         }
     }
 

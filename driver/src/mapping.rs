@@ -45,6 +45,16 @@ pub(crate) struct Mapping {
     file: Option<File>,
 }
 
+/// A piece of a device's file, and where it goes in a mapping. Whole pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Area {
+    /// Offset in the mapping.
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+    /// Offset in the file.
+    pub(crate) file_offset: u64,
+}
+
 // SAFETY: `base` is an address; all that is done with it here is to unmap it, by the thread that drops the mapping.
 unsafe impl Send for Mapping {}
 // SAFETY: `&Mapping` gives out the address and the file, both of which any thread may have.
@@ -91,7 +101,7 @@ impl Mapping {
         // SAFETY: `head < modulus`, and `mapped + modulus` bytes are reserved.
         let base = unsafe { reservation.add(head) };
         // SAFETY: what this replaces is inside the reservation, which nobody knows of but we.
-        if let Err(errno) = unsafe { place(base, mapped, &file) } {
+        if let Err(errno) = unsafe { place(base, mapped, &file, 0) } {
             // SAFETY: the reservation as a whole, which nobody knows of but we.
             unsafe { unmap(reservation, reserved.get()) };
             return Err(failed("mmap")(errno));
@@ -134,10 +144,7 @@ impl Mapping {
             return Err(refused("it is not sealed against shrinking"));
         }
         // CAST: usize has at most 64 bits on every target Rust has.
-        if offset
-            .checked_add(bytes as u64)
-            .is_none_or(|end| end > len)
-        {
+        if offset.checked_add(bytes as u64).is_none_or(|end| end > len) {
             return Err(refused("it ends before that"));
         }
         let file_offset =
@@ -155,6 +162,47 @@ impl Mapping {
         };
         // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
         unsafe { madvise(base.cast(), bytes, MmapAdvise::MADV_DONTFORK) }
+            .map_err(failed("madvise"))?;
+        Ok(mapping)
+    }
+
+    /// `bytes` bytes in which pieces of a device's file lie at their places. Between them is memory of ours: an access
+    /// there reaches nobody, but it does not fault.
+    pub(crate) fn device(
+        device: BorrowedFd<'_>,
+        bytes: usize,
+        areas: &[Area],
+    ) -> Result<Self, MemoryError> {
+        let too_large = MemoryError::TooLarge { bytes };
+        let Some(mapped) = bytes.checked_next_multiple_of(page_bytes()) else {
+            return Err(too_large);
+        };
+        let mapped = NonZeroUsize::new(mapped).ok_or(MemoryError::Empty)?;
+        let failed = |call| move |errno| MemoryError::System { call, bytes, errno };
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_NORESERVE;
+        // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
+        let ground = unsafe { mmap_anonymous(None, mapped, access, flags) };
+        let mapping = Self {
+            base: ground.map_err(failed("mmap"))?.cast(),
+            own: Some(mapped),
+            file: None,
+        };
+        for area in areas {
+            let end = area.at.checked_add(area.bytes);
+            assert!(
+                end.is_some_and(|end| end <= mapped.get()),
+                "{area:?} outside a mapping of {mapped:#x} bytes"
+            );
+            let area_bytes = NonZeroUsize::new(area.bytes).ok_or(MemoryError::Empty)?;
+            let file_offset = i64::try_from(area.file_offset).map_err(|_| too_large.clone())?;
+            // SAFETY: inside what was just mapped (asserted above).
+            let at = unsafe { mapping.base.add(area.at) };
+            // SAFETY: what this replaces is a part of the ground, which nobody knows of but we.
+            unsafe { place(at, area_bytes, device, file_offset) }.map_err(failed("mmap"))?;
+        }
+        // SAFETY: the advice concerns a later `fork` only, and the range is the mapping.
+        unsafe { madvise(mapping.base.cast(), mapped.get(), MmapAdvise::MADV_DONTFORK) }
             .map_err(failed("madvise"))?;
         Ok(mapping)
     }
@@ -201,11 +249,16 @@ fn reserve(bytes: NonZeroUsize) -> Result<NonNull<u8>, Errno> {
 /// # Safety
 ///
 /// Nobody uses what is there.
-unsafe fn place(base: NonNull<u8>, bytes: NonZeroUsize, file: &File) -> Result<(), Errno> {
+unsafe fn place(
+    base: NonNull<u8>,
+    bytes: NonZeroUsize,
+    file: impl AsFd,
+    offset: i64,
+) -> Result<(), Errno> {
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
     // SAFETY: the caller's promise is what MAP_FIXED needs.
-    unsafe { mmap(Some(base.addr()), bytes, access, flags, file, 0) }?;
+    unsafe { mmap(Some(base.addr()), bytes, access, flags, file, offset) }?;
     Ok(())
 }
 

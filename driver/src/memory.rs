@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::MemoryError;
-use crate::mapping::{Mapping, Pages};
+use crate::mapping::{Area, Mapping, Pages};
 use crate::span::Span;
 
 /// The accessors to shared memory, forwarded to the field that has them. All assert that the access lies inside.
@@ -147,6 +147,20 @@ impl SharedMemory {
         Ok(Self {
             // SAFETY: as in `congruent`; the file cannot get shorter than what is mapped. What the other process does to
             // it is what a device does to shared memory.
+            span: unsafe { Span::new(mapping.base(), bytes) },
+            mapping: Arc::new(mapping),
+        })
+    }
+
+    /// Maps pieces of a device's file at their places in `bytes` bytes.
+    pub(crate) fn device(
+        device: BorrowedFd<'_>,
+        bytes: usize,
+        areas: &[Area],
+    ) -> Result<Self, MemoryError> {
+        let mapping = Mapping::device(device, bytes, areas)?;
+        Ok(Self {
+            // SAFETY: as in `congruent`.
             span: unsafe { Span::new(mapping.base(), bytes) },
             mapping: Arc::new(mapping),
         })

@@ -303,9 +303,12 @@ impl Control {
         handled
     }
 
-    /// What a command is answered with on a dead device: destroying succeeds.
+    /// What a command is answered with on a dead device: destroying succeeds, because the object's memory is
+    /// out of the device's reach. Where it may not be (bus mastering could not be switched off, and the function is
+    /// still there), the refusal stands and the memory is kept.
     fn unwind(&mut self, opcode: Opcode, out_bytes: usize) -> Option<Vec<u8>> {
-        let unwinds = Objects::destroys(opcode) || STOPS.contains(&opcode);
+        let out_of_reach = !self.bus_master || self.health.dead() == Some(DeadCause::Gone);
+        let unwinds = out_of_reach && (Objects::destroys(opcode) || STOPS.contains(&opcode));
         unwinds.then(|| {
             self.objects.count(opcode);
             vec![0; out_bytes]

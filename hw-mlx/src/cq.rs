@@ -213,7 +213,7 @@ impl Cq {
         Self {
             ring: memory.ring.clone(),
             record: memory.record.clone(),
-            memory: Lent::new(memory),
+            memory: memory.lend(),
             doorbells,
             entries,
             consumer_index: 0,
@@ -247,7 +247,7 @@ impl Cq {
             .set_c_eqn_or_apu_element(hca.comp_eqn().get())
             .set_log_page_size(memory.log_page_size())
             .set_dbr_addr(memory.record_address());
-        let memory = Lent::new(memory);
+        let memory = memory.lend();
         match hca.exec_with(&command, &memory.get().pages()) {
             Ok(answer) => Ok(Self::new(
                 answer.cqn(),
@@ -262,7 +262,7 @@ impl Cq {
     /// Destroys the queue.
     ///
     /// # Errors
-    /// Device refusal; the memory is then leaked.
+    /// Device refusal; the memory then stays out of use.
     pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
         let mut command = DestroyCqIn::new();
         command.set_cqn(self.cqn);
@@ -338,7 +338,9 @@ impl Cq {
         }
         if removed > 0 {
             self.consumer_index = self.consumer_index.wrapping_add(removed);
-            barrier::dma_to_device(); // the moved entries before the index that frees their old slots
+            // The entries are read, and the moved ones written, before the index that frees their old slots.
+            barrier::dma_hand_back();
+            barrier::dma_to_device();
             self.publish_consumer_index();
         }
         removed
@@ -357,6 +359,7 @@ impl CompletionQueue for Cq {
         barrier::dma_from_device(); // nothing else of the entry before its owner bit
         let entry = Cqe(self.ring.read_obj(at));
         self.consumer_index = self.consumer_index.wrapping_add(1);
+        barrier::dma_hand_back(); // the entry is read before its place is given back
         self.publish_consumer_index();
         Some(entry)
     }

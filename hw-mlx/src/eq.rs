@@ -145,7 +145,7 @@ impl Eq {
     /// The one place that rings this queue's doorbells.
     fn tell(&mut self, arm: bool) {
         let value = self.eqn.get() << 24 | (self.consumer & COUNTER_MASK);
-        barrier::dma_to_device(); // the entries are read before the device may overwrite them
+        barrier::dma_hand_back(); // the entries are read before the device may overwrite them
         if arm {
             self.uar.write(|page| &page.eq_arm, Be32::new(value));
         } else {

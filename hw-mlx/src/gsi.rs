@@ -18,6 +18,7 @@
 //! again and everything in flight is forgotten, see [`Gsi::repair`].
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use dat_core::provider::{
     CompletionEntry, CompletionQueue, DataSegment, MadAddress, Path, QueueFull,
@@ -48,6 +49,8 @@ const HOP_LIMIT: u8 = 64;
 
 /// Datagrams that may be in flight.
 const SENDS: u32 = 32;
+/// How long closing waits for datagrams on their way out.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Datagrams that may arrive before somebody looks.
 const RECEIVES: u32 = 128;
 /// Segments a send WQE has room for, beside its address vector: what makes two blocks.
@@ -177,7 +180,7 @@ impl Gsi {
             access: MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE,
             variant: 0,
         };
-        let slots = Lent::new(slots);
+        let slots = Lent::new(slots, hca.arena().downgrade());
         let (mkey_index, lkey) = crate::mkey::create(hca, &request, slots.get().iova())?;
         let memory = RingMemory::alloc(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
         let device = control::DeviceFacts::of(hca);
@@ -269,7 +272,13 @@ impl Gsi {
     ///
     /// # Errors
     /// Device refusal; what could not be destroyed keeps its memory.
-    pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
+    pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        // The last words to our peers are on their way out: RESET would drop them.
+        let patience = hca.now() + LAST_WORDS;
+        self.drain();
+        while self.send.outstanding() > 0 && !self.broken && hca.now() < patience && hca.wait(patience).is_ok() {
+            self.drain();
+        }
         control::to_reset(hca, self.qpn)?;
         control::destroy_qp(hca, self.qpn)?;
         drop(self.memory.give_back());

@@ -172,6 +172,12 @@ impl MlxProvider {
         &mut self.hca
     }
 
+    /// Takes in what the device said of an object while it was being destroyed, as long as its number names
+    /// nothing: numbers are used again, and a later owner must not inherit it.
+    fn forget_events(&mut self) {
+        self.collect();
+    }
+
     /// Turns what [`Hca`] collected into counts and events. True if there was anything.
     fn collect(&mut self) -> bool {
         let mut handled = false;
@@ -351,7 +357,7 @@ impl Provider for MlxProvider {
             access,
             variant: self.variant,
         };
-        let lent = Lent::new(memory.clone());
+        let lent = Lent::new(memory.clone(), self.hca.arena().downgrade());
         let (index, key) = match mkey::create(&mut self.hca, &request, memory.iova()) {
             Ok(key) => key,
             Err(MlxError::Cmd(error)) => return Err(lent.after(error).into()),
@@ -400,7 +406,9 @@ impl Provider for MlxProvider {
 
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), ProviderError> {
         self.cqs.remove(&cq.cqn());
-        Ok(cq.destroy(&mut self.hca)?)
+        let destroyed = cq.destroy(&mut self.hca);
+        self.forget_events();
+        Ok(destroyed?)
     }
 
     fn create_srq(
@@ -427,7 +435,9 @@ impl Provider for MlxProvider {
 
     fn destroy_srq(&mut self, srq: Srq) -> Result<(), ProviderError> {
         self.srqs.remove(&srq.rmpn());
-        Ok(srq.destroy(&mut self.hca)?)
+        let destroyed = srq.destroy(&mut self.hca);
+        self.forget_events();
+        Ok(destroyed?)
     }
 
     fn create_qp(
@@ -544,7 +554,17 @@ impl Provider for MlxProvider {
         recv_cq: Option<&mut Cq>,
     ) -> Result<(), ProviderError> {
         self.qps.remove(&qp.number());
-        Ok(qp.destroy(&mut self.hca, request_cq, recv_cq)?)
+        let destroyed = qp.destroy(&mut self.hca, request_cq, recv_cq);
+        self.forget_events();
+        Ok(destroyed?)
+    }
+
+    fn sync_for_device(&self) {
+        driver::barrier::dma_to_device();
+    }
+
+    fn sync_for_cpu(&self) {
+        driver::barrier::dma_from_device();
     }
 
     fn gid(&self, index: u8) -> Option<[u8; 16]> {

@@ -5,14 +5,12 @@
 //! Doorbell records take a cache line each.
 //!
 //! Memory lent to the device must outlive the device's use of it, and only an answered destroy
-//! command proves the end of that. Whoever holds such memory therefore holds it as [`Lent`], which
-//! does not free what it holds when it is dropped: forgetting to destroy a queue, a refused destroy
-//! command or one without an answer leak memory, where freeing it would let the device write into
-//! somebody else's.
+//! command proves the end of that, or the end of the function. Whoever holds such memory therefore
+//! holds it as [`Lent`], which does not free what it holds when it is dropped but leaves it to the
+//! arena: after a queue was forgotten, a destroy command refused or not answered, its memory is out of
+//! use until the device is stopped, where freeing it would let the device write into somebody else's.
 
-use core::mem::ManuallyDrop;
-
-use driver::{DmaArena, DmaBuffer, DmaError};
+use driver::{DmaArena, DmaBuffer, DmaError, WeakArena};
 
 use crate::error::CmdError;
 
@@ -64,6 +62,13 @@ impl RingMemory {
         self.log_page - MIN_LOG_PAGE
     }
 
+    /// Lends it to the device.
+    #[must_use]
+    pub fn lend(self) -> Lent<Self> {
+        let arena = self.ring.arena();
+        Lent::new(self, arena)
+    }
+
     /// I/O address of the doorbell record.
     #[must_use]
     pub fn record_address(&self) -> u64 {
@@ -71,24 +76,34 @@ impl RingMemory {
     }
 }
 
-/// Something the device may use until it is [given back](Lent::give_back). Dropping it leaks it.
+/// Something the device may use until it is [given back](Lent::give_back). Dropped, it is kept by the arena
+/// until that goes, before which the device is stopped.
 #[derive(Debug)]
-pub struct Lent<T>(ManuallyDrop<T>);
+pub struct Lent<T: Send + 'static> {
+    /// `None` once it was given back.
+    value: Option<T>,
+    arena: WeakArena,
+}
 
-impl<T> Lent<T> {
-    /// Lends it, if only in a moment.
-    pub const fn new(value: T) -> Self {
-        Self(ManuallyDrop::new(value))
+impl<T: Send + 'static> Lent<T> {
+    /// Lends it, if only in a moment. `arena` is the function's, whatever memory it is.
+    pub const fn new(value: T, arena: WeakArena) -> Self {
+        Self {
+            value: Some(value),
+            arena,
+        }
     }
 
     /// What is lent.
     pub fn get(&self) -> &T {
-        &self.0
+        // PANIC: only `give_back` takes it, which ends the life of `self`.
+        self.value.as_ref().expect("something lent")
     }
 
     /// Ours again: the device has said, or never knew, that it does not use it.
-    pub fn give_back(self) -> T {
-        ManuallyDrop::into_inner(self.0)
+    pub fn give_back(mut self) -> T {
+        // PANIC: as above.
+        self.value.take().expect("something lent")
     }
 
     /// Settles what became of it when the command that was to lend it failed: it is ours again unless
@@ -96,10 +111,18 @@ impl<T> Lent<T> {
     #[must_use]
     pub fn after(self, error: CmdError) -> CmdError {
         if error.outcome_unknown() {
-            tracing::warn!(%error, "the device may still write memory it was to be lent; the memory is leaked");
+            tracing::warn!(%error, "the device may still write memory it was to be lent; it stays out of use");
         } else {
             drop(self.give_back());
         }
         error
+    }
+}
+
+impl<T: Send + 'static> Drop for Lent<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.value.take() {
+            self.arena.keep(value);
+        }
     }
 }

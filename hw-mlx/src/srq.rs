@@ -170,7 +170,7 @@ impl Srq {
         Self {
             ring: memory.ring.clone(),
             record: memory.record.clone(),
-            memory: Lent::new(memory),
+            memory: memory.lend(),
             rmpn,
             pd,
             log_stride: sizes.stride.trailing_zeros(),
@@ -219,7 +219,7 @@ impl Srq {
             .set_log_wq_stride(sizes.stride.ilog2())
             .set_log_wq_pg_sz(memory.log_page_size())
             .set_log_wq_sz(sizes.entries.ilog2());
-        let memory = Lent::new(memory);
+        let memory = memory.lend();
         match hca.exec_with(&command, &memory.get().pages()) {
             Ok(answer) => Ok(Self::new(answer.rmpn(), pd, sizes, memory.give_back())),
             Err(error) => Err(memory.after(error).into()),
@@ -244,7 +244,7 @@ impl Srq {
     /// Destroys the queue.
     ///
     /// # Errors
-    /// Device refusal; the memory is then leaked.
+    /// Device refusal; the memory then stays out of use.
     pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
         let mut command = DestroyRmpIn::new();
         command.set_rmpn(self.rmpn);

@@ -276,7 +276,9 @@ impl Cq {
             return Armed::Stale;
         }
         let behind = self.producer.wrapping_sub(word) & COUNTER_MASK;
-        if behind > self.outstanding() && !self.ignore_overrun {
+        // A counter behind the one the record has by now is a doorbell that was under way meanwhile.
+        let ahead = word.wrapping_sub(self.producer) & COUNTER_MASK;
+        if ahead != 0 && ahead <= COUNTER_MASK / 2 && !self.ignore_overrun {
             return Armed::Ahead;
         }
         let waiting = if solicited_only {

@@ -135,6 +135,12 @@ impl Sim {
         world.driven();
     }
 
+    /// Register writes of this world's drivers are posted: a function hears of them when the driver has gone on, as
+    /// on a bus. What it finds in host memory then may be newer than the write, and that is no driver bug.
+    pub fn set_posted_writes(&self, posted: bool) {
+        lock(&self.world).env.posted_writes = posted;
+    }
+
     /// Does one thing, moving time to it if nothing is due now. False if nothing will ever be due.
     pub fn step(&self) -> bool {
         let mut world = lock(&self.world);

@@ -67,6 +67,8 @@ pub struct Env {
     pub rng: ChaCha8Rng,
     /// The log.
     pub log: EventLog,
+    /// Register writes arrive when software has gone on: host memory may be newer than they are.
+    pub posted_writes: bool,
     /// Eventfds signalled so far.
     pub signals: u64,
     /// Register writes.
@@ -140,6 +142,7 @@ impl World {
                 now: 0,
                 rng: ChaCha8Rng::seed_from_u64(seed),
                 log: EventLog::new(log),
+                posted_writes: false,
                 signals: 0,
                 doorbells: VecDeque::new(),
                 frames: VecDeque::new(),

@@ -25,6 +25,11 @@ pub struct EvdParam {
     pub flags: EvdFlags,
 }
 
+/// Entries of a completion queue beyond what its EVD is said to hold: a provider asks for completions of
+/// its own when successes are suppressed (a few per endpoint), and a graceful disconnect for one more. The
+/// consumer neither sees them nor counts them when it chooses the length of an EVD.
+const HIDDEN: u32 = 16;
+
 impl<P: Provider> Ia<P> {
     /// An event dispatcher that can hold at least `min_qlen` events of the streams in `flags`.
     ///
@@ -49,9 +54,9 @@ impl<P: Provider> Ia<P> {
         }
         let key = self.evds.insert(Evd::new(None, min_qlen, flags));
         if flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND) {
-            match self.provider.create_cq(min_qlen, index_of(key)) {
+            match self.provider.create_cq(min_qlen.saturating_add(HIDDEN), index_of(key)) {
                 Ok(cq) => {
-                    let qlen = cq.capacity().max(min_qlen);
+                    let qlen = cq.capacity().saturating_sub(HIDDEN).max(min_qlen);
                     self.evds[key] = Evd::new(Some(cq), qlen, flags);
                 }
                 Err(error) => {

@@ -217,26 +217,6 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Sleeps until something happens to this IA or `timeout` runs out, and handles it. True:
-    /// something was handled. For consumers that poll several EVDs.
-    pub fn wait_any(&mut self, timeout: Timeout) -> bool {
-        let now = self.provider.now();
-        let mut until = now.saturating_add(timeout.nanos().unwrap_or(MAX_SLEEP).min(MAX_SLEEP));
-        until = self
-            .cm
-            .next_timeout()
-            .map_or(until, |timer| until.min(timer.max(now)));
-        let handled = match self.provider.wait(until) {
-            Ok(handled) => handled,
-            Err(error) => {
-                self.device_died(&error);
-                true
-            }
-        };
-        self.progress();
-        handled
-    }
-
     /// Counts what is queued here and sees what the neighbours have to tell.
     fn look_around(&mut self, key: EvdKey) {
         // A notification event behind many that do not notify must be found too.

@@ -10,7 +10,6 @@ use crate::ia::{Ia, fresh_stamp};
 use crate::provider::Provider;
 use crate::segment::{LmrTriplet, MAX_SEGMENT_BYTES};
 use crate::types::MemPrivFlags;
-use core::sync::atomic::{Ordering, fence};
 use slice::LmrSlice;
 use table::Entry;
 
@@ -207,25 +206,25 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Makes what this CPU has stored visible to RDMA Reads that start later. The platforms we run
-    /// on are coherent with the device, so a release fence is all it takes.
+    /// on are coherent with the device, so ordering is all it takes.
     ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: a segment names no LMR or reaches outside of it. Nothing was
     /// synchronised then.
     pub fn lmr_sync_rdma_read(&self, segments: &[LmrTriplet]) -> DatResult<()> {
         self.check_sync(segments)?;
-        fence(Ordering::Release);
+        self.provider.sync_for_device();
         Ok(())
     }
 
-    /// Makes what RDMA Writes have placed visible to this CPU. An acquire fence, see
-    /// [`Ia::lmr_sync_rdma_read`].
+    /// Makes what RDMA Writes have placed visible to this CPU, as [`Ia::lmr_sync_rdma_read`] does the other way
+    /// round.
     ///
     /// # Errors
     /// As [`Ia::lmr_sync_rdma_read`].
     pub fn lmr_sync_rdma_write(&self, segments: &[LmrTriplet]) -> DatResult<()> {
         self.check_sync(segments)?;
-        fence(Ordering::Acquire);
+        self.provider.sync_for_cpu();
         Ok(())
     }
 

@@ -449,6 +449,10 @@ impl Provider for Mock {
         Ok(())
     }
 
+    fn sync_for_device(&self) {}
+
+    fn sync_for_cpu(&self) {}
+
     fn gid(&self, index: u8) -> Option<[u8; 16]> {
         (index == 0).then_some(self.limits().gid)
     }

@@ -5,10 +5,12 @@
 //! which give both sides their turn.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub mod connecting;
 pub mod forged;
 pub mod rdma;
 pub mod rogue;
 pub mod shared;
+pub mod waiting;
 pub mod wire;
 
 use dat::fabric::Fabric;

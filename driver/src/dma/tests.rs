@@ -218,3 +218,28 @@ fn a_region_of_a_buffer_has_the_addresses_of_its_part() {
         "a part outside its buffer is no memory"
     );
 }
+
+#[test]
+fn memory_that_is_kept_is_not_given_out_again_and_goes_with_the_arena() {
+    let device = Double::new();
+    let arena = DmaArena::with_chunk_bytes(&device.function(), 8192).unwrap();
+    let buffer = arena.alloc(4096, 4096).unwrap();
+    let (address, owner) = (buffer.address(), buffer.arena());
+    owner.keep(buffer);
+    let other = arena.alloc(4096, 4096).unwrap();
+    assert_ne!(other.address(), address);
+    assert_eq!(device.mappings().len(), 1);
+    drop((other, arena));
+    assert_eq!(device.mappings(), [], "the arena's owner had stopped the device");
+}
+
+#[test]
+fn memory_kept_after_its_arena_has_gone_is_freed() {
+    let device = Double::new();
+    let arena = DmaArena::with_chunk_bytes(&device.function(), 8192).unwrap();
+    let buffer = arena.alloc(4096, 4096).unwrap();
+    drop(arena);
+    assert_eq!(device.mappings().len(), 1, "the buffer is in use");
+    buffer.arena().keep(buffer);
+    assert_eq!(device.mappings(), []);
+}

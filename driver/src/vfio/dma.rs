@@ -7,8 +7,8 @@ use core::mem::offset_of;
 use std::ops::RangeInclusive;
 
 use vfio_bindings::bindings::vfio::{
-    VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE, VFIO_IOMMU_INFO_CAPS,
-    VFIO_IOMMU_INFO_PGSIZES, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL,
+    VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE, VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_INFO_PGSIZES,
+    VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL,
     vfio_iommu_type1_dma_map, vfio_iommu_type1_dma_unmap, vfio_iommu_type1_info,
     vfio_iommu_type1_info_cap_iova_range, vfio_iommu_type1_info_dma_avail, vfio_iova_range,
 };
@@ -62,9 +62,8 @@ impl Iommu {
                     }
                 }
                 VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL => {
-                    iommu.available = message.get(
-                        capability.at + offset_of!(vfio_iommu_type1_info_dma_avail, avail),
-                    );
+                    iommu.available = message
+                        .get(capability.at + offset_of!(vfio_iommu_type1_info_dma_avail, avail));
                 }
                 _ => {}
             }

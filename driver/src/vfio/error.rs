@@ -162,7 +162,9 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
         (Request::IommuMapDma, Errno::EINVAL) => {
             "the address or the length is outside the IOMMU's ranges, or not whole pages of its own"
         }
-        (_, Errno::ENOTTY) => "the kernel does not know this request; is the descriptor one of VFIO?",
+        (_, Errno::ENOTTY) => {
+            "the kernel does not know this request; is the descriptor one of VFIO?"
+        }
         (_, _) => "see dmesg",
     };
     text.to_owned()
@@ -183,7 +185,8 @@ pub(super) fn container_advice(errno: Errno) -> &'static str {
 pub(super) fn group_advice(errno: Errno, path: &std::path::Path) -> String {
     match errno {
         Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => {
-            "no function of the group is bound to vfio-pci: modprobe vfio-pci and bind it".to_owned()
+            "no function of the group is bound to vfio-pci: modprobe vfio-pci and bind it"
+                .to_owned()
         }
         Errno::EACCES | Errno::EPERM => format!(
             "give the file to the user who runs this: chown $USER {}",

@@ -112,7 +112,9 @@ impl Roots {
 
     /// The other functions of a group that the kernel uses, in words.
     pub(super) fn in_the_way(&self, group: u32, address: &str) -> Vec<String> {
-        let devices = self.sysfs.join(format!("kernel/iommu_groups/{group}/devices"));
+        let devices = self
+            .sysfs
+            .join(format!("kernel/iommu_groups/{group}/devices"));
         let mut others: Vec<String> = std::fs::read_dir(devices)
             .into_iter()
             .flatten()

@@ -35,8 +35,13 @@ impl Region {
         let flags: u32 = message.field(offset_of!(vfio_region_info, flags));
         let offset: u64 = message.field(offset_of!(vfio_region_info, offset));
         let bytes: u64 = message.field(offset_of!(vfio_region_info, size));
-        if offset.checked_add(bytes).is_none_or(|end| i64::try_from(end).is_err()) {
-            return Err(format!("a region of {bytes:#x} bytes at {offset:#x} ends beyond any file"));
+        if offset
+            .checked_add(bytes)
+            .is_none_or(|end| i64::try_from(end).is_err())
+        {
+            return Err(format!(
+                "a region of {bytes:#x} bytes at {offset:#x} ends beyond any file"
+            ));
         }
         let mut region = Self {
             index: message.field(offset_of!(vfio_region_info, index)),
@@ -81,9 +86,9 @@ impl Region {
 
     /// True if these bytes are reachable through the mapping.
     pub(crate) fn is_mapped(&self, offset: usize, bytes: usize) -> bool {
-        self.areas
-            .iter()
-            .any(|area| offset >= area.at && bytes <= area.bytes && offset - area.at <= area.bytes - bytes)
+        self.areas.iter().any(|area| {
+            offset >= area.at && bytes <= area.bytes && offset - area.at <= area.bytes - bytes
+        })
     }
 }
 
@@ -132,7 +137,9 @@ pub(super) fn pairs(
     first_at: usize,
 ) -> Result<Vec<(u64, u64)>, String> {
     let received = message.bytes().len();
-    let short = |count: u32| format!("a capability with {count} pairs at {first_at:#x} of {received:#x} bytes");
+    let short = |count: u32| {
+        format!("a capability with {count} pairs at {first_at:#x} of {received:#x} bytes")
+    };
     let count: u32 = message.get(count_at).ok_or_else(|| short(0))?;
     if count as usize > received / 16 {
         return Err(short(count));
@@ -147,7 +154,11 @@ pub(super) fn pairs(
 }
 
 /// Start and end of the areas; all inside the region.
-fn sparse_areas(message: &Message, at: usize, region_bytes: u64) -> Result<Vec<(u64, u64)>, String> {
+fn sparse_areas(
+    message: &Message,
+    at: usize,
+    region_bytes: u64,
+) -> Result<Vec<(u64, u64)>, String> {
     const { assert!(size_of::<vfio_region_sparse_mmap_area>() == 16) };
     let count_at = at + offset_of!(vfio_region_info_cap_sparse_mmap, nr_areas);
     let first_at = at + size_of::<vfio_region_info_cap_sparse_mmap>();

@@ -117,6 +117,15 @@ impl Message {
         message
     }
 
+    /// The same with more room, all of it zero.
+    pub(crate) fn grown(mut self, bytes: usize) -> Self {
+        let grown = Self::new(bytes);
+        self.words.resize(grown.words.len(), 0);
+        self.bytes = bytes;
+        self.put(0, grown.field::<u32>(0));
+        self
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.words.as_bytes()[..self.bytes]
     }
@@ -274,7 +283,13 @@ impl System for Kernel {
             std::fs::read_to_string(path)
                 .unwrap_or_default()
                 .lines()
-                .find_map(|line| line.strip_prefix(start)?.split_whitespace().nth(word)?.parse().ok())
+                .find_map(|line| {
+                    line.strip_prefix(start)?
+                        .split_whitespace()
+                        .nth(word)?
+                        .parse()
+                        .ok()
+                })
         };
         (
             line("/proc/self/limits", "Max locked memory", 0),

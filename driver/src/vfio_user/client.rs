@@ -141,11 +141,7 @@ impl Client {
             size: 0.into(),
             offset: 0.into(),
         };
-        let reply = self.ask(
-            Command::DEVICE_GET_REGION_INFO,
-            &[request.as_bytes()],
-            &[],
-        )?;
+        let reply = self.ask(Command::DEVICE_GET_REGION_INFO, &[request.as_bytes()], &[])?;
         // Capabilities of the region may follow; a BAR reached by messages needs none.
         match socket::split::<RegionInfo>(&reply) {
             Some((info, _)) => Ok(info.size.get()),
@@ -284,11 +280,7 @@ impl Client {
     }
 
     /// Sends a message and waits for its reply, which is exactly one object.
-    fn ask_for<T: FromBytes>(
-        &self,
-        command: Command,
-        payload: &[u8],
-    ) -> Result<T, VfioUserError> {
+    fn ask_for<T: FromBytes>(&self, command: Command, payload: &[u8]) -> Result<T, VfioUserError> {
         let reply = self.ask(command, &[payload], &[])?;
         T::read_from_bytes(&reply)
             .map_err(|_| self.nonsense(command, format!("{} bytes", reply.len())))
@@ -332,7 +324,8 @@ impl Client {
             return Err(self.nonsense(command, format!("{header:?} to message {id}")));
         }
         if flags & wire::ERROR != 0 {
-            let errno = i32::try_from(header.error.get()).map_or(Errno::UnknownErrno, Errno::from_raw);
+            let errno =
+                i32::try_from(header.error.get()).map_or(Errno::UnknownErrno, Errno::from_raw);
             return Err(VfioUserError::Refused {
                 path: self.path.clone(),
                 command,

@@ -79,8 +79,14 @@ impl Server {
         Ok(())
     }
 
+    /// Where clients come from.
+    #[cfg(test)]
+    pub(super) const fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+
     /// Serves a client that is connected already.
-    fn serve_stream(&self, stream: UnixStream) {
+    pub(super) fn serve_stream(&self, stream: UnixStream) {
         let name = self.device.name().to_owned();
         let socket = match Socket::new(stream) {
             Ok(socket) => socket,
@@ -230,8 +236,10 @@ impl Session {
         };
         let (iova, size, offset) = (request.iova.get(), request.size.get(), request.offset.get());
         let page = DMA_PAGE as u64;
-        let whole_pages =
-            [iova, size, offset].iter().all(|at| at.is_multiple_of(page)) && size > 0;
+        let whole_pages = [iova, size, offset]
+            .iter()
+            .all(|at| at.is_multiple_of(page))
+            && size > 0;
         if request.flags.get() != wire::DMA_READ_WRITE
             || !whole_pages
             || iova.checked_add(size).is_none()
@@ -314,7 +322,11 @@ impl Session {
             index if index < wire::REGIONS => 0,
             _ => return Err(Errno::EINVAL),
         };
-        let flags = if size == 0 { 0 } else { wire::REGION_READ_WRITE };
+        let flags = if size == 0 {
+            0
+        } else {
+            wire::REGION_READ_WRITE
+        };
         let reply = RegionInfo {
             argsz: length_of::<RegionInfo>().into(),
             flags: flags.into(),
@@ -373,11 +385,7 @@ impl Session {
         if !message.fds.is_empty() && message.fds.len() != end - start {
             return Err(Errno::EINVAL);
         }
-        let errno = |error: io::Error| {
-            error
-                .raw_os_error()
-                .map_or(Errno::EINVAL, Errno::from_raw)
-        };
+        let errno = |error: io::Error| error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw);
         // A vector without a descriptor signals an eventfd that nobody looks at. All or nothing changes.
         let mut vectors = self.vectors.clone();
         while vectors.len() < self.device.interrupt_count() {

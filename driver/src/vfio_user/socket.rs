@@ -184,7 +184,13 @@ pub(crate) fn split<T: FromBytes>(payload: &[u8]) -> Option<(T, &[u8])> {
 }
 
 /// A header.
-pub(crate) fn header(id: u16, command: u16, payload_bytes: usize, flags: u32, error: u32) -> Header {
+pub(crate) fn header(
+    id: u16,
+    command: u16,
+    payload_bytes: usize,
+    flags: u32,
+    error: u32,
+) -> Header {
     // PANIC: payloads are at most MAX_PAYLOAD.
     let size = u32::try_from(HEADER_BYTES + payload_bytes).expect("a message below 4 GiB");
     Header {

@@ -1,0 +1,560 @@
+//! The two sides against each other, and each side against one that does not keep the rules.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use nix::errno::Errno;
+use tempfile::TempDir;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::message::{
+    self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, Header, IrqInfo, RegionAccess, SetIrqs,
+    Version,
+};
+use super::socket::{self, Message, Socket};
+use super::{Server, VfioUserError};
+use crate::double::{BAR_BYTES, Double};
+use crate::{
+    Be32, Be64, DmaArena, DmaError, Function, FunctionError, Interrupt, Iova, LentMemory, Ro, Rw,
+    SharedMemory, Wo,
+};
+
+/// A double behind a socket.
+struct Rig {
+    double: Double,
+    path: PathBuf,
+    _directory: TempDir,
+    served: JoinHandle<()>,
+}
+
+impl Rig {
+    /// Serves so many clients.
+    fn new(clients: usize) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nic.sock");
+        let double = Double::new();
+        let server = Server::new(Arc::new(double.clone()), UnixListener::bind(&path).unwrap());
+        let served = thread::spawn(move || {
+            for _ in 0..clients {
+                server.serve_next().unwrap();
+            }
+        });
+        Self {
+            double,
+            path,
+            _directory: directory,
+            served,
+        }
+    }
+
+    fn function(&self) -> Function {
+        Function::vfio_user(&self.path).unwrap()
+    }
+
+    /// The double once all clients are gone.
+    fn finished(self) -> Double {
+        self.served.join().unwrap();
+        self.double
+    }
+}
+
+#[derive(FromBytes)]
+#[repr(C)]
+struct Sample {
+    version: Ro<Be32>,
+    rsvd_04: [u32; 1],
+    doorbell: Wo<Be64>,
+    control: Rw<Be32>,
+    narrow: Rw<u16>,
+    byte: Wo<u8>,
+    rsvd_17: u8,
+}
+
+#[test]
+fn register_writes_arrive_once_in_order_with_their_width_and_a_read_comes_behind_them() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let bar = function.bar(0).unwrap();
+    assert_eq!(bar.len(), u64::try_from(BAR_BYTES).unwrap());
+    let block = bar.block::<Sample>(0x100).unwrap();
+    block.write(|r| &r.doorbell, Be64::new(0x0102_0304_0506_0708));
+    block.write(|r| &r.control, Be32::new(0xa1b2_c3d4));
+    block.write(|r| &r.byte, 0x5a);
+    block.write(|r| &r.narrow, 0x7777);
+    assert_eq!(block.read(|r| &r.control).get(), 0xa1b2_c3d4);
+    let told: Vec<(u8, u64, Vec<u8>)> = vec![
+        (0, 0x108, vec![1, 2, 3, 4, 5, 6, 7, 8]),
+        (0, 0x110, vec![0xa1, 0xb2, 0xc3, 0xd4]),
+        (0, 0x116, vec![0x5a]),
+        (0, 0x114, vec![0x77, 0x77]),
+    ];
+    assert_eq!(rig.double.told(), told);
+    rig.double.bar_memory().store_be32(0x100, 7);
+    assert_eq!(block.read(|r| &r.version).get(), 7);
+    assert!(matches!(
+        function.bar(1),
+        Err(FunctionError::NoBar { index: 1, .. })
+    ));
+}
+
+#[test]
+fn configuration_space_is_the_devices() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    function.config_write_u32(0x40, 0x1122_3344).unwrap();
+    function.config_write_u8(0x43, 0xaa).unwrap();
+    assert_eq!(function.config_read_u16(0x42).unwrap(), 0xaa22);
+    function.set_bus_master(true).unwrap();
+    let direct = rig.double.function();
+    assert_eq!(direct.config_read_u32(0x40).unwrap(), 0xaa22_3344);
+    assert_eq!(direct.config_read_u16(0x04).unwrap(), 0x0006);
+}
+
+#[test]
+fn dma_memory_is_the_same_on_both_sides_until_it_is_unmapped() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let arena = DmaArena::with_chunk_bytes(&function, 1 << 16).unwrap();
+    let buffer = arena.alloc(8192, 4096).unwrap();
+    let (memory, at) = rig.double.reach(buffer.iova().0 + 4096);
+    buffer.write_bytes(4096, b"from the driver");
+    let mut seen = [0; 15];
+    memory.read_bytes(at, &mut seen);
+    assert_eq!(&seen, b"from the driver");
+    memory.write_bytes(at, b"from the device");
+    buffer.read_bytes(4096, &mut seen);
+    assert_eq!(&seen, b"from the device");
+    drop((buffer, arena));
+    assert_eq!(rig.double.mappings(), vec![]);
+}
+
+#[test]
+fn a_mapping_starts_where_it_was_asked_to_in_the_memory() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let memory = SharedMemory::anonymous(3 * 4096).unwrap();
+    function
+        .dma_map(Iova(0x7000), &memory, 2 * 4096, 4096)
+        .unwrap();
+    memory.store_be32(2 * 4096 + 8, 0xfeed);
+    let (theirs, at) = rig.double.reach(0x7008);
+    assert_eq!(theirs.load_be32(at), 0xfeed);
+    let error = function.dma_unmap(Iova(0x7000), 8192).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains("DMA_UNMAP") && text.contains("ENOENT"),
+        "{text}"
+    );
+    assert!(text.contains("nic.sock"), "{text}");
+}
+
+#[test]
+fn interrupts_of_the_device_arrive_in_the_other_process() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    assert_eq!(function.interrupt_count(), 2);
+    let interrupts = function.enable_interrupts().unwrap();
+    rig.double.signal(1);
+    assert!(function.clock().wait(
+        &interrupts,
+        function.clock().now() + std::time::Duration::from_secs(10)
+    ));
+    assert!(!interrupts[0].is_pending());
+    assert_eq!(interrupts[1].take(), 1);
+    assert_eq!(rig.double.times_interrupts_set(), 1, "all at once");
+}
+
+#[test]
+fn a_client_that_goes_is_reset_and_unmapped_before_the_next_one() {
+    let rig = Rig::new(2);
+    let function = rig.function();
+    function.reset().unwrap();
+    assert_eq!(rig.double.resets(), 1);
+    let memory = SharedMemory::anonymous(4096).unwrap();
+    function.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+    drop(function);
+    let next = rig.function();
+    assert_eq!(rig.double.mappings(), vec![]);
+    assert_eq!(rig.double.resets(), 2);
+    next.dma_map(Iova(0x1000), &memory, 0, 4096).unwrap();
+    drop(next);
+    assert_eq!(rig.finished().resets(), 3);
+}
+
+#[test]
+#[expect(unsafe_code, reason = "lending is unsafe")]
+fn lent_memory_is_refused_because_it_has_no_descriptor() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let mut page = vec![0_u8; 8192];
+    // SAFETY: nothing is mapped in the end, and `page` outlives the attempt.
+    let lent = unsafe { LentMemory::new(&function, page.as_mut_ptr(), page.len()) };
+    let Err(DmaError::Function(FunctionError::VfioUser { source, .. })) = lent else {
+        panic!("{lent:?}");
+    };
+    assert!(
+        matches!(*source, VfioUserError::NoDescriptor { .. }),
+        "{source}"
+    );
+}
+
+/// A client that says whatever it likes.
+struct Raw {
+    socket: Socket,
+    id: u16,
+}
+
+impl Raw {
+    fn connect(path: &Path) -> Self {
+        let stream = UnixStream::connect(path).unwrap();
+        Self {
+            socket: Socket::new(stream).unwrap(),
+            id: 0x4000,
+        }
+    }
+
+    /// Connected and past VERSION.
+    fn negotiated(path: &Path) -> Self {
+        let mut raw = Self::connect(path);
+        let version = Version {
+            major: 0.into(),
+            minor: 1.into(),
+        };
+        let reply = raw.ask(Command::VERSION, version.as_bytes(), &[]).unwrap();
+        assert_eq!(wire::capability(&reply[4..], "max_msg_fds"), Some(253));
+        raw
+    }
+
+    fn ask(
+        &mut self,
+        command: Command,
+        payload: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<u8>, Errno> {
+        self.id += 1;
+        socket::send(&self.socket, (self.id, command.0, 0, 0), &[payload], fds).unwrap();
+        let Message {
+            header, payload, ..
+        } = self.socket.receive(|| false).unwrap().unwrap();
+        assert_eq!(
+            (header.id.get(), header.command.get()),
+            (self.id, command.0)
+        );
+        if header.flags.get() & wire::ERROR == 0 {
+            Ok(payload)
+        } else {
+            assert!(payload.is_empty());
+            Err(Errno::from_raw(i32::try_from(header.error.get()).unwrap()))
+        }
+    }
+}
+
+fn words<const N: usize>(words: [u32; N]) -> Vec<u8> {
+    words
+        .iter()
+        .flat_map(|&word| zerocopy::little_endian::U32::new(word).as_bytes().to_vec())
+        .collect()
+}
+
+fn access(offset: u64, region: u32, count: u32, data: &[u8]) -> Vec<u8> {
+    let access = RegionAccess {
+        offset: offset.into(),
+        region: region.into(),
+        count: count.into(),
+    };
+    [access.as_bytes(), data].concat()
+}
+
+fn map(flags: u32, offset: u64, iova: u64, size: u64) -> Vec<u8> {
+    let mut map = DmaMap::new_zeroed();
+    map.flags = flags.into();
+    map.offset = offset.into();
+    map.iova = iova.into();
+    map.size = size.into();
+    map.as_bytes().to_vec()
+}
+
+fn set_irqs(flags: u32, index: u32, start: u32, count: u32) -> Vec<u8> {
+    let mut set = SetIrqs::new_zeroed();
+    set.flags = flags.into();
+    set.index = index.into();
+    set.start = start.into();
+    set.count = count.into();
+    set.as_bytes().to_vec()
+}
+
+#[test]
+fn messages_with_wrong_numbers_get_an_errno_and_the_connection_goes_on() {
+    let rig = Rig::new(1);
+    let mut raw = Raw::negotiated(&rig.path);
+    let bar = u64::try_from(BAR_BYTES).unwrap();
+    let refused: Vec<(Command, Vec<u8>)> = vec![
+        (Command::VERSION, vec![0, 0, 1, 0]),
+        (Command(0), vec![]),
+        (Command(0xffff), vec![1; 100]),
+        (Command::DMA_READ, vec![0; 16]),
+        (Command::DEVICE_RESET, vec![0]),
+        (Command::DEVICE_GET_INFO, vec![0; 15]),
+        (Command::DEVICE_GET_INFO, words([15, 0, 0, 0])),
+        (
+            Command::DEVICE_GET_REGION_INFO,
+            words([32, 0, 9, 0, 0, 0, 0, 0]),
+        ),
+        (
+            Command::DEVICE_GET_REGION_INFO,
+            words([31, 0, 0, 0, 0, 0, 0, 0]),
+        ),
+        (Command::DEVICE_GET_IRQ_INFO, words([16, 0, 5, 0])),
+        (Command::REGION_READ, access(0, 0, 0, &[])),
+        (Command::REGION_READ, access(0, 0, 65_537, &[])),
+        (Command::REGION_READ, access(0, 0, u32::MAX, &[])),
+        (Command::REGION_READ, access(bar - 3, 0, 4, &[])),
+        (Command::REGION_READ, access(u64::MAX, 0, 4, &[])),
+        (Command::REGION_READ, access(0, 1, 4, &[])),
+        (Command::REGION_READ, access(0, u32::MAX, 4, &[])),
+        (
+            Command::REGION_READ,
+            access(4093, wire::CONFIG_REGION, 4, &[]),
+        ),
+        (Command::REGION_READ, access(0, 0, 4, &[0])),
+        (Command::REGION_WRITE, access(0, 0, 0, &[])),
+        (Command::REGION_WRITE, access(0, 0, 4, &[0; 3])),
+        (Command::REGION_WRITE, access(0, 0, 9, &[0; 9])),
+        (Command::REGION_WRITE, access(bar, 0, 1, &[0])),
+        (Command::REGION_WRITE, access(u64::MAX - 3, 7, 4, &[0; 4])),
+        (Command::REGION_WRITE, vec![0; 15]),
+        (Command::DMA_MAP, map(3, 0, 0x1000, 4096)),
+        (Command::DMA_UNMAP, vec![0; 23]),
+        (Command::DMA_UNMAP, words([24, 0, 0x1000, 0, 4096, 0])),
+        (Command::DMA_UNMAP, words([24, 2, 0x1000, 0, 0, 0])),
+        (
+            Command::DEVICE_SET_IRQS,
+            set_irqs(wire::SET_EVENTFDS, 2, 0, 3),
+        ),
+        (
+            Command::DEVICE_SET_IRQS,
+            set_irqs(wire::SET_EVENTFDS, 2, u32::MAX, 1),
+        ),
+        (
+            Command::DEVICE_SET_IRQS,
+            set_irqs(wire::SET_EVENTFDS, 9, 0, 1),
+        ),
+        (Command::DEVICE_SET_IRQS, set_irqs(0x3f, 2, 0, 1)),
+    ];
+    for (command, payload) in refused {
+        let answer = raw.ask(command, &payload, &[]);
+        assert!(answer.is_err(), "{command} {payload:02x?}: {answer:?}");
+    }
+    assert_eq!(rig.double.told(), vec![]);
+    assert_eq!(rig.double.times_interrupts_set(), 0);
+    let info = raw
+        .ask(Command::DEVICE_GET_INFO, &words([16, 0, 0, 0]), &[])
+        .unwrap();
+    let info = DeviceInfo::read_from_bytes(&info).unwrap();
+    assert_eq!((info.num_regions.get(), info.num_irqs.get()), (9, 5));
+    let info = raw
+        .ask(Command::DEVICE_GET_IRQ_INFO, &words([16, 0, 2, 0]), &[])
+        .unwrap();
+    assert_eq!(IrqInfo::read_from_bytes(&info).unwrap().count.get(), 2);
+}
+
+#[test]
+fn memory_that_could_harm_the_server_is_refused() {
+    let rig = Rig::new(1);
+    let mut raw = Raw::negotiated(&rig.path);
+    let good = SharedMemory::anonymous(8192).unwrap();
+    let good = good.as_fd().unwrap();
+    let shrinks = tempfile::tempfile().unwrap();
+    shrinks.set_len(8192).unwrap();
+    let not_memory = File::open("/dev/null").unwrap();
+    let refused: [(Vec<u8>, &[BorrowedFd<'_>]); 10] = [
+        (map(3, 0, 0x1000, 4096), &[shrinks.as_fd()]),
+        (map(3, 0, 0x1000, 4096), &[not_memory.as_fd()]),
+        (map(3, 0, 0x1000, 4096), &[good, good]),
+        (map(1, 0, 0x1000, 4096), &[good]),
+        (map(3, 0, 0x1000, 0), &[good]),
+        (map(3, 0, 0x1001, 4096), &[good]),
+        (map(3, 4096, 0x1000, 8192), &[good]),
+        (map(3, u64::MAX - 4095, 0x1000, 4096), &[good]),
+        (map(3, 0, 0x1000, u64::MAX - 4095), &[good]),
+        (map(3, 0, u64::MAX - 4095, 8192), &[good]),
+    ];
+    for (payload, fds) in refused {
+        let answer = raw.ask(Command::DMA_MAP, &payload, fds);
+        assert!(answer.is_err(), "{payload:02x?}: {answer:?}");
+    }
+    assert_eq!(rig.double.mappings(), vec![]);
+    assert_eq!(
+        raw.ask(Command::DEVICE_RESET, &[], &[good]),
+        Err(Errno::EINVAL)
+    );
+    raw.ask(Command::DMA_MAP, &map(3, 4096, 0x1000, 4096), &[good])
+        .unwrap();
+    let again = raw.ask(Command::DMA_MAP, &map(3, 0, 0x1000, 4096), &[good]);
+    assert_eq!(again, Err(Errno::EINVAL), "the device's own refusal");
+    let mut all = DmaUnmap::new_zeroed();
+    all.flags = wire::UNMAP_ALL.into();
+    raw.ask(Command::DMA_UNMAP, all.as_bytes(), &[]).unwrap();
+    assert_eq!(rig.double.mappings(), vec![]);
+}
+
+#[test]
+fn descriptors_that_are_no_eventfds_or_too_few_are_refused() {
+    let rig = Rig::new(1);
+    let mut raw = Raw::negotiated(&rig.path);
+    let interrupt = Interrupt::new().unwrap();
+    let file = tempfile::tempfile().unwrap();
+    let both = set_irqs(wire::SET_EVENTFDS, wire::MSIX, 0, 2);
+    for fds in [
+        &[interrupt.as_fd()][..],
+        &[interrupt.as_fd(), file.as_fd()],
+        &[interrupt.as_fd(), interrupt.as_fd(), interrupt.as_fd()],
+    ] {
+        let answer = raw.ask(Command::DEVICE_SET_IRQS, &both, fds);
+        assert_eq!(answer, Err(Errno::EINVAL));
+    }
+    assert_eq!(rig.double.times_interrupts_set(), 0);
+    let one = set_irqs(wire::SET_EVENTFDS, wire::MSIX, 1, 1);
+    raw.ask(Command::DEVICE_SET_IRQS, &one, &[interrupt.as_fd()])
+        .unwrap();
+    rig.double.signal(0);
+    assert_eq!(interrupt.take(), 0);
+    rig.double.signal(1);
+    assert_eq!(interrupt.take(), 1);
+}
+
+/// What a client says before it is dropped, and what the server still said to it.
+fn dropped(bytes: &[u8]) -> Vec<u8> {
+    let rig = Rig::new(2);
+    let mut stream = UnixStream::connect(&rig.path).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    // The server is there for the next one.
+    rig.function().reset().unwrap();
+    answer
+}
+
+fn header(command: Command, size: u32, flags: u32) -> Vec<u8> {
+    let header = Header {
+        id: 1.into(),
+        command: command.0.into(),
+        size: size.into(),
+        flags: flags.into(),
+        error: 0.into(),
+    };
+    header.as_bytes().to_vec()
+}
+
+#[test]
+fn a_client_that_cannot_be_followed_is_dropped_and_the_next_one_served() {
+    let version = [header(Command::VERSION, 20, 0), vec![0, 0, 1, 0]].concat();
+    let cases: [(&str, Vec<u8>); 8] = [
+        (
+            "a message smaller than its header",
+            header(Command::VERSION, 15, 0),
+        ),
+        ("a message of 4 GiB", header(Command::VERSION, u32::MAX, 0)),
+        ("half a header", vec![1; 7]),
+        ("half a payload", header(Command::VERSION, 1000, 0)),
+        ("a reply", header(Command::VERSION, 16, 1)),
+        ("no VERSION", header(Command::DEVICE_RESET, 16, 0)),
+        (
+            "another major version",
+            [header(Command::VERSION, 20, 0), vec![9, 0, 0, 0]].concat(),
+        ),
+        (
+            "a VERSION without a version",
+            header(Command::VERSION, 16, 0),
+        ),
+    ];
+    for (case, bytes) in cases {
+        let answer = dropped(&bytes);
+        let error = answer
+            .get(8)
+            .is_some_and(|flags| u32::from(*flags) & wire::ERROR != 0);
+        assert!(answer.is_empty() || error, "{case}: {answer:02x?}");
+    }
+    assert!(!dropped(&version).is_empty());
+}
+
+/// A server that answers VERSION with these bytes behind the header, and then goes.
+fn connect_to(answer: impl FnOnce(Message) -> Vec<u8> + Send + 'static) -> FunctionError {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nic.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let socket = Socket::new(stream.try_clone().unwrap()).unwrap();
+        let message = socket.receive(|| false).unwrap().unwrap();
+        stream.write_all(&answer(message)).unwrap();
+    });
+    let error = Function::vfio_user(&path).unwrap_err();
+    server.join().unwrap();
+    error
+}
+
+#[test]
+fn a_server_that_answers_nonsense_is_an_error_that_names_the_message() {
+    let nothing = connect_to(|_| Vec::new()).to_string();
+    assert!(nothing.contains("VERSION"), "{nothing}");
+    let other = connect_to(|_| header(Command::DMA_MAP, 16, 1)).to_string();
+    assert!(other.contains("reply makes no sense"), "{other}");
+    let huge = connect_to(|_| header(Command::VERSION, u32::MAX, 1)).to_string();
+    assert!(huge.contains("0xffffffff bytes"), "{huge}");
+    let major = connect_to(|message| {
+        let id = message.header.id.get();
+        let header = socket::header(id, Command::VERSION.0, 4, wire::TYPE_REPLY, 0);
+        [header.as_bytes(), &[3, 0, 0, 0]].concat()
+    })
+    .to_string();
+    assert!(major.contains("version 3.0"), "{major}");
+}
+
+#[test]
+fn a_server_that_dies_is_a_device_that_is_gone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nic.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let double = Double::new();
+    let server = Server::new(Arc::new(double), listener);
+    let handle: OwnedFd;
+    let function = {
+        // The session runs in a thread; its end of the connection is cut from here, as a death would.
+        let client = thread::spawn({
+            let path = path.clone();
+            move || Function::vfio_user(path).unwrap()
+        });
+        let (stream, _) = server.listener().accept().unwrap();
+        handle = stream.try_clone().unwrap().into();
+        thread::spawn(move || server.serve_stream(stream));
+        client.join().unwrap()
+    };
+    let block = function.bar(0).unwrap().block::<Sample>(0).unwrap();
+    UnixStream::from(handle)
+        .shutdown(std::net::Shutdown::Both)
+        .unwrap();
+    block.write(|r| &r.control, Be32::new(1));
+    assert_eq!(block.read(|r| &r.version).get(), u32::MAX);
+    let error = function.config_read_u16(0).unwrap_err().to_string();
+    assert!(
+        error.contains("REGION_READ") && error.contains("nic.sock"),
+        "{error}"
+    );
+}
+
+#[test]
+fn capabilities_are_found_in_any_spelling_of_the_json() {
+    let find = |json: &str| wire::capability(json.as_bytes(), "max_msg_fds");
+    assert_eq!(find("{\"capabilities\":{\"max_msg_fds\":8}}\0"), Some(8));
+    assert_eq!(find("{ \"max_msg_fds\" : 16 , \"x\": 1}"), Some(16));
+    assert_eq!(find("{\"max_msg_fds\":-1}"), None);
+    assert_eq!(find("{\"max_msg_fds\""), None);
+    assert_eq!(find(""), None);
+}

@@ -15,7 +15,7 @@
 //!
 //! Outstanding RDMA Reads. The depths of both sides were negotiated as numbers, the device takes powers of two.
 //! As originator the depth is rounded down, so that we never have more reads outstanding than the
-//! peer agreed to; as target it is rounded up, so that the peer never has more outstanding than we
+//! peer agreed to (it cannot be less than one: with none agreed, whoever reads all the same is refused by the peer); as target it is rounded up, so that the peer never has more outstanding than we
 //! keep resources for. With no reads agreed the device refuses them altogether (`rre` 0).
 //!
 //! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), atomics, XRC.

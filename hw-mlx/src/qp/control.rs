@@ -48,7 +48,7 @@ pub(crate) fn create_qp(
 ) -> Result<(u32, Lent<RingMemory>), CmdError> {
     let mut command = CreateQpIn::new();
     command.set_qpc(&facts.create());
-    let memory = Lent::new(memory);
+    let memory = memory.lend();
     match hca.exec_with(&command, &memory.get().pages()) {
         Ok(answer) => Ok((answer.qpn(), memory)),
         Err(error) => Err(memory.after(error)),
@@ -284,7 +284,7 @@ impl Qp {
     /// Destroys the queue pair; outstanding work is forgotten.
     ///
     /// # Errors
-    /// Device refusal; the memory is then leaked.
+    /// Device refusal; the memory then stays out of use.
     pub fn destroy(
         self,
         hca: &mut Hca,

@@ -92,11 +92,15 @@ struct Ping {
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn")))
+        .with_env_filter(
+            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn")),
+        )
         .with_writer(stderr)
         .init();
     let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
-        Command::Sim { command: SimCommand::Serve(serve) } => serve::run(&serve),
+        Command::Sim {
+            command: SimCommand::Serve(serve),
+        } => serve::run(&serve),
         Command::Info { name } => info::run(&name),
         Command::Ping(ping) => ping::run(&ping),
     };

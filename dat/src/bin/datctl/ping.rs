@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use comfy_table::Table;
 use dat::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpHandle, Event, EvdFlags,
-    EvdHandle, Ia, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, Qos, Timeout,
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpHandle,
+    EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, Qos, Timeout,
 };
 
 use crate::Ping;
@@ -60,7 +60,15 @@ impl Side {
         };
         let (outbox, inbox) = (part(0), part(bytes));
         ia.ep_post_recv(ep, &[inbox], RECEIVE, CompletionFlags::empty())?;
-        Ok(Self { ia, events, ep, memory, outbox, inbox, bytes })
+        Ok(Self {
+            ia,
+            events,
+            ep,
+            memory,
+            outbox,
+            inbox,
+            bytes,
+        })
     }
 
     fn event(&mut self, timeout: Timeout) -> Result<Event, Box<dyn Error>> {
@@ -75,15 +83,20 @@ impl Side {
     }
 
     fn send(&mut self) -> Result<(), Box<dyn Error>> {
-        Ok(self.ia.ep_post_send(self.ep, &[self.outbox], SEND, CompletionFlags::empty())?)
+        Ok(self
+            .ia
+            .ep_post_send(self.ep, &[self.outbox], SEND, CompletionFlags::empty())?)
     }
 
     fn receive(&mut self) -> Result<(), Box<dyn Error>> {
-        Ok(self.ia.ep_post_recv(self.ep, &[self.inbox], RECEIVE, CompletionFlags::empty())?)
+        Ok(self
+            .ia
+            .ep_post_recv(self.ep, &[self.inbox], RECEIVE, CompletionFlags::empty())?)
     }
 
     fn echo(&mut self, arguments: &Ping) -> Result<(), Box<dyn Error>> {
-        self.ia.psp_create(arguments.qualifier, self.events, PspFlags::CONSUMER)?;
+        self.ia
+            .psp_create(arguments.qualifier, self.events, PspFlags::CONSUMER)?;
         println!("listening on {}", self.ia.query().ia.ia_address);
         stdout().flush()?;
         let request = loop {
@@ -118,18 +131,33 @@ impl Side {
 
     fn ping(&mut self, peer: Ipv6Addr, arguments: &Ping) -> Result<(), Box<dyn Error>> {
         let (ep, peer) = (self.ep, IpAddr::V6(peer));
-        self.ia.ep_connect(ep, peer, arguments.qualifier, PATIENCE, b"", Qos::BEST_EFFORT, ConnectFlags::empty())?;
+        self.ia.ep_connect(
+            ep,
+            peer,
+            arguments.qualifier,
+            PATIENCE,
+            b"",
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )?;
         self.established()?;
         let mut trips = Vec::new();
         for number in 0..arguments.count {
-            let data: Vec<u8> = number.to_be_bytes().into_iter().cycle().take(self.bytes).collect();
+            let data: Vec<u8> = number
+                .to_be_bytes()
+                .into_iter()
+                .cycle()
+                .take(self.bytes)
+                .collect();
             dat::write(&self.memory, 0, &data);
             let start = Instant::now();
             self.send()?;
             let mut open = [SEND, RECEIVE].to_vec();
             while !open.is_empty() {
                 match self.event(PATIENCE)? {
-                    Event::Dto(done) if done.status == DtoStatus::Success => open.retain(|&is| is != done.cookie),
+                    Event::Dto(done) if done.status == DtoStatus::Success => {
+                        open.retain(|&is| is != done.cookie)
+                    }
                     other => return Err(format!("message {number}: {other:?}").into()),
                 }
             }
@@ -148,7 +176,9 @@ impl Side {
 fn print(trips: &[Duration], bytes: usize) {
     let mut sorted = trips.to_vec();
     sorted.sort_unstable();
-    let micros = |trip: Option<&Duration>| trip.map_or_else(String::new, |trip| format!("{} us", trip.as_micros()));
+    let micros = |trip: Option<&Duration>| {
+        trip.map_or_else(String::new, |trip| format!("{} us", trip.as_micros()))
+    };
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::NOTHING);
     table.set_header(["messages", "bytes", "shortest", "median", "longest"]);

@@ -29,7 +29,11 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     if arguments.socket.len() > 2 {
         return Err("a link has two ends: at most two sockets".into());
     }
-    let sim = Sim::new(SimConfig { seed: arguments.seed, event_log: false });
+    let sim = Sim::new(SimConfig {
+        seed: arguments.seed,
+        event_log: false,
+    });
+    sim.set_posted_writes(true);
     let (poke, poked) = sync_channel(1);
     let mut functions = Vec::new();
     for (number, socket) in arguments.socket.iter().enumerate() {
@@ -45,7 +49,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         sim.pcap(BufWriter::new(file))?;
     }
     for (function, listener) in functions {
-        let device = Arc::new(Poking { function, poke: poke.clone() });
+        let device = Arc::new(Poking {
+            function,
+            poke: poke.clone(),
+        });
         thread::spawn(move || {
             let error = VfioUserServer::serve(device, listener);
             tracing::error!("{error}");
@@ -84,7 +91,9 @@ fn follow(sim: &Sim, poked: &Receiver<()>, captures: bool) -> Result<(), Box<dyn
             sim.advance(behind);
         }
         let wait = sim.next_due().map_or(TICK, |due| {
-            Duration::from_nanos(due.0).saturating_sub(start.elapsed()).min(TICK)
+            Duration::from_nanos(due.0)
+                .saturating_sub(start.elapsed())
+                .min(TICK)
         });
         match poked.recv_timeout(wait) {
             Ok(()) => {}
@@ -144,7 +153,13 @@ impl Device for Poking {
         self.function.set_interrupts(vectors);
     }
 
-    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
         self.function.dma_map(iova, memory, offset, bytes)
     }
 

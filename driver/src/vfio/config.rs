@@ -1,0 +1,83 @@
+//! Reaching a region by system calls: configuration space always, a BAR where it cannot be mapped.
+//!
+//! The kernel virtualises configuration space, so it has no mapping. A read or a write of 1, 2, 4 or 8 bytes at its
+//! natural place reaches the device as one access.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use super::error::VfioError;
+use super::region::Region;
+use super::sys::System;
+
+/// A region of the device's file, reached by `pread` and `pwrite`.
+pub(crate) struct Window {
+    pub(super) address: String,
+    pub(super) system: Arc<dyn System>,
+    /// Keeps the device open.
+    pub(super) device: Arc<File>,
+    pub(crate) region: Region,
+}
+
+impl Window {
+    /// Reads bytes at an offset of the region.
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), VfioError> {
+        let bytes = out.len();
+        let place = self.place("read", offset, bytes)?;
+        let result = self.system.read_at(&self.device, place, out);
+        self.check("read", offset, bytes, result)
+    }
+
+    /// Writes bytes at an offset of the region.
+    pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), VfioError> {
+        let place = self.place("write", offset, data.len())?;
+        let result = self.system.write_at(&self.device, place, data);
+        self.check("write", offset, data.len(), result)
+    }
+
+    /// Where in the file.
+    fn place(&self, operation: &'static str, offset: u64, bytes: usize) -> Result<u64, VfioError> {
+        let inside = offset
+            .checked_add(bytes as u64)
+            .is_some_and(|end| end <= self.region.bytes);
+        if inside {
+            return Ok(self.region.offset + offset);
+        }
+        let reason = format!("the region has {:#x} bytes", self.region.bytes);
+        Err(self.failed(operation, offset, bytes, reason))
+    }
+
+    fn check(
+        &self,
+        operation: &'static str,
+        offset: u64,
+        bytes: usize,
+        result: std::io::Result<usize>,
+    ) -> Result<(), VfioError> {
+        match result {
+            Ok(moved) if moved == bytes => Ok(()),
+            Ok(moved) => {
+                let reason = format!("only {moved} bytes moved");
+                Err(self.failed(operation, offset, bytes, reason))
+            }
+            Err(error) => Err(self.failed(operation, offset, bytes, error.to_string())),
+        }
+    }
+
+    fn failed(
+        &self,
+        operation: &'static str,
+        offset: u64,
+        bytes: usize,
+        reason: String,
+    ) -> VfioError {
+        VfioError::Transfer {
+            address: self.address.clone(),
+            operation,
+            region: self.region.index,
+            offset,
+            bytes,
+            reason,
+        }
+    }
+}
