@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use dat_core::{CloseFlags, DatError, IaConfig};
-use driver::{PciAddress, Function, FunctionError};
+use driver::{Function, FunctionError, PciAddress};
 use hw_mlx::provider::MlxProvider;
 use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};

@@ -86,6 +86,43 @@ fn a_solicited_message_wakes_the_waiter_for_those_before_it_too() {
     assert!(Duration::from_nanos(shared.pair.now().0 - start.0) < PROMPTLY);
 }
 
+/// Clauses: SRQ-10, SRQ-35.
+#[test]
+fn an_unsolicited_message_releases_no_waiter_that_is_awake_for_another_reason() {
+    for (flags, releases) in [(NONE, false), (SOLICITED, true)] {
+        let shape = |attr: &mut dat::EpAttr| attr.recv_completion_flags = SOLICITED;
+        let mut shared = Shared::unconnected(&PairConfig::default(), SRQ, None, shape);
+        shared.connect(0);
+        let (from, to) = (shared.pair.buffer(A, 64), shared.pair.buffer(B, 64));
+        shared.post(&[to.all()], 1).expect("posted");
+        shared.pair.set_delay(100);
+        shared.send(0, &[from.all()], 2, flags).expect("posted");
+        // The connection manager of B has to do when this arrives, right behind the message.
+        let address = shared.pair.sides[B].ia.query().ia.ia_address;
+        let ia = &mut shared.pair.sides[A].ia;
+        ia.ep_connect(
+            shared.a[1],
+            address,
+            support::CONN_QUAL,
+            support::LONG,
+            b"",
+            dat::Qos::BEST_EFFORT,
+            dat::ConnectFlags::empty(),
+        )
+        .expect("accepted");
+        let start = shared.pair.now();
+        let five = Timeout::from_micros(5_000);
+        let recv = shared.recv[0];
+        let (_, more) = shared.pair.sides[B]
+            .ia
+            .evd_wait(recv, five, 1)
+            .expect("an event");
+        assert_eq!(more, 0);
+        let took = Duration::from_nanos(shared.pair.now().0 - start.0);
+        assert_eq!(took < PROMPTLY, releases, "{flags:?}: {took:?}");
+    }
+}
+
 /// Clauses: SRQ-11, SRQ-20, SRQ-33, SRQ-36.
 #[test]
 fn with_unsignalled_every_receive_notifies_all_the_same() {

@@ -212,8 +212,15 @@ fn connected(served: &Served) -> [Side; 2] {
 
 /// Bytes that differ from their neighbours, packet after packet.
 fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
-    (0..bytes)
-        .map(|at| (at % 251) as u8 ^ (at / 251) as u8 ^ seed)
+    (0..=250)
+        .cycle()
+        .zip(
+            (0..=255)
+                .flat_map(|row| std::iter::repeat_n(row, 251))
+                .cycle(),
+        )
+        .map(|(at, row): (u8, u8)| at ^ row ^ seed)
+        .take(bytes)
         .collect()
 }
 
@@ -310,8 +317,7 @@ fn a_server_that_is_killed_is_a_dead_device_and_not_a_dead_client() {
 #[test]
 fn a_socket_that_nobody_serves_is_an_error_with_its_path() {
     let error = dat::ia_open("vfio-user:/nonexistent/nic.sock", &OpenOptions::default())
-        .err()
-        .expect("nobody is there")
+        .expect_err("nobody is there")
         .to_string();
     assert!(
         error.contains("/nonexistent/nic.sock: connect: No such file"),

@@ -27,8 +27,8 @@ fn a_refused_destroy_does_not_stand_in_the_way_of_the_next_open() {
     let cq = provider.create_cq(15, 1).expect("a CQ");
     sim.inject(&function, &refusal(Opcode::DESTROY_CQ));
     provider.destroy_cq(cq).expect_err("refused");
-    let report = provider.close().expect("closed all the same");
-    assert_eq!(report.objects_left, [("CQ", 1)]);
+    let error = provider.close().expect_err("its event queue is referred to");
+    assert_eq!(error.report.objects_left, [("CQ", 1)]);
     open(&function).expect("the second open").close().expect("closed");
 }
 

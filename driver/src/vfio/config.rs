@@ -1,7 +1,7 @@
 //! Reaching a region by system calls: configuration space always, a BAR where it cannot be mapped.
 //!
-//! The kernel virtualises configuration space, so it has no mapping. A read or a write of 1, 2, 4 or 8 bytes at its
-//! natural place reaches the device as one access.
+//! The kernel virtualises configuration space, so it has no mapping. A read or a write of 1, 2 or 4 bytes at its
+//! natural place reaches the device as one access; 8 bytes are two accesses to older kernels.
 
 use std::fs::File;
 use std::sync::Arc;

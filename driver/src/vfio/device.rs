@@ -38,6 +38,9 @@ const CONFIG_COMMAND: u64 = 0x04;
 const COMMAND_MEMORY_SPACE: u8 = 1 << 1;
 const COMMAND_BUS_MASTER: u8 = 1 << 2;
 
+/// A BAR's memory, and the way to the parts of it that are not mapped, if there are such.
+pub(crate) type BarParts = (SharedMemory, Option<Arc<Window>>);
+
 /// A function under VFIO.
 pub(crate) struct Vfio {
     address: String,
@@ -202,10 +205,7 @@ impl Vfio {
     }
 
     /// A BAR, mapped where it can be; with it the way to the rest, if there is a rest. `None`: there is no such BAR.
-    pub(crate) fn bar(
-        &self,
-        index: u8,
-    ) -> Result<Option<(SharedMemory, Option<Arc<Window>>)>, VfioError> {
+    pub(crate) fn bar(&self, index: u8) -> Result<Option<BarParts>, VfioError> {
         if index > 5 {
             return Ok(None);
         }
@@ -279,6 +279,10 @@ impl Vfio {
     }
 
     /// Why a mapping was refused; two of the reasons are limits, which are looked up for the text.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "errno has more values than VFIO has uses for"
+    )]
     fn map_refused(&self, iova: u64, address: u64, bytes: usize, errno: Errno) -> VfioError {
         let request = Request::IommuMapDma;
         let advice = match errno {

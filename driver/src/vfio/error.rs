@@ -171,6 +171,10 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
 }
 
 /// What to do when `/dev/vfio/vfio` cannot be opened.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "errno has more values than VFIO has uses for"
+)]
 pub(super) fn container_advice(errno: Errno) -> &'static str {
     match errno {
         Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => {
@@ -182,6 +186,10 @@ pub(super) fn container_advice(errno: Errno) -> &'static str {
 }
 
 /// What to do when `/dev/vfio/N` cannot be opened.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "errno has more values than VFIO has uses for"
+)]
 pub(super) fn group_advice(errno: Errno, path: &std::path::Path) -> String {
     match errno {
         Errno::ENOENT | Errno::ENODEV | Errno::ENXIO => {

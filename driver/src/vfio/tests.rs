@@ -1,1 +1,612 @@
+//! The backend against a kernel that answers, or refuses, what the test wants, and sysfs trees in a directory.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the fake answers some requests and grants the rest"
+)]
+
+use core::mem::offset_of;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nix::errno::Errno;
+use tempfile::TempDir;
+use vfio_bindings::bindings::vfio::{
+    vfio_device_info, vfio_group_status, vfio_iommu_type1_info, vfio_irq_info, vfio_irq_set,
+    vfio_region_info,
+};
+
+use super::dma::Iommu;
+use super::region::Region;
+use super::sys::{Argument, Message, Request, System};
+use super::*;
+use crate::error::MemoryError;
+use crate::function::Function;
+use crate::mapping::Area;
+use crate::memory::SharedMemory;
+use crate::register::{Be32, Rw};
+use crate::{Iova, IovaAllocator};
+
+const ADDRESS: &str = "0000:3b:00.2";
+const BAR_BYTES: u64 = 0x4000;
+const CONFIG_AT: u64 = 7 << 40;
+
+/// A kernel with one device; its file holds configuration space at 0 and BAR 0 at 0x1000.
+struct Fake {
+    refuse: Option<(Request, Errno)>,
+    refuse_open: Option<(&'static str, Errno)>,
+    viable: u32,
+    api: u32,
+    /// What SET_IRQS for MSI-X returns.
+    vectors_left: u32,
+    /// Sparse areas of BAR 0.
+    sparse: Option<Vec<(u64, u64)>>,
+    file: File,
+    log: Mutex<Vec<String>>,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(0x10_000).unwrap();
+        Self {
+            refuse: None,
+            refuse_open: None,
+            viable: 1,
+            api: 0,
+            vectors_left: 0,
+            sparse: None,
+            file,
+            log: Mutex::default(),
+        }
+    }
+
+    fn place(offset: u64) -> u64 {
+        offset.checked_sub(CONFIG_AT).unwrap_or(offset + 0x1000)
+    }
+}
+
+fn null() -> OwnedFd {
+    File::open("/dev/null").unwrap().into()
+}
+
+/// Appends a chain of capabilities, as far as there is room, and says how much was needed.
+fn answer_caps(
+    message: &mut Message,
+    fixed: usize,
+    cap_offset_at: usize,
+    caps: &[(u16, Vec<u64>)],
+) {
+    let mut at = fixed;
+    let needed = fixed
+        + caps
+            .iter()
+            .map(|(_, words)| 8 + 8 * words.len())
+            .sum::<usize>();
+    let room = message.bytes().len() >= needed;
+    message.put(0, u32::try_from(needed).unwrap());
+    if !room {
+        return;
+    }
+    message.put(cap_offset_at, u32::try_from(at).unwrap());
+    for (number, (id, words)) in caps.iter().enumerate() {
+        let end = at + 8 + 8 * words.len();
+        let last = number + 1 == caps.len();
+        message.put(at, *id);
+        message.put(at + 4, if last { 0 } else { u32::try_from(end).unwrap() });
+        for (place, word) in words.iter().enumerate() {
+            message.put(at + 8 + 8 * place, *word);
+        }
+        at = end;
+    }
+}
+
+impl System for Fake {
+    fn open(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        match self.refuse_open {
+            Some((end, errno)) if path.ends_with(end) => Err(errno),
+            Some(_) | None => Ok(null()),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _: BorrowedFd<'_>,
+        request: Request,
+        argument: Argument<'_>,
+    ) -> Result<u32, Errno> {
+        let Argument::Message(message) = argument else {
+            self.log.lock().unwrap().push(request.name().to_owned());
+            return match self.refuse {
+                Some((refused, errno)) if refused == request => Err(errno),
+                Some(_) | None => Ok(match request {
+                    Request::GetApiVersion => self.api,
+                    Request::CheckExtension => 1,
+                    _ => 0,
+                }),
+            };
+        };
+        assert!(request.message_bytes().unwrap() <= message.bytes().len());
+        let index: u32 = match request {
+            Request::DeviceSetIrqs => message.field(offset_of!(vfio_irq_set, index)),
+            Request::DeviceGetRegionInfo | Request::DeviceGetIrqInfo => message.field(8),
+            _ => 0,
+        };
+        self.log
+            .lock()
+            .unwrap()
+            .push(format!("{} {index}", request.name()));
+        if let Some((refused, errno)) = self.refuse
+            && refused == request
+        {
+            return Err(errno);
+        }
+        match request {
+            Request::GroupGetStatus => {
+                message.put(offset_of!(vfio_group_status, flags), self.viable)
+            }
+            Request::DeviceGetInfo => message.put(offset_of!(vfio_device_info, flags), 3_u32),
+            Request::DeviceGetIrqInfo => {
+                message.put(offset_of!(vfio_irq_info, flags), 1_u32);
+                message.put(
+                    offset_of!(vfio_irq_info, count),
+                    if index == 2 { 4_u32 } else { 1 },
+                );
+            }
+            Request::DeviceSetIrqs if index == 2 && message.field::<u32>(16) > 0 => {
+                return Ok(self.vectors_left);
+            }
+            Request::DeviceGetRegionInfo => {
+                let (offset, bytes, flags) = match index {
+                    0 => (0, BAR_BYTES, 7_u32),
+                    7 => (CONFIG_AT, 0x1000, 3),
+                    _ => (u64::from(index) << 40, 0, 0),
+                };
+                message.put(offset_of!(vfio_region_info, offset), offset);
+                message.put(offset_of!(vfio_region_info, size), bytes);
+                message.put(offset_of!(vfio_region_info, flags), flags);
+                if let Some(areas) = self.sparse.as_ref().filter(|_| index == 0) {
+                    message.put(offset_of!(vfio_region_info, flags), flags | 8);
+                    let mut words = vec![areas.len() as u64];
+                    words.extend(areas.iter().flat_map(|&(offset, bytes)| [offset, bytes]));
+                    answer_caps(
+                        message,
+                        32,
+                        offset_of!(vfio_region_info, cap_offset),
+                        &[(3, vec![]), (1, words)],
+                    );
+                }
+            }
+            Request::IommuGetInfo => {
+                message.put(offset_of!(vfio_iommu_type1_info, flags), 3_u32);
+                message.put(
+                    offset_of!(vfio_iommu_type1_info, iova_pgsizes),
+                    0x4020_1000_u64,
+                );
+                let ranges = vec![2, 0, 0xfedf_ffff, 0xfef0_0000, 0x7f_ffff_ffff];
+                let caps = [(1, ranges), (3, vec![65535])];
+                answer_caps(
+                    message,
+                    24,
+                    offset_of!(vfio_iommu_type1_info, cap_offset),
+                    &caps,
+                );
+            }
+            _ => {}
+        }
+        Ok(0)
+    }
+
+    fn device_fd(&self, _: BorrowedFd<'_>, _: &str) -> Result<OwnedFd, Errno> {
+        match self.refuse {
+            Some((Request::GroupGetDeviceFd, errno)) => Err(errno),
+            Some(_) | None => Ok(null()),
+        }
+    }
+
+    fn map(
+        &self,
+        _: BorrowedFd<'_>,
+        bytes: usize,
+        areas: &[Area],
+    ) -> Result<SharedMemory, MemoryError> {
+        use std::os::fd::AsFd;
+        let ours: Vec<Area> = areas
+            .iter()
+            .map(|area| Area {
+                file_offset: Self::place(area.file_offset),
+                ..*area
+            })
+            .collect();
+        SharedMemory::device(self.file.as_fd(), bytes, &ours)
+    }
+
+    fn read_at(&self, _: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(out, Self::place(offset))
+    }
+
+    fn write_at(&self, _: &File, offset: u64, data: &[u8]) -> io::Result<usize> {
+        self.log
+            .lock()
+            .unwrap()
+            .push(format!("pwrite {offset:#x} {data:x?}"));
+        self.file.write_at(data, Self::place(offset))
+    }
+
+    fn locked_memory(&self) -> (Option<u64>, u64) {
+        (Some(65536), 4096)
+    }
+}
+
+/// Devices of group 12, each with its driver.
+fn sysfs(devices: &[(&str, Option<&str>)], group: bool) -> (TempDir, Roots) {
+    let dir = tempfile::tempdir().unwrap();
+    let sysfs = dir.path().to_owned();
+    let members = sysfs.join("kernel/iommu_groups/12/devices");
+    fs::create_dir_all(&members).unwrap();
+    for (address, driver) in devices {
+        let device = sysfs.join("bus/pci/devices").join(address);
+        fs::create_dir_all(&device).unwrap();
+        if group {
+            symlink(
+                "../../../../kernel/iommu_groups/12",
+                device.join("iommu_group"),
+            )
+            .unwrap();
+            symlink(&device, members.join(address)).unwrap();
+        }
+        if let Some(driver) = driver {
+            symlink(format!("../../drivers/{driver}"), device.join("driver")).unwrap();
+        }
+    }
+    let dev = sysfs.join("dev");
+    (dir, Roots { sysfs, dev })
+}
+
+fn open(fake: Fake) -> Result<(Arc<Fake>, Function), VfioError> {
+    let (_dir, roots) = sysfs(
+        &[
+            (ADDRESS, Some("vfio-pci")),
+            ("0000:3a:00.0", Some("pcieport")),
+        ],
+        true,
+    );
+    let fake = Arc::new(fake);
+    let vfio = Vfio::open(
+        ADDRESS.parse().unwrap(),
+        &roots,
+        Arc::clone(&fake) as Arc<dyn System>,
+    )?;
+    Ok((fake, Function::from_vfio(vfio)))
+}
+
+#[test]
+fn addresses_are_read_with_and_without_a_domain() {
+    for (text, full) in [
+        ("3b:00.2", ADDRESS),
+        (ADDRESS, ADDRESS),
+        ("10000:E1:1f.7", "10000:e1:1f.7"),
+    ] {
+        assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), full);
+    }
+    for text in [
+        "",
+        "3b:00",
+        "3b:20.0",
+        "3b:00.8",
+        "sim:A",
+        "0:3b:00.2",
+        "+3b:00.2",
+        "0000:3b:00.2.1",
+        "0000:+b:00.2",
+    ] {
+        assert!(
+            matches!(text.parse::<PciAddress>(), Err(VfioError::Address { .. })),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn sysfs_says_what_is_in_the_way() {
+    type Case<'a> = (&'a [(&'a str, Option<&'a str>)], bool, &'a [&'a str]);
+    let cases: [Case<'_>; 5] = [
+        (&[], true, &["no such PCI function", "lspci"]),
+        (
+            &[(ADDRESS, Some("vfio-pci"))],
+            false,
+            &["in no IOMMU group", "intel_iommu=on"],
+        ),
+        (
+            &[(ADDRESS, None)],
+            true,
+            &["bound to no driver", "driver_override"],
+        ),
+        (
+            &[(ADDRESS, Some("mlx5_core"))],
+            true,
+            &["bound to mlx5_core", "driver_override"],
+        ),
+        (
+            &[
+                (ADDRESS, Some("vfio-pci")),
+                ("0000:3b:00.3", Some("mlx5_core")),
+                ("0000:3b:00.4", None),
+            ],
+            true,
+            &["group 12 is not viable, because 0000:3b:00.3 is bound to mlx5_core:"],
+        ),
+    ];
+    for (devices, group, words) in cases {
+        let (_dir, roots) = sysfs(devices, group);
+        let error = roots
+            .viable_group(ADDRESS.parse().unwrap())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(ADDRESS) && words.iter().all(|word| error.contains(word)),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn every_refusal_names_the_call_the_device_the_errno_and_the_remedy() {
+    let cases = [
+        (Request::SetIommu, Errno::EPERM, "allow_unsafe_interrupts"),
+        (
+            Request::SetIommu,
+            Errno::ENODEV,
+            "modprobe vfio_iommu_type1",
+        ),
+        (
+            Request::GroupSetContainer,
+            Errno::EBUSY,
+            "another process has it",
+        ),
+        (
+            Request::GroupGetDeviceFd,
+            Errno::ENODEV,
+            "not bound to vfio-pci",
+        ),
+        (Request::GroupGetDeviceFd, Errno::EACCES, "VF token"),
+        (Request::DeviceGetInfo, Errno::ENODEV, "the device is gone"),
+        (
+            Request::GetApiVersion,
+            Errno::ENOTTY,
+            "is the descriptor one of VFIO",
+        ),
+    ];
+    for (request, errno, remedy) in cases {
+        let error = open(Fake {
+            refuse: Some((request, errno)),
+            ..Fake::new()
+        })
+        .err()
+        .unwrap()
+        .to_string();
+        let told = [request.name(), ADDRESS, &errno.to_string(), remedy];
+        assert!(told.iter().all(|word| error.contains(word)), "{error}");
+    }
+    for (file, errno, remedy) in [
+        ("vfio", Errno::ENOENT, "modprobe vfio-pci"),
+        ("12", Errno::EACCES, "chown"),
+        ("12", Errno::ENOENT, "bound to vfio-pci"),
+        ("12", Errno::EBUSY, "another process has the group open"),
+    ] {
+        let error = open(Fake {
+            refuse_open: Some((file, errno)),
+            ..Fake::new()
+        })
+        .err()
+        .unwrap()
+        .to_string();
+        assert!(error.contains(remedy) && error.contains(ADDRESS), "{error}");
+    }
+    let error = open(Fake {
+        viable: 0,
+        ..Fake::new()
+    })
+    .err()
+    .unwrap()
+    .to_string();
+    assert!(error.contains("not viable"), "{error}");
+    let error = open(Fake {
+        api: 9,
+        ..Fake::new()
+    })
+    .err()
+    .unwrap()
+    .to_string();
+    assert!(error.contains("version 9"), "{error}");
+}
+
+#[test]
+fn dma_refusals_tell_the_limit_and_what_would_do() {
+    let memory = SharedMemory::anonymous(0x2000).unwrap();
+    for (errno, words) in [
+        (Errno::ENOMEM, ["12288", "ulimit -l 12", "65536"]),
+        (
+            Errno::ENOSPC,
+            ["dma_entry_limit", "65535", "mappings are left"],
+        ),
+        (Errno::EINVAL, ["IOMMU's ranges", "0xfef00000", "0x1000"]),
+        (Errno::EEXIST, ["0x5000", "0x2000", "already"]),
+    ] {
+        let (_, function) = open(Fake {
+            refuse: Some((Request::IommuMapDma, errno)),
+            ..Fake::new()
+        })
+        .unwrap();
+        let error = function
+            .dma_map(Iova(0x5000), &memory, 0, 0x2000)
+            .unwrap_err()
+            .to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+    let (_, function) = open(Fake {
+        refuse: Some((Request::DeviceReset, Errno::ENOTTY)),
+        ..Fake::new()
+    })
+    .unwrap();
+    let error = function.reset().unwrap_err().to_string();
+    assert!(
+        error.contains("VFIO_DEVICE_RESET") && error.contains("reset_method"),
+        "{error}"
+    );
+}
+
+#[test]
+fn all_vectors_are_given_at_once_and_fewer_is_a_refusal() {
+    let (fake, function) = open(Fake::new()).unwrap();
+    assert_eq!(function.enable_interrupts().unwrap().len(), 4);
+    function.enable_interrupts().unwrap();
+    let log = fake.log.lock().unwrap().clone();
+    assert_eq!(
+        log.iter()
+            .filter(|line| *line == "VFIO_DEVICE_SET_IRQS 2")
+            .count(),
+        1
+    );
+    assert!(function.device_error().is_some() && function.device_requested().is_some());
+    let (_, function) = open(Fake {
+        vectors_left: 3,
+        ..Fake::new()
+    })
+    .unwrap();
+    let error = function.enable_interrupts().unwrap_err().to_string();
+    assert!(error.contains("only 3 vectors"), "{error}");
+}
+
+#[test]
+fn the_function_goes_quietly() {
+    let (fake, function) = open(Fake::new()).unwrap();
+    function.set_bus_master(true).unwrap();
+    assert_eq!(function.config_read_u16(4).unwrap(), 6);
+    let memory = SharedMemory::anonymous(0x2000).unwrap();
+    function
+        .dma_map(Iova(0x5000), &memory, 0x1000, 0x1000)
+        .unwrap();
+    assert!(
+        function.dma_unmap(Iova(0x5000), 0x2000).is_err(),
+        "not what was mapped"
+    );
+    function.enable_interrupts().unwrap();
+    fake.log.lock().unwrap().clear();
+    drop(function);
+    let log = fake.log.lock().unwrap().join("; ");
+    let expected = format!(
+        "pwrite {:#x} [2]; VFIO_DEVICE_SET_IRQS 2; VFIO_DEVICE_SET_IRQS 3; VFIO_DEVICE_SET_IRQS 4; VFIO_IOMMU_UNMAP_DMA 0",
+        CONFIG_AT + 4
+    );
+    // The fake leaves `size` as it was asked, as a kernel does that unmapped all of it.
+    assert_eq!(log, expected);
+}
+
+#[derive(zerocopy::FromBytes)]
+#[repr(C)]
+struct Word {
+    word: Rw<Be32>,
+}
+
+#[test]
+fn what_cannot_be_mapped_is_reached_by_system_calls() {
+    let (fake, function) = open(Fake {
+        sparse: Some(vec![(0, 0x1000), (0x2000, 0x2000)]),
+        ..Fake::new()
+    })
+    .unwrap();
+    let bar = function.bar(0).unwrap();
+    assert_eq!(bar.len(), BAR_BYTES);
+    fake.log.lock().unwrap().clear();
+    for (offset, calls) in [(0x10, 0), (0x1010, 1), (0x2010, 1), (0x3ffc, 1)] {
+        let block = bar.block::<Word>(offset).unwrap();
+        block.write(|r| &r.word, Be32::new(0x0102_0304));
+        let mut bytes = [0; 4];
+        fake.file
+            .read_exact_at(&mut bytes, Fake::place(offset))
+            .unwrap();
+        assert_eq!(bytes, [1, 2, 3, 4], "{offset:#x}");
+        fake.file
+            .write_at(&[9, 9, 9, 9], Fake::place(offset))
+            .unwrap();
+        assert_eq!(block.read(|r| &r.word), Be32::new(0x0909_0909));
+        assert_eq!(fake.log.lock().unwrap().len(), calls, "{offset:#x}");
+    }
+    assert!(function.bar(1).is_err() && function.bar(6).is_err());
+}
+
+#[test]
+fn iova_ranges_keep_out_of_the_interrupt_window() {
+    let (_, function) = open(Fake::new()).unwrap();
+    assert_eq!(
+        function.iova_ranges(),
+        [0..=0xfedf_ffff, 0xfef0_0000..=0x7f_ffff_ffff]
+    );
+    let mut allocator = IovaAllocator::new(&function.iova_ranges());
+    allocator.alloc(0xfe00_0000, 0x1000).unwrap();
+    assert_eq!(allocator.alloc(0x100_0000, 0x1000), Ok(0xfef0_0000));
+}
+
+#[test]
+fn hostile_chains_are_refused_and_end() {
+    let iommu = |first: u32, id: u16, next: u32, count: u32, bytes: usize| {
+        let mut message = Message::new(bytes);
+        message.put(offset_of!(vfio_iommu_type1_info, flags), 2_u32);
+        message.put(offset_of!(vfio_iommu_type1_info, cap_offset), first);
+        message.put(24, id);
+        message.put(28, next);
+        message.put(32, count);
+        Iommu::parse(&message)
+    };
+    for (first, next, count) in [
+        (24, 24, 0),
+        (24, 4, 0),
+        (4, 0, 0),
+        (u32::MAX, 0, 0),
+        (24, 60, 0),
+        (24, 0, 2),
+        (24, 0, u32::MAX),
+        (24, 0, 0),
+    ] {
+        assert!(
+            iommu(first, 1, next, count, 64).is_err(),
+            "{first} {next} {count}"
+        );
+    }
+    assert_eq!(
+        iommu(24, 77, 0, 9, 64).unwrap().ranges.len(),
+        2,
+        "unknown ones are passed over"
+    );
+
+    let region = |areas: &[(u64, u64)]| {
+        let mut message = Message::new(48 + 16 * areas.len());
+        message.put(offset_of!(vfio_region_info, flags), 15_u32);
+        message.put(offset_of!(vfio_region_info, size), 0x8000_u64);
+        message.put(offset_of!(vfio_region_info, cap_offset), 32_u32);
+        message.put(32, 1_u16);
+        message.put(40, u32::try_from(areas.len()).unwrap());
+        for (number, (offset, bytes)) in areas.iter().enumerate() {
+            message.put(48 + 16 * number, *offset);
+            message.put(56 + 16 * number, *bytes);
+        }
+        Region::parse(&message)
+    };
+    assert!(region(&[(0x7000, 0x2000)]).is_err());
+    assert!(region(&[(u64::MAX, 2)]).is_err());
+    let areas = region(&[
+        (0x4000, 0x2000),
+        (0x10, 0x1ff0),
+        (0x5000, 0x1000),
+        (0x7800, 0x100),
+    ])
+    .unwrap()
+    .areas;
+    let whole: Vec<(usize, usize)> = areas.iter().map(|area| (area.at, area.bytes)).collect();
+    assert_eq!(whole, [(0x1000, 0x1000), (0x4000, 0x2000)]);
+}

@@ -181,14 +181,10 @@ impl Liar {
         state.busy = true;
     }
 
-    /// Truth only, from now on. What was mapped is so no more: the process that leaked some of it, as it must when the device will
-    /// not say that it is done with it, has ended.
+    /// Truth only, from now on. The driver has ended, and with it every mapping.
     pub fn repent(&self) {
-        self.reset();
         let mut state = self.state();
-        for (iova, (_, _, bytes)) in std::mem::take(&mut state.maps) {
-            self.function.dma_unmap(iova, bytes).expect("mapped");
-        }
+        assert!(state.maps.is_empty(), "a driver that has ended leaves {:x?} mapped", state.maps.keys());
         state.honest = true;
         state.gone = false;
         state.occasions = 0;

@@ -76,9 +76,12 @@ impl Side {
     }
 
     fn established(&mut self) -> Result<(), Box<dyn Error>> {
-        match self.event(PATIENCE)? {
-            Event::Connection(event) if event.kind == ConnectionEventKind::Established => Ok(()),
-            other => Err(format!("no connection: {other:?}").into()),
+        let event = self.event(PATIENCE)?;
+        if matches!(&event, Event::Connection(event) if event.kind == ConnectionEventKind::Established)
+        {
+            Ok(())
+        } else {
+            Err(format!("no connection: {event:?}").into())
         }
     }
 
@@ -112,17 +115,19 @@ impl Side {
         self.established()?;
         let mut answered = 0;
         loop {
-            match self.event(PATIENCE)? {
-                Event::Dto(done) if done.status != DtoStatus::Success => break,
-                Event::Dto(done) if done.cookie == RECEIVE => {
-                    let data = dat::read(&self.memory, self.bytes, self.bytes);
-                    dat::write(&self.memory, 0, &data);
-                    self.receive()?;
-                    self.send()?;
-                    answered += 1;
-                }
-                Event::Dto(_) => {}
-                _ => break,
+            // Anything else is the end of the connection.
+            let Event::Dto(done) = self.event(PATIENCE)? else {
+                break;
+            };
+            if done.status != DtoStatus::Success {
+                break;
+            }
+            if done.cookie == RECEIVE {
+                let data = dat::read(&self.memory, self.bytes, self.bytes);
+                dat::write(&self.memory, 0, &data);
+                self.receive()?;
+                self.send()?;
+                answered += 1;
             }
         }
         println!("answered {answered} messages");
@@ -154,12 +159,14 @@ impl Side {
             self.send()?;
             let mut open = [SEND, RECEIVE].to_vec();
             while !open.is_empty() {
-                match self.event(PATIENCE)? {
-                    Event::Dto(done) if done.status == DtoStatus::Success => {
-                        open.retain(|&is| is != done.cookie)
-                    }
-                    other => return Err(format!("message {number}: {other:?}").into()),
+                let event = self.event(PATIENCE)?;
+                let Event::Dto(done) = &event else {
+                    return Err(format!("message {number}: {event:?}").into());
+                };
+                if done.status != DtoStatus::Success {
+                    return Err(format!("message {number}: {event:?}").into());
                 }
+                open.retain(|&is| is != done.cookie);
             }
             trips.push(start.elapsed());
             if dat::read(&self.memory, self.bytes, self.bytes) != data {
