@@ -320,7 +320,11 @@ impl<P: Provider> Ia<P> {
             while let Some(ep) = self.eps.get_mut(key)
                 && let Some(done) = ep.qp.as_mut().and_then(QueuePair::take_outstanding)
             {
-                let evd = if done.request { ep.request_evd } else { ep.recv_evd };
+                let evd = if done.request {
+                    ep.request_evd
+                } else {
+                    ep.recv_evd
+                };
                 let settled = self.settle_completion(key, done.request, Some(done));
                 if let (Some(settled), Some(evd)) = (settled, evd) {
                     self.queue_settled(evd, settled);

@@ -135,7 +135,13 @@ pub trait QueuePair {
     ///
     /// # Errors
     /// [`QueueFull`] when `max_requests` are outstanding or the ring is full; nothing was written.
-    fn post_request<I>(&mut self, op: RequestOp, segments: I, cookie: u64, flags: RequestFlags) -> Result<(), QueueFull>
+    fn post_request<I>(
+        &mut self,
+        op: RequestOp,
+        segments: I,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
 
@@ -143,7 +149,12 @@ pub trait QueuePair {
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
-    fn post_recv<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
+    fn post_recv<I>(
+        &mut self,
+        segments: I,
+        cookie: u64,
+        unsignalled: bool,
+    ) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
 
@@ -412,7 +423,12 @@ pub trait Provider: Sized {
     ///
     /// # Errors
     /// Device refusal, or a size outside the limits.
-    fn register(&mut self, pd: Self::Pd, memory: &Self::Memory, access: MemPrivFlags) -> Result<Registration<Self::Region>, ProviderError>;
+    fn register(
+        &mut self,
+        pd: Self::Pd,
+        memory: &Self::Memory,
+        access: MemPrivFlags,
+    ) -> Result<Registration<Self::Region>, ProviderError>;
     /// # Errors
     /// Device refusal.
     fn deregister(&mut self, region: Self::Region) -> Result<(), ProviderError>;
@@ -428,7 +444,13 @@ pub trait Provider: Sized {
     ///
     /// # Errors
     /// Device refusal.
-    fn create_srq(&mut self, pd: Self::Pd, max_recvs: u32, max_segments: u32, owner: u32) -> Result<Self::Srq, ProviderError>;
+    fn create_srq(
+        &mut self,
+        pd: Self::Pd,
+        max_recvs: u32,
+        max_segments: u32,
+        owner: u32,
+    ) -> Result<Self::Srq, ProviderError>;
     /// Arms the limit event: fewer than `limit` buffers available.
     ///
     /// # Errors
@@ -442,17 +464,33 @@ pub trait Provider: Sized {
     ///
     /// # Errors
     /// Device refusal, or sizes outside the limits.
-    fn create_qp(&mut self, pd: Self::Pd, request_cq: &Self::Cq, recv_cq: &Self::Cq, srq: Option<&Self::Srq>, sizes: QueueSizes, owner: u32) -> Result<Self::Qp, ProviderError>;
+    fn create_qp(
+        &mut self,
+        pd: Self::Pd,
+        request_cq: &Self::Cq,
+        recv_cq: &Self::Cq,
+        srq: Option<&Self::Srq>,
+        sizes: QueueSizes,
+        owner: u32,
+    ) -> Result<Self::Qp, ProviderError>;
     /// INIT to RTR.
     ///
     /// # Errors
     /// Device refusal.
-    fn ready_to_receive(&mut self, qp: &mut Self::Qp, attributes: &ReadyToReceive) -> Result<(), ProviderError>;
+    fn ready_to_receive(
+        &mut self,
+        qp: &mut Self::Qp,
+        attributes: &ReadyToReceive,
+    ) -> Result<(), ProviderError>;
     /// RTR to RTS.
     ///
     /// # Errors
     /// Device refusal.
-    fn ready_to_send(&mut self, qp: &mut Self::Qp, attributes: &ReadyToSend) -> Result<(), ProviderError>;
+    fn ready_to_send(
+        &mut self,
+        qp: &mut Self::Qp,
+        attributes: &ReadyToSend,
+    ) -> Result<(), ProviderError>;
     /// Any state to ERR: everything outstanding, and everything posted from now on, completes as
     /// flushed through the completion queues.
     ///
@@ -464,10 +502,20 @@ pub trait Provider: Sized {
     ///
     /// # Errors
     /// Device refusal.
-    fn reset_qp(&mut self, qp: &mut Self::Qp, request_cq: &mut Self::Cq, recv_cq: Option<&mut Self::Cq>) -> Result<(), ProviderError>;
+    fn reset_qp(
+        &mut self,
+        qp: &mut Self::Qp,
+        request_cq: &mut Self::Cq,
+        recv_cq: Option<&mut Self::Cq>,
+    ) -> Result<(), ProviderError>;
     /// # Errors
     /// Device refusal.
-    fn destroy_qp(&mut self, qp: Self::Qp, request_cq: &mut Self::Cq, recv_cq: Option<&mut Self::Cq>) -> Result<(), ProviderError>;
+    fn destroy_qp(
+        &mut self,
+        qp: Self::Qp,
+        request_cq: &mut Self::Cq,
+        recv_cq: Option<&mut Self::Cq>,
+    ) -> Result<(), ProviderError>;
 
     /// Our GID at an index, which a [`Path`] names as its source.
     fn gid(&self, index: u8) -> Option<[u8; 16]>;

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use dat::{
-    CompletionFlags, ConnectFlags, EpAttr, EpHandle, Event, EvdFlags, EvdHandle, Ia, IaConfig, LmrSlice, LmrTriplet,
-    MemPrivFlags, PspFlags, Qos, RmrTriplet, Timeout,
+    CompletionFlags, ConnectFlags, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig,
+    LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos, RmrTriplet, Timeout,
 };
 use driver::{Clock, Device, Function, Interrupt, SharedMemory, barrier};
 use hw_mlx::HcaConfig;
@@ -60,7 +60,13 @@ impl Device for Quiet {
     fn set_interrupts(&self, vectors: Vec<Interrupt>) {
         self.function.set_interrupts(vectors);
     }
-    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
         self.function.dma_map(iova, memory, offset, bytes)
     }
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
@@ -86,8 +92,12 @@ struct Side {
 
 fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
     let function = sim.add_function(Profile::named(name, [2, 0, 0, 0, 0, number]));
-    let device = Arc::new(Quiet { function: Arc::clone(&function), deaf: AtomicBool::new(false) });
-    let handle = Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function opens");
+    let device = Arc::new(Quiet {
+        function: Arc::clone(&function),
+        deaf: AtomicBool::new(false),
+    });
+    let handle =
+        Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function opens");
     let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
     let mut ia = Ia::open(provider, IaConfig::default()).expect("the adapter opens");
     let pz = ia.pz_create().expect("a PZ");
@@ -102,17 +112,42 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
         max_rdma_read_out: 8,
         ..EpAttr::defaults(ia.query().ia)
     };
-    let ep = ia.ep_create(Some(pz), Some(events), Some(events), Some(events), Some(&attr)).expect("an endpoint");
+    let ep = ia
+        .ep_create(
+            Some(pz),
+            Some(events),
+            Some(events),
+            Some(events),
+            Some(&attr),
+        )
+        .expect("an endpoint");
     let memory = dat::alloc(&ia, 4096).expect("memory");
-    let lmr = ia.lmr_create(memory, pz, MemPrivFlags::all()).expect("an LMR");
+    let lmr = ia
+        .lmr_create(memory, pz, MemPrivFlags::all())
+        .expect("an LMR");
     let slice = ia.lmr_slice(lmr.lmr, 0, 64).expect("a slice");
     let triplet = LmrTriplet {
         lmr_context: lmr.lmr_context,
         virtual_address: lmr.registered_address,
         segment_length: 64,
     };
-    let remote = RmrTriplet { rmr_context: lmr.rmr_context, target_address: lmr.registered_address, segment_length: 64 };
-    (Side { ia, device, events, ep, slice, triplet, remote }, function)
+    let remote = RmrTriplet {
+        rmr_context: lmr.rmr_context,
+        target_address: lmr.registered_address,
+        segment_length: 64,
+    };
+    (
+        Side {
+            ia,
+            device,
+            events,
+            ep,
+            slice,
+            triplet,
+            remote,
+        },
+        function,
+    )
 }
 
 /// A connected pair; the first side measures.
@@ -123,14 +158,28 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let sim = Sim::new(SimConfig { seed: 1, event_log: false });
+        let sim = Sim::new(SimConfig {
+            seed: 1,
+            event_log: false,
+        });
         let ((mut a, one), (mut b, other)) = (side(&sim, "sim:a", 1), side(&sim, "sim:b", 2));
         sim.connect(&one, &other, LinkFaults::default());
-        b.ia.psp_create(0x1_0000_0001, b.events, PspFlags::CONSUMER).expect("a PSP");
+        b.ia.psp_create(0x1_0000_0001, b.events, PspFlags::CONSUMER)
+            .expect("a PSP");
         let address = b.ia.query().ia.ia_address;
-        a.ia.ep_connect(a.ep, address, 0x1_0000_0001, PATIENCE, &[], Qos::BEST_EFFORT, ConnectFlags::empty())
-            .expect("connect");
-        let (Event::ConnectionRequest(request), _) = b.ia.evd_wait(b.events, PATIENCE, 1).expect("a request") else {
+        a.ia.ep_connect(
+            a.ep,
+            address,
+            0x1_0000_0001,
+            PATIENCE,
+            &[],
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )
+        .expect("connect");
+        let (Event::ConnectionRequest(request), _) =
+            b.ia.evd_wait(b.events, PATIENCE, 1).expect("a request")
+        else {
             panic!("a connection request");
         };
         b.ia.cr_accept(request.cr, Some(b.ep), &[]).expect("accept");
@@ -153,7 +202,8 @@ impl Bench {
     fn ring(&mut self) {
         let Side { ia, ep, slice, .. } = &mut self.a;
         let remote = self.b.remote;
-        ia.ep_post_rdma_write(*ep, &[*slice], 0, &remote, FLAGS).expect("a post");
+        ia.ep_post_rdma_write(*ep, &[*slice], 0, &remote, FLAGS)
+            .expect("a post");
     }
 
     /// Takes everything off both EVDs.
@@ -167,7 +217,8 @@ impl Bench {
     fn receives(&mut self, count: u64) {
         let Side { ia, ep, slice, .. } = &mut self.b;
         for _ in 0..count {
-            ia.ep_post_recv(*ep, &[*slice], 0, FLAGS).expect("a receive");
+            ia.ep_post_recv(*ep, &[*slice], 0, FLAGS)
+                .expect("a receive");
         }
     }
 
@@ -184,18 +235,23 @@ impl Bench {
                 (took, BATCH)
             }
             "post_rdma_write" => {
-                let took = self.quietly(|side| region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote));
+                let took = self.quietly(|side| {
+                    region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
+                });
                 self.ring();
                 (took, BATCH)
             }
             "post_rdma_write_triplet" => {
-                let took = self
-                    .quietly(|side| region_post_rdma_write_triplet(&mut side.ia, side.ep, side.triplet, &remote));
+                let took = self.quietly(|side| {
+                    region_post_rdma_write_triplet(&mut side.ia, side.ep, side.triplet, &remote)
+                });
                 self.ring();
                 (took, BATCH)
             }
             "post_rdma_read" => {
-                let took = self.quietly(|side| region_post_rdma_read(&mut side.ia, side.ep, side.slice, &remote));
+                let took = self.quietly(|side| {
+                    region_post_rdma_read(&mut side.ia, side.ep, side.slice, &remote)
+                });
                 self.ring();
                 (took, BATCH)
             }
@@ -208,17 +264,31 @@ impl Bench {
                 (took, BATCH)
             }
             "dequeue_one" | "dequeue_16" => {
-                self.quietly(|side| region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote));
+                self.quietly(|side| {
+                    region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
+                });
                 self.ring();
                 if name == "dequeue_one" {
-                    (self.quietly(|side| region_dequeue_one(&mut side.ia, side.events)), BATCH)
+                    (
+                        self.quietly(|side| region_dequeue_one(&mut side.ia, side.events)),
+                        BATCH,
+                    )
                 } else {
-                    (self.quietly(|side| region_dequeue_16(&mut side.ia, side.events)), BATCH / 16)
+                    (
+                        self.quietly(|side| region_dequeue_16(&mut side.ia, side.events)),
+                        BATCH / 16,
+                    )
                 }
             }
             "post_and_dequeue" => {
                 let began = Instant::now();
-                region_post_and_dequeue(&mut self.a.ia, self.a.ep, self.a.slice, &remote, self.a.events);
+                region_post_and_dequeue(
+                    &mut self.a.ia,
+                    self.a.ep,
+                    self.a.slice,
+                    &remote,
+                    self.a.events,
+                );
                 (began.elapsed().as_nanos(), BATCH)
             }
             other => panic!("no operation is called {other}"),
@@ -243,7 +313,12 @@ fn region_post_rdma_write(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &R
 }
 
 #[inline(never)]
-fn region_post_rdma_write_triplet(ia: &mut Ia, ep: EpHandle, triplet: LmrTriplet, remote: &RmrTriplet) {
+fn region_post_rdma_write_triplet(
+    ia: &mut Ia,
+    ep: EpHandle,
+    triplet: LmrTriplet,
+    remote: &RmrTriplet,
+) {
     for cookie in 0..BATCH {
         black_box(ia.ep_post_rdma_write(ep, &[triplet], cookie, remote, FLAGS)).expect("a post");
     }
@@ -280,7 +355,13 @@ fn region_dequeue_16(ia: &mut Ia, events: EvdHandle) {
 }
 
 #[inline(never)]
-fn region_post_and_dequeue(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet, events: EvdHandle) {
+fn region_post_and_dequeue(
+    ia: &mut Ia,
+    ep: EpHandle,
+    slice: LmrSlice,
+    remote: &RmrTriplet,
+    events: EvdHandle,
+) {
     for cookie in 0..BATCH {
         black_box(ia.ep_post_rdma_write(ep, &[slice], cookie, remote, FLAGS)).expect("a post");
         black_box(ia.evd_dequeue(events)).expect("an event");
@@ -290,7 +371,10 @@ fn region_post_and_dequeue(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &
 /// The yardstick of posting: 64 bytes of WQE, the doorbell record, the doorbell, and the fences between.
 fn bare_post() -> u128 {
     let ring: Vec<AtomicU64> = (0..8 * 64).map(AtomicU64::new).collect();
-    let ring: &[AtomicU64; 8 * 64] = ring.as_slice().try_into().expect("8 words each of 64 blocks");
+    let ring: &[AtomicU64; 8 * 64] = ring
+        .as_slice()
+        .try_into()
+        .expect("8 words each of 64 blocks");
     let (record, register) = (AtomicU32::new(0), AtomicU64::new(0));
     let began = Instant::now();
     region_bare_post(ring, &record, &register);
@@ -323,8 +407,9 @@ fn region_bare_post(ring: &[AtomicU64; 8 * 64], record: &AtomicU32, register: &A
 
 /// The yardstick of polling: the owner byte, the fence, the fields a completion needs, the consumer index.
 fn bare_poll() -> u128 {
-    let ring: Vec<[AtomicU64; 8]> =
-        (0..BATCH).map(|number| [0; 8].map(|_: u64| AtomicU64::new(number))).collect();
+    let ring: Vec<[AtomicU64; 8]> = (0..BATCH)
+        .map(|number| [0; 8].map(|_: u64| AtomicU64::new(number)))
+        .collect();
     let owners: Vec<AtomicU8> = (0..BATCH).map(|_| AtomicU8::new(0)).collect();
     let record = AtomicU32::new(0);
     let began = Instant::now();
@@ -340,7 +425,8 @@ fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &Atomi
             break;
         }
         barrier::dma_from_device();
-        let words: [u64; 4] = [4, 5, 6, 7].map(|at: usize| u64::from_be(entry[at].load(Ordering::Relaxed)));
+        let words: [u64; 4] =
+            [4, 5, 6, 7].map(|at: usize| u64::from_be(entry[at].load(Ordering::Relaxed)));
         sum += black_box(words)[3];
         record.store((index & 0xff_ffff).to_be(), Ordering::Relaxed);
     }
@@ -373,7 +459,9 @@ fn main() {
                 // The best of many batches: what the machine can do when nothing else disturbs it.
                 let best = (0..50)
                     .map(|_| bench.batch(name))
-                    .map(|(nanoseconds, operations)| (nanoseconds as f64 / operations as f64, operations))
+                    .map(|(nanoseconds, operations)| {
+                        (nanoseconds as f64 / operations as f64, operations)
+                    })
                     .min_by(|one, other| one.0.total_cmp(&other.0))
                     .expect("fifty batches");
                 println!("{name} {:.2} {}", best.0, best.1);

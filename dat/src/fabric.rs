@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use hw_sim::{FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
 
+use crate::Ia;
 pub use crate::open::mac;
 use crate::open::{OpenError, OpenOptions, open_function};
-use crate::Ia;
 
 /// Two simulated functions and the link between them.
 pub struct Fabric {
@@ -25,17 +25,23 @@ impl Fabric {
     /// A pair on a perfect wire. The same seed gives the same world.
     #[must_use]
     pub fn pair(seed: u64) -> Self {
-        Self::with(SimConfig::seeded(seed), LinkFaults::default(), |profile| profile)
+        Self::with(SimConfig::seeded(seed), LinkFaults::default(), |profile| {
+            profile
+        })
     }
 
     /// A pair with everything chosen.
     #[must_use]
     pub fn with(config: SimConfig, faults: LinkFaults, shape: impl Fn(Profile) -> Profile) -> Self {
         let sim = Sim::new(config);
-        let functions =
-            [0, 1].map(|side| sim.add_function(shape(Profile::named(&format!("sim:{side}"), mac(side)))));
+        let functions = [0, 1]
+            .map(|side| sim.add_function(shape(Profile::named(&format!("sim:{side}"), mac(side)))));
         let link = sim.connect(&functions[0], &functions[1], faults);
-        Self { sim, link, functions }
+        Self {
+            sim,
+            link,
+            functions,
+        }
     }
 
     /// The function of side 0 or 1.

@@ -52,8 +52,8 @@ mod memory;
 mod open;
 
 pub use dat_core::*;
-pub use explain::explain;
 pub use driver::{DmaBuffer, DmaMemory, LentMemory};
+pub use explain::explain;
 pub use hw_mlx::{CloseReport, HcaConfig};
 pub use memory::{alloc, read, write};
 pub use open::{OpenError, OpenOptions, ia_close, ia_open};

@@ -16,7 +16,11 @@ pub fn alloc(ia: &Ia, bytes: usize) -> Result<DmaMemory, DmaError> {
     /// `DAT_OPTIMAL_ALIGNMENT`.
     const ALIGN: usize = 256;
     let buffer = ia.provider().arena().alloc(bytes, ALIGN)?;
-    Ok(DmaMemory::Arena { buffer, offset: 0, bytes })
+    Ok(DmaMemory::Arena {
+        buffer,
+        offset: 0,
+        bytes,
+    })
 }
 
 /// Copies `data` into arena memory, from byte `offset` of it on.
@@ -42,7 +46,11 @@ pub fn read(memory: &DmaMemory, offset: usize, bytes: usize) -> Vec<u8> {
 
 fn part(memory: &DmaMemory, offset: usize, bytes: usize) -> (&driver::DmaBuffer, usize) {
     match memory {
-        DmaMemory::Arena { buffer, offset: start, bytes: len } => {
+        DmaMemory::Arena {
+            buffer,
+            offset: start,
+            bytes: len,
+        } => {
             assert!(
                 offset.checked_add(bytes).is_some_and(|end| end <= *len),
                 "bytes {offset}..+{bytes} of {len} bytes of memory"

@@ -48,7 +48,9 @@ impl OpenOptions {
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// No backend understands the name.
-    #[error("no adapter is called {name:?}: names are sim:NAME, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)")]
+    #[error(
+        "no adapter is called {name:?}: names are sim:NAME, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)"
+    )]
     NotFound {
         /// The name.
         name: String,
@@ -90,8 +92,14 @@ struct Fabric {
 
 /// What `sim:` names live in.
 static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
-    let sim = Sim::new(SimConfig { seed: 0, event_log: false });
-    Mutex::new(Fabric { sim, functions: BTreeMap::new() })
+    let sim = Sim::new(SimConfig {
+        seed: 0,
+        event_log: false,
+    });
+    Mutex::new(Fabric {
+        sim,
+        functions: BTreeMap::new(),
+    })
 });
 
 /// Opens an adapter: reaches the function, brings it up, and makes an IA of it.
@@ -99,18 +107,27 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
 /// # Errors
 /// [`OpenError`], with the step and the numbers.
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
-    if let Some(socket) = name.strip_prefix("vfio-user:").filter(|rest| !rest.is_empty()) {
-        let function = Function::vfio_user(socket)
-            .map_err(|error| OpenError::Function { name: name.to_owned(), error })?;
+    if let Some(socket) = name
+        .strip_prefix("vfio-user:")
+        .filter(|rest| !rest.is_empty())
+    {
+        let function = Function::vfio_user(socket).map_err(|error| OpenError::Function {
+            name: name.to_owned(),
+            error,
+        })?;
         return bring_up(function, options);
     }
     if name.parse::<PciAddress>().is_ok() {
-        let function =
-            Function::vfio(name).map_err(|error| OpenError::Function { name: name.to_owned(), error })?;
+        let function = Function::vfio(name).map_err(|error| OpenError::Function {
+            name: name.to_owned(),
+            error,
+        })?;
         return bring_up(function, options);
     }
     let Some(simulated) = name.strip_prefix("sim:").filter(|rest| !rest.is_empty()) else {
-        return Err(OpenError::NotFound { name: name.to_owned() });
+        return Err(OpenError::NotFound {
+            name: name.to_owned(),
+        });
     };
     let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
     let Fabric { sim, functions } = &mut *fabric;
@@ -133,7 +150,10 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
 #[must_use]
 pub const fn mac(number: usize) -> [u8; 6] {
     // CAST: a fabric of more than 2^16 functions repeats addresses.
-    #[expect(clippy::cast_possible_truncation, reason = "a fabric has a handful of functions")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "a fabric has a handful of functions"
+    )]
     let [high, low] = (number as u16 + 1).to_be_bytes();
     [0x02, 0x00, 0x5e, 0x10, high, low]
 }
@@ -148,14 +168,17 @@ pub(crate) fn open_function(
     if Arc::strong_count(&function) > kept + 1 {
         return Err(OpenError::InUse { name });
     }
-    let function = Function::in_process(function).map_err(|error| OpenError::Function { name: name.clone(), error })?;
+    let function = Function::in_process(function).map_err(|error| OpenError::Function {
+        name: name.clone(),
+        error,
+    })?;
     bring_up(function, options)
 }
 
 fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> {
     let name = function.name().to_owned();
-    let provider =
-        MlxProvider::open(function, options.hca.clone()).map_err(|error| OpenError::BringUp { name, error })?;
+    let provider = MlxProvider::open(function, options.hca.clone())
+        .map_err(|error| OpenError::BringUp { name, error })?;
     Ok(Ia::open(provider, options.ia)?)
 }
 

@@ -74,6 +74,7 @@ fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
     pair.assert_no_complaints();
 }
 
+/// Clauses: RECV-R6.
 #[test]
 fn a_request_the_peer_rejects_is_peer_rejected() {
     let mut pair = Pair::unconnected(&PairConfig::default());

@@ -10,21 +10,39 @@ fn kill(fault: &Fault) {
     let mut pair = Pair::connected();
     let (buffer, ep) = (pair.buffer(A, 4096), pair.sides[A].ep);
     for cookie in 0..5 {
-        pair.sides[A].ia.ep_post_recv(ep, &[buffer.part(0, 64)], 100 + cookie, NONE).expect("a receive");
+        pair.sides[A]
+            .ia
+            .ep_post_recv(ep, &[buffer.part(0, 64)], 100 + cookie, NONE)
+            .expect("a receive");
     }
     // Nothing of this is answered: the peer hears nothing any more.
     pair.fabric.sim.inject(&pair.fabric.function(A), fault);
     for cookie in 0..5 {
-        let flags = if cookie == 2 { CompletionFlags::SUPPRESS } else { NONE };
-        pair.sides[A].ia.ep_post_send(ep, &[buffer.part(0, 64)], cookie, flags).expect("a send");
+        let flags = if cookie == 2 {
+            CompletionFlags::SUPPRESS
+        } else {
+            NONE
+        };
+        pair.sides[A]
+            .ia
+            .ep_post_send(ep, &[buffer.part(0, 64)], cookie, flags)
+            .expect("a send");
     }
     for cookie in 0..5 {
         let done = pair.wait_request(A);
-        assert_eq!((done.cookie, done.status), (cookie, DtoStatus::ErrFlushed), "{fault:?}");
+        assert_eq!(
+            (done.cookie, done.status),
+            (cookie, DtoStatus::ErrFlushed),
+            "{fault:?}"
+        );
     }
     for cookie in 100..105 {
         let done = pair.wait_recv(A);
-        assert_eq!((done.cookie, done.status), (cookie, DtoStatus::ErrFlushed), "{fault:?}");
+        assert_eq!(
+            (done.cookie, done.status),
+            (cookie, DtoStatus::ErrFlushed),
+            "{fault:?}"
+        );
     }
     pair.expect_connection(A, ConnectionEventKind::Broken);
     let Event::Async(event) = pair.wait_event(A, pair.sides[A].ia.async_evd()) else {
@@ -32,7 +50,10 @@ fn kill(fault: &Fault) {
     };
     assert_eq!(event.number(), 0x08002, "DAT_ASYNC_ERROR_IA_CATASTROPHIC");
     // Posts after the end are flushed as well; calls that need the device say what is the matter.
-    pair.sides[A].ia.ep_post_send(ep, &[buffer.part(0, 64)], 9, NONE).expect("a post in DISCONNECTED");
+    pair.sides[A]
+        .ia
+        .ep_post_send(ep, &[buffer.part(0, 64)], 9, NONE)
+        .expect("a post in DISCONNECTED");
     let done = pair.wait_request(A);
     assert_eq!((done.cookie, done.status), (9, DtoStatus::ErrFlushed));
     support::refused(pair.sides[A].ia.pz_create(), ReturnType::InternalError);

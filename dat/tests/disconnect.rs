@@ -75,6 +75,7 @@ fn disconnects_of_both_at_once_end_the_connection_once_for_each() {
     }
 }
 
+/// Clauses: SEND-29.
 #[test]
 fn a_graceful_disconnect_finishes_what_was_posted_and_takes_nothing_new() {
     let mut pair = Pair::connected();
@@ -252,6 +253,7 @@ fn an_endpoint_may_be_active_in_one_connection_and_passive_in_the_next() {
     pair.assert_no_complaints();
 }
 
+/// Clauses: RECV-R6.
 #[test]
 fn receives_posted_before_the_connection_survive_a_reset_that_does_nothing() {
     let mut pair = Pair::unconnected(&PairConfig::default());

@@ -3,8 +3,8 @@
 mod support;
 
 use dat::{
-    AsyncEvent, CompletionFlags, ConnectionEventKind, DtoStatus, EpChange, EpState, EvdFlags, Event, IaConfig,
-    ReturnType, SoftwareEvent, Subtype,
+    AsyncEvent, CompletionFlags, ConnectionEventKind, DtoStatus, EpChange, EpState, EvdFlags,
+    Event, IaConfig, ReturnType, SoftwareEvent, Subtype,
 };
 use support::connecting::EMPTY;
 use support::waiting::se;
@@ -196,7 +196,13 @@ fn suppressed_successes_never_overflow_an_evd_however_short() {
         let remote = to.remote(0, 64);
         pair.sides[A]
             .ia
-            .ep_post_rdma_write(ep, &[from.all()], cookie, &remote, CompletionFlags::SUPPRESS)
+            .ep_post_rdma_write(
+                ep,
+                &[from.all()],
+                cookie,
+                &remote,
+                CompletionFlags::SUPPRESS,
+            )
             .expect("posted");
     }
     pair.expect_nothing(A, evd);

@@ -107,6 +107,7 @@ fn full<T: core::fmt::Debug>(result: DatResult<T>, subtype: Subtype) {
     assert_eq!(error.subtype(), subtype);
 }
 
+/// Clauses: SEND-31, READ-26, WRITE-15, SEND-R6.
 #[test]
 fn a_queue_takes_exactly_its_number_of_requests_and_a_refused_one_leaves_no_trace() {
     for limit in [
@@ -169,6 +170,7 @@ fn a_queue_takes_exactly_its_number_of_requests_and_a_refused_one_leaves_no_trac
     }
 }
 
+/// Clauses: RECV-28, RECV-R5.
 #[test]
 fn a_queue_takes_exactly_its_number_of_receives_and_a_refused_one_leaves_no_trace() {
     for limit in [
@@ -234,6 +236,7 @@ fn a_queue_takes_exactly_its_number_of_receives_and_a_refused_one_leaves_no_trac
     }
 }
 
+/// Clauses: SRQ-27.
 #[test]
 fn an_srq_takes_exactly_its_number_of_buffers_and_a_refused_one_leaves_no_trace() {
     let probe = Pair::unconnected(&PairConfig::default());
@@ -336,6 +339,7 @@ fn number(at: u64) -> [u8; 8] {
 /// Requests in flight at a time: more than one, and no divisor of a ring.
 const BATCH: u64 = 29;
 
+/// Clauses: SEND-16, SEND-R4, RECV-R5.
 #[test]
 fn sends_and_receives_survive_the_wrap_of_every_counter() {
     let mut pair = Pair::connected_with(&config(|_, _| {}));
@@ -466,6 +470,7 @@ impl Pair {
     }
 }
 
+/// Clauses: SEND-3, SEND-4, SEND-R3, RECV-2, RECV-3, READ-R5, WRITE-R4.
 #[test]
 fn nothing_is_a_message_whichever_way_nothing_is_said() {
     let mut pair = Pair::connected();
@@ -531,6 +536,7 @@ fn nothing_is_a_message_whichever_way_nothing_is_said() {
     pair.assert_no_complaints();
 }
 
+/// Clauses: RECV-22.
 #[test]
 fn one_byte_is_too_many_for_a_receive_of_nothing() {
     let mut pair = Pair::connected();
@@ -542,6 +548,7 @@ fn one_byte_is_too_many_for_a_receive_of_nothing() {
     pair.expect_broken();
 }
 
+/// Clauses: SEND-16, RECV-11, READ-12, WRITE-8.
 #[test]
 fn as_many_segments_as_the_adapter_has_go_out_and_come_in_odd_and_misaligned() {
     let mut pair = Pair::connected_with(&config(|ia, attr| {
@@ -629,6 +636,7 @@ fn memory_available() -> u64 {
         .map_or(u64::MAX, |kib: u64| kib * 1024)
 }
 
+/// Clauses: SEND-R2.
 #[test]
 fn a_message_of_a_gibibyte_arrives_whole_and_one_byte_more_is_refused() {
     const GIB: usize = 1 << 30;

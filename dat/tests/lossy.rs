@@ -82,7 +82,11 @@ fn five_percent(of_each: u32) -> Faults {
 
 /// Runs one seed to its end; the event log.
 fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
-    let mut config = PairConfig { seed, faults, ..PairConfig::default() };
+    let mut config = PairConfig {
+        seed,
+        faults,
+        ..PairConfig::default()
+    };
     for options in &mut config.options {
         // 4 ms instead of 67: the run is about losses, not about waiting.
         options.ia.transport.ack_timeout = 10;
@@ -93,7 +97,10 @@ fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
         let [source, sink, written, offered] = [0; 4].map(|_| pair.buffer(side, WINDOW * SLOT));
         let inbox = pair.buffer(side, RECEIVES * SLOT);
         for (buffer, salt) in [(&source, 1), (&offered, 2)] {
-            buffer.write(0, &support::pattern(seed ^ (salt << 32) ^ side as u64, WINDOW * SLOT));
+            buffer.write(
+                0,
+                &support::pattern(seed ^ (salt << 32) ^ side as u64, WINDOW * SLOT),
+            );
         }
         Flow {
             source,
@@ -114,7 +121,13 @@ fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
         }
     }
     for turn in 0.. {
-        assert!(turn < PATIENCE, "stuck: {:?}", flows.each_ref().map(|flow| (flow.completed, &flow.in_flight)));
+        assert!(
+            turn < PATIENCE,
+            "stuck: {:?}",
+            flows
+                .each_ref()
+                .map(|flow| (flow.completed, &flow.in_flight))
+        );
         for side in [A, B] {
             issue(&mut pair, side, &mut flows, &mut random);
             take_completions(&mut pair, side, &mut flows);
@@ -122,7 +135,9 @@ fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
         if flows.iter().map(|flow| flow.completed).sum::<u64>() >= WORK {
             pair.fabric.sim.heal();
         }
-        if flows.iter().all(|flow| flow.completed == WORK && flow.in_flight.is_empty())
+        if flows
+            .iter()
+            .all(|flow| flow.completed == WORK && flow.in_flight.is_empty())
             && flows.iter().all(|flow| flow.sent.is_empty())
         {
             break;
@@ -137,7 +152,10 @@ fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
 fn post_receive(pair: &mut Pair, side: usize, flow: &Flow, number: u64) {
     let slot = usize::try_from(number).expect("a count") % RECEIVES * SLOT;
     let ep = pair.sides[side].ep;
-    pair.sides[side].ia.ep_post_recv(ep, &[flow.inbox.part(slot, SLOT)], number, NONE).expect("a receive");
+    pair.sides[side]
+        .ia
+        .ep_post_recv(ep, &[flow.inbox.part(slot, SLOT)], number, NONE)
+        .expect("a receive");
 }
 
 fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCha8Rng) {
@@ -151,18 +169,29 @@ fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCh
             4 => 1025,
             _ => random.random_range(0..=SLOT),
         };
-        let work = Work { number: flows[side].issued, kind, bytes };
+        let work = Work {
+            number: flows[side].issued,
+            kind,
+            bytes,
+        };
         let (own, peer) = (&flows[side], &flows[1 - side]);
         let ep = pair.sides[side].ep;
         let ia = &mut pair.sides[side].ia;
-        let (target, origin) = (peer.written.remote(work.slot(), bytes), peer.offered.remote(work.slot(), bytes));
+        let (target, origin) = (
+            peer.written.remote(work.slot(), bytes),
+            peer.offered.remote(work.slot(), bytes),
+        );
         let from = [own.source.part(work.slot(), bytes)];
         match kind {
             Kind::Send => ia.ep_post_send(ep, &from, work.number, NONE),
             Kind::Write => ia.ep_post_rdma_write(ep, &from, work.number, &target, NONE),
-            Kind::Read => {
-                ia.ep_post_rdma_read(ep, &[own.sink.part(work.slot(), bytes)], work.number, &origin, NONE)
-            }
+            Kind::Read => ia.ep_post_rdma_read(
+                ep,
+                &[own.sink.part(work.slot(), bytes)],
+                work.number,
+                &origin,
+                NONE,
+            ),
         }
         .expect("a post");
         let flow = &mut flows[side];
@@ -179,8 +208,15 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
         let evd = pair.sides[side].request;
         pair.sides[side].ia.evd_dequeue(evd)
     } {
-        let work = flows[side].in_flight.pop_front().unwrap_or_else(|| panic!("{done:?} completes nothing"));
-        assert_eq!((done.cookie, done.status), (work.number, DtoStatus::Success), "{work:?} {done:?}");
+        let work = flows[side]
+            .in_flight
+            .pop_front()
+            .unwrap_or_else(|| panic!("{done:?} completes nothing"));
+        assert_eq!(
+            (done.cookie, done.status),
+            (work.number, DtoStatus::Success),
+            "{work:?} {done:?}"
+        );
         assert_eq!(done.transferred_length, work.bytes as u64);
         let (own, peer) = (&flows[side], &flows[1 - side]);
         match work.kind {
@@ -203,11 +239,22 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
         pair.sides[side].ia.evd_dequeue(evd)
     } {
         let number = flows[side].next_receive;
-        assert_eq!((done.cookie, done.status), (number, DtoStatus::Success), "{done:?}");
-        let expected = flows[1 - side].sent.pop_front().unwrap_or_else(|| panic!("{done:?} was never sent"));
+        assert_eq!(
+            (done.cookie, done.status),
+            (number, DtoStatus::Success),
+            "{done:?}"
+        );
+        let expected = flows[1 - side]
+            .sent
+            .pop_front()
+            .unwrap_or_else(|| panic!("{done:?} was never sent"));
         assert_eq!(done.transferred_length, expected.len() as u64);
         let slot = usize::try_from(number).expect("a count") % RECEIVES * SLOT;
-        assert_eq!(flows[side].inbox.read(slot, expected.len()), expected, "receive {number}");
+        assert_eq!(
+            flows[side].inbox.read(slot, expected.len()),
+            expected,
+            "receive {number}"
+        );
         flows[side].next_receive += 1;
         post_receive(pair, side, &flows[side], number + RECEIVES as u64);
     }
@@ -238,7 +285,10 @@ fn for_seeds(count: u64, body: impl Fn(u64)) {
 /// Clauses: SEND-R4, RECV-R5, READ-11, WRITE-7, SRQ-21.
 #[test]
 fn dtos_complete_once_in_order_and_whole_over_a_wire_with_five_percent_of_every_fault() {
-    let wire = LinkFaults { a_to_b: five_percent(50_000), b_to_a: five_percent(50_000) };
+    let wire = LinkFaults {
+        a_to_b: five_percent(50_000),
+        b_to_a: five_percent(50_000),
+    };
     for_seeds(64, |seed| {
         let log = run(seed, wire);
         if let Ok(path) = std::env::var("SIM_LOG") {
@@ -249,7 +299,10 @@ fn dtos_complete_once_in_order_and_whole_over_a_wire_with_five_percent_of_every_
 
 #[test]
 fn the_same_seed_gives_the_same_event_log_and_another_seed_another() {
-    let wire = LinkFaults { a_to_b: five_percent(50_000), b_to_a: five_percent(20_000) };
+    let wire = LinkFaults {
+        a_to_b: five_percent(50_000),
+        b_to_a: five_percent(20_000),
+    };
     let (one, again, other) = (run(1, wire), run(1, wire), run(2, wire));
     assert!(one.len() > 10_000, "the log says something");
     assert!(one == again, "seed 1 gave two different logs");
@@ -260,11 +313,28 @@ fn the_same_seed_gives_the_same_event_log_and_another_seed_another() {
 fn a_wire_that_dies_breaks_both_ends_within_the_retries() {
     let mut pair = Pair::connected();
     let (from, ep) = (pair.buffer(A, 64), pair.sides[A].ep);
-    let dead = Faults { loss_ppm: 1_000_000, ..Faults::NONE };
-    pair.fabric.sim.set_faults(pair.fabric.link, LinkFaults { a_to_b: dead, b_to_a: dead });
-    pair.sides[A].ia.ep_post_send(ep, &[from.all()], 9, NONE).expect("a post");
+    let dead = Faults {
+        loss_ppm: 1_000_000,
+        ..Faults::NONE
+    };
+    pair.fabric.sim.set_faults(
+        pair.fabric.link,
+        LinkFaults {
+            a_to_b: dead,
+            b_to_a: dead,
+        },
+    );
+    pair.sides[A]
+        .ia
+        .ep_post_send(ep, &[from.all()], 9, NONE)
+        .expect("a post");
     let done = pair.wait_request(A);
     assert_eq!((done.cookie, done.status), (9, DtoStatus::ErrTransport));
     pair.expect_connection(A, ConnectionEventKind::Broken);
-    assert!(pair.sides[A].ia.evd_wait(pair.sides[A].connect, Timeout::from_micros(1000), 1).is_err());
+    assert!(
+        pair.sides[A]
+            .ia
+            .evd_wait(pair.sides[A].connect, Timeout::from_micros(1000), 1)
+            .is_err()
+    );
 }

@@ -132,6 +132,7 @@ fn fail_first_request(
 const BROKEN: ConnectionEventKind = ConnectionEventKind::Broken;
 const DISCONNECTED: ConnectionEventKind = ConnectionEventKind::Disconnected;
 
+/// Clauses: SEND-28, RECV-26.
 #[test]
 fn what_is_outstanding_when_a_connection_ends_is_flushed_in_order() {
     let mut pair = Pair::connected();
@@ -160,6 +161,7 @@ fn what_is_outstanding_when_a_connection_ends_is_flushed_in_order() {
     pair.assert_no_complaints();
 }
 
+/// Clauses: RECV-22.
 #[test]
 fn a_message_longer_than_its_receive_is_a_length_error_there_and_a_responder_error_here() {
     let mut pair = Pair::connected();
@@ -182,6 +184,7 @@ fn a_message_longer_than_its_receive_is_a_length_error_there_and_a_responder_err
     pair.assert_no_complaints();
 }
 
+/// Clauses: RECV-22.
 #[test]
 fn a_message_that_does_not_fit_in_its_middle_is_a_length_error_too() {
     let mut pair = Pair::connected();

@@ -25,8 +25,12 @@ enum Number {
     Pd,
     AsyncEq,
     CompletionEq,
-    Cq { healthy: bool },
-    Qp { healthy: bool },
+    Cq {
+        healthy: bool,
+    },
+    Qp {
+        healthy: bool,
+    },
     KeyIndex,
     /// What a creation answered, the latest first.
     Created(u8),
@@ -70,23 +74,55 @@ enum Word {
 enum Attack {
     Command(Command),
     /// A well-formed creation, so that there is something to spoil.
-    Create { what: u8, spoil: Spoil },
+    Create {
+        what: u8,
+        spoil: Spoil,
+    },
     /// A doorbell on the UAR page.
-    Doorbell { register: u8, number: Number, word: u32, wide: bool },
+    Doorbell {
+        register: u8,
+        number: Number,
+        word: u32,
+        wide: bool,
+    },
     /// A register of BAR 0.
-    Register { offset: u16, bytes: [u8; 8], length: u8, when: Seldom },
-    Config { offset: u16, bytes: [u8; 4], length: u8, when: Seldom },
+    Register {
+        offset: u16,
+        bytes: [u8; 8],
+        length: u8,
+        when: Seldom,
+    },
+    Config {
+        offset: u16,
+        bytes: [u8; 4],
+        length: u8,
+        when: Seldom,
+    },
     /// Memory the device uses is overwritten.
-    Scribble { at: u32, bytes: Vec<u8>, when: Seldom },
+    Scribble {
+        at: u32,
+        bytes: Vec<u8>,
+        when: Seldom,
+    },
     /// Rings and records of a queue pair are.
-    Queue { healthy: bool, at: u16, value: u32 },
+    Queue {
+        healthy: bool,
+        at: u16,
+        value: u32,
+    },
     /// Memory can no longer be reached.
-    Unmap { when: Seldom },
+    Unmap {
+        when: Seldom,
+    },
     /// It can again.
     Map,
     /// Interrupts are handed over again, perhaps fewer of them.
-    Interrupts { count: u8 },
-    Wait { microseconds: u16 },
+    Interrupts {
+        count: u8,
+    },
+    Wait {
+        microseconds: u16,
+    },
 }
 
 /// Inputs of every command there is, zero but for the opcode.
@@ -95,14 +131,66 @@ fn inputs() -> Vec<Vec<u8>> {
         ($($name:ident),* $(,)?) => { vec![$( $name::new().as_bytes().to_vec(), )*] };
     }
     inputs![
-        EnableHcaIn, DisableHcaIn, QueryIssiIn, SetIssiIn, QueryPagesIn, ManagePagesIn, InitHcaIn, TeardownHcaIn,
-        SetDriverVersionIn, QueryAdapterIn, NopIn, QueryHcaCapIn, SetHcaCapIn, AccessRegIn, AllocUarIn, DeallocUarIn, AllocPdIn,
-        DeallocPdIn, AllocTransportDomainIn, DeallocTransportDomainIn, AllocXrcdIn, DeallocXrcdIn, AllocQCounterIn,
-        DeallocQCounterIn, QueryQCounterIn, QuerySpecialContextsIn, CreateEqIn, DestroyEqIn, QueryEqIn, GenEqeIn, CreateCqIn,
-        DestroyCqIn, QueryCqIn, ModifyCqIn, CreateMkeyIn, QueryMkeyIn, DestroyMkeyIn, CreateRmpIn, ModifyRmpIn, QueryRmpIn,
-        DestroyRmpIn, CreateQpIn, DestroyQpIn, QueryQpIn, Rst2InitQpIn, Init2InitQpIn, Init2RtrQpIn, Rtr2RtsQpIn, Rts2RtsQpIn,
-        SqErr2RtsQpIn, SqdRtsQpIn, ToErrQpIn, ToRstQpIn, QueryVportStateIn, ModifyVportStateIn, QueryNicVportContextIn,
-        ModifyNicVportContextIn, QueryVportCounterIn, SetRoceAddressIn, QueryRoceAddressIn,
+        EnableHcaIn,
+        DisableHcaIn,
+        QueryIssiIn,
+        SetIssiIn,
+        QueryPagesIn,
+        ManagePagesIn,
+        InitHcaIn,
+        TeardownHcaIn,
+        SetDriverVersionIn,
+        QueryAdapterIn,
+        NopIn,
+        QueryHcaCapIn,
+        SetHcaCapIn,
+        AccessRegIn,
+        AllocUarIn,
+        DeallocUarIn,
+        AllocPdIn,
+        DeallocPdIn,
+        AllocTransportDomainIn,
+        DeallocTransportDomainIn,
+        AllocXrcdIn,
+        DeallocXrcdIn,
+        AllocQCounterIn,
+        DeallocQCounterIn,
+        QueryQCounterIn,
+        QuerySpecialContextsIn,
+        CreateEqIn,
+        DestroyEqIn,
+        QueryEqIn,
+        GenEqeIn,
+        CreateCqIn,
+        DestroyCqIn,
+        QueryCqIn,
+        ModifyCqIn,
+        CreateMkeyIn,
+        QueryMkeyIn,
+        DestroyMkeyIn,
+        CreateRmpIn,
+        ModifyRmpIn,
+        QueryRmpIn,
+        DestroyRmpIn,
+        CreateQpIn,
+        DestroyQpIn,
+        QueryQpIn,
+        Rst2InitQpIn,
+        Init2InitQpIn,
+        Init2RtrQpIn,
+        Rtr2RtsQpIn,
+        Rts2RtsQpIn,
+        SqErr2RtsQpIn,
+        SqdRtsQpIn,
+        ToErrQpIn,
+        ToRstQpIn,
+        QueryVportStateIn,
+        ModifyVportStateIn,
+        QueryNicVportContextIn,
+        ModifyNicVportContextIn,
+        QueryVportCounterIn,
+        SetRoceAddressIn,
+        QueryRoceAddressIn,
     ]
 }
 
@@ -162,7 +250,9 @@ fn named(opcode: Opcode) -> Option<Number> {
         | Opcode::QUERY_RMP
         | Opcode::DESTROY_RMP => Some(CREATED),
         Opcode::DESTROY_EQ | Opcode::QUERY_EQ => Some(Number::CompletionEq),
-        Opcode::DESTROY_CQ | Opcode::QUERY_CQ | Opcode::MODIFY_CQ => Some(Number::Cq { healthy: false }),
+        Opcode::DESTROY_CQ | Opcode::QUERY_CQ | Opcode::MODIFY_CQ => {
+            Some(Number::Cq { healthy: false })
+        }
         Opcode::DESTROY_MKEY | Opcode::QUERY_MKEY => Some(Number::KeyIndex),
         Opcode::DESTROY_QP
         | Opcode::QUERY_QP
@@ -196,7 +286,12 @@ fn has_variants(opcode: Opcode) -> bool {
 
 impl Driver {
     /// Hands a command over and lets it happen.
-    fn submit(&mut self, input: &[u8], output: usize, spoil: impl FnOnce(&Bench, &mut CmdQueueEntry)) {
+    fn submit(
+        &mut self,
+        input: &[u8],
+        output: usize,
+        spoil: impl FnOnce(&Bench, &mut CmdQueueEntry),
+    ) {
         let bench = &mut self.world.a.bench;
         let mut submission = bench.prepare(input, output);
         spoil(bench, &mut submission.entry);
@@ -205,7 +300,11 @@ impl Driver {
         let entry = self.world.a.bench.entry(submission.slot);
         let answer = entry.command_output_inline_data();
         if !entry.ownership() && answer[0] == 0 {
-            self.created.extend(answer.first_chunk::<12>().map(|bytes| bytes[8..].iter().fold(0, |n, &byte| n << 8 | u32::from(byte))));
+            self.created.extend(answer.first_chunk::<12>().map(|bytes| {
+                bytes[8..]
+                    .iter()
+                    .fold(0, |n, &byte| n << 8 | u32::from(byte))
+            }));
         }
     }
 
@@ -221,11 +320,20 @@ impl Driver {
         }
         if command.fields_when.now() {
             for (at, number) in command.fields {
-                put(&mut input, usize::from(at) % 68 * 4 + 4, number.resolve(self));
+                put(
+                    &mut input,
+                    usize::from(at) % 68 * 4 + 4,
+                    number.resolve(self),
+                );
             }
         }
         command.spoil.apply(&mut input);
-        input.extend(command.list.iter().flat_map(|word| word.value().to_be_bytes()));
+        input.extend(
+            command
+                .list
+                .iter()
+                .flat_map(|word| word.value().to_be_bytes()),
+        );
         if !command.undeliverable.now() {
             return self.submit(&input, 0x1010, |_, _| {});
         }
@@ -233,21 +341,31 @@ impl Driver {
             let (input, output) = command.lengths;
             entry.set_input_length(input).set_output_length(output);
             command.entry.apply(&mut entry.as_mut_bytes()[..0x3f]);
-            bench.edit_mailbox(false, 0, |image| command.mailbox.apply(image.as_mut_bytes()));
+            bench.edit_mailbox(false, 0, |image| {
+                command.mailbox.apply(image.as_mut_bytes())
+            });
         });
     }
 }
 
 /// A creation that would succeed.
 fn creation(world: &World, what: u8) -> Vec<u8> {
-    let (uar, pd, eqn) = (world.a.resources.uar, world.a.resources.pd, world.a.completion_eqn);
+    let (uar, pd, eqn) = (
+        world.a.resources.uar,
+        world.a.resources.pd,
+        world.a.completion_eqn,
+    );
     let live = &world.a.qps[ATTACKED];
     let at = |offset: usize| BASE + offset as u64;
     let with_list = |input: &[u8], words: &[u64]| [input, &live::bench::list(words)].concat();
     match what % 6 {
         0 => {
             let mut create = CreateEqIn::new();
-            create.eq_context_entry_mut().set_log_eq_size(3).set_uar_page(uar).set_intr(1);
+            create
+                .eq_context_entry_mut()
+                .set_log_eq_size(3)
+                .set_uar_page(uar)
+                .set_intr(1);
             with_list(create.as_bytes(), &[at(live.ring)])
         }
         1 => {
@@ -258,31 +376,63 @@ fn creation(world: &World, what: u8) -> Vec<u8> {
             let mut create = CreateMkeyIn::new();
             create.set_translations_octword_actual_size(1);
             let context = create.memory_key_mkey_entry_mut();
-            context.set_pd(pd).set_qpn(0xff_ffff).set_access_mode_1_0(1).set_log_page_size(12);
-            context.set_start_addr(live.va).set_len(PAGE as u64).set_translations_octword_size(1).set_lr(true).set_rr(true);
+            context
+                .set_pd(pd)
+                .set_qpn(0xff_ffff)
+                .set_access_mode_1_0(1)
+                .set_log_page_size(12);
+            context
+                .set_start_addr(live.va)
+                .set_len(PAGE as u64)
+                .set_translations_octword_size(1)
+                .set_lr(true)
+                .set_rr(true);
             with_list(create.as_bytes(), &[live.va, 0])
         }
         3 => {
             let mut create = CreateMkeyIn::new();
             create.set_translations_octword_actual_size(2);
             let context = create.memory_key_mkey_entry_mut();
-            context.set_pd(pd).set_qpn(0xff_ffff).set_access_mode_1_0(2).set_translations_octword_size(2);
-            context.set_len(PAGE as u64).set_lr(true).set_rr(true).set_rw(true).set_umr_en(true);
+            context
+                .set_pd(pd)
+                .set_qpn(0xff_ffff)
+                .set_access_mode_1_0(2)
+                .set_translations_octword_size(2);
+            context
+                .set_len(PAGE as u64)
+                .set_lr(true)
+                .set_rr(true)
+                .set_rw(true)
+                .set_umr_en(true);
             let entry = u64::from(PAGE as u32 / 2) << 32 | u64::from(live.key);
             with_list(create.as_bytes(), &[entry, live.va, entry, live.va + 1_024])
         }
         4 => {
             let mut create = CreateQpIn::new();
             let context = create.qpc_mut();
-            context.set_pd(pd).set_uar_page(uar).set_log_sq_size(5).set_log_rq_size(4).set_log_rq_stride(2).set_pm_state(3);
-            context.set_cqn_snd(live.cq.number).set_cqn_rcv(live.cq.number).set_dbr_addr(at(live.record));
+            context
+                .set_pd(pd)
+                .set_uar_page(uar)
+                .set_log_sq_size(5)
+                .set_log_rq_size(4)
+                .set_log_rq_stride(2)
+                .set_pm_state(3);
+            context
+                .set_cqn_snd(live.cq.number)
+                .set_cqn_rcv(live.cq.number)
+                .set_dbr_addr(at(live.record));
             with_list(create.as_bytes(), &[at(live.ring)])
         }
         _ => {
             let mut create = CreateRmpIn::new();
             let context = create.ctx_mut();
             context.set_state(1);
-            context.wq_mut().set_pd(pd).set_dbr_addr(at(live.record)).set_log_wq_stride(6).set_log_wq_sz(4);
+            context
+                .wq_mut()
+                .set_pd(pd)
+                .set_dbr_addr(at(live.record))
+                .set_log_wq_stride(6)
+                .set_log_wq_sz(4);
             with_list(create.as_bytes(), &[at(live.ring)])
         }
     }
@@ -298,37 +448,84 @@ impl Attack {
                 spoil.apply(&mut input[8..]);
                 driver.submit(&input, 16, |_, _| {});
             }
-            Self::Doorbell { register, number, word, wide } => {
-                let register = [0x20, 0x40, 0x48, 0x800, 0x900, 0x24, 0x804][usize::from(*register) % 7];
+            Self::Doorbell {
+                register,
+                number,
+                word,
+                wide,
+            } => {
+                let register =
+                    [0x20, 0x40, 0x48, 0x800, 0x900, 0x24, 0x804][usize::from(*register) % 7];
                 let at = u64::from(world.a.resources.uar) << 12 | register;
                 let number = number.resolve(driver);
                 let world = &driver.world;
                 match (wide & register.is_multiple_of(8), register) {
-                    (true, 0x20) => world.a.bench.write64(at, u64::from(*word) << 32 | u64::from(number)),
-                    (true, _) => world.a.bench.write64(at, u64::from(*word) << 32 | u64::from(number) << 8 | 1),
-                    (false, 0x40 | 0x48) => world.a.bench.write32(at, number << 24 | word & 0xff_ffff),
+                    (true, 0x20) => world
+                        .a
+                        .bench
+                        .write64(at, u64::from(*word) << 32 | u64::from(number)),
+                    (true, _) => world
+                        .a
+                        .bench
+                        .write64(at, u64::from(*word) << 32 | u64::from(number) << 8 | 1),
+                    (false, 0x40 | 0x48) => {
+                        world.a.bench.write32(at, number << 24 | word & 0xff_ffff)
+                    }
                     (false, _) => world.a.bench.write32(at, *word),
                 }
             }
-            Self::Register { offset, bytes, length, when } if when.now() => write_bar(&world.a.bench, *offset, bytes, *length),
-            Self::Config { offset, bytes, length, when } if when.now() => write_config(&world.a.bench, *offset, bytes, *length),
+            Self::Register {
+                offset,
+                bytes,
+                length,
+                when,
+            } if when.now() => write_bar(&world.a.bench, *offset, bytes, *length),
+            Self::Config {
+                offset,
+                bytes,
+                length,
+                when,
+            } if when.now() => write_config(&world.a.bench, *offset, bytes, *length),
             Self::Scribble { at, bytes, when } if when.now() => {
-                world.a.bench.memory.write_bytes(usize::try_from(at % REACH).unwrap(), bytes);
+                world
+                    .a
+                    .bench
+                    .memory
+                    .write_bytes(usize::try_from(at % REACH).unwrap(), bytes);
             }
             Self::Unmap { when } if when.now() => {
                 let bytes = world.a.bench.memory.len();
                 // Refused if it is so already.
                 let _ = world.a.bench.function.dma_unmap(BASE, bytes);
             }
-            Self::Register { .. } | Self::Config { .. } | Self::Scribble { .. } | Self::Unmap { .. } => {}
+            Self::Register { .. }
+            | Self::Config { .. }
+            | Self::Scribble { .. }
+            | Self::Unmap { .. } => {}
             Self::Map => map(&world.a.bench),
             Self::Queue { healthy, at, value } => {
                 let live = &world.a.qps[usize::from(*healthy)];
-                let places = [live.ring + usize::from(*at) % 1_023 * 4, live.record, live.record + 4, live.cq.record];
-                world.a.bench.memory.store_be32(places[usize::from(*at) % 4], *value);
+                let places = [
+                    live.ring + usize::from(*at) % 1_023 * 4,
+                    live.record,
+                    live.record + 4,
+                    live.cq.record,
+                ];
+                world
+                    .a
+                    .bench
+                    .memory
+                    .store_be32(places[usize::from(*at) % 4], *value);
             }
             Self::Interrupts { count } => {
-                let some = world.a.bench.interrupts.iter().take(usize::from(*count) % 3).cloned().collect();
+                let some = world
+                    .a
+                    .bench
+                    .interrupts
+                    .iter()
+                    .take(usize::from(*count) % 3)
+                    .cloned()
+                    .collect();
                 world.a.bench.function.set_interrupts(some);
             }
             Self::Wait { microseconds } => world.run(u64::from(*microseconds)),
@@ -339,7 +536,9 @@ impl Attack {
 
 fn map(bench: &Bench) {
     // Refused if it is mapped already.
-    let _ = bench.function.dma_map(BASE, bench.memory.clone(), 0, bench.memory.len());
+    let _ = bench
+        .function
+        .dma_map(BASE, bench.memory.clone(), 0, bench.memory.len());
 }
 
 fn write_bar(bench: &Bench, offset: u16, bytes: &[u8; 8], length: u8) {
@@ -362,73 +561,135 @@ fn write_config(bench: &Bench, offset: u16, bytes: &[u8; 4], length: u8) {
 /// Whatever software asks of a function with live queues, time goes on, the peer lives, and a reset cleans up.
 #[test]
 fn a_hostile_driver_leaves_nothing_behind() {
-    check!().with_generator(produce::<Vec<Attack>>().with().len(0..120_usize)).with_iterations(3_000).with_test_time(Duration::from_secs(5)).for_each(|attacks| {
-        let mut driver = Driver { world: World::new(), created: Vec::new() };
-        for attack in attacks {
-            attack.make(&mut driver);
-        }
-        let Driver { mut world, .. } = driver;
-        world.run(1_000);
-        // The peer lost its connections, not its mind.
-        world.b.bench.exec(&NopIn::new()).unwrap();
-        assert_eq!(world.b.syndrome(), 0);
-        world.b.check_canaries();
-        map(&world.a.bench);
-        world.check_reset();
-    });
+    check!()
+        .with_generator(produce::<Vec<Attack>>().with().len(0..120_usize))
+        .with_iterations(3_000)
+        .with_test_time(Duration::from_secs(5))
+        .for_each(|attacks| {
+            let mut driver = Driver {
+                world: World::new(),
+                created: Vec::new(),
+            };
+            for attack in attacks {
+                attack.make(&mut driver);
+            }
+            let Driver { mut world, .. } = driver;
+            world.run(1_000);
+            // The peer lost its connections, not its mind.
+            world.b.bench.exec(&NopIn::new()).unwrap();
+            assert_eq!(world.b.syndrome(), 0);
+            world.b.check_canaries();
+            map(&world.a.bench);
+            world.check_reset();
+        });
 }
 
 /// One thing somebody does who knows nothing.
 #[derive(Clone, Debug, TypeGenerator)]
 enum Blind {
-    Register { offset: u16, bytes: [u8; 8], length: u8 },
-    Config { offset: u16, bytes: [u8; 4], length: u8 },
+    Register {
+        offset: u16,
+        bytes: [u8; 8],
+        length: u8,
+    },
+    Config {
+        offset: u16,
+        bytes: [u8; 4],
+        length: u8,
+    },
     /// The command queue's address, and whether it is in our memory.
-    Queue { at: u32, ours: bool },
+    Queue {
+        at: u32,
+        ours: bool,
+    },
     /// An entry, handed over.
-    Entry { slot: u8, bytes: [u8; 32], mailbox: u16 },
-    Memory { at: u16, bytes: Vec<u8> },
-    Wait { microseconds: u16 },
+    Entry {
+        slot: u8,
+        bytes: [u8; 32],
+        mailbox: u16,
+    },
+    Memory {
+        at: u16,
+        bytes: Vec<u8>,
+    },
+    Wait {
+        microseconds: u16,
+    },
 }
 
 /// Any bytes anywhere: nothing but a reset is needed afterwards.
 #[test]
 fn blind_writes_leave_nothing_behind() {
-    check!().with_type::<Vec<Blind>>().with_iterations(5_000).with_test_time(Duration::from_secs(3)).for_each(|actions| {
-        let bench = Bench::power_on(small("blind", 1));
-        bench.start();
-        let function = bench.function.clone();
-        for action in actions {
-            match action {
-                Blind::Register { offset, bytes, length } => write_bar(&bench, *offset, bytes, *length),
-                Blind::Config { offset, bytes, length } => write_config(&bench, *offset, bytes, *length),
-                Blind::Queue { at, ours } => {
-                    bench.write32(0x10, 0);
-                    bench.write32(0x14, if *ours { 0x4000_0000 + at % 4 * 4_096 } else { *at });
+    check!()
+        .with_type::<Vec<Blind>>()
+        .with_iterations(5_000)
+        .with_test_time(Duration::from_secs(3))
+        .for_each(|actions| {
+            let bench = Bench::power_on(small("blind", 1));
+            bench.start();
+            let function = bench.function.clone();
+            for action in actions {
+                match action {
+                    Blind::Register {
+                        offset,
+                        bytes,
+                        length,
+                    } => write_bar(&bench, *offset, bytes, *length),
+                    Blind::Config {
+                        offset,
+                        bytes,
+                        length,
+                    } => write_config(&bench, *offset, bytes, *length),
+                    Blind::Queue { at, ours } => {
+                        bench.write32(0x10, 0);
+                        bench.write32(
+                            0x14,
+                            if *ours {
+                                0x4000_0000 + at % 4 * 4_096
+                            } else {
+                                *at
+                            },
+                        );
+                    }
+                    Blind::Entry {
+                        slot,
+                        bytes,
+                        mailbox,
+                    } => {
+                        let mut entry = CmdQueueEntry::new();
+                        let (input, rest) = bytes.split_at(16);
+                        entry
+                            .set_type(7)
+                            .set_ownership(true)
+                            .set_token(u32::from(rest[0] % 2));
+                        entry.set_command_input_inline_data(input.try_into().unwrap());
+                        entry
+                            .set_input_length(u32::from(rest[1]) << 2)
+                            .set_output_length(u32::from(rest[2]) << 4);
+                        let mailbox = BASE + u64::from(mailbox % 64) * 0x200;
+                        entry
+                            .set_input_mailbox_pointer(mailbox)
+                            .set_output_mailbox_pointer(mailbox);
+                        let slot = usize::from(*slot) % 32;
+                        bench.memory.write_obj(slot * 64, &entry);
+                        bench.write32(0x18, 1 << slot);
+                    }
+                    Blind::Memory { at, bytes } => {
+                        bench.memory.write_bytes(usize::from(*at), bytes)
+                    }
+                    Blind::Wait { microseconds } => run(&bench.sim, u64::from(*microseconds)),
                 }
-                Blind::Entry { slot, bytes, mailbox } => {
-                    let mut entry = CmdQueueEntry::new();
-                    let (input, rest) = bytes.split_at(16);
-                    entry.set_type(7).set_ownership(true).set_token(u32::from(rest[0] % 2));
-                    entry.set_command_input_inline_data(input.try_into().unwrap());
-                    entry.set_input_length(u32::from(rest[1]) << 2).set_output_length(u32::from(rest[2]) << 4);
-                    let mailbox = BASE + u64::from(mailbox % 64) * 0x200;
-                    entry.set_input_mailbox_pointer(mailbox).set_output_mailbox_pointer(mailbox);
-                    let slot = usize::from(*slot) % 32;
-                    bench.memory.write_obj(slot * 64, &entry);
-                    bench.write32(0x18, 1 << slot);
-                }
-                Blind::Memory { at, bytes } => bench.memory.write_bytes(usize::from(*at), bytes),
-                Blind::Wait { microseconds } => run(&bench.sim, u64::from(*microseconds)),
             }
-        }
-        function.reset();
-        let report = bench.sim.report(&function);
-        assert!(report.objects.is_empty() && report.pages_held == 0, "{report:?}");
-        bench.memory.fill(0, 4_096, 0);
-        let mut bench = bench;
-        bench.start();
-        bench.exec(&EnableHcaIn::new()).unwrap();
-        bench.satisfy_pages(1);
-    });
+            function.reset();
+            let report = bench.sim.report(&function);
+            assert!(
+                report.objects.is_empty() && report.pages_held == 0,
+                "{report:?}"
+            );
+            bench.memory.fill(0, 4_096, 0);
+            let mut bench = bench;
+            bench.start();
+            bench.exec(&EnableHcaIn::new()).unwrap();
+            bench.satisfy_pages(1);
+        });
 }

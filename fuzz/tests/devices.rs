@@ -9,8 +9,8 @@ mod liar;
 
 use bolero::{TypeGenerator, check, produce};
 use dat_core::provider::{
-    CompletionEntry, CompletionQueue, DataSegment, MadAddress, Provider, ProviderError, QueuePair, QueueSizes, ReadyToReceive,
-    ReadyToSend, RequestFlags, RequestOp, SharedReceiveQueue,
+    CompletionEntry, CompletionQueue, DataSegment, MadAddress, Provider, ProviderError, QueuePair,
+    QueueSizes, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp, SharedReceiveQueue,
 };
 use dat_core::types::{DtoStatus, MemPrivFlags};
 use driver::{Clock, Device, DmaMemory, Function, Instant, Interrupt, SharedMemory};
@@ -29,9 +29,19 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 const BYTES: usize = 4_096;
-const FLAGS: RequestFlags = RequestFlags { suppress: false, solicited: false, fence: false, unsignalled: false };
-const SIZES: QueueSizes =
-    QueueSizes { max_requests: 4, max_recvs: 4, max_request_segments: 2, max_read_segments: 2, max_recv_segments: 2 };
+const FLAGS: RequestFlags = RequestFlags {
+    suppress: false,
+    solicited: false,
+    fence: false,
+    unsignalled: false,
+};
+const SIZES: QueueSizes = QueueSizes {
+    max_requests: 4,
+    max_recvs: 4,
+    max_request_segments: 2,
+    max_read_segments: 2,
+    max_recv_segments: 2,
+};
 
 fn config() -> HcaConfig {
     let mut config = HcaConfig::new();
@@ -60,7 +70,10 @@ impl Posted {
     fn done(&mut self, completion: &dat_core::provider::Completion) {
         let bytes = self.open.remove(&completion.cookie);
         let bytes = bytes.unwrap_or_else(|| panic!("{completion:?} of something not outstanding"));
-        assert!(completion.status != DtoStatus::Success || completion.transferred <= bytes, "{completion:?} of {bytes}");
+        assert!(
+            completion.status != DtoStatus::Success || completion.transferred <= bytes,
+            "{completion:?} of {bytes}"
+        );
         self.succeeded += usize::from(completion.status == DtoStatus::Success);
     }
 }
@@ -81,20 +94,57 @@ struct Session {
 
 impl Session {
     fn open(device: Arc<dyn Device>, shared: bool) -> Result<Self, ProviderError> {
-        let function = Function::in_process(device).map_err(|error| ProviderError::Device(error.to_string()))?;
+        let function = Function::in_process(device)
+            .map_err(|error| ProviderError::Device(error.to_string()))?;
         let mut provider = MlxProvider::open(function, config())?;
         let pd = provider.alloc_pd()?;
         let cq = provider.create_cq(15, 9)?;
-        let buffer = provider.arena().alloc(BYTES, 4_096).map_err(|error| ProviderError::Resources(error.to_string()))?;
-        let memory = DmaMemory::Arena { buffer, offset: 0, bytes: BYTES };
+        let buffer = provider
+            .arena()
+            .alloc(BYTES, 4_096)
+            .map_err(|error| ProviderError::Resources(error.to_string()))?;
+        let memory = DmaMemory::Arena {
+            buffer,
+            offset: 0,
+            bytes: BYTES,
+        };
         let registration = provider.register(pd, &memory, MemPrivFlags::all())?;
         let (lkey, rkey) = (registration.lmr_context, registration.rmr_context);
-        let srq = if shared { Some(provider.create_srq(pd, 8, 2, 5)?) } else { None };
-        let mut session = Self { provider, pd, cq, srq, qps: Vec::new(), memory, lkey, rkey, region: registration.region, posted: Posted::default() };
+        let srq = if shared {
+            Some(provider.create_srq(pd, 8, 2, 5)?)
+        } else {
+            None
+        };
+        let mut session = Self {
+            provider,
+            pd,
+            cq,
+            srq,
+            qps: Vec::new(),
+            memory,
+            lkey,
+            rkey,
+            region: registration.region,
+            posted: Posted::default(),
+        };
         for owner in [7, 8] {
             let srq = session.srq.as_ref().filter(|_| owner == 8);
-            let sizes = if srq.is_some() { QueueSizes { max_recvs: 0, ..SIZES } } else { SIZES };
-            let qp = session.provider.create_qp(session.pd, &session.cq, &session.cq, srq, sizes, owner)?;
+            let sizes = if srq.is_some() {
+                QueueSizes {
+                    max_recvs: 0,
+                    ..SIZES
+                }
+            } else {
+                SIZES
+            };
+            let qp = session.provider.create_qp(
+                session.pd,
+                &session.cq,
+                &session.cq,
+                srq,
+                sizes,
+                owner,
+            )?;
             session.qps.push(qp);
         }
         session.connect()?;
@@ -106,16 +156,33 @@ impl Session {
         let path = self.provider.resolve(gid)?;
         let numbers = [self.qps[1].number(), self.qps[0].number()];
         for (qp, remote_qpn) in self.qps.iter_mut().zip(numbers) {
-            let receive = ReadyToReceive { path, remote_qpn, receive_psn: 5, mtu: 1, reads_in: 1, min_rnr_timer: 1 };
+            let receive = ReadyToReceive {
+                path,
+                remote_qpn,
+                receive_psn: 5,
+                mtu: 1,
+                reads_in: 1,
+                min_rnr_timer: 1,
+            };
             self.provider.ready_to_receive(qp, &receive)?;
-            let send = ReadyToSend { send_psn: 5, reads_out: 1, retry_count: 2, rnr_retry: 2, ack_timeout: 4 };
+            let send = ReadyToSend {
+                send_psn: 5,
+                reads_out: 1,
+                retry_count: 2,
+                rnr_retry: 2,
+                ack_timeout: 4,
+            };
             self.provider.ready_to_send(qp, &send)?;
         }
         Ok(())
     }
 
     fn segment(&self, bytes: u32) -> impl Iterator<Item = DataSegment> + Clone + use<> {
-        std::iter::once(DataSegment { lmr_context: self.lkey, address: self.memory.address(), bytes })
+        std::iter::once(DataSegment {
+            lmr_context: self.lkey,
+            address: self.memory.address(),
+            bytes,
+        })
     }
 
     fn post(&mut self, what: u8, bytes: u16) {
@@ -130,8 +197,24 @@ impl Session {
                 None => self.qps[1].post_recv(segment, cookie, false),
             },
             2 => self.qps[1].post_request(RequestOp::Send, segment, cookie, FLAGS),
-            3 => self.qps[0].post_request(RequestOp::RdmaWrite { address, rmr_context }, segment, cookie, FLAGS),
-            4 => self.qps[0].post_request(RequestOp::RdmaRead { address, rmr_context }, segment, cookie, FLAGS),
+            3 => self.qps[0].post_request(
+                RequestOp::RdmaWrite {
+                    address,
+                    rmr_context,
+                },
+                segment,
+                cookie,
+                FLAGS,
+            ),
+            4 => self.qps[0].post_request(
+                RequestOp::RdmaRead {
+                    address,
+                    rmr_context,
+                },
+                segment,
+                cookie,
+                FLAGS,
+            ),
             _ => self.qps[0].post_request(RequestOp::Send, segment, cookie, FLAGS),
         };
         if outcome.is_err() {
@@ -143,7 +226,9 @@ impl Session {
     fn poll(&mut self) {
         for _ in 0..self.cq.capacity() {
             let Some(entry) = self.cq.poll() else { return };
-            let Some(qp) = self.qps.iter_mut().find(|qp| qp.owner() == entry.owner()) else { continue };
+            let Some(qp) = self.qps.iter_mut().find(|qp| qp.owner() == entry.owner()) else {
+                continue;
+            };
             let completion = match &mut self.srq {
                 Some(srq) if qp.owner() == 8 && !entry.is_request() => srq.complete(&entry),
                 _ => qp.complete(&entry),
@@ -170,15 +255,20 @@ impl Session {
             Action::SendMad => {
                 let path = self.provider.resolve(self.provider.limits().gid)?;
                 // Out of slots is no reason to stop.
-                let _ = self.provider.send_mad(&MadAddress { path, qpn: 1 }, &[7; 256]);
+                let _ = self
+                    .provider
+                    .send_mad(&MadAddress { path, qpn: 1 }, &[7; 256]);
             }
             Action::PollMad => while self.provider.poll_mad().is_some() {},
             Action::Reset { which } => {
                 let which = usize::from(*which % 2);
                 self.poll();
-                self.provider.reset_qp(&mut self.qps[which], &mut self.cq, None)?;
+                self.provider
+                    .reset_qp(&mut self.qps[which], &mut self.cq, None)?;
             }
-            Action::ToError { which } => self.provider.to_error(&mut self.qps[usize::from(*which % 2)])?,
+            Action::ToError { which } => self
+                .provider
+                .to_error(&mut self.qps[usize::from(*which % 2)])?,
             Action::Another => {
                 let cq = self.provider.create_cq(3, 2)?;
                 self.provider.destroy_cq(cq)?;
@@ -189,7 +279,15 @@ impl Session {
 
     /// Everything is given back; what fails is left to the close.
     fn close(self) -> bool {
-        let Self { mut provider, pd, mut cq, srq, qps, region, .. } = self;
+        let Self {
+            mut provider,
+            pd,
+            mut cq,
+            srq,
+            qps,
+            region,
+            ..
+        } = self;
         let mut well = provider.deregister(region).is_ok();
         for qp in qps {
             well &= provider.destroy_qp(qp, &mut cq, None).is_ok();
@@ -224,10 +322,15 @@ fn honest_session(liar: &Arc<Liar>) {
     session.post(0, 99);
     session.post(2, 99);
     for _ in 0..10 {
-        session.act(&Action::Wait { milliseconds: 1 }).expect("an honest device waits");
+        session
+            .act(&Action::Wait { milliseconds: 1 })
+            .expect("an honest device waits");
         session.poll();
     }
-    assert_eq!((session.posted.succeeded, session.posted.open.len()), (2, 0));
+    assert_eq!(
+        (session.posted.succeeded, session.posted.open.len()),
+        (2, 0)
+    );
     assert!(session.close(), "an honest device closes");
     let report = liar.sim.report(&liar.function);
     assert_eq!(report.pages_held, 0);
@@ -297,7 +400,10 @@ struct Nonsense {
 impl Nonsense {
     fn access(&self, iova: u64, bytes: usize, access: impl FnOnce(&SharedMemory, usize)) {
         let maps = self.maps.lock().unwrap();
-        let (&start, (memory, offset, mapped)) = maps.range(..=iova).next_back().expect("an address that is mapped");
+        let (&start, (memory, offset, mapped)) = maps
+            .range(..=iova)
+            .next_back()
+            .expect("an address that is mapped");
         let at = usize::try_from(iova - start).unwrap();
         assert!(at + bytes <= *mapped, "{iova:#x}+{bytes:#x} is not mapped");
         access(memory, offset + at);
@@ -326,14 +432,21 @@ impl Nonsense {
     }
 
     fn answer(&self, slot: u64) {
-        let queue = u64::from(self.bar.load_be32(0x10)) << 32 | u64::from(self.bar.load_be32(0x14) & 0xffff_f000);
+        let queue = u64::from(self.bar.load_be32(0x10)) << 32
+            | u64::from(self.bar.load_be32(0x14) & 0xffff_f000);
         let mut entry = [0; 64];
         let number = self.commands.fetch_add(1, Ordering::Relaxed);
         assert!(number < 20_000, "the driver does not come to an end");
-        self.access(queue + slot * 64, 64, |memory, at| memory.read_bytes(at, &mut entry));
-        let (opcode, op_mod) = (u16::from_be_bytes([entry[0x10], entry[0x11]]), u16::from_be_bytes([entry[0x16], entry[0x17]]));
+        self.access(queue + slot * 64, 64, |memory, at| {
+            memory.read_bytes(at, &mut entry)
+        });
+        let (opcode, op_mod) = (
+            u16::from_be_bytes([entry[0x10], entry[0x11]]),
+            u16::from_be_bytes([entry[0x16], entry[0x17]]),
+        );
         let mut output = vec![0; 0x1010];
-        let refused = self.answers.refusals >= 240 && number % u64::from(256 - u16::from(self.answers.refusals)) == 0;
+        let refused = self.answers.refusals >= 240
+            && number % u64::from(256 - u16::from(self.answers.refusals)) == 0;
         match opcode {
             _ if refused => output[0] = 0x0f,
             0x100 => {
@@ -353,9 +466,12 @@ impl Nonsense {
                 }
             }
         }
-        let length = u32::from_be_bytes([entry[0x38], entry[0x39], entry[0x3a], entry[0x3b]]) as usize;
+        let length =
+            u32::from_be_bytes([entry[0x38], entry[0x39], entry[0x3a], entry[0x3b]]) as usize;
         let mut mailbox = u64::from_be_bytes(*entry[0x30..].first_chunk().unwrap());
-        let rest = output[16..].chunks(512).take(length.saturating_sub(16).div_ceil(512));
+        let rest = output[16..]
+            .chunks(512)
+            .take(length.saturating_sub(16).div_ceil(512));
         for chunk in rest {
             let mut next = [0; 8];
             self.access(mailbox, 0x240, |memory, at| {
@@ -390,7 +506,11 @@ impl Device for Named {
     }
 
     fn config_write(&self, offset: u16, data: &[u8]) {
-        self.0.config.lock().unwrap().extend((offset..).zip(data.iter().copied()));
+        self.0
+            .config
+            .lock()
+            .unwrap()
+            .extend((offset..).zip(data.iter().copied()));
     }
 
     fn bar(&self, index: u8) -> Option<SharedMemory> {
@@ -399,7 +519,9 @@ impl Device for Named {
 
     fn bar_written(&self, _index: u8, offset: u64, bytes: &[u8]) {
         if offset == 0x18 {
-            let value = bytes.iter().fold(0, |value: u32, &byte| value << 8 | u32::from(byte));
+            let value = bytes
+                .iter()
+                .fold(0, |value: u32, &byte| value << 8 | u32::from(byte));
             self.0.bar.store_be32(0x18, 0);
             self.0.answer(u64::from(value.trailing_zeros()));
         }
@@ -411,7 +533,10 @@ impl Device for Named {
         self.0.bar.store_be32(0x14, 0x56);
         if self.0.answers.registers_too >= 192 {
             for (at, value) in self.0.answers.registers {
-                self.0.bar.store_be32([0x00, 0x04, 0x14, 0x1fc, 0x230, 0x238, 0x23c, 0x1010][usize::from(at) % 8], value);
+                self.0.bar.store_be32(
+                    [0x00, 0x04, 0x14, 0x1fc, 0x230, 0x238, 0x23c, 0x1010][usize::from(at) % 8],
+                    value,
+                );
             }
         }
     }
@@ -424,8 +549,18 @@ impl Device for Named {
         *self.0.interrupts.lock().unwrap() = vectors;
     }
 
-    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
-        self.0.maps.lock().unwrap().insert(iova, (memory, offset, bytes));
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.0
+            .maps
+            .lock()
+            .unwrap()
+            .insert(iova, (memory, offset, bytes));
         Ok(())
     }
 
@@ -453,7 +588,10 @@ impl Clock for NonsenseClock {
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         self.0.now.fetch_max(deadline.0, Ordering::Relaxed);
         // The counter that says the firmware runs.
-        self.0.bar.store_be32(0x1010, u32::try_from(deadline.0 / 1_000 & 0xff_ffff).unwrap());
+        self.0.bar.store_be32(
+            0x1010,
+            u32::try_from(deadline.0 / 1_000 & 0xff_ffff).unwrap(),
+        );
         interrupts.iter().any(Interrupt::is_pending)
     }
 }

@@ -10,10 +10,13 @@ mod live;
 use bolero::{TypeGenerator, check, produce};
 use hw_mlx::prm::*;
 use hw_sim::wire::{
-    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, EthRepr, GrhRepr, Headers, Ipv4Repr, Ipv6Repr,
-    NakCode, Network, Opcode, Operation, Packet, Psn, RethRepr, Transport, UdpRepr, Vlan, icrc,
+    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, EthRepr, GrhRepr,
+    Headers, Ipv4Repr, Ipv6Repr, NakCode, Network, Opcode, Operation, Packet, Psn, RethRepr,
+    Transport, UdpRepr, Vlan, icrc,
 };
-use live::{ATTACKED, GSI_Q_KEY, HEALTHY, Live, RECEIVES, Spoil, World, data_segment, gid, mac, send};
+use live::{
+    ATTACKED, GSI_Q_KEY, HEALTHY, Live, RECEIVES, Spoil, World, data_segment, gid, mac, send,
+};
 use std::time::Duration;
 
 /// Path MTU of the connections.
@@ -71,12 +74,22 @@ enum Event {
     /// The same once more.
     Repeat,
     /// The function sends, reads or writes something itself.
-    Own { kind: u8, bytes: u16 },
+    Own {
+        kind: u8,
+        bytes: u16,
+    },
     /// The true peer does.
-    Peer { bytes: u16 },
+    Peer {
+        bytes: u16,
+    },
     /// The function posts a receive.
-    Receive { bytes: u16, datagram: bool },
-    Wait { microseconds: u8 },
+    Receive {
+        bytes: u16,
+        datagram: bool,
+    },
+    Wait {
+        microseconds: u8,
+    },
     /// Both queue pairs begin anew.
     Reconnect,
 }
@@ -97,26 +110,58 @@ impl Forgery {
     fn opcode(&self) -> Opcode {
         // All that exist: three transports of at most 24 operations.
         let all: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_bits).collect();
-        let reliable: Vec<Opcode> = all.iter().copied().filter(|opcode| opcode.transport() == Transport::Rc).collect();
+        let reliable: Vec<Opcode> = all
+            .iter()
+            .copied()
+            .filter(|opcode| opcode.transport() == Transport::Rc)
+            .collect();
         // Mostly of the connection's transport.
         let choice = if self.opcode >= 224 { &all } else { &reliable };
         choice[usize::from(self.opcode) % choice.len()]
     }
 
     fn network(&self) -> Network {
-        let udp = UdpRepr { src_port: 0xc001, payload_len: 0 };
+        let udp = UdpRepr {
+            src_port: 0xc001,
+            payload_len: 0,
+        };
         match self.network {
             0..192 => {
-                let ip = Ipv6Repr { src: gid(2), dst: gid(1), traffic_class: 0, flow_label: 0, hop_limit: 64, payload_len: 0 };
+                let ip = Ipv6Repr {
+                    src: gid(2),
+                    dst: gid(1),
+                    traffic_class: 0,
+                    flow_label: 0,
+                    hop_limit: 64,
+                    payload_len: 0,
+                };
                 Network::Ipv6(ip, udp)
             }
             192..224 => {
                 let (src, dst) = ([10, 0, 0, 2], [10, 0, 0, 1]);
-                Network::Ipv4(Ipv4Repr { src, dst, tos: 0, ident: 0, dont_fragment: true, ttl: 1, payload_len: 0 }, udp)
+                Network::Ipv4(
+                    Ipv4Repr {
+                        src,
+                        dst,
+                        tos: 0,
+                        ident: 0,
+                        dont_fragment: true,
+                        ttl: 1,
+                        payload_len: 0,
+                    },
+                    udp,
+                )
             }
             224.. => {
                 let (src, dst) = (gid(2), gid(1));
-                Network::Grh(GrhRepr { src, dst, traffic_class: 0, flow_label: 0, hop_limit: 1, payload_len: 0 })
+                Network::Grh(GrhRepr {
+                    src,
+                    dst,
+                    traffic_class: 0,
+                    flow_label: 0,
+                    hop_limit: 1,
+                    payload_len: 0,
+                })
             }
         }
     }
@@ -128,7 +173,11 @@ impl Forgery {
             Key::Any(key) => key,
         };
         let va = target.va.wrapping_add(u64::from(self.at % 5_000));
-        let length = if self.big { self.bytes } else { self.bytes % 2_048 };
+        let length = if self.big {
+            self.bytes
+        } else {
+            self.bytes % 2_048
+        };
         let operation = opcode.operation();
         let syndrome = match self.syndrome {
             0..128 => AckSyndrome::ACK,
@@ -141,16 +190,26 @@ impl Forgery {
         let mut q_key = GSI_Q_KEY.to_be_bytes();
         self.q_key.apply(&mut q_key);
         Headers {
-            deth: (opcode.transport() == Transport::Ud).then(|| DethRepr { qkey: u32::from_be_bytes(q_key), src_qpn: 1 }),
-            reth: operation.has_reth().then_some(RethRepr { va, rkey, length }),
+            deth: (opcode.transport() == Transport::Ud).then(|| DethRepr {
+                qkey: u32::from_be_bytes(q_key),
+                src_qpn: 1,
+            }),
+            reth: operation
+                .has_reth()
+                .then_some(RethRepr { va, rkey, length }),
             atomic: operation.has_atomic().then_some(AtomicEthRepr {
                 va: va & !7,
                 rkey,
                 swap_add: self.words.0,
                 compare: self.words.1,
             }),
-            aeth: operation.has_aeth().then_some(AethRepr { syndrome, msn: self.msn & 0xff_ffff }),
-            atomic_ack: (operation == Operation::AtomicAcknowledge).then_some(AtomicAckEthRepr { original: self.words.0 }),
+            aeth: operation.has_aeth().then_some(AethRepr {
+                syndrome,
+                msn: self.msn & 0xff_ffff,
+            }),
+            atomic_ack: (operation == Operation::AtomicAcknowledge).then_some(AtomicAckEthRepr {
+                original: self.words.0,
+            }),
             immediate: operation.has_immediate().then_some([1, 2, 3, 4]),
             invalidate: operation.has_invalidate().then_some(rkey),
         }
@@ -159,8 +218,16 @@ impl Forgery {
     fn frame(&self, world: &mut World, gsi: &Live) -> Vec<u8> {
         let opcode = self.opcode();
         let context = context(world);
-        let right = if opcode.operation().is_response() { context.last_acked_psn() } else { context.next_rcv_psn() };
-        let off = if self.spoil_psn.any() { i32::from(self.psn) } else { i32::from(self.psn) >> 6 };
+        let right = if opcode.operation().is_response() {
+            context.last_acked_psn()
+        } else {
+            context.next_rcv_psn()
+        };
+        let off = if self.spoil_psn.any() {
+            i32::from(self.psn)
+        } else {
+            i32::from(self.psn) >> 6
+        };
         let datagram = opcode.transport() == Transport::Ud;
         let dest_qpn = match (self.destination, datagram) {
             (0..240, false) => world.a.qps[ATTACKED].qpn,
@@ -175,12 +242,24 @@ impl Forgery {
             Length::Any(bytes) => usize::from(bytes) % 1_500,
         };
         let payload = vec![0x99; length];
-        let live = &world.a.qps[if matches!(self.key, Key::Healthy) { HEALTHY } else { ATTACKED }];
-        let target = Target { va: live.va, key: live.key };
+        let live = &world.a.qps[if matches!(self.key, Key::Healthy) {
+            HEALTHY
+        } else {
+            ATTACKED
+        }];
+        let target = Target {
+            va: live.va,
+            key: live.key,
+        };
         let flag = |bit: u8| self.flags >> bit & 1 == 1;
         let vlan = (self.network % 16 == 0).then_some(Vlan { id: 5, priority: 1 });
         let packet = Packet {
-            eth: EthRepr { dst: mac(1), src: mac(2), vlan, ethertype: 0 },
+            eth: EthRepr {
+                dst: mac(1),
+                src: mac(2),
+                vlan,
+                ethertype: 0,
+            },
             network: self.network(),
             bth: BthRepr {
                 opcode,
@@ -243,7 +322,11 @@ fn own(world: &World, kind: u8, bytes: u16) -> Vec<u8> {
 }
 
 fn post_receive(world: &mut World, gsi: &mut Live, bytes: u16, datagram: bool) {
-    let live = if datagram { &*gsi } else { &world.a.qps[ATTACKED] };
+    let live = if datagram {
+        &*gsi
+    } else {
+        &world.a.qps[ATTACKED]
+    };
     let mut entry = data_segment(live.key, live.va, u32::from(bytes % 5_000).max(1));
     entry.extend(data_segment(0x100, 0, 0));
     if datagram {
@@ -251,7 +334,11 @@ fn post_receive(world: &mut World, gsi: &mut Live, bytes: u16, datagram: bool) {
         let at = gsi.ring + usize::from(gsi.receives) % RECEIVES as usize * 64;
         world.a.bench.memory.write_bytes(at, &entry);
         gsi.receives = gsi.receives.wrapping_add(1);
-        world.a.bench.memory.store_be32(gsi.record, u32::from(gsi.receives));
+        world
+            .a
+            .bench
+            .memory
+            .store_be32(gsi.record, u32::from(gsi.receives));
     } else {
         world.a.post_receive(ATTACKED, &entry);
     }
@@ -307,40 +394,58 @@ impl Manners {
 /// A connection, whatever is said in its name, costs at most itself.
 #[test]
 fn forged_packets_hurt_at_most_their_connection() {
-    check!().with_generator(produce::<Vec<Event>>().with().len(0..80_usize)).with_iterations(3_000).with_test_time(Duration::from_secs(5)).for_each(|events| {
-        let mut world = World::new();
-        let mut gsi = world.a.create_gsi();
-        let mut manners = Manners { receives: [0; 2], sends: 0 };
-        let mut last = Vec::new();
-        for event in events {
-            manners.act(&mut world, &mut gsi, &mut last, event);
-        }
-        world.run(2_000);
-        let report = world.sim.report(&world.a.bench.function);
-        assert_eq!(report.driver_bugs, [] as [String; 0]);
-        assert!(report.dma_faults.is_empty(), "{:?}", report.dma_faults);
-        assert_eq!((world.a.syndrome(), world.b.syndrome()), (0, 0), "the firmware died");
-        world.a.check_canaries();
-        world.b.check_canaries();
-        world.check_healthy();
-        world.check_reset();
-    });
+    check!()
+        .with_generator(produce::<Vec<Event>>().with().len(0..80_usize))
+        .with_iterations(3_000)
+        .with_test_time(Duration::from_secs(5))
+        .for_each(|events| {
+            let mut world = World::new();
+            let mut gsi = world.a.create_gsi();
+            let mut manners = Manners {
+                receives: [0; 2],
+                sends: 0,
+            };
+            let mut last = Vec::new();
+            for event in events {
+                manners.act(&mut world, &mut gsi, &mut last, event);
+            }
+            world.run(2_000);
+            let report = world.sim.report(&world.a.bench.function);
+            assert_eq!(report.driver_bugs, [] as [String; 0]);
+            assert!(report.dma_faults.is_empty(), "{:?}", report.dma_faults);
+            assert_eq!(
+                (world.a.syndrome(), world.b.syndrome()),
+                (0, 0),
+                "the firmware died"
+            );
+            world.a.check_canaries();
+            world.b.check_canaries();
+            world.check_healthy();
+            world.check_reset();
+        });
 }
 
 /// Bytes on the wire, with the function's MAC address or without.
 #[test]
 fn frames_of_any_bytes_are_dropped_or_served() {
-    check!().with_type::<Vec<(bool, Vec<u8>)>>().with_iterations(2_000).with_test_time(Duration::from_secs(2)).for_each(|frames| {
-        let mut world = World::new();
-        for (ours, bytes) in frames {
-            let mut frame = if *ours { mac(1).to_vec() } else { Vec::new() };
-            frame.extend_from_slice(bytes);
-            world.sim.deliver(&world.a.bench.function, &frame);
-        }
-        world.run(10);
-        assert_eq!(world.sim.report(&world.a.bench.function).driver_bugs, [] as [String; 0]);
-        world.check_healthy();
-    });
+    check!()
+        .with_type::<Vec<(bool, Vec<u8>)>>()
+        .with_iterations(2_000)
+        .with_test_time(Duration::from_secs(2))
+        .for_each(|frames| {
+            let mut world = World::new();
+            for (ours, bytes) in frames {
+                let mut frame = if *ours { mac(1).to_vec() } else { Vec::new() };
+                frame.extend_from_slice(bytes);
+                world.sim.deliver(&world.a.bench.function, &frame);
+            }
+            world.run(10);
+            assert_eq!(
+                world.sim.report(&world.a.bench.function).driver_bugs,
+                [] as [String; 0]
+            );
+            world.check_healthy();
+        });
 }
 
 /// A packet that could be read is written and read again without a change, however it came to be. The ICRC is not looked at, because
@@ -356,7 +461,12 @@ fn packets_survive_being_emitted() {
             let payload = vec![0x99; usize::from(forgery.at) % 80];
             let [vlan, ack_request] = [forgery.flags & 1 == 1, forgery.flags & 2 == 2];
             let packet = Packet {
-                eth: EthRepr { dst: mac(1), src: mac(2), vlan: vlan.then_some(Vlan { id: 5, priority: 1 }), ethertype: 0 },
+                eth: EthRepr {
+                    dst: mac(1),
+                    src: mac(2),
+                    vlan: vlan.then_some(Vlan { id: 5, priority: 1 }),
+                    ethertype: 0,
+                },
                 network: forgery.network(),
                 bth: BthRepr {
                     opcode,
@@ -370,13 +480,20 @@ fn packets_survive_being_emitted() {
                     ack_request,
                     psn: Psn::new(forgery.bytes),
                 },
-                headers: forgery.headers(opcode, &Target { va: 0x1000, key: 0x142 }),
+                headers: forgery.headers(
+                    opcode,
+                    &Target {
+                        va: 0x1000,
+                        key: 0x142,
+                    },
+                ),
                 payload: &payload,
             };
             let mut frame = packet.emit();
-            assert_eq!(Packet::parse(&frame).map(|read| (read.bth.psn, read.headers, read.payload)), {
-                Ok((packet.bth.psn, packet.headers, packet.payload))
-            });
+            assert_eq!(
+                Packet::parse(&frame).map(|read| (read.bth.psn, read.headers, read.payload)),
+                { Ok((packet.bth.psn, packet.headers, packet.payload)) }
+            );
             let end = frame.len().min(80);
             headers.apply(&mut frame[12..end]);
             anywhere.apply(&mut frame);
@@ -384,7 +501,10 @@ fn packets_survive_being_emitted() {
             if let Ok(packet) = Packet::parse_ignoring_icrc(&frame) {
                 let again = packet.emit();
                 let reread = Packet::parse(&again).expect("our own packet");
-                assert_eq!((reread.bth, reread.headers, reread.payload), (packet.bth, packet.headers, packet.payload));
+                assert_eq!(
+                    (reread.bth, reread.headers, reread.payload),
+                    (packet.bth, packet.headers, packet.payload)
+                );
             }
         });
 }

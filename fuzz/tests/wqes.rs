@@ -17,7 +17,13 @@ use zerocopy::IntoBytes;
 #[derive(Clone, Debug, TypeGenerator)]
 enum Attack {
     /// A send WQE that would be good but for what is spoilt. The record is told; the register maybe.
-    Send { kind: u8, bytes: u16, remote: u8, spoil: Spoil, doorbell: Spoil },
+    Send {
+        kind: u8,
+        bytes: u16,
+        remote: u8,
+        spoil: Spoil,
+        doorbell: Spoil,
+    },
     /// Bytes in place of a send WQE.
     Raw { bytes: Vec<u8>, spoil: Spoil },
     /// The peer sends something good, so that receives and keys of ours are used.
@@ -29,7 +35,11 @@ enum Attack {
     /// The send or receive counter of the doorbell record, moved by so much.
     Record { send: bool, by: i16, spoil: Spoil },
     /// The consumer index of the completion queue, and perhaps its arm word.
-    Consumer { counter: u32, arm: Option<u32>, spoil: Spoil },
+    Consumer {
+        counter: u32,
+        arm: Option<u32>,
+        spoil: Spoil,
+    },
     /// Completions are consumed.
     Poll,
     /// A transition with a spoilt context.
@@ -42,13 +52,19 @@ enum Attack {
 
 /// A send WQE of some kind.
 fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
-    let (own, peer) = if at_a { (&world.a, &world.b) } else { (&world.b, &world.a) };
+    let (own, peer) = if at_a {
+        (&world.a, &world.b)
+    } else {
+        (&world.b, &world.a)
+    };
     let (live, peer) = (&own.qps[ATTACKED], &peer.qps[ATTACKED]);
     // Mostly inside the page.
     let bytes = u32::from(bytes % 5_000);
     let memory = data_segment(live.key, live.va, bytes.max(1));
     let mut raddr = RaddrSeg::new();
-    raddr.set_rkey(peer.key).set_raddr(peer.va + u64::from(remote) * 8);
+    raddr
+        .set_rkey(peer.key)
+        .set_raddr(peer.va + u64::from(remote) * 8);
     let raddr = raddr.as_bytes().to_vec();
     let mut imm = 0x1234_5678;
     let (opcode, body) = match kind % 13 {
@@ -61,12 +77,21 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
         3 => (WqeOpcode::RDMA_WRITE, [raddr, memory].concat()),
         4 => (WqeOpcode::RDMA_WRITE_IMM, [raddr, memory].concat()),
         5 => (WqeOpcode::RDMA_READ, [raddr, memory].concat()),
-        6 => (WqeOpcode::ATOMIC_CS, [raddr, vec![7; 16], data_segment(live.key, live.va, 8)].concat()),
-        7 => (WqeOpcode::ATOMIC_FA, [raddr, vec![7; 16], data_segment(live.key, live.va, 8)].concat()),
+        6 => (
+            WqeOpcode::ATOMIC_CS,
+            [raddr, vec![7; 16], data_segment(live.key, live.va, 8)].concat(),
+        ),
+        7 => (
+            WqeOpcode::ATOMIC_FA,
+            [raddr, vec![7; 16], data_segment(live.key, live.va, 8)].concat(),
+        ),
         8 => (WqeOpcode::NOP, Vec::new()),
         9 => {
             imm = live.key;
-            (WqeOpcode::UMR, [vec![0x80; 48], vec![0; 64], vec![0; 16]].concat())
+            (
+                WqeOpcode::UMR,
+                [vec![0x80; 48], vec![0; 64], vec![0; 16]].concat(),
+            )
         }
         10 => {
             let inline = usize::try_from(bytes % 100).unwrap();
@@ -76,12 +101,20 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
         }
         11 => (WqeOpcode::SEND, [memory.clone(), memory].concat()),
         // More than one block.
-        _ => (WqeOpcode::RDMA_WRITE, [raddr, memory.repeat(usize::from(remote) % 40 + 1)].concat()),
+        _ => (
+            WqeOpcode::RDMA_WRITE,
+            [raddr, memory.repeat(usize::from(remote) % 40 + 1)].concat(),
+        ),
     };
     let mut control = CtrlSeg::new();
-    control.set_opcode(u32::from(opcode.0)).set_ce(2).set_imm(imm);
+    control
+        .set_opcode(u32::from(opcode.0))
+        .set_ce(2)
+        .set_imm(imm);
     control.set_ds(u32::try_from(1 + body.len() / 16).unwrap().min(0x3f));
-    control.set_wqe_index(u32::from(live.sends)).set_qp_or_sq(live.qpn);
+    control
+        .set_wqe_index(u32::from(live.sends))
+        .set_qp_or_sq(live.qpn);
     [control.as_bytes(), &body].concat()
 }
 
@@ -101,22 +134,36 @@ fn doorbell(wqe: &[u8], qpn: u32, spoil: Option<Spoil>) -> [u8; 8] {
 impl Attack {
     fn make(&self, world: &mut World) {
         match self {
-            Self::Send { kind, bytes, remote, spoil, doorbell: spoilt_doorbell } => {
+            Self::Send {
+                kind,
+                bytes,
+                remote,
+                spoil,
+                doorbell: spoilt_doorbell,
+            } => {
                 let mut entry = wqe(world, true, *kind, *bytes, *remote);
                 spoil.apply(&mut entry);
                 world.a.place(ATTACKED, &entry);
-                world.a.ring(doorbell(&entry, world.a.qps[ATTACKED].qpn, Some(*spoilt_doorbell)));
+                world.a.ring(doorbell(
+                    &entry,
+                    world.a.qps[ATTACKED].qpn,
+                    Some(*spoilt_doorbell),
+                ));
             }
             Self::Raw { bytes, spoil } => {
                 if spoil.any() {
                     world.a.place(ATTACKED, bytes);
-                    world.a.ring(doorbell(bytes, world.a.qps[ATTACKED].qpn, None));
+                    world
+                        .a
+                        .ring(doorbell(bytes, world.a.qps[ATTACKED].qpn, None));
                 }
             }
             Self::PeerSends { kind, bytes } => {
                 let entry = wqe(world, false, *kind, *bytes, 0);
                 world.b.place(ATTACKED, &entry);
-                world.b.ring(doorbell(&entry, world.b.qps[ATTACKED].qpn, None));
+                world
+                    .b
+                    .ring(doorbell(&entry, world.b.qps[ATTACKED].qpn, None));
             }
             Self::Receive { bytes, spoil } => {
                 let live = &world.a.qps[ATTACKED];
@@ -132,15 +179,27 @@ impl Attack {
             }
             Self::Record { send, by, spoil } => {
                 let live = &mut world.a.qps[ATTACKED];
-                let counter = if *send { &mut live.sends } else { &mut live.receives };
+                let counter = if *send {
+                    &mut live.sends
+                } else {
+                    &mut live.receives
+                };
                 if spoil.any() {
                     // Mostly by less than the ring is long.
                     *counter = counter.wrapping_add_signed(if *by > 0 { *by % 32 } else { *by });
                 }
                 let value = u32::from(*counter);
-                world.a.bench.memory.store_be32(live.record + usize::from(*send) * 4, value);
+                world
+                    .a
+                    .bench
+                    .memory
+                    .store_be32(live.record + usize::from(*send) * 4, value);
             }
-            Self::Consumer { counter, arm, spoil } => {
+            Self::Consumer {
+                counter,
+                arm,
+                spoil,
+            } => {
                 let cq = &world.a.qps[ATTACKED].cq;
                 if spoil.any() {
                     world.a.bench.memory.store_be32(cq.record, *counter);
@@ -148,7 +207,10 @@ impl Attack {
                 if let Some(word) = arm {
                     world.a.bench.memory.store_be32(cq.record + 4, *word);
                     let value = u64::from(*word) << 32 | u64::from(cq.number);
-                    world.a.bench.write64(u64::from(world.a.resources.uar) << 12 | 0x20, value);
+                    world
+                        .a
+                        .bench
+                        .write64(u64::from(world.a.resources.uar) << 12 | 0x20, value);
                 }
             }
             Self::Poll => while world.a.poll(ATTACKED).is_some() {},
@@ -163,9 +225,19 @@ fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
     let qpn = Qpn::new(world.a.qps[ATTACKED].qpn);
     // What was not changed leads back to where the queue pair was.
     let mut good = Init2RtrQpIn::for_qp(qpn, if spoil.any() { mask } else { 0 });
-    good.qpc_mut().set_mtu(1).set_log_msg_max(20).set_remote_qpn(world.b.qps[ATTACKED].qpn);
-    good.qpc_mut().set_next_rcv_psn(live::FIRST_PSN).set_next_send_psn(live::FIRST_PSN).set_rre(true).set_rwe(true);
-    good.qpc_mut().primary_address_path_mut().set_rgid_rip(&live::gid(2)).set_rmac_31_0(0x5e00_0002);
+    good.qpc_mut()
+        .set_mtu(1)
+        .set_log_msg_max(20)
+        .set_remote_qpn(world.b.qps[ATTACKED].qpn);
+    good.qpc_mut()
+        .set_next_rcv_psn(live::FIRST_PSN)
+        .set_next_send_psn(live::FIRST_PSN)
+        .set_rre(true)
+        .set_rwe(true);
+    good.qpc_mut()
+        .primary_address_path_mut()
+        .set_rgid_rip(&live::gid(2))
+        .set_rmac_31_0(0x5e00_0002);
     let opcode = [
         Opcode::RST2INIT_QP,
         Opcode::INIT2INIT_QP,
@@ -187,29 +259,40 @@ fn transition(world: &mut World, which: u8, mask: u32, spoil: Spoil) {
     world.a.bench.submit(&submission);
     run(&world.sim, 1);
     // Whether it was refused is the state machine's business; that it came back is ours.
-    assert!(!world.a.bench.entry(submission.slot).ownership(), "{opcode} is not answered");
+    assert!(
+        !world.a.bench.entry(submission.slot).ownership(),
+        "{opcode} is not answered"
+    );
 }
 
 /// Whatever software does to one of its queue pairs, it is the only one that suffers.
 #[test]
 fn a_hostile_queue_pair_hurts_only_itself() {
-    check!().with_generator(produce::<Vec<Attack>>().with().len(0..80_usize)).with_iterations(3_000).with_test_time(Duration::from_secs(5)).for_each(|attacks| {
-        let mut world = World::new();
-        // Some good receives on both sides, so that there is somewhere to send to.
-        for _ in 0..RECEIVES / 2 {
-            for end in [&mut world.a, &mut world.b] {
-                let entry = data_segment(end.qps[ATTACKED].key, end.qps[ATTACKED].va, 4_096);
-                end.post_receive(ATTACKED, &entry);
+    check!()
+        .with_generator(produce::<Vec<Attack>>().with().len(0..80_usize))
+        .with_iterations(3_000)
+        .with_test_time(Duration::from_secs(5))
+        .for_each(|attacks| {
+            let mut world = World::new();
+            // Some good receives on both sides, so that there is somewhere to send to.
+            for _ in 0..RECEIVES / 2 {
+                for end in [&mut world.a, &mut world.b] {
+                    let entry = data_segment(end.qps[ATTACKED].key, end.qps[ATTACKED].va, 4_096);
+                    end.post_receive(ATTACKED, &entry);
+                }
             }
-        }
-        for attack in attacks {
-            attack.make(&mut world);
-        }
-        world.run(2_000);
-        assert_eq!((world.a.syndrome(), world.b.syndrome()), (0, 0), "the firmware died");
-        world.a.check_canaries();
-        world.b.check_canaries();
-        world.check_healthy();
-        world.check_reset();
-    });
+            for attack in attacks {
+                attack.make(&mut world);
+            }
+            world.run(2_000);
+            assert_eq!(
+                (world.a.syndrome(), world.b.syndrome()),
+                (0, 0),
+                "the firmware died"
+            );
+            world.a.check_canaries();
+            world.b.check_canaries();
+            world.check_healthy();
+            world.check_reset();
+        });
 }

@@ -276,7 +276,11 @@ impl Gsi {
         // The last words to our peers are on their way out: RESET would drop them.
         let patience = hca.now() + LAST_WORDS;
         self.drain();
-        while self.send.outstanding() > 0 && !self.broken && hca.now() < patience && hca.wait(patience).is_ok() {
+        while self.send.outstanding() > 0
+            && !self.broken
+            && hca.now() < patience
+            && hca.wait(patience).is_ok()
+        {
             self.drain();
         }
         control::to_reset(hca, self.qpn)?;

@@ -11,12 +11,18 @@ use hw_mlx::provider::MlxProvider;
 use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
 
 fn open(function: &Arc<SimFunction>) -> Result<MlxProvider, hw_mlx::MlxError> {
-    let function = Function::in_process(Arc::clone(function) as Arc<dyn Device>).expect("a function");
+    let function =
+        Function::in_process(Arc::clone(function) as Arc<dyn Device>).expect("a function");
     MlxProvider::open(function, HcaConfig::new())
 }
 
 fn refusal(opcode: Opcode) -> Fault {
-    Fault::CommandFailure { opcode: Some(opcode.0), status: 0x0f, syndrome: 0, count: 1 }
+    Fault::CommandFailure {
+        opcode: Some(opcode.0),
+        status: 0x0f,
+        syndrome: 0,
+        count: 1,
+    }
 }
 
 #[test]
@@ -27,9 +33,14 @@ fn a_refused_destroy_does_not_stand_in_the_way_of_the_next_open() {
     let cq = provider.create_cq(15, 1).expect("a CQ");
     sim.inject(&function, &refusal(Opcode::DESTROY_CQ));
     provider.destroy_cq(cq).expect_err("refused");
-    let error = provider.close().expect_err("its event queue is referred to");
+    let error = provider
+        .close()
+        .expect_err("its event queue is referred to");
     assert_eq!(error.report.objects_left, [("CQ", 1)]);
-    open(&function).expect("the second open").close().expect("closed");
+    open(&function)
+        .expect("the second open")
+        .close()
+        .expect("closed");
 }
 
 #[test]
@@ -40,16 +51,27 @@ fn queues_that_were_dropped_do_not_stand_in_the_way_of_the_next_open() {
     let cq = provider.create_cq(15, 1).expect("a CQ");
     drop(provider);
     drop(cq);
-    open(&function).expect("the second open").close().expect("closed");
+    open(&function)
+        .expect("the second open")
+        .close()
+        .expect("closed");
 }
 
 #[test]
 fn an_open_that_failed_half_way_can_be_tried_again() {
     let sim = Sim::new(SimConfig::default());
     let function = sim.add_function(Profile::default());
-    for opcode in [Opcode::CREATE_CQ, Opcode::CREATE_MKEY, Opcode::CREATE_QP, Opcode::RTR2RTS_QP] {
+    for opcode in [
+        Opcode::CREATE_CQ,
+        Opcode::CREATE_MKEY,
+        Opcode::CREATE_QP,
+        Opcode::RTR2RTS_QP,
+    ] {
         sim.inject(&function, &refusal(opcode));
         open(&function).expect_err("refused");
-        open(&function).expect("the next open").close().expect("closed");
+        open(&function)
+            .expect("the next open")
+            .close()
+            .expect("closed");
     }
 }

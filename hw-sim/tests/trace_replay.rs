@@ -43,7 +43,9 @@ const SPACING: usize = 0x400;
 /// Capability page of a recorded answer.
 fn capability<T: Layout>(commands: &[Recorded], kind: CapType, current: bool) -> T {
     let op_mod = u32::from(if current { kind.current() } else { kind.max() });
-    let query = commands.iter().find(|command| command.opcode == Opcode::QUERY_HCA_CAP && command.op_mod() == op_mod);
+    let query = commands
+        .iter()
+        .find(|command| command.opcode == Opcode::QUERY_HCA_CAP && command.op_mod() == op_mod);
     let answer = query.expect("recorded").answer();
     T::read_from_prefix(&answer[0x10..]).expect("a page").0
 }
@@ -51,8 +53,13 @@ fn capability<T: Layout>(commands: &[Recorded], kind: CapType, current: bool) ->
 /// A function with the card's identity.
 fn connectx4(commands: &[Recorded]) -> Profile {
     let wanted = |op_mod| {
-        let query = commands.iter().find(|command| command.opcode == Opcode::QUERY_PAGES && command.op_mod() == op_mod);
-        QueryPagesOut::read_from_prefix(&query.expect("recorded").answer()).expect("an answer").0.num_pages()
+        let query = commands
+            .iter()
+            .find(|command| command.opcode == Opcode::QUERY_PAGES && command.op_mod() == op_mod);
+        QueryPagesOut::read_from_prefix(&query.expect("recorded").answer())
+            .expect("an answer")
+            .0
+            .num_pages()
     };
     let mut profile = Profile::named("connectx4", [0x02, 0, 0x5e, 0, 0, 4]);
     profile.device_id = 0x1013;
@@ -61,11 +68,20 @@ fn connectx4(commands: &[Recorded]) -> Profile {
     profile.pages.init = wanted(2);
     profile.pages.runtime = 0;
     let page = |current| capability(commands, CapType::GENERAL, current);
-    profile.general = Page { max: page(false), current: page(true) };
+    profile.general = Page {
+        max: page(false),
+        current: page(true),
+    };
     let page = |current| capability(commands, CapType::ATOMIC, current);
-    profile.atomic = Page { max: page(false), current: page(true) };
+    profile.atomic = Page {
+        max: page(false),
+        current: page(true),
+    };
     let page = |current| capability(commands, CapType::ROCE, current);
-    profile.roce = Page { max: page(false), current: page(true) };
+    profile.roce = Page {
+        max: page(false),
+        current: page(true),
+    };
     profile
 }
 
@@ -105,8 +121,15 @@ impl Replay {
         let bench = Bench::ready(connectx4(commands));
         let bytes = 64 << 20;
         let pages = SharedMemory::anonymous(bytes).expect("memory");
-        bench.function.dma_map(PAGES, pages, 0, bytes).expect("free addresses");
-        Self { bench, pages_given: 0, uars: BTreeMap::new() }
+        bench
+            .function
+            .dma_map(PAGES, pages, 0, bytes)
+            .expect("free addresses");
+        Self {
+            bench,
+            pages_given: 0,
+            uars: BTreeMap::new(),
+        }
     }
 
     /// The recorded input message with the addresses and numbers of this machine.
@@ -138,12 +161,18 @@ impl Replay {
         for (number, data) in rest.chunks(MAILBOX_BYTES).enumerate() {
             let mut mailbox = recorded.get(number).cloned().unwrap_or_else(|| {
                 let mut blank = CmdMailbox::new();
-                blank.set_token(token).set_block_number(u32::try_from(number).expect("few"));
+                blank
+                    .set_token(token)
+                    .set_block_number(u32::try_from(number).expect("few"));
                 blank
             });
             mailbox.mailbox_data_mut()[..data.len()].copy_from_slice(data);
             let here = at + number * SPACING;
-            let next = if number + 1 == count { 0 } else { BASE + (here + SPACING) as u64 };
+            let next = if number + 1 == count {
+                0
+            } else {
+                BASE + (here + SPACING) as u64
+            };
             mailbox.set_next_pointer(next);
             self.bench.memory.write_obj(here, &mailbox);
         }
@@ -169,22 +198,39 @@ impl Replay {
             entry.set_output_mailbox_pointer(BASE + OUTPUT as u64);
         }
         // mlx5_core keeps pages for its slot 31 and commands for the others; slots are not told in the recording.
-        let submission = bench::Submission { entry: entry.clone(), slot: 0 };
+        let submission = bench::Submission {
+            entry: entry.clone(),
+            slot: 0,
+        };
         self.bench.submit(&submission);
-        assert!(self.bench.collect(0).is_some(), "{:?} is not answered", command.opcode);
+        assert!(
+            self.bench.collect(0).is_some(),
+            "{:?} is not answered",
+            command.opcode
+        );
         let handed_back = self.bench.entry(0);
         let mut output = handed_back.command_output_inline_data().to_vec();
         for number in 0..trace::mailboxes_for(recorded.output_length()) {
             let mailbox: CmdMailbox = self.bench.memory.read_obj(OUTPUT + number * SPACING);
-            assert_eq!((mailbox.token(), mailbox.block_number()), (token, u32::try_from(number).expect("few")));
+            assert_eq!(
+                (mailbox.token(), mailbox.block_number()),
+                (token, u32::try_from(number).expect("few"))
+            );
             output.extend_from_slice(mailbox.mailbox_data());
         }
         output.truncate(output_bytes);
         // Whatever the device does not own it has left alone, as the card did.
         let mut untouched = entry;
         untouched.set_command_output_inline_data(handed_back.command_output_inline_data());
-        untouched.set_ownership(false).set_status(handed_back.status());
-        assert_eq!(untouched.as_bytes(), handed_back.as_bytes(), "{:?}", command.opcode);
+        untouched
+            .set_ownership(false)
+            .set_status(handed_back.status());
+        assert_eq!(
+            untouched.as_bytes(),
+            handed_back.as_bytes(),
+            "{:?}",
+            command.opcode
+        );
         (handed_back, output)
     }
 
@@ -193,7 +239,10 @@ impl Replay {
         let (entry, output) = self.say(command);
         let recorded = command.output.entry.status();
         if entry.status() != recorded {
-            return Fate::Differs(format!("delivery {:?}, recorded {recorded:?}", entry.status()));
+            return Fate::Differs(format!(
+                "delivery {:?}, recorded {recorded:?}",
+                entry.status()
+            ));
         }
         let answer = command.answer();
         // The recorder dropped the tail of some answers.
@@ -204,11 +253,18 @@ impl Replay {
         }
         if status.0 != answer[0] {
             let refused = self.bench.sim.report(&self.bench.function).refused;
-            let reason = refused.last().map_or(String::new(), |refused| refused.reason.clone());
+            let reason = refused
+                .last()
+                .map_or(String::new(), |refused| refused.reason.clone());
             return Fate::Differs(format!("{status:?}: {reason}"));
         }
         if command.opcode == Opcode::ALLOC_UAR {
-            let number = |bytes: &[u8]| AllocUarOut::read_from_prefix(bytes).expect("an answer").0.uar();
+            let number = |bytes: &[u8]| {
+                AllocUarOut::read_from_prefix(bytes)
+                    .expect("an answer")
+                    .0
+                    .uar()
+            };
             self.uars.insert(number(&answer), number(&output));
         }
         compare(&answer, &output[..length])
@@ -246,17 +302,24 @@ fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
     let mut table: Vec<(Opcode, u32, Fate, usize)> = Vec::new();
     for command in &commands {
         let fate = replay.replay(command);
-        let row = table
-            .iter_mut()
-            .find(|(opcode, op_mod, known, _)| (*opcode, *op_mod, &*known) == (command.opcode, command.op_mod(), &fate));
+        let row = table.iter_mut().find(|(opcode, op_mod, known, _)| {
+            (*opcode, *op_mod, &*known) == (command.opcode, command.op_mod(), &fate)
+        });
         match row {
             Some((.., count)) => *count += 1,
             None => table.push((command.opcode, command.op_mod(), fate, 1)),
         }
     }
-    let mut text = String::from("# opcode name op_mod count result; tests/trace_replay.rs says what the results mean.\n");
+    let mut text = String::from(
+        "# opcode name op_mod count result; tests/trace_replay.rs says what the results mean.\n",
+    );
     for (opcode, op_mod, fate, count) in &table {
-        writeln!(text, "{:#05x} {opcode} op_mod {op_mod} x{count} {fate}", opcode.0).expect("memory");
+        writeln!(
+            text,
+            "{:#05x} {opcode} op_mod {op_mod} x{count} {fate}",
+            opcode.0
+        )
+        .expect("memory");
     }
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/trace_replay.expected");
     if std::env::var_os("TRACE_BLESS").is_some() {
@@ -266,7 +329,11 @@ fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
     assert_eq!(text, expected, "run with TRACE_BLESS=1 if this is meant");
 
     let report = replay.bench.sim.report(&replay.bench.function);
-    assert_eq!(report.driver_bugs, [] as [String; 0], "a real driver's start-up has none");
+    assert_eq!(
+        report.driver_bugs,
+        [] as [String; 0],
+        "a real driver's start-up has none"
+    );
     assert!(report.dma_faults.is_empty(), "{:?}", report.dma_faults);
     assert_eq!(report.pages_held as u64, replay.pages_given);
     assert_eq!(report.leaked.get("EQ"), Some(&15));

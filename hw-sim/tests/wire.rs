@@ -2,9 +2,9 @@
 
 use hw_sim::wire::icrc::{self, Encapsulation};
 use hw_sim::wire::{
-    AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthPacket, BthRepr, DethRepr, EthPacket, EthRepr,
-    GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, NakCode, Network, Opcode,
-    Operation, Packet, Psn, RethRepr, AckSyndrome, UdpPacket, UdpRepr, Vlan, WireError,
+    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthPacket, BthRepr, DethRepr,
+    EthPacket, EthRepr, GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, NakCode,
+    Network, Opcode, Operation, Packet, Psn, RethRepr, UdpPacket, UdpRepr, Vlan, WireError,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

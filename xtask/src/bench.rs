@@ -59,21 +59,39 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         BTreeMap::new()
     };
     let mut table = Table::new();
-    table.set_header(["operation", "instructions", "of that told", "net", "x bare loop", "bar", "ns"]);
+    table.set_header([
+        "operation",
+        "instructions",
+        "of that told",
+        "net",
+        "x bare loop",
+        "bar",
+        "ns",
+    ]);
     let net = |name: &str| counts.get(name).map(|cost| cost.instructions - cost.told);
     let mut over = Vec::new();
     let mut json = Vec::new();
     for (name, (nanoseconds, _)) in &times {
-        let bare = if name.starts_with("dequeue") { "bare_poll" } else { "bare_post" };
-        let bar = BARS.iter().find(|(operation, _)| operation == name).map(|(_, bar)| *bar);
+        let bare = if name.starts_with("dequeue") {
+            "bare_poll"
+        } else {
+            "bare_post"
+        };
+        let bar = BARS
+            .iter()
+            .find(|(operation, _)| operation == name)
+            .map(|(_, bar)| *bar);
         let instructions = net(name);
         if let (Some(bar), Some(instructions)) = (bar, instructions)
             && instructions > bar as f64
         {
-            over.push(format!("{name}: {instructions:.1} instructions, the bar is {bar}"));
+            over.push(format!(
+                "{name}: {instructions:.1} instructions, the bar is {bar}"
+            ));
         }
         let cost = counts.get(name).copied().unwrap_or_default();
-        let show = |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.1}"));
+        let show =
+            |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.1}"));
         table.add_row([
             name.clone(),
             show(counts.get(name).map(|cost| cost.instructions)),
@@ -112,7 +130,10 @@ fn build() -> Result<std::path::PathBuf> {
         "--message-format=json",
     ]))?;
     let mut program = None;
-    for line in output.lines().filter(|line| line.contains(r#""name":"hotpath""#)) {
+    for line in output
+        .lines()
+        .filter(|line| line.contains(r#""name":"hotpath""#))
+    {
         if let Some((_, rest)) = line.split_once(r#""executable":""#)
             && let Some((path, _)) = rest.split_once('"')
         {
@@ -142,20 +163,28 @@ fn parse_lines(text: &str) -> Result<BTreeMap<String, (f64, u64)>> {
 }
 
 /// Runs each operation under callgrind, alone, so that `tell` is that operation's own.
-fn count(program: &Path, operations: &BTreeMap<String, (f64, u64)>) -> Result<BTreeMap<String, Cost>> {
+fn count(
+    program: &Path,
+    operations: &BTreeMap<String, (f64, u64)>,
+) -> Result<BTreeMap<String, Cost>> {
     let folder = tempfile::tempdir()?;
     let mut costs = BTreeMap::new();
     for name in operations.keys() {
         eprint!("\rcounting {name:<40}");
         let out = folder.path().join(format!("{name}.out"));
-        let mut command = shell::command("valgrind", &["--quiet", "--tool=callgrind", "--collect-atstart=no"]);
+        let mut command = shell::command(
+            "valgrind",
+            &["--quiet", "--tool=callgrind", "--collect-atstart=no"],
+        );
         command
             .arg(format!("--toggle-collect=*region_{name}"))
             .arg(format!("--callgrind-out-file={}", out.display()))
             .arg(program)
             .args(["count", name]);
         let printed = parse_lines(&shell::capture(command)?)?;
-        let (_, done) = printed.get(name).context("the counted run did not name its operation")?;
+        let (_, done) = printed
+            .get(name)
+            .context("the counted run did not name its operation")?;
         let inclusive = inclusive(&std::fs::read_to_string(&out)?);
         let total = inclusive
             .iter()

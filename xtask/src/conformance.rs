@@ -43,7 +43,11 @@ fn clauses() -> Result<Vec<Clause>> {
             });
         }
     }
-    ensure!(clauses.len() > 200, "docs/clauses.md: only {} clauses read", clauses.len());
+    ensure!(
+        clauses.len() > 200,
+        "docs/clauses.md: only {} clauses read",
+        clauses.len()
+    );
     Ok(clauses)
 }
 
@@ -98,7 +102,11 @@ pub fn check_complete() -> Result<()> {
     let clauses = clauses()?;
     let tests = tests_by_clause()?;
     let missing = missing(&clauses, &tests);
-    ensure!(missing.is_empty(), "clauses without a test: {}", missing.join(", "));
+    ensure!(
+        missing.is_empty(),
+        "clauses without a test: {}",
+        missing.join(", ")
+    );
     for (id, names) in &tests {
         ensure!(
             clauses.iter().any(|clause| clause.id == *id),
@@ -106,7 +114,10 @@ pub fn check_complete() -> Result<()> {
             names.join(", ")
         );
     }
-    let bound = clauses.iter().filter(|clause| clause.binds_provider()).count();
+    let bound = clauses
+        .iter()
+        .filter(|clause| clause.binds_provider())
+        .count();
     println!("conformance: each of {bound} clauses that bind the provider has a test");
     Ok(())
 }
@@ -165,7 +176,10 @@ pub fn run() -> Result<()> {
         of_kind(|clause| !clause.binds_provider() && clause.kind != "R"),
     );
     if failed > 0 || !untested.is_empty() {
-        bail!("{failed} failing tests; clauses without a test:\n{}", untested.join("\n"));
+        bail!(
+            "{failed} failing tests; clauses without a test:\n{}",
+            untested.join("\n")
+        );
     }
     Ok(())
 }

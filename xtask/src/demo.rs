@@ -45,7 +45,12 @@ pub struct Arguments {
 impl Arguments {
     /// A short run over a small file of the repository, for the checks on its capture.
     pub fn small(capture: &Path) -> Result<Self> {
-        Ok(Self { file: Some(shell::root().join("Cargo.lock")), pcap: capture.to_path_buf(), chunk: 10_000, seed: 1 })
+        Ok(Self {
+            file: Some(shell::root().join("Cargo.lock")),
+            pcap: capture.to_path_buf(),
+            chunk: 10_000,
+            seed: 1,
+        })
     }
 }
 
@@ -55,8 +60,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => path.clone(),
         None => std::env::current_exe()?,
     };
-    ensure!((1..=1 << 30).contains(&arguments.chunk), "--chunk: 1 to 2^30 bytes, not {}", arguments.chunk);
-    let bytes = usize::try_from(std::fs::metadata(&path).with_context(|| path.display().to_string())?.len())?;
+    ensure!(
+        (1..=1 << 30).contains(&arguments.chunk),
+        "--chunk: 1 to 2^30 bytes, not {}",
+        arguments.chunk
+    );
+    let bytes = usize::try_from(
+        std::fs::metadata(&path)
+            .with_context(|| path.display().to_string())?
+            .len(),
+    )?;
     ensure!(bytes > 0, "{} is empty: nothing to move", path.display());
     let began = Instant::now();
     println!(
@@ -70,7 +83,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(folder) = arguments.pcap.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let capture = std::fs::File::create(&arguments.pcap).with_context(|| arguments.pcap.display().to_string())?;
+    let capture = std::fs::File::create(&arguments.pcap)
+        .with_context(|| arguments.pcap.display().to_string())?;
     fabric.sim.pcap(std::io::BufWriter::new(capture))?;
 
     let mut job = Job::open(&fabric, bytes)?;
@@ -83,7 +97,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let digest = sha256(&source, bytes);
 
     let progress = ProgressBar::new(4 * bytes as u64);
-    progress.set_style(ProgressStyle::with_template("{msg:16} {wide_bar} {bytes}/{total_bytes}")?);
+    progress.set_style(ProgressStyle::with_template(
+        "{msg:16} {wide_bar} {bytes}/{total_bytes}",
+    )?);
     let mut rows = Vec::new();
     for kind in Kind::ALL {
         progress.set_message(kind.name());
@@ -93,14 +109,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let took = started.elapsed();
         let counted = job.counters(&fabric).since(before);
         let verified = sha256(job.sink(kind), bytes) == digest;
-        rows.push(Row { kind, messages, bytes, counted, completions, took, verified });
+        rows.push(Row {
+            kind,
+            messages,
+            bytes,
+            counted,
+            completions,
+            took,
+            verified,
+        });
     }
     progress.finish_and_clear();
     print_table(&rows);
 
     let copy = write_back(&mut reactor, &arguments.pcap, job.sink(Kind::Read), bytes)?;
     let copied = Sha256::digest(std::fs::read(&copy)?) == digest;
-    println!("written back by io_uring from registered memory: {} ({})", copy.display(), yes_no(copied));
+    println!(
+        "written back by io_uring from registered memory: {} ({})",
+        copy.display(),
+        yes_no(copied)
+    );
     drop(source);
 
     let closing = job.close(&fabric)?;
@@ -108,9 +136,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     println!("{closing}");
     println!("capture of the wire: {}", arguments.pcap.display());
     println!("the whole job: {:.1} s", began.elapsed().as_secs_f64());
-    let failed: Vec<&str> = rows.iter().filter(|row| !row.verified).map(|row| row.kind.name()).collect();
+    let failed: Vec<&str> = rows
+        .iter()
+        .filter(|row| !row.verified)
+        .map(|row| row.kind.name())
+        .collect();
     if !failed.is_empty() || !copied {
-        bail!("bytes differ from the source: {failed:?}, copy on disk: {}", yes_no(copied));
+        bail!(
+            "bytes differ from the source: {failed:?}, copy on disk: {}",
+            yes_no(copied)
+        );
     }
     Ok(())
 }
@@ -129,9 +164,20 @@ fn read_file(reactor: &mut Reactor, path: &Path, memory: &DmaMemory, bytes: usiz
     finish(reactor, bytes)
 }
 
-fn write_back(reactor: &mut Reactor, beside: &Path, memory: &DmaMemory, bytes: usize) -> Result<PathBuf> {
+fn write_back(
+    reactor: &mut Reactor,
+    beside: &Path,
+    memory: &DmaMemory,
+    bytes: usize,
+) -> Result<PathBuf> {
     let path = beside.with_extension("copy");
-    let file = File::open_with(std::fs::OpenOptions::new().write(true).create(true).truncate(true), &path)?;
+    let file = File::open_with(
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true),
+        &path,
+    )?;
     for (offset, length) in pieces(bytes, 1 << 20) {
         let (buffer, at) = place(memory, offset)?;
         reactor.queue_write(&file, offset as u64, buffer, at, length)?;
@@ -151,14 +197,20 @@ fn finish(reactor: &mut Reactor, bytes: usize) -> Result<()> {
 
 fn place(memory: &DmaMemory, offset: usize) -> Result<(&driver::DmaBuffer, usize)> {
     match memory {
-        DmaMemory::Arena { buffer, offset: start, .. } => Ok((buffer, start + offset)),
+        DmaMemory::Arena {
+            buffer,
+            offset: start,
+            ..
+        } => Ok((buffer, start + offset)),
         DmaMemory::Lent(_) => bail!("the demo's memory comes from the arena"),
     }
 }
 
 /// `bytes` in pieces: offset and length of each.
 fn pieces(bytes: usize, piece: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..bytes).step_by(piece).map(move |offset| (offset, piece.min(bytes - offset)))
+    (0..bytes)
+        .step_by(piece)
+        .map(move |offset| (offset, piece.min(bytes - offset)))
 }
 
 fn sha256(memory: &DmaMemory, bytes: usize) -> sha2::digest::Output<Sha256> {

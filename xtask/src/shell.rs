@@ -58,8 +58,9 @@ pub fn capture(mut command: Command) -> Result<String> {
 
 /// Whether a program is on the path.
 pub fn exists(program: &str) -> bool {
-    std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    })
 }
 
 fn show(command: &Command) -> String {

@@ -25,11 +25,26 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => std::path::absolute(path)?,
         None => shell::target().join(format!("sim-{}.log", arguments.seed)),
     };
-    let mut command = shell::cargo(&["test", "--package", "dat", "--test", "lossy", "--", "dtos_complete_once", "--nocapture"]);
-    command.env("SIM_SEED", arguments.seed.to_string()).env("SIM_LOG", &log);
+    let mut command = shell::cargo(&[
+        "test",
+        "--package",
+        "dat",
+        "--test",
+        "lossy",
+        "--",
+        "dtos_complete_once",
+        "--nocapture",
+    ]);
+    command
+        .env("SIM_SEED", arguments.seed.to_string())
+        .env("SIM_LOG", &log);
     shell::run(command)?;
     let text = std::fs::read(&log)?;
     let lines = text.split(|&byte| byte == b'\n').count();
-    println!("seed {}: {lines} events in {}", arguments.seed, log.display());
+    println!(
+        "seed {}: {lines} events in {}",
+        arguments.seed,
+        log.display()
+    );
     Ok(())
 }

@@ -12,7 +12,9 @@ const ICRC_SCRIPT: &str = include_str!("../scripts/icrc.py");
 
 /// Checks a capture; what no tool is there for is left out aloud.
 pub fn run(capture: &Path) -> Result<()> {
-    let name = capture.to_str().context("the capture's path is not UTF-8")?;
+    let name = capture
+        .to_str()
+        .context("the capture's path is not UTF-8")?;
     let mut table = Table::new();
     table.set_header(["witness", "what", "result"]);
     if shell::exists("tshark") {
@@ -24,7 +26,11 @@ pub fn run(capture: &Path) -> Result<()> {
             .lines()
             .filter(|line| line.contains("udp:infiniband"))
             .count();
-        table.add_row(["tshark", "packets, of them RoCEv2", &format!("{packets}, {roce}")]);
+        table.add_row([
+            "tshark",
+            "packets, of them RoCEv2",
+            &format!("{packets}, {roce}"),
+        ]);
         let mut cm = String::new();
         for (attribute, message) in [
             ("0x0010", "ConnectRequest"),
@@ -51,7 +57,10 @@ pub fn run(capture: &Path) -> Result<()> {
         println!("wire: tshark is not installed: the dissector was not asked (cargo xtask setup)");
     }
     if setup::scapy() {
-        let report = shell::capture(shell::command("/usr/bin/python3", &["-c", ICRC_SCRIPT, name]))?;
+        let report = shell::capture(shell::command(
+            "/usr/bin/python3",
+            &["-c", ICRC_SCRIPT, name],
+        ))?;
         table.add_row(["scapy", "ICRC", report.trim()]);
     } else {
         println!("wire: scapy is not installed: ICRCs were not recomputed (cargo xtask setup)");

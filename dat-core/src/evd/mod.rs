@@ -54,7 +54,10 @@ impl<P: Provider> Ia<P> {
         }
         let key = self.evds.insert(Evd::new(None, min_qlen, flags));
         if flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND) {
-            match self.provider.create_cq(min_qlen.saturating_add(HIDDEN), index_of(key)) {
+            match self
+                .provider
+                .create_cq(min_qlen.saturating_add(HIDDEN), index_of(key))
+            {
                 Ok(cq) => {
                     let qlen = cq.capacity().saturating_sub(HIDDEN).max(min_qlen);
                     self.evds[key] = Evd::new(Some(cq), qlen, flags);

@@ -424,7 +424,11 @@ impl QueuePair for MockQp {
     fn take_outstanding(&mut self) -> Option<Completion> {
         let mut state = self.state.borrow_mut();
         if let Some(request) = state.requests.pop_front() {
-            return Some(Completion::flushed(request.cookie, true, request.unsignalled));
+            return Some(Completion::flushed(
+                request.cookie,
+                true,
+                request.unsignalled,
+            ));
         }
         let recv = state.recvs.pop_front()?;
         Some(Completion::flushed(recv.cookie, false, recv.unsignalled))

@@ -230,7 +230,11 @@ fn memory_that_is_kept_is_not_given_out_again_and_goes_with_the_arena() {
     assert_ne!(other.address(), address);
     assert_eq!(device.mappings().len(), 1);
     drop((other, arena));
-    assert_eq!(device.mappings(), [], "the arena's owner had stopped the device");
+    assert_eq!(
+        device.mappings(),
+        [],
+        "the arena's owner had stopped the device"
+    );
 }
 
 #[test]

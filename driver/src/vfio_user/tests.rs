@@ -187,6 +187,7 @@ fn a_client_that_goes_is_reset_and_unmapped_before_the_next_one() {
 }
 
 #[test]
+// UNSAFETY: the test lends memory, as a consumer would.
 #[expect(unsafe_code, reason = "lending is unsafe")]
 fn lent_memory_is_refused_because_it_has_no_descriptor() {
     let rig = Rig::new(1);

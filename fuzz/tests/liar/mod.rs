@@ -42,9 +42,24 @@ pub enum Lie {
     /// Its delivery status; with the lowest bit it was never answered.
     Delivery { status_own: u8 },
     /// An event nobody wrote, where the driver looks for the next one.
-    Event { queue: u8, kind: EventKind, number: u32, bytes: [u8; 4], ahead: u8 },
+    Event {
+        queue: u8,
+        kind: EventKind,
+        number: u32,
+        bytes: [u8; 4],
+        ahead: u8,
+    },
     /// A completion nobody wrote, likewise.
-    Completion { queue: u8, opcode: u8, qpn: Number, owner: Number, counter: u16, bytes: u32, syndrome: u8, ahead: u8 },
+    Completion {
+        queue: u8,
+        opcode: u8,
+        qpn: Number,
+        owner: Number,
+        counter: u16,
+        bytes: u32,
+        syndrome: u8,
+        ahead: u8,
+    },
     /// Bytes where completions are.
     CompletionBytes { queue: u8, at: u16, bits: u8 },
     /// A register.
@@ -134,7 +149,10 @@ pub struct Liar {
 
 impl Liar {
     pub fn new(deeds: Vec<Deed>) -> Arc<Self> {
-        let sim = Sim::new(SimConfig { seed: 1, event_log: false });
+        let sim = Sim::new(SimConfig {
+            seed: 1,
+            event_log: false,
+        });
         let mut profile = Profile::named("liar", [2, 0, 0x5e, 0, 0, 1]);
         profile.pages.boot = 3;
         profile.pages.init = 5;
@@ -184,7 +202,11 @@ impl Liar {
     /// Truth only, from now on. The driver has ended, and with it every mapping.
     pub fn repent(&self) {
         let mut state = self.state();
-        assert!(state.maps.is_empty(), "a driver that has ended leaves {:x?} mapped", state.maps.keys());
+        assert!(
+            state.maps.is_empty(),
+            "a driver that has ended leaves {:x?} mapped",
+            state.maps.keys()
+        );
         state.honest = true;
         state.gone = false;
         state.occasions = 0;
@@ -194,13 +216,18 @@ impl Liar {
     pub fn occasion(&self) {
         let mut state = self.state();
         state.occasions += 1;
-        assert!(state.occasions < MOST_OCCASIONS, "the driver does not come to an end");
+        assert!(
+            state.occasions < MOST_OCCASIONS,
+            "the driver does not come to an end"
+        );
         if state.honest {
             return;
         }
         if state.next.is_none() {
             state.next = state.deeds.next();
-            if state.busy && let Some(deed) = &mut state.next {
+            if state.busy
+                && let Some(deed) = &mut state.next
+            {
                 deed.after %= 4;
             }
         }
@@ -209,7 +236,9 @@ impl Liar {
             deed.after -= 1;
             return;
         }
-        let Some(Deed { lie, .. }) = state.next.take() else { return };
+        let Some(Deed { lie, .. }) = state.next.take() else {
+            return;
+        };
         state.told += 1;
         state.tell(&self.bar, &lie);
     }
@@ -262,23 +291,44 @@ impl State {
         self.read(self.queue + slot * 64, &mut entry);
         let opcode = Opcode(u16::from_be_bytes([entry[0x10], entry[0x11]]));
         let number = u32::from_be_bytes([0, entry[0x29], entry[0x2a], entry[0x2b]]);
-        if entry[0x20] != 0 || !matches!(opcode, Opcode::CREATE_EQ | Opcode::CREATE_CQ | Opcode::CREATE_QP) {
+        if entry[0x20] != 0
+            || !matches!(
+                opcode,
+                Opcode::CREATE_EQ | Opcode::CREATE_CQ | Opcode::CREATE_QP
+            )
+        {
             return;
         }
         let entry = CmdQueueEntry::from_array(entry);
         let mut input = entry.command_input_inline_data().to_vec();
         input.resize(16 + 512, 0);
         self.read(entry.input_mailbox_pointer(), &mut input[16..]);
-        let word = |at: usize| input[at..at + 8].iter().fold(0, |value, &byte| value << 8 | u64::from(byte));
+        let word = |at: usize| {
+            input[at..at + 8]
+                .iter()
+                .fold(0, |value, &byte| value << 8 | u64::from(byte))
+        };
         match opcode {
             Opcode::CREATE_EQ => {
                 let log_size = u32::from(input[0x10 + 0x0c] & 0x1f);
-                self.eqs.push(Ring { iova: word(0x110), log_size, record: 0, number: number & 0xff, consumer: 0 });
+                self.eqs.push(Ring {
+                    iova: word(0x110),
+                    log_size,
+                    record: 0,
+                    number: number & 0xff,
+                    consumer: 0,
+                });
             }
             Opcode::CREATE_CQ => {
                 let log_size = u32::from(input[0x10 + 0x0c] & 0x1f);
                 let record = word(0x10 + 0x38);
-                self.cqs.push(Ring { iova: word(0x110), log_size, record, number, consumer: 0 });
+                self.cqs.push(Ring {
+                    iova: word(0x110),
+                    log_size,
+                    record,
+                    number,
+                    consumer: 0,
+                });
             }
             _ => self.qpns.push(number),
         }
@@ -298,8 +348,12 @@ impl State {
 
     fn tell(&mut self, bar: &SharedMemory, lie: &Lie) {
         match *lie {
-            Lie::Output { at, bits } => self.about_entry(|state, entry| state.flip(entry + 0x20 + u64::from(at % 16), bits)),
-            Lie::Number { value } => self.about_entry(|state, entry| state.write(entry + 0x28, &value.to_be_bytes())),
+            Lie::Output { at, bits } => {
+                self.about_entry(|state, entry| state.flip(entry + 0x20 + u64::from(at % 16), bits))
+            }
+            Lie::Number { value } => {
+                self.about_entry(|state, entry| state.write(entry + 0x28, &value.to_be_bytes()))
+            }
             Lie::Filled { byte } => {
                 self.about_entry(|state, entry| state.write(entry + 0x21, &[byte; 15]));
                 self.about_mailboxes(|state, mailbox, _| state.write(mailbox, &[byte; 512]));
@@ -319,9 +373,26 @@ impl State {
                 state.write(entry + 0x20, &[status]);
                 state.write(entry + 0x24, &syndrome.to_be_bytes());
             }),
-            Lie::Delivery { status_own } => self.about_entry(|state, entry| state.write(entry + 0x3f, &[status_own])),
-            Lie::Event { queue, kind, number, bytes, ahead } => self.event(queue, kind, number, bytes, ahead),
-            Lie::Completion { queue, opcode, qpn, owner, counter, bytes, syndrome, ahead } => {
+            Lie::Delivery { status_own } => {
+                self.about_entry(|state, entry| state.write(entry + 0x3f, &[status_own]))
+            }
+            Lie::Event {
+                queue,
+                kind,
+                number,
+                bytes,
+                ahead,
+            } => self.event(queue, kind, number, bytes, ahead),
+            Lie::Completion {
+                queue,
+                opcode,
+                qpn,
+                owner,
+                counter,
+                bytes,
+                syndrome,
+                ahead,
+            } => {
                 let (qpn, owner) = (self.number(qpn), self.number(owner));
                 let mut cqe = [0; 64];
                 cqe[0x1c..0x20].copy_from_slice(&owner.to_be_bytes());
@@ -339,7 +410,9 @@ impl State {
                 }
             }
             Lie::Register { which, value } => {
-                let registers = [0x00, 0x04, 0x10, 0x14, 0x18, 0x1fc, 0x230, 0x234, 0x238, 0x23c, 0x1000, 0x1010];
+                let registers = [
+                    0x00, 0x04, 0x10, 0x14, 0x18, 0x1fc, 0x230, 0x234, 0x238, 0x23c, 0x1000, 0x1010,
+                ];
                 bar.store_be32(registers[usize::from(which) % registers.len()], value);
             }
             Lie::Gone { really } => self.gone |= really < 32,
@@ -358,7 +431,9 @@ impl State {
 
     fn about_mailboxes(&mut self, change: impl Fn(&Self, u64, u64)) {
         if let Some(command) = &self.last {
-            (0..).zip(&command.outputs).for_each(|(number, &mailbox)| change(self, mailbox, number));
+            (0..)
+                .zip(&command.outputs)
+                .for_each(|(number, &mailbox)| change(self, mailbox, number));
         }
     }
 
@@ -367,8 +442,15 @@ impl State {
             return;
         };
         let mut eqe = [0; 64];
-        let known = [&self.cqs.iter().map(|ring| ring.number).collect::<Vec<_>>()[..], &self.qpns].concat();
-        let known = known.get(usize::from(bytes[0]) % known.len().max(1)).copied().unwrap_or(number);
+        let known = [
+            &self.cqs.iter().map(|ring| ring.number).collect::<Vec<_>>()[..],
+            &self.qpns,
+        ]
+        .concat();
+        let known = known
+            .get(usize::from(bytes[0]) % known.len().max(1))
+            .copied()
+            .unwrap_or(number);
         let number = if bytes[1] < 192 { known } else { number };
         eqe[0x20..0x24].copy_from_slice(&number.to_be_bytes());
         eqe[0x38..0x3c].copy_from_slice(&number.to_be_bytes());
@@ -405,7 +487,10 @@ impl State {
         // Nearly always the very next one.
         let index = ring.consumer.wrapping_add(u32::from(ahead / 64));
         eqe[0x3f] = u8::from(index >> ring.log_size & 1 == 1);
-        self.write(ring.iova + u64::from(index & ((1 << ring.log_size) - 1)) * 64, &eqe);
+        self.write(
+            ring.iova + u64::from(index & ((1 << ring.log_size) - 1)) * 64,
+            &eqe,
+        );
     }
 
     fn completion(&mut self, queue: u8, opcode: u8, ahead: u8, cqe: &[u8; 64]) {
@@ -417,7 +502,10 @@ impl State {
         let index = u32::from_be_bytes(consumer).wrapping_add(u32::from(ahead / 64));
         let mut cqe = *cqe;
         cqe[0x3f] = opcode << 4 | u8::from(index >> ring.log_size & 1 == 1);
-        self.write(ring.iova + u64::from(index & ((1 << ring.log_size) - 1)) * 64, &cqe);
+        self.write(
+            ring.iova + u64::from(index & ((1 << ring.log_size) - 1)) * 64,
+            &cqe,
+        );
     }
 }
 
@@ -442,7 +530,9 @@ impl Device for Liar {
     }
 
     fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
-        let value = bytes.iter().fold(0, |value, &byte| value << 8 | u64::from(byte));
+        let value = bytes
+            .iter()
+            .fold(0, |value, &byte| value << 8 | u64::from(byte));
         let slot = u64::from(value.trailing_zeros());
         if offset == 0x18 {
             self.state().note_command(slot);
@@ -456,7 +546,10 @@ impl Device for Liar {
                 0x18 => state.note_creation(slot),
                 _ if matches!(offset % UAR_BYTES, 0x40 | 0x48) && offset >= UAR_BYTES => {
                     let number = value >> 24;
-                    let ring = state.eqs.iter_mut().find(|ring| u64::from(ring.number) == number);
+                    let ring = state
+                        .eqs
+                        .iter_mut()
+                        .find(|ring| u64::from(ring.number) == number);
                     if let Some(ring) = ring {
                         ring.consumer = u32::try_from(value & 0xff_ffff).expect("24 bits");
                     }
@@ -485,7 +578,13 @@ impl Device for Liar {
         self.function.set_interrupts(vectors);
     }
 
-    fn dma_map(&self, iova: u64, memory: SharedMemory, offset: usize, bytes: usize) -> Result<(), String> {
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
         self.function.dma_map(iova, memory.clone(), offset, bytes)?;
         self.state().maps.insert(iova, (memory, offset, bytes));
         Ok(())
@@ -501,7 +600,9 @@ impl Device for Liar {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(LiarClock(self.this.upgrade().expect("whoever asks holds it")))
+        Arc::new(LiarClock(
+            self.this.upgrade().expect("whoever asks holds it"),
+        ))
     }
 }
 
@@ -518,6 +619,8 @@ impl Clock for LiarClock {
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         self.0.occasion();
         let looked = self.0.looked.load(Ordering::Relaxed);
-        self.0.clock.wait(interrupts, Instant(deadline.0.saturating_sub(looked)))
+        self.0
+            .clock
+            .wait(interrupts, Instant(deadline.0.saturating_sub(looked)))
     }
 }

@@ -144,7 +144,13 @@ impl End {
         let resources = bench.resources();
         let completion_eqn = bench.create_eq(resources.uar, 0, 1, 6).unwrap().number;
         bench.enable_roce(gid(number), mac(number));
-        Self { bench, resources, completion_eqn, number, qps: Vec::new() }
+        Self {
+            bench,
+            resources,
+            completion_eqn,
+            number,
+            qps: Vec::new(),
+        }
     }
 
     /// A reliable queue pair in RESET.
@@ -157,7 +163,10 @@ impl End {
         let live = self.create_queues(ServiceType::QP1);
         let qpn = Qpn::new(live.qpn);
         let mut init = Rst2InitQpIn::for_qp(qpn, 0);
-        init.qpc_mut().set_q_key(GSI_Q_KEY).primary_address_path_mut().set_vhca_port_num(1);
+        init.qpc_mut()
+            .set_q_key(GSI_Q_KEY)
+            .primary_address_path_mut()
+            .set_vhca_port_num(1);
         self.bench.exec(&init).unwrap();
         let mut rtr = Init2RtrQpIn::for_qp(qpn, 0);
         rtr.qpc_mut().set_mtu(1).set_log_msg_max(8);
@@ -169,7 +178,10 @@ impl End {
     /// Queues of a service type, in RESET.
     fn create_queues(&mut self, service: ServiceType) -> Live {
         let Resources { uar, pd, .. } = self.resources;
-        let cq = self.bench.create_cq(uar, self.completion_eqn, LOG_CQ).unwrap();
+        let cq = self
+            .bench
+            .create_cq(uar, self.completion_eqn, LOG_CQ)
+            .unwrap();
         let (ring, ring_iova) = self.bench.alloc(PAGE);
         let (record, record_iova) = self.bench.alloc(64);
         let (before, iova) = self.bench.alloc(3 * PAGE);
@@ -192,7 +204,13 @@ impl End {
             .set_rw(true)
             .set_a(true)
             .set_mkey_7_0(VARIANT);
-        let key = self.bench.exec_with(&create, &list(&[va, 0])).unwrap().mkey_index() << 8 | VARIANT;
+        let key = self
+            .bench
+            .exec_with(&create, &list(&[va, 0]))
+            .unwrap()
+            .mkey_index()
+            << 8
+            | VARIANT;
         let mut create = CreateQpIn::new();
         create
             .qpc_mut()
@@ -207,15 +225,35 @@ impl End {
             .set_cqn_rcv(cq.number)
             .set_dbr_addr(record_iova)
             .set_user_index(7);
-        let qpn = self.bench.exec_with(&create, &list(&[ring_iova])).unwrap().qpn();
-        Live { qpn, cq, ring, record, data, va, key, sends: 0, receives: 0, consumed: 0 }
+        let qpn = self
+            .bench
+            .exec_with(&create, &list(&[ring_iova]))
+            .unwrap()
+            .qpn();
+        Live {
+            qpn,
+            cq,
+            ring,
+            record,
+            data,
+            va,
+            key,
+            sends: 0,
+            receives: 0,
+            consumed: 0,
+        }
     }
 
     /// RESET to RTS, towards a queue pair of the function `peer`.
     pub fn connect(&mut self, which: usize, peer: u8, remote_qpn: u32) {
         let qpn = Qpn::new(self.qps[which].qpn);
         let mut init = Rst2InitQpIn::for_qp(qpn, 0);
-        init.qpc_mut().set_rre(true).set_rwe(true).set_rae(true).primary_address_path_mut().set_vhca_port_num(1);
+        init.qpc_mut()
+            .set_rre(true)
+            .set_rwe(true)
+            .set_rae(true)
+            .primary_address_path_mut()
+            .set_vhca_port_num(1);
         self.bench.exec(&init).unwrap();
         let mut rtr = Init2RtrQpIn::for_qp(qpn, 0);
         let [a, b, c, d, e, f] = mac(peer);
@@ -260,16 +298,23 @@ impl End {
         let live = &mut self.qps[which];
         for (n, chunk) in wqe.chunks(64).enumerate() {
             let block = (usize::from(live.sends) + n) % BLOCKS as usize;
-            self.bench.memory.write_bytes(live.ring + SEND_RING + block * 64, chunk);
+            self.bench
+                .memory
+                .write_bytes(live.ring + SEND_RING + block * 64, chunk);
         }
         let blocks = u16::try_from(wqe.len().div_ceil(64)).unwrap();
         live.sends = live.sends.wrapping_add(blocks);
-        self.bench.memory.store_be32(live.record + 4, u32::from(live.sends));
+        self.bench
+            .memory
+            .store_be32(live.record + 4, u32::from(live.sends));
     }
 
     /// Rings the send doorbell with these eight bytes.
     pub fn ring(&self, value: [u8; 8]) {
-        self.bench.write64(u64::from(self.resources.uar) << 12 | 0x800, u64::from_be_bytes(value));
+        self.bench.write64(
+            u64::from(self.resources.uar) << 12 | 0x800,
+            u64::from_be_bytes(value),
+        );
     }
 
     /// Posts a receive of these data segments.
@@ -281,7 +326,9 @@ impl End {
         whole[..bytes].copy_from_slice(&entry[..bytes]);
         self.bench.memory.write_bytes(at, &whole);
         live.receives = live.receives.wrapping_add(1);
-        self.bench.memory.store_be32(live.record, u32::from(live.receives));
+        self.bench
+            .memory
+            .store_be32(live.record, u32::from(live.receives));
     }
 
     /// The next completion, consumed.
@@ -294,7 +341,9 @@ impl End {
             return None;
         }
         live.consumed += 1;
-        self.bench.memory.store_be32(live.cq.record, live.consumed & 0xff_ffff);
+        self.bench
+            .memory
+            .store_be32(live.cq.record, live.consumed & 0xff_ffff);
         Some(cqe)
     }
 
@@ -305,7 +354,11 @@ impl End {
                 let mut bytes = [0; PAGE];
                 self.bench.memory.read_bytes(page, &mut bytes);
                 let spoilt = bytes.iter().position(|&byte| byte != CANARY);
-                assert_eq!(spoilt, None, "QP {:#x}: memory outside of every key was written", live.qpn);
+                assert_eq!(
+                    spoilt, None,
+                    "QP {:#x}: memory outside of every key was written",
+                    live.qpn
+                );
             }
         }
     }
@@ -329,7 +382,10 @@ const MOST_STEPS: usize = 20_000;
 impl World {
     /// All queue pairs connected, the world stepped from now on.
     pub fn new() -> Self {
-        let sim = Sim::new(SimConfig { seed: 1, event_log: false });
+        let sim = Sim::new(SimConfig {
+            seed: 1,
+            event_log: false,
+        });
         let (mut a, mut b) = (End::new(&sim, 1), End::new(&sim, 2));
         sim.connect(&a.bench.function, &b.bench.function, LinkFaults::NONE);
         for which in [ATTACKED, HEALTHY] {
@@ -367,12 +423,25 @@ impl World {
         self.a.place(HEALTHY, &wqe);
         self.a.ring(*wqe.first_chunk().unwrap());
         self.run(1_000);
-        let sent = self.a.poll(HEALTHY).expect("a completion of the untouched send");
-        let received = self.b.poll(HEALTHY).expect("a completion of the untouched receive");
-        assert_eq!((sent.op_own() >> 4, received.op_own() >> 4), (0, 2), "{sent:?} {received:?}");
+        let sent = self
+            .a
+            .poll(HEALTHY)
+            .expect("a completion of the untouched send");
+        let received = self
+            .b
+            .poll(HEALTHY)
+            .expect("a completion of the untouched receive");
+        assert_eq!(
+            (sent.op_own() >> 4, received.op_own() >> 4),
+            (0, 2),
+            "{sent:?} {received:?}"
+        );
         assert_eq!(received.byte_cnt(), bytes);
         let mut arrived = [0; 9];
-        self.b.bench.memory.read_bytes(self.b.qps[HEALTHY].data, &mut arrived);
+        self.b
+            .bench
+            .memory
+            .read_bytes(self.b.qps[HEALTHY].data, &mut arrived);
         assert_eq!(&arrived, text);
     }
 
@@ -396,8 +465,13 @@ impl World {
 /// A signalled SEND of the first bytes of the data.
 pub fn send(live: &Live, bytes: u32) -> Vec<u8> {
     let mut control = CtrlSeg::new();
-    control.set_opcode(u32::from(WqeOpcode::SEND.0)).set_ds(2).set_ce(2);
-    control.set_wqe_index(u32::from(live.sends)).set_qp_or_sq(live.qpn);
+    control
+        .set_opcode(u32::from(WqeOpcode::SEND.0))
+        .set_ds(2)
+        .set_ce(2);
+    control
+        .set_wqe_index(u32::from(live.sends))
+        .set_qp_or_sq(live.qpn);
     let mut wqe = control.as_array().to_vec();
     wqe.extend(data_segment(live.key, live.va, bytes));
     wqe

@@ -168,11 +168,18 @@ impl Qp {
         let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
         // Without receives of its own there is no receive ring, and the send ring starts the buffer. The
         // software's queue is there all the same, full from the start, and touches no memory.
-        let (max_recvs, recv_segments) =
-            if own_receives { (sizes.max_recvs, sizes.max_recv_segments) } else { (0, 1) };
+        let (max_recvs, recv_segments) = if own_receives {
+            (sizes.max_recvs, sizes.max_recv_segments)
+        } else {
+            (0, 1)
+        };
         let recv_sizes = RecvSizes::new(max_recvs, recv_segments)
             .ok_or_else(|| too_large("receive queue size", sizes.max_recvs))?;
-        let send_base = if own_receives { recv_sizes.bytes().next_multiple_of(64) } else { 0 };
+        let send_base = if own_receives {
+            recv_sizes.bytes().next_multiple_of(64)
+        } else {
+            0
+        };
         let memory = RingMemory::alloc(hca.arena(), send_base + send_sizes.bytes())?;
         let receive = match request.srq {
             Some(srq) => ReceiveSource::Shared(srq.rmpn()),

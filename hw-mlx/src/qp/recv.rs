@@ -190,7 +190,11 @@ impl RecvQueue {
         }
         let shadow = self.shadow[usize::from(self.completed & self.mask)];
         self.completed = self.completed.wrapping_add(1);
-        Some(Completion::flushed(shadow.cookie, false, shadow.unsignalled))
+        Some(Completion::flushed(
+            shadow.cookie,
+            false,
+            shadow.unsignalled,
+        ))
     }
 
     #[cold]

@@ -543,9 +543,11 @@ impl SendQueue {
             return None;
         }
         // A shadow that was never used claims an index its slot cannot have.
-        let oldest = (0..).zip(&self.shadow).find(|&(slot, shadow): &(u16, &Shadow)| {
-            shadow.number == self.completed && shadow.index & self.block_mask == slot
-        });
+        let oldest = (0..)
+            .zip(&self.shadow)
+            .find(|&(slot, shadow): &(u16, &Shadow)| {
+                shadow.number == self.completed && shadow.index & self.block_mask == slot
+            });
         let (_, shadow) = oldest?;
         self.completed = self.completed.wrapping_add(1);
         self.limit = self.completed.wrapping_add(self.max_requests);

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use dat::fabric::Fabric;
 use dat::{
-    CloseFlags, ConnectFlags, ConnectionEvent, ConnectionEventKind, DmaMemory, EpAttr, EpHandle, Event, EvdFlags, EvdHandle, Ia,
-    LmrHandle, MemPrivFlags, PspFlags, PspHandle, PzHandle, Qos, ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
+    CloseFlags, ConnectFlags, ConnectionEvent, ConnectionEventKind, DmaMemory, EpAttr, EpHandle,
+    EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags, PspFlags, PspHandle, PzHandle, Qos,
+    ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
 };
 
 use super::table::Counters;
@@ -74,14 +75,25 @@ impl Job {
     /// Brings both functions up and registers memory for `bytes` bytes on each side.
     pub fn open(fabric: &Fabric, bytes: usize) -> Result<Self> {
         let (mut a, mut b) = (side(fabric, 0)?, side(fabric, 1)?);
-        let srq =
-            b.ia.srq_create(b.pz, SrqAttr { max_recv_dtos: 2 * DEPTH_DTOS, max_recv_iov: 1, low_watermark: 0 })?;
+        let srq = b.ia.srq_create(
+            b.pz,
+            SrqAttr {
+                max_recv_dtos: 2 * DEPTH_DTOS,
+                max_recv_iov: 1,
+                low_watermark: 0,
+            },
+        )?;
         for shared in [false, true, true] {
             for side in [&mut a, &mut b] {
                 let attr = attributes(&side.ia);
-                let (pz, done, connected) = (Some(side.pz), Some(side.completions), Some(side.connections));
+                let (pz, done, connected) = (
+                    Some(side.pz),
+                    Some(side.completions),
+                    Some(side.connections),
+                );
                 let ep = if shared && side.ia.query().ia.adapter_name.ends_with('1') {
-                    side.ia.ep_create_with_srq(pz, done, done, connected, srq, &attr)?
+                    side.ia
+                        .ep_create_with_srq(pz, done, done, connected, srq, &attr)?
                 } else {
                     side.ia.ep_create(pz, done, done, connected, Some(&attr))?
                 };
@@ -89,8 +101,19 @@ impl Job {
             }
         }
         let source = region(&mut a, bytes)?;
-        let sinks = Kind::ALL.iter().map(|_| region(&mut b, bytes)).collect::<Result<_>>()?;
-        Ok(Self { a, b, srq, source, sinks, told_a: Vec::new(), told_b: None })
+        let sinks = Kind::ALL
+            .iter()
+            .map(|_| region(&mut b, bytes))
+            .collect::<Result<_>>()?;
+        Ok(Self {
+            a,
+            b,
+            srq,
+            source,
+            sinks,
+            told_a: Vec::new(),
+            told_b: None,
+        })
     }
 
     pub const fn sides(&self) -> [(&'static str, &Side); 2] {
@@ -118,12 +141,20 @@ impl Job {
     /// RDMA Writes in that of the accept.
     pub fn connect(&mut self, _chunk: usize) -> Result<()> {
         for qualifier in [SERVICE, PORT] {
-            let psp = self.b.ia.psp_create(qualifier, self.b.requests, PspFlags::CONSUMER)?;
+            let psp = self
+                .b
+                .ia
+                .psp_create(qualifier, self.b.requests, PspFlags::CONSUMER)?;
             self.b.psps.push(psp);
         }
         let link_local = self.b.ia.query().ia.ia_address;
-        for (number, (address, qualifier)) in
-            [(link_local, SERVICE), (Fabric::ipv4(1), PORT), (Fabric::ipv4(1), PORT)].into_iter().enumerate()
+        for (number, (address, qualifier)) in [
+            (link_local, SERVICE),
+            (Fabric::ipv4(1), PORT),
+            (Fabric::ipv4(1), PORT),
+        ]
+        .into_iter()
+        .enumerate()
         {
             let asked = encode(&self.source.remote(0, self.source.memory.len()));
             self.a.ia.ep_connect(
@@ -141,10 +172,14 @@ impl Job {
             self.told_b = Some(decode(self.b.ia.cr_query(request.cr)?.private_data)?);
             let sink = &self.sinks[Kind::Write as usize];
             let answer = encode(&sink.remote(0, sink.memory.len()));
-            self.b.ia.cr_accept(request.cr, Some(self.b.endpoints[number]), &answer)?;
+            self.b
+                .ia
+                .cr_accept(request.cr, Some(self.b.endpoints[number]), &answer)?;
             self.expect(0, ConnectionEventKind::Established)?;
             self.expect(1, ConnectionEventKind::Established)?;
-            self.told_a.push(decode(self.a.ia.ep_private_data(self.a.endpoints[number])?)?);
+            self.told_a.push(decode(
+                self.a.ia.ep_private_data(self.a.endpoints[number])?,
+            )?);
         }
         Ok(())
     }
@@ -152,7 +187,11 @@ impl Job {
     /// The next event of an EVD; both sides get their turns.
     pub fn wait(&mut self, side: usize, evd: EvdHandle) -> Result<Event> {
         for _ in 0..TURNS {
-            let (waiting, other) = if side == 0 { (&mut self.a, &mut self.b) } else { (&mut self.b, &mut self.a) };
+            let (waiting, other) = if side == 0 {
+                (&mut self.a, &mut self.b)
+            } else {
+                (&mut self.b, &mut self.a)
+            };
             other.ia.progress();
             match waiting.ia.evd_wait(evd, Timeout::from_micros(100), 1) {
                 Ok((event, _)) => return Ok(event),
@@ -164,7 +203,11 @@ impl Job {
     }
 
     fn expect(&mut self, side: usize, kind: ConnectionEventKind) -> Result<()> {
-        let evd = if side == 0 { self.a.connections } else { self.b.connections };
+        let evd = if side == 0 {
+            self.a.connections
+        } else {
+            self.b.connections
+        };
         let event = self.wait(side, evd)?;
         ensure!(
             matches!(event, Event::Connection(ConnectionEvent { kind: is, .. }) if is == kind),
@@ -177,14 +220,27 @@ impl Job {
     /// Disconnects, frees every object, closes both adapters, and asks the simulator what is left.
     pub fn close(mut self, fabric: &Fabric) -> Result<String> {
         for number in 0..self.a.endpoints.len() {
-            self.a.ia.ep_disconnect(self.a.endpoints[number], CloseFlags::Graceful)?;
+            self.a
+                .ia
+                .ep_disconnect(self.a.endpoints[number], CloseFlags::Graceful)?;
             self.expect(0, ConnectionEventKind::Disconnected)?;
             self.expect(1, ConnectionEventKind::Disconnected)?;
         }
-        let Self { mut a, mut b, srq, source, sinks, .. } = self;
+        let Self {
+            mut a,
+            mut b,
+            srq,
+            source,
+            sinks,
+            ..
+        } = self;
         for side in [&mut a, &mut b] {
-            side.psps.iter().try_for_each(|&psp| side.ia.psp_free(psp))?;
-            side.endpoints.iter().try_for_each(|&ep| side.ia.ep_free(ep))?;
+            side.psps
+                .iter()
+                .try_for_each(|&psp| side.ia.psp_free(psp))?;
+            side.endpoints
+                .iter()
+                .try_for_each(|&ep| side.ia.ep_free(ep))?;
         }
         b.ia.srq_free(srq)?;
         a.ia.lmr_free(source.lmr)?;
@@ -210,7 +266,9 @@ impl Job {
                 report.driver_bugs.len(),
             );
             ensure!(
-                report.is_clean() && closed.pages_not_returned == 0 && closed.objects_left.is_empty(),
+                report.is_clean()
+                    && closed.pages_not_returned == 0
+                    && closed.objects_left.is_empty(),
                 "something is left over: {report:?} {closed:?}"
             );
         }
@@ -220,7 +278,9 @@ impl Job {
 
 fn side(fabric: &Fabric, number: usize) -> Result<Side> {
     let began = Instant::now();
-    let mut ia = fabric.open(number).with_context(|| format!("side {}", ["A", "B"][number]))?;
+    let mut ia = fabric
+        .open(number)
+        .with_context(|| format!("side {}", ["A", "B"][number]))?;
     Ok(Side {
         bring_up: began.elapsed(),
         pz: ia.pz_create()?,
@@ -247,8 +307,15 @@ fn attributes(ia: &Ia) -> EpAttr {
 
 fn region(side: &mut Side, bytes: usize) -> Result<Region> {
     let memory = dat::alloc(&side.ia, bytes)?;
-    let lmr = side.ia.lmr_create(memory.clone(), side.pz, MemPrivFlags::all())?;
-    Ok(Region { memory, lmr: lmr.lmr, rmr_context: lmr.rmr_context, address: lmr.registered_address })
+    let lmr = side
+        .ia
+        .lmr_create(memory.clone(), side.pz, MemPrivFlags::all())?;
+    Ok(Region {
+        memory,
+        lmr: lmr.lmr,
+        rmr_context: lmr.rmr_context,
+        address: lmr.registered_address,
+    })
 }
 
 /// An RMR triplet as the two sides of this job write it: 4, 8 and 8 bytes, big-endian.
@@ -261,7 +328,9 @@ fn encode(triplet: &RmrTriplet) -> [u8; 20] {
 }
 
 fn decode(bytes: &[u8]) -> Result<RmrTriplet> {
-    let bytes = bytes.get(..20).context("the private data is shorter than a triplet")?;
+    let bytes = bytes
+        .get(..20)
+        .context("the private data is shorter than a triplet")?;
     Ok(RmrTriplet {
         rmr_context: u32::from_be_bytes(bytes[..4].try_into()?),
         target_address: u64::from_be_bytes(bytes[4..12].try_into()?),

@@ -19,7 +19,10 @@ pub struct Counters {
 
 impl Counters {
     pub const fn since(self, before: Self) -> Self {
-        Self { packets: self.packets - before.packets, doorbells: self.doorbells - before.doorbells }
+        Self {
+            packets: self.packets - before.packets,
+            doorbells: self.doorbells - before.doorbells,
+        }
     }
 }
 
@@ -37,7 +40,15 @@ pub struct Row {
 /// Bring-up, a line per side.
 pub fn print_bring_up(job: &Job) {
     let mut table = Table::new();
-    table.set_header(["side", "MAC", "firmware", "commands", "pages boot/init", "bring-up", "on the device's clock"]);
+    table.set_header([
+        "side",
+        "MAC",
+        "firmware",
+        "commands",
+        "pages boot/init",
+        "bring-up",
+        "on the device's clock",
+    ]);
     for (name, side) in job.sides() {
         let hca = side.ia.provider().hca();
         let report = hca.bringup_report();
@@ -59,7 +70,16 @@ pub fn print_bring_up(job: &Job) {
 /// The transfers, a line per kind.
 pub fn print_table(rows: &[Row]) {
     let mut table = Table::new();
-    table.set_header(["DTO", "messages", "bytes", "packets", "doorbells", "completions", "MB/s", "verified"]);
+    table.set_header([
+        "DTO",
+        "messages",
+        "bytes",
+        "packets",
+        "doorbells",
+        "completions",
+        "MB/s",
+        "verified",
+    ]);
     for row in rows {
         table.add_row([
             row.kind.name().to_owned(),

@@ -3,7 +3,7 @@
 //! Whatever the kind, a window of messages is kept in flight and refilled as completions come.
 
 use anyhow::{Result, bail, ensure};
-use dat::{CompletionFlags, DtoCompletion, DtoStatus, EpHandle, Event, EvdHandle};
+use dat::{CompletionFlags, DtoCompletion, DtoStatus, EpHandle, EvdHandle, Event};
 use indicatif::ProgressBar;
 
 use super::pieces;
@@ -40,7 +40,12 @@ const FLAGS: CompletionFlags = CompletionFlags::empty();
 
 impl Job {
     /// Moves everything in pieces of `chunk` bytes. Messages and completions.
-    pub fn transfer(&mut self, kind: Kind, chunk: usize, progress: &ProgressBar) -> Result<(u64, u64)> {
+    pub fn transfer(
+        &mut self,
+        kind: Kind,
+        chunk: usize,
+        progress: &ProgressBar,
+    ) -> Result<(u64, u64)> {
         let pieces: Vec<(usize, usize)> = pieces(self.source().len(), chunk).collect();
         let completions = match kind {
             Kind::Send => self.send(&pieces, progress)?,
@@ -77,7 +82,10 @@ impl Job {
                 self.b.ia.ep_post_recv(b, &[slice], number, FLAGS)?;
             }
             for (number, &(offset, bytes)) in (first..).zip(window) {
-                let slice = self.a.ia.lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
+                let slice = self
+                    .a
+                    .ia
+                    .lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
                 self.a.ia.ep_post_send(a, &[slice], number, FLAGS)?;
             }
             for (number, &(_, bytes)) in (first..).zip(window) {
@@ -97,19 +105,30 @@ impl Job {
     /// whoever comes first; per connection the order of the sends holds, and that says which message is in which buffer.
     /// A buffer is a place in the sink, so pieces that landed elsewhere are put where they belong.
     fn send_shared(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
-        let connections: [(EpHandle, EpHandle); 2] =
-            [(self.a.endpoints[1], self.b.endpoints[1]), (self.a.endpoints[2], self.b.endpoints[2])];
+        let connections: [(EpHandle, EpHandle); 2] = [
+            (self.a.endpoints[1], self.b.endpoints[1]),
+            (self.a.endpoints[2], self.b.endpoints[2]),
+        ];
         let longest = pieces.first().map_or(0, |&(_, bytes)| bytes);
         let pool = dat::alloc(&self.b.ia, longest * 2 * DEPTH)?;
-        let region = self.b.ia.lmr_create(pool.clone(), self.b.pz, dat::MemPrivFlags::LOCAL_WRITE)?;
+        let region =
+            self.b
+                .ia
+                .lmr_create(pool.clone(), self.b.pz, dat::MemPrivFlags::LOCAL_WRITE)?;
         for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
             for place in 0..window.len() {
-                let slice = self.b.ia.lmr_slice(region.lmr, (place * longest) as u64, longest as u64)?;
+                let slice =
+                    self.b
+                        .ia
+                        .lmr_slice(region.lmr, (place * longest) as u64, longest as u64)?;
                 self.b.ia.srq_post_recv(self.srq, &[slice], place as u64)?;
             }
             for (number, &(offset, bytes)) in (first..).zip(window) {
                 let (a, _) = connections[number % 2];
-                let slice = self.a.ia.lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
+                let slice = self
+                    .a
+                    .ia
+                    .lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
                 self.a.ia.ep_post_send(a, &[slice], number as u64, FLAGS)?;
             }
             // The next message of each connection.
@@ -121,11 +140,16 @@ impl Job {
                     .position(|&(_, b)| b == received.ep)
                     .ok_or_else(|| anyhow::anyhow!("{received:?} is of neither connection"))?;
                 let Some(number) = next[connection] else {
-                    bail!("connection {connection} completes more than was sent on it: {received:?}");
+                    bail!(
+                        "connection {connection} completes more than was sent on it: {received:?}"
+                    );
                 };
                 next[connection] = Some(number + 2);
                 let (offset, bytes) = pieces[number];
-                ensure!(received.transferred_length == bytes as u64, "{received:?} for message {number}");
+                ensure!(
+                    received.transferred_length == bytes as u64,
+                    "{received:?} for message {number}"
+                );
                 let place = usize::try_from(received.cookie)? * longest;
                 let sink = &self.sinks[Kind::Srq as usize].memory;
                 dat::write(sink, offset, &dat::read(&pool, place, bytes));
@@ -142,9 +166,14 @@ impl Job {
         let target = self.told_a[0];
         for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
             for (number, &(offset, bytes)) in (first..).zip(window) {
-                let slice = self.a.ia.lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
+                let slice = self
+                    .a
+                    .ia
+                    .lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
                 let remote = part(target, offset, bytes);
-                self.a.ia.ep_post_rdma_write(a, &[slice], number, &remote, FLAGS)?;
+                self.a
+                    .ia
+                    .ep_post_rdma_write(a, &[slice], number, &remote, FLAGS)?;
             }
             for &(_, bytes) in window {
                 self.completed(0, self.a.completions)?;
@@ -156,13 +185,17 @@ impl Job {
 
     fn read(&mut self, pieces: &[(usize, usize)], progress: &ProgressBar) -> Result<u64> {
         let b = self.b.endpoints[0];
-        let Some(source) = self.told_b else { bail!("A never said where its memory is") };
+        let Some(source) = self.told_b else {
+            bail!("A never said where its memory is")
+        };
         let sink = self.sinks[Kind::Read as usize].lmr;
         for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
             for (number, &(offset, bytes)) in (first..).zip(window) {
                 let slice = self.b.ia.lmr_slice(sink, offset as u64, bytes as u64)?;
                 let remote = part(source, offset, bytes);
-                self.b.ia.ep_post_rdma_read(b, &[slice], number, &remote, FLAGS)?;
+                self.b
+                    .ia
+                    .ep_post_rdma_read(b, &[slice], number, &remote, FLAGS)?;
             }
             for &(_, bytes) in window {
                 self.completed(1, self.b.completions)?;
