@@ -404,7 +404,7 @@ fn creation(world: &World, what: u8) -> Vec<u8> {
                 .set_rr(true)
                 .set_rw(true)
                 .set_umr_en(true);
-            let entry = u64::from(PAGE as u32 / 2) << 32 | u64::from(live.key);
+            let entry = (PAGE as u64 / 2) << 32 | u64::from(live.key);
             with_list(create.as_bytes(), &[entry, live.va, entry, live.va + 1_024])
         }
         4 => {

@@ -95,7 +95,7 @@ fn wqe(world: &World, at_a: bool, kind: u8, bytes: u16, remote: u8) -> Vec<u8> {
         }
         10 => {
             let inline = usize::try_from(bytes % 100).unwrap();
-            let mut data = (1 << 31 | bytes % 100).to_be_bytes().to_vec();
+            let mut data = ((1 << 31) | (bytes % 100)).to_be_bytes().to_vec();
             data.resize((4 + inline).next_multiple_of(16), 0x77);
             (WqeOpcode::SEND, data)
         }

@@ -42,7 +42,7 @@ const SPACING: usize = 0x400;
 
 /// Capability page of a recorded answer.
 fn capability<T: Layout>(commands: &[Recorded], kind: CapType, current: bool) -> T {
-    let op_mod = u32::from(if current { kind.current() } else { kind.max() });
+    let op_mod = if current { kind.current() } else { kind.max() };
     let query = commands
         .iter()
         .find(|command| command.opcode == Opcode::QUERY_HCA_CAP && command.op_mod() == op_mod);
@@ -303,7 +303,7 @@ fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
     for command in &commands {
         let fate = replay.replay(command);
         let row = table.iter_mut().find(|(opcode, op_mod, known, _)| {
-            (*opcode, *op_mod, &*known) == (command.opcode, command.op_mod(), &fate)
+            (*opcode, *op_mod, known) == (command.opcode, command.op_mod(), &fate)
         });
         match row {
             Some((.., count)) => *count += 1,

@@ -51,10 +51,8 @@ pub enum Lie {
     },
     /// A completion nobody wrote, likewise.
     Completion {
-        queue: u8,
+        of: Of,
         opcode: u8,
-        qpn: Number,
-        owner: Number,
         counter: u16,
         bytes: u32,
         syndrome: u8,
@@ -86,12 +84,17 @@ pub enum EventKind {
     Any(u8),
 }
 
-/// A number that means something to the driver, or one that does not.
+/// Whose a completion is.
 #[derive(Clone, Copy, Debug, TypeGenerator)]
-pub enum Number {
-    /// One the device gave out, or the driver said.
+pub enum Of {
+    /// Of a queue pair the driver has, in the completion queue it has for it: QP 1 or one of the
+    /// consumer's.
     Known(u8),
-    Any(u32),
+    Unknown {
+        queue: u8,
+        qpn: u32,
+        owner: u32,
+    },
 }
 
 /// When a lie is told: so many occasions after the last.
@@ -334,14 +337,21 @@ impl State {
         }
     }
 
-    fn number(&self, number: Number) -> u32 {
-        match number {
-            Number::Any(value) => value,
-            Number::Known(which) => {
-                let mut known: Vec<u32> = self.qpns.clone();
-                known.extend(self.cqs.iter().map(|ring| ring.number));
-                known.extend([7, 8, 0xff_ffff, 0]);
-                known[usize::from(which) % known.len()]
+    /// Completion queue, queue pair and owner.
+    fn resolve(&self, of: Of) -> (usize, u32, u32) {
+        match of {
+            // The order in which the driver makes them.
+            Of::Known(which) => {
+                let which = usize::from(which % 3);
+                let owner = [0xff_ffff, 7, 8][which];
+                (
+                    which.min(1),
+                    self.qpns.get(which).copied().unwrap_or(0),
+                    owner,
+                )
+            }
+            Of::Unknown { queue, qpn, owner } => {
+                (usize::from(queue) % self.cqs.len().max(1), qpn, owner)
             }
         }
     }
@@ -384,24 +394,33 @@ impl State {
                 ahead,
             } => self.event(queue, kind, number, bytes, ahead),
             Lie::Completion {
-                queue,
+                of,
                 opcode,
-                qpn,
-                owner,
                 counter,
                 bytes,
                 syndrome,
                 ahead,
             } => {
-                let (qpn, owner) = (self.number(qpn), self.number(owner));
-                let mut cqe = [0; 64];
-                cqe[0x1c..0x20].copy_from_slice(&owner.to_be_bytes());
-                cqe[0x2c..0x30].copy_from_slice(&bytes.to_be_bytes());
-                if matches!(opcode % 16, 13 | 14) {
+                let (queue, qpn, owner) = self.resolve(of);
+                // Requests and receives, done and failed, mostly.
+                let opcode = if opcode < 192 {
+                    [0, 2, 13, 14][usize::from(opcode) % 4]
+                } else {
+                    opcode % 16
+                };
+                let mut cqe = Cqe64::new();
+                cqe.set_srqn_uidx(owner & 0xff_ffff)
+                    .set_qpn(qpn & 0xff_ffff)
+                    .set_byte_cnt(if bytes > 1 << 31 {
+                        bytes
+                    } else {
+                        bytes % 4_096
+                    })
+                    .set_wqe_counter(counter % 32);
+                let mut cqe = *cqe.as_array();
+                if matches!(opcode, 13 | 14) {
                     cqe[0x37] = syndrome;
                 }
-                cqe[0x38..0x3c].copy_from_slice(&qpn.to_be_bytes());
-                cqe[0x3c..0x3e].copy_from_slice(&(counter % 64).to_be_bytes());
                 self.completion(queue, opcode, ahead, &cqe);
             }
             Lie::CompletionBytes { queue, at, bits } => {
@@ -493,8 +512,8 @@ impl State {
         );
     }
 
-    fn completion(&mut self, queue: u8, opcode: u8, ahead: u8, cqe: &[u8; 64]) {
-        let Some(ring) = self.cqs.get(usize::from(queue) % self.cqs.len().max(1)) else {
+    fn completion(&mut self, queue: usize, opcode: u8, ahead: u8, cqe: &[u8; 64]) {
+        let Some(ring) = self.cqs.get(queue) else {
             return;
         };
         let mut consumer = [0; 4];
