@@ -390,7 +390,8 @@ struct Answers {
     /// What commands answer, in turn, over and over, at 0x08 and behind.
     numbers: [u32; 4],
     /// Dwords of capability pages that differ from a real device's.
-    pages: Vec<(u8, Extreme)>,
+    pages: [(u8, Extreme); 3],
+    how_many: u8,
     registers: [(u8, u32); 2],
     registers_too: u8,
     /// One in so many is refused.
@@ -399,9 +400,11 @@ struct Answers {
 
 #[derive(Clone, Copy, Debug, TypeGenerator)]
 enum Extreme {
+    Nothing,
+    Bit(u8),
+    Byte { at: u8, value: u8 },
     Zero,
     Ones,
-    Flip(u32),
 }
 
 /// A device that answers every command at once, and knows nothing.
@@ -435,16 +438,22 @@ impl Nonsense {
             3 => profile.atomic.current.as_bytes().to_vec(),
             _ => profile.roce.current.as_bytes().to_vec(),
         };
-        for &(at, extreme) in &self.answers.pages {
+        let pages = self.answers.pages.iter();
+        for &(at, extreme) in pages.take(usize::from(self.answers.how_many / 64)) {
             let at = usize::from(at) % (page.len() / 4) * 4;
             let dword: &mut [u8; 4] = page[at..].first_chunk_mut().unwrap();
             let value = u32::from_be_bytes(*dword);
-            *dword = match extreme {
+            let new = match extreme {
+                Extreme::Nothing => value,
+                Extreme::Bit(bit) => value ^ 1 << (bit % 32),
+                Extreme::Byte { at, value: byte } => {
+                    let shift = at % 4 * 8;
+                    value & !(0xff << shift) | u32::from(byte) << shift
+                }
                 Extreme::Zero => 0,
                 Extreme::Ones => u32::MAX,
-                Extreme::Flip(bits) => value ^ bits,
-            }
-            .to_be_bytes();
+            };
+            *dword = new.to_be_bytes();
         }
         page
     }
@@ -463,8 +472,9 @@ impl Nonsense {
             u16::from_be_bytes([entry[0x16], entry[0x17]]),
         );
         let mut output = vec![0; 0x1010];
-        let refused = self.answers.refusals >= 240
-            && number.is_multiple_of(u64::from(256 - u16::from(self.answers.refusals)));
+        // Mostly none; otherwise every so many.
+        let every = u64::from(self.answers.refusals);
+        let refused = every >= 192 && number % (every - 180) == every - 192;
         match opcode {
             _ if refused => output[0] = 0x0f,
             0x100 => {
@@ -478,9 +488,18 @@ impl Nonsense {
                     let at = (usize::try_from(number).unwrap() + index) % 4;
                     dword.copy_from_slice(&self.answers.numbers[at].to_be_bytes());
                 }
-                // Few pages, or none would ever be enough.
-                if opcode == 0x107 {
-                    output[0x0c..0x0f].fill(0);
+                match opcode {
+                    // Few pages at a time.
+                    0x107 => {
+                        output[0x0c..0x0f].fill(0);
+                        output[0x0f] &= 0x1f;
+                    }
+                    // A doorbell page of the BAR, mostly.
+                    0x802 => {
+                        output[0x08..0x0b].fill(0);
+                        output[0x0b] &= 0x1f;
+                    }
+                    _ => {}
                 }
             }
         }
@@ -549,7 +568,7 @@ impl Device for Named {
         self.0.bar.fill(0, self.0.bar.len(), 0);
         self.0.bar.store_be32(0x04, 5 << 16);
         self.0.bar.store_be32(0x14, 0x56);
-        if self.0.answers.registers_too >= 192 {
+        if self.0.answers.registers_too >= 240 {
             for (at, value) in self.0.answers.registers {
                 self.0.bar.store_be32(
                     [0x00, 0x04, 0x14, 0x1fc, 0x230, 0x238, 0x23c, 0x1010][usize::from(at) % 8],

@@ -252,7 +252,10 @@ impl Forgery {
             key: live.key,
         };
         let flag = |bit: u8| self.flags >> bit & 1 == 1;
-        let vlan = self.network.is_multiple_of(16).then_some(Vlan { id: 5, priority: 1 });
+        let vlan = self
+            .network
+            .is_multiple_of(16)
+            .then_some(Vlan { id: 5, priority: 1 });
         let packet = Packet {
             eth: EthRepr {
                 dst: mac(1),
