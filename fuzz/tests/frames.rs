@@ -233,7 +233,7 @@ impl Forgery {
             (0..240, false) => world.a.qps[ATTACKED].qpn,
             (0..240, true) => 1,
             (240..248, _) => gsi.qpn,
-            (248.., _) => u32::from(self.psn.unsigned_abs()),
+            (248.., _) => 0xf0_0000 + u32::from(self.psn.unsigned_abs()),
         };
         let length = match self.length {
             Length::Empty => 0,
@@ -288,7 +288,14 @@ impl Forgery {
             };
             let start = if vlan.is_some() { 18 } else { 14 };
             let end = frame.len() - icrc::BYTES;
+            let sound = frame.clone();
             self.transport.apply(&mut frame[start..end]);
+            // What is said to the other connection is about that one.
+            let healthy = world.a.qps[HEALTHY].qpn;
+            if Packet::parse_ignoring_icrc(&frame).is_ok_and(|packet| packet.dest_qpn() == healthy)
+            {
+                frame = sound;
+            }
             if let Some(crc) = icrc::compute(encapsulation, &frame[start..end]) {
                 frame[end..].copy_from_slice(&crc);
             }

@@ -324,6 +324,30 @@ fn every_truncation_is_refused() {
 }
 
 #[test]
+fn a_packet_of_no_whole_number_of_words_is_refused() {
+    let mut frame = Packet {
+        eth: eth(None),
+        network: ipv6(),
+        bth: bth(Opcode::rc(Operation::SendOnly)),
+        headers: Headers::NONE,
+        payload: &[1, 2, 3, 4],
+    }
+    .emit();
+    // Three bytes of payload and no padding, all lengths and the ICRC made to fit.
+    let end = frame.len() - icrc::BYTES - 1;
+    frame.truncate(end);
+    for length in [14 + 5, 14 + 40 + 5] {
+        frame[length] -= 1;
+    }
+    let crc = icrc::compute(Encapsulation::Ipv6Udp, &frame[14..]).expect("all headers");
+    frame.extend(crc);
+    assert_eq!(
+        Packet::parse(&frame),
+        Err(WireError::Malformed("packet length"))
+    );
+}
+
+#[test]
 fn ethernet_padding_behind_the_packet_is_ignored() {
     let mut frame = captured_uc_send();
     let clean = frame.clone();

@@ -193,6 +193,10 @@ impl<'a> Packet<'a> {
         let transport = &packet[headers_len..];
         let bth = BthRepr::parse(&BthPacket::new_checked(transport)?)?;
         let (headers, padded) = Headers::parse(bth.opcode, &transport[BthRepr::BYTES..])?;
+        // That is what the padding is for (IBTA volume 1, section 9.2.3).
+        if !padded.len().is_multiple_of(4) {
+            return Err(WireError::Malformed("packet length"));
+        }
         let payload_len = padded
             .len()
             .checked_sub(usize::from(bth.pad))
