@@ -478,7 +478,7 @@ impl Nonsense {
         match opcode {
             _ if refused => output[0] = 0x0f,
             // Pages are mostly kept with a refusal; seconds of asking again and again for them cost time.
-            0x108 if op_mod == 2 && self.answers.numbers[0] % 16 != 0 => output[0] = 0x0f,
+            0x108 if op_mod == 2 && !self.answers.numbers[0].is_multiple_of(16) => output[0] = 0x0f,
             0x100 => {
                 let page = self.page(op_mod >> 1);
                 output[0x10..0x10 + page.len()].copy_from_slice(&page);
