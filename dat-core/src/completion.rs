@@ -40,8 +40,7 @@ pub(crate) struct Settled {
 impl<P: Provider> Ia<P> {
     /// Makes the completion of an entry, and sees to what it means for its endpoint.
     pub(crate) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
-        let key = *self.owners.get(entry.owner() as usize)?;
-        let ep = self.eps.get_mut(key)?;
+        let (key, ep) = self.eps.at_mut(entry.owner())?;
         let completion = match ep.hot.srq {
             Some(srq) if !entry.is_request() => self.srqs.get_mut(srq)?.queue.complete(entry),
             _ => ep.qp.as_mut()?.complete(entry),

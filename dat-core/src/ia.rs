@@ -21,6 +21,7 @@ use crate::lmr::table::LmrTable;
 use crate::provider::Provider;
 use crate::psp::Psp;
 use crate::pz::Pz;
+use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::types::{CloseFlags, EvdFlags};
 use core::fmt;
@@ -95,9 +96,8 @@ pub struct Ia<P: Provider> {
     // The hot path's.
     pub(crate) id: u32,
     pub(crate) lmrs: LmrTable,
-    pub(crate) eps: SlotMap<EpKey, Ep<P>>,
-    /// Endpoints by the number completions name them with: their index in `eps`.
-    pub(crate) owners: Vec<EpKey>,
+    /// Completions name them by index alone.
+    pub(crate) eps: Slots<EpKey, Ep<P>>,
     pub(crate) evds: SlotMap<EvdKey, Evd<P>>,
     pub(crate) srqs: SlotMap<SrqKey, Srq<P>>,
     // The rest.
@@ -170,8 +170,7 @@ impl<P: Provider> Ia<P> {
         Ok(Self {
             id: NEXT_IA.fetch_add(1, Ordering::Relaxed),
             lmrs: LmrTable::new(fresh_stamp()),
-            eps: SlotMap::with_key(),
-            owners: Vec::new(),
+            eps: Slots::new(),
             evds,
             srqs: SlotMap::with_key(),
             provider,

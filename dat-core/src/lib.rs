@@ -37,6 +37,7 @@ mod psp;
 mod pz;
 mod refusal;
 pub mod segment;
+mod slots;
 mod srq;
 #[cfg(test)]
 mod tests;

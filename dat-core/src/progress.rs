@@ -259,8 +259,7 @@ impl<P: Provider> Ia<P> {
     }
 
     fn ep_owner(&self, owner: u32) -> Option<EpKey> {
-        let key = *self.owners.get(owner as usize)?;
-        self.eps.contains_key(key).then_some(key)
+        self.eps.key_at(owner)
     }
 
     /// A completion queue lost an entry: the completions of its endpoints cannot be told any more,

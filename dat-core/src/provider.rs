@@ -104,6 +104,17 @@ impl Completion {
     }
 }
 
+/// A completion that is a success to be reported, in short: what most completions are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plain {
+    /// The cookie given at the post, unchanged.
+    pub cookie: u64,
+    /// Bytes transferred.
+    pub bytes: u32,
+    /// True for Send, RDMA Read and RDMA Write; false for receives.
+    pub request: bool,
+}
+
 /// A completion queue entry as read from the device: private copy, nothing in it is trusted yet.
 pub trait CompletionEntry {
     /// The owner number given when the queue pair was created.
@@ -158,6 +169,13 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
+    /// As [`QueuePair::complete`] for an entry that is a [`Plain`] completion. `None`, and nothing has changed, when
+    /// it is anything else or the provider does not care to tell: then `complete` is called.
+    fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
+        let _any = entry;
+        None
+    }
+
     /// Turns an entry of this queue pair into a completion and frees its slot and those before it.
     /// `None`: nothing to report (a suppressed success, or an entry that matches no post, which is
     /// logged and counted because the device is not trusted).
@@ -186,6 +204,12 @@ pub trait SharedReceiveQueue {
     fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
+    /// As [`QueuePair::complete_plain`].
+    fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
+        let _any = entry;
+        None
+    }
+
     /// As [`QueuePair::complete`], for a receive that took its buffer from this queue.
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
     /// Buffers posted and not yet completed (whether or not an endpoint has taken them).

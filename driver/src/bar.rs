@@ -59,7 +59,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::error::BarError;
 use crate::function::Device;
 use crate::memory::SharedMemory;
-use crate::register::{Readable, Writable};
+use crate::register::{Readable, RegisterValue, Writable};
 use crate::vfio::Window;
 use crate::vfio_user::Client;
 
@@ -227,7 +227,7 @@ impl<T> Block<T> {
         // Rust reference exists, and what a caller lent through `unsafe fn LentMemory::new`.
         unsafe { cell.write(value) };
         if self.listened {
-            self.tell(at, value.as_bytes());
+            self.tell(at, value);
         }
     }
 
@@ -259,20 +259,21 @@ impl<T> Block<T> {
         unsafe { cell.as_ref() }
     }
 
-    /// Tells whoever listens to this BAR what was written.
+    /// Tells whoever listens to this BAR what was written. The value comes in a register, so that a write
+    /// nobody hears does not have to put it into memory first.
     #[cold]
     #[inline(never)]
-    pub(crate) fn tell(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn tell<V: RegisterValue>(&self, at: usize, value: V) {
         match &self.bar.listener {
             // CAST: usize has at most 64 bits on every target Rust has.
             Some(Listener::Device(device)) => {
-                device.bar_written(self.bar.index, self.offset + at as u64, bytes)
+                device.bar_written(self.bar.index, self.offset + at as u64, value.as_bytes());
             }
             Some(Listener::Remote(client)) => {
-                client.bar_write(self.bar.index, self.offset + at as u64, bytes);
+                client.bar_write(self.bar.index, self.offset + at as u64, value.as_bytes());
             }
             Some(Listener::Window(window, _)) => {
-                if let Err(error) = window.write(self.offset + at as u64, bytes) {
+                if let Err(error) = window.write(self.offset + at as u64, value.as_bytes()) {
                     tracing::error!("{error}");
                 }
             }

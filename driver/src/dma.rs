@@ -23,6 +23,7 @@ use crate::iova::IovaAllocator;
 use crate::lent::LentMemory;
 use crate::mapping::{HUGE_PAGE, Pages, page_bytes};
 use crate::memory::{SharedMemory, shared_memory_accessors};
+use crate::span::Span;
 
 /// An I/O virtual address: what the device puts on the bus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -189,7 +190,7 @@ fn free_huge_pages() -> usize {
 }
 
 /// Bytes of a chunk that are in use. Given back on drop.
-struct Lease {
+pub(crate) struct Lease {
     chunk: Arc<Chunk>,
     offset: usize,
     bytes: usize,
@@ -393,6 +394,16 @@ impl DmaBuffer {
     // PANIC: outside.
     pub(crate) fn pointer(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         self.memory.pointer(offset, bytes)
+    }
+
+    /// Where the bytes are, for whoever keeps the [lease](Self::lease) as well.
+    pub(crate) const fn span(&self) -> Span {
+        self.memory.span()
+    }
+
+    /// What keeps the bytes mapped and ours.
+    pub(crate) fn lease(&self) -> Arc<Lease> {
+        Arc::clone(&self.lease)
     }
 
     shared_memory_accessors!(memory);

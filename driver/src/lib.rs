@@ -20,6 +20,7 @@ mod bar;
 pub mod barrier;
 mod clock;
 mod dma;
+mod dma_ring;
 #[cfg(test)]
 mod double;
 mod error;
@@ -39,6 +40,7 @@ mod vfio_user;
 pub use bar::{Bar, Block, RegisterBlock};
 pub use clock::{Clock, Instant, MAX_WAIT, RealClock};
 pub use dma::{DmaArena, DmaBuffer, DmaMemory, Iova, WeakArena};
+pub use dma_ring::{DmaBlock, DmaRing, DmaWord};
 pub use error::{BarError, DmaError, FunctionError, IovaError, MemoryError, ReactorError};
 pub use function::{Device, Function};
 pub use interrupt::Interrupt;

@@ -204,6 +204,11 @@ impl SharedMemory {
         self.span.address()
     }
 
+    /// The address range, for whoever also keeps it mapped.
+    pub(crate) const fn span(&self) -> Span {
+        self.span
+    }
+
     /// Pointer to `bytes` bytes at `offset`, valid while a clone of `self` lives.
     // PANIC: outside.
     #[inline]

@@ -57,6 +57,13 @@ impl Be64 {
     pub const fn get(self) -> u64 {
         u64::from_be(self.0)
     }
+
+    /// Which of the bits of `mask` differ from `other`'s. Needs no change of order.
+    #[inline]
+    #[must_use]
+    pub const fn difference(self, other: Self, mask: Self) -> Self {
+        Self((self.0 ^ other.0) & mask.0)
+    }
 }
 
 impl std::fmt::Debug for Be64 {

@@ -2,7 +2,8 @@
 //!
 //! [`Span`] is where raw pointers become bytes, objects and words. It checks bounds and alignment on each access and
 //! relies on one promise, made where it is created: the range stays mapped while the span is used, and no Rust
-//! reference points into it. Only [`SharedMemory`](crate::SharedMemory) creates spans and keeps them together with
+//! reference points into it. The `unchecked` few leave the bounds to their caller,
+//! [`dma_ring`](crate::dma_ring), which proves them once and not on each access. Only [`SharedMemory`](crate::SharedMemory) creates spans and keeps them together with
 //! what keeps them mapped.
 //!
 //! Copies are plain copies. A device that writes while we copy gives us a torn object, which is a value like any
@@ -129,6 +130,72 @@ impl Span {
     #[inline]
     pub(crate) fn write_obj<T: IntoBytes + Immutable>(self, offset: usize, value: &T) {
         self.write_bytes(offset, value.as_bytes());
+    }
+
+    /// As `write_obj`, for a place whose bounds somebody has proven.
+    ///
+    /// # Safety
+    ///
+    /// `offset + size_of::<T>() <= len`.
+    #[inline]
+    pub(crate) unsafe fn write_obj_unchecked<T: IntoBytes + Immutable>(
+        self,
+        offset: usize,
+        value: &T,
+    ) {
+        debug_assert!(self.contains(offset, size_of::<T>()));
+        let bytes = value.as_bytes();
+        // SAFETY: the object is inside the span (the caller's promise), which is mapped (`new`).
+        let to = unsafe { self.base.add(offset) };
+        // SAFETY: as above for `bytes.len()` bytes; no reference to them exists (`new`), so they cannot overlap.
+        unsafe {
+            to.as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        }
+    }
+
+    /// As `read_obj`, for a place whose bounds somebody has proven.
+    ///
+    /// # Safety
+    ///
+    /// `offset + size_of::<T>() <= len`.
+    #[inline]
+    pub(crate) unsafe fn read_obj_unchecked<T: FromBytes>(self, offset: usize) -> T {
+        debug_assert!(self.contains(offset, size_of::<T>()));
+        // SAFETY: the object is inside the span (the caller's promise), which is mapped (`new`).
+        let from = unsafe { self.base.add(offset) }.cast::<T>();
+        // SAFETY: as above; `T: FromBytes` accepts any bytes.
+        unsafe { from.as_ptr().read_unaligned() }
+    }
+
+    /// As `load_be64`, for a place whose bounds and alignment somebody has proven.
+    ///
+    /// # Safety
+    ///
+    /// `offset + 8 <= len`, and the address there is a multiple of 8.
+    #[inline]
+    pub(crate) unsafe fn load_be64_unchecked(self, offset: usize) -> u64 {
+        debug_assert!(self.contains(offset, 8));
+        // SAFETY: the word is inside the span (the caller's promise), which is mapped (`new`).
+        let at = unsafe { self.base.add(offset) }.cast::<u64>();
+        // SAFETY: mapped, and aligned (the caller's promise), for the one load this reference is for.
+        let word = unsafe { AtomicU64::from_ptr(at.as_ptr()) };
+        u64::from_be(word.load(Ordering::Relaxed))
+    }
+
+    /// As `store_be32`, for a place whose bounds and alignment somebody has proven.
+    ///
+    /// # Safety
+    ///
+    /// `offset + 4 <= len`, and the address there is a multiple of 4.
+    #[inline]
+    pub(crate) unsafe fn store_be32_unchecked(self, offset: usize, value: u32) {
+        debug_assert!(self.contains(offset, 4));
+        // SAFETY: the word is inside the span (the caller's promise), which is mapped (`new`).
+        let at = unsafe { self.base.add(offset) }.cast::<u32>();
+        // SAFETY: mapped, and aligned (the caller's promise), for the one store this reference is for.
+        let word = unsafe { AtomicU32::from_ptr(at.as_ptr()) };
+        word.store(value.to_be(), Ordering::Relaxed);
     }
 
     #[inline]

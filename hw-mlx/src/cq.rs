@@ -6,11 +6,14 @@
 //! first lap all entries are marked invalid (opcode 15, owner 0), because lap zero writes owner 0
 //! and a zeroed ring would look complete.
 //!
-//! Polling reads that one byte, then — after a barrier, for the device wrote it last — copies the
-//! whole entry out. What is decided later is decided from the copy; the device may scribble on the
-//! original at any time. The consumer index counts entries since creation, is masked on access, and
-//! is published in the first word of the doorbell record, which is how the device knows that it may
-//! overwrite. (PRM "Completion Queues"; `mlx5_poll_one` in providers/mlx5/cq.c of rdma-core.)
+//! Polling reads the word that ends in that byte, then — after a barrier, for the device wrote it last —
+//! copies out the other fields we use. What is decided later is decided from the copy; the device may
+//! scribble on the original at any time.
+//!
+//! The consumer index counts entries since creation, is masked on access, and is published in the first
+//! word of the doorbell record, which is how the device knows that it may overwrite: every few entries where
+//! the ring has as many to spare, and when the queue is armed. So the device never finds the ring full of what
+//! was taken long ago. (PRM "Completion Queues"; `mlx5_poll_one` in providers/mlx5/cq.c of rdma-core.)
 //!
 //! Arming asks for one event at the next entry. The request carries a sequence number that counts
 //! the events this queue has had, so that a request made before an event was seen cannot arm the
@@ -27,7 +30,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use dat_core::provider::{CompletionEntry, CompletionQueue};
-use driver::{DmaBuffer, barrier};
+use driver::{Be64, DmaBlock, DmaBuffer, DmaRing, DmaWord, barrier};
+use zerocopy::big_endian::U32;
 
 use crate::device::Hca;
 use crate::error::MlxError;
@@ -39,12 +43,21 @@ use crate::uar::Doorbells;
 pub const CQE_BYTES: usize = 64;
 /// Offset of the byte with opcode, format, solicited and owner bits, the last one written.
 pub const OP_OWN: usize = 0x3f;
+/// Offset of the word that byte ends: queue pair number, WQE counter, signature.
+const TAIL: usize = 0x38;
+/// Offsets of other fields we read ([`Cqe64`]).
+const FLAGS_RQPN: usize = 0x18;
+const SRQN_UIDX: usize = 0x20;
+const BYTE_COUNT: usize = 0x2c;
+const VENDOR_SYNDROME: usize = 0x36;
 /// `op_own` of an entry no lap has written: opcode 15, owner 0.
 const NEVER_WRITTEN: u8 = 0xf0;
 /// Offset in the doorbell record of the consumer index.
 const SET_CI: usize = 0;
 /// Offset in the doorbell record of the arm word.
 const ARM: usize = 4;
+/// The consumer index is published every so many entries at most.
+const MAX_BATCH: u32 = 16;
 /// Counters in doorbell records and contexts are 24 bits wide.
 const COUNTER_MASK: u32 = 0xff_ffff;
 
@@ -85,87 +98,147 @@ impl ArmSequence {
     }
 }
 
-/// A completion queue entry: our copy of the device's 64 bytes.
-#[derive(Clone, Debug)]
-pub struct Cqe(Cqe64);
+/// Bits of an entry's tail that tell whose it is and of which form: queue pair number, opcode and format.
+const KIND: Be64 = Be64::new(0x00ff_ffff_0000_00fc);
+
+/// A queue pair number where an entry's tail has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpKey(Be64);
+
+impl QpKey {
+    pub(crate) const fn new(qpn: u32) -> Self {
+        // CAST: widening.
+        Self(Be64::new((qpn as u64) << 32))
+    }
+}
+
+/// What an entry is to a queue pair: the opcode if it is one of its own in the ordinary form, and else none of
+/// the constants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind(Be64);
+
+impl Kind {
+    /// A request is done.
+    pub(crate) const REQUEST: Self = Self::of(opcode::REQUEST);
+    /// A Send has arrived.
+    pub(crate) const RECEIVE_SEND: Self = Self::of(opcode::RECEIVE_SEND);
+
+    const fn of(opcode: u8) -> Self {
+        // CAST: widening.
+        Self(Be64::new((opcode as u64) << 4))
+    }
+}
+
+/// A completion queue entry: our copy of the fields anybody here reads, taken once. (All 64 bytes would be
+/// eight more loads and stores for each poll.)
+#[derive(Clone, Copy, Debug)]
+pub struct Cqe {
+    /// The last eight bytes: queue pair number in 55:32, WQE counter in 31:16, and `op_own` in 7:0.
+    tail: Be64,
+    owner: u32,
+    byte_count: U32,
+    /// Vendor syndrome and syndrome; the middle of the time stamp unless the entry is an error.
+    error: [u8; 2],
+}
 
 impl Cqe {
+    /// The fields but for `tail`, which was read before.
+    #[inline]
+    fn read(entry: DmaBlock<'_, CQE_BYTES>, tail: Be64) -> Self {
+        Self {
+            tail,
+            // CQE version 1: the user index of the queue pair stands where version 0 has the SRQ number.
+            owner: entry.read::<U32, SRQN_UIDX>().get() & 0xff_ffff,
+            byte_count: entry.read::<U32, BYTE_COUNT>(),
+            error: entry.read::<[u8; 2], VENDOR_SYNDROME>(),
+        }
+    }
+
+    /// What kind of entry it is to a queue pair. Queue pair, opcode and form are compared at once.
+    #[inline]
+    pub(crate) const fn kind(&self, of: QpKey) -> Kind {
+        Kind(self.tail.difference(of.0, KIND))
+    }
+
     /// Bits 7:4 of the last byte: see [`opcode`].
     #[inline]
     #[must_use]
-    pub fn opcode(&self) -> u8 {
+    pub const fn opcode(&self) -> u8 {
         self.op_own() >> 4
     }
 
     /// The last byte: opcode 7:4, format 3:2, solicited 1, owner 0.
     #[inline]
     #[must_use]
-    pub fn op_own(&self) -> u8 {
-        self.0.as_array()[OP_OWN]
+    pub const fn op_own(&self) -> u8 {
+        let [.., op_own] = self.tail.get().to_be_bytes();
+        op_own
     }
 
     /// Bits 3:2 of the last byte; anything but 0 is a form we never asked for.
     #[inline]
     #[must_use]
-    pub fn format(&self) -> u8 {
+    pub const fn format(&self) -> u8 {
         self.op_own() >> 2 & 3
     }
 
     /// The peer marked the Send as solicited.
     #[inline]
     #[must_use]
-    pub fn solicited(&self) -> bool {
+    pub const fn solicited(&self) -> bool {
         self.op_own() & 2 != 0
     }
 
     /// Number of the local queue pair.
     #[inline]
     #[must_use]
-    pub fn qpn(&self) -> u32 {
-        self.0.qpn()
+    pub const fn qpn(&self) -> u32 {
+        // CAST: 24 bits.
+        (self.tail.get() >> 32) as u32 & 0xff_ffff
     }
 
     /// Which WQE: the block it starts at (requests), the receive count, or the SRQ entry's index.
     #[inline]
     #[must_use]
-    pub fn wqe_counter(&self) -> u16 {
-        self.0.wqe_counter()
+    pub const fn wqe_counter(&self) -> u16 {
+        let [.., high, low, _, _] = self.tail.get().to_be_bytes();
+        u16::from_be_bytes([high, low])
     }
 
     /// Bytes received, or read.
     #[inline]
     #[must_use]
-    pub fn byte_count(&self) -> u32 {
-        self.0.byte_cnt()
-    }
-
-    /// Source queue pair number and routing header bits (datagrams).
-    #[inline]
-    #[must_use]
-    pub fn flags_rqpn(&self) -> u32 {
-        self.0.flags_rqpn()
+    pub const fn byte_count(&self) -> u32 {
+        self.byte_count.get()
     }
 
     /// Syndrome and vendor syndrome of an error entry.
     #[inline]
     #[must_use]
-    pub fn syndrome(&self) -> (u8, u8) {
-        let bytes = self.0.as_array();
-        (bytes[0x37], bytes[0x36])
+    pub const fn syndrome(&self) -> (u8, u8) {
+        (self.error[1], self.error[0])
     }
 }
 
 impl From<Cqe64> for Cqe {
     fn from(entry: Cqe64) -> Self {
-        Self(entry)
+        let bytes = entry.as_array();
+        let tail = u64::from(entry.qpn()) << 32
+            | u64::from(entry.wqe_counter()) << 16
+            | u64::from(bytes[OP_OWN]);
+        Self {
+            tail: Be64::new(tail),
+            owner: entry.srqn_uidx(),
+            byte_count: U32::new(entry.byte_cnt()),
+            error: [bytes[VENDOR_SYNDROME], bytes[VENDOR_SYNDROME + 1]],
+        }
     }
 }
 
 impl CompletionEntry for Cqe {
     #[inline]
     fn owner(&self) -> u32 {
-        // CQE version 1: the user index of the queue pair stands where version 0 has the SRQ number.
-        self.0.srqn_uidx()
+        self.owner
     }
 
     #[inline]
@@ -176,14 +249,21 @@ impl CompletionEntry for Cqe {
 
 /// A completion queue.
 pub struct Cq {
-    ring: DmaBuffer,
-    record: DmaBuffer,
-    memory: Lent<RingMemory>,
-    doorbells: Doorbells,
-    /// Entries, a power of two.
-    entries: u32,
+    ring: DmaRing<CQE_BYTES>,
     /// Entries consumed since creation.
     consumer_index: u32,
+    /// The owner bit of a fresh entry at `consumer_index`.
+    lap: u8,
+    /// The consumer index is published where it has none of these bits.
+    batch_mask: u32,
+    /// Entries, a power of two.
+    entries: u32,
+    /// Doorbell record: the consumer index.
+    set_ci: DmaWord,
+    /// Doorbell record: the arm word.
+    arm: DmaWord,
+    memory: Lent<RingMemory>,
+    doorbells: Doorbells,
     cqn: u32,
     sequence: ArmSequence,
 }
@@ -203,23 +283,28 @@ impl Cq {
     /// When the ring's size is not a power of two of entries or the record is too small.
     #[must_use]
     pub fn new(cqn: u32, entries: u32, memory: RingMemory, doorbells: Doorbells) -> Self {
-        assert!(entries.is_power_of_two(), "a CQ of {entries} entries");
-        // PANIC: sizes are ours, computed beside the allocation.
-        assert!(
-            memory.ring.contains(0, entries as usize * CQE_BYTES),
-            "a CQ of {entries} entries in {:#x} bytes",
-            memory.ring.len()
-        );
         Self {
-            ring: memory.ring.clone(),
-            record: memory.record.clone(),
+            ring: DmaRing::new(&memory.ring, 0, entries),
+            consumer_index: 0,
+            lap: 0,
+            batch_mask: 0,
+            entries,
+            set_ci: DmaWord::new(&memory.record, SET_CI),
+            arm: DmaWord::new(&memory.record, ARM),
             memory: memory.lend(),
             doorbells,
-            entries,
-            consumer_index: 0,
             cqn,
             sequence: ArmSequence::default(),
         }
+    }
+
+    /// The queue, with `spare` of its entries given up for publishing the consumer index less often: what was
+    /// consumed and not yet published looks occupied to the device.
+    #[must_use]
+    pub fn with_spare(mut self, spare: u32) -> Self {
+        let batch = spare.min(self.entries / 4).clamp(1, MAX_BATCH);
+        self.batch_mask = (1 << batch.ilog2()) - 1;
+        self
     }
 
     /// Creates a queue of at least `entries`, whose events go to the completion event queue.
@@ -233,9 +318,10 @@ impl Cq {
             .checked_add(1)
             .and_then(u32::checked_next_power_of_two)
             .filter(|size| size.ilog2() < 24);
+        let asked = entries;
         let entries = size.ok_or(MlxError::Nonsense {
             what: "completion queue size",
-            value: u64::from(entries),
+            value: u64::from(asked),
         })?;
         let memory = RingMemory::alloc(hca.arena(), entries as usize * CQE_BYTES)?;
         Self::prepare_ring(&memory.ring);
@@ -249,12 +335,11 @@ impl Cq {
             .set_dbr_addr(memory.record_address());
         let memory = memory.lend();
         match hca.exec_with(&command, &memory.get().pages()) {
-            Ok(answer) => Ok(Self::new(
-                answer.cqn(),
-                entries,
-                memory.give_back(),
-                doorbells.clone(),
-            )),
+            Ok(answer) => {
+                let memory = memory.give_back();
+                let queue = Self::new(answer.cqn(), entries, memory, doorbells.clone());
+                Ok(queue.with_spare(entries - asked))
+            }
             Err(error) => Err(memory.after(error).into()),
         }
     }
@@ -283,13 +368,6 @@ impl Cq {
         self.sequence.clone()
     }
 
-    /// Byte offset of the slot of an index.
-    #[inline]
-    fn slot(&self, index: u32) -> usize {
-        // CAST: widening; usize is at least 32 bits here.
-        (index & (self.entries - 1)) as usize * CQE_BYTES
-    }
-
     /// The owner bit a fresh entry has in the lap of `index`.
     #[inline]
     fn owner_bit(&self, index: u32) -> u8 {
@@ -297,14 +375,36 @@ impl Cq {
     }
 
     #[inline]
-    fn is_fresh(&self, op_own: u8, index: u32) -> bool {
-        op_own >> 4 != opcode::INVALID && op_own & 1 == self.owner_bit(index)
+    fn publish_consumer_index(&self) {
+        barrier::dma_hand_back(); // entries are read before their places are given back
+        self.set_ci.store(self.consumer_index & COUNTER_MASK);
     }
 
+    /// What is due at every batch of entries: the device learns how far we are, and perhaps a lap begins.
+    #[inline(never)]
+    fn turn(&mut self) {
+        self.publish_consumer_index();
+        self.lap = self.owner_bit(self.consumer_index);
+    }
+
+    /// Takes the next entry, and before its slot is given back whatever `more` wants of it.
     #[inline]
-    fn publish_consumer_index(&self) {
-        self.record
-            .store_be32(SET_CI, self.consumer_index & COUNTER_MASK);
+    fn take<T>(&mut self, more: impl FnOnce(DmaBlock<'_, CQE_BYTES>) -> T) -> Option<(Cqe, T)> {
+        let slot = self.ring.block(self.consumer_index);
+        let tail = fresh_tail(slot, self.lap)?;
+        barrier::dma_from_device(); // nothing else of the entry before its owner bit
+        let taken = (Cqe::read(slot, tail), more(slot));
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        if self.consumer_index & self.batch_mask == 0 {
+            self.turn();
+        }
+        Some(taken)
+    }
+
+    /// As [`CompletionQueue::poll`], with what datagrams need beside it: source queue pair number and routing
+    /// header bits (`flags_rqpn`).
+    pub fn poll_datagram(&mut self) -> Option<(Cqe, u32)> {
+        self.take(|entry| entry.read::<U32, FLAGS_RQPN>().get())
     }
 
     /// Removes the entries for which `is_dead` says true and keeps the others in their order. The
@@ -315,7 +415,7 @@ impl Cq {
         // Find the end first: entries that arrive while we move others belong behind them.
         let mut end = self.consumer_index;
         while end.wrapping_sub(self.consumer_index) < self.entries
-            && self.is_fresh(self.ring.load_u8(self.slot(end) + OP_OWN), end)
+            && fresh_tail(self.ring.block(end), self.owner_bit(end)).is_some()
         {
             end = end.wrapping_add(1);
         }
@@ -324,27 +424,43 @@ impl Cq {
         let mut index = end;
         while index != self.consumer_index {
             index = index.wrapping_sub(1);
-            let from = self.slot(index);
-            let entry = Cqe(self.ring.read_obj(from));
+            let slot = self.ring.block(index);
+            let entry = Cqe::read(slot, slot.load_be64::<TAIL>());
             if is_dead(&entry) {
                 removed += 1;
             } else if removed > 0 {
                 let target = index.wrapping_add(removed);
-                let to = self.slot(target);
                 let op_own = entry.op_own() & !1 | self.owner_bit(target);
-                self.ring.write_obj(to, &entry.0);
-                self.ring.store_u8(to + OP_OWN, op_own);
+                let to = self.ring.block(target);
+                to.write(&slot.read::<[u8; CQE_BYTES], 0>());
+                to.write_at(OP_OWN, &op_own);
             }
         }
         if removed > 0 {
             self.consumer_index = self.consumer_index.wrapping_add(removed);
-            // The entries are read, and the moved ones written, before the index that frees their old slots.
-            barrier::dma_hand_back();
-            barrier::dma_to_device();
-            self.publish_consumer_index();
+            barrier::dma_to_device(); // the moved entries before the index that frees their old slots
+            self.turn();
         }
         removed
     }
+}
+
+/// The word of an entry with the owner bit, if the device has written it in the lap with this owner bit.
+///
+/// The word moves in one load, so an owner bit seen there vouches for its seven neighbours; for what else
+/// the entry has, a barrier must follow.
+#[inline]
+fn fresh_tail(entry: DmaBlock<'_, CQE_BYTES>, lap: u8) -> Option<Be64> {
+    let tail = entry.load_be64::<TAIL>();
+    let [.., op_own] = tail.get().to_be_bytes();
+    is_fresh(op_own, lap).then_some(tail)
+}
+
+/// The owner bit is the lap's, and the opcode above it is not [`opcode::INVALID`]: rotated, so that a wrong owner
+/// bit is at the top and the two are one comparison.
+#[inline]
+const fn is_fresh(op_own: u8, lap: u8) -> bool {
+    (op_own ^ lap).rotate_right(1) < opcode::INVALID << 3
 }
 
 impl CompletionQueue for Cq {
@@ -352,30 +468,22 @@ impl CompletionQueue for Cq {
 
     #[inline]
     fn poll(&mut self) -> Option<Cqe> {
-        let at = self.slot(self.consumer_index);
-        if !self.is_fresh(self.ring.load_u8(at + OP_OWN), self.consumer_index) {
-            return None;
-        }
-        barrier::dma_from_device(); // nothing else of the entry before its owner bit
-        let entry = Cqe(self.ring.read_obj(at));
-        self.consumer_index = self.consumer_index.wrapping_add(1);
-        barrier::dma_hand_back(); // the entry is read before its place is given back
-        self.publish_consumer_index();
-        Some(entry)
+        self.take(|_| ()).map(|(entry, ())| entry)
     }
 
     fn arm(&mut self, solicited_only: bool) {
+        self.publish_consumer_index();
         let word = self.sequence.bits() << 28
             | u32::from(solicited_only) << 24
             | self.consumer_index & COUNTER_MASK;
-        self.record.store_be32(ARM, word);
+        self.arm.store(word);
         barrier::dma_to_device(); // the record before the register that points at it
         self.doorbells.ring_cq(word, self.cqn);
         barrier::flush_write_combining(); // out now: the caller is about to sleep on the answer
     }
 
     fn capacity(&self) -> u32 {
-        self.entries
+        self.entries - self.batch_mask
     }
 }
 
@@ -390,5 +498,60 @@ impl core::fmt::Debug for Cq {
             )
             .field("arm_sequence", &self.sequence.bits())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The offsets above against the layout.
+    #[test]
+    fn the_fields_taken_are_those_of_the_layout() {
+        let offset = |name: &str| {
+            let field = Cqe64::FIELDS.iter().find(|field| field.name == name);
+            field.expect("a field of the entry").offset
+        };
+        assert_eq!(offset("flags_rqpn"), FLAGS_RQPN);
+        assert_eq!(offset("srqn_uidx"), SRQN_UIDX);
+        assert_eq!(offset("byte_cnt"), BYTE_COUNT);
+        assert_eq!(
+            (offset("qpn"), offset("wqe_counter"), offset("op_own")),
+            (TAIL, TAIL + 4, OP_OWN)
+        );
+    }
+
+    #[test]
+    fn an_entry_is_fresh_with_the_owner_bit_of_the_lap_and_a_valid_opcode() {
+        for op_own in 0..=u8::MAX {
+            for lap in [0, 1] {
+                let fresh = op_own & 1 == lap && op_own >> 4 != opcode::INVALID;
+                assert_eq!(is_fresh(op_own, lap), fresh, "{op_own:#x} {lap}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kind_is_the_opcode_for_ordinary_entries_of_the_queue_pair_only() {
+        let kind = |qpn: u32, op_own: u8, of: u32| {
+            let others = 0x0a << 56 | 0x1234 << 16 | 0x55 << 8;
+            let entry = Cqe {
+                tail: Be64::new(others | u64::from(qpn) << 32 | u64::from(op_own)),
+                owner: 0,
+                byte_count: U32::ZERO,
+                error: [0; 2],
+            };
+            entry.kind(QpKey::new(of))
+        };
+        for opcode in 0..16 {
+            for rest in 0..4 {
+                let op_own = opcode << 4 | rest;
+                assert_eq!(kind(0xab_cdef, op_own, 0xab_cdef), Kind::of(opcode));
+            }
+            for (qpn, format) in [(7, 1), (7, 2), (7, 3), (8, 0), (0x80_0007, 0)] {
+                let strange = kind(qpn, opcode << 4 | format << 2, 7);
+                assert!((0..16).all(|opcode| strange != Kind::of(opcode)));
+            }
+        }
     }
 }

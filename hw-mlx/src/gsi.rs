@@ -204,19 +204,12 @@ impl Gsi {
             log_max_reads_in: 0,
             log_max_reads_out: 0,
         };
-        let (ring, record) = (memory.ring.clone(), memory.record.clone());
         let (qpn, memory) = control::create_qp(hca, &facts, memory)?;
+        let RingMemory { ring, record, .. } = memory.get();
         let send_base = recv_sizes.bytes();
         let mut gsi = Self {
             cq,
-            send: SendQueue::new(
-                send_sizes,
-                ring.clone(),
-                send_base,
-                record.clone(),
-                doorbells.clone(),
-                qpn,
-            ),
+            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells.clone(), qpn),
             recv: RecvQueue::new(recv_sizes, ring, record),
             memory,
             facts,
@@ -375,12 +368,14 @@ impl Gsi {
     /// Takes in what completed. Bounded by the rings: what arrives meanwhile waits for the next call.
     fn drain(&mut self) {
         for _ in 0..self.cq.capacity() {
-            let Some(entry) = self.cq.poll() else { return };
-            self.take(&entry);
+            let Some((entry, flags_rqpn)) = self.cq.poll_datagram() else {
+                return;
+            };
+            self.take(&entry, flags_rqpn);
         }
     }
 
-    fn take(&mut self, entry: &Cqe) {
+    fn take(&mut self, entry: &Cqe, flags_rqpn: u32) {
         if entry.qpn() != self.qpn {
             tracing::warn!(
                 ?entry,
@@ -417,7 +412,7 @@ impl Gsi {
             self.free_sends.push(slot);
             return;
         }
-        if let Some(received) = self.read_slot(slot, entry, completion.transferred)
+        if let Some(received) = self.read_slot(slot, flags_rqpn, completion.transferred)
             && self.received.len() < RECEIVES as usize
         {
             self.received.push_back(received);
@@ -427,7 +422,7 @@ impl Gsi {
     }
 
     /// Copies a received datagram out of its slot; `None` if it is not one.
-    fn read_slot(&self, slot: u32, entry: &Cqe, bytes: u64) -> Option<ReceivedMad> {
+    fn read_slot(&self, slot: u32, flags_rqpn: u32, bytes: u64) -> Option<ReceivedMad> {
         if bytes != (HEADER_BYTES + MAD_BYTES) as u64 {
             tracing::debug!(bytes, "a datagram that is no MAD; dropped");
             return None;
@@ -437,14 +432,14 @@ impl Gsi {
         let offset = Self::recv_offset(slot);
         self.slots.get().read_bytes(offset, &mut header);
         self.slots.get().read_bytes(offset + HEADER_BYTES, &mut mad);
-        let route = HeaderKind::of(entry.flags_rqpn()).and_then(|kind| Route::parse(&header, kind));
+        let route = HeaderKind::of(flags_rqpn).and_then(|kind| Route::parse(&header, kind));
         let Some(route) = route else {
             tracing::debug!(?header, "a MAD without a readable routing header; dropped");
             return None;
         };
         Some(ReceivedMad {
             route,
-            qpn: entry.flags_rqpn() & 0xff_ffff,
+            qpn: flags_rqpn & 0xff_ffff,
             mad,
         })
     }

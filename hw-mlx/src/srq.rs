@@ -23,14 +23,14 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dat_core::provider::{Completion, DataSegment, QueueFull, SharedReceiveQueue};
-use driver::{DmaBuffer, barrier};
+use dat_core::provider::{Completion, DataSegment, Plain, QueueFull, SharedReceiveQueue};
+use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
-use crate::cq::Cqe;
+use crate::cq::{Cqe, opcode};
 use crate::device::Hca;
 use crate::error::MlxError;
 use crate::prm::{CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
-use crate::qp::write_scatter;
+use crate::qp::{FORM, write_scatter};
 use crate::ring::{Lent, RingMemory};
 use crate::wqe::{self, UNIT_BYTES};
 
@@ -120,12 +120,15 @@ struct Shadow {
 
 /// A shared receive queue.
 pub struct Srq {
-    ring: DmaBuffer,
-    record: DmaBuffer,
+    /// The ring, by units.
+    ring: DmaRing<UNIT_BYTES>,
+    /// Word of the doorbell record.
+    record: DmaWord,
     memory: Lent<RingMemory>,
     rmpn: u32,
     pd: u32,
-    log_stride: u32,
+    /// Units of an entry.
+    units: u32,
     max_recvs: u32,
     /// Next entry to post.
     head: u16,
@@ -160,20 +163,21 @@ impl Srq {
         assert!(
             sizes.entries.is_power_of_two()
                 && sizes.entries <= 1 << 15
-                && sizes.max_recvs < sizes.entries
-                && memory.ring.contains(0, sizes.bytes()),
-            "a shared receive ring of {sizes:?} in {:#x} bytes",
-            memory.ring.len()
+                && sizes.stride.is_power_of_two()
+                && sizes.stride >= MIN_STRIDE
+                && sizes.max_recvs < sizes.entries,
+            "a shared receive ring of {sizes:?}"
         );
         #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
         let mask = (sizes.entries - 1) as u16;
+        let units = sizes.stride / wqe::UNIT_BYTES_U32;
         Self {
-            ring: memory.ring.clone(),
-            record: memory.record.clone(),
+            ring: DmaRing::new(&memory.ring, 0, sizes.entries * units),
+            record: DmaWord::new(&memory.record, COUNTER),
             memory: memory.lend(),
             rmpn,
             pd,
-            log_stride: sizes.stride.trailing_zeros(),
+            units,
             max_recvs: sizes.max_recvs,
             head: 0,
             tail: mask,
@@ -281,7 +285,8 @@ impl Srq {
     fn append(&mut self, index: u16) {
         let tail = usize::from(self.tail);
         self.ring
-            .write_obj(tail << self.log_stride, &wqe::next_segment(index));
+            .block(u32::from(self.tail) * self.units)
+            .write(&wqe::next_segment(index));
         self.shadow[tail].next = index;
         self.tail = index;
         self.outstanding -= 1;
@@ -339,12 +344,11 @@ impl SharedReceiveQueue for Srq {
             }
         }
         let index = usize::from(self.head);
-        let stride = 1 << self.log_stride;
         // The link stays as it is: it was written when the next entry was appended.
         let bytes = write_scatter(
             &self.ring,
-            (index << self.log_stride) + UNIT_BYTES,
-            stride - UNIT_BYTES,
+            u32::from(self.head) * self.units + 1,
+            self.units - 1,
             segments,
         );
         let shadow = &mut self.shadow[index];
@@ -358,11 +362,30 @@ impl SharedReceiveQueue for Srq {
         self.outstanding += 1;
         self.counter = self.counter.wrapping_add(1);
         barrier::dma_to_device(); // the entry, and the link that leads to it, before the record
-        self.record.store_be32(COUNTER, u32::from(self.counter));
+        self.record.store(u32::from(self.counter));
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
+    fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
+        let index = entry.wqe_counter();
+        if entry.op_own() & FORM != opcode::RECEIVE_SEND << 4 {
+            return None;
+        }
+        let shadow = self.shadow.get_mut(usize::from(index))?;
+        if !shadow.posted || entry.byte_count() > shadow.bytes {
+            return None;
+        }
+        shadow.posted = false;
+        let cookie = shadow.cookie;
+        self.append(index);
+        Some(Plain {
+            cookie,
+            bytes: entry.byte_count(),
+            request: false,
+        })
+    }
+
     fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         let Some(outcome) = entry.receive_outcome() else {
             self.distrust(entry.wqe_counter());

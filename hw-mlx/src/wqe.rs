@@ -69,6 +69,13 @@ impl Unit {
         Self([U64::new(first), U64::new(second)])
     }
 
+    /// Sixteen bytes as they are.
+    #[inline]
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; UNIT_BYTES]) -> Self {
+        zerocopy::transmute!(bytes)
+    }
+
     /// The first eight bytes as a number whose big-endian form they are: a doorbell's value.
     #[inline]
     #[must_use]
@@ -77,15 +84,19 @@ impl Unit {
     }
 }
 
-/// The control segment. `qpn_ds` is the queue pair number in bits 31:8 and the WQE's size in units
-/// in bits 5:0; `index` is the WQEBB the WQE starts at.
+/// The first eight bytes of a control segment whose index is 0. `qpn_ds` is the queue pair number in bits
+/// 31:8 and the WQE's size in units in bits 5:0.
 #[inline]
 #[must_use]
-pub const fn control(opcode: u8, index: u16, qpn_ds: u32, flags: u8) -> Unit {
-    Unit::new(
-        (opcode as u64 | (index as u64) << 8) << 32 | qpn_ds as u64,
-        (flags as u64) << 32,
-    )
+pub const fn head(opcode: u8, qpn_ds: u32) -> u64 {
+    (opcode as u64) << 32 | qpn_ds as u64
+}
+
+/// The control segment that begins with `head`, of a WQE that starts at the WQEBB `index`.
+#[inline]
+#[must_use]
+pub const fn control(head: u64, index: u16, flags: u8) -> Unit {
+    Unit::new(head | (index as u64) << 40, (flags as u64) << 32)
 }
 
 /// The remote address segment of RDMA Read and Write.
@@ -179,6 +190,15 @@ pub const fn inline_header(bytes: u32) -> u32 {
     1 << 31 | bytes & 0x3ff
 }
 
+/// Bytes that fit inline in a WQE of `units` units of which `head` come before the data: what they hold besides
+/// the header, and what its length field can say.
+#[inline]
+#[must_use]
+pub const fn inline_limit(units: usize, head: usize) -> usize {
+    let room = (units - head) * UNIT_BYTES - 4;
+    if room < 0x3ff { room } else { 0x3ff }
+}
+
 /// Units an inline segment of `bytes` takes, its header included.
 #[inline]
 #[must_use]
@@ -203,9 +223,8 @@ mod tests {
     #[test]
     fn control_unit_has_the_bytes_of_the_documented_segment() {
         let unit = control(
-            opcode::RDMA_WRITE,
+            head(opcode::RDMA_WRITE, 0xabcd_ef03),
             0x1234,
-            0xabcd_ef03,
             flag::COMPLETE | flag::SOLICITED,
         );
         assert_eq!(
@@ -254,7 +273,7 @@ mod tests {
         ctrl.set_fm(4).set_ce(2).set_se(true);
         let flags = flag::FENCE | flag::COMPLETE | flag::SOLICITED;
         assert_eq!(
-            control(opcode::RDMA_READ, 0xfedc, 0x12_3456 << 8 | 5, flags).as_bytes(),
+            control(head(opcode::RDMA_READ, 0x12_3456 << 8 | 5), 0xfedc, flags).as_bytes(),
             ctrl.as_bytes()
         );
 

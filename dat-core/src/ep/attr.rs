@@ -38,6 +38,24 @@ pub struct EpAttr {
 }
 
 impl EpAttr {
+    /// The attributes of no endpoint.
+    pub(crate) const NONE: Self = Self {
+        max_message_size: 0,
+        max_rdma_size: 0,
+        qos: Qos::BEST_EFFORT,
+        recv_completion_flags: CompletionFlags::empty(),
+        request_completion_flags: CompletionFlags::empty(),
+        max_recv_dtos: 0,
+        max_request_dtos: 0,
+        max_recv_iov: 0,
+        max_request_iov: 0,
+        max_rdma_read_in: 0,
+        max_rdma_read_out: 0,
+        srq_soft_hw: None,
+        max_rdma_read_iov: 0,
+        max_rdma_write_iov: 0,
+    };
+
     /// What an endpoint gets that asks for nothing: 16 DTOs each way with 4 segments, the longest
     /// messages the IA has, no RDMA Reads.
     #[must_use]

@@ -31,6 +31,7 @@ use crate::handle::{
 use crate::ia::Ia;
 use crate::provider::{Nanos, Path, Provider, QueuePair, QueueSizes};
 use crate::refusal::Refusal;
+use crate::slots::Vacant;
 use crate::types::{CompletionFlags, EvdFlags};
 use attr::{DtoMode, EpAttr};
 pub(crate) use connect::service_id;
@@ -186,6 +187,28 @@ impl Hot {
 }
 
 impl<P: Provider> Ep<P> {
+    fn new(setup: &Setup, hot: Hot) -> Self {
+        Self {
+            hot,
+            qp: None,
+            discard: None,
+            attr: setup.attr,
+            pz: setup.pz,
+            recv_evd: setup.recv_evd,
+            request_evd: setup.request_evd,
+            connect_evd: setup.connect_evd,
+            conn: None,
+            remote: None,
+            local_port_qual: 0,
+            outgoing: None,
+            private_data: Vec::new(),
+            marker: false,
+            posted_after_marker: 0,
+            has_received: false,
+            last_buffer: false,
+        }
+    }
+
     pub(crate) fn setup(&self) -> Setup {
         Setup {
             pz: self.pz,
@@ -195,6 +218,21 @@ impl<P: Provider> Ep<P> {
             srq: self.hot.srq,
             attr: self.attr,
         }
+    }
+}
+
+/// No endpoint: without a queue pair, and in a state that takes no posts.
+impl<P: Provider> Vacant for Ep<P> {
+    fn vacant() -> Self {
+        let setup = Setup {
+            pz: None,
+            recv_evd: None,
+            request_evd: None,
+            connect_evd: None,
+            srq: None,
+            attr: EpAttr::NONE,
+        };
+        Self::new(&setup, Hot::new(&setup, 0))
     }
 }
 
@@ -312,25 +350,7 @@ impl<P: Provider> Ia<P> {
     fn insert_ep(&mut self, setup: &Setup) -> DatResult<EpKey> {
         let attr = setup.attr;
         let hot = Hot::new(setup, attr.read_iov(&self.attr));
-        let key = self.eps.insert(Ep {
-            hot,
-            qp: None,
-            discard: None,
-            attr,
-            pz: setup.pz,
-            recv_evd: setup.recv_evd,
-            request_evd: setup.request_evd,
-            connect_evd: setup.connect_evd,
-            conn: None,
-            remote: None,
-            local_port_qual: 0,
-            outgoing: None,
-            private_data: Vec::new(),
-            marker: false,
-            posted_after_marker: 0,
-            has_received: false,
-            last_buffer: false,
-        });
+        let key = self.eps.insert(Ep::new(setup, hot));
         match self.make_qp(key, setup) {
             Ok(made) => {
                 let ep = &mut self.eps[key];
@@ -344,11 +364,6 @@ impl<P: Provider> Ia<P> {
                 return Err(error);
             }
         }
-        let owner = index_of(key) as usize;
-        if self.owners.len() <= owner {
-            self.owners.resize(owner + 1, EpKey::default());
-        }
-        self.owners[owner] = key;
         self.attach(setup);
         Ok(key)
     }

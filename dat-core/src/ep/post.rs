@@ -264,22 +264,20 @@ impl<P: Provider> Ia<P> {
         if flags.bits() & ep.hot.recv_flags_refused != 0 {
             return Err(Refusal::Flags);
         }
-        check(
-            iov,
-            Scope {
-                lmrs: &self.lmrs,
-                pz: ep.hot.pz,
-                need: MemPrivFlags::LOCAL_WRITE,
-            },
-        )?;
+        let scope = Scope {
+            lmrs: &self.lmrs,
+            pz: ep.hot.pz,
+            need: MemPrivFlags::LOCAL_WRITE,
+        };
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
         match iov {
             [one] if one.bytes() != 0 => {
+                one.check(scope)?;
                 qp.post_recv(core::iter::once(one.data()), cookie, unsignalled)
+                    .map_err(|QueueFull| Refusal::Full)
             }
-            _ => qp.post_recv(pieces(iov), cookie, unsignalled),
+            _ => post_recv_list(qp, &self.lmrs, ep.hot.pz, iov, cookie, unsignalled),
         }
-        .map_err(|QueueFull| Refusal::Full)
     }
 
     /// What becomes of a request that was not posted at once.
@@ -372,29 +370,79 @@ fn post_checked<P: Provider, S: Segment, O: Operation>(
     if flags.bits() & hot.request_flags_refused != 0 {
         return Err(O::BAD_FLAGS);
     }
-    let total = check(
-        iov,
-        Scope {
-            lmrs,
-            pz: hot.pz,
-            need: O::RIGHT,
-        },
-    )?;
-    let op = operation.admit(hot, total)?;
+    let scope = Scope {
+        lmrs,
+        pz: hot.pz,
+        need: O::RIGHT,
+    };
     let how = RequestFlags {
         suppress: flags.contains(CompletionFlags::SUPPRESS),
         solicited: O::SOLICITS && flags.contains(CompletionFlags::SOLICITED_WAIT),
         fence: flags.contains(CompletionFlags::BARRIER_FENCE),
         unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
     };
-    match (operation.limit(), iov) {
-        (None, [one]) if one.bytes() != 0 => {
-            qp.post_request(op, core::iter::once(one.data()), cookie, how)
+    match iov {
+        [one] if one.bytes() != 0 && operation.limit() != Some(0) => {
+            one.check(scope)?;
+            let op = operation.admit(hot, one.bytes())?;
+            let mut data = one.data();
+            if let Some(limit) = operation.limit() {
+                // CAST: not more than the `u32` the segment has: `admit` has compared them.
+                #[expect(clippy::cast_possible_truncation, reason = "at most a u32")]
+                {
+                    data.bytes = limit as u32;
+                }
+            }
+            qp.post_request(op, core::iter::once(data), cookie, how)
+                .map_err(|QueueFull| Refusal::Full)?;
         }
-        (None, _) => qp.post_request(op, pieces(iov), cookie, how),
-        (Some(limit), _) => qp.post_request(op, pieces_up_to(iov, limit), cookie, how),
+        _ => post_list(qp, hot, lmrs, iov, operation, cookie, how)?,
     }
-    .map_err(|QueueFull| Refusal::Full)?;
     hot.last_suppressed = how.suppress;
     Ok(())
+}
+
+/// A request of none or several segments, or one without bytes. Apart, so that the others run straight through.
+#[inline(never)]
+fn post_list<Q: QueuePair, S: Segment, O: Operation>(
+    qp: &mut Q,
+    hot: &Hot,
+    lmrs: &LmrTable,
+    iov: &[S],
+    operation: O,
+    cookie: DtoCookie,
+    how: RequestFlags,
+) -> Result<(), Refusal> {
+    let scope = Scope {
+        lmrs,
+        pz: hot.pz,
+        need: O::RIGHT,
+    };
+    let total = check(iov, scope)?;
+    let op = operation.admit(hot, total)?;
+    match operation.limit() {
+        None => qp.post_request(op, pieces(iov), cookie, how),
+        Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie, how),
+    }
+    .map_err(|QueueFull| Refusal::Full)
+}
+
+/// As [`post_list`], for a receive.
+#[inline(never)]
+fn post_recv_list<Q: QueuePair, S: Segment>(
+    qp: &mut Q,
+    lmrs: &LmrTable,
+    pz: u32,
+    iov: &[S],
+    cookie: DtoCookie,
+    unsignalled: bool,
+) -> Result<(), Refusal> {
+    let scope = Scope {
+        lmrs,
+        pz,
+        need: MemPrivFlags::LOCAL_WRITE,
+    };
+    check(iov, scope)?;
+    qp.post_recv(pieces(iov), cookie, unsignalled)
+        .map_err(|QueueFull| Refusal::Full)
 }

@@ -18,7 +18,7 @@ use crate::event::{DtoCompletion, Event};
 use crate::handle::{EpHandle, EvdHandle, EvdKey};
 use crate::ia::Ia;
 use crate::provider::{
-    CompletionEntry, CompletionQueue, Nanos, Provider, QueuePair, SharedReceiveQueue,
+    CompletionEntry, CompletionQueue, Nanos, Plain, Provider, QueuePair, SharedReceiveQueue,
 };
 use crate::types::{DtoStatus, Timeout};
 use core::fmt;
@@ -58,7 +58,8 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_QUEUE_EMPTY.
-    #[inline]
+    // Always inlined: the event is then made where the caller wants it, and not copied there.
+    #[inline(always)]
     pub fn evd_dequeue(&mut self, evd: EvdHandle) -> DatResult<Event> {
         if evd.ia == self.id
             && let Some(queue) = self.evds.get_mut(evd.key)
@@ -66,57 +67,50 @@ impl<P: Provider> Ia<P> {
             && let Some(cq) = &mut queue.cq
             && let Some(entry) = cq.poll()
         {
-            return self.dequeue_entry(evd, &entry);
+            if let Some((key, ep)) = self.eps.at_mut(entry.owner())
+                && ep.hot.state == EpState::Connected
+                && let Some(qp) = &mut ep.qp
+                && let Some(done) = qp.complete_plain(&entry)
+            {
+                return Ok(dto(EpHandle { key, ia: evd.ia }, done));
+            }
+            return self.dequeue_entry(evd.key, entry);
         }
-        self.dequeue_slow(evd)
+        self.dequeue_slow(evd.key, evd.ia)
     }
 
-    /// Makes an event of an entry just polled, if there is nothing special about it.
-    #[inline]
-    fn dequeue_entry(&mut self, evd: EvdHandle, entry: &Entry<P>) -> DatResult<Event> {
-        if let Some(&key) = self.owners.get(entry.owner() as usize)
-            && let Some(ep) = self.eps.get_mut(key)
+    /// Makes an event of an entry just polled that is not plainly its queue pair's: a buffer of an SRQ is as
+    /// common, all else is rare.
+    #[inline(never)]
+    fn dequeue_entry(&mut self, evd: EvdKey, entry: Entry<P>) -> DatResult<Event> {
+        if !entry.is_request()
+            && let Some((key, ep)) = self.eps.at_mut(entry.owner())
             && ep.hot.state == EpState::Connected
+            && let Some(srq) = ep.hot.srq
+            && let Some(srq) = self.srqs.get_mut(srq)
+            && let Some(done) = srq.queue.complete_plain(&entry)
         {
-            let completion = match ep.hot.srq {
-                Some(srq) if !entry.is_request() => self
-                    .srqs
-                    .get_mut(srq)
-                    .and_then(|srq| srq.queue.complete(entry)),
-                _ => ep.qp.as_mut().and_then(|qp| qp.complete(entry)),
-            };
-            return match completion {
-                Some(done) if done.status == DtoStatus::Success => Ok(Event::Dto(DtoCompletion {
-                    ep: EpHandle { key, ia: evd.ia },
-                    cookie: done.cookie,
-                    transferred_length: done.transferred,
-                    status: DtoStatus::Success,
-                    request: done.request,
-                    syndrome: done.syndrome,
-                })),
-                other => {
-                    if let Some(settled) = self.settle_completion(key, entry.is_request(), other) {
-                        self.queue_settled(evd.key, settled);
-                    }
-                    self.dequeue_slow(evd)
-                }
-            };
+            let ep = EpHandle { key, ia: self.id };
+            return Ok(dto(ep, done));
         }
-        self.dequeue_unusual(evd, entry)
+        self.dequeue_unusual(evd, &entry)
     }
 
     #[cold]
     #[inline(never)]
-    fn dequeue_unusual(&mut self, evd: EvdHandle, entry: &Entry<P>) -> DatResult<Event> {
+    fn dequeue_unusual(&mut self, evd: EvdKey, entry: &Entry<P>) -> DatResult<Event> {
         if let Some(settled) = self.settle(entry) {
-            self.queue_settled(evd.key, settled);
+            self.queue_settled(evd, settled);
         }
-        self.dequeue_slow(evd)
+        self.dequeue_slow(evd, self.id)
     }
 
+    // The handle comes in its parts, which stay in registers; as a whole it would go through memory, on the
+    // fast path too.
     #[cold]
     #[inline(never)]
-    fn dequeue_slow(&mut self, evd: EvdHandle) -> DatResult<Event> {
+    fn dequeue_slow(&mut self, key: EvdKey, ia: u32) -> DatResult<Event> {
+        let evd = EvdHandle { key, ia };
         self.evd(evd)?;
         self.settle_effects();
         if let Some(event) = self.pop(evd.key) {
@@ -296,6 +290,19 @@ impl<P: Provider> Ia<P> {
         self.slot_returned(srq);
         Some(event)
     }
+}
+
+/// The event of a plain completion.
+#[inline(always)]
+fn dto(ep: EpHandle, done: Plain) -> Event {
+    Event::Dto(DtoCompletion {
+        ep,
+        cookie: done.cookie,
+        transferred_length: u64::from(done.bytes),
+        status: DtoStatus::Success,
+        request: done.request,
+        syndrome: (0, 0),
+    })
 }
 
 const fn queue_config(solicited: bool) -> Subtype {

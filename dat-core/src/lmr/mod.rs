@@ -10,7 +10,7 @@ use crate::ia::{Ia, fresh_stamp};
 use crate::provider::Provider;
 use crate::segment::{LmrTriplet, MAX_SEGMENT_BYTES};
 use crate::types::MemPrivFlags;
-use slice::LmrSlice;
+use slice::{LmrSlice, NOWHERE};
 use table::Entry;
 
 pub(crate) struct Lmr<P: Provider> {
@@ -61,6 +61,15 @@ pub struct LmrParam {
     pub registered_address: u64,
     /// Bytes registered.
     pub registered_size: u64,
+}
+
+/// Index of the PZ whose posts have a right to an LMR.
+fn allowed_in<P: Provider>(lmr: &Lmr<P>, right: MemPrivFlags) -> u32 {
+    if lmr.effective.contains(right) {
+        index_of(lmr.pz)
+    } else {
+        NOWHERE
+    }
 }
 
 impl<P: Provider> Ia<P> {
@@ -200,8 +209,8 @@ impl<P: Provider> Ia<P> {
                 .ok()
                 .filter(|&bytes| u64::from(bytes) <= MAX_SEGMENT_BYTES)
                 .ok_or(too_long)?,
-            pz: index_of(lmr.pz),
-            privileges: lmr.effective,
+            readable_in: allowed_in(lmr, MemPrivFlags::LOCAL_READ),
+            writable_in: allowed_in(lmr, MemPrivFlags::LOCAL_WRITE),
         })
     }
 

@@ -18,9 +18,14 @@ pub struct LmrSlice {
     pub(crate) stamp: u64,
     pub(crate) lmr_context: u32,
     pub(crate) bytes: u32,
-    pub(crate) pz: u32,
-    pub(crate) privileges: MemPrivFlags,
+    /// The PZ whose posts may read it: the LMR's, or [`NOWHERE`]. PZ and right in one comparison.
+    pub(crate) readable_in: u32,
+    /// The PZ whose posts may write it, likewise.
+    pub(crate) writable_in: u32,
 }
+
+/// No PZ has this index. (An endpoint without a PZ has `u32::MAX` in its place.)
+pub(crate) const NOWHERE: u32 = u32::MAX - 1;
 
 impl LmrSlice {
     /// The LMR context.
@@ -61,7 +66,7 @@ impl LmrSlice {
         })
     }
 
-    /// The table's word on a slice cut before an LMR was freed, or by another IA.
+    /// The table's word on a slice cut before an LMR was freed, or by another IA, or on why it will not do.
     #[cold]
     #[inline(never)]
     fn check_again(&self, lmrs: &LmrTable, pz: u32, need: MemPrivFlags) -> Result<(), Refusal> {
@@ -90,14 +95,16 @@ impl sealed::Check for LmrSlice {
     #[inline]
     #[allow(private_interfaces, reason = "see the trait")]
     fn check(&self, scope: Scope<'_>) -> Result<(), Refusal> {
+        let allowed_in = if scope.need == MemPrivFlags::LOCAL_WRITE {
+            self.writable_in
+        } else {
+            self.readable_in
+        };
         if self.stamp != scope.lmrs.stamp {
             return self.check_again(scope.lmrs, scope.pz, scope.need);
         }
-        if self.pz != scope.pz {
-            return Err(Refusal::Pz);
-        }
-        if !self.privileges.contains(scope.need) {
-            return Err(lacking(scope.need));
+        if allowed_in != scope.pz {
+            return self.check_again(scope.lmrs, scope.pz, scope.need);
         }
         Ok(())
     }

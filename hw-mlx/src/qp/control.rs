@@ -12,7 +12,7 @@ use dat_core::provider::{QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{QpFacts, ReceiveSource, SERVICE_RC};
 use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
-use crate::cq::Cq;
+use crate::cq::{Cq, QpKey};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use crate::prm::{
@@ -206,19 +206,13 @@ impl Qp {
             log_max_reads_in: device.log_max_reads_in,
             log_max_reads_out: device.log_max_reads_out,
         };
-        let (ring, record) = (memory.ring.clone(), memory.record.clone());
         let (qpn, memory) = create_qp(hca, &facts, memory)?;
+        let RingMemory { ring, record, .. } = memory.get();
         let qp = Self {
-            send: SendQueue::new(
-                send_sizes,
-                ring.clone(),
-                send_base,
-                record.clone(),
-                doorbells.clone(),
-                qpn,
-            ),
+            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells.clone(), qpn),
             recv: RecvQueue::new(recv_sizes, ring, record),
             qpn,
+            key: QpKey::new(qpn),
             facts,
             memory,
             returns: request.srq.map(Srq::returns),

@@ -20,7 +20,7 @@ mod send;
 use std::sync::Arc;
 
 use dat_core::provider::{
-    Completion, CompletionEntry, DataSegment, QueueFull, QueuePair, RequestFlags, RequestOp,
+    Completion, CompletionEntry, DataSegment, Plain, QueueFull, QueuePair, RequestFlags, RequestOp,
 };
 pub(crate) use recv::write_scatter;
 pub use recv::{Outcome, RecvQueue, RecvSizes};
@@ -30,12 +30,12 @@ use dat_core::types::DtoStatus;
 
 use self::context::QpFacts;
 use crate::completion;
-use crate::cq::{Cqe, opcode};
+use crate::cq::{Cqe, Kind, QpKey, opcode};
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Returns;
 
 /// Bits of `op_own` that tell an ordinary entry: opcode 7:4 and format 3:2.
-const FORM: u8 = 0xfc;
+pub(crate) const FORM: u8 = 0xfc;
 
 impl Cqe {
     /// What a receive's entry says; `None` for entries that are none, or that have a form we never
@@ -72,6 +72,8 @@ pub struct Qp {
     send: SendQueue,
     recv: RecvQueue,
     qpn: u32,
+    /// The same, as entries have it.
+    key: QpKey,
     facts: QpFacts,
     memory: Lent<RingMemory>,
     /// Where thrown-away completions of a shared receive queue go.
@@ -175,7 +177,7 @@ impl QueuePair for Qp {
         self.send.post(op, segments, cookie, flags)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_recv<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone,
@@ -183,7 +185,30 @@ impl QueuePair for Qp {
         self.recv.post(segments, cookie, unsignalled)
     }
 
-    #[inline]
+    #[inline(always)]
+    fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
+        match entry.kind(self.key) {
+            Kind::REQUEST => {
+                let (cookie, bytes) = self.send.complete_plain(entry.wqe_counter())?;
+                Some(Plain {
+                    cookie,
+                    bytes,
+                    request: true,
+                })
+            }
+            Kind::RECEIVE_SEND => {
+                let bytes = entry.byte_count();
+                let cookie = self.recv.complete_plain(entry.wqe_counter(), bytes)?;
+                Some(Plain {
+                    cookie,
+                    bytes,
+                    request: false,
+                })
+            }
+            _ => None,
+        }
+    }
+
     fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         if entry.qpn() == self.qpn {
             if entry.op_own() & FORM == opcode::REQUEST << 4 {

@@ -14,7 +14,7 @@
 
 use dat_core::provider::{Completion, DataSegment, QueueFull};
 use dat_core::types::DtoStatus;
-use driver::{DmaBuffer, barrier};
+use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
 use crate::completion::{self, syndrome};
 use crate::wqe::{self, UNIT_BYTES};
@@ -71,16 +71,19 @@ struct Shadow {
 
 /// A receive queue, at the start of its queue pair's buffer.
 pub struct RecvQueue {
-    buffer: DmaBuffer,
-    record: DmaBuffer,
+    /// The ring, by units.
+    ring: DmaRing<UNIT_BYTES>,
+    /// Word of the doorbell record.
+    counter: DmaWord,
     /// Entries of the ring minus one.
-    mask: u16,
-    log_stride: u32,
+    mask: u32,
+    /// Units of an entry.
+    units: u32,
     max_recvs: u32,
-    /// Entries posted since creation.
-    posted: u16,
+    /// Entries posted since creation. The device knows the low 16 bits.
+    posted: u32,
     /// Entries completed since creation.
-    completed: u16,
+    completed: u32,
     shadow: Box<[Shadow]>,
     /// Entries of the device that fit no receive.
     distrusted: u64,
@@ -92,26 +95,24 @@ impl RecvQueue {
     /// # Panics
     /// When the ring does not fit the buffer.
     #[must_use]
-    pub fn new(sizes: RecvSizes, buffer: DmaBuffer, record: DmaBuffer) -> Self {
+    pub fn new(sizes: RecvSizes, buffer: &DmaBuffer, record: &DmaBuffer) -> Self {
         assert!(
             sizes.entries.is_power_of_two()
                 && sizes.entries <= 1 << 15
                 && sizes.stride.is_power_of_two()
-                && buffer.contains(0, sizes.bytes()),
-            "a receive ring of {sizes:?} in {:#x} bytes",
-            buffer.len()
+                && sizes.stride >= wqe::UNIT_BYTES_U32,
+            "a receive ring of {sizes:?}"
         );
-        #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
-        let mask = (sizes.entries - 1) as u16;
+        let units = sizes.stride / wqe::UNIT_BYTES_U32;
         Self {
-            buffer,
-            record,
-            mask,
-            log_stride: sizes.stride.trailing_zeros(),
+            ring: DmaRing::new(buffer, 0, sizes.entries * units),
+            counter: DmaWord::new(record, RECEIVE_COUNTER),
+            mask: sizes.entries - 1,
+            units,
             max_recvs: sizes.max_recvs,
             posted: 0,
             completed: 0,
-            shadow: vec![Shadow::default(); usize::from(mask) + 1].into_boxed_slice(),
+            shadow: vec![Shadow::default(); sizes.entries as usize].into_boxed_slice(),
             distrusted: 0,
         }
     }
@@ -120,14 +121,14 @@ impl RecvQueue {
     pub fn reset(&mut self) {
         self.posted = 0;
         self.completed = 0;
-        self.record.store_be32(RECEIVE_COUNTER, 0);
+        self.counter.store(0);
     }
 
     /// Receives posted and not yet complete.
     #[inline]
     #[must_use]
     pub fn outstanding(&self) -> u32 {
-        u32::from(self.posted.wrapping_sub(self.completed))
+        self.posted.wrapping_sub(self.completed)
     }
 
     /// CQEs that fitted no outstanding receive, since creation.
@@ -151,34 +152,49 @@ impl RecvQueue {
         if self.outstanding() >= self.max_recvs {
             return Err(QueueFull);
         }
-        let slot = usize::from(self.posted & self.mask);
-        let bytes = write_scatter(
-            &self.buffer,
-            slot << self.log_stride,
-            1 << self.log_stride,
-            segments,
-        );
-        self.shadow[slot] = Shadow {
+        let slot = self.posted & self.mask;
+        let bytes = write_scatter(&self.ring, slot * self.units, self.units, segments);
+        self.shadow[slot as usize] = Shadow {
             cookie,
             bytes,
             unsignalled,
         };
         self.posted = self.posted.wrapping_add(1);
         barrier::dma_to_device(); // the entry before the record that announces it
-        self.record
-            .store_be32(RECEIVE_COUNTER, u32::from(self.posted));
+        self.counter.store(self.posted & 0xffff);
         Ok(())
     }
 
-    /// Takes the device's word that the oldest receive is done.
+    /// The entry the device must name next: how many it has finished, as far as it can count.
     #[inline]
+    fn next_counter(&self) -> u16 {
+        // CAST: the device counts in 16 bits.
+        #[expect(clippy::cast_possible_truncation, reason = "16 bits of the count")]
+        {
+            self.completed as u16
+        }
+    }
+
+    /// The common case of [`RecvQueue::complete`]: the oldest receive, and `counter` names it, got `bytes` bytes
+    /// that fit. Its cookie; `None`, and nothing has changed, if it is any other case.
+    #[inline(always)]
+    pub fn complete_plain(&mut self, counter: u16, bytes: u32) -> Option<u64> {
+        let shadow = &self.shadow[(self.completed & self.mask) as usize];
+        if self.posted == self.completed || counter != self.next_counter() || bytes > shadow.bytes {
+            return None;
+        }
+        self.completed = self.completed.wrapping_add(1);
+        Some(shadow.cookie)
+    }
+
+    /// Takes the device's word that the oldest receive is done.
     pub fn complete(&mut self, counter: u16, outcome: Outcome) -> Option<Completion> {
-        let in_order = counter == self.completed || matches!(outcome, Outcome::Failed { .. });
+        let in_order = counter == self.next_counter() || matches!(outcome, Outcome::Failed { .. });
         if self.posted == self.completed || !in_order {
             self.distrust(counter);
             return None;
         }
-        let shadow = self.shadow[usize::from(self.completed & self.mask)];
+        let shadow = self.shadow[(self.completed & self.mask) as usize];
         self.completed = self.completed.wrapping_add(1);
         Some(outcome.completion(shadow.cookie, shadow.bytes, shadow.unsignalled))
     }
@@ -188,7 +204,7 @@ impl RecvQueue {
         if self.posted == self.completed {
             return None;
         }
-        let shadow = self.shadow[usize::from(self.completed & self.mask)];
+        let shadow = self.shadow[(self.completed & self.mask) as usize];
         self.completed = self.completed.wrapping_add(1);
         Some(Completion::flushed(
             shadow.cookie,
@@ -252,31 +268,33 @@ impl Outcome {
     }
 }
 
-/// Writes a scatter list into `stride` bytes at `at`, ended by a terminator if there is room for
+/// Writes a scatter list into the `room` units from `first` on, ended by a terminator if there is room for
 /// one. Returns the bytes it can take, at most `u32::MAX`.
 ///
 /// # Panics
-/// When the list is longer than the stride.
-#[inline]
-pub(crate) fn write_scatter<I>(buffer: &DmaBuffer, at: usize, stride: usize, segments: I) -> u32
+/// When the list is longer than the room.
+#[inline(always)]
+pub(crate) fn write_scatter<I>(
+    ring: &DmaRing<UNIT_BYTES>,
+    first: u32,
+    room: u32,
+    segments: I,
+) -> u32
 where
     I: Iterator<Item = DataSegment>,
 {
-    let end = at + stride;
-    let mut unit = at;
+    let mut units = 0;
     let mut bytes = 0_u32;
     for segment in segments {
         // PANIC: the caller checked the count against the sizes it created the queue with.
-        assert!(unit < end, "a scatter list of more than {stride:#x} bytes");
-        buffer.write_obj(
-            unit,
-            &wqe::data(segment.bytes, segment.lmr_context, segment.address),
-        );
+        assert!(units < room, "a scatter list of more than {room} units");
+        let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
+        ring.block(first + units).write(&data);
         bytes = bytes.saturating_add(segment.bytes);
-        unit += UNIT_BYTES;
+        units += 1;
     }
-    if unit < end {
-        buffer.write_obj(unit, &wqe::terminator());
+    if units < room {
+        ring.block(first + units).write(&wqe::terminator());
     }
     bytes
 }
@@ -284,7 +302,7 @@ where
 impl core::fmt::Debug for RecvQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("RecvQueue")
-            .field("entries", &format_args!("{:#x}", u32::from(self.mask) + 1))
+            .field("entries", &format_args!("{:#x}", self.mask + 1))
             .field("posted", &format_args!("{:#x}", self.posted))
             .field("completed", &format_args!("{:#x}", self.completed))
             .field("max_recvs", &self.max_recvs)

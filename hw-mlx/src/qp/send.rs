@@ -28,7 +28,7 @@
 
 use dat_core::provider::{Completion, DataSegment, QueueFull, RequestFlags, RequestOp};
 use dat_core::types::DtoStatus;
-use driver::{DmaBuffer, barrier};
+use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
 use crate::completion;
 use crate::uar::Doorbells;
@@ -88,10 +88,42 @@ struct Shadow {
     bytes: u32,
     /// Running number of the request.
     number: u32,
-    /// Block index as the device will say it.
-    index: u16,
-    suppress: bool,
-    unsignalled: bool,
+    /// Block index as the device will say it, and [`SUPPRESS`] and [`UNSIGNALLED`] above it: one store, and
+    /// the lower half is one comparison with what an ordinary CQE says.
+    tag: u64,
+}
+
+/// In a tag: success is not to be reported. In the lower half, so that no CQE's index equals it.
+const SUPPRESS: u64 = 1 << 16;
+/// In a tag: handed back with the completion.
+const UNSIGNALLED: u64 = 1 << 32;
+/// The lower half of a tag that no CQE matches, with or without `SUPPRESS`.
+const NO_INDEX: u64 = 1 << 17;
+
+impl Shadow {
+    /// No request: no CQE matches it.
+    const NONE: Self = Self {
+        cookie: 0,
+        bytes: 0,
+        number: 0,
+        tag: NO_INDEX,
+    };
+
+    /// The tag but for what does not concern the index.
+    #[inline]
+    const fn index(&self) -> u64 {
+        self.tag & !(SUPPRESS | UNSIGNALLED)
+    }
+
+    /// The tag's lower half: the index alone if success is to be reported.
+    #[inline]
+    const fn reported_index(&self) -> u32 {
+        // CAST: the half that is asked for.
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        {
+            self.tag as u32
+        }
+    }
 }
 
 /// Why an inline post was refused; nothing was written.
@@ -110,17 +142,35 @@ pub enum InlineError {
     },
 }
 
+/// Beginnings of control segments ([`wqe::head`]).
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    send: u64,
+    rdma_write: u64,
+    rdma_read: u64,
+}
+
+impl Heads {
+    #[inline(always)]
+    const fn of(&self, op: RequestOp) -> u64 {
+        match op {
+            RequestOp::Send => self.send,
+            RequestOp::RdmaWrite { .. } => self.rdma_write,
+            RequestOp::RdmaRead { .. } => self.rdma_read,
+        }
+    }
+}
+
 /// A send queue.
 pub struct SendQueue {
-    /// The queue pair's buffer; the send ring starts at `base`.
-    buffer: DmaBuffer,
-    base: usize,
-    record: DmaBuffer,
+    ring: DmaRing<BLOCK_BYTES>,
+    /// Word of the doorbell record.
+    counter: DmaWord,
     doorbells: Doorbells,
+    /// Beginnings of the WQEs of Sends, RDMA Writes and RDMA Reads with one segment.
+    heads: Heads,
     /// Queue pair number in bits 31:8.
     qpn_shifted: u32,
-    /// Blocks of the ring minus one.
-    block_mask: u16,
     /// Blocks posted since creation.
     producer_index: u16,
     /// Units a WQE may have.
@@ -130,8 +180,6 @@ pub struct SendQueue {
     posted: u32,
     /// Requests known complete since creation.
     completed: u32,
-    /// What `posted` is when the queue is full: `max_requests` beyond `completed`.
-    limit: u32,
     /// Suppressed requests since the last one that asked for a CQE.
     unreported: u32,
     /// After so many requests in a row without a CQE, one asks for it.
@@ -150,56 +198,35 @@ impl SendQueue {
     #[must_use]
     pub fn new(
         sizes: SendSizes,
-        buffer: DmaBuffer,
+        buffer: &DmaBuffer,
         base: usize,
-        record: DmaBuffer,
+        record: &DmaBuffer,
         doorbells: Doorbells,
         qpn: u32,
     ) -> Self {
-        assert!(
-            sizes.ring_blocks.is_power_of_two()
-                && sizes.ring_blocks <= 1 << 15
-                && buffer.contains(base, sizes.bytes()),
-            "a send ring of {sizes:?} at {base:#x} of {:#x} bytes",
-            buffer.len()
-        );
-        // CAST: at most 2^15, asserted above.
-        #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
-        let block_mask = (sizes.ring_blocks - 1) as u16;
-        let mut queue = Self {
-            buffer,
-            base,
-            record,
+        assert!(sizes.ring_blocks <= 1 << 15, "a send ring of {sizes:?}");
+        let ring = DmaRing::new(buffer, base, sizes.ring_blocks);
+        let qpn_shifted = qpn << 8;
+        Self {
+            ring,
+            counter: DmaWord::new(record, SEND_COUNTER),
             doorbells,
-            qpn_shifted: qpn << 8,
-            block_mask,
+            heads: Heads {
+                send: wqe::head(wqe::opcode::SEND, qpn_shifted | 2),
+                rdma_write: wqe::head(wqe::opcode::RDMA_WRITE, qpn_shifted | 3),
+                rdma_read: wqe::head(wqe::opcode::RDMA_READ, qpn_shifted | 3),
+            },
+            qpn_shifted,
             producer_index: 0,
             max_units: (sizes.wqe_blocks as usize * BLOCK_UNITS).min(wqe::MAX_UNITS),
             max_requests: sizes.max_requests,
             posted: 0,
             completed: 0,
-            limit: sizes.max_requests,
             unreported: 0,
             reclaim_every: (sizes.max_requests / 4).max(1),
-            shadow: Box::new([]),
+            shadow: vec![Shadow::NONE; sizes.ring_blocks as usize].into_boxed_slice(),
             distrusted: 0,
-        };
-        queue.shadow = queue.fresh_shadow();
-        queue
-    }
-
-    /// Shadows that no CQE matches: each claims an index its slot cannot have.
-    fn fresh_shadow(&self) -> Box<[Shadow]> {
-        (0..=self.block_mask)
-            .map(|slot| Shadow {
-                cookie: 0,
-                bytes: 0,
-                number: 0,
-                index: !slot,
-                suppress: true,
-                unsignalled: false,
-            })
-            .collect()
+        }
     }
 
     /// Forgets everything outstanding and starts at index 0 again, as the device does on 2RST.
@@ -207,10 +234,9 @@ impl SendQueue {
         self.producer_index = 0;
         self.posted = 0;
         self.completed = 0;
-        self.limit = self.max_requests;
         self.unreported = 0;
-        self.shadow = self.fresh_shadow();
-        self.record.store_be32(SEND_COUNTER, 0);
+        self.shadow.fill(Shadow::NONE);
+        self.counter.store(0);
     }
 
     /// Requests posted and not yet known complete.
@@ -222,7 +248,7 @@ impl SendQueue {
 
     #[inline]
     fn is_full(&self) -> bool {
-        self.posted == self.limit
+        self.outstanding() >= self.max_requests
     }
 
     /// CQEs that named no outstanding request, since creation.
@@ -231,12 +257,15 @@ impl SendQueue {
         self.distrusted
     }
 
-    /// Stores the `at`-th unit of the WQE whose first block is `block`.
+    /// Stores the `at`-th unit of the WQE whose first block is the next one.
     #[inline]
-    fn store(&self, block: usize, at: usize, unit: Unit) {
-        let offset = (block * BLOCK_BYTES + at * UNIT_BYTES)
-            & (usize::from(self.block_mask) * BLOCK_BYTES + BLOCK_BYTES - 1);
-        self.buffer.write_obj(self.base + offset, &unit);
+    fn store(&self, at: usize, unit: Unit) {
+        // CAST: at most 16 blocks.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 63 units")]
+        let block = u32::from(self.producer_index) + (at / BLOCK_UNITS) as u32;
+        self.ring
+            .block(block)
+            .write_at(at % BLOCK_UNITS * UNIT_BYTES, &unit);
     }
 
     /// Posts a request and rings the doorbell.
@@ -276,15 +305,16 @@ impl SendQueue {
             );
             return Ok(());
         }
+        let report = self.reports(flags);
+        let head = self.heads.of(op);
+        let control = wqe::control(head, self.producer_index, control_bits(report, flags));
         let data = wqe::data(first.bytes, first.lmr_context, first.address);
-        let control = self.control(op, head_units(op) + 1, flags);
-        let block = usize::from(self.producer_index & self.block_mask);
-        let at = self.base + block * BLOCK_BYTES;
+        let block = self.ring.block(u32::from(self.producer_index));
         match remote_unit(op) {
-            Some(remote) => self.buffer.write_obj(at, &[control, remote, data]),
-            None => self.buffer.write_obj(at, &[control, data]),
+            Some(remote) => block.write(&[control, remote, data]),
+            None => block.write(&[control, data]),
         }
-        self.finish(block, 1, first.bytes, cookie, flags, control);
+        self.finish(1, first.bytes, cookie, flags, control);
         Ok(())
     }
 
@@ -294,7 +324,6 @@ impl SendQueue {
     where
         I: Iterator<Item = DataSegment>,
     {
-        let block = usize::from(self.producer_index & self.block_mask);
         let mut units = head_units(op);
         let mut bytes = 0_u32;
         for segment in segments {
@@ -306,14 +335,13 @@ impl SendQueue {
                 self.max_units
             );
             self.store(
-                block,
                 units,
                 wqe::data(segment.bytes, segment.lmr_context, segment.address),
             );
             bytes = bytes.wrapping_add(segment.bytes);
             units += 1;
         }
-        self.commit(op, block, units, bytes, cookie, flags);
+        self.commit(op, units, bytes, cookie, flags);
     }
 
     /// Posts a datagram: the queue is one of a datagram queue pair, made for WQEs with room for an
@@ -339,12 +367,10 @@ impl SendQueue {
         if self.is_full() {
             return Err(QueueFull);
         }
-        let block = usize::from(self.producer_index & self.block_mask);
         for (at, unit) in to.units().into_iter().enumerate() {
-            self.store(block, 1 + at, unit);
+            self.store(1 + at, unit);
         }
         self.store(
-            block,
             UNITS - 1,
             wqe::data(segment.bytes, segment.lmr_context, segment.address),
         );
@@ -354,14 +380,14 @@ impl SendQueue {
             fence: false,
             unsignalled: false,
         };
-        self.commit(RequestOp::Send, block, UNITS, segment.bytes, cookie, flags);
+        self.commit(RequestOp::Send, UNITS, segment.bytes, cookie, flags);
         Ok(())
     }
 
     /// Largest number of bytes [`SendQueue::post_inline`] takes for an operation.
     #[must_use]
-    pub fn inline_limit(&self, op: RequestOp) -> usize {
-        ((self.max_units - head_units(op)) * UNIT_BYTES - 4).min(0x3ff)
+    pub const fn inline_limit(&self, op: RequestOp) -> usize {
+        wqe::inline_limit(self.max_units, head_units(op))
     }
 
     /// Posts a request whose data is copied into the WQE, which needs no local key and whose
@@ -398,95 +424,83 @@ impl SendQueue {
         if self.is_full() {
             return Err(InlineError::Full);
         }
-        let block = usize::from(self.producer_index & self.block_mask);
         let mut units = head_units(op);
         if !data.is_empty() {
             // The header and the first twelve bytes share a unit; the rest follows in whole units, so
             // that the end of the ring falls between two of them.
+            let (first, rest) = data.split_at(data.len().min(UNIT_BYTES - 4));
             let mut unit = [0; UNIT_BYTES];
             unit[..4].copy_from_slice(&wqe::inline_header(bytes).to_be_bytes());
-            let (first, rest) = data.split_at(data.len().min(UNIT_BYTES - 4));
             unit[4..4 + first.len()].copy_from_slice(first);
-            self.store_bytes(block, units, &unit);
+            self.store(units, Unit::from_bytes(unit));
             units += 1;
-            for part in rest.chunks(UNIT_BYTES) {
-                self.store_bytes(block, units, part);
+            let (whole, last) = rest.as_chunks::<UNIT_BYTES>();
+            for &part in whole {
+                self.store(units, Unit::from_bytes(part));
+                units += 1;
+            }
+            if !last.is_empty() {
+                let mut unit = [0; UNIT_BYTES];
+                unit[..last.len()].copy_from_slice(last);
+                self.store(units, Unit::from_bytes(unit));
                 units += 1;
             }
         }
-        self.commit(op, block, units, bytes, cookie, flags);
+        self.commit(op, units, bytes, cookie, flags);
         Ok(())
-    }
-
-    /// As [`SendQueue::store`], with up to sixteen raw bytes.
-    #[inline]
-    fn store_bytes(&self, block: usize, at: usize, bytes: &[u8]) {
-        let offset = (block * BLOCK_BYTES + at * UNIT_BYTES)
-            & (usize::from(self.block_mask) * BLOCK_BYTES + BLOCK_BYTES - 1);
-        self.buffer.write_bytes(self.base + offset, bytes);
     }
 
     /// Completes the WQE whose data units are written.
     fn commit(
         &mut self,
         op: RequestOp,
-        block: usize,
         units: usize,
         bytes: u32,
         cookie: u64,
         flags: RequestFlags,
     ) {
-        let control = self.control(op, units, flags);
-        self.store(block, 0, control);
-        if let Some(remote) = remote_unit(op) {
-            self.store(block, 1, remote);
-        }
-        // CAST: `units` is at most 63.
-        #[expect(clippy::cast_possible_truncation, reason = "at most 16 blocks")]
-        let blocks = wqe::blocks(units) as u16;
-        self.finish(block, blocks, bytes, cookie, flags, control);
-    }
-
-    /// The control unit of the next WQE; decides whether it asks for a CQE.
-    #[inline(always)]
-    fn control(&mut self, op: RequestOp, units: usize, flags: RequestFlags) -> Unit {
-        self.unreported += 1;
-        let report = !flags.suppress || self.unreported >= self.reclaim_every;
-        if report {
-            self.unreported = 0;
-        }
-        let bits = (u8::from(flags.solicited) * wqe::flag::SOLICITED)
-            | (u8::from(report) * wqe::flag::COMPLETE)
-            | (u8::from(flags.fence) * wqe::flag::FENCE);
         let opcode = match op {
             RequestOp::Send => wqe::opcode::SEND,
             RequestOp::RdmaWrite { .. } => wqe::opcode::RDMA_WRITE,
             RequestOp::RdmaRead { .. } => wqe::opcode::RDMA_READ,
         };
+        let report = self.reports(flags);
         // CAST: `units` is at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63 units")]
-        let units = units as u32;
-        wqe::control(opcode, self.producer_index, self.qpn_shifted | units, bits)
+        let head = wqe::head(opcode, self.qpn_shifted | units as u32);
+        let control = wqe::control(head, self.producer_index, control_bits(report, flags));
+        self.store(0, control);
+        if let Some(remote) = remote_unit(op) {
+            self.store(1, remote);
+        }
+        // CAST: `units` is at most 63.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 16 blocks")]
+        let blocks = wqe::blocks(units) as u16;
+        self.finish(blocks, bytes, cookie, flags, control);
+    }
+
+    /// Whether the next request asks for a CQE on success.
+    #[inline(always)]
+    fn reports(&mut self, flags: RequestFlags) -> bool {
+        self.unreported += 1;
+        let report = !flags.suppress || self.unreported >= self.reclaim_every;
+        if report {
+            self.unreported = 0;
+        }
+        report
     }
 
     /// Accounts for the WQE that is now in the ring and rings the doorbell.
     #[inline(always)]
-    fn finish(
-        &mut self,
-        block: usize,
-        blocks: u16,
-        bytes: u32,
-        cookie: u64,
-        flags: RequestFlags,
-        control: Unit,
-    ) {
-        self.shadow[block] = Shadow {
+    fn finish(&mut self, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags, control: Unit) {
+        let slot = self.ring.slot(u32::from(self.producer_index));
+        self.shadow[slot as usize] = Shadow {
             cookie,
             bytes,
             number: self.posted,
-            index: self.producer_index,
-            suppress: flags.suppress,
-            unsignalled: flags.unsignalled,
+            tag: u64::from(self.producer_index)
+                | (u64::from(flags.suppress) * SUPPRESS)
+                | (u64::from(flags.unsignalled) * UNSIGNALLED),
         };
         self.producer_index = self.producer_index.wrapping_add(blocks);
         self.posted = self.posted.wrapping_add(1);
@@ -501,28 +515,65 @@ impl SendQueue {
     #[inline]
     pub fn ring(&mut self, control: u64) {
         barrier::dma_to_device(); // WQEs before the record that announces them
-        self.record
-            .store_be32(SEND_COUNTER, u32::from(self.producer_index));
+        self.counter.store(u32::from(self.producer_index));
         barrier::dma_to_device(); // the record before the register that points at it
         self.doorbells.ring_send(control);
         barrier::flush_write_combining(); // out of the store buffer now, not eventually
     }
 
+    /// What was posted at the block with this index, if anything ever was.
+    #[inline]
+    fn shadow(&self, index: u16) -> &Shadow {
+        // CAST: widening.
+        &self.shadow[self.ring.slot(u32::from(index)) as usize]
+    }
+
+    /// Whether the request with this number is outstanding.
+    #[inline]
+    fn is_outstanding(&self, number: u32) -> bool {
+        number.wrapping_sub(self.completed) < self.outstanding()
+    }
+
+    /// The common case of [`SendQueue::complete`]: the request at block `index` has succeeded and that is to be
+    /// reported. Its cookie and bytes; `None`, and nothing has changed, if it is any other case.
+    #[inline(always)]
+    pub fn complete_plain(&mut self, index: u16) -> Option<(u64, u32)> {
+        let &Shadow {
+            cookie,
+            bytes,
+            number,
+            ..
+        } = self.shadow(index);
+        if self.shadow(index).reported_index() != u32::from(index) {
+            return None;
+        }
+        // Without suppressed requests it is the oldest one's turn. (Numbers of shadows are below `posted`, so a
+        // shadow with the number of the request to complete next is outstanding.)
+        if number != self.completed && !self.skips_to(number) {
+            return None;
+        }
+        self.completed = number.wrapping_add(1);
+        Some((cookie, bytes))
+    }
+
+    /// Whether `number` is outstanding, and requests before it asked for no CQE.
+    #[inline(never)]
+    fn skips_to(&self, number: u32) -> bool {
+        self.is_outstanding(number)
+    }
+
     /// Takes the device's word that the WQE at block `index` and all before it are done, the last one
     /// with `failure` (syndrome and vendor syndrome) if there is one. Returns that WQE's completion
     /// unless its success is not to be reported; earlier ones asked not to be.
-    #[inline]
     pub fn complete(&mut self, index: u16, failure: Option<(u8, u8)>) -> Option<Completion> {
-        let shadow = self.shadow[usize::from(index & self.block_mask)];
-        let ahead = shadow.number.wrapping_sub(self.completed);
-        if shadow.index != index || ahead >= self.outstanding() {
+        let shadow = *self.shadow(index);
+        if shadow.index() != u64::from(index) || !self.is_outstanding(shadow.number) {
             self.distrust(index);
             return None;
         }
         self.completed = shadow.number.wrapping_add(1);
-        self.limit = self.completed.wrapping_add(self.max_requests);
         let status = match failure {
-            None if shadow.suppress => return None,
+            None if shadow.tag & SUPPRESS != 0 => return None,
             None => DtoStatus::Success,
             Some((syndrome, _)) => completion::dto_status(syndrome),
         };
@@ -531,7 +582,7 @@ impl SendQueue {
             status,
             transferred: u64::from(shadow.bytes),
             request: true,
-            unsignalled: shadow.unsignalled,
+            unsignalled: shadow.tag & UNSIGNALLED != 0,
             solicited: false,
             syndrome: failure.unwrap_or((0, 0)),
         })
@@ -542,16 +593,12 @@ impl SendQueue {
         if self.outstanding() == 0 {
             return None;
         }
-        // A shadow that was never used claims an index its slot cannot have.
-        let oldest = (0..)
-            .zip(&self.shadow)
-            .find(|&(slot, shadow): &(u16, &Shadow)| {
-                shadow.number == self.completed && shadow.index & self.block_mask == slot
-            });
-        let (_, shadow) = oldest?;
+        let is_oldest =
+            |shadow: &&Shadow| shadow.number == self.completed && shadow.tag != Shadow::NONE.tag;
+        let shadow = *self.shadow.iter().find(is_oldest)?;
         self.completed = self.completed.wrapping_add(1);
-        self.limit = self.completed.wrapping_add(self.max_requests);
-        Some(Completion::flushed(shadow.cookie, true, shadow.unsignalled))
+        let unsignalled = shadow.tag & UNSIGNALLED != 0;
+        Some(Completion::flushed(shadow.cookie, true, unsignalled))
     }
 
     #[cold]
@@ -560,6 +607,14 @@ impl SendQueue {
         self.distrusted += 1;
         tracing::warn!(qpn = self.qpn_shifted >> 8, index, queue = ?self, "a completion names no outstanding request; ignored");
     }
+}
+
+/// The flags of a control segment.
+#[inline(always)]
+fn control_bits(report: bool, flags: RequestFlags) -> u8 {
+    (u8::from(flags.solicited) * wqe::flag::SOLICITED)
+        | (u8::from(report) * wqe::flag::COMPLETE)
+        | (u8::from(flags.fence) * wqe::flag::FENCE)
 }
 
 /// Units before the data.
@@ -591,10 +646,7 @@ impl core::fmt::Debug for SendQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("SendQueue")
             .field("qpn", &format_args!("{:#x}", self.qpn_shifted >> 8))
-            .field(
-                "blocks",
-                &format_args!("{:#x}", u32::from(self.block_mask) + 1),
-            )
+            .field("blocks", &format_args!("{:#x}", self.shadow.len()))
             .field(
                 "producer_index",
                 &format_args!("{:#x}", self.producer_index),

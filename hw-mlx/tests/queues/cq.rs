@@ -106,6 +106,46 @@ fn the_consumer_index_is_published_in_24_bits() {
 }
 
 #[test]
+fn with_entries_to_spare_the_consumer_index_is_published_by_batches_and_never_later_than_they_last()
+{
+    for (spare, batch) in [(0, 1), (1, 1), (5, 4), (16, 16), (40, 16)] {
+        let mut f = cq(64);
+        f.cq = f.cq.with_spare(spare);
+        assert_eq!(f.cq.capacity(), 64 - (batch - 1));
+        for n in 1..=200 {
+            f.produce(1, 0);
+            f.cq.poll().unwrap();
+            assert_eq!(f.consumer_index(), n / batch * batch, "spare {spare}");
+        }
+    }
+}
+
+#[test]
+fn arming_publishes_what_was_consumed() {
+    let mut f = cq(64);
+    f.cq = f.cq.with_spare(16);
+    for n in 1..=20 {
+        f.produce(1, 0);
+        f.cq.poll().unwrap();
+        f.cq.arm(false);
+        assert_eq!(f.consumer_index(), n);
+    }
+}
+
+#[test]
+fn laps_and_batches_agree_on_rings_of_any_size() {
+    for log in 0..8 {
+        let mut f = cq(1 << log);
+        f.cq = f.cq.with_spare(1 << log);
+        for n in 0..1000_u16 {
+            assert!(f.cq.poll().is_none(), "entry {n} of {log}");
+            f.produce(1, n);
+            assert_eq!(f.cq.poll().unwrap().wqe_counter(), n);
+        }
+    }
+}
+
+#[test]
 fn an_entry_is_a_private_copy() {
     let mut f = cq(4);
     f.produce(0x0012_3456, 9);

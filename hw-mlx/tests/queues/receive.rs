@@ -19,7 +19,7 @@ fn queue(max_recvs: u32, max_segments: u32) -> (Bench, RingMemory, RecvQueue) {
     let bench = Bench::new();
     let sizes = RecvSizes::new(max_recvs, max_segments).unwrap();
     let memory = bench.memory(sizes.bytes());
-    let queue = RecvQueue::new(sizes, memory.ring.clone(), memory.record.clone());
+    let queue = RecvQueue::new(sizes, &memory.ring, &memory.record);
     (bench, memory, queue)
 }
 
@@ -177,4 +177,23 @@ fn rings_have_at_least_a_cache_line_and_powers_of_two() {
     assert_eq!((sizes.entries, sizes.stride, sizes.max_recvs), (8, 64, 5));
     assert_eq!(RecvSizes::new((1 << 15) + 1, 1), None);
     assert_eq!(RecvSizes::new(1, 1 << 20), None);
+}
+
+/// What is plain completes as it would the long way, and what is not changes nothing.
+#[test]
+fn only_the_oldest_receive_with_bytes_that_fit_is_plain() {
+    let (_bench, _memory, mut queue) = queue(4, 1);
+    assert_eq!(queue.complete_plain(0, 0), None, "nothing posted");
+    for cookie in [7, 8] {
+        queue
+            .post(std::iter::once(segment(0x100)), cookie, false)
+            .unwrap();
+    }
+    assert_eq!(queue.complete_plain(1, 1), None, "out of order");
+    assert_eq!(queue.complete_plain(0, 0x101), None, "more than fits");
+    assert_eq!(queue.outstanding(), 2);
+    assert_eq!(queue.complete_plain(0, 0x100), Some(7));
+    assert_eq!(queue.complete_plain(0, 0), None, "done");
+    assert_eq!(queue.complete_plain(1, 0), Some(8));
+    assert_eq!((queue.outstanding(), queue.distrusted()), (0, 0));
 }

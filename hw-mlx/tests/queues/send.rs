@@ -51,9 +51,9 @@ fn queue(max_requests: u32, max_segments: u32) -> Fixture {
     let memory = bench.memory(BASE + sizes.bytes());
     let queue = SendQueue::new(
         sizes,
-        memory.ring.clone(),
+        &memory.ring,
         BASE,
-        memory.record.clone(),
+        &memory.record,
         bench.doorbells.clone(),
         QPN,
     );
@@ -376,6 +376,34 @@ fn a_completion_finishes_the_suppressed_requests_before_it() {
     );
     assert!(completion.unsignalled && completion.request && !completion.solicited);
     assert_eq!(f.queue.outstanding(), 1);
+}
+
+/// What is plain completes as it would the long way, and what is not changes nothing.
+#[test]
+fn only_reported_successes_of_outstanding_requests_are_plain() {
+    let mut f = queue(16, 1);
+    for (n, flags) in (0..).zip([REPORTED, SUPPRESSED, SUPPRESSED, REPORTED]) {
+        f.queue.post(WRITE, segments(1), n, flags).unwrap();
+    }
+    assert_eq!(f.queue.complete_plain(1), None, "suppressed");
+    assert_eq!(f.queue.complete_plain(4), None, "not posted");
+    assert_eq!(f.queue.complete_plain(16), None, "another lap");
+    assert_eq!(f.queue.outstanding(), 4);
+    assert_eq!(f.queue.complete_plain(0), Some((0, 0x100)));
+    assert_eq!(f.queue.outstanding(), 3);
+    assert_eq!(f.queue.complete_plain(0), None, "done");
+    assert_eq!(f.queue.complete_plain(3), Some((3, 0x100)), "over two");
+    assert_eq!(f.queue.outstanding(), 0);
+    for index in 0..32 {
+        assert_eq!(f.queue.complete_plain(index), None, "nothing outstanding");
+    }
+    assert_eq!(f.queue.distrusted(), 0, "that is for `complete` to say");
+    let unsignalled = RequestFlags {
+        unsignalled: true,
+        ..REPORTED
+    };
+    f.queue.post(WRITE, segments(1), 9, unsignalled).unwrap();
+    assert_eq!(f.queue.complete_plain(4), Some((9, 0x100)));
 }
 
 #[test]

@@ -1,0 +1,298 @@
+//! Rings and words in DMA memory whose bounds are proven once.
+//!
+//! A post or a poll touches the same few places over and over: a block of a ring whose size is a power
+//! of two, and a word of a doorbell record. [`DmaBuffer`](crate::DmaBuffer)'s accessors compare offset, length and
+//! alignment each time, which is a fifth of the instructions of a post. Here the comparison is made when
+//! the ring or the word is made, and what is left on each access cannot leave it: an index is masked to
+//! the ring's size, and where in a block an access falls is checked when the program is compiled.
+//!
+//! Both keep the memory they are in, as a clone of the buffer would.
+
+// UNSAFETY: accesses whose bounds were checked when the ring or the word was made.
+#![expect(unsafe_code, reason = "accesses proven once")]
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::dma::{DmaBuffer, Lease};
+use crate::register::Be64;
+use crate::span::Span;
+
+/// A ring of a power of two of blocks of `BLOCK` bytes, itself a power of two of at least 8.
+///
+/// Indices count blocks and may run on: they are masked on access.
+#[derive(Clone)]
+pub struct DmaRing<const BLOCK: usize> {
+    /// `(mask + 1) * BLOCK` bytes, aligned to 8.
+    span: Span,
+    /// Blocks minus one, less than 2^32.
+    mask: u32,
+    _lease: Arc<Lease>,
+}
+
+impl<const BLOCK: usize> DmaRing<BLOCK> {
+    const BLOCK_IS_A_POWER_OF_TWO: () = assert!(BLOCK.is_power_of_two() && BLOCK >= 8);
+
+    /// The ring of `blocks` blocks from `offset` of a buffer on.
+    ///
+    /// # Panics
+    /// When `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
+    #[must_use]
+    pub fn new(buffer: &DmaBuffer, offset: usize, blocks: u32) -> Self {
+        let () = Self::BLOCK_IS_A_POWER_OF_TWO;
+        let bytes = (blocks as usize).checked_mul(BLOCK);
+        let bytes =
+            bytes.filter(|&bytes| blocks.is_power_of_two() && buffer.contains(offset, bytes));
+        let span = bytes.map(|bytes| buffer.span().part(offset, bytes));
+        let Some(span) = span.filter(|span| span.address().is_multiple_of(8)) else {
+            panic!(
+                "a ring of {blocks} blocks of {BLOCK} bytes at {offset:#x} of {:#x}",
+                buffer.len()
+            );
+        };
+        Self {
+            span,
+            mask: blocks - 1,
+            _lease: buffer.lease(),
+        }
+    }
+
+    /// An index masked to the ring: the same for all indices of a block.
+    #[inline]
+    #[must_use]
+    pub const fn slot(&self, index: u32) -> u32 {
+        index & self.mask
+    }
+
+    /// The block of an index.
+    #[inline]
+    #[must_use]
+    pub const fn block(&self, index: u32) -> DmaBlock<'_, BLOCK> {
+        DmaBlock {
+            span: self.span,
+            // CAST: widening.
+            at: self.slot(index) as usize * BLOCK,
+            ring: PhantomData,
+        }
+    }
+}
+
+/// A block of a ring. Where in it an access falls is checked when the program is compiled.
+#[derive(Clone, Copy)]
+pub struct DmaBlock<'a, const BLOCK: usize> {
+    span: Span,
+    /// Offset of the block, whose `BLOCK` bytes are inside the span.
+    at: usize,
+    /// Keeps the memory.
+    ring: PhantomData<&'a DmaRing<BLOCK>>,
+}
+
+impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
+    /// Copies an object to the start of the block, in no particular order of its bytes.
+    #[inline]
+    pub fn write<T: IntoBytes + Immutable>(self, value: &T) {
+        const { assert!(size_of::<T>() <= BLOCK, "the object is larger than a block") };
+        // SAFETY: the block's `BLOCK` bytes are inside the span (`DmaRing::block` masks the index, `DmaRing::new` has
+        // measured the ring), and the object has no more.
+        unsafe { self.span.write_obj_unchecked(self.at, value) }
+    }
+
+    /// Copies an object into the block, from byte `at` on.
+    ///
+    /// # Panics
+    /// When it is not inside the block.
+    #[inline]
+    pub fn write_at<T: IntoBytes + Immutable>(self, at: usize, value: &T) {
+        assert!(
+            at <= BLOCK && size_of::<T>() <= BLOCK - at,
+            "{} bytes at {at:#x} of a block of {BLOCK}",
+            size_of::<T>()
+        );
+        self.span.write_obj(self.at + at, value);
+    }
+
+    /// Copies an object out of the block, from byte `AT` on. It may be torn if the device writes meanwhile.
+    #[inline]
+    #[must_use]
+    pub fn read<T: FromBytes, const AT: usize>(self) -> T {
+        const {
+            assert!(
+                AT <= BLOCK && size_of::<T>() <= BLOCK - AT,
+                "the object is not inside a block"
+            )
+        };
+        // SAFETY: as in `write`, `AT` bytes further, which leaves enough of the block.
+        unsafe { self.span.read_obj_unchecked(self.at + AT) }
+    }
+
+    /// Loads a big-endian 64-bit word of the block in a single relaxed access. It stays as it is: comparisons of it
+    /// do not need the host's order.
+    #[inline]
+    #[must_use]
+    pub fn load_be64<const AT: usize>(self) -> Be64 {
+        const {
+            assert!(
+                AT.is_multiple_of(8) && AT < BLOCK,
+                "the word is not inside a block"
+            )
+        };
+        // SAFETY: the word is inside the block, as in `read`, and aligned: the ring is aligned to 8 (`DmaRing::new`),
+        // and so are its blocks and `AT`.
+        Be64::new(unsafe { self.span.load_be64_unchecked(self.at + AT) })
+    }
+}
+
+impl<const BLOCK: usize> std::fmt::Debug for DmaRing<BLOCK> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "DmaRing({:#x} blocks of {BLOCK:#x} bytes at {:#x})",
+            u64::from(self.mask) + 1,
+            self.span.address()
+        )
+    }
+}
+
+/// A big-endian 32-bit word that moves in one access: a word of a doorbell record.
+#[derive(Clone)]
+pub struct DmaWord {
+    /// Four bytes, aligned to 4.
+    span: Span,
+    _lease: Arc<Lease>,
+}
+
+impl DmaWord {
+    /// The word at `offset` of a buffer.
+    ///
+    /// # Panics
+    /// When it is not inside or not aligned.
+    #[must_use]
+    pub fn new(buffer: &DmaBuffer, offset: usize) -> Self {
+        // The checked access says what is wrong with the place.
+        let _there = buffer.load_be32(offset);
+        Self {
+            span: buffer.span().part(offset, 4),
+            _lease: buffer.lease(),
+        }
+    }
+
+    /// Stores it in a single relaxed access.
+    #[inline]
+    pub fn store(&self, value: u32) {
+        // SAFETY: `new` has accessed this very word with all checks.
+        unsafe { self.span.store_be32_unchecked(0, value) }
+    }
+}
+
+impl std::fmt::Debug for DmaWord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DmaWord(at {:#x})", self.span.address())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dma::DmaArena;
+    use crate::double::Double;
+
+    fn buffer(bytes: usize) -> DmaBuffer {
+        DmaArena::new(&Double::new().function())
+            .unwrap()
+            .alloc(bytes, 64)
+            .unwrap()
+    }
+
+    #[test]
+    fn an_index_runs_on_around_the_ring() {
+        let buffer = buffer(4096);
+        let ring = DmaRing::<64>::new(&buffer, 1024, 8);
+        ring.block(3).write(&[1u8; 48]);
+        ring.block(8 + 4).write(&[2u8; 64]);
+        ring.block(u32::MAX).write(&[3u8; 16]);
+        let mut bytes = [0; 64];
+        buffer.read_bytes(1024 + 3 * 64, &mut bytes);
+        assert_eq!((bytes[47], bytes[48]), (1, 0));
+        buffer.read_bytes(1024 + 4 * 64, &mut bytes);
+        assert_eq!(bytes, [2; 64]);
+        buffer.read_bytes(1024 + 7 * 64, &mut bytes);
+        assert_eq!((bytes[0], bytes[15], bytes[16]), (3, 3, 0));
+        assert_eq!((ring.slot(7), ring.slot(8), ring.slot(u32::MAX)), (7, 0, 7));
+        // Nothing before and nothing behind it was touched.
+        assert!(
+            (0..1024)
+                .chain(1024 + 8 * 64..4096)
+                .all(|at| buffer.load_u8(at) == 0)
+        );
+    }
+
+    #[test]
+    fn words_and_bytes_of_a_block_are_found_at_their_offsets() {
+        let buffer = buffer(4096);
+        let ring = DmaRing::<64>::new(&buffer, 64, 2);
+        buffer.store_be64(64 + 64 + 0x38, 0x0102_0304_0506_0708);
+        assert_eq!(
+            ring.block(1).load_be64::<0x38>().get(),
+            0x0102_0304_0506_0708
+        );
+        assert_eq!(
+            ring.block(3).load_be64::<0x38>().get(),
+            0x0102_0304_0506_0708
+        );
+        assert_eq!(ring.block(2).load_be64::<0x38>().get(), 0);
+        assert_eq!(ring.block(1).read::<[u8; 3], 0x3d>(), [6, 7, 8]);
+        ring.block(3).write_at(0x3f, &9u8);
+        assert_eq!(buffer.load_u8(64 + 127), 9);
+    }
+
+    #[test]
+    #[should_panic(expected = "16 bytes at 0x34 of a block of 64")]
+    fn an_object_does_not_leave_its_block() {
+        DmaRing::<64>::new(&buffer(4096), 0, 8)
+            .block(0)
+            .write_at(0x34, &[0u8; 16]);
+    }
+
+    #[test]
+    fn a_ring_and_a_word_keep_their_memory() {
+        let buffer = buffer(4096);
+        let (ring, word) = (DmaRing::<16>::new(&buffer, 0, 4), DmaWord::new(&buffer, 68));
+        drop(buffer);
+        ring.block(1).write(&[7u8; 16]);
+        word.store(0x0102_0304);
+        assert_eq!(ring.block(1).read::<[u8; 16], 0>(), [7; 16]);
+        assert_eq!(word.span.load_be32(0), 0x0102_0304);
+    }
+
+    #[test]
+    #[should_panic(expected = "a ring of 3 blocks of 64 bytes")]
+    fn a_ring_has_a_power_of_two_of_blocks() {
+        let _ring = DmaRing::<64>::new(&buffer(4096), 0, 3);
+    }
+
+    #[test]
+    #[should_panic(expected = "a ring of 64 blocks of 64 bytes at 0x40 of 0x1000")]
+    fn a_ring_lies_inside_its_buffer() {
+        let _ring = DmaRing::<64>::new(&buffer(4096), 64, 64);
+    }
+
+    #[test]
+    #[should_panic(expected = "a ring of 1 blocks of 64 bytes at 0x4 of 0x1000")]
+    fn a_ring_is_aligned_for_its_words() {
+        let _ring = DmaRing::<64>::new(&buffer(4096), 4, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "access of 0x4 bytes at 0x1000 is outside")]
+    fn a_word_lies_inside_its_buffer() {
+        let _word = DmaWord::new(&buffer(4096), 4096);
+    }
+
+    #[test]
+    #[should_panic(expected = "not naturally aligned")]
+    fn a_word_is_aligned() {
+        let _word = DmaWord::new(&buffer(4096), 2);
+    }
+}
