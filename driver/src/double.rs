@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::clock::{Clock, RealClock};
 use crate::function::{Device, Function};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
 /// Size of BAR 0, the only one.
@@ -21,6 +21,7 @@ struct State {
     told: Vec<(u8, u64, Vec<u8>)>,
     resets: usize,
     interrupts: Vec<Vec<Interrupt>>,
+    notices: Notices,
     mappings: BTreeMap<u64, Mapping>,
     /// `dma_map` and `dma_unmap` are refused.
     stubborn: bool,
@@ -67,6 +68,10 @@ impl Double {
 
     pub(crate) fn signal(&self, vector: usize) {
         self.state().interrupts[0][vector].signal();
+    }
+
+    pub(crate) fn notices(&self) -> Notices {
+        self.state().notices.clone()
     }
 
     pub(crate) fn set_stubborn(&self, stubborn: bool) {
@@ -135,6 +140,10 @@ impl Device for Double {
 
     fn set_interrupts(&self, vectors: Vec<Interrupt>) {
         self.state().interrupts.push(vectors);
+    }
+
+    fn set_notices(&self, notices: Notices) {
+        self.state().notices = notices;
     }
 
     fn dma_map(

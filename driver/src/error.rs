@@ -3,6 +3,7 @@
 //! The texts carry the numbers a person needs: the address, the length, the system call and its errno.
 //! What only a bug of ours can cause is not here; it is an assertion where it would happen.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use nix::errno::Errno;
@@ -10,6 +11,16 @@ use thiserror::Error;
 
 use crate::vfio::VfioError;
 use crate::vfio_user::VfioUserError;
+
+/// An errno as people look for it: its name, its number, and what the system calls it.
+pub(crate) struct Told(pub(crate) Errno);
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(errno) = *self;
+        write!(f, "{errno:?} ({}): {}", errno as i32, errno.desc())
+    }
+}
 
 /// A mapping could not be made.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
@@ -36,7 +47,7 @@ pub enum MemoryError {
         what: &'static str,
     },
     /// A system call refused.
-    #[error("{call} for a mapping of {bytes:#x} bytes: {errno}")]
+    #[error("{call} for a mapping of {bytes:#x} bytes: {}", Told(*errno))]
     System {
         /// Name of the system call.
         call: &'static str,

@@ -11,7 +11,6 @@
 //! configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
 
 use std::ops::RangeInclusive;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,10 +18,10 @@ use crate::bar::{Bar, Listener};
 use crate::clock::{Clock, RealClock};
 use crate::dma::Iova;
 use crate::error::{FunctionError, IovaError, MemoryError};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Notices};
 use crate::iova::IovaAllocator;
 use crate::memory::SharedMemory;
-use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError};
+use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError, VfioFds};
 use crate::vfio_user::{Client, VfioUserError};
 
 /// Bytes of PCI Express configuration space.
@@ -85,6 +84,12 @@ pub trait Device: Send + Sync {
     /// I/O addresses that can be mapped.
     fn iova_ranges(&self) -> Vec<RangeInclusive<u64>>;
 
+    /// The eventfds for what the model's system has to say of the device. A system that never says anything ignores
+    /// them.
+    fn set_notices(&self, notices: Notices) {
+        drop(notices);
+    }
+
     /// The time the model lives in.
     fn clock(&self) -> Arc<dyn Clock>;
 }
@@ -103,6 +108,7 @@ struct Inner {
     name: String,
     backend: Backend,
     iova: Mutex<IovaAllocator>,
+    notices: Notices,
     /// Empty until `enable_interrupts`.
     interrupts: Mutex<Vec<Interrupt>>,
 }
@@ -118,7 +124,14 @@ impl Function {
     pub fn in_process(device: Arc<dyn Device>) -> Result<Self, FunctionError> {
         let name = device.name().to_owned();
         let iova = IovaAllocator::new(&device.iova_ranges());
-        Ok(Self::new(name, Backend::InProcess(device), iova))
+        let notices = Notices::new().map_err(|source| FunctionError::Interrupt {
+            name: name.clone(),
+            vector: 0,
+            count: 2,
+            source,
+        })?;
+        device.set_notices(notices.clone());
+        Ok(Self::new(name, Backend::InProcess(device), iova, notices))
     }
 
     /// The function at a PCI address, such as `0000:3b:00.2` or `3b:00.2`, through the kernel's VFIO.
@@ -131,23 +144,17 @@ impl Function {
         Ok(Self::from_vfio(vfio.map_err(Box::new)?))
     }
 
-    /// A function that somebody with more rights has opened: the group is in the container, the container has its TYPE1v2
-    /// IOMMU, and `device` is what the group gave for the function. `address` is for messages.
+    /// A function that somebody with more rights has opened. `address` is its PCI address.
     ///
     /// # Errors
     /// [`FunctionError::Vfio`]: the descriptors are not that.
-    pub fn vfio_from_fds(
-        address: &str,
-        container: OwnedFd,
-        group: OwnedFd,
-        device: OwnedFd,
-    ) -> Result<Self, FunctionError> {
+    pub fn vfio_from_fds(address: &str, fds: VfioFds) -> Result<Self, FunctionError> {
+        let address: PciAddress = address.parse().map_err(Box::new)?;
         let vfio = Vfio::from_fds(
-            address.to_owned(),
+            address.to_string(),
+            &Roots::default(),
             Arc::new(Kernel),
-            container,
-            group,
-            device,
+            fds,
         );
         Ok(Self::from_vfio(vfio.map_err(Box::new)?))
     }
@@ -155,25 +162,22 @@ impl Function {
     pub(crate) fn from_vfio(vfio: Vfio) -> Self {
         let name = vfio.address().to_owned();
         let iova = IovaAllocator::new(&vfio.iova_ranges());
-        Self::new(name, Backend::Vfio(Box::new(vfio)), iova)
+        let notices = vfio.notices();
+        Self::new(name, Backend::Vfio(Box::new(vfio)), iova, notices)
     }
 
-    /// Signalled when the bus reports an uncorrectable error of the device; `None` where nobody would say so.
+    /// What the system says of the device.
     #[must_use]
-    pub fn device_error(&self) -> Option<Interrupt> {
-        match &self.inner.backend {
-            Backend::InProcess(_) | Backend::VfioUser(_) => None,
-            Backend::Vfio(vfio) => vfio.error(),
-        }
+    pub fn notices(&self) -> &Notices {
+        &self.inner.notices
     }
 
-    /// Signalled when the system wants the device back (it is being unbound or unplugged) and waits for us to close it;
-    /// `None` where nobody would say so.
+    /// DMA mappings that can still be made; `None` where there is no limit, or nobody says.
     #[must_use]
-    pub fn device_requested(&self) -> Option<Interrupt> {
+    pub fn dma_mappings_left(&self) -> Option<u32> {
         match &self.inner.backend {
             Backend::InProcess(_) | Backend::VfioUser(_) => None,
-            Backend::Vfio(vfio) => vfio.requested(),
+            Backend::Vfio(vfio) => vfio.dma_mappings_left(),
         }
     }
 
@@ -189,7 +193,9 @@ impl Function {
             source: Box::new(source),
         })?;
         let iova = IovaAllocator::new(&REMOTE_IOVA);
-        Ok(Self::new(name, Backend::VfioUser(Arc::new(client)), iova))
+        let notices = client.notices();
+        let backend = Backend::VfioUser(Arc::new(client));
+        Ok(Self::new(name, backend, iova, notices))
     }
 
     fn remote(&self) -> impl Fn(VfioUserError) -> FunctionError {
@@ -199,12 +205,13 @@ impl Function {
         }
     }
 
-    fn new(name: String, backend: Backend, iova: IovaAllocator) -> Self {
+    fn new(name: String, backend: Backend, iova: IovaAllocator, notices: Notices) -> Self {
         Self {
             inner: Arc::new(Inner {
                 name,
                 backend,
                 iova: Mutex::new(iova),
+                notices,
                 interrupts: Mutex::new(Vec::new()),
             }),
         }
@@ -591,6 +598,18 @@ mod tests {
         assert_eq!(first[1].take(), 1);
         assert_eq!(second[1].take(), 0);
         assert_eq!(device.times_interrupts_set(), 1);
+    }
+
+    #[test]
+    fn what_the_system_says_of_a_device_reaches_its_driver() {
+        let device = Double::new();
+        let function = device.function();
+        let (theirs, ours) = (device.notices(), function.notices());
+        theirs.requested.unwrap().signal();
+        assert!(ours.requested.as_ref().unwrap().is_pending());
+        assert!(!ours.error.as_ref().unwrap().is_pending());
+        theirs.error.unwrap().signal();
+        assert!(ours.error.as_ref().unwrap().is_pending());
     }
 
     #[test]

@@ -87,6 +87,26 @@ impl Interrupt {
     }
 }
 
+/// What the system says of a device, which the device itself would not: eventfds like its vectors. Nobody says
+/// what is `None`.
+#[derive(Clone, Debug, Default)]
+pub struct Notices {
+    /// The bus reports an uncorrectable error of the device: what it did last may be wrong, what it does next as well.
+    pub error: Option<Interrupt>,
+    /// Somebody wants the device back (it is being unbound, or unplugged) and waits until we close it.
+    pub requested: Option<Interrupt>,
+}
+
+impl Notices {
+    /// Both, not signalled.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            error: Some(Interrupt::new()?),
+            requested: Some(Interrupt::new()?),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

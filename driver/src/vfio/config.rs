@@ -6,9 +6,10 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use super::error::VfioError;
+use super::error::{VfioError, transfer_advice};
 use super::region::Region;
-use super::sys::System;
+use super::sys::{System, errno_of};
+use crate::error::Told;
 
 /// A region of the device's file, reached by `pread` and `pwrite`.
 pub(crate) struct Window {
@@ -23,16 +24,16 @@ impl Window {
     /// Reads bytes at an offset of the region.
     pub(crate) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), VfioError> {
         let bytes = out.len();
-        let place = self.place("read", offset, bytes)?;
+        let place = self.place("pread", offset, bytes)?;
         let result = self.system.read_at(&self.device, place, out);
-        self.check("read", offset, bytes, result)
+        self.check("pread", offset, bytes, result)
     }
 
     /// Writes bytes at an offset of the region.
     pub(crate) fn write(&self, offset: u64, data: &[u8]) -> Result<(), VfioError> {
-        let place = self.place("write", offset, data.len())?;
+        let place = self.place("pwrite", offset, data.len())?;
         let result = self.system.write_at(&self.device, place, data);
-        self.check("write", offset, data.len(), result)
+        self.check("pwrite", offset, data.len(), result)
     }
 
     /// Where in the file.
@@ -60,7 +61,11 @@ impl Window {
                 let reason = format!("only {moved} bytes moved");
                 Err(self.failed(operation, offset, bytes, reason))
             }
-            Err(error) => Err(self.failed(operation, offset, bytes, error.to_string())),
+            Err(error) => {
+                let errno = errno_of(&error);
+                let reason = format!("{}: {}", Told(errno), transfer_advice(errno));
+                Err(self.failed(operation, offset, bytes, reason))
+            }
         }
     }
 

@@ -17,20 +17,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{
-    VFIO_API_VERSION, VFIO_DEVICE_FLAGS_PCI, VFIO_GROUP_FLAGS_VIABLE, VFIO_IRQ_INFO_EVENTFD,
+    VFIO_DEVICE_FLAGS_PCI, VFIO_GROUP_FLAGS_CONTAINER_SET, VFIO_GROUP_FLAGS_VIABLE,
     VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX,
     VFIO_PCI_REQ_IRQ_INDEX, VFIO_TYPE1v2_IOMMU, vfio_device_info, vfio_group_status,
-    vfio_iommu_type1_info, vfio_region_info,
 };
 
+use super::ask::Asking;
 use super::config::Window;
 use super::dma::{Iommu, map_message, unmap_message, unmapped_bytes};
 use super::error::{VfioError, advice, container_advice, group_advice};
 use super::group::{PciAddress, Roots};
-use super::irq::{info_answer, info_message, set_message};
-use super::region::{LONGEST_ANSWER, Region};
 use super::sys::{Argument, Message, Request, System};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
 /// Command register of configuration space, and two of its bits.
@@ -41,6 +39,21 @@ const COMMAND_BUS_MASTER: u8 = 1 << 2;
 /// A BAR's memory, and the way to the parts of it that are not mapped, if there are such.
 pub(crate) type BarParts = (SharedMemory, Option<Arc<Window>>);
 
+/// What somebody with more rights has opened, so that whoever drives the function needs none.
+///
+/// Opening `/dev/vfio/vfio` and `/dev/vfio/N` is all that takes rights; what follows does not. So the two files are
+/// enough; whoever has the device open already hands that in as well.
+#[derive(Debug)]
+pub struct VfioFds {
+    /// `/dev/vfio/vfio`.
+    pub container: OwnedFd,
+    /// `/dev/vfio/N`, N being the number of the function's IOMMU group.
+    pub group: OwnedFd,
+    /// What the group gave for the function, if it was asked already. The group is then in the container, and the
+    /// container has its TYPE1v2 IOMMU.
+    pub device: Option<OwnedFd>,
+}
+
 /// A function under VFIO.
 pub(crate) struct Vfio {
     address: String,
@@ -48,8 +61,7 @@ pub(crate) struct Vfio {
     config: Window,
     iommu: Iommu,
     vectors: usize,
-    error: Option<Interrupt>,
-    requested: Option<Interrupt>,
+    notices: Notices,
     /// What the device reaches, by I/O address.
     mapped: Mutex<BTreeMap<u64, (SharedMemory, usize)>>,
     // Fields drop in this order.
@@ -81,55 +93,34 @@ impl Vfio {
         let path = roots.dev.join(group_number.to_string());
         let group = open(path.clone(), &|errno| group_advice(errno, &path))?;
 
+        let fds = VfioFds {
+            container,
+            group,
+            device: None,
+        };
+        Self::from_fds(address, roots, system, fds)
+    }
+
+    /// Takes over what was opened: the group, or the device itself.
+    pub(crate) fn from_fds(
+        address: String,
+        roots: &Roots,
+        system: Arc<dyn System>,
+        fds: VfioFds,
+    ) -> Result<Self, VfioError> {
+        let VfioFds {
+            container,
+            group,
+            device,
+        } = fds;
         let ask = Asking {
             address: &address,
             system: &*system,
         };
         ask.check_container(container.as_fd())?;
-        let status = ask.message(
-            group.as_fd(),
-            Request::GroupGetStatus,
-            Message::new(size_of::<vfio_group_status>()),
-        )?;
-        let flags: u32 = status.field(offset_of!(vfio_group_status, flags));
-        if flags & VFIO_GROUP_FLAGS_VIABLE == 0 {
-            let mut others = roots.in_the_way(group_number, &address);
-            if others.is_empty() {
-                others.push("the kernel says so (see dmesg)".to_owned());
-            }
-            return Err(VfioError::NotViable {
-                group: group_number,
-                others: others.join(", "),
-                address,
-            });
-        }
-        ask.plain(
-            group.as_fd(),
-            Request::GroupSetContainer,
-            Argument::Fd(container.as_fd()),
-        )?;
-        ask.plain(
-            container.as_fd(),
-            Request::SetIommu,
-            Argument::Number(VFIO_TYPE1v2_IOMMU),
-        )?;
-        let device = system
-            .device_fd(group.as_fd(), &address)
-            .map_err(|errno| ask.refused(Request::GroupGetDeviceFd, String::new(), errno))?;
-        Self::from_fds(address, system, container, group, device)
-    }
-
-    /// Takes over a device whose group is in the container, with the IOMMU set.
-    pub(crate) fn from_fds(
-        address: String,
-        system: Arc<dyn System>,
-        container: OwnedFd,
-        group: OwnedFd,
-        device: OwnedFd,
-    ) -> Result<Self, VfioError> {
-        let ask = Asking {
-            address: &address,
-            system: &*system,
+        let device = match device {
+            Some(device) => device,
+            None => Self::device_of_group(&ask, roots, container.as_fd(), group.as_fd())?,
         };
         let device = Arc::new(File::from(device));
         let info = ask.message(
@@ -154,21 +145,48 @@ impl Vfio {
         config.read(CONFIG_COMMAND, &mut command)?;
         config.write(CONFIG_COMMAND, &[command[0] | COMMAND_MEMORY_SPACE])?;
         let vectors = ask.vectors(device.as_fd())?;
-        let error = ask.event(device.as_fd(), VFIO_PCI_ERR_IRQ_INDEX);
-        let requested = ask.event(device.as_fd(), VFIO_PCI_REQ_IRQ_INDEX);
+        let notices = Notices {
+            error: ask.event(device.as_fd(), VFIO_PCI_ERR_IRQ_INDEX),
+            requested: ask.event(device.as_fd(), VFIO_PCI_REQ_IRQ_INDEX),
+        };
         Ok(Self {
             address,
             system,
             config,
             iommu,
             vectors,
-            error,
-            requested,
+            notices,
             mapped: Mutex::default(),
             device,
             _group: group,
             container,
         })
+    }
+
+    /// Puts the group into the container, unless it is there already, gives that its IOMMU, and asks for the device.
+    fn device_of_group(
+        ask: &Asking<'_>,
+        roots: &Roots,
+        container: BorrowedFd<'_>,
+        group: BorrowedFd<'_>,
+    ) -> Result<OwnedFd, VfioError> {
+        let status = ask.message(
+            group,
+            Request::GroupGetStatus,
+            Message::new(size_of::<vfio_group_status>()),
+        )?;
+        let flags: u32 = status.field(offset_of!(vfio_group_status, flags));
+        if flags & VFIO_GROUP_FLAGS_VIABLE == 0 {
+            return Err(roots.not_viable(ask.address));
+        }
+        if flags & VFIO_GROUP_FLAGS_CONTAINER_SET == 0 {
+            ask.plain(group, Request::GroupSetContainer, Argument::Fd(container))?;
+            let kind = Argument::Number(VFIO_TYPE1v2_IOMMU);
+            ask.plain(container, Request::SetIommu, kind)?;
+        }
+        ask.system
+            .device_fd(group, ask.address)
+            .map_err(|errno| ask.refused(Request::GroupGetDeviceFd, String::new(), errno))
     }
 
     fn ask(&self) -> Asking<'_> {
@@ -190,14 +208,14 @@ impl Vfio {
         self.vectors
     }
 
-    /// Signalled when the bus reports an uncorrectable error of the device.
-    pub(crate) fn error(&self) -> Option<Interrupt> {
-        self.error.clone()
+    /// What the kernel says of the device.
+    pub(crate) fn notices(&self) -> Notices {
+        self.notices.clone()
     }
 
-    /// Signalled when somebody wants the device back.
-    pub(crate) fn requested(&self) -> Option<Interrupt> {
-        self.requested.clone()
+    /// Mappings that can still be made, if the kernel says how many.
+    pub(crate) fn dma_mappings_left(&self) -> Option<u32> {
+        self.ask().iommu(self.container.as_fd()).ok()?.available
     }
 
     pub(crate) fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
@@ -286,31 +304,21 @@ impl Vfio {
     fn map_refused(&self, iova: u64, address: u64, bytes: usize, errno: Errno) -> VfioError {
         let request = Request::IommuMapDma;
         let advice = match errno {
-            Errno::ENOMEM => {
-                let (limit, locked) = self.system.locked_memory();
-                let needed = locked.saturating_add(bytes as u64);
-                let limit = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-                format!(
-                    "{locked} bytes are locked, and {bytes} more need a limit of at least {needed}; it is {limit}: raise it with ulimit -l {}, LimitMEMLOCK= or limits.conf (memlock)",
-                    needed.div_ceil(1024)
-                )
-            }
+            Errno::ENOMEM => self.memory_advice(bytes as u64),
             Errno::ENOSPC => {
-                let available = self.ask().iommu(self.container.as_fd()).ok();
-                let available = available.and_then(|iommu| iommu.available);
-                let left = available.map_or_else(|| "no".to_owned(), |count| count.to_string());
-                let at_first = self
-                    .iommu
-                    .available
-                    .map_or_else(|| "an unknown number".to_owned(), |count| count.to_string());
+                let told = |count: Option<u32>| {
+                    count.map_or_else(|| "an unknown number".to_owned(), |count| count.to_string())
+                };
                 format!(
-                    "{left} mappings are left of {at_first}: raise dma_entry_limit of vfio_iommu_type1 (/sys/module/vfio_iommu_type1/parameters)"
+                    "{} mappings are left of {}: raise dma_entry_limit of vfio_iommu_type1 (/sys/module/vfio_iommu_type1/parameters)",
+                    told(self.dma_mappings_left()),
+                    told(self.iommu.available),
                 )
             }
             Errno::EINVAL => format!(
-                "{}; they are {:#x?}, with pages of {:#x} bytes",
+                "{}; they are {}, with pages of {:#x} bytes",
                 advice(request, errno, &self.address),
-                self.iommu.ranges,
+                self.iommu.ranges_in_words(),
                 self.iommu.page_bytes
             ),
             _ => advice(request, errno, &self.address),
@@ -321,6 +329,21 @@ impl Vfio {
             detail: format!(" of {bytes:#x} bytes at {address:#x} as IOVA {iova:#x}"),
             errno,
             advice,
+        }
+    }
+
+    /// What to do about memory that could not be pinned: `bytes` more than is locked now.
+    fn memory_advice(&self, bytes: u64) -> String {
+        let (limit, locked) = self.system.locked_memory();
+        let needed = locked.saturating_add(bytes);
+        match limit {
+            Some(limit) if limit < needed => format!(
+                "{locked} bytes are locked, and {bytes} more need a limit of at least {needed}; it is {limit}: raise it with ulimit -l {}, LimitMEMLOCK= or limits.conf (memlock)",
+                needed.div_ceil(1024)
+            ),
+            Some(_) | None => format!(
+                "the limit of locked memory allows {needed} bytes, so it is memory itself that is short: for the pages, or for the IOMMU's tables (see dmesg)"
+            ),
         }
     }
 
@@ -367,8 +390,8 @@ impl Drop for Vfio {
         }
         let indices = [
             (VFIO_PCI_MSIX_IRQ_INDEX, self.vectors > 0),
-            (VFIO_PCI_ERR_IRQ_INDEX, self.error.is_some()),
-            (VFIO_PCI_REQ_IRQ_INDEX, self.requested.is_some()),
+            (VFIO_PCI_ERR_IRQ_INDEX, self.notices.error.is_some()),
+            (VFIO_PCI_REQ_IRQ_INDEX, self.notices.requested.is_some()),
         ];
         for (index, _) in indices.into_iter().filter(|&(_, set)| set) {
             if let Err(error) = self.ask().set_irqs(self.device.as_fd(), index, &[]) {
@@ -394,156 +417,5 @@ impl Drop for Vfio {
                 std::mem::forget(mapped.remove(&iova));
             }
         }
-    }
-}
-
-/// Requests in the name of a device.
-struct Asking<'a> {
-    address: &'a str,
-    system: &'a dyn System,
-}
-
-impl Asking<'_> {
-    fn refused(&self, request: Request, detail: String, errno: Errno) -> VfioError {
-        VfioError::Refused {
-            address: self.address.to_owned(),
-            request: request.name(),
-            detail,
-            errno,
-            advice: advice(request, errno, self.address),
-        }
-    }
-
-    fn unusable(&self, request: Request, what: String) -> VfioError {
-        VfioError::Answer {
-            address: self.address.to_owned(),
-            request: request.name(),
-            what,
-        }
-    }
-
-    fn plain(
-        &self,
-        fd: BorrowedFd<'_>,
-        request: Request,
-        argument: Argument<'_>,
-    ) -> Result<u32, VfioError> {
-        self.system
-            .ioctl(fd, request, argument)
-            .map_err(|errno| self.refused(request, String::new(), errno))
-    }
-
-    fn message(
-        &self,
-        fd: BorrowedFd<'_>,
-        request: Request,
-        mut message: Message,
-    ) -> Result<Message, VfioError> {
-        self.plain(fd, request, Argument::Message(&mut message))?;
-        Ok(message)
-    }
-
-    /// Asks, and asks again with as much room as the kernel says the answer needs.
-    fn long(
-        &self,
-        fd: BorrowedFd<'_>,
-        request: Request,
-        first: Message,
-    ) -> Result<Message, VfioError> {
-        let question = first.clone();
-        let answer = self.message(fd, request, first)?;
-        let needed = answer.field::<u32>(0) as usize;
-        if needed <= answer.bytes().len() {
-            return Ok(answer);
-        }
-        if needed > LONGEST_ANSWER {
-            let what = format!("an answer of {needed:#x} bytes");
-            return Err(self.unusable(request, what));
-        }
-        self.message(fd, request, question.grown(needed))
-    }
-
-    fn check_container(&self, container: BorrowedFd<'_>) -> Result<(), VfioError> {
-        let version = self.plain(container, Request::GetApiVersion, Argument::None)?;
-        if version != VFIO_API_VERSION {
-            let what = format!("version {version} of the interface, not {VFIO_API_VERSION}");
-            return Err(self.unusable(Request::GetApiVersion, what));
-        }
-        let extension = Argument::Number(VFIO_TYPE1v2_IOMMU);
-        if self.plain(container, Request::CheckExtension, extension)? == 0 {
-            let what = "no TYPE1v2 IOMMU: modprobe vfio_iommu_type1".to_owned();
-            return Err(self.unusable(Request::CheckExtension, what));
-        }
-        Ok(())
-    }
-
-    fn iommu(&self, container: BorrowedFd<'_>) -> Result<Iommu, VfioError> {
-        let request = Request::IommuGetInfo;
-        let first = Message::new(size_of::<vfio_iommu_type1_info>());
-        let answer = self.long(container, request, first)?;
-        Iommu::parse(&answer).map_err(|what| self.unusable(request, what))
-    }
-
-    fn region(&self, device: BorrowedFd<'_>, index: u32) -> Result<Region, VfioError> {
-        let request = Request::DeviceGetRegionInfo;
-        let mut first = Message::new(size_of::<vfio_region_info>());
-        first.put(offset_of!(vfio_region_info, index), index);
-        let answer = self.long(device, request, first)?;
-        Region::parse(&answer).map_err(|what| self.unusable(request, what))
-    }
-
-    /// How many MSI-X vectors there are; none if they cannot be eventfds.
-    fn vectors(&self, device: BorrowedFd<'_>) -> Result<usize, VfioError> {
-        let request = Request::DeviceGetIrqInfo;
-        let answer = self.message(device, request, info_message(VFIO_PCI_MSIX_IRQ_INDEX))?;
-        let (flags, count) = info_answer(&answer);
-        // PCI base specification: the table has at most 2048 entries.
-        if count > 2048 {
-            return Err(self.unusable(request, format!("{count} MSI-X vectors")));
-        }
-        Ok(if flags & VFIO_IRQ_INFO_EVENTFD == 0 {
-            0
-        } else {
-            count as usize
-        })
-    }
-
-    /// An event of the kernel's own, where the kernel has it.
-    fn event(&self, device: BorrowedFd<'_>, index: u32) -> Option<Interrupt> {
-        let request = Request::DeviceGetIrqInfo;
-        let answer = self.message(device, request, info_message(index)).ok()?;
-        let (flags, count) = info_answer(&answer);
-        if flags & VFIO_IRQ_INFO_EVENTFD == 0 || count == 0 {
-            return None;
-        }
-        let interrupt = Interrupt::new().ok()?;
-        match self.set_irqs(device, index, std::slice::from_ref(&interrupt)) {
-            Ok(()) => Some(interrupt),
-            Err(error) => {
-                tracing::warn!("{error}");
-                None
-            }
-        }
-    }
-
-    fn set_irqs(
-        &self,
-        device: BorrowedFd<'_>,
-        index: u32,
-        vectors: &[Interrupt],
-    ) -> Result<(), VfioError> {
-        let request = Request::DeviceSetIrqs;
-        let mut message = set_message(index, vectors);
-        let detail = || format!(" of {} vectors of index {index}", vectors.len());
-        let available = self
-            .system
-            .ioctl(device, request, Argument::Message(&mut message))
-            .map_err(|errno| self.refused(request, detail(), errno))?;
-        // A positive answer is how many vectors there would have been, and none of them is set.
-        if available != 0 {
-            let what = format!("only {available} vectors can be had{}", detail());
-            return Err(self.unusable(request, what));
-        }
-        Ok(())
     }
 }

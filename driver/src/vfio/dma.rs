@@ -72,6 +72,16 @@ impl Iommu {
     }
 }
 
+impl Iommu {
+    /// First and last address of each range.
+    pub(crate) fn ranges_in_words(&self) -> String {
+        let words =
+            |range: &RangeInclusive<u64>| format!("{:#x}-{:#x}", range.start(), range.end());
+        let all: Vec<String> = self.ranges.iter().map(words).collect();
+        all.join(" and ")
+    }
+}
+
 /// The whole pages of the ranges; a range that ends before it starts has none.
 fn whole_pages(ranges: &[(u64, u64)], page: u64) -> Vec<RangeInclusive<u64>> {
     ranges

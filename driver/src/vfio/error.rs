@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::sys::Request;
+use crate::error::Told;
 
 /// A function could not be had, or driven, through VFIO.
 #[derive(Debug, Error)]
@@ -58,7 +59,7 @@ pub enum VfioError {
         others: String,
     },
     /// A device file could not be opened.
-    #[error("{address}: open {path}: {errno}: {advice}")]
+    #[error("{address}: open {path}: {}: {advice}", Told(*errno))]
     Open {
         /// The function.
         address: String,
@@ -70,7 +71,7 @@ pub enum VfioError {
         advice: String,
     },
     /// The kernel refused a request.
-    #[error("{address}: {request}{detail}: {errno}: {advice}")]
+    #[error("{address}: {request}{detail}: {}: {advice}", Told(*errno))]
     Refused {
         /// The function.
         address: String,
@@ -98,7 +99,7 @@ pub enum VfioError {
     Transfer {
         /// The function.
         address: String,
-        /// `read` or `write`.
+        /// `pread` or `pwrite`.
         operation: &'static str,
         /// The region's index.
         region: u32,
@@ -106,7 +107,7 @@ pub enum VfioError {
         offset: u64,
         /// Bytes.
         bytes: usize,
-        /// What the system answered.
+        /// What the system answered, and what to do.
         reason: String,
     },
     /// A BAR could not be mapped.
@@ -121,12 +122,28 @@ pub enum VfioError {
     },
 }
 
+/// What to do when a region cannot be read or written.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "errno has more values than VFIO has uses for"
+)]
+pub(super) fn transfer_advice(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ENODEV | Errno::ENXIO => GONE,
+        Errno::EIO => {
+            "the device does not answer: it sleeps (power management), its memory decoding is off, or it is gone"
+        }
+        Errno::EINVAL => "the kernel knows no such part of the region",
+        _ => "see dmesg",
+    }
+}
+
+const GONE: &str = "the device is gone, or being removed";
+
 /// What to do when a request is refused.
 pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
     let text = match (request, errno) {
-        (_, Errno::ENODEV) if request >= Request::DeviceGetInfo => {
-            "the device is gone, or being removed"
-        }
+        (_, Errno::ENODEV) if request >= Request::DeviceGetInfo => GONE,
         (Request::SetIommu, Errno::EPERM) => {
             "the platform cannot remap interrupts (see dmesg): enable it in the firmware, or, trusting the device, load vfio_iommu_type1 with allow_unsafe_interrupts=1"
         }
@@ -136,6 +153,16 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
         (Request::GroupSetContainer, Errno::EPERM) => {
             "the group is one without an IOMMU, which needs CAP_SYS_RAWIO; it is not supported here"
         }
+        (Request::SetIommu, Errno::EBUSY) => {
+            "the kernel itself uses a function of the group: bind all of them to vfio-pci"
+        }
+        (Request::SetIommu, Errno::EINVAL) => {
+            "the container has an IOMMU already: it was opened by somebody else, who has to hand in the device too"
+        }
+        (Request::IommuGetInfo, Errno::EINVAL) => {
+            "the container has no IOMMU: the group has to be put into it first"
+        }
+        (Request::GroupSetContainer, Errno::EBADF) => "the descriptor is none of /dev/vfio/vfio",
         (Request::GroupSetContainer, Errno::EBUSY | Errno::EINVAL) => {
             "the group is in another container already: another process has it"
         }
@@ -146,6 +173,12 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
             "a virtual function whose physical function is itself under vfio-pci needs a VF token, which is not supported here; otherwise see dmesg"
         }
         (Request::GroupGetDeviceFd, Errno::EBUSY) => "another process has the device open",
+        (Request::GroupGetDeviceFd, Errno::EAGAIN) => {
+            "the device could not be reset on opening, because somebody has it locked: try again"
+        }
+        (_, Errno::EIO) if request >= Request::DeviceGetInfo && request <= Request::DeviceReset => {
+            "the device does not wake up (power management): see dmesg"
+        }
         (Request::DeviceReset, Errno::ENOTTY | Errno::EINVAL) => {
             "the function cannot be reset alone (no FLR, and others share its bus); its reset methods are in reset_method in sysfs"
         }
@@ -153,7 +186,10 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
             "the device is locked by somebody, try again"
         }
         (Request::DeviceSetIrqs, Errno::ENOSPC | Errno::ENOMEM) => {
-            "the machine has no interrupt vectors left"
+            "the machine has no interrupt vectors left (/proc/interrupts shows who has them)"
+        }
+        (Request::DeviceSetIrqs, Errno::EINVAL) => {
+            "the device has no such vectors, or another kind of interrupt is on"
         }
         (Request::IommuMapDma, Errno::EEXIST) => "something is mapped there already",
         (Request::IommuMapDma, Errno::EFAULT) => {
@@ -161,6 +197,9 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
         }
         (Request::IommuMapDma, Errno::EINVAL) => {
             "the address or the length is outside the IOMMU's ranges, or not whole pages of its own"
+        }
+        (Request::IommuUnmapDma, Errno::EINVAL) => {
+            "it is not whole mappings, or not of whole pages"
         }
         (_, Errno::ENOTTY) => {
             "the kernel does not know this request; is the descriptor one of VFIO?"

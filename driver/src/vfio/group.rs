@@ -81,14 +81,13 @@ impl Roots {
     }
 
     /// The group of a function that can be handed out: bound to VFIO, and nobody else in the way.
-    pub(super) fn viable_group(&self, address: PciAddress) -> Result<u32, VfioError> {
+    pub(crate) fn viable_group(&self, address: PciAddress) -> Result<u32, VfioError> {
         let address = address.to_string();
         let path = self.device(&address);
         if !path.exists() {
             return Err(VfioError::NoDevice { address, path });
         }
-        let number = link_name(&path.join("iommu_group")).and_then(|name| name.parse().ok());
-        let Some(group) = number else {
+        let Some(group) = self.group(&address) else {
             return Err(VfioError::NoIommu { address });
         };
         match self.driver(&address) {
@@ -110,8 +109,29 @@ impl Roots {
         }
     }
 
+    /// The kernel says that a function's group is not viable; sysfs says because of whom.
+    pub(super) fn not_viable(&self, address: &str) -> VfioError {
+        let group = self.group(address);
+        let mut others = group.map_or_else(Vec::new, |group| self.in_the_way(group, address));
+        if others.is_empty() {
+            others.push("the kernel says so although sysfs shows nobody (see dmesg)".to_owned());
+        }
+        VfioError::NotViable {
+            address: address.to_owned(),
+            group: group.unwrap_or_default(),
+            others: others.join(", "),
+        }
+    }
+
+    /// Number of a function's IOMMU group.
+    fn group(&self, address: &str) -> Option<u32> {
+        link_name(&self.device(address).join("iommu_group"))?
+            .parse()
+            .ok()
+    }
+
     /// The other functions of a group that the kernel uses, in words.
-    pub(super) fn in_the_way(&self, group: u32, address: &str) -> Vec<String> {
+    fn in_the_way(&self, group: u32, address: &str) -> Vec<String> {
         let devices = self
             .sysfs
             .join(format!("kernel/iommu_groups/{group}/devices"));
@@ -136,17 +156,17 @@ impl Roots {
 }
 
 /// `vfio-pci`, or a variant of it for one vendor's devices (`mlx5_vfio_pci`).
-fn is_vfio(driver: &str) -> bool {
+pub(crate) fn is_vfio(driver: &str) -> bool {
     driver == "vfio-pci" || driver.ends_with("_vfio_pci") || driver.ends_with("-vfio-pci")
 }
 
 /// Drivers that take no DMA and so may stay (`driver_managed_dma` in Linux).
-fn is_harmless(driver: &str) -> bool {
+pub(crate) fn is_harmless(driver: &str) -> bool {
     is_vfio(driver) || matches!(driver, "pci-stub" | "pcieport" | "shpchp")
 }
 
 /// Last component of what a link points at.
-fn link_name(path: &Path) -> Option<String> {
+pub(crate) fn link_name(path: &Path) -> Option<String> {
     let target = std::fs::read_link(path).ok()?;
     Some(target.file_name()?.to_str()?.to_owned())
 }

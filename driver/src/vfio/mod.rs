@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: the IOMMUFD interface, groups without an IOMMU, legacy interrupts, MSI that is not MSI-X.
 
+mod ask;
 mod config;
 mod device;
 mod dma;
@@ -22,7 +23,8 @@ mod tests;
 
 pub(crate) use config::Window;
 pub(crate) use device::Vfio;
+pub use device::VfioFds;
 pub use error::VfioError;
 pub use group::PciAddress;
-pub(crate) use group::Roots;
+pub(crate) use group::{Roots, is_harmless, is_vfio, link_name};
 pub(crate) use sys::Kernel;

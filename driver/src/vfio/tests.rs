@@ -1,4 +1,6 @@
 //! The backend against a kernel that answers, or refuses, what the test wants, and sysfs trees in a directory.
+//!
+//! What it says when something goes wrong is in [`refusals`].
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -29,11 +31,17 @@ use crate::function::Function;
 use crate::mapping::Area;
 use crate::memory::SharedMemory;
 use crate::register::{Be32, Rw};
-use crate::{Iova, IovaAllocator};
+use crate::{DmaArena, Iova, IovaAllocator};
+
+mod handed_in;
+mod refusals;
 
 const ADDRESS: &str = "0000:3b:00.2";
 const BAR_BYTES: u64 = 0x4000;
 const CONFIG_AT: u64 = 7 << 40;
+
+/// Changes the answer to a request about an index.
+type Tamper = fn(Request, u32, &mut Message);
 
 /// A kernel with one device; its file holds configuration space at 0 and BAR 0 at 0x1000.
 struct Fake {
@@ -43,6 +51,15 @@ struct Fake {
     api: u32,
     /// What SET_IRQS for MSI-X returns.
     vectors_left: u32,
+    /// Changes an answer before it is given.
+    tamper: Option<Tamper>,
+    /// What reads and writes at an offset do instead: fail, or move fewer bytes.
+    transfer: Option<Result<usize, Errno>>,
+    /// The container knows no TYPE1v2 IOMMU.
+    no_type1: bool,
+    /// No region can be mapped although it says so.
+    unmappable: bool,
+    locked_limit: Option<u64>,
     /// Sparse areas of BAR 0.
     sparse: Option<Vec<(u64, u64)>>,
     file: File,
@@ -59,6 +76,11 @@ impl Fake {
             viable: 1,
             api: 0,
             vectors_left: 0,
+            tamper: None,
+            transfer: None,
+            no_type1: false,
+            unmappable: false,
+            locked_limit: None,
             sparse: None,
             file,
             log: Mutex::default(),
@@ -125,7 +147,7 @@ impl System for Fake {
                 Some((refused, errno)) if refused == request => Err(errno),
                 Some(_) | None => Ok(match request {
                     Request::GetApiVersion => self.api,
-                    Request::CheckExtension => 1,
+                    Request::CheckExtension => u32::from(!self.no_type1),
                     _ => 0,
                 }),
             };
@@ -198,6 +220,9 @@ impl System for Fake {
             }
             _ => {}
         }
+        if let Some(tamper) = self.tamper {
+            tamper(request, index, message);
+        }
         Ok(0)
     }
 
@@ -215,6 +240,10 @@ impl System for Fake {
         areas: &[Area],
     ) -> Result<SharedMemory, MemoryError> {
         use std::os::fd::AsFd;
+        if self.unmappable {
+            let (call, errno) = ("mmap", Errno::ENOMEM);
+            return Err(MemoryError::System { call, bytes, errno });
+        }
         let ours: Vec<Area> = areas
             .iter()
             .map(|area| Area {
@@ -226,7 +255,10 @@ impl System for Fake {
     }
 
     fn read_at(&self, _: &File, offset: u64, out: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(out, Self::place(offset))
+        match self.transfer {
+            None => self.file.read_at(out, Self::place(offset)),
+            Some(instead) => instead.map_err(io::Error::from),
+        }
     }
 
     fn write_at(&self, _: &File, offset: u64, data: &[u8]) -> io::Result<usize> {
@@ -238,7 +270,7 @@ impl System for Fake {
     }
 
     fn locked_memory(&self) -> (Option<u64>, u64) {
-        (Some(65536), 4096)
+        (self.locked_limit, 4096)
     }
 }
 
@@ -276,11 +308,8 @@ fn open(fake: Fake) -> Result<(Arc<Fake>, Function), VfioError> {
         true,
     );
     let fake = Arc::new(fake);
-    let vfio = Vfio::open(
-        ADDRESS.parse().unwrap(),
-        &roots,
-        Arc::clone(&fake) as Arc<dyn System>,
-    )?;
+    let system: Arc<dyn System> = fake.clone();
+    let vfio = Vfio::open(ADDRESS.parse().unwrap(), &roots, system)?;
     Ok((fake, Function::from_vfio(vfio)))
 }
 
@@ -312,155 +341,6 @@ fn addresses_are_read_with_and_without_a_domain() {
 }
 
 #[test]
-fn sysfs_says_what_is_in_the_way() {
-    type Case<'a> = (&'a [(&'a str, Option<&'a str>)], bool, &'a [&'a str]);
-    let cases: [Case<'_>; 5] = [
-        (&[], true, &["no such PCI function", "lspci"]),
-        (
-            &[(ADDRESS, Some("vfio-pci"))],
-            false,
-            &["in no IOMMU group", "intel_iommu=on"],
-        ),
-        (
-            &[(ADDRESS, None)],
-            true,
-            &["bound to no driver", "driver_override"],
-        ),
-        (
-            &[(ADDRESS, Some("mlx5_core"))],
-            true,
-            &["bound to mlx5_core", "driver_override"],
-        ),
-        (
-            &[
-                (ADDRESS, Some("vfio-pci")),
-                ("0000:3b:00.3", Some("mlx5_core")),
-                ("0000:3b:00.4", None),
-            ],
-            true,
-            &["group 12 is not viable, because 0000:3b:00.3 is bound to mlx5_core:"],
-        ),
-    ];
-    for (devices, group, words) in cases {
-        let (_dir, roots) = sysfs(devices, group);
-        let error = roots
-            .viable_group(ADDRESS.parse().unwrap())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains(ADDRESS) && words.iter().all(|word| error.contains(word)),
-            "{error}"
-        );
-    }
-}
-
-#[test]
-fn every_refusal_names_the_call_the_device_the_errno_and_the_remedy() {
-    let cases = [
-        (Request::SetIommu, Errno::EPERM, "allow_unsafe_interrupts"),
-        (
-            Request::SetIommu,
-            Errno::ENODEV,
-            "modprobe vfio_iommu_type1",
-        ),
-        (
-            Request::GroupSetContainer,
-            Errno::EBUSY,
-            "another process has it",
-        ),
-        (
-            Request::GroupGetDeviceFd,
-            Errno::ENODEV,
-            "not bound to vfio-pci",
-        ),
-        (Request::GroupGetDeviceFd, Errno::EACCES, "VF token"),
-        (Request::DeviceGetInfo, Errno::ENODEV, "the device is gone"),
-        (
-            Request::GetApiVersion,
-            Errno::ENOTTY,
-            "is the descriptor one of VFIO",
-        ),
-    ];
-    for (request, errno, remedy) in cases {
-        let error = open(Fake {
-            refuse: Some((request, errno)),
-            ..Fake::new()
-        })
-        .err()
-        .unwrap()
-        .to_string();
-        let told = [request.name(), ADDRESS, &errno.to_string(), remedy];
-        assert!(told.iter().all(|word| error.contains(word)), "{error}");
-    }
-    for (file, errno, remedy) in [
-        ("vfio", Errno::ENOENT, "modprobe vfio-pci"),
-        ("12", Errno::EACCES, "chown"),
-        ("12", Errno::ENOENT, "bound to vfio-pci"),
-        ("12", Errno::EBUSY, "another process has the group open"),
-    ] {
-        let error = open(Fake {
-            refuse_open: Some((file, errno)),
-            ..Fake::new()
-        })
-        .err()
-        .unwrap()
-        .to_string();
-        assert!(error.contains(remedy) && error.contains(ADDRESS), "{error}");
-    }
-    let error = open(Fake {
-        viable: 0,
-        ..Fake::new()
-    })
-    .err()
-    .unwrap()
-    .to_string();
-    assert!(error.contains("not viable"), "{error}");
-    let error = open(Fake {
-        api: 9,
-        ..Fake::new()
-    })
-    .err()
-    .unwrap()
-    .to_string();
-    assert!(error.contains("version 9"), "{error}");
-}
-
-#[test]
-fn dma_refusals_tell_the_limit_and_what_would_do() {
-    let memory = SharedMemory::anonymous(0x2000).unwrap();
-    for (errno, words) in [
-        (Errno::ENOMEM, ["12288", "ulimit -l 12", "65536"]),
-        (
-            Errno::ENOSPC,
-            ["dma_entry_limit", "65535", "mappings are left"],
-        ),
-        (Errno::EINVAL, ["IOMMU's ranges", "0xfef00000", "0x1000"]),
-        (Errno::EEXIST, ["0x5000", "0x2000", "already"]),
-    ] {
-        let (_, function) = open(Fake {
-            refuse: Some((Request::IommuMapDma, errno)),
-            ..Fake::new()
-        })
-        .unwrap();
-        let error = function
-            .dma_map(Iova(0x5000), &memory, 0, 0x2000)
-            .unwrap_err()
-            .to_string();
-        assert!(words.iter().all(|word| error.contains(word)), "{error}");
-    }
-    let (_, function) = open(Fake {
-        refuse: Some((Request::DeviceReset, Errno::ENOTTY)),
-        ..Fake::new()
-    })
-    .unwrap();
-    let error = function.reset().unwrap_err().to_string();
-    assert!(
-        error.contains("VFIO_DEVICE_RESET") && error.contains("reset_method"),
-        "{error}"
-    );
-}
-
-#[test]
 fn all_vectors_are_given_at_once_and_fewer_is_a_refusal() {
     let (fake, function) = open(Fake::new()).unwrap();
     assert_eq!(function.enable_interrupts().unwrap().len(), 4);
@@ -472,14 +352,7 @@ fn all_vectors_are_given_at_once_and_fewer_is_a_refusal() {
             .count(),
         1
     );
-    assert!(function.device_error().is_some() && function.device_requested().is_some());
-    let (_, function) = open(Fake {
-        vectors_left: 3,
-        ..Fake::new()
-    })
-    .unwrap();
-    let error = function.enable_interrupts().unwrap_err().to_string();
-    assert!(error.contains("only 3 vectors"), "{error}");
+    assert!(function.notices().error.is_some() && function.notices().requested.is_some());
 }
 
 #[test]
@@ -538,6 +411,27 @@ fn what_cannot_be_mapped_is_reached_by_system_calls() {
         assert_eq!(fake.log.lock().unwrap().len(), calls, "{offset:#x}");
     }
     assert!(function.bar(1).is_err() && function.bar(6).is_err());
+}
+
+#[test]
+fn an_arena_is_few_mappings_however_many_buffers_are_cut_from_it() {
+    let (fake, function) = open(Fake::new()).unwrap();
+    assert_eq!(function.dma_mappings_left(), Some(65535));
+    let arena = DmaArena::new(&function).unwrap();
+    let buffers: Vec<_> = (0..4000)
+        .map(|_| arena.alloc(16 << 10, 4096).unwrap())
+        .collect();
+    let mapped = |name: &str| {
+        let log = fake.log.lock().unwrap();
+        log.iter().filter(|line| line.starts_with(name)).count()
+    };
+    assert_eq!(
+        mapped("VFIO_IOMMU_MAP_DMA"),
+        1,
+        "62.5 MiB in one chunk of 64"
+    );
+    drop((buffers, arena));
+    assert_eq!(mapped("VFIO_IOMMU_UNMAP_DMA"), 1);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use super::message::{
 };
 use super::server::length_of;
 use super::socket::{self, Socket};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
 /// MSI-X vectors a PCI function can have.
@@ -39,6 +39,7 @@ pub(crate) struct Client {
     /// Descriptors the server takes with one message.
     max_fds: usize,
     vectors: usize,
+    notices: Notices,
 }
 
 impl Client {
@@ -61,9 +62,14 @@ impl Client {
             }),
             max_fds: 1,
             vectors: 0,
+            notices: Notices::default(),
         };
         client.negotiate()?;
         client.identify()?;
+        client.notices = Notices {
+            error: client.notice(wire::ERROR_NOTICE)?,
+            requested: client.notice(wire::REQUEST_NOTICE)?,
+        };
         Ok(client)
     }
 
@@ -105,20 +111,43 @@ impl Client {
         {
             return Err(self.nonsense(command, format!("no PCI function: {info:?}")));
         }
-        let request = IrqInfo {
-            argsz: length_of::<IrqInfo>().into(),
-            flags: 0.into(),
-            index: wire::MSIX.into(),
-            count: 0.into(),
-        };
-        let command = Command::DEVICE_GET_IRQ_INFO;
-        let info: IrqInfo = self.ask_for(command, request.as_bytes())?;
-        let count = info.count.get();
+        let count = self.irq_info(wire::MSIX)?.count.get();
         if count > MAX_VECTORS {
-            return Err(self.nonsense(command, format!("{count} MSI-X vectors")));
+            let what = format!("{count} MSI-X vectors");
+            return Err(self.nonsense(Command::DEVICE_GET_IRQ_INFO, what));
         }
         self.vectors = count as usize;
         Ok(())
+    }
+
+    fn irq_info(&self, index: u32) -> Result<IrqInfo, VfioUserError> {
+        let request = IrqInfo {
+            argsz: length_of::<IrqInfo>().into(),
+            flags: 0.into(),
+            index: index.into(),
+            count: 0.into(),
+        };
+        self.ask_for(Command::DEVICE_GET_IRQ_INFO, request.as_bytes())
+    }
+
+    /// An event of the server's own, where the server has it.
+    fn notice(&self, index: u32) -> Result<Option<Interrupt>, VfioUserError> {
+        let info = self.irq_info(index)?;
+        if info.flags.get() & wire::IRQ_EVENTFD == 0 || info.count.get() == 0 {
+            return Ok(None);
+        }
+        let interrupt = Interrupt::new().map_err(|source| VfioUserError::Socket {
+            path: self.path.clone(),
+            call: "eventfd",
+            source,
+        })?;
+        self.set_irqs(index, 0, std::slice::from_ref(&interrupt))?;
+        Ok(Some(interrupt))
+    }
+
+    /// What the server says of the device.
+    pub(crate) fn notices(&self) -> Notices {
+        self.notices.clone()
     }
 
     /// The socket's path.
@@ -213,20 +242,30 @@ impl Client {
     pub(crate) fn set_interrupts(&self, vectors: &[Interrupt]) -> Result<(), VfioUserError> {
         let mut start = 0;
         for part in vectors.chunks(self.max_fds) {
-            // PANIC: at most MAX_FDS and MAX_VECTORS.
-            let count = u32::try_from(part.len()).expect("a few vectors");
-            let request = SetIrqs {
-                argsz: length_of::<SetIrqs>().into(),
-                flags: wire::SET_EVENTFDS.into(),
-                index: wire::MSIX.into(),
-                start: start.into(),
-                count: count.into(),
-            };
-            let fds: Vec<BorrowedFd<'_>> = part.iter().map(Interrupt::as_fd).collect();
-            self.ask(Command::DEVICE_SET_IRQS, &[request.as_bytes()], &fds)?;
-            start += count;
+            start += self.set_irqs(wire::MSIX, start, part)?;
         }
         Ok(())
+    }
+
+    /// Gives eventfds for the interrupts of an index from `start` on; how many.
+    fn set_irqs(
+        &self,
+        index: u32,
+        start: u32,
+        vectors: &[Interrupt],
+    ) -> Result<u32, VfioUserError> {
+        // PANIC: at most MAX_FDS and MAX_VECTORS.
+        let count = u32::try_from(vectors.len()).expect("a few vectors");
+        let request = SetIrqs {
+            argsz: length_of::<SetIrqs>().into(),
+            flags: wire::SET_EVENTFDS.into(),
+            index: index.into(),
+            start: start.into(),
+            count: count.into(),
+        };
+        let fds: Vec<BorrowedFd<'_>> = vectors.iter().map(Interrupt::as_fd).collect();
+        self.ask(Command::DEVICE_SET_IRQS, &[request.as_bytes()], &fds)?;
+        Ok(count)
     }
 
     /// Gives memory to the device, by its descriptor.

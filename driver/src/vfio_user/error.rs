@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use thiserror::Error;
 
 use super::message::Command;
-use crate::error::MemoryError;
+use crate::error::{MemoryError, Told};
 
 /// A vfio-user connection, or a message over it, failed.
 #[derive(Debug, Error)]
@@ -33,7 +33,7 @@ pub enum VfioUserError {
         source: io::Error,
     },
     /// The other side refused.
-    #[error("{path}: {command}: refused with {errno}")]
+    #[error("{path}: {command}: refused with {}", Told(*errno))]
     Refused {
         /// The socket.
         path: PathBuf,

@@ -83,6 +83,9 @@ pub(crate) const CONFIG_REGION: u32 = vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 pub(crate) const LAST_BAR: u32 = vfio::VFIO_PCI_BAR5_REGION_INDEX;
 /// Interrupt kinds a PCI function has by VFIO's numbering.
 pub(crate) const IRQS: u32 = vfio::VFIO_PCI_NUM_IRQS;
+/// "The bus reports an error", and "somebody wants the device back", among them.
+pub(crate) const ERROR_NOTICE: u32 = vfio::VFIO_PCI_ERR_IRQ_INDEX;
+pub(crate) const REQUEST_NOTICE: u32 = vfio::VFIO_PCI_REQ_IRQ_INDEX;
 /// MSI-X among them.
 pub(crate) const MSIX: u32 = vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use super::message::{
 use super::socket::{self, Message, Socket};
 use crate::error::MemoryError;
 use crate::function::{CONFIG_BYTES, DMA_PAGE, Device};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
 /// DMA mappings a client may have at a time.
@@ -121,6 +122,7 @@ struct Session {
     negotiated: bool,
     /// Empty until the client sets one.
     vectors: Vec<Interrupt>,
+    notices: Notices,
     /// IOVA and bytes of what is mapped.
     mappings: BTreeMap<u64, usize>,
 }
@@ -137,6 +139,7 @@ impl Session {
             bars,
             negotiated: false,
             vectors: Vec::new(),
+            notices: Notices::default(),
             mappings: BTreeMap::new(),
         }
     }
@@ -343,6 +346,7 @@ impl Session {
         let index = request.index.get();
         let (flags, count) = match index {
             wire::MSIX => (wire::IRQ_EVENTFD, self.vector_count()?),
+            wire::ERROR_NOTICE | wire::REQUEST_NOTICE => (wire::IRQ_EVENTFD, 1),
             index if index < wire::IRQS => (0, 0),
             _ => return Err(Errno::EINVAL),
         };
@@ -366,7 +370,15 @@ impl Session {
         if index >= wire::IRQS {
             return Err(Errno::EINVAL);
         }
-        if flags == wire::SET_NOTHING && (start, count) == (0, 0) && message.fds.is_empty() {
+        let nothing =
+            flags == wire::SET_NOTHING && (start, count) == (0, 0) && message.fds.is_empty();
+        if let wire::ERROR_NOTICE | wire::REQUEST_NOTICE = index {
+            if !nothing && (flags, start, count) != (wire::SET_EVENTFDS, 0, 1) {
+                return Err(Errno::EINVAL);
+            }
+            return self.set_notice(index, message.fds);
+        }
+        if nothing {
             if index == wire::MSIX {
                 self.vectors.clear();
                 self.device.set_interrupts(Vec::new());
@@ -385,7 +397,6 @@ impl Session {
         if !message.fds.is_empty() && message.fds.len() != end - start {
             return Err(Errno::EINVAL);
         }
-        let errno = |error: io::Error| error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw);
         // A vector without a descriptor signals an eventfd that nobody looks at. All or nothing changes.
         let mut vectors = self.vectors.clone();
         while vectors.len() < self.device.interrupt_count() {
@@ -401,6 +412,22 @@ impl Session {
         }
         self.vectors.clone_from(&vectors);
         self.device.set_interrupts(vectors);
+        Ok(Vec::new())
+    }
+
+    /// Takes the eventfd of one of the two notices; without one nobody is told any more.
+    fn set_notice(&mut self, index: u32, fds: Vec<OwnedFd>) -> Result<Vec<u8>, Errno> {
+        let mut fds = fds.into_iter();
+        let (first, None) = (fds.next(), fds.next()) else {
+            return Err(Errno::EINVAL);
+        };
+        let interrupt = first.map(Interrupt::imported).transpose().map_err(errno)?;
+        if index == wire::ERROR_NOTICE {
+            self.notices.error = interrupt;
+        } else {
+            self.notices.requested = interrupt;
+        }
+        self.device.set_notices(self.notices.clone());
         Ok(Vec::new())
     }
 
@@ -458,8 +485,13 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.device.reset();
         self.device.set_interrupts(Vec::new());
+        self.device.set_notices(Notices::default());
         self.unmap_all();
     }
+}
+
+fn errno(error: io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EINVAL, Errno::from_raw)
 }
 
 /// The payload as exactly one object.

@@ -170,6 +170,23 @@ fn interrupts_of_the_device_arrive_in_the_other_process() {
 }
 
 #[test]
+fn what_the_devices_system_says_reaches_the_other_process_until_it_goes() {
+    let rig = Rig::new(1);
+    let function = rig.function();
+    let ours = function.notices().clone();
+    let theirs = rig.double.notices();
+    theirs.requested.unwrap().signal();
+    assert!(ours.requested.unwrap().is_pending());
+    let error = ours.error.unwrap();
+    assert!(!error.is_pending());
+    theirs.error.unwrap().signal();
+    assert!(error.is_pending());
+    drop(function);
+    let left = rig.finished().notices();
+    assert!(left.error.is_none() && left.requested.is_none());
+}
+
+#[test]
 fn a_client_that_goes_is_reset_and_unmapped_before_the_next_one() {
     let rig = Rig::new(2);
     let function = rig.function();
@@ -411,6 +428,20 @@ fn descriptors_that_are_no_eventfds_or_too_few_are_refused() {
     let interrupt = Interrupt::new().unwrap();
     let file = tempfile::tempfile().unwrap();
     let both = set_irqs(wire::SET_EVENTFDS, wire::MSIX, 0, 2);
+    let notice = |count| set_irqs(wire::SET_EVENTFDS, wire::REQUEST_NOTICE, 0, count);
+    for (payload, fds) in [
+        (notice(1), &[file.as_fd()][..]),
+        (notice(1), &[interrupt.as_fd(), interrupt.as_fd()]),
+        (notice(2), &[interrupt.as_fd()]),
+        (
+            set_irqs(wire::SET_EVENTFDS, wire::ERROR_NOTICE, 1, 1),
+            &[interrupt.as_fd()],
+        ),
+    ] {
+        let answer = raw.ask(Command::DEVICE_SET_IRQS, &payload, fds);
+        assert_eq!(answer, Err(Errno::EINVAL));
+    }
+    assert!(rig.double.notices().requested.is_none());
     for fds in [
         &[interrupt.as_fd()][..],
         &[interrupt.as_fd(), file.as_fd()],

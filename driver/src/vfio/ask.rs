@@ -1,0 +1,174 @@
+//! Requests in the name of a device: every refusal gets the device's name, the request's, and what to do.
+//!
+//! What the kernel answers is checked for what it may not say: a version we do not speak, an answer longer than any, fewer
+//! interrupt vectors than asked for.
+
+use core::mem::offset_of;
+use std::os::fd::BorrowedFd;
+
+use nix::errno::Errno;
+use vfio_bindings::bindings::vfio::{
+    VFIO_API_VERSION, VFIO_IRQ_INFO_EVENTFD, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_TYPE1v2_IOMMU,
+    vfio_iommu_type1_info, vfio_region_info,
+};
+
+use super::dma::Iommu;
+use super::error::{VfioError, advice};
+use super::irq::{info_answer, info_message, set_message};
+use super::region::{LONGEST_ANSWER, Region};
+use super::sys::{Argument, Message, Request, System};
+use crate::interrupt::Interrupt;
+
+/// Requests in the name of a device.
+pub(super) struct Asking<'a> {
+    pub(super) address: &'a str,
+    pub(super) system: &'a dyn System,
+}
+
+impl Asking<'_> {
+    pub(super) fn refused(&self, request: Request, detail: String, errno: Errno) -> VfioError {
+        VfioError::Refused {
+            address: self.address.to_owned(),
+            request: request.name(),
+            detail,
+            errno,
+            advice: advice(request, errno, self.address),
+        }
+    }
+
+    pub(super) fn unusable(&self, request: Request, what: String) -> VfioError {
+        VfioError::Answer {
+            address: self.address.to_owned(),
+            request: request.name(),
+            what,
+        }
+    }
+
+    pub(super) fn plain(
+        &self,
+        fd: BorrowedFd<'_>,
+        request: Request,
+        argument: Argument<'_>,
+    ) -> Result<u32, VfioError> {
+        self.system
+            .ioctl(fd, request, argument)
+            .map_err(|errno| self.refused(request, String::new(), errno))
+    }
+
+    pub(super) fn message(
+        &self,
+        fd: BorrowedFd<'_>,
+        request: Request,
+        mut message: Message,
+    ) -> Result<Message, VfioError> {
+        self.plain(fd, request, Argument::Message(&mut message))?;
+        Ok(message)
+    }
+
+    /// Asks, and asks again with as much room as the kernel says the answer needs.
+    pub(super) fn long(
+        &self,
+        fd: BorrowedFd<'_>,
+        request: Request,
+        first: Message,
+    ) -> Result<Message, VfioError> {
+        let question = first.clone();
+        let answer = self.message(fd, request, first)?;
+        let needed = answer.field::<u32>(0) as usize;
+        if needed <= answer.bytes().len() {
+            return Ok(answer);
+        }
+        if needed > LONGEST_ANSWER {
+            let what = format!("an answer of {needed:#x} bytes");
+            return Err(self.unusable(request, what));
+        }
+        self.message(fd, request, question.grown(needed))
+    }
+
+    pub(super) fn check_container(&self, container: BorrowedFd<'_>) -> Result<(), VfioError> {
+        let version = self.plain(container, Request::GetApiVersion, Argument::None)?;
+        if version != VFIO_API_VERSION {
+            let what = format!("version {version} of the interface, not {VFIO_API_VERSION}");
+            return Err(self.unusable(Request::GetApiVersion, what));
+        }
+        let extension = Argument::Number(VFIO_TYPE1v2_IOMMU);
+        if self.plain(container, Request::CheckExtension, extension)? == 0 {
+            let what = "no TYPE1v2 IOMMU: modprobe vfio_iommu_type1".to_owned();
+            return Err(self.unusable(Request::CheckExtension, what));
+        }
+        Ok(())
+    }
+
+    pub(super) fn iommu(&self, container: BorrowedFd<'_>) -> Result<Iommu, VfioError> {
+        let request = Request::IommuGetInfo;
+        let first = Message::new(size_of::<vfio_iommu_type1_info>());
+        let answer = self.long(container, request, first)?;
+        Iommu::parse(&answer).map_err(|what| self.unusable(request, what))
+    }
+
+    pub(super) fn region(&self, device: BorrowedFd<'_>, index: u32) -> Result<Region, VfioError> {
+        let request = Request::DeviceGetRegionInfo;
+        let mut first = Message::new(size_of::<vfio_region_info>());
+        first.put(offset_of!(vfio_region_info, index), index);
+        let answer = self.long(device, request, first)?;
+        Region::parse(&answer).map_err(|what| self.unusable(request, what))
+    }
+
+    /// How many MSI-X vectors there are; none if they cannot be eventfds.
+    pub(super) fn vectors(&self, device: BorrowedFd<'_>) -> Result<usize, VfioError> {
+        let request = Request::DeviceGetIrqInfo;
+        let answer = self.message(device, request, info_message(VFIO_PCI_MSIX_IRQ_INDEX))?;
+        let (flags, count) = info_answer(&answer);
+        // PCI base specification: the table has at most 2048 entries.
+        if count > 2048 {
+            return Err(self.unusable(request, format!("{count} MSI-X vectors")));
+        }
+        Ok(if flags & VFIO_IRQ_INFO_EVENTFD == 0 {
+            0
+        } else {
+            count as usize
+        })
+    }
+
+    /// An event of the kernel's own, where the kernel has it.
+    pub(super) fn event(&self, device: BorrowedFd<'_>, index: u32) -> Option<Interrupt> {
+        let request = Request::DeviceGetIrqInfo;
+        let answer = self.message(device, request, info_message(index)).ok()?;
+        let (flags, count) = info_answer(&answer);
+        if flags & VFIO_IRQ_INFO_EVENTFD == 0 || count == 0 {
+            return None;
+        }
+        let interrupt = Interrupt::new().ok()?;
+        match self.set_irqs(device, index, std::slice::from_ref(&interrupt)) {
+            Ok(()) => Some(interrupt),
+            Err(error) => {
+                tracing::warn!("{error}");
+                None
+            }
+        }
+    }
+
+    pub(super) fn set_irqs(
+        &self,
+        device: BorrowedFd<'_>,
+        index: u32,
+        vectors: &[Interrupt],
+    ) -> Result<(), VfioError> {
+        let request = Request::DeviceSetIrqs;
+        let mut message = set_message(index, vectors);
+        let detail = || format!(" of {} vectors of index {index}", vectors.len());
+        let available = self
+            .system
+            .ioctl(device, request, Argument::Message(&mut message))
+            .map_err(|errno| self.refused(request, detail(), errno))?;
+        // A positive answer is how many vectors there would have been, and none of them is set.
+        if available != 0 {
+            let what = format!(
+                "only {available} of {} vectors can be had: the machine's are used up (/proc/interrupts shows by whom)",
+                vectors.len()
+            );
+            return Err(self.unusable(request, what));
+        }
+        Ok(())
+    }
+}
