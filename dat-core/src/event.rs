@@ -107,7 +107,7 @@ impl ConnectionEventKind {
 pub enum AsyncEvent {
     /// An event was lost because this EVD was full, or its completion queue is unusable.
     EvdOverflow(EvdHandle),
-    /// The IA is unusable: its device is dead.
+    /// The IA is unusable: its device is dead, or is wanted back. It should be closed.
     IaCatastrophic,
     /// This endpoint, beyond its connection, is broken.
     EpBroken(EpHandle),

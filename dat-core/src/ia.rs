@@ -120,6 +120,8 @@ pub struct Ia<P: Provider> {
     pub(crate) attr: IaAttr,
     provider_attr: ProviderAttr,
     pub(crate) dead: bool,
+    /// The device is wanted back.
+    pub(crate) leaving: bool,
     pub(crate) last_device_error: Option<String>,
 }
 
@@ -196,6 +198,7 @@ impl<P: Provider> Ia<P> {
             attr,
             provider_attr: ProviderAttr::of_this_crate(),
             dead: false,
+            leaving: false,
             last_device_error: None,
         })
     }

@@ -11,9 +11,13 @@ use crate::ep::DISCARD_OWNER;
 use crate::ep::state::{EpEvent, EpState};
 use crate::error::{DatError, ReturnType, Subtype};
 use crate::event::{AsyncEvent, ConnectionEventKind};
-use crate::handle::{EpKey, EvdKey, index_of};
+use crate::handle::{EpHandle, EpKey, EvdKey, index_of};
 use crate::ia::Ia;
 use crate::provider::{Provider, ProviderError, ProviderEvent, QueuePair};
+use crate::types::CloseFlags;
+
+/// Why nothing new is begun.
+const WANTED: &str = "the system wants the device back: close the adapter";
 
 impl<P: Provider> Ia<P> {
     /// Does whatever is to be done now, without waiting. Consumers that neither wait nor dequeue for
@@ -255,6 +259,7 @@ impl<P: Provider> Ia<P> {
             ProviderEvent::SrqLimit { owner } => tracing::debug!(owner, "an SRQ limit nobody set"),
             ProviderEvent::Port(up) => tracing::info!(up, "port"),
             ProviderEvent::DeviceDead => self.device_is_gone(),
+            ProviderEvent::DeviceRequested => self.device_is_wanted(),
         }
     }
 
@@ -302,12 +307,33 @@ impl<P: Provider> Ia<P> {
             return;
         }
         tracing::error!("the device is dead");
-        self.push_async(AsyncEvent::IaCatastrophic);
+        // Who was asked to close the adapter has been told that it is of no use any more.
+        if !self.leaving {
+            self.push_async(AsyncEvent::IaCatastrophic);
+        }
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
             self.connection_failed(key);
         }
         self.flush_in_software();
+    }
+
+    /// The device is wanted back: the consumer is told that the adapter is of no use any more, and every
+    /// connection ends as if he had disconnected it abruptly. The device lives, so peers hear of it, and what is
+    /// outstanding is flushed by the queues themselves. What is left to do is to close the adapter.
+    fn device_is_wanted(&mut self) {
+        if self.dead || core::mem::replace(&mut self.leaving, true) {
+            return;
+        }
+        tracing::warn!("the device is wanted back: the adapter should be closed");
+        self.last_device_error = Some(WANTED.to_owned());
+        self.push_async(AsyncEvent::IaCatastrophic);
+        let all: Vec<EpKey> = self.eps.keys().collect();
+        for key in all {
+            let ep = EpHandle { key, ia: self.id };
+            // An endpoint without a connection has nothing to end.
+            let _ = self.ep_disconnect(ep, CloseFlags::Abrupt);
+        }
     }
 
     /// A dead device completes nothing any more: what endpoints have outstanding, and what is posted to
@@ -332,13 +358,14 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Calls that need the device fail once it is dead.
+    /// Calls that need the device fail once it is dead, and those that start something once it is wanted back.
     pub(crate) fn alive(&self) -> Result<(), DatError> {
-        if self.dead {
-            return Err(DatError::new(ReturnType::InternalError, Subtype::None)
-                .because("the device is dead"));
-        }
-        Ok(())
+        let why = match (self.dead, self.leaving) {
+            (true, _) => "the device is dead",
+            (false, true) => WANTED,
+            (false, false) => return Ok(()),
+        };
+        Err(DatError::new(ReturnType::InternalError, Subtype::None).because(why))
     }
 
     /// Turns a provider's refusal into DAT's, and keeps what it said.

@@ -338,6 +338,8 @@ pub enum ProviderEvent {
     Port(bool),
     /// The device is gone or unusable; every later command fails.
     DeviceDead,
+    /// Whoever gave us the device wants it back and waits until it is closed. Until then it works.
+    DeviceRequested,
 }
 
 /// Why a provider could not do a thing. The text says what, with numbers.

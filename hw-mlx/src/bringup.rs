@@ -114,7 +114,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
 
     let (uar_index, uar) = alloc_uar(&mut control)?;
     watch.done(Step::AllocUar);
-    let completion_vector = usize::from(control.interrupts.len() > 1);
+    let completion_vector = usize::from(control.vectors > 1);
     let pages = if caps.general().page_request_disable() {
         0
     } else {
@@ -182,7 +182,7 @@ fn start_command_interface(
     config: &HcaConfig,
     watch: &mut Stopwatch<'_>,
 ) -> Result<Control, MlxError> {
-    let interrupts = function.enable_interrupts()?;
+    let mut interrupts = function.enable_interrupts()?;
     if interrupts.is_empty() {
         return Err(MlxError::NoInterrupts);
     }
@@ -216,14 +216,18 @@ fn start_command_interface(
     watch.done(Step::CommandQueue);
 
     let clock = function.clock();
+    let health = Health::new(registers.clone(), function.notices().clone(), clock.now());
+    let vectors = interrupts.len();
+    interrupts.extend(health.notices().cloned());
     let mut control = Control {
-        health: Health::new(registers.clone(), clock.now()),
+        health,
         pages: Pages::new(arena.clone(), config.firmware_pages),
         function,
         clock,
         arena,
         registers,
         interrupts,
+        vectors,
         queue,
         inbox: Inbox::default(),
         objects: crate::control::Objects::default(),

@@ -26,7 +26,7 @@ use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, DeadCause};
 use crate::event::{AsyncEvent, Inbox, Meaning, decode};
-use crate::health::Health;
+use crate::health::{Health, Heard};
 use crate::pages::Pages;
 use crate::prm::{Command, InitSegment, Opcode};
 
@@ -40,7 +40,10 @@ pub(crate) struct Control {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) arena: DmaArena,
     pub(crate) registers: Block<InitSegment>,
+    /// The device's vectors, then what the system has to say of it.
     pub(crate) interrupts: Vec<Interrupt>,
+    /// How many of them are the device's.
+    pub(crate) vectors: usize,
     pub(crate) queue: CommandQueue,
     pub(crate) pages: Pages,
     pub(crate) health: Health,
@@ -229,9 +232,31 @@ impl Control {
     pub(crate) fn sleep(&mut self, deadline: Instant) {
         let until = deadline.min(self.health.next_poll());
         if self.clock.wait(&self.interrupts, until) {
-            for interrupt in &self.interrupts {
-                let _ = interrupt.take();
+            let mut fired = false;
+            for interrupt in &self.interrupts[..self.vectors] {
+                fired |= interrupt.take() > 0;
             }
+            if !fired {
+                self.hear();
+            }
+        }
+    }
+
+    /// Acts on what the system says of the function.
+    fn hear(&mut self) {
+        match self.health.hear() {
+            Some(Heard::Death) => self.bury(),
+            Some(Heard::Request) => {
+                tracing::warn!(
+                    function = self.function.name(),
+                    "the system wants the function back"
+                );
+                // It is said once; an eventfd signalled again would only keep waits from sleeping.
+                self.interrupts.truncate(self.vectors);
+                self.interrupts.extend(self.health.notices().cloned());
+                self.inbox.push(AsyncEvent::DeviceRequested);
+            }
+            None => {}
         }
     }
 
@@ -241,18 +266,24 @@ impl Control {
             self.health.check()
         } else {
             let now = self.clock.now();
+            if now >= self.health.next_poll() {
+                self.hear(); // for those who never sleep
+            }
             if self.event_mode && now >= self.health.next_poll() && self.queue.in_flight() > 0 {
                 self.queue.harvest_all(); // should an interrupt have been lost
             }
             self.health.poll(now, self.watch_health)
         };
-        if died && let Some(cause) = self.health.dead() {
-            self.bury(cause);
+        if died {
+            self.bury();
         }
     }
 
     /// The device is dead: nothing it does may reach memory any more.
-    fn bury(&mut self, cause: DeadCause) {
+    fn bury(&mut self) {
+        let Some(cause) = self.health.dead() else {
+            return;
+        };
         tracing::error!(function = self.function.name(), %cause, "the device is dead");
         self.stop_dma();
         self.inbox.push(AsyncEvent::DeviceDead { cause });

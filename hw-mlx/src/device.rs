@@ -340,7 +340,8 @@ impl Hca {
         self.control.clock.now()
     }
 
-    /// The interrupts that say [`Hca::process_events`] has something to do, for a ring of one's own.
+    /// The interrupts that say [`Hca::process_events`] has something to do, for a ring of one's own; then those that
+    /// say so of [`Hca::check_health`], which are left signalled for it.
     pub fn interrupts(&self) -> &[driver::Interrupt] {
         &self.control.interrupts
     }

@@ -141,6 +141,9 @@ pub enum DeadCause {
         /// Health syndrome.
         synd: u8,
     },
+    /// The system says that the bus reported an uncorrectable error of the function.
+    #[error("the bus reports an uncorrectable error of the function (AER)")]
+    BusError,
     /// The health counter did not move in three polls.
     #[error("the firmware's health counter stands still at {counter:#08x}")]
     CounterStuck {

@@ -68,6 +68,8 @@ pub enum AsyncEvent {
         /// What it died of.
         cause: DeadCause,
     },
+    /// The system wants the function back and waits until it is closed. Until then everything works.
+    DeviceRequested,
     /// Nobody asked for events so long that some were thrown away.
     EventsLost {
         /// How many.

@@ -6,11 +6,14 @@
 //! with a syndrome in the health buffer. Snabb adds the syndrome byte beside the health counter. And
 //! the counter itself must move: equal in three polls in a row, and the firmware no longer runs.
 //!
+//! Two things somebody does tell: the system signals that the bus reported an error of the function, which is death like
+//! the others, and that it wants the function back, which is none.
+//!
 //! Polls are a second apart. Death is final: a dead device is reset and opened anew, not revived.
 
 use std::time::Duration;
 
-use driver::{Block, Instant};
+use driver::{Block, Instant, Interrupt, Notices};
 
 use crate::error::DeadCause;
 use crate::prm::InitSegment;
@@ -30,17 +33,50 @@ pub(crate) struct Health {
     counter: Option<u32>,
     misses: u32,
     dead: Option<DeadCause>,
+    notices: Notices,
+}
+
+/// What the system said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heard {
+    /// The function is dead, as [`Health::dead`] says from now on.
+    Death,
+    /// It is wanted back. Said once, however often the system says it.
+    Request,
 }
 
 impl Health {
-    pub(crate) fn new(registers: Block<InitSegment>, now: Instant) -> Self {
+    pub(crate) fn new(registers: Block<InitSegment>, notices: Notices, now: Instant) -> Self {
         Self {
             registers,
             next_poll: now + POLL_INTERVAL,
             counter: None,
             misses: 0,
             dead: None,
+            notices,
         }
+    }
+
+    /// The eventfds to wake up for besides the device's own.
+    pub(crate) fn notices(&self) -> impl Iterator<Item = &Interrupt> {
+        [&self.notices.error, &self.notices.requested]
+            .into_iter()
+            .flatten()
+    }
+
+    /// What the system has said since it was last asked.
+    pub(crate) fn hear(&mut self) -> Option<Heard> {
+        let said = |notice: &Option<Interrupt>| notice.as_ref().is_some_and(|it| it.take() > 0);
+        if said(&self.notices.error) && self.dead.is_none() {
+            self.dead = Some(DeadCause::BusError);
+            return Some(Heard::Death);
+        }
+        if said(&self.notices.requested) {
+            // The system repeats itself until the function is closed.
+            self.notices.requested = None;
+            return Some(Heard::Request);
+        }
+        None
     }
 
     /// What it died of.

@@ -240,6 +240,7 @@ impl MlxProvider {
                 None
             }
             AsyncEvent::DeviceDead { .. } => Some(ProviderEvent::DeviceDead),
+            AsyncEvent::DeviceRequested => Some(ProviderEvent::DeviceRequested),
             AsyncEvent::PortChange { .. }
             | AsyncEvent::SqDrained { .. }
             | AsyncEvent::Other { .. } => None,

@@ -353,6 +353,7 @@ fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
         ),
         (Fault::BarAllOnes, DeadCause::Gone),
         (Fault::SurpriseRemoval, DeadCause::Gone),
+        (Fault::BusError, DeadCause::BusError),
     ];
     for (fault, cause) in rows {
         let world = world(Profile::default());
@@ -384,6 +385,40 @@ fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
             report.dead.is_some() && report.objects_left == [("PD", 1)],
             "{fault:?}: {report:?}"
         );
+    }
+}
+
+#[test]
+fn a_function_that_is_wanted_back_says_so_once_and_works_on() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    world.inject(Fault::WantedBack);
+    assert!(
+        hca.wait(hca.now() + Duration::from_secs(10))
+            .expect("alive")
+    );
+    assert_eq!(hca.next_async(), Some(AsyncEvent::DeviceRequested));
+    // The system repeats itself; nobody is woken by that.
+    world.inject(Fault::WantedBack);
+    assert!(!hca.wait(hca.now() + Duration::from_secs(3)).expect("alive"));
+    assert_eq!(hca.next_async(), None);
+    hca.exec(&AllocPdIn::new()).expect("a PD");
+    let report = hca.close().expect("teardown");
+    assert_eq!(report.dead, None);
+}
+
+#[test]
+fn what_the_system_says_is_heard_by_those_who_never_sleep() {
+    for (fault, dead) in [(Fault::WantedBack, false), (Fault::BusError, true)] {
+        let world = world(Profile::default());
+        let mut hca = world.hca();
+        world.inject(fault);
+        world.sim.advance(Duration::from_secs(2));
+        hca.process_events();
+        assert_eq!(hca.next_async(), None, "no system call is made for it");
+        hca.check_health();
+        assert!(hca.next_async().is_some());
+        assert_eq!(hca.is_dead(), dead);
     }
 }
 

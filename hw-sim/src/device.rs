@@ -10,7 +10,7 @@ use crate::pcap::{Capture, CaptureError};
 use crate::profile::Profile;
 use crate::report::FunctionReport;
 use crate::world::{Drive, World};
-use driver::{Clock, Device, Instant, Interrupt, MAX_WAIT, MemoryError, SharedMemory};
+use driver::{Clock, Device, Instant, Interrupt, MAX_WAIT, MemoryError, Notices, SharedMemory};
 use std::io::Write;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -277,6 +277,10 @@ impl Device for SimFunction {
 
     fn set_interrupts(&self, vectors: Vec<Interrupt>) {
         self.with(|nic, env| nic.set_interrupts(env, vectors));
+    }
+
+    fn set_notices(&self, notices: Notices) {
+        self.with(|nic, _| nic.set_notices(notices));
     }
 
     fn dma_map(

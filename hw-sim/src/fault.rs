@@ -69,6 +69,10 @@ pub enum Fault {
     /// The function is pulled out: BAR and configuration space read ones, no DMA, no interrupts, no
     /// packets.
     SurpriseRemoval,
+    /// The bus reports an uncorrectable error of the function to the system, which tells the driver.
+    BusError,
+    /// The system wants the function back from the driver.
+    WantedBack,
     /// The port loses its carrier.
     LinkDown,
     /// The port gets its carrier back.
@@ -141,6 +145,8 @@ impl FaultPlan {
             | Fault::HealthCounterStops
             | Fault::BarAllOnes
             | Fault::SurpriseRemoval
+            | Fault::BusError
+            | Fault::WantedBack
             | Fault::LinkDown
             | Fault::LinkUp => return false,
         };

@@ -26,7 +26,7 @@ use crate::qp::Qp;
 use crate::report::{FunctionReport, Refused};
 use crate::view::View;
 use crate::world::{Doorbell, Env, Timer};
-use driver::{Interrupt, SharedMemory};
+use driver::{Interrupt, Notices, SharedMemory};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Driver bugs remembered in words; later ones are only counted.
@@ -92,6 +92,7 @@ pub struct Nic {
     /// Counters and notes for the report.
     pub record: Record,
     vectors: Vec<Interrupt>,
+    notices: Notices,
     latched: BTreeSet<u16>,
     /// Events of the command that executes, until it is answered.
     pub(crate) after_command: Option<Vec<(Target, [u8; EQE_BYTES])>>,
@@ -126,6 +127,7 @@ impl Nic {
             halves: BTreeMap::new(),
             record: Record::default(),
             vectors: Vec::new(),
+            notices: Notices::default(),
             latched: BTreeSet::new(),
             after_command: None,
             failed_cqs: Vec::new(),
@@ -282,6 +284,19 @@ impl Nic {
         }
     }
 
+    /// The eventfds of the system the function is in.
+    pub fn set_notices(&mut self, notices: Notices) {
+        self.notices = notices;
+    }
+
+    /// The system says something, if anybody wants to hear it.
+    fn tell(env: &mut Env, notice: Option<&Interrupt>) {
+        if let Some(notice) = notice {
+            notice.signal();
+            env.signals += 1;
+        }
+    }
+
     /// Raises an MSI-X vector.
     pub fn raise(&mut self, env: &mut Env, vector: u16) {
         if !self.iommu.bus_master() {
@@ -371,6 +386,8 @@ impl Nic {
                 self.commands.reset();
                 env.forget(self.index);
             }
+            Fault::BusError => Self::tell(env, self.notices.error.as_ref()),
+            Fault::WantedBack => Self::tell(env, self.notices.requested.as_ref()),
             Fault::LinkDown => self.set_carrier(env, false),
             Fault::LinkUp => self.set_carrier(env, true),
             Fault::CommandFailure { .. }

@@ -342,6 +342,32 @@ fn a_dead_device_breaks_every_connection_and_says_so() {
 }
 
 #[test]
+fn a_device_that_is_wanted_back_ends_its_connections_in_good_order_and_says_so_once() {
+    let (net, mut a, mut b) = connected();
+    for _ in 0..2 {
+        net.report(0, ProviderEvent::DeviceRequested);
+    }
+    settle(&mut a, &mut b);
+    assert_eq!(
+        a.events(a.ia.async_evd()),
+        [Event::Async(AsyncEvent::IaCatastrophic)]
+    );
+    assert_eq!(a.connection_events(), [Kind::Disconnected]);
+    assert_eq!(
+        b.connection_events(),
+        [Kind::Disconnected],
+        "the peer hears of it"
+    );
+    let refused = a.ia.evd_create(1, EvdFlags::DTO).expect_err("nothing new");
+    assert!(refused.to_string().contains("wants the device back"));
+    // The device goes before the adapter is closed: that is no second catastrophe.
+    net.kill(0);
+    settle(&mut a, &mut b);
+    assert_eq!(a.events(a.ia.async_evd()), []);
+    a.ia.close(CloseFlags::Abrupt).expect("closes");
+}
+
+#[test]
 fn an_overrun_completion_queue_breaks_the_connections_it_served() {
     let (net, mut a, mut b) = connected();
     net.report(

@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dat::fabric;
-use driver::{Clock, Device, Interrupt, SharedMemory, VfioUserServer};
+use driver::{Clock, Device, Interrupt, Notices, SharedMemory, VfioUserServer};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 
 use crate::Serve;
@@ -151,6 +151,10 @@ impl Device for Poking {
 
     fn set_interrupts(&self, vectors: Vec<Interrupt>) {
         self.function.set_interrupts(vectors);
+    }
+
+    fn set_notices(&self, notices: Notices) {
+        self.function.set_notices(notices);
     }
 
     fn dma_map(
