@@ -11,6 +11,7 @@
 //! | [`caps`] | what the device can do, what we need, what we switch on |
 //! | `eq` | event queues; [`event`] what they say |
 //! | `health` | whether the device is still alive |
+//! | [`ids`] | which PCI functions are ours |
 //! | [`vport`], [`gid`] | the port's MAC, MTU, RoCE switch and address table |
 //! | [`device`] | [`Hca`]: the opened function |
 //! | [`cq`], [`qp`], [`srq`], [`wqe`], [`uar`] | the queues, their entries, their doorbells |
@@ -41,6 +42,7 @@ pub mod event;
 pub mod gid;
 pub mod gsi;
 mod health;
+pub mod ids;
 pub mod mkey;
 pub mod pages;
 pub mod prm;

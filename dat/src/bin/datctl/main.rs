@@ -1,39 +1,90 @@
-//! datctl: adapters from the command line.
+//! datctl: functions and adapters from the command line.
 //!
 //! ```text
+//! datctl devices
+//! datctl doctor 3b:00.2
+//! datctl bind 3b:00.2
+//! datctl perf 3b:00.2 --connect fe80::5eff:fe10:1
 //! datctl sim serve --socket /run/a.sock --socket /run/b.sock --pcap wire.pcapng
-//! datctl info vfio-user:/run/a.sock
-//! datctl ping vfio-user:/run/a.sock --listen
-//! datctl ping vfio-user:/run/b.sock --connect fe80::5eff:fe10:1
 //! ```
 //!
-//! `sim serve` plays one or two simulated functions, linked with each other, for other processes; the rest opens an
-//! adapter by any name that `dat::ia_open` knows.
+//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping` and `perf` open an
+//! adapter by any name that `dat::ia_open` knows. `sim serve` plays functions for other processes.
+//!
+//! What a person reads and what a program reads come from one structure each ([`report::Report`]). Errors go to the
+//! error stream as one line, and with `--json` also to the output as an object, so that a program always finds one
+//! there.
 #![forbid(unsafe_code)]
 
+mod bind;
+mod devices;
+mod doctor;
 mod info;
 mod ping;
+mod report;
 mod serve;
+mod simulated;
 
 use std::error::Error;
 use std::io::stderr;
-use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use driver::PciAddress;
+use driver::pci::Machine;
 use tracing_subscriber::EnvFilter;
 
-/// Adapters from the command line.
+use self::report::Output;
+use self::simulated::{FaultOptions, ProfileOptions};
+
+const EXIT_STATUS: &str =
+    "Exit status: 0 ok; 1 not ok, the reason is on the error stream; 2 usage.";
+
+/// ConnectX functions and DAT adapters from the command line.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version, about, after_help = EXIT_STATUS)]
 struct Arguments {
+    /// Print JSON instead of tables.
+    #[arg(long, global = true)]
+    json: bool,
+    /// The directory that holds sys, proc and dev.
+    #[arg(long, global = true, hide = true, default_value = "/")]
+    machine_root: PathBuf,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Lists the ConnectX functions of this machine: who has them, and whether they could be opened now.
+    Devices,
+    /// Gives a function to vfio-pci, so that a program can have it, and prints what undoes that.
+    ///
+    /// Refused: a function whose interfaces carry the default route or a TCP connection (yours, perhaps), a physical
+    /// function that has virtual ones, a machine without an IOMMU.
+    Bind {
+        /// PCI addresses, such as 3b:00.2.
+        #[arg(required = true)]
+        device: Vec<PciAddress>,
+    },
+    /// Gives a function back to the kernel.
+    Unbind {
+        /// PCI addresses, such as 3b:00.2.
+        #[arg(required = true)]
+        device: Vec<PciAddress>,
+    },
+    /// Says what is missing before a function can be driven from user space, and the command that mends it.
+    ///
+    /// Without a device: the functions that are bound to vfio-pci, or else all. Lines that only make things faster
+    /// do not count for the exit status.
+    Doctor {
+        /// PCI addresses, such as 3b:00.2.
+        device: Vec<PciAddress>,
+        /// How much memory is going to be registered, in MiB.
+        #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..1 << 30))]
+        memory_mib: u64,
+    },
     /// The simulator.
     Sim {
         #[command(subcommand)]
@@ -60,12 +111,18 @@ struct Serve {
     /// Where a function is served; once or twice.
     #[arg(long, required = true, num_args = 1)]
     socket: Vec<PathBuf>,
+    /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
+    #[arg(long)]
+    profile: Vec<ProfileOptions>,
     /// Write every frame on the link to this file, as pcapng.
     #[arg(long)]
     pcap: Option<PathBuf>,
     /// Everything random follows from it.
     #[arg(long, default_value_t = 0)]
     seed: u64,
+    /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
+    #[arg(long)]
+    faults: Vec<FaultOptions>,
 }
 
 /// `ping`
@@ -78,7 +135,7 @@ struct Ping {
     listen: bool,
     /// Connect to the adapter with this address.
     #[arg(long)]
-    connect: Option<Ipv6Addr>,
+    connect: Option<std::net::Ipv6Addr>,
     /// Round trips.
     #[arg(long, default_value_t = 10)]
     count: u32,
@@ -97,18 +154,53 @@ fn main() -> ExitCode {
         )
         .with_writer(stderr)
         .init();
-    let done: Result<(), Box<dyn Error>> = match Arguments::parse().command {
-        Command::Sim {
-            command: SimCommand::Serve(serve),
-        } => serve::run(&serve),
-        Command::Info { name } => info::run(&name),
-        Command::Ping(ping) => ping::run(&ping),
+    let arguments = Arguments::parse();
+    let output = Output {
+        json: arguments.json,
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    let machine = Machine::at(arguments.machine_root);
+    match run(arguments.command, &machine, output) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Whoever read the output has seen enough.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("datctl: {error}");
+            output.fail(&*error);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs a command. False: it ran, and what it found is not ok.
+fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<dyn Error>> {
+    match command {
+        Command::Devices => output.show(&devices::run(machine))?,
+        Command::Bind { device } => {
+            for address in device {
+                output.show(&bind::bind(machine, address)?)?;
+            }
+        }
+        Command::Unbind { device } => {
+            for address in device {
+                output.show(&bind::unbind(machine, address)?)?;
+            }
+        }
+        Command::Doctor { device, memory_mib } => {
+            let diagnosis = doctor::run(machine, &device, memory_mib)?;
+            output.show(&diagnosis)?;
+            return Ok(diagnosis.ok);
+        }
+        Command::Sim {
+            command: SimCommand::Serve(serve),
+        } => serve::run(&serve)?,
+        Command::Info { name } => info::run(&name)?,
+        Command::Ping(ping) => ping::run(&ping)?,
+    }
+    Ok(true)
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

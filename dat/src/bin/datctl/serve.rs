@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use dat::fabric;
 use driver::{Clock, Device, Interrupt, Notices, SharedMemory, VfioUserServer};
-use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{Fault, Sim, SimConfig, SimFunction};
 
 use crate::Serve;
+use crate::simulated::{FaultOptions, ProfileOptions};
 
 /// The longest the world's time lags behind the machine's while nobody writes a register.
 const TICK: Duration = Duration::from_millis(1);
@@ -38,16 +39,19 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     let mut functions = Vec::new();
     for (number, socket) in arguments.socket.iter().enumerate() {
         let name = format!("sim:{}", socket.display());
-        let function = sim.try_add_function(Profile::named(&name, fabric::mac(number)))?;
+        let profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
+        let function = sim.try_add_function(profile)?;
         functions.push((function, listen(socket)?));
     }
     if let [(one, _), (other, _)] = &functions[..] {
-        sim.connect(one, other, LinkFaults::default());
+        let faults = FaultOptions::link(&arguments.faults, arguments.seed);
+        sim.connect(one, other, faults);
     }
     if let Some(path) = &arguments.pcap {
         let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
         sim.pcap(BufWriter::new(file))?;
     }
+    let planned = planned(&arguments.faults, &functions)?;
     for (function, listener) in functions {
         let device = Arc::new(Poking {
             function,
@@ -63,7 +67,26 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         println!("vfio-user:{}", socket.display());
     }
     stdout().flush()?;
-    follow(&sim, &poked, arguments.pcap.is_some())
+    follow(&sim, &poked, planned, arguments.pcap.is_some())
+}
+
+/// What is to happen to functions, and when, the next one last.
+fn planned(
+    faults: &[FaultOptions],
+    functions: &[(Arc<SimFunction>, UnixListener)],
+) -> Result<Vec<(Duration, Arc<SimFunction>, Fault)>, String> {
+    let mut planned = FaultOptions::functions(faults)
+        .into_iter()
+        .map(|planned| {
+            let number = planned.function;
+            let (function, _) = functions.get(number).ok_or_else(|| {
+                format!("--faults: there is no socket {number}, they count from 0")
+            })?;
+            Ok((planned.after, Arc::clone(function), planned.fault))
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    planned.reverse();
+    Ok(planned)
 }
 
 /// Listens at a path; a socket that nobody listens at any more is replaced.
@@ -83,12 +106,22 @@ fn listen(path: &Path) -> Result<UnixListener, Box<dyn Error>> {
 }
 
 /// Lets the world's time follow the machine's until no server is left.
-fn follow(sim: &Sim, poked: &Receiver<()>, captures: bool) -> Result<(), Box<dyn Error>> {
+fn follow(
+    sim: &Sim,
+    poked: &Receiver<()>,
+    mut planned: Vec<(Duration, Arc<SimFunction>, Fault)>,
+    captures: bool,
+) -> Result<(), Box<dyn Error>> {
     let (clock, start) = (sim.clock(), Instant::now());
     loop {
         let world = Duration::from_nanos(clock.now().0);
         if let Some(behind) = start.elapsed().checked_sub(world) {
             sim.advance(behind);
+        }
+        while let Some((_, function, fault)) =
+            planned.pop_if(|(after, ..)| *after <= start.elapsed())
+        {
+            sim.inject(&function, &fault);
         }
         let wait = sim.next_due().map_or(TICK, |due| {
             Duration::from_nanos(due.0)

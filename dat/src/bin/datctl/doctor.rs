@@ -1,0 +1,169 @@
+//! `datctl doctor`: what a machine still lacks before a function can be driven from user space.
+//!
+//! One line for each thing, ok or not ok, with what was found and the command that mends it. `docs/hardware.md` has the
+//! same list with the reasons. Some lines only make things faster or tell of a limit: they do not count for
+//! the exit status.
+
+mod function;
+mod machine;
+
+use driver::PciAddress;
+use driver::pci::{Machine, PciFunction};
+use serde::Serialize;
+
+use crate::devices::known;
+use crate::report::Report;
+
+/// All lines.
+#[derive(Serialize)]
+pub(crate) struct Diagnosis {
+    /// No line that counts is not ok.
+    pub(crate) ok: bool,
+    lines: Vec<Line>,
+}
+
+/// One thing that was looked at.
+#[derive(Serialize)]
+struct Line {
+    /// What; the names are those of the checklist.
+    check: &'static str,
+    /// The function; `None` for the machine.
+    device: Option<String>,
+    ok: bool,
+    /// Without it nothing works.
+    required: bool,
+    /// What was found.
+    found: String,
+    /// What to do about it, as commands where there are such.
+    mend: Option<String>,
+}
+
+impl Line {
+    fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            check,
+            device: None,
+            ok: true,
+            required: true,
+            found: found.into(),
+            mend: None,
+        }
+    }
+
+    fn not_ok(check: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self {
+            ok: false,
+            mend: Some(mend.into()),
+            ..Self::ok(check, found)
+        }
+    }
+
+    /// It works without.
+    fn optional(self) -> Self {
+        Self {
+            required: false,
+            ..self
+        }
+    }
+
+    fn of(self, address: PciAddress) -> Self {
+        Self {
+            device: Some(address.to_string()),
+            ..self
+        }
+    }
+}
+
+/// Looks at the machine and at functions: those named; or else those that are bound to VFIO; or else all of known ids.
+/// `memory_mib` is what is going to be registered.
+pub(crate) fn run(
+    machine: &Machine,
+    addresses: &[PciAddress],
+    memory_mib: u64,
+) -> Result<Diagnosis, String> {
+    let mut lines = Vec::from(machine::lines(machine, memory_mib));
+    let functions = functions(machine, addresses)?;
+    if functions.is_empty() {
+        lines.push(Line::not_ok(
+            "function",
+            "no ConnectX function (ids in hw_mlx::ids)",
+            "lspci -d 15b3: shows whether the slot sees the card; sim:NAME needs none",
+        ));
+    } else {
+        let names: Vec<String> = functions
+            .iter()
+            .map(|function| function.address.to_string())
+            .collect();
+        lines.push(Line::ok("function", names.join(", ")));
+    }
+    for function in &functions {
+        lines.extend(function::lines(machine, function));
+    }
+    Ok(Diagnosis {
+        ok: lines.iter().all(|line| line.ok || !line.required),
+        lines,
+    })
+}
+
+fn functions(machine: &Machine, addresses: &[PciAddress]) -> Result<Vec<PciFunction>, String> {
+    if !addresses.is_empty() {
+        return addresses
+            .iter()
+            .map(|&address| {
+                machine.function(address).ok_or_else(|| {
+                    format!(
+                        "{address}: no such PCI function: {} is not there (see lspci -D)",
+                        machine.device(address).display()
+                    )
+                })
+            })
+            .collect();
+    }
+    let all: Vec<PciFunction> = known(machine)
+        .into_iter()
+        .map(|(function, _)| function)
+        .collect();
+    let ours: Vec<PciFunction> = all
+        .iter()
+        .filter(|function| function.is_bound_to_vfio())
+        .cloned()
+        .collect();
+    Ok(if ours.is_empty() { all } else { ours })
+}
+
+impl Report for Diagnosis {
+    fn human(&self) -> String {
+        let mut text = Vec::new();
+        let mut device = None;
+        for line in &self.lines {
+            if line.device != device {
+                device.clone_from(&line.device);
+                text.push(device.clone().unwrap_or_default());
+            }
+            let verdict = if line.ok { "ok" } else { "not ok" };
+            let needed = if line.ok || line.required {
+                ""
+            } else {
+                " (works without)"
+            };
+            text.push(format!(
+                "  {verdict:<7} {:<20} {}{needed}",
+                line.check, line.found
+            ));
+            if let Some(mend) = &line.mend {
+                text.push(format!("{:31}mend: {mend}", ""));
+            }
+        }
+        let bad = self
+            .lines
+            .iter()
+            .filter(|line| !line.ok && line.required)
+            .count();
+        text.push(match bad {
+            0 => "ready".to_owned(),
+            1 => "not ready: 1 line is not ok".to_owned(),
+            count => format!("not ready: {count} lines are not ok"),
+        });
+        text.join("\n")
+    }
+}

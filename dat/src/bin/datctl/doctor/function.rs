@@ -1,0 +1,197 @@
+//! The lines about one function.
+
+use driver::pci::{Isolation, Machine, Member, PciFunction, Role};
+
+use super::Line;
+use crate::devices::link_text;
+
+pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
+    let mut lines = vec![bound(function)];
+    if let Some(group) = function.iommu_group {
+        let others: Vec<Member> = machine
+            .group(group)
+            .into_iter()
+            .filter(|member| member.address != function.address)
+            .collect();
+        lines.push(viable(machine, group, &others));
+        lines.push(acs(machine, function, group, &others));
+        lines.push(access(machine, group));
+        lines.push(free(machine, group));
+    } else {
+        lines.push(Line::not_ok(
+            "group",
+            "in no IOMMU group",
+            "the line iommu above says how to get one",
+        ));
+    }
+    lines.push(reset(machine, function));
+    lines.extend(link(machine, function));
+    lines
+        .into_iter()
+        .map(|line| line.of(function.address))
+        .collect()
+}
+
+fn bound(function: &PciFunction) -> Line {
+    const CHECK: &str = "driver";
+    let driver = function.driver.as_deref().unwrap_or("no driver");
+    if function.is_bound_to_vfio() {
+        return Line::ok(CHECK, driver);
+    }
+    Line::not_ok(
+        CHECK,
+        format!("bound to {driver}, not to vfio-pci"),
+        format!("datctl bind {}", function.address),
+    )
+}
+
+fn viable(machine: &Machine, group: u32, others: &[Member]) -> Line {
+    const CHECK: &str = "group";
+    let in_the_way: Vec<&Member> = others.iter().filter(|member| member.in_the_way).collect();
+    if in_the_way.is_empty() {
+        return Line::ok(CHECK, format!("{group}, viable"));
+    }
+    let who: Vec<String> = in_the_way
+        .iter()
+        .map(|member| {
+            let driver = member.driver.as_deref().unwrap_or("no driver");
+            format!("{} is bound to {driver}", member.address)
+        })
+        .collect();
+    let mend: Vec<String> = in_the_way
+        .iter()
+        .map(|member| {
+            /// Class code of network controllers, which `bind` takes.
+            const NETWORK: u32 = 0x02;
+            let address = member.address;
+            let class = machine
+                .function(address)
+                .map_or(0, |function| function.class);
+            if class >> 16 == NETWORK {
+                format!("datctl bind {address}")
+            } else {
+                format!(
+                    "echo {address} > {}/driver/unbind",
+                    machine.device(address).display()
+                )
+            }
+        })
+        .collect();
+    Line::not_ok(
+        CHECK,
+        format!("{group} is not viable: {}", who.join(", ")),
+        mend.join("; "),
+    )
+}
+
+fn acs(machine: &Machine, function: &PciFunction, group: u32, others: &[Member]) -> Line {
+    const CHECK: &str = "acs";
+    let strangers: Vec<String> = others
+        .iter()
+        .filter(|member| !member.is_bridge)
+        .map(|member| member.address.to_string())
+        .collect();
+    if strangers.is_empty() {
+        return Line::ok(CHECK, format!("group {group} holds this function alone"));
+    }
+    let ports: Vec<String> = machine
+        .ports_above(function.address)
+        .into_iter()
+        .filter_map(|port| {
+            let what = match port.isolation {
+                Isolation::On => return None,
+                Isolation::Off => "has ACS, switched off",
+                Isolation::Absent => "has no ACS",
+                Isolation::Unreadable => "shows its ACS to root only",
+            };
+            Some(format!("port {} {what}", port.address))
+        })
+        .collect();
+    let because = if ports.is_empty() {
+        "the ports above isolate, so the functions of the card themselves do not".to_owned()
+    } else {
+        ports.join(", ")
+    };
+    // A group that is shared can be used as a whole; the line before says whether it can now.
+    Line::not_ok(
+        CHECK,
+        format!("shares group {group} with {}: {because}", strangers.join(", ")),
+        "switch ACS on in the firmware's setup, or put the card below another root port; as it is, the group can only be used as a whole, by one program",
+    )
+    .optional()
+}
+
+fn access(machine: &Machine, group: u32) -> Line {
+    const CHECK: &str = "access";
+    let file = format!("/dev/vfio/{group}");
+    if machine.may_open_group(group) {
+        return Line::ok(CHECK, file);
+    }
+    if machine.path(&file).exists() {
+        return Line::not_ok(
+            CHECK,
+            format!("{file} is not ours to read and write"),
+            format!("chown $USER {file} (as root)"),
+        );
+    }
+    Line::not_ok(
+        CHECK,
+        format!("there is no {file}"),
+        "it comes when a function of the group is bound to vfio-pci",
+    )
+}
+
+fn free(machine: &Machine, group: u32) -> Line {
+    const CHECK: &str = "in use";
+    match machine.holders(group).first() {
+        None => Line::ok(CHECK, "by nobody"),
+        Some(holder) => Line::not_ok(
+            CHECK,
+            format!(
+                "process {} ({}) has group {group} open",
+                holder.pid, holder.name
+            ),
+            format!("kill {}", holder.pid),
+        ),
+    }
+}
+
+fn reset(machine: &Machine, function: &PciFunction) -> Line {
+    const CHECK: &str = "reset";
+    if !function.reset_methods.is_empty() {
+        return Line::ok(CHECK, function.reset_methods.join(", "));
+    }
+    let file = machine.device(function.address).join("reset_method");
+    if file.exists() {
+        return Line::not_ok(
+            CHECK,
+            "all ways to reset the function are switched off",
+            format!("echo default > {}", file.display()),
+        );
+    }
+    Line::not_ok(
+        CHECK,
+        "the kernel knows no way to reset the function alone",
+        "use a virtual function, which always has one: echo 1 > sriov_numvfs of the physical function",
+    )
+}
+
+/// A virtual function has the link of its physical one.
+fn link(machine: &Machine, function: &PciFunction) -> Option<Line> {
+    const CHECK: &str = "link";
+    let link = match function.role {
+        Role::Virtual { of } => machine.function(of?)?.link,
+        Role::Physical { .. } => function.link.clone(),
+    }?;
+    let found = link_text(&link);
+    Some(if link.is_degraded() {
+        Line::not_ok(
+            CHECK,
+            found,
+            "another slot, or the card seated anew; lspci -vv shows what the port above can do",
+        )
+        .optional()
+    } else {
+        Line::ok(CHECK, found)
+    })
+}

@@ -1,0 +1,140 @@
+//! The lines about the machine as a whole.
+
+use driver::pci::{Iommu, Machine, Remapping};
+
+use super::Line;
+
+/// What the firmware of a function borrows and our queues take, beside what a program registers.
+const OVERHEAD_MIB: u64 = 64;
+/// Size of a huge page.
+const HUGE_PAGE_MIB: u64 = 2;
+
+pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 6] {
+    [
+        iommu(&machine.iommu()),
+        interrupt_remapping(machine.interrupt_remapping()),
+        modules(&machine.missing_modules()),
+        io_uring(machine.io_uring_disabled()),
+        memlock(machine.lockable_bytes(), memory_mib + OVERHEAD_MIB),
+        huge_pages(machine, memory_mib),
+    ]
+}
+
+fn iommu(iommu: &Iommu) -> Line {
+    const CHECK: &str = "iommu";
+    if iommu.groups > 0 {
+        let units = match &iommu.units[..] {
+            [] => "on".to_owned(),
+            units => units.join(", "),
+        };
+        return Line::ok(CHECK, format!("{units}; {} groups", iommu.groups));
+    }
+    let parameters = match &iommu.parameters[..] {
+        [] => "nothing about it on the kernel's command line".to_owned(),
+        parameters => format!("{} on the kernel's command line", parameters.join(" ")),
+    };
+    let is_off = iommu
+        .parameters
+        .iter()
+        .any(|parameter| parameter.ends_with("=off"));
+    let asked = iommu.parameters.iter().any(|it| it == "intel_iommu=on");
+    let mend = if !iommu.described {
+        "switch it on in the firmware's setup (Intel: VT-d; AMD: IOMMU or AMD-Vi; Arm: SMMU) and boot again"
+    } else if is_off {
+        "take that parameter out of GRUB_CMDLINE_LINUX in /etc/default/grub, then: update-grub && reboot"
+    } else if iommu.intel && !asked {
+        "sed -i 's/^GRUB_CMDLINE_LINUX=\"/&intel_iommu=on /' /etc/default/grub && update-grub && reboot"
+    } else {
+        "dmesg | grep -i -e dmar -e amd-vi -e smmu says why the kernel does not use what the firmware describes"
+    };
+    let described = if iommu.described {
+        "the firmware describes one"
+    } else {
+        "the firmware describes none"
+    };
+    Line::not_ok(CHECK, format!("no groups; {described}, {parameters}"), mend)
+}
+
+fn interrupt_remapping(remapping: Remapping) -> Line {
+    const CHECK: &str = "interrupt remapping";
+    match remapping {
+        Remapping::On => Line::ok(CHECK, "interrupts pass the IOMMU"),
+        Remapping::Allowed => Line::ok(
+            CHECK,
+            "off, and allow_unsafe_interrupts says not to mind: a device can raise any interrupt",
+        ),
+        Remapping::Off => Line::not_ok(
+            CHECK,
+            "off: VFIO gives no function away (VFIO_SET_IOMMU answers EPERM)",
+            "switch it on in the firmware (x2APIC, interrupt remapping) and take intremap=off from the command line; or, trusting the device: modprobe -r vfio_iommu_type1; modprobe vfio_iommu_type1 allow_unsafe_interrupts=1",
+        ),
+    }
+}
+
+fn modules(missing: &[&str]) -> Line {
+    const CHECK: &str = "modules";
+    if missing.is_empty() {
+        return Line::ok(CHECK, "vfio-pci, vfio_iommu_type1, /dev/vfio/vfio");
+    }
+    Line::not_ok(
+        CHECK,
+        format!("not there: {}", missing.join(", ")),
+        "modprobe -a vfio-pci vfio_iommu_type1; at every boot: printf 'vfio-pci\\nvfio_iommu_type1\\n' > /etc/modules-load.d/vfio.conf",
+    )
+}
+
+fn io_uring(disabled: u32) -> Line {
+    const CHECK: &str = "io_uring";
+    match disabled {
+        0 => Line::ok(CHECK, "allowed"),
+        1 => Line::not_ok(
+            CHECK,
+            "kernel.io_uring_disabled is 1: only for CAP_SYS_ADMIN and the group io_uring_group",
+            "sysctl -w kernel.io_uring_disabled=0",
+        ),
+        other => Line::not_ok(
+            CHECK,
+            format!("kernel.io_uring_disabled is {other}: nobody may wait by it"),
+            "sysctl -w kernel.io_uring_disabled=0",
+        ),
+    }
+}
+
+fn memlock(lockable: Option<u64>, needed_mib: u64) -> Line {
+    const CHECK: &str = "memlock";
+    let needed_kib = needed_mib * 1024;
+    match lockable {
+        None => Line::ok(CHECK, "no limit"),
+        Some(bytes) if bytes / 1024 >= needed_kib => Line::ok(
+            CHECK,
+            format!("{} MiB, {needed_mib} are needed", bytes >> 20),
+        ),
+        Some(bytes) => Line::not_ok(
+            CHECK,
+            format!(
+                "{} KiB may be locked, {needed_kib} are needed: VFIO_IOMMU_MAP_DMA will answer ENOMEM",
+                bytes / 1024
+            ),
+            format!(
+                "ulimit -l {needed_kib}; for a service LimitMEMLOCK={needed_mib}M; for logins: echo '* - memlock {needed_kib}' > /etc/security/limits.d/90-dat.conf"
+            ),
+        ),
+    }
+}
+
+fn huge_pages(machine: &Machine, memory_mib: u64) -> Line {
+    const CHECK: &str = "huge pages";
+    let pool = machine.huge_pages();
+    let needed = memory_mib.div_ceil(HUGE_PAGE_MIB);
+    let found = format!("{} of 2 MiB are free, {needed} are wanted", pool.free);
+    if pool.free >= needed {
+        return Line::ok(CHECK, found);
+    }
+    let total = pool.total + (needed - pool.free);
+    Line::not_ok(
+        CHECK,
+        found,
+        format!("echo {total} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages; at every boot: echo vm.nr_hugepages={total} > /etc/sysctl.d/90-dat.conf"),
+    )
+    .optional()
+}

@@ -1,0 +1,424 @@
+//! `datctl doctor`: every line, ok and not ok.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::tree::{GROUP, OTHER, PF0, PF1, PORT, Tree, VF};
+
+struct Line {
+    ok: bool,
+    required: bool,
+    found: String,
+    mend: String,
+}
+
+/// The line with this name, what the whole comes to, and the exit status.
+fn line_of(tree: &Tree, arguments: &[&str], check: &str) -> (Line, bool, i32) {
+    let (code, value) = tree.json(&[&["doctor"], arguments].concat());
+    let lines = value["lines"].as_array().expect("lines");
+    let found: Vec<&Value> = lines.iter().filter(|line| line["check"] == check).collect();
+    let [line] = found[..] else {
+        panic!("{} lines {check} in {value:#}", found.len());
+    };
+    let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
+    let line = Line {
+        ok: line["ok"].as_bool().expect("a verdict"),
+        required: line["required"].as_bool().expect("its weight"),
+        found: text("found"),
+        mend: text("mend"),
+    };
+    assert_eq!(
+        line.ok,
+        line.mend.is_empty(),
+        "only what is not ok is mended"
+    );
+    (line, value["ok"].as_bool().expect("a verdict"), code)
+}
+
+/// The line is ok on the good machine, and not ok after `harm`, which counts.
+fn harmed(check: &str, harm: impl FnOnce(&Tree)) -> Line {
+    let (line, ok, code) = harmed_line(check, harm);
+    assert!(line.required, "{check}");
+    assert_eq!((ok, code), (false, 1), "{check} counts");
+    line
+}
+
+/// The same for a line that does not count.
+fn slowed(check: &str, harm: impl FnOnce(&Tree)) -> Line {
+    let (line, ok, code) = harmed_line(check, harm);
+    assert!(!line.required, "{check}");
+    assert_eq!((ok, code), (true, 0), "{check} does not count");
+    line
+}
+
+fn harmed_line(check: &str, harm: impl FnOnce(&Tree)) -> (Line, bool, i32) {
+    let tree = Tree::good();
+    let (line, ..) = line_of(&tree, &[], check);
+    assert!(line.ok, "{check}: {}", line.found);
+    harm(&tree);
+    let (line, ok, code) = line_of(&tree, &[], check);
+    assert!(!line.ok, "{check}: {}", line.found);
+    (line, ok, code)
+}
+
+#[test]
+fn a_machine_on_which_all_is_well_is_ready() {
+    let tree = Tree::good();
+    let (code, out, err) = tree.human(&["doctor"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.ends_with("ready\n"), "{out}");
+    assert!(!out.contains("not ok"), "{out}");
+    // Of the three functions only the one that is bound to vfio-pci is meant.
+    let (code, value) = tree.json(&["doctor"]);
+    assert_eq!((code, &value["ok"]), (0, &Value::Bool(true)));
+    for line in value["lines"].as_array().expect("lines") {
+        assert!(line["device"].is_null() || line["device"] == VF, "{line}");
+    }
+}
+
+#[test]
+fn the_checklist_in_the_documentation_has_every_line_in_order() {
+    let tree = Tree::good();
+    let (_, value) = tree.json(&["doctor"]);
+    let lines: Vec<&str> = value["lines"]
+        .as_array()
+        .expect("lines")
+        .iter()
+        .map(|line| line["check"].as_str().expect("a name"))
+        .collect();
+    let documentation = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/hardware.md");
+    let documentation = fs::read_to_string(documentation).expect("the documentation");
+    let documented: Vec<&str> = documentation
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(documented, lines);
+}
+
+#[test]
+fn iommu_says_whether_firmware_or_kernel_is_to_be_told() {
+    let off = |tree: &Tree| {
+        tree.remove("/sys/kernel/iommu_groups");
+        tree.remove("/sys/class/iommu");
+    };
+    let line = harmed("iommu", off);
+    assert!(
+        line.found.contains("the firmware describes none"),
+        "{}",
+        line.found
+    );
+    assert!(line.mend.contains("firmware's setup"), "{}", line.mend);
+
+    let line = harmed("iommu", |tree| {
+        off(tree);
+        tree.write("/sys/firmware/acpi/tables/DMAR", "");
+        tree.write("/proc/cmdline", "quiet\n");
+    });
+    assert!(line.mend.contains("intel_iommu=on"), "{}", line.mend);
+
+    let line = harmed("iommu", |tree| {
+        off(tree);
+        tree.write("/sys/firmware/acpi/tables/IVRS", "");
+        tree.write("/proc/cmdline", "amd_iommu=off quiet\n");
+    });
+    assert!(line.found.contains("amd_iommu=off"), "{}", line.found);
+    assert!(
+        line.mend.contains("take that parameter out"),
+        "{}",
+        line.mend
+    );
+
+    let line = harmed("iommu", |tree| {
+        off(tree);
+        tree.write("/sys/firmware/acpi/tables/DMAR", "");
+    });
+    assert!(line.mend.contains("dmesg"), "{}", line.mend);
+}
+
+#[test]
+fn interrupts_that_pass_no_iommu_are_told_with_the_choice_there_is() {
+    let plain = "  0: 9 IO-APIC 2-edge timer\n";
+    let line = harmed("interrupt remapping", |tree| {
+        tree.write("/proc/interrupts", plain)
+    });
+    assert!(
+        line.mend.contains("allow_unsafe_interrupts=1"),
+        "{}",
+        line.mend
+    );
+
+    let tree = Tree::good();
+    tree.write("/proc/interrupts", plain);
+    tree.write(
+        "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
+        "Y\n",
+    );
+    let (line, ok, _) = line_of(&tree, &[], "interrupt remapping");
+    assert!(line.ok && ok);
+    assert!(line.found.contains("any interrupt"), "{}", line.found);
+}
+
+#[test]
+fn modules_that_are_not_there_are_named() {
+    let line = harmed("modules", |tree| {
+        tree.remove("/sys/module/vfio_iommu_type1")
+    });
+    assert_eq!(line.found, "not there: vfio_iommu_type1");
+    assert!(
+        line.mend.contains("modprobe -a vfio-pci vfio_iommu_type1"),
+        "{}",
+        line.mend
+    );
+    let line = harmed("modules", |tree| tree.remove("/dev/vfio/vfio"));
+    assert_eq!(line.found, "not there: /dev/vfio/vfio");
+    let line = harmed("modules", |tree| {
+        tree.remove("/sys/bus/pci/drivers/vfio-pci")
+    });
+    assert_eq!(line.found, "not there: vfio-pci");
+}
+
+#[test]
+fn io_uring_that_is_switched_off_is_told() {
+    for value in ["1\n", "2\n"] {
+        let line = harmed("io_uring", |tree| {
+            tree.write("/proc/sys/kernel/io_uring_disabled", value);
+        });
+        assert_eq!(line.mend, "sysctl -w kernel.io_uring_disabled=0");
+        assert!(line.found.contains(value.trim()), "{}", line.found);
+    }
+    let tree = Tree::good();
+    tree.write("/proc/sys/kernel/io_uring_disabled", "0\n");
+    assert!(line_of(&tree, &[], "io_uring").0.ok);
+}
+
+#[test]
+fn memlock_is_compared_with_what_is_going_to_be_registered() {
+    let line = harmed("memlock", |tree| tree.memlock("8388608"));
+    assert!(
+        line.found
+            .starts_with("8192 KiB may be locked, 1114112 are needed"),
+        "{}",
+        line.found
+    );
+    assert!(line.mend.starts_with("ulimit -l 1114112;"), "{}", line.mend);
+
+    let tree = Tree::good();
+    // 100 MiB and what the firmware borrows.
+    tree.memlock("171966464");
+    assert!(line_of(&tree, &["--memory-mib", "100"], "memlock").0.ok);
+    assert!(!line_of(&tree, &["--memory-mib", "101"], "memlock").0.ok);
+    // CAP_IPC_LOCK, which is all that VFIO asks about.
+    tree.write("/proc/self/status", "CapEff:\t0000000000004000\n");
+    assert!(line_of(&tree, &["--memory-mib", "101"], "memlock").0.ok);
+}
+
+#[test]
+fn too_few_huge_pages_cost_speed_and_nothing_else() {
+    let line = slowed("huge pages", |tree| tree.huge_pages(2, 10));
+    assert_eq!(line.found, "2 of 2 MiB are free, 512 are wanted");
+    assert!(
+        line.mend
+            .starts_with("echo 520 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"),
+        "{}",
+        line.mend
+    );
+}
+
+#[test]
+fn a_machine_without_a_function_is_not_ready() {
+    let line = harmed("function", |tree| {
+        for address in [PF0, PF1, VF] {
+            tree.remove(&format!("/sys/bus/pci/devices/{address}"));
+        }
+    });
+    assert!(line.mend.contains("lspci -d 15b3:"), "{}", line.mend);
+}
+
+#[test]
+fn a_function_with_another_driver_is_to_be_bound() {
+    let tree = Tree::good();
+    assert!(line_of(&tree, &[VF], "driver").0.ok);
+    let (line, ok, code) = line_of(&tree, &[PF1], "driver");
+    assert_eq!((line.ok, ok, code), (false, false, 1));
+    assert_eq!(line.found, "bound to mlx5_core, not to vfio-pci");
+    assert_eq!(line.mend, format!("datctl bind {PF1}"));
+}
+
+#[test]
+fn without_a_bound_function_all_of_them_are_looked_at() {
+    let tree = Tree::good();
+    tree.driver(VF, Some("mlx5_core"));
+    let (code, out, _) = tree.human(&["doctor"]);
+    assert_eq!(code, 1);
+    for address in [PF0, PF1, VF] {
+        assert!(
+            out.contains(&format!("mend: datctl bind {address}")),
+            "{out}"
+        );
+    }
+}
+
+#[test]
+fn a_group_with_strangers_in_use_says_who_they_are_and_how_to_get_them_out() {
+    let line = harmed("group", |tree| {
+        tree.member(GROUP, PF1);
+        tree.member(GROUP, OTHER);
+        tree.write(&tree.of(OTHER, "class"), "0x010802\n");
+        // A bridge with its driver is in nobody's way.
+        tree.member(GROUP, PORT);
+        tree.driver(PORT, Some("pcieport"));
+    });
+    assert_eq!(
+        line.found,
+        format!("{GROUP} is not viable: {OTHER} is bound to igb, {PF1} is bound to mlx5_core")
+    );
+    assert!(
+        line.mend.contains(&format!("datctl bind {PF1}")),
+        "{}",
+        line.mend
+    );
+    assert!(
+        line.mend.contains(&format!("echo {OTHER} > ")),
+        "{}",
+        line.mend
+    );
+
+    let line = harmed("group", |tree| tree.remove(&tree.of(VF, "iommu_group")));
+    assert_eq!(line.found, "in no IOMMU group");
+}
+
+#[test]
+fn a_shared_group_names_the_port_that_does_not_isolate() {
+    let shared = |tree: &Tree| {
+        tree.member(GROUP, PF1);
+        tree.driver(PF1, Some("vfio-pci"));
+    };
+    let acs = |harm: &dyn Fn(&Tree)| {
+        let tree = Tree::good();
+        shared(&tree);
+        harm(&tree);
+        let (line, ok, _) = line_of(&tree, &[VF], "acs");
+        assert!(!line.ok && !line.required && ok, "{}", line.found);
+        line.found
+    };
+    let found = acs(&|tree| tree.port(PORT, 0));
+    assert_eq!(
+        found,
+        format!("shares group {GROUP} with {PF1}: port {PORT} has ACS, switched off")
+    );
+    let found = acs(&|tree| {
+        let path = tree.path(&format!("/sys/devices/pci0000:3a/{PORT}/config"));
+        let mut config = fs::read(&path).expect("its space");
+        config[0x140] = 0x03;
+        fs::write(path, config).expect("its space");
+    });
+    assert!(
+        found.ends_with(&format!("port {PORT} has no ACS")),
+        "{found}"
+    );
+    let found = acs(&|tree| {
+        let file = format!("/sys/devices/pci0000:3a/{PORT}/config");
+        tree.write(&file, [0; 64]);
+    });
+    assert!(found.ends_with("shows its ACS to root only"), "{found}");
+    let found = acs(&|_| {});
+    assert!(
+        found.contains("the functions of the card themselves do not"),
+        "{found}"
+    );
+    // Alone in its group there is nothing to explain, whatever the port says.
+    let tree = Tree::good();
+    tree.port(PORT, 0);
+    assert!(line_of(&tree, &[VF], "acs").0.ok);
+}
+
+#[test]
+fn a_port_with_garbage_for_a_capability_list_is_looked_at_for_a_bounded_time() {
+    let tree = Tree::good();
+    tree.member(GROUP, PF1);
+    let file = format!("/sys/devices/pci0000:3a/{PORT}/config");
+    // Capabilities that point at themselves, in either list.
+    let mut config = vec![0; 4096];
+    config[0x34] = 0x40;
+    config[0x40] = 0x05;
+    config[0x41] = 0x40;
+    tree.write(&file, &config);
+    line_of(&tree, &[VF], "acs");
+    config[0x40] = 0x10;
+    config[0x42] = 0x42;
+    config[0x100] = 0x01;
+    config[0x102..0x104].copy_from_slice(&[0x01, 0x10]);
+    tree.write(&file, &config);
+    line_of(&tree, &[VF], "acs");
+    config.fill(0xff);
+    tree.write(&file, &config);
+    line_of(&tree, &[VF], "acs");
+}
+
+#[test]
+fn a_group_file_that_is_not_there_or_not_ours_is_told() {
+    let file = format!("/dev/vfio/{GROUP}");
+    let line = harmed("access", |tree| tree.remove(&file));
+    assert_eq!(line.found, format!("there is no {file}"));
+    // Root may open whatever its mode is.
+    if !nix_is_root() {
+        use std::os::unix::fs::PermissionsExt;
+        let line = harmed("access", |tree| {
+            fs::set_permissions(tree.path(&file), fs::Permissions::from_mode(0)).expect("a mode");
+        });
+        assert_eq!(line.mend, format!("chown $USER {file} (as root)"));
+    }
+}
+
+fn nix_is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|data| std::os::unix::fs::MetadataExt::uid(&data) == 0)
+}
+
+#[test]
+fn a_process_that_has_the_group_is_named() {
+    let line = harmed("in use", |tree| tree.process(4711, "storaged", GROUP));
+    assert_eq!(
+        line.found,
+        format!("process 4711 (storaged) has group {GROUP} open")
+    );
+    assert_eq!(line.mend, "kill 4711");
+}
+
+#[test]
+fn a_function_that_cannot_be_reset_is_told() {
+    let line = harmed("reset", |tree| {
+        tree.write(&tree.of(VF, "reset_method"), "\n")
+    });
+    assert!(line.mend.starts_with("echo default > "), "{}", line.mend);
+    let line = harmed("reset", |tree| tree.remove(&tree.of(VF, "reset_method")));
+    assert!(line.mend.contains("sriov_numvfs"), "{}", line.mend);
+    // Before the methods had names.
+    let tree = Tree::good();
+    tree.remove(&tree.of(VF, "reset_method"));
+    tree.write(&tree.of(VF, "reset"), "");
+    assert!(line_of(&tree, &[VF], "reset").0.ok);
+}
+
+#[test]
+fn a_link_below_what_the_card_can_do_costs_speed_and_nothing_else() {
+    let line = slowed("link", |tree| {
+        tree.write(&tree.of(PF0, "current_link_width"), "4\n")
+    });
+    assert_eq!(line.found, "8.0 GT/s x4 of 8.0 GT/s x16");
+}
+
+#[test]
+fn a_function_that_is_not_there_is_an_error_and_an_address_that_is_none_is_usage() {
+    let tree = Tree::good();
+    let (code, out, err) = tree.human(&["doctor", "0000:ff:1f.7"]);
+    assert_eq!((code, out.as_str()), (1, ""));
+    assert!(
+        err.starts_with("datctl: 0000:ff:1f.7: no such PCI function"),
+        "{err}"
+    );
+    let (code, _, err) = tree.human(&["doctor", "sim:a"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("is no PCI address"), "{err}");
+}

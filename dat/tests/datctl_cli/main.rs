@@ -1,0 +1,9 @@
+//! `datctl`, run as a person or a script runs it.
+//!
+//! What it says of the machine is tested on trees in a directory ([`tree`]); what it does with adapters, on simulated
+//! functions in its own process and in another's.
+
+mod bind;
+mod devices;
+mod doctor;
+mod tree;

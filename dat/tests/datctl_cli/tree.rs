@@ -1,0 +1,281 @@
+//! A machine in a directory: the files of sysfs, procfs and dev that `datctl` reads.
+//!
+//! [`Tree::good`] is a machine on which everything is well: two ports of a card, one with a virtual function that is
+//! bound to vfio-pci, and another card that carries the login. Tests break one thing at a time.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Physical functions, and the virtual one.
+pub const PF0: &str = "0000:3b:00.0";
+pub const PF1: &str = "0000:3b:00.1";
+pub const VF: &str = "0000:3b:00.2";
+/// The card of another vendor that the login comes over, its netdev, and where it is.
+pub const OTHER: &str = "0000:01:00.0";
+/// The port above the card.
+pub const PORT: &str = "0000:3a:00.0";
+/// The group of the virtual function.
+pub const GROUP: u32 = 71;
+
+pub struct Tree {
+    directory: TempDir,
+}
+
+impl Tree {
+    pub fn empty() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        for folder in ["sys", "proc", "dev"] {
+            fs::create_dir(directory.path().join(folder)).expect("a folder");
+        }
+        Self { directory }
+    }
+
+    pub fn good() -> Self {
+        let tree = Self::empty();
+        tree.port(PORT, 0x1d);
+        tree.device(PF0, "0x1017", "mlx5_core", 69);
+        tree.device(PF1, "0x1017", "mlx5_core", 70);
+        tree.device(VF, "0x1018", "vfio-pci", GROUP);
+        tree.device(OTHER, "0x1533", "igb", 20);
+        tree.write(&tree.of(OTHER, "vendor"), "0x8086\n");
+        for port in [PF0, PF1] {
+            tree.write(&tree.of(port, "sriov_totalvfs"), "8\n");
+            tree.write(&tree.of(port, "sriov_numvfs"), "0\n");
+        }
+        tree.write(&tree.of(PF0, "sriov_numvfs"), "1\n");
+        tree.link(&tree.of(PF0, "virtfn0"), &format!("../{VF}"));
+        tree.link(&tree.of(VF, "physfn"), &format!("../{PF0}"));
+        tree.write(&tree.of(VF, "current_link_width"), "0\n");
+        tree.netdev(PF0, "ens1f0");
+        tree.netdev(PF1, "ens1f1");
+        tree.netdev(OTHER, "eno1");
+        // The machine.
+        fs::create_dir_all(tree.path("/sys/class/iommu/dmar0")).expect("a folder");
+        tree.write("/proc/cmdline", "root=/dev/sda1 intel_iommu=on quiet\n");
+        tree.write("/proc/cpuinfo", "vendor_id : GenuineIntel\n");
+        tree.write(
+            "/proc/interrupts",
+            "  0: 9 IR-IO-APIC 2-edge timer\n 24: 1 IR-PCI-MSI 0-edge eth0\n",
+        );
+        fs::create_dir_all(tree.path("/sys/module/vfio_iommu_type1/parameters")).expect("a folder");
+        tree.write(
+            "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
+            "N\n",
+        );
+        tree.write("/dev/vfio/vfio", "");
+        tree.write(&format!("/dev/vfio/{GROUP}"), "");
+        tree.write(
+            "/proc/self/status",
+            "Name:\tdatctl\nCapEff:\t0000000000000000\n",
+        );
+        tree.memlock("unlimited");
+        tree.huge_pages(512, 512);
+        tree.network();
+        tree
+    }
+
+    pub fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn path(&self, absolute: &str) -> PathBuf {
+        self.root().join(absolute.trim_start_matches('/'))
+    }
+
+    /// A file of a device, by its usual path.
+    pub fn of(&self, address: &str, file: &str) -> String {
+        format!("/sys/bus/pci/devices/{address}/{file}")
+    }
+
+    pub fn write(&self, absolute: &str, text: impl AsRef<[u8]>) {
+        let path = self.path(absolute);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        fs::write(&path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+
+    pub fn read(&self, absolute: &str) -> String {
+        fs::read_to_string(self.path(absolute)).expect(absolute)
+    }
+
+    pub fn link(&self, absolute: &str, target: &str) {
+        let path = self.path(absolute);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let _ = fs::remove_file(&path);
+        symlink(target, &path).expect("a link");
+    }
+
+    pub fn remove(&self, absolute: &str) {
+        let path = self.path(absolute);
+        if path.is_dir() && !path.is_symlink() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        }
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+
+    /// A network function below the port, in a group of its own.
+    pub fn device(&self, address: &str, device_id: &str, driver: &str, group: u32) {
+        let real = format!("/sys/devices/pci0000:3a/{PORT}/{address}");
+        fs::create_dir_all(self.path(&real)).expect("a folder");
+        self.link(
+            &format!("/sys/bus/pci/devices/{address}"),
+            &format!("../../../devices/pci0000:3a/{PORT}/{address}"),
+        );
+        for (file, text) in [
+            ("vendor", "0x15b3\n"),
+            ("device", device_id),
+            ("class", "0x020000\n"),
+            ("driver_override", "(null)\n"),
+            ("numa_node", "0\n"),
+            ("reset_method", "flr bus\n"),
+            ("current_link_speed", "8.0 GT/s PCIe\n"),
+            ("current_link_width", "16\n"),
+            ("max_link_speed", "8.0 GT/s PCIe\n"),
+            ("max_link_width", "16\n"),
+        ] {
+            self.write(&self.of(address, file), text);
+        }
+        self.driver(address, Some(driver));
+        self.link(
+            &self.of(address, "iommu_group"),
+            &format!("../../../../kernel/iommu_groups/{group}"),
+        );
+        self.member(group, address);
+    }
+
+    pub fn member(&self, group: u32, address: &str) {
+        self.link(
+            &format!("/sys/kernel/iommu_groups/{group}/devices/{address}"),
+            &format!("../../../../bus/pci/devices/{address}"),
+        );
+    }
+
+    /// What the kernel does when a driver takes a function, or lets go of it.
+    pub fn driver(&self, address: &str, driver: Option<&str>) {
+        let link = self.of(address, "driver");
+        if self.path(&link).is_symlink() {
+            self.remove(&link);
+        }
+        if let Some(driver) = driver {
+            for file in ["bind", "unbind"] {
+                self.write(&format!("/sys/bus/pci/drivers/{driver}/{file}"), "");
+            }
+            self.link(&link, &format!("../../../../bus/pci/drivers/{driver}"));
+        }
+        self.write("/sys/bus/pci/drivers_probe", "");
+    }
+
+    /// A root port with an ACS capability whose control register is this.
+    pub fn port(&self, address: &str, acs_control: u8) {
+        let mut config = vec![0; 4096];
+        config[0x34] = 0x40;
+        config[0x40] = 0x10; // PCI Express,
+        config[0x42] = 0x42; // a root port.
+        config[0x100] = 0x01; // Advanced Error Reporting,
+        config[0x102..0x104].copy_from_slice(&[0x01, 0x14]); // then, at 0x140,
+        config[0x140] = 0x0d; // Access Control Services.
+        config[0x144] = 0x5f;
+        config[0x146] = acs_control;
+        let real = format!("/sys/devices/pci0000:3a/{address}");
+        self.write(&format!("{real}/config"), config);
+        self.write(&format!("{real}/class"), "0x060400\n");
+        self.write(&format!("{real}/vendor"), "0x8086\n");
+        self.write(&format!("{real}/device"), "0x2030\n");
+        self.link(
+            &format!("/sys/bus/pci/devices/{address}"),
+            &format!("../../../devices/pci0000:3a/{address}"),
+        );
+    }
+
+    pub fn netdev(&self, address: &str, name: &str) {
+        fs::create_dir_all(self.path(&self.of(address, &format!("net/{name}")))).expect("a folder");
+        fs::create_dir_all(self.path(&format!("/sys/class/net/{name}"))).expect("a folder");
+    }
+
+    pub fn memlock(&self, soft: &str) {
+        self.write(
+            "/proc/self/limits",
+            format!(
+                "Limit                     Soft Limit           Hard Limit           Units\n\
+                 Max locked memory         {soft}           {soft}           bytes\n"
+            ),
+        );
+    }
+
+    pub fn huge_pages(&self, free: u64, total: u64) {
+        let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+        self.write(&format!("{pool}/free_hugepages"), format!("{free}\n"));
+        self.write(&format!("{pool}/nr_hugepages"), format!("{total}\n"));
+    }
+
+    /// The default route and the login go over `eno1`; `ens1f0` has a network of its own, and so has `ens1f1`.
+    fn network(&self) {
+        self.write(
+            "/proc/net/route",
+            "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+             eno1\t00000000\t0100A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+             eno1\t0000A8C0\t00000000\t0001\t0\t0\t100\t00FFFFFF\t0\t0\t0\n\
+             ens1f0\t0001000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+             ens1f1\t0002000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n",
+        );
+        self.write(
+            "/proc/net/ipv6_route",
+            "00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo\n",
+        );
+        self.write("/proc/net/if_inet6", "");
+        self.write("/proc/net/tcp6", "header\n");
+        // 192.168.0.10:22 with 192.168.0.99:50000.
+        self.connections("0A00A8C0:0016 6300A8C0:C350");
+    }
+
+    /// One established IPv4 connection, and a listening socket everywhere.
+    pub fn connections(&self, ends: &str) {
+        self.write(
+            "/proc/net/tcp",
+            format!(
+                "  sl  local_address rem_address   st tx_queue\n   \
+                 0: 00000000:0016 00000000:0000 0A 00000000:00000000\n   \
+                 1: {ends} 01 00000000:00000000\n"
+            ),
+        );
+    }
+
+    /// A process that has a group open.
+    pub fn process(&self, pid: u32, name: &str, group: u32) {
+        self.write(&format!("/proc/{pid}/comm"), format!("{name}\n"));
+        let file = self.path(&format!("/dev/vfio/{group}"));
+        self.link(&format!("/proc/{pid}/fd/7"), &file.display().to_string());
+    }
+
+    /// Runs datctl on this machine.
+    pub fn datctl(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_datctl"))
+            .arg("--machine-root")
+            .arg(self.root())
+            .args(arguments)
+            .output()
+            .expect("datctl runs")
+    }
+
+    /// Runs it with `--json`: its exit status, and the object it prints.
+    pub fn json(&self, arguments: &[&str]) -> (i32, Value) {
+        let output = self.datctl(&[&["--json"], arguments].concat());
+        let text = String::from_utf8(output.stdout).expect("text");
+        let value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        (output.status.code().expect("an exit status"), value)
+    }
+
+    /// Runs it for a person: its exit status, and what it prints on both streams.
+    pub fn human(&self, arguments: &[&str]) -> (i32, String, String) {
+        let output = self.datctl(arguments);
+        let [out, err] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).expect("text"));
+        (output.status.code().expect("an exit status"), out, err)
+    }
+}

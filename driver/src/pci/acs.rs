@@ -1,0 +1,120 @@
+//! Isolation below the bridges: Access Control Services.
+//!
+//! Functions behind a bridge can reach each other without passing the IOMMU, unless the bridge's ports send such traffic
+//! up (PCI Express Base Specification, "Access Control Services": source validation, request and completion redirect,
+//! upstream forwarding). The kernel puts into one IOMMU group what it cannot tell apart. So when a group holds
+//! strangers, the ports above it that lack these bits are the reason, and this finds them in their configuration space.
+
+use std::fs;
+use std::path::Path;
+
+use super::{BRIDGE, Machine};
+use crate::vfio::PciAddress;
+
+/// Offset of the first extended capability.
+const EXTENDED: usize = 0x100;
+const ACS: u16 = 0x000d;
+const PCI_EXPRESS: u8 = 0x10;
+/// Source validation, P2P request redirect, P2P completion redirect, upstream forwarding (`pci_acs_flags_enabled` in
+/// Linux asks for these).
+const NEEDED: u16 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4;
+const ROOT_PORT: u16 = 4;
+const DOWNSTREAM_PORT: u16 = 6;
+
+/// What a port does about traffic between the functions below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Sends all of it up.
+    On,
+    /// Could, but is not told to.
+    Off,
+    /// Has no such capability.
+    Absent,
+    /// Its configuration space cannot be read whole; that takes root.
+    Unreadable,
+}
+
+/// A port that leads down to a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// Its address.
+    pub address: PciAddress,
+    /// What it does.
+    pub isolation: Isolation,
+}
+
+impl Machine {
+    /// The ports between the root and a function whose isolation matters, from the root down.
+    #[must_use]
+    pub fn ports_above(&self, address: PciAddress) -> Vec<Port> {
+        // The place in the tree of devices, of which the one by address is a link.
+        let Ok(path) = fs::canonicalize(self.device(address)) else {
+            return Vec::new();
+        };
+        let mut ports: Vec<Port> = path
+            .ancestors()
+            .skip(1)
+            .map_while(|above| Some((above, above.file_name()?.to_str()?.parse().ok()?)))
+            .filter_map(|(above, address)| {
+                let is_bridge = super::hex(&super::text(&above.join("class"))?)? >> 16 == BRIDGE;
+                let isolation = is_bridge.then(|| isolation(above))??;
+                Some(Port { address, isolation })
+            })
+            .collect();
+        ports.reverse();
+        ports
+    }
+}
+
+/// Nothing for what is no root port and no downstream port.
+fn isolation(port: &Path) -> Option<Isolation> {
+    let config = fs::read(port.join("config")).ok()?;
+    // Configuration space is little-endian.
+    let word = |at: usize| {
+        let (low, high) = (*config.get(at)?, *config.get(at + 1)?);
+        Some(u16::from_be_bytes([high, low]))
+    };
+    // Who may not see more than the header cannot tell the kind of port either.
+    if config.len() < EXTENDED {
+        return Some(Isolation::Unreadable);
+    }
+    let flags = word(capability(&config)? + 2)?;
+    if !matches!(flags >> 4 & 0xf, ROOT_PORT | DOWNSTREAM_PORT) {
+        return None;
+    }
+    let mut at = EXTENDED;
+    // No list is longer than the space has places for it.
+    for _ in 0..config.len() / 4 {
+        let (Some(id), Some(next)) = (word(at), word(at + 2).map(|word| word >> 4)) else {
+            break;
+        };
+        if id == ACS {
+            let control = word(at + 6)?;
+            return Some(if control & NEEDED == NEEDED {
+                Isolation::On
+            } else {
+                Isolation::Off
+            });
+        }
+        if usize::from(next) < EXTENDED {
+            break;
+        }
+        at = usize::from(next);
+    }
+    Some(Isolation::Absent)
+}
+
+/// Where the PCI Express capability is.
+fn capability(config: &[u8]) -> Option<usize> {
+    let mut at = usize::from(*config.get(0x34)?);
+    for _ in 0..48 {
+        if at < 0x40 {
+            return None;
+        }
+        if *config.get(at)? == PCI_EXPRESS {
+            return Some(at);
+        }
+        at = usize::from(*config.get(at + 1)?);
+    }
+    None
+}

@@ -1,0 +1,395 @@
+//! Giving a function to vfio-pci, and back.
+//!
+//! `driver_override` names the only driver that may have the function; then it is taken from the driver it has, and
+//! the bus is asked to look for one (`Documentation/ABI/testing/sysfs-bus-pci`). Whether that worked is seen in
+//! the `driver` link, not in the writes. If it did not, the function goes back to whom it was taken from.
+//!
+//! What would hurt is refused before anything is written: a function whose interfaces carry the default route or a
+//! connection, a physical function whose virtual ones would vanish with its driver, a function that some process
+//! drives. Everything written is remembered, and what undoes it is told.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use super::{Machine, PciFunction, Traffic};
+use crate::vfio::{PciAddress, VfioError};
+
+/// The driver a function is given to.
+const VFIO_PCI: &str = "vfio-pci";
+
+/// Who writes to sysfs.
+pub trait Writer {
+    /// One write to a file that is there.
+    ///
+    /// # Errors
+    /// What the system answered.
+    fn write(&self, path: &Path, text: &str) -> io::Result<()>;
+}
+
+/// The machine's own kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kernel;
+
+impl Writer for Kernel {
+    fn write(&self, path: &Path, text: &str) -> io::Result<()> {
+        // Opened as it is: a file that sysfs does not have is not to be made.
+        let mut file = fs::OpenOptions::new().write(true).open(path)?;
+        io::Write::write_all(&mut file, text.as_bytes())
+    }
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// The function.
+    pub address: PciAddress,
+    /// The driver it had.
+    pub before: Option<String>,
+    /// The driver it has.
+    pub now: Option<String>,
+    /// Shell commands that take it back, in order; none if nothing was changed.
+    pub undo: Vec<String>,
+}
+
+/// Why a function was not bound or unbound.
+#[derive(Debug, Error)]
+pub enum BindError {
+    /// There is none.
+    #[error("{address}: no such PCI function: {path} is not there (see lspci -D)")]
+    NoDevice {
+        /// The function.
+        address: PciAddress,
+        /// Where it was looked for.
+        path: PathBuf,
+    },
+    /// It is no network function, so no driver here has a use for it.
+    #[error("{address}: class {class:#08x} is no network controller; only those are bound")]
+    NotNetwork {
+        /// The function.
+        address: PciAddress,
+        /// Its class, subclass and interface.
+        class: u32,
+    },
+    /// The module is not there.
+    #[error("{address}: there is no driver vfio-pci: modprobe vfio-pci")]
+    NoModule {
+        /// The function.
+        address: PciAddress,
+    },
+    /// There is no IOMMU.
+    #[error(transparent)]
+    NoIommu(Box<VfioError>),
+    /// The network needs it.
+    #[error(
+        "{address}: not taken from {driver}, because {}: take the interface down first (ip link set dev {} down), on another way in",
+        list(traffic),
+        netdevs.join(" down; ip link set dev ")
+    )]
+    InUse {
+        /// The function.
+        address: PciAddress,
+        /// The driver it has.
+        driver: String,
+        /// What goes over it.
+        traffic: Vec<Traffic>,
+        /// Its interfaces.
+        netdevs: Vec<String>,
+    },
+    /// Its virtual functions would go.
+    #[error(
+        "{address}: not taken from {driver}, because its {} virtual functions would vanish ({}): bind one of those instead, or remove them first (echo 0 > {})",
+        functions.len(),
+        list(functions),
+        switch.display()
+    )]
+    VirtualFunctions {
+        /// The function.
+        address: PciAddress,
+        /// The driver it has.
+        driver: String,
+        /// Its virtual functions.
+        functions: Vec<PciAddress>,
+        /// The file that removes them.
+        switch: PathBuf,
+    },
+    /// A process has it open, and the kernel would wait for that.
+    #[error("{address}: process {pid} ({name}) has its IOMMU group {group} open: end it first")]
+    Held {
+        /// The function.
+        address: PciAddress,
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// Number of the group.
+        group: u32,
+    },
+    /// It is not vfio-pci that has it.
+    #[error("{address}: bound to {driver}, not to vfio-pci: there is nothing to give back")]
+    NotVfio {
+        /// The function.
+        address: PciAddress,
+        /// The driver it has, or "no driver".
+        driver: String,
+    },
+    /// sysfs refused a write.
+    #[error("{address}: writing {text:?} to {path}: {source}{}", advice(source))]
+    Write {
+        /// The function.
+        address: PciAddress,
+        /// The file.
+        path: PathBuf,
+        /// What was written.
+        text: String,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// All was written, and the function had another driver than it should. It was given back.
+    #[error(
+        "{address}: bound to {driver}, not to vfio-pci, after all was written (see dmesg); it was given back"
+    )]
+    NotTaken {
+        /// The function.
+        address: PciAddress,
+        /// The driver it had then, or "no driver".
+        driver: String,
+    },
+    /// It failed half-way, and so did giving the function back.
+    #[error("{first}; and giving it back failed too: {then}")]
+    Stranded {
+        /// What failed first.
+        first: Box<BindError>,
+        /// What failed on the way back.
+        then: Box<BindError>,
+    },
+}
+
+fn list(items: &[impl ToString]) -> String {
+    let items: Vec<String> = items.iter().map(ToString::to_string).collect();
+    items.join(", ")
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        ": only root may; try sudo"
+    } else {
+        " (see dmesg)"
+    }
+}
+
+fn name(driver: Option<&String>) -> String {
+    driver.map_or_else(|| "no driver".to_owned(), Clone::clone)
+}
+
+impl Machine {
+    /// Gives a function to vfio-pci. One that has it already is left alone.
+    ///
+    /// # Errors
+    /// [`BindError`]. If something was written before it failed, the function was given back.
+    pub fn bind(&self, address: PciAddress, writer: &dyn Writer) -> Result<Bound, BindError> {
+        let function = self.there(address)?;
+        if function.is_bound_to_vfio() {
+            return Ok(Bound {
+                address,
+                before: function.driver.clone(),
+                now: function.driver,
+                undo: Vec::new(),
+            });
+        }
+        self.check_free(&function)?;
+        let taken = self
+            .write(
+                writer,
+                address,
+                &self.device(address).join("driver_override"),
+                VFIO_PCI,
+            )
+            .and_then(|()| self.reprobe(writer, address));
+        let now = self.function(address).and_then(|function| function.driver);
+        if taken.is_ok() && now.as_deref() == Some(VFIO_PCI) {
+            return Ok(Bound {
+                address,
+                now,
+                undo: self.undo_bind(&function),
+                before: function.driver,
+            });
+        }
+        let back = self.give_back(&function, writer);
+        let first = match taken {
+            Err(error) => error,
+            Ok(()) => BindError::NotTaken {
+                address,
+                driver: name(now.as_ref()),
+            },
+        };
+        Err(match back {
+            Ok(()) => first,
+            Err(error) => BindError::Stranded {
+                first: Box::new(first),
+                then: Box::new(error),
+            },
+        })
+    }
+
+    /// Takes a function from vfio-pci and lets the bus find it a driver; which, is not for us to say.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn unbind(&self, address: PciAddress, writer: &dyn Writer) -> Result<Bound, BindError> {
+        let function = self.there(address)?;
+        if !function.is_bound_to_vfio() {
+            return Err(BindError::NotVfio {
+                address,
+                driver: name(function.driver.as_ref()),
+            });
+        }
+        // The kernel waits for whoever has the function, for as long as they please.
+        if let Some(group) = function.iommu_group
+            && let Some(holder) = self.holders(group).into_iter().next()
+        {
+            return Err(BindError::Held {
+                address,
+                pid: holder.pid,
+                name: holder.name,
+                group,
+            });
+        }
+        self.write(
+            writer,
+            address,
+            &self.device(address).join("driver_override"),
+            "\n",
+        )?;
+        self.reprobe(writer, address)?;
+        let now = self.function(address).and_then(|function| function.driver);
+        Ok(Bound {
+            address,
+            before: function.driver,
+            now,
+            undo: vec![format!("datctl bind {address}")],
+        })
+    }
+
+    fn there(&self, address: PciAddress) -> Result<PciFunction, BindError> {
+        self.function(address).ok_or_else(|| BindError::NoDevice {
+            address,
+            path: self.device(address),
+        })
+    }
+
+    /// Nothing is lost when the function is taken from its driver, and vfio-pci can take it.
+    fn check_free(&self, function: &PciFunction) -> Result<(), BindError> {
+        /// Class code of network controllers.
+        const NETWORK: u32 = 0x02;
+        let address = function.address;
+        if function.class >> 16 != NETWORK {
+            return Err(BindError::NotNetwork {
+                address,
+                class: function.class,
+            });
+        }
+        let driver = name(function.driver.as_ref());
+        let traffic = self.traffic(&function.netdevs);
+        if !traffic.is_empty() {
+            return Err(BindError::InUse {
+                address,
+                driver,
+                traffic,
+                netdevs: function.netdevs.clone(),
+            });
+        }
+        let functions = self.virtual_functions(address);
+        if !functions.is_empty() {
+            return Err(BindError::VirtualFunctions {
+                address,
+                driver,
+                functions,
+                switch: self.device(address).join("sriov_numvfs"),
+            });
+        }
+        if !self.path("/sys/bus/pci/drivers").join(VFIO_PCI).exists() {
+            return Err(BindError::NoModule { address });
+        }
+        if function.iommu_group.is_none() {
+            return Err(BindError::NoIommu(Box::new(VfioError::NoIommu {
+                address: address.to_string(),
+            })));
+        }
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        writer: &dyn Writer,
+        address: PciAddress,
+        path: &Path,
+        text: &str,
+    ) -> Result<(), BindError> {
+        writer.write(path, text).map_err(|source| BindError::Write {
+            address,
+            path: path.to_path_buf(),
+            text: text.to_owned(),
+            source,
+        })
+    }
+
+    /// Takes the function from its driver, if it has one, and lets the bus look for one.
+    fn reprobe(&self, writer: &dyn Writer, address: PciAddress) -> Result<(), BindError> {
+        let driver = self.device(address).join("driver");
+        if driver.exists() {
+            self.write(
+                writer,
+                address,
+                &driver.join("unbind"),
+                &address.to_string(),
+            )?;
+        }
+        let probe = self.path("/sys/bus/pci/drivers_probe");
+        self.write(writer, address, &probe, &address.to_string())
+    }
+
+    /// As it was before.
+    fn give_back(&self, before: &PciFunction, writer: &dyn Writer) -> Result<(), BindError> {
+        let address = before.address;
+        let now = self.function(address);
+        if now.as_ref() == Some(before) {
+            return Ok(());
+        }
+        let old = before.driver_override.as_deref().unwrap_or("\n");
+        self.write(
+            writer,
+            address,
+            &self.device(address).join("driver_override"),
+            old,
+        )?;
+        match &before.driver {
+            Some(driver) if now.and_then(|function| function.driver).as_ref() != Some(driver) => {
+                let bind = self.path("/sys/bus/pci/drivers").join(driver).join("bind");
+                self.write(writer, address, &bind, &address.to_string())
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// By hand, so that it works without this program, and leaves the function as it was.
+    fn undo_bind(&self, before: &PciFunction) -> Vec<String> {
+        let address = before.address;
+        let device = self.device(address);
+        let drivers = self.path("/sys/bus/pci/drivers");
+        let old = before.driver_override.as_deref().unwrap_or_default();
+        let mut undo = vec![
+            format!("echo '{old}' > {}/driver_override", device.display()),
+            format!("echo {address} > {}/{VFIO_PCI}/unbind", drivers.display()),
+        ];
+        if let Some(driver) = &before.driver {
+            undo.push(format!(
+                "echo {address} > {}/{driver}/bind",
+                drivers.display()
+            ));
+        }
+        undo
+    }
+}

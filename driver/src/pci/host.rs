@@ -1,0 +1,180 @@
+//! What the machine as a whole has to offer a driver in user space: an IOMMU, modules, memory that may be locked.
+
+use std::fs;
+
+use super::{Machine, names};
+
+/// What is known of the machine's IOMMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Iommu {
+    /// The units the kernel drives, such as `dmar0`.
+    pub units: Vec<String>,
+    /// IOMMU groups there are.
+    pub groups: usize,
+    /// The firmware describes one (the ACPI tables DMAR, IVRS, IORT, VIOT).
+    pub described: bool,
+    /// The parameters of the kernel's command line that concern it.
+    pub parameters: Vec<String>,
+    /// The processor is Intel's, whose IOMMU the kernel does not switch on by itself everywhere.
+    pub intel: bool,
+}
+
+/// Whether the IOMMU stands between devices and interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remapping {
+    /// It does.
+    On,
+    /// It does not, and VFIO was told not to mind.
+    Allowed,
+    /// It does not.
+    Off,
+}
+
+/// A process that has a function's group open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Process number.
+    pub pid: u32,
+    /// Name of the program.
+    pub name: String,
+}
+
+/// The pool of huge pages of 2 MiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePages {
+    /// In the pool and not taken.
+    pub free: u64,
+    /// In the pool.
+    pub total: u64,
+}
+
+impl Machine {
+    /// What is known of the IOMMU.
+    #[must_use]
+    pub fn iommu(&self) -> Iommu {
+        let parameters = self.text("/proc/cmdline").unwrap_or_default();
+        Iommu {
+            units: names(&self.path("/sys/class/iommu")),
+            groups: names(&self.path("/sys/kernel/iommu_groups")).len(),
+            described: ["DMAR", "IVRS", "IORT", "VIOT"]
+                .iter()
+                .any(|table| self.path("/sys/firmware/acpi/tables").join(table).exists()),
+            parameters: parameters
+                .split_whitespace()
+                .filter(|parameter| parameter.contains("iommu"))
+                .map(str::to_owned)
+                .collect(),
+            intel: self
+                .text("/proc/cpuinfo")
+                .is_some_and(|text| text.contains("GenuineIntel")),
+        }
+    }
+
+    /// Interrupt remapping. The kernel says so in the names of interrupt controllers: `IR-` in front of them with Intel's
+    /// and AMD's (`arch/x86/kernel/apic/msi.c` and the IOMMU drivers), Arm's ITS does it by design.
+    #[must_use]
+    pub fn interrupt_remapping(&self) -> Remapping {
+        let interrupts = self.text("/proc/interrupts").unwrap_or_default();
+        let remapped = interrupts
+            .split_whitespace()
+            .any(|word| word.starts_with("IR-") || word.starts_with("ITS-"));
+        let allowed = self
+            .text("/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts")
+            .is_some_and(|value| value == "Y");
+        match (remapped, allowed) {
+            (true, _) => Remapping::On,
+            (false, true) => Remapping::Allowed,
+            (false, false) => Remapping::Off,
+        }
+    }
+
+    /// What of VFIO is missing: the driver `vfio-pci`, the module `vfio_iommu_type1`, the file `/dev/vfio/vfio`.
+    #[must_use]
+    pub fn missing_modules(&self) -> Vec<&'static str> {
+        [
+            ("vfio-pci", "/sys/bus/pci/drivers/vfio-pci"),
+            ("vfio_iommu_type1", "/sys/module/vfio_iommu_type1"),
+            ("/dev/vfio/vfio", "/dev/vfio/vfio"),
+        ]
+        .into_iter()
+        .filter(|(_, path)| !self.path(path).exists())
+        .map(|(name, _)| name)
+        .collect()
+    }
+
+    /// The switch that forbids io_uring, if it does: 1 for those without CAP_SYS_ADMIN, 2 for everybody.
+    #[must_use]
+    pub fn io_uring_disabled(&self) -> u32 {
+        self.text("/proc/sys/kernel/io_uring_disabled")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default()
+    }
+
+    /// Bytes this process may lock; `None` without limit, as with CAP_IPC_LOCK, which VFIO asks for.
+    #[must_use]
+    pub fn lockable_bytes(&self) -> Option<u64> {
+        /// Bit of CAP_IPC_LOCK in `CapEff`.
+        const IPC_LOCK: u64 = 1 << 14;
+        let line = |path: &str, start: &str| {
+            self.text(path)?
+                .lines()
+                .find_map(|line| Some(line.strip_prefix(start)?.trim().to_owned()))
+        };
+        let capable = line("/proc/self/status", "CapEff:")
+            .and_then(|mask| u64::from_str_radix(&mask, 16).ok())
+            .is_some_and(|mask| mask & IPC_LOCK != 0);
+        if capable {
+            return None;
+        }
+        let limit = line("/proc/self/limits", "Max locked memory").unwrap_or_default();
+        match limit.split_whitespace().next() {
+            Some("unlimited") => None,
+            Some(bytes) => Some(bytes.parse().unwrap_or_default()),
+            None => Some(0),
+        }
+    }
+
+    /// The pool of huge pages.
+    #[must_use]
+    pub fn huge_pages(&self) -> HugePages {
+        let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB";
+        let count = |file: &str| {
+            self.text(format!("{pool}/{file}"))
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_default()
+        };
+        HugePages {
+            free: count("free_hugepages"),
+            total: count("nr_hugepages"),
+        }
+    }
+
+    /// The processes that have a group open, as far as this one may see them.
+    #[must_use]
+    pub fn holders(&self, group: u32) -> Vec<Holder> {
+        let file = self.roots.dev.join(group.to_string());
+        names(&self.path("/proc"))
+            .into_iter()
+            .filter_map(|name| name.parse().ok())
+            .filter(|pid: &u32| {
+                let descriptors = self.path(format!("/proc/{pid}/fd"));
+                names(&descriptors).into_iter().any(|number| {
+                    fs::read_link(descriptors.join(number)).is_ok_and(|target| target == file)
+                })
+            })
+            .map(|pid| Holder {
+                pid,
+                name: self.text(format!("/proc/{pid}/comm")).unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    /// Whether this process could open a group's file for reading and writing. Nothing is opened: that is for one
+    /// process at a time.
+    #[must_use]
+    pub fn may_open_group(&self, group: u32) -> bool {
+        use nix::unistd::{AccessFlags, access};
+        let file = self.roots.dev.join(group.to_string());
+        access(&file, AccessFlags::R_OK | AccessFlags::W_OK).is_ok()
+    }
+}

@@ -1,0 +1,35 @@
+//! Which PCI functions this driver is for.
+//!
+//! ConnectX-4 and later speak the command interface we speak. Device ids as in Linux
+//! (`drivers/net/ethernet/mellanox/mlx5/core/main.c`, the PCI table), where virtual functions have ids of their own up
+//! to ConnectX-6 and one common id after that.
+
+/// PCI vendor id of Mellanox, now NVIDIA.
+pub const VENDOR: u16 = 0x15b3;
+
+/// What a device id stands for; `None` for those that are not ours to drive.
+#[must_use]
+pub const fn product(device_id: u16) -> Option<&'static str> {
+    Some(match device_id {
+        0x1013 => "ConnectX-4",
+        0x1014 => "ConnectX-4 VF",
+        0x1015 => "ConnectX-4 Lx",
+        0x1016 => "ConnectX-4 Lx VF",
+        0x1017 => "ConnectX-5",
+        0x1018 => "ConnectX-5 VF",
+        0x1019 => "ConnectX-5 Ex",
+        0x101a => "ConnectX-5 Ex VF",
+        0x101b => "ConnectX-6",
+        0x101c => "ConnectX-6 VF",
+        0x101d => "ConnectX-6 Dx",
+        0x101e => "ConnectX family VF",
+        0x101f => "ConnectX-6 Lx",
+        0x1021 => "ConnectX-7",
+        0x1023 => "ConnectX-8",
+        0xa2d2 => "BlueField ConnectX-5",
+        0xa2d3 => "BlueField ConnectX-5 VF",
+        0xa2d6 => "BlueField-2 ConnectX-6 Dx",
+        0xa2dc => "BlueField-3 ConnectX-7",
+        _ => return None,
+    })
+}
