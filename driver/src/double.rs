@@ -23,6 +23,8 @@ struct State {
     interrupts: Vec<Vec<Interrupt>>,
     notices: Notices,
     mappings: BTreeMap<u64, Mapping>,
+    /// Where mappings start that can only be read.
+    read_only: Vec<u64>,
     /// `dma_map` and `dma_unmap` are refused.
     stubborn: bool,
 }
@@ -85,6 +87,11 @@ impl Double {
             .iter()
             .map(|(&iova, &(_, _, bytes))| (iova, bytes))
             .collect()
+    }
+
+    /// Where mappings started that could only be read.
+    pub(crate) fn read_only(&self) -> Vec<u64> {
+        self.state().read_only.clone()
     }
 
     /// The memory behind an IOVA, and the offset there, as DMA finds it.
@@ -167,6 +174,18 @@ impl Device for Double {
             return Err("overlaps a mapping".to_owned());
         }
         state.mappings.insert(iova, (memory, offset, bytes));
+        Ok(())
+    }
+
+    fn dma_map_read_only(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.dma_map(iova, memory, offset, bytes)?;
+        self.state().read_only.push(iova);
         Ok(())
     }
 

@@ -78,6 +78,19 @@ pub trait Device: Send + Sync {
         bytes: usize,
     ) -> Result<(), String>;
 
+    /// The same for memory that the device may only read: a write there is one to an address that is not mapped.
+    fn dma_map_read_only(
+        &self,
+        iova: u64,
+        _memory: SharedMemory,
+        _offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        Err(format!(
+            "map {iova:#x}+{bytes:#x}: this model knows no memory that can only be read"
+        ))
+    }
+
     /// Takes back exactly one mapping. The device must not touch the memory afterwards.
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String>;
 

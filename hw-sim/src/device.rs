@@ -293,6 +293,16 @@ impl Device for SimFunction {
         self.with(|nic, _| nic.iommu.map(iova, memory, offset, bytes))
     }
 
+    fn dma_map_read_only(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.with(|nic, _| nic.iommu.map_read_only(iova, memory, offset, bytes))
+    }
+
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
         self.with(|nic, _| nic.iommu.unmap(iova, bytes))
     }

@@ -56,7 +56,7 @@ pub struct FaultRecord {
     pub fault: DmaFault,
     /// The part of the device that wanted it.
     pub who: Who,
-    /// Whether nothing was mapped there (otherwise the function was not a bus master).
+    /// Whether nothing was mapped there that may be accessed so (otherwise the function was not a bus master).
     pub unmapped: bool,
 }
 
@@ -65,6 +65,8 @@ struct Mapping {
     bytes: u64,
     memory: SharedMemory,
     offset: usize,
+    /// The device may write.
+    writable: bool,
 }
 
 /// The mappings of one function.
@@ -99,6 +101,28 @@ impl Iommu {
         memory: SharedMemory,
         offset: usize,
         bytes: usize,
+    ) -> Result<(), String> {
+        self.insert(iova, memory, offset, bytes, true)
+    }
+
+    /// The same for memory the device may only read: a write there is a fault.
+    pub fn map_read_only(
+        &mut self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.insert(iova, memory, offset, bytes, false)
+    }
+
+    fn insert(
+        &mut self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+        writable: bool,
     ) -> Result<(), String> {
         let length = bytes as u64;
         if bytes == 0 || !(iova | length | offset as u64).is_multiple_of(4096) {
@@ -135,6 +159,7 @@ impl Iommu {
                 bytes: length,
                 memory,
                 offset,
+                writable,
             },
         );
         Ok(())
@@ -189,7 +214,7 @@ impl Iommu {
 
     /// Whether the whole range is mapped and DMA is allowed; records nothing.
     pub fn reaches(&self, iova: u64, bytes: usize) -> bool {
-        self.bus_master && self.covered(iova, bytes)
+        self.bus_master && self.covered(iova, bytes, false)
     }
 
     /// Reads memory of the host.
@@ -238,7 +263,7 @@ impl Iommu {
     }
 
     fn check(&mut self, iova: u64, bytes: usize, write: bool, who: Who) -> Result<(), DmaFault> {
-        let unmapped = !self.covered(iova, bytes);
+        let unmapped = !self.covered(iova, bytes, write);
         if self.bus_master && !unmapped {
             return Ok(());
         }
@@ -255,7 +280,7 @@ impl Iommu {
         Err(fault)
     }
 
-    fn covered(&self, iova: u64, bytes: usize) -> bool {
+    fn covered(&self, iova: u64, bytes: usize, write: bool) -> bool {
         let Some(end) = iova.checked_add(bytes as u64) else {
             return false;
         };
@@ -265,7 +290,7 @@ impl Iommu {
                 return false;
             };
             let mapped_end = start + mapping.bytes;
-            if mapped_end <= at {
+            if mapped_end <= at || write && !mapping.writable {
                 return false;
             }
             if mapped_end >= end {
@@ -323,6 +348,25 @@ mod tests {
         let mut back = [0; 4];
         iommu.read(0x10_0ffe, &mut back, Who::Command).unwrap();
         assert_eq!(back, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_write_to_memory_mapped_for_reading_faults_even_if_only_its_end_is_there() {
+        let (mut iommu, memory) = iommu();
+        iommu.map(0x10_0000, memory.clone(), 0, 0x1000).unwrap();
+        iommu
+            .map_read_only(0x10_1000, memory.clone(), 0x1000, 0x1000)
+            .unwrap();
+        memory.write_bytes(0xffe, &[1, 2, 3, 4]);
+        let mut out = [0; 4];
+        iommu.read(0x10_0ffe, &mut out, Who::Command).unwrap();
+        assert_eq!(out, [1, 2, 3, 4]);
+        assert!(iommu.write(0x10_0ffe, &[9; 4], Who::Command).is_err());
+        assert!(iommu.publish(0x10_1000, 9, Who::Command).is_err());
+        memory.read_bytes(0xffe, &mut out);
+        assert_eq!(out, [1, 2, 3, 4], "nothing moved");
+        assert!(iommu.faults().iter().all(|record| record.fault.write));
+        assert_eq!(iommu.fault_count(), 2);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod setup;
 mod shell;
 mod sim;
 mod tidy;
+mod vm;
 mod wire;
 
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ enum Task {
         /// Only tests whose name contains this.
         filter: Option<String>,
     },
-    /// Format, lints, documentation, tests and house rules: all that CI runs.
+    /// Format, lints, documentation, tests, house rules and the virtual machine: all that CI runs.
     Check,
     /// Count instructions and time per operation, beside a bare loop in the same run.
     Bench(bench::Arguments),
@@ -44,12 +45,18 @@ enum Task {
     Sim(sim::Arguments),
     /// Print clause, tests, result for every clause of the DAT pages.
     Conformance,
-    /// Install what the tests use beyond Rust (tshark, scapy, valgrind), through apt.
+    /// Install what the tests use beyond Rust (tshark, scapy, valgrind, mmdebstrap), through apt.
     Setup,
     /// Check a capture with tshark and an independent ICRC computation.
     Wire {
         /// The pcapng file.
         capture: PathBuf,
+    },
+    /// A stock Linux kernel in a virtual machine, with simulated functions in its PCI slots. Needs root.
+    Vm {
+        /// What to do with the guest.
+        #[command(subcommand)]
+        task: vm::Task,
     },
     /// Only the house rules.
     Tidy,
@@ -79,6 +86,7 @@ fn run() -> Result<()> {
         Task::Conformance => conformance::run(),
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
+        Task::Vm { task } => vm::run(&task),
         Task::Tidy => tidy::run(),
     }
 }

@@ -14,7 +14,7 @@ struct Tool {
     purpose: &'static str,
 }
 
-const TOOLS: [Tool; 3] = [
+const TOOLS: [Tool; 4] = [
     Tool {
         present: || shell::exists("tshark"),
         package: "tshark",
@@ -29,6 +29,11 @@ const TOOLS: [Tool; 3] = [
         present: || shell::exists("valgrind"),
         package: "valgrind",
         purpose: "counting instructions (bench)",
+    },
+    Tool {
+        present: || shell::exists("mmdebstrap"),
+        package: "mmdebstrap",
+        purpose: "the virtual machine (vm)",
     },
 ];
 
@@ -46,7 +51,7 @@ pub fn scapy() -> bool {
 pub fn run() -> Result<()> {
     let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !(tool.present)()).collect();
     if missing.is_empty() {
-        println!("setup: tshark, scapy and valgrind are there");
+        println!("setup: tshark, scapy, valgrind and mmdebstrap are there");
         return Ok(());
     }
     let root = shell::capture(shell::command("id", &["-u"])).is_ok_and(|id| id.trim() == "0");

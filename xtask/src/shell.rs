@@ -18,6 +18,16 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// The same, as cargo says it: also when a configuration file names it.
+pub fn target_directory() -> Result<PathBuf> {
+    let metadata = capture(cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
+    let folder = metadata["target_directory"].as_str();
+    Ok(folder
+        .context("cargo metadata names no target_directory")?
+        .into())
+}
+
 /// A command that runs in the workspace root.
 pub fn command(program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);

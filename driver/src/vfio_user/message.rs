@@ -11,6 +11,8 @@ use vfio_bindings::bindings::vfio;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::client_memory::MAX_MAPPINGS;
+
 /// What a message asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Command(pub u16);
@@ -69,8 +71,8 @@ pub(crate) const HEADER_BYTES: usize = 16;
 pub(crate) const MAX_DATA: usize = 1 << 16;
 /// Payload bytes a message has at most: the largest fixed part and data.
 pub(crate) const MAX_PAYLOAD: usize = MAX_DATA + 64;
-/// Descriptors one message can carry (Linux `SCM_MAX_FD`); said in VERSION as `max_msg_fds`.
-pub(crate) const MAX_FDS: usize = 253;
+/// Descriptors one message can carry; said in VERSION as `max_msg_fds`. QEMU refuses a server that says more.
+pub(crate) const MAX_FDS: usize = 16;
 /// The version spoken.
 pub(crate) const MAJOR: u16 = 0;
 pub(crate) const MINOR: u16 = 1;
@@ -126,6 +128,8 @@ pub(crate) struct DmaMap {
 const_assert_eq!(size_of::<DmaMap>(), 32);
 /// The device may read and write.
 pub(crate) const DMA_READ_WRITE: u32 = vfio::VFIO_DMA_MAP_FLAG_READ | vfio::VFIO_DMA_MAP_FLAG_WRITE;
+/// The device may only read.
+pub(crate) const DMA_READ_ONLY: u32 = vfio::VFIO_DMA_MAP_FLAG_READ;
 
 /// DMA_UNMAP, and its reply.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -215,7 +219,7 @@ const_assert_eq!(size_of::<RegionAccess>(), 16);
 /// What VERSION says of us, NUL included.
 pub(crate) fn capabilities() -> Vec<u8> {
     format!(
-        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\"max_data_xfer_size\":{MAX_DATA}}}}}\0"
+        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\"max_data_xfer_size\":{MAX_DATA},\"max_dma_maps\":{MAX_MAPPINGS}}}}}\0"
     )
     .into_bytes()
 }

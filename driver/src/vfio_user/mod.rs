@@ -27,9 +27,11 @@
 //! reply, and waits without a bound; its server allocates what a client names (`count` up to 4 GiB), subtracts
 //! sizes unchecked and ends instead of answering. Its message structs are private, so there is nothing to build on.
 //!
-//! Not here: DMA by message (memory without a descriptor is refused), mapped BARs, migration, dirty pages.
+//! Not here: DMA by message (memory without a descriptor can be mapped and is not reached), mapped BARs, migration,
+//! dirty pages.
 
 mod client;
+mod client_memory;
 mod error;
 mod message;
 mod server;

@@ -2,14 +2,13 @@
 //!
 //! One client at a time; the next one waits in the listener's queue. A session is a loop of one message, one
 //! answer. What a client may hold is bounded: one message of at most 64 KiB in memory, one eventfd per vector,
-//! [`MAX_MAPPINGS`] mappings whose pages are the client's own. When the session ends, for whatever reason, the device is
+//! [`MAX_MAPPINGS`](super::client_memory::MAX_MAPPINGS) mappings whose pages are the client's own. When the session ends, for whatever reason, the device is
 //! reset, forgets the client's eventfds and loses the client's memory, in that order.
 //!
 //! Region accesses become what the device would see on the bus: a BAR write is a store of its width into the
 //! BAR's memory and then [`Device::bar_written`], a BAR read is a load; configuration accesses are cut into
 //! aligned pieces of 4, 2 and 1 bytes.
 
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,19 +18,17 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use zerocopy::IntoBytes;
 
+use super::client_memory::ClientMemory;
 use super::error::VfioUserError;
 use super::message::{
     self as wire, Command, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo,
     SetIrqs, Version,
 };
 use super::socket::{self, Message, Socket};
-use crate::error::MemoryError;
-use crate::function::{CONFIG_BYTES, DMA_PAGE, Device};
+use crate::function::{CONFIG_BYTES, Device};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
-/// DMA mappings a client may have at a time.
-const MAX_MAPPINGS: usize = 4096;
 /// BARs a function has.
 const BARS: u8 = 6;
 
@@ -123,8 +120,7 @@ struct Session {
     /// Empty until the client sets one.
     vectors: Vec<Interrupt>,
     notices: Notices,
-    /// IOVA and bytes of what is mapped.
-    mappings: BTreeMap<u64, usize>,
+    memory: ClientMemory,
 }
 
 impl Session {
@@ -140,7 +136,7 @@ impl Session {
             negotiated: false,
             vectors: Vec::new(),
             notices: Notices::default(),
-            mappings: BTreeMap::new(),
+            memory: ClientMemory::default(),
         }
     }
 
@@ -232,74 +228,22 @@ impl Session {
     fn dma_map(&mut self, message: Message) -> Result<Vec<u8>, Errno> {
         let request: DmaMap = exact(&message.payload)?;
         let mut fds = message.fds.into_iter();
-        let fd = match (fds.next(), fds.next()) {
-            (Some(fd), None) => fd,
-            (None, _) => return Err(Errno::EOPNOTSUPP),
-            (Some(_), Some(_)) => return Err(Errno::EINVAL),
-        };
-        let (iova, size, offset) = (request.iova.get(), request.size.get(), request.offset.get());
-        let page = DMA_PAGE as u64;
-        let whole_pages = [iova, size, offset]
-            .iter()
-            .all(|at| at.is_multiple_of(page))
-            && size > 0;
-        if request.flags.get() != wire::DMA_READ_WRITE
-            || !whole_pages
-            || iova.checked_add(size).is_none()
-        {
+        let (fd, None) = (fds.next(), fds.next()) else {
             return Err(Errno::EINVAL);
-        }
-        if self.mappings.len() >= MAX_MAPPINGS {
-            return Err(Errno::ENOSPC);
-        }
-        let bytes = usize::try_from(size).map_err(|_| Errno::ENOMEM)?;
-        let memory = SharedMemory::imported(fd, offset, bytes).map_err(|error| {
-            tracing::warn!("{}: DMA_MAP: {error}", self.device.name());
-            match error {
-                MemoryError::System { errno, .. } => errno,
-                MemoryError::Empty | MemoryError::TooLarge { .. } | MemoryError::File { .. } => {
-                    Errno::EINVAL
-                }
-            }
-        })?;
-        self.device
-            .dma_map(iova, memory, 0, bytes)
-            .map_err(|reason| self.refused("DMA_MAP", &reason))?;
-        self.mappings.insert(iova, bytes);
+        };
+        self.memory.map(&*self.device, &request, fd)?;
         Ok(Vec::new())
     }
 
     fn dma_unmap(&mut self, payload: &[u8]) -> Result<Vec<u8>, Errno> {
-        let request: DmaUnmap = exact(payload)?;
-        let (iova, size) = (request.iova.get(), request.size.get());
-        match request.flags.get() {
-            0 => {
-                let bytes = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
-                if self.mappings.get(&iova) != Some(&bytes) {
-                    return Err(Errno::ENOENT);
-                }
-                self.device
-                    .dma_unmap(iova, bytes)
-                    .map_err(|reason| self.refused("DMA_UNMAP", &reason))?;
-                self.mappings.remove(&iova);
-            }
-            wire::UNMAP_ALL if iova == 0 && size == 0 => self.unmap_all(),
+        let mut reply: DmaUnmap = exact(payload)?;
+        let (iova, size) = (reply.iova.get(), reply.size.get());
+        match reply.flags.get() {
+            0 => reply.size = self.memory.unmap(&*self.device, iova, size)?.into(),
+            wire::UNMAP_ALL if iova == 0 && size == 0 => self.memory.unmap_all(&*self.device),
             _ => return Err(Errno::EINVAL),
         }
-        Ok(payload.to_vec())
-    }
-
-    fn unmap_all(&mut self) {
-        for (iova, bytes) in std::mem::take(&mut self.mappings) {
-            if let Err(reason) = self.device.dma_unmap(iova, bytes) {
-                self.refused("DMA_UNMAP", &reason);
-            }
-        }
-    }
-
-    fn refused(&self, command: &str, reason: &str) -> Errno {
-        tracing::warn!("{}: {command}: {reason}", self.device.name());
-        Errno::EINVAL
+        Ok(reply.as_bytes().to_vec())
     }
 
     fn device_info(payload: &[u8]) -> Result<Vec<u8>, Errno> {
@@ -486,7 +430,7 @@ impl Drop for Session {
         self.device.reset();
         self.device.set_interrupts(Vec::new());
         self.device.set_notices(Notices::default());
-        self.unmap_all();
+        self.memory.unmap_all(&*self.device);
     }
 }
 

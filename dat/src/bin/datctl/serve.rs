@@ -200,6 +200,16 @@ impl Device for Poking {
         self.function.dma_map(iova, memory, offset, bytes)
     }
 
+    fn dma_map_read_only(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.function.dma_map_read_only(iova, memory, offset, bytes)
+    }
+
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
         self.function.dma_unmap(iova, bytes)
     }

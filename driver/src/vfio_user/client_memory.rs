@@ -1,0 +1,226 @@
+//! What a client lets the device reach: mappings by I/O address, and the files behind them.
+//!
+//! A virtual machine maps its memory through its own IOMMU page by page, thousands of pieces of one file. Each
+//! file is therefore mapped here once, whole, when the first piece of it arrives, and goes with the last; a mapping is a
+//! place in it. Everything is found by descent of a tree.
+//!
+//! Rules are the kernel's for its TYPE1v2 IOMMU: mappings do not overlap, an unmapping takes every mapping inside its range
+//! and cuts none in two, and a range in which nothing is mapped is taken back without a word.
+//!
+//! A client may map what has no descriptor (QEMU does: ROMs, device memory). That is kept here and not told to the
+//! device: a DMA there is one to an address that is not mapped.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+
+use nix::errno::Errno;
+
+use super::message::{DMA_READ_ONLY, DMA_READ_WRITE, DmaMap};
+use crate::error::MemoryError;
+use crate::function::{DMA_PAGE, Device};
+use crate::memory::SharedMemory;
+
+/// Mappings a client may have at a time; the kernel's own limit for a container.
+pub(super) const MAX_MAPPINGS: usize = 65_535;
+/// Address space that the files of a client may take up, bytes.
+const MAX_FILE_BYTES: u64 = 1 << 42;
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+struct Imported {
+    memory: SharedMemory,
+    /// Mappings in it.
+    users: usize,
+}
+
+struct Mapped {
+    bytes: usize,
+    /// Where it lies; `None` if it has no descriptor and the device does not know of it.
+    file: Option<FileId>,
+}
+
+/// What one client has mapped.
+#[derive(Default)]
+pub(super) struct ClientMemory {
+    mappings: BTreeMap<u64, Mapped>,
+    files: BTreeMap<FileId, Imported>,
+}
+
+impl ClientMemory {
+    /// Maps what a message asks for.
+    pub(super) fn map(
+        &mut self,
+        device: &dyn Device,
+        request: &DmaMap,
+        fd: Option<OwnedFd>,
+    ) -> Result<(), Errno> {
+        let (iova, size, offset) = (request.iova.get(), request.size.get(), request.offset.get());
+        let whole_pages = [iova, size, offset]
+            .iter()
+            .all(|at| at.is_multiple_of(DMA_PAGE as u64));
+        let read_only = match request.flags.get() {
+            DMA_READ_WRITE => false,
+            DMA_READ_ONLY => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        let end = iova.checked_add(size).ok_or(Errno::EINVAL)?;
+        if !whole_pages || size == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let before = self.mappings.range(..end).next_back();
+        if before.is_some_and(|(&start, mapped)| start + mapped.bytes as u64 > iova) {
+            return Err(Errno::EEXIST);
+        }
+        if self.mappings.len() >= MAX_MAPPINGS {
+            return Err(Errno::ENOSPC);
+        }
+        let bytes = usize::try_from(size).map_err(|_| Errno::ENOMEM)?;
+        let file = match fd {
+            None => {
+                tracing::debug!(
+                    "{}: DMA_MAP {iova:#x}+{size:#x} has no descriptor: not reachable",
+                    device.name()
+                );
+                None
+            }
+            Some(fd) => {
+                let (id, memory) = self.import(device, fd, offset, size)?;
+                let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
+                let told = if read_only {
+                    device.dma_map_read_only(iova, memory, offset, bytes)
+                } else {
+                    device.dma_map(iova, memory, offset, bytes)
+                };
+                if let Err(reason) = told {
+                    self.forget_unused(id);
+                    tracing::warn!("{}: DMA_MAP: {reason}", device.name());
+                    return Err(Errno::EINVAL);
+                }
+                if let Some(imported) = self.files.get_mut(&id) {
+                    imported.users += 1;
+                }
+                Some(id)
+            }
+        };
+        self.mappings.insert(iova, Mapped { bytes, file });
+        Ok(())
+    }
+
+    /// Takes back every mapping inside a range; how many bytes that were.
+    pub(super) fn unmap(
+        &mut self,
+        device: &dyn Device,
+        iova: u64,
+        size: u64,
+    ) -> Result<u64, Errno> {
+        let end = iova.checked_add(size).ok_or(Errno::EINVAL)?;
+        if size == 0 || !(iova | size).is_multiple_of(DMA_PAGE as u64) {
+            return Err(Errno::EINVAL);
+        }
+        let reaches = |start: u64, mapped: &Mapped, to: u64| start + mapped.bytes as u64 > to;
+        let below = self.mappings.range(..iova).next_back();
+        let last = self.mappings.range(..end).next_back();
+        if below.is_some_and(|(&start, mapped)| reaches(start, mapped, iova))
+            || last.is_some_and(|(&start, mapped)| reaches(start, mapped, end))
+        {
+            return Err(Errno::EINVAL);
+        }
+        let inside: Vec<u64> = self.mappings.range(iova..end).map(|(&at, _)| at).collect();
+        let mut done = 0;
+        for at in inside {
+            done += self.take_back(device, at)?;
+        }
+        Ok(done)
+    }
+
+    /// Takes back everything.
+    pub(super) fn unmap_all(&mut self, device: &dyn Device) {
+        let all: Vec<u64> = self.mappings.keys().copied().collect();
+        for at in all {
+            // What the device does not let go of, it keeps: the memory stays mapped as long as it is held.
+            if self.take_back(device, at).is_err() {
+                self.mappings.remove(&at);
+            }
+        }
+        self.files.clear();
+    }
+
+    /// Takes back the mapping that starts at an address; its bytes.
+    fn take_back(&mut self, device: &dyn Device, iova: u64) -> Result<u64, Errno> {
+        let Some(&Mapped { bytes, file }) = self.mappings.get(&iova) else {
+            return Ok(0);
+        };
+        if let Some(id) = file {
+            if let Err(reason) = device.dma_unmap(iova, bytes) {
+                tracing::warn!("{}: DMA_UNMAP: {reason}", device.name());
+                return Err(Errno::EINVAL);
+            }
+            if let Some(imported) = self.files.get_mut(&id) {
+                imported.users -= 1;
+            }
+            self.forget_unused(id);
+        }
+        self.mappings.remove(&iova);
+        Ok(bytes as u64)
+    }
+
+    /// The file behind a descriptor, mapped whole; all of it that the request wants is inside.
+    fn import(
+        &mut self,
+        device: &dyn Device,
+        fd: OwnedFd,
+        offset: u64,
+        size: u64,
+    ) -> Result<(FileId, SharedMemory), Errno> {
+        let refused = |error: MemoryError| {
+            tracing::warn!("{}: DMA_MAP: {error}", device.name());
+            match error {
+                MemoryError::System { errno, .. } => errno,
+                MemoryError::Empty | MemoryError::TooLarge { .. } | MemoryError::File { .. } => {
+                    Errno::EINVAL
+                }
+            }
+        };
+        let file = File::from(fd);
+        let metadata = file
+            .metadata()
+            .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+        let id = (metadata.dev(), metadata.ino());
+        let end = offset.checked_add(size).ok_or(Errno::EINVAL)?;
+        if let Some(imported) = self.files.get(&id)
+            && end <= imported.memory.len() as u64
+        {
+            return Ok((id, imported.memory.clone()));
+        }
+        // It may have grown since; whoever uses the shorter mapping of it keeps that.
+        let others: u64 = self.files.values().map(|f| f.memory.len() as u64).sum();
+        let whole = metadata.len();
+        if end > whole || others.saturating_add(whole) > MAX_FILE_BYTES {
+            return Err(refused(MemoryError::File {
+                bytes: usize::try_from(size).unwrap_or(usize::MAX),
+                offset,
+                len: whole,
+                what: "it ends before that, or the client's files are too many",
+            }));
+        }
+        let bytes = usize::try_from(whole).map_err(|_| Errno::ENOMEM)?;
+        let memory = SharedMemory::imported(file.into(), 0, bytes).map_err(refused)?;
+        let users = self.files.get(&id).map_or(0, |imported| imported.users);
+        let kept = memory.clone();
+        self.files.insert(id, Imported { memory, users });
+        Ok((id, kept))
+    }
+
+    fn forget_unused(&mut self, id: FileId) {
+        if self
+            .files
+            .get(&id)
+            .is_some_and(|imported| imported.users == 0)
+        {
+            self.files.remove(&id);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! A stock Linux kernel in a virtual machine, with simulated functions in its PCI slots.
+//!
+//! ```text
+//!   cargo xtask vm --- datctl sim serve --- two sockets --- QEMU, vfio-user-pci --- Linux --- vfio-pci --- our programs
+//! ```
+//!
+//! What runs in the guest reaches the functions as it would on a customer's machine: through `/dev/vfio`, behind an
+//! (emulated Intel) IOMMU, woken by MSI-X. QEMU and the kernel are Debian's packages, unpacked into a folder under the
+//! target directory ([`machine`]); a guest is an initramfs ([`image`]) whose parts a suite names as data; its results come
+//! back as lines on a serial port of their own ([`guest`]), and are judged here, test by test ([`report`]).
+//!
+//! Making the folder and running from it need root (`chroot`); without it, that is said and nothing is run.
+
+mod guest;
+mod image;
+mod machine;
+mod modules;
+mod report;
+mod serial;
+mod vfio;
+
+use anyhow::{Result, bail};
+use clap::Subcommand;
+
+use self::image::Image;
+use crate::shell;
+
+/// What to do with the guest.
+#[derive(Subcommand)]
+pub enum Task {
+    /// Boot, run the suite, print what ran and with which figures.
+    Test,
+    /// Boot and give the console to a person. Ctrl-a x ends the machine.
+    Shell,
+}
+
+/// A suite: what the guest is made of, and who judges what its script says.
+struct Suite {
+    image: Image,
+    /// Arguments of `datctl sim serve` besides the sockets.
+    serve: &'static [&'static str],
+    /// Builds the programs of ours that the guest gets.
+    programs: fn() -> Result<Vec<image::Program>>,
+    /// Turns what a step said into figures, or says what is wrong with it.
+    judge: fn(&report::Step) -> Result<String>,
+}
+
+/// Runs a task.
+pub fn run(task: &Task) -> Result<()> {
+    if !machine::is_root()? {
+        bail!(
+            "the virtual machine's parts are unpacked and run by chroot, which needs root; nothing was run. \
+             What needs no root: cargo xtask test (the same tests on sim: and vfio-user:), and by hand \
+             datctl sim serve with any vfio-user client"
+        );
+    }
+    let suite = vfio::suite();
+    let machine = machine::prepare()?;
+    match task {
+        Task::Test => guest::test(&machine, &suite),
+        Task::Shell => guest::shell(&machine, &suite),
+    }
+}
+
+/// What a continuous integration run does: everything, as far as this machine allows.
+pub fn check() -> Result<()> {
+    if machine::is_root()? && shell::exists("mmdebstrap") {
+        run(&Task::Test)
+    } else {
+        println!(
+            "vm: left out: the kernel's own VFIO was not asked. It takes root and mmdebstrap (cargo xtask setup)"
+        );
+        Ok(())
+    }
+}

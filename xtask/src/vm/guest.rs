@@ -1,0 +1,291 @@
+//! Running a guest: the simulated functions, QEMU, and what comes out of it.
+//!
+//! Everything has an end: a step has its own in the guest, the whole run has [`PATIENCE`]. A guest that is silent past
+//! that, or ends before its script does, is a failure, shown with the tail of its console. Processes are ended
+//! when their owner goes, whatever the reason.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::machine::Machine;
+use super::report::{self, Step, Verdict};
+use super::serial::Line;
+use super::{Suite, image};
+use crate::shell;
+
+/// The longest a whole suite may take.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Lines of the console shown when something is wrong.
+const TAIL: usize = 40;
+/// The functions' sockets.
+const SOCKETS: [&str; 2] = ["0.sock", "1.sock"];
+/// Where the functions are in the guest: bus 0, these devices.
+const SLOTS: [u8; 2] = [3, 4];
+
+/// A process that ends with its owner.
+struct Running {
+    what: &'static str,
+    child: Child,
+}
+
+impl Running {
+    fn start(what: &'static str, mut command: Command) -> Result<Self> {
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {what}"))?;
+        Ok(Self { what, child })
+    }
+
+    fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended early with {status}", self.what);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Boots, lets the suite's script run, prints and judges what it said.
+pub fn test(machine: &Machine, suite: &Suite) -> Result<()> {
+    let began = Instant::now();
+    let initramfs = prepare(machine, suite)?;
+    let _functions = serve(machine, suite)?;
+    let (mut qemu, lines) = boot(machine, suite, &initramfs)?;
+    println!(
+        "vm: QEMU {}, Linux {}, {} function(s); console in {}",
+        machine.qemu,
+        machine.kernel,
+        SOCKETS.len(),
+        machine.path("run/console.log").display()
+    );
+    let (steps, end) = follow(&lines, &mut qemu);
+    drop(qemu);
+    let verdicts: Vec<Verdict> = steps
+        .into_iter()
+        .map(|step| Verdict::of(step, suite.judge))
+        .collect();
+    println!("{}", report::table(&verdicts));
+    println!("vm: {:.0} s in all", began.elapsed().as_secs_f64());
+    let failed: Vec<&Verdict> = verdicts.iter().filter(|v| v.result.is_err()).collect();
+    if failed.is_empty() && end.is_ok() && !verdicts.is_empty() {
+        return Ok(());
+    }
+    for verdict in &failed {
+        println!("--- {}: {}", verdict.step.name, verdict.step.command);
+        for line in tail(&verdict.step.said) {
+            println!("    {line}");
+        }
+    }
+    for log in ["console.log", "functions.log", "qemu.log"] {
+        show_tail(&machine.path("run").join(log));
+    }
+    end?;
+    let names: Vec<&str> = failed.iter().map(|v| v.step.name.as_str()).collect();
+    bail!(
+        "{}: failed in the guest: {}",
+        suite.image.name,
+        names.join(", ")
+    );
+}
+
+/// Boots with the console on this terminal.
+pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
+    let initramfs = prepare(machine, suite)?;
+    let _functions = serve(machine, suite)?;
+    let mut command = qemu(machine, suite, &initramfs, "vm=shell");
+    command.args(["-serial", "mon:stdio"]);
+    shell::run(command)
+}
+
+/// Builds the programs and the initramfs.
+fn prepare(machine: &Machine, suite: &Suite) -> Result<String> {
+    let programs = (suite.programs)()?;
+    image::build(machine, &suite.image, &programs)
+}
+
+/// Serves the functions.
+fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
+    shell::run(shell::cargo(&[
+        "build",
+        "--quiet",
+        "--package",
+        "dat",
+        "--bin",
+        "datctl",
+    ]))?;
+    let run = machine.path("run");
+    std::fs::create_dir_all(&run)?;
+    let mut command = Command::new(shell::target_directory()?.join("debug/datctl"));
+    // A socket's path is short, whatever the folder's.
+    command.current_dir(&run).args(["sim", "serve"]);
+    for socket in SOCKETS {
+        let _ = std::fs::remove_file(run.join(socket));
+        command.args(["--socket", socket]);
+    }
+    command
+        .args(suite.serve)
+        .env("RUST_LOG", "info")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(File::create(run.join("functions.log"))?);
+    let mut functions = Running::start("datctl sim serve", command)?;
+    let output = functions.child.stdout.take().context("its output")?;
+    let mut output = BufReader::new(output);
+    for _ in SOCKETS {
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        if line.is_empty() {
+            show_tail(&run.join("functions.log"));
+            functions.check()?;
+            bail!("datctl sim serve serves nothing");
+        }
+    }
+    Ok(functions)
+}
+
+/// QEMU without its serial ports.
+fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> Command {
+    let kernel = format!("/vm/kernel/boot/vmlinuz-{}", machine.kernel);
+    let append = format!(
+        "console=ttyS0 intel_iommu=on panic=-1 {} {parameters}",
+        suite.image.kernel_parameters
+    );
+    let mut command = machine.inside(
+        "qemu-system-x86_64",
+        &[
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-smp",
+            "2",
+            "-machine",
+            "q35,memory-backend=mem,kernel-irqchip=off",
+            "-object",
+            "memory-backend-memfd,id=mem,size=1G,share=on",
+            "-device",
+            "intel-iommu,caching-mode=on,intremap=on",
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-kernel",
+            &kernel,
+            "-initrd",
+            initramfs,
+            "-append",
+            &append,
+        ],
+    );
+    for (socket, slot) in SOCKETS.iter().zip(SLOTS) {
+        command.arg("-device").arg(format!(
+            r#"{{"driver":"vfio-user-pci","bus":"pcie.0","addr":"{slot:#x}","socket":{{"type":"unix","path":"/vm/run/{socket}"}}}}"#
+        ));
+    }
+    command
+}
+
+/// Starts the guest; its lines.
+fn boot(machine: &Machine, suite: &Suite, initramfs: &str) -> Result<(Running, Receiver<Line>)> {
+    let mut command = qemu(machine, suite, initramfs, "quiet");
+    let run = machine.path("run");
+    std::fs::write(run.join("console.log"), "")?;
+    command
+        .args(["-serial", "file:/vm/run/console.log", "-serial", "stdio"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(File::create(run.join("qemu.log"))?);
+    let mut qemu = Running::start("QEMU", command)?;
+    let output = qemu.child.stdout.take().context("QEMU's output")?;
+    Ok((qemu, read_lines(output)))
+}
+
+fn read_lines(output: ChildStdout) -> Receiver<Line> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        // Ends with QEMU, or with whoever listens.
+        while let Ok(1..) = output.read_until(b'\n', &mut line) {
+            let text = String::from_utf8_lossy(&line);
+            if sender.send(Line::parse(text.trim_end())).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    receiver
+}
+
+/// Collects steps until the script is over; what cut it short otherwise.
+fn follow(lines: &Receiver<Line>, qemu: &mut Running) -> (Vec<Step>, Result<()>) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut steps: Vec<Step> = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match lines.recv_timeout(left) {
+            Ok(Line::Over) => return (steps, Ok(())),
+            Ok(Line::Step { name, command }) => {
+                println!("vm: {name}: {command}");
+                steps.push(Step {
+                    name,
+                    command,
+                    said: Vec::new(),
+                    code: None,
+                    took: Duration::ZERO,
+                });
+            }
+            Ok(Line::Said(text)) => {
+                if let Some(step) = steps.last_mut() {
+                    step.said.push(text);
+                }
+            }
+            Ok(Line::Done { code, took }) => {
+                if let Some(step) = steps.last_mut() {
+                    (step.code, step.took) = (Some(code), took);
+                }
+            }
+            Ok(Line::Stray(text)) => println!("vm: the guest says {text:?}"),
+            Err(RecvTimeoutError::Timeout) => {
+                let silent = Err(anyhow::anyhow!("the guest is not done within {PATIENCE:?}"));
+                return (steps, silent);
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let status = qemu.child.wait();
+                let ended = Err(anyhow::anyhow!(
+                    "QEMU ended before the suite did: {status:?}"
+                ));
+                return (steps, ended);
+            }
+        }
+    }
+}
+
+fn tail(lines: &[String]) -> &[String] {
+    &lines[lines.len().saturating_sub(TAIL)..]
+}
+
+fn show_tail(log: &Path) {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    println!("--- end of {}", log.display());
+    for line in tail(&lines) {
+        println!("    {}", line.trim_end());
+    }
+}

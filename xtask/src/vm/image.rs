@@ -1,0 +1,126 @@
+//! A guest's initramfs, from what a suite says it needs.
+//!
+//! Everything a guest has is data here: modules by name, Debian packages by name, programs by path. Programs of ours are
+//! the ones cargo built, without their debug information, together with the libraries they are linked to. The
+//! guest's first process is `guest/init`, the same for all; what a suite does is its script.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::machine::Machine;
+use super::modules;
+use crate::shell;
+
+/// What a guest is made of.
+pub struct Image {
+    /// Names the folder, and the suite in messages.
+    pub name: &'static str,
+    /// Kernel modules loaded at start, in this order, with what they need.
+    pub modules: &'static [&'static str],
+    /// Debian packages whose files the guest has.
+    pub packages: &'static [&'static str],
+    /// What the guest runs, as `/suite`, once it is up.
+    pub script: &'static str,
+    /// Parameters of the kernel besides the console's.
+    pub kernel_parameters: &'static str,
+}
+
+/// The first process of every guest.
+const INIT: &str = include_str!("guest/init");
+
+/// A program the guest gets: its name in /programs, and where it is.
+pub type Program = (String, PathBuf);
+
+/// Makes the initramfs; its path from inside.
+pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<String> {
+    let base = format!("{}/base", image.name);
+    let recipe = format!(
+        "{:?} {:?} {}",
+        image.modules, image.packages, machine.kernel
+    );
+    let stamp = machine.path(image.name).join("recipe");
+    if std::fs::read_to_string(&stamp).ok().as_deref() != Some(&recipe) {
+        let folder = machine.path(image.name);
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        std::fs::create_dir_all(machine.path(&base))?;
+        machine.unpack_packages(image.packages, &base)?;
+        base_files(machine, image, &base)?;
+        std::fs::write(&stamp, recipe)?;
+    }
+    let ours = machine.path(image.name).join("ours");
+    if ours.exists() {
+        std::fs::remove_dir_all(&ours)?;
+    }
+    std::fs::create_dir_all(ours.join("programs"))?;
+    install(&ours.join("init"), INIT)?;
+    install(&ours.join("suite"), image.script)?;
+    add_programs(&ours, &machine.path(&base), programs)?;
+    // The kernel unpacks one archive after the other.
+    let initramfs = format!("{}/initramfs", image.name);
+    shell::run(machine.script(&format!(
+        "cd {}
+         test -s base.cpio || (cd base; find . -print0 | cpio --null -o -H newc --quiet) > base.cpio
+         (cd ours; find . -print0 | cpio --null -o -H newc --quiet) > ours.cpio
+         cat base.cpio ours.cpio > initramfs",
+        image.name
+    )))?;
+    Ok(format!("/vm/{initramfs}"))
+}
+
+/// Folders, busybox and modules.
+fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
+    let modules_folder = machine.path("kernel/usr/lib/modules").join(&machine.kernel);
+    let dep = modules_folder.join("modules.dep");
+    let dep = std::fs::read_to_string(&dep).with_context(|| dep.display().to_string())?;
+    let order = modules::load_order(&dep, image.modules)?;
+    let mut script = format!(
+        "cd {base}; mkdir -p bin dev proc sys tmp run modules; cp /usr/bin/busybox bin/busybox\n"
+    );
+    let mut list = String::new();
+    for file in &order {
+        let name = modules::name(file);
+        let from = format!("/vm/kernel/usr/lib/modules/{}/{file}", machine.kernel);
+        script += &format!("xz -dc {from} > modules/{name}.ko\n");
+        list += &format!("{name}\n");
+    }
+    shell::run(machine.script(&script))?;
+    std::fs::write(machine.path(base).join("modules/order"), list)?;
+    Ok(())
+}
+
+/// Programs, and the libraries they name unless a package brought them.
+fn add_programs(ours: &Path, base: &Path, programs: &[Program]) -> Result<()> {
+    let mut libraries = BTreeSet::new();
+    for (name, path) in programs {
+        let to = ours.join("programs").join(name);
+        let mut strip = shell::command("strip", &["-o"]);
+        strip.arg(&to).arg(path);
+        shell::run(strip)?;
+        let mut ldd = shell::command("ldd", &[]);
+        ldd.arg(path);
+        let said = shell::capture(ldd)?;
+        let named = said.split_whitespace().filter(|word| word.starts_with('/'));
+        libraries.extend(named.map(PathBuf::from));
+    }
+    for library in libraries {
+        let inside = library.strip_prefix("/")?;
+        if base.join(inside).exists() {
+            continue;
+        }
+        let to = ours.join(inside);
+        std::fs::create_dir_all(to.parent().context("a library in a folder")?)?;
+        std::fs::copy(&library, &to).with_context(|| library.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn install(path: &Path, text: &str) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, text)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}

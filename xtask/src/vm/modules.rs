@@ -1,0 +1,59 @@
+//! Kernel modules: which others a module needs, and in which order they are loaded.
+//!
+//! `modules.dep`, as depmod writes it, has one line per module: its file, a colon, and everything it needs, directly or
+//! not, the most basic last (modules.dep(5)).
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+
+/// The files of `wanted` modules and of all they need, in an order in which they can be loaded.
+pub fn load_order(dep: &str, wanted: &[&str]) -> Result<Vec<String>> {
+    let lines: BTreeMap<String, (&str, Vec<&str>)> = dep
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(file, needs)| (name(file), (file, needs.split_whitespace().collect())))
+        .collect();
+    let mut order: Vec<String> = Vec::new();
+    for module in wanted {
+        let (file, needs) = lines
+            .get(&name(module))
+            .with_context(|| format!("the kernel package has no module {module}"))?;
+        for file in needs.iter().rev().chain([file]) {
+            if !order.iter().any(|known| known == file) {
+                order.push((*file).to_owned());
+            }
+        }
+    }
+    Ok(order)
+}
+
+/// What the kernel calls a module: no folder, no suffix, no hyphens.
+pub fn name(file: &str) -> String {
+    let base = file.rsplit('/').next().unwrap_or(file);
+    base.split('.').next().unwrap_or(base).replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEP: &str = "kernel/drivers/vfio/vfio.ko.xz:\n\
+        kernel/drivers/vfio/pci/vfio-pci-core.ko.xz: kernel/drivers/vfio/vfio.ko.xz kernel/virt/lib/irqbypass.ko.xz\n\
+        kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/drivers/vfio/pci/vfio-pci-core.ko.xz \
+        kernel/drivers/vfio/vfio.ko.xz kernel/virt/lib/irqbypass.ko.xz\n\
+        kernel/virt/lib/irqbypass.ko.xz:\n";
+
+    #[test]
+    fn a_module_comes_after_everything_it_needs_and_only_once() {
+        let order = load_order(DEP, &["vfio", "vfio_pci"]).unwrap();
+        let names: Vec<String> = order.iter().map(|file| name(file)).collect();
+        assert_eq!(names, ["vfio", "irqbypass", "vfio_pci_core", "vfio_pci"]);
+    }
+
+    #[test]
+    fn a_module_the_kernel_does_not_have_is_named() {
+        let error = load_order(DEP, &["mlx5_core"]).unwrap_err().to_string();
+        assert!(error.contains("mlx5_core"), "{error}");
+    }
+}

@@ -1,0 +1,99 @@
+//! What ran in the guest: step, program, result, time, figures.
+
+use std::time::Duration;
+
+use comfy_table::Table;
+
+/// A step that has ended, or that was cut off.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What the suite's script calls it.
+    pub name: String,
+    /// What was run.
+    pub command: String,
+    /// What it said.
+    pub said: Vec<String>,
+    /// Exit status; `None` if the guest ended first.
+    pub code: Option<i32>,
+    /// By the guest's clock.
+    pub took: Duration,
+}
+
+/// A step and what is thought of it.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The step.
+    pub step: Step,
+    /// Figures, or what is wrong.
+    pub result: Result<String, String>,
+}
+
+impl Verdict {
+    /// Judges a step: it has to have ended with status 0, and `judge` has to like what it said.
+    pub fn of(step: Step, judge: impl Fn(&Step) -> anyhow::Result<String>) -> Self {
+        let result = match step.code {
+            Some(0) => judge(&step).map_err(|error| format!("{error:#}")),
+            // busybox timeout
+            Some(124 | 137 | 143) => Err("took too long and was ended".to_owned()),
+            Some(code) => Err(format!("exit status {code}")),
+            None => Err("did not end".to_owned()),
+        };
+        Self { step, result }
+    }
+}
+
+/// The table of everything that ran.
+pub fn table(verdicts: &[Verdict]) -> Table {
+    let mut table = Table::new();
+    table.set_header(["step", "program", "result", "time", "figures"]);
+    for verdict in verdicts {
+        let (result, figures) = match &verdict.result {
+            Ok(figures) => ("ok", figures),
+            Err(wrong) => ("FAILED", wrong),
+        };
+        let program: String = verdict.step.command.chars().take(60).collect();
+        table.add_row([
+            &verdict.step.name,
+            &program,
+            result,
+            &format!("{:.1} s", verdict.step.took.as_secs_f64()),
+            figures,
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(code: Option<i32>) -> Step {
+        Step {
+            name: "info".to_owned(),
+            command: "datctl info".to_owned(),
+            said: vec!["firmware 1.2".to_owned()],
+            code,
+            took: Duration::from_millis(1500),
+        }
+    }
+
+    #[test]
+    fn a_step_is_right_only_if_it_ended_well_and_said_the_right_thing() {
+        let good = |_: &Step| Ok("1 line".to_owned());
+        let bad = |_: &Step| anyhow::bail!("no firmware version");
+        assert_eq!(
+            Verdict::of(step(Some(0)), good).result,
+            Ok("1 line".to_owned())
+        );
+        assert_eq!(
+            Verdict::of(step(Some(0)), bad).result,
+            Err("no firmware version".to_owned())
+        );
+        for code in [Some(1), Some(124), None] {
+            assert!(
+                Verdict::of(step(code), good).result.is_err(),
+                "status {code:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the guest says on its second serial port, line by line (`guest/init` writes it).
+//!
+//! ```text
+//!   @step NAME: COMMAND      a step begins
+//!   | TEXT                   the step says this
+//!   @done CODE MILLISECONDS  it has ended, with this exit status
+//!   @over                    nothing follows
+//! ```
+
+use std::time::Duration;
+
+/// A line, understood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Line {
+    /// A step begins.
+    Step {
+        /// What the table calls it.
+        name: String,
+        /// What is run.
+        command: String,
+    },
+    /// The step that runs says something.
+    Said(String),
+    /// The step has ended.
+    Done {
+        /// Its exit status.
+        code: i32,
+        /// By the guest's clock.
+        took: Duration,
+    },
+    /// The suite has ended.
+    Over,
+    /// Anything else, which should not be there.
+    Stray(String),
+}
+
+impl Line {
+    /// Reads a line without its end.
+    pub fn parse(text: &str) -> Self {
+        let stray = || Self::Stray(text.to_owned());
+        if let Some(said) = text.strip_prefix("| ") {
+            return Self::Said(said.to_owned());
+        }
+        if text == "@over" {
+            return Self::Over;
+        }
+        if let Some(step) = text.strip_prefix("@step ") {
+            return step
+                .split_once(": ")
+                .map_or_else(stray, |(name, command)| Self::Step {
+                    name: name.to_owned(),
+                    command: command.to_owned(),
+                });
+        }
+        let numbers = text.strip_prefix("@done ").and_then(|numbers| {
+            let (code, milliseconds) = numbers.split_once(' ')?;
+            Some((code.parse().ok()?, milliseconds.parse().ok()?))
+        });
+        numbers.map_or_else(stray, |(code, milliseconds)| Self::Done {
+            code,
+            took: Duration::from_millis(milliseconds),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_say_what_a_step_is_says_and_how_it_ended() {
+        assert_eq!(
+            Line::parse("@step info: datctl info 00:03.0"),
+            Line::Step {
+                name: "info".to_owned(),
+                command: "datctl info 00:03.0".to_owned()
+            }
+        );
+        assert_eq!(
+            Line::parse("| @done 0 1"),
+            Line::Said("@done 0 1".to_owned())
+        );
+        assert_eq!(
+            Line::parse("@done 124 5010"),
+            Line::Done {
+                code: 124,
+                took: Duration::from_millis(5010)
+            }
+        );
+        assert_eq!(Line::parse("@over"), Line::Over);
+    }
+
+    #[test]
+    fn anything_else_is_stray() {
+        for text in ["", "@done", "@done x 1", "@step nothing", "Oops"] {
+            assert_eq!(Line::parse(text), Line::Stray(text.to_owned()));
+        }
+    }
+}
