@@ -448,6 +448,16 @@ impl DmaMemory {
         }
     }
 
+    /// Whether it is memory that other processes can have mapped too.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        match self {
+            // Arenas are made of memfds.
+            Self::Arena { .. } => true,
+            Self::Lent(lent) => lent.is_shared(),
+        }
+    }
+
     /// Virtual address of the first byte.
     #[must_use]
     pub fn address(&self) -> u64 {

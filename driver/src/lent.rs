@@ -85,12 +85,40 @@ impl LentMemory {
         (self.mapped.memory().address() + self.head) as u64
     }
 
+    /// Whether it is memory that other processes can have mapped too: all of it in shared mappings, as the kernel
+    /// lists them (proc(5), `/proc/pid/maps`). Without that list nobody can say, and it counts as shared.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        let start = self.address();
+        // CAST: usize has at most 64 bits on every target Rust has.
+        let end = start + self.bytes as u64;
+        match std::fs::read_to_string("/proc/self/maps") {
+            Ok(maps) => shared_bytes(&maps, start, end) == end - start,
+            Err(_) => true,
+        }
+    }
+
     /// Bytes lent; never zero.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "lending nothing is refused")]
     pub const fn len(&self) -> usize {
         self.bytes
     }
+}
+
+/// Bytes of `start..end` that lie in shared mappings of a list of mappings.
+fn shared_bytes(maps: &str, start: u64, end: u64) -> u64 {
+    let shared = |line: &str| {
+        let mut words = line.split(' ');
+        let (from, to) = words.next()?.split_once('-')?;
+        let from = u64::from_str_radix(from, 16).ok()?.max(start);
+        let to = u64::from_str_radix(to, 16).ok()?.min(end);
+        words
+            .next()?
+            .ends_with('s')
+            .then(|| to.saturating_sub(from))
+    };
+    maps.lines().filter_map(shared).sum()
 }
 
 /// The smallest power of two, from 4 KiB to 1 GiB, whose one aligned page spans the range; 1 GiB if none does.
@@ -127,6 +155,38 @@ mod tests {
         assert_eq!(device.mappings(), vec![]);
         assert_eq!(own[13 + 8999], 0x77);
         assert_eq!(own.iter().filter(|&&byte| byte != 0).count(), 1);
+    }
+
+    #[test]
+    fn only_bytes_of_shared_mappings_count_as_shared() {
+        let maps = "7f0000000000-7f0000002000 rw-s 00000000 00:01 5   /memfd:x (deleted)\n\
+                    7f0000002000-7f0000003000 rw-p 00000000 00:00 0\n\
+                    7f0000003000-7f0000004000 r--s 00000000 00:01 6\n\
+                    nonsense\n";
+        let base = 0x7f00_0000_0000;
+        for (from, to, shared) in [
+            (0, 0x2000, 0x2000),
+            (0x10, 0x20, 0x10),
+            (0x1ff0, 0x2010, 0x10),
+            (0x2000, 0x3000, 0),
+            (0x1000, 0x4000, 0x2000),
+            (0x5000, 0x6000, 0),
+        ] {
+            assert_eq!(
+                shared_bytes(maps, base + from, base + to),
+                shared,
+                "{from:#x}..{to:#x}"
+            );
+        }
+    }
+
+    #[test]
+    fn private_memory_is_lent_as_private() {
+        let function = Double::new().function();
+        let mut own = vec![0_u8; 10_000];
+        // SAFETY: `own` outlives `lent`; nobody writes.
+        let lent = unsafe { LentMemory::new(&function, own.as_mut_ptr(), own.len()) }.unwrap();
+        assert!(!lent.is_shared());
     }
 
     #[test]

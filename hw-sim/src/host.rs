@@ -84,6 +84,11 @@ pub trait Host {
         Err(KeyError::Unsupported)
     }
 
+    /// Whether a WQE behind a UMR needs no fence (PRM, `umr_fence` 2).
+    fn umr_keeps_order(&self) -> bool {
+        false
+    }
+
     /// Frees a key on behalf of a peer's SEND with Invalidate.
     fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {
         let _ = (key, scope);

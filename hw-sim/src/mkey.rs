@@ -122,6 +122,15 @@ impl Mkey {
         }
     }
 
+    /// Its table names other keys.
+    #[must_use]
+    pub const fn is_indirect(&self) -> bool {
+        matches!(
+            self.translation,
+            Translation::Keys(_) | Translation::EqualKeys(_)
+        )
+    }
+
     const fn is_equal_sized(&self) -> bool {
         matches!(self.translation, Translation::EqualKeys(_))
     }

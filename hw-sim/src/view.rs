@@ -5,13 +5,16 @@ use crate::eq::COUNTER_MASK;
 use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
 use crate::init_segment::device_ticks;
 use crate::iommu::Who;
-use crate::mkey::{Piece, Use, resolve};
+use crate::mkey::{Mkey, Piece, Use, resolve};
 use crate::nic::Nic;
 use crate::srq::Taken;
 use crate::world::Env;
 use hw_mlx::prm::{Cqe64, CqeOpcode, EventType};
 use rand::RngCore;
 use zerocopy::IntoBytes;
+
+/// `umr_fence` of a function that keeps what follows a UMR behind it.
+const UMR_FENCE_NONE: u32 = 2;
 
 /// One queue pair's view of its function.
 pub struct View<'a> {
@@ -203,13 +206,22 @@ impl Host for View<'_> {
 
     fn umr(&mut self, request: UmrRequest<'_>) -> Result<(), KeyError> {
         let objects = &mut self.nic.objects;
-        let done = crate::umr::apply(&mut objects.mkeys, &mut objects.pds, &request);
         let key = request.key;
+        let is_indirect = objects.mkeys.get(key >> 8).is_some_and(Mkey::is_indirect);
+        let done = if is_indirect && self.nic.caps.general.umr_indirect_mkey_disabled() {
+            Err(KeyError::Unsupported)
+        } else {
+            crate::umr::apply(&mut objects.mkeys, &mut objects.pds, &request)
+        };
         self.env.note(
             self.nic.index,
             format_args!("umr key={key:#010x} {}", outcome(&done)),
         );
         done
+    }
+
+    fn umr_keeps_order(&self) -> bool {
+        self.nic.caps.general.umr_fence() == UMR_FENCE_NONE
     }
 
     fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {

@@ -287,11 +287,28 @@ fn key_changes_reach_the_function_in_order_and_complete() {
             ..Options::default()
         });
         pair.a.post(&Wqe::umr(0x4400, &[7; 64]));
-        pair.a.post(&Wqe::umr(0x5500, &[]).unsignalled());
+        pair.a
+            .post(&Wqe::umr(0x5500, &[]).unsignalled().flags(UMR_FENCED));
         pair.settle();
         assert_eq!(pair.a.host.umrs, [(0x4400, vec![7; 64]), (0x5500, vec![])]);
         assert_eq!(pair.a.send_results(), [(0, 0)]);
         assert_eq!(pair.a.sends()[0].send_wqe_opcode(), 0x25);
+    }
+}
+
+#[test]
+fn what_follows_a_key_change_waits_for_it_or_the_driver_is_told() {
+    // Fence modes: 1 and 4 wait for a UMR, 3 for everything; 2 waits for reads only.
+    for (mode, complaints) in [(0, 1), (1, 0), (2, 1), (3, 0), (4, 0)] {
+        let mut pair = Pair::new();
+        pair.b.post_receive(&[(KEY, DATA, 64)]);
+        pair.b.post_receive(&[(KEY, DATA, 64)]);
+        pair.a.post(&Wqe::umr(0x4400, &[7; 64]));
+        pair.a.post(&Wqe::send(DATA, 64).flags(mode << 5));
+        pair.a.post(&Wqe::send(DATA, 64));
+        pair.settle();
+        assert_eq!(pair.a.send_results(), [(0, 0), (3, 0), (4, 0)]);
+        assert_eq!(pair.a.host.bugs.len(), complaints, "mode {mode}");
     }
 }
 

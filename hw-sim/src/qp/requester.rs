@@ -26,7 +26,7 @@ use super::request::Request;
 use super::send_queue::{BadWqe, SendQueue};
 use super::state::{Service, State};
 use super::timing::{ack_timeout_ns, rnr_timer_ns};
-use super::wqe::{Fence, SendWqe};
+use super::wqe::{Action, Fence, SendWqe};
 use crate::host::Host;
 use crate::wire::{AckSyndrome, AethRepr, NakCode, Operation, Packet, Psn};
 use hw_mlx::prm::{Syndrome, WqeOpcode};
@@ -56,6 +56,8 @@ pub(super) struct Requester {
     poison: Option<(Psn, Syndrome)>,
     retries: u32,
     rnr_retries: u32,
+    /// The last WQE started was a UMR. It is done by now; a real one may not be.
+    behind_umr: bool,
     /// Went back because of a hole in the responses; further responses beyond it say nothing new.
     hole_seen: bool,
     ack_deadline: Option<u64>,
@@ -76,6 +78,7 @@ impl Requester {
             poison: None,
             retries: 0,
             rnr_retries: 0,
+            behind_umr: false,
             hole_seen: false,
             ack_deadline: None,
             rnr_deadline: None,
@@ -186,6 +189,14 @@ impl Requester {
 
     /// Puts a WQE into the row. What never leaves the function is done here.
     fn admit(&mut self, core: &Core, host: &mut dyn Host, wqe: SendWqe) {
+        let is_umr = matches!(wqe.action, Action::Umr { .. });
+        let behind_umr = std::mem::replace(&mut self.behind_umr, is_umr);
+        if behind_umr && core.service == Service::Rc && !wqe.fences_umr && !host.umr_keeps_order() {
+            host.driver_bug(format!(
+                "QP {:#x}, WQE {:#06x}: follows a UMR without a fence, so it may overtake it",
+                core.qpn, wqe.index
+            ));
+        }
         let request = Request::new(core, wqe, self.next);
         if u64::from(request.wqe.length) > core.max_message() {
             self.poison = Some((self.next, Syndrome::LOCAL_LENGTH_ERR));

@@ -123,6 +123,8 @@ pub(super) struct SendWqe {
     pub(super) opcode: WqeOpcode,
     pub(super) signal: Signal,
     pub(super) fence: Fence,
+    /// It waits for the UMR right before it.
+    pub(super) fences_umr: bool,
     pub(super) solicited: bool,
     pub(super) action: Action,
     pub(super) data: Vec<Data>,
@@ -163,10 +165,11 @@ impl SendWqe {
             fence: match control.fm() {
                 2 | 4 => Fence::Reads,
                 3 => Fence::All,
-                // 1 waits for the UMR before, which is done once it was fetched.
+                // 1 waits for the UMR before, which is done once it was started.
                 0 | 1 => Fence::None,
                 _ => return Err(Malformed("fence mode")),
             },
+            fences_umr: matches!(control.fm(), 1 | 3 | 4),
             solicited: control.se(),
             action,
             data,
@@ -182,6 +185,7 @@ impl SendWqe {
             opcode,
             signal: Signal::OnError,
             fence: Fence::None,
+            fences_umr: true,
             solicited: false,
             action: Action::Nop,
             data: Vec::new(),

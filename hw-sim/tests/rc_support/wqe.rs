@@ -25,6 +25,7 @@ pub struct Wqe {
 pub const SIGNALLED: u8 = 2 << 2;
 pub const SOLICITED: u8 = 1 << 1;
 pub const FENCED: u8 = 2 << 5;
+pub const UMR_FENCED: u8 = 1 << 5;
 
 impl Wqe {
     fn new(opcode: u8) -> Self {
