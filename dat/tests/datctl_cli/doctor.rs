@@ -1,6 +1,7 @@
 //! `datctl doctor`: every line, ok and not ok.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
@@ -16,6 +17,11 @@ struct Line {
 /// The line with this name, what the whole comes to, and the exit status.
 fn line_of(tree: &Tree, arguments: &[&str], check: &str) -> (Line, bool, i32) {
     let (code, value) = tree.json(&[&["doctor"], arguments].concat());
+    let ok = value["ok"].as_bool().expect("a verdict");
+    (line_in(&value, check), ok, code)
+}
+
+fn line_in(value: &Value, check: &str) -> Line {
     let lines = value["lines"].as_array().expect("lines");
     let found: Vec<&Value> = lines.iter().filter(|line| line["check"] == check).collect();
     let [line] = found[..] else {
@@ -33,7 +39,7 @@ fn line_of(tree: &Tree, arguments: &[&str], check: &str) -> (Line, bool, i32) {
         line.mend.is_empty(),
         "only what is not ok is mended"
     );
-    (line, value["ok"].as_bool().expect("a verdict"), code)
+    line
 }
 
 /// The line is ok on the good machine, and not ok after `harm`, which counts.
@@ -215,6 +221,23 @@ fn memlock_is_compared_with_what_is_going_to_be_registered() {
 }
 
 #[test]
+fn limits_that_are_too_low_are_told_with_their_numbers() {
+    let line = harmed("limits", |tree| tree.limits("unlimited", "256"));
+    assert_eq!(line.found, "65535 DMA mappings, 256 open files");
+    assert!(line.mend.starts_with("ulimit -n 1024"), "{}", line.mend);
+    let line = harmed("limits", |tree| {
+        tree.write(
+            "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit",
+            "64\n",
+        );
+    });
+    assert!(line.mend.contains("dma_entry_limit"), "{}", line.mend);
+    // What cannot be read is not taken to be there.
+    let line = harmed("limits", |tree| tree.write("/proc/self/limits", ""));
+    assert!(line.found.ends_with("0 open files"), "{}", line.found);
+}
+
+#[test]
 fn too_few_huge_pages_cost_speed_and_nothing_else() {
     let line = slowed("huge pages", |tree| tree.huge_pages(2, 10));
     assert_eq!(line.found, "2 of 2 MiB are free, 512 are wanted");
@@ -362,18 +385,17 @@ fn a_group_file_that_is_not_there_or_not_ours_is_told() {
     let file = format!("/dev/vfio/{GROUP}");
     let line = harmed("access", |tree| tree.remove(&file));
     assert_eq!(line.found, format!("there is no {file}"));
-    // Root may open whatever its mode is.
-    if !nix_is_root() {
-        use std::os::unix::fs::PermissionsExt;
-        let line = harmed("access", |tree| {
-            fs::set_permissions(tree.path(&file), fs::Permissions::from_mode(0)).expect("a mode");
-        });
-        assert_eq!(line.mend, format!("chown $USER {file} (as root)"));
-    }
-}
-
-fn nix_is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|data| std::os::unix::fs::MetadataExt::uid(&data) == 0)
+    // A user without any right; for root there is none of such files.
+    let tree = Tree::good();
+    let mode = |path: &str, mode| {
+        fs::set_permissions(tree.path(path), fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    mode("/", 0o755);
+    mode(&file, 0o444);
+    let line = line_in(&tree.json_of_nobody(&["doctor"]), "access");
+    assert!(!line.ok);
+    assert_eq!(line.found, format!("{file} is not ours to read and write"));
+    assert_eq!(line.mend, format!("chown $USER {file} (as root)"));
 }
 
 #[test]

@@ -3,7 +3,10 @@
 //! What it says of the machine is tested on trees in a directory ([`tree`]); what it does with adapters, on simulated
 //! functions in its own process and in another's.
 
+mod adapters;
 mod bind;
 mod devices;
 mod doctor;
+mod served;
 mod tree;
+mod usage;

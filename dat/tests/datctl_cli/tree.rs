@@ -4,7 +4,8 @@
 //! bound to vfio-pci, and another card that carries the login. Tests break one thing at a time.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -66,6 +67,10 @@ impl Tree {
         tree.write(
             "/sys/module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
             "N\n",
+        );
+        tree.write(
+            "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit",
+            "65535\n",
         );
         tree.write("/dev/vfio/vfio", "");
         tree.write(&format!("/dev/vfio/{GROUP}"), "");
@@ -199,11 +204,16 @@ impl Tree {
     }
 
     pub fn memlock(&self, soft: &str) {
+        self.limits(soft, "1024");
+    }
+
+    pub fn limits(&self, memlock: &str, files: &str) {
         self.write(
             "/proc/self/limits",
             format!(
                 "Limit                     Soft Limit           Hard Limit           Units\n\
-                 Max locked memory         {soft}           {soft}           bytes\n"
+                 Max open files            {files}           1048576           files\n\
+                 Max locked memory         {memlock}           {memlock}           bytes\n"
             ),
         );
     }
@@ -269,6 +279,24 @@ impl Tree {
         let text = String::from_utf8(output.stdout).expect("text");
         let value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
         (output.status.code().expect("an exit status"), value)
+    }
+
+    /// Runs it with `--json` as a user who owns nothing: the object it prints. Without root that user is whoever runs the
+    /// test.
+    pub fn json_of_nobody(&self, arguments: &[&str]) -> Value {
+        /// The user and group `nobody`.
+        const NOBODY: u32 = 65_534;
+        // Where that user may run it.
+        let program = self.path("/datctl");
+        fs::copy(env!("CARGO_BIN_EXE_datctl"), &program).expect("a copy");
+        let mut command = Command::new(program);
+        command.arg("--machine-root").arg(self.root());
+        command.arg("--json").args(arguments);
+        if fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0) {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let output = command.output().expect("datctl runs");
+        serde_json::from_slice(&output.stdout).expect("an object")
     }
 
     /// Runs it for a person: its exit status, and what it prints on both streams.

@@ -115,21 +115,43 @@ impl Machine {
     pub fn lockable_bytes(&self) -> Option<u64> {
         /// Bit of CAP_IPC_LOCK in `CapEff`.
         const IPC_LOCK: u64 = 1 << 14;
-        let line = |path: &str, start: &str| {
-            self.text(path)?
-                .lines()
-                .find_map(|line| Some(line.strip_prefix(start)?.trim().to_owned()))
-        };
-        let capable = line("/proc/self/status", "CapEff:")
+        let capable = self
+            .own_line("status", "CapEff:")
             .and_then(|mask| u64::from_str_radix(&mask, 16).ok())
             .is_some_and(|mask| mask & IPC_LOCK != 0);
         if capable {
             return None;
         }
-        let limit = line("/proc/self/limits", "Max locked memory").unwrap_or_default();
+        self.soft_limit("Max locked memory")
+    }
+
+    /// Files this process may have open; `None` without limit.
+    #[must_use]
+    pub fn open_files(&self) -> Option<u64> {
+        self.soft_limit("Max open files")
+    }
+
+    /// DMA mappings that VFIO allows each container.
+    #[must_use]
+    pub fn dma_mappings(&self) -> Option<u64> {
+        self.text("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit")?
+            .parse()
+            .ok()
+    }
+
+    /// What follows the beginning of a line in a file about this process.
+    fn own_line(&self, file: &str, start: &str) -> Option<String> {
+        self.text(format!("/proc/self/{file}"))?
+            .lines()
+            .find_map(|line| Some(line.strip_prefix(start)?.trim().to_owned()))
+    }
+
+    /// A limit that cannot be read counts as none at all left: 0.
+    fn soft_limit(&self, name: &str) -> Option<u64> {
+        let limit = self.own_line("limits", name).unwrap_or_default();
         match limit.split_whitespace().next() {
             Some("unlimited") => None,
-            Some(bytes) => Some(bytes.parse().unwrap_or_default()),
+            Some(count) => Some(count.parse().unwrap_or_default()),
             None => Some(0),
         }
     }

@@ -16,10 +16,16 @@
 //! there.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod bind;
 mod devices;
+mod dialer;
 mod doctor;
+mod ends;
+mod hello;
 mod info;
+mod listener;
+mod perf;
 mod ping;
 mod report;
 mod serve;
@@ -35,6 +41,9 @@ use driver::PciAddress;
 use driver::pci::Machine;
 use tracing_subscriber::EnvFilter;
 
+use self::info::Info;
+use self::perf::Perf;
+use self::ping::Ping;
 use self::report::Output;
 use self::simulated::{FaultOptions, ProfileOptions};
 
@@ -90,13 +99,17 @@ enum Command {
         #[command(subcommand)]
         command: SimCommand,
     },
-    /// Opens an adapter and prints what it is.
-    Info {
-        /// The adapter, such as vfio-user:/run/a.sock.
-        name: String,
-    },
-    /// Sends messages back and forth between two adapters.
+    /// Opens an adapter and says what it is, can do, and how it is.
+    Info(Info),
+    /// Sends messages back and forth between two adapters and compares what comes back.
+    ///
+    /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect).
     Ping(Ping),
+    /// Measures latency and bandwidth of Send, RDMA Write and RDMA Read between two adapters.
+    ///
+    /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect). The
+    /// active end chooses everything.
+    Perf(Perf),
 }
 
 #[derive(Subcommand)]
@@ -123,28 +136,6 @@ struct Serve {
     /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
     #[arg(long)]
     faults: Vec<FaultOptions>,
-}
-
-/// `ping`
-#[derive(clap::Args)]
-struct Ping {
-    /// The adapter, such as vfio-user:/run/a.sock.
-    name: String,
-    /// Answer one peer, then end.
-    #[arg(long, conflicts_with = "connect", required_unless_present = "connect")]
-    listen: bool,
-    /// Connect to the adapter with this address.
-    #[arg(long)]
-    connect: Option<std::net::Ipv6Addr>,
-    /// Round trips.
-    #[arg(long, default_value_t = 10)]
-    count: u32,
-    /// Bytes of a message.
-    #[arg(long, default_value_t = 64)]
-    bytes: u32,
-    /// The connection qualifier.
-    #[arg(long, default_value_t = 0x1_0000_0001)]
-    qualifier: u64,
 }
 
 fn main() -> ExitCode {
@@ -193,8 +184,13 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Sim {
             command: SimCommand::Serve(serve),
         } => serve::run(&serve)?,
-        Command::Info { name } => info::run(&name)?,
-        Command::Ping(ping) => ping::run(&ping)?,
+        Command::Info(info) => {
+            let adapter = info::run(&info)?;
+            output.show(&adapter)?;
+            return Ok(adapter.health.alive);
+        }
+        Command::Ping(ping) => ping::run(&ping, output)?,
+        Command::Perf(perf) => perf::run(&perf, output)?,
     }
     Ok(true)
 }

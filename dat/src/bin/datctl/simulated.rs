@@ -148,13 +148,15 @@ fn function_fault(what: &str, when: &str) -> Result<FunctionFault, String> {
         "removal" => Fault::SurpriseRemoval,
         "ones" => Fault::BarAllOnes,
         "freeze" => Fault::HealthCounterStops,
+        "bus-error" => Fault::BusError,
+        "wanted-back" => Fault::WantedBack,
         "link-down" => Fault::LinkDown,
         "link-up" => Fault::LinkUp,
         _ => match kind.strip_prefix("health:").and_then(byte) {
             Some(syndrome) => Fault::HealthSyndrome(syndrome),
             None => {
                 return Err(format!(
-                    "{kind:?} happens to no function: removal, ones, freeze, health:0x01, link-down and link-up do"
+                    "{kind:?} happens to no function: removal, ones, freeze, health:0x01, bus-error, wanted-back, link-down and link-up do"
                 ));
             }
         },

@@ -9,13 +9,14 @@ const OVERHEAD_MIB: u64 = 64;
 /// Size of a huge page.
 const HUGE_PAGE_MIB: u64 = 2;
 
-pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 6] {
+pub(super) fn lines(machine: &Machine, memory_mib: u64) -> [Line; 7] {
     [
         iommu(&machine.iommu()),
         interrupt_remapping(machine.interrupt_remapping()),
         modules(&machine.missing_modules()),
         io_uring(machine.io_uring_disabled()),
         memlock(machine.lockable_bytes(), memory_mib + OVERHEAD_MIB),
+        limits(machine.dma_mappings(), machine.open_files()),
         huge_pages(machine, memory_mib),
     ]
 }
@@ -119,6 +120,39 @@ fn memlock(lockable: Option<u64>, needed_mib: u64) -> Line {
                 "ulimit -l {needed_kib}; for a service LimitMEMLOCK={needed_mib}M; for logins: echo '* - memlock {needed_kib}' > /etc/security/limits.d/90-dat.conf"
             ),
         ),
+    }
+}
+
+fn limits(mappings: Option<u64>, files: Option<u64>) -> Line {
+    /// The arena takes few mappings; lent memory one each.
+    const MAPPINGS: u64 = 1024;
+    /// An eventfd for each interrupt vector, of which a function has up to a few hundred, and the program's own files.
+    const FILES: u64 = 1024;
+    const CHECK: &str = "limits";
+    let few_mappings = mappings.filter(|&count| count < MAPPINGS);
+    let few_files = files.filter(|&count| count < FILES);
+    let count =
+        |limit: Option<u64>| limit.map_or_else(|| "any number".to_owned(), |it| it.to_string());
+    let found = format!(
+        "{} DMA mappings, {} open files",
+        count(mappings),
+        count(files)
+    );
+    let mut mend = Vec::new();
+    if few_mappings.is_some() {
+        mend.push(
+            "echo 65535 > /sys/module/vfio_iommu_type1/parameters/dma_entry_limit".to_owned(),
+        );
+    }
+    if few_files.is_some() {
+        mend.push(format!(
+            "ulimit -n {FILES}; for a service LimitNOFILE={FILES}"
+        ));
+    }
+    if mend.is_empty() {
+        Line::ok(CHECK, found)
+    } else {
+        Line::not_ok(CHECK, found, mend.join("; "))
     }
 }
 

@@ -1,0 +1,220 @@
+//! The active end of `ping` and `perf`: connects, and waits for its events.
+//!
+//! Waiting polls for a while, because on hardware the event is there sooner than any sleep ends, and then sleeps. If the
+//! passive end is in this process too ([`Dialer::beside`]), it is served meanwhile.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use dat::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCompletion, DtoStatus,
+    EpHandle, Event, OpenOptions, Qos, RmrTriplet, Timeout,
+};
+
+use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
+use crate::hello::{Hello, decode_memory};
+use crate::listener::Listener;
+
+/// Polls before the first sleep.
+const POLLS: u32 = 2_000;
+/// The longest sleep. The other end, if it is ours, has its turn in between.
+const SLEEP: Duration = Duration::from_millis(1);
+/// How often a peer that only lends its memory hears of us.
+const BEAT: Duration = Duration::from_secs(2);
+/// Cookie of an empty message that tells the peer we are alive.
+const BEAT_COOKIE: u64 = u64::MAX;
+
+/// The active end.
+pub(crate) struct Dialer {
+    pub(crate) adapter: Adapter,
+    listener: Option<Listener>,
+    session: Option<Session>,
+}
+
+struct Session {
+    ep: EpHandle,
+    region: Region,
+    remote: RmrTriplet,
+    next_beat: Instant,
+}
+
+impl Dialer {
+    pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Self, Box<dyn Error>> {
+        Ok(Self {
+            adapter: Adapter::open(name, options)?,
+            listener: None,
+            session: None,
+        })
+    }
+
+    /// With the passive end in the same process and thread.
+    pub(crate) fn beside(self, listener: Listener) -> Self {
+        Self {
+            listener: Some(listener),
+            ..self
+        }
+    }
+
+    /// Connects, with `slots` of memory for the longest message on our side.
+    pub(crate) fn connect(
+        &mut self,
+        peer: IpAddr,
+        qualifier: u64,
+        hello: &Hello,
+        slots: usize,
+    ) -> Result<(), Box<dyn Error>> {
+        let most = self.adapter.most_dtos();
+        // One more for the message that says we are alive.
+        let requests = hello.depth.saturating_add(1);
+        if requests > most {
+            return Err(format!(
+                "a depth of {}; the adapter can do {}",
+                hello.depth,
+                most - 1
+            )
+            .into());
+        }
+        let ep = self.adapter.endpoint(requests, requests)?;
+        let region = self.adapter.region(slots, usize::try_from(hello.bytes)?)?;
+        let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
+        self.adapter.ia.ep_connect(
+            ep,
+            peer,
+            qualifier,
+            patience,
+            &hello.encode(),
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )?;
+        let event = self.next()?;
+        let up = matches!(&event, Event::Connection(event) if event.kind == ConnectionEventKind::Established);
+        if !up {
+            return Err(unexpected(&event, &format!("a connection to {peer}")));
+        }
+        let told = self.adapter.ia.ep_private_data(ep)?;
+        let remote = decode_memory(told).filter(|remote| remote.segment_length >= hello.bytes);
+        let remote = remote.ok_or_else(|| {
+            format!("{peer} answers, but not as a datctl of this version: {told:02x?}")
+        })?;
+        self.session = Some(Session {
+            ep,
+            region,
+            remote,
+            next_beat: Instant::now() + BEAT,
+        });
+        Ok(())
+    }
+
+    /// The connection's endpoint, our memory and the peer's.
+    // PANIC: only our own bug calls it without a connection.
+    pub(crate) fn session(&self) -> (EpHandle, &Region, RmrTriplet) {
+        let session = self.session.as_ref().expect("a connection");
+        (session.ep, &session.region, session.remote)
+    }
+
+    /// The next event.
+    pub(crate) fn next(&mut self) -> Result<Event, Box<dyn Error>> {
+        let (mut polls, mut give_up) = (0, None);
+        loop {
+            if let Some(event) = self.adapter.poll()? {
+                return Ok(event);
+            }
+            if let Some(listener) = &mut self.listener
+                && listener.serve()?
+            {
+                continue;
+            }
+            polls += 1;
+            if polls < POLLS {
+                continue;
+            }
+            if let Some(event) = self.adapter.sleep(SLEEP)? {
+                return Ok(event);
+            }
+            if Instant::now() > *give_up.get_or_insert_with(deadline) {
+                return Err(format!("no event for {} s", PATIENCE.as_secs()).into());
+            }
+        }
+    }
+
+    /// Gives the passive end, if it is in this process, a turn: it posts receives again before they are needed.
+    pub(crate) fn give_turn(&mut self) -> Result<(), Box<dyn Error>> {
+        if let Some(listener) = &mut self.listener {
+            listener.serve()?;
+        }
+        Ok(())
+    }
+
+    /// The next DTO that ends, which was a success.
+    pub(crate) fn completed(&mut self) -> Result<DtoCompletion, Box<dyn Error>> {
+        loop {
+            let event = self.next()?;
+            let Event::Dto(done) = event else {
+                return Err(unexpected(&event, "a completion"));
+            };
+            if done.status != DtoStatus::Success {
+                return Err(dto_failed(&done));
+            }
+            if done.cookie != BEAT_COOKIE {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Tells a peer that only lends its memory that we are alive, if it is time for that.
+    pub(crate) fn beat(&mut self) -> Result<(), Box<dyn Error>> {
+        let now = Instant::now();
+        if let Some(session) = &mut self.session
+            && now >= session.next_beat
+        {
+            session.next_beat = now + BEAT;
+            let nothing = session.region.local(0, 0);
+            let flags = CompletionFlags::empty();
+            self.adapter
+                .ia
+                .ep_post_send(session.ep, &[nothing], BEAT_COOKIE, flags)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection, and waits until the peer knows.
+    pub(crate) fn hang_up(&mut self) -> Result<(), Box<dyn Error>> {
+        let Some(session) = self.session.take() else {
+            return Ok(());
+        };
+        self.adapter
+            .ia
+            .ep_disconnect(session.ep, CloseFlags::Abrupt)?;
+        loop {
+            let event = self.next()?;
+            if let Event::Connection(event) = &event
+                && event.kind == ConnectionEventKind::Disconnected
+            {
+                break;
+            }
+            // Besides that only receives that are flushed.
+            if !matches!(event, Event::Dto(_)) {
+                return Err(unexpected(&event, "a disconnect"));
+            }
+        }
+        self.adapter.release(session.ep, &session.region)?;
+        // The other end hears of it too before anything else happens.
+        let give_up = deadline();
+        while let Some(listener) = &mut self.listener
+            && listener.has_session()
+        {
+            listener.serve()?;
+            if Instant::now() > give_up {
+                return Err("the other end does not hear of the disconnect".into());
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn close(self) -> Result<(), Box<dyn Error>> {
+        let listener = self.listener.map_or(Ok(()), Listener::close);
+        self.adapter.close()?;
+        listener
+    }
+}

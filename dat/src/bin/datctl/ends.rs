@@ -1,0 +1,108 @@
+//! Who talks with whom: the options that `ping` and `perf` share.
+//!
+//! With two adapters both ends are in this process. With one, this process is the passive end (`--listen`) or the active one
+//! (`--connect ADDRESS`). A listener of either command serves both.
+
+use std::error::Error;
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::adapter::AdapterOptions;
+use crate::dialer::Dialer;
+use crate::listener::Listener;
+use crate::report::{Output, Report};
+
+/// The two ends.
+#[derive(clap::Args)]
+#[group(skip)]
+pub(crate) struct Ends {
+    /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
+    pub(crate) name: String,
+    /// Another adapter, which is then the other end in this process.
+    #[arg(conflicts_with_all = ["listen", "connect", "address", "neighbour"])]
+    peer: Option<String>,
+    /// Be the passive end for one peer, then end.
+    #[arg(
+        long,
+        conflicts_with = "connect",
+        required_unless_present_any = ["connect", "peer"]
+    )]
+    listen: bool,
+    /// Connect to the adapter with this address.
+    #[arg(long)]
+    connect: Option<IpAddr>,
+    /// The connection qualifier: an RDMA-CM port up to 0xffff, else an IB service ID.
+    #[arg(long, default_value = "0x100000001", value_parser = number)]
+    qualifier: u64,
+    #[command(flatten)]
+    options: AdapterOptions,
+}
+
+/// Whom to connect to.
+pub(crate) struct Target {
+    pub(crate) address: IpAddr,
+    pub(crate) qualifier: u64,
+}
+
+/// A decimal number, or one in hex after 0x; not 0.
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match parsed {
+        Ok(number) if number > 0 => Ok(number),
+        Ok(_) | Err(_) => Err(format!("{text:?} is no number from 1 to 2^64 - 1")),
+    }
+}
+
+#[derive(Serialize)]
+struct Listening {
+    listening: String,
+}
+
+impl Report for Listening {
+    fn human(&self) -> String {
+        format!("listening on {}", self.listening)
+    }
+}
+
+#[derive(Serialize)]
+struct Answered {
+    answered: u64,
+}
+
+impl Report for Answered {
+    fn human(&self) -> String {
+        format!("answered {} messages", self.answered)
+    }
+}
+
+/// The active end and whom it is to connect to; or, if this process is to be the passive end, nothing, when that is over.
+pub(crate) fn connect_by(
+    ends: &Ends,
+    output: Output,
+) -> Result<Option<(Dialer, Target)>, Box<dyn Error>> {
+    let options = ends.options.open_options();
+    let qualifier = ends.qualifier;
+    if let Some(peer) = &ends.peer {
+        let listener = Listener::open(peer, &options, qualifier)?;
+        let address = listener.address();
+        let dialer = Dialer::open(&ends.name, &options)?.beside(listener);
+        return Ok(Some((dialer, Target { address, qualifier })));
+    }
+    if let Some(address) = ends.connect {
+        let dialer = Dialer::open(&ends.name, &options)?;
+        return Ok(Some((dialer, Target { address, qualifier })));
+    }
+    let mut listener = Listener::open(&ends.name, &options, qualifier)?;
+    output.show(&Listening {
+        listening: listener.address().to_string(),
+    })?;
+    listener.run()?;
+    let answered = listener.answered();
+    listener.close()?;
+    output.show(&Answered { answered })?;
+    Ok(None)
+}

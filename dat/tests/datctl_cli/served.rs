@@ -1,0 +1,102 @@
+//! `datctl` processes: a server of simulated functions, and those that use them. All are killed when the test ends.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A `datctl` that runs.
+pub struct Process {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    pub fn start(arguments: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_datctl"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("datctl runs");
+        let output = BufReader::new(child.stdout.take().expect("its output"));
+        Self { child, output }
+    }
+
+    /// The next line; empty at the end.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("its output");
+        line.trim_end().to_owned()
+    }
+
+    /// Its exit status, when it ends by itself.
+    pub fn status(&mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").code()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Two functions on a link, in another process.
+pub struct Served {
+    directory: TempDir,
+    pub server: Process,
+}
+
+impl Served {
+    pub fn new(options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [a, b] = ["a", "b"].map(|side| directory.path().join(side).display().to_string());
+        let sockets = ["sim", "serve", "--socket", &a, "--socket", &b];
+        let mut server = Process::start(&[&sockets, options].concat());
+        assert_eq!(
+            [server.line(), server.line()],
+            [format!("vfio-user:{a}"), format!("vfio-user:{b}")]
+        );
+        Self { directory, server }
+    }
+
+    pub fn name(&self, side: &str) -> String {
+        format!("vfio-user:{}", self.directory.path().join(side).display())
+    }
+
+    /// A passive end on side a, and its address.
+    pub fn listener(&self, command: &str) -> (Process, String) {
+        let mut listener = Process::start(&[command, &self.name("a"), "--listen"]);
+        let line = listener.line();
+        let address = line.strip_prefix("listening on ").expect("an address");
+        (listener, address.to_owned())
+    }
+}
+
+pub fn datctl(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_datctl"))
+        .args(arguments)
+        .output()
+        .expect("datctl runs")
+}
+
+/// Runs it with `--json`: its exit status, and the object it prints.
+pub fn json(arguments: &[&str]) -> (Option<i32>, Value) {
+    let output = datctl(&[&["--json"], arguments].concat());
+    let text = String::from_utf8(output.stdout).expect("text");
+    let value = serde_json::from_str(&text).unwrap_or_else(|error| {
+        panic!(
+            "{text:?}: {error}; {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    });
+    (output.status.code(), value)
+}

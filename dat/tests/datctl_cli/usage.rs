@@ -1,0 +1,128 @@
+//! What every command has in common: help, exit status, errors.
+
+use crate::served::{datctl, json};
+
+#[test]
+fn every_command_explains_itself() {
+    let commands = [
+        &[][..],
+        &["devices"],
+        &["bind"],
+        &["unbind"],
+        &["doctor"],
+        &["info"],
+        &["ping"],
+        &["perf"],
+        &["sim"],
+        &["sim", "serve"],
+    ];
+    for command in commands {
+        let output = datctl(&[command, &["--help"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{command:?}");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.contains("Usage: datctl"), "{text}");
+        assert!(
+            !text.contains("machine-root"),
+            "what is for tests is hidden: {text}"
+        );
+    }
+    let output = datctl(&["--help"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("Exit status: 0 ok; 1 not ok"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_meant_is_usage() {
+    let wrong = [
+        &["frobnicate"][..],
+        &[],
+        &["info"],
+        &["ping", "sim:a"],
+        &["ping", "sim:a", "--listen", "--connect", "fe80::1"],
+        &["ping", "sim:a", "sim:b", "--listen"],
+        &["ping", "sim:a", "sim:b", "--count", "0"],
+        &["ping", "sim:a", "sim:b", "--bytes", "0"],
+        &["ping", "sim:a", "sim:b", "--qualifier", "0"],
+        &["ping", "sim:a", "--listen", "--neighbour", "192.0.2.2"],
+        &["perf", "sim:a", "sim:b", "--bytes", "2048M"],
+        &["perf", "sim:a", "sim:b", "--operation", "atomic"],
+        &["doctor", "--memory-mib", "0"],
+        &["sim", "serve"],
+        &[
+            "sim",
+            "serve",
+            "--socket",
+            "/nonexistent/a",
+            "--faults",
+            "los=1%",
+        ],
+        &[
+            "sim",
+            "serve",
+            "--socket",
+            "/nonexistent/a",
+            "--profile",
+            "connectx-99",
+        ],
+    ];
+    for arguments in wrong {
+        let output = datctl(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
+    for (arguments, part) in [
+        (&["info", "eth0"][..], "no adapter is called \"eth0\""),
+        (
+            &["info", "vfio-user:/nonexistent/a"],
+            "/nonexistent/a: connect: No such file",
+        ),
+        (&["info", "0000:ff:1f.7"], "0000:ff:1f.7: "),
+        (
+            &["perf", "sim:a", "sim:b", "--depth", "100000"],
+            "a depth of 100000; the adapter can do",
+        ),
+        (
+            &["sim", "serve", "--socket", "/nonexistent/a"],
+            "/nonexistent/a: No such file or directory (os error 2)",
+        ),
+    ] {
+        let output = datctl(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        let error = String::from_utf8(output.stderr).expect("text");
+        assert!(
+            error.starts_with("datctl: ") && error.contains(part),
+            "{error}"
+        );
+        let (code, value) = json(arguments);
+        assert_eq!(code, Some(1));
+        assert!(
+            value["error"]
+                .as_str()
+                .is_some_and(|error| error.contains(part)),
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn a_fault_of_a_socket_that_is_not_there_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("a").display().to_string();
+    let output = datctl(&[
+        "sim",
+        "serve",
+        "--socket",
+        &socket,
+        "--faults",
+        "3:removal@1s",
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8(output.stderr).expect("text");
+    assert!(error.contains("there is no socket 3"), "{error}");
+}
