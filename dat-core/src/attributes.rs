@@ -1,5 +1,6 @@
 //! What an IA is and can do (`DAT_IA_ATTR`, `DAT_PROVIDER_ATTR`), from the limits of its device.
 
+use crate::evd::HIDDEN;
 use crate::provider::Limits;
 use crate::segment::MAX_SEGMENT_BYTES;
 use crate::types::{CompletionFlags, Qos};
@@ -66,6 +67,28 @@ pub struct IaAttr {
     pub max_rdma_read_per_ep_in_guaranteed: bool,
     /// Whether `max_rdma_read_per_ep_out` can always be had.
     pub max_rdma_read_per_ep_out_guaranteed: bool,
+    /// What the transport has to say of itself.
+    pub transport_attr: Vec<NamedAttr>,
+    /// What the maker's device has to say of itself.
+    pub vendor_attr: Vec<NamedAttr>,
+}
+
+/// An attribute DAT has no field for (`DAT_NAMED_ATTR`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedAttr {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it is.
+    pub value: String,
+}
+
+impl NamedAttr {
+    fn new(name: &'static str, value: impl ToString) -> Self {
+        Self {
+            name,
+            value: value.to_string(),
+        }
+    }
 }
 
 impl IaAttr {
@@ -84,7 +107,7 @@ impl IaAttr {
             max_rdma_read_per_ep_in: limits.max_reads_in,
             max_rdma_read_per_ep_out: limits.max_reads_out,
             max_evds: limits.max_cqs,
-            max_evd_qlen: limits.max_cq_entries,
+            max_evd_qlen: limits.max_cq_entries.saturating_sub(HIDDEN),
             max_iov_segments_per_dto: segments,
             max_lmrs: limits.max_regions,
             max_lmr_block_size: limits.max_region_bytes,
@@ -92,8 +115,8 @@ impl IaAttr {
             max_pzs: limits.max_pds,
             max_message_size: max_bytes,
             max_rdma_size: max_bytes,
-            max_rmrs: 0,
-            max_rmr_target_address: 0,
+            max_rmrs: limits.max_windows,
+            max_rmr_target_address: if limits.max_windows == 0 { 0 } else { u64::MAX },
             max_srqs: limits.max_srqs,
             max_ep_per_srq: limits.max_qps,
             max_recv_per_srq: limits.max_srq_recvs,
@@ -103,6 +126,25 @@ impl IaAttr {
             max_rdma_read_out: limits.max_qps.saturating_mul(limits.max_reads_out),
             max_rdma_read_per_ep_in_guaranteed: true,
             max_rdma_read_per_ep_out_guaranteed: true,
+            transport_attr: vec![
+                NamedAttr::new("gid", Ipv6Addr::from(limits.gid)),
+                NamedAttr::new("path_mtu", 128_u32 << limits.mtu.min(5)),
+            ],
+            vendor_attr: vec![
+                NamedAttr::new(
+                    "device_id",
+                    format_args!("{:#06x}", limits.hardware_version.0),
+                ),
+                NamedAttr::new(
+                    "firmware_version",
+                    format_args!(
+                        "{}.{}.{}",
+                        limits.firmware_version.0,
+                        limits.firmware_version.1,
+                        limits.firmware_version.2
+                    ),
+                ),
+            ],
         }
     }
 }
@@ -116,6 +158,9 @@ pub struct ProviderAttr {
     pub provider_version: (u32, u32),
     /// Version of DAT.
     pub dapl_version: (u32, u32),
+    /// Kinds of memory `lmr_create` takes besides DAT_MEM_TYPE_VIRTUAL, which is 0: DAT_MEM_TYPE_LMR (1) and
+    /// DAT_MEM_TYPE_SHARED_VIRTUAL (2).
+    pub lmr_mem_types_supported: u32,
     /// DAT_IOV_CONSUMER (0): the I/O vector belongs to the consumer again when a post returns.
     pub iov_ownership_on_return: u32,
     /// Qualities of service.
@@ -166,6 +211,7 @@ impl ProviderAttr {
             provider_name: "dat-core".into(),
             provider_version: (0, 1),
             dapl_version: (1, 2),
+            lmr_mem_types_supported: 3,
             iov_ownership_on_return: 0,
             dat_qos_supported: Qos::BEST_EFFORT,
             completion_flags_supported: CompletionFlags::SUPPRESS
@@ -180,10 +226,10 @@ impl ProviderAttr {
             optimal_buffer_alignment: 64,
             evd_stream_merging_supported: [[true; 6]; 6],
             srq_supported: true,
-            srq_watermarks_supported: 0,
+            srq_watermarks_supported: 0x111,
             srq_ep_pz_difference_supported: true,
             srq_info_supported: 0x11,
-            ep_recv_info_supported: 0,
+            ep_recv_info_supported: 0x11,
             lmr_sync_req: false,
             dto_async_return_guaranteed: false,
             rdma_write_for_rdma_read_req: false,

@@ -10,8 +10,8 @@
 //! peer considers it complete. ESTABLISHED is queued at once, in front of that message.
 
 use crate::ep::state::{EpEvent, EpState};
-use crate::event::DtoCompletion;
-use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey};
+use crate::event::{DtoCompletion, Event};
+use crate::handle::{EpHandle, EpKey, EvdKey, RmrKey, SrqKey};
 use crate::ia::Ia;
 use crate::provider::{
     Completion, CompletionEntry, CompletionQueue, Provider, QueuePair, SharedReceiveQueue,
@@ -28,11 +28,14 @@ pub(crate) enum Effect {
     Failed(EpKey),
     /// A request of a draining endpoint is done.
     Progressed(EpKey),
+    /// The last bind of an RMR failed.
+    BindFailed(RmrKey),
 }
 
 /// A completion ready to be queued.
 pub(crate) struct Settled {
-    event: DtoCompletion,
+    /// Of a DTO, or of a bind.
+    event: Event,
     notify: bool,
     srq: Option<SrqKey>,
 }
@@ -90,18 +93,23 @@ impl<P: Provider> Ia<P> {
         if hide {
             return None;
         }
-        let ep = self.eps.get(key)?;
-        let by_choice =
-            !done.unsignalled && (done.request || !ep.hot.solicited_wait || done.solicited);
-        Some(Settled {
-            event: DtoCompletion {
+        let event = if done.bind {
+            self.bind_done(key, &done)?
+        } else {
+            Event::Dto(DtoCompletion {
                 ep: EpHandle { key, ia: self.id },
                 cookie: done.cookie,
                 transferred_length: done.transferred,
                 status: done.status,
                 request: done.request,
                 syndrome: done.syndrome,
-            },
+            })
+        };
+        let ep = self.eps.get(key)?;
+        let by_choice =
+            !done.unsignalled && (done.request || !ep.hot.solicited_wait || done.solicited);
+        Some(Settled {
+            event,
             notify: by_choice || done.status != DtoStatus::Success,
             srq: if done.request { None } else { ep.hot.srq },
         })
@@ -112,9 +120,13 @@ impl<P: Provider> Ia<P> {
         if let Some(srq) = settled.srq.and_then(|srq| self.srqs.get_mut(srq)) {
             srq.undequeued += 1;
         }
-        match self.evds.get_mut(evd) {
-            Some(evd) => evd.push_dto(settled.event, settled.notify, settled.srq),
-            None => self.slot_returned(settled.srq),
+        let Some(queue) = self.evds.get_mut(evd) else {
+            self.slot_returned(settled.srq);
+            return;
+        };
+        queue.push_dto(settled.event, settled.notify, settled.srq);
+        if settled.notify {
+            self.notified(evd);
         }
     }
 
@@ -169,6 +181,7 @@ impl<P: Provider> Ia<P> {
             match effect {
                 Effect::Failed(key) => self.connection_failed(key),
                 Effect::Progressed(key) => self.advance_drain(key),
+                Effect::BindFailed(key) => self.unbind_by_command(key),
             }
         }
     }

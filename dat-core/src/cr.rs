@@ -1,21 +1,26 @@
-//! Connection requests: `dat_cr_query`, `_accept`, `_reject`.
+//! Connection requests: `dat_cr_query`, `_accept`, `_reject`, `_handoff`.
 //!
 //! A request waits for the consumer's decision as long as it takes; the peer has its own timer. A
 //! peer that gave up meanwhile is noticed by accepting: the accept succeeds and ends in
 //! ACCEPT_COMPLETION_ERROR.
 //!
-//! A request that came to a PSP with the PROVIDER flag brings an endpoint along, TENTATIVE, which is
-//! the consumer's from the accept on and vanishes with a rejection.
+//! A request that came to a PSP with the PROVIDER flag, or to an RSP without an endpoint, brings an endpoint along,
+//! TENTATIVE, which is the consumer's from the accept on and vanishes with a rejection. One that came to an RSP with
+//! an endpoint has that one, PASSIVE; a rejection gives it back UNCONNECTED.
+//!
+//! A request that is handed off arrives once more, elsewhere; the peer does not notice. Where it finds no room it is
+//! refused, as it would have been if it had come there first.
 
 use crate::attributes::{MAX_PRIVATE_DATA, address_of};
 use crate::cm::{AcceptParams, ConnId, RejectReason};
-use crate::ep::Remote;
 use crate::ep::state::{EpEvent, EpState};
+use crate::ep::{Remote, service_id};
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::{ConnectionEventKind, ConnectionRequest, Event};
-use crate::handle::{CrHandle, CrKey, EpHandle, EpKey, PspKey};
+use crate::handle::{CrHandle, CrKey, EpHandle, EpKey, PspKey, RspKey};
 use crate::ia::Ia;
 use crate::provider::{Path, Provider, QueuePair};
+use crate::rsp::Rsp;
 use crate::types::{ConnQual, PspFlags};
 use std::net::IpAddr;
 
@@ -42,8 +47,19 @@ pub(crate) struct Cr {
     pub(crate) private_data: Vec<u8>,
     /// RDMA Reads the peer wants to have outstanding towards us.
     pub(crate) reads_in: u8,
-    /// The endpoint lent to the consumer with the request, TENTATIVE.
+    /// The endpoint that goes with the request.
     pub(crate) local_ep: Option<EpKey>,
+    /// It was lent to the consumer with the request, and is TENTATIVE; else it is the RSP's, PASSIVE.
+    pub(crate) lent: bool,
+}
+
+/// Where requests arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServicePoint {
+    /// Any number of them.
+    Psp(PspKey),
+    /// One.
+    Rsp(RspKey),
 }
 
 impl Cr {
@@ -66,8 +82,9 @@ pub struct CrParam<'a> {
     pub conn_qual: ConnQual,
     /// What it sent along; from an RDMA-CM port always 56 bytes, with zeros at the end.
     pub private_data: &'a [u8],
-    /// The endpoint made for it, if it came to a PSP with the PROVIDER flag. It needs a PZ and EVDs
-    /// (`ep_modify`) before the request is accepted, and is gone when it is rejected.
+    /// The endpoint that goes with it. Made for it, if it came to a PSP with the PROVIDER flag or an RSP without an
+    /// endpoint: that needs a PZ and EVDs (`ep_modify`) before the request is accepted, and is gone when it is
+    /// rejected. Or the RSP's.
     pub local_ep: Option<EpHandle>,
 }
 
@@ -103,14 +120,23 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<()> {
         let (conn, mut peer, remote, local_ep) = {
             let cr = self.cr(cr)?;
-            (cr.conn, cr.peer, cr.remote(), cr.local_ep)
+            (
+                cr.conn,
+                cr.peer,
+                cr.remote(),
+                cr.local_ep.map(|ep| (ep, cr.lent)),
+            )
         };
         let (ep, expected) = match (ep, local_ep) {
             (Some(ep), None) => (ep, EpState::Unconnected),
-            (None, Some(key)) => (
-                EpHandle { key, ia: self.id },
-                EpState::TentativeConnectionPending,
-            ),
+            (None, Some((key, lent))) => {
+                let expected = if lent {
+                    EpState::TentativeConnectionPending
+                } else {
+                    EpState::PassiveConnectionPending
+                };
+                (EpHandle { key, ia: self.id }, expected)
+            }
             (Some(_), Some(_)) | (None, None) => {
                 return Err(DatError::handle(Subtype::HandleEp)
                     .because("either the request brings an endpoint or the call does"));
@@ -156,6 +182,7 @@ impl<P: Provider> Ia<P> {
             },
         );
         self.crs.remove(cr.key);
+        self.forget_context(cr);
         let target = &mut self.eps[ep.key];
         target.hot.state = next;
         target.remote = Some(remote);
@@ -176,8 +203,8 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Refuses a request; the peer learns that the consumer did. An endpoint that came with it is
-    /// gone.
+    /// Refuses a request; the peer learns that the consumer did. An endpoint that was lent with it is
+    /// gone, that of an RSP is UNCONNECTED.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR.
@@ -188,14 +215,60 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
+    /// Has a request arrive once more, at another service point of this IA (or at the same). The request is gone, and
+    /// an endpoint that came with it is as after a rejection.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: nobody of this IA listens at `conn_qual`. Nothing has changed
+    /// then.
+    pub fn cr_handoff(&mut self, cr: CrHandle, conn_qual: ConnQual) -> DatResult<()> {
+        self.cr(cr)?;
+        let Some(at) = self.service_point(conn_qual) else {
+            return Err(DatError::parameter(Subtype::Arg2)
+                .because("no service point of this IA listens at that qualifier"));
+        };
+        let Some(mut request) = self.crs.remove(cr.key) else {
+            return Ok(());
+        };
+        self.forget_context(cr);
+        self.take_back_ep(&request);
+        request.local_ep = None;
+        request.lent = false;
+        self.request_arrived(Some(at), request);
+        self.transmit();
+        Ok(())
+    }
+
+    /// Who listens at a qualifier.
+    fn service_point(&self, conn_qual: ConnQual) -> Option<ServicePoint> {
+        let here = |other: ConnQual| service_id(other) == service_id(conn_qual);
+        let psp = self.psps.iter().find(|(_, psp)| here(psp.conn_qual));
+        let rsp = |(_, rsp): &(RspKey, &Rsp)| !rsp.is_spent() && here(rsp.conn_qual);
+        psp.map(|(key, _)| ServicePoint::Psp(key)).or_else(|| {
+            let rsp = self.rsps.iter().find(rsp);
+            rsp.map(|(key, _)| ServicePoint::Rsp(key))
+        })
+    }
+
     /// Refuses a request and takes back what came with it.
     pub(crate) fn refuse_request(&mut self, key: CrKey, reason: RejectReason) {
         let Some(cr) = self.crs.remove(key) else {
             return;
         };
+        self.forget_context(CrHandle { key, ia: self.id });
         self.refuse_connection(cr.conn, reason);
-        if let Some(ep) = cr.local_ep {
+        self.take_back_ep(&cr);
+    }
+
+    /// The endpoint of a request that is over goes back to whose it was.
+    fn take_back_ep(&mut self, cr: &Cr) {
+        let Some(ep) = cr.local_ep else { return };
+        if cr.lent {
             self.remove_ep(ep);
+        } else if self.move_to(ep, EpEvent::RequestRejected)
+            && let Some(ep) = self.eps.get_mut(ep)
+        {
+            ep.remote = None;
         }
     }
 
@@ -209,15 +282,27 @@ impl<P: Provider> Ia<P> {
     }
 
     /// A request has come: an event, or a refusal when the backlog is full.
-    pub(crate) fn request_arrived(&mut self, psp: Option<PspKey>, mut cr: Cr) {
-        let listening = psp.and_then(|key| self.psps.get(key).map(|psp| (key, *psp)));
-        let Some((key, psp)) = listening.filter(|(_, psp)| self.evds[psp.evd].has_room()) else {
+    pub(crate) fn request_arrived(&mut self, at: Option<ServicePoint>, mut cr: Cr) {
+        let listening = at.and_then(|at| match at {
+            ServicePoint::Psp(key) => self.psps.get(key).map(|psp| {
+                let lend = psp.flags.contains(PspFlags::PROVIDER);
+                (psp.evd, psp.conn_qual, lend, None)
+            }),
+            ServicePoint::Rsp(key) => self
+                .rsps
+                .get(key)
+                .filter(|rsp| !rsp.is_spent())
+                .map(|rsp| (rsp.evd, rsp.conn_qual, rsp.ep.is_none(), rsp.ep)),
+        });
+        let Some((evd, conn_qual, lend, reserved)) =
+            listening.filter(|(evd, ..)| self.evds[*evd].has_room())
+        else {
             self.refuse_connection(cr.conn, RejectReason::NoResources);
             return;
         };
-        if psp.flags.contains(PspFlags::PROVIDER) {
+        if lend {
             match self.lend_ep(cr.reads_in, cr.peer.reads_out, cr.remote()) {
-                Ok(ep) => cr.local_ep = Some(ep),
+                Ok(ep) => (cr.local_ep, cr.lent) = (Some(ep), true),
                 Err(error) => {
                     tracing::warn!(%error, "no endpoint for a connection request");
                     self.refuse_connection(cr.conn, RejectReason::NoResources);
@@ -225,7 +310,21 @@ impl<P: Provider> Ia<P> {
                 }
             }
         }
-        let (evd, conn_qual, psp) = (psp.evd, psp.conn_qual, self.psp_handle(key));
+        let psp = match at {
+            Some(ServicePoint::Rsp(key)) => {
+                self.spend_rsp(key);
+                None
+            }
+            Some(ServicePoint::Psp(key)) => Some(self.psp_handle(key)),
+            None => None,
+        };
+        if let Some(key) = reserved
+            && self.move_to(key, EpEvent::RequestArrived)
+            && let Some(ep) = self.eps.get_mut(key)
+        {
+            ep.remote = Some(cr.remote());
+            cr.local_ep = Some(key);
+        }
         cr.conn_qual = conn_qual;
         let cr = CrHandle {
             key: self.crs.insert(cr),

@@ -1,13 +1,15 @@
 //! What comes out of an EVD (`DAT_EVENT`).
 
-use crate::handle::{CrHandle, EpHandle, EvdHandle, PspHandle, SrqHandle};
-use crate::types::{ConnQual, DtoCookie, DtoStatus};
+use crate::handle::{CrHandle, EpHandle, EvdHandle, PspHandle, RmrHandle, SrqHandle};
+use crate::types::{ConnQual, DtoCookie, DtoStatus, RmrCookie};
 
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A data transfer operation has ended.
     Dto(DtoCompletion),
+    /// A bind of an RMR has ended.
+    RmrBind(RmrBindCompletion),
     /// Somebody wants to connect.
     ConnectionRequest(ConnectionRequest),
     /// A connection, or the attempt at one, has changed.
@@ -24,6 +26,7 @@ impl Event {
     pub const fn number(&self) -> u32 {
         match self {
             Self::Dto(_) => 0x00001,
+            Self::RmrBind(_) => 0x01001,
             Self::ConnectionRequest(_) => 0x02001,
             Self::Connection(event) => event.kind.number(),
             Self::Async(event) => event.number(),
@@ -50,11 +53,24 @@ pub struct DtoCompletion {
     pub syndrome: (u8, u8),
 }
 
+/// A finished bind (`DAT_RMR_BIND_COMPLETION_EVENT_DATA`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmrBindCompletion {
+    /// The RMR. Stale if it was freed meanwhile.
+    pub rmr: RmrHandle,
+    /// As posted.
+    pub cookie: RmrCookie,
+    /// Success, flushed, or failed.
+    pub status: DtoStatus,
+    /// The device's syndrome and vendor syndrome; zero on success. (Not in `DAT_EVENT`.)
+    pub syndrome: (u8, u8),
+}
+
 /// `DAT_CR_ARRIVAL_EVENT_DATA`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionRequest {
-    /// Where it arrived.
-    pub psp: PspHandle,
+    /// Where it arrived; none for an RSP, which is spent.
+    pub psp: Option<PspHandle>,
     /// The qualifier it named.
     pub conn_qual: ConnQual,
     /// The request, to be queried, accepted or rejected.
@@ -113,6 +129,12 @@ pub enum AsyncEvent {
     EpBroken(EpHandle),
     /// Something inside the provider went wrong with this SRQ.
     SrqError(SrqHandle),
+    /// Fewer buffers than its low watermark are on this SRQ. No error; DAT 1.2 has a reason for it and no number, so the
+    /// number is ours.
+    SrqLowWatermark(SrqHandle),
+    /// More receive buffers than its soft high watermark are at this endpoint. As the one before: no error, and a
+    /// number of ours.
+    EpSoftHighWatermark(EpHandle),
     /// Something inside the provider went wrong.
     ProviderInternalError,
 }
@@ -126,11 +148,14 @@ impl AsyncEvent {
             Self::IaCatastrophic => 0x08002,
             Self::EpBroken(_) => 0x08003,
             Self::SrqError(_) | Self::ProviderInternalError => 0x08005,
+            Self::EpSoftHighWatermark(_) => 0x08010,
+            Self::SrqLowWatermark(_) => 0x08011,
         }
     }
 
     /// The `reason` member: DAT_EVD_OVERFLOW_ERROR, DAT_IA_CATASTROPHIC_ERROR,
-    /// DAT_EP_TRANSFER_TO_ERROR, DAT_SRQ_TRANSFER_TO_ERROR, DAT_IA_OTHER_ERROR.
+    /// DAT_EP_TRANSFER_TO_ERROR, DAT_SRQ_TRANSFER_TO_ERROR, DAT_IA_OTHER_ERROR,
+    /// DAT_SRQ_LOW_WATERMARK_EVENT, DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT.
     #[must_use]
     pub const fn reason(&self) -> u32 {
         match self {
@@ -138,6 +163,7 @@ impl AsyncEvent {
                 0
             }
             Self::ProviderInternalError => 1,
+            Self::SrqLowWatermark(_) | Self::EpSoftHighWatermark(_) => 2,
         }
     }
 }

@@ -35,6 +35,8 @@ handles! {
     PzHandle over PzKey;
     /// Names a Local Memory Region.
     LmrHandle over LmrKey;
+    /// Names a Remote Memory Region.
+    RmrHandle over RmrKey;
     /// Names an Event Dispatcher.
     EvdHandle over EvdKey;
     /// Names an Endpoint.
@@ -45,6 +47,10 @@ handles! {
     PspHandle over PspKey;
     /// Names a Connection Request.
     CrHandle over CrKey;
+    /// Names a Consumer Notification Object.
+    CnoHandle over CnoKey;
+    /// Names a Reserved Service Point.
+    RspHandle over RspKey;
 }
 
 /// The table index of a key: what a provider is given as `owner`, and what labels a PZ.

@@ -9,25 +9,31 @@
 
 use crate::attributes::{IaAttr, ProviderAttr};
 use crate::cm::{self, Cm, ConnId, ListenId, RejectReason};
+use crate::cno::Cno;
 use crate::completion::Effect;
-use crate::cr::Cr;
+use crate::context::AnyHandle;
+use crate::cr::{Cr, ServicePoint};
 use crate::ep::Ep;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::evd::queue::Evd;
 use crate::evd::streams::Stream;
-use crate::handle::{CrKey, EpKey, EvdHandle, EvdKey, LmrKey, PspKey, PzKey, SrqKey};
+use crate::handle::{
+    CnoKey, CrKey, EpKey, EvdHandle, EvdKey, LmrKey, PspKey, PzKey, RmrKey, RspKey, SrqKey,
+};
 use crate::lmr::Lmr;
 use crate::lmr::table::LmrTable;
 use crate::provider::Provider;
 use crate::psp::Psp;
 use crate::pz::Pz;
+use crate::rmr::Rmr;
+use crate::rsp::Rsp;
 use crate::slots::Slots;
 use crate::srq::Srq;
 use crate::types::{CloseFlags, EvdFlags};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use slotmap::SlotMap;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// How an IA behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,16 +110,28 @@ pub struct Ia<P: Provider> {
     pub(crate) provider: P,
     pub(crate) pzs: SlotMap<PzKey, Pz<P>>,
     pub(crate) lmr_objects: SlotMap<LmrKey, Lmr<P>>,
+    pub(crate) lmrs_by_context: BTreeMap<u32, LmrKey>,
+    /// LMRs the consumer has freed, which windows of the device still reach through.
+    pub(crate) lmrs_retired: BTreeMap<LmrKey, Lmr<P>>,
+    pub(crate) rmrs: SlotMap<RmrKey, Rmr<P>>,
     pub(crate) psps: SlotMap<PspKey, Psp>,
+    pub(crate) rsps: SlotMap<RspKey, Rsp>,
+    pub(crate) cnos: SlotMap<CnoKey, Cno>,
+    /// Those of `cnos`, in order of creation.
+    pub(crate) cno_keys: Vec<CnoKey>,
+    /// What the consumer keeps with objects.
+    pub(crate) contexts: HashMap<AnyHandle, u64>,
     pub(crate) crs: SlotMap<CrKey, Cr>,
     pub(crate) cm: Cm,
     /// Connections of endpoints; those of undecided requests are in `crs`.
     pub(crate) conns: BTreeMap<ConnId, EpKey>,
-    pub(crate) listeners: BTreeMap<ListenId, PspKey>,
+    pub(crate) listeners: BTreeMap<ListenId, ServicePoint>,
     /// Endpoints in DISCONNECT_PENDING.
     pub(crate) draining: Vec<EpKey>,
     /// Endpoints with a queue for completions nobody wants.
     pub(crate) discarding: Vec<EpKey>,
+    /// Endpoints with watermarks.
+    pub(crate) marked: Vec<EpKey>,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) async_evd: EvdKey,
     pub(crate) config: IaConfig,
@@ -178,7 +196,14 @@ impl<P: Provider> Ia<P> {
             provider,
             pzs: SlotMap::with_key(),
             lmr_objects: SlotMap::with_key(),
+            lmrs_by_context: BTreeMap::new(),
+            lmrs_retired: BTreeMap::new(),
+            rmrs: SlotMap::with_key(),
             psps: SlotMap::with_key(),
+            rsps: SlotMap::with_key(),
+            cnos: SlotMap::with_key(),
+            cno_keys: Vec::new(),
+            contexts: HashMap::new(),
             crs: SlotMap::with_key(),
             cm: Cm::new(cm::Config {
                 // The interface identifier of a link-local GID is the port's EUI-64, as is a GUID,
@@ -191,6 +216,7 @@ impl<P: Provider> Ia<P> {
             listeners: BTreeMap::new(),
             draining: Vec::new(),
             discarding: Vec::new(),
+            marked: Vec::new(),
             // Enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
             async_evd,
@@ -239,16 +265,19 @@ impl<P: Provider> Ia<P> {
     /// requests and the endpoints that come with them are not the consumer's either.)
     #[must_use]
     pub fn is_unused(&self) -> bool {
-        self.crs.values().filter(|cr| cr.local_ep.is_some()).count() == self.eps.len()
+        self.crs.values().filter(|cr| cr.lent).count() == self.eps.len()
+            && self.cnos.is_empty()
+            && self.rsps.values().all(Rsp::is_spent)
             && self.evds.len() == 1
             && self.srqs.is_empty()
             && self.pzs.is_empty()
             && self.lmr_objects.is_empty()
+            && self.rmrs.is_empty()
             && self.psps.is_empty()
     }
 
     /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are
-    /// aborted, requests refused, events lost.
+    /// aborted, requests refused, events lost; agents of CNOs are called with no EVD.
     ///
     /// # Errors
     /// GRACEFUL with objects left: [`CloseRefused`], DAT_INVALID_STATE|IA_IN_USE.
@@ -260,13 +289,22 @@ impl<P: Provider> Ia<P> {
                 DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
             return Err(CloseRefused { ia: self, error });
         }
+        // First, so that agents hear of the end and of nothing else.
+        for (_, mut cno) in self.cnos.drain() {
+            cno.dissolve();
+        }
+        self.cno_keys.clear();
         let crs: Vec<CrKey> = self.crs.keys().collect();
         crs.into_iter()
             .for_each(|key| self.refuse_request(key, RejectReason::NoResources));
+        let rsps: Vec<RspKey> = self.rsps.keys().collect();
+        rsps.into_iter().for_each(|key| self.remove_rsp(key));
         let eps: Vec<EpKey> = self.eps.keys().collect();
         eps.into_iter().for_each(|key| self.remove_ep(key));
         let psps: Vec<PspKey> = self.psps.keys().collect();
         psps.into_iter().for_each(|key| self.remove_psp(key));
+        let rmrs: Vec<RmrKey> = self.rmrs.keys().collect();
+        rmrs.into_iter().for_each(|key| self.remove_rmr(key));
         let lmrs: Vec<LmrKey> = self.lmr_objects.keys().collect();
         lmrs.into_iter().for_each(|key| self.remove_lmr(key));
         let srqs: Vec<SrqKey> = self.srqs.keys().collect();
@@ -289,10 +327,13 @@ impl<P: Provider> fmt::Debug for Ia<P> {
             .field("dead", &self.dead)
             .field("pzs", &self.pzs.len())
             .field("lmrs", &self.lmr_objects.len())
+            .field("rmrs", &self.rmrs.len())
             .field("evds", &self.evds.len())
             .field("eps", &self.eps.len())
             .field("srqs", &self.srqs.len())
             .field("psps", &self.psps.len())
+            .field("rsps", &self.rsps.len())
+            .field("cnos", &self.cnos.len())
             .field("crs", &self.crs.len())
             .finish_non_exhaustive()
     }

@@ -9,22 +9,27 @@
 //! | [`provider`] | the seam to the device |
 //! | `ia`, `progress` | the adapter and its housekeeping |
 //! | `pz`, `lmr`, `segment` | memory and what a post checks of it |
+//! | `rmr` | windows for peers into it |
 //! | `ep` | endpoints: attributes, [states](ep::state), posting, connecting |
 //! | `completion`, `evd`, [`event`] | from a completion queue entry to an event |
-//! | `srq`, `psp`, `cr` | shared receive queues, service points, connection requests |
+//! | `srq` | shared receive queues |
+//! | `psp`, `rsp`, `cr` | service points, connection requests |
+//! | `cno` | one place to wait for many EVDs |
+//! | `context` | what every object has |
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //!
-//! Knows no device, no clock, no socket, no thread. Left out so far: RMRs, CNOs, RSPs, `dat_cr_handoff`,
-//! `dat_ep_dup_connect`, watermarks, resizing.
+//! Knows no device, no clock, no socket, no thread.
 #![forbid(unsafe_code)]
 
 pub mod attributes;
 pub mod cm;
+mod cno;
 mod completion;
+mod context;
 mod cr;
 pub mod ep;
 pub mod error;
-mod evd;
+pub mod evd;
 pub mod event;
 mod handle;
 mod ia;
@@ -36,33 +41,43 @@ pub mod provider;
 mod psp;
 mod pz;
 mod refusal;
+mod rmr;
+mod rsp;
 pub mod segment;
 mod slots;
-mod srq;
+pub mod srq;
 #[cfg(test)]
 mod tests;
 pub mod types;
 
-pub use attributes::{IaAttr, ProviderAttr};
+pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
+pub use cno::{Agent, CnoLook, CnoParam, CnoWait};
+pub use context::{AnyHandle, HandleType};
 pub use cr::CrParam;
 pub use ep::attr::EpAttr;
 pub use ep::state::{EpEvent, EpState};
-pub use ep::{EpChange, EpParam, EpStatus};
+pub use ep::{EpChange, EpParam, EpRecvParam, EpStatus};
 pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use evd::EvdParam;
-pub use evd::wait::WaitError;
+pub use evd::waiter::{EvdLook, EvdWait, WaitError};
 pub use event::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, Event,
-    SoftwareEvent,
+    RmrBindCompletion, SoftwareEvent,
 };
-pub use handle::{CrHandle, EpHandle, EvdHandle, LmrHandle, PspHandle, PzHandle, SrqHandle};
+pub use handle::{
+    CnoHandle, CrHandle, EpHandle, EvdHandle, LmrHandle, PspHandle, PzHandle, RmrHandle, RspHandle,
+    SrqHandle,
+};
 pub use ia::{CloseRefused, Ia, IaConfig, IaParam, TransportConfig};
 pub use lmr::slice::LmrSlice;
-pub use lmr::{LmrCreated, LmrParam};
+pub use lmr::{LmrCreated, LmrParam, MemType, SharedMemoryId};
 pub use psp::PspParam;
+pub use rmr::{RmrBinding, RmrParam};
+pub use rsp::RspParam;
 pub use segment::{LmrTriplet, RmrTriplet, Segment};
+pub use srq::state::SrqState;
 pub use srq::{SrqAttr, SrqParam};
 pub use types::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EvdFlags, EvdState,
-    MemPrivFlags, PspFlags, Qos, Timeout,
+    MemPrivFlags, PspFlags, Qos, RmrCookie, Timeout,
 };

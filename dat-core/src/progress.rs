@@ -11,7 +11,7 @@ use crate::ep::DISCARD_OWNER;
 use crate::ep::state::{EpEvent, EpState};
 use crate::error::{DatError, ReturnType, Subtype};
 use crate::event::{AsyncEvent, ConnectionEventKind};
-use crate::handle::{EpHandle, EpKey, EvdKey, index_of};
+use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
 use crate::ia::Ia;
 use crate::provider::{Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::CloseFlags;
@@ -43,6 +43,7 @@ impl<P: Provider> Ia<P> {
         for at in 0..self.discarding.len() {
             self.drain_discard(self.discarding[at]);
         }
+        self.check_all_marks();
         // Ends of drains take themselves off the list.
         let mut at = 0;
         while let Some(&key) = self.draining.get(at) {
@@ -50,6 +51,7 @@ impl<P: Provider> Ia<P> {
             at += usize::from(self.draining.get(at) == Some(&key));
         }
         self.settle_effects();
+        self.look_after_cnos();
         self.transmit();
     }
 
@@ -100,9 +102,9 @@ impl<P: Provider> Ia<P> {
                     rnr_retry,
                     ack_timeout,
                 };
-                let psp = self.listeners.get(&listen).copied();
+                let at = self.listeners.get(&listen).copied();
                 self.request_arrived(
-                    psp,
+                    at,
                     Cr {
                         conn,
                         peer,
@@ -112,6 +114,7 @@ impl<P: Provider> Ia<P> {
                         private_data,
                         reads_in,
                         local_ep: None,
+                        lent: false,
                     },
                 );
             }
@@ -255,8 +258,16 @@ impl<P: Provider> Ia<P> {
                 }
             }
             ProviderEvent::CqError { owner } => self.queue_lost(owner),
-            // Watermarks are not supported, so none is armed.
-            ProviderEvent::SrqLimit { owner } => tracing::debug!(owner, "an SRQ limit nobody set"),
+            ProviderEvent::SrqLimit { owner } => {
+                if let Some(key) = self.srq_owner(owner) {
+                    self.srq_ran_low(key);
+                }
+            }
+            ProviderEvent::SrqError { owner } => {
+                if let Some(key) = self.srq_owner(owner) {
+                    self.srq_failed(key);
+                }
+            }
             ProviderEvent::Port(up) => tracing::info!(up, "port"),
             ProviderEvent::DeviceDead => self.device_is_gone(),
             ProviderEvent::DeviceRequested => self.device_is_wanted(),
@@ -265,6 +276,10 @@ impl<P: Provider> Ia<P> {
 
     fn ep_owner(&self, owner: u32) -> Option<EpKey> {
         self.eps.key_at(owner)
+    }
+
+    fn srq_owner(&self, owner: u32) -> Option<SrqKey> {
+        self.srqs.keys().find(|key| index_of(*key) == owner)
     }
 
     /// A completion queue lost an entry: the completions of its endpoints cannot be told any more,

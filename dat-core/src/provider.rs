@@ -51,6 +51,19 @@ pub enum RequestOp {
     },
 }
 
+/// What a memory window gives its peers: a range of a region, and rights in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowTarget {
+    /// Local key of the region.
+    pub lmr_context: u32,
+    /// Virtual address of the first byte.
+    pub address: u64,
+    /// Length in bytes, at most [`Limits::max_window_bytes`]; 0 takes the window from whatever it was bound to.
+    pub bytes: u64,
+    /// What peers may do. Only the two remote rights count.
+    pub access: MemPrivFlags,
+}
+
 /// How a request is executed and reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestFlags {
@@ -63,6 +76,33 @@ pub struct RequestFlags {
     pub fence: bool,
     /// Handed back in [`Completion::unsignalled`]; means nothing to the provider.
     pub unsignalled: bool,
+}
+
+/// A receive that is posted and not complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostedRecv {
+    /// Where the message goes.
+    pub segments: Vec<DataSegment>,
+    /// The cookie given at the post.
+    pub cookie: u64,
+    /// The UNSIGNALLED choice made at the post.
+    pub unsignalled: bool,
+}
+
+/// Why an inline post was refused; nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InlineError {
+    /// No room.
+    #[error("max_requests are outstanding")]
+    Full,
+    /// The data does not fit an entry of this queue.
+    #[error("{bytes} bytes do not fit inline, {limit} do")]
+    TooLong {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes that fit.
+        limit: usize,
+    },
 }
 
 /// The queue has no room for another entry; nothing was posted.
@@ -78,8 +118,10 @@ pub struct Completion {
     pub status: DtoStatus,
     /// Bytes transferred; meaningless unless `status` is success.
     pub transferred: u64,
-    /// True for Send, RDMA Read and RDMA Write; false for receives.
+    /// True for Send, RDMA Read, RDMA Write and binds; false for receives.
     pub request: bool,
+    /// A bind of a memory window.
+    pub bind: bool,
     /// The UNSIGNALLED choice made at the post.
     pub unsignalled: bool,
     /// Receives: the peer's Send carried the solicited bit.
@@ -97,6 +139,7 @@ impl Completion {
             status: DtoStatus::ErrFlushed,
             transferred: 0,
             request,
+            bind: false,
             unsignalled,
             solicited: false,
             syndrome: (0, 0),
@@ -127,11 +170,22 @@ pub trait CompletionEntry {
 pub trait CompletionQueue {
     /// Its entries.
     type Entry: CompletionEntry;
-    /// Takes the next entry, if the device has written one. Consumer index included.
-    fn poll(&mut self) -> Option<Self::Entry>;
+    /// A copy of the next entry, if the device has written one. The entry stays; the next look may find that
+    /// an untrusted device has changed it.
+    fn peek(&self) -> Option<Self::Entry>;
+    /// Gives the entry back that [`CompletionQueue::peek`] has just found.
+    fn advance(&mut self);
+    /// Takes the next entry, if the device has written one.
+    fn poll(&mut self) -> Option<Self::Entry> {
+        let entry = self.peek()?;
+        self.advance();
+        Some(entry)
+    }
     /// Asks for one notification at the next entry (or the next solicited one). Entries already
     /// there notify too, so the order is: arm, poll once more, sleep.
     fn arm(&mut self, solicited_only: bool);
+    /// Whether what was last asked for is still to come, as far as the events taken in so far tell.
+    fn is_armed(&self) -> bool;
     /// Entries the queue can hold.
     fn capacity(&self) -> u32;
 }
@@ -140,6 +194,8 @@ pub trait CompletionQueue {
 pub trait QueuePair {
     /// The entries of the completion queues it reports to.
     type Entry: CompletionEntry;
+    /// The memory windows it can bind.
+    type Window;
 
     /// Posts a request and rings the doorbell. `segments` is walked once per WQE word written and
     /// must yield the same items each time. Checks only the room: everything else was checked.
@@ -155,6 +211,36 @@ pub trait QueuePair {
     ) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
+
+    /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
+    /// bound. The answer is the window's new remote key; the old one is void once the bind is done. The success of
+    /// a bind is always reported, `suppress` or not. Checks only the room, as [`QueuePair::post_request`]; the queue
+    /// pair was made with [`QueueSizes::binds`].
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written, and the window keeps its key.
+    fn post_bind(
+        &mut self,
+        window: &mut Self::Window,
+        target: &WindowTarget,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<u32, QueueFull>;
+
+    /// Posts a Send whose data is copied into the queue: no memory region, and the bytes are the caller's
+    /// again on return.
+    ///
+    /// # Errors
+    /// [`InlineError`]; nothing was written.
+    fn post_send_inline(
+        &mut self,
+        data: &[u8],
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), InlineError>;
+
+    /// Most bytes [`QueuePair::post_send_inline`] takes.
+    fn send_inline_limit(&self) -> usize;
 
     /// Posts a receive buffer (no doorbell register: the device reads the doorbell record).
     ///
@@ -185,6 +271,9 @@ pub trait QueuePair {
     /// the device is dead and completes nothing any more; entries it had written are taken first.
     fn take_outstanding(&mut self) -> Option<Completion>;
 
+    /// The receives posted to this queue pair and not yet complete, oldest first, so that another one can take them
+    /// over. `None`: they cannot be told any more.
+    fn posted_recvs(&self) -> Option<Vec<PostedRecv>>;
     /// Requests posted and not yet known complete.
     fn requests_outstanding(&self) -> u32;
     /// Receives posted to this queue pair (not to an SRQ) and not yet complete.
@@ -214,6 +303,11 @@ pub trait SharedReceiveQueue {
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
     /// Buffers posted and not yet completed (whether or not an endpoint has taken them).
     fn outstanding(&self) -> u32;
+    /// Changes how many buffers may be posted; those that are stay. 0 closes the queue to posts.
+    ///
+    /// # Errors
+    /// [`ProviderError::Resources`]: more than there is room for; nothing has changed.
+    fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), ProviderError>;
 }
 
 /// What a registration came to.
@@ -244,6 +338,8 @@ pub struct QueueSizes {
     pub max_read_segments: u32,
     /// Data segments per receive.
     pub max_recv_segments: u32,
+    /// Requests may be binds of memory windows, which take more room.
+    pub binds: bool,
 }
 
 /// The other end and the path to it.
@@ -334,6 +430,11 @@ pub enum ProviderEvent {
         /// Owner number given at creation of the SRQ.
         owner: u32,
     },
+    /// The device can take no more buffers from the SRQ.
+    SrqError {
+        /// Owner number given at creation of the SRQ.
+        owner: u32,
+    },
     /// The port went up (true) or down.
     Port(bool),
     /// The device is gone or unusable; every later command fails.
@@ -397,6 +498,10 @@ pub struct Limits {
     pub max_regions: u32,
     /// Bytes of one registration.
     pub max_region_bytes: u64,
+    /// Memory windows; 0 when the device has none.
+    pub max_windows: u32,
+    /// Bytes of one memory window.
+    pub max_window_bytes: u64,
     /// Protection domains.
     pub max_pds: u32,
     /// Bytes of one message.
@@ -414,7 +519,7 @@ pub trait Provider: Sized {
     /// Completion queues and their entries.
     type Cq: CompletionQueue;
     /// Queue pairs.
-    type Qp: QueuePair<Entry = <Self::Cq as CompletionQueue>::Entry>;
+    type Qp: QueuePair<Entry = <Self::Cq as CompletionQueue>::Entry, Window = Self::Window>;
     /// Shared receive queues.
     type Srq: SharedReceiveQueue<Entry = <Self::Cq as CompletionQueue>::Entry>;
     /// Protection domains.
@@ -423,6 +528,8 @@ pub trait Provider: Sized {
     type Memory: Clone;
     /// A registered region.
     type Region;
+    /// A memory window.
+    type Window;
 
     /// Identity and limits.
     fn limits(&self) -> &Limits;
@@ -458,11 +565,38 @@ pub trait Provider: Sized {
     /// # Errors
     /// Device refusal.
     fn deregister(&mut self, region: Self::Region) -> Result<(), ProviderError>;
+    /// Whether other processes can have mapped the same memory.
+    fn is_shared(&self, memory: &Self::Memory) -> bool;
+    /// A memory window, bound to nothing.
+    ///
+    /// # Errors
+    /// Device refusal, or a device without windows.
+    fn create_window(&mut self, pd: Self::Pd) -> Result<Self::Window, ProviderError>;
+    /// Takes a window from whatever it is bound to, without a queue pair; its old remote keys stay void.
+    ///
+    /// # Errors
+    /// Device refusal; the window may then still be bound.
+    fn unbind_window(
+        &mut self,
+        pd: Self::Pd,
+        window: &mut Self::Window,
+    ) -> Result<(), ProviderError>;
+    /// Ends a window, bound or not.
+    ///
+    /// # Errors
+    /// Device refusal.
+    fn destroy_window(&mut self, window: Self::Window) -> Result<(), ProviderError>;
     /// A completion queue of at least `entries`. `owner` comes back in [`ProviderEvent::CqError`].
     ///
     /// # Errors
     /// Device refusal.
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Self::Cq, ProviderError>;
+    /// Changes the length of a completion queue to at least `entries`. What is in it stays in it, what the
+    /// device is about to write is not lost, and the queue pairs that report to it do not notice.
+    ///
+    /// # Errors
+    /// Device refusal, or more is in the queue than would fit; nothing has changed.
+    fn resize_cq(&mut self, cq: &mut Self::Cq, entries: u32) -> Result<(), ProviderError>;
     /// # Errors
     /// Device refusal (queue pairs still use it).
     fn destroy_cq(&mut self, cq: Self::Cq) -> Result<(), ProviderError>;

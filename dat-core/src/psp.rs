@@ -3,6 +3,7 @@
 //! A PSP is a listener of the connection manager. Its backlog is the length of its EVD's queue.
 
 use crate::cm::ListenId;
+use crate::cr::ServicePoint;
 use crate::ep::service_id;
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::evd::streams::Stream;
@@ -77,18 +78,24 @@ impl<P: Provider> Ia<P> {
     }
 
     fn check_psp(&self, evd: EvdHandle, flags: PspFlags) -> DatResult<EvdKey> {
+        let evd = self.check_request_evd(evd, Subtype::Arg3)?;
+        if !PspFlags::all().contains(flags) {
+            return Err(DatError::parameter(Subtype::Arg4).because("psp_flags: unknown ones"));
+        }
+        Ok(evd)
+    }
+
+    /// The EVD that the requests of a service point are to go to; `argument` is its place in the call.
+    pub(crate) fn check_request_evd(&self, evd: EvdHandle, argument: Subtype) -> DatResult<EvdKey> {
         self.alive()?;
         let missing = DatError::handle(Subtype::HandleEvdCr);
         let evd = self
             .evd_for(Some(evd), EvdFlags::CR, Subtype::HandleEvdCr)?
             .ok_or(missing)?;
-        if !PspFlags::all().contains(flags) {
-            return Err(DatError::parameter(Subtype::Arg4).because("psp_flags: unknown ones"));
-        }
         let mut streams = self.evds[evd].streams;
         streams.attach(Stream::Other);
         if self.config.strict_evd_sharing && !streams.may_share() {
-            return Err(DatError::parameter(Subtype::Arg3).because(
+            return Err(DatError::parameter(argument).because(
                 "an EVD with UNSIGNALLED or SOLICITED_WAIT streams takes no other events",
             ));
         }
@@ -111,7 +118,7 @@ impl<P: Provider> Ia<P> {
             evd,
             flags,
         });
-        self.listeners.insert(listen, key);
+        self.listeners.insert(listen, ServicePoint::Psp(key));
         self.evds[evd].streams.attach(Stream::Other);
         Ok(self.psp_handle(key))
     }
@@ -146,6 +153,7 @@ impl<P: Provider> Ia<P> {
         self.cm.unlisten(psp.listen);
         self.listeners.remove(&psp.listen);
         self.evds[psp.evd].streams.detach(Stream::Other);
+        self.forget_context(self.psp_handle(key));
     }
 
     pub(crate) const fn psp_handle(&self, key: PspKey) -> PspHandle {

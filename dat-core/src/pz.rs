@@ -7,7 +7,7 @@ use crate::provider::Provider;
 
 pub(crate) struct Pz<P: Provider> {
     pub(crate) pd: P::Pd,
-    /// Endpoints, SRQs and LMRs in it.
+    /// Endpoints, SRQs, LMRs and RMRs in it.
     pub(crate) users: u32,
 }
 
@@ -43,19 +43,19 @@ impl<P: Provider> Ia<P> {
     /// Ends a protection zone.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ or LMR is in it.
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ, LMR or RMR is in it.
     pub fn pz_free(&mut self, pz: PzHandle) -> DatResult<()> {
         let key = self.pz_key(pz)?;
         if self.pzs[key].users != 0 {
-            return Err(
-                DatError::state(Subtype::StatePzInUse).because("an endpoint, SRQ or LMR is in it")
-            );
+            return Err(DatError::state(Subtype::StatePzInUse)
+                .because("an endpoint, SRQ, LMR or RMR is in it"));
         }
         self.remove_pz(key);
         Ok(())
     }
 
     pub(crate) fn remove_pz(&mut self, key: PzKey) {
+        self.forget_context(PzHandle { key, ia: self.id });
         if let Some(pz) = self.pzs.remove(key)
             && let Err(error) = self.provider.free_pd(pz.pd)
         {

@@ -27,6 +27,10 @@ pub(crate) enum Refusal {
     Flags,
     /// The flags of an RDMA post, which has one argument more.
     RdmaFlags,
+    /// The flags of `ep_post_send_inline`.
+    InlineFlags,
+    /// More data than an entry of the queue holds.
+    LongInline,
     /// No LMR has this context.
     Unknown,
     /// Outside of the LMR.
@@ -77,6 +81,10 @@ impl Refusal {
                 .because("more segments than max_recv_iov of the SRQ"),
             Self::Flags => DatError::parameter(Subtype::Arg5).because(FLAGS),
             Self::RdmaFlags => DatError::parameter(Subtype::Arg6).because(FLAGS),
+            Self::InlineFlags => DatError::parameter(Subtype::Arg4).because(FLAGS),
+            Self::LongInline => {
+                DatError::parameter(Subtype::Arg2).because("more bytes than ep_inline_limit allows")
+            }
             Self::Unknown => new(ReturnType::PrivilegesViolation, Subtype::None)
                 .because("no LMR has this lmr_context"),
             Self::Range => {

@@ -1,18 +1,25 @@
-//! Shared receive queues: `dat_srq_create`, `_query`, `_free`, `_post_recv`.
+//! Shared receive queues: `dat_srq_create`, `_query`, `_resize`, `_set_lw`, `_free`, `_post_recv`.
 //!
 //! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider knows
 //! until when the completion was polled; those polled early, into an EVD's queue in software, are
 //! counted here.
+//!
+//! The low watermark is the device's limit: it counts the buffers it has not taken, which nobody else can. Set below
+//! what our own count says is there, the mark speaks at once.
+
+pub mod state;
 
 use crate::error::{DatError, DatResult, Subtype};
+use crate::event::AsyncEvent;
 use crate::handle::{PzHandle, PzKey, SrqHandle, SrqKey, index_of};
 use crate::ia::Ia;
-use crate::provider::{Provider, QueueFull, SharedReceiveQueue};
+use crate::provider::{CompletionQueue, Provider, QueueFull, SharedReceiveQueue};
 use crate::refusal::Refusal;
 use crate::segment::{Scope, Segment, check, pieces};
 use crate::types::{DtoCookie, MemPrivFlags};
+use state::{SrqInput, SrqMode, SrqState, SrqTell, Watermark};
 
-/// What is asked of an SRQ (`DAT_SRQ_ATTR`). The low watermark is not supported and must be off.
+/// What is asked of an SRQ (`DAT_SRQ_ATTR`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqAttr {
     /// Receives that may be outstanding.
@@ -23,9 +30,11 @@ pub struct SrqAttr {
     pub low_watermark: u32,
 }
 
-/// What `srq_query` tells (`DAT_SRQ_PARAM`). The state is always OPERATIONAL.
+/// What `srq_query` tells (`DAT_SRQ_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqParam {
+    /// Whether it is in use.
+    pub state: SrqState,
     /// Its protection zone.
     pub pz: PzHandle,
     /// Receives that may be outstanding.
@@ -47,6 +56,8 @@ pub(crate) struct Srq<P: Provider> {
     pz_index: u32,
     max_recv_dtos: u32,
     max_recv_iov: u32,
+    low_watermark: u32,
+    mode: SrqMode,
     /// Completions taken out of the device's queue and not yet dequeued by the consumer.
     pub(crate) undequeued: u32,
     /// Endpoints that use it.
@@ -90,6 +101,8 @@ impl<P: Provider> Ia<P> {
                 pz_index: index_of(pz),
                 max_recv_dtos: attr.max_recv_dtos,
                 max_recv_iov: attr.max_recv_iov,
+                low_watermark: 0,
+                mode: SrqMode::NEW,
                 undequeued: 0,
                 users: 0,
             })
@@ -110,7 +123,24 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|SRQ.
     pub fn srq_query(&mut self, srq: SrqHandle) -> DatResult<SrqParam> {
         let key = self.srq_key(srq)?;
-        // What has completed is known by looking.
+        self.count_completed(key);
+        let srq = &self.srqs[key];
+        Ok(SrqParam {
+            state: srq.mode.state,
+            pz: PzHandle {
+                key: srq.pz,
+                ia: self.id,
+            },
+            max_recv_dtos: srq.max_recv_dtos,
+            max_recv_iov: srq.max_recv_iov,
+            low_watermark: srq.low_watermark,
+            available_dto_count: srq.queue.outstanding(),
+            outstanding_dto_count: srq.queue.outstanding().saturating_add(srq.undequeued),
+        })
+    }
+
+    /// Looks at what has completed: until then it counts as there.
+    fn count_completed(&mut self, key: SrqKey) {
         let evds: Vec<_> = self
             .eps
             .values()
@@ -122,18 +152,147 @@ impl<P: Provider> Ia<P> {
         });
         self.reclaim_unwanted(key);
         self.settle_effects();
-        let srq = &self.srqs[key];
-        Ok(SrqParam {
-            pz: PzHandle {
-                key: srq.pz,
-                ia: self.id,
-            },
-            max_recv_dtos: srq.max_recv_dtos,
-            max_recv_iov: srq.max_recv_iov,
-            low_watermark: 0,
-            available_dto_count: srq.queue.outstanding(),
-            outstanding_dto_count: srq.queue.outstanding().saturating_add(srq.undequeued),
-        })
+    }
+
+    /// Changes how many receives may be outstanding. Those that are, and messages that come meanwhile, are not touched.
+    /// How far a queue can grow was decided when it was made: at least to four times what was asked for then, and to
+    /// 1023, as far as the device goes.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: `max_recv_dtos` is 0. DAT_INSUFFICIENT_RESOURCES|SRQ: more
+    /// than `max_recv_per_srq`, or than there is room for. DAT_INVALID_STATE: more than that are outstanding, the low
+    /// watermark is higher, or |SRQ_ERROR. Nothing has changed then.
+    pub fn srq_resize(&mut self, srq: SrqHandle, max_recv_dtos: u32) -> DatResult<()> {
+        let key = self.srq_key(srq)?;
+        self.srqs[key]
+            .mode
+            .next(SrqInput::Resize)
+            .map_err(DatError::state)?;
+        if max_recv_dtos == 0 {
+            return Err(DatError::parameter(Subtype::Arg2).because("max_recv_dtos: at least 1"));
+        }
+        self.alive()?;
+        if max_recv_dtos > self.attr.max_recv_per_srq {
+            return Err(DatError::resources(Subtype::ResourceSrq)
+                .because("max_recv_dtos is beyond max_recv_per_srq"));
+        }
+        self.count_completed(key);
+        let target = &mut self.srqs[key];
+        let outstanding = target.queue.outstanding().saturating_add(target.undequeued);
+        if max_recv_dtos < outstanding {
+            return Err(DatError::state(Subtype::None).because("more buffers are outstanding"));
+        }
+        if max_recv_dtos < target.low_watermark {
+            return Err(DatError::state(Subtype::None).because("the low watermark is higher"));
+        }
+        let before = target.max_recv_dtos;
+        if let Err(error) = target.queue.set_max_recvs(max_recv_dtos) {
+            return Err(self.device_refused("srq_resize", error, Subtype::ResourceSrq));
+        }
+        target.max_recv_dtos = max_recv_dtos;
+        if max_recv_dtos > before
+            && let Err(error) = self.lengthen_discards(key, max_recv_dtos - before)
+        {
+            // What it may no longer hold it does not hold yet.
+            let target = &mut self.srqs[key];
+            target.max_recv_dtos = before;
+            if let Err(error) = target.queue.set_max_recvs(before) {
+                self.note_device_error("srq_resize", &error);
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Makes room for more completions that nobody wants.
+    fn lengthen_discards(&mut self, key: SrqKey, by: u32) -> DatResult<()> {
+        for at in 0..self.discarding.len() {
+            let Some(ep) = self.eps.get_mut(self.discarding[at]) else {
+                continue;
+            };
+            if ep.hot.srq == Some(key)
+                && ep.recv_evd.is_none()
+                && let Some(cq) = &mut ep.discard
+            {
+                let entries = cq.capacity().saturating_add(by);
+                if let Err(error) = self.provider.resize_cq(cq, entries) {
+                    return Err(self.device_refused("srq_resize", error, Subtype::ResourceTevd));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the low watermark and arms it: one event on the asynchronous EVD when fewer buffers than that are on the
+    /// SRQ, now or later. 0 takes it away.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_dtos`. DAT_INVALID_STATE|SRQ_ERROR.
+    /// DAT_INTERNAL_ERROR: the device refused; the old mark stays.
+    pub fn srq_set_lw(&mut self, srq: SrqHandle, low_watermark: u32) -> DatResult<()> {
+        let key = self.srq_key(srq)?;
+        if low_watermark > self.srqs[key].max_recv_dtos {
+            return Err(
+                DatError::parameter(Subtype::Arg2).because("low_watermark: up to max_recv_dtos")
+            );
+        }
+        self.alive()?;
+        // What the device has said of the old mark means the old mark.
+        self.progress();
+        self.count_completed(key);
+        let target = &mut self.srqs[key];
+        let input = match low_watermark {
+            0 => SrqInput::SetNone,
+            mark if target.queue.outstanding() < mark => SrqInput::SetTooFew,
+            _ => SrqInput::SetEnough,
+        };
+        let (mode, tell) = target.mode.next(input).map_err(DatError::state)?;
+        // The device says nothing of a mark that has spoken or is gone.
+        let limit = if mode.watermark == Watermark::Armed {
+            low_watermark
+        } else {
+            0
+        };
+        if let Err(error) = self.provider.arm_srq_limit(&target.queue, limit) {
+            return Err(self.device_refused("srq_set_lw", error, Subtype::ResourceSrq));
+        }
+        let target = &mut self.srqs[key];
+        target.mode = mode;
+        target.low_watermark = low_watermark;
+        self.srq_tells(key, tell);
+        // The device may have found it undercut at once.
+        self.progress();
+        Ok(())
+    }
+
+    /// The device says that fewer buffers than the limit are left.
+    pub(crate) fn srq_ran_low(&mut self, key: SrqKey) {
+        self.srq_step(key, SrqInput::Short);
+    }
+
+    /// The device takes no more buffers from an SRQ. Its endpoints report their own errors.
+    pub(crate) fn srq_failed(&mut self, key: SrqKey) {
+        if let Err(error) = self.srqs[key].queue.set_max_recvs(0) {
+            self.note_device_error("closing a shared receive queue", &error);
+        }
+        self.srq_step(key, SrqInput::Fail);
+    }
+
+    fn srq_step(&mut self, key: SrqKey, input: SrqInput) {
+        let srq = &mut self.srqs[key];
+        if let Ok((mode, tell)) = srq.mode.next(input) {
+            srq.mode = mode;
+            self.srq_tells(key, tell);
+        }
+    }
+
+    fn srq_tells(&mut self, key: SrqKey, tell: SrqTell) {
+        let srq = SrqHandle { key, ia: self.id };
+        match tell {
+            SrqTell::Nothing => {}
+            SrqTell::LowWatermark => self.push_async(AsyncEvent::SrqLowWatermark(srq)),
+            SrqTell::Error => self.push_async(AsyncEvent::SrqError(srq)),
+        }
     }
 
     /// Ends an SRQ. Buffers in it vanish without completions.
@@ -154,6 +313,7 @@ impl<P: Provider> Ia<P> {
             return;
         };
         self.pzs[srq.pz].users -= 1;
+        self.forget_context(SrqHandle { key, ia: self.id });
         if let Err(error) = self.provider.destroy_srq(srq.queue) {
             self.note_device_error("destroying a shared receive queue", &error);
         }
@@ -165,7 +325,7 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3:
     /// a segment reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the
     /// SRQ. DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
-    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding.
+    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding. DAT_INVALID_STATE|SRQ_ERROR.
     #[inline]
     pub fn srq_post_recv<S: Segment>(
         &mut self,
@@ -192,6 +352,10 @@ impl<P: Provider> Ia<P> {
         if refusal != Refusal::SrqFull {
             return Err(refusal.error());
         }
+        self.srqs[srq.key]
+            .mode
+            .next(SrqInput::Post)
+            .map_err(DatError::state)?;
         self.reclaim_unwanted(srq.key);
         self.post_to_srq(srq, iov, cookie).map_err(Refusal::error)
     }

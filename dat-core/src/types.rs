@@ -79,6 +79,9 @@ impl DtoStatus {
 /// What a consumer gives with a DTO and gets back with its completion. Never looked at.
 pub type DtoCookie = u64;
 
+/// What a consumer gives with a bind and gets back with its completion. Never looked at.
+pub type RmrCookie = u64;
+
 /// A connection qualifier (`DAT_CONN_QUAL`): up to 0xffff an RDMA-CM TCP port, above that an IB
 /// service ID.
 pub type ConnQual = u64;

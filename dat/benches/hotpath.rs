@@ -107,7 +107,8 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
         max_recv_dtos: 2 * 1024,
         max_request_dtos: 2 * 1024,
         max_recv_iov: 1,
-        max_request_iov: 1,
+        // Entries of two blocks, which hold 64 bytes inline.
+        max_request_iov: 4,
         max_rdma_read_in: 8,
         max_rdma_read_out: 8,
         ..EpAttr::defaults(ia.query().ia)
@@ -234,6 +235,12 @@ impl Bench {
                 self.ring();
                 (took, BATCH)
             }
+            "post_send_inline_64" => {
+                self.receives(BATCH);
+                let took = self.quietly(|side| region_post_send_inline_64(&mut side.ia, side.ep));
+                self.ring();
+                (took, BATCH)
+            }
             "post_rdma_write" => {
                 let took = self.quietly(|side| {
                     region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
@@ -307,6 +314,15 @@ fn region_post_send(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
 }
 
 #[inline(never)]
+fn region_post_send_inline_64(ia: &mut Ia, ep: EpHandle) {
+    let data = black_box([7; 64]);
+    for cookie in 0..BATCH {
+        ia.ep_post_send_inline(ep, &data, cookie, FLAGS)
+            .expect("a post");
+    }
+}
+
+#[inline(never)]
 fn region_post_rdma_write(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let iov = [slice];
     for cookie in 0..BATCH {
@@ -346,12 +362,18 @@ fn region_post_recv(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
     }
 }
 
+/// Takes an event as a consumer does that will look at all of it.
+#[inline(always)]
+fn dequeue(ia: &mut Ia, events: EvdHandle) {
+    let event = ia.evd_dequeue(events);
+    assert!(event.is_ok(), "{event:?}");
+    black_box(&event);
+}
+
 #[inline(never)]
 fn region_dequeue_one(ia: &mut Ia, events: EvdHandle) {
     for _ in 0..BATCH {
-        black_box(&ia.evd_dequeue(events))
-            .as_ref()
-            .expect("an event");
+        dequeue(ia, events);
     }
 }
 
@@ -359,9 +381,7 @@ fn region_dequeue_one(ia: &mut Ia, events: EvdHandle) {
 fn region_dequeue_16(ia: &mut Ia, events: EvdHandle) {
     for _ in 0..BATCH / 16 {
         for _ in 0..16 {
-            black_box(&ia.evd_dequeue(events))
-                .as_ref()
-                .expect("an event");
+            dequeue(ia, events);
         }
     }
 }
@@ -378,9 +398,7 @@ fn region_post_and_dequeue(
     for cookie in 0..BATCH {
         ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
             .expect("a post");
-        black_box(&ia.evd_dequeue(events))
-            .as_ref()
-            .expect("an event");
+        dequeue(ia, events);
     }
 }
 
@@ -449,10 +467,11 @@ fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &Atomi
     sum
 }
 
-const OPERATIONS: [&str; 10] = [
+const OPERATIONS: [&str; 11] = [
     "bare_post",
     "bare_poll",
     "post_send",
+    "post_send_inline_64",
     "post_rdma_write",
     "post_rdma_write_triplet",
     "post_rdma_read",

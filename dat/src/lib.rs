@@ -50,6 +50,7 @@ mod explain;
 pub mod fabric;
 mod memory;
 mod open;
+pub mod registry;
 
 pub use dat_core::*;
 pub use driver::{DmaBuffer, DmaMemory, LentMemory};

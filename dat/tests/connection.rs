@@ -16,6 +16,7 @@ use hw_mlx::prm::Opcode;
 use support::connecting::SECOND;
 use support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};
 
+/// Clauses: CONN-1.
 #[test]
 fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -74,7 +75,7 @@ fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
     pair.assert_no_complaints();
 }
 
-/// Clauses: RECV-R6.
+/// Clauses: RECV-R6, CONN-3.
 #[test]
 fn a_request_the_peer_rejects_is_peer_rejected() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -100,6 +101,7 @@ fn a_request_the_peer_rejects_is_peer_rejected() {
     pair.assert_no_complaints();
 }
 
+/// Clauses: CONN-4.
 #[test]
 fn a_request_to_where_nobody_listens_is_rejected_by_the_provider() {
     for conn_qual in [CONN_QUAL + 1, 1, 0xffff, u64::MAX] {
@@ -138,6 +140,7 @@ fn a_freed_service_point_refuses_new_requests_and_leaves_the_old_ones_to_the_con
     pair.assert_no_complaints();
 }
 
+/// Clauses: CONN-4.
 #[test]
 fn a_request_beyond_the_backlog_is_rejected_by_the_provider_and_loses_nothing() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -186,6 +189,7 @@ fn a_request_beyond_the_backlog_is_rejected_by_the_provider_and_loses_nothing() 
     pair.assert_no_complaints();
 }
 
+/// Clauses: CONN-5.
 #[test]
 fn an_attempt_ends_when_the_consumers_time_is_over_and_not_before() {
     for millis in [1, 50, 3_000] {
@@ -311,6 +315,7 @@ fn a_reject_of_a_request_nobody_waits_for_is_silent() {
     }
 }
 
+/// Clauses: CONN-6.
 #[test]
 fn a_peer_that_never_answers_is_unreachable() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -345,6 +350,7 @@ fn the_consumers_time_comes_first_when_it_is_the_shorter() {
     pair.expect_end(A, Kind::TimedOut);
 }
 
+/// Clauses: CONN-8.
 #[test]
 fn an_address_that_is_none_is_refused_at_once() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -422,6 +428,7 @@ fn the_link_local_address_connects_as_the_ipv4_address_does() {
     }
 }
 
+/// Clauses: CONN-8.
 #[test]
 fn parameters_of_a_connect_are_refused_before_anything_happens() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -504,6 +511,7 @@ fn parameters_of_a_connect_are_refused_before_anything_happens() {
     pair.assert_no_complaints();
 }
 
+/// Clauses: EPC-3.
 #[test]
 fn a_null_connect_evd_hears_nothing_and_the_endpoint_connects_all_the_same() {
     let mut pair = Pair::unconnected(&PairConfig::default());

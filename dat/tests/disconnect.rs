@@ -13,6 +13,7 @@ use support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};
 
 const FLAGS: [CloseFlags; 2] = [CloseFlags::Abrupt, CloseFlags::Graceful];
 
+/// Clauses: DISC-1.
 #[test]
 fn a_disconnect_ends_the_connection_for_both_whoever_asks_and_however() {
     for side in [A, B] {
@@ -75,7 +76,7 @@ fn disconnects_of_both_at_once_end_the_connection_once_for_each() {
     }
 }
 
-/// Clauses: SEND-29.
+/// Clauses: SEND-29, DISC-2.
 #[test]
 fn a_graceful_disconnect_finishes_what_was_posted_and_takes_nothing_new() {
     let mut pair = Pair::connected();
@@ -129,6 +130,7 @@ fn a_graceful_disconnect_finishes_what_was_posted_and_takes_nothing_new() {
     pair.assert_no_complaints();
 }
 
+/// Clauses: DISC-3.
 #[test]
 fn an_abrupt_disconnect_ends_a_graceful_one_that_takes_too_long() {
     let mut pair = Pair::connected();
@@ -189,6 +191,7 @@ fn a_wire_that_is_pulled_breaks_the_connection_and_heals_for_the_next() {
     pair.expect_alive();
 }
 
+/// Clauses: EPR-1.
 #[test]
 fn an_endpoint_connects_again_after_a_reset_and_has_forgotten_the_past() {
     let mut pair = Pair::connected();
@@ -253,7 +256,7 @@ fn an_endpoint_may_be_active_in_one_connection_and_passive_in_the_next() {
     pair.assert_no_complaints();
 }
 
-/// Clauses: RECV-R6.
+/// Clauses: RECV-R6, EPR-2.
 #[test]
 fn receives_posted_before_the_connection_survive_a_reset_that_does_nothing() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -272,6 +275,7 @@ fn receives_posted_before_the_connection_survive_a_reset_that_does_nothing() {
     pair.assert_no_complaints();
 }
 
+/// Clauses: EPF-1.
 #[test]
 fn freeing_a_connected_endpoint_disconnects_the_peer_and_tells_nobody_here() {
     for side in [A, B] {

@@ -59,7 +59,7 @@ fn endpoint_in(state: EpState) -> (Pair, usize, CrHandle) {
 /// A call on the endpoint of a side, which may decide a request.
 type Call = fn(&mut Pair, usize, EpHandle, CrHandle) -> DatResult<()>;
 
-/// Clauses: SEND-26, SEND-27, SEND-29, RECV-26.
+/// Clauses: SEND-26, SEND-27, SEND-29, RECV-26, CONN-9, DISC-5, EPR-3, EPM-5, EPS-1.
 #[test]
 fn every_call_is_legal_in_the_states_of_the_table_and_in_no_other() {
     use EpState as S;

@@ -203,7 +203,7 @@ fn events_of_every_stream_wake_a_waiter() {
     };
     assert_eq!(
         (event.number(), request.psp, request.conn_qual),
-        (0x2001, pair.psp, CONN_QUAL)
+        (0x2001, Some(pair.psp), CONN_QUAL)
     );
     // Connection.
     let b = pair.sides[B].ep;
@@ -391,9 +391,10 @@ fn on_one_evd_established_comes_first_and_the_end_after_the_completions() {
         events.push(match pair.wait_event(B, evd) {
             Event::Connection(event) => (event.kind.number(), u64::MAX),
             Event::Dto(done) => (done.status as u32, done.cookie),
-            other @ (Event::ConnectionRequest(_) | Event::Async(_) | Event::Software(_)) => {
-                panic!("{other:?}")
-            }
+            other @ (Event::ConnectionRequest(_)
+            | Event::RmrBind(_)
+            | Event::Async(_)
+            | Event::Software(_)) => panic!("{other:?}"),
         });
     }
     let established = (0x4001, u64::MAX);

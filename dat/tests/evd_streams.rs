@@ -85,6 +85,7 @@ const SHARING: [([usize; 3], [CompletionFlags; 2], bool); 16] = [
     ([0, 1, 1], [SOLICITED, UNSIGNALLED], false),
 ];
 
+/// Clauses: EPC-6.
 #[test]
 fn streams_share_an_evd_as_the_rules_have_it() {
     for (row, (evds, flags, legal)) in SHARING.into_iter().enumerate() {
@@ -194,6 +195,7 @@ fn service_points_and_software_events_share_with_streams_that_count_only() {
     }
 }
 
+/// Clauses: EPC-4.
 #[test]
 fn an_evd_takes_only_the_streams_it_was_made_for() {
     let mut pair = Pair::unconnected(&PairConfig::default());

@@ -48,6 +48,7 @@ fn exchange_private_data(
     (pair, asked, answered)
 }
 
+/// Clauses: CONN-2.
 #[test]
 fn private_data_arrives_byte_for_byte_whatever_its_length() {
     for bytes in 0..=64 {

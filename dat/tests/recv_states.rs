@@ -318,7 +318,7 @@ fn a_slot_is_free_again_when_the_message_is_there_even_if_nobody_has_taken_its_e
     pair.expect_nothing(B, pair.sides[B].recv);
 }
 
-/// Clauses: RECV-R1.
+/// Clauses: RECV-R1, EPCS-2.
 #[test]
 fn an_endpoint_with_an_srq_takes_no_receives_of_its_own_in_any_state() {
     let config = PairConfig {
@@ -380,6 +380,7 @@ fn an_endpoint_without_a_protection_zone_is_not_ready_for_receives() {
 /// Clauses: RECV-R4.
 ///
 /// A null EVD is not a missing one: the consumer says that it is not interested (`dat_ep_create`).
+/// Clauses: EPC-3.
 #[test]
 fn receives_of_an_endpoint_with_a_null_receive_evd_are_filled_and_told_to_nobody() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -450,7 +451,7 @@ fn preposted_receives_survive_a_reset_and_the_connecting() {
     pair.assert_no_complaints();
 }
 
-/// Clauses: RECV-R6.
+/// Clauses: RECV-R6, CONN-7.
 #[test]
 fn a_failed_attempt_flushes_the_preposted_receives_of_the_active_side() {
     // Refused because nobody listens, given up by ourselves, rejected by the peer.

@@ -64,6 +64,13 @@ impl Be64 {
     pub const fn difference(self, other: Self, mask: Self) -> Self {
         Self((self.0 ^ other.0) & mask.0)
     }
+
+    /// Whether no bit is set.
+    #[inline]
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
 }
 
 impl std::fmt::Debug for Be64 {

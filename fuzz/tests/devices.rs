@@ -41,6 +41,7 @@ const SIZES: QueueSizes = QueueSizes {
     max_request_segments: 2,
     max_read_segments: 2,
     max_recv_segments: 2,
+    binds: false,
 };
 
 fn config() -> HcaConfig {

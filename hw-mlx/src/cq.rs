@@ -3,8 +3,9 @@
 //! A CQ is a ring of 64-byte entries in memory the device writes. Nothing tells software how many
 //! there are: each entry carries an *owner bit* in its last byte, which the device flips on every
 //! lap, so an entry is fresh when its bit differs from the one the previous lap left. Before the
-//! first lap all entries are marked invalid (opcode 15, owner 0), because lap zero writes owner 0
-//! and a zeroed ring would look complete.
+//! first lap all entries are marked as if a lap had left owner 1, because lap zero writes owner 0 and a
+//! zeroed ring would look complete. (Drivers that leave owner 0 there must look at the opcode as well, each
+//! time; Snabb's `connectx.lua` marks them as we do.)
 //!
 //! Polling reads the word that ends in that byte, then — after a barrier, for the device wrote it last —
 //! copies out the other fields we use. What is decided later is decided from the copy; the device may
@@ -24,7 +25,9 @@
 //! others move up, each taking the owner bit of the slot it lands in.
 //!
 //! Absent on purpose: compressed and inline-scatter entries (never switched on, so one that shows up
-//! is a lie), resizing, 128-byte entries.
+//! is a lie), 128-byte entries.
+
+mod resize;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
@@ -50,14 +53,12 @@ const FLAGS_RQPN: usize = 0x18;
 const SRQN_UIDX: usize = 0x20;
 const BYTE_COUNT: usize = 0x2c;
 const VENDOR_SYNDROME: usize = 0x36;
-/// `op_own` of an entry no lap has written: opcode 15, owner 0.
-const NEVER_WRITTEN: u8 = 0xf0;
 /// Offset in the doorbell record of the consumer index.
 const SET_CI: usize = 0;
 /// Offset in the doorbell record of the arm word.
 const ARM: usize = 4;
 /// The consumer index is published every so many entries at most.
-const MAX_BATCH: u32 = 16;
+const MAX_BATCH: u32 = 64;
 /// Counters in doorbell records and contexts are 24 bits wide.
 const COUNTER_MASK: u32 = 0xff_ffff;
 
@@ -73,6 +74,8 @@ pub mod opcode {
     pub const RECEIVE_SEND_IMMEDIATE: u8 = 3;
     /// A Send with invalidate arrived.
     pub const RECEIVE_SEND_INVALIDATE: u8 = 4;
+    /// The last entry of a ring whose queue has another one now.
+    pub const RESIZE: u8 = 5;
     /// A send queue's WQE failed.
     pub const REQUEST_ERROR: u8 = 13;
     /// A receive failed.
@@ -98,34 +101,46 @@ impl ArmSequence {
     }
 }
 
-/// Bits of an entry's tail that tell whose it is and of which form: queue pair number, opcode and format.
-const KIND: Be64 = Be64::new(0x00ff_ffff_0000_00fc);
-
-/// A queue pair number where an entry's tail has it.
+/// The last eight bytes of an entry, as they stand in memory: queue pair number in 55:32, WQE counter in 31:16, and
+/// [`op_own`](Cqe::op_own) in 7:0. Whose entry it is, which WQE's and of which form is one comparison.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct QpKey(Be64);
+pub struct Tail(Be64);
 
-impl QpKey {
-    pub(crate) const fn new(qpn: u32) -> Self {
+impl Tail {
+    /// No entry: opcode 15 is no request's.
+    pub(crate) const NONE: Self = Self(Be64::new(0xf0));
+    /// Queue pair number, WQE counter, opcode and format.
+    const WQE: Be64 = Be64::new(0x00ff_ffff_ffff_00fc);
+    /// Queue pair number, opcode and format.
+    const QUEUE: Be64 = Be64::new(0x00ff_ffff_0000_00fc);
+
+    /// Of the entry which says that the request at block `index` is done, in the ordinary form. None if that is
+    /// `suppressed`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_request(qpn: u32, index: u16, suppressed: bool) -> Self {
         // CAST: widening.
-        Self(Be64::new((qpn as u64) << 32))
+        let never = suppressed as u64 * 0xf0;
+        Self(Be64::new((qpn as u64) << 32 | (index as u64) << 16 | never))
     }
-}
 
-/// What an entry is to a queue pair: the opcode if it is one of its own in the ordinary form, and else none of
-/// the constants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind(Be64);
-
-impl Kind {
-    /// A request is done.
-    pub(crate) const REQUEST: Self = Self::of(opcode::REQUEST);
-    /// A Send has arrived.
-    pub(crate) const RECEIVE_SEND: Self = Self::of(opcode::RECEIVE_SEND);
-
-    const fn of(opcode: u8) -> Self {
+    /// Of an entry which says that a Send has arrived, in the ordinary form; of any WQE.
+    pub(crate) const fn of_arrival(qpn: u32) -> Self {
         // CAST: widening.
-        Self(Be64::new((opcode as u64) << 4))
+        let opcode = (opcode::RECEIVE_SEND as u64) << 4;
+        Self(Be64::new((qpn as u64) << 32 | opcode))
+    }
+
+    /// Whether this entry is the other one, which knows its WQE.
+    #[inline(always)]
+    pub(crate) const fn is(self, other: Self) -> bool {
+        self.0.difference(other.0, Self::WQE).is_zero()
+    }
+
+    /// Whether this entry is the other one, but for the WQE.
+    #[inline(always)]
+    pub(crate) const fn is_like(self, other: Self) -> bool {
+        self.0.difference(other.0, Self::QUEUE).is_zero()
     }
 }
 
@@ -154,10 +169,10 @@ impl Cqe {
         }
     }
 
-    /// What kind of entry it is to a queue pair. Queue pair, opcode and form are compared at once.
-    #[inline]
-    pub(crate) const fn kind(&self, of: QpKey) -> Kind {
-        Kind(self.tail.difference(of.0, KIND))
+    /// The entry's last eight bytes.
+    #[inline(always)]
+    pub(crate) const fn tail(&self) -> Tail {
+        Tail(self.tail)
     }
 
     /// Bits 7:4 of the last byte: see [`opcode`].
@@ -266,13 +281,15 @@ pub struct Cq {
     doorbells: Doorbells,
     cqn: u32,
     sequence: ArmSequence,
+    /// The counter of events in the last arm request; `None` before the first.
+    armed_at: Option<u32>,
 }
 
 impl Cq {
     /// Marks all entries of a ring as never written. Before CREATE_CQ.
     pub fn prepare_ring(ring: &DmaBuffer) {
         for at in (0..ring.len()).step_by(CQE_BYTES) {
-            ring.store_u8(at + OP_OWN, NEVER_WRITTEN);
+            ring.store_u8(at + OP_OWN, Cqe64::NEVER_WRITTEN);
         }
     }
 
@@ -295,6 +312,7 @@ impl Cq {
             doorbells,
             cqn,
             sequence: ArmSequence::default(),
+            armed_at: None,
         }
     }
 
@@ -302,9 +320,13 @@ impl Cq {
     /// consumed and not yet published looks occupied to the device.
     #[must_use]
     pub fn with_spare(mut self, spare: u32) -> Self {
+        self.set_spare(spare);
+        self
+    }
+
+    fn set_spare(&mut self, spare: u32) {
         let batch = spare.min(self.entries / 4).clamp(1, MAX_BATCH);
         self.batch_mask = (1 << batch.ilog2()) - 1;
-        self
     }
 
     /// Creates a queue of at least `entries`, whose events go to the completion event queue.
@@ -312,17 +334,8 @@ impl Cq {
     /// # Errors
     /// No memory, or device refusal.
     pub fn create(hca: &mut Hca, doorbells: &Doorbells, entries: u32) -> Result<Self, MlxError> {
-        // One more than asked: a full ring of n entries needs its consumer index published for the
-        // next one, and drivers leave that much room (`mlx5_ib_create_cq` in Linux).
-        let size = entries
-            .checked_add(1)
-            .and_then(u32::checked_next_power_of_two)
-            .filter(|size| size.ilog2() < 24);
         let asked = entries;
-        let entries = size.ok_or(MlxError::Nonsense {
-            what: "completion queue size",
-            value: u64::from(asked),
-        })?;
+        let entries = ring_entries(asked)?;
         let memory = RingMemory::alloc(hca.arena(), entries as usize * CQE_BYTES)?;
         Self::prepare_ring(&memory.ring);
         let mut command = CreateCqIn::new();
@@ -387,24 +400,14 @@ impl Cq {
         self.lap = self.owner_bit(self.consumer_index);
     }
 
-    /// Takes the next entry, and before its slot is given back whatever `more` wants of it.
-    #[inline]
-    fn take<T>(&mut self, more: impl FnOnce(DmaBlock<'_, CQE_BYTES>) -> T) -> Option<(Cqe, T)> {
-        let slot = self.ring.block(self.consumer_index);
-        let tail = fresh_tail(slot, self.lap)?;
-        barrier::dma_from_device(); // nothing else of the entry before its owner bit
-        let taken = (Cqe::read(slot, tail), more(slot));
-        self.consumer_index = self.consumer_index.wrapping_add(1);
-        if self.consumer_index & self.batch_mask == 0 {
-            self.turn();
-        }
-        Some(taken)
-    }
-
     /// As [`CompletionQueue::poll`], with what datagrams need beside it: source queue pair number and routing
     /// header bits (`flags_rqpn`).
     pub fn poll_datagram(&mut self) -> Option<(Cqe, u32)> {
-        self.take(|entry| entry.read::<U32, FLAGS_RQPN>().get())
+        let entry = self.peek()?;
+        let slot = self.ring.block(self.consumer_index);
+        let source = slot.read::<U32, FLAGS_RQPN>().get();
+        self.advance();
+        Some((entry, source))
     }
 
     /// Removes the entries for which `is_dead` says true and keeps the others in their order. The
@@ -445,6 +448,20 @@ impl Cq {
     }
 }
 
+/// Entries of the ring for a queue of so many.
+fn ring_entries(asked: u32) -> Result<u32, MlxError> {
+    // One more than asked: a full ring of n entries needs its consumer index published for the
+    // next one, and drivers leave that much room (`mlx5_ib_create_cq` in Linux).
+    asked
+        .checked_add(1)
+        .and_then(u32::checked_next_power_of_two)
+        .filter(|size| size.ilog2() < 24)
+        .ok_or(MlxError::Nonsense {
+            what: "completion queue size",
+            value: u64::from(asked),
+        })
+}
+
 /// The word of an entry with the owner bit, if the device has written it in the lap with this owner bit.
 ///
 /// The word moves in one load, so an owner bit seen there vouches for its seven neighbours; for what else
@@ -456,30 +473,45 @@ fn fresh_tail(entry: DmaBlock<'_, CQE_BYTES>, lap: u8) -> Option<Be64> {
     is_fresh(op_own, lap).then_some(tail)
 }
 
-/// The owner bit is the lap's, and the opcode above it is not [`opcode::INVALID`]: rotated, so that a wrong owner
-/// bit is at the top and the two are one comparison.
+/// The owner bit is the lap's.
 #[inline]
 const fn is_fresh(op_own: u8, lap: u8) -> bool {
-    (op_own ^ lap).rotate_right(1) < opcode::INVALID << 3
+    (op_own ^ lap) & 1 == 0
 }
 
 impl CompletionQueue for Cq {
     type Entry = Cqe;
 
     #[inline]
-    fn poll(&mut self) -> Option<Cqe> {
-        self.take(|_| ()).map(|(entry, ())| entry)
+    fn peek(&self) -> Option<Cqe> {
+        let slot = self.ring.block(self.consumer_index);
+        let tail = fresh_tail(slot, self.lap)?;
+        barrier::dma_from_device(); // nothing else of the entry before its owner bit
+        Some(Cqe::read(slot, tail))
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        if self.consumer_index & self.batch_mask == 0 {
+            self.turn();
+        }
     }
 
     fn arm(&mut self, solicited_only: bool) {
         self.publish_consumer_index();
-        let word = self.sequence.bits() << 28
-            | u32::from(solicited_only) << 24
-            | self.consumer_index & COUNTER_MASK;
+        let sequence = self.sequence.bits();
+        self.armed_at = Some(sequence);
+        let word =
+            sequence << 28 | u32::from(solicited_only) << 24 | self.consumer_index & COUNTER_MASK;
         self.arm.store(word);
         barrier::dma_to_device(); // the record before the register that points at it
         self.doorbells.ring_cq(word, self.cqn);
         barrier::flush_write_combining(); // out now: the caller is about to sleep on the answer
+    }
+
+    fn is_armed(&self) -> bool {
+        self.armed_at == Some(self.sequence.bits())
     }
 
     fn capacity(&self) -> u32 {
@@ -522,36 +554,44 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_fresh_with_the_owner_bit_of_the_lap_and_a_valid_opcode() {
+    fn an_entry_no_lap_has_written_is_not_fresh_in_the_first() {
+        assert!(!is_fresh(Cqe64::NEVER_WRITTEN, 0));
+    }
+
+    fn tail(qpn: u32, counter: u16, op_own: u8) -> Tail {
+        let others = 0x0a << 56 | 0x55 << 8;
+        let whose = u64::from(qpn) << 32 | u64::from(counter) << 16;
+        Tail(Be64::new(others | whose | u64::from(op_own)))
+    }
+
+    #[test]
+    fn a_request_is_reported_by_the_ordinary_entry_of_its_queue_pair_and_block_only() {
+        let expected = Tail::of_request(0xab_cdef, 0x1234, false);
         for op_own in 0..=u8::MAX {
-            for lap in [0, 1] {
-                let fresh = op_own & 1 == lap && op_own >> 4 != opcode::INVALID;
-                assert_eq!(is_fresh(op_own, lap), fresh, "{op_own:#x} {lap}");
+            let ordinary = op_own >> 4 == opcode::REQUEST && op_own >> 2 & 3 == 0;
+            assert_eq!(tail(0xab_cdef, 0x1234, op_own).is(expected), ordinary);
+            assert!(!tail(0xab_cdee, 0x1234, op_own).is(expected));
+            assert!(!tail(0xab_cdef, 0x1235, op_own).is(expected));
+        }
+    }
+
+    #[test]
+    fn no_entry_of_a_request_reports_a_suppressed_one() {
+        for expected in [Tail::of_request(7, 0, true), Tail::NONE] {
+            for op_own in (0..=u8::MAX).filter(|op_own| op_own >> 4 != opcode::INVALID) {
+                assert!(!tail(7, 0, op_own).is(expected), "{op_own:#x}");
+                assert!(!tail(0, 0, op_own).is(expected), "{op_own:#x}");
             }
         }
     }
 
     #[test]
-    fn the_kind_is_the_opcode_for_ordinary_entries_of_the_queue_pair_only() {
-        let kind = |qpn: u32, op_own: u8, of: u32| {
-            let others = 0x0a << 56 | 0x1234 << 16 | 0x55 << 8;
-            let entry = Cqe {
-                tail: Be64::new(others | u64::from(qpn) << 32 | u64::from(op_own)),
-                owner: 0,
-                byte_count: U32::ZERO,
-                error: [0; 2],
-            };
-            entry.kind(QpKey::new(of))
-        };
-        for opcode in 0..16 {
-            for rest in 0..4 {
-                let op_own = opcode << 4 | rest;
-                assert_eq!(kind(0xab_cdef, op_own, 0xab_cdef), Kind::of(opcode));
-            }
-            for (qpn, format) in [(7, 1), (7, 2), (7, 3), (8, 0), (0x80_0007, 0)] {
-                let strange = kind(qpn, opcode << 4 | format << 2, 7);
-                assert!((0..16).all(|opcode| strange != Kind::of(opcode)));
-            }
+    fn a_send_has_arrived_says_the_ordinary_entry_of_the_queue_pair_only() {
+        let expected = Tail::of_arrival(7);
+        for op_own in 0..=u8::MAX {
+            let ordinary = op_own >> 4 == opcode::RECEIVE_SEND && op_own >> 2 & 3 == 0;
+            assert_eq!(tail(7, 0x1234, op_own).is_like(expected), ordinary);
+            assert!(!tail(0x80_0007, 0x1234, op_own).is_like(expected));
         }
     }
 }

@@ -15,7 +15,7 @@
 //! | [`vport`], [`gid`] | the port's MAC, MTU, RoCE switch and address table |
 //! | [`device`] | [`Hca`]: the opened function |
 //! | [`cq`], [`qp`], [`srq`], [`wqe`], [`uar`] | the queues, their entries, their doorbells |
-//! | [`mkey`] | memory keys |
+//! | [`mkey`], [`window`] | memory keys, memory windows |
 //! | [`gsi`] | management datagrams through QP1 |
 //! | [`completion`] | what the device's error codes mean |
 //! | [`provider`] | all of it as DAT's provider |
@@ -53,6 +53,7 @@ pub mod srq;
 mod teardown;
 pub mod uar;
 pub mod vport;
+pub mod window;
 pub mod wqe;
 
 pub use device::{CloseError, CloseReport, Hca, HcaConfig, Pending};

@@ -42,6 +42,7 @@ use crate::qp::control::QpRequest;
 use crate::ring::Lent;
 use crate::srq::Srq;
 use crate::uar::Doorbells;
+use crate::window::{self, Window};
 
 /// Owner numbers are 24 bits, and all ones means "none" to the device.
 const MAX_OWNER: u32 = 0xff_fffe;
@@ -233,7 +234,7 @@ impl MlxProvider {
             AsyncEvent::SrqError { rmpn } => {
                 // The queue pairs fed by it report their own errors.
                 tracing::error!(%rmpn, "a shared receive queue is lost");
-                None
+                owner_of(&self.srqs, rmpn.get()).map(|owner| ProviderEvent::SrqError { owner })
             }
             AsyncEvent::EventsLost { count } => {
                 tracing::error!(count, "device events were lost");
@@ -292,6 +293,7 @@ impl Provider for MlxProvider {
     type Pd = u32;
     type Memory = DmaMemory;
     type Region = Region;
+    type Window = Window;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -386,6 +388,30 @@ impl Provider for MlxProvider {
         Ok(())
     }
 
+    fn is_shared(&self, memory: &DmaMemory) -> bool {
+        memory.is_shared()
+    }
+
+    fn create_window(&mut self, pd: u32) -> Result<Window, ProviderError> {
+        if self.limits.max_windows == 0 {
+            return Err(ProviderError::Unsupported(
+                "the device has no memory windows".to_owned(),
+            ));
+        }
+        self.variant = self.variant.wrapping_add(1);
+        Ok(window::create(&mut self.hca, pd, self.variant)?)
+    }
+
+    fn unbind_window(&mut self, pd: u32, window: &mut Window) -> Result<(), ProviderError> {
+        let fresh = self.create_window(pd)?;
+        let old = core::mem::replace(window, fresh);
+        Ok(window::destroy(&mut self.hca, &old)?)
+    }
+
+    fn destroy_window(&mut self, window: Window) -> Result<(), ProviderError> {
+        Ok(window::destroy(&mut self.hca, &window)?)
+    }
+
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Cq, ProviderError> {
         Self::check(
             "completion queue entries",
@@ -403,6 +429,20 @@ impl Provider for MlxProvider {
             },
         );
         Ok(cq)
+    }
+
+    fn resize_cq(&mut self, cq: &mut Cq, entries: u32) -> Result<(), ProviderError> {
+        Self::check(
+            "completion queue entries",
+            entries,
+            self.limits.max_cq_entries,
+        )?;
+        if !self.hca.caps().general().cq_resize() {
+            return Err(ProviderError::Unsupported(
+                "resizing completion queues (capability cq_resize)".to_owned(),
+            ));
+        }
+        Ok(cq.resize(&mut self.hca, entries)?)
     }
 
     fn destroy_cq(&mut self, cq: Cq) -> Result<(), ProviderError> {

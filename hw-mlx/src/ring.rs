@@ -36,6 +36,18 @@ impl RingMemory {
     /// # Errors
     /// No memory.
     pub fn alloc(arena: &DmaArena, bytes: usize) -> Result<Self, DmaError> {
+        Self::with_record(arena, bytes, arena.alloc(RECORD_BYTES, RECORD_BYTES)?)
+    }
+
+    /// Memory for a ring of at least `bytes` in place of this one: the record stays.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn another(&self, arena: &DmaArena, bytes: usize) -> Result<Self, DmaError> {
+        Self::with_record(arena, bytes, self.record.clone())
+    }
+
+    fn with_record(arena: &DmaArena, bytes: usize, record: DmaBuffer) -> Result<Self, DmaError> {
         let page = bytes
             .max(1 << MIN_LOG_PAGE)
             .checked_next_power_of_two()
@@ -46,7 +58,7 @@ impl RingMemory {
         Ok(Self {
             ring: arena.alloc(page, page)?,
             log_page: page.trailing_zeros(),
-            record: arena.alloc(RECORD_BYTES, RECORD_BYTES)?,
+            record,
         })
     }
 

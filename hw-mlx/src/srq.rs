@@ -23,7 +23,9 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dat_core::provider::{Completion, DataSegment, Plain, QueueFull, SharedReceiveQueue};
+use dat_core::provider::{
+    Completion, DataSegment, Plain, ProviderError, QueueFull, SharedReceiveQueue,
+};
 use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
 use crate::cq::{Cqe, opcode};
@@ -72,6 +74,17 @@ impl SrqSizes {
         })
     }
 
+    /// The same with room to grow: the device has no command that gives an RMP another ring, and queue pairs name
+    /// theirs for life. `most` is how many entries the device takes at most.
+    #[must_use]
+    pub fn with_headroom(self, most: u32) -> Self {
+        let wanted = self.entries.saturating_mul(HEADROOM).max(MIN_ENTRIES);
+        Self {
+            entries: wanted.min(1 << 15).min(most).max(self.entries),
+            ..self
+        }
+    }
+
     /// Bytes of the ring.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -117,6 +130,11 @@ struct Shadow {
     next: u16,
     posted: bool,
 }
+
+/// Entries a ring has at least, where the device takes so many: see [`SrqSizes::with_headroom`].
+const MIN_ENTRIES: u32 = 1024;
+/// How many times over a ring has what was asked for.
+const HEADROOM: u32 = 4;
 
 /// A shared receive queue.
 pub struct Srq {
@@ -210,6 +228,7 @@ impl Srq {
             what: "shared receive queue size",
             value: u64::from(max_recvs),
         })?;
+        let sizes = sizes.with_headroom(hca.caps().limits().srq_entries);
         let memory = RingMemory::alloc(hca.arena(), sizes.bytes())?;
         Self::prepare_ring(sizes, &memory.ring);
         let mut command = CreateRmpIn::new();
@@ -398,6 +417,18 @@ impl SharedReceiveQueue for Srq {
     fn outstanding(&self) -> u32 {
         self.outstanding
             .saturating_sub(self.returns.count.load(Ordering::Acquire))
+    }
+
+    fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), ProviderError> {
+        // The entry at the tail is never posted.
+        let room = self.shadow.len() - 1;
+        if max_recvs as usize > room {
+            return Err(ProviderError::Resources(format!(
+                "{max_recvs} shared receives in a ring made for {room}"
+            )));
+        }
+        self.max_recvs = max_recvs;
+        Ok(())
     }
 }
 

@@ -35,12 +35,16 @@ pub const TERMINATOR_LKEY: u32 = 0x100;
 
 /// WQE opcodes in use here (PRM "Send WQE opcodes").
 pub mod opcode {
+    /// Nothing.
+    pub const NOP: u8 = 0x00;
     /// RDMA Write.
     pub const RDMA_WRITE: u8 = 0x08;
     /// Send.
     pub const SEND: u8 = 0x0a;
     /// RDMA Read.
     pub const RDMA_READ: u8 = 0x10;
+    /// Change a memory key.
+    pub const UMR: u8 = 0x25;
 }
 
 /// Low byte of the control segment's flags dword (`fm_ce_se` in rdma-core).
@@ -97,6 +101,16 @@ pub const fn head(opcode: u8, qpn_ds: u32) -> u64 {
 #[must_use]
 pub const fn control(head: u64, index: u16, flags: u8) -> Unit {
     Unit::new(head | (index as u64) << 40, (flags as u64) << 32)
+}
+
+/// The control segment of a UMR, which names the `key` it changes.
+#[inline]
+#[must_use]
+pub const fn umr_control(head: u64, index: u16, flags: u8, key: u32) -> Unit {
+    Unit::new(
+        head | (index as u64) << 40,
+        (flags as u64) << 32 | key as u64,
+    )
 }
 
 /// The remote address segment of RDMA Read and Write.

@@ -12,8 +12,9 @@
 //! solicited CQE or an error CQE. If what was asked for lies beyond the consumer counter in the
 //! request already, the event goes out at once.
 //!
-//! Resizing takes effect at the next completion: the device ends the old ring with a RESIZE CQE and
-//! goes on in the new one, at the same counter plus one.
+//! Resizing takes effect with the command: the device ends the old ring with a RESIZE CQE and goes on in the new
+//! one, at the same counter plus one. (`copy_resize_cqes` in drivers/infiniband/hw/mlx5/cq.c of Linux takes a
+//! ring without that entry, once the command is answered, for an error.)
 
 use crate::buffer::QueueBuffer;
 use crate::eq::{Arm, COUNTER_MASK};
@@ -101,7 +102,6 @@ pub struct Cq {
     pub moderation: (u32, u32, u32),
     /// 0, or [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAILURE`].
     pub status: u32,
-    resize: Option<CqRing>,
     producer: u32,
     consumer: u32,
     arm: Arm,
@@ -134,7 +134,6 @@ impl Cq {
             doorbell_record,
             moderation: (0, 0, 0),
             status: 0,
-            resize: None,
             producer: 0,
             consumer: 0,
             arm: Arm::Fired,
@@ -183,14 +182,6 @@ impl Cq {
     ) -> Completed {
         if self.status != 0 {
             return Completed::Dead;
-        }
-        if let Some(ring) = self.resize.take() {
-            let mut marker = [0; CQE_BYTES];
-            marker[CQE_BYTES - 1] = OPCODE_RESIZE << 4;
-            if let Err(failed) = self.write(iommu, &marker) {
-                return failed;
-            }
-            self.ring = ring;
         }
         if let Err(failed) = self.write(iommu, cqe) {
             return failed;
@@ -301,13 +292,23 @@ impl Cq {
         Armed::Taken { event: waiting }
     }
 
-    /// MODIFY_CQ resize: the ring to go on in after the next completion. False if it cannot hold
-    /// what is outstanding.
+    /// MODIFY_CQ resize: the ring to go on in. False, and nothing has changed, if it cannot hold what is
+    /// outstanding, or the old one has no room for the entry that ends it.
     pub fn resize(&mut self, iommu: &mut Iommu, ring: CqRing) -> bool {
-        if self.read_consumer(iommu).is_ok() && self.outstanding() > 1 << ring.log_size {
+        if self.status != 0 || self.read_consumer(iommu).is_err() {
             return false;
         }
-        self.resize = Some(ring);
+        let with_marker = self.outstanding() + 1;
+        if with_marker > 1 << self.ring.log_size || with_marker > 1 << ring.log_size {
+            return false;
+        }
+        let mut marker = [0; CQE_BYTES];
+        marker[CQE_BYTES - 1] = OPCODE_RESIZE << 4;
+        if self.write(iommu, &marker).is_err() {
+            self.status = 0;
+            return false;
+        }
+        self.ring = ring;
         true
     }
 }
@@ -462,10 +463,18 @@ mod tests {
             log_page_size: 0,
             page_offset: 0,
         };
-        assert!(cq.resize(&mut iommu, ring));
-        cq.complete(&mut iommu, &send_done(), false);
+        assert!(cq.resize(&mut iommu, ring.clone()));
         assert_eq!(memory.load_u8(0x1000 + 63) >> 4, OPCODE_RESIZE);
+        assert_eq!((cq.producer(), cq.ring.log_size), (1, 2));
+        cq.complete(&mut iommu, &send_done(), false);
         assert_eq!(cq.producer(), 2);
-        assert_eq!(cq.ring.log_size, 2);
+        let outstanding = CqRing {
+            log_size: 1,
+            ..ring
+        };
+        assert!(
+            !cq.resize(&mut iommu, outstanding),
+            "two and the marker in two places"
+        );
     }
 }

@@ -22,7 +22,7 @@ use crate::event::{ConnectionEvent, ConnectionEventKind, Event};
 use crate::handle::{EpHandle, EpKey};
 use crate::ia::Ia;
 use crate::provider::{
-    Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
+    Path, Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
 };
 use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
 use std::net::IpAddr;
@@ -36,15 +36,19 @@ pub(crate) const fn service_id(conn_qual: ConnQual) -> u64 {
     }
 }
 
-/// Refuses private data longer than a REQ to this qualifier carries.
-fn check_private_data(conn_qual: ConnQual, bytes: usize) -> DatResult<()> {
+/// Refuses private data longer than a REQ to this qualifier carries. `argument` is its length's place.
+pub(super) fn check_private_data(
+    conn_qual: ConnQual,
+    bytes: usize,
+    argument: Subtype,
+) -> DatResult<()> {
     if bytes > MAX_PRIVATE_DATA {
-        return Err(DatError::parameter(Subtype::Arg5)
+        return Err(DatError::parameter(argument)
             .because("private data is longer than max_private_data_size, 64"));
     }
     if bytes > cm::request_limit(service_id(conn_qual)).min(MAX_PRIVATE_DATA) {
         const _: () = assert!(MAX_PRIVATE_DATA_TO_PORT == 56);
-        return Err(DatError::parameter(Subtype::Arg5)
+        return Err(DatError::parameter(argument)
             .because("a request to an RDMA-CM port (conn_qual up to 0xffff) carries at most 56 bytes of private data; larger conn_quals carry 64"));
     }
     Ok(())
@@ -63,6 +67,14 @@ fn check_address(address: IpAddr) -> DatResult<()> {
             Subtype::AddressUnsupported,
             "a multicast or broadcast address",
         );
+    }
+    Ok(())
+}
+
+/// Refuses what we cannot give.
+pub(super) fn check_qos(qos: Qos) -> DatResult<()> {
+    if !qos.is_empty() {
+        return Err(DatError::unsupported().because("qos: only DAT_QOS_BEST_EFFORT"));
     }
     Ok(())
 }
@@ -93,7 +105,7 @@ impl<P: Provider> Ia<P> {
         flags: ConnectFlags,
     ) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
-        let next = state.next(EpEvent::Connect).ok_or(state.refuse())?;
+        state.next(EpEvent::Connect).ok_or(state.refuse())?;
         self.alive()?;
         if conn_qual == 0 {
             return Err(DatError::parameter(Subtype::Arg3).because("connection qualifier 0"));
@@ -101,13 +113,11 @@ impl<P: Provider> Ia<P> {
         if timeout == Timeout::ZERO {
             return Err(DatError::parameter(Subtype::Arg4).because("a timeout of 0"));
         }
-        check_private_data(conn_qual, private_data.len())?;
+        check_private_data(conn_qual, private_data.len(), Subtype::Arg5)?;
         if !ConnectFlags::all().contains(flags) {
             return Err(DatError::parameter(Subtype::Arg8).because("connect_flags: unknown ones"));
         }
-        if !qos.is_empty() {
-            return Err(DatError::unsupported().because("qos: only DAT_QOS_BEST_EFFORT"));
-        }
+        check_qos(qos)?;
         if flags.contains(ConnectFlags::MULTIPATH) {
             return Err(DatError::unsupported().because("one path per connection"));
         }
@@ -126,6 +136,22 @@ impl<P: Provider> Ia<P> {
                 return Err(self.device_refused("ep_connect", error, Subtype::ResourceTep));
             }
         };
+        self.connect_to(ep, remote, conn_qual, path, timeout, private_data)
+    }
+
+    /// Starts a connection to who listens at a qualifier of the host at the end of a path. All that can be checked
+    /// was checked, but whether the endpoint has a PZ.
+    pub(super) fn connect_to(
+        &mut self,
+        ep: EpHandle,
+        remote: IpAddr,
+        conn_qual: ConnQual,
+        path: Path,
+        timeout: Timeout,
+        private_data: &[u8],
+    ) -> DatResult<()> {
+        let state = self.ep(ep)?.hot.state;
+        let next = state.next(EpEvent::Connect).ok_or(state.refuse())?;
         let (now, psn, random) = (
             self.provider.now(),
             self.random_psn(),
@@ -237,6 +263,8 @@ impl<P: Provider> Ia<P> {
         if let Err(error) = self.reset_queue_pair(ep.key) {
             return Err(self.device_refused("ep_reset", error, Subtype::ResourceTep));
         }
+        self.abandon_binds(ep.key);
+        self.settle_effects();
         let target = &mut self.eps[ep.key];
         target.hot.state = next;
         target.hot.last_suppressed = false;

@@ -17,6 +17,9 @@
 
 pub mod attr;
 mod connect;
+mod dup_connect;
+mod holding;
+mod inline;
 mod modify;
 mod post;
 pub mod state;
@@ -31,13 +34,17 @@ use crate::handle::{
 use crate::ia::Ia;
 use crate::provider::{Nanos, Path, Provider, QueuePair, QueueSizes};
 use crate::refusal::Refusal;
+use crate::rmr::PendingBind;
 use crate::slots::Vacant;
 use crate::types::{CompletionFlags, EvdFlags};
 use attr::{DtoMode, EpAttr};
 pub(crate) use connect::service_id;
+pub use holding::EpRecvParam;
+use holding::Watermarks;
 pub use modify::EpChange;
 use slotmap::SlotMap;
 use state::EpState;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 /// Owner numbers have 24 bits; the upper half is for `discard` queues.
@@ -95,6 +102,9 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) has_received: bool,
     /// The device has reported it.
     pub(crate) last_buffer: bool,
+    /// Binds on their way, oldest first. Never more than there is room for.
+    pub(crate) binds: VecDeque<PendingBind>,
+    marks: Watermarks,
 }
 
 /// The other end.
@@ -206,6 +216,8 @@ impl<P: Provider> Ep<P> {
             posted_after_marker: 0,
             has_received: false,
             last_buffer: false,
+            binds: VecDeque::new(),
+            marks: Watermarks::default(),
         }
     }
 
@@ -350,11 +362,13 @@ impl<P: Provider> Ia<P> {
     fn insert_ep(&mut self, setup: &Setup) -> DatResult<EpKey> {
         let attr = setup.attr;
         let hot = Hot::new(setup, attr.read_iov(&self.attr));
+        let room = self.room_for_binds(setup);
         let key = self.eps.insert(Ep::new(setup, hot));
         match self.make_qp(key, setup) {
             Ok(made) => {
                 let ep = &mut self.eps[key];
                 (ep.qp, ep.discard) = made;
+                ep.binds = VecDeque::with_capacity(room);
                 if ep.discard.is_some() {
                     self.discarding.push(key);
                 }
@@ -411,7 +425,13 @@ impl<P: Provider> Ia<P> {
             max_recvs,
             max_request_segments: attr.max_request_iov.max(attr.write_iov()),
             max_read_segments: attr.read_iov(&self.attr),
-            max_recv_segments: attr.max_recv_iov,
+            // An SRQ has its own limit.
+            max_recv_segments: if setup.srq.is_some() {
+                1
+            } else {
+                attr.max_recv_iov
+            },
+            binds: self.binds_on(setup),
         };
         let cq = |evd: Option<EvdKey>| match evd {
             Some(evd) => self.evds[evd].cq.as_ref(),
@@ -435,6 +455,21 @@ impl<P: Provider> Ia<P> {
                 }
                 Err(self.device_refused("ep_create", error, Subtype::ResourceTep))
             }
+        }
+    }
+
+    /// Whether an endpoint may bind RMRs: completions of binds need an EVD that takes them.
+    fn binds_on(&self, setup: &Setup) -> bool {
+        let flags = setup.request_evd.map(|evd| self.evds[evd].flags);
+        flags.is_some_and(|flags| flags.contains(EvdFlags::RMR_BIND)) && self.attr.max_rmrs != 0
+    }
+
+    /// Binds an endpoint may have on their way.
+    fn room_for_binds(&self, setup: &Setup) -> usize {
+        if self.binds_on(setup) {
+            usize::try_from(setup.attr.max_request_dtos).unwrap_or(usize::MAX)
+        } else {
+            0
         }
     }
 
@@ -590,11 +625,14 @@ impl<P: Provider> Ia<P> {
         self.let_go(key);
         self.await_last_buffer(key);
         self.drain_queues_of(key);
+        self.abandon_binds(key);
         let Some(ep) = self.eps.remove(key) else {
             return;
         };
         self.draining.retain(|other| *other != key);
         self.discarding.retain(|other| *other != key);
+        self.marked.retain(|other| *other != key);
+        self.forget_context(EpHandle { key, ia: self.id });
         let setup = ep.setup();
         if let Some(qp) = ep.qp {
             self.unmake_qp(qp, ep.discard, &setup);

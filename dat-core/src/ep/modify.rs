@@ -1,17 +1,19 @@
 //! `dat_ep_modify`: another configuration for an endpoint that is not connected yet.
 //!
 //! The queue pair's sizes and queues are the device's, fixed at creation, so a change of them makes a
-//! new queue pair and drops the old one. Receives posted to the old one would be lost: such a change
-//! is refused while there are any (the pages ask this for the completion flags only).
+//! new queue pair, which takes over the receives posted to the old one, and drops that. A receive whose memory is
+//! not in the new PZ stays posted and fails when a message needs it. What does not fit the new queue pair is
+//! refused; so is a change of the receives' completion flags once there are any, as the page has it.
 
 use super::attr::EpAttr;
 use super::state::EpState;
 use super::{Hot, Setup};
-use crate::error::{DatError, DatResult, Subtype};
-use crate::handle::{EpHandle, EvdHandle, PzHandle};
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::handle::{EpHandle, EpKey, EvdHandle, PzHandle};
 use crate::ia::Ia;
-use crate::provider::{Provider, QueuePair};
+use crate::provider::{PostedRecv, Provider, QueuePair};
 use crate::types::EvdFlags;
+use std::collections::VecDeque;
 
 /// What to change; `None` leaves it. The inner `None` takes the object away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,13 +35,13 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE: endpoint, PZ or an EVD. DAT_INVALID_STATE: the PZ can be changed in
-    /// UNCONNECTED and TENTATIVE, the rest also in RESERVED and PASSIVE; a change that needs a new
-    /// queue pair not while receives are posted. DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED:
+    /// UNCONNECTED and TENTATIVE, the rest also in RESERVED and PASSIVE; while receives are posted, neither can their
+    /// completion flags be changed, nor `max_recv_dtos` and `max_recv_iov` go below them, nor the PZ be taken away.
+    /// DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED:
     /// as `ep_create`. DAT_INSUFFICIENT_RESOURCES.
     pub fn ep_modify(&mut self, ep: EpHandle, change: &EpChange) -> DatResult<()> {
         let old = self.ep(ep)?;
         let (state, before) = (old.hot.state, old.setup());
-        let idle = old.qp.as_ref().is_none_or(|qp| qp.recvs_outstanding() == 0);
         let legal = match state {
             EpState::Unconnected | EpState::TentativeConnectionPending => true,
             EpState::Reserved | EpState::PassiveConnectionPending => change.pz.is_none(),
@@ -94,15 +96,22 @@ impl<P: Provider> Ia<P> {
             ..after
         } == before;
         if !only_connect_evd {
-            if !idle {
-                return Err(DatError::state(state.subtype()).because("receives are posted"));
+            let posted = self.recvs_to_keep(ep.key, &before, &after)?;
+            let room = self.room_for_binds(&after);
+            let (mut qp, discard) = self.make_qp(ep.key, &after)?;
+            if let Some(qp) = &mut qp {
+                for recv in posted {
+                    let segments = recv.segments.iter().copied();
+                    // There is room: it was looked at.
+                    let _posted = qp.post_recv(segments, recv.cookie, recv.unsignalled);
+                }
             }
-            let (qp, discard) = self.make_qp(ep.key, &after)?;
             let mut hot = Hot::new(&after, after.attr.read_iov(&self.attr));
             hot.state = state;
             self.drain_queues_of(ep.key);
             let target = &mut self.eps[ep.key];
             target.hot = hot;
+            target.binds = VecDeque::with_capacity(room);
             let old_qp = core::mem::replace(&mut target.qp, qp);
             let old_discard = core::mem::replace(&mut target.discard, discard);
             self.discarding.retain(|key| *key != ep.key);
@@ -123,5 +132,41 @@ impl<P: Provider> Ia<P> {
         target.connect_evd = after.connect_evd;
         self.settle_effects();
         Ok(())
+    }
+
+    /// The receives posted to an endpoint, if it may keep them in another configuration.
+    fn recvs_to_keep(
+        &mut self,
+        key: EpKey,
+        before: &Setup,
+        after: &Setup,
+    ) -> DatResult<Vec<PostedRecv>> {
+        let Some(ep) = self.eps.get(key) else {
+            return Ok(Vec::new());
+        };
+        let state = ep.hot.state;
+        let Some(qp) = ep.qp.as_ref().filter(|qp| qp.recvs_outstanding() != 0) else {
+            return Ok(Vec::new());
+        };
+        let posted = qp.posted_recvs().ok_or(
+            DatError::new(ReturnType::InternalError, Subtype::None)
+                .because("the device has overwritten posted receives"),
+        )?;
+        let refuse = |detail| Err(DatError::state(state.subtype()).because(detail));
+        if after.pz.is_none() {
+            return refuse("receives are posted, so the endpoint needs a PZ");
+        }
+        if after.attr.recv_completion_flags != before.attr.recv_completion_flags {
+            return refuse("recv_completion_flags change before receives are posted");
+        }
+        let fits = |count: usize, room: u32| u32::try_from(count).is_ok_and(|count| count <= room);
+        if !fits(posted.len(), after.attr.max_recv_dtos) {
+            return refuse("more receives are posted than max_recv_dtos");
+        }
+        let longest = posted.iter().map(|recv| recv.segments.len()).max();
+        if !fits(longest.unwrap_or(0), after.attr.max_recv_iov) {
+            return refuse("a receive is posted that has more segments than max_recv_iov");
+        }
+        Ok(posted)
     }
 }

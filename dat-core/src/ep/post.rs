@@ -341,7 +341,7 @@ impl<P: Provider> Ia<P> {
     /// Completions move to their EVD's queue in software, those of null EVDs vanish. What a failed one
     /// means for the connection is left to the next call that polls: it takes commands to the device,
     /// and a post does not block.
-    fn reclaim(&mut self, ep: EpHandle, evd: fn(&Ep<P>) -> Option<EvdKey>) {
+    pub(super) fn reclaim(&mut self, ep: EpHandle, evd: fn(&Ep<P>) -> Option<EvdKey>) {
         match self.eps.get(ep.key).and_then(evd) {
             Some(evd) => {
                 self.drain_evd(evd, true);

@@ -10,14 +10,17 @@
 //! beyond it: the completions that must precede a DISCONNECTED event are taken out however many they
 //! are (at most what the completion queue holds).
 
+use super::mode::{EvdMode, Waiter};
 use super::streams::Streams;
-use crate::event::{DtoCompletion, Event};
-use crate::handle::{EvdKey, SrqKey};
+use crate::event::Event;
+use crate::handle::{CnoKey, EvdKey, SrqKey};
 use crate::provider::Provider;
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
+    /// Why a dequeue must not go straight to `cq`: events in `queue`, and one for a waiter.
+    obstacles: usize,
     /// In the order they will be delivered.
     queue: VecDeque<Queued>,
     /// Where the device writes; only with the DTO or RMR_BIND flag.
@@ -30,8 +33,10 @@ pub(crate) struct Evd<P: Provider> {
     pub(crate) notifications: u64,
     pub(crate) flags: EvdFlags,
     pub(crate) streams: Streams,
-    pub(crate) waitable: bool,
-    pub(crate) enabled: bool,
+    /// Changed by [`Evd::set_mode`].
+    pub(crate) mode: EvdMode,
+    /// What arriving notification events wake.
+    pub(crate) cno: Option<CnoKey>,
     /// EVDs that take the completions of endpoints whose connection events come here, and how many
     /// such endpoints: an error there is a BROKEN event here.
     pub(crate) feeders: Vec<(EvdKey, u32)>,
@@ -55,6 +60,7 @@ impl<P: Provider> Evd<P> {
     pub(crate) fn new(cq: Option<P::Cq>, qlen: u32, flags: EvdFlags) -> Self {
         let room = usize::try_from(qlen).unwrap_or(usize::MAX);
         Self {
+            obstacles: 0,
             queue: VecDeque::with_capacity(room.min(MAX_RESERVED).saturating_mul(2)),
             cq,
             qlen,
@@ -62,15 +68,33 @@ impl<P: Provider> Evd<P> {
             notifications: 0,
             flags,
             streams: Streams::new(flags.contains(EvdFlags::SOFTWARE)),
-            waitable: true,
-            enabled: true,
+            mode: EvdMode::NEW,
+            cno: None,
             feeders: Vec::new(),
         }
     }
 
+    /// Nothing in software is older than what is in the completion queue, and nobody waits.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    pub(crate) const fn is_clear(&self) -> bool {
+        self.obstacles == 0
+    }
+
+    fn count_obstacles(&mut self) {
+        self.obstacles = self.queue.len() + usize::from(self.mode.waiter != Waiter::Nobody);
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: EvdMode) {
+        self.mode = mode;
+        self.count_obstacles();
+    }
+
+    /// Another length, at least the number of events in software.
+    pub(crate) fn set_qlen(&mut self, qlen: u32) {
+        self.qlen = qlen;
+        let room = usize::try_from(qlen).unwrap_or(usize::MAX);
+        let room = room.min(MAX_RESERVED).saturating_mul(2);
+        self.queue.reserve(room.saturating_sub(self.queue.len()));
     }
 
     /// Events in software.
@@ -88,16 +112,13 @@ impl<P: Provider> Evd<P> {
         self.len() - self.dtos < self.qlen
     }
 
-    pub(crate) fn push_dto(
-        &mut self,
-        completion: DtoCompletion,
-        notify: bool,
-        srq: Option<SrqKey>,
-    ) {
+    /// Queues the completion of a DTO or a bind.
+    pub(crate) fn push_dto(&mut self, completion: Event, notify: bool, srq: Option<SrqKey>) {
         self.queue.push_back(Queued {
-            event: Event::Dto(completion),
+            event: completion,
             srq,
         });
+        self.count_obstacles();
         self.dtos += 1;
         self.notifications += u64::from(notify);
     }
@@ -108,6 +129,7 @@ impl<P: Provider> Evd<P> {
             return Err(Overflow);
         }
         self.queue.push_back(Queued { event, srq: None });
+        self.count_obstacles();
         self.notifications += 1;
         Ok(())
     }
@@ -115,7 +137,8 @@ impl<P: Provider> Evd<P> {
     /// The oldest event, and the SRQ that gets a slot back.
     pub(crate) fn pop(&mut self) -> Option<(Event, Option<SrqKey>)> {
         let Queued { event, srq } = self.queue.pop_front()?;
-        if matches!(event, Event::Dto(_)) {
+        self.count_obstacles();
+        if matches!(event, Event::Dto(_) | Event::RmrBind(_)) {
             self.dtos -= 1;
         }
         Some((event, srq))

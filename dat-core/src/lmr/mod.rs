@@ -1,5 +1,12 @@
 //! Local memory regions: `dat_lmr_create`, `_query`, `_free`, `_sync_rdma_read`, `_sync_rdma_write`,
 //! and cutting slices.
+//!
+//! `dat_lmr_create` knows three kinds of memory, which are three methods here. A range of addresses is the plain
+//! one. A region made from another one is the same memory again, under a PZ and rights of its own; the two live and
+//! die apart. Shared memory is known to all processes by an identifier: whoever registers under the same one means
+//! the same bytes. Each process still has a device function of its own, whose IOMMU maps the bytes for it alone, so
+//! there is nothing to share but the name; what is checked is that the memory can be shared at all, and that
+//! the name stands for one size.
 
 pub(crate) mod slice;
 pub(crate) mod table;
@@ -21,6 +28,13 @@ pub(crate) struct Lmr<P: Provider> {
     /// As posts see them.
     effective: MemPrivFlags,
     created: Registered,
+    kind: MemType,
+    /// What other regions of the same memory are made from.
+    memory: P::Memory,
+    /// RMRs bound to it, going by the binds posted.
+    bound: u32,
+    /// Windows of the device that reach through it, and binds on their way to that.
+    held: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -29,6 +43,32 @@ struct Registered {
     rmr_context: u32,
     address: u64,
     bytes: u64,
+}
+
+/// The name of shared memory (`DAT_LMR_COOKIE`): all 40 bytes count.
+pub type SharedMemoryId = [u8; 40];
+
+/// What a region was made of (`DAT_MEM_TYPE` and what goes with it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemType {
+    /// A range of addresses.
+    Virtual,
+    /// The memory of another region, which may be gone by now.
+    Lmr(LmrHandle),
+    /// Memory other processes know by the same name.
+    SharedVirtual(SharedMemoryId),
+}
+
+impl MemType {
+    /// The `DAT_MEM_TYPE`.
+    #[must_use]
+    pub const fn number(&self) -> u32 {
+        match self {
+            Self::Virtual => 0,
+            Self::Lmr(_) => 1,
+            Self::SharedVirtual(_) => 2,
+        }
+    }
 }
 
 /// What `lmr_create` returns.
@@ -49,6 +89,8 @@ pub struct LmrCreated {
 /// What `lmr_query` tells (`DAT_LMR_PARAM`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LmrParam {
+    /// What it was made of.
+    pub mem_type: MemType,
     /// Its protection zone.
     pub pz: PzHandle,
     /// Its rights.
@@ -73,7 +115,7 @@ fn allowed_in<P: Provider>(lmr: &Lmr<P>, right: MemPrivFlags) -> u32 {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Registers memory.
+    /// Registers memory: a range of addresses.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges.
@@ -82,6 +124,60 @@ impl<P: Provider> Ia<P> {
     pub fn lmr_create(
         &mut self,
         memory: P::Memory,
+        pz: PzHandle,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrCreated> {
+        self.register(memory, MemType::Virtual, pz, privileges)
+    }
+
+    /// Registers the memory of another region again, under its own PZ and rights.
+    ///
+    /// # Errors
+    /// As [`Ia::lmr_create`]; DAT_INVALID_HANDLE|LMR: the other region.
+    pub fn lmr_create_from_lmr(
+        &mut self,
+        source: LmrHandle,
+        pz: PzHandle,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrCreated> {
+        let memory = self.lmr(source)?.memory.clone();
+        self.register(memory, MemType::Lmr(source), pz, privileges)
+    }
+
+    /// Registers memory that other processes have mapped too and know by the same name.
+    ///
+    /// # Errors
+    /// As [`Ia::lmr_create`]. DAT_INVALID_STATE: the memory was not created shared.
+    /// DAT_INVALID_PARAMETER|ARG4: this IA has a region under the name, of another length.
+    pub fn lmr_create_shared(
+        &mut self,
+        memory: P::Memory,
+        id: SharedMemoryId,
+        pz: PzHandle,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrCreated> {
+        self.alive()?;
+        self.pz_key(pz)?;
+        if !self.provider.is_shared(&memory) {
+            return Err(DatError::state(Subtype::None)
+                .because("the memory is private to this process: it was not created shared"));
+        }
+        let kind = MemType::SharedVirtual(id);
+        let known = self.lmr_objects.values().find(|lmr| lmr.kind == kind);
+        let bytes = known.map(|lmr| lmr.created.bytes);
+        let created = self.register(memory, kind, pz, privileges)?;
+        if bytes.is_some_and(|bytes| bytes != created.registered_size) {
+            self.remove_lmr(created.lmr.key);
+            return Err(DatError::parameter(Subtype::Arg4)
+                .because("the same shared_memory_id stands for memory of another length"));
+        }
+        Ok(created)
+    }
+
+    fn register(
+        &mut self,
+        memory: P::Memory,
+        kind: MemType,
         pz: PzHandle,
         privileges: MemPrivFlags,
     ) -> DatResult<LmrCreated> {
@@ -137,7 +233,12 @@ impl<P: Provider> Ia<P> {
             privileges,
             effective,
             created,
+            kind,
+            memory,
+            bound: 0,
+            held: 0,
         });
+        self.lmrs_by_context.insert(created.lmr_context, key);
         Ok(LmrCreated {
             lmr: LmrHandle { key, ia: self.id },
             lmr_context: created.lmr_context,
@@ -154,6 +255,7 @@ impl<P: Provider> Ia<P> {
     pub fn lmr_query(&self, lmr: LmrHandle) -> DatResult<LmrParam> {
         let lmr = self.lmr(lmr)?;
         Ok(LmrParam {
+            mem_type: lmr.kind,
             pz: PzHandle {
                 key: lmr.pz,
                 ia: self.id,
@@ -169,9 +271,11 @@ impl<P: Provider> Ia<P> {
     /// Ends a registration. DTOs in flight that name it may fail.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|LMR.
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it.
     pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
-        self.lmr(lmr)?;
+        if self.lmr(lmr)?.bound != 0 {
+            return Err(DatError::state(Subtype::StateLmrInUse).because("an RMR is bound to it"));
+        }
         self.remove_lmr(lmr.key);
         Ok(())
     }
@@ -181,10 +285,59 @@ impl<P: Provider> Ia<P> {
             return;
         };
         self.lmrs.remove(lmr.created.lmr_context, fresh_stamp());
+        self.lmrs_by_context.remove(&lmr.created.lmr_context);
+        self.forget_context(LmrHandle { key, ia: self.id });
+        if lmr.held == 0 {
+            self.deregister(lmr);
+        } else {
+            self.lmrs_retired.insert(key, lmr);
+        }
+    }
+
+    fn deregister(&mut self, lmr: Lmr<P>) {
         self.pzs[lmr.pz].users -= 1;
         if let Err(error) = self.provider.deregister(lmr.region) {
             self.note_device_error("deregistering memory", &error);
         }
+    }
+
+    /// A bind to an LMR was posted.
+    pub(crate) fn bound_to(&mut self, key: LmrKey) {
+        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+            lmr.bound += 1;
+            lmr.held += 1;
+        }
+    }
+
+    /// An RMR is no longer bound to an LMR, going by the binds posted.
+    pub(crate) fn unbound_from(&mut self, key: LmrKey) {
+        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+            lmr.bound -= 1;
+        }
+    }
+
+    /// A window of the device no longer reaches through an LMR, or a bind to it did not come about. If the consumer
+    /// has freed the LMR and this was the last, it ends now.
+    pub(crate) fn let_go_of_lmr(&mut self, key: LmrKey) {
+        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+            lmr.held -= 1;
+        } else if let Some(lmr) = self.lmrs_retired.get_mut(&key) {
+            lmr.held -= 1;
+            if lmr.held == 0
+                && let Some(lmr) = self.lmrs_retired.remove(&key)
+            {
+                self.deregister(lmr);
+            }
+        }
+    }
+
+    /// The LMR with this context.
+    pub(crate) fn lmr_with_context(&self, lmr_context: u32) -> Option<LmrKey> {
+        self.lmrs_by_context.get(&lmr_context).copied()
+    }
+
+    pub(crate) fn lmr_pz(&self, key: LmrKey) -> Option<PzKey> {
+        self.lmr_objects.get(key).map(|lmr| lmr.pz)
     }
 
     /// Cuts `bytes` bytes at `offset` out of a region, checked once for many posts.

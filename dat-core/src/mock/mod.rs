@@ -196,6 +196,8 @@ fn limits(node: usize) -> Limits {
         max_recv_segments: 8,
         max_regions: 1000,
         max_region_bytes: 1 << 40,
+        max_windows: 100,
+        max_window_bytes: 1 << 32,
         max_pds: 100,
         max_message_bytes: 1 << 30,
         max_srqs: 10,
@@ -260,6 +262,8 @@ impl Provider for Mock {
     /// Address and length.
     type Memory = (u64, u64);
     type Region = u32;
+    /// Its key.
+    type Window = u32;
 
     fn limits(&self) -> &Limits {
         &self.limits
@@ -333,6 +337,28 @@ impl Provider for Mock {
         Ok(())
     }
 
+    /// All memory is, but what begins at an odd address.
+    fn is_shared(&self, memory: &(u64, u64)) -> bool {
+        memory.0.is_multiple_of(2)
+    }
+
+    fn create_window(&mut self, _pd: u32) -> Result<u32, ProviderError> {
+        self.alive()?;
+        self.net.count(self.node, "window", 1);
+        Ok(self.net.number() << 8)
+    }
+
+    fn unbind_window(&mut self, _pd: u32, window: &mut u32) -> Result<(), ProviderError> {
+        self.alive()?;
+        *window = self.net.number() << 8;
+        Ok(())
+    }
+
+    fn destroy_window(&mut self, _window: u32) -> Result<(), ProviderError> {
+        self.net.count(self.node, "window", -1);
+        Ok(())
+    }
+
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<MockCq, ProviderError> {
         self.alive()?;
         self.net.count(self.node, "cq", 1);
@@ -344,6 +370,14 @@ impl Provider for Mock {
             .cqs
             .push(Rc::clone(&cq));
         Ok(MockCq(cq))
+    }
+
+    fn resize_cq(&mut self, cq: &mut MockCq, entries: u32) -> Result<(), ProviderError> {
+        self.alive()?;
+        if !cq.0.borrow_mut().resize(entries.next_power_of_two()) {
+            return Err(ProviderError::Device("more is in it".into()));
+        }
+        Ok(())
     }
 
     fn destroy_cq(&mut self, cq: MockCq) -> Result<(), ProviderError> {

@@ -2,8 +2,9 @@
 
 use super::Net;
 use crate::provider::{
-    Completion, CompletionEntry, CompletionQueue, DataSegment, QueueFull, QueuePair, QueueSizes,
-    RequestFlags, RequestOp, SharedReceiveQueue,
+    Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, PostedRecv,
+    ProviderError, QueueFull, QueuePair, QueueSizes, RequestFlags, RequestOp, SharedReceiveQueue,
+    WindowTarget,
 };
 use crate::types::DtoStatus;
 use std::cell::RefCell;
@@ -50,6 +51,14 @@ impl CqState {
         }
     }
 
+    pub(super) fn resize(&mut self, capacity: u32) -> bool {
+        let fits = self.entries.len() <= capacity as usize;
+        if fits {
+            self.capacity = capacity;
+        }
+        fits
+    }
+
     fn push(&mut self, entry: Entry) {
         assert!(
             self.entries.len() < self.capacity as usize,
@@ -72,8 +81,12 @@ pub(crate) struct MockCq(pub(super) Rc<RefCell<CqState>>);
 impl CompletionQueue for MockCq {
     type Entry = Entry;
 
-    fn poll(&mut self) -> Option<Entry> {
-        self.0.borrow_mut().entries.pop_front()
+    fn peek(&self) -> Option<Entry> {
+        self.0.borrow().entries.front().cloned()
+    }
+
+    fn advance(&mut self) {
+        self.0.borrow_mut().entries.pop_front();
     }
 
     fn arm(&mut self, solicited_only: bool) {
@@ -86,6 +99,11 @@ impl CompletionQueue for MockCq {
         } else {
             state.armed = Some(solicited_only);
         }
+    }
+
+    fn is_armed(&self) -> bool {
+        let state = self.0.borrow();
+        state.armed.is_some() || state.fired
     }
 
     fn capacity(&self) -> u32 {
@@ -110,6 +128,7 @@ pub(super) struct Request {
     pub(super) solicited: bool,
     suppress: bool,
     unsignalled: bool,
+    bind: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -315,8 +334,20 @@ fn sum(segments: impl Iterator<Item = DataSegment>, limit: u32) -> u64 {
         .sum()
 }
 
+impl MockQp {
+    /// Carries out what was posted.
+    fn go(&self) {
+        if self.state.borrow().queue == Queue::Error {
+            self.state.borrow_mut().flush();
+        } else {
+            self.net.run(&self.state);
+        }
+    }
+}
+
 impl QueuePair for MockQp {
     type Entry = Entry;
+    type Window = u32;
 
     fn post_request<I>(
         &mut self,
@@ -348,14 +379,64 @@ impl QueuePair for MockQp {
                 solicited: flags.solicited,
                 suppress: flags.suppress,
                 unsignalled: flags.unsignalled,
+                bind: false,
             });
         }
-        if self.state.borrow().queue == Queue::Error {
-            self.state.borrow_mut().flush();
-        } else {
-            self.net.run(&self.state);
-        }
+        self.go();
         Ok(())
+    }
+
+    fn post_send_inline(
+        &mut self,
+        data: &[u8],
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), InlineError> {
+        let (bytes, limit) = (data.len(), self.send_inline_limit());
+        if bytes > limit {
+            return Err(InlineError::TooLong { bytes, limit });
+        }
+        let none = core::iter::empty::<DataSegment>();
+        self.post_request(RequestOp::Send, none, cookie, flags)
+            .map_err(|QueueFull| InlineError::Full)
+    }
+
+    fn send_inline_limit(&self) -> usize {
+        64
+    }
+
+    fn post_bind(
+        &mut self,
+        window: &mut u32,
+        _target: &WindowTarget,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<u32, QueueFull> {
+        {
+            let mut state = self.state.borrow_mut();
+            assert!(
+                state.sizes.binds,
+                "a bind on a queue that was not made for it"
+            );
+            if state.requests.len() >= state.sizes.max_requests as usize {
+                return Err(QueueFull);
+            }
+            let post = state.requests_posted;
+            state.requests_posted += 1;
+            state.requests.push_back(Request {
+                post,
+                cookie,
+                bytes: 0,
+                is_send: false,
+                solicited: false,
+                suppress: false,
+                unsignalled: flags.unsignalled,
+                bind: true,
+            });
+        }
+        *window += 1;
+        self.go();
+        Ok(*window)
     }
 
     fn post_recv<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
@@ -398,6 +479,7 @@ impl QueuePair for MockQp {
                         status,
                         transferred: request.bytes,
                         request: true,
+                        bind: request.bind,
                         unsignalled: request.unsignalled,
                         solicited: false,
                         syndrome,
@@ -415,6 +497,7 @@ impl QueuePair for MockQp {
             status,
             transferred: entry.bytes,
             request: false,
+            bind: false,
             unsignalled: recv.unsignalled,
             solicited,
             syndrome,
@@ -424,14 +507,34 @@ impl QueuePair for MockQp {
     fn take_outstanding(&mut self) -> Option<Completion> {
         let mut state = self.state.borrow_mut();
         if let Some(request) = state.requests.pop_front() {
-            return Some(Completion::flushed(
-                request.cookie,
-                true,
-                request.unsignalled,
-            ));
+            return Some(Completion {
+                bind: request.bind,
+                ..Completion::flushed(request.cookie, true, request.unsignalled)
+            });
         }
         let recv = state.recvs.pop_front()?;
         Some(Completion::flushed(recv.cookie, false, recv.unsignalled))
+    }
+
+    fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {
+        let state = self.state.borrow();
+        // Only lengths matter here.
+        let segment = |bytes| DataSegment {
+            lmr_context: 0,
+            address: 0,
+            bytes,
+        };
+        let posted = |recv: &Recv| PostedRecv {
+            segments: u32::try_from(recv.bytes)
+                .ok()
+                .filter(|&bytes| bytes != 0)
+                .map(segment)
+                .into_iter()
+                .collect(),
+            cookie: recv.cookie,
+            unsignalled: recv.unsignalled,
+        };
+        Some(state.recvs.iter().map(posted).collect())
     }
 
     fn requests_outstanding(&self) -> u32 {
@@ -508,10 +611,16 @@ impl SharedReceiveQueue for MockSrq {
             status: entry.status,
             transferred: entry.bytes,
             request: false,
+            bind: false,
             unsignalled: false,
             solicited: entry.solicited,
             syndrome: (0, 0),
         })
+    }
+
+    fn set_max_recvs(&mut self, max_recvs: u32) -> Result<(), ProviderError> {
+        self.0.borrow_mut().max_recvs = max_recvs;
+        Ok(())
     }
 
     fn outstanding(&self) -> u32 {

@@ -261,7 +261,7 @@ fn many_connections_of_one_evd_may_break_in_one_look() {
         .expect("listens");
     let mut a = Side::new(&net, |_| {});
     let all =
-        a.ia.evd_create(1024, EvdFlags::DTO | EvdFlags::CONNECTION)
+        a.ia.evd_create(512, EvdFlags::DTO | EvdFlags::CONNECTION)
             .expect("an EVD");
     let attr = EpAttr {
         max_request_dtos: 2,

@@ -267,17 +267,60 @@ fn a_modified_endpoint_lets_go_of_what_it_used() {
     )
     .expect("modifies back");
     a.post_recv(0).expect("posts");
-    let refused = a.ia.ep_modify(
-        a.ep,
-        &EpChange {
-            pz: Some(Some(pz)),
+    let back = EpChange {
+        pz: Some(Some(pz)),
+        ..EpChange::default()
+    };
+    a.ia.ep_modify(a.ep, &back).expect("with a receive posted");
+    let status = a.ia.ep_get_status(a.ep).expect("exists");
+    assert!(!status.recv_idle, "which stays");
+}
+
+#[test]
+fn a_posted_receive_keeps_what_it_needs() {
+    let net = Net::default();
+    let mut a = Side::new(&net, |_| {});
+    a.post_recv(0).expect("posts");
+    a.post_recv(1).expect("posts");
+    let attr = a.ia.ep_query(a.ep).expect("exists").attr;
+    let with = |attr| EpChange {
+        attr: Some(attr),
+        ..EpChange::default()
+    };
+    let changes = [
+        with(EpAttr {
+            max_recv_dtos: 1,
+            ..attr
+        }),
+        with(EpAttr {
+            max_recv_iov: 0,
+            ..attr
+        }),
+        with(EpAttr {
+            recv_completion_flags: CompletionFlags::SOLICITED_WAIT,
+            ..attr
+        }),
+        EpChange {
+            pz: Some(None),
             ..EpChange::default()
         },
-    );
+    ];
+    for change in changes {
+        assert_eq!(
+            a.ia.ep_modify(a.ep, &change),
+            Err(DatError::state(Subtype::StateEpUnconnected)),
+            "{change:?}"
+        );
+    }
+    let fits = with(EpAttr {
+        max_recv_dtos: 2,
+        max_recv_iov: 1,
+        ..attr
+    });
+    a.ia.ep_modify(a.ep, &fits).expect("two fit");
     assert_eq!(
-        refused,
-        Err(DatError::state(Subtype::StateEpUnconnected)),
-        "a receive is posted"
+        a.post_recv(2).map_err(|error| error.return_type()),
+        Err(ReturnType::InsufficientResources)
     );
 }
 

@@ -11,6 +11,7 @@ pub mod rdma;
 pub mod rogue;
 pub mod shared;
 pub mod waiting;
+pub mod windows;
 pub mod wire;
 
 use dat::fabric::Fabric;
@@ -73,6 +74,11 @@ impl Buffer {
             target_address: self.lmr.registered_address + offset as u64,
             segment_length: bytes as u64,
         }
+    }
+
+    /// The whole of it, as a peer is told.
+    pub fn all_remote(&self) -> RmrTriplet {
+        self.remote(0, self.bytes)
     }
 
     pub fn write(&self, offset: usize, data: &[u8]) {

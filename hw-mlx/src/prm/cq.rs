@@ -168,8 +168,8 @@ layout! {
 }
 
 impl Cqe64 {
-    /// `op_own` of an entry the device has not written: opcode 15, owner 0.
-    pub const NEVER_WRITTEN: u8 = 0xf0;
+    /// `op_own` of an entry the device has not written: opcode 15, owner 1.
+    pub const NEVER_WRITTEN: u8 = 0xf1;
 
     /// Bits 7:4 of the last byte.
     #[inline]

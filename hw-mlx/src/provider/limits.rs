@@ -6,7 +6,7 @@
 use dat_core::provider::Limits;
 
 use crate::device::Hca;
-use crate::wqe;
+use crate::{window, wqe};
 
 /// The limits of an opened function.
 pub(super) fn limits(hca: &Hca) -> Limits {
@@ -15,7 +15,11 @@ pub(super) fn limits(hca: &Hca) -> Limits {
     let recv_segments = device.recv_segments.saturating_sub(1).max(1);
     let request_segments = device.send_segments.clamp(1, wqe::MAX_READ_SEGMENTS);
     // The largest ring the 16-bit indices address is 2^15, and so is the largest the contexts can say.
-    let blocks = (request_segments + 2).div_ceil(4);
+    let windows = window::supported(hca);
+    let blocks =
+        (request_segments + 2)
+            .div_ceil(4)
+            .max(if windows { window::BLOCKS.into() } else { 1 });
     let requests = device.qp_wqes.min(1 << 15) / blocks;
     Limits {
         adapter_name: hca.name().to_owned(),
@@ -35,6 +39,12 @@ pub(super) fn limits(hca: &Hca) -> Limits {
         max_recv_segments: recv_segments,
         max_regions: device.mkeys.saturating_sub(1),
         max_region_bytes: device.region_bytes,
+        max_windows: if windows {
+            device.mkeys.saturating_sub(1)
+        } else {
+            0
+        },
+        max_window_bytes: device.region_bytes.min(window::MAX_BYTES),
         max_pds: device.pds.saturating_sub(1),
         max_message_bytes: device.message_bytes,
         max_srqs: device.srqs,

@@ -12,7 +12,7 @@ use dat_core::provider::{QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{QpFacts, ReceiveSource, SERVICE_RC};
 use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
-use crate::cq::{Cq, QpKey};
+use crate::cq::{Cq, Tail};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use crate::prm::{
@@ -164,6 +164,13 @@ impl Qp {
             sizes.max_request_segments,
             sizes.max_read_segments,
         )
+        .and_then(|ring| {
+            if sizes.binds {
+                ring.with_binds()
+            } else {
+                Some(ring)
+            }
+        })
         .ok_or_else(|| too_large("send queue size", sizes.max_requests))?;
         let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
         // Without receives of its own there is no receive ring, and the send ring starts the buffer. The
@@ -212,7 +219,7 @@ impl Qp {
             send: SendQueue::new(send_sizes, ring, send_base, record, doorbells.clone(), qpn),
             recv: RecvQueue::new(recv_sizes, ring, record),
             qpn,
-            key: QpKey::new(qpn),
+            arrival: Tail::of_arrival(qpn),
             facts,
             memory,
             returns: request.srq.map(Srq::returns),

@@ -20,19 +20,21 @@ mod send;
 use std::sync::Arc;
 
 use dat_core::provider::{
-    Completion, CompletionEntry, DataSegment, Plain, QueueFull, QueuePair, RequestFlags, RequestOp,
+    Completion, CompletionEntry, DataSegment, InlineError, Plain, PostedRecv, QueueFull, QueuePair,
+    RequestFlags, RequestOp, WindowTarget,
 };
 pub(crate) use recv::write_scatter;
 pub use recv::{Outcome, RecvQueue, RecvSizes};
-pub use send::{InlineError, SendQueue, SendSizes};
+pub use send::{SendQueue, SendSizes};
 
 use dat_core::types::DtoStatus;
 
 use self::context::QpFacts;
 use crate::completion;
-use crate::cq::{Cqe, Kind, QpKey, opcode};
+use crate::cq::{Cqe, Tail, opcode};
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Returns;
+use crate::window::Window;
 
 /// Bits of `op_own` that tell an ordinary entry: opcode 7:4 and format 3:2.
 pub(crate) const FORM: u8 = 0xfc;
@@ -72,8 +74,8 @@ pub struct Qp {
     send: SendQueue,
     recv: RecvQueue,
     qpn: u32,
-    /// The same, as entries have it.
-    key: QpKey,
+    /// The entry of a Send that arrived here.
+    arrival: Tail,
     facts: QpFacts,
     memory: Lent<RingMemory>,
     /// Where thrown-away completions of a shared receive queue go.
@@ -83,31 +85,6 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Largest number of bytes [`Qp::post_inline`] takes.
-    #[must_use]
-    pub fn inline_limit(&self, op: RequestOp) -> usize {
-        self.send.inline_limit(op)
-    }
-
-    /// Posts a Send or RDMA Write whose data is copied into the queue: no local key, and the bytes may
-    /// go away on return. Worth it for a few dozen bytes.
-    ///
-    /// # Errors
-    /// [`InlineError`]; nothing was written.
-    ///
-    /// # Panics
-    /// When asked for an RDMA Read, which has no such form.
-    #[inline]
-    pub fn post_inline(
-        &mut self,
-        op: RequestOp,
-        data: &[u8],
-        cookie: u64,
-        flags: RequestFlags,
-    ) -> Result<(), InlineError> {
-        self.send.post_inline(op, data, cookie, flags)
-    }
-
     /// The owner number its completions carry.
     #[must_use]
     pub fn owner(&self) -> u32 {
@@ -162,6 +139,17 @@ impl Qp {
 
 impl QueuePair for Qp {
     type Entry = Cqe;
+    type Window = Window;
+
+    fn post_bind(
+        &mut self,
+        window: &mut Window,
+        target: &WindowTarget,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<u32, QueueFull> {
+        self.send.post_bind(window, target, cookie, flags)
+    }
 
     #[inline(always)]
     fn post_request<I>(
@@ -177,6 +165,20 @@ impl QueuePair for Qp {
         self.send.post(op, segments, cookie, flags)
     }
 
+    #[inline]
+    fn post_send_inline(
+        &mut self,
+        data: &[u8],
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), InlineError> {
+        self.send.post_inline(RequestOp::Send, data, cookie, flags)
+    }
+
+    fn send_inline_limit(&self) -> usize {
+        self.send.inline_limit(RequestOp::Send)
+    }
+
     #[inline(always)]
     fn post_recv<I>(&mut self, segments: I, cookie: u64, unsignalled: bool) -> Result<(), QueueFull>
     where
@@ -187,26 +189,24 @@ impl QueuePair for Qp {
 
     #[inline(always)]
     fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
-        match entry.kind(self.key) {
-            Kind::REQUEST => {
-                let (cookie, bytes) = self.send.complete_plain(entry.wqe_counter())?;
-                Some(Plain {
-                    cookie,
-                    bytes,
-                    request: true,
-                })
-            }
-            Kind::RECEIVE_SEND => {
-                let bytes = entry.byte_count();
-                let cookie = self.recv.complete_plain(entry.wqe_counter(), bytes)?;
-                Some(Plain {
-                    cookie,
-                    bytes,
-                    request: false,
-                })
-            }
-            _ => None,
+        if entry.opcode() == opcode::REQUEST {
+            let (cookie, bytes) = self.send.complete_plain(entry.tail())?;
+            return Some(Plain {
+                cookie,
+                bytes,
+                request: true,
+            });
         }
+        if !entry.tail().is_like(self.arrival) {
+            return None;
+        }
+        let bytes = entry.byte_count();
+        let cookie = self.recv.complete_plain(entry.wqe_counter(), bytes)?;
+        Some(Plain {
+            cookie,
+            bytes,
+            request: false,
+        })
     }
 
     fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
@@ -234,6 +234,10 @@ impl QueuePair for Qp {
 
     fn take_outstanding(&mut self) -> Option<Completion> {
         self.send.take_oldest().or_else(|| self.recv.take_oldest())
+    }
+
+    fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {
+        self.recv.posted()
     }
 
     #[inline]

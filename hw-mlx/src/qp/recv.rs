@@ -12,11 +12,12 @@
 //! one (nearly always a flush) need not, because no data came with it and losing it would leave a
 //! posted buffer outstanding for ever.
 
-use dat_core::provider::{Completion, DataSegment, QueueFull};
+use dat_core::provider::{Completion, DataSegment, PostedRecv, QueueFull};
 use dat_core::types::DtoStatus;
 use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
 use crate::completion::{self, syndrome};
+use crate::prm::DataSeg;
 use crate::wqe::{self, UNIT_BYTES};
 
 /// Offset in the doorbell record of the receive counter.
@@ -213,6 +214,32 @@ impl RecvQueue {
         ))
     }
 
+    /// What is outstanding, oldest first. `None`: the ring is not as we wrote it, and the device must have done that.
+    pub fn posted(&self) -> Option<Vec<PostedRecv>> {
+        (0..self.outstanding())
+            .map(|ahead| self.posted_at(self.completed.wrapping_add(ahead) & self.mask))
+            .collect()
+    }
+
+    fn posted_at(&self, slot: u32) -> Option<PostedRecv> {
+        let shadow = self.shadow[slot as usize];
+        let segments: Vec<DataSegment> = (0..self.units)
+            .map(|at| self.ring.block(slot * self.units + at).read::<DataSeg, 0>())
+            .take_while(|data| data.byte_count() != 0)
+            .map(|data| DataSegment {
+                lmr_context: data.lkey(),
+                address: data.addr(),
+                bytes: data.byte_count(),
+            })
+            .collect();
+        let sum = |bytes: u32, segment: &DataSegment| bytes.saturating_add(segment.bytes);
+        (segments.iter().fold(0, sum) == shadow.bytes).then_some(PostedRecv {
+            segments,
+            cookie: shadow.cookie,
+            unsignalled: shadow.unsignalled,
+        })
+    }
+
     #[cold]
     #[inline(never)]
     fn distrust(&mut self, counter: u16) {
@@ -261,6 +288,7 @@ impl Outcome {
             status,
             transferred: u64::from(transferred),
             request: false,
+            bind: false,
             unsignalled,
             solicited,
             syndrome,

@@ -9,11 +9,11 @@
 //! asks is how many requests are outstanding. Whatever the sizes of the WQEs, the ring is never full
 //! before the count is.
 //!
-//! Beside the ring stands a *shadow*: for the first block of each WQE what the completion must say
-//! (cookie, bytes, how it is reported) and the running number of the request. A CQE names a
-//! block; the shadow turns it into a request, and the running numbers say how many older requests
-//! are thereby done too, without walking over them. A block that is not the first of an outstanding
-//! WQE fails the comparison of index and number, so that a lying device is noticed.
+//! Beside the ring stands a *shadow*, in the order of the requests: what the completion of each must say
+//! (cookie, bytes, how it is reported), and what the entry that completes it looks like. The device works in
+//! order, so the entry that comes next is the oldest request's, or that of the first behind it that is
+//! reported; those before are then done too. An entry that names no outstanding request is noticed: the
+//! device lies.
 //!
 //! A request whose success is not reported (suppressed) asks for a CQE on error only. If nothing
 //! else did, a queue driven with suppressed requests alone would fill and never learn that it is
@@ -23,15 +23,25 @@
 //! Posting has three steps, and their order is the whole point (PRM, chapter "Work Queues"): write
 //! the WQE, write the doorbell record, write the doorbell register. See [`SendQueue::ring`].
 //!
+//! A bind of a memory window changes a key, and the device may start the WQE behind it before the key has changed,
+//! unless that one carries a fence. So that other posts need not ask whether they follow a bind, a bind makes the
+//! queue look full: the next post finds that out where a full queue is refused, and goes with the fence
+//! ([`SendQueue::let_go`]). The success of a bind is always reported, so that whoever keeps account of windows
+//! learns of it.
+//!
 //! No BlueFlame: VFIO maps BARs uncached, where its 64-byte copy is eight bus writes, not one. No
-//! WQE signatures, no memory windows (their WQEs would be the largest ones by far).
+//! WQE signatures.
 
-use dat_core::provider::{Completion, DataSegment, QueueFull, RequestFlags, RequestOp};
+use dat_core::provider::{
+    Completion, DataSegment, InlineError, QueueFull, RequestFlags, RequestOp, WindowTarget,
+};
 use dat_core::types::DtoStatus;
 use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
 use crate::completion;
+use crate::cq::Tail;
 use crate::uar::Doorbells;
+use crate::window::{self, BODY_UNITS, Window};
 use crate::wqe::{self, AddressVector, BLOCK_BYTES, BLOCK_UNITS, UNIT_BYTES, Unit};
 
 /// Offset in the doorbell record of the send counter.
@@ -74,6 +84,22 @@ impl SendSizes {
         })
     }
 
+    /// The same with room for every request to be a bind of a memory window.
+    #[must_use]
+    pub fn with_binds(self) -> Option<Self> {
+        let wqe_blocks = self.wqe_blocks.max(window::BLOCKS.into());
+        let ring_blocks = self
+            .max_requests
+            .max(1)
+            .checked_mul(wqe_blocks)?
+            .checked_next_power_of_two()?;
+        (ring_blocks <= 1 << 15).then_some(Self {
+            wqe_blocks,
+            ring_blocks,
+            ..self
+        })
+    }
+
     /// Bytes of the ring.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -81,65 +107,34 @@ impl SendSizes {
     }
 }
 
-/// What we remember of a request, at the slot of its first block.
+/// What we remember of a request.
 #[derive(Clone, Copy, Debug)]
 struct Shadow {
     cookie: u64,
     bytes: u32,
-    /// Running number of the request.
-    number: u32,
-    /// Block index as the device will say it, and [`SUPPRESS`] and [`UNSIGNALLED`] above it: one store, and
-    /// the lower half is one comparison with what an ordinary CQE says.
-    tag: u64,
+    /// Index of its first block, as the device will say it.
+    index: u16,
+    /// Handed back with the completion.
+    unsignalled: bool,
+    suppress: bool,
+    /// The entry that says that it is done and is to be reported; [`Tail::NONE`] if it is not.
+    reported: Tail,
 }
 
-/// In a tag: success is not to be reported. In the lower half, so that no CQE's index equals it.
-const SUPPRESS: u64 = 1 << 16;
-/// In a tag: handed back with the completion.
-const UNSIGNALLED: u64 = 1 << 32;
-/// The lower half of a tag that no CQE matches, with or without `SUPPRESS`.
-const NO_INDEX: u64 = 1 << 17;
-
 impl Shadow {
-    /// No request: no CQE matches it.
     const NONE: Self = Self {
         cookie: 0,
         bytes: 0,
-        number: 0,
-        tag: NO_INDEX,
+        index: 0,
+        unsignalled: false,
+        suppress: true,
+        reported: Tail::NONE,
     };
 
-    /// The tag but for what does not concern the index.
-    #[inline]
-    const fn index(&self) -> u64 {
-        self.tag & !(SUPPRESS | UNSIGNALLED)
+    /// A bind is reported, but never as an ordinary request's success is.
+    fn is_bind(&self) -> bool {
+        !self.suppress && Tail::NONE.is(self.reported)
     }
-
-    /// The tag's lower half: the index alone if success is to be reported.
-    #[inline]
-    const fn reported_index(&self) -> u32 {
-        // CAST: the half that is asked for.
-        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-        {
-            self.tag as u32
-        }
-    }
-}
-
-/// Why an inline post was refused; nothing was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InlineError {
-    /// No room.
-    #[error("max_requests are outstanding")]
-    Full,
-    /// The data does not fit a WQE of this queue.
-    #[error("{bytes} bytes do not fit inline, {limit} do")]
-    TooLong {
-        /// Bytes asked for.
-        bytes: usize,
-        /// Bytes that fit.
-        limit: usize,
-    },
 }
 
 /// Beginnings of control segments ([`wqe::head`]).
@@ -171,11 +166,16 @@ pub struct SendQueue {
     heads: Heads,
     /// Queue pair number in bits 31:8.
     qpn_shifted: u32,
+    /// Number of requests minus one by which the shadow is masked.
+    request_mask: u32,
     /// Blocks posted since creation.
     producer_index: u16,
     /// Units a WQE may have.
     max_units: usize,
+    /// `limit`, or 0 behind a bind.
     max_requests: u32,
+    /// Requests that may be outstanding.
+    limit: u32,
     /// Requests posted since creation.
     posted: u32,
     /// Requests known complete since creation.
@@ -207,6 +207,7 @@ impl SendQueue {
         assert!(sizes.ring_blocks <= 1 << 15, "a send ring of {sizes:?}");
         let ring = DmaRing::new(buffer, base, sizes.ring_blocks);
         let qpn_shifted = qpn << 8;
+        let requests = sizes.max_requests.max(1).next_power_of_two();
         Self {
             ring,
             counter: DmaWord::new(record, SEND_COUNTER),
@@ -217,14 +218,16 @@ impl SendQueue {
                 rdma_read: wqe::head(wqe::opcode::RDMA_READ, qpn_shifted | 3),
             },
             qpn_shifted,
+            request_mask: requests - 1,
             producer_index: 0,
             max_units: (sizes.wqe_blocks as usize * BLOCK_UNITS).min(wqe::MAX_UNITS),
             max_requests: sizes.max_requests,
+            limit: sizes.max_requests,
             posted: 0,
             completed: 0,
             unreported: 0,
             reclaim_every: (sizes.max_requests / 4).max(1),
-            shadow: vec![Shadow::NONE; sizes.ring_blocks as usize].into_boxed_slice(),
+            shadow: vec![Shadow::NONE; requests as usize].into_boxed_slice(),
             distrusted: 0,
         }
     }
@@ -232,6 +235,7 @@ impl SendQueue {
     /// Forgets everything outstanding and starts at index 0 again, as the device does on 2RST.
     pub fn reset(&mut self) {
         self.producer_index = 0;
+        self.max_requests = self.limit;
         self.posted = 0;
         self.completed = 0;
         self.unreported = 0;
@@ -288,7 +292,7 @@ impl SendQueue {
         I: Iterator<Item = DataSegment>,
     {
         if self.is_full() {
-            return Err(QueueFull);
+            return self.post_when_full(op, segments, cookie, flags);
         }
         // Nearly all requests have one segment. Then the WQE is less than a block, known to the last bit
         // before anything is stored, and goes out in one piece.
@@ -384,6 +388,88 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Posts the bind of a window and what keeps later requests behind it. Returns the window's new key.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_requests` are outstanding; nothing was written.
+    ///
+    /// # Panics
+    /// When the queue was not made for binds ([`SendSizes::with_binds`]).
+    pub fn post_bind(
+        &mut self,
+        window: &mut Window,
+        target: &WindowTarget,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<u32, QueueFull> {
+        // PANIC: one more block would land in a WQE the device may be reading.
+        assert!(
+            self.max_units >= usize::from(window::BLOCKS) * BLOCK_UNITS,
+            "a bind on a queue that was not made for it"
+        );
+        let held = self.is_full();
+        if held && !self.let_go() {
+            return Err(QueueFull);
+        }
+        let flags = RequestFlags {
+            suppress: false,
+            solicited: false,
+            fence: flags.fence || held,
+            unsignalled: flags.unsignalled,
+        };
+        let report = self.reports(flags);
+        // CAST: twelve.
+        #[expect(clippy::cast_possible_truncation, reason = "twelve units")]
+        let units = (1 + BODY_UNITS) as u32;
+        let head = wqe::head(wqe::opcode::UMR, self.qpn_shifted | units);
+        let bits = control_bits(report, flags);
+        let control = wqe::umr_control(head, self.producer_index, bits, window.key());
+        self.store(0, control);
+        for (at, unit) in window.body(target).into_iter().enumerate() {
+            self.store(1 + at, unit);
+        }
+        window.advance();
+        let number = self.posted;
+        self.finish(window::BLOCKS, 0, cookie, flags, control);
+        self.shadow[(number & self.request_mask) as usize].reported = Tail::NONE;
+        if window.needs_fence() {
+            self.max_requests = 0;
+        }
+        Ok(window.key())
+    }
+
+    /// Of a queue that looks full: whether it does so only because its last request was a bind. Then it no longer
+    /// does, and the next request must carry a fence.
+    #[cold]
+    fn let_go(&mut self) -> bool {
+        let held = self.max_requests != self.limit && self.outstanding() < self.limit;
+        if held {
+            self.max_requests = self.limit;
+        }
+        held
+    }
+
+    /// Posts to a queue that looks full.
+    #[cold]
+    #[inline(never)]
+    fn post_when_full<I>(
+        &mut self,
+        op: RequestOp,
+        segments: I,
+        cookie: u64,
+        flags: RequestFlags,
+    ) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment>,
+    {
+        if !self.let_go() {
+            return Err(QueueFull);
+        }
+        let fence = true;
+        self.post_list(op, segments, cookie, RequestFlags { fence, ..flags });
+        Ok(())
+    }
+
     /// Largest number of bytes [`SendQueue::post_inline`] takes for an operation.
     #[must_use]
     pub const fn inline_limit(&self, op: RequestOp) -> usize {
@@ -421,9 +507,14 @@ impl SendQueue {
                 limit,
             });
         };
-        if self.is_full() {
+        let held = self.is_full();
+        if held && !self.let_go() {
             return Err(InlineError::Full);
         }
+        let flags = RequestFlags {
+            fence: flags.fence || held,
+            ..flags
+        };
         let mut units = head_units(op);
         if !data.is_empty() {
             // The header and the first twelve bytes share a unit; the rest follows in whole units, so
@@ -493,14 +584,13 @@ impl SendQueue {
     /// Accounts for the WQE that is now in the ring and rings the doorbell.
     #[inline(always)]
     fn finish(&mut self, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags, control: Unit) {
-        let slot = self.ring.slot(u32::from(self.producer_index));
-        self.shadow[slot as usize] = Shadow {
+        self.shadow[(self.posted & self.request_mask) as usize] = Shadow {
             cookie,
             bytes,
-            number: self.posted,
-            tag: u64::from(self.producer_index)
-                | (u64::from(flags.suppress) * SUPPRESS)
-                | (u64::from(flags.unsignalled) * UNSIGNALLED),
+            index: self.producer_index,
+            unsignalled: flags.unsignalled,
+            suppress: flags.suppress,
+            reported: Tail::of_request(self.qpn_shifted >> 8, self.producer_index, flags.suppress),
         };
         self.producer_index = self.producer_index.wrapping_add(blocks);
         self.posted = self.posted.wrapping_add(1);
@@ -521,59 +611,57 @@ impl SendQueue {
         barrier::flush_write_combining(); // out of the store buffer now, not eventually
     }
 
-    /// What was posted at the block with this index, if anything ever was.
+    /// What is remembered of the request with this running number.
     #[inline]
-    fn shadow(&self, index: u16) -> &Shadow {
-        // CAST: widening.
-        &self.shadow[self.ring.slot(u32::from(index)) as usize]
+    fn shadow(&self, number: u32) -> &Shadow {
+        &self.shadow[(number & self.request_mask) as usize]
     }
 
-    /// Whether the request with this number is outstanding.
-    #[inline]
-    fn is_outstanding(&self, number: u32) -> bool {
-        number.wrapping_sub(self.completed) < self.outstanding()
+    /// Running number of the oldest outstanding request for which `is_it` says true.
+    fn find(&self, is_it: impl Fn(&Shadow) -> bool) -> Option<u32> {
+        (0..self.outstanding())
+            .map(|ahead| self.completed.wrapping_add(ahead))
+            .find(|&number| is_it(self.shadow(number)))
     }
 
-    /// The common case of [`SendQueue::complete`]: the request at block `index` has succeeded and that is to be
+    /// The common case of [`SendQueue::complete`]: the entry says that a request has succeeded and that is to be
     /// reported. Its cookie and bytes; `None`, and nothing has changed, if it is any other case.
     #[inline(always)]
-    pub fn complete_plain(&mut self, index: u16) -> Option<(u64, u32)> {
-        let &Shadow {
-            cookie,
-            bytes,
-            number,
-            ..
-        } = self.shadow(index);
-        if self.shadow(index).reported_index() != u32::from(index) {
+    pub fn complete_plain(&mut self, entry: Tail) -> Option<(u64, u32)> {
+        let mut number = self.completed;
+        // A stale shadow must not match; a queue that is empty has nothing else.
+        if number == self.posted {
             return None;
         }
-        // Without suppressed requests it is the oldest one's turn. (Numbers of shadows are below `posted`, so a
-        // shadow with the number of the request to complete next is outstanding.)
-        if number != self.completed && !self.skips_to(number) {
-            return None;
+        // Without suppressed requests it is the oldest one's turn.
+        let mut shadow = self.shadow.get((number & self.request_mask) as usize)?;
+        if !entry.is(shadow.reported) {
+            number = self.behind_suppressed(entry)?;
+            shadow = self.shadow(number);
         }
+        let done = (shadow.cookie, shadow.bytes);
         self.completed = number.wrapping_add(1);
-        Some((cookie, bytes))
+        Some(done)
     }
 
-    /// Whether `number` is outstanding, and requests before it asked for no CQE.
+    /// The request that the entry reports, if suppressed ones are before it.
     #[inline(never)]
-    fn skips_to(&self, number: u32) -> bool {
-        self.is_outstanding(number)
+    fn behind_suppressed(&self, entry: Tail) -> Option<u32> {
+        self.find(|shadow| entry.is(shadow.reported))
     }
 
     /// Takes the device's word that the WQE at block `index` and all before it are done, the last one
     /// with `failure` (syndrome and vendor syndrome) if there is one. Returns that WQE's completion
     /// unless its success is not to be reported; earlier ones asked not to be.
     pub fn complete(&mut self, index: u16, failure: Option<(u8, u8)>) -> Option<Completion> {
-        let shadow = *self.shadow(index);
-        if shadow.index() != u64::from(index) || !self.is_outstanding(shadow.number) {
+        let Some(number) = self.find(|shadow| shadow.index == index) else {
             self.distrust(index);
             return None;
-        }
-        self.completed = shadow.number.wrapping_add(1);
+        };
+        let shadow = *self.shadow(number);
+        self.completed = number.wrapping_add(1);
         let status = match failure {
-            None if shadow.tag & SUPPRESS != 0 => return None,
+            None if shadow.suppress => return None,
             None => DtoStatus::Success,
             Some((syndrome, _)) => completion::dto_status(syndrome),
         };
@@ -582,7 +670,8 @@ impl SendQueue {
             status,
             transferred: u64::from(shadow.bytes),
             request: true,
-            unsignalled: shadow.tag & UNSIGNALLED != 0,
+            bind: shadow.is_bind(),
+            unsignalled: shadow.unsignalled,
             solicited: false,
             syndrome: failure.unwrap_or((0, 0)),
         })
@@ -593,12 +682,12 @@ impl SendQueue {
         if self.outstanding() == 0 {
             return None;
         }
-        let is_oldest =
-            |shadow: &&Shadow| shadow.number == self.completed && shadow.tag != Shadow::NONE.tag;
-        let shadow = *self.shadow.iter().find(is_oldest)?;
+        let shadow = *self.shadow(self.completed);
         self.completed = self.completed.wrapping_add(1);
-        let unsignalled = shadow.tag & UNSIGNALLED != 0;
-        Some(Completion::flushed(shadow.cookie, true, unsignalled))
+        Some(Completion {
+            bind: shadow.is_bind(),
+            ..Completion::flushed(shadow.cookie, true, shadow.unsignalled)
+        })
     }
 
     #[cold]
@@ -646,14 +735,15 @@ impl core::fmt::Debug for SendQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("SendQueue")
             .field("qpn", &format_args!("{:#x}", self.qpn_shifted >> 8))
-            .field("blocks", &format_args!("{:#x}", self.shadow.len()))
+            .field("ring", &self.ring)
             .field(
                 "producer_index",
                 &format_args!("{:#x}", self.producer_index),
             )
             .field("posted", &format_args!("{:#x}", self.posted))
             .field("completed", &format_args!("{:#x}", self.completed))
-            .field("max_requests", &self.max_requests)
+            .field("max_requests", &self.limit)
+            .field("behind_bind", &(self.max_requests != self.limit))
             .finish_non_exhaustive()
     }
 }

@@ -363,6 +363,7 @@ fn sizes_beyond_the_limits_are_refused_without_asking_the_device() {
         max_request_segments: limits.max_request_segments,
         max_read_segments: limits.max_read_segments,
         max_recv_segments: limits.max_recv_segments,
+        binds: false,
     };
     let qp =
         p.a.provider

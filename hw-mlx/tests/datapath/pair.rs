@@ -32,6 +32,7 @@ pub const SIZES: QueueSizes = QueueSizes {
     max_request_segments: 4,
     max_read_segments: 4,
     max_recv_segments: 4,
+    binds: false,
 };
 const ALL: MemPrivFlags = MemPrivFlags::all();
 

@@ -64,7 +64,7 @@ impl Fixture {
 fn a_fresh_ring_has_no_entries() {
     let mut f = cq(8);
     assert!(f.cq.poll().is_none());
-    assert_eq!(f.bench.device.read(f.memory.ring.iova().0 + 63, 1), [0xf0]);
+    assert_eq!(f.bench.device.read(f.memory.ring.iova().0 + 63, 1), [0xf1]);
 }
 
 #[test]

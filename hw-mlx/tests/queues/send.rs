@@ -1,8 +1,9 @@
 //! Send queues.
 
-use dat_core::provider::{DataSegment, QueueFull, RequestFlags, RequestOp};
+use dat_core::provider::{DataSegment, InlineError, QueueFull, RequestFlags, RequestOp};
 use dat_core::types::DtoStatus;
-use hw_mlx::qp::{InlineError, SendQueue, SendSizes};
+use hw_mlx::cq::Tail;
+use hw_mlx::qp::{SendQueue, SendSizes};
 use hw_mlx::ring::RingMemory;
 use hw_mlx::wqe::AddressVector;
 
@@ -378,6 +379,11 @@ fn a_completion_finishes_the_suppressed_requests_before_it() {
     assert_eq!(f.queue.outstanding(), 1);
 }
 
+/// The entry which says that the WQE at a block is done.
+fn done(index: u16) -> Tail {
+    Tail::of_request(QPN, index, false)
+}
+
 /// What is plain completes as it would the long way, and what is not changes nothing.
 #[test]
 fn only_reported_successes_of_outstanding_requests_are_plain() {
@@ -385,17 +391,25 @@ fn only_reported_successes_of_outstanding_requests_are_plain() {
     for (n, flags) in (0..).zip([REPORTED, SUPPRESSED, SUPPRESSED, REPORTED]) {
         f.queue.post(WRITE, segments(1), n, flags).unwrap();
     }
-    assert_eq!(f.queue.complete_plain(1), None, "suppressed");
-    assert_eq!(f.queue.complete_plain(4), None, "not posted");
-    assert_eq!(f.queue.complete_plain(16), None, "another lap");
+    assert_eq!(f.queue.complete_plain(done(1)), None, "suppressed");
+    assert_eq!(f.queue.complete_plain(done(4)), None, "not posted");
+    assert_eq!(f.queue.complete_plain(done(16)), None, "another lap");
     assert_eq!(f.queue.outstanding(), 4);
-    assert_eq!(f.queue.complete_plain(0), Some((0, 0x100)));
+    assert_eq!(f.queue.complete_plain(done(0)), Some((0, 0x100)));
     assert_eq!(f.queue.outstanding(), 3);
-    assert_eq!(f.queue.complete_plain(0), None, "done");
-    assert_eq!(f.queue.complete_plain(3), Some((3, 0x100)), "over two");
+    assert_eq!(f.queue.complete_plain(done(0)), None, "done");
+    assert_eq!(
+        f.queue.complete_plain(done(3)),
+        Some((3, 0x100)),
+        "over two"
+    );
     assert_eq!(f.queue.outstanding(), 0);
     for index in 0..32 {
-        assert_eq!(f.queue.complete_plain(index), None, "nothing outstanding");
+        assert_eq!(
+            f.queue.complete_plain(done(index)),
+            None,
+            "nothing outstanding"
+        );
     }
     assert_eq!(f.queue.distrusted(), 0, "that is for `complete` to say");
     let unsignalled = RequestFlags {
@@ -403,7 +417,7 @@ fn only_reported_successes_of_outstanding_requests_are_plain() {
         ..REPORTED
     };
     f.queue.post(WRITE, segments(1), 9, unsignalled).unwrap();
-    assert_eq!(f.queue.complete_plain(4), Some((9, 0x100)));
+    assert_eq!(f.queue.complete_plain(done(4)), Some((9, 0x100)));
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! Remote memory regions: `dat_rmr_create`, `_query`, `_free`. Binding is in [`bind`].
+//!
+//! An RMR is the device's memory window. What it is bound to is known in two tenses:
+//!
+//! - *posted*: what the last bind posted makes of it. This is what `rmr_query` tells, and what keeps an LMR from
+//!   being freed.
+//! - *settled*: what the device's window reaches through, going by the binds that are known to be done. The
+//!   device's region must outlive it, and every bind on its way; an LMR freed in between is gone for the
+//!   consumer at once and for the device when the last of them is ([`Ia::let_go_of_lmr`]).
+//!
+//! A bind that fails, or is flushed, leaves the RMR unbound, unless a later one was posted meanwhile. On the device the
+//! old binding still stands then, so the window is taken from it by a command.
+
+mod bind;
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::{LmrKey, PzHandle, PzKey, RmrHandle, RmrKey};
+use crate::ia::Ia;
+use crate::provider::Provider;
+use crate::segment::LmrTriplet;
+use crate::types::MemPrivFlags;
+pub(crate) use bind::PendingBind;
+
+/// What an RMR is bound to.
+#[derive(Clone, Copy)]
+struct Bound {
+    lmr: LmrKey,
+    triplet: LmrTriplet,
+    privileges: MemPrivFlags,
+    rmr_context: u32,
+}
+
+pub(crate) struct Rmr<P: Provider> {
+    window: P::Window,
+    pz: PzKey,
+    /// What the last bind posted makes of it.
+    posted: Option<Bound>,
+    /// Binds posted, ever.
+    binds: u64,
+    /// What the device's window reaches through.
+    settled: Option<LmrKey>,
+}
+
+/// What `rmr_query` tells (`DAT_RMR_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmrParam {
+    /// Its protection zone.
+    pub pz: PzHandle,
+    /// What it is bound to; nothing while it is unbound.
+    pub binding: Option<RmrBinding>,
+}
+
+/// What an RMR is bound to, as the last bind posted says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmrBinding {
+    /// The memory.
+    pub lmr_triplet: LmrTriplet,
+    /// What peers may do.
+    pub privileges: MemPrivFlags,
+    /// Its name for peers.
+    pub rmr_context: u32,
+}
+
+impl<P: Provider> Ia<P> {
+    /// An RMR, bound to nothing.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ. DAT_MODEL_NOT_SUPPORTED: the device has no memory windows (`max_rmrs` is 0).
+    /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION: the device has no more.
+    pub fn rmr_create(&mut self, pz: PzHandle) -> DatResult<RmrHandle> {
+        let pz = self.pz_key(pz)?;
+        self.alive()?;
+        if self.attr.max_rmrs == 0 {
+            return Err(DatError::unsupported().because("the device has no memory windows"));
+        }
+        let window = match self.provider.create_window(self.pzs[pz].pd) {
+            Ok(window) => window,
+            Err(error) => {
+                let subtype = Subtype::ResourceMemoryRegion;
+                return Err(self.device_refused("rmr_create", error, subtype));
+            }
+        };
+        self.pzs[pz].users += 1;
+        let key = self.rmrs.insert(Rmr {
+            window,
+            pz,
+            posted: None,
+            binds: 0,
+            settled: None,
+        });
+        Ok(RmrHandle { key, ia: self.id })
+    }
+
+    /// The parameters of an RMR.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|RMR.
+    pub fn rmr_query(&self, rmr: RmrHandle) -> DatResult<RmrParam> {
+        let rmr = &self.rmrs[self.rmr_key(rmr)?];
+        Ok(RmrParam {
+            pz: PzHandle {
+                key: rmr.pz,
+                ia: self.id,
+            },
+            binding: rmr.posted.map(|bound| RmrBinding {
+                lmr_triplet: bound.triplet,
+                privileges: bound.privileges,
+                rmr_context: bound.rmr_context,
+            }),
+        })
+    }
+
+    /// Ends an RMR, bound or not. Peers' use of its context fails from now on; a bind of it that is still on its way
+    /// fails too.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|RMR.
+    pub fn rmr_free(&mut self, rmr: RmrHandle) -> DatResult<()> {
+        let key = self.rmr_key(rmr)?;
+        self.remove_rmr(key);
+        Ok(())
+    }
+
+    pub(crate) fn remove_rmr(&mut self, key: RmrKey) {
+        let Some(rmr) = self.rmrs.remove(key) else {
+            return;
+        };
+        self.forget_context(RmrHandle { key, ia: self.id });
+        if let Err(error) = self.provider.destroy_window(rmr.window) {
+            self.note_device_error("destroying a memory window", &error);
+        }
+        if let Some(bound) = rmr.posted {
+            self.unbound_from(bound.lmr);
+        }
+        if let Some(lmr) = rmr.settled {
+            self.let_go_of_lmr(lmr);
+        }
+        self.pzs[rmr.pz].users -= 1;
+    }
+
+    fn rmr_key(&self, rmr: RmrHandle) -> DatResult<RmrKey> {
+        if rmr.ia != self.id || !self.rmrs.contains_key(rmr.key) {
+            return Err(DatError::handle(Subtype::HandleRmr).because("no such RMR in this IA"));
+        }
+        Ok(rmr.key)
+    }
+}

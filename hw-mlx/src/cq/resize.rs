@@ -1,0 +1,104 @@
+//! Another ring for a completion queue.
+//!
+//! The device is given the new ring (MODIFY_CQ, op_mod 1). It ends the old one with an entry of its own, opcode 5,
+//! and writes everything later into the new one, its counter one on for that entry. What we had not taken from the
+//! old ring moves over by hand: an entry at index i lands at index i + 1, with the owner bit of the place it lands
+//! on, and in front of it all stays as if it had been there for ever. (PRM "Resizing a CQ"; `copy_resize_cqes` in
+//! drivers/infiniband/hw/mlx5/cq.c of Linux, which also shows that the last entry is there when the command is
+//! answered.)
+//!
+//! A device that does not end the old ring is not believed: the new ring then begins behind what was found, and
+//! entries that are missing show as DTOs that never complete.
+
+use driver::{DmaRing, barrier};
+
+use super::{CQE_BYTES, Cq, Cqe, OP_OWN, TAIL, fresh_tail, opcode, ring_entries};
+use crate::device::Hca;
+use crate::error::MlxError;
+use crate::prm::{Cqe64, ModifyCqIn};
+use crate::ring::{Lent, RingMemory};
+
+/// `modify_field_select` of a resize: size, page offset and page size, all three.
+const RESIZE_FIELDS: u32 = 7;
+/// `op_mod` of a resize.
+const OP_MOD_RESIZE: u32 = 1;
+
+impl Cq {
+    /// Gives the queue a ring of at least `asked` entries. What is in it stays in it.
+    ///
+    /// # Errors
+    /// No memory, or device refusal (status 0x40 when more entries are outstanding than the new ring has); the queue
+    /// is as before.
+    pub fn resize(&mut self, hca: &mut Hca, asked: u32) -> Result<(), MlxError> {
+        let entries = ring_entries(asked)?;
+        let memory = self
+            .memory
+            .get()
+            .another(hca.arena(), entries as usize * CQE_BYTES)?;
+        self.prepare_next_ring(&memory, entries);
+        let mut command = ModifyCqIn::new();
+        command
+            .set_op_mod(OP_MOD_RESIZE)
+            .set_cqn(self.cqn)
+            .set_modify_field_select(RESIZE_FIELDS);
+        command
+            .cq_context_mut()
+            .set_log_cq_size(entries.ilog2())
+            .set_log_page_size(memory.log_page_size());
+        // What was taken is free for the entry that ends the ring.
+        self.publish_consumer_index();
+        let memory = memory.lend();
+        if let Err(error) = hca.exec_with(&command, &memory.get().pages()) {
+            return Err(memory.after(error).into());
+        }
+        self.move_to(memory, entries, entries - asked);
+        Ok(())
+    }
+
+    /// Marks all entries of a ring that begins behind the entry which ends the old one as never written. Counting goes
+    /// on, so the ring begins in the middle of a lap, and which owner bit is the wrong one depends on the place.
+    pub(super) fn prepare_next_ring(&self, memory: &RingMemory, entries: u32) {
+        let ring = DmaRing::<CQE_BYTES>::new(&memory.ring, 0, entries);
+        for ahead in 1..=entries {
+            let index = self.consumer_index.wrapping_add(ahead);
+            let not_its_owner = u8::from(index & entries == 0);
+            let op_own = Cqe64::NEVER_WRITTEN & !1 | not_its_owner;
+            ring.block(index).write_at(OP_OWN, &op_own);
+        }
+    }
+
+    /// Goes on in another ring, which the device uses already.
+    pub(super) fn move_to(&mut self, memory: Lent<RingMemory>, entries: u32, spare: u32) {
+        let ring = DmaRing::<CQE_BYTES>::new(&memory.get().ring, 0, entries);
+        let mut index = self.consumer_index;
+        let mut ended = false;
+        while index.wrapping_sub(self.consumer_index) < self.entries {
+            let slot = self.ring.block(index);
+            if fresh_tail(slot, self.owner_bit(index)).is_none() {
+                break;
+            }
+            barrier::dma_from_device(); // nothing else of the entry before its owner bit
+            let entry = Cqe::read(slot, slot.load_be64::<TAIL>());
+            if entry.opcode() == opcode::RESIZE {
+                ended = true;
+                break;
+            }
+            index = index.wrapping_add(1);
+            let target = ring.block(index);
+            let owner = u8::from(index & entries != 0);
+            target.write(&slot.read::<[u8; CQE_BYTES], 0>());
+            target.write_at(OP_OWN, &(entry.op_own() & !1 | owner));
+        }
+        if !ended {
+            tracing::error!(queue = ?self, "the device did not end the old ring of a resized completion queue");
+        }
+        self.ring = ring;
+        self.entries = entries;
+        self.consumer_index = self.consumer_index.wrapping_add(1);
+        self.set_spare(spare);
+        self.turn();
+        // The device has let go of the old ring; the record is the same.
+        let old = core::mem::replace(&mut self.memory, memory);
+        drop(old.give_back());
+    }
+}

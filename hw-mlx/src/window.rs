@@ -1,0 +1,273 @@
+//! Memory windows: keys that peers are given for a part of a region, and that can be taken back at once.
+//!
+//! A window is an indirect key (PRM "Memory Key Context", KLM access mode): its table names a range of a region's
+//! key. It is created free, without a range, by a command. Binding it is a work request on a send queue (UMR), which
+//! sets range, rights and table in one go and gives the key a new variant, so that the context peers had
+//! before is void; binding it to nothing makes the key free again. `set_bind_wr` in providers/mlx5/qp.c of
+//! rdma-core sends the same for its windows of type 1, which any queue pair of the protection domain may use:
+//! DAT's RMRs are such windows.
+//!
+//! A device may start the work request behind a UMR before the key has changed, unless that request carries a
+//! fence (`umr_fence` of the capabilities). Peers learn a new context by a message that follows, so the fence is
+//! needed always but on a device that says it keeps the order itself. Linux knows two names for the fence,
+//! "initiator small" and "strong ordering", and gives a request that also has to wait for RDMA Reads the combined
+//! mode 4 in either case (`get_fence` in drivers/infiniband/hw/mlx5/wr.c); the same mode is used here, always.
+//!
+//! One entry of the table covers less than 2 GiB, and the work request carries four: a window is at most 4 GiB.
+
+use dat_core::provider::WindowTarget;
+use dat_core::types::MemPrivFlags;
+use zerocopy::IntoBytes;
+
+use crate::device::Hca;
+use crate::error::CmdError;
+use crate::mkey;
+use crate::prm::{CreateMkeyIn, Klm, Mkc, UmrCtrlSeg};
+use crate::wqe::{UNIT_BYTES, Unit};
+
+/// Entries of a window's table, which is also what 64 bytes of a work request hold.
+const ENTRIES: u32 = 4;
+/// Bytes one entry covers at most; the field has 31 bits.
+const ENTRY_BYTES: u64 = 1 << 30;
+/// Bytes of the largest window.
+pub const MAX_BYTES: u64 = ENTRIES as u64 * ENTRY_BYTES;
+/// `mkc.access_mode_1_0` of a key whose table names other keys.
+const ACCESS_MODE_KLM: u32 = 2;
+/// `mkc.qpn` of a key any queue pair may use.
+const ANY_QPN: u32 = 0xff_ffff;
+/// Blocks of a send queue that a bind takes.
+pub const BLOCKS: u16 = 3;
+/// `umr_fence` of a device that keeps the order by itself (`MLX5_CAP_UMR_FENCE_NONE` in Linux).
+const UMR_FENCE_NONE: u32 = 2;
+/// Units of a UMR work request after its control segment: UMR control, key context, table.
+pub const BODY_UNITS: usize = 11;
+
+/// Fields of the key's context that a work request changes (`MLX5_MKEY_MASK_*` in Linux
+/// include/linux/mlx5/device.h).
+mod mask {
+    pub const LENGTH: u64 = 1 << 0;
+    pub const START: u64 = 1 << 6;
+    pub const KEY: u64 = 1 << 13;
+    pub const LOCAL_WRITE: u64 = 1 << 18;
+    pub const REMOTE_READ: u64 = 1 << 19;
+    pub const REMOTE_WRITE: u64 = 1 << 20;
+    pub const ATOMIC: u64 = 1 << 21;
+    pub const FREE: u64 = 1 << 29;
+}
+
+/// A memory window.
+#[derive(Debug)]
+pub struct Window {
+    index: u32,
+    /// Low byte of the key.
+    variant: u8,
+    /// What is posted behind a bind must carry a fence.
+    needs_fence: bool,
+}
+
+impl Window {
+    /// The remote key.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.index << 8 | u32::from(self.variant)
+    }
+
+    /// The remote key after the next bind.
+    #[must_use]
+    pub fn next_key(&self) -> u32 {
+        self.index << 8 | u32::from(self.variant.wrapping_add(1))
+    }
+
+    /// A bind was posted.
+    pub(crate) fn advance(&mut self) {
+        self.variant = self.variant.wrapping_add(1);
+    }
+
+    pub(crate) fn needs_fence(&self) -> bool {
+        self.needs_fence
+    }
+
+    /// The work request that binds the window to `target`, or to nothing, after its control segment.
+    #[must_use]
+    pub fn body(&self, target: &WindowTarget) -> [Unit; BODY_UNITS] {
+        let mut control = UmrCtrlSeg::new();
+        let mut context = Mkc::new();
+        let mut table = [0_u8; ENTRIES as usize * UNIT_BYTES];
+        control.set_inline(true).set_translation_offset_en(true);
+        context.set_mkey_7_0(self.next_key() & 0xff);
+        if target.bytes == 0 {
+            control.set_mkey_mask(mask::FREE | mask::KEY);
+            context.set_free(true);
+        } else {
+            control.set_klm_octwords(ENTRIES).set_mkey_mask(
+                mask::LENGTH
+                    | mask::START
+                    | mask::KEY
+                    | mask::LOCAL_WRITE
+                    | mask::REMOTE_READ
+                    | mask::REMOTE_WRITE
+                    | mask::ATOMIC
+                    | mask::FREE,
+            );
+            context
+                .set_rr(target.access.contains(MemPrivFlags::REMOTE_READ))
+                .set_rw(target.access.contains(MemPrivFlags::REMOTE_WRITE))
+                .set_qpn(ANY_QPN)
+                .set_start_addr(target.address)
+                .set_len(target.bytes);
+            let mut address = target.address;
+            let mut left = target.bytes;
+            for slot in table.as_chunks_mut::<UNIT_BYTES>().0 {
+                let bytes = left.min(ENTRY_BYTES);
+                if bytes == 0 {
+                    break;
+                }
+                let mut entry = Klm::new();
+                // CAST: at most 2^30.
+                #[expect(clippy::cast_possible_truncation, reason = "at most 2^30")]
+                entry
+                    .set_byte_count(bytes as u32)
+                    .set_mkey(target.lmr_context)
+                    .set_address(address);
+                slot.copy_from_slice(entry.as_bytes());
+                address += bytes;
+                left -= bytes;
+            }
+        }
+        let mut units = [Unit::from_bytes([0; UNIT_BYTES]); BODY_UNITS];
+        let segments = [control.as_bytes(), context.as_bytes(), &table];
+        let parts = segments
+            .into_iter()
+            .flat_map(|segment| segment.as_chunks::<UNIT_BYTES>().0);
+        for (unit, part) in units.iter_mut().zip(parts) {
+            *unit = Unit::from_bytes(*part);
+        }
+        units
+    }
+}
+
+/// Whether the device has windows as we use them: they exist, UMR may change indirect keys, and their tables are long
+/// enough.
+#[must_use]
+pub fn supported(hca: &Hca) -> bool {
+    let general = hca.caps().general();
+    hca.caps().memory_windows()
+        && !general.umr_indirect_mkey_disabled()
+        && general.max_indirection() >= 1
+        && general.log_max_klm_list_size() >= ENTRIES.ilog2()
+}
+
+/// Creates a window that is bound to nothing.
+///
+/// # Errors
+/// Device refusal.
+pub fn create(hca: &mut Hca, pd: u32, variant: u8) -> Result<Window, CmdError> {
+    let mut command = CreateMkeyIn::new();
+    command
+        .memory_key_mkey_entry_mut()
+        .set_free(true)
+        .set_umr_en(true)
+        .set_access_mode_1_0(ACCESS_MODE_KLM)
+        .set_lr(true)
+        .set_qpn(ANY_QPN)
+        .set_mkey_7_0(u32::from(variant))
+        .set_pd(pd)
+        .set_translations_octword_size(ENTRIES);
+    let needs_fence = hca.caps().general().umr_fence() != UMR_FENCE_NONE;
+    let index = hca.exec(&command)?.mkey_index();
+    Ok(Window {
+        index,
+        variant,
+        needs_fence,
+    })
+}
+
+/// Destroys a window, bound or not.
+///
+/// # Errors
+/// Device refusal.
+pub fn destroy(hca: &mut Hca, window: &Window) -> Result<(), CmdError> {
+    mkey::destroy(hca, window.index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Window = Window {
+        index: 0x12_3456,
+        variant: 0xff,
+        needs_fence: true,
+    };
+
+    fn bytes_of(target: &WindowTarget) -> Vec<u8> {
+        WINDOW.body(target).as_bytes().to_vec()
+    }
+
+    /// Field by field as `set_umr_control_seg`, `set_umr_mkey_seg` and `set_umr_data_seg` of providers/mlx5/qp.c in
+    /// rdma-core put them for a window of type 1.
+    #[test]
+    fn a_bind_has_the_bytes_of_the_documented_segments() {
+        let bytes = bytes_of(&WindowTarget {
+            lmr_context: 0x0a0b_0c0d,
+            address: 0x7f00_1122_3344,
+            bytes: 0x5566,
+            access: MemPrivFlags::REMOTE_READ | MemPrivFlags::LOCAL_WRITE,
+        });
+        assert_eq!(bytes.len(), 176);
+        let mut expected = [0_u8; 176];
+        expected[0] = 0x90; // inline, translation offset
+        expected[5] = 4; // octowords
+        expected[8..16].copy_from_slice(&0x203c_2041_u64.to_be_bytes());
+        expected[48 + 2] = 0x10; // remote read
+        expected[48 + 4..48 + 8].copy_from_slice(&[0xff, 0xff, 0xff, 0x00]); // any QP, variant 0xff + 1
+        expected[48 + 0x10..48 + 0x18].copy_from_slice(&0x7f00_1122_3344_u64.to_be_bytes());
+        expected[48 + 0x18..48 + 0x20].copy_from_slice(&0x5566_u64.to_be_bytes());
+        expected[112..116].copy_from_slice(&0x5566_u32.to_be_bytes());
+        expected[116..120].copy_from_slice(&[0x0a, 0x0b, 0x0c, 0x0d]);
+        expected[120..128].copy_from_slice(&0x7f00_1122_3344_u64.to_be_bytes());
+        assert_eq!(bytes, expected);
+        assert_eq!(WINDOW.key(), 0x1234_56ff);
+        assert_eq!(WINDOW.next_key(), 0x1234_5600);
+    }
+
+    #[test]
+    fn a_bind_to_nothing_frees_the_key_under_a_new_variant() {
+        let bytes = bytes_of(&WindowTarget {
+            lmr_context: 0x0a0b_0c0d,
+            address: 0x1000,
+            bytes: 0,
+            access: MemPrivFlags::all(),
+        });
+        let mut expected = [0_u8; 176];
+        expected[0] = 0x90;
+        expected[8..16].copy_from_slice(&0x2000_2000_u64.to_be_bytes());
+        expected[48] = 0x40; // free
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn a_long_window_takes_an_entry_for_each_gigabyte() {
+        let bytes = bytes_of(&WindowTarget {
+            lmr_context: 7,
+            address: 0x1000,
+            bytes: 2 * ENTRY_BYTES + 5,
+            access: MemPrivFlags::REMOTE_WRITE,
+        });
+        let entries: Vec<(u32, u64)> = bytes[112..]
+            .as_chunks::<16>()
+            .0
+            .iter()
+            .map(|entry| {
+                let entry = zerocopy::FromBytes::read_from_bytes(&entry[..]);
+                let entry: Klm = entry.expect("16 bytes");
+                (entry.byte_count(), entry.address())
+            })
+            .collect();
+        let gib = 1_u32 << 30;
+        assert_eq!(
+            entries,
+            [(gib, 0x1000), (gib, 0x4000_1000), (5, 0x8000_1000), (0, 0)]
+        );
+    }
+}
