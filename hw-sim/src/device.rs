@@ -11,6 +11,7 @@ use crate::profile::Profile;
 use crate::report::FunctionReport;
 use crate::world::{Drive, World};
 use driver::{Clock, Device, Instant, Interrupt, MAX_WAIT, MemoryError, Notices, SharedMemory};
+use std::collections::VecDeque;
 use std::io::Write;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -109,6 +110,17 @@ impl Sim {
         LinkId(lock(&self.world).connect(a.index, b.index, faults))
     }
 
+    /// Lays a link from a function's port out of this world: what leaves it waits for [`Sim::take_frames`], what comes
+    /// in is told with [`Sim::deliver`]. The carrier stays as it is. Faults are those of the way out, `a_to_b`.
+    pub fn connect_outside(&self, function: &SimFunction, faults: LinkFaults) -> LinkId {
+        LinkId(lock(&self.world).connect_outside(function.index, faults))
+    }
+
+    /// Frames that have left this world through a function's port since this was last asked.
+    pub fn take_frames(&self, function: &SimFunction) -> VecDeque<Vec<u8>> {
+        lock(&self.world).take_outside(function.index)
+    }
+
     /// Changes the faults of a link.
     pub fn set_faults(&self, link: LinkId, faults: LinkFaults) {
         if let Some(link) = lock(&self.world).link(link.0) {
@@ -203,8 +215,7 @@ impl Sim {
     /// A frame arrives at a function's port, as if over a link, from nobody in this world.
     pub fn deliver(&self, function: &SimFunction, frame: &[u8]) {
         let mut world = lock(&self.world);
-        let World { env, nics, .. } = &mut *world;
-        nics[function.index].frame_received(env, frame);
+        world.arrive(function.index, frame);
         world.driven();
     }
 

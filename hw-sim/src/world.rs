@@ -117,6 +117,11 @@ struct Cable {
     ends: [usize; 2],
 }
 
+/// The end of a cable that leaves this world.
+const OUTSIDE: usize = usize::MAX;
+/// Frames that wait outside to be fetched; more are lost, as in a switch.
+const OUTSIDE_FRAMES: usize = 4096;
+
 struct Tap {
     capture: Capture<Box<dyn Write + Send>>,
     interfaces: Vec<u32>,
@@ -131,6 +136,8 @@ pub struct World {
     /// Who moves it.
     pub drive: Drive,
     cables: Vec<Cable>,
+    /// Frames that have left this world, by the function they came from.
+    outside: BTreeMap<usize, VecDeque<Vec<u8>>>,
     tap: Option<Tap>,
 }
 
@@ -155,6 +162,7 @@ impl World {
             nics: Vec::new(),
             drive: Drive::default(),
             cables: Vec::new(),
+            outside: BTreeMap::new(),
             tap: None,
         }
     }
@@ -170,6 +178,26 @@ impl World {
             self.nics[end].set_carrier(&mut self.env, true);
         }
         self.cables.len() - 1
+    }
+
+    /// Lays a link from a function's port out of this world. Whether somebody is there is not known: the carrier
+    /// stays as it is.
+    pub fn connect_outside(&mut self, nic: usize, faults: LinkFaults) -> usize {
+        let seed = self.env.rng.next_u64();
+        self.cables.push(Cable {
+            link: Link::new(seed, faults),
+            ends: [nic, OUTSIDE],
+        });
+        self.outside.insert(nic, VecDeque::new());
+        self.cables.len() - 1
+    }
+
+    /// Frames of a function that have left this world since this was last asked.
+    pub fn take_outside(&mut self, nic: usize) -> VecDeque<Vec<u8>> {
+        self.outside
+            .get_mut(&nic)
+            .map(std::mem::take)
+            .unwrap_or_default()
     }
 
     /// A link, to change its faults or read its counters.
@@ -303,14 +331,27 @@ impl World {
             LinkPort::A => cable.ends[0],
             LinkPort::B => cable.ends[1],
         };
-        let function = &mut self.nics[to];
+        if to == OUTSIDE {
+            if let Some(left) = self.outside.get_mut(&cable.ends[0])
+                && left.len() < OUTSIDE_FRAMES
+            {
+                left.push_back(delivery.frame);
+            }
+        } else {
+            self.arrive(to, &delivery.frame);
+        }
+        true
+    }
+
+    /// A frame arrives at a function's port.
+    pub fn arrive(&mut self, nic: usize, frame: &[u8]) {
+        let function = &mut self.nics[nic];
         if function.port.is_up() {
-            function.port.received.count(delivery.frame.len());
-            function.frame_received(&mut self.env, &delivery.frame);
+            function.port.received.count(frame.len());
+            function.frame_received(&mut self.env, frame);
         } else {
             function.count_drop(&mut self.env, "port down");
         }
-        true
     }
 
     /// The earliest timer that has run out.

@@ -344,7 +344,7 @@ impl Client {
                 connection.socket = None;
                 let source = io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "no reply, or the connection was closed",
+                    "no reply, or the connection was closed (a server has one client at a time)",
                 );
                 return Err(self.transport(command, source));
             }

@@ -30,6 +30,7 @@ mod ping;
 mod report;
 mod serve;
 mod simulated;
+mod wire;
 
 use std::error::Error;
 use std::io::stderr;
@@ -124,6 +125,9 @@ struct Serve {
     /// Where a function is served; once or twice.
     #[arg(long, required = true, num_args = 1)]
     socket: Vec<PathBuf>,
+    /// Where the link leads with one socket: to another server that is told the same, unix:PATH.
+    #[arg(long)]
+    link: Option<wire::LinkPath>,
     /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
     #[arg(long)]
     profile: Vec<ProfileOptions>,

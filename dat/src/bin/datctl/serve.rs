@@ -22,13 +22,15 @@ use hw_sim::{Fault, Sim, SimConfig, SimFunction};
 
 use crate::Serve;
 use crate::simulated::{FaultOptions, ProfileOptions};
+use crate::wire::{self, Wire};
 
 /// The longest the world's time lags behind the machine's while nobody writes a register.
 const TICK: Duration = Duration::from_millis(1);
 
 pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
-    if arguments.socket.len() > 2 {
-        return Err("a link has two ends: at most two sockets".into());
+    let ends = arguments.socket.len() + usize::from(arguments.link.is_some());
+    if ends > 2 {
+        return Err("a link has two ends: at most two sockets, or one and --link".into());
     }
     let sim = Sim::new(SimConfig {
         seed: arguments.seed,
@@ -39,14 +41,23 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     let mut functions = Vec::new();
     for (number, socket) in arguments.socket.iter().enumerate() {
         let name = format!("sim:{}", socket.display());
+        let number = match arguments.link {
+            Some(_) => wire::address_number(socket),
+            None => number,
+        };
         let profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
         let function = sim.try_add_function(profile)?;
         functions.push((function, listen(socket)?));
     }
-    if let [(one, _), (other, _)] = &functions[..] {
-        let faults = FaultOptions::link(&arguments.faults, arguments.seed);
-        sim.connect(one, other, faults);
-    }
+    let faults = FaultOptions::link(&arguments.faults, arguments.seed);
+    let wire = match (&functions[..], &arguments.link) {
+        ([(one, _), (other, _)], _) => {
+            sim.connect(one, other, faults);
+            None
+        }
+        ([(one, _)], Some(path)) => Some(Wire::lay(&sim, one, path, faults, poke.clone())?),
+        _ => None,
+    };
     if let Some(path) = &arguments.pcap {
         let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
         sim.pcap(BufWriter::new(file))?;
@@ -67,7 +78,13 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         println!("vfio-user:{}", socket.display());
     }
     stdout().flush()?;
-    follow(&sim, &poked, planned, arguments.pcap.is_some())
+    follow(
+        &sim,
+        &poked,
+        planned,
+        wire.as_ref(),
+        arguments.pcap.is_some(),
+    )
 }
 
 /// What is to happen to functions, and when, the next one last.
@@ -110,6 +127,7 @@ fn follow(
     sim: &Sim,
     poked: &Receiver<()>,
     mut planned: Vec<(Duration, Arc<SimFunction>, Fault)>,
+    wire: Option<&Wire>,
     captures: bool,
 ) -> Result<(), Box<dyn Error>> {
     let (clock, start) = (sim.clock(), Instant::now());
@@ -122,6 +140,9 @@ fn follow(
             planned.pop_if(|(after, ..)| *after <= start.elapsed())
         {
             sim.inject(&function, &fault);
+        }
+        if let Some(wire) = wire {
+            wire.send();
         }
         let wait = sim.next_due().map_or(TICK, |due| {
             Duration::from_nanos(due.0)

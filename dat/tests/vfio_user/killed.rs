@@ -1,0 +1,265 @@
+//! Either process killed at any moment: the other hears of it in bounded time, and the server serves the next client.
+//!
+//! The client that is killed is this test binary again, told by a variable to play the other side. Moments are drawn
+//! from a seed: so many messages, then a while that is shorter than one.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "an event that is none of the expected ones ends the test"
+)]
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use dat::{
+    AsyncEvent, CloseFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpAttr, Event, PspFlags,
+    Qos, Timeout,
+};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::served::{Buffer, CONN_QUAL, LONG, NONE, Process, Served, Side, connected};
+
+/// The adapter a child is to play the echo on.
+const ECHO: &str = "VFIO_USER_ECHO";
+/// Cookies.
+const SEND: u64 = 1;
+const RECEIVE: u64 = 2;
+
+/// Played by a child: accepts one connection and sends back what it gets, until it is killed.
+#[test]
+fn the_echo_of_a_child() {
+    let Ok(name) = std::env::var(ECHO) else {
+        return; // not a child
+    };
+    let mut side = Side::open(&name);
+    let buffer = side.buffer(None, 64);
+    side.ia
+        .ep_post_recv(side.ep, &[buffer.local()], RECEIVE, NONE)
+        .expect("a receive");
+    side.ia
+        .psp_create(CONN_QUAL, side.events, PspFlags::CONSUMER)
+        .expect("a PSP");
+    println!("\nlistening");
+    loop {
+        match side.event() {
+            Event::ConnectionRequest(request) => side
+                .ia
+                .cr_accept(request.cr, Some(side.ep), b"")
+                .expect("an accept"),
+            Event::Dto(done) if done.cookie == RECEIVE => {
+                side.ia
+                    .ep_post_recv(side.ep, &[buffer.local()], RECEIVE, NONE)
+                    .expect("a receive");
+                side.ia
+                    .ep_post_send(side.ep, &[buffer.local()], SEND, NONE)
+                    .expect("a send");
+            }
+            Event::Dto(_) | Event::Connection(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A child that plays the echo.
+fn echo(name: &str) -> Process {
+    let mut command = Command::new(std::env::current_exe().expect("this binary"));
+    command
+        .args(["--exact", "killed::the_echo_of_a_child", "--nocapture"])
+        .env(ECHO, name)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    Process::start(&mut command)
+}
+
+fn listens(echo: &mut Process) {
+    // The test harness of the child speaks first.
+    while echo.line() != "listening" {}
+}
+
+/// A moment that is shorter than anything that happens in it.
+fn while_away(random: &mut ChaCha8Rng) {
+    let until = Instant::now() + Duration::from_micros(random.random_range(0..500));
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
+}
+
+/// This process's side, and where its peer is.
+struct Caller {
+    side: Side,
+    outbox: Buffer,
+    inbox: Buffer,
+}
+
+impl Caller {
+    fn open(name: &str) -> Self {
+        let mut side = Side::open(name);
+        let (outbox, inbox) = (side.buffer(Some(&[5; 64]), 64), side.buffer(None, 64));
+        Self {
+            side,
+            outbox,
+            inbox,
+        }
+    }
+
+    /// A new endpoint, connected with the child.
+    fn call(&mut self, peer: std::net::IpAddr) {
+        let Side { ia, pz, events, ep } = &mut self.side;
+        let attr = EpAttr::defaults(ia.query().ia);
+        let (zone, evd) = (Some(*pz), Some(*events));
+        *ep = ia
+            .ep_create(zone, evd, evd, evd, Some(&attr))
+            .expect("an endpoint");
+        ia.ep_connect(
+            *ep,
+            peer,
+            CONN_QUAL,
+            LONG,
+            b"",
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )
+        .expect("a connect");
+        self.side.established();
+    }
+
+    /// Sends a message; it and its echo, or the connection, end. False: the connection has ended.
+    fn trip(&mut self) -> bool {
+        let ep = self.side.ep;
+        self.side
+            .ia
+            .ep_post_recv(ep, &[self.inbox.local()], RECEIVE, NONE)
+            .expect("a receive");
+        self.side
+            .ia
+            .ep_post_send(ep, &[self.outbox.local()], SEND, NONE)
+            .expect("a send");
+        let mut open = 2;
+        let mut connected = true;
+        // A connection that ended flushes both DTOs; one that lives completes both.
+        while open > 0 {
+            match self.side.event() {
+                Event::Dto(done) => {
+                    open -= 1;
+                    connected &= done.status == DtoStatus::Success;
+                }
+                Event::Connection(ended) => {
+                    assert_eq!(ended.kind, ConnectionEventKind::Broken);
+                    connected = false;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        connected
+    }
+}
+
+/// The address of a function: its link-local one, which its number on the link tells.
+fn address(served: &Served, side: &str) -> std::net::IpAddr {
+    let adapter = Side::open(&served.name(side));
+    let address = adapter.ia.query().ia.ia_address;
+    adapter.close();
+    address
+}
+
+#[test]
+fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_server_to_the_next() {
+    let served = Served::new(&[]);
+    let peer = address(&served, "a");
+    let mut caller = Caller::open(&served.name("b"));
+    let mut random = ChaCha8Rng::seed_from_u64(41);
+    for _ in 0..6 {
+        // In the middle of its bring-up, or before, or behind it.
+        let mut unborn = echo(&served.name("a"));
+        for _ in 0..random.random_range(0..40) {
+            while_away(&mut random);
+        }
+        unborn.kill();
+
+        let mut child = echo(&served.name("a"));
+        listens(&mut child);
+        caller.call(peer);
+        for _ in 0..random.random_range(0..60) {
+            assert!(caller.trip(), "a message and its echo");
+        }
+        while_away(&mut random);
+        child.kill();
+        while caller.trip() {}
+        // The event may be behind the DTOs.
+        let ep = caller.side.ep;
+        while caller.side.ia.ep_query(ep).expect("it").state != dat::EpState::Disconnected {
+            caller.side.event();
+        }
+        caller.side.ia.ep_free(ep).expect("it is free");
+        while let Ok(event) = caller.side.ia.evd_dequeue(caller.side.events) {
+            assert!(matches!(event, Event::Connection(_)), "{event:?}");
+        }
+    }
+    // And as if nothing had been.
+    let mut child = echo(&served.name("a"));
+    listens(&mut child);
+    caller.call(peer);
+    assert!(caller.trip() && caller.trip());
+    drop((caller.outbox, caller.inbox));
+    caller.side.close();
+}
+
+#[test]
+fn a_server_killed_at_any_moment_is_a_catastrophe_told_and_not_a_hang() {
+    let mut random = ChaCha8Rng::seed_from_u64(42);
+    for _ in 0..5 {
+        let mut served = Served::new(&[]);
+        let [mut a, mut b] = connected(&served);
+        let (from, to) = (a.buffer(Some(&[5; 64]), 64), b.buffer(None, 64));
+        for message in 0..random.random_range(0..60) {
+            b.ia.ep_post_recv(b.ep, &[to.local()], message, NONE)
+                .expect("a receive");
+            a.ia.ep_post_send(a.ep, &[from.local()], message, NONE)
+                .expect("a send");
+            a.completes(message);
+            b.completes(message);
+        }
+        b.ia.ep_post_recv(b.ep, &[to.local()], 100, NONE)
+            .expect("a receive");
+        a.ia.ep_post_send(a.ep, &[from.local()], 100, NONE)
+            .expect("a send");
+        while_away(&mut random);
+        served.server.kill();
+        drop((from, to));
+        for mut side in [a, b] {
+            let Event::Async(event) = side
+                .ia
+                .evd_wait(side.ia.async_evd(), LONG, 1)
+                .expect("the catastrophe in time")
+                .0
+            else {
+                panic!("an asynchronous event");
+            };
+            assert_eq!(event, AsyncEvent::IaCatastrophic);
+            // The DTO is done or flushed, and the connection broken, each once.
+            let (mut ended, mut broken) = (0, 0);
+            for _ in 0..2 {
+                match side.event() {
+                    Event::Dto(done) => {
+                        let status = done.status;
+                        assert!(
+                            matches!(status, DtoStatus::Success | DtoStatus::ErrFlushed),
+                            "{done:?}"
+                        );
+                        ended += u32::from(done.cookie == 100);
+                    }
+                    Event::Connection(event) => {
+                        broken += u32::from(event.kind == ConnectionEventKind::Broken);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!((ended, broken), (1, 1));
+            let nothing = side.ia.evd_wait(side.events, Timeout::from_micros(0), 1);
+            assert!(nothing.is_err(), "{nothing:?}");
+            let report = dat::ia_close(side.ia, CloseFlags::Abrupt).expect("it is gone");
+            assert!(report.dead.is_some(), "{report:?}");
+        }
+    }
+}

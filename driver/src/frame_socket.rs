@@ -1,0 +1,229 @@
+//! Ethernet frames between processes: a wire that is a UNIX socket.
+//!
+//! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path. Who
+//! comes first listens there, who comes second connects; a lock beside the path keeps two that come at once from both
+//! being first. A frame that finds the other side too slow is lost, as on a wire.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen,
+    recv, send, socket,
+};
+
+/// The longest frame: a jumbo frame of 9978 bytes, and then some.
+const FRAME_BYTES: usize = 16 << 10;
+
+/// One end of a wire. Clones share it.
+#[derive(Clone, Debug)]
+pub struct FrameSocket {
+    fd: Arc<OwnedFd>,
+}
+
+/// What was found at a path.
+#[derive(Debug)]
+pub enum FrameEnd {
+    /// The other side listens there, and this is the wire to it.
+    Second(FrameSocket),
+    /// Nobody was there, so we listen now.
+    First(FrameListener),
+}
+
+/// Waits for the other side.
+#[derive(Debug)]
+pub struct FrameListener {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl FrameEnd {
+    /// Connects to a path, or listens there if nobody does.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let lock = File::create(&name)?;
+        lock.lock()?;
+        let address = UnixAddr::new(path)?;
+        let fd = open_socket()?;
+        match connect(fd.as_raw_fd(), &address) {
+            Ok(()) => return Ok(Self::Second(FrameSocket::new(fd))),
+            // A socket nobody listens at any more is in the way.
+            Err(Errno::ECONNREFUSED) => fs::remove_file(path)?,
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let fd = open_socket()?;
+        bind(fd.as_raw_fd(), &address)?;
+        // A wire has two ends; a third who comes meanwhile waits for nothing.
+        listen(&fd, Backlog::new(1)?)?;
+        Ok(Self::First(FrameListener {
+            fd,
+            path: path.to_owned(),
+        }))
+    }
+}
+
+impl FrameListener {
+    /// Waits until the other side is there. Then nobody else can come: the path is free again.
+    ///
+    /// # Errors
+    /// What the system answered.
+    // UNSAFETY: a descriptor arrives as a number and is taken into ownership.
+    #[expect(unsafe_code, reason = "an accepted descriptor")]
+    pub fn accept(self) -> io::Result<FrameSocket> {
+        let fd = loop {
+            match accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
+                Err(Errno::EINTR) => {}
+                fd => break fd?,
+            }
+        };
+        // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(FrameSocket::new(fd))
+    }
+}
+
+impl Drop for FrameListener {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!("{}: {error}", self.path.display());
+        }
+    }
+}
+
+fn open_socket() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+}
+
+impl FrameSocket {
+    fn new(fd: OwnedFd) -> Self {
+        Self { fd: Arc::new(fd) }
+    }
+
+    /// Two ends of a wire within a process.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn pair() -> io::Result<[Self; 2]> {
+        let (one, other) = nix::sys::socket::socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )?;
+        Ok([one, other].map(Self::new))
+    }
+
+    /// Sends a frame without waiting. False: there was no room, and the frame is lost.
+    ///
+    /// # Errors
+    /// The other side is gone, or the frame is longer than any (EMSGSIZE).
+    pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
+        if frame.is_empty() || frame.len() > FRAME_BYTES {
+            return Err(Errno::EMSGSIZE.into());
+        }
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        loop {
+            match send(self.fd.as_fd().as_raw_fd(), frame, flags) {
+                Ok(_) => return Ok(true),
+                Err(Errno::EAGAIN | Errno::ENOBUFS) => return Ok(false),
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Waits for a frame. `None`: the other side is gone.
+    ///
+    /// # Errors
+    /// The frame is longer than any (`InvalidData`; it is lost), or what the system answered.
+    pub fn receive(&self) -> io::Result<Option<Vec<u8>>> {
+        let mut frame = vec![0; FRAME_BYTES];
+        loop {
+            // The real length comes back even if it did not fit.
+            match recv(self.fd.as_raw_fd(), &mut frame, MsgFlags::MSG_TRUNC) {
+                Ok(0) | Err(Errno::ECONNRESET) => return Ok(None),
+                Ok(bytes) if bytes > FRAME_BYTES => {
+                    let what = format!("a frame of {bytes} bytes");
+                    return Err(io::Error::new(ErrorKind::InvalidData, what));
+                }
+                Ok(bytes) => {
+                    frame.truncate(bytes);
+                    return Ok(Some(frame));
+                }
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_first_listens_and_who_comes_second_connects() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wire");
+        for _ in 0..2 {
+            let FrameEnd::First(listener) = FrameEnd::at(&path).unwrap() else {
+                panic!("nobody was there");
+            };
+            let FrameEnd::Second(second) = FrameEnd::at(&path).unwrap() else {
+                panic!("somebody listens");
+            };
+            let first = listener.accept().unwrap();
+            assert!(first.send(b"one").unwrap() && first.send(b"two").unwrap());
+            assert!(second.send(&[7; 9000]).unwrap());
+            assert_eq!(second.receive().unwrap().unwrap(), b"one");
+            assert_eq!(second.receive().unwrap().unwrap(), b"two");
+            assert_eq!(first.receive().unwrap().unwrap(), [7; 9000]);
+            drop(second);
+            assert!(first.receive().unwrap().is_none());
+            assert!(first.send(b"nobody").is_err());
+        }
+    }
+
+    #[test]
+    fn a_socket_left_by_the_dead_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wire");
+        let FrameEnd::First(listener) = FrameEnd::at(&path).unwrap() else {
+            panic!("nobody was there");
+        };
+        // As a killed process leaves it: closed, and the path still there.
+        let FrameListener { fd, path: kept } = &listener;
+        nix::sys::socket::shutdown(fd.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
+        assert!(kept.exists());
+        assert!(matches!(FrameEnd::at(&path).unwrap(), FrameEnd::First(_)));
+        std::mem::forget(listener);
+    }
+
+    #[test]
+    fn a_frame_that_finds_no_room_is_lost_and_one_that_is_none_is_refused() {
+        let [one, other] = FrameSocket::pair().unwrap();
+        let mut sent: u32 = 0;
+        while one.send(&[1; 9000]).unwrap() {
+            sent += 1;
+        }
+        for _ in 0..sent {
+            assert_eq!(other.receive().unwrap().unwrap().len(), 9000);
+        }
+        assert!(one.send(&[]).is_err() && one.send(&[0; FRAME_BYTES + 1]).is_err());
+        // Somebody who is not us sends what no frame is.
+        send(one.fd.as_raw_fd(), &[0; FRAME_BYTES + 1], MsgFlags::empty()).unwrap();
+        assert_eq!(other.receive().unwrap_err().kind(), ErrorKind::InvalidData);
+        assert!(one.send(b"on it goes").unwrap());
+        assert_eq!(other.receive().unwrap().unwrap(), b"on it goes");
+    }
+}
