@@ -61,15 +61,3 @@ pub fn run(task: &Task) -> Result<()> {
         Task::Shell => guest::shell(&machine, &suite),
     }
 }
-
-/// What a continuous integration run does: everything, as far as this machine allows.
-pub fn check() -> Result<()> {
-    if machine::is_root()? && shell::exists("mmdebstrap") {
-        run(&Task::Test)
-    } else {
-        println!(
-            "vm: left out: the kernel's own VFIO was not asked. It takes root and mmdebstrap (cargo xtask setup)"
-        );
-        Ok(())
-    }
-}

@@ -92,14 +92,14 @@ impl<P: Provider> Ia<P> {
         flags: CompletionFlags,
         refusal: Refusal,
     ) -> DatResult<()> {
-        match refusal {
-            Refusal::Full => {
-                self.reclaim(handle, |ep| ep.request_evd);
-                self.post_inline(handle, data, cookie, flags)
-                    .map_err(Refusal::error)
-            }
-            Refusal::State => Err(self.ep(handle)?.hot.state.refuse()),
-            other => Err(other.error()),
+        if refusal == Refusal::State {
+            return Err(self.ep(handle)?.hot.state.refuse());
         }
+        if refusal != Refusal::Full {
+            return Err(refusal.error());
+        }
+        self.reclaim(handle, |ep| ep.request_evd);
+        self.post_inline(handle, data, cookie, flags)
+            .map_err(Refusal::error)
     }
 }
