@@ -124,7 +124,6 @@ impl Window {
                 }
                 let mut entry = Klm::new();
                 // CAST: at most 2^30.
-                #[expect(clippy::cast_possible_truncation, reason = "at most 2^30")]
                 entry
                     .set_byte_count(bytes as u32)
                     .set_mkey(target.lmr_context)
