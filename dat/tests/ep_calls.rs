@@ -254,15 +254,14 @@ fn what_succeeded_comes_before_the_end_on_one_evd() {
     let flags = EvdFlags::DTO | EvdFlags::CONNECTION;
     let (pz, attr) = (pair.sides[A].pz, attributes(&pair.sides[A].ia));
     let ia = &mut pair.sides[A].ia;
-    let evd = Some(ia.evd_create(64, flags).expect("an EVD"));
-    let a = ia.ep_create(Some(pz), evd, evd, evd, Some(&attr));
+    let evd = ia.evd_create(64, flags).expect("an EVD");
+    let a = ia.ep_create(Some(pz), Some(evd), Some(evd), Some(evd), Some(&attr));
     let (a, b) = (a.expect("an endpoint"), pair.another_ep(B));
     pair.start(A, a, CONN_QUAL, LONG, b"").expect("starts");
     let cr = pair.request(B);
     let accepted = pair.sides[B].ia.cr_accept(cr, Some(b), b"");
     accepted.expect("accepted");
     pair.expect_connection(B, ConnectionEventKind::Established);
-    let evd = evd.expect("an EVD");
     let event = pair.wait_event(A, evd);
     assert!(matches!(event, Event::Connection(it) if it.kind == ConnectionEventKind::Established));
     for cookie in 0..5 {

@@ -23,7 +23,6 @@ use anyhow::{Result, bail};
 use clap::Subcommand;
 
 use self::image::Image;
-use crate::shell;
 
 /// What to do with the guest.
 #[derive(Subcommand)]
