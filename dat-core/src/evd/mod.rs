@@ -1,5 +1,5 @@
 //! Event dispatchers: `dat_evd_create`, `_query`, `_free`, `_resize`, `_post_se`, `_modify_cno`, and the waitable and
-//! enabled bits. Taking events out is in [`wait`], waiting for them in [`waiter`].
+//! enabled bits. Taking events out is in `wait`, waiting for them in `waiter`.
 
 pub mod mode;
 pub(crate) mod queue;

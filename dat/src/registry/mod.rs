@@ -13,7 +13,7 @@
 //! is open keeps its dynamic entry: it holds an [`Opened`], and the entry cannot be removed before that is dropped.
 //!
 //! Static entries of other libraries are listed and not opened: loading foreign code is the business of the C library
-//! that has a dynamic loader. [`ia_open`](crate::ia_open) takes names of devices and needs no registry.
+//! that has a dynamic loader. [`ia_open`] takes names of devices and needs no registry.
 
 pub mod conf;
 
