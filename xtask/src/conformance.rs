@@ -1,21 +1,40 @@
-//! Clause → tests → result.
+//! Clause → tests → result, and the table of the calls.
 //!
 //! The clauses are the tables of `docs/clauses.md`. A test names the clauses it holds in a doc line
-//! `/// Clauses: SEND-1, SEND-29.` above its function in `dat/tests`. A clause that binds the
-//! provider (a kind that begins with P) and has no test is an error.
+//! `/// Clauses: SEND-1, SEND-29.` above its function. A clause that binds the provider (a kind that begins with P) and
+//! has no test is an error, and so is a call without clauses.
+//!
+//! `docs/conformance.md` is the matrix, written by `cargo xtask conformance` and checked in; a check fails when it is
+//! not what would be written now. It holds no results: a check that passes has run every test in it.
+
+mod calls;
+mod matrix;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
-use comfy_table::Table;
+use anyhow::{Context, Result, ensure};
+use clap::Args;
 
 use crate::shell;
+
+/// Where tests that name clauses are.
+const TESTS: &[&str] = &["dat/tests", "dat/src", "dat-core/src", "fuzz/tests"];
+
+/// What to do about the clauses.
+#[derive(Args)]
+pub struct Arguments {
+    /// Write docs/conformance.md and run no test.
+    #[arg(long)]
+    write: bool,
+}
 
 struct Clause {
     id: String,
     kind: String,
     text: String,
+    /// The heading it stands under: calls, with commas between them.
+    section: String,
 }
 
 impl Clause {
@@ -24,11 +43,54 @@ impl Clause {
     }
 }
 
+/// A test that names a clause.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Test {
+    /// Path of its file, from the workspace's root.
+    file: String,
+    name: String,
+}
+
+/// Clause → tests that hold it.
+type Tests = BTreeMap<String, Vec<Test>>;
+
+/// The Rust sources below some folders, in order.
+fn sources(folders: &[&str]) -> Result<Vec<PathBuf>> {
+    let mut folders: Vec<PathBuf> = folders.iter().map(|at| shell::root().join(at)).collect();
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
 fn clauses() -> Result<Vec<Clause>> {
     let path = shell::root().join("docs/clauses.md");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let clauses = parse_clauses(&text);
+    ensure!(
+        clauses.len() > 200,
+        "docs/clauses.md: only {} clauses read",
+        clauses.len()
+    );
+    Ok(clauses)
+}
+
+fn parse_clauses(text: &str) -> Vec<Clause> {
     let mut clauses = Vec::new();
+    let mut section = String::new();
     for line in text.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            heading.clone_into(&mut section);
+        }
         // A cell may hold an escaped bar.
         let line = line.replace("\\|", "\u{1}");
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -40,38 +102,26 @@ fn clauses() -> Result<Vec<Clause>> {
                 id: id.into(),
                 kind: kind.into(),
                 text: text.replace('\u{1}', "|"),
+                section: section.clone(),
             });
         }
     }
-    ensure!(
-        clauses.len() > 200,
-        "docs/clauses.md: only {} clauses read",
-        clauses.len()
-    );
-    Ok(clauses)
+    clauses
 }
 
-/// Clause → names of the tests that hold it.
-fn tests_by_clause() -> Result<BTreeMap<String, Vec<String>>> {
-    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let mut folders = vec![shell::root().join("dat/tests")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                collect(&path, &mut found)?;
-            }
-        }
+fn tests_by_clause() -> Result<Tests> {
+    let mut found = Tests::new();
+    for file in sources(TESTS)? {
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let name = file.strip_prefix(shell::root()).unwrap_or(&file);
+        collect(name, &text, &mut found);
     }
     Ok(found)
 }
 
-fn collect(path: &Path, found: &mut BTreeMap<String, Vec<String>>) -> Result<()> {
+fn collect(file: &Path, text: &str, found: &mut Tests) {
     let mut pending: Vec<String> = Vec::new();
-    for line in std::fs::read_to_string(path)?.lines() {
-        let line = line.trim();
+    for line in text.lines().map(str::trim) {
         if let Some(list) = line.strip_prefix("/// Clauses:") {
             pending.extend(
                 list.split([',', ' ', '.'])
@@ -81,39 +131,59 @@ fn collect(path: &Path, found: &mut BTreeMap<String, Vec<String>>) -> Result<()>
         } else if let Some(rest) = line.strip_prefix("fn ")
             && let Some(name) = rest.split('(').next()
         {
+            let test = Test {
+                file: file.display().to_string(),
+                name: name.to_owned(),
+            };
             for clause in pending.drain(..) {
-                found.entry(clause).or_default().push(name.to_owned());
+                found.entry(clause).or_default().push(test.clone());
             }
         }
     }
-    Ok(())
 }
 
-fn missing(clauses: &[Clause], tests: &BTreeMap<String, Vec<String>>) -> Vec<String> {
+fn missing<'a>(clauses: &'a [Clause], tests: &Tests) -> Vec<&'a Clause> {
     clauses
         .iter()
         .filter(|clause| clause.binds_provider() && !tests.contains_key(&clause.id))
-        .map(|clause| clause.id.clone())
         .collect()
 }
 
-/// Fails when a clause has no test, or a test names a clause that does not exist.
+/// Fails when a clause has no test, a test names a clause that does not exist, a call has no clauses, or
+/// one of the tables in `docs` is not true.
 pub fn check_complete() -> Result<()> {
-    let clauses = clauses()?;
-    let tests = tests_by_clause()?;
-    let missing = missing(&clauses, &tests);
+    calls::check()?;
+    let (clauses, tests) = (clauses()?, tests_by_clause()?);
+    let missing: Vec<&str> = missing(&clauses, &tests)
+        .into_iter()
+        .map(|clause| clause.id.as_str())
+        .collect();
     ensure!(
         missing.is_empty(),
         "clauses without a test: {}",
         missing.join(", ")
     );
-    for (id, names) in &tests {
+    for (id, tests) in &tests {
+        let names: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
         ensure!(
             clauses.iter().any(|clause| clause.id == *id),
             "{} names clause {id}, which docs/clauses.md does not have",
             names.join(", ")
         );
     }
+    let without: Vec<String> = calls::names()?
+        .into_iter()
+        .filter(|call| {
+            let covers = |clause: &Clause| clause.section.split(", ").any(|name| name == call);
+            !clauses.iter().any(covers)
+        })
+        .collect();
+    ensure!(
+        without.is_empty(),
+        "calls without clauses in docs/clauses.md: {}",
+        without.join(", ")
+    );
+    matrix::check(&clauses, &tests)?;
     let bound = clauses
         .iter()
         .filter(|clause| clause.binds_provider())
@@ -122,64 +192,35 @@ pub fn check_complete() -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests and prints the matrix.
-pub fn run() -> Result<()> {
-    let clauses = clauses()?;
-    let tests = tests_by_clause()?;
-    let output = shell::cargo(&["test", "--package", "dat", "--tests", "--no-fail-fast"])
-        .output()
-        .context("cargo test")?;
-    let mut results: BTreeMap<String, &str> = BTreeMap::new();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("test ")
-            && let Some((name, result)) = rest.rsplit_once(" ... ")
-        {
-            let name = name.rsplit("::").next().unwrap_or(name);
-            // Tests of one name in several files pass only together.
-            let entry = results.entry(name.to_owned()).or_insert("pass");
-            if result != "ok" {
-                *entry = "FAIL";
-            }
-        }
+/// Runs the tests, prints what they say of each clause, and writes the matrix.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let (clauses, tests) = (clauses()?, tests_by_clause()?);
+    matrix::write(&clauses, &tests)?;
+    if !arguments.write {
+        matrix::run(&clauses, &tests)?;
     }
-    let mut table = Table::new();
-    table.set_header(["clause", "kind", "tests", "result"]);
-    let mut failed = 0;
-    let mut untested = Vec::new();
-    for clause in &clauses {
-        let (names, result) = match tests.get(&clause.id) {
-            Some(names) => {
-                let failing = names
-                    .iter()
-                    .filter(|name| results.get(*name).is_none_or(|result| *result != "pass"))
-                    .count();
-                failed += failing;
-                (names.join("\n"), if failing == 0 { "pass" } else { "FAIL" })
-            }
-            None if clause.binds_provider() => {
-                untested.push(format!("{} {}", clause.id, clause.text));
-                (String::new(), "NO TEST")
-            }
-            None => (String::new(), "-"),
+    check_complete()
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn a_clause_has_its_section_and_a_test_its_clauses() {
+        let clauses =
+            parse_clauses("## dat_a, dat_b\n\n| A-1 | P | one \\| two |\n| no | P | x |\n");
+        let [clause] = &clauses[..] else {
+            panic!("one clause");
         };
-        table.add_row([&clause.id, &clause.kind, &names, result]);
+        assert_eq!((&*clause.id, &*clause.text), ("A-1", "one | two"));
+        assert_eq!(clause.section, "dat_a, dat_b");
+        let mut tests = Tests::new();
+        let text = "/// Clauses: A-1, A-2.\n#[test]\nfn holds() {}\nfn does_not() {}\n";
+        collect(Path::new("dat/tests/a.rs"), text, &mut tests);
+        assert_eq!(tests.keys().collect::<Vec<_>>(), ["A-1", "A-2"]);
+        assert_eq!(tests["A-1"][0].name, "holds");
+        assert!(missing(&clauses, &tests).is_empty());
+        assert_eq!(missing(&clauses, &Tests::new()).len(), 1);
     }
-    println!("{table}");
-    let of_kind = |test: fn(&Clause) -> bool| clauses.iter().filter(|clause| test(clause)).count();
-    println!(
-        "{} clauses: {} bind the provider ({} of them without a test), {} recommended, {} the consumer's, undefined or informative",
-        clauses.len(),
-        of_kind(Clause::binds_provider),
-        untested.len(),
-        of_kind(|clause| clause.kind == "R"),
-        of_kind(|clause| !clause.binds_provider() && clause.kind != "R"),
-    );
-    if failed > 0 || !untested.is_empty() {
-        bail!(
-            "{failed} failing tests; clauses without a test:\n{}",
-            untested.join("\n")
-        );
-    }
-    Ok(())
 }

@@ -43,8 +43,8 @@ enum Task {
     Bench(bench::Arguments),
     /// Replay one seeded run over a faulty wire and print its event log.
     Sim(sim::Arguments),
-    /// Print clause, tests, result for every clause of the DAT pages.
-    Conformance,
+    /// Print clause, tests, result for every clause of the DAT pages, and write docs/conformance.md.
+    Conformance(conformance::Arguments),
     /// Install what the tests use beyond Rust (tshark, scapy, valgrind, mmdebstrap), through apt.
     Setup,
     /// Check a capture with tshark and an independent ICRC computation.
@@ -83,7 +83,7 @@ fn run() -> Result<()> {
         Task::Check => check::run(),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Sim(arguments) => sim::run(&arguments),
-        Task::Conformance => conformance::run(),
+        Task::Conformance(arguments) => conformance::run(&arguments),
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
         Task::Vm { task } => vm::run(&task),

@@ -1,0 +1,154 @@
+//! The table of the calls, `docs/calls.md`, held against the sources.
+//!
+//! A row is `dat_…`, the Rust functions, how far the call is done, and tests. All 74 calls are there, each once; a
+//! function named is public in `dat` or `dat-core`; a test named exists; a call that is done has a test.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+
+use super::sources;
+use crate::shell;
+
+/// The calls of DAT 1.2: 73 man pages and `dat_evd_create`.
+const CALLS: usize = 74;
+
+/// What the table says of one call.
+struct Call {
+    name: String,
+    functions: Vec<String>,
+    state: String,
+    tests: Vec<String>,
+}
+
+/// The names in backticks of a cell.
+fn quoted(cell: &str) -> Vec<String> {
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
+}
+
+fn parse(text: &str) -> Vec<Call> {
+    text.lines()
+        .filter_map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let [_, name, functions, state, tests, _] = cells[..] else {
+                return None;
+            };
+            Some(Call {
+                name: quoted(name).into_iter().next()?,
+                functions: quoted(functions),
+                state: state.to_owned(),
+                tests: quoted(tests),
+            })
+        })
+        .collect()
+}
+
+/// What is wrong with the table.
+fn complaints(
+    calls: &[Call],
+    functions: &BTreeSet<String>,
+    tests: &BTreeSet<String>,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
+    for call in calls {
+        let name = &call.name;
+        if !seen.insert(name) {
+            wrong.push(format!("{name} is there twice"));
+        }
+        if call.functions.is_empty() {
+            wrong.push(format!("{name} has no function"));
+        }
+        for function in &call.functions {
+            let last = function.rsplit("::").next().unwrap_or(function);
+            if !functions.contains(last) {
+                wrong.push(format!("{name}: no public function {function}"));
+            }
+        }
+        for test in call.tests.iter().filter(|test| !tests.contains(*test)) {
+            wrong.push(format!("{name}: no test {test}"));
+        }
+        if call.state == "done" && call.tests.is_empty() {
+            wrong.push(format!("{name} is done without a test"));
+        }
+    }
+    if calls.len() != CALLS {
+        wrong.push(format!("{} calls instead of {CALLS}", calls.len()));
+    }
+    wrong
+}
+
+/// Names of the functions whose line begins so, in the sources below these folders.
+fn functions(folders: &[&str], beginnings: &[&str]) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for file in sources(folders)? {
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        for line in text.lines().map(str::trim) {
+            let rest = beginnings.iter().find_map(|begin| line.strip_prefix(begin));
+            if let Some(name) = rest.and_then(|rest| rest.split(['(', '<']).next()) {
+                found.insert(name.to_owned());
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn calls() -> Result<Vec<Call>> {
+    let path = shell::root().join("docs/calls.md");
+    let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    Ok(parse(&text))
+}
+
+/// The names of the calls.
+pub fn names() -> Result<Vec<String>> {
+    Ok(calls()?.into_iter().map(|call| call.name).collect())
+}
+
+/// Fails when the table of the calls is not true.
+pub fn check() -> Result<()> {
+    let calls = calls()?;
+    let public = functions(&["dat/src", "dat-core/src"], &["pub fn ", "pub const fn "])?;
+    let tests = functions(&["dat/tests", "dat/src", "dat-core/src"], &["fn "])?;
+    let wrong = complaints(&calls, &public, &tests);
+    ensure!(wrong.is_empty(), "docs/calls.md: {}", wrong.join("; "));
+    let done = calls.iter().filter(|call| call.state == "done").count();
+    println!("conformance: {done} of {CALLS} calls are done");
+    for call in calls.iter().filter(|call| call.state != "done") {
+        println!("conformance: {}: {}", call.name, call.state);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_the_calls_is_true() {
+        check().expect("docs/calls.md agrees with the sources");
+    }
+
+    #[test]
+    fn a_table_that_is_not_true_is_complained_of() {
+        let row = "| `dat_a` | `Ia::a`, `Ia::gone` | done | `a_test` |\n\
+                   | `dat_a` | `Ia::a` | done | |\n\
+                   | `dat_b` | | partial: all of it | `no_test` |";
+        let known = |name: &str| BTreeSet::from([name.to_owned()]);
+        let wrong = complaints(&parse(row), &known("a"), &known("a_test"));
+        assert_eq!(
+            wrong,
+            [
+                "dat_a: no public function Ia::gone",
+                "dat_a is there twice",
+                "dat_a is done without a test",
+                "dat_b has no function",
+                "dat_b: no test no_test",
+                "3 calls instead of 74",
+            ]
+        );
+    }
+}
