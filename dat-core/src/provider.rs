@@ -303,7 +303,7 @@ pub trait SharedReceiveQueue {
     fn complete(&mut self, entry: &Self::Entry) -> Option<Completion>;
     /// Buffers posted and not yet completed (whether or not an endpoint has taken them).
     fn outstanding(&self) -> u32;
-    /// Changes how many buffers may be posted; those that are stay. 0 closes the queue to posts.
+    /// Changes how many buffers may be posted; those that are stay.
     ///
     /// # Errors
     /// [`ProviderError::Resources`]: more than there is room for; nothing has changed.

@@ -272,9 +272,6 @@ impl<P: Provider> Ia<P> {
 
     /// The device takes no more buffers from an SRQ. Its endpoints report their own errors.
     pub(crate) fn srq_failed(&mut self, key: SrqKey) {
-        if let Err(error) = self.srqs[key].queue.set_max_recvs(0) {
-            self.note_device_error("closing a shared receive queue", &error);
-        }
         self.srq_step(key, SrqInput::Fail);
     }
 
@@ -325,7 +322,7 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3:
     /// a segment reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the
     /// SRQ. DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
-    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding. DAT_INVALID_STATE|SRQ_ERROR.
+    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding.
     #[inline]
     pub fn srq_post_recv<S: Segment>(
         &mut self,
@@ -352,10 +349,6 @@ impl<P: Provider> Ia<P> {
         if refusal != Refusal::SrqFull {
             return Err(refusal.error());
         }
-        self.srqs[srq.key]
-            .mode
-            .next(SrqInput::Post)
-            .map_err(DatError::state)?;
         self.reclaim_unwanted(srq.key);
         self.post_to_srq(srq, iov, cookie).map_err(Refusal::error)
     }

@@ -140,7 +140,7 @@ fn a_freed_service_point_refuses_new_requests_and_leaves_the_old_ones_to_the_con
     pair.assert_no_complaints();
 }
 
-/// Clauses: CONN-4.
+/// Clauses: CONN-4, PSPC-6.
 #[test]
 fn a_request_beyond_the_backlog_is_rejected_by_the_provider_and_loses_nothing() {
     let mut pair = Pair::unconnected(&PairConfig::default());
@@ -255,6 +255,7 @@ const WAYS_TO_GIVE_UP: [fn(&mut Pair); 3] = [
     },
 ];
 
+/// Clauses: CRA-5.
 #[test]
 fn an_accept_of_a_request_nobody_waits_for_ends_in_an_accept_completion_error() {
     for give_up in WAYS_TO_GIVE_UP {

@@ -280,7 +280,7 @@ fn an_srq_takes_exactly_its_number_of_buffers_and_a_refused_one_leaves_no_trace(
     }
 }
 
-/// Clauses: EPC-5.
+/// Clauses: EPC-5, SRQC-3.
 #[test]
 fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
     let pair = &mut Pair::unconnected(&PairConfig::default());

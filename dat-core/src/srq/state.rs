@@ -58,8 +58,6 @@ pub enum SrqInput {
     SetTooFew,
     /// Fewer buffers than the mark are there.
     Short,
-    /// `srq_post_recv`.
-    Post,
     /// `srq_resize`.
     Resize,
     /// The device has given it up.
@@ -107,7 +105,7 @@ impl SrqMode {
                     tell = SrqTell::LowWatermark;
                 }
             }
-            (SrqState::Operational, I::Post | I::Resize) => {}
+            (SrqState::Operational, I::Resize) => {}
             (SrqState::Operational, I::Fail) => {
                 to.state = SrqState::Error;
                 tell = SrqTell::Error;
@@ -119,12 +117,11 @@ impl SrqMode {
 
 impl SrqInput {
     /// Every input.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 6] = [
         Self::SetNone,
         Self::SetEnough,
         Self::SetTooFew,
         Self::Short,
-        Self::Post,
         Self::Resize,
         Self::Fail,
     ];

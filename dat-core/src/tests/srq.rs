@@ -1,6 +1,8 @@
 //! Shared receive queues.
 
 use super::*;
+use crate::handle::index_of;
+use crate::provider::ProviderEvent;
 
 const ATTR: SrqAttr = SrqAttr {
     max_recv_dtos: 4,
@@ -208,4 +210,38 @@ fn an_empty_srq_is_a_receiver_that_is_not_ready() {
     settle(&mut a, &mut b);
     assert_eq!(a.connection_events(), [ConnectionEventKind::Broken]);
     assert_eq!(b.connection_events(), [ConnectionEventKind::Disconnected]);
+}
+
+/// Clauses: SRQ-24, SRQ-R3, SRQZ-6, SRQL-5.
+#[test]
+fn an_srq_in_error_is_told_of_once_and_takes_buffers_that_nobody_uses() {
+    let (net, _a, mut b, srq) = connected_srq();
+    b.ia.srq_set_lw(srq, 1).expect("OPERATIONAL");
+    let evd = b.ia.async_evd();
+    b.events(evd);
+    let owner = index_of(srq.key);
+    for event in [
+        ProviderEvent::SrqError { owner },
+        ProviderEvent::SrqLimit { owner },
+        ProviderEvent::SrqError { owner },
+    ] {
+        net.report(1, event);
+    }
+    b.ia.progress();
+    assert_eq!(
+        b.events(evd),
+        [Event::Async(AsyncEvent::SrqError(srq))],
+        "told once, and of nothing else"
+    );
+    assert_eq!(b.ia.srq_query(srq).expect("exists").state, SrqState::Error);
+    let iov = [b.triplet(0, 64)];
+    for cookie in 0..4 {
+        b.ia.srq_post_recv(srq, &iov, cookie).expect("every state");
+    }
+    assert_eq!(counts(&mut b, srq), (4, 4));
+    let error = Err(DatError::state(Subtype::StateSrqError));
+    assert_eq!(b.ia.srq_resize(srq, 5), error);
+    assert_eq!(b.ia.srq_set_lw(srq, 1), error);
+    b.ia.ep_free(b.ep).expect("CONNECTED");
+    b.ia.srq_free(srq).expect("unused");
 }
