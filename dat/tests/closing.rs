@@ -40,6 +40,7 @@ fn close(ia: Ia, flags: CloseFlags) {
     assert!(report.pages_given > 0);
 }
 
+/// Clauses: IAC-1.
 #[test]
 fn an_adapter_in_which_nothing_was_made_closes_gracefully_and_opens_again() {
     let fabric = Fabric::pair(3);
@@ -118,6 +119,7 @@ fn makers() -> Vec<(&'static str, Maker)> {
     ]
 }
 
+/// Clauses: IAC-1.
 #[test]
 fn a_graceful_close_is_refused_while_anything_is_left_and_leaves_it_alone() {
     for (what, make) in makers() {
@@ -266,6 +268,7 @@ impl Pair {
     }
 }
 
+/// Clauses: IAC-4.
 #[test]
 fn an_abrupt_close_ends_everything_tells_every_peer_and_leaks_nothing() {
     let (pair, heard) = Pair::busy();
@@ -303,6 +306,7 @@ fn an_abrupt_close_ends_everything_tells_every_peer_and_leaks_nothing() {
     assert_clean(&fabric, B);
 }
 
+/// Clauses: IAC-4.
 #[test]
 fn an_abrupt_close_over_a_dead_wire_does_not_wait_for_anybody() {
     let (pair, _) = Pair::busy();

@@ -606,6 +606,7 @@ fn return_codes() -> (Names, Names) {
     (plain(types), plain(subtypes))
 }
 
+/// Clauses: STR-1.
 #[test]
 fn every_return_code_has_the_text_of_the_table() {
     let (types, subtypes) = return_codes();
@@ -639,6 +640,7 @@ fn every_return_code_has_the_text_of_the_table() {
     }
 }
 
+/// Clauses: STR-2.
 #[test]
 fn numbers_that_are_in_no_table_have_no_text() {
     let (types, subtypes) = return_codes();

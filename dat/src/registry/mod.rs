@@ -257,13 +257,12 @@ impl Registry {
         let statics: BTreeMap<ProviderInfo, String> = statics
             .map(|entry| (entry.into(), entry.ia_params.clone()))
             .collect();
-        if let Ok(info) = best(statics.keys(), wanted)
-            && !self.providers.contains_key(info)
-        {
-            self.provider_init(info.clone(), &statics[info])?;
+        // What is in both counts once: it was registered from the record.
+        let info = best(self.providers.keys().chain(statics.keys()), wanted)?.clone();
+        if !self.providers.contains_key(&info) {
+            self.provider_init(info.clone(), &statics[&info])?;
         }
-        let info = best(self.providers.keys(), wanted)?;
-        let entry = Arc::clone(&self.providers[info]);
+        let entry = Arc::clone(&self.providers[&info]);
         Ok(Opened {
             ia: entry(options)?,
             _entry: entry,
