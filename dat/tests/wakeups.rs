@@ -5,7 +5,12 @@
 //! sleep. Each round leaves a random while between the doorbell and the wait, so that completions arrive in every gap
 //! of that order. A wakeup that is lost is a wait that ends with its timeout.
 //!
+//! On functions in slots (`support/functions.rs`) the device is the bus's, and its MSI-X vectors signal the eventfds.
+//!
 //! The same protocol in every order there is, is checked by the model in `hw-mlx/tests/wakeup.rs`.
+
+#[path = "support/functions.rs"]
+mod functions;
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -15,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use dat::{
     CloseFlags, CompletionFlags, ConnectFlags, DtoStatus, EpHandle, EvdFlags, EvdHandle, Event, Ia,
-    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, Qos, Timeout,
+    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, Timeout,
 };
 use driver::{Clock, Device, Function, Interrupt, RealClock, SharedMemory};
 use hw_mlx::provider::MlxProvider;
@@ -126,54 +131,89 @@ impl Device for Posted {
     }
 }
 
-fn event(ia: &mut Ia, evd: EvdHandle) -> Event {
-    ia.evd_wait(evd, LONG, 1).expect("an event in time").0
+/// An adapter with an EVD for everything and a piece of registered memory.
+struct End {
+    ia: Ia,
+    zone: PzHandle,
+    events: EvdHandle,
+    part: LmrTriplet,
 }
 
-/// Two endpoints of one adapter, connected with each other, and their EVD.
-fn connected(ia: &mut Ia) -> ([EpHandle; 2], EvdHandle, LmrTriplet) {
-    let zone = ia.pz_create().expect("a PZ");
-    let events = ia
-        .evd_create(64, EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO)
-        .expect("an EVD");
-    let [active, passive] = [0, 1].map(|_| {
-        ia.ep_create(Some(zone), Some(events), Some(events), Some(events), None)
+impl End {
+    fn new(mut ia: Ia) -> Self {
+        let zone = ia.pz_create().expect("a PZ");
+        let events = ia
+            .evd_create(64, EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO)
+            .expect("an EVD");
+        let memory = dat::alloc(&ia, 4096).expect("memory");
+        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let lmr = ia.lmr_create(memory, zone, rights).expect("an LMR");
+        let part = LmrTriplet {
+            lmr_context: lmr.lmr_context,
+            virtual_address: lmr.registered_address,
+            segment_length: 64,
+        };
+        Self {
+            ia,
+            zone,
+            events,
+            part,
+        }
+    }
+
+    fn endpoint(&mut self) -> EpHandle {
+        let (zone, events) = (Some(self.zone), Some(self.events));
+        self.ia
+            .ep_create(zone, events, events, events, None)
             .expect("an endpoint")
-    });
-    let memory = dat::alloc(ia, 4096).expect("memory");
-    let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
-    let lmr = ia.lmr_create(memory, zone, rights).expect("an LMR");
-    ia.psp_create(CONN_QUAL, events, PspFlags::CONSUMER)
+    }
+
+    fn event(&mut self) -> Event {
+        self.ia
+            .evd_wait(self.events, LONG, 1)
+            .expect("an event in time")
+            .0
+    }
+
+    fn established(&mut self) {
+        let event = self.event();
+        assert!(matches!(event, Event::Connection(_)), "{event:?}");
+    }
+}
+
+/// An endpoint of the first adapter and one of the last, which may be the same, connected with each other.
+fn connected(ends: &mut [End]) -> [EpHandle; 2] {
+    let last = ends.len() - 1;
+    let [active, passive] = [0, last].map(|end| ends[end].endpoint());
+    let listener = &mut ends[last];
+    listener
+        .ia
+        .psp_create(CONN_QUAL, listener.events, PspFlags::CONSUMER)
         .expect("a PSP");
-    let address = ia.query().ia.ia_address;
-    ia.ep_connect(
-        active,
-        address,
-        CONN_QUAL,
-        LONG,
-        b"",
-        Qos::BEST_EFFORT,
-        ConnectFlags::empty(),
-    )
-    .expect("a connect");
-    let Event::ConnectionRequest(request) = event(ia, events) else {
+    let address = listener.ia.query().ia.ia_address;
+    ends[0]
+        .ia
+        .ep_connect(
+            active,
+            address,
+            CONN_QUAL,
+            LONG,
+            b"",
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )
+        .expect("a connect");
+    let Event::ConnectionRequest(request) = ends[last].event() else {
         panic!("a connection request");
     };
-    ia.cr_accept(request.cr, Some(passive), b"")
+    ends[last]
+        .ia
+        .cr_accept(request.cr, Some(passive), b"")
         .expect("an accept");
-    for _ in 0..2 {
-        let established = event(ia, events);
-        assert!(
-            matches!(established, Event::Connection(_)),
-            "{established:?}"
-        );
+    for end in [0, last] {
+        ends[end].established();
     }
-    let part = LmrTriplet {
-        lmr_context: lmr.lmr_context,
-        virtual_address: lmr.registered_address,
-        segment_length: 64,
-    };
-    ([active, passive], events, part)
+    [active, passive]
 }
 
 /// How often this thread has gone to sleep so far.
@@ -186,14 +226,25 @@ fn sleeps() -> u64 {
         .expect("a count")
 }
 
-#[test]
-fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
+/// The adapters of two functions in slots; or else one, and the thread that plays its function.
+fn adapters() -> (Vec<End>, Option<JoinHandle<()>>) {
+    let options = OpenOptions::default();
+    if let Some(names) = functions::named() {
+        let open = |name: &String| End::new(dat::ia_open(name, &options).expect("an adapter"));
+        return (names.iter().map(open).collect(), None);
+    }
     let (device, plays) = Posted::start();
     let function = Function::in_process(device).expect("a function");
-    let options = OpenOptions::default();
     let provider = MlxProvider::open(function, options.hca).expect("bring-up");
-    let mut ia = Ia::open(provider, options.ia).expect("an adapter");
-    let ([active, passive], events, part) = connected(&mut ia);
+    let ia = Ia::open(provider, options.ia).expect("an adapter");
+    (vec![End::new(ia)], Some(plays))
+}
+
+#[test]
+fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
+    let (mut ends, plays) = adapters();
+    let [active, passive] = connected(&mut ends);
+    let last = ends.len() - 1;
     let mut random = ChaCha8Rng::seed_from_u64(1);
     let waits = std::env::var("WAKEUP_WAITS")
         .ok()
@@ -201,16 +252,18 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
         .unwrap_or(WAITS);
     let slept = sleeps();
     for round in 0..waits / 2 {
-        ia.ep_post_recv(passive, &[part], 2 * round, NONE)
+        let End { ia, part, .. } = &mut ends[last];
+        ia.ep_post_recv(passive, &[*part], 2 * round, NONE)
             .expect("a receive");
-        ia.ep_post_send(active, &[part], 2 * round + 1, NONE)
+        let End { ia, part, .. } = &mut ends[0];
+        ia.ep_post_send(active, &[*part], 2 * round + 1, NONE)
             .expect("a send");
         let mut sum = 0;
-        for _ in 0..2 {
+        for end in [last, 0] {
             for _ in 0..random.random_range(0..600) {
                 std::hint::spin_loop();
             }
-            let Event::Dto(done) = event(&mut ia, events) else {
+            let Event::Dto(done) = ends[end].event() else {
                 panic!("a completion");
             };
             assert_eq!(done.status, DtoStatus::Success);
@@ -219,12 +272,15 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
         assert_eq!(sum, 4 * round + 1, "the two of this round");
     }
     let slept = sleeps() - slept;
-    println!("{waits} waits, {slept} of them slept");
+    println!("figure: {waits} waits, {slept} of them slept, none lost its wakeup");
     assert!(
         slept > waits / 100,
         "{slept} sleeps in {waits} waits: this tests nothing"
     );
-    let provider = ia.close(CloseFlags::Abrupt).expect("it closes");
-    provider.close().expect("the teardown");
-    plays.join().expect("the device goes with its function");
+    for end in ends {
+        dat::ia_close(end.ia, CloseFlags::Abrupt).expect("it closes");
+    }
+    if let Some(plays) = plays {
+        plays.join().expect("the device goes with its function");
+    }
 }

@@ -1,4 +1,5 @@
-//! The main job, on the built-in simulator: two functions, one link, every kind of DTO.
+//! The main job: two functions, one link, every kind of DTO. On the built-in simulator, or over functions named with
+//! `--functions`, as any program would open them.
 //!
 //! The job reads a file from disk straight into registered memory, moves its bytes across the wire once by each of
 //! Send/Recv, Recv through a shared receive queue fed by two connections, RDMA Write and RDMA Read, compares every
@@ -11,6 +12,7 @@
 mod setup;
 mod table;
 mod transfer;
+mod world;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -24,6 +26,7 @@ use sha2::{Digest, Sha256};
 use self::setup::Job;
 use self::table::{Row, print_bring_up, print_table};
 use self::transfer::Kind;
+use self::world::World;
 use crate::shell;
 
 /// What to move and where to put the capture.
@@ -40,6 +43,10 @@ pub struct Arguments {
     /// Seed of the simulated world.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Two functions on one link, of which the second listens, such as 0000:3b:00.2,0000:3b:00.3
+    /// [default: simulated ones].
+    #[arg(long, value_delimiter = ',')]
+    functions: Vec<String>,
 }
 
 impl Arguments {
@@ -50,7 +57,25 @@ impl Arguments {
             pcap: capture.to_path_buf(),
             chunk: 10_000,
             seed: 1,
+            functions: Vec::new(),
         })
+    }
+
+    /// The functions; simulated ones with their capture.
+    fn world(&self) -> Result<World> {
+        match &self.functions[..] {
+            [] => {}
+            [a, b] => return Ok(World::Named([a.clone(), b.clone()])),
+            other => bail!(
+                "--functions: two with a comma between them, not {}",
+                other.len()
+            ),
+        }
+        let fabric = Fabric::pair(self.seed);
+        let capture =
+            std::fs::File::create(&self.pcap).with_context(|| self.pcap.display().to_string())?;
+        fabric.sim.pcap(std::io::BufWriter::new(capture))?;
+        Ok(World::Simulated(fabric))
     }
 }
 
@@ -79,15 +104,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         arguments.chunk
     );
 
-    let fabric = Fabric::pair(arguments.seed);
     if let Some(folder) = arguments.pcap.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let capture = std::fs::File::create(&arguments.pcap)
-        .with_context(|| arguments.pcap.display().to_string())?;
-    fabric.sim.pcap(std::io::BufWriter::new(capture))?;
-
-    let mut job = Job::open(&fabric, bytes)?;
+    let world = arguments.world()?;
+    let mut job = Job::open(&world, bytes)?;
     print_bring_up(&job);
     job.connect(arguments.chunk)?;
 
@@ -103,11 +124,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut rows = Vec::new();
     for kind in Kind::ALL {
         progress.set_message(kind.name());
-        let before = job.counters(&fabric);
+        let before = world.counters();
         let started = Instant::now();
         let (messages, completions) = job.transfer(kind, arguments.chunk, &progress)?;
         let took = started.elapsed();
-        let counted = job.counters(&fabric).since(before);
+        let after = world.counters();
+        let counted = after.zip(before).map(|(after, before)| after.since(before));
         let verified = sha256(job.sink(kind), bytes) == digest;
         rows.push(Row {
             kind,
@@ -131,10 +153,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     );
     drop(source);
 
-    let closing = job.close(&fabric)?;
-    fabric.sim.flush_pcap()?;
-    println!("{closing}");
-    println!("capture of the wire: {}", arguments.pcap.display());
+    println!("{}", job.close(&world)?);
+    if let Some(fabric) = world.fabric() {
+        fabric.sim.flush_pcap()?;
+        println!("capture of the wire: {}", arguments.pcap.display());
+    }
     println!("the whole job: {:.1} s", began.elapsed().as_secs_f64());
     let failed: Vec<&str> = rows
         .iter()

@@ -1,7 +1,7 @@
 //! What the tests use beyond Rust, from Debian's packages.
 //!
-//! Nothing here is needed to build or to run the demo. Without root, or without apt, the checks that
-//! need a tool are left out aloud.
+//! Nothing here is needed to build or to run the demo. Without root, apt or its mirror, the checks that need a tool are
+//! left out aloud.
 
 use anyhow::Result;
 
@@ -55,16 +55,25 @@ pub fn run() -> Result<()> {
         return Ok(());
     }
     let root = shell::capture(shell::command("id", &["-u"])).is_ok_and(|id| id.trim() == "0");
-    if !root || !shell::exists("apt-get") {
-        for tool in &missing {
-            println!(
-                "setup: {} is not installed and cannot be from here (root: {root}); left out: {}. \
-                 As root: apt-get install {}",
-                tool.package, tool.purpose, tool.package
-            );
+    let reason = if root && shell::exists("apt-get") {
+        match install(&missing) {
+            Ok(()) => return Ok(()),
+            Err(error) => format!("{error:#}"),
         }
-        return Ok(());
+    } else {
+        format!("no apt-get, or not root (root: {root})")
+    };
+    for tool in &missing {
+        println!(
+            "setup: {} is not installed and cannot be from here ({reason}); left out: {}. \
+             As root: apt-get install {}",
+            tool.package, tool.purpose, tool.package
+        );
     }
+    Ok(())
+}
+
+fn install(missing: &[&Tool]) -> Result<()> {
     shell::run(shell::command("apt-get", &["update", "-qq"]))?;
     let mut install = vec!["install", "-y", "-qq", "--no-install-recommends"];
     install.extend(missing.iter().map(|tool| tool.package));

@@ -13,16 +13,21 @@
 
 mod guest;
 mod image;
+mod libtest;
 mod machine;
 mod modules;
 mod report;
 mod serial;
 mod vfio;
 
-use anyhow::{Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
 use clap::Subcommand;
 
 use self::image::Image;
+use crate::shell;
 
 /// What to do with the guest.
 #[derive(Subcommand)]
@@ -40,21 +45,29 @@ struct Suite {
     serve: &'static [&'static str],
     /// Builds the programs of ours that the guest gets.
     programs: fn() -> Result<Vec<image::Program>>,
-    /// Turns what a step said into figures, or says what is wrong with it.
+    /// Turns what a step said into figures, or says what is wrong with it. The last step, `functions`, is what the
+    /// server of the functions logged.
     judge: fn(&report::Step) -> Result<String>,
+}
+
+/// Builds tests without running them. The same command as the one that runs them all, for the sake of the same features:
+/// what that has built is not built again.
+fn cargo_test() -> Command {
+    shell::cargo(&["test", "--workspace", "--no-run", "--quiet"])
+}
+
+/// Builds datctl, which the tests of its command line are built with; its path.
+fn datctl() -> Result<PathBuf> {
+    let mut build = cargo_test();
+    build.args(["--test", "vfio_user"]);
+    shell::run(build)?;
+    Ok(shell::target_directory()?.join("debug/datctl"))
 }
 
 /// Runs a task.
 pub fn run(task: &Task) -> Result<()> {
-    if !machine::is_root()? {
-        bail!(
-            "the virtual machine's parts are unpacked and run by chroot, which needs root; nothing was run. \
-             What needs no root: cargo xtask test (the same tests on sim: and vfio-user:), and by hand \
-             datctl sim serve with any vfio-user client"
-        );
-    }
-    let suite = vfio::suite();
     let machine = machine::prepare()?;
+    let suite = vfio::suite();
     match task {
         Task::Test => guest::test(&machine, &suite),
         Task::Shell => guest::shell(&machine, &suite),

@@ -1,4 +1,4 @@
-//! Either process killed at any moment: the other hears of it in bounded time, and the server serves the next client.
+//! Either process killed at any moment: the other hears of it in bounded time, and its function is there for the next client.
 //!
 //! The client that is killed is this test binary again, told by a variable to play the other side. Moments are drawn
 //! from a seed: so many messages, then a while that is shorter than one.
@@ -18,7 +18,7 @@ use dat::{
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::served::{Buffer, CONN_QUAL, LONG, NONE, Process, Served, Side, connected};
+use crate::served::{Buffer, CONN_QUAL, LONG, Link, NONE, Process, Served, Side, connected};
 
 /// The adapter a child is to play the echo on.
 const ECHO: &str = "VFIO_USER_ECHO";
@@ -156,28 +156,28 @@ impl Caller {
 }
 
 /// The address of a function: its link-local one, which its number on the link tells.
-fn address(served: &Served, side: &str) -> std::net::IpAddr {
-    let adapter = Side::open(&served.name(side));
+fn address(name: &str) -> std::net::IpAddr {
+    let adapter = Side::open(name);
     let address = adapter.ia.query().ia.ia_address;
     adapter.close();
     address
 }
 
 #[test]
-fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_server_to_the_next() {
-    let served = Served::new(&[]);
-    let peer = address(&served, "a");
-    let mut caller = Caller::open(&served.name("b"));
+fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_to_the_next() {
+    let link = Link::new();
+    let peer = address(link.name(0));
+    let mut caller = Caller::open(link.name(1));
     let mut random = ChaCha8Rng::seed_from_u64(41);
     for _ in 0..6 {
         // In the middle of its bring-up, or before, or behind it.
-        let mut unborn = echo(&served.name("a"));
+        let mut unborn = echo(link.name(0));
         for _ in 0..random.random_range(0..40) {
             while_away(&mut random);
         }
         unborn.kill();
 
-        let mut child = echo(&served.name("a"));
+        let mut child = echo(link.name(0));
         listens(&mut child);
         caller.call(peer);
         for _ in 0..random.random_range(0..60) {
@@ -197,7 +197,7 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_server_to_
         }
     }
     // And as if nothing had been.
-    let mut child = echo(&served.name("a"));
+    let mut child = echo(link.name(0));
     listens(&mut child);
     caller.call(peer);
     assert!(caller.trip() && caller.trip());

@@ -3,6 +3,8 @@
 //!
 //! Time is the machine's here. Waits have bounds, and nothing is asserted about how long something takes.
 
+#[path = "../support/functions.rs"]
+mod functions;
 mod killed;
 mod linked;
 mod served;

@@ -10,6 +10,8 @@ use dat::{
 };
 use tempfile::TempDir;
 
+use crate::functions;
+
 pub(crate) const CONN_QUAL: u64 = 0x1_0000_0042;
 pub(crate) const NONE: CompletionFlags = CompletionFlags::empty();
 /// Far longer than anything takes, short enough to end a stuck test.
@@ -75,6 +77,33 @@ impl Served {
 
     pub(crate) fn name(&self, side: &str) -> String {
         format!("vfio-user:{}", self.directory.path().join(side).display())
+    }
+}
+
+/// Two functions on a link, served by another process unless the environment names two in slots.
+pub(crate) struct Link {
+    names: [String; 2],
+    /// Serves them, as long as it lives.
+    _served: Option<Served>,
+}
+
+impl Link {
+    pub(crate) fn new() -> Self {
+        if let Some(names) = functions::named() {
+            return Self {
+                names,
+                _served: None,
+            };
+        }
+        let served = Served::new(&[]);
+        Self {
+            names: ["a", "b"].map(|side| served.name(side)),
+            _served: Some(served),
+        }
+    }
+
+    pub(crate) fn name(&self, side: usize) -> &str {
+        &self.names[side]
     }
 }
 

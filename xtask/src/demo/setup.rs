@@ -10,8 +10,8 @@ use dat::{
     ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
 };
 
-use super::table::Counters;
 use super::transfer::Kind;
+use super::world::{SIDES, World};
 
 /// Requests and receives in flight per endpoint.
 pub const DEPTH: usize = 32;
@@ -73,8 +73,8 @@ pub struct Job {
 
 impl Job {
     /// Brings both functions up and registers memory for `bytes` bytes on each side.
-    pub fn open(fabric: &Fabric, bytes: usize) -> Result<Self> {
-        let (mut a, mut b) = (side(fabric, 0)?, side(fabric, 1)?);
+    pub fn open(world: &World, bytes: usize) -> Result<Self> {
+        let (mut a, mut b) = (side(world, 0)?, side(world, 1)?);
         let srq = b.ia.srq_create(
             b.pz,
             SrqAttr {
@@ -84,14 +84,14 @@ impl Job {
             },
         )?;
         for shared in [false, true, true] {
-            for side in [&mut a, &mut b] {
+            for (number, side) in [&mut a, &mut b].into_iter().enumerate() {
                 let attr = attributes(&side.ia);
                 let (pz, done, connected) = (
                     Some(side.pz),
                     Some(side.completions),
                     Some(side.connections),
                 );
-                let ep = if shared && side.ia.query().ia.adapter_name.ends_with('1') {
+                let ep = if shared && number == 1 {
                     side.ia
                         .ep_create_with_srq(pz, done, done, connected, srq, &attr)?
                 } else {
@@ -117,7 +117,7 @@ impl Job {
     }
 
     pub const fn sides(&self) -> [(&'static str, &Side); 2] {
-        [("A", &self.a), ("B", &self.b)]
+        [(SIDES[0], &self.a), (SIDES[1], &self.b)]
     }
 
     pub const fn source(&self) -> &DmaMemory {
@@ -126,15 +126,6 @@ impl Job {
 
     pub fn sink(&self, kind: Kind) -> &DmaMemory {
         &self.sinks[kind as usize].memory
-    }
-
-    /// Packets and doorbells so far, of both sides.
-    pub fn counters(&self, fabric: &Fabric) -> Counters {
-        let [one, other] = [0, 1].map(|side| fabric.report(side));
-        Counters {
-            packets: one.transmitted.packets + other.transmitted.packets,
-            doorbells: one.send_doorbells + other.send_doorbells,
-        }
     }
 
     /// Makes the three connections. A names its source in the private data of the first request, B its sink for
@@ -199,7 +190,7 @@ impl Job {
                 Err(error) => return Err(error.into()),
             }
         }
-        bail!("side {}: no event within {TURNS} turns", ["A", "B"][side])
+        bail!("side {}: no event within {TURNS} turns", SIDES[side])
     }
 
     fn expect(&mut self, side: usize, kind: ConnectionEventKind) -> Result<()> {
@@ -212,13 +203,13 @@ impl Job {
         ensure!(
             matches!(event, Event::Connection(ConnectionEvent { kind: is, .. }) if is == kind),
             "side {}: {event:?} instead of {kind:?}",
-            ["A", "B"][side]
+            SIDES[side]
         );
         Ok(())
     }
 
-    /// Disconnects, frees every object, closes both adapters, and asks the simulator what is left.
-    pub fn close(mut self, fabric: &Fabric) -> Result<String> {
+    /// Disconnects, frees every object, closes both adapters, and asks the simulator, if it is here, what is left.
+    pub fn close(mut self, world: &World) -> Result<String> {
         for number in 0..self.a.endpoints.len() {
             self.a
                 .ia
@@ -252,35 +243,32 @@ impl Job {
                 side.ia.evd_free(evd)?;
             }
             let closed = dat::ia_close(side.ia, CloseFlags::Graceful)?;
-            let report = fabric.report(number);
             text += &format!(
-                "side {}: orderly disconnect, objects freed, HCA torn down after {} commands; pages given {}, returned {}; \
-                 the simulator reports leaked objects {}, pages held {}, DMA faults {}, driver mistakes {}\n",
-                ["A", "B"][number],
-                closed.commands,
-                closed.pages_given,
-                closed.pages_returned,
-                report.leaked.values().sum::<usize>(),
-                report.pages_held,
-                report.dma_faults.len(),
-                report.driver_bugs.len(),
+                "side {}: orderly disconnect, objects freed, HCA torn down after {} commands; pages given {}, returned {}",
+                SIDES[number], closed.commands, closed.pages_given, closed.pages_returned,
             );
-            ensure!(
-                report.is_clean()
-                    && closed.pages_not_returned == 0
-                    && closed.objects_left.is_empty(),
-                "something is left over: {report:?} {closed:?}"
-            );
+            let mut clean = closed.pages_not_returned == 0 && closed.objects_left.is_empty();
+            let report = world.report(number);
+            if let Some(report) = &report {
+                text += &format!(
+                    "; the simulator reports leaked objects {}, pages held {}, DMA faults {}, driver mistakes {}",
+                    report.leaked.values().sum::<usize>(),
+                    report.pages_held,
+                    report.dma_faults.len(),
+                    report.driver_bugs.len(),
+                );
+                clean &= report.is_clean();
+            }
+            ensure!(clean, "something is left over: {report:?} {closed:?}");
+            text.push('\n');
         }
         Ok(text.trim_end().to_owned())
     }
 }
 
-fn side(fabric: &Fabric, number: usize) -> Result<Side> {
+fn side(world: &World, number: usize) -> Result<Side> {
     let began = Instant::now();
-    let mut ia = fabric
-        .open(number)
-        .with_context(|| format!("side {}", ["A", "B"][number]))?;
+    let mut ia = world.open(number)?;
     Ok(Side {
         bring_up: began.elapsed(),
         pz: ia.pz_create()?,

@@ -22,6 +22,8 @@ use crate::shell;
 
 /// The longest a whole suite may take.
 const PATIENCE: Duration = Duration::from_secs(900);
+/// The functions' server says what happened at most that much later.
+const LOGGED_WITHIN: Duration = Duration::from_millis(300);
 /// Lines of the console shown when something is wrong.
 const TAIL: usize = 40;
 /// The functions' sockets.
@@ -63,7 +65,7 @@ impl Drop for Running {
 pub fn test(machine: &Machine, suite: &Suite) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
-    let _functions = serve(machine, suite)?;
+    let functions = serve(machine, suite)?;
     let (mut qemu, lines) = boot(machine, suite, &initramfs)?;
     println!(
         "vm: QEMU {}, Linux {}, {} function(s); console in {}",
@@ -72,8 +74,12 @@ pub fn test(machine: &Machine, suite: &Suite) -> Result<()> {
         SOCKETS.len(),
         machine.path("run/console.log").display()
     );
-    let (steps, end) = follow(&lines, &mut qemu);
+    let (mut steps, end) = follow(&lines, &mut qemu);
+    // Nothing more is said; the guest powers off a moment after its script is over.
+    let _ = lines.recv_timeout(LOGGED_WITHIN);
     drop(qemu);
+    drop(functions);
+    steps.push(logged(&machine.path("run/functions.log"))?);
     let verdicts: Vec<Verdict> = steps
         .into_iter()
         .map(|step| Verdict::of(step, suite.judge))
@@ -119,17 +125,9 @@ fn prepare(machine: &Machine, suite: &Suite) -> Result<String> {
 
 /// Serves the functions.
 fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
-    shell::run(shell::cargo(&[
-        "build",
-        "--quiet",
-        "--package",
-        "dat",
-        "--bin",
-        "datctl",
-    ]))?;
     let run = machine.path("run");
     std::fs::create_dir_all(&run)?;
-    let mut command = Command::new(shell::target_directory()?.join("debug/datctl"));
+    let mut command = Command::new(super::datctl()?);
     // A socket's path is short, whatever the folder's.
     command.current_dir(&run).args(["sim", "serve"]);
     for socket in SOCKETS {
@@ -276,14 +274,29 @@ fn follow(lines: &Receiver<Line>, qemu: &mut Running) -> (Vec<Step>, Result<()>)
     }
 }
 
+/// What the functions' server logged, as the last step.
+fn logged(path: &Path) -> Result<Step> {
+    Ok(Step {
+        name: "functions".to_owned(),
+        command: "datctl sim serve".to_owned(),
+        said: lines(path).context("the functions' log")?,
+        code: Some(0),
+        took: Duration::ZERO,
+    })
+}
+
+fn lines(log: &Path) -> Result<Vec<String>> {
+    let bytes = std::fs::read(log).with_context(|| log.display().to_string())?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
 fn tail(lines: &[String]) -> &[String] {
     &lines[lines.len().saturating_sub(TAIL)..]
 }
 
 fn show_tail(log: &Path) {
-    let bytes = std::fs::read(log).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let lines = lines(log).unwrap_or_default();
     println!("--- end of {}", log.display());
     for line in tail(&lines) {
         println!("    {}", line.trim_end());

@@ -99,7 +99,7 @@ fn add_programs(ours: &Path, base: &Path, programs: &[Program]) -> Result<()> {
         let to = ours.join("programs").join(name);
         let mut strip = shell::command("strip", &["-o"]);
         strip.arg(&to).arg(path);
-        shell::run(strip)?;
+        shell::capture(strip)?;
         let mut ldd = shell::command("ldd", &[]);
         ldd.arg(path);
         let said = shell::capture(ldd)?;

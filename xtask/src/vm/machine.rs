@@ -15,7 +15,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::shell;
+use crate::{setup, shell};
 
 /// Where the packages come from.
 const MIRROR: &str = "http://deb.debian.org/debian";
@@ -37,13 +37,17 @@ pub struct Machine {
     pub qemu: String,
 }
 
-/// Whether we may chroot.
-pub fn is_root() -> Result<bool> {
-    Ok(shell::capture(shell::command("id", &["-u"]))?.trim() == "0")
-}
-
 /// Unpacks what is missing.
+///
+/// # Errors
+/// Not root; or a package that cannot be had, with the command that failed.
 pub fn prepare() -> Result<Machine> {
+    ensure!(
+        shell::capture(shell::command("id", &["-u"]))?.trim() == "0",
+        "the virtual machine's parts are unpacked and run by chroot, which needs root; nothing was run. \
+         What needs no root: cargo xtask test (the same tests on sim: and vfio-user:), and by hand \
+         datctl sim serve with any vfio-user client"
+    );
     let root = shell::target_directory()?.join("vm/root");
     let stamp = root.join("vm/recipe");
     if std::fs::read_to_string(&stamp).ok().as_deref() != Some(RECIPE) {
@@ -70,9 +74,12 @@ pub fn prepare() -> Result<Machine> {
 }
 
 fn unpack_root(root: &Path) -> Result<()> {
+    if !shell::exists("mmdebstrap") {
+        setup::run()?;
+    }
     ensure!(
         shell::exists("mmdebstrap"),
-        "mmdebstrap is not installed: cargo xtask setup, or apt-get install mmdebstrap"
+        "mmdebstrap is not installed and could not be: apt-get install mmdebstrap"
     );
     std::fs::create_dir_all(root.parent().context("a folder in a folder")?)?;
     let mut command = shell::command("mmdebstrap", &["--quiet", "--variant=minbase"]);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use comfy_table::Table;
 
 /// A step that has ended, or that was cut off.
@@ -19,21 +20,38 @@ pub struct Step {
     pub took: Duration,
 }
 
+impl Step {
+    /// The lines that contain this.
+    pub fn lines_with(&self, what: &str) -> Vec<&str> {
+        let lines = self.said.iter().map(String::as_str);
+        lines.filter(|line| line.contains(what)).collect()
+    }
+
+    /// The first line that contains this.
+    pub fn line_with(&self, what: &str) -> Result<&str> {
+        let lines = self.lines_with(what);
+        lines
+            .first()
+            .copied()
+            .with_context(|| format!("nothing is said of {what:?}"))
+    }
+}
+
 /// A step and what is thought of it.
 #[derive(Debug)]
 pub struct Verdict {
     /// The step.
     pub step: Step,
     /// Figures, or what is wrong.
-    pub result: Result<String, String>,
+    pub result: std::result::Result<String, String>,
 }
 
 impl Verdict {
     /// Judges a step: it has to have ended with status 0, and `judge` has to like what it said.
-    pub fn of(step: Step, judge: impl Fn(&Step) -> anyhow::Result<String>) -> Self {
+    pub fn of(step: Step, judge: impl Fn(&Step) -> Result<String>) -> Self {
         let result = match step.code {
             Some(0) => judge(&step).map_err(|error| format!("{error:#}")),
-            // busybox timeout
+            // What timeout(1) says, and what a shell says of a program that it killed.
             Some(124 | 137 | 143) => Err("took too long and was ended".to_owned()),
             Some(code) => Err(format!("exit status {code}")),
             None => Err("did not end".to_owned()),
@@ -80,14 +98,14 @@ mod tests {
     #[test]
     fn a_step_is_right_only_if_it_ended_well_and_said_the_right_thing() {
         let good = |_: &Step| Ok("1 line".to_owned());
-        let bad = |_: &Step| anyhow::bail!("no firmware version");
+        let bad = |step: &Step| step.line_with("hardware").map(str::to_owned);
         assert_eq!(
             Verdict::of(step(Some(0)), good).result,
             Ok("1 line".to_owned())
         );
         assert_eq!(
             Verdict::of(step(Some(0)), bad).result,
-            Err("no firmware version".to_owned())
+            Err("nothing is said of \"hardware\"".to_owned())
         );
         for code in [Some(1), Some(124), None] {
             assert!(

@@ -41,6 +41,10 @@ impl Line {
         if let Some(said) = text.strip_prefix("| ") {
             return Self::Said(said.to_owned());
         }
+        // An empty line, which lost its blank at the end.
+        if text == "|" {
+            return Self::Said(String::new());
+        }
         if text == "@over" {
             return Self::Over;
         }
@@ -87,6 +91,7 @@ mod tests {
                 took: Duration::from_millis(5010)
             }
         );
+        assert_eq!(Line::parse("|"), Line::Said(String::new()));
         assert_eq!(Line::parse("@over"), Line::Over);
     }
 

@@ -1,11 +1,21 @@
 //! The suite on `vfio-pci`: our driver through the kernel's own VFIO.
+//!
+//! The programs are the ones `cargo build` and `cargo test` make. The tests of the data path are the very programs that
+//! run on `sim:`; the environment tells them which functions to open. Which tests run, and which do not for what
+//! reason, is in the script (`guest/vfio`).
 
-use anyhow::{Result, bail};
+mod judge;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
 
 use super::Suite;
 use super::image::{Image, Program};
-use super::report::Step;
 use crate::shell;
+
+/// What the guest runs.
+const SCRIPT: &str = include_str!("guest/vfio");
 
 /// The suite.
 pub fn suite() -> Suite {
@@ -14,33 +24,54 @@ pub fn suite() -> Suite {
             name: "vfio",
             modules: &["vfio", "vfio_iommu_type1", "vfio-pci"],
             packages: &[],
-            script: include_str!("guest/vfio"),
+            script: SCRIPT,
             kernel_parameters: "",
         },
-        serve: &[],
+        // Frames fly for a while, so that who waits has to sleep.
+        serve: &["--faults", "delay=200us"],
         programs,
-        judge,
+        judge: judge::judge,
     }
 }
 
+/// The programs of tests that the script names: `tests NAME SECONDS TEST...`.
+fn tested() -> impl Iterator<Item = &'static str> {
+    SCRIPT.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("tests")).then(|| words.next())?
+    })
+}
+
+/// datctl, the demo (which is this program), and the tests as test-NAME.
 fn programs() -> Result<Vec<Program>> {
-    shell::run(shell::cargo(&[
-        "build",
-        "--quiet",
-        "--package",
-        "dat",
-        "--bin",
-        "datctl",
-    ]))?;
-    let built = shell::target_directory()?.join("debug");
-    Ok(vec![("datctl".to_owned(), built.join("datctl"))])
-}
-
-/// Figures of a step.
-fn judge(step: &Step) -> Result<String> {
-    let last = step.said.last().cloned().unwrap_or_default();
-    if step.said.is_empty() {
-        bail!("it said nothing");
+    let mut build = super::cargo_test();
+    build.args(["--message-format", "json-render-diagnostics"]);
+    for name in tested() {
+        build.args(["--test", name]);
     }
-    Ok(last)
+    let mut programs = vec![
+        ("datctl".to_owned(), super::datctl()?),
+        ("xtask".to_owned(), std::env::current_exe()?),
+    ];
+    for line in shell::capture(build)?.lines() {
+        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;
+        let (Some(path), Some(name)) = (
+            message["executable"].as_str(),
+            message["target"]["name"].as_str(),
+        ) else {
+            continue;
+        };
+        let source = Path::new(message["target"]["src_path"].as_str().unwrap_or_default());
+        if source.starts_with(shell::root().join("dat/tests")) {
+            programs.push((format!("test-{name}"), path.into()));
+        }
+    }
+    for name in tested() {
+        let name = format!("test-{name}");
+        ensure!(
+            programs.iter().any(|(program, _)| *program == name),
+            "cargo test --no-run built no {name}"
+        );
+    }
+    Ok(programs)
 }

@@ -3,7 +3,8 @@
 //! Each socket has a thread that answers its clients; a register write runs the world to idle in that thread. What
 //! takes time (commands, frames under way, retransmission timers) is moved on by the main thread, which lets the
 //! world's time follow the machine's: it advances the world by what has passed, then waits for the next thing that
-//! is due, for a register write, or a millisecond.
+//! is due, for a register write, or a millisecond. What a function has to say against its driver (an access that the
+//! IOMMU refused, a rule broken where the device has no way to answer) it logs, a while after it happened.
 
 use std::error::Error;
 use std::fs::File;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use dat::fabric;
 use driver::{Clock, Device, Interrupt, Notices, SharedMemory, VfioUserServer};
-use hw_sim::{Fault, Sim, SimConfig, SimFunction};
+use hw_sim::{Fault, FunctionReport, Sim, SimConfig, SimFunction};
 
 use crate::Serve;
 use crate::simulated::{FaultOptions, ProfileOptions};
@@ -26,6 +27,8 @@ use crate::wire::{self, Wire};
 
 /// The longest the world's time lags behind the machine's while nobody writes a register.
 const TICK: Duration = Duration::from_millis(1);
+/// How often the functions are asked whether they have something to say against their drivers.
+const ASK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     let ends = arguments.socket.len() + usize::from(arguments.link.is_some());
@@ -63,6 +66,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         sim.pcap(BufWriter::new(file))?;
     }
     let planned = planned(&arguments.faults, &functions)?;
+    let complaints = functions
+        .iter()
+        .map(|(function, _)| Complaints::of(function))
+        .collect();
     for (function, listener) in functions {
         let device = Arc::new(Poking {
             function,
@@ -82,9 +89,57 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         &sim,
         &poked,
         planned,
+        complaints,
         wire.as_ref(),
         arguments.pcap.is_some(),
     )
+}
+
+/// What a function has said against its driver so far.
+struct Complaints {
+    function: Arc<SimFunction>,
+    dma_faults: usize,
+    driver_bugs: usize,
+}
+
+impl Complaints {
+    fn of(function: &Arc<SimFunction>) -> Self {
+        Self {
+            function: Arc::clone(function),
+            dma_faults: 0,
+            driver_bugs: 0,
+        }
+    }
+
+    /// Logs what is new.
+    fn log(&mut self, sim: &Sim) {
+        let FunctionReport {
+            dma_faults,
+            driver_bugs,
+            ..
+        } = sim.report(&self.function);
+        let name = self.function.name();
+        // A reset may begin the record anew.
+        let new = |seen: usize, now: usize| if now < seen { 0 } else { seen };
+        for record in dma_faults
+            .iter()
+            .skip(new(self.dma_faults, dma_faults.len()))
+        {
+            let (who, fault) = (record.who, &record.fault);
+            if record.unmapped {
+                tracing::warn!("{name}: the IOMMU refused the {who}: {fault}");
+            } else {
+                tracing::info!("{name}: not a bus master: the {who}: {fault}");
+            }
+        }
+        for bug in driver_bugs
+            .iter()
+            .skip(new(self.driver_bugs, driver_bugs.len()))
+        {
+            tracing::warn!("{name}: driver mistake: {bug}");
+        }
+        (self.dma_faults, self.driver_bugs) = (dma_faults.len(), driver_bugs.len());
+    }
 }
 
 /// What is to happen to functions, and when, the next one last.
@@ -127,10 +182,12 @@ fn follow(
     sim: &Sim,
     poked: &Receiver<()>,
     mut planned: Vec<(Duration, Arc<SimFunction>, Fault)>,
+    mut complaints: Vec<Complaints>,
     wire: Option<&Wire>,
     captures: bool,
 ) -> Result<(), Box<dyn Error>> {
     let (clock, start) = (sim.clock(), Instant::now());
+    let mut ask = start + ASK;
     loop {
         let world = Duration::from_nanos(clock.now().0);
         if let Some(behind) = start.elapsed().checked_sub(world) {
@@ -143,6 +200,10 @@ fn follow(
         }
         if let Some(wire) = wire {
             wire.send();
+        }
+        if Instant::now() >= ask {
+            complaints.iter_mut().for_each(|one| one.log(sim));
+            ask = Instant::now() + ASK;
         }
         let wait = sim.next_due().map_or(TICK, |due| {
             Duration::from_nanos(due.0)

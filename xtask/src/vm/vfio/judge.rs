@@ -1,0 +1,172 @@
+//! What the steps of `guest/vfio` have to say.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::vm::libtest;
+use crate::vm::report::Step;
+
+/// The function whose memory the test `iommu` takes away, and where.
+const REFUSED: &str = "1.sock: the IOMMU refused the key";
+/// Functions in the guest.
+const FUNCTIONS: usize = 2;
+
+/// Figures of a step.
+pub fn judge(step: &Step) -> Result<String> {
+    match step.name.as_str() {
+        "bind" => bind(step),
+        "doctor" => doctor(step),
+        "info" => info(step),
+        "ping" => ping(step),
+        "perf" => perf(step),
+        "demo" => demo(step),
+        "functions" => functions(step),
+        "huge pages" => Ok(step.line_with("HugePages_Free")?.to_owned()),
+        _ => libtest::judge(step),
+    }
+}
+
+/// vfio-pci has both functions, each in an IOMMU group of its own, and the kernel uses an IOMMU.
+fn bind(step: &Step) -> Result<String> {
+    let bound = step.lines_with("driver vfio-pci IOMMU group ");
+    ensure!(
+        bound.len() == FUNCTIONS,
+        "vfio-pci owns {} functions",
+        bound.len()
+    );
+    let groups: Vec<&str> = bound
+        .iter()
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    ensure!(groups[0] != groups[1], "both are in IOMMU group {groups:?}");
+    for group in groups {
+        step.line_with(&format!("/dev/vfio/{group}"))?;
+    }
+    step.line_with("DMAR: Intel(R) Virtualization Technology for Directed I/O")?;
+    Ok(bound.join("\n"))
+}
+
+fn json(step: &Step) -> Result<Value> {
+    serde_json::from_str(&step.said.join("\n")).context("datctl --json")
+}
+
+/// Every line of the checklist is ok, also those that only make things faster.
+fn doctor(step: &Step) -> Result<String> {
+    /// Of the machine.
+    const MACHINE: [&str; 4] = ["iommu", "interrupt remapping", "modules", "io_uring"];
+    /// Of each function.
+    const FUNCTION: [&str; 4] = ["driver", "group", "access", "reset"];
+    let diagnosis = json(step)?;
+    let lines = diagnosis["lines"].as_array().context("no lines")?;
+    for line in lines {
+        ensure!(line["ok"] == true, "not ok: {line}");
+    }
+    let count = |check: &str| lines.iter().filter(|line| line["check"] == check).count();
+    for check in MACHINE {
+        ensure!(count(check) == 1, "{check} is not looked at");
+    }
+    for check in FUNCTION {
+        ensure!(
+            count(check) == FUNCTIONS,
+            "{check} is not looked at for each function"
+        );
+    }
+    Ok(format!("{} lines ok", lines.len()))
+}
+
+fn info(step: &Step) -> Result<String> {
+    let firmware = step.line_with("firmware")?.trim();
+    step.line_with("0000:00:0")?;
+    Ok(firmware.to_owned())
+}
+
+fn ping(step: &Step) -> Result<String> {
+    let trips = json(step)?;
+    let (messages, median) = (&trips["messages"], &trips["median_us"]);
+    ensure!(messages.as_u64() > Some(0), "no messages");
+    Ok(format!(
+        "{messages} of {} bytes there and back, median {:.0} us",
+        trips["bytes"],
+        number(median)?
+    ))
+}
+
+/// A line per operation and size; each has both figures.
+fn perf(step: &Step) -> Result<String> {
+    let figures = json(step)?;
+    let rows = figures["rows"].as_array().context("no rows")?;
+    let mut text = Vec::new();
+    for operation in ["send", "write", "read"] {
+        let rows: Vec<&Value> = rows
+            .iter()
+            .filter(|row| row["operation"] == operation)
+            .collect();
+        ensure!(!rows.is_empty(), "{operation} was not measured");
+        for row in rows {
+            text.push(format!(
+                "{operation} {} bytes: {:.0} us, {:.2} MB/s",
+                row["bytes"],
+                number(&row["latency"]["median_us"])?,
+                number(&row["bandwidth"]["bytes_per_second"])? / 1e6
+            ));
+        }
+    }
+    Ok(text.join("\n"))
+}
+
+fn number(value: &Value) -> Result<f64> {
+    value
+        .as_f64()
+        .filter(|number| *number > 0.0)
+        .with_context(|| format!("{value} is no figure"))
+}
+
+/// Four kinds of DTO with the same bytes on both sides, a copy of them back on disk, and an orderly end of both sides.
+fn demo(step: &Step) -> Result<String> {
+    let mut figures = Vec::new();
+    for kind in ["Send/Recv", "Send/Recv by SRQ", "RDMA Write", "RDMA Read"] {
+        let row = step
+            .said
+            .iter()
+            .map(|line| line.split('|').map(str::trim).collect::<Vec<_>>())
+            .find(|cells| cells.get(1) == Some(&kind))
+            .with_context(|| format!("no line about {kind}"))?;
+        let [_, _, messages, bytes, .., speed, verified, _] = row[..] else {
+            anyhow::bail!("{kind}: {row:?}");
+        };
+        ensure!(verified == "yes", "{kind}: the bytes differ");
+        figures.push(format!(
+            "{kind}: {bytes} bytes in {messages} messages, {speed} MB/s, verified"
+        ));
+    }
+    ensure!(
+        step.line_with("written back by io_uring")?
+            .ends_with("(yes)"),
+        "the copy differs"
+    );
+    for side in ["side A: orderly disconnect", "side B: orderly disconnect"] {
+        step.line_with(side)?;
+    }
+    Ok(figures.join("\n"))
+}
+
+/// The functions have nothing to say against their drivers, except of the one access that a test is about.
+fn functions(step: &Step) -> Result<String> {
+    let mistakes = step.lines_with("driver mistake");
+    ensure!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    let refused = step.lines_with("the IOMMU refused");
+    let wanted = refused.iter().filter(|line| line.contains(REFUSED)).count();
+    ensure!(
+        wanted > 0,
+        "no access was refused, where a test takes a mapping away"
+    );
+    ensure!(
+        wanted == refused.len(),
+        "accesses refused that should not have been made:\n{}",
+        refused.join("\n")
+    );
+    Ok(format!(
+        "{wanted} accesses refused, as a test wants it\n{}",
+        refused[0]
+    ))
+}
