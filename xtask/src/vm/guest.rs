@@ -137,6 +137,7 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
     command
         .args(suite.serve)
         .env("RUST_LOG", "info")
+        .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(File::create(run.join("functions.log"))?);

@@ -28,7 +28,7 @@ pub fn suite() -> Suite {
             kernel_parameters: "",
         },
         // Frames fly for a while, so that who waits has to sleep.
-        serve: &["--faults", "delay=200us"],
+        serve: &["--faults", "delay=100us"],
         programs,
         judge: judge::judge,
     }

@@ -168,5 +168,7 @@ fn functions(step: &Step) -> Result<String> {
     Ok(format!(
         "{wanted} accesses refused, as a test wants it\n{}",
         refused[0]
+            .split_once("sim:")
+            .map_or(refused[0], |(_, what)| what)
     ))
 }
