@@ -257,12 +257,13 @@ impl Forgery {
             .is_multiple_of(16)
             .then_some(Vlan { id: 5, priority: 1 });
         let packet = Packet {
-            eth: EthRepr {
+            link: EthRepr {
                 dst: mac(1),
                 src: mac(2),
                 vlan,
                 ethertype: 0,
-            },
+            }
+            .into(),
             network: self.network(),
             bth: BthRepr {
                 opcode,
@@ -284,7 +285,7 @@ impl Forgery {
             let encapsulation = match packet.network {
                 Network::Ipv4(..) => icrc::Encapsulation::Ipv4Udp,
                 Network::Ipv6(..) => icrc::Encapsulation::Ipv6Udp,
-                Network::Grh(_) => icrc::Encapsulation::Grh,
+                Network::Local | Network::Grh(_) => icrc::Encapsulation::Grh,
             };
             let start = if vlan.is_some() { 18 } else { 14 };
             let end = frame.len() - icrc::BYTES;
@@ -471,12 +472,13 @@ fn packets_survive_being_emitted() {
             let payload = vec![0x99; usize::from(forgery.at) % 80];
             let [vlan, ack_request] = [forgery.flags & 1 == 1, forgery.flags & 2 == 2];
             let packet = Packet {
-                eth: EthRepr {
+                link: EthRepr {
                     dst: mac(1),
                     src: mac(2),
                     vlan: vlan.then_some(Vlan { id: 5, priority: 1 }),
                     ethertype: 0,
-                },
+                }
+                .into(),
                 network: forgery.network(),
                 bth: BthRepr {
                     opcode,

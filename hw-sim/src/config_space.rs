@@ -6,10 +6,14 @@
 //! module knows no device.
 //!
 //! Capability chain: power management (0x40) -> PCI Express endpoint with function-level reset
-//! (0x60) -> MSI-X (0x9c), the MSI-X table and pending bits lying inside BAR 0 where no UAR is ever
+//! (0x60) -> MSI-X (0x9c) -> vendor specific (0xc0), the MSI-X table and pending bits lying inside BAR 0 where no UAR is ever
 //! handed out. BAR 0 is one 64-bit prefetchable memory BAR; sizing works through the mask of its
 //! address bits. There is no expansion ROM, no INTx and no extended capability: reads there give
 //! zero.
+//!
+//! The vendor specific capability is the gateway to the card's internal address spaces. Its semaphore works
+//! (a ticket from the counter, written where zero was, taken until zero is written); of the spaces behind it
+//! none exists, which the status bits of its control register say.
 
 use crate::profile::Profile;
 
@@ -26,6 +30,13 @@ const BAR0: usize = 0x10;
 const CAP_PM: usize = 0x40;
 const CAP_PCIE: usize = 0x60;
 const CAP_MSIX: usize = 0x9c;
+const CAP_VENDOR: usize = 0xc0;
+const VENDOR_BYTES: u8 = 0x18;
+/// Space and, in bits 31:29, whether it exists.
+const VENDOR_CONTROL: usize = CAP_VENDOR + 0x4;
+/// Tickets for the semaphore.
+const VENDOR_COUNTER: usize = CAP_VENDOR + 0x8;
+const VENDOR_SEMAPHORE: usize = CAP_VENDOR + 0xc;
 const DEVICE_CONTROL: usize = CAP_PCIE + 8;
 
 const COMMAND_BUS_MASTER: u8 = 0x04;
@@ -61,6 +72,7 @@ impl ConfigSpace {
         space.power_management();
         space.pci_express();
         space.msix(profile);
+        space.vendor();
         space.power_on = space.bytes.clone();
         space
     }
@@ -75,6 +87,10 @@ impl ConfigSpace {
     /// Applies a write through the mask of writable bits.
     pub fn write(&mut self, offset: u16, data: &[u8]) -> ConfigEffect {
         let mut effect = ConfigEffect::None;
+        if usize::from(offset) == VENDOR_SEMAPHORE {
+            self.semaphore_written(data);
+            return effect;
+        }
         for (at, &new) in (usize::from(offset)..).zip(data) {
             if at == DEVICE_CONTROL + 1 && new & INITIATE_FLR != 0 {
                 effect = ConfigEffect::FunctionLevelReset;
@@ -84,6 +100,23 @@ impl ConfigSpace {
             }
         }
         effect
+    }
+
+    /// A ticket takes a free semaphore, and the next one to be had is another; zero gives it back.
+    fn semaphore_written(&mut self, data: &[u8]) {
+        let Some(&ticket) = data.first_chunk::<4>() else {
+            return;
+        };
+        let is_free = self.bytes[VENDOR_SEMAPHORE..VENDOR_SEMAPHORE + 4] == [0; 4];
+        if ticket != [0; 4] && !is_free {
+            return;
+        }
+        self.put(VENDOR_SEMAPHORE, &ticket);
+        if ticket != [0; 4] {
+            let [a, b, c, d] = ticket;
+            let next = u32::from_be_bytes([d, c, b, a]).wrapping_add(1).max(1);
+            self.put32(VENDOR_COUNTER, next);
+        }
     }
 
     /// Whether the function may start DMA and interrupts.
@@ -166,11 +199,17 @@ impl ConfigSpace {
     }
 
     fn msix(&mut self, profile: &Profile) {
-        self.put(CAP_MSIX, &[0x11, 0x00]);
+        self.put(CAP_MSIX, &[0x11, 0xc0]);
         self.put16(CAP_MSIX + 2, profile.msix_vectors.max(1) - 1);
         self.allow(CAP_MSIX + 2, &[0x00, 0xc0]); // enable, function mask
         self.put32(CAP_MSIX + 4, MSIX_TABLE_OFFSET); // BAR 0 in the low three bits
         self.put32(CAP_MSIX + 8, MSIX_PBA_OFFSET);
+    }
+
+    fn vendor(&mut self) {
+        self.put(CAP_VENDOR, &[0x09, 0x00, VENDOR_BYTES]);
+        self.allow(VENDOR_CONTROL, &[0xff, 0xff]);
+        self.put32(VENDOR_COUNTER, 1);
     }
 }
 
@@ -197,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_capability_chain_ends_after_power_management_express_and_msix() {
+    fn the_capability_chain_is_power_management_express_msix_and_vendor() {
         let space = ConfigSpace::new(&Profile::default());
         let mut at = 0x34;
         let mut ids = Vec::new();
@@ -210,7 +249,7 @@ mod tests {
             ids.push(cap[0]);
             byte[0] = cap[1];
         }
-        assert_eq!(ids, [0x01, 0x10, 0x11]);
+        assert_eq!(ids, [0x01, 0x10, 0x11, 0x09]);
     }
 
     #[test]
@@ -222,6 +261,25 @@ mod tests {
         assert!(!space.bus_master());
         space.write(4, &[0x06, 0x00]);
         assert!(space.bus_master());
+    }
+
+    /// As Linux drivers/net/ethernet/mellanox/mlx5/core/lib/pci_vsc.c takes it: zero seen, the counter read, written
+    /// and read back. Without the capability `mlx5_core` warns: "Failed to get valid vendor specific ID".
+    #[test]
+    fn the_vendor_semaphore_is_taken_with_a_ticket_and_no_space_exists_behind_it() {
+        let mut space = ConfigSpace::new(&Profile::default());
+        assert_eq!(read32(&space, 0xcc), 0);
+        let ticket = read32(&space, 0xc8);
+        let [a, b, c, d] = ticket.to_be_bytes();
+        space.write(0xcc, &[d, c, b, a]);
+        assert_eq!(read32(&space, 0xcc), ticket);
+        assert_ne!(read32(&space, 0xc8), ticket);
+        space.write(0xcc, &[9, 0, 0, 0]);
+        assert_eq!(read32(&space, 0xcc), ticket, "it is taken");
+        space.write(0xc4, &[7, 0, 0, 0]);
+        assert_eq!(read32(&space, 0xc4) >> 29, 0, "no such space");
+        space.write(0xcc, &[0; 4]);
+        assert_eq!(read32(&space, 0xcc), 0);
     }
 
     #[test]

@@ -66,8 +66,13 @@ pub trait Host {
     /// Puts a whole Ethernet frame (without FCS) onto this function's port.
     fn transmit(&mut self, frame: Vec<u8>);
 
-    /// The used entry of the RoCE address table at `index`.
+    /// The used entry of the port's GID table at `index`; on InfiniBand only its GID means something.
     fn gid(&self, index: u8) -> Option<GidEntry>;
+
+    /// The LID of an InfiniBand port; none on Ethernet.
+    fn lid(&self) -> Option<u16> {
+        None
+    }
 
     /// CQE version of the function: 1 puts the user index where version 0 has the SRQ number.
     fn cqe_version(&self) -> u8;
@@ -107,10 +112,14 @@ pub trait Host {
     }
 }
 
+/// [`KeyScope::pd`] of the function's own UMR queue pair, which is in no protection domain and reaches
+/// keys of all.
+pub const ANY_PD: u32 = u32::MAX;
+
 /// For whom a key is used, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyScope {
-    /// Protection domain of the queue pair.
+    /// Protection domain of the queue pair, or [`ANY_PD`].
     pub pd: u32,
     /// Number of the queue pair.
     pub qpn: u32,

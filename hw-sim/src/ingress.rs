@@ -1,15 +1,19 @@
 //! Frames coming in from the wire: whose they are.
 //!
-//! A frame is ours if its destination MAC is one of the RoCE address table's. What does not parse,
+//! A frame is ours if its destination MAC is one of the RoCE address table's, or its destination LID
+//! ours. What does not parse,
 //! or names a queue pair that does not exist, is dropped and counted by reason, as a NIC without a
 //! host stack behind it does. Multicast datagrams are ignored.
 
 use crate::nic::Nic;
+use crate::profile::PortType;
 use crate::wire::{Packet, WireError};
 use crate::world::Env;
 
 /// The general services interface: its number on the wire is not its number in the device.
 const GSI_QPN: u32 = 1;
+/// The subnet management interface, likewise.
+const SMI_QPN: u32 = 0;
 
 impl Nic {
     /// A frame arrived. It goes to the queue pair it names; packets for QP 1 go to the queue pair
@@ -18,15 +22,15 @@ impl Nic {
         if !self.alive() {
             return;
         }
-        let Some(&mac) = frame.first_chunk::<6>() else {
-            self.count_drop(env, "runt");
-            return;
-        };
-        if !self.port.owns_mac(mac) {
-            self.count_drop(env, "MAC address of another");
+        if !self.port.owns(frame) {
+            self.count_drop(env, "address of another");
             return;
         }
-        let packet = match Packet::parse(frame) {
+        let parsed = match self.profile.port_type {
+            PortType::Ethernet => Packet::parse(frame),
+            PortType::InfiniBand => Packet::parse_infiniband(frame),
+        };
+        let packet = match parsed {
             Ok(packet) => packet,
             Err(error) => {
                 self.count_drop(env, reason(error));
@@ -45,10 +49,10 @@ impl Nic {
             ),
         );
         let destination = packet.dest_qpn();
-        let qpn = if destination == GSI_QPN {
-            self.gsi
-        } else {
-            Some(destination)
+        let qpn = match destination {
+            SMI_QPN => self.smi,
+            GSI_QPN => self.gsi,
+            qpn => Some(qpn),
         };
         let delivered =
             qpn.and_then(|qpn| self.with_qp(env, qpn, |qp, view| qp.receive(&packet, view)));
@@ -67,5 +71,6 @@ const fn reason(error: WireError) -> &'static str {
         WireError::Checksum => "IPv4 checksum",
         WireError::Opcode(_) => "BTH opcode",
         WireError::Icrc => "ICRC",
+        WireError::Vcrc => "VCRC",
     }
 }

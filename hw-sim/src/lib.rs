@@ -27,7 +27,7 @@
 //! | [`config_space`], [`init_segment`], [`uar`] | registers |
 //! | [`iommu`], [`pages`], [`buffer`] | memory of the host |
 //! | [`cmd`] | the command interface and every command |
-//! | [`objects`], [`eq`], [`cq`], [`mkey`], [`umr`], [`srq`], [`port`] | what commands create and configure |
+//! | [`objects`], [`eq`], [`cq`], [`mkey`], [`umr`], [`srq`], [`port`], [`subnet`] | what commands create and configure |
 //! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //!
@@ -61,6 +61,7 @@ pub mod profile;
 pub mod qp;
 pub mod report;
 pub mod srq;
+pub mod subnet;
 pub mod uar;
 pub mod umr;
 pub mod view;

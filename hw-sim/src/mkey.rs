@@ -9,7 +9,7 @@
 //! A failed check moves nothing. [`resolve`] returns the pieces of an access; the DMA is the
 //! caller's.
 
-use crate::host::{KeyError, KeyScope};
+use crate::host::{ANY_PD, KeyError, KeyScope};
 use crate::objects::Table;
 
 /// `qpn` of a key that any queue pair may use.
@@ -275,7 +275,7 @@ pub(crate) fn usable(keys: &Table<Mkey>, key: u32, scope: KeyScope) -> Result<&M
     if mkey.free {
         return Err(KeyError::Free { key });
     }
-    if mkey.pd != scope.pd {
+    if mkey.pd != scope.pd && scope.pd != ANY_PD {
         return Err(KeyError::ProtectionDomain { key });
     }
     if mkey.qpn != ANY_QP && mkey.qpn != scope.qpn {

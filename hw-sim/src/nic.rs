@@ -23,7 +23,7 @@ use crate::pages::FirmwarePages;
 use crate::port::Port;
 use crate::profile::Profile;
 use crate::qp::Qp;
-use crate::report::{FunctionReport, Refused};
+use crate::report::{Asked, FunctionReport, Refused};
 use crate::view::View;
 use crate::world::{Doorbell, Env, Timer};
 use driver::{Interrupt, Notices, SharedMemory};
@@ -52,6 +52,7 @@ pub struct Record {
     leaked: BTreeMap<&'static str, usize>,
     opcodes: BTreeMap<u16, u64>,
     refused: Vec<Refused>,
+    registers: BTreeMap<u16, Asked>,
     dropped: BTreeMap<&'static str, u64>,
 }
 
@@ -83,6 +84,8 @@ pub struct Nic {
     pub objects: Objects,
     /// The queue pair that packets for QP 1 go to.
     pub gsi: Option<u32>,
+    /// The queue pair that packets for QP 0 go to.
+    pub smi: Option<u32>,
     /// Command queue.
     pub commands: CommandInterface,
     /// Faults waiting for a command.
@@ -122,6 +125,7 @@ impl Nic {
             port: Port::new(&profile, carrier),
             objects: Objects::new(&profile, &caps),
             gsi: None,
+            smi: None,
             commands: CommandInterface::default(),
             faults: FaultPlan::default(),
             halves: BTreeMap::new(),
@@ -154,6 +158,7 @@ impl Nic {
         self.objects.clear();
         self.objects.set_limits(&self.caps);
         self.gsi = None;
+        self.smi = None;
         self.commands.reset();
         self.halves.clear();
         self.latched.clear();
@@ -268,6 +273,7 @@ impl Nic {
         }
         self.objects.clear();
         self.gsi = None;
+        self.smi = None;
         self.halves.clear();
         env.forget_queues(self.index);
         self.pages.torn_down();
@@ -339,6 +345,13 @@ impl Nic {
         self.record.refused.push(refused);
     }
 
+    /// A register was asked for.
+    pub fn count_register(&mut self, register: u16, refused: bool) {
+        let asked = self.record.registers.entry(register).or_default();
+        asked.times += 1;
+        asked.refused += u64::from(refused);
+    }
+
     /// A frame was dropped.
     pub fn count_drop(&mut self, env: &mut Env, reason: &'static str) {
         env.note(self.index, format_args!("frame dropped: {reason}"));
@@ -359,6 +372,7 @@ impl Nic {
             dma_faults: self.iommu.faults().to_vec(),
             driver_bugs: self.record.driver_bugs.clone(),
             opcodes: self.record.opcodes.clone(),
+            registers: self.record.registers.clone(),
             refused: self.record.refused.clone(),
             dropped: self.record.dropped.clone(),
             transmitted: self.port.transmitted,

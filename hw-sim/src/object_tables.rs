@@ -36,8 +36,8 @@ pub struct QpSlot {
 /// Objects a queue pair refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpRefs {
-    /// Protection domain.
-    pub pd: u32,
+    /// Protection domain; the UMR queue pair has none.
+    pub pd: Option<u32>,
     /// UAR page.
     pub uar: u32,
     /// Completion queue of the send queue.
@@ -72,7 +72,7 @@ pub struct Objects {
     pub mkeys: Table<Mkey>,
     /// Queue pairs.
     pub qps: Table<QpSlot>,
-    /// Receive memory pools.
+    /// Receive memory pools and XRC SRQs.
     pub rmps: Table<Srq>,
 }
 

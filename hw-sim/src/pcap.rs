@@ -4,6 +4,7 @@
 //! Block with the virtual time it was transmitted at. Time starts at the simulation's origin, in
 //! nanoseconds (`if_tsresol` 9), so that a capture of a deterministic run is the same file each time.
 
+use crate::profile::PortType;
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
 use pcap_file::pcapng::blocks::interface_description::{
@@ -47,9 +48,12 @@ impl<W: Write> Capture<W> {
     }
 
     /// Adds an interface; the number it returns names it in [`Capture::frame`].
-    pub fn add_interface(&mut self, name: &str) -> Result<u32, CaptureError> {
+    pub fn add_interface(&mut self, name: &str, port_type: PortType) -> Result<u32, CaptureError> {
         self.writer.write_pcapng_block(InterfaceDescriptionBlock {
-            linktype: DataLink::ETHERNET,
+            linktype: match port_type {
+                PortType::Ethernet => DataLink::ETHERNET,
+                PortType::InfiniBand => DataLink::INFINIBAND,
+            },
             snaplen: 0,
             options: vec![
                 InterfaceDescriptionOption::IfName(Cow::Borrowed(name)),

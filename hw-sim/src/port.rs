@@ -6,7 +6,9 @@
 //! of it is a port event.
 
 use crate::host::GidEntry;
-use crate::profile::Profile;
+use crate::profile::{PortType, Profile};
+use crate::subnet::Subnet;
+use crate::wire::LrhPacket;
 
 /// Bytes the port MTU counts beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add
 /// the same 22).
@@ -78,6 +80,8 @@ pub struct Port {
     pub guids: [u64; 3],
     /// MAC and VLAN lists.
     pub lists: AddressLists,
+    /// An InfiniBand port's part of its subnet.
+    pub subnet: Option<Subnet>,
     /// RoCE address table.
     pub gids: Vec<Option<GidEntry>>,
     /// Description of the node, 64 bytes.
@@ -98,7 +102,11 @@ impl Port {
         let name = profile.name.as_bytes();
         let length = name.len().min(63);
         node_description[..length].copy_from_slice(&name[..length]);
-        let entries = usize::try_from(profile.roce.max.roce_address_table_size()).unwrap_or(0);
+        let entries = match profile.port_type {
+            PortType::Ethernet => profile.roce.max.roce_address_table_size(),
+            PortType::InfiniBand => 0,
+        };
+        let entries = usize::try_from(entries).unwrap_or(0);
         Self {
             admin: AdminState::Up,
             vport_admin: 2,
@@ -111,6 +119,7 @@ impl Port {
             mac: profile.mac,
             guids: [guid, guid, guid],
             lists: AddressLists::default(),
+            subnet: subnet(profile),
             gids: vec![None; entries],
             node_description,
             received: Traffic::default(),
@@ -119,22 +128,49 @@ impl Port {
         }
     }
 
+    /// The LID of an InfiniBand port.
+    pub fn lid(&self) -> Option<u16> {
+        self.subnet.as_ref().map(|subnet| subnet.lid)
+    }
+
     /// Whether frames pass.
     pub fn is_up(&self) -> bool {
         self.carrier && self.admin == AdminState::Up && self.vport_admin != 0
     }
 
     /// Largest RDMA path MTU the port carries, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
-    pub fn roce_mtu(&self) -> u8 {
+    pub fn rdma_mtu(&self) -> u8 {
+        if self.subnet.is_some() {
+            return 5;
+        }
         let room = self.mtu.saturating_sub(ETHERNET_OVERHEAD + ROCE_OVERHEAD);
         (1..=5).rev().find(|code| room >= 128 << code).unwrap_or(1)
     }
 
-    /// Whether a frame to this MAC address is for us: it is that of an entry of the RoCE address
-    /// table.
-    pub fn owns_mac(&self, mac: [u8; 6]) -> bool {
-        self.gids.iter().flatten().any(|entry| entry.mac == mac)
+    /// Whether a frame is addressed to us: to the MAC address of an entry of the RoCE address table, or
+    /// to our LID.
+    pub fn owns(&self, frame: &[u8]) -> bool {
+        match &self.subnet {
+            Some(subnet) => LrhPacket::new_checked(frame).is_ok_and(|lrh| lrh.dlid() == subnet.lid),
+            None => frame.first_chunk().is_some_and(|&mac: &[u8; 6]| {
+                self.gids.iter().flatten().any(|entry| entry.mac == mac)
+            }),
+        }
     }
+}
+
+/// The tables of an InfiniBand port are as long as the capabilities say: 8 GIDs and 128 partitions,
+/// doubled by each step of `gid_table_size` and `pkey_table_size`.
+fn subnet(profile: &Profile) -> Option<Subnet> {
+    let caps = &profile.general.current;
+    let entries = |first: usize, steps: u32| first << steps.min(5);
+    (profile.port_type == PortType::InfiniBand).then(|| {
+        Subnet::new(
+            profile,
+            entries(8, caps.gid_table_size()),
+            entries(128, caps.pkey_table_size()),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -144,11 +180,11 @@ mod tests {
     #[test]
     fn the_path_mtu_is_the_largest_that_fits_with_all_headers() {
         let mut port = Port::new(&Profile::default(), true);
-        assert_eq!(port.roce_mtu(), 3, "1522 bytes carry 1024");
+        assert_eq!(port.rdma_mtu(), 3, "1522 bytes carry 1024");
         port.mtu = 4096 + 96 + 22;
-        assert_eq!(port.roce_mtu(), 5);
+        assert_eq!(port.rdma_mtu(), 5);
         port.mtu -= 1;
-        assert_eq!(port.roce_mtu(), 4);
+        assert_eq!(port.rdma_mtu(), 4);
     }
 
     #[test]

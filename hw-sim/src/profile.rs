@@ -15,7 +15,7 @@ use std::time::Duration;
 pub enum PortType {
     /// RoCE: GIDs and MACs.
     Ethernet,
-    /// InfiniBand: LIDs. Only the function's control side exists.
+    /// InfiniBand: LIDs.
     InfiniBand,
 }
 
@@ -123,6 +123,11 @@ impl Profile {
         self.subclass = 7;
         for page in [&mut self.general.max, &mut self.general.current] {
             page.set_port_type(0).set_roce(false).set_ib_virt(true);
+            page.set_uc(true).set_xrc(true);
+            // Eight GIDs: the table of a port that is not shared.
+            page.set_gid_table_size(0);
+            page.set_disable_local_lb_uc(false)
+                .set_disable_local_lb_mc(false);
         }
         self
     }

@@ -2,7 +2,8 @@
 
 use crate::iommu::FaultRecord;
 use crate::port::Traffic;
-use std::collections::BTreeMap;
+use hw_mlx::prm::{Opcode, RegisterId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything about a function that a test may want to be empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct FunctionReport {
     pub driver_bugs: Vec<String>,
     /// Commands received, by opcode.
     pub opcodes: BTreeMap<u16, u64>,
+    /// Registers asked for by ACCESS_REG: how often, and how often refused.
+    pub registers: BTreeMap<u16, Asked>,
     /// Commands refused: opcode, status, syndrome, reason.
     pub refused: Vec<Refused>,
     /// Frames the port received and nobody wanted, by reason.
@@ -29,6 +32,15 @@ pub struct FunctionReport {
     pub received: Traffic,
     /// Send doorbells rung.
     pub send_doorbells: u64,
+}
+
+/// How often something was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Altogether.
+    pub times: u64,
+    /// Of them refused.
+    pub refused: u64,
 }
 
 /// A command the firmware refused.
@@ -51,5 +63,43 @@ impl FunctionReport {
             && self.pages_held == 0
             && self.dma_faults.is_empty()
             && self.driver_bugs.is_empty()
+    }
+
+    /// What was asked of the function and how it answered, a line each: `command` or `register`, number, name, times
+    /// asked, times refused, and for commands why, each reason once.
+    ///
+    /// ```text
+    /// command 0x0500 CREATE_QP asked 12 refused 0
+    /// register 0x5004 PTYS asked 3 refused 0
+    /// ```
+    pub fn coverage(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (&opcode, times) in &self.opcodes {
+            let refused = || {
+                self.refused
+                    .iter()
+                    .filter(|refused| refused.opcode == opcode)
+            };
+            let reasons: BTreeSet<&str> =
+                refused().map(|refused| refused.reason.as_str()).collect();
+            let mut line = format!(
+                "command {opcode:#06x} {:?} asked {times} refused {}",
+                Opcode(opcode),
+                refused().count()
+            );
+            for reason in reasons {
+                line += &format!("; {reason}");
+            }
+            lines.push(line);
+        }
+        for (&register, asked) in &self.registers {
+            lines.push(format!(
+                "register {register:#06x} {:?} asked {} refused {}",
+                RegisterId(register),
+                asked.times,
+                asked.refused
+            ));
+        }
+        lines
     }
 }

@@ -1,4 +1,5 @@
-//! Shared receive queues: receive memory pools (RMP).
+//! Shared receive queues: receive memory pools (RMP), and XRC SRQs, which are the same with a
+//! completion queue of their own.
 //!
 //! WQEs form a linked list in a ring of equal strides: each starts with the index of its successor.
 //! The device begins at index 0 and follows the links, taking as many as the doorbell record's
@@ -38,7 +39,18 @@ pub enum Taken {
     },
 }
 
-/// A receive memory pool.
+/// What an XRC SRQ has beyond a receive memory pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcPart {
+    /// XRC domain.
+    pub xrcd: u32,
+    /// Completion queue of what is received.
+    pub cqn: u32,
+    /// Index that its CQEs of version 1 carry.
+    pub user_index: u32,
+}
+
+/// A receive memory pool or XRC SRQ.
 #[derive(Clone, Debug)]
 pub struct Srq {
     /// Its number.
@@ -57,6 +69,8 @@ pub struct Srq {
     pub limit: u32,
     /// The list was found broken.
     pub failed: bool,
+    /// It is an XRC SRQ.
+    pub xrc: Option<XrcPart>,
     next: u16,
     taken: u16,
     posted: u16,
@@ -82,6 +96,7 @@ impl Srq {
             doorbell_record,
             limit,
             failed: false,
+            xrc: None,
             next: 0,
             taken: 0,
             posted: 0,

@@ -11,7 +11,7 @@
 //! in the work request is the key's current one, unless the request changes it. The keys a window
 //! reaches through must exist and be usable by the queue pair.
 
-use crate::host::{KeyError, KeyScope, UmrRequest};
+use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
 use crate::mkey::{Klm, Mkey, Translation, recount_targets, usable};
 use crate::objects::Table;
 use hw_mlx::prm::Mkc;
@@ -39,6 +39,9 @@ const CHECK_QPN: u8 = 0x08;
 const LOG_MAX_PAGE: u32 = 31;
 /// Bytes of a translation octoword.
 const OCTOWORD: usize = 16;
+/// Tables are laid out, and changed, by four octowords at a time: Linux fills up the key it made for four pages
+/// (two octowords) with padding (`mlx5r_umr_get_xlt_octo` in drivers/infiniband/hw/mlx5/umr.h).
+const OCTOWORD_UNIT: usize = 4;
 
 /// The control segment, taken apart.
 struct Control {
@@ -116,7 +119,7 @@ fn permitted(mkey: &Mkey, control: &Control, request: &UmrRequest<'_>) -> Result
     {
         return Err(KeyError::Free { key });
     }
-    if !control.sets(MASK_PD) && mkey.pd != scope.pd {
+    if !control.sets(MASK_PD) && mkey.pd != scope.pd && scope.pd != ANY_PD {
         return Err(KeyError::ProtectionDomain { key });
     }
     let context = Mkc::from_array(*request.context);
@@ -146,6 +149,7 @@ fn translation(
         bytes: (control.octowords * OCTOWORD) as u64,
     };
     let room = usize::try_from(mkey.octowords).unwrap_or(usize::MAX);
+    let room = room.next_multiple_of(OCTOWORD_UNIT);
     if control.offset + control.octowords > room {
         return Err(range);
     }
@@ -374,6 +378,46 @@ mod tests {
             entries: &entries,
         };
         apply(keys, pds, &request)
+    }
+
+    /// Linux' key of four pages has two octowords; its request brings four, the last two of zeros.
+    #[test]
+    fn a_table_is_filled_up_by_four_octowords_and_by_no_more() {
+        let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
+        let mut cached = mkey(Translation::Pages(Vec::new()), true);
+        cached.octowords = 2;
+        let key = keys.create(cached).unwrap() << 8 | 7;
+        let mut pds = Table::new("PD", 1, 4, 4);
+        let mut entries = [0; 128];
+        entries[..8].copy_from_slice(&0x7000_u64.to_be_bytes());
+        let mut ask = |octowords| {
+            let request = UmrRequest {
+                key,
+                scope: scope(),
+                control: &control(0, octowords, FREE),
+                context: &[0; 64],
+                entries: &entries,
+            };
+            apply(&mut keys, &mut pds, &request)
+        };
+        assert!(matches!(ask(8), Err(KeyError::Range { .. })));
+        ask(4).unwrap();
+        let filled = keys.get(key >> 8).unwrap();
+        assert!(matches!(&filled.translation, Translation::Pages(table) if table[0] == 0x7000));
+    }
+
+    /// The device's own UMR queue pair changes keys of every protection domain.
+    #[test]
+    fn the_umr_queue_pair_reaches_keys_of_every_domain() {
+        let (mut keys, mut pds, region, window) = world();
+        let foreign = KeyScope { pd: 2, ..scope() };
+        let refused = bind((&mut keys, &mut pds), window, region, foreign);
+        assert!(matches!(refused, Err(KeyError::ProtectionDomain { .. })));
+        let umr = KeyScope {
+            pd: ANY_PD,
+            ..scope()
+        };
+        bind((&mut keys, &mut pds), window, region, umr).unwrap();
     }
 
     #[test]

@@ -183,7 +183,21 @@ impl Host for View<'_> {
         self.env.frames.push_back((self.nic.index, frame));
     }
 
+    fn lid(&self) -> Option<u16> {
+        self.nic.port.lid()
+    }
+
     fn gid(&self, index: u8) -> Option<GidEntry> {
+        if let Some(subnet) = &self.nic.port.subnet {
+            let gid = *subnet.gids.get(usize::from(index))?;
+            return (gid != [0; 16]).then_some(GidEntry {
+                gid,
+                mac: [0; 6],
+                roce_version: 0,
+                l3_type: 0,
+                vlan: None,
+            });
+        }
         self.nic
             .port
             .gids
@@ -213,6 +227,9 @@ impl Host for View<'_> {
         } else {
             crate::umr::apply(&mut objects.mkeys, &mut objects.pds, &request)
         };
+        if let Err(error) = &done {
+            tracing::debug!(function = %self.nic.profile.name, "UMR refused: {error}");
+        }
         self.env.note(
             self.nic.index,
             format_args!("umr key={key:#010x} {}", outcome(&done)),
@@ -234,7 +251,7 @@ impl Host for View<'_> {
     }
 
     fn port_mtu(&self) -> u8 {
-        self.nic.port.roce_mtu()
+        self.nic.port.rdma_mtu()
     }
 
     fn atomic_reply_big_endian(&self) -> bool {

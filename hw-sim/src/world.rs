@@ -220,7 +220,7 @@ impl World {
         let interfaces = self
             .nics
             .iter()
-            .map(|nic| capture.add_interface(&nic.profile.name))
+            .map(|nic| capture.add_interface(&nic.profile.name, nic.profile.port_type))
             .collect::<Result<_, _>>()?;
         self.tap = Some(Tap {
             capture,
@@ -290,8 +290,7 @@ impl World {
             self.tap = None;
         }
         let function = &mut self.nics[nic];
-        let destination: Option<[u8; 6]> = frame.first_chunk().copied();
-        if destination.is_some_and(|mac| function.port.owns_mac(mac)) {
+        if function.port.owns(&frame) {
             function.port.looped.count(frame.len());
             self.env.arrivals.push_back((nic, frame));
             return;

@@ -1,5 +1,6 @@
 //! Links: what each fault does, and that a seed decides all of it; captures can be read back.
 
+use hw_sim::PortType;
 use hw_sim::link::{Faults, Link, LinkFaults, Port};
 use hw_sim::pcap::{Capture, CaptureError};
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -170,8 +171,12 @@ fn swarm_switches_about_half_of_the_faults_off() {
 #[test]
 fn capture_holds_each_frame_with_its_interface_and_virtual_time() {
     let mut capture = Capture::new(Vec::new()).expect("a vector takes bytes");
-    let alice = capture.add_interface("alice").expect("written");
-    let bob = capture.add_interface("bob").expect("written");
+    let alice = capture
+        .add_interface("alice", PortType::Ethernet)
+        .expect("written");
+    let bob = capture
+        .add_interface("bob", PortType::Ethernet)
+        .expect("written");
     capture
         .frame(bob, 1_234_567_891, &[1, 2, 3])
         .expect("written");

@@ -3,8 +3,9 @@
 use hw_sim::wire::icrc::{self, Encapsulation};
 use hw_sim::wire::{
     AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthPacket, BthRepr, DethRepr,
-    EthPacket, EthRepr, GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, NakCode,
-    Network, Opcode, Operation, Packet, Psn, RethRepr, UdpPacket, UdpRepr, Vlan, WireError,
+    EthPacket, EthRepr, GrhRepr, Headers, Ipv4Packet, Ipv4Repr, Ipv6Packet, Ipv6Repr, Link,
+    LrhRepr, NakCode, Network, Opcode, Operation, Packet, Psn, RethRepr, UdpPacket, UdpRepr, Vlan,
+    WireError,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -234,7 +235,7 @@ fn every_opcode_in_every_encapsulation_comes_back_as_it_was_sent() {
             for (opcode, headers) in &opcodes {
                 for bytes in [0, 1, 2, 3, 4, 37] {
                     let sent = Packet {
-                        eth: eth(vlan),
+                        link: eth(vlan).into(),
                         network,
                         bth: bth(*opcode),
                         headers: *headers,
@@ -251,7 +252,10 @@ fn every_opcode_in_every_encapsulation_comes_back_as_it_was_sent() {
                             ..sent.bth
                         }
                     );
-                    assert_eq!(got.eth.vlan, vlan);
+                    let Link::Ethernet(got_eth) = got.link else {
+                        panic!("{:?}", got.link)
+                    };
+                    assert_eq!(got_eth.vlan, vlan);
                     assert_eq!(
                         (got.network.src_gid(), got.dst_gid()),
                         (network.src_gid(), network.dst_gid())
@@ -276,7 +280,7 @@ fn any_single_flipped_bit_is_noticed_or_is_one_that_routers_may_change() {
     });
     for network in [ipv4(), ipv6(), grh()] {
         let sent = Packet {
-            eth: eth(None),
+            link: eth(None).into(),
             network,
             bth: bth(opcode),
             headers,
@@ -305,7 +309,7 @@ fn any_single_flipped_bit_is_noticed_or_is_one_that_routers_may_change() {
 fn every_truncation_is_refused() {
     for network in [ipv4(), ipv6(), grh()] {
         let frame = Packet {
-            eth: eth(None),
+            link: eth(None).into(),
             network,
             bth: bth(Opcode::rc(Operation::SendOnly)),
             headers: Headers::NONE,
@@ -326,7 +330,7 @@ fn every_truncation_is_refused() {
 #[test]
 fn a_packet_of_no_whole_number_of_words_is_refused() {
     let mut frame = Packet {
-        eth: eth(None),
+        link: eth(None).into(),
         network: ipv6(),
         bth: bth(Opcode::rc(Operation::SendOnly)),
         headers: Headers::NONE,
@@ -561,4 +565,71 @@ fn psn_order_wraps_at_24_bits() {
     assert_eq!(last.ahead_of(Psn::new(0)), -1);
     assert_eq!(Psn::new(1 << 23).ahead_of(Psn::new(0)), -(1 << 23));
     assert_eq!(last.distance_from(Psn::new(0)), 0xff_ffff);
+}
+
+fn lrh() -> Link {
+    Link::InfiniBand(LrhRepr {
+        vl: 0,
+        sl: 3,
+        dlid: 0x1234,
+        slid: 0x0021,
+        global: false,
+        packet_len: 0,
+    })
+}
+
+/// The local packet of IBTA volume 1, section 7.8.1, "ICRC example": LRH, BTH of an RC RDMA WRITE Only,
+/// RETH, sixteen bytes; its ICRC is 96 25 B7 5A.
+#[test]
+fn the_icrc_of_an_infiniband_packet_covers_the_lrh_but_for_the_virtual_lane() {
+    let packet = unhex(
+        "7012375c000e17d2 0a20248700 87b1b3000dec2a 01710a1c015d4002 38f27a050000000e bb884d85fd5cfba4728bc0690ed40000",
+    );
+    let packet = &packet[..52];
+    let expected = Some([0x96, 0x25, 0xb7, 0x5a]);
+    assert_eq!(icrc::compute(Encapsulation::Local, packet), expected);
+    let mut other_lane = packet.to_vec();
+    other_lane[0] ^= 0xf0;
+    assert_eq!(icrc::compute(Encapsulation::Local, &other_lane), expected);
+    other_lane[2] ^= 1;
+    assert_ne!(icrc::compute(Encapsulation::Local, &other_lane), expected);
+}
+
+#[test]
+fn infiniband_packets_survive_the_wire_with_and_without_a_grh() {
+    for network in [Network::Local, grh()] {
+        for bytes in 0..6 {
+            let payload = vec![0x5a; bytes];
+            let sent = Packet {
+                link: lrh(),
+                network,
+                bth: bth(Opcode::rc(Operation::SendOnly)),
+                headers: Headers::NONE,
+                payload: &payload,
+            };
+            let wire = sent.emit();
+            let got = Packet::parse_infiniband(&wire).expect("our own packet");
+            let Link::InfiniBand(got_lrh) = got.link else {
+                panic!("{:?}", got.link)
+            };
+            assert_eq!(
+                (got_lrh.dlid, got_lrh.slid, got_lrh.sl, got_lrh.global),
+                (0x1234, 0x0021, 3, network != Network::Local)
+            );
+            assert_eq!(got_lrh.packet_len + 2, wire.len(), "all but the VCRC");
+            assert_eq!(got.payload, payload);
+            assert_eq!(got.emit(), wire, "emit is the inverse of parse");
+            for bit in 0..wire.len() * 8 {
+                let mut damaged = wire.clone();
+                damaged[bit / 8] ^= 0x80 >> (bit % 8);
+                assert!(
+                    Packet::parse_infiniband(&damaged).is_err(),
+                    "bit {bit}: the VCRC covers every bit"
+                );
+            }
+            for bytes in 0..wire.len() {
+                assert!(Packet::parse_infiniband(&wire[..bytes]).is_err());
+            }
+        }
+    }
 }

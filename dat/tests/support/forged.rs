@@ -20,12 +20,13 @@ impl Pair {
             msn: 1,
         };
         let packet = Packet {
-            eth: EthRepr {
+            link: EthRepr {
                 dst: own,
                 src: peer,
                 vlan: None,
                 ethertype: 0,
-            },
+            }
+            .into(),
             network: Network::Ipv4(
                 Ipv4Repr {
                     src: [192, 0, 2, 2],

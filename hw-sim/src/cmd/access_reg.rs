@@ -47,20 +47,30 @@ pub(super) fn access_reg(cmd: &mut Cmd<'_>) -> Outcome {
             input.argument()
         ));
     }
-    let result = match register {
-        RegisterId::HOST_ENDIANNESS => host_endianness(&image, read)?,
-        RegisterId::PMTU => pmtu(cmd, &image, read)?,
-        RegisterId::PAOS => paos(cmd, &image, read)?,
-        RegisterId::PTYS => ptys(cmd, &image, read)?,
-        RegisterId::PPCNT => ppcnt(&image, read)?,
-        RegisterId::NODE_DESC => node_description(cmd, &image, read)?,
-        RegisterId::PCAP => bytes_back(&image, 0x14)?,
-        RegisterId::PVLC if cmd.nic.profile.port_type == PortType::InfiniBand => pvlc(&image)?,
-        _ => return Err(refuse!(BAD_PARAM, "no such register", "{register:?}")),
-    };
+    let result = access(cmd, register, &image, read);
+    cmd.nic.count_register(register.0, result.is_err());
     let mut bytes = AccessRegOut::new().as_bytes().to_vec();
-    bytes.extend(result);
+    bytes.extend(result?);
     Ok(bytes)
+}
+
+fn access(
+    cmd: &mut Cmd<'_>,
+    register: RegisterId,
+    image: &[u8],
+    read: bool,
+) -> Result<Vec<u8>, Refusal> {
+    match register {
+        RegisterId::HOST_ENDIANNESS => host_endianness(image, read),
+        RegisterId::PMTU => pmtu(cmd, image, read),
+        RegisterId::PAOS => paos(cmd, image, read),
+        RegisterId::PTYS => ptys(cmd, image, read),
+        RegisterId::PPCNT => ppcnt(image, read),
+        RegisterId::NODE_DESC => node_description(cmd, image, read),
+        RegisterId::PCAP => bytes_back(image, 0x14),
+        RegisterId::PVLC if cmd.nic.profile.port_type == PortType::InfiniBand => pvlc(image),
+        _ => Err(refuse!(BAD_PARAM, "no such register", "{register:?}")),
+    }
 }
 
 /// The register's image, of at least its size.

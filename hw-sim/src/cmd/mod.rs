@@ -15,6 +15,7 @@ pub mod caps;
 mod cq;
 mod eq;
 mod function;
+mod hca_vport;
 mod interface;
 mod mkey;
 mod qp;
@@ -22,6 +23,7 @@ mod resources;
 mod srq;
 mod table;
 mod vport;
+mod xrc_srq;
 
 pub use interface::{CommandInterface, SLOTS};
 

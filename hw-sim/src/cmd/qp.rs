@@ -53,8 +53,10 @@ pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
         .map_err(|status| refused(status, "queue pair context"))?;
     hold(cmd, refs)?;
     cmd.nic.insert_qp(number, qp, service.bits(), refs, pages);
-    if service == ServiceType::QP1 {
-        cmd.nic.gsi = Some(number);
+    match service {
+        ServiceType::QP0 => cmd.nic.smi = Some(number),
+        ServiceType::QP1 => cmd.nic.gsi = Some(number),
+        _ => {}
     }
     let mut out = CreateQpOut::new();
     out.set_qpn(number);
@@ -68,7 +70,11 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
         ServiceType::RC => caps.rc(),
         ServiceType::UC => caps.uc(),
         ServiceType::UD => caps.ud(),
+        // The subnet is managed over InfiniBand ports only.
+        ServiceType::QP0 => cmd.nic.profile.port_type == PortType::InfiniBand,
         ServiceType::QP1 => true,
+        // The queue for UMR work requests of the whole function.
+        ServiceType::REG_UMR => !caps.umr_modify_entity_size_disabled(),
         _ => false,
     };
     if !supported {
@@ -78,8 +84,16 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
             "{service:?}"
         ));
     }
-    if service == ServiceType::QP1 && cmd.nic.gsi.is_some() {
-        return Err(refuse!(EXCEED_LIM, "the port has its QP 1 already"));
+    let taken = match service {
+        ServiceType::QP0 => cmd.nic.smi,
+        ServiceType::QP1 => cmd.nic.gsi,
+        _ => None,
+    };
+    if taken.is_some() {
+        return Err(refuse!(
+            EXCEED_LIM,
+            "the port has its management QP already"
+        ));
     }
     Ok(service)
 }
@@ -87,7 +101,12 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
 /// The objects a context names exist.
 fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRefs, Refusal> {
     let objects = &cmd.nic.objects;
-    must_exist(&objects.pds, context.pd())?;
+    // The UMR queue pair is in no protection domain: Linux leaves the field 0 for it
+    // (`create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c).
+    let pd = Some(context.pd()).filter(|&pd| pd != 0 || service != ServiceType::REG_UMR);
+    if let Some(pd) = pd {
+        must_exist(&objects.pds, pd)?;
+    }
     must_exist(&objects.uars, context.uar_page())?;
     must_exist(&objects.cqs, context.cqn_snd())?;
     must_exist(&objects.cqs, context.cqn_rcv())?;
@@ -119,7 +138,7 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
         must_exist(&objects.counters, set)?;
     }
     Ok(QpRefs {
-        pd: context.pd(),
+        pd,
         uar: context.uar_page(),
         cqn_snd: context.cqn_snd(),
         cqn_rcv: context.cqn_rcv(),
@@ -190,7 +209,9 @@ fn queue_bytes(context: &Qpc) -> u64 {
 
 fn hold(cmd: &mut Cmd<'_>, refs: QpRefs) -> Result<(), Refusal> {
     let objects = &mut cmd.nic.objects;
-    objects.pds.hold(refs.pd)?;
+    if let Some(pd) = refs.pd {
+        objects.pds.hold(pd)?;
+    }
     objects.uars.hold(refs.uar)?;
     objects.cqs.hold(refs.cqn_snd)?;
     objects.cqs.hold(refs.cqn_rcv)?;
@@ -208,7 +229,9 @@ fn hold(cmd: &mut Cmd<'_>, refs: QpRefs) -> Result<(), Refusal> {
 
 fn release(cmd: &mut Cmd<'_>, refs: QpRefs) {
     let objects = &mut cmd.nic.objects;
-    objects.pds.release(refs.pd);
+    if let Some(pd) = refs.pd {
+        objects.pds.release(pd);
+    }
     objects.uars.release(refs.uar);
     objects.cqs.release(refs.cqn_snd);
     objects.cqs.release(refs.cqn_rcv);
@@ -234,8 +257,10 @@ pub(super) fn destroy_qp(cmd: &mut Cmd<'_>) -> Outcome {
     if let Some(due) = slot.timer {
         cmd.env.qp_timers.remove(&(due, index, number));
     }
-    if cmd.nic.gsi == Some(number) {
-        cmd.nic.gsi = None;
+    for management in [&mut cmd.nic.smi, &mut cmd.nic.gsi] {
+        if *management == Some(number) {
+            *management = None;
+        }
     }
     release(cmd, slot.refs);
     output(&DestroyQpOut::new())

@@ -79,7 +79,12 @@ pub(super) fn modify_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let input: ModifyRmpIn = cmd.read();
     let number = input.rmpn();
     let nic = &mut *cmd.nic;
-    let Some(srq) = nic.objects.rmps.get_mut(number) else {
+    let Some(srq) = nic
+        .objects
+        .rmps
+        .get_mut(number)
+        .filter(|srq| srq.xrc.is_none())
+    else {
         return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
     };
     let state = if srq.failed { STATE_ERROR } else { STATE_READY };
@@ -107,7 +112,12 @@ pub(super) fn modify_rmp(cmd: &mut Cmd<'_>) -> Outcome {
 pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let number = cmd.read::<QueryRmpIn>().rmpn();
     let nic = &mut *cmd.nic;
-    let Some(srq) = nic.objects.rmps.get_mut(number) else {
+    let Some(srq) = nic
+        .objects
+        .rmps
+        .get_mut(number)
+        .filter(|srq| srq.xrc.is_none())
+    else {
         return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
     };
     // An unreadable record shows in the log; the counters are then those read last.
@@ -129,11 +139,12 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn destroy_rmp(cmd: &mut Cmd<'_>) -> Outcome {
-    let srq = cmd
-        .nic
-        .objects
-        .rmps
-        .remove(cmd.read::<DestroyRmpIn>().rmpn())?;
+    let number = cmd.read::<DestroyRmpIn>().rmpn();
+    let rmps = &mut cmd.nic.objects.rmps;
+    if rmps.get(number).is_some_and(|srq| srq.xrc.is_some()) {
+        return Err(refuse!(BAD_RESOURCE, "no such RMP", "{number:#x}"));
+    }
+    let srq = rmps.remove(number)?;
     cmd.nic.objects.pds.release(srq.pd);
     output(&DestroyRmpOut::new())
 }

@@ -1,7 +1,8 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, cq, eq, function, mkey, qp, read_padded, resources, srq, vport,
+    Cmd, Outcome, access_reg, caps, cq, eq, function, hca_vport, mkey, qp, read_padded, resources,
+    srq, vport, xrc_srq,
 };
 use hw_mlx::prm::{self, Command, Opcode};
 
@@ -142,6 +143,10 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::ModifyRmpIn>(INITIALISED, srq::modify_rmp),
     Entry::new::<prm::QueryRmpIn>(INITIALISED, srq::query_rmp),
     Entry::new::<prm::DestroyRmpIn>(INITIALISED, srq::destroy_rmp),
+    Entry::new::<prm::CreateXrcSrqIn>(INITIALISED, xrc_srq::create_xrc_srq).creates(),
+    Entry::new::<prm::DestroyXrcSrqIn>(INITIALISED, xrc_srq::destroy_xrc_srq),
+    Entry::new::<prm::QueryXrcSrqIn>(INITIALISED, xrc_srq::query_xrc_srq),
+    Entry::new::<prm::ArmXrcSrqIn>(INITIALISED, xrc_srq::arm_xrc_srq).op_mods(OpMods::Range(1, 1)),
     // Queue pairs.
     Entry::new::<prm::CreateQpIn>(INITIALISED, qp::create_qp).creates(),
     Entry::new::<prm::DestroyQpIn>(INITIALISED, qp::destroy_qp),
@@ -165,6 +170,10 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::QueryVportCounterIn>(INITIALISED, vport::query_vport_counter),
     Entry::new::<prm::SetRoceAddressIn>(INITIALISED, vport::set_roce_address),
     Entry::new::<prm::QueryRoceAddressIn>(INITIALISED, vport::query_roce_address),
+    Entry::new::<prm::QueryHcaVportContextIn>(INITIALISED, hca_vport::query_hca_vport_context),
+    Entry::new::<prm::ModifyHcaVportContextIn>(INITIALISED, hca_vport::modify_hca_vport_context),
+    Entry::new::<prm::QueryHcaVportGidIn>(INITIALISED, hca_vport::query_hca_vport_gid),
+    Entry::new::<prm::QueryHcaVportPkeyIn>(INITIALISED, hca_vport::query_hca_vport_pkey),
 ];
 
 #[cfg(test)]

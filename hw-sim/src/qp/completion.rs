@@ -20,6 +20,8 @@ pub(super) struct Receipt {
     pub(super) immediate: u32,
     pub(super) solicited: bool,
     pub(super) flags_rqpn: u32,
+    /// InfiniBand datagrams: source LID.
+    pub(super) slid: u16,
 }
 
 impl Core {
@@ -70,6 +72,7 @@ impl Core {
     pub(super) fn complete_receive(&self, host: &mut dyn Host, receipt: &Receipt) {
         let mut cqe = Cqe64::new();
         cqe.set_flags_rqpn(receipt.flags_rqpn)
+            .set_slid(receipt.slid)
             .set_srqn_uidx(self.user_index(host))
             .set_imm_inval_pkey(receipt.immediate)
             .set_byte_cnt(receipt.bytes)

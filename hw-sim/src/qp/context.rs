@@ -23,7 +23,7 @@ const fn allowed(transition: Transition, service: Service) -> u32 {
         (Transition::InitToInit, Service::Ud) => PKEY_INDEX | Q_KEY | PRI_PORT,
         (Transition::InitToRtr, Service::Rc) => ALT_ADDR_PATH | RIGHTS | PKEY_INDEX | LAG_TX_AFF,
         (Transition::InitToRtr, Service::Uc) => ALT_ADDR_PATH | RWE | PKEY_INDEX | LAG_TX_AFF,
-        (Transition::InitToRtr, Service::Ud | Service::Gsi) => PKEY_INDEX | Q_KEY,
+        (Transition::InitToRtr, Service::Ud | Service::Gsi | Service::Smi) => PKEY_INDEX | Q_KEY,
         (Transition::RtrToRts, Service::Rc) => ALT_ADDR_PATH | RIGHTS | PM_STATE | RNR_TIMEOUT,
         (Transition::RtrToRts, Service::Uc) => ALT_ADDR_PATH | RWE | PM_STATE,
         (Transition::RtrToRts, Service::Ud) => Q_KEY,
@@ -34,7 +34,10 @@ const fn allowed(transition: Transition, service: Service) -> u32 {
         (Transition::RtsToRts, Service::Ud) => Q_KEY | SRQN | CQN_RCV | COUNTER_SET_ID,
         (Transition::SqErrToRts | Transition::SqdToRts, Service::Rc) => RNR_TIMEOUT | RIGHTS,
         (Transition::SqErrToRts | Transition::SqdToRts, Service::Uc) => RWE,
-        (Transition::SqErrToRts | Transition::SqdToRts, Service::Ud | Service::Gsi) => Q_KEY,
+        (
+            Transition::SqErrToRts | Transition::SqdToRts,
+            Service::Ud | Service::Gsi | Service::Smi,
+        ) => Q_KEY,
         _ => 0,
     }
 }
@@ -111,14 +114,16 @@ fn check_ready_to_receive(service: Service, given: &Qpc, host: &dyn Host) -> Res
     let raw = 7;
     let mtu_is_good = match service {
         Service::Rc | Service::Uc => (1..=u32::from(host.port_mtu()).min(MAX_MTU)).contains(&mtu),
-        Service::Ud | Service::Gsi => (1..=MAX_MTU).contains(&mtu) || mtu == raw,
+        Service::Ud | Service::Gsi | Service::Smi => (1..=MAX_MTU).contains(&mtu) || mtu == raw,
         Service::Umr => true,
     };
     if !mtu_is_good || given.log_msg_max() > MAX_LOG_MSG {
         return Err(CmdStatus::BAD_PARAM);
     }
-    if service.is_connected() {
-        let index = given.primary_address_path().src_addr_index();
+    let path = given.primary_address_path();
+    // Within a subnet of InfiniBand a path needs no GID.
+    if service.is_connected() && (host.lid().is_none() || path.grh()) {
+        let index = path.src_addr_index();
         // CAST: eight bits.
         let index = u8::try_from(index).map_err(|_| CmdStatus::BAD_PARAM)?;
         if host.gid(index).is_none() {

@@ -3,11 +3,11 @@
 use super::path::Path;
 use super::ring::Rings;
 use super::state::{Service, State};
-use crate::host::{Host, KeyScope};
+use crate::host::{ANY_PD, Host, KeyScope};
 use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn};
 use hw_mlx::prm::Qpc;
 
-/// The one partition of an Ethernet port.
+/// The one partition of the port.
 pub(super) const DEFAULT_PKEY: u16 = 0xffff;
 
 /// The queue pair must go to ERR. Whatever CQE there is to write about the cause has been written.
@@ -72,7 +72,11 @@ impl Core {
     fn scope(&self, remote: bool, atomic: bool) -> KeyScope {
         let rlky = self.context.rlky() && !remote;
         KeyScope {
-            pd: self.context.pd(),
+            pd: if self.service == Service::Umr {
+                ANY_PD
+            } else {
+                self.context.pd()
+            },
             qpn: self.qpn,
             remote,
             atomic,
@@ -87,12 +91,12 @@ impl Core {
 
     /// Sends a packet to the connected peer.
     pub(super) fn transmit(&self, host: &mut dyn Host, outgoing: &Outgoing<'_>) {
-        let Some((eth, network)) = self.path.as_ref().and_then(|path| path.headers(host)) else {
+        let Some((link, network)) = self.path.as_ref().and_then(|path| path.headers(host)) else {
             host.driver_bug(format!("QP {:#x}: its source GID left the table", self.qpn));
             return;
         };
         let packet = Packet {
-            eth,
+            link,
             network,
             bth: self.bth(outgoing, self.context.remote_qpn()),
             headers: outgoing.headers,

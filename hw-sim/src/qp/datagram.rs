@@ -12,7 +12,7 @@ use super::send_queue::{BadWqe, SendQueue};
 use super::state::Service;
 use super::wqe::{Action, SendWqe, Signal};
 use crate::host::Host;
-use crate::wire::{DethRepr, Headers, Network, Opcode, Packet, Psn};
+use crate::wire::{DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
 use hw_mlx::prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
 
 /// The Q_Key in a WQE says "use the context's" by its top bit.
@@ -21,6 +21,8 @@ const CONTROLLED_QKEY: u32 = 1 << 31;
 const GRH_IN_BUFFER: u32 = 1 << 28;
 /// The QPN of the general services interface.
 const GSI_QPN: u32 = 1;
+/// The QPN of the subnet management interface.
+const SMI_QPN: u32 = 0;
 
 /// The sending half of a datagram queue pair.
 #[derive(Debug)]
@@ -95,7 +97,7 @@ impl Datagrams {
         wqe.gather(host, core.local_scope(), 0, &mut payload)
             .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;
         let path = Path::of_vector(av, core.entropy(av.dqp()));
-        let Some((eth, network)) = path.headers(host) else {
+        let Some((link, network)) = path.headers(host) else {
             host.driver_bug(format!(
                 "QP {:#x}: address vector names an unused GID",
                 core.qpn
@@ -125,7 +127,7 @@ impl Datagrams {
         };
         let bth = core.bth(&outgoing, av.dqp());
         let packet = Packet {
-            eth,
+            link,
             network,
             bth,
             headers: outgoing.headers,
@@ -160,6 +162,7 @@ pub(super) fn refuse(
 fn source_qpn(core: &Core) -> u32 {
     match (core.service, core.context.deth_sqpn()) {
         (Service::Gsi, _) => GSI_QPN,
+        (Service::Smi, _) => SMI_QPN,
         (_, 0) => core.qpn,
         (_, qpn) => qpn,
     }
@@ -176,7 +179,7 @@ pub(super) fn receive(
         return Ok(());
     };
     if packet.bth.pkey != DEFAULT_PKEY
-        || deth.qkey != core.context.q_key()
+        || core.service != Service::Smi && deth.qkey != core.context.q_key()
         || packet.payload.len() > core.mtu()
     {
         return Ok(());
@@ -214,17 +217,24 @@ pub(super) fn receive(
         bytes: u32::try_from(wqe.written).unwrap_or(u32::MAX),
         immediate: immediate.unwrap_or(u32::from(packet.bth.pkey)),
         solicited: packet.bth.solicited,
-        flags_rqpn: deth.src_qpn | GRH_IN_BUFFER | l3_type(&packet.network) << 24,
+        flags_rqpn: deth.src_qpn | route_flags(packet),
+        slid: match packet.link {
+            Link::Ethernet(_) => 0,
+            Link::InfiniBand(lrh) => lrh.slid,
+        },
     };
     core.complete_receive(host, &receipt);
     Ok(())
 }
 
-/// L3 type in `flags_rqpn`: 0 GRH, 1 IPv6, 2 IPv4.
-const fn l3_type(network: &Network) -> u32 {
-    match network {
-        Network::Grh(_) => 0,
-        Network::Ipv6(..) => 1,
-        Network::Ipv4(..) => 2,
+/// What `flags_rqpn` says of the way: on Ethernet the L3 type (0 GRH, 1 IPv6, 2 IPv4), on InfiniBand
+/// the service level; and whether the network header is in the buffer.
+fn route_flags(packet: &Packet<'_>) -> u32 {
+    match (&packet.link, &packet.network) {
+        (Link::InfiniBand(lrh), Network::Local) => u32::from(lrh.sl) << 24,
+        (Link::InfiniBand(lrh), _) => u32::from(lrh.sl) << 24 | GRH_IN_BUFFER,
+        (Link::Ethernet(_), Network::Local | Network::Grh(_)) => GRH_IN_BUFFER,
+        (Link::Ethernet(_), Network::Ipv6(..)) => GRH_IN_BUFFER | 1 << 24,
+        (Link::Ethernet(_), Network::Ipv4(..)) => GRH_IN_BUFFER | 2 << 24,
     }
 }

@@ -303,7 +303,7 @@ impl Qp {
             && match self.core.service {
                 Service::Rc => transport == Transport::Rc,
                 Service::Uc => transport == Transport::Uc,
-                Service::Ud | Service::Gsi => transport == Transport::Ud,
+                Service::Ud | Service::Gsi | Service::Smi => transport == Transport::Ud,
                 Service::Umr => false,
             }
     }
@@ -386,7 +386,7 @@ impl Qp {
     fn settle_send(&mut self, result: Result<(), Broken>, host: &mut dyn Host) {
         if let Err(Broken) = result {
             match self.core.service {
-                Service::Ud | Service::Gsi | Service::Uc => {
+                Service::Ud | Service::Gsi | Service::Smi | Service::Uc => {
                     self.core.state = State::SendQueueError;
                     self.flushing = true;
                 }

@@ -1,11 +1,12 @@
-//! From an address path to the headers of a frame.
+//! From an address path to the headers of a packet.
 //!
 //! Where a packet goes is said by the queue pair's context (connected) or by the WQE's address
 //! vector (datagram). Where it comes from, and which RoCE version it is, is said by the entry of
-//! the RoCE address table the path names.
+//! the RoCE address table the path names. On InfiniBand a LID is the way, and a GRH is there if the
+//! path says so.
 
 use crate::host::{GidEntry, Host};
-use crate::wire::{EthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, Network, UdpRepr, Vlan};
+use crate::wire::{EthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, Link, LrhRepr, Network, UdpRepr, Vlan};
 use hw_mlx::prm::{Ads, Av};
 
 /// `GidEntry::roce_version` of RoCE v1.
@@ -26,6 +27,11 @@ pub(super) struct Path {
     hop_limit: u8,
     source_port: u16,
     priority: u8,
+    /// InfiniBand: destination LID, source path bits, service level, whether there is a GRH.
+    dlid: u16,
+    path_bits: u16,
+    service_level: u8,
+    global: bool,
 }
 
 impl Path {
@@ -44,6 +50,10 @@ impl Path {
             hop_limit: low_byte(ads.hop_limit()),
             source_port: source_port(ads.udp_sport(), entropy),
             priority: low_byte(ads.eth_prio()),
+            dlid: low_half(ads.rlid()),
+            path_bits: low_half(ads.mlid()),
+            service_level: low_byte(ads.sl()),
+            global: ads.grh(),
         }
     }
 
@@ -58,11 +68,18 @@ impl Path {
             hop_limit: av.hop_limit(),
             source_port: source_port(av.rlid(), entropy),
             priority: low_byte(av.sl() >> 1),
+            dlid: low_half(av.rlid()),
+            path_bits: low_half(av.mlid()),
+            service_level: low_byte(av.sl()),
+            global: av.grh(),
         }
     }
 
     /// The headers in front of the BTH; none if the source address is not in the table (any more).
-    pub(super) fn headers(&self, host: &dyn Host) -> Option<(EthRepr, Network)> {
+    pub(super) fn headers(&self, host: &dyn Host) -> Option<(Link, Network)> {
+        if let Some(lid) = host.lid() {
+            return self.infiniband(host, lid);
+        }
         let source = host.gid(self.source)?;
         let eth = EthRepr {
             dst: self.dst_mac,
@@ -73,19 +90,40 @@ impl Path {
             }),
             ethertype: 0,
         };
-        Some((eth, self.network(&source)))
+        Some((eth.into(), self.network(&source)))
+    }
+
+    fn infiniband(&self, host: &dyn Host, lid: u16) -> Option<(Link, Network)> {
+        let lrh = LrhRepr {
+            vl: 0,
+            sl: self.service_level,
+            dlid: self.dlid,
+            slid: lid | self.path_bits,
+            global: self.global,
+            packet_len: 0,
+        };
+        let network = if self.global {
+            Network::Grh(self.grh(host.gid(self.source)?.gid))
+        } else {
+            Network::Local
+        };
+        Some((Link::InfiniBand(lrh), network))
+    }
+
+    fn grh(&self, src: [u8; 16]) -> GrhRepr {
+        GrhRepr {
+            src,
+            dst: self.dst_gid,
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            hop_limit: self.hop_limit,
+            payload_len: 0,
+        }
     }
 
     fn network(&self, source: &GidEntry) -> Network {
         if source.roce_version == ROCE_V1 {
-            return Network::Grh(GrhRepr {
-                src: source.gid,
-                dst: self.dst_gid,
-                traffic_class: self.traffic_class,
-                flow_label: self.flow_label,
-                hop_limit: self.hop_limit,
-                payload_len: 0,
-            });
+            return Network::Grh(self.grh(source.gid));
         }
         let udp = UdpRepr {
             src_port: self.source_port,
@@ -129,6 +167,11 @@ fn source_port(given: u32, entropy: u32) -> u16 {
 /// The IPv4 address of `::ffff:a.b.c.d`.
 const fn mapped(gid: &[u8; 16]) -> [u8; 4] {
     [gid[12], gid[13], gid[14], gid[15]]
+}
+
+/// CAST: a field of sixteen bits or less.
+fn low_half(value: u32) -> u16 {
+    u16::try_from(value & 0xffff).unwrap_or(0)
 }
 
 /// CAST: the low byte is what is wanted; fields of eight bits and less have no other.

@@ -69,7 +69,9 @@ impl Request {
         let (operation, headers) = self.headers(core, position, is_last)?;
         let opcode = match core.service {
             Service::Uc => Opcode::uc(operation).ok_or(Syndrome::LOCAL_QP_OP_ERR)?,
-            Service::Rc | Service::Ud | Service::Gsi | Service::Umr => Opcode::rc(operation),
+            Service::Rc | Service::Ud | Service::Gsi | Service::Smi | Service::Umr => {
+                Opcode::rc(operation)
+            }
         };
         let mut payload = vec![
             0;

@@ -624,6 +624,7 @@ fn receipt(packet: &Packet<'_>, opcode: CqeOpcode, counter: u16, bytes: u32) -> 
         immediate: immediate.or(packet.headers.invalidate).unwrap_or(0),
         solicited: packet.bth.solicited,
         flags_rqpn: 0,
+        slid: 0,
     }
 }
 

@@ -10,8 +10,10 @@ use hw_mlx::prm::{CmdStatus, Qpc};
 
 /// A send queue's basic block.
 pub(super) const WQEBB_BYTES: u32 = 64;
-/// What `page_offset` counts.
-const PAGE_OFFSET_UNIT: u64 = 64;
+/// `page_offset` counts this part of the page, whatever the page's size: libmlx5's queues lie in pages of
+/// any size at offsets that come out in 64ths of it (`mlx5_umem_find_best_quantized_pgoff` in Linux
+/// drivers/infiniband/hw/mlx5/mlx5_ib.h).
+const LOG_OFFSETS_PER_PAGE: u32 = 6;
 /// Low bits of a PAS entry that are not address.
 const PAS_FLAGS: u64 = 0xfff;
 
@@ -110,10 +112,11 @@ impl Rings {
             log_entries: context.log_sq_size(),
             log_entry_bytes: WQEBB_BYTES.trailing_zeros(),
         });
+        let log_page_bytes = context.log_page_size() + 12;
         let buffer = Buffer {
             pages: pas.into_iter().map(|page| page & !PAS_FLAGS).collect(),
-            log_page_bytes: context.log_page_size() + 12,
-            start: u64::from(context.page_offset()) * PAGE_OFFSET_UNIT,
+            log_page_bytes,
+            start: u64::from(context.page_offset()) << (log_page_bytes - LOG_OFFSETS_PER_PAGE),
         };
         if buffer.bytes() < receive_bytes + send.map_or(0, Ring::bytes) {
             return Err(CmdStatus::BAD_PARAM);

@@ -93,6 +93,8 @@ pub enum Service {
     Ud,
     /// The general services interface: datagrams as QP 1.
     Gsi,
+    /// The subnet management interface: datagrams as QP 0, without Q_Keys.
+    Smi,
     /// A local queue that only changes memory keys.
     Umr,
 }
@@ -104,6 +106,7 @@ impl Service {
             ServiceType::RC => Self::Rc,
             ServiceType::UC => Self::Uc,
             ServiceType::UD => Self::Ud,
+            ServiceType::QP0 => Self::Smi,
             ServiceType::QP1 => Self::Gsi,
             ServiceType::REG_UMR => Self::Umr,
             _ => return None,
@@ -117,6 +120,6 @@ impl Service {
 
     /// Sends and receives datagrams.
     pub const fn is_datagram(self) -> bool {
-        matches!(self, Self::Ud | Self::Gsi)
+        matches!(self, Self::Ud | Self::Gsi | Self::Smi)
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! It is the CRC-32 of Ethernet over everything that no router changes. What routers may change is
 //! replaced by ones before computing, and eight bytes of ones stand for the LRH that RoCE does not
-//! have:
+//! have; on InfiniBand the LRH itself is covered:
 //!
 //! | header | replaced by ones |
 //! |---|---|
+//! | LRH | virtual lane |
 //! | IPv4 | type of service, time to live, header checksum |
 //! | IPv6, GRH | traffic class, flow label, hop limit |
 //! | UDP | checksum |
@@ -15,7 +16,7 @@
 //! The CRC is the one number of the packet that travels least significant byte first.
 
 use super::bytes::put;
-use super::{BthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, UdpRepr};
+use super::{BthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, LrhRepr, UdpRepr};
 
 /// Bytes of an ICRC.
 pub const BYTES: usize = 4;
@@ -23,6 +24,10 @@ pub const BYTES: usize = 4;
 /// Which headers stand before the BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encapsulation {
+    /// InfiniBand, LRH alone.
+    Local,
+    /// InfiniBand, LRH and GRH.
+    Global,
     /// RoCE v1.
     Grh,
     /// RoCE v2 over IPv4.
@@ -31,10 +36,12 @@ pub enum Encapsulation {
     Ipv6Udp,
 }
 
-/// Computes the ICRC of `packet`, which begins with the network header and ends where the ICRC
+/// Computes the ICRC of `packet`, which begins with the network header (InfiniBand: the LRH) and ends where the ICRC
 /// would begin. Returns it in wire order, or nothing if the headers are not all there.
 pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<[u8; BYTES]> {
     let network = match encapsulation {
+        Encapsulation::Local => LrhRepr::BYTES,
+        Encapsulation::Global => LrhRepr::BYTES + GrhRepr::BYTES,
         Encapsulation::Grh => GrhRepr::BYTES,
         Encapsulation::Ipv4Udp => Ipv4Repr::BYTES + UdpRepr::BYTES,
         Encapsulation::Ipv6Udp => Ipv6Repr::BYTES + UdpRepr::BYTES,
@@ -45,6 +52,11 @@ pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<[u8; BYTES
     let masked = &mut masked[..variant.len()];
     masked.copy_from_slice(variant);
     match encapsulation {
+        Encapsulation::Local => masked[0] |= 0xf0,
+        Encapsulation::Global => {
+            masked[0] |= 0xf0;
+            mask_ipv6(&mut masked[LrhRepr::BYTES..]);
+        }
         Encapsulation::Ipv4Udp => {
             masked[1] = 0xff;
             masked[8] = 0xff;
@@ -60,7 +72,9 @@ pub fn compute(encapsulation: Encapsulation, packet: &[u8]) -> Option<[u8; BYTES
     masked[network + 4] = 0xff;
 
     let mut crc = crc32fast::Hasher::new();
-    crc.update(&[0xff; 8]);
+    if !matches!(encapsulation, Encapsulation::Local | Encapsulation::Global) {
+        crc.update(&[0xff; LrhRepr::BYTES]);
+    }
     crc.update(masked);
     crc.update(invariant);
     #[expect(

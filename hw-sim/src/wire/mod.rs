@@ -1,4 +1,4 @@
-//! RoCE packets: what queue pairs say to each other.
+//! Packets: what queue pairs say to each other.
 //!
 //! A frame is read from the outside in. [`Packet::parse`] takes it apart down to the payload and
 //! checks every length, the IPv4 header checksum and the invariant CRC on the way; [`Packet::emit`]
@@ -7,6 +7,12 @@
 //! ```text
 //! v2  Ethernet [802.1Q] | IPv4 or IPv6 | UDP 4791 | BTH | extension headers | payload | pad | ICRC
 //! v1  Ethernet [802.1Q] | GRH                     | BTH | extension headers | payload | pad | ICRC
+//! ```
+//!
+//! An InfiniBand port speaks the same transport without Ethernet:
+//!
+//! ```text
+//! IB  LRH [GRH] | BTH | extension headers | payload | pad | ICRC | VCRC
 //! ```
 //!
 //! Each header has two levels. A view (`BthPacket<T>`) is fields over bytes: `new_checked` compares
@@ -31,6 +37,7 @@ mod headers;
 pub mod icrc;
 mod ipv4;
 mod ipv6;
+mod lrh;
 mod opcode;
 mod packet;
 mod psn;
@@ -46,8 +53,9 @@ pub use grh::{GrhPacket, GrhRepr};
 pub use headers::Headers;
 pub use ipv4::{Ipv4Packet, Ipv4Repr};
 pub use ipv6::{Ipv6Packet, Ipv6Repr};
+pub use lrh::{LrhPacket, LrhRepr, VCRC_BYTES, vcrc};
 pub use opcode::{Opcode, Operation, Transport};
-pub use packet::{GRH_AREA_BYTES, Network, Packet};
+pub use packet::{GRH_AREA_BYTES, Link, Network, Packet};
 pub use psn::Psn;
 pub use reth::{RethPacket, RethRepr};
 pub use udp::{ROCE_PORT, UdpPacket, UdpRepr};
@@ -75,4 +83,7 @@ pub enum WireError {
     /// The invariant CRC is wrong: the packet was damaged on its way.
     #[error("ICRC")]
     Icrc,
+    /// The variant CRC of an InfiniBand packet is wrong.
+    #[error("VCRC")]
+    Vcrc,
 }

@@ -1,10 +1,10 @@
-//! A whole RoCE packet.
+//! A whole packet, on Ethernet (RoCE) or InfiniBand.
 
 use super::bytes::put;
 use super::icrc::{self, Encapsulation};
 use super::{
     BthPacket, BthRepr, EthPacket, EthRepr, GrhPacket, GrhRepr, Headers, Ipv4Packet, Ipv4Repr,
-    Ipv6Packet, Ipv6Repr, UdpPacket, UdpRepr, WireError,
+    Ipv6Packet, Ipv6Repr, LrhPacket, LrhRepr, UdpPacket, UdpRepr, VCRC_BYTES, WireError, vcrc,
 };
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -14,10 +14,43 @@ const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 /// Bytes in front of the payload of a received datagram.
 pub const GRH_AREA_BYTES: usize = 40;
 
-/// The headers between Ethernet and BTH.
+/// The link's own header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Ethernet. Its ethertype is set by [`Packet::emit`].
+    Ethernet(EthRepr),
+    /// InfiniBand. Length and next header are set by [`Packet::emit`].
+    InfiniBand(LrhRepr),
+}
+
+impl From<EthRepr> for Link {
+    fn from(eth: EthRepr) -> Self {
+        Self::Ethernet(eth)
+    }
+}
+
+impl Link {
+    const fn buffer_len(&self) -> usize {
+        match self {
+            Self::Ethernet(eth) => eth.buffer_len(),
+            Self::InfiniBand(_) => LrhRepr::BYTES,
+        }
+    }
+
+    fn emit(&self, out: &mut [u8]) {
+        match self {
+            Self::Ethernet(eth) => eth.emit(out),
+            Self::InfiniBand(lrh) => lrh.emit(out),
+        }
+    }
+}
+
+/// The headers between the link's and BTH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// RoCE v1.
+    /// InfiniBand within a subnet: none.
+    Local,
+    /// RoCE v1, and InfiniBand with a GRH.
     Grh(GrhRepr),
     /// RoCE v2 over IPv4.
     Ipv4(Ipv4Repr, UdpRepr),
@@ -29,24 +62,26 @@ impl Network {
     /// Ethertype that announces these headers.
     pub const fn ethertype(&self) -> u16 {
         match self {
-            Self::Grh(_) => ETHERTYPE_ROCE_V1,
+            Self::Local | Self::Grh(_) => ETHERTYPE_ROCE_V1,
             Self::Ipv4(..) => ETHERTYPE_IPV4,
             Self::Ipv6(..) => ETHERTYPE_IPV6,
         }
     }
 
-    /// Source address as a GID; IPv4 as `::ffff:a.b.c.d`.
+    /// Source address as a GID; IPv4 as `::ffff:a.b.c.d`, none as zero.
     pub const fn src_gid(&self) -> [u8; 16] {
         match self {
+            Self::Local => [0; 16],
             Self::Grh(grh) => grh.src,
             Self::Ipv4(ip, _) => mapped(ip.src),
             Self::Ipv6(ip, _) => ip.src,
         }
     }
 
-    /// Destination address as a GID.
+    /// Destination address as a GID; none as zero.
     pub const fn dst_gid(&self) -> [u8; 16] {
         match self {
+            Self::Local => [0; 16],
             Self::Grh(grh) => grh.dst,
             Self::Ipv4(ip, _) => mapped(ip.dst),
             Self::Ipv6(ip, _) => ip.dst,
@@ -54,10 +89,12 @@ impl Network {
     }
 
     /// The network header as it stands in front of a received datagram: a GRH or IPv6 header, or
-    /// an IPv4 header at the end of the area (annex A17, "UD").
+    /// an IPv4 header at the end of the area (annex A17, "UD"). Without a header the area is reserved
+    /// all the same.
     pub fn grh_area(&self) -> [u8; GRH_AREA_BYTES] {
         let mut area = [0; GRH_AREA_BYTES];
         match self {
+            Self::Local => {}
             Self::Grh(grh) => grh.emit(&mut area),
             Self::Ipv4(ip, _) => ip.emit(&mut area[GRH_AREA_BYTES - Ipv4Repr::BYTES..]),
             Self::Ipv6(ip, _) => ip.emit(&mut area),
@@ -67,6 +104,7 @@ impl Network {
 
     const fn encapsulation(&self) -> Encapsulation {
         match self {
+            Self::Local => Encapsulation::Local,
             Self::Grh(_) => Encapsulation::Grh,
             Self::Ipv4(..) => Encapsulation::Ipv4Udp,
             Self::Ipv6(..) => Encapsulation::Ipv6Udp,
@@ -75,6 +113,7 @@ impl Network {
 
     const fn buffer_len(&self) -> usize {
         match self {
+            Self::Local => 0,
             Self::Grh(_) => GrhRepr::BYTES,
             Self::Ipv4(..) => Ipv4Repr::BYTES + UdpRepr::BYTES,
             Self::Ipv6(..) => Ipv6Repr::BYTES + UdpRepr::BYTES,
@@ -84,6 +123,7 @@ impl Network {
     /// Sets every length field for `bytes` bytes from BTH to ICRC.
     fn set_transport_len(&mut self, bytes: u16) {
         match self {
+            Self::Local => {}
             Self::Grh(grh) => grh.payload_len = bytes,
             Self::Ipv4(ip, udp) => {
                 udp.payload_len = bytes;
@@ -98,6 +138,7 @@ impl Network {
 
     fn emit(&self, out: &mut [u8]) {
         match self {
+            Self::Local => {}
             Self::Grh(grh) => grh.emit(out),
             Self::Ipv4(ip, udp) => {
                 ip.emit(out);
@@ -148,11 +189,11 @@ const fn mapped(ip: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// A RoCE packet: headers by meaning, payload by reference.
+/// A packet: headers by meaning, payload by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// Ethernet header. Its ethertype is set by [`Packet::emit`].
-    pub eth: EthRepr,
+    /// The link's header.
+    pub link: Link,
     /// Network headers. Their lengths are set by [`Packet::emit`].
     pub network: Network,
     /// Base transport header. Its padding count is set by [`Packet::emit`].
@@ -169,6 +210,38 @@ impl<'a> Packet<'a> {
         Self::parse_frame(frame, true)
     }
 
+    /// Takes an InfiniBand packet apart, checking every length and both CRCs.
+    pub fn parse_infiniband(packet: &'a [u8]) -> Result<Self, WireError> {
+        let lrh = LrhRepr::parse(&LrhPacket::new_checked(packet)?)?;
+        let end = lrh.packet_len;
+        let covered = packet.get(..end).ok_or(WireError::Truncated("packet"))?;
+        if packet.get(end..end + VCRC_BYTES) != Some(&vcrc(covered)) {
+            return Err(WireError::Vcrc);
+        }
+        let rest = covered
+            .get(LrhRepr::BYTES..)
+            .ok_or(WireError::Truncated("packet"))?;
+        let network = if lrh.global {
+            Network::Grh(GrhRepr::parse(&GrhPacket::new_checked(rest)?)?)
+        } else {
+            Network::Local
+        };
+        let headers_len = network.buffer_len();
+        let transport_len = rest.len() - headers_len;
+        if let Network::Grh(grh) = &network
+            && usize::from(grh.payload_len) != transport_len
+        {
+            return Err(WireError::Malformed("GRH length"));
+        }
+        Self::parse_transport(
+            Link::InfiniBand(lrh),
+            network,
+            covered,
+            LrhRepr::BYTES + headers_len,
+            true,
+        )
+    }
+
     /// [`Packet::parse`] without the ICRC, for fuzzing: behind a CRC nothing would be reached.
     pub fn parse_ignoring_icrc(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_frame(frame, false)
@@ -181,16 +254,29 @@ impl<'a> Packet<'a> {
         // Ethernet may pad short frames: the network header says where the packet ends.
         let end = headers_len + transport_len;
         let packet = packet.get(..end).ok_or(WireError::Truncated("packet"))?;
-        if transport_len < BthRepr::BYTES + icrc::BYTES {
+        Self::parse_transport(eth.into(), network, packet, headers_len, check_icrc)
+    }
+
+    /// Reads what every link carries. `packet` begins where the ICRC does and ends behind it;
+    /// the BTH is at `start`.
+    fn parse_transport(
+        link: Link,
+        network: Network,
+        packet: &'a [u8],
+        start: usize,
+        check_icrc: bool,
+    ) -> Result<Self, WireError> {
+        let end = packet.len().saturating_sub(icrc::BYTES);
+        if end < start + BthRepr::BYTES {
             return Err(WireError::Truncated("BTH"));
         }
-        let (packet, received) = packet.split_at(end - icrc::BYTES);
+        let (covered, received) = packet.split_at(end);
         if check_icrc
-            && icrc::compute(network.encapsulation(), packet).is_none_or(|crc| crc != received)
+            && icrc::compute(covers(&link, &network), covered).is_none_or(|crc| crc != received)
         {
             return Err(WireError::Icrc);
         }
-        let transport = &packet[headers_len..];
+        let transport = &covered[start..];
         let bth = BthRepr::parse(&BthPacket::new_checked(transport)?)?;
         let (headers, padded) = Headers::parse(bth.opcode, &transport[BthRepr::BYTES..])?;
         // That is what the padding is for (IBTA volume 1, section 9.2.3).
@@ -202,7 +288,7 @@ impl<'a> Packet<'a> {
             .checked_sub(usize::from(bth.pad))
             .ok_or(WireError::Malformed("BTH pad count"))?;
         Ok(Self {
-            eth,
+            link,
             network,
             bth,
             headers,
@@ -210,7 +296,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// Writes the packet as an Ethernet frame without FCS.
+    /// Writes the packet as an Ethernet frame without FCS, or an InfiniBand packet.
     ///
     /// # Panics
     ///
@@ -231,35 +317,45 @@ impl<'a> Packet<'a> {
         };
         let mut network = self.network;
         network.set_transport_len(announced);
-        let eth = EthRepr {
-            ethertype: network.ethertype(),
-            ..self.eth
-        };
+        let mut link = self.link;
+        let mut trailer = 0;
+        match &mut link {
+            Link::Ethernet(eth) => eth.ethertype = network.ethertype(),
+            Link::InfiniBand(lrh) => {
+                trailer = VCRC_BYTES;
+                lrh.global = matches!(network, Network::Grh(_));
+                lrh.packet_len = LrhRepr::BYTES + network.buffer_len() + transport_len;
+            }
+        }
         // CAST: two bits.
         let bth = BthRepr {
             pad: u8::try_from(pad).unwrap_or(0),
             ..self.bth
         };
 
-        let start = eth.buffer_len();
+        let start = link.buffer_len();
         let transport = start + network.buffer_len();
-        let mut frame = vec![0; transport + transport_len];
-        eth.emit(&mut frame);
+        let mut frame = vec![0; transport + transport_len + trailer];
+        link.emit(&mut frame);
         network.emit(&mut frame[start..]);
         bth.emit(&mut frame[transport..]);
         self.headers.emit(&mut frame[transport + BthRepr::BYTES..]);
         let payload = transport + headers_len;
         frame[payload..payload + self.payload.len()].copy_from_slice(self.payload);
-        let end = frame.len() - icrc::BYTES;
+        let end = frame.len() - icrc::BYTES - trailer;
+        let covered = match link {
+            Link::Ethernet(_) => &frame[start..end],
+            Link::InfiniBand(_) => &frame[..end],
+        };
         // Never `None`: all the headers stand before `end`.
-        let crc = icrc::compute(network.encapsulation(), &frame[start..end]).unwrap_or_default();
+        let crc = icrc::compute(covers(&link, &network), covered).unwrap_or_default();
         put(&mut frame, end, crc);
+        if trailer > 0 {
+            let end = frame.len() - trailer;
+            let crc = vcrc(&frame[..end]);
+            put(&mut frame, end, crc);
+        }
         frame
-    }
-
-    /// Destination MAC address.
-    pub const fn dst_mac(&self) -> [u8; 6] {
-        self.eth.dst
     }
 
     /// Destination address as a GID.
@@ -270,5 +366,13 @@ impl<'a> Packet<'a> {
     /// Destination queue pair.
     pub const fn dest_qpn(&self) -> u32 {
         self.bth.dest_qpn
+    }
+}
+
+/// What the ICRC covers.
+const fn covers(link: &Link, network: &Network) -> Encapsulation {
+    match (link, network) {
+        (Link::InfiniBand(_), Network::Grh(_)) => Encapsulation::Global,
+        _ => network.encapsulation(),
     }
 }

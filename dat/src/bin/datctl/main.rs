@@ -134,6 +134,9 @@ struct Serve {
     /// Write every frame on the link to this file, as pcapng.
     #[arg(long)]
     pcap: Option<PathBuf>,
+    /// Keep a list in this file of the commands and registers that were asked for and how they were answered.
+    #[arg(long)]
+    report: Option<PathBuf>,
     /// Everything random follows from it.
     #[arg(long, default_value_t = 0)]
     seed: u64,

@@ -92,7 +92,25 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         complaints,
         wire.as_ref(),
         arguments.pcap.is_some(),
+        arguments.report.as_deref(),
     )
+}
+
+/// Writes what was asked of every function, and how it answered; a reader finds the old list or the new one.
+fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), Box<dyn Error>> {
+    let mut text = String::new();
+    for one in functions {
+        text += &format!("function {}\n", one.function.name());
+        for line in sim.report(&one.function).coverage() {
+            text += &line;
+            text.push('\n');
+        }
+    }
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).map_err(failed)?;
+    std::fs::rename(&new, path).map_err(failed)?;
+    Ok(())
 }
 
 /// What a function has said against its driver so far.
@@ -185,6 +203,7 @@ fn follow(
     mut complaints: Vec<Complaints>,
     wire: Option<&Wire>,
     captures: bool,
+    report: Option<&Path>,
 ) -> Result<(), Box<dyn Error>> {
     let (clock, start) = (sim.clock(), Instant::now());
     let mut ask = start + ASK;
@@ -203,6 +222,9 @@ fn follow(
         }
         if Instant::now() >= ask {
             complaints.iter_mut().for_each(|one| one.log(sim));
+            if let Some(path) = report {
+                write_report(path, sim, &complaints)?;
+            }
             ask = Instant::now() + ASK;
         }
         let wait = sim.next_due().map_or(TICK, |due| {

@@ -263,11 +263,11 @@ impl ProfileOptions {
 }
 
 fn profile_word(word: &str) -> Result<ProfileWord, String> {
-    let known = "connectx-5 (the default), infiniband, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us";
+    let known = "connectx-5 (the default), ib, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us";
     let Some((name, value)) = word.split_once('=') else {
         return match word {
             "connectx-5" => Ok(ProfileWord::ConnectX5),
-            "infiniband" => Ok(ProfileWord::InfiniBand),
+            "ib" | "infiniband" => Ok(ProfileWord::InfiniBand),
             _ => Err(format!("{word:?} is no profile; there are {known}")),
         };
     };
@@ -386,7 +386,7 @@ mod tests {
             (profile.msix_vectors, profile.max_mtu, profile.name.as_str()),
             (8, 1500, "sim:x")
         );
-        let lists = ["infiniband".parse().expect("a profile")];
+        let lists = ["ib".parse().expect("a profile")];
         let profile = ProfileOptions::profile(&lists, "sim:x", [2, 0, 0, 0, 0, 1]);
         assert_eq!(profile.port_type, hw_sim::PortType::InfiniBand);
     }

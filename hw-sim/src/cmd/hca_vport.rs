@@ -1,0 +1,165 @@
+//! The vport of an InfiniBand port: state, GIDs, partitions (PRM "HCA Vport Context").
+//!
+//! These commands exist where the capability `ib_virt` is announced. Without it a driver asks by MAD_IFC.
+
+use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::subnet::Subnet;
+use hw_mlx::prm::{
+    ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn,
+    QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn,
+    QueryHcaVportPkeyOut,
+};
+use zerocopy::IntoBytes;
+
+/// The only port.
+const PORT: u32 = 1;
+/// PortInfo PortState (IBTA volume 1): Down, Active.
+const STATE_DOWN: u32 = 1;
+const STATE_ACTIVE: u32 = 4;
+/// PortInfo PortPhysicalState: Polling, Disabled, LinkUp.
+const PHYSICAL_POLLING: u32 = 2;
+const PHYSICAL_DISABLED: u32 = 3;
+const PHYSICAL_LINK_UP: u32 = 5;
+/// Index that asks for the whole table.
+const WHOLE_TABLE: u32 = 0xffff;
+/// `field_select` of MODIFY_HCA_VPORT_CONTEXT: what this function lets software change, the GUIDs.
+/// Capability bits have a select mask of their own.
+const SELECT_PORT_GUID: u32 = 1 << 1;
+const SELECT_NODE_GUID: u32 = 1 << 2;
+
+/// The port, if the command is for ours and there is such a thing.
+fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'n Subnet, Refusal> {
+    let Some(subnet) = cmd
+        .nic
+        .port
+        .subnet
+        .as_ref()
+        .filter(|_| cmd.nic.caps.general.ib_virt())
+    else {
+        return Err(refuse!(BAD_OP, "command of an InfiniBand port"));
+    };
+    if other || vport != 0 {
+        return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
+    }
+    // 0 names the function's own port where it has but one.
+    if port > PORT {
+        return Err(refuse!(BAD_PARAM, "no such port", "{port}"));
+    }
+    Ok(subnet)
+}
+
+pub(super) fn query_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryHcaVportContextIn = cmd.read();
+    let subnet = subnet(
+        cmd,
+        input.other_vport(),
+        input.vport_number(),
+        input.port_num(),
+    )?;
+    let port = &cmd.nic.port;
+    let state = if port.is_up() {
+        STATE_ACTIVE
+    } else {
+        STATE_DOWN
+    };
+    let physical = match (port.is_up(), port.carrier) {
+        (true, _) => PHYSICAL_LINK_UP,
+        (false, true) => PHYSICAL_DISABLED,
+        (false, false) => PHYSICAL_POLLING,
+    };
+    let [system, port_guid, node] = port.guids;
+    let mut out = QueryHcaVportContextOut::new();
+    out.hca_vport_context_mut()
+        .set_has_smi(true)
+        .set_port_physical_state(physical)
+        .set_port_state(state)
+        .set_vport_state(state)
+        .set_system_image_guid(system)
+        .set_port_guid(port_guid)
+        .set_node_guid(node)
+        .set_cap_mask1(subnet.capabilities)
+        .set_cap_mask1_field_select(subnet.writable_capabilities)
+        .set_lid(u32::from(subnet.lid));
+    output(&out)
+}
+
+pub(super) fn modify_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: ModifyHcaVportContextIn = cmd.read();
+    let writable = subnet(
+        cmd,
+        input.other_vport(),
+        input.vport_number(),
+        input.port_num(),
+    )?
+    .writable_capabilities;
+    let context = input.hca_vport_context();
+    let select = context.field_select();
+    if select & !(SELECT_PORT_GUID | SELECT_NODE_GUID) != 0 {
+        return Err(refuse!(
+            BAD_PARAM,
+            "vport field is not supported",
+            "{select:#x}"
+        ));
+    }
+    let chosen = context.cap_mask1_field_select();
+    if chosen & !writable != 0 {
+        return Err(refuse!(
+            BAD_PARAM,
+            "capability bits that software may not change",
+            "{:#x}",
+            chosen & !writable
+        ));
+    }
+    let port = &mut cmd.nic.port;
+    if select & SELECT_PORT_GUID != 0 {
+        port.guids[1] = context.port_guid();
+    }
+    if select & SELECT_NODE_GUID != 0 {
+        port.guids[2] = context.node_guid();
+    }
+    if let Some(subnet) = &mut port.subnet {
+        subnet.capabilities = subnet.capabilities & !chosen | context.cap_mask1() & chosen;
+    }
+    output(&ModifyHcaVportContextOut::new())
+}
+
+pub(super) fn query_hca_vport_gid(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryHcaVportGidIn = cmd.read();
+    let subnet = subnet(
+        cmd,
+        input.other_vport(),
+        input.vport_number(),
+        input.port_num(),
+    )?;
+    let gids = part(&subnet.gids, input.gid_index())?;
+    let mut out = QueryHcaVportGidOut::new();
+    out.set_gids_num(u32::try_from(gids.len()).unwrap_or(0));
+    let mut bytes = out.as_bytes().to_vec();
+    bytes.extend(gids.iter().flatten());
+    Ok(bytes)
+}
+
+pub(super) fn query_hca_vport_pkey(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryHcaVportPkeyIn = cmd.read();
+    let subnet = subnet(
+        cmd,
+        input.other_vport(),
+        input.vport_number(),
+        input.port_num(),
+    )?;
+    let pkeys = part(&subnet.pkeys, input.pkey_index())?;
+    let mut bytes = QueryHcaVportPkeyOut::new().as_bytes().to_vec();
+    bytes.extend(pkeys.iter().flat_map(|&pkey| u32::from(pkey).to_be_bytes()));
+    Ok(bytes)
+}
+
+/// One entry of a table, or all.
+fn part<T>(table: &[T], index: u32) -> Result<&[T], Refusal> {
+    if index == WHOLE_TABLE {
+        return Ok(table);
+    }
+    usize::try_from(index)
+        .ok()
+        .and_then(|index| table.get(index..=index))
+        .ok_or_else(|| refuse!(BAD_PARAM, "index beyond the table", "{index}"))
+}
