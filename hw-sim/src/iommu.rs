@@ -56,7 +56,8 @@ pub struct FaultRecord {
     pub fault: DmaFault,
     /// The part of the device that wanted it.
     pub who: Who,
-    /// Whether nothing was mapped there that may be accessed so (otherwise the function was not a bus master).
+    /// Whether nothing was mapped there that may be accessed so; otherwise the function was not a bus master, whatever
+    /// was mapped.
     pub unmapped: bool,
 }
 
@@ -263,8 +264,9 @@ impl Iommu {
     }
 
     fn check(&mut self, iova: u64, bytes: usize, write: bool, who: Who) -> Result<(), DmaFault> {
-        let unmapped = !self.covered(iova, bytes, write);
-        if self.bus_master && !unmapped {
+        // Who is no bus master is refused for that, whatever is mapped.
+        let unmapped = self.bus_master;
+        if self.bus_master && self.covered(iova, bytes, write) {
             return Ok(());
         }
         let fault = DmaFault { iova, bytes, write };
@@ -398,8 +400,11 @@ mod tests {
         let (mut iommu, memory) = iommu();
         iommu.map(0, memory, 0, 0x1000).unwrap();
         iommu.set_bus_master(false);
-        assert!(iommu.read(0, &mut [0], Who::Command).is_err());
-        assert!(!iommu.faults()[0].unmapped);
+        for iova in [0, 0x7000] {
+            assert!(iommu.read(iova, &mut [0], Who::Command).is_err());
+        }
+        assert_eq!(iommu.faults().len(), 2);
+        assert!(iommu.faults().iter().all(|fault| !fault.unmapped));
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod machine;
 mod modules;
 mod report;
 mod serial;
+mod stock;
 mod vfio;
 
 use std::path::PathBuf;
@@ -33,9 +34,17 @@ use crate::shell;
 #[derive(Subcommand)]
 pub enum Task {
     /// Boot, run the suite, print what ran and with which figures.
-    Test,
+    Test {
+        /// The kernel's own mlx5 drivers and rdma-core's programs, instead of ours on vfio-pci.
+        #[arg(long)]
+        stock: bool,
+    },
     /// Boot and give the console to a person. Ctrl-a x ends the machine.
-    Shell,
+    Shell {
+        /// The guest with the kernel's own mlx5 drivers.
+        #[arg(long)]
+        stock: bool,
+    },
 }
 
 /// A suite: what the guest is made of, and who judges what its script says.
@@ -67,9 +76,21 @@ fn datctl() -> Result<PathBuf> {
 /// Runs a task.
 pub fn run(task: &Task) -> Result<()> {
     let machine = machine::prepare()?;
-    let suite = vfio::suite();
-    match task {
-        Task::Test => guest::test(&machine, &suite),
-        Task::Shell => guest::shell(&machine, &suite),
+    let suite = |stock| {
+        if stock {
+            stock::infiniband()
+        } else {
+            vfio::suite()
+        }
+    };
+    match *task {
+        Task::Test { stock } => {
+            guest::test(&machine, &suite(stock))?;
+            if stock {
+                stock::write_coverage(&machine)?;
+            }
+            Ok(())
+        }
+        Task::Shell { stock } => guest::shell(&machine, &suite(stock)),
     }
 }

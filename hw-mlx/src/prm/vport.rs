@@ -84,7 +84,7 @@ layout! {
         vport_state_policy: 0x20[11:8],
         /// InfiniBand PortInfo encoding (1 down, 2 init, 3 armed, 4 active).
         port_state: 0x20[7:4],
-        /// 0 down, 1 up.
+        /// Encoded as `port_state`, which drivers take the port's state from (`mlx5_query_hca_port` of Linux).
         vport_state: 0x20[3:0],
         system_image_guid: 0x28 u64,
         port_guid: 0x30 u64,

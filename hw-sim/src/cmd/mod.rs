@@ -32,7 +32,7 @@ use crate::nic::{Nic, Stage};
 use crate::objects::TableError;
 use crate::report::Refused;
 use crate::world::Env;
-use hw_mlx::prm::{CmdStatus, InputHeader, Layout};
+use hw_mlx::prm::{CmdStatus, InputHeader, Layout, Opcode};
 use std::borrow::Cow;
 use table::{Entry, lookup};
 
@@ -213,6 +213,11 @@ pub fn output<T: Layout>(layout: &T) -> Outcome {
 pub fn creates(input: &[u8]) -> bool {
     let header: InputHeader = read_padded(input);
     lookup(header.opcode()).is_some_and(|entry| entry.creates)
+}
+
+/// Every command there is.
+pub fn opcodes() -> impl Iterator<Item = Opcode> {
+    table::opcodes()
 }
 
 /// Runs a command.

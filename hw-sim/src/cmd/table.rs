@@ -95,6 +95,11 @@ pub(super) fn lookup(opcode: Opcode) -> Option<&'static Entry> {
     TABLE.iter().find(|entry| entry.opcode == opcode)
 }
 
+/// The opcodes of all of them.
+pub(super) fn opcodes() -> impl Iterator<Item = Opcode> {
+    TABLE.iter().map(|entry| entry.opcode)
+}
+
 static TABLE: &[Entry] = &[
     // Function control.
     Entry::new::<prm::EnableHcaIn>(RESET, function::enable_hca),

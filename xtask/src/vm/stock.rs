@@ -1,0 +1,226 @@
+//! The suites of drivers and programs that we did not write: the kernel's `mlx5_core` and `mlx5_ib`, rdma-core's
+//! programs and perftest, all as Debian ships them, on the simulated functions.
+//!
+//! The kernel's log decides as much as the programs do: the last step of a script is `dmesg`, and a line in it that
+//! complains fails the suite, as does a rule that a driver is said to have broken.
+
+mod coverage;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Suite;
+use super::image::Image;
+use super::machine::Machine;
+use super::report::Step;
+use crate::shell;
+
+/// The page of what was asked.
+const PAGE: &str = "docs/simulator-coverage.md";
+/// The list that the functions' server keeps.
+const REPORT: &str = "report.txt";
+
+/// Writes what the suite that has run asked for.
+pub fn write_coverage(machine: &Machine) -> Result<()> {
+    let path = machine.path("run").join(REPORT);
+    let report = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let who = format!(
+        "`mlx5_core` and `mlx5_ib` of Linux {}, rdma-core's programs and perftest as Debian has them",
+        machine.kernel
+    );
+    std::fs::write(shell::root().join(PAGE), coverage::page(&report, &who)?)?;
+    println!("vm: {PAGE} is written");
+    Ok(())
+}
+
+/// InfiniBand ports.
+pub fn infiniband() -> Suite {
+    Suite {
+        image: Image {
+            name: "stock",
+            modules: &["ib_uverbs", "ib_umad", "rdma_ucm", "mlx5_core", "mlx5_ib"],
+            packages: &["ibverbs-utils", "ibverbs-providers", "perftest", "iproute2"],
+            script: include_str!("guest/stock-ib"),
+            kernel_parameters: "",
+        },
+        serve: &["--profile", "ib", "--report", REPORT],
+        programs: || Ok(Vec::new()),
+        judge,
+    }
+}
+
+/// Functions in the guest.
+const FUNCTIONS: usize = 2;
+/// Times the functions are unbound and bound.
+const ROUNDS: usize = 10;
+
+fn judge(step: &Step) -> Result<String> {
+    match step.name.as_str() {
+        "probe" => probe(step),
+        "devlink" => devlink(step),
+        "rebind" => {
+            ensure!(step.lines_with("round ").len() == ROUNDS, "not every round");
+            Ok(format!("{ROUNDS} times, both functions"))
+        }
+        "reset" => {
+            step.line_with("flr")?;
+            Ok(step.line_with("is back")?.to_owned())
+        }
+        "health" => {
+            ensure!(step.lines_with("0").len() == 1, "the health poll complains");
+            Ok("10 s".to_owned())
+        }
+        "ibv_devinfo" => devinfo(step),
+        "kernel" => kernel(step),
+        "functions" => functions(step),
+        name if name.starts_with("ib_") => perftest(step),
+        _ => pingpong(step),
+    }
+}
+
+fn probe(step: &Step) -> Result<String> {
+    let bound = step.lines_with("driver mlx5_core as mlx5_").len();
+    ensure!(bound == FUNCTIONS, "mlx5_core drives {bound} functions");
+    let versions = step.lines_with("firmware version");
+    ensure!(versions.len() == FUNCTIONS, "no firmware version");
+    let version = versions[0].split(": ").last().unwrap_or_default();
+    Ok(version.to_owned())
+}
+
+fn devlink(step: &Step) -> Result<String> {
+    let answered = step.lines_with("driver mlx5_core").len();
+    ensure!(answered == FUNCTIONS, "{answered} functions answer");
+    Ok(step.line_with("fw.psid")?.trim().to_owned())
+}
+
+/// Every port is ACTIVE, with a LID and a GID.
+fn devinfo(step: &Step) -> Result<String> {
+    for what in ["PORT_ACTIVE (4)", "GID[  0]:"] {
+        let ports = step.lines_with(what).len();
+        ensure!(ports == FUNCTIONS, "{ports} ports have {what}");
+    }
+    let value = |line: &&str| line.split(':').nth(1).unwrap_or_default().trim().to_owned();
+    let lids: Vec<String> = step.lines_with("port_lid:").iter().map(value).collect();
+    ensure!(
+        lids.len() == FUNCTIONS && !lids.contains(&"0".to_owned()),
+        "LIDs {lids:?}"
+    );
+    Ok(format!("PORT_ACTIVE, LIDs {}", lids.join(", ")))
+}
+
+/// `N iters in T seconds = U usec/iter`.
+fn pingpong(step: &Step) -> Result<String> {
+    step.line_with("client 0 server 0")?;
+    Ok(step.line_with(" usec/iter")?.trim().to_owned())
+}
+
+/// The line of figures below the last header.
+fn perftest(step: &Step) -> Result<String> {
+    step.line_with("client 0 server 0")?;
+    let header = step
+        .said
+        .iter()
+        .rposition(|line| line.trim_start().starts_with("#bytes"))
+        .context("perftest prints no table")?;
+    let figures: Vec<&str> = step
+        .said
+        .get(header + 1)
+        .context("perftest prints no figures")?
+        .split_whitespace()
+        .collect();
+    ensure!(figures.len() >= 5, "figures {figures:?}");
+    // Size, iterations, then peak and average bandwidth, or the shortest, the longest and the typical time.
+    Ok(if step.name.ends_with("lat") {
+        format!("{} bytes: typically {} us", figures[0], figures[4])
+    } else {
+        format!("{} bytes: {} MiB/s", figures[0], figures[3])
+    })
+}
+
+/// Words of a complaint.
+const BAD: [&str; 8] = [
+    "error", "fail", "timeout", "time out", "warn", "unknown", "can't", "couldn't",
+];
+/// QEMU shows a function on the root bus as an integrated endpoint, which has no link.
+const NO_LINK: &str = "(Unknown x255 link)";
+
+/// What in a kernel's log is a complaint.
+fn complains(line: &str) -> bool {
+    let of_driver = line.contains("mlx5") || line.contains("infiniband");
+    let small = line.to_lowercase();
+    let bad = BAD.iter().any(|word| small.contains(word)) && !line.ends_with(NO_LINK);
+    of_driver && bad
+        || ["WARNING:", "BUG:", "Oops", "Call Trace", "Kernel panic"]
+            .iter()
+            .any(|word| line.contains(word))
+}
+
+fn kernel(step: &Step) -> Result<String> {
+    let complaints: Vec<&str> = step
+        .said
+        .iter()
+        .map(String::as_str)
+        .filter(|line| complains(line))
+        .collect();
+    ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
+    Ok(format!("{} lines, no complaint", step.said.len()))
+}
+
+/// No rule was broken that the simulator knows.
+fn functions(step: &Step) -> Result<String> {
+    let bugs = step.lines_with("driver bug");
+    ensure!(bugs.is_empty(), "{}", bugs.join("\n"));
+    Ok("no rule broken".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn step(name: &str, said: &[&str]) -> Step {
+        Step {
+            name: name.to_owned(),
+            command: String::new(),
+            said: said.iter().map(|&line| line.to_owned()).collect(),
+            code: Some(0),
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_kernel_log_is_read_for_complaints_of_the_drivers_and_of_the_kernel() {
+        let quiet = [
+            "[    6.9] mlx5_core 0000:00:03.0: firmware version: 16.35.1010",
+            "[    6.9] mlx5_core 0000:00:03.0: PTM is not supported by PCIe",
+            "[    6.9] mlx5_core 0000:00:03.0: 0.000 Gb/s available PCIe bandwidth (Unknown x255 link)",
+            "[    1.2] ACPI: some other error",
+        ];
+        assert!(judge(&step("kernel", &quiet)).is_ok());
+        for loud in [
+            "mlx5_core 0000:00:03.0: mlx5_cmd_out_err:815:(pid 1): CREATE_QP(0x500) failed",
+            "infiniband mlx5_0: Couldn't open port 1",
+            "WARNING: CPU: 0 PID: 9 at drivers/infiniband/core/device.c:1",
+            "BUG: unable to handle page fault",
+        ] {
+            assert!(judge(&step("kernel", &[loud])).is_err(), "{loud}");
+        }
+    }
+
+    #[test]
+    fn both_ends_of_a_pair_have_to_succeed() {
+        let figures = "500 iters in 0.50 seconds = 1000.00 usec/iter";
+        let good = step("rc", &[figures, "client 0 server 0"]);
+        assert_eq!(judge(&good).unwrap(), figures);
+        assert!(judge(&step("rc", &[figures, "client 0 server 1"])).is_err());
+        let table = [
+            " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]",
+            " 4096       100              44.86              43.45  \t\t     0.011124",
+            "client 0 server 0",
+        ];
+        assert_eq!(
+            judge(&step("ib_read_bw", &table)).unwrap(),
+            "4096 bytes: 43.45 MiB/s"
+        );
+    }
+}
