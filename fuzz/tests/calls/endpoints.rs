@@ -1,0 +1,682 @@
+//! Calls on endpoints, service points and connection requests.
+
+use dat::{
+    CloseFlags, ConnectFlags, ConnectionEventKind as Kind, EpAttr, EpChange, EpState as S, Ia,
+    PspFlags, Qos, ReturnType, Timeout,
+};
+
+use super::model::{Cr, DTOS, Ep, Expected, Place, Psp, Rsp};
+use super::op::{Op, QUALIFIERS};
+use super::world::{Verdict, World, compare, equal, named};
+
+const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
+const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
+/// Longer than any sequence.
+const PATIENCE: Timeout = Timeout::from_micros(u32::MAX - 1);
+/// What an EVD needs for receives, requests and connection events.
+const NEEDS: [u32; 3] = [0x020, 0x020, 0x040];
+
+/// The attributes of every endpoint.
+fn attributes(ia: &Ia) -> EpAttr {
+    EpAttr {
+        max_recv_dtos: DTOS,
+        max_request_dtos: DTOS,
+        max_recv_iov: 1,
+        max_request_iov: 1,
+        max_rdma_read_in: 4,
+        max_rdma_read_out: 4,
+        ..EpAttr::defaults(ia.query().ia)
+    }
+}
+
+impl World {
+    /// The handles an endpoint is made or changed with, and whether they are good. `None`: a place is empty.
+    fn setup(
+        &self,
+        side: usize,
+        pz: Option<usize>,
+        evds: [Option<usize>; 3],
+    ) -> Option<(Option<dat::PzHandle>, [Option<dat::EvdHandle>; 3], Verdict)> {
+        let model = &self.sides[side];
+        let mut verdict = Ok(());
+        let zone = match pz {
+            Some(at) => {
+                verdict = verdict.and(named(&model.pzs[at]));
+                Some(model.pzs[at].any()?.handle)
+            }
+            None => None,
+        };
+        let mut handles = [None; 3];
+        for (which, evd) in evds.into_iter().enumerate() {
+            let Some(at) = evd else { continue };
+            let object = model.evds[at].any()?;
+            verdict = verdict.and(named(&model.evds[at]));
+            if object.flags & NEEDS[which] == 0 {
+                verdict = verdict.and(INVALID_HANDLE);
+            }
+            handles[which] = Some(object.handle);
+        }
+        Some((zone, handles, verdict))
+    }
+
+    /// An endpoint takes, or lets go of, what it is made of.
+    fn hold(&mut self, side: usize, pz: Option<usize>, evds: [Option<usize>; 3], take: bool) {
+        let change = |count: &mut u32| {
+            if take {
+                *count += 1;
+            } else {
+                *count -= 1;
+            }
+        };
+        let model = &mut self.sides[side];
+        if let Some(pz) = pz.and_then(|at| model.pzs[at].live_mut()) {
+            change(&mut pz.users);
+        }
+        for evd in evds.into_iter().flatten() {
+            if let Some(evd) = model.evds[evd].live_mut() {
+                change(&mut evd.feeders);
+            }
+        }
+    }
+
+    /// Calls on endpoints.
+    pub fn call_ep(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
+        match *op {
+            Op::EpCreate { ep, pz, evds, srq } => {
+                let Some((zone, handles, mut want)) = self.setup(side, pz, evds) else {
+                    return Ok(None);
+                };
+                if self.sides[side].eps[ep].live().is_some() {
+                    return Ok(None);
+                }
+                let pool = match srq {
+                    Some(at) => match self.sides[side].srqs[at].any() {
+                        Some(object) => Some(object.handle),
+                        None => return Ok(None),
+                    },
+                    None => None,
+                };
+                if let Some(at) = srq {
+                    want = want.and(named(&self.sides[side].srqs[at]));
+                }
+                let ia = &mut self.ias[side];
+                let attr = attributes(ia);
+                let [recv, request, connect] = handles;
+                let made = match pool {
+                    Some(pool) => ia.ep_create_with_srq(zone, recv, request, connect, pool, &attr),
+                    None => ia.ep_create(zone, recv, request, connect, Some(&attr)),
+                };
+                if let Some(handle) = compare(made, want)? {
+                    self.hold(side, pz, evds, true);
+                    let model = &mut self.sides[side];
+                    if let Some(srq) = srq.and_then(|at| model.srqs[at].live_mut()) {
+                        srq.users += 1;
+                    }
+                    model.eps[ep] = Place::Taken(Ep {
+                        handle,
+                        state: S::Unconnected,
+                        pz,
+                        evds,
+                        srq,
+                        recvs: Default::default(),
+                        peer: None,
+                        qualifier: None,
+                        context: 0,
+                    });
+                }
+            }
+            Op::EpModify { ep, pz, evds } => {
+                let Some((zone, handles, verdict)) = self.setup(side, pz, evds) else {
+                    return Ok(None);
+                };
+                let Some(place) = self.sides[side].eps.get(ep) else {
+                    return Ok(None);
+                };
+                let Some(object) = place.any() else {
+                    return Ok(None);
+                };
+                let mut want = named(place);
+                if want.is_ok() {
+                    want = match object.state {
+                        S::Unconnected | S::TentativeConnectionPending => verdict,
+                        _ => INVALID_STATE,
+                    };
+                }
+                if want.is_ok() && pz.is_none() && !object.recvs.is_empty() {
+                    want = INVALID_STATE;
+                }
+                let change = EpChange {
+                    pz: Some(zone),
+                    recv_evd: Some(handles[0]),
+                    request_evd: Some(handles[1]),
+                    connect_evd: Some(handles[2]),
+                    // One that was lent has the provider's attributes so far.
+                    attr: Some(attributes(&self.ias[side])),
+                };
+                let (handle, old_pz, old_evds) = (object.handle, object.pz, object.evds);
+                compare(self.ias[side].ep_modify(handle, &change), want)?;
+                if want.is_ok() {
+                    self.hold(side, old_pz, old_evds, false);
+                    self.hold(side, pz, evds, true);
+                    let moved = old_pz != pz;
+                    if let Some(object) = self.sides[side].eps[ep].live_mut() {
+                        (object.pz, object.evds) = (pz, evds);
+                        if moved {
+                            // They fail when they are used, as those in a region that is gone.
+                            for buffer in &mut object.recvs {
+                                buffer.region = buffer.region.map(|_| 0);
+                            }
+                        }
+                    }
+                }
+            }
+            Op::EpQuery(at) | Op::EpGetStatus(at) | Op::EpRecvQuery(at) => {
+                let place = &self.sides[side].eps[at];
+                let Some(object) = place.any() else {
+                    return Ok(None);
+                };
+                let (handle, want) = (object.handle, named(place));
+                let ia = &mut self.ias[side];
+                let count = u32::try_from(object.recvs.len()).expect("few");
+                match op {
+                    Op::EpQuery(_) => {
+                        if let Some(param) = compare(ia.ep_query(handle), want)? {
+                            equal("state", param.state, object.state)?;
+                            let connected = object.state == S::Connected;
+                            let known = param.remote_ia_address.is_some();
+                            equal("a peer", known || !connected, true)?;
+                        }
+                    }
+                    Op::EpGetStatus(_) => {
+                        if let Some(status) = compare(ia.ep_get_status(handle), want)? {
+                            equal("state", status.state, object.state)?;
+                        }
+                    }
+                    _ => {
+                        if let Some(held) = compare(ia.ep_recv_query(handle), want)? {
+                            let known = object.srq.is_none().then_some(count);
+                            equal("nbufs_allocated", held.nbufs_allocated, known)?;
+                        }
+                    }
+                }
+            }
+            Op::EpConnect { ep, qualifier } => {
+                let place = &self.sides[side].eps[ep];
+                let Some(object) = place.any() else {
+                    return Ok(None);
+                };
+                let want = Self::may_begin(place);
+                let address = self.ias[1 - side].query().ia.ia_address;
+                let got = self.ias[side].ep_connect(
+                    object.handle,
+                    address,
+                    QUALIFIERS[qualifier],
+                    PATIENCE,
+                    b"hello",
+                    Qos::BEST_EFFORT,
+                    ConnectFlags::empty(),
+                );
+                compare(got, want)?;
+                if want.is_ok() {
+                    self.begin(side, ep, Some(qualifier));
+                }
+            }
+            Op::EpDupConnect { ep, dup } => {
+                let model = &self.sides[side];
+                let (Some(one), Some(other)) = (model.eps[ep].any(), model.eps[dup].any()) else {
+                    return Ok(None);
+                };
+                let handles = named(&model.eps[ep]).and(named(&model.eps[dup]));
+                let connected = match other.state {
+                    S::Connected => Ok(()),
+                    _ => INVALID_STATE,
+                };
+                let want = handles.and(connected).and(Self::may_begin(&model.eps[ep]));
+                let (handle, qualifier) = (one.handle, other.qualifier);
+                let got = self.ias[side].ep_dup_connect(
+                    handle,
+                    other.handle,
+                    PATIENCE,
+                    b"",
+                    Qos::BEST_EFFORT,
+                );
+                compare(got, want)?;
+                if want.is_ok() {
+                    // Where the peer of a passive end came from nobody listens.
+                    self.begin(side, ep, qualifier);
+                }
+            }
+            Op::EpDisconnect { ep, graceful } => {
+                let place = &self.sides[side].eps[ep];
+                let Some(object) = place.any() else {
+                    return Ok(None);
+                };
+                let state = object.state;
+                let mut want = named(place);
+                if want.is_ok()
+                    && matches!(
+                        state,
+                        S::Unconnected
+                            | S::Reserved
+                            | S::PassiveConnectionPending
+                            | S::TentativeConnectionPending
+                    )
+                {
+                    want = INVALID_STATE;
+                }
+                let flags = if graceful {
+                    CloseFlags::Graceful
+                } else {
+                    CloseFlags::Abrupt
+                };
+                compare(self.ias[side].ep_disconnect(object.handle, flags), want)?;
+                if want.is_ok() && state != S::Disconnected {
+                    self.abandon(side, ep);
+                    self.disconnect(side, ep, &[Kind::Disconnected], &[Kind::Disconnected]);
+                }
+            }
+            Op::EpReset(ep) => {
+                let place = &self.sides[side].eps[ep];
+                let Some(object) = place.any() else {
+                    return Ok(None);
+                };
+                let mut want = named(place);
+                if want.is_ok() && !matches!(object.state, S::Unconnected | S::Disconnected) {
+                    want = INVALID_STATE;
+                }
+                compare(self.ias[side].ep_reset(object.handle), want)?;
+                if want.is_ok()
+                    && let Some(object) = self.sides[side].eps[ep].live_mut()
+                {
+                    object.state = S::Unconnected;
+                    object.qualifier = None;
+                }
+            }
+            Op::EpFree(ep) => {
+                let Some(place) = self.sides[side].eps.get(ep) else {
+                    return Ok(None);
+                };
+                let Some(object) = place.any() else {
+                    return Ok(None);
+                };
+                let mut want = named(place);
+                if want.is_ok()
+                    && matches!(
+                        object.state,
+                        S::Reserved | S::PassiveConnectionPending | S::TentativeConnectionPending
+                    )
+                {
+                    want = INVALID_STATE;
+                }
+                let (pz, evds, srq, peer) = (object.pz, object.evds, object.srq, object.peer);
+                compare(self.ias[side].ep_free(object.handle), want)?;
+                if want.is_ok() {
+                    self.abandon(side, ep);
+                    self.hold(side, pz, evds, false);
+                    let model = &mut self.sides[side];
+                    if let Some(srq) = srq.and_then(|at| model.srqs[at].live_mut()) {
+                        srq.users -= 1;
+                    }
+                    model.eps[ep].end();
+                    if let Some(peer) = peer {
+                        self.sides[1 - side].end(peer, &[Kind::Disconnected]);
+                    }
+                }
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(()))
+    }
+
+    /// Whether an endpoint may begin to connect.
+    fn may_begin(place: &Place<Ep>) -> Verdict {
+        match place.live() {
+            None => INVALID_HANDLE,
+            Some(ep) if ep.state != S::Unconnected || ep.pz.is_none() => INVALID_STATE,
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// An endpoint has begun to connect to a qualifier of the other side.
+    fn begin(&mut self, side: usize, ep: usize, qualifier: Option<usize>) {
+        if let Some(object) = self.sides[side].eps[ep].live_mut() {
+            object.state = S::ActiveConnectionPending;
+            object.qualifier = qualifier;
+        }
+        let there = &self.sides[1 - side];
+        match qualifier.filter(|&at| there.listener(at).is_some()) {
+            Some(qualifier) => self.arrive(1 - side, Some(ep), qualifier),
+            None => self.sides[side].end(ep, &[Kind::NonPeerRejected]),
+        }
+    }
+
+    /// A request is at a service point of a side.
+    fn arrive(&mut self, side: usize, from: Option<usize>, qualifier: usize) {
+        let model = &mut self.sides[side];
+        let Some((evd, lent, ep, rsp)) = model.listener(qualifier) else {
+            return;
+        };
+        if let Some(rsp) = rsp.and_then(|at| model.rsps[at].live_mut()) {
+            rsp.spent = true;
+            if let Some(evd) = model.evds[evd].live_mut() {
+                evd.feeders -= 1;
+            }
+        }
+        if let Some(ep) = ep.and_then(|at| model.eps[at].live_mut()) {
+            ep.state = S::PassiveConnectionPending;
+        }
+        model.crs.push(Cr {
+            handle: None,
+            from,
+            ep,
+            lent,
+            decided: false,
+        });
+        let request = Expected::Request(model.crs.len() - 1);
+        model.expect(Some(evd), request, None);
+    }
+
+    /// The endpoint that came with a request goes back to whose it was.
+    fn give_back(&mut self, side: usize, cr: usize) {
+        let request = &self.sides[side].crs[cr];
+        let (ep, lent) = (request.ep, request.lent);
+        let Some(ep) = ep else { return };
+        if !lent {
+            if let Some(ep) = self.sides[side].eps[ep].live_mut() {
+                ep.state = S::Unconnected;
+            }
+        } else if let Some(object) = self.sides[side].eps[ep].live() {
+            let (pz, evds) = (object.pz, object.evds);
+            self.hold(side, pz, evds, false);
+            self.sides[side].eps[ep].end();
+        }
+    }
+
+    /// A request is refused; who waits is told so.
+    pub fn refuse(&mut self, side: usize, cr: usize, how: Kind) {
+        self.give_back(side, cr);
+        let request = &mut self.sides[side].crs[cr];
+        request.decided = true;
+        if let Some(from) = request.from.take() {
+            self.sides[1 - side].end(from, &[how]);
+        }
+    }
+
+    /// Calls on service points.
+    pub fn call_listener(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
+        let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
+        let in_use = |taken: bool| {
+            if taken {
+                Err(ReturnType::ConnQualInUse)
+            } else {
+                Ok(())
+            }
+        };
+        match *op {
+            Op::PspCreate {
+                psp,
+                qualifier,
+                evd,
+                provider,
+            } => {
+                let Some(object) = model.evds[evd].any() else {
+                    return Ok(None);
+                };
+                // Nobody listens at the last one.
+                if model.psps[psp].live().is_some() || qualifier + 1 == QUALIFIERS.len() {
+                    return Ok(None);
+                }
+                let mut want = named(&model.evds[evd]);
+                if object.flags & 0x010 == 0 {
+                    want = INVALID_HANDLE;
+                }
+                let want = want.and(in_use(model.listener(qualifier).is_some()));
+                let flags = if provider {
+                    PspFlags::PROVIDER
+                } else {
+                    PspFlags::CONSUMER
+                };
+                let made = ia.psp_create(QUALIFIERS[qualifier], object.handle, flags);
+                if let Some(handle) = compare(made, want)? {
+                    if let Some(evd) = model.evds[evd].live_mut() {
+                        evd.feeders += 1;
+                    }
+                    model.psps[psp] = Place::Taken(Psp {
+                        handle,
+                        qualifier,
+                        evd,
+                        provider,
+                    });
+                }
+            }
+            Op::PspQuery(at) => {
+                let Some(psp) = model.psps[at].any() else {
+                    return Ok(None);
+                };
+                if let Some(param) = compare(ia.psp_query(psp.handle), named(&model.psps[at]))? {
+                    equal("conn_qual", param.conn_qual, QUALIFIERS[psp.qualifier])?;
+                }
+            }
+            Op::PspFree(at) => {
+                let Some(psp) = model.psps[at].any() else {
+                    return Ok(None);
+                };
+                let (want, evd) = (named(&model.psps[at]), psp.evd);
+                compare(ia.psp_free(psp.handle), want)?;
+                if want.is_ok() {
+                    model.psps[at].end();
+                    if let Some(evd) = model.evds[evd].live_mut() {
+                        evd.feeders -= 1;
+                    }
+                }
+            }
+            Op::RspCreate {
+                rsp,
+                qualifier,
+                ep,
+                evd,
+            } => {
+                let Some(object) = model.evds[evd].any() else {
+                    return Ok(None);
+                };
+                if model.rsps[rsp].live().is_some() || qualifier + 1 == QUALIFIERS.len() {
+                    return Ok(None);
+                }
+                let mut want = named(&model.evds[evd]);
+                if object.flags & 0x010 == 0 {
+                    want = INVALID_HANDLE;
+                }
+                let reserved = match ep {
+                    Some(at) => match model.eps[at].any() {
+                        Some(ep) => {
+                            want = want.and(named(&model.eps[at]));
+                            if ep.state != S::Unconnected {
+                                want = want.and(INVALID_STATE);
+                            }
+                            Some(ep.handle)
+                        }
+                        None => return Ok(None),
+                    },
+                    None => None,
+                };
+                let want = want.and(in_use(model.listener(qualifier).is_some()));
+                let made = ia.rsp_create(QUALIFIERS[qualifier], reserved, object.handle);
+                if let Some(handle) = compare(made, want)? {
+                    if let Some(evd) = model.evds[evd].live_mut() {
+                        evd.feeders += 1;
+                    }
+                    if let Some(ep) = ep.and_then(|at| model.eps[at].live_mut()) {
+                        ep.state = S::Reserved;
+                    }
+                    model.rsps[rsp] = Place::Taken(Rsp {
+                        handle,
+                        qualifier,
+                        evd,
+                        ep,
+                        spent: false,
+                    });
+                }
+            }
+            Op::RspQuery(at) => {
+                let Some(rsp) = model.rsps[at].any() else {
+                    return Ok(None);
+                };
+                if let Some(param) = compare(ia.rsp_query(rsp.handle), named(&model.rsps[at]))? {
+                    equal("conn_qual", param.conn_qual, QUALIFIERS[rsp.qualifier])?;
+                }
+            }
+            Op::RspFree(at) => {
+                let Some(rsp) = model.rsps[at].any() else {
+                    return Ok(None);
+                };
+                let (want, evd, ep, spent) = (named(&model.rsps[at]), rsp.evd, rsp.ep, rsp.spent);
+                compare(ia.rsp_free(rsp.handle), want)?;
+                if want.is_ok() {
+                    model.rsps[at].end();
+                    if !spent {
+                        if let Some(evd) = model.evds[evd].live_mut() {
+                            evd.feeders -= 1;
+                        }
+                        if let Some(ep) = ep.and_then(|at| model.eps[at].live_mut()) {
+                            ep.state = S::Unconnected;
+                        }
+                    }
+                }
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(()))
+    }
+
+    /// Calls on connection requests.
+    pub fn call_cr(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
+        let (Op::CrQuery(at) | Op::CrReject(at)) = *op else {
+            return self.call_decision(side, op);
+        };
+        let crs = &self.sides[side].crs;
+        let Some((index, handle)) = Self::pick(crs.len(), at, crs) else {
+            return Ok(None);
+        };
+        let request = &self.sides[side].crs[index];
+        let want = if request.decided {
+            INVALID_HANDLE
+        } else {
+            Ok(())
+        };
+        if let Op::CrQuery(_) = op {
+            if let Some(param) = compare(self.ias[side].cr_query(handle), want)? {
+                equal(
+                    "an endpoint",
+                    param.local_ep.is_some(),
+                    request.ep.is_some(),
+                )?;
+            }
+            return Ok(Some(()));
+        }
+        compare(self.ias[side].cr_reject(handle), want)?;
+        if want.is_ok() {
+            self.refuse(side, index, Kind::PeerRejected);
+        }
+        Ok(Some(()))
+    }
+
+    /// The request that a number names, counted from the last: of those whose handles are known.
+    fn pick(count: usize, at: usize, crs: &[Cr]) -> Option<(usize, dat::CrHandle)> {
+        let index = count.checked_sub(at + 1)?;
+        Some((index, crs[index].handle?))
+    }
+
+    fn call_decision(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
+        match *op {
+            Op::CrAccept { cr, ep } => {
+                let model = &self.sides[side];
+                let Some((index, handle)) = Self::pick(model.crs.len(), cr, &model.crs) else {
+                    return Ok(None);
+                };
+                let request = &model.crs[index];
+                let given = match ep {
+                    Some(at) => match model.eps[at].any() {
+                        Some(object) => Some(object.handle),
+                        None => return Ok(None),
+                    },
+                    None => None,
+                };
+                let want = if request.decided || ep.is_some() == request.ep.is_some() {
+                    INVALID_HANDLE
+                } else {
+                    let target = ep.or(request.ep).map(|at| &model.eps[at]);
+                    match target.and_then(Place::live) {
+                        None => INVALID_HANDLE,
+                        Some(target) => {
+                            let right = match (ep, request.lent) {
+                                (Some(_), _) => S::Unconnected,
+                                (None, true) => S::TentativeConnectionPending,
+                                (None, false) => S::PassiveConnectionPending,
+                            };
+                            if target.state == right && target.pz.is_some() {
+                                Ok(())
+                            } else {
+                                INVALID_STATE
+                            }
+                        }
+                    }
+                };
+                let (target, from) = (ep.or(request.ep), request.from);
+                compare(self.ias[side].cr_accept(handle, given, b"welcome"), want)?;
+                if want.is_ok()
+                    && let Some(target) = target
+                {
+                    self.accepted(side, index, target, from);
+                }
+            }
+            Op::CrHandoff { cr, qualifier } => {
+                let model = &self.sides[side];
+                let Some((index, handle)) = Self::pick(model.crs.len(), cr, &model.crs) else {
+                    return Ok(None);
+                };
+                let want = if model.crs[index].decided {
+                    INVALID_HANDLE
+                } else if model.listener(qualifier).is_none() {
+                    Err(ReturnType::InvalidParameter)
+                } else {
+                    Ok(())
+                };
+                compare(
+                    self.ias[side].cr_handoff(handle, QUALIFIERS[qualifier]),
+                    want,
+                )?;
+                if want.is_ok() {
+                    self.give_back(side, index);
+                    let request = &mut self.sides[side].crs[index];
+                    request.decided = true;
+                    let from = request.from.take();
+                    self.arrive(side, from, qualifier);
+                }
+            }
+            _ => return Ok(None),
+        }
+        Ok(Some(()))
+    }
+
+    /// A request was accepted: both are connected, unless the other side has given up.
+    fn accepted(&mut self, side: usize, cr: usize, target: usize, from: Option<usize>) {
+        let request = &mut self.sides[side].crs[cr];
+        request.decided = true;
+        request.from = None;
+        let Some(from) = from else {
+            self.sides[side].end(target, &[Kind::AcceptCompletionError]);
+            return;
+        };
+        for (side, ep, peer) in [(side, target, from), (1 - side, from, target)] {
+            let model = &mut self.sides[side];
+            let Some(object) = model.eps[ep].live_mut() else {
+                continue;
+            };
+            object.state = S::Connected;
+            object.peer = Some(peer);
+            let (ep, evd) = (object.handle, object.evds[2]);
+            let kinds = vec![Kind::Established];
+            model.expect(evd, Expected::Connection { ep, kinds }, None);
+        }
+    }
+}

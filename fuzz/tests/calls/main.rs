@@ -1,0 +1,338 @@
+//! Random calls on two adapters, legal and illegal, against a small model of DAT.
+//!
+//! A sequence is drawn from a seed and runs in a world of its own; after each call the return code, and every event
+//! that is dequeued, is what the model says. At its end both adapters are closed, and nothing may be left in the devices. A
+//! sequence that fails is shortened, by leaving out steps as long as it still fails, and printed as Rust: as a test
+//! that replays it.
+//!
+//! The budget is 10^6 calls, or a minute: `CALLS` and `CALLS_SECONDS` change it, `CALLS_SEED` where it begins.
+
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a module knows its calls and leaves the rest to the others"
+)]
+
+mod endpoints;
+mod model;
+mod objects;
+mod op;
+mod posts;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use op::{Op, Part, Step};
+use world::World;
+
+/// Calls of a sequence. Few enough that no event queue overflows.
+const STEPS: usize = 2000;
+
+/// What went wrong, and at which step.
+struct Failure {
+    at: usize,
+    what: String,
+}
+
+/// What a sequence came to.
+#[derive(Default)]
+struct Score {
+    calls: u64,
+    /// Steps that found endpoints connected.
+    connected: u64,
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    format!("a panic: {}", text.unwrap_or_default())
+}
+
+/// Runs steps as they come from `next`, which may look at the world before, until there are no more. Those that could
+/// be called are kept in `made`.
+fn run_with(
+    made: &mut Vec<Step>,
+    mut next: impl FnMut(usize) -> Option<Step>,
+) -> Result<Score, Failure> {
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(1);
+        let mut score = Score::default();
+        while let Some(step) = next(made.len()) {
+            made.push(step);
+            if world.step(&made[made.len() - 1])? {
+                score.calls += 1;
+                score.connected += u64::from(world.connected() != 0);
+            } else {
+                made.pop();
+            }
+        }
+        world.close()?;
+        Ok(score)
+    }));
+    let what = match result {
+        Ok(Ok(score)) => return Ok(score),
+        Ok(Err(what)) => what,
+        Err(panic) => said(&*panic),
+    };
+    let at = made.len().saturating_sub(1);
+    Err(Failure { at, what })
+}
+
+/// Replays steps.
+fn run(steps: &[Step]) -> Result<Score, Failure> {
+    let mut rest = steps.iter();
+    run_with(&mut Vec::new(), |_| rest.next().cloned())
+}
+
+/// Leaves out what the failure does not need: fewer steps that fail, in whatever way, are better.
+fn shrink(
+    mut kept: Vec<Step>,
+    mut failure: Failure,
+    run: impl Fn(&[Step]) -> Result<Score, Failure>,
+) -> (Vec<Step>, Failure) {
+    let mut piece = kept.len() / 2;
+    while piece > 0 {
+        let mut start = 0;
+        while start < kept.len() {
+            let mut fewer = kept.clone();
+            fewer.drain(start..(start + piece).min(kept.len()));
+            match run(&fewer) {
+                Err(shorter) => (kept, failure) = (fewer, shorter),
+                Ok(_) => start += piece,
+            }
+        }
+        piece /= 2;
+    }
+    (kept, failure)
+}
+
+/// The sequence of a seed: [`STEPS`] calls that could be made.
+fn explore(seed: u64, made: &mut Vec<Step>) -> Result<Score, Failure> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut prelude = if seed % 4 == 3 {
+        Vec::new()
+    } else {
+        Step::prelude()
+    }
+    .into_iter();
+    run_with(made, |made| {
+        (made < STEPS).then(|| prelude.next().unwrap_or_else(|| Step::draw(&mut rng)))
+    })
+}
+
+/// Runs the sequence of a seed; a failure is shortened and told as Rust.
+fn check(seed: u64) -> Score {
+    let mut made = Vec::new();
+    match explore(seed, &mut made) {
+        Ok(score) => score,
+        Err(failure) => panic!("CALLS_SEED={seed}: {}", told(made, failure)),
+    }
+}
+
+fn told(made: Vec<Step>, failure: Failure) -> String {
+    let (steps, failure) = shrink(made, failure, run);
+    let lines: Vec<String> = steps
+        .iter()
+        .map(|step| format!("        {}", step.code()))
+        .collect();
+    format!(
+        "step {}: {}\n\n#[test]\nfn replayed() {{\n    replay(&[\n{}\n    ]);\n}}\n",
+        failure.at,
+        failure.what,
+        lines.join("\n")
+    )
+}
+
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|value| value.parse().ok())
+        .unwrap_or(usual)
+}
+
+#[test]
+fn every_call_does_what_the_model_says_whatever_came_before() {
+    let (calls, seconds) = (number("CALLS", 1_000_000), number("CALLS_SECONDS", 60));
+    let (begin, first) = (Instant::now(), number("CALLS_SEED", 0));
+    let mut total = Score::default();
+    let mut seed = first;
+    while total.calls < calls && begin.elapsed() < Duration::from_secs(seconds) {
+        let score = check(seed);
+        total.calls += score.calls;
+        total.connected += score.connected;
+        seed += 1;
+    }
+    println!(
+        "{} calls in {} sequences, {} steps of them with a connection",
+        total.calls,
+        seed - first,
+        total.connected
+    );
+    assert!(total.connected > 0, "sequences lead nowhere");
+}
+
+/// Replays what was told of a failure.
+fn replay(steps: &[Step]) {
+    if let Err(failure) = run(steps) {
+        panic!("step {}: {}", failure.at, failure.what);
+    }
+}
+
+#[test]
+fn a_message_without_a_receive_breaks_the_connection_of_the_one_that_sent_it() {
+    let place = Some(0);
+    replay(&[
+        Step {
+            side: 0,
+            op: Op::PzCreate(0),
+        },
+        Step {
+            side: 1,
+            op: Op::PzCreate(0),
+        },
+        Step {
+            side: 0,
+            op: Op::EvdCreate {
+                evd: 0,
+                qlen: 64,
+                flags: 0x070,
+                cno: None,
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::EvdCreate {
+                evd: 0,
+                qlen: 64,
+                flags: 0x070,
+                cno: None,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EpCreate {
+                ep: 0,
+                pz: place,
+                evds: [place; 3],
+                srq: None,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EpCreate {
+                ep: 1,
+                pz: place,
+                evds: [place; 3],
+                srq: None,
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::EpCreate {
+                ep: 0,
+                pz: place,
+                evds: [None, None, place],
+                srq: None,
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::PspCreate {
+                psp: 0,
+                qualifier: 0,
+                evd: 0,
+                provider: false,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EpConnect {
+                ep: 1,
+                qualifier: 0,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EpConnect {
+                ep: 0,
+                qualifier: 0,
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::EvdDequeue(0),
+        },
+        Step {
+            side: 1,
+            op: Op::CrAccept { cr: 1, ep: place },
+        },
+        Step {
+            side: 0,
+            op: Op::PostSend {
+                ep: 1,
+                part: Part {
+                    lmr: 0,
+                    at: 0,
+                    bytes: 0,
+                },
+                cookie: 7,
+                flags: 0,
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::EpGetStatus(0),
+        },
+        Step {
+            side: 0,
+            op: Op::EpGetStatus(1),
+        },
+        Step {
+            side: 0,
+            op: Op::EpGetStatus(0),
+        },
+    ]);
+}
+
+#[test]
+fn a_failure_is_shortened_to_the_steps_it_needs_and_told_as_rust() {
+    let needs = |steps: &[Step]| {
+        let at = |wanted: &str| steps.iter().position(|step| step.code().contains(wanted));
+        match (at("CnoCreate(1)"), at("CnoFree(1)")) {
+            (Some(made), Some(freed)) if made < freed => Err(Failure {
+                at: freed,
+                what: "it fails".to_owned(),
+            }),
+            _ => Ok(Score::default()),
+        }
+    };
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let mut steps: Vec<Step> = (0..300).map(|_| Step::draw(&mut rng)).collect();
+    for (at, op) in [(50, Op::CnoCreate(1)), (250, Op::CnoFree(1))] {
+        steps[at] = Step { side: 1, op };
+    }
+    let Err(failure) = needs(&steps) else {
+        panic!("it fails");
+    };
+    let (kept, failure) = shrink(steps, failure, needs);
+    let code: Vec<String> = kept.iter().map(Step::code).collect();
+    assert_eq!(code.len(), 2, "{code:?}");
+    assert!(code[0].ends_with("op: Op::CnoCreate(1) },"), "{code:?}");
+    assert!(code[1].ends_with("op: Op::CnoFree(1) },"), "{code:?}");
+    assert_eq!(failure.at, 1);
+}
+
+#[test]
+fn a_seed_gives_the_same_sequence_again() {
+    let [one, other] = [(); 2].map(|()| {
+        let mut made = Vec::new();
+        assert!(explore(7, &mut made).is_ok());
+        made.iter().map(Step::code).collect::<Vec<_>>()
+    });
+    assert_eq!(one.len(), STEPS);
+    assert_eq!(one, other);
+}

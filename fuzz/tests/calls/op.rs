@@ -1,0 +1,455 @@
+//! The calls a sequence is made of, drawn from a seed, and how each is written in Rust.
+
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+/// Places for objects of each kind on each side. A place may be empty, taken, or hold the handle of what is gone.
+pub const PLACES: usize = 3;
+/// Connection qualifiers; one more than anybody listens at.
+pub const QUALIFIERS: [u64; 3] = [0x1_0000_0001, 0x1_0000_0002, 0x4711];
+/// Bytes of every region.
+pub const REGION: u64 = 256;
+
+/// Events an EVD of the device's holds: more than come in a sequence.
+pub const EVD_LENGTH: u32 = 8192;
+
+/// A call on one of two adapters.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub side: usize,
+    pub op: Op,
+}
+
+/// What is posted: a part of a region, or nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub lmr: usize,
+    pub at: u64,
+    pub bytes: u64,
+}
+
+/// A call. Numbers name places.
+#[derive(Clone, Debug)]
+pub enum Op {
+    PzCreate(usize),
+    PzQuery(usize),
+    PzFree(usize),
+    LmrCreate {
+        lmr: usize,
+        pz: usize,
+        rights: u32,
+    },
+    LmrQuery(usize),
+    LmrFree(usize),
+    LmrSync {
+        part: Part,
+        write: bool,
+    },
+    RmrCreate {
+        rmr: usize,
+        pz: usize,
+    },
+    RmrQuery(usize),
+    RmrFree(usize),
+    EvdCreate {
+        evd: usize,
+        qlen: u32,
+        flags: u32,
+        cno: Option<usize>,
+    },
+    EvdQuery(usize),
+    EvdResize {
+        evd: usize,
+        qlen: u32,
+    },
+    EvdPostSe {
+        evd: usize,
+        word: u64,
+    },
+    EvdDequeue(usize),
+    EvdWait {
+        evd: usize,
+        threshold: u32,
+    },
+    EvdEnable(usize),
+    EvdDisable(usize),
+    EvdSetUnwaitable(usize),
+    EvdClearUnwaitable(usize),
+    EvdModifyCno {
+        evd: usize,
+        cno: Option<usize>,
+    },
+    EvdFree(usize),
+    CnoCreate(usize),
+    CnoQuery(usize),
+    CnoWait(usize),
+    CnoFree(usize),
+    SrqCreate {
+        srq: usize,
+        pz: usize,
+        length: u32,
+    },
+    SrqQuery(usize),
+    SrqResize {
+        srq: usize,
+        length: u32,
+    },
+    SrqPostRecv {
+        srq: usize,
+        part: Part,
+        cookie: u64,
+    },
+    SrqFree(usize),
+    EpCreate {
+        ep: usize,
+        pz: Option<usize>,
+        evds: [Option<usize>; 3],
+        srq: Option<usize>,
+    },
+    EpQuery(usize),
+    EpGetStatus(usize),
+    EpRecvQuery(usize),
+    EpModify {
+        ep: usize,
+        pz: Option<usize>,
+        evds: [Option<usize>; 3],
+    },
+    EpConnect {
+        ep: usize,
+        qualifier: usize,
+    },
+    EpDupConnect {
+        ep: usize,
+        dup: usize,
+    },
+    EpDisconnect {
+        ep: usize,
+        graceful: bool,
+    },
+    EpReset(usize),
+    EpFree(usize),
+    PspCreate {
+        psp: usize,
+        qualifier: usize,
+        evd: usize,
+        provider: bool,
+    },
+    PspQuery(usize),
+    PspFree(usize),
+    RspCreate {
+        rsp: usize,
+        qualifier: usize,
+        ep: Option<usize>,
+        evd: usize,
+    },
+    RspQuery(usize),
+    RspFree(usize),
+    CrQuery(usize),
+    CrAccept {
+        cr: usize,
+        ep: Option<usize>,
+    },
+    CrReject(usize),
+    CrHandoff {
+        cr: usize,
+        qualifier: usize,
+    },
+    PostSend {
+        ep: usize,
+        part: Part,
+        cookie: u64,
+        flags: u32,
+    },
+    PostRecv {
+        ep: usize,
+        part: Part,
+        cookie: u64,
+        flags: u32,
+    },
+    PostWrite {
+        ep: usize,
+        part: Part,
+        remote: Part,
+        cookie: u64,
+        flags: u32,
+    },
+    PostRead {
+        ep: usize,
+        part: Part,
+        remote: Part,
+        cookie: u64,
+        flags: u32,
+    },
+    SetContext {
+        ep: usize,
+        word: u64,
+    },
+    GetContext(usize),
+}
+
+impl Part {
+    fn draw(rng: &mut ChaCha8Rng) -> Self {
+        let bytes = [0, 1, 16, 64, REGION][rng.random_range(0..5)];
+        // Now and then it leaves the region.
+        let at = [0, 0, 32, REGION - 1][rng.random_range(0..4)];
+        Self {
+            lmr: place(rng),
+            at,
+            bytes,
+        }
+    }
+}
+
+fn place(rng: &mut ChaCha8Rng) -> usize {
+    rng.random_range(0..PLACES)
+}
+
+fn maybe(rng: &mut ChaCha8Rng) -> Option<usize> {
+    rng.random_ratio(9, 10).then(|| place(rng))
+}
+
+/// Of requests: mostly none; one that takes effect; UNSIGNALLED, which these endpoints do not allow; and an unknown one.
+fn flags(rng: &mut ChaCha8Rng) -> u32 {
+    [0, 0, 0, 0, 1, 2, 8, 4, 0x100][rng.random_range(0..9)]
+}
+
+impl Step {
+    /// Any call, the ones that lead somewhere more often.
+    pub fn draw(rng: &mut ChaCha8Rng) -> Self {
+        let side = rng.random_range(0..2);
+        let at = place(rng);
+        let evds = [maybe(rng), maybe(rng), maybe(rng)];
+        let cookie = rng.random();
+        let qualifier = rng.random_range(0..QUALIFIERS.len());
+        // Half of the calls are what connections are made of, or what goes over them.
+        let what = match rng.random_range(0..4) {
+            0 => [29, 29, 47, 80, 82, 89, 102, 103][rng.random_range(0..8)],
+            1 => rng.random_range(110..128),
+            _ => rng.random_range(0..130_u32),
+        };
+        let op = match what {
+            0..4 => Op::PzCreate(at),
+            4 => Op::PzQuery(at),
+            5 => Op::PzFree(at),
+            6..11 => Op::LmrCreate {
+                lmr: at,
+                pz: place(rng),
+                rights: [0x33, 0x33, 0x33, 0x01, 0x10, 0x100][rng.random_range(0..6)],
+            },
+            11 => Op::LmrQuery(at),
+            12 => Op::LmrFree(at),
+            13 => Op::LmrSync {
+                part: Part::draw(rng),
+                write: rng.random(),
+            },
+            14 => Op::RmrCreate {
+                rmr: at,
+                pz: place(rng),
+            },
+            15 => Op::RmrQuery(at),
+            16 => Op::RmrFree(at),
+            17..23 => {
+                // SOFTWARE alone and short, or DTO and CONNECTION, or those and CR.
+                let (flags, qlen) = [
+                    (0x001, rng.random_range(0..4)),
+                    (0x060, EVD_LENGTH),
+                    (0x070, EVD_LENGTH),
+                    (0x071, EVD_LENGTH),
+                    (0x200, 4),
+                ][rng.random_range(0..5)];
+                let cno = rng.random_ratio(1, 3).then(|| place(rng));
+                Op::EvdCreate {
+                    evd: at,
+                    qlen,
+                    flags,
+                    cno,
+                }
+            }
+            23 => Op::EvdQuery(at),
+            24 => Op::EvdResize {
+                evd: at,
+                qlen: [0, 1, 4, EVD_LENGTH, EVD_LENGTH + 500, u32::MAX][rng.random_range(0..6)],
+            },
+            25..29 => Op::EvdPostSe {
+                evd: at,
+                word: cookie,
+            },
+            29..46 => Op::EvdDequeue(at),
+            46..49 => Op::EvdWait {
+                evd: at,
+                threshold: rng.random_range(0..4),
+            },
+            49 => Op::EvdEnable(at),
+            50 => Op::EvdDisable(at),
+            51 => Op::EvdSetUnwaitable(at),
+            52 => Op::EvdClearUnwaitable(at),
+            53 => Op::EvdModifyCno {
+                evd: at,
+                cno: maybe(rng),
+            },
+            54 => Op::EvdFree(at),
+            55 => Op::CnoCreate(at),
+            56 => Op::CnoQuery(at),
+            57..60 => Op::CnoWait(at),
+            60 => Op::CnoFree(at),
+            61..63 => Op::SrqCreate {
+                srq: at,
+                pz: place(rng),
+                length: rng.random_range(0..5),
+            },
+            63 => Op::SrqQuery(at),
+            64 => Op::SrqResize {
+                srq: at,
+                length: rng.random_range(0..9),
+            },
+            65..68 => Op::SrqPostRecv {
+                srq: at,
+                part: Part::draw(rng),
+                cookie,
+            },
+            68 => Op::SrqFree(at),
+            69..76 => Op::EpCreate {
+                ep: at,
+                pz: maybe(rng),
+                evds,
+                srq: rng.random_ratio(1, 4).then(|| place(rng)),
+            },
+            76 => Op::EpQuery(at),
+            77 => Op::EpGetStatus(at),
+            78 => Op::EpRecvQuery(at),
+            79 => Op::EpModify {
+                ep: rng.random_range(0..PLACES + 4),
+                pz: maybe(rng),
+                evds,
+            },
+            80..87 => Op::EpConnect { ep: at, qualifier },
+            87 => Op::EpDupConnect {
+                ep: at,
+                dup: place(rng),
+            },
+            88 => Op::EpDisconnect {
+                ep: at,
+                graceful: rng.random(),
+            },
+            89..91 => Op::EpReset(at),
+            91 => Op::EpFree(rng.random_range(0..PLACES + 4)),
+            92..96 => Op::PspCreate {
+                psp: at,
+                qualifier,
+                evd: place(rng),
+                provider: rng.random_ratio(1, 4),
+            },
+            96 => Op::PspQuery(at),
+            97 => Op::PspFree(at),
+            98 => Op::RspCreate {
+                rsp: at,
+                qualifier,
+                ep: maybe(rng),
+                evd: place(rng),
+            },
+            99 => Op::RspQuery(at),
+            100 => Op::RspFree(at),
+            101 => Op::CrQuery(rng.random_range(0..8)),
+            102..108 => Op::CrAccept {
+                cr: rng.random_range(0..4) * rng.random_range(0..2),
+                ep: rng.random_ratio(4, 5).then_some(at),
+            },
+            108 => Op::CrReject(rng.random_range(0..8)),
+            109 => Op::CrHandoff {
+                cr: rng.random_range(0..8),
+                qualifier,
+            },
+            110..115 => Op::PostSend {
+                ep: at,
+                part: Part::draw(rng),
+                cookie,
+                flags: flags(rng),
+            },
+            115..122 => Op::PostRecv {
+                ep: at,
+                part: Part::draw(rng),
+                cookie,
+                flags: if rng.random_ratio(1, 8) {
+                    flags(rng)
+                } else {
+                    0
+                },
+            },
+            122..125 => Op::PostWrite {
+                ep: at,
+                part: Part::draw(rng),
+                remote: Part::draw(rng),
+                cookie,
+                flags: flags(rng),
+            },
+            125..128 => Op::PostRead {
+                ep: at,
+                part: Part::draw(rng),
+                remote: Part::draw(rng),
+                cookie,
+                flags: flags(rng),
+            },
+            128 => Op::SetContext {
+                ep: at,
+                word: cookie,
+            },
+            _ => Op::GetContext(at),
+        };
+        Self { side, op }
+    }
+
+    /// What most sequences begin with, so that something comes of the rest: on each side memory, EVDs, two endpoints, one of
+    /// them with an SRQ, and a listener.
+    pub fn prelude() -> Vec<Self> {
+        let ops = [
+            Op::PzCreate(0),
+            Op::LmrCreate {
+                lmr: 0,
+                pz: 0,
+                rights: 0x33,
+            },
+            Op::EvdCreate {
+                evd: 0,
+                qlen: EVD_LENGTH,
+                flags: 0x070,
+                cno: None,
+            },
+            Op::EvdCreate {
+                evd: 1,
+                qlen: EVD_LENGTH,
+                flags: 0x060,
+                cno: None,
+            },
+            Op::SrqCreate {
+                srq: 0,
+                pz: 0,
+                length: 4,
+            },
+            Op::EpCreate {
+                ep: 0,
+                pz: Some(0),
+                evds: [Some(0), Some(1), Some(0)],
+                srq: None,
+            },
+            Op::EpCreate {
+                ep: 1,
+                pz: Some(0),
+                evds: [Some(1), Some(1), Some(1)],
+                srq: Some(0),
+            },
+            Op::PspCreate {
+                psp: 0,
+                qualifier: 0,
+                evd: 0,
+                provider: false,
+            },
+        ];
+        let both = ops.into_iter().flat_map(|op| [(0, op.clone()), (1, op)]);
+        both.map(|(side, op)| Self { side, op }).collect()
+    }
+
+    /// The step as a line of Rust: what replays it.
+    pub fn code(&self) -> String {
+        format!("Step {{ side: {}, op: Op::{:?} }},", self.side, self.op)
+    }
+}

@@ -1,0 +1,345 @@
+//! Posts, and what they bring about at both ends.
+
+use dat::{CompletionFlags, ConnectionEventKind as Kind, DtoStatus, EpState as S, ReturnType};
+
+use super::model::{Buffer, DTOS, Expected, Place};
+use super::op::{Op, Part};
+use super::world::{Verdict, World, compare, named};
+
+const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
+const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
+const LOCAL_READ: u32 = 0x01;
+const REMOTE_READ: u32 = 0x02;
+const LOCAL_WRITE: u32 = 0x10;
+const REMOTE_WRITE: u32 = 0x20;
+const SUPPRESS: u32 = 0x01;
+/// What a request of these endpoints may carry.
+const ALLOWED: u32 = 0x0b;
+/// The ways a connection ends that an error breaks, at either end: which one notices first is the device's affair.
+const BROKEN: &[Kind] = &[Kind::Broken, Kind::Disconnected];
+
+/// A request that was posted.
+#[derive(Clone, Copy)]
+struct Request {
+    cookie: u64,
+    bytes: u64,
+    flags: u32,
+}
+
+impl World {
+    /// Posts. The answer: whether a sender is about to give up, which takes time.
+    pub fn call_post(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
+        match *op {
+            Op::PostSend {
+                ep,
+                part,
+                cookie,
+                flags,
+            } => {
+                let request = Request {
+                    cookie,
+                    bytes: part.bytes,
+                    flags,
+                };
+                self.post_request(side, ep, part, None, request, LOCAL_READ)
+            }
+            Op::PostWrite {
+                ep,
+                part,
+                remote,
+                cookie,
+                flags,
+            } => {
+                let request = Request {
+                    cookie,
+                    bytes: part.bytes,
+                    flags,
+                };
+                self.post_request(
+                    side,
+                    ep,
+                    part,
+                    Some((remote, REMOTE_WRITE)),
+                    request,
+                    LOCAL_READ,
+                )
+            }
+            Op::PostRead {
+                ep,
+                part,
+                remote,
+                cookie,
+                flags,
+            } => {
+                let request = Request {
+                    cookie,
+                    bytes: remote.bytes,
+                    flags,
+                };
+                self.post_request(
+                    side,
+                    ep,
+                    part,
+                    Some((remote, REMOTE_READ)),
+                    request,
+                    LOCAL_WRITE,
+                )
+            }
+            Op::PostRecv {
+                ep,
+                part,
+                cookie,
+                flags,
+            } => self.post_recv(side, ep, part, cookie, flags),
+            Op::SrqPostRecv { srq, part, cookie } => {
+                let Some(object) = self.sides[side].srqs[srq].any() else {
+                    return Ok(None);
+                };
+                let Some(local) = self.local(side, part, Some(object.pz), LOCAL_WRITE) else {
+                    return Ok(None);
+                };
+                let full = object.buffers.len() + object.undequeued as usize;
+                let room = if full < object.length as usize {
+                    Ok(())
+                } else {
+                    Err(ReturnType::InsufficientResources)
+                };
+                let want = named(&self.sides[side].srqs[srq])
+                    .and(local.verdict)
+                    .and(room);
+                let handle = object.handle;
+                compare(
+                    self.ias[side].srq_post_recv(handle, &local.iov, cookie),
+                    want,
+                )?;
+                if want.is_ok()
+                    && let Some(object) = self.sides[side].srqs[srq].live_mut()
+                {
+                    object.buffers.push_back(Buffer {
+                        cookie,
+                        bytes: part.bytes,
+                        region: local.number,
+                    });
+                }
+                Ok(Some(false))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn post_recv(
+        &mut self,
+        side: usize,
+        ep: usize,
+        part: Part,
+        cookie: u64,
+        flags: u32,
+    ) -> Result<Option<bool>, String> {
+        let place = &self.sides[side].eps[ep];
+        let Some(object) = place.any() else {
+            return Ok(None);
+        };
+        let Some(local) = self.local(side, part, object.pz, LOCAL_WRITE) else {
+            return Ok(None);
+        };
+        let want = if named(place).is_err() {
+            named(place)
+        } else if object.srq.is_some() || object.pz.is_none() {
+            INVALID_STATE
+        } else if flags != 0 {
+            INVALID_PARAMETER
+        } else if local.verdict.is_err() {
+            local.verdict
+        } else if object.recvs.len() >= DTOS as usize {
+            Err(ReturnType::InsufficientResources)
+        } else {
+            Ok(())
+        };
+        let handle = object.handle;
+        let flags = CompletionFlags::from_bits_retain(flags);
+        compare(
+            self.ias[side].ep_post_recv(handle, &local.iov, cookie, flags),
+            want,
+        )?;
+        if want.is_ok()
+            && let Some(object) = self.sides[side].eps[ep].live_mut()
+        {
+            object.recvs.push_back(Buffer {
+                cookie,
+                bytes: part.bytes,
+                region: local.number,
+            });
+            if object.state == S::Disconnected {
+                self.sides[side].flush(ep);
+                // No doorbell tells of a receive, so the device finds it when it looks.
+                return Ok(Some(true));
+            }
+        }
+        Ok(Some(false))
+    }
+
+    fn post_request(
+        &mut self,
+        side: usize,
+        ep: usize,
+        part: Part,
+        remote: Option<(Part, u32)>,
+        request: Request,
+        right: u32,
+    ) -> Result<Option<bool>, String> {
+        let place = &self.sides[side].eps[ep];
+        let Some(object) = place.any() else {
+            return Ok(None);
+        };
+        let Some(local) = self.local(side, part, object.pz, right) else {
+            return Ok(None);
+        };
+        let reading = remote.is_some_and(|(_, right)| right == REMOTE_READ);
+        let target = match remote {
+            Some((remote, right)) => match self.remote(side, remote, right, request.bytes) {
+                Some(target) => Some(target),
+                None => return Ok(None),
+            },
+            None => None,
+        };
+        let length = match target {
+            Some((target, ..)) if reading && part.bytes < target.segment_length => {
+                Err(ReturnType::LengthError)
+            }
+            Some((target, ..)) if !reading && part.bytes > target.segment_length => {
+                Err(ReturnType::LengthError)
+            }
+            Some(_) | None => Ok(()),
+        };
+        let want = if named(place).is_err() {
+            named(place)
+        } else if !matches!(object.state, S::Connected | S::Disconnected) || object.pz.is_none() {
+            INVALID_STATE
+        } else if request.flags & !ALLOWED != 0 {
+            INVALID_PARAMETER
+        } else {
+            local.verdict.and(length)
+        };
+        let (handle, state, peer) = (object.handle, object.state, object.peer);
+        let flags = CompletionFlags::from_bits_retain(request.flags);
+        let ia = &mut self.ias[side];
+        let got = match target {
+            None => ia.ep_post_send(handle, &local.iov, request.cookie, flags),
+            Some((target, ..)) if reading => {
+                ia.ep_post_rdma_read(handle, &local.iov, request.cookie, &target, flags)
+            }
+            Some((target, ..)) => {
+                ia.ep_post_rdma_write(handle, &local.iov, request.cookie, &target, flags)
+            }
+        };
+        compare(got, want)?;
+        if want.is_err() {
+            return Ok(Some(false));
+        }
+        if state == S::Disconnected {
+            self.complete(side, ep, request, DtoStatus::ErrFlushed);
+            return Ok(Some(false));
+        }
+        let Some(peer) = peer else {
+            return Err("CONNECTED without a peer".to_owned());
+        };
+        let Some((_, zone, reachable)) = target else {
+            return Ok(Some(self.message(side, ep, peer, request)));
+        };
+        let peer_zone = self.sides[1 - side].eps[peer].live().and_then(|ep| ep.pz);
+        if request.bytes == 0 || (reachable && peer_zone == Some(zone)) {
+            self.complete(side, ep, request, DtoStatus::Success);
+        } else {
+            self.complete(side, ep, request, DtoStatus::ErrRemoteAccess);
+            self.disconnect(side, ep, BROKEN, BROKEN);
+        }
+        Ok(Some(true))
+    }
+
+    /// A request is done.
+    fn complete(&mut self, side: usize, ep: usize, request: Request, status: DtoStatus) {
+        let Some(object) = self.sides[side].eps[ep].live() else {
+            return;
+        };
+        if status == DtoStatus::Success && request.flags & SUPPRESS != 0 {
+            return;
+        }
+        let done = Expected::Dto {
+            ep: object.handle,
+            request: true,
+            cookie: request.cookie,
+            bytes: request.bytes,
+            status,
+        };
+        let evd = object.evds[1];
+        self.sides[side].expect(evd, done, None);
+    }
+
+    /// A message arrives at an endpoint. True: its sender gives up, in a while.
+    fn message(&mut self, side: usize, ep: usize, peer: usize, request: Request) -> bool {
+        let there = &mut self.sides[1 - side];
+        let Some(target) = there.eps[peer].live_mut() else {
+            return false;
+        };
+        let (handle, evd, srq) = (target.handle, target.evds[0], target.srq);
+        let buffer = match srq.map(|at| there.srqs[at].live_mut()) {
+            Some(pool) => pool.and_then(|pool| pool.buffers.pop_front()),
+            None => target.recvs.pop_front(),
+        };
+        let Some(buffer) = buffer else {
+            self.complete(side, ep, request, DtoStatus::ErrReceiverNotReady);
+            self.disconnect(side, ep, BROKEN, BROKEN);
+            return true;
+        };
+        let (sent, received) = if request.bytes > buffer.bytes {
+            (DtoStatus::ErrRemoteResponder, DtoStatus::ErrLocalLength)
+        } else if request.bytes > 0 && buffer.region.is_some_and(|at| !there.has_region(at)) {
+            (DtoStatus::ErrRemoteResponder, DtoStatus::ErrLocalProtection)
+        } else {
+            (DtoStatus::Success, DtoStatus::Success)
+        };
+        let done = Expected::Dto {
+            ep: handle,
+            request: false,
+            cookie: buffer.cookie,
+            bytes: request.bytes,
+            status: received,
+        };
+        // A null EVD takes no completion, and then nobody has to dequeue it.
+        if let Some(pool) = srq.and_then(|at| there.srqs[at].live_mut())
+            && evd.is_some()
+        {
+            pool.undequeued += 1;
+        }
+        there.expect(evd, done, srq);
+        self.complete(side, ep, request, sent);
+        if sent != DtoStatus::Success {
+            self.disconnect(side, ep, BROKEN, BROKEN);
+        }
+        false
+    }
+
+    /// Whichever call it is. `None`: it could not be made, for there is nothing to name; else whether a sender is
+    /// about to give up.
+    pub fn call(&mut self, side: usize, op: &Op) -> Result<Option<bool>, String> {
+        if let Some(slow) = self.call_post(side, op)? {
+            return Ok(Some(slow));
+        }
+        let done = self
+            .call_memory(side, op)?
+            .or(self.call_events(side, op)?)
+            .or(self.call_srq(side, op)?)
+            .or(self.call_ep(side, op)?)
+            .or(self.call_listener(side, op)?)
+            .or(self.call_cr(side, op)?);
+        Ok(done.map(|()| false))
+    }
+
+    /// How many endpoints are connected: whether sequences lead anywhere.
+    pub fn connected(&self) -> usize {
+        let eps = self.sides.iter().flat_map(|side| &side.eps);
+        eps.filter_map(Place::live)
+            .filter(|ep| ep.state == S::Connected)
+            .count()
+    }
+}

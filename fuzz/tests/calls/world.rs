@@ -1,0 +1,207 @@
+//! The two adapters and the model, side by side: a step is called on the one and looked up in the other.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use dat::fabric::Fabric;
+use dat::{
+    AsyncEvent, CloseFlags, ConnectionEventKind as Kind, DatError, DatResult, EpState, Event, Ia,
+    ReturnType,
+};
+use hw_sim::{LinkFaults, SimConfig};
+
+use super::model::{Ep, Expected, Place, Side};
+use super::op::Step;
+
+/// What a call may come to: done, or refused with this type.
+pub type Verdict = Result<(), ReturnType>;
+
+pub struct World {
+    pub fabric: Fabric,
+    pub ias: [Ia; 2],
+    pub sides: [Side; 2],
+    /// Regions ever made.
+    pub regions: u64,
+}
+
+/// Compares what a call returned with what it should have.
+pub fn compare<T: Debug>(got: DatResult<T>, want: Verdict) -> Result<Option<T>, String> {
+    match (got, want) {
+        (Ok(value), Ok(())) => Ok(Some(value)),
+        (Err(error), Err(kind)) if error.return_type() == kind => Ok(None),
+        (got, want) => Err(format!("returned {got:?}, not {want:?}")),
+    }
+}
+
+/// Compares two values.
+pub fn equal<T: Debug + PartialEq>(what: &str, got: T, want: T) -> Result<(), String> {
+    if got == want {
+        Ok(())
+    } else {
+        Err(format!("{what}: {got:?}, not {want:?}"))
+    }
+}
+
+/// What a name that may name nothing should come to.
+pub fn named<T>(place: &Place<T>) -> Verdict {
+    place.live().map(|_| ()).ok_or(ReturnType::InvalidHandle)
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let config = SimConfig {
+            event_log: false,
+            ..SimConfig::seeded(seed)
+        };
+        let fabric = Fabric::with(config, LinkFaults::default(), |profile| profile);
+        let ias = [0, 1].map(|side| fabric.open(side).expect("the adapter opens"));
+        Self {
+            fabric,
+            ias,
+            sides: [Side::new(), Side::new()],
+            regions: 0,
+        }
+    }
+
+    /// One step, and everything that follows from it. False: there was nothing to call.
+    pub fn step(&mut self, step: &Step) -> Result<bool, String> {
+        let Some(slow) = self.call(step.side, &step.op)? else {
+            return Ok(false);
+        };
+        self.settle(slow);
+        Ok(true)
+    }
+
+    /// Both sides run until nothing is left to do; `slow` if that includes a sender that gives up.
+    fn settle(&mut self, slow: bool) {
+        let (turns, time) = if slow {
+            (8, Duration::from_millis(10))
+        } else {
+            (3, Duration::from_micros(20))
+        };
+        for _ in 0..turns {
+            self.look();
+            self.fabric.sim.advance(time);
+        }
+        self.look();
+    }
+
+    /// Both sides see what there is to see. An error is noticed by who looks at the EVD it is on, and giving an EVD
+    /// the CNO it has is a look that changes nothing.
+    fn look(&mut self) {
+        for (ia, side) in self.ias.iter_mut().zip(&self.sides) {
+            ia.progress();
+            for evd in side.evds.iter().filter_map(Place::live) {
+                let cno = evd.cno.and_then(|at| side.cnos[at].live());
+                // The handles are good; what else there is to say is found by the next step.
+                let _looked = ia.evd_modify_cno(evd.handle, cno.map(|cno| cno.handle));
+            }
+        }
+    }
+
+    /// The connection of an endpoint ends, at both sides; what each is told.
+    pub fn disconnect(&mut self, side: usize, ep: usize, here: &[Kind], there: &[Kind]) {
+        let peer = self.sides[side].eps[ep].live().and_then(|ep| ep.peer);
+        self.sides[side].end(ep, here);
+        if let Some(peer) = peer {
+            self.sides[1 - side].end(peer, there);
+        }
+    }
+
+    /// An attempt of an endpoint is over before the other side decided about it.
+    pub fn abandon(&mut self, side: usize, ep: usize) {
+        for cr in &mut self.sides[1 - side].crs {
+            if cr.from == Some(ep) {
+                cr.from = None;
+            }
+        }
+    }
+
+    /// An event was taken from an EVD, or there was none.
+    pub fn taken(&mut self, side: usize, evd: usize, event: Option<Event>) -> Result<(), String> {
+        let queue = match self.sides[side].evds[evd].live_mut() {
+            Some(evd) => &mut evd.queue,
+            None => return Err(format!("{event:?} of an EVD that is gone")),
+        };
+        let Some(event) = event else {
+            return match queue.first() {
+                None => Ok(()),
+                Some(first) => Err(format!("no event, not {:?}", first.what)),
+            };
+        };
+        let found = queue
+            .iter()
+            .position(|queued| queued.what.is_of_stream(&event));
+        let Some(found) = found.filter(|&at| queue[at].what.is(&event)) else {
+            let stream = found.map(|at| queue[at].what.clone());
+            return Err(format!("{event:?}, not {stream:?}"));
+        };
+        let queued = queue.remove(found);
+        if let Some(srq) = queued
+            .srq
+            .and_then(|srq| self.sides[side].srqs[srq].live_mut())
+        {
+            srq.undequeued -= 1;
+        }
+        if let (Expected::Request(cr), Event::ConnectionRequest(request)) = (queued.what, event) {
+            self.sides[side].crs[cr].handle = Some(request.cr);
+            let told = self.ias[side].cr_query(request.cr);
+            let told = told.map_err(|error| format!("cr_query: {error}"))?.local_ep;
+            let model = &mut self.sides[side];
+            if model.crs[cr].lent {
+                let handle = told.ok_or("no endpoint was lent")?;
+                model.crs[cr].ep = Some(model.eps.len());
+                model.eps.push(Place::Taken(Ep {
+                    handle,
+                    state: EpState::TentativeConnectionPending,
+                    pz: None,
+                    evds: [None; 3],
+                    srq: None,
+                    recvs: Default::default(),
+                    peer: None,
+                    qualifier: None,
+                    context: 0,
+                }));
+            } else {
+                let want = model.crs[cr].ep.and_then(|ep| model.eps[ep].any());
+                equal("local_ep", told, want.map(|ep| ep.handle))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The end of a sequence: nothing unexpected on the asynchronous EVDs, nothing left behind in the device.
+    pub fn close(self) -> Result<(), String> {
+        let Self {
+            fabric, mut ias, ..
+        } = self;
+        for ia in &mut ias {
+            let evd = ia.async_evd();
+            while let Ok(event) = ia.evd_dequeue(evd) {
+                let Event::Async(AsyncEvent::SrqLowWatermark(_)) = event else {
+                    return Err(format!("an asynchronous event: {event:?}"));
+                };
+            }
+        }
+        for ia in ias {
+            dat::ia_close(ia, CloseFlags::Abrupt).map_err(|error| format!("close: {error}"))?;
+        }
+        for side in [0, 1] {
+            let report = fabric.report(side);
+            equal("leaks", report.leaked.is_empty(), true)
+                .map_err(|_| format!("side {side} leaks {:?}", report.leaked))?;
+            if !report.driver_bugs.is_empty() || !report.dma_faults.is_empty() {
+                return Err(format!(
+                    "side {side}: {:?} {:?}",
+                    report.driver_bugs, report.dma_faults
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The type of an error.
+pub fn kind(error: DatError) -> ReturnType {
+    error.return_type()
+}
