@@ -85,6 +85,9 @@ impl Mapping {
         let reserved = mapped.checked_add(modulus).ok_or(too_large)?;
 
         let failed = |call| move |errno| MemoryError::System { call, bytes, errno };
+        if cfg!(miri) {
+            return Self::interpreted(mapped).map_err(failed("mmap"));
+        }
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING | flags;
         let file = memfd_create("driver", flags)
             .map(File::from)
@@ -121,6 +124,20 @@ impl Mapping {
         unsafe { madvise(base.cast(), mapped.get(), MmapAdvise::MADV_DONTFORK) }
             .map_err(failed("madvise"))?;
         Ok(mapping)
+    }
+
+    /// [`memfd`](Self::memfd) where there are no files to map: under Miri. At a page's begin and no further congruent, for
+    /// Miri really has every byte that is reserved; and never unmapped.
+    fn interpreted(mapped: NonZeroUsize) -> Result<Self, Errno> {
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_ANONYMOUS;
+        // SAFETY: a mapping at an address of the kernel's choice replaces nothing.
+        let base = unsafe { mmap_anonymous(None, mapped, access, flags) }?;
+        Ok(Self {
+            base: base.cast(),
+            own: None,
+            file: None,
+        })
     }
 
     /// `bytes` bytes from `offset` on of a file that another process gave us. The descriptor is closed here.

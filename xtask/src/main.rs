@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod conformance;
 mod demo;
+mod miri;
 mod setup;
 mod shell;
 mod sim;
@@ -45,6 +46,8 @@ enum Task {
     Sim(sim::Arguments),
     /// Print clause, tests, result for every clause of the DAT pages, and write docs/conformance.md.
     Conformance(conformance::Arguments),
+    /// Interpret the ring and table code's unit tests with Miri (a nightly toolchain's).
+    Miri,
     /// Install what the tests use beyond Rust (tshark, scapy, valgrind, mmdebstrap), through apt.
     Setup,
     /// Check a capture with tshark and an independent ICRC computation.
@@ -84,6 +87,7 @@ fn run() -> Result<()> {
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Sim(arguments) => sim::run(&arguments),
         Task::Conformance(arguments) => conformance::run(&arguments),
+        Task::Miri => miri::run(),
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
         Task::Vm { task } => vm::run(&task),

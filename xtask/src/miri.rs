@@ -1,0 +1,56 @@
+//! `cargo xtask miri`: the ring and table code, interpreted by Miri.
+//!
+//! Miri sees what a test cannot: an access outside an allocation, a read of memory nobody wrote, a pointer used after what
+//! it pointed to. It has no files to map and no io_uring, so what runs here are the unit tests that need neither; and it is
+//! some hundred times slower, so the tests that try things at random stay out.
+
+use anyhow::{Result, bail};
+
+use crate::shell;
+
+/// A crate, and what the names of its unit tests contain that run.
+const RUNS: [(&str, &[&str]); 3] = [
+    (
+        "driver",
+        &[
+            "dma_ring::",
+            "memory::tests::objects",
+            "memory::tests::words",
+        ],
+    ),
+    (
+        "dat-core",
+        &["slots::", "lmr::table", "evd::", "srq::state", "cm::wire"],
+    ),
+    (
+        "hw-mlx",
+        &["cq::", "wqe::", "completion::", "event::", "mkey::"],
+    ),
+];
+
+/// What interprets; Miri is a part of nightly toolchains only.
+const TOOLCHAIN: &str = "+nightly";
+
+/// Runs the tests under Miri.
+pub fn run() -> Result<()> {
+    let mut version = shell::command("cargo", &[TOOLCHAIN, "miri", "--version"]);
+    // Set by the cargo that runs us, it would decide instead of the argument.
+    version.env_remove("RUSTUP_TOOLCHAIN");
+    let Ok(version) = shell::capture(version) else {
+        bail!("Miri is not here: rustup component add miri rust-src --toolchain nightly");
+    };
+    println!("miri: {}", version.trim());
+    for (package, modules) in RUNS {
+        let mut arguments = vec![TOOLCHAIN, "miri", "test", "--package", package, "--lib"];
+        arguments.extend(["--", "--skip", "random"]);
+        arguments.extend(modules);
+        let mut command = shell::command("cargo", &arguments);
+        command
+            .env_remove("RUSTUP_TOOLCHAIN")
+            // The clock and the environment are the host's.
+            .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+            .env("CARGO_TARGET_DIR", shell::target().join("miri"));
+        shell::run(command)?;
+    }
+    Ok(())
+}
