@@ -20,6 +20,25 @@ macro_rules! handles {
                 pub(crate) ia: u32,
             }
 
+            impl $handle {
+                /// The handle as two numbers, for tables that keep handles of all kinds: its place and generation, and
+                /// its IA.
+                #[inline]
+                #[must_use]
+                pub fn to_raw(self) -> (u64, u32) {
+                    (self.key.data().as_ffi(), self.ia)
+                }
+
+                /// The handle these numbers stand for. Numbers that no handle gave make a handle of nothing, or of
+                /// another object of this kind; no IA has the number 0.
+                #[inline]
+                #[must_use]
+                pub fn from_raw(key: u64, ia: u32) -> Self {
+                    let key = slotmap::KeyData::from_ffi(key).into();
+                    Self { key, ia }
+                }
+            }
+
             impl core::fmt::Debug for $handle {
                 fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                     let bits = self.key.data().as_ffi();

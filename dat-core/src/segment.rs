@@ -17,8 +17,9 @@ use crate::types::MemPrivFlags;
 /// The longest segment a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
 pub(crate) const MAX_SEGMENT_BYTES: u64 = 0x7fff_ffff;
 
-/// Local memory, as DAT's posts name it (`DAT_LMR_TRIPLET`).
+/// Local memory, as DAT's posts name it (`DAT_LMR_TRIPLET`, with its layout).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct LmrTriplet {
     /// The LMR context `lmr_create` returned.
     pub lmr_context: u32,
@@ -28,8 +29,9 @@ pub struct LmrTriplet {
     pub segment_length: u64,
 }
 
-/// The peer's memory (`DAT_RMR_TRIPLET`).
+/// The peer's memory (`DAT_RMR_TRIPLET`, with its layout).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct RmrTriplet {
     /// The RMR context the peer told us.
     pub rmr_context: u32,

@@ -7,6 +7,8 @@
 //! ([`Quiet`]), as on a mapped BAR nobody is told; afterwards one more request, heard, makes the simulator see
 //! the doorbell record and do all the work at once.
 
+mod c;
+
 use std::hint::black_box;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -151,10 +153,13 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
     )
 }
 
-/// A connected pair; the first side measures.
+/// Two connected pairs; the first side of each measures, through Rust and through C.
 struct Bench {
     a: Side,
     b: Side,
+    c: c::CSide,
+    c_device: Arc<Quiet>,
+    d: Side,
 }
 
 impl Bench {
@@ -186,7 +191,46 @@ impl Bench {
         b.ia.cr_accept(request.cr, Some(b.ep), &[]).expect("accept");
         a.ia.evd_wait(a.events, PATIENCE, 1).expect("established");
         b.ia.evd_wait(b.events, PATIENCE, 1).expect("established");
-        Self { a, b }
+        let ((c, c_device), mut d) = Self::c_pair();
+        d.ia.psp_create(0x1_0000_0001, d.events, PspFlags::CONSUMER)
+            .expect("a PSP");
+        c.connect(d.ia.query().ia.ia_address, 0x1_0000_0001);
+        let (Event::ConnectionRequest(request), _) =
+            d.ia.evd_wait(d.events, PATIENCE, 1).expect("a request")
+        else {
+            panic!("a connection request");
+        };
+        d.ia.cr_accept(request.cr, Some(d.ep), &[]).expect("accept");
+        c.wait();
+        d.ia.evd_wait(d.events, PATIENCE, 1).expect("established");
+        Self {
+            a,
+            b,
+            c,
+            c_device,
+            d,
+        }
+    }
+
+    /// A pair of which C has one side.
+    fn c_pair() -> ((c::CSide, Arc<Quiet>), Side) {
+        let sim = Sim::new(SimConfig {
+            seed: 2,
+            event_log: false,
+        });
+        let ((c, one), (d, other)) = (side(&sim, "sim:c", 3), side(&sim, "sim:d", 4));
+        sim.connect(&one, &other, LinkFaults::default());
+        ((c::CSide::new(c.ia), c.device), d)
+    }
+
+    /// As [`Bench::quietly`], for C's side.
+    fn c_quietly(&mut self, region: impl FnOnce(&c::CSide)) -> u128 {
+        self.c_device.deaf.store(true, Ordering::Relaxed);
+        let began = Instant::now();
+        region(&self.c);
+        let took = began.elapsed().as_nanos();
+        self.c_device.deaf.store(false, Ordering::Relaxed);
+        took
     }
 
     /// Runs `region` with nobody told of register writes. Nanoseconds it took.
@@ -209,7 +253,8 @@ impl Bench {
 
     /// Takes everything off both EVDs.
     fn drain(&mut self) {
-        for side in [&mut self.a, &mut self.b] {
+        self.c.drain();
+        for side in [&mut self.a, &mut self.b, &mut self.d] {
             while side.ia.evd_dequeue(side.events).is_ok() {}
         }
     }
@@ -297,6 +342,26 @@ impl Bench {
                     self.a.events,
                 );
                 (began.elapsed().as_nanos(), BATCH)
+            }
+            "c_post_rdma_write" => {
+                let remote = self.d.remote;
+                let took = self.c_quietly(|side| c::region_c_post_rdma_write(side, &remote));
+                self.c.ring(&remote);
+                (took, BATCH)
+            }
+            "c_post_recv" => {
+                let took = self.c_quietly(c::region_c_post_recv);
+                let Side { ia, ep, slice, .. } = &mut self.d;
+                for _ in 0..BATCH {
+                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                }
+                (took, BATCH)
+            }
+            "c_dequeue_one" => {
+                let remote = self.d.remote;
+                self.c_quietly(|side| c::region_c_post_rdma_write(side, &remote));
+                self.c.ring(&remote);
+                (self.c_quietly(c::region_c_dequeue_one), BATCH)
             }
             other => panic!("no operation is called {other}"),
         };
@@ -467,7 +532,7 @@ fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &Atomi
     sum
 }
 
-const OPERATIONS: [&str; 11] = [
+const OPERATIONS: [&str; 14] = [
     "bare_post",
     "bare_poll",
     "post_send",
@@ -479,6 +544,9 @@ const OPERATIONS: [&str; 11] = [
     "dequeue_one",
     "dequeue_16",
     "post_and_dequeue",
+    "c_post_rdma_write",
+    "c_post_recv",
+    "c_dequeue_one",
 ];
 
 fn main() {

@@ -44,11 +44,13 @@
 //! assert_eq!(dat::read(&inbox, 0, 9), b"a message");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // but for `capi`
 
+pub mod capi;
 mod explain;
 pub mod fabric;
 mod memory;
+mod name;
 mod open;
 pub mod registry;
 

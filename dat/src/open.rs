@@ -5,6 +5,9 @@
 //! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two are linked |
 //! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
 //! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
+//!
+//! Behind the device a name may say what else [`OpenOptions`] can: `sim:a,address=192.0.2.1`
+//! (module `name`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -54,6 +57,16 @@ pub enum OpenError {
     NotFound {
         /// The name.
         name: String,
+    },
+    /// The name says something about the adapter that is not understood.
+    #[error(
+        "{name}: option {option:?}: options are address=IP and neighbour=IP/MAC, a comma before each (DAT_PROVIDER_NOT_FOUND)"
+    )]
+    BadOption {
+        /// The whole name.
+        name: String,
+        /// The option.
+        option: String,
     },
     /// Somebody in this process has it open; a function has one driver.
     #[error("{name} is open already: close it first, a function has one driver at a time")]
@@ -107,6 +120,8 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
 /// # Errors
 /// [`OpenError`], with the step and the numbers.
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
+    let (name, options) = crate::name::parse(name, options)?;
+    let options = &options;
     if let Some(socket) = name
         .strip_prefix("vfio-user:")
         .filter(|rest| !rest.is_empty())

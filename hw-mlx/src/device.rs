@@ -346,6 +346,11 @@ impl Hca {
         &self.control.interrupts
     }
 
+    /// How many of [`Hca::interrupts`] are the device's own, which come first: whoever sleeps on them takes them.
+    pub fn vectors(&self) -> usize {
+        self.control.vectors
+    }
+
     /// DMA memory of the function.
     pub fn arena(&self) -> &DmaArena {
         &self.control.arena

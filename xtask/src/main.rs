@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod conformance;
 mod demo;
+mod install;
 mod miri;
 mod setup;
 mod shell;
@@ -61,6 +62,8 @@ enum Task {
         #[command(subcommand)]
         task: vm::Task,
     },
+    /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
+    Install(install::Arguments),
     /// Only the house rules.
     Tidy,
 }
@@ -91,6 +94,7 @@ fn run() -> Result<()> {
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
         Task::Vm { task } => vm::run(&task),
+        Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),
     }
 }

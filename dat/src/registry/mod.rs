@@ -97,6 +97,11 @@ impl Opened {
     pub fn close(self, flags: CloseFlags) -> Result<CloseReport, OpenError> {
         crate::ia_close(self.ia, flags)
     }
+
+    /// The adapter, and what keeps its entry in use.
+    pub(crate) fn into_parts(self) -> (Ia, Box<dyn Send>) {
+        (self.ia, Box::new(self._entry))
+    }
 }
 
 /// A registry.

@@ -1,0 +1,29 @@
+/*
+ * The registry as providers see it.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef DAT_REGISTRY_H
+#define DAT_REGISTRY_H
+
+#include <dat/udat.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A provider's table of functions. */
+typedef struct dat_provider DAT_PROVIDER;
+
+DAT_RETURN dat_registry_add_provider(DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *provider_info);
+DAT_RETURN dat_registry_remove_provider(DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *provider_info);
+
+/* What a provider's library exports; this library's own are for the devices that instance_data names. */
+void dat_provider_init(const DAT_PROVIDER_INFO *provider_info, const char *instance_data);
+void dat_provider_fini(const DAT_PROVIDER_INFO *provider_info);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,355 @@
+//! An adapter that a C program has open: the IA, and what C needs beside it.
+//!
+//! An [`Adapter`] is a place for one; it is made when it is first needed, never goes, and serves another opening later.
+//! So a pointer to it is always good, whoever holds it for how long. What is open in it, [`Open`], is reached through the
+//! [`Gate`] only.
+//!
+//! Rust's handles are numbers of an IA, C's are numbers of the process ([`table`](super::table)). From C to Rust the
+//! table leads; the way back, for events and queries, are the names kept here: for each kind a list by the index in the
+//! Rust handle.
+//!
+//! If a call panics, which would be an error of ours, nobody knows what state its IA is in. It is put away, with all it
+//! holds, and every later call for that adapter answers DAT_INTERNAL_ERROR.
+
+// UNSAFETY: what is open in an adapter is in a cell that the gate guards.
+#![expect(unsafe_code, reason = "a cell behind a lock of our own")]
+
+use core::cell::UnsafeCell;
+use core::mem::ManuallyDrop;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dat_core::{CrHandle, DatError, DatResult, HandleType, ReturnType, Subtype};
+
+use super::gate::Gate;
+use super::records::Records;
+use super::sleep::Sleep;
+use super::table::{self, IaName, Named, Reserved};
+use super::types::DatHandle;
+use super::watch::{Upcalls, Watch};
+use crate::Ia;
+
+/// A place for an open adapter.
+#[repr(C)]
+pub(super) struct Adapter {
+    gate: Gate,
+    open: UnsafeCell<Option<Open>>,
+    /// A call has panicked.
+    broken: AtomicBool,
+}
+
+/// What is open.
+pub(super) struct Open {
+    /// The IA.
+    pub(super) ia: Ia,
+    /// C's handle for each object, with the key it is for, by index.
+    names: Names,
+    /// C's handle for the IA.
+    pub(super) handle: u64,
+    /// The async EVD is C's to use.
+    pub(super) async_in_scope: bool,
+    pub(super) thread_safe: bool,
+    /// What C's pointers point to.
+    pub(super) records: Records,
+    pub(super) sleep: Arc<Sleep>,
+    /// The thread that calls agents, once there was one.
+    pub(super) watch: Option<Watch>,
+    /// Keeps an entry of the registry in use.
+    pub(super) entry: Option<Box<dyn Send>>,
+}
+
+/// C's handle, with the raw key it is for, by the index in the key; a list for each kind.
+#[derive(Default)]
+struct Names([Vec<(u64, u64)>; 11]);
+
+// SAFETY: `open` is reached in a turn or in the fast lane of `gate` only, one thread at a time, and what is in it may
+// move between threads (`movable` says so to the compiler).
+unsafe impl Sync for Adapter {}
+
+const fn movable<T: Send>() {}
+const _: () = movable::<Open>();
+
+/// Places nobody has open.
+static IDLE: Mutex<Vec<&'static Adapter>> = Mutex::new(Vec::new());
+
+impl Adapter {
+    /// The adapter of a place in the handle table, if there ever was one.
+    #[inline(always)]
+    pub(super) fn of_place(adapter: *mut Self) -> Option<&'static Self> {
+        // SAFETY: a pointer in a place is null or made of a `&'static Adapter` (`Reserved::fill`).
+        unsafe { adapter.as_ref() }
+    }
+
+    /// Opens an adapter for C.
+    pub(super) fn open(reserved: Reserved<IaName>, open: Open) -> &'static Self {
+        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let adapter = idle.pop().unwrap_or_else(|| {
+            Box::leak(Box::new(Self {
+                gate: Gate::new(),
+                open: UnsafeCell::new(None),
+                broken: AtomicBool::new(false),
+            }))
+        });
+        drop(idle);
+        let thread_safe = open.thread_safe;
+        let turn = adapter.gate.turn();
+        // SAFETY: the turn keeps everybody else out.
+        unsafe { *adapter.open.get() = Some(open) };
+        reserved.fill(adapter, IaName);
+        drop(turn);
+        if !thread_safe {
+            adapter.gate.open();
+        }
+        adapter
+    }
+
+    /// Runs `work` in a turn. Who sleeps on the adapter looks again afterwards.
+    ///
+    /// # Errors
+    /// What `work` answers; DAT_INVALID_HANDLE|IA: it was closed meanwhile. DAT_INTERNAL_ERROR: it is broken.
+    pub(super) fn turn<R>(
+        &'static self,
+        work: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> DatResult<R> {
+        self.look(|open| {
+            let answer = work(open);
+            open.sleep.kick();
+            answer
+        })
+    }
+
+    /// The same for who only looks whether its wait is over, and would wake itself.
+    ///
+    /// # Errors
+    /// As [`Adapter::turn`].
+    pub(super) fn look<R>(
+        &'static self,
+        work: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> DatResult<R> {
+        let _turn = self.gate.turn();
+        // SAFETY: the turn keeps everybody else out, and nobody is given a reference that outlasts one.
+        let cell = unsafe { &mut *self.open.get() };
+        let fuse = Fuse(self);
+        let Some(open) = cell.as_mut() else {
+            core::mem::forget(fuse);
+            return Err(self.gone());
+        };
+        let answer = work(open);
+        core::mem::forget(fuse);
+        answer
+    }
+
+    /// The fast lane, if it is open: take a turn otherwise.
+    #[inline(always)]
+    pub(super) fn fast(&'static self) -> Option<Fast> {
+        // Not made and dropped: its drop is for panics.
+        self.gate.enter().then(|| Fast(self))
+    }
+
+    /// Takes out what is open: it is being closed. Its handles name nothing any more.
+    pub(super) fn close<R>(
+        &'static self,
+        may: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> DatResult<(Open, R)> {
+        let _turn = self.gate.turn();
+        // SAFETY: as in `turn`.
+        let cell = unsafe { &mut *self.open.get() };
+        let Some(open) = cell.as_mut() else {
+            return Err(self.gone());
+        };
+        let answer = may(open)?;
+        let Some(mut open) = cell.take() else {
+            return Err(self.gone());
+        };
+        if !open.thread_safe {
+            self.gate.close();
+        }
+        open.forget_all();
+        IDLE.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(self);
+        Ok((open, answer))
+    }
+
+    fn gone(&self) -> DatError {
+        if self.broken.load(Ordering::Relaxed) {
+            internal("a call has failed inside the library; the adapter is unusable")
+        } else {
+            handle_error(Subtype::HandleIa)
+        }
+    }
+}
+
+/// The fast lane of an adapter, to be left with [`Fast::leave`]. Dropped in a panic, it breaks the adapter.
+pub(super) struct Fast(&'static Adapter);
+
+impl Fast {
+    /// What is open.
+    #[inline(always)]
+    pub(super) fn open(&mut self) -> &mut Open {
+        // SAFETY: the lane is one thread's at a time, as the consumer of an adapter that is not thread safe sees to, and
+        // keeps turns out; the reference is bound to the lane.
+        let cell = unsafe { &mut *self.0.open.get() };
+        // SAFETY: the gate lets nobody into the lane unless something is open.
+        unsafe { cell.as_mut().unwrap_unchecked() }
+    }
+
+    #[inline(always)]
+    pub(super) fn leave(self) {
+        self.0.gate.leave();
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Fast {
+    #[cold]
+    fn drop(&mut self) {
+        drop(Fuse(self.0));
+        self.0.gate.leave();
+    }
+}
+
+/// Breaks the adapter unless it is forgotten: while a panic unwinds.
+struct Fuse(&'static Adapter);
+
+impl Drop for Fuse {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.broken.store(true, Ordering::Relaxed);
+        // Nobody comes by the lane any more.
+        self.0.gate.close();
+        // SAFETY: the fuse lives inside a turn or the lane, and the reference that was made there is gone.
+        let open = unsafe { (*self.0.open.get()).take() };
+        // The device may be at work in the memory it holds.
+        let _kept = ManuallyDrop::new(open);
+    }
+}
+
+impl Open {
+    pub(super) fn new(ia: Ia, handle: u64) -> Self {
+        Self {
+            records: Records::new(&ia),
+            sleep: Arc::new(Sleep::new(&ia)),
+            ia,
+            names: Names::default(),
+            handle,
+            async_in_scope: true,
+            thread_safe: false,
+            watch: None,
+            entry: None,
+        }
+    }
+
+    /// C's handle of the IA.
+    pub(super) fn ia_handle(&self) -> DatHandle {
+        table::handle_of(self.handle)
+    }
+
+    /// Where agents are told; their thread is started if there is none yet.
+    ///
+    /// # Errors
+    /// As [`Watch::start`].
+    pub(super) fn watch(&mut self, adapter: &'static Adapter) -> DatResult<Arc<Upcalls>> {
+        let watch = match self.watch.take() {
+            Some(watch) => watch,
+            None => Watch::start(adapter, &self.ia)?,
+        };
+        Ok(self.watch.insert(watch).upcalls())
+    }
+
+    /// C's handle of an object. An object that got none yet, because the IA made it, gets one; null if there are too many.
+    pub(super) fn name<H: Named>(&mut self, adapter: &'static Adapter, object: H) -> DatHandle {
+        if let Some(handle) = self.known(object) {
+            return handle;
+        }
+        match Reserved::new() {
+            Ok(reserved) => self.enter(adapter, reserved, object),
+            Err(error) => {
+                tracing::error!(%error, kind = ?H::KIND, "an object without a handle");
+                core::ptr::null_mut()
+            }
+        }
+    }
+
+    /// C's handle of an object, if it has one.
+    #[inline(always)]
+    pub(super) fn known<H: Named>(&self, object: H) -> Option<DatHandle> {
+        let key = object.raw().0;
+        // CAST: the index is the lower half.
+        #[expect(clippy::cast_possible_truncation, reason = "the index of the key")]
+        let index = key as u32 as usize;
+        let (of, handle) = self.names.0[H::KIND as usize].get(index)?;
+        (*of == key).then(|| table::handle_of(*handle))
+    }
+
+    /// Gives a new object the handle that was reserved for it.
+    pub(super) fn enter<H: Named>(
+        &mut self,
+        adapter: &'static Adapter,
+        reserved: Reserved<H>,
+        object: H,
+    ) -> DatHandle {
+        let key = object.raw().0;
+        // CAST: the index is the lower half.
+        #[expect(clippy::cast_possible_truncation, reason = "the index of the key")]
+        let index = key as u32 as usize;
+        let handle = reserved.handle();
+        let names = &mut self.names.0[H::KIND as usize];
+        if names.len() <= index {
+            names.resize(index + 1, (0, 0));
+        }
+        // Who had the index before is gone, with or without our knowing.
+        let (_, before) = core::mem::replace(&mut names[index], (key, handle));
+        table::leave(before);
+        reserved.fill(adapter, object);
+        table::handle_of(handle)
+    }
+
+    /// An object has gone, and its handle with it.
+    pub(super) fn forget<H: Named>(&mut self, object: H) {
+        if let Some(handle) = self.known(object) {
+            // The name stays for events that are still queued; nothing is found by it.
+            table::leave(table::number(handle));
+        }
+    }
+
+    /// A connection request has been decided.
+    pub(super) fn request_over(&mut self, cr: CrHandle, handle: DatHandle) {
+        self.forget(cr);
+        self.records.requests.remove(&table::number(handle));
+    }
+
+    fn forget_all(&mut self) {
+        for (_, handle) in self.names.0.iter().flatten() {
+            table::leave(*handle);
+        }
+        table::leave(self.handle);
+    }
+}
+
+/// DAT_INVALID_HANDLE.
+pub(super) fn handle_error(subtype: Subtype) -> DatError {
+    DatError::new(ReturnType::InvalidHandle, subtype)
+}
+
+/// DAT_INTERNAL_ERROR.
+pub(super) fn internal(why: &'static str) -> DatError {
+    DatError::new(ReturnType::InternalError, Subtype::None).because(why)
+}
+
+/// DAT_INVALID_HANDLE with the subtype of a kind.
+pub(super) const fn subtype_of(kind: HandleType) -> Subtype {
+    match kind {
+        HandleType::Cr => Subtype::HandleCr,
+        HandleType::Ep => Subtype::HandleEp,
+        HandleType::Evd => Subtype::Handle1,
+        HandleType::Ia => Subtype::HandleIa,
+        HandleType::Lmr => Subtype::HandleLmr,
+        HandleType::Psp => Subtype::HandlePsp,
+        HandleType::Pz => Subtype::HandlePz,
+        HandleType::Rmr => Subtype::HandleRmr,
+        HandleType::Rsp => Subtype::HandleRsp,
+        HandleType::Cno => Subtype::HandleCno,
+        HandleType::Srq => Subtype::HandleSrq,
+    }
+}

@@ -1,0 +1,192 @@
+//! The calls of a CNO.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::ptr::null_mut;
+use std::sync::Arc;
+
+use dat_core::{Agent, CnoHandle, CnoLook, DatResult, Subtype, Timeout};
+
+use super::adapter::{Adapter, Open};
+use super::call::{call, given, look_up, mask, on, put};
+use super::evd::aborted;
+use super::records::GivenAgent;
+use super::table::{IaName, Reserved, handle_of};
+use super::types::{CAgent, CCnoParam, DatHandle, DatReturn};
+
+/// `DAT_CNO_FIELD_ALL`.
+const ALL: u64 = 0x3;
+
+/// The agent C gave; none without a function.
+fn given_agent(agent: CAgent) -> Option<GivenAgent> {
+    Some(GivenAgent {
+        instance_data: agent.instance_data.addr(),
+        function: agent.proxy_agent_func?,
+    })
+}
+
+/// The same for the IA: called in the middle of things, it passes the word on to the thread that calls C.
+fn agent_for(adapter: &'static Adapter, open: &mut Open, agent: GivenAgent) -> DatResult<Agent> {
+    let watch = open.watch(adapter)?;
+    Ok(Agent::new(move |evd| watch.tell(agent, evd)))
+}
+
+/// `dat_cno_create`.
+///
+/// # Safety
+/// `cno_handle` is null or points to a handle. The agent's function may be called, once, from another thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_cno_create(
+    ia_handle: DatHandle,
+    agent: CAgent,
+    cno_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        given(cno_handle, Subtype::Arg3)?;
+        let reserved = Reserved::new()?;
+        let cno = adapter.turn(|open| {
+            let given = given_agent(agent);
+            let agent = given
+                .map(|agent| agent_for(adapter, open, agent))
+                .transpose()?;
+            let cno = open.ia.cno_create(agent)?;
+            if let Some(given) = given {
+                open.records.agents.insert(reserved.handle(), given);
+            }
+            Ok(open.enter(adapter, reserved, cno))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(cno_handle, cno) };
+        Ok(())
+    })
+}
+
+/// `dat_cno_modify_agent`.
+///
+/// # Safety
+/// The agent's function may be called, once, from another thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_cno_modify_agent(cno_handle: DatHandle, agent: CAgent) -> DatReturn {
+    call(|| {
+        let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
+        adapter.turn(|open| {
+            let given = given_agent(agent);
+            let agent = given
+                .map(|agent| agent_for(adapter, open, agent))
+                .transpose()?;
+            open.ia.cno_modify_agent(cno, agent)?;
+            let at = super::table::number(cno_handle);
+            match given {
+                Some(given) => open.records.agents.insert(at, given),
+                None => open.records.agents.remove(&at),
+            };
+            Ok(())
+        })
+    })
+}
+
+/// `dat_cno_query`.
+///
+/// # Safety
+/// `cno_param` is null or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_cno_query(
+    cno_handle: DatHandle,
+    cno_param_mask: u32,
+    cno_param: *mut CCnoParam,
+) -> DatReturn {
+    call(|| {
+        let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
+        mask(cno_param_mask.into(), ALL, Subtype::Arg2)?;
+        given(cno_param, Subtype::Arg3)?;
+        let param = adapter.turn(|open| {
+            let has_agent = open.ia.cno_query(cno)?.has_agent;
+            let agent = open.records.agents.get(&super::table::number(cno_handle));
+            Ok(CCnoParam {
+                ia_handle: open.ia_handle(),
+                agent: agent.filter(|_| has_agent).map_or(
+                    CAgent {
+                        instance_data: null_mut(),
+                        proxy_agent_func: None,
+                    },
+                    |agent| CAgent {
+                        instance_data: handle_of(agent.instance_data as u64),
+                        proxy_agent_func: Some(agent.function),
+                    },
+                ),
+            })
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(cno_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_cno_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_cno_free(cno_handle: DatHandle) -> DatReturn {
+    on(cno_handle, |open, cno: CnoHandle| {
+        open.ia.cno_free(cno)?;
+        open.forget(cno);
+        open.records
+            .agents
+            .remove(&super::table::number(cno_handle));
+        Ok(())
+    })
+}
+
+/// `dat_cno_wait`.
+///
+/// # Safety
+/// `evd_handle` is null or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_cno_wait(
+    cno_handle: DatHandle,
+    timeout: u32,
+    evd_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
+        given(evd_handle, Subtype::Arg3)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(evd_handle, null_mut()) };
+        let evd = wait(adapter, cno, Timeout::from_micros(timeout))?;
+        // SAFETY: the caller's promise.
+        unsafe { put(evd_handle, evd) };
+        Ok(())
+    })
+}
+
+/// Waits, asleep outside of the adapter.
+fn wait(adapter: &'static Adapter, cno: CnoHandle, timeout: Timeout) -> DatResult<DatHandle> {
+    let (mut wait, sleep) = adapter.turn(|open| {
+        let wait = open.ia.cno_wait_begin(cno, timeout)?;
+        Ok((wait, Arc::clone(&open.sleep)))
+    })?;
+    let sleeper = sleep.enlist();
+    loop {
+        let looked = adapter.look(|open| {
+            if !Arc::ptr_eq(&open.sleep, &sleep) {
+                return Err(aborted());
+            }
+            let look = open.ia.cno_wait_look(wait);
+            Ok(look.map(|look| match look {
+                CnoLook::Woken(evd) => Ok(evd.map_or(null_mut(), |evd| open.name(adapter, evd))),
+                CnoLook::Pending(again, until) => Err((again, until)),
+            }))
+        });
+        match looked {
+            Ok(looked) => match looked? {
+                Ok(evd) => return Ok(evd),
+                Err((again, until)) => {
+                    wait = again;
+                    sleeper.until(until);
+                }
+            },
+            // Closed while we slept: whoever waits is released with no EVD.
+            Err(_gone) => return Ok(null_mut()),
+        }
+    }
+}

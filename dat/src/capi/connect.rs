@@ -1,0 +1,376 @@
+//! Connecting and disconnecting, service points, connection requests.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::ffi::c_void;
+use core::ptr::{null, null_mut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use dat_core::{
+    CloseFlags, ConnectFlags, CrHandle, DatError, DatResult, EpHandle, PspFlags, PspHandle, Qos,
+    ReturnType, RspHandle, Subtype, Timeout,
+};
+
+use super::call::{as_count, bytes, call, given, look_up, mask, on, optional, other, put};
+use super::table::{IaName, Reserved, number};
+use super::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};
+
+/// `DAT_PSP_FIELD_ALL`, `DAT_RSP_FIELD_ALL`.
+const SERVICE_POINT_ALL: u64 = 0xf;
+/// `DAT_CR_FIELD_ALL`.
+const REQUEST_ALL: u64 = 0x1f;
+
+/// The address in a socket address.
+///
+/// # Safety
+/// `address` points to a socket address as large as its family says.
+unsafe fn ip(address: *const libc::sockaddr) -> DatResult<IpAddr> {
+    // SAFETY: the family comes first in all of them.
+    let family = unsafe { (*address).sa_family };
+    match libc::c_int::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the family says what it is; it need not be aligned as one.
+            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Ok(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Ok(Ipv6Addr::from(v6.sin6_addr.s6_addr).to_canonical())
+        }
+        _ => Err(
+            DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnsupported)
+                .because("an address of neither AF_INET nor AF_INET6"),
+        ),
+    }
+}
+
+/// `dat_ep_connect`.
+///
+/// # Safety
+/// `remote_ia_address` is null or a socket address; `private_data` is null or has `private_data_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_connect(
+    ep_handle: DatHandle,
+    remote_ia_address: *const libc::sockaddr,
+    remote_conn_qual: u64,
+    timeout: u32,
+    private_data_size: DatCount,
+    private_data: *const c_void,
+    qos: u32,
+    connect_flags: u32,
+) -> DatReturn {
+    call(|| {
+        let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
+        given(remote_ia_address, Subtype::Arg2)?;
+        // SAFETY: not null, and the caller's promise.
+        let remote = unsafe { ip(remote_ia_address) }?;
+        // SAFETY: the caller's promise.
+        let data = unsafe {
+            bytes(
+                private_data_size,
+                private_data,
+                Subtype::Arg5,
+                Subtype::Arg6,
+            )
+        }?;
+        adapter.turn(|open| {
+            open.ia.ep_connect(
+                ep,
+                remote,
+                remote_conn_qual,
+                Timeout::from_micros(timeout),
+                data,
+                Qos::from_bits_retain(qos),
+                ConnectFlags::from_bits_retain(connect_flags),
+            )
+        })
+    })
+}
+
+/// `dat_ep_dup_connect`.
+///
+/// # Safety
+/// `private_data` is null or has `private_data_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_dup_connect(
+    ep_handle: DatHandle,
+    dup_ep_handle: DatHandle,
+    timeout: u32,
+    private_data_size: DatCount,
+    private_data: *const c_void,
+    qos: u32,
+) -> DatReturn {
+    call(|| {
+        let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
+        // SAFETY: the caller's promise.
+        let data = unsafe {
+            bytes(
+                private_data_size,
+                private_data,
+                Subtype::Arg4,
+                Subtype::Arg5,
+            )
+        }?;
+        let dup = other::<EpHandle>(dup_ep_handle);
+        let timeout = Timeout::from_micros(timeout);
+        let qos = Qos::from_bits_retain(qos);
+        adapter.turn(|open| open.ia.ep_dup_connect(ep, dup, timeout, data, qos))
+    })
+}
+
+/// `dat_ep_disconnect`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_ep_disconnect(ep_handle: DatHandle, disconnect_flags: u32) -> DatReturn {
+    on(ep_handle, |open, ep: EpHandle| {
+        let flags = CloseFlags::from_value(disconnect_flags)?;
+        open.ia.ep_disconnect(ep, flags)
+    })
+}
+
+/// `dat_psp_create`.
+///
+/// # Safety
+/// `psp_handle` is null or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_psp_create(
+    ia_handle: DatHandle,
+    conn_qual: u64,
+    evd_handle: DatHandle,
+    psp_flags: u32,
+    psp_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        given(psp_handle, Subtype::Arg5)?;
+        let reserved = Reserved::new()?;
+        let (evd, flags) = (other(evd_handle), PspFlags::from_bits_retain(psp_flags));
+        let psp = adapter.turn(|open| {
+            let psp = open.ia.psp_create(conn_qual, evd, flags)?;
+            Ok(open.enter(adapter, reserved, psp))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(psp_handle, psp) };
+        Ok(())
+    })
+}
+
+/// `dat_psp_create_any`.
+///
+/// # Safety
+/// The pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_psp_create_any(
+    ia_handle: DatHandle,
+    conn_qual: *mut u64,
+    evd_handle: DatHandle,
+    psp_flags: u32,
+    psp_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        given(conn_qual, Subtype::Arg2)?;
+        given(psp_handle, Subtype::Arg5)?;
+        let reserved = Reserved::new()?;
+        let (evd, flags) = (other(evd_handle), PspFlags::from_bits_retain(psp_flags));
+        let (qualifier, psp) = adapter.turn(|open| {
+            let (qualifier, psp) = open.ia.psp_create_any(evd, flags)?;
+            Ok((qualifier, open.enter(adapter, reserved, psp)))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(conn_qual, qualifier) };
+        // SAFETY: the caller's promise.
+        unsafe { put(psp_handle, psp) };
+        Ok(())
+    })
+}
+
+/// `dat_psp_query`.
+///
+/// # Safety
+/// `psp_param` is null or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_psp_query(
+    psp_handle: DatHandle,
+    psp_param_mask: u32,
+    psp_param: *mut CPspParam,
+) -> DatReturn {
+    call(|| {
+        let (adapter, psp) = look_up::<PspHandle>(psp_handle)?;
+        mask(psp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
+        given(psp_param, Subtype::Arg3)?;
+        let param = adapter.turn(|open| {
+            let param = open.ia.psp_query(psp)?;
+            Ok(CPspParam {
+                ia_handle: open.ia_handle(),
+                conn_qual: param.conn_qual,
+                evd_handle: open.name(adapter, param.evd),
+                psp_flags: param.flags.bits(),
+            })
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(psp_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_psp_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_psp_free(psp_handle: DatHandle) -> DatReturn {
+    on(psp_handle, |open, psp: PspHandle| {
+        open.ia.psp_free(psp)?;
+        open.forget(psp);
+        Ok(())
+    })
+}
+
+/// `dat_rsp_create`.
+///
+/// # Safety
+/// `rsp_handle` is null or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_rsp_create(
+    ia_handle: DatHandle,
+    conn_qual: u64,
+    ep_handle: DatHandle,
+    evd_handle: DatHandle,
+    rsp_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        given(rsp_handle, Subtype::Arg5)?;
+        let reserved = Reserved::new()?;
+        let (ep, evd) = (optional::<EpHandle>(ep_handle), other(evd_handle));
+        let rsp = adapter.turn(|open| {
+            let rsp = open.ia.rsp_create(conn_qual, ep, evd)?;
+            Ok(open.enter(adapter, reserved, rsp))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(rsp_handle, rsp) };
+        Ok(())
+    })
+}
+
+/// `dat_rsp_query`.
+///
+/// # Safety
+/// `rsp_param` is null or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_rsp_query(
+    rsp_handle: DatHandle,
+    rsp_param_mask: u32,
+    rsp_param: *mut CRspParam,
+) -> DatReturn {
+    call(|| {
+        let (adapter, rsp) = look_up::<RspHandle>(rsp_handle)?;
+        mask(rsp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
+        given(rsp_param, Subtype::Arg3)?;
+        let param = adapter.turn(|open| {
+            let param = open.ia.rsp_query(rsp)?;
+            Ok(CRspParam {
+                ia_handle: open.ia_handle(),
+                conn_qual: param.conn_qual,
+                evd_handle: open.name(adapter, param.evd),
+                ep_handle: param.ep.and_then(|ep| open.known(ep)).unwrap_or(null_mut()),
+            })
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(rsp_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_rsp_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_rsp_free(rsp_handle: DatHandle) -> DatReturn {
+    on(rsp_handle, |open, rsp: RspHandle| {
+        open.ia.rsp_free(rsp)?;
+        open.forget(rsp);
+        Ok(())
+    })
+}
+
+/// `dat_cr_query`.
+///
+/// # Safety
+/// `cr_param` is null or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_cr_query(
+    cr_handle: DatHandle,
+    cr_param_mask: u32,
+    cr_param: *mut CCrParam,
+) -> DatReturn {
+    call(|| {
+        let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
+        mask(cr_param_mask.into(), REQUEST_ALL, Subtype::Arg2)?;
+        given(cr_param, Subtype::Arg3)?;
+        let param = adapter.turn(|open| {
+            let param = open.ia.cr_query(cr)?;
+            let (local_ep, remote_port_qual) = (param.local_ep, param.remote_port_qual);
+            let local_ep_handle = local_ep.map_or(null_mut(), |ep| open.name(adapter, ep));
+            let record = open.records.requests.get(&number(cr_handle));
+            Ok(CCrParam {
+                remote_ia_address_ptr: record.map_or(null_mut(), |record| record.remote.pointer()),
+                remote_port_qual,
+                private_data_size: as_count(record.map_or(0, |record| record.private_data.len())),
+                private_data: record.map_or(null(), |record| record.private_data.as_ptr().cast()),
+                local_ep_handle,
+            })
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(cr_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_cr_accept`.
+///
+/// # Safety
+/// `private_data` is null or has `private_data_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_cr_accept(
+    cr_handle: DatHandle,
+    ep_handle: DatHandle,
+    private_data_size: DatCount,
+    private_data: *const c_void,
+) -> DatReturn {
+    call(|| {
+        let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
+        // SAFETY: the caller's promise.
+        let data = unsafe {
+            bytes(
+                private_data_size,
+                private_data,
+                Subtype::Arg3,
+                Subtype::Arg4,
+            )
+        }?;
+        let ep = optional::<EpHandle>(ep_handle);
+        adapter.turn(|open| {
+            open.ia.cr_accept(cr, ep, data)?;
+            open.request_over(cr, cr_handle);
+            Ok(())
+        })
+    })
+}
+
+/// `dat_cr_reject`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_cr_reject(cr_handle: DatHandle) -> DatReturn {
+    on(cr_handle, |open, cr: CrHandle| {
+        open.ia.cr_reject(cr)?;
+        open.request_over(cr, cr_handle);
+        Ok(())
+    })
+}
+
+/// `dat_cr_handoff`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatReturn {
+    on(cr_handle, |open, cr: CrHandle| {
+        open.ia.cr_handoff(cr, handoff)?;
+        open.request_over(cr, cr_handle);
+        Ok(())
+    })
+}

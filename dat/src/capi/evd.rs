@@ -1,0 +1,254 @@
+//! The calls of an EVD but `dat_evd_dequeue`, which is in [`hot`](super::hot).
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use std::sync::Arc;
+
+use dat_core::{
+    CnoHandle, DatError, DatResult, EvdFlags, EvdHandle, EvdLook, ReturnType, SoftwareEvent,
+    Subtype, Timeout, WaitError,
+};
+
+use super::adapter::Adapter;
+use super::call::{as_count, call, count, given, look_up, mask, on, optional, parameter, put};
+use super::event;
+use super::table::{IaName, Reserved, number};
+use super::types::{CEvdParam, CEvent, DatCount, DatHandle, DatReturn};
+
+/// `DAT_EVD_FIELD_ALL`.
+const ALL: u64 = 0x1f;
+/// `DAT_SOFTWARE_EVENT`.
+const SOFTWARE: u32 = 0x10001;
+
+/// `dat_evd_create`.
+///
+/// # Safety
+/// `evd_handle` is null or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_evd_create(
+    ia_handle: DatHandle,
+    evd_min_qlen: DatCount,
+    cno_handle: DatHandle,
+    evd_flags: u32,
+    evd_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let qlen = count(evd_min_qlen, Subtype::Arg2)?;
+        given(evd_handle, Subtype::Arg5)?;
+        let reserved = Reserved::new()?;
+        let (cno, flags) = (
+            optional::<CnoHandle>(cno_handle),
+            EvdFlags::from_bits_retain(evd_flags),
+        );
+        let evd = adapter.turn(|open| {
+            let evd = open.ia.evd_create_with_cno(qlen, cno, flags)?;
+            Ok(open.enter(adapter, reserved, evd))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(evd_handle, evd) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_query`.
+///
+/// # Safety
+/// `evd_param` is null or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_evd_query(
+    evd_handle: DatHandle,
+    evd_param_mask: u32,
+    evd_param: *mut CEvdParam,
+) -> DatReturn {
+    call(|| {
+        let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
+        mask(evd_param_mask.into(), ALL, Subtype::Arg2)?;
+        given(evd_param, Subtype::Arg3)?;
+        let param = adapter.turn(|open| {
+            let param = open.ia.evd_query(evd)?;
+            Ok(CEvdParam {
+                ia_handle: open.ia_handle(),
+                evd_qlen: as_count(param.qlen),
+                evd_state: param.state.bits(),
+                cno_handle: param
+                    .cno
+                    .map_or(core::ptr::null_mut(), |cno| open.name(adapter, cno)),
+                evd_flags: param.flags.bits(),
+            })
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(evd_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_evd_modify_cno`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_evd_modify_cno(evd_handle: DatHandle, cno_handle: DatHandle) -> DatReturn {
+    let cno = optional::<CnoHandle>(cno_handle);
+    on(evd_handle, |open, evd: EvdHandle| {
+        open.ia.evd_modify_cno(evd, cno)
+    })
+}
+
+/// `dat_evd_enable`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_evd_enable(evd_handle: DatHandle) -> DatReturn {
+    on(evd_handle, |open, evd: EvdHandle| open.ia.evd_enable(evd))
+}
+
+/// `dat_evd_disable`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_evd_disable(evd_handle: DatHandle) -> DatReturn {
+    on(evd_handle, |open, evd: EvdHandle| open.ia.evd_disable(evd))
+}
+
+/// `dat_evd_set_unwaitable`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_evd_set_unwaitable(evd_handle: DatHandle) -> DatReturn {
+    on(evd_handle, |open, evd: EvdHandle| {
+        open.ia.evd_set_unwaitable(evd)
+    })
+}
+
+/// `dat_evd_clear_unwaitable`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_evd_clear_unwaitable(evd_handle: DatHandle) -> DatReturn {
+    on(evd_handle, |open, evd: EvdHandle| {
+        open.ia.evd_clear_unwaitable(evd)
+    })
+}
+
+/// `dat_evd_resize`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_evd_resize(evd_handle: DatHandle, evd_min_qlen: DatCount) -> DatReturn {
+    on(evd_handle, |open, evd: EvdHandle| {
+        let qlen = count(evd_min_qlen, Subtype::Arg2)?;
+        open.ia.evd_resize(evd, qlen)
+    })
+}
+
+/// `dat_evd_post_se`.
+///
+/// # Safety
+/// `event` is null or points to an event.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_evd_post_se(evd_handle: DatHandle, event: *const CEvent) -> DatReturn {
+    call(|| {
+        let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
+        given(event, Subtype::Arg2)?;
+        // SAFETY: not null, and the caller's promise.
+        let event = unsafe { &*event };
+        if event.event_number != SOFTWARE {
+            return Err(parameter(Subtype::Arg2));
+        }
+        // SAFETY: all members are numbers and pointers that nobody follows, and the union's bytes are the caller's.
+        let pointer = unsafe { event.event_data.software_event_data.pointer };
+        let word = SoftwareEvent(number(pointer));
+        adapter.turn(|open| open.ia.evd_post_se(evd, word))
+    })
+}
+
+/// `dat_evd_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_evd_free(evd_handle: DatHandle) -> DatReturn {
+    on(evd_handle, |open, evd: EvdHandle| {
+        open.ia.evd_free(evd)?;
+        open.forget(evd);
+        Ok(())
+    })
+}
+
+/// `dat_evd_wait`.
+///
+/// # Safety
+/// `event` and `nmore` are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_evd_wait(
+    evd_handle: DatHandle,
+    timeout: u32,
+    threshold: DatCount,
+    event: *mut CEvent,
+    nmore: *mut DatCount,
+) -> DatReturn {
+    call(|| {
+        let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
+        let threshold = count(threshold, Subtype::Arg3)?;
+        given(event, Subtype::Arg4)?;
+        given(nmore, Subtype::Arg5)?;
+        let timeout = Timeout::from_micros(timeout);
+        // SAFETY: not null, and the caller's promise.
+        match unsafe { wait(adapter, evd_handle, evd, timeout, threshold, event) } {
+            Ok(left) => {
+                // SAFETY: the caller's promise.
+                unsafe { put(nmore, as_count(left)) };
+                Ok(())
+            }
+            Err(failed) => {
+                if matches!(
+                    failed.error.return_type(),
+                    ReturnType::TimeoutExpired | ReturnType::InterruptedCall
+                ) {
+                    // SAFETY: the caller's promise.
+                    unsafe { put(nmore, as_count(failed.nmore)) };
+                }
+                Err(failed.error)
+            }
+        }
+    })
+}
+
+/// Waits, asleep outside of the adapter; how many events are left.
+///
+/// # Safety
+/// `out` points to an event.
+unsafe fn wait(
+    adapter: &'static Adapter,
+    handle: DatHandle,
+    evd: EvdHandle,
+    timeout: Timeout,
+    threshold: u32,
+    out: *mut CEvent,
+) -> Result<u32, WaitError> {
+    let (mut wait, sleep) = adapter.turn(|open| {
+        let wait = open.ia.evd_wait_begin(evd, timeout, threshold)?;
+        Ok((wait, Arc::clone(&open.sleep)))
+    })?;
+    let sleeper = sleep.enlist();
+    loop {
+        let looked: DatResult<Result<(EvdLook, Option<CEvent>), WaitError>> =
+            adapter.look(|open| {
+                if !Arc::ptr_eq(&open.sleep, &sleep) {
+                    return Err(aborted());
+                }
+                Ok(open.ia.evd_wait_look(wait).map(|look| match look {
+                    EvdLook::Ready(event, _) => {
+                        let event = event::made(adapter, open, handle, &event);
+                        (look, Some(event))
+                    }
+                    EvdLook::Pending(..) => (look, None),
+                }))
+            });
+        // An adapter that is gone was closed while we slept.
+        match looked.map_err(|_gone| aborted())?? {
+            (EvdLook::Ready(_, left), event) => {
+                if let Some(event) = event {
+                    // SAFETY: the caller's promise.
+                    unsafe { out.write(event) };
+                }
+                return Ok(left);
+            }
+            (EvdLook::Pending(again, until), _) => {
+                wait = again;
+                sleeper.until(until);
+            }
+        }
+    }
+}
+
+/// DAT_ABORT: the IA was closed.
+pub(super) fn aborted() -> DatError {
+    DatError::new(ReturnType::Abort, Subtype::None).because("the IA was closed")
+}

@@ -1,0 +1,188 @@
+//! Events, from Rust's to `DAT_EVENT`.
+
+// UNSAFETY: an event is written where the caller's pointer says.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::ffi::c_void;
+use core::ptr::{null, null_mut};
+
+use dat_core::{
+    AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DatResult, DtoCompletion,
+    Event,
+};
+
+use super::adapter::{Adapter, Open};
+use super::call::{answer, as_count};
+use super::hot::found_nothing;
+use super::records::{Address, Request};
+use super::table::{handle_of, number};
+use super::types::{
+    CAsync, CConnection, CCrArrival, CDtoCompletion, CEvent, CEventData, CRmrCompletion, CSoftware,
+    DatHandle, DatReturn,
+};
+
+/// Stores what a dequeue in the fast lane came to; its answer.
+///
+/// # Safety
+/// `out` points to a place for an event.
+#[inline(always)]
+pub(super) unsafe fn store_plain(
+    adapter: &'static Adapter,
+    open: &mut Open,
+    evd: DatHandle,
+    taken: DatResult<Event>,
+    out: *mut CEvent,
+) -> DatReturn {
+    match taken {
+        Ok(Event::Dto(done)) => {
+            // SAFETY: the caller's promise.
+            unsafe { out.write(dto(open, evd, &done)) };
+            0
+        }
+        // SAFETY: the caller's promise.
+        other => unsafe { store_other(adapter, open, evd, &other, out) },
+    }
+}
+
+/// # Safety
+/// As [`store_plain`].
+#[cold]
+#[inline(never)]
+unsafe fn store_other(
+    adapter: &'static Adapter,
+    open: &mut Open,
+    evd: DatHandle,
+    taken: &DatResult<Event>,
+    out: *mut CEvent,
+) -> DatReturn {
+    match taken {
+        Ok(event) => {
+            let event = made(adapter, open, evd, event);
+            // SAFETY: the caller's promise.
+            unsafe { out.write(event) };
+            0
+        }
+        Err(error) => {
+            if found_nothing(*error) {
+                open.sleep.kick();
+            }
+            answer(*error)
+        }
+    }
+}
+
+/// An event in C's words.
+pub(super) fn made(
+    adapter: &'static Adapter,
+    open: &mut Open,
+    evd: DatHandle,
+    event: &Event,
+) -> CEvent {
+    let event_data = match event {
+        Event::Dto(done) => return dto(open, evd, done),
+        Event::RmrBind(done) => CEventData {
+            rmr_completion_event_data: CRmrCompletion {
+                rmr_handle: open.known(done.rmr).unwrap_or(null_mut()),
+                user_cookie: done.cookie,
+                // CAST: the discriminant is the number.
+                status: done.status as u32,
+            },
+        },
+        Event::ConnectionRequest(request) => CEventData {
+            cr_arrival_event_data: arrival(adapter, open, request),
+        },
+        Event::Connection(event) => CEventData {
+            connect_event_data: connection(adapter, open, event),
+        },
+        Event::Async(event) => CEventData {
+            asynch_error_event_data: CAsync {
+                dat_handle: subject(open, event),
+                reason: as_count(event.reason()),
+            },
+        },
+        Event::Software(word) => CEventData {
+            software_event_data: CSoftware {
+                // A consumer's own word, which it gave as a pointer.
+                pointer: handle_of(word.0).cast::<c_void>(),
+            },
+        },
+    };
+    CEvent {
+        event_number: event.number(),
+        evd_handle: evd,
+        event_data,
+    }
+}
+
+/// The completion of a DTO.
+#[inline(always)]
+fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
+    CEvent {
+        event_number: 0x00001,
+        evd_handle: evd,
+        event_data: CEventData {
+            dto_completion_event_data: CDtoCompletion {
+                ep_handle: open.known(done.ep).unwrap_or(null_mut()),
+                user_cookie: done.cookie,
+                // CAST: the discriminant is the number.
+                status: done.status as u32,
+                transfered_length: done.transferred_length,
+            },
+        },
+    }
+}
+
+fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionRequest) -> CCrArrival {
+    let cr_handle = open.name(adapter, request.cr);
+    if let Ok(cr) = open.ia.cr_query(request.cr) {
+        let record = Request {
+            remote: Address::new(cr.remote_ia_address),
+            private_data: cr.private_data.into(),
+        };
+        open.records.requests.insert(number(cr_handle), record);
+    }
+    CCrArrival {
+        sp_handle: request
+            .psp
+            .and_then(|psp| open.known(psp))
+            .unwrap_or(null_mut()),
+        local_ia_address_ptr: open.records.local.pointer(),
+        conn_qual: request.conn_qual,
+        cr_handle,
+    }
+}
+
+fn connection(adapter: &'static Adapter, open: &mut Open, event: &ConnectionEvent) -> CConnection {
+    let ep_handle = open.name(adapter, event.ep);
+    let data = match event.kind {
+        ConnectionEventKind::Established => open.ia.ep_private_data(event.ep).unwrap_or(&[]),
+        ConnectionEventKind::PeerRejected
+        | ConnectionEventKind::NonPeerRejected
+        | ConnectionEventKind::AcceptCompletionError
+        | ConnectionEventKind::Disconnected
+        | ConnectionEventKind::Broken
+        | ConnectionEventKind::TimedOut
+        | ConnectionEventKind::Unreachable => &[],
+    };
+    CConnection {
+        ep_handle,
+        private_data_size: as_count(data.len()),
+        private_data: if data.is_empty() {
+            null()
+        } else {
+            // The endpoint keeps it where it is while it is connected.
+            data.as_ptr().cast()
+        },
+    }
+}
+
+/// The object an asynchronous event is about.
+fn subject(open: &Open, event: &AsyncEvent) -> DatHandle {
+    let known = match event {
+        AsyncEvent::EvdOverflow(evd) => open.known(*evd),
+        AsyncEvent::EpBroken(ep) | AsyncEvent::EpSoftHighWatermark(ep) => open.known(*ep),
+        AsyncEvent::SrqError(srq) | AsyncEvent::SrqLowWatermark(srq) => open.known(*srq),
+        AsyncEvent::IaCatastrophic | AsyncEvent::ProviderInternalError => Some(open.ia_handle()),
+    };
+    known.unwrap_or(null_mut())
+}

@@ -1,0 +1,76 @@
+//! `dat_set_consumer_context`, `dat_get_consumer_context`, `dat_get_handle_type`.
+
+// UNSAFETY: pointers of a C program are written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use dat_core::{
+    AnyHandle, CnoHandle, CrHandle, DatResult, EpHandle, EvdHandle, HandleType, LmrHandle,
+    PspHandle, PzHandle, RmrHandle, RspHandle, SrqHandle, Subtype,
+};
+
+use super::adapter::{Adapter, handle_error};
+use super::call::{call, given, put};
+use super::table::{IaName, find};
+use super::types::{DatContext, DatHandle, DatReturn};
+
+/// What a handle of any kind names.
+fn any(handle: DatHandle) -> DatResult<(&'static Adapter, AnyHandle)> {
+    macro_rules! any_of {
+        ($($handle:ident)*) => {
+            find::<IaName>(handle).map(|(adapter, _)| (adapter, AnyHandle::Ia))
+                $(.or_else(|| find::<$handle>(handle).map(|(adapter, object)| (adapter, object.into()))))*
+        };
+    }
+    any_of!(EpHandle EvdHandle CrHandle LmrHandle PspHandle PzHandle RmrHandle RspHandle CnoHandle SrqHandle)
+        .ok_or(handle_error(Subtype::Handle1))
+}
+
+/// `dat_set_consumer_context`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_set_consumer_context(
+    dat_handle: DatHandle,
+    context: DatContext,
+) -> DatReturn {
+    call(|| {
+        let (adapter, object) = any(dat_handle)?;
+        adapter.turn(|open| open.ia.set_consumer_context(object, context))
+    })
+}
+
+/// `dat_get_consumer_context`.
+///
+/// # Safety
+/// `context` is null or points to a context.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_get_consumer_context(
+    dat_handle: DatHandle,
+    context: *mut DatContext,
+) -> DatReturn {
+    call(|| {
+        let (adapter, object) = any(dat_handle)?;
+        given(context, Subtype::Arg2)?;
+        let word = adapter.turn(|open| open.ia.get_consumer_context(object))?;
+        // SAFETY: the caller's promise.
+        unsafe { put(context, word) };
+        Ok(())
+    })
+}
+
+/// `dat_get_handle_type`.
+///
+/// # Safety
+/// `handle_type` is null or points to a handle type.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_get_handle_type(
+    dat_handle: DatHandle,
+    handle_type: *mut u32,
+) -> DatReturn {
+    call(|| {
+        let (adapter, object) = any(dat_handle)?;
+        given(handle_type, Subtype::Arg2)?;
+        let kind: HandleType = adapter.turn(|open| open.ia.get_handle_type(object))?;
+        // SAFETY: the caller's promise. CAST: the discriminant is the number.
+        unsafe { put(handle_type, kind as u32) };
+        Ok(())
+    })
+}

@@ -1,0 +1,322 @@
+//! `dat_ia_openv`, `dat_ia_close`, `dat_ia_query`.
+//!
+//! An adapter is opened by the name it has in the registry, or, without one, by the name of a device
+//! ([`ia_open`](crate::ia_open)): `sim:a`, `vfio-user:/run/nic.sock`, `0000:3b:00.2`.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::ffi::{CStr, c_char};
+use core::ptr::null;
+
+use dat_core::{
+    CloseFlags, DatError, DatResult, EvdHandle, IaAttr, ProviderAttr, ReturnType, Subtype,
+};
+
+use super::adapter::{Adapter, Open, handle_error, internal};
+use super::call::{answer, as_count, call, caught, given, look_up, mask, parameter, put};
+use super::registry;
+use super::table::{self, IaName, PER_KIND, Reserved, handle_of};
+use super::types::{CIaAttr, CProviderAttr, DatBoolean, DatCount, DatHandle, DatReturn};
+use crate::{Ia, OpenError, OpenOptions};
+
+/// `DAT_EVD_ASYNC_EXISTS`: do not make an async EVD, there is one somewhere.
+const ASYNC_EXISTS: u64 = 1;
+/// `DAT_EVD_OUT_OF_SCOPE`: there is one, and it is not this consumer's.
+const OUT_OF_SCOPE: u64 = 2;
+/// `DAT_IA_FIELD_ALL`.
+const IA_ALL: u64 = 0x7_ffff_ffff;
+/// `DAT_PROVIDER_FIELD_ALL`.
+const PROVIDER_ALL: u64 = 0x3ff_ffff;
+
+/// `dat_ia_openv`.
+///
+/// # Safety
+/// `name` is null or a string; the other pointers are null or point to handles.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ia_openv(
+    name: *const c_char,
+    async_evd_min_qlen: DatCount,
+    async_evd_handle: *mut DatHandle,
+    ia_handle: *mut DatHandle,
+    dapl_major: u32,
+    dapl_minor: u32,
+    thread_safety: DatBoolean,
+) -> DatReturn {
+    call(|| {
+        given(name, Subtype::Arg1)?;
+        given(async_evd_handle, Subtype::Arg3)?;
+        if ia_handle.is_null() {
+            return Err(handle_error(Subtype::HandleIa));
+        }
+        // SAFETY: not null, and the caller's promise.
+        let name = unsafe { CStr::from_ptr(name) };
+        let name = name.to_str().map_err(|_| parameter(Subtype::Arg1))?;
+        // SAFETY: not null, and the caller's promise.
+        let wanted_async = table::number(unsafe { *async_evd_handle });
+        let mut options = OpenOptions::default();
+        match wanted_async {
+            0 => match u32::try_from(async_evd_min_qlen) {
+                Ok(qlen) if qlen > 0 => options.ia.async_evd_min_qlen = qlen,
+                Ok(_) | Err(_) => return Err(parameter(Subtype::Arg2)),
+            },
+            ASYNC_EXISTS => {}
+            // A function has one driver, so nobody else can have an EVD on it.
+            _ => return Err(handle_error(Subtype::HandleEvdAsync)),
+        }
+        let thread_safe = thread_safety != 0;
+        let (ia, entry) = registry::open(name, (dapl_major, dapl_minor), thread_safe, &options)?;
+        let (adapter, handle) = adopt(ia, thread_safe, wanted_async == 0, entry)?;
+        let async_evd = adapter.turn(|open| Ok(async_evd(adapter, open)))?;
+        // SAFETY: not null, and the caller's promise.
+        unsafe { put(async_evd_handle, async_evd) };
+        // SAFETY: as above.
+        unsafe { put(ia_handle, handle) };
+        Ok(())
+    })
+}
+
+/// Gives C an IA that Rust has opened, as thread safe or not. It is closed with `dat_ia_close`.
+///
+/// # Errors
+/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left; the IA has been closed.
+pub fn lend(ia: Ia, thread_safe: bool) -> DatResult<DatHandle> {
+    Ok(adopt(ia, thread_safe, true, None)?.1)
+}
+
+fn adopt(
+    ia: Ia,
+    thread_safe: bool,
+    async_in_scope: bool,
+    entry: Option<Box<dyn Send>>,
+) -> DatResult<(&'static Adapter, DatHandle)> {
+    let reserved = match Reserved::<IaName>::new() {
+        Ok(reserved) => reserved,
+        Err(error) => {
+            // Nothing is in it; what the teardown has to say is in the log.
+            let _closed = crate::ia_close(ia, CloseFlags::Abrupt);
+            return Err(error);
+        }
+    };
+    let handle = reserved.handle();
+    let mut open = Open::new(ia, handle);
+    open.thread_safe = thread_safe;
+    open.async_in_scope = async_in_scope;
+    open.entry = entry;
+    Ok((Adapter::open(reserved, open), handle_of(handle)))
+}
+
+fn async_evd(adapter: &'static Adapter, open: &mut Open) -> DatHandle {
+    if open.async_in_scope {
+        let evd: EvdHandle = open.ia.async_evd();
+        open.name(adapter, evd)
+    } else {
+        handle_of(OUT_OF_SCOPE)
+    }
+}
+
+/// What an error of opening or closing is in DAT's numbers. Its sentence goes to the log.
+pub(super) fn dat_error(error: OpenError) -> DatError {
+    tracing::warn!(%error, "adapter");
+    match error {
+        OpenError::Dat(error) => error,
+        OpenError::NotFound { .. } | OpenError::BadOption { .. } => {
+            DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
+        }
+        OpenError::InUse { .. } | OpenError::Function { .. } => {
+            DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
+        }
+        OpenError::BringUp { .. } | OpenError::Close(_) => internal("the device refused"),
+    }
+}
+
+/// `dat_ia_close`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let flags = CloseFlags::from_value(ia_flags)?;
+        let (open, ()) = adapter.close(|open| {
+            if flags == CloseFlags::Graceful && !open.ia.is_unused() {
+                return Err(DatError::new(
+                    ReturnType::InvalidState,
+                    Subtype::StateIaInUse,
+                ));
+            }
+            Ok(())
+        })?;
+        let Open {
+            ia,
+            sleep,
+            watch,
+            entry,
+            ..
+        } = open;
+        // Whoever sleeps finds the adapter gone.
+        sleep.kick();
+        let closed = crate::ia_close(ia, flags).map_err(dat_error);
+        // The agents have been told, on the thread that tells them.
+        drop(watch);
+        drop(entry);
+        closed.map(|_report| ())
+    })
+}
+
+/// `dat_ia_query`.
+///
+/// # Safety
+/// The pointers are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ia_query(
+    ia_handle: DatHandle,
+    async_evd_handle: *mut DatHandle,
+    ia_attr_mask: u64,
+    ia_attributes: *mut CIaAttr,
+    provider_attr_mask: u64,
+    provider_attributes: *mut CProviderAttr,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        mask(ia_attr_mask, IA_ALL, Subtype::Arg3)?;
+        if ia_attr_mask != 0 {
+            given(ia_attributes, Subtype::Arg4)?;
+        }
+        mask(provider_attr_mask, PROVIDER_ALL, Subtype::Arg5)?;
+        if provider_attr_mask != 0 {
+            given(provider_attributes, Subtype::Arg6)?;
+        }
+        let (evd, ia, provider) = adapter.turn(|open| {
+            Ok((
+                async_evd(adapter, open),
+                ia_attr(open),
+                provider_attr(open.ia.query().provider, open.thread_safe),
+            ))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(async_evd_handle, evd) };
+        // SAFETY: the caller's promise.
+        unsafe { put(ia_attributes, ia) };
+        // SAFETY: the caller's promise.
+        unsafe { put(provider_attributes, provider) };
+        Ok(())
+    })
+}
+
+/// A text in 256 bytes, cut off if it must be, with a NUL.
+pub(super) fn text(text: &str) -> [c_char; 256] {
+    let mut out = [0; 256];
+    let bytes = text.bytes().take_while(|&byte| byte != 0);
+    for (to, from) in out.iter_mut().take(255).zip(bytes) {
+        *to = from.cast_signed();
+    }
+    out
+}
+
+/// A limit that C's handles share.
+fn handles(limit: u32) -> DatCount {
+    as_count(usize::try_from(limit).unwrap_or(PER_KIND).min(PER_KIND))
+}
+
+fn ia_attr(open: &Open) -> CIaAttr {
+    let records = &open.records;
+    let attr: &IaAttr = open.ia.query().ia;
+    let (transport, vendor) = (records.transport.list(), records.vendor.list());
+    CIaAttr {
+        adapter_name: text(&attr.adapter_name),
+        vendor_name: text(&attr.vendor_name),
+        hardware_version_major: attr.hardware_version.0,
+        hardware_version_minor: attr.hardware_version.1,
+        firmware_version_major: attr.firmware_version.0,
+        firmware_version_minor: attr.firmware_version.1,
+        ia_address_ptr: records.local.pointer(),
+        max_eps: handles(attr.max_eps),
+        max_dto_per_ep: as_count(attr.max_dto_per_ep),
+        max_rdma_read_per_ep_in: as_count(attr.max_rdma_read_per_ep_in),
+        max_rdma_read_per_ep_out: as_count(attr.max_rdma_read_per_ep_out),
+        max_evds: handles(attr.max_evds),
+        max_evd_qlen: as_count(attr.max_evd_qlen),
+        max_iov_segments_per_dto: as_count(attr.max_iov_segments_per_dto),
+        max_lmrs: handles(attr.max_lmrs),
+        max_lmr_block_size: attr.max_lmr_block_size,
+        max_lmr_virtual_address: attr.max_lmr_virtual_address,
+        max_pzs: handles(attr.max_pzs),
+        max_message_size: attr.max_message_size,
+        max_rdma_size: attr.max_rdma_size,
+        max_rmrs: handles(attr.max_rmrs),
+        max_rmr_target_address: attr.max_rmr_target_address,
+        max_srqs: handles(attr.max_srqs),
+        max_ep_per_srq: handles(attr.max_ep_per_srq),
+        max_recv_per_srq: as_count(attr.max_recv_per_srq),
+        max_iov_segments_per_rdma_read: as_count(attr.max_iov_segments_per_rdma_read),
+        max_iov_segments_per_rdma_write: as_count(attr.max_iov_segments_per_rdma_write),
+        max_rdma_read_in: as_count(attr.max_rdma_read_in),
+        max_rdma_read_out: as_count(attr.max_rdma_read_out),
+        max_rdma_read_per_ep_in_guaranteed: attr.max_rdma_read_per_ep_in_guaranteed.into(),
+        max_rdma_read_per_ep_out_guaranteed: attr.max_rdma_read_per_ep_out_guaranteed.into(),
+        num_transport_attr: as_count(transport.len()),
+        transport_attr: transport.as_ptr(),
+        num_vendor_attr: as_count(vendor.len()),
+        vendor_attr: vendor.as_ptr(),
+    }
+}
+
+fn provider_attr(attr: &ProviderAttr, thread_safe: bool) -> CProviderAttr {
+    CProviderAttr {
+        provider_name: text(&attr.provider_name),
+        provider_version_major: attr.provider_version.0,
+        provider_version_minor: attr.provider_version.1,
+        dapl_version_major: attr.dapl_version.0,
+        dapl_version_minor: attr.dapl_version.1,
+        lmr_mem_types_supported: attr.lmr_mem_types_supported,
+        iov_ownership_on_return: attr.iov_ownership_on_return,
+        dat_qos_supported: attr.dat_qos_supported.bits(),
+        completion_flags_supported: attr.completion_flags_supported.bits(),
+        is_thread_safe: thread_safe.into(),
+        max_private_data_size: as_count(attr.max_private_data_size),
+        supports_multipath: attr.supports_multipath.into(),
+        ep_creator: attr.ep_creator,
+        pz_support: attr.pz_support,
+        optimal_buffer_alignment: attr.optimal_buffer_alignment,
+        evd_stream_merging_supported: attr
+            .evd_stream_merging_supported
+            .map(|row| row.map(DatBoolean::from)),
+        srq_supported: attr.srq_supported.into(),
+        srq_watermarks_supported: as_count(attr.srq_watermarks_supported),
+        srq_ep_pz_difference_supported: attr.srq_ep_pz_difference_supported.into(),
+        srq_info_supported: as_count(attr.srq_info_supported),
+        ep_recv_info_supported: as_count(attr.ep_recv_info_supported),
+        lmr_sync_req: attr.lmr_sync_req.into(),
+        dto_async_return_guaranteed: attr.dto_async_return_guaranteed.into(),
+        rdma_write_for_rdma_read_req: attr.rdma_write_for_rdma_read_req.into(),
+        num_provider_specific_attr: 0,
+        provider_specific_attr: null(),
+    }
+}
+
+/// `dat_strerror`.
+///
+/// # Safety
+/// The pointers are null or point to pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_strerror(
+    value: DatReturn,
+    major_message: *mut *const c_char,
+    minor_message: *mut *const c_char,
+) -> DatReturn {
+    caught(|| {
+        let Some((major, minor)) = super::messages::messages(value) else {
+            return answer(parameter(Subtype::Arg1));
+        };
+        if major_message.is_null() {
+            return answer(parameter(Subtype::Arg2));
+        }
+        if minor_message.is_null() {
+            return answer(parameter(Subtype::Arg3));
+        }
+        // SAFETY: not null, and the caller's promise.
+        unsafe { put(major_message, major.as_ptr()) };
+        // SAFETY: as above.
+        unsafe { put(minor_message, minor.as_ptr()) };
+        0
+    })
+}

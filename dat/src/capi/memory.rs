@@ -1,0 +1,417 @@
+//! The calls of PZ, LMR and RMR.
+
+// UNSAFETY: pointers of a C program are read and written, and its memory is lent to the device.
+#![expect(unsafe_code, reason = "the caller's pointers and memory")]
+
+use core::ffi::c_void;
+use core::ptr::null;
+
+use dat_core::{
+    CompletionFlags, DatError, DatResult, EpHandle, LmrHandle, LmrTriplet, MemPrivFlags, MemType,
+    PzHandle, ReturnType, RmrHandle, Subtype,
+};
+
+use super::adapter::Open;
+use super::call::{call, given, look_up, mask, on, other, parameter, put};
+use super::records::Region;
+use super::table::{IaName, Reserved, handle_of, number};
+use super::types::{
+    CLmrParam, CLmrTriplet, CPzParam, CRegionDescription, CRmrParam, CSharedMemory, DatContext,
+    DatHandle, DatReturn,
+};
+use crate::{DmaMemory, LentMemory};
+
+/// `DAT_MEM_TYPE`.
+const VIRTUAL: u32 = 0;
+const LMR: u32 = 1;
+const SHARED_VIRTUAL: u32 = 2;
+
+/// `dat_pz_create`.
+///
+/// # Safety
+/// `pz_handle` is null or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_pz_create(
+    ia_handle: DatHandle,
+    pz_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        given(pz_handle, Subtype::Arg2)?;
+        let reserved = Reserved::new()?;
+        let pz = adapter.turn(|open| {
+            let pz = open.ia.pz_create()?;
+            Ok(open.enter(adapter, reserved, pz))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(pz_handle, pz) };
+        Ok(())
+    })
+}
+
+/// `dat_pz_query`.
+///
+/// # Safety
+/// `pz_param` is null or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_pz_query(
+    pz_handle: DatHandle,
+    pz_param_mask: u32,
+    pz_param: *mut CPzParam,
+) -> DatReturn {
+    call(|| {
+        let (adapter, pz) = look_up::<PzHandle>(pz_handle)?;
+        mask(pz_param_mask.into(), 0x1, Subtype::Arg2)?;
+        given(pz_param, Subtype::Arg3)?;
+        let param = adapter.turn(|open| {
+            open.ia.pz_query(pz)?;
+            Ok(CPzParam {
+                ia_handle: open.ia_handle(),
+            })
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(pz_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_pz_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_pz_free(pz_handle: DatHandle) -> DatReturn {
+    on(pz_handle, |open, pz: PzHandle| {
+        open.ia.pz_free(pz)?;
+        open.forget(pz);
+        Ok(())
+    })
+}
+
+/// The caller's memory, lent to the device.
+///
+/// # Safety
+/// The memory is there until the LMR made of it is freed, and the program knows that a device writes to it.
+unsafe fn lent(open: &Open, address: *mut c_void, length: u64) -> DatResult<DmaMemory> {
+    let bytes = usize::try_from(length).map_err(|_| parameter(Subtype::Arg4))?;
+    if bytes == 0 || address.addr().checked_add(bytes).is_none() {
+        return Err(parameter(Subtype::Arg4));
+    }
+    if address.is_null() {
+        return Err(parameter(Subtype::Arg3));
+    }
+    let function = open.ia.provider().hca().function();
+    // SAFETY: the caller's promise.
+    let memory = unsafe { LentMemory::new(function, address.cast(), bytes) };
+    memory.map(DmaMemory::Lent).map_err(|error| {
+        tracing::warn!(%error, "lmr_create");
+        DatError::new(
+            ReturnType::InsufficientResources,
+            Subtype::ResourceMemoryRegion,
+        )
+        .because("the memory cannot be mapped for the device")
+    })
+}
+
+/// `dat_lmr_create`.
+///
+/// # Safety
+/// The memory that the description names is there until the LMR is freed. The cookie of shared memory and the
+/// pointers behind are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_create(
+    ia_handle: DatHandle,
+    mem_type: u32,
+    region_description: CRegionDescription,
+    length: u64,
+    pz_handle: DatHandle,
+    mem_privileges: u32,
+    lmr_handle: *mut DatHandle,
+    lmr_context: *mut u32,
+    rmr_context: *mut u32,
+    registered_size: *mut u64,
+    registered_address: *mut u64,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        if mem_type > SHARED_VIRTUAL {
+            return Err(parameter(Subtype::Arg2));
+        }
+        given(lmr_handle, Subtype::Arg7)?;
+        let reserved = Reserved::<LmrHandle>::new()?;
+        let pz = other::<PzHandle>(pz_handle);
+        let privileges = MemPrivFlags::from_bits_retain(mem_privileges);
+        // The first word of the union is an address or a handle.
+        let first = region_description.virtual_address;
+        let mut region = Region {
+            address: 0,
+            length,
+            source: 0,
+            cookie: None,
+        };
+        let (created, handle) = adapter.turn(|open| {
+            let created = match mem_type {
+                VIRTUAL => {
+                    region.address = first.addr();
+                    // SAFETY: the caller's promise.
+                    let memory = unsafe { lent(open, first, length) }?;
+                    open.ia.lmr_create(memory, pz, privileges)?
+                }
+                LMR => {
+                    region.source = first.addr();
+                    let source = other::<LmrHandle>(first);
+                    open.ia.lmr_create_from_lmr(source, pz, privileges)?
+                }
+                _ => {
+                    region.address = first.addr();
+                    given(region_description.shared_memory_id, Subtype::Arg3)?;
+                    // SAFETY: not null, and the caller's promise.
+                    let cookie = unsafe { *region_description.shared_memory_id };
+                    region.cookie = Some(Box::new(cookie));
+                    // SAFETY: the caller's promise.
+                    let memory = unsafe { lent(open, first, length) }?;
+                    open.ia.lmr_create_shared(memory, cookie, pz, privileges)?
+                }
+            };
+            let handle = open.enter(adapter, reserved, created.lmr);
+            open.records.regions.insert(number(handle), region);
+            Ok((created, handle))
+        })?;
+        // SAFETY: the caller's promise, as for the others.
+        unsafe { put(lmr_handle, handle) };
+        // SAFETY: as above.
+        unsafe { put(lmr_context, created.lmr_context) };
+        // SAFETY: as above.
+        unsafe { put(rmr_context, created.rmr_context) };
+        // SAFETY: as above.
+        unsafe { put(registered_size, created.registered_size) };
+        // SAFETY: as above.
+        unsafe { put(registered_address, created.registered_address) };
+        Ok(())
+    })
+}
+
+/// `dat_lmr_query`.
+///
+/// # Safety
+/// `lmr_param` is null or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_query(
+    lmr_handle: DatHandle,
+    lmr_param_mask: u32,
+    lmr_param: *mut CLmrParam,
+) -> DatReturn {
+    call(|| {
+        let (adapter, lmr) = look_up::<LmrHandle>(lmr_handle)?;
+        mask(lmr_param_mask.into(), 0x3ff, Subtype::Arg2)?;
+        given(lmr_param, Subtype::Arg3)?;
+        let param = adapter.turn(|open| {
+            let param = open.ia.lmr_query(lmr)?;
+            let pz_handle = open.name(adapter, param.pz);
+            let region = open.records.regions.get(&number(lmr_handle));
+            let first = region.map_or(0, |region| match param.mem_type {
+                MemType::Lmr(_) => region.source,
+                MemType::Virtual | MemType::SharedVirtual(_) => region.address,
+            });
+            let cookie = region.and_then(|region| region.cookie.as_deref());
+            Ok(CLmrParam {
+                ia_handle: open.ia_handle(),
+                mem_type: param.mem_type.number(),
+                region_desc: CSharedMemory {
+                    virtual_address: handle_of(first as u64),
+                    shared_memory_id: cookie.map_or(null(), core::ptr::from_ref),
+                },
+                length: match param.mem_type {
+                    MemType::Lmr(_) => param.registered_size,
+                    MemType::Virtual | MemType::SharedVirtual(_) => {
+                        region.map_or(param.registered_size, |region| region.length)
+                    }
+                },
+                pz_handle,
+                mem_priv: param.privileges.bits(),
+                lmr_context: param.lmr_context,
+                rmr_context: param.rmr_context,
+                registered_size: param.registered_size,
+                registered_address: param.registered_address,
+            })
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(lmr_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_lmr_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_lmr_free(lmr_handle: DatHandle) -> DatReturn {
+    on(lmr_handle, |open, lmr: LmrHandle| {
+        open.ia.lmr_free(lmr)?;
+        open.forget(lmr);
+        open.records.regions.remove(&number(lmr_handle));
+        Ok(())
+    })
+}
+
+/// A call that makes a range of memory agree with what the device sees.
+///
+/// # Safety
+/// `segments` is null or points to `count` of them.
+unsafe fn sync(
+    ia: DatHandle,
+    segments: *const LmrTriplet,
+    count: u64,
+    work: impl FnOnce(&Open, &[LmrTriplet]) -> DatResult<()>,
+) -> DatReturn {
+    call(|| {
+        let (adapter, _) = look_up::<IaName>(ia)?;
+        let count = usize::try_from(count).map_err(|_| parameter(Subtype::Arg3))?;
+        let fits = count.checked_mul(size_of::<LmrTriplet>());
+        if fits.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
+            return Err(parameter(Subtype::Arg3));
+        }
+        let segments = if count == 0 {
+            &[]
+        } else {
+            given(segments, Subtype::Arg2)?;
+            // SAFETY: not null, and the caller's promise.
+            unsafe { core::slice::from_raw_parts(segments, count) }
+        };
+        adapter.turn(|open| work(open, segments))
+    })
+}
+
+/// `dat_lmr_sync_rdma_read`.
+///
+/// # Safety
+/// `local_segments` is null or points to `num_segments` segments.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
+    ia_handle: DatHandle,
+    local_segments: *const LmrTriplet,
+    num_segments: u64,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    unsafe {
+        sync(ia_handle, local_segments, num_segments, |open, segments| {
+            open.ia.lmr_sync_rdma_read(segments)
+        })
+    }
+}
+
+/// `dat_lmr_sync_rdma_write`.
+///
+/// # Safety
+/// As [`dat_lmr_sync_rdma_read`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
+    ia_handle: DatHandle,
+    local_segments: *const LmrTriplet,
+    num_segments: u64,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    unsafe {
+        sync(ia_handle, local_segments, num_segments, |open, segments| {
+            open.ia.lmr_sync_rdma_write(segments)
+        })
+    }
+}
+
+/// `dat_rmr_create`.
+///
+/// # Safety
+/// `rmr_handle` is null or points to a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_rmr_create(
+    pz_handle: DatHandle,
+    rmr_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let (adapter, pz) = look_up::<PzHandle>(pz_handle)?;
+        given(rmr_handle, Subtype::Arg2)?;
+        let reserved = Reserved::new()?;
+        let rmr = adapter.turn(|open| {
+            let rmr = open.ia.rmr_create(pz)?;
+            Ok(open.enter(adapter, reserved, rmr))
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(rmr_handle, rmr) };
+        Ok(())
+    })
+}
+
+/// `dat_rmr_query`.
+///
+/// # Safety
+/// `rmr_param` is null or points to one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_rmr_query(
+    rmr_handle: DatHandle,
+    rmr_param_mask: u32,
+    rmr_param: *mut CRmrParam,
+) -> DatReturn {
+    call(|| {
+        let (adapter, rmr) = look_up::<RmrHandle>(rmr_handle)?;
+        mask(rmr_param_mask.into(), 0x1f, Subtype::Arg2)?;
+        given(rmr_param, Subtype::Arg3)?;
+        let param = adapter.turn(|open| {
+            let param = open.ia.rmr_query(rmr)?;
+            let pz_handle = open.name(adapter, param.pz);
+            let triplet = param.binding.map(|binding| binding.lmr_triplet);
+            Ok(CRmrParam {
+                ia_handle: open.ia_handle(),
+                pz_handle,
+                lmr_triplet: CLmrTriplet {
+                    lmr_context: triplet.map_or(0, |triplet| triplet.lmr_context),
+                    pad: 0,
+                    virtual_address: triplet.map_or(0, |triplet| triplet.virtual_address),
+                    segment_length: triplet.map_or(0, |triplet| triplet.segment_length),
+                },
+                mem_priv: param.binding.map_or(0, |binding| binding.privileges.bits()),
+                rmr_context: param.binding.map_or(0, |binding| binding.rmr_context),
+            })
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(rmr_param, param) };
+        Ok(())
+    })
+}
+
+/// `dat_rmr_bind`.
+///
+/// # Safety
+/// `lmr_triplet` and `rmr_context` are null or point to what the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_rmr_bind(
+    rmr_handle: DatHandle,
+    lmr_triplet: *const LmrTriplet,
+    mem_privileges: u32,
+    ep_handle: DatHandle,
+    user_cookie: DatContext,
+    completion_flags: u32,
+    rmr_context: *mut u32,
+) -> DatReturn {
+    call(|| {
+        let (adapter, rmr) = look_up::<RmrHandle>(rmr_handle)?;
+        given(lmr_triplet, Subtype::Arg2)?;
+        given(rmr_context, Subtype::Arg7)?;
+        // SAFETY: not null, and the caller's promise.
+        let triplet = unsafe { &*lmr_triplet };
+        let privileges = MemPrivFlags::from_bits_retain(mem_privileges);
+        let flags = CompletionFlags::from_bits_retain(completion_flags);
+        let ep = other::<EpHandle>(ep_handle);
+        let context = adapter.turn(|open| {
+            open.ia
+                .rmr_bind(rmr, triplet, privileges, ep, user_cookie, flags)
+        })?;
+        // SAFETY: the caller's promise.
+        unsafe { put(rmr_context, context) };
+        Ok(())
+    })
+}
+
+/// `dat_rmr_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn dat_rmr_free(rmr_handle: DatHandle) -> DatReturn {
+    on(rmr_handle, |open, rmr: RmrHandle| {
+        open.ia.rmr_free(rmr)?;
+        open.forget(rmr);
+        Ok(())
+    })
+}

@@ -1,0 +1,49 @@
+//! The C ABI: DAT 1.2 as `dat/udat.h` declares it, for programs that link `-ldat`.
+//!
+//! A call here does four things: it finds what its handles stand for (`table`), gets its turn at the adapter
+//! (`gate`), makes the call of the same name on the [`Ia`](crate::Ia), and writes what comes of it where the caller's
+//! pointers say. What a call means, and what it answers, is said there.
+//!
+//! | from C | is |
+//! |---|---|
+//! | a handle | a number, looked up and never followed: what names nothing is DAT_INVALID_HANDLE with the subtype of the kind |
+//! | an enumeration, flags | a number, checked |
+//! | a pointer | null, or memory of the type the header says, which is the caller's promise |
+//! | a panic of ours | does not get out: the call answers DAT_INTERNAL_ERROR and the adapter is put away |
+//!
+//! An adapter is registered both as thread safe and as not. Opened as not thread safe, which is what the header asks for
+//! unless `DAT_THREADSAFE` says otherwise, calls for one adapter are made one at a time, except that others may be made
+//! while a thread is blocked in `dat_evd_wait` or `dat_cno_wait`; posts and dequeues then lock nothing. Opened as thread safe,
+//! all calls may be made at all times.
+
+mod adapter;
+mod call;
+mod cno;
+mod connect;
+mod ep;
+mod evd;
+mod event;
+mod gate;
+mod generic;
+mod hot;
+mod ia;
+mod memory;
+mod messages;
+mod records;
+mod registry;
+mod sleep;
+mod srq;
+mod table;
+pub mod types;
+mod watch;
+
+pub use cno::*;
+pub use connect::*;
+pub use ep::*;
+pub use evd::*;
+pub use generic::*;
+pub use hot::*;
+pub use ia::*;
+pub use memory::*;
+pub use registry::*;
+pub use srq::*;

@@ -1,0 +1,137 @@
+//! What pointers in a C program's structures point to: addresses, names, private data. It stays where it is while the
+//! object it is about is there.
+
+// UNSAFETY: pointers into text of one's own move between threads with the text.
+#![expect(unsafe_code, reason = "a list of pointers that is Send")]
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::net::IpAddr;
+
+use dat_core::NamedAttr;
+
+use super::types::{CNamedAttr, DatHandle};
+use crate::Ia;
+
+/// A socket address of either family, at a fixed place.
+#[derive(Clone)]
+pub(super) struct Address(Box<libc::sockaddr_in6>);
+
+impl Address {
+    /// An IPv4 address fills the beginning, as a `sockaddr_in`.
+    pub(super) fn new(address: IpAddr) -> Self {
+        // CAST: AF_INET and AF_INET6 are small.
+        #[expect(clippy::cast_possible_truncation, reason = "AF_INET6 is 10")]
+        let family = match address {
+            IpAddr::V4(_) => libc::AF_INET as libc::sa_family_t,
+            IpAddr::V6(_) => libc::AF_INET6 as libc::sa_family_t,
+        };
+        let (flowinfo, bytes) = match address {
+            // sin_addr lies where sin6_flowinfo does, in network order.
+            IpAddr::V4(v4) => (u32::from(v4).to_be(), [0; 16]),
+            IpAddr::V6(v6) => (0, v6.octets()),
+        };
+        Self(Box::new(libc::sockaddr_in6 {
+            sin6_family: family,
+            sin6_port: 0,
+            sin6_flowinfo: flowinfo,
+            sin6_addr: libc::in6_addr { s6_addr: bytes },
+            sin6_scope_id: 0,
+        }))
+    }
+
+    /// Another address at the same place.
+    pub(super) fn set(&mut self, address: IpAddr) {
+        *self.0 = *Self::new(address).0;
+    }
+
+    pub(super) fn pointer(&self) -> *mut libc::sockaddr {
+        core::ptr::from_ref(&*self.0).cast_mut().cast()
+    }
+}
+
+/// Named attributes of an adapter.
+pub(super) struct Attributes {
+    /// What `list` points to.
+    _texts: Vec<(CString, CString)>,
+    list: Vec<CNamedAttr>,
+}
+
+// SAFETY: the pointers point into `_texts`, which moves along and which nobody changes.
+unsafe impl Send for Attributes {}
+
+impl Attributes {
+    fn new(attributes: &[NamedAttr]) -> Self {
+        let texts: Vec<(CString, CString)> = attributes
+            .iter()
+            .filter_map(|attribute| {
+                let name = CString::new(attribute.name).ok()?;
+                Some((name, CString::new(attribute.value.as_str()).ok()?))
+            })
+            .collect();
+        let list = texts.iter().map(|(name, value)| CNamedAttr {
+            name: name.as_ptr(),
+            value: value.as_ptr(),
+        });
+        Self {
+            list: list.collect(),
+            _texts: texts,
+        }
+    }
+
+    pub(super) fn list(&self) -> &[CNamedAttr] {
+        &self.list
+    }
+}
+
+/// What an LMR was made of, in C's words.
+#[derive(Clone)]
+pub(super) struct Region {
+    pub(super) address: usize,
+    pub(super) length: u64,
+    pub(super) source: usize,
+    pub(super) cookie: Option<Box<[u8; 40]>>,
+}
+
+/// A connection request as C sees it.
+pub(super) struct Request {
+    pub(super) remote: Address,
+    pub(super) private_data: Box<[u8]>,
+}
+
+/// An agent as C gave it. The pointer is the consumer's and means nothing here.
+#[derive(Clone, Copy)]
+pub(super) struct GivenAgent {
+    pub(super) instance_data: usize,
+    pub(super) function: unsafe extern "C" fn(*mut core::ffi::c_void, DatHandle),
+}
+
+/// All of an adapter's.
+pub(super) struct Records {
+    pub(super) local: Address,
+    pub(super) transport: Attributes,
+    pub(super) vendor: Attributes,
+    /// Of endpoints, by C's handle.
+    pub(super) remotes: BTreeMap<u64, Address>,
+    /// Of connection requests, by C's handle.
+    pub(super) requests: BTreeMap<u64, Request>,
+    /// Of LMRs, by C's handle.
+    pub(super) regions: BTreeMap<u64, Region>,
+    /// Of CNOs, by C's handle.
+    pub(super) agents: BTreeMap<u64, GivenAgent>,
+}
+
+impl Records {
+    pub(super) fn new(ia: &Ia) -> Self {
+        let attr = ia.query().ia;
+        Self {
+            local: Address::new(attr.ia_address),
+            transport: Attributes::new(&attr.transport_attr),
+            vendor: Attributes::new(&attr.vendor_attr),
+            remotes: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            agents: BTreeMap::new(),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Sleeping in `evd_wait` and `cno_wait`, outside of the adapter.
+//!
+//! Who waits lets go of the adapter while it sleeps. It is woken by the function's interrupts, or by somebody of this
+//! process who has done something with the adapter meanwhile ([`Sleep::kick`]): posted a software event, closed it,
+//! taken in the very interrupt. Of several who sleep the function wakes all, but the first to look takes the interrupt and
+//! what came with it; so it wakes the others. Waking up early is harmless, the waiter looks and sleeps on.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use driver::{Clock, Instant, Interrupt};
+
+use crate::Ia;
+
+/// How threads sleep on an adapter.
+pub(super) struct Sleep {
+    clock: Arc<dyn Clock>,
+    /// The function's.
+    interrupts: Vec<Interrupt>,
+    /// How many of those are the device's, and are taken by who is woken by them; the others are left for
+    /// [`Ia::progress`](dat_core::Ia::progress).
+    vectors: usize,
+    /// How many there are in `sleepers`, for those who would find none.
+    count: AtomicU32,
+    sleepers: Mutex<Vec<Interrupt>>,
+}
+
+impl Sleep {
+    pub(super) fn new(ia: &Ia) -> Self {
+        let hca = ia.provider().hca();
+        Self {
+            clock: hca.function().clock(),
+            interrupts: hca.interrupts().to_vec(),
+            vectors: hca.vectors(),
+            count: AtomicU32::new(0),
+            sleepers: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// A thread is going to wait, until what is returned is dropped.
+    pub(super) fn enlist(&self) -> Sleeper<'_> {
+        let mut interrupts = self.interrupts.clone();
+        // Without one a sleeper is woken by the function, or after a second at the latest.
+        let own = Interrupt::new().ok();
+        interrupts.extend(own.clone());
+        if let Some(own) = &own {
+            self.list().push(own.clone());
+            self.count.fetch_add(1, Ordering::SeqCst);
+        }
+        Sleeper {
+            sleep: self,
+            own,
+            interrupts,
+        }
+    }
+
+    /// Wakes who sleeps.
+    #[inline]
+    pub(super) fn kick(&self) {
+        if self.count.load(Ordering::Relaxed) != 0 {
+            self.wake(None);
+        }
+    }
+
+    #[cold]
+    fn wake(&self, except: Option<&Interrupt>) {
+        for sleeper in self.list().iter() {
+            if except.is_none_or(|except| !same(except, sleeper)) {
+                sleeper.signal();
+            }
+        }
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Interrupt>> {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that waits.
+pub(super) struct Sleeper<'a> {
+    sleep: &'a Sleep,
+    own: Option<Interrupt>,
+    /// The function's, and its own.
+    interrupts: Vec<Interrupt>,
+}
+
+impl Sleeper<'_> {
+    /// Sleeps until there is something to look at, and until then at the latest, on the function's clock. Then it has to look.
+    pub(super) fn until(&self, deadline: u64) {
+        let woken = self.sleep.clock.wait(&self.interrupts, Instant(deadline));
+        for vector in self.interrupts.iter().take(self.sleep.vectors) {
+            // A look takes in all there is, however often it was signalled.
+            let _signals = vector.take();
+        }
+        let kicked = self.own.as_ref().is_some_and(|own| own.take() != 0);
+        if woken && !kicked && self.sleep.count.load(Ordering::Relaxed) > 1 {
+            self.sleep.wake(self.own.as_ref());
+        }
+    }
+}
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        if let Some(own) = &self.own {
+            self.sleep.list().retain(|sleeper| !same(own, sleeper));
+            self.sleep.count.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn same(one: &Interrupt, other: &Interrupt) -> bool {
+    use std::os::fd::AsRawFd;
+    one.as_fd().as_raw_fd() == other.as_fd().as_raw_fd()
+}

@@ -1,0 +1,255 @@
+//! Handles: what a C program holds is a number, and this table says whether it is one of ours.
+//!
+//! ```text
+//!   63  62 ....................... 26  25 .. 22  21 .......... 5  4 ... 0
+//!  |  1 |  serial number of the handle |  kind  |  place in table |   0   |
+//! ```
+//!
+//! A place holds the handle that lives there, whole, and what it stands for. So a look-up is a masked load and one
+//! comparison, which a freed handle, one of another kind and a random number all fail: serial numbers are not used
+//! twice, and a place is left empty or has another number in it. Nothing a handle says is followed before that. Bit 63 makes
+//! sure that no pointer of a program is ever taken for a handle.
+//!
+//! The places of a kind lie together, so that the kind is part of the place and needs no comparison of its own.
+//!
+//! Places are atomics: a thread may look up a handle of its own adapter, or a stale one, while another thread changes the
+//! place. What a *live* handle stands for does not change until the handle is freed, which is the business of whoever
+//! calls for that adapter.
+
+use core::marker::PhantomData;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dat_core::{
+    CnoHandle, CrHandle, DatError, DatResult, EpHandle, EvdHandle, HandleType, LmrHandle,
+    PspHandle, PzHandle, ReturnType, RmrHandle, RspHandle, SrqHandle, Subtype,
+};
+
+use super::adapter::Adapter;
+use super::types::DatHandle;
+
+/// Places of one kind: a process can have one handle less at a time.
+pub(super) const PER_KIND: usize = 1 << 17;
+/// `DAT_HANDLE_TYPE` counts to 10.
+const KINDS: usize = 11;
+const PLACE_SHIFT: u32 = 5;
+const KIND_SHIFT: u32 = PLACE_SHIFT + PER_KIND.trailing_zeros();
+const SERIAL_SHIFT: u32 = KIND_SHIFT + 4;
+const OURS: u64 = 1 << 63;
+
+/// One place. As large as the lowest bit of a place in a handle counts for.
+#[repr(C)]
+struct Place {
+    /// The handle that lives here, or 0.
+    occupant: AtomicU64,
+    /// Null where no handle ever lived, and so in the first place of each kind, which the null handle leads to.
+    adapter: AtomicPtr<Adapter>,
+    /// The raw parts of the object's handle in Rust.
+    key: AtomicU64,
+    ia: AtomicU32,
+}
+const _: () = assert!(size_of::<Place>() == 1 << PLACE_SHIFT);
+
+impl Place {
+    const fn empty() -> Self {
+        Self {
+            occupant: AtomicU64::new(0),
+            adapter: AtomicPtr::new(null_mut()),
+            key: AtomicU64::new(0),
+            ia: AtomicU32::new(0),
+        }
+    }
+}
+
+/// All zeros, so that it takes address space, and memory only where it is used.
+static PLACES: [[Place; PER_KIND]; KINDS] = [const { [const { Place::empty() }; PER_KIND] }; KINDS];
+
+/// Places of one kind nobody lives in: those left, oldest first, and those never used.
+struct Free {
+    left: VecDeque<u32>,
+    fresh: u32,
+}
+
+static FREE: [Mutex<Free>; KINDS] = [const {
+    Mutex::new(Free {
+        left: VecDeque::new(),
+        // The first place is nobody's.
+        fresh: 1,
+    })
+}; KINDS];
+
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
+/// A kind of object that handles name.
+pub(super) trait Named: Copy {
+    /// `DAT_HANDLE_TYPE`.
+    const KIND: HandleType;
+    fn raw(self) -> (u64, u32);
+    fn from_parts(key: u64, ia: u32) -> Self;
+}
+
+macro_rules! named {
+    ($($handle:ident is $kind:ident,)*) => {
+        $(impl Named for $handle {
+            const KIND: HandleType = HandleType::$kind;
+            #[inline(always)]
+            fn raw(self) -> (u64, u32) {
+                self.to_raw()
+            }
+            #[inline(always)]
+            fn from_parts(key: u64, ia: u32) -> Self {
+                Self::from_raw(key, ia)
+            }
+        })*
+    };
+}
+
+named! {
+    CrHandle is Cr,
+    EpHandle is Ep,
+    EvdHandle is Evd,
+    LmrHandle is Lmr,
+    PspHandle is Psp,
+    PzHandle is Pz,
+    RmrHandle is Rmr,
+    RspHandle is Rsp,
+    CnoHandle is Cno,
+    SrqHandle is Srq,
+}
+
+/// An adapter's own handle stands for nothing but the adapter.
+#[derive(Clone, Copy)]
+pub(super) struct IaName;
+
+impl Named for IaName {
+    const KIND: HandleType = HandleType::Ia;
+    fn raw(self) -> (u64, u32) {
+        (0, 0)
+    }
+    fn from_parts(_key: u64, _ia: u32) -> Self {
+        Self
+    }
+}
+
+/// What a handle stands for, if it is one of this kind.
+#[inline(always)]
+pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)> {
+    let handle = number(handle);
+    // CAST: the place, which is masked.
+    let place = (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1);
+    let place = &PLACES[H::KIND as usize][place];
+    // Acquire: what the place says of the handle was written before it.
+    if place.occupant.load(Ordering::Acquire) != handle {
+        return None;
+    }
+    let adapter = Adapter::of_place(place.adapter.load(Ordering::Relaxed))?;
+    let object = H::from_parts(
+        place.key.load(Ordering::Relaxed),
+        place.ia.load(Ordering::Relaxed),
+    );
+    Some((adapter, object))
+}
+
+/// The number a handle is.
+#[inline(always)]
+pub(super) fn number(handle: DatHandle) -> u64 {
+    handle.addr() as u64
+}
+
+/// The handle a number is. It is no pointer to anything.
+#[inline(always)]
+pub(super) fn handle_of(number: u64) -> DatHandle {
+    // CAST: pointers have 64 bits, as `types` asserts.
+    #[expect(clippy::cast_possible_truncation, reason = "64-bit pointers only")]
+    core::ptr::without_provenance_mut(number as usize)
+}
+
+/// A place taken for an object that is being made; given back if it is not.
+pub(super) struct Reserved<H: Named> {
+    at: u32,
+    handle: u64,
+    kind: PhantomData<H>,
+}
+
+impl<H: Named> Reserved<H> {
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// DAT_INSUFFICIENT_RESOURCES|MEMORY: the process has [`PER_KIND`] handles of this kind.
+    pub(super) fn new() -> DatResult<Self> {
+        let mut free = lock(H::KIND as usize);
+        // Places are taken again as late as possible, so that a stale handle meets an empty one for long.
+        let at = if (free.fresh as usize) < PER_KIND {
+            free.fresh += 1;
+            free.fresh - 1
+        } else {
+            let full = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
+            free.left
+                .pop_front()
+                .ok_or(full.because("the process has no handles of this kind left"))?
+        };
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed) << SERIAL_SHIFT;
+        // CAST: the discriminant is the number.
+        let kind = (H::KIND as u64) << KIND_SHIFT;
+        Ok(Self {
+            at,
+            handle: OURS | serial | kind | u64::from(at) << PLACE_SHIFT,
+            kind: PhantomData,
+        })
+    }
+
+    /// The handle there will be.
+    pub(super) const fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// The object is there: from now on the handle names it.
+    pub(super) fn fill(self, adapter: &'static Adapter, object: H) {
+        let place = &PLACES[H::KIND as usize][self.at as usize];
+        let (key, ia) = object.raw();
+        place
+            .adapter
+            .store(core::ptr::from_ref(adapter).cast_mut(), Ordering::Relaxed);
+        place.key.store(key, Ordering::Relaxed);
+        place.ia.store(ia, Ordering::Relaxed);
+        place.occupant.store(self.handle, Ordering::Release);
+        core::mem::forget(self);
+    }
+}
+
+impl<H: Named> Drop for Reserved<H> {
+    fn drop(&mut self) {
+        lock(H::KIND as usize).left.push_back(self.at);
+    }
+}
+
+/// Takes a handle out; from now on it names nothing.
+pub(super) fn leave(handle: u64) {
+    if handle == 0 {
+        return;
+    }
+    // CAST: masked.
+    #[expect(clippy::cast_possible_truncation, reason = "masked")]
+    let (kind, at) = (
+        (handle >> KIND_SHIFT) as usize & 0xf,
+        (handle >> PLACE_SHIFT) as u32 & (PER_KIND as u32 - 1),
+    );
+    let Some(places) = PLACES.get(kind) else {
+        return;
+    };
+    let left = places[at as usize].occupant.compare_exchange(
+        handle,
+        0,
+        Ordering::AcqRel,
+        Ordering::Relaxed,
+    );
+    if left.is_ok() {
+        lock(kind).left.push_back(at);
+    }
+}
+
+fn lock(kind: usize) -> MutexGuard<'static, Free> {
+    FREE[kind].lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,108 @@
+//! What an adapter's name may say besides the device: `sim:a,address=192.0.2.1,neighbour=192.0.2.2/02:00:5e:10:00:02`.
+//!
+//! A program that opens adapters by name alone, as all of C's do, has no [`OpenOptions`] to fill. Each option begins with a
+//! comma:
+//!
+//! | option | adds |
+//! |---|---|
+//! | `,address=IP` | an address of ours |
+//! | `,neighbour=IP/MAC` | a peer whose address does not contain its MAC |
+
+use crate::open::{OpenError, OpenOptions};
+
+const ADDRESS: &str = ",address=";
+const NEIGHBOUR: &str = ",neighbour=";
+
+/// The device in a name, and the options with what the name adds.
+///
+/// # Errors
+/// [`OpenError::BadOption`].
+pub(crate) fn parse<'a>(
+    name: &'a str,
+    options: &OpenOptions,
+) -> Result<(&'a str, OpenOptions), OpenError> {
+    let mut options = options.clone();
+    let first = [ADDRESS, NEIGHBOUR]
+        .into_iter()
+        .filter_map(|option| name.find(option))
+        .min();
+    let Some(first) = first else {
+        return Ok((name, options));
+    };
+    let (device, rest) = name.split_at(first);
+    for option in rest.split(',').skip(1) {
+        let added = match option.split_once('=') {
+            Some(("address", address)) => address
+                .parse()
+                .ok()
+                .map(|address| options.clone().address(address)),
+            Some(("neighbour", neighbour)) => neighbour.split_once('/').and_then(|(ip, mac)| {
+                Some(options.clone().neighbour(ip.parse().ok()?, mac_of(mac)?))
+            }),
+            Some(_) | None => None,
+        };
+        options = added.ok_or_else(|| OpenError::BadOption {
+            name: name.to_owned(),
+            option: option.to_owned(),
+        })?;
+    }
+    Ok((device, options))
+}
+
+/// Six bytes in hex, colons between.
+fn mac_of(text: &str) -> Option<[u8; 6]> {
+    let bytes: Option<Vec<u8>> = text
+        .split(':')
+        .map(|byte| (byte.len() == 2).then(|| u8::from_str_radix(byte, 16).ok())?)
+        .collect();
+    bytes?.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_without_options_is_the_device() {
+        let options = OpenOptions::default();
+        for name in ["sim:a", "vfio-user:/run/a,b.sock", "0000:3b:00.2", ""] {
+            let (device, parsed) = parse(name, &options).expect("no option");
+            assert_eq!(device, name);
+            assert!(parsed.hca.gids.is_empty());
+        }
+    }
+
+    #[test]
+    fn addresses_and_neighbours_are_added() {
+        let name = "sim:a,address=192.0.2.1,neighbour=192.0.2.2/02:00:5e:10:00:02,address=fd00::1";
+        let (device, parsed) = parse(name, &OpenOptions::default()).expect("three options");
+        assert_eq!(device, "sim:a");
+        let addresses: Vec<String> = parsed.hca.gids.iter().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["192.0.2.1", "fd00::1"]);
+        let neighbour = (
+            "192.0.2.2".parse().expect("an address"),
+            [2, 0, 0x5e, 0x10, 0, 2],
+        );
+        assert_eq!(parsed.hca.neighbours, [neighbour]);
+    }
+
+    #[test]
+    fn an_option_that_is_none_is_named() {
+        for (name, bad) in [
+            ("sim:a,address=here", "address=here"),
+            ("sim:a,address=192.0.2.1,peer=1", "peer=1"),
+            ("sim:a,neighbour=192.0.2.2", "neighbour=192.0.2.2"),
+            (
+                "sim:a,neighbour=192.0.2.2/02:00:5e:10:00",
+                "neighbour=192.0.2.2/02:00:5e:10:00",
+            ),
+            ("sim:a,address=192.0.2.1,", ""),
+        ] {
+            let error = parse(name, &OpenOptions::default()).expect_err(name);
+            assert!(
+                matches!(&error, OpenError::BadOption { option, .. } if option == bad),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Agents of CNOs: functions of C that the library calls.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+use dat::capi::types::{CAgent, CCnoParam, CEvent, CEventData, CSoftware, DatHandle};
+use dat::capi::{
+    dat_cno_create, dat_cno_modify_agent, dat_cno_query, dat_evd_dequeue, dat_evd_modify_cno,
+    dat_evd_post_se, dat_ia_close,
+};
+
+use crate::support::{ABRUPT, World, c, done, ok};
+
+/// What an upcall brought: the EVD's number, and what the agent found in it.
+type Told = (usize, u32);
+
+/// The agent: it takes the event, which shows that it may call DAT, and reports.
+///
+/// # Safety
+/// `instance_data` points to a sender.
+unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
+    // SAFETY: the tests give a sender, which they keep.
+    let told = unsafe { &*instance_data.cast::<Sender<Told>>() };
+    let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
+    let answer = c!(dat_evd_dequeue(evd, event.as_mut_ptr()));
+    told.send((evd.addr(), answer)).expect("the test listens");
+}
+
+fn agent_for(told: &Sender<Told>) -> CAgent {
+    CAgent {
+        instance_data: std::ptr::from_ref(told).cast_mut().cast(),
+        proxy_agent_func: Some(agent),
+    }
+}
+
+fn post(world: &World) {
+    let event = CEvent {
+        event_number: 0x10001,
+        evd_handle: null_mut(),
+        event_data: CEventData {
+            software_event_data: CSoftware {
+                pointer: null_mut(),
+            },
+        },
+    };
+    ok!(dat_evd_post_se(world.evd, &raw const event));
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn an_agent_is_called_once_for_a_trigger_and_may_call_dat() {
+    let (tell, told) = channel();
+    let world = World::new(false);
+    let mut cno = null_mut();
+    ok!(dat_cno_create(world.ia, agent_for(&tell), &raw mut cno));
+    done!(dat_evd_modify_cno(world.evd, cno));
+    post(&world);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok((world.evd.addr(), 0)));
+    // It is gone: another event triggers nothing, until there is an agent again.
+    let mut param = std::mem::MaybeUninit::<CCnoParam>::uninit();
+    ok!(dat_cno_query(cno, 0x3, param.as_mut_ptr()));
+    // SAFETY: the query has filled it.
+    let param = unsafe { param.assume_init() };
+    assert!(param.agent.proxy_agent_func.is_none());
+    assert_eq!(param.ia_handle, world.ia);
+    post(&world);
+    assert!(told.try_recv().is_err());
+    done!(dat_ia_close(world.ia, ABRUPT));
+    assert!(told.try_recv().is_err());
+}
+
+#[test]
+fn an_agent_that_was_not_called_is_told_of_the_end_with_no_evd() {
+    let (tell, told) = channel();
+    let world = World::new(false);
+    ok!(dat_cno_modify_agent(world.cno, agent_for(&tell)));
+    done!(dat_evd_modify_cno(world.evd, world.cno));
+    done!(dat_ia_close(world.ia, ABRUPT));
+    // DAT_INVALID_HANDLE: there is nothing to dequeue from.
+    assert_eq!(told.try_recv(), Ok((0, 0x8005_001a)));
+}
+
+#[test]
+fn an_agent_that_was_taken_away_is_not_called() {
+    let (tell, told) = channel();
+    let world = World::new(false);
+    ok!(dat_cno_modify_agent(world.cno, agent_for(&tell)));
+    ok!(dat_cno_modify_agent(world.cno, crate::support::NO_AGENT));
+    done!(dat_evd_modify_cno(world.evd, world.cno));
+    post(&world);
+    done!(dat_ia_close(world.ia, ABRUPT));
+    assert!(told.try_recv().is_err());
+}

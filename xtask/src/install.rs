@@ -1,0 +1,176 @@
+//! `cargo xtask install --prefix DIR`: the library as C programs use it.
+//!
+//! | file | is |
+//! |---|---|
+//! | `lib/libdat.so.1`, `lib/libdat.so` | the shared library, under the name DAT 1.2 programs load, and the name they link |
+//! | `lib/libdat.a` | the same to be linked in |
+//! | `lib/pkgconfig/dat.pc` | how to compile and link |
+//! | `include/dat/*.h` | the headers |
+//!
+//! The crate `dat` is built as these libraries here only, so that no other build has to link them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::shell;
+
+/// The name programs of DAT 1.2 load.
+const SONAME: &str = "libdat.so.1";
+
+/// Where to, and how built.
+#[derive(Args)]
+pub struct Arguments {
+    /// The directory that gets lib and include.
+    #[arg(long)]
+    prefix: PathBuf,
+    /// How cargo builds it: `release`, or `dev` for a quick one.
+    #[arg(long, default_value = "release")]
+    profile: String,
+}
+
+/// Builds and copies.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    install(&arguments.prefix, &arguments.profile)?;
+    println!(
+        "installed in {0}\n  export PKG_CONFIG_PATH={0}/lib/pkgconfig LD_LIBRARY_PATH={0}/lib\n  cc program.c $(pkg-config --cflags --libs dat)",
+        arguments.prefix.display()
+    );
+    Ok(())
+}
+
+fn install(prefix: &Path, profile: &str) -> Result<()> {
+    fs::create_dir_all(prefix).with_context(|| prefix.display().to_string())?;
+    let prefix = prefix.canonicalize()?;
+    let (lib, include) = (prefix.join("lib"), prefix.join("include/dat"));
+    let pkgconfig = lib.join("pkgconfig");
+    for folder in [&include, &pkgconfig] {
+        fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    let built = build(profile)?;
+    let file = |name: &str| {
+        let found = built.iter().find(|path| path.ends_with(name));
+        found.with_context(|| format!("cargo built no {name}: {built:?}"))
+    };
+    fs::copy(file("libdat.so")?, lib.join(SONAME))?;
+    fs::copy(file("libdat.a")?, lib.join("libdat.a"))?;
+    let link = lib.join("libdat.so");
+    if link.symlink_metadata().is_ok() {
+        fs::remove_file(&link)?;
+    }
+    std::os::unix::fs::symlink(SONAME, &link)?;
+    let headers = shell::root().join("dat/include/dat");
+    for entry in fs::read_dir(&headers).with_context(|| headers.display().to_string())? {
+        let header = entry?;
+        fs::copy(header.path(), include.join(header.file_name()))?;
+    }
+    let template = fs::read_to_string(shell::root().join("dat/dat.pc.in"))?;
+    let text = template
+        .replace("@prefix@", &prefix.to_string_lossy())
+        .replace("@version@", env!("CARGO_PKG_VERSION"));
+    fs::write(pkgconfig.join("dat.pc"), text)?;
+    Ok(())
+}
+
+/// Builds the libraries; the files that made.
+fn build(profile: &str) -> Result<Vec<PathBuf>> {
+    let soname = format!("-Clink-arg=-Wl,-soname,{SONAME}");
+    let messages = shell::capture(shell::cargo(&[
+        "rustc",
+        "--package",
+        "dat",
+        "--lib",
+        "--crate-type",
+        "cdylib,staticlib",
+        "--profile",
+        profile,
+        "--message-format",
+        "json-render-diagnostics",
+        "--",
+        &soname,
+    ]))?;
+    let mut files = Vec::new();
+    for line in messages.lines() {
+        let message: serde_json::Value = serde_json::from_str(line)?;
+        if message["reason"] == "compiler-artifact" && message["target"]["name"] == "dat" {
+            let names = message["filenames"].as_array().into_iter().flatten();
+            files.extend(names.filter_map(|name| name.as_str()).map(PathBuf::from));
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// A prefix with everything installed, and what programs of it are built and run with.
+    struct Prefix(tempfile::TempDir);
+
+    impl Prefix {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a directory");
+            install(folder.path(), "dev").expect("installed");
+            Self(folder)
+        }
+
+        fn flags(&self, arguments: &[&str]) -> Vec<String> {
+            let mut command = Command::new("pkg-config");
+            command
+                .args(arguments)
+                .arg("dat")
+                .env("PKG_CONFIG_PATH", self.0.path().join("lib/pkgconfig"));
+            let flags = shell::capture(command).expect("pkg-config knows dat");
+            flags.split_whitespace().map(str::to_owned).collect()
+        }
+
+        /// Compiles one of the programs in `dat/tests/c`.
+        fn compile(&self, name: &str, link: &[&str]) -> PathBuf {
+            let program = self.0.path().join(name);
+            let source = shell::root().join("dat/tests/c").join(format!("{name}.c"));
+            let mut cc = Command::new("cc");
+            cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
+                .args([&program, &source])
+                .args(self.flags(link));
+            shell::run(cc).expect("it compiles");
+            program
+        }
+
+        fn run(&self, mut program: Command) -> String {
+            program.env("LD_LIBRARY_PATH", self.0.path().join("lib"));
+            shell::capture(program).expect("it runs")
+        }
+    }
+
+    const DEMO: &str = "connected\nsent and received\nwritten and read directly\nwritten and read through a window\n\
+                        connected\nsent to a shared receive queue\nwritten and read directly\n\
+                        written and read through a window\ndone\n";
+
+    #[test]
+    fn a_c_program_needs_no_more_than_pkg_config_says_and_valgrind_finds_nothing_in_it() {
+        let prefix = Prefix::new();
+        let shared = prefix.compile("demo", &["--cflags", "--libs"]);
+        assert_eq!(prefix.run(Command::new(&shared)), DEMO);
+        let mut needed = Command::new("readelf");
+        needed.arg("-d").arg(&shared);
+        assert!(prefix.run(needed).contains(SONAME));
+        if shell::exists("valgrind") {
+            let mut checked = Command::new("valgrind");
+            checked
+                .args(["-q", "--error-exitcode=9", "--leak-check=full"])
+                .args([
+                    "--errors-for-leak-kinds=definite",
+                    "--show-leak-kinds=definite",
+                ])
+                .arg(&shared);
+            assert_eq!(prefix.run(checked), DEMO);
+        } else {
+            println!("skipped: valgrind is not installed (cargo xtask setup)");
+        }
+        let linked_in = prefix.compile("demo", &["--cflags", "--static", "--libs"]);
+        assert_eq!(prefix.run(Command::new(&linked_in)), DEMO);
+    }
+}
