@@ -123,7 +123,7 @@ impl Profile {
         self.subclass = 7;
         for page in [&mut self.general.max, &mut self.general.current] {
             page.set_port_type(0).set_roce(false).set_ib_virt(true);
-            page.set_uc(true).set_xrc(true);
+            page.set_uc(true).set_xrc(true).set_mcam_reg(true);
             // Eight GIDs: the table of a port that is not shared.
             page.set_gid_table_size(0);
             page.set_disable_local_lb_uc(false)

@@ -235,3 +235,36 @@ fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
         log.lines().rev().take(5).collect::<Vec<_>>().join("\n")
     );
 }
+
+/// As `mlx5_fw_version_query` of Linux asks for `devlink dev info`: which registers exist, which component is the boot
+/// image, its version. Where they do not exist it warns "fw query isn't supported by the FW".
+#[test]
+fn the_firmware_version_is_that_of_the_only_component() {
+    let (mut bench, _) = usable();
+    let mut read = |register: RegisterId, image: &[u8]| {
+        let mut input = AccessRegIn::new();
+        input.set_op_mod(1).set_register_id(u32::from(register.0));
+        let input = [input.as_array().as_slice(), image].concat();
+        bench
+            .raw(&input, 0x100)
+            .map(|output| output[0x10..].to_vec())
+    };
+    let registers = read(RegisterId::MCAM, &[0; 0x48]).unwrap();
+    assert_eq!(registers[0x0b], 0b11, "MCQI and MCQS");
+    let component = read(RegisterId::MCQS, &[0; 0x10]).unwrap();
+    assert_eq!(
+        (component[0] >> 7, component[7]),
+        (1, 1),
+        "the last one, boot image"
+    );
+    let mut ask = [0; 0x18];
+    ask[0x0b] = 1;
+    ask[0x17] = 0x7c;
+    let version = read(RegisterId::MCQI, &ask).unwrap();
+    assert_eq!(version[0x1c..0x20], [16, 35, 0x03, 0xf2]);
+    ask[3] = 1;
+    assert!(
+        read(RegisterId::MCQI, &ask).is_err(),
+        "there is no component 1"
+    );
+}

@@ -48,6 +48,10 @@ codes! {
         MCIA = 0x9014,
         /// Firmware reset level.
         MFRL = 0x9028,
+        /// State of a firmware component.
+        MCQS = 0x9060,
+        /// Information about a firmware component.
+        MCQI = 0x9061,
         /// Pulse per second.
         MTPPS = 0x9053,
         /// Clock.
@@ -142,6 +146,51 @@ layout! {
         access_reg_group: 0x00[7:0],
         regs_5000_to_507f: 0x08 [u8; 0x10],
         enhanced_features: 0x28 [u8; 0x10],
+    }
+
+    /// Which management registers and features exist (register MCAM).
+    pub struct Mcam(0x48) {
+        feature_group: 0x00[23:16],
+        access_reg_group: 0x00[7:0],
+        /// Register 0x9061 exists.
+        mcqi: 0x08[1],
+        /// Register 0x9060 exists.
+        mcqs: 0x08[0],
+        regs_95_to_0: 0x0c [u8; 0x0c],
+        features: 0x28 [u8; 0x10],
+    }
+
+    /// State of a firmware component (register MCQS).
+    pub struct Mcqs(0x10) {
+        /// No component has a larger index.
+        last_index_flag: 0x00[31],
+        fw_device: 0x00[23:16],
+        component_index: 0x00[15:0],
+        /// 1 boot image.
+        identifier: 0x04[15:0],
+        /// 0 not present, 1 present, 2 in use.
+        component_status: 0x08[8:4],
+        /// 0 idle.
+        component_update_state: 0x08[3:0],
+        last_update_state_changer_type: 0x0c[31:28],
+        last_update_state_changer_host_id: 0x0c[27:24],
+    }
+
+    /// Information about a firmware component (register MCQI), with that of type 1, its version.
+    pub struct Mcqi(0x38) {
+        /// Of the one that waits for a reset.
+        read_pending_component: 0x00[31],
+        component_index: 0x00[15:0],
+        /// 0 capabilities, 1 version.
+        info_type: 0x08[4:0],
+        info_size: 0x0c u32,
+        offset: 0x10 u32,
+        data_size: 0x14[15:0],
+        build_time_valid: 0x18[28],
+        version_string_length: 0x18[7:0],
+        /// Major 31:24, minor 23:16, sub-minor 15:0.
+        version: 0x1c u32,
+        build_time: 0x20 u64,
     }
 
     /// One time limit.

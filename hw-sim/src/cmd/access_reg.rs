@@ -8,7 +8,8 @@ use super::{Cmd, Outcome, Refusal, refuse};
 use crate::port::AdminState;
 use crate::profile::PortType;
 use hw_mlx::prm::{
-    AccessRegIn, AccessRegOut, HostEndianness, Layout, Paos, Pmtu, Ppcnt, Ptys, RegisterId,
+    AccessRegIn, AccessRegOut, HostEndianness, Layout, Mcam, Mcqi, Mcqs, Paos, Pmtu, Ppcnt, Ptys,
+    RegisterId,
 };
 use zerocopy::IntoBytes;
 
@@ -27,6 +28,13 @@ const IB_EDR: u32 = 0x20;
 const IB_4X: u32 = 4;
 /// Virtual lanes 0 and 1 (PVLC `vl_hw_cap`).
 const VIRTUAL_LANES: u8 = 1;
+/// MCQS `identifier` and `component_status`.
+const BOOT_IMAGE: u32 = 1;
+const IN_USE: u32 = 2;
+/// MCQI `info_type`: the version, so many bytes behind the register's own.
+const INFO_VERSION: u32 = 1;
+const VERSION_BYTES: u32 = 0x7c;
+const MCQI_HEADER: usize = 0x18;
 /// Smallest port MTU.
 const MIN_MTU: u32 = 68;
 
@@ -68,6 +76,9 @@ fn access(
         RegisterId::PPCNT => ppcnt(image, read),
         RegisterId::NODE_DESC => node_description(cmd, image, read),
         RegisterId::PCAP => bytes_back(image, 0x14),
+        RegisterId::MCAM if cmd.nic.caps.general.mcam_reg() => mcam(image, read),
+        RegisterId::MCQS if cmd.nic.caps.general.mcam_reg() => mcqs(image, read),
+        RegisterId::MCQI if cmd.nic.caps.general.mcam_reg() => mcqi(cmd, image, read),
         RegisterId::PVLC if cmd.nic.profile.port_type == PortType::InfiniBand => pvlc(image),
         _ => Err(refuse!(BAD_PARAM, "no such register", "{register:?}")),
     }
@@ -232,4 +243,73 @@ fn pvlc(image: &[u8]) -> Result<Vec<u8>, Refusal> {
     out[1] = 1; // local port
     out[7] = VIRTUAL_LANES << 4 | VIRTUAL_LANES;
     Ok(out)
+}
+
+/// Registers that describe cannot be written.
+fn only_read(read: bool) -> Result<(), Refusal> {
+    if !read {
+        return Err(refuse!(BAD_OP, "register cannot be written"));
+    }
+    Ok(())
+}
+
+/// Of the management registers, those of the firmware's version exist.
+fn mcam(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    only_read(read)?;
+    let register: Mcam = image_of(image)?;
+    let mut out = Mcam::new();
+    out.set_feature_group(register.feature_group())
+        .set_access_reg_group(register.access_reg_group());
+    if register.access_reg_group() == 0 {
+        out.set_mcqi(true).set_mcqs(true);
+    }
+    Ok(out.as_bytes().to_vec())
+}
+
+/// The firmware has one component, its boot image, which is in use and not being changed.
+fn mcqs(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    only_read(read)?;
+    let register: Mcqs = image_of(image)?;
+    component(register.component_index())?;
+    let mut out = Mcqs::new();
+    out.set_last_index_flag(true)
+        .set_identifier(BOOT_IMAGE)
+        .set_component_status(IN_USE);
+    Ok(out.as_bytes().to_vec())
+}
+
+fn component(index: u32) -> Result<(), Refusal> {
+    if index != 0 {
+        return Err(refuse!(BAD_PARAM, "no such firmware component", "{index}"));
+    }
+    Ok(())
+}
+
+fn mcqi(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    only_read(read)?;
+    // Its first 0x18 bytes ask; the data comes back.
+    let mut asked = Mcqi::new();
+    let bytes = image.len().min(Mcqi::SIZE);
+    asked.as_mut_bytes()[..bytes].copy_from_slice(&image[..bytes]);
+    component(asked.component_index())?;
+    if asked.info_type() != INFO_VERSION || asked.read_pending_component() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "information of another kind",
+            "{}",
+            asked.info_type()
+        ));
+    }
+    let (major, minor, subminor) = cmd.nic.profile.firmware;
+    let version =
+        u32::from(major & 0xff) << 24 | u32::from(minor & 0xff) << 16 | u32::from(subminor);
+    let mut out = Mcqi::new();
+    out.set_info_type(INFO_VERSION)
+        .set_info_size(VERSION_BYTES)
+        .set_data_size(asked.data_size())
+        .set_version(version);
+    let mut bytes = out.as_bytes().to_vec();
+    // The rest of the version's data: build tool and a text, both empty.
+    bytes.resize(MCQI_HEADER + VERSION_BYTES as usize, 0);
+    Ok(bytes)
 }
