@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{conformance, demo, setup, shell, tidy, wire};
+use crate::{conformance, demo, setup, shell, tidy, vm, wire};
 
 /// Every test of the workspace, then the witnesses on the wire.
 pub fn test(filter: Option<&str>) -> Result<()> {
@@ -24,7 +24,7 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     wire::run(&capture)
 }
 
-/// Format, lints, documentation, house rules and tests.
+/// Format, lints, documentation, house rules, tests, and the same through a kernel in a virtual machine.
 pub fn run() -> Result<()> {
     shell::run(shell::cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;
@@ -39,5 +39,6 @@ pub fn run() -> Result<()> {
     let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
     doc.env("RUSTDOCFLAGS", "--deny warnings");
     shell::run(doc)?;
-    test(None)
+    test(None)?;
+    vm::check()
 }

@@ -94,3 +94,14 @@ pub fn run(task: &Task) -> Result<()> {
         Task::Shell { stock } => guest::shell(&machine, &suite(stock)),
     }
 }
+
+/// The suite on `vfio-pci` as one of the checks. Where the machine's parts cannot be had, that is said and nothing is run.
+pub fn check() -> Result<()> {
+    match machine::prepare() {
+        Ok(machine) => guest::test(&machine, &vfio::suite()),
+        Err(error) => {
+            println!("vm: left out: {error:#}");
+            Ok(())
+        }
+    }
+}
