@@ -80,6 +80,12 @@ impl<K: Key, T: Vacant> Slots<K, T> {
         (parts(slot.key).1 == generation).then_some(&slot.value)
     }
 
+    /// As [`Slots::get`], but not even the vacant value under the key nobody has, which numbers from outside may
+    /// make ([`crate::EpHandle::from_raw`]).
+    pub(crate) fn somebody(&self, key: K) -> Option<&T> {
+        self.get(key).filter(|_| parts(key).1 >= FIRST)
+    }
+
     #[inline]
     pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut T> {
         let (index, generation) = parts(key);
@@ -186,6 +192,19 @@ mod tests {
         let (next, last) = (slots.insert(7), slots.insert(8));
         assert_eq!((slots.key_at(2), slots.key_at(0)), (Some(next), Some(last)));
         assert_eq!(slots.values().copied().collect::<Vec<_>>(), [8, 1, 7]);
+    }
+
+    #[test]
+    fn a_key_made_up_from_numbers_finds_nobody_in_an_empty_slot() {
+        let mut slots = Slots::<EpKey, u32>::new();
+        let key = slots.insert(1);
+        slots.remove(key);
+        for generation in 0..3_u64 {
+            let made_up: EpKey = KeyData::from_ffi(generation << 32).into();
+            assert_eq!(slots.somebody(made_up), None, "generation {generation}");
+        }
+        let next = slots.insert(2);
+        assert_eq!(slots.somebody(next), Some(&2));
     }
 
     #[test]

@@ -682,7 +682,7 @@ impl<P: Provider> Ia<P> {
             return Err(Refusal::NoEp.error());
         }
         self.eps
-            .get(handle.key)
+            .somebody(handle.key)
             .ok_or_else(|| Refusal::NoEp.error())
     }
 }
