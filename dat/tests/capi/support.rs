@@ -1,5 +1,7 @@
 //! A C program's objects.
 
+// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};

@@ -1,5 +1,7 @@
 //! Threads: what may be called while another is blocked, and what an adapter opened as thread safe allows.
 
+// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::mpsc::channel;

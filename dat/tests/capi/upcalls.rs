@@ -1,5 +1,7 @@
 //! Agents of CNOs: functions of C that the library calls.
 
+// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::mpsc::{Sender, channel};
