@@ -57,7 +57,7 @@ pub fn run() -> Result<()> {
 }
 
 type Rule = fn(&Source, &mut Vec<String>);
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     unsafe_stays_in_driver,
     unsafe_modules_say_so,
     crates_forbid_unsafe,
@@ -65,6 +65,7 @@ const RULES: [Rule; 8] = [
     tests_neither_sleep_nor_hide,
     files_hold_one_concept,
     crates_know_only_their_own,
+    backends_are_told_apart_in_one_place,
     one_doorbell,
 ];
 
@@ -184,6 +185,34 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
         {
             breaches.push(format!(
                 "{}:{number}: hw-sim may use hw_mlx::prm only",
+                source.path
+            ));
+        }
+    }
+}
+
+/// Above `driver` the code is the same whatever the function is: a name is made a function in one file, and nothing
+/// is compiled for one backend only.
+fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<String>) {
+    let above = matches!(source.crate_name(), "dat-core" | "hw-mlx" | "dat");
+    if !above || source.is_test() {
+        return;
+    }
+    for (number, line) in source.code() {
+        let chooses = ["Function::vfio", "Function::in_process"]
+            .iter()
+            .any(|opens| line.contains(opens));
+        if chooses && source.path != "dat/src/open.rs" {
+            breaches.push(format!(
+                "{}:{number}: functions are opened in dat/src/open.rs",
+                source.path
+            ));
+        }
+        let configured = line.contains("cfg!(") || line.contains("#[cfg(");
+        let of_the_processor = line.contains("target_endian");
+        if configured && !of_the_processor && !line.contains("cfg(test)") {
+            breaches.push(format!(
+                "{}:{number}: nothing is compiled for some machines only",
                 source.path
             ));
         }
