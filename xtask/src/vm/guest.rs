@@ -159,10 +159,14 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
 /// QEMU without its serial ports.
 fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> Command {
     let kernel = format!("/vm/kernel/boot/vmlinuz-{}", machine.kernel);
-    let append = format!(
+    let mut append = format!(
         "console=ttyS0 intel_iommu=on panic=-1 {} {parameters}",
         suite.image.kernel_parameters
     );
+    if let Ok(waits) = std::env::var("WAKEUP_WAITS") {
+        append.push_str(" WAKEUP_WAITS=");
+        append.push_str(&waits);
+    }
     let mut command = machine.inside(
         "qemu-system-x86_64",
         &[
