@@ -7,19 +7,23 @@
 //! ([`Quiet`]), as on a mapped BAR nobody is told; afterwards one more request, heard, makes the simulator see
 //! the doorbell record and do all the work at once.
 
+#[path = "../tests/support/between.rs"]
+mod between;
 mod c;
+#[path = "../tests/support/deaf.rs"]
+mod deaf;
 
 use std::hint::black_box;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use dat::{
     CompletionFlags, ConnectFlags, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig,
     LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos, RmrTriplet, Timeout,
 };
-use driver::{Clock, Device, Function, Interrupt, SharedMemory, barrier};
+use deaf::Quiet;
+use driver::{Device, Function, barrier};
 use hw_mlx::HcaConfig;
 use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
@@ -28,59 +32,6 @@ use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 const BATCH: u64 = 1024;
 const FLAGS: CompletionFlags = CompletionFlags::empty();
 const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
-
-/// A simulated function that can be made deaf to register writes.
-struct Quiet {
-    function: Arc<SimFunction>,
-    deaf: AtomicBool,
-}
-
-impl Device for Quiet {
-    fn name(&self) -> &str {
-        self.function.name()
-    }
-    fn config_read(&self, offset: u16, out: &mut [u8]) {
-        self.function.config_read(offset, out);
-    }
-    fn config_write(&self, offset: u16, data: &[u8]) {
-        self.function.config_write(offset, data);
-    }
-    fn bar(&self, index: u8) -> Option<SharedMemory> {
-        self.function.bar(index)
-    }
-    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
-        if !self.deaf.load(Ordering::Relaxed) {
-            self.function.bar_written(index, offset, bytes);
-        }
-    }
-    fn reset(&self) {
-        self.function.reset();
-    }
-    fn interrupt_count(&self) -> usize {
-        self.function.interrupt_count()
-    }
-    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
-        self.function.set_interrupts(vectors);
-    }
-    fn dma_map(
-        &self,
-        iova: u64,
-        memory: SharedMemory,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), String> {
-        self.function.dma_map(iova, memory, offset, bytes)
-    }
-    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
-        self.function.dma_unmap(iova, bytes)
-    }
-    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.function.iova_ranges()
-    }
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.function.clock()
-    }
-}
 
 struct Side {
     ia: Ia,
@@ -94,10 +45,7 @@ struct Side {
 
 fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
     let function = sim.add_function(Profile::named(name, [2, 0, 0, 0, 0, number]));
-    let device = Arc::new(Quiet {
-        function: Arc::clone(&function),
-        deaf: AtomicBool::new(false),
-    });
+    let device = Quiet::new(Arc::clone(&function));
     let handle =
         Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function opens");
     let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
@@ -151,6 +99,13 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
         },
         function,
     )
+}
+
+/// Nanoseconds that `work` took.
+fn timed(work: impl FnOnce()) -> u128 {
+    let began = Instant::now();
+    work();
+    began.elapsed().as_nanos()
 }
 
 /// Two connected pairs; the first side of each measures, through Rust and through C.
@@ -225,22 +180,13 @@ impl Bench {
 
     /// As [`Bench::quietly`], for C's side.
     fn c_quietly(&mut self, region: impl FnOnce(&c::CSide)) -> u128 {
-        self.c_device.deaf.store(true, Ordering::Relaxed);
-        let began = Instant::now();
-        region(&self.c);
-        let took = began.elapsed().as_nanos();
-        self.c_device.deaf.store(false, Ordering::Relaxed);
-        took
+        self.c_device.quietly(|| timed(|| region(&self.c)))
     }
 
     /// Runs `region` with nobody told of register writes. Nanoseconds it took.
     fn quietly(&mut self, region: impl FnOnce(&mut Side)) -> u128 {
-        self.a.device.deaf.store(true, Ordering::Relaxed);
-        let began = Instant::now();
-        region(&mut self.a);
-        let took = began.elapsed().as_nanos();
-        self.a.device.deaf.store(false, Ordering::Relaxed);
-        took
+        let device = Arc::clone(&self.a.device);
+        device.quietly(|| timed(|| region(&mut self.a)))
     }
 
     /// One more request, heard: the doorbell record says how many there are.

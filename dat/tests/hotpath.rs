@@ -8,6 +8,8 @@
 // UNSAFETY: a global allocator, and two calls of libc that have no safe form here.
 #![expect(unsafe_code, reason = "a counting allocator, and seccomp")]
 
+#[path = "support/between.rs"]
+mod between;
 #[path = "support/deaf.rs"]
 mod deaf;
 

@@ -9,20 +9,22 @@
 //!
 //! The same protocol in every order there is, is checked by the model in `hw-mlx/tests/wakeup.rs`.
 
+#[path = "support/between.rs"]
+mod between;
 #[path = "support/functions.rs"]
 mod functions;
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use between::{Between, Ear};
 use dat::{
     CloseFlags, CompletionFlags, ConnectFlags, DtoStatus, EpHandle, EvdFlags, EvdHandle, Event, Ia,
     LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, Timeout,
 };
-use driver::{Clock, Device, Function, Interrupt, RealClock, SharedMemory};
+use driver::{Clock, Device, Function, RealClock};
 use hw_mlx::provider::MlxProvider;
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
 use rand::{Rng, SeedableRng};
@@ -35,15 +37,12 @@ const LONG: Timeout = Timeout::from_micros(20_000_000);
 const NONE: CompletionFlags = CompletionFlags::empty();
 const CONN_QUAL: u64 = 0x1_0000_0042;
 
-/// A function whose register writes are heard by another thread.
-struct Posted {
-    function: Arc<SimFunction>,
-    writes: Sender<(u8, u64, Vec<u8>)>,
-}
+/// Another thread hears of register writes, some time later.
+struct Posted(Sender<(u8, u64, Vec<u8>)>);
 
 impl Posted {
     /// The function, and the thread that plays it until the function is dropped.
-    fn start() -> (Arc<Self>, JoinHandle<()>) {
+    fn start() -> (Arc<Between<Self>>, JoinHandle<()>) {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
@@ -51,9 +50,9 @@ impl Posted {
         sim.set_posted_writes(true);
         let function = sim.add_function(Profile::named("sim:posted", dat::fabric::mac(0)));
         let (writes, heard) = channel();
-        let device = Arc::new(Self {
+        let device = Arc::new(Between {
             function: Arc::clone(&function),
-            writes,
+            ear: Self(writes),
         });
         let plays = thread::spawn(move || {
             let start = Instant::now();
@@ -73,60 +72,14 @@ impl Posted {
     }
 }
 
-impl Device for Posted {
-    fn name(&self) -> &str {
-        self.function.name()
-    }
-
-    fn config_read(&self, offset: u16, out: &mut [u8]) {
-        self.function.config_read(offset, out);
-    }
-
-    fn config_write(&self, offset: u16, data: &[u8]) {
-        self.function.config_write(offset, data);
-    }
-
-    fn bar(&self, index: u8) -> Option<SharedMemory> {
-        self.function.bar(index)
-    }
-
-    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
-        self.writes
+impl Ear for Posted {
+    fn hear(&self, _: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
+        self.0
             .send((index, offset, bytes.to_vec()))
             .expect("the thread that plays the device");
     }
 
-    fn reset(&self) {
-        self.function.reset();
-    }
-
-    fn interrupt_count(&self) -> usize {
-        self.function.interrupt_count()
-    }
-
-    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
-        self.function.set_interrupts(vectors);
-    }
-
-    fn dma_map(
-        &self,
-        iova: u64,
-        memory: SharedMemory,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), String> {
-        self.function.dma_map(iova, memory, offset, bytes)
-    }
-
-    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
-        self.function.dma_unmap(iova, bytes)
-    }
-
-    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.function.iova_ranges()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
+    fn clock(&self, _: &SimFunction) -> Arc<dyn Clock> {
         Arc::new(RealClock::new())
     }
 }
