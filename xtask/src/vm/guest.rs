@@ -159,13 +159,12 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
 /// QEMU without its serial ports.
 fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> Command {
     let kernel = format!("/vm/kernel/boot/vmlinuz-{}", machine.kernel);
-    let mut append = format!(
-        "console=ttyS0 intel_iommu=on panic=-1 {} {parameters}",
-        suite.image.kernel_parameters
-    );
-    if let Ok(waits) = std::env::var("WAKEUP_WAITS") {
-        append.push_str(" WAKEUP_WAITS=");
-        append.push_str(&waits);
+    let mut append = format!("console=ttyS0 intel_iommu=on panic=-1 {parameters}");
+    // Words that the kernel does not know it hands to init, as variables.
+    for name in suite.image.variables {
+        if let Ok(value) = std::env::var(name) {
+            append = format!("{append} {name}={value}");
+        }
     }
     let mut command = machine.inside(
         "qemu-system-x86_64",

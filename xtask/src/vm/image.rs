@@ -23,8 +23,8 @@ pub struct Image {
     pub packages: &'static [&'static str],
     /// What the guest runs, as `/suite`, once it is up.
     pub script: &'static str,
-    /// Parameters of the kernel besides the console's.
-    pub kernel_parameters: &'static str,
+    /// Variables of the host that the script gets too, where they are set.
+    pub variables: &'static [&'static str],
 }
 
 /// The first process of every guest.

@@ -40,7 +40,7 @@ pub fn infiniband() -> Suite {
             modules: &["ib_uverbs", "ib_umad", "rdma_ucm", "mlx5_core", "mlx5_ib"],
             packages: &["ibverbs-utils", "ibverbs-providers", "perftest", "iproute2"],
             script: include_str!("guest/stock-ib"),
-            kernel_parameters: "",
+            variables: &[],
         },
         serve: &["--profile", "ib", "--report", REPORT],
         programs: || Ok(Vec::new()),
@@ -66,7 +66,7 @@ fn judge(step: &Step) -> Result<String> {
             Ok(step.line_with("is back")?.to_owned())
         }
         "health" => {
-            ensure!(step.lines_with("0").len() == 1, "the health poll complains");
+            ensure!(step.said == ["0"], "the health poll complains");
             Ok("10 s".to_owned())
         }
         "ibv_devinfo" => devinfo(step),

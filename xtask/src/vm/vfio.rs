@@ -25,7 +25,7 @@ pub fn suite() -> Suite {
             modules: &["vfio", "vfio_iommu_type1", "vfio-pci"],
             packages: &[],
             script: SCRIPT,
-            kernel_parameters: "",
+            variables: &["WAKEUP_WAITS"],
         },
         // Frames fly for a while, so that who waits has to sleep.
         serve: &["--faults", "delay=100us"],
