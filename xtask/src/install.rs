@@ -104,8 +104,10 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::BTreeSet;
     use std::process::Command;
+
+    use super::*;
 
     /// A prefix with everything installed, and what programs of it are built and run with.
     struct Prefix(tempfile::TempDir);
@@ -145,6 +147,39 @@ mod tests {
         }
     }
 
+    /// The calls that the installed headers declare, each at the begin of a line: `DAT_RETURN dat_NAME(`.
+    fn declared(prefix: &Prefix) -> BTreeSet<String> {
+        let headers = std::fs::read_dir(prefix.0.path().join("include/dat")).expect("headers");
+        let texts = headers.map(|header| {
+            let path = header.expect("a header").path();
+            std::fs::read_to_string(path).expect("a header")
+        });
+        let mut calls = BTreeSet::new();
+        for text in texts {
+            for line in text.lines() {
+                let typed = ["DAT_RETURN ", "void "].map(|kind| line.strip_prefix(kind));
+                if let Some(declared) = typed.into_iter().flatten().next()
+                    && let Some((name, _)) = declared.split_once('(')
+                    && name.starts_with("dat_")
+                {
+                    calls.insert(name.to_owned());
+                }
+            }
+        }
+        calls
+    }
+
+    /// The calls that the library has for others.
+    fn exported(prefix: &Prefix) -> BTreeSet<String> {
+        let mut symbols = Command::new("nm");
+        symbols
+            .args(["--dynamic", "--defined-only", "--format=just-symbols"])
+            .arg(prefix.0.path().join("lib/libdat.so"));
+        let symbols = prefix.run(symbols);
+        let calls = symbols.lines().filter(|symbol| symbol.starts_with("dat_"));
+        calls.map(str::to_owned).collect()
+    }
+
     const DEMO: &str = "connected\nsent and received\nwritten and read directly\nwritten and read through a window\n\
                         connected\nsent to a shared receive queue\nwritten and read directly\n\
                         written and read through a window\ndone\n";
@@ -157,6 +192,7 @@ mod tests {
         let mut needed = Command::new("readelf");
         needed.arg("-d").arg(&shared);
         assert!(prefix.run(needed).contains(SONAME));
+        assert_eq!(declared(&prefix), exported(&prefix), "declared, exported");
         if shell::exists("valgrind") {
             let mut checked = Command::new("valgrind");
             checked

@@ -353,3 +353,57 @@ pub(super) const fn subtype_of(kind: HandleType) -> Subtype {
         HandleType::Srq => Subtype::HandleSrq,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::null_mut;
+
+    use super::super::call::{call, caught, look_up};
+    use super::super::{dat_pz_create, lend};
+    use super::*;
+    use crate::OpenOptions;
+
+    /// What a call for the adapter answers.
+    fn answer(ia: DatHandle) -> u32 {
+        let mut pz = null_mut();
+        // SAFETY: a place for a handle.
+        unsafe { dat_pz_create(ia, &raw mut pz) }
+    }
+
+    fn opened(name: &str) -> DatHandle {
+        let ia = crate::ia_open(name, &OpenOptions::default()).expect("an adapter");
+        let handle = lend(ia, false).expect("a handle");
+        assert_eq!(answer(handle), 0, "as long as nothing has happened");
+        handle
+    }
+
+    #[test]
+    fn a_panic_in_a_turn_is_an_answer_and_puts_the_adapter_away() {
+        let handle = opened("sim:panics-in-a-turn");
+        let broken = internal("").code();
+        let answered = call(|| {
+            let (adapter, _) = look_up::<IaName>(handle)?;
+            adapter.turn(|_| -> DatResult<()> { panic!("as if we had made a mistake") })
+        });
+        assert_eq!(answered, broken);
+        assert_eq!(answer(handle), broken);
+    }
+
+    #[test]
+    fn a_panic_in_the_fast_lane_is_an_answer_and_puts_the_adapter_away() {
+        let handle = opened("sim:panics-in-the-lane");
+        let broken = internal("").code();
+        let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
+        if let Some(mut lane) = adapter.fast() {
+            let answered = caught(move || {
+                let _open = lane.open();
+                panic!("as if we had made a mistake")
+            });
+            assert_eq!(answered, broken);
+            assert_eq!(answer(handle), broken);
+            assert!(adapter.fast().is_none(), "nobody comes by the lane");
+        }
+        // An adapter opened later has a place of its own.
+        let _other = opened("sim:opens-after-a-panic");
+    }
+}
