@@ -40,7 +40,7 @@ impl Iova {
 
 /// The modulus of the congruence between virtual and I/O addresses.
 pub(crate) const GIB: usize = 1 << 30;
-/// Bytes of a chunk unless a request needs more.
+/// Bytes of a chunk unless a request needs more. Miri really has them all, and looks at each.
 const CHUNK_BYTES: usize = if cfg!(miri) { 1 << 20 } else { 64 << 20 };
 /// Smallest unit of allocation: no two buffers share a cache line.
 const LINE_BYTES: usize = 64;
