@@ -13,7 +13,9 @@
 //! | [`opcode`], [`status`] | which commands there are, how they end |
 //! | [`function`], [`resources`] | commands for the function and for global resources |
 //! | [`caps`], [`caps_pages`] | capability pages |
-//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`vport`], [`access_reg`] | contexts and commands by object |
+//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`access_reg`] | contexts and commands by object |
+//! | [`eth_queue`], [`tir`] | Ethernet queues, and what stands between them and steering |
+//! | [`flow`], [`flow_match`] | flow tables, and what their entries compare |
 //! | [`wqe`] | segments of work queue entries |
 //! | [`numbers`] | object numbers, packet sequence numbers |
 //!
@@ -26,6 +28,9 @@ pub mod cmd_queue;
 pub mod codes;
 pub mod cq;
 pub mod eq;
+pub mod eth_queue;
+pub mod flow;
+pub mod flow_match;
 pub mod function;
 pub mod layout;
 #[cfg(test)]
@@ -38,6 +43,8 @@ pub mod registers;
 pub mod resources;
 pub mod srq;
 pub mod status;
+pub mod tir;
+pub mod umem;
 pub mod vport;
 pub mod wqe;
 
@@ -47,6 +54,9 @@ pub use caps_pages::*;
 pub use cmd_queue::*;
 pub use cq::*;
 pub use eq::*;
+pub use eth_queue::*;
+pub use flow::*;
+pub use flow_match::*;
 pub use function::*;
 pub use layout::{Field, Layout, Shape};
 pub use mkey::*;
@@ -57,5 +67,7 @@ pub use registers::*;
 pub use resources::*;
 pub use srq::*;
 pub use status::*;
+pub use tir::*;
+pub use umem::*;
 pub use vport::*;
 pub use wqe::*;
