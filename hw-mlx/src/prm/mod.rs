@@ -12,7 +12,7 @@
 //! | [`cmd_queue`] | command queue entry, mailbox, common headers, [`Command`] |
 //! | [`opcode`], [`status`] | which commands there are, how they end |
 //! | [`function`], [`resources`] | commands for the function and for global resources |
-//! | [`caps`], [`caps_pages`] | capability pages |
+//! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
 //! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`access_reg`] | contexts and commands by object |
 //! | [`eth_queue`], [`tir`] | Ethernet queues, and what stands between them and steering |
 //! | [`flow`], [`flow_match`] | flow tables, and what their entries compare |
@@ -23,6 +23,7 @@
 
 pub mod access_reg;
 pub mod caps;
+pub mod caps_flow;
 pub mod caps_pages;
 pub mod cmd_queue;
 pub mod codes;
@@ -50,6 +51,7 @@ pub mod wqe;
 
 pub use access_reg::*;
 pub use caps::*;
+pub use caps_flow::*;
 pub use caps_pages::*;
 pub use cmd_queue::*;
 pub use cq::*;

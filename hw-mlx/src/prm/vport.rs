@@ -111,6 +111,26 @@ layout! {
         mac_addr_31_0: 0x04 u32,
     }
 
+    /// Diagnostic counters of a vport (PRM "vnic_diagnostic_statistics").
+    pub struct VnicDiagnosticStatistics(0x200) {
+        counter_error_queues: 0x00 u32,
+        total_error_queues: 0x04 u32,
+        send_queue_priority_update_flow: 0x08 u32,
+        /// Packets that no flow table wanted.
+        nic_receive_steering_discard: 0x10 u64,
+        receive_discard_vport_down: 0x18 u64,
+        transmit_discard_vport_down: 0x20 u64,
+        async_eq_overrun: 0x28 u32,
+        comp_eq_overrun: 0x2c u32,
+        invalid_command: 0x34 u32,
+        quota_exceeded_command: 0x38 u32,
+        internal_rq_out_of_buffer: 0x3c u32,
+        cq_overrun: 0x40 u32,
+        eth_wqe_too_small: 0x44 u32,
+        generated_pkt_steering_fail: 0x60 u64,
+        handled_pkt_steering_fail: 0x68 u64,
+    }
+
     /// Packets and bytes (PRM "traffic_counter").
     pub struct TrafficCounter(0x10) {
         /// Packets.
@@ -213,6 +233,14 @@ command! {
         mac_address: 0x20 MacAddress,
     } -> SetL2TableEntryOut(0x10) {}
 
+    QUERY_L2_TABLE_ENTRY: QueryL2TableEntryIn(0x40) {
+        table_index: 0x14[23:0],
+    } -> QueryL2TableEntryOut(0x40) {
+        vlan_valid: 0x1c[12],
+        vlan: 0x1c[11:0],
+        mac_address: 0x20 MacAddress,
+    }
+
     DELETE_L2_TABLE_ENTRY: DeleteL2TableEntryIn(0x40) {
         table_index: 0x14[23:0],
     } -> DeleteL2TableEntryOut(0x10) {}
@@ -241,6 +269,14 @@ command! {
         received_eth_multicast: 0xb0 TrafficCounter,
         transmitted_eth_multicast: 0xc0 TrafficCounter,
         local_loopback: 0xd0 TrafficCounter,
+    }
+
+    /// Diagnostic counters of a vport; needs capability `vnic_env_queue_counters` or one of its kin.
+    QUERY_VNIC_ENV: QueryVnicEnvIn(0x10) {
+        other_vport: 0x08[31],
+        vport_number: 0x08[15:0],
+    } -> QueryVnicEnvOut(0x210) {
+        vport_env: 0x10 VnicDiagnosticStatistics,
     }
 
     ATTACH_TO_MCG: AttachToMcgIn(0x20) {
