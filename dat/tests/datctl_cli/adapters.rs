@@ -1,4 +1,4 @@
-//! `datctl info`, `ping` and `perf`: both ends in one process, and in two.
+//! `datctl info`, `ping`, `perf` and `rping`: both ends in one process, and in two.
 //!
 //! Nothing is asserted about how long anything takes.
 
@@ -178,6 +178,29 @@ fn two_processes_ping_and_measure_over_functions_of_a_third() {
     check_figures(&figures, &["send", "write", "read"], &[64, 20_000]);
     // Six connections; the echoes of the two sizes.
     assert_eq!(listener.line(), "answered 40 messages");
+    assert_eq!(listener.status(), Some(0));
+}
+
+#[test]
+fn rping_reads_and_writes_the_texts_of_its_peer() {
+    let served = Served::new(&[]);
+    let (mut listener, address) = served.listener("rping");
+    let (code, trips) = json(&[
+        "rping",
+        &served.name("b"),
+        "--connect",
+        &address,
+        "--count",
+        "5",
+        "--bytes",
+        "65535",
+    ]);
+    assert_eq!(
+        (code, &trips["messages"], &trips["bytes"]),
+        (Some(0), &json!(5), &json!(65_535)),
+        "{trips}"
+    );
+    assert_eq!(listener.line(), "answered 5 messages");
     assert_eq!(listener.status(), Some(0));
 }
 

@@ -96,11 +96,11 @@ impl Region {
         }
     }
 
-    /// The first slot, as the peer is told.
-    pub(crate) fn remote(&self) -> RmrTriplet {
+    /// A slot, as the peer is told.
+    pub(crate) fn remote(&self, slot: usize) -> RmrTriplet {
         RmrTriplet {
             rmr_context: self.rmr_context,
-            target_address: self.address,
+            target_address: self.address + (slot * self.slot_bytes) as u64,
             segment_length: self.slot_bytes as u64,
         }
     }

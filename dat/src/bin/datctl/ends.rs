@@ -58,8 +58,8 @@ fn number(text: &str) -> Result<u64, String> {
 }
 
 #[derive(Serialize)]
-struct Listening {
-    listening: String,
+pub(crate) struct Listening {
+    pub(crate) listening: String,
 }
 
 impl Report for Listening {
@@ -69,8 +69,8 @@ impl Report for Listening {
 }
 
 #[derive(Serialize)]
-struct Answered {
-    answered: u64,
+pub(crate) struct Answered {
+    pub(crate) answered: u64,
 }
 
 impl Report for Answered {

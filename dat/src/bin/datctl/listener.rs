@@ -171,7 +171,7 @@ impl Listener {
                 1
             }
         };
-        let told = encode_memory(&region.remote());
+        let told = encode_memory(&region.remote(0));
         self.session = Some(Session {
             ep,
             region,

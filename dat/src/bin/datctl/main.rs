@@ -8,7 +8,7 @@
 //! datctl sim serve --socket /run/a.sock --socket /run/b.sock --pcap wire.pcapng
 //! ```
 //!
-//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping` and `perf` open an
+//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf` and `rping` open an
 //! adapter by any name that `dat::ia_open` knows. `sim serve` plays functions for other processes.
 //!
 //! What a person reads and what a program reads come from one structure each ([`report::Report`]). Errors go to the
@@ -28,6 +28,7 @@ mod listener;
 mod perf;
 mod ping;
 mod report;
+mod rping;
 mod serve;
 mod simulated;
 mod wire;
@@ -46,6 +47,7 @@ use self::info::Info;
 use self::perf::Perf;
 use self::ping::Ping;
 use self::report::Output;
+use self::rping::Rping;
 use self::simulated::{FaultOptions, ProfileOptions};
 
 const EXIT_STATUS: &str =
@@ -111,6 +113,10 @@ enum Command {
     /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect). The
     /// active end chooses everything.
     Perf(Perf),
+    /// Does what rping of librdmacm does, with any RDMA stack at the other end: Send, RDMA Read and RDMA Write.
+    ///
+    /// A peer whose address does not contain its MAC, as IPv4 ones do not, is named with --neighbour.
+    Rping(Rping),
 }
 
 #[derive(Subcommand)]
@@ -198,6 +204,7 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         }
         Command::Ping(ping) => ping::run(&ping, output)?,
         Command::Perf(perf) => perf::run(&perf, output)?,
+        Command::Rping(rping) => rping::run(&rping, output)?,
     }
     Ok(true)
 }

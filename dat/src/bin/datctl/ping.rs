@@ -34,7 +34,7 @@ pub(crate) struct Ping {
 
 /// What the round trips took.
 #[derive(Serialize)]
-struct Trips {
+pub(crate) struct Trips {
     adapter: String,
     peer: String,
     messages: usize,
@@ -50,7 +50,12 @@ pub(crate) fn run(ping: &Ping, output: Output) -> Result<(), Box<dyn Error>> {
     };
     let trips = ping.trips(&mut dialer, &target)?;
     dialer.close()?;
-    output.show(&Trips::new(ping, &target, trips))?;
+    output.show(&Trips::new(
+        &ping.ends.name,
+        &target.address.to_string(),
+        ping.bytes,
+        trips,
+    ))?;
     Ok(())
 }
 
@@ -95,14 +100,14 @@ impl Ping {
 }
 
 impl Trips {
-    fn new(ping: &Ping, target: &Target, mut trips: Vec<Duration>) -> Self {
+    pub(crate) fn new(adapter: &str, peer: &str, bytes: u32, mut trips: Vec<Duration>) -> Self {
         trips.sort_unstable();
         let micros = |at: usize| trips.get(at).map_or(0.0, |trip| trip.as_secs_f64() * 1e6);
         Self {
-            adapter: ping.ends.name.clone(),
-            peer: target.address.to_string(),
+            adapter: adapter.to_owned(),
+            peer: peer.to_owned(),
             messages: trips.len(),
-            bytes: ping.bytes,
+            bytes,
             shortest_us: micros(0),
             median_us: micros(trips.len() / 2),
             longest_us: micros(trips.len().saturating_sub(1)),
