@@ -7,7 +7,7 @@
 //! byte order, a clock frequency, SET_DRIVER_VERSION.
 
 use crate::pages::PageProfile;
-use hw_mlx::prm::{AtomicCaps, CmdHcaCap, RoceCap};
+use hw_mlx::prm::{AtomicCaps, CmdHcaCap, EthOffloadCaps, FlowTableNicCap, RoceCap};
 use std::time::Duration;
 
 /// Link layer of the port.
@@ -75,6 +75,10 @@ pub struct Profile {
     pub atomic: Page<AtomicCaps>,
     /// RoCE capabilities (type 4).
     pub roce: Page<RoceCap>,
+    /// Ethernet offloads (type 1); there with `eth_net_offloads`.
+    pub eth_offloads: Page<EthOffloadCaps>,
+    /// Flow tables (type 7); there with `nic_flow_table`.
+    pub flow_table: Page<FlowTableNicCap>,
 }
 
 impl Default for Profile {
@@ -102,6 +106,8 @@ impl Default for Profile {
             general: general(),
             atomic: atomic(),
             roce: roce(),
+            eth_offloads: eth_offloads(),
+            flow_table: flow_table(),
         }
     }
 }
@@ -128,6 +134,26 @@ impl Profile {
             page.set_gid_table_size(0);
             page.set_disable_local_lb_uc(false)
                 .set_disable_local_lb_mc(false);
+        }
+        self
+    }
+
+    /// The same device as operating systems' drivers want it: with Ethernet queues and flow tables for a network
+    /// device, and with the services their RDMA side creates objects of.
+    #[must_use]
+    pub fn ethernet(mut self) -> Self {
+        for page in [&mut self.general.max, &mut self.general.current] {
+            page.set_eth_net_offloads(true).set_nic_flow_table(true);
+            page.set_uc(true).set_xrc(true).set_mcam_reg(true);
+            page.set_max_tc(8)
+                .set_log_max_rq(16)
+                .set_log_max_sq(16)
+                .set_log_max_tir(16)
+                .set_log_max_tis(16)
+                .set_log_max_rqt(16)
+                .set_log_max_rqt_size(11)
+                .set_log_max_tis_per_sq(0);
+            page.set_log_max_l2_table(7);
         }
         self
     }
@@ -196,6 +222,7 @@ fn general() -> Page<CmdHcaCap> {
         .set_cq_resize(true);
     max.set_block_lb_mc(true).set_imaicl(true);
     max.set_cmdif_checksum(3).set_driver_version(true);
+    max.set_umem_uid_0(true).set_log_max_umem(16);
     let mut current = max.clone();
     current
         .set_log_max_qp(14)
@@ -224,5 +251,31 @@ fn roce() -> Page<RoceCap> {
     max.set_roce_address_table_size(255);
     let mut current = max.clone();
     current.set_sw_r_roce_src_udp_port(false);
+    Page { max, current }
+}
+
+fn eth_offloads() -> Page<EthOffloadCaps> {
+    let mut max = EthOffloadCaps::new();
+    max.set_csum_cap(true)
+        .set_vlan_cap(true)
+        .set_self_lb_en_modifiable(true);
+    // Neither inline headers nor a vport's minimum of them.
+    max.set_max_lso_cap(18)
+        .set_wqe_inline_mode(2)
+        .set_rss_ind_tbl_cap(7);
+    let current = max.clone();
+    Page { max, current }
+}
+
+fn flow_table() -> Page<FlowTableNicCap> {
+    let mut max = FlowTableNicCap::new();
+    max.flow_table_properties_nic_receive_mut()
+        .set_ft_support(true)
+        .set_log_max_ft_size(16)
+        .set_max_ft_level(64)
+        .set_log_max_ft_num(8)
+        .set_log_max_destination(5)
+        .set_log_max_flow(16);
+    let current = max.clone();
     Page { max, current }
 }

@@ -8,8 +8,8 @@
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::profile::{Page, Profile};
 use hw_mlx::prm::{
-    AtomicCaps, CapType, CmdHcaCap, Field, Layout, QueryHcaCapIn, QueryHcaCapOut, RoceCap,
-    SetHcaCapIn, SetHcaCapOut,
+    AtomicCaps, CapType, CmdHcaCap, EthOffloadCaps, Field, FlowTableNicCap, Layout, QueryHcaCapIn,
+    QueryHcaCapOut, RoceCap, SetHcaCapIn, SetHcaCapOut,
 };
 use zerocopy::IntoBytes;
 
@@ -22,6 +22,10 @@ pub struct Capabilities {
     pub atomic: AtomicCaps,
     /// Type 4.
     pub roce: RoceCap,
+    /// Type 1.
+    pub eth_offloads: EthOffloadCaps,
+    /// Type 7.
+    pub flow_table: FlowTableNicCap,
 }
 
 impl Capabilities {
@@ -31,6 +35,8 @@ impl Capabilities {
             general: profile.general.current.clone(),
             atomic: profile.atomic.current.clone(),
             roce: profile.roce.current.clone(),
+            eth_offloads: profile.eth_offloads.current.clone(),
+            flow_table: profile.flow_table.current.clone(),
         }
     }
 }
@@ -45,6 +51,12 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
         CapType::GENERAL => chosen(&profile.general, &caps.general, current),
         CapType::ATOMIC if caps.general.atomic() => chosen(&profile.atomic, &caps.atomic, current),
         CapType::ROCE if profile.general.max.roce() => chosen(&profile.roce, &caps.roce, current),
+        CapType::ETHERNET_OFFLOADS if caps.general.eth_net_offloads() => {
+            chosen(&profile.eth_offloads, &caps.eth_offloads, current)
+        }
+        CapType::FLOW_TABLE if caps.general.nic_flow_table() => {
+            chosen(&profile.flow_table, &caps.flow_table, current)
+        }
         _ => {
             return Err(refuse!(
                 BAD_OP,

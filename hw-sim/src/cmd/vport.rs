@@ -179,7 +179,7 @@ fn address_list(cmd: &Cmd<'_>, context: &NicVportContext) -> Result<Vec<u64>, Re
 }
 
 /// Commands of Ethernet ports.
-fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
+pub(super) fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
     if cmd.nic.profile.port_type != PortType::Ethernet {
         return Err(refuse!(BAD_OP, "command of an Ethernet port"));
     }

@@ -224,6 +224,7 @@ pub(crate) struct ProfileOptions {
 enum ProfileWord {
     ConnectX5,
     InfiniBand,
+    Roce,
     Vectors(u16),
     Mtu(u16),
     BootTime(Duration),
@@ -251,6 +252,7 @@ impl ProfileOptions {
             match *word {
                 ProfileWord::ConnectX5 => profile = Profile::named(name, mac),
                 ProfileWord::InfiniBand => profile = profile.infiniband(),
+                ProfileWord::Roce => profile = profile.ethernet(),
                 ProfileWord::Vectors(vectors) => profile.msix_vectors = vectors,
                 ProfileWord::Mtu(mtu) => profile.max_mtu = mtu,
                 ProfileWord::BootTime(time) => profile.boot_time = time,
@@ -263,11 +265,12 @@ impl ProfileOptions {
 }
 
 fn profile_word(word: &str) -> Result<ProfileWord, String> {
-    let known = "connectx-5 (the default), ib, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us";
+    let known = "connectx-5 (the default), ib, roce, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us";
     let Some((name, value)) = word.split_once('=') else {
         return match word {
             "connectx-5" => Ok(ProfileWord::ConnectX5),
             "ib" | "infiniband" => Ok(ProfileWord::InfiniBand),
+            "roce" | "ethernet" => Ok(ProfileWord::Roce),
             _ => Err(format!("{word:?} is no profile; there are {known}")),
         };
     };
@@ -389,5 +392,9 @@ mod tests {
         let lists = ["ib".parse().expect("a profile")];
         let profile = ProfileOptions::profile(&lists, "sim:x", [2, 0, 0, 0, 0, 1]);
         assert_eq!(profile.port_type, hw_sim::PortType::InfiniBand);
+        let lists = ["roce,vectors=4".parse().expect("a profile")];
+        let profile = ProfileOptions::profile(&lists, "sim:x", [2, 0, 0, 0, 0, 1]);
+        assert_eq!(profile.port_type, hw_sim::PortType::Ethernet);
+        assert!(profile.general.current.eth_net_offloads());
     }
 }
