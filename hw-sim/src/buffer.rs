@@ -2,12 +2,15 @@
 //!
 //! Event, completion and work queues live in host memory that a command described page by page
 //! (PAS). The page size is per queue; a list address may be less aligned than the page it names,
-//! and `page_offset` counts sixty-fourths of a page.
+//! and `page_offset` counts sixty-fourths of a page (`mlx5_umem_find_best_quantized_pgoff` in Linux
+//! drivers/infiniband/hw/mlx5/mlx5_ib.h). A queue in user memory is a part of that memory's list.
 
 use crate::iommu::Iommu;
 
 /// Smallest page of a page list.
 const LOG_ADAPTER_PAGE: u32 = 12;
+/// `page_offset` counts this part of the page, whatever the page's size.
+const LOG_OFFSETS_PER_PAGE: u32 = 6;
 
 /// The memory of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,27 +44,58 @@ impl QueueBuffer {
         bytes: u64,
     ) -> Result<Self, BufferError> {
         let log_page = LOG_ADAPTER_PAGE + log_page_size;
-        let offset = u64::from(page_offset) << (log_page - 6);
-        let needed = (offset + bytes).div_ceil(1 << log_page);
-        if (pages.len() as u64) < needed {
-            return Err(BufferError::Short {
-                needed,
-                listed: pages.len(),
-            });
-        }
+        let offset = u64::from(page_offset) << (log_page - LOG_OFFSETS_PER_PAGE);
+        let whole = Self::whole(pages, log_page, offset)?;
+        whole.part(0, bytes).ok_or(BufferError::Short {
+            needed: (offset + bytes).div_ceil(1 << log_page),
+            listed: pages.len(),
+        })
+    }
+
+    /// All of `pages` of 2^`log_page` bytes, from byte `offset` of the first on.
+    ///
+    /// # Errors
+    /// An address that is not 4 KiB aligned.
+    pub fn whole(pages: &[u64], log_page: u32, offset: u64) -> Result<Self, BufferError> {
         if let Some(&page) = pages
             .iter()
             .find(|&&page| page % (1 << LOG_ADAPTER_PAGE) != 0)
         {
             return Err(BufferError::Unaligned(page));
         }
-        // CAST: at most the list's length.
-        let count = usize::try_from(needed).unwrap_or(usize::MAX);
         Ok(Self {
-            pages: pages[..count].to_vec(),
+            pages: pages.to_vec(),
             log_page,
             offset,
         })
+    }
+
+    /// The `bytes` bytes from byte `at` on, if they lie in the buffer.
+    pub fn part(&self, at: u64, bytes: u64) -> Option<Self> {
+        let first = at.checked_add(self.offset)?;
+        let end = first.checked_add(bytes)?;
+        let pages = self.pages.get(
+            usize::try_from(first >> self.log_page).ok()?
+                ..usize::try_from(end.div_ceil(1 << self.log_page)).ok()?,
+        )?;
+        Some(Self {
+            pages: pages.to_vec(),
+            log_page: self.log_page,
+            offset: first & ((1 << self.log_page) - 1),
+        })
+    }
+
+    /// Bytes from the buffer's start to the end of its last page.
+    pub fn bytes(&self) -> u64 {
+        let pages = self.pages.len() as u64;
+        pages
+            .saturating_mul(1 << self.log_page)
+            .saturating_sub(self.offset)
+    }
+
+    /// Where in its first page the buffer starts.
+    pub fn start(&self) -> u64 {
+        self.offset
     }
 
     /// DMA address of byte `at`; entries never straddle pages, so it is good for a whole entry.
@@ -79,12 +113,16 @@ impl QueueBuffer {
         &self.pages
     }
 
+    /// Bytes from `at` to the end of the page it is in: so far [`QueueBuffer::iova`] goes on.
+    pub fn left_in_page(&self, at: u64) -> u64 {
+        (1 << self.log_page) - ((at + self.offset) & ((1 << self.log_page) - 1))
+    }
+
     /// Whether the device reaches the first `bytes` of the buffer.
     pub fn reachable(&self, iommu: &Iommu, bytes: u64) -> bool {
         let mut at = 0;
         while at < bytes {
-            let in_page = (1 << self.log_page) - ((at + self.offset) & ((1 << self.log_page) - 1));
-            let run = in_page.min(bytes - at);
+            let run = self.left_in_page(at).min(bytes - at);
             if !iommu.reaches(self.iova(at), usize::try_from(run).unwrap_or(usize::MAX)) {
                 return false;
             }
@@ -115,6 +153,22 @@ mod tests {
                 listed: 1
             }
         );
+    }
+
+    #[test]
+    fn a_part_lies_where_the_whole_says_and_nowhere_beyond_it() {
+        let whole = QueueBuffer::whole(&[0x10000, 0x50000, 0x30000], 12, 0x100).unwrap();
+        let part = whole.part(0xf40, 0x1000).unwrap();
+        assert_eq!(
+            (part.start(), part.pages()),
+            (0x40, &[0x50000, 0x30000][..])
+        );
+        assert_eq!(part.iova(0xfc0), 0x30000);
+        assert_eq!(part.left_in_page(0), 0xfc0);
+        assert!(whole.part(0, 0x2f00).is_some());
+        assert_eq!(whole.part(0, 0x2f01), None);
+        assert_eq!(whole.part(0x2f00, 1), None);
+        assert_eq!(whole.part(u64::MAX, 2), None);
     }
 
     #[test]

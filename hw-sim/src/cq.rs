@@ -19,6 +19,7 @@
 use crate::buffer::QueueBuffer;
 use crate::eq::{Arm, COUNTER_MASK};
 use crate::iommu::{Iommu, Who};
+use crate::umem::Places;
 
 /// Bytes of a CQE proper.
 pub const CQE_BYTES: usize = 64;
@@ -98,6 +99,8 @@ pub struct Cq {
     pub eqn: u32,
     /// DMA address of the doorbell record.
     pub doorbell_record: u64,
+    /// User memory that ring and record lie in.
+    pub places: Places,
     /// Moderation, as set: period (µs), count, period mode. Events are never held back.
     pub moderation: (u32, u32, u32),
     /// 0, or [`STATUS_OVERFLOW`] or [`STATUS_WRITE_FAILURE`].
@@ -132,6 +135,7 @@ impl Cq {
             uar,
             eqn,
             doorbell_record,
+            places: Places::default(),
             moderation: (0, 0, 0),
             status: 0,
             producer: 0,

@@ -27,7 +27,7 @@
 //! | [`config_space`], [`init_segment`], [`uar`] | registers |
 //! | [`iommu`], [`pages`], [`buffer`] | memory of the host |
 //! | [`cmd`] | the command interface and every command |
-//! | [`objects`], [`eq`], [`cq`], [`mkey`], [`umr`], [`srq`], [`port`], [`subnet`] | what commands create and configure |
+//! | [`objects`], [`eq`], [`cq`], [`mkey`], [`umem`], [`umr`], [`srq`], [`port`], [`subnet`] | what commands create and configure |
 //! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //!
@@ -63,6 +63,7 @@ pub mod report;
 pub mod srq;
 pub mod subnet;
 pub mod uar;
+pub mod umem;
 pub mod umr;
 pub mod view;
 pub mod wire;

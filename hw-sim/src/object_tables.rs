@@ -12,6 +12,7 @@ use crate::objects::Table;
 use crate::profile::Profile;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::umem::{Places, Umem};
 use std::collections::BTreeMap;
 
 /// First UAR index handed out: the pages below are the initialization segment and the MSI-X
@@ -50,6 +51,8 @@ pub struct QpRefs {
     pub xrcd: Option<u32>,
     /// Counter set.
     pub counter: Option<u32>,
+    /// User memory.
+    pub places: Places,
 }
 
 /// All numbered objects of a function.
@@ -74,6 +77,8 @@ pub struct Objects {
     pub qps: Table<QpSlot>,
     /// Receive memory pools and XRC SRQs.
     pub rmps: Table<Srq>,
+    /// User memory.
+    pub umems: Table<Umem>,
 }
 
 impl Objects {
@@ -99,6 +104,7 @@ impl Objects {
             mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
             qps: Table::new("QP", 0x58, LAST - 1, some(general.log_max_qp())),
             rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
+            umems: Table::new("UMEM", 0x41, LAST, some(general.log_max_umem())),
         }
     }
 
@@ -115,6 +121,7 @@ impl Objects {
             (self.mkeys.kind(), self.mkeys.len()),
             (self.qps.kind(), self.qps.len()),
             (self.rmps.kind(), self.rmps.len()),
+            (self.umems.kind(), self.umems.len()),
         ]
         .into_iter()
         .filter(|&(_, count)| count > 0)
@@ -133,6 +140,7 @@ impl Objects {
         self.mkeys.clear();
         self.qps.clear();
         self.rmps.clear();
+        self.umems.clear();
     }
 
     /// Applies limits that SET_HCA_CAP may have lowered.
@@ -144,5 +152,6 @@ impl Objects {
         self.eqs.set_limit(some(caps.general.log_max_eq()));
         self.pds.set_limit(some(caps.general.log_max_pd()));
         self.rmps.set_limit(some(caps.general.log_max_rmp()));
+        self.umems.set_limit(some(caps.general.log_max_umem()));
     }
 }

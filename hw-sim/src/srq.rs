@@ -11,6 +11,7 @@
 use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, SrqWqe};
 use crate::iommu::{Iommu, Who};
+use crate::umem::Places;
 use hw_mlx::prm::DataSeg;
 use zerocopy::FromBytes;
 
@@ -71,6 +72,8 @@ pub struct Srq {
     pub failed: bool,
     /// It is an XRC SRQ.
     pub xrc: Option<XrcPart>,
+    /// User memory that ring and record lie in.
+    pub places: Places,
     next: u16,
     taken: u16,
     posted: u16,
@@ -97,6 +100,7 @@ impl Srq {
             limit,
             failed: false,
             xrc: None,
+            places: Places::default(),
             next: 0,
             taken: 0,
             posted: 0,

@@ -3,6 +3,7 @@
 mod rc_support;
 
 use hw_mlx::prm::{CmdStatus, Qpc, Syndrome, opt_param};
+use hw_sim::qp::QueueMemory;
 use hw_sim::qp::{Qp, Service, State, Transition};
 use hw_sim::wire::Packet;
 use rand::{Rng, SeedableRng};
@@ -192,13 +193,10 @@ fn receives_may_be_posted_in_init_and_packets_are_dropped_there() {
 #[test]
 fn creation_refuses_what_the_device_does_not_have() {
     type Spoil = fn(&mut Qpc);
-    let cases: [(&str, Spoil); 8] = [
+    let cases: [(&str, Spoil); 7] = [
         ("XRC", |qpc| _ = qpc.set_st(3)),
         ("raw Ethernet", |qpc| _ = qpc.set_st(9)),
         ("signatures", |qpc| _ = qpc.set_wq_signature(true)),
-        ("UMEM doorbell record", |qpc| {
-            _ = qpc.set_dbr_umem_valid(true)
-        }),
         ("doorbell record not aligned", |qpc| {
             _ = qpc.set_dbr_addr(RECORD + 4)
         }),
@@ -213,15 +211,17 @@ fn creation_refuses_what_the_device_does_not_have() {
         }),
     ];
     let good = create_context(&Options::default());
-    assert!(Qp::create(1, &good, PAGES.to_vec()).is_ok());
+    assert!(Qp::create(1, &good, memory(&good)).is_ok());
     for (what, spoil) in cases {
         let mut context = good.clone();
         spoil(&mut context);
-        let refused = Qp::create(1, &context, PAGES.to_vec()).err();
+        let refused = QueueMemory::of_pages(&context, &PAGES)
+            .and_then(|memory| Qp::create(1, &context, memory))
+            .err();
         assert_eq!(refused, Some(CmdStatus::BAD_PARAM), "{what}");
     }
     assert!(
-        Qp::create(1, &good, vec![PAGES[0]]).is_err(),
+        QueueMemory::of_pages(&good, &PAGES[..1]).is_err(),
         "half of the pages"
     );
 }
@@ -396,7 +396,7 @@ fn queue_memory_the_device_cannot_read_is_an_operation_error() {
     let mut context = create_context(&options);
     let mut pair = Pair::new();
     context.set_dbr_addr(MEMORY as u64 + 0x1000);
-    pair.a.qp = Qp::create(qpn(1), &context, PAGES.to_vec()).expect("an address is an address");
+    pair.a.qp = Qp::create(qpn(1), &context, memory(&context)).expect("an address is an address");
     pair.a.enter_init(&options);
     pair.a.enter_rtr(&options, 2);
     pair.a.enter_rts(&options);

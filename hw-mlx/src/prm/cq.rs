@@ -30,6 +30,8 @@ layout! {
         st: 0x00[11:8],
         /// 0 basic, 1 enhanced.
         cqe_compression_layout: 0x00[1:0],
+        /// User memory the doorbell record lies in.
+        dbr_umem_id: 0x04 u32,
         /// 0 (units of 1/64 page).
         page_offset: 0x08[11:6],
         /// log2 of the entries.
@@ -48,7 +50,7 @@ layout! {
         last_solicit_index: 0x24[23:0],
         consumer_counter: 0x28[23:0],
         producer_counter: 0x2c[23:0],
-        /// DMA address of the 8-byte doorbell record.
+        /// DMA address of the 8-byte doorbell record, or its offset in the user memory.
         dbr_addr: 0x38 u64,
     }
 }
@@ -58,6 +60,9 @@ command! {
         /// User context on whose behalf; 0 is the driver itself.
         uid: 0x00[15:0],
         cq_context: 0x10 Cqc,
+        cq_umem_offset: 0x50 u64,
+        /// User memory the ring lies in.
+        cq_umem_id: 0x58 u32,
         /// 0 when PAS list is used.
         cq_umem_valid: 0x5c[31],
     } -> CreateCqOut(0x10) {
@@ -85,6 +90,9 @@ command! {
         /// log_cq_size, 1 page_offset, 2 log_page_size.
         modify_field_select: 0x0c[4:0],
         cq_context: 0x10 Cqc,
+        cq_umem_offset: 0x50 u64,
+        /// User memory the new ring lies in.
+        cq_umem_id: 0x58 u32,
         cq_umem_valid: 0x5c[31],
     } -> ModifyCqOut(0x10) {}
 }

@@ -159,7 +159,7 @@ layout! {
         xrcd: 0x98[23:0],
         /// Receive CQ.
         cqn_rcv: 0x9c[23:0],
-        /// DMA address of the 8-byte doorbell record.
+        /// DMA address of the 8-byte doorbell record, or its offset in the user memory.
         dbr_addr: 0xa0 u64,
         /// Datagrams.
         q_key: 0xa8 u32,
@@ -185,6 +185,8 @@ layout! {
         dc_access_key: 0xc8 u64,
         /// 0 when dbr_addr is a DMA address.
         dbr_umem_valid: 0xd0[28],
+        /// User memory the doorbell record lies in.
+        dbr_umem_id: 0xe4 u32,
     }
 }
 

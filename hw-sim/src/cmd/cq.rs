@@ -1,7 +1,9 @@
 //! Completion queue commands.
 
+use super::umem::QueuePlace;
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::cq::{Cq, CqRing};
+use crate::umem::Places;
 use hw_mlx::prm::{
     Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn,
     QueryCqOut,
@@ -18,8 +20,13 @@ const SELECT_PERIOD_MODE: u32 = 16;
 const SELECT_RESIZE: u32 = 7;
 const OP_MOD_RESIZE: u32 = 1;
 
-/// The ring a context and the page list behind it describe.
-fn ring(cmd: &Cmd<'_>, context: &Cqc, cqe_sz: u32) -> Result<CqRing, Refusal> {
+/// The ring a context describes, and the page list behind it or the user memory: number and offset.
+fn ring(
+    cmd: &Cmd<'_>,
+    context: &Cqc,
+    cqe_sz: u32,
+    umem: Option<(u32, u64)>,
+) -> Result<CqRing, Refusal> {
     if context.log_cq_size() > cmd.nic.caps.general.log_max_cq_sz() {
         return Err(refuse!(
             EXCEED_LIM,
@@ -31,7 +38,13 @@ fn ring(cmd: &Cmd<'_>, context: &Cqc, cqe_sz: u32) -> Result<CqRing, Refusal> {
     let bytes = Cq::bytes(context.log_cq_size(), cqe_sz);
     Ok(CqRing {
         log_size: context.log_cq_size(),
-        buffer: cmd.buffer(context.log_page_size(), context.page_offset(), bytes)?,
+        buffer: cmd.queue(QueuePlace {
+            umem,
+            log_page_size: context.log_page_size(),
+            page_offset: context.page_offset(),
+            bytes,
+            written: true,
+        })?,
         log_page_size: context.log_page_size(),
         page_offset: context.page_offset(),
     })
@@ -41,9 +54,6 @@ pub(super) fn create_cq(cmd: &mut Cmd<'_>) -> Outcome {
     let input: CreateCqIn = cmd.read();
     let context = input.cq_context();
     let caps = &cmd.nic.caps.general;
-    if input.cq_umem_valid() || context.dbr_umem_valid() {
-        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
-    }
     if context.cqe_sz() > 2 {
         return Err(refuse!(BAD_PARAM, "CQE size", "{}", context.cqe_sz()));
     }
@@ -65,12 +75,21 @@ pub(super) fn create_cq(cmd: &mut Cmd<'_>) -> Outcome {
             context.uar_page()
         ));
     }
-    let record = cmd.doorbell_record(context.dbr_addr())?;
-    let ring = ring(cmd, context, context.cqe_sz())?;
+    let umem = input
+        .cq_umem_valid()
+        .then(|| (input.cq_umem_id(), input.cq_umem_offset()));
+    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
+    let (record, place) = cmd.record(record_umem, context.dbr_addr())?;
+    let ring = ring(cmd, context, context.cqe_sz(), umem)?;
+    let places = Places {
+        queue: umem.map(|(number, _)| number),
+        record: place,
+    };
     let objects = &mut cmd.nic.objects;
     let number = objects.cqs.reserve()?;
     objects.eqs.hold(eqn)?;
     objects.uars.hold(context.uar_page())?;
+    places.hold(&mut objects.umems)?;
     let mut cq = Cq::new(
         number,
         ring,
@@ -79,6 +98,7 @@ pub(super) fn create_cq(cmd: &mut Cmd<'_>) -> Outcome {
         eqn,
         record,
     );
+    cq.places = places;
     cq.collapsed = context.cc();
     cq.ignore_overrun = context.oi();
     cq.moderation = (
@@ -100,6 +120,7 @@ pub(super) fn destroy_cq(cmd: &mut Cmd<'_>) -> Outcome {
         .remove(cmd.read::<DestroyCqIn>().cqn())?;
     cmd.nic.objects.eqs.release(cq.eqn);
     cmd.nic.objects.uars.release(cq.uar);
+    cq.places.release(&mut cmd.nic.objects.umems);
     output(&DestroyCqOut::new())
 }
 
@@ -129,14 +150,17 @@ pub(super) fn query_cq(cmd: &mut Cmd<'_>) -> Outcome {
         .set_consumer_counter(cq.consumer())
         .set_producer_counter(cq.producer())
         .set_dbr_addr(cq.doorbell_record);
+    if let Some(place) = cq.places.record {
+        out.cq_context_mut()
+            .set_dbr_umem_valid(true)
+            .set_dbr_umem_id(place.umem)
+            .set_dbr_addr(place.offset);
+    }
     let mut bytes = out.as_bytes().to_vec();
-    bytes.extend(
-        cq.ring
-            .buffer
-            .pages()
-            .iter()
-            .flat_map(|page| page.to_be_bytes()),
-    );
+    if cq.places.queue.is_none() {
+        let pages = cq.ring.buffer.pages().iter();
+        bytes.extend(pages.flat_map(|page| page.to_be_bytes()));
+    }
     Ok(bytes)
 }
 
@@ -158,7 +182,7 @@ fn resize(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
     if !cmd.nic.caps.general.cq_resize() {
         return Err(refuse!(BAD_OP, "CQ resize is not supported"));
     }
-    if input.modify_field_select() != SELECT_RESIZE || input.cq_umem_valid() {
+    if input.modify_field_select() != SELECT_RESIZE {
         return Err(refuse!(
             BAD_PARAM,
             "fields of a resize",
@@ -166,22 +190,26 @@ fn resize(cmd: &mut Cmd<'_>, input: &ModifyCqIn) -> Result<(), Refusal> {
             input.modify_field_select()
         ));
     }
-    let Some(cqe_sz) = cmd.nic.objects.cqs.get(input.cqn()).map(|cq| cq.cqe_sz) else {
-        return Err(refuse!(BAD_RESOURCE, "no such CQ"));
-    };
-    let ring = ring(cmd, input.cq_context(), cqe_sz)?;
+    let no_such = || refuse!(BAD_RESOURCE, "no such CQ");
+    let cq = cmd.nic.objects.cqs.get(input.cqn());
+    let cqe_sz = cq.ok_or_else(no_such)?.cqe_sz;
+    let umem = input
+        .cq_umem_valid()
+        .then(|| (input.cq_umem_id(), input.cq_umem_offset()));
+    let ring = ring(cmd, input.cq_context(), cqe_sz, umem)?;
     let nic = &mut *cmd.nic;
-    let fits = nic
-        .objects
-        .cqs
-        .get_mut(input.cqn())
-        .is_some_and(|cq| cq.resize(&mut nic.iommu, ring));
-    if !fits {
+    let cq = nic.objects.cqs.get_mut(input.cqn()).ok_or_else(no_such)?;
+    if !cq.resize(&mut nic.iommu, ring) {
         return Err(refuse!(
             BAD_SIZE_OUTS_CQES,
             "smaller than the outstanding CQEs"
         ));
     }
+    let before = cq.places;
+    cq.places.queue = umem.map(|(number, _)| number);
+    let after = cq.places;
+    after.hold(&mut nic.objects.umems)?;
+    before.release(&mut nic.objects.umems);
     Ok(())
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A command is looked up by opcode and passes, in this order: known opcode (status 0x02), allowed
 //! at this stage of bring-up (0x04), known op_mod (0x02), input long enough (0x50), output long
-//! enough for a status (0x51), no bit set that the layout does not name (0x03). Then its handler
-//! runs; it reads the input once, checks everything, and only then changes anything.
+//! enough for a status (0x51), no bit set that the layout does not name (0x03), on behalf of the driver
+//! itself or of an existing user context (0x05). Then its handler runs; it reads the input once, checks everything, and only then changes anything.
 //!
 //! A refusal carries a reason in words. The syndrome in the output is a hash of the reason, so that
 //! the same refusal has the same syndrome in every run and a log of syndromes can be read with the
@@ -22,6 +22,7 @@ mod qp;
 mod resources;
 mod srq;
 mod table;
+mod umem;
 mod vport;
 mod xrc_srq;
 
@@ -166,6 +167,11 @@ impl Cmd<'_> {
             return Err(refuse!(BAD_PARAM, "page size", "2^{}", 12 + log_page_size));
         }
         let buffer = QueueBuffer::new(&self.rest(PAGE_LIST), log_page_size, page_offset, bytes)?;
+        self.mapped(buffer, bytes)
+    }
+
+    /// The buffer, if the device reaches all of it.
+    fn mapped(&self, buffer: QueueBuffer, bytes: u64) -> Result<QueueBuffer, Refusal> {
         if !buffer.reachable(&self.nic.iommu, bytes) {
             // Hardware would find out at the first access; a driver that maps later is still wrong.
             return Err(refuse!(BAD_PARAM, "queue buffer is not mapped"));
@@ -304,6 +310,15 @@ fn check<'t>(
             BAD_PARAM,
             "reserved bit set",
             "in the dword at {at:#x}"
+        ));
+    }
+    // There are no user contexts (`log_max_uctx` 0).
+    if header.uid() != 0 {
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "no such user context",
+            "{:#x}",
+            header.uid()
         ));
     }
     Ok(entry)

@@ -1,11 +1,13 @@
 //! Queue pair commands: what concerns the function. The context itself and the state machine belong
 //! to [`crate::qp`].
 
+use super::umem::QueuePlace;
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
 use crate::object_tables::QpRefs;
 use crate::objects::Table;
 use crate::profile::PortType;
-use crate::qp::{Qp, Transition};
+use crate::qp::{Qp, QueueMemory, Transition, queue_bytes};
+use crate::umem::Places;
 use hw_mlx::prm::{
     CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, Qpc, QueryQpIn, QueryQpOut,
     Rst2InitQpIn, Rst2InitQpOut, ServiceType, ToErrQpIn, ToErrQpOut, ToRstQpIn, ToRstQpOut,
@@ -16,17 +18,12 @@ use zerocopy::IntoBytes;
 const RQ_OWN: u32 = 0;
 const RQ_SHARED: u32 = 1;
 const RQ_NONE: u32 = 3;
-/// Bytes of a send queue block.
-const LOG_WQEBB: u32 = 6;
 /// `log_rq_stride` counts from 16 bytes.
 const LOG_RQ_UNIT: u32 = 4;
 
 pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
     let input: CreateQpIn = cmd.read();
     let context = input.qpc();
-    if input.wq_umem_valid() || context.dbr_umem_valid() {
-        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
-    }
     if input.qpc_ext() && !cmd.nic.caps.general.qpc_extension() {
         return Err(refuse!(BAD_PARAM, "QPC extension is not supported"));
     }
@@ -39,17 +36,35 @@ pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
     let service = service_type(cmd, context)?;
     let refs = references(cmd, context, service)?;
     sizes(cmd, context)?;
-    let bytes = queue_bytes(context);
-    cmd.doorbell_record(context.dbr_addr())?;
-    let pages = if bytes == 0 {
-        Vec::new()
-    } else {
-        cmd.buffer(context.log_page_size(), context.page_offset(), bytes)?
-            .pages()
-            .to_vec()
+    let umem = input
+        .wq_umem_valid()
+        .then(|| (input.wq_umem_id(), input.wq_umem_offset()));
+    let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
+    let (doorbell_record, record) = cmd.record(record_umem, context.dbr_addr())?;
+    let buffer = cmd.queue(QueuePlace {
+        umem,
+        log_page_size: context.log_page_size(),
+        page_offset: context.page_offset(),
+        bytes: queue_bytes(context),
+        written: false,
+    })?;
+    let pages = match umem {
+        Some(_) => Vec::new(),
+        None => buffer.pages().to_vec(),
+    };
+    let refs = QpRefs {
+        places: Places {
+            queue: umem.map(|(number, _)| number),
+            record,
+        },
+        ..refs
     };
     let number = cmd.nic.objects.qps.reserve()?;
-    let qp = Qp::create(number, context, pages.clone())
+    let memory = QueueMemory {
+        buffer,
+        doorbell_record,
+    };
+    let qp = Qp::create(number, context, memory)
         .map_err(|status| refused(status, "queue pair context"))?;
     hold(cmd, refs)?;
     cmd.nic.insert_qp(number, qp, service.bits(), refs, pages);
@@ -145,6 +160,7 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
         srqn,
         xrcd,
         counter,
+        places: Places::default(),
     })
 }
 
@@ -193,20 +209,6 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Receive queue first, send queue behind it.
-fn queue_bytes(context: &Qpc) -> u64 {
-    let receive = match context.rq_type() {
-        RQ_OWN => 1 << (context.log_rq_size() + context.log_rq_stride() + LOG_RQ_UNIT),
-        _ => 0,
-    };
-    let send = if context.no_sq() {
-        0
-    } else {
-        1 << (context.log_sq_size() + LOG_WQEBB)
-    };
-    receive + send
-}
-
 fn hold(cmd: &mut Cmd<'_>, refs: QpRefs) -> Result<(), Refusal> {
     let objects = &mut cmd.nic.objects;
     if let Some(pd) = refs.pd {
@@ -224,6 +226,7 @@ fn hold(cmd: &mut Cmd<'_>, refs: QpRefs) -> Result<(), Refusal> {
     if let Some(counter) = refs.counter {
         objects.counters.hold(counter)?;
     }
+    refs.places.hold(&mut objects.umems)?;
     Ok(())
 }
 
@@ -244,6 +247,7 @@ fn release(cmd: &mut Cmd<'_>, refs: QpRefs) {
     if let Some(counter) = refs.counter {
         objects.counters.release(counter);
     }
+    refs.places.release(&mut objects.umems);
 }
 
 /// Accepted in every state; what is posted is forgotten without completions.

@@ -1,7 +1,9 @@
 //! Receive memory pool commands.
 
+use super::umem::QueuePlace;
 use super::{Cmd, Outcome, output, refuse};
 use crate::srq::Srq;
+use crate::umem::Places;
 use hw_mlx::prm::{
     CreateRmpIn, CreateRmpOut, DestroyRmpIn, DestroyRmpOut, EventType, ModifyRmpIn, ModifyRmpOut,
     QueryRmpIn, QueryRmpOut,
@@ -18,9 +20,6 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let context = input.ctx();
     let wq = context.wq();
     let caps = &cmd.nic.caps.general;
-    if wq.wq_umem_valid() || wq.dbr_umem_valid() {
-        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
-    }
     if wq.wq_type() != LINKED_LIST
         || context.basic_cyclic_rcv_wqe()
         || wq.wq_signature()
@@ -53,14 +52,28 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     if !cmd.nic.objects.pds.contains(wq.pd()) {
         return Err(refuse!(BAD_RESOURCE, "no such PD", "{:#x}", wq.pd()));
     }
-    let record = cmd.doorbell_record(wq.dbr_addr())?;
-    let bytes = 1 << (wq.log_wq_sz() + wq.log_wq_stride());
+    let umem = wq
+        .wq_umem_valid()
+        .then(|| (wq.wq_umem_id(), wq.wq_umem_offset()));
+    let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
+    let (record, place) = cmd.record(record_umem, wq.dbr_addr())?;
     // The work queue counts 64ths of a page in 5 bits.
-    let buffer = cmd.buffer(wq.log_wq_pg_sz(), wq.page_offset(), bytes)?;
+    let buffer = cmd.queue(QueuePlace {
+        umem,
+        log_page_size: wq.log_wq_pg_sz(),
+        page_offset: wq.page_offset(),
+        bytes: 1 << (wq.log_wq_sz() + wq.log_wq_stride()),
+        written: false,
+    })?;
+    let places = Places {
+        queue: umem.map(|(number, _)| number),
+        record: place,
+    };
     let objects = &mut cmd.nic.objects;
     let number = objects.rmps.reserve()?;
     objects.pds.hold(wq.pd())?;
-    let srq = Srq::new(
+    places.hold(&mut objects.umems)?;
+    let mut srq = Srq::new(
         number,
         wq.pd(),
         wq.log_wq_sz(),
@@ -69,6 +82,7 @@ pub(super) fn create_rmp(cmd: &mut Cmd<'_>) -> Outcome {
         record,
         wq.lwm(),
     );
+    srq.places = places;
     objects.rmps.insert(number, srq);
     let mut out = CreateRmpOut::new();
     out.set_rmpn(number);
@@ -125,12 +139,22 @@ pub(super) fn query_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     let mut out = QueryRmpOut::new();
     let context = out.rmp_context_mut();
     context.set_state(if srq.failed { STATE_ERROR } else { STATE_READY });
+    if let Some(place) = srq.places.record {
+        context
+            .wq_mut()
+            .set_dbr_umem_valid(true)
+            .set_dbr_umem_id(place.umem);
+    }
     context
         .wq_mut()
         .set_wq_type(LINKED_LIST)
         .set_lwm(srq.limit)
         .set_pd(srq.pd)
-        .set_dbr_addr(srq.doorbell_record)
+        .set_dbr_addr(
+            srq.places
+                .record
+                .map_or(srq.doorbell_record, |place| place.offset),
+        )
         .set_hw_counter(u32::from(srq.taken()))
         .set_sw_counter(u32::from(srq.posted()))
         .set_log_wq_stride(srq.log_stride)
@@ -146,5 +170,6 @@ pub(super) fn destroy_rmp(cmd: &mut Cmd<'_>) -> Outcome {
     }
     let srq = rmps.remove(number)?;
     cmd.nic.objects.pds.release(srq.pd);
+    srq.places.release(&mut cmd.nic.objects.umems);
     output(&DestroyRmpOut::new())
 }

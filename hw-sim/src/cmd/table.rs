@@ -2,7 +2,7 @@
 
 use super::{
     Cmd, Outcome, access_reg, caps, cq, eq, function, hca_vport, mkey, qp, read_padded, resources,
-    srq, vport, xrc_srq,
+    srq, umem, vport, xrc_srq,
 };
 use hw_mlx::prm::{self, Command, Opcode};
 
@@ -132,6 +132,8 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::DeallocQCounterIn>(INITIALISED, resources::dealloc_q_counter),
     Entry::new::<prm::QueryQCounterIn>(INITIALISED, resources::query_q_counter),
     Entry::new::<prm::QuerySpecialContextsIn>(INITIALISED, resources::query_special_contexts),
+    Entry::new::<prm::CreateUmemIn>(INITIALISED, umem::create_umem).creates(),
+    Entry::new::<prm::DestroyUmemIn>(INITIALISED, umem::destroy_umem),
     // Queues and keys.
     Entry::new::<prm::CreateEqIn>(INITIALISED, eq::create_eq).creates(),
     Entry::new::<prm::DestroyEqIn>(INITIALISED, eq::destroy_eq),

@@ -152,7 +152,7 @@ pub(super) fn refuse(
         BadWqe::Fault(fault) => (WqeOpcode::NOP, fault.to_string()),
     };
     host.driver_bug(format!("QP {:#x}, WQE {index:#06x}: {why}", core.qpn));
-    queue.skip(core, host);
+    queue.skip(&core.rings, host);
     core.fail_send(host, index, opcode, Syndrome::LOCAL_QP_OP_ERR);
     Err(Broken)
 }
@@ -198,8 +198,8 @@ pub(super) fn receive(
     };
     let area = packet.network.grh_area();
     let appended = wqe
-        .append(core, host, &area)
-        .and_then(|()| wqe.append(core, host, packet.payload));
+        .append(host, &area)
+        .and_then(|()| wqe.append(host, packet.payload));
     if let Err(error) = appended {
         let syndrome = match error {
             ScatterError::TooLong => Syndrome::LOCAL_LENGTH_ERR,

@@ -25,16 +25,18 @@ mod context;
 mod core;
 mod datagram;
 mod path;
-mod receive_queue;
+pub(crate) mod receive_queue;
 mod request;
 mod requester;
 mod responder;
-mod ring;
-mod send_queue;
+pub(crate) mod ring;
+pub(crate) mod send_queue;
 mod state;
 mod timing;
-mod wqe;
+pub(crate) mod wqe;
 
+pub use ring::QueueMemory;
+pub(crate) use ring::queue_bytes;
 pub use state::{Service, State, Transition};
 
 use self::completion::RQ_TYPE_SRQ;
@@ -80,19 +82,18 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// Creates a queue pair in RST. `pas` are the pages of its work queue buffer.
+    /// Creates a queue pair in RST whose work queues lie in `memory`.
     ///
     /// # Errors
     ///
-    /// BAD_PARAM for what this device does not have: other service types, WQE signatures, UMEM
-    /// buffers, page lists too short for the queues.
-    pub fn create(qpn: u32, context: &Qpc, pas: Vec<u64>) -> Result<Self, CmdStatus> {
+    /// BAD_PARAM for what this device does not have: other service types, WQE signatures; and for memory too short for
+    /// the queues, or a doorbell record not aligned.
+    pub fn create(qpn: u32, context: &Qpc, memory: QueueMemory) -> Result<Self, CmdStatus> {
         let service = Service::of(context).ok_or(CmdStatus::BAD_PARAM)?;
         let rq_type = context.rq_type();
         let has_queue = !context.no_sq() || rq_type == 0;
         if context.wq_signature()
-            || context.dbr_umem_valid()
-            || has_queue && !context.dbr_addr().is_multiple_of(8)
+            || has_queue && !memory.doorbell_record.is_multiple_of(8)
             || !matches!(rq_type, 0 | RQ_TYPE_SRQ | RQ_TYPE_NONE)
             || rq_type != 0 && context.log_rq_size() != 0
         {
@@ -103,7 +104,7 @@ impl Qp {
             service,
             state: State::Reset,
             context: context.clone(),
-            rings: Rings::new(context, pas)?,
+            rings: Rings::new(context, memory)?,
             path: None,
         };
         Ok(Self {
@@ -225,15 +226,15 @@ impl Qp {
             State::ReadyToSend => {
                 let checked = self
                     .send_queue
-                    .read_record(&self.core, host)
-                    .and_then(|()| self.send_queue.check_doorbell(value, &self.core, host));
+                    .read_record(&self.core.rings, host)
+                    .and_then(|()| self.send_queue.check_doorbell(value, &self.core.rings, host));
                 if let Err(bad) = checked {
                     self.refuse(bad, host);
                 }
             }
             State::Error | State::SendQueueError => {
                 // A wrong record cannot make things worse.
-                let _ = self.send_queue.read_record(&self.core, host);
+                let _ = self.send_queue.read_record(&self.core.rings, host);
                 self.flushing = true;
             }
             State::Reset | State::Init | State::ReadyToReceive => {
@@ -288,7 +289,7 @@ impl Qp {
         }
         if self.core.state == State::ReadyToSend && host.random().is_multiple_of(EARLY_LOOK) {
             // An error is found again, and reported, at the doorbell.
-            let _ = self.send_queue.read_record(&self.core, host);
+            let _ = self.send_queue.read_record(&self.core.rings, host);
         }
     }
 
@@ -408,7 +409,7 @@ impl Qp {
             host.qp_event(EventType::SRQ_LAST_WQE, self.core.qpn);
         }
         // WQEs whose doorbell has not come yet are announced by the record already.
-        let _ = self.send_queue.read_record(&self.core, host);
+        let _ = self.send_queue.read_record(&self.core.rings, host);
         self.flushing = true;
         if self.core.rings.receive.is_some() {
             self.poll = Some((host.now().saturating_add(FIRST_POLL_NS), FIRST_POLL_NS));
@@ -433,14 +434,14 @@ impl Qp {
             requester,
             ..
         } = self;
-        if let Some((index, opcode)) = requester.abandon().or_else(|| send_queue.skip(core, host)) {
+        if let Some((index, opcode)) = requester.abandon().or_else(|| send_queue.skip(&core.rings, host)) {
             core.fail_send(host, index, opcode, Syndrome::WR_FLUSH_ERR);
             return true;
         }
         if core.state != State::Error {
             return false;
         }
-        let counter = match receive_queue.skip(core, host) {
+        let counter = match receive_queue.skip(&core.rings, host) {
             Ok(Some(counter)) => counter,
             Ok(None) => return false,
             Err(_) => {

@@ -5,6 +5,7 @@
 
 use super::completion::RQ_TYPE_SRQ;
 use super::core::Core;
+use super::ring::Rings;
 use crate::host::{DmaFault, Host, KeyError, KeyScope};
 use hw_mlx::prm::DataSeg;
 use zerocopy::FromBytes;
@@ -13,7 +14,7 @@ const SEGMENT_BYTES: usize = 16;
 
 /// A message did not reach the receive buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScatterError {
+pub(crate) enum ScatterError {
     /// It is longer than the buffer.
     TooLong,
     /// The buffer's key does not cover the write.
@@ -22,7 +23,7 @@ pub(super) enum ScatterError {
 
 /// There may be a receive WQE, but it cannot be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TakeError {
+pub(crate) enum TakeError {
     /// Ring or record could not be read.
     Fault(DmaFault),
     /// The doorbell record claims more than the ring holds.
@@ -31,21 +32,20 @@ pub(super) enum TakeError {
 
 /// A receive WQE that a message is being written to.
 #[derive(Clone, Debug)]
-pub(super) struct ReceiveWqe {
+pub(crate) struct ReceiveWqe {
     /// 16-bit receive counter, or index of the shared receive queue's entry.
-    pub(super) counter: u16,
-    /// Protection domain its keys are checked against.
-    pd: u32,
+    pub(crate) counter: u16,
+    /// What its keys are checked against.
+    scope: KeyScope,
     scatter: Vec<DataSeg>,
     /// Bytes written so far.
-    pub(super) written: u64,
+    pub(crate) written: u64,
 }
 
 impl ReceiveWqe {
     /// Appends `data` to what was written.
-    pub(super) fn append(
+    pub(crate) fn append(
         &mut self,
-        core: &Core,
         host: &mut dyn Host,
         data: &[u8],
     ) -> Result<(), ScatterError> {
@@ -57,10 +57,6 @@ impl ReceiveWqe {
         if self.written + data.len() as u64 > room {
             return Err(ScatterError::TooLong);
         }
-        let scope = KeyScope {
-            pd: self.pd,
-            ..core.local_scope()
-        };
         let mut skip = self.written;
         let mut rest = data;
         for segment in &self.scatter {
@@ -77,7 +73,7 @@ impl ReceiveWqe {
                 .min(rest.len());
             let (now, later) = rest.split_at(bytes);
             let va = segment.addr().wrapping_add(skip);
-            host.key_write(segment.lkey(), scope, va, now)
+            host.key_write(segment.lkey(), self.scope, va, now)
                 .map_err(ScatterError::Key)?;
             skip = 0;
             rest = later;
@@ -94,7 +90,7 @@ impl ReceiveWqe {
 
 /// Position in the queue pair's own ring.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ReceiveQueue {
+pub(crate) struct ReceiveQueue {
     taken: u16,
     /// As last read from the record.
     posted: u16,
@@ -102,7 +98,7 @@ pub(super) struct ReceiveQueue {
 
 impl ReceiveQueue {
     /// Receive WQEs taken and posted, as QUERY_QP tells them.
-    pub(super) const fn counters(self) -> (u16, u16) {
+    pub(crate) const fn counters(self) -> (u16, u16) {
         (self.taken, self.posted)
     }
 
@@ -118,15 +114,28 @@ impl ReceiveQueue {
                 .map_err(TakeError::Fault)?;
             return Ok(taken.map(|wqe| ReceiveWqe {
                 counter: wqe.index,
-                pd: wqe.pd,
+                scope: KeyScope {
+                    pd: wqe.pd,
+                    ..core.local_scope()
+                },
                 scatter: wqe.scatter,
                 written: 0,
             }));
         }
-        let Some(ring) = core.rings.receive else {
+        self.take_own(&core.rings, core.local_scope(), host)
+    }
+
+    /// The next WQE of the ring, if one is posted.
+    pub(crate) fn take_own(
+        &mut self,
+        rings: &Rings,
+        scope: KeyScope,
+        host: &mut dyn Host,
+    ) -> Result<Option<ReceiveWqe>, TakeError> {
+        let Some(ring) = rings.receive else {
             return Ok(None);
         };
-        self.posted = core.rings.receive_counter(host).map_err(TakeError::Fault)?;
+        self.posted = rings.receive_counter(host).map_err(TakeError::Fault)?;
         let waiting = self.posted.wrapping_sub(self.taken);
         if u32::from(waiting) > ring.entries() {
             return Err(TakeError::Record);
@@ -135,29 +144,29 @@ impl ReceiveQueue {
             return Ok(None);
         }
         let mut bytes = vec![0; ring.entry_bytes()];
-        core.rings
+        rings
             .read(host, ring, self.taken, &mut bytes)
             .map_err(TakeError::Fault)?;
         let counter = self.taken;
         self.taken = self.taken.wrapping_add(1);
         Ok(Some(ReceiveWqe {
             counter,
-            pd: core.context.pd(),
+            scope,
             scatter: parse_scatter(&bytes),
             written: 0,
         }))
     }
 
     /// The counter of the next posted WQE, which is stepped over; for flushing.
-    pub(super) fn skip(
+    pub(crate) fn skip(
         &mut self,
-        core: &Core,
+        rings: &Rings,
         host: &mut dyn Host,
     ) -> Result<Option<u16>, DmaFault> {
-        let Some(ring) = core.rings.receive else {
+        let Some(ring) = rings.receive else {
             return Ok(None);
         };
-        self.posted = core.rings.receive_counter(host)?;
+        self.posted = rings.receive_counter(host)?;
         let waiting = self.posted.wrapping_sub(self.taken);
         if waiting == 0 || u32::from(waiting) > ring.entries() {
             return Ok(None);

@@ -227,7 +227,7 @@ impl Requester {
             }
         };
         // Steps over it, so that the flush does not complete it again.
-        queue.skip(core, host);
+        queue.skip(&core.rings, host);
         let request = Request::new(core, SendWqe::failed(index, opcode), self.next);
         self.row.push_back(request);
         self.poison = Some((self.next, syndrome));

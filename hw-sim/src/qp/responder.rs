@@ -263,7 +263,7 @@ impl Responder {
         let appended = if wqe.written + packet.payload.len() as u64 > core.max_message() {
             Err(ScatterError::TooLong)
         } else {
-            wqe.append(core, host, packet.payload)
+            wqe.append(host, packet.payload)
         };
         if let Err(error) = appended {
             let (syndrome, refusal) = match error {

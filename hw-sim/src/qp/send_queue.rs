@@ -8,13 +8,17 @@
 //! says is a second post whose doorbell is still on its way.
 
 use super::core::Core;
+use super::ring::Rings;
 use super::wqe::{MAX_SEGMENTS, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, SendWqe};
 use crate::host::{DmaFault, Host};
 use hw_mlx::prm::{CtrlSeg, WqeOpcode};
 
+/// Largest WQE in bytes.
+pub(crate) const MAX_WQE_BYTES: usize = MAX_SEGMENTS as usize * SEGMENT_BYTES;
+
 /// Why there is no WQE where one was posted.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum BadWqe {
+pub(crate) enum BadWqe {
     /// Its bytes make no sense.
     Malformed(WqeOpcode, Malformed),
     /// Its bytes could not be read.
@@ -23,38 +27,42 @@ pub(super) enum BadWqe {
 
 /// Indices into the send ring.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SendQueue {
+pub(crate) struct SendQueue {
     completed: u16,
     fetched: u16,
     posted: u16,
 }
 
 impl SendQueue {
-    pub(super) const fn has_more(self) -> bool {
+    pub(crate) const fn has_more(self) -> bool {
         self.fetched != self.posted
     }
 
     /// Index of the next WQEBB to fetch.
-    pub(super) const fn next_index(self) -> u16 {
+    pub(crate) const fn next_index(self) -> u16 {
         self.fetched
     }
 
     /// WQEBBs fetched and posted so far, as QUERY_QP tells them.
-    pub(super) const fn counters(self) -> (u16, u16) {
+    pub(crate) const fn counters(self) -> (u16, u16) {
         (self.fetched, self.posted)
     }
 
     /// A WQE is done: software may overwrite everything up to its end.
-    pub(super) fn complete(&mut self, index: u16, blocks: u16) {
+    pub(crate) fn complete(&mut self, index: u16, blocks: u16) {
         self.completed = index.wrapping_add(blocks);
     }
 
     /// Looks at the doorbell record.
-    pub(super) fn read_record(&mut self, core: &Core, host: &mut dyn Host) -> Result<(), BadWqe> {
-        let Some(ring) = core.rings.send else {
+    pub(crate) fn read_record(
+        &mut self,
+        rings: &Rings,
+        host: &mut dyn Host,
+    ) -> Result<(), BadWqe> {
+        let Some(ring) = rings.send else {
             return Ok(());
         };
-        let posted = core.rings.send_counter(host).map_err(BadWqe::Fault)?;
+        let posted = rings.send_counter(host).map_err(BadWqe::Fault)?;
         let outstanding = posted.wrapping_sub(self.completed);
         let forward = posted.wrapping_sub(self.posted);
         if u32::from(outstanding) > ring.entries() || u32::from(forward) > ring.entries() {
@@ -65,13 +73,13 @@ impl SendQueue {
     }
 
     /// Compares the doorbell register with the record that was just read.
-    pub(super) fn check_doorbell(
+    pub(crate) fn check_doorbell(
         &self,
         value: [u8; 8],
-        core: &Core,
+        rings: &Rings,
         host: &mut dyn Host,
     ) -> Result<(), BadWqe> {
-        let Some(ring) = core.rings.send else {
+        let Some(ring) = rings.send else {
             return Err(bad("doorbell of a queue pair without send queue"));
         };
         let [_, high, low, _, _, _, _, size] = value;
@@ -84,7 +92,7 @@ impl SendQueue {
         }
         if ahead == 0 && self.has_more() {
             let mut first = [0; 8];
-            core.rings
+            rings
                 .read(host, ring, index, &mut first)
                 .map_err(BadWqe::Fault)?;
             if first != value {
@@ -96,11 +104,33 @@ impl SendQueue {
 
     /// Fetches the next WQE; the caller has seen that there is more.
     pub(super) fn fetch(&mut self, core: &Core, host: &mut dyn Host) -> Result<SendWqe, BadWqe> {
-        let Some(ring) = core.rings.send else {
+        let mut room = [0; MAX_WQE_BYTES];
+        let (opcode, bytes) = self.peek(&core.rings, core.qpn, host, &mut room)?;
+        let wqe =
+            SendWqe::parse(core.service, bytes).map_err(|why| BadWqe::Malformed(opcode, why))?;
+        self.advance(wqe.blocks);
+        Ok(wqe)
+    }
+
+    /// Steps behind a WQE of so many blocks that [`SendQueue::peek`] has shown.
+    pub(crate) fn advance(&mut self, blocks: u16) {
+        self.fetched = self.fetched.wrapping_add(blocks);
+    }
+
+    /// The bytes of the next WQE, copied into `room`; its index, queue number and size are good. The
+    /// caller has seen that there is more.
+    pub(crate) fn peek<'a>(
+        &self,
+        rings: &Rings,
+        number: u32,
+        host: &mut dyn Host,
+        room: &'a mut [u8; MAX_WQE_BYTES],
+    ) -> Result<(WqeOpcode, &'a [u8]), BadWqe> {
+        let Some(ring) = rings.send else {
             return Err(bad("no send queue"));
         };
         let mut first = [0; SEGMENT_BYTES];
-        core.rings
+        rings
             .read(host, ring, self.fetched, &mut first)
             .map_err(BadWqe::Fault)?;
         let control = CtrlSeg::from_array(first);
@@ -109,8 +139,8 @@ impl SendQueue {
         if control.wqe_index() != u32::from(self.fetched) {
             return malformed("WQE index that is not its place in the ring");
         }
-        if control.qp_or_sq() != core.qpn {
-            return malformed("QP number of another queue pair");
+        if control.qp_or_sq() != number {
+            return malformed("number of another queue");
         }
         if control.ds() == 0 || control.ds() > MAX_SEGMENTS {
             return malformed("WQE size");
@@ -119,29 +149,29 @@ impl SendQueue {
         if blocks > u32::from(self.posted.wrapping_sub(self.fetched)) {
             return malformed("WQE beyond what was posted");
         }
-        let mut bytes = [0; MAX_SEGMENTS as usize * SEGMENT_BYTES];
         // PANIC: `ds` was compared with its largest value.
-        let bytes = &mut bytes[..control.ds() as usize * SEGMENT_BYTES];
-        core.rings
+        let bytes = &mut room[..control.ds() as usize * SEGMENT_BYTES];
+        rings
             .read(host, ring, self.fetched, bytes)
             .map_err(BadWqe::Fault)?;
-        let wqe =
-            SendWqe::parse(core.service, bytes).map_err(|why| BadWqe::Malformed(opcode, why))?;
-        self.fetched = self.fetched.wrapping_add(wqe.blocks);
-        Ok(wqe)
+        Ok((opcode, bytes))
     }
 
     /// Steps over the next WQE without executing it, for flushing. Returns its index and opcode. A
     /// WQE whose size makes no sense counts as one block.
-    pub(super) fn skip(&mut self, core: &Core, host: &mut dyn Host) -> Option<(u16, WqeOpcode)> {
-        let ring = core.rings.send?;
+    pub(crate) fn skip(
+        &mut self,
+        rings: &Rings,
+        host: &mut dyn Host,
+    ) -> Option<(u16, WqeOpcode)> {
+        let ring = rings.send?;
         if !self.has_more() {
             return None;
         }
         let index = self.fetched;
         let mut first = [0; SEGMENT_BYTES];
         // What cannot be read is flushed as a NOP of one block.
-        let _ = core.rings.read(host, ring, index, &mut first);
+        let _ = rings.read(host, ring, index, &mut first);
         let control = CtrlSeg::from_array(first);
         let posted = u32::from(self.posted.wrapping_sub(index));
         let blocks = control

@@ -11,11 +11,11 @@ use hw_mlx::prm::{AtomicSeg, Av, CtrlSeg, DataSeg, InlineSeg, RaddrSeg, UmrCtrlS
 use zerocopy::FromBytes;
 
 /// What `ds` counts in.
-pub(super) const SEGMENT_BYTES: usize = 16;
+pub(crate) const SEGMENT_BYTES: usize = 16;
 /// Largest `ds`.
 pub(super) const MAX_SEGMENTS: u32 = 0x3f;
 /// Segments of a WQEBB.
-pub(super) const SEGMENTS_PER_BLOCK: u32 = 4;
+pub(crate) const SEGMENTS_PER_BLOCK: u32 = 4;
 /// Local segments of an RDMA READ: its WQE is at most 512 bytes (Linux `MLX5_MAX_SGE_RD`).
 const MAX_READ_SEGMENTS: usize = 30;
 /// Bytes of a memory key context segment.
@@ -23,17 +23,17 @@ const MKEY_CONTEXT_BYTES: usize = 64;
 
 /// The WQE is not one: why, for the log. Its syndrome is "local QP operation error".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) &'static str);
+pub(crate) struct Malformed(pub(crate) &'static str);
 
 /// Where bytes come from, or go to.
 #[derive(Clone, Debug)]
-pub(super) enum Data {
+pub(crate) enum Data {
     Memory { key: u32, va: u64, bytes: u32 },
     Inline(Vec<u8>),
 }
 
 impl Data {
-    fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Memory { bytes, .. } => u64::from(*bytes),
             Self::Inline(data) => data.len() as u64,
@@ -201,35 +201,7 @@ impl SendWqe {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(), KeyError> {
-        let mut skip = offset;
-        let mut rest = out;
-        for data in &self.data {
-            if rest.is_empty() {
-                break;
-            }
-            let here = data.bytes();
-            if skip >= here {
-                skip -= here;
-                continue;
-            }
-            let bytes = usize::try_from(here - skip)
-                .unwrap_or(usize::MAX)
-                .min(rest.len());
-            let (now, later) = rest.split_at_mut(bytes);
-            match data {
-                Data::Memory { key, va, .. } => {
-                    host.key_read(*key, scope, va.wrapping_add(skip), now)?;
-                }
-                Data::Inline(inline) => {
-                    // PANIC: `skip` lies inside, and `bytes` was cut to what is left.
-                    let from = usize::try_from(skip).unwrap_or(usize::MAX);
-                    now.copy_from_slice(&inline[from..from + bytes]);
-                }
-            }
-            skip = 0;
-            rest = later;
-        }
-        Ok(())
+        gather(&self.data, host, scope, offset, out)
     }
 
     /// Writes `data` to `offset` of the local buffer of a read or atomic.
@@ -263,6 +235,45 @@ impl SendWqe {
         }
         Ok(())
     }
+}
+
+/// Copies `out.len()` bytes from `offset` of the bytes that `data` is made of.
+pub(crate) fn gather(
+    data: &[Data],
+    host: &mut dyn Host,
+    scope: KeyScope,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), KeyError> {
+    let mut skip = offset;
+    let mut rest = out;
+    for data in data {
+        if rest.is_empty() {
+            break;
+        }
+        let here = data.bytes();
+        if skip >= here {
+            skip -= here;
+            continue;
+        }
+        let bytes = usize::try_from(here - skip)
+            .unwrap_or(usize::MAX)
+            .min(rest.len());
+        let (now, later) = rest.split_at_mut(bytes);
+        match data {
+            Data::Memory { key, va, .. } => {
+                host.key_read(*key, scope, va.wrapping_add(skip), now)?;
+            }
+            Data::Inline(inline) => {
+                // PANIC: `skip` lies inside, and `bytes` was cut to what is left.
+                let from = usize::try_from(skip).unwrap_or(usize::MAX);
+                now.copy_from_slice(&inline[from..from + bytes]);
+            }
+        }
+        skip = 0;
+        rest = later;
+    }
+    Ok(())
 }
 
 /// Which opcodes a service type executes.
@@ -360,6 +371,14 @@ fn parse_action(
             action
         }
         _ => return Err(Malformed("opcode")),
+    })
+}
+
+/// The data segments that `bytes` is made of.
+pub(crate) fn data_segments(bytes: &[u8]) -> Result<Vec<Data>, Malformed> {
+    parse_data(&mut Segments {
+        rest: bytes,
+        bare: None,
     })
 }
 

@@ -37,7 +37,7 @@ pub(super) fn low24(value: u32) -> [u8; 3] {
 }
 
 /// The Internet checksum's sum (RFC 1071): one's complement, folded, not yet inverted.
-pub(super) fn ones_complement_sum(bytes: &[u8]) -> u16 {
+pub(crate) fn ones_complement_sum(bytes: &[u8]) -> u16 {
     let (pairs, rest) = bytes.as_chunks::<2>();
     let mut sum: u64 = pairs
         .iter()

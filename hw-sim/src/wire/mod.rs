@@ -47,6 +47,7 @@ mod udp;
 pub use aeth::{AckSyndrome, AethPacket, AethRepr, NakCode};
 pub use atomic::{AtomicAckEthRepr, AtomicEthPacket, AtomicEthRepr};
 pub use bth::{BthPacket, BthRepr};
+pub(crate) use bytes::ones_complement_sum;
 pub use deth::{DethPacket, DethRepr};
 pub use eth::{EthPacket, EthRepr, Vlan};
 pub use grh::{GrhPacket, GrhRepr};

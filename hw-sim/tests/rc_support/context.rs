@@ -2,6 +2,7 @@
 
 use super::*;
 use hw_mlx::prm::{Ads, Qpc};
+use hw_sim::qp::QueueMemory;
 
 /// What a test may want to be different.
 #[derive(Clone, Debug)]
@@ -69,6 +70,11 @@ pub fn create_context(options: &Options) -> Qpc {
             .set_log_rq_stride(2);
     }
     context
+}
+
+/// The pages every context here names.
+pub fn memory(context: &Qpc) -> QueueMemory {
+    QueueMemory::of_pages(context, &PAGES).expect("a context with enough pages")
 }
 
 pub fn path(options: &Options, peer: u8) -> Ads {

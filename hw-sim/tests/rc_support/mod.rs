@@ -74,7 +74,8 @@ pub struct Side {
 
 impl Side {
     pub fn new(node: u8, options: &Options) -> Self {
-        let qp = Qp::create(qpn(node), &create_context(options), PAGES.to_vec());
+        let context = create_context(options);
+        let qp = Qp::create(qpn(node), &context, memory(&context));
         Self {
             qp: qp.expect("a sensible context"),
             host: TestHost::new(node),

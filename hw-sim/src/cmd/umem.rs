@@ -1,0 +1,148 @@
+//! User memory commands, and finding the memory that a context names: by page list and address, or by user memory.
+//!
+//! Without user contexts (`log_max_uctx` 0) there is one owner, the driver itself; user memory then exists where
+//! `umem_uid_0` is announced.
+
+use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::buffer::QueueBuffer;
+use crate::umem::{RecordPlace, Umem};
+use hw_mlx::prm::{
+    CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut, MTT_READ, MTT_WRITE,
+};
+
+/// Largest page of a page list: five bits count from 4 KiB, and a key's page ends at 2^31, too.
+const LOG_MAX_PAGE: u32 = 31;
+const LOG_MIN_PAGE: u32 = 12;
+/// Bytes a queue's first entry is aligned to, whatever its entries are.
+const QUEUE_ALIGNMENT: u64 = 64;
+const RECORD_BYTES: u64 = 8;
+
+/// Where a context says that a queue lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueuePlace {
+    /// The user memory it names, and the offset in there.
+    pub(super) umem: Option<(u32, u64)>,
+    /// Page size of the list behind the command otherwise: log2, less 12.
+    pub(super) log_page_size: u32,
+    /// Offset in the list's first page, in 64ths of it.
+    pub(super) page_offset: u32,
+    /// Length.
+    pub(super) bytes: u64,
+    /// The device writes it.
+    pub(super) written: bool,
+}
+
+pub(super) fn create_umem(cmd: &mut Cmd<'_>) -> Outcome {
+    announced(cmd)?;
+    let input: CreateUmemIn = cmd.read();
+    let umem = input.umem();
+    if umem.ats() {
+        return Err(refuse!(BAD_PARAM, "ATS is not supported"));
+    }
+    let log_page = umem.log_page_size() + LOG_MIN_PAGE;
+    if log_page > LOG_MAX_PAGE {
+        return Err(refuse!(BAD_PARAM, "page size", "2^{log_page}"));
+    }
+    let count = usize::try_from(umem.num_of_mtt()).unwrap_or(usize::MAX);
+    let entries = cmd.list(CreateUmemIn::SIZE, count)?;
+    if entries.is_empty() {
+        return Err(refuse!(BAD_PARAM, "user memory without a page"));
+    }
+    let permissions = MTT_READ | MTT_WRITE;
+    let allowed = entries.iter().fold(permissions, |all, entry| all & entry);
+    if allowed & MTT_READ == 0 {
+        // Inferred: every known driver grants it, and nothing could be done with such memory.
+        return Err(refuse!(BAD_PARAM, "user memory that may not be read"));
+    }
+    let offset = u64::from(umem.page_offset());
+    if offset >= 1 << log_page {
+        return Err(refuse!(
+            BAD_PARAM,
+            "offset beyond the first page",
+            "{offset:#x}"
+        ));
+    }
+    let pages: Vec<u64> = entries.iter().map(|entry| entry & !permissions).collect();
+    let number = cmd.nic.objects.umems.create(Umem {
+        buffer: QueueBuffer::whole(&pages, log_page, offset)?,
+        writable: allowed & MTT_WRITE != 0,
+    })?;
+    let mut out = CreateUmemOut::new();
+    out.set_umem_id(number);
+    output(&out)
+}
+
+pub(super) fn destroy_umem(cmd: &mut Cmd<'_>) -> Outcome {
+    announced(cmd)?;
+    let number = cmd.read::<DestroyUmemIn>().umem_id();
+    cmd.nic.objects.umems.remove(number)?;
+    output(&DestroyUmemOut::new())
+}
+
+fn announced(cmd: &Cmd<'_>) -> Result<(), Refusal> {
+    if !cmd.nic.caps.general.umem_uid_0() {
+        return Err(refuse!(
+            BAD_OP,
+            "user memory of the driver itself is not supported"
+        ));
+    }
+    Ok(())
+}
+
+fn find<'c>(cmd: &'c Cmd<'_>, number: u32) -> Result<&'c Umem, Refusal> {
+    cmd.nic
+        .objects
+        .umems
+        .get(number)
+        .ok_or_else(|| refuse!(BAD_RESOURCE, "no such user memory", "{number:#x}"))
+}
+
+impl Cmd<'_> {
+    /// The memory of a queue.
+    pub(super) fn queue(&self, place: QueuePlace) -> Result<QueueBuffer, Refusal> {
+        let Some((number, offset)) = place.umem else {
+            return self.buffer(place.log_page_size, place.page_offset, place.bytes);
+        };
+        let umem = find(self, number)?;
+        if place.written && !umem.writable {
+            return Err(refuse!(BAD_PARAM, "user memory that may not be written"));
+        }
+        let Some(buffer) = umem.buffer.part(offset, place.bytes) else {
+            return Err(refuse!(
+                BAD_PARAM,
+                "queue beyond its user memory",
+                "{offset:#x}"
+            ));
+        };
+        if !buffer.start().is_multiple_of(QUEUE_ALIGNMENT) {
+            // Inferred: entries would straddle pages.
+            return Err(refuse!(BAD_PARAM, "queue not aligned in its user memory"));
+        }
+        self.mapped(buffer, place.bytes)
+    }
+
+    /// DMA address of a doorbell record at `address`, or at that offset of user memory `umem`: 8-byte aligned, and an
+    /// address not zero.
+    pub(super) fn record(
+        &self,
+        umem: Option<u32>,
+        address: u64,
+    ) -> Result<(u64, Option<RecordPlace>), Refusal> {
+        let Some(number) = umem else {
+            return Ok((self.doorbell_record(address)?, None));
+        };
+        let found = find(self, number)?;
+        let Some(record) = found.buffer.part(address, RECORD_BYTES) else {
+            return Err(refuse!(
+                BAD_PARAM,
+                "doorbell record beyond its user memory",
+                "{address:#x}"
+            ));
+        };
+        let place = RecordPlace {
+            umem: number,
+            offset: address,
+        };
+        Ok((self.doorbell_record(record.iova(0))?, Some(place)))
+    }
+}
