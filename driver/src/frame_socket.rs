@@ -17,7 +17,7 @@ use nix::sys::socket::{
 };
 
 /// The longest frame: a jumbo frame of 9978 bytes, and then some.
-const FRAME_BYTES: usize = 16 << 10;
+pub(crate) const FRAME_BYTES: usize = 16 << 10;
 
 /// One end of a wire. Clones share it.
 #[derive(Clone, Debug)]

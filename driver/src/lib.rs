@@ -24,6 +24,7 @@ mod dma_ring;
 #[cfg(test)]
 mod double;
 mod error;
+mod frame_datagrams;
 mod frame_socket;
 mod function;
 mod interrupt;
@@ -44,6 +45,7 @@ pub use clock::{Clock, Instant, MAX_WAIT, RealClock};
 pub use dma::{DmaArena, DmaBuffer, DmaMemory, Iova, WeakArena};
 pub use dma_ring::{DmaBlock, DmaRing, DmaWord};
 pub use error::{BarError, DmaError, FunctionError, IovaError, MemoryError, ReactorError};
+pub use frame_datagrams::FrameDatagrams;
 pub use frame_socket::{FrameEnd, FrameListener, FrameSocket};
 pub use function::{Device, Function};
 pub use interrupt::{Interrupt, Notices};

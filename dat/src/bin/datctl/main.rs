@@ -131,7 +131,8 @@ struct Serve {
     /// Where a function is served; once or twice.
     #[arg(long, required = true, num_args = 1)]
     socket: Vec<PathBuf>,
-    /// Where the link leads with one socket: to another server that is told the same, unix:PATH.
+    /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device of
+    /// QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
     #[arg(long)]
     link: Option<wire::LinkPath>,
     /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.

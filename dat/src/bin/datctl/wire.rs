@@ -1,8 +1,9 @@
-//! `--link unix:PATH`: the wire of a simulated function ends in another server.
+//! `--link unix:PATH`, `--link dgram:HERE,THERE`: the wire of a simulated function ends in another process.
 //!
-//! A thread keeps the wire: it waits at the path for the other server, hands what arrives to the function, and when the
-//! other server goes, waits for the next one. The function's port has a carrier while somebody is there. Frames that
-//! leave are sent by whoever moves the world, which so never waits for the other side.
+//! A thread keeps the wire. To another server (`unix:`) it waits at the path for it, hands what arrives to the function, and
+//! when the other server goes, waits for the next one; the function's port has a carrier while somebody is there. With
+//! datagrams (`dgram:`), which QEMU's network devices speak, nobody comes or goes, and there is always a carrier. Frames
+//! that leave are sent by whoever moves the world, which so never waits for the other side.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -12,20 +13,60 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use driver::{FrameEnd, FrameSocket};
+use driver::{FrameDatagrams, FrameEnd, FrameSocket};
 use hw_sim::{Fault, LinkFaults, Sim, SimFunction};
 
-/// Where the other server is met.
+/// Where the other side is met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LinkPath(PathBuf);
+pub(crate) enum LinkPath {
+    /// A path that another server is told too.
+    Server(PathBuf),
+    /// Our path, and that of a network device of QEMU.
+    Datagrams { here: PathBuf, there: PathBuf },
+}
 
 impl FromStr for LinkPath {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
-            Some(path) => Ok(Self(path.into())),
-            None => Err(format!("{text:?} is no link; one is unix:PATH")),
+        let full = |path: &&str| !path.is_empty();
+        if let Some(path) = text.strip_prefix("unix:").filter(full) {
+            return Ok(Self::Server(path.into()));
+        }
+        if let Some((here, there)) = text
+            .strip_prefix("dgram:")
+            .and_then(|paths| paths.split_once(','))
+            .filter(|(here, there)| full(here) && full(there))
+        {
+            let (here, there) = (here.into(), there.into());
+            return Ok(Self::Datagrams { here, there });
+        }
+        Err(format!(
+            "{text:?} is no link; one is unix:PATH or dgram:HERE,THERE"
+        ))
+    }
+}
+
+/// Who takes the frames that leave.
+#[derive(Clone)]
+enum Other {
+    Server(FrameSocket),
+    Datagrams(FrameDatagrams),
+}
+
+impl Other {
+    fn send(&self, frame: &[u8]) -> std::io::Result<bool> {
+        match self {
+            Self::Server(socket) => socket.send(frame),
+            Self::Datagrams(socket) => socket.send(frame),
+        }
+    }
+
+    /// Waits for a frame. `None`: the other side is gone.
+    fn receive(&self) -> std::io::Result<Option<Vec<u8>>> {
+        match self {
+            Self::Server(socket) => socket.receive(),
+            Self::Datagrams(socket) => socket.receive().map(Some),
         }
     }
 }
@@ -35,7 +76,7 @@ pub(crate) struct Wire {
     sim: Sim,
     function: Arc<SimFunction>,
     /// `None` while nobody is there.
-    other: Arc<Mutex<Option<FrameSocket>>>,
+    other: Arc<Mutex<Option<Other>>>,
 }
 
 impl Wire {
@@ -47,11 +88,8 @@ impl Wire {
         faults: LinkFaults,
         poke: SyncSender<()>,
     ) -> Result<Self, Box<dyn Error>> {
-        let LinkPath(path) = path.clone();
-        let failed = |error| format!("{}: {error}", path.display());
         sim.connect_outside(function, faults);
         sim.inject(function, &Fault::LinkDown);
-        let mut end = FrameEnd::at(&path).map_err(failed)?;
         let wire = Self {
             sim: sim.clone(),
             function: Arc::clone(function),
@@ -62,34 +100,52 @@ impl Wire {
             function: Arc::clone(function),
             other: Arc::clone(&wire.other),
         };
-        thread::spawn(move || {
-            loop {
-                let next = meet(end).and_then(|socket| {
-                    kept.carry(&socket, &poke);
-                    FrameEnd::at(&path)
-                });
-                match next {
-                    Ok(next) => end = next,
-                    Err(error) => {
-                        tracing::error!("{}: {error}: the wire is cut", path.display());
-                        return;
-                    }
-                }
+        match path.clone() {
+            LinkPath::Server(path) => {
+                let end =
+                    FrameEnd::at(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+                thread::spawn(move || kept.meet(end, &path, &poke));
             }
-        });
+            LinkPath::Datagrams { here, there } => {
+                let socket = FrameDatagrams::bind(&here, &there)
+                    .map_err(|error| format!("{}: {error}", here.display()))?;
+                thread::spawn(move || kept.carry(&Other::Datagrams(socket), &poke));
+            }
+        }
         Ok(wire)
     }
 
-    fn other(&self) -> MutexGuard<'_, Option<FrameSocket>> {
+    fn other(&self) -> MutexGuard<'_, Option<Other>> {
         self.other.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Carries frames for one server after the other that comes to the path.
+    fn meet(&self, mut end: FrameEnd, path: &Path, poke: &SyncSender<()>) {
+        loop {
+            let socket = match end {
+                FrameEnd::First(listener) => listener.accept(),
+                FrameEnd::Second(socket) => Ok(socket),
+            };
+            let next = socket.and_then(|socket| {
+                self.carry(&Other::Server(socket), poke);
+                FrameEnd::at(path)
+            });
+            end = match next {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::error!("{}: {error}: the wire is cut", path.display());
+                    return;
+                }
+            };
+        }
+    }
+
     /// Takes in frames until the other side goes.
-    fn carry(&self, socket: &FrameSocket, poke: &SyncSender<()>) {
-        *self.other() = Some(socket.clone());
+    fn carry(&self, other: &Other, poke: &SyncSender<()>) {
+        *self.other() = Some(other.clone());
         self.sim.inject(&self.function, &Fault::LinkUp);
         loop {
-            match socket.receive() {
+            match other.receive() {
                 Ok(Some(frame)) => {
                     self.sim.deliver(&self.function, &frame);
                     // Full: it will wake anyway. Closed: it has ended, and the process with it.
@@ -110,22 +166,14 @@ impl Wire {
     /// Sends what has left the function. Without anybody there it is lost, as on a wire.
     pub(crate) fn send(&self) {
         let frames = self.sim.take_frames(&self.function);
-        let Some(socket) = self.other().clone() else {
+        let Some(other) = self.other().clone() else {
             return;
         };
         for frame in frames {
-            if let Err(error) = socket.send(&frame) {
+            if let Err(error) = other.send(&frame) {
                 tracing::debug!("{error}");
             }
         }
-    }
-}
-
-/// Waits for the other side.
-fn meet(end: FrameEnd) -> std::io::Result<FrameSocket> {
-    match end {
-        FrameEnd::First(listener) => listener.accept(),
-        FrameEnd::Second(socket) => Ok(socket),
     }
 }
 
@@ -149,11 +197,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_a_unix_path() {
-        assert_eq!("unix:/run/wire".parse(), Ok(LinkPath("/run/wire".into())));
-        for wrong in ["", "unix:", "/run/wire", "tap:0"] {
+    fn a_link_is_a_path_of_a_server_or_two_of_datagrams() {
+        let server = LinkPath::Server("/run/wire".into());
+        assert_eq!("unix:/run/wire".parse(), Ok(server));
+        let datagrams = LinkPath::Datagrams {
+            here: "a".into(),
+            there: "b".into(),
+        };
+        assert_eq!("dgram:a,b".parse(), Ok(datagrams));
+        for wrong in [
+            "",
+            "unix:",
+            "/run/wire",
+            "tap:0",
+            "dgram:a",
+            "dgram:,b",
+            "dgram:a,",
+        ] {
             let error = wrong.parse::<LinkPath>().expect_err(wrong);
-            assert!(error.contains("unix:PATH"), "{error}");
+            assert!(error.contains("unix:PATH or dgram:HERE,THERE"), "{error}");
         }
     }
 

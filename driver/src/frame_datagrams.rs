@@ -1,0 +1,144 @@
+//! Ethernet frames between processes as UNIX datagrams: one datagram, one frame, no connection.
+//!
+//! The wire of programs that we did not write, such as QEMU's `-netdev dgram,local.type=unix,remote.type=unix`. Each side
+//! has a path of its own and knows the other's. Nobody hears of the other's coming and going: a frame that
+//! finds nobody there is lost, as is one that finds the other side too slow.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, UnixAddr, sendto};
+
+use crate::frame_socket::FRAME_BYTES;
+
+/// Our side of such a wire. Clones share it.
+#[derive(Clone, Debug)]
+pub struct FrameDatagrams {
+    socket: Arc<UnixDatagram>,
+    there: UnixAddr,
+}
+
+impl FrameDatagrams {
+    /// Takes the path `here` for us; frames will go to `there`.
+    ///
+    /// # Errors
+    /// A path that is no socket's, or in use by somebody, or what else the system answered.
+    pub fn bind(here: &Path, there: &Path) -> io::Result<Self> {
+        let there = UnixAddr::new(there)?;
+        let socket = match UnixDatagram::bind(here) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                let probe = UnixDatagram::unbound()?;
+                // Somebody who is alive can be connected to.
+                match probe.connect(here) {
+                    Err(gone) if gone.kind() == ErrorKind::ConnectionRefused => {}
+                    _ => return Err(error),
+                }
+                fs::remove_file(here)?;
+                UnixDatagram::bind(here)
+            }
+            bound => bound,
+        }?;
+        Ok(Self {
+            socket: Arc::new(socket),
+            there,
+        })
+    }
+
+    /// Sends a frame without waiting. False: nobody was there, or had no room, and the frame is lost.
+    ///
+    /// # Errors
+    /// The frame is empty or longer than any (EMSGSIZE), or what the system answered.
+    pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
+        if frame.is_empty() || frame.len() > FRAME_BYTES {
+            return Err(Errno::EMSGSIZE.into());
+        }
+        let fd = self.socket.as_fd().as_raw_fd();
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        loop {
+            match sendto(fd, frame, &self.there, flags) {
+                Ok(_) => return Ok(true),
+                Err(Errno::EAGAIN | Errno::ENOBUFS | Errno::ECONNREFUSED | Errno::ENOENT) => {
+                    return Ok(false);
+                }
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Waits for a frame.
+    ///
+    /// # Errors
+    /// The datagram is empty or longer than any frame (`InvalidData`; it is lost), or what the system answered.
+    pub fn receive(&self) -> io::Result<Vec<u8>> {
+        // A byte more than any frame has shows one that is too long.
+        let mut frame = vec![0; FRAME_BYTES + 1];
+        loop {
+            match self.socket.recv(&mut frame) {
+                Ok(bytes @ 1..=FRAME_BYTES) => {
+                    frame.truncate(bytes);
+                    return Ok(frame);
+                }
+                Ok(bytes) => {
+                    let what = format!("a datagram of {bytes} bytes or more is no frame");
+                    return Err(io::Error::new(ErrorKind::InvalidData, what));
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_go_both_ways_and_those_for_nobody_are_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
+        let one = FrameDatagrams::bind(&a, &b).unwrap();
+        assert!(!one.send(b"too early").unwrap());
+        let other = FrameDatagrams::bind(&b, &a).unwrap();
+        assert!(one.send(b"one").unwrap() && one.send(&[7; 9000]).unwrap());
+        assert!(other.send(b"two").unwrap());
+        assert_eq!(other.receive().unwrap(), b"one");
+        assert_eq!(other.receive().unwrap(), [7; 9000]);
+        assert_eq!(one.receive().unwrap(), b"two");
+        drop(other);
+        assert!(!one.send(b"too late").unwrap());
+    }
+
+    #[test]
+    fn a_path_left_by_the_dead_is_taken_and_one_of_the_living_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
+        let first = FrameDatagrams::bind(&a, &b).unwrap();
+        let error = FrameDatagrams::bind(&a, &b).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        drop(first);
+        assert!(a.exists());
+        assert!(FrameDatagrams::bind(&a, &b).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_frame_is_refused_in_both_directions() {
+        let directory = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
+        let one = FrameDatagrams::bind(&a, &b).unwrap();
+        assert!(one.send(&[]).is_err() && one.send(&[0; FRAME_BYTES + 1]).is_err());
+        let stranger = UnixDatagram::unbound().unwrap();
+        for wrong in [&[][..], &[0; FRAME_BYTES + 1], &[0; 2 * FRAME_BYTES]] {
+            stranger.send_to(wrong, &a).unwrap();
+            assert_eq!(one.receive().unwrap_err().kind(), ErrorKind::InvalidData);
+        }
+        stranger.send_to(b"on it goes", &a).unwrap();
+        assert_eq!(one.receive().unwrap(), b"on it goes");
+    }
+}
