@@ -77,6 +77,9 @@ fn install(prefix: &Path, profile: &str) -> Result<()> {
 /// Builds the libraries; the files that made.
 fn build(profile: &str) -> Result<Vec<PathBuf>> {
     let soname = format!("-Clink-arg=-Wl,-soname,{SONAME}");
+    // In a program of DAT 2.0 other libraries have calls of the same names: ours are not to be taken for theirs. And threads
+    // of ours may outlive the last adapter, so the library stays when the registry has done with it.
+    let alone = "-Clink-arg=-Wl,-Bsymbolic,-z,nodelete";
     let messages = shell::capture(shell::cargo(&[
         "rustc",
         "--package",
@@ -90,6 +93,7 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
         "json-render-diagnostics",
         "--",
         &soname,
+        alone,
     ]))?;
     let mut files = Vec::new();
     for line in messages.lines() {
@@ -131,11 +135,15 @@ mod tests {
 
         /// Compiles one of the programs in `dat/tests/c`.
         fn compile(&self, name: &str, link: &[&str]) -> PathBuf {
-            let program = self.0.path().join(name);
             let source = shell::root().join("dat/tests/c").join(format!("{name}.c"));
+            self.compile_file(name, &source, link)
+        }
+
+        fn compile_file(&self, name: &str, source: &Path, link: &[&str]) -> PathBuf {
+            let program = self.0.path().join(name);
             let mut cc = Command::new("cc");
             cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
-                .args([&program, &source])
+                .args([program.as_path(), source])
                 .args(self.flags(link));
             shell::run(cc).expect("it compiles");
             program
@@ -208,5 +216,14 @@ mod tests {
         }
         let linked_in = prefix.compile("demo", &["--cflags", "--static", "--libs"]);
         assert_eq!(prefix.run(Command::new(&linked_in)), DEMO);
+    }
+
+    #[test]
+    fn the_guide_s_program_in_c_prints_what_it_says() {
+        let prefix = Prefix::new();
+        let source = Path::new(concat!(env!("OUT_DIR"), "/guide.c"));
+        let program = prefix.compile_file("guide", source, &["--cflags", "--libs"]);
+        let printed = include_str!(concat!(env!("OUT_DIR"), "/guide.text"));
+        assert_eq!(prefix.run(Command::new(&program)).trim(), printed.trim());
     }
 }
