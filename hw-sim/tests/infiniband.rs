@@ -268,3 +268,96 @@ fn the_firmware_version_is_that_of_the_only_component() {
         "there is no component 1"
     );
 }
+
+/// A Get of a LID-routed subnet management packet.
+fn smp(bench: &mut Bench, attribute: u16, modifier: u32) -> Smp {
+    let mut mad = Smp::new();
+    mad.set_base_version(1)
+        .set_mgmt_class(1)
+        .set_class_version(1)
+        .set_method(1)
+        .set_transaction_id(0x1122)
+        .set_attribute_id(attribute)
+        .set_attribute_modifier(modifier);
+    let mut input = MadIfcIn::new();
+    input.set_op_mod(3).set_port(1).set_mad(mad.as_array());
+    Smp::from_array(*bench.exec(&input).unwrap().response_mad_packet())
+}
+
+/// Where rdma-core (`query_port_state_with_mads` in tests/mlx5_base.py) and Linux (`mlx5_query_mad_ifc_port` in
+/// drivers/infiniband/hw/mlx5/mad.c) look in the attributes.
+#[test]
+fn the_function_answers_subnet_management_packets_about_its_port() {
+    let (mut bench, _) = usable();
+    let port = smp(&mut bench, 0x15, 1);
+    assert_eq!(
+        (port.method(), port.status(), port.transaction_id()),
+        (0x81, 0, 0x1122)
+    );
+    let data = port.data();
+    assert_eq!(data[32] & 0xf, 4, "ACTIVE");
+    assert_eq!(data[33] >> 4, 5, "LinkUp");
+    assert_eq!(data[16..18], [0, 1], "the LID");
+    assert_eq!((data[36] >> 4, data[41] & 0xf), (5, 5), "4096 bytes");
+    let node = smp(&mut bench, 0x11, 0);
+    assert_eq!(
+        node.data()[..4],
+        [1, 1, 1, 1],
+        "a channel adapter with one port"
+    );
+    assert_eq!(node.data()[37..40], [0x00, 0x02, 0xc9]);
+    let guids = smp(&mut bench, 0x14, 0);
+    assert_eq!(guids.data()[..8], node.data()[20..28], "the port's GUID");
+    let pkeys = smp(&mut bench, 0x16, 3);
+    assert_eq!((pkeys.status(), pkeys.data()), (0, &[0; 64]));
+    assert_eq!(smp(&mut bench, 0x16, 0).data()[..4], [0xff, 0xff, 0, 0]);
+    assert_eq!(&smp(&mut bench, 0x10, 0).data()[..4], b"sim0");
+
+    bench.sim.inject(&bench.function, &hw_sim::Fault::LinkDown);
+    assert_eq!(smp(&mut bench, 0x15, 1).data()[32] & 0xf, 1, "Down");
+}
+
+#[test]
+fn what_no_subnet_management_agent_answers_has_a_status_in_the_packet_or_is_refused() {
+    let (mut bench, _) = usable();
+    for (what, attribute, modifier, status) in [
+        ("block beyond the GUIDs", 0x14, 1, 0x1c),
+        ("block beyond the partitions", 0x16, 4, 0x1c),
+        ("port 2", 0x15, 2, 0x1c),
+        ("an attribute of the vendor's", 0xff90, 1, 0x0c),
+    ] {
+        assert_eq!(
+            smp(&mut bench, attribute, modifier).status(),
+            status,
+            "{what}"
+        );
+    }
+    let mut mad = Smp::new();
+    mad.set_base_version(1)
+        .set_mgmt_class(1)
+        .set_class_version(1)
+        .set_method(2);
+    let mut input = MadIfcIn::new();
+    input.set_port(1).set_mad(mad.as_array());
+    let answer = bench.exec(&input).unwrap();
+    assert_eq!(
+        Smp::from_array(*answer.response_mad_packet()).status(),
+        0x08,
+        "Set"
+    );
+    mad.set_mgmt_class(4);
+    input.set_mad(mad.as_array());
+    assert_eq!(
+        bench.status(&input),
+        CmdStatus::BAD_PARAM,
+        "performance management"
+    );
+    mad.set_mgmt_class(1);
+    input.set_mad(mad.as_array()).set_port(2);
+    assert_eq!(bench.status(&input), CmdStatus::BAD_PARAM, "port 2");
+    input.set_port(1).set_op_mod(4);
+    assert_eq!(bench.status(&input), CmdStatus::BAD_OP);
+    let (mut ethernet, _) = Bench::usable(modest());
+    input.set_op_mod(3);
+    assert_eq!(ethernet.status(&input), CmdStatus::BAD_OP);
+}

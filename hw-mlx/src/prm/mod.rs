@@ -13,7 +13,7 @@
 //! | [`opcode`], [`status`] | which commands there are, how they end |
 //! | [`function`], [`resources`] | commands for the function and for global resources |
 //! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
-//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`access_reg`] | contexts and commands by object |
+//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`] | contexts and commands by object |
 //! | [`eth_queue`], [`tir`] | Ethernet queues, and what stands between them and steering |
 //! | [`flow`], [`flow_match`] | flow tables, and what their entries compare |
 //! | [`wqe`] | segments of work queue entries |
@@ -42,6 +42,7 @@ pub mod opcode;
 pub mod qp;
 pub mod registers;
 pub mod resources;
+pub mod smp;
 pub mod srq;
 pub mod status;
 pub mod tir;
@@ -67,6 +68,7 @@ pub use opcode::*;
 pub use qp::*;
 pub use registers::*;
 pub use resources::*;
+pub use smp::*;
 pub use srq::*;
 pub use status::*;
 pub use tir::*;

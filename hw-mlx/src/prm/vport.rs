@@ -293,8 +293,7 @@ command! {
         multicast_gid: 0x10 [u8; 16],
     } -> DetachFromMcgOut(0x10) {}
 
-    /// op_mod bit 0 = ignore M_Key, bit 1 = ignore B_Key; remote_lid = source LID of the request
-    ///.
+    /// op_mod bit 0 = ignore M_Key, bit 1 = ignore B_Key; remote_lid = source LID of the request.
     MAD_IFC: MadIfcIn(0x110) {
         remote_lid: 0x08[31:16],
         plane_index: 0x08[15:8],

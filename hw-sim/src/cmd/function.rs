@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 
 /// Interface steps 0 and 1.
 const SUPPORTED_ISSI: u32 = 0b11;
-const IEEE_MELLANOX: u32 = 0x0002c9;
+pub(super) const IEEE_MELLANOX: u32 = 0x0002c9;
 /// Teardown profiles.
 const GRACEFUL: u32 = 0;
 const FORCE: u32 = 1;

@@ -3,6 +3,7 @@
 //! These commands exist where the capability `ib_virt` is announced. Without it a driver asks by MAD_IFC.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::port::Port;
 use crate::subnet::Subnet;
 use hw_mlx::prm::{
     ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn,
@@ -48,6 +49,15 @@ fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'
     Ok(subnet)
 }
 
+/// PortState and PortPhysicalState.
+pub(super) fn port_states(port: &Port) -> (u32, u32) {
+    match (port.is_up(), port.carrier) {
+        (true, _) => (STATE_ACTIVE, PHYSICAL_LINK_UP),
+        (false, true) => (STATE_DOWN, PHYSICAL_DISABLED),
+        (false, false) => (STATE_DOWN, PHYSICAL_POLLING),
+    }
+}
+
 pub(super) fn query_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryHcaVportContextIn = cmd.read();
     let subnet = subnet(
@@ -57,16 +67,7 @@ pub(super) fn query_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         input.port_num(),
     )?;
     let port = &cmd.nic.port;
-    let state = if port.is_up() {
-        STATE_ACTIVE
-    } else {
-        STATE_DOWN
-    };
-    let physical = match (port.is_up(), port.carrier) {
-        (true, _) => PHYSICAL_LINK_UP,
-        (false, true) => PHYSICAL_DISABLED,
-        (false, false) => PHYSICAL_POLLING,
-    };
+    let (state, physical) = port_states(port);
     let [system, port_guid, node] = port.guids;
     let mut out = QueryHcaVportContextOut::new();
     out.hca_vport_context_mut()

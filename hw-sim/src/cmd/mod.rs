@@ -17,6 +17,7 @@ mod eq;
 mod function;
 mod hca_vport;
 mod interface;
+mod mad_ifc;
 mod mkey;
 mod qp;
 mod resources;

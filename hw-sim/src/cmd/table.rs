@@ -1,8 +1,8 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, cq, eq, function, hca_vport, mkey, qp, read_padded, resources,
-    srq, umem, vport, xrc_srq,
+    Cmd, Outcome, access_reg, caps, cq, eq, function, hca_vport, mad_ifc, mkey, qp, read_padded,
+    resources, srq, umem, vport, xrc_srq,
 };
 use hw_mlx::prm::{self, Command, Opcode};
 
@@ -181,6 +181,7 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::ModifyHcaVportContextIn>(INITIALISED, hca_vport::modify_hca_vport_context),
     Entry::new::<prm::QueryHcaVportGidIn>(INITIALISED, hca_vport::query_hca_vport_gid),
     Entry::new::<prm::QueryHcaVportPkeyIn>(INITIALISED, hca_vport::query_hca_vport_pkey),
+    Entry::new::<prm::MadIfcIn>(INITIALISED, mad_ifc::mad_ifc).op_mods(OpMods::Any),
 ];
 
 #[cfg(test)]
