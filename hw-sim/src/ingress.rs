@@ -1,13 +1,14 @@
 //! Frames coming in from the wire: whose they are.
 //!
-//! A frame is ours if its destination MAC is one of the RoCE address table's, or its destination LID
-//! ours. What does not parse,
-//! or names a queue pair that does not exist, is dropped and counted by reason, as a NIC without a
-//! host stack behind it does. Multicast datagrams are ignored.
+//! A RoCE packet is ours if its destination MAC is one of the RoCE address table's, or its destination LID
+//! ours. One that does not parse is dropped and counted by reason. Everything else on an Ethernet port is
+//! steered ([`crate::eth`]), packets that name no queue pair included; without flow tables it is dropped
+//! and counted, as a NIC without a host stack behind it does. Multicast datagrams are ignored.
 
+use crate::eth::frame::{Headers, Protocol};
 use crate::nic::Nic;
 use crate::profile::PortType;
-use crate::wire::{Packet, WireError};
+use crate::wire::{ETHERTYPE_ROCE_V1, Packet, ROCE_PORT, WireError};
 use crate::world::Env;
 
 /// The general services interface: its number on the wire is not its number in the device.
@@ -16,13 +17,19 @@ const GSI_QPN: u32 = 1;
 const SMI_QPN: u32 = 0;
 
 impl Nic {
-    /// A frame arrived. It goes to the queue pair it names; packets for QP 1 go to the queue pair
-    /// of that service type.
-    pub fn frame_received(&mut self, env: &mut Env, frame: &[u8]) {
+    /// A frame arrived; `looped` if the function sent it itself. A RoCE packet goes to the queue pair it
+    /// names; packets for QP 1 go to the queue pair of that service type.
+    pub fn frame_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) {
         if !self.alive() {
             return;
         }
-        if !self.port.owns(frame) {
+        let steered = self.takes_ethernet();
+        let ours = self.port.owns(frame);
+        if steered && !(ours && is_roce(frame)) {
+            self.ethernet_received(env, frame, looped);
+            return;
+        }
+        if !ours {
             self.count_drop(env, "address of another");
             return;
         }
@@ -56,10 +63,22 @@ impl Nic {
         };
         let delivered =
             qpn.and_then(|qpn| self.with_qp(env, qpn, |qp, view| qp.receive(&packet, view)));
-        if delivered.is_none() {
+        if delivered.is_none() && steered {
+            self.ethernet_received(env, frame, looped);
+        } else if delivered.is_none() {
             self.count_drop(env, "no such QP");
         }
     }
+}
+
+/// Whether a frame is a RoCE packet, whatever is wrong with it.
+fn is_roce(frame: &[u8]) -> bool {
+    Headers::of(frame).is_some_and(|headers| {
+        headers.ethertype == ETHERTYPE_ROCE_V1
+            || headers.transport.is_some_and(|transport| {
+                transport.protocol == Protocol::Udp && transport.dport == ROCE_PORT
+            })
+    })
 }
 
 /// A parse error as a counter's name.

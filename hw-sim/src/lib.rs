@@ -13,7 +13,7 @@
 //!                              |                        |
 //!                 cmd (commands -> objects)  ----  cq, mkey, srq, pages
 //!                              |                        |
-//!                             qp  <-------- view -------'
+//!                         qp, eth <-------- view -------'
 //!                              |
 //!                    wire -> port -> pcap, link -> another function
 //! ```
@@ -29,6 +29,7 @@
 //! | [`cmd`] | the command interface and every command |
 //! | [`objects`], [`eq`], [`cq`], [`mkey`], [`umem`], [`umr`], [`srq`], [`port`], [`subnet`] | what commands create and configure |
 //! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
+//! | [`eth`] | Ethernet queues, and steering to them |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //!
 //! Absent on purpose: DAT, any driver logic (of `hw-mlx` only the layouts are used), threads, real
@@ -42,6 +43,7 @@ pub mod config_space;
 pub mod cq;
 pub mod device;
 pub mod eq;
+pub mod eth;
 pub mod event_log;
 pub mod events;
 pub mod fault;

@@ -463,7 +463,8 @@ impl Nic {
         slot.qp = Some(qp);
     }
 
-    fn fail_attached(&mut self, env: &mut Env) {
+    /// CQs that failed take the queues attached to them into ERR.
+    pub(crate) fn fail_attached(&mut self, env: &mut Env) {
         while let Some(cqn) = self.failed_cqs.pop() {
             let attached: Vec<u32> = self
                 .objects
@@ -474,6 +475,18 @@ impl Nic {
                 .collect();
             for qpn in attached {
                 self.with_qp(env, qpn, |qp, view| qp.fail(view));
+            }
+            let eth = &self.objects.eth;
+            let of = |(number, attached): (u32, u32)| (attached == cqn).then_some(number);
+            let sqs = eth.sqs.iter().map(|(sqn, slot)| (sqn, slot.cqn));
+            let rqs = eth.rqs.iter().map(|(rqn, slot)| (rqn, slot.cqn));
+            let (sqs, rqs): (Vec<_>, Vec<_>) =
+                (sqs.filter_map(of).collect(), rqs.filter_map(of).collect());
+            for sqn in sqs {
+                self.with_sq(env, sqn, |sq, _| sq.fail());
+            }
+            for rqn in rqs {
+                self.with_rq(env, rqn, |rq, view| rq.fail(view));
             }
         }
     }

@@ -7,6 +7,7 @@
 use crate::cmd::caps::Capabilities;
 use crate::cq::Cq;
 use crate::eq::Eq;
+use crate::eth::{EthObjects, FIRST_SQN};
 use crate::mkey::Mkey;
 use crate::objects::Table;
 use crate::profile::Profile;
@@ -77,6 +78,8 @@ pub struct Objects {
     pub qps: Table<QpSlot>,
     /// Receive memory pools and XRC SRQs.
     pub rmps: Table<Srq>,
+    /// Ethernet queues and steering.
+    pub eth: EthObjects,
     /// User memory.
     pub umems: Table<Umem>,
 }
@@ -102,8 +105,10 @@ impl Objects {
             eqs: Table::new("EQ", 1, 0xff, some(general.log_max_eq())),
             cqs: Table::new("CQ", 0x401, LAST, some(general.log_max_cq())),
             mkeys: Table::new("mkey", 0x1003, LAST, some(general.log_max_mkey())),
-            qps: Table::new("QP", 0x58, LAST - 1, some(general.log_max_qp())),
+            // Send queues follow: a doorbell names either by its number alone.
+            qps: Table::new("QP", 0x58, FIRST_SQN - 1, some(general.log_max_qp())),
             rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
+            eth: EthObjects::new(caps),
             umems: Table::new("UMEM", 0x41, LAST, some(general.log_max_umem())),
         }
     }
@@ -124,6 +129,7 @@ impl Objects {
             (self.umems.kind(), self.umems.len()),
         ]
         .into_iter()
+        .chain(self.eth.census())
         .filter(|&(_, count)| count > 0)
         .collect()
     }
@@ -140,6 +146,7 @@ impl Objects {
         self.mkeys.clear();
         self.qps.clear();
         self.rmps.clear();
+        self.eth.clear();
         self.umems.clear();
     }
 
@@ -152,6 +159,7 @@ impl Objects {
         self.eqs.set_limit(some(caps.general.log_max_eq()));
         self.pds.set_limit(some(caps.general.log_max_pd()));
         self.rmps.set_limit(some(caps.general.log_max_rmp()));
+        self.eth.set_limits(caps);
         self.umems.set_limit(some(caps.general.log_max_umem()));
     }
 }

@@ -16,6 +16,9 @@ const ETHERNET_OVERHEAD: u16 = 22;
 /// Headers of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux
 /// `iboe_get_mtu`).
 const ROCE_OVERHEAD: u16 = 96;
+/// Bytes of the frame check sequence, which no frame here has.
+const FCS_BYTES: u16 = 4;
+const BROADCAST: [u8; 6] = [0xff; 6];
 
 /// Administrative state (register PAOS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,54 @@ impl Traffic {
         self.packets += 1;
         self.octets += bytes as u64;
     }
+
+    /// What is left without a part of it.
+    fn without(self, part: Self) -> Self {
+        Self {
+            packets: self.packets.saturating_sub(part.packets),
+            octets: self.octets.saturating_sub(part.octets),
+        }
+    }
+}
+
+/// Ethernet frames of one direction, by whom they are for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EthTraffic {
+    /// For one station.
+    pub unicast: Traffic,
+    /// For a group.
+    pub multicast: Traffic,
+    /// For all.
+    pub broadcast: Traffic,
+}
+
+impl EthTraffic {
+    /// Counts a frame.
+    pub fn count(&mut self, dst: [u8; 6], bytes: usize) {
+        let traffic = match dst {
+            BROADCAST => &mut self.broadcast,
+            [first, ..] if first & 1 == 1 => &mut self.multicast,
+            _ => &mut self.unicast,
+        };
+        traffic.count(bytes);
+    }
+
+    /// All of it.
+    pub const fn total(&self) -> Traffic {
+        Traffic {
+            packets: self.unicast.packets + self.multicast.packets + self.broadcast.packets,
+            octets: self.unicast.octets + self.multicast.octets + self.broadcast.octets,
+        }
+    }
+}
+
+/// What the Ethernet queues sent and received; the rest of a port's traffic is RDMA's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EthCounters {
+    /// Frames that were for this port.
+    pub received: EthTraffic,
+    /// Frames of send queues.
+    pub transmitted: EthTraffic,
 }
 
 /// Address lists of the vport.
@@ -92,6 +143,8 @@ pub struct Port {
     pub transmitted: Traffic,
     /// Frames looped back inside the function.
     pub looped: Traffic,
+    /// Those of the Ethernet queues.
+    pub ethernet: EthCounters,
 }
 
 impl Port {
@@ -125,6 +178,7 @@ impl Port {
             received: Traffic::default(),
             transmitted: Traffic::default(),
             looped: Traffic::default(),
+            ethernet: EthCounters::default(),
         }
     }
 
@@ -147,6 +201,45 @@ impl Port {
         (1..=5).rev().find(|code| room >= 128 << code).unwrap_or(1)
     }
 
+    /// Longest frame that passes, in bytes.
+    pub fn longest_frame(&self) -> usize {
+        usize::from(self.mtu - FCS_BYTES)
+    }
+
+    /// Whether an Ethernet frame is for software behind this port: for its address, the lists of the vport,
+    /// all stations, or whatever promiscuity adds.
+    pub fn accepts(&self, dst: [u8; 6]) -> bool {
+        let [all_unicast, all_multicast, all] = self.promiscuous;
+        let listed = |list: &[u64]| list.contains(&entry_of(dst));
+        all || match dst {
+            BROADCAST => true,
+            [first, ..] if first & 1 == 1 => all_multicast || listed(&self.lists.multicast),
+            _ => all_unicast || dst == self.mac || listed(&self.lists.unicast),
+        }
+    }
+
+    /// Whether a frame that leaves the function comes back into it and does not reach the link: it is
+    /// addressed to us. Loopback of Ethernet frames can be turned off; see [`Port::loopback_off`] for RoCE.
+    pub fn turns_around(&self, frame: &[u8]) -> bool {
+        let own = |dst: &[u8; 6]| {
+            dst[0] & 1 == 0 && (*dst == self.mac || self.lists.unicast.contains(&entry_of(*dst)))
+        };
+        self.owns(frame)
+            || self.subnet.is_none()
+                && !self.loopback_off[0]
+                && frame.first_chunk().is_some_and(own)
+    }
+
+    /// Received frames that were not for the Ethernet queues.
+    pub fn rdma_received(&self) -> Traffic {
+        self.received.without(self.ethernet.received.total())
+    }
+
+    /// Frames sent by others than the Ethernet queues.
+    pub fn rdma_transmitted(&self) -> Traffic {
+        self.transmitted.without(self.ethernet.transmitted.total())
+    }
+
     /// Whether a frame is addressed to us: to the MAC address of an entry of the RoCE address table, or
     /// to our LID.
     pub fn owns(&self, frame: &[u8]) -> bool {
@@ -157,6 +250,11 @@ impl Port {
             }),
         }
     }
+}
+
+/// A MAC address as an entry of the vport's lists.
+fn entry_of([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 /// The tables of an InfiniBand port are as long as the capabilities say: 8 GIDs and 128 partitions,

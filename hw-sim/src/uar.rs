@@ -174,6 +174,18 @@ impl Nic {
             self.index,
             format_args!("send doorbell qp {qpn:#x} {value:02x?}"),
         );
+        if let Some(slot) = self.objects.eth.sqs.get(qpn) {
+            if slot.uar == page {
+                self.with_sq(env, qpn, |sq, view| sq.doorbell(value, view));
+            } else {
+                let bug = format!(
+                    "SQ {qpn:#x} doorbell in UAR {page:#x}, the queue has {:#x}",
+                    slot.uar
+                );
+                self.driver_bug(env, bug);
+            }
+            return;
+        }
         match self.objects.qps.get(qpn).map(|slot| slot.refs.uar) {
             None => self.driver_bug(
                 env,

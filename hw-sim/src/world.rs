@@ -75,7 +75,7 @@ pub struct Env {
     pub doorbells: VecDeque<(usize, Doorbell)>,
     /// Frames leaving a function.
     pub frames: VecDeque<(usize, Vec<u8>)>,
-    /// Queue pairs with work.
+    /// Queue pairs and send queues with work.
     pub runnable: VecDeque<(usize, u32)>,
     /// Timers of queue pairs: time, function, queue pair.
     pub qp_timers: BTreeSet<(u64, usize, u32)>,
@@ -94,6 +94,11 @@ impl Env {
     pub fn schedule(&mut self, due: u64, function: usize, timer: Timer) {
         self.timers.insert((due, self.sequence), (function, timer));
         self.sequence += 1;
+    }
+
+    /// A frame comes back into the function that sent it.
+    pub fn loop_back(&mut self, function: usize, frame: Vec<u8>) {
+        self.arrivals.push_back((function, frame));
     }
 
     /// A function was reset: nothing of it is left in any queue.
@@ -252,7 +257,7 @@ impl World {
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
             self.leave(nic, frame);
         } else if let Some((nic, frame)) = self.env.arrivals.pop_front() {
-            self.nics[nic].frame_received(&mut self.env, &frame);
+            self.nics[nic].frame_received(&mut self.env, &frame, true);
         } else if self.deliver() {
             // What has arrived is taken in before queue pairs work on: a port does not wait for
             // them, and a responder that answered in no time could never have too much to answer.
@@ -266,6 +271,12 @@ impl World {
 
     fn run_qp(&mut self, nic: usize, qpn: u32) {
         let function = &mut self.nics[nic];
+        if function.objects.eth.sqs.contains(qpn) {
+            if function.alive() {
+                function.run_sq(&mut self.env, qpn);
+            }
+            return;
+        }
         if let Some(slot) = function.objects.qps.get_mut(qpn) {
             slot.queued = false;
         }
@@ -290,9 +301,9 @@ impl World {
             self.tap = None;
         }
         let function = &mut self.nics[nic];
-        if function.port.owns(&frame) {
+        if function.port.turns_around(&frame) {
             function.port.looped.count(frame.len());
-            self.env.arrivals.push_back((nic, frame));
+            self.env.loop_back(nic, frame);
             return;
         }
         function.port.transmitted.count(frame.len());
@@ -347,7 +358,7 @@ impl World {
         let function = &mut self.nics[nic];
         if function.port.is_up() {
             function.port.received.count(frame.len());
-            function.frame_received(&mut self.env, frame);
+            function.frame_received(&mut self.env, frame, false);
         } else {
             function.count_drop(&mut self.env, "port down");
         }

@@ -44,11 +44,7 @@ pub(crate) struct ReceiveWqe {
 
 impl ReceiveWqe {
     /// Appends `data` to what was written.
-    pub(crate) fn append(
-        &mut self,
-        host: &mut dyn Host,
-        data: &[u8],
-    ) -> Result<(), ScatterError> {
+    pub(crate) fn append(&mut self, host: &mut dyn Host, data: &[u8]) -> Result<(), ScatterError> {
         let room: u64 = self
             .scatter
             .iter()

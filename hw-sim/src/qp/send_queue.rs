@@ -54,11 +54,7 @@ impl SendQueue {
     }
 
     /// Looks at the doorbell record.
-    pub(crate) fn read_record(
-        &mut self,
-        rings: &Rings,
-        host: &mut dyn Host,
-    ) -> Result<(), BadWqe> {
+    pub(crate) fn read_record(&mut self, rings: &Rings, host: &mut dyn Host) -> Result<(), BadWqe> {
         let Some(ring) = rings.send else {
             return Ok(());
         };
@@ -159,11 +155,7 @@ impl SendQueue {
 
     /// Steps over the next WQE without executing it, for flushing. Returns its index and opcode. A
     /// WQE whose size makes no sense counts as one block.
-    pub(crate) fn skip(
-        &mut self,
-        rings: &Rings,
-        host: &mut dyn Host,
-    ) -> Option<(u16, WqeOpcode)> {
+    pub(crate) fn skip(&mut self, rings: &Rings, host: &mut dyn Host) -> Option<(u16, WqeOpcode)> {
         let ring = rings.send?;
         if !self.has_more() {
             return None;

@@ -9,7 +9,8 @@ use super::{
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-const ETHERTYPE_ROCE_V1: u16 = 0x8915;
+/// Ethertype of RoCE v1.
+pub const ETHERTYPE_ROCE_V1: u16 = 0x8915;
 
 /// Bytes in front of the payload of a received datagram.
 pub const GRH_AREA_BYTES: usize = 40;

@@ -1,0 +1,610 @@
+//! Flow tables, groups and entries: the objects and their commands. [`super::steering`] walks them.
+//!
+//! A table has 2^`log_size` entries and a level; a group owns a range of entries nobody else owns; an
+//! entry lies in its group's range and forwards to tables of higher levels, or to TIRs. The first table of
+//! a frame is the root that software has named, or else the table of the lowest level.
+
+use super::matching::Pattern;
+use super::must_exist;
+use crate::cmd::{Cmd, Refusal, refuse};
+use crate::objects::Table;
+use hw_mlx::prm::{
+    CreateFlowGroupIn, CreateFlowTableIn, DeleteFlowTableEntryIn, DestFormat, DestroyFlowGroupIn,
+    DestroyFlowTableIn, FlowContext, FlowDestinationType, FlowTableContext, FlowTableType,
+    FteMatchParam, ModifyFlowTableIn, QueryFlowGroupIn, QueryFlowTableEntryIn, QueryFlowTableIn,
+    SetFlowTableEntryIn, SetFlowTableRootIn, flow_action,
+};
+use std::collections::BTreeMap;
+use zerocopy::FromBytes;
+
+/// Where the list behind a flow context begins.
+const LIST: usize = SetFlowTableEntryIn::SIZE;
+/// `table_miss_action`: what the type does by itself; here, drop.
+const MISS_DEFAULT: u32 = 0;
+/// `table_miss_action`: on with the table named.
+pub(super) const MISS_TABLE: u32 = 1;
+/// `modify_field_select` of MODIFY_FLOW_TABLE: the miss action and table.
+const SELECT_MISS: u32 = 1;
+/// `modify_enable_mask`: action, flow tag, destination list, counter list.
+const ENABLE_ACTION: u32 = 1;
+const ENABLE_TAG: u32 = 2;
+const ENABLE_DESTINATIONS: u32 = 4;
+const ENABLE_COUNTERS: u32 = 8;
+/// Tables of a function.
+const MOST_TABLES: u32 = 1 << 16;
+/// Destinations of an entry.
+const MOST_DESTINATIONS: u32 = 1 << 10;
+const OP_SET: u32 = 0;
+const OP_CHANGE: u32 = 1;
+
+/// Where an entry sends a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Another table.
+    Table(u32),
+    /// A TIR.
+    Tir(u32),
+}
+
+/// An entry.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// As it was set.
+    pub context: FlowContext,
+    /// The list behind it, as it was set.
+    pub list: Vec<u64>,
+    /// What it compares.
+    pub mask: Pattern,
+    /// With what.
+    pub value: Pattern,
+    /// Where it sends frames.
+    pub destinations: Vec<Destination>,
+}
+
+/// A group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// First entry.
+    pub start: u32,
+    /// Last one.
+    pub end: u32,
+    /// `match_criteria_enable`.
+    pub enable: u32,
+    /// As it was created.
+    pub criteria: FteMatchParam,
+    mask: Pattern,
+}
+
+/// A table.
+#[derive(Clone, Debug)]
+pub struct FlowTable {
+    /// As created and modified.
+    pub context: FlowTableContext,
+    /// Entries by index; the lowest that matches counts.
+    pub entries: BTreeMap<u32, Entry>,
+    groups: BTreeMap<u32, Group>,
+    next_group: u32,
+}
+
+/// The flow tables of a function. All of them are of type NIC receive.
+pub struct FlowTables {
+    /// By number.
+    pub tables: Table<FlowTable>,
+    root: Option<u32>,
+}
+
+impl FlowTables {
+    pub(super) fn new() -> Self {
+        Self {
+            tables: Table::new("flow table", 0xd1, 0x00ff_fffe, MOST_TABLES),
+            root: None,
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.tables.clear();
+        self.root = None;
+    }
+
+    /// The table a received frame begins at.
+    pub fn root(&self) -> Option<u32> {
+        self.root.or_else(|| {
+            let lowest = self
+                .tables
+                .iter()
+                .min_by_key(|(_, table)| table.context.level());
+            lowest.map(|(number, _)| number)
+        })
+    }
+}
+
+/// Receive is the only direction that is steered, and there is one vport.
+fn receive(kind: FlowTableType, other_vport: bool, vport: u32) -> Result<(), Refusal> {
+    if kind != FlowTableType::NIC_RX {
+        return Err(refuse!(BAD_PARAM, "flow table type", "{kind:?}"));
+    }
+    if other_vport || vport != 0 {
+        return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
+    }
+    Ok(())
+}
+
+fn find<'c>(cmd: &'c mut Cmd<'_>, number: u32) -> Result<&'c mut FlowTable, Refusal> {
+    let found = cmd.nic.objects.eth.flow.tables.get_mut(number);
+    found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"))
+}
+
+/// CREATE_FLOW_TABLE.
+///
+/// # Errors
+/// A type, size or level this device does not have.
+pub fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32, Refusal> {
+    receive(
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let context = input.flow_table_context();
+    let caps = cmd.nic.caps.flow_table.flow_table_properties_nic_receive();
+    if !caps.ft_support() {
+        return Err(refuse!(BAD_OP, "flow tables are not supported"));
+    }
+    if context.reformat_en()
+        || context.decap_en()
+        || context.sw_owner()
+        || context.termination_table()
+        || context.rtc_valid()
+    {
+        return Err(refuse!(BAD_PARAM, "kind of flow table"));
+    }
+    let (size, most) = (context.log_size(), caps.log_max_ft_size());
+    if size > most {
+        return Err(refuse!(
+            EXCEED_LIM,
+            "flow table size",
+            "2^{size} of 2^{most}"
+        ));
+    }
+    if context.level() > caps.max_ft_level() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "flow table level",
+            "{}",
+            context.level()
+        ));
+    }
+    let miss = miss_table(cmd, context)?;
+    let tables = &mut cmd.nic.objects.eth.flow.tables;
+    let number = tables.create(FlowTable {
+        context: context.clone(),
+        entries: BTreeMap::new(),
+        groups: BTreeMap::new(),
+        next_group: 1,
+    })?;
+    if let Some(miss) = miss {
+        tables.hold(miss)?;
+    }
+    Ok(number)
+}
+
+/// The table a context's misses go to: of a higher level, so that no frame goes round in circles.
+fn miss_table(cmd: &Cmd<'_>, context: &FlowTableContext) -> Result<Option<u32>, Refusal> {
+    match context.table_miss_action() {
+        MISS_DEFAULT => Ok(None),
+        MISS_TABLE => {
+            let number = context.table_miss_id();
+            let tables = &cmd.nic.objects.eth.flow.tables;
+            let Some(table) = tables.get(number) else {
+                return Err(refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"));
+            };
+            if table.context.level() <= context.level() {
+                return Err(refuse!(
+                    BAD_PARAM,
+                    "misses go to a table of no higher level"
+                ));
+            }
+            Ok(Some(number))
+        }
+        other => Err(refuse!(BAD_PARAM, "flow table miss action", "{other}")),
+    }
+}
+
+/// MODIFY_FLOW_TABLE: where misses go.
+///
+/// # Errors
+/// No such table, or nowhere that misses could go.
+pub fn modify_table(cmd: &mut Cmd<'_>, input: &ModifyFlowTableIn) -> Result<(), Refusal> {
+    receive(
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let wanted = input.flow_table_context();
+    let number = input.table_id();
+    let mut context = find(cmd, number)?.context.clone();
+    if input.modify_field_select() & !SELECT_MISS != 0 {
+        return Err(refuse!(
+            BAD_PARAM,
+            "field of a flow table",
+            "{:#x}",
+            input.modify_field_select()
+        ));
+    }
+    if input.modify_field_select() & SELECT_MISS == 0 {
+        return Ok(());
+    }
+    context
+        .set_table_miss_action(wanted.table_miss_action())
+        .set_table_miss_id(wanted.table_miss_id());
+    let miss = miss_table(cmd, &context)?;
+    let tables = &mut cmd.nic.objects.eth.flow.tables;
+    if let Some(miss) = miss {
+        tables.hold(miss)?;
+    }
+    if let Some(table) = tables.get_mut(number) {
+        let before = std::mem::replace(&mut table.context, context);
+        release_miss(tables, &before);
+    }
+    Ok(())
+}
+
+fn release_miss(tables: &mut Table<FlowTable>, context: &FlowTableContext) {
+    if context.table_miss_action() == MISS_TABLE {
+        tables.release(context.table_miss_id());
+    }
+}
+
+/// QUERY_FLOW_TABLE.
+///
+/// # Errors
+/// No such table.
+pub fn query_table(
+    cmd: &mut Cmd<'_>,
+    input: &QueryFlowTableIn,
+) -> Result<FlowTableContext, Refusal> {
+    receive(input.table_type(), false, 0)?;
+    Ok(find(cmd, input.table_id())?.context.clone())
+}
+
+/// DESTROY_FLOW_TABLE. Of the root, too: drivers destroy it last.
+///
+/// # Errors
+/// No such table, it has groups, or something forwards to it.
+pub fn destroy_table(cmd: &mut Cmd<'_>, input: &DestroyFlowTableIn) -> Result<(), Refusal> {
+    receive(
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let number = input.table_id();
+    if !find(cmd, number)?.groups.is_empty() {
+        return Err(refuse!(BAD_RES_STATE, "flow table has groups"));
+    }
+    let flow = &mut cmd.nic.objects.eth.flow;
+    let table = flow.tables.remove(number)?;
+    release_miss(&mut flow.tables, &table.context);
+    flow.root = flow.root.filter(|&root| root != number);
+    Ok(())
+}
+
+/// SET_FLOW_TABLE_ROOT; op_mod 1 goes back to the default.
+///
+/// # Errors
+/// No such table.
+pub fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Refusal> {
+    receive(
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    if input.table_of_other_vport() || input.table_eswitch_owner_vhca_id_valid() {
+        return Err(refuse!(BAD_PARAM, "table of another vport"));
+    }
+    if input.underlay_qpn() != 0 {
+        return Err(refuse!(BAD_PARAM, "root of an underlay QP"));
+    }
+    let root = match cmd.op_mod {
+        OP_SET => {
+            find(cmd, input.table_id())?;
+            Some(input.table_id())
+        }
+        OP_CHANGE => None,
+        other => return Err(refuse!(BAD_OP, "unknown op_mod", "{other:#x}")),
+    };
+    cmd.nic.objects.eth.flow.root = root;
+    Ok(())
+}
+
+/// CREATE_FLOW_GROUP.
+///
+/// # Errors
+/// No such table, a range that is not the table's or is another group's, criteria that are not compared.
+pub fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32, Refusal> {
+    receive(
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    if input.group_type() != 0 || input.match_definer_id() != 0 {
+        return Err(refuse!(BAD_PARAM, "kind of flow group"));
+    }
+    let (start, end) = (input.start_flow_index(), input.end_flow_index());
+    let (enable, criteria) = (input.match_criteria_enable(), input.match_criteria());
+    let mask = Pattern::of_criteria(enable, criteria)
+        .ok_or_else(|| refuse!(BAD_PARAM, "match criteria", "{enable:#x}"))?;
+    let table = find(cmd, input.table_id())?;
+    if start > end || u64::from(end) >= 1 << table.context.log_size() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "range of a flow group",
+            "{start}..={end}"
+        ));
+    }
+    if table
+        .groups
+        .values()
+        .any(|group| group.start <= end && start <= group.end)
+    {
+        return Err(refuse!(
+            BAD_PARAM,
+            "range of another flow group",
+            "{start}..={end}"
+        ));
+    }
+    let number = table.next_group;
+    table.next_group = if number == 0x00ff_ffff { 1 } else { number + 1 };
+    if table.groups.contains_key(&number) {
+        return Err(refuse!(EXCEED_LIM, "no number left"));
+    }
+    table.groups.insert(
+        number,
+        Group {
+            start,
+            end,
+            enable,
+            criteria: criteria.clone(),
+            mask,
+        },
+    );
+    Ok(number)
+}
+
+/// QUERY_FLOW_GROUP.
+///
+/// # Errors
+/// No such table or group.
+pub fn query_group(cmd: &mut Cmd<'_>, input: &QueryFlowGroupIn) -> Result<Group, Refusal> {
+    receive(input.table_type(), false, 0)?;
+    let table = find(cmd, input.table_id())?;
+    Ok(group_of(table, input.group_id())?.clone())
+}
+
+fn group_of(table: &FlowTable, number: u32) -> Result<&Group, Refusal> {
+    let found = table.groups.get(&number);
+    found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow group", "{number:#x}"))
+}
+
+/// DESTROY_FLOW_GROUP.
+///
+/// # Errors
+/// No such table or group, or it has entries.
+pub fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<(), Refusal> {
+    receive(
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let table = find(cmd, input.table_id())?;
+    let group = group_of(table, input.group_id())?;
+    if table
+        .entries
+        .range(group.start..=group.end)
+        .next()
+        .is_some()
+    {
+        return Err(refuse!(BAD_RES_STATE, "flow group has entries"));
+    }
+    table.groups.remove(&input.group_id());
+    Ok(())
+}
+
+/// SET_FLOW_TABLE_ENTRY: a new entry, or (op_mod 1) parts of one.
+///
+/// # Errors
+/// No such table or group, an index that is not the group's or is taken, an action or destination this
+/// device does not have.
+pub fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), Refusal> {
+    receive(
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let (number, index) = (input.table_id(), input.flow_index());
+    let given = input.flow_context();
+    let count = given
+        .destination_list_size()
+        .saturating_add(given.flow_counter_list_size());
+    if count > MOST_DESTINATIONS {
+        return Err(refuse!(EXCEED_LIM, "destinations of an entry", "{count}"));
+    }
+    let list = cmd.list(LIST, usize::try_from(count).unwrap_or(usize::MAX))?;
+    let table = find(cmd, number)?;
+    let level = table.context.level();
+    let (context, list) = match (
+        cmd_kind(cmd.op_mod)?,
+        find(cmd, number)?.entries.get(&index),
+    ) {
+        (OP_SET, None) => (given.clone(), list),
+        (OP_SET, Some(_)) => {
+            return Err(refuse!(BAD_PARAM, "flow index is taken", "{index}"));
+        }
+        (_, Some(entry)) => changed(entry, input, list),
+        (_, None) => {
+            return Err(refuse!(BAD_RESOURCE, "no such flow entry", "{index}"));
+        }
+    };
+    let table = find(cmd, number)?;
+    let group = group_of(table, context.group_id())?;
+    if !(group.start..=group.end).contains(&index) {
+        return Err(refuse!(
+            BAD_PARAM,
+            "flow index outside of its group",
+            "{index}"
+        ));
+    }
+    let (mask, value) = (
+        group.mask,
+        Pattern::of_value(context.match_value(), group.mask),
+    );
+    let destinations = destinations(cmd, &context, &list, level, input.ignore_flow_level())?;
+    hold(cmd, &destinations)?;
+    let entry = Entry {
+        context,
+        list,
+        mask,
+        value,
+        destinations,
+    };
+    let before = find(cmd, number)?.entries.insert(index, entry);
+    if let Some(before) = before {
+        release(cmd, &before.destinations);
+    }
+    Ok(())
+}
+
+fn cmd_kind(op_mod: u32) -> Result<u32, Refusal> {
+    match op_mod {
+        OP_SET | OP_CHANGE => Ok(op_mod),
+        other => Err(refuse!(BAD_OP, "unknown op_mod", "{other:#x}")),
+    }
+}
+
+/// An entry with the parts that `modify_enable_mask` names taken from the command.
+fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowContext, Vec<u64>) {
+    let (enable, given) = (input.modify_enable_mask(), input.flow_context());
+    let mut context = entry.context.clone();
+    if enable & ENABLE_ACTION != 0 {
+        context.set_action(given.action());
+    }
+    if enable & ENABLE_TAG != 0 {
+        context.set_flow_tag(given.flow_tag());
+    }
+    if enable & (ENABLE_DESTINATIONS | ENABLE_COUNTERS) == 0 {
+        return (context, entry.list.clone());
+    }
+    context
+        .set_destination_list_size(given.destination_list_size())
+        .set_flow_counter_list_size(given.flow_counter_list_size());
+    (context, list)
+}
+
+/// What an entry's list names, if this device can do it.
+fn destinations(
+    cmd: &Cmd<'_>,
+    context: &FlowContext,
+    list: &[u64],
+    level: u32,
+    any_level: bool,
+) -> Result<Vec<Destination>, Refusal> {
+    let action = context.action();
+    let known = flow_action::ALLOW | flow_action::DROP | flow_action::FWD_DEST;
+    if action & !known != 0 || action == 0 || context.flow_counter_list_size() != 0 {
+        return Err(refuse!(BAD_PARAM, "action of a flow entry", "{action:#x}"));
+    }
+    let forwards = action & flow_action::FWD_DEST != 0;
+    if forwards && action & flow_action::DROP != 0 || forwards == list.is_empty() {
+        return Err(refuse!(
+            BAD_PARAM,
+            "action and destinations of a flow entry",
+            "{action:#x}, {} destinations",
+            list.len()
+        ));
+    }
+    let caps = cmd.nic.caps.flow_table.flow_table_properties_nic_receive();
+    if any_level && !caps.ignore_flow_level() {
+        return Err(refuse!(BAD_PARAM, "ignore_flow_level is not supported"));
+    }
+    if context.extended_destination() || context.flow_source() > 1 {
+        return Err(refuse!(BAD_PARAM, "kind of flow entry"));
+    }
+    let objects = &cmd.nic.objects.eth;
+    let each = list.iter().map(|entry| {
+        let format = DestFormat::read_from_bytes(&entry.to_be_bytes())
+            .map_err(|_| refuse!(BAD_PARAM, "destination of a flow entry"))?;
+        let number = format.destination_id();
+        match format.destination_type() {
+            FlowDestinationType::TIR => {
+                must_exist(&objects.tirs, number)?;
+                Ok(Destination::Tir(number))
+            }
+            FlowDestinationType::FLOW_TABLE => {
+                let Some(table) = objects.flow.tables.get(number) else {
+                    return Err(refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"));
+                };
+                if table.context.level() <= level && !any_level {
+                    return Err(refuse!(BAD_PARAM, "destination table of no higher level"));
+                }
+                Ok(Destination::Table(number))
+            }
+            other => Err(refuse!(
+                BAD_PARAM,
+                "destination of a flow entry",
+                "{other:?}"
+            )),
+        }
+    });
+    each.collect()
+}
+
+fn hold(cmd: &mut Cmd<'_>, destinations: &[Destination]) -> Result<(), Refusal> {
+    let objects = &mut cmd.nic.objects.eth;
+    for destination in destinations {
+        match *destination {
+            Destination::Table(number) => objects.flow.tables.hold(number)?,
+            Destination::Tir(number) => objects.tirs.hold(number)?,
+        }
+    }
+    Ok(())
+}
+
+fn release(cmd: &mut Cmd<'_>, destinations: &[Destination]) {
+    let objects = &mut cmd.nic.objects.eth;
+    for destination in destinations {
+        match *destination {
+            Destination::Table(number) => objects.flow.tables.release(number),
+            Destination::Tir(number) => objects.tirs.release(number),
+        }
+    }
+}
+
+/// QUERY_FLOW_TABLE_ENTRY: the context and the list behind it.
+///
+/// # Errors
+/// No such table or entry.
+pub fn query_entry(
+    cmd: &mut Cmd<'_>,
+    input: &QueryFlowTableEntryIn,
+) -> Result<(FlowContext, Vec<u64>), Refusal> {
+    receive(input.table_type(), false, 0)?;
+    let index = input.flow_index();
+    let found = find(cmd, input.table_id())?.entries.get(&index);
+    let entry = found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow entry", "{index}"))?;
+    Ok((entry.context.clone(), entry.list.clone()))
+}
+
+/// DELETE_FLOW_TABLE_ENTRY.
+///
+/// # Errors
+/// No such table or entry.
+pub fn delete_entry(cmd: &mut Cmd<'_>, input: &DeleteFlowTableEntryIn) -> Result<(), Refusal> {
+    receive(
+        input.table_type(),
+        input.other_vport(),
+        input.vport_number(),
+    )?;
+    let index = input.flow_index();
+    let removed = find(cmd, input.table_id())?.entries.remove(&index);
+    let entry = removed.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow entry", "{index}"))?;
+    release(cmd, &entry.destinations);
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Matching: a frame as the struct that flow groups and entries compare.
+//!
+//! A group has ones where its entries compare, an entry its values in the same places; so a frame is put
+//! into that struct once, and matches an entry if the two agree under the group's ones. Only the outer
+//! headers are compared; a group that wants more is refused. What a frame does not have is zero: an entry
+//! for UDP ports says so by its protocol.
+
+use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, SERVICE_TAG};
+use hw_mlx::prm::{FteMatchParam, FteMatchSetLyr24, match_criteria};
+use zerocopy::IntoBytes;
+
+const WORDS: usize = FteMatchSetLyr24::SIZE / 8;
+
+/// The outer headers of a frame, a group's ones, or an entry's values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pattern([u64; WORDS]);
+
+impl Pattern {
+    /// What a group compares; none if it is more than the outer headers.
+    pub fn of_criteria(enable: u32, criteria: &FteMatchParam) -> Option<Self> {
+        if enable & !match_criteria::OUTER_HEADERS != 0 {
+            return None;
+        }
+        if enable & match_criteria::OUTER_HEADERS == 0 {
+            return Some(Self::default());
+        }
+        let outer = criteria.outer_headers();
+        // What kind of transport header by code, and IPv4's header length: no field of a frame here.
+        if outer.reserved_bits().is_some() || outer.l4_type() != 0 {
+            return None;
+        }
+        Some(Self::of_set(outer))
+    }
+
+    /// An entry's values, those that its group compares.
+    pub fn of_value(value: &FteMatchParam, mask: Self) -> Self {
+        Self::of_set(value.outer_headers()).under(mask)
+    }
+
+    /// A frame.
+    pub fn of_headers(headers: &Headers) -> Self {
+        let mut set = FteMatchSetLyr24::new();
+        let [high, low] = split(headers.src);
+        set.set_smac_47_16(high).set_smac_15_0(low);
+        let [high, low] = split(headers.dst);
+        set.set_dmac_47_16(high).set_dmac_15_0(low);
+        set.set_ethertype(u32::from(headers.ethertype));
+        if let Some(tag) = headers.tag {
+            let control = u32::from(tag.control);
+            set.set_first_prio(control >> 13)
+                .set_first_cfi(control >> 12 & 1 == 1)
+                .set_first_vid(control & 0xfff)
+                .set_cvlan_tag(tag.kind == CUSTOMER_TAG)
+                .set_svlan_tag(tag.kind == SERVICE_TAG);
+        }
+        if let Some(ip) = headers.ip {
+            let class = u32::from(ip.traffic_class);
+            let version = match ip.version {
+                IpVersion::V4 => 4,
+                IpVersion::V6 => 6,
+            };
+            set.set_ip_version(version)
+                .set_ip_protocol(u32::from(ip.protocol))
+                .set_ip_dscp(class >> 2)
+                .set_ip_ecn(class & 3)
+                .set_frag(ip.fragment)
+                .set_ttl_hoplimit(u32::from(ip.ttl))
+                .set_src_ipv4_src_ipv6(&ip.src)
+                .set_dst_ipv4_dst_ipv6(&ip.dst);
+            if ip.version == IpVersion::V4 {
+                // CAST: 5 to 15 words.
+                set.set_ipv4_ihl(u32::try_from(ip.header_bytes / 4).unwrap_or(0));
+            }
+        }
+        if let Some(transport) = headers.transport {
+            let (sport, dport) = (u32::from(transport.sport), u32::from(transport.dport));
+            match transport.protocol {
+                Protocol::Tcp { flags } => set
+                    .set_tcp_flags(u32::from(flags))
+                    .set_tcp_sport(sport)
+                    .set_tcp_dport(dport),
+                Protocol::Udp => set.set_udp_sport(sport).set_udp_dport(dport),
+            };
+        }
+        Self::of_set(&set)
+    }
+
+    fn of_set(set: &FteMatchSetLyr24) -> Self {
+        let mut words = [0; WORDS];
+        for (word, bytes) in words.iter_mut().zip(set.as_bytes().as_chunks::<8>().0) {
+            *word = u64::from_be_bytes(*bytes);
+        }
+        Self(words)
+    }
+
+    /// Only what `mask` has ones for.
+    pub fn under(self, mask: Self) -> Self {
+        let mut words = self.0;
+        for (word, ones) in words.iter_mut().zip(mask.0) {
+            *word &= ones;
+        }
+        Self(words)
+    }
+}
+
+/// The upper four and the lower two bytes of an address.
+fn split([a, b, c, d, e, f]: [u8; 6]) -> [u32; 2] {
+    [
+        u32::from_be_bytes([a, b, c, d]),
+        u32::from_be_bytes([0, 0, e, f]),
+    ]
+}

@@ -1,0 +1,271 @@
+//! The Ethernet half of a function: queues that stand alone, and the steering between them and the port.
+//!
+//! ```text
+//!   SQ -> TIS -> frame -> link            link -> frame -> flow tables -> TIR -> (RQ table) -> RQ
+//! ```
+//!
+//! A send queue's WQE is a frame: headers inline, data behind pointers, checksums and segmentation left
+//! to the device if the WQE says so ([`transmit`]). A frame that is not RoCE walks the flow tables from
+//! the root on ([`flow`], [`matching`]); where it is handed to a TIR, that names the receive queue or
+//! finds it by a hash ([`rss`]), whose next WQE takes the frame ([`receive`]). The peer's bytes are any
+//! bytes: nothing in a frame is believed that was not looked at ([`frame`]).
+//!
+//! Each object has a module with its commands: everything is checked, then something changes. What
+//! refers to what is counted: TIS and TIR to their transport domain, queues to CQ, PD, UAR and TIS, a TIR
+//! to its RQ or RQ table, a table to its RQs, an entry to its TIRs and tables, a table to the one its
+//! misses go to.
+
+pub mod checksum;
+pub mod flow;
+pub mod frame;
+pub mod matching;
+pub mod receive;
+pub mod rq;
+pub mod rqt;
+pub mod rss;
+pub mod segment;
+pub mod sq;
+pub mod steering;
+pub mod tir;
+pub mod tis;
+pub mod transmit;
+
+use crate::cmd::caps::Capabilities;
+use crate::cmd::{Cmd, Refusal, refuse};
+use crate::objects::Table;
+use crate::qp::QueueMemory;
+use hw_mlx::prm::{CmdStatus, Wq};
+use std::collections::BTreeMap;
+
+/// Numbers of send queues begin here; queue pairs, whose doorbells look the same, end below.
+pub const FIRST_SQN: u32 = 0x80_0003;
+const LAST: u32 = 0x00ff_fffe;
+/// `wq_type` of a ring.
+const CYCLIC: u32 = 1;
+/// `page_offset` of a work queue is not used by any known driver of these queues.
+const NO_OFFSET: u32 = 0;
+
+/// State of a receive or send queue (PRM, RQC and SQC `state`).
+///
+/// ```text
+///            +--------------------------------+
+///            v                                |
+///   RST ---> RDY ---> ERR        any -> RST, any -> ERR; ERR -> RDY only by way of RST,
+///                                because the indices of a queue in error mean nothing
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// No WQE is looked at.
+    #[default]
+    Reset,
+    /// Frames pass.
+    Ready,
+    /// WQEs are flushed.
+    Error,
+}
+
+impl State {
+    /// As a context codes it.
+    pub const fn of(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::Reset),
+            1 => Some(Self::Ready),
+            3 => Some(Self::Error),
+            _ => None,
+        }
+    }
+
+    /// As a context codes it.
+    pub const fn code(self) -> u32 {
+        match self {
+            Self::Reset => 0,
+            Self::Ready => 1,
+            Self::Error => 3,
+        }
+    }
+
+    /// Whether MODIFY may go there.
+    pub const fn may_become(self, next: Self) -> bool {
+        !matches!((self, next), (Self::Error, Self::Ready))
+    }
+
+    /// The state a MODIFY command leads to: software named the present one and the next one.
+    fn modified(self, present: u32, next: u32) -> Result<Self, Refusal> {
+        if present != self.code() {
+            return Err(refuse!(
+                BAD_RES_STATE,
+                "queue is in another state",
+                "{self:?}"
+            ));
+        }
+        let next = Self::of(next).ok_or_else(|| refuse!(BAD_PARAM, "queue state", "{next}"))?;
+        if !self.may_become(next) {
+            return Err(refuse!(
+                BAD_RES_STATE,
+                "no such transition",
+                "{self:?} to {next:?}"
+            ));
+        }
+        Ok(next)
+    }
+}
+
+/// The objects of a function's Ethernet half.
+pub struct EthObjects {
+    /// Transport interfaces, send.
+    pub tises: Table<tis::Tis>,
+    /// Transport interfaces, receive.
+    pub tirs: Table<tir::Tir>,
+    /// RQ tables.
+    pub rqts: Table<rqt::Rqt>,
+    /// Receive queues.
+    pub rqs: Table<rq::RqSlot>,
+    /// Send queues.
+    pub sqs: Table<sq::SqSlot>,
+    /// Steering.
+    pub flow: flow::FlowTables,
+    /// Frames for which there was no receive WQE, by counter set.
+    starved: BTreeMap<u32, u32>,
+}
+
+impl EthObjects {
+    /// Empty tables, as large as the capabilities in force allow.
+    pub fn new(caps: &Capabilities) -> Self {
+        let general = &caps.general;
+        let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
+        Self {
+            tises: Table::new("TIS", 0x91, LAST, some(general.log_max_tis())),
+            tirs: Table::new("TIR", 0xa1, LAST, some(general.log_max_tir())),
+            rqts: Table::new("RQ table", 0xb1, LAST, some(general.log_max_rqt())),
+            rqs: Table::new("RQ", 0xc1, LAST, some(general.log_max_rq())),
+            sqs: Table::new("SQ", FIRST_SQN, LAST, some(general.log_max_sq())),
+            flow: flow::FlowTables::new(),
+            starved: BTreeMap::new(),
+        }
+    }
+
+    /// Kinds and counts.
+    pub fn census(&self) -> [(&'static str, usize); 6] {
+        [
+            (self.tises.kind(), self.tises.len()),
+            (self.tirs.kind(), self.tirs.len()),
+            (self.rqts.kind(), self.rqts.len()),
+            (self.rqs.kind(), self.rqs.len()),
+            (self.sqs.kind(), self.sqs.len()),
+            (self.flow.tables.kind(), self.flow.tables.len()),
+        ]
+    }
+
+    /// Drops every object.
+    pub fn clear(&mut self) {
+        self.tises.clear();
+        self.tirs.clear();
+        self.rqts.clear();
+        self.rqs.clear();
+        self.sqs.clear();
+        self.flow.clear();
+        self.starved.clear();
+    }
+
+    /// Applies limits that SET_HCA_CAP may have lowered.
+    pub fn set_limits(&mut self, caps: &Capabilities) {
+        let general = &caps.general;
+        let some = |log: u32| 1_u32.checked_shl(log).unwrap_or(u32::MAX);
+        self.tises.set_limit(some(general.log_max_tis()));
+        self.tirs.set_limit(some(general.log_max_tir()));
+        self.rqts.set_limit(some(general.log_max_rqt()));
+        self.rqs.set_limit(some(general.log_max_rq()));
+        self.sqs.set_limit(some(general.log_max_sq()));
+    }
+
+    /// Frames of a counter set's receive queues for which there was no WQE (QUERY_Q_COUNTER
+    /// `out_of_buffer`).
+    pub fn out_of_buffer(&self, counter_set: u32) -> u32 {
+        self.starved.get(&counter_set).copied().unwrap_or(0)
+    }
+
+    /// A counter set is read and cleared, or gone.
+    pub fn clear_out_of_buffer(&mut self, counter_set: u32) {
+        self.starved.remove(&counter_set);
+    }
+
+    fn count_starved(&mut self, counter_set: u32) {
+        let count = self.starved.entry(counter_set).or_default();
+        *count = count.wrapping_add(1);
+    }
+}
+
+/// What the contexts of both kinds of queues have in common: a ring, its pages behind the command.
+fn queue_memory(cmd: &Cmd<'_>, wq: &Wq, strides: [u32; 2]) -> Result<QueueMemory, Refusal> {
+    if wq.wq_type() != CYCLIC || wq.wq_signature() || wq.shampo_enable() {
+        return Err(refuse!(BAD_PARAM, "work queue type", "{}", wq.wq_type()));
+    }
+    if wq.wq_umem_valid() || wq.dbr_umem_valid() {
+        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
+    }
+    if wq.page_offset() != NO_OFFSET {
+        return Err(refuse!(
+            BAD_PARAM,
+            "offset of a work queue",
+            "{}",
+            wq.page_offset()
+        ));
+    }
+    let log_most = cmd.nic.caps.general.log_max_wq_sz();
+    if wq.log_wq_sz() > log_most {
+        return Err(refuse!(
+            EXCEED_LIM,
+            "work queue size",
+            "2^{} of 2^{log_most}",
+            wq.log_wq_sz()
+        ));
+    }
+    let [least, most] = strides;
+    if !(least..=most).contains(&wq.log_wq_stride()) {
+        return Err(refuse!(
+            BAD_PARAM,
+            "work queue stride",
+            "2^{}",
+            wq.log_wq_stride()
+        ));
+    }
+    let bytes = 1_u64 << (wq.log_wq_sz() + wq.log_wq_stride());
+    Ok(QueueMemory {
+        buffer: cmd.buffer(wq.log_wq_pg_sz(), wq.page_offset(), bytes)?,
+        doorbell_record: cmd.doorbell_record(wq.dbr_addr())?,
+    })
+}
+
+/// An object that a context names exists.
+fn must_exist<T>(table: &Table<T>, number: u32) -> Result<(), Refusal> {
+    if table.contains(number) {
+        return Ok(());
+    }
+    Err(Refusal {
+        status: CmdStatus::BAD_RESOURCE,
+        reason: "no such object",
+        detail: format!("{} {number:#x}", table.kind()).into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn a_queue_in_error_becomes_ready_only_by_way_of_reset() {
+        use State::{Error, Ready, Reset};
+        for present in [Reset, Ready, Error] {
+            for next in [Reset, Ready, Error] {
+                let allowed = (present, next) != (Error, Ready);
+                assert_eq!(present.may_become(next), allowed, "{present:?} {next:?}");
+                assert_eq!(
+                    present.modified(present.code(), next.code()).is_ok(),
+                    allowed
+                );
+            }
+        }
+        assert!(Reset.modified(Ready.code(), Ready.code()).is_err());
+        assert!(Reset.modified(Reset.code(), 2).is_err());
+    }
+}

@@ -1,0 +1,162 @@
+//! Receiving: from a frame at the port to CQEs.
+//!
+//! The port takes frames for its own address, for those in the vport's lists, for all stations, and
+//! whatever promiscuity adds. They walk the flow tables; each TIR they are handed to puts a copy into one
+//! receive queue. A frame the function sent itself comes back only to TIRs that want it.
+
+use super::checksum::Verdict;
+use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol};
+use super::matching::Pattern;
+use super::rq::{Report, Taken};
+use crate::nic::Nic;
+use crate::world::Env;
+
+/// `hds_ip_ext`: L2, L3 and L4 are good.
+const L2_OK: u8 = 1;
+const L3_OK: u8 = 2;
+const L4_OK: u8 = 4;
+/// `l4_l3_hdr_type`: IP version in bits 3:2.
+const L3_IPV6: u8 = 1 << 2;
+const L3_IPV4: u8 = 2 << 2;
+/// Transport in bits 6:4: TCP without acknowledgement, UDP, TCP that only acknowledges, TCP with data.
+const L4_TCP: u8 = 1 << 4;
+const L4_UDP: u8 = 2 << 4;
+const L4_TCP_ACK: u8 = 3 << 4;
+const L4_TCP_ACK_DATA: u8 = 4 << 4;
+const TCP_ACK: u16 = 0x10;
+
+impl Nic {
+    /// Whether received frames are steered at all: without flow tables none is for software.
+    pub fn takes_ethernet(&self) -> bool {
+        self.objects.eth.flow.root().is_some()
+    }
+
+    /// A frame that is no RoCE packet of ours arrived; `looped` if the function sent it itself.
+    pub fn ethernet_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) {
+        let Some(headers) = Headers::of(frame) else {
+            self.count_drop(env, "truncated");
+            return;
+        };
+        if !self.port.accepts(headers.dst) {
+            self.count_drop(env, "address of another");
+            return;
+        }
+        if frame.len() > self.port.longest_frame() {
+            self.count_drop(env, "larger than the MTU");
+            return;
+        }
+        if !looped {
+            self.port.ethernet.received.count(headers.dst, frame.len());
+        }
+        let handed = self.objects.eth.flow.steer(Pattern::of_headers(&headers));
+        env.note(
+            self.index,
+            format_args!(
+                "frame type={:#06x} bytes={} tirs={}",
+                headers.ethertype,
+                frame.len(),
+                handed.len()
+            ),
+        );
+        if handed.is_empty() {
+            self.count_drop(env, "steering");
+            return;
+        }
+        let mut report = self.report_on(frame, &headers);
+        for to in handed {
+            let eth = &self.objects.eth;
+            let Some(tir) = eth.tirs.get(to.tirn) else {
+                continue;
+            };
+            if looped && !tir.takes_loopback(headers.is_multicast()) {
+                self.count_drop(env, "own frame");
+                continue;
+            }
+            let Some((rqn, hash)) = tir.queue(eth, &headers) else {
+                continue;
+            };
+            report.hash = hash;
+            report.flow_tag = to.flow_tag;
+            self.deliver(env, rqn, frame, &report);
+        }
+    }
+
+    fn deliver(&mut self, env: &mut Env, rqn: u32, frame: &[u8], report: &Report) {
+        let taken = self.with_rq(env, rqn, |rq, view| {
+            (rq.receive(frame, report, view), rq.counter_set())
+        });
+        match taken {
+            Some((Taken::Whole, _)) | None => {}
+            Some((Taken::Starved, counter_set)) => {
+                self.objects.eth.count_starved(counter_set);
+                self.count_drop(env, "no receive WQE");
+            }
+            Some((Taken::Idle, _)) => self.count_drop(env, "receive queue is not ready"),
+            Some((Taken::Failed, _)) => self.count_drop(env, "receive WQE failed"),
+        }
+    }
+
+    fn report_on(&self, frame: &[u8], headers: &Headers) -> Report {
+        let all = self.caps.eth_offloads.cqe_checksum_full();
+        let verdict = Verdict::of(frame, headers, all);
+        let mut ok = L2_OK;
+        if verdict.network_ok {
+            ok |= L3_OK;
+        }
+        if verdict.transport_ok {
+            ok |= L4_OK;
+        }
+        Report {
+            check_sum: verdict.sum,
+            ok,
+            header_types: header_types(headers),
+            vlan: headers
+                .tag
+                .filter(|tag| tag.kind == CUSTOMER_TAG)
+                .map(|tag| tag.control),
+            ..Report::default()
+        }
+    }
+
+    /// A frame leaves a send queue.
+    pub fn frame_sent(&mut self, env: &mut Env, frame: Vec<u8>) {
+        let Some(headers) = Headers::of(&frame) else {
+            return;
+        };
+        self.port
+            .ethernet
+            .transmitted
+            .count(headers.dst, frame.len());
+        // Unicast to the own address turns around at the port; of multicast a copy does.
+        if headers.is_multicast() && self.wants_own_multicast() {
+            env.loop_back(self.index, frame.clone());
+        }
+        env.frames.push_back((self.index, frame));
+    }
+
+    fn wants_own_multicast(&self) -> bool {
+        let tirs = &self.objects.eth.tirs;
+        !self.port.loopback_off[1] && tirs.iter().any(|(_, tir)| tir.takes_loopback(true))
+    }
+}
+
+/// `l4_l3_hdr_type`, without the VLAN bit.
+fn header_types(headers: &Headers) -> u8 {
+    let Some(ip) = headers.ip else {
+        return 0;
+    };
+    let network = match ip.version {
+        IpVersion::V4 => L3_IPV4,
+        IpVersion::V6 => L3_IPV6,
+    };
+    let transport = headers.transport.map_or(0, |found| {
+        let data = found.at + found.header_bytes < ip.end;
+        match found.protocol {
+            Protocol::Udp => L4_UDP,
+            Protocol::Tcp { flags } if flags & TCP_ACK == 0 => L4_TCP,
+            Protocol::Tcp { .. } if data => L4_TCP_ACK_DATA,
+            Protocol::Tcp { .. } => L4_TCP_ACK,
+        }
+    });
+    network | transport
+}

@@ -1,0 +1,112 @@
+//! Large sends: one WQE, many frames (opcode LSO).
+//!
+//! The inline headers of the WQE are the headers of every frame; the data is cut into pieces of `mss`
+//! bytes. From frame to frame the IPv4 identification counts up and TCP's sequence number advances; FIN
+//! and PSH are left to the last frame, CWR to the first; lengths are set to the frame's own. UDP is cut
+//! the same way, each frame a datagram of its own (Linux `mlx5e_udp_gso_handle_tx_skb`).
+
+use super::checksum;
+use super::frame::{Headers, IpVersion, Protocol};
+
+/// FIN and PSH, in the byte of flags.
+const LAST_ONLY: u8 = 0x01 | 0x08;
+/// CWR, likewise.
+const FIRST_ONLY: u8 = 0x80;
+
+/// What the Ethernet segment asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    /// Compute the IPv4 header's checksum.
+    pub network: bool,
+    /// Compute TCP's or UDP's.
+    pub transport: bool,
+}
+
+/// Cuts `data` into frames that each begin with `header`. None if the header does not end behind TCP or
+/// UDP, or `mss` is 0.
+pub fn segment(header: &[u8], data: &[u8], mss: usize, offload: Offload) -> Option<Vec<Vec<u8>>> {
+    let headers = Headers::of(header)?;
+    let transport = located(header, &headers)?;
+    if mss == 0 || transport.at + transport.header_bytes != header.len() {
+        return None;
+    }
+    let pieces = data.len().div_ceil(mss).max(1);
+    let frames = (0..pieces).map(|index| {
+        let from = index * mss;
+        let piece = &data[from..data.len().min(from + mss)];
+        let mut frame = Vec::with_capacity(header.len() + piece.len());
+        frame.extend_from_slice(header);
+        frame.extend_from_slice(piece);
+        adjust(&mut frame, &transport, index, from, index + 1 == pieces);
+        checksum::fill(&mut frame, offload.network, offload.transport);
+        frame
+    });
+    Some(frames.collect())
+}
+
+/// Where the fields that change are.
+struct Located {
+    version: IpVersion,
+    ip_at: usize,
+    at: usize,
+    header_bytes: usize,
+    tcp: bool,
+}
+
+/// The headers of a large send state the length of the whole, or zero; so they are located by what they
+/// are and not by what they state.
+fn located(header: &[u8], headers: &Headers) -> Option<Located> {
+    let ip = headers.ip?;
+    let mut whole = header.to_vec();
+    // CAST: a WQE's inline headers are shorter than 64 KiB.
+    let behind = u16::try_from(header.len() - ip.at).unwrap_or(u16::MAX);
+    match ip.version {
+        IpVersion::V4 => put(&mut whole, ip.at + 2, behind),
+        IpVersion::V6 => put(&mut whole, ip.at + 4, behind.saturating_sub(40)),
+    }
+    let transport = Headers::of(&whole)?.transport?;
+    Some(Located {
+        version: ip.version,
+        ip_at: ip.at,
+        at: transport.at,
+        header_bytes: transport.header_bytes,
+        tcp: matches!(transport.protocol, Protocol::Tcp { .. }),
+    })
+}
+
+fn adjust(frame: &mut [u8], located: &Located, index: usize, from: usize, last: bool) {
+    let behind_ip = frame.len() - located.ip_at;
+    // CAST: a frame is shorter than 64 KiB; modulo 2^16 and 2^32 where fields wrap.
+    let short = |value: usize| u16::try_from(value & 0xffff).unwrap_or(0);
+    match located.version {
+        IpVersion::V4 => {
+            put(frame, located.ip_at + 2, short(behind_ip));
+            let first = get(frame, located.ip_at + 4);
+            put(frame, located.ip_at + 4, first.wrapping_add(short(index)));
+        }
+        IpVersion::V6 => put(frame, located.ip_at + 4, short(behind_ip - 40)),
+    }
+    let at = located.at;
+    if !located.tcp {
+        let length = short(frame.len() - at);
+        put(frame, at + 4, length);
+        return;
+    }
+    let sequence = u32::from(get(frame, at + 4)) << 16 | u32::from(get(frame, at + 6));
+    let advance = u32::try_from(from).unwrap_or(u32::MAX);
+    frame[at + 4..at + 8].copy_from_slice(&sequence.wrapping_add(advance).to_be_bytes());
+    if !last {
+        frame[at + 13] &= !LAST_ONLY;
+    }
+    if index > 0 {
+        frame[at + 13] &= !FIRST_ONLY;
+    }
+}
+
+fn get(frame: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([frame[at], frame[at + 1]])
+}
+
+fn put(frame: &mut [u8], at: usize, value: u16) {
+    frame[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}

@@ -1,0 +1,376 @@
+//! Sending: from a WQE in the ring to frames on the port.
+//!
+//! A WQE is a control segment, an Ethernet segment with the frame's first bytes, and data segments (PRM
+//! "Ethernet Segment"). NOP completes and does nothing else. SEND is one frame, LSO several
+//! ([`super::segment`]). Frames shorter than a wire's shortest are padded; frames longer than the port
+//! carries are lost there, and the WQE is done all the same. A WQE that makes no sense, or whose memory
+//! its keys do not cover, completes with an error and takes the queue into ERR, where the WQEs behind it
+//! are flushed.
+
+use super::State;
+use super::checksum;
+use super::frame::{CUSTOMER_TAG, ETHERNET_BYTES, IPV4, IPV6, MIN_FRAME};
+use super::segment::{Offload, segment};
+use super::sq::Sq;
+use crate::host::{Host, KeyError};
+use crate::qp::send_queue::{BadWqe, MAX_WQE_BYTES};
+use crate::qp::wqe::{Data, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, data_segments, gather};
+use hw_mlx::prm::{Cqe64, CqeOpcode, CtrlSeg, ErrCqe, EthSeg, Syndrome, WqeOpcode};
+use zerocopy::FromBytes;
+
+/// `cs_flags`: the IPv4 header's checksum.
+const NETWORK_CHECKSUM: u8 = 1 << 6;
+/// `cs_flags`: TCP's or UDP's.
+const TRANSPORT_CHECKSUM: u8 = 1 << 7;
+/// `inline_hdr_sz`: no headers, a VLAN tag instead.
+const INSERT_TAG: u16 = 1 << 15;
+/// Bytes of inline headers that the Ethernet segment itself has room for.
+const INLINE_IN_SEGMENT: usize = 2;
+/// Largest data of a large send, whatever is announced.
+const MOST_DATA: u64 = 1 << 18;
+
+/// Headers that every WQE has inline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inline {
+    /// None.
+    #[default]
+    None,
+    /// Ethernet's.
+    Ethernet,
+    /// And IP's.
+    Network,
+    /// And TCP's or UDP's.
+    Transport,
+}
+
+/// What the function and its port allow a send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Longest frame, check sequence not counted.
+    pub longest: usize,
+    /// Tags may be inserted.
+    pub insert_tag: bool,
+    /// Headers every WQE has inline.
+    pub inline: Inline,
+    /// Longest data of a large send; 0 if there are none.
+    pub large: u64,
+}
+
+/// What a WQE gave.
+#[derive(Debug, Default)]
+pub struct Sent {
+    /// Frames for the port.
+    pub frames: Vec<Vec<u8>>,
+    /// Frames that were too long for it.
+    pub oversize: usize,
+}
+
+/// Why a WQE fails.
+enum Failure {
+    Malformed(Malformed),
+    Key(KeyError),
+}
+
+impl From<Malformed> for Failure {
+    fn from(why: Malformed) -> Self {
+        Self::Malformed(why)
+    }
+}
+
+impl From<KeyError> for Failure {
+    fn from(error: KeyError) -> Self {
+        Self::Key(error)
+    }
+}
+
+/// The parts of a WQE that carries a frame.
+struct Parts {
+    segment: EthSeg,
+    header: Vec<u8>,
+    data: Vec<Data>,
+    length: u64,
+}
+
+impl Parts {
+    /// Everything behind the control segment.
+    fn parse(bytes: &[u8], rules: &Rules) -> Result<Self, Malformed> {
+        let (segment, _) =
+            EthSeg::read_from_prefix(bytes).map_err(|_| Malformed("Ethernet segment"))?;
+        let inserts = rules.insert_tag && segment.inline_hdr_sz() & INSERT_TAG != 0;
+        let inline = if inserts {
+            0
+        } else {
+            usize::from(segment.inline_hdr_sz())
+        };
+        let start = EthSeg::SIZE - INLINE_IN_SEGMENT;
+        let header = bytes
+            .get(start..start + inline)
+            .ok_or(Malformed("inline headers"))?
+            .to_vec();
+        let whole = EthSeg::SIZE
+            + inline
+                .saturating_sub(INLINE_IN_SEGMENT)
+                .next_multiple_of(SEGMENT_BYTES);
+        let data = data_segments(bytes.get(whole..).ok_or(Malformed("inline headers"))?)?;
+        let length = data.iter().map(Data::bytes).sum();
+        Ok(Self {
+            segment,
+            header,
+            data,
+            length,
+        })
+    }
+
+    fn tag(&self, rules: &Rules) -> Option<[u8; 2]> {
+        let inserts = rules.insert_tag && self.segment.inline_hdr_sz() & INSERT_TAG != 0;
+        inserts.then(|| *self.segment.inline_hdr_start())
+    }
+
+    fn offload(&self) -> Offload {
+        let flags = self.segment.cs_flags();
+        Offload {
+            network: flags & NETWORK_CHECKSUM != 0,
+            transport: flags & TRANSPORT_CHECKSUM != 0,
+        }
+    }
+}
+
+impl Inline {
+    /// As `min_wqe_inline_mode` codes it.
+    pub const fn of(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::None),
+            1 => Some(Self::Ethernet),
+            2 => Some(Self::Network),
+            3 => Some(Self::Transport),
+            _ => None,
+        }
+    }
+
+    /// Whether these are inline headers enough. IP and transport headers are asked for where there are
+    /// some.
+    fn suffices(self, header: &[u8]) -> bool {
+        let ethertype = header
+            .get(12..)
+            .and_then(<[u8]>::first_chunk)
+            .map(|&bytes: &[u8; 2]| u16::from_be_bytes(bytes));
+        let network = match ethertype {
+            Some(IPV4) => 20,
+            Some(IPV6) => 40,
+            Some(_) | None => 0,
+        };
+        let needed = match self {
+            Self::None => 0,
+            Self::Ethernet => ETHERNET_BYTES,
+            Self::Network => ETHERNET_BYTES + network,
+            Self::Transport if network > 0 => ETHERNET_BYTES + network + 8,
+            Self::Transport => ETHERNET_BYTES,
+        };
+        header.len() >= needed
+    }
+}
+
+impl Sq {
+    /// The doorbell was rung with these eight bytes.
+    pub fn doorbell(&mut self, value: [u8; 8], host: &mut dyn Host) {
+        match self.state {
+            State::Ready => {
+                let checked = self
+                    .queue
+                    .read_record(&self.rings, host)
+                    .and_then(|()| self.queue.check_doorbell(value, &self.rings, host));
+                if let Err(bad) = checked {
+                    self.refuse(&bad, host);
+                }
+            }
+            State::Error => {
+                // A wrong record cannot make things worse.
+                let _ = self.queue.read_record(&self.rings, host);
+            }
+            State::Reset => {
+                host.driver_bug(format!("SQ {:#x}: doorbell in reset", self.number));
+            }
+        }
+    }
+
+    /// Whether [`Sq::run`] has something to do.
+    pub fn pending(&self) -> bool {
+        match self.state {
+            State::Reset => false,
+            State::Ready => self.queue.has_more(),
+            State::Error => self.context.flush_in_error_en() && self.queue.has_more(),
+        }
+    }
+
+    /// Executes one WQE, or flushes one.
+    pub fn run(&mut self, rules: &Rules, host: &mut dyn Host) -> Sent {
+        if !self.pending() {
+            return Sent::default();
+        }
+        if self.state == State::Error {
+            if let Some((index, opcode)) = self.queue.skip(&self.rings, host) {
+                self.error(index, opcode, Syndrome::WR_FLUSH_ERR, host);
+            }
+            return Sent::default();
+        }
+        let mut room = [0; MAX_WQE_BYTES];
+        let (opcode, bytes) = match self.queue.peek(&self.rings, self.number, host, &mut room) {
+            Ok(wqe) => wqe,
+            Err(bad) => {
+                self.refuse(&bad, host);
+                return Sent::default();
+            }
+        };
+        let index = self.queue.next_index();
+        let Ok((control, _)) = CtrlSeg::read_from_prefix(bytes) else {
+            return Sent::default();
+        };
+        // CAST: `ds` has six bits.
+        let blocks = u16::try_from(control.ds().div_ceil(SEGMENTS_PER_BLOCK)).unwrap_or(1);
+        match self.execute(&control, opcode, &bytes[CtrlSeg::SIZE..], rules, host) {
+            Ok(sent) => {
+                self.queue.advance(blocks);
+                self.queue.complete(index, blocks);
+                if matches!(control.ce(), 2 | 3) {
+                    self.complete(index, opcode, control.ce() == 3, host);
+                }
+                sent
+            }
+            Err(failure) => {
+                let (syndrome, why) = match failure {
+                    Failure::Malformed(Malformed(why)) => {
+                        (Syndrome::LOCAL_QP_OP_ERR, why.to_owned())
+                    }
+                    Failure::Key(error) => (Syndrome::LOCAL_PROT_ERR, error.to_string()),
+                };
+                host.driver_bug(format!("SQ {:#x}, WQE {index:#06x}: {why}", self.number));
+                self.queue.advance(blocks);
+                self.queue.complete(index, blocks);
+                self.error(index, opcode, syndrome, host);
+                self.state = State::Error;
+                Sent::default()
+            }
+        }
+    }
+
+    fn execute(
+        &self,
+        control: &CtrlSeg,
+        opcode: WqeOpcode,
+        bytes: &[u8],
+        rules: &Rules,
+        host: &mut dyn Host,
+    ) -> Result<Sent, Failure> {
+        let large = match opcode {
+            WqeOpcode::NOP => return Ok(Sent::default()),
+            WqeOpcode::SEND => false,
+            WqeOpcode::LSO if rules.large > 0 => true,
+            _ => return Err(Malformed("opcode that send queues do not have").into()),
+        };
+        if control.opmod() != 0 {
+            return Err(Malformed("opcode modifier").into());
+        }
+        if self.context.tis_lst_sz() == 0 {
+            return Err(Malformed("frame on a queue without a TIS").into());
+        }
+        let parts = Parts::parse(bytes, rules)?;
+        let inline = Inline::of(self.context.min_wqe_inline_mode()).unwrap_or_default();
+        let tag = parts.tag(rules);
+        if !rules.inline.suffices(&parts.header) || !inline.suffices(&parts.header) {
+            return Err(Malformed("too few inline headers").into());
+        }
+        let frames = if large {
+            self.cut(&parts, rules, host)?
+        } else {
+            let length = parts.header.len() as u64 + parts.length;
+            if length < ETHERNET_BYTES as u64 {
+                return Err(Malformed("frame shorter than its header").into());
+            }
+            if length > rules.longest as u64 {
+                // Not even fetched: a length is only a number.
+                return Ok(Sent {
+                    frames: Vec::new(),
+                    oversize: 1,
+                });
+            }
+            let mut frame = parts.header.clone();
+            let start = frame.len();
+            // CAST: compared with the longest frame.
+            frame.resize(usize::try_from(length).unwrap_or(0), 0);
+            gather(&parts.data, host, self.scope(), 0, &mut frame[start..])?;
+            let Offload { network, transport } = parts.offload();
+            checksum::fill(&mut frame, network, transport);
+            vec![frame]
+        };
+        let mut sent = Sent::default();
+        for mut frame in frames {
+            if let Some([high, low]) = tag {
+                let [a, b] = CUSTOMER_TAG.to_be_bytes();
+                frame.splice(12..12, [a, b, high, low]);
+            }
+            if frame.len() > rules.longest {
+                sent.oversize += 1;
+                continue;
+            }
+            if frame.len() < MIN_FRAME {
+                frame.resize(MIN_FRAME, 0);
+            }
+            sent.frames.push(frame);
+        }
+        Ok(sent)
+    }
+
+    /// The frames of a large send.
+    fn cut(
+        &self,
+        parts: &Parts,
+        rules: &Rules,
+        host: &mut dyn Host,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
+        if parts.length > rules.large.min(MOST_DATA) {
+            return Err(Malformed("large send beyond what is announced").into());
+        }
+        // CAST: compared.
+        let mut data = vec![0; usize::try_from(parts.length).unwrap_or(0)];
+        gather(&parts.data, host, self.scope(), 0, &mut data)?;
+        let mss = usize::from(parts.segment.mss());
+        segment(&parts.header, &data, mss, parts.offload()).ok_or_else(|| {
+            Malformed("large send whose inline headers are not TCP's or UDP's").into()
+        })
+    }
+
+    fn refuse(&mut self, bad: &BadWqe, host: &mut dyn Host) {
+        let index = self.queue.next_index();
+        let (opcode, why) = match bad {
+            BadWqe::Malformed(opcode, Malformed(why)) => (*opcode, (*why).to_owned()),
+            BadWqe::Fault(fault) => (WqeOpcode::NOP, fault.to_string()),
+        };
+        host.driver_bug(format!("SQ {:#x}, WQE {index:#06x}: {why}", self.number));
+        // Steps over it, so that the flush does not complete it again.
+        self.queue.skip(&self.rings, host);
+        self.error(index, opcode, Syndrome::LOCAL_QP_OP_ERR, host);
+        self.state = State::Error;
+    }
+
+    fn complete(&self, index: u16, opcode: WqeOpcode, event: bool, host: &mut dyn Host) {
+        let mut cqe = Cqe64::new();
+        cqe.set_srqn_uidx(self.user_index(host))
+            .set_timestamp(host.now())
+            .set_send_wqe_opcode(opcode.bits())
+            .set_qpn(self.number)
+            .set_wqe_counter(index)
+            .set_op_own_parts(CqeOpcode::REQ, 0, event, false);
+        host.complete(self.context.cqn(), cqe, event);
+    }
+
+    fn error(&self, index: u16, opcode: WqeOpcode, syndrome: Syndrome, host: &mut dyn Host) {
+        let mut cqe = ErrCqe::new();
+        cqe.set_srqn_uidx(self.user_index(host))
+            .set_syndrome(syndrome.0)
+            .set_send_wqe_opcode(opcode.bits())
+            .set_qpn(self.number)
+            .set_wqe_counter(index)
+            .set_op_own(CqeOpcode::REQ_ERR.0 << 4);
+        host.complete(self.context.cqn(), cqe.into(), true);
+    }
+}
