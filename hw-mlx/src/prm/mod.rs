@@ -13,7 +13,7 @@
 //! | [`opcode`], [`status`] | which commands there are, how they end |
 //! | [`function`], [`resources`] | commands for the function and for global resources |
 //! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
-//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`] | contexts and commands by object |
+//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`], [`port_counters`] | contexts and commands by object |
 //! | [`eth_queue`], [`tir`] | Ethernet queues, and what stands between them and steering |
 //! | [`flow`], [`flow_match`] | flow tables, and what their entries compare |
 //! | [`wqe`] | segments of work queue entries |
@@ -39,6 +39,7 @@ mod layout_tests;
 pub mod mkey;
 pub mod numbers;
 pub mod opcode;
+pub mod port_counters;
 pub mod qp;
 pub mod registers;
 pub mod resources;
@@ -65,6 +66,7 @@ pub use layout::{Field, Layout, Shape};
 pub use mkey::*;
 pub use numbers::*;
 pub use opcode::*;
+pub use port_counters::*;
 pub use qp::*;
 pub use registers::*;
 pub use resources::*;

@@ -1,9 +1,12 @@
 //! The vport of an InfiniBand port: state, GIDs, partitions (PRM "HCA Vport Context").
 //!
-//! These commands exist where the capability `ib_virt` is announced. Without it a driver asks by MAD_IFC.
+//! These commands exist where the capability `ib_virt` is announced. Without it a driver asks by MAD_IFC. An Ethernet
+//! port has one of them, for the one partition that RoCE knows.
 
+use super::vport::own_vport;
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::port::Port;
+use crate::profile::PortType;
 use crate::subnet::Subnet;
 use hw_mlx::prm::{
     ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn,
@@ -23,6 +26,8 @@ const PHYSICAL_DISABLED: u32 = 3;
 const PHYSICAL_LINK_UP: u32 = 5;
 /// Index that asks for the whole table.
 const WHOLE_TABLE: u32 = 0xffff;
+/// The partitions of an Ethernet port: the default one, whose full member everybody is (IBTA volume 1, annex A17).
+const ROCE_PKEYS: &[u16] = &[0xffff];
 /// `field_select` of MODIFY_HCA_VPORT_CONTEXT: what this function lets software change, the GUIDs.
 /// Capability bits have a select mask of their own.
 const SELECT_PORT_GUID: u32 = 1 << 1;
@@ -142,13 +147,14 @@ pub(super) fn query_hca_vport_gid(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn query_hca_vport_pkey(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryHcaVportPkeyIn = cmd.read();
-    let subnet = subnet(
-        cmd,
-        input.other_vport(),
-        input.vport_number(),
-        input.port_num(),
-    )?;
-    let pkeys = part(&subnet.pkeys, input.pkey_index())?;
+    let table = if cmd.nic.profile.port_type == PortType::Ethernet {
+        own_vport(input.other_vport(), input.vport_number())?;
+        ROCE_PKEYS
+    } else {
+        let (other, vport) = (input.other_vport(), input.vport_number());
+        &subnet(cmd, other, vport, input.port_num())?.pkeys
+    };
+    let pkeys = part(table, input.pkey_index())?;
     let mut bytes = QueryHcaVportPkeyOut::new().as_bytes().to_vec();
     bytes.extend(pkeys.iter().flat_map(|&pkey| u32::from(pkey).to_be_bytes()));
     Ok(bytes)

@@ -14,6 +14,8 @@ pub mod access_reg;
 pub mod caps;
 mod cq;
 mod eq;
+mod eth_queue;
+mod flow;
 mod function;
 mod hca_vport;
 mod interface;

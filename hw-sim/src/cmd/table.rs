@@ -1,8 +1,8 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, cq, eq, function, hca_vport, mad_ifc, mkey, qp, read_padded,
-    resources, srq, umem, vport, xrc_srq,
+    Cmd, Outcome, access_reg, caps, cq, eq, eth_queue, flow, function, hca_vport, mad_ifc, mkey,
+    qp, read_padded, resources, srq, umem, vport, xrc_srq,
 };
 use hw_mlx::prm::{self, Command, Opcode};
 
@@ -182,6 +182,42 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::QueryHcaVportGidIn>(INITIALISED, hca_vport::query_hca_vport_gid),
     Entry::new::<prm::QueryHcaVportPkeyIn>(INITIALISED, hca_vport::query_hca_vport_pkey),
     Entry::new::<prm::MadIfcIn>(INITIALISED, mad_ifc::mad_ifc).op_mods(OpMods::Any),
+    // Ethernet queues, and what stands between them and steering.
+    Entry::new::<prm::CreateTirIn>(INITIALISED, eth_queue::create_tir).creates(),
+    Entry::new::<prm::ModifyTirIn>(INITIALISED, eth_queue::modify_tir),
+    Entry::new::<prm::DestroyTirIn>(INITIALISED, eth_queue::destroy_tir),
+    Entry::new::<prm::QueryTirIn>(INITIALISED, eth_queue::query_tir),
+    Entry::new::<prm::CreateSqIn>(INITIALISED, eth_queue::create_sq).creates(),
+    Entry::new::<prm::ModifySqIn>(INITIALISED, eth_queue::modify_sq),
+    Entry::new::<prm::DestroySqIn>(INITIALISED, eth_queue::destroy_sq),
+    Entry::new::<prm::QuerySqIn>(INITIALISED, eth_queue::query_sq),
+    Entry::new::<prm::CreateRqIn>(INITIALISED, eth_queue::create_rq).creates(),
+    Entry::new::<prm::ModifyRqIn>(INITIALISED, eth_queue::modify_rq),
+    Entry::new::<prm::DestroyRqIn>(INITIALISED, eth_queue::destroy_rq),
+    Entry::new::<prm::QueryRqIn>(INITIALISED, eth_queue::query_rq),
+    Entry::new::<prm::CreateTisIn>(INITIALISED, eth_queue::create_tis).creates(),
+    Entry::new::<prm::ModifyTisIn>(INITIALISED, eth_queue::modify_tis),
+    Entry::new::<prm::DestroyTisIn>(INITIALISED, eth_queue::destroy_tis),
+    Entry::new::<prm::QueryTisIn>(INITIALISED, eth_queue::query_tis),
+    Entry::new::<prm::CreateRqtIn>(INITIALISED, eth_queue::create_rqt).creates(),
+    Entry::new::<prm::ModifyRqtIn>(INITIALISED, eth_queue::modify_rqt),
+    Entry::new::<prm::DestroyRqtIn>(INITIALISED, eth_queue::destroy_rqt),
+    Entry::new::<prm::QueryRqtIn>(INITIALISED, eth_queue::query_rqt),
+    // Flow steering.
+    Entry::new::<prm::SetFlowTableRootIn>(INITIALISED, flow::set_flow_table_root)
+        .op_mods(OpMods::UpTo(1)),
+    Entry::new::<prm::CreateFlowTableIn>(INITIALISED, flow::create_flow_table).creates(),
+    Entry::new::<prm::DestroyFlowTableIn>(INITIALISED, flow::destroy_flow_table),
+    Entry::new::<prm::QueryFlowTableIn>(INITIALISED, flow::query_flow_table),
+    Entry::new::<prm::ModifyFlowTableIn>(INITIALISED, flow::modify_flow_table),
+    Entry::new::<prm::CreateFlowGroupIn>(INITIALISED, flow::create_flow_group).creates(),
+    Entry::new::<prm::DestroyFlowGroupIn>(INITIALISED, flow::destroy_flow_group),
+    Entry::new::<prm::QueryFlowGroupIn>(INITIALISED, flow::query_flow_group),
+    Entry::new::<prm::SetFlowTableEntryIn>(INITIALISED, flow::set_flow_table_entry)
+        .op_mods(OpMods::UpTo(1))
+        .creates(),
+    Entry::new::<prm::QueryFlowTableEntryIn>(INITIALISED, flow::query_flow_table_entry),
+    Entry::new::<prm::DeleteFlowTableEntryIn>(INITIALISED, flow::delete_flow_table_entry),
 ];
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ const L3_IPV4: u32 = 0;
 const L3_IPV6: u32 = 1;
 
 /// There is one vport, number 0.
-fn own_vport(other: bool, number: u32) -> Result<(), Refusal> {
+pub(super) fn own_vport(other: bool, number: u32) -> Result<(), Refusal> {
     if other || number != 0 {
         return Err(refuse!(BAD_PARAM, "no such vport", "{number}"));
     }
