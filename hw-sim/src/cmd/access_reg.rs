@@ -4,12 +4,12 @@
 //! does not have is refused as a bad parameter. What changes the port sends its event after the
 //! answer.
 
-use super::{Cmd, Outcome, Refusal, refuse};
+use super::{Cmd, Outcome, Refusal, port_counters, refuse};
 use crate::port::AdminState;
 use crate::profile::PortType;
 use hw_mlx::prm::{
-    AccessRegIn, AccessRegOut, HostEndianness, Layout, Mcam, Mcqi, Mcqs, Paos, Pmtu, Ppcnt, Ptys,
-    RegisterId,
+    AccessRegIn, AccessRegOut, HostEndianness, Layout, Mcam, Mcqi, Mcqs, Paos, Pfcc, Pmtu, Ppcnt,
+    Ptys, RegisterId,
 };
 use zerocopy::IntoBytes;
 
@@ -73,7 +73,8 @@ fn access(
         RegisterId::PMTU => pmtu(cmd, image, read),
         RegisterId::PAOS => paos(cmd, image, read),
         RegisterId::PTYS => ptys(cmd, image, read),
-        RegisterId::PPCNT => ppcnt(image, read),
+        RegisterId::PPCNT => ppcnt(cmd, image, read),
+        RegisterId::PFCC if cmd.nic.profile.port_type == PortType::Ethernet => pfcc(image, read),
         RegisterId::NODE_DESC => node_description(cmd, image, read),
         RegisterId::PCAP => bytes_back(image, 0x14),
         RegisterId::MCAM if cmd.nic.caps.general.mcam_reg() => mcam(image, read),
@@ -209,8 +210,7 @@ fn ptys(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     Ok(out.as_bytes().to_vec())
 }
 
-/// Counters are zero.
-fn ppcnt(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let register: Ppcnt = image_of(image)?;
     own_port(register.local_port())?;
     if !read {
@@ -219,7 +219,20 @@ fn ppcnt(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     let mut out = Ppcnt::new();
     out.set_local_port(PORT)
         .set_grp(register.grp())
-        .set_prio_tc(register.prio_tc());
+        .set_prio_tc(register.prio_tc())
+        .set_counter_set(&port_counters::group(&cmd.nic.port, &register)?);
+    Ok(out.as_bytes().to_vec())
+}
+
+/// Neither pause frames nor priority flow control: they can be read as off.
+fn pfcc(image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
+    let register: Pfcc = image_of(image)?;
+    own_port(register.local_port())?;
+    if !read {
+        return Err(refuse!(BAD_PARAM, "flow control is not supported"));
+    }
+    let mut out = Pfcc::new();
+    out.set_local_port(PORT);
     Ok(out.as_bytes().to_vec())
 }
 

@@ -21,6 +21,7 @@ mod hca_vport;
 mod interface;
 mod mad_ifc;
 mod mkey;
+mod port_counters;
 mod qp;
 mod resources;
 mod srq;

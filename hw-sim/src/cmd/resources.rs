@@ -67,14 +67,13 @@ pub(super) fn alloc_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 pub(super) fn dealloc_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
-    cmd.nic
-        .objects
-        .counters
-        .remove(cmd.read::<DeallocQCounterIn>().counter_set_id())?;
+    let set = cmd.read::<DeallocQCounterIn>().counter_set_id();
+    cmd.nic.objects.counters.remove(set)?;
+    cmd.nic.objects.eth.clear_out_of_buffer(set);
     output(&DeallocQCounterOut::new())
 }
 
-/// Counter sets exist and count nothing yet.
+/// Counter sets count packets that found no receive WQE, in the field drivers read it from.
 pub(super) fn query_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryQCounterIn = cmd.read();
     if input.other_vport() || input.vport_number() != 0 || input.aggregate() {
@@ -88,7 +87,12 @@ pub(super) fn query_q_counter(cmd: &mut Cmd<'_>) -> Outcome {
     if set != 0 && !cmd.nic.objects.counters.contains(set) {
         return Err(refuse!(BAD_RESOURCE, "no such counter set", "{set:#x}"));
     }
-    output(&QueryQCounterOut::new())
+    let mut out = QueryQCounterOut::new();
+    out.set_out_of_buffer(cmd.nic.objects.eth.out_of_buffer(set));
+    if input.clear() {
+        cmd.nic.objects.eth.clear_out_of_buffer(set);
+    }
+    output(&out)
 }
 
 pub(super) fn query_special_contexts(cmd: &mut Cmd<'_>) -> Outcome {

@@ -2,7 +2,7 @@
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::host::GidEntry;
-use crate::port::Traffic;
+use crate::port::{EthCounters, Traffic};
 use crate::profile::PortType;
 use hw_mlx::prm::{
     MacAddress, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyVportStateIn,
@@ -279,11 +279,22 @@ pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let port = &mut cmd.nic.port;
     let mut out = QueryVportCounterOut::new();
     // RoCE traffic counts as InfiniBand unicast.
-    count(out.received_ib_unicast_mut(), port.received);
-    count(out.transmitted_ib_unicast_mut(), port.transmitted);
+    count(out.received_ib_unicast_mut(), port.rdma_received());
+    count(out.transmitted_ib_unicast_mut(), port.rdma_transmitted());
+    let EthCounters {
+        received,
+        transmitted,
+    } = port.ethernet;
+    count(out.received_eth_unicast_mut(), received.unicast);
+    count(out.received_eth_multicast_mut(), received.multicast);
+    count(out.received_eth_broadcast_mut(), received.broadcast);
+    count(out.transmitted_eth_unicast_mut(), transmitted.unicast);
+    count(out.transmitted_eth_multicast_mut(), transmitted.multicast);
+    count(out.transmitted_eth_broadcast_mut(), transmitted.broadcast);
     count(out.local_loopback_mut(), port.looped);
     if input.clear() {
         (port.received, port.transmitted, port.looped) = Default::default();
+        port.ethernet = EthCounters::default();
     }
     output(&out)
 }

@@ -1,0 +1,138 @@
+//! Register PPCNT: the port's frames and bytes, in the groups a network device's statistics are made of.
+//!
+//! What cannot happen here counts nothing: bit errors, collisions, pauses. Frames have no priority, so all of them
+//! are of priority 0.
+
+use super::{Refusal, refuse};
+use crate::port::{EthTraffic, Port};
+use hw_mlx::prm::{
+    Ieee8023Counters, PortCounterGroup, Ppcnt, PriorityCounters, Rfc2819Counters, Rfc2863Counters,
+};
+
+/// Priorities and traffic classes of a port.
+const PRIORITIES: u32 = 8;
+
+/// The counters of a group.
+pub(super) fn group(port: &Port, asked: &Ppcnt) -> Result<[u8; 0xf8], Refusal> {
+    let group = PortCounterGroup::from_bits(asked.grp());
+    if asked.prio_tc() >= PRIORITIES {
+        return Err(refuse!(
+            BAD_PARAM,
+            "no such priority",
+            "{}",
+            asked.prio_tc()
+        ));
+    }
+    Ok(match group {
+        PortCounterGroup::IEEE_802_3 => ieee_802_3(port),
+        PortCounterGroup::RFC_2863 => rfc_2863(port),
+        PortCounterGroup::RFC_2819 => rfc_2819(port),
+        PortCounterGroup::PER_PRIORITY if asked.prio_tc() == 0 => priority(port),
+        _ => [0; 0xf8],
+    })
+}
+
+/// Unicast frames of both halves of the function: RoCE is unicast.
+fn unicast(ethernet: &EthTraffic, rdma_packets: u64) -> u64 {
+    ethernet.unicast.packets + rdma_packets
+}
+
+fn ieee_802_3(port: &Port) -> [u8; 0xf8] {
+    let mut out = Ieee8023Counters::new();
+    let (received, transmitted) = (&port.ethernet.received, &port.ethernet.transmitted);
+    out.set_a_frames_transmitted_ok(port.transmitted.packets)
+        .set_a_octets_transmitted_ok(port.transmitted.octets)
+        .set_a_multicast_frames_xmitted_ok(transmitted.multicast.packets)
+        .set_a_broadcast_frames_xmitted_ok(transmitted.broadcast.packets);
+    out.set_a_frames_received_ok(port.received.packets)
+        .set_a_octets_received_ok(port.received.octets)
+        .set_a_multicast_frames_received_ok(received.multicast.packets)
+        .set_a_broadcast_frames_received_ok(received.broadcast.packets);
+    *out.as_array()
+}
+
+fn rfc_2863(port: &Port) -> [u8; 0xf8] {
+    let mut out = Rfc2863Counters::new();
+    let (received, transmitted) = (&port.ethernet.received, &port.ethernet.transmitted);
+    out.set_if_in_octets(port.received.octets)
+        .set_if_in_ucast_pkts(unicast(received, port.rdma_received().packets))
+        .set_if_in_multicast_pkts(received.multicast.packets)
+        .set_if_in_broadcast_pkts(received.broadcast.packets);
+    out.set_if_out_octets(port.transmitted.octets)
+        .set_if_out_ucast_pkts(unicast(transmitted, port.rdma_transmitted().packets))
+        .set_if_out_multicast_pkts(transmitted.multicast.packets)
+        .set_if_out_broadcast_pkts(transmitted.broadcast.packets);
+    *out.as_array()
+}
+
+fn rfc_2819(port: &Port) -> [u8; 0xf8] {
+    let mut out = Rfc2819Counters::new();
+    out.set_ether_stats_octets(port.received.octets)
+        .set_ether_stats_pkts(port.received.packets)
+        .set_ether_stats_multicast_pkts(port.ethernet.received.multicast.packets)
+        .set_ether_stats_broadcast_pkts(port.ethernet.received.broadcast.packets);
+    *out.as_array()
+}
+
+fn priority(port: &Port) -> [u8; 0xf8] {
+    let mut out = PriorityCounters::new();
+    out.set_rx_octets(port.received.octets)
+        .set_rx_frames(port.received.packets)
+        .set_tx_octets(port.transmitted.octets)
+        .set_tx_frames(port.transmitted.packets);
+    *out.as_array()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+
+    /// One frame of each kind received, and one of RoCE.
+    fn port() -> Port {
+        let mut port = Port::new(&Profile::default(), true);
+        for dst in [[2, 0, 0, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6]] {
+            port.ethernet.received.count(dst, 100);
+            port.received.count(100);
+        }
+        port.received.count(300);
+        port
+    }
+
+    fn counters(grp: PortCounterGroup) -> [u8; 0xf8] {
+        let mut asked = Ppcnt::new();
+        asked.set_grp(grp.bits());
+        group(&port(), &asked).expect("a group")
+    }
+
+    /// Places are those of Linux `struct mlx5_ifc_eth_802_3_cntrs_grp_data_layout_bits` and
+    /// `struct mlx5_ifc_eth_2863_cntrs_grp_data_layout_bits`.
+    #[test]
+    fn frames_of_both_halves_are_counted_in_every_group_at_its_place() {
+        let at = |bytes: &[u8; 0xf8], offset: usize| {
+            u64::from_be_bytes(bytes[offset..offset + 8].try_into().expect("8 bytes"))
+        };
+        let ieee = counters(PortCounterGroup::IEEE_802_3);
+        let places = [0x08, 0x28, 0x40, 0x48].map(|offset| at(&ieee, offset));
+        assert_eq!(
+            places,
+            [4, 600, 1, 1],
+            "frames, bytes, multicast, broadcast"
+        );
+        let rfc = counters(PortCounterGroup::RFC_2863);
+        let places = [0x00, 0x08, 0x48, 0x50].map(|offset| at(&rfc, offset));
+        assert_eq!(
+            places,
+            [600, 2, 1, 1],
+            "bytes, unicast, multicast, broadcast"
+        );
+    }
+
+    #[test]
+    fn a_priority_that_a_port_does_not_have_is_refused() {
+        let mut asked = Ppcnt::new();
+        asked.set_grp(PortCounterGroup::PER_PRIORITY.bits());
+        asked.set_prio_tc(8);
+        assert!(group(&port(), &asked).is_err());
+    }
+}
