@@ -6,11 +6,13 @@ use dat::{
 };
 
 use super::model::{Cr, DTOS, Ep, Expected, Place, Psp, Rsp};
-use super::op::{Op, QUALIFIERS};
+use super::op::{Op, QUALIFIERS, SEGMENTS};
 use super::world::{Verdict, World, compare, equal, named};
 
 const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
+/// How both ends may hear of a connection that an error ends.
+pub const BROKEN: &[Kind] = &[Kind::Broken, Kind::Disconnected];
 /// Longer than any sequence.
 const PATIENCE: Timeout = Timeout::from_micros(u32::MAX - 1);
 /// What an EVD needs for receives, requests and connection events.
@@ -21,8 +23,8 @@ fn attributes(ia: &Ia) -> EpAttr {
     EpAttr {
         max_recv_dtos: DTOS,
         max_request_dtos: DTOS,
-        max_recv_iov: 1,
-        max_request_iov: 1,
+        max_recv_iov: SEGMENTS,
+        max_request_iov: SEGMENTS,
         max_rdma_read_in: 4,
         max_rdma_read_out: 4,
         ..EpAttr::defaults(ia.query().ia)
@@ -122,7 +124,27 @@ impl World {
                         peer: None,
                         qualifier: None,
                         context: 0,
+                        soft: None,
+                        hard: None,
                     });
+                }
+            }
+            Op::EpSetWatermark { ep, soft, hard } => {
+                let place = &self.sides[side].eps[ep];
+                let Some(object) = place.any() else {
+                    return Ok(None);
+                };
+                let mut want = named(place);
+                if want.is_ok() && object.srq.is_some() && (soft == Some(0) || hard == Some(0)) {
+                    want = Err(ReturnType::ModelNotSupported);
+                }
+                let got = self.ias[side].ep_set_watermark(object.handle, soft, hard);
+                compare(got, want)?;
+                if want.is_ok() {
+                    if let Some(object) = self.sides[side].eps[ep].live_mut() {
+                        (object.soft, object.hard) = (soft, hard);
+                    }
+                    self.look_at_marks(side, ep);
                 }
             }
             Op::EpModify { ep, pz, evds } => {
@@ -163,8 +185,12 @@ impl World {
                         (object.pz, object.evds) = (pz, evds);
                         if moved {
                             // They fail when they are used, as those in a region that is gone.
-                            for buffer in &mut object.recvs {
-                                buffer.region = buffer.region.map(|_| 0);
+                            for piece in object
+                                .recvs
+                                .iter_mut()
+                                .flat_map(|buffer| &mut buffer.segments)
+                            {
+                                piece.region = 0;
                             }
                         }
                     }
@@ -206,11 +232,14 @@ impl World {
                     return Ok(None);
                 };
                 let want = Self::may_begin(place);
+                let Some(qualifier) = self.sides[1 - side].qualifier(qualifier) else {
+                    return Ok(None);
+                };
                 let address = self.ias[1 - side].query().ia.ia_address;
                 let got = self.ias[side].ep_connect(
                     object.handle,
                     address,
-                    QUALIFIERS[qualifier],
+                    qualifier,
                     PATIENCE,
                     b"hello",
                     Qos::BEST_EFFORT,
@@ -338,7 +367,7 @@ impl World {
     }
 
     /// An endpoint has begun to connect to a qualifier of the other side.
-    fn begin(&mut self, side: usize, ep: usize, qualifier: Option<usize>) {
+    fn begin(&mut self, side: usize, ep: usize, qualifier: Option<u64>) {
         if let Some(object) = self.sides[side].eps[ep].live_mut() {
             object.state = S::ActiveConnectionPending;
             object.qualifier = qualifier;
@@ -351,7 +380,7 @@ impl World {
     }
 
     /// A request is at a service point of a side.
-    fn arrive(&mut self, side: usize, from: Option<usize>, qualifier: usize) {
+    fn arrive(&mut self, side: usize, from: Option<usize>, qualifier: u64) {
         let model = &mut self.sides[side];
         let Some((evd, lent, ep, rsp)) = model.listener(qualifier) else {
             return;
@@ -430,17 +459,50 @@ impl World {
                 if object.flags & 0x010 == 0 {
                     want = INVALID_HANDLE;
                 }
+                let qualifier = QUALIFIERS[qualifier];
                 let want = want.and(in_use(model.listener(qualifier).is_some()));
                 let flags = if provider {
                     PspFlags::PROVIDER
                 } else {
                     PspFlags::CONSUMER
                 };
-                let made = ia.psp_create(QUALIFIERS[qualifier], object.handle, flags);
+                let made = ia.psp_create(qualifier, object.handle, flags);
                 if let Some(handle) = compare(made, want)? {
                     if let Some(evd) = model.evds[evd].live_mut() {
                         evd.feeders += 1;
                     }
+                    model.psps[psp] = Place::Taken(Psp {
+                        handle,
+                        qualifier,
+                        evd,
+                        provider,
+                    });
+                }
+            }
+            Op::PspCreateAny { psp, evd, provider } => {
+                let Some(object) = model.evds[evd].any() else {
+                    return Ok(None);
+                };
+                if model.psps[psp].live().is_some() {
+                    return Ok(None);
+                }
+                let mut want = named(&model.evds[evd]);
+                if object.flags & 0x010 == 0 {
+                    want = INVALID_HANDLE;
+                }
+                let flags = if provider {
+                    PspFlags::PROVIDER
+                } else {
+                    PspFlags::CONSUMER
+                };
+                let made = ia.psp_create_any(object.handle, flags);
+                if let Some((qualifier, handle)) = compare(made, want)? {
+                    equal("used", model.listener(qualifier).is_some(), false)?;
+                    equal("usual", QUALIFIERS.contains(&qualifier), false)?;
+                    if let Some(evd) = model.evds[evd].live_mut() {
+                        evd.feeders += 1;
+                    }
+                    model.found[psp] = Some(qualifier);
                     model.psps[psp] = Place::Taken(Psp {
                         handle,
                         qualifier,
@@ -454,7 +516,7 @@ impl World {
                     return Ok(None);
                 };
                 if let Some(param) = compare(ia.psp_query(psp.handle), named(&model.psps[at]))? {
-                    equal("conn_qual", param.conn_qual, QUALIFIERS[psp.qualifier])?;
+                    equal("conn_qual", param.conn_qual, psp.qualifier)?;
                 }
             }
             Op::PspFree(at) => {
@@ -499,8 +561,9 @@ impl World {
                     },
                     None => None,
                 };
+                let qualifier = QUALIFIERS[qualifier];
                 let want = want.and(in_use(model.listener(qualifier).is_some()));
-                let made = ia.rsp_create(QUALIFIERS[qualifier], reserved, object.handle);
+                let made = ia.rsp_create(qualifier, reserved, object.handle);
                 if let Some(handle) = compare(made, want)? {
                     if let Some(evd) = model.evds[evd].live_mut() {
                         evd.feeders += 1;
@@ -522,7 +585,7 @@ impl World {
                     return Ok(None);
                 };
                 if let Some(param) = compare(ia.rsp_query(rsp.handle), named(&model.rsps[at]))? {
-                    equal("conn_qual", param.conn_qual, QUALIFIERS[rsp.qualifier])?;
+                    equal("conn_qual", param.conn_qual, rsp.qualifier)?;
                 }
             }
             Op::RspFree(at) => {
@@ -634,6 +697,7 @@ impl World {
                 let Some((index, handle)) = Self::pick(model.crs.len(), cr, &model.crs) else {
                     return Ok(None);
                 };
+                let qualifier = QUALIFIERS[qualifier];
                 let want = if model.crs[index].decided {
                     INVALID_HANDLE
                 } else if model.listener(qualifier).is_none() {
@@ -641,10 +705,7 @@ impl World {
                 } else {
                     Ok(())
                 };
-                compare(
-                    self.ias[side].cr_handoff(handle, QUALIFIERS[qualifier]),
-                    want,
-                )?;
+                compare(self.ias[side].cr_handoff(handle, qualifier), want)?;
                 if want.is_ok() {
                     self.give_back(side, index);
                     let request = &mut self.sides[side].crs[index];
@@ -677,6 +738,15 @@ impl World {
             let (ep, evd) = (object.handle, object.evds[2]);
             let kinds = vec![Kind::Established];
             model.expect(evd, Expected::Connection { ep, kinds }, None);
+        }
+        self.look_at_marks(side, target);
+        self.look_at_marks(1 - side, from);
+    }
+
+    /// An endpoint has more receives, or other high watermarks, or a connection; what comes of it.
+    pub fn look_at_marks(&mut self, side: usize, ep: usize) {
+        if self.sides[side].look_at_high_watermarks(ep) {
+            self.disconnect(side, ep, BROKEN, BROKEN);
         }
     }
 }

@@ -2,16 +2,18 @@
 //!
 //! It knows no time and no wire: after each call both sides run until nothing is left to do, so every call has
 //! its whole effect before the next. Events are expected per stream (an endpoint's receives, its requests, its connection,
-//! the requests of service points, the consumer's own): streams keep their order, and have none among each other.
+//! binds, the requests of service points, the consumer's own): streams keep their order, and have none among each other.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use dat::{
-    CnoHandle, ConnectionEventKind, CrHandle, DtoStatus, EpHandle, EpState, EvdHandle, Event,
-    LmrCreated, PspHandle, PzHandle, RmrHandle, RspHandle, SrqHandle,
+    AsyncEvent, CnoHandle, ConnectionEventKind, CrHandle, DtoStatus, EpHandle, EpState, EvdHandle,
+    Event, LmrCreated, PspHandle, PzHandle, RmrHandle, RspHandle, SrqHandle,
 };
 
-use super::op::PLACES;
+use super::op::{PLACES, QUALIFIERS};
 
 /// DTOs an endpoint may have outstanding each way.
 pub const DTOS: u32 = 8;
@@ -99,6 +101,11 @@ pub enum Expected {
         bytes: u64,
         status: DtoStatus,
     },
+    Bind {
+        rmr: RmrHandle,
+        cookie: u64,
+        status: DtoStatus,
+    },
     /// One of these.
     Connection {
         ep: EpHandle,
@@ -117,6 +124,7 @@ impl Expected {
                 (*ep, *request) == (done.ep, done.request)
             }
             (Self::Connection { ep, .. }, Event::Connection(event)) => *ep == event.ep,
+            (Self::Bind { .. }, Event::RmrBind(_)) => true,
             (Self::Request(_), Event::ConnectionRequest(_)) => true,
             (Self::Software(_), Event::Software(_)) => true,
             _ => false,
@@ -138,6 +146,14 @@ impl Expected {
                 (*cookie, *status) == (done.cookie, done.status)
                     && (*status != DtoStatus::Success || *bytes == done.transferred_length)
             }
+            (
+                Self::Bind {
+                    rmr,
+                    cookie,
+                    status,
+                },
+                Event::RmrBind(done),
+            ) => (*rmr, *cookie, *status) == (done.rmr, done.cookie, done.status),
             (Self::Connection { kinds, .. }, Event::Connection(event)) => {
                 kinds.contains(&event.kind)
             }
@@ -152,15 +168,73 @@ pub struct Cno {
     pub handle: CnoHandle,
     pub evds: u32,
     pub triggered: bool,
+    /// One is set and has not been called.
+    pub agent: bool,
+    /// How often agents should have been called, and were.
+    pub calls: u32,
+    pub heard: Arc<AtomicU32>,
+}
+
+impl Cno {
+    /// A notification event has come to an EVD of it.
+    fn trigger(&mut self) {
+        if !self.triggered {
+            self.triggered = true;
+            self.call();
+        }
+    }
+
+    /// The agent, if there is one, is called.
+    fn call(&mut self) {
+        self.calls += u32::from(std::mem::take(&mut self.agent));
+    }
+
+    /// An EVD of it has ended.
+    pub fn evd_ended(&mut self) {
+        self.evds -= 1;
+        if self.evds == 0 {
+            self.dissolve();
+        }
+    }
+
+    /// Everybody is sent home.
+    pub fn dissolve(&mut self) {
+        self.triggered = false;
+        self.call();
+    }
 }
 
 /// A posted receive.
 #[derive(Clone)]
 pub struct Buffer {
     pub cookie: u64,
+    pub segments: Vec<Piece>,
+}
+
+/// Bytes of a region, by its number.
+#[derive(Clone, Copy)]
+pub struct Piece {
     pub bytes: u64,
-    /// The region it is in, if it has any bytes.
-    pub region: Option<u64>,
+    pub region: u64,
+}
+
+impl Buffer {
+    pub fn bytes(&self) -> u64 {
+        self.segments.iter().map(|piece| piece.bytes).sum()
+    }
+
+    /// The regions that the first so many bytes are in.
+    pub fn touched(&self, bytes: u64) -> impl Iterator<Item = u64> {
+        let mut left = bytes;
+        self.segments
+            .iter()
+            .take_while(move |piece| {
+                let more = left > 0;
+                left = left.saturating_sub(piece.bytes);
+                more
+            })
+            .map(|piece| piece.region)
+    }
 }
 
 pub struct Srq {
@@ -171,23 +245,39 @@ pub struct Srq {
     /// Completed and not dequeued.
     pub undequeued: u32,
     pub users: u32,
+    pub low_watermark: u32,
+    /// The mark has not spoken yet.
+    pub armed: bool,
 }
 
 pub struct Rmr {
     pub handle: RmrHandle,
     pub pz: usize,
+    /// Its context, and the one before.
+    pub contexts: [Option<u32>; 2],
+    pub bound: Option<Bound>,
+}
+
+/// What an RMR is bound to.
+#[derive(Clone, Copy)]
+pub struct Bound {
+    /// The region's place; it cannot be freed meanwhile.
+    pub lmr: usize,
+    pub at: u64,
+    pub bytes: u64,
+    pub rights: u32,
 }
 
 pub struct Psp {
     pub handle: PspHandle,
-    pub qualifier: usize,
+    pub qualifier: u64,
     pub evd: usize,
     pub provider: bool,
 }
 
 pub struct Rsp {
     pub handle: RspHandle,
-    pub qualifier: usize,
+    pub qualifier: u64,
     pub evd: usize,
     pub ep: Option<usize>,
     pub spent: bool,
@@ -204,8 +294,11 @@ pub struct Ep {
     /// The other side's endpoint, while CONNECTED.
     pub peer: Option<usize>,
     /// Where a connection went that this side began.
-    pub qualifier: Option<usize>,
+    pub qualifier: Option<u64>,
     pub context: u64,
+    /// High watermarks; the soft one until it has spoken.
+    pub soft: Option<u32>,
+    pub hard: Option<u32>,
 }
 
 /// A connection request.
@@ -233,6 +326,10 @@ pub struct Side {
     pub psps: Vec<Place<Psp>>,
     pub rsps: Vec<Place<Rsp>>,
     pub crs: Vec<Cr>,
+    /// What `psp_create_any` found last for each place.
+    pub found: [Option<u64>; PLACES],
+    /// What the asynchronous EVD should say next, in whatever order.
+    pub told: Vec<AsyncEvent>,
 }
 
 fn places<T>() -> Vec<Place<T>> {
@@ -252,14 +349,49 @@ impl Side {
             psps: places(),
             rsps: places(),
             crs: Vec::new(),
+            found: [None; PLACES],
+            told: Vec::new(),
         }
     }
 
+    /// The qualifier that a number names: a usual one, or one that was found here.
+    pub fn qualifier(&self, number: usize) -> Option<u64> {
+        match number.checked_sub(QUALIFIERS.len()) {
+            None => Some(QUALIFIERS[number]),
+            Some(found) => self.found[found],
+        }
+    }
+
+    /// How many RMRs are bound to a region.
+    pub fn bound_to(&self, lmr: usize) -> usize {
+        let rmrs = self.rmrs.iter().filter_map(Place::live);
+        rmrs.filter(|rmr| rmr.bound.is_some_and(|bound| bound.lmr == lmr))
+            .count()
+    }
+
+    /// Everything ends, as when the adapter is closed. The names of memory may come back, so they are forgotten.
+    pub fn end_all(&mut self) {
+        fn end<T>(places: &mut [Place<T>]) {
+            places.iter_mut().for_each(Place::end);
+        }
+        self.lmrs = places();
+        self.rmrs = places();
+        end(&mut self.pzs);
+        end(&mut self.evds);
+        end(&mut self.cnos);
+        end(&mut self.srqs);
+        end(&mut self.eps);
+        end(&mut self.psps);
+        end(&mut self.rsps);
+        for cr in &mut self.crs {
+            cr.decided = true;
+            cr.from = None;
+        }
+        self.told.clear();
+    }
+
     /// Who listens at a qualifier: its EVD, whether an endpoint is lent, that of an RSP, and which RSP.
-    pub fn listener(
-        &self,
-        qualifier: usize,
-    ) -> Option<(usize, bool, Option<usize>, Option<usize>)> {
+    pub fn listener(&self, qualifier: u64) -> Option<(usize, bool, Option<usize>, Option<usize>)> {
         let psp = self.psps.iter().filter_map(Place::live);
         let psp = psp
             .filter(|psp| psp.qualifier == qualifier)
@@ -282,7 +414,7 @@ impl Side {
             && let Some(cno) = evd.cno
             && let Some(cno) = self.cnos[cno].live_mut()
         {
-            cno.triggered = true;
+            cno.trigger();
         }
     }
 
@@ -318,6 +450,37 @@ impl Side {
             kinds: kinds.to_vec(),
         };
         self.expect(evd, ended, None);
+    }
+
+    /// An SRQ has lost a buffer or has another mark: whether that speaks now.
+    pub fn look_at_low_watermark(&mut self, srq: usize) {
+        if let Some(srq) = self.srqs[srq].live_mut()
+            && srq.armed
+            && srq.buffers.len() < srq.low_watermark as usize
+        {
+            srq.armed = false;
+            self.told.push(AsyncEvent::SrqLowWatermark(srq.handle));
+        }
+    }
+
+    /// An endpoint has more receives, or another mark, or a connection: whether the soft mark speaks. The answer: whether
+    /// the hard one breaks the connection.
+    pub fn look_at_high_watermarks(&mut self, ep: usize) -> bool {
+        let Some(target) = self.eps[ep].live_mut() else {
+            return false;
+        };
+        if target.srq.is_some() {
+            return false;
+        }
+        let exceeded =
+            |mark: Option<u32>| mark.is_some_and(|mark| target.recvs.len() > mark as usize);
+        let breaks = exceeded(target.hard) && target.state == EpState::Connected;
+        if exceeded(target.soft) {
+            target.soft = None;
+            self.told
+                .push(AsyncEvent::EpSoftHighWatermark(target.handle));
+        }
+        breaks
     }
 
     /// Whether a region with this number is there still.

@@ -1,77 +1,70 @@
 //! Calls on memory, events and notification objects.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
 use dat::{
-    AnyHandle, EvdFlags, LmrTriplet, MemPrivFlags, ReturnType, RmrTriplet, SoftwareEvent, SrqAttr,
+    Agent, AnyHandle, EvdFlags, LmrTriplet, MemPrivFlags, ReturnType, SoftwareEvent, SrqAttr,
     Timeout,
 };
 
-use super::model::{Cno, Evd, Expected, Lmr, Place, Pz, Rmr, Srq};
-use super::op::{EVD_LENGTH, Op, Part, REGION};
+use super::model::{Cno, Evd, Expected, Lmr, Piece, Place, Pz, Rmr, Srq};
+use super::op::{EVD_LENGTH, Op, Parts, REGION, SEGMENTS};
 use super::world::{Verdict, World, compare, equal, kind, named};
 
 const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
 const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
 
-/// What a part of a region comes to in a call: the triplet, and why a post refuses it.
+/// What parts of regions come to in a call: the triplets, and why a post refuses them.
 pub struct Local {
     pub iov: Vec<LmrTriplet>,
-    pub number: Option<u64>,
+    pub pieces: Vec<Piece>,
     pub verdict: Verdict,
 }
 
+impl Local {
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.bytes).sum()
+    }
+}
+
 impl World {
-    /// A local part, as a post of an object in this PZ with this right sees it. `None`: there never was such a region.
-    pub fn local(&self, side: usize, part: Part, pz: Option<usize>, right: u32) -> Option<Local> {
-        if part.bytes == 0 {
-            return Some(Local {
-                iov: Vec::new(),
-                number: None,
-                verdict: Ok(()),
-            });
-        }
-        let place = &self.sides[side].lmrs[part.lmr];
-        let lmr = place.any()?;
-        let verdict = if place.live().is_none() {
-            Err(ReturnType::PrivilegesViolation)
-        } else if part.at + part.bytes > REGION {
-            INVALID_PARAMETER
-        } else if Some(lmr.pz) != pz {
-            Err(ReturnType::ProtectionViolation)
-        } else if lmr.rights & right == 0 {
-            Err(ReturnType::PrivilegesViolation)
-        } else {
-            Ok(())
+    /// Local parts, as a post of an object in this PZ with this right sees them. `None`: one of the regions never was.
+    pub fn local(&self, side: usize, parts: Parts, pz: Option<usize>, right: u32) -> Option<Local> {
+        let mut local = Local {
+            iov: Vec::new(),
+            pieces: Vec::new(),
+            verdict: Ok(()),
         };
-        Some(Local {
-            iov: vec![LmrTriplet {
+        for part in parts.into_iter().flatten().filter(|part| part.bytes != 0) {
+            let place = &self.sides[side].lmrs[part.lmr];
+            let lmr = place.any()?;
+            local.verdict = local.verdict.and(if place.live().is_none() {
+                Err(ReturnType::PrivilegesViolation)
+            } else if part.at + part.bytes > REGION {
+                INVALID_PARAMETER
+            } else if Some(lmr.pz) != pz {
+                Err(ReturnType::ProtectionViolation)
+            } else if lmr.rights & right == 0 {
+                Err(ReturnType::PrivilegesViolation)
+            } else {
+                Ok(())
+            });
+            local.iov.push(LmrTriplet {
                 lmr_context: lmr.created.lmr_context,
                 virtual_address: lmr.created.registered_address + part.at,
                 segment_length: part.bytes,
-            }],
-            number: Some(lmr.number),
-            verdict,
-        })
-    }
-
-    /// A part of the other side's memory, the PZ it is in, and whether so many bytes can be reached there.
-    pub fn remote(
-        &self,
-        side: usize,
-        part: Part,
-        right: u32,
-        bytes: u64,
-    ) -> Option<(RmrTriplet, usize, bool)> {
-        let place = &self.sides[1 - side].lmrs[part.lmr];
-        let lmr = place.any()?;
-        let reachable =
-            place.live().is_some() && lmr.rights & right != 0 && part.at + bytes <= REGION;
-        let triplet = RmrTriplet {
-            rmr_context: lmr.created.rmr_context,
-            target_address: lmr.created.registered_address + part.at,
-            segment_length: part.bytes,
-        };
-        Some((triplet, lmr.pz, reachable))
+            });
+            local.pieces.push(Piece {
+                bytes: part.bytes,
+                region: lmr.number,
+            });
+        }
+        if local.iov.len() > SEGMENTS as usize {
+            local.verdict = INVALID_PARAMETER;
+        }
+        Some(local)
     }
 
     /// Calls on memory. `None`: another call, or one without an object to name.
@@ -135,6 +128,40 @@ impl World {
                     });
                 }
             }
+            Op::LmrCreateFromLmr {
+                lmr,
+                source,
+                pz,
+                rights,
+            } => {
+                let (Some(zone), Some(from)) = (model.pzs[pz].any(), model.lmrs[source].any())
+                else {
+                    return Ok(None);
+                };
+                if model.lmrs[lmr].live().is_some() {
+                    return Ok(None);
+                }
+                let (zone, handle, memory) = (zone.handle, from.created.lmr, from.memory.clone());
+                let mut want = named(&model.lmrs[source]).and(named(&model.pzs[pz]));
+                if want.is_ok() && rights & !0x33 != 0 {
+                    want = INVALID_PARAMETER;
+                }
+                let rights_asked = MemPrivFlags::from_bits_retain(rights);
+                let created = ia.lmr_create_from_lmr(handle, zone, rights_asked);
+                if let Some(created) = compare(created, want)? {
+                    if let Some(zone) = model.pzs[pz].live_mut() {
+                        zone.users += 1;
+                    }
+                    self.regions += 1;
+                    model.lmrs[lmr] = Place::Taken(Lmr {
+                        created,
+                        memory,
+                        pz,
+                        rights,
+                        number: self.regions,
+                    });
+                }
+            }
             Op::LmrQuery(at) => {
                 let Some(lmr) = model.lmrs[at].any() else {
                     return Ok(None);
@@ -151,7 +178,11 @@ impl World {
                 let Some(lmr) = model.lmrs[at].any() else {
                     return Ok(None);
                 };
-                let (want, zone) = (named(&model.lmrs[at]), lmr.pz);
+                let zone = lmr.pz;
+                let mut want = named(&model.lmrs[at]);
+                if want.is_ok() && model.bound_to(at) != 0 {
+                    want = INVALID_STATE;
+                }
                 compare(ia.lmr_free(lmr.created.lmr), want)?;
                 if want.is_ok() {
                     model.lmrs[at].end();
@@ -161,7 +192,7 @@ impl World {
                 }
             }
             Op::LmrSync { part, write } => {
-                let Some(local) = self.local(side, part, None, 0) else {
+                let Some(local) = self.local(side, [Some(part), None, None], None, 0) else {
                     return Ok(None);
                 };
                 // Neither zone nor rights count, and what is wrong is always a parameter.
@@ -191,7 +222,12 @@ impl World {
                     if let Some(zone) = model.pzs[pz].live_mut() {
                         zone.users += 1;
                     }
-                    model.rmrs[rmr] = Place::Taken(Rmr { handle, pz });
+                    model.rmrs[rmr] = Place::Taken(Rmr {
+                        handle,
+                        pz,
+                        contexts: [None; 2],
+                        bound: None,
+                    });
                 }
             }
             Op::RmrQuery(at) => {
@@ -199,7 +235,21 @@ impl World {
                     return Ok(None);
                 };
                 if let Some(param) = compare(ia.rmr_query(rmr.handle), named(&model.rmrs[at]))? {
-                    equal("binding", param.binding, None)?;
+                    let got = param.binding.map(|binding| {
+                        let triplet = binding.lmr_triplet;
+                        (
+                            triplet.lmr_context,
+                            triplet.virtual_address,
+                            triplet.segment_length,
+                            binding.rmr_context,
+                        )
+                    });
+                    let want = rmr.bound.and_then(|bound| {
+                        let lmr = model.lmrs[bound.lmr].live()?.created;
+                        let address = lmr.registered_address + bound.at;
+                        Some((lmr.lmr_context, address, bound.bytes, rmr.contexts[0]?))
+                    });
+                    equal("binding", got, want)?;
                 }
             }
             Op::RmrFree(at) => {
@@ -316,7 +366,9 @@ impl World {
                 let completions = evd
                     .queue
                     .iter()
-                    .filter(|queued| matches!(queued.what, Expected::Dto { .. }))
+                    .filter(|queued| {
+                        matches!(queued.what, Expected::Dto { .. } | Expected::Bind { .. })
+                    })
                     .count();
                 let want = if named(&model.evds[at]).is_err() {
                     INVALID_HANDLE
@@ -346,7 +398,11 @@ impl World {
                     }
                 }
             }
-            Op::EvdWait { evd: at, threshold } => {
+            Op::EvdWait {
+                evd: at,
+                threshold,
+                micros,
+            } => {
                 let Some(evd) = model.evds[at].any() else {
                     return Ok(None);
                 };
@@ -362,7 +418,7 @@ impl World {
                 } else {
                     Ok(())
                 };
-                let got = ia.evd_wait(evd.handle, Timeout::ZERO, threshold);
+                let got = ia.evd_wait(evd.handle, Timeout::from_micros(micros), threshold);
                 if let Err(error) = &got
                     && kind(error.error) == ReturnType::TimeoutExpired
                 {
@@ -444,6 +500,9 @@ impl World {
                         handle,
                         evds: 0,
                         triggered: false,
+                        agent: false,
+                        calls: 0,
+                        heard: Arc::default(),
                     });
                 }
             }
@@ -451,9 +510,27 @@ impl World {
                 let Some(cno) = model.cnos[at].any() else {
                     return Ok(None);
                 };
-                compare(ia.cno_query(cno.handle), named(&model.cnos[at]))?;
+                if let Some(param) = compare(ia.cno_query(cno.handle), named(&model.cnos[at]))? {
+                    equal("has_agent", param.has_agent, cno.agent)?;
+                }
             }
-            Op::CnoWait(at) => {
+            Op::CnoModifyAgent { cno: at, agent } => {
+                let Some(cno) = model.cnos[at].any() else {
+                    return Ok(None);
+                };
+                let heard = Arc::clone(&cno.heard);
+                let new = agent.then(|| {
+                    Agent::new(move |_evd| {
+                        heard.fetch_add(1, Ordering::Relaxed);
+                    })
+                });
+                let got = ia.cno_modify_agent(cno.handle, new);
+                compare(got, named(&model.cnos[at]))?;
+                if let Some(cno) = model.cnos[at].live_mut() {
+                    cno.agent = agent;
+                }
+            }
+            Op::CnoWait { cno: at, micros } => {
                 let Some(cno) = model.cnos[at].any() else {
                     return Ok(None);
                 };
@@ -461,7 +538,7 @@ impl World {
                 if want.is_ok() && !cno.triggered {
                     want = Err(ReturnType::QueueEmpty);
                 }
-                let got = ia.cno_wait(cno.handle, Timeout::ZERO);
+                let got = ia.cno_wait(cno.handle, Timeout::from_micros(micros));
                 if let Some(evd) = compare(got, want)? {
                     equal("an EVD", evd.is_some(), true)?;
                 }
@@ -496,8 +573,7 @@ impl World {
         let (queue, cno) = (std::mem::take(&mut evd.queue), evd.cno);
         model.evds[at].end();
         if let Some(cno) = cno.and_then(|at| model.cnos[at].live_mut()) {
-            cno.evds -= 1;
-            cno.triggered &= cno.evds != 0;
+            cno.evd_ended();
         }
         for queued in queue {
             if let Some(srq) = queued
@@ -530,7 +606,7 @@ impl World {
                 }
                 let attr = SrqAttr {
                     max_recv_dtos: length,
-                    max_recv_iov: 1,
+                    max_recv_iov: SEGMENTS,
                     low_watermark: 0,
                 };
                 if let Some(handle) = compare(ia.srq_create(zone, attr), want)? {
@@ -544,6 +620,8 @@ impl World {
                         buffers: Default::default(),
                         undequeued: 0,
                         users: 0,
+                        low_watermark: 0,
+                        armed: false,
                     });
                 }
             }
@@ -557,6 +635,7 @@ impl World {
                     let outstanding = there + srq.undequeued;
                     equal("outstanding", param.outstanding_dto_count, outstanding)?;
                     equal("max_recv_dtos", param.max_recv_dtos, srq.length)?;
+                    equal("low_watermark", param.low_watermark, srq.low_watermark)?;
                 }
             }
             Op::SrqResize { srq: at, length } => {
@@ -570,7 +649,7 @@ impl World {
                     INVALID_PARAMETER
                 } else if length > most {
                     Err(ReturnType::InsufficientResources)
-                } else if length < outstanding {
+                } else if length < outstanding || length < srq.low_watermark {
                     INVALID_STATE
                 } else {
                     Ok(())
@@ -580,6 +659,23 @@ impl World {
                     && let Some(srq) = model.srqs[at].live_mut()
                 {
                     srq.length = length;
+                }
+            }
+            Op::SrqSetLw { srq: at, mark } => {
+                let Some(srq) = model.srqs[at].any() else {
+                    return Ok(None);
+                };
+                let mut want = named(&model.srqs[at]);
+                if want.is_ok() && mark > srq.length {
+                    want = INVALID_PARAMETER;
+                }
+                compare(ia.srq_set_lw(srq.handle, mark), want)?;
+                if want.is_ok() {
+                    if let Some(srq) = model.srqs[at].live_mut() {
+                        srq.low_watermark = mark;
+                        srq.armed = true;
+                    }
+                    model.look_at_low_watermark(at);
                 }
             }
             Op::SrqFree(at) => {

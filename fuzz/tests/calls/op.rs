@@ -20,12 +20,26 @@ pub struct Step {
     pub op: Op,
 }
 
-/// What is posted: a part of a region, or nothing.
+/// A part of a region, or nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     pub lmr: usize,
     pub at: u64,
     pub bytes: u64,
+}
+
+/// What is posted: one part after the other. Endpoints take [`SEGMENTS`] of them.
+pub type Parts = [Option<Part>; 3];
+/// Segments a request or a receive may have.
+pub const SEGMENTS: u32 = 2;
+
+/// A part of the other side's memory, as an RDMA names it: by the context of its region, or by that of an RMR, or by the
+/// one the RMR had before.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote {
+    pub part: Part,
+    pub rmr: Option<usize>,
+    pub stale: bool,
 }
 
 /// A call. Numbers name places.
@@ -36,6 +50,12 @@ pub enum Op {
     PzFree(usize),
     LmrCreate {
         lmr: usize,
+        pz: usize,
+        rights: u32,
+    },
+    LmrCreateFromLmr {
+        lmr: usize,
+        source: usize,
         pz: usize,
         rights: u32,
     },
@@ -50,6 +70,14 @@ pub enum Op {
         pz: usize,
     },
     RmrQuery(usize),
+    RmrBind {
+        rmr: usize,
+        ep: usize,
+        part: Part,
+        rights: u32,
+        cookie: u64,
+        flags: u32,
+    },
     RmrFree(usize),
     EvdCreate {
         evd: usize,
@@ -70,6 +98,7 @@ pub enum Op {
     EvdWait {
         evd: usize,
         threshold: u32,
+        micros: u32,
     },
     EvdEnable(usize),
     EvdDisable(usize),
@@ -82,7 +111,14 @@ pub enum Op {
     EvdFree(usize),
     CnoCreate(usize),
     CnoQuery(usize),
-    CnoWait(usize),
+    CnoModifyAgent {
+        cno: usize,
+        agent: bool,
+    },
+    CnoWait {
+        cno: usize,
+        micros: u32,
+    },
     CnoFree(usize),
     SrqCreate {
         srq: usize,
@@ -94,9 +130,13 @@ pub enum Op {
         srq: usize,
         length: u32,
     },
+    SrqSetLw {
+        srq: usize,
+        mark: u32,
+    },
     SrqPostRecv {
         srq: usize,
-        part: Part,
+        parts: Parts,
         cookie: u64,
     },
     SrqFree(usize),
@@ -109,6 +149,11 @@ pub enum Op {
     EpQuery(usize),
     EpGetStatus(usize),
     EpRecvQuery(usize),
+    EpSetWatermark {
+        ep: usize,
+        soft: Option<u32>,
+        hard: Option<u32>,
+    },
     EpModify {
         ep: usize,
         pz: Option<usize>,
@@ -134,6 +179,11 @@ pub enum Op {
         evd: usize,
         provider: bool,
     },
+    PspCreateAny {
+        psp: usize,
+        evd: usize,
+        provider: bool,
+    },
     PspQuery(usize),
     PspFree(usize),
     RspCreate {
@@ -156,27 +206,27 @@ pub enum Op {
     },
     PostSend {
         ep: usize,
-        part: Part,
+        parts: Parts,
         cookie: u64,
         flags: u32,
     },
     PostRecv {
         ep: usize,
-        part: Part,
+        parts: Parts,
         cookie: u64,
         flags: u32,
     },
     PostWrite {
         ep: usize,
-        part: Part,
-        remote: Part,
+        parts: Parts,
+        remote: Remote,
         cookie: u64,
         flags: u32,
     },
     PostRead {
         ep: usize,
-        part: Part,
-        remote: Part,
+        parts: Parts,
+        remote: Remote,
         cookie: u64,
         flags: u32,
     },
@@ -185,6 +235,27 @@ pub enum Op {
         word: u64,
     },
     GetContext(usize),
+    GetHandleType {
+        kind: u32,
+        at: usize,
+    },
+    Strerror(u32),
+    IaQuery,
+    /// Closes the adapter and, if that is done, opens it again.
+    IaClose {
+        graceful: bool,
+    },
+    /// By `dat_registry_add_provider` or by `dat_provider_init`.
+    RegistryAdd {
+        name: usize,
+        init: bool,
+    },
+    /// By `dat_registry_remove_provider` or by `dat_provider_fini`.
+    RegistryRemove {
+        name: usize,
+        fini: bool,
+    },
+    RegistryList(usize),
 }
 
 impl Part {
@@ -198,6 +269,26 @@ impl Part {
             bytes,
         }
     }
+}
+
+impl Remote {
+    fn draw(rng: &mut ChaCha8Rng) -> Self {
+        Self {
+            part: Part::draw(rng),
+            rmr: rng.random_ratio(1, 3).then(|| place(rng)),
+            stale: rng.random_ratio(1, 4),
+        }
+    }
+}
+
+/// Mostly one part.
+fn parts(rng: &mut ChaCha8Rng) -> Parts {
+    let [second, third] = [3, 9].map(|rare| rng.random_ratio(1, rare).then(|| Part::draw(rng)));
+    [Some(Part::draw(rng)), second, third]
+}
+
+fn mark(rng: &mut ChaCha8Rng) -> Option<u32> {
+    rng.random_ratio(1, 2).then(|| rng.random_range(0..6))
 }
 
 fn place(rng: &mut ChaCha8Rng) -> usize {
@@ -221,11 +312,14 @@ impl Step {
         let evds = [maybe(rng), maybe(rng), maybe(rng)];
         let cookie = rng.random();
         let qualifier = rng.random_range(0..QUALIFIERS.len());
+        // Those that the other side's `psp_create_any` found come behind the others.
+        let found = rng.random_range(QUALIFIERS.len()..QUALIFIERS.len() + PLACES);
+        let anybody = [qualifier, found][usize::from(rng.random_ratio(1, 6))];
         // Half of the calls are what connections are made of, or what goes over them.
         let what = match rng.random_range(0..4) {
-            0 => [29, 29, 47, 80, 82, 89, 102, 103][rng.random_range(0..8)],
-            1 => rng.random_range(110..128),
-            _ => rng.random_range(0..130_u32),
+            0 => [29, 29, 47, 80, 82, 89, 98, 102, 103][rng.random_range(0..9)],
+            1 => [rng.random_range(110..128), 130][usize::from(rng.random_ratio(1, 9))],
+            _ => rng.random_range(0..150_u32),
         };
         let op = match what {
             0..4 => Op::PzCreate(at),
@@ -249,10 +343,10 @@ impl Step {
             15 => Op::RmrQuery(at),
             16 => Op::RmrFree(at),
             17..23 => {
-                // SOFTWARE alone and short, or DTO and CONNECTION, or those and CR.
+                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or unknown ones.
                 let (flags, qlen) = [
                     (0x001, rng.random_range(0..4)),
-                    (0x060, EVD_LENGTH),
+                    (0x0e0, EVD_LENGTH),
                     (0x070, EVD_LENGTH),
                     (0x071, EVD_LENGTH),
                     (0x200, 4),
@@ -278,6 +372,7 @@ impl Step {
             46..49 => Op::EvdWait {
                 evd: at,
                 threshold: rng.random_range(0..4),
+                micros: [0, 0, 100][rng.random_range(0..3)],
             },
             49 => Op::EvdEnable(at),
             50 => Op::EvdDisable(at),
@@ -290,7 +385,10 @@ impl Step {
             54 => Op::EvdFree(at),
             55 => Op::CnoCreate(at),
             56 => Op::CnoQuery(at),
-            57..60 => Op::CnoWait(at),
+            57..60 => Op::CnoWait {
+                cno: at,
+                micros: [0, 0, 100][rng.random_range(0..3)],
+            },
             60 => Op::CnoFree(at),
             61..63 => Op::SrqCreate {
                 srq: at,
@@ -304,7 +402,7 @@ impl Step {
             },
             65..68 => Op::SrqPostRecv {
                 srq: at,
-                part: Part::draw(rng),
+                parts: parts(rng),
                 cookie,
             },
             68 => Op::SrqFree(at),
@@ -322,7 +420,10 @@ impl Step {
                 pz: maybe(rng),
                 evds,
             },
-            80..87 => Op::EpConnect { ep: at, qualifier },
+            80..87 => Op::EpConnect {
+                ep: at,
+                qualifier: anybody,
+            },
             87 => Op::EpDupConnect {
                 ep: at,
                 dup: place(rng),
@@ -361,13 +462,13 @@ impl Step {
             },
             110..115 => Op::PostSend {
                 ep: at,
-                part: Part::draw(rng),
+                parts: parts(rng),
                 cookie,
                 flags: flags(rng),
             },
             115..122 => Op::PostRecv {
                 ep: at,
-                part: Part::draw(rng),
+                parts: parts(rng),
                 cookie,
                 flags: if rng.random_ratio(1, 8) {
                     flags(rng)
@@ -377,15 +478,15 @@ impl Step {
             },
             122..125 => Op::PostWrite {
                 ep: at,
-                part: Part::draw(rng),
-                remote: Part::draw(rng),
+                parts: parts(rng),
+                remote: Remote::draw(rng),
                 cookie,
                 flags: flags(rng),
             },
             125..128 => Op::PostRead {
                 ep: at,
-                part: Part::draw(rng),
-                remote: Part::draw(rng),
+                parts: parts(rng),
+                remote: Remote::draw(rng),
                 cookie,
                 flags: flags(rng),
             },
@@ -393,7 +494,62 @@ impl Step {
                 ep: at,
                 word: cookie,
             },
-            _ => Op::GetContext(at),
+            129 => Op::GetContext(at),
+            130..134 => Op::RmrBind {
+                rmr: at,
+                ep: place(rng),
+                part: Part::draw(rng),
+                rights: [0x00, 0x02, 0x20, 0x33, 0x33, 0x100][rng.random_range(0..6)],
+                cookie,
+                flags: flags(rng),
+            },
+            134 => Op::LmrCreateFromLmr {
+                lmr: at,
+                source: place(rng),
+                pz: place(rng),
+                rights: [0x33, 0x33, 0x01, 0x100][rng.random_range(0..4)],
+            },
+            135..137 => Op::SrqSetLw {
+                srq: at,
+                mark: rng.random_range(0..6),
+            },
+            137..139 => Op::EpSetWatermark {
+                ep: at,
+                soft: mark(rng),
+                hard: mark(rng),
+            },
+            139 => Op::PspCreateAny {
+                psp: at,
+                evd: place(rng),
+                provider: rng.random_ratio(1, 4),
+            },
+            140..142 => Op::CnoModifyAgent {
+                cno: at,
+                agent: rng.random_ratio(3, 4),
+            },
+            142 => Op::GetHandleType {
+                kind: rng.random_range(0..11),
+                at,
+            },
+            143 => Op::Strerror(if rng.random() {
+                0x8000_0000 | rng.random_range(0..0x16) << 16 | rng.random_range(0..0x70)
+            } else {
+                rng.random()
+            }),
+            144 => Op::IaQuery,
+            145 => Op::IaClose {
+                graceful: rng.random_ratio(7, 8),
+            },
+            146 => Op::RegistryAdd {
+                name: at,
+                init: rng.random(),
+            },
+            147 => Op::RegistryRemove {
+                name: at,
+                fini: rng.random(),
+            },
+            148 => Op::RegistryList(at),
+            _ => Op::PzQuery(at),
         };
         Self { side, op }
     }
@@ -403,6 +559,7 @@ impl Step {
     pub fn prelude() -> Vec<Self> {
         let ops = [
             Op::PzCreate(0),
+            Op::RmrCreate { rmr: 0, pz: 0 },
             Op::LmrCreate {
                 lmr: 0,
                 pz: 0,
@@ -417,7 +574,7 @@ impl Step {
             Op::EvdCreate {
                 evd: 1,
                 qlen: EVD_LENGTH,
-                flags: 0x060,
+                flags: 0x0e0,
                 cno: None,
             },
             Op::SrqCreate {
@@ -446,6 +603,99 @@ impl Step {
         ];
         let both = ops.into_iter().flat_map(|op| [(0, op.clone()), (1, op)]);
         both.map(|(side, op)| Self { side, op }).collect()
+    }
+
+    /// A few calls that lead somewhere together, where what most sequences begin with is still there: a connection,
+    /// messages over it, or RDMA through an RMR.
+    pub fn scene(rng: &mut ChaCha8Rng) -> Vec<Self> {
+        let here: usize = rng.random_range(0..2);
+        let [ep, peer] = [(); 2].map(|()| rng.random_range(0..2));
+        let at = |side: usize, op: Op| Self { side, op };
+        let there = 1 - here;
+        let cookie = rng.random();
+        let part = Part {
+            lmr: 0,
+            at: 0,
+            bytes: [1, 16, 64][rng.random_range(0..3)],
+        };
+        let parts = [Some(part), rng.random_ratio(1, 2).then_some(part), None];
+        match rng.random_range(0..4) {
+            0 => {
+                let take = at(there, Op::EvdDequeue(0));
+                vec![
+                    at(here, Op::EpReset(ep)),
+                    at(there, Op::EpReset(peer)),
+                    at(here, Op::EpConnect { ep, qualifier: 0 }),
+                    take.clone(),
+                    take.clone(),
+                    take,
+                    at(
+                        there,
+                        Op::CrAccept {
+                            cr: 0,
+                            ep: Some(peer),
+                        },
+                    ),
+                ]
+            }
+            1 => {
+                let whole = Part {
+                    bytes: REGION,
+                    ..part
+                };
+                let room = [Some(part), Some(whole), None];
+                let own = Op::PostRecv {
+                    ep,
+                    parts: room,
+                    cookie,
+                    flags: 0,
+                };
+                let shared = Op::SrqPostRecv {
+                    srq: 0,
+                    parts: room,
+                    cookie,
+                };
+                let send = Op::PostSend {
+                    ep: peer,
+                    parts,
+                    cookie,
+                    flags: flags(rng),
+                };
+                vec![at(here, own), at(here, shared), at(there, send)]
+            }
+            _ => {
+                let bind = Op::RmrBind {
+                    rmr: 0,
+                    ep,
+                    part: Part {
+                        at: 32,
+                        bytes: 64,
+                        ..part
+                    },
+                    rights: [0x02, 0x20, 0x33][rng.random_range(0..3)],
+                    cookie,
+                    flags: flags(rng),
+                };
+                let mut remote = Remote::draw(rng);
+                remote.rmr = Some(0);
+                remote.part.at = [0, 0, 32][rng.random_range(0..3)];
+                let write = Op::PostWrite {
+                    ep: peer,
+                    parts,
+                    remote,
+                    cookie,
+                    flags: flags(rng),
+                };
+                let read = Op::PostRead {
+                    ep: peer,
+                    parts,
+                    remote,
+                    cookie,
+                    flags: flags(rng),
+                };
+                vec![at(here, bind), at(there, write), at(there, read)]
+            }
+        }
     }
 
     /// The step as a line of Rust: what replays it.

@@ -1,9 +1,10 @@
 //! Posts, and what they bring about at both ends.
 
-use dat::{CompletionFlags, ConnectionEventKind as Kind, DtoStatus, EpState as S, ReturnType};
+use dat::{CompletionFlags, DtoStatus, EpState as S, ReturnType};
 
+use super::endpoints::BROKEN;
 use super::model::{Buffer, DTOS, Expected, Place};
-use super::op::{Op, Part};
+use super::op::{Op, Parts, Remote};
 use super::world::{Verdict, World, compare, named};
 
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
@@ -12,18 +13,16 @@ const LOCAL_READ: u32 = 0x01;
 const REMOTE_READ: u32 = 0x02;
 const LOCAL_WRITE: u32 = 0x10;
 const REMOTE_WRITE: u32 = 0x20;
-const SUPPRESS: u32 = 0x01;
+pub const SUPPRESS: u32 = 0x01;
 /// What a request of these endpoints may carry.
-const ALLOWED: u32 = 0x0b;
-/// The ways a connection ends that an error breaks, at either end: which one notices first is the device's affair.
-const BROKEN: &[Kind] = &[Kind::Broken, Kind::Disconnected];
+pub const ALLOWED: u32 = 0x0b;
 
 /// A request that was posted.
 #[derive(Clone, Copy)]
-struct Request {
-    cookie: u64,
-    bytes: u64,
-    flags: u32,
+pub struct Request {
+    pub cookie: u64,
+    pub bytes: u64,
+    pub flags: u32,
 }
 
 impl World {
@@ -32,70 +31,57 @@ impl World {
         match *op {
             Op::PostSend {
                 ep,
-                part,
+                parts,
                 cookie,
                 flags,
-            } => {
-                let request = Request {
-                    cookie,
-                    bytes: part.bytes,
-                    flags,
-                };
-                self.post_request(side, ep, part, None, request, LOCAL_READ)
-            }
+            } => self.post_request(side, ep, parts, None, cookie, flags),
             Op::PostWrite {
                 ep,
-                part,
+                parts,
                 remote,
                 cookie,
                 flags,
             } => {
-                let request = Request {
-                    cookie,
-                    bytes: part.bytes,
-                    flags,
-                };
-                self.post_request(
-                    side,
-                    ep,
-                    part,
-                    Some((remote, REMOTE_WRITE)),
-                    request,
-                    LOCAL_READ,
-                )
+                let target = Some((remote, REMOTE_WRITE));
+                self.post_request(side, ep, parts, target, cookie, flags)
             }
             Op::PostRead {
                 ep,
-                part,
+                parts,
                 remote,
                 cookie,
                 flags,
             } => {
-                let request = Request {
-                    cookie,
-                    bytes: remote.bytes,
-                    flags,
-                };
-                self.post_request(
-                    side,
-                    ep,
-                    part,
-                    Some((remote, REMOTE_READ)),
-                    request,
-                    LOCAL_WRITE,
-                )
+                let target = Some((remote, REMOTE_READ));
+                self.post_request(side, ep, parts, target, cookie, flags)
             }
             Op::PostRecv {
                 ep,
-                part,
+                parts,
                 cookie,
                 flags,
-            } => self.post_recv(side, ep, part, cookie, flags),
-            Op::SrqPostRecv { srq, part, cookie } => {
+            } => self.post_recv(side, ep, parts, cookie, flags),
+            Op::RmrBind {
+                rmr,
+                ep,
+                part,
+                rights,
+                cookie,
+                flags,
+            } => {
+                let bytes = part.bytes;
+                let request = Request {
+                    cookie,
+                    bytes,
+                    flags,
+                };
+                self.bind(side, rmr, ep, part, rights, request)
+            }
+            Op::SrqPostRecv { srq, parts, cookie } => {
                 let Some(object) = self.sides[side].srqs[srq].any() else {
                     return Ok(None);
                 };
-                let Some(local) = self.local(side, part, Some(object.pz), LOCAL_WRITE) else {
+                let Some(local) = self.local(side, parts, Some(object.pz), LOCAL_WRITE) else {
                     return Ok(None);
                 };
                 let full = object.buffers.len() + object.undequeued as usize;
@@ -117,8 +103,7 @@ impl World {
                 {
                     object.buffers.push_back(Buffer {
                         cookie,
-                        bytes: part.bytes,
-                        region: local.number,
+                        segments: local.pieces,
                     });
                 }
                 Ok(Some(false))
@@ -131,7 +116,7 @@ impl World {
         &mut self,
         side: usize,
         ep: usize,
-        part: Part,
+        parts: Parts,
         cookie: u64,
         flags: u32,
     ) -> Result<Option<bool>, String> {
@@ -139,9 +124,15 @@ impl World {
         let Some(object) = place.any() else {
             return Ok(None);
         };
-        let Some(local) = self.local(side, part, object.pz, LOCAL_WRITE) else {
+        let Some(local) = self.local(side, parts, object.pz, LOCAL_WRITE) else {
             return Ok(None);
         };
+        // It is there for a moment, and whether that is seen is the device's affair.
+        let held = object.recvs.len();
+        if object.state == S::Disconnected && object.soft.is_some_and(|mark| held >= mark as usize)
+        {
+            return Ok(None);
+        }
         let want = if named(place).is_err() {
             named(place)
         } else if object.srq.is_some() || object.pz.is_none() {
@@ -166,14 +157,14 @@ impl World {
         {
             object.recvs.push_back(Buffer {
                 cookie,
-                bytes: part.bytes,
-                region: local.number,
+                segments: local.pieces,
             });
             if object.state == S::Disconnected {
                 self.sides[side].flush(ep);
                 // No doorbell tells of a receive, so the device finds it when it looks.
                 return Ok(Some(true));
             }
+            self.look_at_marks(side, ep);
         }
         Ok(Some(false))
     }
@@ -182,17 +173,30 @@ impl World {
         &mut self,
         side: usize,
         ep: usize,
-        part: Part,
-        remote: Option<(Part, u32)>,
-        request: Request,
-        right: u32,
+        parts: Parts,
+        remote: Option<(Remote, u32)>,
+        cookie: u64,
+        flags: u32,
     ) -> Result<Option<bool>, String> {
         let place = &self.sides[side].eps[ep];
         let Some(object) = place.any() else {
             return Ok(None);
         };
-        let Some(local) = self.local(side, part, object.pz, right) else {
+        let right = match remote {
+            Some((_, REMOTE_READ)) => LOCAL_WRITE,
+            Some(_) | None => LOCAL_READ,
+        };
+        let Some(local) = self.local(side, parts, object.pz, right) else {
             return Ok(None);
+        };
+        let bytes = match remote {
+            Some((remote, REMOTE_READ)) => remote.part.bytes,
+            Some(_) | None => local.bytes(),
+        };
+        let request = Request {
+            cookie,
+            bytes,
+            flags,
         };
         let reading = remote.is_some_and(|(_, right)| right == REMOTE_READ);
         let target = match remote {
@@ -203,10 +207,10 @@ impl World {
             None => None,
         };
         let length = match target {
-            Some((target, ..)) if reading && part.bytes < target.segment_length => {
+            Some((target, ..)) if reading && local.bytes() < target.segment_length => {
                 Err(ReturnType::LengthError)
             }
-            Some((target, ..)) if !reading && part.bytes > target.segment_length => {
+            Some((target, ..)) if !reading && local.bytes() > target.segment_length => {
                 Err(ReturnType::LengthError)
             }
             Some(_) | None => Ok(()),
@@ -291,9 +295,15 @@ impl World {
             self.disconnect(side, ep, BROKEN, BROKEN);
             return true;
         };
-        let (sent, received) = if request.bytes > buffer.bytes {
+        if let Some(srq) = srq {
+            there.look_at_low_watermark(srq);
+        }
+        let gone = buffer
+            .touched(request.bytes)
+            .any(|at| !there.has_region(at));
+        let (sent, received) = if request.bytes > buffer.bytes() {
             (DtoStatus::ErrRemoteResponder, DtoStatus::ErrLocalLength)
-        } else if request.bytes > 0 && buffer.region.is_some_and(|at| !there.has_region(at)) {
+        } else if gone {
             (DtoStatus::ErrRemoteResponder, DtoStatus::ErrLocalProtection)
         } else {
             (DtoStatus::Success, DtoStatus::Success)
@@ -331,7 +341,8 @@ impl World {
             .or(self.call_srq(side, op)?)
             .or(self.call_ep(side, op)?)
             .or(self.call_listener(side, op)?)
-            .or(self.call_cr(side, op)?);
+            .or(self.call_cr(side, op)?)
+            .or(self.call_adapter(side, op)?);
         Ok(done.map(|()| false))
     }
 

@@ -1,9 +1,12 @@
 //! The two adapters and the model, side by side: a step is called on the one and looked up in the other.
 
 use std::fmt::Debug;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dat::fabric::Fabric;
+use dat::registry::Registry;
 use dat::{
     AsyncEvent, CloseFlags, ConnectionEventKind as Kind, DatError, DatResult, EpState, Event, Ia,
     ReturnType,
@@ -16,10 +19,42 @@ use super::op::Step;
 /// What a call may come to: done, or refused with this type.
 pub type Verdict = Result<(), ReturnType>;
 
+/// An adapter, there but for the moment in which it is closed and opened again.
+pub struct Adapter(Option<Ia>);
+
+impl Adapter {
+    pub fn take(&mut self) -> Option<Ia> {
+        self.0.take()
+    }
+
+    pub fn put(&mut self, ia: Ia) {
+        self.0 = Some(ia);
+    }
+}
+
+impl Deref for Adapter {
+    type Target = Ia;
+
+    fn deref(&self) -> &Ia {
+        self.0.as_ref().expect("it is open")
+    }
+}
+
+impl DerefMut for Adapter {
+    fn deref_mut(&mut self) -> &mut Ia {
+        self.0.as_mut().expect("it is open")
+    }
+}
+
 pub struct World {
     pub fabric: Fabric,
-    pub ias: [Ia; 2],
+    pub ias: [Adapter; 2],
+    pub registry: Registry,
+    /// What is registered, by its place.
+    pub registered: [bool; super::op::PLACES],
     pub sides: [Side; 2],
+    /// Adapters ever opened again.
+    pub lives: u64,
     /// Regions ever made.
     pub regions: u64,
 }
@@ -57,8 +92,11 @@ impl World {
         let ias = [0, 1].map(|side| fabric.open(side).expect("the adapter opens"));
         Self {
             fabric,
-            ias,
+            ias: ias.map(|ia| Adapter(Some(ia))),
+            registry: Registry::with_conf(""),
+            registered: Default::default(),
             sides: [Side::new(), Side::new()],
+            lives: 1000,
             regions: 0,
         }
     }
@@ -69,7 +107,31 @@ impl World {
             return Ok(false);
         };
         self.settle(slow);
+        for side in [0, 1] {
+            self.hear(side)?;
+        }
         Ok(true)
+    }
+
+    /// What the asynchronous EVD and the agents of a side say is what they should.
+    fn hear(&mut self, side: usize) -> Result<(), String> {
+        let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
+        let evd = ia.async_evd();
+        while let Ok(event) = ia.evd_dequeue(evd) {
+            let told = |wanted: &AsyncEvent| event == Event::Async(*wanted);
+            let Some(found) = model.told.iter().position(told) else {
+                return Err(format!(
+                    "side {side} is told {event:?}, not {:?}",
+                    model.told
+                ));
+            };
+            model.told.swap_remove(found);
+        }
+        equal("not told", &model.told[..], &[])?;
+        for cno in model.cnos.iter().filter_map(Place::any) {
+            equal("calls", cno.heard.load(Ordering::Relaxed), cno.calls)?;
+        }
+        Ok(())
     }
 
     /// Both sides run until nothing is left to do; `slow` if that includes a sender that gives up.
@@ -161,6 +223,8 @@ impl World {
                     peer: None,
                     qualifier: None,
                     context: 0,
+                    soft: None,
+                    hard: None,
                 }));
             } else {
                 let want = model.crs[cr].ep.and_then(|ep| model.eps[ep].any());
@@ -170,20 +234,12 @@ impl World {
         Ok(())
     }
 
-    /// The end of a sequence: nothing unexpected on the asynchronous EVDs, nothing left behind in the device.
+    /// The end of a sequence: nothing is left behind in the device.
     pub fn close(self) -> Result<(), String> {
         let Self {
             fabric, mut ias, ..
         } = self;
-        for ia in &mut ias {
-            let evd = ia.async_evd();
-            while let Ok(event) = ia.evd_dequeue(evd) {
-                let Event::Async(AsyncEvent::SrqLowWatermark(_)) = event else {
-                    return Err(format!("an asynchronous event: {event:?}"));
-                };
-            }
-        }
-        for ia in ias {
+        for ia in ias.iter_mut().filter_map(Adapter::take) {
             dat::ia_close(ia, CloseFlags::Abrupt).map_err(|error| format!("close: {error}"))?;
         }
         for side in [0, 1] {
