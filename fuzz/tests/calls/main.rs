@@ -19,6 +19,7 @@ mod names;
 mod objects;
 mod op;
 mod posts;
+mod replays;
 mod windows;
 mod world;
 
@@ -159,7 +160,7 @@ fn told(made: Vec<Step>, failure: Failure) -> String {
         .map(|step| format!("        {}", step.code()))
         .collect();
     format!(
-        "step {}: {}\n\n#[test]\nfn replayed() {{\n    replay(&[\n{}\n    ]);\n}}\n",
+        "step {}: {}\n\n// For fuzz/tests/calls/replays.rs:\n#[test]\nfn replayed() {{\n    replay(&[\n{}\n    ]);\n}}\n",
         failure.at,
         failure.what,
         lines.join("\n")
@@ -199,118 +200,6 @@ fn replay(steps: &[Step]) {
     if let Err(failure) = run(steps) {
         panic!("step {}: {}", failure.at, failure.what);
     }
-}
-
-#[test]
-fn a_message_without_a_receive_breaks_the_connection_of_the_one_that_sent_it() {
-    let place = Some(0);
-    replay(&[
-        Step {
-            side: 0,
-            op: Op::PzCreate(0),
-        },
-        Step {
-            side: 1,
-            op: Op::PzCreate(0),
-        },
-        Step {
-            side: 0,
-            op: Op::EvdCreate {
-                evd: 0,
-                qlen: 64,
-                flags: 0x070,
-                cno: None,
-            },
-        },
-        Step {
-            side: 1,
-            op: Op::EvdCreate {
-                evd: 0,
-                qlen: 64,
-                flags: 0x070,
-                cno: None,
-            },
-        },
-        Step {
-            side: 0,
-            op: Op::EpCreate {
-                ep: 0,
-                pz: place,
-                evds: [place; 3],
-                srq: None,
-            },
-        },
-        Step {
-            side: 0,
-            op: Op::EpCreate {
-                ep: 1,
-                pz: place,
-                evds: [place; 3],
-                srq: None,
-            },
-        },
-        Step {
-            side: 1,
-            op: Op::EpCreate {
-                ep: 0,
-                pz: place,
-                evds: [None, None, place],
-                srq: None,
-            },
-        },
-        Step {
-            side: 1,
-            op: Op::PspCreate {
-                psp: 0,
-                qualifier: 0,
-                evd: 0,
-                provider: false,
-            },
-        },
-        Step {
-            side: 0,
-            op: Op::EpConnect {
-                ep: 1,
-                qualifier: 0,
-            },
-        },
-        Step {
-            side: 0,
-            op: Op::EpConnect {
-                ep: 0,
-                qualifier: 0,
-            },
-        },
-        Step {
-            side: 1,
-            op: Op::EvdDequeue(0),
-        },
-        Step {
-            side: 1,
-            op: Op::CrAccept { cr: 1, ep: place },
-        },
-        Step {
-            side: 0,
-            op: Op::PostSend {
-                ep: 1,
-                parts: [None; 3],
-                cookie: 7,
-                flags: 0,
-            },
-        },
-        Step {
-            side: 1,
-            op: Op::EpGetStatus(0),
-        },
-        Step {
-            side: 0,
-            op: Op::EpGetStatus(1),
-        },
-        Step {
-            side: 0,
-            op: Op::EpGetStatus(0),
-        },
-    ]);
 }
 
 #[test]
