@@ -53,13 +53,14 @@ mod memory;
 mod name;
 mod open;
 pub mod registry;
+mod wired;
 
 pub use dat_core::*;
 pub use driver::{DmaBuffer, DmaMemory, LentMemory};
 pub use explain::explain;
 pub use hw_mlx::{CloseReport, HcaConfig};
 pub use memory::{alloc, read, write};
-pub use open::{OpenError, OpenOptions, ia_close, ia_open};
+pub use open::{OpenError, OpenOptions, Simulated, ia_close, ia_open};
 
 /// An interface adapter on a ConnectX function.
 pub type Ia = dat_core::Ia<hw_mlx::provider::MlxProvider>;

@@ -7,11 +7,15 @@
 //! |---|---|
 //! | `,address=IP` | an address of ours |
 //! | `,neighbour=IP/MAC` | a peer whose address does not contain its MAC |
+//! | `,mac=MAC` | the MAC of a simulated function |
+//! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
 
 use crate::open::{OpenError, OpenOptions};
 
 const ADDRESS: &str = ",address=";
 const NEIGHBOUR: &str = ",neighbour=";
+const MAC: &str = ",mac=";
+const LINK: &str = ",link=";
 
 /// The device in a name, and the options with what the name adds.
 ///
@@ -22,7 +26,7 @@ pub(crate) fn parse<'a>(
     options: &OpenOptions,
 ) -> Result<(&'a str, OpenOptions), OpenError> {
     let mut options = options.clone();
-    let first = [ADDRESS, NEIGHBOUR]
+    let first = [ADDRESS, NEIGHBOUR, MAC, LINK]
         .into_iter()
         .filter_map(|option| name.find(option))
         .min();
@@ -39,6 +43,11 @@ pub(crate) fn parse<'a>(
             Some(("neighbour", neighbour)) => neighbour.split_once('/').and_then(|(ip, mac)| {
                 Some(options.clone().neighbour(ip.parse().ok()?, mac_of(mac)?))
             }),
+            Some(("mac", mac)) => mac_of(mac).map(|mac| options.clone().mac(mac)),
+            Some(("link", link)) => link
+                .strip_prefix("unix:")
+                .filter(|path| !path.is_empty())
+                .map(|path| options.clone().link(path)),
             Some(_) | None => None,
         };
         options = added.ok_or_else(|| OpenError::BadOption {
@@ -84,6 +93,11 @@ mod tests {
             [2, 0, 0x5e, 0x10, 0, 2],
         );
         assert_eq!(parsed.hca.neighbours, [neighbour]);
+        let name = "sim:a,mac=02:00:00:00:00:07,link=unix:/run/wire";
+        let (device, parsed) = parse(name, &OpenOptions::default()).expect("two options");
+        assert_eq!(device, "sim:a");
+        assert_eq!(parsed.simulated.mac, Some([2, 0, 0, 0, 0, 7]));
+        assert_eq!(parsed.simulated.link, Some("/run/wire".into()));
     }
 
     #[test]
@@ -97,6 +111,9 @@ mod tests {
                 "neighbour=192.0.2.2/02:00:5e:10:00",
             ),
             ("sim:a,address=192.0.2.1,", ""),
+            ("sim:a,link=/run/wire", "link=/run/wire"),
+            ("sim:a,link=unix:", "link=unix:"),
+            ("sim:a,mac=02", "mac=02"),
         ] {
             let error = parse(name, &OpenOptions::default()).expect_err(name);
             assert!(

@@ -3,6 +3,7 @@
 //! | name | is |
 //! |---|---|
 //! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two are linked |
+//! | `sim:A,link=unix:PATH` | a simulated function on a wire to another process (module `wired`) |
 //! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
 //! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
 //!
@@ -11,16 +12,27 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use dat_core::{CloseFlags, DatError, IaConfig};
-use driver::{Function, FunctionError, PciAddress};
+use driver::{Device, Function, FunctionError, PciAddress};
 use hw_mlx::provider::MlxProvider;
 use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use thiserror::Error;
 
 use crate::Ia;
+use crate::wired::Wired;
+
+/// What a simulated function is made with, if it is not there yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Simulated {
+    /// Its MAC; without one it has that of its place in the fabric.
+    pub mac: Option<[u8; 6]>,
+    /// A path where the wire to another process is found; without one it is on the fabric of this process.
+    pub link: Option<PathBuf>,
+}
 
 /// How to open an adapter.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +41,8 @@ pub struct OpenOptions {
     pub ia: IaConfig,
     /// Addresses besides the link-local one, and how the function is brought up.
     pub hca: HcaConfig,
+    /// For `sim:` names.
+    pub simulated: Simulated,
 }
 
 impl OpenOptions {
@@ -43,6 +57,20 @@ impl OpenOptions {
     #[must_use]
     pub fn neighbour(mut self, address: IpAddr, mac: [u8; 6]) -> Self {
         self.hca.neighbours.push((address, mac));
+        self
+    }
+
+    /// Gives a simulated function this MAC.
+    #[must_use]
+    pub const fn mac(mut self, mac: [u8; 6]) -> Self {
+        self.simulated.mac = Some(mac);
+        self
+    }
+
+    /// Lays the wire of a simulated function to the function of another process that names the same path.
+    #[must_use]
+    pub fn link(mut self, path: impl Into<PathBuf>) -> Self {
+        self.simulated.link = Some(path.into());
         self
     }
 }
@@ -60,7 +88,7 @@ pub enum OpenError {
     },
     /// The name says something about the adapter that is not understood.
     #[error(
-        "{name}: option {option:?}: options are address=IP and neighbour=IP/MAC, a comma before each (DAT_PROVIDER_NOT_FOUND)"
+        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC and, for sim: names, mac=MAC and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
     )]
     BadOption {
         /// The whole name.
@@ -82,6 +110,16 @@ pub enum OpenError {
         /// Why.
         error: FunctionError,
     },
+    /// The wire of a simulated function could not be laid.
+    #[error("{name}: link {}: {error}", path.display())]
+    Link {
+        /// The adapter.
+        name: String,
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
     /// The device could not be brought up.
     #[error("{name}: bring-up: {error}")]
     BringUp {
@@ -101,6 +139,8 @@ pub enum OpenError {
 struct Fabric {
     sim: Sim,
     functions: BTreeMap<String, Arc<SimFunction>>,
+    /// Those on a wire that leaves the process, each in a world of its own.
+    wired: BTreeMap<String, Arc<Wired>>,
 }
 
 /// What `sim:` names live in.
@@ -112,6 +152,7 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
     Mutex::new(Fabric {
         sim,
         functions: BTreeMap::new(),
+        wired: BTreeMap::new(),
     })
 });
 
@@ -122,6 +163,12 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
     let (name, options) = crate::name::parse(name, options)?;
     let options = &options;
+    if options.simulated != Simulated::default() && !name.starts_with("sim:") {
+        return Err(OpenError::BadOption {
+            name: name.to_owned(),
+            option: format!("{:?}", options.simulated),
+        });
+    }
     if let Some(socket) = name
         .strip_prefix("vfio-user:")
         .filter(|rest| !rest.is_empty())
@@ -145,11 +192,40 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
         });
     };
     let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
-    let Fabric { sim, functions } = &mut *fabric;
+    let Fabric {
+        sim,
+        functions,
+        wired,
+    } = &mut *fabric;
     let number = functions.len();
+    if options.simulated.link.is_some() && options.simulated.mac.is_none() {
+        // The other process counts its functions from 0 too.
+        return Err(OpenError::BadOption {
+            name: name.to_owned(),
+            option: "link without mac".to_owned(),
+        });
+    }
+    let mac = options.simulated.mac.unwrap_or(mac(number));
+    if let Some(path) = &options.simulated.link {
+        let link = |error| OpenError::Link {
+            name: name.to_owned(),
+            path: path.clone(),
+            error,
+        };
+        let function = match wired.get(simulated) {
+            Some(known) if known.path() == path => Arc::clone(known),
+            Some(_) => return Err(link(std::io::ErrorKind::AlreadyExists.into())),
+            None => {
+                let function = Wired::lay(name, mac, path).map_err(link)?;
+                wired.insert(simulated.to_owned(), Arc::clone(&function));
+                function
+            }
+        };
+        return open_device(function, 1, options);
+    }
     let function = functions
         .entry(simulated.to_owned())
-        .or_insert_with(|| sim.add_function(Profile::named(name, mac(number))))
+        .or_insert_with(|| sim.add_function(Profile::named(name, mac)))
         .clone();
     if let [one, other] = &functions.values().collect::<Vec<_>>()[..]
         && number == 1
@@ -179,7 +255,15 @@ pub(crate) fn open_function(
     kept: usize,
     options: &OpenOptions,
 ) -> Result<Ia, OpenError> {
-    let name = driver::Device::name(&*function).to_owned();
+    open_device(function, kept, options)
+}
+
+fn open_device<D: Device + 'static>(
+    function: Arc<D>,
+    kept: usize,
+    options: &OpenOptions,
+) -> Result<Ia, OpenError> {
+    let name = function.name().to_owned();
     if Arc::strong_count(&function) > kept + 1 {
         return Err(OpenError::InUse { name });
     }

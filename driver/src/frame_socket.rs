@@ -9,8 +9,10 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen,
     recv, send, socket,
@@ -142,6 +144,29 @@ impl FrameSocket {
         }
     }
 
+    /// Sends a frame, and waits for room so long at most. False: there was none, and the frame is lost.
+    ///
+    /// # Errors
+    /// As [`FrameSocket::send`].
+    pub fn send_within(&self, frame: &[u8], patience: Duration) -> io::Result<bool> {
+        let until = Instant::now() + patience;
+        loop {
+            if self.send(frame)? {
+                return Ok(true);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            let mut room = [PollFd::new(self.fd.as_fd(), PollFlags::POLLOUT)];
+            match poll(&mut room, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
     /// Waits for a frame. `None`: the other side is gone.
     ///
     /// # Errors
@@ -219,6 +244,17 @@ mod tests {
         for _ in 0..sent {
             assert_eq!(other.receive().unwrap().unwrap().len(), 9000);
         }
+        // Whoever waits for room gets it when the other side makes some, and gives up otherwise.
+        while one.send(&[1; 9000]).unwrap() {}
+        let patience = Duration::from_millis(1);
+        assert!(!one.send_within(&[2; 9000], patience).unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                one.send_within(&[2; 9000], Duration::from_secs(60))
+                    .unwrap()
+            });
+            while other.receive().unwrap().unwrap() != [2; 9000] {}
+        });
         assert!(one.send(&[]).is_err() && one.send(&[0; FRAME_BYTES + 1]).is_err());
         // Somebody who is not us sends what no frame is.
         send(one.fd.as_raw_fd(), &[0; FRAME_BYTES + 1], MsgFlags::empty()).unwrap();

@@ -116,9 +116,13 @@ impl Sim {
         LinkId(lock(&self.world).connect_outside(function.index, faults))
     }
 
-    /// Frames that have left this world through a function's port since this was last asked.
+    /// Frames that have left this world through a function's port since this was last asked. Once they are taken there is room
+    /// for more, which may be there at once.
     pub fn take_frames(&self, function: &SimFunction) -> VecDeque<Vec<u8>> {
-        lock(&self.world).take_outside(function.index)
+        let mut world = lock(&self.world);
+        let frames = world.take_outside(function.index);
+        world.driven();
+        frames
     }
 
     /// Changes the faults of a link.
@@ -215,7 +219,7 @@ impl Sim {
     /// A frame arrives at a function's port, as if over a link, from nobody in this world.
     pub fn deliver(&self, function: &SimFunction, frame: &[u8]) {
         let mut world = lock(&self.world);
-        world.arrive(function.index, frame);
+        world.arrive_from_outside(function.index, frame);
         world.driven();
     }
 

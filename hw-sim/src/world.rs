@@ -126,6 +126,9 @@ struct Cable {
 const OUTSIDE: usize = usize::MAX;
 /// Frames that wait outside to be fetched; more are lost, as in a switch.
 const OUTSIDE_FRAMES: usize = 4096;
+/// As many of them make queue pairs wait: those that were sent first are on the wire before more are made, and an
+/// acknowledgement is not behind megabytes of data.
+const EGRESS_FRAMES: usize = 64;
 
 struct Tap {
     capture: Capture<Box<dyn Write + Send>>,
@@ -261,12 +264,22 @@ impl World {
         } else if self.deliver() {
             // What has arrived is taken in before queue pairs work on: a port does not wait for
             // them, and a responder that answered in no time could never have too much to answer.
-        } else if let Some((nic, qpn)) = self.env.runnable.pop_front() {
+        } else if let Some((nic, qpn)) = self.next_runnable() {
             self.run_qp(nic, qpn);
         } else {
             return self.timer();
         }
         true
+    }
+
+    /// The queue pair whose turn it is. Those of a function that has too much to send already wait.
+    fn next_runnable(&mut self) -> Option<(usize, u32)> {
+        let may = |&(nic, _): &(usize, u32)| {
+            let left = self.outside.get(&nic);
+            left.is_none_or(|left| left.len() < EGRESS_FRAMES)
+        };
+        let at = self.env.runnable.iter().position(may)?;
+        self.env.runnable.remove(at)
     }
 
     fn run_qp(&mut self, nic: usize, qpn: u32) {
@@ -293,13 +306,7 @@ impl World {
             function.count_drop(&mut self.env, "port down");
             return;
         }
-        if let Some(tap) = &mut self.tap
-            && let Some(&interface) = tap.interfaces.get(nic)
-            && let Err(error) = tap.capture.frame(interface, now, &frame)
-        {
-            tracing::error!("{error}");
-            self.tap = None;
-        }
+        self.capture(nic, &frame);
         let function = &mut self.nics[nic];
         if function.port.turns_around(&frame) {
             function.port.looped.count(frame.len());
@@ -351,6 +358,23 @@ impl World {
             self.arrive(to, &delivery.frame);
         }
         true
+    }
+
+    /// A frame arrives at a function's port from outside this world.
+    pub fn arrive_from_outside(&mut self, nic: usize, frame: &[u8]) {
+        self.capture(nic, frame);
+        self.arrive(nic, frame);
+    }
+
+    /// Writes a frame of a function to the capture, if there is one.
+    fn capture(&mut self, nic: usize, frame: &[u8]) {
+        if let Some(tap) = &mut self.tap
+            && let Some(&interface) = tap.interfaces.get(nic)
+            && let Err(error) = tap.capture.frame(interface, self.env.now, frame)
+        {
+            tracing::error!("{error}");
+            self.tap = None;
+        }
     }
 
     /// A frame arrives at a function's port.

@@ -18,11 +18,15 @@ use super::types::{CAgent, CCnoParam, DatHandle, DatReturn};
 /// `DAT_CNO_FIELD_ALL`.
 const ALL: u64 = 0x3;
 
+/// How an agent is told of an EVD: by the handle it has.
+pub(super) type Told = fn(DatHandle) -> DatHandle;
+
 /// The agent C gave; none without a function.
-fn given_agent(agent: CAgent) -> Option<GivenAgent> {
+fn given_agent(agent: CAgent, told: Told) -> Option<GivenAgent> {
     Some(GivenAgent {
         instance_data: agent.instance_data.addr(),
         function: agent.proxy_agent_func?,
+        told,
     })
 }
 
@@ -42,12 +46,24 @@ pub unsafe extern "C" fn dat_cno_create(
     agent: CAgent,
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
+    // SAFETY: the caller's promise.
+    unsafe { create(ia_handle, agent, core::convert::identity, cno_handle) }
+}
+
+/// # Safety
+/// As [`dat_cno_create`].
+pub(super) unsafe fn create(
+    ia_handle: DatHandle,
+    agent: CAgent,
+    told: Told,
+    cno_handle: *mut DatHandle,
+) -> DatReturn {
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         given(cno_handle, Subtype::Arg3)?;
         let reserved = Reserved::new()?;
         let cno = adapter.turn(|open| {
-            let given = given_agent(agent);
+            let given = given_agent(agent, told);
             let agent = given
                 .map(|agent| agent_for(adapter, open, agent))
                 .transpose()?;
@@ -69,10 +85,17 @@ pub unsafe extern "C" fn dat_cno_create(
 /// The agent's function may be called, once, from another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cno_modify_agent(cno_handle: DatHandle, agent: CAgent) -> DatReturn {
+    // SAFETY: the caller's promise.
+    unsafe { modify_agent(cno_handle, agent, core::convert::identity) }
+}
+
+/// # Safety
+/// As [`dat_cno_modify_agent`].
+pub(super) unsafe fn modify_agent(cno_handle: DatHandle, agent: CAgent, told: Told) -> DatReturn {
     call(|| {
         let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
         adapter.turn(|open| {
-            let given = given_agent(agent);
+            let given = given_agent(agent, told);
             let agent = given
                 .map(|agent| agent_for(adapter, open, agent))
                 .transpose()?;

@@ -436,6 +436,7 @@ pub extern "C" fn dat_ep_free(ep_handle: DatHandle) -> DatReturn {
         open.ia.ep_free(ep)?;
         open.forget(ep);
         open.records.remotes.remove(&number(ep_handle));
+        open.records.operations.remove(&number(ep_handle));
         Ok(())
     })
 }

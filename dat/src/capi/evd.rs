@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use dat_core::{
-    CnoHandle, DatError, DatResult, EvdFlags, EvdHandle, EvdLook, ReturnType, SoftwareEvent,
-    Subtype, Timeout, WaitError,
+    CnoHandle, DatError, DatResult, EvdFlags, EvdHandle, EvdLook, EvdWait, Event, ReturnType,
+    SoftwareEvent, Subtype, Timeout, WaitError,
 };
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, Open};
 use super::call::{as_count, call, count, given, look_up, mask, on, optional, parameter, put};
 use super::event;
 use super::table::{IaName, Reserved, number};
@@ -173,15 +173,33 @@ pub unsafe extern "C" fn dat_evd_wait(
     event: *mut CEvent,
     nmore: *mut DatCount,
 ) -> DatReturn {
+    // SAFETY: the caller's promise.
+    unsafe { waited(evd_handle, timeout, threshold, event, nmore, event::made) }
+}
+
+/// The same, with the event in the words of the caller's version of DAT.
+///
+/// # Safety
+/// `out` and `nmore` are null or point to places for what they are.
+pub(super) unsafe fn waited<T>(
+    evd_handle: DatHandle,
+    timeout: u32,
+    threshold: DatCount,
+    out: *mut T,
+    nmore: *mut DatCount,
+    made: impl Fn(&'static Adapter, &mut Open, DatHandle, &Event) -> T,
+) -> DatReturn {
     call(|| {
         let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
         let threshold = count(threshold, Subtype::Arg3)?;
-        given(event, Subtype::Arg4)?;
+        given(out, Subtype::Arg4)?;
         given(nmore, Subtype::Arg5)?;
         let timeout = Timeout::from_micros(timeout);
-        // SAFETY: not null, and the caller's promise.
-        match unsafe { wait(adapter, evd_handle, evd, timeout, threshold, event) } {
-            Ok(left) => {
+        let made = |open: &mut Open, event: &Event| made(adapter, open, evd_handle, event);
+        match wait(adapter, evd, timeout, threshold, made) {
+            Ok((left, event)) => {
+                // SAFETY: the caller's promise.
+                unsafe { put(out, event) };
                 // SAFETY: the caller's promise.
                 unsafe { put(nmore, as_count(left)) };
                 Ok(())
@@ -200,47 +218,36 @@ pub unsafe extern "C" fn dat_evd_wait(
     })
 }
 
-/// Waits, asleep outside of the adapter; how many events are left.
-///
-/// # Safety
-/// `out` points to an event.
-unsafe fn wait(
+/// How many events are left, and the first; or a wait that is not over, and when to look again at the latest.
+type Looked<T> = Result<(u32, T), (EvdWait, u64)>;
+
+/// Waits, asleep outside of the adapter; how many events are left, and the first.
+fn wait<T>(
     adapter: &'static Adapter,
-    handle: DatHandle,
     evd: EvdHandle,
     timeout: Timeout,
     threshold: u32,
-    out: *mut CEvent,
-) -> Result<u32, WaitError> {
+    made: impl Fn(&mut Open, &Event) -> T,
+) -> Result<(u32, T), WaitError> {
     let (mut wait, sleep) = adapter.turn(|open| {
         let wait = open.ia.evd_wait_begin(evd, timeout, threshold)?;
         Ok((wait, Arc::clone(&open.sleep)))
     })?;
     let sleeper = sleep.enlist();
     loop {
-        let looked: DatResult<Result<(EvdLook, Option<CEvent>), WaitError>> =
-            adapter.look(|open| {
-                if !Arc::ptr_eq(&open.sleep, &sleep) {
-                    return Err(aborted());
-                }
-                Ok(open.ia.evd_wait_look(wait).map(|look| match look {
-                    EvdLook::Ready(event, _) => {
-                        let event = event::made(adapter, open, handle, &event);
-                        (look, Some(event))
-                    }
-                    EvdLook::Pending(..) => (look, None),
-                }))
-            });
+        let looked: DatResult<Result<Looked<T>, WaitError>> = adapter.look(|open| {
+            if !Arc::ptr_eq(&open.sleep, &sleep) {
+                return Err(aborted());
+            }
+            Ok(open.ia.evd_wait_look(wait).map(|look| match look {
+                EvdLook::Ready(event, left) => Ok((left, made(open, &event))),
+                EvdLook::Pending(again, until) => Err((again, until)),
+            }))
+        });
         // An adapter that is gone was closed while we slept.
         match looked.map_err(|_gone| aborted())?? {
-            (EvdLook::Ready(_, left), event) => {
-                if let Some(event) = event {
-                    // SAFETY: the caller's promise.
-                    unsafe { out.write(event) };
-                }
-                return Ok(left);
-            }
-            (EvdLook::Pending(again, until), _) => {
+            Ok(ready) => return Ok(ready),
+            Err((again, until)) => {
                 wait = again;
                 sleeper.until(until);
             }

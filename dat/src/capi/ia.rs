@@ -45,35 +45,90 @@ pub unsafe extern "C" fn dat_ia_openv(
 ) -> DatReturn {
     call(|| {
         given(name, Subtype::Arg1)?;
-        given(async_evd_handle, Subtype::Arg3)?;
-        if ia_handle.is_null() {
-            return Err(handle_error(Subtype::HandleIa));
-        }
+        let thread_safe = thread_safety != 0;
         // SAFETY: not null, and the caller's promise.
         let name = unsafe { CStr::from_ptr(name) };
         let name = name.to_str().map_err(|_| parameter(Subtype::Arg1))?;
-        // SAFETY: not null, and the caller's promise.
-        let wanted_async = table::number(unsafe { *async_evd_handle });
-        let mut options = OpenOptions::default();
-        match wanted_async {
-            0 => match u32::try_from(async_evd_min_qlen) {
-                Ok(qlen) if qlen > 0 => options.ia.async_evd_min_qlen = qlen,
-                Ok(_) | Err(_) => return Err(parameter(Subtype::Arg2)),
-            },
-            ASYNC_EXISTS => {}
-            // A function has one driver, so nobody else can have an EVD on it.
-            _ => return Err(handle_error(Subtype::HandleEvdAsync)),
+        let version = (dapl_major, dapl_minor);
+        // SAFETY: the caller's promise.
+        unsafe {
+            opened(
+                async_evd_min_qlen,
+                async_evd_handle,
+                ia_handle,
+                thread_safe,
+                |options| registry::open(name, version, thread_safe, options),
+            )
         }
-        let thread_safe = thread_safety != 0;
-        let (ia, entry) = registry::open(name, (dapl_major, dapl_minor), thread_safe, &options)?;
-        let (adapter, handle) = adopt(ia, thread_safe, wanted_async == 0, entry)?;
-        let async_evd = adapter.turn(|open| Ok(async_evd(adapter, open)))?;
-        // SAFETY: not null, and the caller's promise.
-        unsafe { put(async_evd_handle, async_evd) };
-        // SAFETY: as above.
-        unsafe { put(ia_handle, handle) };
+    })
+}
+
+/// Opens a device as thread safe, whatever the registry may know of it. Its address is the first that the device's name says,
+/// if it says one.
+///
+/// # Safety
+/// The pointers are null or point to handles.
+pub(super) unsafe fn open_device(
+    device: &str,
+    async_evd_min_qlen: DatCount,
+    async_evd_handle: *mut DatHandle,
+    ia_handle: *mut DatHandle,
+) -> DatReturn {
+    call(|| {
+        let open =
+            |options: &OpenOptions| Ok((crate::ia_open(device, options).map_err(dat_error)?, None));
+        // SAFETY: the caller's promise.
+        unsafe { opened(async_evd_min_qlen, async_evd_handle, ia_handle, true, open) }?;
+        let (_, options) =
+            crate::name::parse(device, &OpenOptions::default()).map_err(dat_error)?;
+        if let Some(&address) = options.hca.gids.first() {
+            // SAFETY: not null, or the opening would have failed, and the caller's promise.
+            let (adapter, _) = look_up::<IaName>(unsafe { *ia_handle })?;
+            adapter.turn(|open| {
+                open.records.local.set(address);
+                Ok(())
+            })?;
+        }
         Ok(())
     })
+}
+
+/// What opens an adapter, and what keeps its entry of the registry in use.
+type Opening = (Ia, Option<Box<dyn Send>>);
+
+/// # Safety
+/// As [`open_device`].
+unsafe fn opened(
+    async_evd_min_qlen: DatCount,
+    async_evd_handle: *mut DatHandle,
+    ia_handle: *mut DatHandle,
+    thread_safe: bool,
+    open: impl FnOnce(&OpenOptions) -> DatResult<Opening>,
+) -> DatResult<()> {
+    given(async_evd_handle, Subtype::Arg3)?;
+    if ia_handle.is_null() {
+        return Err(handle_error(Subtype::HandleIa));
+    }
+    // SAFETY: not null, and the caller's promise.
+    let wanted_async = table::number(unsafe { *async_evd_handle });
+    let mut options = OpenOptions::default();
+    match wanted_async {
+        0 => match u32::try_from(async_evd_min_qlen) {
+            Ok(qlen) if qlen > 0 => options.ia.async_evd_min_qlen = qlen,
+            Ok(_) | Err(_) => return Err(parameter(Subtype::Arg2)),
+        },
+        ASYNC_EXISTS => {}
+        // A function has one driver, so nobody else can have an EVD on it.
+        _ => return Err(handle_error(Subtype::HandleEvdAsync)),
+    }
+    let (ia, entry) = open(&options)?;
+    let (adapter, handle) = adopt(ia, thread_safe, wanted_async == 0, entry)?;
+    let async_evd = adapter.turn(|open| Ok(async_evd(adapter, open)))?;
+    // SAFETY: not null, and the caller's promise.
+    unsafe { put(async_evd_handle, async_evd) };
+    // SAFETY: as above.
+    unsafe { put(ia_handle, handle) };
+    Ok(())
 }
 
 /// Gives C an IA that Rust has opened, as thread safe or not. It is closed with `dat_ia_close`.
@@ -123,7 +178,7 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
         OpenError::NotFound { .. } | OpenError::BadOption { .. } => {
             DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
         }
-        OpenError::InUse { .. } | OpenError::Function { .. } => {
+        OpenError::InUse { .. } | OpenError::Function { .. } | OpenError::Link { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
         }
         OpenError::BringUp { .. } | OpenError::Close(_) => internal("the device refused"),

@@ -20,6 +20,7 @@ mod adapter;
 mod call;
 mod cno;
 mod connect;
+pub mod dat2;
 mod ep;
 mod evd;
 mod event;

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 
 use dat_core::NamedAttr;
 
+use super::dat2::Operations;
 use super::types::{CNamedAttr, DatHandle};
 use crate::Ia;
 
@@ -104,6 +105,8 @@ pub(super) struct Request {
 pub(super) struct GivenAgent {
     pub(super) instance_data: usize,
     pub(super) function: unsafe extern "C" fn(*mut core::ffi::c_void, DatHandle),
+    /// The handle it is given for one of DAT 1.2.
+    pub(super) told: fn(DatHandle) -> DatHandle,
 }
 
 /// All of an adapter's.
@@ -119,6 +122,8 @@ pub(super) struct Records {
     pub(super) regions: BTreeMap<u64, Region>,
     /// Of CNOs, by C's handle.
     pub(super) agents: BTreeMap<u64, GivenAgent>,
+    /// Of endpoints of a program of DAT 2.0, by the handle of DAT 1.2.
+    pub(super) operations: BTreeMap<u64, Operations>,
 }
 
 impl Records {
@@ -132,6 +137,7 @@ impl Records {
             requests: BTreeMap::new(),
             regions: BTreeMap::new(),
             agents: BTreeMap::new(),
+            operations: BTreeMap::new(),
         }
     }
 }

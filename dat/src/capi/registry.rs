@@ -13,6 +13,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
 use super::call::{as_count, call, given, parameter, put};
+use super::dat2;
 use super::ia::{dat_error, text};
 use super::types::{CProviderInfo, DatCount, DatReturn};
 use crate::registry::{ProviderInfo, Registry};
@@ -183,7 +184,10 @@ pub unsafe extern "C" fn dat_provider_init(
             unsafe { CStr::from_ptr(instance_data) }
         };
         let device = device.to_str().map_err(|_| parameter(Subtype::Arg2))?;
-        registry().provider_init(info, device)
+        match info.dapl_version.0 {
+            2 => dat2::init(info, device),
+            _ => registry().provider_init(info, device),
+        }
     });
 }
 
@@ -196,6 +200,9 @@ pub unsafe extern "C" fn dat_provider_fini(provider_info: *const CProviderInfo) 
     let _answer = call(|| {
         // SAFETY: the caller's promise.
         let info = unsafe { info_of(provider_info) }?;
-        registry().provider_fini(&info)
+        match info.dapl_version.0 {
+            2 => dat2::fini(&info),
+            _ => registry().provider_fini(&info),
+        }
     });
 }

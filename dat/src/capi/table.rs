@@ -33,7 +33,7 @@ use super::types::DatHandle;
 /// Places of one kind: a process can have one handle less at a time.
 pub(super) const PER_KIND: usize = 1 << 17;
 /// `DAT_HANDLE_TYPE` counts to 10.
-const KINDS: usize = 11;
+pub(super) const KINDS: usize = 11;
 const PLACE_SHIFT: u32 = 5;
 const KIND_SHIFT: u32 = PLACE_SHIFT + PER_KIND.trailing_zeros();
 const SERIAL_SHIFT: u32 = KIND_SHIFT + 4;
@@ -230,24 +230,27 @@ pub(super) fn leave(handle: u64) {
     if handle == 0 {
         return;
     }
-    // CAST: masked.
-    #[expect(clippy::cast_possible_truncation, reason = "masked")]
-    let (kind, at) = (
-        (handle >> KIND_SHIFT) as usize & 0xf,
-        (handle >> PLACE_SHIFT) as u32 & (PER_KIND as u32 - 1),
-    );
+    let (kind, at) = place_of(handle);
     let Some(places) = PLACES.get(kind) else {
         return;
     };
-    let left = places[at as usize].occupant.compare_exchange(
-        handle,
-        0,
-        Ordering::AcqRel,
-        Ordering::Relaxed,
-    );
+    let left = places[at]
+        .occupant
+        .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed);
     if left.is_ok() {
-        lock(kind).left.push_back(at);
+        // CAST: less than PER_KIND.
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
+        lock(kind).left.push_back(at as u32);
     }
+}
+
+/// The kind and the place that a handle says.
+pub(super) const fn place_of(handle: u64) -> (usize, usize) {
+    // CAST: masked.
+    (
+        (handle >> KIND_SHIFT) as usize & 0xf,
+        (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1),
+    )
 }
 
 fn lock(kind: usize) -> MutexGuard<'static, Free> {

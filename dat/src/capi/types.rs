@@ -44,6 +44,8 @@ macro_rules! structs {
     };
 }
 
+pub(super) use structs;
+
 structs! {
     CNamedAttr = "DAT_NAMED_ATTR", 16 {
         name @ 0: *const c_char,

@@ -130,5 +130,5 @@ fn watch(adapter: &'static Adapter, upcalls: &Upcalls, interrupts: &[Interrupt])
 fn call(agent: GivenAgent, evd: DatHandle) {
     // SAFETY: who set the agent promised that it may be called, once, from another thread; a trigger takes it away.
     // The pointer goes back as it came.
-    unsafe { (agent.function)(handle_of(agent.instance_data as u64), evd) };
+    unsafe { (agent.function)(handle_of(agent.instance_data as u64), (agent.told)(evd)) };
 }

@@ -1,0 +1,103 @@
+//! The calls of a CNO.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+
+use super::cells::{known, provider, shown, shown_before};
+use super::code;
+use super::types::{CCnoParam, proxy};
+use crate::capi;
+use crate::capi::types::{CAgent, DatHandle, DatReturn};
+
+/// The bits of `DAT_CNO_PARAM_MASK`: `DAT_CNO_FIELD_ALL` is 4, and the others are 1, 2 and 3.
+const ALL: u32 = 7;
+/// `DAT_CNO_FIELD_ALL` in DAT 1.2.
+const ALL_BEFORE: u32 = 3;
+
+/// # Safety
+/// As in DAT 1.2.
+pub(super) unsafe extern "C" fn create(
+    ia_handle: DatHandle,
+    agent: CAgent,
+    cno_handle: *mut DatHandle,
+) -> DatReturn {
+    let mut made = null_mut();
+    let out = if cno_handle.is_null() {
+        cno_handle
+    } else {
+        &raw mut made
+    };
+    // SAFETY: the caller's promise of the agent; the place is null or ours.
+    let answer = unsafe { capi::cno::create(known(ia_handle), agent, shown_before, out) };
+    if answer == 0 {
+        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        unsafe { cno_handle.write(shown(provider(ia_handle), made)) };
+    }
+    code::shown(answer)
+}
+
+/// # Safety
+/// As in DAT 1.2.
+pub(super) unsafe extern "C" fn modify_agent(cno_handle: DatHandle, agent: CAgent) -> DatReturn {
+    // SAFETY: the caller's promise.
+    code::shown(unsafe { capi::cno::modify_agent(known(cno_handle), agent, shown_before) })
+}
+
+/// # Safety
+/// `cno_param` is null or points to one.
+pub(super) unsafe extern "C" fn query(
+    cno_handle: DatHandle,
+    cno_param_mask: u32,
+    cno_param: *mut CCnoParam,
+) -> DatReturn {
+    if cno_param_mask & !ALL != 0 {
+        return code::bad_argument(2);
+    }
+    if cno_param.is_null() {
+        return code::bad_argument(3);
+    }
+    let mut param = MaybeUninit::uninit();
+    // SAFETY: a place of ours.
+    let answer = unsafe { capi::dat_cno_query(known(cno_handle), ALL_BEFORE, param.as_mut_ptr()) };
+    if answer == 0 {
+        // SAFETY: a call that succeeds has written it.
+        let param = unsafe { param.assume_init() };
+        let proxy_type = match param.agent.proxy_agent_func {
+            Some(_) => proxy::AGENT,
+            None => proxy::NONE,
+        };
+        let param = CCnoParam {
+            ia_handle: shown(provider(cno_handle), param.ia_handle),
+            proxy_type,
+            proxy: param.agent,
+        };
+        // SAFETY: not null, and the caller's promise.
+        unsafe { cno_param.write(param) };
+    }
+    code::shown(answer)
+}
+
+pub(super) extern "C" fn free(cno_handle: DatHandle) -> DatReturn {
+    code::shown(capi::dat_cno_free(known(cno_handle)))
+}
+
+/// # Safety
+/// `evd_handle` is null or points to a handle.
+pub(super) unsafe extern "C" fn wait(
+    cno_handle: DatHandle,
+    timeout: u32,
+    evd_handle: *mut DatHandle,
+) -> DatReturn {
+    if evd_handle.is_null() {
+        return code::bad_argument(3);
+    }
+    let mut evd = null_mut();
+    // SAFETY: a place of ours.
+    let answer = unsafe { capi::dat_cno_wait(known(cno_handle), timeout, &raw mut evd) };
+    // SAFETY: not null, and the caller's promise.
+    unsafe { evd_handle.write(shown(provider(cno_handle), evd)) };
+    code::shown(answer)
+}

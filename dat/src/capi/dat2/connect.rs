@@ -1,0 +1,255 @@
+//! Connecting and disconnecting, service points, connection requests.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::ffi::c_void;
+use core::ptr::null_mut;
+
+use super::cells::{known, provider, shown};
+use super::code;
+use crate::capi;
+use crate::capi::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};
+
+/// # Safety
+/// As in DAT 1.2.
+pub(super) unsafe extern "C" fn ep_connect(
+    ep_handle: DatHandle,
+    remote_ia_address: *const libc::sockaddr,
+    remote_conn_qual: u64,
+    timeout: u32,
+    private_data_size: DatCount,
+    private_data: *const c_void,
+    qos: u32,
+    connect_flags: u32,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    code::shown(unsafe {
+        capi::dat_ep_connect(
+            known(ep_handle),
+            remote_ia_address,
+            remote_conn_qual,
+            timeout,
+            private_data_size,
+            private_data,
+            qos,
+            connect_flags,
+        )
+    })
+}
+
+/// # Safety
+/// As in DAT 1.2.
+pub(super) unsafe extern "C" fn ep_dup_connect(
+    ep_handle: DatHandle,
+    dup_ep_handle: DatHandle,
+    timeout: u32,
+    private_data_size: DatCount,
+    private_data: *const c_void,
+    qos: u32,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    code::shown(unsafe {
+        capi::dat_ep_dup_connect(
+            known(ep_handle),
+            known(dup_ep_handle),
+            timeout,
+            private_data_size,
+            private_data,
+            qos,
+        )
+    })
+}
+
+pub(super) extern "C" fn ep_disconnect(ep_handle: DatHandle, disconnect_flags: u32) -> DatReturn {
+    code::shown(capi::dat_ep_disconnect(known(ep_handle), disconnect_flags))
+}
+
+/// # Safety
+/// `psp_handle` is null or points to a handle.
+pub(super) unsafe extern "C" fn psp_create(
+    ia_handle: DatHandle,
+    conn_qual: u64,
+    evd_handle: DatHandle,
+    psp_flags: u32,
+    psp_handle: *mut DatHandle,
+) -> DatReturn {
+    if psp_handle.is_null() {
+        return code::bad_argument(5);
+    }
+    let mut made = null_mut();
+    // SAFETY: a place of ours.
+    let answer = unsafe {
+        capi::dat_psp_create(
+            known(ia_handle),
+            conn_qual,
+            known(evd_handle),
+            psp_flags,
+            &raw mut made,
+        )
+    };
+    if answer == 0 {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { psp_handle.write(shown(provider(ia_handle), made)) };
+    }
+    code::shown(answer)
+}
+
+/// # Safety
+/// The pointers are null or point to what the header says.
+pub(super) unsafe extern "C" fn psp_create_any(
+    ia_handle: DatHandle,
+    conn_qual: *mut u64,
+    evd_handle: DatHandle,
+    psp_flags: u32,
+    psp_handle: *mut DatHandle,
+) -> DatReturn {
+    if psp_handle.is_null() {
+        return code::bad_argument(5);
+    }
+    let mut made = null_mut();
+    // SAFETY: the caller's promise, and a place of ours.
+    let answer = unsafe {
+        capi::dat_psp_create_any(
+            known(ia_handle),
+            conn_qual,
+            known(evd_handle),
+            psp_flags,
+            &raw mut made,
+        )
+    };
+    if answer == 0 {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { psp_handle.write(shown(provider(ia_handle), made)) };
+    }
+    code::shown(answer)
+}
+
+/// # Safety
+/// `psp_param` is null or points to one.
+pub(super) unsafe extern "C" fn psp_query(
+    psp_handle: DatHandle,
+    psp_param_mask: u32,
+    psp_param: *mut CPspParam,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { capi::dat_psp_query(known(psp_handle), psp_param_mask, psp_param) };
+    if answer == 0 {
+        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        let param = unsafe { &mut *psp_param };
+        let of = provider(psp_handle);
+        param.ia_handle = shown(of, param.ia_handle);
+        param.evd_handle = shown(of, param.evd_handle);
+    }
+    code::shown(answer)
+}
+
+pub(super) extern "C" fn psp_free(psp_handle: DatHandle) -> DatReturn {
+    code::shown(capi::dat_psp_free(known(psp_handle)))
+}
+
+/// # Safety
+/// `rsp_handle` is null or points to a handle.
+pub(super) unsafe extern "C" fn rsp_create(
+    ia_handle: DatHandle,
+    conn_qual: u64,
+    ep_handle: DatHandle,
+    evd_handle: DatHandle,
+    rsp_handle: *mut DatHandle,
+) -> DatReturn {
+    if rsp_handle.is_null() {
+        return code::bad_argument(5);
+    }
+    let mut made = null_mut();
+    // SAFETY: a place of ours.
+    let answer = unsafe {
+        capi::dat_rsp_create(
+            known(ia_handle),
+            conn_qual,
+            known(ep_handle),
+            known(evd_handle),
+            &raw mut made,
+        )
+    };
+    if answer == 0 {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { rsp_handle.write(shown(provider(ia_handle), made)) };
+    }
+    code::shown(answer)
+}
+
+/// # Safety
+/// `rsp_param` is null or points to one.
+pub(super) unsafe extern "C" fn rsp_query(
+    rsp_handle: DatHandle,
+    rsp_param_mask: u32,
+    rsp_param: *mut CRspParam,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { capi::dat_rsp_query(known(rsp_handle), rsp_param_mask, rsp_param) };
+    if answer == 0 {
+        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        let param = unsafe { &mut *rsp_param };
+        let of = provider(rsp_handle);
+        param.ia_handle = shown(of, param.ia_handle);
+        param.evd_handle = shown(of, param.evd_handle);
+        param.ep_handle = shown(of, param.ep_handle);
+    }
+    code::shown(answer)
+}
+
+pub(super) extern "C" fn rsp_free(rsp_handle: DatHandle) -> DatReturn {
+    code::shown(capi::dat_rsp_free(known(rsp_handle)))
+}
+
+/// # Safety
+/// `cr_param` is null or points to one.
+pub(super) unsafe extern "C" fn cr_query(
+    cr_handle: DatHandle,
+    cr_param_mask: u32,
+    cr_param: *mut CCrParam,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { capi::dat_cr_query(known(cr_handle), cr_param_mask, cr_param) };
+    if answer == 0 {
+        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        let param = unsafe { &mut *cr_param };
+        param.local_ep_handle = shown(provider(cr_handle), param.local_ep_handle);
+    }
+    code::shown(answer)
+}
+
+/// # Safety
+/// As in DAT 1.2.
+pub(super) unsafe extern "C" fn cr_accept(
+    cr_handle: DatHandle,
+    ep_handle: DatHandle,
+    private_data_size: DatCount,
+    private_data: *const c_void,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    code::shown(unsafe {
+        capi::dat_cr_accept(
+            known(cr_handle),
+            known(ep_handle),
+            private_data_size,
+            private_data,
+        )
+    })
+}
+
+/// What the peer is to be told with the rejection stays here: events of DAT 1.2 carry none.
+pub(super) extern "C" fn cr_reject(
+    cr_handle: DatHandle,
+    private_data_size: DatCount,
+    _private_data: *const c_void,
+) -> DatReturn {
+    if private_data_size < 0 {
+        return code::bad_argument(2);
+    }
+    code::shown(capi::dat_cr_reject(known(cr_handle)))
+}
+
+pub(super) extern "C" fn cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatReturn {
+    code::shown(capi::dat_cr_handoff(known(cr_handle), handoff))
+}

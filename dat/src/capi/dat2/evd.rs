@@ -1,0 +1,244 @@
+//! The calls of an EVD, and events.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::ptr::null_mut;
+
+use dat_core::{DtoStatus, EvdHandle, Event, Subtype};
+
+use super::cells::{known, provider, shown};
+use super::code;
+use super::ia::size;
+use super::operations::Operations;
+use super::provider::Provider;
+use super::types::{CCrArrival, CDtoCompletion, CEvent, CEventData, operation};
+use crate::capi::adapter::{Adapter, Open};
+use crate::capi::call::{call, given, look_up};
+use crate::capi::types::{
+    CAsync, CConnection, CEvdParam, CRmrCompletion, DatCount, DatHandle, DatReturn,
+};
+use crate::capi::{self, event, types};
+
+/// # Safety
+/// `evd_handle` is null or points to a handle.
+pub(super) unsafe extern "C" fn create(
+    ia_handle: DatHandle,
+    evd_min_qlen: DatCount,
+    cno_handle: DatHandle,
+    evd_flags: u32,
+    evd_handle: *mut DatHandle,
+) -> DatReturn {
+    if evd_handle.is_null() {
+        return code::bad_argument(5);
+    }
+    let mut made = null_mut();
+    // SAFETY: a place of ours.
+    let answer = unsafe {
+        capi::dat_evd_create(
+            known(ia_handle),
+            evd_min_qlen,
+            known(cno_handle),
+            evd_flags,
+            &raw mut made,
+        )
+    };
+    if answer == 0 {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { evd_handle.write(shown(provider(ia_handle), made)) };
+    }
+    code::shown(answer)
+}
+
+/// # Safety
+/// `evd_param` is null or points to one.
+pub(super) unsafe extern "C" fn query(
+    evd_handle: DatHandle,
+    evd_param_mask: u32,
+    evd_param: *mut CEvdParam,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { capi::dat_evd_query(known(evd_handle), evd_param_mask, evd_param) };
+    if answer == 0 {
+        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        let param = unsafe { &mut *evd_param };
+        let of = provider(evd_handle);
+        param.ia_handle = shown(of, param.ia_handle);
+        param.cno_handle = shown(of, param.cno_handle);
+    }
+    code::shown(answer)
+}
+
+pub(super) extern "C" fn modify_cno(evd_handle: DatHandle, cno_handle: DatHandle) -> DatReturn {
+    code::shown(capi::dat_evd_modify_cno(
+        known(evd_handle),
+        known(cno_handle),
+    ))
+}
+
+macro_rules! plain {
+    ($($name:ident = $call:ident;)*) => {
+        $(pub(super) extern "C" fn $name(evd_handle: DatHandle) -> DatReturn {
+            code::shown(capi::$call(known(evd_handle)))
+        })*
+    };
+}
+
+plain! {
+    enable = dat_evd_enable;
+    disable = dat_evd_disable;
+    set_unwaitable = dat_evd_set_unwaitable;
+    clear_unwaitable = dat_evd_clear_unwaitable;
+    free = dat_evd_free;
+}
+
+pub(super) extern "C" fn resize(evd_handle: DatHandle, evd_min_qlen: DatCount) -> DatReturn {
+    code::shown(capi::dat_evd_resize(known(evd_handle), evd_min_qlen))
+}
+
+/// # Safety
+/// `event` is null or points to an event.
+pub(super) unsafe extern "C" fn post_se(evd_handle: DatHandle, event: *const CEvent) -> DatReturn {
+    if event.is_null() {
+        // SAFETY: null is one of the two.
+        return code::shown(unsafe { capi::dat_evd_post_se(known(evd_handle), core::ptr::null()) });
+    }
+    // SAFETY: not null, and the caller's promise.
+    let given = unsafe { &*event };
+    // SAFETY: all members are numbers and pointers that nobody follows, and the union's bytes are the caller's.
+    let software_event_data = unsafe { given.event_data.software_event_data };
+    let event = types::CEvent {
+        event_number: given.event_number,
+        evd_handle: null_mut(),
+        event_data: types::CEventData {
+            software_event_data,
+        },
+    };
+    // SAFETY: an event of ours.
+    code::shown(unsafe { capi::dat_evd_post_se(known(evd_handle), &raw const event) })
+}
+
+/// # Safety
+/// `event` is null or points to an event.
+pub(super) unsafe extern "C" fn dequeue(evd_handle: DatHandle, event: *mut CEvent) -> DatReturn {
+    let of = provider(evd_handle);
+    let inside = known(evd_handle);
+    code::dequeued(call(|| {
+        let (adapter, evd) = look_up::<EvdHandle>(inside)?;
+        given(event, Subtype::Arg2)?;
+        let taken = adapter.turn(|open| {
+            let taken = open.ia.evd_dequeue(evd)?;
+            Ok(made(of, adapter, open, inside, &taken))
+        })?;
+        // SAFETY: not null, and the caller's promise.
+        unsafe { event.write(taken) };
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// `event` and `nmore` are null or point to what the header says.
+pub(super) unsafe extern "C" fn wait(
+    evd_handle: DatHandle,
+    timeout: u32,
+    threshold: DatCount,
+    event: *mut CEvent,
+    nmore: *mut DatCount,
+) -> DatReturn {
+    let of = provider(evd_handle);
+    let made = |adapter: &'static Adapter, open: &mut Open, evd: DatHandle, event: &Event| {
+        made(of, adapter, open, evd, event)
+    };
+    // SAFETY: the caller's promise.
+    code::shown(unsafe {
+        capi::evd::waited(known(evd_handle), timeout, threshold, event, nmore, made)
+    })
+}
+
+/// An event in the words of DAT 2.0, from those of DAT 1.2.
+fn made(
+    of: *mut Provider,
+    adapter: &'static Adapter,
+    open: &mut Open,
+    evd: DatHandle,
+    event: &Event,
+) -> CEvent {
+    let before = event::made(adapter, open, evd, event);
+    let data = before.event_data;
+    let event_data = match event {
+        Event::Dto(done) => {
+            // SAFETY: the member that was written for such an event.
+            let inside = unsafe { data.dto_completion_event_data.ep_handle };
+            let success = done.status == DtoStatus::Success;
+            let operation = if done.request {
+                Operations::done(open, inside, done.cookie, success)
+            } else {
+                operation::RECEIVE
+            };
+            CEventData {
+                dto_completion_event_data: CDtoCompletion {
+                    ep_handle: shown(of, inside),
+                    user_cookie: done.cookie,
+                    // CAST: the discriminant is the number.
+                    status: done.status as u32,
+                    transfered_length: size(done.transferred_length),
+                    operation,
+                    rmr_context: 0,
+                },
+            }
+        }
+        Event::RmrBind(_) => {
+            // SAFETY: the member that was written for such an event.
+            let data = unsafe { data.rmr_completion_event_data };
+            CEventData {
+                rmr_completion_event_data: CRmrCompletion {
+                    rmr_handle: shown(of, data.rmr_handle),
+                    ..data
+                },
+            }
+        }
+        Event::ConnectionRequest(_) => {
+            // SAFETY: the member that was written for such an event.
+            let data = unsafe { data.cr_arrival_event_data };
+            CEventData {
+                cr_arrival_event_data: CCrArrival {
+                    sp_handle: shown(of, data.sp_handle),
+                    local_ia_address_ptr: data.local_ia_address_ptr,
+                    conn_qual: data.conn_qual,
+                    cr_handle: shown(of, data.cr_handle),
+                    truncate_flag: 0,
+                },
+            }
+        }
+        Event::Connection(_) => {
+            // SAFETY: the member that was written for such an event.
+            let data = unsafe { data.connect_event_data };
+            CEventData {
+                connect_event_data: CConnection {
+                    ep_handle: shown(of, data.ep_handle),
+                    ..data
+                },
+            }
+        }
+        Event::Async(_) => {
+            // SAFETY: the member that was written for such an event.
+            let data = unsafe { data.asynch_error_event_data };
+            CEventData {
+                asynch_error_event_data: CAsync {
+                    dat_handle: shown(of, data.dat_handle),
+                    ..data
+                },
+            }
+        }
+        Event::Software(_) => CEventData {
+            // SAFETY: the member that was written for such an event.
+            software_event_data: unsafe { data.software_event_data },
+        },
+    };
+    CEvent {
+        event_number: before.event_number,
+        evd_handle: shown(of, before.evd_handle),
+        event_data,
+        event_extension_data: [0; 8],
+    }
+}

@@ -1,0 +1,81 @@
+//! Calls on handles of any kind, and those of DAT 2.0 alone.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::ffi::{c_char, c_int, c_void};
+
+use super::cells::known;
+use super::code::{bad_argument, not_implemented, shown};
+use super::types::{CComm, CRmrTriplet};
+use crate::capi;
+use crate::capi::types::{DatBoolean, DatContext, DatCount, DatHandle, DatReturn};
+
+pub(super) extern "C" fn set_consumer_context(
+    dat_handle: DatHandle,
+    context: DatContext,
+) -> DatReturn {
+    shown(capi::dat_set_consumer_context(known(dat_handle), context))
+}
+
+/// # Safety
+/// As in DAT 1.2.
+pub(super) unsafe extern "C" fn get_consumer_context(
+    dat_handle: DatHandle,
+    context: *mut DatContext,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    shown(unsafe { capi::dat_get_consumer_context(known(dat_handle), context) })
+}
+
+/// # Safety
+/// As in DAT 1.2.
+pub(super) unsafe extern "C" fn get_handle_type(
+    dat_handle: DatHandle,
+    handle_type: *mut u32,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    shown(unsafe { capi::dat_get_handle_type(known(dat_handle), handle_type) })
+}
+
+/// No adapter stands in for another.
+///
+/// # Safety
+/// `answer` is null or points to a boolean.
+pub(super) unsafe extern "C" fn ia_ha_related(
+    ia_handle: DatHandle,
+    _provider: *const c_char,
+    answer: *mut DatBoolean,
+) -> DatReturn {
+    if answer.is_null() {
+        return bad_argument(3);
+    }
+    let mut kind = 0;
+    // SAFETY: a place of ours.
+    let found = unsafe { get_handle_type(ia_handle, &raw mut kind) };
+    if found == 0 {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { answer.write(0) };
+    }
+    found
+}
+
+macro_rules! not_implemented {
+    ($($name:ident($($argument:ty),*))*) => {
+        $(pub(super) extern "C" fn $name($(_: $argument),*) -> DatReturn {
+            not_implemented()
+        })*
+    };
+}
+
+not_implemented! {
+    csp_create(DatHandle, *const CComm, *const libc::sockaddr, DatHandle, *mut DatHandle)
+    csp_query(DatHandle, u32, *mut c_void)
+    csp_free(DatHandle)
+    ep_common_connect(DatHandle, *const libc::sockaddr, u32, DatCount, *const c_void)
+    rmr_create_for_ep(DatHandle, *mut DatHandle)
+    ep_post_rdma_read_to_rmr(DatHandle, *const CRmrTriplet, DatContext, *const CRmrTriplet, u32)
+    cno_fd_create(DatHandle, *mut c_int, *mut DatHandle)
+    cno_trigger(DatHandle, *mut DatHandle)
+    handle_extendedop(DatHandle, c_int, *mut c_void)
+}

@@ -1,0 +1,338 @@
+//! The calls of PZ, LMR and RMR.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+
+use dat_core::LmrTriplet;
+
+use super::cells::{known, provider, shown};
+use super::post::local;
+use super::types::{CLmrParam, CLmrTriplet, CRmrParam, SCOPE_PZ, VA};
+use super::{code, ia};
+use crate::capi;
+use crate::capi::types::{
+    CPzParam, CRegionDescription, CSharedMemory, DatContext, DatHandle, DatReturn,
+};
+
+/// `DAT_MEM_TYPE_LMR`: the region is described by another's handle.
+const MEM_TYPE_LMR: u32 = 1;
+/// `DAT_MEM_PRIV_LOCAL_READ_FLAG`: what InfiniBand's regions always have, so that programs of DAT 2.0 do not ask for it.
+const LOCAL_READ: u32 = 0x01;
+/// `DAT_LMR_FIELD_ALL`, and in DAT 1.2.
+const LMR_ALL: [u32; 2] = [0x7ff, 0x3ff];
+/// `DAT_RMR_FIELD_ALL`, and in DAT 1.2.
+const RMR_ALL: [u32; 2] = [0x7f, 0x1f];
+
+/// # Safety
+/// `pz_handle` is null or points to a handle.
+pub(super) unsafe extern "C" fn pz_create(
+    ia_handle: DatHandle,
+    pz_handle: *mut DatHandle,
+) -> DatReturn {
+    if pz_handle.is_null() {
+        return code::bad_argument(2);
+    }
+    let mut made = null_mut();
+    // SAFETY: a place of ours.
+    let answer = unsafe { capi::dat_pz_create(known(ia_handle), &raw mut made) };
+    if answer == 0 {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { pz_handle.write(shown(provider(ia_handle), made)) };
+    }
+    code::shown(answer)
+}
+
+/// # Safety
+/// `pz_param` is null or points to one.
+pub(super) unsafe extern "C" fn pz_query(
+    pz_handle: DatHandle,
+    pz_param_mask: u32,
+    pz_param: *mut CPzParam,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let answer = unsafe { capi::dat_pz_query(known(pz_handle), pz_param_mask, pz_param) };
+    if answer == 0 {
+        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        let param = unsafe { &mut *pz_param };
+        param.ia_handle = shown(provider(pz_handle), param.ia_handle);
+    }
+    code::shown(answer)
+}
+
+pub(super) extern "C" fn pz_free(pz_handle: DatHandle) -> DatReturn {
+    code::shown(capi::dat_pz_free(known(pz_handle)))
+}
+
+/// # Safety
+/// As in DAT 1.2.
+pub(super) unsafe extern "C" fn lmr_create(
+    ia_handle: DatHandle,
+    mem_type: u32,
+    region_description: CRegionDescription,
+    length: u64,
+    pz_handle: DatHandle,
+    mem_privileges: u32,
+    va_type: u32,
+    lmr_handle: *mut DatHandle,
+    lmr_context: *mut u32,
+    rmr_context: *mut u32,
+    registered_size: *mut u64,
+    registered_address: *mut u64,
+) -> DatReturn {
+    if va_type != VA {
+        return code::not_supported();
+    }
+    if lmr_handle.is_null() {
+        return code::bad_argument(8);
+    }
+    let region = CSharedMemory {
+        virtual_address: match mem_type {
+            MEM_TYPE_LMR => known(region_description.virtual_address),
+            _ => region_description.virtual_address,
+        },
+        ..region_description
+    };
+    let mut made = null_mut();
+    // SAFETY: the caller's promise, and a place of ours.
+    let answer = unsafe {
+        capi::dat_lmr_create(
+            known(ia_handle),
+            mem_type,
+            region,
+            length,
+            known(pz_handle),
+            mem_privileges | LOCAL_READ,
+            &raw mut made,
+            lmr_context,
+            rmr_context,
+            registered_size,
+            registered_address,
+        )
+    };
+    if answer == 0 {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { lmr_handle.write(shown(provider(ia_handle), made)) };
+    }
+    code::moved(answer, &[1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12])
+}
+
+/// # Safety
+/// `lmr_param` is null or points to one.
+pub(super) unsafe extern "C" fn lmr_query(
+    lmr_handle: DatHandle,
+    lmr_param_mask: u32,
+    lmr_param: *mut CLmrParam,
+) -> DatReturn {
+    if lmr_param_mask & !LMR_ALL[0] != 0 {
+        return code::bad_argument(2);
+    }
+    if lmr_param.is_null() {
+        return code::bad_argument(3);
+    }
+    let mut param = MaybeUninit::uninit();
+    // SAFETY: a place of ours.
+    let answer = unsafe { capi::dat_lmr_query(known(lmr_handle), LMR_ALL[1], param.as_mut_ptr()) };
+    if answer == 0 {
+        // SAFETY: a call that succeeds has written it.
+        let param = unsafe { param.assume_init() };
+        let of = provider(lmr_handle);
+        let first = param.region_desc.virtual_address;
+        let param = CLmrParam {
+            ia_handle: shown(of, param.ia_handle),
+            mem_type: param.mem_type,
+            region_desc: CSharedMemory {
+                virtual_address: match param.mem_type {
+                    MEM_TYPE_LMR => shown(of, first),
+                    _ => first,
+                },
+                ..param.region_desc
+            },
+            length: param.length,
+            pz_handle: shown(of, param.pz_handle),
+            mem_priv: param.mem_priv,
+            va_type: VA,
+            lmr_context: param.lmr_context,
+            rmr_context: param.rmr_context,
+            registered_size: param.registered_size,
+            registered_address: param.registered_address,
+        };
+        // SAFETY: not null, and the caller's promise.
+        unsafe { lmr_param.write(param) };
+    }
+    code::shown(answer)
+}
+
+pub(super) extern "C" fn lmr_free(lmr_handle: DatHandle) -> DatReturn {
+    code::shown(capi::dat_lmr_free(known(lmr_handle)))
+}
+
+/// Segments of a call that is not in a hurry.
+///
+/// # Safety
+/// `segments` is null or points to `count` of them.
+unsafe fn segments(segments: *const CLmrTriplet, count: u64) -> Result<Vec<LmrTriplet>, DatReturn> {
+    let bytes = size_of::<LmrTriplet>() as u64;
+    let count = usize::try_from(count)
+        .ok()
+        .filter(|&count| (count as u64) < isize::MAX as u64 / bytes)
+        .ok_or(code::bad_argument(3))?;
+    if count > 0 && segments.is_null() {
+        return Err(code::bad_argument(2));
+    }
+    // SAFETY: less than `count`, so the caller's promise holds.
+    Ok((0..count)
+        .map(|at| local(unsafe { &*segments.wrapping_add(at) }))
+        .collect())
+}
+
+/// # Safety
+/// `local_segments` is null or points to `num_segments` segments.
+pub(super) unsafe extern "C" fn lmr_sync_rdma_read(
+    ia_handle: DatHandle,
+    local_segments: *const CLmrTriplet,
+    num_segments: u64,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    match unsafe { segments(local_segments, num_segments) } {
+        // SAFETY: segments of ours.
+        Ok(list) => code::shown(unsafe {
+            capi::dat_lmr_sync_rdma_read(known(ia_handle), list.as_ptr(), num_segments)
+        }),
+        Err(refused) => refused,
+    }
+}
+
+/// # Safety
+/// As [`lmr_sync_rdma_read`].
+pub(super) unsafe extern "C" fn lmr_sync_rdma_write(
+    ia_handle: DatHandle,
+    local_segments: *const CLmrTriplet,
+    num_segments: u64,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    match unsafe { segments(local_segments, num_segments) } {
+        // SAFETY: segments of ours.
+        Ok(list) => code::shown(unsafe {
+            capi::dat_lmr_sync_rdma_write(known(ia_handle), list.as_ptr(), num_segments)
+        }),
+        Err(refused) => refused,
+    }
+}
+
+/// # Safety
+/// `rmr_handle` is null or points to a handle.
+pub(super) unsafe extern "C" fn rmr_create(
+    pz_handle: DatHandle,
+    rmr_handle: *mut DatHandle,
+) -> DatReturn {
+    if rmr_handle.is_null() {
+        return code::bad_argument(2);
+    }
+    let mut made = null_mut();
+    // SAFETY: a place of ours.
+    let answer = unsafe { capi::dat_rmr_create(known(pz_handle), &raw mut made) };
+    if answer == 0 {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { rmr_handle.write(shown(provider(pz_handle), made)) };
+    }
+    code::shown(answer)
+}
+
+/// # Safety
+/// `rmr_param` is null or points to one.
+pub(super) unsafe extern "C" fn rmr_query(
+    rmr_handle: DatHandle,
+    rmr_param_mask: u32,
+    rmr_param: *mut CRmrParam,
+) -> DatReturn {
+    if rmr_param_mask & !RMR_ALL[0] != 0 {
+        return code::bad_argument(2);
+    }
+    if rmr_param.is_null() {
+        return code::bad_argument(3);
+    }
+    let mut param = MaybeUninit::uninit();
+    // SAFETY: a place of ours.
+    let answer = unsafe { capi::dat_rmr_query(known(rmr_handle), RMR_ALL[1], param.as_mut_ptr()) };
+    if answer == 0 {
+        // SAFETY: a call that succeeds has written it.
+        let param = unsafe { param.assume_init() };
+        let of = provider(rmr_handle);
+        let param = CRmrParam {
+            ia_handle: shown(of, param.ia_handle),
+            pz_handle: shown(of, param.pz_handle),
+            lmr_triplet: CLmrTriplet {
+                virtual_address: param.lmr_triplet.virtual_address,
+                segment_length: ia::size(param.lmr_triplet.segment_length),
+                lmr_context: param.lmr_triplet.lmr_context,
+            },
+            mem_priv: param.mem_priv,
+            rmr_context: param.rmr_context,
+            rmr_scope: SCOPE_PZ,
+            va_type: VA,
+        };
+        // SAFETY: not null, and the caller's promise.
+        unsafe { rmr_param.write(param) };
+    }
+    code::shown(answer)
+}
+
+/// Binds a window to a part of an LMR. The LMR's handle says what the triplet's context says already, and must agree with
+/// it where something is bound.
+///
+/// # Safety
+/// `lmr_triplet` and `rmr_context` are null or point to what the header says.
+pub(super) unsafe extern "C" fn rmr_bind(
+    rmr_handle: DatHandle,
+    lmr_handle: DatHandle,
+    lmr_triplet: *const CLmrTriplet,
+    mem_privileges: u32,
+    va_type: u32,
+    ep_handle: DatHandle,
+    user_cookie: DatContext,
+    completion_flags: u32,
+    rmr_context: *mut u32,
+) -> DatReturn {
+    if va_type != VA {
+        return code::not_supported();
+    }
+    // SAFETY: the caller's promise.
+    let Some(given) = (unsafe { lmr_triplet.as_ref() }) else {
+        return code::bad_argument(3);
+    };
+    if given.segment_length != 0 {
+        let mut lmr = MaybeUninit::uninit();
+        // SAFETY: a place of ours.
+        let answer =
+            unsafe { capi::dat_lmr_query(known(lmr_handle), LMR_ALL[1], lmr.as_mut_ptr()) };
+        if answer != 0 {
+            return code::shown(answer);
+        }
+        // SAFETY: a call that succeeds has written it.
+        let lmr = unsafe { lmr.assume_init() };
+        if lmr.lmr_context != given.lmr_context {
+            return code::bad_argument(3);
+        }
+    }
+    let triplet = local(given);
+    // SAFETY: a triplet of ours, and the caller's promise.
+    let answer = unsafe {
+        capi::dat_rmr_bind(
+            known(rmr_handle),
+            &raw const triplet,
+            mem_privileges,
+            known(ep_handle),
+            user_cookie,
+            completion_flags,
+            rmr_context,
+        )
+    };
+    code::moved(answer, &[1, 3, 4, 6, 7, 8, 9])
+}
+
+pub(super) extern "C" fn rmr_free(rmr_handle: DatHandle) -> DatReturn {
+    code::shown(capi::dat_rmr_free(known(rmr_handle)))
+}

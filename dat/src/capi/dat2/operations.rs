@@ -1,0 +1,104 @@
+//! Which operation a completion is of: DAT 2.0 says it in the event, DAT 1.2 does not, and the device's entries are gone
+//! when the event is made.
+//!
+//! Requests of an endpoint complete in the order they were posted. So what was posted is remembered in a queue, and a
+//! completion takes out what it is of and all before it. Those were suppressed and say nothing when they succeed.
+
+use std::collections::VecDeque;
+
+use super::types::operation;
+use crate::capi::adapter::Open;
+use crate::capi::table::number;
+use crate::capi::types::DatHandle;
+
+/// A request that was posted.
+struct Posted {
+    cookie: u64,
+    /// `DAT_DTOS`.
+    operation: u32,
+    suppressed: bool,
+}
+
+/// Requests of an endpoint, oldest first.
+pub(in crate::capi) struct Operations {
+    posted: VecDeque<Posted>,
+    /// More can never be outstanding.
+    limit: usize,
+}
+
+impl Operations {
+    /// An endpoint that can have so many requests outstanding.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            posted: VecDeque::with_capacity(limit.max(1)),
+            limit: limit.max(1),
+        }
+    }
+
+    /// A request was posted. If there is no room, all are suppressed ones that have succeeded long ago.
+    pub(super) fn push(&mut self, cookie: u64, operation: u32, suppressed: bool) {
+        if self.posted.len() == self.limit {
+            self.posted.pop_front();
+        }
+        self.posted.push_back(Posted {
+            cookie,
+            operation,
+            suppressed,
+        });
+    }
+
+    /// The operation of a request that has completed.
+    fn take(&mut self, cookie: u64, success: bool) -> Option<u32> {
+        let is_it = |posted: &Posted| posted.cookie == cookie && !(success && posted.suppressed);
+        let at = self.posted.iter().position(is_it)?;
+        let found = self.posted.get(at).map(|posted| posted.operation);
+        self.posted.drain(..=at);
+        found
+    }
+
+    /// The same for an endpoint of an adapter; a Send if that is not known.
+    pub(super) fn done(open: &mut Open, ep: DatHandle, cookie: u64, success: bool) -> u32 {
+        let operations = open.records.operations.get_mut(&number(ep));
+        operations
+            .and_then(|operations| operations.take(cookie, success))
+            .unwrap_or(operation::SEND)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITE: u32 = operation::RDMA_WRITE;
+
+    #[test]
+    fn a_completion_is_of_the_oldest_request_with_its_cookie_that_reports() {
+        let mut operations = Operations::new(4);
+        operations.push(7, WRITE, true);
+        operations.push(7, operation::SEND, false);
+        operations.push(7, operation::RDMA_READ, false);
+        assert_eq!(operations.take(7, true), Some(operation::SEND));
+        assert_eq!(operations.take(7, true), Some(operation::RDMA_READ));
+        assert_eq!(operations.take(7, true), None);
+    }
+
+    #[test]
+    fn a_suppressed_request_reports_its_failure() {
+        let mut operations = Operations::new(4);
+        operations.push(1, WRITE, true);
+        operations.push(2, operation::SEND, false);
+        assert_eq!(operations.take(1, false), Some(WRITE));
+        assert_eq!(operations.take(2, false), Some(operation::SEND));
+    }
+
+    #[test]
+    fn suppressed_requests_take_no_more_room_than_can_be_outstanding() {
+        let mut operations = Operations::new(2);
+        for cookie in 0..100 {
+            operations.push(cookie, WRITE, true);
+        }
+        operations.push(100, operation::SEND, false);
+        assert_eq!(operations.posted.len(), 2);
+        assert_eq!(operations.take(100, true), Some(operation::SEND));
+    }
+}

@@ -1,0 +1,263 @@
+//! Posts: triplets have another order and shorter lengths.
+
+// UNSAFETY: pointers of a C program are read.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use dat_core::{CompletionFlags, DatResult, EpHandle, LmrTriplet, RmrTriplet};
+
+use super::cells::known;
+use super::code;
+use super::operations::Operations;
+use super::types::{CLmrTriplet, CRmrTriplet, operation};
+use crate::capi::adapter::Open;
+use crate::capi::call::on;
+use crate::capi::table::number;
+use crate::capi::types::{DatBoolean, DatContext, DatCount, DatHandle, DatReturn};
+
+/// Segments that a post can have here; no device has as many.
+const MOST: usize = 64;
+
+const NOTHING: LmrTriplet = LmrTriplet {
+    lmr_context: 0,
+    virtual_address: 0,
+    segment_length: 0,
+};
+
+/// A triplet as DAT 1.2 has it.
+pub(super) fn local(given: &CLmrTriplet) -> LmrTriplet {
+    LmrTriplet {
+        lmr_context: given.lmr_context,
+        virtual_address: given.virtual_address,
+        segment_length: given.segment_length.into(),
+    }
+}
+
+fn remote(given: &CRmrTriplet) -> RmrTriplet {
+    RmrTriplet {
+        rmr_context: given.rmr_context,
+        target_address: given.virtual_address,
+        segment_length: given.segment_length.into(),
+    }
+}
+
+/// The I/O vector of a post as DAT 1.2 has it.
+pub(super) struct Segments {
+    list: [LmrTriplet; MOST],
+    count: usize,
+}
+
+impl Segments {
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2 or |ARG3.
+    ///
+    /// # Safety
+    /// `iov` is null or points to `count` segments.
+    #[inline]
+    pub(super) unsafe fn new(count: DatCount, iov: *const CLmrTriplet) -> Result<Self, DatReturn> {
+        let count = usize::try_from(count)
+            .ok()
+            .filter(|&count| count <= MOST)
+            .ok_or(code::bad_argument(2))?;
+        if count > 0 && iov.is_null() {
+            return Err(code::bad_argument(3));
+        }
+        let mut list = [NOTHING; MOST];
+        for (at, segment) in list.iter_mut().take(count).enumerate() {
+            // SAFETY: less than `count`, so the caller's promise holds.
+            *segment = local(unsafe { &*iov.wrapping_add(at) });
+        }
+        Ok(Self { list, count })
+    }
+
+    fn slice(&self) -> &[LmrTriplet] {
+        &self.list[..self.count]
+    }
+
+    pub(super) fn count(&self) -> DatCount {
+        // CAST: at most 64.
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_possible_wrap,
+            reason = "at most 64"
+        )]
+        {
+            self.count as DatCount
+        }
+    }
+
+    pub(super) fn pointer(&self) -> *const LmrTriplet {
+        self.list.as_ptr()
+    }
+}
+
+/// Posts a request, and remembers what it is.
+///
+/// # Safety
+/// As [`Segments::new`].
+unsafe fn request(
+    ep_handle: DatHandle,
+    (num_segments, local_iov): (DatCount, *const CLmrTriplet),
+    cookie: DatContext,
+    completion_flags: u32,
+    operation: u32,
+    post: impl FnOnce(&mut Open, EpHandle, &[LmrTriplet], CompletionFlags) -> DatResult<()>,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let segments = match unsafe { Segments::new(num_segments, local_iov) } {
+        Ok(segments) => segments,
+        Err(refused) => return refused,
+    };
+    let flags = CompletionFlags::from_bits_retain(completion_flags);
+    let inside = known(ep_handle);
+    code::shown(on(inside, |open, ep: EpHandle| {
+        post(open, ep, segments.slice(), flags)?;
+        if let Some(operations) = open.records.operations.get_mut(&number(inside)) {
+            operations.push(cookie, operation, flags.contains(CompletionFlags::SUPPRESS));
+        } else {
+            // An endpoint that the provider has made.
+            let limit = open.ia.ep_query(ep)?.attr.max_request_dtos as usize;
+            let mut operations = Operations::new(limit);
+            operations.push(cookie, operation, flags.contains(CompletionFlags::SUPPRESS));
+            open.records.operations.insert(number(inside), operations);
+        }
+        Ok(())
+    }))
+}
+
+/// # Safety
+/// `local_iov` is null or points to `num_segments` segments.
+pub(super) unsafe extern "C" fn send(
+    ep_handle: DatHandle,
+    num_segments: DatCount,
+    local_iov: *const CLmrTriplet,
+    user_cookie: DatContext,
+    completion_flags: u32,
+) -> DatReturn {
+    let post = |open: &mut Open, ep, iov: &[LmrTriplet], flags| {
+        open.ia.ep_post_send(ep, iov, user_cookie, flags)
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        request(
+            ep_handle,
+            (num_segments, local_iov),
+            user_cookie,
+            completion_flags,
+            operation::SEND,
+            post,
+        )
+    }
+}
+
+/// A Send, if the peer is not to invalidate anything.
+///
+/// # Safety
+/// As [`send`].
+pub(super) unsafe extern "C" fn send_with_invalidate(
+    ep_handle: DatHandle,
+    num_segments: DatCount,
+    local_iov: *const CLmrTriplet,
+    user_cookie: DatContext,
+    completion_flags: u32,
+    invalidate_flag: DatBoolean,
+    _rmr_context: u32,
+) -> DatReturn {
+    if invalidate_flag != 0 {
+        return code::not_implemented();
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        send(
+            ep_handle,
+            num_segments,
+            local_iov,
+            user_cookie,
+            completion_flags,
+        )
+    }
+}
+
+/// # Safety
+/// As [`send`].
+pub(super) unsafe extern "C" fn recv(
+    ep_handle: DatHandle,
+    num_segments: DatCount,
+    local_iov: *const CLmrTriplet,
+    user_cookie: DatContext,
+    completion_flags: u32,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let segments = match unsafe { Segments::new(num_segments, local_iov) } {
+        Ok(segments) => segments,
+        Err(refused) => return refused,
+    };
+    let flags = CompletionFlags::from_bits_retain(completion_flags);
+    code::shown(on(known(ep_handle), |open, ep: EpHandle| {
+        open.ia
+            .ep_post_recv(ep, segments.slice(), user_cookie, flags)
+    }))
+}
+
+/// # Safety
+/// As [`send`]; `remote_buffer` is null or points to a triplet.
+pub(super) unsafe extern "C" fn rdma_read(
+    ep_handle: DatHandle,
+    num_segments: DatCount,
+    local_iov: *const CLmrTriplet,
+    user_cookie: DatContext,
+    remote_buffer: *const CRmrTriplet,
+    completion_flags: u32,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let Some(buffer) = (unsafe { remote_buffer.as_ref() }) else {
+        return code::bad_argument(5);
+    };
+    let buffer = remote(buffer);
+    let post = |open: &mut Open, ep, iov: &[LmrTriplet], flags| {
+        open.ia
+            .ep_post_rdma_read(ep, iov, user_cookie, &buffer, flags)
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        request(
+            ep_handle,
+            (num_segments, local_iov),
+            user_cookie,
+            completion_flags,
+            operation::RDMA_READ,
+            post,
+        )
+    }
+}
+
+/// # Safety
+/// As [`rdma_read`].
+pub(super) unsafe extern "C" fn rdma_write(
+    ep_handle: DatHandle,
+    num_segments: DatCount,
+    local_iov: *const CLmrTriplet,
+    user_cookie: DatContext,
+    remote_buffer: *const CRmrTriplet,
+    completion_flags: u32,
+) -> DatReturn {
+    // SAFETY: the caller's promise.
+    let Some(buffer) = (unsafe { remote_buffer.as_ref() }) else {
+        return code::bad_argument(5);
+    };
+    let buffer = remote(buffer);
+    let post = |open: &mut Open, ep, iov: &[LmrTriplet], flags| {
+        open.ia
+            .ep_post_rdma_write(ep, iov, user_cookie, &buffer, flags)
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        request(
+            ep_handle,
+            (num_segments, local_iov),
+            user_cookie,
+            completion_flags,
+            operation::RDMA_WRITE,
+            post,
+        )
+    }
+}

@@ -1,0 +1,151 @@
+//! The provider: a name and a table of functions for the registry of DAT 2.0, `libdat2.so.2`.
+//!
+//! The registry loads this library when a program opens an adapter that `dat.conf` says is ours, and calls
+//! `dat_provider_init` with the record's name, version and instance data. We answer with a [`Provider`] for that name; the
+//! registry is asked for by name, since nothing here is linked to it. Then it calls the provider's `ia_open` with the
+//! adapter's name alone, which leads back to the device.
+
+// UNSAFETY: the registry is found by name, and is given and gives pointers.
+#![expect(unsafe_code, reason = "the registry of DAT 2.0")]
+
+use core::ffi::{CStr, c_char, c_void};
+use core::mem::offset_of;
+use core::ptr::null;
+use std::ffi::CString;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dat_core::{DatError, DatResult, ReturnType, Subtype};
+
+use crate::capi::ia::text;
+use crate::capi::types::{CProviderInfo, DatReturn};
+use crate::registry::ProviderInfo;
+
+/// What the registry has of us (`DAT_PROVIDER`).
+#[repr(C)]
+pub struct Provider {
+    /// The name it is registered under.
+    device_name: *const c_char,
+    /// The registry's; unused.
+    extension: *const c_void,
+    functions: super::functions::Functions,
+}
+const _: () = assert!(size_of::<Provider>() == 648 && offset_of!(Provider, functions) == 16);
+
+/// A registered adapter.
+struct Registered {
+    info: ProviderInfo,
+    /// As `dat_ia_open` of DAT 1.2 names it.
+    device: String,
+    /// Never freed: handles lead to it.
+    provider: &'static Provider,
+}
+
+// SAFETY: nobody changes a provider; its name is never freed.
+unsafe impl Sync for Provider {}
+
+static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
+
+fn registered() -> MutexGuard<'static, Vec<Registered>> {
+    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+type Change = unsafe extern "C" fn(*const Provider, *const CProviderInfo) -> DatReturn;
+
+/// A function of the registry's, unless what goes by the name is only `ours`.
+fn of_registry(name: &CStr, ours: *const c_void) -> DatResult<Change> {
+    let flags = libc::RTLD_NOLOAD | libc::RTLD_LAZY;
+    // SAFETY: the name is a string. Nothing is loaded: the registry is there, or nobody would have called us.
+    let library = unsafe { libc::dlopen(c"libdat2.so.2".as_ptr(), flags) };
+    let library = if library.is_null() {
+        // A registry that the program has been linked with.
+        libc::RTLD_DEFAULT
+    } else {
+        library
+    };
+    // SAFETY: a library's handle, or the constant for all of them; the name is a string.
+    let found = unsafe { libc::dlsym(library, name.as_ptr()) };
+    if found.is_null() || found.addr() == ours.addr() {
+        return Err(DatError::new(ReturnType::InvalidState, Subtype::None)
+            .because("the registry of DAT 2.0, libdat2.so.2, is not in this process"));
+    }
+    // SAFETY: the functions of these names have this type (dat_registry.h of DAT 2.0).
+    Ok(unsafe { core::mem::transmute::<*mut c_void, Change>(found) })
+}
+
+fn c_info(info: &ProviderInfo) -> Box<CProviderInfo> {
+    Box::new(CProviderInfo {
+        ia_name: text(&info.ia_name),
+        dapl_version_major: info.dapl_version.0,
+        dapl_version_minor: info.dapl_version.1,
+        is_thread_safe: info.is_thread_safe.into(),
+    })
+}
+
+/// What the registry answered, as an error unless it is success.
+fn answered(answer: DatReturn) -> DatResult<()> {
+    if answer == 0 {
+        return Ok(());
+    }
+    tracing::error!("the registry of DAT 2.0 answers {answer:#010x}");
+    let refused = DatError::new(ReturnType::InternalError, Subtype::None);
+    Err(refused.because("the registry of DAT 2.0 refused"))
+}
+
+/// Registers an adapter for the device that `instance_data` names; if it is empty, the adapter's name does.
+pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResult<()> {
+    let ours = crate::capi::dat_registry_add_provider as *const c_void;
+    let add = of_registry(c"dat_registry_add_provider", ours)?;
+    let device = match instance_data.trim() {
+        "" => info.ia_name.clone(),
+        device => device.to_owned(),
+    };
+    let name = CString::new(info.ia_name.as_str())
+        .map_err(|_| DatError::new(ReturnType::InvalidParameter, Subtype::Arg1))?;
+    let mut list = registered();
+    let at = list.iter().position(|one| one.info == info);
+    let at = at.unwrap_or_else(|| {
+        let provider = Box::leak(Box::new(Provider {
+            device_name: name.into_raw(),
+            extension: null(),
+            functions: super::functions::FUNCTIONS,
+        }));
+        list.push(Registered {
+            info,
+            device: String::new(),
+            provider,
+        });
+        list.len() - 1
+    });
+    let entry = &mut list[at];
+    entry.device = device;
+    // SAFETY: both are what the registry takes.
+    answered(unsafe { add(entry.provider, &raw const *c_info(&entry.info)) })
+}
+
+/// Takes an adapter out of the registry. What is open stays open.
+pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
+    let ours = crate::capi::dat_registry_remove_provider as *const c_void;
+    let remove = of_registry(c"dat_registry_remove_provider", ours)?;
+    let list = registered();
+    let Some(entry) = list.iter().find(|one| one.info == *info) else {
+        return Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg1));
+    };
+    // SAFETY: both are what the registry takes.
+    answered(unsafe { remove(entry.provider, &raw const *c_info(info)) })
+}
+
+/// What a name was registered for last: the device, the version and thread safety, the provider.
+pub(super) fn of_name(name: &str) -> Option<(String, ProviderInfo, &'static Provider)> {
+    let list = registered();
+    let entry = list.iter().rfind(|one| one.info.ia_name == name)?;
+    Some((entry.device.clone(), entry.info.clone(), entry.provider))
+}
+
+/// What the adapters of a provider are registered as.
+pub(super) fn info_of(provider: *const Provider) -> Option<ProviderInfo> {
+    let list = registered();
+    let entry = list
+        .iter()
+        .find(|one| core::ptr::eq(one.provider, provider))?;
+    Some(entry.info.clone())
+}

@@ -1,0 +1,252 @@
+//! A simulated function whose wire leaves the process: `sim:a,link=unix:/run/wire`.
+//!
+//! The other end of the wire is a function of another process that names the same path, opened this way or served by
+//! `datctl sim serve --link`. So two programs that know nothing of each other but a path, such as a client and a server of
+//! one package, each have a function of their own, and both functions are on one link.
+//!
+//! What happens in the world of such a function is moved by three: a register write runs it to idle in the thread that
+//! writes; a frame that arrives does in the thread that listens at the wire; and what takes time, in a thread that lets the
+//! world's time follow the machine's and sends what leaves. So memory changes while the program looks at it and makes no
+//! call, as with a card. The function's clock is the machine's, since others live by it.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use driver::{Clock, Device, FrameEnd, FrameSocket, Interrupt, Notices, RealClock, SharedMemory};
+use hw_sim::{Fault, LinkFaults, Profile, Sim, SimConfig, SimFunction};
+
+/// The longest the world's time lags behind the machine's while nothing is due.
+const LAG: Duration = Duration::from_millis(5);
+/// The longest that a frame waits for room on the wire, before it is lost.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A function with its wire.
+pub(crate) struct Wired {
+    function: Arc<SimFunction>,
+    path: PathBuf,
+    poke: SyncSender<()>,
+    clock: Arc<RealClock>,
+}
+
+/// What the threads of a wire have in common.
+struct Wire {
+    sim: Sim,
+    function: Arc<SimFunction>,
+    /// `None` while nobody is there.
+    other: Mutex<Option<FrameSocket>>,
+}
+
+impl Wired {
+    /// Makes a function and lays its wire to a path. Its port has a carrier while somebody is at the other end.
+    ///
+    /// # Errors
+    /// What the system answered at the path, or when asked for a thread.
+    pub(crate) fn lay(name: &str, mac: [u8; 6], path: &Path) -> io::Result<Arc<Self>> {
+        let sim = Sim::new(SimConfig {
+            seed: 0,
+            event_log: false,
+        });
+        sim.set_posted_writes(true);
+        let function = sim.add_function(Profile::named(name, mac));
+        sim.connect_outside(&function, LinkFaults::default());
+        sim.inject(&function, &Fault::LinkDown);
+        let end = FrameEnd::at(path)?;
+        let (poke, poked) = sync_channel(1);
+        let wire = Arc::new(Wire {
+            sim,
+            function: Arc::clone(&function),
+            other: Mutex::new(None),
+        });
+        let (mover, listener) = (Arc::clone(&wire), (poke.clone(), path.to_owned()));
+        thread::Builder::new()
+            .name("sim-time".into())
+            .spawn(move || mover.follow(&poked))?;
+        thread::Builder::new()
+            .name("sim-wire".into())
+            .spawn(move || wire.listen(end, &listener.1, &listener.0))?;
+        Ok(Arc::new(Self {
+            function,
+            path: path.to_owned(),
+            poke,
+            clock: Arc::new(RealClock::new()),
+        }))
+    }
+
+    /// Where the wire leads.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Wakes who moves the time and sends.
+    fn poke(&self) {
+        // Full: it will wake anyway.
+        let _ = self.poke.try_send(());
+    }
+}
+
+impl Wire {
+    fn other(&self) -> MutexGuard<'_, Option<FrameSocket>> {
+        self.other.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the other side and takes in what it sends; when it goes, waits for the next one.
+    fn listen(&self, mut end: FrameEnd, path: &Path, poke: &SyncSender<()>) {
+        loop {
+            let met = match end {
+                FrameEnd::First(listener) => listener.accept(),
+                FrameEnd::Second(socket) => Ok(socket),
+            };
+            let next = met.and_then(|socket| {
+                self.carry(&socket, poke);
+                FrameEnd::at(path)
+            });
+            match next {
+                Ok(next) => end = next,
+                Err(error) => {
+                    tracing::error!("{}: {error}: the wire is cut", path.display());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn carry(&self, socket: &FrameSocket, poke: &SyncSender<()>) {
+        *self.other() = Some(socket.clone());
+        self.sim.inject(&self.function, &Fault::LinkUp);
+        loop {
+            match socket.receive() {
+                Ok(Some(frame)) => {
+                    self.sim.deliver(&self.function, &frame);
+                    let _ = poke.try_send(());
+                }
+                Ok(None) => break,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    tracing::warn!("{error}");
+                }
+                Err(error) => {
+                    tracing::warn!("{error}");
+                    break;
+                }
+            }
+        }
+        *self.other() = None;
+        self.sim.inject(&self.function, &Fault::LinkDown);
+    }
+
+    /// Lets the world's time follow the machine's, and sends what leaves, for as long as the process lives.
+    fn follow(&self, poked: &Receiver<()>) {
+        let (clock, start) = (self.sim.clock(), Instant::now());
+        loop {
+            let world = Duration::from_nanos(clock.now().0);
+            if let Some(behind) = start.elapsed().checked_sub(world) {
+                self.sim.advance(behind);
+            }
+            if self.send() {
+                // There may be more at once.
+                continue;
+            }
+            let wait = self.sim.next_due().map_or(LAG, |due| {
+                Duration::from_nanos(due.0)
+                    .saturating_sub(start.elapsed())
+                    .min(LAG)
+            });
+            match poked.recv_timeout(wait) {
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                // Nobody writes registers any more, and the wire is cut.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Sends what has left the function; whether there was anything. Without anybody there it is lost, as on a wire; and so
+    /// is what finds no room for long, because the other process has stopped.
+    fn send(&self) -> bool {
+        let frames = self.sim.take_frames(&self.function);
+        let any = !frames.is_empty();
+        if let Some(socket) = self.other().clone() {
+            for frame in frames {
+                if let Err(error) = socket.send_within(&frame, PATIENCE) {
+                    tracing::debug!("{error}");
+                }
+            }
+        }
+        any
+    }
+}
+
+impl Device for Wired {
+    fn name(&self) -> &str {
+        self.function.name()
+    }
+
+    fn config_read(&self, offset: u16, out: &mut [u8]) {
+        self.function.config_read(offset, out);
+    }
+
+    fn config_write(&self, offset: u16, data: &[u8]) {
+        self.function.config_write(offset, data);
+    }
+
+    fn bar(&self, index: u8) -> Option<SharedMemory> {
+        self.function.bar(index)
+    }
+
+    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
+        self.function.bar_written(index, offset, bytes);
+        self.poke();
+    }
+
+    fn reset(&self) {
+        self.function.reset();
+        self.poke();
+    }
+
+    fn interrupt_count(&self) -> usize {
+        self.function.interrupt_count()
+    }
+
+    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
+        self.function.set_interrupts(vectors);
+    }
+
+    fn set_notices(&self, notices: Notices) {
+        self.function.set_notices(notices);
+    }
+
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.function.dma_map(iova, memory, offset, bytes)
+    }
+
+    fn dma_map_read_only(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.function.dma_map_read_only(iova, memory, offset, bytes)
+    }
+
+    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
+        self.function.dma_unmap(iova, bytes)
+    }
+
+    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
+        self.function.iova_ranges()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock) as Arc<dyn Clock>
+    }
+}
