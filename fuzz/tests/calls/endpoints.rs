@@ -1,8 +1,8 @@
 //! Calls on endpoints, service points and connection requests.
 
 use dat::{
-    CloseFlags, ConnectFlags, ConnectionEventKind as Kind, EpAttr, EpChange, EpState as S, Ia,
-    PspFlags, Qos, ReturnType, Timeout,
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind as Kind, EpAttr, EpChange,
+    EpState as S, Ia, PspFlags, Qos, ReturnType, Timeout,
 };
 
 use super::model::{Cr, DTOS, Ep, Expected, Place, Psp, Rsp};
@@ -11,6 +11,7 @@ use super::world::{Verdict, World, compare, equal, named};
 
 const INVALID_HANDLE: Verdict = Err(ReturnType::InvalidHandle);
 const INVALID_STATE: Verdict = Err(ReturnType::InvalidState);
+const INVALID_PARAMETER: Verdict = Err(ReturnType::InvalidParameter);
 /// How both ends may hear of a connection that an error ends.
 pub const BROKEN: &[Kind] = &[Kind::Broken, Kind::Disconnected];
 /// Longer than any sequence.
@@ -18,9 +19,12 @@ const PATIENCE: Timeout = Timeout::from_micros(u32::MAX - 1);
 /// What an EVD needs for receives, requests and connection events.
 const NEEDS: [u32; 3] = [0x020, 0x020, 0x040];
 
-/// The attributes of every endpoint.
-fn attributes(ia: &Ia) -> EpAttr {
+/// The attributes of every endpoint, but for the completion flags.
+fn attributes(ia: &Ia, modes: [u32; 2]) -> EpAttr {
+    let [recv, request] = modes.map(CompletionFlags::from_bits_retain);
     EpAttr {
+        recv_completion_flags: recv,
+        request_completion_flags: request,
         max_recv_dtos: DTOS,
         max_request_dtos: DTOS,
         max_recv_iov: SEGMENTS,
@@ -61,6 +65,22 @@ impl World {
         Some((zone, handles, verdict))
     }
 
+    /// Whether an endpoint, instead of what it is, may feed these EVDs.
+    fn may_feed(
+        &self,
+        side: usize,
+        ep: Option<usize>,
+        evds: [Option<usize>; 3],
+        modes: [u32; 2],
+    ) -> Verdict {
+        let may = evds.into_iter().flatten().all(|at| {
+            let mut streams = self.sides[side].streams(at, ep);
+            streams.add(at, evds, modes);
+            streams.may_share()
+        });
+        if may { Ok(()) } else { INVALID_PARAMETER }
+    }
+
     /// An endpoint takes, or lets go of, what it is made of.
     fn hold(&mut self, side: usize, pz: Option<usize>, evds: [Option<usize>; 3], take: bool) {
         let change = |count: &mut u32| {
@@ -84,7 +104,13 @@ impl World {
     /// Calls on endpoints.
     pub fn call_ep(&mut self, side: usize, op: &Op) -> Result<Option<()>, String> {
         match *op {
-            Op::EpCreate { ep, pz, evds, srq } => {
+            Op::EpCreate {
+                ep,
+                pz,
+                evds,
+                srq,
+                modes,
+            } => {
                 let Some((zone, handles, mut want)) = self.setup(side, pz, evds) else {
                     return Ok(None);
                 };
@@ -101,8 +127,13 @@ impl World {
                 if let Some(at) = srq {
                     want = want.and(named(&self.sides[side].srqs[at]));
                 }
+                // The peer has no say in requests.
+                if want.is_ok() && modes[1] == 2 {
+                    want = INVALID_PARAMETER;
+                }
+                let want = want.and(self.may_feed(side, None, evds, modes));
                 let ia = &mut self.ias[side];
-                let attr = attributes(ia);
+                let attr = attributes(ia, modes);
                 let [recv, request, connect] = handles;
                 let made = match pool {
                     Some(pool) => ia.ep_create_with_srq(zone, recv, request, connect, pool, &attr),
@@ -126,6 +157,7 @@ impl World {
                         context: 0,
                         soft: None,
                         hard: None,
+                        modes,
                     });
                 }
             }
@@ -164,7 +196,10 @@ impl World {
                         _ => INVALID_STATE,
                     };
                 }
-                if want.is_ok() && pz.is_none() && !object.recvs.is_empty() {
+                // Its completions are to be counted from now on.
+                want = want.and(self.may_feed(side, Some(ep), evds, [0, 0]));
+                let posted = !object.recvs.is_empty();
+                if want.is_ok() && posted && (pz.is_none() || object.modes[0] != 0) {
                     want = INVALID_STATE;
                 }
                 let change = EpChange {
@@ -173,7 +208,7 @@ impl World {
                     request_evd: Some(handles[1]),
                     connect_evd: Some(handles[2]),
                     // One that was lent has the provider's attributes so far.
-                    attr: Some(attributes(&self.ias[side])),
+                    attr: Some(attributes(&self.ias[side], [0, 0])),
                 };
                 let (handle, old_pz, old_evds) = (object.handle, object.pz, object.evds);
                 compare(self.ias[side].ep_modify(handle, &change), want)?;
@@ -182,7 +217,7 @@ impl World {
                     self.hold(side, pz, evds, true);
                     let moved = old_pz != pz;
                     if let Some(object) = self.sides[side].eps[ep].live_mut() {
-                        (object.pz, object.evds) = (pz, evds);
+                        (object.pz, object.evds, object.modes) = (pz, evds, [0, 0]);
                         if moved {
                             // They fail when they are used, as those in a region that is gone.
                             for piece in object
@@ -459,6 +494,9 @@ impl World {
                 if object.flags & 0x010 == 0 {
                     want = INVALID_HANDLE;
                 }
+                if want.is_ok() && model.streams(evd, None).chosen() {
+                    want = INVALID_PARAMETER;
+                }
                 let qualifier = QUALIFIERS[qualifier];
                 let want = want.and(in_use(model.listener(qualifier).is_some()));
                 let flags = if provider {
@@ -489,6 +527,9 @@ impl World {
                 let mut want = named(&model.evds[evd]);
                 if object.flags & 0x010 == 0 {
                     want = INVALID_HANDLE;
+                }
+                if want.is_ok() && model.streams(evd, None).chosen() {
+                    want = INVALID_PARAMETER;
                 }
                 let flags = if provider {
                     PspFlags::PROVIDER
@@ -547,6 +588,9 @@ impl World {
                 let mut want = named(&model.evds[evd]);
                 if object.flags & 0x010 == 0 {
                     want = INVALID_HANDLE;
+                }
+                if want.is_ok() && model.streams(evd, None).chosen() {
+                    want = INVALID_PARAMETER;
                 }
                 let reserved = match ep {
                     Some(at) => match model.eps[at].any() {

@@ -208,6 +208,7 @@ impl Cno {
 #[derive(Clone)]
 pub struct Buffer {
     pub cookie: u64,
+    pub quiet: bool,
     pub segments: Vec<Piece>,
 }
 
@@ -299,6 +300,8 @@ pub struct Ep {
     /// High watermarks; the soft one until it has spoken.
     pub soft: Option<u32>,
     pub hard: Option<u32>,
+    /// Completion flags of receives and of requests.
+    pub modes: [u32; 2],
 }
 
 /// A connection request.
@@ -311,6 +314,39 @@ pub struct Cr {
     pub ep: Option<usize>,
     pub lent: bool,
     pub decided: bool,
+}
+
+/// What feeds an EVD.
+#[derive(Default)]
+pub struct Streams {
+    modes: Vec<u32>,
+    pub others: bool,
+}
+
+impl Streams {
+    /// An endpoint feeds it with what goes to this EVD.
+    pub fn add(&mut self, evd: usize, evds: [Option<usize>; 3], modes: [u32; 2]) {
+        for (at, mode) in evds.into_iter().zip(modes) {
+            self.modes.extend((at == Some(evd)).then_some(mode));
+        }
+        self.others |= evds[2] == Some(evd);
+    }
+
+    /// All DTOs complete in one way, and unless waiters count them nothing else is there.
+    pub fn may_share(&self) -> bool {
+        let equal = self.modes.windows(2).all(|pair| pair[0] == pair[1]);
+        equal && !(self.others && self.chosen())
+    }
+
+    /// How DTOs complete.
+    pub fn mode(&self) -> u32 {
+        self.modes.first().copied().unwrap_or_default()
+    }
+
+    /// Somebody chooses which completions notify.
+    pub fn chosen(&self) -> bool {
+        self.modes.iter().any(|mode| *mode != 0)
+    }
 }
 
 /// What one side holds.
@@ -362,6 +398,27 @@ impl Side {
         }
     }
 
+    /// The streams that feed an EVD, but for those of one endpoint: DTOs of each mode (as [`Op::EpCreate`] has it), and
+    /// others.
+    ///
+    /// [`Op::EpCreate`]: super::op::Op::EpCreate
+    pub fn streams(&self, evd: usize, without: Option<usize>) -> Streams {
+        let mut streams = Streams::default();
+        if let Some(evd) = self.evds[evd].live() {
+            streams.others = evd.flags & 1 != 0;
+        }
+        for (at, ep) in self.eps.iter().enumerate() {
+            if let Some(ep) = ep.live().filter(|_| Some(at) != without) {
+                streams.add(evd, ep.evds, ep.modes);
+            }
+        }
+        let psps = self.psps.iter().filter_map(Place::live);
+        let rsps = self.rsps.iter().filter_map(Place::live);
+        let rsps = rsps.filter(|rsp| !rsp.spent).map(|rsp| rsp.evd);
+        streams.others |= psps.map(|psp| psp.evd).chain(rsps).any(|at| at == evd);
+        streams
+    }
+
     /// How many RMRs are bound to a region.
     pub fn bound_to(&self, lmr: usize) -> usize {
         let rmrs = self.rmrs.iter().filter_map(Place::live);
@@ -404,13 +461,25 @@ impl Side {
         psp.chain(rsp).next()
     }
 
-    /// An event should be on an EVD now; a null EVD drops it. What it does to the EVD's CNO is done.
+    /// A notification event should be on an EVD now; a null EVD drops it. What it does to the EVD's CNO is done.
     pub fn expect(&mut self, evd: Option<usize>, what: Expected, srq: Option<usize>) {
+        self.expect_one(evd, what, srq, true);
+    }
+
+    /// An event that may be no notification event.
+    pub fn expect_one(
+        &mut self,
+        evd: Option<usize>,
+        what: Expected,
+        srq: Option<usize>,
+        notify: bool,
+    ) {
         let Some(evd) = evd.and_then(|at| self.evds[at].live_mut()) else {
             return;
         };
         evd.queue.push(Queued { what, srq });
-        if evd.enabled
+        if notify
+            && evd.enabled
             && let Some(cno) = evd.cno
             && let Some(cno) = self.cnos[cno].live_mut()
         {

@@ -322,9 +322,15 @@ impl World {
                     return Ok(None);
                 };
                 if let Some(param) = compare(ia.evd_query(evd.handle), named(&model.evds[at]))? {
+                    let streams = model.streams(at, None);
+                    let config = match streams.mode() {
+                        4 => 0x10,
+                        2 => 0x20,
+                        _ => 0x30,
+                    };
                     let bits = if evd.enabled { 0x01 } else { 0x02 }
                         | if evd.waitable { 0x04 } else { 0x08 }
-                        | 0x30;
+                        | config;
                     equal("evd_state", param.state.bits(), bits)?;
                     equal("qlen", param.qlen, evd.qlen)?;
                     let cno = evd.cno.and_then(|at| model.cnos[at].live());
@@ -411,7 +417,7 @@ impl World {
                     INVALID_HANDLE
                 } else if threshold == 0 || threshold > evd.qlen {
                     INVALID_PARAMETER
-                } else if !evd.waitable {
+                } else if !evd.waitable || (threshold != 1 && model.streams(at, None).chosen()) {
                     INVALID_STATE
                 } else if count < threshold as usize {
                     Err(ReturnType::TimeoutExpired)

@@ -145,6 +145,8 @@ pub enum Op {
         pz: Option<usize>,
         evds: [Option<usize>; 3],
         srq: Option<usize>,
+        /// Completion flags of receives and of requests: 0 EVD_THRESHOLD, 2 SOLICITED_WAIT, 4 UNSIGNALLED.
+        modes: [u32; 2],
     },
     EpQuery(usize),
     EpGetStatus(usize),
@@ -299,9 +301,9 @@ fn maybe(rng: &mut ChaCha8Rng) -> Option<usize> {
     rng.random_ratio(9, 10).then(|| place(rng))
 }
 
-/// Of requests: mostly none; one that takes effect; UNSIGNALLED, which these endpoints do not allow; and an unknown one.
+/// Of requests: mostly none; one that takes effect; UNSIGNALLED, which few endpoints allow; and an unknown one.
 fn flags(rng: &mut ChaCha8Rng) -> u32 {
-    [0, 0, 0, 0, 1, 2, 8, 4, 0x100][rng.random_range(0..9)]
+    [0, 0, 0, 0, 1, 2, 8, 4, 4, 0x100][rng.random_range(0..10)]
 }
 
 impl Step {
@@ -343,14 +345,15 @@ impl Step {
             15 => Op::RmrQuery(at),
             16 => Op::RmrFree(at),
             17..23 => {
-                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or unknown ones.
+                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or those that complete alone; or unknown ones.
                 let (flags, qlen) = [
                     (0x001, rng.random_range(0..4)),
                     (0x0e0, EVD_LENGTH),
                     (0x070, EVD_LENGTH),
                     (0x071, EVD_LENGTH),
+                    (0x0a0, EVD_LENGTH),
                     (0x200, 4),
-                ][rng.random_range(0..5)];
+                ][rng.random_range(0..6)];
                 let cno = rng.random_ratio(1, 3).then(|| place(rng));
                 Op::EvdCreate {
                     evd: at,
@@ -411,6 +414,14 @@ impl Step {
                 pz: maybe(rng),
                 evds,
                 srq: rng.random_ratio(1, 4).then(|| place(rng)),
+                modes: if rng.random_ratio(2, 3) {
+                    [0, 0]
+                } else {
+                    [
+                        [0, 2, 4, 4][rng.random_range(0..4)],
+                        [0, 2, 4, 4][rng.random_range(0..4)],
+                    ]
+                },
             },
             76 => Op::EpQuery(at),
             77 => Op::EpGetStatus(at),
@@ -554,8 +565,8 @@ impl Step {
         Self { side, op }
     }
 
-    /// What most sequences begin with, so that something comes of the rest: on each side memory, EVDs, two endpoints, one of
-    /// them with an SRQ, and a listener.
+    /// What most sequences begin with, so that something comes of the rest: on each side memory, EVDs, three endpoints, one of
+    /// them with an SRQ and one with UNSIGNALLED completions, and a listener.
     pub fn prelude() -> Vec<Self> {
         let ops = [
             Op::PzCreate(0),
@@ -577,6 +588,12 @@ impl Step {
                 flags: 0x0e0,
                 cno: None,
             },
+            Op::EvdCreate {
+                evd: 2,
+                qlen: EVD_LENGTH,
+                flags: 0x0a0,
+                cno: None,
+            },
             Op::SrqCreate {
                 srq: 0,
                 pz: 0,
@@ -587,12 +604,21 @@ impl Step {
                 pz: Some(0),
                 evds: [Some(0), Some(1), Some(0)],
                 srq: None,
+                modes: [0, 0],
             },
             Op::EpCreate {
                 ep: 1,
                 pz: Some(0),
                 evds: [Some(1), Some(1), Some(1)],
                 srq: Some(0),
+                modes: [0, 0],
+            },
+            Op::EpCreate {
+                ep: 2,
+                pz: Some(0),
+                evds: [Some(2), Some(2), Some(0)],
+                srq: None,
+                modes: [4, 4],
             },
             Op::PspCreate {
                 psp: 0,
@@ -609,7 +635,7 @@ impl Step {
     /// messages over it, or RDMA through an RMR.
     pub fn scene(rng: &mut ChaCha8Rng) -> Vec<Self> {
         let here: usize = rng.random_range(0..2);
-        let [ep, peer] = [(); 2].map(|()| rng.random_range(0..2));
+        let [ep, peer] = [(); 2].map(|()| place(rng));
         let at = |side: usize, op: Op| Self { side, op };
         let there = 1 - here;
         let cookie = rng.random();
@@ -648,7 +674,7 @@ impl Step {
                     ep,
                     parts: room,
                     cookie,
-                    flags: 0,
+                    flags: [0, 0, 4][rng.random_range(0..3)],
                 };
                 let shared = Op::SrqPostRecv {
                     srq: 0,

@@ -14,8 +14,13 @@ const REMOTE_READ: u32 = 0x02;
 const LOCAL_WRITE: u32 = 0x10;
 const REMOTE_WRITE: u32 = 0x20;
 pub const SUPPRESS: u32 = 0x01;
-/// What a request of these endpoints may carry.
-pub const ALLOWED: u32 = 0x0b;
+const SOLICITED: u32 = 0x02;
+pub const UNSIGNALLED: u32 = 0x04;
+
+/// What a request may carry that completes in this mode.
+pub const fn allowed(mode: u32) -> u32 {
+    0x0b | mode & UNSIGNALLED
+}
 
 /// A request that was posted.
 #[derive(Clone, Copy)]
@@ -103,6 +108,7 @@ impl World {
                 {
                     object.buffers.push_back(Buffer {
                         cookie,
+                        quiet: false,
                         segments: local.pieces,
                     });
                 }
@@ -137,7 +143,7 @@ impl World {
             named(place)
         } else if object.srq.is_some() || object.pz.is_none() {
             INVALID_STATE
-        } else if flags != 0 {
+        } else if flags & !(object.modes[0] & UNSIGNALLED) != 0 {
             INVALID_PARAMETER
         } else if local.verdict.is_err() {
             local.verdict
@@ -157,6 +163,7 @@ impl World {
         {
             object.recvs.push_back(Buffer {
                 cookie,
+                quiet: flags.bits() & UNSIGNALLED != 0,
                 segments: local.pieces,
             });
             if object.state == S::Disconnected {
@@ -219,7 +226,7 @@ impl World {
             named(place)
         } else if !matches!(object.state, S::Connected | S::Disconnected) || object.pz.is_none() {
             INVALID_STATE
-        } else if request.flags & !ALLOWED != 0 {
+        } else if request.flags & !allowed(object.modes[1]) != 0 {
             INVALID_PARAMETER
         } else {
             local.verdict.and(length)
@@ -276,7 +283,8 @@ impl World {
             status,
         };
         let evd = object.evds[1];
-        self.sides[side].expect(evd, done, None);
+        let notify = status != DtoStatus::Success || request.flags & UNSIGNALLED == 0;
+        self.sides[side].expect_one(evd, done, None, notify);
     }
 
     /// A message arrives at an endpoint. True: its sender gives up, in a while.
@@ -286,6 +294,7 @@ impl World {
             return false;
         };
         let (handle, evd, srq) = (target.handle, target.evds[0], target.srq);
+        let chosen = target.modes[0] == SOLICITED;
         let buffer = match srq.map(|at| there.srqs[at].live_mut()) {
             Some(pool) => pool.and_then(|pool| pool.buffers.pop_front()),
             None => target.recvs.pop_front(),
@@ -321,7 +330,9 @@ impl World {
         {
             pool.undequeued += 1;
         }
-        there.expect(evd, done, srq);
+        let quiet = buffer.quiet || (chosen && request.flags & SOLICITED == 0);
+        let notify = received != DtoStatus::Success || !quiet;
+        there.expect_one(evd, done, srq, notify);
         self.complete(side, ep, request, sent);
         if sent != DtoStatus::Success {
             self.disconnect(side, ep, BROKEN, BROKEN);

@@ -40,6 +40,7 @@ fn a_message_without_a_receive_breaks_the_connection_of_the_one_that_sent_it() {
                 pz: place,
                 evds: [place; 3],
                 srq: None,
+                modes: [0, 0],
             },
         },
         Step {
@@ -49,6 +50,7 @@ fn a_message_without_a_receive_breaks_the_connection_of_the_one_that_sent_it() {
                 pz: place,
                 evds: [place; 3],
                 srq: None,
+                modes: [0, 0],
             },
         },
         Step {
@@ -58,6 +60,7 @@ fn a_message_without_a_receive_breaks_the_connection_of_the_one_that_sent_it() {
                 pz: place,
                 evds: [None, None, place],
                 srq: None,
+                modes: [0, 0],
             },
         },
         Step {
@@ -197,6 +200,7 @@ fn a_region_ends_for_the_device_too_when_the_bind_that_named_it_was_flushed() {
                 pz: Some(0),
                 evds: [Some(1), Some(1), Some(1)],
                 srq: Some(0),
+                modes: [0, 0],
             },
         },
         Step {
@@ -206,6 +210,7 @@ fn a_region_ends_for_the_device_too_when_the_bind_that_named_it_was_flushed() {
                 pz: Some(0),
                 evds: [Some(1), Some(1), Some(1)],
                 srq: Some(0),
+                modes: [0, 0],
             },
         },
         Step {
@@ -432,6 +437,7 @@ fn the_context_an_rmr_had_before_its_last_bind_breaks_the_connection() {
                 pz: Some(0),
                 evds: [Some(0), Some(1), Some(0)],
                 srq: None,
+                modes: [0, 0],
             },
         },
         Step {
@@ -441,6 +447,7 @@ fn the_context_an_rmr_had_before_its_last_bind_breaks_the_connection() {
                 pz: Some(0),
                 evds: [Some(0), Some(0), Some(0)],
                 srq: None,
+                modes: [0, 0],
             },
         },
         Step {

@@ -6,7 +6,7 @@ use dat::{
 
 use super::model::{Bound, Expected};
 use super::op::{Part, REGION, Remote};
-use super::posts::{ALLOWED, Request, SUPPRESS};
+use super::posts::{Request, SUPPRESS, UNSIGNALLED, allowed};
 use super::world::{World, compare, named};
 
 const LOCAL: [u32; 2] = [0x01, 0x10];
@@ -86,7 +86,7 @@ impl World {
             Err(ReturnType::InvalidHandle)
         } else if !matches!(object.state, S::Connected | S::Disconnected) || object.pz.is_none() {
             Err(ReturnType::InvalidState)
-        } else if rights & !0x33 != 0 || request.flags & !ALLOWED != 0 {
+        } else if rights & !0x33 != 0 || request.flags & !allowed(object.modes[1]) != 0 {
             Err(ReturnType::InvalidParameter)
         } else if object.pz != Some(window.pz) {
             Err(ReturnType::ProtectionViolation)
@@ -143,7 +143,8 @@ impl World {
                 cookie: request.cookie,
                 status,
             };
-            model.expect(evd, done, None);
+            let notify = flushed || request.flags & UNSIGNALLED == 0;
+            model.expect_one(evd, done, None, notify);
         }
         Ok(Some(false))
     }

@@ -225,6 +225,7 @@ impl World {
                     context: 0,
                     soft: None,
                     hard: None,
+                    modes: [0, 0],
                 }));
             } else {
                 let want = model.crs[cr].ep.and_then(|ep| model.eps[ep].any());
