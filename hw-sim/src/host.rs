@@ -63,6 +63,12 @@ pub trait Host {
     /// Takes the next WQE of a shared receive queue, if there is one; fires the limit event.
     fn srq_take(&mut self, srqn: u32) -> Result<Option<SrqWqe>, DmaFault>;
 
+    /// The XRC SRQ of that number.
+    fn xrc_srq(&self, srqn: u32) -> Option<XrcTarget> {
+        let _ = srqn;
+        None
+    }
+
     /// Puts a whole Ethernet frame (without FCS) onto this function's port.
     fn transmit(&mut self, frame: Vec<u8>);
 
@@ -156,6 +162,28 @@ pub struct SrqWqe {
     pub pd: u32,
     /// Its scatter list, without terminator.
     pub scatter: Vec<DataSeg>,
+    /// The queue is an XRC SRQ.
+    pub xrc: Option<XrcSource>,
+}
+
+/// Where the completion of a WQE of an XRC SRQ goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcSource {
+    /// The queue.
+    pub number: u32,
+    /// Its completion queue.
+    pub cqn: u32,
+    /// Index that its CQEs of version 1 carry.
+    pub user_index: u32,
+}
+
+/// An XRC SRQ as a request finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct XrcTarget {
+    /// Its XRC domain.
+    pub xrcd: u32,
+    /// Its protection domain, in which the keys of the request are.
+    pub pd: u32,
 }
 
 /// A UMR work request, taken apart (PRM "UMR WQE").

@@ -40,8 +40,8 @@ pub struct QpSlot {
 pub struct QpRefs {
     /// Protection domain; the UMR queue pair has none.
     pub pd: Option<u32>,
-    /// UAR page.
-    pub uar: u32,
+    /// UAR page; none without queues of its own.
+    pub uar: Option<u32>,
     /// Completion queue of the send queue.
     pub cqn_snd: u32,
     /// Completion queue of the receive queue.

@@ -51,7 +51,7 @@ impl Default for PageProfile {
 pub enum GiveError {
     /// More pages than the firmware asked for.
     TooMany,
-    /// Zero, or not 4 KiB aligned.
+    /// Not 4 KiB aligned.
     Address(u64),
     /// The device cannot reach it.
     Unreachable(u64),
@@ -170,7 +170,8 @@ impl FirmwarePages {
         }
         let mut fresh = BTreeSet::new();
         for &address in addresses {
-            if address == 0 || address % PAGE_BYTES as u64 != 0 {
+            // Zero is an address like any other, and the first that rdma-core's driver gives.
+            if address % PAGE_BYTES as u64 != 0 {
                 return Err(GiveError::Address(address));
             }
             if self.owned.contains(&address) || !fresh.insert(address) {
@@ -294,7 +295,8 @@ mod tests {
         pages.query_boot();
         assert_eq!(
             pages.give(&mut iommu, &[0x1000, 0]),
-            Err(GiveError::Address(0))
+            Err(GiveError::Unreachable(0)),
+            "an address, but nothing is there"
         );
         assert_eq!(
             pages.give(&mut iommu, &[0x1000, 0x2800]),

@@ -9,7 +9,7 @@
 //! A limit (`lwm`) asks for one event when fewer WQEs than that are left; it disarms itself.
 
 use crate::buffer::QueueBuffer;
-use crate::host::{DmaFault, SrqWqe};
+use crate::host::{DmaFault, SrqWqe, XrcSource};
 use crate::iommu::{Iommu, Who};
 use crate::umem::Places;
 use hw_mlx::prm::DataSeg;
@@ -164,6 +164,11 @@ impl Srq {
             index,
             pd: self.pd,
             scatter: scatter_list(&bytes[NEXT_SEGMENT..]),
+            xrc: self.xrc.map(|part| XrcSource {
+                number: self.number,
+                cqn: part.cqn,
+                user_index: part.user_index,
+            }),
         };
         let limit = self.limit != 0 && available - 1 < self.limit;
         if limit {

@@ -191,10 +191,10 @@ impl Nic {
                 env,
                 format!("send doorbell for QP {qpn:#x}, which does not exist"),
             ),
-            Some(uar) if uar != page => {
+            Some(uar) if uar != Some(page) => {
                 self.driver_bug(
                     env,
-                    format!("QP {qpn:#x} doorbell in UAR {page:#x}, the queue pair has {uar:#x}"),
+                    format!("QP {qpn:#x} doorbell in UAR {page:#x}, the queue pair has {uar:#x?}"),
                 );
             }
             Some(_) => {

@@ -2,7 +2,7 @@
 
 use crate::cq::Completed;
 use crate::eq::COUNTER_MASK;
-use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
+use crate::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest, XrcTarget};
 use crate::init_segment::device_ticks;
 use crate::iommu::Who;
 use crate::mkey::{Mkey, Piece, Use, resolve};
@@ -177,6 +177,15 @@ impl Host for View<'_> {
             }
             Taken::Empty => Ok(None),
         }
+    }
+
+    fn xrc_srq(&self, srqn: u32) -> Option<XrcTarget> {
+        let srq = self.nic.objects.rmps.get(srqn)?;
+        let part = srq.xrc?;
+        Some(XrcTarget {
+            xrcd: part.xrcd,
+            pd: srq.pd,
+        })
     }
 
     fn transmit(&mut self, frame: Vec<u8>) {

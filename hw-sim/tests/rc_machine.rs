@@ -193,8 +193,7 @@ fn receives_may_be_posted_in_init_and_packets_are_dropped_there() {
 #[test]
 fn creation_refuses_what_the_device_does_not_have() {
     type Spoil = fn(&mut Qpc);
-    let cases: [(&str, Spoil); 7] = [
-        ("XRC", |qpc| _ = qpc.set_st(3)),
+    let cases: [(&str, Spoil); 6] = [
         ("raw Ethernet", |qpc| _ = qpc.set_st(9)),
         ("signatures", |qpc| _ = qpc.set_wq_signature(true)),
         ("doorbell record not aligned", |qpc| {

@@ -179,6 +179,9 @@ fn all_opcodes() -> Vec<(Opcode, Headers)> {
                 src_qpn: 1,
             });
         }
+        if opcode.bits() & 0xe0 == 0xa0 && !operation.is_response() {
+            headers.xrc_srq = Some(0x12_3456);
+        }
         if operation.has_reth() {
             headers.reth = Some(RethRepr {
                 va: 0x1122_3344_5566_7788,
@@ -222,7 +225,11 @@ fn all_opcodes() -> Vec<(Opcode, Headers)> {
 #[test]
 fn every_opcode_in_every_encapsulation_comes_back_as_it_was_sent() {
     let opcodes = all_opcodes();
-    assert_eq!(opcodes.len(), 23 + 12 + 2, "RC, UC and UD opcodes");
+    assert_eq!(
+        opcodes.len(),
+        23 + 12 + 2 + 23,
+        "RC, UC, UD and XRC opcodes"
+    );
     let payload: Vec<u8> = (0..37).collect();
     for network in [ipv4(), ipv6(), grh()] {
         for vlan in [
@@ -547,10 +554,30 @@ fn grh_area_of_an_ipv4_datagram_is_its_header_at_the_end() {
     assert_eq!(area[20..], frame[14..34]);
 }
 
+/// IBTA volume 1, annex A14: XRCETH follows the BTH of every request, and no answer.
+#[test]
+fn an_xrc_request_names_its_shared_receive_queue_right_behind_the_bth() {
+    let headers = Headers {
+        xrc_srq: Some(0x00ab_cdef),
+        immediate: Some([1, 2, 3, 4]),
+        ..Headers::NONE
+    };
+    let opcode = Opcode::xrc(Operation::SendOnlyImmediate);
+    assert_eq!(opcode.bits(), 0xa5);
+    assert!(headers.fit(opcode) && !headers.fit(Opcode::rc(Operation::SendOnlyImmediate)));
+    let mut bytes = [0xa5; 8];
+    assert_eq!(headers.buffer_len(), bytes.len());
+    headers.emit(&mut bytes);
+    assert_eq!(bytes, [0, 0xab, 0xcd, 0xef, 1, 2, 3, 4]);
+    assert_eq!(Headers::parse(opcode, &bytes), Ok((headers, &[][..])));
+    assert!(Headers::parse(opcode, &bytes[..3]).is_err());
+    assert!(Headers::NONE.fit(Opcode::xrc(Operation::ReadResponseMiddle)));
+}
+
 #[test]
 fn reserved_opcodes_do_not_exist() {
     for bits in [
-        0x15, 0x18, 0x1f, 0x2c, 0x31, 0x40, 0x60, 0x66, 0x80, 0x81, 0xa0, 0xff,
+        0x15, 0x18, 0x1f, 0x2c, 0x31, 0x40, 0x60, 0x66, 0x80, 0x81, 0xb5, 0xc0, 0xff,
     ] {
         assert_eq!(Opcode::from_bits(bits), None, "{bits:#x}");
     }

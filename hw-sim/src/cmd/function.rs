@@ -107,7 +107,7 @@ fn give_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
                 "more pages than the firmware asked for",
                 "{entries}"
             ),
-            GiveError::Address(_) => refuse!(BAD_PARAM, "page address zero or not aligned"),
+            GiveError::Address(_) => refuse!(BAD_PARAM, "page address not aligned"),
             GiveError::Unreachable(_) => refuse!(BAD_PARAM, "page not reachable by the device"),
             GiveError::Owned(_) => refuse!(BAD_RESOURCE, "page given twice"),
         })?;

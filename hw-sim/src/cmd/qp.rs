@@ -40,7 +40,11 @@ pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
         .wq_umem_valid()
         .then(|| (input.wq_umem_id(), input.wq_umem_offset()));
     let record_umem = context.dbr_umem_valid().then(|| context.dbr_umem_id());
-    let (doorbell_record, record) = cmd.record(record_umem, context.dbr_addr())?;
+    let (doorbell_record, record) = if has_queues(context) {
+        cmd.record(record_umem, context.dbr_addr())?
+    } else {
+        (0, None)
+    };
     let buffer = cmd.queue(QueuePlace {
         umem,
         log_page_size: context.log_page_size(),
@@ -78,6 +82,10 @@ pub(super) fn create_qp(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
+fn has_queues(context: &Qpc) -> bool {
+    !context.no_sq() || context.rq_type() == RQ_OWN
+}
+
 fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
     let service = ServiceType::from_bits(context.st());
     let caps = &cmd.nic.caps.general;
@@ -85,6 +93,7 @@ fn service_type(cmd: &Cmd<'_>, context: &Qpc) -> Result<ServiceType, Refusal> {
         ServiceType::RC => caps.rc(),
         ServiceType::UC => caps.uc(),
         ServiceType::UD => caps.ud(),
+        ServiceType::XRC => caps.xrc(),
         // The subnet is managed over InfiniBand ports only.
         ServiceType::QP0 => cmd.nic.profile.port_type == PortType::InfiniBand,
         ServiceType::QP1 => true,
@@ -122,7 +131,12 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
     if let Some(pd) = pd {
         must_exist(&objects.pds, pd)?;
     }
-    must_exist(&objects.uars, context.uar_page())?;
+    // The end of an XRC connection that only receives has no queue of its own, so no doorbells: Linux leaves page and
+    // record 0 (`create_xrc_tgt_qp` in drivers/infiniband/hw/mlx5/qp.c).
+    let uar = has_queues(context).then(|| context.uar_page());
+    if let Some(uar) = uar {
+        must_exist(&objects.uars, uar)?;
+    }
     must_exist(&objects.cqs, context.cqn_snd())?;
     must_exist(&objects.cqs, context.cqn_rcv())?;
     let srqn = match context.rq_type() {
@@ -154,7 +168,7 @@ fn references(cmd: &Cmd<'_>, context: &Qpc, service: ServiceType) -> Result<QpRe
     }
     Ok(QpRefs {
         pd,
-        uar: context.uar_page(),
+        uar,
         cqn_snd: context.cqn_snd(),
         cqn_rcv: context.cqn_rcv(),
         srqn,
@@ -214,7 +228,9 @@ fn hold(cmd: &mut Cmd<'_>, refs: QpRefs) -> Result<(), Refusal> {
     if let Some(pd) = refs.pd {
         objects.pds.hold(pd)?;
     }
-    objects.uars.hold(refs.uar)?;
+    if let Some(uar) = refs.uar {
+        objects.uars.hold(uar)?;
+    }
     objects.cqs.hold(refs.cqn_snd)?;
     objects.cqs.hold(refs.cqn_rcv)?;
     if let Some(srqn) = refs.srqn {
@@ -235,7 +251,9 @@ fn release(cmd: &mut Cmd<'_>, refs: QpRefs) {
     if let Some(pd) = refs.pd {
         objects.pds.release(pd);
     }
-    objects.uars.release(refs.uar);
+    if let Some(uar) = refs.uar {
+        objects.uars.release(uar);
+    }
     objects.cqs.release(refs.cqn_snd);
     objects.cqs.release(refs.cqn_rcv);
     if let Some(srqn) = refs.srqn {

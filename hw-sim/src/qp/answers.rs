@@ -6,7 +6,8 @@
 //! count against the responder's resources: the requester has forgotten that it asked before.
 
 use super::core::{Core, Outgoing};
-use crate::host::{Host, KeyError};
+use super::state::Service;
+use crate::host::{Host, KeyError, KeyScope};
 use crate::wire::{AckSyndrome, AethRepr, AtomicAckEthRepr, Headers, Opcode, Operation, Psn};
 use std::collections::VecDeque;
 
@@ -38,6 +39,7 @@ pub(super) struct ReadStream {
     /// Behind the last.
     pub(super) end: Psn,
     pub(super) rkey: u32,
+    pub(super) scope: KeyScope,
     pub(super) va: u64,
     pub(super) left: u32,
     pub(super) is_first: bool,
@@ -213,7 +215,7 @@ impl ReadStream {
             .min(core.mtu());
         let mut payload = vec![0; bytes];
         if bytes > 0 {
-            host.key_read(self.rkey, core.remote_scope(false), self.va, &mut payload)?;
+            host.key_read(self.rkey, self.scope, self.va, &mut payload)?;
         }
         // CAST: at most the MTU.
         let sent = u32::try_from(bytes).unwrap_or(self.left);
@@ -248,7 +250,10 @@ fn respond(
     headers: Headers,
     payload: &[u8],
 ) {
-    let opcode = Opcode::rc(operation);
+    let opcode = match core.service {
+        Service::Xrc => Opcode::xrc(operation),
+        _ => Opcode::rc(operation),
+    };
     let (ack_request, solicited) = (false, false);
     core.transmit(
         host,

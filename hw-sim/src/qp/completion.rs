@@ -1,7 +1,7 @@
 //! Completion queue entries.
 
 use super::core::Core;
-use crate::host::Host;
+use crate::host::{Host, XrcSource};
 use hw_mlx::prm::{Cqe64, CqeOpcode, ErrCqe, Syndrome, WqeOpcode};
 
 /// User index that means "as CQE version 0".
@@ -22,6 +22,8 @@ pub(super) struct Receipt {
     pub(super) flags_rqpn: u32,
     /// InfiniBand datagrams: source LID.
     pub(super) slid: u16,
+    /// The WQE came from this XRC SRQ.
+    pub(super) xrc: Option<XrcSource>,
 }
 
 impl Core {
@@ -33,6 +35,17 @@ impl Core {
             self.context.srqn_rmpn_xrqn()
         } else {
             0
+        }
+    }
+
+    /// Completion queue and user index of a receive: those of the XRC SRQ, if it came from one.
+    fn receiver(&self, host: &dyn Host, xrc: Option<XrcSource>) -> (u32, u32) {
+        match xrc {
+            None => (self.context.cqn_rcv(), self.user_index(host)),
+            Some(xrc) if host.cqe_version() == 1 && xrc.user_index != NO_USER_INDEX => {
+                (xrc.cqn, xrc.user_index)
+            }
+            Some(xrc) => (xrc.cqn, xrc.number),
         }
     }
 
@@ -64,41 +77,51 @@ impl Core {
         opcode: WqeOpcode,
         syndrome: Syndrome,
     ) {
-        let cqe = self.error(host, CqeOpcode::REQ_ERR, index, opcode, syndrome);
+        let user_index = self.user_index(host);
+        let cqe = self.error(user_index, CqeOpcode::REQ_ERR, index, opcode, syndrome);
         host.complete(self.context.cqn_snd(), cqe, true);
     }
 
     /// A message was received.
     pub(super) fn complete_receive(&self, host: &mut dyn Host, receipt: &Receipt) {
+        let (cqn, user_index) = self.receiver(host, receipt.xrc);
         let mut cqe = Cqe64::new();
         cqe.set_flags_rqpn(receipt.flags_rqpn)
             .set_slid(receipt.slid)
-            .set_srqn_uidx(self.user_index(host))
+            .set_srqn_uidx(user_index)
             .set_imm_inval_pkey(receipt.immediate)
             .set_byte_cnt(receipt.bytes)
             .set_timestamp(host.now())
             .set_qpn(self.qpn)
             .set_wqe_counter(receipt.counter)
             .set_op_own_parts(receipt.opcode, 0, receipt.solicited, false);
-        host.complete(self.context.cqn_rcv(), cqe, receipt.solicited);
+        host.complete(cqn, cqe, receipt.solicited);
     }
 
     /// A receive WQE failed, or is flushed.
-    pub(super) fn fail_receive(&self, host: &mut dyn Host, counter: u16, syndrome: Syndrome) {
-        let cqe = self.error(host, CqeOpcode::RESP_ERR, counter, WqeOpcode::NOP, syndrome);
-        host.complete(self.context.cqn_rcv(), cqe, true);
+    pub(super) fn fail_receive(
+        &self,
+        host: &mut dyn Host,
+        counter: u16,
+        xrc: Option<XrcSource>,
+        syndrome: Syndrome,
+    ) {
+        let (cqn, user_index) = self.receiver(host, xrc);
+        let opcode = WqeOpcode::NOP;
+        let cqe = self.error(user_index, CqeOpcode::RESP_ERR, counter, opcode, syndrome);
+        host.complete(cqn, cqe, true);
     }
 
     fn error(
         &self,
-        host: &dyn Host,
+        user_index: u32,
         side: CqeOpcode,
         counter: u16,
         opcode: WqeOpcode,
         syndrome: Syndrome,
     ) -> Cqe64 {
         let mut cqe = ErrCqe::new();
-        cqe.set_srqn_uidx(self.user_index(host))
+        cqe.set_srqn_uidx(user_index)
             .set_syndrome(syndrome.0)
             .set_send_wqe_opcode(opcode.bits())
             .set_qpn(self.qpn)

@@ -18,21 +18,29 @@ const fn allowed(transition: Transition, service: Service) -> u32 {
     };
     const RIGHTS: u32 = RRE | RAE | RWE;
     match (transition, service) {
-        (Transition::InitToInit, Service::Rc) => RIGHTS | PKEY_INDEX | PRI_PORT | LAG_TX_AFF,
+        (Transition::InitToInit, Service::Rc | Service::Xrc) => {
+            RIGHTS | PKEY_INDEX | PRI_PORT | LAG_TX_AFF
+        }
         (Transition::InitToInit, Service::Uc) => RWE | PKEY_INDEX | PRI_PORT | LAG_TX_AFF,
         (Transition::InitToInit, Service::Ud) => PKEY_INDEX | Q_KEY | PRI_PORT,
-        (Transition::InitToRtr, Service::Rc) => ALT_ADDR_PATH | RIGHTS | PKEY_INDEX | LAG_TX_AFF,
+        (Transition::InitToRtr, Service::Rc | Service::Xrc) => {
+            ALT_ADDR_PATH | RIGHTS | PKEY_INDEX | LAG_TX_AFF
+        }
         (Transition::InitToRtr, Service::Uc) => ALT_ADDR_PATH | RWE | PKEY_INDEX | LAG_TX_AFF,
         (Transition::InitToRtr, Service::Ud | Service::Gsi | Service::Smi) => PKEY_INDEX | Q_KEY,
-        (Transition::RtrToRts, Service::Rc) => ALT_ADDR_PATH | RIGHTS | PM_STATE | RNR_TIMEOUT,
+        (Transition::RtrToRts, Service::Rc | Service::Xrc) => {
+            ALT_ADDR_PATH | RIGHTS | PM_STATE | RNR_TIMEOUT
+        }
         (Transition::RtrToRts, Service::Uc) => ALT_ADDR_PATH | RWE | PM_STATE,
         (Transition::RtrToRts, Service::Ud) => Q_KEY,
-        (Transition::RtsToRts, Service::Rc) => {
+        (Transition::RtsToRts, Service::Rc | Service::Xrc) => {
             ALT_ADDR_PATH | RIGHTS | PM_STATE | RNR_TIMEOUT | COUNTER_SET_ID
         }
         (Transition::RtsToRts, Service::Uc) => ALT_ADDR_PATH | RWE | PM_STATE | COUNTER_SET_ID,
         (Transition::RtsToRts, Service::Ud) => Q_KEY | SRQN | CQN_RCV | COUNTER_SET_ID,
-        (Transition::SqErrToRts | Transition::SqdToRts, Service::Rc) => RNR_TIMEOUT | RIGHTS,
+        (Transition::SqErrToRts | Transition::SqdToRts, Service::Rc | Service::Xrc) => {
+            RNR_TIMEOUT | RIGHTS
+        }
         (Transition::SqErrToRts | Transition::SqdToRts, Service::Uc) => RWE,
         (
             Transition::SqErrToRts | Transition::SqdToRts,
@@ -113,7 +121,9 @@ fn check_ready_to_receive(service: Service, given: &Qpc, host: &dyn Host) -> Res
     let mtu = given.mtu();
     let raw = 7;
     let mtu_is_good = match service {
-        Service::Rc | Service::Uc => (1..=u32::from(host.port_mtu()).min(MAX_MTU)).contains(&mtu),
+        Service::Rc | Service::Xrc | Service::Uc => {
+            (1..=u32::from(host.port_mtu()).min(MAX_MTU)).contains(&mtu)
+        }
         Service::Ud | Service::Gsi | Service::Smi => (1..=MAX_MTU).contains(&mtu) || mtu == raw,
         Service::Umr => true,
     };

@@ -61,15 +61,15 @@ impl Core {
 
     /// Scope of keys our own WQEs name.
     pub(super) fn local_scope(&self) -> KeyScope {
-        self.scope(false, false)
+        self.scope(false)
     }
 
     /// Scope of keys the peer names.
-    pub(super) fn remote_scope(&self, atomic: bool) -> KeyScope {
-        self.scope(true, atomic)
+    pub(super) fn remote_scope(&self) -> KeyScope {
+        self.scope(true)
     }
 
-    fn scope(&self, remote: bool, atomic: bool) -> KeyScope {
+    fn scope(&self, remote: bool) -> KeyScope {
         let rlky = self.context.rlky() && !remote;
         KeyScope {
             pd: if self.service == Service::Umr {
@@ -79,7 +79,7 @@ impl Core {
             },
             qpn: self.qpn,
             remote,
-            atomic,
+            atomic: false,
             rlky,
         }
     }

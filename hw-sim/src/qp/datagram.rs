@@ -184,7 +184,7 @@ pub(super) fn receive(
     {
         return Ok(());
     }
-    let mut wqe = match queue.take(core, host) {
+    let mut wqe = match queue.take(core, host, None) {
         Ok(Some(wqe)) => wqe,
         Ok(None) => return Ok(()),
         Err(error) => {
@@ -205,7 +205,7 @@ pub(super) fn receive(
             ScatterError::TooLong => Syndrome::LOCAL_LENGTH_ERR,
             ScatterError::Key(_) => Syndrome::LOCAL_PROT_ERR,
         };
-        core.fail_receive(host, wqe.counter, syndrome);
+        core.fail_receive(host, wqe.counter, None, syndrome);
         return Err(Broken);
     }
     let immediate = packet.headers.immediate.map(u32::from_be_bytes);
@@ -225,6 +225,7 @@ pub(super) fn receive(
             Link::Ethernet(_) => 0,
             Link::InfiniBand(lrh) => lrh.slid,
         },
+        xrc: None,
     };
     core.complete_receive(host, &receipt);
     Ok(())

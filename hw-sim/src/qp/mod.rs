@@ -227,7 +227,10 @@ impl Qp {
                 let checked = self
                     .send_queue
                     .read_record(&self.core.rings, host)
-                    .and_then(|()| self.send_queue.check_doorbell(value, &self.core.rings, host));
+                    .and_then(|()| {
+                        self.send_queue
+                            .check_doorbell(value, &self.core.rings, host)
+                    });
                 if let Err(bad) = checked {
                     self.refuse(bad, host);
                 }
@@ -303,6 +306,12 @@ impl Qp {
         receives
             && match self.core.service {
                 Service::Rc => transport == Transport::Rc,
+                // Requests go to the end that receives; the other hears answers only.
+                Service::Xrc => {
+                    let receives = self.core.context.rq_type() == RQ_TYPE_SRQ;
+                    transport == Transport::Xrc
+                        && (receives || packet.bth.opcode.operation().is_response())
+                }
                 Service::Uc => transport == Transport::Uc,
                 Service::Ud | Service::Gsi | Service::Smi => transport == Transport::Ud,
                 Service::Umr => false,
@@ -391,7 +400,7 @@ impl Qp {
                     self.core.state = State::SendQueueError;
                     self.flushing = true;
                 }
-                Service::Rc | Service::Umr => self.enter_error(host),
+                Service::Rc | Service::Xrc | Service::Umr => self.enter_error(host),
             }
         }
     }
@@ -403,7 +412,7 @@ impl Qp {
         self.core.state = State::Error;
         if let Some(wqe) = self.responder.abandon() {
             self.core
-                .fail_receive(host, wqe.counter, Syndrome::WR_FLUSH_ERR);
+                .fail_receive(host, wqe.counter, wqe.xrc, Syndrome::WR_FLUSH_ERR);
         }
         if self.core.context.rq_type() == RQ_TYPE_SRQ {
             host.qp_event(EventType::SRQ_LAST_WQE, self.core.qpn);
@@ -434,7 +443,10 @@ impl Qp {
             requester,
             ..
         } = self;
-        if let Some((index, opcode)) = requester.abandon().or_else(|| send_queue.skip(&core.rings, host)) {
+        if let Some((index, opcode)) = requester
+            .abandon()
+            .or_else(|| send_queue.skip(&core.rings, host))
+        {
             core.fail_send(host, index, opcode, Syndrome::WR_FLUSH_ERR);
             return true;
         }
@@ -449,7 +461,7 @@ impl Qp {
                 return false;
             }
         };
-        core.fail_receive(host, counter, Syndrome::WR_FLUSH_ERR);
+        core.fail_receive(host, counter, None, Syndrome::WR_FLUSH_ERR);
         if self.poll.is_some() {
             self.poll = Some((host.now().saturating_add(FIRST_POLL_NS), FIRST_POLL_NS));
         }

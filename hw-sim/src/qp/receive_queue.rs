@@ -6,7 +6,7 @@
 use super::completion::RQ_TYPE_SRQ;
 use super::core::Core;
 use super::ring::Rings;
-use crate::host::{DmaFault, Host, KeyError, KeyScope};
+use crate::host::{DmaFault, Host, KeyError, KeyScope, XrcSource};
 use hw_mlx::prm::DataSeg;
 use zerocopy::FromBytes;
 
@@ -40,6 +40,8 @@ pub(crate) struct ReceiveWqe {
     scatter: Vec<DataSeg>,
     /// Bytes written so far.
     pub(crate) written: u64,
+    /// It came from this XRC SRQ.
+    pub(super) xrc: Option<XrcSource>,
 }
 
 impl ReceiveWqe {
@@ -98,16 +100,16 @@ impl ReceiveQueue {
         (self.taken, self.posted)
     }
 
-    /// The next WQE, if one is posted.
+    /// The next WQE, if one is posted; of the XRC SRQ that the packet names, if it does.
     pub(super) fn take(
         &mut self,
         core: &Core,
         host: &mut dyn Host,
+        xrc_srq: Option<u32>,
     ) -> Result<Option<ReceiveWqe>, TakeError> {
         if core.context.rq_type() == RQ_TYPE_SRQ {
-            let taken = host
-                .srq_take(core.context.srqn_rmpn_xrqn())
-                .map_err(TakeError::Fault)?;
+            let number = xrc_srq.unwrap_or(core.context.srqn_rmpn_xrqn());
+            let taken = host.srq_take(number).map_err(TakeError::Fault)?;
             return Ok(taken.map(|wqe| ReceiveWqe {
                 counter: wqe.index,
                 scope: KeyScope {
@@ -116,6 +118,7 @@ impl ReceiveQueue {
                 },
                 scatter: wqe.scatter,
                 written: 0,
+                xrc: wqe.xrc,
             }));
         }
         self.take_own(&core.rings, core.local_scope(), host)
@@ -150,6 +153,7 @@ impl ReceiveQueue {
             scope,
             scatter: parse_scatter(&bytes),
             written: 0,
+            xrc: None,
         }))
     }
 

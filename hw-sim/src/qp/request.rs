@@ -69,6 +69,7 @@ impl Request {
         let (operation, headers) = self.headers(core, position, is_last)?;
         let opcode = match core.service {
             Service::Uc => Opcode::uc(operation).ok_or(Syndrome::LOCAL_QP_OP_ERR)?,
+            Service::Xrc => Opcode::xrc(operation),
             Service::Rc | Service::Ud | Service::Gsi | Service::Smi | Service::Umr => {
                 Opcode::rc(operation)
             }
@@ -93,7 +94,7 @@ impl Request {
         let outgoing = Outgoing {
             opcode,
             psn,
-            ack_request: is_due && !asks && core.service == Service::Rc,
+            ack_request: is_due && !asks && core.service.is_reliable(),
             solicited: self.wqe.solicited && is_last && !asks,
             headers,
             payload: &payload,
@@ -108,7 +109,10 @@ impl Request {
         position: u32,
         is_last: bool,
     ) -> Result<(Operation, Headers), Syndrome> {
-        let mut headers = Headers::NONE;
+        let mut headers = Headers {
+            xrc_srq: self.wqe.xrc_srq,
+            ..Headers::NONE
+        };
         let is_first = position == 0;
         let operation = match self.wqe.action {
             Action::Send {

@@ -24,7 +24,7 @@
 use super::core::{Broken, Core};
 use super::request::Request;
 use super::send_queue::{BadWqe, SendQueue};
-use super::state::{Service, State};
+use super::state::State;
 use super::timing::{ack_timeout_ns, rnr_timer_ns};
 use super::wqe::{Action, Fence, SendWqe};
 use crate::host::Host;
@@ -191,7 +191,7 @@ impl Requester {
     fn admit(&mut self, core: &Core, host: &mut dyn Host, wqe: SendWqe) {
         let is_umr = matches!(wqe.action, Action::Umr { .. });
         let behind_umr = std::mem::replace(&mut self.behind_umr, is_umr);
-        if behind_umr && core.service == Service::Rc && !wqe.fences_umr && !host.umr_keeps_order() {
+        if behind_umr && core.service.is_reliable() && !wqe.fences_umr && !host.umr_keeps_order() {
             host.driver_bug(format!(
                 "QP {:#x}, WQE {:#06x}: follows a UMR without a fence, so it may overtake it",
                 core.qpn, wqe.index
@@ -271,7 +271,7 @@ impl Requester {
         if self.cursor.ahead_of(self.sent) > 0 {
             self.sent = self.cursor;
         }
-        if core.service == Service::Rc {
+        if core.service.is_reliable() {
             if self.ack_deadline.is_none() {
                 self.arm(core, host);
             }

@@ -24,7 +24,7 @@ use super::completion::Receipt;
 use super::core::{Broken, Core, DEFAULT_PKEY};
 use super::receive_queue::{ReceiveQueue, ReceiveWqe, ScatterError, TakeError};
 use super::state::State;
-use crate::host::Host;
+use crate::host::{Host, KeyScope};
 use crate::wire::{
     AckSyndrome, AtomicEthRepr, NakCode, Operation, Packet, Psn, RethRepr, Transport,
 };
@@ -213,6 +213,7 @@ impl Responder {
         packet: &Packet<'_>,
     ) -> Result<Outcome, Refusal> {
         let operation = packet.bth.opcode.operation();
+        let scope = remote_scope(core, host, packet)?;
         let in_order = match &self.message {
             None => operation.begins_message(),
             Some(Message::Send(_)) => operation.continues_send(),
@@ -223,13 +224,13 @@ impl Responder {
         }
         match (packet.headers.reth, packet.headers.atomic) {
             (Some(reth), _) if operation == Operation::ReadRequest => {
-                self.accept_read(core, host, reth)
+                self.accept_read(core, host, scope, reth)
             }
-            (_, Some(atomic)) => self.execute_atomic(core, host, operation, atomic),
+            (_, Some(atomic)) => self.execute_atomic(core, host, scope, operation, atomic),
             (reth, _) if operation.is_write() => {
-                self.execute_write(core, queue, host, packet, reth)
+                self.execute_write(core, queue, host, scope, packet, reth)
             }
-            _ => self.execute_send(core, queue, host, packet),
+            _ => self.execute_send(core, queue, host, scope, packet),
         }
     }
 
@@ -249,13 +250,14 @@ impl Responder {
         core: &Core,
         queue: &mut ReceiveQueue,
         host: &mut dyn Host,
+        scope: KeyScope,
         packet: &Packet<'_>,
     ) -> Result<Outcome, Refusal> {
         let operation = packet.bth.opcode.operation();
         Self::check_length(core, operation, packet.payload.len())?;
         let mut wqe = match self.message.take() {
             Some(Message::Send(wqe)) => wqe,
-            Some(Message::Write { .. }) | None => match self.take_wqe(core, queue, host)? {
+            Some(Message::Write { .. }) | None => match self.take_wqe(core, queue, host, packet)? {
                 Some(wqe) => wqe,
                 None => return Ok(Outcome::NotReady),
             },
@@ -270,7 +272,7 @@ impl Responder {
                 ScatterError::TooLong => (Syndrome::LOCAL_LENGTH_ERR, Refusal::TOO_LONG),
                 ScatterError::Key(_) => (Syndrome::LOCAL_PROT_ERR, Refusal::LOCAL),
             };
-            core.fail_receive(host, wqe.counter, syndrome);
+            core.fail_receive(host, wqe.counter, wqe.xrc, syndrome);
             return Err(refusal);
         }
         if !operation.ends_message() {
@@ -278,7 +280,7 @@ impl Responder {
             return Ok(Outcome::Done);
         }
         let opcode = if let Some(key) = packet.headers.invalidate {
-            if host.invalidate(key, core.remote_scope(false)).is_err() {
+            if host.invalidate(key, scope).is_err() {
                 self.message = Some(Message::Send(wqe)); // flushed, when the queue pair goes to ERR
                 return Err(Refusal::ACCESS);
             }
@@ -290,7 +292,7 @@ impl Responder {
         };
         // CAST: compared with the largest message.
         let bytes = u32::try_from(wqe.written).unwrap_or(u32::MAX);
-        core.complete_receive(host, &receipt(packet, opcode, wqe.counter, bytes));
+        core.complete_receive(host, &receipt(packet, opcode, &wqe, bytes));
         self.finish_message();
         Ok(Outcome::Done)
     }
@@ -300,6 +302,7 @@ impl Responder {
         core: &Core,
         queue: &mut ReceiveQueue,
         host: &mut dyn Host,
+        scope: KeyScope,
         packet: &Packet<'_>,
         reth: Option<RethRepr>,
     ) -> Result<Outcome, Refusal> {
@@ -308,7 +311,7 @@ impl Responder {
         Self::check_length(core, operation, bytes)?;
         let (rkey, va, left, total) = match (reth, &self.message) {
             (Some(reth), _) => {
-                check_write(core, host, &reth)?;
+                check_write(core, host, scope, &reth)?;
                 (reth.rkey, reth.va, reth.length, reth.length)
             }
             (
@@ -330,16 +333,12 @@ impl Responder {
         };
         let wqe = match packet.headers.immediate {
             None => None,
-            Some(_) => match self.take_wqe(core, queue, host)? {
+            Some(_) => match self.take_wqe(core, queue, host, packet)? {
                 Some(wqe) => Some(wqe),
                 None => return Ok(Outcome::NotReady),
             },
         };
-        if bytes > 0
-            && host
-                .key_write(rkey, core.remote_scope(false), va, packet.payload)
-                .is_err()
-        {
+        if bytes > 0 && host.key_write(rkey, scope, va, packet.payload).is_err() {
             if let Some(wqe) = wqe {
                 self.message = Some(Message::Send(wqe));
             }
@@ -356,7 +355,7 @@ impl Responder {
             return Ok(Outcome::Done);
         }
         if let Some(wqe) = wqe {
-            let receipt = receipt(packet, CqeOpcode::RESP_WR_IMM, wqe.counter, total);
+            let receipt = receipt(packet, CqeOpcode::RESP_WR_IMM, &wqe, total);
             core.complete_receive(host, &receipt);
         }
         self.finish_message();
@@ -368,12 +367,14 @@ impl Responder {
         core: &Core,
         queue: &mut ReceiveQueue,
         host: &mut dyn Host,
+        packet: &Packet<'_>,
     ) -> Result<Option<ReceiveWqe>, Refusal> {
         if let Some(mut wqe) = self.spare.take() {
             wqe.rewind();
             return Ok(Some(wqe));
         }
-        queue.take(core, host).map_err(|error| {
+        let taken = queue.take(core, host, packet.headers.xrc_srq);
+        taken.map_err(|error| {
             let why = match error {
                 TakeError::Fault(fault) => fault.to_string(),
                 TakeError::Record => "receive doorbell record beyond the ring".to_owned(),
@@ -398,12 +399,13 @@ impl Responder {
         &mut self,
         core: &Core,
         host: &mut dyn Host,
+        scope: KeyScope,
         reth: RethRepr,
     ) -> Result<Outcome, Refusal> {
         if !self.has_resource(core) {
             return Err(Refusal::INVALID);
         }
-        check_read(core, host, &reth)?;
+        check_read(core, host, scope, &reth)?;
         self.answers.count_message();
         let psn = self.expected;
         self.expected = psn.advance(core.packets(reth.length));
@@ -411,6 +413,7 @@ impl Responder {
             psn,
             end: self.expected,
             rkey: reth.rkey,
+            scope,
             va: reth.va,
             left: reth.length,
             is_first: true,
@@ -423,13 +426,17 @@ impl Responder {
         &mut self,
         core: &Core,
         host: &mut dyn Host,
+        scope: KeyScope,
         operation: Operation,
         atomic: AtomicEthRepr,
     ) -> Result<Outcome, Refusal> {
         if !core.context.rae() || !atomic.va.is_multiple_of(8) || !self.has_resource(core) {
             return Err(Refusal::INVALID);
         }
-        let scope = core.remote_scope(true);
+        let scope = KeyScope {
+            atomic: true,
+            ..scope
+        };
         let mut memory = [0; 8];
         host.key_check(atomic.rkey, scope, atomic.va, 8, true)
             .map_err(|_| Refusal::ACCESS)?;
@@ -475,11 +482,13 @@ impl Responder {
                 if end.ahead_of(self.expected) > 0 {
                     return Ok(()); // reaches beyond what was ever accepted
                 }
-                check_read(core, host, &reth)?;
+                let scope = remote_scope(core, host, packet)?;
+                check_read(core, host, scope, &reth)?;
                 self.answers.read(ReadStream {
                     psn,
                     end,
                     rkey: reth.rkey,
+                    scope,
                     va: reth.va,
                     left: reth.length,
                     is_first: true,
@@ -581,18 +590,45 @@ impl Refusal {
     }
 }
 
-fn check_write(core: &Core, host: &mut dyn Host, reth: &RethRepr) -> Result<(), Refusal> {
+/// What the keys of a request are checked against. Those of an XRC request are of the shared receive queue's protection
+/// domain, and the queue is of the queue pair's XRC domain (IBTA volume 1, annex A14).
+fn remote_scope(core: &Core, host: &dyn Host, packet: &Packet<'_>) -> Result<KeyScope, Refusal> {
+    let scope = core.remote_scope();
+    let Some(number) = packet.headers.xrc_srq else {
+        return Ok(scope);
+    };
+    match host.xrc_srq(number) {
+        Some(target) if target.xrcd == core.context.xrcd() => Ok(KeyScope {
+            pd: target.pd,
+            ..scope
+        }),
+        // Inferred: of the NAK codes, the one that fits.
+        _ => Err(Refusal::INVALID),
+    }
+}
+
+fn check_write(
+    core: &Core,
+    host: &mut dyn Host,
+    scope: KeyScope,
+    reth: &RethRepr,
+) -> Result<(), Refusal> {
     if !core.context.rwe() || !rdma_length_is_legal(core, reth.length) {
         return Err(Refusal::INVALID);
     }
-    check_key(core, host, reth, true)
+    check_key(host, scope, reth, true)
 }
 
-fn check_read(core: &Core, host: &mut dyn Host, reth: &RethRepr) -> Result<(), Refusal> {
+fn check_read(
+    core: &Core,
+    host: &mut dyn Host,
+    scope: KeyScope,
+    reth: &RethRepr,
+) -> Result<(), Refusal> {
     if !core.context.rre() || !rdma_length_is_legal(core, reth.length) {
         return Err(Refusal::INVALID);
     }
-    check_key(core, host, reth, false)
+    check_key(host, scope, reth, false)
 }
 
 fn rdma_length_is_legal(core: &Core, bytes: u32) -> bool {
@@ -602,29 +638,29 @@ fn rdma_length_is_legal(core: &Core, bytes: u32) -> bool {
 /// The key must cover the whole operation before its first byte moves. An empty operation names a
 /// key that nobody looks at (IBTA volume 1, section 9.4.3).
 fn check_key(
-    core: &Core,
     host: &mut dyn Host,
+    scope: KeyScope,
     reth: &RethRepr,
     write: bool,
 ) -> Result<(), Refusal> {
     if reth.length == 0 {
         return Ok(());
     }
-    let scope = core.remote_scope(false);
     host.key_check(reth.rkey, scope, reth.va, u64::from(reth.length), write)
         .map_err(|_| Refusal::ACCESS)
 }
 
-fn receipt(packet: &Packet<'_>, opcode: CqeOpcode, counter: u16, bytes: u32) -> Receipt {
+fn receipt(packet: &Packet<'_>, opcode: CqeOpcode, wqe: &ReceiveWqe, bytes: u32) -> Receipt {
     let immediate = packet.headers.immediate.map(u32::from_be_bytes);
     Receipt {
         opcode,
-        counter,
+        counter: wqe.counter,
         bytes,
         immediate: immediate.or(packet.headers.invalidate).unwrap_or(0),
         solicited: packet.bth.solicited,
         flags_rqpn: 0,
         slid: 0,
+        xrc: wqe.xrc,
     }
 }
 

@@ -87,6 +87,8 @@ pub enum Transition {
 pub enum Service {
     /// Reliable connection.
     Rc,
+    /// Extended reliable connection: one end only sends, the other receives into any XRC SRQ of its domain.
+    Xrc,
     /// Unreliable connection.
     Uc,
     /// Unreliable datagrams.
@@ -104,6 +106,7 @@ impl Service {
     pub fn of(context: &Qpc) -> Option<Self> {
         Some(match ServiceType::from_bits(context.st()) {
             ServiceType::RC => Self::Rc,
+            ServiceType::XRC => Self::Xrc,
             ServiceType::UC => Self::Uc,
             ServiceType::UD => Self::Ud,
             ServiceType::QP0 => Self::Smi,
@@ -115,7 +118,12 @@ impl Service {
 
     /// Has one peer.
     pub const fn is_connected(self) -> bool {
-        matches!(self, Self::Rc | Self::Uc)
+        self.is_reliable() || matches!(self, Self::Uc)
+    }
+
+    /// Its packets are acknowledged.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::Rc | Self::Xrc)
     }
 
     /// Sends and receives datagrams.

@@ -7,7 +7,9 @@
 
 use super::state::Service;
 use crate::host::{Host, KeyError, KeyScope};
-use hw_mlx::prm::{AtomicSeg, Av, CtrlSeg, DataSeg, InlineSeg, RaddrSeg, UmrCtrlSeg, WqeOpcode};
+use hw_mlx::prm::{
+    AtomicSeg, Av, CtrlSeg, DataSeg, InlineSeg, RaddrSeg, UmrCtrlSeg, WqeOpcode, XrcSeg,
+};
 use zerocopy::FromBytes;
 
 /// What `ds` counts in.
@@ -126,6 +128,8 @@ pub(super) struct SendWqe {
     /// It waits for the UMR right before it.
     pub(super) fences_umr: bool,
     pub(super) solicited: bool,
+    /// The peer's XRC SRQ that it is for.
+    pub(super) xrc_srq: Option<u32>,
     pub(super) action: Action,
     pub(super) data: Vec<Data>,
     /// Bytes of `data`.
@@ -147,6 +151,12 @@ impl SendWqe {
         if control.opmod() != 0 && !matches!(opcode, WqeOpcode::NOP | WqeOpcode::UMR) {
             return Err(Malformed("opcode modifier"));
         }
+        let local = matches!(opcode, WqeOpcode::NOP | WqeOpcode::UMR);
+        let xrc_srq = if service == Service::Xrc && !local {
+            Some(rest.take::<XrcSeg>("XRC segment")?.xrc_srqn())
+        } else {
+            None
+        };
         let action = parse_action(service, opcode, control.imm(), &mut rest)?;
         let data = parse_data(&mut rest)?;
         check_data(&action, &data)?;
@@ -171,6 +181,7 @@ impl SendWqe {
             },
             fences_umr: matches!(control.fm(), 1 | 3 | 4),
             solicited: control.se(),
+            xrc_srq,
             action,
             data,
             length,
@@ -187,6 +198,7 @@ impl SendWqe {
             fence: Fence::None,
             fences_umr: true,
             solicited: false,
+            xrc_srq: None,
             action: Action::Nop,
             data: Vec::new(),
             length: 0,
@@ -285,8 +297,8 @@ const fn is_allowed(service: Service, opcode: WqeOpcode) -> bool {
         WqeOpcode::RDMA_READ
         | WqeOpcode::ATOMIC_CS
         | WqeOpcode::ATOMIC_FA
-        | WqeOpcode::SEND_INVAL => matches!(service, Service::Rc),
-        WqeOpcode::UMR => matches!(service, Service::Rc | Service::Uc | Service::Umr),
+        | WqeOpcode::SEND_INVAL => service.is_reliable(),
+        WqeOpcode::UMR => service.is_connected() || matches!(service, Service::Umr),
         _ => false,
     }
 }

@@ -6,7 +6,7 @@ use super::{
     Opcode, Operation, RethPacket, RethRepr, Transport, WireError,
 };
 
-/// Length of an ImmDt or IETH header.
+/// Length of an ImmDt, IETH or XRCETH header.
 const WORD: usize = 4;
 
 /// The extension headers of a packet, in wire order. Which of them exist follows from the opcode;
@@ -15,6 +15,8 @@ const WORD: usize = 4;
 pub struct Headers {
     /// Datagram header.
     pub deth: Option<DethRepr>,
+    /// Number of the XRC SRQ that a request of that transport is for (XRCETH; IBTA volume 1, annex A14).
+    pub xrc_srq: Option<u32>,
     /// RDMA header.
     pub reth: Option<RethRepr>,
     /// Atomic request header.
@@ -33,6 +35,7 @@ impl Headers {
     /// No extension header.
     pub const NONE: Self = Self {
         deth: None,
+        xrc_srq: None,
         reth: None,
         atomic: None,
         aeth: None,
@@ -45,6 +48,7 @@ impl Headers {
     pub fn fit(&self, opcode: Opcode) -> bool {
         let operation = opcode.operation();
         self.deth.is_some() == (opcode.transport() == Transport::Ud)
+            && self.xrc_srq.is_some() == has_xrceth(opcode)
             && self.reth.is_some() == operation.has_reth()
             && self.atomic.is_some() == operation.has_atomic()
             && self.aeth.is_some() == operation.has_aeth()
@@ -60,6 +64,14 @@ impl Headers {
         if opcode.transport() == Transport::Ud {
             headers.deth = Some(DethRepr::parse(&DethPacket::new_checked(bytes)?));
             bytes = &bytes[DethRepr::BYTES..];
+        }
+        if has_xrceth(opcode) {
+            if bytes.len() < WORD {
+                return Err(WireError::Truncated("XRCETH"));
+            }
+            // The upper byte is reserved: sent as zero, not looked at.
+            headers.xrc_srq = Some(be32(bytes, 0) & 0x00ff_ffff);
+            bytes = &bytes[WORD..];
         }
         if operation.has_reth() {
             headers.reth = Some(RethRepr::parse(&RethPacket::new_checked(bytes)?));
@@ -94,6 +106,7 @@ impl Headers {
     /// Length of all headers in bytes.
     pub fn buffer_len(&self) -> usize {
         self.deth.map_or(0, |_| DethRepr::BYTES)
+            + self.xrc_srq.map_or(0, |_| WORD)
             + self.reth.map_or(0, |_| RethRepr::BYTES)
             + self.atomic.map_or(0, |_| AtomicEthRepr::BYTES)
             + self.aeth.map_or(0, |_| AethRepr::BYTES)
@@ -108,6 +121,10 @@ impl Headers {
         if let Some(deth) = self.deth {
             deth.emit(&mut out[at..]);
             at += DethRepr::BYTES;
+        }
+        if let Some(srqn) = self.xrc_srq {
+            put(out, at, srqn.to_be_bytes());
+            at += WORD;
         }
         if let Some(reth) = self.reth {
             reth.emit(&mut out[at..]);
@@ -133,4 +150,9 @@ impl Headers {
             put(out, at, key.to_be_bytes());
         }
     }
+}
+
+/// Requests of the extended reliable connection say which shared receive queue they are for.
+const fn has_xrceth(opcode: Opcode) -> bool {
+    matches!(opcode.transport(), Transport::Xrc) && !opcode.operation().is_response()
 }

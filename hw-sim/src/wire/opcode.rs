@@ -9,6 +9,8 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection (IBTA volume 1, annex A14).
+    Xrc,
 }
 
 impl Transport {
@@ -17,6 +19,7 @@ impl Transport {
             Self::Rc => 0x00,
             Self::Uc => 0x20,
             Self::Ud => 0x60,
+            Self::Xrc => 0xa0,
         }
     }
 }
@@ -200,6 +203,14 @@ impl Opcode {
         }
     }
 
+    /// An opcode of the extended reliable connection.
+    pub const fn xrc(operation: Operation) -> Self {
+        Self {
+            transport: Transport::Xrc,
+            operation,
+        }
+    }
+
     /// An opcode of the unreliable connection, where only sends and writes exist.
     pub fn uc(operation: Operation) -> Option<Self> {
         Self::new(Transport::Uc, operation)
@@ -220,7 +231,7 @@ impl Opcode {
 
     fn new(transport: Transport, operation: Operation) -> Option<Self> {
         let exists = match transport {
-            Transport::Rc => true,
+            Transport::Rc | Transport::Xrc => true,
             Transport::Uc => operation as u8 <= Operation::WriteOnlyImmediate as u8,
             Transport::Ud => {
                 matches!(
@@ -237,9 +248,14 @@ impl Opcode {
 
     /// The opcode with this number, if it is defined for a transport spoken here.
     pub fn from_bits(bits: u8) -> Option<Self> {
-        let transport = [Transport::Rc, Transport::Uc, Transport::Ud]
-            .into_iter()
-            .find(|transport| transport.bits() == bits & 0xe0)?;
+        let transport = [
+            Transport::Rc,
+            Transport::Uc,
+            Transport::Ud,
+            Transport::Xrc,
+        ]
+        .into_iter()
+        .find(|transport| transport.bits() == bits & 0xe0)?;
         let operation = Operation::ALL
             .into_iter()
             .find(|&operation| operation as u8 == bits & 0x1f)?;

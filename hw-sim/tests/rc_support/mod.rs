@@ -202,6 +202,7 @@ impl Side {
                 index,
                 pd: PD,
                 scatter: scatter.collect(),
+                xrc: None,
             });
             return;
         }
