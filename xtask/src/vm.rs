@@ -13,6 +13,7 @@
 
 mod guest;
 mod image;
+mod interop;
 mod libtest;
 mod machine;
 mod modules;
@@ -39,6 +40,8 @@ pub enum Task {
         #[arg(long)]
         stock: bool,
     },
+    /// Only what of the stock suites has our driver on one side and a stock RDMA stack on the other.
+    Interop,
     /// Boot and give the console to a person. Ctrl-a x ends the machine.
     Shell {
         /// The guest with the kernel's own mlx5 drivers.
@@ -50,6 +53,8 @@ pub enum Task {
 /// A suite: what the guest is made of, and who judges what its script says.
 struct Suite {
     image: Image,
+    /// Functions in its slots, one or two. The wire of a single one is a network device of the guest.
+    functions: usize,
     /// Arguments of `datctl sim serve` besides the sockets.
     serve: &'static [&'static str],
     /// Builds the programs of ours that the guest gets.
@@ -76,23 +81,29 @@ fn datctl() -> Result<PathBuf> {
 /// Runs a task.
 pub fn run(task: &Task) -> Result<()> {
     let machine = machine::prepare()?;
-    let suite = |stock| {
-        if stock {
-            stock::infiniband()
-        } else {
-            vfio::suite()
+    match task {
+        Task::Test { stock: false } => guest::test(&machine, &vfio::suite()),
+        Task::Test { stock: true } => {
+            guest::test(&machine, &stock::infiniband())?;
+            stock::write_coverage(&machine)?;
+            interop(&machine)
         }
-    };
-    match *task {
-        Task::Test { stock } => {
-            guest::test(&machine, &suite(stock))?;
-            if stock {
-                stock::write_coverage(&machine)?;
-            }
-            Ok(())
+        Task::Interop => interop(&machine),
+        Task::Shell { stock } => {
+            let suite = if *stock {
+                stock::infiniband()
+            } else {
+                vfio::suite()
+            };
+            guest::shell(&machine, &suite)
         }
-        Task::Shell { stock } => guest::shell(&machine, &suite(stock)),
     }
+}
+
+/// Our driver against stock stacks.
+fn interop(machine: &machine::Machine) -> Result<()> {
+    guest::test(machine, &interop::software())?;
+    guest::test(machine, &interop::mlx5())
 }
 
 /// The suite on `vfio-pci` as one of the checks. Where the machine's parts cannot be had, that is said and nothing is run.

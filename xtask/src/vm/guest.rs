@@ -26,10 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(900);
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
 /// Lines of the console shown when something is wrong.
 const TAIL: usize = 40;
-/// The functions' sockets.
-const SOCKETS: [&str; 2] = ["0.sock", "1.sock"];
-/// Where the functions are in the guest: bus 0, these devices.
-const SLOTS: [u8; 2] = [3, 4];
+/// The functions' sockets, and where the functions are in the guest: bus 0, these devices.
+const FUNCTIONS: [(&str, u8); 2] = [("0.sock", 3), ("1.sock", 4)];
+/// Where a guest with a single function has its network device.
+const NETWORK_SLOT: u8 = 5;
+/// That device's end of the wire, a path in the folder of the run; the function's is wire.sock.
+const NETWORK_SOCKET: &str = "net.sock";
 
 /// A process that ends with its owner.
 struct Running {
@@ -71,7 +73,7 @@ pub fn test(machine: &Machine, suite: &Suite) -> Result<()> {
         "vm: QEMU {}, Linux {}, {} function(s); console in {}",
         machine.qemu,
         machine.kernel,
-        SOCKETS.len(),
+        suite.functions,
         machine.path("run/console.log").display()
     );
     let (mut steps, end) = follow(&lines, &mut qemu);
@@ -123,6 +125,11 @@ fn prepare(machine: &Machine, suite: &Suite) -> Result<String> {
     image::build(machine, &suite.image, &programs)
 }
 
+/// The suite's functions.
+fn served(suite: &Suite) -> impl Iterator<Item = &'static (&'static str, u8)> {
+    FUNCTIONS.iter().take(suite.functions)
+}
+
 /// Serves the functions.
 fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
     let run = machine.path("run");
@@ -130,7 +137,8 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
     let mut command = Command::new(super::datctl()?);
     // A socket's path is short, whatever the folder's.
     command.current_dir(&run).args(["sim", "serve"]);
-    for socket in SOCKETS {
+    let _ = std::fs::remove_file(run.join(NETWORK_SOCKET));
+    for (socket, _) in served(suite) {
         let _ = std::fs::remove_file(run.join(socket));
         command.args(["--socket", socket]);
     }
@@ -144,7 +152,7 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
     let mut functions = Running::start("datctl sim serve", command)?;
     let output = functions.child.stdout.take().context("its output")?;
     let mut output = BufReader::new(output);
-    for _ in SOCKETS {
+    for _ in served(suite) {
         let mut line = String::new();
         output.read_line(&mut line)?;
         if line.is_empty() {
@@ -159,7 +167,8 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
 /// QEMU without its serial ports.
 fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> Command {
     let kernel = format!("/vm/kernel/boot/vmlinuz-{}", machine.kernel);
-    let mut append = format!("console=ttyS0 intel_iommu=on panic=-1 {parameters}");
+    // On a loaded machine the emulated timer may be too slow for the kernel's check of it.
+    let mut append = format!("console=ttyS0 intel_iommu=on no_timer_check panic=-1 {parameters}");
     // Words that the kernel does not know it hands to init, as variables.
     for name in suite.image.variables {
         if let Ok(value) = std::env::var(name) {
@@ -194,10 +203,21 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> 
             &append,
         ],
     );
-    for (socket, slot) in SOCKETS.iter().zip(SLOTS) {
+    for (socket, slot) in served(suite) {
         command.arg("-device").arg(format!(
             r#"{{"driver":"vfio-user-pci","bus":"pcie.0","addr":"{slot:#x}","socket":{{"type":"unix","path":"/vm/run/{socket}"}}}}"#
         ));
+    }
+    if suite.functions == 1 {
+        command.args([
+            "-netdev",
+            &format!(
+                "dgram,id=wire,local.type=unix,local.path=/vm/run/{NETWORK_SOCKET},\
+                 remote.type=unix,remote.path=/vm/run/wire.sock"
+            ),
+            "-device",
+            &format!("virtio-net-pci,netdev=wire,addr={NETWORK_SLOT:#x}"),
+        ]);
     }
     command
 }

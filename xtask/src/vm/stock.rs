@@ -42,6 +42,7 @@ pub fn infiniband() -> Suite {
             script: include_str!("guest/stock-ib"),
             variables: &[],
         },
+        functions: 2,
         serve: &["--profile", "ib", "--report", REPORT],
         programs: || Ok(Vec::new()),
         judge,
@@ -53,7 +54,7 @@ const FUNCTIONS: usize = 2;
 /// Times the functions are unbound and bound.
 const ROUNDS: usize = 10;
 
-fn judge(step: &Step) -> Result<String> {
+pub fn judge(step: &Step) -> Result<String> {
     match step.name.as_str() {
         "probe" => probe(step),
         "devlink" => devlink(step),

@@ -27,6 +27,7 @@ pub fn suite() -> Suite {
             script: SCRIPT,
             variables: &["WAKEUP_WAITS"],
         },
+        functions: 2,
         // Frames fly for a while, so that who waits has to sleep.
         serve: &["--faults", "delay=100us"],
         programs,
