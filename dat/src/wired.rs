@@ -25,9 +25,13 @@ const LAG: Duration = Duration::from_millis(5);
 /// The longest that a frame waits for room on the wire, before it is lost.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// How often what a function says is fetched once it is to be silent.
+const LAST_WORDS: usize = 64;
+
 /// A function with its wire.
 pub(crate) struct Wired {
     function: Arc<SimFunction>,
+    wire: Arc<Wire>,
     path: PathBuf,
     poke: SyncSender<()>,
     clock: Arc<RealClock>,
@@ -39,6 +43,8 @@ struct Wire {
     function: Arc<SimFunction>,
     /// `None` while nobody is there.
     other: Mutex<Option<FrameSocket>>,
+    /// Keeps frames in order.
+    sending: Mutex<()>,
 }
 
 impl Wired {
@@ -61,16 +67,19 @@ impl Wired {
             sim,
             function: Arc::clone(&function),
             other: Mutex::new(None),
+            sending: Mutex::new(()),
         });
-        let (mover, listener) = (Arc::clone(&wire), (poke.clone(), path.to_owned()));
+        let (mover, listener) = (Arc::clone(&wire), Arc::clone(&wire));
+        let (to_poke, at) = (poke.clone(), path.to_owned());
         thread::Builder::new()
             .name("sim-time".into())
             .spawn(move || mover.follow(&poked))?;
         thread::Builder::new()
             .name("sim-wire".into())
-            .spawn(move || wire.listen(end, &listener.1, &listener.0))?;
+            .spawn(move || listener.listen(end, &at, &to_poke))?;
         Ok(Arc::new(Self {
             function,
+            wire,
             path: path.to_owned(),
             poke,
             clock: Arc::new(RealClock::new()),
@@ -166,6 +175,7 @@ impl Wire {
     /// Sends what has left the function; whether there was anything. Without anybody there it is lost, as on a wire; and so
     /// is what finds no room for long, because the other process has stopped.
     fn send(&self) -> bool {
+        let _order = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let frames = self.sim.take_frames(&self.function);
         let any = !frames.is_empty();
         if let Some(socket) = self.other().clone() {
@@ -202,6 +212,9 @@ impl Device for Wired {
     }
 
     fn reset(&self) {
+        // What the function has said is on the wire before it falls silent: the process may end next.
+        // Who keeps on sending without end is cut off.
+        let _rest = (0..LAST_WORDS).all(|_| self.wire.send());
         self.function.reset();
         self.poke();
     }

@@ -146,7 +146,7 @@ fn watermark(value: DatCount, argument: Subtype) -> DatResult<Option<u32>> {
     count(value, argument).map(Some)
 }
 
-fn c_attr(attr: &EpAttr) -> CEpAttr {
+pub(super) fn c_attr(attr: &EpAttr) -> CEpAttr {
     CEpAttr {
         service_type: RC,
         max_message_size: attr.max_message_size,

@@ -124,6 +124,8 @@ pub(super) struct Records {
     pub(super) agents: BTreeMap<u64, GivenAgent>,
     /// Of endpoints of a program of DAT 2.0, by the handle of DAT 1.2.
     pub(super) operations: BTreeMap<u64, Operations>,
+    /// Reserved service points of a program of DAT 2.0, by their qualifier: the handle of DAT 1.2.
+    pub(super) reserved: BTreeMap<u64, u64>,
 }
 
 impl Records {
@@ -138,6 +140,7 @@ impl Records {
             regions: BTreeMap::new(),
             agents: BTreeMap::new(),
             operations: BTreeMap::new(),
+            reserved: BTreeMap::new(),
         }
     }
 }

@@ -5,10 +5,17 @@
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use dat_core::RspHandle;
 
 use super::cells::{known, provider, shown};
 use super::code;
 use crate::capi;
+use crate::capi::adapter::Open;
+use crate::capi::call::on;
+use crate::capi::table::{handle_of, number};
 use crate::capi::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};
 
 /// # Safety
@@ -172,6 +179,11 @@ pub(super) unsafe extern "C" fn rsp_create(
         )
     };
     if answer == 0 {
+        // That it is found again is all that comes of it.
+        let _noted = on(made, |open, _: RspHandle| {
+            open.records.reserved.insert(conn_qual, number(made));
+            Ok(())
+        });
         // SAFETY: not null, and the caller's promise.
         unsafe { rsp_handle.write(shown(provider(ia_handle), made)) };
     }
@@ -198,8 +210,31 @@ pub(super) unsafe extern "C" fn rsp_query(
     code::shown(answer)
 }
 
+/// Reserved service points that have served and are not yet freed, by the handle of DAT 1.2.
+static SPENT: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+fn spent() -> MutexGuard<'static, BTreeSet<u64>> {
+    SPENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A reserved service point at which a request has arrived: it is spent, but programs of DAT 2.0 are told of it by the
+/// request, and free it (dapl's `dapl_cr_callback.c`). Null if it is not one of ours.
+pub(super) fn served(open: &mut Open, conn_qual: u64) -> DatHandle {
+    let Some(handle) = open.records.reserved.remove(&conn_qual) else {
+        return null_mut();
+    };
+    spent().insert(handle);
+    handle_of(handle)
+}
+
+/// Frees it, whether it has served or not.
 pub(super) extern "C" fn rsp_free(rsp_handle: DatHandle) -> DatReturn {
-    code::shown(capi::dat_rsp_free(known(rsp_handle)))
+    let inside = known(rsp_handle);
+    let answer = capi::dat_rsp_free(inside);
+    if answer != 0 && spent().remove(&number(inside)) {
+        return 0;
+    }
+    code::shown(answer)
 }
 
 /// # Safety

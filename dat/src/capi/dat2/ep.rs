@@ -6,6 +6,8 @@
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
 
+use dat_core::EpAttr;
+
 use super::cells::{known, provider, shown};
 use super::code;
 use super::ia::size;
@@ -30,14 +32,29 @@ const fn mask(given: u64) -> u64 {
     (given & (BELOW_COMM | ATTRIBUTES)) | (given & ABOVE_COMM) >> 1
 }
 
-/// The longest messages and RDMA transfers of an adapter.
-fn longest(ia: DatHandle) -> Option<(u64, u64)> {
+/// RDMA Reads an endpoint may have outstanding, each way, that asks for nothing (dapl's `dapl_ep_util.c`,
+/// `IB_RDMA_DEFAULT`). Without a word programs of DAT 2.0 expect some.
+const READS: u32 = 4;
+
+/// What an endpoint gets that asks for nothing.
+fn defaults(ia: DatHandle) -> Option<types::CEpAttr> {
     let (adapter, _) = look_up::<IaName>(ia).ok()?;
-    let sizes = adapter.turn(|open| {
-        let attr = open.ia.query().ia;
-        Ok((attr.max_message_size, attr.max_rdma_size))
+    let attr = adapter.turn(|open| {
+        let ia = open.ia.query().ia;
+        let mut attr = EpAttr::defaults(ia);
+        attr.max_rdma_read_in = READS.min(ia.max_rdma_read_per_ep_in);
+        attr.max_rdma_read_out = READS.min(ia.max_rdma_read_per_ep_out);
+        Ok(capi::ep::c_attr(&attr))
     });
-    sizes.ok()
+    attr.ok()
+}
+
+/// The attributes that DAT 1.2 is given: what the program wants, with the longest messages and RDMA transfers of the adapter;
+/// or the defaults.
+fn wanted(ia: DatHandle, given: Option<&CEpAttr>) -> Option<types::CEpAttr> {
+    let defaults = defaults(ia)?;
+    let longest = (defaults.max_message_size, defaults.max_rdma_size);
+    Some(given.map_or(defaults, |given| before(given, longest)))
 }
 
 /// Attributes as DAT 1.2 has them, with sizes at least as large as `longest`.
@@ -106,7 +123,7 @@ pub(super) unsafe extern "C" fn create(
     let ia = known(ia_handle);
     // SAFETY: the caller's promise.
     let attr = unsafe { ep_attributes.as_ref() };
-    let attr = attr.map(|attr| before(attr, longest(ia).unwrap_or_default()));
+    let attr = wanted(ia, attr);
     let mut made = null_mut();
     // SAFETY: attributes and a place of ours.
     let answer = unsafe {
@@ -145,7 +162,7 @@ pub(super) unsafe extern "C" fn create_with_srq(
     let ia = known(ia_handle);
     // SAFETY: the caller's promise.
     let attr = unsafe { ep_attributes.as_ref() };
-    let attr = attr.map(|attr| before(attr, longest(ia).unwrap_or_default()));
+    let attr = attr.and_then(|attr| wanted(ia, Some(attr)));
     let mut made = null_mut();
     // SAFETY: attributes and a place of ours.
     let answer = unsafe {

@@ -8,11 +8,11 @@ use core::ptr::null_mut;
 use dat_core::{DtoStatus, EvdHandle, Event, Subtype};
 
 use super::cells::{known, provider, shown};
-use super::code;
 use super::ia::size;
 use super::operations::Operations;
 use super::provider::Provider;
 use super::types::{CCrArrival, CDtoCompletion, CEvent, CEventData, operation};
+use super::{code, connect};
 use crate::capi::adapter::{Adapter, Open};
 use crate::capi::call::{call, given, look_up};
 use crate::capi::types::{
@@ -200,9 +200,14 @@ fn made(
         Event::ConnectionRequest(_) => {
             // SAFETY: the member that was written for such an event.
             let data = unsafe { data.cr_arrival_event_data };
+            let point = if data.sp_handle.is_null() {
+                connect::served(open, data.conn_qual)
+            } else {
+                data.sp_handle
+            };
             CEventData {
                 cr_arrival_event_data: CCrArrival {
-                    sp_handle: shown(of, data.sp_handle),
+                    sp_handle: shown(of, point),
                     local_ia_address_ptr: data.local_ia_address_ptr,
                     conn_qual: data.conn_qual,
                     cr_handle: shown(of, data.cr_handle),
