@@ -7,6 +7,7 @@ mod disconnect;
 mod evd;
 mod lmr;
 mod post;
+mod rmr;
 mod sharing;
 mod srq;
 mod status;

@@ -340,6 +340,29 @@ fn null_pointers_are_named_by_their_place_in_the_call() {
     assert_eq!(c!(dat_strerror(0, null_mut(), null_mut())), argument(2));
 }
 
+/// In Rust neither can be said: the arguments are references, and the context is returned.
+///
+/// Clauses: READ-R2, BIND-R3.
+#[test]
+fn a_read_from_nowhere_and_a_bind_of_nothing_or_to_nowhere_are_refused() {
+    let world = World::new(false);
+    let argument = |number: u32| 0x8006_0000 + 35 + number;
+    let read = c!(dat_ep_post_rdma_read(
+        world.ep,
+        1,
+        &raw const ZERO,
+        0,
+        null(),
+        0
+    ));
+    assert_eq!(read, argument(5));
+    let mut context = 0;
+    let bind = |triplet, context| c!(dat_rmr_bind(world.rmr, triplet, 0, world.ep, 0, 0, context));
+    assert_eq!(bind(null(), &raw mut context), argument(2));
+    assert_eq!(bind(&raw const ZERO, null_mut()), argument(7));
+    assert_eq!(context, 0);
+}
+
 /// The calls that are not done yet. There should be none.
 #[test]
 fn what_is_not_implemented_is_listed() {
