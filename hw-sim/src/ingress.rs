@@ -30,6 +30,7 @@ impl Nic {
             return;
         }
         if !ours {
+            self.port.ethernet.unwanted.count(frame.len());
             self.count_drop(env, "address of another");
             return;
         }

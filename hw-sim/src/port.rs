@@ -90,8 +90,10 @@ impl EthTraffic {
 pub struct EthCounters {
     /// Frames that were for this port.
     pub received: EthTraffic,
-    /// Frames of send queues.
+    /// Frames of send queues that left the port.
     pub transmitted: EthTraffic,
+    /// Frames that came by and were for nobody here.
+    pub unwanted: Traffic,
 }
 
 /// Address lists of the vport.
@@ -230,9 +232,11 @@ impl Port {
                 && frame.first_chunk().is_some_and(own)
     }
 
-    /// Received frames that were not for the Ethernet queues.
+    /// Received frames that were RDMA's.
     pub fn rdma_received(&self) -> Traffic {
-        self.received.without(self.ethernet.received.total())
+        self.received
+            .without(self.ethernet.received.total())
+            .without(self.ethernet.unwanted)
     }
 
     /// Frames sent by others than the Ethernet queues.

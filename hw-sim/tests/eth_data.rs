@@ -511,6 +511,33 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
 }
 
 #[test]
+fn frames_are_counted_by_whom_they_are_for_and_strangers_not_at_all() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(8);
+    let group = [0x33, 0x33, 0, 0, 0, 1];
+    for to in [MACS[1], BROADCAST, BROADCAST, group, [2, 9, 9, 9, 9, 9]] {
+        a.send(&plain(0, to, 86), How::default());
+    }
+    a.send(&plain(0, MACS[0], 86), How::default());
+    let counters = |side: &mut Side| side.bench.exec(&QueryVportCounterIn::new()).unwrap();
+    let sent = counters(&mut a);
+    assert_eq!(sent.transmitted_eth_unicast().packets(), 2);
+    assert_eq!(sent.transmitted_eth_broadcast().octets(), 200);
+    assert_eq!(sent.transmitted_eth_multicast().packets(), 1);
+    assert_eq!(sent.transmitted_ib_unicast().packets(), 0, "none is RDMA's");
+    assert_eq!(sent.local_loopback().packets(), 1);
+    let received = counters(&mut b);
+    assert_eq!(received.received_eth_unicast().packets(), 1);
+    assert_eq!(received.received_eth_broadcast().packets(), 2);
+    assert_eq!(received.received_eth_multicast().packets(), 0, "not listed");
+    assert_eq!(
+        received.received_ib_unicast().packets(),
+        0,
+        "none is RDMA's"
+    );
+}
+
+#[test]
 fn any_bytes_from_the_wire_are_a_frame_or_nothing() {
     let (_sim, _a, mut b) = pair();
     b.allow_loopback(3);

@@ -284,6 +284,7 @@ pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let EthCounters {
         received,
         transmitted,
+        ..
     } = port.ethernet;
     count(out.received_eth_unicast_mut(), received.unicast);
     count(out.received_eth_multicast_mut(), received.multicast);

@@ -33,18 +33,16 @@ impl Nic {
 
     /// A frame that is no RoCE packet of ours arrived; `looped` if the function sent it itself.
     pub fn ethernet_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) {
-        let Some(headers) = Headers::of(frame) else {
-            self.count_drop(env, "truncated");
-            return;
+        let headers = match self.for_software(frame) {
+            Ok(headers) => headers,
+            Err(reason) => {
+                if !looped {
+                    self.port.ethernet.unwanted.count(frame.len());
+                }
+                self.count_drop(env, reason);
+                return;
+            }
         };
-        if !self.port.accepts(headers.dst) {
-            self.count_drop(env, "address of another");
-            return;
-        }
-        if frame.len() > self.port.longest_frame() {
-            self.count_drop(env, "larger than the MTU");
-            return;
-        }
         if !looped {
             self.port.ethernet.received.count(headers.dst, frame.len());
         }
@@ -79,6 +77,18 @@ impl Nic {
             report.flow_tag = to.flow_tag;
             self.deliver(env, rqn, frame, &report);
         }
+    }
+
+    /// What the port lets through to steering.
+    fn for_software(&self, frame: &[u8]) -> Result<Headers, &'static str> {
+        let headers = Headers::of(frame).ok_or("truncated")?;
+        if !self.port.accepts(headers.dst) {
+            return Err("address of another");
+        }
+        if frame.len() > self.port.longest_frame() {
+            return Err("larger than the MTU");
+        }
+        Ok(headers)
     }
 
     fn deliver(&mut self, env: &mut Env, rqn: u32, frame: &[u8], report: &Report) {
@@ -123,10 +133,11 @@ impl Nic {
         let Some(headers) = Headers::of(&frame) else {
             return;
         };
-        self.port
-            .ethernet
-            .transmitted
-            .count(headers.dst, frame.len());
+        // What turns around at the port has not left it.
+        if self.port.is_up() && !self.port.turns_around(&frame) {
+            let transmitted = &mut self.port.ethernet.transmitted;
+            transmitted.count(headers.dst, frame.len());
+        }
         // Unicast to the own address turns around at the port; of multicast a copy does.
         if headers.is_multicast() && self.wants_own_multicast() {
             env.loop_back(self.index, frame.clone());
