@@ -40,6 +40,8 @@ pub enum Task {
         #[arg(long)]
         stock: bool,
     },
+    /// Only what of the stock suites has Ethernet ports: network devices, RoCE, NVMe over RDMA.
+    Roce,
     /// Only what of the stock suites has our driver on one side and a stock RDMA stack on the other.
     Interop,
     /// Boot and give the console to a person. Ctrl-a x ends the machine.
@@ -47,6 +49,9 @@ pub enum Task {
         /// The guest with the kernel's own mlx5 drivers.
         #[arg(long)]
         stock: bool,
+        /// The same on Ethernet ports.
+        #[arg(long)]
+        roce: bool,
     },
 }
 
@@ -85,15 +90,17 @@ pub fn run(task: &Task) -> Result<()> {
         Task::Test { stock: false } => guest::test(&machine, &vfio::suite()),
         Task::Test { stock: true } => {
             guest::test(&machine, &stock::infiniband())?;
+            guest::test(&machine, &stock::ethernet())?;
             stock::write_coverage(&machine)?;
             interop(&machine)
         }
+        Task::Roce => guest::test(&machine, &stock::ethernet()),
         Task::Interop => interop(&machine),
-        Task::Shell { stock } => {
-            let suite = if *stock {
-                stock::infiniband()
-            } else {
-                vfio::suite()
+        Task::Shell { stock, roce } => {
+            let suite = match (stock, roce) {
+                (_, true) => stock::ethernet(),
+                (true, false) => stock::infiniband(),
+                (false, false) => vfio::suite(),
             };
             guest::shell(&machine, &suite)
         }

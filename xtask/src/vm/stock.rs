@@ -5,6 +5,7 @@
 //! complains fails the suite, as does a rule that a driver is said to have broken.
 
 mod coverage;
+mod roce;
 
 use anyhow::{Context, Result, ensure};
 
@@ -14,17 +15,22 @@ use super::machine::Machine;
 use super::report::Step;
 use crate::shell;
 
+pub use roce::ethernet;
+
 /// The page of what was asked.
 const PAGE: &str = "docs/simulator-coverage.md";
-/// The list that the functions' server keeps.
-const REPORT: &str = "report.txt";
+/// The lists that the functions' server keeps: of InfiniBand ports, of Ethernet ports.
+const REPORTS: [&str; 2] = ["report-ib.txt", "report-roce.txt"];
 
-/// Writes what the suite that has run asked for.
+/// Writes what the suites that have run asked for.
 pub fn write_coverage(machine: &Machine) -> Result<()> {
-    let path = machine.path("run").join(REPORT);
-    let report = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let mut report = String::new();
+    for name in REPORTS {
+        let path = machine.path("run").join(name);
+        report += &std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    }
     let who = format!(
-        "`mlx5_core` and `mlx5_ib` of Linux {}, rdma-core's programs and perftest as Debian has them",
+        "`mlx5_core` and `mlx5_ib` of Linux {}, its NVMe target and initiator, rdma-core's programs and perftest as Debian has them",
         machine.kernel
     );
     std::fs::write(shell::root().join(PAGE), coverage::page(&report, &who)?)?;
@@ -43,7 +49,7 @@ pub fn infiniband() -> Suite {
             variables: &[],
         },
         functions: 2,
-        serve: &["--profile", "ib", "--report", REPORT],
+        serve: &["--profile", "ib", "--report", REPORTS[0]],
         programs: || Ok(Vec::new()),
         judge,
     }

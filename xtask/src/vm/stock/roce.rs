@@ -1,0 +1,205 @@
+//! The suite on Ethernet ports: `mlx5_core`'s network devices, RoCE, librdmacm's programs, and the kernel's NVMe target and
+//! initiator.
+
+use anyhow::{Context, Result, ensure};
+
+use super::FUNCTIONS;
+use crate::vm::Suite;
+use crate::vm::image::Image;
+use crate::vm::report::Step;
+
+/// Times the functions are unbound and bound.
+const ROUNDS: usize = 3;
+/// Pings of rping, requests of ping(8).
+const PINGS: usize = 10;
+const REQUESTS: &str = "3 packets transmitted, 3 packets received, 0% packet loss";
+/// The addresses that the script gives to the ports, as a RoCE address table has them.
+const IPV4_GIDS: [&str; 2] = ["ffff:0a00:0001 RoCE v2", "ffff:0a00:0002 RoCE v2"];
+
+/// Ethernet ports.
+pub fn ethernet() -> Suite {
+    Suite {
+        image: Image {
+            name: "stock-roce",
+            modules: &[
+                "ib_uverbs",
+                "ib_umad",
+                "rdma_ucm",
+                "mlx5_core",
+                "mlx5_ib",
+                "8021q",
+                "crc32c_generic",
+                "ext4",
+                "loop",
+                "nvme_rdma",
+                "nvmet_rdma",
+            ],
+            packages: &[
+                "ibverbs-utils",
+                "ibverbs-providers",
+                "rdmacm-utils",
+                "perftest",
+                "iproute2",
+                "ethtool",
+                "nvme-cli",
+                "e2fsprogs",
+            ],
+            script: include_str!("../guest/stock-roce"),
+            variables: &[],
+        },
+        functions: FUNCTIONS,
+        serve: &["--profile", "roce", "--report", super::REPORTS[1]],
+        programs: || Ok(Vec::new()),
+        judge,
+    }
+}
+
+fn judge(step: &Step) -> Result<String> {
+    match step.name.as_str() {
+        "apart" | "together" => devices(step),
+        "gids" => gids(step),
+        "ping" | "ping-large" | "vlan" | "jumbo" => {
+            step.line_with(REQUESTS)?;
+            Ok(step.line_with("round-trip")?.to_owned())
+        }
+        "arp" => neighbours(step),
+        "rping" => {
+            let pings = step.lines_with("ping data: rdma-ping-").len();
+            ensure!(pings == PINGS, "{pings} pings");
+            Ok(format!("{pings} pings, {}", both(step)?))
+        }
+        "ucmatose" | "udaddy" => {
+            step.line_with("data transfers complete")?;
+            both(step).map(str::to_owned)
+        }
+        "tcp" => {
+            step.line_with("equal")?;
+            Ok(step.line_with("16 MiB in")?.to_owned())
+        }
+        "counters" => {
+            step.line_with("Link detected: yes")?;
+            Ok(step.line_with("rx_packets_phy")?.trim().to_owned())
+        }
+        "rebind" => {
+            let rounds = step.lines_with("round ").len();
+            ensure!(rounds == ROUNDS, "{rounds} rounds");
+            Ok(format!("{rounds} times, both functions"))
+        }
+        name if name.starts_with("nvme-") => storage(step),
+        _ => super::judge(step),
+    }
+}
+
+/// Every device is there; where its port has been asked for, it is up.
+fn devices(step: &Step) -> Result<String> {
+    let wanted = if step.name == "apart" {
+        "state UP"
+    } else {
+        "02:00:5e:10:00:"
+    };
+    let devices = step.lines_with(wanted);
+    ensure!(devices.len() == FUNCTIONS, "{} devices", devices.len());
+    let mtu = devices[0].split_whitespace().skip_while(|&w| w != "mtu");
+    Ok(mtu.take(2).collect::<Vec<_>>().join(" "))
+}
+
+/// Ports are ACTIVE, and know themselves by IPv4.
+fn gids(step: &Step) -> Result<String> {
+    let active = step.lines_with("4: ACTIVE").len();
+    ensure!(active == FUNCTIONS, "{active} ports are ACTIVE");
+    for gid in IPV4_GIDS {
+        step.line_with(gid)?;
+    }
+    let all = step.lines_with("RoCE v").len();
+    Ok(format!("{all} GIDs, IPv4 among them"))
+}
+
+/// Each side has found the other's MAC address.
+fn neighbours(step: &Step) -> Result<String> {
+    let found = step.lines_with("lladdr 02:00:5e:10:00:");
+    ensure!(found.len() == FUNCTIONS, "{found:?}");
+    Ok(found[0].trim().to_owned())
+}
+
+fn both(step: &Step) -> Result<&str> {
+    step.line_with("client 0 server 0")
+}
+
+fn storage(step: &Step) -> Result<String> {
+    let lines = |all: &[&str]| -> Result<String> {
+        let said: Result<Vec<&str>> = all.iter().map(|line| step.line_with(line)).collect();
+        Ok(said?.join("; "))
+    };
+    match step.name.as_str() {
+        "nvme-target" => lines(&["10.0.0.2:4420"]).map(|_| "10.0.0.2:4420".to_owned()),
+        "nvme-connect" | "nvme-connect-again" => lines(&["controller live"]),
+        "nvme-dd" | "nvme-files" => {
+            step.line_with("equal")?;
+            lines(&["written", "read"])
+        }
+        "nvme-cut" => {
+            step.line_with("equal")?;
+            let state = step.said.first().context("no state")?;
+            ensure!(
+                state.starts_with("controller connecting"),
+                "the controller did not notice: {state}"
+            );
+            lines(&["live ", "written"])
+        }
+        _ => Ok("gone".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn step(name: &str, said: &[&str]) -> Step {
+        Step {
+            name: name.to_owned(),
+            command: String::new(),
+            said: said.iter().map(|&line| line.to_owned()).collect(),
+            code: Some(0),
+            took: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_cut_that_the_initiator_slept_through_proves_nothing() {
+        let mut said = [
+            "controller connecting at traddr=10.0.0.2,trsvcid=4420",
+            "live 3900 ms after the port is up",
+            "written 64 MiB in 8000 ms",
+            "equal",
+        ];
+        assert_eq!(
+            judge(&step("nvme-cut", &said)).unwrap(),
+            "live 3900 ms after the port is up; written 64 MiB in 8000 ms"
+        );
+        said[0] = "controller live at traddr=10.0.0.2,trsvcid=4420";
+        assert!(judge(&step("nvme-cut", &said)).is_err());
+    }
+
+    #[test]
+    fn a_port_without_a_gid_for_its_ipv4_address_fails() {
+        let said = [
+            "mlx5_0 3 0000:0000:0000:0000:0000:ffff:0a00:0001 RoCE v2 eth0",
+            "mlx5_0 4: ACTIVE",
+            "mlx5_1 3 0000:0000:0000:0000:0000:ffff:0a00:0002 RoCE v2 eth1",
+            "mlx5_1 4: ACTIVE",
+        ];
+        assert!(judge(&step("gids", &said)).is_ok());
+        assert!(judge(&step("gids", &said[..2])).is_err());
+    }
+
+    #[test]
+    fn a_lost_ping_fails() {
+        let said = [
+            "3 packets transmitted, 2 packets received, 33% packet loss",
+            "round-trip min/avg/max = 2.818/12.980/31.932 ms",
+        ];
+        assert!(judge(&step("ping", &said)).is_err());
+    }
+}
