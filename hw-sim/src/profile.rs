@@ -153,7 +153,6 @@ impl Profile {
                 .set_log_max_rqt(16)
                 .set_log_max_rqt_size(11)
                 .set_log_max_tis_per_sq(0);
-            page.set_log_max_l2_table(7);
         }
         self
     }
