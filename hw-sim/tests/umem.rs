@@ -87,7 +87,7 @@ fn user_memory_has_a_page_list_of_its_own_length_rights_and_an_offset_within_the
         (
             "a page inside a page",
             umem_input(1, 0, 0),
-            vec![iova + 8 | BOTH],
+            vec![(iova + 8) | BOTH],
             CmdStatus::BAD_PARAM,
         ),
         (

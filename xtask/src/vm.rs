@@ -11,6 +11,7 @@
 //!
 //! Making the folder and running from it need root (`chroot`); without it, that is said and nothing is run.
 
+mod c;
 mod guest;
 mod image;
 mod interop;

@@ -252,7 +252,9 @@ fn respond(
 ) {
     let opcode = match core.service {
         Service::Xrc => Opcode::xrc(operation),
-        _ => Opcode::rc(operation),
+        Service::Rc | Service::Uc | Service::Ud | Service::Gsi | Service::Smi | Service::Umr => {
+            Opcode::rc(operation)
+        }
     };
     let (ack_request, solicited) = (false, false);
     core.transmit(

@@ -10,8 +10,9 @@ mod roce;
 use anyhow::{Context, Result, ensure};
 
 use super::Suite;
+use super::c::{self, Source};
 use super::image::Image;
-use super::machine::Machine;
+use super::machine::{self, Machine};
 use super::report::Step;
 use crate::shell;
 
@@ -43,21 +44,43 @@ pub fn infiniband() -> Suite {
     Suite {
         image: Image {
             name: "stock",
-            modules: &["ib_uverbs", "ib_umad", "rdma_ucm", "mlx5_core", "mlx5_ib"],
+            modules: &[
+                "ib_uverbs",
+                "ib_umad",
+                "rdma_ucm",
+                "mlx5_core",
+                "mlx5_ib",
+                "vfio",
+                "vfio_iommu_type1",
+                "vfio-pci",
+            ],
             packages: &["ibverbs-utils", "ibverbs-providers", "perftest", "iproute2"],
             script: include_str!("guest/stock-ib"),
             variables: &[],
         },
         functions: 2,
         serve: &["--profile", "ib", "--report", REPORTS[0]],
-        programs: || Ok(Vec::new()),
+        programs: || c::programs(&machine::prepare()?, &SOURCES),
         judge,
     }
 }
 
+/// Programs of ours against rdma-core's libraries.
+const SOURCES: [Source; 2] = [
+    Source {
+        name: "userspace",
+        text: include_str!("guest/userspace.c"),
+        libraries: &["mlx5", "ibverbs"],
+    },
+    Source {
+        name: "verbs",
+        text: include_str!("guest/verbs.c"),
+        libraries: &["ibverbs"],
+    },
+];
 /// Functions in the guest.
 const FUNCTIONS: usize = 2;
-/// Times the functions are unbound and bound.
+/// Times the functions are unbound and bound, and times one is opened over VFIO.
 const ROUNDS: usize = 10;
 
 pub fn judge(step: &Step) -> Result<String> {
@@ -67,6 +90,19 @@ pub fn judge(step: &Step) -> Result<String> {
         "rebind" => {
             ensure!(step.lines_with("round ").len() == ROUNDS, "not every round");
             Ok(format!("{ROUNDS} times, both functions"))
+        }
+        "verbs" => {
+            let resized = step.lines_with("resize ").len();
+            let restarted = step.lines_with("error, reset and ").len();
+            ensure!((resized, restarted) == (6, 3), "{resized} and {restarted}");
+            step.line_with("all freed")?;
+            Ok(format!("{resized} resizes, {restarted} resets"))
+        }
+        "userspace" => {
+            let rounds = step.lines_with("completion events");
+            ensure!(rounds.len() == ROUNDS, "{} rounds", rounds.len());
+            step.line_with("is back")?;
+            Ok(rounds[0].to_owned())
         }
         "reset" => {
             step.line_with("flr")?;
@@ -79,6 +115,11 @@ pub fn judge(step: &Step) -> Result<String> {
         "ibv_devinfo" => devinfo(step),
         "kernel" => kernel(step),
         "functions" => functions(step),
+        // This one prints no figures.
+        "xsrq" | "xsrq-events" => {
+            step.line_with("client 0 server 0")?;
+            Ok(step.line_with("success")?.to_owned())
+        }
         name if name.starts_with("ib_") => perftest(step),
         _ => pingpong(step),
     }
