@@ -205,7 +205,7 @@ impl Port {
 
     /// Longest frame that passes, in bytes.
     pub fn longest_frame(&self) -> usize {
-        usize::from(self.mtu - FCS_BYTES)
+        usize::from(self.mtu.saturating_sub(FCS_BYTES))
     }
 
     /// Whether an Ethernet frame is for software behind this port: for its address, the lists of the vport,

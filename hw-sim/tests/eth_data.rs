@@ -7,6 +7,9 @@ mod eth_support;
 use eth_support::*;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use hw_mlx::prm::*;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 
 /// Bits of `hds_ip_ext`.
 const L3_OK: u8 = 2;
@@ -508,6 +511,42 @@ fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
     a.send(&plain(0, stranger, 64), How::default());
     a.send(&plain(0, group, 64), How::default());
     assert!(b.received().is_some() && b.received().is_some());
+}
+
+/// A writer whose bytes can be read afterwards.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_capture_has_the_frames_as_they_were_on_the_wire() {
+    let (sim, mut a, mut b) = pair();
+    let capture = Shared::default();
+    sim.pcap(capture.clone()).unwrap();
+    b.post_receives(1);
+    let frame = plain(0, MACS[1], 30);
+    a.send(&frame, How::default());
+    sim.flush_pcap().unwrap();
+    let bytes = capture.0.lock().unwrap().clone();
+    let mut reader = PcapNgReader::new(bytes.as_slice()).unwrap();
+    let mut frames = Vec::new();
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.unwrap() {
+            frames.push(packet.data.into_owned());
+        }
+    }
+    assert_eq!(frames, [b.received().unwrap().1]);
+    assert_eq!(frames[0][..frame.len()], frame);
 }
 
 #[test]

@@ -453,6 +453,12 @@ fn flow_objects_keep_to_their_ranges_levels_and_kinds() {
     );
     let count = entry_input(table, group, 4, &nothing(), flow_action::COUNT, 0);
     assert_eq!(side.bench.status(&count), bad, "counting");
+    let many = vec![to_tir[0]; 33];
+    assert_eq!(
+        refused(side.entry(table, group, 4, &nothing(), &many)),
+        CmdStatus::EXCEED_LIM,
+        "more than 2^log_max_destination"
+    );
     side.entry(table, group, 4, &nothing(), &to_tir).unwrap();
     assert_eq!(
         refused(side.entry(table, group, 4, &nothing(), &to_tir)),

@@ -31,9 +31,10 @@ const ENABLE_TAG: u32 = 2;
 const ENABLE_DESTINATIONS: u32 = 4;
 const ENABLE_COUNTERS: u32 = 8;
 /// Tables of a function.
-const MOST_TABLES: u32 = 1 << 16;
-/// Destinations of an entry.
-const MOST_DESTINATIONS: u32 = 1 << 10;
+const MOST_TABLES: u32 = 1 << 12;
+/// Groups, and entries, of all its tables together: about as many as the largest table alone can have.
+const MOST_GROUPS: usize = 1 << 16;
+const MOST_ENTRIES: usize = 1 << 16;
 const OP_SET: u32 = 0;
 const OP_CHANGE: u32 = 1;
 
@@ -91,6 +92,8 @@ pub struct FlowTables {
     /// By number.
     pub tables: Table<FlowTable>,
     root: Option<u32>,
+    groups: usize,
+    entries: usize,
 }
 
 impl FlowTables {
@@ -98,12 +101,14 @@ impl FlowTables {
         Self {
             tables: Table::new("flow table", 0xd1, 0x00ff_fffe, MOST_TABLES),
             root: None,
+            groups: 0,
+            entries: 0,
         }
     }
 
     pub(super) fn clear(&mut self) {
         self.tables.clear();
-        self.root = None;
+        (self.root, self.groups, self.entries) = (None, 0, 0);
     }
 
     /// The table a received frame begins at.
@@ -332,7 +337,11 @@ pub fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32,
     let (enable, criteria) = (input.match_criteria_enable(), input.match_criteria());
     let mask = Pattern::of_criteria(enable, criteria)
         .ok_or_else(|| refuse!(BAD_PARAM, "match criteria", "{enable:#x}"))?;
+    let full = cmd.nic.objects.eth.flow.groups >= MOST_GROUPS;
     let table = find(cmd, input.table_id())?;
+    if full {
+        return Err(refuse!(EXCEED_LIM, "flow groups"));
+    }
     if start > end || u64::from(end) >= 1 << table.context.log_size() {
         return Err(refuse!(
             BAD_PARAM,
@@ -366,6 +375,7 @@ pub fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32,
             mask,
         },
     );
+    cmd.nic.objects.eth.flow.groups += 1;
     Ok(number)
 }
 
@@ -405,6 +415,7 @@ pub fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<()
         return Err(refuse!(BAD_RES_STATE, "flow group has entries"));
     }
     table.groups.remove(&input.group_id());
+    cmd.nic.objects.eth.flow.groups -= 1;
     Ok(())
 }
 
@@ -424,16 +435,17 @@ pub fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), R
     let count = given
         .destination_list_size()
         .saturating_add(given.flow_counter_list_size());
-    if count > MOST_DESTINATIONS {
+    let caps = cmd.nic.caps.flow_table.flow_table_properties_nic_receive();
+    if count > 1 << caps.log_max_destination().min(16) {
         return Err(refuse!(EXCEED_LIM, "destinations of an entry", "{count}"));
     }
     let list = cmd.list(LIST, usize::try_from(count).unwrap_or(usize::MAX))?;
+    let full = cmd.nic.objects.eth.flow.entries >= MOST_ENTRIES;
+    let kind = cmd_kind(cmd.op_mod)?;
     let table = find(cmd, number)?;
     let level = table.context.level();
-    let (context, list) = match (
-        cmd_kind(cmd.op_mod)?,
-        find(cmd, number)?.entries.get(&index),
-    ) {
+    let (context, list) = match (kind, table.entries.get(&index)) {
+        (OP_SET, None) if full => return Err(refuse!(EXCEED_LIM, "flow entries")),
         (OP_SET, None) => (given.clone(), list),
         (OP_SET, Some(_)) => {
             return Err(refuse!(BAD_PARAM, "flow index is taken", "{index}"));
@@ -466,8 +478,9 @@ pub fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), R
         destinations,
     };
     let before = find(cmd, number)?.entries.insert(index, entry);
-    if let Some(before) = before {
-        release(cmd, &before.destinations);
+    match before {
+        Some(before) => release(cmd, &before.destinations),
+        None => cmd.nic.objects.eth.flow.entries += 1,
     }
     Ok(())
 }
@@ -606,5 +619,6 @@ pub fn delete_entry(cmd: &mut Cmd<'_>, input: &DeleteFlowTableEntryIn) -> Result
     let removed = find(cmd, input.table_id())?.entries.remove(&index);
     let entry = removed.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow entry", "{index}"))?;
     release(cmd, &entry.destinations);
+    cmd.nic.objects.eth.flow.entries -= 1;
     Ok(())
 }

@@ -1,0 +1,255 @@
+//! Hostile software and hostile frames on an Ethernet port.
+//!
+//! Two functions are joined, everything that arrives is steered to one receive queue. Software of the first one posts send WQEs
+//! that would be good but for what is spoilt, or bytes in place of them, moves records, rings at will and takes its queues through
+//! states; frames nobody sent arrive at both. Afterwards the firmware lives, and the other function still takes a frame.
+
+#[path = "../../hw-sim/tests/bench/mod.rs"]
+mod bench;
+#[path = "../../hw-sim/tests/eth_support/mod.rs"]
+mod eth_support;
+
+use bolero::{TypeGenerator, check, produce};
+use eth_support::*;
+use hw_mlx::prm::*;
+use hw_sim::eth::checksum::Verdict;
+use hw_sim::eth::frame::Headers;
+use hw_sim::eth::segment::{Offload, segment};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Bits to flip here and there: half the time none.
+#[derive(Clone, Copy, Debug, TypeGenerator)]
+struct Spoil {
+    how_much: u8,
+    at: [(u16, u8); 3],
+}
+
+impl Spoil {
+    fn apply(self, bytes: &mut [u8]) {
+        let count = match self.how_much {
+            0..128 => 0,
+            128..192 => 1,
+            192.. => 3,
+        };
+        for (at, bits) in self.at.into_iter().take(count) {
+            let length = bytes.len();
+            if let Some(byte) = bytes.get_mut(usize::from(at).checked_rem(length).unwrap_or(0)) {
+                *byte ^= bits;
+            }
+        }
+    }
+}
+
+/// A frame with the headers of some protocol.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Frame {
+    kind: u8,
+    to: u8,
+    payload: u16,
+    spoil: Spoil,
+    keep: u16,
+}
+
+impl Frame {
+    fn bytes(&self) -> Vec<u8> {
+        let to = match self.to {
+            0..128 => MACS[1],
+            128..160 => MACS[0],
+            _ => BROADCAST,
+        };
+        let payload = usize::from(self.payload % 1_600);
+        let mut frame = plain(0, to, 60 + payload);
+        if self.kind & 1 != 0 {
+            frame.splice(12..12, [0x81, 0, 0, 5]);
+        }
+        let at = frame.len() - 60 - payload;
+        let behind = u16::try_from(60 + payload).unwrap_or(u16::MAX);
+        let protocol = if self.kind & 2 == 0 { 6 } else { 17 };
+        if self.kind & 4 == 0 {
+            frame[at - 2..at].copy_from_slice(&[0x08, 0x00]);
+            frame[at] = 0x45;
+            frame[at + 2..at + 4].copy_from_slice(&behind.to_be_bytes());
+            frame[at + 6..at + 8].fill(0);
+            frame[at + 9] = protocol;
+            frame[at + 32] = 0x50;
+        } else {
+            frame[at - 2..at].copy_from_slice(&[0x86, 0xdd]);
+            frame[at] = 0x60;
+            frame[at + 4..at + 6].copy_from_slice(&(behind - 40).to_be_bytes());
+            frame[at + 6] = protocol;
+            frame[at + 52] = 0x50;
+        }
+        self.spoil.apply(&mut frame);
+        if self.keep < 0x4000 {
+            frame.truncate(usize::from(self.keep) % frame.len());
+        }
+        frame
+    }
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Event {
+    /// A send WQE that would be good but for what is spoilt.
+    Send {
+        frame: Frame,
+        large: bool,
+        mss: u16,
+        checksums: u8,
+        inline: u8,
+        spoil: Spoil,
+        doorbell: Spoil,
+    },
+    /// Bytes in place of one.
+    Raw { bytes: Vec<u8>, spoil: Spoil },
+    /// A frame nobody sent.
+    Arrives { frame: Frame },
+    /// Bytes nobody sent.
+    Noise { bytes: Vec<u8> },
+    /// A receive buffer of some size, at the function attacked or the other one.
+    Receive { at_other: bool, bytes: u16, key: u8 },
+    /// The send counter of the record, moved by so much.
+    Record { by: i16 },
+    /// A queue changes its state, or is asked to.
+    Modify { receive: bool, from: u8, to: u8 },
+    /// Completions are consumed.
+    Poll,
+}
+
+impl Event {
+    fn happen(&self, a: &mut Side, b: &mut Side) {
+        match self {
+            Self::Send {
+                frame,
+                large,
+                mss,
+                checksums,
+                inline,
+                spoil,
+                doorbell,
+            } => {
+                let how = How {
+                    opcode: if *large {
+                        WqeOpcode::LSO
+                    } else {
+                        WqeOpcode::SEND
+                    },
+                    checksums: *checksums,
+                    mss: *mss,
+                    inline: usize::from(*inline),
+                    ..How::default()
+                };
+                let mut wqe = a.wqe(&frame.bytes(), how);
+                spoil.apply(&mut wqe);
+                a.post(&wqe);
+                doorbell.apply(&mut a.sq.last);
+                a.ring();
+            }
+            Self::Raw { bytes, spoil } => {
+                let segments = bytes.len().div_ceil(16).clamp(1, 63);
+                let mut wqe = a.control(WqeOpcode::SEND, segments, 2).as_bytes().to_vec();
+                wqe.extend(bytes);
+                wqe.resize(segments * 16, 0);
+                spoil.apply(&mut wqe);
+                a.post(&wqe);
+                a.ring();
+            }
+            Self::Arrives { frame } => {
+                let bytes = frame.bytes();
+                a.deliver(&bytes);
+                b.deliver(&bytes);
+            }
+            Self::Noise { bytes } => {
+                a.deliver(bytes);
+                b.deliver(bytes);
+            }
+            Self::Receive {
+                at_other,
+                bytes,
+                key,
+            } => {
+                let side = if *at_other { b } else { a };
+                let wrong = u32::from(*key < 16);
+                let bytes = usize::from(*bytes) % BUFFER + 1;
+                side.rq.post(&side.bench, bytes, side.key ^ wrong);
+            }
+            Self::Record { by } => {
+                a.sq.posted = a.sq.posted.wrapping_add_signed(*by);
+                a.post(&[0; 64]);
+            }
+            Self::Modify { receive, from, to } => {
+                let (from, to) = (u32::from(*from % 5), u32::from(*to % 5));
+                if *receive {
+                    a.modify_rq(from, to);
+                } else {
+                    a.modify_sq(from, to);
+                }
+            }
+            Self::Poll => {
+                while a.sent().is_some() {}
+                while a.received().is_some() {}
+                while b.received().is_some() {}
+            }
+        }
+    }
+}
+
+/// Whatever passes on an Ethernet port, the firmware lives and the other function goes on.
+#[test]
+fn a_hostile_ethernet_driver_hurts_only_itself() {
+    check!()
+        .with_generator(produce::<Vec<Event>>().with().len(0..40_usize))
+        .with_iterations(600)
+        .with_test_time(Duration::from_secs(5))
+        .for_each(|events| {
+            let (_sim, mut a, mut b) = pair();
+            a.post_receives(4);
+            b.post_receives(4);
+            for event in events {
+                event.happen(&mut a, &mut b);
+            }
+            for side in [&mut a, &mut b] {
+                assert_eq!(
+                    side.bench.read32(0x23c) >> 16 & 0xff,
+                    0,
+                    "the firmware died"
+                );
+            }
+            // What the peer posted wrongly is over after a reset; then it takes a frame.
+            let state = b.rq_state();
+            assert_eq!(b.modify_rq(state, RESET), CmdStatus::OK);
+            assert_eq!(b.modify_rq(RESET, READY), CmdStatus::OK);
+            while b.received().is_some() {}
+            b.rq.posted = 0;
+            b.post_receives(1);
+            let frame = plain(0, MACS[1], 100);
+            b.deliver(&frame);
+            let last = std::iter::from_fn(|| b.received()).last().expect("a frame");
+            assert_eq!(last.1, frame);
+        });
+}
+
+/// Any bytes are a frame; looking at them, summing them up and cutting them panics nowhere.
+#[test]
+fn frames_of_any_bytes_are_looked_at_and_cut() {
+    check!()
+        .with_type::<(Vec<u8>, u16, u16, u8)>()
+        .with_iterations(20_000)
+        .with_test_time(Duration::from_secs(3))
+        .for_each(|(bytes, header, mss, checksums)| {
+            if let Some(headers) = Headers::of(bytes) {
+                let _ = Verdict::of(bytes, &headers, checksums & 1 == 1);
+            }
+            let (header, data) = bytes.split_at(usize::from(*header) % (bytes.len() + 1));
+            let offload = Offload {
+                network: checksums & 2 != 0,
+                transport: checksums & 4 != 0,
+            };
+            let mss = usize::from(*mss);
+            if let Some(frames) = segment(header, data, mss, offload) {
+                let cut: usize = frames.iter().map(|frame| frame.len() - header.len()).sum();
+                assert_eq!(cut, data.len());
+            }
+        });
+}
