@@ -29,6 +29,7 @@ use std::net::IpAddr;
 pub(crate) struct Peer {
     pub(crate) path: Path,
     pub(crate) qpn: u32,
+    /// What it asked us to begin with.
     pub(crate) psn: u32,
     pub(crate) mtu: u8,
     /// RDMA Reads it can answer at a time.

@@ -187,7 +187,7 @@ impl<P: Provider> Ia<P> {
         let Some(ep) = self.eps.get_mut(key) else {
             return;
         };
-        let Some((path, send_psn, mtu)) = ep
+        let Some((path, receive_psn, mtu)) = ep
             .outgoing
             .filter(|_| ep.hot.state == EpState::ActiveConnectionPending)
         else {
@@ -206,7 +206,7 @@ impl<P: Provider> Ia<P> {
             ack_timeout: transport.ack_timeout,
         };
         ep.private_data = private_data;
-        let up = self.bring_up(key, &peer, send_psn);
+        let up = self.bring_up(key, &peer, receive_psn);
         if let Err(error) = up {
             self.note_device_error("bringing a queue pair up", &error);
             self.attempt_ended(conn, ConnectionEventKind::NonPeerRejected);

@@ -24,7 +24,7 @@ pub enum CmEvent {
         path: Path,
         /// The peer's queue pair (24 bits).
         remote_qpn: u32,
-        /// First packet sequence number the peer will send (24 bits).
+        /// First packet sequence number the peer wants us to send (24 bits).
         remote_psn: u32,
         /// RDMA Reads the peer wants to have outstanding towards us.
         reads_in: u8,
@@ -52,7 +52,7 @@ pub enum CmEvent {
         conn: ConnId,
         /// The peer's queue pair (24 bits).
         remote_qpn: u32,
-        /// First packet sequence number the peer will send (24 bits).
+        /// First packet sequence number the peer wants us to send (24 bits).
         remote_psn: u32,
         /// RDMA Reads the peer wants to have outstanding towards us.
         reads_in: u8,

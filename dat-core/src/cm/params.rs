@@ -74,7 +74,7 @@ pub struct ConnectParams<'a> {
     pub path: Path,
     /// Our queue pair (24 bits).
     pub qpn: u32,
-    /// First packet sequence number we send (24 bits).
+    /// First packet sequence number the peer is to send (24 bits).
     pub psn: u32,
     /// RDMA Reads we want to have outstanding.
     pub reads_out: u8,
@@ -104,7 +104,7 @@ pub struct ConnectParams<'a> {
 pub struct AcceptParams<'a> {
     /// Our queue pair (24 bits).
     pub qpn: u32,
-    /// First packet sequence number we send (24 bits).
+    /// First packet sequence number the peer is to send (24 bits).
     pub psn: u32,
     /// RDMA Reads we want to have outstanding.
     pub reads_out: u8,

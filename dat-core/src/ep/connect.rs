@@ -416,12 +416,12 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Moves the queue pair of an endpoint to RTS.
+    /// Moves the queue pair of an endpoint to RTS; `receive_psn` is what we asked the peer to begin with.
     pub(crate) fn bring_up(
         &mut self,
         key: EpKey,
         peer: &Peer,
-        send_psn: u32,
+        receive_psn: u32,
     ) -> Result<(), ProviderError> {
         let Some(ep) = self.eps.get_mut(key) else {
             return Ok(());
@@ -437,7 +437,7 @@ impl<P: Provider> Ia<P> {
             &ReadyToReceive {
                 path: peer.path,
                 remote_qpn: peer.qpn,
-                receive_psn: peer.psn,
+                receive_psn,
                 mtu: peer.mtu,
                 reads_in,
                 min_rnr_timer: transport.min_rnr_timer,
@@ -447,7 +447,7 @@ impl<P: Provider> Ia<P> {
         self.provider.ready_to_send(
             qp,
             &ReadyToSend {
-                send_psn,
+                send_psn: peer.psn,
                 // Never more on the wire than the peer can answer.
                 reads_out: reads_out.min(peer.reads_out),
                 retry_count: peer.retry_count,

@@ -90,7 +90,7 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) conn: Option<ConnId>,
     pub(crate) remote: Option<Remote>,
     pub(crate) local_port_qual: u64,
-    /// Active side: the path, our first PSN and the MTU we asked with.
+    /// Active side: the path, the PSN and the MTU we asked with.
     pub(crate) outgoing: Option<(Path, u32, u8)>,
     /// What the peer gave with its accept.
     pub(crate) private_data: Vec<u8>,

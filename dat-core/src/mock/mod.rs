@@ -29,6 +29,8 @@ pub(crate) struct World {
     held: bool,
     release_at: Option<Nanos>,
     drop_mads: bool,
+    /// All that were sent.
+    mads: Vec<Mad>,
     random: u64,
 }
 
@@ -77,6 +79,18 @@ impl Net {
     /// The datagrams of the connection manager get lost, or no longer.
     pub(crate) fn drop_mads(&self, lost: bool) {
         self.0.borrow_mut().drop_mads = lost;
+    }
+
+    /// All management datagrams that were sent, lost ones too.
+    pub(crate) fn mads(&self) -> Vec<Mad> {
+        self.0.borrow().mads.clone()
+    }
+
+    /// The first packet sequence numbers that a queue pair takes and sends.
+    pub(crate) fn first_psns(&self, qpn: u32) -> (u32, u32) {
+        let world = self.0.borrow();
+        let qp = world.qps[&qpn].borrow();
+        (qp.receive_psn, qp.send_psn)
     }
 
     pub(crate) fn now(&self) -> Nanos {
@@ -439,18 +453,20 @@ impl Provider for Mock {
         assert_eq!(state.queue, Queue::Init, "INIT to RTR");
         state.queue = Queue::ReadyToReceive;
         state.remote = Some(attributes.remote_qpn);
+        state.receive_psn = attributes.receive_psn;
         Ok(())
     }
 
     fn ready_to_send(
         &mut self,
         qp: &mut MockQp,
-        _attributes: &ReadyToSend,
+        attributes: &ReadyToSend,
     ) -> Result<(), ProviderError> {
         self.alive()?;
         let mut state = qp.state.borrow_mut();
         assert_eq!(state.queue, Queue::ReadyToReceive, "RTR to RTS");
         state.queue = Queue::ReadyToSend;
+        state.send_psn = attributes.send_psn;
         Ok(())
     }
 
@@ -505,6 +521,7 @@ impl Provider for Mock {
             qpn: 1,
         };
         let mut world = self.net.0.borrow_mut();
+        world.mads.push(*mad);
         if !world.drop_mads
             && let Some(node) = (0..world.nodes.len()).find(|node| gid(*node) == to.path.gid)
         {

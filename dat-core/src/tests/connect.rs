@@ -2,6 +2,7 @@
 
 use super::*;
 
+use crate::cm::wire::Message;
 use ConnectionEventKind as Kind;
 
 fn try_connect(
@@ -60,6 +61,29 @@ fn private_data_travels_both_ways_byte_for_byte() {
     );
     a.ia.ep_reset(a.ep).expect("resets");
     assert_eq!(a.ia.ep_private_data(a.ep), Ok(&b""[..]));
+}
+
+/// IBTA volume 1, "Starting PSN": where the receiver of the message begins. Linux' software RoCE, whose REP said 0xfcf99f,
+/// answered a first packet with any other number by a NAK that named that one.
+#[test]
+fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
+    let (net, a, b) = connected();
+    let mut told = [None; 2];
+    for mad in net.mads() {
+        let (_, message) = Message::parse(&mad).expect("ours");
+        if let Message::Req(req) = message {
+            told[0] = Some((req.local_qpn, req.starting_psn));
+        } else if let Message::Rep(rep) = message {
+            told[1] = Some((rep.local_qpn, rep.starting_psn));
+        }
+    }
+    let [Some((active, by_active)), Some((passive, by_passive))] = told else {
+        panic!("{told:?}")
+    };
+    assert_ne!(by_active, by_passive, "drawn apart");
+    assert_eq!(net.first_psns(active), (by_active, by_passive));
+    assert_eq!(net.first_psns(passive), (by_passive, by_active));
+    drop((a, b));
 }
 
 #[test]

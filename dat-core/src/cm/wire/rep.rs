@@ -58,7 +58,7 @@ pub struct RepRepr {
     pub local_qpn: u32,
     /// End-to-end context of reliable datagrams (24 bits).
     pub local_eecn: u32,
-    /// First packet sequence number the replier sends (24 bits).
+    /// First packet sequence number that the receiver of this message is to send (24 bits).
     pub starting_psn: u32,
     /// RDMA Reads the replier can answer at a time.
     pub responder_resources: u8,
