@@ -104,6 +104,8 @@ impl Cno {
 impl<P: Provider> Ia<P> {
     /// A notification object without EVDs, and with an agent or without.
     ///
+    /// Page: dat_cno_create.
+    ///
     /// # Errors
     /// DAT_INTERNAL_ERROR: the device is dead.
     pub fn cno_create(&mut self, agent: Option<Agent>) -> DatResult<CnoHandle> {
@@ -119,6 +121,8 @@ impl<P: Provider> Ia<P> {
     /// Gives a CNO another agent, or none. It is called at the next trigger; of a trigger nobody has taken yet it is not
     /// told.
     ///
+    /// Page: dat_cno_modify_agent.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CNO.
     pub fn cno_modify_agent(&mut self, cno: CnoHandle, agent: Option<Agent>) -> DatResult<()> {
@@ -129,6 +133,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// The parameters of a CNO.
+    ///
+    /// Page: dat_cno_query.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CNO.
@@ -141,6 +147,8 @@ impl<P: Provider> Ia<P> {
 
     /// Waits until an attached EVD notifies, and says which: a hint, others may have events too. `None`: the last EVD
     /// was freed.
+    ///
+    /// Page: dat_cno_wait.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CNO. DAT_QUEUE_EMPTY: nothing came in time. DAT_ABORT: the device is dead.
@@ -161,6 +169,8 @@ impl<P: Provider> Ia<P> {
 
     /// Begins a wait that is carried on by [`Ia::cno_wait_look`]: for those who sleep by other means.
     ///
+    /// Page: dat_cno_wait.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CNO.
     pub fn cno_wait_begin(&mut self, cno: CnoHandle, timeout: Timeout) -> DatResult<CnoWait> {
@@ -179,6 +189,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Looks whether a wait is over. If not, everything that can end it is armed when this returns.
+    ///
+    /// Page: dat_cno_wait.
     ///
     /// # Errors
     /// As [`Ia::cno_wait`]; the wait is over then.
@@ -218,6 +230,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Ends a wait whose caller was interrupted: what `cno_wait` then returns, DAT_INTERRUPTED_CALL.
+    ///
+    /// Page: dat_cno_wait.
     pub fn cno_wait_cancel(&mut self, wait: CnoWait) -> DatError {
         if let Ok(key) = self.cno_key(wait.cno) {
             self.cnos[key].waiters -= 1;
@@ -226,6 +240,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Ends a CNO. Its agent is not called.
+    ///
+    /// Page: dat_cno_free.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CNO. DAT_INVALID_STATE|CNO_IN_USE: an EVD refers to it, or somebody waits on it.

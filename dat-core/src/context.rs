@@ -95,6 +95,8 @@ any_handle! {
 impl<P: Provider> Ia<P> {
     /// Gives an object a word of the consumer's, in place of the one it had; 0 is none. It means nothing here.
     ///
+    /// Page: dat_set_consumer_context.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE with the subtype of the kind.
     pub fn set_consumer_context(
@@ -114,6 +116,8 @@ impl<P: Provider> Ia<P> {
 
     /// The word an object was given, 0 if none.
     ///
+    /// Page: dat_get_consumer_context.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE with the subtype of the kind.
     pub fn get_consumer_context(&self, handle: impl Into<AnyHandle>) -> DatResult<u64> {
@@ -123,6 +127,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// The kind of an object.
+    ///
+    /// Page: dat_get_handle_type.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE with the subtype of the kind the handle says it is: there is no such object.

@@ -92,6 +92,8 @@ pub struct CrParam<'a> {
 impl<P: Provider> Ia<P> {
     /// What a request says.
     ///
+    /// Page: dat_cr_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR.
     pub fn cr_query(&self, cr: CrHandle) -> DatResult<CrParam<'_>> {
@@ -108,6 +110,8 @@ impl<P: Provider> Ia<P> {
     /// Accepts a request, with an endpoint of the consumer's unless one came with the request.
     /// ESTABLISHED or ACCEPT_COMPLETION_ERROR follows on its connect EVD. The request is gone, unless
     /// there was an error.
+    ///
+    /// Page: dat_cr_accept.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE: |CR; |EP also when there are two endpoints, or none. DAT_INVALID_STATE: the
@@ -207,6 +211,8 @@ impl<P: Provider> Ia<P> {
     /// Refuses a request; the peer learns that the consumer did. An endpoint that was lent with it is
     /// gone, that of an RSP is UNCONNECTED.
     ///
+    /// Page: dat_cr_reject.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR.
     pub fn cr_reject(&mut self, cr: CrHandle) -> DatResult<()> {
@@ -218,6 +224,8 @@ impl<P: Provider> Ia<P> {
 
     /// Has a request arrive once more, at another service point of this IA (or at the same). The request is gone, and
     /// an endpoint that came with it is as after a rejection.
+    ///
+    /// Page: dat_cr_handoff.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: nobody of this IA listens at `conn_qual`. Nothing has changed

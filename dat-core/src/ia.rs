@@ -279,6 +279,8 @@ impl<P: Provider> Ia<P> {
     /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are
     /// aborted, requests refused, events lost; agents of CNOs are called with no EVD.
     ///
+    /// Page: dat_ia_close.
+    ///
     /// # Errors
     /// GRACEFUL with objects left: [`CloseRefused`], DAT_INVALID_STATE|IA_IN_USE.
     // The error is as large as the IA, because it is the IA; it is the caller's again.

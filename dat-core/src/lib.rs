@@ -20,6 +20,7 @@
 //!
 //! Knows no device, no clock, no socket, no thread.
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod attributes;
 pub mod cm;

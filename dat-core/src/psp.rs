@@ -40,6 +40,8 @@ pub struct PspParam {
 impl<P: Provider> Ia<P> {
     /// Listens at a connection qualifier. Requests come as events on `evd`.
     ///
+    /// Page: dat_psp_create.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 unknown flags.
     /// DAT_CONN_QUAL_IN_USE.
@@ -57,6 +59,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Listens at a qualifier nobody uses, and says which.
+    ///
+    /// Page: dat_psp_create_any.
     ///
     /// # Errors
     /// As [`Ia::psp_create`]; DAT_CONN_QUAL_UNAVAILABLE instead of DAT_CONN_QUAL_IN_USE.
@@ -125,6 +129,8 @@ impl<P: Provider> Ia<P> {
 
     /// The parameters of a service point.
     ///
+    /// Page: dat_psp_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PSP.
     pub fn psp_query(&self, psp: PspHandle) -> DatResult<PspParam> {
@@ -137,6 +143,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Stops listening. Requests already reported stay, and can be accepted or rejected.
+    ///
+    /// Page: dat_psp_free.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PSP.

@@ -14,6 +14,8 @@ pub(crate) struct Pz<P: Provider> {
 impl<P: Provider> Ia<P> {
     /// A protection zone.
     ///
+    /// Page: dat_pz_create.
+    ///
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES|PROTECTION_DOMAIN: the device has no more.
     pub fn pz_create(&mut self) -> DatResult<PzHandle> {
@@ -34,6 +36,8 @@ impl<P: Provider> Ia<P> {
 
     /// Whether a protection zone exists. It has no parameter but its IA.
     ///
+    /// Page: dat_pz_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PZ.
     pub fn pz_query(&self, pz: PzHandle) -> DatResult<()> {
@@ -41,6 +45,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Ends a protection zone.
+    ///
+    /// Page: dat_pz_free.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ, LMR or RMR is in it.

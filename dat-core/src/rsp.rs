@@ -49,6 +49,8 @@ impl<P: Provider> Ia<P> {
     /// Listens at a connection qualifier for one request, which `ep` is reserved for; without one the request brings
     /// its own.
     ///
+    /// Page: dat_rsp_create.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE: |EVD_CR, |EP. DAT_INVALID_PARAMETER|ARG2: qualifier 0. DAT_INVALID_STATE: the endpoint is
     /// not UNCONNECTED. DAT_CONN_QUAL_IN_USE.
@@ -89,6 +91,8 @@ impl<P: Provider> Ia<P> {
 
     /// The parameters of a reserved service point.
     ///
+    /// Page: dat_rsp_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|RSP.
     pub fn rsp_query(&self, rsp: RspHandle) -> DatResult<RspParam> {
@@ -102,6 +106,8 @@ impl<P: Provider> Ia<P> {
 
     /// Stops listening; the endpoint is UNCONNECTED again. If the request has come, nothing changes: it stays and can
     /// be accepted or rejected.
+    ///
+    /// Page: dat_rsp_free.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|RSP.

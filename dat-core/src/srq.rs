@@ -73,6 +73,8 @@ impl<P: Provider> Srq<P> {
 impl<P: Provider> Ia<P> {
     /// A shared receive queue.
     ///
+    /// Page: dat_srq_create.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG3: an attribute is 0, beyond the IA's limit,
     /// or a watermark. DAT_INSUFFICIENT_RESOURCES|SRQ.
@@ -119,6 +121,8 @@ impl<P: Provider> Ia<P> {
 
     /// The parameters of an SRQ and how full it is.
     ///
+    /// Page: dat_srq_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ.
     pub fn srq_query(&mut self, srq: SrqHandle) -> DatResult<SrqParam> {
@@ -157,6 +161,8 @@ impl<P: Provider> Ia<P> {
     /// Changes how many receives may be outstanding. Those that are, and messages that come meanwhile, are not touched.
     /// How far a queue can grow was decided when it was made: at least to four times what was asked for then, and to
     /// 1023, as far as the device goes.
+    ///
+    /// Page: dat_srq_resize.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: `max_recv_dtos` is 0. DAT_INSUFFICIENT_RESOURCES|SRQ: more
@@ -226,6 +232,8 @@ impl<P: Provider> Ia<P> {
     /// Sets the low watermark and arms it: one event on the asynchronous EVD when fewer buffers than that are on the
     /// SRQ, now or later. 0 takes it away.
     ///
+    /// Page: dat_srq_set_lw.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_dtos`. DAT_INVALID_STATE|SRQ_ERROR.
     /// DAT_INTERNAL_ERROR: the device refused; the old mark stays.
@@ -294,6 +302,8 @@ impl<P: Provider> Ia<P> {
 
     /// Ends an SRQ. Buffers in it vanish without completions.
     ///
+    /// Page: dat_srq_free.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses it.
     pub fn srq_free(&mut self, srq: SrqHandle) -> DatResult<()> {
@@ -317,6 +327,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Posts a buffer that any connected endpoint of the SRQ may take.
+    ///
+    /// Page: dat_srq_post_recv.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3:

@@ -45,6 +45,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![deny(unsafe_code)] // but for `capi`
+#![warn(clippy::missing_errors_doc)]
 
 pub mod capi;
 mod explain;

@@ -158,6 +158,8 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
 
 /// Opens an adapter: reaches the function, brings it up, and makes an IA of it.
 ///
+/// Page: dat_ia_open.
+///
 /// # Errors
 /// [`OpenError`], with the step and the numbers.
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
@@ -282,6 +284,8 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
 }
 
 /// Closes an adapter and tears its function down: objects, event queues, firmware pages, the function itself.
+///
+/// Page: dat_ia_close.
 ///
 /// # Errors
 /// GRACEFUL with objects left: DAT_INVALID_STATE, and the IA is gone only if `flags` was ABRUPT; use

@@ -104,6 +104,9 @@ impl Bar {
     }
 
     /// The register block at `offset`, after checking that it is inside and aligned.
+    ///
+    /// # Errors
+    /// [`BarError::Bounds`]: the block ends beyond the BAR. [`BarError::Alignment`].
     pub fn block<T: RegisterBlock>(&self, offset: u64) -> Result<Block<T>, BarError> {
         let bytes = size_of::<T>();
         let at = usize::try_from(offset)

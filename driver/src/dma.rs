@@ -250,11 +250,17 @@ pub struct DmaArena {
 
 impl DmaArena {
     /// An empty arena; memory is mapped when it is first asked for.
+    ///
+    /// # Errors
+    /// Those of [`DmaArena::with_chunk_bytes`], of which this size has none.
     pub fn new(function: &Function) -> Result<Self, DmaError> {
         Self::with_chunk_bytes(function, CHUNK_BYTES)
     }
 
     /// An arena that grows by `chunk_bytes`, a power of two of at least 4 KiB.
+    ///
+    /// # Errors
+    /// [`DmaError::Request`]: `chunk_bytes` is no power of two, or less than 4 KiB.
     pub fn with_chunk_bytes(function: &Function, chunk_bytes: usize) -> Result<Self, DmaError> {
         if !chunk_bytes.is_power_of_two() || chunk_bytes < DMA_PAGE {
             return Err(DmaError::Request {
@@ -281,6 +287,11 @@ impl DmaArena {
     }
 
     /// `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1 GiB.
+    ///
+    /// # Errors
+    /// [`DmaError::Request`]: no bytes, or an alignment that is no power of two up to 1 GiB. [`DmaError::Memory`],
+    /// [`DmaError::Iova`], [`DmaError::Function`]: the arena had to grow and the host, the I/O address space or the
+    /// function had no room.
     pub fn alloc(&self, bytes: usize, align: usize) -> Result<DmaBuffer, DmaError> {
         let request = DmaError::Request { bytes, align };
         if bytes == 0 || !align.is_power_of_two() || align > GIB {

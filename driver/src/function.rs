@@ -70,6 +70,9 @@ pub trait Device: Send + Sync {
     fn set_interrupts(&self, vectors: Vec<Interrupt>);
 
     /// Makes `bytes` bytes of `memory` from `offset` on reachable at `iova`. Whole 4 KiB pages.
+    ///
+    /// # Errors
+    /// In words: why the model does not let this be mapped.
     fn dma_map(
         &self,
         iova: u64,
@@ -79,6 +82,9 @@ pub trait Device: Send + Sync {
     ) -> Result<(), String>;
 
     /// The same for memory that the device may only read: a write there is one to an address that is not mapped.
+    ///
+    /// # Errors
+    /// As [`Device::dma_map`]; by itself a model knows no such memory.
     fn dma_map_read_only(
         &self,
         iova: u64,
@@ -92,6 +98,9 @@ pub trait Device: Send + Sync {
     }
 
     /// Takes back exactly one mapping. The device must not touch the memory afterwards.
+    ///
+    /// # Errors
+    /// In words: there is no such mapping.
     fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String>;
 
     /// I/O addresses that can be mapped.
@@ -134,6 +143,9 @@ pub struct Function {
 
 impl Function {
     /// A function that a model in this process plays.
+    ///
+    /// # Errors
+    /// [`FunctionError::Interrupt`]: the system has no eventfd left.
     pub fn in_process(device: Arc<dyn Device>) -> Result<Self, FunctionError> {
         let name = device.name().to_owned();
         let iova = IovaAllocator::new(&device.iova_ranges());
@@ -237,26 +249,46 @@ impl Function {
     }
 
     /// Reads a byte of configuration space.
+    ///
+    /// # Errors
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
+    /// other process or the kernel refused.
     pub fn config_read_u8(&self, offset: u16) -> Result<u8, FunctionError> {
         self.config_read(offset).map(|[byte]| byte)
     }
 
     /// Reads a 16-bit word of configuration space.
+    ///
+    /// # Errors
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
+    /// other process or the kernel refused.
     pub fn config_read_u16(&self, offset: u16) -> Result<u16, FunctionError> {
         self.config_read(offset).map(u16::from_le_bytes)
     }
 
     /// Reads a 32-bit word of configuration space.
+    ///
+    /// # Errors
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
+    /// other process or the kernel refused.
     pub fn config_read_u32(&self, offset: u16) -> Result<u32, FunctionError> {
         self.config_read(offset).map(u32::from_le_bytes)
     }
 
     /// Writes a byte of configuration space.
+    ///
+    /// # Errors
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
+    /// other process or the kernel refused.
     pub fn config_write_u8(&self, offset: u16, value: u8) -> Result<(), FunctionError> {
         self.config_write(offset, &[value])
     }
 
     /// Writes a 16-bit word of configuration space.
+    ///
+    /// # Errors
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
+    /// other process or the kernel refused.
     #[expect(
         clippy::little_endian_bytes,
         reason = "configuration space is little-endian"
@@ -266,6 +298,10 @@ impl Function {
     }
 
     /// Writes a 32-bit word of configuration space.
+    ///
+    /// # Errors
+    /// [`FunctionError::ConfigBounds`]: configuration space ends before. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
+    /// other process or the kernel refused.
     #[expect(
         clippy::little_endian_bytes,
         reason = "configuration space is little-endian"
@@ -318,6 +354,9 @@ impl Function {
     }
 
     /// Switches BAR decoding and bus mastering on; or bus mastering off, which leaves the registers reachable.
+    ///
+    /// # Errors
+    /// As [`Function::config_write_u16`].
     pub fn set_bus_master(&self, on: bool) -> Result<(), FunctionError> {
         let command = self.config_read_u16(CONFIG_COMMAND)?;
         let wanted = if on {
@@ -329,6 +368,9 @@ impl Function {
     }
 
     /// Function level reset. Registers, queues and interrupts of the device are gone; DMA mappings stay.
+    ///
+    /// # Errors
+    /// [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the other process or the kernel refused.
     pub fn reset(&self) -> Result<(), FunctionError> {
         match &self.inner.backend {
             Backend::InProcess(device) => device.reset(),
@@ -339,6 +381,10 @@ impl Function {
     }
 
     /// Maps a BAR.
+    ///
+    /// # Errors
+    /// [`FunctionError::NoBar`]: there is none of this number. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: it could
+    /// not be mapped.
     pub fn bar(&self, index: u8) -> Result<Bar, FunctionError> {
         match &self.inner.backend {
             Backend::InProcess(device) => {
@@ -412,6 +458,10 @@ impl Function {
     }
 
     /// Enables all interrupt vectors and returns them in vector order. Asked again, it returns the same ones.
+    ///
+    /// # Errors
+    /// [`FunctionError::Interrupt`]: the system has no eventfd left. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
+    /// other process or the kernel refused.
     pub fn enable_interrupts(&self) -> Result<Vec<Interrupt>, FunctionError> {
         let mut enabled = self
             .inner
@@ -453,6 +503,10 @@ impl Function {
     }
 
     /// Lets the device reach `bytes` bytes of `memory` from `offset` on at `iova`. All three are whole 4 KiB pages.
+    ///
+    /// # Errors
+    /// [`FunctionError::DmaRange`]: not whole pages, or not inside `memory`. [`FunctionError::DmaRefused`],
+    /// [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the model, the other process or the kernel refused.
     pub fn dma_map(
         &self,
         iova: Iova,
@@ -486,6 +540,10 @@ impl Function {
     }
 
     /// Takes back one mapping, exactly as it was made.
+    ///
+    /// # Errors
+    /// [`FunctionError::DmaRefused`], [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the model, the other process or the
+    /// kernel refused.
     pub fn dma_unmap(&self, iova: Iova, bytes: usize) -> Result<(), FunctionError> {
         match &self.inner.backend {
             Backend::InProcess(device) => device

@@ -24,6 +24,9 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// A new one, not signalled.
+    ///
+    /// # Errors
+    /// The system has no eventfd left.
     pub fn new() -> io::Result<Self> {
         let event =
             EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;

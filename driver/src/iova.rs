@@ -44,11 +44,18 @@ impl IovaAllocator {
     }
 
     /// The lowest free range of `bytes` addresses whose start is a multiple of `align` (a power of two).
+    ///
+    /// # Errors
+    /// As [`IovaAllocator::alloc_congruent`].
     pub fn alloc(&mut self, bytes: u64, align: u64) -> Result<u64, IovaError> {
         self.alloc_congruent(bytes, align, 0)
     }
 
     /// The lowest free range of `bytes` addresses whose start is `remainder` modulo `modulus` (a power of two).
+    ///
+    /// # Errors
+    /// [`IovaError::Request`]: no bytes, a modulus that is no power of two, or a remainder that is none.
+    /// [`IovaError::Exhausted`]: no free range is long enough.
     pub fn alloc_congruent(
         &mut self,
         bytes: u64,

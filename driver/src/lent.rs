@@ -37,6 +37,10 @@ impl LentMemory {
     /// Until the result has dropped: the memory stays mapped, readable and writable (the whole pages around it are
     /// mapped for the device), and is accessed by nobody through a Rust reference while the device
     /// may write it, that is while a memory region covers it and work that names it is outstanding.
+    ///
+    /// # Errors
+    /// [`DmaError::Request`]: null, or no bytes. [`DmaError::Iova`], [`DmaError::Memory`], [`DmaError::Function`]: no room in the
+    /// I/O address space, or the function refused the mapping.
     pub unsafe fn new(
         function: &Function,
         ptr: *mut u8,

@@ -15,6 +15,7 @@
 //!
 //! Memory the device may write is never behind a reference. [`SharedMemory`] and [`DmaBuffer`] copy
 //! objects in and out, and move in one access what the other side may see half-written.
+#![warn(clippy::missing_errors_doc)]
 
 mod bar;
 pub mod barrier;

@@ -120,6 +120,9 @@ impl SharedMemory {
     /// Maps `bytes` bytes of fresh zeroed memory that can be shared with other processes by descriptor (a memfd).
     /// A child of `fork` does not get it: the device would keep writing the parent's pages while copy-on-write
     /// moved the parent to others.
+    ///
+    /// # Errors
+    /// [`MemoryError::Empty`], [`MemoryError::TooLarge`]: `bytes`. [`MemoryError::System`]: the system refused.
     pub fn anonymous(bytes: usize) -> Result<Self, MemoryError> {
         Self::congruent(bytes, 1, 0, Pages::Base)
     }

@@ -36,11 +36,17 @@ pub struct File {
 
 impl File {
     /// Opens a file for reading.
+    ///
+    /// # Errors
+    /// [`ReactorError::Open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ReactorError> {
         Self::open_with(OpenOptions::new().read(true), path)
     }
 
     /// Opens a file as the options say.
+    ///
+    /// # Errors
+    /// [`ReactorError::Open`].
     pub fn open_with(options: &OpenOptions, path: impl AsRef<Path>) -> Result<Self, ReactorError> {
         let path = path.as_ref();
         match options.open(path) {
@@ -124,6 +130,9 @@ struct Progress {
 
 impl Reactor {
     /// A reactor that has up to `entries` operations in the kernel at once.
+    ///
+    /// # Errors
+    /// [`ReactorError::Ring`]: the system makes no ring of that size, or none at all.
     pub fn new(entries: u32) -> Result<Self, ReactorError> {
         let ring = Ring::new(entries).map_err(|source| ReactorError::Ring {
             call: "io_uring_setup",
@@ -144,6 +153,9 @@ impl Reactor {
     /// costs speed and nothing else.
     ///
     /// Waits for transfers in flight first, since they may use the old ones.
+    ///
+    /// # Errors
+    /// [`ReactorError::Ring`]: the ring could not be entered.
     pub fn register(&mut self, buffers: &[DmaBuffer]) -> Result<bool, ReactorError> {
         self.drain()?;
         match self.ring.register(buffers) {
@@ -162,6 +174,9 @@ impl Reactor {
     }
 
     /// Queues a read of `bytes` bytes at `offset` of the file to `buffer_offset` of the buffer.
+    ///
+    /// # Errors
+    /// [`ReactorError::Bounds`]: the bytes are not inside the buffer. [`ReactorError::Ring`].
     pub fn queue_read(
         &mut self,
         file: &File,
@@ -181,6 +196,9 @@ impl Reactor {
     }
 
     /// Queues a write of `bytes` bytes from `buffer_offset` of the buffer to `offset` of the file.
+    ///
+    /// # Errors
+    /// As [`Reactor::queue_read`].
     pub fn queue_write(
         &mut self,
         file: &File,
@@ -233,6 +251,9 @@ impl Reactor {
 
     /// Waits for all transfers, at most until `deadline`, and returns those that have ended in the order they were
     /// queued. The others stay outstanding.
+    ///
+    /// # Errors
+    /// [`ReactorError::Ring`]: the ring could not be entered. What a transfer came to is in its [`Completion`].
     pub fn wait_all(&mut self, deadline: Instant) -> Result<Vec<Completion>, ReactorError> {
         while self.outstanding() > 0 {
             self.reap();
@@ -249,6 +270,9 @@ impl Reactor {
     }
 
     /// Reads and waits: bytes read, fewer than asked for only at the end of the file.
+    ///
+    /// # Errors
+    /// As [`Reactor::queue_read`]; [`ReactorError::Transfer`]: the read failed.
     pub fn read_file_at(
         &mut self,
         file: &File,
@@ -262,6 +286,9 @@ impl Reactor {
     }
 
     /// Writes and waits: always all bytes.
+    ///
+    /// # Errors
+    /// As [`Reactor::queue_write`]; [`ReactorError::Transfer`]: the write failed.
     pub fn write_file_at(
         &mut self,
         file: &File,
@@ -307,6 +334,9 @@ impl Reactor {
     }
 
     /// Sleeps until an interrupt is signalled, a transfer has ended, or `deadline` has come; at most [`MAX_WAIT`].
+    ///
+    /// # Errors
+    /// [`ReactorError::Ring`]: the ring could not be entered.
     pub fn wait(
         &mut self,
         interrupts: &[Interrupt],

@@ -28,6 +28,7 @@
 //! from the device that does not fit what we gave it is an error or a log line, never a panic.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
 
 pub mod bringup;
 pub mod caps;

@@ -88,6 +88,8 @@ impl<P: Provider> Ia<P> {
     /// Starts a connection to who listens at `conn_qual` of `remote`. The outcome is one event on
     /// the connect EVD.
     ///
+    /// Page: dat_ep_connect.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: not UNCONNECTED; |EP_NOTREADY no PZ.
     /// DAT_INVALID_PARAMETER: |ARG3 qualifier 0, |ARG4 timeout 0, |ARG5 private data too long, |ARG8
@@ -207,6 +209,8 @@ impl<P: Provider> Ia<P> {
 
     /// Ends a connection, or an attempt. The event DISCONNECTED follows, once.
     ///
+    /// Page: dat_ep_disconnect.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: UNCONNECTED, RESERVED, PASSIVE, TENTATIVE.
     pub fn ep_disconnect(&mut self, ep: EpHandle, flags: CloseFlags) -> DatResult<()> {
@@ -247,6 +251,8 @@ impl<P: Provider> Ia<P> {
 
     /// Brings a disconnected endpoint back to UNCONNECTED; on an unconnected one a no-op that keeps
     /// the receives posted. Completions not dequeued yet may be lost.
+    ///
+    /// Page: dat_ep_reset.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: any other state. DAT_INTERNAL_ERROR: the device

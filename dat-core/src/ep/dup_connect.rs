@@ -17,6 +17,8 @@ impl<P: Provider> Ia<P> {
     /// Starts a connection to who listens where `dup_ep` is connected to. The outcome is one event on the connect EVD,
     /// as of [`Ia::ep_connect`].
     ///
+    /// Page: dat_ep_dup_connect.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP: either. DAT_INVALID_STATE: `ep` is not UNCONNECTED, `dup_ep` not CONNECTED (the
     /// subtype names the state at fault); |EP_NOTREADY `ep` has no PZ. DAT_INVALID_PARAMETER: |ARG3 timeout 0, |ARG4

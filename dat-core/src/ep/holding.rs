@@ -37,6 +37,8 @@ pub(crate) struct Watermarks {
 impl<P: Provider> Ia<P> {
     /// How many receive buffers an endpoint holds.
     ///
+    /// Page: dat_ep_recv_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
     pub fn ep_recv_query(&mut self, ep: EpHandle) -> DatResult<EpRecvParam> {
@@ -51,6 +53,8 @@ impl<P: Provider> Ia<P> {
 
     /// Sets both high watermarks and arms them; `None` switches one off. More buffers than `soft` are one asynchronous
     /// event, more than `hard` break the connection.
+    ///
+    /// Page: dat_ep_set_watermark.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_MODEL_NOT_SUPPORTED: a mark of 0 for an endpoint with an SRQ.

@@ -252,6 +252,8 @@ impl<P: Provider> Ia<P> {
     /// An endpoint. A null EVD: the consumer is not interested in those events. Without attributes
     /// it gets [`EpAttr::defaults`].
     ///
+    /// Page: dat_ep_create.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE: the PZ, or an EVD (also one made without the flag of the stream).
     /// DAT_INVALID_PARAMETER|ARG6: an attribute is illegal or beyond the IA, or the EVDs cannot carry
@@ -280,6 +282,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// An endpoint that takes its receive buffers from an SRQ.
+    ///
+    /// Page: dat_ep_create_with_srq.
     ///
     /// # Errors
     /// As [`Ia::ep_create`], attributes being ARG7; DAT_INVALID_HANDLE|SRQ.
@@ -554,6 +558,8 @@ impl<P: Provider> Ia<P> {
 
     /// The parameters of an endpoint.
     ///
+    /// Page: dat_ep_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
     pub fn ep_query(&self, ep: EpHandle) -> DatResult<EpParam> {
@@ -577,6 +583,8 @@ impl<P: Provider> Ia<P> {
 
     /// The state of an endpoint, and whether its queues are empty as far as is known without
     /// looking: a completion counts once it was polled.
+    ///
+    /// Page: dat_ep_get_status.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP.
@@ -603,6 +611,8 @@ impl<P: Provider> Ia<P> {
 
     /// Ends an endpoint, and its connection or attempt with it. No event follows; completions not
     /// dequeued yet may or may not be delivered.
+    ///
+    /// Page: dat_ep_free.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: RESERVED, PASSIVE or TENTATIVE.

@@ -33,6 +33,8 @@ pub struct EpChange {
 impl<P: Provider> Ia<P> {
     /// Changes the configuration of an endpoint: all of it or, on an error, nothing.
     ///
+    /// Page: dat_ep_modify.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE: endpoint, PZ or an EVD. DAT_INVALID_STATE: the PZ can be changed in
     /// UNCONNECTED and TENTATIVE, the rest also in RESERVED and PASSIVE; while receives are posted, neither can their

@@ -138,6 +138,8 @@ impl Operation for Read<'_> {
 impl<P: Provider> Ia<P> {
     /// Sends the bytes of `iov` as one message.
     ///
+    /// Page: dat_ep_post_send.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: neither CONNECTED nor DISCONNECTED.
     /// DAT_INVALID_PARAMETER: |ARG2 more than `max_request_iov` segments, |ARG5 flags unknown or not
@@ -161,6 +163,8 @@ impl<P: Provider> Ia<P> {
 
     /// Writes the bytes of `iov` to the peer's memory.
     ///
+    /// Page: dat_ep_post_rdma_write.
+    ///
     /// # Errors
     /// As [`Ia::ep_post_send`], with `max_rdma_write_iov` and `max_rdma_size`; flags are ARG6.
     /// DAT_LENGTH_ERROR: `remote` is shorter than `iov`.
@@ -180,6 +184,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Reads the peer's memory `remote`, all of it, into `iov`.
+    ///
+    /// Page: dat_ep_post_rdma_read.
     ///
     /// # Errors
     /// As [`Ia::ep_post_send`], with `max_rdma_read_iov` and `max_rdma_size`, the right of local
@@ -201,6 +207,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Posts a buffer for one incoming message. Legal in every state.
+    ///
+    /// Page: dat_ep_post_recv.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: |SRQ_IN_USE the endpoint takes its buffers from an

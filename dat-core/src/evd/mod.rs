@@ -38,6 +38,8 @@ pub(crate) const HIDDEN: u32 = 16;
 impl<P: Provider> Ia<P> {
     /// An event dispatcher that can hold at least `min_qlen` events of the streams in `flags`.
     ///
+    /// Page: dat_evd_create.
+    ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: `min_qlen` is 0. |ARG4: no or unknown flags.
     /// DAT_INSUFFICIENT_RESOURCES|TEVD: more than `max_evd_qlen`, or the device has no more.
@@ -46,6 +48,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// The same with a CNO that its notification events wake.
+    ///
+    /// Page: dat_evd_create.
     ///
     /// # Errors
     /// As [`Ia::evd_create`]; the flags are ARG4 and the CNO comes before them: DAT_INVALID_HANDLE|CNO.
@@ -96,6 +100,8 @@ impl<P: Provider> Ia<P> {
 
     /// The parameters of an EVD.
     ///
+    /// Page: dat_evd_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE.
     pub fn evd_query(&self, evd: EvdHandle) -> DatResult<EvdParam> {
@@ -109,6 +115,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Ends an EVD. Events in it are lost; connection requests among them are refused.
+    ///
+    /// Page: dat_evd_free.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA
@@ -151,6 +159,8 @@ impl<P: Provider> Ia<P> {
 
     /// Queues an event of the consumer's own.
     ///
+    /// Page: dat_evd_post_se.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG1: the EVD was made without the SOFTWARE flag.
     /// DAT_QUEUE_FULL: it holds `qlen` events; nothing was queued and no other event arises.
@@ -169,6 +179,8 @@ impl<P: Provider> Ia<P> {
 
     /// Gives an EVD another length: at least `min_qlen` events. No event is lost, neither of those that are queued nor
     /// of those that come meanwhile. A shorter one is granted as far as the device's queue gets shorter by it.
+    ///
+    /// Page: dat_evd_resize.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG2: `min_qlen` is 0. DAT_INSUFFICIENT_RESOURCES|TEVD: more than
@@ -220,6 +232,8 @@ impl<P: Provider> Ia<P> {
 
     /// Gives an EVD another CNO, or none. What has come by now is the old one's.
     ///
+    /// Page: dat_evd_modify_cno.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE: the EVD; |CNO.
     pub fn evd_modify_cno(&mut self, evd: EvdHandle, cno: Option<CnoHandle>) -> DatResult<()> {
@@ -242,6 +256,8 @@ impl<P: Provider> Ia<P> {
 
     /// Notification events that come from now on wake the CNO; those that are there do not.
     ///
+    /// Page: dat_evd_enable.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE.
     pub fn evd_enable(&mut self, evd: EvdHandle) -> DatResult<()> {
@@ -253,6 +269,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Events that come from now on leave the CNO alone.
+    ///
+    /// Page: dat_evd_disable.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE.
@@ -282,6 +300,8 @@ impl<P: Provider> Ia<P> {
 
     /// From now on `evd_wait` is refused on this EVD; who is in it gets DAT_INVALID_STATE.
     ///
+    /// Page: dat_evd_set_unwaitable.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE.
     pub fn evd_set_unwaitable(&mut self, evd: EvdHandle) -> DatResult<()> {
@@ -289,6 +309,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// From now on `evd_wait` is served again.
+    ///
+    /// Page: dat_evd_clear_unwaitable.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE.

@@ -20,6 +20,8 @@ use crate::types::DtoStatus;
 impl<P: Provider> Ia<P> {
     /// The oldest event of an EVD.
     ///
+    /// Page: dat_evd_dequeue.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_QUEUE_EMPTY. DAT_INVALID_STATE|EVD_WAITER: somebody waits on it.
     // Always inlined: the event is then made where the caller wants it, and not copied there.

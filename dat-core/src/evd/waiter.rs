@@ -77,6 +77,8 @@ impl<P: Provider> Ia<P> {
     /// until a notification event arrives; then takes the oldest. The number that comes with it is
     /// how many are left.
     ///
+    /// Page: dat_evd_wait.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG3: `threshold` is 0 or beyond the queue's length.
     /// DAT_INVALID_STATE: |EVD_WAITER somebody else waits on it, |EVD_UNWAITABLE the EVD is unwaitable, or
@@ -103,6 +105,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Begins a wait that is carried on by [`Ia::evd_wait_look`]: for those who sleep by other means.
+    ///
+    /// Page: dat_evd_wait.
     ///
     /// # Errors
     /// Those of [`Ia::evd_wait`] that need no waiting.
@@ -137,6 +141,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Looks whether a wait is over. If not, everything that can end it is armed when this returns.
+    ///
+    /// Page: dat_evd_wait.
     ///
     /// # Errors
     /// As [`Ia::evd_wait`]; the wait is over then.
@@ -194,6 +200,8 @@ impl<P: Provider> Ia<P> {
 
     /// Ends a wait whose caller was interrupted: what `evd_wait` then returns, DAT_INTERRUPTED_CALL with the number
     /// of events queued.
+    ///
+    /// Page: dat_evd_wait.
     pub fn evd_wait_cancel(&mut self, wait: EvdWait) -> WaitError {
         if let Err(error) = self.evd(wait.evd) {
             return error.into();

@@ -117,6 +117,8 @@ fn allowed_in<P: Provider>(lmr: &Lmr<P>, right: MemPrivFlags) -> u32 {
 impl<P: Provider> Ia<P> {
     /// Registers memory: a range of addresses.
     ///
+    /// Page: dat_lmr_create.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges.
     /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION, DAT_INVALID_PARAMETER|ARG4 (a length the device
@@ -132,6 +134,8 @@ impl<P: Provider> Ia<P> {
 
     /// Registers the memory of another region again, under its own PZ and rights.
     ///
+    /// Page: dat_lmr_create.
+    ///
     /// # Errors
     /// As [`Ia::lmr_create`]; DAT_INVALID_HANDLE|LMR: the other region.
     pub fn lmr_create_from_lmr(
@@ -145,6 +149,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Registers memory that other processes have mapped too and know by the same name.
+    ///
+    /// Page: dat_lmr_create.
     ///
     /// # Errors
     /// As [`Ia::lmr_create`]. DAT_INVALID_STATE: the memory was not created shared.
@@ -250,6 +256,8 @@ impl<P: Provider> Ia<P> {
 
     /// The parameters of a region.
     ///
+    /// Page: dat_lmr_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|LMR.
     pub fn lmr_query(&self, lmr: LmrHandle) -> DatResult<LmrParam> {
@@ -269,6 +277,8 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Ends a registration. DTOs in flight that name it may fail.
+    ///
+    /// Page: dat_lmr_free.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it.
@@ -370,6 +380,8 @@ impl<P: Provider> Ia<P> {
     /// Makes what this CPU has stored visible to RDMA Reads that start later. The platforms we run
     /// on are coherent with the device, so ordering is all it takes.
     ///
+    /// Page: dat_lmr_sync_rdma_read.
+    ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: a segment names no LMR or reaches outside of it. Nothing was
     /// synchronised then.
@@ -381,6 +393,8 @@ impl<P: Provider> Ia<P> {
 
     /// Makes what RDMA Writes have placed visible to this CPU, as [`Ia::lmr_sync_rdma_read`] does the other way
     /// round.
+    ///
+    /// Page: dat_lmr_sync_rdma_write.
     ///
     /// # Errors
     /// As [`Ia::lmr_sync_rdma_read`].

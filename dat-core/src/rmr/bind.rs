@@ -33,6 +33,8 @@ impl<P: Provider> Ia<P> {
     /// the context peers use, good once the bind is done; a Send posted on the same endpoint carries it safely.
     /// The context the RMR had before is void then.
     ///
+    /// Page: dat_rmr_bind.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE: |RMR, |EP, |EVD_REQUEST the endpoint has no request EVD with the RMR_BIND flag.
     /// DAT_INVALID_STATE: the endpoint is neither CONNECTED nor DISCONNECTED; |EP_NOTREADY it has no PZ.

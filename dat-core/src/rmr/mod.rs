@@ -64,6 +64,8 @@ pub struct RmrBinding {
 impl<P: Provider> Ia<P> {
     /// An RMR, bound to nothing.
     ///
+    /// Page: dat_rmr_create.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|PZ. DAT_MODEL_NOT_SUPPORTED: the device has no memory windows (`max_rmrs` is 0).
     /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION: the device has no more.
@@ -93,6 +95,8 @@ impl<P: Provider> Ia<P> {
 
     /// The parameters of an RMR.
     ///
+    /// Page: dat_rmr_query.
+    ///
     /// # Errors
     /// DAT_INVALID_HANDLE|RMR.
     pub fn rmr_query(&self, rmr: RmrHandle) -> DatResult<RmrParam> {
@@ -112,6 +116,8 @@ impl<P: Provider> Ia<P> {
 
     /// Ends an RMR, bound or not. Peers' use of its context fails from now on; a bind of it that is still on its way
     /// fails too.
+    ///
+    /// Page: dat_rmr_free.
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|RMR.

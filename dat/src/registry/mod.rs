@@ -161,6 +161,8 @@ impl Registry {
 
     /// What the static registry has, if it is no more than `max`.
     ///
+    /// Page: dat_registry_list_providers.
+    ///
     /// # Errors
     /// [`ListRefused`].
     pub fn list_providers(&self, max: usize) -> Result<Vec<ProviderInfo>, ListRefused> {
@@ -185,6 +187,8 @@ impl Registry {
 
     /// Adds an adapter.
     ///
+    /// Page: dat_registry_add_provider.
+    ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: no name, or one of more than 255 bytes. DAT_PROVIDER_ALREADY_REGISTERED.
     pub fn add_provider(&mut self, info: ProviderInfo, opener: Arc<Opener>) -> DatResult<()> {
@@ -204,6 +208,8 @@ impl Registry {
 
     /// Takes an adapter out: nobody opens it any more.
     ///
+    /// Page: dat_registry_remove_provider.
+    ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: there is none. DAT_PROVIDER_IN_USE: it is open.
     pub fn remove_provider(&mut self, info: &ProviderInfo) -> DatResult<()> {
@@ -221,6 +227,8 @@ impl Registry {
     /// Registers an adapter of this library: what the loader of a static entry calls. `instance_data` names the device;
     /// if it is empty, `info` does.
     ///
+    /// Page: dat_provider_init.
+    ///
     /// # Errors
     /// As [`Registry::add_provider`].
     pub fn provider_init(&mut self, info: ProviderInfo, instance_data: &str) -> DatResult<()> {
@@ -233,6 +241,8 @@ impl Registry {
 
     /// Takes an adapter of this library out again: what is called before a library is unloaded.
     ///
+    /// Page: dat_provider_fini.
+    ///
     /// # Errors
     /// As [`Registry::remove_provider`].
     pub fn provider_fini(&mut self, info: &ProviderInfo) -> DatResult<()> {
@@ -240,6 +250,8 @@ impl Registry {
     }
 
     /// Opens a registered adapter; an entry of the static registry that is ours is registered first.
+    ///
+    /// Page: dat_ia_open.
     ///
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not

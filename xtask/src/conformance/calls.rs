@@ -1,9 +1,10 @@
 //! The table of the calls, `docs/calls.md`, held against the sources.
 //!
 //! A row is `dat_…`, the Rust functions, how far the call is done, and tests. All 74 calls are there, each once; a
-//! function named is public in `dat` or `dat-core`; a test named exists; a call that is done has a test.
+//! function named is public in `dat` or `dat-core`, and its documentation names the call's page; a test named exists; a
+//! call that is done has a test.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 
@@ -48,11 +49,7 @@ fn parse(text: &str) -> Vec<Call> {
 }
 
 /// What is wrong with the table.
-fn complaints(
-    calls: &[Call],
-    functions: &BTreeSet<String>,
-    tests: &BTreeSet<String>,
-) -> Vec<String> {
+fn complaints(calls: &[Call], functions: &Functions, tests: &Functions) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
     for call in calls {
@@ -65,11 +62,15 @@ fn complaints(
         }
         for function in &call.functions {
             let last = function.rsplit("::").next().unwrap_or(function);
-            if !functions.contains(last) {
-                wrong.push(format!("{name}: no public function {function}"));
+            match functions.get(last) {
+                None => wrong.push(format!("{name}: no public function {function}")),
+                Some(pages) if !pages.contains(name) => {
+                    wrong.push(format!("{name} is not named where {function} is described"));
+                }
+                Some(_) => {}
             }
         }
-        for test in call.tests.iter().filter(|test| !tests.contains(*test)) {
+        for test in call.tests.iter().filter(|test| !tests.contains_key(*test)) {
             wrong.push(format!("{name}: no test {test}"));
         }
         if call.state == "done" && call.tests.is_empty() {
@@ -82,19 +83,42 @@ fn complaints(
     wrong
 }
 
-/// Names of the functions whose line begins so, in the sources below these folders.
-fn functions(folders: &[&str], beginnings: &[&str]) -> Result<BTreeSet<String>> {
-    let mut found = BTreeSet::new();
+/// The functions whose line begins so, in the sources below these folders.
+fn functions(folders: &[&str], beginnings: &[&str]) -> Result<Functions> {
+    let mut found = Functions::new();
     for file in sources(folders)? {
         let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        for line in text.lines().map(str::trim) {
-            let rest = beginnings.iter().find_map(|begin| line.strip_prefix(begin));
-            if let Some(name) = rest.and_then(|rest| rest.split(['(', '<']).next()) {
-                found.insert(name.to_owned());
-            }
-        }
+        collect(&text, beginnings, &mut found);
     }
     Ok(found)
+}
+
+/// Functions, and the calls their documentation names. Those of one name are one.
+type Functions = BTreeMap<String, BTreeSet<String>>;
+
+fn collect(text: &str, beginnings: &[&str], found: &mut Functions) {
+    let mut named = BTreeSet::new();
+    let mut described = false;
+    for line in text.lines().map(str::trim) {
+        let comment = line.strip_prefix("///");
+        if let Some(comment) = comment {
+            if !described {
+                named.clear();
+            }
+            let words = comment.split(|letter: char| !letter.is_alphanumeric() && letter != '_');
+            named.extend(
+                words
+                    .filter(|word| word.starts_with("dat_"))
+                    .map(str::to_owned),
+            );
+        }
+        described = comment.is_some();
+        let rest = beginnings.iter().find_map(|begin| line.strip_prefix(begin));
+        if let Some(name) = rest.and_then(|rest| rest.split(['(', '<']).next()) {
+            let pages = std::mem::take(&mut named);
+            found.entry(name.to_owned()).or_default().extend(pages);
+        }
+    }
 }
 
 fn calls() -> Result<Vec<Call>> {
@@ -136,9 +160,13 @@ mod tests {
     fn a_table_that_is_not_true_is_complained_of() {
         let row = "| `dat_a` | `Ia::a`, `Ia::gone` | done | `a_test` |\n\
                    | `dat_a` | `Ia::a` | done | |\n\
-                   | `dat_b` | | partial: all of it | `no_test` |";
-        let known = |name: &str| BTreeSet::from([name.to_owned()]);
-        let wrong = complaints(&parse(row), &known("a"), &known("a_test"));
+                   | `dat_b` | | partial: all of it | `no_test` |\n\
+                   | `dat_c` | `Ia::a` | partial | |";
+        let mut known = Functions::new();
+        let sources = "/// One.\n///\n/// Page: dat_b.\npub fn gone_by(&self) {}\n/// Page: dat_a.\n#[inline]\npub fn a<T>() {}";
+        collect(sources, &["pub fn "], &mut known);
+        let tests = Functions::from([("a_test".to_owned(), BTreeSet::new())]);
+        let wrong = complaints(&parse(row), &known, &tests);
         assert_eq!(
             wrong,
             [
@@ -147,7 +175,8 @@ mod tests {
                 "dat_a is done without a test",
                 "dat_b has no function",
                 "dat_b: no test no_test",
-                "3 calls instead of 74",
+                "dat_c is not named where Ia::a is described",
+                "4 calls instead of 74",
             ]
         );
     }
