@@ -5,7 +5,7 @@ use dat::{
     EpState as S, Ia, PspFlags, Qos, ReturnType, Timeout,
 };
 
-use super::model::{Cr, DTOS, Ep, Expected, Place, Psp, Rsp};
+use super::model::{Cr, DTOS, Ep, Evd, Expected, Place, Psp, Rsp};
 use super::op::{Op, QUALIFIERS, SEGMENTS};
 use super::world::{Verdict, World, compare, equal, named};
 
@@ -420,6 +420,13 @@ impl World {
         let Some((evd, lent, ep, rsp)) = model.listener(qualifier) else {
             return;
         };
+        if model.evds[evd].live().is_some_and(Evd::is_full) {
+            // There is no room to tell of it.
+            if let Some(from) = from {
+                self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);
+            }
+            return;
+        }
         if let Some(rsp) = rsp.and_then(|at| model.rsps[at].live_mut()) {
             rsp.spent = true;
             if let Some(evd) = model.evds[evd].live_mut() {

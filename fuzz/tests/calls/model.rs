@@ -84,6 +84,16 @@ pub struct Evd {
     pub queue: Vec<Queued>,
 }
 
+impl Evd {
+    /// Another event would be lost, unless it is a completion.
+    pub fn is_full(&self) -> bool {
+        let completion =
+            |queued: &&Queued| matches!(queued.what, Expected::Dto { .. } | Expected::Bind { .. });
+        let completions = self.queue.iter().filter(completion).count();
+        self.queue.len() - completions >= self.qlen as usize
+    }
+}
+
 /// An event that should be there.
 pub struct Queued {
     pub what: Expected,
@@ -477,6 +487,10 @@ impl Side {
         let Some(evd) = evd.and_then(|at| self.evds[at].live_mut()) else {
             return;
         };
+        if !matches!(what, Expected::Dto { .. } | Expected::Bind { .. }) && evd.is_full() {
+            self.told.push(AsyncEvent::EvdOverflow(evd.handle));
+            return;
+        }
         evd.queue.push(Queued { what, srq });
         if notify
             && evd.enabled

@@ -342,7 +342,7 @@ impl World {
                     return Ok(None);
                 };
                 // One that is too short for its streams overflows, and what is lost then is not in the model.
-                if evd.flags & 0x060 != 0 && (1..EVD_LENGTH).contains(&qlen) {
+                if evd.flags & 0x020 != 0 && (1..EVD_LENGTH).contains(&qlen) {
                     return Ok(None);
                 }
                 let want = if named(&model.evds[at]).is_err() {
@@ -369,18 +369,11 @@ impl World {
                 let Some(evd) = model.evds[at].any() else {
                     return Ok(None);
                 };
-                let completions = evd
-                    .queue
-                    .iter()
-                    .filter(|queued| {
-                        matches!(queued.what, Expected::Dto { .. } | Expected::Bind { .. })
-                    })
-                    .count();
                 let want = if named(&model.evds[at]).is_err() {
                     INVALID_HANDLE
                 } else if evd.flags & 1 == 0 {
                     INVALID_PARAMETER
-                } else if evd.queue.len() - completions >= evd.qlen as usize {
+                } else if evd.is_full() {
                     Err(ReturnType::QueueFull)
                 } else {
                     Ok(())

@@ -345,15 +345,17 @@ impl Step {
             15 => Op::RmrQuery(at),
             16 => Op::RmrFree(at),
             17..23 => {
-                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or those that complete alone; or unknown ones.
+                // SOFTWARE alone and short; or DTO and CONNECTION with RMR_BIND, with CR, with SOFTWARE; or those that complete alone; or
+                // CONNECTION and CR so short that they overflow; or unknown ones.
                 let (flags, qlen) = [
                     (0x001, rng.random_range(0..4)),
                     (0x0e0, EVD_LENGTH),
                     (0x070, EVD_LENGTH),
                     (0x071, EVD_LENGTH),
                     (0x0a0, EVD_LENGTH),
+                    (0x050, rng.random_range(1..4)),
                     (0x200, 4),
-                ][rng.random_range(0..6)];
+                ][rng.random_range(0..7)];
                 let cno = rng.random_ratio(1, 3).then(|| place(rng));
                 Op::EvdCreate {
                     evd: at,
