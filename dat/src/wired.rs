@@ -91,6 +91,12 @@ impl Wired {
         &self.path
     }
 
+    /// What the function has said is on the wire before it falls silent: the process may end next. Who keeps on sending
+    /// without end is cut off.
+    fn say_all(&self) {
+        let _rest = (0..LAST_WORDS).all(|_| self.wire.send());
+    }
+
     /// Wakes who moves the time and sends.
     fn poke(&self) {
         // Full: it will wake anyway.
@@ -199,6 +205,8 @@ impl Device for Wired {
     }
 
     fn config_write(&self, offset: u16, data: &[u8]) {
+        // It may take bus mastering away, which is how a driver takes its leave.
+        self.say_all();
         self.function.config_write(offset, data);
     }
 
@@ -212,9 +220,7 @@ impl Device for Wired {
     }
 
     fn reset(&self) {
-        // What the function has said is on the wire before it falls silent: the process may end next.
-        // Who keeps on sending without end is cut off.
-        let _rest = (0..LAST_WORDS).all(|_| self.wire.send());
+        self.say_all();
         self.function.reset();
         self.poke();
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{conformance, demo, setup, shell, tidy, vm, wire};
+use crate::{conformance, demo, dtest, setup, shell, tidy, vm, wire};
 
 /// Every test of the workspace, then the witnesses on the wire.
 pub fn test(filter: Option<&str>) -> Result<()> {
@@ -40,5 +40,6 @@ pub fn run() -> Result<()> {
     doc.env("RUSTDOCFLAGS", "--deny warnings");
     shell::run(doc)?;
     test(None)?;
+    dtest::check()?;
     vm::check()
 }

@@ -41,7 +41,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-fn install(prefix: &Path, profile: &str) -> Result<()> {
+/// The same for a program that says itself what it is for.
+///
+/// # Errors
+/// Cargo, or a file.
+pub fn install(prefix: &Path, profile: &str) -> Result<()> {
     fs::create_dir_all(prefix).with_context(|| prefix.display().to_string())?;
     let prefix = prefix.canonicalize()?;
     let (lib, include) = (prefix.join("lib"), prefix.join("include/dat"));

@@ -8,6 +8,7 @@ mod bench;
 mod check;
 mod conformance;
 mod demo;
+mod dtest;
 mod install;
 mod miri;
 mod setup;
@@ -41,6 +42,8 @@ enum Task {
     },
     /// Format, lints, documentation, tests, house rules and the virtual machine: all that CI runs.
     Check,
+    /// Programs of DAT 2.0 as Debian packages them (dtest, dapltest), unmodified, on simulated functions.
+    Dtest(dtest::Arguments),
     /// Count instructions and time per operation, beside a bare loop in the same run.
     Bench(bench::Arguments),
     /// Replay one seeded run over a faulty wire and print its event log.
@@ -87,6 +90,7 @@ fn run() -> Result<()> {
         Task::Demo(arguments) => demo::run(&arguments),
         Task::Test { filter } => check::test(filter.as_deref()),
         Task::Check => check::run(),
+        Task::Dtest(arguments) => dtest::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Sim(arguments) => sim::run(&arguments),
         Task::Conformance(arguments) => conformance::run(&arguments),

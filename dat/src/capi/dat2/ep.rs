@@ -32,6 +32,8 @@ const fn mask(given: u64) -> u64 {
     (given & (BELOW_COMM | ATTRIBUTES)) | (given & ABOVE_COMM) >> 1
 }
 
+/// `DAT_HW_DEFAULT`.
+const NO_WATERMARK: DatCount = -1;
 /// RDMA Reads an endpoint may have outstanding, each way, that asks for nothing (dapl's `dapl_ep_util.c`,
 /// `IB_RDMA_DEFAULT`). Without a word programs of DAT 2.0 expect some.
 const READS: u32 = 4;
@@ -72,7 +74,11 @@ fn before(given: &CEpAttr, (message, rdma): (u64, u64)) -> types::CEpAttr {
         max_request_iov: given.max_request_iov,
         max_rdma_read_in: given.max_rdma_read_in,
         max_rdma_read_out: given.max_rdma_read_out,
-        srq_soft_hw: given.srq_soft_hw,
+        // Programs leave it 0, and mean nothing by it.
+        srq_soft_hw: match given.srq_soft_hw {
+            0 => NO_WATERMARK,
+            mark => mark,
+        },
         max_rdma_read_iov: given.max_rdma_read_iov,
         max_rdma_write_iov: given.max_rdma_write_iov,
         ep_transport_specific_count: given.ep_transport_specific_count,

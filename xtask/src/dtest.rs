@@ -1,0 +1,224 @@
+//! `cargo xtask dtest`: programs of DAT 2.0 as Debian packages them, unmodified, on our library.
+//!
+//! ```text
+//!   dtest -P ia          --> libdat2.so.2 --DAT_OVERRIDE=0.conf--> our libdat.so --> sim:0 --.
+//!                                                                                             wire
+//!   dtest -P ia -h host  --> libdat2.so.2 --DAT_OVERRIDE=1.conf--> our libdat.so --> sim:1 --'
+//! ```
+//!
+//! A server and a client, two processes, each with its own `dat.conf`, in which one name leads each to a simulated function of
+//! its own; between the functions is one wire. Every mode of `dtest` that reliable connections have, and the tests of
+//! `dapltest`, are run, and a table says what came of each. Before that a C compiler holds our structures of DAT 2.0
+//! against the package's headers.
+//!
+//! The packages are unpacked under the target directory, not installed. Where they cannot be had, that is said.
+
+mod distribution;
+mod pair;
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use comfy_table::Table;
+
+use crate::install;
+use distribution::Distribution;
+use pair::{Outcome, Pair};
+
+/// What to run.
+#[derive(Args)]
+pub struct Arguments {
+    /// Also dtest as it is without options: 8 GB by RDMA Write, about a minute.
+    #[arg(long)]
+    long: bool,
+    /// How cargo builds the library: `release`, or `dev` for a quick one.
+    #[arg(long, default_value = "dev")]
+    profile: String,
+    /// Print what server and client say.
+    #[arg(long)]
+    show: bool,
+}
+
+/// A run of a server and a client.
+struct Mode {
+    program: Program,
+    /// Of the client; dtest's server gets them too.
+    options: &'static str,
+    what: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Program {
+    Dtest,
+    Dapltest,
+    /// One process that tells what it could make.
+    Limit,
+}
+
+const fn dtest(options: &'static str, what: &'static str) -> Mode {
+    Mode {
+        program: Program::Dtest,
+        options,
+        what,
+    }
+}
+
+const fn dapltest(options: &'static str, what: &'static str) -> Mode {
+    Mode {
+        program: Program::Dapltest,
+        options,
+        what,
+    }
+}
+
+const fn limit(options: &'static str, what: &'static str) -> Mode {
+    Mode {
+        program: Program::Limit,
+        options,
+        what,
+    }
+}
+
+const LONG: Mode = dtest(
+    "",
+    "1000 writes of 4 MiB each way, reads, 100 messages of 4 MiB",
+);
+
+const MODES: &[Mode] = &[
+    dtest("-b 4096 -B 100", "writes, reads, messages; evd_wait"),
+    dtest("-b 4096 -B 100 -p", "the same, polling"),
+    dtest("-b 4096 -B 100 -c", "the same, by a CNO"),
+    dtest("-b 4096 -B 100 -t", "the same, with times"),
+    dtest("-b 4096 -B 100 -v", "the same, telling each step"),
+    dtest("-b 4096 -B 20 -d 1", "the request is accepted late"),
+    dtest("-b 64 -B 100 -S 50", "every 50th write is signalled"),
+    dtest("-b 1048576 -B 20", "1 MiB"),
+    dtest("-b 4096 -B 100 -w", "writes only"),
+    dtest("-b 4096 -B 100 -w -u", "writes only, one way"),
+    dtest("-b 4096 -B 100 -w -p -u", "the same, polling"),
+    dtest("-b 4096 -B 100 -w -c", "writes only, by a CNO"),
+    dtest("-W -B 200", "write ping-pong, watching memory"),
+    dtest("-W -D -b 1000 -B 200", "the same, data checked"),
+    dtest(
+        "-W -a -b 64 -B 50",
+        "the same, all sizes that are powers of 2",
+    ),
+    dtest("-W -i 100 -b 300 -B 50", "the same, sizes in steps"),
+    dapltest(
+        "-T T -i 50 -t 1 -w 1 client SR 256 server SR 256",
+        "Send and Receive",
+    ),
+    dapltest(
+        "-T T -i 20 -V -t 4 -w 8 client SR 1024 server SR 1024",
+        "4 threads, 8 endpoints each, data checked",
+    ),
+    dapltest(
+        "-T T -i 50 -P -t 1 -w 1 client SR 256 server SR 256",
+        "the same, polling",
+    ),
+    dapltest(
+        "-T T -i 20 -r -t 1 -w 4 client SR 256 server SR 256",
+        "reserved service points",
+    ),
+    dapltest(
+        "-T T -i 50 -V -t 2 -w 2 client RW 4096 2 server RW 4096 2 client SR 1024 2 server SR 1024 2",
+        "RDMA Write",
+    ),
+    dapltest(
+        "-T T -i 50 -V -t 2 -w 2 client RR 4096 2 server RR 4096 2 client SR 1024 2 server SR 1024 2",
+        "RDMA Read",
+    ),
+    dapltest(
+        "-T T -i 100 -P -t 2 -w 4 client RW 4096 1 server RW 2048 4 server RR 1024 1 client RR 2048 1 client SR 1024 3 -f server SR 256 3 -f",
+        "all of them, several segments",
+    ),
+    dapltest(
+        "-T P -i 1024 -p 64 -m b RW 4096 2",
+        "performance, RDMA Write, waiting",
+    ),
+    dapltest(
+        "-T P -i 1024 -p 64 -m p RW 4096 2",
+        "performance, RDMA Write, polling",
+    ),
+    dapltest("-T P -i 1024 -p 4 -m b RR 4096 2", "performance, RDMA Read"),
+    limit("limit_pz", "100 PZs"),
+    limit("limit_cno", "100 CNOs"),
+    limit("limit_evd", "100 EVDs"),
+    limit("limit_ep", "100 endpoints"),
+    limit("limit_rsp", "100 reserved service points"),
+    limit("limit_psp", "100 public service points"),
+    limit("limit_lmr", "100 LMRs"),
+    limit("limit_rpost", "receives of an endpoint"),
+    limit("limit_size_lmr", "an LMR of 1 GiB"),
+];
+
+/// Runs all modes.
+///
+/// # Errors
+/// A part cannot be had, or a mode failed.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let distribution = Distribution::prepare()?;
+    run_on(&distribution, arguments)
+}
+
+/// The same as one of the checks: without the packages it says so and goes on.
+///
+/// # Errors
+/// A mode failed.
+pub fn check() -> Result<()> {
+    match Distribution::prepare() {
+        Ok(distribution) => {
+            let arguments = Arguments {
+                long: false,
+                profile: "dev".into(),
+                show: false,
+            };
+            run_on(&distribution, &arguments)
+        }
+        Err(error) => {
+            println!("dtest: left out: programs of DAT 2.0 on our library ({error:#})");
+            Ok(())
+        }
+    }
+}
+
+fn run_on(distribution: &Distribution, arguments: &Arguments) -> Result<()> {
+    distribution.hold_layouts()?;
+    let folder = tempfile::tempdir()?;
+    install::install(folder.path(), &arguments.profile)?;
+    let pair = Pair::new(distribution, folder.path())?;
+    let mut table = Table::new();
+    table.set_header(["program", "options", "what", "result", "figure", "s"]);
+    let mut failed = 0;
+    for mode in MODES.iter().chain(arguments.long.then_some(&LONG)) {
+        let start = Instant::now();
+        let (name, ran) = match mode.program {
+            Program::Dtest => ("dtest", pair.dtest(mode.options)),
+            Program::Dapltest => ("dapltest", pair.dapltest(mode.options)),
+            Program::Limit => ("dapltest -T L", pair.limit(mode.options)),
+        };
+        let Outcome {
+            passed,
+            figure,
+            said,
+        } = ran?;
+        let result = if passed { "passed" } else { "FAILED" };
+        println!("dtest: {name} {}: {result}", mode.options);
+        if arguments.show || !passed {
+            println!("{said}");
+        }
+        failed += usize::from(!passed);
+        table.add_row([
+            name.to_owned(),
+            mode.options.to_owned(),
+            mode.what.to_owned(),
+            result.to_owned(),
+            figure,
+            format!("{:.1}", start.elapsed().as_secs_f64()),
+        ]);
+    }
+    println!("{table}");
+    ensure!(failed == 0, "{failed} modes failed");
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! The packages: the registry of DAT 2.0, the programs, the headers.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use dat::capi::dat2::{LAYOUT, types::LAYOUTS};
+
+use crate::shell;
+
+/// What is unpacked: programs, registry, headers.
+const PACKAGES: [&str; 3] = ["dapl2-utils", "libdapl2", "libdapl-dev"];
+/// Says that all of it is there.
+const STAMP: &str = "unpacked";
+
+/// What was unpacked.
+pub struct Distribution {
+    root: PathBuf,
+}
+
+impl Distribution {
+    /// Downloads the packages and unpacks them, unless they are there.
+    ///
+    /// # Errors
+    /// The programs for it, or the packages, cannot be had.
+    pub fn prepare() -> Result<Self> {
+        let folder = shell::target_directory()?.join("dapl2");
+        let root = folder.join("root");
+        if !root.join(STAMP).exists() {
+            if folder.exists() {
+                std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+            }
+            std::fs::create_dir_all(&root)?;
+            for program in ["apt-get", "dpkg-deb"] {
+                ensure!(shell::exists(program), "no {program} here");
+            }
+            if let Err(first) = Self::unpack(&folder, &root) {
+                // The lists may be old, or not there.
+                shell::run(shell::command("apt-get", &["update", "-qq"])).context(first)?;
+                Self::unpack(&folder, &root)?;
+            }
+            std::fs::write(root.join(STAMP), "")?;
+        }
+        Ok(Self { root })
+    }
+
+    fn unpack(folder: &Path, root: &Path) -> Result<()> {
+        let mut download = shell::command("apt-get", &["download", "-qq"]);
+        download
+            .args(["-o", "APT::Sandbox::User=root"])
+            .args(PACKAGES)
+            .current_dir(folder);
+        shell::run(download)?;
+        for file in std::fs::read_dir(folder)? {
+            let file = file?.path();
+            if file.extension().is_some_and(|end| end == "deb") {
+                let mut unpack = shell::command("dpkg-deb", &["-x"]);
+                unpack.arg(&file).arg(root);
+                shell::run(unpack)?;
+            }
+        }
+        ensure!(
+            root.join("usr/bin/dtest").exists(),
+            "the packages have no dtest"
+        );
+        Ok(())
+    }
+
+    /// A program of theirs.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.root.join("usr/bin").join(name)
+    }
+
+    /// Where `libdat2.so.2` is.
+    ///
+    /// # Errors
+    /// It is not where packages have libraries.
+    pub fn libraries(&self) -> Result<PathBuf> {
+        let all = self.root.join("usr/lib");
+        let mut folders = std::fs::read_dir(&all)?.filter_map(|entry| Some(entry.ok()?.path()));
+        let found = folders.find(|folder| folder.join("libdat2.so.2").exists());
+        found.with_context(|| format!("no libdat2.so.2 below {}", all.display()))
+    }
+
+    /// Has a C compiler hold our structures against their headers.
+    ///
+    /// # Errors
+    /// An assertion does not hold, or there is no compiler.
+    pub fn hold_layouts(&self) -> Result<()> {
+        let mut text = String::from("#include <dat2/udat.h>\n#include <dat2/dat_registry.h>\n");
+        for (name, size, fields) in LAYOUTS.iter().chain([&LAYOUT]) {
+            writeln!(
+                text,
+                "_Static_assert(sizeof({name}) == {size}, \"{name}\");"
+            )?;
+            for (field, at) in *fields {
+                // Rust has no field of the name `type`.
+                let field = field.trim_end_matches('_');
+                writeln!(
+                    text,
+                    "_Static_assert(__builtin_offsetof({name}, {field}) == {at}, \"{name}.{field}\");"
+                )?;
+            }
+        }
+        let source = self.root.join("layouts.c");
+        std::fs::write(&source, &text)?;
+        let mut cc = shell::command("cc", &["-std=gnu11", "-fsyntax-only", "-I"]);
+        cc.arg(self.root.join("usr/include")).arg(&source);
+        shell::run(cc)?;
+        let count = text.matches("_Static_assert").count();
+        println!("dtest: {count} sizes and offsets are those of the package's headers");
+        Ok(())
+    }
+}

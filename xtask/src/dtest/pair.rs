@@ -1,0 +1,271 @@
+//! A server and a client, each with a function of its own.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::distribution::Distribution;
+
+/// The name that leads each of the two to its own function.
+const IA: &str = "ofa-v2-sim";
+/// Addresses of the functions: of the server's, of the client's.
+const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+const MACS: [&str; 2] = ["02:00:5e:10:00:01", "02:00:5e:10:00:02"];
+/// TCP port at which dtest's server tells the client its address.
+const PORT: u16 = 15828;
+/// The longest a program may take.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How often is looked whether a program has got on.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Words in what programs say that no mode may bring.
+const BAD: [&str; 7] = [
+    "FAILED", "Error", "error", "ERR", "fails", "Failed", "Warning",
+];
+
+/// What came of a mode.
+pub struct Outcome {
+    pub passed: bool,
+    /// A rate or a count the program has printed.
+    pub figure: String,
+    /// All that was printed.
+    pub said: String,
+}
+
+/// Where the pair runs.
+pub struct Pair<'a> {
+    distribution: &'a Distribution,
+    libraries: PathBuf,
+    folder: PathBuf,
+}
+
+/// A program under way; killed if it is forgotten.
+struct Running {
+    child: Child,
+    name: String,
+    log: PathBuf,
+}
+
+impl Running {
+    fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Waits until it ends; whether with success, and what it said.
+    fn end(mut self) -> Result<(bool, String)> {
+        let until = Instant::now() + PATIENCE;
+        while !self.has_ended()? {
+            if Instant::now() > until {
+                bail!(
+                    "{} has not ended after {PATIENCE:?}:\n{}",
+                    self.name,
+                    std::fs::read_to_string(&self.log)?
+                );
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+        let success = self.child.wait()?.success();
+        Ok((success, std::fs::read_to_string(&self.log)?))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ended = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+impl<'a> Pair<'a> {
+    /// Writes the two `dat.conf`. `prefix` has our library; the rest of the folder is ours to use.
+    pub fn new(distribution: &'a Distribution, prefix: &Path) -> Result<Self> {
+        let folder = prefix.canonicalize()?;
+        let wire = folder.join("wire");
+        for side in 0..2 {
+            let (other, library) = (1 - side, folder.join("lib/libdat.so"));
+            let line = format!(
+                "{IA} u2.0 nonthreadsafe default {} mlx5.0.1 \"sim:{side},link=unix:{},mac={},address={},neighbour={}/{}\" \"\"\n",
+                library.display(),
+                wire.display(),
+                MACS[side],
+                ADDRESSES[side],
+                ADDRESSES[other],
+                MACS[other],
+            );
+            std::fs::write(folder.join(format!("{side}.conf")), line)?;
+        }
+        Ok(Self {
+            distribution,
+            libraries: distribution.libraries()?,
+            folder,
+        })
+    }
+
+    /// Starts a program on a side.
+    fn start(&self, side: usize, program: &str, arguments: &[&str]) -> Result<Running> {
+        let log = self.folder.join(format!("{side}.log"));
+        let out = File::create(&log)?;
+        let path = self.distribution.program(program);
+        // Lines come out when they are printed, and not when the program ends.
+        let mut command = Command::new("stdbuf");
+        command
+            .args(["-oL", "-eL"])
+            .arg(&path)
+            .args(arguments)
+            .env("LD_LIBRARY_PATH", &self.libraries)
+            .env("DAT_OVERRIDE", self.folder.join(format!("{side}.conf")))
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out);
+        let child = command
+            .spawn()
+            .with_context(|| format!("stdbuf {}", path.display()))?;
+        Ok(Running {
+            child,
+            name: format!("{program} {}", arguments.join(" ")),
+            log,
+        })
+    }
+
+    /// Waits until `there` says so, or the program ends.
+    fn until(running: &mut Running, mut there: impl FnMut(&Running) -> Result<bool>) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while !there(running)? && !running.has_ended()? {
+            ensure!(
+                Instant::now() < until,
+                "{} is not ready after {PATIENCE:?}:\n{}",
+                running.name,
+                std::fs::read_to_string(&running.log)?
+            );
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
+    /// `dtest`: both sides with the same options.
+    pub fn dtest(&self, options: &str) -> Result<Outcome> {
+        ensure!(
+            !listening(PORT)?,
+            "somebody listens at TCP port {PORT} already, which dtest uses"
+        );
+        let mut arguments = vec!["-P", IA];
+        arguments.extend(options.split_whitespace());
+        let mut server = self.start(0, "dtest", &arguments)?;
+        Self::until(&mut server, |_| listening(PORT))?;
+        arguments.extend(["-h", "127.0.0.1"]);
+        let client = self.start(1, "dtest", &arguments)?.end()?;
+        let server = server.end()?;
+        let said = [server, client];
+        let passed = said.iter().all(|(success, text)| {
+            *success && text.contains("PASSED") && !BAD.iter().any(|word| bad(text, word))
+        });
+        Ok(outcome(passed, &said, &["MB/s", "latency"]))
+    }
+
+    /// `dapltest`: a server, a client, and one that tells the server to quit.
+    pub fn dapltest(&self, options: &str) -> Result<Outcome> {
+        let mut server = self.start(0, "dapltest", &["-T", "S", "-D", IA])?;
+        Self::until(&mut server, |server| {
+            Ok(std::fs::read_to_string(&server.log)?.contains("Service Point Ready"))
+        })?;
+        let mut words = options.split_whitespace();
+        // The kind of test comes first.
+        let mut arguments: Vec<&str> = words.by_ref().take(2).collect();
+        arguments.extend(["-s", ADDRESSES[0], "-D", IA]);
+        arguments.extend(words);
+        let client = self.start(1, "dapltest", &arguments)?.end()?;
+        let quit = ["-T", "Q", "-s", ADDRESSES[0], "-D", IA];
+        let quit = self.start(1, "dapltest", &quit)?.end()?;
+        let said = [server.end()?, client, quit];
+        let passed = clean(&said) && said[1].1.contains("End of Work");
+        Ok(outcome(passed, &said, &["Bandwidth", "Total WQE"]))
+    }
+
+    /// `dapltest -T L`: how many of something there can be; at 100 it stops.
+    pub fn limit(&self, what: &str) -> Result<Outcome> {
+        let arguments = ["-T", "L", "-D", IA, "-w", "1", "-m", "100", what];
+        let (success, text) = self.start(0, "dapltest", &arguments)?.end()?;
+        let enough = [": 100", "OK - stopping now", "posted per EP: 16"];
+        let passed = success && enough.iter().any(|word| text.contains(word));
+        Ok(outcome(passed, &[(success, text)], &["LimitTest:"]))
+    }
+}
+
+/// Whether a text has a word, other than in the name of a queue that dtest says it looks at.
+fn bad(text: &str, word: &str) -> bool {
+    text.lines()
+        .filter(|line| !line.contains("Checking"))
+        .any(|line| line.contains(word))
+}
+
+fn clean(said: &[(bool, String)]) -> bool {
+    said.iter()
+        .all(|(success, text)| *success && !BAD.iter().any(|word| bad(text, word)))
+}
+
+/// What came of a run, with the last line that has one of the words.
+fn outcome(passed: bool, said: &[(bool, String)], words: &[&str]) -> Outcome {
+    let texts: Vec<&str> = said.iter().map(|(_, text)| text.as_str()).collect();
+    let figure = texts.iter().flat_map(|text| text.lines()).rfind(|line| {
+        words.iter().any(|word| line.contains(word)) && line.chars().any(|c| c.is_ascii_digit())
+    });
+    Outcome {
+        passed,
+        figure: figure.map_or_else(String::new, short),
+        said: texts.join("\n--\n"),
+    }
+}
+
+/// A line without the process's number and with single blanks.
+fn short(line: &str) -> String {
+    let number = |word: &&str| word.trim_end_matches(':').parse::<u32>().is_ok();
+    let mut words = line.split_whitespace().peekable();
+    if line.contains(':') && words.peek().is_some_and(number) {
+        words.next();
+    }
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Whether somebody on this machine listens at a TCP port (proc(5), `/proc/net/tcp`: state 0A).
+fn listening(port: u16) -> Result<bool> {
+    let local = format!(":{port:04X}");
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let Ok(text) = std::fs::read_to_string(table) else {
+            continue;
+        };
+        for line in text.lines().skip(1) {
+            let mut words = line.split_whitespace().skip(1);
+            if words.next().is_some_and(|at| at.ends_with(&local)) && words.nth(1) == Some("0A") {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_shown_without_the_number_of_the_process() {
+        let line = "4242: RDMA write  (bi-direction): Total=  5.00 usec";
+        assert_eq!(short(line), "RDMA write (bi-direction): Total= 5.00 usec");
+        assert_eq!(
+            short("Bandwidth   : 21.80 MB/sec"),
+            "Bandwidth : 21.80 MB/sec"
+        );
+    }
+
+    #[test]
+    fn a_port_somebody_listens_at_is_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        assert!(listening(port).expect("the kernel's list"));
+        drop(listener);
+        assert!(!listening(port).expect("the kernel's list"));
+    }
+}
