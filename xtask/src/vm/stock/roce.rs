@@ -99,8 +99,15 @@ fn devices(step: &Step) -> Result<String> {
     };
     let devices = step.lines_with(wanted);
     ensure!(devices.len() == FUNCTIONS, "{} devices", devices.len());
-    let mtu = devices[0].split_whitespace().skip_while(|&w| w != "mtu");
-    Ok(mtu.take(2).collect::<Vec<_>>().join(" "))
+    let name = |line: &&str| {
+        let words = line.split([' ', ':']);
+        words
+            .into_iter()
+            .find(|word| word.starts_with("eth"))
+            .map(str::to_owned)
+    };
+    let names: Vec<String> = devices.iter().filter_map(name).collect();
+    Ok(names.join(", "))
 }
 
 /// Ports are ACTIVE, and know themselves by IPv4.
