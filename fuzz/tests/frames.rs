@@ -108,7 +108,7 @@ struct Target {
 
 impl Forgery {
     fn opcode(&self) -> Opcode {
-        // All that exist: three transports of at most 24 operations.
+        // All that exist: four transports of at most 24 operations.
         let all: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_bits).collect();
         let reliable: Vec<Opcode> = all
             .iter()
@@ -189,7 +189,9 @@ impl Forgery {
         };
         let mut q_key = GSI_Q_KEY.to_be_bytes();
         self.q_key.apply(&mut q_key);
+        let xrc_request = opcode.transport() == Transport::Xrc && !operation.is_response();
         Headers {
+            xrc_srq: xrc_request.then_some(self.msn & 0xff_ffff),
             deth: (opcode.transport() == Transport::Ud).then(|| DethRepr {
                 qkey: u32::from_be_bytes(q_key),
                 src_qpn: 1,
