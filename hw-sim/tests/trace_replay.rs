@@ -82,6 +82,16 @@ fn connectx4(commands: &[Recorded]) -> Profile {
         max: page(false),
         current: page(true),
     };
+    let page = |current| capability(commands, CapType::ETHERNET_OFFLOADS, current);
+    profile.eth_offloads = Page {
+        max: page(false),
+        current: page(true),
+    };
+    let page = |current| capability(commands, CapType::FLOW_TABLE, current);
+    profile.flow_table = Page {
+        max: page(false),
+        current: page(true),
+    };
     profile
 }
 
