@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A function of the table translates what is different and makes the call of the same name in [`capi`](crate::capi):
-//! handles ([`cells`]), return values ([`code`]), structures ([`types`]), bits of masks. What a call means is said there. Where
+//! handles (`cells`), return values (`code`), structures ([`types`]), bits of masks. What a call means is said there. Where
 //! DAT 2.0 means something else, it is said here:
 //!
 //! - The adapter's name leads to the device by `dat.conf`: a record's instance data is what
