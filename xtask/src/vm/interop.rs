@@ -81,25 +81,74 @@ pub fn software() -> Suite {
 
 fn judge(step: &Step) -> Result<String> {
     match step.name.as_str() {
-        "bind" | "stock" => {
-            ensure!(step.code == Some(0), "failed");
-            Ok(step.said.last().cloned().unwrap_or_default())
-        }
+        "bind" => bound(step, 0),
+        "stock" => bound(step, step.said.len().saturating_sub(1)),
         "kernel" | "functions" => stock::judge(step),
         _ => both(step),
     }
 }
 
-/// Both ends succeeded; the figures of ours.
+/// It succeeded; one of its lines.
+fn bound(step: &Step, line: usize) -> Result<String> {
+    ensure!(step.code == Some(0), "failed");
+    let line = step.said.get(line).context("it says nothing")?;
+    Ok(line.trim().to_owned())
+}
+
+/// Both ends succeeded; what ours says: a row of figures as the active end, a count as the passive one.
 fn both(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     let header = step.said.iter().rposition(|line| line.contains("median"));
-    match header {
-        Some(header) => {
-            let row = step.said.get(header + 2).context("no figures")?;
-            let columns: Vec<&str> = row.split_whitespace().collect();
-            Ok(columns.join(" "))
+    let Some(header) = header else {
+        return Ok(step.line_with("answered ")?.to_owned());
+    };
+    let row = step.said.get(header + 1).context("no figures")?;
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    let [messages, bytes, _, _, median, unit, ..] = columns[..] else {
+        anyhow::bail!("figures {columns:?}");
+    };
+    Ok(format!(
+        "{messages} of {bytes} bytes, median {median} {unit}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn step(name: &str, said: &[&str]) -> Step {
+        Step {
+            name: name.to_owned(),
+            command: String::new(),
+            said: said.iter().map(|&line| line.to_owned()).collect(),
+            code: Some(0),
+            took: Duration::ZERO,
         }
-        None => Ok(step.line_with("answered ")?.to_owned()),
+    }
+
+    #[test]
+    fn both_ends_have_to_succeed_whoever_connects() {
+        let active = [
+            " messages  bytes  shortest   median     longest",
+            " 20        64     2646.0 us  7953.7 us  26707.3 us",
+            "client 0 server 0",
+        ];
+        let figures = judge(&step("connect", &active)).expect("good");
+        assert_eq!(figures, "20 of 64 bytes, median 7953.7 us");
+        let passive = [
+            "listening on fe80::1",
+            "answered 20 messages",
+            "client 0 server 0",
+        ];
+        assert_eq!(
+            judge(&step("listen", &passive)).expect("good"),
+            "answered 20 messages"
+        );
+        for end in ["client 1 server 0", "client 0 server 143"] {
+            let failed = [active[0], active[1], end];
+            assert!(judge(&step("connect", &failed)).is_err(), "{end}");
+        }
     }
 }
