@@ -153,6 +153,7 @@ impl Profile {
                 .set_log_max_rqt(16)
                 .set_log_max_rqt_size(11)
                 .set_log_max_tis_per_sq(0);
+            page.set_nic_receive_steering_discard(true);
         }
         self
     }

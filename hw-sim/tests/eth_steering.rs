@@ -137,6 +137,8 @@ fn a_frame_goes_from_table_to_table_and_by_a_miss_to_the_table_named() {
         "the last table drops what it misses"
     );
     assert_eq!(side.dropped("steering"), 1);
+    let counted = side.bench.exec(&QueryVnicEnvIn::new()).unwrap();
+    assert_eq!(counted.vport_env().nic_receive_steering_discard(), 1);
     let group = side.group(last, 0, 0, &nothing()).unwrap();
     side.entry(last, group, 0, &nothing(), &[destination(TIR, side.tir)])
         .unwrap();

@@ -175,6 +175,7 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::QueryNicVportContextIn>(INITIALISED, vport::query_nic_vport_context),
     Entry::new::<prm::ModifyNicVportContextIn>(INITIALISED, vport::modify_nic_vport_context),
     Entry::new::<prm::QueryVportCounterIn>(INITIALISED, vport::query_vport_counter),
+    Entry::new::<prm::QueryVnicEnvIn>(INITIALISED, vport::query_vnic_env),
     Entry::new::<prm::SetRoceAddressIn>(INITIALISED, vport::set_roce_address),
     Entry::new::<prm::QueryRoceAddressIn>(INITIALISED, vport::query_roce_address),
     Entry::new::<prm::QueryHcaVportContextIn>(INITIALISED, hca_vport::query_hca_vport_context),

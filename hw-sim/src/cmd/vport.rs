@@ -7,9 +7,9 @@ use crate::profile::PortType;
 use hw_mlx::prm::{
     MacAddress, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyVportStateIn,
     ModifyVportStateOut, NicVportContext, QueryNicVportContextIn, QueryNicVportContextOut,
-    QueryRoceAddressIn, QueryRoceAddressOut, QueryVportCounterIn, QueryVportCounterOut,
-    QueryVportStateIn, QueryVportStateOut, RoceAddr, SetRoceAddressIn, SetRoceAddressOut,
-    TrafficCounter,
+    QueryRoceAddressIn, QueryRoceAddressOut, QueryVnicEnvIn, QueryVnicEnvOut, QueryVportCounterIn,
+    QueryVportCounterOut, QueryVportStateIn, QueryVportStateOut, RoceAddr, SetRoceAddressIn,
+    SetRoceAddressOut, TrafficCounter,
 };
 use zerocopy::IntoBytes;
 
@@ -297,6 +297,19 @@ pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
         (port.received, port.transmitted, port.looped) = Default::default();
         port.ethernet = EthCounters::default();
     }
+    output(&out)
+}
+
+/// Of the diagnostic counters there is the one that is announced.
+pub(super) fn query_vnic_env(cmd: &mut Cmd<'_>) -> Outcome {
+    let input: QueryVnicEnvIn = cmd.read();
+    own_vport(input.other_vport(), input.vport_number())?;
+    if !cmd.nic.caps.general.nic_receive_steering_discard() {
+        return Err(refuse!(BAD_OP, "diagnostic counters are not supported"));
+    }
+    let mut out = QueryVnicEnvOut::new();
+    out.vport_env_mut()
+        .set_nic_receive_steering_discard(cmd.nic.objects.eth.discarded);
     output(&out)
 }
 

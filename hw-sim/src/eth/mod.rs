@@ -124,6 +124,8 @@ pub struct EthObjects {
     pub sqs: Table<sq::SqSlot>,
     /// Steering.
     pub flow: flow::FlowTables,
+    /// Frames that no flow table wanted (QUERY_VNIC_ENV `nic_receive_steering_discard`).
+    pub discarded: u64,
     /// Frames for which there was no receive WQE, by counter set.
     starved: BTreeMap<u32, u32>,
 }
@@ -140,6 +142,7 @@ impl EthObjects {
             rqs: Table::new("RQ", 0xc1, LAST, some(general.log_max_rq())),
             sqs: Table::new("SQ", FIRST_SQN, LAST, some(general.log_max_sq())),
             flow: flow::FlowTables::new(),
+            discarded: 0,
             starved: BTreeMap::new(),
         }
     }
@@ -164,6 +167,7 @@ impl EthObjects {
         self.rqs.clear();
         self.sqs.clear();
         self.flow.clear();
+        self.discarded = 0;
         self.starved.clear();
     }
 

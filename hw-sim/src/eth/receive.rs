@@ -57,6 +57,7 @@ impl Nic {
             ),
         );
         if handed.is_empty() {
+            self.objects.eth.discarded += 1;
             self.count_drop(env, "steering");
             return;
         }
