@@ -248,14 +248,9 @@ impl Opcode {
 
     /// The opcode with this number, if it is defined for a transport spoken here.
     pub fn from_bits(bits: u8) -> Option<Self> {
-        let transport = [
-            Transport::Rc,
-            Transport::Uc,
-            Transport::Ud,
-            Transport::Xrc,
-        ]
-        .into_iter()
-        .find(|transport| transport.bits() == bits & 0xe0)?;
+        let transport = [Transport::Rc, Transport::Uc, Transport::Ud, Transport::Xrc]
+            .into_iter()
+            .find(|transport| transport.bits() == bits & 0xe0)?;
         let operation = Operation::ALL
             .into_iter()
             .find(|&operation| operation as u8 == bits & 0x1f)?;
