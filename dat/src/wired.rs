@@ -22,6 +22,9 @@ use hw_sim::{Fault, LinkFaults, Profile, Sim, SimConfig, SimFunction};
 
 /// The longest the world's time lags behind the machine's while nothing is due.
 const LAG: Duration = Duration::from_millis(5);
+/// The most that the world's time moves on at once. Who was not given the processor for long does not make up for it: timers
+/// would run out, one after the other, before an answer that waits at the wire is looked at.
+const STEP: Duration = Duration::from_millis(2);
 /// The longest that a frame waits for room on the wire, before it is lost.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -155,20 +158,18 @@ impl Wire {
 
     /// Lets the world's time follow the machine's, and sends what leaves, for as long as the process lives.
     fn follow(&self, poked: &Receiver<()>) {
-        let (clock, start) = (self.sim.clock(), Instant::now());
+        let clock = self.sim.clock();
+        let mut before = Instant::now();
         loop {
-            let world = Duration::from_nanos(clock.now().0);
-            if let Some(behind) = start.elapsed().checked_sub(world) {
-                self.sim.advance(behind);
-            }
+            let now = Instant::now();
+            self.sim.advance((now - before).min(STEP));
+            before = now;
             if self.send() {
                 // There may be more at once.
                 continue;
             }
             let wait = self.sim.next_due().map_or(LAG, |due| {
-                Duration::from_nanos(due.0)
-                    .saturating_sub(start.elapsed())
-                    .min(LAG)
+                Duration::from_nanos(due.0.saturating_sub(clock.now().0)).min(LAG)
             });
             match poked.recv_timeout(wait) {
                 Ok(()) | Err(RecvTimeoutError::Timeout) => {}

@@ -230,13 +230,17 @@ impl Iommu {
         Ok(())
     }
 
-    /// Writes memory of the host.
+    /// Writes memory of the host, its last byte last: programs watch that byte of an RDMA Write and take the others for
+    /// written, as a bus that writes upwards lets them.
     pub fn write(&mut self, iova: u64, data: &[u8], who: Who) -> Result<(), DmaFault> {
         self.check(iova, data.len(), true, who)?;
         let mut done = 0;
         while done < data.len() {
             let (memory, offset, run) = self.piece(iova + done as u64, data.len() - done);
-            memory.write_bytes(offset, &data[done..done + run]);
+            let last = run - 1;
+            memory.write_bytes(offset, &data[done..done + last]);
+            std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+            memory.store_u8(offset + last, data[done + last]);
             done += run;
         }
         Ok(())
