@@ -1,6 +1,6 @@
 //! Two servers with a wire between them: as two machines, each with its own function.
 
-use dat::{CloseFlags, ConnectionEventKind, DtoStatus, Event, OpenOptions};
+use dat::{CloseFlags, ConnectionEventKind, DtoStatus, Event, OpenError, OpenOptions};
 
 use crate::served::{NONE, Process, Side, connect};
 
@@ -70,4 +70,56 @@ fn a_link_has_two_ends_and_no_more() {
     ]);
     assert!(!server.child.wait().expect("it ends").success());
     assert!(dat::ia_open(&format!("vfio-user:{a}"), &OpenOptions::default()).is_err());
+}
+
+/// A function of this process whose wire ends at `wire`.
+fn wired(directory: &tempfile::TempDir, name: &str, wire: &str) -> String {
+    let wire = directory.path().join(wire);
+    format!(
+        "sim:{name},link=unix:{},mac=02:00:00:00:00:07",
+        wire.display()
+    )
+}
+
+#[test]
+fn a_function_of_this_process_talks_over_a_socket_to_one_of_another_and_again_when_it_is_opened_anew()
+ {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_server, served) = server(&directory, "a");
+    let own = wired(&directory, "wired", "wire");
+    for data in [[7; 20_000], [8; 20_000]] {
+        let [mut a, mut b] = connect(Side::open(&served), Side::open(&own));
+        exchange(&mut a, &mut b, &data);
+        exchange(&mut b, &mut a, &data);
+        a.close();
+        b.close();
+    }
+}
+
+#[test]
+fn a_wired_function_has_a_mac_of_its_own_and_one_wire() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let open = |name: &str| dat::ia_open(name, &OpenOptions::default());
+    for name in [
+        "sim:macless,link=unix:/nowhere/wire",
+        "vfio-user:/nowhere,mac=02:00:00:00:00:07",
+    ] {
+        let refused = open(name).err();
+        assert!(
+            matches!(refused, Some(OpenError::BadOption { .. })),
+            "{refused:?}"
+        );
+    }
+    let nowhere = "sim:lost,link=unix:/nowhere/wire,mac=02:00:00:00:00:07";
+    let refused = open(nowhere).err();
+    assert!(
+        matches!(refused, Some(OpenError::Link { .. })),
+        "{refused:?}"
+    );
+    let first = open(&wired(&directory, "laid", "one")).expect("nobody is at the other end yet");
+    let again = open(&wired(&directory, "laid", "one")).err();
+    assert!(matches!(again, Some(OpenError::InUse { .. })), "{again:?}");
+    dat::ia_close(first, CloseFlags::Abrupt).expect("closed");
+    let other = open(&wired(&directory, "laid", "other")).err();
+    assert!(matches!(other, Some(OpenError::Link { .. })), "{other:?}");
 }
