@@ -26,7 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(900);
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
 /// Lines of the console shown when something is wrong.
 const TAIL: usize = 40;
-/// The functions' sockets, and where the functions are in the guest: bus 0, these devices.
+/// The functions' sockets, and where their root ports are in the guest: bus 0, these devices. The functions themselves are
+/// device 0 of the buses behind, 1 and 2. On the root bus QEMU would show them as integrated endpoints, which have no link.
 const FUNCTIONS: [(&str, u8); 2] = [("0.sock", 3), ("1.sock", 4)];
 /// Where a guest with a single function has its network device.
 const NETWORK_SLOT: u8 = 5;
@@ -205,7 +206,10 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> 
     );
     for (socket, slot) in served(suite) {
         command.arg("-device").arg(format!(
-            r#"{{"driver":"vfio-user-pci","bus":"pcie.0","addr":"{slot:#x}","socket":{{"type":"unix","path":"/vm/run/{socket}"}}}}"#
+            "pcie-root-port,id=port{slot},bus=pcie.0,addr={slot:#x},chassis={slot},hotplug=off"
+        ));
+        command.arg("-device").arg(format!(
+            r#"{{"driver":"vfio-user-pci","bus":"port{slot}","socket":{{"type":"unix","path":"/vm/run/{socket}"}}}}"#
         ));
     }
     if suite.functions == 1 {

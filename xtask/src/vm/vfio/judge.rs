@@ -76,7 +76,7 @@ fn doctor(step: &Step) -> Result<String> {
 
 fn info(step: &Step) -> Result<String> {
     let firmware = step.line_with("firmware")?.trim();
-    step.line_with("0000:00:0")?;
+    step.line_with("0000:01:00.0")?;
     Ok(firmware.to_owned())
 }
 
