@@ -191,6 +191,13 @@ fn inputs() -> Vec<Vec<u8>> {
         QueryVportCounterIn,
         SetRoceAddressIn,
         QueryRoceAddressIn,
+        CreateUmemIn,
+        DestroyUmemIn,
+        CreateXrcSrqIn,
+        DestroyXrcSrqIn,
+        QueryXrcSrqIn,
+        ArmXrcSrqIn,
+        MadIfcIn,
     ]
 }
 
@@ -248,7 +255,8 @@ fn named(opcode: Opcode) -> Option<Number> {
         | Opcode::DEALLOC_Q_COUNTER
         | Opcode::MODIFY_RMP
         | Opcode::QUERY_RMP
-        | Opcode::DESTROY_RMP => Some(CREATED),
+        | Opcode::DESTROY_RMP
+        | Opcode::DESTROY_UMEM => Some(CREATED),
         Opcode::DESTROY_EQ | Opcode::QUERY_EQ => Some(Number::CompletionEq),
         Opcode::DESTROY_CQ | Opcode::QUERY_CQ | Opcode::MODIFY_CQ => {
             Some(Number::Cq { healthy: false })
@@ -348,8 +356,8 @@ impl Driver {
     }
 }
 
-/// A creation that would succeed.
-fn creation(world: &World, what: u8) -> Vec<u8> {
+/// A creation that would succeed; the seventh, if the newest object is user memory.
+fn creation(world: &World, what: u8, newest: u32) -> Vec<u8> {
     let (uar, pd, eqn) = (
         world.a.resources.uar,
         world.a.resources.pd,
@@ -358,7 +366,7 @@ fn creation(world: &World, what: u8) -> Vec<u8> {
     let live = &world.a.qps[ATTACKED];
     let at = |offset: usize| BASE + offset as u64;
     let with_list = |input: &[u8], words: &[u64]| [input, &live::bench::list(words)].concat();
-    match what % 6 {
+    match what % 8 {
         0 => {
             let mut create = CreateEqIn::new();
             create
@@ -423,6 +431,21 @@ fn creation(world: &World, what: u8) -> Vec<u8> {
                 .set_dbr_addr(at(live.record));
             with_list(create.as_bytes(), &[at(live.ring)])
         }
+        5 => {
+            let mut create = CreateUmemIn::new();
+            create
+                .umem_mut()
+                .set_num_of_mtt(1)
+                .set_page_offset(u32::from(what) * 8);
+            with_list(create.as_bytes(), &[at(live.ring) | MTT_READ | MTT_WRITE])
+        }
+        6 => {
+            let mut create = live::bench::cq_input(uar, eqn, 4, 0);
+            create.set_cq_umem_valid(true).set_cq_umem_id(newest);
+            let context = create.cq_context_mut();
+            context.set_dbr_umem_valid(true).set_dbr_umem_id(newest);
+            create.as_bytes().to_vec()
+        }
         _ => {
             let mut create = CreateRmpIn::new();
             let context = create.ctx_mut();
@@ -444,7 +467,8 @@ impl Attack {
         match self {
             Self::Command(command) => driver.command(command),
             Self::Create { what, spoil } => {
-                let mut input = creation(world, *what);
+                let newest = driver.created.last().copied().unwrap_or(0);
+                let mut input = creation(world, *what, newest);
                 spoil.apply(&mut input[8..]);
                 driver.submit(&input, 16, |_, _| {});
             }
