@@ -212,6 +212,25 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
+    /// As [`QueuePair::post_request`] for one segment, of `bytes` bytes, or nothing: a queue that only looks full is not
+    /// looked into. What is refused here `post_request` may post. `what` is asked when it is about to be written, so that
+    /// it need not be kept until then.
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written.
+    #[inline(always)]
+    fn try_post_request(
+        &mut self,
+        bytes: u32,
+        cookie: u64,
+        flags: RequestFlags,
+        what: impl FnOnce() -> (RequestOp, DataSegment),
+    ) -> Result<(), QueueFull> {
+        let _any = bytes;
+        let (op, segment) = what();
+        self.post_request(op, core::iter::once(segment), cookie, flags)
+    }
+
     /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
     /// bound. The answer is the window's new remote key; the old one is void once the bind is done. The success of
     /// a bind is always reported, `suppress` or not. Checks only the room, as [`QueuePair::post_request`]; the queue
@@ -255,6 +274,20 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
+    /// As [`QueuePair::post_recv`] for one segment, likewise.
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written.
+    #[inline(always)]
+    fn try_post_recv(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
+        self.post_recv(core::iter::once(segment), cookie, false)
+    }
+
+    /// As [`QueuePair::complete_plain`], but of the oldest DTO only: suppressed requests before it are not looked for.
+    fn complete_oldest(&mut self, entry: &Self::Entry) -> Option<Plain> {
+        self.complete_plain(entry)
+    }
+
     /// As [`QueuePair::complete`] for an entry that is a [`Plain`] completion. `None`, and nothing has changed, when
     /// it is anything else or the provider does not care to tell: then `complete` is called.
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
@@ -271,6 +304,8 @@ pub trait QueuePair {
     /// the device is dead and completes nothing any more; entries it had written are taken first.
     fn take_outstanding(&mut self) -> Option<Completion>;
 
+    /// Whether nothing will be heard of the last request outstanding if it succeeds.
+    fn ends_silently(&self) -> bool;
     /// The receives posted to this queue pair and not yet complete, oldest first, so that another one can take them
     /// over. `None`: they cannot be told any more.
     fn posted_recvs(&self) -> Option<Vec<PostedRecv>>;

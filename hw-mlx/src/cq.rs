@@ -119,9 +119,23 @@ impl Tail {
     #[inline(always)]
     #[must_use]
     pub const fn of_request(qpn: u32, index: u16, suppressed: bool) -> Self {
+        Self::of_block(Self::of_queue(qpn), index, suppressed)
+    }
+
+    /// What [`Tail::of_block`] is to be told of a queue pair.
+    #[must_use]
+    pub const fn of_queue(qpn: u32) -> u64 {
+        // CAST: widening.
+        (qpn as u64) << 32
+    }
+
+    /// [`Tail::of_request`] for whoever has the queue pair's part ready.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_block(queue: u64, index: u16, suppressed: bool) -> Self {
         // CAST: widening.
         let never = suppressed as u64 * 0xf0;
-        Self(Be64::new((qpn as u64) << 32 | (index as u64) << 16 | never))
+        Self(Be64::new(queue | (index as u64) << 16 | never))
     }
 
     /// Of an entry which says that a Send has arrived, in the ordinary form; of any WQE.

@@ -273,7 +273,6 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
         let target = &mut self.eps[ep.key];
         target.hot.state = next;
-        target.hot.last_suppressed = false;
         target.marker = false;
         target.posted_after_marker = 0;
         target.has_received = false;
@@ -493,7 +492,7 @@ impl<P: Provider> Ia<P> {
             self.drained(key);
             return;
         }
-        if ep.hot.last_suppressed && !ep.marker {
+        if qp.ends_silently() && !ep.marker {
             let nothing = RequestOp::RdmaWrite {
                 address: 0,
                 rmr_context: 0,

@@ -74,7 +74,6 @@ impl<P: Provider> Ia<P> {
                 InlineError::Full => Refusal::Full,
                 InlineError::TooLong { .. } => Refusal::LongInline,
             })?;
-        ep.hot.last_suppressed = how.suppress;
         if ep.hot.state == EpState::Disconnected {
             ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
         }

@@ -21,6 +21,7 @@ mod dup_connect;
 mod holding;
 mod inline;
 mod modify;
+mod named;
 mod post;
 pub mod state;
 
@@ -54,11 +55,9 @@ pub(crate) const DISCARD_OWNER: u32 = 1 << 23;
 /// How long freeing or resetting an endpoint waits for the buffers it took from its SRQ.
 const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 
-/// What a post looks at, in one cache line.
+/// What a post looks at, close together.
 pub(crate) struct Hot {
     pub(crate) state: EpState,
-    /// The last request asked for no completion.
-    pub(crate) last_suppressed: bool,
     /// The peer decides which receives notify.
     pub(crate) solicited_wait: bool,
     /// Index of the PZ.
@@ -71,14 +70,20 @@ pub(crate) struct Hot {
     pub(crate) max_recv_iov: u32,
     pub(crate) max_reads_out: u32,
     pub(crate) srq: Option<SrqKey>,
-    pub(crate) max_message_size: u64,
-    pub(crate) max_rdma_size: u64,
+    /// Bytes of a Send; 0 where it may have no segment, and so no bytes.
+    pub(crate) max_send_bytes: u64,
+    /// Of an RDMA Write, likewise.
+    pub(crate) max_write_bytes: u64,
+    /// Of an RDMA Read.
+    pub(crate) max_read_bytes: u64,
 }
 
 /// An endpoint. The order of the fields is that of use.
 #[repr(C)]
 pub(crate) struct Ep<P: Provider> {
     pub(crate) hot: Hot,
+    /// What a facade knows it by; 0 if it has no name ([`Ia::ep_set_name`]).
+    pub(crate) name: u64,
     pub(crate) qp: Option<P::Qp>,
     /// Takes the completions of null EVDs.
     pub(crate) discard: Option<P::Cq>,
@@ -178,7 +183,6 @@ impl Hot {
         }
         Self {
             state: EpState::Unconnected,
-            last_suppressed: false,
             solicited_wait: attr.recv_mode() == DtoMode::Solicited,
             // No LMR is in PZ u32::MAX.
             pz: setup.pz.map_or(u32::MAX, index_of),
@@ -190,16 +194,23 @@ impl Hot {
             max_recv_iov: attr.max_recv_iov,
             max_reads_out: attr.max_rdma_read_out,
             srq: setup.srq,
-            max_message_size: attr.max_message_size,
-            max_rdma_size: attr.max_rdma_size,
+            max_send_bytes: bytes_of(attr.max_request_iov, attr.max_message_size),
+            max_write_bytes: bytes_of(attr.write_iov(), attr.max_rdma_size),
+            max_read_bytes: attr.max_rdma_size,
         }
     }
+}
+
+/// What so many segments may hold together: at most `limit`, and nothing if there may be none.
+const fn bytes_of(segments: u32, limit: u64) -> u64 {
+    if segments == 0 { 0 } else { limit }
 }
 
 impl<P: Provider> Ep<P> {
     fn new(setup: &Setup, hot: Hot) -> Self {
         Self {
             hot,
+            name: 0,
             qp: None,
             discard: None,
             attr: setup.attr,

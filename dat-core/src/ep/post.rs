@@ -17,13 +17,13 @@ use crate::error::DatResult;
 use crate::handle::{EpHandle, EvdKey};
 use crate::ia::Ia;
 use crate::lmr::table::LmrTable;
-use crate::provider::{Provider, QueueFull, QueuePair, RequestFlags, RequestOp};
+use crate::provider::{DataSegment, Provider, QueueFull, QueuePair, RequestFlags, RequestOp};
 use crate::refusal::Refusal;
 use crate::segment::{RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
 use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
 /// A request as the consumer names it, and what is particular about it.
-trait Operation: Copy {
+pub(super) trait Operation: Copy {
     /// What it needs of local memory.
     const RIGHT: MemPrivFlags;
     /// The answer to bad flags.
@@ -31,27 +31,49 @@ trait Operation: Copy {
     /// SOLICITED_WAIT means something.
     const SOLICITS: bool;
 
+    /// [`Operation::admit`] bounds the length of local memory: to what a segment can have, since no endpoint has longer
+    /// messages or transfers ([`IaAttr`](crate::IaAttr)), and to 0 where there may be no segment.
+    const BOUNDS_MEMORY: bool;
+
     /// Segments it may have.
     fn max_iov(hot: &Hot) -> u32;
 
     /// Checks lengths: of local memory, `total` bytes.
-    fn admit(self, hot: &Hot, total: u64) -> Result<RequestOp, Refusal>;
+    fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal>;
+
+    /// What it is on the wire.
+    fn op(self) -> RequestOp;
 
     /// Bytes of local memory to use.
     fn limit(self) -> Option<u64>;
+
+    /// What is used of the one segment of a request that was admitted.
+    #[inline(always)]
+    fn data<S: Segment>(self, one: &S) -> DataSegment {
+        let mut data = one.data();
+        if let Some(limit) = self.limit() {
+            // CAST: not more than the `u32` the segment has: `admit` has compared them.
+            #[expect(clippy::cast_possible_truncation, reason = "at most a u32")]
+            {
+                data.bytes = limit as u32;
+            }
+        }
+        data
+    }
 }
 
 #[derive(Clone, Copy)]
-struct Send;
+pub(super) struct Send;
 #[derive(Clone, Copy)]
-struct Write<'a>(&'a RmrTriplet);
+pub(super) struct Write<'a>(pub(super) &'a RmrTriplet);
 #[derive(Clone, Copy)]
-struct Read<'a>(&'a RmrTriplet);
+pub(super) struct Read<'a>(pub(super) &'a RmrTriplet);
 
 impl Operation for Send {
     const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
     const BAD_FLAGS: Refusal = Refusal::Flags;
     const SOLICITS: bool = true;
+    const BOUNDS_MEMORY: bool = true;
 
     #[inline(always)]
     fn max_iov(hot: &Hot) -> u32 {
@@ -59,11 +81,16 @@ impl Operation for Send {
     }
 
     #[inline(always)]
-    fn admit(self, hot: &Hot, total: u64) -> Result<RequestOp, Refusal> {
-        if total > hot.max_message_size {
+    fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal> {
+        if total > hot.max_send_bytes {
             return Err(Refusal::LongMessage);
         }
-        Ok(RequestOp::Send)
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn op(self) -> RequestOp {
+        RequestOp::Send
     }
 
     #[inline(always)]
@@ -76,6 +103,7 @@ impl Operation for Write<'_> {
     const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
     const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
     const SOLICITS: bool = false;
+    const BOUNDS_MEMORY: bool = true;
 
     #[inline(always)]
     fn max_iov(hot: &Hot) -> u32 {
@@ -83,17 +111,22 @@ impl Operation for Write<'_> {
     }
 
     #[inline(always)]
-    fn admit(self, hot: &Hot, total: u64) -> Result<RequestOp, Refusal> {
-        if total > hot.max_rdma_size {
+    fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal> {
+        if total > hot.max_write_bytes {
             return Err(Refusal::LongTransfer);
         }
         if total > self.0.segment_length {
             return Err(Refusal::Length);
         }
-        Ok(RequestOp::RdmaWrite {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn op(self) -> RequestOp {
+        RequestOp::RdmaWrite {
             address: self.0.target_address,
             rmr_context: self.0.rmr_context,
-        })
+        }
     }
 
     #[inline(always)]
@@ -106,6 +139,8 @@ impl Operation for Read<'_> {
     const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_WRITE;
     const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
     const SOLICITS: bool = false;
+    // The sink may be longer than what is read.
+    const BOUNDS_MEMORY: bool = false;
 
     #[inline(always)]
     fn max_iov(hot: &Hot) -> u32 {
@@ -113,8 +148,8 @@ impl Operation for Read<'_> {
     }
 
     #[inline(always)]
-    fn admit(self, hot: &Hot, total: u64) -> Result<RequestOp, Refusal> {
-        if self.0.segment_length > hot.max_rdma_size {
+    fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal> {
+        if self.0.segment_length > hot.max_read_bytes {
             return Err(Refusal::LongTransfer);
         }
         if total < self.0.segment_length {
@@ -123,10 +158,15 @@ impl Operation for Read<'_> {
         if hot.max_reads_out == 0 {
             return Err(Refusal::NoReads);
         }
-        Ok(RequestOp::RdmaRead {
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn op(self) -> RequestOp {
+        RequestOp::RdmaRead {
             address: self.0.target_address,
             rmr_context: self.0.rmr_context,
-        })
+        }
     }
 
     #[inline(always)]
@@ -370,7 +410,7 @@ fn post_checked<P: Provider, S: Segment, O: Operation>(
     cookie: DtoCookie,
     flags: CompletionFlags,
 ) -> Result<(), Refusal> {
-    let hot = &mut ep.hot;
+    let hot = &ep.hot;
     let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
     if iov.len() > O::max_iov(hot) as usize {
         return Err(Refusal::Segments);
@@ -392,21 +432,13 @@ fn post_checked<P: Provider, S: Segment, O: Operation>(
     match iov {
         [one] if one.bytes() != 0 && operation.limit() != Some(0) => {
             one.check(scope)?;
-            let op = operation.admit(hot, one.bytes())?;
-            let mut data = one.data();
-            if let Some(limit) = operation.limit() {
-                // CAST: not more than the `u32` the segment has: `admit` has compared them.
-                #[expect(clippy::cast_possible_truncation, reason = "at most a u32")]
-                {
-                    data.bytes = limit as u32;
-                }
-            }
-            qp.post_request(op, core::iter::once(data), cookie, how)
+            operation.admit(hot, one.bytes())?;
+            let data = operation.data(one);
+            qp.post_request(operation.op(), core::iter::once(data), cookie, how)
                 .map_err(|QueueFull| Refusal::Full)?;
         }
         _ => post_list(qp, hot, lmrs, iov, operation, cookie, how)?,
     }
-    hot.last_suppressed = how.suppress;
     Ok(())
 }
 
@@ -427,7 +459,8 @@ fn post_list<Q: QueuePair, S: Segment, O: Operation>(
         need: O::RIGHT,
     };
     let total = check(iov, scope)?;
-    let op = operation.admit(hot, total)?;
+    operation.admit(hot, total)?;
+    let op = operation.op();
     match operation.limit() {
         None => qp.post_request(op, pieces(iov), cookie, how),
         Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie, how),

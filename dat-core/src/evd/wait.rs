@@ -43,6 +43,28 @@ impl<P: Provider> Ia<P> {
         self.dequeue_other(evd.key, evd.ia)
     }
 
+    /// Takes the oldest event of an EVD of this IA, if it is the success of an endpoint's oldest DTO and the device has
+    /// just reported it: `take` is told the name of the endpoint ([`Ia::ep_set_name`]) and what there is to say. Whether it
+    /// was that; if not, nothing has happened, and [`Ia::evd_dequeue`] does the rest.
+    // The entry is given back last: when a whole batch is, that is a call, which then finds nothing to be kept.
+    #[inline(always)]
+    pub fn evd_dequeue_named(&mut self, evd: EvdHandle, take: impl FnOnce(u64, Plain)) -> bool {
+        if let Some(queue) = self.evds.get_mut(evd.key)
+            && queue.is_clear()
+            && let Some(cq) = &mut queue.cq
+            && let Some(entry) = cq.peek()
+            && let Some((_, ep)) = self.eps.at_mut(entry.owner())
+            && ep.hot.state == EpState::Connected
+            && let Some(qp) = &mut ep.qp
+            && let Some(done) = qp.complete_oldest(&entry)
+        {
+            take(ep.name, done);
+            cq.advance();
+            return true;
+        }
+        false
+    }
+
     /// What the next entry is not, if there is one, is plainly its queue pair's: a buffer of an SRQ is as common,
     /// all else is rare. The entry is read again, and what is read now counts.
     // The handle comes in its parts, which stay in registers; as a whole it would go through memory, on the

@@ -51,8 +51,9 @@ impl Entry {
     /// Whether `address..address + bytes` lies inside, without wrapping.
     #[inline]
     pub(crate) const fn contains(&self, address: u64, bytes: u64) -> bool {
+        // An address before the first byte has an offset that no number of bytes brings back inside.
         let offset = address.wrapping_sub(self.address);
-        offset <= self.bytes && bytes <= self.bytes - offset
+        offset.saturating_add(bytes) <= self.bytes
     }
 }
 

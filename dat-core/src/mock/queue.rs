@@ -409,6 +409,11 @@ impl QueuePair for MockQp {
         64
     }
 
+    fn ends_silently(&self) -> bool {
+        let state = self.state.borrow();
+        state.requests.back().is_some_and(|last| last.suppress)
+    }
+
     fn post_bind(
         &mut self,
         window: &mut u32,

@@ -173,7 +173,6 @@ impl<P: Provider> Ia<P> {
         let context = qp
             .post_bind(&mut rmr.window, target, cookie, how)
             .map_err(|QueueFull| Refusal::Full)?;
-        ep.hot.last_suppressed = false;
         ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
         Ok(context)
     }

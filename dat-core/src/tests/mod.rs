@@ -6,6 +6,7 @@ mod connect;
 mod disconnect;
 mod evd;
 mod lmr;
+mod named;
 mod post;
 mod rmr;
 mod sharing;

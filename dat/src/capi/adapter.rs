@@ -14,18 +14,23 @@
 // UNSAFETY: what is open in an adapter is in a cell that the gate guards.
 #![expect(unsafe_code, reason = "a cell behind a lock of our own")]
 
+use core::any::Any;
 use core::cell::UnsafeCell;
+use core::hint::cold_path;
 use core::mem::ManuallyDrop;
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dat_core::{CrHandle, DatError, DatResult, HandleType, ReturnType, Subtype};
+use dat_core::{CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, Subtype};
 
+use super::call::panicked;
 use super::gate::Gate;
 use super::records::Records;
 use super::sleep::Sleep;
 use super::table::{self, IaName, Named, Reserved};
-use super::types::DatHandle;
+use super::types::{DatHandle, DatReturn};
 use super::watch::{Upcalls, Watch};
 use crate::Ia;
 
@@ -139,11 +144,48 @@ impl Adapter {
         answer
     }
 
-    /// The fast lane, if it is open: take a turn otherwise.
+    /// Runs `work` in the fast lane. If that is closed, or `work` comes to nothing, the answer is that of `longer`, for
+    /// which the lane is left.
+    // Nothing here has a drop: a value that has one must lie in memory for it, on the fast path too. And the longer way
+    // does not come back to the fast one's end: what it still needs would have to be kept until there.
     #[inline(always)]
-    pub(super) fn fast(&'static self) -> Option<Fast> {
-        // Not made and dropped: its drop is for panics.
-        self.gate.enter().then(|| Fast(self))
+    pub(super) fn fast(
+        &'static self,
+        work: impl FnOnce(&mut Open) -> Option<DatReturn>,
+        longer: impl Fn() -> DatReturn,
+    ) -> DatReturn {
+        if !self.gate.enter() {
+            return longer();
+        }
+        let answered = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: the lane is one thread's at a time, as the consumer of an adapter that is not thread safe sees to, and
+            // keeps turns out; `work` is done with the reference before the lane is left.
+            let cell = unsafe { &mut *self.open.get() };
+            // SAFETY: the gate lets nobody into the lane unless something is open.
+            match work(unsafe { cell.as_mut().unwrap_unchecked() }) {
+                Some(answer) => {
+                    self.gate.leave();
+                    answer
+                }
+                None => {
+                    cold_path();
+                    self.gate.leave();
+                    longer()
+                }
+            }
+        }));
+        match answered {
+            Ok(answer) => answer,
+            Err(panic) => self.broken_in_the_lane(panic),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn broken_in_the_lane(&'static self, _panic: Box<dyn Any + Send>) -> DatReturn {
+        drop(Fuse(self));
+        self.gate.leave();
+        panicked()
     }
 
     /// Takes out what is open: it is being closed. Its handles name nothing any more.
@@ -177,35 +219,6 @@ impl Adapter {
         } else {
             handle_error(Subtype::HandleIa)
         }
-    }
-}
-
-/// The fast lane of an adapter, to be left with [`Fast::leave`]. Dropped in a panic, it breaks the adapter.
-pub(super) struct Fast(&'static Adapter);
-
-impl Fast {
-    /// What is open.
-    #[inline(always)]
-    pub(super) fn open(&mut self) -> &mut Open {
-        // SAFETY: the lane is one thread's at a time, as the consumer of an adapter that is not thread safe sees to, and
-        // keeps turns out; the reference is bound to the lane.
-        let cell = unsafe { &mut *self.0.open.get() };
-        // SAFETY: the gate lets nobody into the lane unless something is open.
-        unsafe { cell.as_mut().unwrap_unchecked() }
-    }
-
-    #[inline(always)]
-    pub(super) fn leave(self) {
-        self.0.gate.leave();
-        core::mem::forget(self);
-    }
-}
-
-impl Drop for Fast {
-    #[cold]
-    fn drop(&mut self) {
-        drop(Fuse(self.0));
-        self.0.gate.leave();
     }
 }
 
@@ -301,6 +314,11 @@ impl Open {
         // Who had the index before is gone, with or without our knowing.
         let (_, before) = core::mem::replace(&mut names[index], (key, handle));
         table::leave(before);
+        if H::KIND == HandleType::Ep {
+            let (key, ia) = object.raw();
+            // An endpoint that is gone already has no posts and no completions to be known by.
+            let _gone = self.ia.ep_set_name(EpHandle::from_raw(key, ia), handle);
+        }
         reserved.fill(adapter, object);
         table::handle_of(handle)
     }
@@ -358,10 +376,13 @@ pub(super) const fn subtype_of(kind: HandleType) -> Subtype {
 mod tests {
     use core::ptr::null_mut;
 
-    use super::super::call::{call, caught, look_up};
+    use super::super::call::{call, look_up};
     use super::super::{dat_pz_create, lend};
     use super::*;
     use crate::OpenOptions;
+
+    /// No answer of ours.
+    const CLOSED: DatReturn = 77;
 
     /// What a call for the adapter answers.
     fn answer(ia: DatHandle) -> u32 {
@@ -394,14 +415,13 @@ mod tests {
         let handle = opened("sim:panics-in-the-lane");
         let broken = internal("").code();
         let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
-        if let Some(mut lane) = adapter.fast() {
-            let answered = caught(move || {
-                let _open = lane.open();
-                panic!("as if we had made a mistake")
-            });
+        let answered = adapter.fast(|_| panic!("as if we had made a mistake"), || CLOSED);
+        // Where there is no membarrier(2) there is no lane.
+        if answered != CLOSED {
             assert_eq!(answered, broken);
             assert_eq!(answer(handle), broken);
-            assert!(adapter.fast().is_none(), "nobody comes by the lane");
+            let again = adapter.fast(|_| Some(0), || CLOSED);
+            assert_eq!(again, CLOSED, "nobody comes by the lane");
         }
         // An adapter opened later has a place of its own.
         let _other = opened("sim:opens-after-a-panic");

@@ -13,7 +13,6 @@ use super::table::{Named, find};
 use super::types::{DatCount, DatHandle, DatReturn};
 
 /// Runs a call; its answer as a number. A panic ends here.
-#[inline(always)]
 pub(super) fn caught(work: impl FnOnce() -> DatReturn) -> DatReturn {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(answer) => answer,
@@ -23,16 +22,21 @@ pub(super) fn caught(work: impl FnOnce() -> DatReturn) -> DatReturn {
 
 #[cold]
 #[inline(never)]
-fn panicked() -> DatReturn {
+pub(super) fn panicked() -> DatReturn {
     answer(internal("a call has failed inside the library"))
 }
 
 /// The same for a call that says what is wrong.
 pub(super) fn call(work: impl FnOnce() -> DatResult<()>) -> DatReturn {
-    caught(|| match work() {
+    caught(|| said(work()))
+}
+
+/// What came of a call, as a number.
+pub(super) fn said(result: DatResult<()>) -> DatReturn {
+    match result {
         Ok(()) => 0,
         Err(error) => answer(error),
-    })
+    }
 }
 
 /// The number of an error.

@@ -6,9 +6,10 @@
 use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 
+use dat_core::provider::Plain;
 use dat_core::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DatResult, DtoCompletion,
-    Event,
+    DtoStatus, Event,
 };
 
 use super::adapter::{Adapter, Open};
@@ -21,34 +22,14 @@ use super::types::{
     DatHandle, DatReturn,
 };
 
-/// Stores what a dequeue in the fast lane came to; its answer.
+/// `DAT_DTO_COMPLETION_EVENT`.
+const DTO_COMPLETION: u32 = 0x00001;
+
+/// Stores what a dequeue came to; its answer.
 ///
 /// # Safety
 /// `out` points to a place for an event.
-#[inline(always)]
-pub(super) unsafe fn store_plain(
-    adapter: &'static Adapter,
-    open: &mut Open,
-    evd: DatHandle,
-    taken: DatResult<Event>,
-    out: *mut CEvent,
-) -> DatReturn {
-    match taken {
-        Ok(Event::Dto(done)) => {
-            // SAFETY: the caller's promise.
-            unsafe { out.write(dto(open, evd, &done)) };
-            0
-        }
-        // SAFETY: the caller's promise.
-        other => unsafe { store_other(adapter, open, evd, &other, out) },
-    }
-}
-
-/// # Safety
-/// As [`store_plain`].
-#[cold]
-#[inline(never)]
-unsafe fn store_other(
+pub(super) unsafe fn store(
     adapter: &'static Adapter,
     open: &mut Open,
     evd: DatHandle,
@@ -68,6 +49,24 @@ unsafe fn store_other(
             }
             answer(*error)
         }
+    }
+}
+
+/// The success of a DTO.
+#[inline(always)]
+pub(super) fn plain(evd: DatHandle, ep: DatHandle, done: Plain) -> CEvent {
+    CEvent {
+        event_number: DTO_COMPLETION,
+        evd_handle: evd,
+        event_data: CEventData {
+            dto_completion_event_data: CDtoCompletion {
+                ep_handle: ep,
+                user_cookie: done.cookie,
+                // CAST: the discriminant is the number.
+                status: DtoStatus::Success as u32,
+                transfered_length: done.bytes.into(),
+            },
+        },
     }
 }
 
@@ -115,10 +114,9 @@ pub(super) fn made(
 }
 
 /// The completion of a DTO.
-#[inline(always)]
 fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
     CEvent {
-        event_number: 0x00001,
+        event_number: DTO_COMPLETION,
         evd_handle: evd,
         event_data: CEventData {
             dto_completion_event_data: CDtoCompletion {

@@ -1,7 +1,11 @@
 //! Posts and dequeues: the calls a program makes millions of times.
 //!
-//! They go by the fast lane of the adapter if it is open. A post of one segment, which most are, is compiled by itself; all
-//! others share the longer way, which takes its turn if it has to.
+//! They go by the fast lane of the adapter if it is open. A post of one segment without flags and a dequeue that finds the
+//! success of a DTO, which most are, are made at once: everything that stands against that leads to the longer way,
+//! from its beginning, which says why not, or does it after all, and which takes its turn if it has to.
+//!
+//! What is done at once holds nothing that has a drop, calls nothing else and hands the arguments on as they came, or as
+//! numbers where they are known by then, so that it needs neither the stack nor many registers.
 
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -13,130 +17,81 @@ use dat_core::{
     SrqHandle, Subtype,
 };
 
-use super::adapter::{Open, handle_error};
-use super::call::{answer, call, caught, parameter};
+use super::adapter::Open;
+use super::call::{answer, call, caught, look_up, parameter, said};
 use super::event;
-use super::table::{Named, find};
+use super::table::{Named, find, find_place, handle_of, number};
 use super::types::{CEvent, DatContext, DatCount, DatHandle, DatReturn};
+use crate::Ia;
 
-/// A post: on which object, and by which call.
-trait Post<H: Named>: Copy {
-    /// The subtype of a bad handle.
-    const BAD: Subtype;
-    fn post(self, open: &mut Open, object: H, iov: &[LmrTriplet]) -> DatResult<()>;
-}
-
-/// Posts an I/O vector of the caller's.
+/// The segment of a post that has one, and no flags: most have.
 ///
 /// # Safety
 /// `iov` is null or points to `count` segments.
 #[inline(always)]
-unsafe fn post<H: Named, P: Post<H>>(
-    handle: DatHandle,
-    count: DatCount,
-    iov: *const LmrTriplet,
-    post: P,
-) -> DatReturn {
-    if count == 1
-        && !iov.is_null()
-        && let Some((adapter, object)) = find::<H>(handle)
-        && let Some(mut lane) = adapter.fast()
-    {
-        // SAFETY: not null, so the caller's promise holds for one segment.
-        let one = slice::from_ref(unsafe { &*iov });
-        return caught(move || {
-            let posted = post.post(lane.open(), object, one);
-            lane.leave();
-            match posted {
-                Ok(()) => 0,
-                Err(error) => answer(error),
-            }
-        });
+unsafe fn plain<'a>(count: DatCount, iov: *const LmrTriplet, flags: u32) -> Option<&'a LmrTriplet> {
+    // In one comparison.
+    if count.cast_unsigned().wrapping_sub(1) | flags != 0 {
+        return None;
     }
     // SAFETY: the caller's promise.
-    unsafe { post_slowly(handle, count, iov, post) }
+    unsafe { iov.as_ref() }
 }
 
-/// The same for any number of segments, and for an adapter without a fast lane.
+/// A plain post by the fast lane, or else the longer way.
+#[inline(always)]
+fn at_once(
+    ep: DatHandle,
+    post: impl FnOnce(&mut Ia, (u32, u64)) -> bool,
+    longer: impl Fn() -> DatReturn,
+) -> DatReturn {
+    let Some((adapter, place)) = find_place::<EpHandle>(ep) else {
+        return longer();
+    };
+    let post = |open: &mut Open| post(&mut open.ia, (place, number(ep))).then_some(0);
+    adapter.fast(post, longer)
+}
+
+/// Any post, on any adapter.
 ///
 /// # Safety
-/// As [`post`].
-#[inline(never)]
-unsafe fn post_slowly<H: Named, P: Post<H>>(
+/// `iov` is null or points to `count` segments.
+unsafe fn post<H: Named>(
     handle: DatHandle,
     count: DatCount,
     iov: *const LmrTriplet,
-    post: P,
+    post: impl Fn(&mut Ia, H, &[LmrTriplet]) -> DatResult<()>,
 ) -> DatReturn {
-    call(|| {
-        let (adapter, object) = find::<H>(handle).ok_or(handle_error(P::BAD))?;
-        let count = usize::try_from(count).map_err(|_| parameter(Subtype::Arg2))?;
+    caught(|| {
+        let (adapter, object) = match look_up::<H>(handle) {
+            Ok(found) => found,
+            Err(error) => return answer(error),
+        };
+        let Ok(count) = usize::try_from(count) else {
+            return answer(parameter(Subtype::Arg2));
+        };
         let iov = if count == 0 {
             &[]
         } else if iov.is_null() {
-            return Err(parameter(Subtype::Arg3));
+            return answer(parameter(Subtype::Arg3));
         } else {
             // SAFETY: the caller's promise, for a vector that is not null.
             unsafe { slice::from_raw_parts(iov, count) }
         };
-        if let Some(mut lane) = adapter.fast() {
-            let posted = post.post(lane.open(), object, iov);
-            lane.leave();
-            return posted;
-        }
-        adapter.turn(|open| post.post(open, object, iov))
+        adapter.fast(
+            |open| Some(said(post(&mut open.ia, object, iov))),
+            || said(adapter.turn(|open| post(&mut open.ia, object, iov))),
+        )
     })
 }
 
-#[derive(Clone, Copy)]
-struct Send(DatContext, CompletionFlags);
-#[derive(Clone, Copy)]
-struct Recv(DatContext, CompletionFlags);
-#[derive(Clone, Copy)]
-struct Read<'a>(DatContext, &'a RmrTriplet, CompletionFlags);
-#[derive(Clone, Copy)]
-struct Write<'a>(DatContext, &'a RmrTriplet, CompletionFlags);
-#[derive(Clone, Copy)]
-struct SharedRecv(DatContext);
-
-impl Post<EpHandle> for Send {
-    const BAD: Subtype = Subtype::HandleEp;
-    #[inline(always)]
-    fn post(self, open: &mut Open, ep: EpHandle, iov: &[LmrTriplet]) -> DatResult<()> {
-        open.ia.ep_post_send(ep, iov, self.0, self.1)
-    }
-}
-
-impl Post<EpHandle> for Recv {
-    const BAD: Subtype = Subtype::HandleEp;
-    #[inline(always)]
-    fn post(self, open: &mut Open, ep: EpHandle, iov: &[LmrTriplet]) -> DatResult<()> {
-        open.ia.ep_post_recv(ep, iov, self.0, self.1)
-    }
-}
-
-impl Post<EpHandle> for Read<'_> {
-    const BAD: Subtype = Subtype::HandleEp;
-    #[inline(always)]
-    fn post(self, open: &mut Open, ep: EpHandle, iov: &[LmrTriplet]) -> DatResult<()> {
-        open.ia.ep_post_rdma_read(ep, iov, self.0, self.1, self.2)
-    }
-}
-
-impl Post<EpHandle> for Write<'_> {
-    const BAD: Subtype = Subtype::HandleEp;
-    #[inline(always)]
-    fn post(self, open: &mut Open, ep: EpHandle, iov: &[LmrTriplet]) -> DatResult<()> {
-        open.ia.ep_post_rdma_write(ep, iov, self.0, self.1, self.2)
-    }
-}
-
-impl Post<SrqHandle> for SharedRecv {
-    const BAD: Subtype = Subtype::HandleSrq;
-    #[inline(always)]
-    fn post(self, open: &mut Open, srq: SrqHandle, iov: &[LmrTriplet]) -> DatResult<()> {
-        open.ia.srq_post_recv(srq, iov, self.0)
-    }
+/// The handle is checked before the pointer.
+#[cold]
+fn no_remote(ep: DatHandle) -> DatReturn {
+    call(|| {
+        look_up::<EpHandle>(ep)?;
+        Err(parameter(Subtype::Arg5))
+    })
 }
 
 /// `dat_ep_post_send`.
@@ -151,9 +106,36 @@ pub unsafe extern "C" fn dat_ep_post_send(
     user_cookie: DatContext,
     completion_flags: u32,
 ) -> DatReturn {
-    let flags = CompletionFlags::from_bits_retain(completion_flags);
     // SAFETY: the caller's promise.
-    unsafe { post(ep_handle, num_segments, local_iov, Send(user_cookie, flags)) }
+    let longer = |count, flags| unsafe { send(ep_handle, count, local_iov, user_cookie, flags) };
+    // SAFETY: the caller's promise.
+    let Some(one) = (unsafe { plain(num_segments, local_iov, completion_flags) }) else {
+        return longer(num_segments, completion_flags);
+    };
+    at_once(
+        ep_handle,
+        |ia, ep| ia.named_post_send(ep, one, user_cookie),
+        || longer(1, 0),
+    )
+}
+
+/// # Safety
+/// As [`dat_ep_post_send`].
+#[inline(never)]
+unsafe fn send(
+    ep: DatHandle,
+    count: DatCount,
+    iov: *const LmrTriplet,
+    cookie: DatContext,
+    flags: u32,
+) -> DatReturn {
+    let flags = CompletionFlags::from_bits_retain(flags);
+    // SAFETY: the caller's promise.
+    unsafe {
+        post(ep, count, iov, |ia, ep: EpHandle, iov| {
+            ia.ep_post_send(ep, iov, cookie, flags)
+        })
+    }
 }
 
 /// `dat_ep_post_recv`.
@@ -168,9 +150,36 @@ pub unsafe extern "C" fn dat_ep_post_recv(
     user_cookie: DatContext,
     completion_flags: u32,
 ) -> DatReturn {
-    let flags = CompletionFlags::from_bits_retain(completion_flags);
     // SAFETY: the caller's promise.
-    unsafe { post(ep_handle, num_segments, local_iov, Recv(user_cookie, flags)) }
+    let longer = |count, flags| unsafe { recv(ep_handle, count, local_iov, user_cookie, flags) };
+    // SAFETY: the caller's promise.
+    let Some(one) = (unsafe { plain(num_segments, local_iov, completion_flags) }) else {
+        return longer(num_segments, completion_flags);
+    };
+    at_once(
+        ep_handle,
+        |ia, ep| ia.named_post_recv(ep, one, user_cookie),
+        || longer(1, 0),
+    )
+}
+
+/// # Safety
+/// As [`dat_ep_post_send`].
+#[inline(never)]
+unsafe fn recv(
+    ep: DatHandle,
+    count: DatCount,
+    iov: *const LmrTriplet,
+    cookie: DatContext,
+    flags: u32,
+) -> DatReturn {
+    let flags = CompletionFlags::from_bits_retain(flags);
+    // SAFETY: the caller's promise.
+    unsafe {
+        post(ep, count, iov, |ia, ep: EpHandle, iov| {
+            ia.ep_post_recv(ep, iov, cookie, flags)
+        })
+    }
 }
 
 /// `dat_ep_post_rdma_read`.
@@ -186,14 +195,54 @@ pub unsafe extern "C" fn dat_ep_post_rdma_read(
     remote_buffer: *const RmrTriplet,
     completion_flags: u32,
 ) -> DatReturn {
-    let flags = CompletionFlags::from_bits_retain(completion_flags);
+    // SAFETY: the caller's promise.
+    let longer = |count, flags| unsafe {
+        rdma_read(
+            ep_handle,
+            count,
+            local_iov,
+            user_cookie,
+            remote_buffer,
+            flags,
+        )
+    };
+    // SAFETY: the caller's promise.
+    let Some(one) = (unsafe { plain(num_segments, local_iov, completion_flags) }) else {
+        return longer(num_segments, completion_flags);
+    };
     // SAFETY: the caller's promise.
     let Some(remote) = (unsafe { remote_buffer.as_ref() }) else {
-        return no_remote(ep_handle);
+        return longer(1, 0);
     };
-    let read = Read(user_cookie, remote, flags);
+    at_once(
+        ep_handle,
+        |ia, ep| ia.named_post_rdma_read(ep, one, user_cookie, remote),
+        || longer(1, 0),
+    )
+}
+
+/// # Safety
+/// As [`dat_ep_post_rdma_read`].
+#[inline(never)]
+unsafe fn rdma_read(
+    ep: DatHandle,
+    count: DatCount,
+    iov: *const LmrTriplet,
+    cookie: DatContext,
+    remote: *const RmrTriplet,
+    flags: u32,
+) -> DatReturn {
+    let flags = CompletionFlags::from_bits_retain(flags);
     // SAFETY: the caller's promise.
-    unsafe { post(ep_handle, num_segments, local_iov, read) }
+    let Some(remote) = (unsafe { remote.as_ref() }) else {
+        return no_remote(ep);
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        post(ep, count, iov, |ia, ep: EpHandle, iov| {
+            ia.ep_post_rdma_read(ep, iov, cookie, remote, flags)
+        })
+    }
 }
 
 /// `dat_ep_post_rdma_write`.
@@ -209,14 +258,54 @@ pub unsafe extern "C" fn dat_ep_post_rdma_write(
     remote_buffer: *const RmrTriplet,
     completion_flags: u32,
 ) -> DatReturn {
-    let flags = CompletionFlags::from_bits_retain(completion_flags);
+    // SAFETY: the caller's promise.
+    let longer = |count, flags| unsafe {
+        rdma_write(
+            ep_handle,
+            count,
+            local_iov,
+            user_cookie,
+            remote_buffer,
+            flags,
+        )
+    };
+    // SAFETY: the caller's promise.
+    let Some(one) = (unsafe { plain(num_segments, local_iov, completion_flags) }) else {
+        return longer(num_segments, completion_flags);
+    };
     // SAFETY: the caller's promise.
     let Some(remote) = (unsafe { remote_buffer.as_ref() }) else {
-        return no_remote(ep_handle);
+        return longer(1, 0);
     };
-    let write = Write(user_cookie, remote, flags);
+    at_once(
+        ep_handle,
+        |ia, ep| ia.named_post_rdma_write(ep, one, user_cookie, remote),
+        || longer(1, 0),
+    )
+}
+
+/// # Safety
+/// As [`dat_ep_post_rdma_read`].
+#[inline(never)]
+unsafe fn rdma_write(
+    ep: DatHandle,
+    count: DatCount,
+    iov: *const LmrTriplet,
+    cookie: DatContext,
+    remote: *const RmrTriplet,
+    flags: u32,
+) -> DatReturn {
+    let flags = CompletionFlags::from_bits_retain(flags);
     // SAFETY: the caller's promise.
-    unsafe { post(ep_handle, num_segments, local_iov, write) }
+    let Some(remote) = (unsafe { remote.as_ref() }) else {
+        return no_remote(ep);
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        post(ep, count, iov, |ia, ep: EpHandle, iov| {
+            ia.ep_post_rdma_write(ep, iov, cookie, remote, flags)
+        })
+    }
 }
 
 /// `dat_srq_post_recv`.
@@ -231,16 +320,14 @@ pub unsafe extern "C" fn dat_srq_post_recv(
     user_cookie: DatContext,
 ) -> DatReturn {
     // SAFETY: the caller's promise.
-    unsafe { post(srq_handle, num_segments, local_iov, SharedRecv(user_cookie)) }
-}
-
-/// The handle is checked before the pointer.
-#[cold]
-fn no_remote(ep: DatHandle) -> DatReturn {
-    call(|| {
-        find::<EpHandle>(ep).ok_or(handle_error(Subtype::HandleEp))?;
-        Err(parameter(Subtype::Arg5))
-    })
+    unsafe {
+        post(
+            srq_handle,
+            num_segments,
+            local_iov,
+            |ia, srq: SrqHandle, iov| ia.srq_post_recv(srq, iov, user_cookie),
+        )
+    }
 }
 
 /// `dat_evd_dequeue`.
@@ -249,39 +336,49 @@ fn no_remote(ep: DatHandle) -> DatReturn {
 /// `event` is null or points to an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEvent) -> DatReturn {
-    if !event.is_null()
-        && let Some((adapter, evd)) = find::<EvdHandle>(evd_handle)
-        && let Some(mut lane) = adapter.fast()
-    {
-        return caught(move || {
-            let open = lane.open();
-            let taken = open.ia.evd_dequeue(evd);
-            // SAFETY: not null, so the caller's promise holds.
-            let done = unsafe { event::store_plain(adapter, open, evd_handle, taken, event) };
-            lane.leave();
-            done
-        });
-    }
     // SAFETY: the caller's promise.
-    unsafe { dequeue_slowly(evd_handle, event) }
+    let longer = || unsafe { dequeue(evd_handle, event) };
+    if event.is_null() {
+        return longer();
+    }
+    let Some((adapter, evd)) = find::<EvdHandle>(evd_handle) else {
+        return longer();
+    };
+    let dequeue = |open: &mut Open| {
+        let taken = open.ia.evd_dequeue_named(evd, |ep, done| {
+            // SAFETY: not null, so the caller's promise holds.
+            unsafe { event.write(event::plain(evd_handle, handle_of(ep), done)) };
+        });
+        taken.then_some(0)
+    };
+    adapter.fast(dequeue, longer)
 }
 
 /// # Safety
 /// As [`dat_evd_dequeue`].
 #[inline(never)]
-unsafe fn dequeue_slowly(evd_handle: DatHandle, event: *mut CEvent) -> DatReturn {
-    call(|| {
-        let (adapter, evd) = find::<EvdHandle>(evd_handle).ok_or(handle_error(Subtype::Handle1))?;
+unsafe fn dequeue(evd_handle: DatHandle, event: *mut CEvent) -> DatReturn {
+    caught(|| {
+        let (adapter, evd) = match look_up::<EvdHandle>(evd_handle) {
+            Ok(found) => found,
+            Err(error) => return answer(error),
+        };
         if event.is_null() {
-            return Err(parameter(Subtype::Arg2));
+            return answer(parameter(Subtype::Arg2));
         }
-        let taken = adapter.turn(|open| {
-            let taken = open.ia.evd_dequeue(evd)?;
-            Ok(event::made(adapter, open, evd_handle, &taken))
-        })?;
-        // SAFETY: not null, so the caller's promise holds.
-        unsafe { event.write(taken) };
-        Ok(())
+        let dequeue = |open: &mut Open| {
+            let taken = open.ia.evd_dequeue(evd);
+            // SAFETY: not null, so the caller's promise holds.
+            unsafe { event::store(adapter, open, evd_handle, &taken, event) }
+        };
+        adapter.fast(
+            |open| Some(dequeue(open)),
+            || {
+                adapter
+                    .turn(|open| Ok(dequeue(open)))
+                    .unwrap_or_else(answer)
+            },
+        )
     })
 }
 

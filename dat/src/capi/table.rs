@@ -41,13 +41,14 @@ const OURS: u64 = 1 << 63;
 
 /// One place. As large as the lowest bit of a place in a handle counts for.
 #[repr(C)]
-struct Place {
+pub(super) struct Place {
     /// The handle that lives here, or 0.
     occupant: AtomicU64,
     /// Null where no handle ever lived, and so in the first place of each kind, which the null handle leads to.
     adapter: AtomicPtr<Adapter>,
-    /// The raw parts of the object's handle in Rust.
-    key: AtomicU64,
+    /// The raw parts of the object's handle in Rust: its place there, that one's generation, the IA.
+    index: AtomicU32,
+    generation: AtomicU32,
     ia: AtomicU32,
 }
 const _: () = assert!(size_of::<Place>() == 1 << PLACE_SHIFT);
@@ -57,14 +58,15 @@ impl Place {
         Self {
             occupant: AtomicU64::new(0),
             adapter: AtomicPtr::new(null_mut()),
-            key: AtomicU64::new(0),
+            index: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
             ia: AtomicU32::new(0),
         }
     }
 }
 
-/// All zeros, so that it takes address space, and memory only where it is used.
-static PLACES: [[Place; PER_KIND]; KINDS] = [const { [const { Place::empty() }; PER_KIND] }; KINDS];
+/// The places of a kind: all zeros, so that they take address space, and memory only where they are used.
+pub(super) type Places = [Place; PER_KIND];
 
 /// Places of one kind nobody lives in: those left, oldest first, and those never used.
 struct Free {
@@ -88,10 +90,15 @@ pub(super) trait Named: Copy {
     const KIND: HandleType;
     fn raw(self) -> (u64, u32);
     fn from_parts(key: u64, ia: u32) -> Self;
+    /// Where handles of this kind live.
+    fn places() -> &'static Places;
 }
 
 macro_rules! named {
-    ($($handle:ident is $kind:ident,)*) => {
+    ($($handle:ident is $kind:ident in $places:ident,)*) => {
+        // Each kind has a static of its own: its address is then known to the processor in one instruction.
+        $(static $places: Places = [const { Place::empty() }; PER_KIND];)*
+
         $(impl Named for $handle {
             const KIND: HandleType = HandleType::$kind;
             #[inline(always)]
@@ -102,22 +109,35 @@ macro_rules! named {
             fn from_parts(key: u64, ia: u32) -> Self {
                 Self::from_raw(key, ia)
             }
+            #[inline(always)]
+            fn places() -> &'static Places {
+                &$places
+            }
         })*
+
+        /// By kind.
+        static PLACES: [&Places; KINDS] = {
+            let mut places = [&IAS; KINDS];
+            $(places[HandleType::$kind as usize] = &$places;)*
+            places
+        };
     };
 }
 
 named! {
-    CrHandle is Cr,
-    EpHandle is Ep,
-    EvdHandle is Evd,
-    LmrHandle is Lmr,
-    PspHandle is Psp,
-    PzHandle is Pz,
-    RmrHandle is Rmr,
-    RspHandle is Rsp,
-    CnoHandle is Cno,
-    SrqHandle is Srq,
+    CrHandle is Cr in CRS,
+    EpHandle is Ep in EPS,
+    EvdHandle is Evd in EVDS,
+    LmrHandle is Lmr in LMRS,
+    PspHandle is Psp in PSPS,
+    PzHandle is Pz in PZS,
+    RmrHandle is Rmr in RMRS,
+    RspHandle is Rsp in RSPS,
+    CnoHandle is Cno in CNOS,
+    SrqHandle is Srq in SRQS,
 }
+
+static IAS: Places = [const { Place::empty() }; PER_KIND];
 
 /// An adapter's own handle stands for nothing but the adapter.
 #[derive(Clone, Copy)]
@@ -131,25 +151,40 @@ impl Named for IaName {
     fn from_parts(_key: u64, _ia: u32) -> Self {
         Self
     }
+    fn places() -> &'static Places {
+        &IAS
+    }
 }
 
 /// What a handle stands for, if it is one of this kind.
 #[inline(always)]
 pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)> {
-    let handle = number(handle);
+    let (adapter, place) = place::<H>(number(handle))?;
+    let index = u64::from(place.index.load(Ordering::Relaxed));
+    let generation = u64::from(place.generation.load(Ordering::Relaxed));
+    let object = H::from_parts(generation << 32 | index, place.ia.load(Ordering::Relaxed));
+    Some((adapter, object))
+}
+
+/// The same for who asks by the handle itself: where the object is in Rust ([`EpHandle::place`]).
+#[inline(always)]
+pub(super) fn find_place<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, u32)> {
+    let (adapter, place) = place::<H>(number(handle))?;
+    Some((adapter, place.index.load(Ordering::Relaxed)))
+}
+
+/// The place of a handle that lives.
+#[inline(always)]
+fn place<H: Named>(handle: u64) -> Option<(&'static Adapter, &'static Place)> {
     // CAST: the place, which is masked.
     let place = (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1);
-    let place = &PLACES[H::KIND as usize][place];
+    let place = &H::places()[place];
     // Acquire: what the place says of the handle was written before it.
     if place.occupant.load(Ordering::Acquire) != handle {
         return None;
     }
     let adapter = Adapter::of_place(place.adapter.load(Ordering::Relaxed))?;
-    let object = H::from_parts(
-        place.key.load(Ordering::Relaxed),
-        place.ia.load(Ordering::Relaxed),
-    );
-    Some((adapter, object))
+    Some((adapter, place))
 }
 
 /// The number a handle is.
@@ -207,12 +242,16 @@ impl<H: Named> Reserved<H> {
 
     /// The object is there: from now on the handle names it.
     pub(super) fn fill(self, adapter: &'static Adapter, object: H) {
-        let place = &PLACES[H::KIND as usize][self.at as usize];
+        let place = &H::places()[self.at as usize];
         let (key, ia) = object.raw();
         place
             .adapter
             .store(core::ptr::from_ref(adapter).cast_mut(), Ordering::Relaxed);
-        place.key.store(key, Ordering::Relaxed);
+        // CAST: the two halves.
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 bits")]
+        let (index, generation) = (key as u32, (key >> 32) as u32);
+        place.index.store(index, Ordering::Relaxed);
+        place.generation.store(generation, Ordering::Relaxed);
         place.ia.store(ia, Ordering::Relaxed);
         place.occupant.store(self.handle, Ordering::Release);
         core::mem::forget(self);

@@ -165,6 +165,22 @@ impl QueuePair for Qp {
         self.send.post(op, segments, cookie, flags)
     }
 
+    #[inline(always)]
+    fn try_post_request(
+        &mut self,
+        bytes: u32,
+        cookie: u64,
+        flags: RequestFlags,
+        what: impl FnOnce() -> (RequestOp, DataSegment),
+    ) -> Result<(), QueueFull> {
+        self.send.try_post(bytes, cookie, flags, what)
+    }
+
+    #[inline(always)]
+    fn try_post_recv(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
+        self.recv.try_post(segment, cookie)
+    }
+
     #[inline]
     fn post_send_inline(
         &mut self,
@@ -209,6 +225,25 @@ impl QueuePair for Qp {
         })
     }
 
+    #[inline(always)]
+    fn complete_oldest(&mut self, entry: &Cqe) -> Option<Plain> {
+        let request = entry.opcode() == opcode::REQUEST;
+        let (cookie, bytes) = if request {
+            self.send.complete_oldest(entry.tail())?
+        } else if entry.tail().is_like(self.arrival) {
+            let bytes = entry.byte_count();
+            let cookie = self.recv.complete_oldest(entry.wqe_counter(), bytes)?;
+            (cookie, bytes)
+        } else {
+            return None;
+        };
+        Some(Plain {
+            cookie,
+            bytes,
+            request,
+        })
+    }
+
     fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         if entry.qpn() == self.qpn {
             if entry.op_own() & FORM == opcode::REQUEST << 4 {
@@ -234,6 +269,10 @@ impl QueuePair for Qp {
 
     fn take_outstanding(&mut self) -> Option<Completion> {
         self.send.take_oldest().or_else(|| self.recv.take_oldest())
+    }
+
+    fn ends_silently(&self) -> bool {
+        self.send.ends_silently()
     }
 
     fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {

@@ -160,10 +160,44 @@ impl RecvQueue {
             bytes,
             unsignalled,
         };
+        self.hand_over();
+        Ok(())
+    }
+
+    /// Posts a buffer of one segment.
+    ///
+    /// # Errors
+    /// [`QueueFull`] when `max_recvs` are outstanding.
+    // Nothing here can panic, as in `SendQueue::try_post`.
+    #[inline(always)]
+    pub fn try_post(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
+        if self.outstanding() >= self.max_recvs {
+            return Err(QueueFull);
+        }
+        let slot = self.posted & self.mask;
+        // There is one for each entry.
+        let shadow = self.shadow.get_mut(slot as usize).ok_or(QueueFull)?;
+        *shadow = Shadow {
+            cookie,
+            bytes: segment.bytes,
+            unsignalled: false,
+        };
+        let first = slot * self.units;
+        let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
+        self.ring.block(first).write(&data);
+        if self.units > 1 {
+            self.ring.block(first + 1).write(&wqe::terminator());
+        }
+        self.hand_over();
+        Ok(())
+    }
+
+    /// Counts the entry that is now in the ring and tells the device.
+    #[inline(always)]
+    fn hand_over(&mut self) {
         self.posted = self.posted.wrapping_add(1);
         barrier::dma_to_device(); // the entry before the record that announces it
         self.counter.store(self.posted & 0xffff);
-        Ok(())
     }
 
     /// The entry the device must name next: how many it has finished, as far as it can count.
@@ -186,6 +220,18 @@ impl RecvQueue {
         }
         self.completed = self.completed.wrapping_add(1);
         Some(shadow.cookie)
+    }
+
+    /// The same, in a form that cannot panic: what cannot need not keep anything for a landing.
+    #[inline(always)]
+    pub fn complete_oldest(&mut self, counter: u16, bytes: u32) -> Option<u64> {
+        // There is one for each entry.
+        let there = ((self.completed & self.mask) as usize) < self.shadow.len();
+        if there {
+            self.complete_plain(counter, bytes)
+        } else {
+            None
+        }
     }
 
     /// Takes the device's word that the oldest receive is done.

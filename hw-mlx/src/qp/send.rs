@@ -166,6 +166,8 @@ pub struct SendQueue {
     heads: Heads,
     /// Queue pair number in bits 31:8.
     qpn_shifted: u32,
+    /// The queue pair's part of its entries' tails ([`Tail::of_queue`]).
+    queue_tail: u64,
     /// Number of requests minus one by which the shadow is masked.
     request_mask: u32,
     /// Blocks posted since creation.
@@ -218,6 +220,7 @@ impl SendQueue {
                 rdma_read: wqe::head(wqe::opcode::RDMA_READ, qpn_shifted | 3),
             },
             qpn_shifted,
+            queue_tail: Tail::of_queue(qpn),
             request_mask: requests - 1,
             producer_index: 0,
             max_units: (sizes.wqe_blocks as usize * BLOCK_UNITS).min(wqe::MAX_UNITS),
@@ -253,6 +256,12 @@ impl SendQueue {
     #[inline]
     fn is_full(&self) -> bool {
         self.outstanding() >= self.max_requests
+    }
+
+    /// Whether the last request asked for no CQE.
+    #[must_use]
+    pub const fn ends_silently(&self) -> bool {
+        self.unreported != 0
     }
 
     /// CQEs that named no outstanding request, since creation.
@@ -309,16 +318,47 @@ impl SendQueue {
             );
             return Ok(());
         }
+        self.try_post(first.bytes, cookie, flags, || (op, first))
+    }
+
+    /// Posts a request of one segment, of `bytes` bytes, unless the queue looks full. `what` is asked late.
+    ///
+    /// # Errors
+    /// [`QueueFull`]; nothing was written. [`SendQueue::post`] may have room.
+    // Nothing here can panic: what cannot need not keep anything for a landing.
+    #[inline(always)]
+    pub fn try_post(
+        &mut self,
+        bytes: u32,
+        cookie: u64,
+        flags: RequestFlags,
+        what: impl FnOnce() -> (RequestOp, DataSegment),
+    ) -> Result<(), QueueFull> {
+        if self.is_full() {
+            return Err(QueueFull);
+        }
+        // There is one for each request that may be outstanding.
+        let place = (self.posted & self.request_mask) as usize;
+        let shadow = self.shadow.get_mut(place).ok_or(QueueFull)?;
+        *shadow = Shadow {
+            cookie,
+            bytes,
+            index: self.producer_index,
+            unsignalled: flags.unsignalled,
+            suppress: flags.suppress,
+            reported: Tail::of_block(self.queue_tail, self.producer_index, flags.suppress),
+        };
         let report = self.reports(flags);
+        let (op, segment) = what();
         let head = self.heads.of(op);
         let control = wqe::control(head, self.producer_index, control_bits(report, flags));
-        let data = wqe::data(first.bytes, first.lmr_context, first.address);
+        let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
         let block = self.ring.block(u32::from(self.producer_index));
         match remote_unit(op) {
             Some(remote) => block.write(&[control, remote, data]),
             None => block.write(&[control, data]),
         }
-        self.finish(1, first.bytes, cookie, flags, control);
+        self.hand_over(1, control);
         Ok(())
     }
 
@@ -590,8 +630,14 @@ impl SendQueue {
             index: self.producer_index,
             unsignalled: flags.unsignalled,
             suppress: flags.suppress,
-            reported: Tail::of_request(self.qpn_shifted >> 8, self.producer_index, flags.suppress),
+            reported: Tail::of_block(self.queue_tail, self.producer_index, flags.suppress),
         };
+        self.hand_over(blocks, control);
+    }
+
+    /// Counts the WQE and rings the doorbell.
+    #[inline(always)]
+    fn hand_over(&mut self, blocks: u16, control: Unit) {
         self.producer_index = self.producer_index.wrapping_add(blocks);
         self.posted = self.posted.wrapping_add(1);
         self.ring(control.doorbell());
@@ -602,7 +648,7 @@ impl SendQueue {
     ///
     /// The device may act on the record alone (it looks at it again whenever it is at work on the
     /// queue); the register only makes sure that it looks.
-    #[inline]
+    #[inline(always)]
     pub fn ring(&mut self, control: u64) {
         barrier::dma_to_device(); // WQEs before the record that announces them
         self.counter.store(u32::from(self.producer_index));
@@ -642,6 +688,21 @@ impl SendQueue {
         let done = (shadow.cookie, shadow.bytes);
         self.completed = number.wrapping_add(1);
         Some(done)
+    }
+
+    /// The same, if the request is the oldest one.
+    #[inline(always)]
+    pub fn complete_oldest(&mut self, entry: Tail) -> Option<(u64, u32)> {
+        if self.completed == self.posted {
+            return None;
+        }
+        let place = (self.completed & self.request_mask) as usize;
+        let shadow = self.shadow.get(place)?;
+        if !entry.is(shadow.reported) {
+            return None;
+        }
+        self.completed = self.completed.wrapping_add(1);
+        Some((shadow.cookie, shadow.bytes))
     }
 
     /// The request that the entry reports, if suppressed ones are before it.
