@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use driver::{Clock, RealClock};
 
 use super::distribution::Distribution;
 
@@ -64,7 +65,7 @@ impl Running {
                     std::fs::read_to_string(&self.log)?
                 );
             }
-            std::thread::sleep(LOOK_EVERY);
+            pause();
         }
         let success = self.child.wait()?.success();
         Ok((success, std::fs::read_to_string(&self.log)?))
@@ -140,7 +141,7 @@ impl<'a> Pair<'a> {
                 running.name,
                 std::fs::read_to_string(&running.log)?
             );
-            std::thread::sleep(LOOK_EVERY);
+            pause();
         }
         Ok(())
     }
@@ -227,6 +228,12 @@ fn short(line: &str) -> String {
         words.next();
     }
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// Lets a program get on. It has no descriptor that says when to look: it listens at a port, writes a line, ends.
+fn pause() {
+    let clock = RealClock::new();
+    let _woken = clock.wait(&[], clock.now() + LOOK_EVERY);
 }
 
 /// Whether somebody on this machine listens at a TCP port (proc(5), `/proc/net/tcp`: state 0A).
