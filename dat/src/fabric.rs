@@ -3,6 +3,8 @@
 //!
 //! Opening `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open).
 
+pub mod wire;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 

@@ -12,22 +12,21 @@
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use driver::{Clock, Device, FrameEnd, FrameSocket, Interrupt, Notices, RealClock, SharedMemory};
-use hw_sim::{Fault, LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use driver::{Clock, Device, Interrupt, Notices, RealClock, SharedMemory};
+use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+
+use crate::fabric::wire::{Wire, WirePath};
 
 /// The longest the world's time lags behind the machine's while nothing is due.
 const LAG: Duration = Duration::from_millis(5);
 /// The most that the world's time moves on at once. Who was not given the processor for long does not make up for it: timers
 /// would run out, one after the other, before an answer that waits at the wire is looked at.
 const STEP: Duration = Duration::from_millis(2);
-/// The longest that a frame waits for room on the wire, before it is lost.
-const PATIENCE: Duration = Duration::from_millis(100);
-
 /// How often what a function says is fetched once it is to be silent.
 const LAST_WORDS: usize = 64;
 
@@ -38,16 +37,6 @@ pub(crate) struct Wired {
     path: PathBuf,
     poke: SyncSender<()>,
     clock: Arc<RealClock>,
-}
-
-/// What the threads of a wire have in common.
-struct Wire {
-    sim: Sim,
-    function: Arc<SimFunction>,
-    /// `None` while nobody is there.
-    other: Mutex<Option<FrameSocket>>,
-    /// Keeps frames in order.
-    sending: Mutex<()>,
 }
 
 impl Wired {
@@ -62,24 +51,13 @@ impl Wired {
         });
         sim.set_posted_writes(true);
         let function = sim.add_function(Profile::named(name, mac));
-        sim.connect_outside(&function, LinkFaults::default());
-        sim.inject(&function, &Fault::LinkDown);
-        let end = FrameEnd::at(path)?;
         let (poke, poked) = sync_channel(1);
-        let wire = Arc::new(Wire {
-            sim,
-            function: Arc::clone(&function),
-            other: Mutex::new(None),
-            sending: Mutex::new(()),
-        });
-        let (mover, listener) = (Arc::clone(&wire), Arc::clone(&wire));
-        let (to_poke, at) = (poke.clone(), path.to_owned());
+        let leads = WirePath::Process(path.to_owned());
+        let wire = Wire::lay(&sim, &function, &leads, LinkFaults::default(), poke.clone())?;
+        let sends = Arc::clone(&wire);
         thread::Builder::new()
             .name("sim-time".into())
-            .spawn(move || mover.follow(&poked))?;
-        thread::Builder::new()
-            .name("sim-wire".into())
-            .spawn(move || listener.listen(end, &at, &to_poke))?;
+            .spawn(move || follow(&sim, &sends, &poked))?;
         Ok(Arc::new(Self {
             function,
             wire,
@@ -107,92 +85,26 @@ impl Wired {
     }
 }
 
-impl Wire {
-    fn other(&self) -> MutexGuard<'_, Option<FrameSocket>> {
-        self.other.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the other side and takes in what it sends; when it goes, waits for the next one.
-    fn listen(&self, mut end: FrameEnd, path: &Path, poke: &SyncSender<()>) {
-        loop {
-            let met = match end {
-                FrameEnd::First(listener) => listener.accept(),
-                FrameEnd::Second(socket) => Ok(socket),
-            };
-            let next = met.and_then(|socket| {
-                self.carry(&socket, poke);
-                FrameEnd::at(path)
-            });
-            match next {
-                Ok(next) => end = next,
-                Err(error) => {
-                    tracing::error!("{}: {error}: the wire is cut", path.display());
-                    return;
-                }
-            }
+/// Lets the world's time follow the machine's, and sends what leaves, for as long as the process lives.
+fn follow(sim: &Sim, wire: &Wire, poked: &Receiver<()>) {
+    let clock = sim.clock();
+    let mut before = Instant::now();
+    loop {
+        let now = Instant::now();
+        sim.advance((now - before).min(STEP));
+        before = now;
+        if wire.send() {
+            // There may be more at once.
+            continue;
         }
-    }
-
-    fn carry(&self, socket: &FrameSocket, poke: &SyncSender<()>) {
-        *self.other() = Some(socket.clone());
-        self.sim.inject(&self.function, &Fault::LinkUp);
-        loop {
-            match socket.receive() {
-                Ok(Some(frame)) => {
-                    self.sim.deliver(&self.function, &frame);
-                    let _ = poke.try_send(());
-                }
-                Ok(None) => break,
-                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::warn!("{error}");
-                }
-                Err(error) => {
-                    tracing::warn!("{error}");
-                    break;
-                }
-            }
+        let wait = sim.next_due().map_or(LAG, |due| {
+            Duration::from_nanos(due.0.saturating_sub(clock.now().0)).min(LAG)
+        });
+        match poked.recv_timeout(wait) {
+            Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+            // Nobody writes registers any more, and the wire is cut.
+            Err(RecvTimeoutError::Disconnected) => return,
         }
-        *self.other() = None;
-        self.sim.inject(&self.function, &Fault::LinkDown);
-    }
-
-    /// Lets the world's time follow the machine's, and sends what leaves, for as long as the process lives.
-    fn follow(&self, poked: &Receiver<()>) {
-        let clock = self.sim.clock();
-        let mut before = Instant::now();
-        loop {
-            let now = Instant::now();
-            self.sim.advance((now - before).min(STEP));
-            before = now;
-            if self.send() {
-                // There may be more at once.
-                continue;
-            }
-            let wait = self.sim.next_due().map_or(LAG, |due| {
-                Duration::from_nanos(due.0.saturating_sub(clock.now().0)).min(LAG)
-            });
-            match poked.recv_timeout(wait) {
-                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
-                // Nobody writes registers any more, and the wire is cut.
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-        }
-    }
-
-    /// Sends what has left the function; whether there was anything. Without anybody there it is lost, as on a wire; and so
-    /// is what finds no room for long, because the other process has stopped.
-    fn send(&self) -> bool {
-        let _order = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let frames = self.sim.take_frames(&self.function);
-        let any = !frames.is_empty();
-        if let Some(socket) = self.other().clone() {
-            for frame in frames {
-                if let Err(error) = socket.send_within(&frame, PATIENCE) {
-                    tracing::debug!("{error}");
-                }
-            }
-        }
-        any
     }
 }
 

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, UnixAddr, sendto};
@@ -49,16 +50,22 @@ impl FrameDatagrams {
         })
     }
 
-    /// Sends a frame without waiting. False: nobody was there, or had no room, and the frame is lost.
+    /// Sends a frame; waits that long for room at the other side, which the system gives it for few. False: nobody was
+    /// there, or had no room, and the frame is lost.
     ///
     /// # Errors
     /// The frame is empty or longer than any (EMSGSIZE), or what the system answered.
-    pub fn send(&self, frame: &[u8]) -> io::Result<bool> {
+    pub fn send_within(&self, frame: &[u8], patience: Duration) -> io::Result<bool> {
         if frame.is_empty() || frame.len() > FRAME_BYTES {
             return Err(Errno::EMSGSIZE.into());
         }
         let fd = self.socket.as_fd().as_raw_fd();
-        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        let mut flags = MsgFlags::MSG_NOSIGNAL;
+        if patience.is_zero() {
+            flags |= MsgFlags::MSG_DONTWAIT;
+        } else {
+            self.socket.set_write_timeout(Some(patience))?;
+        }
         loop {
             match sendto(fd, frame, &self.there, flags) {
                 Ok(_) => return Ok(true),
@@ -99,20 +106,31 @@ impl FrameDatagrams {
 mod tests {
     use super::*;
 
+    const NOW: Duration = Duration::ZERO;
+
     #[test]
     fn frames_go_both_ways_and_those_for_nobody_are_lost() {
         let directory = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let one = FrameDatagrams::bind(&a, &b).unwrap();
-        assert!(!one.send(b"too early").unwrap());
+        assert!(!one.send_within(b"too early", NOW).unwrap());
         let other = FrameDatagrams::bind(&b, &a).unwrap();
-        assert!(one.send(b"one").unwrap() && one.send(&[7; 9000]).unwrap());
-        assert!(other.send(b"two").unwrap());
+        assert!(one.send_within(b"one", NOW).unwrap() && one.send_within(&[7; 9000], NOW).unwrap());
+        assert!(other.send_within(b"two", NOW).unwrap());
         assert_eq!(other.receive().unwrap(), b"one");
         assert_eq!(other.receive().unwrap(), [7; 9000]);
         assert_eq!(one.receive().unwrap(), b"two");
+        while one.send_within(b"more", NOW).unwrap() {}
+        std::thread::scope(|scope| {
+            scope.spawn(|| while other.receive().unwrap() != b"last" {});
+            let long = Duration::from_secs(60);
+            assert!(
+                one.send_within(b"last", long).unwrap(),
+                "there was room in the end"
+            );
+        });
         drop(other);
-        assert!(!one.send(b"too late").unwrap());
+        assert!(!one.send_within(b"too late", NOW).unwrap());
     }
 
     #[test]
@@ -132,7 +150,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let one = FrameDatagrams::bind(&a, &b).unwrap();
-        assert!(one.send(&[]).is_err() && one.send(&[0; FRAME_BYTES + 1]).is_err());
+        assert!(
+            one.send_within(&[], NOW).is_err()
+                && one.send_within(&[0; FRAME_BYTES + 1], NOW).is_err()
+        );
         let stranger = UnixDatagram::unbound().unwrap();
         for wrong in [&[][..], &[0; FRAME_BYTES + 1], &[0; 2 * FRAME_BYTES]] {
             stranger.send_to(wrong, &a).unwrap();

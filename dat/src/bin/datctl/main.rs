@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod address;
 mod bind;
 mod devices;
 mod dialer;
@@ -31,7 +32,6 @@ mod report;
 mod rping;
 mod serve;
 mod simulated;
-mod wire;
 
 use std::error::Error;
 use std::io::stderr;
@@ -39,6 +39,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use dat::fabric::wire::WirePath;
 use driver::PciAddress;
 use driver::pci::Machine;
 use tracing_subscriber::EnvFilter;
@@ -134,7 +135,7 @@ struct Serve {
     /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device of
     /// QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
     #[arg(long)]
-    link: Option<wire::LinkPath>,
+    link: Option<WirePath>,
     /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
     #[arg(long)]
     profile: Vec<ProfileOptions>,

@@ -18,12 +18,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dat::fabric;
+use dat::fabric::wire::Wire;
 use driver::{Clock, Device, Interrupt, Notices, SharedMemory, VfioUserServer};
 use hw_sim::{Fault, FunctionReport, Sim, SimConfig, SimFunction};
 
 use crate::Serve;
+use crate::address::address_number;
 use crate::simulated::{FaultOptions, ProfileOptions};
-use crate::wire::{self, Wire};
 
 /// The longest the world's time lags behind the machine's while nobody writes a register.
 const TICK: Duration = Duration::from_millis(1);
@@ -45,7 +46,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     for (number, socket) in arguments.socket.iter().enumerate() {
         let name = format!("sim:{}", socket.display());
         let number = match arguments.link {
-            Some(_) => wire::address_number(socket),
+            Some(_) => address_number(socket),
             None => number,
         };
         let profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
@@ -58,7 +59,10 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
             sim.connect(one, other, faults);
             None
         }
-        ([(one, _)], Some(path)) => Some(Wire::lay(&sim, one, path, faults, poke.clone())?),
+        ([(one, _)], Some(path)) => {
+            let laid = Wire::lay(&sim, one, path, faults, poke.clone());
+            Some(laid.map_err(|error| format!("--link {path}: {error}"))?)
+        }
         _ => None,
     };
     if let Some(path) = &arguments.pcap {
@@ -90,7 +94,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         &poked,
         planned,
         complaints,
-        wire.as_ref(),
+        wire.as_deref(),
         arguments.pcap.is_some(),
         arguments.report.as_deref(),
     )
