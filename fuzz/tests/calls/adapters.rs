@@ -181,6 +181,12 @@ impl World {
 
     /// An adapter has gone: what its peers are told, and its agents.
     fn all_ended(&mut self, side: usize) {
+        // Requests first, which matters to an EVD that has room for one event.
+        for cr in 0..self.sides[side].crs.len() {
+            if let Some(from) = self.sides[side].crs[cr].from.take() {
+                self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);
+            }
+        }
         for ep in 0..self.sides[side].eps.len() {
             let Some(object) = self.sides[side].eps[ep].live() else {
                 continue;
@@ -189,11 +195,6 @@ impl World {
             self.abandon(side, ep);
             if let Some(peer) = peer {
                 self.sides[1 - side].end(peer, &[Kind::Disconnected]);
-            }
-        }
-        for cr in 0..self.sides[side].crs.len() {
-            if let Some(from) = self.sides[side].crs[cr].from.take() {
-                self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);
             }
         }
         let model = &mut self.sides[side];

@@ -570,3 +570,152 @@ fn the_context_an_rmr_had_before_its_last_bind_breaks_the_connection() {
         },
     ]);
 }
+
+#[test]
+fn an_adapter_that_closes_refuses_requests_before_it_ends_connections() {
+    replay(&[
+        Step {
+            side: 0,
+            op: Op::CnoCreate(1),
+        },
+        Step {
+            side: 1,
+            op: Op::PzCreate(2),
+        },
+        Step {
+            side: 0,
+            op: Op::EvdCreate {
+                evd: 1,
+                qlen: 8192,
+                flags: 224,
+                cno: None,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::PzCreate(0),
+        },
+        Step {
+            side: 1,
+            op: Op::EvdCreate {
+                evd: 0,
+                qlen: 8192,
+                flags: 112,
+                cno: None,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EvdCreate {
+                evd: 0,
+                qlen: 1,
+                flags: 80,
+                cno: Some(1),
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::PzCreate(2),
+        },
+        Step {
+            side: 0,
+            op: Op::EvdCreate {
+                evd: 2,
+                qlen: 8192,
+                flags: 112,
+                cno: None,
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::EvdCreate {
+                evd: 1,
+                qlen: 8192,
+                flags: 113,
+                cno: None,
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::EpCreate {
+                ep: 2,
+                pz: Some(2),
+                evds: [Some(0), Some(1), Some(0)],
+                srq: None,
+                modes: [0, 0],
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::PspCreate {
+                psp: 0,
+                qualifier: 0,
+                evd: 1,
+                provider: true,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::PspCreate {
+                psp: 2,
+                qualifier: 0,
+                evd: 0,
+                provider: false,
+            },
+        },
+        Step {
+            side: 1,
+            op: Op::EpConnect {
+                ep: 2,
+                qualifier: 0,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EpCreate {
+                ep: 2,
+                pz: Some(0),
+                evds: [Some(2), Some(1), Some(0)],
+                srq: None,
+                modes: [0, 0],
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EpCreate {
+                ep: 0,
+                pz: Some(2),
+                evds: [Some(2), Some(1), Some(0)],
+                srq: None,
+                modes: [0, 0],
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EpConnect {
+                ep: 0,
+                qualifier: 0,
+            },
+        },
+        Step {
+            side: 0,
+            op: Op::EvdDequeue(0),
+        },
+        Step {
+            side: 0,
+            op: Op::CrAccept { cr: 0, ep: Some(2) },
+        },
+        Step {
+            side: 0,
+            op: Op::EvdDequeue(0),
+        },
+        Step {
+            side: 1,
+            op: Op::IaClose { graceful: false },
+        },
+        Step {
+            side: 0,
+            op: Op::EvdDequeue(0),
+        },
+    ]);
+}
