@@ -52,7 +52,11 @@ fn programs() -> Result<Vec<Program>> {
     }
     let mut programs = vec![
         ("datctl".to_owned(), super::datctl()?),
-        ("xtask".to_owned(), std::env::current_exe()?),
+        // By its path: what runs may have been built anew meanwhile, for the tests.
+        (
+            "xtask".to_owned(),
+            shell::target_directory()?.join("debug/xtask"),
+        ),
     ];
     for line in shell::capture(build)?.lines() {
         let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;
