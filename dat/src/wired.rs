@@ -17,7 +17,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use driver::{Clock, Device, Interrupt, Notices, RealClock, SharedMemory};
+use driver::{Clock, Device, HeldSignals, Interrupt, Notices, RealClock, SharedMemory};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 
 use crate::fabric::wire::{Wire, WirePath};
@@ -55,6 +55,8 @@ impl Wired {
         let leads = WirePath::Process(path.to_owned());
         let wire = Wire::lay(&sim, &function, &leads, LinkFaults::default(), poke.clone())?;
         let sends = Arc::clone(&wire);
+        // The program's signals are for its own threads.
+        let _held = HeldSignals::hold();
         thread::Builder::new()
             .name("sim-time".into())
             .spawn(move || follow(&sim, &sends, &poked))?;

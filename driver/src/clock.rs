@@ -11,11 +11,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::interrupt::Interrupt;
 use crate::reactor::{Reactor, Wake};
+use crate::signals::HeldSignals;
 
 /// The longest a single wait takes: no wait is without a bound.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -66,6 +68,17 @@ impl Sub for Instant {
     }
 }
 
+/// Why a wait that lets signals in is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// An interrupt is pending; it is left signalled.
+    Interrupt,
+    /// The deadline has come.
+    Deadline,
+    /// A handler of the program's has taken a signal.
+    Signal,
+}
+
 /// Time and sleeping.
 pub trait Clock: Send + Sync {
     /// The time.
@@ -74,6 +87,21 @@ pub trait Clock: Send + Sync {
     /// Sleeps until one of `interrupts` is signalled or `deadline` has come, and at most [`MAX_WAIT`].
     /// Returns whether an interrupt is pending; it is left signalled.
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool;
+
+    /// The same for a thread that holds signals back: while it sleeps they are let in, and one that comes ends the
+    /// wait. Who waits in virtual time does not sleep, and lets none in.
+    fn wait_unless_signalled(
+        &self,
+        interrupts: &[Interrupt],
+        deadline: Instant,
+        _signals: &HeldSignals,
+    ) -> Woken {
+        if self.wait(interrupts, deadline) {
+            Woken::Interrupt
+        } else {
+            Woken::Deadline
+        }
+    }
 }
 
 /// The machine's monotonic clock. Waits through an io_uring.
@@ -118,27 +146,43 @@ impl Clock for RealClock {
             });
         waited.unwrap_or_else(|error| {
             tracing::warn!("waiting with poll: {error}");
-            poll_until(interrupts, deadline)
+            poll_until(interrupts, deadline, None) == Woken::Interrupt
         })
+    }
+
+    fn wait_unless_signalled(
+        &self,
+        interrupts: &[Interrupt],
+        deadline: Instant,
+        signals: &HeldSignals,
+    ) -> Woken {
+        poll_until(interrupts, deadline, Some(signals))
     }
 }
 
-/// Waits without a ring, which containers and small memory limits deny: once around poll(2), whole milliseconds.
-fn poll_until(interrupts: &[Interrupt], deadline: Instant) -> bool {
+/// Waits without a ring, which containers and small memory limits deny, and which has no say over signals: once around
+/// ppoll(2). Without `signals` no signal ends the wait.
+fn poll_until(interrupts: &[Interrupt], deadline: Instant, signals: Option<&HeldSignals>) -> Woken {
     let mut fds: Vec<PollFd<'_>> = interrupts
         .iter()
         .map(|interrupt| PollFd::new(interrupt.as_fd(), PollFlags::POLLIN))
         .collect();
+    let mask = signals.and_then(HeldSignals::before);
     loop {
         let left = deadline.since(monotonic_now()).min(MAX_WAIT);
-        // PANIC: MAX_WAIT in milliseconds fits.
-        let timeout = u16::try_from(left.as_nanos().div_ceil(1_000_000)).expect("at most MAX_WAIT");
-        match poll(&mut fds, PollTimeout::from(timeout)) {
-            Ok(ready) => return ready > 0,
+        match ppoll(&mut fds, Some(TimeSpec::from(left)), mask) {
+            Ok(0) => return Woken::Deadline,
+            Ok(_) => return Woken::Interrupt,
+            Err(Errno::EINTR) if signals.is_some() => return Woken::Signal,
             Err(Errno::EINTR) => {}
             Err(errno) => {
-                tracing::error!("poll of {} interrupts: {errno}", interrupts.len());
-                return interrupts.iter().any(Interrupt::is_pending);
+                tracing::error!("ppoll of {} interrupts: {errno}", interrupts.len());
+                let pending = interrupts.iter().any(Interrupt::is_pending);
+                return if pending {
+                    Woken::Interrupt
+                } else {
+                    Woken::Deadline
+                };
             }
         }
     }
@@ -171,10 +215,11 @@ mod tests {
     fn waiting_without_a_ring_keeps_the_same_promises() {
         let interrupts = [Interrupt::new().unwrap(), Interrupt::new().unwrap()];
         let deadline = monotonic_now() + Duration::from_millis(1);
-        assert!(!poll_until(&interrupts, deadline));
+        assert_eq!(poll_until(&interrupts, deadline, None), Woken::Deadline);
         assert!(monotonic_now() >= deadline);
         interrupts[1].signal();
-        assert!(poll_until(&interrupts, Instant(u64::MAX)));
+        let woken = poll_until(&interrupts, Instant(u64::MAX), None);
+        assert_eq!(woken, Woken::Interrupt);
         assert_eq!(interrupts[1].take(), 1);
     }
 }

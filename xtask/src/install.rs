@@ -222,6 +222,51 @@ mod tests {
         assert_eq!(prefix.run(Command::new(&linked_in)), DEMO);
     }
 
+    /// What IAO-1, IAO-5, IAO-6, PINI-1, REGL-1, REGL-2, REGL-3 say, in C.
+    #[test]
+    fn a_c_program_opens_what_its_dat_conf_names() {
+        let prefix = Prefix::new();
+        let program = prefix.compile("conf", &["--cflags", "--libs"]);
+        let printed = prefix.run(Command::new(&program));
+        assert_eq!(printed, "listed\nopened\nrefused\n");
+        let mut without = Command::new(&program);
+        without.arg("none");
+        assert_eq!(prefix.run(without), "nothing listed\n");
+    }
+
+    /// In virtual time, where a wait never sleeps, and in the machine's.
+    ///
+    /// What CNO-15, EVDW-8 say, in C.
+    #[test]
+    fn a_signal_ends_the_waits_of_a_c_program_and_nothing_is_lost() {
+        let prefix = Prefix::new();
+        let mut program = Command::new(prefix.compile("interrupted", &["--cflags", "--libs"]));
+        let wire = prefix.0.path().join("wire");
+        program.arg("sim:virtual").arg(format!(
+            "sim:wired,mac=02:00:00:00:00:01,link=unix:{}",
+            wire.display()
+        ));
+        assert_eq!(prefix.run(program), "interrupted\ninterrupted\n");
+    }
+
+    /// What LMRC-7, LMRC-8 say, in C.
+    #[test]
+    fn two_c_programs_share_memory_under_one_name() {
+        let prefix = Prefix::new();
+        let program = prefix.compile("shared", &["--cflags", "--libs"]);
+        assert_eq!(prefix.run(Command::new(program)), "one memory\n");
+    }
+
+    /// What LMRC-2, LMRC-3, LMRC-5, LMRC-6, LMRF-1, LMRF-2 say, in C.
+    #[test]
+    fn a_c_program_makes_regions_of_regions() {
+        let prefix = Prefix::new();
+        let program = prefix.compile("region", &["--cflags", "--libs"]);
+        let expected =
+            "refused\nzones and rights of their own\nthe source last\nthe source first\n";
+        assert_eq!(prefix.run(Command::new(program)), expected);
+    }
+
     #[test]
     fn the_guide_s_program_in_c_prints_what_it_says() {
         let prefix = Prefix::new();

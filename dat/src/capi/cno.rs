@@ -6,12 +6,13 @@
 use core::ptr::null_mut;
 use std::sync::Arc;
 
-use dat_core::{Agent, CnoHandle, CnoLook, DatResult, Subtype, Timeout};
+use dat_core::{Agent, CnoHandle, CnoLook, CnoWait, DatResult, Subtype, Timeout};
 
 use super::adapter::{Adapter, Open};
 use super::call::{call, given, look_up, mask, on, put};
 use super::evd::aborted;
 use super::records::GivenAgent;
+use super::sleep::Sleep;
 use super::table::{IaName, Reserved, handle_of};
 use super::types::{CAgent, CCnoParam, DatHandle, DatReturn};
 
@@ -204,12 +205,30 @@ fn wait(adapter: &'static Adapter, cno: CnoHandle, timeout: Timeout) -> DatResul
             Ok(looked) => match looked? {
                 Ok(evd) => return Ok(evd),
                 Err((again, until)) => {
+                    if sleeper.until(until).is_err() {
+                        return interrupted(adapter, &sleep, again);
+                    }
                     wait = again;
-                    sleeper.until(until);
                 }
             },
             // Closed while we slept: whoever waits is released with no EVD.
             Err(_gone) => return Ok(null_mut()),
         }
     }
+}
+
+/// Ends a wait because of a signal.
+fn interrupted(
+    adapter: &'static Adapter,
+    sleep: &Arc<Sleep>,
+    wait: CnoWait,
+) -> DatResult<DatHandle> {
+    let ended = adapter.look(|open| {
+        if !Arc::ptr_eq(&open.sleep, sleep) {
+            return Err(aborted());
+        }
+        Ok(open.ia.cno_wait_cancel(wait))
+    });
+    // As for who looks.
+    ended.map_or(Ok(null_mut()), Err)
 }

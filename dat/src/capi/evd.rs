@@ -13,6 +13,7 @@ use dat_core::{
 use super::adapter::{Adapter, Open};
 use super::call::{as_count, call, count, given, look_up, mask, on, optional, parameter, put};
 use super::event;
+use super::sleep::Sleep;
 use super::table::{IaName, Reserved, number};
 use super::types::{CEvdParam, CEvent, DatCount, DatHandle, DatReturn};
 
@@ -248,11 +249,25 @@ fn wait<T>(
         match looked.map_err(|_gone| aborted())?? {
             Ok(ready) => return Ok(ready),
             Err((again, until)) => {
+                if sleeper.until(until).is_err() {
+                    return Err(interrupted(adapter, &sleep, again));
+                }
                 wait = again;
-                sleeper.until(until);
             }
         }
     }
+}
+
+/// Ends a wait because of a signal.
+fn interrupted(adapter: &'static Adapter, sleep: &Arc<Sleep>, wait: EvdWait) -> WaitError {
+    let ended = adapter.look(|open| {
+        if !Arc::ptr_eq(&open.sleep, sleep) {
+            return Err(aborted());
+        }
+        Ok(open.ia.evd_wait_cancel(wait))
+    });
+    // As for who looks.
+    ended.unwrap_or_else(|_gone| aborted().into())
 }
 
 /// DAT_ABORT: the IA was closed.

@@ -4,11 +4,15 @@
 //! process who has done something with the adapter meanwhile ([`Sleep::kick`]): posted a software event, closed it,
 //! taken in the very interrupt. Of several who sleep the function wakes all, but the first to look takes the interrupt and
 //! what came with it; so it wakes the others. Waking up early is harmless, the waiter looks and sleeps on.
+//!
+//! A signal that the program has a handler for ends the wait, however the handler was set up (SA_RESTART or not), as it does
+//! with poll(2). From the first sleep on the waiter holds signals back but where it sleeps, so that none is missed.
 
+use core::cell::OnceCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use driver::{Clock, Instant, Interrupt};
+use driver::{Clock, HeldSignals, Instant, Interrupt, Woken};
 
 use crate::Ia;
 
@@ -51,6 +55,7 @@ impl Sleep {
             sleep: self,
             own,
             interrupts,
+            signals: OnceCell::new(),
         }
     }
 
@@ -82,20 +87,39 @@ pub(super) struct Sleeper<'a> {
     own: Option<Interrupt>,
     /// The function's, and its own.
     interrupts: Vec<Interrupt>,
+    signals: OnceCell<HeldSignals>,
 }
+
+/// A signal came, and the wait is over.
+#[derive(Debug)]
+pub(super) struct Signalled;
 
 impl Sleeper<'_> {
     /// Sleeps until there is something to look at, and until then at the latest, on the function's clock. Then it has to look.
-    pub(super) fn until(&self, deadline: u64) {
-        let woken = self.sleep.clock.wait(&self.interrupts, Instant(deadline));
+    ///
+    /// # Errors
+    /// A signal has come. What else has come is left for who looks next.
+    pub(super) fn until(&self, deadline: u64) -> Result<(), Signalled> {
+        let signals = self.signals.get_or_init(HeldSignals::hold);
+        // What wakes us all the time must not keep them out.
+        if signals.let_in() {
+            return Err(Signalled);
+        }
+        let clock = &self.sleep.clock;
+        let woken = clock.wait_unless_signalled(&self.interrupts, Instant(deadline), signals);
+        if woken == Woken::Signal {
+            return Err(Signalled);
+        }
         for vector in self.interrupts.iter().take(self.sleep.vectors) {
             // A look takes in all there is, however often it was signalled.
             let _signals = vector.take();
         }
         let kicked = self.own.as_ref().is_some_and(|own| own.take() != 0);
-        if woken && !kicked && self.sleep.count.load(Ordering::Relaxed) > 1 {
+        let others = self.sleep.count.load(Ordering::Relaxed) > 1;
+        if woken == Woken::Interrupt && !kicked && others {
             self.sleep.wake(self.own.as_ref());
         }
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use dat_core::{DatError, DatResult, EvdHandle, ReturnType, Subtype};
-use driver::{Clock, Interrupt, RealClock};
+use driver::{Clock, HeldSignals, Interrupt, RealClock};
 
 use super::adapter::Adapter;
 use super::records::GivenAgent;
@@ -72,6 +72,8 @@ impl Watch {
             over: AtomicBool::new(false),
         });
         let shared = Arc::clone(&upcalls);
+        // The program's signals are for its own threads.
+        let _held = HeldSignals::hold();
         let thread = std::thread::Builder::new()
             .name("dat-upcalls".into())
             .spawn(move || watch(adapter, &shared, &interrupts))

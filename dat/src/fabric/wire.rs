@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use driver::{FrameDatagrams, FrameEnd, FrameSocket};
+use driver::{FrameDatagrams, FrameEnd, FrameSocket, HeldSignals};
 use hw_sim::{Fault, LinkFaults, Sim, SimFunction};
 
 /// The longest that a frame waits for room on the wire, before it is lost: the other process has stopped.
@@ -122,6 +122,8 @@ impl Wire {
             sending: Mutex::new(()),
         });
         let kept = Arc::clone(&wire);
+        // The program's signals are for its own threads.
+        let _held = HeldSignals::hold();
         let thread = thread::Builder::new().name("sim-wire".into());
         match path.clone() {
             WirePath::Process(path) => {

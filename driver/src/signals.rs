@@ -1,0 +1,116 @@
+//! Signals of the program, held back from a thread that is at work for it.
+//!
+//! A call that blocks has to end when a signal comes. A signal that comes just before the thread falls asleep would be
+//! handled and forgotten, and the thread would sleep on. So the thread holds signals back for as long as it waits, and lets
+//! them in only where it sleeps ([`Clock::wait_unless_signalled`](crate::Clock::wait_unless_signalled)) or asks
+//! ([`HeldSignals::let_in`]), as programs do with ppoll(2).
+//!
+//! A thread inherits what its maker holds back. One that is started while signals are held never takes one: those for the
+//! process as a whole go to the program's own threads.
+
+use std::marker::PhantomData;
+
+use nix::errno::Errno;
+use nix::poll::ppoll;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::time::TimeSpec;
+
+/// What says that the thread itself has failed, and has to be dealt with where it comes.
+const FAULTS: [Signal; 6] = [
+    Signal::SIGSEGV,
+    Signal::SIGBUS,
+    Signal::SIGFPE,
+    Signal::SIGILL,
+    Signal::SIGTRAP,
+    Signal::SIGSYS,
+];
+
+/// Signals held back from the thread that made this, until it is dropped; all but faults. Those that came meanwhile come
+/// then, if they have not been let in.
+#[derive(Debug)]
+pub struct HeldSignals {
+    /// What the thread held back before.
+    before: Option<SigSet>,
+    /// It is the thread's, and may not go to another one.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl HeldSignals {
+    /// Holds them back.
+    #[must_use]
+    pub fn hold() -> Self {
+        let mut held = SigSet::all();
+        FAULTS.into_iter().for_each(|fault| held.remove(fault));
+        // It fails only for what is no way to change the mask.
+        let before = held.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
+        Self {
+            before,
+            _of_this_thread: PhantomData,
+        }
+    }
+
+    /// Lets those in that have come, one that has a handler; whether there was one.
+    #[must_use]
+    pub fn let_in(&self) -> bool {
+        let at_once = TimeSpec::new(0, 0);
+        ppoll(&mut [], Some(at_once), self.before) == Err(Errno::EINTR)
+    }
+
+    /// What is held back where signals are let in.
+    pub(crate) const fn before(&self) -> Option<SigSet> {
+        self.before
+    }
+}
+
+impl Drop for HeldSignals {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // As above.
+            let _restored = before.thread_set_mask();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{Clock, Instant, RealClock, Woken};
+    use crate::interrupt::Interrupt;
+
+    fn blocked(signal: Signal) -> bool {
+        SigSet::thread_get_mask().unwrap().contains(signal)
+    }
+
+    #[test]
+    fn all_but_faults_are_held_back_and_again_what_was_before() {
+        let mut mine = SigSet::empty();
+        mine.add(Signal::SIGUSR2);
+        mine.thread_block().unwrap();
+        {
+            let held = HeldSignals::hold();
+            assert!(blocked(Signal::SIGINT) && blocked(Signal::SIGUSR2));
+            assert!(!FAULTS.into_iter().any(blocked));
+            assert!(!held.let_in(), "none has come");
+            assert!(blocked(Signal::SIGINT), "held again");
+            let inherits = std::thread::spawn(|| blocked(Signal::SIGINT));
+            assert!(inherits.join().unwrap());
+        }
+        assert!(!blocked(Signal::SIGINT) && blocked(Signal::SIGUSR2));
+    }
+
+    #[test]
+    fn a_wait_that_lets_signals_in_keeps_the_promises_of_any_wait() {
+        let (clock, held) = (RealClock::new(), HeldSignals::hold());
+        let interrupts = [Interrupt::new().unwrap(), Interrupt::new().unwrap()];
+        let deadline = clock.now() + Duration::from_millis(1);
+        let woken = clock.wait_unless_signalled(&interrupts, deadline, &held);
+        assert_eq!(woken, Woken::Deadline);
+        assert!(clock.now() >= deadline);
+        interrupts[1].signal();
+        let woken = clock.wait_unless_signalled(&interrupts, Instant(u64::MAX), &held);
+        assert_eq!(woken, Woken::Interrupt);
+        assert_eq!(interrupts[1].take(), 1);
+    }
+}
