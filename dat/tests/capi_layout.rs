@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use dat::capi::foreign;
 use dat::capi::types::LAYOUTS;
 
 fn include() -> PathBuf {
@@ -47,8 +48,8 @@ fn sizes_offsets_and_values_are_those_of_dat_1_2() {
 
 #[test]
 fn every_structure_lies_in_c_as_in_rust() {
-    let mut text = String::from("#include <dat/udat.h>\n");
-    for (name, size, fields) in LAYOUTS {
+    let mut text = String::from("#include <dat/udat_redirection.h>\n");
+    for (name, size, fields) in LAYOUTS.iter().chain([&foreign::LAYOUT]) {
         writeln!(
             text,
             "_Static_assert(sizeof({name}) == {size}, \"{name}\");"
@@ -86,5 +87,5 @@ fn each_header_can_be_included_alone_in_c_and_in_c_plus_plus() {
         }
         count += 1;
     }
-    assert_eq!(count, 6);
+    assert_eq!(count, 7);
 }

@@ -144,13 +144,37 @@ mod tests {
         }
 
         fn compile_file(&self, name: &str, source: &Path, link: &[&str]) -> PathBuf {
-            let program = self.0.path().join(name);
+            shell::run(self.cc(name, source, link)).expect("it compiles");
+            self.0.path().join(name)
+        }
+
+        fn cc(&self, name: &str, source: &Path, link: &[&str]) -> Command {
             let mut cc = Command::new("cc");
             cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
-                .args([program.as_path(), source])
+                .args([&self.0.path().join(name), source])
                 .args(self.flags(link));
-            shell::run(cc).expect("it compiles");
-            program
+            cc
+        }
+
+        /// What a program prints, by itself and under valgrind where that is installed.
+        fn run_checked(&self, program: &Path, arguments: &[&Path], printed: &str) {
+            let mut alone = Command::new(program);
+            alone.args(arguments);
+            assert_eq!(self.run(alone), printed);
+            if !shell::exists("valgrind") {
+                println!("skipped: valgrind is not installed (cargo xtask setup)");
+                return;
+            }
+            let mut checked = Command::new("valgrind");
+            checked
+                .args(["-q", "--error-exitcode=9", "--leak-check=full"])
+                .args([
+                    "--errors-for-leak-kinds=definite",
+                    "--show-leak-kinds=definite",
+                ])
+                .arg(program)
+                .args(arguments);
+            assert_eq!(self.run(checked), printed);
         }
 
         fn run(&self, mut program: Command) -> String {
@@ -200,24 +224,11 @@ mod tests {
     fn a_c_program_needs_no_more_than_pkg_config_says_and_valgrind_finds_nothing_in_it() {
         let prefix = Prefix::new();
         let shared = prefix.compile("demo", &["--cflags", "--libs"]);
-        assert_eq!(prefix.run(Command::new(&shared)), DEMO);
+        prefix.run_checked(&shared, &[], DEMO);
         let mut needed = Command::new("readelf");
         needed.arg("-d").arg(&shared);
         assert!(prefix.run(needed).contains(SONAME));
         assert_eq!(declared(&prefix), exported(&prefix), "declared, exported");
-        if shell::exists("valgrind") {
-            let mut checked = Command::new("valgrind");
-            checked
-                .args(["-q", "--error-exitcode=9", "--leak-check=full"])
-                .args([
-                    "--errors-for-leak-kinds=definite",
-                    "--show-leak-kinds=definite",
-                ])
-                .arg(&shared);
-            assert_eq!(prefix.run(checked), DEMO);
-        } else {
-            println!("skipped: valgrind is not installed (cargo xtask setup)");
-        }
         let linked_in = prefix.compile("demo", &["--cflags", "--static", "--libs"]);
         assert_eq!(prefix.run(Command::new(&linked_in)), DEMO);
     }
@@ -265,6 +276,18 @@ mod tests {
         let expected =
             "refused\nzones and rights of their own\nthe source last\nthe source first\n";
         assert_eq!(prefix.run(Command::new(program)), expected);
+    }
+
+    /// What PINI-1, PINI-2, REGA-1 to REGA-3 and REGR-1 to REGR-3 say, in C.
+    #[test]
+    fn providers_of_other_libraries_are_added_called_loaded_and_removed() {
+        let prefix = Prefix::new();
+        let source = shell::root().join("dat/tests/c/provider.c");
+        let mut library = prefix.cc("libprovider.so", &source, &["--cflags"]);
+        library.args(["-shared", "-fPIC"]);
+        shell::run(library).expect("it compiles");
+        let program = prefix.compile("providers", &["--cflags", "--libs"]);
+        prefix.run_checked(&program, &[prefix.0.path()], "done\n");
     }
 
     #[test]

@@ -7,14 +7,16 @@
 #define DAT_REGISTRY_H
 
 #include <dat/udat.h>
+#include <dat/udat_redirection.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A provider's table of functions. */
-typedef struct dat_provider DAT_PROVIDER;
-
+/*
+ * From dat_registry_add_provider until dat_registry_remove_provider, which is refused while an adapter is open, the provider
+ * opens adapters of this name, and calls on its handles go to its functions. Those are taken over when it is added.
+ */
 DAT_RETURN dat_registry_add_provider(DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *provider_info);
 DAT_RETURN dat_registry_remove_provider(DAT_PROVIDER *provider, const DAT_PROVIDER_INFO *provider_info);
 

@@ -28,6 +28,7 @@ use dat_core::{CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, 
 use super::call::panicked;
 use super::gate::Gate;
 use super::records::Records;
+use super::registry::Entry;
 use super::sleep::Sleep;
 use super::table::{self, IaName, Named, Reserved};
 use super::types::{DatHandle, DatReturn};
@@ -60,7 +61,7 @@ pub(super) struct Open {
     /// The thread that calls agents, once there was one.
     pub(super) watch: Option<Watch>,
     /// Keeps an entry of the registry in use.
-    pub(super) entry: Option<Box<dyn Send>>,
+    pub(super) entry: Option<Arc<Entry>>,
 }
 
 /// C's handle, with the raw key it is for, by the index in the key; a list for each kind.

@@ -11,6 +11,7 @@ use dat_core::{Agent, CnoHandle, CnoLook, CnoWait, DatResult, Subtype, Timeout};
 use super::adapter::{Adapter, Open};
 use super::call::{call, given, look_up, mask, on, put};
 use super::evd::aborted;
+use super::foreign::foreign;
 use super::records::GivenAgent;
 use super::sleep::Sleep;
 use super::table::{IaName, Reserved, handle_of};
@@ -47,6 +48,7 @@ pub unsafe extern "C" fn dat_cno_create(
     agent: CAgent,
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(cno_create_func(ia_handle, agent, cno_handle));
     // SAFETY: the caller's promise.
     unsafe { create(ia_handle, agent, core::convert::identity, cno_handle) }
 }
@@ -86,6 +88,7 @@ pub(super) unsafe fn create(
 /// The agent's function may be called, once, from another thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cno_modify_agent(cno_handle: DatHandle, agent: CAgent) -> DatReturn {
+    foreign!(cno_modify_agent_func(cno_handle, agent));
     // SAFETY: the caller's promise.
     unsafe { modify_agent(cno_handle, agent, core::convert::identity) }
 }
@@ -121,6 +124,7 @@ pub unsafe extern "C" fn dat_cno_query(
     cno_param_mask: u32,
     cno_param: *mut CCnoParam,
 ) -> DatReturn {
+    foreign!(cno_query_func(cno_handle, cno_param_mask, cno_param));
     call(|| {
         let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
         mask(cno_param_mask.into(), ALL, Subtype::Arg2)?;
@@ -151,6 +155,7 @@ pub unsafe extern "C" fn dat_cno_query(
 /// `dat_cno_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_cno_free(cno_handle: DatHandle) -> DatReturn {
+    foreign!(cno_free_func(cno_handle));
     on(cno_handle, |open, cno: CnoHandle| {
         open.ia.cno_free(cno)?;
         open.forget(cno);
@@ -171,6 +176,7 @@ pub unsafe extern "C" fn dat_cno_wait(
     timeout: u32,
     evd_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(cno_wait_func(cno_handle, timeout, evd_handle));
     call(|| {
         let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
         given(evd_handle, Subtype::Arg3)?;

@@ -13,6 +13,7 @@ use dat_core::{
 };
 
 use super::call::{as_count, bytes, call, given, look_up, mask, on, optional, other, put};
+use super::foreign::foreign;
 use super::table::{IaName, Reserved, number};
 use super::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};
 
@@ -61,6 +62,16 @@ pub unsafe extern "C" fn dat_ep_connect(
     qos: u32,
     connect_flags: u32,
 ) -> DatReturn {
+    foreign!(ep_connect_func(
+        ep_handle,
+        remote_ia_address,
+        remote_conn_qual,
+        timeout,
+        private_data_size,
+        private_data,
+        qos,
+        connect_flags,
+    ));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         given(remote_ia_address, Subtype::Arg2)?;
@@ -102,6 +113,14 @@ pub unsafe extern "C" fn dat_ep_dup_connect(
     private_data: *const c_void,
     qos: u32,
 ) -> DatReturn {
+    foreign!(ep_dup_connect_func(
+        ep_handle,
+        dup_ep_handle: HandleEp,
+        timeout,
+        private_data_size,
+        private_data,
+        qos,
+    ));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         // SAFETY: the caller's promise.
@@ -123,6 +142,7 @@ pub unsafe extern "C" fn dat_ep_dup_connect(
 /// `dat_ep_disconnect`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_ep_disconnect(ep_handle: DatHandle, disconnect_flags: u32) -> DatReturn {
+    foreign!(ep_disconnect_func(ep_handle, disconnect_flags));
     on(ep_handle, |open, ep: EpHandle| {
         let flags = CloseFlags::from_value(disconnect_flags)?;
         open.ia.ep_disconnect(ep, flags)
@@ -141,6 +161,7 @@ pub unsafe extern "C" fn dat_psp_create(
     psp_flags: u32,
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(psp_create_func(ia_handle, conn_qual, evd_handle: HandleEvdCr, psp_flags, psp_handle));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         given(psp_handle, Subtype::Arg5)?;
@@ -168,6 +189,13 @@ pub unsafe extern "C" fn dat_psp_create_any(
     psp_flags: u32,
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(psp_create_any_func(
+        ia_handle,
+        conn_qual,
+        evd_handle: HandleEvdCr,
+        psp_flags,
+        psp_handle,
+    ));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         given(conn_qual, Subtype::Arg2)?;
@@ -196,6 +224,7 @@ pub unsafe extern "C" fn dat_psp_query(
     psp_param_mask: u32,
     psp_param: *mut CPspParam,
 ) -> DatReturn {
+    foreign!(psp_query_func(psp_handle, psp_param_mask, psp_param));
     call(|| {
         let (adapter, psp) = look_up::<PspHandle>(psp_handle)?;
         mask(psp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
@@ -218,6 +247,7 @@ pub unsafe extern "C" fn dat_psp_query(
 /// `dat_psp_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_psp_free(psp_handle: DatHandle) -> DatReturn {
+    foreign!(psp_free_func(psp_handle));
     on(psp_handle, |open, psp: PspHandle| {
         open.ia.psp_free(psp)?;
         open.forget(psp);
@@ -237,6 +267,13 @@ pub unsafe extern "C" fn dat_rsp_create(
     evd_handle: DatHandle,
     rsp_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(rsp_create_func(
+        ia_handle,
+        conn_qual,
+        ep_handle: HandleEp,
+        evd_handle: HandleEvdCr,
+        rsp_handle,
+    ));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         given(rsp_handle, Subtype::Arg5)?;
@@ -262,6 +299,7 @@ pub unsafe extern "C" fn dat_rsp_query(
     rsp_param_mask: u32,
     rsp_param: *mut CRspParam,
 ) -> DatReturn {
+    foreign!(rsp_query_func(rsp_handle, rsp_param_mask, rsp_param));
     call(|| {
         let (adapter, rsp) = look_up::<RspHandle>(rsp_handle)?;
         mask(rsp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
@@ -284,6 +322,7 @@ pub unsafe extern "C" fn dat_rsp_query(
 /// `dat_rsp_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_rsp_free(rsp_handle: DatHandle) -> DatReturn {
+    foreign!(rsp_free_func(rsp_handle));
     on(rsp_handle, |open, rsp: RspHandle| {
         open.ia.rsp_free(rsp)?;
         open.forget(rsp);
@@ -301,6 +340,7 @@ pub unsafe extern "C" fn dat_cr_query(
     cr_param_mask: u32,
     cr_param: *mut CCrParam,
 ) -> DatReturn {
+    foreign!(cr_query_func(cr_handle, cr_param_mask, cr_param));
     call(|| {
         let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
         mask(cr_param_mask.into(), REQUEST_ALL, Subtype::Arg2)?;
@@ -335,6 +375,7 @@ pub unsafe extern "C" fn dat_cr_accept(
     private_data_size: DatCount,
     private_data: *const c_void,
 ) -> DatReturn {
+    foreign!(cr_accept_func(cr_handle, ep_handle: HandleEp, private_data_size, private_data));
     call(|| {
         let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
         // SAFETY: the caller's promise.
@@ -358,6 +399,7 @@ pub unsafe extern "C" fn dat_cr_accept(
 /// `dat_cr_reject`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_cr_reject(cr_handle: DatHandle) -> DatReturn {
+    foreign!(cr_reject_func(cr_handle));
     on(cr_handle, |open, cr: CrHandle| {
         open.ia.cr_reject(cr)?;
         open.request_over(cr, cr_handle);
@@ -368,6 +410,7 @@ pub extern "C" fn dat_cr_reject(cr_handle: DatHandle) -> DatReturn {
 /// `dat_cr_handoff`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatReturn {
+    foreign!(cr_handoff_func(cr_handle, handoff));
     on(cr_handle, |open, cr: CrHandle| {
         open.ia.cr_handoff(cr, handoff)?;
         open.request_over(cr, cr_handle);

@@ -15,6 +15,7 @@ use super::adapter::{Adapter, Open};
 use super::call::{
     as_count, call, count, given, look_up, mask, on, optional, other, parameter, put,
 };
+use super::foreign::foreign;
 use super::records::Address;
 use super::table::{IaName, Reserved, number};
 use super::types::{CEpAttr, CEpParam, DatBoolean, DatCount, DatHandle, DatReturn};
@@ -187,6 +188,15 @@ pub unsafe extern "C" fn dat_ep_create(
     ep_attributes: *const CEpAttr,
     ep_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(ep_create_func(
+        ia_handle,
+        pz_handle: HandlePz,
+        recv_evd_handle: HandleEvdRecv,
+        request_evd_handle: HandleEvdRequest,
+        connect_evd_handle: HandleEvdConn,
+        ep_attributes,
+        ep_handle,
+    ));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         given(ep_handle, Subtype::Arg7)?;
@@ -215,6 +225,16 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
     ep_attributes: *const CEpAttr,
     ep_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(ep_create_with_srq_func(
+        ia_handle,
+        pz_handle: HandlePz,
+        recv_evd_handle: HandleEvdRecv,
+        request_evd_handle: HandleEvdRequest,
+        connect_evd_handle: HandleEvdConn,
+        srq_handle: HandleSrq,
+        ep_attributes,
+        ep_handle,
+    ));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         given(ep_attributes, Subtype::Arg7)?;
@@ -279,6 +299,7 @@ pub unsafe extern "C" fn dat_ep_query(
     ep_param_mask: u64,
     ep_param: *mut CEpParam,
 ) -> DatReturn {
+    foreign!(ep_query_func(ep_handle, ep_param_mask, ep_param));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         mask(ep_param_mask, field::ALL, Subtype::Arg2)?;
@@ -330,6 +351,7 @@ pub unsafe extern "C" fn dat_ep_modify(
     ep_param_mask: u64,
     ep_param: *const CEpParam,
 ) -> DatReturn {
+    foreign!(ep_modify_func(ep_handle, ep_param_mask, ep_param));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         mask(ep_param_mask, field::ALL & !field::FIXED, Subtype::Arg2)?;
@@ -374,6 +396,12 @@ pub unsafe extern "C" fn dat_ep_get_status(
     recv_idle: *mut DatBoolean,
     request_idle: *mut DatBoolean,
 ) -> DatReturn {
+    foreign!(ep_get_status_func(
+        ep_handle,
+        ep_state,
+        recv_idle,
+        request_idle
+    ));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         let status = adapter.turn(|open| open.ia.ep_get_status(ep))?;
@@ -397,6 +425,11 @@ pub unsafe extern "C" fn dat_ep_recv_query(
     nbufs_allocated: *mut DatCount,
     bufs_alloc_span: *mut DatCount,
 ) -> DatReturn {
+    foreign!(ep_recv_query_func(
+        ep_handle,
+        nbufs_allocated,
+        bufs_alloc_span
+    ));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         let held = adapter.turn(|open| open.ia.ep_recv_query(ep))?;
@@ -416,6 +449,11 @@ pub extern "C" fn dat_ep_set_watermark(
     soft_high_watermark: DatCount,
     hard_high_watermark: DatCount,
 ) -> DatReturn {
+    foreign!(ep_set_watermark_func(
+        ep_handle,
+        soft_high_watermark,
+        hard_high_watermark
+    ));
     on(ep_handle, |open, ep: EpHandle| {
         let soft = watermark(soft_high_watermark, Subtype::Arg2)?;
         let hard = watermark(hard_high_watermark, Subtype::Arg3)?;
@@ -426,12 +464,14 @@ pub extern "C" fn dat_ep_set_watermark(
 /// `dat_ep_reset`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_ep_reset(ep_handle: DatHandle) -> DatReturn {
+    foreign!(ep_reset_func(ep_handle));
     on(ep_handle, |open, ep: EpHandle| open.ia.ep_reset(ep))
 }
 
 /// `dat_ep_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_ep_free(ep_handle: DatHandle) -> DatReturn {
+    foreign!(ep_free_func(ep_handle));
     on(ep_handle, |open, ep: EpHandle| {
         open.ia.ep_free(ep)?;
         open.forget(ep);

@@ -13,6 +13,7 @@ use dat_core::{
 use super::adapter::{Adapter, Open};
 use super::call::{as_count, call, count, given, look_up, mask, on, optional, parameter, put};
 use super::event;
+use super::foreign::foreign;
 use super::sleep::Sleep;
 use super::table::{IaName, Reserved, number};
 use super::types::{CEvdParam, CEvent, DatCount, DatHandle, DatReturn};
@@ -34,6 +35,13 @@ pub unsafe extern "C" fn dat_evd_create(
     evd_flags: u32,
     evd_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(evd_create_func(
+        ia_handle,
+        evd_min_qlen,
+        cno_handle: HandleCno,
+        evd_flags,
+        evd_handle,
+    ));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         let qlen = count(evd_min_qlen, Subtype::Arg2)?;
@@ -63,6 +71,7 @@ pub unsafe extern "C" fn dat_evd_query(
     evd_param_mask: u32,
     evd_param: *mut CEvdParam,
 ) -> DatReturn {
+    foreign!(evd_query_func(evd_handle, evd_param_mask, evd_param));
     call(|| {
         let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
         mask(evd_param_mask.into(), ALL, Subtype::Arg2)?;
@@ -88,6 +97,7 @@ pub unsafe extern "C" fn dat_evd_query(
 /// `dat_evd_modify_cno`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_evd_modify_cno(evd_handle: DatHandle, cno_handle: DatHandle) -> DatReturn {
+    foreign!(evd_modify_cno_func(evd_handle, cno_handle: HandleCno));
     let cno = optional::<CnoHandle>(cno_handle);
     on(evd_handle, |open, evd: EvdHandle| {
         open.ia.evd_modify_cno(evd, cno)
@@ -97,18 +107,21 @@ pub extern "C" fn dat_evd_modify_cno(evd_handle: DatHandle, cno_handle: DatHandl
 /// `dat_evd_enable`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_evd_enable(evd_handle: DatHandle) -> DatReturn {
+    foreign!(evd_enable_func(evd_handle));
     on(evd_handle, |open, evd: EvdHandle| open.ia.evd_enable(evd))
 }
 
 /// `dat_evd_disable`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_evd_disable(evd_handle: DatHandle) -> DatReturn {
+    foreign!(evd_disable_func(evd_handle));
     on(evd_handle, |open, evd: EvdHandle| open.ia.evd_disable(evd))
 }
 
 /// `dat_evd_set_unwaitable`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_evd_set_unwaitable(evd_handle: DatHandle) -> DatReturn {
+    foreign!(evd_set_unwaitable_func(evd_handle));
     on(evd_handle, |open, evd: EvdHandle| {
         open.ia.evd_set_unwaitable(evd)
     })
@@ -117,6 +130,7 @@ pub extern "C" fn dat_evd_set_unwaitable(evd_handle: DatHandle) -> DatReturn {
 /// `dat_evd_clear_unwaitable`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_evd_clear_unwaitable(evd_handle: DatHandle) -> DatReturn {
+    foreign!(evd_clear_unwaitable_func(evd_handle));
     on(evd_handle, |open, evd: EvdHandle| {
         open.ia.evd_clear_unwaitable(evd)
     })
@@ -125,6 +139,7 @@ pub extern "C" fn dat_evd_clear_unwaitable(evd_handle: DatHandle) -> DatReturn {
 /// `dat_evd_resize`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_evd_resize(evd_handle: DatHandle, evd_min_qlen: DatCount) -> DatReturn {
+    foreign!(evd_resize_func(evd_handle, evd_min_qlen));
     on(evd_handle, |open, evd: EvdHandle| {
         let qlen = count(evd_min_qlen, Subtype::Arg2)?;
         open.ia.evd_resize(evd, qlen)
@@ -137,6 +152,7 @@ pub extern "C" fn dat_evd_resize(evd_handle: DatHandle, evd_min_qlen: DatCount) 
 /// `event` is null or points to an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_post_se(evd_handle: DatHandle, event: *const CEvent) -> DatReturn {
+    foreign!(evd_post_se_func(evd_handle, event));
     call(|| {
         let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
         given(event, Subtype::Arg2)?;
@@ -155,6 +171,7 @@ pub unsafe extern "C" fn dat_evd_post_se(evd_handle: DatHandle, event: *const CE
 /// `dat_evd_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_evd_free(evd_handle: DatHandle) -> DatReturn {
+    foreign!(evd_free_func(evd_handle));
     on(evd_handle, |open, evd: EvdHandle| {
         open.ia.evd_free(evd)?;
         open.forget(evd);
@@ -174,6 +191,7 @@ pub unsafe extern "C" fn dat_evd_wait(
     event: *mut CEvent,
     nmore: *mut DatCount,
 ) -> DatReturn {
+    foreign!(evd_wait_func(evd_handle, timeout, threshold, event, nmore));
     // SAFETY: the caller's promise.
     unsafe { waited(evd_handle, timeout, threshold, event, nmore, event::made) }
 }

@@ -10,6 +10,7 @@ use dat_core::{
 
 use super::adapter::{Adapter, handle_error};
 use super::call::{call, given, put};
+use super::foreign::foreign;
 use super::table::{IaName, find};
 use super::types::{DatContext, DatHandle, DatReturn};
 
@@ -31,6 +32,7 @@ pub extern "C" fn dat_set_consumer_context(
     dat_handle: DatHandle,
     context: DatContext,
 ) -> DatReturn {
+    foreign!(set_consumer_context_func(dat_handle, context));
     call(|| {
         let (adapter, object) = any(dat_handle)?;
         adapter.turn(|open| open.ia.set_consumer_context(object, context))
@@ -46,6 +48,7 @@ pub unsafe extern "C" fn dat_get_consumer_context(
     dat_handle: DatHandle,
     context: *mut DatContext,
 ) -> DatReturn {
+    foreign!(get_consumer_context_func(dat_handle, context));
     call(|| {
         let (adapter, object) = any(dat_handle)?;
         given(context, Subtype::Arg2)?;
@@ -65,6 +68,7 @@ pub unsafe extern "C" fn dat_get_handle_type(
     dat_handle: DatHandle,
     handle_type: *mut u32,
 ) -> DatReturn {
+    foreign!(get_handle_type_func(dat_handle, handle_type));
     call(|| {
         let (adapter, object) = any(dat_handle)?;
         given(handle_type, Subtype::Arg2)?;

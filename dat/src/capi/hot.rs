@@ -20,6 +20,7 @@ use dat_core::{
 use super::adapter::Open;
 use super::call::{answer, call, caught, look_up, parameter, said};
 use super::event;
+use super::foreign::foreign;
 use super::table::{Named, find, find_place, handle_of, number};
 use super::types::{CEvent, DatContext, DatCount, DatHandle, DatReturn};
 use crate::Ia;
@@ -129,6 +130,7 @@ unsafe fn send(
     cookie: DatContext,
     flags: u32,
 ) -> DatReturn {
+    foreign!(ep_post_send_func(ep, count, iov, cookie, flags));
     let flags = CompletionFlags::from_bits_retain(flags);
     // SAFETY: the caller's promise.
     unsafe {
@@ -173,6 +175,7 @@ unsafe fn recv(
     cookie: DatContext,
     flags: u32,
 ) -> DatReturn {
+    foreign!(ep_post_recv_func(ep, count, iov, cookie, flags));
     let flags = CompletionFlags::from_bits_retain(flags);
     // SAFETY: the caller's promise.
     unsafe {
@@ -232,6 +235,9 @@ unsafe fn rdma_read(
     remote: *const RmrTriplet,
     flags: u32,
 ) -> DatReturn {
+    foreign!(ep_post_rdma_read_func(
+        ep, count, iov, cookie, remote, flags
+    ));
     let flags = CompletionFlags::from_bits_retain(flags);
     // SAFETY: the caller's promise.
     let Some(remote) = (unsafe { remote.as_ref() }) else {
@@ -295,6 +301,9 @@ unsafe fn rdma_write(
     remote: *const RmrTriplet,
     flags: u32,
 ) -> DatReturn {
+    foreign!(ep_post_rdma_write_func(
+        ep, count, iov, cookie, remote, flags
+    ));
     let flags = CompletionFlags::from_bits_retain(flags);
     // SAFETY: the caller's promise.
     let Some(remote) = (unsafe { remote.as_ref() }) else {
@@ -319,6 +328,12 @@ pub unsafe extern "C" fn dat_srq_post_recv(
     local_iov: *const LmrTriplet,
     user_cookie: DatContext,
 ) -> DatReturn {
+    foreign!(srq_post_recv_func(
+        srq_handle,
+        num_segments,
+        local_iov,
+        user_cookie
+    ));
     // SAFETY: the caller's promise.
     unsafe {
         post(
@@ -358,6 +373,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEve
 /// As [`dat_evd_dequeue`].
 #[inline(never)]
 unsafe fn dequeue(evd_handle: DatHandle, event: *mut CEvent) -> DatReturn {
+    foreign!(evd_dequeue_func(evd_handle, event));
     caught(|| {
         let (adapter, evd) = match look_up::<EvdHandle>(evd_handle) {
             Ok(found) => found,

@@ -8,16 +8,19 @@
 
 use core::ffi::{CStr, c_char};
 use core::ptr::null;
+use std::sync::Arc;
 
 use dat_core::{
     CloseFlags, DatError, DatResult, EvdHandle, IaAttr, ProviderAttr, ReturnType, Subtype,
 };
 
 use super::adapter::{Adapter, Open, handle_error, internal};
-use super::call::{answer, as_count, call, caught, given, look_up, mask, parameter, put};
-use super::registry;
+use super::call::{answer, as_count, call, caught, given, look_up, mask, parameter, put, said};
+use super::foreign::{self, foreign};
+use super::registry::{self, Entry, Resolved};
 use super::table::{self, IaName, PER_KIND, Reserved, handle_of};
 use super::types::{CIaAttr, CProviderAttr, DatBoolean, DatCount, DatHandle, DatReturn};
+use crate::registry::ProviderInfo;
 use crate::{Ia, OpenError, OpenOptions};
 
 /// `DAT_EVD_ASYNC_EXISTS`: do not make an async EVD, there is one somewhere.
@@ -43,24 +46,52 @@ pub unsafe extern "C" fn dat_ia_openv(
     dapl_minor: u32,
     thread_safety: DatBoolean,
 ) -> DatReturn {
-    call(|| {
+    let resolved = || {
         given(name, Subtype::Arg1)?;
-        let thread_safe = thread_safety != 0;
+        places(async_evd_handle, ia_handle)?;
         // SAFETY: not null, and the caller's promise.
         let name = unsafe { CStr::from_ptr(name) };
-        let name = name.to_str().map_err(|_| parameter(Subtype::Arg1))?;
-        let version = (dapl_major, dapl_minor);
-        // SAFETY: the caller's promise.
-        unsafe {
-            opened(
-                async_evd_min_qlen,
-                async_evd_handle,
-                ia_handle,
-                thread_safe,
-                |options| registry::open(name, version, thread_safe, options),
-            )
+        registry::resolve(&ProviderInfo {
+            ia_name: name
+                .to_str()
+                .map_err(|_| parameter(Subtype::Arg1))?
+                .to_owned(),
+            dapl_version: (dapl_major, dapl_minor),
+            is_thread_safe: thread_safety != 0,
+        })
+    };
+    caught(|| match resolved() {
+        Ok(Resolved::Device(device, entry)) => {
+            let open = |options: &OpenOptions| {
+                let ia = crate::ia_open(&device, options).map_err(dat_error)?;
+                Ok((ia, entry))
+            };
+            // SAFETY: the caller's promise.
+            said(unsafe {
+                opened(
+                    async_evd_min_qlen,
+                    async_evd_handle,
+                    ia_handle,
+                    thread_safety != 0,
+                    open,
+                )
+            })
         }
+        // SAFETY: the name is not null, and the caller's promise.
+        Ok(Resolved::Foreign(lease)) => unsafe {
+            foreign::open(lease, name, async_evd_min_qlen, async_evd_handle, ia_handle)
+        },
+        Err(error) => answer(error),
     })
+}
+
+/// There are places for the handles of an opening.
+fn places(async_evd_handle: *mut DatHandle, ia_handle: *mut DatHandle) -> DatResult<()> {
+    given(async_evd_handle, Subtype::Arg3)?;
+    if ia_handle.is_null() {
+        return Err(handle_error(Subtype::HandleIa));
+    }
+    Ok(())
 }
 
 /// Opens a device as thread safe, whatever the registry may know of it. Its address is the first that the device's name says,
@@ -94,7 +125,7 @@ pub(super) unsafe fn open_device(
 }
 
 /// What opens an adapter, and what keeps its entry of the registry in use.
-type Opening = (Ia, Option<Box<dyn Send>>);
+type Opening = (Ia, Option<Arc<Entry>>);
 
 /// # Safety
 /// As [`open_device`].
@@ -105,10 +136,7 @@ unsafe fn opened(
     thread_safe: bool,
     open: impl FnOnce(&OpenOptions) -> DatResult<Opening>,
 ) -> DatResult<()> {
-    given(async_evd_handle, Subtype::Arg3)?;
-    if ia_handle.is_null() {
-        return Err(handle_error(Subtype::HandleIa));
-    }
+    places(async_evd_handle, ia_handle)?;
     // SAFETY: not null, and the caller's promise.
     let wanted_async = table::number(unsafe { *async_evd_handle });
     let mut options = OpenOptions::default();
@@ -143,7 +171,7 @@ fn adopt(
     ia: Ia,
     thread_safe: bool,
     async_in_scope: bool,
-    entry: Option<Box<dyn Send>>,
+    entry: Option<Arc<Entry>>,
 ) -> DatResult<(&'static Adapter, DatHandle)> {
     let reserved = match Reserved::<IaName>::new() {
         Ok(reserved) => reserved,
@@ -188,6 +216,16 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
 /// `dat_ia_close`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn {
+    if let Some(provider) = foreign::of(ia_handle) {
+        return provider.hand_on(provider.functions.ia_close_func, &[], |function| {
+            // SAFETY: whoever registered the provider has promised that this is its function for this call.
+            let answer = unsafe { function(ia_handle, ia_flags) };
+            if answer == 0 {
+                foreign::closed(ia_handle);
+            }
+            answer
+        });
+    }
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         let flags = CloseFlags::from_value(ia_flags)?;
@@ -230,6 +268,14 @@ pub unsafe extern "C" fn dat_ia_query(
     provider_attr_mask: u64,
     provider_attributes: *mut CProviderAttr,
 ) -> DatReturn {
+    foreign!(ia_query_func(
+        ia_handle,
+        async_evd_handle,
+        ia_attr_mask,
+        ia_attributes,
+        provider_attr_mask,
+        provider_attributes,
+    ));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         mask(ia_attr_mask, IA_ALL, Subtype::Arg3)?;

@@ -4,7 +4,7 @@
 #![expect(unsafe_code, reason = "the caller's pointers and memory")]
 
 use core::ffi::c_void;
-use core::ptr::null;
+use core::ptr::{null, null_mut};
 
 use dat_core::{
     CompletionFlags, DatError, DatResult, EpHandle, LmrHandle, LmrTriplet, MemPrivFlags, MemType,
@@ -13,6 +13,7 @@ use dat_core::{
 
 use super::adapter::Open;
 use super::call::{call, given, look_up, mask, on, other, parameter, put};
+use super::foreign::foreign;
 use super::records::Region;
 use super::table::{IaName, Reserved, handle_of, number};
 use super::types::{
@@ -35,6 +36,7 @@ pub unsafe extern "C" fn dat_pz_create(
     ia_handle: DatHandle,
     pz_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(pz_create_func(ia_handle, pz_handle));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         given(pz_handle, Subtype::Arg2)?;
@@ -59,6 +61,7 @@ pub unsafe extern "C" fn dat_pz_query(
     pz_param_mask: u32,
     pz_param: *mut CPzParam,
 ) -> DatReturn {
+    foreign!(pz_query_func(pz_handle, pz_param_mask, pz_param));
     call(|| {
         let (adapter, pz) = look_up::<PzHandle>(pz_handle)?;
         mask(pz_param_mask.into(), 0x1, Subtype::Arg2)?;
@@ -78,6 +81,7 @@ pub unsafe extern "C" fn dat_pz_query(
 /// `dat_pz_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_pz_free(pz_handle: DatHandle) -> DatReturn {
+    foreign!(pz_free_func(pz_handle));
     on(pz_handle, |open, pz: PzHandle| {
         open.ia.pz_free(pz)?;
         open.forget(pz);
@@ -129,6 +133,24 @@ pub unsafe extern "C" fn dat_lmr_create(
     registered_size: *mut u64,
     registered_address: *mut u64,
 ) -> DatReturn {
+    // Of a region made from another one, the description is that one's handle.
+    let origin = match mem_type {
+        LMR => region_description.virtual_address,
+        _ => null_mut(),
+    };
+    foreign!(lmr_create_func(
+        ia_handle,
+        mem_type,
+        region_description,
+        length,
+        pz_handle: HandlePz,
+        mem_privileges,
+        lmr_handle,
+        lmr_context,
+        rmr_context,
+        registered_size,
+        registered_address,
+    ) [origin: HandleLmr]);
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         if mem_type > SHARED_VIRTUAL {
@@ -198,6 +220,7 @@ pub unsafe extern "C" fn dat_lmr_query(
     lmr_param_mask: u32,
     lmr_param: *mut CLmrParam,
 ) -> DatReturn {
+    foreign!(lmr_query_func(lmr_handle, lmr_param_mask, lmr_param));
     call(|| {
         let (adapter, lmr) = look_up::<LmrHandle>(lmr_handle)?;
         mask(lmr_param_mask.into(), 0x3ff, Subtype::Arg2)?;
@@ -241,6 +264,7 @@ pub unsafe extern "C" fn dat_lmr_query(
 /// `dat_lmr_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_lmr_free(lmr_handle: DatHandle) -> DatReturn {
+    foreign!(lmr_free_func(lmr_handle));
     on(lmr_handle, |open, lmr: LmrHandle| {
         open.ia.lmr_free(lmr)?;
         open.forget(lmr);
@@ -287,6 +311,11 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
     local_segments: *const LmrTriplet,
     num_segments: u64,
 ) -> DatReturn {
+    foreign!(lmr_sync_rdma_read_func(
+        ia_handle,
+        local_segments,
+        num_segments
+    ));
     // SAFETY: the caller's promise.
     unsafe {
         sync(ia_handle, local_segments, num_segments, |open, segments| {
@@ -305,6 +334,11 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
     local_segments: *const LmrTriplet,
     num_segments: u64,
 ) -> DatReturn {
+    foreign!(lmr_sync_rdma_write_func(
+        ia_handle,
+        local_segments,
+        num_segments
+    ));
     // SAFETY: the caller's promise.
     unsafe {
         sync(ia_handle, local_segments, num_segments, |open, segments| {
@@ -322,6 +356,7 @@ pub unsafe extern "C" fn dat_rmr_create(
     pz_handle: DatHandle,
     rmr_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(rmr_create_func(pz_handle, rmr_handle));
     call(|| {
         let (adapter, pz) = look_up::<PzHandle>(pz_handle)?;
         given(rmr_handle, Subtype::Arg2)?;
@@ -346,6 +381,7 @@ pub unsafe extern "C" fn dat_rmr_query(
     rmr_param_mask: u32,
     rmr_param: *mut CRmrParam,
 ) -> DatReturn {
+    foreign!(rmr_query_func(rmr_handle, rmr_param_mask, rmr_param));
     call(|| {
         let (adapter, rmr) = look_up::<RmrHandle>(rmr_handle)?;
         mask(rmr_param_mask.into(), 0x1f, Subtype::Arg2)?;
@@ -387,6 +423,15 @@ pub unsafe extern "C" fn dat_rmr_bind(
     completion_flags: u32,
     rmr_context: *mut u32,
 ) -> DatReturn {
+    foreign!(rmr_bind_func(
+        rmr_handle,
+        lmr_triplet,
+        mem_privileges,
+        ep_handle: HandleEp,
+        user_cookie,
+        completion_flags,
+        rmr_context,
+    ));
     call(|| {
         let (adapter, rmr) = look_up::<RmrHandle>(rmr_handle)?;
         given(lmr_triplet, Subtype::Arg2)?;
@@ -409,6 +454,7 @@ pub unsafe extern "C" fn dat_rmr_bind(
 /// `dat_rmr_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_rmr_free(rmr_handle: DatHandle) -> DatReturn {
+    foreign!(rmr_free_func(rmr_handle));
     on(rmr_handle, |open, rmr: RmrHandle| {
         open.ia.rmr_free(rmr)?;
         open.forget(rmr);

@@ -6,7 +6,7 @@
 //!
 //! | from C | is |
 //! |---|---|
-//! | a handle | a number, looked up and never followed: what names nothing is DAT_INVALID_HANDLE with the subtype of the kind |
+//! | a handle | a number, looked up and never followed: what names nothing is DAT_INVALID_HANDLE with the subtype of the kind, unless it is an object of another library's provider ([`foreign`]) |
 //! | an enumeration, flags | a number, checked |
 //! | a pointer | null, or memory of the type the header says, which is the caller's promise |
 //! | a panic of ours | does not get out: the call answers DAT_INTERNAL_ERROR and the adapter is put away |
@@ -16,6 +16,11 @@
 //! while a thread is blocked in `dat_evd_wait` or `dat_cno_wait`; posts and dequeues then lock nothing. Opened as thread safe,
 //! all calls may be made at all times.
 
+#![expect(
+    clippy::not_unsafe_ptr_arg_deref,
+    reason = "handles: one is followed by the provider only that it was found to belong to"
+)]
+
 mod adapter;
 mod call;
 mod cno;
@@ -24,6 +29,7 @@ pub mod dat2;
 mod ep;
 mod evd;
 mod event;
+pub mod foreign;
 mod gate;
 mod generic;
 mod hot;

@@ -1,59 +1,137 @@
 //! The registry as C sees it: `dat_registry_list_providers`, `_add_provider`, `_remove_provider`, `dat_provider_init`,
 //! `dat_provider_fini`.
 //!
-//! There is one for the process, read from the machine's `dat.conf` when it is first needed. A name it does not know is taken
-//! for a device's.
+//! There is one for the process, read from the machine's `dat.conf` when it is first needed. An entry of it is a device, which
+//! this library opens, or the provider of another library ([`foreign`](super::foreign)). A name it does not know is
+//! taken for a device's.
 
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
-use core::ffi::{CStr, c_char, c_void};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use core::ffi::{CStr, c_char};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
 use super::call::{as_count, call, given, parameter, put};
 use super::dat2;
-use super::ia::{dat_error, text};
+use super::foreign::{CProvider, Foreign, Lease, Libraries, libraries};
+use super::ia::text;
 use super::types::{CProviderInfo, DatCount, DatReturn};
-use crate::registry::{ProviderInfo, Registry};
-use crate::{Ia, OpenError, OpenOptions, ia_open};
+use crate::registry::conf::ConfEntry;
+use crate::registry::{Directory, Found, ProviderInfo};
 
-static REGISTRY: LazyLock<Mutex<Registry>> =
-    LazyLock::new(|| Mutex::new(Registry::of_this_machine()));
-
-fn registry() -> MutexGuard<'static, Registry> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+/// What a name stands for.
+pub(super) enum Entry {
+    /// A device that this library opens.
+    Device(String),
+    /// A provider of another library.
+    Foreign(Arc<Foreign>),
 }
 
-/// Opens an adapter of the registry, or the device of that name.
-pub(super) fn open(
-    name: &str,
-    dapl_version: (u32, u32),
-    is_thread_safe: bool,
-    options: &OpenOptions,
-) -> DatResult<(Ia, Option<Box<dyn Send>>)> {
-    let wanted = ProviderInfo {
-        ia_name: name.to_owned(),
-        dapl_version,
-        is_thread_safe,
-    };
+static DIRECTORY: OnceLock<RwLock<Directory<Entry>>> = OnceLock::new();
+
+/// Looks something up.
+fn look<R>(work: impl FnOnce(&Directory<Entry>) -> R) -> R {
+    let directory = DIRECTORY.get_or_init(|| RwLock::new(Directory::of_this_machine()));
+    work(&directory.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Changes something.
+fn change<R>(work: impl FnOnce(&mut Directory<Entry>) -> R) -> R {
+    let directory = DIRECTORY.get_or_init(|| RwLock::new(Directory::of_this_machine()));
+    work(&mut directory.write().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The provider of another library that has its table at this address, which is asked for if there is any. There is none
+/// before somebody has asked for the registry.
+pub(super) fn foreign(address: impl FnOnce() -> Option<usize>) -> Option<Arc<Foreign>> {
+    let directory = DIRECTORY.get()?.read();
+    let directory = directory.unwrap_or_else(PoisonError::into_inner);
+    let providers = directory.entries().filter_map(|entry| match &**entry {
+        Entry::Foreign(provider) => Some(provider),
+        Entry::Device(_) => None,
+    });
+    let mut providers = providers.peekable();
+    providers.peek()?;
+    let address = address()?;
+    providers.find(|provider| provider.is(address)).cloned()
+}
+
+/// What opens an adapter.
+pub(super) enum Resolved {
+    /// A device, and what keeps its entry in use if it has one.
+    Device(String, Option<Arc<Entry>>),
+    /// A provider of another library.
+    Foreign(Lease),
+}
+
+/// What a name stands for. The library of a record is loaded if it has to be.
+///
+/// # Errors
+/// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not fit.
+pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
+    // Libraries neither come nor go meanwhile.
+    let mut libraries = libraries();
     let unknown = DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered);
-    match registry().open(&wanted, options) {
-        Ok(opened) => {
-            let (ia, entry) = opened.into_parts();
-            return Ok((ia, Some(entry)));
+    let found = match look(|directory| directory.find(wanted, |_| true)) {
+        Ok(Found::Listed(record)) => {
+            register(&record, &mut libraries);
+            look(|directory| directory.find(wanted, |_| true))
         }
-        Err(OpenError::Dat(error)) if error == unknown => {}
-        Err(error) => return Err(dat_error(error)),
+        found => found,
+    };
+    let (info, entry) = match found {
+        Ok(Found::Registered(info, entry)) => (info, entry),
+        Ok(Found::Listed(_)) => return Err(unknown),
+        Err(error) if error == unknown => return device(wanted),
+        Err(error) => return Err(error),
+    };
+    Ok(match &*entry {
+        Entry::Device(device) => Resolved::Device(device.clone(), Some(Arc::clone(&entry))),
+        Entry::Foreign(provider) => Resolved::Foreign(Lease::new(
+            Arc::clone(&entry),
+            Arc::clone(provider),
+            libraries.lend(&info),
+        )),
+    })
+}
+
+/// Has the library of a record register its provider. If it does not, there is no provider.
+fn register(record: &ConfEntry, libraries: &mut Libraries) {
+    let info = ProviderInfo::from(record);
+    if record.is_ours() {
+        let device = info.device(&record.ia_params);
+        // Somebody may have been faster.
+        let _there = change(|directory| directory.add(info, Arc::new(Entry::Device(device))));
+    } else if let Err(error) = libraries.load(record) {
+        tracing::error!(%error, ia_name = %record.ia_name, library = %record.library, "dat.conf");
     }
+}
+
+/// The device of a name that the registry does not know.
+fn device(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let version = |subtype| Err(DatError::new(ReturnType::ProviderNotFound, subtype));
-    match dapl_version {
-        (1, 0..=2) => {}
-        (1, _) => return version(Subtype::MinorNotFound),
-        _ => return version(Subtype::MajorNotFound),
+    match wanted.dapl_version {
+        (1, 0..=2) => Ok(Resolved::Device(wanted.ia_name.clone(), None)),
+        (1, _) => version(Subtype::MinorNotFound),
+        _ => version(Subtype::MajorNotFound),
     }
-    Ok((ia_open(name, options).map_err(dat_error)?, None))
+}
+
+/// Takes an entry out whose library has gone without doing so.
+pub(super) fn forget(info: &ProviderInfo) {
+    let _gone = change(|directory| directory.remove(info));
+}
+
+/// A `DAT_PROVIDER_INFO`.
+pub(super) fn of_rust(info: &ProviderInfo) -> CProviderInfo {
+    CProviderInfo {
+        ia_name: text(&info.ia_name),
+        dapl_version_major: info.dapl_version.0,
+        dapl_version_minor: info.dapl_version.1,
+        is_thread_safe: info.is_thread_safe.into(),
+    }
 }
 
 /// What a `DAT_PROVIDER_INFO` says.
@@ -97,7 +175,7 @@ pub unsafe extern "C" fn dat_registry_list_providers(
         if max != 0 {
             given(dat_provider_list, Subtype::Arg3)?;
         }
-        let list = match registry().list_providers(max) {
+        let list = match look(|directory| directory.list(max)) {
             Ok(list) => list,
             Err(refused) => {
                 // SAFETY: the caller's promise.
@@ -109,14 +187,8 @@ pub unsafe extern "C" fn dat_registry_list_providers(
             // SAFETY: the list has no more than `max` entries, as many as the caller has pointers.
             let to = unsafe { *dat_provider_list.wrapping_add(at) };
             given(to, Subtype::Arg3)?;
-            let entry = CProviderInfo {
-                ia_name: text(&info.ia_name),
-                dapl_version_major: info.dapl_version.0,
-                dapl_version_minor: info.dapl_version.1,
-                is_thread_safe: info.is_thread_safe.into(),
-            };
             // SAFETY: not null, and the caller's promise.
-            unsafe { put(to, entry) };
+            unsafe { put(to, of_rust(info)) };
         }
         // SAFETY: the caller's promise.
         unsafe { put(number_entries, as_count(list.len())) };
@@ -124,44 +196,51 @@ pub unsafe extern "C" fn dat_registry_list_providers(
     })
 }
 
-/// Calls that answer DAT_NOT_IMPLEMENTED.
-pub const NOT_IMPLEMENTED: &[&str] = &[
-    // Providers are function tables of other libraries; this library has its own provider only.
-    "dat_registry_add_provider",
-    "dat_registry_remove_provider",
-];
-
-/// `dat_registry_add_provider`.
+/// `dat_registry_add_provider`: adapters of this name are opened by `provider` from now on.
 ///
 /// # Safety
-/// The pointers are null or point to what the header says.
+/// The pointers are null or point to what the header says. The provider's functions are what the header says of them, for as
+/// long as it is registered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_registry_add_provider(
-    provider: *const c_void,
+    provider: *const CProvider,
     provider_info: *const CProviderInfo,
 ) -> DatReturn {
     call(|| {
         given(provider, Subtype::Arg1)?;
         // SAFETY: the caller's promise.
-        unsafe { info_of(provider_info) }?;
-        Err(DatError::new(ReturnType::NotImplemented, Subtype::None))
+        let info = unsafe { info_of(provider_info) }?;
+        // SAFETY: the caller's promise.
+        let provider = unsafe { Foreign::new(provider, info.dapl_version) }?;
+        change(|directory| directory.add(info, Arc::new(Entry::Foreign(Arc::new(provider)))))
     })
 }
 
-/// `dat_registry_remove_provider`.
+/// `dat_registry_remove_provider`: nobody opens it any more.
 ///
 /// # Safety
 /// As [`dat_registry_add_provider`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_registry_remove_provider(
-    provider: *const c_void,
+    provider: *const CProvider,
     provider_info: *const CProviderInfo,
 ) -> DatReturn {
     call(|| {
         given(provider, Subtype::Arg1)?;
         // SAFETY: the caller's promise.
-        unsafe { info_of(provider_info) }?;
-        Err(DatError::new(ReturnType::NotImplemented, Subtype::None))
+        let info = unsafe { info_of(provider_info) }?;
+        change(|directory| {
+            let is_it = |entry: &Entry| match entry {
+                Entry::Foreign(registered) => registered.is(provider.addr()),
+                Entry::Device(_) => false,
+            };
+            match directory.get(&info) {
+                Some(entry) if !is_it(entry) => {
+                    Err(parameter(Subtype::Arg1).because("the name is another provider's"))
+                }
+                Some(_) | None => directory.remove(&info),
+            }
+        })
     })
 }
 
@@ -186,7 +265,10 @@ pub unsafe extern "C" fn dat_provider_init(
         let device = device.to_str().map_err(|_| parameter(Subtype::Arg2))?;
         match info.dapl_version.0 {
             2 => dat2::init(info, device),
-            _ => registry().provider_init(info, device),
+            _ => {
+                let device = Entry::Device(info.device(device));
+                change(|directory| directory.add(info, Arc::new(device)))
+            }
         }
     });
 }
@@ -202,7 +284,7 @@ pub unsafe extern "C" fn dat_provider_fini(provider_info: *const CProviderInfo) 
         let info = unsafe { info_of(provider_info) }?;
         match info.dapl_version.0 {
             2 => dat2::fini(&info),
-            _ => registry().provider_fini(&info),
+            _ => change(|directory| directory.remove(&info)),
         }
     });
 }

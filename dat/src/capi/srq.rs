@@ -6,6 +6,7 @@
 use dat_core::{SrqAttr, SrqHandle, Subtype};
 
 use super::call::{as_count, call, count, given, look_up, mask, on, other, put};
+use super::foreign::foreign;
 use super::table::{IaName, Reserved};
 use super::types::{CSrqAttr, CSrqParam, DatCount, DatHandle, DatReturn};
 
@@ -20,6 +21,7 @@ pub unsafe extern "C" fn dat_srq_create(
     srq_attr: *const CSrqAttr,
     srq_handle: *mut DatHandle,
 ) -> DatReturn {
+    foreign!(srq_create_func(ia_handle, pz_handle: HandlePz, srq_attr, srq_handle));
     call(|| {
         let (adapter, _) = look_up::<IaName>(ia_handle)?;
         given(srq_attr, Subtype::Arg3)?;
@@ -53,6 +55,7 @@ pub unsafe extern "C" fn dat_srq_query(
     srq_param_mask: u32,
     srq_param: *mut CSrqParam,
 ) -> DatReturn {
+    foreign!(srq_query_func(srq_handle, srq_param_mask, srq_param));
     call(|| {
         let (adapter, srq) = look_up::<SrqHandle>(srq_handle)?;
         mask(srq_param_mask.into(), 0xff, Subtype::Arg2)?;
@@ -80,6 +83,7 @@ pub unsafe extern "C" fn dat_srq_query(
 /// `dat_srq_resize`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_srq_resize(srq_handle: DatHandle, srq_max_recv_dto: DatCount) -> DatReturn {
+    foreign!(srq_resize_func(srq_handle, srq_max_recv_dto));
     on(srq_handle, |open, srq: SrqHandle| {
         let dtos = count(srq_max_recv_dto, Subtype::Arg2)?;
         open.ia.srq_resize(srq, dtos)
@@ -89,6 +93,7 @@ pub extern "C" fn dat_srq_resize(srq_handle: DatHandle, srq_max_recv_dto: DatCou
 /// `dat_srq_set_lw`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_srq_set_lw(srq_handle: DatHandle, low_watermark: DatCount) -> DatReturn {
+    foreign!(srq_set_lw_func(srq_handle, low_watermark));
     on(srq_handle, |open, srq: SrqHandle| {
         let mark = count(low_watermark, Subtype::Arg2)?;
         open.ia.srq_set_lw(srq, mark)
@@ -98,6 +103,7 @@ pub extern "C" fn dat_srq_set_lw(srq_handle: DatHandle, low_watermark: DatCount)
 /// `dat_srq_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_srq_free(srq_handle: DatHandle) -> DatReturn {
+    foreign!(srq_free_func(srq_handle));
     on(srq_handle, |open, srq: SrqHandle| {
         open.ia.srq_free(srq)?;
         open.forget(srq);

@@ -362,12 +362,3 @@ fn a_read_from_nowhere_and_a_bind_of_nothing_or_to_nowhere_are_refused() {
     assert_eq!(bind(&raw const ZERO, null_mut()), argument(7));
     assert_eq!(context, 0);
 }
-
-/// The calls that are not done yet. There should be none.
-#[test]
-fn what_is_not_implemented_is_listed() {
-    assert_eq!(
-        NOT_IMPLEMENTED,
-        ["dat_registry_add_provider", "dat_registry_remove_provider"]
-    );
-}

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
-use crate::capi::ia::text;
+use crate::capi::registry::of_rust;
 use crate::capi::types::{CProviderInfo, DatReturn};
 use crate::registry::ProviderInfo;
 
@@ -72,15 +72,6 @@ fn of_registry(name: &CStr, ours: *const c_void) -> DatResult<Change> {
     Ok(unsafe { core::mem::transmute::<*mut c_void, Change>(found) })
 }
 
-fn c_info(info: &ProviderInfo) -> Box<CProviderInfo> {
-    Box::new(CProviderInfo {
-        ia_name: text(&info.ia_name),
-        dapl_version_major: info.dapl_version.0,
-        dapl_version_minor: info.dapl_version.1,
-        is_thread_safe: info.is_thread_safe.into(),
-    })
-}
-
 /// What the registry answered, as an error unless it is success.
 fn answered(answer: DatReturn) -> DatResult<()> {
     if answer == 0 {
@@ -95,10 +86,7 @@ fn answered(answer: DatReturn) -> DatResult<()> {
 pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResult<()> {
     let ours = crate::capi::dat_registry_add_provider as *const c_void;
     let add = of_registry(c"dat_registry_add_provider", ours)?;
-    let device = match instance_data.trim() {
-        "" => info.ia_name.clone(),
-        device => device.to_owned(),
-    };
+    let device = info.device(instance_data);
     let name = CString::new(info.ia_name.as_str())
         .map_err(|_| DatError::new(ReturnType::InvalidParameter, Subtype::Arg1))?;
     let mut list = registered();
@@ -119,7 +107,7 @@ pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResul
     let entry = &mut list[at];
     entry.device = device;
     // SAFETY: both are what the registry takes.
-    answered(unsafe { add(entry.provider, &raw const *c_info(&entry.info)) })
+    answered(unsafe { add(entry.provider, &of_rust(&entry.info)) })
 }
 
 /// Takes an adapter out of the registry. What is open stays open.
@@ -131,7 +119,7 @@ pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
         return Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg1));
     };
     // SAFETY: both are what the registry takes.
-    answered(unsafe { remove(entry.provider, &raw const *c_info(info)) })
+    answered(unsafe { remove(entry.provider, &of_rust(info)) })
 }
 
 /// What a name was registered for last: the device, the version and thread safety, the provider.

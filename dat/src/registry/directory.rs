@@ -1,0 +1,224 @@
+//! Names and what they stand for: the records of `dat.conf`, and what has been added.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use dat_core::{DatError, DatResult, ReturnType, Subtype};
+
+use super::conf::{self, Api, ConfEntry, NAME_MAX_LENGTH};
+use super::{FILES, ListRefused, OVERRIDE, ProviderInfo};
+
+/// The static registry, and the dynamic one with a `P` for each entry.
+pub(crate) struct Directory<P: ?Sized> {
+    /// `None`: there is no file.
+    records: Option<Vec<ConfEntry>>,
+    providers: BTreeMap<ProviderInfo, Arc<P>>,
+}
+
+/// What serves who opens a name.
+pub(crate) enum Found<P: ?Sized> {
+    /// An entry of the dynamic registry, and what it is registered as.
+    Registered(ProviderInfo, Arc<P>),
+    /// A record, whose library has to register it first.
+    Listed(ConfEntry),
+}
+
+impl<P: ?Sized> Found<P> {
+    /// The entry, where the record's library has had its chance.
+    ///
+    /// # Errors
+    /// DAT_PROVIDER_NOT_FOUND|NAME: there is only the record.
+    pub(crate) fn registered(self) -> DatResult<Arc<P>> {
+        match self {
+            Self::Registered(_, entry) => Ok(entry),
+            Self::Listed(_) => Err(missing(Subtype::NameNotRegistered)),
+        }
+    }
+}
+
+impl<P: ?Sized> Default for Directory<P> {
+    fn default() -> Self {
+        Self {
+            records: None,
+            providers: BTreeMap::new(),
+        }
+    }
+}
+
+impl<P: ?Sized> Directory<P> {
+    pub(crate) fn with_conf(text: &str) -> Self {
+        let (records, errors) = conf::parse(text);
+        for error in errors {
+            tracing::warn!(%error, "dat.conf");
+        }
+        let mut kept: Vec<ConfEntry> = Vec::new();
+        for record in records {
+            let known =
+                |entry: &ConfEntry| ProviderInfo::from(entry) == ProviderInfo::from(&record);
+            if record.api == Api::User && record.is_default && !kept.iter().any(known) {
+                kept.push(record);
+            }
+        }
+        Self {
+            records: Some(kept),
+            providers: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn of_this_machine() -> Self {
+        let path = match std::env::var_os(OVERRIDE) {
+            Some(path) => Some(PathBuf::from(path)),
+            None => FILES
+                .map(PathBuf::from)
+                .into_iter()
+                .find(|path| path.exists()),
+        };
+        path.and_then(|path| Self::from_file(&path))
+            .unwrap_or_default()
+    }
+
+    fn from_file(path: &Path) -> Option<Self> {
+        match std::fs::read_to_string(path) {
+            Ok(text) => Some(Self::with_conf(&text)),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "no static registry");
+                None
+            }
+        }
+    }
+
+    /// The static registry, if it has no more than `max` records.
+    ///
+    /// # Errors
+    /// [`ListRefused`].
+    pub(crate) fn list(&self, max: usize) -> Result<Vec<ProviderInfo>, ListRefused> {
+        let Some(records) = &self.records else {
+            let error = DatError::new(ReturnType::InternalError, Subtype::None)
+                .because("there is no static registry");
+            return Err(ListRefused {
+                error,
+                available: 0,
+            });
+        };
+        if records.len() > max {
+            let error = DatError::new(ReturnType::InvalidParameter, Subtype::Arg1)
+                .because("the list is too small");
+            return Err(ListRefused {
+                error,
+                available: records.len(),
+            });
+        }
+        Ok(records.iter().map(ProviderInfo::from).collect())
+    }
+
+    /// Adds an entry to the dynamic registry.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2: no name, or one of more than 255 bytes. DAT_PROVIDER_ALREADY_REGISTERED.
+    pub(crate) fn add(&mut self, info: ProviderInfo, entry: Arc<P>) -> DatResult<()> {
+        named(&info, Subtype::Arg2)?;
+        if self.providers.contains_key(&info) {
+            return Err(DatError::new(
+                ReturnType::ProviderAlreadyRegistered,
+                Subtype::None,
+            ));
+        }
+        self.providers.insert(info, entry);
+        Ok(())
+    }
+
+    /// Takes one out, unless somebody holds it.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2: there is none. DAT_PROVIDER_IN_USE: it is held.
+    pub(crate) fn remove(&mut self, info: &ProviderInfo) -> DatResult<()> {
+        let Some(entry) = self.providers.get(info) else {
+            return Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2)
+                .because("no such provider is registered"));
+        };
+        if Arc::strong_count(entry) > 1 {
+            return Err(DatError::new(ReturnType::ProviderInUse, Subtype::None));
+        }
+        self.providers.remove(info);
+        Ok(())
+    }
+
+    /// The entry of the dynamic registry that is known by exactly this.
+    pub(crate) fn get(&self, info: &ProviderInfo) -> Option<&Arc<P>> {
+        self.providers.get(info)
+    }
+
+    /// The entries of the dynamic registry.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<P>> {
+        self.providers.values()
+    }
+
+    /// What serves who wants this; of the records those count that are `usable`. What is in both registries was
+    /// registered from the record.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not
+    /// fit: name, major version, thread safety, minor version.
+    pub(crate) fn find(
+        &self,
+        wanted: &ProviderInfo,
+        usable: impl Fn(&ConfEntry) -> bool,
+    ) -> DatResult<Found<P>> {
+        named(wanted, Subtype::Arg1)?;
+        let records = self.records.iter().flatten();
+        let records: BTreeMap<ProviderInfo, &ConfEntry> = records
+            .filter(|record| usable(record))
+            .map(|record| (record.into(), record))
+            .collect();
+        let info = best(self.providers.keys().chain(records.keys()), wanted)?;
+        match (self.providers.get(info), records.get(info)) {
+            (Some(entry), _) => Ok(Found::Registered(info.clone(), Arc::clone(entry))),
+            (None, Some(&record)) => Ok(Found::Listed(record.clone())),
+            (None, None) => Err(missing(Subtype::NameNotRegistered)),
+        }
+    }
+}
+
+fn named(info: &ProviderInfo, argument: Subtype) -> DatResult<()> {
+    if info.ia_name.is_empty() || info.ia_name.len() >= NAME_MAX_LENGTH {
+        return Err(DatError::new(ReturnType::InvalidParameter, argument)
+            .because("an IA name has 1 to 255 bytes"));
+    }
+    Ok(())
+}
+
+fn missing(subtype: Subtype) -> DatError {
+    DatError::new(ReturnType::ProviderNotFound, subtype)
+}
+
+/// The entry that serves who wants this one.
+fn best<'a>(
+    entries: impl Iterator<Item = &'a ProviderInfo>,
+    wanted: &ProviderInfo,
+) -> DatResult<&'a ProviderInfo> {
+    let mut left: Vec<&ProviderInfo> = entries.collect();
+    let mut keep = |subtype, fits: &dyn Fn(&ProviderInfo) -> bool| {
+        left.retain(|info| fits(info));
+        if left.is_empty() {
+            Err(missing(subtype))
+        } else {
+            Ok(())
+        }
+    };
+    keep(Subtype::NameNotRegistered, &|info| {
+        info.ia_name == wanted.ia_name
+    })?;
+    keep(Subtype::MajorNotFound, &|info| {
+        info.dapl_version.0 == wanted.dapl_version.0
+    })?;
+    keep(Subtype::ThreadSafetyNotFound, &|info| {
+        info.is_thread_safe == wanted.is_thread_safe
+    })?;
+    keep(Subtype::MinorNotFound, &|info| {
+        info.dapl_version.1 >= wanted.dapl_version.1
+    })?;
+    left.into_iter()
+        .min_by_key(|info| info.dapl_version.1)
+        .ok_or(missing(Subtype::MinorNotFound))
+}
