@@ -305,6 +305,7 @@ pub unsafe extern "C" fn dat_ep_query(
         mask(ep_param_mask, field::ALL, Subtype::Arg2)?;
         given(ep_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
+            open.ia.progress();
             let param = open.ia.ep_query(ep)?;
             Ok(c_param(adapter, open, number(ep_handle), &param))
         })?;
@@ -404,7 +405,11 @@ pub unsafe extern "C" fn dat_ep_get_status(
     ));
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
-        let status = adapter.turn(|open| open.ia.ep_get_status(ep))?;
+        let status = adapter.turn(|open| {
+            // Who asks for nothing else is to hear of it, too.
+            open.ia.progress();
+            open.ia.ep_get_status(ep)
+        })?;
         // SAFETY: the caller's promise. CAST: the discriminant is the number.
         unsafe { put(ep_state, status.state as u32) };
         // SAFETY: the caller's promise.

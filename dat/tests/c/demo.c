@@ -246,7 +246,15 @@ static void disconnect(struct side *client, struct side *server)
 	DAT_EP_STATE state;
 	DAT_BOOLEAN recv_idle, request_idle;
 
+	int rounds = 0;
+
 	TRY(dat_ep_disconnect(client->ep, DAT_CLOSE_GRACEFUL_FLAG));
+	/* Whoever asks for the state and for no event hears of it, too. */
+	do {
+		TRY(dat_ep_get_status(client->ep, &state, &recv_idle, &request_idle));
+		TRY(dat_ep_get_status(server->ep, &state, &recv_idle, &request_idle));
+	} while (state != DAT_EP_STATE_DISCONNECTED && ++rounds < 1000);
+	EXPECT(state == DAT_EP_STATE_DISCONNECTED);
 	event_of(client, DAT_CONNECTION_EVENT_DISCONNECTED);
 	event_of(server, DAT_CONNECTION_EVENT_DISCONNECTED);
 	TRY(dat_ep_get_status(client->ep, &state, &recv_idle, &request_idle));
