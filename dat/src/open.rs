@@ -260,7 +260,8 @@ pub(crate) fn open_function(
     open_device(function, kept, options)
 }
 
-fn open_device<D: Device + 'static>(
+/// The same for any function that lives in this process.
+pub(crate) fn open_device<D: Device + 'static>(
     function: Arc<D>,
     kept: usize,
     options: &OpenOptions,

@@ -45,6 +45,22 @@ impl Wired {
     /// # Errors
     /// What the system answered at the path, or when asked for a thread.
     pub(crate) fn lay(name: &str, mac: [u8; 6], path: &Path) -> io::Result<Arc<Self>> {
+        let (wired, sim, poked) = Self::unmoved(name, mac, path)?;
+        let sends = Arc::clone(&wired.wire);
+        // The program's signals are for its own threads.
+        let _held = HeldSignals::hold();
+        thread::Builder::new()
+            .name("sim-time".into())
+            .spawn(move || follow(&sim, &sends, &poked))?;
+        Ok(wired)
+    }
+
+    /// The same, but nobody moves its world and sends what leaves it.
+    fn unmoved(
+        name: &str,
+        mac: [u8; 6],
+        path: &Path,
+    ) -> io::Result<(Arc<Self>, Sim, Receiver<()>)> {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
@@ -54,19 +70,14 @@ impl Wired {
         let (poke, poked) = sync_channel(1);
         let leads = WirePath::Process(path.to_owned());
         let wire = Wire::lay(&sim, &function, &leads, LinkFaults::default(), poke.clone())?;
-        let sends = Arc::clone(&wire);
-        // The program's signals are for its own threads.
-        let _held = HeldSignals::hold();
-        thread::Builder::new()
-            .name("sim-time".into())
-            .spawn(move || follow(&sim, &sends, &poked))?;
-        Ok(Arc::new(Self {
+        let wired = Arc::new(Self {
             function,
             wire,
             path: path.to_owned(),
             poke,
             clock: Arc::new(RealClock::new()),
-        }))
+        });
+        Ok((wired, sim, poked))
     }
 
     /// Where the wire leads.
@@ -87,14 +98,30 @@ impl Wired {
     }
 }
 
+/// How a world's time follows the machine's.
+struct Pace {
+    /// When it was asked last.
+    before: Instant,
+}
+
+impl Pace {
+    /// By how much the world's time is to move on: by what has passed since this was last asked, but no more than [`STEP`],
+    /// and what is more than that is never made up for.
+    fn step(&mut self, now: Instant) -> Duration {
+        let passed = now.saturating_duration_since(self.before);
+        self.before = now;
+        passed.min(STEP)
+    }
+}
+
 /// Lets the world's time follow the machine's, and sends what leaves, for as long as the process lives.
 fn follow(sim: &Sim, wire: &Wire, poked: &Receiver<()>) {
     let clock = sim.clock();
-    let mut before = Instant::now();
+    let mut pace = Pace {
+        before: Instant::now(),
+    };
     loop {
-        let now = Instant::now();
-        sim.advance((now - before).min(STEP));
-        before = now;
+        sim.advance(pace.step(Instant::now()));
         if wire.send() {
             // There may be more at once.
             continue;
@@ -182,5 +209,141 @@ impl Device for Wired {
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock) as Arc<dyn Clock>
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use dat_core::{
+        CloseFlags, ConnectFlags, ConnectionEventKind, EpHandle, EvdFlags, EvdHandle, Event,
+        PspFlags, Qos, Timeout,
+    };
+
+    use super::*;
+    use crate::open::{OpenOptions, open_device};
+    use crate::{Ia, ia_close};
+
+    const SERVICE: u64 = 0x1_0000_0001;
+    const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+
+    #[test]
+    fn time_that_was_missed_is_not_made_up_for() {
+        let start = Instant::now();
+        let after = |millis| start + Duration::from_millis(millis);
+        let mut pace = Pace { before: start };
+        let millisecond = Duration::from_millis(1);
+        assert_eq!(pace.step(after(1)), millisecond);
+        assert_eq!(
+            pace.step(after(10_001)),
+            STEP,
+            "ten seconds without the processor"
+        );
+        assert_eq!(pace.step(after(10_002)), millisecond, "nothing is owed");
+    }
+
+    /// Moves a world, and sends what leaves it until it is silent.
+    fn moved(
+        sim: &Sim,
+        wire: &Wire,
+        silent: &Mutex<bool>,
+        over: &AtomicBool,
+        poked: &Receiver<()>,
+    ) {
+        let mut pace = Pace {
+            before: Instant::now(),
+        };
+        while !over.load(Ordering::Relaxed) {
+            sim.advance(pace.step(Instant::now()));
+            let silent = silent.lock().expect("nobody panics");
+            if !*silent {
+                wire.send();
+            }
+            drop(silent);
+            let _poked = poked.recv_timeout(Duration::from_millis(1));
+        }
+    }
+
+    /// Ends who moves a world, however a test ends.
+    struct Over<'a>(&'a AtomicBool);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    struct End {
+        ia: Ia,
+        events: EvdHandle,
+        ep: EpHandle,
+    }
+
+    impl End {
+        fn open(function: &Arc<Wired>) -> Self {
+            // One handle here is the test's.
+            let mut ia =
+                open_device(Arc::clone(function), 1, &OpenOptions::default()).expect("opens");
+            let pz = ia.pz_create().expect("a PZ");
+            let streams = EvdFlags::CONNECTION | EvdFlags::CR | EvdFlags::DTO;
+            let events = ia.evd_create(16, streams).expect("an EVD");
+            let evd = Some(events);
+            let ep = ia.ep_create(Some(pz), evd, evd, evd, None).expect("an EP");
+            Self { ia, events, ep }
+        }
+
+        fn event(&mut self) -> Event {
+            let (event, _left) = self
+                .ia
+                .evd_wait(self.events, PATIENCE, 1)
+                .expect("an event");
+            event
+        }
+
+        fn expect(&mut self, kind: ConnectionEventKind) {
+            let event = self.event();
+            assert!(
+                matches!(&event, Event::Connection(event) if event.kind == kind),
+                "{event:?} instead of {kind:?}"
+            );
+        }
+    }
+
+    /// Nobody but who closes sends any more, as when the process ends with it: the peer hears of it all the same.
+    #[test]
+    fn what_a_close_has_to_say_has_left_when_it_is_over() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("wire");
+        let theirs = Wired::lay("sim:theirs", [2, 0, 0, 0, 0, 1], &path).expect("a wire");
+        let (ours, sim, poked) =
+            Wired::unmoved("sim:ours", [2, 0, 0, 0, 0, 2], &path).expect("its other end");
+        let (silent, over) = (Mutex::new(false), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let (world, wire) = (&sim, &ours.wire);
+            let (quiet, end) = (&silent, &over);
+            scope.spawn(move || moved(world, wire, quiet, end, &poked));
+            let _over = Over(&over);
+            let (mut a, mut b) = (End::open(&ours), End::open(&theirs));
+            b.ia.psp_create(SERVICE, b.events, PspFlags::CONSUMER)
+                .expect("listens");
+            let address = b.ia.query().ia.ia_address;
+            let (none, best) = (ConnectFlags::empty(), Qos::BEST_EFFORT);
+            a.ia.ep_connect(a.ep, address, SERVICE, PATIENCE, b"", best, none)
+                .expect("connects");
+            let Event::ConnectionRequest(request) = b.event() else {
+                panic!("a request to connect")
+            };
+            b.ia.cr_accept(request.cr, Some(b.ep), b"")
+                .expect("accepts");
+            a.expect(ConnectionEventKind::Established);
+            b.expect(ConnectionEventKind::Established);
+
+            *silent.lock().expect("nobody panics") = true;
+            ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
+            b.expect(ConnectionEventKind::Disconnected);
+            ia_close(b.ia, CloseFlags::Abrupt).expect("closes");
+        });
     }
 }

@@ -328,6 +328,7 @@ impl Iommu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn iommu() -> (Iommu, SharedMemory) {
         let memory = SharedMemory::anonymous(4 * 4096).unwrap();
@@ -354,6 +355,25 @@ mod tests {
         let mut back = [0; 4];
         iommu.read(0x10_0ffe, &mut back, Who::Command).unwrap();
         assert_eq!(back, [1, 2, 3, 4]);
+    }
+
+    /// The last byte has no memory behind it, so that storing it fails: what is there then was stored before.
+    #[test]
+    fn the_last_byte_of_a_write_is_stored_after_all_others() {
+        let (mut iommu, memory) = iommu();
+        let beyond = Mapping {
+            bytes: 0x1001,
+            memory: memory.clone(),
+            offset: 0x3000,
+            writable: true,
+        };
+        iommu.mappings.insert(0x10_0000, beyond);
+        let data: Vec<u8> = (1..=100).collect();
+        let write = AssertUnwindSafe(|| iommu.write(0x10_1001 - 100, &data, Who::Command));
+        catch_unwind(write).expect_err("nowhere to store the last byte");
+        let mut stored = [0; 99];
+        memory.read_bytes(0x4000 - 99, &mut stored);
+        assert_eq!(stored, data[..99]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod eth_support;
 use eth_support::*;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use hw_mlx::prm::*;
+use hw_sim::{Fault, LinkFaults, Sim, SimConfig};
 use pcap_file::pcapng::{Block, PcapNgReader};
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -267,6 +268,42 @@ fn a_large_send_of_udp_becomes_datagrams_with_ids_that_count_up() {
         assert_eq!(udp.payload().len(), length);
         assert_eq!(v4.header().identification(), first + index);
     }
+}
+
+/// Outside 4096 frames find room; those beyond would be lost.
+#[test]
+fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost() {
+    const SENDS: u8 = 31;
+    const FRAMES: u8 = 200;
+    const BYTES: usize = 20;
+    let sim = Sim::new(SimConfig::seeded(1));
+    let mut side = Side::new(&sim, profile(0));
+    sim.connect_outside(&side.bench.function, LinkFaults::NONE);
+    sim.inject(&side.bench.function, &Fault::LinkUp);
+    let payload: Vec<u8> = (0..FRAMES).flat_map(|frame| [frame; BYTES]).collect();
+    let how = How {
+        opcode: WqeOpcode::LSO,
+        mss: u16::try_from(BYTES).unwrap(),
+        inline: 42,
+        ..How::default()
+    };
+    let frame = udp(0, 1, &payload);
+    for _ in 0..SENDS {
+        let wqe = side.wqe(&frame, how);
+        side.post(&wqe);
+    }
+    side.ring();
+    let mut left = Vec::new();
+    loop {
+        let taken = sim.take_frames(&side.bench.function);
+        if taken.is_empty() {
+            break;
+        }
+        left.extend(taken.iter().map(|frame| frame[42]));
+    }
+    let expected: Vec<u8> = (0..SENDS).flat_map(|_| 0..FRAMES).collect();
+    assert_eq!(left.len(), expected.len());
+    assert_eq!(left, expected);
 }
 
 #[test]
