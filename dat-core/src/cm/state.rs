@@ -50,6 +50,7 @@
 
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum State {
     /// Active: the request is out.
     ReqSent,
@@ -81,6 +82,7 @@ pub enum State {
 
 /// What can happen to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Input {
     /// Its REQ came again.
     Req,
@@ -329,51 +331,14 @@ impl State {
 mod tests {
     use std::fmt::Write as _;
 
+    use strum::VariantArray;
+
     use super::*;
-
-    const STATES: [State; 13] = [
-        State::ReqSent,
-        State::ReqAcknowledged,
-        State::RepReceived,
-        State::ReqReceived,
-        State::MraSent,
-        State::Withdrawn,
-        State::RepSent,
-        State::RepAcknowledged,
-        State::Established,
-        State::DreqSent,
-        State::Refused,
-        State::TimeWait,
-        State::Closed,
-    ];
-
-    const INPUTS: [Input; 20] = [
-        Input::Req,
-        Input::Mra,
-        Input::Rej,
-        Input::Rep,
-        Input::StaleRep,
-        Input::Rtu,
-        Input::Dreq,
-        Input::Drep,
-        Input::Superseded,
-        Input::Accept,
-        Input::Reject,
-        Input::Ready,
-        Input::Data,
-        Input::Disconnect,
-        Input::Abort,
-        Input::Retry,
-        Input::Exhausted,
-        Input::Expired,
-        Input::MraDue,
-        Input::HoldOver,
-    ];
 
     fn table() -> String {
         let mut text = String::new();
-        for state in STATES {
-            for input in INPUTS {
+        for &state in State::VARIANTS {
+            for &input in Input::VARIANTS {
                 let cell = match state.next(input) {
                     Some(Step { to, send, tell }) => format!("{to:?} {send:?} {tell:?}"),
                     None => "-".to_owned(),
@@ -403,7 +368,7 @@ mod tests {
 
     #[test]
     fn every_state_can_be_aborted_and_then_tells_nothing_more() {
-        for state in STATES {
+        for &state in State::VARIANTS {
             let step = state
                 .next(Input::Abort)
                 .unwrap_or_else(|| panic!("{state:?} cannot be aborted"));
@@ -413,8 +378,8 @@ mod tests {
 
     #[test]
     fn every_refusal_leads_to_a_state_that_can_repeat_it() {
-        for state in STATES {
-            for input in INPUTS {
+        for &state in State::VARIANTS {
+            for &input in Input::VARIANTS {
                 let Some(step) = state.next(input) else {
                     continue;
                 };
@@ -438,7 +403,7 @@ mod tests {
 
     #[test]
     fn nothing_leaves_the_closed_state() {
-        for input in INPUTS {
+        for &input in Input::VARIANTS {
             let to = State::Closed.next(input).map(|step| step.to);
             assert!(matches!(to, None | Some(State::Closed)), "{input:?}");
         }

@@ -34,6 +34,7 @@ use crate::error::{DatError, Subtype};
 /// `DAT_EP_STATE`. The four UNCONFIGURED states of the header are never entered: an endpoint that
 /// lacks a PZ or an EVD is in its plain state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 #[repr(u8)]
 pub enum EpState {
     /// Idle.
@@ -58,6 +59,7 @@ pub enum EpState {
 
 /// What moves an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum EpEvent {
     /// `ep_connect`.
     Connect,
@@ -84,19 +86,6 @@ pub enum EpEvent {
 }
 
 impl EpState {
-    /// Every state.
-    pub const ALL: [Self; 9] = [
-        Self::Unconnected,
-        Self::Reserved,
-        Self::PassiveConnectionPending,
-        Self::ActiveConnectionPending,
-        Self::TentativeConnectionPending,
-        Self::Connected,
-        Self::DisconnectPending,
-        Self::Disconnected,
-        Self::CompletionPending,
-    ];
-
     /// The transition table. `None`: the event has no business in this state.
     #[must_use]
     pub const fn next(self, event: EpEvent) -> Option<Self> {
@@ -144,33 +133,17 @@ impl EpState {
     }
 }
 
-impl EpEvent {
-    /// Every event.
-    pub const ALL: [Self; 11] = [
-        Self::Connect,
-        Self::ReservedByRsp,
-        Self::RspFreed,
-        Self::RequestArrived,
-        Self::Accept,
-        Self::RequestRejected,
-        Self::Established,
-        Self::AttemptEnded,
-        Self::Drain,
-        Self::ConnectionEnded,
-        Self::Reset,
-    ];
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fmt::Write;
+    use strum::VariantArray;
 
     #[test]
     fn every_pair_of_state_and_event_is_as_the_checked_in_table_says() {
         let mut table = String::new();
-        for state in EpState::ALL {
-            for event in EpEvent::ALL {
+        for &state in EpState::VARIANTS {
+            for &event in EpEvent::VARIANTS {
                 match state.next(event) {
                     Some(next) => writeln!(table, "{state:?} + {event:?} -> {next:?}"),
                     None => writeln!(table, "{state:?} + {event:?} refused"),
@@ -187,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_those_of_the_header() {
-        let numbers = EpState::ALL.map(|state| state as u8);
+        let numbers: Vec<u8> = EpState::VARIANTS.iter().map(|&state| state as u8).collect();
         assert_eq!(numbers, [0, 2, 4, 6, 7, 9, 10, 11, 12]);
     }
 }

@@ -23,6 +23,7 @@ use crate::types::EvdState;
 
 /// Who is blocked in `evd_wait`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Waiter {
     /// Nobody.
     Nobody,
@@ -45,6 +46,7 @@ pub struct EvdMode {
 
 /// What can happen to an EVD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum EvdInput {
     /// `evd_wait` begins.
     Wait,
@@ -143,27 +145,12 @@ impl EvdMode {
     }
 }
 
-impl EvdInput {
-    /// Every input.
-    pub const ALL: [Self; 10] = [
-        Self::Wait,
-        Self::WaitOver,
-        Self::Dequeue,
-        Self::Notify,
-        Self::Enable,
-        Self::Disable,
-        Self::SetUnwaitable,
-        Self::ClearUnwaitable,
-        Self::Resize,
-        Self::Free,
-    ];
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::fmt::Write;
+    use strum::VariantArray;
 
     fn name(mode: EvdMode) -> String {
         let on = |yes: bool, word: &str| {
@@ -184,7 +171,7 @@ mod tests {
     #[test]
     fn every_pair_of_state_and_input_is_as_the_checked_in_table_says() {
         let mut table = String::new();
-        for waiter in [Waiter::Nobody, Waiter::Waiting, Waiter::Evicted] {
+        for &waiter in Waiter::VARIANTS {
             for (waitable, enabled) in [(true, true), (true, false), (false, true), (false, false)]
             {
                 let mode = EvdMode {
@@ -192,7 +179,7 @@ mod tests {
                     waitable,
                     enabled,
                 };
-                for input in EvdInput::ALL {
+                for &input in EvdInput::VARIANTS {
                     match mode.next(input) {
                         Ok((to, wakes)) => writeln!(
                             table,
@@ -226,9 +213,9 @@ mod tests {
             if seen.insert(name(mode)) {
                 assert!(mode.waitable || mode.waiter != Waiter::Waiting, "{mode:?}");
                 todo.extend(
-                    EvdInput::ALL
-                        .into_iter()
-                        .filter_map(|input| mode.next(input).ok())
+                    EvdInput::VARIANTS
+                        .iter()
+                        .filter_map(|&input| mode.next(input).ok())
                         .map(|(to, _)| to),
                 );
             }

@@ -19,6 +19,7 @@ use crate::error::Subtype;
 
 /// `DAT_SRQ_STATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 #[repr(u32)]
 pub enum SrqState {
     /// In use.
@@ -29,6 +30,7 @@ pub enum SrqState {
 
 /// Whether the low watermark is to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum Watermark {
     /// There is none.
     Off,
@@ -49,6 +51,7 @@ pub struct SrqMode {
 
 /// What can happen to an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
 pub enum SrqInput {
     /// `srq_set_lw` with 0.
     SetNone,
@@ -115,29 +118,18 @@ impl SrqMode {
     }
 }
 
-impl SrqInput {
-    /// Every input.
-    pub const ALL: [Self; 6] = [
-        Self::SetNone,
-        Self::SetEnough,
-        Self::SetTooFew,
-        Self::Short,
-        Self::Resize,
-        Self::Fail,
-    ];
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fmt::Write;
+    use strum::VariantArray;
 
     #[test]
     fn every_pair_of_state_and_input_is_as_the_checked_in_table_says() {
         let mut table = String::new();
-        for state in [SrqState::Operational, SrqState::Error] {
-            for watermark in [Watermark::Off, Watermark::Armed, Watermark::Fired] {
-                for input in SrqInput::ALL {
+        for &state in SrqState::VARIANTS {
+            for &watermark in Watermark::VARIANTS {
+                for &input in SrqInput::VARIANTS {
                     match (SrqMode { state, watermark }).next(input) {
                         Ok((to, tell)) => writeln!(
                             table,
