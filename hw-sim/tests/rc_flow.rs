@@ -4,7 +4,7 @@ mod rc_support;
 
 use hw_mlx::prm::{EventType, Syndrome};
 use hw_sim::link::Port;
-use hw_sim::wire::{AckSyndrome, NakCode, Operation, Psn};
+use hw_sim::wire::{AckSyndrome, AethRepr, NakCode, Operation, Psn};
 use rc_support::*;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -256,6 +256,51 @@ fn receiver_never_ready_exhausts_the_rnr_retries() {
     pair.run_until(1_000_000);
     assert_eq!(pair.a.send_results(), [(0, Syndrome::RNR_RETRY_EXC_ERR.0)]);
     assert_eq!(pair.count(Port::A, Operation::SendOnly), 3);
+}
+
+/// Linux' software RoCE answers the message behind the one it has no receive for by a sequence NAK.
+#[test]
+fn sequence_nak_while_the_receiver_is_waited_for_neither_ends_the_wait_nor_counts() {
+    let options = Options {
+        min_rnr_nak: 0,
+        retry_count: 0,
+        ..Options::default()
+    }; // 655.36 ms: longer than all ACK timeouts together
+    let mut pair = Pair::with(&options);
+    let nak = Rc::new(RefCell::new(Vec::new()));
+    let forged = Rc::clone(&nak);
+    pair.filter = Box::new(move |from, _, packet| {
+        if let (Port::B, Some(aeth)) = (from, packet.headers.aeth)
+            && aeth.syndrome == AckSyndrome::Rnr(0)
+        {
+            let mut packet = *packet;
+            packet.headers.aeth = Some(AethRepr {
+                syndrome: AckSyndrome::Nak(NakCode::Sequence),
+                ..aeth
+            });
+            *forged.borrow_mut() = packet.emit();
+        }
+        true
+    });
+    for byte in [9, 10] {
+        pair.a.post(&Wqe::send_inline(&[byte; 4]));
+    }
+    pair.settle();
+    pair.deliver(Port::A, &nak.take());
+    for _ in 0..2 {
+        pair.b.post_receive(&[(KEY, DATA, 64)]);
+    }
+    pair.run_until(655_359_999);
+    assert_eq!(
+        (
+            pair.a.send_results(),
+            pair.count(Port::A, Operation::SendOnly)
+        ),
+        (vec![], 2)
+    );
+    pair.run_until(655_360_000);
+    assert_eq!(pair.a.send_results(), [(0, 0), (1, 0)]);
+    assert_eq!(pair.count(Port::A, Operation::SendOnly), 4);
 }
 
 #[test]
