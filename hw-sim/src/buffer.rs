@@ -37,6 +37,9 @@ pub enum BufferError {
 impl QueueBuffer {
     /// A buffer of `bytes` in `pages` of 2^(12 + `log_page_size`) bytes, starting `page_offset`
     /// 64ths of a page into the first.
+    ///
+    /// # Errors
+    /// [`BufferError`]: an address that is not 4 KiB aligned, or fewer pages than `bytes` need.
     pub fn new(
         pages: &[u64],
         log_page_size: u32,

@@ -18,13 +18,22 @@ pub trait Host {
     fn now(&self) -> u64;
 
     /// Reads queue memory or a doorbell record: DMA addresses, no key.
+    ///
+    /// # Errors
+    /// [`DmaFault`]: the range is not mapped whole, or the function is no bus master.
     fn dma_read(&mut self, iova: u64, out: &mut [u8]) -> Result<(), DmaFault>;
 
     /// Writes queue memory or a doorbell record: DMA addresses, no key.
+    ///
+    /// # Errors
+    /// [`DmaFault`]: as for reading, or part of the range is mapped to be read only.
     fn dma_write(&mut self, iova: u64, data: &[u8]) -> Result<(), DmaFault>;
 
     /// Reads data through a key: checks existence, free state, variant, PD, QPN, range and access,
     /// then does the DMA.
+    ///
+    /// # Errors
+    /// [`KeyError`]: the first check that fails, or the DMA behind it.
     fn key_read(
         &mut self,
         key: u32,
@@ -34,6 +43,9 @@ pub trait Host {
     ) -> Result<(), KeyError>;
 
     /// Writes data through a key, with the checks of [`Host::key_read`].
+    ///
+    /// # Errors
+    /// [`KeyError`], as [`Host::key_read`].
     fn key_write(
         &mut self,
         key: u32,
@@ -44,6 +56,9 @@ pub trait Host {
 
     /// The checks of [`Host::key_read`] and [`Host::key_write`] for a whole range, without moving
     /// a byte.
+    ///
+    /// # Errors
+    /// [`KeyError`], as [`Host::key_read`], but for the DMA.
     fn key_check(
         &mut self,
         key: u32,
@@ -61,6 +76,9 @@ pub trait Host {
     fn qp_event(&mut self, event: EventType, qpn: u32);
 
     /// Takes the next WQE of a shared receive queue, if there is one; fires the limit event.
+    ///
+    /// # Errors
+    /// [`DmaFault`]: its doorbell record or its next WQE cannot be read.
     fn srq_take(&mut self, srqn: u32) -> Result<Option<SrqWqe>, DmaFault>;
 
     /// The XRC SRQ of that number.
@@ -90,6 +108,9 @@ pub trait Host {
     fn random(&mut self) -> u64;
 
     /// Carries out a UMR work request: changes the context of an existing key.
+    ///
+    /// # Errors
+    /// [`KeyError`]: the key may not be changed so; [`KeyError::Unsupported`] where there is no UMR.
     fn umr(&mut self, request: UmrRequest<'_>) -> Result<(), KeyError> {
         let _ = request;
         Err(KeyError::Unsupported)
@@ -101,6 +122,10 @@ pub trait Host {
     }
 
     /// Frees a key on behalf of a peer's SEND with Invalidate.
+    ///
+    /// # Errors
+    /// [`KeyError`]: the queue pair may not use the key, or the key cannot be invalidated by a peer;
+    /// [`KeyError::Unsupported`] where there is no UMR.
     fn invalidate(&mut self, key: u32, scope: KeyScope) -> Result<(), KeyError> {
         let _ = (key, scope);
         Err(KeyError::Unsupported)

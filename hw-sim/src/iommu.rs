@@ -96,6 +96,10 @@ impl Iommu {
     }
 
     /// Maps memory at an address; like VFIO, refuses what overlaps or is not in whole 4 KiB pages.
+    ///
+    /// # Errors
+    /// In words what is wrong with the range: empty or not in whole pages, longer than the memory, outside of the usable
+    /// [`Iommu::ranges`], or mapped already in part.
     pub fn map(
         &mut self,
         iova: u64,
@@ -107,6 +111,9 @@ impl Iommu {
     }
 
     /// The same for memory the device may only read: a write there is a fault.
+    ///
+    /// # Errors
+    /// As [`Iommu::map`].
     pub fn map_read_only(
         &mut self,
         iova: u64,
@@ -167,6 +174,9 @@ impl Iommu {
     }
 
     /// Unmaps every mapping inside the range; like VFIO type 1 v2, refuses to cut one in two.
+    ///
+    /// # Errors
+    /// In words: the range wraps, holds no mapping, or cuts one in two. Nothing is unmapped then.
     pub fn unmap(&mut self, iova: u64, bytes: usize) -> Result<(), String> {
         let Some(end) = iova.checked_add(bytes as u64) else {
             return Err(format!("unmap {iova:#x}+{bytes:#x}: wraps"));
@@ -219,6 +229,10 @@ impl Iommu {
     }
 
     /// Reads memory of the host.
+    ///
+    /// # Errors
+    /// [`DmaFault`], which is recorded: part of the range is not mapped, or the function is no bus master. `out` is
+    /// untouched then.
     pub fn read(&mut self, iova: u64, out: &mut [u8], who: Who) -> Result<(), DmaFault> {
         self.check(iova, out.len(), false, who)?;
         let mut done = 0;
@@ -232,6 +246,10 @@ impl Iommu {
 
     /// Writes memory of the host, its last byte last: programs watch that byte of an RDMA Write and take the others for
     /// written, as a bus that writes upwards lets them.
+    ///
+    /// # Errors
+    /// [`DmaFault`], which is recorded: as for [`Iommu::read`], or part of the range is mapped to be read only. Nothing
+    /// is written then.
     pub fn write(&mut self, iova: u64, data: &[u8], who: Who) -> Result<(), DmaFault> {
         self.check(iova, data.len(), true, who)?;
         let mut done = 0;
@@ -248,6 +266,9 @@ impl Iommu {
 
     /// Writes one byte in one store, after everything written before it: the byte that hands an
     /// entry over.
+    ///
+    /// # Errors
+    /// [`DmaFault`], as [`Iommu::write`].
     pub fn publish(&mut self, iova: u64, value: u8, who: Who) -> Result<(), DmaFault> {
         self.check(iova, 1, true, who)?;
         let (memory, offset, _) = self.piece(iova, 1);

@@ -36,6 +36,7 @@
 //! time.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod buffer;
 pub mod cmd;

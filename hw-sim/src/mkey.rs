@@ -192,6 +192,9 @@ pub struct KeyRules {
 }
 
 /// Checks an access and translates it.
+///
+/// # Errors
+/// [`KeyError`]: the first check that fails, of the key or of one it reaches through.
 pub fn resolve(keys: &Table<Mkey>, rules: KeyRules, access: Use) -> Result<Vec<Piece>, KeyError> {
     let mut pieces = Vec::new();
     walk(keys, rules, access, 0, &mut pieces)?;

@@ -42,6 +42,9 @@ pub struct Table<T> {
 impl<T> Table<T> {
     /// A table named `kind` (for reports) whose numbers lie in `first..=last`, holding at most
     /// `limit` objects.
+    ///
+    /// # Panics
+    /// The number range is empty, or `limit` is 0.
     pub fn new(kind: &'static str, first: u32, last: u32, limit: u32) -> Self {
         assert!(first <= last && limit > 0, "{kind}: empty number range");
         let span = last - first + 1;
@@ -77,6 +80,9 @@ impl<T> Table<T> {
     }
 
     /// Takes the next number without creating anything yet.
+    ///
+    /// # Errors
+    /// [`TableError::Full`].
     pub fn reserve(&mut self) -> Result<u32, TableError> {
         if self.entries.len() >= self.limit as usize {
             return Err(TableError::Full);
@@ -96,6 +102,9 @@ impl<T> Table<T> {
     }
 
     /// Creates an object under a number from [`Table::reserve`].
+    ///
+    /// # Panics
+    /// An object has this number.
     pub fn insert(&mut self, number: u32, value: T) {
         let old = self.entries.insert(
             number,
@@ -108,6 +117,9 @@ impl<T> Table<T> {
     }
 
     /// Creates an object under the next number.
+    ///
+    /// # Errors
+    /// [`TableError::Full`].
     pub fn create(&mut self, value: T) -> Result<u32, TableError> {
         let number = self.reserve()?;
         self.insert(number, value);
@@ -130,6 +142,9 @@ impl<T> Table<T> {
     }
 
     /// Counts one more reference to the object.
+    ///
+    /// # Errors
+    /// [`TableError::Unknown`].
     pub fn hold(&mut self, number: u32) -> Result<(), TableError> {
         let entry = self.entries.get_mut(&number).ok_or(TableError::Unknown)?;
         entry.references += 1;
@@ -137,6 +152,9 @@ impl<T> Table<T> {
     }
 
     /// Takes back one reference.
+    ///
+    /// # Panics
+    /// Nobody holds a reference to the object.
     pub fn release(&mut self, number: u32) {
         if let Some(entry) = self.entries.get_mut(&number) {
             assert!(
@@ -156,6 +174,9 @@ impl<T> Table<T> {
     }
 
     /// Whether [`Table::remove`] would succeed.
+    ///
+    /// # Errors
+    /// [`TableError::Unknown`], or [`TableError::Referenced`] with how often.
     pub fn removable(&self, number: u32) -> Result<(), TableError> {
         match self.entries.get(&number) {
             None => Err(TableError::Unknown),
@@ -165,6 +186,9 @@ impl<T> Table<T> {
     }
 
     /// Destroys the object unless somebody refers to it.
+    ///
+    /// # Errors
+    /// As [`Table::removable`]; the object stays.
     pub fn remove(&mut self, number: u32) -> Result<T, TableError> {
         self.removable(number)?;
         match self.entries.remove(&number) {

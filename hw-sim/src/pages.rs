@@ -164,6 +164,10 @@ impl FirmwarePages {
     }
 
     /// MANAGE_PAGES give: all of them or none.
+    ///
+    /// # Errors
+    /// [`GiveError`]: more pages than were asked for, or the first page that is not aligned, given twice, or out of the
+    /// device's reach.
     pub fn give(&mut self, iommu: &mut Iommu, addresses: &[u64]) -> Result<(), GiveError> {
         if self.owned.len() + addresses.len() > self.wanted {
             return Err(GiveError::TooMany);

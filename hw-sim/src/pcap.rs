@@ -38,6 +38,9 @@ pub struct Capture<W: Write> {
 
 impl<W: Write> Capture<W> {
     /// Writes the section header.
+    ///
+    /// # Errors
+    /// [`CaptureError::Write`]: the writer refused.
     pub fn new(writer: W) -> Result<Self, CaptureError> {
         // Fixed, not native: the file of a seed is the same file everywhere.
         let writer = PcapNgWriter::with_endianness(writer, Endianness::Little)?;
@@ -48,6 +51,9 @@ impl<W: Write> Capture<W> {
     }
 
     /// Adds an interface; the number it returns names it in [`Capture::frame`].
+    ///
+    /// # Errors
+    /// [`CaptureError::Write`]: the writer refused.
     pub fn add_interface(&mut self, name: &str, port_type: PortType) -> Result<u32, CaptureError> {
         self.writer.write_pcapng_block(InterfaceDescriptionBlock {
             linktype: match port_type {
@@ -66,6 +72,9 @@ impl<W: Write> Capture<W> {
     }
 
     /// Writes a frame that `interface` transmitted at `now` (virtual nanoseconds).
+    ///
+    /// # Errors
+    /// [`CaptureError::Interface`]: no interface has that number. [`CaptureError::Write`]: the writer refused.
     pub fn frame(&mut self, interface: u32, now: u64, frame: &[u8]) -> Result<(), CaptureError> {
         if interface >= self.interfaces {
             return Err(CaptureError::Interface(interface));
@@ -86,6 +95,9 @@ impl<W: Write> Capture<W> {
     }
 
     /// Flushes what was written.
+    ///
+    /// # Errors
+    /// [`CaptureError::Write`]: the writer refused.
     pub fn flush(&mut self) -> Result<(), CaptureError> {
         self.writer
             .get_mut()

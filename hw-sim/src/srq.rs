@@ -118,6 +118,9 @@ impl Srq {
     }
 
     /// WQEs posted and not taken; reads the doorbell record.
+    ///
+    /// # Errors
+    /// [`DmaFault`]: the doorbell record cannot be read.
     pub fn available(&mut self, iommu: &mut Iommu) -> Result<u16, DmaFault> {
         let mut word = [0; 4];
         iommu.read(self.doorbell_record, &mut word, Who::Srq(self.number))?;
@@ -126,6 +129,9 @@ impl Srq {
     }
 
     /// Whether the armed limit is undercut already; disarms it if so.
+    ///
+    /// # Errors
+    /// [`DmaFault`]: the doorbell record cannot be read.
     pub fn limit_reached(&mut self, iommu: &mut Iommu) -> Result<bool, DmaFault> {
         let available = u32::from(self.available(iommu)?);
         let reached = self.limit != 0 && available < self.limit;
@@ -136,6 +142,9 @@ impl Srq {
     }
 
     /// Takes the next WQE.
+    ///
+    /// # Errors
+    /// [`DmaFault`]: the doorbell record or the WQE cannot be read. The WQE is not taken.
     pub fn take(&mut self, iommu: &mut Iommu) -> Result<Taken, DmaFault> {
         if self.failed {
             return Ok(Taken::Broken { event: false });

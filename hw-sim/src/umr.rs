@@ -74,6 +74,10 @@ impl Control {
 }
 
 /// Carries out a UMR work request.
+///
+/// # Errors
+/// [`KeyError`]: no such key, one that no UMR may change, a domain that does not exist, or a translation that the key
+/// cannot have. The key is as before.
 pub fn apply(
     keys: &mut Table<Mkey>,
     pds: &mut Table<()>,
@@ -265,6 +269,9 @@ fn change(mkey: &mut Mkey, control: &Control, context: &Mkc) {
 
 /// SEND with Invalidate arrived: the key becomes free, if it allows that and belongs to the queue
 /// pair's domain.
+///
+/// # Errors
+/// [`KeyError`]: the scope may not use the key; [`KeyError::Access`] if a peer may not invalidate it.
 pub fn invalidate(keys: &mut Table<Mkey>, key: u32, scope: KeyScope) -> Result<(), KeyError> {
     if !usable(keys, key, scope)?.remote_invalidate {
         return Err(KeyError::Access { key });

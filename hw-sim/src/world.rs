@@ -221,6 +221,9 @@ impl World {
     }
 
     /// From now on every frame goes to a capture, too.
+    ///
+    /// # Errors
+    /// [`CaptureError`](crate::pcap::CaptureError): its writer refused the interfaces. There is no capture then.
     pub fn tap(
         &mut self,
         mut capture: Capture<Box<dyn Write + Send>>,
@@ -238,6 +241,9 @@ impl World {
     }
 
     /// Writes out what the capture has buffered.
+    ///
+    /// # Errors
+    /// [`CaptureError`](crate::pcap::CaptureError): its writer refused.
     pub fn flush_tap(&mut self) -> Result<(), crate::pcap::CaptureError> {
         self.tap.as_mut().map_or(Ok(()), |tap| tap.capture.flush())
     }

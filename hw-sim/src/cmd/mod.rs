@@ -141,6 +141,9 @@ impl Cmd<'_> {
     }
 
     /// `count` 64-bit numbers from `offset` on.
+    ///
+    /// # Errors
+    /// BAD_INPUT_LEN: the input ends before the list does.
     pub fn list(&self, offset: usize, count: usize) -> Result<Vec<u64>, Refusal> {
         let bytes = count
             .checked_mul(8)
@@ -161,6 +164,10 @@ impl Cmd<'_> {
     }
 
     /// The buffer that the page list at 0x110 describes.
+    ///
+    /// # Errors
+    /// BAD_PARAM: pages larger than 2^31 bytes, or a buffer that the device does not reach from end to end. What
+    /// [`BufferError`] becomes: a list that is too short, or an address that is not aligned.
     pub fn buffer(
         &self,
         log_page_size: u32,
@@ -184,6 +191,9 @@ impl Cmd<'_> {
     }
 
     /// A doorbell record's address: 8-byte aligned and not zero.
+    ///
+    /// # Errors
+    /// BAD_PARAM: any other address.
     pub fn doorbell_record(&self, address: u64) -> Result<u64, Refusal> {
         if address == 0 || !address.is_multiple_of(8) {
             return Err(refuse!(BAD_PARAM, "doorbell record address"));
@@ -215,6 +225,9 @@ fn read_padded<T: Layout>(input: &[u8]) -> T {
 }
 
 /// An output layout as bytes.
+///
+/// # Errors
+/// None: handlers end with it.
 pub fn output<T: Layout>(layout: &T) -> Outcome {
     Ok(layout.as_bytes().to_vec())
 }

@@ -12,6 +12,9 @@ pub struct AethPacket<T> {
 
 impl<T: AsRef<[u8]>> AethPacket<T> {
     /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < AethRepr::BYTES {
             return Err(WireError::Truncated("AETH"));
@@ -112,6 +115,9 @@ impl AethRepr {
     pub const BYTES: usize = 4;
 
     /// Reads the header; refuses reserved syndromes.
+    ///
+    /// # Errors
+    /// [`WireError::Malformed`]: a reserved syndrome.
     pub fn parse<T: AsRef<[u8]>>(packet: &AethPacket<T>) -> Result<Self, WireError> {
         let syndrome = AckSyndrome::from_bits(packet.syndrome())
             .ok_or(WireError::Malformed("AETH syndrome"))?;

@@ -11,6 +11,9 @@ pub struct AtomicEthPacket<T> {
 
 impl<T: AsRef<[u8]>> AtomicEthPacket<T> {
     /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < AtomicEthRepr::BYTES {
             return Err(WireError::Truncated("AtomicETH"));
@@ -87,6 +90,9 @@ impl AtomicAckEthRepr {
     pub const BYTES: usize = 8;
 
     /// Reads the header from the start of `bytes`.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         if bytes.len() < Self::BYTES {
             return Err(WireError::Truncated("AtomicAckETH"));

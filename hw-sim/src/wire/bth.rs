@@ -11,6 +11,9 @@ pub struct BthPacket<T> {
 
 impl<T: AsRef<[u8]>> BthPacket<T> {
     /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < BthRepr::BYTES {
             return Err(WireError::Truncated("BTH"));
@@ -105,6 +108,9 @@ impl BthRepr {
 
     /// Reads the header; refuses other versions and undefined opcodes. Reserved bits are ignored,
     /// as the specification demands of receivers.
+    ///
+    /// # Errors
+    /// [`WireError::Malformed`]: another version. [`WireError::Opcode`]: an undefined opcode.
     pub fn parse<T: AsRef<[u8]>>(packet: &BthPacket<T>) -> Result<Self, WireError> {
         if packet.version() != 0 {
             return Err(WireError::Malformed("BTH version"));

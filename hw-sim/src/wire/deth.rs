@@ -11,6 +11,9 @@ pub struct DethPacket<T> {
 
 impl<T: AsRef<[u8]>> DethPacket<T> {
     /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < DethRepr::BYTES {
             return Err(WireError::Truncated("DETH"));

@@ -25,6 +25,9 @@ pub struct EthPacket<T> {
 
 impl<T: AsRef<[u8]>> EthPacket<T> {
     /// Checks that the header, tag included, is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         let packet = Self { buffer };
         let bytes = packet.buffer.as_ref();

@@ -33,6 +33,9 @@ impl GrhRepr {
     pub const BYTES: usize = 40;
 
     /// Reads the header; refuses everything but IBA transport.
+    ///
+    /// # Errors
+    /// [`WireError::Malformed`]: another IP version. [`WireError::NotRoce`]: another next header.
     pub fn parse<T: AsRef<[u8]>>(packet: &GrhPacket<T>) -> Result<Self, WireError> {
         if packet.version() != 6 {
             return Err(WireError::Malformed("GRH version"));

@@ -58,6 +58,9 @@ impl Headers {
     }
 
     /// Reads the headers of `opcode` from the start of `bytes`; returns what follows them.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: the bytes end inside a header. [`WireError::Malformed`]: a reserved AETH syndrome.
     pub fn parse(opcode: Opcode, mut bytes: &[u8]) -> Result<(Self, &[u8]), WireError> {
         let operation = opcode.operation();
         let mut headers = Self::NONE;

@@ -17,6 +17,9 @@ pub struct Ipv4Packet<T> {
 
 impl<T: AsRef<[u8]>> Ipv4Packet<T> {
     /// Checks that the fixed header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < Ipv4Repr::BYTES {
             return Err(WireError::Truncated("IPv4 header"));
@@ -104,6 +107,10 @@ impl Ipv4Repr {
     pub const BYTES: usize = 20;
 
     /// Reads the header; refuses options, fragments and everything that is not UDP.
+    ///
+    /// # Errors
+    /// [`WireError::NotRoce`]: another protocol. [`WireError::Malformed`]: another version, options, a fragment, a length
+    /// shorter than the header. [`WireError::Checksum`].
     pub fn parse<T: AsRef<[u8]>>(packet: &Ipv4Packet<T>) -> Result<Self, WireError> {
         if packet.version() != 4 {
             return Err(WireError::Malformed("IPv4 version"));

@@ -12,6 +12,9 @@ pub struct Ipv6Packet<T> {
 
 impl<T: AsRef<[u8]>> Ipv6Packet<T> {
     /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < Ipv6Repr::BYTES {
             return Err(WireError::Truncated("IPv6 header"));
@@ -83,6 +86,9 @@ impl Ipv6Repr {
     pub const BYTES: usize = 40;
 
     /// Reads the header; refuses everything that is not UDP.
+    ///
+    /// # Errors
+    /// [`WireError::Malformed`]: another version. [`WireError::NotRoce`]: another next header.
     pub fn parse<T: AsRef<[u8]>>(packet: &Ipv6Packet<T>) -> Result<Self, WireError> {
         if packet.version() != 6 {
             return Err(WireError::Malformed("IPv6 version"));

@@ -22,6 +22,9 @@ pub struct LrhPacket<T> {
 
 impl<T: AsRef<[u8]>> LrhPacket<T> {
     /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < LrhRepr::BYTES {
             return Err(WireError::Truncated("LRH"));
@@ -88,6 +91,9 @@ impl LrhRepr {
     pub const BYTES: usize = 8;
 
     /// Reads the header; refuses raw packets and other link versions.
+    ///
+    /// # Errors
+    /// [`WireError::Malformed`]: another link version. [`WireError::NotRoce`]: a raw packet.
     pub fn parse<T: AsRef<[u8]>>(packet: &LrhPacket<T>) -> Result<Self, WireError> {
         if packet.version() != 0 {
             return Err(WireError::Malformed("LRH version"));

@@ -207,11 +207,17 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Takes an Ethernet frame apart, checking every length and the ICRC.
+    ///
+    /// # Errors
+    /// [`WireError`]: the first header, length or CRC that is wrong; [`WireError::NotRoce`] for a frame of another protocol.
     pub fn parse(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_frame(frame, true)
     }
 
     /// Takes an InfiniBand packet apart, checking every length and both CRCs.
+    ///
+    /// # Errors
+    /// [`WireError`], as [`Packet::parse`].
     pub fn parse_infiniband(packet: &'a [u8]) -> Result<Self, WireError> {
         let lrh = LrhRepr::parse(&LrhPacket::new_checked(packet)?)?;
         let end = lrh.packet_len;
@@ -244,6 +250,9 @@ impl<'a> Packet<'a> {
     }
 
     /// [`Packet::parse`] without the ICRC, for fuzzing: behind a CRC nothing would be reached.
+    ///
+    /// # Errors
+    /// [`WireError`], as [`Packet::parse`], but never [`WireError::Icrc`].
     pub fn parse_ignoring_icrc(frame: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_frame(frame, false)
     }

@@ -11,6 +11,9 @@ pub struct RethPacket<T> {
 
 impl<T: AsRef<[u8]>> RethPacket<T> {
     /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < RethRepr::BYTES {
             return Err(WireError::Truncated("RETH"));

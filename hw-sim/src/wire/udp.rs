@@ -14,6 +14,9 @@ pub struct UdpPacket<T> {
 
 impl<T: AsRef<[u8]>> UdpPacket<T> {
     /// Checks that the header is there.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`]: fewer bytes than the header has.
     pub fn new_checked(buffer: T) -> Result<Self, WireError> {
         if buffer.as_ref().len() < UdpRepr::BYTES {
             return Err(WireError::Truncated("UDP header"));
@@ -61,6 +64,9 @@ impl UdpRepr {
     pub const BYTES: usize = 8;
 
     /// Reads the header; refuses other ports.
+    ///
+    /// # Errors
+    /// [`WireError::NotRoce`]: another destination port. [`WireError::Malformed`]: a length shorter than the header.
     pub fn parse<T: AsRef<[u8]>>(packet: &UdpPacket<T>) -> Result<Self, WireError> {
         if packet.dst_port() != ROCE_PORT {
             return Err(WireError::NotRoce);
