@@ -65,6 +65,9 @@ enum Task {
         #[command(subcommand)]
         task: vm::Task,
     },
+    /// Our end of a connection with the guest's `peer`: what `vm interop` runs in the guest.
+    #[command(hide = true)]
+    Peer(vm::peer::Arguments),
     /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
     Install(install::Arguments),
     /// Only the house rules.
@@ -98,6 +101,7 @@ fn run() -> Result<()> {
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
         Task::Vm { task } => vm::run(&task),
+        Task::Peer(arguments) => vm::peer::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),
     }

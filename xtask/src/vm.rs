@@ -12,12 +12,14 @@
 //! Making the folder and running from it need root (`chroot`); without it, that is said and nothing is run.
 
 mod c;
+mod capture;
 mod guest;
 mod image;
 mod interop;
 mod libtest;
 mod machine;
 mod modules;
+pub mod peer;
 mod report;
 mod serial;
 mod stock;
@@ -65,8 +67,10 @@ struct Suite {
     serve: &'static [&'static str],
     /// Builds the programs of ours that the guest gets.
     programs: fn() -> Result<Vec<image::Program>>,
-    /// Turns what a step said into figures, or says what is wrong with it. The last step, `functions`, is what the
-    /// server of the functions logged.
+    /// The capture that the server of the functions writes, if the suite wants to know what it holds.
+    capture: Option<&'static str>,
+    /// Turns what a step said into figures, or says what is wrong with it. The last steps are no programs: `wire`, what
+    /// the capture holds, where there is one, and `functions`, what the server of the functions logged.
     judge: fn(&report::Step) -> Result<String>,
 }
 

@@ -24,7 +24,7 @@ const FOLDER: &str = "dev";
 /// Where the libraries are in there.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// What has them.
-const PACKAGES: [&str; 2] = ["libibverbs-dev", "libc6-dev"];
+const PACKAGES: [&str; 3] = ["libibverbs-dev", "librdmacm-dev", "libc6-dev"];
 
 /// Compiles the programs.
 ///

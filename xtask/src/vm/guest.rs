@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use super::machine::Machine;
 use super::report::{self, Step, Verdict};
 use super::serial::Line;
-use super::{Suite, image};
+use super::{Suite, capture, image};
 use crate::shell;
 
 /// The longest a whole suite may take.
@@ -82,7 +82,19 @@ pub fn test(machine: &Machine, suite: &Suite) -> Result<()> {
     let _ = lines.recv_timeout(LOGGED_WITHIN);
     drop(qemu);
     drop(functions);
-    steps.push(logged(&machine.path("run/functions.log"))?);
+    if let Some(name) = suite.capture {
+        steps.push(Step::shown(
+            "wire",
+            name,
+            capture::refusals(&machine.path("run").join(name))?,
+        ));
+    }
+    let log = machine.path("run/functions.log");
+    steps.push(Step::shown(
+        "functions",
+        "datctl sim serve",
+        lines_of(&log).context("the functions' log")?,
+    ));
     let verdicts: Vec<Verdict> = steps
         .into_iter()
         .map(|step| Verdict::of(step, suite.judge))
@@ -302,18 +314,7 @@ fn follow(lines: &Receiver<Line>, qemu: &mut Running) -> (Vec<Step>, Result<()>)
     }
 }
 
-/// What the functions' server logged, as the last step.
-fn logged(path: &Path) -> Result<Step> {
-    Ok(Step {
-        name: "functions".to_owned(),
-        command: "datctl sim serve".to_owned(),
-        said: lines(path).context("the functions' log")?,
-        code: Some(0),
-        took: Duration::ZERO,
-    })
-}
-
-fn lines(log: &Path) -> Result<Vec<String>> {
+fn lines_of(log: &Path) -> Result<Vec<String>> {
     let bytes = std::fs::read(log).with_context(|| log.display().to_string())?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.lines().map(str::to_owned).collect())
@@ -324,7 +325,7 @@ fn tail(lines: &[String]) -> &[String] {
 }
 
 fn show_tail(log: &Path) {
-    let lines = lines(log).unwrap_or_default();
+    let lines = lines_of(log).unwrap_or_default();
     println!("--- end of {}", log.display());
     for line in tail(&lines) {
         println!("    {}", line.trim_end());

@@ -1,14 +1,18 @@
 //! The suites of our driver against another RDMA stack: one link, ours on one side of it, the kernel's on the other.
 //!
 //! What both sides do is `rping` of librdmacm, which `datctl rping` speaks: Send/Recv, RDMA Read and RDMA Write over
-//! connections that the kernel's `rdma_cm` makes, in either role.
+//! connections that the kernel's `rdma_cm` makes, in either role. What `rping` never does, a program on librdmacm does with
+//! one of ours ([`peer`](super::peer)): receives that come late or never, a passive end that hangs up, private data, rejections.
+
+mod peers;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Suite;
+use super::c::{self, Source};
 use super::image::{Image, Program};
 use super::report::Step;
-use super::stock;
+use super::{Suite, machine, stock};
+use crate::shell;
 
 /// What every guest of these has.
 const PACKAGES: &[&str] = &[
@@ -18,8 +22,19 @@ const PACKAGES: &[&str] = &[
     "iproute2",
 ];
 
+/// What the stock side runs beside `rping`.
+const PEER: Source = Source {
+    name: "peer",
+    text: include_str!("guest/peer.c"),
+    libraries: &["rdmacm", "ibverbs"],
+};
+
 fn programs() -> Result<Vec<Program>> {
-    Ok(vec![("datctl".to_owned(), super::datctl()?)])
+    let mut programs = c::programs(&machine::prepare()?, &[PEER])?;
+    programs.push(("datctl".to_owned(), super::datctl()?));
+    let xtask = shell::target_directory()?.join("debug/xtask");
+    programs.push(("xtask".to_owned(), xtask));
+    Ok(programs)
 }
 
 /// The kernel's `mlx5_core` and `mlx5_ib` on the other function of the link.
@@ -46,6 +61,7 @@ pub fn mlx5() -> Suite {
         functions: 2,
         serve: &["--profile", "roce", "--pcap", "mlx5.pcapng"],
         programs,
+        capture: Some("mlx5.pcapng"),
         judge,
     }
 }
@@ -75,7 +91,8 @@ pub fn software() -> Suite {
         functions: 1,
         serve: &["--link", "dgram:wire.sock,net.sock", "--pcap", "rxe.pcapng"],
         programs,
-        judge,
+        capture: Some("rxe.pcapng"),
+        judge: judge_software,
     }
 }
 
@@ -84,8 +101,31 @@ fn judge(step: &Step) -> Result<String> {
         "bind" => bound(step, 0),
         "stock" => bound(step, step.said.len().saturating_sub(1)),
         "kernel" | "functions" => stock::judge(step),
+        "wire" => refused(step),
+        _ if peers::has(step) => peers::judge(step),
         _ => both(step),
     }
+}
+
+/// Software RoCE counts, too.
+fn judge_software(step: &Step) -> Result<String> {
+    if peers::has(step) {
+        return peers::judge_counted(step);
+    }
+    judge(step)
+}
+
+/// Either side refused messages for want of a receive, with its own timer: ours with the default, `rdma_cm` with 0.
+fn refused(step: &Step) -> Result<String> {
+    let [stock, ours] = [("10.0.0.1: ", 0), ("10.0.0.2: ", 12)].map(|(who, timer)| {
+        let lines = step.lines_with(who);
+        ensure!(
+            lines.len() == 1 && lines[0].ends_with(&format!(" RNR NAKs, timer code {timer}")),
+            "{who}{lines:?}"
+        );
+        Ok(lines[0])
+    });
+    Ok(format!("{}; {}", stock?, ours?))
 }
 
 /// It succeeded; one of its lines.
@@ -149,6 +189,24 @@ mod tests {
         for end in ["client 1 server 0", "client 0 server 143"] {
             let failed = [active[0], active[1], end];
             assert!(judge(&step("connect", &failed)).is_err(), "{end}");
+        }
+    }
+
+    #[test]
+    fn either_side_has_to_have_refused_with_its_own_timer() {
+        let (stock, ours) = (
+            "10.0.0.1: 5 RNR NAKs, timer code 0",
+            "10.0.0.2: 104 RNR NAKs, timer code 12",
+        );
+        assert!(judge(&step("wire", &[stock, ours])).is_ok());
+        let other = "10.0.0.2: 1 RNR NAKs, timer code 0";
+        for wrong in [
+            &[stock][..],
+            &[ours],
+            &[stock, other],
+            &[stock, ours, other],
+        ] {
+            assert!(judge(&step("wire", wrong)).is_err(), "{wrong:?}");
         }
     }
 }

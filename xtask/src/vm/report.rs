@@ -21,6 +21,17 @@ pub struct Step {
 }
 
 impl Step {
+    /// What is no program's: found out after the guest has ended.
+    pub fn shown(name: &str, of: &str, said: Vec<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            command: of.to_owned(),
+            said,
+            code: Some(0),
+            took: Duration::ZERO,
+        }
+    }
+
     /// The lines that contain this.
     pub fn lines_with(&self, what: &str) -> Vec<&str> {
         let lines = self.said.iter().map(String::as_str);

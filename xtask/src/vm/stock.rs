@@ -61,6 +61,7 @@ pub fn infiniband() -> Suite {
         functions: 2,
         serve: &["--profile", "ib", "--report", REPORTS[0]],
         programs: || c::programs(&machine::prepare()?, &SOURCES),
+        capture: None,
         judge,
     }
 }

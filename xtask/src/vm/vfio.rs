@@ -31,6 +31,7 @@ pub fn suite() -> Suite {
         // Frames fly for a while, so that who waits has to sleep.
         serve: &["--faults", "delay=100us"],
         programs,
+        capture: None,
         judge: judge::judge,
     }
 }

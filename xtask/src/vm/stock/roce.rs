@@ -50,6 +50,7 @@ pub fn ethernet() -> Suite {
         functions: FUNCTIONS,
         serve: &["--profile", "roce", "--report", super::REPORTS[1]],
         programs: || Ok(Vec::new()),
+        capture: None,
         judge,
     }
 }

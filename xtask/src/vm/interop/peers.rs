@@ -1,0 +1,153 @@
+//! Judging the steps that [`peer`](super::super::peer) is for, `connect-CASE` and `listen-CASE`: what both ends have to say,
+//! and, where the stock stack counts, how many messages were refused for want of a receive.
+
+use anyhow::{Context, Result, ensure};
+
+use super::super::report::Step;
+
+/// What the script says before the stock stack's counters.
+const COUNTED: &str = "RNR NAKs received and sent by the stock side: ";
+/// How often a message is sent to somebody who never posts a receive: once, and `peer`'s few repetitions.
+const ATTEMPTS: u32 = 4;
+
+/// Whether a step is one of these.
+pub fn has(step: &Step) -> bool {
+    lines(&step.name).is_some()
+}
+
+/// Both ends succeeded, and said what they should; the last of it.
+pub fn judge(step: &Step) -> Result<String> {
+    step.line_with("client 0 server 0")?;
+    let lines = lines(&step.name).context("no such step")?;
+    for line in lines {
+        ensure!(
+            step.said.iter().any(|said| said == line),
+            "nobody says {line:?}"
+        );
+    }
+    Ok(lines.last().copied().unwrap_or_default().to_owned())
+}
+
+/// The same, and the stock stack's own counters have to agree.
+pub fn judge_counted(step: &Step) -> Result<String> {
+    let said = judge(step)?;
+    let (received, sent) = counted(step)?;
+    let agree = match step.name.as_str() {
+        "connect-late" => received == 0 && sent > 0,
+        "listen-late" => received > 0 && sent == 0,
+        "connect-never" => (received, sent) == (0, ATTEMPTS),
+        "listen-never" => (received, sent) == (ATTEMPTS, 0),
+        _ => (received, sent) == (0, 0),
+    };
+    ensure!(agree, "RNR NAKs: {received} received, {sent} sent");
+    Ok(if (received, sent) == (0, 0) {
+        said
+    } else {
+        format!("{said}; RNR NAKs: {received} received by it, {sent} sent")
+    })
+}
+
+/// RNR NAKs that the stock stack received and sent in the course of the step.
+fn counted(step: &Step) -> Result<(u32, u32)> {
+    let line = step.line_with(COUNTED)?;
+    let counts: Vec<u32> = line
+        .split_whitespace()
+        .filter_map(|word| word.trim_end_matches(',').parse().ok())
+        .collect();
+    let [received, sent, received_then, sent_then] = counts[..] else {
+        anyhow::bail!("counters {line:?}");
+    };
+    Ok((
+        received_then.saturating_sub(received),
+        sent_then.saturating_sub(sent),
+    ))
+}
+
+/// What both ends say in a step; ours is the active one where it connects.
+fn lines(step: &str) -> Option<&'static [&'static str]> {
+    Some(match step {
+        "connect-prompt" | "connect-late" => &[
+            "stock: REQ: 56 bytes of private data as they were given",
+            "ours: REP: 196 bytes of private data as they were given",
+            "ours: 4 messages sent, 1 received",
+            "stock: 4 messages received, 1 sent",
+            "stock: disconnected by us",
+            "ours: disconnected by the peer",
+        ],
+        "listen-prompt" | "listen-late" => &[
+            "ours: REQ: 56 bytes of private data as they were given",
+            "stock: REP: 64 bytes of private data as they were given",
+            "stock: 4 messages sent, 1 received",
+            "ours: 4 messages received, 1 sent",
+            "ours: disconnected by us",
+            "stock: disconnected by the peer",
+        ],
+        "connect-never" => &[
+            "ours: broken",
+            "stock: disconnected by the peer",
+            "ours: the first send: DAT_DTO_ERR_RECEIVER_NOT_READY",
+        ],
+        "listen-never" => &[
+            "stock: disconnected by us",
+            "ours: disconnected by the peer",
+            "stock: the first send: RNR retry counter exceeded",
+        ],
+        "connect-reject" => &[
+            "stock: rejected with 148 bytes of private data",
+            "ours: REJ: DAT_CONNECTION_EVENT_PEER_REJECTED",
+        ],
+        "listen-reject" => &["ours: rejected", "stock: REJ: reason 28"],
+        "listen-decline" => &[
+            "stock: REP: 64 bytes of private data as they were given",
+            "stock: rejected with 148 bytes of private data",
+            "ours: REJ: DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR",
+        ],
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(name: &str, said: &[&str]) -> Step {
+        let said = said.iter().map(|&line| line.to_owned()).collect();
+        Step::shown(name, "peers", said)
+    }
+
+    #[test]
+    fn both_ends_have_to_say_everything_and_to_succeed() {
+        let all = [
+            "ours: rejected",
+            "stock: REJ: reason 28",
+            "client 0 server 0",
+        ];
+        let judged = judge(&step("listen-reject", &all)).expect("good");
+        assert_eq!(judged, "stock: REJ: reason 28");
+        for missing in 0..all.len() {
+            let mut said = all.to_vec();
+            said.remove(missing);
+            assert!(judge(&step("listen-reject", &said)).is_err(), "{said:?}");
+        }
+        assert!(!has(&step("client-killed", &all)) && has(&step("listen-reject", &all)));
+    }
+
+    #[test]
+    fn who_never_posts_a_receive_refuses_each_attempt_and_no_more() {
+        let judged = |counted: &str| {
+            let counted = format!("{COUNTED}{counted}");
+            let said = [lines("listen-never").expect("a step"), &[&counted]].concat();
+            let said = [&said[..], &["client 0 server 0"]].concat();
+            judge_counted(&step("listen-never", &said))
+        };
+        assert!(judged("100 2, then 104 2").is_ok());
+        for wrong in [
+            "100 2, then 103 2",
+            "100 2, then 105 2",
+            "100 2, then 104 3",
+            "none counted, then none counted",
+        ] {
+            assert!(judged(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Our end of connections with a peer that does what `rping` never does (`guest/peer.c`, on librdmacm and libibverbs).
+//!
+//! | Case | Passive end | Active end |
+//! |---|---|---|
+//! | `prompt` | has its receives posted; hears the messages, answers, disconnects | sends, hears the answer, is disconnected |
+//! | `late` | the same, but posts its receives [`LATE`] after the messages came | the same: sends are repeated until there are receives |
+//! | `never` | posts no receive; is disconnected | its first send fails for want of a receive, after [`FEW`] repetitions; disconnects |
+//! | `reject` | rejects | is rejected |
+//! | `decline` | accepts, and is told that nothing came of it | rejects the accept; DAT has no such call |
+//!
+//! Request, accept and rejection carry as much private data as either stack gives them, a [`pattern`] whose bytes the other
+//! end compares. DAT 1.2 gives a rejection none, and does not show the one that came. Either end says on its
+//! output what it has seen; the first thing that is otherwise ends it.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use dat::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCompletion,
+    DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags,
+    OpenOptions, PspFlags, Qos, ReturnType, Timeout,
+};
+
+/// The RDMA-CM port.
+const PORT: u64 = 7180;
+/// Messages from the active end.
+const MESSAGES: usize = 4;
+/// Bytes of a message: several packets.
+const MESSAGE: usize = 3000;
+/// How long an event may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How late the receives of the case `late` are.
+const LATE: Duration = Duration::from_secs(1);
+/// Repetitions allowed in the case `never`.
+const FEW: u8 = 3;
+/// Repetitions allowed otherwise: the code for any number.
+const FOREVER: u8 = 7;
+/// What ours waits in the end for the peer, which may have missed our last word and asks again.
+const LINGER: Duration = Duration::from_millis(500);
+/// Bytes of private data: of a request, of our accept, of the stock stack's.
+const REQUEST: usize = 56;
+const ACCEPT: usize = 64;
+const STOCK_ACCEPT: usize = 196;
+/// Cookies of receives; sends count from 0.
+const RECEIVES: u64 = 100;
+
+/// `cargo xtask peer`
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The adapter.
+    name: String,
+    /// Its address.
+    #[arg(long)]
+    address: IpAddr,
+    /// The peer's address.
+    #[arg(long)]
+    peer: IpAddr,
+    /// The peer's MAC.
+    #[arg(long)]
+    mac: String,
+    /// Which end to be.
+    role: Role,
+    /// What to do.
+    case: Case,
+}
+
+/// An end of the connection.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// The active one.
+    Connect,
+    /// The passive one.
+    Listen,
+}
+
+/// What happens; see the table.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Case {
+    Prompt,
+    Late,
+    Never,
+    Reject,
+    Decline,
+}
+
+/// Runs one end.
+///
+/// # Errors
+/// What went otherwise than the case has it.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let mac: Vec<u8> = arguments
+        .mac
+        .split(':')
+        .map(|byte| u8::from_str_radix(byte, 16))
+        .collect::<Result<_, _>>()?;
+    let mac = mac.try_into().ok().context("a MAC has six bytes")?;
+    let mut options = OpenOptions::default()
+        .address(arguments.address)
+        .neighbour(arguments.peer, mac);
+    options.ia.transport.rnr_retry = match arguments.case {
+        Case::Never => FEW,
+        Case::Prompt | Case::Late | Case::Reject | Case::Decline => FOREVER,
+    };
+    let mut end = End::open(&arguments.name, &options)?;
+    match arguments.role {
+        Role::Connect => end.connects(arguments.peer, arguments.case)?,
+        Role::Listen => end.listens(arguments.case)?,
+    }
+    end.close()
+}
+
+/// One end of a connection.
+struct End {
+    ia: Ia,
+    events: EvdHandle,
+    ep: EpHandle,
+    /// The messages that are sent, then those that come: one more than there are.
+    memory: DmaMemory,
+    place: LmrTriplet,
+    /// Completions that came while something else was waited for.
+    done: Vec<DtoCompletion>,
+}
+
+impl End {
+    fn open(name: &str, options: &OpenOptions) -> Result<Self> {
+        let mut ia = dat::ia_open(name, options)?;
+        let flags = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
+        let events = ia.evd_create(64, flags)?;
+        let zone = ia.pz_create()?;
+        let attributes = EpAttr::defaults(ia.query().ia);
+        let on = Some(events);
+        let ep = ia.ep_create(Some(zone), on, on, on, Some(&attributes))?;
+        let memory = dat::alloc(&ia, (2 * MESSAGES + 1) * MESSAGE)?;
+        let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
+        let place = LmrTriplet {
+            lmr_context: region.lmr_context,
+            virtual_address: region.registered_address,
+            segment_length: MESSAGE as u64,
+        };
+        Ok(Self {
+            ia,
+            events,
+            ep,
+            memory,
+            place,
+            done: Vec::new(),
+        })
+    }
+
+    /// The active end.
+    fn connects(&mut self, peer: IpAddr, case: Case) -> Result<()> {
+        ensure!(case != Case::Decline, "an accept cannot be rejected");
+        self.post_receives(2)?;
+        self.ia.ep_connect(
+            self.ep,
+            peer,
+            PORT,
+            Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?),
+            &pattern(REQUEST, 1),
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )?;
+        if case == Case::Reject {
+            self.becomes(ConnectionEventKind::PeerRejected)?;
+            println!("REJ: DAT_CONNECTION_EVENT_PEER_REJECTED");
+            return Ok(());
+        }
+        self.becomes(ConnectionEventKind::Established)?;
+        let answered = self.ia.ep_private_data(self.ep)?;
+        compare("REP", answered, STOCK_ACCEPT, STOCK_ACCEPT, 2)?;
+        self.post_sends(MESSAGES)?;
+        if case == Case::Never {
+            self.ends(0, 1, DtoStatus::ErrReceiverNotReady)?;
+            println!("the first send: DAT_DTO_ERR_RECEIVER_NOT_READY");
+            self.ends(1, MESSAGES as u64 - 1, DtoStatus::ErrFlushed)?;
+            self.becomes(ConnectionEventKind::Broken)?;
+            println!("broken");
+            return self.ends(RECEIVES, 2, DtoStatus::ErrFlushed);
+        }
+        self.ends(0, MESSAGES as u64, DtoStatus::Success)?;
+        self.hears(1)?;
+        println!("{MESSAGES} messages sent, 1 received");
+        self.becomes(ConnectionEventKind::Disconnected)?;
+        println!("disconnected by the peer");
+        self.ends(RECEIVES + 1, 1, DtoStatus::ErrFlushed)
+    }
+
+    /// The passive end.
+    fn listens(&mut self, case: Case) -> Result<()> {
+        self.ia.psp_create(PORT, self.events, PspFlags::CONSUMER)?;
+        println!("listening on {}", self.ia.query().ia.ia_address);
+        let event = self.event()?;
+        let Event::ConnectionRequest(request) = event else {
+            bail!("{event:?} instead of a request");
+        };
+        let asked = self.ia.cr_query(request.cr)?.private_data;
+        compare("REQ", asked, REQUEST, REQUEST, 1)?;
+        if case == Case::Reject {
+            self.ia.cr_reject(request.cr)?;
+            println!("rejected");
+            return Ok(());
+        }
+        if case == Case::Prompt {
+            self.post_receives(MESSAGES + 1)?;
+        }
+        let (ep, data) = (Some(self.ep), pattern(ACCEPT, 2));
+        self.ia.cr_accept(request.cr, ep, &data)?;
+        if case == Case::Decline {
+            self.becomes(ConnectionEventKind::AcceptCompletionError)?;
+            println!("REJ: DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR");
+            return Ok(());
+        }
+        self.becomes(ConnectionEventKind::Established)?;
+        if case == Case::Never {
+            self.becomes(ConnectionEventKind::Disconnected)?;
+            println!("disconnected by the peer");
+            return Ok(());
+        }
+        if case == Case::Late {
+            self.nothing_for(LATE)?;
+            self.post_receives(MESSAGES + 1)?;
+        }
+        self.hears(MESSAGES)?;
+        self.post_sends(1)?;
+        self.ends(0, 1, DtoStatus::Success)?;
+        println!("{MESSAGES} messages received, 1 sent");
+        self.ia.ep_disconnect(self.ep, CloseFlags::Abrupt)?;
+        self.becomes(ConnectionEventKind::Disconnected)?;
+        println!("disconnected by us");
+        self.ends(RECEIVES + MESSAGES as u64, 1, DtoStatus::ErrFlushed)
+    }
+
+    fn post_receives(&mut self, count: usize) -> Result<()> {
+        for number in 0..count {
+            let (place, cookie) = (self.slot(MESSAGES + number), RECEIVES + number as u64);
+            let none = CompletionFlags::empty();
+            self.ia.ep_post_recv(self.ep, &[place], cookie, none)?;
+        }
+        Ok(())
+    }
+
+    fn post_sends(&mut self, count: usize) -> Result<()> {
+        for number in 0..count {
+            dat::write(&self.memory, number * MESSAGE, &pattern(MESSAGE, number));
+            let (place, none) = (self.slot(number), CompletionFlags::empty());
+            self.ia
+                .ep_post_send(self.ep, &[place], number as u64, none)?;
+        }
+        Ok(())
+    }
+
+    fn slot(&self, number: usize) -> LmrTriplet {
+        LmrTriplet {
+            virtual_address: self.place.virtual_address + (number * MESSAGE) as u64,
+            ..self.place
+        }
+    }
+
+    /// The messages come, in order and as they were sent.
+    fn hears(&mut self, count: usize) -> Result<()> {
+        self.ends(RECEIVES, count as u64, DtoStatus::Success)?;
+        for number in 0..count {
+            let got = dat::read(&self.memory, (MESSAGES + number) * MESSAGE, MESSAGE);
+            ensure!(
+                got == pattern(MESSAGE, number),
+                "message {number} has other bytes"
+            );
+        }
+        Ok(())
+    }
+
+    /// The DTOs with these cookies end in this order with this status, whatever others do meanwhile.
+    fn ends(&mut self, first: u64, count: u64, status: DtoStatus) -> Result<()> {
+        for cookie in first..first + count {
+            let is_send = |done: &DtoCompletion| (done.cookie < RECEIVES) == (first < RECEIVES);
+            let done = loop {
+                if let Some(at) = self.done.iter().position(is_send) {
+                    break self.done.remove(at);
+                }
+                let event = self.event()?;
+                let Event::Dto(done) = event else {
+                    bail!("{event:?} instead of DTO {cookie}");
+                };
+                self.done.push(done);
+            };
+            ensure!(
+                (done.cookie, done.status) == (cookie, status),
+                "DTO {}, not {cookie} {status:?}: {}",
+                done.cookie,
+                dat::explain(&done)
+            );
+        }
+        Ok(())
+    }
+
+    /// The connection's next event is this one.
+    fn becomes(&mut self, kind: ConnectionEventKind) -> Result<()> {
+        loop {
+            let event = self.event()?;
+            if let Event::Dto(done) = event {
+                self.done.push(done);
+                continue;
+            }
+            ensure!(
+                matches!(&event, Event::Connection(change) if change.kind == kind),
+                "{event:?} instead of {kind:?}"
+            );
+            return Ok(());
+        }
+    }
+
+    fn event(&mut self) -> Result<Event> {
+        let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
+        let (event, _) = self
+            .ia
+            .evd_wait(self.events, patience, 1)
+            .context("waiting for an event")?;
+        Ok(event)
+    }
+
+    /// For so long nothing happens, but that receives are flushed.
+    fn nothing_for(&mut self, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            let left = Timeout::from_micros(u32::try_from(left.as_micros())?.max(1));
+            match self.ia.evd_wait(self.events, left, 1) {
+                Ok((event, _)) => ensure!(
+                    matches!(&event, Event::Dto(done) if done.status == DtoStatus::ErrFlushed),
+                    "{event:?} out of nothing"
+                ),
+                Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn close(mut self) -> Result<()> {
+        self.nothing_for(LINGER)?;
+        let report = dat::ia_close(self.ia, CloseFlags::Abrupt)?;
+        ensure!(report.dead.is_none(), "the device died: {:?}", report.dead);
+        Ok(())
+    }
+}
+
+/// Bytes that tell whose they are, and how many: the first is their number.
+fn pattern(count: usize, tag: usize) -> Vec<u8> {
+    (0..count)
+        .map(|at| if at == 0 { count } else { tag + 7 * at })
+        .map(|word| word.to_be_bytes()[size_of::<usize>() - 1])
+        .collect()
+}
+
+/// Private data is padded with zeros to what its message has room for.
+fn compare(what: &str, got: &[u8], room: usize, count: usize, tag: usize) -> Result<()> {
+    let mut expected = pattern(count, tag);
+    expected.resize(room, 0);
+    ensure!(
+        got == expected,
+        "{what}: {} bytes of private data, not {room}, or others: {got:02x?}",
+        got.len()
+    );
+    println!("{what}: {count} bytes of private data as they were given");
+    Ok(())
+}
