@@ -19,8 +19,6 @@
 //! ([`Quiet`]), as on a mapped BAR nobody is told; afterwards one more request, heard, makes the simulator see
 //! the doorbell record and do all the work at once.
 
-#[path = "../tests/support/between.rs"]
-mod between;
 mod c;
 #[path = "../tests/support/deaf.rs"]
 mod deaf;
@@ -34,7 +32,7 @@ use dat::{
     CompletionFlags, ConnectFlags, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig,
     LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos, RmrTriplet, Timeout,
 };
-use deaf::Quiet;
+use deaf::{Deaf, Quiet};
 use driver::{Device, Function, barrier};
 use hw_mlx::HcaConfig;
 use hw_mlx::provider::MlxProvider;
@@ -57,7 +55,7 @@ struct Side {
 
 fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
     let function = sim.add_function(Profile::named(name, [2, 0, 0, 0, 0, number]));
-    let device = Quiet::new(Arc::clone(&function));
+    let device = Deaf::hearing(Arc::clone(&function));
     let handle =
         Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function opens");
     let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
@@ -192,13 +190,13 @@ impl Bench {
 
     /// As [`Bench::quietly`], for C's side.
     fn c_quietly(&mut self, region: impl FnOnce(&c::CSide)) -> u128 {
-        self.c_device.quietly(|| timed(|| region(&self.c)))
+        self.c_device.front.quietly(|| timed(|| region(&self.c)))
     }
 
     /// Runs `region` with nobody told of register writes. Nanoseconds it took.
     fn quietly(&mut self, region: impl FnOnce(&mut Side)) -> u128 {
         let device = Arc::clone(&self.a.device);
-        device.quietly(|| timed(|| region(&mut self.a)))
+        device.front.quietly(|| timed(|| region(&mut self.a)))
     }
 
     /// One more request, heard: the doorbell record says how many there are.

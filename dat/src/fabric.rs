@@ -3,6 +3,7 @@
 //!
 //! Opening `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open).
 
+pub mod pace;
 pub mod wire;
 
 use std::net::{IpAddr, Ipv4Addr};

@@ -23,7 +23,7 @@ use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use thiserror::Error;
 
 use crate::Ia;
-use crate::wired::Wired;
+use crate::wired::{Wired, WiredFunction};
 
 /// What a simulated function is made with, if it is not there yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -140,7 +140,7 @@ struct Fabric {
     sim: Sim,
     functions: BTreeMap<String, Arc<SimFunction>>,
     /// Those on a wire that leaves the process, each in a world of its own.
-    wired: BTreeMap<String, Arc<Wired>>,
+    wired: BTreeMap<String, Arc<WiredFunction>>,
 }
 
 /// What `sim:` names live in.
@@ -215,7 +215,7 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
             error,
         };
         let function = match wired.get(simulated) {
-            Some(known) if known.path() == path => Arc::clone(known),
+            Some(known) if known.front.path() == path => Arc::clone(known),
             Some(_) => return Err(link(std::io::ErrorKind::AlreadyExists.into())),
             None => {
                 let function = Wired::lay(name, mac, path).map_err(link)?;

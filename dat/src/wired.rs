@@ -10,29 +10,28 @@
 //! call, as with a card. The function's clock is the machine's, since others live by it.
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use driver::{Clock, Device, HeldSignals, Interrupt, Notices, RealClock, SharedMemory};
+use driver::{Clock, Device, Front, Fronted, HeldSignals, RealClock};
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 
+use crate::fabric::pace::Pace;
 use crate::fabric::wire::{Wire, WirePath};
 
 /// The longest the world's time lags behind the machine's while nothing is due.
 const LAG: Duration = Duration::from_millis(5);
-/// The most that the world's time moves on at once. Who was not given the processor for long does not make up for it: timers
-/// would run out, one after the other, before an answer that waits at the wire is looked at.
-const STEP: Duration = Duration::from_millis(2);
 /// How often what a function says is fetched once it is to be silent.
 const LAST_WORDS: usize = 64;
 
 /// A function with its wire.
+pub(crate) type WiredFunction = Fronted<SimFunction, Wired>;
+
+/// The wire of a function, in front of it.
 pub(crate) struct Wired {
-    function: Arc<SimFunction>,
     wire: Arc<Wire>,
     path: PathBuf,
     poke: SyncSender<()>,
@@ -44,9 +43,9 @@ impl Wired {
     ///
     /// # Errors
     /// What the system answered at the path, or when asked for a thread.
-    pub(crate) fn lay(name: &str, mac: [u8; 6], path: &Path) -> io::Result<Arc<Self>> {
+    pub(crate) fn lay(name: &str, mac: [u8; 6], path: &Path) -> io::Result<Arc<WiredFunction>> {
         let (wired, sim, poked) = Self::unmoved(name, mac, path)?;
-        let sends = Arc::clone(&wired.wire);
+        let sends = Arc::clone(&wired.front.wire);
         // The program's signals are for its own threads.
         let _held = HeldSignals::hold();
         thread::Builder::new()
@@ -60,7 +59,7 @@ impl Wired {
         name: &str,
         mac: [u8; 6],
         path: &Path,
-    ) -> io::Result<(Arc<Self>, Sim, Receiver<()>)> {
+    ) -> io::Result<(Arc<WiredFunction>, Sim, Receiver<()>)> {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
@@ -70,14 +69,14 @@ impl Wired {
         let (poke, poked) = sync_channel(1);
         let leads = WirePath::Process(path.to_owned());
         let wire = Wire::lay(&sim, &function, &leads, LinkFaults::default(), poke.clone())?;
-        let wired = Arc::new(Self {
-            function,
+        let front = Self {
             wire,
             path: path.to_owned(),
             poke,
             clock: Arc::new(RealClock::new()),
-        });
-        Ok((wired, sim, poked))
+        };
+        let device = function;
+        Ok((Arc::new(Fronted { device, front }), sim, poked))
     }
 
     /// Where the wire leads.
@@ -98,28 +97,10 @@ impl Wired {
     }
 }
 
-/// How a world's time follows the machine's.
-struct Pace {
-    /// When it was asked last.
-    before: Instant,
-}
-
-impl Pace {
-    /// By how much the world's time is to move on: by what has passed since this was last asked, but no more than [`STEP`],
-    /// and what is more than that is never made up for.
-    fn step(&mut self, now: Instant) -> Duration {
-        let passed = now.saturating_duration_since(self.before);
-        self.before = now;
-        passed.min(STEP)
-    }
-}
-
 /// Lets the world's time follow the machine's, and sends what leaves, for as long as the process lives.
 fn follow(sim: &Sim, wire: &Wire, poked: &Receiver<()>) {
     let clock = sim.clock();
-    let mut pace = Pace {
-        before: Instant::now(),
-    };
+    let mut pace = Pace::new(Instant::now());
     loop {
         sim.advance(pace.step(Instant::now()));
         if wire.send() {
@@ -137,77 +118,25 @@ fn follow(sim: &Sim, wire: &Wire, poked: &Receiver<()>) {
     }
 }
 
-impl Device for Wired {
-    fn name(&self) -> &str {
-        self.function.name()
+impl Front<SimFunction> for Wired {
+    fn bar_written(&self, function: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
+        function.bar_written(index, offset, bytes);
+        self.poke();
     }
 
-    fn config_read(&self, offset: u16, out: &mut [u8]) {
-        self.function.config_read(offset, out);
-    }
-
-    fn config_write(&self, offset: u16, data: &[u8]) {
+    fn config_write(&self, function: &SimFunction, offset: u16, data: &[u8]) {
         // It may take bus mastering away, which is how a driver takes its leave.
         self.say_all();
-        self.function.config_write(offset, data);
+        function.config_write(offset, data);
     }
 
-    fn bar(&self, index: u8) -> Option<SharedMemory> {
-        self.function.bar(index)
-    }
-
-    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
-        self.function.bar_written(index, offset, bytes);
-        self.poke();
-    }
-
-    fn reset(&self) {
+    fn reset(&self, function: &SimFunction) {
         self.say_all();
-        self.function.reset();
+        function.reset();
         self.poke();
     }
 
-    fn interrupt_count(&self) -> usize {
-        self.function.interrupt_count()
-    }
-
-    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
-        self.function.set_interrupts(vectors);
-    }
-
-    fn set_notices(&self, notices: Notices) {
-        self.function.set_notices(notices);
-    }
-
-    fn dma_map(
-        &self,
-        iova: u64,
-        memory: SharedMemory,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), String> {
-        self.function.dma_map(iova, memory, offset, bytes)
-    }
-
-    fn dma_map_read_only(
-        &self,
-        iova: u64,
-        memory: SharedMemory,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), String> {
-        self.function.dma_map_read_only(iova, memory, offset, bytes)
-    }
-
-    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
-        self.function.dma_unmap(iova, bytes)
-    }
-
-    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.function.iova_ranges()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
+    fn clock(&self, _: &SimFunction) -> Arc<dyn Clock> {
         Arc::clone(&self.clock) as Arc<dyn Clock>
     }
 }
@@ -229,21 +158,6 @@ mod tests {
     const SERVICE: u64 = 0x1_0000_0001;
     const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
 
-    #[test]
-    fn time_that_was_missed_is_not_made_up_for() {
-        let start = Instant::now();
-        let after = |millis| start + Duration::from_millis(millis);
-        let mut pace = Pace { before: start };
-        let millisecond = Duration::from_millis(1);
-        assert_eq!(pace.step(after(1)), millisecond);
-        assert_eq!(
-            pace.step(after(10_001)),
-            STEP,
-            "ten seconds without the processor"
-        );
-        assert_eq!(pace.step(after(10_002)), millisecond, "nothing is owed");
-    }
-
     /// Moves a world, and sends what leaves it until it is silent.
     fn moved(
         sim: &Sim,
@@ -252,9 +166,7 @@ mod tests {
         over: &AtomicBool,
         poked: &Receiver<()>,
     ) {
-        let mut pace = Pace {
-            before: Instant::now(),
-        };
+        let mut pace = Pace::new(Instant::now());
         while !over.load(Ordering::Relaxed) {
             sim.advance(pace.step(Instant::now()));
             let silent = silent.lock().expect("nobody panics");
@@ -282,7 +194,7 @@ mod tests {
     }
 
     impl End {
-        fn open(function: &Arc<Wired>) -> Self {
+        fn open(function: &Arc<WiredFunction>) -> Self {
             // One handle here is the test's.
             let mut ia =
                 open_device(Arc::clone(function), 1, &OpenOptions::default()).expect("opens");
@@ -321,7 +233,7 @@ mod tests {
             Wired::unmoved("sim:ours", [2, 0, 0, 0, 0, 2], &path).expect("its other end");
         let (silent, over) = (Mutex::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
-            let (world, wire) = (&sim, &ours.wire);
+            let (world, wire) = (&sim, &ours.front.wire);
             let (quiet, end) = (&silent, &over);
             scope.spawn(move || moved(world, wire, quiet, end, &poked));
             let _over = Over(&over);

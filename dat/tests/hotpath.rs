@@ -8,8 +8,6 @@
 // UNSAFETY: a global allocator, and two calls of libc that have no safe form here.
 #![expect(unsafe_code, reason = "a counting allocator, and seccomp")]
 
-#[path = "support/between.rs"]
-mod between;
 #[path = "support/deaf.rs"]
 mod deaf;
 
@@ -23,7 +21,7 @@ use dat::{
     IaConfig, LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos, RmrTriplet, SrqAttr, SrqHandle,
     Timeout,
 };
-use deaf::Quiet;
+use deaf::{Deaf, Quiet};
 use driver::Function;
 use hw_mlx::HcaConfig;
 use hw_mlx::provider::MlxProvider;
@@ -90,7 +88,7 @@ fn side(sim: &Sim, number: u8) -> Side {
         &format!("sim:{number}"),
         [2, 0, 0, 0, 0, number],
     ));
-    let device = Quiet::new(function);
+    let device = Deaf::hearing(function);
     let handle = Function::in_process(Arc::clone(&device) as Arc<dyn driver::Device>)
         .expect("the function opens");
     let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
@@ -155,11 +153,7 @@ fn pair() -> (Side, Side) {
         event_log: false,
     });
     let (mut a, mut b) = (side(&sim, 1), side(&sim, 2));
-    sim.connect(
-        &a.device.function,
-        &b.device.function,
-        LinkFaults::default(),
-    );
+    sim.connect(&a.device.device, &b.device.device, LinkFaults::default());
     b.ia.psp_create(0x1_0000_0001, b.events, PspFlags::CONSUMER)
         .expect("a PSP");
     let address = b.ia.query().ia.ia_address;
@@ -186,7 +180,7 @@ fn pair() -> (Side, Side) {
 /// A batch of each post, by slice and by triplet, one and two segments.
 fn post_everything(a: &mut Side, remote: &RmrTriplet) {
     let device = Arc::clone(&a.device);
-    device.quietly(|| {
+    device.front.quietly(|| {
         for cookie in 0..BATCH / 2 {
             let (one, two) = ([a.slice], [a.triplet, a.triplet]);
             let twice = RmrTriplet {
@@ -224,7 +218,7 @@ fn ring(a: &mut Side, b: &mut Side) {
 
 fn dequeue_everything(a: &mut Side) {
     let device = Arc::clone(&a.device);
-    device.quietly(|| {
+    device.front.quietly(|| {
         for _ in 0..REPORTED {
             let event = a.ia.evd_dequeue(a.events).expect("an event");
             assert!(matches!(event, Event::Dto(done) if done.status == DtoStatus::Success));

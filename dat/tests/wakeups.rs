@@ -9,8 +9,6 @@
 //!
 //! The same protocol in every order there is, is checked by the model in `hw-mlx/tests/wakeup.rs`.
 
-#[path = "support/between.rs"]
-mod between;
 #[path = "support/functions.rs"]
 mod functions;
 
@@ -19,12 +17,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use between::{Between, Ear};
 use dat::{
     CloseFlags, CompletionFlags, ConnectFlags, DtoStatus, EpHandle, EvdFlags, EvdHandle, Event, Ia,
     LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, Timeout,
 };
-use driver::{Clock, Device, Function, RealClock};
+use driver::{Clock, Device, Front, Fronted, Function, RealClock};
 use hw_mlx::provider::MlxProvider;
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
 use rand::{Rng, SeedableRng};
@@ -42,7 +39,7 @@ struct Posted(Sender<(u8, u64, Vec<u8>)>);
 
 impl Posted {
     /// The function, and the thread that plays it until the function is dropped.
-    fn start() -> (Arc<Between<Self>>, JoinHandle<()>) {
+    fn start() -> (Arc<Fronted<SimFunction, Self>>, JoinHandle<()>) {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
@@ -50,9 +47,9 @@ impl Posted {
         sim.set_posted_writes(true);
         let function = sim.add_function(Profile::named("sim:posted", dat::fabric::mac(0)));
         let (writes, heard) = channel();
-        let device = Arc::new(Between {
-            function: Arc::clone(&function),
-            ear: Self(writes),
+        let device = Arc::new(Fronted {
+            device: Arc::clone(&function),
+            front: Self(writes),
         });
         let plays = thread::spawn(move || {
             let start = Instant::now();
@@ -72,8 +69,8 @@ impl Posted {
     }
 }
 
-impl Ear for Posted {
-    fn hear(&self, _: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
+impl Front<SimFunction> for Posted {
+    fn bar_written(&self, _: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
         self.0
             .send((index, offset, bytes.to_vec()))
             .expect("the thread that plays the device");

@@ -4,16 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use driver::Device;
+use driver::{Device, Front, Fronted};
 use hw_sim::SimFunction;
-
-use crate::between::{Between, Ear};
 
 /// Whether register writes go nowhere.
 pub struct Deaf(AtomicBool);
 
-impl Ear for Deaf {
-    fn hear(&self, function: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
+impl Front<SimFunction> for Deaf {
+    fn bar_written(&self, function: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
         if !self.0.load(Ordering::Relaxed) {
             function.bar_written(index, offset, bytes);
         }
@@ -21,22 +19,20 @@ impl Ear for Deaf {
 }
 
 /// The function and its ears.
-pub type Quiet = Between<Deaf>;
+pub type Quiet = Fronted<SimFunction, Deaf>;
 
-impl Quiet {
+impl Deaf {
     /// A function that hears.
-    pub fn new(function: Arc<SimFunction>) -> Arc<Self> {
-        Arc::new(Self {
-            function,
-            ear: Deaf(AtomicBool::new(false)),
-        })
+    pub fn hearing(device: Arc<SimFunction>) -> Arc<Quiet> {
+        let front = Self(AtomicBool::new(false));
+        Arc::new(Fronted { device, front })
     }
 
     /// Runs `work` with nobody told of register writes.
     pub fn quietly<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.ear.0.store(true, Ordering::Relaxed);
+        self.0.store(true, Ordering::Relaxed);
         let result = work();
-        self.ear.0.store(false, Ordering::Relaxed);
+        self.0.store(false, Ordering::Relaxed);
         result
     }
 }

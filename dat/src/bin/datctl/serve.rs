@@ -2,14 +2,13 @@
 //!
 //! Each socket has a thread that answers its clients; a register write runs the world to idle in that thread. What
 //! takes time (commands, frames under way, retransmission timers) is moved on by the main thread, which lets the
-//! world's time follow the machine's: it advances the world by what has passed, then waits for the next thing that
+//! world's time follow the machine's: it advances the world by what has passed ([`Pace`]), then waits for the next thing that
 //! is due, for a register write, or a millisecond. What a function has to say against its driver (an access that the
 //! IOMMU refused, a rule broken where the device has no way to answer) it logs, a while after it happened.
 
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write, stdout};
-use std::ops::RangeInclusive;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +17,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use dat::fabric;
+use dat::fabric::pace::Pace;
 use dat::fabric::wire::Wire;
-use driver::{Clock, Device, Interrupt, Notices, SharedMemory, VfioUserServer};
+use driver::{Device, Front, Fronted, VfioUserServer};
 use hw_sim::{Fault, FunctionReport, Sim, SimConfig, SimFunction};
 
 use crate::Serve;
@@ -75,9 +75,9 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         .map(|(function, _)| Complaints::of(function))
         .collect();
     for (function, listener) in functions {
-        let device = Arc::new(Poking {
-            function,
-            poke: poke.clone(),
+        let device = Arc::new(Fronted {
+            device: function,
+            front: Poking(poke.clone()),
         });
         thread::spawn(move || {
             let error = VfioUserServer::serve(device, listener);
@@ -210,12 +210,9 @@ fn follow(
     report: Option<&Path>,
 ) -> Result<(), Box<dyn Error>> {
     let (clock, start) = (sim.clock(), Instant::now());
-    let mut ask = start + ASK;
+    let (mut pace, mut ask) = (Pace::new(start), start + ASK);
     loop {
-        let world = Duration::from_nanos(clock.now().0);
-        if let Some(behind) = start.elapsed().checked_sub(world) {
-            sim.advance(behind);
-        }
+        sim.advance(pace.step(Instant::now()));
         while let Some((_, function, fault)) =
             planned.pop_if(|(after, ..)| *after <= start.elapsed())
         {
@@ -232,9 +229,7 @@ fn follow(
             ask = Instant::now() + ASK;
         }
         let wait = sim.next_due().map_or(TICK, |due| {
-            Duration::from_nanos(due.0)
-                .saturating_sub(start.elapsed())
-                .min(TICK)
+            Duration::from_nanos(due.0.saturating_sub(clock.now().0)).min(TICK)
         });
         match poked.recv_timeout(wait) {
             Ok(()) => {}
@@ -246,87 +241,24 @@ fn follow(
     }
 }
 
-/// A function whose register writes wake the thread that moves the time.
-struct Poking {
-    function: Arc<SimFunction>,
-    poke: SyncSender<()>,
-}
+/// Wakes the thread that moves the time when a register is written.
+struct Poking(SyncSender<()>);
 
 impl Poking {
     fn poke(&self) {
         // Full: it will wake anyway. Closed: it has ended, and the process with it.
-        let _ = self.poke.try_send(());
+        let _ = self.0.try_send(());
     }
 }
 
-impl Device for Poking {
-    fn name(&self) -> &str {
-        self.function.name()
-    }
-
-    fn config_read(&self, offset: u16, out: &mut [u8]) {
-        self.function.config_read(offset, out);
-    }
-
-    fn config_write(&self, offset: u16, data: &[u8]) {
-        self.function.config_write(offset, data);
-    }
-
-    fn bar(&self, index: u8) -> Option<SharedMemory> {
-        self.function.bar(index)
-    }
-
-    fn bar_written(&self, index: u8, offset: u64, bytes: &[u8]) {
-        self.function.bar_written(index, offset, bytes);
+impl Front<SimFunction> for Poking {
+    fn bar_written(&self, function: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
+        function.bar_written(index, offset, bytes);
         self.poke();
     }
 
-    fn reset(&self) {
-        self.function.reset();
+    fn reset(&self, function: &SimFunction) {
+        function.reset();
         self.poke();
-    }
-
-    fn interrupt_count(&self) -> usize {
-        self.function.interrupt_count()
-    }
-
-    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
-        self.function.set_interrupts(vectors);
-    }
-
-    fn set_notices(&self, notices: Notices) {
-        self.function.set_notices(notices);
-    }
-
-    fn dma_map(
-        &self,
-        iova: u64,
-        memory: SharedMemory,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), String> {
-        self.function.dma_map(iova, memory, offset, bytes)
-    }
-
-    fn dma_map_read_only(
-        &self,
-        iova: u64,
-        memory: SharedMemory,
-        offset: usize,
-        bytes: usize,
-    ) -> Result<(), String> {
-        self.function.dma_map_read_only(iova, memory, offset, bytes)
-    }
-
-    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
-        self.function.dma_unmap(iova, bytes)
-    }
-
-    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
-        self.function.iova_ranges()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.function.clock()
     }
 }
