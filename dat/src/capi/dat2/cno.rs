@@ -8,6 +8,7 @@ use core::ptr::null_mut;
 
 use super::cells::{known, provider, shown, shown_before};
 use super::code;
+use super::made::shown_new;
 use super::types::{CCnoParam, proxy};
 use crate::capi;
 use crate::capi::types::{CAgent, DatHandle, DatReturn};
@@ -24,18 +25,12 @@ pub(super) unsafe extern "C" fn create(
     agent: CAgent,
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
-    let mut made = null_mut();
-    let out = if cno_handle.is_null() {
-        cno_handle
-    } else {
-        &raw mut made
+    let make = |place| {
+        // SAFETY: the caller's promise of the agent; the place is null or ours.
+        unsafe { capi::cno::create(known(ia_handle), agent, shown_before, place) }
     };
-    // SAFETY: the caller's promise of the agent; the place is null or ours.
-    let answer = unsafe { capi::cno::create(known(ia_handle), agent, shown_before, out) };
-    if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and the caller's promise.
-        unsafe { cno_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, cno_handle, make) };
     code::shown(answer)
 }
 

@@ -12,6 +12,7 @@ use dat_core::RspHandle;
 
 use super::cells::{known, provider, shown};
 use super::code;
+use super::made::shown_new;
 use crate::capi;
 use crate::capi::adapter::Open;
 use crate::capi::call::on;
@@ -81,24 +82,20 @@ pub(super) unsafe extern "C" fn psp_create(
     psp_flags: u32,
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
-    if psp_handle.is_null() {
-        return code::bad_argument(5);
-    }
-    let mut made = null_mut();
-    // SAFETY: a place of ours.
-    let answer = unsafe {
-        capi::dat_psp_create(
-            known(ia_handle),
-            conn_qual,
-            known(evd_handle),
-            psp_flags,
-            &raw mut made,
-        )
+    let make = |place| {
+        // SAFETY: the place is null or ours.
+        unsafe {
+            capi::dat_psp_create(
+                known(ia_handle),
+                conn_qual,
+                known(evd_handle),
+                psp_flags,
+                place,
+            )
+        }
     };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { psp_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, psp_handle, make) };
     code::shown(answer)
 }
 
@@ -111,24 +108,20 @@ pub(super) unsafe extern "C" fn psp_create_any(
     psp_flags: u32,
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
-    if psp_handle.is_null() {
-        return code::bad_argument(5);
-    }
-    let mut made = null_mut();
-    // SAFETY: the caller's promise, and a place of ours.
-    let answer = unsafe {
-        capi::dat_psp_create_any(
-            known(ia_handle),
-            conn_qual,
-            known(evd_handle),
-            psp_flags,
-            &raw mut made,
-        )
+    let make = |place| {
+        // SAFETY: the caller's promise; the place is null or ours.
+        unsafe {
+            capi::dat_psp_create_any(
+                known(ia_handle),
+                conn_qual,
+                known(evd_handle),
+                psp_flags,
+                place,
+            )
+        }
     };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { psp_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, psp_handle, make) };
     code::shown(answer)
 }
 
@@ -164,29 +157,30 @@ pub(super) unsafe extern "C" fn rsp_create(
     evd_handle: DatHandle,
     rsp_handle: *mut DatHandle,
 ) -> DatReturn {
-    if rsp_handle.is_null() {
-        return code::bad_argument(5);
-    }
-    let mut made = null_mut();
-    // SAFETY: a place of ours.
-    let answer = unsafe {
-        capi::dat_rsp_create(
-            known(ia_handle),
-            conn_qual,
-            known(ep_handle),
-            known(evd_handle),
-            &raw mut made,
-        )
+    let make = |place| {
+        // SAFETY: the place is null or ours.
+        let answer = unsafe {
+            capi::dat_rsp_create(
+                known(ia_handle),
+                conn_qual,
+                known(ep_handle),
+                known(evd_handle),
+                place,
+            )
+        };
+        if answer == 0 {
+            // SAFETY: not null, or the call would have failed, and a handle has been put there.
+            let rsp = unsafe { *place };
+            // That it is found again is all that comes of it.
+            let _noted = on(rsp, |open, _: RspHandle| {
+                open.records.reserved.insert(conn_qual, number(rsp));
+                Ok(())
+            });
+        }
+        answer
     };
-    if answer == 0 {
-        // That it is found again is all that comes of it.
-        let _noted = on(made, |open, _: RspHandle| {
-            open.records.reserved.insert(conn_qual, number(made));
-            Ok(())
-        });
-        // SAFETY: not null, and the caller's promise.
-        unsafe { rsp_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, rsp_handle, make) };
     code::shown(answer)
 }
 

@@ -11,6 +11,7 @@ use dat_core::EpAttr;
 use super::cells::{known, provider, shown};
 use super::code;
 use super::ia::size;
+use super::made::shown_new;
 use super::types::{CComm, CEpAttr, CEpParam};
 use crate::capi;
 use crate::capi::call::look_up;
@@ -123,30 +124,26 @@ pub(super) unsafe extern "C" fn create(
     ep_attributes: *const CEpAttr,
     ep_handle: *mut DatHandle,
 ) -> DatReturn {
-    if ep_handle.is_null() {
-        return code::bad_argument(7);
-    }
     let ia = known(ia_handle);
     // SAFETY: the caller's promise.
     let attr = unsafe { ep_attributes.as_ref() };
     let attr = wanted(ia, attr);
-    let mut made = null_mut();
-    // SAFETY: attributes and a place of ours.
-    let answer = unsafe {
-        capi::dat_ep_create(
-            ia,
-            known(pz_handle),
-            known(recv_evd_handle),
-            known(request_evd_handle),
-            known(connect_evd_handle),
-            attr.as_ref().map_or(null(), core::ptr::from_ref),
-            &raw mut made,
-        )
+    let make = |place| {
+        // SAFETY: attributes of ours; the place is null or ours.
+        unsafe {
+            capi::dat_ep_create(
+                ia,
+                known(pz_handle),
+                known(recv_evd_handle),
+                known(request_evd_handle),
+                known(connect_evd_handle),
+                attr.as_ref().map_or(null(), core::ptr::from_ref),
+                place,
+            )
+        }
     };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { ep_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, ep_handle, make) };
     code::shown(answer)
 }
 
@@ -162,31 +159,27 @@ pub(super) unsafe extern "C" fn create_with_srq(
     ep_attributes: *const CEpAttr,
     ep_handle: *mut DatHandle,
 ) -> DatReturn {
-    if ep_handle.is_null() {
-        return code::bad_argument(8);
-    }
     let ia = known(ia_handle);
     // SAFETY: the caller's promise.
     let attr = unsafe { ep_attributes.as_ref() };
     let attr = attr.and_then(|attr| wanted(ia, Some(attr)));
-    let mut made = null_mut();
-    // SAFETY: attributes and a place of ours.
-    let answer = unsafe {
-        capi::dat_ep_create_with_srq(
-            ia,
-            known(pz_handle),
-            known(recv_evd_handle),
-            known(request_evd_handle),
-            known(connect_evd_handle),
-            known(srq_handle),
-            attr.as_ref().map_or(null(), core::ptr::from_ref),
-            &raw mut made,
-        )
+    let make = |place| {
+        // SAFETY: attributes of ours; the place is null or ours.
+        unsafe {
+            capi::dat_ep_create_with_srq(
+                ia,
+                known(pz_handle),
+                known(recv_evd_handle),
+                known(request_evd_handle),
+                known(connect_evd_handle),
+                known(srq_handle),
+                attr.as_ref().map_or(null(), core::ptr::from_ref),
+                place,
+            )
+        }
     };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { ep_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, ep_handle, make) };
     code::shown(answer)
 }
 

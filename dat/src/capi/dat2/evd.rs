@@ -9,6 +9,7 @@ use dat_core::{DtoStatus, EvdHandle, Event, Subtype};
 
 use super::cells::{known, provider, shown};
 use super::ia::size;
+use super::made::shown_new;
 use super::operations::Operations;
 use super::provider::Provider;
 use super::types::{CCrArrival, CDtoCompletion, CEvent, CEventData, operation};
@@ -29,24 +30,20 @@ pub(super) unsafe extern "C" fn create(
     evd_flags: u32,
     evd_handle: *mut DatHandle,
 ) -> DatReturn {
-    if evd_handle.is_null() {
-        return code::bad_argument(5);
-    }
-    let mut made = null_mut();
-    // SAFETY: a place of ours.
-    let answer = unsafe {
-        capi::dat_evd_create(
-            known(ia_handle),
-            evd_min_qlen,
-            known(cno_handle),
-            evd_flags,
-            &raw mut made,
-        )
+    let make = |place| {
+        // SAFETY: the place is null or ours.
+        unsafe {
+            capi::dat_evd_create(
+                known(ia_handle),
+                evd_min_qlen,
+                known(cno_handle),
+                evd_flags,
+                place,
+            )
+        }
     };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { evd_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, evd_handle, make) };
     code::shown(answer)
 }
 

@@ -4,11 +4,11 @@
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
 use core::mem::MaybeUninit;
-use core::ptr::null_mut;
 
 use dat_core::LmrTriplet;
 
 use super::cells::{known, provider, shown};
+use super::made::shown_new;
 use super::post::local;
 use super::types::{CLmrParam, CLmrTriplet, CRmrParam, SCOPE_PZ, VA};
 use super::{code, ia};
@@ -32,16 +32,12 @@ pub(super) unsafe extern "C" fn pz_create(
     ia_handle: DatHandle,
     pz_handle: *mut DatHandle,
 ) -> DatReturn {
-    if pz_handle.is_null() {
-        return code::bad_argument(2);
-    }
-    let mut made = null_mut();
-    // SAFETY: a place of ours.
-    let answer = unsafe { capi::dat_pz_create(known(ia_handle), &raw mut made) };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { pz_handle.write(shown(provider(ia_handle), made)) };
-    }
+    let make = |place| {
+        // SAFETY: the place is null or ours.
+        unsafe { capi::dat_pz_create(known(ia_handle), place) }
+    };
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, pz_handle, make) };
     code::shown(answer)
 }
 
@@ -85,9 +81,6 @@ pub(super) unsafe extern "C" fn lmr_create(
     if va_type != VA {
         return code::not_supported();
     }
-    if lmr_handle.is_null() {
-        return code::bad_argument(8);
-    }
     let region = CSharedMemory {
         virtual_address: match mem_type {
             MEM_TYPE_LMR => known(region_description.virtual_address),
@@ -95,27 +88,26 @@ pub(super) unsafe extern "C" fn lmr_create(
         },
         ..region_description
     };
-    let mut made = null_mut();
-    // SAFETY: the caller's promise, and a place of ours.
-    let answer = unsafe {
-        capi::dat_lmr_create(
-            known(ia_handle),
-            mem_type,
-            region,
-            length,
-            known(pz_handle),
-            mem_privileges | LOCAL_READ,
-            &raw mut made,
-            lmr_context,
-            rmr_context,
-            registered_size,
-            registered_address,
-        )
+    let make = |place| {
+        // SAFETY: the caller's promise; the place is null or ours.
+        unsafe {
+            capi::dat_lmr_create(
+                known(ia_handle),
+                mem_type,
+                region,
+                length,
+                known(pz_handle),
+                mem_privileges | LOCAL_READ,
+                place,
+                lmr_context,
+                rmr_context,
+                registered_size,
+                registered_address,
+            )
+        }
     };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { lmr_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, lmr_handle, make) };
     code::moved(answer, &[1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12])
 }
 
@@ -228,16 +220,12 @@ pub(super) unsafe extern "C" fn rmr_create(
     pz_handle: DatHandle,
     rmr_handle: *mut DatHandle,
 ) -> DatReturn {
-    if rmr_handle.is_null() {
-        return code::bad_argument(2);
-    }
-    let mut made = null_mut();
-    // SAFETY: a place of ours.
-    let answer = unsafe { capi::dat_rmr_create(known(pz_handle), &raw mut made) };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { rmr_handle.write(shown(provider(pz_handle), made)) };
-    }
+    let make = |place| {
+        // SAFETY: the place is null or ours.
+        unsafe { capi::dat_rmr_create(known(pz_handle), place) }
+    };
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(pz_handle, rmr_handle, make) };
     code::shown(answer)
 }
 

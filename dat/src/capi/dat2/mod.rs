@@ -26,6 +26,7 @@ mod evd;
 mod functions;
 mod generic;
 mod ia;
+mod made;
 mod memory;
 mod operations;
 mod post;

@@ -3,10 +3,9 @@
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
-use core::ptr::null_mut;
-
 use super::cells::{known, provider, shown};
 use super::code;
+use super::made::shown_new;
 use super::post::Segments;
 use super::types::CLmrTriplet;
 use crate::capi;
@@ -20,18 +19,12 @@ pub(super) unsafe extern "C" fn create(
     srq_attr: *const CSrqAttr,
     srq_handle: *mut DatHandle,
 ) -> DatReturn {
-    if srq_handle.is_null() {
-        return code::bad_argument(4);
-    }
-    let mut made = null_mut();
-    // SAFETY: the caller's promise, and a place of ours.
-    let answer = unsafe {
-        capi::dat_srq_create(known(ia_handle), known(pz_handle), srq_attr, &raw mut made)
+    let make = |place| {
+        // SAFETY: the caller's promise; the place is null or ours.
+        unsafe { capi::dat_srq_create(known(ia_handle), known(pz_handle), srq_attr, place) }
     };
-    if answer == 0 {
-        // SAFETY: not null, and the caller's promise.
-        unsafe { srq_handle.write(shown(provider(ia_handle), made)) };
-    }
+    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    let answer = unsafe { shown_new(ia_handle, srq_handle, make) };
     code::shown(answer)
 }
 
