@@ -475,3 +475,24 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_pairs_of_a_function_wait_while_too_much_of_what_it_sent_does() {
+        let (mut world, frame) = (World::new(1, false), vec![0; 60]);
+        let (busy, other) = ((0, 0x58), (1, 0x58));
+        let waiting = |frames| std::iter::repeat_n(frame.clone(), frames).collect();
+        world.outside.insert(0, waiting(EGRESS_FRAMES));
+        world.env.runnable.extend([busy, other]);
+        assert_eq!(world.next_runnable(), Some(other), "those of others go on");
+        assert_eq!(world.next_runnable(), None);
+        assert_eq!(world.take_outside(0).len(), EGRESS_FRAMES);
+        assert_eq!(world.next_runnable(), Some(busy), "now there is room");
+        world.outside.insert(0, waiting(EGRESS_FRAMES - 1));
+        world.env.runnable.push_back(busy);
+        assert_eq!(world.next_runnable(), Some(busy), "for one more there is");
+    }
+}
