@@ -257,6 +257,21 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
+    /// Ends a CNO whatever refers to it; whoever is to be told is told.
+    pub(crate) fn remove_cno(&mut self, key: CnoKey) {
+        let Some(mut cno) = self.cnos.remove(key) else {
+            return;
+        };
+        self.cno_keys.retain(|other| *other != key);
+        self.forget_context(CnoHandle { key, ia: self.id });
+        for evd in &cno.evds {
+            if let Some(evd) = self.evds.get_mut(*evd) {
+                evd.cno = None;
+            }
+        }
+        cno.dissolve();
+    }
+
     /// A notification event has come to an EVD for which the CNO is to be woken.
     pub(crate) fn trigger(&mut self, cno: CnoKey, evd: EvdKey) {
         let hint = self.evd_handle(evd);

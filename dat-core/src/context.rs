@@ -138,12 +138,14 @@ impl<P: Provider> Ia<P> {
         Ok(handle.handle_type())
     }
 
-    /// An object has gone, and its word with it.
+    /// An object has gone, and what was kept beside it: its word, and where its asynchronous events went.
     pub(crate) fn forget_context(&mut self, handle: impl Into<AnyHandle>) {
-        self.contexts.remove(&handle.into());
+        let handle = handle.into();
+        self.contexts.remove(&handle);
+        self.async_evds.forget(handle);
     }
 
-    fn check_any(&self, handle: AnyHandle) -> DatResult<()> {
+    pub(crate) fn check_any(&self, handle: AnyHandle) -> DatResult<()> {
         let (ia, exists, subtype) = match handle {
             AnyHandle::Ia => return Ok(()),
             AnyHandle::Cr(h) => (h.ia, self.crs.contains_key(h.key), Subtype::HandleCr),

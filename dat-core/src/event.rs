@@ -1,5 +1,6 @@
 //! What comes out of an EVD (`DAT_EVENT`).
 
+use crate::context::AnyHandle;
 use crate::handle::{CrHandle, EpHandle, EvdHandle, PspHandle, RmrHandle, SrqHandle};
 use crate::types::{ConnQual, DtoCookie, DtoStatus, RmrCookie};
 
@@ -140,6 +141,17 @@ pub enum AsyncEvent {
 }
 
 impl AsyncEvent {
+    /// The object it is about; none if it is the adapter.
+    #[must_use]
+    pub fn object(&self) -> Option<AnyHandle> {
+        match *self {
+            Self::EvdOverflow(evd) => Some(evd.into()),
+            Self::EpBroken(ep) | Self::EpSoftHighWatermark(ep) => Some(ep.into()),
+            Self::SrqError(srq) | Self::SrqLowWatermark(srq) => Some(srq.into()),
+            Self::IaCatastrophic | Self::ProviderInternalError => None,
+        }
+    }
+
     /// The `DAT_EVENT_NUMBER`.
     #[must_use]
     pub const fn number(&self) -> u32 {

@@ -7,8 +7,9 @@
 //! Nothing happens behind the consumer's back: there is no thread. What the device and the peer did is
 //! looked at in `evd_wait`, in an `evd_dequeue` that finds nothing, and in [`Ia::progress`].
 
+use crate::asynchronous::AsyncEvds;
 use crate::attributes::{IaAttr, ProviderAttr};
-use crate::cm::{self, Cm, ConnId, ListenId, RejectReason};
+use crate::cm::{self, Cm, ConnId, ListenId};
 use crate::cno::Cno;
 use crate::completion::Effect;
 use crate::context::AnyHandle;
@@ -16,7 +17,6 @@ use crate::cr::{Cr, ServicePoint};
 use crate::ep::Ep;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::evd::queue::Evd;
-use crate::evd::streams::Stream;
 use crate::handle::{
     CnoKey, CrKey, EpKey, EvdHandle, EvdKey, LmrKey, PspKey, PzKey, RmrKey, RspKey, SrqKey,
 };
@@ -29,7 +29,6 @@ use crate::rmr::Rmr;
 use crate::rsp::Rsp;
 use crate::slots::Slots;
 use crate::srq::Srq;
-use crate::types::{CloseFlags, EvdFlags};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use slotmap::SlotMap;
@@ -134,6 +133,7 @@ pub struct Ia<P: Provider> {
     pub(crate) marked: Vec<EpKey>,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) async_evd: EvdKey,
+    pub(crate) async_evds: AsyncEvds,
     pub(crate) config: IaConfig,
     pub(crate) attr: IaAttr,
     provider_attr: ProviderAttr,
@@ -141,23 +141,6 @@ pub struct Ia<P: Provider> {
     /// The device is wanted back.
     pub(crate) leaving: bool,
     pub(crate) last_device_error: Option<String>,
-}
-
-/// A graceful close found objects: the IA is handed back untouched.
-pub struct CloseRefused<P: Provider> {
-    /// The IA, still open.
-    pub ia: Ia<P>,
-    /// DAT_INVALID_STATE|IA_IN_USE.
-    pub error: DatError,
-}
-
-impl<P: Provider> fmt::Debug for CloseRefused<P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CloseRefused")
-            .field("ia", &self.ia)
-            .field("error", &self.error)
-            .finish()
-    }
 }
 
 /// Numbers of IAs, from 1.
@@ -182,9 +165,7 @@ impl<P: Provider> Ia<P> {
         }
         let attr = IaAttr::from_limits(provider.limits());
         let mut evds = SlotMap::with_key();
-        let mut evd = Evd::new(None, config.async_evd_min_qlen, EvdFlags::ASYNC);
-        evd.streams.attach(Stream::Other);
-        let async_evd = evds.insert(evd);
+        let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
         let [.., a, b, c, d, e, f, g, h] = provider.limits().gid;
         let max_mtu = provider.limits().mtu;
         Ok(Self {
@@ -220,6 +201,7 @@ impl<P: Provider> Ia<P> {
             // Enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
             async_evd,
+            async_evds: AsyncEvds::default(),
             config,
             attr,
             provider_attr: ProviderAttr::of_this_crate(),
@@ -259,65 +241,6 @@ impl<P: Provider> Ia<P> {
     /// The provider, for what DAT has no call for (making memory, for one).
     pub const fn provider_mut(&mut self) -> &mut P {
         &mut self.provider
-    }
-
-    /// Whether nothing the consumer made is left in it. (The asynchronous EVD is the IA's; connection
-    /// requests and the endpoints that come with them are not the consumer's either.)
-    #[must_use]
-    pub fn is_unused(&self) -> bool {
-        self.crs.values().filter(|cr| cr.lent).count() == self.eps.len()
-            && self.cnos.is_empty()
-            && self.rsps.values().all(Rsp::is_spent)
-            && self.evds.len() == 1
-            && self.srqs.is_empty()
-            && self.pzs.is_empty()
-            && self.lmr_objects.is_empty()
-            && self.rmrs.is_empty()
-            && self.psps.is_empty()
-    }
-
-    /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are
-    /// aborted, requests refused, events lost; agents of CNOs are called with no EVD.
-    ///
-    /// Page: dat_ia_close.
-    ///
-    /// # Errors
-    /// GRACEFUL with objects left: [`CloseRefused`], DAT_INVALID_STATE|IA_IN_USE.
-    // The error is as large as the IA, because it is the IA; it is the caller's again.
-    #[allow(clippy::result_large_err, reason = "the error hands the IA back")]
-    pub fn close(mut self, flags: CloseFlags) -> Result<P, CloseRefused<P>> {
-        if flags == CloseFlags::Graceful && !self.is_unused() {
-            let error =
-                DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
-            return Err(CloseRefused { ia: self, error });
-        }
-        // First, so that agents hear of the end and of nothing else.
-        for (_, mut cno) in self.cnos.drain() {
-            cno.dissolve();
-        }
-        self.cno_keys.clear();
-        let crs: Vec<CrKey> = self.crs.keys().collect();
-        crs.into_iter()
-            .for_each(|key| self.refuse_request(key, RejectReason::NoResources));
-        let rsps: Vec<RspKey> = self.rsps.keys().collect();
-        rsps.into_iter().for_each(|key| self.remove_rsp(key));
-        let eps: Vec<EpKey> = self.eps.keys().collect();
-        eps.into_iter().for_each(|key| self.remove_ep(key));
-        let psps: Vec<PspKey> = self.psps.keys().collect();
-        psps.into_iter().for_each(|key| self.remove_psp(key));
-        let rmrs: Vec<RmrKey> = self.rmrs.keys().collect();
-        rmrs.into_iter().for_each(|key| self.remove_rmr(key));
-        let lmrs: Vec<LmrKey> = self.lmr_objects.keys().collect();
-        lmrs.into_iter().for_each(|key| self.remove_lmr(key));
-        let srqs: Vec<SrqKey> = self.srqs.keys().collect();
-        srqs.into_iter().for_each(|key| self.remove_srq(key));
-        let pzs: Vec<PzKey> = self.pzs.keys().collect();
-        pzs.into_iter().for_each(|key| self.remove_pz(key));
-        let evds: Vec<EvdKey> = self.evds.keys().collect();
-        evds.into_iter().for_each(|key| self.remove_evd(key));
-        // What peers have to be told is on its way; nobody waits for their answers.
-        self.transmit();
-        Ok(self.provider)
     }
 }
 

@@ -12,17 +12,21 @@
 //! | `rmr` | windows for peers into it |
 //! | `ep` | endpoints: attributes, [states](ep::state), posting, connecting |
 //! | `completion`, `evd`, [`event`] | from a completion queue entry to an event |
+//! | `asynchronous` | the EVDs that asynchronous events go to |
 //! | `srq` | shared receive queues |
 //! | `psp`, `rsp`, `cr` | service points, connection requests |
 //! | `cno` | one place to wait for many EVDs |
 //! | `context` | what every object has |
+//! | `close` | the end of all of it, or of a part |
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //!
 //! Knows no device, no clock, no socket, no thread.
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+mod asynchronous;
 pub mod attributes;
+mod close;
 pub mod cm;
 mod cno;
 mod completion;
@@ -52,6 +56,7 @@ mod tests;
 pub mod types;
 
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
+pub use close::CloseRefused;
 pub use cno::{Agent, CnoLook, CnoParam, CnoWait};
 pub use context::{AnyHandle, HandleType};
 pub use cr::CrParam;
@@ -69,7 +74,7 @@ pub use handle::{
     CnoHandle, CrHandle, EpHandle, EvdHandle, LmrHandle, PspHandle, PzHandle, RmrHandle, RspHandle,
     SrqHandle,
 };
-pub use ia::{CloseRefused, Ia, IaConfig, IaParam, TransportConfig};
+pub use ia::{Ia, IaConfig, IaParam, TransportConfig};
 pub use lmr::slice::LmrSlice;
 pub use lmr::{LmrCreated, LmrParam, MemType, SharedMemoryId};
 pub use psp::PspParam;

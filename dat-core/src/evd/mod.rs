@@ -139,6 +139,7 @@ impl<P: Provider> Ia<P> {
         let Some(evd) = self.evds.remove(key) else {
             return;
         };
+        self.async_evds.remove(key);
         if let Some(cno) = evd.cno {
             self.detach_from_cno(cno, key, true);
         }
@@ -362,16 +363,12 @@ impl<P: Provider> Ia<P> {
         };
         if target.push(event).is_err() {
             tracing::error!(evd = ?self.evd_handle(key), ?event, "event lost: the EVD is full");
-            if key != self.async_evd {
+            if !self.is_async(key) {
                 self.push_async(AsyncEvent::EvdOverflow(self.evd_handle(key)));
             }
             return;
         }
         self.notified(key);
-    }
-
-    pub(crate) fn push_async(&mut self, event: AsyncEvent) {
-        self.push_event(Some(self.async_evd), Event::Async(event));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The calls as a consumer sees them, over the provider in memory. Each file is one chapter.
 
+mod asynchronous;
 mod checks;
 mod close;
 mod connect;

@@ -1,0 +1,204 @@
+//! Closing an IA, and ending a part of what is in it.
+//!
+//! What is to end goes in phases, each object before those it refers to: first the CNOs, so that agents hear of the end
+//! and of nothing else, requests and those who listen, endpoints, then memory, and last the EVDs, with the events in
+//! them. Nobody waits for an event, and what the device refuses is noted and changes nothing: everything is gone
+//! afterwards.
+//!
+//! [`Ia::close`] ends all. [`Ia::end`] ends some objects, for who shares an IA among several users and sees one of them go.
+
+use crate::cm::RejectReason;
+use crate::context::AnyHandle;
+use crate::ep::state::EpState;
+use crate::error::{DatError, Subtype};
+use crate::handle::{
+    CnoHandle, CnoKey, CrHandle, CrKey, EpHandle, EpKey, EvdKey, LmrHandle, LmrKey, PspKey,
+    PzHandle, PzKey, RmrHandle, RmrKey, RspHandle, RspKey, SrqHandle, SrqKey,
+};
+use crate::ia::Ia;
+use crate::provider::Provider;
+use crate::types::CloseFlags;
+use core::fmt;
+
+/// A graceful close found objects: the IA is handed back untouched.
+pub struct CloseRefused<P: Provider> {
+    /// The IA, still open.
+    pub ia: Ia<P>,
+    /// DAT_INVALID_STATE|IA_IN_USE.
+    pub error: DatError,
+}
+
+impl<P: Provider> fmt::Debug for CloseRefused<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CloseRefused")
+            .field("ia", &self.ia)
+            .field("error", &self.error)
+            .finish()
+    }
+}
+
+/// What is to end, by kind.
+#[derive(Default)]
+struct Doomed {
+    cnos: Vec<CnoKey>,
+    crs: Vec<CrKey>,
+    rsps: Vec<RspKey>,
+    eps: Vec<EpKey>,
+    psps: Vec<PspKey>,
+    rmrs: Vec<RmrKey>,
+    lmrs: Vec<LmrKey>,
+    srqs: Vec<SrqKey>,
+    pzs: Vec<PzKey>,
+    evds: Vec<EvdKey>,
+}
+
+impl Doomed {
+    fn add(&mut self, object: AnyHandle) {
+        match object {
+            AnyHandle::Ia => {}
+            AnyHandle::Cr(h) => self.crs.push(h.key),
+            AnyHandle::Ep(h) => self.eps.push(h.key),
+            AnyHandle::Evd(h) => self.evds.push(h.key),
+            AnyHandle::Lmr(h) => self.lmrs.push(h.key),
+            AnyHandle::Psp(h) => self.psps.push(h.key),
+            AnyHandle::Pz(h) => self.pzs.push(h.key),
+            AnyHandle::Rmr(h) => self.rmrs.push(h.key),
+            AnyHandle::Rsp(h) => self.rsps.push(h.key),
+            AnyHandle::Cno(h) => self.cnos.push(h.key),
+            AnyHandle::Srq(h) => self.srqs.push(h.key),
+        }
+    }
+}
+
+impl<P: Provider> Ia<P> {
+    /// Whether nothing the consumer made is left in it.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        !self.objects().any(|object| self.is_in_use(object))
+    }
+
+    /// Whether an object keeps a graceful close from succeeding. Connection requests do not, nor the endpoints lent with
+    /// undecided ones, nor reserved service points that are spent, nor EVDs that the IA feeds.
+    #[must_use]
+    pub fn is_in_use(&self, object: impl Into<AnyHandle>) -> bool {
+        let object = object.into();
+        if self.check_any(object).is_err() {
+            return false;
+        }
+        match object {
+            AnyHandle::Ia | AnyHandle::Cr(_) => false,
+            AnyHandle::Ep(h) => self.eps[h.key].hot.state != EpState::TentativeConnectionPending,
+            AnyHandle::Rsp(h) => self.rsps.get(h.key).is_some_and(|rsp| !rsp.is_spent()),
+            AnyHandle::Evd(h) => !self.is_async(h.key),
+            AnyHandle::Lmr(_)
+            | AnyHandle::Psp(_)
+            | AnyHandle::Pz(_)
+            | AnyHandle::Rmr(_)
+            | AnyHandle::Cno(_)
+            | AnyHandle::Srq(_) => true,
+        }
+    }
+
+    /// Everything in the IA.
+    fn objects(&self) -> impl Iterator<Item = AnyHandle> {
+        let ia = self.id;
+        let crs = self.crs.keys().map(move |key| CrHandle { key, ia }.into());
+        let eps = self.eps.keys().map(move |key| EpHandle { key, ia }.into());
+        let evds = self.evds.keys().map(|key| self.evd_handle(key).into());
+        let lmrs = self.lmr_objects.keys();
+        let psps = self.psps.keys().map(|key| self.psp_handle(key).into());
+        let pzs = self.pzs.keys().map(move |key| PzHandle { key, ia }.into());
+        let rmrs = self.rmrs.keys();
+        let rsps = self.rsps.keys();
+        let cnos = self.cnos.keys();
+        let srqs = self.srqs.keys();
+        crs.chain(eps)
+            .chain(evds)
+            .chain(lmrs.map(move |key| LmrHandle { key, ia }.into()))
+            .chain(psps)
+            .chain(pzs)
+            .chain(rmrs.map(move |key| RmrHandle { key, ia }.into()))
+            .chain(rsps.map(move |key| RspHandle { key, ia }.into()))
+            .chain(cnos.map(move |key| CnoHandle { key, ia }.into()))
+            .chain(srqs.map(move |key| SrqHandle { key, ia }.into()))
+    }
+
+    /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are
+    /// aborted, requests refused, events lost; agents of CNOs are called with no EVD.
+    ///
+    /// Page: dat_ia_close.
+    ///
+    /// # Errors
+    /// GRACEFUL with objects left: [`CloseRefused`], DAT_INVALID_STATE|IA_IN_USE.
+    // The error is as large as the IA, because it is the IA; it is the caller's again.
+    #[allow(clippy::result_large_err, reason = "the error hands the IA back")]
+    pub fn close(mut self, flags: CloseFlags) -> Result<P, CloseRefused<P>> {
+        if flags == CloseFlags::Graceful && !self.is_unused() {
+            let error =
+                DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
+            return Err(CloseRefused { ia: self, error });
+        }
+        let all: Vec<AnyHandle> = self.objects().collect();
+        self.end(all);
+        Ok(self.provider)
+    }
+
+    /// Ends objects as an abrupt close does, whatever state they are in, and leaves all others as they are. What others
+    /// still refer to stays. In place of the asynchronous EVD of the IA there is an empty one afterwards. Handles of
+    /// nothing are passed over.
+    ///
+    /// Page: dat_ia_close.
+    pub fn end(&mut self, objects: impl IntoIterator<Item = AnyHandle>) {
+        let mut doomed = Doomed::default();
+        for object in objects {
+            if self.check_any(object).is_ok() {
+                doomed.add(object);
+            }
+        }
+        for key in doomed.cnos {
+            self.remove_cno(key);
+        }
+        for key in doomed.crs {
+            self.refuse_request(key, RejectReason::NoResources);
+        }
+        for key in doomed.rsps {
+            self.remove_rsp(key);
+        }
+        for key in doomed.eps {
+            self.remove_ep(key);
+        }
+        for key in doomed.psps {
+            self.remove_psp(key);
+        }
+        for key in doomed.rmrs {
+            self.remove_rmr(key);
+        }
+        for key in doomed.lmrs {
+            self.remove_lmr(key);
+        }
+        for key in doomed.srqs {
+            if self.srqs.get(key).is_some_and(|srq| srq.users == 0) {
+                self.remove_srq(key);
+            }
+        }
+        for key in doomed.evds {
+            if key == self.async_evd {
+                self.renew_async_evd();
+                continue;
+            }
+            self.async_evd_unbind(self.evd_handle(key));
+            if self.evds.get(key).is_some_and(|evd| !evd.streams.any()) {
+                self.remove_evd(key);
+            }
+        }
+        // Endpoints lent with requests that came meanwhile have gone with the EVDs.
+        for key in doomed.pzs {
+            if self.pzs.get(key).is_some_and(|pz| pz.users == 0) {
+                self.remove_pz(key);
+            }
+        }
+        self.settle_effects();
+        // What peers have to be told is on its way; nobody waits for their answers.
+        self.transmit();
+    }
+}
