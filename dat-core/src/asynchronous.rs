@@ -36,12 +36,10 @@ impl AsyncEvds {
         self.of.remove(&object);
     }
 
-    /// An EVD takes no asynchronous events any more. Whether it did, besides the IA's own.
-    pub(crate) fn remove(&mut self, key: EvdKey) -> bool {
+    /// An EVD takes no asynchronous events any more.
+    pub(crate) fn remove(&mut self, key: EvdKey) {
         self.of.retain(|_, evd| *evd != key);
-        let before = self.bound.len();
         self.bound.retain(|evd| *evd != key);
-        self.bound.len() != before
     }
 }
 
@@ -82,7 +80,8 @@ impl<P: Provider> Ia<P> {
 
     /// Undoes [`Ia::async_evd_bind`]. The IA's own stays what it is.
     pub fn async_evd_unbind(&mut self, evd: EvdHandle) {
-        if evd.ia == self.id && self.async_evds.remove(evd.key) {
+        if evd.ia == self.id && self.async_evds.bound.contains(&evd.key) {
+            self.async_evds.remove(evd.key);
             self.evds[evd.key].streams.detach(Stream::Other);
         }
     }

@@ -1,4 +1,5 @@
-//! An adapter that a C program has open: the IA, and what C needs beside it.
+//! An adapter that a C program has open: the IA, and what C needs beside it. A program may have it open several times:
+//! each opening is an [`Instance`] with objects of its own, and all of them are served by the one IA.
 //!
 //! An [`Adapter`] is a place for one; it is made when it is first needed, never goes, and serves another opening later.
 //! So a pointer to it is always good, whoever holds it for how long. What is open in it, [`Open`], is reached through the
@@ -27,12 +28,11 @@ use dat_core::{CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, 
 
 use super::call::panicked;
 use super::gate::Gate;
+use super::instance::Instance;
 use super::records::Records;
-use super::registry::Entry;
 use super::sleep::Sleep;
 use super::table::{self, IaName, Named, Reserved};
 use super::types::{DatHandle, DatReturn};
-use super::watch::{Upcalls, Watch};
 use crate::Ia;
 
 /// A place for an open adapter.
@@ -49,24 +49,21 @@ pub(super) struct Open {
     /// The IA.
     pub(super) ia: Ia,
     /// C's handle for each object, with the key it is for, by index.
-    names: Names,
-    /// C's handle for the IA.
-    pub(super) handle: u64,
-    /// The async EVD is C's to use.
-    pub(super) async_in_scope: bool,
-    pub(super) thread_safe: bool,
+    pub(super) names: Names,
+    /// Never none.
+    pub(super) instances: Vec<Instance>,
+    /// The first instance, which may have gone: by this an opening of the device is told from others before and after.
+    pub(super) first: IaName,
+    /// The fast lane is open.
+    lane: bool,
     /// What C's pointers point to.
     pub(super) records: Records,
     pub(super) sleep: Arc<Sleep>,
-    /// The thread that calls agents, once there was one.
-    pub(super) watch: Option<Watch>,
-    /// Keeps an entry of the registry in use.
-    pub(super) entry: Option<Arc<Entry>>,
 }
 
 /// C's handle, with the raw key it is for, by the index in the key; a list for each kind.
 #[derive(Default)]
-struct Names([Vec<(u64, u64)>; 11]);
+pub(super) struct Names([Vec<(u64, u64)>; 11]);
 
 // SAFETY: `open` is reached in a turn or in the fast lane of `gate` only, one thread at a time, and what is in it may
 // move between threads (`movable` says so to the compiler).
@@ -87,7 +84,7 @@ impl Adapter {
     }
 
     /// Opens an adapter for C.
-    pub(super) fn open(reserved: Reserved<IaName>, open: Open) -> &'static Self {
+    pub(super) fn open(reserved: Reserved<IaName>, mut open: Open) -> &'static Self {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         let adapter = idle.pop().unwrap_or_else(|| {
             Box::leak(Box::new(Self {
@@ -97,16 +94,24 @@ impl Adapter {
             }))
         });
         drop(idle);
-        let thread_safe = open.thread_safe;
-        let turn = adapter.gate.turn();
+        let _turn = adapter.gate.turn();
+        adapter.settle_lane(&mut open);
+        reserved.fill(adapter, open.first, open.first);
         // SAFETY: the turn keeps everybody else out.
         unsafe { *adapter.open.get() = Some(open) };
-        reserved.fill(adapter, IaName);
-        drop(turn);
-        if !thread_safe {
-            adapter.gate.open();
-        }
         adapter
+    }
+
+    /// Opens or closes the fast lane, which is for a single instance that is not thread safe: two may be used by a thread
+    /// each. In a turn: nobody is in the lane, and whoever comes by it meets the turn first.
+    pub(super) fn settle_lane(&self, open: &mut Open) {
+        let may = matches!(&open.instances[..], [only] if !only.thread_safe);
+        match (open.lane, may) {
+            (false, true) => self.gate.open(),
+            (true, false) => self.gate.close(),
+            (false, false) | (true, true) => {}
+        }
+        open.lane = may;
     }
 
     /// Runs `work` in a turn. Who sleeps on the adapter looks again afterwards.
@@ -122,6 +127,41 @@ impl Adapter {
             open.sleep.kick();
             answer
         })
+    }
+
+    /// The same on an instance.
+    ///
+    /// # Errors
+    /// As [`Adapter::turn`]; DAT_INVALID_HANDLE|IA: the instance was closed meanwhile.
+    pub(super) fn turn_of<R>(
+        &'static self,
+        ia: IaName,
+        work: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> DatResult<R> {
+        self.turn(|open| {
+            open.instance(ia)?;
+            work(open)
+        })
+    }
+
+    /// The same in an opening of a device, known by its first instance; nothing if that is over.
+    ///
+    /// # Errors
+    /// What `work` answers; DAT_INTERNAL_ERROR: the adapter is broken.
+    pub(super) fn of_opening<R>(
+        &'static self,
+        first: IaName,
+        work: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> DatResult<Option<R>> {
+        let answer = self.turn(|open| {
+            // The place may serve another device by now.
+            Ok((open.first == first).then(|| work(open)))
+        });
+        match answer {
+            Ok(done) => done.transpose(),
+            Err(error) if error == handle_error(Subtype::HandleIa) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The same for who only looks whether its wait is over, and would wake itself.
@@ -189,29 +229,44 @@ impl Adapter {
         panicked()
     }
 
-    /// Takes out what is open: it is being closed. Its handles name nothing any more.
-    pub(super) fn close<R>(
+    /// Takes out an instance that is being closed, and with the last one all there is. Its handles name nothing any more.
+    ///
+    /// # Errors
+    /// Those of `may`; as [`Adapter::turn_of`].
+    pub(super) fn leave(
         &'static self,
-        may: impl FnOnce(&mut Open) -> DatResult<R>,
-    ) -> DatResult<(Open, R)> {
+        ia: IaName,
+        may: impl FnOnce(&Open) -> DatResult<()>,
+    ) -> DatResult<(Instance, Option<Open>)> {
         let _turn = self.gate.turn();
         // SAFETY: as in `turn`.
         let cell = unsafe { &mut *self.open.get() };
-        let Some(open) = cell.as_mut() else {
-            return Err(self.gone());
+        let fuse = Fuse(self);
+        let left = match cell.as_mut() {
+            Some(open) => may(open).and_then(|()| open.leave(ia)),
+            None => Err(self.gone()),
         };
-        let answer = may(open)?;
-        let Some(mut open) = cell.take() else {
-            return Err(self.gone());
-        };
-        if !open.thread_safe {
-            self.gate.close();
-        }
+        let left = left.map(|instance| match cell {
+            Some(open) if !open.instances.is_empty() => {
+                self.settle_lane(open);
+                open.sleep.kick();
+                (instance, None)
+            }
+            _ => (instance, self.vacate(cell)),
+        });
+        core::mem::forget(fuse);
+        left
+    }
+
+    /// Takes out what is open, in a turn.
+    fn vacate(&'static self, cell: &mut Option<Open>) -> Option<Open> {
+        let mut open = cell.take()?;
+        self.settle_lane(&mut open);
         open.forget_all();
         IDLE.lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(self);
-        Ok((open, answer))
+        Some(open)
     }
 
     fn gone(&self) -> DatError {
@@ -240,44 +295,32 @@ impl Drop for Fuse {
 }
 
 impl Open {
-    pub(super) fn new(ia: Ia, handle: u64) -> Self {
+    /// An IA that is opened for the first time.
+    pub(super) fn new(ia: Ia, instance: Instance) -> Self {
         Self {
             records: Records::new(&ia),
             sleep: Arc::new(Sleep::new(&ia)),
             ia,
             names: Names::default(),
-            handle,
-            async_in_scope: true,
-            thread_safe: false,
-            watch: None,
-            entry: None,
+            first: instance.name,
+            instances: vec![instance],
+            lane: false,
         }
     }
 
-    /// C's handle of the IA.
-    pub(super) fn ia_handle(&self) -> DatHandle {
-        table::handle_of(self.handle)
-    }
-
-    /// Where agents are told; their thread is started if there is none yet.
-    ///
-    /// # Errors
-    /// As [`Watch::start`].
-    pub(super) fn watch(&mut self, adapter: &'static Adapter) -> DatResult<Arc<Upcalls>> {
-        let watch = match self.watch.take() {
-            Some(watch) => watch,
-            None => Watch::start(adapter, &self.ia)?,
-        };
-        Ok(self.watch.insert(watch).upcalls())
-    }
-
-    /// C's handle of an object. An object that got none yet, because the IA made it, gets one; null if there are too many.
-    pub(super) fn name<H: Named>(&mut self, adapter: &'static Adapter, object: H) -> DatHandle {
+    /// C's handle of an object. An object that got none yet, because the IA made it, gets one and belongs to the instance;
+    /// null if there are too many.
+    pub(super) fn name<H: Named>(
+        &mut self,
+        adapter: &'static Adapter,
+        ia: IaName,
+        object: H,
+    ) -> DatHandle {
         if let Some(handle) = self.known(object) {
             return handle;
         }
         match Reserved::new() {
-            Ok(reserved) => self.enter(adapter, reserved, object),
+            Ok(reserved) => self.enter(adapter, ia, reserved, object),
             Err(error) => {
                 tracing::error!(%error, kind = ?H::KIND, "an object without a handle");
                 core::ptr::null_mut()
@@ -296,10 +339,11 @@ impl Open {
         (*of == key).then(|| table::handle_of(*handle))
     }
 
-    /// Gives a new object the handle that was reserved for it.
+    /// Gives a new object of an instance the handle that was reserved for it.
     pub(super) fn enter<H: Named>(
         &mut self,
         adapter: &'static Adapter,
+        ia: IaName,
         reserved: Reserved<H>,
         object: H,
     ) -> DatHandle {
@@ -320,7 +364,8 @@ impl Open {
             // An endpoint that is gone already has no posts and no completions to be known by.
             let _gone = self.ia.ep_set_name(EpHandle::from_raw(key, ia), handle);
         }
-        reserved.fill(adapter, object);
+        self.tell_of(ia, object.any());
+        reserved.fill(adapter, ia, object);
         table::handle_of(handle)
     }
 
@@ -342,7 +387,14 @@ impl Open {
         for (_, handle) in self.names.0.iter().flatten() {
             table::leave(*handle);
         }
-        table::leave(self.handle);
+    }
+}
+
+impl Names {
+    /// C's handles, of which some may name nothing any more.
+    pub(super) fn handles(&self) -> impl Iterator<Item = DatHandle> {
+        let entries = self.0.iter().flatten();
+        entries.map(|(_, handle)| table::handle_of(*handle))
     }
 }
 

@@ -9,7 +9,7 @@ use std::panic::catch_unwind;
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
 use super::adapter::{Adapter, Open, handle_error, internal, subtype_of};
-use super::table::{Named, find};
+use super::table::{IaName, Named, find, find_owned};
 use super::types::{DatCount, DatHandle, DatReturn};
 
 /// Runs a call; its answer as a number. A panic ends here.
@@ -57,19 +57,24 @@ pub(super) fn look_up<H: Named>(handle: DatHandle) -> DatResult<(&'static Adapte
     find(handle).ok_or(handle_error(subtype_of(H::KIND)))
 }
 
-/// What a second handle of a call names. One that names nothing becomes one the IA will refuse, in the order of its own
-/// checks and with the subtype of the place.
-pub(super) fn other<H: Named>(handle: DatHandle) -> H {
-    match find(handle) {
-        Some((_, object)) => object,
+/// The same with the instance it belongs to.
+pub(super) fn owned<H: Named>(handle: DatHandle) -> DatResult<(&'static Adapter, IaName, H)> {
+    find_owned(handle).ok_or(handle_error(subtype_of(H::KIND)))
+}
+
+/// What a second handle of a call on an instance names. One that names nothing, or nothing of that instance, becomes one
+/// the IA will refuse, in the order of its own checks and with the subtype of the place.
+pub(super) fn other<H: Named>(ia: IaName, handle: DatHandle) -> H {
+    match find_owned(handle) {
+        Some((_, owner, object)) if owner == ia => object,
         // No IA has the number 0.
-        None => H::from_parts(0, 0),
+        Some(_) | None => H::from_parts(0, 0),
     }
 }
 
 /// The same where null means none.
-pub(super) fn optional<H: Named>(handle: DatHandle) -> Option<H> {
-    (!handle.is_null()).then(|| other(handle))
+pub(super) fn optional<H: Named>(ia: IaName, handle: DatHandle) -> Option<H> {
+    (!handle.is_null()).then(|| other(ia, handle))
 }
 
 /// A call on what a handle names, in a turn.

@@ -9,11 +9,9 @@ use std::sync::Arc;
 use dat_core::{Agent, CnoHandle, CnoLook, CnoWait, DatResult, Subtype, Timeout};
 
 use super::adapter::{Adapter, Open};
-use super::call::{call, given, look_up, mask, on, put};
-use super::evd::aborted;
+use super::call::{call, given, look_up, mask, on, owned, put};
 use super::foreign::foreign;
 use super::records::GivenAgent;
-use super::sleep::Sleep;
 use super::table::{IaName, Reserved, handle_of};
 use super::types::{CAgent, CCnoParam, DatHandle, DatReturn};
 
@@ -33,8 +31,13 @@ fn given_agent(agent: CAgent, told: Told) -> Option<GivenAgent> {
 }
 
 /// The same for the IA: called in the middle of things, it passes the word on to the thread that calls C.
-fn agent_for(adapter: &'static Adapter, open: &mut Open, agent: GivenAgent) -> DatResult<Agent> {
-    let watch = open.watch(adapter)?;
+fn agent_for(
+    adapter: &'static Adapter,
+    ia: IaName,
+    open: &mut Open,
+    agent: GivenAgent,
+) -> DatResult<Agent> {
+    let watch = open.watch(adapter, ia)?;
     Ok(Agent::new(move |evd| watch.tell(agent, evd)))
 }
 
@@ -62,19 +65,19 @@ pub(super) unsafe fn create(
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(cno_handle, Subtype::Arg3)?;
         let reserved = Reserved::new()?;
-        let cno = adapter.turn(|open| {
+        let cno = adapter.turn_of(ia, |open| {
             let given = given_agent(agent, told);
             let agent = given
-                .map(|agent| agent_for(adapter, open, agent))
+                .map(|agent| agent_for(adapter, ia, open, agent))
                 .transpose()?;
             let cno = open.ia.cno_create(agent)?;
             if let Some(given) = given {
                 open.records.agents.insert(reserved.handle(), given);
             }
-            Ok(open.enter(adapter, reserved, cno))
+            Ok(open.enter(adapter, ia, reserved, cno))
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(cno_handle, cno) };
@@ -97,11 +100,11 @@ pub unsafe extern "C" fn dat_cno_modify_agent(cno_handle: DatHandle, agent: CAge
 /// As [`dat_cno_modify_agent`].
 pub(super) unsafe fn modify_agent(cno_handle: DatHandle, agent: CAgent, told: Told) -> DatReturn {
     call(|| {
-        let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
-        adapter.turn(|open| {
+        let (adapter, ia, cno) = owned::<CnoHandle>(cno_handle)?;
+        adapter.turn_of(ia, |open| {
             let given = given_agent(agent, told);
             let agent = given
-                .map(|agent| agent_for(adapter, open, agent))
+                .map(|agent| agent_for(adapter, ia, open, agent))
                 .transpose()?;
             open.ia.cno_modify_agent(cno, agent)?;
             let at = super::table::number(cno_handle);
@@ -126,14 +129,14 @@ pub unsafe extern "C" fn dat_cno_query(
 ) -> DatReturn {
     foreign!(cno_query_func(cno_handle, cno_param_mask, cno_param));
     call(|| {
-        let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
+        let (adapter, ia, cno) = owned::<CnoHandle>(cno_handle)?;
         mask(cno_param_mask.into(), ALL, Subtype::Arg2)?;
         given(cno_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let has_agent = open.ia.cno_query(cno)?.has_agent;
             let agent = open.records.agents.get(&super::table::number(cno_handle));
             Ok(CCnoParam {
-                ia_handle: open.ia_handle(),
+                ia_handle: open.ia_handle(ia),
                 agent: agent.filter(|_| has_agent).map_or(
                     CAgent {
                         instance_data: null_mut(),
@@ -178,11 +181,11 @@ pub unsafe extern "C" fn dat_cno_wait(
 ) -> DatReturn {
     foreign!(cno_wait_func(cno_handle, timeout, evd_handle));
     call(|| {
-        let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
+        let (adapter, ia, cno) = owned::<CnoHandle>(cno_handle)?;
         given(evd_handle, Subtype::Arg3)?;
         // SAFETY: the caller's promise.
         unsafe { put(evd_handle, null_mut()) };
-        let evd = wait(adapter, cno, Timeout::from_micros(timeout))?;
+        let evd = wait(adapter, ia, cno, Timeout::from_micros(timeout))?;
         // SAFETY: the caller's promise.
         unsafe { put(evd_handle, evd) };
         Ok(())
@@ -190,7 +193,12 @@ pub unsafe extern "C" fn dat_cno_wait(
 }
 
 /// Waits, asleep outside of the adapter.
-fn wait(adapter: &'static Adapter, cno: CnoHandle, timeout: Timeout) -> DatResult<DatHandle> {
+fn wait(
+    adapter: &'static Adapter,
+    ia: IaName,
+    cno: CnoHandle,
+    timeout: Timeout,
+) -> DatResult<DatHandle> {
     let (mut wait, sleep) = adapter.turn(|open| {
         let wait = open.ia.cno_wait_begin(cno, timeout)?;
         Ok((wait, Arc::clone(&open.sleep)))
@@ -198,12 +206,12 @@ fn wait(adapter: &'static Adapter, cno: CnoHandle, timeout: Timeout) -> DatResul
     let sleeper = sleep.enlist();
     loop {
         let looked = adapter.look(|open| {
-            if !Arc::ptr_eq(&open.sleep, &sleep) {
-                return Err(aborted());
-            }
+            open.instance(ia)?;
             let look = open.ia.cno_wait_look(wait);
             Ok(look.map(|look| match look {
-                CnoLook::Woken(evd) => Ok(evd.map_or(null_mut(), |evd| open.name(adapter, evd))),
+                CnoLook::Woken(evd) => {
+                    Ok(evd.map_or(null_mut(), |evd| open.name(adapter, ia, evd)))
+                }
                 CnoLook::Pending(again, until) => Err((again, until)),
             }))
         });
@@ -212,7 +220,7 @@ fn wait(adapter: &'static Adapter, cno: CnoHandle, timeout: Timeout) -> DatResul
                 Ok(evd) => return Ok(evd),
                 Err((again, until)) => {
                     if sleeper.until(until).is_err() {
-                        return interrupted(adapter, &sleep, again);
+                        return interrupted(adapter, ia, again);
                     }
                     wait = again;
                 }
@@ -224,15 +232,9 @@ fn wait(adapter: &'static Adapter, cno: CnoHandle, timeout: Timeout) -> DatResul
 }
 
 /// Ends a wait because of a signal.
-fn interrupted(
-    adapter: &'static Adapter,
-    sleep: &Arc<Sleep>,
-    wait: CnoWait,
-) -> DatResult<DatHandle> {
+fn interrupted(adapter: &'static Adapter, ia: IaName, wait: CnoWait) -> DatResult<DatHandle> {
     let ended = adapter.look(|open| {
-        if !Arc::ptr_eq(&open.sleep, sleep) {
-            return Err(aborted());
-        }
+        open.instance(ia)?;
         Ok(open.ia.cno_wait_cancel(wait))
     });
     // As for who looks.

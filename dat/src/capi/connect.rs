@@ -12,7 +12,9 @@ use dat_core::{
     ReturnType, RspHandle, Subtype, Timeout,
 };
 
-use super::call::{as_count, bytes, call, given, look_up, mask, on, optional, other, put};
+use super::call::{
+    as_count, bytes, call, given, look_up, mask, on, optional, other, owned, parameter, put,
+};
 use super::foreign::foreign;
 use super::table::{IaName, Reserved, number};
 use super::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};
@@ -122,7 +124,7 @@ pub unsafe extern "C" fn dat_ep_dup_connect(
         qos,
     ));
     call(|| {
-        let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
+        let (adapter, ia, ep) = owned::<EpHandle>(ep_handle)?;
         // SAFETY: the caller's promise.
         let data = unsafe {
             bytes(
@@ -132,7 +134,7 @@ pub unsafe extern "C" fn dat_ep_dup_connect(
                 Subtype::Arg5,
             )
         }?;
-        let dup = other::<EpHandle>(dup_ep_handle);
+        let dup = other::<EpHandle>(ia, dup_ep_handle);
         let timeout = Timeout::from_micros(timeout);
         let qos = Qos::from_bits_retain(qos);
         adapter.turn(|open| open.ia.ep_dup_connect(ep, dup, timeout, data, qos))
@@ -163,13 +165,13 @@ pub unsafe extern "C" fn dat_psp_create(
 ) -> DatReturn {
     foreign!(psp_create_func(ia_handle, conn_qual, evd_handle: HandleEvdCr, psp_flags, psp_handle));
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(psp_handle, Subtype::Arg5)?;
         let reserved = Reserved::new()?;
-        let (evd, flags) = (other(evd_handle), PspFlags::from_bits_retain(psp_flags));
-        let psp = adapter.turn(|open| {
+        let (evd, flags) = (other(ia, evd_handle), PspFlags::from_bits_retain(psp_flags));
+        let psp = adapter.turn_of(ia, |open| {
             let psp = open.ia.psp_create(conn_qual, evd, flags)?;
-            Ok(open.enter(adapter, reserved, psp))
+            Ok(open.enter(adapter, ia, reserved, psp))
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(psp_handle, psp) };
@@ -197,14 +199,14 @@ pub unsafe extern "C" fn dat_psp_create_any(
         psp_handle,
     ));
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(conn_qual, Subtype::Arg2)?;
         given(psp_handle, Subtype::Arg5)?;
         let reserved = Reserved::new()?;
-        let (evd, flags) = (other(evd_handle), PspFlags::from_bits_retain(psp_flags));
-        let (qualifier, psp) = adapter.turn(|open| {
+        let (evd, flags) = (other(ia, evd_handle), PspFlags::from_bits_retain(psp_flags));
+        let (qualifier, psp) = adapter.turn_of(ia, |open| {
             let (qualifier, psp) = open.ia.psp_create_any(evd, flags)?;
-            Ok((qualifier, open.enter(adapter, reserved, psp)))
+            Ok((qualifier, open.enter(adapter, ia, reserved, psp)))
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(conn_qual, qualifier) };
@@ -226,15 +228,15 @@ pub unsafe extern "C" fn dat_psp_query(
 ) -> DatReturn {
     foreign!(psp_query_func(psp_handle, psp_param_mask, psp_param));
     call(|| {
-        let (adapter, psp) = look_up::<PspHandle>(psp_handle)?;
+        let (adapter, ia, psp) = owned::<PspHandle>(psp_handle)?;
         mask(psp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
         given(psp_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.psp_query(psp)?;
             Ok(CPspParam {
-                ia_handle: open.ia_handle(),
+                ia_handle: open.ia_handle(ia),
                 conn_qual: param.conn_qual,
-                evd_handle: open.name(adapter, param.evd),
+                evd_handle: open.name(adapter, ia, param.evd),
                 psp_flags: param.flags.bits(),
             })
         })?;
@@ -275,13 +277,13 @@ pub unsafe extern "C" fn dat_rsp_create(
         rsp_handle,
     ));
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(rsp_handle, Subtype::Arg5)?;
         let reserved = Reserved::new()?;
-        let (ep, evd) = (optional::<EpHandle>(ep_handle), other(evd_handle));
-        let rsp = adapter.turn(|open| {
+        let (ep, evd) = (optional::<EpHandle>(ia, ep_handle), other(ia, evd_handle));
+        let rsp = adapter.turn_of(ia, |open| {
             let rsp = open.ia.rsp_create(conn_qual, ep, evd)?;
-            Ok(open.enter(adapter, reserved, rsp))
+            Ok(open.enter(adapter, ia, reserved, rsp))
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(rsp_handle, rsp) };
@@ -301,15 +303,15 @@ pub unsafe extern "C" fn dat_rsp_query(
 ) -> DatReturn {
     foreign!(rsp_query_func(rsp_handle, rsp_param_mask, rsp_param));
     call(|| {
-        let (adapter, rsp) = look_up::<RspHandle>(rsp_handle)?;
+        let (adapter, ia, rsp) = owned::<RspHandle>(rsp_handle)?;
         mask(rsp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
         given(rsp_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.rsp_query(rsp)?;
             Ok(CRspParam {
-                ia_handle: open.ia_handle(),
+                ia_handle: open.ia_handle(ia),
                 conn_qual: param.conn_qual,
-                evd_handle: open.name(adapter, param.evd),
+                evd_handle: open.name(adapter, ia, param.evd),
                 ep_handle: param.ep.and_then(|ep| open.known(ep)).unwrap_or(null_mut()),
             })
         })?;
@@ -342,13 +344,13 @@ pub unsafe extern "C" fn dat_cr_query(
 ) -> DatReturn {
     foreign!(cr_query_func(cr_handle, cr_param_mask, cr_param));
     call(|| {
-        let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
+        let (adapter, ia, cr) = owned::<CrHandle>(cr_handle)?;
         mask(cr_param_mask.into(), REQUEST_ALL, Subtype::Arg2)?;
         given(cr_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.cr_query(cr)?;
             let (local_ep, remote_port_qual) = (param.local_ep, param.remote_port_qual);
-            let local_ep_handle = local_ep.map_or(null_mut(), |ep| open.name(adapter, ep));
+            let local_ep_handle = local_ep.map_or(null_mut(), |ep| open.name(adapter, ia, ep));
             let record = open.records.requests.get(&number(cr_handle));
             Ok(CCrParam {
                 remote_ia_address_ptr: record.map_or(null_mut(), |record| record.remote.pointer()),
@@ -377,7 +379,7 @@ pub unsafe extern "C" fn dat_cr_accept(
 ) -> DatReturn {
     foreign!(cr_accept_func(cr_handle, ep_handle: HandleEp, private_data_size, private_data));
     call(|| {
-        let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
+        let (adapter, ia, cr) = owned::<CrHandle>(cr_handle)?;
         // SAFETY: the caller's promise.
         let data = unsafe {
             bytes(
@@ -387,7 +389,7 @@ pub unsafe extern "C" fn dat_cr_accept(
                 Subtype::Arg4,
             )
         }?;
-        let ep = optional::<EpHandle>(ep_handle);
+        let ep = optional::<EpHandle>(ia, ep_handle);
         adapter.turn(|open| {
             open.ia.cr_accept(cr, ep, data)?;
             open.request_over(cr, cr_handle);
@@ -411,9 +413,17 @@ pub extern "C" fn dat_cr_reject(cr_handle: DatHandle) -> DatReturn {
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatReturn {
     foreign!(cr_handoff_func(cr_handle, handoff));
-    on(cr_handle, |open, cr: CrHandle| {
-        open.ia.cr_handoff(cr, handoff)?;
-        open.request_over(cr, cr_handle);
-        Ok(())
+    call(|| {
+        let (adapter, ia, cr) = owned::<CrHandle>(cr_handle)?;
+        adapter.turn(|open| {
+            if let Some(listener) = open.ia.listener(handoff)
+                && !open.belongs_to(ia, listener)
+            {
+                return Err(parameter(Subtype::Arg2));
+            }
+            open.ia.cr_handoff(cr, handoff)?;
+            open.request_over(cr, cr_handle);
+            Ok(())
+        })
     })
 }

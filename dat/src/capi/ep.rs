@@ -13,7 +13,7 @@ use dat_core::{
 
 use super::adapter::{Adapter, Open};
 use super::call::{
-    as_count, call, count, given, look_up, mask, on, optional, other, parameter, put,
+    as_count, call, count, given, look_up, mask, on, optional, other, owned, parameter, put,
 };
 use super::foreign::foreign;
 use super::records::Address;
@@ -198,12 +198,12 @@ pub unsafe extern "C" fn dat_ep_create(
         ep_handle,
     ));
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(ep_handle, Subtype::Arg7)?;
         // SAFETY: the caller's promise.
         let attr = unsafe { ep_attributes.as_ref() };
         let evds = [recv_evd_handle, request_evd_handle, connect_evd_handle];
-        let ep = create(adapter, pz_handle, evds, None, attr)?;
+        let ep = create((adapter, ia), pz_handle, evds, None, attr)?;
         // SAFETY: the caller's promise.
         unsafe { put(ep_handle, ep) };
         Ok(())
@@ -236,17 +236,17 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
         ep_handle,
     ));
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(ep_attributes, Subtype::Arg7)?;
         given(ep_handle, Subtype::Arg8)?;
         // SAFETY: not null, and the caller's promise.
         let attr = unsafe { &*ep_attributes };
         let evds = [recv_evd_handle, request_evd_handle, connect_evd_handle];
         let ep = create(
-            adapter,
+            (adapter, ia),
             pz_handle,
             evds,
-            Some(other(srq_handle)),
+            Some(other(ia, srq_handle)),
             Some(attr),
         )?;
         // SAFETY: the caller's promise.
@@ -256,16 +256,16 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
 }
 
 fn create(
-    adapter: &'static Adapter,
+    (adapter, ia): (&'static Adapter, IaName),
     pz: DatHandle,
     evds: Evds,
     srq: Option<SrqHandle>,
     attr: Option<&CEpAttr>,
 ) -> DatResult<DatHandle> {
     let reserved = Reserved::new()?;
-    let pz = optional::<PzHandle>(pz);
-    let [recv, request, connect] = evds.map(optional::<EvdHandle>);
-    adapter.turn(|open| {
+    let pz = optional::<PzHandle>(ia, pz);
+    let [recv, request, connect] = evds.map(|evd| optional::<EvdHandle>(ia, evd));
+    adapter.turn_of(ia, |open| {
         let base = EpAttr::defaults(open.ia.query().ia);
         let argument = match srq {
             Some(_) => Subtype::Arg7,
@@ -285,7 +285,7 @@ fn create(
                 .ia
                 .ep_create(pz, recv, request, connect, attr.as_ref())?,
         };
-        Ok(open.enter(adapter, reserved, ep))
+        Ok(open.enter(adapter, ia, reserved, ep))
     })
 }
 
@@ -301,13 +301,13 @@ pub unsafe extern "C" fn dat_ep_query(
 ) -> DatReturn {
     foreign!(ep_query_func(ep_handle, ep_param_mask, ep_param));
     call(|| {
-        let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
+        let (adapter, ia, ep) = owned::<EpHandle>(ep_handle)?;
         mask(ep_param_mask, field::ALL, Subtype::Arg2)?;
         given(ep_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             open.ia.progress();
             let param = open.ia.ep_query(ep)?;
-            Ok(c_param(adapter, open, number(ep_handle), &param))
+            c_param((adapter, ia), open, number(ep_handle), &param)
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(ep_param, param) };
@@ -315,31 +315,39 @@ pub unsafe extern "C" fn dat_ep_query(
     })
 }
 
-fn c_param(adapter: &'static Adapter, open: &mut Open, ep: u64, param: &EpParam) -> CEpParam {
+fn c_param(
+    (adapter, ia): (&'static Adapter, IaName),
+    open: &mut Open,
+    ep: u64,
+    param: &EpParam,
+) -> DatResult<CEpParam> {
     let remote = param.remote_ia_address.map_or(null_mut(), |address| {
         let record = open.records.remotes.entry(ep);
         let kept = record.or_insert_with(|| Address::new(address));
         kept.set(address);
         kept.pointer()
     });
-    let mut evd = |evd: Option<EvdHandle>| evd.map_or(null_mut(), |evd| open.name(adapter, evd));
+    let mut evd =
+        |evd: Option<EvdHandle>| evd.map_or(null_mut(), |evd| open.name(adapter, ia, evd));
     let [recv, request, connect] =
         [param.recv_evd, param.request_evd, param.connect_evd].map(&mut evd);
-    CEpParam {
-        ia_handle: open.ia_handle(),
+    Ok(CEpParam {
+        ia_handle: open.ia_handle(ia),
         // CAST: the discriminant is the number.
         ep_state: param.state as u32,
-        local_ia_address_ptr: open.records.local.pointer(),
+        local_ia_address_ptr: open.instance(ia)?.local.pointer(),
         local_port_qual: param.local_port_qual,
         remote_ia_address_ptr: remote,
         remote_port_qual: param.remote_port_qual,
-        pz_handle: param.pz.map_or(null_mut(), |pz| open.name(adapter, pz)),
+        pz_handle: param.pz.map_or(null_mut(), |pz| open.name(adapter, ia, pz)),
         recv_evd_handle: recv,
         request_evd_handle: request,
         connect_evd_handle: connect,
-        srq_handle: param.srq.map_or(null_mut(), |srq| open.name(adapter, srq)),
+        srq_handle: param
+            .srq
+            .map_or(null_mut(), |srq| open.name(adapter, ia, srq)),
         ep_attr: c_attr(&param.attr),
-    }
+    })
 }
 
 /// `dat_ep_modify`.
@@ -354,17 +362,17 @@ pub unsafe extern "C" fn dat_ep_modify(
 ) -> DatReturn {
     foreign!(ep_modify_func(ep_handle, ep_param_mask, ep_param));
     call(|| {
-        let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
+        let (adapter, ia, ep) = owned::<EpHandle>(ep_handle)?;
         mask(ep_param_mask, field::ALL & !field::FIXED, Subtype::Arg2)?;
         given(ep_param, Subtype::Arg3)?;
         // SAFETY: not null, and the caller's promise.
         let param = unsafe { &*ep_param };
         let has = |field: u64| ep_param_mask & field != 0;
-        let evd = |field, handle| has(field).then(|| optional::<EvdHandle>(handle));
+        let evd = |field, handle| has(field).then(|| optional::<EvdHandle>(ia, handle));
         adapter.turn(|open| {
             let now = open.ia.ep_query(ep)?;
             let change = EpChange {
-                pz: has(field::PZ).then(|| optional::<PzHandle>(param.pz_handle)),
+                pz: has(field::PZ).then(|| optional::<PzHandle>(ia, param.pz_handle)),
                 recv_evd: evd(field::RECV_EVD, param.recv_evd_handle),
                 request_evd: evd(field::REQUEST_EVD, param.request_evd_handle),
                 connect_evd: evd(field::CONNECT_EVD, param.connect_evd_handle),

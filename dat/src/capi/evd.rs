@@ -11,10 +11,11 @@ use dat_core::{
 };
 
 use super::adapter::{Adapter, Open};
-use super::call::{as_count, call, count, given, look_up, mask, on, optional, parameter, put};
+use super::call::{
+    as_count, call, count, given, look_up, mask, on, optional, owned, parameter, put,
+};
 use super::event;
 use super::foreign::foreign;
-use super::sleep::Sleep;
 use super::table::{IaName, Reserved, number};
 use super::types::{CEvdParam, CEvent, DatCount, DatHandle, DatReturn};
 
@@ -43,17 +44,17 @@ pub unsafe extern "C" fn dat_evd_create(
         evd_handle,
     ));
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         let qlen = count(evd_min_qlen, Subtype::Arg2)?;
         given(evd_handle, Subtype::Arg5)?;
         let reserved = Reserved::new()?;
         let (cno, flags) = (
-            optional::<CnoHandle>(cno_handle),
+            optional::<CnoHandle>(ia, cno_handle),
             EvdFlags::from_bits_retain(evd_flags),
         );
-        let evd = adapter.turn(|open| {
+        let evd = adapter.turn_of(ia, |open| {
             let evd = open.ia.evd_create_with_cno(qlen, cno, flags)?;
-            Ok(open.enter(adapter, reserved, evd))
+            Ok(open.enter(adapter, ia, reserved, evd))
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(evd_handle, evd) };
@@ -73,18 +74,18 @@ pub unsafe extern "C" fn dat_evd_query(
 ) -> DatReturn {
     foreign!(evd_query_func(evd_handle, evd_param_mask, evd_param));
     call(|| {
-        let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
+        let (adapter, ia, evd) = owned::<EvdHandle>(evd_handle)?;
         mask(evd_param_mask.into(), ALL, Subtype::Arg2)?;
         given(evd_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.evd_query(evd)?;
             Ok(CEvdParam {
-                ia_handle: open.ia_handle(),
+                ia_handle: open.ia_handle(ia),
                 evd_qlen: as_count(param.qlen),
                 evd_state: param.state.bits(),
                 cno_handle: param
                     .cno
-                    .map_or(core::ptr::null_mut(), |cno| open.name(adapter, cno)),
+                    .map_or(core::ptr::null_mut(), |cno| open.name(adapter, ia, cno)),
                 evd_flags: param.flags.bits(),
             })
         })?;
@@ -98,9 +99,10 @@ pub unsafe extern "C" fn dat_evd_query(
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_evd_modify_cno(evd_handle: DatHandle, cno_handle: DatHandle) -> DatReturn {
     foreign!(evd_modify_cno_func(evd_handle, cno_handle: HandleCno));
-    let cno = optional::<CnoHandle>(cno_handle);
-    on(evd_handle, |open, evd: EvdHandle| {
-        open.ia.evd_modify_cno(evd, cno)
+    call(|| {
+        let (adapter, ia, evd) = owned::<EvdHandle>(evd_handle)?;
+        let cno = optional::<CnoHandle>(ia, cno_handle);
+        adapter.turn(|open| open.ia.evd_modify_cno(evd, cno))
     })
 }
 
@@ -209,13 +211,13 @@ pub(super) unsafe fn waited<T>(
     made: impl Fn(&'static Adapter, &mut Open, DatHandle, &Event) -> T,
 ) -> DatReturn {
     call(|| {
-        let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
+        let (adapter, ia, evd) = owned::<EvdHandle>(evd_handle)?;
         let threshold = count(threshold, Subtype::Arg3)?;
         given(out, Subtype::Arg4)?;
         given(nmore, Subtype::Arg5)?;
         let timeout = Timeout::from_micros(timeout);
         let made = |open: &mut Open, event: &Event| made(adapter, open, evd_handle, event);
-        match wait(adapter, evd, timeout, threshold, made) {
+        match wait(adapter, ia, evd, timeout, threshold, made) {
             Ok((left, event)) => {
                 // SAFETY: the caller's promise.
                 unsafe { put(out, event) };
@@ -243,6 +245,7 @@ type Looked<T> = Result<(u32, T), (EvdWait, u64)>;
 /// Waits, asleep outside of the adapter; how many events are left, and the first.
 fn wait<T>(
     adapter: &'static Adapter,
+    ia: IaName,
     evd: EvdHandle,
     timeout: Timeout,
     threshold: u32,
@@ -255,20 +258,18 @@ fn wait<T>(
     let sleeper = sleep.enlist();
     loop {
         let looked: DatResult<Result<Looked<T>, WaitError>> = adapter.look(|open| {
-            if !Arc::ptr_eq(&open.sleep, &sleep) {
-                return Err(aborted());
-            }
+            open.instance(ia)?;
             Ok(open.ia.evd_wait_look(wait).map(|look| match look {
                 EvdLook::Ready(event, left) => Ok((left, made(open, &event))),
                 EvdLook::Pending(again, until) => Err((again, until)),
             }))
         });
-        // An adapter that is gone was closed while we slept.
+        // What is gone was closed while we slept.
         match looked.map_err(|_gone| aborted())?? {
             Ok(ready) => return Ok(ready),
             Err((again, until)) => {
                 if sleeper.until(until).is_err() {
-                    return Err(interrupted(adapter, &sleep, again));
+                    return Err(interrupted(adapter, ia, again));
                 }
                 wait = again;
             }
@@ -277,11 +278,9 @@ fn wait<T>(
 }
 
 /// Ends a wait because of a signal.
-fn interrupted(adapter: &'static Adapter, sleep: &Arc<Sleep>, wait: EvdWait) -> WaitError {
+fn interrupted(adapter: &'static Adapter, ia: IaName, wait: EvdWait) -> WaitError {
     let ended = adapter.look(|open| {
-        if !Arc::ptr_eq(&open.sleep, sleep) {
-            return Err(aborted());
-        }
+        open.instance(ia)?;
         Ok(open.ia.evd_wait_cancel(wait))
     });
     // As for who looks.
@@ -289,6 +288,6 @@ fn interrupted(adapter: &'static Adapter, sleep: &Arc<Sleep>, wait: EvdWait) -> 
 }
 
 /// DAT_ABORT: the IA was closed.
-pub(super) fn aborted() -> DatError {
+fn aborted() -> DatError {
     DatError::new(ReturnType::Abort, Subtype::None).because("the IA was closed")
 }

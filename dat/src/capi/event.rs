@@ -15,6 +15,7 @@ use dat_core::{
 use super::adapter::{Adapter, Open};
 use super::call::{answer, as_count};
 use super::hot::found_nothing;
+use super::instance::Instance;
 use super::records::{Address, Request};
 use super::table::{handle_of, number};
 use super::types::{
@@ -88,14 +89,14 @@ pub(super) fn made(
             },
         },
         Event::ConnectionRequest(request) => CEventData {
-            cr_arrival_event_data: arrival(adapter, open, request),
+            cr_arrival_event_data: arrival(adapter, open, evd, request),
         },
         Event::Connection(event) => CEventData {
-            connect_event_data: connection(adapter, open, event),
+            connect_event_data: connection(adapter, open, evd, event),
         },
         Event::Async(event) => CEventData {
             asynch_error_event_data: CAsync {
-                dat_handle: subject(open, event),
+                dat_handle: subject(open, evd, event),
                 reason: as_count(event.reason()),
             },
         },
@@ -130,8 +131,17 @@ fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
     }
 }
 
-fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionRequest) -> CCrArrival {
-    let cr_handle = open.name(adapter, request.cr);
+fn arrival(
+    adapter: &'static Adapter,
+    open: &mut Open,
+    evd: DatHandle,
+    request: &ConnectionRequest,
+) -> CCrArrival {
+    let cr_handle = open.name_beside(adapter, evd, request.cr);
+    if cr_handle.is_null() {
+        // A request that nobody can name is nobody's to decide. If it has gone already, so much the better.
+        let _gone = open.ia.cr_reject(request.cr);
+    }
     if let Ok(cr) = open.ia.cr_query(request.cr) {
         let record = Request {
             remote: Address::new(cr.remote_ia_address),
@@ -144,14 +154,21 @@ fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionReque
             .psp
             .and_then(|psp| open.known(psp))
             .unwrap_or(null_mut()),
-        local_ia_address_ptr: open.records.local.pointer(),
+        local_ia_address_ptr: open
+            .owner_of(evd)
+            .map_or(null_mut(), |instance| instance.local.pointer()),
         conn_qual: request.conn_qual,
         cr_handle,
     }
 }
 
-fn connection(adapter: &'static Adapter, open: &mut Open, event: &ConnectionEvent) -> CConnection {
-    let ep_handle = open.name(adapter, event.ep);
+fn connection(
+    adapter: &'static Adapter,
+    open: &mut Open,
+    evd: DatHandle,
+    event: &ConnectionEvent,
+) -> CConnection {
+    let ep_handle = open.name_beside(adapter, evd, event.ep);
     let data = match event.kind {
         ConnectionEventKind::Established => open.ia.ep_private_data(event.ep).unwrap_or(&[]),
         ConnectionEventKind::PeerRejected
@@ -175,12 +192,14 @@ fn connection(adapter: &'static Adapter, open: &mut Open, event: &ConnectionEven
 }
 
 /// The object an asynchronous event is about.
-fn subject(open: &Open, event: &AsyncEvent) -> DatHandle {
+fn subject(open: &Open, evd: DatHandle, event: &AsyncEvent) -> DatHandle {
     let known = match event {
         AsyncEvent::EvdOverflow(evd) => open.known(*evd),
         AsyncEvent::EpBroken(ep) | AsyncEvent::EpSoftHighWatermark(ep) => open.known(*ep),
         AsyncEvent::SrqError(srq) | AsyncEvent::SrqLowWatermark(srq) => open.known(*srq),
-        AsyncEvent::IaCatastrophic | AsyncEvent::ProviderInternalError => Some(open.ia_handle()),
+        AsyncEvent::IaCatastrophic | AsyncEvent::ProviderInternalError => {
+            open.owner_of(evd).map(Instance::handle)
+        }
     };
     known.unwrap_or(null_mut())
 }

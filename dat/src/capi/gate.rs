@@ -6,8 +6,8 @@
 //!
 //! - *Turns*, for everything but the hot path: a lock. Whoever takes it also keeps the hot path out.
 //! - *The fast lane*, for posts and dequeues: two plain stores and a load, no locked instruction, no fence. It is for
-//!   one thread at a time, which the consumer sees to; with an adapter that was opened as thread safe it is closed, and
-//!   posts take turns too.
+//!   one thread at a time, which the consumer sees to; with an adapter that was opened as thread safe, or more than once,
+//!   it is closed, and posts take turns too.
 //!
 //! ```text
 //!     fast lane                          turn
@@ -20,7 +20,8 @@
 //!
 //! Either the fast lane's load sees `wanted`, or its store of `busy` came before the fence that membarrier(2) puts into its
 //! thread, and the turn sees it: the store-load fence the fast lane would need is paid by whoever takes a turn.
-//! Where the kernel has no membarrier(2) the fast lane stays closed.
+//! The lane is closed and opened in a turn, so nobody is in it then: a reason to keep it closed is added to `wanted` before
+//! the turn takes its own away, and there is no moment in between. Where the kernel has no membarrier(2) it stays closed.
 
 // UNSAFETY: the system call membarrier(2) has no safe wrapper.
 #![expect(unsafe_code, reason = "membarrier(2)")]
@@ -52,14 +53,14 @@ impl Gate {
         }
     }
 
-    /// Opens the fast lane, if it can be had.
+    /// Opens the fast lane, if it can be had. In a turn.
     pub(super) fn open(&self) {
         if *HAS_MEMBARRIER {
             self.wanted.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// Closes what [`Gate::open`] opened.
+    /// Closes what [`Gate::open`] opened. In a turn, or in the lane itself.
     pub(super) fn close(&self) {
         if *HAS_MEMBARRIER {
             self.wanted.fetch_add(1, Ordering::SeqCst);

@@ -3,27 +3,17 @@
 // UNSAFETY: pointers of a C program are written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
-use dat_core::{
-    AnyHandle, CnoHandle, CrHandle, DatResult, EpHandle, EvdHandle, HandleType, LmrHandle,
-    PspHandle, PzHandle, RmrHandle, RspHandle, SrqHandle, Subtype,
-};
+use dat_core::{AnyHandle, DatResult, HandleType, Subtype};
 
 use super::adapter::{Adapter, handle_error};
 use super::call::{call, given, put};
 use super::foreign::foreign;
-use super::table::{IaName, find};
+use super::table::{IaName, object};
 use super::types::{DatContext, DatHandle, DatReturn};
 
 /// What a handle of any kind names.
-fn any(handle: DatHandle) -> DatResult<(&'static Adapter, AnyHandle)> {
-    macro_rules! any_of {
-        ($($handle:ident)*) => {
-            find::<IaName>(handle).map(|(adapter, _)| (adapter, AnyHandle::Ia))
-                $(.or_else(|| find::<$handle>(handle).map(|(adapter, object)| (adapter, object.into()))))*
-        };
-    }
-    any_of!(EpHandle EvdHandle CrHandle LmrHandle PspHandle PzHandle RmrHandle RspHandle CnoHandle SrqHandle)
-        .ok_or(handle_error(Subtype::Handle1))
+fn any(handle: DatHandle) -> DatResult<(&'static Adapter, IaName, AnyHandle)> {
+    object(handle).ok_or(handle_error(Subtype::Handle1))
 }
 
 /// `dat_set_consumer_context`.
@@ -34,8 +24,15 @@ pub extern "C" fn dat_set_consumer_context(
 ) -> DatReturn {
     foreign!(set_consumer_context_func(dat_handle, context));
     call(|| {
-        let (adapter, object) = any(dat_handle)?;
-        adapter.turn(|open| open.ia.set_consumer_context(object, context))
+        let (adapter, ia, object) = any(dat_handle)?;
+        adapter.turn_of(ia, |open| {
+            // The word of the IA in Rust would be that of all its instances.
+            if object == AnyHandle::Ia {
+                open.instance(ia)?.context = context;
+                return Ok(());
+            }
+            open.ia.set_consumer_context(object, context)
+        })
     })
 }
 
@@ -50,9 +47,14 @@ pub unsafe extern "C" fn dat_get_consumer_context(
 ) -> DatReturn {
     foreign!(get_consumer_context_func(dat_handle, context));
     call(|| {
-        let (adapter, object) = any(dat_handle)?;
+        let (adapter, ia, object) = any(dat_handle)?;
         given(context, Subtype::Arg2)?;
-        let word = adapter.turn(|open| open.ia.get_consumer_context(object))?;
+        let word = adapter.turn_of(ia, |open| {
+            if object == AnyHandle::Ia {
+                return Ok(open.instance(ia)?.context);
+            }
+            open.ia.get_consumer_context(object)
+        })?;
         // SAFETY: the caller's promise.
         unsafe { put(context, word) };
         Ok(())
@@ -70,7 +72,7 @@ pub unsafe extern "C" fn dat_get_handle_type(
 ) -> DatReturn {
     foreign!(get_handle_type_func(dat_handle, handle_type));
     call(|| {
-        let (adapter, object) = any(dat_handle)?;
+        let (adapter, _, object) = any(dat_handle)?;
         given(handle_type, Subtype::Arg2)?;
         let kind: HandleType = adapter.turn(|open| open.ia.get_handle_type(object))?;
         // SAFETY: the caller's promise. CAST: the discriminant is the number.

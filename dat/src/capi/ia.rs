@@ -10,15 +10,15 @@ use core::ffi::{CStr, c_char};
 use core::ptr::null;
 use std::sync::Arc;
 
-use dat_core::{
-    CloseFlags, DatError, DatResult, EvdHandle, IaAttr, ProviderAttr, ReturnType, Subtype,
-};
+use dat_core::{CloseFlags, DatError, DatResult, IaAttr, ProviderAttr, ReturnType, Subtype};
 
 use super::adapter::{Adapter, Open, handle_error, internal};
 use super::call::{answer, as_count, call, caught, given, look_up, mask, parameter, put, said};
 use super::foreign::{self, foreign};
+use super::instance::{Wanted, WantedEvd};
+use super::openings::{self, Closing};
 use super::registry::{self, Entry, Resolved};
-use super::table::{self, IaName, PER_KIND, Reserved, handle_of};
+use super::table::{self, IaName, PER_KIND, handle_of};
 use super::types::{CIaAttr, CProviderAttr, DatBoolean, DatCount, DatHandle, DatReturn};
 use crate::registry::ProviderInfo;
 use crate::{Ia, OpenError, OpenOptions};
@@ -62,20 +62,18 @@ pub unsafe extern "C" fn dat_ia_openv(
     };
     caught(|| match resolved() {
         Ok(Resolved::Device(device, entry)) => {
-            let open = |options: &OpenOptions| {
-                let ia = crate::ia_open(&device, options).map_err(dat_error)?;
-                Ok((ia, entry))
-            };
             // SAFETY: the caller's promise.
-            said(unsafe {
+            let opened = unsafe {
                 opened(
+                    &device,
                     async_evd_min_qlen,
                     async_evd_handle,
                     ia_handle,
                     thread_safety != 0,
-                    open,
+                    entry,
                 )
-            })
+            };
+            said(opened.map(drop))
         }
         // SAFETY: the name is not null, and the caller's promise.
         Ok(Resolved::Foreign(lease)) => unsafe {
@@ -106,17 +104,22 @@ pub(super) unsafe fn open_device(
     ia_handle: *mut DatHandle,
 ) -> DatReturn {
     call(|| {
-        let open =
-            |options: &OpenOptions| Ok((crate::ia_open(device, options).map_err(dat_error)?, None));
         // SAFETY: the caller's promise.
-        unsafe { opened(async_evd_min_qlen, async_evd_handle, ia_handle, true, open) }?;
+        let (adapter, ia) = unsafe {
+            opened(
+                device,
+                async_evd_min_qlen,
+                async_evd_handle,
+                ia_handle,
+                true,
+                None,
+            )
+        }?;
         let (_, options) =
             crate::name::parse(device, &OpenOptions::default()).map_err(dat_error)?;
         if let Some(&address) = options.hca.gids.first() {
-            // SAFETY: not null, or the opening would have failed, and the caller's promise.
-            let (adapter, _) = look_up::<IaName>(unsafe { *ia_handle })?;
-            adapter.turn(|open| {
-                open.records.local.set(address);
+            adapter.turn_of(ia, |open| {
+                open.instance(ia)?.local.set(address);
                 Ok(())
             })?;
         }
@@ -124,78 +127,62 @@ pub(super) unsafe fn open_device(
     })
 }
 
-/// What opens an adapter, and what keeps its entry of the registry in use.
-type Opening = (Ia, Option<Arc<Entry>>);
-
+/// Opens a device.
+///
 /// # Safety
 /// As [`open_device`].
 unsafe fn opened(
+    device: &str,
     async_evd_min_qlen: DatCount,
     async_evd_handle: *mut DatHandle,
     ia_handle: *mut DatHandle,
     thread_safe: bool,
-    open: impl FnOnce(&OpenOptions) -> DatResult<Opening>,
-) -> DatResult<()> {
+    entry: Option<Arc<Entry>>,
+) -> DatResult<(&'static Adapter, IaName)> {
     places(async_evd_handle, ia_handle)?;
     // SAFETY: not null, and the caller's promise.
-    let wanted_async = table::number(unsafe { *async_evd_handle });
-    let mut options = OpenOptions::default();
-    match wanted_async {
+    let async_evd = unsafe { *async_evd_handle };
+    let async_evd = match table::number(async_evd) {
         0 => match u32::try_from(async_evd_min_qlen) {
-            Ok(qlen) if qlen > 0 => options.ia.async_evd_min_qlen = qlen,
+            Ok(qlen) if qlen > 0 => WantedEvd::New(qlen),
             Ok(_) | Err(_) => return Err(parameter(Subtype::Arg2)),
         },
-        ASYNC_EXISTS => {}
-        // A function has one driver, so nobody else can have an EVD on it.
-        _ => return Err(handle_error(Subtype::HandleEvdAsync)),
-    }
-    let (ia, entry) = open(&options)?;
-    let (adapter, handle) = adopt(ia, thread_safe, wanted_async == 0, entry)?;
-    let async_evd = adapter.turn(|open| Ok(async_evd(adapter, open)))?;
+        ASYNC_EXISTS => WantedEvd::Exists,
+        _ => WantedEvd::This(async_evd),
+    };
+    let wanted = Wanted {
+        async_evd,
+        thread_safe,
+        entry,
+    };
+    let (adapter, ia) = openings::open(device, wanted)?;
+    let (evd, handle) =
+        adapter.turn_of(ia, |open| Ok((async_evd_of(open, ia)?, open.ia_handle(ia))))?;
     // SAFETY: not null, and the caller's promise.
-    unsafe { put(async_evd_handle, async_evd) };
+    unsafe { put(async_evd_handle, evd) };
     // SAFETY: as above.
     unsafe { put(ia_handle, handle) };
-    Ok(())
+    Ok((adapter, ia))
 }
 
-/// Gives C an IA that Rust has opened, as thread safe or not. It is closed with `dat_ia_close`.
+/// Gives C an IA that Rust has opened, as thread safe or not. It is closed with `dat_ia_close`; to C the device is not one
+/// that can be opened once more.
 ///
 /// # Errors
 /// DAT_INSUFFICIENT_RESOURCES: the process has no handle left; the IA has been closed.
 pub fn lend(ia: Ia, thread_safe: bool) -> DatResult<DatHandle> {
-    Ok(adopt(ia, thread_safe, true, None)?.1)
-}
-
-fn adopt(
-    ia: Ia,
-    thread_safe: bool,
-    async_in_scope: bool,
-    entry: Option<Arc<Entry>>,
-) -> DatResult<(&'static Adapter, DatHandle)> {
-    let reserved = match Reserved::<IaName>::new() {
-        Ok(reserved) => reserved,
-        Err(error) => {
-            // Nothing is in it; what the teardown has to say is in the log.
-            let _closed = crate::ia_close(ia, CloseFlags::Abrupt);
-            return Err(error);
-        }
+    let wanted = Wanted {
+        async_evd: WantedEvd::New(1),
+        thread_safe,
+        entry: None,
     };
-    let handle = reserved.handle();
-    let mut open = Open::new(ia, handle);
-    open.thread_safe = thread_safe;
-    open.async_in_scope = async_in_scope;
-    open.entry = entry;
-    Ok((Adapter::open(reserved, open), handle_of(handle)))
+    let (adapter, ia) = openings::adopt(ia, &wanted)?;
+    adapter.turn_of(ia, |open| Ok(open.ia_handle(ia)))
 }
 
-fn async_evd(adapter: &'static Adapter, open: &mut Open) -> DatHandle {
-    if open.async_in_scope {
-        let evd: EvdHandle = open.ia.async_evd();
-        open.name(adapter, evd)
-    } else {
-        handle_of(OUT_OF_SCOPE)
-    }
+fn async_evd_of(open: &mut Open, ia: IaName) -> DatResult<DatHandle> {
+    let evd = open.async_evd(ia)?;
+    Ok(evd.unwrap_or(handle_of(OUT_OF_SCOPE)))
 }
 
 /// What an error of opening or closing is in DAT's numbers. Its sentence goes to the log.
@@ -227,31 +214,23 @@ pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn
         });
     }
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         let flags = CloseFlags::from_value(ia_flags)?;
-        let (open, ()) = adapter.close(|open| {
-            if flags == CloseFlags::Graceful && !open.ia.is_unused() {
-                return Err(DatError::new(
-                    ReturnType::InvalidState,
-                    Subtype::StateIaInUse,
-                ));
+        let (instance, last) = adapter.leave(ia, |open| open.may_leave(ia, flags))?;
+        let closed = match last {
+            Some(Open {
+                ia, sleep, first, ..
+            }) => {
+                let _closing = Closing(first);
+                // Whoever sleeps finds the adapter gone.
+                sleep.kick();
+                crate::ia_close(ia, flags).map(drop).map_err(dat_error)
             }
-            Ok(())
-        })?;
-        let Open {
-            ia,
-            sleep,
-            watch,
-            entry,
-            ..
-        } = open;
-        // Whoever sleeps finds the adapter gone.
-        sleep.kick();
-        let closed = crate::ia_close(ia, flags).map_err(dat_error);
+            None => Ok(()),
+        };
         // The agents have been told, on the thread that tells them.
-        drop(watch);
-        drop(entry);
-        closed.map(|_report| ())
+        drop(instance);
+        closed
     })
 }
 
@@ -277,7 +256,7 @@ pub unsafe extern "C" fn dat_ia_query(
         provider_attributes,
     ));
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         mask(ia_attr_mask, IA_ALL, Subtype::Arg3)?;
         if ia_attr_mask != 0 {
             given(ia_attributes, Subtype::Arg4)?;
@@ -286,12 +265,12 @@ pub unsafe extern "C" fn dat_ia_query(
         if provider_attr_mask != 0 {
             given(provider_attributes, Subtype::Arg6)?;
         }
-        let (evd, ia, provider) = adapter.turn(|open| {
-            Ok((
-                async_evd(adapter, open),
-                ia_attr(open),
-                provider_attr(open.ia.query().provider, open.thread_safe),
-            ))
+        let (evd, ia, provider) = adapter.turn_of(ia, |open| {
+            let evd = async_evd_of(open, ia)?;
+            let instance = open.instance(ia)?;
+            let (address, thread_safe) = (instance.local.pointer(), instance.thread_safe);
+            let provider = provider_attr(open.ia.query().provider, thread_safe);
+            Ok((evd, ia_attr(open, address), provider))
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(async_evd_handle, evd) };
@@ -318,7 +297,7 @@ fn handles(limit: u32) -> DatCount {
     as_count(usize::try_from(limit).unwrap_or(PER_KIND).min(PER_KIND))
 }
 
-fn ia_attr(open: &Open) -> CIaAttr {
+fn ia_attr(open: &Open, address: *mut libc::sockaddr) -> CIaAttr {
     let records = &open.records;
     let attr: &IaAttr = open.ia.query().ia;
     let (transport, vendor) = (records.transport.list(), records.vendor.list());
@@ -329,7 +308,7 @@ fn ia_attr(open: &Open) -> CIaAttr {
         hardware_version_minor: attr.hardware_version.1,
         firmware_version_major: attr.firmware_version.0,
         firmware_version_minor: attr.firmware_version.1,
-        ia_address_ptr: records.local.pointer(),
+        ia_address_ptr: address,
         max_eps: handles(attr.max_eps),
         max_dto_per_ep: as_count(attr.max_dto_per_ep),
         max_rdma_read_per_ep_in: as_count(attr.max_rdma_read_per_ep_in),

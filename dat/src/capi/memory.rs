@@ -12,7 +12,7 @@ use dat_core::{
 };
 
 use super::adapter::Open;
-use super::call::{call, given, look_up, mask, on, other, parameter, put};
+use super::call::{call, given, look_up, mask, on, other, owned, parameter, put};
 use super::foreign::foreign;
 use super::records::Region;
 use super::table::{IaName, Reserved, handle_of, number};
@@ -38,12 +38,12 @@ pub unsafe extern "C" fn dat_pz_create(
 ) -> DatReturn {
     foreign!(pz_create_func(ia_handle, pz_handle));
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(pz_handle, Subtype::Arg2)?;
         let reserved = Reserved::new()?;
-        let pz = adapter.turn(|open| {
+        let pz = adapter.turn_of(ia, |open| {
             let pz = open.ia.pz_create()?;
-            Ok(open.enter(adapter, reserved, pz))
+            Ok(open.enter(adapter, ia, reserved, pz))
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(pz_handle, pz) };
@@ -63,13 +63,13 @@ pub unsafe extern "C" fn dat_pz_query(
 ) -> DatReturn {
     foreign!(pz_query_func(pz_handle, pz_param_mask, pz_param));
     call(|| {
-        let (adapter, pz) = look_up::<PzHandle>(pz_handle)?;
+        let (adapter, ia, pz) = owned::<PzHandle>(pz_handle)?;
         mask(pz_param_mask.into(), 0x1, Subtype::Arg2)?;
         given(pz_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             open.ia.pz_query(pz)?;
             Ok(CPzParam {
-                ia_handle: open.ia_handle(),
+                ia_handle: open.ia_handle(ia),
             })
         })?;
         // SAFETY: the caller's promise.
@@ -152,13 +152,13 @@ pub unsafe extern "C" fn dat_lmr_create(
         registered_address,
     ) [origin: HandleLmr]);
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia_handle)?;
+        let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         if mem_type > SHARED_VIRTUAL {
             return Err(parameter(Subtype::Arg2));
         }
         given(lmr_handle, Subtype::Arg7)?;
         let reserved = Reserved::<LmrHandle>::new()?;
-        let pz = other::<PzHandle>(pz_handle);
+        let pz = other::<PzHandle>(ia, pz_handle);
         let privileges = MemPrivFlags::from_bits_retain(mem_privileges);
         // The first word of the union is an address or a handle.
         let first = region_description.virtual_address;
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn dat_lmr_create(
             source: 0,
             cookie: None,
         };
-        let (created, handle) = adapter.turn(|open| {
+        let (created, handle) = adapter.turn_of(ia, |open| {
             let created = match mem_type {
                 VIRTUAL => {
                     region.address = first.addr();
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn dat_lmr_create(
                 }
                 LMR => {
                     region.source = first.addr();
-                    let source = other::<LmrHandle>(first);
+                    let source = other::<LmrHandle>(ia, first);
                     open.ia.lmr_create_from_lmr(source, pz, privileges)?
                 }
                 _ => {
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn dat_lmr_create(
                     open.ia.lmr_create_shared(memory, cookie, pz, privileges)?
                 }
             };
-            let handle = open.enter(adapter, reserved, created.lmr);
+            let handle = open.enter(adapter, ia, reserved, created.lmr);
             open.records.regions.insert(number(handle), region);
             Ok((created, handle))
         })?;
@@ -222,12 +222,12 @@ pub unsafe extern "C" fn dat_lmr_query(
 ) -> DatReturn {
     foreign!(lmr_query_func(lmr_handle, lmr_param_mask, lmr_param));
     call(|| {
-        let (adapter, lmr) = look_up::<LmrHandle>(lmr_handle)?;
+        let (adapter, ia, lmr) = owned::<LmrHandle>(lmr_handle)?;
         mask(lmr_param_mask.into(), 0x3ff, Subtype::Arg2)?;
         given(lmr_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.lmr_query(lmr)?;
-            let pz_handle = open.name(adapter, param.pz);
+            let pz_handle = open.name(adapter, ia, param.pz);
             let region = open.records.regions.get(&number(lmr_handle));
             let first = region.map_or(0, |region| match param.mem_type {
                 MemType::Lmr(_) => region.source,
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn dat_lmr_query(
             });
             let cookie = region.and_then(|region| region.cookie.as_deref());
             Ok(CLmrParam {
-                ia_handle: open.ia_handle(),
+                ia_handle: open.ia_handle(ia),
                 mem_type: param.mem_type.number(),
                 region_desc: CSharedMemory {
                     virtual_address: handle_of(first as u64),
@@ -284,7 +284,7 @@ unsafe fn sync(
     work: impl FnOnce(&Open, &[LmrTriplet]) -> DatResult<()>,
 ) -> DatReturn {
     call(|| {
-        let (adapter, _) = look_up::<IaName>(ia)?;
+        let (adapter, ia) = look_up::<IaName>(ia)?;
         let count = usize::try_from(count).map_err(|_| parameter(Subtype::Arg3))?;
         let fits = count.checked_mul(size_of::<LmrTriplet>());
         if fits.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
@@ -297,7 +297,7 @@ unsafe fn sync(
             // SAFETY: not null, and the caller's promise.
             unsafe { core::slice::from_raw_parts(segments, count) }
         };
-        adapter.turn(|open| work(open, segments))
+        adapter.turn_of(ia, |open| work(open, segments))
     })
 }
 
@@ -358,12 +358,12 @@ pub unsafe extern "C" fn dat_rmr_create(
 ) -> DatReturn {
     foreign!(rmr_create_func(pz_handle, rmr_handle));
     call(|| {
-        let (adapter, pz) = look_up::<PzHandle>(pz_handle)?;
+        let (adapter, ia, pz) = owned::<PzHandle>(pz_handle)?;
         given(rmr_handle, Subtype::Arg2)?;
         let reserved = Reserved::new()?;
-        let rmr = adapter.turn(|open| {
+        let rmr = adapter.turn_of(ia, |open| {
             let rmr = open.ia.rmr_create(pz)?;
-            Ok(open.enter(adapter, reserved, rmr))
+            Ok(open.enter(adapter, ia, reserved, rmr))
         })?;
         // SAFETY: the caller's promise.
         unsafe { put(rmr_handle, rmr) };
@@ -383,15 +383,15 @@ pub unsafe extern "C" fn dat_rmr_query(
 ) -> DatReturn {
     foreign!(rmr_query_func(rmr_handle, rmr_param_mask, rmr_param));
     call(|| {
-        let (adapter, rmr) = look_up::<RmrHandle>(rmr_handle)?;
+        let (adapter, ia, rmr) = owned::<RmrHandle>(rmr_handle)?;
         mask(rmr_param_mask.into(), 0x1f, Subtype::Arg2)?;
         given(rmr_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.rmr_query(rmr)?;
-            let pz_handle = open.name(adapter, param.pz);
+            let pz_handle = open.name(adapter, ia, param.pz);
             let triplet = param.binding.map(|binding| binding.lmr_triplet);
             Ok(CRmrParam {
-                ia_handle: open.ia_handle(),
+                ia_handle: open.ia_handle(ia),
                 pz_handle,
                 lmr_triplet: CLmrTriplet {
                     lmr_context: triplet.map_or(0, |triplet| triplet.lmr_context),
@@ -433,14 +433,14 @@ pub unsafe extern "C" fn dat_rmr_bind(
         rmr_context,
     ));
     call(|| {
-        let (adapter, rmr) = look_up::<RmrHandle>(rmr_handle)?;
+        let (adapter, ia, rmr) = owned::<RmrHandle>(rmr_handle)?;
         given(lmr_triplet, Subtype::Arg2)?;
         given(rmr_context, Subtype::Arg7)?;
         // SAFETY: not null, and the caller's promise.
         let triplet = unsafe { &*lmr_triplet };
         let privileges = MemPrivFlags::from_bits_retain(mem_privileges);
         let flags = CompletionFlags::from_bits_retain(completion_flags);
-        let ep = other::<EpHandle>(ep_handle);
+        let ep = other::<EpHandle>(ia, ep_handle);
         let context = adapter.turn(|open| {
             open.ia
                 .rmr_bind(rmr, triplet, privileges, ep, user_cookie, flags)

@@ -12,7 +12,7 @@
 //! | a panic of ours | does not get out: the call answers DAT_INTERNAL_ERROR and the adapter is put away |
 //!
 //! An adapter is registered both as thread safe and as not. Opened as not thread safe, which is what the header asks for
-//! unless `DAT_THREADSAFE` says otherwise, calls for one adapter are made one at a time, except that others may be made
+//! unless `DAT_THREADSAFE` says otherwise, calls for one instance are made one at a time, except that others may be made
 //! while a thread is blocked in `dat_evd_wait` or `dat_cno_wait`; posts and dequeues then lock nothing. Opened as thread safe,
 //! all calls may be made at all times.
 
@@ -34,8 +34,10 @@ mod gate;
 mod generic;
 mod hot;
 mod ia;
+mod instance;
 mod memory;
 mod messages;
+mod openings;
 mod records;
 mod registry;
 mod sleep;

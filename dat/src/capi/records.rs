@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use dat_core::NamedAttr;
 
 use super::dat2::Operations;
+use super::table::number;
 use super::types::{CNamedAttr, DatHandle};
 use crate::Ia;
 
@@ -111,7 +112,6 @@ pub(super) struct GivenAgent {
 
 /// All of an adapter's.
 pub(super) struct Records {
-    pub(super) local: Address,
     pub(super) transport: Attributes,
     pub(super) vendor: Attributes,
     /// Of endpoints, by C's handle.
@@ -132,7 +132,6 @@ impl Records {
     pub(super) fn new(ia: &Ia) -> Self {
         let attr = ia.query().ia;
         Self {
-            local: Address::new(attr.ia_address),
             transport: Attributes::new(&attr.transport_attr),
             vendor: Attributes::new(&attr.vendor_attr),
             remotes: BTreeMap::new(),
@@ -141,6 +140,18 @@ impl Records {
             agents: BTreeMap::new(),
             operations: BTreeMap::new(),
             reserved: BTreeMap::new(),
+        }
+    }
+
+    /// Objects have gone.
+    pub(super) fn forget(&mut self, objects: &[DatHandle]) {
+        for handle in objects.iter().map(|handle| number(*handle)) {
+            self.remotes.remove(&handle);
+            self.requests.remove(&handle);
+            self.regions.remove(&handle);
+            self.agents.remove(&handle);
+            self.operations.remove(&handle);
+            self.reserved.retain(|_, point| *point != handle);
         }
     }
 }

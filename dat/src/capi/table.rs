@@ -23,8 +23,8 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_core::{
-    CnoHandle, CrHandle, DatError, DatResult, EpHandle, EvdHandle, HandleType, LmrHandle,
-    PspHandle, PzHandle, ReturnType, RmrHandle, RspHandle, SrqHandle, Subtype,
+    AnyHandle, CnoHandle, CrHandle, DatError, DatResult, EpHandle, EvdHandle, HandleType,
+    LmrHandle, PspHandle, PzHandle, ReturnType, RmrHandle, RspHandle, SrqHandle, Subtype,
 };
 
 use super::adapter::Adapter;
@@ -50,6 +50,8 @@ pub(super) struct Place {
     index: AtomicU32,
     generation: AtomicU32,
     ia: AtomicU32,
+    /// The instance of the adapter that the object belongs to.
+    owner: AtomicU32,
 }
 const _: () = assert!(size_of::<Place>() == 1 << PLACE_SHIFT);
 
@@ -61,6 +63,7 @@ impl Place {
             index: AtomicU32::new(0),
             generation: AtomicU32::new(0),
             ia: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
         }
     }
 }
@@ -90,6 +93,7 @@ pub(super) trait Named: Copy {
     const KIND: HandleType;
     fn raw(self) -> (u64, u32);
     fn from_parts(key: u64, ia: u32) -> Self;
+    fn any(self) -> AnyHandle;
     /// Where handles of this kind live.
     fn places() -> &'static Places;
 }
@@ -109,6 +113,9 @@ macro_rules! named {
             fn from_parts(key: u64, ia: u32) -> Self {
                 Self::from_raw(key, ia)
             }
+            fn any(self) -> AnyHandle {
+                self.into()
+            }
             #[inline(always)]
             fn places() -> &'static Places {
                 &$places
@@ -121,6 +128,18 @@ macro_rules! named {
             $(places[HandleType::$kind as usize] = &$places;)*
             places
         };
+
+        /// What a handle of any kind stands for, and the instance it belongs to.
+        pub(super) fn object(handle: DatHandle) -> Option<(&'static Adapter, IaName, AnyHandle)> {
+            let (kind, _) = place_of(number(handle));
+            if kind == HandleType::Ia as usize {
+                return find_owned::<IaName>(handle).map(|(adapter, ia, _)| (adapter, ia, AnyHandle::Ia));
+            }
+            $(if kind == HandleType::$kind as usize {
+                return find_owned::<$handle>(handle).map(|(adapter, ia, object)| (adapter, ia, object.any()));
+            })*
+            None
+        }
     };
 }
 
@@ -139,17 +158,30 @@ named! {
 
 static IAS: Places = [const { Place::empty() }; PER_KIND];
 
-/// An adapter's own handle stands for nothing but the adapter.
-#[derive(Clone, Copy)]
-pub(super) struct IaName;
+/// An instance of an adapter: what the handle of an IA stands for. No two ever have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct IaName(u32);
+
+impl IaName {
+    /// An instance that is new.
+    pub(super) fn fresh() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 impl Named for IaName {
     const KIND: HandleType = HandleType::Ia;
     fn raw(self) -> (u64, u32) {
-        (0, 0)
+        (self.0.into(), 0)
     }
-    fn from_parts(_key: u64, _ia: u32) -> Self {
-        Self
+    fn from_parts(key: u64, _ia: u32) -> Self {
+        // CAST: made of 32 bits.
+        #[expect(clippy::cast_possible_truncation, reason = "made of 32 bits")]
+        Self(key as u32)
+    }
+    fn any(self) -> AnyHandle {
+        AnyHandle::Ia
     }
     fn places() -> &'static Places {
         &IAS
@@ -171,6 +203,14 @@ pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)>
 pub(super) fn find_place<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, u32)> {
     let (adapter, place) = place::<H>(number(handle))?;
     Some((adapter, place.index.load(Ordering::Relaxed)))
+}
+
+/// The same with the instance it belongs to.
+pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, IaName, H)> {
+    let (_, place) = place::<H>(number(handle))?;
+    let owner = IaName(place.owner.load(Ordering::Relaxed));
+    let (adapter, object) = find(handle)?;
+    Some((adapter, owner, object))
 }
 
 /// The place of a handle that lives.
@@ -241,7 +281,7 @@ impl<H: Named> Reserved<H> {
     }
 
     /// The object is there: from now on the handle names it.
-    pub(super) fn fill(self, adapter: &'static Adapter, object: H) {
+    pub(super) fn fill(self, adapter: &'static Adapter, owner: IaName, object: H) {
         let place = &H::places()[self.at as usize];
         let (key, ia) = object.raw();
         place
@@ -253,6 +293,7 @@ impl<H: Named> Reserved<H> {
         place.index.store(index, Ordering::Relaxed);
         place.generation.store(generation, Ordering::Relaxed);
         place.ia.store(ia, Ordering::Relaxed);
+        place.owner.store(owner.0, Ordering::Relaxed);
         place.occupant.store(self.handle, Ordering::Release);
         core::mem::forget(self);
     }

@@ -4,7 +4,7 @@
 //! nobody may call it; a program's agent will want to. So the trigger is passed on to a thread, which calls the agent when
 //! the adapter is free. The same thread sleeps on the function's interrupts and has the IA look, so that an agent is
 //! called when something comes and not when the program happens to call. It starts with the first agent of an
-//! adapter and ends with the adapter.
+//! instance and ends with the instance.
 
 // UNSAFETY: a C program's function is called.
 #![expect(unsafe_code, reason = "the agent's function")]
@@ -94,7 +94,7 @@ impl Drop for Watch {
         self.upcalls.over.store(true, Ordering::SeqCst);
         self.upcalls.wake.signal();
         if let Some(thread) = self.thread.take()
-            // An agent may close the adapter it was called for.
+            // An agent may close the instance it was called for.
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {
@@ -111,20 +111,26 @@ fn watch(adapter: &'static Adapter, upcalls: &Upcalls, interrupts: &[Interrupt])
             let calls = upcalls.take().into_iter();
             Ok(calls
                 .map(|(agent, evd)| {
-                    let evd = evd.map_or(core::ptr::null_mut(), |evd| open.name(adapter, evd));
+                    let evd = evd.and_then(|evd| open.known(evd));
+                    let evd = evd.unwrap_or(core::ptr::null_mut());
                     (agent, evd)
                 })
                 .collect::<Vec<_>>())
         });
-        let Ok(calls) = calls else { break };
-        calls.into_iter().for_each(|(agent, evd)| call(agent, evd));
+        match calls {
+            Ok(calls) => calls.into_iter().for_each(|(agent, evd)| call(agent, evd)),
+            // Nobody will say when it is over.
+            Err(error) if error.return_type() == ReturnType::InternalError => return,
+            // It is being closed: who is to be told of the end may not have been named yet.
+            Err(_gone) => {}
+        }
         // The turn has woken who sleeps in a wait: an interrupt taken here was theirs too.
         clock.wait(interrupts, clock.now() + LOOK_EVERY);
         for interrupt in interrupts {
             let _signals = interrupt.take();
         }
     }
-    // The adapter has gone: everybody is told with no EVD.
+    // The instance has gone: everybody is told with no EVD.
     let calls = upcalls.take().into_iter();
     calls.for_each(|(agent, _)| call(agent, core::ptr::null_mut()));
 }

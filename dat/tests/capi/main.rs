@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "calls of the C ABI")]
 
 mod handles;
+mod instances;
 mod support;
 mod threads;
 mod upcalls;

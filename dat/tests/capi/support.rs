@@ -2,15 +2,17 @@
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use dat::LmrTriplet;
 use dat::capi::types::{CEvent, CRegionDescription, CSrqAttr, DatHandle};
 use dat::capi::{
-    dat_cno_create, dat_ep_create, dat_evd_create, dat_evd_wait, dat_ia_close, dat_ia_openv,
-    dat_lmr_create, dat_psp_create, dat_pz_create, dat_rmr_create, dat_rsp_create, dat_srq_create,
+    dat_cno_create, dat_ep_create, dat_ep_post_recv, dat_evd_create, dat_evd_wait, dat_ia_close,
+    dat_ia_openv, dat_lmr_create, dat_psp_create, dat_pz_create, dat_rmr_create, dat_rsp_create,
+    dat_srq_create,
 };
 
 /// A call of the C ABI; its answer.
@@ -76,10 +78,14 @@ pub fn fresh_name() -> CString {
     CString::new(format!("sim:capi{number}")).expect("a name")
 }
 
-pub fn open(thread_safe: bool) -> (DatHandle, DatHandle) {
-    let (mut ia, mut async_evd) = (null_mut(), null_mut());
-    let name = fresh_name();
-    ok!(dat_ia_openv(
+/// Opens an adapter with the asynchronous EVD that is asked for by this; both handles.
+pub fn opened(
+    name: &CStr,
+    mut async_evd: DatHandle,
+    thread_safe: bool,
+) -> Result<(DatHandle, DatHandle), u32> {
+    let mut ia = null_mut();
+    let answer = c!(dat_ia_openv(
         name.as_ptr(),
         8,
         &raw mut async_evd,
@@ -88,12 +94,21 @@ pub fn open(thread_safe: bool) -> (DatHandle, DatHandle) {
         2,
         thread_safe.into()
     ));
-    (ia, async_evd)
+    if answer == 0 {
+        Ok((ia, async_evd))
+    } else {
+        Err(answer)
+    }
 }
 
 impl World {
     pub fn new(thread_safe: bool) -> Self {
-        let (ia, async_evd) = open(thread_safe);
+        Self::of(&fresh_name(), thread_safe, 0x1_0000_0001)
+    }
+
+    /// On an adapter that others have, too: it listens at this qualifier and the next.
+    pub fn of(name: &CStr, thread_safe: bool, qualifier: u64) -> Self {
+        let (ia, async_evd) = opened(name, null_mut(), thread_safe).expect("an adapter");
         let mut world = Self {
             ia,
             async_evd,
@@ -152,16 +167,10 @@ impl World {
             &raw const attr,
             &raw mut world.srq
         ));
-        ok!(dat_psp_create(
-            ia,
-            0x1_0000_0001,
-            evd,
-            0,
-            &raw mut world.psp
-        ));
+        ok!(dat_psp_create(ia, qualifier, evd, 0, &raw mut world.psp));
         ok!(dat_rsp_create(
             ia,
-            0x1_0000_0002,
+            qualifier + 1,
             null_mut(),
             evd,
             &raw mut world.rsp
@@ -188,9 +197,14 @@ impl World {
 
     /// Waits for one event.
     pub fn wait(&self, timeout: u32) -> Seen {
+        self.wait_on(self.evd, timeout)
+    }
+
+    /// The same on another EVD.
+    pub fn wait_on(&self, evd: DatHandle, timeout: u32) -> Seen {
         let (mut event, mut left) = (MaybeUninit::<CEvent>::zeroed(), 0);
         let answer = c!(dat_evd_wait(
-            self.evd,
+            evd,
             timeout,
             1,
             event.as_mut_ptr(),
@@ -205,6 +219,21 @@ impl World {
             number: event.event_number,
             evd: event.evd_handle.addr(),
             word: word.addr(),
+        }
+    }
+
+    /// Posts a receive into the beginning of the memory.
+    pub fn post_recv(&self, cookie: u64) {
+        let segment = self.segment();
+        ok!(dat_ep_post_recv(self.ep, 1, &raw const segment, cookie, 0));
+    }
+
+    /// The beginning of the memory.
+    pub fn segment(&self) -> LmrTriplet {
+        LmrTriplet {
+            lmr_context: self.lmr_context,
+            virtual_address: self.memory.as_ptr().addr() as u64,
+            segment_length: 64,
         }
     }
 }

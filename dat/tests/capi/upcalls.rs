@@ -13,7 +13,7 @@ use dat::capi::{
     dat_evd_post_se, dat_ia_close,
 };
 
-use crate::support::{ABRUPT, World, c, done, ok};
+use crate::support::{ABRUPT, World, c, done, fresh_name, ok};
 
 /// What an upcall brought: the EVD's number, and what the agent found in it.
 type Told = (usize, u32);
@@ -76,13 +76,37 @@ fn an_agent_is_called_once_for_a_trigger_and_may_call_dat() {
 
 #[test]
 fn an_agent_that_was_not_called_is_told_of_the_end_with_no_evd() {
+    // More than once: the thread that calls agents may have begun by then, or not.
+    for _ in 0..20 {
+        let (tell, told) = channel();
+        let world = World::new(false);
+        ok!(dat_cno_modify_agent(world.cno, agent_for(&tell)));
+        done!(dat_evd_modify_cno(world.evd, world.cno));
+        done!(dat_ia_close(world.ia, ABRUPT));
+        // DAT_INVALID_HANDLE: there is nothing to dequeue from.
+        assert_eq!(told.try_recv(), Ok((0, 0x8005_001a)));
+    }
+}
+
+/// Clauses: IAC-2, IAC-6.
+#[test]
+fn an_agent_is_told_of_the_end_of_its_own_instance() {
+    let name = fresh_name();
     let (tell, told) = channel();
-    let world = World::new(false);
-    ok!(dat_cno_modify_agent(world.cno, agent_for(&tell)));
-    done!(dat_evd_modify_cno(world.evd, world.cno));
-    done!(dat_ia_close(world.ia, ABRUPT));
-    // DAT_INVALID_HANDLE: there is nothing to dequeue from.
-    assert_eq!(told.try_recv(), Ok((0, 0x8005_001a)));
+    let stays = World::of(&name, false, 1);
+    ok!(dat_cno_modify_agent(stays.cno, agent_for(&tell)));
+    done!(dat_evd_modify_cno(stays.evd, stays.cno));
+    for _ in 0..20 {
+        let (tell, told) = channel();
+        let goes = World::of(&name, false, 17);
+        ok!(dat_cno_modify_agent(goes.cno, agent_for(&tell)));
+        done!(dat_evd_modify_cno(goes.evd, goes.cno));
+        done!(dat_ia_close(goes.ia, ABRUPT));
+        assert_eq!(told.try_recv(), Ok((0, 0x8005_001a)));
+    }
+    assert!(told.try_recv().is_err(), "an instance is left");
+    post(&stays);
+    assert_eq!(told.recv_timeout(PATIENCE), Ok((stays.evd.addr(), 0)));
 }
 
 #[test]

@@ -187,7 +187,8 @@ impl<'a> Pair<'a> {
 
     /// `dapltest -T L`: how many of something there can be; at 100 it stops.
     pub fn limit(&self, what: &str) -> Result<Outcome> {
-        let arguments = ["-T", "L", "-D", IA, "-w", "1", "-m", "100", what];
+        let mut arguments = vec!["-T", "L", "-D", IA, "-m", "100"];
+        arguments.extend(what.split_whitespace());
         let (success, text) = self.start(0, "dapltest", &arguments)?.end()?;
         let enough = [": 100", "OK - stopping now", "posted per EP: 16"];
         let passed = success && enough.iter().any(|word| text.contains(word));

@@ -63,17 +63,25 @@ pub(super) unsafe extern "C" fn open(
         return NOT_REGISTERED;
     };
     let provider = core::ptr::from_ref(provider).cast_mut();
-    // SAFETY: the caller's promise.
+    if async_evd_handle.is_null() {
+        return code::bad_argument(3);
+    }
+    // SAFETY: not null, and the caller's promise.
+    let given = unsafe { *async_evd_handle };
+    let mut evd = known(given);
+    // SAFETY: a place of ours, and the caller's promise.
     let answer =
-        unsafe { capi::ia::open_device(&device, async_evd_min_qlen, async_evd_handle, ia_handle) };
+        unsafe { capi::ia::open_device(&device, async_evd_min_qlen, &raw mut evd, ia_handle) };
     if answer != 0 {
         return code::shown(answer);
     }
-    for handle in [async_evd_handle, ia_handle] {
-        // SAFETY: neither is null, or the call would have failed, and the caller's promise.
-        let handle = unsafe { &mut *handle };
-        *handle = shown(provider, *handle);
+    if known(given) != evd {
+        // SAFETY: not null, and the caller's promise.
+        unsafe { async_evd_handle.write(shown(provider, evd)) };
     }
+    // SAFETY: not null, or the call would have failed, and the caller's promise.
+    let ia_handle = unsafe { &mut *ia_handle };
+    *ia_handle = shown(provider, *ia_handle);
     0
 }
 
