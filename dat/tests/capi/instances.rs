@@ -22,7 +22,9 @@ const IA_IN_USE: u32 = 0x8007_0000 | 79;
 const DEVICE: u32 = 0x8003_0000 | 3;
 /// DAT_INVALID_HANDLE|EVD_ASYNC.
 const EVD_ASYNC: u32 = INVALID_HANDLE | 24;
-const CONN_QUAL_IN_USE: u32 = 2_147_614_720;
+/// DAT_INVALID_PARAMETER|ARG2.
+const INVALID_PARAMETER_2: u32 = 0x8006_0000 | 37;
+const CONN_QUAL_IN_USE: u32 = 0x8002_0000;
 /// `DAT_EVD_ASYNC_EXISTS`, `DAT_EVD_OUT_OF_SCOPE`.
 const ASYNC_EXISTS: usize = 1;
 const OUT_OF_SCOPE: usize = 2;
@@ -114,6 +116,9 @@ fn connect(one: &World, other: &World, qualifier: u64) {
     // It belongs to who listens.
     let foreign = c!(dat_cr_accept(cr.cr_handle, one.ep, 0, null()));
     assert_eq!(foreign, INVALID_HANDLE | 12);
+    // And nobody listens elsewhere, as far as it goes.
+    let away = dat_cr_handoff(cr.cr_handle, 0x1_0000_0001);
+    assert_eq!(away, INVALID_PARAMETER_2);
     ok!(dat_cr_accept(cr.cr_handle, other.ep, 0, null()));
     for side in [one, other] {
         let seen = side.wait(SECOND);
