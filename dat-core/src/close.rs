@@ -199,6 +199,6 @@ impl<P: Provider> Ia<P> {
         }
         self.settle_effects();
         // What peers have to be told is on its way; nobody waits for their answers.
-        self.transmit();
+        self.transmit_last();
     }
 }

@@ -13,8 +13,13 @@ use crate::error::{DatError, ReturnType, Subtype};
 use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
 use crate::ia::Ia;
-use crate::provider::{Provider, ProviderError, ProviderEvent, QueuePair};
+use crate::provider::{Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::CloseFlags;
+
+/// How long closing waits for room for what peers have to be told.
+const LAST_WORDS: Nanos = 100_000_000;
+/// How often something may happen meanwhile.
+const LAST_ROUNDS: u32 = 10_000;
 
 /// Why nothing new is begun.
 const WANTED: &str = "the system wants the device back: close the adapter";
@@ -55,12 +60,30 @@ impl<P: Provider> Ia<P> {
         self.transmit();
     }
 
-    /// Sends what the connection manager has to send. A datagram that finds no room is dropped: the
-    /// protocol repeats it.
+    /// Sends what the connection manager has to send, as far as there is room. What finds none is sent when something
+    /// before it has left.
     pub(crate) fn transmit(&mut self) {
         while let Some((to, mad)) = self.cm.poll_transmit() {
-            if let Err(error) = self.provider.send_mad(&to, &mad) {
-                self.note_device_error("sending a management datagram", &error);
+            match self.provider.send_mad(&to, &mad) {
+                Ok(()) => {}
+                Err(ProviderError::Resources(_)) => return self.cm.unsent(to, mad),
+                Err(error) => self.note_device_error("sending a management datagram", &error),
+            }
+        }
+    }
+
+    /// The same for who says nothing more: waits for room, a little while. What arrives meanwhile is not answered.
+    pub(crate) fn transmit_last(&mut self) {
+        let patience = self.provider.now().saturating_add(LAST_WORDS);
+        for _ in 0..LAST_ROUNDS {
+            self.transmit();
+            if self.cm.is_silent() {
+                return;
+            }
+            while self.provider.poll_mad().is_some() {}
+            match self.provider.wait(patience) {
+                Ok(true) => {}
+                Ok(false) | Err(_) => return,
             }
         }
     }

@@ -726,7 +726,7 @@ pub trait Provider: Sized {
     /// Sends one 256-byte management datagram through QP1.
     ///
     /// # Errors
-    /// The queue is full or the device refuses.
+    /// [`ProviderError::Resources`]: there is no room until something sent before has left, which ends a wait. Device refusal.
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
     /// Takes a received management datagram and who sent it.
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;

@@ -47,12 +47,13 @@ const WIRE_QPN: u32 = 1;
 /// Hop limit of answers.
 const HOP_LIMIT: u8 = 64;
 
-/// Datagrams that may be in flight.
-const SENDS: u32 = 32;
+/// Datagrams that may be in flight: as many as the kernel allows itself (Linux `IB_MAD_QP_SEND_SIZE`).
+const SENDS: u32 = 128;
 /// How long closing waits for datagrams on their way out.
 const LAST_WORDS: Duration = Duration::from_millis(100);
-/// Datagrams that may arrive before somebody looks.
-const RECEIVES: u32 = 128;
+/// Datagrams that may arrive before somebody looks: as many as the kernel takes (Linux `IB_MAD_QP_RECV_SIZE`). A peer that
+/// opens or ends so many connections at once costs nobody a timeout.
+const RECEIVES: u32 = 512;
 /// Segments a send WQE has room for, beside its address vector: what makes two blocks.
 const SEND_SEGMENTS: u32 = 3;
 /// Bytes between receive slots.

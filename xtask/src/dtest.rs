@@ -51,6 +51,7 @@ struct Mode {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Program {
     Dtest,
+    Dtestcm,
     Dapltest,
     /// One process that tells what it could make.
     Limit,
@@ -59,6 +60,14 @@ enum Program {
 const fn dtest(options: &'static str, what: &'static str) -> Mode {
     Mode {
         program: Program::Dtest,
+        options,
+        what,
+    }
+}
+
+const fn dtestcm(options: &'static str, what: &'static str) -> Mode {
+    Mode {
+        program: Program::Dtestcm,
         options,
         what,
     }
@@ -105,6 +114,9 @@ const MODES: &[Mode] = &[
         "the same, all sizes that are powers of 2",
     ),
     dtest("-W -i 100 -b 300 -B 50", "the same, sizes in steps"),
+    dtestcm("-c 500", "500 connections at once, and their end; polling"),
+    dtestcm("-c 500 -w", "the same, waiting"),
+    dtestcm("-c 500 -m -w", "the same, a service point for each"),
     dapltest(
         "-T T -i 50 -t 1 -w 1 client SR 256 server SR 256",
         "Send and Receive",
@@ -200,6 +212,7 @@ fn run_on(distribution: &Distribution, arguments: &Arguments) -> Result<()> {
         let start = Instant::now();
         let (name, ran) = match mode.program {
             Program::Dtest => ("dtest", pair.dtest(mode.options)),
+            Program::Dtestcm => ("dtestcm", pair.dtestcm(mode.options)),
             Program::Dapltest => ("dapltest", pair.dapltest(mode.options)),
             Program::Limit => ("dapltest -T L", pair.limit(mode.options)),
         };

@@ -38,6 +38,7 @@
 
 mod conn;
 mod event;
+mod outbox;
 mod params;
 mod private_data;
 pub mod rdma_cm;
@@ -61,6 +62,7 @@ pub use wire::RejectReason;
 
 use crate::provider::{MadAddress, Nanos};
 use conn::{Conn, plain_events};
+use outbox::Outbox;
 use params::{MAX_24_BITS, first_out_of_range};
 use rdma_cm::IpHeader;
 use timers::{Kind, Timers};
@@ -96,7 +98,7 @@ pub struct Cm {
     /// By the peer's adapter and its queue pair.
     by_remote_qp: BTreeMap<(u64, u32), ConnId>,
     timers: Timers,
-    transmit: VecDeque<(MadAddress, Mad)>,
+    outbox: Outbox,
     events: VecDeque<CmEvent>,
     counters: Counters,
 }
@@ -114,7 +116,7 @@ impl Cm {
             by_remote: BTreeMap::new(),
             by_remote_qp: BTreeMap::new(),
             timers: Timers::default(),
-            transmit: VecDeque::new(),
+            outbox: Outbox::default(),
             events: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -248,7 +250,7 @@ impl Cm {
             return;
         };
         if let Some(mad) = conn.message(Emit::Req, State::Closed, Input::Retry) {
-            self.transmit.push_back((conn.peer, mad));
+            self.outbox.push(conn.peer, mad);
             self.counters.sent += 1;
         }
         let wait = conn.wait_after(State::Closed, Input::Retry).flatten();
@@ -378,7 +380,18 @@ impl Cm {
 
     /// The next datagram to send.
     pub fn poll_transmit(&mut self) -> Option<(MadAddress, Mad)> {
-        self.transmit.pop_front()
+        self.outbox.pop()
+    }
+
+    /// Takes a datagram back that could not be sent yet: it is the next again.
+    pub fn unsent(&mut self, to: MadAddress, mad: Mad) {
+        self.outbox.put_back(to, mad);
+    }
+
+    /// Nothing is left to send for now.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.outbox.is_empty()
     }
 
     /// The next thing the consumer should know.
@@ -466,7 +479,7 @@ impl Cm {
         };
         conn.state = to;
         if let Some(mad) = conn.message(send, from, input) {
-            self.transmit.push_back((conn.peer, mad));
+            self.outbox.push(conn.peer, mad);
             self.counters.sent += 1;
         }
         if !conn.silent {

@@ -361,8 +361,7 @@ impl Cm {
     /// Answers a message that belongs to no connection.
     fn answer(&mut self, to: &MadAddress, message: &Message, transaction_id: u64) {
         self.counters.sent += 1;
-        self.transmit
-            .push_back((*to, message.to_mad(transaction_id)));
+        self.outbox.push(*to, message.to_mad(transaction_id));
     }
 }
 

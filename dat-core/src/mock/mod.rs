@@ -29,6 +29,8 @@ pub(crate) struct World {
     held: bool,
     release_at: Option<Nanos>,
     drop_mads: bool,
+    /// Datagrams a node may send before it sleeps, if that is limited, and what is left of them.
+    mad_room: Option<(usize, usize)>,
     /// All that were sent.
     mads: Vec<Mad>,
     random: u64,
@@ -79,6 +81,11 @@ impl Net {
     /// The datagrams of the connection manager get lost, or no longer.
     pub(crate) fn drop_mads(&self, lost: bool) {
         self.0.borrow_mut().drop_mads = lost;
+    }
+
+    /// No more than so many datagrams leave before somebody sleeps.
+    pub(crate) fn narrow(&self, room: usize) {
+        self.0.borrow_mut().mad_room = Some((room, room));
     }
 
     /// All management datagrams that were sent, lost ones too.
@@ -289,6 +296,12 @@ impl Provider for Mock {
 
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
         self.alive()?;
+        if let Some((room, left)) = &mut self.net.0.borrow_mut().mad_room
+            && *left < *room
+        {
+            *left = *room;
+            return Ok(true);
+        }
         if self.woken() {
             return Ok(true);
         }
@@ -521,6 +534,11 @@ impl Provider for Mock {
             qpn: 1,
         };
         let mut world = self.net.0.borrow_mut();
+        match &mut world.mad_room {
+            Some((_, 0)) => return Err(ProviderError::Resources("the wire is narrow".to_owned())),
+            Some((_, left)) => *left -= 1,
+            None => {}
+        }
         world.mads.push(*mad);
         if !world.drop_mads
             && let Some(node) = (0..world.nodes.len()).find(|node| gid(*node) == to.path.gid)

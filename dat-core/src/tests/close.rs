@@ -89,3 +89,28 @@ fn an_ia_tells_what_it_is() {
         Err(DatError::parameter(Subtype::Arg2))
     );
 }
+
+#[test]
+fn a_close_tells_every_peer_however_little_leaves_at_a_time() {
+    let (net, mut a, mut b) = connected();
+    let mut others = Vec::new();
+    for _ in 0..5 {
+        let attr = EpAttr::defaults(a.ia.query().ia);
+        let ep = |side: &mut Side| {
+            let (pz, evd) = (Some(side.pz), Some(side.connect));
+            side.ia
+                .ep_create(pz, None, None, evd, Some(&attr))
+                .expect("an EP")
+        };
+        (a.ep, b.ep) = (ep(&mut a), ep(&mut b));
+        connect(&mut a, &mut b);
+        others.push(b.ep);
+    }
+    net.narrow(2);
+    a.ia.close(CloseFlags::Abrupt).expect("closes");
+    b.ia.progress();
+    assert_eq!(
+        b.connection_events(),
+        [ConnectionEventKind::Disconnected; 6]
+    );
+}

@@ -510,3 +510,31 @@ fn a_rejected_request_takes_its_endpoint_with_it() {
     settle(&mut a, &mut b);
     assert_eq!(a.connection_events(), [Kind::PeerRejected]);
 }
+
+#[test]
+fn requests_that_find_no_room_leave_when_there_is_some_and_none_is_repeated() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    b.ia.psp_create(QUAL, b.connect, PspFlags::CONSUMER)
+        .expect("listens");
+    net.narrow(2);
+    let to = b.address();
+    for data in 0..6 {
+        let (pz, evd) = (Some(a.pz), Some(a.connect));
+        a.ep = a.ia.ep_create(pz, None, None, evd, None).expect("an EP");
+        try_connect(&mut a, to, QUAL, Timeout::INFINITE, &[data]).expect("connects");
+    }
+    assert_eq!(net.mads().len(), 2);
+    // It is woken as often as something has left.
+    let empty = a.ia.evd_wait(a.connect, Timeout::from_micros(1), 1);
+    empty.expect_err("nobody has answered");
+    assert_eq!(net.mads().len(), 6);
+    let order = b.events(b.connect).into_iter().map(|event| {
+        let Event::ConnectionRequest(request) = event else {
+            panic!("{event:?}")
+        };
+        let param = b.ia.cr_query(request.cr).expect("exists");
+        param.private_data[0]
+    });
+    assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+}

@@ -15,7 +15,7 @@ const IA: &str = "ofa-v2-sim";
 /// Addresses of the functions: of the server's, of the client's.
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const MACS: [&str; 2] = ["02:00:5e:10:00:01", "02:00:5e:10:00:02"];
-/// TCP port at which dtest's server tells the client its address.
+/// TCP port at which the server of dtest and of dtestcm tells the client its address.
 const PORT: u16 = 15828;
 /// The longest a program may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -146,24 +146,33 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// `dtest`: both sides with the same options.
+    /// `dtest`.
     pub fn dtest(&self, options: &str) -> Result<Outcome> {
+        let said = self.both("dtest", options)?;
+        let passed = clean(&said) && said.iter().all(|(_, text)| text.contains("PASSED"));
+        Ok(outcome(passed, &said, &["MB/s", "latency"]))
+    }
+
+    /// `dtestcm`.
+    pub fn dtestcm(&self, options: &str) -> Result<Outcome> {
+        let said = self.both("dtestcm", options)?;
+        let passed = clean(&said) && said.iter().all(|(_, text)| text.contains("CONNECTED on"));
+        Ok(outcome(passed, &said, &["Connections:"]))
+    }
+
+    /// Server and client of one program, with the same options; what each said.
+    fn both(&self, program: &str, options: &str) -> Result<[(bool, String); 2]> {
         ensure!(
             !listening(PORT)?,
-            "somebody listens at TCP port {PORT} already, which dtest uses"
+            "somebody listens at TCP port {PORT} already, which {program} uses"
         );
         let mut arguments = vec!["-P", IA];
         arguments.extend(options.split_whitespace());
-        let mut server = self.start(0, "dtest", &arguments)?;
+        let mut server = self.start(0, program, &arguments)?;
         Self::until(&mut server, |_| listening(PORT))?;
         arguments.extend(["-h", "127.0.0.1"]);
-        let client = self.start(1, "dtest", &arguments)?.end()?;
-        let server = server.end()?;
-        let said = [server, client];
-        let passed = said.iter().all(|(success, text)| {
-            *success && text.contains("PASSED") && !BAD.iter().any(|word| bad(text, word))
-        });
-        Ok(outcome(passed, &said, &["MB/s", "latency"]))
+        let client = self.start(1, program, &arguments)?.end()?;
+        Ok([server.end()?, client])
     }
 
     /// `dapltest`: a server, a client, and one that tells the server to quit.
