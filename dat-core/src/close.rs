@@ -140,6 +140,7 @@ impl<P: Provider> Ia<P> {
         }
         let all: Vec<AnyHandle> = self.objects().collect();
         self.end(all);
+        self.transmit_last();
         Ok(self.provider)
     }
 
@@ -199,6 +200,6 @@ impl<P: Provider> Ia<P> {
         }
         self.settle_effects();
         // What peers have to be told is on its way; nobody waits for their answers.
-        self.transmit_last();
+        self.transmit();
     }
 }
