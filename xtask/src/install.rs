@@ -264,8 +264,9 @@ mod tests {
     #[test]
     fn two_c_programs_share_memory_under_one_name() {
         let prefix = Prefix::new();
-        let program = prefix.compile("shared", &["--cflags", "--libs"]);
-        assert_eq!(prefix.run(Command::new(program)), "one memory\n");
+        let mut program = Command::new(prefix.compile("shared", &["--cflags", "--libs"]));
+        program.arg(prefix.0.path());
+        assert_eq!(prefix.run(program), "one memory\n");
     }
 
     /// What LMRC-2, LMRC-3, LMRC-5, LMRC-6, LMRF-1, LMRF-2 say, in C.

@@ -1,7 +1,7 @@
 /*
  * Shared memory of two processes under one name (DAT_MEM_TYPE_SHARED_VIRTUAL). Each process has a function of its own, on one
  * wire, and registers the memory where it has it mapped. What either writes into the region of the other, or into its own
- * mapping, both see: it is one memory.
+ * mapping, both see: it is one memory. Argument: a folder for the wire.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -225,14 +225,15 @@ static void client(struct process *process)
 	finish(process);
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
-	char folder[] = "/tmp/dat-shared-XXXXXX", name[128];
+	const char *folder = arguments[1];
+	char name[256];
 	struct process process;
 	int ends[2], file, status;
 	pid_t child;
 
-	EXPECT(mkdtemp(folder) != NULL);
+	EXPECT(count == 2);
 	file = memfd_create("shared", 0);
 	EXPECT(file >= 0 && ftruncate(file, BYTES) == 0);
 	EXPECT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
@@ -256,9 +257,6 @@ int main(void)
 	server(&process);
 	EXPECT(waitpid(child, &status, 0) == child);
 	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-	snprintf(name, sizeof name, "%s/wire", folder);
-	unlink(name);
-	rmdir(folder);
 	puts("one memory");
 	return 0;
 }
