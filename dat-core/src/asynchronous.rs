@@ -28,6 +28,8 @@ pub(crate) struct AsyncEvds {
     bound: Vec<EvdKey>,
     /// Those of single objects.
     of: HashMap<AnyHandle, EvdKey>,
+    /// Who had the IA's own has gone; nobody can read that one.
+    own_is_nobodys: bool,
 }
 
 impl AsyncEvds {
@@ -114,17 +116,21 @@ impl<P: Provider> Ia<P> {
             self.push_event(told, Event::Async(event));
             return;
         }
-        self.push_event(Some(self.async_evd), Event::Async(event));
+        if !self.async_evds.own_is_nobodys || self.async_evds.bound.is_empty() {
+            self.push_event(Some(self.async_evd), Event::Async(event));
+        }
         for at in 0..self.async_evds.bound.len() {
             self.push_event(Some(self.async_evds.bound[at]), Event::Async(event));
         }
     }
 
-    /// Ends the IA's own asynchronous EVD. It gets another one, as empty as at the beginning: an IA is never without.
+    /// Ends the IA's own asynchronous EVD. It gets another one, as empty as at the beginning: an IA is never without. Nobody
+    /// reads that one, so it takes nothing while there are others.
     pub(crate) fn renew_async_evd(&mut self) {
         let before = self.async_evd;
         let qlen = self.evds[before].qlen;
         self.async_evd = self.evds.insert(Evd::asynchronous(qlen));
+        self.async_evds.own_is_nobodys = true;
         self.remove_evd(before);
     }
 }

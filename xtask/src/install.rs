@@ -284,9 +284,11 @@ mod tests {
     fn providers_of_other_libraries_are_added_called_loaded_and_removed() {
         let prefix = Prefix::new();
         let source = shell::root().join("dat/tests/c/provider.c");
-        let mut library = prefix.cc("libprovider.so", &source, &["--cflags"]);
-        library.args(["-shared", "-fPIC"]);
-        shell::run(library).expect("it compiles");
+        for name in ["libprovider.so", "libprovider-2.so"] {
+            let mut library = prefix.cc(name, &source, &["--cflags"]);
+            library.args(["-shared", "-fPIC"]);
+            shell::run(library).expect("it compiles");
+        }
         let program = prefix.compile("providers", &["--cflags", "--libs"]);
         prefix.run_checked(&program, &[prefix.0.path()], "done\n");
     }

@@ -250,8 +250,7 @@ impl Cm {
             return;
         };
         if let Some(mad) = conn.message(Emit::Req, State::Closed, Input::Retry) {
-            self.outbox.push(conn.peer, mad);
-            self.counters.sent += 1;
+            self.counters.sent += u64::from(self.outbox.push(conn.peer, mad));
         }
         let wait = conn.wait_after(State::Closed, Input::Retry).flatten();
         self.timers.set(
@@ -479,8 +478,7 @@ impl Cm {
         };
         conn.state = to;
         if let Some(mad) = conn.message(send, from, input) {
-            self.outbox.push(conn.peer, mad);
-            self.counters.sent += 1;
+            self.counters.sent += u64::from(self.outbox.push(conn.peer, mad));
         }
         if !conn.silent {
             self.events

@@ -13,12 +13,15 @@ const ROOM: usize = 4096;
 pub(super) struct Outbox(VecDeque<(MadAddress, Mad)>);
 
 impl Outbox {
-    pub(super) fn push(&mut self, to: MadAddress, mad: Mad) {
-        if self.0.len() < ROOM {
+    /// Whether there was room.
+    pub(super) fn push(&mut self, to: MadAddress, mad: Mad) -> bool {
+        let has_room = self.0.len() < ROOM;
+        if has_room {
             self.0.push_back((to, mad));
         } else {
             tracing::debug!("a management datagram found no room; dropped");
         }
+        has_room
     }
 
     pub(super) fn pop(&mut self) -> Option<(MadAddress, Mad)> {

@@ -360,8 +360,8 @@ impl Cm {
 
     /// Answers a message that belongs to no connection.
     fn answer(&mut self, to: &MadAddress, message: &Message, transaction_id: u64) {
-        self.counters.sent += 1;
-        self.outbox.push(*to, message.to_mad(transaction_id));
+        let mad = message.to_mad(transaction_id);
+        self.counters.sent += u64::from(self.outbox.push(*to, mad));
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct Adapter {
     open: UnsafeCell<Option<Open>>,
     /// A call has panicked.
     broken: AtomicBool,
+    /// Somebody opened it as thread safe, once. A post of theirs may still be on its way here, so the lane stays closed for good.
+    many: AtomicBool,
 }
 
 /// What is open.
@@ -85,12 +87,16 @@ impl Adapter {
 
     /// Opens an adapter for C.
     pub(super) fn open(reserved: Reserved<IaName>, mut open: Open) -> &'static Self {
+        let many = open.instances.iter().any(|one| one.thread_safe);
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        let adapter = idle.pop().unwrap_or_else(|| {
+        let alike = |place: &&Self| place.many.load(Ordering::Relaxed) == many;
+        let at = idle.iter().position(alike);
+        let adapter = at.map(|at| idle.swap_remove(at)).unwrap_or_else(|| {
             Box::leak(Box::new(Self {
                 gate: Gate::new(),
                 open: UnsafeCell::new(None),
                 broken: AtomicBool::new(false),
+                many: AtomicBool::new(many),
             }))
         });
         drop(idle);
@@ -105,7 +111,10 @@ impl Adapter {
     /// Opens or closes the fast lane, which is for a single instance that is not thread safe: two may be used by a thread
     /// each. In a turn: nobody is in the lane, and whoever comes by it meets the turn first.
     pub(super) fn settle_lane(&self, open: &mut Open) {
-        let may = matches!(&open.instances[..], [only] if !only.thread_safe);
+        if open.instances.iter().any(|one| one.thread_safe) {
+            self.many.store(true, Ordering::Relaxed);
+        }
+        let may = open.instances.len() == 1 && !self.many.load(Ordering::Relaxed);
         match (open.lane, may) {
             (false, true) => self.gate.open(),
             (true, false) => self.gate.close(),
@@ -430,7 +439,7 @@ mod tests {
     use core::ptr::null_mut;
 
     use super::super::call::{call, look_up};
-    use super::super::{dat_pz_create, lend};
+    use super::super::{dat_ia_close, dat_ia_openv, dat_pz_create, lend};
     use super::*;
     use crate::OpenOptions;
 
@@ -478,5 +487,31 @@ mod tests {
         }
         // An adapter opened later has a place of its own.
         let _other = opened("sim:opens-after-a-panic");
+    }
+
+    #[test]
+    fn the_lane_opens_again_after_a_second_instance_but_not_after_a_thread_safe_one() {
+        let open = |thread_safe| {
+            let (mut async_evd, mut ia) = (null_mut(), null_mut());
+            let name = c"sim:opened-twice".as_ptr();
+            // SAFETY: a string, and places for handles.
+            let answer = unsafe {
+                dat_ia_openv(name, 8, &raw mut async_evd, &raw mut ia, 1, 2, thread_safe)
+            };
+            assert_eq!(answer, 0);
+            ia
+        };
+        let first = open(0);
+        let (adapter, _) = look_up::<IaName>(first).expect("it is open");
+        let lane = || adapter.fast(|_| Some(0), || CLOSED);
+        let alone = lane();
+        for (thread_safe, afterwards) in [(0, alone), (1, CLOSED)] {
+            let second = open(thread_safe);
+            assert_eq!(lane(), CLOSED);
+            assert_eq!(dat_ia_close(second, 0), 0);
+            // A post of the second's may have been on its way.
+            assert_eq!(lane(), afterwards);
+        }
+        assert_eq!(dat_ia_close(first, 0), 0);
     }
 }

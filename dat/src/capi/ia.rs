@@ -208,7 +208,7 @@ pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn
             // SAFETY: whoever registered the provider has promised that this is its function for this call.
             let answer = unsafe { function(ia_handle, ia_flags) };
             if answer == 0 {
-                foreign::closed(ia_handle);
+                foreign::closed(&provider, ia_handle);
             }
             answer
         });

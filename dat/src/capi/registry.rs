@@ -15,10 +15,9 @@ use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
 use super::call::{as_count, call, given, parameter, put};
 use super::dat2;
-use super::foreign::{CProvider, Foreign, Lease, Libraries, libraries};
+use super::foreign::{self, CProvider, Foreign, Lease};
 use super::ia::text;
 use super::types::{CProviderInfo, DatCount, DatReturn};
-use crate::registry::conf::ConfEntry;
 use crate::registry::{Directory, Found, ProviderInfo};
 
 /// What a name stands for.
@@ -55,7 +54,9 @@ pub(super) fn foreign(address: impl FnOnce() -> Option<usize>) -> Option<Arc<For
     let mut providers = providers.peekable();
     providers.peek()?;
     let address = address()?;
-    providers.find(|provider| provider.is(address)).cloned()
+    // One table may be registered for several versions of DAT.
+    let its = providers.filter(|provider| provider.is(address));
+    its.max_by_key(|provider| provider.size).cloned()
 }
 
 /// What opens an adapter.
@@ -66,23 +67,41 @@ pub(super) enum Resolved {
     Foreign(Lease),
 }
 
-/// What a name stands for. The library of a record is loaded if it has to be.
+/// What a name stands for. The library of a record is loaded if it has to be, and has registered its provider then.
 ///
 /// # Errors
 /// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not fit.
 pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
-    // Libraries neither come nor go meanwhile.
-    let mut libraries = libraries();
     let unknown = DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered);
-    let found = match look(|directory| directory.find(wanted, |_| true)) {
-        Ok(Found::Listed(record)) => {
-            register(&record, &mut libraries);
-            look(|directory| directory.find(wanted, |_| true))
+    let find = || look(|directory| directory.find(wanted, |_| true));
+    let mut library = None;
+    let mut found = find();
+    // A record of ours is registered by us, any other by its library, which may be on its way out.
+    let record = match &found {
+        Ok(Found::Listed(record)) => Some(record.clone()),
+        Ok(Found::Registered(info, _)) if foreign::is_under_way(info) => {
+            look(|directory| directory.record(info).cloned())
         }
-        found => found,
+        Ok(Found::Registered(..)) | Err(_) => None,
     };
-    let (info, entry) = match found {
-        Ok(Found::Registered(info, entry)) => (info, entry),
+    if let Some(record) = record {
+        // Held, the entry would seem to be in use.
+        drop(found);
+        if record.is_ours() {
+            let info = ProviderInfo::from(&record);
+            let device = Arc::new(Entry::Device(info.device(&record.ia_params)));
+            // Somebody may have been faster.
+            let _there = change(|directory| directory.add(info, device));
+        } else {
+            library = Some(foreign::borrow(&record).map_err(|error| {
+                tracing::error!(%error, ia_name = %record.ia_name, library = %record.library, "dat.conf");
+                unknown
+            })?);
+        }
+        found = find();
+    }
+    let entry = match found {
+        Ok(Found::Registered(_, entry)) => entry,
         Ok(Found::Listed(_)) => return Err(unknown),
         Err(error) if error == unknown => return device(wanted),
         Err(error) => return Err(error),
@@ -92,21 +111,9 @@ pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
         Entry::Foreign(provider) => Resolved::Foreign(Lease::new(
             Arc::clone(&entry),
             Arc::clone(provider),
-            libraries.lend(&info),
+            library,
         )),
     })
-}
-
-/// Has the library of a record register its provider. If it does not, there is no provider.
-fn register(record: &ConfEntry, libraries: &mut Libraries) {
-    let info = ProviderInfo::from(record);
-    if record.is_ours() {
-        let device = info.device(&record.ia_params);
-        // Somebody may have been faster.
-        let _there = change(|directory| directory.add(info, Arc::new(Entry::Device(device))));
-    } else if let Err(error) = libraries.load(record) {
-        tracing::error!(%error, ia_name = %record.ia_name, library = %record.library, "dat.conf");
-    }
 }
 
 /// The device of a name that the registry does not know.
@@ -119,9 +126,17 @@ fn device(wanted: &ProviderInfo) -> DatResult<Resolved> {
     }
 }
 
-/// Takes an entry out whose library has gone without doing so.
-pub(super) fn forget(info: &ProviderInfo) {
-    let _gone = change(|directory| directory.remove(info));
+/// An entry of the dynamic registry, known by where it is.
+pub(super) fn entry_at(info: &ProviderInfo) -> Option<usize> {
+    look(|directory| directory.get(info).map(|entry| Arc::as_ptr(entry).addr()))
+}
+
+/// Takes that entry out, if its library has not and nobody has it open.
+pub(super) fn forget(info: &ProviderInfo, entry: usize) {
+    let _gone = change(|directory| match directory.get(info) {
+        Some(there) if Arc::as_ptr(there).addr() == entry => directory.remove(info),
+        Some(_) | None => Ok(()),
+    });
 }
 
 /// A `DAT_PROVIDER_INFO`.

@@ -110,13 +110,14 @@ impl Sleeper<'_> {
         if woken == Woken::Signal {
             return Err(Signalled);
         }
+        let mut taken = 0;
         for vector in self.interrupts.iter().take(self.sleep.vectors) {
             // A look takes in all there is, however often it was signalled.
-            let _signals = vector.take();
+            taken += vector.take();
         }
-        let kicked = self.own.as_ref().is_some_and(|own| own.take() != 0);
-        let others = self.sleep.count.load(Ordering::Relaxed) > 1;
-        if woken == Woken::Interrupt && !kicked && others {
+        let _kicks = self.own.as_ref().map(Interrupt::take);
+        // What we have taken nobody else wakes by, and it may be theirs.
+        if taken != 0 && self.sleep.count.load(Ordering::Relaxed) > 1 {
             self.sleep.wake(self.own.as_ref());
         }
         Ok(())

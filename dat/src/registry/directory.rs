@@ -149,6 +149,12 @@ impl<P: ?Sized> Directory<P> {
         self.providers.get(info)
     }
 
+    /// The record that is known by exactly this.
+    pub(crate) fn record(&self, info: &ProviderInfo) -> Option<&ConfEntry> {
+        let mut records = self.records.iter().flatten();
+        records.find(|record| ProviderInfo::from(*record) == *info)
+    }
+
     /// The entries of the dynamic registry.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Arc<P>> {
         self.providers.values()

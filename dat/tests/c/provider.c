@@ -7,6 +7,7 @@
 #include <dat/dat_registry.h>
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #define W(value) ((uint64_t)(value))
@@ -18,6 +19,7 @@ struct record {
 	unsigned calls, inits, finis;
 	DAT_PROVIDER_INFO info;
 	char params[64];
+	DAT_RETURN answers[2];
 };
 
 struct record their_record;
@@ -288,11 +290,29 @@ static struct dat_provider their_provider = {
 	.srq_set_lw_func = their_srq_set_lw,};
 
 #ifndef INCLUDED
+/* Opens and closes the adapters whose names are two words. */
+static void open_two(const char *names)
+{
+	char name[2][32];
+
+	if (sscanf(names, "%31s %31s %c", name[0], name[1], (char[1]){0}) != 2)
+		return;
+	for (int i = 0; i < 2; i++) {
+		DAT_EVD_HANDLE async_evd = DAT_HANDLE_NULL;
+		DAT_IA_HANDLE ia;
+
+		their_record.answers[i] = dat_ia_openv(name[i], 8, &async_evd, &ia, 1, 2, DAT_TRUE);
+		if (their_record.answers[i] == DAT_SUCCESS)
+			dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG);
+	}
+}
+
 void dat_provider_init(const DAT_PROVIDER_INFO *info, const char *params)
 {
 	their_record.inits++;
 	their_record.info = *info;
 	strncpy(their_record.params, params, sizeof(their_record.params) - 1);
+	open_two(params);
 	dat_registry_add_provider(&their_provider, info);
 }
 

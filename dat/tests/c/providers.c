@@ -194,6 +194,8 @@ static void handles_of_others_are_no_handles(DAT_IA_HANDLE theirs, DAT_IA_HANDLE
 	/* Theirs among the arguments of a call on ours, and the other way round. */
 	EXPECT(dat_pz_create(ours, &our_pz) == DAT_SUCCESS);
 	EXPECT(dat_evd_create(ours, 8, theirs, DAT_EVD_DTO_FLAG, &evd) == INVALID(CNO));
+	evd = our_pz;
+	EXPECT(dat_ia_openv("inside", 8, &evd, &ep, 1, 2, DAT_TRUE) == INVALID(EVD_ASYNC));
 	EXPECT(dat_ep_create(ours, theirs, NULL, NULL, NULL, NULL, &ep) == INVALID(PZ));
 	EXPECT(dat_ep_create(theirs, our_pz, NULL, NULL, NULL, NULL, &ep) == INVALID(PZ));
 	EXPECT(dat_ep_create(theirs, NULL, our_pz, NULL, NULL, NULL, &ep) == INVALID(EVD_RECV));
@@ -206,6 +208,7 @@ static void handles_of_others_are_no_handles(DAT_IA_HANDLE theirs, DAT_IA_HANDLE
 static void an_entry_is_added_and_removed_once_and_kept_while_it_is_open(void)
 {
 	const DAT_PROVIDER_INFO name = info("inside", 2), other = info("outside", 2), far = info("inside", 3);
+	const DAT_PROVIDER_INFO old = info("inside", 0);
 	DAT_PROVIDER_INFO second = name;
 	struct dat_provider another = their_provider;
 	DAT_IA_HANDLE first_open, second_open, ours;
@@ -232,6 +235,10 @@ static void an_entry_is_added_and_removed_once_and_kept_while_it_is_open(void)
 	posts_of_one_segment_without_flags_too(first_open);
 	handles_of_others_are_no_handles(first_open, ours);
 	EXPECT(dat_ia_close(ours, DAT_CLOSE_GRACEFUL_FLAG) == DAT_SUCCESS);
+	/* The table is there for an older DAT as well. */
+	EXPECT(dat_registry_add_provider(&their_provider, &old) == DAT_SUCCESS);
+	EXPECT(dat_srq_free(first_open) == (DAT_CLASS_WARNING | their_record.calls));
+	EXPECT(dat_registry_remove_provider(&their_provider, &old) == DAT_SUCCESS);
 
 	EXPECT(DAT_GET_TYPE(dat_registry_remove_provider(&their_provider, &name)) == DAT_PROVIDER_IN_USE);
 	EXPECT(dat_ia_close(first_open, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS);
@@ -279,7 +286,7 @@ static void a_provider_of_an_older_dat_has_the_calls_of_its_time(void)
 	munmap(pages, 4096);
 }
 
-static void a_library_of_dat_conf_is_loaded_for_the_first_and_let_go_after_the_last_adapter(const char *library)
+static void a_library_of_dat_conf_begins_with_the_first_adapter_and_ends_after_the_last(const char *library)
 {
 	DAT_IA_HANDLE first_open, second_open;
 	struct record *record;
@@ -300,14 +307,35 @@ static void a_library_of_dat_conf_is_loaded_for_the_first_and_let_go_after_the_l
 	EXPECT(record->finis == 0);
 	EXPECT(dat_ia_close(second_open, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS);
 	EXPECT(record->finis == 1);
-	dlclose(loaded);
-	EXPECT(dlopen(library, RTLD_NOW | RTLD_NOLOAD) == NULL);
 	EXPECT(dat_ia_close(second_open, DAT_CLOSE_ABRUPT_FLAG) == INVALID(IA));
 
 	EXPECT(open_ia("elsewhere", &first_open) == DAT_SUCCESS);
+	EXPECT(record->inits == 2);
 	EXPECT(dat_ia_close(first_open, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS);
+	EXPECT(record->finis == 2);
+	dlclose(loaded);
 	EXPECT(DAT_GET_TYPE(open_ia("missing", &first_open)) == DAT_PROVIDER_NOT_FOUND);
 	EXPECT(DAT_GET_TYPE(open_ia("no-provider", &first_open)) == DAT_PROVIDER_NOT_FOUND);
+}
+
+/* One that lies upon others, and one that asks for itself: the answer is no, and not a wait for ever. */
+static void a_provider_may_open_adapters_while_it_begins(const char *folder)
+{
+	char path[4096];
+	struct record *record;
+	DAT_IA_HANDLE ia;
+	void *loaded;
+
+	snprintf(path, sizeof(path), "%s/libprovider-2.so", folder);
+	EXPECT(open_ia("layered", &ia) == DAT_SUCCESS);
+	loaded = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+	EXPECT(loaded != NULL);
+	record = dlsym(loaded, "their_record");
+	EXPECT(record->inits == 1 && record->answers[0] == DAT_SUCCESS);
+	EXPECT(DAT_GET_TYPE(record->answers[1]) == DAT_PROVIDER_NOT_FOUND);
+	EXPECT(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG) == DAT_SUCCESS);
+	EXPECT(record->finis == 1);
+	dlclose(loaded);
 }
 
 int main(int count, char **arguments)
@@ -321,6 +349,7 @@ int main(int count, char **arguments)
 	file = fopen(conf, "w");
 	EXPECT(file != NULL);
 	fprintf(file, "elsewhere u1.2 threadsafe default %s some.1.0 \"its own \\\"words\\\"\" \"\"\n", library);
+	fprintf(file, "layered u1.2 threadsafe default %s/libprovider-2.so some.1.0 \"elsewhere layered\" \"\"\n", arguments[1]);
 	fprintf(file, "missing u1.2 threadsafe default /nowhere/libprovider.so some.1.0 \"\" \"\"\n");
 	fprintf(file, "no-provider u1.2 threadsafe default libm.so.6 some.1.0 \"\" \"\"\n");
 	EXPECT(fclose(file) == 0);
@@ -328,7 +357,8 @@ int main(int count, char **arguments)
 
 	an_entry_is_added_and_removed_once_and_kept_while_it_is_open();
 	a_provider_of_an_older_dat_has_the_calls_of_its_time();
-	a_library_of_dat_conf_is_loaded_for_the_first_and_let_go_after_the_last_adapter(library);
+	a_library_of_dat_conf_begins_with_the_first_adapter_and_ends_after_the_last(library);
+	a_provider_may_open_adapters_while_it_begins(arguments[1]);
 	puts("done");
 	return 0;
 }

@@ -438,7 +438,8 @@ impl Requester {
         queue: &mut SendQueue,
         host: &mut dyn Host,
     ) -> Result<(), Broken> {
-        if self.hole_seen {
+        // The end of a wait for the receiver goes back over it as well.
+        if self.hole_seen || self.rnr_deadline.is_some() {
             return Ok(());
         }
         self.hole_seen = true;

@@ -10,14 +10,14 @@
 //!                                  DAT_INVALID_HANDLE
 //! ```
 //!
-//! A provider of DAT 1.2 is a table of functions ([`functions`]), and its handles are addresses of objects that begin with the
+//! A provider of DAT 1.2 is a table of functions ([`CProvider`]), and its handles are addresses of objects that begin with the
 //! address of that table. Which makes a handle something to be followed, that may be anything. So the word there is read by
 //! the kernel (`process_vm_readv(2)` on the process itself, which fails where a load would fault), and only if it is the
 //! address of a table in the registry, the provider is called. That costs a system call a call; calls on handles of ours
 //! never come here. What kind of object it is and whether it is still one is the provider's to say.
 //!
 //! Every handle among the arguments must be of the same provider. One of ours, or a number that is none, is refused before
-//! the provider follows it.
+//! the provider follows it. What is within a structure (`dat_ep_modify`) is for the provider to look at.
 
 // UNSAFETY: functions of other libraries are called, and pointers of a C program are followed.
 #![expect(unsafe_code, reason = "the caller's pointers and providers")]
@@ -42,7 +42,7 @@ use super::types::{DatCount, DatHandle, DatReturn};
 use functions::Functions;
 
 pub use functions::{CProvider, LAYOUT};
-pub(super) use library::{Libraries, Loan, libraries};
+pub(super) use library::{Loan, borrow, is_under_way};
 
 /// `DAT_EVD_OUT_OF_SCOPE`, the largest handle that is a number by definition.
 const LAST_CONSTANT: u64 = 2;
@@ -51,6 +51,8 @@ const LAST_CONSTANT: u64 = 2;
 pub(super) struct Foreign {
     /// Of its table, which its objects begin with.
     address: usize,
+    /// Bytes of the functions that its version of DAT has.
+    pub(super) size: usize,
     pub(super) functions: Functions,
 }
 
@@ -93,7 +95,11 @@ impl Foreign {
                 size,
             );
         }
-        Ok(Self { address, functions })
+        Ok(Self {
+            address,
+            size,
+            functions,
+        })
     }
 
     /// Its table is at this address.
@@ -203,7 +209,7 @@ static OPEN: Mutex<Vec<(usize, Lease)>> = Mutex::new(Vec::new());
 /// `dat_ia_openv`.
 ///
 /// # Safety
-/// `name` is a string; the other pointers are null or point to handles.
+/// `name` is a string; the other pointers point to handles.
 pub(super) unsafe fn open(
     lease: Lease,
     name: *const c_char,
@@ -212,7 +218,9 @@ pub(super) unsafe fn open(
     ia_handle: *mut DatHandle,
 ) -> DatReturn {
     let provider = Arc::clone(&lease.provider);
-    provider.hand_on(provider.functions.ia_open_func, &[], |function| {
+    // SAFETY: not null, and the caller's promise.
+    let given = [(unsafe { *async_evd_handle }, Subtype::HandleEvdAsync)];
+    provider.hand_on(provider.functions.ia_open_func, &given, |function| {
         // SAFETY: the provider's promise, and the caller's.
         let answer = unsafe { function(name, async_evd_min_qlen, async_evd_handle, ia_handle) };
         if answer == 0 {
@@ -225,12 +233,13 @@ pub(super) unsafe fn open(
     })
 }
 
-/// An adapter has been closed: its provider may be removed, its library go.
-pub(super) fn closed(ia_handle: DatHandle) {
+/// An adapter of a provider has been closed: the provider may be removed, its library hear of the end.
+pub(super) fn closed(provider: &Arc<Foreign>, ia_handle: DatHandle) {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let at = open
-        .iter()
-        .position(|(handle, _)| *handle == ia_handle.addr());
+    // Somebody else may have an object there by now.
+    let at = open.iter().position(|(handle, lease)| {
+        *handle == ia_handle.addr() && lease.provider.address == provider.address
+    });
     let lease = at.map(|at| open.swap_remove(at));
     // The library's last words may come back to the registry.
     drop(open);
