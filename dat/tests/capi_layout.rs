@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dat::capi::foreign;
 use dat::capi::types::LAYOUTS;
+use dat::capi::{dat2, foreign};
 
 fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
@@ -88,4 +88,16 @@ fn each_header_can_be_included_alone_in_c_and_in_c_plus_plus() {
         count += 1;
     }
     assert_eq!(count, 7);
+}
+
+/// DAT 2.0 has kept the members of 1.2 where they were and put its own behind them; its table is held against the headers of
+/// the DAT 2.0 package by `cargo xtask dtest`.
+#[test]
+fn the_table_of_a_provider_is_the_beginning_of_that_of_dat_2_0() {
+    let (name, size, members) = foreign::LAYOUT;
+    let (later_name, later_size, later) = dat2::LAYOUT;
+    assert_eq!((name, later_name), ("struct dat_provider", name));
+    assert_eq!(members, &later[..members.len()]);
+    assert_eq!((size, later_size), (560, 648));
+    assert_eq!(later[members.len()].1, size, "the first of its own");
 }

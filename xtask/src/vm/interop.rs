@@ -154,19 +154,7 @@ fn both(step: &Step) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    fn step(name: &str, said: &[&str]) -> Step {
-        Step {
-            name: name.to_owned(),
-            command: String::new(),
-            said: said.iter().map(|&line| line.to_owned()).collect(),
-            code: Some(0),
-            took: Duration::ZERO,
-        }
-    }
 
     #[test]
     fn both_ends_have_to_succeed_whoever_connects() {
@@ -175,7 +163,7 @@ mod tests {
             " 20        64     2646.0 us  7953.7 us  26707.3 us",
             "client 0 server 0",
         ];
-        let figures = judge(&step("connect", &active)).expect("good");
+        let figures = judge(&Step::succeeded("connect", &active)).expect("good");
         assert_eq!(figures, "20 of 64 bytes, median 7953.7 us");
         let passive = [
             "listening on fe80::1",
@@ -183,12 +171,15 @@ mod tests {
             "client 0 server 0",
         ];
         assert_eq!(
-            judge(&step("listen", &passive)).expect("good"),
+            judge(&Step::succeeded("listen", &passive)).expect("good"),
             "answered 20 messages"
         );
         for end in ["client 1 server 0", "client 0 server 143"] {
             let failed = [active[0], active[1], end];
-            assert!(judge(&step("connect", &failed)).is_err(), "{end}");
+            assert!(
+                judge(&Step::succeeded("connect", &failed)).is_err(),
+                "{end}"
+            );
         }
     }
 
@@ -198,7 +189,7 @@ mod tests {
             "10.0.0.1: 5 RNR NAKs, timer code 0",
             "10.0.0.2: 104 RNR NAKs, timer code 12",
         );
-        assert!(judge(&step("wire", &[stock, ours])).is_ok());
+        assert!(judge(&Step::succeeded("wire", &[stock, ours])).is_ok());
         let other = "10.0.0.2: 1 RNR NAKs, timer code 0";
         for wrong in [
             &[stock][..],
@@ -206,7 +197,7 @@ mod tests {
             &[stock, other],
             &[stock, ours, other],
         ] {
-            assert!(judge(&step("wire", wrong)).is_err(), "{wrong:?}");
+            assert!(judge(&Step::succeeded("wire", wrong)).is_err(), "{wrong:?}");
         }
     }
 }

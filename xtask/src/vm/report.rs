@@ -21,6 +21,18 @@ pub struct Step {
 }
 
 impl Step {
+    /// One that has succeeded, for tests of who judges.
+    #[cfg(test)]
+    pub fn succeeded(name: &str, said: &[&str]) -> Self {
+        Self {
+            name: name.to_owned(),
+            command: String::new(),
+            said: said.iter().map(|&line| line.to_owned()).collect(),
+            code: Some(0),
+            took: Duration::ZERO,
+        }
+    }
+
     /// What is no program's: found out after the guest has ended.
     pub fn shown(name: &str, of: &str, said: Vec<String>) -> Self {
         Self {

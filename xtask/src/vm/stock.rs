@@ -221,19 +221,7 @@ fn functions(step: &Step) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    fn step(name: &str, said: &[&str]) -> Step {
-        Step {
-            name: name.to_owned(),
-            command: String::new(),
-            said: said.iter().map(|&line| line.to_owned()).collect(),
-            code: Some(0),
-            took: Duration::ZERO,
-        }
-    }
 
     #[test]
     fn a_kernel_log_is_read_for_complaints_of_the_drivers_and_of_the_kernel() {
@@ -243,14 +231,17 @@ mod tests {
             "[    6.9] mlx5_core 0000:00:03.0: 126.016 Gb/s available PCIe bandwidth (8.0 GT/s PCIe x16 link)",
             "[    1.2] ACPI: some other error",
         ];
-        assert!(judge(&step("kernel", &quiet)).is_ok());
+        assert!(judge(&Step::succeeded("kernel", &quiet)).is_ok());
         for loud in [
             "mlx5_core 0000:00:03.0: mlx5_cmd_out_err:815:(pid 1): CREATE_QP(0x500) failed",
             "infiniband mlx5_0: Couldn't open port 1",
             "WARNING: CPU: 0 PID: 9 at drivers/infiniband/core/device.c:1",
             "BUG: unable to handle page fault",
         ] {
-            assert!(judge(&step("kernel", &[loud])).is_err(), "{loud}");
+            assert!(
+                judge(&Step::succeeded("kernel", &[loud])).is_err(),
+                "{loud}"
+            );
         }
     }
 
@@ -259,31 +250,31 @@ mod tests {
         let round = "round 1: LID 1, 40 trips of 3000 bytes, 86 completion events, 2 port events";
         let mut said = vec![round; ROUNDS - 1];
         said.push("0000:01:00.0 is back");
-        assert!(judge(&step("userspace", &said)).is_err());
+        assert!(judge(&Step::succeeded("userspace", &said)).is_err());
         said.push(round);
-        assert_eq!(judge(&step("userspace", &said)).unwrap(), round);
+        assert_eq!(judge(&Step::succeeded("userspace", &said)).unwrap(), round);
         let mut said = vec!["resize 31 with 0 waiting"; 6];
         said.extend(["error, reset and 10 messages"; 3]);
-        assert!(judge(&step("verbs", &said)).is_err());
+        assert!(judge(&Step::succeeded("verbs", &said)).is_err());
         said.push("all freed");
-        assert!(judge(&step("verbs", &said)).is_ok());
-        assert!(judge(&step("xsrq", &["success", "client 0 server 0"])).is_ok());
-        assert!(judge(&step("xsrq", &["success", "client 1 server 0"])).is_err());
+        assert!(judge(&Step::succeeded("verbs", &said)).is_ok());
+        assert!(judge(&Step::succeeded("xsrq", &["success", "client 0 server 0"])).is_ok());
+        assert!(judge(&Step::succeeded("xsrq", &["success", "client 1 server 0"])).is_err());
     }
 
     #[test]
     fn both_ends_of_a_pair_have_to_succeed() {
         let figures = "500 iters in 0.50 seconds = 1000.00 usec/iter";
-        let good = step("rc", &[figures, "client 0 server 0"]);
+        let good = Step::succeeded("rc", &[figures, "client 0 server 0"]);
         assert_eq!(judge(&good).unwrap(), figures);
-        assert!(judge(&step("rc", &[figures, "client 0 server 1"])).is_err());
+        assert!(judge(&Step::succeeded("rc", &[figures, "client 0 server 1"])).is_err());
         let table = [
             " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]",
             " 4096       100              44.86              43.45  \t\t     0.011124",
             "client 0 server 0",
         ];
         assert_eq!(
-            judge(&step("ib_read_bw", &table)).unwrap(),
+            judge(&Step::succeeded("ib_read_bw", &table)).unwrap(),
             "4096 bytes: 43.45 MiB/s"
         );
     }

@@ -160,19 +160,7 @@ fn storage(step: &Step) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    fn step(name: &str, said: &[&str]) -> Step {
-        Step {
-            name: name.to_owned(),
-            command: String::new(),
-            said: said.iter().map(|&line| line.to_owned()).collect(),
-            code: Some(0),
-            took: Duration::ZERO,
-        }
-    }
 
     #[test]
     fn a_cut_that_the_initiator_slept_through_proves_nothing() {
@@ -183,11 +171,11 @@ mod tests {
             "equal",
         ];
         assert_eq!(
-            judge(&step("nvme-cut", &said)).unwrap(),
+            judge(&Step::succeeded("nvme-cut", &said)).unwrap(),
             "live 3900 ms after the port is up; written 64 MiB in 8000 ms"
         );
         said[0] = "controller live at traddr=10.0.0.2,trsvcid=4420";
-        assert!(judge(&step("nvme-cut", &said)).is_err());
+        assert!(judge(&Step::succeeded("nvme-cut", &said)).is_err());
     }
 
     #[test]
@@ -198,8 +186,8 @@ mod tests {
             "mlx5_1 3 0000:0000:0000:0000:0000:ffff:0a00:0002 RoCE v2 eth1",
             "mlx5_1 4: ACTIVE",
         ];
-        assert!(judge(&step("gids", &said)).is_ok());
-        assert!(judge(&step("gids", &said[..2])).is_err());
+        assert!(judge(&Step::succeeded("gids", &said)).is_ok());
+        assert!(judge(&Step::succeeded("gids", &said[..2])).is_err());
     }
 
     #[test]
@@ -208,6 +196,6 @@ mod tests {
             "3 packets transmitted, 2 packets received, 33% packet loss",
             "round-trip min/avg/max = 2.818/12.980/31.932 ms",
         ];
-        assert!(judge(&step("ping", &said)).is_err());
+        assert!(judge(&Step::succeeded("ping", &said)).is_err());
     }
 }
