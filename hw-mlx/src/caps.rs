@@ -453,9 +453,9 @@ fn two_to(log: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// Dwords of the general page a ConnectX-4 reported as its maximum (QUERY_HCA_CAP op_mod 0 in
+    /// Dwords of the general page a ConnectX-4 Lx reported as its maximum (QUERY_HCA_CAP op_mod 0 in
     /// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`).
-    const CONNECTX4_MAX: [(usize, u32); 20] = [
+    const CONNECTX4LX_MAX: [(usize, u32); 20] = [
         (0x10, 0x0f0f_0017),
         (0x18, 0x0016_0018),
         (0x1c, 0x1618_0008),
@@ -478,13 +478,13 @@ mod tests {
         (0x90, 0x1000_0008),
     ];
     /// ... and those in which its current page (op_mod 1) differed.
-    const CONNECTX4_CURRENT: [(usize, u32); 3] = [
+    const CONNECTX4LX_CURRENT: [(usize, u32); 3] = [
         (0x10, 0x0f0f_000e),
         (0x40, 0xc006_0c0e),
         (0x90, 0x1000_0000),
     ];
     /// Its RoCE page.
-    const CONNECTX4_ROCE: [(usize, u32); 5] = [
+    const CONNECTX4LX_ROCE: [(usize, u32); 5] = [
         (0x00, 0x4000_0000),
         (0x10, 0x0007_0007),
         (0x14, 0x0000_12b7),
@@ -500,9 +500,9 @@ mod tests {
         (beginning(&image), image)
     }
 
-    fn connectx4() -> Page<CmdHcaCap> {
-        let (max, _) = page(&[&CONNECTX4_MAX]);
-        let (current, image) = page(&[&CONNECTX4_MAX, &CONNECTX4_CURRENT]);
+    fn connectx4lx() -> Page<CmdHcaCap> {
+        let (max, _) = page(&[&CONNECTX4LX_MAX]);
+        let (current, image) = page(&[&CONNECTX4LX_MAX, &CONNECTX4LX_CURRENT]);
         Page {
             max,
             current,
@@ -511,15 +511,15 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_connectx4_lacks_nothing() {
-        let (roce, _) = page(&[&CONNECTX4_ROCE]);
-        assert_eq!(missing(&connectx4(), Some(&roce)), []);
+    fn a_recorded_connectx4lx_lacks_nothing() {
+        let (roce, _) = page(&[&CONNECTX4LX_ROCE]);
+        assert_eq!(missing(&connectx4lx(), Some(&roce)), []);
     }
 
     #[test]
-    fn limits_of_a_recorded_connectx4_are_those_of_its_data_sheet() {
-        let (roce, _) = page::<RoceCap>(&[&CONNECTX4_ROCE]);
-        let limits = Limits::new(&connectx4().current, None, Some(&roce));
+    fn limits_of_a_recorded_connectx4lx_are_those_of_its_data_sheet() {
+        let (roce, _) = page::<RoceCap>(&[&CONNECTX4LX_ROCE]);
+        let limits = Limits::new(&connectx4lx().current, None, Some(&roce));
         assert_eq!((limits.qps, limits.qp_wqes), (1 << 14, 32768));
         assert_eq!((limits.cqs, limits.cq_entries), (1 << 24, 1 << 22));
         assert_eq!((limits.reads_in, limits.reads_out), (16, 16));
@@ -564,13 +564,13 @@ mod tests {
 
     #[test]
     fn the_general_page_is_written_back_with_the_stock_drivers_changes() {
-        let wanted = wanted_general(&connectx4(), &HcaConfig::new());
+        let wanted = wanted_general(&connectx4lx(), &HcaConfig::new());
         assert_eq!(wanted.cmdif_checksum(), 0);
         assert_eq!(wanted.log_uar_page_sz(), 0);
         // Everything else as it was.
         let mut restored = wanted.clone();
-        restored.set_cmdif_checksum(connectx4().current.cmdif_checksum());
-        assert_eq!(restored.as_bytes(), connectx4().current.as_bytes());
+        restored.set_cmdif_checksum(connectx4lx().current.cmdif_checksum());
+        assert_eq!(restored.as_bytes(), connectx4lx().current.as_bytes());
     }
 
     #[test]
@@ -578,7 +578,7 @@ mod tests {
         let mut config = HcaConfig::new();
         config.command_checksums = true;
         config.log_max_qp = Some(30);
-        let wanted = wanted_general(&connectx4(), &config);
+        let wanted = wanted_general(&connectx4lx(), &config);
         assert_eq!((wanted.cmdif_checksum(), wanted.log_max_qp()), (3, 23));
     }
 }

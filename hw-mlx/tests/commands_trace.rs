@@ -1,4 +1,4 @@
-//! The command trace, beside what mlx5_core wrote when it brought up a real ConnectX-4.
+//! The command trace, beside what mlx5_core wrote when it brought up a real ConnectX-4 Lx.
 
 mod double;
 

@@ -1,4 +1,4 @@
-//! Holds the layouts against a recording of a real ConnectX-4 and Linux's mlx5_core.
+//! Holds the layouts against a recording of a real ConnectX-4 Lx and Linux's mlx5_core.
 //!
 //! Layouts are shared between the driver and the simulator, so the two agree even where both are
 //! wrong. This recording is from neither (see `testdata/README.md`). Decoding is not enough: a table
@@ -97,7 +97,7 @@ fn xor(bytes: &[u8]) -> u8 {
 
 /// The answers to one opcode and op_mod.
 fn answers(opcode: Opcode, op_mod: u32) -> Vec<Vec<u8>> {
-    let asked = trace::connectx4()
+    let asked = trace::connectx4lx()
         .into_iter()
         .filter(|command| command.opcode == opcode && command.op_mod() == op_mod);
     asked.map(|command| command.answer()).collect()
@@ -124,7 +124,7 @@ fn expect_file(name: &str, actual: &str) {
 #[test]
 fn every_entry_decodes_and_is_signed_until_init_hca() {
     let mut signed = true;
-    for command in trace::connectx4() {
+    for command in trace::connectx4lx() {
         let entry = &command.input.entry;
         assert_eq!(entry.r#type(), TRANSPORT_PCIE);
         assert_eq!(entry.reserved_bits(), None);
@@ -160,7 +160,7 @@ fn every_entry_decodes_and_is_signed_until_init_hca() {
 
 #[test]
 fn tokens_are_never_zero_and_count_up() {
-    let tokens: Vec<u32> = trace::connectx4()
+    let tokens: Vec<u32> = trace::connectx4lx()
         .iter()
         .map(|command| command.input.entry.token())
         .collect();
@@ -170,7 +170,7 @@ fn tokens_are_never_zero_and_count_up() {
 /// The driver has checksums off for blocks (`cmdif_checksum` is 0): signatures are 0 both ways.
 #[test]
 fn mailboxes_are_numbered_linked_and_carry_the_token() {
-    for command in trace::connectx4() {
+    for command in trace::connectx4lx() {
         for image in [&command.input, &command.output] {
             for (number, block) in image.mailboxes.iter().enumerate() {
                 assert_eq!(block.reserved_bits(), None);
@@ -192,7 +192,7 @@ fn mailboxes_are_numbered_linked_and_carry_the_token() {
 #[test]
 fn recorder_cuts_off_the_longest_message_and_those_little_longer_than_an_entry() {
     let mut cut = Vec::new();
-    for command in trace::connectx4() {
+    for command in trace::connectx4lx() {
         let sides = [
             (&command.input, command.input.entry.input_length()),
             (&command.output, command.output.entry.output_length()),
@@ -222,7 +222,7 @@ fn recorder_cuts_off_the_longest_message_and_those_little_longer_than_an_entry()
 #[test]
 fn every_command_encodes_back_from_its_named_fields() {
     let mut commands: BTreeMap<Opcode, (usize, bool)> = BTreeMap::new();
-    for command in trace::connectx4() {
+    for command in trace::connectx4lx() {
         let lost = unnamed_of(&command);
         assert_eq!(lost.clone().unwrap_or_default(), [], "{}", command.opcode);
         let (count, has_layout) = commands.entry(command.opcode).or_default();
@@ -274,7 +274,7 @@ fn capability_pages_encode_back_except_for_known_bits() {
 #[test]
 fn firmware_is_the_one_the_recording_names() {
     assert!(
-        trace::connectx4_text().contains("mlx5_core 0000:02:00.0: firmware version: 14.12.1220")
+        trace::connectx4lx_text().contains("mlx5_core 0000:02:00.0: firmware version: 14.12.1220")
     );
 }
 
@@ -282,7 +282,7 @@ fn firmware_is_the_one_the_recording_names() {
 #[test]
 fn commands_come_in_the_order_of_bring_up() {
     let mut table = String::new();
-    for command in trace::connectx4() {
+    for command in trace::connectx4lx() {
         let _ = writeln!(
             table,
             "{:#05x} {:<14} op_mod {:<3} in {:<6} out {:<4} {} {}",
@@ -295,9 +295,9 @@ fn commands_come_in_the_order_of_bring_up() {
             CmdStatus(command.answer()[0]),
         );
     }
-    expect_file("connectx4-commands.txt", &table);
+    expect_file("connectx4lx-commands.txt", &table);
 
-    let first: Vec<(Opcode, u32)> = trace::connectx4()
+    let first: Vec<(Opcode, u32)> = trace::connectx4lx()
         .iter()
         .take(12)
         .map(|command| (command.opcode, command.op_mod()))
@@ -328,7 +328,7 @@ fn interface_step_1_is_supported_and_chosen() {
         (supported.current_issi(), supported.supported_issi_dw0()),
         (0, 0x2)
     );
-    let chosen = trace::connectx4()
+    let chosen = trace::connectx4lx()
         .into_iter()
         .find(|command| command.opcode == Opcode::SET_ISSI);
     assert_eq!(
@@ -344,7 +344,7 @@ fn firmware_gets_the_pages_it_asked_for() {
         .to_vec();
     assert_eq!(asked, [6, 12_868]);
     let mut addresses = BTreeSet::new();
-    let gives = trace::connectx4()
+    let gives = trace::connectx4lx()
         .into_iter()
         .filter(|command| command.opcode == Opcode::MANAGE_PAGES);
     for (command, pages) in gives.zip(asked) {
@@ -367,7 +367,7 @@ fn firmware_gets_the_pages_it_asked_for() {
 
 #[test]
 fn host_tells_its_byte_order() {
-    let command = trace::connectx4()
+    let command = trace::connectx4lx()
         .into_iter()
         .find(|command| command.opcode == Opcode::ACCESS_REG);
     let command = command.expect("in the recording");
@@ -443,7 +443,7 @@ fn capabilities_in_force_become_those_that_were_set() {
     let [before, after] = current.as_slice() else {
         panic!("asked twice")
     };
-    let set = trace::connectx4()
+    let set = trace::connectx4lx()
         .into_iter()
         .find(|command| command.opcode == Opcode::SET_HCA_CAP);
     let set: CmdHcaCap = page(&set.expect("in the recording").question());
@@ -505,7 +505,7 @@ fn adapter_names_its_maker() {
 /// Commands (vector 1), async events (2), pages (0), then a queue for each of the other vectors.
 #[test]
 fn event_queues_are_made_as_the_layout_says() {
-    let made: Vec<Recorded> = trace::connectx4()
+    let made: Vec<Recorded> = trace::connectx4lx()
         .into_iter()
         .filter(|command| command.opcode == Opcode::CREATE_EQ)
         .collect();
@@ -551,11 +551,11 @@ fn event_queues_are_made_as_the_layout_says() {
 #[test]
 fn recorded_capability_pages_are_checked_in_as_text() {
     let mut text = String::from(
-        "# Capability pages of a ConnectX-4, firmware 14.12.1220 (README.md names the source).\n\
+        "# Capability pages of a ConnectX-4 Lx, firmware 14.12.1220 (README.md names the source).\n\
          # Offset in the page and four big-endian dwords; rows of zeros are left out.\n",
     );
     let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
-    for command in trace::connectx4() {
+    for command in trace::connectx4lx() {
         if command.opcode != Opcode::QUERY_HCA_CAP {
             continue;
         }
@@ -582,5 +582,5 @@ fn recorded_capability_pages_are_checked_in_as_text() {
             }
         }
     }
-    expect_file("connectx4-caps.txt", &text);
+    expect_file("connectx4lx-caps.txt", &text);
 }

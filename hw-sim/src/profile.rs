@@ -1,7 +1,7 @@
 //! What kind of device the simulator is: identity, sizes, capabilities.
 //!
 //! The default is a ConnectX-5 with one Ethernet port. Its capability pages follow those of the
-//! ConnectX-4 whose conversation with mlx5_core is recorded (firmware 14.12.1220), reduced to what
+//! ConnectX-4 Lx whose conversation with mlx5_core is recorded (firmware 14.12.1220), reduced to what
 //! the simulator does: a bit is set only if the command, the event or the data path behind it
 //! exists here. Where newer devices differ and drivers care, the newer device wins: atomics in host
 //! byte order, a clock frequency, SET_DRIVER_VERSION.
@@ -167,7 +167,7 @@ impl Profile {
 
 fn general() -> Page<CmdHcaCap> {
     let mut max = CmdHcaCap::new();
-    // Sizes, as the ConnectX-4 reported them.
+    // Sizes, as the ConnectX-4 Lx reported them.
     max.set_log_max_srq_sz(15)
         .set_log_max_qp_sz(15)
         .set_log_max_qp(18);

@@ -1,4 +1,4 @@
-//! The start-up of a real ConnectX-4, said again to the simulator.
+//! The start-up of a real ConnectX-4 Lx, said again to the simulator.
 //!
 //! The recording (`hw-mlx/testdata/README.md`) is what Linux's mlx5_core and the card said to each other. Here every
 //! command of it goes to the simulator in recorded order: the recorded entries and mailboxes, byte for byte, except for what
@@ -51,7 +51,7 @@ fn capability<T: Layout>(commands: &[Recorded], kind: CapType, current: bool) ->
 }
 
 /// A function with the card's identity.
-fn connectx4(commands: &[Recorded]) -> Profile {
+fn connectx4lx(commands: &[Recorded]) -> Profile {
     let wanted = |op_mod| {
         let query = commands
             .iter()
@@ -61,7 +61,7 @@ fn connectx4(commands: &[Recorded]) -> Profile {
             .0
             .num_pages()
     };
-    let mut profile = Profile::named("connectx4", [0x02, 0, 0x5e, 0, 0, 4]);
+    let mut profile = Profile::named("connectx4lx", [0x02, 0, 0x5e, 0, 0, 4]);
     profile.device_id = 0x1013;
     profile.firmware = (12, 14, 1220);
     profile.pages.boot = wanted(1);
@@ -128,7 +128,7 @@ struct Replay {
 
 impl Replay {
     fn new(commands: &[Recorded]) -> Self {
-        let bench = Bench::ready(connectx4(commands));
+        let bench = Bench::ready(connectx4lx(commands));
         let bytes = 64 << 20;
         let pages = SharedMemory::anonymous(bytes).expect("memory");
         bench
@@ -307,7 +307,7 @@ fn compare(recorded: &[u8], ours: &[u8]) -> Fate {
 
 #[test]
 fn the_simulator_answers_the_recorded_start_up_as_the_card_did() {
-    let commands = trace::connectx4();
+    let commands = trace::connectx4lx();
     let mut replay = Replay::new(&commands);
     let mut table: Vec<(Opcode, u32, Fate, usize)> = Vec::new();
     for command in &commands {

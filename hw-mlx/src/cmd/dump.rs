@@ -73,7 +73,7 @@ fn lines(bytes: &[u8], offset: &mut usize) -> Vec<String> {
 mod tests {
     use super::lines;
 
-    /// Two lines of the recorded ConnectX-4 start-up (ENABLE_HCA; snabbco/snabb,
+    /// Two lines of the recorded ConnectX-4 Lx start-up (ENABLE_HCA; snabbco/snabb,
     /// `src/apps/mellanox/trace-mlx5_core.txt.gz`), less the kernel's time stamps.
     #[test]
     fn dump_lines_look_like_the_recorded_ones() {

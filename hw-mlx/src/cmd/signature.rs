@@ -24,7 +24,7 @@ pub(crate) fn holds(bytes: &[u8]) -> bool {
 mod tests {
     use super::{closing, holds};
 
-    /// The first command of the recorded ConnectX-4 start-up: ENABLE_HCA, signature 0xfd at 0x3d
+    /// The first command of the recorded ConnectX-4 Lx start-up: ENABLE_HCA, signature 0xfd at 0x3d
     /// (snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`).
     #[test]
     fn entry_signature_is_the_one_mlx5_core_put_into_the_recorded_enable_hca() {

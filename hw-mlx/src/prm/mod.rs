@@ -4,7 +4,7 @@
 //! `drivers/net/ethernet/mellanox/mlx5/core`, rdma-core `providers/mlx5`. Structs are the PRM's tables in the
 //! PRM's spelling ([`layout`] has the notation), so that code and manual can be laid side by side. A driver
 //! and a simulator of the device use the same structs; what keeps those honest is a recording of a
-//! real ConnectX-4 (`testdata/` of this crate), which must decode and encode back unchanged.
+//! real ConnectX-4 Lx (`testdata/` of this crate), which must decode and encode back unchanged.
 //!
 //! | module | what |
 //! |---|---|

@@ -119,7 +119,7 @@ impl Double {
             let mut config = vec![0u8; 4096];
             config[..4].copy_from_slice(&[0xb3, 0x15, 0x17, 0x10]);
             let mut caps = BTreeMap::new();
-            // What a ConnectX-4 says (see caps.rs), as far as a driver must see it.
+            // What a ConnectX-4 Lx says (see caps.rs), as far as a driver must see it.
             for (at, word) in [
                 (0x10, 0x0f0f_000e),
                 (0x18, 0x0016_0018),

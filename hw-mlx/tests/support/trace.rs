@@ -10,8 +10,8 @@ use std::io::Read as _;
 use hw_mlx::prm::{CmdMailbox, CmdQueueEntry, INLINE_BYTES, MAILBOX_BYTES, Opcode};
 use zerocopy::FromBytes as _;
 
-/// The recorded ConnectX-4 start-up; see `testdata/README.md`.
-const CONNECTX4: &[u8] = include_bytes!("../../testdata/connectx4-mlx5_core-trace.txt.gz");
+/// The recorded ConnectX-4 Lx start-up; see `testdata/README.md`.
+const CONNECTX4LX: &[u8] = include_bytes!("../../testdata/connectx4lx-mlx5_core-trace.txt.gz");
 
 /// One dump: an entry and the mailboxes printed with it.
 #[derive(Clone)]
@@ -74,18 +74,18 @@ pub fn mailboxes_for(bytes: u32) -> usize {
         .div_ceil(MAILBOX_BYTES)
 }
 
-/// The text of the recorded ConnectX-4 start-up.
-pub fn connectx4_text() -> String {
+/// The text of the recorded ConnectX-4 Lx start-up.
+pub fn connectx4lx_text() -> String {
     let mut text = String::new();
-    flate2::read::GzDecoder::new(CONNECTX4)
+    flate2::read::GzDecoder::new(CONNECTX4LX)
         .read_to_string(&mut text)
         .expect("the recording is gzipped text");
     text
 }
 
-/// The commands of the recorded ConnectX-4 start-up, in order.
-pub fn connectx4() -> Vec<Recorded> {
-    parse(&connectx4_text())
+/// The commands of the recorded ConnectX-4 Lx start-up, in order.
+pub fn connectx4lx() -> Vec<Recorded> {
+    parse(&connectx4lx_text())
 }
 
 /// The commands of a trace, in the order in which they were handed to the device.

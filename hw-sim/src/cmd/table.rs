@@ -108,7 +108,7 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::SetIssiIn>(BEFORE_INIT, function::set_issi),
     Entry::new::<prm::QueryPagesIn>(ENABLED_ON, function::query_pages).op_mods(OpMods::Range(1, 3)),
     Entry::new::<prm::ManagePagesIn>(ENABLED_ON, function::manage_pages).op_mods(OpMods::UpTo(2)),
-    // Without sw_owner_id, as a ConnectX-4 was given it.
+    // Without sw_owner_id, as a ConnectX-4 Lx was given it.
     Entry::new::<prm::InitHcaIn>(BOOTED, function::init_hca).min_input(0x10),
     // The mode also as op_mod, as Snabb gives it.
     Entry::new::<prm::TeardownHcaIn>(INITIALISED, function::teardown_hca).op_mods(OpMods::UpTo(2)),
