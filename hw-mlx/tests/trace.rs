@@ -385,7 +385,7 @@ fn host_tells_its_byte_order() {
 }
 
 #[test]
-fn general_capabilities_are_those_of_a_connectx_4() {
+fn general_capabilities_are_those_of_a_connectx_4_lx() {
     let max: CmdHcaCap = page(&answers(Opcode::QUERY_HCA_CAP, CapType::GENERAL.max())[0]);
     assert_eq!(
         (
@@ -463,7 +463,7 @@ fn capabilities_in_force_become_those_that_were_set() {
 }
 
 #[test]
-fn roce_and_atomic_capabilities_are_those_of_a_connectx_4() {
+fn roce_and_atomic_capabilities_are_those_of_a_connectx_4_lx() {
     for op_mod in [CapType::ROCE.max(), CapType::ROCE.current()] {
         let roce: RoceCap = page(&answers(Opcode::QUERY_HCA_CAP, op_mod)[0]);
         assert_eq!(
