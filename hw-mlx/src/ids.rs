@@ -33,3 +33,12 @@ pub const fn product(device_id: u16) -> Option<&'static str> {
         _ => return None,
     })
 }
+
+/// The function is a virtual one, wherever it shows up: a machine that was given one sees no physical function beside it.
+#[must_use]
+pub const fn is_virtual(device_id: u16) -> bool {
+    matches!(
+        device_id,
+        0x1014 | 0x1016 | 0x1018 | 0x101a | 0x101c | 0x101e | 0xa2d3
+    )
+}

@@ -24,7 +24,7 @@ const WRITE: u32 = 0;
 const READ: u32 = 1;
 /// What of a frame the MTU of the hardware counts and that of IP does not: Ethernet header, VLAN tag, check
 /// sequence (Linux `MLX5E_ETH_HARD_MTU`).
-const FRAME_BYTES: u32 = 22;
+pub const FRAME_BYTES: u32 = 22;
 /// The most RoCE v2 puts between Ethernet and payload: IP or GRH 40, UDP 8, BTH 12, XRC 4, atomic 28,
 /// ICRC 4 (Linux `iboe_get_mtu`).
 const ROCE_BYTES: u32 = 96;

@@ -5,10 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
 
-use crate::tree::{GROUP, OTHER, PF0, PF1, PORT, Tree, VF};
+use crate::tree::{GROUP, OTHER, PF0, PF1, PORT, Tree, VF, VF_SETTINGS};
 
 struct Line {
     ok: bool,
+    unknown: bool,
     required: bool,
     found: String,
     mend: String,
@@ -29,7 +30,8 @@ fn line_in(value: &Value, check: &str) -> Line {
     };
     let text = |field: &str| line[field].as_str().unwrap_or_default().to_owned();
     let line = Line {
-        ok: line["ok"].as_bool().expect("a verdict"),
+        ok: line["ok"].as_bool().unwrap_or_default(),
+        unknown: line["ok"].is_null(),
         required: line["required"].as_bool().expect("its weight"),
         found: text("found"),
         mend: text("mend"),
@@ -425,10 +427,201 @@ fn a_function_that_cannot_be_reset_is_told() {
 
 #[test]
 fn a_link_below_what_the_card_can_do_costs_speed_and_nothing_else() {
-    let line = slowed("link", |tree| {
+    let line = slowed("pcie link", |tree| {
         tree.write(&tree.of(PF0, "current_link_width"), "4\n")
     });
     assert_eq!(line.found, "8.0 GT/s x4 of 8.0 GT/s x16");
+}
+
+/// The line is unknown after `harm`, and does not count.
+fn hidden(check: &str, harm: impl FnOnce(&Tree)) -> Line {
+    let (line, ok, code) = harmed_line(check, harm);
+    assert!(line.unknown, "{check}: {}", line.found);
+    assert_eq!((ok, code), (true, 0), "{check} does not count");
+    line
+}
+
+/// The good virtual function's settings with something else in one place.
+fn setting(tree: &Tree, from: &str, to: &str) {
+    let changed = VF_SETTINGS.replace(from, to);
+    assert_ne!(changed, VF_SETTINGS, "{from} is in it");
+    tree.settings(&changed);
+}
+
+/// Linux mlx5 `en_main.c` `mlx5e_close`: while the interface is down so is the port, and virtual functions follow it.
+#[test]
+fn an_interface_that_is_down_takes_the_virtual_functions_with_it() {
+    let of = |file: &str| format!("/sys/bus/pci/devices/{PF0}/net/ens1f0/{file}");
+    let line = harmed("pf interface", |tree| tree.write(&of("flags"), "0x1002\n"));
+    assert_eq!(line.mend, "ip link set dev ens1f0 up");
+    let line = harmed("pf interface", |tree| {
+        tree.write(&of("operstate"), "down\n")
+    });
+    assert_eq!(line.found, "ens1f0 is set up but has no link (down)");
+    assert!(line.mend.contains("vf 0 state enable"), "{}", line.mend);
+    // Functions of one card reach each other without a cable, if they are told to be up.
+    let line = slowed("pf interface", |tree| {
+        tree.write(&of("operstate"), "down\n");
+        setting(tree, "\"auto\"", "\"enable\"");
+    });
+    assert!(line.found.contains("no link"), "{}", line.found);
+    hidden("pf interface", |tree| tree.remove(&of("flags")));
+    hidden("pf interface", |tree| {
+        tree.write(&of("operstate"), "unknown\n")
+    });
+    // In another network namespace.
+    hidden("pf interface", |tree| {
+        tree.remove(&format!("/sys/bus/pci/devices/{PF0}/net"));
+    });
+}
+
+#[test]
+fn a_physical_function_without_its_driver_gives_its_virtual_ones_nothing() {
+    let line = harmed("pf driver", |tree| tree.driver(PF0, None));
+    assert_eq!(
+        line.mend,
+        format!("echo {PF0} > /sys/bus/pci/drivers/mlx5_core/bind")
+    );
+    // `VF` says which function is looked at; the physical one is bound to VFIO as well.
+    let tree = Tree::good();
+    tree.driver(PF0, Some("vfio-pci"));
+    let (line, ok, code) = line_of(&tree, &[VF], "pf driver");
+    assert_eq!((line.ok, ok, code), (false, false, 1));
+    assert_eq!(line.mend, format!("datctl unbind {PF0}"));
+}
+
+#[test]
+fn a_virtual_function_without_its_physical_one_is_unknown_and_a_physical_one_has_no_such_lines() {
+    let line = hidden("pf driver", |tree| tree.remove(&tree.of(VF, "physfn")));
+    assert!(line.found.contains("not on this machine"), "{}", line.found);
+    let tree = Tree::good();
+    tree.remove(&tree.of(VF, "physfn"));
+    let (_, out, _) = tree.human(&["doctor"]);
+    assert!(out.contains("  unknown pf driver"), "{out}");
+    assert!(
+        out.ends_with("ready as far as can be seen: 1 line is unknown\n"),
+        "{out}"
+    );
+    let (_, value) = tree.json(&["doctor", PF1]);
+    let lines = value["lines"].as_array().expect("lines");
+    assert!(
+        lines.iter().all(|line| line["check"] != "pf driver"),
+        "{value:#}"
+    );
+}
+
+#[test]
+fn a_small_mtu_of_the_port_costs_speed_and_says_what_a_packet_carries() {
+    let mtu = format!("/sys/bus/pci/devices/{PF0}/net/ens1f0/mtu");
+    let line = slowed("pf mtu", |tree| tree.write(&mtu, "1500\n"));
+    assert_eq!(
+        line.found,
+        "ens1f0 has MTU 1500: a packet carries 1024 bytes of 4096"
+    );
+    slowed("pf mtu", |tree| tree.write(&mtu, "4191\n"));
+    let tree = Tree::good();
+    tree.write(&mtu, "4192\n");
+    assert!(line_of(&tree, &[], "pf mtu").0.ok);
+    hidden("pf mtu", |tree| tree.remove(&mtu));
+}
+
+#[test]
+fn switchdev_needs_the_functions_port_up_and_is_told_from_legacy_without_devlink_too() {
+    let port = |tree: &Tree, name: &str| {
+        tree.netdev(PF0, "ens1f0_0");
+        let file = format!("/sys/bus/pci/devices/{PF0}/net/ens1f0_0/phys_port_name");
+        tree.write(&file, format!("{name}\n"));
+    };
+    let line = slowed("eswitch mode", |tree| tree.eswitch("switchdev"));
+    assert!(
+        line.mend
+            .contains(&format!("eswitch set pci/{PF0} mode legacy")),
+        "{}",
+        line.mend
+    );
+    let line = slowed("eswitch mode", |tree| {
+        tree.eswitch("switchdev");
+        port(tree, "pf0vf0");
+    });
+    assert!(line.found.contains("port is ens1f0_0"), "{}", line.found);
+    let line = harmed("eswitch mode", |tree| {
+        tree.remove("/usr/sbin/devlink");
+        port(tree, "pf0vf0");
+        let flags = format!("/sys/bus/pci/devices/{PF0}/net/ens1f0_0/flags");
+        tree.write(&flags, "0x1002\n");
+    });
+    assert!(line.found.contains("ens1f0_0 is down"), "{}", line.found);
+    hidden("eswitch mode", |tree| tree.remove("/usr/sbin/devlink"));
+    hidden("eswitch mode", |tree| {
+        tree.remove(&format!("/answers/devlink -j dev eswitch show pci_{PF0}"));
+    });
+    // The file of NVIDIA's own drivers.
+    let tree = Tree::good();
+    tree.remove("/usr/sbin/devlink");
+    tree.write(&tree.of(PF0, "net/ens1f0/compat/devlink/mode"), "legacy\n");
+    assert!(line_of(&tree, &[], "eswitch mode").0.ok);
+}
+
+#[test]
+fn what_the_switch_lets_a_virtual_function_do_is_told_with_the_command() {
+    let line = harmed("vf link state", |tree| setting(tree, "auto", "disable"));
+    assert_eq!(line.mend, "ip link set dev ens1f0 vf 0 state auto");
+    let without = |tree: &Tree| setting(tree, "02:00:00:00:00:01", "00:00:00:00:00:00");
+    let line = slowed("vf mac", without);
+    assert!(
+        line.mend.starts_with("ip link set dev ens1f0 vf 0 mac 02:"),
+        "{}",
+        line.mend
+    );
+    // Linux mlx5 `esw/acl/ingress_lgcy.c`: the rule that lets frames pass then names the zero address.
+    let line = harmed("vf spoof check", |tree| {
+        let changed = VF_SETTINGS
+            .replace("02:00:00:00:00:01", "00:00:00:00:00:00")
+            .replace("\"spoofchk\":false", "\"spoofchk\":true");
+        tree.settings(&changed);
+    });
+    assert!(line.mend.ends_with("spoofchk off"), "{}", line.mend);
+    let tree = Tree::good();
+    setting(&tree, "\"spoofchk\":false", "\"spoofchk\":true");
+    let (line, ..) = line_of(&tree, &[], "vf spoof check");
+    assert_eq!(line.found, "on: only 02:00:00:00:00:01 may send");
+    setting(&tree, "[{}]", r#"[{"vlan":100,"qos":3}]"#);
+    let (line, ..) = line_of(&tree, &[], "vf vlan");
+    assert_eq!(line.found, "100: its peers are those in this VLAN");
+    setting(&tree, "\"trust\":false", "\"trust\":true");
+    assert_eq!(line_of(&tree, &[], "vf trust").0.found, "on");
+}
+
+#[test]
+fn what_ip_does_not_say_is_unknown_and_never_ok() {
+    let checks = [
+        "vf link state",
+        "vf mac",
+        "vf spoof check",
+        "vf trust",
+        "vf vlan",
+    ];
+    for check in checks {
+        let line = hidden(check, |tree| tree.remove("/usr/sbin/ip"));
+        assert_eq!(line.mend, "ip link show dev ens1f0");
+        // A failure, another function's settings, and what is no JSON.
+        let answers = "/answers/ip -json link show dev ens1f0";
+        hidden(check, |tree| tree.remove(answers));
+        hidden(check, |tree| {
+            tree.write(answers, r#"[{"vfinfo_list":[{"vf":1}]}]"#)
+        });
+        hidden(check, |tree| tree.write(answers, "ens1f0: up"));
+        // The function is not among those that its physical one lists.
+        hidden(check, |tree| tree.remove(&tree.of(PF0, "virtfn0")));
+    }
+    for (check, field) in checks
+        .iter()
+        .zip(["link_state", "address", "spoofchk", "trust"])
+    {
+        hidden(check, |tree| {
+            setting(tree, &format!("\"{field}\""), "\"something\"");
+        });
+    }
 }
 
 #[test]

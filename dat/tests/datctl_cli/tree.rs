@@ -20,6 +20,8 @@ pub const VF: &str = "0000:3b:00.2";
 pub const OTHER: &str = "0000:01:00.0";
 /// The port above the card.
 pub const PORT: &str = "0000:3a:00.0";
+/// What `ip -json link show` says of it (iproute2 `ipaddress.c`, `print_vfinfo`) where all is well.
+pub const VF_SETTINGS: &str = r#""link_type":"ether","address":"02:00:00:00:00:01","broadcast":"ff:ff:ff:ff:ff:ff","vlan_list":[{}],"rate":{"max_tx":0,"min_tx":0},"spoofchk":false,"link_state":"auto","trust":false,"query_rss_en":false"#;
 /// The group of the virtual function.
 pub const GROUP: u32 = 71;
 
@@ -55,6 +57,16 @@ impl Tree {
         tree.netdev(PF0, "ens1f0");
         tree.netdev(PF1, "ens1f1");
         tree.netdev(OTHER, "eno1");
+        // What the first port gives its virtual function.
+        for program in ["ip", "devlink"] {
+            let answer = concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/tests/datctl_cli/machine/answer"
+            );
+            tree.link(&format!("/usr/sbin/{program}"), answer);
+        }
+        tree.settings(VF_SETTINGS);
+        tree.eswitch("legacy");
         // The machine.
         fs::create_dir_all(tree.path("/sys/class/iommu/dmar0")).expect("a folder");
         tree.write("/proc/cmdline", "root=/dev/sda1 intel_iommu=on quiet\n");
@@ -198,9 +210,32 @@ impl Tree {
         );
     }
 
+    /// An interface that is up.
     pub fn netdev(&self, address: &str, name: &str) {
-        fs::create_dir_all(self.path(&self.of(address, &format!("net/{name}")))).expect("a folder");
+        for (file, text) in [
+            ("flags", "0x1003\n"),
+            ("operstate", "up\n"),
+            ("mtu", "9000\n"),
+        ] {
+            self.write(&self.of(address, &format!("net/{name}/{file}")), text);
+        }
         fs::create_dir_all(self.path(&format!("/sys/class/net/{name}"))).expect("a folder");
+    }
+
+    /// What `ip` says of the first port's virtual function, the settings as it writes them.
+    pub fn settings(&self, settings: &str) {
+        self.write(
+            "/answers/ip -json link show dev ens1f0",
+            format!(r#"[{{"ifname":"ens1f0","vfinfo_list":[{{"vf":0,{settings}}}]}}]"#),
+        );
+    }
+
+    /// What `devlink` says of the first port's switch.
+    pub fn eswitch(&self, mode: &str) {
+        self.write(
+            &format!("/answers/devlink -j dev eswitch show pci_{PF0}"),
+            format!(r#"{{"dev":{{"pci/{PF0}":{{"mode":"{mode}","inline-mode":"none"}}}}}}"#),
+        );
     }
 
     pub fn memlock(&self, soft: &str) {

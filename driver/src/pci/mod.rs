@@ -12,6 +12,7 @@ mod acs;
 mod bind;
 mod host;
 mod network;
+mod physical;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ pub use acs::{Isolation, Port};
 pub use bind::{BindError, Bound, Kernel, Writer};
 pub use host::{Holder, HugePages, Iommu, Remapping};
 pub use network::Traffic;
+pub use physical::Netdev;
 
 use crate::vfio::{PciAddress, Roots, VfioError, is_harmless, is_vfio, link_name};
 

@@ -2,10 +2,11 @@
 //!
 //! One line for each thing, ok or not ok, with what was found and the command that mends it. `docs/hardware.md` has the
 //! same list with the reasons. Some lines only make things faster or tell of a limit: they do not count for
-//! the exit status.
+//! the exit status. What cannot be seen from here is unknown, and never ok.
 
 mod function;
 mod machine;
+mod physical;
 
 use driver::PciAddress;
 use driver::pci::{Machine, PciFunction};
@@ -17,7 +18,7 @@ use crate::report::Report;
 /// All lines.
 #[derive(Serialize)]
 pub(crate) struct Diagnosis {
-    /// No line that counts is not ok.
+    /// No line that counts is not ok; what is unknown does not count.
     pub(crate) ok: bool,
     lines: Vec<Line>,
 }
@@ -29,7 +30,8 @@ struct Line {
     check: &'static str,
     /// The function; `None` for the machine.
     device: Option<String>,
-    ok: bool,
+    /// `None`: it cannot be seen from here.
+    ok: Option<bool>,
     /// Without it nothing works.
     required: bool,
     /// What was found.
@@ -43,7 +45,7 @@ impl Line {
         Self {
             check,
             device: None,
-            ok: true,
+            ok: Some(true),
             required: true,
             found: found.into(),
             mend: None,
@@ -52,10 +54,23 @@ impl Line {
 
     fn not_ok(check: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
-            ok: false,
+            ok: Some(false),
             mend: Some(mend.into()),
             ..Self::ok(check, found)
         }
+    }
+
+    /// Nobody here can tell; `mend` is how to find out.
+    fn unknown(check: &'static str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self {
+            ok: None,
+            ..Self::not_ok(check, found, mend)
+        }
+    }
+
+    /// Nothing works while it is so.
+    fn is_in_the_way(&self) -> bool {
+        self.ok == Some(false) && self.required
     }
 
     /// It works without.
@@ -100,7 +115,7 @@ pub(crate) fn run(
         lines.extend(function::lines(machine, function));
     }
     Ok(Diagnosis {
-        ok: lines.iter().all(|line| line.ok || !line.required),
+        ok: !lines.iter().any(Line::is_in_the_way),
         lines,
     })
 }
@@ -140,11 +155,15 @@ impl Report for Diagnosis {
                 device.clone_from(&line.device);
                 text.push(device.clone().unwrap_or_default());
             }
-            let verdict = if line.ok { "ok" } else { "not ok" };
-            let needed = if line.ok || line.required {
-                ""
-            } else {
+            let verdict = match line.ok {
+                Some(true) => "ok",
+                Some(false) => "not ok",
+                None => "unknown",
+            };
+            let needed = if line.ok == Some(false) && !line.required {
                 " (works without)"
+            } else {
+                ""
             };
             text.push(format!(
                 "  {verdict:<7} {:<20} {}{needed}",
@@ -157,12 +176,15 @@ impl Report for Diagnosis {
         let bad = self
             .lines
             .iter()
-            .filter(|line| !line.ok && line.required)
+            .filter(|line| line.is_in_the_way())
             .count();
-        text.push(match bad {
-            0 => "ready".to_owned(),
-            1 => "not ready: 1 line is not ok".to_owned(),
-            count => format!("not ready: {count} lines are not ok"),
+        let unknown = self.lines.iter().filter(|line| line.ok.is_none()).count();
+        text.push(match (bad, unknown) {
+            (0, 0) => "ready".to_owned(),
+            (0, 1) => "ready as far as can be seen: 1 line is unknown".to_owned(),
+            (0, count) => format!("ready as far as can be seen: {count} lines are unknown"),
+            (1, _) => "not ready: 1 line is not ok".to_owned(),
+            (count, _) => format!("not ready: {count} lines are not ok"),
         });
         text.join("\n")
     }

@@ -2,7 +2,7 @@
 
 use driver::pci::{Isolation, Machine, Member, PciFunction, Role};
 
-use super::Line;
+use super::{Line, physical};
 use crate::devices::link_text;
 
 pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
@@ -26,6 +26,7 @@ pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
     }
     lines.push(reset(machine, function));
     lines.extend(link(machine, function));
+    lines.extend(physical::lines(machine, function));
     lines
         .into_iter()
         .map(|line| line.of(function.address))
@@ -176,9 +177,9 @@ fn reset(machine: &Machine, function: &PciFunction) -> Line {
     )
 }
 
-/// A virtual function has the link of its physical one.
+/// A virtual function has the slot of its physical one.
 fn link(machine: &Machine, function: &PciFunction) -> Option<Line> {
-    const CHECK: &str = "link";
+    const CHECK: &str = "pcie link";
     let link = match function.role {
         Role::Virtual { of } => machine.function(of?)?.link,
         Role::Physical { .. } => function.link.clone(),

@@ -1,0 +1,386 @@
+//! The lines about what a virtual function has from its physical one.
+//!
+//! A virtual function reaches nobody unless its physical one lets it: the physical function's driver gives it its memory, its
+//! interface being up gives it its link, the switch in the card decides what it may send and what it hears. All of that is
+//! set on the physical function's side, by people who are seldom those who open the virtual one; so each line names
+//! the command. sysfs knows the interface, `ip` and `devlink` of iproute2 the rest; where they are not there, or say nothing
+//! about this function, the line is unknown.
+
+use driver::PciAddress;
+use driver::pci::{Machine, Netdev, PciFunction, Role};
+use hw_mlx::{ids, vport};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Line;
+
+/// The driver that can be a physical function's for virtual ones.
+const DRIVER: &str = "mlx5_core";
+/// What `ip` prints where a virtual function has no MAC of its own.
+const NO_MAC: &str = "00:00:00:00:00:00";
+/// The smallest MTU with which 4096 bytes of payload fit a packet with all its headers (Linux `iboe_get_mtu`).
+const LARGEST_PATH_MTU_TAKES: u32 = 4192;
+
+/// The lines of a virtual function; none for a physical one.
+pub(super) fn lines(machine: &Machine, function: &PciFunction) -> Vec<Line> {
+    let of = match function.role {
+        Role::Virtual { of } => of.and_then(|of| machine.function(of)),
+        // A machine that was given a virtual function sees no physical one beside it.
+        Role::Physical { .. } if ids::is_virtual(function.device_id) => None,
+        Role::Physical { .. } => return Vec::new(),
+    };
+    let Some(physical) = of else {
+        return vec![Line::unknown(
+            "pf driver",
+            "the physical function is not on this machine: whether it gives link, MAC and memory cannot be seen from here",
+            "where it is: datctl doctor, or ip link show dev PF",
+        )];
+    };
+    let side = Side::of(machine, function, physical);
+    vec![
+        side.driver(),
+        side.interface(),
+        side.mtu(),
+        side.eswitch_mode(),
+        side.link_state(),
+        side.mac(),
+        side.spoof_check(),
+        side.trust(),
+        side.vlan(),
+    ]
+}
+
+/// What is known of the physical function's side.
+struct Side {
+    physical: PciFunction,
+    /// Number of the virtual function.
+    number: Option<u32>,
+    /// The physical function's own interface.
+    interface: Option<Netdev>,
+    /// The virtual function's port of the switch, in switchdev mode.
+    representor: Option<Netdev>,
+    mode: Option<Mode>,
+    /// What `ip` says of the virtual function.
+    settings: Option<Settings>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Legacy,
+    Switchdev,
+}
+
+/// One of `vfinfo_list` in `ip -json link show`. What a version of it, or the driver, does not say is `None`.
+#[derive(Clone, Debug, Deserialize)]
+struct Settings {
+    vf: u32,
+    #[serde(alias = "mac")]
+    address: Option<String>,
+    spoofchk: Option<bool>,
+    link_state: Option<String>,
+    trust: Option<bool>,
+    #[serde(default)]
+    vlan_list: Vec<Vlan>,
+}
+
+/// Without a VLAN there is an entry that says nothing.
+#[derive(Clone, Debug, Deserialize)]
+struct Vlan {
+    #[serde(default)]
+    vlan: u16,
+}
+
+#[derive(Deserialize)]
+struct IpLink {
+    #[serde(default)]
+    vfinfo_list: Vec<Settings>,
+}
+
+impl Side {
+    fn of(machine: &Machine, function: &PciFunction, physical: PciFunction) -> Self {
+        let number = machine.virtual_function_number(physical.address, function.address);
+        let (representors, interfaces): (Vec<Netdev>, Vec<Netdev>) = machine
+            .netdevs(&physical)
+            .into_iter()
+            .partition(|netdev| netdev.represents().is_some());
+        let interface = interfaces.into_iter().next();
+        let settings = interface
+            .as_ref()
+            .zip(number)
+            .and_then(|(interface, number)| settings(machine, &interface.name, number));
+        Self {
+            mode: mode(machine, physical.address, interface.as_ref())
+                .or((!representors.is_empty()).then_some(Mode::Switchdev)),
+            representor: representors
+                .into_iter()
+                .find(|netdev| netdev.represents() == number),
+            number,
+            interface,
+            settings,
+            physical,
+        }
+    }
+
+    fn driver(&self) -> Line {
+        const CHECK: &str = "pf driver";
+        let address = self.physical.address;
+        match self.physical.driver.as_deref() {
+            Some(DRIVER) => Line::ok(CHECK, format!("{DRIVER} has {address}")),
+            Some(other) => Line::not_ok(
+                CHECK,
+                format!(
+                    "{other} has {address}: nobody gives the virtual function the memory its firmware asks for"
+                ),
+                format!("datctl unbind {address}"),
+            ),
+            None => Line::not_ok(
+                CHECK,
+                format!(
+                    "nobody drives {address}: nobody gives the virtual function the memory its firmware asks for"
+                ),
+                format!("echo {address} > /sys/bus/pci/drivers/{DRIVER}/bind"),
+            ),
+        }
+    }
+
+    fn interface(&self) -> Line {
+        const CHECK: &str = "pf interface";
+        let Some(interface) = &self.interface else {
+            return Line::unknown(
+                CHECK,
+                format!(
+                    "no interface of {} is in this network namespace",
+                    self.physical.address
+                ),
+                "ip netns; in each: ip link show",
+            );
+        };
+        let name = &interface.name;
+        let forced_up = self.state() == Some("enable");
+        match (interface.is_up, interface.operstate.as_deref()) {
+            (Some(false), _) => Line::not_ok(
+                CHECK,
+                format!("{name} is down, and its virtual functions with it"),
+                format!("ip link set dev {name} up"),
+            ),
+            (Some(true), Some("up")) => Line::ok(CHECK, format!("{name} is up")),
+            (Some(true), Some(state @ ("down" | "lowerlayerdown" | "dormant"))) => {
+                let line = Line::not_ok(
+                    CHECK,
+                    format!("{name} is set up but has no link ({state})"),
+                    format!(
+                        "the cable, the port of the switch: ethtool {name}; between functions of this card alone: {} state enable",
+                        self.set("vf")
+                    ),
+                );
+                if forced_up { line.optional() } else { line }
+            }
+            (is_up, state) => Line::unknown(
+                CHECK,
+                format!(
+                    "{name}: flags {}, operstate {}",
+                    if is_up.is_some() {
+                        "with IFF_UP"
+                    } else {
+                        "unknown"
+                    },
+                    state.unwrap_or("unknown")
+                ),
+                format!("ip link show dev {name}"),
+            ),
+        }
+    }
+
+    fn mtu(&self) -> Line {
+        const CHECK: &str = "pf mtu";
+        let known = self
+            .interface
+            .as_ref()
+            .and_then(|interface| Some((&interface.name, interface.mtu?)));
+        let Some((name, mtu)) = known else {
+            return Line::unknown(CHECK, "the MTU of the port is unknown", self.show());
+        };
+        // 1..=5 for 256..=4096.
+        let payload = 128 << vport::path_mtu_code(mtu + vport::FRAME_BYTES);
+        let found = format!("{name} has MTU {mtu}: a packet carries {payload} bytes");
+        if mtu >= LARGEST_PATH_MTU_TAKES {
+            return Line::ok(CHECK, found);
+        }
+        Line::not_ok(
+            CHECK,
+            format!("{found} of 4096"),
+            format!("ip link set dev {name} mtu 9000, at the switch and the other end as well"),
+        )
+        .optional()
+    }
+
+    fn eswitch_mode(&self) -> Line {
+        const CHECK: &str = "eswitch mode";
+        let device = format!("pci/{}", self.physical.address);
+        match (self.mode, &self.representor) {
+            (Some(Mode::Legacy), _) => Line::ok(CHECK, "legacy: the card switches by MAC"),
+            (Some(Mode::Switchdev), Some(port)) if port.is_up == Some(false) => Line::not_ok(
+                CHECK,
+                format!("switchdev, and the function's port {} is down", port.name),
+                format!("ip link set dev {} up, in a bridge with the others; or devlink dev eswitch set {device} mode legacy", port.name),
+            ),
+            (Some(Mode::Switchdev), port) => Line::not_ok(
+                CHECK,
+                format!(
+                    "switchdev: frames pass only where a bridge or a rule lets them ({})",
+                    port.as_ref().map_or_else(
+                        || "the function's port is not in this network namespace".to_owned(),
+                        |port| format!("the function's port is {}", port.name)
+                    )
+                ),
+                format!("bridge link, tc filter or ovs-vsctl show what passes; or devlink dev eswitch set {device} mode legacy"),
+            )
+            .optional(),
+            (None, _) => Line::unknown(
+                CHECK,
+                "whether the card switches by itself (legacy) or by the kernel's rules (switchdev) is unknown",
+                format!("devlink dev eswitch show {device} (as root)"),
+            ),
+        }
+    }
+
+    fn link_state(&self) -> Line {
+        const CHECK: &str = "vf link state";
+        match self.state() {
+            Some("auto") => Line::ok(CHECK, "auto: that of the physical function"),
+            Some("enable") => Line::ok(CHECK, "enable: up, whatever the cable says"),
+            Some("disable") => Line::not_ok(
+                CHECK,
+                "disable: down, whatever the cable says",
+                format!("{} state auto", self.set("vf")),
+            ),
+            Some(other) => Line::unknown(CHECK, format!("{other:?}"), self.show()),
+            None => self.unknown(CHECK),
+        }
+    }
+
+    fn mac(&self) -> Line {
+        const CHECK: &str = "vf mac";
+        match self.settings.as_ref().and_then(|it| it.address.as_deref()) {
+            Some(NO_MAC) => Line::not_ok(
+                CHECK,
+                "none is given: the function takes another one each time it is opened",
+                format!(
+                    "{} mac 02:00:00:00:00:01 (any address with 02 in front), then bind it anew",
+                    self.set("vf")
+                ),
+            )
+            .optional(),
+            Some(mac) => Line::ok(CHECK, mac),
+            None => self.unknown(CHECK),
+        }
+    }
+
+    fn spoof_check(&self) -> Line {
+        const CHECK: &str = "vf spoof check";
+        let mac = self.settings.as_ref().and_then(|it| it.address.as_deref());
+        match (self.settings.as_ref().and_then(|it| it.spoofchk), mac) {
+            (Some(false), _) => Line::ok(CHECK, "off"),
+            (Some(true), Some(NO_MAC)) => Line::not_ok(
+                CHECK,
+                "on, and no MAC is given: nothing the function sends leaves it",
+                format!(
+                    "{} mac 02:00:00:00:00:01; or {} spoofchk off",
+                    self.set("vf"),
+                    self.set("vf")
+                ),
+            ),
+            (Some(true), Some(mac)) => Line::ok(CHECK, format!("on: only {mac} may send")),
+            (Some(true), None) | (None, _) => self.unknown(CHECK),
+        }
+    }
+
+    /// Only promiscuity takes it, which nothing here asks for.
+    fn trust(&self) -> Line {
+        const CHECK: &str = "vf trust";
+        match self.settings.as_ref().and_then(|it| it.trust) {
+            Some(true) => Line::ok(CHECK, "on"),
+            Some(false) => Line::ok(CHECK, "off, which is enough: only promiscuity takes more"),
+            None => self.unknown(CHECK),
+        }
+    }
+
+    fn vlan(&self) -> Line {
+        const CHECK: &str = "vf vlan";
+        let Some(settings) = &self.settings else {
+            return self.unknown(CHECK);
+        };
+        match settings.vlan_list.iter().find(|entry| entry.vlan != 0) {
+            None => Line::ok(CHECK, "none"),
+            Some(entry) => Line::ok(
+                CHECK,
+                format!("{}: its peers are those in this VLAN", entry.vlan),
+            ),
+        }
+    }
+
+    fn state(&self) -> Option<&str> {
+        self.settings.as_ref()?.link_state.as_deref()
+    }
+
+    fn unknown(&self, check: &'static str) -> Line {
+        let why = if self.interface.is_none() {
+            "the physical function's interface is not here"
+        } else if self.number.is_none() {
+            "the physical function does not list this one"
+        } else {
+            "ip (of iproute2) is not there or says nothing of it"
+        };
+        Line::unknown(check, why, self.show())
+    }
+
+    /// How to see what is set.
+    fn show(&self) -> String {
+        format!("ip link show dev {}", self.name())
+    }
+
+    /// The beginning of a command that sets something of the virtual function.
+    fn set(&self, what: &str) -> String {
+        let number = self
+            .number
+            .map_or_else(|| "N".to_owned(), |number| number.to_string());
+        format!("ip link set dev {} {what} {number}", self.name())
+    }
+
+    fn name(&self) -> &str {
+        self.interface
+            .as_ref()
+            .map_or("PF", |interface| interface.name.as_str())
+    }
+}
+
+fn settings(machine: &Machine, interface: &str, number: u32) -> Option<Settings> {
+    let text = machine.ask("ip", &["-json", "link", "show", "dev", interface])?;
+    let links: Vec<IpLink> = serde_json::from_str(&text).ok()?;
+    links
+        .into_iter()
+        .flat_map(|link| link.vfinfo_list)
+        .find(|settings| settings.vf == number)
+}
+
+/// `devlink` knows it, and the drivers that NVIDIA hands out have a file for it.
+fn mode(machine: &Machine, physical: PciAddress, interface: Option<&Netdev>) -> Option<Mode> {
+    let device = format!("pci/{physical}");
+    let word = machine
+        .ask("devlink", &["-j", "dev", "eswitch", "show", &device])
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .and_then(|answer: Value| {
+            let mode = answer.get("dev")?.get(&device)?.get("mode")?;
+            Some(mode.as_str()?.to_owned())
+        })
+        .or_else(|| {
+            let file = format!("net/{}/compat/devlink/mode", interface?.name);
+            let text = std::fs::read_to_string(machine.device(physical).join(file)).ok()?;
+            Some(text.trim().to_owned())
+        });
+    match word.as_deref() {
+        Some("legacy") => Some(Mode::Legacy),
+        Some("switchdev") => Some(Mode::Switchdev),
+        Some(_) | None => None,
+    }
+}
