@@ -24,7 +24,7 @@ use crate::cmd::{CommandQueue, SlotClass};
 use crate::control::{Control, milliseconds};
 use crate::device::{Hardware, Hca, HcaConfig, Port};
 use crate::eq::{Eq, Ring};
-use crate::error::MlxError;
+use crate::error::{Mac, MlxError};
 use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Inbox, PAGE_EVENTS};
 use crate::gid;
 use crate::health::Health;
@@ -33,6 +33,7 @@ use crate::prm::{
     AccessRegIn, AllocUarIn, EnableHcaIn, Eqn, HostEndianness, InitHcaIn, InitSegment, QueryIssiIn,
     QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn, UarIndex, UarPage,
 };
+use crate::random::SplitMix;
 use crate::vport;
 use report::Stopwatch;
 pub use report::{BringupReport, Step};
@@ -72,6 +73,10 @@ enum PageStage {
 
 /// Opens a function.
 pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxError> {
+    if let Some(mac) = config.mac.filter(|mac| !vport::is_unicast(*mac)) {
+        return Err(MlxError::ConfiguredMac { mac: Mac(mac) });
+    }
+    let mut random = SplitMix::of_function(config.seed, function.name());
     let clock = function.clock();
     let mut watch = Stopwatch::new(&*clock);
 
@@ -100,7 +105,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     watch.done(Step::SetCaps);
     watch.report.init_pages = give_pages(&mut control, PageStage::Init)?;
     watch.done(Step::InitPages);
-    init_hca(&mut control, &offered, &config)?;
+    init_hca(&mut control, &offered, &config, &mut random)?;
     watch.done(Step::InitHca);
     watch.report.regular_pages = give_pages(&mut control, PageStage::Regular)?;
     watch.done(Step::RegularPages);
@@ -149,7 +154,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     )?;
     watch.done(Step::CompletionEq);
 
-    let port = take_port(&mut control, &caps, &config)?;
+    let port = take_port(&mut control, &caps, &config, &mut random)?;
     watch.done(Step::Vport);
     let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
     let gids = gid::table(port.mac, &config.gids, room)?;
@@ -364,10 +369,16 @@ fn tell_host_endianness(control: &mut Control) -> Result<(), MlxError> {
     Ok(())
 }
 
-fn init_hca(control: &mut Control, caps: &Caps, config: &HcaConfig) -> Result<(), MlxError> {
+fn init_hca(
+    control: &mut Control,
+    caps: &Caps,
+    config: &HcaConfig,
+    random: &mut SplitMix,
+) -> Result<(), MlxError> {
     let mut input = InitHcaIn::new();
     if caps.general().sw_owner_id() {
-        input.set_sw_owner_id(&config.owner_id);
+        let owner = config.owner_id.unwrap_or_else(|| random.bytes());
+        input.set_sw_owner_id(&owner);
     }
     control.exec(&input)?;
     Ok(())
@@ -419,17 +430,17 @@ fn add_eq(
     Ok(eqn)
 }
 
-/// Makes the port ours: its MAC or ours, MTU, RoCE.
-fn take_port(control: &mut Control, caps: &Caps, config: &HcaConfig) -> Result<Port, MlxError> {
+/// Makes the port ours: MAC, MTU, RoCE.
+fn take_port(
+    control: &mut Control,
+    caps: &Caps,
+    config: &HcaConfig,
+    random: &mut SplitMix,
+) -> Result<Port, MlxError> {
     let found = vport::query(control)?;
-    let mac = match config.mac {
-        Some(mac) if mac != found.mac => {
-            vport::set_mac(control, mac)?;
-            mac
-        }
-        _ if found.mac == [0; 6] => return Err(MlxError::NoMac),
-        _ => found.mac,
-    };
+    let mac = vport::choose_mac(config.mac, found.mac, random);
+    // All our addresses have this MAC.
+    vport::announce(control, caps, &[mac])?;
     let forwarding = vport::forwards_by_table(caps);
     if forwarding {
         vport::accept_mac(control, mac)?;

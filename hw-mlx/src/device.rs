@@ -37,7 +37,8 @@ pub struct HcaConfig {
     pub initializing_timeout: Duration,
     /// Command signatures checked by the device and by us (`cmdif_checksum`). They are always written.
     pub command_checksums: bool,
-    /// The MAC to use; `None` for the vport's own. Virtual functions often have none.
+    /// The MAC to use; `None` for the vport's own, or a random one where it has none, as virtual functions
+    /// often do. Where the e-switch checks for spoofing, only the vport's own gets through.
     pub mac: Option<[u8; 6]>,
     /// The port's MTU in bytes as IP counts it; `None` leaves it as it is. RoCE uses 4096-byte packets from
     /// 4192 on.
@@ -49,10 +50,10 @@ pub struct HcaConfig {
     /// Pages (4 KiB) the firmware may hold at once; `None` is no bound. Too few to come up is an error, more
     /// asked for later is refused.
     pub firmware_pages: Option<usize>,
-    /// Identity of the driver instance, for devices that want one (`sw_owner_id`).
-    pub owner_id: [u8; 16],
-    /// Seed of what the provider draws at random (identifiers, packet sequence numbers); `None` draws that
-    /// too. Given in runs that are to be repeatable.
+    /// Identity of the driver instance, for devices that want one (`sw_owner_id`); `None` draws one.
+    pub owner_id: Option<[u8; 16]>,
+    /// Seed of what is drawn at random (identifiers, packet sequence numbers, a MAC); `None` draws that too.
+    /// Given in runs that are to be repeatable.
     pub seed: Option<u64>,
 }
 
@@ -70,7 +71,7 @@ impl HcaConfig {
             loopback: true,
             log_max_qp: None,
             firmware_pages: None,
-            owner_id: [0; 16],
+            owner_id: None,
             seed: None,
         }
     }

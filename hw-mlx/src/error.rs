@@ -5,6 +5,7 @@
 //! it ([`CmdError::Refused`]: read status and syndrome), the firmware said nothing
 //! ([`CmdError::TimedOut`]: the memory is still lent), or the device is gone ([`CmdError::Dead`]).
 
+use std::fmt;
 use std::net::IpAddr;
 
 use driver::{BarError, DmaError, FunctionError};
@@ -164,6 +165,28 @@ pub struct MissingCapability {
     pub have: String,
 }
 
+/// A MAC address as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// A list of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Macs(pub Vec<[u8; 6]>);
+
+impl fmt::Display for Macs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list: Vec<String> = self.0.iter().map(|mac| Mac(*mac).to_string()).collect();
+        write!(f, "[{}]", list.join(", "))
+    }
+}
+
 /// Why a function could not be opened, or stopped being usable.
 #[derive(Debug, Error)]
 pub enum MlxError {
@@ -227,9 +250,23 @@ pub enum MlxError {
         /// Pages it may still have.
         room: usize,
     },
-    /// The function has no MAC address and none was configured.
-    #[error("the vport has no MAC address; give one in HcaConfig::mac")]
-    NoMac,
+    /// The configured MAC is no station's.
+    #[error("HcaConfig::mac is {mac}, which is no address of one station")]
+    ConfiguredMac {
+        /// The address.
+        mac: Mac,
+    },
+    /// The vport's list of unicast addresses, by which the e-switch finds us, is not what was written.
+    #[error(
+        "the vport's list of unicast addresses was set to {written} and reads {kept}: nothing sent to this \
+         function would reach it"
+    )]
+    Announced {
+        /// What was written.
+        written: Macs,
+        /// What was read back.
+        kept: Macs,
+    },
     /// More addresses than the RoCE address table holds.
     #[error("{asked} addresses, the RoCE address table holds {room}")]
     TooManyGids {

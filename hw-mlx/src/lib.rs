@@ -18,6 +18,7 @@
 //! | [`mkey`], [`window`] | memory keys, memory windows |
 //! | [`gsi`] | management datagrams through QP1 |
 //! | [`completion`] | what the device's error codes mean |
+//! | `random` | names and numbers drawn from a seed |
 //! | [`provider`] | all of it as DAT's provider |
 //!
 //! The crate reaches the machine only through `driver`: it knows BARs, DMA buffers, interrupts and a
@@ -49,6 +50,7 @@ pub mod pages;
 pub mod prm;
 pub mod provider;
 pub mod qp;
+mod random;
 pub mod ring;
 pub mod srq;
 mod teardown;

@@ -17,7 +17,6 @@
 
 mod errors;
 mod limits;
-mod random;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,7 +28,6 @@ use dat_core::types::MemPrivFlags;
 use driver::{DmaArena, DmaMemory, Function, Instant};
 
 use self::limits::limits;
-use self::random::SplitMix;
 use crate::cq::{ArmSequence, Cq};
 use crate::device::{CloseError, CloseReport, Hca, HcaConfig};
 use crate::error::{CmdError, MlxError};
@@ -39,6 +37,7 @@ use crate::mkey::{self, KeyRequest};
 use crate::prm::{AllocPdIn, Cqn, DeallocPdIn};
 use crate::qp::Qp;
 use crate::qp::control::QpRequest;
+use crate::random::SplitMix;
 use crate::ring::Lent;
 use crate::srq::Srq;
 use crate::uar::Doorbells;

@@ -1,7 +1,7 @@
 //! From a function that carries traffic to one that may be forgotten.
 //!
-//! Bring-up backwards (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`): addresses
-//! and RoCE off, event queues destroyed with the one for commands last (before it, back to polling),
+//! Bring-up backwards (Linux `mlx5/core/main.c`, `pagealloc.c` `mlx5_reclaim_startup_pages`): addresses,
+//! the MAC's announcement and RoCE off, event queues destroyed with the one for commands last (before it, back to polling),
 //! doorbell page, TEARDOWN_HCA, every page back, DISABLE_HCA, bus mastering off.
 //!
 //! Whatever fails on the way is noted and the rest is done all the same: the aim is that the memory
@@ -55,6 +55,7 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
             gid::clear_entry(control, entry.index, port),
         );
     }
+    first.note("unicast list", vport::withdraw(control));
     if hca.port.forwarding {
         first.note("forwarding table", vport::forget_mac(control));
     }

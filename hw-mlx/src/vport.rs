@@ -1,22 +1,29 @@
 //! The port as the function sees it: its vport (PRM "NIC Vport Context") and the port's MTU.
 //!
-//! A vport has the MAC address, the RoCE switch and the switches that keep a function from receiving
+//! A vport has a list of addresses, the RoCE switch and the switches that keep a function from receiving
 //! what it sends to itself. RoCE works only with `roce_en` set and an address in the table
 //! ([`crate::gid`]); loopback between queue pairs of one function we keep possible, because endpoints
 //! of one process may well connect to each other.
 //!
-//! A physical function that manages the e-switch drops unicast frames to addresses nobody announced;
-//! its own MAC must be put into the port's forwarding table (Linux `lib/mpfs.c`).
+//! The e-switch drops unicast frames to addresses nobody announced. A function announces its own in two
+//! places. Every function writes the list of unicast addresses in its vport's context: from it the manager
+//! of the e-switch makes the rules that lead to this vport (Linux `en_fs.c`
+//! `mlx5e_vport_context_update_addr_list`, `eswitch.c` `esw_update_vport_addr_list`). A function that is the
+//! manager itself also puts its MAC into the port's forwarding table (Linux `lib/mpfs.c`).
+//!
+//! The permanent address of a vport is its owner's to set, the e-switch manager's for others; we read it
+//! and never write it. A function uses whatever MAC it announces, unless its owner checks for spoofing.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::caps::Caps;
 use crate::control::Control;
-use crate::error::CmdError;
+use crate::error::{CmdError, Mac, Macs, MlxError};
 use crate::prm::{
-    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, ModifyNicVportContextIn, Pmtu,
+    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, MacAddress, ModifyNicVportContextIn, Pmtu,
     QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
 };
+use crate::random::{SplitMix, local_mac};
 
 const LOCAL_PORT: u32 = 1;
 /// ACCESS_REG op_mod.
@@ -31,6 +38,8 @@ const ROCE_BYTES: u32 = 96;
 /// MTU of a port that does not say.
 const USUAL_MTU: u32 = 1500 + FRAME_BYTES;
 const VPORT_UP: u32 = 1;
+/// `allowed_list_type`: unicast addresses.
+const LIST_UNICAST: u32 = 0;
 /// Our place in the forwarding table.
 const L2_INDEX: u32 = 0;
 
@@ -50,10 +59,8 @@ pub struct Vport {
 pub(crate) fn query(control: &mut Control) -> Result<Vport, CmdError> {
     let output = control.exec(&QueryNicVportContextIn::new())?;
     let context = output.nic_vport_context();
-    let [_, _, a, b] = context.permanent_address().mac_addr_47_32().to_be_bytes();
-    let [c, d, e, f] = context.permanent_address().mac_addr_31_0().to_be_bytes();
     Ok(Vport {
-        mac: [a, b, c, d, e, f],
+        mac: mac_of(context.permanent_address()),
         mtu: context.mtu(),
         node_guid: context.node_guid(),
         system_image_guid: context.system_image_guid(),
@@ -90,15 +97,95 @@ pub(crate) fn disable_roce(control: &mut Control) -> Result<(), CmdError> {
     control.exec(&input).map(|_| ())
 }
 
-/// Gives the vport a MAC of our choice.
-pub(crate) fn set_mac(control: &mut Control, mac: [u8; 6]) -> Result<(), CmdError> {
-    let mut input = ModifyNicVportContextIn::new();
-    input.field_select_mut().set_permanent_address(true);
-    set_mac_field(input.nic_vport_context_mut().permanent_address_mut(), mac);
-    control.exec(&input).map(|_| ())
+/// Whether an address is one station's.
+pub(crate) fn is_unicast(mac: [u8; 6]) -> bool {
+    mac != [0; 6] && mac[0] & 1 == 0
 }
 
-fn set_mac_field(field: &mut crate::prm::MacAddress, mac: [u8; 6]) {
+/// The MAC to use: the configured one, else the vport's own, else one drawn at random, as Linux does it
+/// (`en_main.c` `mlx5e_set_netdev_dev_addr`).
+pub(crate) fn choose_mac(
+    configured: Option<[u8; 6]>,
+    permanent: [u8; 6],
+    random: &mut SplitMix,
+) -> [u8; 6] {
+    match configured {
+        Some(mac) => {
+            if mac != permanent && is_unicast(permanent) {
+                tracing::warn!(mac = %Mac(mac), permanent = %Mac(permanent), "a MAC other than the vport's own: the e-switch drops what we send if it checks for spoofing");
+            }
+            mac
+        }
+        None if is_unicast(permanent) => permanent,
+        None => {
+            let mac = local_mac(random);
+            tracing::warn!(mac = %Mac(mac), permanent = %Mac(permanent), "the vport has no MAC; a random one is used. The e-switch drops what we send if it checks for spoofing");
+            mac
+        }
+    }
+}
+
+/// Makes the vport's list of unicast addresses `macs` and nothing else, and looks whether it is.
+pub(crate) fn announce(
+    control: &mut Control,
+    caps: &Caps,
+    macs: &[[u8; 6]],
+) -> Result<(), MlxError> {
+    write_unicast_list(control, macs)?;
+    let kept = read_unicast_list(control, caps)?;
+    if kept != macs {
+        return Err(MlxError::Announced {
+            written: Macs(macs.to_vec()),
+            kept: Macs(kept),
+        });
+    }
+    Ok(())
+}
+
+/// Empties the list, so that the e-switch forgets us at once.
+pub(crate) fn withdraw(control: &mut Control) -> Result<(), CmdError> {
+    write_unicast_list(control, &[])
+}
+
+fn write_unicast_list(control: &mut Control, macs: &[[u8; 6]]) -> Result<(), CmdError> {
+    let mut input = ModifyNicVportContextIn::new();
+    input.field_select_mut().set_addresses_list(true);
+    input
+        .nic_vport_context_mut()
+        .set_allowed_list_type(LIST_UNICAST)
+        // One MAC, or none.
+        .set_allowed_list_size(u32::try_from(macs.len()).unwrap_or(u32::MAX));
+    let mut list = Vec::with_capacity(macs.len() * MacAddress::SIZE);
+    for mac in macs {
+        let mut entry = MacAddress::new();
+        set_mac_field(&mut entry, *mac);
+        list.extend_from_slice(entry.as_bytes());
+    }
+    control.exec_with(&input, &list).map(|_| ())
+}
+
+fn read_unicast_list(control: &mut Control, caps: &Caps) -> Result<Vec<[u8; 6]>, CmdError> {
+    let mut input = QueryNicVportContextIn::new();
+    input.set_allowed_list_type(LIST_UNICAST);
+    // Room for the longest list there may be: somebody else's may be longer than ours.
+    let room = MacAddress::SIZE << caps.general().log_max_current_uc_list().min(11);
+    let (output, list) = control.exec_reading(&input, &[], room)?;
+    let count = usize::try_from(output.nic_vport_context().allowed_list_size()).unwrap_or(0);
+    Ok(list
+        .chunks_exact(MacAddress::SIZE)
+        .take(count)
+        .filter_map(|entry| MacAddress::read_from_bytes(entry).ok())
+        .map(|entry| mac_of(&entry))
+        .collect())
+}
+
+fn mac_of(field: &MacAddress) -> [u8; 6] {
+    let [_, _, a, b] = field.mac_addr_47_32().to_be_bytes();
+    let [c, d, e, f] = field.mac_addr_31_0().to_be_bytes();
+    [a, b, c, d, e, f]
+}
+
+fn set_mac_field(field: &mut MacAddress, mac: [u8; 6]) {
     let [a, b, c, d, e, f] = mac;
     field
         .set_mac_addr_47_32(u32::from(u16::from_be_bytes([a, b])))

@@ -14,7 +14,7 @@ use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
 /// Commands of a bring-up, opcode and op_mod. Up to INIT_HCA mlx5_core's order (recorded in
 /// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`); the port's part as rdma-core's VFIO
 /// driver and mlx5_core configure it; then all of it backwards.
-const BRING_UP: [(u16, u16, &str); 37] = [
+const BRING_UP: [(u16, u16, &str); 40] = [
     (0x104, 0, "ENABLE_HCA"),
     (0x10a, 0, "QUERY_ISSI"),
     (0x10b, 0, "SET_ISSI"),
@@ -40,6 +40,8 @@ const BRING_UP: [(u16, u16, &str); 37] = [
     (0x301, 0, "CREATE_EQ async"),
     (0x301, 0, "CREATE_EQ completions"),
     (0x754, 0, "QUERY_NIC_VPORT_CONTEXT"),
+    (0x755, 0, "MODIFY_NIC_VPORT_CONTEXT unicast list"),
+    (0x754, 0, "QUERY_NIC_VPORT_CONTEXT unicast list"),
     (0x805, 1, "PMTU"),
     (0x755, 0, "MODIFY_NIC_VPORT_CONTEXT RoCE on"),
     (0x750, 0, "QUERY_VPORT_STATE"),
@@ -48,6 +50,7 @@ const BRING_UP: [(u16, u16, &str); 37] = [
     // Nothing of the caller's between.
     (0x761, 0, "SET_ROCE_ADDRESS 1 cleared"),
     (0x761, 0, "SET_ROCE_ADDRESS 0 cleared"),
+    (0x755, 0, "MODIFY_NIC_VPORT_CONTEXT unicast list empty"),
     (0x755, 0, "MODIFY_NIC_VPORT_CONTEXT RoCE off"),
     (0x302, 0, "DESTROY_EQ completions"),
     (0x302, 0, "DESTROY_EQ async"),
@@ -235,7 +238,7 @@ fn missing_capabilities_are_all_named_in_one_error_before_anything_is_initialize
 #[test]
 fn a_command_refused_anywhere_in_bring_up_names_itself_and_leaves_the_bus_quiet() {
     let opcodes: std::collections::BTreeSet<u16> =
-        BRING_UP[..30].iter().map(|(opcode, ..)| *opcode).collect();
+        BRING_UP[..32].iter().map(|(opcode, ..)| *opcode).collect();
     for opcode in opcodes {
         let double = Double::new();
         double.rule(opcode, Action::Refuse(0x04, 0xabc));
@@ -558,28 +561,126 @@ fn a_command_the_device_dies_over_ends_with_the_cause_and_not_with_its_time_limi
     assert!(hca.now() - begun <= Duration::from_millis(3500));
 }
 
+/// The e-switch knows a vport's MAC only from the vport's own list of unicast addresses (Linux `en_fs.c`
+/// `mlx5e_vport_context_update_addr_list`, `eswitch.c` `esw_update_vport_addr_list`), and keeps it until told
+/// otherwise.
 #[test]
-fn a_vport_without_a_mac_needs_one_from_the_configuration() {
+fn every_function_announces_its_mac_to_the_e_switch_and_takes_it_back() {
+    for device in [0x1017, 0x1018] {
+        let double = Double::new();
+        double.set_device(device);
+        let hca = Hca::open(double.function(), config()).expect("bring-up");
+        assert_eq!(
+            double.state().unicast,
+            [[0, 0, 2, 0, 0x5e, 0, 0, 1]],
+            "{device:#x}: the MAC, and nothing of what was there"
+        );
+        hca.close().expect("teardown");
+        assert_eq!(double.state().unicast, [[0u8; 8]; 0], "{device:#x}");
+        assert_eq!(double.state().breaches, [""; 0]);
+    }
+}
+
+/// Without its entry a function receives nothing, which no later step would notice.
+#[test]
+fn a_device_that_does_not_keep_the_announced_mac_is_refused_by_name() {
     let double = Double::new();
-    double.state().mac = [0; 6];
-    let error = Hca::open(double.function(), config()).expect_err("no MAC");
-    assert!(matches!(error, MlxError::NoMac), "{error}");
-    let mut config = config();
-    config.mac = Some([2, 3, 4, 5, 6, 7]);
-    let hca = Hca::open(double.function(), config).expect("bring-up");
-    assert_eq!(hca.gids()[0].address.to_string(), "fe80::3:4ff:fe05:607");
-    let state = double.state();
-    let set = state
-        .seen
-        .iter()
-        .find(|seen| seen.opcode == 0x755)
-        .expect("MODIFY_NIC_VPORT_CONTEXT");
+    double.state().forgets_lists = true;
+    let error = Hca::open(double.function(), config()).expect_err("nothing would arrive");
     assert_eq!(
-        set.input[0x0c..0x10],
-        [0, 0, 0, 1 << 3],
-        "permanent_address"
+        error.to_string(),
+        "the vport's list of unicast addresses was set to [02:00:5e:00:00:01] and reads []: \
+         nothing sent to this function would reach it"
     );
-    assert_eq!(set.input[0x1f6..0x1fc], [2, 3, 4, 5, 6, 7]);
+}
+
+/// `permanent_address` is written by the e-switch manager for others (Linux `vport.c`
+/// `mlx5_modify_nic_vport_mac_address`), by no driver for its own vport.
+#[test]
+fn no_mac_of_ours_is_written_as_the_permanent_one() {
+    let configured = {
+        let mut config = config();
+        config.mac = Some([2, 3, 4, 5, 6, 7]);
+        config
+    };
+    for (permanent, config) in [([0; 6], config()), ([2, 9, 9, 9, 9, 9], configured)] {
+        let double = Double::new();
+        double.state().mac = permanent;
+        Hca::open(double.function(), config)
+            .expect("bring-up")
+            .close()
+            .expect("teardown");
+        let written = double
+            .state()
+            .seen
+            .iter()
+            .filter(|seen| seen.opcode == 0x755)
+            .any(|seen| double::argument_of(&seen.input, 0x0c) & 1 << 3 != 0);
+        assert!(!written, "{permanent:02x?}");
+    }
+}
+
+/// The MAC of the configuration, else the vport's own, else a locally administered one drawn at random
+/// (Linux `en_main.c` `mlx5e_set_netdev_dev_addr`).
+#[test]
+fn a_vport_without_a_mac_gets_the_configured_or_a_random_local_one() {
+    let open = |permanent, mac, seed| {
+        let double = Double::new();
+        double.state().mac = permanent;
+        let mut config = config();
+        config.mac = mac;
+        config.seed = seed;
+        let hca = Hca::open(double.function(), config).expect("bring-up");
+        assert_eq!(hca.gids()[0].mac, hca.mac());
+        let [_, _, listed @ ..] = double.state().unicast[0];
+        assert_eq!(listed, hca.mac());
+        hca.mac()
+    };
+    let configured = [2, 3, 4, 5, 6, 7];
+    assert_eq!(open([0; 6], Some(configured), None), configured);
+    assert_eq!(open([2, 9, 9, 9, 9, 9], Some(configured), None), configured);
+    assert_eq!(open([2, 9, 9, 9, 9, 9], None, None), [2, 9, 9, 9, 9, 9]);
+    let drawn = open([0; 6], None, Some(1));
+    assert_eq!(drawn[0] & 3, 2, "local and of one station: {drawn:02x?}");
+    assert_eq!(open([0; 6], None, Some(1)), drawn, "a seed repeats itself");
+    assert_ne!(open([0; 6], None, Some(2)), drawn);
+    assert_ne!(open([0; 6], None, None), open([0; 6], None, None));
+}
+
+#[test]
+fn a_configured_mac_that_is_none_of_one_station_is_refused_before_anything_is_sent() {
+    for mac in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+        let double = Double::new();
+        let mut config = config();
+        config.mac = Some(mac);
+        let error = Hca::open(double.function(), config).expect_err("no station's");
+        assert!(
+            error.to_string().starts_with("HcaConfig::mac is "),
+            "{error}"
+        );
+        assert!(double.state().seen.is_empty());
+    }
+}
+
+/// The firmware tells driver instances apart by it (Linux `main.c`, `sw_owner_id`, drawn at module load).
+#[test]
+fn the_owner_id_is_drawn_where_none_is_configured() {
+    let owner = |configured, seed| {
+        let double = Double::new();
+        // Capability sw_owner_id.
+        double.state().caps.insert((0, 0xc0), 0b10);
+        let mut config = config();
+        (config.owner_id, config.seed) = (configured, seed);
+        let _hca = Hca::open(double.function(), config).expect("bring-up");
+        let state = double.state();
+        let init = state.seen.iter().find(|seen| seen.opcode == 0x102);
+        init.expect("INIT_HCA").input[0x10..0x20].to_vec()
+    };
+    assert_eq!(owner(Some([7; 16]), None), [7; 16]);
+    let drawn = owner(None, Some(1));
+    assert_ne!(drawn, [0; 16]);
+    assert_eq!(owner(None, Some(1)), drawn, "a seed repeats itself");
+    assert_ne!(owner(None, None), owner(None, None));
 }
 
 #[test]

@@ -466,21 +466,44 @@ fn a_function_dropped_open_comes_up_again() {
     );
 }
 
+/// What the vport keeps as its list of unicast addresses.
+fn announced(hca: &mut Hca) -> Vec<u8> {
+    let (vport, list) = hca
+        .exec_reading(&QueryNicVportContextIn::new(), &[], 8 * 16)
+        .expect("the vport");
+    let entries = usize::try_from(vport.nic_vport_context().allowed_list_size()).expect("few");
+    list[..8 * entries].to_vec()
+}
+
+/// A MAC of our choice goes into the list the e-switch forwards by; the permanent one is not ours to write.
 #[test]
-fn a_mac_of_our_choice_is_the_ports_from_then_on() {
+fn a_mac_of_our_choice_is_announced_and_the_permanent_one_stays() {
     let world = world(Profile::default());
     let mut config = config();
     config.mac = Some([2, 0, 0, 0, 0, 0x99]);
     let mut hca = world.open(config).expect("bring-up");
     assert_eq!(hca.mac(), [2, 0, 0, 0, 0, 0x99]);
+    assert_eq!(announced(&mut hca), [0, 0, 2, 0, 0, 0, 0, 0x99]);
     let vport = hca.exec(&QueryNicVportContextIn::new()).expect("the vport");
+    let permanent = vport.nic_vport_context().permanent_address().clone();
     assert_eq!(
-        vport
-            .nic_vport_context()
-            .permanent_address()
-            .mac_addr_31_0(),
-        0x99
+        (permanent.mac_addr_47_32(), permanent.mac_addr_31_0()),
+        (0x0200, 0x5e10_0001)
     );
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+#[test]
+fn a_function_without_a_mac_draws_and_announces_one() {
+    let world = world(Profile {
+        mac: [0; 6],
+        ..Profile::default()
+    });
+    let mut hca = world.hca();
+    let mac = hca.mac();
+    assert_eq!(mac[0] & 3, 2, "{mac:02x?}");
+    assert_eq!(announced(&mut hca)[2..], mac);
     hca.close().expect("teardown");
     world.assert_clean();
 }

@@ -11,7 +11,9 @@ impl From<MlxError> for ProviderError {
         match error {
             MlxError::Cmd(error) => error.into(),
             MlxError::Dma(_) | MlxError::TooManyPages { .. } => Self::Resources(text),
-            MlxError::Nonsense { .. } | MlxError::TooManyGids { .. } => Self::Unsupported(text),
+            MlxError::Nonsense { .. }
+            | MlxError::TooManyGids { .. }
+            | MlxError::ConfiguredMac { .. } => Self::Unsupported(text),
             MlxError::Unresolved { .. } => Self::Unreachable(text),
             MlxError::Dead(_) => Self::Dead(text),
             MlxError::Function(_)
@@ -21,7 +23,7 @@ impl From<MlxError> for ProviderError {
             | MlxError::Initializing { .. }
             | MlxError::Issi { .. }
             | MlxError::Missing(_)
-            | MlxError::NoMac
+            | MlxError::Announced { .. }
             | MlxError::NoInterrupts => Self::Device(text),
         }
     }

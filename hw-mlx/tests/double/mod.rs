@@ -97,6 +97,10 @@ pub struct State {
     pub uar: u32,
     /// The vport's MAC.
     pub mac: [u8; 6],
+    /// The vport's list of unicast addresses.
+    pub unicast: Vec<[u8; 8]>,
+    /// It takes a list and keeps none.
+    pub forgets_lists: bool,
 }
 
 /// The device.
@@ -171,6 +175,9 @@ impl Double {
                     issi: 0b10,
                     uar: UAR,
                     mac: MAC,
+                    // Somebody else's, left behind.
+                    unicast: vec![[0, 0, 0x02, 0xde, 0xad, 0, 0, 1]],
+                    forgets_lists: false,
                 }),
                 clock: Arc::new(ManualClock {
                     now: AtomicU64::new(1_000_000),
@@ -561,6 +568,32 @@ impl State {
                 output[0x10 + 0x26..0x10 + 0x28].copy_from_slice(&1522u16.to_be_bytes());
                 let mac = self.mac;
                 output[0x10 + 0xf6..0x10 + 0xfc].copy_from_slice(&mac);
+                let listed = u16::try_from(self.unicast.len()).expect("few");
+                output[0x10 + 0xf2..0x10 + 0xf4].copy_from_slice(&listed.to_be_bytes());
+                for (room, entry) in output[0x110..].chunks_exact_mut(8).zip(&self.unicast) {
+                    room.copy_from_slice(entry);
+                }
+            }
+            0x755 => {
+                let context = &command.input[0x100..];
+                if argument_of(&command.input, 0x0c) & 1 << 2 != 0 {
+                    let count = usize::from(context[0xf2] & 0xf) << 8 | usize::from(context[0xf3]);
+                    if context[0xf0] & 7 != 0 || context.len() != 0x100 + 8 * count {
+                        self.breach(format!(
+                            "unicast list of {count} entries in {:#x} bytes, type {}",
+                            context.len() - 0x100,
+                            context[0xf0] & 7
+                        ));
+                    }
+                    let list = context[0x100..]
+                        .chunks_exact(8)
+                        .map(|entry| entry.try_into().expect("8 bytes"));
+                    self.unicast = if self.forgets_lists {
+                        Vec::new()
+                    } else {
+                        list.collect()
+                    };
+                }
             }
             0x802 => output[8..12].copy_from_slice(&self.uar.to_be_bytes()),
             0x800 => {
@@ -653,6 +686,11 @@ impl Noise {
     pub fn byte(&mut self) -> u8 {
         self.next().to_be_bytes()[0]
     }
+}
+
+/// A dword of a command.
+pub fn argument_of(input: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(input[at..at + 4].try_into().expect("4 bytes"))
 }
 
 fn xor(bytes: &[u8]) -> u8 {
