@@ -300,6 +300,13 @@ impl<P: Provider> Ia<P> {
         self.cm.release(now, conn);
     }
 
+    /// There is no room for a request. Nothing is kept of it: who sends many of them must not take up more.
+    fn decline_connection(&mut self, conn: ConnId) {
+        self.conns.remove(&conn);
+        self.cm
+            .decline(self.provider.now(), conn, RejectReason::NoResources);
+    }
+
     /// A request has come: an event, or a refusal when the backlog is full.
     pub(crate) fn request_arrived(&mut self, at: Option<ServicePoint>, mut cr: Cr) {
         let listening = at.and_then(|at| match at {
@@ -314,9 +321,9 @@ impl<P: Provider> Ia<P> {
                 .map(|rsp| (rsp.evd, rsp.conn_qual, rsp.ep.is_none(), rsp.ep)),
         });
         let Some((evd, conn_qual, lend, reserved)) =
-            listening.filter(|(evd, ..)| self.evds[*evd].has_room())
+            listening.filter(|(evd, ..)| self.evds[*evd].has_room_for_request())
         else {
-            self.refuse_connection(cr.conn, RejectReason::NoResources);
+            self.decline_connection(cr.conn);
             return;
         };
         if lend {
@@ -324,7 +331,7 @@ impl<P: Provider> Ia<P> {
                 Ok(ep) => (cr.local_ep, cr.lent) = (Some(ep), true),
                 Err(error) => {
                     tracing::warn!(%error, "no endpoint for a connection request");
-                    self.refuse_connection(cr.conn, RejectReason::NoResources);
+                    self.decline_connection(cr.conn);
                     return;
                 }
             }

@@ -140,6 +140,8 @@ pub struct Ia<P: Provider> {
     pub(crate) dead: bool,
     /// The device is wanted back.
     pub(crate) leaving: bool,
+    /// The last look at what has arrived for the connection manager ended by its budget.
+    pub(crate) more_datagrams: bool,
     pub(crate) last_device_error: Option<String>,
 }
 
@@ -207,6 +209,7 @@ impl<P: Provider> Ia<P> {
             provider_attr: ProviderAttr::of_this_crate(),
             dead: false,
             leaving: false,
+            more_datagrams: false,
             last_device_error: None,
         })
     }

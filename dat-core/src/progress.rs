@@ -18,6 +18,8 @@ use crate::types::CloseFlags;
 
 /// How long closing waits for room for what peers have to be told.
 const LAST_WORDS: Nanos = 100_000_000;
+/// Datagrams that are taken in at a time.
+const DATAGRAMS: usize = 64;
 /// How often something may happen meanwhile.
 const LAST_ROUNDS: u32 = 10_000;
 
@@ -36,10 +38,7 @@ impl<P: Provider> Ia<P> {
         if self.dead {
             self.flush_in_software();
         }
-        while let Some((from, mad)) = self.provider.poll_mad() {
-            let (now, random) = (self.provider.now(), self.provider.random());
-            self.cm.handle_mad(now, &from, &mad, random);
-        }
+        self.take_datagrams();
         let now = self.provider.now();
         if self.cm.next_timeout().is_some_and(|at| at <= now) {
             self.cm.handle_timeout(now);
@@ -58,6 +57,20 @@ impl<P: Provider> Ia<P> {
         self.settle_effects();
         self.look_after_cnos();
         self.transmit();
+    }
+
+    /// Gives the connection manager the datagrams that have arrived, a bounded number at a time: a peer that sends them as fast as
+    /// they are handled must not hold up who called.
+    fn take_datagrams(&mut self) {
+        for _ in 0..DATAGRAMS {
+            let Some((from, mad)) = self.provider.poll_mad() else {
+                self.more_datagrams = false;
+                return;
+            };
+            let (now, random) = (self.provider.now(), self.provider.random());
+            self.cm.handle_mad(now, &from, &mad, random);
+        }
+        self.more_datagrams = true;
     }
 
     /// Sends what the connection manager has to send, as far as there is room. What finds none is sent when something
@@ -80,7 +93,11 @@ impl<P: Provider> Ia<P> {
             if self.cm.is_silent() {
                 return;
             }
-            while self.provider.poll_mad().is_some() {}
+            for _ in 0..DATAGRAMS {
+                if self.provider.poll_mad().is_none() {
+                    break;
+                }
+            }
             match self.provider.wait(patience) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return,

@@ -3,7 +3,6 @@
 //! The message that may have to be repeated (REQ, REP or DREQ) is kept as it was sent: a repetition is
 //! the same bytes. The others are made when they are needed, because they depend on what they answer.
 
-use super::ConnId;
 use super::event::CmEvent;
 use super::params::Config;
 use super::state::{Emit, Input, State, Tell};
@@ -11,10 +10,15 @@ use super::timers::{Deadlines, code_nanos};
 use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, ReqRepr, RtuRepr,
 };
+use super::{ConnId, ListenId};
 use crate::provider::{MadAddress, Nanos};
 
 /// How often a refusal is prolonged because the peer still asks.
 const MAX_HOLDS: u8 = 16;
+
+/// The longest response timeout that a requester can name: 8.6 s. Linux names 4.3 s (`CMA_CM_RESPONSE_TIMEOUT` 20); a longer
+/// one would only be how long a stranger takes up our room.
+const MAX_NAMED: u8 = 21;
 
 /// Which end of the connection we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,10 @@ pub(super) struct Conn {
     /// Where its messages go.
     pub(super) peer: MadAddress,
     pub(super) service_id: u64,
+    /// Passive: who listens.
+    pub(super) listen: Option<ListenId>,
+    /// Counted as a request under way.
+    pub(super) pending: bool,
     /// Our name for it.
     pub(super) local_id: u32,
     /// The peer's name for it; the active side learns it from the REP.
@@ -94,6 +102,8 @@ impl Conn {
             role: Role::Active,
             peer,
             service_id: req.service_id,
+            listen: None,
+            pending: false,
             local_id: req.local_comm_id,
             remote_id: None,
             remote_ca_guid: 0,
@@ -129,12 +139,15 @@ impl Conn {
         transaction_id: u64,
         local_id: u32,
         disconnect_transaction_id: u64,
+        listen: ListenId,
     ) -> Self {
         Self {
             state: State::ReqReceived,
             role: Role::Passive,
             peer,
             service_id: req.service_id,
+            listen: Some(listen),
+            pending: false,
             local_id,
             remote_id: Some(req.local_comm_id),
             remote_ca_guid: req.local_ca_guid,
@@ -146,8 +159,8 @@ impl Conn {
             repeatable: None,
             retries: 0,
             max_retries: req.max_cm_retries,
-            response_wait: Self::round_trip(config, req.local_response_timeout),
-            peer_wait: Self::round_trip(config, req.remote_response_timeout),
+            response_wait: Self::round_trip(config, req.local_response_timeout.min(MAX_NAMED)),
+            peer_wait: Self::round_trip(config, req.remote_response_timeout.min(MAX_NAMED)),
             service_wait: 0,
             // Half of the peer's patience: the other half is for the way and for our own queue.
             mra_after: code_nanos(req.remote_response_timeout) / 2,

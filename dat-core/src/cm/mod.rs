@@ -25,7 +25,9 @@
 //! established connection.
 //!
 //! A received datagram is matched by the communication IDs, which are random, and by the GID of its
-//! sender; what does not match is counted ([`Counters`]) and dropped. Two kinds are answered although
+//! sender; what does not match is counted ([`Counters`]) and dropped. Whatever else a datagram says of its sender (GUID, queue pair,
+//! source address) names things of that GID alone, so that a third party changes nothing between others. What requests may take up
+//! before anybody has decided about them is bounded (module `admission`). Two kinds are answered although
 //! they name no connection, because silence would leave the peer waiting: a DREQ (with DREP), and a
 //! REP (with REJ, invalid communication ID).
 //!
@@ -36,6 +38,7 @@
 //! is 0xffff; GIDs are the addresses. Absent: alternate paths, unreliable and datagram services,
 //! private data in REJ, RTU, DREQ and DREP (DAT 1.2 has none there), peer-to-peer connection.
 
+mod admission;
 mod conn;
 mod event;
 mod outbox;
@@ -61,6 +64,7 @@ pub use timers::code_nanos;
 pub use wire::RejectReason;
 
 use crate::provider::{MadAddress, Nanos};
+use admission::Pending;
 use conn::{Conn, plain_events};
 use outbox::Outbox;
 use params::{MAX_24_BITS, first_out_of_range};
@@ -84,19 +88,29 @@ const PERMISSIVE_LID: u16 = 0xffff;
 /// The first port of those a connection may come from (RFC 6335, dynamic ports).
 const FIRST_DYNAMIC_PORT: u16 = 0xc000;
 
+/// A communication ID or a queue pair as a peer names it. GUID and number are the sender's own words, so they name something only
+/// together with the address they came from: what one peer says is never taken for another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PeerName {
+    gid: [u8; 16],
+    ca_guid: u64,
+    number: u32,
+}
+
 /// The connection manager of one port.
 #[derive(Debug)]
 pub struct Cm {
     config: Config,
     conns: SlotMap<ConnId, Conn>,
     listeners: SlotMap<ListenId, u64>,
+    pending: Pending,
     by_service: BTreeMap<u64, ListenId>,
     /// By our own communication ID.
     by_local: BTreeMap<u32, ConnId>,
-    /// By the peer's adapter and its communication ID.
-    by_remote: BTreeMap<(u64, u32), ConnId>,
-    /// By the peer's adapter and its queue pair.
-    by_remote_qp: BTreeMap<(u64, u32), ConnId>,
+    /// By the peer's communication ID.
+    by_remote: BTreeMap<PeerName, ConnId>,
+    /// By the peer's queue pair.
+    by_remote_qp: BTreeMap<PeerName, ConnId>,
     timers: Timers,
     outbox: Outbox,
     events: VecDeque<CmEvent>,
@@ -111,6 +125,7 @@ impl Cm {
             config: config.clamped(),
             conns: SlotMap::with_key(),
             listeners: SlotMap::with_key(),
+            pending: Pending::default(),
             by_service: BTreeMap::new(),
             by_local: BTreeMap::new(),
             by_remote: BTreeMap::new(),
@@ -340,6 +355,16 @@ impl Cm {
         self.call(now, id, Input::Reject)
     }
 
+    /// There is no room for a request: it is refused, and nothing is remembered of it. Should its sender ask again, it is a new
+    /// request. The name is gone.
+    pub fn decline(&mut self, now: Nanos, id: ConnId, reason: RejectReason) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.refusal = reason;
+            self.step(now, id, Input::Decline, None);
+        }
+        self.release(now, id);
+    }
+
     /// Ends a connection, or the attempt to make one. `DisconnectDone` follows, unless the peer ended
     /// it first and `Disconnected` is on its way.
     ///
@@ -498,11 +523,12 @@ impl Cm {
                 .set(id, &mut conn.deadlines, Kind::Consumer, None);
         }
         if !to.holds_remote_qp() {
-            let key = (conn.remote_ca_guid, conn.remote_qpn);
+            let key = conn.peer_qp();
             if self.by_remote_qp.get(&key) == Some(&id) {
                 self.by_remote_qp.remove(&key);
             }
         }
+        self.pending.follow(conn);
         self.forget_if_over(id);
         true
     }
@@ -517,11 +543,10 @@ impl Cm {
             return;
         };
         self.by_local.remove(&conn.local_id);
-        if let Some(remote_id) = conn.remote_id {
-            let key = (conn.remote_ca_guid, remote_id);
-            if self.by_remote.get(&key) == Some(&id) {
-                self.by_remote.remove(&key);
-            }
+        if let Some(key) = conn.peer_comm_id()
+            && self.by_remote.get(&key) == Some(&id)
+        {
+            self.by_remote.remove(&key);
         }
         if conn.released {
             self.conns.remove(id);

@@ -26,8 +26,16 @@ pub struct Config {
     /// REQ over it is refused.
     pub max_mtu: u8,
     /// Connections, in whatever state, that may exist; a REQ over it is refused for lack of
-    /// resources.
+    /// resources. A sixteenth of them is kept for [`super::Cm::connect`]: REQs leave so many free.
     pub max_connections: usize,
+    /// Requests from one address that may be under way, undecided, refused or accepted and not yet established; one over it is
+    /// refused for lack of resources.
+    pub max_pending_per_peer: usize,
+    /// The same for one listener.
+    pub max_pending_per_listener: usize,
+    /// The longest local ACK timeout that a peer may ask of our queue pair (5 bits, 4.096 us * 2^n). Longer ones, and 0, which is for
+    /// ever, are taken as this: with them the peer's death would not be noticed.
+    pub max_ack_timeout: u8,
 }
 
 impl Default for Config {
@@ -43,6 +51,10 @@ impl Default for Config {
             packet_rate: 16,
             max_mtu: 5,
             max_connections: 65_536,
+            max_pending_per_peer: 4_096,
+            max_pending_per_listener: 16_384,
+            // 17 s; with seven repetitions some minutes.
+            max_ack_timeout: 22,
         }
     }
 }
@@ -58,6 +70,7 @@ impl Config {
             service_timeout: self.service_timeout.min(31),
             ack_delay: self.ack_delay.min(31),
             packet_rate: self.packet_rate.min(63),
+            max_ack_timeout: self.max_ack_timeout.clamp(1, 31),
             ..self
         }
     }

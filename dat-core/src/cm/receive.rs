@@ -12,7 +12,7 @@ use super::wire::{
     DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr,
     RtuRepr,
 };
-use super::{Cm, ConnId, scramble};
+use super::{Cm, ConnId, PeerName, scramble};
 use crate::provider::{MadAddress, Nanos, Path};
 
 impl Cm {
@@ -42,9 +42,8 @@ impl Cm {
         transaction_id: u64,
         random: u64,
     ) {
-        if let Some(&id) = self.by_remote.get(&(req.local_ca_guid, req.local_comm_id)) {
-            let known =
-                |conn: &&Conn| conn.role == Role::Passive && conn.peer.path.gid == from.path.gid;
+        if let Some(&id) = self.by_remote.get(&req_name(from, req, req.local_comm_id)) {
+            let known = |conn: &&Conn| conn.role == Role::Passive;
             if self.conns.get(id).filter(known).is_none() {
                 self.counters.foreign += 1;
                 return;
@@ -53,7 +52,7 @@ impl Cm {
             self.advance(now, id, Input::Req, None);
             return;
         }
-        let refusal = match self.admit(now, req) {
+        let refusal = match self.admit(now, from, req) {
             Ok(admitted) => {
                 self.start_passive(now, from, req, transaction_id, random, admitted);
                 return;
@@ -69,14 +68,23 @@ impl Cm {
 
     /// Everything that must hold before a consumer hears of a request: who listens, and what it
     /// carries.
-    fn admit(&mut self, now: Nanos, req: &ReqRepr) -> Result<Admitted, RejectReason> {
+    fn admit(
+        &mut self,
+        now: Nanos,
+        from: &MadAddress,
+        req: &ReqRepr,
+    ) -> Result<Admitted, RejectReason> {
         if req.transport != 0 {
             return Err(RejectReason::InvalidTransportType);
         }
         if !(1..=self.config.max_mtu).contains(&req.mtu) {
             return Err(RejectReason::InvalidMtu);
         }
-        self.expel_stale(now, req)?;
+        // Data goes where the request says it comes from, and that is what the consumer is told: it must be where it came
+        // from.
+        if req.primary.local_gid != from.path.gid {
+            return Err(RejectReason::InvalidGid);
+        }
         let listen = *self
             .by_service
             .get(&req.service_id)
@@ -84,9 +92,12 @@ impl Cm {
         let (private_data, header) =
             private_data::decode_request(req.service_id, &req.private_data)
                 .map_err(|_unknown_version| RejectReason::Unsupported)?;
-        if self.conns.len() >= self.config.max_connections {
-            return Err(RejectReason::NoResources);
+        if header.is_some_and(|header| header.source != from.path.gid) {
+            return Err(RejectReason::InvalidGid);
         }
+        self.expel_stale(now, from, req)?;
+        self.pending
+            .admit(&self.config, self.conns.len(), listen, from.path.gid)?;
         Ok(Admitted {
             listen,
             private_data,
@@ -97,8 +108,13 @@ impl Cm {
     /// A queue pair that asks for a connection has none: one we still have with it is stale, and one
     /// not yet established has been given up by the peer. Only the former refuses the request (IBTA
     /// volume 1, "Stale Connection"): the peer shall wait until no packet of it can be on its way.
-    fn expel_stale(&mut self, now: Nanos, req: &ReqRepr) -> Result<(), RejectReason> {
-        let Some(&old) = self.by_remote_qp.get(&(req.local_ca_guid, req.local_qpn)) else {
+    fn expel_stale(
+        &mut self,
+        now: Nanos,
+        from: &MadAddress,
+        req: &ReqRepr,
+    ) -> Result<(), RejectReason> {
+        let Some(&old) = self.by_remote_qp.get(&req_name(from, req, req.local_qpn)) else {
             return Ok(());
         };
         let stale = matches!(self.state(old), Some(State::Established | State::DreqSent));
@@ -137,18 +153,20 @@ impl Cm {
             transaction_id,
             local_id,
             scramble(random),
+            admitted.listen,
         );
         let wait = conn.wait_after(State::Closed, Input::Req).flatten();
         let id = self.conns.insert(conn);
         if let Some(conn) = self.conns.get_mut(id) {
             let at = wait.map(|wait| now.saturating_add(wait));
             self.timers.set(id, &mut conn.deadlines, Kind::State, at);
+            self.pending.follow(conn);
         }
         self.by_local.insert(local_id, id);
         self.by_remote
-            .insert((req.local_ca_guid, req.local_comm_id), id);
+            .insert(req_name(from, req, req.local_comm_id), id);
         self.by_remote_qp
-            .insert((req.local_ca_guid, req.local_qpn), id);
+            .insert(req_name(from, req, req.local_qpn), id);
         self.events.push_back(CmEvent::Request {
             conn: id,
             listen: admitted.listen,
@@ -167,13 +185,19 @@ impl Cm {
             reads_in: req.initiator_depth,
             reads_out: req.responder_resources,
             mtu: req.mtu,
-            ack_timeout: req.primary.ack_timeout,
+            ack_timeout: self.ack_timeout(req.primary.ack_timeout),
             retry_count: req.retry_count,
             rnr_retry: req.rnr_retry,
             private_data: admitted.private_data,
             remote_port: admitted.remote_port,
             srq: req.srq,
         });
+    }
+
+    /// The ACK timeout our queue pair uses where the peer asks for `asked`.
+    fn ack_timeout(&self, asked: u8) -> u8 {
+        let most = self.config.max_ack_timeout;
+        if asked == 0 { most } else { asked.min(most) }
     }
 
     fn handle_mra(&mut self, now: Nanos, from: &MadAddress, mra: MraRepr) {
@@ -216,12 +240,12 @@ impl Cm {
             if rej.reason != RejectReason::Timeout {
                 return None;
             }
-            let id = *self.by_remote.get(&(rej.ca_guid()?, rej.local_comm_id))?;
-            return self
-                .conns
-                .get(id)
-                .filter(|conn| conn.peer.path.gid == from.path.gid)
-                .map(|_| id);
+            let name = PeerName {
+                gid: from.path.gid,
+                ca_guid: rej.ca_guid()?,
+                number: rej.local_comm_id,
+            };
+            return self.by_remote.get(&name).copied();
         }
         let id = *self.by_local.get(&rej.remote_comm_id)?;
         let conn = self
@@ -257,8 +281,15 @@ impl Cm {
             self.advance(now, id, Input::Rep, None);
             return;
         }
-        let name = (rep.local_ca_guid, rep.local_comm_id);
-        let queue_pair = (rep.local_ca_guid, rep.local_qpn);
+        let name = PeerName {
+            gid: conn.peer.path.gid,
+            ca_guid: rep.local_ca_guid,
+            number: rep.local_comm_id,
+        };
+        let queue_pair = PeerName {
+            number: rep.local_qpn,
+            ..name
+        };
         if self.by_remote.contains_key(&name) {
             return self.ignore_foreign();
         }
@@ -362,6 +393,15 @@ impl Cm {
     fn answer(&mut self, to: &MadAddress, message: &Message, transaction_id: u64) {
         let mad = message.to_mad(transaction_id);
         self.counters.sent += u64::from(self.outbox.push(*to, mad));
+    }
+}
+
+/// What a request calls one of its sender's things.
+fn req_name(from: &MadAddress, req: &ReqRepr, number: u32) -> PeerName {
+    PeerName {
+        gid: from.path.gid,
+        ca_guid: req.local_ca_guid,
+        number,
     }
 }
 

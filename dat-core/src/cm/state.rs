@@ -45,6 +45,7 @@
 //! - DREQ in `ReqReceived` or `RepReceived`: a peer can only disconnect what it saw established.
 //! - A second MRA in `ReqAcknowledged` or `RepAcknowledged`: it could extend the wait for ever.
 //! - The consumer cannot `disconnect` in `ReqReceived` and `MraSent`; it rejects.
+//! - A request for which there is no room does not go through `Refused`: it is declined, and `Closed` at once.
 //!
 //! `TimeWait` and `Refused` end by time whatever the peer does; a name is not used again before that.
 
@@ -106,6 +107,8 @@ pub enum Input {
     Accept,
     /// The consumer rejects.
     Reject,
+    /// There is no room for the request, and none to remember that.
+    Decline,
     /// The consumer's queue pair is ready.
     Ready,
     /// Data arrived on the consumer's queue pair.
@@ -236,6 +239,8 @@ impl State {
             (S::ReqReceived | S::MraSent, I::Req) => go(S::MraSent, M::Mra, T::Nothing),
             (S::ReqReceived | S::MraSent, I::Accept) => go(S::RepSent, M::Rep, T::Nothing),
             (S::ReqReceived | S::MraSent, I::Reject) => go(S::Refused, M::RejGiven, T::Nothing),
+            (S::ReqReceived | S::MraSent, I::Decline) => go(S::Closed, M::RejGiven, T::Nothing),
+            (S::Withdrawn, I::Decline) => go(S::Closed, M::Nothing, T::Nothing),
             (S::ReqReceived | S::MraSent, I::Abort) => go(S::Refused, M::RejConsumer, T::Nothing),
             (S::ReqReceived | S::MraSent, I::Rej | I::Superseded) => {
                 go(S::Withdrawn, M::Nothing, T::Nothing)
@@ -383,6 +388,10 @@ mod tests {
                 let Some(step) = state.next(input) else {
                     continue;
                 };
+                // What is declined is forgotten: should the REQ come again, it is a new one.
+                if input == Input::Decline {
+                    continue;
+                }
                 match step.send {
                     Emit::RejTimeout | Emit::RejConsumer | Emit::RejGiven | Emit::RejAgain => {
                         assert_eq!(step.to, State::Refused, "{state:?} {input:?}");

@@ -112,6 +112,14 @@ impl<P: Provider> Evd<P> {
         self.len() - self.dtos < self.qlen
     }
 
+    /// Whether a request to connect would fit. Who sends requests may be anybody, so they never push out the connection events of
+    /// endpoints that use this EVD too: there is a place left for each, up to half of the queue. A queue that only service points
+    /// use is theirs whole.
+    pub(crate) fn has_room_for_request(&self) -> bool {
+        let kept = self.streams.others().saturating_sub(1).min(self.qlen / 2);
+        self.len() - self.dtos < self.qlen - kept
+    }
+
     /// Queues the completion of a DTO or a bind.
     pub(crate) fn push_dto(&mut self, completion: Event, notify: bool, srq: Option<SrqKey>) {
         self.queue.push_back(Queued {

@@ -59,6 +59,11 @@ impl Streams {
         *count -= 1;
     }
 
+    /// Those of [`Stream::Other`].
+    pub(crate) const fn others(&self) -> u32 {
+        self.other
+    }
+
     /// Anything that keeps the EVD from being freed.
     pub(crate) const fn any(&self) -> bool {
         self.threshold != 0 || self.unsignalled != 0 || self.solicited != 0 || self.other != 0

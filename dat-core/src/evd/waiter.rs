@@ -222,6 +222,9 @@ impl<P: Provider> Ia<P> {
 
     /// How long to sleep. A neighbour's queue that could not be emptied cannot wake us: then we look again soon.
     pub(crate) fn nap(&self, now: Nanos, quiet: bool, deadline: Option<Nanos>) -> Nanos {
+        if self.more_datagrams {
+            return now;
+        }
         let sleep = if quiet { MAX_SLEEP } else { MAX_SLEEP / 1000 };
         let until = now.saturating_add(sleep);
         let until = deadline.map_or(until, |deadline| until.min(deadline));

@@ -6,6 +6,7 @@ mod close;
 mod connect;
 mod disconnect;
 mod evd;
+mod flood;
 mod lmr;
 mod named;
 mod post;

@@ -5,6 +5,7 @@ mod endings;
 mod establishing;
 mod hostile;
 mod refusals;
+mod strangers;
 
 use super::wire::{Mad, Message};
 use super::*;

@@ -89,6 +89,8 @@ pub enum RejectReason {
     InvalidTransportType,
     /// 10: the queue pair is still connected, as far as the sender knows.
     StaleConnection,
+    /// 12: the GID the path begins at.
+    InvalidGid,
     /// 26: path MTU.
     InvalidMtu,
     /// 27: not enough responder resources.
@@ -112,6 +114,7 @@ impl RejectReason {
             8 => Self::InvalidServiceId,
             9 => Self::InvalidTransportType,
             10 => Self::StaleConnection,
+            12 => Self::InvalidGid,
             26 => Self::InvalidMtu,
             27 => Self::InsufficientResponderResources,
             28 => Self::Consumer,
@@ -131,6 +134,7 @@ impl RejectReason {
             Self::InvalidServiceId => 8,
             Self::InvalidTransportType => 9,
             Self::StaleConnection => 10,
+            Self::InvalidGid => 12,
             Self::InvalidMtu => 26,
             Self::InsufficientResponderResources => 27,
             Self::Consumer => 28,

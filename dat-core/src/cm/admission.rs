@@ -1,0 +1,116 @@
+//! How much of the connection manager others may take.
+//!
+//! A request costs memory before anybody has decided about it, and who sends it may be anybody. So what is under way
+//! is counted, by the address it comes from and by the listener it is for, and bounded by both
+//! ([`Config::max_pending_per_peer`], [`Config::max_pending_per_listener`]). A part of all connections is kept for those we start
+//! ourselves. Whatever is over a bound is refused, and nothing is remembered of it.
+//!
+//! Established connections are not counted here: the consumer has agreed to each of them.
+
+use std::collections::BTreeMap;
+
+use super::conn::{Conn, Role};
+use super::params::Config;
+use super::state::State;
+use super::wire::RejectReason;
+use super::{ListenId, PeerName};
+
+/// One of how many connections requests of others leave free.
+const KEPT_FOR_US: usize = 16;
+
+/// Requests of others that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    by_peer: BTreeMap<[u8; 16], usize>,
+    by_listener: BTreeMap<ListenId, usize>,
+}
+
+impl Pending {
+    /// Whether one more request may be kept, with `connections` existing already.
+    ///
+    /// # Errors
+    /// The reason to refuse it with.
+    pub(super) fn admit(
+        &self,
+        config: &Config,
+        connections: usize,
+        listen: ListenId,
+        peer: [u8; 16],
+    ) -> Result<(), RejectReason> {
+        let room = config.max_connections - config.max_connections / KEPT_FOR_US;
+        let of = |count: Option<&usize>| count.copied().unwrap_or(0);
+        let free = connections < room
+            && of(self.by_listener.get(&listen)) < config.max_pending_per_listener
+            && of(self.by_peer.get(&peer)) < config.max_pending_per_peer;
+        free.then_some(()).ok_or(RejectReason::NoResources)
+    }
+
+    /// Brings the counts up to date with a connection whose state has changed.
+    pub(super) fn follow(&mut self, conn: &mut Conn) {
+        let pending = conn.role == Role::Passive && is_pending(conn.state);
+        if pending == conn.pending {
+            return;
+        }
+        conn.pending = pending;
+        count(&mut self.by_peer, conn.peer.path.gid, pending);
+        if let Some(listen) = conn.listen {
+            count(&mut self.by_listener, listen, pending);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_peer.is_empty() && self.by_listener.is_empty()
+    }
+}
+
+/// The request is neither established nor forgotten.
+const fn is_pending(state: State) -> bool {
+    match state {
+        State::ReqReceived
+        | State::MraSent
+        | State::Withdrawn
+        | State::RepSent
+        | State::RepAcknowledged
+        | State::Refused => true,
+        State::ReqSent
+        | State::ReqAcknowledged
+        | State::RepReceived
+        | State::Established
+        | State::DreqSent
+        | State::TimeWait
+        | State::Closed => false,
+    }
+}
+
+/// One more or one less; what comes to nothing takes no room.
+fn count<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K, more: bool) {
+    if more {
+        *counts.entry(key).or_insert(0) += 1;
+    } else if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+impl Conn {
+    /// The peer's adapter and its communication ID, once it has told us.
+    pub(super) fn peer_comm_id(&self) -> Option<PeerName> {
+        self.remote_id.map(|number| self.peer_name(number))
+    }
+
+    /// The peer's adapter and its queue pair.
+    pub(super) fn peer_qp(&self) -> PeerName {
+        self.peer_name(self.remote_qpn)
+    }
+
+    fn peer_name(&self, number: u32) -> PeerName {
+        PeerName {
+            gid: self.peer.path.gid,
+            ca_guid: self.remote_ca_guid,
+            number,
+        }
+    }
+}

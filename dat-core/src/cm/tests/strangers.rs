@@ -1,0 +1,370 @@
+//! A third party on the network: what it sends changes nothing between the others.
+//!
+//! The stranger knows everything that stands in clear in the others' datagrams or can be counted out: GUIDs, queue pair numbers,
+//! service IDs, even communication IDs. It does not forge the address its datagrams come from; who can do that is on the
+//! path, and RoCE has no answer to him.
+
+use super::wire::{DreqRepr, RejRepr, Rejected, RepRepr};
+use super::*;
+
+const STRANGER: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 66];
+
+fn from(gid: [u8; 16]) -> MadAddress {
+    MadAddress {
+        path: Path {
+            gid,
+            ..End::path_to(A)
+        },
+        qpn: 1,
+    }
+}
+
+/// The request a third party at `gid` sends, changed by `change`.
+fn request_from(gid: [u8; 16], random: u64, change: impl FnOnce(&mut ReqRepr)) -> Mad {
+    let mut cm = Cm::new(Config {
+        local_ca_guid: 0xcccc_0000_0000_0066,
+        ..Config::default()
+    });
+    cm.connect(
+        0,
+        ConnectParams {
+            source: gid,
+            qpn: 0x66,
+            random,
+            ..connect_params()
+        },
+    )
+    .expect("sound parameters");
+    let (_, mad) = cm.poll_transmit().expect("a REQ");
+    let Ok((tid, Message::Req(mut req))) = Message::parse(&mad) else {
+        panic!("a REQ")
+    };
+    change(&mut req);
+    Message::Req(req).to_mad(tid)
+}
+
+/// B takes a datagram of the stranger's; what it answers.
+fn b_takes(pair: &mut Pair, gid: [u8; 16], mad: &Mad) -> Vec<Message> {
+    let (now, random) = (pair.now, pair.random.next());
+    takes(&mut pair.b, now, gid, mad, random)
+}
+
+fn takes(cm: &mut Cm, now: Nanos, gid: [u8; 16], mad: &Mad, random: u64) -> Vec<Message> {
+    cm.handle_mad(now, &from(gid), mad, random);
+    let answers = core::iter::from_fn(|| cm.poll_transmit()).map(|(to, mad)| {
+        assert_eq!(to.path.gid, gid, "only the sender is answered");
+        Message::parse(&mad).expect("we send what we can read").1
+    });
+    answers.collect()
+}
+
+fn reject_of(answers: &[Message]) -> Option<RejectReason> {
+    match answers {
+        [Message::Rej(rej)] => Some(rej.reason),
+        _ => None,
+    }
+}
+
+fn both_stay_connected(pair: &mut Pair, a: ConnId, b: ConnId) {
+    pair.run_for(60 * SECOND);
+    assert_eq!((pair.take(A), pair.take(B)), (vec![], vec![]));
+    assert_eq!(pair.a.state(a), Some(State::Established));
+    assert_eq!(pair.b.state(b), Some(State::Established));
+}
+
+/// IBTA volume 1, 12.9.8.3.1 ("Stale Connection"): the rule is about one peer that has lost its state. GUID and QPN in a REQ are the
+/// sender's words.
+#[test]
+fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
+    for service_id in [SERVICE, SERVICE + 1] {
+        let (mut pair, a, b) = Pair::established();
+        let mad = request_from(STRANGER, 77, |req| {
+            req.local_ca_guid = config(A).local_ca_guid;
+            req.local_qpn = connect_params().qpn;
+            req.service_id = service_id;
+        });
+        let answers = b_takes(&mut pair, STRANGER, &mad);
+        if service_id == SERVICE {
+            assert!(answers.is_empty(), "a request like any other");
+            let [CmEvent::Request { conn, .. }] = drained(&mut pair.b)[..] else {
+                panic!("one request")
+            };
+            pair.b
+                .reject(pair.now, conn, RejectReason::Consumer)
+                .expect("a request");
+            while pair.b.poll_transmit().is_some() {}
+        } else {
+            assert_eq!(reject_of(&answers), Some(RejectReason::InvalidServiceId));
+        }
+        both_stay_connected(&mut pair, a, b);
+    }
+}
+
+fn drained(cm: &mut Cm) -> Vec<CmEvent> {
+    core::iter::from_fn(|| cm.poll_event()).collect()
+}
+
+#[test]
+fn a_server_whose_reply_names_anothers_queue_pair_ends_no_connection() {
+    let (mut pair, a, b) = Pair::established();
+    let to_stranger = ConnectParams {
+        path: from(STRANGER).path,
+        qpn: 0xa2,
+        random: 5,
+        ..connect_params()
+    };
+    let second = pair.a.connect(pair.now, to_stranger).expect("parameters");
+    let (_, mad) = pair.a.poll_transmit().expect("a REQ");
+    let Ok((tid, Message::Req(req))) = Message::parse(&mad) else {
+        panic!("a REQ")
+    };
+    let rep = Message::Rep(Box::new(RepRepr {
+        local_comm_id: 0x66,
+        remote_comm_id: req.local_comm_id,
+        local_q_key: 0,
+        local_qpn: accept_params().qpn,
+        local_eecn: 0,
+        starting_psn: 1,
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 0,
+        failover_accepted: 0,
+        flow_control: false,
+        rnr_retry: 1,
+        srq: false,
+        local_ca_guid: config(B).local_ca_guid,
+        private_data: [0; 196],
+    }))
+    .to_mad(tid);
+    let now = pair.now;
+    assert!(takes(&mut pair.a, now, STRANGER, &rep, 1).is_empty());
+    assert!(
+        matches!(drained(&mut pair.a)[..], [CmEvent::Reply { conn, .. }] if conn == second),
+        "its own connection, to its own address"
+    );
+    pair.a.release(now, second);
+    while pair.a.poll_transmit().is_some() {}
+    both_stay_connected(&mut pair, a, b);
+}
+
+#[test]
+fn a_stranger_cannot_take_the_name_that_a_peers_request_will_have() {
+    let mut pair = Pair::listening();
+    let a = pair.connect(connect_params());
+    let comm_id = pair.a.conns[a].local_id;
+    let squat = request_from(STRANGER, 77, |req| {
+        req.local_ca_guid = config(A).local_ca_guid;
+        req.local_qpn = connect_params().qpn;
+        req.local_comm_id = comm_id;
+    });
+    b_takes(&mut pair, STRANGER, &squat);
+    assert_eq!(drained(&mut pair.b).len(), 1);
+    pair.run_for(MILLISECOND);
+    let [
+        CmEvent::Request {
+            conn, remote_gid, ..
+        },
+    ] = pair.take(B)[..]
+    else {
+        panic!("the peer's request")
+    };
+    assert_eq!(remote_gid, A.gid());
+    pair.b
+        .accept(pair.now, conn, accept_params())
+        .expect("a request");
+    pair.run_for(MILLISECOND);
+    assert!(matches!(pair.take(A)[..], [CmEvent::Reply { conn, .. }] if conn == a));
+}
+
+#[test]
+fn a_stranger_that_knows_every_name_of_a_connection_cannot_end_it() {
+    let (mut pair, a, b) = Pair::established();
+    let (ours, theirs) = (pair.b.conns[b].local_id, pair.a.conns[a].local_id);
+    let dreq = Message::Dreq(DreqRepr {
+        local_comm_id: theirs,
+        remote_comm_id: ours,
+        remote_qpn: accept_params().qpn,
+    });
+    let rej = Message::Rej(Box::new(RejRepr::new(
+        theirs,
+        ours,
+        Rejected::Other,
+        RejectReason::Consumer,
+    )));
+    let gone = Message::Rej(Box::new(
+        RejRepr::new(theirs, 0, Rejected::Other, RejectReason::Timeout)
+            .with_ca_guid(config(A).local_ca_guid),
+    ));
+    for message in [dreq, rej, gone] {
+        b_takes(&mut pair, STRANGER, &message.to_mad(1));
+    }
+    both_stay_connected(&mut pair, a, b);
+}
+
+/// What the consumer is told about a peer, it may decide by: a list of addresses that may connect.
+#[test]
+fn a_request_that_claims_anothers_address_is_refused() {
+    let lies: [fn(&mut ReqRepr); 2] = [
+        |req| req.primary.local_gid = A.gid(),
+        |req| {
+            let header = IpHeader {
+                source_port: 0xc001,
+                source: A.gid(),
+                destination: B.gid(),
+            };
+            req.service_id = rdma_cm::service_id(4420);
+            req.private_data = private_data::encode_request(req.service_id, &header, b"")
+                .expect("no private data");
+        },
+    ];
+    for lie in lies {
+        let mut pair = Pair::listening();
+        pair.b
+            .listen(rdma_cm::service_id(4420))
+            .expect("nobody else listens");
+        let mad = request_from(STRANGER, 77, lie);
+        let answers = b_takes(&mut pair, STRANGER, &mad);
+        assert_eq!(reject_of(&answers), Some(RejectReason::InvalidGid));
+        assert_eq!((drained(&mut pair.b), pair.b.connections()), (vec![], 0));
+    }
+}
+
+#[test]
+fn what_finds_no_room_costs_nothing() {
+    let mut pair = Pair::listening();
+    for n in 0..70_000_u32 {
+        let mad = request_from(STRANGER, 77, |req| {
+            req.local_comm_id = n;
+            req.local_qpn = n;
+            // 2.4 hours, as the field has it.
+            req.remote_response_timeout = 31;
+        });
+        let (now, random) = (pair.now, pair.random.next());
+        pair.b.handle_mad(now, &from(STRANGER), &mad, random);
+        for event in drained(&mut pair.b) {
+            pair.b.decline(now, event.conn(), RejectReason::NoResources);
+        }
+        while pair.b.poll_transmit().is_some() {}
+    }
+    assert_eq!(pair.b.connections(), 0);
+    assert!(pair.b.pending.is_empty());
+    let a = pair.connect(connect_params());
+    pair.run_for(MILLISECOND);
+    assert!(matches!(pair.take(B)[..], [CmEvent::Request { .. }]));
+    assert_eq!(pair.a.state(a), Some(State::ReqSent));
+}
+
+/// A consumer that decides about nothing: the stranger's requests stay.
+#[test]
+fn undecided_requests_of_a_stranger_leave_room_for_others_and_for_us() {
+    let mut pair = Pair::listening();
+    let bounds = Config {
+        max_connections: 96,
+        max_pending_per_peer: 20,
+        max_pending_per_listener: 60,
+        ..config(B)
+    };
+    pair.b.config = bounds;
+    let flood = |pair: &mut Pair, gid: [u8; 16], count: u32, service_id: u64| {
+        let mut refused = 0;
+        for n in 0..count {
+            let mad = request_from(gid, 77, |req| {
+                req.local_comm_id = n;
+                req.local_qpn = n;
+                req.service_id = service_id;
+            });
+            let answers = b_takes(pair, gid, &mad);
+            refused += u32::from(reject_of(&answers) == Some(RejectReason::NoResources));
+        }
+        refused
+    };
+    let stranger = |n: u8| {
+        let mut gid = STRANGER;
+        gid[15] = n;
+        gid
+    };
+    assert_eq!(
+        flood(&mut pair, stranger(66), 500, SERVICE),
+        480,
+        "per peer"
+    );
+    assert_eq!(flood(&mut pair, stranger(67), 500, SERVICE), 480);
+    assert_eq!(flood(&mut pair, stranger(68), 500, SERVICE), 480);
+    assert_eq!(
+        flood(&mut pair, stranger(69), 500, SERVICE),
+        500,
+        "per listener"
+    );
+    pair.b.listen(SERVICE + 1).expect("nobody else listens");
+    assert_eq!(flood(&mut pair, stranger(70), 500, SERVICE + 1), 480);
+    assert_eq!(
+        flood(&mut pair, stranger(71), 500, SERVICE + 1),
+        490,
+        "in all"
+    );
+    assert_eq!(pair.b.connections(), 90);
+    for n in 0..6 {
+        let params = ConnectParams {
+            path: End::path_to(A),
+            source: B.gid(),
+            qpn: n,
+            ..connect_params()
+        };
+        pair.b.connect(pair.now, params).expect("kept for us");
+    }
+    assert_eq!(
+        pair.b.connect(pair.now, connect_params()),
+        Err(ConnectError::TooMany(96))
+    );
+}
+
+/// The requester names how long we wait for it (REQ, local and remote CM response timeout): 31 is 2.4 hours.
+#[test]
+fn what_a_request_leaves_behind_is_gone_within_minutes_whatever_it_names() {
+    for accept in [false, true] {
+        let mut pair = Pair::listening();
+        let mad = request_from(STRANGER, 77, |req| {
+            req.remote_response_timeout = 31;
+            req.local_response_timeout = 31;
+            req.max_cm_retries = 15;
+        });
+        b_takes(&mut pair, STRANGER, &mad);
+        let [CmEvent::Request { conn, .. }] = drained(&mut pair.b)[..] else {
+            panic!("one request")
+        };
+        if accept {
+            pair.b
+                .accept(pair.now, conn, accept_params())
+                .expect("a request");
+        } else {
+            pair.b
+                .reject(pair.now, conn, RejectReason::Consumer)
+                .expect("a request");
+        }
+        let begun = pair.now;
+        while let Some(at) = pair.b.next_timeout() {
+            pair.now = at;
+            pair.b.handle_timeout(at);
+            while pair.b.poll_transmit().is_some() {}
+        }
+        let took = pair.now - begun;
+        assert!(took < 180 * SECOND, "{took} ns");
+        pair.b.release(pair.now, conn);
+        assert_eq!(pair.b.connections(), 0);
+    }
+}
+
+/// The local ACK timeout of a REQ goes into our queue pair: 0 is for ever, 31 is 2.4 hours a try.
+#[test]
+fn a_peer_cannot_make_its_death_unnoticeable() {
+    for (asked, used) in [(0, 22), (14, 14), (22, 22), (23, 22), (31, 22)] {
+        let mut pair = Pair::listening();
+        let mad = request_from(STRANGER, 77, |req| req.primary.ack_timeout = asked);
+        b_takes(&mut pair, STRANGER, &mad);
+        let events = drained(&mut pair.b);
+        assert!(
+            matches!(events[..], [CmEvent::Request { ack_timeout, .. }] if ack_timeout == used),
+            "{asked}: {events:?}"
+        );
+    }
+}
