@@ -14,7 +14,7 @@
 use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
 use crate::mkey::{Klm, Mkey, Translation, recount_targets, usable};
 use crate::objects::Table;
-use hw_mlx::prm::Mkc;
+use hw_mlx::prm::{CmdHcaCap, Mkc, UmrCtrlSeg};
 
 const MASK_LENGTH: u32 = 0;
 const MASK_PAGE_SIZE: u32 = 1;
@@ -37,6 +37,8 @@ const OFFSET_VALID: u8 = 0x10;
 const CHECK_QPN: u8 = 0x08;
 /// Largest page without the capability for a sixth bit of `log_page_size`.
 const LOG_MAX_PAGE: u32 = 31;
+/// Largest translation offset without the capability for a longer one.
+const MAX_SHORT_OFFSET: usize = 0xffff;
 /// Bytes of a translation octoword.
 const OCTOWORD: usize = 16;
 /// Tables are laid out, and changed, by four octowords at a time: Linux fills up the key it made for four pages
@@ -53,24 +55,40 @@ struct Control {
 
 impl Control {
     fn parse(segment: &[u8; 48]) -> Self {
-        let half = |at: usize| usize::from(u16::from_be_bytes([segment[at], segment[at + 1]]));
-        let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h, ..] = *segment;
         let flags = segment[0];
+        let segment = UmrCtrlSeg::from_array(*segment);
+        let offset = u64::from(segment.translation_offset_47_16()) << 16
+            | u64::from(segment.translation_offset());
+        let whole = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         Self {
             flags,
-            octowords: half(4),
+            octowords: whole(u64::from(segment.klm_octwords())),
             offset: if flags & OFFSET_VALID == 0 {
                 0
             } else {
-                half(6)
+                whole(offset)
             },
-            mask: u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+            mask: segment.mkey_mask(),
         }
     }
 
     fn sets(&self, bit: u32) -> bool {
         self.mask >> bit & 1 == 1
     }
+}
+
+/// Whether nobody may use the key after this work request, whatever else it changes.
+pub fn frees(control: &[u8; 48], context: &[u8; 64]) -> bool {
+    Control::parse(control).sets(MASK_FREE) && Mkc::from_array(*context).free()
+}
+
+/// Whether a function of these capabilities cannot do what a work request asks for (Linux `umr_check_mkey_mask` and
+/// `mlx5r_umr_can_load_pas`, drivers/infiniband/hw/mlx5/umr.c and umr.h).
+pub fn is_disabled(caps: &CmdHcaCap, control: &[u8; 48]) -> bool {
+    let control = Control::parse(control);
+    control.sets(MASK_PAGE_SIZE) && caps.umr_modify_entity_size_disabled()
+        || control.sets(MASK_ATOMIC) && caps.umr_modify_atomic_disabled()
+        || control.offset > MAX_SHORT_OFFSET && !caps.umr_extended_translation_offset()
 }
 
 /// Carries out a UMR work request.
@@ -154,7 +172,7 @@ fn translation(
     };
     let room = usize::try_from(mkey.octowords).unwrap_or(usize::MAX);
     let room = room.next_multiple_of(OCTOWORD_UNIT);
-    if control.offset + control.octowords > room {
+    if control.offset.saturating_add(control.octowords) > room {
         return Err(range);
     }
     let entries = request
@@ -411,6 +429,54 @@ mod tests {
         ask(4).unwrap();
         let filled = keys.get(key >> 8).unwrap();
         assert!(matches!(&filled.translation, Translation::Pages(table) if table[0] == 0x7000));
+    }
+
+    /// Linux registers 512 MiB of small pages in pieces, whose places a 16-bit offset does not reach
+    /// (`mlx5r_umr_update_offset`), where `umr_extended_translation_offset` is announced.
+    #[test]
+    fn a_long_table_is_written_in_pieces_behind_each_other() {
+        let mut keys = Table::new("mkey", 0x100, 0x1ff, 64);
+        let mut long = mkey(Translation::Pages(Vec::new()), false);
+        long.octowords = 0x2_0000;
+        let key = keys.create(long).unwrap() << 8 | 7;
+        let mut pds = Table::new("PD", 1, 4, 4);
+        let mut segment = UmrCtrlSeg::new();
+        segment
+            .set_translation_offset_en(true)
+            .set_klm_octwords(4)
+            .set_translation_offset(0x8)
+            .set_translation_offset_47_16(1);
+        let mut entries = [0; 64];
+        entries[..8].copy_from_slice(&0x7000_u64.to_be_bytes());
+        let request = UmrRequest {
+            key,
+            scope: scope(),
+            control: segment.as_array(),
+            context: &[0; 64],
+            entries: &entries,
+        };
+        apply(&mut keys, &mut pds, &request).unwrap();
+        let Translation::Pages(table) = &keys.get(key >> 8).unwrap().translation else {
+            panic!("another kind of table");
+        };
+        assert_eq!(table[0x2_0010], 0x7000);
+        let mut caps = CmdHcaCap::new();
+        assert!(is_disabled(&caps, segment.as_array()));
+        caps.set_umr_extended_translation_offset(true);
+        assert!(!is_disabled(&caps, segment.as_array()));
+    }
+
+    /// Linux `umr_check_mkey_mask` (drivers/infiniband/hw/mlx5/umr.c).
+    #[test]
+    fn what_a_function_cannot_change_by_umr_is_known_by_its_capabilities() {
+        let mut caps = CmdHcaCap::new();
+        let [atomic, size] = [MASK_ATOMIC, MASK_PAGE_SIZE].map(|bit| control(0, 0, 1 << bit));
+        assert!(!is_disabled(&caps, &atomic) && !is_disabled(&caps, &size));
+        caps.set_umr_modify_atomic_disabled(true);
+        assert!(is_disabled(&caps, &atomic) && !is_disabled(&caps, &size));
+        caps.set_umr_modify_atomic_disabled(false)
+            .set_umr_modify_entity_size_disabled(true);
+        assert!(!is_disabled(&caps, &atomic) && is_disabled(&caps, &size));
     }
 
     /// The device's own UMR queue pair changes keys of every protection domain.

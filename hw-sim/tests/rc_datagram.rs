@@ -312,6 +312,48 @@ fn what_follows_a_key_change_waits_for_it_or_the_driver_is_told() {
     }
 }
 
+/// Linux `mlx5_ib_post_send` (drivers/infiniband/hw/mlx5/wr.c) fences what follows a registration (`next_fence`), and
+/// not what follows a local invalidation: NFS over RDMA posts its Sends so.
+#[test]
+fn what_follows_a_local_invalidation_needs_no_fence() {
+    let mut pair = Pair::new();
+    pair.b.post_receive(&[(KEY, DATA, 64)]);
+    pair.a.post(&Wqe::invalidate(0x4400));
+    pair.a.post(&Wqe::invalidate(0x5500));
+    pair.a.post(&Wqe::send(DATA, 64));
+    pair.settle();
+    assert_eq!(pair.a.send_results(), [(0, 0), (2, 0), (4, 0)]);
+    assert_eq!(pair.a.host.bugs, [""; 0]);
+}
+
+/// The kernel's queue pair for UMRs has `log_msg_max` 12 (Linux `__mlx5_ib_modify_qp`) and is given translation tables of
+/// up to a megabyte (`mlx5r_umr_update_mr_pas`): a table is no message.
+#[test]
+fn a_key_changes_by_a_table_longer_than_the_largest_message() {
+    for service in [0, REG_UMR] {
+        let mut pair = Pair::with(&Options {
+            service,
+            log_msg_max: 12,
+            ..Options::default()
+        });
+        let table = pattern(64 << 10, 3);
+        pair.a.host.write(DATA, &table);
+        pair.a.post(&Wqe::umr_pointed(0x4400, DATA, 64 << 10));
+        pair.settle();
+        assert_eq!(pair.a.send_results(), [(0, 0)]);
+        assert_eq!(pair.a.host.umrs, [(0x4400, table)]);
+        pair.a.post(&Wqe::send(DATA, 4097));
+        pair.settle();
+        let results = pair.a.send_results();
+        let expected = if service == REG_UMR {
+            Syndrome::LOCAL_QP_OP_ERR // it sends nothing
+        } else {
+            Syndrome::LOCAL_LENGTH_ERR
+        };
+        assert_eq!(results[1].1, expected.0, "a message is still limited");
+    }
+}
+
 #[test]
 fn refused_key_change_is_a_bind_error() {
     let mut pair = Pair::new();

@@ -40,6 +40,13 @@ impl Request {
         }
     }
 
+    /// Longer than the largest message. What never leaves the function is no message: the queue pair
+    /// for UMRs has a `log_msg_max` of 12 (Linux `__mlx5_ib_modify_qp`) and is given tables of a
+    /// megabyte (`mlx5r_umr_update_mr_pas`).
+    pub(super) fn is_too_long(&self, core: &Core) -> bool {
+        !self.wqe.action.is_local() && u64::from(self.wqe.length) > core.max_message()
+    }
+
     /// The PSN behind its last.
     pub(super) const fn end(&self) -> Psn {
         self.first.advance(self.packets)

@@ -26,7 +26,7 @@ use super::request::Request;
 use super::send_queue::{BadWqe, SendQueue};
 use super::state::State;
 use super::timing::{ack_timeout_ns, rnr_timer_ns};
-use super::wqe::{Action, Fence, SendWqe};
+use super::wqe::{Fence, SendWqe};
 use crate::host::Host;
 use crate::wire::{AckSyndrome, AethRepr, NakCode, Operation, Packet, Psn};
 use hw_mlx::prm::{Syndrome, WqeOpcode};
@@ -56,7 +56,7 @@ pub(super) struct Requester {
     poison: Option<(Psn, Syndrome)>,
     retries: u32,
     rnr_retries: u32,
-    /// The last WQE started was a UMR. It is done by now; a real one may not be.
+    /// The last WQE started was a UMR that makes a key usable. It is done by now; a real one may not be.
     behind_umr: bool,
     /// Went back because of a hole in the responses; further responses beyond it say nothing new.
     hole_seen: bool,
@@ -189,8 +189,7 @@ impl Requester {
 
     /// Puts a WQE into the row. What never leaves the function is done here.
     fn admit(&mut self, core: &Core, host: &mut dyn Host, wqe: SendWqe) {
-        let is_umr = matches!(wqe.action, Action::Umr { .. });
-        let behind_umr = std::mem::replace(&mut self.behind_umr, is_umr);
+        let behind_umr = std::mem::replace(&mut self.behind_umr, wqe.action.makes_a_key_usable());
         if behind_umr && core.service.is_reliable() && !wqe.fences_umr && !host.umr_keeps_order() {
             host.driver_bug(format!(
                 "QP {:#x}, WQE {:#06x}: follows a UMR without a fence, so it may overtake it",
@@ -198,7 +197,7 @@ impl Requester {
             ));
         }
         let request = Request::new(core, wqe, self.next);
-        if u64::from(request.wqe.length) > core.max_message() {
+        if request.is_too_long(core) {
             self.poison = Some((self.next, Syndrome::LOCAL_LENGTH_ERR));
         } else if let Err(syndrome) = request.execute_locally(core, host) {
             self.poison = Some((self.next, syndrome));

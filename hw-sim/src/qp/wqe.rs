@@ -109,6 +109,19 @@ impl Action {
         )
     }
 
+    /// What follows on a reliable queue pair may use the key that this changes, so it has to be fenced. Not so
+    /// behind a local invalidation: nobody may use the key any more, and Linux does not fence what follows one
+    /// (`next_fence` in `mlx5_ib_post_send`, drivers/infiniband/hw/mlx5/wr.c).
+    pub(super) fn makes_a_key_usable(&self) -> bool {
+        let Self::Umr {
+            control, context, ..
+        } = self
+        else {
+            return false;
+        };
+        !crate::umr::frees(control, context)
+    }
+
     /// Never leaves the function.
     pub(super) const fn is_local(&self) -> bool {
         matches!(self, Self::Nop | Self::Umr { .. })

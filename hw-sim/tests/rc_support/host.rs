@@ -2,7 +2,7 @@
 
 use super::*;
 use hw_mlx::prm::{Cqe64, EventType};
-use hw_sim::host::{DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
+use hw_sim::host::{ANY_PD, DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, VecDeque};
@@ -164,7 +164,7 @@ impl Host for TestHost {
         write: bool,
     ) -> Result<(), KeyError> {
         let found = self.keys.get(&key).ok_or(KeyError::Missing { key })?;
-        if found.pd != scope.pd {
+        if scope.pd != ANY_PD && found.pd != scope.pd {
             return Err(KeyError::ProtectionDomain { key });
         }
         if write && !found.write {

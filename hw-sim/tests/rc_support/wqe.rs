@@ -1,7 +1,7 @@
 //! Send WQEs, encoded by hand.
 
 use super::*;
-use hw_mlx::prm::Av;
+use hw_mlx::prm::{Av, Mkc, UmrCtrlSeg};
 
 pub fn data_segment(key: u32, va: u64, bytes: u32) -> Vec<u8> {
     [
@@ -108,12 +108,40 @@ impl Wqe {
     pub fn umr(key: u32, entries: &[u8]) -> Self {
         let mut wqe = Self::new(0x25);
         wqe.last_word = key;
-        let mut control = [0; 48];
-        control[0] = 0x80; // inline
-        wqe.body.extend(control);
+        let mut control = UmrCtrlSeg::new();
+        let octowords = u32::try_from(entries.len() / 16).expect("small");
+        control.set_inline(true).set_klm_octwords(octowords);
+        wqe.body.extend(control.as_array());
         wqe.body.extend([0; 64]);
         wqe.body.extend(entries);
+        // Entries fill up their block.
+        let whole = 48 + 64 + entries.len().next_multiple_of(64);
+        wqe.body.resize(whole, 0);
         wqe
+    }
+
+    /// A local invalidation, as Linux posts it.
+    pub fn invalidate(key: u32) -> Self {
+        let mut wqe = Self::umr(key, &[]);
+        let mut control = UmrCtrlSeg::new();
+        control.set_inline(true).set_mkey_mask(1 << 29);
+        let mut context = Mkc::new();
+        context.set_free(true);
+        wqe.body.clear();
+        wqe.body.extend(control.as_array());
+        wqe.body.extend(context.as_array());
+        wqe
+    }
+
+    /// A key change whose entries lie in memory.
+    pub fn umr_pointed(key: u32, va: u64, bytes: u32) -> Self {
+        let mut control = UmrCtrlSeg::new();
+        control.set_klm_octwords(bytes / 16);
+        let mut wqe = Self::umr(key, &[]);
+        wqe.body.clear();
+        wqe.body.extend(control.as_array());
+        wqe.body.extend([0; 64]);
+        wqe.data(KEY, va, bytes)
     }
 
     fn remote(mut self, va: u64, rkey: u32) -> Self {
