@@ -4,6 +4,7 @@
 mod bench;
 mod eth_support;
 
+use bench::list;
 use eth_support::*;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use hw_mlx::prm::*;
@@ -657,4 +658,70 @@ fn a_packet_for_the_roce_port_is_software_s_only_if_it_is_whole() {
     assert_eq!(b.dropped("ICRC"), 1);
     a.send(&datagram(4_791, 50_000), How::default());
     assert!(b.received().is_some());
+}
+
+/// A raw packet queue pair has both its queues in one buffer, so that one of them does not begin at a page (Linux
+/// `create_raw_packet_qp_sq` and `create_raw_packet_qp_rq`, drivers/infiniband/hw/mlx5/qp.c); DPDK's lie in user memory
+/// (`mlx5_devx_sq_create`).
+#[test]
+fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
+    for place in [
+        Place::Pages(0),
+        Place::Pages(1),
+        Place::Pages(31),
+        Place::Umem(0),
+        Place::Umem(0x440),
+    ] {
+        let (_sim, mut a, mut b) = pair_placed(profile, place);
+        b.post_receives(RQ_ENTRIES);
+        // More than the ring has blocks: over its end and the page's.
+        for round in 0..3 * RQ_ENTRIES {
+            let frame = plain(0, MACS[1], 200 + round);
+            a.send(&frame, How::default());
+            assert_eq!(b.received().unwrap().1, frame, "{place:?} {round}");
+            b.post_receives(1);
+            assert!(a.sent().is_some());
+        }
+        assert_eq!(a.driver_bugs(), [""; 0]);
+        let mut query = QuerySqIn::new();
+        query.set_sqn(a.sq.number);
+        let context = a.bench.exec(&query).unwrap();
+        let told = context.sq_context().wq();
+        match place {
+            Place::Pages(offset) => assert_eq!(told.page_offset(), offset),
+            Place::Umem(_) => {
+                let mut destroy = DestroyUmemIn::new();
+                destroy.set_umem_id(told.wq_umem_id());
+                assert_eq!(a.bench.status(&destroy), CmdStatus::BAD_RES_STATE);
+                a.modify_sq(READY, RESET);
+                let mut end = DestroySqIn::new();
+                end.set_sqn(a.sq.number);
+                a.bench.exec(&end).unwrap();
+                assert_eq!(a.bench.status(&destroy), CmdStatus::OK);
+            }
+        }
+    }
+}
+
+/// The offset counts towards the pages a queue needs.
+#[test]
+fn a_queue_that_its_pages_do_not_hold_from_its_offset_on_is_refused() {
+    let (_sim, mut a, _b) = pair();
+    let mut create = CreateRqIn::new();
+    create.ctx_mut().set_cqn(a.rq.cq.number);
+    let (_, page) = a.bench.alloc(4096);
+    create
+        .ctx_mut()
+        .wq_mut()
+        .set_wq_type(1)
+        .set_pd(a.resources.pd)
+        .set_page_offset(1)
+        .set_dbr_addr(page)
+        .set_log_wq_stride(6)
+        .set_log_wq_sz(6);
+    let (_, ring) = a.bench.alloc(8192);
+    let one = list(&[ring]);
+    assert_eq!(a.bench.status_with(&create, &one), CmdStatus::BAD_INPUT_LEN);
+    let two = list(&[ring, ring + 4096]);
+    assert_eq!(a.bench.status_with(&create, &two), CmdStatus::OK);
 }

@@ -19,17 +19,17 @@ const RECORD_BYTES: u64 = 8;
 
 /// Where a context says that a queue lies.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct QueuePlace {
+pub(crate) struct QueuePlace {
     /// The user memory it names, and the offset in there.
-    pub(super) umem: Option<(u32, u64)>,
+    pub(crate) umem: Option<(u32, u64)>,
     /// Page size of the list behind the command otherwise: log2, less 12.
-    pub(super) log_page_size: u32,
+    pub(crate) log_page_size: u32,
     /// Offset in the list's first page, in 64ths of it.
-    pub(super) page_offset: u32,
+    pub(crate) page_offset: u32,
     /// Length.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// The device writes it.
-    pub(super) written: bool,
+    pub(crate) written: bool,
 }
 
 pub(super) fn create_umem(cmd: &mut Cmd<'_>) -> Outcome {
@@ -99,7 +99,7 @@ fn find<'c>(cmd: &'c Cmd<'_>, number: u32) -> Result<&'c Umem, Refusal> {
 
 impl Cmd<'_> {
     /// The memory of a queue.
-    pub(super) fn queue(&self, place: QueuePlace) -> Result<QueueBuffer, Refusal> {
+    pub(crate) fn queue(&self, place: QueuePlace) -> Result<QueueBuffer, Refusal> {
         let Some((number, offset)) = place.umem else {
             return self.buffer(place.log_page_size, place.page_offset, place.bytes);
         };
@@ -123,7 +123,7 @@ impl Cmd<'_> {
 
     /// DMA address of a doorbell record at `address`, or at that offset of user memory `umem`: 8-byte aligned, and an
     /// address not zero.
-    pub(super) fn record(
+    pub(crate) fn record(
         &self,
         umem: Option<u32>,
         address: u64,

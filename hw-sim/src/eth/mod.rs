@@ -31,9 +31,10 @@ pub mod tis;
 pub mod transmit;
 
 use crate::cmd::caps::Capabilities;
-use crate::cmd::{Cmd, Refusal, refuse};
+use crate::cmd::{Cmd, QueuePlace, Refusal, refuse};
 use crate::objects::Table;
 use crate::qp::QueueMemory;
+use crate::umem::Places;
 use hw_mlx::prm::{CmdStatus, Wq};
 use std::collections::BTreeMap;
 
@@ -42,8 +43,6 @@ pub const FIRST_SQN: u32 = 0x80_0003;
 const LAST: u32 = 0x00ff_fffe;
 /// `wq_type` of a ring.
 const CYCLIC: u32 = 1;
-/// `page_offset` of a work queue is not used by any known driver of these queues.
-const NO_OFFSET: u32 = 0;
 
 /// State of a receive or send queue (PRM, RQC and SQC `state`).
 ///
@@ -199,21 +198,16 @@ impl EthObjects {
     }
 }
 
-/// What the contexts of both kinds of queues have in common: a ring, its pages behind the command.
-fn queue_memory(cmd: &Cmd<'_>, wq: &Wq, strides: [u32; 2]) -> Result<QueueMemory, Refusal> {
+/// What the contexts of both kinds of queues have in common: a ring in the pages behind the command or in user memory. It
+/// begins where it likes in its first page, in 64ths of it: a raw packet queue pair has both its queues in one buffer
+/// (Linux `create_raw_packet_qp_sq`, drivers/infiniband/hw/mlx5/qp.c).
+fn queue_memory(
+    cmd: &Cmd<'_>,
+    wq: &Wq,
+    strides: [u32; 2],
+) -> Result<(QueueMemory, Places), Refusal> {
     if wq.wq_type() != CYCLIC || wq.wq_signature() || wq.shampo_enable() {
         return Err(refuse!(BAD_PARAM, "work queue type", "{}", wq.wq_type()));
-    }
-    if wq.wq_umem_valid() || wq.dbr_umem_valid() {
-        return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
-    }
-    if wq.page_offset() != NO_OFFSET {
-        return Err(refuse!(
-            BAD_PARAM,
-            "offset of a work queue",
-            "{}",
-            wq.page_offset()
-        ));
     }
     let log_most = cmd.nic.caps.general.log_max_wq_sz();
     if wq.log_wq_sz() > log_most {
@@ -234,10 +228,27 @@ fn queue_memory(cmd: &Cmd<'_>, wq: &Wq, strides: [u32; 2]) -> Result<QueueMemory
         ));
     }
     let bytes = 1_u64 << (wq.log_wq_sz() + wq.log_wq_stride());
-    Ok(QueueMemory {
-        buffer: cmd.buffer(wq.log_wq_pg_sz(), wq.page_offset(), bytes)?,
-        doorbell_record: cmd.doorbell_record(wq.dbr_addr())?,
-    })
+    let umem = wq
+        .wq_umem_valid()
+        .then(|| (wq.wq_umem_id(), wq.wq_umem_offset()));
+    let record_umem = wq.dbr_umem_valid().then(|| wq.dbr_umem_id());
+    let (doorbell_record, record) = cmd.record(record_umem, wq.dbr_addr())?;
+    let buffer = cmd.queue(QueuePlace {
+        umem,
+        log_page_size: wq.log_wq_pg_sz(),
+        page_offset: wq.page_offset(),
+        bytes,
+        written: false,
+    })?;
+    let memory = QueueMemory {
+        buffer,
+        doorbell_record,
+    };
+    let places = Places {
+        queue: umem.map(|(number, _)| number),
+        record,
+    };
+    Ok((memory, places))
 }
 
 /// An object that a context names exists.

@@ -7,6 +7,7 @@ use crate::host::{Host, KeyScope};
 use crate::nic::Nic;
 use crate::qp::receive_queue::{ReceiveQueue, ScatterError, TakeError};
 use crate::qp::ring::{Ring, Rings};
+use crate::umem::Places;
 use crate::view::View;
 use crate::world::Env;
 use hw_mlx::prm::{
@@ -28,6 +29,8 @@ pub struct RqSlot {
     pub cqn: u32,
     /// Its protection domain; none where no memory is ever touched.
     pub pd: Option<u32>,
+    /// User memory it lies in.
+    pub places: Places,
 }
 
 /// A receive queue.
@@ -251,7 +254,7 @@ pub fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     }
     counter_set(cmd, context)?;
     let log_most = cmd.nic.caps.general.max_wqe_sz_rq().max(1).ilog2();
-    let memory = queue_memory(cmd, wq, [LOG_MIN_STRIDE, log_most])?;
+    let (memory, places) = queue_memory(cmd, wq, [LOG_MIN_STRIDE, log_most])?;
     let rings = Rings::of_receive_queue(wq, memory);
     let objects = &mut cmd.nic.objects;
     let number = objects.eth.rqs.reserve()?;
@@ -260,6 +263,7 @@ pub fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
     if let Some(pd) = pd {
         objects.pds.hold(pd)?;
     }
+    places.hold(&mut objects.umems)?;
     let rq = Rq {
         number,
         state: State::Reset,
@@ -273,6 +277,7 @@ pub fn create(cmd: &mut Cmd<'_>, input: &CreateRqIn) -> Result<u32, Refusal> {
             rq: Some(Box::new(rq)),
             cqn,
             pd,
+            places,
         },
     );
     Ok(number)
@@ -363,6 +368,7 @@ pub fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
     if let Some(pd) = slot.pd {
         objects.pds.release(pd);
     }
+    slot.places.release(&mut objects.umems);
     Ok(())
 }
 

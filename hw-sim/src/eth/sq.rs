@@ -8,6 +8,7 @@ use crate::host::{Host, KeyScope};
 use crate::nic::Nic;
 use crate::qp::ring::Rings;
 use crate::qp::send_queue::SendQueue;
+use crate::umem::Places;
 use crate::view::View;
 use crate::world::Env;
 use hw_mlx::prm::{CreateSqIn, ModifySqIn, Sqc};
@@ -33,6 +34,7 @@ pub struct SqSlot {
     pub queued: bool,
     pd: u32,
     tis: Option<u32>,
+    places: Places,
 }
 
 /// A send queue.
@@ -197,7 +199,7 @@ pub fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
     if let Some(tis) = tis {
         must_exist(&objects.eth.tises, tis)?;
     }
-    let memory = queue_memory(cmd, wq, [LOG_WQEBB, LOG_WQEBB])?;
+    let (memory, places) = queue_memory(cmd, wq, [LOG_WQEBB, LOG_WQEBB])?;
     let rings = Rings::of_send_queue(wq, memory);
     let objects = &mut cmd.nic.objects;
     let number = objects.eth.sqs.reserve()?;
@@ -208,6 +210,7 @@ pub fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
     if let Some(tis) = tis {
         objects.eth.tises.hold(tis)?;
     }
+    places.hold(&mut objects.umems)?;
     let sq = Sq {
         number,
         state: State::Reset,
@@ -224,6 +227,7 @@ pub fn create(cmd: &mut Cmd<'_>, input: &CreateSqIn) -> Result<u32, Refusal> {
             queued: false,
             pd,
             tis,
+            places,
         },
     );
     Ok(number)
@@ -279,6 +283,7 @@ pub fn destroy(cmd: &mut Cmd<'_>, number: u32) -> Result<(), Refusal> {
     if let Some(tis) = slot.tis {
         objects.eth.tises.release(tis);
     }
+    slot.places.release(&mut objects.umems);
     Ok(())
 }
 

@@ -21,6 +21,40 @@ pub const ERROR: u32 = 3;
 /// Checksums asked for: IPv4 header and TCP or UDP.
 pub const CHECKSUMS: u8 = 0xc0;
 
+/// Where a queue lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// In the pages behind its command, so many 64ths of a page into the first.
+    Pages(u32),
+    /// In user memory, so many bytes into it.
+    Umem(u32),
+}
+
+impl Place {
+    /// Two pages; the ring's place in the bench's memory, and what follows the context.
+    fn of_queue(self, bench: &mut Bench, wq: &mut Wq) -> (usize, Vec<u8>) {
+        let (at, iova) = bench.alloc(2 * 4096);
+        let pages = [iova, iova + 4096];
+        match self {
+            Self::Pages(offset) => {
+                wq.set_page_offset(offset);
+                let bytes = usize::try_from(offset).unwrap() * 64;
+                (at + bytes, list(&pages))
+            }
+            Self::Umem(offset) => {
+                let mut create = CreateUmemIn::new();
+                create.umem_mut().set_num_of_mtt(2);
+                let pages = pages.map(|page| page | MTT_READ | MTT_WRITE);
+                let umem = bench.exec_with(&create, &list(&pages)).unwrap().umem_id();
+                wq.set_wq_umem_valid(true)
+                    .set_wq_umem_id(umem)
+                    .set_wq_umem_offset(u64::from(offset));
+                (at + usize::try_from(offset).unwrap(), Vec::new())
+            }
+        }
+    }
+}
+
 /// A send queue.
 pub struct SendQueue {
     pub number: u32,
@@ -104,8 +138,13 @@ pub fn pair() -> (Sim, Side, Side) {
 }
 
 pub fn pair_with(profile: impl Fn(usize) -> Profile) -> (Sim, Side, Side) {
+    pair_placed(profile, Place::Pages(0))
+}
+
+/// The queues of both lie there.
+pub fn pair_placed(profile: impl Fn(usize) -> Profile, place: Place) -> (Sim, Side, Side) {
     let sim = Sim::new(SimConfig::seeded(1));
-    let mut sides = [0, 1].map(|side| Side::new(&sim, profile(side)));
+    let mut sides = [0, 1].map(|side| Side::placed(&sim, profile(side), place));
     sim.connect(
         &sides[0].bench.function,
         &sides[1].bench.function,
@@ -120,6 +159,10 @@ pub fn pair_with(profile: impl Fn(usize) -> Profile) -> (Sim, Side, Side) {
 
 impl Side {
     pub fn new(sim: &Sim, profile: Profile) -> Self {
+        Self::placed(sim, profile, Place::Pages(0))
+    }
+
+    pub fn placed(sim: &Sim, profile: Profile, place: Place) -> Self {
         let mut bench = Bench::in_world(sim, profile);
         bench.start();
         bench.exec(&EnableHcaIn::new()).unwrap();
@@ -134,8 +177,8 @@ impl Side {
         let mut create = CreateTisIn::new();
         create.ctx_mut().set_transport_domain(td);
         let tis = bench.exec(&create).unwrap().tisn();
-        let sq = SendQueue::new(&mut bench, &resources, tis);
-        let rq = ReceiveQueue::new(&mut bench, &resources);
+        let sq = SendQueue::placed(&mut bench, &resources, tis, place);
+        let rq = ReceiveQueue::placed(&mut bench, &resources, place);
         let mut create = CreateTirIn::new();
         create
             .ctx_mut()
@@ -343,11 +386,10 @@ impl Side {
 }
 
 impl SendQueue {
-    fn new(bench: &mut Bench, resources: &Resources, tis: u32) -> Self {
+    fn placed(bench: &mut Bench, resources: &Resources, tis: u32, place: Place) -> Self {
         let cq = bench
             .create_cq(resources.uar, resources.eq.number, 7)
             .unwrap();
-        let (ring, iova) = bench.alloc(SQ_BLOCKS * 64);
         let (record, record_iova) = bench.alloc(64);
         let mut create = CreateSqIn::new();
         create
@@ -365,7 +407,8 @@ impl SendQueue {
             .set_dbr_addr(record_iova)
             .set_log_wq_stride(6)
             .set_log_wq_sz(SQ_BLOCKS.ilog2());
-        let number = bench.exec_with(&create, &list(&[iova])).unwrap().sqn();
+        let (ring, pages) = place.of_queue(bench, create.ctx_mut().wq_mut());
+        let number = bench.exec_with(&create, &pages).unwrap().sqn();
         bench.exec(&sq_transition(number, RESET, READY)).unwrap();
         Self {
             number,
@@ -381,10 +424,13 @@ impl SendQueue {
 
 impl ReceiveQueue {
     pub fn new(bench: &mut Bench, resources: &Resources) -> Self {
+        Self::placed(bench, resources, Place::Pages(0))
+    }
+
+    pub fn placed(bench: &mut Bench, resources: &Resources, place: Place) -> Self {
         let cq = bench
             .create_cq(resources.uar, resources.eq.number, 7)
             .unwrap();
-        let (ring, iova) = bench.alloc(4096);
         let (record, record_iova) = bench.alloc(64);
         let data = bench.alloc(RQ_ENTRIES * BUFFER);
         let mut create = CreateRqIn::new();
@@ -400,7 +446,8 @@ impl ReceiveQueue {
             .set_dbr_addr(record_iova)
             .set_log_wq_stride(RQ_STRIDE.ilog2())
             .set_log_wq_sz(RQ_ENTRIES.ilog2());
-        let number = bench.exec_with(&create, &list(&[iova])).unwrap().rqn();
+        let (ring, pages) = place.of_queue(bench, create.ctx_mut().wq_mut());
+        let number = bench.exec_with(&create, &pages).unwrap().rqn();
         bench.exec(&rq_transition(number, RESET, READY)).unwrap();
         Self {
             number,
