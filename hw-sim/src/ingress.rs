@@ -3,7 +3,8 @@
 //! A RoCE packet is ours if its destination MAC is one of the RoCE address table's, or its destination LID
 //! ours. One that does not parse is dropped and counted by reason. Everything else on an Ethernet port is
 //! steered ([`crate::eth`]), packets that name no queue pair included; without flow tables it is dropped
-//! and counted, as a NIC without a host stack behind it does. Multicast datagrams are ignored.
+//! and counted, as a NIC without a host stack behind it does. A multicast datagram goes to the members of its
+//! group ([`crate::mcg`]).
 
 use crate::eth::frame::{Headers, Protocol};
 use crate::nic::Nic;
@@ -21,6 +22,9 @@ impl Nic {
     /// names; packets for QP 1 go to the queue pair of that service type.
     pub fn frame_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) {
         if !self.alive() {
+            return;
+        }
+        if self.group_received(env, frame, looped) {
             return;
         }
         let steered = self.takes_ethernet();

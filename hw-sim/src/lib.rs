@@ -53,6 +53,7 @@ mod ingress;
 pub mod init_segment;
 pub mod iommu;
 pub mod link;
+pub mod mcg;
 pub mod mkey;
 pub mod nic;
 pub mod object_tables;

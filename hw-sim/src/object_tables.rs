@@ -8,6 +8,7 @@ use crate::cmd::caps::Capabilities;
 use crate::cq::Cq;
 use crate::eq::Eq;
 use crate::eth::{EthObjects, FIRST_SQN};
+use crate::mcg::Groups;
 use crate::mkey::Mkey;
 use crate::objects::Table;
 use crate::profile::Profile;
@@ -82,6 +83,8 @@ pub struct Objects {
     pub eth: EthObjects,
     /// User memory.
     pub umems: Table<Umem>,
+    /// Multicast groups.
+    pub groups: Groups,
 }
 
 impl Objects {
@@ -110,6 +113,7 @@ impl Objects {
             rmps: Table::new("RMP", 0x81, LAST, some(general.log_max_rmp())),
             eth: EthObjects::new(caps),
             umems: Table::new("UMEM", 0x41, LAST, some(general.log_max_umem())),
+            groups: Groups::default(),
         }
     }
 
@@ -127,6 +131,7 @@ impl Objects {
             (self.qps.kind(), self.qps.len()),
             (self.rmps.kind(), self.rmps.len()),
             (self.umems.kind(), self.umems.len()),
+            ("multicast group", self.groups.len()),
         ]
         .into_iter()
         .chain(self.eth.census())
@@ -148,6 +153,7 @@ impl Objects {
         self.rmps.clear();
         self.eth.clear();
         self.umems.clear();
+        self.groups.clear();
     }
 
     /// Applies limits that SET_HCA_CAP may have lowered.

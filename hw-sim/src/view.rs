@@ -189,6 +189,7 @@ impl Host for View<'_> {
     }
 
     fn transmit(&mut self, frame: Vec<u8>) {
+        self.nic.replicate(self.env, &frame);
         self.env.frames.push_back((self.nic.index, frame));
     }
 
@@ -231,7 +232,10 @@ impl Host for View<'_> {
         let objects = &mut self.nic.objects;
         let key = request.key;
         let is_indirect = objects.mkeys.get(key >> 8).is_some_and(Mkey::is_indirect);
-        let done = if is_indirect && self.nic.caps.general.umr_indirect_mkey_disabled() {
+        let caps = &self.nic.caps.general;
+        let done = if is_indirect && caps.umr_indirect_mkey_disabled()
+            || crate::umr::is_disabled(caps, request.control)
+        {
             Err(KeyError::Unsupported)
         } else {
             crate::umr::apply(&mut objects.mkeys, &mut objects.pds, &request)

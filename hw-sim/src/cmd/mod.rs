@@ -20,6 +20,7 @@ mod function;
 mod hca_vport;
 mod interface;
 mod mad_ifc;
+mod mcg;
 mod mkey;
 mod port_counters;
 mod qp;
@@ -31,6 +32,7 @@ mod vport;
 mod xrc_srq;
 
 pub use interface::{CommandInterface, SLOTS};
+pub(crate) use umem::QueuePlace;
 
 use crate::buffer::{BufferError, QueueBuffer};
 use crate::nic::{Nic, Stage};

@@ -1,8 +1,8 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, cq, eq, eth_queue, flow, function, hca_vport, mad_ifc, mkey,
-    qp, read_padded, resources, srq, umem, vport, xrc_srq,
+    Cmd, Outcome, access_reg, caps, cq, eq, eth_queue, flow, function, hca_vport, mad_ifc, mcg,
+    mkey, qp, read_padded, resources, srq, umem, vport, xrc_srq,
 };
 use hw_mlx::prm::{self, Command, Opcode};
 
@@ -167,6 +167,8 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::SqdRtsQpIn>(INITIALISED, qp::sqd2rts),
     Entry::new::<prm::ToErrQpIn>(INITIALISED, qp::to_err),
     Entry::new::<prm::ToRstQpIn>(INITIALISED, qp::to_rst),
+    Entry::new::<prm::AttachToMcgIn>(INITIALISED, mcg::attach_to_mcg).creates(),
+    Entry::new::<prm::DetachFromMcgIn>(INITIALISED, mcg::detach_from_mcg),
     // The port.
     Entry::new::<prm::QueryVportStateIn>(INITIALISED, vport::query_vport_state)
         .op_mods(OpMods::UpTo(2)),

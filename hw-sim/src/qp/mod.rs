@@ -518,6 +518,11 @@ impl Qp {
         (context.rq_type() == RQ_TYPE_SRQ).then(|| context.srqn_rmpn_xrqn())
     }
 
+    /// Does not want datagrams for its groups that its own function sent.
+    pub const fn blocks_own_multicast(&self) -> bool {
+        self.core.context.block_lb_mc()
+    }
+
     /// UAR page whose doorbells the queue pair listens to.
     pub const fn uar(&self) -> u32 {
         self.core.context.uar_page()

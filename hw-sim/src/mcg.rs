@@ -1,0 +1,171 @@
+//! Multicast groups: which datagram queue pairs a packet for a group goes to.
+//!
+//! A queue pair joins a group by ATTACH_TO_MCG. A datagram for the group is a RoCE packet (or one of InfiniBand) for queue
+//! pair 0xffffff whose destination GID is the group's; each member gets a copy and judges it by its own Q_Key. What a
+//! function sends to a group comes back to its own members, the sender among them (Linux `ipoib_ib_handle_rx_wc` drops
+//! "multicast packets that the HCA has replicated"), except to those that block it (`block_lb_mc`): whether a member wants
+//! its function's own packets is a matter of the receiving side on the generation before, too (`MGM_BLCK_LB_BIT` of
+//! mlx4's groups).
+//!
+//! How such a frame reaches the port is another matter: a switch, an e-switch among them, wants the group's MAC address in
+//! the vport's list. The port itself takes what its groups want.
+
+use crate::nic::Nic;
+use crate::profile::PortType;
+use crate::wire::{EthPacket, LrhPacket, Packet};
+use crate::world::Env;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Queue pair number in datagrams for groups.
+const MULTICAST_QPN: u32 = 0x00ff_ffff;
+/// First LID of a group.
+const FIRST_MULTICAST_LID: u16 = 0xc000;
+/// LID of nobody, for everybody: no group's.
+const PERMISSIVE_LID: u16 = 0xffff;
+
+/// A group's address.
+pub type Mgid = [u8; 16];
+
+/// The groups of a function.
+#[derive(Debug, Default)]
+pub struct Groups {
+    members: BTreeMap<Mgid, BTreeSet<u32>>,
+}
+
+impl Groups {
+    /// Groups that have members.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether nobody is a member of anything.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Whether there is a group of this address.
+    pub fn contains(&self, group: &Mgid) -> bool {
+        self.members.contains_key(group)
+    }
+
+    /// Members of a group, by number.
+    pub fn members(&self, group: &Mgid) -> impl Iterator<Item = u32> {
+        self.members.get(group).into_iter().flatten().copied()
+    }
+
+    /// Makes a queue pair a member; false if it is one.
+    pub fn join(&mut self, group: Mgid, qpn: u32) -> bool {
+        self.members.entry(group).or_default().insert(qpn)
+    }
+
+    /// Ends a membership; false if there is none.
+    pub fn leave(&mut self, group: &Mgid, qpn: u32) -> bool {
+        let Some(members) = self.members.get_mut(group) else {
+            return false;
+        };
+        let was = members.remove(&qpn);
+        if members.is_empty() {
+            self.members.remove(group);
+        }
+        was
+    }
+
+    /// Forgets every group.
+    pub fn clear(&mut self) {
+        self.members.clear();
+    }
+}
+
+/// Whether a GID is a group's: one of IPv6 multicast, or an IPv4 multicast address in its GID form (Linux
+/// `rdma_is_multicast_addr`).
+pub fn is_group(gid: &Mgid) -> bool {
+    let [first, .., a, _, _, _] = *gid;
+    let mapped = gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
+    first == 0xff || mapped && a >> 4 == 0xe
+}
+
+impl Nic {
+    /// Whether a frame is for more than one station.
+    fn is_multicast(&self, frame: &[u8]) -> bool {
+        match self.profile.port_type {
+            PortType::Ethernet => {
+                EthPacket::new_checked(frame).is_ok_and(|eth| eth.dst()[0] & 1 == 1)
+            }
+            PortType::InfiniBand => LrhPacket::new_checked(frame)
+                .is_ok_and(|lrh| (FIRST_MULTICAST_LID..PERMISSIVE_LID).contains(&lrh.dlid())),
+        }
+    }
+
+    /// The packet in a frame that is for a group which has members here.
+    fn grouped<'f>(&self, frame: &'f [u8]) -> Option<Packet<'f>> {
+        if self.objects.groups.is_empty() || !self.is_multicast(frame) {
+            return None;
+        }
+        let packet = match self.profile.port_type {
+            PortType::Ethernet => Packet::parse(frame),
+            PortType::InfiniBand => Packet::parse_infiniband(frame),
+        };
+        packet.ok().filter(|packet| {
+            let group = packet.network.dst_gid();
+            packet.dest_qpn() == MULTICAST_QPN && self.objects.groups.contains(&group)
+        })
+    }
+
+    /// A frame arrived; `looped` if the function sent it itself. Whether it was for a group, whose members have it now.
+    pub fn group_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) -> bool {
+        let Some(packet) = self.grouped(frame) else {
+            return false;
+        };
+        let group = packet.network.dst_gid();
+        let members: Vec<u32> = self.objects.groups.members(&group).collect();
+        env.note(
+            self.index,
+            format_args!(
+                "multicast to {} bytes={}",
+                members.len(),
+                packet.payload.len()
+            ),
+        );
+        for qpn in members {
+            self.with_qp(env, qpn, |qp, view| {
+                if !(looped && qp.blocks_own_multicast()) {
+                    qp.receive(&packet, view);
+                }
+            });
+        }
+        true
+    }
+
+    /// A queue pair sends this frame: a copy of what is for a group of the function's comes back into it.
+    pub fn replicate(&mut self, env: &mut Env, frame: &[u8]) {
+        if self.port.is_up() && self.grouped(frame).is_some() {
+            env.loop_back(self.index, frame.to_vec());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_ipv6_multicast_and_ipv4_multicast_in_its_gid_form() {
+        let mapped = |a| [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, 1, 2, 3];
+        assert!(is_group(&[0xff; 16]));
+        assert!(is_group(&mapped(224)) && is_group(&mapped(239)));
+        assert!(!is_group(&mapped(223)) && !is_group(&mapped(240)));
+        let mut link_local = [0; 16];
+        link_local[..2].copy_from_slice(&[0xfe, 0x80]);
+        assert!(!is_group(&link_local));
+    }
+
+    #[test]
+    fn a_group_is_as_long_as_it_has_members() {
+        let (mut groups, group) = (Groups::default(), [0xff; 16]);
+        assert!(groups.join(group, 1) && groups.join(group, 2) && !groups.join(group, 1));
+        assert_eq!(groups.members(&group).collect::<Vec<_>>(), [1, 2]);
+        assert!(groups.leave(&group, 1) && !groups.leave(&group, 1));
+        assert!(groups.contains(&group) && groups.leave(&group, 2));
+        assert_eq!((groups.len(), groups.leave(&group, 2)), (0, false));
+    }
+}
