@@ -63,6 +63,9 @@ pub enum Fault {
     HealthSyndrome(u8),
     /// The health counter stops; everything else goes on.
     HealthCounterStops,
+    /// The health counter stands for so long and then goes on, as firmware lets it that has much to do (Linux
+    /// `poll_health` reports the fourth equal reading, two seconds apart, and goes on).
+    HealthCounterStalls(Duration),
     /// Every read of the BAR gives ones and every write is lost, as if the link to the slot were
     /// down.
     BarAllOnes,
@@ -143,6 +146,7 @@ impl FaultPlan {
             Fault::PageRequest { .. }
             | Fault::HealthSyndrome(_)
             | Fault::HealthCounterStops
+            | Fault::HealthCounterStalls(_)
             | Fault::BarAllOnes
             | Fault::SurpriseRemoval
             | Fault::BusError

@@ -11,6 +11,11 @@
 //!
 //! A device that is gone reads as ones: [`InitSegment::go_dark`] fills the BAR and ignores
 //! everything from then on.
+//!
+//! So does one that has just been reset, for a while; then the segment is there, but the firmware behind it does not look
+//! at it yet: revisions and geometry read zero, and what is written is lost. `initializing` reads 1 all that time, in the
+//! ones, too. Linux waits for it to clear before it looks at anything else ("wait for firmware to accept initialization
+//! segments configurations" in `mlx5_function_enable`, drivers/net/ethernet/mellanox/mlx5/core/main.c).
 
 use crate::profile::Profile;
 use driver::SharedMemory;
@@ -59,15 +64,56 @@ pub enum RegisterEffect {
     Bug(String),
 }
 
+/// When a reset function comes to life again, in virtual time. Each moment is the end of what is said of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Boot {
+    /// The BAR reads ones and takes no write.
+    pub silent_until: u64,
+    /// Writes to the segment are lost.
+    pub deaf_until: u64,
+    /// The firmware boots.
+    pub boots_until: u64,
+}
+
+impl Boot {
+    /// The moments at which something changes.
+    pub fn moments(self) -> [u64; 3] {
+        [self.silent_until, self.deaf_until, self.boots_until]
+    }
+
+    fn phase(self, now: u64) -> Phase {
+        if now < self.silent_until {
+            Phase::Silent
+        } else if now < self.deaf_until {
+            Phase::Deaf
+        } else {
+            Phase::Listening
+        }
+    }
+}
+
+/// How much of a segment there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing: the BAR reads ones.
+    Silent,
+    /// It reads, and what is written is lost.
+    Deaf,
+    /// All of it.
+    Listening,
+}
+
 /// The device's side of the initialization segment.
 pub struct InitSegment {
     bar: SharedMemory,
     cmdq_address: u64,
     queue_active: bool,
     nic_interface: u32,
-    boots_until: u64,
+    boot: Boot,
+    phase: Phase,
     health_syndrome: u8,
-    counter_frozen: bool,
+    /// The health counter stands until then.
+    counter_stands_until: u64,
     dark: bool,
     khz: u32,
     firmware: (u16, u16, u16),
@@ -82,9 +128,10 @@ impl InitSegment {
             cmdq_address: 0,
             queue_active: false,
             nic_interface: NIC_FULL_DRIVER,
-            boots_until: 0,
+            boot: Boot::default(),
+            phase: Phase::Listening,
             health_syndrome: 0,
-            counter_frozen: false,
+            counter_stands_until: 0,
             dark: false,
             khz: profile.general.current.device_frequency_khz(),
             firmware: profile.firmware,
@@ -92,31 +139,35 @@ impl InitSegment {
         }
     }
 
-    /// Power-on values; firmware boots until `boots_until`.
-    pub fn reset(&mut self, now: u64, boots_until: u64) {
+    /// Power-on values; the function comes up as `boot` says.
+    pub fn reset(&mut self, now: u64, boot: Boot) {
         if self.dark {
             return;
         }
         self.cmdq_address = 0;
         self.queue_active = false;
         self.nic_interface = NIC_FULL_DRIVER;
-        self.boots_until = boots_until;
+        self.boot = boot;
         self.health_syndrome = 0;
-        self.counter_frozen = false;
-        let bytes = self.bar.len();
-        self.bar.fill(0, bytes, 0);
-        self.restore();
+        self.counter_stands_until = 0;
+        self.enter(boot.phase(now));
         self.tick(now);
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        let bytes = self.bar.len();
+        if phase == Phase::Silent {
+            self.bar.fill(0, bytes, 0xff);
+        } else {
+            self.bar.fill(0, bytes, 0);
+            self.restore();
+        }
     }
 
     /// Whether firmware still boots.
     pub fn initializing(&self, now: u64) -> bool {
-        now < self.boots_until
-    }
-
-    /// When firmware will have booted, if it has not.
-    pub fn boots_until(&self, now: u64) -> Option<u64> {
-        (now < self.boots_until).then_some(self.boots_until)
+        self.boot.moments().into_iter().any(|moment| now < moment)
     }
 
     /// DMA address of the command queue, once software has written both halves.
@@ -134,9 +185,14 @@ impl InitSegment {
         self.health_syndrome
     }
 
-    /// Whether the device answers at all.
+    /// Whether the device does not answer any more.
     pub fn is_dark(&self) -> bool {
         self.dark
+    }
+
+    /// Whether the device does not answer, and may or may not some time.
+    pub fn is_silent(&self) -> bool {
+        self.dark || self.phase == Phase::Silent
     }
 
     /// Virtual time has moved: timers, health counter and the end of booting.
@@ -144,12 +200,19 @@ impl InitSegment {
         if self.dark {
             return;
         }
+        let phase = self.boot.phase(now);
+        if phase != self.phase {
+            self.enter(phase);
+        }
+        if phase == Phase::Silent {
+            return;
+        }
         let initializing = u32::from(self.initializing(now)) << 31;
         self.bar.store_be32(INITIALIZING, initializing);
         let [high, low] = halves(device_ticks(now, self.khz));
         self.bar.store_be32(INTERNAL_TIMER_H, high);
         self.bar.store_be32(INTERNAL_TIMER_L, low);
-        if !self.counter_frozen {
+        if now >= self.counter_stands_until {
             // Once per 10 ms: recovery code polls it every 50 ms.
             let [_, counter] = halves((now / 10_000_000) & 0x00ff_ffff);
             self.bar.store_be32(
@@ -171,9 +234,9 @@ impl InitSegment {
             .store_be32(HEALTH_COUNTER, u32::from(syndrome) << 24 | counter);
     }
 
-    /// Stops the health counter.
-    pub fn freeze_health_counter(&mut self) {
-        self.counter_frozen = true;
+    /// Stops the health counter until then.
+    pub fn freeze_health_counter(&mut self, until: u64) {
+        self.counter_stands_until = until;
     }
 
     /// The device is gone: everything reads as ones.
@@ -192,9 +255,20 @@ impl InitSegment {
     /// Software wrote `bytes` at `offset` (below [`SEGMENT_BYTES`]); they are in BAR memory
     /// already.
     pub fn written(&mut self, offset: usize, bytes: &[u8]) -> RegisterEffect {
-        if self.dark {
+        if self.is_silent() {
             self.bar.fill(offset, bytes.len(), 0xff);
+        }
+        if self.dark {
             return RegisterEffect::None;
+        }
+        if self.phase != Phase::Listening {
+            if self.phase == Phase::Deaf {
+                self.restore();
+            }
+            return RegisterEffect::Bug(format!(
+                "{}-byte write at {offset:#x} of BAR 0 is lost: the firmware has not come up from its reset",
+                bytes.len()
+            ));
         }
         let (offset, value) = match (offset % 4, bytes) {
             (0, &[a, b, c, d]) => (offset, u32::from_be_bytes([a, b, c, d])),
@@ -252,6 +326,12 @@ impl InitSegment {
     fn restore(&mut self) {
         let (major, minor, subminor) = self.firmware;
         let bar = &self.bar;
+        if self.phase != Phase::Listening {
+            for register in [FW_REV, CMDIF_REV, CMDQ_ADDR_H, CMDQ_ADDR_L_SZ, CMD_DBELL] {
+                bar.store_be32(register, 0);
+            }
+            return;
+        }
         bar.store_be32(FW_REV, u32::from(minor) << 16 | u32::from(major));
         bar.store_be32(
             CMDIF_REV,
@@ -295,8 +375,57 @@ mod tests {
         let profile = Profile::default();
         let bar = SharedMemory::anonymous(profile.bar_bytes).unwrap();
         let mut segment = InitSegment::new(bar.clone(), &profile);
-        segment.reset(0, 1_000);
+        segment.reset(0, boots(1_000));
         (segment, bar)
+    }
+
+    fn boots(until: u64) -> Boot {
+        Boot {
+            boots_until: until,
+            ..Boot::default()
+        }
+    }
+
+    /// Linux waits for `initializing` to clear before it reads or writes anything else of the segment
+    /// (`mlx5_function_enable`, "pre-initializing").
+    #[test]
+    fn a_reset_function_is_silent_then_deaf_and_loses_what_is_written() {
+        let (mut segment, bar) = segment();
+        let boot = Boot {
+            silent_until: 100,
+            deaf_until: 200,
+            boots_until: 300,
+        };
+        segment.reset(0, boot);
+        for (now, ones, geometry, accepts) in [
+            (0, true, 0xff, false),
+            (99, true, 0xff, false),
+            (100, false, 0, false),
+            (199, false, 0, false),
+            (200, false, 0x56, true),
+            (300, false, 0x56, true),
+        ] {
+            segment.tick(now);
+            assert_eq!(bar.load_be32(0x230) == u32::MAX, ones, "{now}");
+            assert_eq!(bar.load_be32(0x14) & 0xff, geometry, "{now}");
+            assert_eq!(bar.load_be32(0x1fc) >> 31, u32::from(now < 300), "{now}");
+            let effect = write(&mut segment, &bar, 0x14, 0xab0f_e000);
+            assert_eq!(matches!(effect, RegisterEffect::Bug(_)), !accepts, "{now}");
+            assert_eq!(segment.command_queue().is_some(), accepts, "{now}");
+            assert_eq!(bar.load_be32(0x14) & 0xff, geometry, "{now}");
+        }
+    }
+
+    #[test]
+    fn a_counter_that_stalls_goes_on_afterwards() {
+        let (mut segment, bar) = segment();
+        segment.tick(50_000_000);
+        segment.freeze_health_counter(5_000_000_000);
+        let before = bar.load_be32(0x1010);
+        segment.tick(4_999_000_000);
+        assert_eq!(bar.load_be32(0x1010), before);
+        segment.tick(5_000_000_000);
+        assert_ne!(bar.load_be32(0x1010), before);
     }
 
     fn write(

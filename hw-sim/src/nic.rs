@@ -15,7 +15,7 @@ use crate::config_space::{ConfigEffect, ConfigSpace};
 use crate::eq::EQE_BYTES;
 use crate::events::Target;
 use crate::fault::{Fault, FaultPlan};
-use crate::init_segment::{InitSegment, NIC_DISABLED, NIC_FULL_DRIVER, RegisterEffect};
+use crate::init_segment::{Boot, InitSegment, NIC_DISABLED, NIC_FULL_DRIVER, RegisterEffect};
 use crate::iommu::Iommu;
 use crate::mkey::KeyRules;
 use crate::object_tables::{Objects, QpRefs, QpSlot};
@@ -164,10 +164,17 @@ impl Nic {
         self.latched.clear();
         self.failed_cqs.clear();
         env.forget(self.index);
-        let boots_until = env.now + nanoseconds(self.profile.boot_time);
-        self.init.reset(env.now, boots_until);
-        if boots_until > env.now {
-            env.schedule(boots_until, self.index, Timer::Booted);
+        let after = |time| env.now.saturating_add(nanoseconds(time));
+        let boot = Boot {
+            silent_until: after(self.profile.silent_time),
+            deaf_until: after(self.profile.deaf_time),
+            boots_until: after(self.profile.boot_time),
+        };
+        self.init.reset(env.now, boot);
+        for moment in boot.moments() {
+            if moment > env.now {
+                env.schedule(moment, self.index, Timer::Booted);
+            }
         }
     }
 
@@ -228,7 +235,7 @@ impl Nic {
             self.bar.fill(at, bytes.len(), 0xff);
             return;
         }
-        if offset >= crate::init_segment::SEGMENT_BYTES {
+        if offset >= crate::init_segment::SEGMENT_BYTES && !self.init.is_silent() {
             let mut value = [0; 8];
             value[..bytes.len()].copy_from_slice(bytes);
             env.doorbells.push_back((
@@ -390,7 +397,11 @@ impl Nic {
         match *fault {
             Fault::PageRequest { pages } => self.request_pages(env, pages),
             Fault::HealthSyndrome(syndrome) => self.init.set_health_syndrome(syndrome),
-            Fault::HealthCounterStops => self.init.freeze_health_counter(),
+            Fault::HealthCounterStops => self.init.freeze_health_counter(u64::MAX),
+            Fault::HealthCounterStalls(time) => {
+                let until = env.now.saturating_add(nanoseconds(time));
+                self.init.freeze_health_counter(until);
+            }
             Fault::BarAllOnes => self.init.go_dark(),
             Fault::SurpriseRemoval => {
                 self.init.go_dark();

@@ -61,6 +61,10 @@ pub struct Profile {
     pub carrier_without_link: bool,
     /// How long the firmware boots after a reset.
     pub boot_time: Duration,
+    /// For so long of that BAR 0 reads ones and takes no write.
+    pub silent_time: Duration,
+    /// For so long of that the firmware does not look at the initialization segment: writes to it are lost.
+    pub deaf_time: Duration,
     /// How long a command takes.
     pub command_time: Duration,
     /// Drawn per command, up to this much more: commands in several slots then finish in any order.
@@ -99,6 +103,8 @@ impl Default for Profile {
             max_mtu: 9978,
             carrier_without_link: true,
             boot_time: Duration::from_millis(20),
+            silent_time: Duration::ZERO,
+            deaf_time: Duration::ZERO,
             command_time: Duration::ZERO,
             command_jitter: Duration::ZERO,
             pages: PageProfile::default(),
@@ -221,6 +227,7 @@ fn general() -> Page<CmdHcaCap> {
         .set_cq_eq_remap(true)
         .set_cq_resize(true);
     max.set_block_lb_mc(true).set_imaicl(true);
+    max.set_log_max_mcg(21).set_max_qp_mcg(240);
     max.set_cmdif_checksum(3).set_driver_version(true);
     max.set_umem_uid_0(true).set_log_max_umem(16);
     let mut current = max.clone();
