@@ -64,6 +64,9 @@ enum Task {
         /// What to do with the guest.
         #[command(subcommand)]
         task: vm::Task,
+        /// With which kernel, and how much of it.
+        #[command(flatten)]
+        options: vm::Options,
     },
     /// Our end of a connection with the guest's `peer`: what `vm interop` runs in the guest.
     #[command(hide = true)]
@@ -100,7 +103,7 @@ fn run() -> Result<()> {
         Task::Miri => miri::run(),
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
-        Task::Vm { task } => vm::run(&task),
+        Task::Vm { task, options } => vm::run(&task, &options),
         Task::Peer(arguments) => vm::peer::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),

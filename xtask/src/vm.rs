@@ -16,8 +16,10 @@ mod capture;
 mod guest;
 mod image;
 mod interop;
+mod kernel;
 mod libtest;
 mod machine;
+mod mirror;
 mod modules;
 pub mod peer;
 mod report;
@@ -27,11 +29,15 @@ mod vfio;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::Result;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 use self::image::Image;
+use self::kernel::Kernel;
+use self::machine::Machine;
+use self::report::Step;
 use crate::shell;
 
 /// What to do with the guest.
@@ -58,20 +64,49 @@ pub enum Task {
     },
 }
 
+/// Of what every task is told.
+#[derive(Args)]
+pub struct Options {
+    /// The guest's kernel, by the release of Debian that has it.
+    #[arg(long, value_enum, default_value_t, global = true)]
+    kernel: Kernel,
+    /// Steps to run, of all those that the suites have: names, separated by commas; a * at a name's end stands for any rest.
+    #[arg(long, value_delimiter = ',', global = true)]
+    only: Vec<String>,
+}
+
+impl Options {
+    /// Whether a step is to run.
+    fn wants(&self, step: &str) -> bool {
+        let named = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(beginning) => step.starts_with(beginning),
+            None => step == pattern,
+        };
+        self.only.is_empty() || self.only.iter().any(named)
+    }
+}
+
+/// What a suite may take that says nothing else.
+const PATIENCE: Duration = Duration::from_secs(900);
+
 /// A suite: what the guest is made of, and who judges what its script says.
 struct Suite {
     image: Image,
     /// Functions in its slots, one or two. The wire of a single one is a network device of the guest.
     functions: usize,
+    /// Memory of the guest.
+    memory: &'static str,
+    /// The longest the whole of it may take.
+    patience: Duration,
     /// Arguments of `datctl sim serve` besides the sockets.
     serve: &'static [&'static str],
     /// Builds the programs of ours that the guest gets.
-    programs: fn() -> Result<Vec<image::Program>>,
+    programs: fn(&Machine) -> Result<Vec<image::Program>>,
     /// The capture that the server of the functions writes, if the suite wants to know what it holds.
     capture: Option<&'static str>,
     /// Turns what a step said into figures, or says what is wrong with it. The last steps are no programs: `wire`, what
     /// the capture holds, where there is one, and `functions`, what the server of the functions logged.
-    judge: fn(&report::Step) -> Result<String>,
+    judge: fn(&Step) -> Result<String>,
 }
 
 /// Builds tests without running them. The same command as the one that runs them all, for the sake of the same features:
@@ -89,18 +124,26 @@ fn datctl() -> Result<PathBuf> {
 }
 
 /// Runs a task.
-pub fn run(task: &Task) -> Result<()> {
-    let machine = machine::prepare()?;
+pub fn run(task: &Task, options: &Options) -> Result<()> {
+    let machine = machine::prepare(options.kernel)?;
+    let test = |suite: &Suite| guest::test(&machine, suite, options);
+    let interop = || {
+        test(&interop::software())?;
+        test(&interop::mlx5())
+    };
     match task {
-        Task::Test { stock: false } => guest::test(&machine, &vfio::suite()),
+        Task::Test { stock: false } => test(&vfio::suite()),
         Task::Test { stock: true } => {
-            guest::test(&machine, &stock::infiniband())?;
-            guest::test(&machine, &stock::ethernet())?;
-            stock::write_coverage(&machine)?;
-            interop(&machine)
+            test(&stock::infiniband())?;
+            test(&stock::ethernet())?;
+            // A page of this project's says what one kernel asked for, all of it.
+            if options.only.is_empty() && options.kernel == Kernel::default() {
+                stock::write_coverage(&machine)?;
+            }
+            interop()
         }
-        Task::Roce => guest::test(&machine, &stock::ethernet()),
-        Task::Interop => interop(&machine),
+        Task::Roce => test(&stock::ethernet()),
+        Task::Interop => interop(),
         Task::Shell { stock, roce } => {
             let suite = match (stock, roce) {
                 (_, true) => stock::ethernet(),
@@ -112,19 +155,40 @@ pub fn run(task: &Task) -> Result<()> {
     }
 }
 
-/// Our driver against stock stacks.
-fn interop(machine: &machine::Machine) -> Result<()> {
-    guest::test(machine, &interop::software())?;
-    guest::test(machine, &interop::mlx5())
-}
-
 /// The suite on `vfio-pci` as one of the checks. Where the machine's parts cannot be had, that is said and nothing is run.
 pub fn check() -> Result<()> {
-    match machine::prepare() {
-        Ok(machine) => guest::test(&machine, &vfio::suite()),
+    let options = Options {
+        kernel: Kernel::default(),
+        only: Vec::new(),
+    };
+    match machine::prepare(options.kernel) {
+        Ok(machine) => guest::test(&machine, &vfio::suite(), &options),
         Err(error) => {
             println!("vm: left out: {error:#}");
             Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_steps_that_are_named_run_and_all_if_none_is() {
+        let options = |only: &[&str]| Options {
+            kernel: Kernel::default(),
+            only: only.iter().map(|&name| name.to_owned()).collect(),
+        };
+        assert!(options(&[]).wants("rc"));
+        let some = options(&["probe", "nvme-*"]);
+        for (step, wanted) in [
+            ("probe", true),
+            ("probed", false),
+            ("nvme-dd", true),
+            ("rc", false),
+        ] {
+            assert_eq!(some.wants(step), wanted, "{step}");
         }
     }
 }

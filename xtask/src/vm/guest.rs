@@ -1,6 +1,6 @@
 //! Running a guest: the simulated functions, QEMU, and what comes out of it.
 //!
-//! Everything has an end: a step has its own in the guest, the whole run has [`PATIENCE`]. A guest that is silent past
+//! Everything has an end: a step has its own in the guest, the whole run has its suite's. A guest that is silent past
 //! that, or ends before its script does, is a failure, shown with the tail of its console. Processes are ended
 //! when their owner goes, whatever the reason.
 
@@ -12,16 +12,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::machine::Machine;
 use super::report::{self, Step, Verdict};
 use super::serial::Line;
-use super::{Suite, capture, image};
+use super::{Options, Suite, capture, image};
 use crate::shell;
 
-/// The longest a whole suite may take.
-const PATIENCE: Duration = Duration::from_secs(900);
 /// The functions' server says what happened at most that much later.
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
 /// Lines of the console shown when something is wrong.
@@ -65,24 +63,26 @@ impl Drop for Running {
 }
 
 /// Boots, lets the suite's script run, prints and judges what it said.
-pub fn test(machine: &Machine, suite: &Suite) -> Result<()> {
+pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
     let functions = serve(machine, suite)?;
-    let (mut qemu, lines) = boot(machine, suite, &initramfs)?;
+    let parameters = format!("quiet only={}", options.only.join(","));
+    let (mut qemu, lines) = boot(machine, suite, &initramfs, &parameters)?;
     println!(
         "vm: QEMU {}, Linux {}, {} function(s); console in {}",
         machine.qemu,
-        machine.kernel,
+        machine.version,
         suite.functions,
         machine.path("run/console.log").display()
     );
-    let (mut steps, end) = follow(&lines, &mut qemu);
+    let (mut steps, end) = follow(&lines, &mut qemu, suite.patience);
+    let ran = steps.len();
     // Nothing more is said; the guest powers off a moment after its script is over.
     let _ = lines.recv_timeout(LOGGED_WITHIN);
     drop(qemu);
     drop(functions);
-    if let Some(name) = suite.capture {
+    if let Some(name) = suite.capture.filter(|_| options.wants("wire")) {
         steps.push(Step::shown(
             "wire",
             name,
@@ -102,7 +102,8 @@ pub fn test(machine: &Machine, suite: &Suite) -> Result<()> {
     println!("{}", report::table(&verdicts));
     println!("vm: {:.0} s in all", began.elapsed().as_secs_f64());
     let failed: Vec<&Verdict> = verdicts.iter().filter(|v| v.result.is_err()).collect();
-    if failed.is_empty() && end.is_ok() && !verdicts.is_empty() {
+    if failed.is_empty() && end.is_ok() {
+        ensure!(ran > 0, "{}: has none of these steps", suite.image.name);
         return Ok(());
     }
     for verdict in &failed {
@@ -134,7 +135,7 @@ pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
 
 /// Builds the programs and the initramfs.
 fn prepare(machine: &Machine, suite: &Suite) -> Result<String> {
-    let programs = (suite.programs)()?;
+    let programs = (suite.programs)(machine)?;
     image::build(machine, &suite.image, &programs)
 }
 
@@ -179,7 +180,7 @@ fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
 
 /// QEMU without its serial ports.
 fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> Command {
-    let kernel = format!("/vm/kernel/boot/vmlinuz-{}", machine.kernel);
+    let kernel = format!("/vm/{}/kernel/vmlinuz", machine.folder());
     // On a loaded machine the emulated timer may be too slow for the kernel's check of it.
     let mut append = format!("console=ttyS0 intel_iommu=on no_timer_check panic=-1 {parameters}");
     // Words that the kernel does not know it hands to init, as variables.
@@ -200,7 +201,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> 
             "-machine",
             "q35,memory-backend=mem,kernel-irqchip=off",
             "-object",
-            "memory-backend-memfd,id=mem,size=1G,share=on",
+            &format!("memory-backend-memfd,id=mem,size={},share=on", suite.memory),
             "-device",
             "intel-iommu,caching-mode=on,intremap=on",
             "-nodefaults",
@@ -239,8 +240,13 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> 
 }
 
 /// Starts the guest; its lines.
-fn boot(machine: &Machine, suite: &Suite, initramfs: &str) -> Result<(Running, Receiver<Line>)> {
-    let mut command = qemu(machine, suite, initramfs, "quiet");
+fn boot(
+    machine: &Machine,
+    suite: &Suite,
+    initramfs: &str,
+    parameters: &str,
+) -> Result<(Running, Receiver<Line>)> {
+    let mut command = qemu(machine, suite, initramfs, parameters);
     let run = machine.path("run");
     std::fs::write(run.join("console.log"), "")?;
     command
@@ -271,8 +277,12 @@ fn read_lines(output: ChildStdout) -> Receiver<Line> {
 }
 
 /// Collects steps until the script is over; what cut it short otherwise.
-fn follow(lines: &Receiver<Line>, qemu: &mut Running) -> (Vec<Step>, Result<()>) {
-    let deadline = Instant::now() + PATIENCE;
+fn follow(
+    lines: &Receiver<Line>,
+    qemu: &mut Running,
+    patience: Duration,
+) -> (Vec<Step>, Result<()>) {
+    let deadline = Instant::now() + patience;
     let mut steps: Vec<Step> = Vec::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -300,7 +310,7 @@ fn follow(lines: &Receiver<Line>, qemu: &mut Running) -> (Vec<Step>, Result<()>)
             }
             Ok(Line::Stray(text)) => println!("vm: the guest says {text:?}"),
             Err(RecvTimeoutError::Timeout) => {
-                let silent = Err(anyhow::anyhow!("the guest is not done within {PATIENCE:?}"));
+                let silent = Err(anyhow::anyhow!("the guest is not done within {patience:?}"));
                 return (steps, silent);
             }
             Err(RecvTimeoutError::Disconnected) => {

@@ -35,14 +35,15 @@ pub type Program = (String, PathBuf);
 
 /// Makes the initramfs; its path from inside.
 pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<String> {
-    let base = format!("{}/base", image.name);
+    let name = format!("{}/{}", machine.folder(), image.name);
+    let base = format!("{name}/base");
     let recipe = format!(
         "{:?} {:?} {}",
-        image.modules, image.packages, machine.kernel
+        image.modules, image.packages, machine.version
     );
-    let stamp = machine.path(image.name).join("recipe");
+    let folder = machine.path(&name);
+    let stamp = folder.join("recipe");
     if std::fs::read_to_string(&stamp).ok().as_deref() != Some(&recipe) {
-        let folder = machine.path(image.name);
         if folder.exists() {
             std::fs::remove_dir_all(&folder)?;
         }
@@ -51,7 +52,7 @@ pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<S
         base_files(machine, image, &base)?;
         std::fs::write(&stamp, recipe)?;
     }
-    let ours = machine.path(image.name).join("ours");
+    let ours = folder.join("ours");
     if ours.exists() {
         std::fs::remove_dir_all(&ours)?;
     }
@@ -60,21 +61,24 @@ pub fn build(machine: &Machine, image: &Image, programs: &[Program]) -> Result<S
     install(&ours.join("suite"), image.script)?;
     add_programs(&ours, &machine.path(&base), programs)?;
     // The kernel unpacks one archive after the other.
-    let initramfs = format!("{}/initramfs", image.name);
+    // A name is given to what is complete.
     shell::run(machine.script(&format!(
-        "cd {}
-         test -s base.cpio || (cd base; find . -print0 | cpio --null -o -H newc --quiet) > base.cpio
+        "cd {name}
+         test -s base.cpio || {{ (cd base; find . -print0 | cpio --null -o -H newc --quiet) > half; mv half base.cpio; }}
          (cd ours; find . -print0 | cpio --null -o -H newc --quiet) > ours.cpio
-         cat base.cpio ours.cpio > initramfs",
-        image.name
+         cat base.cpio ours.cpio > initramfs"
     )))?;
-    Ok(format!("/vm/{initramfs}"))
+    Ok(format!("/vm/{name}/initramfs"))
 }
 
 /// Folders, busybox and modules.
 fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
-    let modules_folder = machine.path("kernel/usr/lib/modules").join(&machine.kernel);
-    let dep = modules_folder.join("modules.dep");
+    let modules_folder = format!(
+        "{}/kernel/usr/lib/modules/{}",
+        machine.folder(),
+        machine.version
+    );
+    let dep = machine.path(&modules_folder).join("modules.dep");
     let dep = std::fs::read_to_string(&dep).with_context(|| dep.display().to_string())?;
     let order = modules::load_order(&dep, image.modules)?;
     let mut script = format!(
@@ -86,8 +90,8 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
     let mut list = String::new();
     for file in &order {
         let name = modules::name(file);
-        let from = format!("/vm/kernel/usr/lib/modules/{}/{file}", machine.kernel);
-        script += &format!("xz -dc {from} > modules/{name}.ko\n");
+        // What is not compressed comes out as it is.
+        script += &format!("xz -dcf /vm/{modules_folder}/{file} > modules/{name}.ko\n");
         list += &format!("{name}\n");
     }
     shell::run(machine.script(&script))?;

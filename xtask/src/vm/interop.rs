@@ -10,8 +10,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::c::{self, Source};
 use super::image::{Image, Program};
+use super::machine::Machine;
 use super::report::Step;
-use super::{Suite, machine, stock};
+use super::{PATIENCE, Suite, stock};
 use crate::shell;
 
 /// What every guest of these has.
@@ -29,8 +30,8 @@ const PEER: Source = Source {
     libraries: &["rdmacm", "ibverbs"],
 };
 
-fn programs() -> Result<Vec<Program>> {
-    let mut programs = c::programs(&machine::prepare()?, &[PEER])?;
+fn programs(machine: &Machine) -> Result<Vec<Program>> {
+    let mut programs = c::programs(machine, &[PEER])?;
     programs.push(("datctl".to_owned(), super::datctl()?));
     let xtask = shell::target_directory()?.join("debug/xtask");
     programs.push(("xtask".to_owned(), xtask));
@@ -59,6 +60,8 @@ pub fn mlx5() -> Suite {
             variables: &[],
         },
         functions: 2,
+        memory: "1G",
+        patience: PATIENCE,
         serve: &["--profile", "roce", "--pcap", "mlx5.pcapng"],
         programs,
         capture: Some("mlx5.pcapng"),
@@ -76,7 +79,7 @@ pub fn software() -> Suite {
                 "vfio_iommu_type1",
                 "vfio-pci",
                 "virtio_net",
-                "crc32_generic",
+                "crc32_generic?",
                 "rdma_rxe",
                 "ib_uverbs",
                 "rdma_ucm",
@@ -89,6 +92,8 @@ pub fn software() -> Suite {
             variables: &[],
         },
         functions: 1,
+        memory: "1G",
+        patience: PATIENCE,
         serve: &["--link", "dgram:wire.sock,net.sock", "--pcap", "rxe.pcapng"],
         programs,
         capture: Some("rxe.pcapng"),

@@ -3,8 +3,10 @@
 //! ```text
 //!   target/vm/root/            Debian: QEMU, busybox, xz, cpio, kmod, apt
 //!   target/vm/root/vm/         what is ours, and seen from inside as /vm
-//!                     kernel/     the kernel package, unpacked
-//!                     NAME/       the image of a suite, and its initramfs
+//!                     RELEASE/    what depends on the kernel, by the release that has it:
+//!                       kernel/     its packages, unpacked
+//!                       NAME/       the image of a suite, and its initramfs
+//!                     dev/        headers and libraries for programs of ours in C
 //!                     run/        sockets and logs of the last run
 //! ```
 //!
@@ -15,24 +17,29 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use super::kernel::Kernel;
+use super::mirror;
 use crate::{setup, shell};
 
-/// Where the packages come from.
-const MIRROR: &str = "http://deb.debian.org/debian";
-/// The release of the kernel and of everything in a guest.
+/// The release of everything in a guest.
 const RELEASE: &str = "trixie";
 /// Where QEMU comes from: vfio-user-pci is younger than the release.
 const BACKPORTS: &str = "trixie-backports";
+/// The release that has an older kernel.
+const OLDER: &str = "bookworm";
 /// What has to be unpacked to build and run a guest.
 const PACKAGES: &str = "qemu-system-x86,busybox-static,xz-utils,cpio,kmod";
 /// Changes when what is unpacked does, so that an older folder is made again.
-const RECIPE: &str = "root 1: trixie, qemu-system-x86 and its friends from backports";
+const RECIPE: &str =
+    "root 2: trixie, qemu-system-x86 and its friends from backports; lists of sources and bookworm";
 
 /// QEMU and a kernel.
 pub struct Machine {
     root: PathBuf,
-    /// Release of the kernel, such as 6.12.107+deb13-amd64.
-    pub kernel: String,
+    /// Which kernel.
+    kernel: Kernel,
+    /// Its version, such as 6.12.107+deb13-amd64.
+    pub version: String,
     /// Version of QEMU, such as 11.1.3.
     pub qemu: String,
 }
@@ -41,7 +48,7 @@ pub struct Machine {
 ///
 /// # Errors
 /// Not root; or a package that cannot be had, with the command that failed.
-pub fn prepare() -> Result<Machine> {
+pub fn prepare(kernel: Kernel) -> Result<Machine> {
     ensure!(
         shell::capture(shell::command("id", &["-u"]))?.trim() == "0",
         "the virtual machine's parts are unpacked and run by chroot, which needs root; nothing was run. \
@@ -51,19 +58,21 @@ pub fn prepare() -> Result<Machine> {
     let root = shell::target_directory()?.join("vm/root");
     let stamp = root.join("vm/recipe");
     if std::fs::read_to_string(&stamp).ok().as_deref() != Some(RECIPE) {
-        if root.exists() {
-            std::fs::remove_dir_all(&root).with_context(|| root.display().to_string())?;
-        }
+        let folder = root.parent().context("a folder in a folder")?;
+        std::fs::create_dir_all(folder)?;
+        mirror::reach(RELEASE, folder)?;
+        remove(&root)?;
         unpack_root(&root)?;
         std::fs::create_dir_all(root.join("vm/run"))?;
         std::fs::write(&stamp, RECIPE)?;
     }
     let mut machine = Machine {
         root,
-        kernel: String::new(),
+        kernel,
+        version: String::new(),
         qemu: String::new(),
     };
-    machine.kernel = machine.unpack_kernel()?;
+    machine.version = kernel.unpack(&machine)?;
     let version = shell::capture(machine.inside("qemu-system-x86_64", &["--version"]))?;
     machine.qemu = version
         .split_whitespace()
@@ -71,6 +80,29 @@ pub fn prepare() -> Result<Machine> {
         .unwrap_or("unknown")
         .to_owned();
     Ok(machine)
+}
+
+/// Removes a root that is of no use. One that was left half-made may still have the host's devices mounted in it.
+fn remove(root: &Path) -> Result<()> {
+    if !root.exists() {
+        return Ok(());
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+    // The innermost first.
+    for point in mounted_below(&mounts, root).iter().rev() {
+        shell::run(shell::command("umount", &[*point]))?;
+    }
+    std::fs::remove_dir_all(root).with_context(|| root.display().to_string())
+}
+
+/// The mount points below a folder, in the order of mounting (proc_mounts(5)).
+fn mounted_below<'a>(mounts: &'a str, folder: &Path) -> Vec<&'a str> {
+    let points = mounts
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(1));
+    points
+        .filter(|point| Path::new(point).starts_with(folder))
+        .collect()
 }
 
 fn unpack_root(root: &Path) -> Result<()> {
@@ -81,7 +113,7 @@ fn unpack_root(root: &Path) -> Result<()> {
         shell::exists("mmdebstrap"),
         "mmdebstrap is not installed and could not be: apt-get install mmdebstrap"
     );
-    std::fs::create_dir_all(root.parent().context("a folder in a folder")?)?;
+    let mirror = mirror::address();
     let mut command = shell::command("mmdebstrap", &["--quiet", "--variant=minbase"]);
     command
         // QEMU and what it needs newer than the release.
@@ -91,18 +123,35 @@ fn unpack_root(root: &Path) -> Result<()> {
         .arg("--customize-hook=rm -f \"$1/etc/apt/apt.conf.d/99mmdebstrap\"")
         .arg(RELEASE)
         .arg(root)
-        .arg(format!("deb {MIRROR} {RELEASE} main"))
-        .arg(format!("deb {MIRROR} {BACKPORTS} main"));
+        .arg(format!("deb {mirror} {RELEASE} main"))
+        .arg(format!("deb {mirror} {BACKPORTS} main"));
     shell::run(command)?;
-    // Guests' packages are found by a fresh list, kept from here on.
-    shell::run({
-        let mut command = shell::command("chroot", &[]);
-        command.arg(root).args(["apt-get", "update", "-qq"]);
-        command
-    })
+    update(root)
+}
+
+/// Fetches the lists of packages anew, from the mirror as it is named now.
+fn update(root: &Path) -> Result<()> {
+    let mirror = mirror::address();
+    // Guests take from more than what is unpacked here: tests in source packages, an older kernel.
+    let sources = format!(
+        "deb {mirror} {RELEASE} main\ndeb-src {mirror} {RELEASE} main\n\
+         deb {mirror} {BACKPORTS} main\ndeb {mirror} {OLDER} main\n"
+    );
+    std::fs::write(root.join("etc/apt/sources.list"), sources)?;
+    let mut command = shell::command("chroot", &[]);
+    command
+        .arg(root)
+        .args(["apt-get", "update", "-qq", "-oAPT::Update::Error-Mode=any"])
+        .args(mirror::PATIENCE);
+    mirror::told(&mut command, &mirror)
 }
 
 impl Machine {
+    /// The folder of what depends on the kernel, in /vm.
+    pub const fn folder(&self) -> &'static str {
+        self.kernel.folder()
+    }
+
     /// A path of ours, from outside.
     pub fn path(&self, inside: &str) -> PathBuf {
         self.root.join("vm").join(inside)
@@ -130,46 +179,43 @@ impl Machine {
         self.inside("sh", &["-euc", script])
     }
 
+    /// Runs a script inside that fetches something, with fresh lists of packages if the old ones no longer do.
+    pub fn fetch(&self, script: &str) -> Result<()> {
+        mirror::with_fresh_lists(|| shell::run(self.script(script)), || update(&self.root))
+    }
+
     /// Downloads packages and all they need, and unpacks them into a folder of /vm.
     pub fn unpack_packages(&self, packages: &[&str], folder: &str) -> Result<()> {
         if packages.is_empty() {
             return Ok(());
         }
         let list = packages.join(" ");
-        // Told that nothing is installed, apt fetches everything that is needed.
-        shell::run(self.script(&format!(
-            "mkdir -p debs/partial {folder}; : > nothing-installed
+        // Told that nothing is installed, apt fetches everything that is needed. What is left of a download that was
+        // interrupted may be another guest's.
+        self.fetch(&format!(
+            "rm -rf debs; mkdir -p debs/partial {folder}; : > nothing-installed
              apt-get install -qq -y --no-install-recommends --download-only \
                  -o APT::Sandbox::User=root -o Dir::State::status=/vm/nothing-installed \
                  -o Dir::Cache::archives=/vm/debs {list} >/dev/null
              for deb in debs/*.deb; do dpkg-deb --fsys-tarfile $deb | tar -x -C {folder} --keep-directory-symlink; done
              rm -rf debs"
-        )))
+        ))
     }
+}
 
-    /// The release of the kernel package that is unpacked, downloading it first if there is none.
-    fn unpack_kernel(&self) -> Result<String> {
-        let release = || -> Option<String> {
-            let modules = self.path("kernel/usr/lib/modules");
-            let folder = std::fs::read_dir(modules).ok()?.flatten().next()?;
-            // depmod's last file says that nothing is missing.
-            folder
-                .path()
-                .join("modules.symbols.bin")
-                .exists()
-                .then_some(())?;
-            folder.file_name().into_string().ok()
-        };
-        if let Some(release) = release() {
-            return Ok(release);
-        }
-        shell::run(self.script(
-            "rm -rf kernel linux-image-*.deb
-             image=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: \\(linux-image-[0-9].*\\)/\\1/p' | head -1)
-             apt-get -qq -o APT::Sandbox::User=root download $image
-             mkdir kernel; dpkg-deb -x linux-image-*.deb kernel; rm linux-image-*.deb
-             for release in $(ls kernel/usr/lib/modules); do depmod -b /vm/kernel/usr $release; done",
-        ))?;
-        release().context("the kernel package has no modules")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_half_made_root_has_mounted_is_found_and_nothing_beside_it() {
+        let mounts = "proc /proc proc rw 0 0\n\
+            tmp /t/vm/root-of-another tmpfs rw 0 0\n\
+            proc /t/vm/root/proc proc rw 0 0\n\
+            udev /t/vm/root/dev/null devtmpfs rw 0 0\n";
+        assert_eq!(
+            mounted_below(mounts, Path::new("/t/vm/root")),
+            ["/t/vm/root/proc", "/t/vm/root/dev/null"]
+        );
     }
 }

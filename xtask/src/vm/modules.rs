@@ -2,6 +2,9 @@
 //!
 //! `modules.dep`, as depmod writes it, has one line per module: its file, a colon, and everything it needs, directly or
 //! not, the most basic last (modules.dep(5)).
+//!
+//! Kernels differ in what is a module. A name with a question mark behind it is loaded where there is such a module:
+//! elsewhere the kernel itself has what it did.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +19,12 @@ pub fn load_order(dep: &str, wanted: &[&str]) -> Result<Vec<String>> {
         .collect();
     let mut order: Vec<String> = Vec::new();
     for module in wanted {
-        let (file, needs) = lines
-            .get(&name(module))
-            .with_context(|| format!("the kernel package has no module {module}"))?;
+        let found = lines.get(&name(module.trim_end_matches('?')));
+        if found.is_none() && module.ends_with('?') {
+            continue;
+        }
+        let (file, needs) =
+            found.with_context(|| format!("the kernel package has no module {module}"))?;
         for file in needs.iter().rev().chain([file]) {
             if !order.iter().any(|known| known == file) {
                 order.push((*file).to_owned());
@@ -49,6 +55,14 @@ mod tests {
         let order = load_order(DEP, &["vfio", "vfio_pci"]).unwrap();
         let names: Vec<String> = order.iter().map(|file| name(file)).collect();
         assert_eq!(names, ["vfio", "irqbypass", "vfio_pci_core", "vfio_pci"]);
+    }
+
+    /// The CRCs of Linux 6.12 are modules; those of 7.3 are no modules, and no built-in ones either.
+    #[test]
+    fn a_module_that_only_some_kernels_have_is_loaded_where_it_is() {
+        assert!(load_order(DEP, &["crc32_generic?"]).unwrap().is_empty());
+        let order = load_order(DEP, &["irqbypass?"]).unwrap();
+        assert_eq!(order, ["kernel/virt/lib/irqbypass.ko.xz"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use super::Suite;
 use super::c::{self, Source};
 use super::image::Image;
-use super::machine::{self, Machine};
+use super::machine::Machine;
 use super::report::Step;
 use crate::shell;
 
@@ -32,7 +32,7 @@ pub fn write_coverage(machine: &Machine) -> Result<()> {
     }
     let who = format!(
         "`mlx5_core` and `mlx5_ib` of Linux {}, its NVMe target and initiator, rdma-core's programs and perftest as Debian has them",
-        machine.kernel
+        machine.version
     );
     std::fs::write(shell::root().join(PAGE), coverage::page(&report, &who)?)?;
     println!("vm: {PAGE} is written");
@@ -59,8 +59,10 @@ pub fn infiniband() -> Suite {
             variables: &[],
         },
         functions: 2,
+        memory: "1G",
+        patience: super::PATIENCE,
         serve: &["--profile", "ib", "--report", REPORTS[0]],
-        programs: || c::programs(&machine::prepare()?, &SOURCES),
+        programs: |machine| c::programs(machine, &SOURCES),
         capture: None,
         judge,
     }

@@ -10,8 +10,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Suite;
 use super::image::{Image, Program};
+use super::{PATIENCE, Suite};
 use crate::shell;
 
 /// What the guest runs.
@@ -28,9 +28,11 @@ pub fn suite() -> Suite {
             variables: &["WAKEUP_WAITS"],
         },
         functions: 2,
+        memory: "1G",
+        patience: PATIENCE,
         // Frames fly for a while, so that who waits has to sleep.
         serve: &["--faults", "delay=100us"],
-        programs,
+        programs: |_| programs(),
         capture: None,
         judge: judge::judge,
     }

@@ -4,9 +4,9 @@
 use anyhow::{Context, Result, ensure};
 
 use super::FUNCTIONS;
-use crate::vm::Suite;
 use crate::vm::image::Image;
 use crate::vm::report::Step;
+use crate::vm::{PATIENCE, Suite};
 
 /// Times the functions are unbound and bound.
 const ROUNDS: usize = 3;
@@ -28,7 +28,7 @@ pub fn ethernet() -> Suite {
                 "mlx5_core",
                 "mlx5_ib",
                 "8021q",
-                "crc32c_generic",
+                "crc32c_generic?",
                 "ext4",
                 "loop",
                 "nvme_rdma",
@@ -48,8 +48,10 @@ pub fn ethernet() -> Suite {
             variables: &[],
         },
         functions: FUNCTIONS,
+        memory: "1G",
+        patience: PATIENCE,
         serve: &["--profile", "roce", "--report", super::REPORTS[1]],
-        programs: || Ok(Vec::new()),
+        programs: |_| Ok(Vec::new()),
         capture: None,
         judge,
     }

@@ -21,7 +21,7 @@ pub fn judge(step: &Step) -> Result<String> {
         "perf" => perf(step),
         "demo" => demo(step),
         "functions" => functions(step),
-        "huge pages" => Ok(step.line_with("HugePages_Free")?.to_owned()),
+        "huge-pages" => Ok(step.line_with("HugePages_Free")?.to_owned()),
         _ => libtest::judge(step),
     }
 }

@@ -1,0 +1,137 @@
+//! Debian's mirror: what is fetched from it, and what is said when it cannot be.
+//!
+//! A machine that was unpacked long ago has old lists of packages, and a mirror keeps only what the newest lists name:
+//! after a point release a download fails although nothing is wrong. So whatever fetches is run once more with fresh lists.
+//! Only then is the mirror to blame, and that is one sentence.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell;
+
+/// Where packages come from if nothing else is said.
+const MIRROR: &str = "http://deb.debian.org/debian";
+/// Says something else: a mirror that is nearer, or the only one that can be reached.
+const VARIABLE: &str = "DEBIAN_MIRROR";
+/// What apt is told wherever it fetches: to say soon that it cannot.
+pub const PATIENCE: [&str; 2] = ["-oAcquire::http::Timeout=20", "-oAcquire::Retries=1"];
+/// Fetch as who we are: the folder may be closed to apt's own user.
+const AS_WE_ARE: &str = "-oAPT::Sandbox::User=root";
+
+/// Where packages come from.
+pub fn address() -> String {
+    std::env::var(VARIABLE).unwrap_or_else(|_| MIRROR.to_owned())
+}
+
+/// Looks whether the mirror has a release, before much is begun that needs it. `folder` is for what comes.
+///
+/// # Errors
+/// It cannot be reached, or has no such release: one sentence.
+pub fn reach(release: &str, folder: &Path) -> Result<()> {
+    let mirror = address();
+    let file = folder.join("reached");
+    // Goes where apt goes, through whatever proxy.
+    let mut command = shell::command("/usr/lib/apt/apt-helper", &PATIENCE);
+    command
+        .args([AS_WE_ARE, "download-file"])
+        .arg(format!("{mirror}/dists/{release}/InRelease"))
+        .arg(&file);
+    told(&mut command, &mirror)?;
+    std::fs::remove_file(&file).with_context(|| file.display().to_string())
+}
+
+/// Runs what fetches, and once more with fresh lists if that fails.
+///
+/// # Errors
+/// The lists cannot be had, or it fails with them too.
+pub fn with_fresh_lists(
+    mut fetch: impl FnMut() -> Result<()>,
+    update: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let Err(error) = fetch() else { return Ok(()) };
+    println!("vm: {error:#}; once more, with fresh lists of packages");
+    update()?;
+    fetch()
+}
+
+/// Runs a command of apt's; if it fails, its own reason in one sentence.
+pub fn told(command: &mut Command, mirror: &str) -> Result<()> {
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start {}", command.get_program().display()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    bail!(
+        "the virtual machine's packages cannot be had from {mirror}: {}; {VARIABLE} names another mirror",
+        reason(&said)
+    );
+}
+
+/// What apt says was wrong: its first error or warning.
+fn reason(said: &str) -> &str {
+    let complaint = |line: &str| line.starts_with("E: ") || line.starts_with("W: ");
+    let line = said.lines().find(|line| complaint(line));
+    line.map_or("no reason is given", |line| line[3..].trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use anyhow::anyhow;
+
+    use super::*;
+
+    /// What the fetching with lists of this age ends with, if only fresh ones do; how often it was tried, and updated.
+    fn fetched(fresh: bool, mirror_answers: bool) -> (Result<()>, u32, u32) {
+        let (tries, updates) = (Cell::new(0), Cell::new(0));
+        let fetch = || {
+            tries.set(tries.get() + 1);
+            match fresh || updates.get() > 0 {
+                true => Ok(()),
+                false => Err(anyhow!("404 Not Found")),
+            }
+        };
+        let update = || {
+            updates.set(updates.get() + 1);
+            match mirror_answers {
+                true => Ok(()),
+                false => Err(anyhow!("cannot be had")),
+            }
+        };
+        let result = with_fresh_lists(fetch, update);
+        (result, tries.get(), updates.get())
+    }
+
+    #[test]
+    fn a_list_older_than_a_point_release_is_fetched_anew_and_the_download_tried_once_more() {
+        let (result, tries, updates) = fetched(false, true);
+        assert!(result.is_ok(), "{result:?}");
+        assert_eq!((tries, updates), (2, 1));
+        let (result, tries, updates) = fetched(true, true);
+        assert!(result.is_ok(), "{result:?}");
+        assert_eq!((tries, updates), (1, 0));
+    }
+
+    #[test]
+    fn without_a_mirror_its_absence_is_the_error_and_not_the_old_list() {
+        let (result, tries, _) = fetched(false, false);
+        assert_eq!(result.unwrap_err().to_string(), "cannot be had");
+        assert_eq!(tries, 1);
+    }
+
+    #[test]
+    fn the_reason_is_apts_own_first_complaint() {
+        let said = "Err:1 http://127.0.0.1:1/debian/dists/trixie/InRelease\n\
+            E: Failed to fetch http://127.0.0.1:1/x  Could not connect to 127.0.0.1:1. - connect (111: Connection refused)\n\
+            E: Download Failed\n";
+        assert!(reason(said).ends_with("(111: Connection refused)"));
+        assert!(reason(said).starts_with("Failed to fetch"));
+        assert_eq!(reason("nothing of that kind"), "no reason is given");
+    }
+}
