@@ -23,6 +23,7 @@ use crate::event::AsyncEvent;
 use crate::gid::{self, GidEntry};
 use crate::prm::{Command, Cqn, Eqn, UarIndex, UarPage};
 use crate::teardown;
+use crate::vport::{self, VportState};
 
 /// How to open a function. Start from [`HcaConfig::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,6 +210,14 @@ impl Hca {
     /// [`CloseError`] if a step failed; the others were done all the same, and the memory is ours again.
     pub fn close(self) -> Result<CloseReport, CloseError> {
         teardown::close(self)
+    }
+
+    /// What port and vport are now.
+    ///
+    /// # Errors
+    /// [`CmdError`].
+    pub fn vport_state(&mut self) -> Result<VportState, CmdError> {
+        vport::look(&mut self.control, &self.caps)
     }
 
     /// Sends a command and waits for its answer, serving events meanwhile.

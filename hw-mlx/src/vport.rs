@@ -14,6 +14,8 @@
 //! The permanent address of a vport is its owner's to set, the e-switch manager's for others; we read it
 //! and never write it. A function uses whatever MAC it announces, unless its owner checks for spoofing.
 
+mod look;
+
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::caps::Caps;
@@ -24,6 +26,8 @@ use crate::prm::{
     QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
 };
 use crate::random::{SplitMix, local_mac};
+pub(crate) use look::look;
+pub use look::{VportAdmin, VportState};
 
 const LOCAL_PORT: u32 = 1;
 /// ACCESS_REG op_mod.
@@ -165,17 +169,27 @@ fn write_unicast_list(control: &mut Control, macs: &[[u8; 6]]) -> Result<(), Cmd
 }
 
 fn read_unicast_list(control: &mut Control, caps: &Caps) -> Result<Vec<[u8; 6]>, CmdError> {
+    let log_most = caps.general().log_max_current_uc_list();
+    let list: Vec<MacAddress> = read_list(control, LIST_UNICAST, log_most)?;
+    Ok(list.iter().map(mac_of).collect())
+}
+
+/// One of the vport's lists. There is room for the longest there may be, 2^`log_most` entries: somebody else's may be
+/// longer than ours.
+fn read_list<E: FromBytes>(
+    control: &mut Control,
+    kind: u32,
+    log_most: u32,
+) -> Result<Vec<E>, CmdError> {
     let mut input = QueryNicVportContextIn::new();
-    input.set_allowed_list_type(LIST_UNICAST);
-    // Room for the longest list there may be: somebody else's may be longer than ours.
-    let room = MacAddress::SIZE << caps.general().log_max_current_uc_list().min(11);
+    input.set_allowed_list_type(kind);
+    let room = size_of::<E>() << log_most.min(11);
     let (output, list) = control.exec_reading(&input, &[], room)?;
     let count = usize::try_from(output.nic_vport_context().allowed_list_size()).unwrap_or(0);
     Ok(list
-        .chunks_exact(MacAddress::SIZE)
+        .chunks_exact(size_of::<E>())
         .take(count)
-        .filter_map(|entry| MacAddress::read_from_bytes(entry).ok())
-        .map(|entry| mac_of(&entry))
+        .filter_map(|entry| E::read_from_bytes(entry).ok())
         .collect())
 }
 

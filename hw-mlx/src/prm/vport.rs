@@ -111,6 +111,11 @@ layout! {
         mac_addr_31_0: 0x04 u32,
     }
 
+    /// An entry of a vport's list of VLANs (PRM "VLAN Layout").
+    pub struct VlanEntry(0x08) {
+        vlan: 0x00[11:0],
+    }
+
     /// Diagnostic counters of a vport (PRM "vnic_diagnostic_statistics").
     pub struct VnicDiagnosticStatistics(0x200) {
         counter_error_queues: 0x00 u32,

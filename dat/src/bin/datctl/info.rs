@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use dat::{CloseFlags, Ia};
-use hw_mlx::Hca;
-use hw_mlx::ids;
+use hw_mlx::vport::{VportAdmin, VportState};
+use hw_mlx::{CmdError, Hca, ids};
 use serde::Serialize;
 
 use crate::adapter::AdapterOptions;
@@ -29,7 +29,7 @@ pub(crate) struct Adapter {
     revision: u32,
     firmware: String,
     dat_version: String,
-    port: Port,
+    pub(crate) port: Port,
     gids: Vec<Gid>,
     capabilities: Capabilities,
     limits: Limits,
@@ -38,14 +38,27 @@ pub(crate) struct Adapter {
 }
 
 #[derive(Serialize)]
-struct Port {
-    mac: String,
-    link_up: bool,
+pub(crate) struct Port {
+    pub(crate) mac: String,
+    /// Frames can pass now.
+    pub(crate) link_up: bool,
+    /// What the vport's owner wants: `up`, `down`, or `follows` the port.
+    pub(crate) vport_admin: String,
+    /// As IP counts it; `None` if neither port nor vport says.
+    ip_mtu_bytes: Option<u32>,
     /// As the hardware counts, with Ethernet header, VLAN tag and check sequence.
     mtu_bytes: u32,
+    /// The vport's, counted so.
+    vport_mtu_bytes: Option<u32>,
+    /// The port's, counted so, and the largest it could have; `None` for those who may not see the port.
+    port_mtu_bytes: Option<[u32; 2]>,
     /// Payload of the largest packet.
     path_mtu_bytes: u32,
     node_guid: String,
+    /// What the e-switch was told: addresses and VLANs that are for this function.
+    pub(crate) unicast: Vec<String>,
+    multicast: Vec<String>,
+    vlans: Vec<u16>,
 }
 
 #[derive(Serialize)]
@@ -101,7 +114,7 @@ pub(crate) struct Health {
 pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
     let mut ia = dat::ia_open(&info.name, &info.options.open_options())?;
     ia.progress();
-    let mut adapter = Adapter::of(&ia);
+    let mut adapter = Adapter::of(&mut ia)?;
     let report = dat::ia_close(ia, CloseFlags::Graceful)?;
     if let Some(cause) = report.dead {
         adapter.health = Health {
@@ -113,13 +126,14 @@ pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
 }
 
 impl Adapter {
-    fn of(ia: &Ia) -> Self {
+    pub(crate) fn of(ia: &mut Ia) -> Result<Self, CmdError> {
+        let state = ia.provider_mut().hca_mut().vport_state()?;
         let (query, hca) = (ia.query(), ia.provider().hca());
         let (device_id, revision) = hca.hardware_version();
         let (major, minor, sub_minor) = hca.firmware_version();
         let (dat_major, dat_minor) = query.provider.dapl_version;
         let attributes = query.ia;
-        Self {
+        Ok(Self {
             adapter: attributes.adapter_name.clone(),
             vendor: attributes.vendor_name.clone(),
             product: ids::product(hca.device_id()).unwrap_or("unknown"),
@@ -127,7 +141,7 @@ impl Adapter {
             revision,
             firmware: format!("{major}.{minor}.{sub_minor}"),
             dat_version: format!("{dat_major}.{dat_minor}"),
-            port: Port::of(hca),
+            port: Port::of(hca, &state),
             gids: hca
                 .gids()
                 .iter()
@@ -162,22 +176,74 @@ impl Adapter {
                 alive: !hca.is_dead(),
                 cause: hca.dead_cause().map(|cause| cause.to_string()),
             },
-        }
+        })
     }
 }
 
 impl Port {
-    fn of(hca: &Hca) -> Self {
+    fn of(hca: &Hca, state: &VportState) -> Self {
         let port = hca.port();
-        let mac: Vec<String> = port.mac.iter().map(|byte| format!("{byte:02x}")).collect();
         Self {
-            mac: mac.join(":"),
-            link_up: port.link_up,
+            mac: mac(&port.mac),
+            link_up: state.is_up,
+            vport_admin: match state.admin {
+                VportAdmin::Down => "down".to_owned(),
+                VportAdmin::Up => "up".to_owned(),
+                VportAdmin::Follows => "follows".to_owned(),
+                VportAdmin::Other(code) => format!("code {code}"),
+            },
+            ip_mtu_bytes: state.ip_mtu(),
             mtu_bytes: port.mtu,
+            vport_mtu_bytes: state.vport_mtu,
+            port_mtu_bytes: state.port_mtu.map(|(now, most)| [now, most]),
             // 1..=5 for 256..=4096.
             path_mtu_bytes: 128 << port.path_mtu.min(5),
             node_guid: format!("{:#018x}", port.node_guid),
+            unicast: state.unicast.iter().map(mac).collect(),
+            multicast: state.multicast.iter().map(mac).collect(),
+            vlans: state.vlans.clone(),
         }
+    }
+
+    /// Link, MTUs and lists, one pair a line.
+    fn rows(&self) -> [(&'static str, String); 5] {
+        let known =
+            |mtu: Option<u32>| mtu.map_or_else(|| "unknown".to_owned(), |it| it.to_string());
+        let list = |entries: &[String]| match entries {
+            [] => "none".to_owned(),
+            entries => entries.join(", "),
+        };
+        let link = if self.link_up { "up" } else { "down" };
+        let port_mtu = self.port_mtu_bytes.map_or_else(
+            || "not ours to see".to_owned(),
+            |[now, most]| format!("{now} of {most}"),
+        );
+        let vlans: Vec<String> = self.vlans.iter().map(u16::to_string).collect();
+        [
+            (
+                "port",
+                format!("{link}, MAC {}, node GUID {}", self.mac, self.node_guid),
+            ),
+            ("vport", format!("its owner says: {}", self.vport_admin)),
+            (
+                "MTU",
+                format!(
+                    "{} for IP, {} in a packet; in frames: vport {}, port {port_mtu}",
+                    known(self.ip_mtu_bytes),
+                    self.path_mtu_bytes,
+                    known(self.vport_mtu_bytes)
+                ),
+            ),
+            (
+                "MACs",
+                format!(
+                    "unicast {}; multicast {}",
+                    list(&self.unicast),
+                    list(&self.multicast)
+                ),
+            ),
+            ("VLANs", list(&vlans)),
+        ]
     }
 }
 
@@ -201,6 +267,22 @@ impl Capabilities {
     }
 }
 
+impl Adapter {
+    /// The device and its port in a sentence.
+    pub(crate) fn summary(&self) -> String {
+        let (_, mtu) = self.port.rows()[2].clone();
+        format!(
+            "{}, firmware {}, link up, {}; MTU {mtu}",
+            self.product, self.firmware, self.port.mac
+        )
+    }
+}
+
+fn mac(bytes: &[u8; 6]) -> String {
+    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.join(":")
+}
+
 const fn yes_no(yes: bool) -> &'static str {
     if yes { "yes" } else { "no" }
 }
@@ -209,12 +291,11 @@ impl Report for Adapter {
     fn human(&self) -> String {
         let (port, can, limits) = (&self.port, &self.capabilities, &self.limits);
         let yes = |it: bool| yes_no(it).to_owned();
-        let link = if port.link_up { "up" } else { "down" };
         let health = match &self.health.cause {
             None => "alive".to_owned(),
             Some(cause) => format!("dead: {cause}"),
         };
-        let text = pairs([
+        let first = [
             ("adapter", self.adapter.clone()),
             (
                 "device",
@@ -226,23 +307,15 @@ impl Report for Adapter {
             ("firmware", self.firmware.clone()),
             ("DAT version", self.dat_version.clone()),
             ("health", health),
-            (
-                "port",
-                format!(
-                    "{link}, MAC {}, MTU {} (path MTU {}), node GUID {}",
-                    port.mac, port.mtu_bytes, port.path_mtu_bytes, port.node_guid
-                ),
+        ];
+        let bring_up = (
+            "bring-up",
+            format!(
+                "{:.1} ms, {} commands, {} firmware pages",
+                self.bring_up.milliseconds, self.bring_up.commands, self.bring_up.firmware_pages
             ),
-            (
-                "bring-up",
-                format!(
-                    "{:.1} ms, {} commands, {} firmware pages",
-                    self.bring_up.milliseconds,
-                    self.bring_up.commands,
-                    self.bring_up.firmware_pages
-                ),
-            ),
-        ]);
+        );
+        let text = pairs(first.into_iter().chain(port.rows()).chain([bring_up]));
         let can = pairs([
             ("reliable connections", yes(can.reliable_connections)),
             ("RoCE v2", yes(can.roce_v2)),

@@ -1,0 +1,86 @@
+//! What port and vport are now, for people who look: the link, who switched it off, both MTUs, what the e-switch was told.
+
+use super::{
+    FRAME_BYTES, LOCAL_PORT, READ, VPORT_UP, access_pmtu, mac_of, query, read_list,
+    read_unicast_list,
+};
+use crate::caps::Caps;
+use crate::control::Control;
+use crate::error::CmdError;
+use crate::prm::{MacAddress, Pmtu, QueryVportStateIn, VlanEntry};
+
+/// `allowed_list_type`: multicast addresses, VLANs.
+const LIST_MULTICAST: u32 = 1;
+const LIST_VLAN: u32 = 2;
+
+/// Who decides whether a vport is up (PRM "QUERY_VPORT_STATE").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VportAdmin {
+    /// Its owner switched it off.
+    Down,
+    /// It is up, whatever the port is.
+    Up,
+    /// It is what the port is.
+    Follows,
+    /// A code we do not know.
+    Other(u32),
+}
+
+/// Port and vport at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VportState {
+    /// Frames can pass now.
+    pub is_up: bool,
+    /// What the vport's owner wants.
+    pub admin: VportAdmin,
+    /// The vport's MTU in bytes, as the hardware counts ([`FRAME_BYTES`] more than IP); `None` if it does not say.
+    pub vport_mtu: Option<u32>,
+    /// The port's, and the largest it could have; `None` if the function may not see the port.
+    pub port_mtu: Option<(u32, u32)>,
+    /// MACs that the vport announces.
+    pub unicast: Vec<[u8; 6]>,
+    /// Multicast MACs it wants to hear.
+    pub multicast: Vec<[u8; 6]>,
+    /// VLANs it takes part in.
+    pub vlans: Vec<u16>,
+}
+
+impl VportState {
+    /// The MTU as IP counts it: the smaller of vport and port. `None` if neither says.
+    #[must_use]
+    pub fn ip_mtu(&self) -> Option<u32> {
+        let port = self.port_mtu.map(|(now, _)| now);
+        let mtu = [self.vport_mtu, port].into_iter().flatten().min()?;
+        Some(mtu.saturating_sub(FRAME_BYTES))
+    }
+}
+
+pub(crate) fn look(control: &mut Control, caps: &Caps) -> Result<VportState, CmdError> {
+    let state = control.exec(&QueryVportStateIn::new())?;
+    let mtu = query(control)?.mtu;
+    let mut register = Pmtu::new();
+    register.set_local_port(LOCAL_PORT);
+    let port_mtu = access_pmtu(control, READ, &register)?;
+    let unicast = read_unicast_list(control, caps)?;
+    let log_most = caps.general().log_max_current_mc_list();
+    let multicast: Vec<MacAddress> = read_list(control, LIST_MULTICAST, log_most)?;
+    let log_most = caps.general().log_max_vlan_list();
+    let vlans: Vec<VlanEntry> = read_list(control, LIST_VLAN, log_most)?;
+    Ok(VportState {
+        is_up: state.state() == VPORT_UP,
+        admin: match state.admin_state() {
+            0 => VportAdmin::Down,
+            1 => VportAdmin::Up,
+            2 => VportAdmin::Follows,
+            other => VportAdmin::Other(other),
+        },
+        vport_mtu: (mtu != 0).then_some(mtu),
+        port_mtu: port_mtu.map(|register| (register.oper_mtu(), register.max_mtu())),
+        unicast,
+        multicast: multicast.iter().map(mac_of).collect(),
+        vlans: vlans
+            .iter()
+            .filter_map(|entry| u16::try_from(entry.vlan()).ok())
+            .collect(),
+    })
+}
