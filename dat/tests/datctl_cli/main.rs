@@ -3,6 +3,7 @@
 //! What it says of the machine is tested on trees in a directory ([`tree`]); what it does with adapters, on simulated
 //! functions in its own process and in another's.
 
+mod accept;
 mod adapters;
 mod bind;
 mod devices;

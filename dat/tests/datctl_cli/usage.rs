@@ -13,6 +13,7 @@ fn every_command_explains_itself() {
         &["info"],
         &["ping"],
         &["perf"],
+        &["accept"],
         &["sim"],
         &["sim", "serve"],
     ];
@@ -47,6 +48,9 @@ fn what_cannot_be_meant_is_usage() {
         &["perf", "sim:a", "sim:b", "--bytes", "2048M"],
         &["perf", "sim:a", "sim:b", "--operation", "atomic"],
         &["doctor", "--memory-mib", "0"],
+        &["accept"],
+        &["accept", "sim:a", "--hours", "-1"],
+        &["accept", "sim:a", "--hours", "inf"],
         &["sim", "serve"],
         &[
             "sim",

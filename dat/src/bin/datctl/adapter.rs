@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use dat::{
     CloseFlags, DmaMemory, DtoCompletion, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia,
-    LmrHandle, LmrTriplet, MemPrivFlags, OpenOptions, PzHandle, ReturnType, RmrTriplet, Timeout,
+    LmrHandle, LmrTriplet, MemPrivFlags, OpenOptions, PzHandle, ReturnType, RmrTriplet, SrqHandle,
+    Timeout,
 };
 
 /// What a command may take long for: a message, an answer, the end of a connection.
@@ -73,7 +74,7 @@ impl AdapterOptions {
 pub(crate) struct Adapter {
     pub(crate) ia: Ia,
     pub(crate) events: EvdHandle,
-    zone: PzHandle,
+    pub(crate) zone: PzHandle,
 }
 
 /// Registered memory, in slots of one size.
@@ -113,11 +114,14 @@ impl Region {
 
 impl Adapter {
     pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Self, Box<dyn Error>> {
-        let mut ia = dat::ia_open(name, options)?;
+        Self::of(dat::ia_open(name, options)?)
+    }
+
+    pub(crate) fn of(mut ia: Ia) -> Result<Self, Box<dyn Error>> {
         let most = ia.query().ia.max_evd_qlen;
         let events = ia.evd_create(
             EVENTS.min(most),
-            EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO,
+            EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO | EvdFlags::RMR_BIND,
         )?;
         let zone = ia.pz_create()?;
         Ok(Self { ia, events, zone })
@@ -132,20 +136,24 @@ impl Adapter {
         self.ia.query().ia.max_dto_per_ep.min(EVENTS / 4)
     }
 
+    fn attributes(&self, requests: u32, receives: u32) -> EpAttr {
+        let limits = self.ia.query().ia;
+        EpAttr {
+            max_request_dtos: requests,
+            max_recv_dtos: receives,
+            max_rdma_read_in: limits.max_rdma_read_per_ep_in.min(READS),
+            max_rdma_read_out: limits.max_rdma_read_per_ep_out.min(READS),
+            ..EpAttr::defaults(limits)
+        }
+    }
+
     /// An endpoint for so many requests and receives.
     pub(crate) fn endpoint(
         &mut self,
         requests: u32,
         receives: u32,
     ) -> Result<EpHandle, Box<dyn Error>> {
-        let limits = self.ia.query().ia;
-        let attr = EpAttr {
-            max_request_dtos: requests,
-            max_recv_dtos: receives,
-            max_rdma_read_in: limits.max_rdma_read_per_ep_in.min(READS),
-            max_rdma_read_out: limits.max_rdma_read_per_ep_out.min(READS),
-            ..EpAttr::defaults(limits)
-        };
+        let attr = self.attributes(requests, receives);
         let events = Some(self.events);
         Ok(self
             .ia
@@ -173,6 +181,19 @@ impl Adapter {
             address: created.registered_address,
             slot_bytes,
         })
+    }
+
+    /// An endpoint whose receives come from an SRQ.
+    pub(crate) fn sharing_endpoint(
+        &mut self,
+        requests: u32,
+        srq: SrqHandle,
+    ) -> Result<EpHandle, Box<dyn Error>> {
+        let attr = self.attributes(requests, 0);
+        let events = Some(self.events);
+        Ok(self
+            .ia
+            .ep_create_with_srq(Some(self.zone), events, events, events, srq, &attr)?)
     }
 
     /// Ends an endpoint and a registration that only it used.

@@ -41,11 +41,16 @@ struct Session {
 
 impl Dialer {
     pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Self, Box<dyn Error>> {
-        Ok(Self {
-            adapter: Adapter::open(name, options)?,
+        Ok(Self::on(Adapter::open(name, options)?))
+    }
+
+    /// On an adapter that is open.
+    pub(crate) const fn on(adapter: Adapter) -> Self {
+        Self {
+            adapter,
             listener: None,
             session: None,
-        })
+        }
     }
 
     /// With the passive end in the same process and thread.

@@ -12,6 +12,7 @@ use driver::PciAddress;
 use driver::pci::{Machine, PciFunction};
 use serde::Serialize;
 
+pub(crate) use self::physical::link_state;
 use crate::devices::known;
 use crate::report::Report;
 
@@ -144,6 +145,24 @@ fn functions(machine: &Machine, addresses: &[PciAddress]) -> Result<Vec<PciFunct
         .cloned()
         .collect();
     Ok(if ours.is_empty() { all } else { ours })
+}
+
+impl Diagnosis {
+    /// The whole in a sentence; an error where a line that counts is not ok.
+    pub(crate) fn summary(&self) -> Result<String, String> {
+        let bad: Vec<String> = self
+            .lines
+            .iter()
+            .filter(|line| line.is_in_the_way())
+            .map(|line| format!("{}: {}", line.check, line.found))
+            .collect();
+        let unknown = self.lines.iter().filter(|line| line.ok.is_none()).count();
+        match (bad.is_empty(), unknown) {
+            (false, _) => Err(bad.join("; ")),
+            (true, 0) => Ok("ready".to_owned()),
+            (true, count) => Ok(format!("ready as far as can be seen, {count} unknown")),
+        }
+    }
 }
 
 impl Report for Diagnosis {

@@ -46,7 +46,11 @@ impl Listener {
         options: &OpenOptions,
         qualifier: u64,
     ) -> Result<Self, Box<dyn Error>> {
-        let mut adapter = Adapter::open(name, options)?;
+        Self::on(Adapter::open(name, options)?, qualifier)
+    }
+
+    /// On an adapter that is open.
+    pub(crate) fn on(mut adapter: Adapter, qualifier: u64) -> Result<Self, Box<dyn Error>> {
         let events = adapter.events;
         adapter
             .ia

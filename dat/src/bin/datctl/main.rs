@@ -5,17 +5,19 @@
 //! datctl doctor 3b:00.2
 //! datctl bind 3b:00.2
 //! datctl perf 3b:00.2 --connect fe80::5eff:fe10:1
+//! datctl accept 3b:00.2 3b:00.3
 //! datctl sim serve --socket /run/a.sock --socket /run/b.sock --pcap wire.pcapng
 //! ```
 //!
-//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf` and `rping` open an
-//! adapter by any name that `dat::ia_open` knows. `sim serve` plays functions for other processes.
+//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf`, `rping` and `accept` open
+//! an adapter by any name that `dat::ia_open` knows. `sim serve` plays functions for other processes.
 //!
 //! What a person reads and what a program reads come from one structure each ([`report::Report`]). Errors go to the
 //! error stream as one line, and with `--json` also to the output as an object, so that a program always finds one
 //! there.
 #![forbid(unsafe_code)]
 
+mod accept;
 mod adapter;
 mod address;
 mod bind;
@@ -42,8 +44,11 @@ use clap::{Parser, Subcommand};
 use dat::fabric::wire::WirePath;
 use driver::PciAddress;
 use driver::pci::Machine;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
 
+use self::accept::Accept;
 use self::info::Info;
 use self::perf::Perf;
 use self::ping::Ping;
@@ -118,6 +123,11 @@ enum Command {
     ///
     /// A peer whose address does not contain its MAC, as IPv4 ones do not, is named with --neighbour.
     Rping(Rping),
+    /// Accepts a card: does everything to a function, or two, that a program will, and compares every byte.
+    ///
+    /// One table, and one directory with all there is to know, for whoever is to look at it. Lines that cannot be done here are
+    /// skipped with the reason. It works on simulated functions too, and says so.
+    Accept(Accept),
 }
 
 #[derive(Subcommand)]
@@ -154,13 +164,8 @@ struct Serve {
 }
 
 fn main() -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(
-            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn")),
-        )
-        .with_writer(stderr)
-        .init();
     let arguments = Arguments::parse();
+    log(&arguments.command);
     let output = Output {
         json: arguments.json,
     };
@@ -175,6 +180,22 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What is said beside the output: to the error stream as `RUST_LOG` asks, and with `accept` in all detail into its bundle.
+fn log(command: &Command) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let errors = fmt::layer().with_writer(stderr).with_filter(filter);
+    let trace = matches!(command, Command::Accept(_)).then(|| {
+        fmt::layer()
+            .with_ansi(false)
+            .with_writer(accept::trace_writer)
+            .with_filter(EnvFilter::new("debug,hw_mlx::cmd=trace"))
+    });
+    tracing_subscriber::registry()
+        .with(errors)
+        .with(trace)
+        .init();
 }
 
 /// Runs a command. False: it ran, and what it found is not ok.
@@ -207,6 +228,7 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Ping(ping) => ping::run(&ping, output)?,
         Command::Perf(perf) => perf::run(&perf, output)?,
         Command::Rping(rping) => rping::run(&rping, output)?,
+        Command::Accept(accept) => return accept::run(&accept, machine, output),
     }
     Ok(true)
 }

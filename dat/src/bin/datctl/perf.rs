@@ -34,6 +34,14 @@ const NONE: CompletionFlags = CompletionFlags::empty();
 pub(crate) struct Perf {
     #[command(flatten)]
     ends: Ends,
+    #[command(flatten)]
+    plan: Plan,
+}
+
+/// What is measured.
+#[derive(clap::Args)]
+#[group(skip)]
+pub(crate) struct Plan {
     /// The operations.
     #[arg(
         long,
@@ -91,9 +99,14 @@ fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is no size from 1 to 1024M"))
 }
 
+/// A function that a program plays.
+pub(crate) fn is_simulated(name: &str) -> bool {
+    name.starts_with("sim:") || name.starts_with("vfio-user:")
+}
+
 /// All measurements.
 #[derive(Serialize)]
-struct Figures {
+pub(crate) struct Figures {
     adapter: String,
     peer: String,
     depth: u32,
@@ -132,20 +145,40 @@ pub(crate) fn run(perf: &Perf, output: Output) -> Result<(), Box<dyn Error>> {
     let Some((mut dialer, target)) = connect_by(&perf.ends, output)? else {
         return Ok(());
     };
-    let rows = perf.rows(&mut dialer, &target)?;
+    let figures = perf.plan.figures(&mut dialer, &target, &perf.ends.name)?;
     dialer.close()?;
-    let name = &perf.ends.name;
-    output.show(&Figures {
-        adapter: name.clone(),
-        peer: target.address.to_string(),
-        depth: perf.depth,
-        simulated: name.starts_with("sim:") || name.starts_with("vfio-user:"),
-        rows,
-    })?;
+    output.show(&figures)?;
     Ok(())
 }
 
-impl Perf {
+impl Plan {
+    /// Every operation at every size, so many times each, or as many as usual.
+    pub(crate) fn brief(count: Option<u64>) -> Self {
+        Self {
+            operation: vec![Operation::Send, Operation::Write, Operation::Read],
+            measure: vec![Measure::Latency, Measure::Bandwidth],
+            bytes: vec![64, 4096, 65_536, 1 << 20],
+            depth: 16,
+            count,
+        }
+    }
+
+    /// Measures.
+    pub(crate) fn figures(
+        &self,
+        dialer: &mut Dialer,
+        target: &Target,
+        name: &str,
+    ) -> Result<Figures, Box<dyn Error>> {
+        Ok(Figures {
+            adapter: name.to_owned(),
+            peer: target.address.to_string(),
+            depth: self.depth,
+            simulated: is_simulated(name),
+            rows: self.rows(dialer, target)?,
+        })
+    }
+
     fn rows(&self, dialer: &mut Dialer, target: &Target) -> Result<Vec<Row>, Box<dyn Error>> {
         let mut rows = Vec::new();
         let mut left = self.operation.len() * self.measure.len();
@@ -311,6 +344,29 @@ fn check(dialer: &Dialer, slot: usize, expected: &[u8]) -> Result<(), Box<dyn Er
             found[at], expected[at]
         )
         .into()),
+    }
+}
+
+impl Figures {
+    /// The shortest latency and the widest bandwidth of each operation.
+    pub(crate) fn summary(&self) -> String {
+        let of = |operation: Operation| {
+            let rows = || {
+                self.rows
+                    .iter()
+                    .filter(move |row| row.operation == operation)
+            };
+            let latency = rows()
+                .filter_map(|row| Some(row.latency.as_ref()?.median_us))
+                .fold(f64::INFINITY, f64::min);
+            let bandwidth = rows()
+                .filter_map(|row| Some(row.bandwidth.as_ref()?.bytes_per_second))
+                .fold(0.0, f64::max);
+            format!("{operation:?} {latency:.1} us, {:.0} MB/s", bandwidth / 1e6)
+        };
+        [Operation::Send, Operation::Write, Operation::Read]
+            .map(of)
+            .join("; ")
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use dat::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpHandle, Event,
-    OpenOptions, PspFlags, Qos, RmrTriplet, Timeout,
+    PspFlags, Qos, RmrTriplet, Timeout,
 };
 
 use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline, dto_failed, unexpected};
@@ -77,12 +77,8 @@ pub(crate) fn run(rping: &Rping, output: Output) -> Result<(), Box<dyn Error>> {
     let options = rping.options.open_options();
     let port = u64::from(rping.port);
     if let Some(peer) = rping.connect {
-        let mut end = End::connect(&rping.name, &options, peer, port)?;
-        let trips = (0..rping.count)
-            .map(|number| end.ask(number, rping.bytes))
-            .collect::<Result<_, _>>()?;
-        end.hang_up()?;
-        end.close()?;
+        let adapter = Adapter::open(&rping.name, &options)?;
+        let trips = trips(adapter, peer, port, rping.count, rping.bytes)?;
         return Ok(output.show(&Trips::new(
             &rping.name,
             &peer.to_string(),
@@ -103,6 +99,23 @@ pub(crate) fn run(rping: &Rping, output: Output) -> Result<(), Box<dyn Error>> {
     }
     end.close()?;
     Ok(output.show(&Answered { answered })?)
+}
+
+/// Round trips with a passive `rping`, and how long they took.
+pub(crate) fn trips(
+    adapter: Adapter,
+    peer: IpAddr,
+    port: u64,
+    count: u32,
+    bytes: u32,
+) -> Result<Vec<Duration>, Box<dyn Error>> {
+    let mut end = End::connect(adapter, peer, port)?;
+    let trips = (0..count)
+        .map(|number| end.ask(number, bytes))
+        .collect::<Result<_, _>>()?;
+    end.hang_up()?;
+    end.close()?;
+    Ok(trips)
 }
 
 /// One end of a connection.
@@ -129,13 +142,8 @@ impl End {
         Ok(end)
     }
 
-    fn connect(
-        name: &str,
-        options: &OpenOptions,
-        peer: IpAddr,
-        port: u64,
-    ) -> Result<Self, Box<dyn Error>> {
-        let mut end = Self::new(Adapter::open(name, options)?)?;
+    fn connect(adapter: Adapter, peer: IpAddr, port: u64) -> Result<Self, Box<dyn Error>> {
+        let mut end = Self::new(adapter)?;
         let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
         end.adapter.ia.ep_connect(
             end.ep,

@@ -354,6 +354,11 @@ impl Side {
     }
 }
 
+/// The link state that the physical function's side has set for a virtual one, in `ip`'s words.
+pub(crate) fn link_state(machine: &Machine, interface: &str, number: u32) -> Option<String> {
+    settings(machine, interface, number)?.link_state
+}
+
 fn settings(machine: &Machine, interface: &str, number: u32) -> Option<Settings> {
     let text = machine.ask("ip", &["-json", "link", "show", "dev", interface])?;
     let links: Vec<IpLink> = serde_json::from_str(&text).ok()?;

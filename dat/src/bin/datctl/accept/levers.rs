@@ -1,0 +1,126 @@
+//! What this process can do from outside to a function, by its name.
+//!
+//! A function of this machine is reset and taken back through sysfs, and a virtual one's link through its physical one, all by
+//! root. A function that another process serves can be killed off its client and opened again. A simulated function of this
+//! process has none of it: its tests are the simulator's.
+
+use std::fs;
+use std::path::Path;
+
+use dat::OpenOptions;
+use driver::PciAddress;
+use driver::pci::{Kernel, Machine, Role, Writer};
+
+use super::subject::{Lever, Levers, Subject};
+use crate::doctor::link_state;
+use crate::perf::is_simulated;
+
+/// A function by its name, with the levers there are.
+pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machine) -> Subject<'a> {
+    let (own, options) = (name.to_owned(), options.clone());
+    // Behind the device a name may hold options.
+    let device = name.split(',').next().unwrap_or(name);
+    let address: Option<PciAddress> = device.parse().ok();
+    let levers = if let Some(address) = address {
+        Levers {
+            link: link(machine, address),
+            reset: reset(machine, address),
+            binding: binding(machine, address),
+            outlives: Ok(()),
+        }
+    } else if device.starts_with("vfio-user:") {
+        let why =
+            "no function of this machine: whoever serves it could do that (sim serve --faults)";
+        Levers {
+            outlives: Ok(()),
+            ..Levers::none(why)
+        }
+    } else {
+        Levers::none("a simulated function of this process: nobody is outside of it")
+    };
+    Subject::new(
+        name,
+        move || dat::ia_open(&own, &options),
+        is_simulated(name),
+        address,
+        levers,
+    )
+}
+
+/// The link of a virtual function, by its state on the physical function's side; given back as it was.
+fn link(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, String> {
+    let elsewhere = || {
+        format!(
+            "the physical function of {address} has no interface here; where it has: ip link set dev PF vf N state disable, then auto"
+        )
+    };
+    let function = machine.function(address).ok_or_else(elsewhere)?;
+    let physical = match function.role {
+        Role::Physical { .. } => {
+            return Err(format!(
+                "{address} is no virtual function: its link is its cable, which nobody here can pull"
+            ));
+        }
+        Role::Virtual { of } => of
+            .and_then(|of| machine.function(of))
+            .ok_or_else(elsewhere)?,
+    };
+    let number = machine
+        .virtual_function_number(physical.address, address)
+        .ok_or_else(elsewhere)?;
+    let interface = machine
+        .netdevs(&physical)
+        .into_iter()
+        .find(|netdev| netdev.represents().is_none())
+        .ok_or_else(elsewhere)?
+        .name;
+    writable(&machine.device(physical.address).join("driver_override"))?;
+    let before = link_state(machine, &interface, number).unwrap_or_else(|| "auto".to_owned());
+    Ok(Box::new(move |up| {
+        let number = number.to_string();
+        let state = if up { before.as_str() } else { "disable" };
+        let arguments = [
+            "link", "set", "dev", &interface, "vf", &number, "state", state,
+        ];
+        machine
+            .ask("ip", &arguments)
+            .map(drop)
+            .ok_or_else(|| format!("ip {}: failed", arguments.join(" ")))
+    }))
+}
+
+fn reset(machine: &Machine, address: PciAddress) -> Result<Lever<'_, ()>, String> {
+    let file = machine.device(address).join("reset");
+    writable(&file)?;
+    Ok(Box::new(move |()| write(&file, "1")))
+}
+
+/// The kernel takes a function from vfio-pci when its program has let go of it; the program is asked to.
+fn binding(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, String> {
+    let file = machine.device(address).join("driver/unbind");
+    writable(&file)?;
+    Ok(Box::new(move |bound| {
+        if bound {
+            return machine
+                .bind(address, &Kernel)
+                .map(drop)
+                .map_err(|error| error.to_string());
+        }
+        write(&file, &address.to_string())
+    }))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    Kernel
+        .write(path, text)
+        .map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Whether a file of sysfs would take a write of ours.
+fn writable(path: &Path) -> Result<(), String> {
+    fs::OpenOptions::new()
+        .write(true)
+        .open(path)
+        .map(drop)
+        .map_err(|error| format!("takes root: {}: {error}", path.display()))
+}

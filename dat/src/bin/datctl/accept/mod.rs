@@ -1,0 +1,256 @@
+//! `datctl accept`: the acceptance run of a card.
+//!
+//! A card is accepted when everything that a storage daemon will do to it has been done once and the bytes were compared: it is
+//! brought up again and again, talks with itself, with a second function, with the kernel's `rdma_cm`; its link goes and comes,
+//! it is reset and taken away while it works, its program is killed; it is measured; it works for hours. Each of these is a
+//! line of one table. A line opens the functions by itself and closes them, so a line that fails leaves the next one a chance.
+//!
+//! What cannot be done to this function from here (a link that belongs to a physical function elsewhere, a reset without
+//! being root) is *skipped*, with the reason. A skipped line says nothing about the card; the last line of the table counts them.
+//!
+//! Everything is kept in one directory, the bundle, for whoever is to look at what went wrong.
+//!
+//! Nothing here knows whether a function is real: a line is a function of [`Subject`]s, and tests put faulty ones into it.
+
+mod bundle;
+mod exchange;
+mod levers;
+mod lines;
+mod outside;
+mod pair;
+mod subject;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::env;
+use std::error::Error;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use driver::pci::Machine;
+
+use self::bundle::Bundle;
+pub(crate) use self::bundle::trace_writer;
+use self::outside::TO_NOTICE;
+use self::subject::Subject;
+use self::table::{Acceptance, Row, Verdict};
+use crate::adapter::{Adapter, AdapterOptions};
+use crate::report::Output;
+use crate::{doctor, rping};
+
+/// Memory that doctor reckons with, in MiB: two regions of some megabytes, and room.
+const MEMORY_MIB: u64 = 64;
+/// Round trips with a peer's `rping`, and bytes of a text.
+const RPINGS: u32 = 100;
+const RPING_BYTES: u32 = 4096;
+/// The longest soak, in hours: a year.
+const MOST_HOURS: f64 = 8766.0;
+
+/// `accept`
+#[derive(clap::Args)]
+pub(crate) struct Accept {
+    /// The function: a PCI address, vfio-user:SOCKET or sim:NAME.
+    function: String,
+    /// Another one, which the first can reach.
+    other: Option<String>,
+    /// A machine on which `rping -s` of librdmacm runs, by the address it listens on.
+    #[arg(long)]
+    peer: Option<IpAddr>,
+    /// The RDMA-CM port of that rping.
+    #[arg(long, default_value_t = 7174, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// Hours of the soak; a fraction will do.
+    #[arg(long, default_value = "0", value_parser = hours)]
+    hours: Duration,
+    /// The directory that everything is kept in; it must not be there [default: accept-SECONDS, of the time now].
+    #[arg(long)]
+    bundle: Option<PathBuf>,
+    #[command(flatten)]
+    options: AdapterOptions,
+}
+
+/// `0.5`, as a time.
+fn hours(text: &str) -> Result<Duration, String> {
+    let hours = text
+        .parse::<f64>()
+        .ok()
+        .filter(|hours| (0.0..=MOST_HOURS).contains(hours));
+    hours
+        .map(|hours| Duration::from_secs_f64(hours * 3600.0))
+        .ok_or_else(|| format!("{text:?} is no number of hours from 0 to {MOST_HOURS}"))
+}
+
+/// What a line came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    Ok(String),
+    Skipped(String),
+}
+
+/// False: a line is not ok.
+pub(crate) fn run(
+    accept: &Accept,
+    machine: &Machine,
+    output: Output,
+) -> Result<bool, Box<dyn Error>> {
+    let options = accept.options.open_options();
+    let mut subjects = vec![levers::subject(&accept.function, &options, machine)];
+    if let Some(other) = &accept.other {
+        // The addresses are the first one's; the other is reached by that which follows from its MAC.
+        let options = AdapterOptions::default().open_options();
+        subjects.push(levers::subject(other, &options, machine));
+    }
+    let bundle = Bundle::create(accept.bundle.as_deref())?;
+    let mut run = Run {
+        rows: Vec::new(),
+        bundle: &bundle,
+    };
+    run.lines(accept, &subjects, machine);
+    let acceptance = Acceptance::new(&subjects, run.rows, machine, &bundle);
+    bundle.add("report", &acceptance)?;
+    output.show(&acceptance)?;
+    Ok(acceptance.ok)
+}
+
+/// The lines so far.
+struct Run<'a> {
+    rows: Vec<Row>,
+    bundle: &'a Bundle,
+}
+
+impl Run<'_> {
+    /// All lines, those first without which the others cannot go well.
+    fn lines(&mut self, accept: &Accept, subjects: &[Subject<'_>], machine: &Machine) {
+        let all = names(subjects);
+        for (number, subject) in subjects.iter().enumerate() {
+            self.row("doctor", &subject.name, |bundle| {
+                self::doctor(subject, machine, number, bundle)
+            });
+            self.row("bring-up", &subject.name, |_| {
+                lines::bring_up(subject).map(Outcome::Ok)
+            });
+            self.row("port", &subject.name, |bundle| {
+                let (found, adapter) = lines::port(subject)?;
+                bundle.add(&format!("info-{number}"), &adapter)?;
+                Ok(Outcome::Ok(found))
+            });
+            self.row("loopback", &subject.name, |_| {
+                lines::dtos(std::slice::from_ref(subject)).map(Outcome::Ok)
+            });
+        }
+        let two = |line: &dyn Fn() -> Result<Outcome, Box<dyn Error>>| match subjects.len() {
+            2 => line(),
+            _ => Ok(Outcome::Skipped("takes two functions".to_owned())),
+        };
+        self.row("e-switch", &all, |_| {
+            two(&|| lines::meet(subjects).map(Outcome::Ok))
+        });
+        self.row("DTOs", &all, |_| {
+            two(&|| lines::dtos(subjects).map(Outcome::Ok))
+        });
+        self.row("connections", &all, |_| {
+            lines::churn(subjects).map(Outcome::Ok)
+        });
+        self.row("kernel peer", &subjects[0].name, |_| {
+            kernel_peer(accept, &subjects[0])
+        });
+        self.row("link", &subjects[0].name, |_| {
+            outside::link(subjects, TO_NOTICE)
+        });
+        self.row("reset", &subjects[0].name, |_| {
+            outside::reset(subjects, TO_NOTICE)
+        });
+        self.row("unbind", &subjects[0].name, |_| {
+            outside::unbind(subjects, TO_NOTICE)
+        });
+        self.row("kill", &all, |_| {
+            outside::kill(subjects, &env::current_exe()?)
+        });
+        self.row("perf", &all, |bundle| {
+            let [one, other] = subjects else {
+                return Ok(Outcome::Skipped("takes two functions".to_owned()));
+            };
+            let (found, figures) = lines::perf(one, other)?;
+            bundle.add("perf", &figures)?;
+            Ok(Outcome::Ok(found))
+        });
+        self.row("soak", &all, |_| soak(subjects, accept.hours));
+    }
+
+    /// One line, of which is told at once, since the next may take long.
+    fn row(
+        &mut self,
+        line: &'static str,
+        of: &str,
+        look: impl FnOnce(&Bundle) -> Result<Outcome, Box<dyn Error>>,
+    ) {
+        let start = Instant::now();
+        tracing::info!(line, of, "begins");
+        let (verdict, found) = match look(self.bundle) {
+            Ok(Outcome::Ok(found)) => (Verdict::Ok, found),
+            Ok(Outcome::Skipped(why)) => (Verdict::Skipped, why),
+            Err(error) => (Verdict::NotOk, error.to_string()),
+        };
+        let row = Row {
+            line,
+            of: of.to_owned(),
+            verdict,
+            found,
+            seconds: start.elapsed().as_secs_f64(),
+        };
+        eprintln!("{}", row.progress());
+        self.rows.push(row);
+    }
+}
+
+fn names(subjects: &[Subject<'_>]) -> String {
+    let names: Vec<&str> = subjects.iter().map(|it| it.name.as_str()).collect();
+    names.join(" ")
+}
+
+fn doctor(
+    subject: &Subject<'_>,
+    machine: &Machine,
+    number: usize,
+    bundle: &Bundle,
+) -> Result<Outcome, Box<dyn Error>> {
+    let Some(address) = subject.address else {
+        return Ok(Outcome::Skipped(
+            "no PCI function of this machine".to_owned(),
+        ));
+    };
+    let diagnosis = doctor::run(machine, &[address], MEMORY_MIB)?;
+    bundle.add(&format!("doctor-{number}"), &diagnosis)?;
+    match diagnosis.summary() {
+        Ok(found) => Ok(Outcome::Ok(found)),
+        Err(found) => Err(found.into()),
+    }
+}
+
+fn kernel_peer(accept: &Accept, subject: &Subject<'_>) -> Result<Outcome, Box<dyn Error>> {
+    let Some(peer) = accept.peer else {
+        return Ok(Outcome::Skipped(
+            "no --peer: start `rping -s -v` of rdma-core on another machine, and name its address"
+                .to_owned(),
+        ));
+    };
+    let adapter = Adapter::of(subject.open()?)?;
+    let port = u64::from(accept.port);
+    let mut trips = rping::trips(adapter, peer, port, RPINGS, RPING_BYTES)
+        .map_err(|error| format!("{peer} port {port}: {error}"))?;
+    trips.sort_unstable();
+    Ok(Outcome::Ok(format!(
+        "{RPINGS} texts of {RPING_BYTES} bytes read and written back by {peer}, {:.2} ms in the middle",
+        lines::millis(trips[trips.len() / 2])
+    )))
+}
+
+fn soak(subjects: &[Subject<'_>], time: Duration) -> Result<Outcome, Box<dyn Error>> {
+    if time.is_zero() {
+        return Ok(Outcome::Skipped("no --hours".to_owned()));
+    }
+    let start = Instant::now();
+    lines::soak(subjects, || start.elapsed() >= time).map(Outcome::Ok)
+}

@@ -1,0 +1,117 @@
+//! What an acceptance run came to: one table.
+
+use driver::pci::Machine;
+use serde::Serialize;
+
+use super::bundle::Bundle;
+use super::subject::Subject;
+use crate::report::{Report, table};
+
+/// The whole run.
+#[derive(Serialize)]
+pub(super) struct Acceptance {
+    /// No line is not ok. Skipped ones say nothing.
+    pub(super) ok: bool,
+    functions: Vec<String>,
+    /// A program plays a function: nothing is said of a card.
+    simulated: bool,
+    /// Of datctl.
+    version: &'static str,
+    /// Of the kernel; `None` if it does not say.
+    kernel: Option<String>,
+    bundle: String,
+    pub(super) rows: Vec<Row>,
+}
+
+/// A line.
+#[derive(Serialize)]
+pub(super) struct Row {
+    pub(super) line: &'static str,
+    /// The functions it is about.
+    pub(super) of: String,
+    pub(super) verdict: Verdict,
+    /// What was found; why it is not ok; why it was skipped.
+    pub(super) found: String,
+    pub(super) seconds: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) enum Verdict {
+    #[serde(rename = "ok")]
+    Ok,
+    #[serde(rename = "not ok")]
+    NotOk,
+    #[serde(rename = "skipped")]
+    Skipped,
+}
+
+impl Verdict {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::NotOk => "not ok",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+impl Row {
+    /// For whoever waits.
+    pub(super) fn progress(&self) -> String {
+        let (line, of, seconds) = (self.line, &self.of, self.seconds);
+        format!("{:<8} {line} of {of}, {seconds:.1} s", self.verdict.word())
+    }
+}
+
+impl Acceptance {
+    pub(super) fn new(
+        subjects: &[Subject<'_>],
+        rows: Vec<Row>,
+        machine: &Machine,
+        bundle: &Bundle,
+    ) -> Self {
+        let kernel = std::fs::read_to_string(machine.path("/proc/sys/kernel/osrelease")).ok();
+        Self {
+            ok: rows.iter().all(|row| row.verdict != Verdict::NotOk),
+            functions: subjects.iter().map(|it| it.name.clone()).collect(),
+            simulated: subjects.iter().any(|it| it.simulated),
+            version: env!("CARGO_PKG_VERSION"),
+            kernel: kernel.map(|text| text.trim().to_owned()),
+            bundle: bundle.path().display().to_string(),
+            rows,
+        }
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.rows
+            .iter()
+            .filter(|row| row.verdict == verdict)
+            .count()
+    }
+}
+
+impl Report for Acceptance {
+    fn human(&self) -> String {
+        let rows = self.rows.iter().map(|row| {
+            [
+                row.line.to_owned(),
+                row.verdict.word().to_owned(),
+                format!("{:.1}", row.seconds),
+                row.of.clone(),
+                row.found.clone(),
+            ]
+        });
+        let mut text = table(["line", "verdict", "s", "of", "found"], rows);
+        let [ok, bad, skipped] =
+            [Verdict::Ok, Verdict::NotOk, Verdict::Skipped].map(|it| self.count(it));
+        let word = if self.ok { "accepted" } else { "not accepted" };
+        text.push_str(&format!(
+            "\n\n{word}: {ok} lines ok, {bad} not ok, {skipped} skipped, which say nothing\nkept in {}",
+            self.bundle
+        ));
+        if self.simulated {
+            text.push_str("\nsimulated: nothing is said of a card");
+        }
+        text
+    }
+}

@@ -1,0 +1,154 @@
+//! `datctl accept`, as a person runs it: on functions of its own process, of another's, and where there are none.
+//!
+//! What each line finds on a function that misbehaves is tested beside the lines (`accept/tests.rs` of datctl); here are the
+//! lines that take processes or a machine.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::served::{Served, datctl, json};
+use crate::tree::{PF0, Tree, VF};
+
+/// The run with `--json` and a bundle in `directory`: its exit status, and the table.
+fn accept(directory: &Path, arguments: &[&str]) -> (Option<i32>, Value) {
+    let bundle = directory.join("bundle").display().to_string();
+    json(&[&["accept", "--bundle", &bundle], arguments].concat())
+}
+
+/// Verdict and finding of the only line with this name.
+fn line(report: &Value, name: &str) -> (String, String) {
+    let rows = report["rows"].as_array().expect("rows");
+    let found: Vec<&Value> = rows.iter().filter(|row| row["line"] == name).collect();
+    let [row] = found[..] else {
+        panic!("{} lines {name} in {report:#}", found.len());
+    };
+    let text = |field: &str| row[field].as_str().expect("text").to_owned();
+    (text("verdict"), text("found"))
+}
+
+#[test]
+fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
+    let served = Served::new(&[]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let (a, b) = (served.name("a"), served.name("b"));
+    let (code, report) = accept(directory.path(), &[&a, &b, "--hours", "0.0001"]);
+    assert_eq!(
+        (code, &report["ok"]),
+        (Some(0), &Value::Bool(true)),
+        "{report:#}"
+    );
+    assert_eq!(report["simulated"], true);
+    for name in ["e-switch", "DTOs", "connections", "kill", "perf", "soak"] {
+        let (verdict, found) = line(&report, name);
+        assert_eq!(verdict, "ok", "{name}: {found}");
+    }
+    let (_, found) = line(&report, "kill");
+    assert!(
+        found.ends_with("opened again, and messages pass"),
+        "{found}"
+    );
+    // What cannot be done is not passed over.
+    for name in ["kernel peer", "link", "reset", "unbind"] {
+        let (verdict, why) = line(&report, name);
+        assert_eq!(verdict, "skipped", "{name}");
+        assert!(!why.is_empty(), "{name}");
+    }
+    let bundle = directory.path().join("bundle");
+    let mut files: Vec<String> = fs::read_dir(&bundle)
+        .expect("the bundle")
+        .map(|entry| {
+            entry
+                .expect("a file")
+                .file_name()
+                .into_string()
+                .expect("a name")
+        })
+        .collect();
+    files.sort();
+    assert_eq!(
+        files,
+        [
+            "info-0.json",
+            "info-0.txt",
+            "info-1.json",
+            "info-1.txt",
+            "perf.json",
+            "perf.txt",
+            "report.json",
+            "report.txt",
+            "trace.log"
+        ]
+    );
+    let kept = fs::read_to_string(bundle.join("report.json")).expect("the report");
+    let kept: Value = serde_json::from_str(&kept).expect("an object");
+    assert_eq!(kept, report);
+    // Commands in the form of Linux mlx5 `cmd.c` `dump_command`.
+    let trace = fs::read_to_string(bundle.join("trace.log")).expect("the trace");
+    assert!(trace.contains("dump command ENABLE_HCA(0x104)"));
+}
+
+#[test]
+fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_skipped() {
+    let served = Served::new(&[]);
+    let (mut listener, address) = served.listener("rping");
+    let directory = tempfile::tempdir().expect("a directory");
+    let (code, report) = accept(directory.path(), &[&served.name("b"), "--peer", &address]);
+    assert_eq!(code, Some(0), "{report:#}");
+    let (verdict, found) = line(&report, "kernel peer");
+    assert_eq!(verdict, "ok", "{found}");
+    assert_eq!(listener.line(), "answered 100 messages");
+    for name in ["e-switch", "DTOs", "kill", "perf"] {
+        assert_eq!(line(&report, name).0, "skipped", "{name}");
+    }
+    assert_eq!(line(&report, "loopback").0, "ok");
+    // Nobody listens there any more.
+    fs::remove_dir_all(directory.path().join("bundle")).expect("it goes");
+    let (code, report) = accept(directory.path(), &[&served.name("b"), "--peer", &address]);
+    assert_eq!((code, &report["ok"]), (Some(1), &Value::Bool(false)));
+    let (verdict, found) = line(&report, "kernel peer");
+    assert_eq!(verdict, "not ok");
+    assert!(found.contains("port 7174"), "{found}");
+}
+
+#[test]
+fn functions_that_are_gone_fail_every_line_that_opens_them_and_the_run_goes_on_to_its_end() {
+    let served = Served::new(&["--faults", "0:removal@0s"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let (a, b) = (served.name("a"), served.name("b"));
+    let (code, report) = accept(directory.path(), &[&a, &b]);
+    assert_eq!(code, Some(1));
+    for name in ["e-switch", "DTOs", "connections", "kill", "perf"] {
+        let (verdict, found) = line(&report, name);
+        assert_eq!(verdict, "not ok", "{name}: {found}");
+        assert!(!found.is_empty());
+    }
+    let output = datctl(&["accept", &a, "--bundle", "/nonexistent/bundle"]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn a_function_that_the_doctor_finds_something_at_is_not_accepted() {
+    let tree = Tree::good();
+    let flags = format!("/sys/bus/pci/devices/{PF0}/net/ens1f0/flags");
+    tree.write(&flags, "0x1002\n");
+    let bundle = tree.root().join("bundle").display().to_string();
+    let (code, report) = tree.json(&["accept", VF, "--bundle", &bundle]);
+    assert_eq!(code, 1);
+    let (verdict, found) = line(&report, "doctor");
+    assert_eq!(
+        (verdict.as_str(), found.as_str()),
+        (
+            "not ok",
+            "pf interface: ens1f0 is down, and its virtual functions with it"
+        )
+    );
+    let kept = fs::read_to_string(Path::new(&bundle).join("doctor-0.txt")).expect("the diagnosis");
+    assert!(kept.contains("ip link set dev ens1f0 up"), "{kept}");
+    // A bundle is never written into twice.
+    let (code, report) = tree.json(&["accept", VF, "--bundle", &bundle]);
+    assert_eq!(code, 1);
+    let error = report["error"].as_str().expect("an error");
+    assert!(error.contains("File exists"), "{error}");
+}
