@@ -11,7 +11,7 @@ use vfio_bindings::bindings::vfio;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::client_memory::MAX_MAPPINGS;
+use super::client_memory::ANNOUNCED_MAPPINGS;
 
 /// What a message asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -219,7 +219,7 @@ const_assert_eq!(size_of::<RegionAccess>(), 16);
 /// What VERSION says of us, NUL included.
 pub(crate) fn capabilities() -> Vec<u8> {
     format!(
-        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\"max_data_xfer_size\":{MAX_DATA},\"max_dma_maps\":{MAX_MAPPINGS}}}}}\0"
+        "{{\"capabilities\":{{\"max_msg_fds\":{MAX_FDS},\"max_data_xfer_size\":{MAX_DATA},\"max_dma_maps\":{ANNOUNCED_MAPPINGS}}}}}\0"
     )
     .into_bytes()
 }
