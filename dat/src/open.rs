@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use dat_core::{CloseFlags, DatError, IaConfig};
 use driver::{Device, Function, FunctionError, PciAddress};
@@ -136,11 +136,20 @@ pub enum OpenError {
     Close(#[from] CloseError),
 }
 
+/// Functions keep their place, MAC and link for as long as the process lives, so that a name always means the same one. One
+/// that no adapter has open holds no descriptor.
 struct Fabric {
     sim: Sim,
     functions: BTreeMap<String, Arc<SimFunction>>,
     /// Those on a wire that leaves the process, each in a world of its own.
-    wired: BTreeMap<String, Arc<WiredFunction>>,
+    wired: BTreeMap<String, KnownWired>,
+}
+
+/// A function on a wire. It is there while an adapter has it open; what it is stays known.
+struct KnownWired {
+    path: PathBuf,
+    mac: [u8; 6],
+    function: Weak<WiredFunction>,
 }
 
 /// What `sim:` names live in.
@@ -214,16 +223,28 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
             path: path.clone(),
             error,
         };
-        let function = match wired.get(simulated) {
-            Some(known) if known.front.path() == path => Arc::clone(known),
-            Some(_) => return Err(link(std::io::ErrorKind::AlreadyExists.into())),
-            None => {
-                let function = Wired::lay(name, mac, path).map_err(link)?;
-                wired.insert(simulated.to_owned(), Arc::clone(&function));
-                function
-            }
+        let known = wired.get(simulated);
+        if let Some(known) = known
+            && known.path != *path
+        {
+            let there = format!("its wire leads to {} already", known.path.display());
+            return Err(link(std::io::Error::new(
+                std::io::ErrorKind::AlreadyExists,
+                there,
+            )));
+        }
+        if let Some(function) = known.and_then(|known| known.function.upgrade()) {
+            return open_device(function, 0, options);
+        }
+        let mac = known.map_or(mac, |known| known.mac);
+        let function = Wired::lay(name, mac, path).map_err(link)?;
+        let laid = KnownWired {
+            path: path.clone(),
+            mac,
+            function: Arc::downgrade(&function),
         };
-        return open_device(function, 1, options);
+        wired.insert(simulated.to_owned(), laid);
+        return open_device(function, 0, options);
     }
     let function = functions
         .entry(simulated.to_owned())

@@ -8,9 +8,12 @@
 //! writes; a frame that arrives does in the thread that listens at the wire; and what takes time, in a thread that lets the
 //! world's time follow the machine's and sends what leaves. So memory changes while the program looks at it and makes no
 //! call, as with a card. The function's clock is the machine's, since others live by it.
+//!
+//! The function and its wire are there while an adapter has it open. Who opens it again finds a function that has just been
+//! switched on, with the same MAC on the same wire; the other end sees its link go down meanwhile.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
@@ -33,7 +36,6 @@ pub(crate) type WiredFunction = Fronted<SimFunction, Wired>;
 /// The wire of a function, in front of it.
 pub(crate) struct Wired {
     wire: Arc<Wire>,
-    path: PathBuf,
     poke: SyncSender<()>,
     clock: Arc<RealClock>,
 }
@@ -71,17 +73,11 @@ impl Wired {
         let wire = Wire::lay(&sim, &function, &leads, LinkFaults::default(), poke.clone())?;
         let front = Self {
             wire,
-            path: path.to_owned(),
             poke,
             clock: Arc::new(RealClock::new()),
         };
         let device = function;
         Ok((Arc::new(Fronted { device, front }), sim, poked))
-    }
-
-    /// Where the wire leads.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// What the function has said is on the wire before it falls silent: the process may end next. Who keeps on sending
@@ -97,7 +93,16 @@ impl Wired {
     }
 }
 
-/// Lets the world's time follow the machine's, and sends what leaves, for as long as the process lives.
+impl Drop for Wired {
+    /// Nobody has the function open any more. What it has said is on the wire; then the wire is cut, and who moves the time
+    /// ends by that.
+    fn drop(&mut self) {
+        self.say_all();
+        self.wire.cut();
+    }
+}
+
+/// Lets the world's time follow the machine's, and sends what leaves, for as long as the function is there.
 fn follow(sim: &Sim, wire: &Wire, poked: &Receiver<()>) {
     let clock = sim.clock();
     let mut pace = Pace::new(Instant::now());

@@ -4,7 +4,6 @@
 //! has a path of its own and knows the other's. Nobody hears of the other's coming and going: a frame that
 //! finds nobody there is lost, as is one that finds the other side too slow.
 
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixDatagram;
@@ -16,10 +15,13 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, UnixAddr, sendto};
 
 use crate::frame_socket::FRAME_BYTES;
+use crate::socket_path::{PathClaim, TakenPath};
 
 /// Our side of such a wire. Clones share it.
 #[derive(Clone, Debug)]
 pub struct FrameDatagrams {
+    /// Free again before the socket is closed.
+    _here: Arc<TakenPath>,
     socket: Arc<UnixDatagram>,
     there: UnixAddr,
 }
@@ -28,23 +30,13 @@ impl FrameDatagrams {
     /// Takes the path `here` for us; frames will go to `there`.
     ///
     /// # Errors
-    /// A path that is no socket's, or in use by somebody, or what else the system answered.
+    /// Something else is at `here`, which stays as it is ([`SocketPathError`](crate::SocketPathError)), or what else the
+    /// system answered.
     pub fn bind(here: &Path, there: &Path) -> io::Result<Self> {
         let there = UnixAddr::new(there)?;
-        let socket = match UnixDatagram::bind(here) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                let probe = UnixDatagram::unbound()?;
-                // Somebody who is alive can be connected to.
-                match probe.connect(here) {
-                    Err(gone) if gone.kind() == ErrorKind::ConnectionRefused => {}
-                    _ => return Err(error),
-                }
-                fs::remove_file(here)?;
-                UnixDatagram::bind(here)
-            }
-            bound => bound,
-        }?;
+        let (socket, here) = PathClaim::new(here)?.bind(|here| UnixDatagram::bind(here))?;
         Ok(Self {
+            _here: Arc::new(here),
             socket: Arc::new(socket),
             there,
         })
@@ -76,6 +68,11 @@ impl FrameDatagrams {
                 Err(errno) => return Err(errno.into()),
             }
         }
+    }
+
+    /// Takes our leave: whoever waits for a frame here is woken.
+    pub fn shut(&self) {
+        crate::frame_socket::shut(self.socket.as_fd().as_raw_fd());
     }
 
     /// Waits for a frame.
@@ -141,6 +138,9 @@ mod tests {
         let error = FrameDatagrams::bind(&a, &b).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AddrInUse);
         drop(first);
+        assert!(!a.exists(), "who closes takes the path along");
+        // As a killed process leaves it.
+        drop(UnixDatagram::bind(&a).unwrap());
         assert!(a.exists());
         assert!(FrameDatagrams::bind(&a, &b).is_ok());
     }

@@ -1,22 +1,23 @@
 //! Ethernet frames between processes: a wire that is a UNIX socket.
 //!
 //! The socket keeps boundaries (`SOCK_SEQPACKET`): one message, one frame. It has two ends and no names but its path. Who
-//! comes first listens there, who comes second connects; a lock beside the path keeps two that come at once from both
-//! being first. A frame that finds the other side too slow is lost, as on a wire.
+//! comes first listens there, who comes second connects; two that come at once are not both first (module `socket_path`).
+//! A frame that finds the other side too slow is lost, as on a wire.
 
-use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect, listen,
-    recv, send, socket,
+    AddressFamily, Backlog, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, accept4, bind,
+    connect, listen, recv, send, shutdown, socket,
 };
+
+use crate::socket_path::{Occupant, PathClaim, TakenPath};
 
 /// The longest frame: a jumbo frame of 9978 bytes, and then some.
 pub(crate) const FRAME_BYTES: usize = 16 << 10;
@@ -39,48 +40,48 @@ pub enum FrameEnd {
 /// Waits for the other side.
 #[derive(Debug)]
 pub struct FrameListener {
+    /// Free again before the socket is closed.
+    _taken: TakenPath,
     fd: OwnedFd,
-    path: PathBuf,
 }
 
 impl FrameEnd {
     /// Connects to a path, or listens there if nobody does.
     ///
     /// # Errors
-    /// What the system answered.
+    /// Something else is at the path, which stays as it is ([`SocketPathError`](crate::SocketPathError)), or what else the
+    /// system answered.
     pub fn at(path: &Path) -> io::Result<Self> {
-        let mut name = path.as_os_str().to_owned();
-        name.push(".lock");
-        let lock = File::create(&name)?;
-        lock.lock()?;
+        let claim = PathClaim::new(path)?;
         let address = UnixAddr::new(path)?;
-        let fd = open_socket()?;
-        match connect(fd.as_raw_fd(), &address) {
-            Ok(()) => return Ok(Self::Second(FrameSocket::new(fd))),
-            // A socket nobody listens at any more is in the way.
-            Err(Errno::ECONNREFUSED) => fs::remove_file(path)?,
-            Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(errno.into()),
+        if claim.occupant()? == Occupant::Somebody {
+            let fd = open_socket()?;
+            match connect(fd.as_raw_fd(), &address) {
+                Ok(()) => return Ok(Self::Second(FrameSocket::new(fd))),
+                // Whoever was there has just left, or is no wire's end: the claim will say.
+                Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::EPROTOTYPE) => {}
+                Err(errno) => return Err(errno.into()),
+            }
         }
-        let fd = open_socket()?;
-        bind(fd.as_raw_fd(), &address)?;
-        // A wire has two ends; a third who comes meanwhile waits for nothing.
-        listen(&fd, Backlog::new(1)?)?;
-        Ok(Self::First(FrameListener {
-            fd,
-            path: path.to_owned(),
-        }))
+        let (fd, taken) = claim.bind(|_| {
+            let fd = open_socket()?;
+            bind(fd.as_raw_fd(), &address)?;
+            // A wire has two ends; a third who comes meanwhile waits for nothing.
+            listen(&fd, Backlog::new(1)?)?;
+            Ok(fd)
+        })?;
+        Ok(Self::First(FrameListener { _taken: taken, fd }))
     }
 }
 
 impl FrameListener {
-    /// Waits until the other side is there. Then nobody else can come: the path is free again.
+    /// Waits until the other side is there. Nobody else can come once this is dropped: the path is free again then.
     ///
     /// # Errors
-    /// What the system answered.
+    /// What the system answered; EINVAL after [`FrameListener::shut`].
     // UNSAFETY: a descriptor arrives as a number and is taken into ownership.
     #[expect(unsafe_code, reason = "an accepted descriptor")]
-    pub fn accept(self) -> io::Result<FrameSocket> {
+    pub fn accept(&self) -> io::Result<FrameSocket> {
         let fd = loop {
             match accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
                 Err(Errno::EINTR) => {}
@@ -91,14 +92,17 @@ impl FrameListener {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(FrameSocket::new(fd))
     }
+
+    /// Ends the wait of whoever accepts.
+    pub fn shut(&self) {
+        shut(self.fd.as_raw_fd());
+    }
 }
 
-impl Drop for FrameListener {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_file(&self.path) {
-            tracing::debug!("{}: {error}", self.path.display());
-        }
-    }
+/// Ends both directions of a socket. Whoever waits at it is woken.
+pub(crate) fn shut(fd: RawFd) {
+    // It fails where nobody is connected; who waits there is woken all the same.
+    let _none_there = shutdown(fd, Shutdown::Both);
 }
 
 fn open_socket() -> nix::Result<OwnedFd> {
@@ -167,6 +171,12 @@ impl FrameSocket {
         }
     }
 
+    /// Takes our leave: the other side reads what was sent, and then that nobody is there. Whoever waits for a frame here
+    /// is woken.
+    pub fn shut(&self) {
+        shut(self.fd.as_raw_fd());
+    }
+
     /// Waits for a frame. `None`: the other side is gone.
     ///
     /// # Errors
@@ -220,18 +230,43 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_left_by_the_dead_is_replaced() {
+    fn who_waits_at_a_socket_is_woken_when_it_is_shut() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("wire");
         let FrameEnd::First(listener) = FrameEnd::at(&path).unwrap() else {
             panic!("nobody was there");
         };
+        let [one, other] = FrameSocket::pair().unwrap();
+        std::thread::scope(|scope| {
+            let accepts = scope.spawn(|| listener.accept());
+            let receives = scope.spawn(|| one.receive());
+            listener.shut();
+            let refused = accepts.join().unwrap().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+            assert!(one.send(b"last words").unwrap());
+            one.shut();
+            assert!(receives.join().unwrap().unwrap().is_none());
+        });
+        assert_eq!(other.receive().unwrap().unwrap(), b"last words");
+        assert!(other.receive().unwrap().is_none());
+        // Who waits afterwards does not wait either.
+        assert!(listener.accept().is_err() && one.receive().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_socket_left_by_the_dead_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wire");
         // As a killed process leaves it: closed, and the path still there.
-        let FrameListener { fd, path: kept } = &listener;
-        nix::sys::socket::shutdown(fd.as_raw_fd(), nix::sys::socket::Shutdown::Both).unwrap();
-        assert!(kept.exists());
-        assert!(matches!(FrameEnd::at(&path).unwrap(), FrameEnd::First(_)));
-        std::mem::forget(listener);
+        let left = open_socket().unwrap();
+        bind(left.as_raw_fd(), &UnixAddr::new(&path).unwrap()).unwrap();
+        listen(&left, Backlog::new(1).unwrap()).unwrap();
+        drop(left);
+        assert!(path.exists());
+        let end = FrameEnd::at(&path).unwrap();
+        assert!(matches!(end, FrameEnd::First(_)));
+        drop(end);
+        assert_eq!(directory.path().read_dir().unwrap().count(), 0);
     }
 
     #[test]

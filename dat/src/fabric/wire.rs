@@ -4,6 +4,9 @@
 //! function, and when the other side goes, waits for the next one; the function's port has a carrier while somebody is there.
 //! With datagrams (`dgram:`), which QEMU's network devices speak, nobody comes or goes, and there is always a carrier. Frames
 //! that leave are sent by whoever moves the world.
+//!
+//! A wire that is cut ([`Wire::cut`]) wakes its thread wherever it waits, and is over when the thread is: what it made in the
+//! file system is gone then.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -11,10 +14,10 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use driver::{FrameDatagrams, FrameEnd, FrameSocket, HeldSignals};
+use driver::{FrameDatagrams, FrameEnd, FrameListener, FrameSocket, HeldSignals};
 use hw_sim::{Fault, LinkFaults, Sim, SimFunction};
 
 /// The longest that a frame waits for room on the wire, before it is lost: the other process has stopped.
@@ -89,16 +92,37 @@ impl Other {
             Self::Datagrams(socket) => socket.receive().map(Some),
         }
     }
+
+    fn shut(&self) {
+        match self {
+            Self::Process(socket) => socket.shut(),
+            Self::Datagrams(socket) => socket.shut(),
+        }
+    }
+}
+
+/// Where the thread of a wire is.
+#[derive(Debug)]
+enum At {
+    /// On the way from one of the others to the next.
+    Between,
+    /// Nobody is at the other end yet.
+    Waits(Arc<FrameListener>),
+    /// Somebody is there.
+    Carries(Other),
+    /// The wire is cut.
+    Over,
 }
 
 /// The wire of a function that leaves this process.
 pub struct Wire {
     sim: Sim,
     function: Arc<SimFunction>,
-    /// `None` while nobody is there.
-    other: Mutex<Option<Other>>,
+    at: Mutex<At>,
     /// Keeps frames in order.
     sending: Mutex<()>,
+    /// `None` once it is cut.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Wire {
@@ -118,41 +142,75 @@ impl Wire {
         let wire = Arc::new(Self {
             sim: sim.clone(),
             function: Arc::clone(function),
-            other: Mutex::new(None),
+            at: Mutex::new(At::Between),
             sending: Mutex::new(()),
+            thread: Mutex::new(None),
         });
         let kept = Arc::clone(&wire);
         // The program's signals are for its own threads.
         let _held = HeldSignals::hold();
         let thread = thread::Builder::new().name("sim-wire".into());
-        match path.clone() {
+        let thread = match path.clone() {
             WirePath::Process(path) => {
                 let end = FrameEnd::at(&path)?;
-                thread.spawn(move || kept.meet(end, &path, &poke))?;
+                thread.spawn(move || kept.meet(end, &path, &poke))?
             }
             WirePath::Datagrams { here, there } => {
                 let socket = FrameDatagrams::bind(&here, &there)?;
-                thread.spawn(move || kept.carry(&Other::Datagrams(socket), &poke))?;
+                thread.spawn(move || kept.carry(Other::Datagrams(socket), &poke))?
             }
-        }
+        };
+        *wire.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(wire)
     }
 
-    fn other(&self) -> MutexGuard<'_, Option<Other>> {
-        self.other.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Cuts the wire: whoever is at the other end reads what was sent, and then that nobody is there any more.
+    pub fn cut(&self) {
+        match std::mem::replace(&mut *self.at(), At::Over) {
+            At::Waits(listener) => listener.shut(),
+            At::Carries(other) => other.shut(),
+            At::Between | At::Over => {}
+        }
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of a wire has panicked");
+        }
+    }
+
+    fn at(&self) -> MutexGuard<'_, At> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes where the thread is now; false if it is to end because the wire is cut.
+    fn go(&self, next: At) -> bool {
+        let mut at = self.at();
+        let on = !matches!(*at, At::Over);
+        if on {
+            *at = next;
+        }
+        on
     }
 
     /// Carries frames for one after the other that comes to the path.
     fn meet(&self, mut end: FrameEnd, path: &Path, poke: &SyncSender<()>) {
         loop {
             let met = match end {
-                FrameEnd::First(listener) => listener.accept(),
+                FrameEnd::First(listener) => self.wait(listener),
                 FrameEnd::Second(socket) => Ok(socket),
             };
             let next = met.and_then(|socket| {
-                self.carry(&Other::Process(socket), poke);
+                self.carry(Other::Process(socket), poke);
                 FrameEnd::at(path)
             });
+            if !self.go(At::Between) {
+                return;
+            }
             end = match next {
                 Ok(next) => next,
                 Err(error) => {
@@ -163,12 +221,30 @@ impl Wire {
         }
     }
 
-    /// Takes in frames until the other side goes.
-    fn carry(&self, other: &Other, poke: &SyncSender<()>) {
-        *self.other() = Some(other.clone());
+    /// Waits for the other side; an error if the wire is cut meanwhile.
+    fn wait(&self, listener: FrameListener) -> io::Result<FrameSocket> {
+        let listener = Arc::new(listener);
+        if !self.go(At::Waits(Arc::clone(&listener))) {
+            return Err(ErrorKind::NotConnected.into());
+        }
+        let met = listener.accept();
+        // The path is free once both handles are gone.
+        self.go(At::Between);
+        met
+    }
+
+    /// Takes in frames until the other side goes, or the wire is cut.
+    fn carry(&self, other: Other, poke: &SyncSender<()>) {
+        if !self.go(At::Carries(other.clone())) {
+            return;
+        }
         self.sim.inject(&self.function, &Fault::LinkUp);
         loop {
-            match other.receive() {
+            let received = other.receive();
+            if matches!(*self.at(), At::Over) {
+                break;
+            }
+            match received {
                 Ok(Some(frame)) => {
                     self.sim.deliver(&self.function, &frame);
                     // Full: it will wake anyway. Closed: nobody moves the world any more.
@@ -182,7 +258,7 @@ impl Wire {
                 }
             }
         }
-        *self.other() = None;
+        self.go(At::Between);
         self.sim.inject(&self.function, &Fault::LinkDown);
     }
 
@@ -192,7 +268,11 @@ impl Wire {
         let _order = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let frames = self.sim.take_frames(&self.function);
         let any = !frames.is_empty();
-        if let Some(other) = self.other().clone() {
+        let other = match &*self.at() {
+            At::Carries(other) => Some(other.clone()),
+            At::Between | At::Waits(_) | At::Over => None,
+        };
+        if let Some(other) = other {
             for frame in frames {
                 if let Err(error) = other.send(&frame) {
                     tracing::debug!("{error}");

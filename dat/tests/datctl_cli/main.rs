@@ -9,5 +9,6 @@ mod bind;
 mod devices;
 mod doctor;
 mod served;
+mod sockets;
 mod tree;
 mod usage;

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -34,6 +36,11 @@ impl Process {
     /// Its exit status, when it ends by itself.
     pub fn status(&mut self) -> Option<i32> {
         self.child.wait().expect("it ends").code()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).expect("a process");
+        kill(Pid::from_raw(pid), signal).expect("it is there");
     }
 
     pub fn kill(&mut self) {

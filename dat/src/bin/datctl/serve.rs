@@ -5,13 +5,15 @@
 //! world's time follow the machine's: it advances the world by what has passed ([`Pace`]), then waits for the next thing that
 //! is due, for a register write, or a millisecond. What a function has to say against its driver (an access that the
 //! IOMMU refused, a rule broken where the device has no way to answer) it logs, a while after it happened.
+//!
+//! SIGINT, SIGTERM and SIGHUP end it, and it takes its sockets along.
 
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufWriter, Write, stdout};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +23,7 @@ use dat::fabric::pace::Pace;
 use dat::fabric::wire::Wire;
 use driver::{Device, Front, Fronted, VfioUserServer};
 use hw_sim::{Fault, FunctionReport, Sim, SimConfig, SimFunction};
+use nix::sys::signal::{SigSet, Signal};
 
 use crate::Serve;
 use crate::address::address_number;
@@ -42,7 +45,8 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     });
     sim.set_posted_writes(true);
     let (poke, poked) = sync_channel(1);
-    let mut functions = Vec::new();
+    let over = end_on_signal()?;
+    let (mut functions, mut listeners, mut paths) = (Vec::new(), Vec::new(), Vec::new());
     for (number, socket) in arguments.socket.iter().enumerate() {
         let name = format!("sim:{}", socket.display());
         let number = match arguments.link {
@@ -51,30 +55,30 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         };
         let profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
         let function = sim.try_add_function(profile)?;
-        functions.push((function, listen(socket)?));
+        let (listener, path) = driver::listen_at(socket)?;
+        functions.push(function);
+        listeners.push(listener);
+        paths.push(path);
     }
-    let faults = FaultOptions::link(&arguments.faults, arguments.seed);
-    let wire = match (&functions[..], &arguments.link) {
-        ([(one, _), (other, _)], _) => {
-            sim.connect(one, other, faults);
-            None
-        }
-        ([(one, _)], Some(path)) => {
-            let laid = Wire::lay(&sim, one, path, faults, poke.clone());
-            Some(laid.map_err(|error| format!("--link {path}: {error}"))?)
-        }
-        _ => None,
-    };
     if let Some(path) = &arguments.pcap {
         let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
         sim.pcap(BufWriter::new(file))?;
     }
     let planned = planned(&arguments.faults, &functions)?;
-    let complaints = functions
-        .iter()
-        .map(|(function, _)| Complaints::of(function))
-        .collect();
-    for (function, listener) in functions {
+    let faults = FaultOptions::link(&arguments.faults, arguments.seed);
+    let wire = match (&functions[..], &arguments.link) {
+        ([one, other], _) => {
+            sim.connect(one, other, faults);
+            None
+        }
+        ([one], Some(path)) => {
+            let laid = Wire::lay(&sim, one, path, faults, poke.clone());
+            Some(laid.map_err(|error| format!("--link {path}: {error}"))?)
+        }
+        _ => None,
+    };
+    let complaints = functions.iter().map(Complaints::of).collect();
+    for (function, listener) in functions.into_iter().zip(listeners) {
         let device = Arc::new(Fronted {
             device: function,
             front: Poking(poke.clone()),
@@ -89,15 +93,53 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         println!("vfio-user:{}", socket.display());
     }
     stdout().flush()?;
-    follow(
+    let ended = follow(
         &sim,
         &poked,
+        &over,
         planned,
         complaints,
         wire.as_deref(),
         arguments.pcap.is_some(),
         arguments.report.as_deref(),
-    )
+    );
+    if let Some(wire) = wire {
+        wire.cut();
+    }
+    drop(paths);
+    ended
+}
+
+/// Tells by a flag that the program has been asked to end, so that it can remove its sockets. What is ignored
+/// stays ignored, as Ctrl-C is by what a shell has put into the background.
+///
+/// Threads that are made later leave these signals to the one made here.
+fn end_on_signal() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .ok_or("/proc/self/status: no SigIgn")?;
+    let mut asked = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        if ignored >> (signal as i32 - 1) & 1 == 0 {
+            asked.add(signal);
+        }
+    }
+    asked.thread_block()?;
+    let over = Arc::new(AtomicBool::new(false));
+    let tells = Arc::clone(&over);
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || match asked.wait() {
+            Ok(signal) => {
+                tracing::info!("{signal}: the end");
+                tells.store(true, Ordering::Release);
+            }
+            Err(errno) => tracing::error!("sigwait: {errno}"),
+        })?;
+    Ok(over)
 }
 
 /// Writes what was asked of every function, and how it answered; a reader finds the old list or the new one.
@@ -167,13 +209,13 @@ impl Complaints {
 /// What is to happen to functions, and when, the next one last.
 fn planned(
     faults: &[FaultOptions],
-    functions: &[(Arc<SimFunction>, UnixListener)],
+    functions: &[Arc<SimFunction>],
 ) -> Result<Vec<(Duration, Arc<SimFunction>, Fault)>, String> {
     let mut planned = FaultOptions::functions(faults)
         .into_iter()
         .map(|planned| {
             let number = planned.function;
-            let (function, _) = functions.get(number).ok_or_else(|| {
+            let function = functions.get(number).ok_or_else(|| {
                 format!("--faults: there is no socket {number}, they count from 0")
             })?;
             Ok((planned.after, Arc::clone(function), planned.fault))
@@ -183,26 +225,12 @@ fn planned(
     Ok(planned)
 }
 
-/// Listens at a path; a socket that nobody listens at any more is replaced.
-fn listen(path: &Path) -> Result<UnixListener, Box<dyn Error>> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    match UnixListener::bind(path) {
-        Ok(listener) => Ok(listener),
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            if UnixStream::connect(path).is_ok() {
-                return Err(failed(error).into());
-            }
-            std::fs::remove_file(path).map_err(failed)?;
-            Ok(UnixListener::bind(path).map_err(failed)?)
-        }
-        Err(error) => Err(failed(error).into()),
-    }
-}
-
-/// Lets the world's time follow the machine's until no server is left.
+/// Lets the world's time follow the machine's until the program is asked to end, or no server is left.
+#[expect(clippy::too_many_arguments, reason = "all that a server has, once")]
 fn follow(
     sim: &Sim,
     poked: &Receiver<()>,
+    over: &AtomicBool,
     mut planned: Vec<(Duration, Arc<SimFunction>, Fault)>,
     mut complaints: Vec<Complaints>,
     wire: Option<&Wire>,
@@ -212,6 +240,12 @@ fn follow(
     let (clock, start) = (sim.clock(), Instant::now());
     let (mut pace, mut ask) = (Pace::new(start), start + ASK);
     loop {
+        if over.load(Ordering::Acquire) {
+            if captures {
+                sim.flush_pcap()?;
+            }
+            return Ok(());
+        }
         sim.advance(pace.step(Instant::now()));
         while let Some((_, function, fault)) =
             planned.pop_if(|(after, ..)| *after <= start.elapsed())
