@@ -68,6 +68,11 @@ impl Double {
         self.state().interrupts.len()
     }
 
+    /// Vectors that are enabled.
+    pub(crate) fn interrupts_set(&self) -> usize {
+        self.state().interrupts.last().map_or(0, Vec::len)
+    }
+
     pub(crate) fn signal(&self, vector: usize) {
         self.state().interrupts[0][vector].signal();
     }

@@ -66,7 +66,7 @@ pub trait Device: Send + Sync {
     /// MSI-X vectors the function has.
     fn interrupt_count(&self) -> usize;
 
-    /// The eventfds of all vectors, in vector order.
+    /// The eventfds of the vectors that the driver has enabled, the first ones, in vector order. None: it has disabled all.
     fn set_interrupts(&self, vectors: Vec<Interrupt>);
 
     /// Makes `bytes` bytes of `memory` from `offset` on reachable at `iova`. Whole 4 KiB pages.
@@ -408,7 +408,7 @@ impl Function {
                 let Some(window) = window else {
                     return Ok(Bar::new(index, memory, None));
                 };
-                let shadow = SharedMemory::anonymous(memory.len()).map_err(|error| {
+                let shadow = SharedMemory::of_this_process(memory.len()).map_err(|error| {
                     Box::new(VfioError::Map {
                         address: self.name().to_owned(),
                         index,
@@ -435,7 +435,7 @@ impl Function {
         }
         let memory = usize::try_from(bytes)
             .map_err(|_| MemoryError::TooLarge { bytes: usize::MAX })
-            .and_then(SharedMemory::anonymous)
+            .and_then(SharedMemory::of_this_process)
             .map_err(|source| VfioUserError::Bar {
                 path: client.path().to_owned(),
                 index,
@@ -457,19 +457,21 @@ impl Function {
         }
     }
 
-    /// Enables all interrupt vectors and returns them in vector order. Asked again, it returns the same ones.
+    /// Enables the first `most` interrupt vectors, or all if there are fewer, and returns them in vector order. Asked again, it
+    /// returns the same ones: a machine that has enabled MSI-X can add no vector without losing interrupts of the others
+    /// (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).
     ///
     /// # Errors
     /// [`FunctionError::Interrupt`]: the system has no eventfd left. [`FunctionError::VfioUser`], [`FunctionError::Vfio`]: the
     /// other process or the kernel refused.
-    pub fn enable_interrupts(&self) -> Result<Vec<Interrupt>, FunctionError> {
+    pub fn enable_interrupts(&self, most: usize) -> Result<Vec<Interrupt>, FunctionError> {
         let mut enabled = self
             .inner
             .interrupts
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if enabled.is_empty() {
-            let count = self.interrupt_count();
+            let count = self.interrupt_count().min(most);
             let vectors = (0..count)
                 .map(|vector| {
                     Interrupt::new().map_err(|source| FunctionError::Interrupt {
@@ -605,6 +607,16 @@ impl Function {
     }
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A model outlives its driver; the driver's eventfds are not for it to keep open.
+        if let Backend::InProcess(device) = &self.backend {
+            device.set_interrupts(Vec::new());
+            device.set_notices(Notices::default());
+        }
+    }
+}
+
 impl std::fmt::Debug for Function {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Function({})", self.name())
@@ -661,14 +673,26 @@ mod tests {
     fn interrupts_enabled_twice_are_the_same_ones() {
         let device = Double::new();
         let function = device.function();
-        let first = function.enable_interrupts().unwrap();
-        let second = function.enable_interrupts().unwrap();
+        let first = function.enable_interrupts(usize::MAX).unwrap();
+        let second = function.enable_interrupts(usize::MAX).unwrap();
         assert_eq!((first.len(), second.len()), (2, 2));
         device.signal(1);
         assert!(!first[0].is_pending());
         assert_eq!(first[1].take(), 1);
         assert_eq!(second[1].take(), 0);
         assert_eq!(device.times_interrupts_set(), 1);
+    }
+
+    #[test]
+    fn no_more_vectors_are_enabled_than_asked_for_and_none_outlive_the_driver() {
+        let device = Double::new();
+        let function = device.function();
+        let vectors = function.enable_interrupts(1).unwrap();
+        assert_eq!((vectors.len(), device.interrupts_set()), (1, 1));
+        assert!(device.notices().error.is_some());
+        drop(function);
+        assert_eq!(device.interrupts_set(), 0);
+        assert!(device.notices().error.is_none() && device.notices().requested.is_none());
     }
 
     #[test]

@@ -126,6 +126,11 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Closes the file; the memory stays mapped. Nobody else can map it any more.
+    pub(crate) fn close_file(&mut self) {
+        self.file = None;
+    }
+
     /// [`memfd`](Self::memfd) where there are no files to map: under Miri. At a page's begin and no further congruent, for
     /// Miri really has every byte that is reserved; and never unmapped.
     fn interpreted(mapped: NonZeroUsize) -> Result<Self, Errno> {

@@ -127,6 +127,20 @@ impl SharedMemory {
         Self::congruent(bytes, 1, 0, Pages::Base)
     }
 
+    /// The same for memory that no other process will map. It costs no descriptor.
+    ///
+    /// # Errors
+    /// As [`anonymous`](Self::anonymous).
+    pub fn of_this_process(bytes: usize) -> Result<Self, MemoryError> {
+        let mut mapping = Mapping::memfd(bytes, 1, 0, Pages::Base)?;
+        mapping.close_file();
+        Ok(Self {
+            // SAFETY: as in `congruent`; a mapping does not need the descriptor of its file.
+            span: unsafe { Span::new(mapping.base(), bytes) },
+            mapping: Arc::new(mapping),
+        })
+    }
+
     /// Like [`anonymous`](Self::anonymous), at an address that is `remainder` modulo `modulus` (a power of two), and
     /// on the pages asked for. Nothing is touched: pages appear when they are used.
     pub(crate) fn congruent(
@@ -260,6 +274,15 @@ mod tests {
         let mut read = [0; 10];
         file.read_exact_at(&mut read, 4990).unwrap();
         assert_eq!(&read, b"0123456789");
+    }
+
+    #[test]
+    fn memory_of_this_process_alone_has_no_descriptor() {
+        let memory = SharedMemory::of_this_process(5000).unwrap();
+        assert!(memory.as_fd().is_none());
+        memory.write_bytes(4990, b"0123456789");
+        assert_eq!(memory.read_obj::<[u8; 10]>(4990), *b"0123456789");
+        assert_eq!(memory.load_u8(0), 0);
     }
 
     #[test]

@@ -55,6 +55,8 @@ const WRITE: u32 = 0;
 /// HOST_ENDIANNESS: little and big.
 const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
+/// Interrupt vectors in use: one for what the function says of itself, one for completions.
+const VECTORS: usize = 2;
 /// Bytes of a UAR page.
 const UAR_BYTES: u64 = 4096;
 /// Event queue sizes: what may be waiting at once. Commands and page requests; errors of any number of
@@ -187,7 +189,7 @@ fn start_command_interface(
     config: &HcaConfig,
     watch: &mut Stopwatch<'_>,
 ) -> Result<Control, MlxError> {
-    let mut interrupts = function.enable_interrupts()?;
+    let mut interrupts = function.enable_interrupts(VECTORS)?;
     if interrupts.is_empty() {
         return Err(MlxError::NoInterrupts);
     }

@@ -81,7 +81,8 @@ impl Sim {
     /// # Errors
     /// There is no memory for its BAR.
     pub fn try_add_function(&self, profile: Profile) -> Result<Arc<SimFunction>, MemoryError> {
-        let bar = SharedMemory::anonymous(profile.bar_bytes)?;
+        // Its driver is in this process, or reaches it by messages.
+        let bar = SharedMemory::of_this_process(profile.bar_bytes)?;
         let (name, vectors) = (profile.name.clone(), usize::from(profile.msix_vectors));
         let mut world = lock(&self.world);
         let index = world.nics.len();

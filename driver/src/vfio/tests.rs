@@ -343,8 +343,8 @@ fn addresses_are_read_with_and_without_a_domain() {
 #[test]
 fn all_vectors_are_given_at_once_and_fewer_is_a_refusal() {
     let (fake, function) = open(Fake::new()).unwrap();
-    assert_eq!(function.enable_interrupts().unwrap().len(), 4);
-    function.enable_interrupts().unwrap();
+    assert_eq!(function.enable_interrupts(usize::MAX).unwrap().len(), 4);
+    function.enable_interrupts(usize::MAX).unwrap();
     let log = fake.log.lock().unwrap().clone();
     assert_eq!(
         log.iter()
@@ -368,7 +368,7 @@ fn the_function_goes_quietly() {
         function.dma_unmap(Iova(0x5000), 0x2000).is_err(),
         "not what was mapped"
     );
-    function.enable_interrupts().unwrap();
+    function.enable_interrupts(usize::MAX).unwrap();
     fake.log.lock().unwrap().clear();
     drop(function);
     let log = fake.log.lock().unwrap().join("; ");

@@ -341,9 +341,10 @@ impl Session {
         if !message.fds.is_empty() && message.fds.len() != end - start {
             return Err(Errno::EINVAL);
         }
-        // A vector without a descriptor signals an eventfd that nobody looks at. All or nothing changes.
+        // A vector without a descriptor signals an eventfd that nobody looks at; those behind the last one that was ever set
+        // do not exist yet. All or nothing changes.
         let mut vectors = self.vectors.clone();
-        while vectors.len() < self.device.interrupt_count() {
+        while vectors.len() < end {
             vectors.push(Interrupt::new().map_err(errno)?);
         }
         if message.fds.is_empty() {

@@ -156,7 +156,7 @@ fn interrupts_of_the_device_arrive_in_the_other_process() {
     let rig = Rig::new(1);
     let function = rig.function();
     assert_eq!(function.interrupt_count(), 2);
-    let interrupts = function.enable_interrupts().unwrap();
+    let interrupts = function.enable_interrupts(usize::MAX).unwrap();
     rig.double.signal(1);
     assert!(function.clock().wait(
         &interrupts,

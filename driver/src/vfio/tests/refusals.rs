@@ -198,7 +198,10 @@ fn in_use(said: &mut Vec<Said>) {
     }
     for errno in [Errno::ENOSPC, Errno::EINVAL, Errno::EBADF] {
         let (_, function) = open(refusing(Request::DeviceSetIrqs, errno)).unwrap();
-        let error = function.enable_interrupts().unwrap_err().to_string();
+        let error = function
+            .enable_interrupts(usize::MAX)
+            .unwrap_err()
+            .to_string();
         said.push((format!("interrupts {errno:?}"), error));
     }
     let (_, function) = open(Fake {
@@ -206,7 +209,10 @@ fn in_use(said: &mut Vec<Said>) {
         ..Fake::new()
     })
     .unwrap();
-    let error = function.enable_interrupts().unwrap_err().to_string();
+    let error = function
+        .enable_interrupts(usize::MAX)
+        .unwrap_err()
+        .to_string();
     said.push(("fewer vectors".to_owned(), error));
     let (_, function) = open(Fake {
         sparse: Some(vec![(0, 0x8000)]),
