@@ -15,6 +15,9 @@ use crate::provider::{MadAddress, Nanos};
 
 /// How often a refusal is prolonged because the peer still asks.
 const MAX_HOLDS: u8 = 16;
+/// How often a request that is refused as stale is made again: the first time finds the old connection gone, unless what ends it
+/// is lost.
+pub(super) const MAX_STALE: u8 = 4;
 
 /// The longest response timeout that a requester can name: 8.6 s. Linux names 4.3 s (`CMA_CM_RESPONSE_TIMEOUT` 20); a longer
 /// one would only be how long a stranger takes up our room.
@@ -74,6 +77,8 @@ pub(super) struct Conn {
     pub(super) refusal: RejectReason,
     /// Prolongations of the refusal made so far.
     holds: u8,
+    /// How often the peer has refused our request as stale.
+    stale: u8,
     /// The consumer wants no more events.
     pub(super) silent: bool,
     /// The consumer has let go of the name.
@@ -124,6 +129,7 @@ impl Conn {
             time_wait: Self::round_trip(config, config.ack_delay),
             refusal: RejectReason::Timeout,
             holds: 0,
+            stale: 0,
             silent: false,
             released: false,
             deadlines: Deadlines::default(),
@@ -167,6 +173,7 @@ impl Conn {
             time_wait: Self::round_trip(config, config.ack_delay),
             refusal: RejectReason::Timeout,
             holds: 0,
+            stale: 0,
             silent: false,
             released: false,
             deadlines: Deadlines::default(),
@@ -203,6 +210,11 @@ impl Conn {
         }
     }
 
+    /// Whether a peer that refuses our request as stale may be asked again.
+    pub(super) fn may_be_stale(&self) -> bool {
+        self.stale < MAX_STALE && matches!(self.state, State::ReqSent | State::ReqAcknowledged)
+    }
+
     /// The time the new state may take, when it is entered from `from` by `input`. The outer `None`
     /// leaves the deadline alone, the inner one clears it.
     pub(super) fn wait_after(&mut self, from: State, input: Input) -> Option<Option<Nanos>> {
@@ -212,6 +224,11 @@ impl Conn {
             }
             self.holds += 1;
             return Some(Some(2 * self.peer_wait));
+        }
+        if input == Input::RejStale {
+            self.stale += 1;
+            // By then no packet of the old connection is on its way any more.
+            return Some(Some(self.time_wait));
         }
         if self.state == from && input != Input::Retry {
             return None;
@@ -284,7 +301,7 @@ impl Conn {
     fn refuse(&mut self, reason: RejectReason, from: State, input: Input) -> Message {
         let rejected = match (input, from) {
             (Input::Req, _) | (_, State::ReqReceived | State::MraSent) => Rejected::Req,
-            (Input::Rep | Input::StaleRep, _) | (_, State::RepReceived) => Rejected::Rep,
+            (Input::Rep, _) | (_, State::RepReceived) => Rejected::Rep,
             _ => Rejected::Other,
         };
         self.refusal = reason;

@@ -108,6 +108,7 @@ impl Cm {
     /// A queue pair that asks for a connection has none: one we still have with it is stale, and one
     /// not yet established has been given up by the peer. Only the former refuses the request (IBTA
     /// volume 1, "Stale Connection"): the peer shall wait until no packet of it can be on its way.
+    /// One that we are disconnecting ourselves sends nothing any more, and is in nobody's way.
     fn expel_stale(
         &mut self,
         now: Nanos,
@@ -117,7 +118,7 @@ impl Cm {
         let Some(&old) = self.by_remote_qp.get(&req_name(from, req, req.local_qpn)) else {
             return Ok(());
         };
-        let stale = matches!(self.state(old), Some(State::Established | State::DreqSent));
+        let stale = self.state(old) == Some(State::Established);
         self.supersede(now, old);
         if stale {
             Err(RejectReason::StaleConnection)
@@ -230,7 +231,11 @@ impl Cm {
             by_consumer,
             reason: rej.reason.code(),
         };
-        self.advance(now, id, Input::Rej, Some(told));
+        let again = rej.reason == RejectReason::StaleConnection
+            && rej.rejected == Rejected::Req
+            && self.conns.get(id).is_some_and(Conn::may_be_stale);
+        let input = if again { Input::RejStale } else { Input::Rej };
+        self.advance(now, id, input, Some(told));
     }
 
     /// Who refuses a REQ has not told us its name (it need not have made one), and who gave up
@@ -299,15 +304,8 @@ impl Cm {
         let private_data = private_data::decode_reply(conn.service_id, &rep.private_data);
         self.by_remote.insert(name, id);
         if let Some(&old) = self.by_remote_qp.get(&queue_pair) {
+            // Its consumer hears of it before it hears of the reply, and ends it before the new connection is ready.
             self.supersede(now, old);
-            let reason = RejectReason::StaleConnection.code();
-            let told = CmEvent::Rejected {
-                conn: id,
-                by_consumer: false,
-                reason,
-            };
-            self.advance(now, id, Input::StaleRep, Some(told));
-            return;
         }
         self.by_remote_qp.insert(queue_pair, id);
         let told = CmEvent::Reply {

@@ -35,7 +35,8 @@
 //!                             +----------+
 //! ```
 //!
-//! A REJ ends every state it may answer. On the passive side, before the consumer has decided, it
+//! A REJ ends every state it may answer, but for one: whom a peer refuses as stale asks again a little later
+//! (`docs/decisions/restarted-peer.md`), a few times. On the passive side, before the consumer has decided, it
 //! leads to `Withdrawn`: the consumer still holds the request, and learns by accepting it that nobody
 //! waits any more (`AcceptFailed`).
 //!
@@ -91,10 +92,10 @@ pub enum Input {
     Mra,
     /// A refusal.
     Rej,
+    /// A refusal of our request, because the peer has only just learned that what our queue pair was connected to is gone.
+    RejStale,
     /// A reply.
     Rep,
-    /// A reply from a queue pair that is still connected to another of ours.
-    StaleRep,
     /// Ready to use.
     Rtu,
     /// A request to disconnect.
@@ -209,8 +210,8 @@ impl State {
             (S::ReqSent, I::Mra) => go(S::ReqAcknowledged, M::Nothing, T::Nothing),
             (S::ReqSent | S::ReqAcknowledged, I::Retry) => go(S::ReqSent, M::Req, T::Nothing),
             (S::ReqSent | S::ReqAcknowledged, I::Rep) => go(S::RepReceived, M::Nothing, T::Reply),
-            (S::ReqSent | S::ReqAcknowledged, I::StaleRep) => {
-                go(S::Refused, M::RejStale, T::Rejected)
+            (S::ReqSent | S::ReqAcknowledged, I::RejStale) => {
+                go(S::ReqSent, M::Nothing, T::Nothing)
             }
             (S::ReqSent | S::ReqAcknowledged, I::Exhausted) => {
                 go(S::Refused, M::RejTimeout, T::Unreachable)

@@ -1,5 +1,7 @@
 //! How connections end.
 
+use super::super::conn::MAX_STALE;
+use super::super::wire::{RejRepr, RejectReason, Rejected};
 use super::*;
 
 fn kinds_sent(pair: &Pair) -> Vec<(End, u16)> {
@@ -193,8 +195,9 @@ fn messages_from_another_address_are_ignored_and_counted() {
     );
 }
 
+/// IBTA volume 1, 12.9.8.3.1: the acceptor refuses as stale and ends what it had. Then nothing is in the way any more.
 #[test]
-fn restarted_peer_is_told_stale_and_the_old_connection_ends() {
+fn restarted_peer_is_refused_as_stale_and_connected_when_it_asks_again_by_itself() {
     let (mut pair, _, old) = Pair::established();
     // A has died without a word and comes back with the same queue pair number.
     pair.a = Cm::new(config(A));
@@ -203,21 +206,10 @@ fn restarted_peer_is_told_stale_and_the_old_connection_ends() {
         ..connect_params()
     });
     pair.run_for(MILLISECOND);
-    assert_eq!(
-        pair.take(A),
-        [CmEvent::Rejected {
-            conn: new,
-            by_consumer: false,
-            reason: 10
-        }]
-    );
     assert_eq!(pair.take(B), [CmEvent::Disconnected { conn: old }]);
-    // The next attempt finds nothing in its way.
-    let again = pair.connect(ConnectParams {
-        random: 6,
-        ..connect_params()
-    });
-    pair.run_for(MILLISECOND);
+    assert_eq!(pair.count(B, is_rej), 1);
+    assert_eq!(pair.take(A), [], "refused, and not given up");
+    assert!(pair.run_until(SECOND, |pair| !pair.b_events.is_empty()));
     let [CmEvent::Request { conn, .. }] = pair.take(B)[..] else {
         panic!("one request")
     };
@@ -225,11 +217,59 @@ fn restarted_peer_is_told_stale_and_the_old_connection_ends() {
         .accept(pair.now, conn, accept_params())
         .expect("a request");
     pair.run_for(MILLISECOND);
-    assert!(matches!(pair.take(A)[..], [CmEvent::Reply { conn, .. }] if conn == again));
+    assert!(matches!(pair.take(A)[..], [CmEvent::Reply { conn, .. }] if conn == new));
 }
 
 #[test]
-fn reply_from_a_queue_pair_still_connected_is_refused_as_stale() {
+fn requester_refused_as_stale_for_ever_gives_up_and_its_consumer_hears_why() {
+    let (mut pair, _, _) = Pair::established();
+    pair.a = Cm::new(config(A));
+    // As from a peer that never lets go of what it had.
+    let new = pair.connect(ConnectParams {
+        random: 5,
+        ..connect_params()
+    });
+    let stale = RejRepr::new(
+        0,
+        pair.a.conns.get(new).expect("a connection").local_id,
+        Rejected::Req,
+        RejectReason::StaleConnection,
+    );
+    let refused = Message::Rej(Box::new(stale)).to_mad(7);
+    for _ in 0..MAX_STALE {
+        pair.a.handle_mad(pair.now, &B.address(), &refused, 1);
+        assert_eq!(pair.a.poll_event(), None);
+    }
+    pair.a.handle_mad(pair.now, &B.address(), &refused, 1);
+    assert_eq!(
+        pair.a.poll_event(),
+        Some(CmEvent::Rejected {
+            conn: new,
+            by_consumer: false,
+            reason: 10
+        })
+    );
+}
+
+#[test]
+fn restarted_peer_is_connected_at_once_by_whom_the_old_connection_is_being_ended() {
+    let (mut pair, _, old) = Pair::established();
+    pair.a = Cm::new(config(A));
+    // B has noticed, and its DREQ finds nobody yet.
+    pair.keep(|from, message| !(from == B && is_dreq(message)));
+    pair.b.disconnect(pair.now, old).expect("established");
+    pair.connect(ConnectParams {
+        random: 5,
+        ..connect_params()
+    });
+    pair.run_for(MILLISECOND);
+    assert!(matches!(pair.take(B)[..], [CmEvent::Request { .. }]));
+    assert_eq!(pair.count(B, is_rej), 0);
+}
+
+/// The other way round the one who is called has restarted: its queue pair number tells that the old connection is gone.
+#[test]
+fn reply_from_a_queue_pair_still_connected_ends_the_old_connection_and_makes_the_new_one() {
     let (mut pair, old, _) = Pair::established();
     // B has died without a word, and gives the same queue pair to another connection.
     pair.b = Cm::new(config(B));
@@ -247,13 +287,20 @@ fn reply_from_a_queue_pair_still_connected_is_refused_as_stale() {
         .accept(pair.now, conn, accept_params())
         .expect("a request");
     pair.run_for(MILLISECOND);
-    let stale = CmEvent::Rejected {
-        conn: new,
-        by_consumer: false,
-        reason: 10,
+    let told = pair.take(A);
+    let [ended, CmEvent::Reply { conn: replied, .. }] = &told[..] else {
+        panic!("{told:?}")
     };
-    assert_eq!(pair.take(A), [CmEvent::Disconnected { conn: old }, stale]);
-    assert_eq!(pair.take(B), [CmEvent::AcceptFailed { conn }]);
+    assert_eq!(*ended, CmEvent::Disconnected { conn: old });
+    assert_eq!(*replied, new);
+    pair.a.ready(pair.now, new).expect("a reply");
+    pair.run_for(MILLISECOND);
+    assert_eq!(pair.take(B), [CmEvent::Established { conn }]);
+    // What is left of the old connection does no harm to the new one.
+    pair.run_for(60 * SECOND);
+    assert_eq!(pair.a.state(new), Some(State::Established));
+    assert_eq!(pair.b.state(conn), Some(State::Established));
+    assert_eq!((pair.take(A), pair.take(B)), (vec![], vec![]));
 }
 
 #[test]
