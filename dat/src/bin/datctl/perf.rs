@@ -262,8 +262,14 @@ impl Row {
                     let start = Instant::now();
                     ia.ep_post_send(ep, &[outbox], SEND, NONE)?;
                     for _ in [SEND, RECEIVE] {
-                        if dialer.completed()?.cookie == RECEIVE {
-                            times.push(start.elapsed() / 2);
+                        let done = dialer.completed()?;
+                        if done.cookie != RECEIVE {
+                            continue;
+                        }
+                        times.push(start.elapsed() / 2);
+                        if done.transferred_length != self.bytes {
+                            let echo = done.transferred_length;
+                            return Err(format!("an echo of {echo} bytes").into());
                         }
                     }
                 }
