@@ -7,7 +7,8 @@
 //! left over anywhere.
 //!
 //! Side A is active: it holds the file and sends. Side B listens. The first connection is made by link-local IPv6
-//! address to an IB service ID, the second by IPv4 address to an RDMA-CM port, so that the capture shows both.
+//! address to an IB service ID, the second by IPv4 address to an RDMA-CM port, so that the capture shows both; between named
+//! functions by link-local address too, for that contains the MAC, which is known by nothing else.
 
 mod setup;
 mod table;
@@ -110,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let world = arguments.world()?;
     let mut job = Job::open(&world, bytes)?;
     print_bring_up(&job);
-    job.connect(arguments.chunk)?;
+    job.connect(&world)?;
 
     let mut reactor = Reactor::new(64)?;
     let source = job.source().clone();

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use dat::fabric::Fabric;
 use dat::{
     CloseFlags, ConnectFlags, ConnectionEvent, ConnectionEventKind, DmaMemory, EpAttr, EpHandle,
     EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags, PspFlags, PspHandle, PzHandle, Qos,
@@ -130,7 +129,7 @@ impl Job {
 
     /// Makes the three connections. A names its source in the private data of the first request, B its sink for
     /// RDMA Writes in that of the accept.
-    pub fn connect(&mut self, _chunk: usize) -> Result<()> {
+    pub fn connect(&mut self, world: &World) -> Result<()> {
         for qualifier in [SERVICE, PORT] {
             let psp = self
                 .b
@@ -139,13 +138,10 @@ impl Job {
             self.b.psps.push(psp);
         }
         let link_local = self.b.ia.query().ia.ia_address;
-        for (number, (address, qualifier)) in [
-            (link_local, SERVICE),
-            (Fabric::ipv4(1), PORT),
-            (Fabric::ipv4(1), PORT),
-        ]
-        .into_iter()
-        .enumerate()
+        let other = world.other_address(link_local);
+        for (number, (address, qualifier)) in [(link_local, SERVICE), (other, PORT), (other, PORT)]
+            .into_iter()
+            .enumerate()
         {
             let asked = encode(&self.source.remote(0, self.source.memory.len()));
             self.a.ia.ep_connect(
@@ -157,7 +153,8 @@ impl Job {
                 Qos::BEST_EFFORT,
                 ConnectFlags::empty(),
             )?;
-            let Event::ConnectionRequest(request) = self.wait(1, self.b.requests)? else {
+            let asked = format!("side A: connecting to {address}");
+            let Event::ConnectionRequest(request) = self.request().context(asked)? else {
                 bail!("something else than a connection request on B's EVD for requests");
             };
             self.told_b = Some(decode(self.b.ia.cr_query(request.cr)?.private_data)?);
@@ -178,19 +175,51 @@ impl Job {
     /// The next event of an EVD; both sides get their turns.
     pub fn wait(&mut self, side: usize, evd: EvdHandle) -> Result<Event> {
         for _ in 0..TURNS {
-            let (waiting, other) = if side == 0 {
-                (&mut self.a, &mut self.b)
-            } else {
-                (&mut self.b, &mut self.a)
-            };
-            other.ia.progress();
-            match waiting.ia.evd_wait(evd, Timeout::from_micros(100), 1) {
-                Ok((event, _)) => return Ok(event),
-                Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => {}
-                Err(error) => return Err(error.into()),
+            if let Some(event) = self.turn(side, evd)? {
+                return Ok(event);
             }
         }
-        bail!("side {}: no event within {TURNS} turns", SIDES[side])
+        let other = if side == 0 { &mut self.b } else { &mut self.a };
+        let told = other.ia.evd_dequeue(other.connections).ok();
+        let name = SIDES[1 - side];
+        match told {
+            Some(event) => bail!(
+                "side {}: no event within {TURNS} turns; side {name} was told {event:?}",
+                SIDES[side]
+            ),
+            None => bail!(
+                "side {}: no event within {TURNS} turns, and none of the connection on side {name}",
+                SIDES[side]
+            ),
+        }
+    }
+
+    /// The next request on side B. What side A is told instead is why there is none.
+    fn request(&mut self) -> Result<Event> {
+        for _ in 0..TURNS {
+            if let Some(event) = self.turn(1, self.b.requests)? {
+                return Ok(event);
+            }
+            if let Ok(told) = self.a.ia.evd_dequeue(self.a.connections) {
+                bail!("{told:?}");
+            }
+        }
+        bail!("side B: no request within {TURNS} turns")
+    }
+
+    /// A turn for both sides, of which one waits a little.
+    fn turn(&mut self, side: usize, evd: EvdHandle) -> Result<Option<Event>> {
+        let (waiting, other) = if side == 0 {
+            (&mut self.a, &mut self.b)
+        } else {
+            (&mut self.b, &mut self.a)
+        };
+        other.ia.progress();
+        match waiting.ia.evd_wait(evd, Timeout::from_micros(100), 1) {
+            Ok((event, _)) => Ok(Some(event)),
+            Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn expect(&mut self, side: usize, kind: ConnectionEventKind) -> Result<()> {
@@ -324,4 +353,47 @@ fn decode(bytes: &[u8]) -> Result<RmrTriplet> {
         target_address: u64::from_be_bytes(bytes[4..12].try_into()?),
         segment_length: u64::from_be_bytes(bytes[12..].try_into()?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use indicatif::ProgressBar;
+
+    use super::*;
+
+    const BYTES: usize = 5_000;
+    const CHUNK: usize = 1_000;
+
+    fn named(a: &str, b: &str) -> World {
+        World::Named([a, b].map(str::to_owned))
+    }
+
+    /// As of cards: nobody but a function itself knows its MAC.
+    #[test]
+    fn functions_with_macs_of_their_own_do_the_job_and_a_failure_of_side_a_is_told() {
+        let a = "sim:a,mac=02:00:00:00:0a:0a";
+        let world = named(a, "sim:b,mac=02:00:00:00:0b:0b");
+        let mut job = Job::open(&world, BYTES).expect("opened");
+        job.connect(&world).expect("connected");
+        for kind in Kind::ALL {
+            let (messages, _) = job
+                .transfer(kind, CHUNK, &ProgressBar::hidden())
+                .expect("transferred");
+            assert_eq!(messages, 5, "{}", kind.name());
+            let [sent, arrived] =
+                [job.source(), job.sink(kind)].map(|memory| dat::read(memory, 0, BYTES));
+            assert!(sent == arrived, "{}", kind.name());
+        }
+        job.close(&world).expect("closed");
+
+        // No link leads to a third one.
+        let world = named(a, "sim:nowhere");
+        let mut job = Job::open(&world, BYTES).expect("opened");
+        let error = job.connect(&world).expect_err("nobody is there");
+        let told = format!("{error:#}");
+        assert!(
+            told.contains("side A: connecting to fe80::") && told.contains("TimedOut"),
+            "{told}"
+        );
+    }
 }

@@ -1,8 +1,10 @@
 //! Where the two functions are: on the built-in simulator, or wherever their names say.
 
+use std::net::IpAddr;
+
 use anyhow::{Context, Result};
-use dat::Ia;
 use dat::fabric::Fabric;
+use dat::{Ia, OpenOptions};
 use hw_sim::FunctionReport;
 
 use super::table::Counters;
@@ -14,7 +16,7 @@ pub const SIDES: [&str; 2] = ["A", "B"];
 pub enum World {
     /// Simulated here: what they sent and what their drivers did wrong can be asked.
     Simulated(Fabric),
-    /// Opened by name; the addresses are those of [`Fabric::options`].
+    /// Opened by name. Nobody knows their MACs before, so they have no address but the one that contains it.
     Named([String; 2]),
 }
 
@@ -23,9 +25,17 @@ impl World {
     pub fn open(&self, side: usize) -> Result<Ia> {
         let opened = match self {
             Self::Simulated(fabric) => fabric.open(side),
-            Self::Named(names) => dat::ia_open(&names[side], &Fabric::options(side)),
+            Self::Named(names) => dat::ia_open(&names[side], &OpenOptions::default()),
         };
         opened.with_context(|| format!("side {}", SIDES[side]))
+    }
+
+    /// Another address of side B, where it has one, than the one that contains its MAC.
+    pub fn other_address(&self, link_local: IpAddr) -> IpAddr {
+        match self {
+            Self::Simulated(_) => Fabric::ipv4(1),
+            Self::Named(_) => link_local,
+        }
     }
 
     /// The simulator, if it is here.
