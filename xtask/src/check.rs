@@ -1,6 +1,9 @@
 //! `test` and `check`: what a person runs before a commit, and all that CI runs.
 
-use anyhow::Result;
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
 
 use crate::{conformance, demo, dtest, setup, shell, tidy, vm, wire};
 
@@ -14,7 +17,7 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
         command.env("SIM_COMMIT", commit.trim());
     }
-    shell::run(command)?;
+    run_tests(command)?;
     if filter.is_some() {
         return Ok(());
     }
@@ -22,6 +25,51 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     let capture = shell::target().join("demo.pcapng");
     demo::run(&demo::Arguments::small(&capture)?)?;
     wire::run(&capture)
+}
+
+/// Runs `cargo test` with its output shown as it comes. The error repeats the names of the tests that failed: they are far
+/// above by then.
+fn run_tests(mut command: Command) -> Result<()> {
+    let shown = shell::announce(&command);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    let output = child.stdout.take().context("its output is a pipe")?;
+    let failed = pass_on(BufReader::new(output), &mut stdout())?;
+    let status = child.wait()?;
+    ensure!(
+        status.success(),
+        "`{shown}` ended with {status}{}",
+        list(&failed)
+    );
+    Ok(())
+}
+
+/// Passes lines on; the names of the tests that they say have failed.
+fn pass_on(from: impl BufRead, to: &mut impl Write) -> Result<Vec<String>> {
+    let mut failed: Vec<String> = Vec::new();
+    for line in from.split(b'\n') {
+        let mut line = line?;
+        let name = std::str::from_utf8(&line)
+            .ok()
+            .and_then(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
+            .filter(|name| !failed.iter().any(|known| known == name));
+        failed.extend(name.map(str::to_owned));
+        line.push(b'\n');
+        to.write_all(&line)?;
+        to.flush()?;
+    }
+    Ok(failed)
+}
+
+fn list(failed: &[String]) -> String {
+    let lines: String = failed.iter().map(|name| format!("\n  {name}")).collect();
+    match failed.len() {
+        0 => String::new(),
+        1 => format!("\n1 test failed:{lines}"),
+        count => format!("\n{count} tests failed:{lines}"),
+    }
 }
 
 /// Format, lints, documentation, house rules, tests, and the same through a kernel in a virtual machine.
@@ -36,10 +84,59 @@ pub fn run() -> Result<()> {
         "--deny",
         "warnings",
     ]))?;
-    let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps"]);
     doc.env("RUSTDOCFLAGS", "--deny warnings");
     shell::run(doc)?;
     test(None)?;
     dtest::check()?;
     vm::check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As libtest of Rust 1.95 says it.
+    const SAID: &str = "\
+running 4 tests
+test whole ... ok
+test dma::broken ... FAILED
+test panics - should panic ... FAILED
+
+failures:
+
+---- dma::broken stdout ----
+test dma::broken ... FAILED
+\u{fffd} no text
+
+test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+test src/lib.rs - documented (line 7) ... FAILED
+no newline at the end";
+
+    #[test]
+    fn failed_tests_are_named_once_and_everything_is_passed_on() {
+        let mut shown = Vec::new();
+        let failed = pass_on(SAID.as_bytes(), &mut shown).expect("readable");
+        assert_eq!(shown, [SAID.as_bytes(), b"\n"].concat());
+        let expected = [
+            "dma::broken",
+            "panics - should panic",
+            "src/lib.rs - documented (line 7)",
+        ];
+        assert_eq!(failed, expected);
+        assert_eq!(
+            list(&failed[..2]),
+            "\n2 tests failed:\n  dma::broken\n  panics - should panic"
+        );
+        assert_eq!(list(&[]), "");
+    }
+
+    #[test]
+    fn what_a_failed_run_says_at_its_end_names_the_tests() {
+        let mut command = shell::command("sh", &["-c", "echo 'test one ... FAILED'; exit 101"]);
+        command.stderr(Stdio::null());
+        let error = run_tests(command).expect_err("it failed").to_string();
+        assert!(error.ends_with("1 test failed:\n  one"), "{error}");
+    }
 }

@@ -41,13 +41,20 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command(&program, arguments)
 }
 
+/// Says what is about to run.
+pub fn announce(command: &Command) -> String {
+    let shown = show(command);
+    eprintln!("$ {shown}");
+    shown
+}
+
 /// Runs a command with its output shown; an exit status other than 0 is an error.
 pub fn run(mut command: Command) -> Result<()> {
-    eprintln!("$ {}", show(&command));
+    let shown = announce(&command);
     let status = command
         .status()
-        .with_context(|| format!("cannot start `{}`", show(&command)))?;
-    ensure!(status.success(), "`{}` ended with {status}", show(&command));
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    ensure!(status.success(), "`{shown}` ended with {status}");
     Ok(())
 }
 

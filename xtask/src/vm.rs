@@ -112,7 +112,7 @@ struct Suite {
 /// Builds tests without running them. The same command as the one that runs them all, for the sake of the same features:
 /// what that has built is not built again.
 fn cargo_test() -> Command {
-    shell::cargo(&["test", "--workspace", "--no-run", "--quiet"])
+    shell::cargo(&["test", "--workspace", "--no-run"])
 }
 
 /// Builds datctl, which the tests of its command line are built with; its path.
