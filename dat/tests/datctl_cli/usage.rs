@@ -92,7 +92,7 @@ fn what_fails_says_why_in_one_line_with_the_name_and_the_number() {
         ),
         (
             &["sim", "serve", "--socket", "/nonexistent/a"],
-            "/nonexistent/a: No such file or directory (os error 2)",
+            "/nonexistent/a.lock: open: No such file or directory (os error 2)",
         ),
     ] {
         let output = datctl(arguments);
