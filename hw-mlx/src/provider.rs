@@ -15,6 +15,7 @@
 //! Random numbers (identifiers, first PSNs) come from one seeded stream: deterministic worlds give the
 //! seed in [`HcaConfig`], others take the process's hash randomness.
 
+mod datagrams;
 mod errors;
 mod limits;
 
@@ -636,11 +637,14 @@ impl Provider for MlxProvider {
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError> {
         self.gsi.send(to, mad).map_err(|_| {
             ProviderError::Resources("too many management datagrams in flight".to_owned())
-        })
+        })?;
+        datagrams::sent(&self.hca, to, mad);
+        Ok(())
     }
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
         let received = self.gsi.receive()?;
+        datagrams::received(&self.hca, &received);
         let mac = self.hca.resolve(received.route.source).unwrap_or_default();
         let index = self.source_index(received.route.destination);
         Some((received.sender(mac, index), received.mad))

@@ -78,7 +78,8 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
             "perf.txt",
             "report.json",
             "report.txt",
-            "trace.log"
+            "trace.log",
+            "wire.pcapng"
         ]
     );
     let kept = fs::read_to_string(bundle.join("report.json")).expect("the report");
@@ -87,6 +88,10 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
     // Commands in the form of Linux mlx5 `cmd.c` `dump_command`.
     let trace = fs::read_to_string(bundle.join("trace.log")).expect("the trace");
     assert!(trace.contains("dump command ENABLE_HCA(0x104)"));
+    // A section header, and in it the frames of more than a hundred connections, of five datagrams and more each.
+    let capture = fs::read(bundle.join("wire.pcapng")).expect("the capture");
+    assert_eq!(capture[..4], [0x0a, 0x0d, 0x0d, 0x0a]);
+    assert!(capture.len() > 100 * 5 * 256, "{} bytes", capture.len());
 }
 
 #[test]

@@ -192,9 +192,12 @@ fn log(command: &Command) {
             .with_writer(accept::trace_writer)
             .with_filter(EnvFilter::new("debug,hw_mlx::cmd=trace"))
     });
+    let wire = matches!(command, Command::Accept(_))
+        .then(|| accept::WireListener.with_filter(EnvFilter::new("off,hw_mlx::mad=trace")));
     tracing_subscriber::registry()
         .with(errors)
         .with(trace)
+        .with(wire)
         .init();
 }
 

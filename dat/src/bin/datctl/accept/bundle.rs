@@ -5,6 +5,7 @@
 //! | `report.txt`, `report.json` | the table |
 //! | `doctor-N`, `info-N`, `perf`, each as `.txt` and `.json` | what those commands say of function N |
 //! | `trace.log` | the commands, in the form of `mlx5_core`'s own debug output, and what the driver had to say |
+//! | `wire.pcapng` | the frames of the connection manager, as the driver meant them (module `wire`) |
 //!
 //! The trace holds MACs, GUIDs and addresses. It ends at [`TRACE_BYTES`], so that a soak of days fits a disk.
 
@@ -51,6 +52,7 @@ impl Bundle {
             file,
             left: TRACE_BYTES,
         }));
+        super::wire::begin(&path.join("wire.pcapng"))?;
         Ok(Self { path })
     }
 

@@ -22,6 +22,7 @@ mod subject;
 mod table;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use std::env;
 use std::error::Error;
@@ -36,6 +37,7 @@ pub(crate) use self::bundle::trace_writer;
 use self::outside::TO_NOTICE;
 use self::subject::Subject;
 use self::table::{Acceptance, Row, Verdict};
+pub(crate) use self::wire::Listener as WireListener;
 use crate::adapter::{Adapter, AdapterOptions};
 use crate::report::Output;
 use crate::{doctor, rping};
@@ -110,6 +112,7 @@ pub(crate) fn run(
     run.lines(accept, &subjects, machine);
     let acceptance = Acceptance::new(&subjects, run.rows, machine, &bundle);
     bundle.add("report", &acceptance)?;
+    wire::flush()?;
     output.show(&acceptance)?;
     Ok(acceptance.ok)
 }

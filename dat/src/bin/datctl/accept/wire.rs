@@ -1,0 +1,270 @@
+//! The frames of the connection manager, as pcapng, where no card shows any.
+//!
+//! The driver says of each datagram what it gave the card and what the card gave it (events `hw_mlx::mad`); the frame around it
+//! follows from that, with its checksums. What the card does not tell (the sender's MAC and UDP port of what arrived, packet sequence
+//! numbers, the time on the wire) is 0, or the time at which the driver had it. So a capture of ours says what was *meant*;
+//! one of a mirror port beside it says what was sent.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt;
+use std::fs::File;
+use std::io::BufWriter;
+use std::net::Ipv6Addr;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hw_sim::PortType;
+use hw_sim::pcap::{Capture, CaptureError};
+use hw_sim::wire::{
+    BthRepr, DethRepr, EthRepr, Headers, Ipv4Repr, Ipv6Repr, Network, Opcode, Packet, Psn, UdpRepr,
+};
+use tracing::Subscriber;
+use tracing::field::{Field, Visit};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// The queue key of the general services interface (IBTA volume 1, section 3.5.3).
+const Q_KEY: u32 = 0x8001_0000;
+/// The default partition, as a full member.
+const DEFAULT_PARTITION: u16 = 0xffff;
+const HOP_LIMIT: u8 = 64;
+
+/// Where frames go once a run has begun.
+static WIRE: OnceLock<Mutex<Wire>> = OnceLock::new();
+
+struct Wire {
+    capture: Capture<BufWriter<File>>,
+    /// Numbers of the adapters that have said something.
+    adapters: BTreeMap<String, u32>,
+}
+
+/// Lets the capture begin.
+pub(super) fn begin(path: &Path) -> Result<(), Box<dyn Error>> {
+    let file = File::create(path)?;
+    let wire = Wire {
+        capture: Capture::new(BufWriter::new(file))?,
+        adapters: BTreeMap::new(),
+    };
+    // A second run in one process, as in tests, goes without.
+    let _ = WIRE.set(Mutex::new(wire));
+    Ok(())
+}
+
+/// Writes out what is held back.
+pub(super) fn flush() -> Result<(), CaptureError> {
+    match WIRE.get() {
+        Some(wire) => wire
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .capture
+            .flush(),
+        None => Ok(()),
+    }
+}
+
+/// What listens to the driver.
+pub(crate) struct Listener;
+
+impl<S: Subscriber> Layer<S> for Listener {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        let Some(wire) = WIRE.get() else { return };
+        let mut said = Said::default();
+        event.record(&mut said);
+        let Some(frame) = said.frame() else { return };
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .ok()
+            .and_then(|now| u64::try_from(now.as_nanos()).ok())
+            .unwrap_or_default();
+        let mut wire = wire.lock().unwrap_or_else(PoisonError::into_inner);
+        // A disk that is full ends the capture, not the run; the flush at its end says so.
+        let _ = wire.frame(said.text("adapter"), now, &frame);
+    }
+}
+
+impl Wire {
+    fn frame(&mut self, adapter: &str, now: u64, frame: &[u8]) -> Result<(), CaptureError> {
+        let number = match self.adapters.get(adapter) {
+            Some(&number) => number,
+            None => {
+                let number = self.capture.add_interface(adapter, PortType::Ethernet)?;
+                self.adapters.insert(adapter.to_owned(), number);
+                number
+            }
+        };
+        self.capture.frame(number, now, frame)
+    }
+}
+
+/// The fields of an event, as text.
+#[derive(Default)]
+struct Said(BTreeMap<&'static str, String>);
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+}
+
+impl Said {
+    fn text(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str) -> Option<T> {
+        self.text(name).parse().ok()
+    }
+
+    /// The frame a datagram travels in; nothing for an event that is none.
+    fn frame(&self) -> Option<Vec<u8>> {
+        let (source, destination) = (self.address("source")?, self.address("destination")?);
+        let (class, udp) = (
+            self.number("traffic_class")?,
+            UdpRepr {
+                src_port: self.number("port")?,
+                payload_len: 0,
+            },
+        );
+        let network = match (source.to_ipv4_mapped(), destination.to_ipv4_mapped()) {
+            (Some(source), Some(destination)) => Network::Ipv4(
+                Ipv4Repr {
+                    src: source.octets(),
+                    dst: destination.octets(),
+                    tos: class,
+                    ident: 0,
+                    dont_fragment: true,
+                    ttl: HOP_LIMIT,
+                    payload_len: 0,
+                },
+                udp,
+            ),
+            _ => Network::Ipv6(
+                Ipv6Repr {
+                    src: source.octets(),
+                    dst: destination.octets(),
+                    traffic_class: class,
+                    flow_label: 0,
+                    hop_limit: HOP_LIMIT,
+                    payload_len: 0,
+                },
+                udp,
+            ),
+        };
+        let link = EthRepr {
+            dst: self.mac("mac")?,
+            src: self.mac("source_mac")?,
+            vlan: None,
+            ethertype: network.ethertype(),
+        };
+        let bth = BthRepr {
+            opcode: Opcode::ud(false),
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            pkey: DEFAULT_PARTITION,
+            fecn: false,
+            becn: false,
+            dest_qpn: self.number("qpn")?,
+            ack_request: false,
+            psn: Psn::new(0),
+        };
+        let headers = Headers {
+            deth: Some(DethRepr {
+                qkey: Q_KEY,
+                src_qpn: self.number("source_qpn")?,
+            }),
+            ..Headers::NONE
+        };
+        let payload = bytes(self.text("mad"))?;
+        let packet = Packet {
+            link: link.into(),
+            network,
+            bth,
+            headers,
+            payload: &payload,
+        };
+        Some(packet.emit())
+    }
+
+    fn address(&self, name: &str) -> Option<Ipv6Addr> {
+        self.number(name)
+    }
+
+    fn mac(&self, name: &str) -> Option<[u8; 6]> {
+        bytes(&self.text(name).replace(':', ""))?.try_into().ok()
+    }
+}
+
+/// Digits as bytes.
+fn bytes(digits: &str) -> Option<Vec<u8>> {
+    let even = digits.len().is_multiple_of(2) && digits.is_ascii();
+    even.then(|| {
+        (0..digits.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).ok())
+            .collect()
+    })?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(fields: &[(&'static str, &str)]) -> Said {
+        Said(
+            fields
+                .iter()
+                .map(|&(name, text)| (name, text.to_owned()))
+                .collect(),
+        )
+    }
+
+    const FIELDS: [(&str, &str); 9] = [
+        ("source_mac", "02:00:5e:10:00:01"),
+        ("mac", "02:00:5e:10:00:02"),
+        ("source", "fe80::5eff:fe10:1"),
+        ("destination", "fe80::5eff:fe10:2"),
+        ("traffic_class", "2"),
+        ("port", "49152"),
+        ("source_qpn", "1"),
+        ("qpn", "1"),
+        ("mad", "01070103"),
+    ];
+
+    #[test]
+    fn a_datagram_becomes_the_frame_it_travels_in() {
+        let frame = said(&FIELDS).frame().expect("a frame");
+        let packet = Packet::parse(&frame).expect("with a good ICRC");
+        assert_eq!(packet.payload, [1, 7, 1, 3]);
+        assert_eq!(packet.network.dst_gid()[15], 2);
+        assert_eq!(packet.headers.deth.map(|deth| deth.qkey), Some(Q_KEY));
+        assert_eq!(packet.bth.dest_qpn, 1);
+        let mut fields = FIELDS;
+        fields[2].1 = "::ffff:192.0.2.1";
+        fields[3].1 = "::ffff:192.0.2.2";
+        let frame = said(&fields).frame().expect("a frame");
+        let packet = Packet::parse(&frame).expect("with a good ICRC");
+        assert!(matches!(packet.network, Network::Ipv4(ip, _) if ip.dst == [192, 0, 2, 2]));
+    }
+
+    #[test]
+    fn what_is_no_datagram_becomes_no_frame() {
+        for gone in 0..FIELDS.len() {
+            let mut fields = FIELDS.to_vec();
+            let (name, _) = fields.remove(gone);
+            assert!(
+                said(&fields).frame().is_none() || name == "mad",
+                "without {name}"
+            );
+        }
+        let mut fields = FIELDS;
+        fields[8].1 = "0g";
+        assert!(said(&fields).frame().is_none());
+    }
+}
