@@ -472,7 +472,7 @@ impl Function {
             .unwrap_or_else(PoisonError::into_inner);
         if enabled.is_empty() {
             let count = self.interrupt_count().min(most);
-            let vectors = (0..count)
+            let mut vectors = (0..count)
                 .map(|vector| {
                     Interrupt::new().map_err(|source| FunctionError::Interrupt {
                         name: self.name().to_owned(),
@@ -487,7 +487,10 @@ impl Function {
                 Backend::VfioUser(client) => {
                     client.set_interrupts(&vectors).map_err(self.remote())?;
                 }
-                Backend::Vfio(vfio) => vfio.set_interrupts(&vectors).map_err(Box::new)?,
+                Backend::Vfio(vfio) => {
+                    let count = vfio.set_interrupts(&vectors).map_err(Box::new)?;
+                    vectors.truncate(count);
+                }
             }
             *enabled = vectors;
         }

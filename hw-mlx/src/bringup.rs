@@ -2,8 +2,8 @@
 //!
 //! The order is the device's, not ours: each step needs the one before (Linux `mlx5/core/main.c`
 //! `mlx5_function_enable`, `mlx5_function_open`; rdma-core `mlx5_vfio.c` `mlx5_vfio_setup_function`). In short:
-//! reset; find the command queue's geometry, give it a page of memory and let the device master the
-//! bus; wait for the firmware; enable, agree on the interface step, feed it boot pages; read and set
+//! reset; wait until the firmware listens; find the command queue's geometry, give it a page of memory and let the
+//! device master the bus; wait for the firmware to boot; enable, agree on the interface step, feed it boot pages; read and set
 //! capabilities; feed it init pages; initialize; read the capabilities that are in force; get a doorbell
 //! page; create event queues, the one for commands first, from which moment commands complete by
 //! interrupt; and make the port ours: MAC, RoCE, addresses.
@@ -17,23 +17,26 @@ mod report;
 use std::time::Duration;
 
 use driver::{Bar, Be32, Block, DmaArena, Function};
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::caps::Caps;
 use crate::cmd::{CommandQueue, SlotClass};
-use crate::control::{Control, milliseconds};
+use crate::control::Control;
 use crate::device::{Hardware, Hca, HcaConfig, Port};
-use crate::eq::{Eq, Ring};
+use crate::eq::{self, Eq, Ring};
 use crate::error::{Mac, MlxError};
 use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Inbox, PAGE_EVENTS};
 use crate::gid;
 use crate::health::Health;
-use crate::pages::{FunctionId, GIVE_PAGES, MOST_PAGES, Pages};
+use crate::ids;
+use crate::pages::{FunctionId, MOST_PAGES, Pages};
 use crate::prm::{
-    AccessRegIn, AllocUarIn, EnableHcaIn, Eqn, HostEndianness, InitHcaIn, InitSegment, QueryIssiIn,
-    QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn, UarIndex, UarPage,
+    AccessRegIn, AllocUarIn, CmdStatus, Dtor, EnableHcaIn, Eqn, HostEndianness, InitHcaIn,
+    InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn, UarIndex,
+    UarPage,
 };
 use crate::random::SplitMix;
+use crate::segment;
 use crate::vport;
 use report::Stopwatch;
 pub use report::{BringupReport, Step};
@@ -47,11 +50,11 @@ const CONFIG_DEVICE: u16 = 0x02;
 const CONFIG_REVISION: u16 = 0x08;
 const CONFIG_COMMAND: u16 = 0x04;
 const MEMORY_SPACE: u16 = 1 << 1;
-/// Time between looks at `initializing` (mlx5_core's).
-const BOOT_PAUSE: Duration = Duration::from_millis(2);
-const INITIALIZING: u32 = 1 << 31;
-/// ACCESS_REG op_mod: write.
+/// ACCESS_REG op_mod.
 const WRITE: u32 = 0;
+const READ: u32 = 1;
+/// How long the firmware may return no page while it holds some (mlx5_core's bound for a physical function).
+const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
 /// HOST_ENDIANNESS: little and big.
 const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
@@ -59,11 +62,12 @@ const HOST_BIG: u8 = 0x80;
 const VECTORS: usize = 2;
 /// Bytes of a UAR page.
 const UAR_BYTES: u64 = 4096;
-/// Event queue sizes: what may be waiting at once. Commands and page requests; errors of any number of
-/// queues; one event per armed completion queue.
+/// Event queue sizes, as far as the device has them: what may be waiting at once, since an overrun is fatal. Commands
+/// and page requests; errors of any number of queues (Linux `MLX5_NUM_ASYNC_EQE`); one event for each armed
+/// completion queue, of which the provider has no more than fit.
 const CONTROL_EVENTS: u32 = 32;
-const ASYNC_ENTRIES: u32 = 384;
-const COMPLETION_ENTRIES: u32 = 896;
+const LOG_ASYNC_ENTRIES: u32 = 12;
+const LOG_COMPLETION_ENTRIES: u32 = 14;
 
 /// QUERY_PAGES op_mod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,16 +89,33 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     function.reset()?;
     watch.done(Step::Reset);
     let mut control = start_command_interface(function, &config, &mut watch)?;
-    wait_for_firmware(&control, config.initializing_timeout)?;
+    let boot_limit = segment::limits(&control.registers)
+        .map_or(config.initializing_timeout, |(_, boot)| {
+            boot.max(config.initializing_timeout)
+        });
+    segment::wait_for_firmware(&control.function, &control.registers, boot_limit)?;
+    control.embedded_cpu = segment::is_embedded_cpu(&control.registers);
+    if let Some((command, _)) = segment::limits(&control.registers) {
+        control.timeout = config.command_timeout.max(command);
+    }
     watch.done(Step::FirmwareReady);
 
-    control.exec(&EnableHcaIn::new())?;
+    let mut input = EnableHcaIn::new();
+    input.set_embedded_cpu_function(control.embedded_cpu);
+    control.exec(&input)?;
     watch.done(Step::EnableHca);
     agree_on_issi(&mut control)?;
     watch.done(Step::Issi);
     watch.report.boot_pages = give_pages(&mut control, PageStage::Boot)?;
     watch.done(Step::BootPages);
     let hardware = read_hardware(&control)?;
+    if ids::product(hardware.device_id).is_none() {
+        tracing::warn!(
+            function = control.function.name(),
+            device = format_args!("{:#06x}", hardware.device_id),
+            "a PCI device id this driver does not know; it is driven as a ConnectX"
+        );
+    }
     if !is_virtual(hardware.device_id) {
         tell_host_endianness(&mut control)?;
     }
@@ -103,20 +124,30 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     let offered = Caps::query(&mut control)?;
     offered.check()?;
     watch.done(Step::QueryCaps);
-    offered.set(&mut control, &config)?;
+    let told = offered.set(&mut control, &config)?;
     watch.done(Step::SetCaps);
     watch.report.init_pages = give_pages(&mut control, PageStage::Init)?;
     watch.done(Step::InitPages);
     init_hca(&mut control, &offered, &config, &mut random)?;
     watch.done(Step::InitHca);
-    watch.report.regular_pages = give_pages(&mut control, PageStage::Regular)?;
+    // Only Snabb asks for this stage, on physical functions.
+    let regular = give_pages(&mut control, PageStage::Regular);
+    watch.report.regular_pages = optional("QUERY_PAGES regular", regular)?.unwrap_or(0);
     watch.done(Step::RegularPages);
     if offered.general().driver_version() {
-        tell_driver_version(&mut control)?;
+        let told = tell_driver_version(&mut control);
+        optional("SET_DRIVER_VERSION", told)?;
     }
     watch.done(Step::DriverVersion);
     let caps = Caps::query(&mut control)?;
     caps.check()?;
+    caps.check_kept(&told)?;
+    if caps.general().dtor() {
+        let read = read_reclaim_limit(&mut control);
+        if let Some(limit) = optional("register DTOR", read)? {
+            control.reclaim_limit = control.reclaim_limit.max(limit);
+        }
+    }
     watch.done(Step::RequeryCaps);
 
     let (uar_index, uar) = alloc_uar(&mut control)?;
@@ -127,6 +158,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     } else {
         PAGE_EVENTS
     };
+    let events = |log: u32| eq::events(log.min(caps.general().log_max_eq_sz()));
     add_eq(
         &mut control,
         CONTROL_EVENTS,
@@ -139,7 +171,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     watch.done(Step::ControlEq);
     add_eq(
         &mut control,
-        ASYNC_ENTRIES,
+        events(LOG_ASYNC_ENTRIES),
         ASYNC_EVENTS,
         0,
         uar_index,
@@ -148,7 +180,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     watch.done(Step::AsyncEq);
     let completion_eqn = add_eq(
         &mut control,
-        COMPLETION_ENTRIES,
+        completion_events(&caps),
         0,
         completion_vector,
         uar_index,
@@ -200,6 +232,9 @@ fn start_command_interface(
     let registers: Block<InitSegment> = function.bar(0)?.block(0)?;
     watch.done(Step::MapBar);
 
+    segment::wait_for_firmware(&function, &registers, config.initializing_timeout)?;
+    watch.done(Step::PreInitialized);
+
     let revision = registers.read(|segment| &segment.cmdif_rev_fw_sub).get() >> 16;
     if revision != COMMAND_INTERFACE_REVISION {
         return Err(MlxError::CommandInterface { found: revision });
@@ -242,6 +277,9 @@ fn start_command_interface(
         undead_rings: Vec::new(),
         event_mode: false,
         watch_health: false,
+        doubt: None,
+        embedded_cpu: false,
+        reclaim_limit: RECLAIM_LIMIT,
         timeout: config.command_timeout,
         bus_master: false,
     };
@@ -259,24 +297,30 @@ fn halves(address: u64) -> (u32, u32) {
     )
 }
 
-fn wait_for_firmware(control: &Control, limit: Duration) -> Result<(), MlxError> {
-    let begun = control.now();
-    while control
-        .registers
-        .read(|segment| &segment.initializing)
-        .get()
-        & INITIALIZING
-        != 0
-    {
-        let now = control.now();
-        if now >= begun + limit {
-            return Err(MlxError::Initializing {
-                waited_ms: milliseconds(now - begun),
-            });
+/// What a step came to that we can do without: `None` if the firmware refused it.
+fn optional<T>(what: &'static str, outcome: Result<T, MlxError>) -> Result<Option<T>, MlxError> {
+    match outcome {
+        Err(MlxError::Cmd(error)) if error.status().is_some() => {
+            tracing::warn!(what, %error, "refused; going on without");
+            Ok(None)
         }
-        control.clock.wait(&[], now + BOOT_PAUSE);
+        outcome => outcome.map(Some),
     }
-    Ok(())
+}
+
+/// How long the firmware wants to be waited for when it returns pages (Linux `lib/tout.c` `tout_query_dtor`).
+fn read_reclaim_limit(control: &mut Control) -> Result<Duration, MlxError> {
+    let mut input = AccessRegIn::new();
+    input
+        .set_op_mod(READ)
+        .set_register_id(RegisterId::DTOR.bits());
+    let (_, image) = control.exec_reading(&input, Dtor::new().as_bytes(), Dtor::SIZE)?;
+    Ok(
+        Dtor::read_from_bytes(&image).map_or(Duration::ZERO, |register| {
+            let limit = register.reclaim_pages_to();
+            segment::time_limit(limit.to_multiplier(), limit.to_value())
+        }),
+    )
 }
 
 /// Who we are talking to.
@@ -302,7 +346,14 @@ fn words(register: u32) -> (u16, u16) {
 }
 
 fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
-    let supported = control.exec(&QueryIssiIn::new())?.supported_issi_dw0();
+    let supported = match control.exec(&QueryIssiIn::new()) {
+        Ok(answer) => answer.supported_issi_dw0(),
+        // Firmware from before there were several.
+        Err(error) if error.status() == Some(CmdStatus::BAD_OP) => {
+            return Err(MlxError::NoIssi(error));
+        }
+        Err(error) => return Err(error.into()),
+    };
     if supported & 1 << ISSI == 0 {
         return Err(MlxError::Issi { supported });
     }
@@ -315,13 +366,15 @@ fn agree_on_issi(control: &mut Control) -> Result<(), MlxError> {
 /// Gives what the firmware asks for at this stage; how many pages that was.
 fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> {
     let mut query = QueryPagesIn::new();
-    query.set_op_mod(stage as u32);
+    query
+        .set_op_mod(stage as u32)
+        .set_embedded_cpu_function(control.embedded_cpu);
     let wanted = control.exec(&query)?;
     let asked = wanted.num_pages().cast_signed();
     let function = FunctionId {
         // The field has 16 bits.
         number: u16::try_from(wanted.function_id()).unwrap_or(0),
-        embedded_cpu: wanted.embedded_cpu_function(),
+        embedded_cpu: control.embedded_cpu,
     };
     // A negative number would be pages to take back, of which there are none yet.
     let count = usize::try_from(asked).unwrap_or(0);
@@ -335,10 +388,8 @@ fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> 
     if count > room {
         return Err(MlxError::TooManyPages { asked: count, room });
     }
-    let mut left = count;
-    while left > 0 {
-        let (pages, input) = control.pages.prepare_give(function, left.min(GIVE_PAGES))?;
-        left -= pages.len();
+    if count > 0 {
+        let (pages, input) = control.pages.prepare_give(function, count)?;
         let answer = control.exec_message(SlotClass::Pages, &input, 0x10);
         control
             .pages
@@ -402,6 +453,11 @@ fn alloc_uar(control: &mut Control) -> Result<(UarIndex, Block<UarPage>), MlxErr
     let bar: Bar = control.function.bar(0)?;
     let page = bar.block(u64::from(number) * UAR_BYTES)?;
     Ok((UarIndex::new(number), page))
+}
+
+/// Events of armed completion queues that may be waiting at once.
+pub(crate) fn completion_events(caps: &Caps) -> u32 {
+    eq::events(LOG_COMPLETION_ENTRIES.min(caps.general().log_max_eq_sz()))
 }
 
 /// Creates an event queue and arms it.

@@ -15,7 +15,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::control::Control;
 use crate::device::HcaConfig;
-use crate::error::{CmdError, MissingCapability, MlxError};
+use crate::error::{CmdError, MissingCapability, MlxError, NotKept};
+use crate::gsi;
 use crate::prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, QueryHcaCapIn, RoceCap, SetHcaCapIn};
 
 /// Bytes of a capability page.
@@ -31,6 +32,12 @@ const ATOMIC_HOST_ENDIAN: u32 = 1;
 const SEGMENT_BYTES: u32 = 16;
 /// Bytes of a send WQE the hardware builds fast, and rdma-core's bound (kernel `kib:main.c`).
 const SEND_WQE_BYTES: u32 = 512;
+/// Event queues we make: commands, errors, completions.
+const EVENT_QUEUES: u32 = 3;
+/// log2 of the entries that the last two must have: fewer would overrun at a load that is not high.
+const LOG_EQ_ENTRIES: u32 = 10;
+/// log2 of the smallest page of a key that works, whatever the device says.
+const SMALLEST_MKEY_PAGE: u32 = 12;
 /// Control segment and remote address segment of an RC send WQE.
 const SEND_WQE_HEADERS: u32 = 32;
 
@@ -189,8 +196,12 @@ impl Caps {
         })
     }
 
-    /// Switches on what we use.
-    pub(crate) fn set(&self, control: &mut Control, config: &HcaConfig) -> Result<(), CmdError> {
+    /// Switches on what we use, and returns the general page as it was set.
+    pub(crate) fn set(
+        &self,
+        control: &mut Control,
+        config: &HcaConfig,
+    ) -> Result<CmdHcaCap, CmdError> {
         let wanted = wanted_general(&self.general, config);
         set_page(
             control,
@@ -233,7 +244,53 @@ impl Caps {
             wanted.set_sw_r_roce_src_udp_port(true);
             set_page(control, CapType::ROCE, &roce.image, wanted.as_bytes())?;
         }
-        Ok(())
+        Ok(wanted)
+    }
+
+    /// Whether the device is what it was told to be, in what we rely on. What we take as it comes (limits, keys by
+    /// name) is only mentioned.
+    ///
+    /// # Errors
+    /// What it did not keep, all of it.
+    pub(crate) fn check_kept(&self, told: &CmdHcaCap) -> Result<(), MlxError> {
+        let kept = self.general();
+        let differing = |fields: &[(&'static str, u32, u32)]| -> Vec<NotKept> {
+            fields
+                .iter()
+                .filter(|(_, told, kept)| told != kept)
+                .map(|&(name, told, kept)| NotKept { name, told, kept })
+                .collect()
+        };
+        for field in differing(&[
+            ("log_max_qp", told.log_max_qp(), kept.log_max_qp()),
+            (
+                "mkey_by_name",
+                told.mkey_by_name().into(),
+                kept.mkey_by_name().into(),
+            ),
+        ]) {
+            tracing::warn!("SET_HCA_CAP was not kept: {field}");
+        }
+        let broken = differing(&[
+            // Doorbells would land in another page.
+            (
+                "log_uar_page_sz",
+                told.log_uar_page_sz(),
+                kept.log_uar_page_sz(),
+            ),
+            // Answers would be unsigned, or commands refused.
+            (
+                "cmdif_checksum",
+                told.cmdif_checksum(),
+                kept.cmdif_checksum(),
+            ),
+            ("roce", told.roce().into(), kept.roce().into()),
+        ]);
+        if broken.is_empty() {
+            Ok(())
+        } else {
+            Err(MlxError::NotKept(broken))
+        }
     }
 
     /// All we cannot do without.
@@ -297,10 +354,28 @@ fn missing(general: &Page<CmdHcaCap>, roce: Option<&RoceCap>) -> Vec<MissingCapa
         current.log_max_eq().to_string(),
     );
     need(
-        current.log_max_eq_sz() >= 9,
+        current.log_max_eq_sz() >= LOG_EQ_ENTRIES,
         "log_max_eq_sz",
-        "at least 9",
+        &format!("at least {LOG_EQ_ENTRIES}"),
         current.log_max_eq_sz().to_string(),
+    );
+    need(
+        current.max_num_eqs() == 0 || current.max_num_eqs() >= EVENT_QUEUES,
+        "max_num_eqs",
+        &format!("0 or at least {EVENT_QUEUES}"),
+        current.max_num_eqs().to_string(),
+    );
+    need(
+        current.log_max_cq_sz() >= gsi::LOG_CQ_ENTRIES,
+        "log_max_cq_sz",
+        &format!("at least {}", gsi::LOG_CQ_ENTRIES),
+        current.log_max_cq_sz().to_string(),
+    );
+    need(
+        current.log_max_qp_sz() >= gsi::LOG_QP_ENTRIES,
+        "log_max_qp_sz",
+        &format!("at least {}", gsi::LOG_QP_ENTRIES),
+        current.log_max_qp_sz().to_string(),
     );
     need(
         current.log_max_cq() >= 1,
@@ -407,8 +482,10 @@ impl Limits {
             Some(log) => log,
         };
         let log_min_mkey_page = match general_2.map(CmdHcaCap2::log_min_mkey_entity_size) {
-            None | Some(0) => 12,
-            Some(log) => log,
+            None => SMALLEST_MKEY_PAGE,
+            // "Despite a command allowing it, the device does not support lower than 4k page size" (Linux
+            // `mlx5_ib.h` `__mlx5_log_page_size_to_bitmap`).
+            Some(log) => log.max(SMALLEST_MKEY_PAGE),
         };
         Self {
             qps: two_to(general.log_max_qp()),
@@ -527,6 +604,17 @@ mod tests {
         assert_eq!((limits.gids, limits.message_bytes), (256, 1 << 30));
     }
 
+    /// Linux `__mlx5_log_page_size_to_bitmap`: pages below 4 KiB do not work whatever the command interface takes.
+    #[test]
+    fn keys_have_no_pages_below_4_kib() {
+        for (said, used) in [(0, 12), (6, 12), (12, 12), (14, 14)] {
+            let mut general_2 = CmdHcaCap2::new();
+            general_2.set_log_min_mkey_entity_size(said);
+            let limits = Limits::new(&connectx4lx().current, Some(&general_2), None);
+            assert_eq!(limits.log_min_mkey_page, used, "the device says {said}");
+        }
+    }
+
     #[test]
     fn everything_missing_is_named_at_once() {
         let (blank, image) = page::<CmdHcaCap>(&[]);
@@ -548,6 +636,8 @@ mod tests {
                 "roce",
                 "log_max_eq",
                 "log_max_eq_sz",
+                "log_max_cq_sz",
+                "log_max_qp_sz",
                 "log_max_cq",
                 "log_max_qp",
                 "log_max_mkey",

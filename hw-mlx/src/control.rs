@@ -26,13 +26,24 @@ use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, DeadCause};
 use crate::event::{AsyncEvent, Inbox, Meaning, decode};
-use crate::health::{Health, Heard};
+use crate::health::{Health, Heard, Verdict};
 use crate::pages::Pages;
-use crate::prm::{Command, InitSegment, Opcode};
+use crate::prm::{Command, InitSegment, NopIn, NopOut, Opcode};
 
 /// First pause between two looks at an ownership bit, and the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a device whose life is in doubt has to answer a command that does nothing.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
+/// A device that looks dead and has been asked.
+pub(crate) struct Doubt {
+    /// The command; `None` if there was no slot for it.
+    ticket: Option<Ticket>,
+    /// When it is dead.
+    until: Instant,
+}
 
 /// The firmware's side of a function: commands, events, pages and health.
 pub(crate) struct Control {
@@ -57,6 +68,12 @@ pub(crate) struct Control {
     pub(crate) event_mode: bool,
     /// The health counter is expected to move.
     pub(crate) watch_health: bool,
+    /// A command whose answer says whether a device in doubt is alive.
+    pub(crate) doubt: Option<Doubt>,
+    /// The function is that of the adapter's own processor, which commands about it have to say.
+    pub(crate) embedded_cpu: bool,
+    /// How long the firmware may return no page while it holds some.
+    pub(crate) reclaim_limit: Duration,
     pub(crate) timeout: Duration,
     /// The device may still reach memory.
     pub(crate) bus_master: bool,
@@ -262,8 +279,12 @@ impl Control {
 
     /// Polls the device's health if that is due, or in any case the sensors without history.
     pub(crate) fn look_after_health(&mut self, now: bool) {
-        let died = if now {
-            self.health.check()
+        let verdict = if now {
+            if self.health.check() {
+                Verdict::Dead
+            } else {
+                Verdict::Well
+            }
         } else {
             let now = self.clock.now();
             if now >= self.health.next_poll() {
@@ -274,7 +295,48 @@ impl Control {
             }
             self.health.poll(now, self.watch_health)
         };
-        if died {
+        match verdict {
+            Verdict::Well => self.settle_doubt(),
+            Verdict::Doubtful => self.ask_for_a_sign_of_life(),
+            Verdict::Dead => self.bury(),
+        }
+    }
+
+    /// Sends a command that does nothing; [`Control::settle_doubt`] sees what becomes of it. Waits for nothing: whoever
+    /// notices may be waiting for something else.
+    fn ask_for_a_sign_of_life(&mut self) {
+        if self.doubt.is_some() {
+            return self.settle_doubt();
+        }
+        let now = self.now();
+        // Without a free slot there are commands enough whose answers would be a sign of life.
+        let ticket = self
+            .queue
+            .submit(
+                SlotClass::Ordinary,
+                &message(&NopIn::new(), &[]),
+                NopOut::SIZE,
+                now,
+            )
+            .ok();
+        self.doubt = Some(Doubt {
+            ticket,
+            until: now + SIGN_OF_LIFE,
+        });
+    }
+
+    fn settle_doubt(&mut self) {
+        let Some(doubt) = &self.doubt else { return };
+        let (ticket, until) = (doubt.ticket, doubt.until);
+        if ticket.is_some_and(|ticket| self.queue.take(ticket).is_some()) {
+            self.doubt = None;
+            self.health.answered();
+        } else if self.now() >= until {
+            self.doubt = None;
+            if let Some(ticket) = ticket {
+                self.queue.abandon(ticket, self.now());
+            }
+            self.health.unanswered();
             self.bury();
         }
     }

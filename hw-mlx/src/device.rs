@@ -89,7 +89,8 @@ impl Default for HcaConfig {
 pub struct Port {
     /// Its MAC.
     pub mac: [u8; 6],
-    /// Its MTU in bytes as the hardware counts (with Ethernet header, VLAN tag and check sequence).
+    /// The MTU of port and vport, the smaller one, in bytes as the hardware counts (with Ethernet header, VLAN tag
+    /// and check sequence).
     pub mtu: u32,
     /// The largest path MTU code that fits, 1..=5.
     pub path_mtu: u8,
@@ -99,6 +100,14 @@ pub struct Port {
     pub node_guid: u64,
     /// Our MAC is in the port's forwarding table.
     pub(crate) forwarding: bool,
+}
+
+impl Port {
+    /// Its MTU in bytes as IP counts it, which is how people name it.
+    #[must_use]
+    pub fn ip_mtu(&self) -> u32 {
+        vport::ip_mtu(self.mtu)
+    }
 }
 
 /// What the function is.

@@ -29,6 +29,11 @@ const SPARE: u32 = 128;
 const COUNTER_MASK: u32 = 0x00ff_ffff;
 const PAGE_LOG: u32 = 12;
 
+/// Events that may be waiting in a ring of `1 << log_entries`, the spare ones left free.
+pub(crate) fn events(log_entries: u32) -> u32 {
+    (1u32 << log_entries.min(24)).saturating_sub(SPARE).max(1)
+}
+
 /// A ring not yet known to the device.
 pub(crate) struct Ring {
     memory: DmaBuffer,

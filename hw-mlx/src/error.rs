@@ -136,7 +136,7 @@ pub enum DeadCause {
         /// Extended syndrome.
         ext_synd: u16,
     },
-    /// The health syndrome register is not zero: the firmware stopped on an assertion.
+    /// The health syndrome register is not zero, and a command stayed unanswered: the firmware stopped on an assertion.
     #[error("the firmware stopped: {} (health syndrome {synd:#04x})", syndrome_text(*synd))]
     Syndrome {
         /// Health syndrome.
@@ -145,8 +145,10 @@ pub enum DeadCause {
     /// The system says that the bus reported an uncorrectable error of the function.
     #[error("the bus reports an uncorrectable error of the function (AER)")]
     BusError,
-    /// The health counter did not move in three polls.
-    #[error("the firmware's health counter stands still at {counter:#08x}")]
+    /// The health counter stands still, and a command stayed unanswered.
+    #[error(
+        "the firmware's health counter stands still at {counter:#08x}, and it answers no command"
+    )]
     CounterStuck {
         /// Where it stands.
         counter: u32,
@@ -163,6 +165,18 @@ pub struct MissingCapability {
     pub need: String,
     /// What the device says.
     pub have: String,
+}
+
+/// A capability that was set and reads otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{name}: told {told}, it has {kept}")]
+pub struct NotKept {
+    /// The field of the capability page, PRM spelling.
+    pub name: &'static str,
+    /// What SET_HCA_CAP said.
+    pub told: u32,
+    /// What QUERY_HCA_CAP says after INIT_HCA.
+    pub kept: u32,
 }
 
 /// A MAC address as people write it.
@@ -225,12 +239,31 @@ pub enum MlxError {
         /// How long we waited.
         waited_ms: u64,
     },
+    /// Nobody answers for the function's registers.
+    #[error(
+        "the function's registers read all ones for {waited_ms} ms: it does not boot, or is gone from the bus"
+    )]
+    Silent {
+        /// How long we waited.
+        waited_ms: u64,
+    },
+    /// The function is not there.
+    #[error(
+        "the function is gone from the bus: its registers and its configuration space read all ones"
+    )]
+    Gone,
     /// The device does not offer the interface step sequence we speak.
     #[error("ISSI 1 is not among the supported ones ({supported:#x})")]
     Issi {
         /// Bit n: step sequence n.
         supported: u32,
     },
+    /// The device knows the first interface step sequence only, which is not ours.
+    #[error("this driver needs ISSI 1, and the device does not know of ISSIs: {0}")]
+    NoIssi(#[source] CmdError),
+    /// The device took SET_HCA_CAP and is something else than it was told to be.
+    #[error("the device did not keep what SET_HCA_CAP told it: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    NotKept(Vec<NotKept>),
     /// The device lacks what we cannot do without; all of it is listed.
     #[error("the device lacks: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Missing(Vec<MissingCapability>),

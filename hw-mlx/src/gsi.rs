@@ -56,6 +56,14 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 const RECEIVES: u32 = 512;
 /// Segments a send WQE has room for, beside its address vector: what makes two blocks.
 const SEND_SEGMENTS: u32 = 3;
+/// log2 of the entries of its completion queue, one of which stays free.
+pub(crate) const LOG_CQ_ENTRIES: u32 = (SENDS + RECEIVES).ilog2() + 1;
+/// log2 of the entries of its longer ring: receives, or blocks of sends.
+pub(crate) const LOG_QP_ENTRIES: u32 = if RECEIVES > 2 * SENDS {
+    RECEIVES.ilog2()
+} else {
+    (2 * SENDS).ilog2()
+};
 /// Bytes between receive slots.
 const RECV_SLOT: usize = 320;
 
@@ -277,7 +285,7 @@ impl Gsi {
         {
             self.drain();
         }
-        control::to_reset(hca, self.qpn)?;
+        control::to_reset_at_last(hca, self.qpn)?;
         control::destroy_qp(hca, self.qpn)?;
         drop(self.memory.give_back());
         crate::mkey::destroy(hca, self.mkey_index)?;

@@ -3,8 +3,12 @@
 //! Nobody is told when firmware dies; one has to look. The sensors, in the order rdma-core's VFIO
 //! driver reads them (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all
 //! ones (the function left the bus), `nic_interface` disabled or in software reset, a reset request
-//! with a syndrome in the health buffer. Snabb adds the syndrome byte beside the health counter. And
-//! the counter itself must move: equal in three polls in a row, and the firmware no longer runs.
+//! with a syndrome in the health buffer. Those are death.
+//!
+//! Two others only raise doubts: a syndrome byte beside the health counter (Snabb looks at it when a command does not
+//! come back, Linux never), and a counter that does not move for ten seconds. Firmware that is busy, destroying thousands
+//! of keys or being patched, stands still and goes on (Linux `poll_health` only reports it). A doubt is settled by
+//! a command that does nothing: answered, whatever with, the device lives; unanswered, it is dead.
 //!
 //! Two things somebody does tell: the system signals that the bus reported an error of the function, which is death like
 //! the others, and that it wants the function back, which is none.
@@ -15,13 +19,13 @@ use std::time::Duration;
 
 use driver::{Block, Instant, Interrupt, Notices};
 
-use crate::error::DeadCause;
+use crate::error::{DeadCause, syndrome_text};
 use crate::prm::InitSegment;
 
 /// Time between polls (VFIO's; mlx5_core takes two).
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Polls the counter may stand still.
-const MISSES: u32 = 3;
+/// Polls the counter may stand still before that is doubtful.
+const MISSES: u32 = 10;
 const COUNTER_MASK: u32 = 0x00ff_ffff;
 const NIC_DISABLED: u32 = 1;
 const NIC_SOFTWARE_RESET: u32 = 7;
@@ -32,8 +36,21 @@ pub(crate) struct Health {
     next_poll: Instant,
     counter: Option<u32>,
     misses: u32,
+    /// The syndrome byte beside the counter that was doubted last; 0 for none.
+    doubted: u8,
     dead: Option<DeadCause>,
     notices: Notices,
+}
+
+/// What a look at the device came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// Nothing is wrong.
+    Well,
+    /// Somebody should ask it.
+    Doubtful,
+    /// It is dead, as [`Health::dead`] says from now on.
+    Dead,
 }
 
 /// What the system said.
@@ -52,6 +69,7 @@ impl Health {
             next_poll: now + POLL_INTERVAL,
             counter: None,
             misses: 0,
+            doubted: 0,
             dead: None,
             notices,
         }
@@ -99,28 +117,60 @@ impl Health {
     }
 
     /// Reads everything if a poll is due, and the counter too where it is expected to move (the
-    /// function is initialized). True if the device turns out dead now.
-    pub(crate) fn poll(&mut self, now: Instant, counter_moves: bool) -> bool {
+    /// function is initialized).
+    pub(crate) fn poll(&mut self, now: Instant, counter_moves: bool) -> Verdict {
         if self.dead.is_some() || now < self.next_poll {
-            return false;
+            return Verdict::Well;
         }
         self.next_poll = now + POLL_INTERVAL;
         if self.check() {
-            return true;
+            return Verdict::Dead;
         }
         if !counter_moves {
-            return false;
+            return Verdict::Well;
         }
-        let counter = self.registers.read(|segment| &segment.health_counter).get() & COUNTER_MASK;
+        let (synd, counter) = self.pulse();
         if self.counter.replace(counter) == Some(counter) {
             self.misses += 1;
         } else {
             self.misses = 0;
         }
-        if self.misses >= MISSES {
-            self.dead = Some(DeadCause::CounterStuck { counter });
+        let new_syndrome = synd != 0 && synd != self.doubted;
+        self.doubted = synd;
+        if new_syndrome {
+            tracing::warn!(synd, text = syndrome_text(synd), "a health syndrome");
         }
-        self.dead.is_some()
+        if new_syndrome || self.misses >= MISSES {
+            Verdict::Doubtful
+        } else {
+            Verdict::Well
+        }
+    }
+
+    /// The device answered: whatever was doubted was not death.
+    pub(crate) fn answered(&mut self) {
+        tracing::warn!(
+            polls = self.misses,
+            "the firmware looked dead and answers all the same"
+        );
+        self.misses = 0;
+    }
+
+    /// The device did not answer: it is what was doubted.
+    pub(crate) fn unanswered(&mut self) {
+        let (synd, counter) = self.pulse();
+        self.dead.get_or_insert(if synd == 0 {
+            DeadCause::CounterStuck { counter }
+        } else {
+            DeadCause::Syndrome { synd }
+        });
+    }
+
+    /// The syndrome byte and the counter beside it.
+    fn pulse(&self) -> (u8, u32) {
+        let word = self.registers.read(|segment| &segment.health_counter).get();
+        let [synd, ..] = word.to_be_bytes();
+        (synd, word & COUNTER_MASK)
     }
 
     fn read_sensors(&self) -> Option<DeadCause> {
@@ -135,16 +185,9 @@ impl Health {
         }
         let [_irisc, synd, ext_hi, ext_lo] = read.read(|segment| &segment.synd).get().to_be_bytes();
         let reset_required = read.read(|segment| &segment.rfr_severity).get() >> 31 != 0;
-        if reset_required && synd != 0 {
-            return Some(DeadCause::ResetRequired {
-                synd,
-                ext_synd: u16::from_be_bytes([ext_hi, ext_lo]),
-            });
-        }
-        let [synd, ..] = read
-            .read(|segment| &segment.health_counter)
-            .get()
-            .to_be_bytes();
-        (synd != 0).then_some(DeadCause::Syndrome { synd })
+        (reset_required && synd != 0).then_some(DeadCause::ResetRequired {
+            synd,
+            ext_synd: u16::from_be_bytes([ext_hi, ext_lo]),
+        })
     }
 }

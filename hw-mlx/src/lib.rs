@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`cmd`] | the command interface: entries, mailboxes, signatures, answers |
 //! | `control` | one command at a time from the caller's view: waiting, events meanwhile, time limits |
+//! | `segment` | what the device says before the first command |
 //! | [`bringup`], `teardown` | from a reset function to a usable one, and back |
 //! | [`pages`] | the memory the firmware borrows |
 //! | [`caps`] | what the device can do, what we need, what we switch on |
@@ -52,6 +53,7 @@ pub mod provider;
 pub mod qp;
 mod random;
 pub mod ring;
+mod segment;
 pub mod srq;
 mod teardown;
 pub mod uar;
@@ -60,6 +62,6 @@ pub mod window;
 pub mod wqe;
 
 pub use device::{CloseError, CloseReport, Hca, HcaConfig, Pending};
-pub use error::{CmdError, DeadCause, MissingCapability, MlxError};
+pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};
 pub use event::AsyncEvent;
 pub use gid::GidEntry;

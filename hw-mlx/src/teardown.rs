@@ -22,8 +22,6 @@ use crate::vport;
 
 /// TEARDOWN_HCA profile: the firmware finishes what it does.
 const GRACEFUL: u32 = 0;
-/// How long the firmware may return no page while it holds some (mlx5_core's bound for a physical function).
-const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
 const RECLAIM_PAUSE: Duration = Duration::from_millis(1);
 
 /// Keeps the first error.
@@ -73,7 +71,9 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
     input.set_profile(GRACEFUL);
     first.note("TEARDOWN_HCA", control.exec(&input));
     first.note("pages", reclaim(control));
-    first.note("DISABLE_HCA", control.exec(&DisableHcaIn::new()));
+    let mut input = DisableHcaIn::new();
+    input.set_embedded_cpu_function(control.embedded_cpu);
+    first.note("DISABLE_HCA", control.exec(&input));
 
     let lent = control.pages.lent();
     let quarantined = control.queue.quarantined();
@@ -154,7 +154,7 @@ fn reclaim_from(control: &mut Control, function: FunctionId) -> Result<(), CmdEr
         control.pages.finish_take(function, &answer);
         if control.pages.lent_to(function) < lent {
             progress = now;
-        } else if now >= progress + RECLAIM_LIMIT {
+        } else if now >= progress + control.reclaim_limit {
             tracing::warn!(?function, lent, "the firmware keeps its pages");
             return Ok(());
         } else {

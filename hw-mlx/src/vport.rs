@@ -256,8 +256,9 @@ fn access_pmtu(
     }
 }
 
-/// Sets the port's MTU if one is asked for, and returns the one it has, in bytes as the hardware
-/// counts them. A function that may not see the port has its vport's.
+/// Sets the MTU of vport and port if one is asked for, and returns the one that holds, in bytes as the hardware counts
+/// them: a frame has to pass both, and the port's may be a stranger's choice (Linux `en_main.c` `mlx5e_set_mtu`,
+/// `mlx5e_query_mtu`). A function that may not see or change the port has what its vport has.
 pub(crate) fn settle_mtu(
     control: &mut Control,
     vport: &Vport,
@@ -265,17 +266,49 @@ pub(crate) fn settle_mtu(
 ) -> Result<u32, CmdError> {
     let mut register = Pmtu::new();
     register.set_local_port(LOCAL_PORT);
-    let Some(found) = access_pmtu(control, READ, &register)? else {
-        return Ok(if vport.mtu == 0 { USUAL_MTU } else { vport.mtu });
+    let port = access_pmtu(control, READ, &register)?;
+    let Some(wanted) = wanted else {
+        return Ok(effective_mtu(vport.mtu, port.as_ref()));
     };
-    let oper = found.oper_mtu();
-    let Some(wanted) = wanted.map(|mtu| (u32::from(mtu) + FRAME_BYTES).min(found.max_mtu())) else {
-        return Ok(oper);
-    };
-    register.set_admin_mtu(wanted);
-    access_pmtu(control, WRITE, &register)?;
-    register.set_admin_mtu(0);
-    Ok(access_pmtu(control, READ, &register)?.map_or(oper, |found| found.oper_mtu()))
+    let most = port.as_ref().map_or(u16::MAX.into(), Pmtu::max_mtu);
+    let wanted = (u32::from(wanted) + FRAME_BYTES).min(most);
+    if port.is_some() {
+        register.set_admin_mtu(wanted);
+        access_pmtu(control, WRITE, &register)?;
+        register.set_admin_mtu(0);
+    }
+    set_vport_mtu(control, wanted)?;
+    let vport = query(control)?;
+    let port = access_pmtu(control, READ, &register)?;
+    Ok(effective_mtu(vport.mtu, port.as_ref()))
+}
+
+/// The smaller one of those that say something.
+fn effective_mtu(vport: u32, port: Option<&Pmtu>) -> u32 {
+    [vport, port.map_or(0, Pmtu::oper_mtu)]
+        .into_iter()
+        .filter(|mtu| *mtu != 0)
+        .min()
+        .unwrap_or(USUAL_MTU)
+}
+
+/// Sets the vport's MTU. One that may not be changed stays: what holds is read afterwards.
+fn set_vport_mtu(control: &mut Control, mtu: u32) -> Result<(), CmdError> {
+    let mut input = ModifyNicVportContextIn::new();
+    input.field_select_mut().set_mtu(true);
+    input.nic_vport_context_mut().set_mtu(mtu);
+    match control.exec(&input) {
+        Err(error) if error.status().is_some() => {
+            tracing::warn!(mtu, %error, "the vport's MTU stays as it is");
+            Ok(())
+        }
+        answer => answer.map(|_| ()),
+    }
+}
+
+/// An MTU as IP counts it, of one as the hardware does.
+pub(crate) fn ip_mtu(mtu: u32) -> u32 {
+    mtu.saturating_sub(FRAME_BYTES)
 }
 
 /// The largest path MTU code (1..=5 for 256..=4096 bytes, IBTA encoding) whose packets fit a port MTU as the

@@ -35,12 +35,14 @@ pub const MAX_BYTES: u64 = ENTRIES as u64 * ENTRY_BYTES;
 const ACCESS_MODE_KLM: u32 = 2;
 /// `mkc.qpn` of a key any queue pair may use.
 const ANY_QPN: u32 = 0xff_ffff;
-/// Blocks of a send queue that a bind takes.
+/// Blocks of a send queue that a bind takes at most.
 pub const BLOCKS: u16 = 3;
 /// `umr_fence` of a device that keeps the order by itself (`MLX5_CAP_UMR_FENCE_NONE` in Linux).
 const UMR_FENCE_NONE: u32 = 2;
-/// Units of a UMR work request after its control segment: UMR control, key context, table.
-pub const BODY_UNITS: usize = 11;
+/// Units of a UMR work request after its control segment: UMR control and key context,
+const UNBIND_UNITS: usize = 7;
+/// ... and a table of four units. A bind to nothing has none (`set_bind_wr` of rdma-core).
+const BIND_UNITS: usize = UNBIND_UNITS + ENTRIES as usize;
 
 /// Fields of the key's context that a work request changes (`MLX5_MKEY_MASK_*` in Linux
 /// include/linux/mlx5/device.h).
@@ -51,8 +53,22 @@ mod mask {
     pub const LOCAL_WRITE: u64 = 1 << 18;
     pub const REMOTE_READ: u64 = 1 << 19;
     pub const REMOTE_WRITE: u64 = 1 << 20;
-    pub const ATOMIC: u64 = 1 << 21;
     pub const FREE: u64 = 1 << 29;
+}
+
+/// What follows the control segment of a bind.
+#[derive(Clone, Copy, Debug)]
+pub struct Body {
+    units: [Unit; BIND_UNITS],
+    count: usize,
+}
+
+impl Body {
+    /// Its units.
+    #[must_use]
+    pub fn units(&self) -> &[Unit] {
+        &self.units[..self.count]
+    }
 }
 
 /// A memory window.
@@ -89,7 +105,7 @@ impl Window {
 
     /// The work request that binds the window to `target`, or to nothing, after its control segment.
     #[must_use]
-    pub fn body(&self, target: &WindowTarget) -> [Unit; BODY_UNITS] {
+    pub fn body(&self, target: &WindowTarget) -> Body {
         let mut control = UmrCtrlSeg::new();
         let mut context = Mkc::new();
         let mut table = [0_u8; ENTRIES as usize * UNIT_BYTES];
@@ -106,7 +122,6 @@ impl Window {
                     | mask::LOCAL_WRITE
                     | mask::REMOTE_READ
                     | mask::REMOTE_WRITE
-                    | mask::ATOMIC
                     | mask::FREE,
             );
             context
@@ -133,15 +148,19 @@ impl Window {
                 left -= bytes;
             }
         }
-        let mut units = [Unit::from_bytes([0; UNIT_BYTES]); BODY_UNITS];
-        let segments = [control.as_bytes(), context.as_bytes(), &table];
-        let parts = segments
+        let mut units = [Unit::from_bytes([0; UNIT_BYTES]); BIND_UNITS];
+        let parts = [control.as_bytes(), context.as_bytes(), &table]
             .into_iter()
             .flat_map(|segment| segment.as_chunks::<UNIT_BYTES>().0);
         for (unit, part) in units.iter_mut().zip(parts) {
             *unit = Unit::from_bytes(*part);
         }
-        units
+        let count = if target.bytes == 0 {
+            UNBIND_UNITS
+        } else {
+            BIND_UNITS
+        };
+        Body { units, count }
     }
 }
 
@@ -200,7 +219,7 @@ mod tests {
     };
 
     fn bytes_of(target: &WindowTarget) -> Vec<u8> {
-        WINDOW.body(target).as_bytes().to_vec()
+        WINDOW.body(target).units().as_bytes().to_vec()
     }
 
     /// Field by field as `set_umr_control_seg`, `set_umr_mkey_seg` and `set_umr_data_seg` of providers/mlx5/qp.c in
@@ -217,7 +236,8 @@ mod tests {
         let mut expected = [0_u8; 176];
         expected[0] = 0x90; // inline, translation offset
         expected[5] = 4; // octowords
-        expected[8..16].copy_from_slice(&0x203c_2041_u64.to_be_bytes());
+        // Without the atomic bit, which a device with umr_modify_atomic_disabled refuses.
+        expected[8..16].copy_from_slice(&0x201c_2041_u64.to_be_bytes());
         expected[48 + 2] = 0x10; // remote read
         expected[48 + 4..48 + 8].copy_from_slice(&[0xff, 0xff, 0xff, 0x00]); // any QP, variant 0xff + 1
         expected[48 + 0x10..48 + 0x18].copy_from_slice(&0x7f00_1122_3344_u64.to_be_bytes());
@@ -238,7 +258,8 @@ mod tests {
             bytes: 0,
             access: MemPrivFlags::all(),
         });
-        let mut expected = [0_u8; 176];
+        // UMR control segment and key context, and no table.
+        let mut expected = [0_u8; 112];
         expected[0] = 0x90;
         expected[8..16].copy_from_slice(&0x2000_2000_u64.to_be_bytes());
         expected[48] = 0x40; // free

@@ -495,11 +495,12 @@ fn a_polled_command_ends_as_soon_as_the_health_syndrome_says_so() {
     let double = Double::new();
     double.rule(0x102, Action::Hold);
     double.after(Duration::from_secs(2), |state| {
-        state.set_register(0x1010, 0x0700_0001)
+        state.set_register(0x238, 1 << 31);
+        state.set_register(0x23c, 0x0007_0000);
     });
     let begun = double.now();
     let error = Hca::open(double.function(), HcaConfig::new()).expect_err("dead");
-    assert!(error.to_string().contains("INIT_HCA (0x102): the device is dead: the firmware stopped: internal processor not responding"), "{error}");
+    assert!(error.to_string().contains("INIT_HCA (0x102): the device is dead: the firmware asks for a reset: internal processor not responding"), "{error}");
     assert!(double.now() - begun < Duration::from_secs(3));
 }
 

@@ -61,7 +61,7 @@ pub enum Fault {
     },
     /// The firmware reports a fatal health syndrome and stops serving commands.
     HealthSyndrome(u8),
-    /// The health counter stops; everything else goes on.
+    /// The firmware stops running: its health counter stands still and no command is answered; traffic goes on.
     HealthCounterStops,
     /// The health counter stands for so long and then goes on, as firmware lets it that has much to do (Linux
     /// `poll_health` reports the fourth equal reading, two seconds apart, and goes on).

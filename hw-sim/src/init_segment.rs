@@ -234,6 +234,11 @@ impl InitSegment {
             .store_be32(HEALTH_COUNTER, u32::from(syndrome) << 24 | counter);
     }
 
+    /// Whether the firmware no longer runs: its counter stands for ever.
+    pub fn is_stuck(&self) -> bool {
+        self.counter_stands_until == u64::MAX
+    }
+
     /// Stops the health counter until then.
     pub fn freeze_health_counter(&mut self, until: u64) {
         self.counter_stands_until = until;

@@ -140,7 +140,7 @@ impl Asking<'_> {
         }
         let interrupt = Interrupt::new().ok()?;
         match self.set_irqs(device, index, std::slice::from_ref(&interrupt)) {
-            Ok(()) => Some(interrupt),
+            Ok(_) => Some(interrupt),
             Err(error) => {
                 tracing::warn!("{error}");
                 None
@@ -148,12 +148,43 @@ impl Asking<'_> {
         }
     }
 
+    /// Hands vectors to the kernel, fewer if it says that it has fewer; how many those were.
     pub(super) fn set_irqs(
         &self,
         device: BorrowedFd<'_>,
         index: u32,
         vectors: &[Interrupt],
-    ) -> Result<(), VfioError> {
+    ) -> Result<usize, VfioError> {
+        let available = self.try_irqs(device, index, vectors)?;
+        if available == vectors.len() {
+            return Ok(available);
+        }
+        tracing::warn!(
+            "{}: {available} of {} interrupt vectors can be had: the machine's are used up (/proc/interrupts shows by whom)",
+            self.address,
+            vectors.len()
+        );
+        match vectors.get(..available) {
+            Some(fewer) if available > 0 && self.try_irqs(device, index, fewer)? == available => {
+                Ok(available)
+            }
+            _ => Err(self.unusable(
+                Request::DeviceSetIrqs,
+                format!(
+                    "{available} of {} vectors can be had, and then those cannot",
+                    vectors.len()
+                ),
+            )),
+        }
+    }
+
+    /// Hands vectors to the kernel. If that is more than it has, the answer is how many it has, and none is set.
+    fn try_irqs(
+        &self,
+        device: BorrowedFd<'_>,
+        index: u32,
+        vectors: &[Interrupt],
+    ) -> Result<usize, VfioError> {
         let request = Request::DeviceSetIrqs;
         let mut message = set_message(index, vectors);
         let detail = || format!(" of {} vectors of index {index}", vectors.len());
@@ -161,14 +192,9 @@ impl Asking<'_> {
             .system
             .ioctl(device, request, Argument::Message(&mut message))
             .map_err(|errno| self.refused(request, detail(), errno))?;
-        // A positive answer is how many vectors there would have been, and none of them is set.
-        if available != 0 {
-            let what = format!(
-                "only {available} of {} vectors can be had: the machine's are used up (/proc/interrupts shows by whom)",
-                vectors.len()
-            );
-            return Err(self.unusable(request, what));
-        }
-        Ok(())
+        Ok(match available {
+            0 => vectors.len(),
+            fewer => usize::try_from(fewer).unwrap_or(usize::MAX),
+        })
     }
 }

@@ -259,10 +259,10 @@ impl Vfio {
             .map(|_| ())
     }
 
-    /// Hands all MSI-X vectors to the kernel.
-    pub(crate) fn set_interrupts(&self, vectors: &[Interrupt]) -> Result<(), VfioError> {
+    /// Hands MSI-X vectors to the kernel; how many of them it took.
+    pub(crate) fn set_interrupts(&self, vectors: &[Interrupt]) -> Result<usize, VfioError> {
         if vectors.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         self.ask()
             .set_irqs(self.device.as_fd(), VFIO_PCI_MSIX_IRQ_INDEX, vectors)

@@ -193,7 +193,7 @@ pub(super) fn advice(request: Request, errno: Errno, address: &str) -> String {
         }
         (Request::IommuMapDma, Errno::EEXIST) => "something is mapped there already",
         (Request::IommuMapDma, Errno::EFAULT) => {
-            "the memory is not mapped, or cannot be pinned (a file system's own pages cannot)"
+            "the memory is not mapped, or cannot be pinned for long: pages of a file on disk cannot since Linux 6.4 (memory of memfd_create, /dev/shm and hugetlbfs can), nor can those of a mapping that is read-only"
         }
         (Request::IommuMapDma, Errno::EINVAL) => {
             "the address or the length is outside the IOMMU's ranges, or not whole pages of its own"

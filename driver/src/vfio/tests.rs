@@ -49,7 +49,7 @@ struct Fake {
     refuse_open: Option<(&'static str, Errno)>,
     viable: u32,
     api: u32,
-    /// What SET_IRQS for MSI-X returns.
+    /// How many MSI-X vectors the machine has left.
     vectors_left: u32,
     /// Changes an answer before it is given.
     tamper: Option<Tamper>,
@@ -75,7 +75,7 @@ impl Fake {
             refuse_open: None,
             viable: 1,
             api: 0,
-            vectors_left: 0,
+            vectors_left: u32::MAX,
             tamper: None,
             transfer: None,
             no_type1: false,
@@ -179,7 +179,10 @@ impl System for Fake {
                     if index == 2 { 4_u32 } else { 1 },
                 );
             }
-            Request::DeviceSetIrqs if index == 2 && message.field::<u32>(16) > 0 => {
+            // Linux `vfio_msi_enable`: what there would be, if that is less.
+            Request::DeviceSetIrqs
+                if index == 2 && message.field::<u32>(16) > self.vectors_left =>
+            {
                 return Ok(self.vectors_left);
             }
             Request::DeviceGetRegionInfo => {
@@ -341,7 +344,7 @@ fn addresses_are_read_with_and_without_a_domain() {
 }
 
 #[test]
-fn all_vectors_are_given_at_once_and_fewer_is_a_refusal() {
+fn all_vectors_are_given_at_once() {
     let (fake, function) = open(Fake::new()).unwrap();
     assert_eq!(function.enable_interrupts(usize::MAX).unwrap().len(), 4);
     function.enable_interrupts(usize::MAX).unwrap();
@@ -353,6 +356,30 @@ fn all_vectors_are_given_at_once_and_fewer_is_a_refusal() {
         1
     );
     assert!(function.notices().error.is_some() && function.notices().requested.is_some());
+}
+
+/// `pci_alloc_irq_vectors` sets up none and says how many there would be (Linux `vfio_pci_intrs.c` `vfio_msi_enable`).
+#[test]
+fn only_the_vectors_wanted_are_given_and_fewer_where_the_machine_has_no_more() {
+    for (left, wanted, had) in [(u32::MAX, 2, 2), (3, usize::MAX, 3), (1, 2, 1)] {
+        let (fake, function) = open(Fake {
+            vectors_left: left,
+            ..Fake::new()
+        })
+        .unwrap();
+        assert_eq!(function.enable_interrupts(wanted).unwrap().len(), had);
+        assert_eq!(
+            function.enable_interrupts(wanted).unwrap().len(),
+            had,
+            "asked again"
+        );
+        let log = fake.log.lock().unwrap().clone();
+        let requests = log
+            .iter()
+            .filter(|line| *line == "VFIO_DEVICE_SET_IRQS 2")
+            .count();
+        assert_eq!(requests, if had < wanted.min(4) { 2 } else { 1 });
+    }
 }
 
 #[test]

@@ -15,13 +15,15 @@ pub enum Step {
     Interrupts,
     /// Memory space on, BAR 0 mapped.
     MapBar,
+    /// `initializing` clear for the first time: the firmware listens.
+    PreInitialized,
     /// Command interface revision and queue geometry.
     CommandInterface,
     /// Queue memory, and its address written.
     CommandQueue,
     /// Bus mastering on.
     BusMaster,
-    /// `initializing` clear.
+    /// `initializing` clear again.
     FirmwareReady,
     /// ENABLE_HCA.
     EnableHca,
@@ -61,10 +63,11 @@ pub enum Step {
 
 impl Step {
     /// All steps in their order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Reset,
         Self::Interrupts,
         Self::MapBar,
+        Self::PreInitialized,
         Self::CommandInterface,
         Self::CommandQueue,
         Self::BusMaster,

@@ -22,6 +22,10 @@ impl From<MlxError> for ProviderError {
             | MlxError::CommandQueue { .. }
             | MlxError::Initializing { .. }
             | MlxError::Issi { .. }
+            | MlxError::NoIssi(_)
+            | MlxError::NotKept(_)
+            | MlxError::Silent { .. }
+            | MlxError::Gone
             | MlxError::Missing(_)
             | MlxError::Announced { .. }
             | MlxError::NoInterrupts => Self::Device(text),

@@ -5,6 +5,7 @@
 
 use dat_core::provider::Limits;
 
+use crate::bringup::completion_events;
 use crate::device::Hca;
 use crate::{window, wqe};
 
@@ -32,7 +33,11 @@ pub(super) fn limits(hca: &Hca) -> Limits {
         max_dtos: requests,
         max_reads_in: device.reads_in.min(255),
         max_reads_out: device.reads_out.min(255),
-        max_cqs: device.cqs.saturating_sub(1),
+        // One is QP1's, and each may have an event waiting.
+        max_cqs: device
+            .cqs
+            .min(completion_events(hca.caps()))
+            .saturating_sub(1),
         max_cq_entries: device.cq_entries.saturating_sub(1),
         max_request_segments: request_segments,
         max_read_segments: request_segments,

@@ -10,8 +10,8 @@
 //!
 //! A transition command carries a whole context, of which the device takes what the transition
 //! is about and, where `opt_param_mask` says so, a few fields more (PRM "Queue Pair
-//! Transitions"). Service type, migration state, protection domain and completion queues are repeated
-//! each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c, `__mlx5_ib_modify_qp`).
+//! Transitions"). Service type, migration state, protection domain, completion queues and, from INIT on, port
+//! and frequency of acknowledgement requests are repeated each time, as Linux does (drivers/infiniband/hw/mlx5/qp.c, `__mlx5_ib_modify_qp`).
 //!
 //! Outstanding RDMA Reads. The depths of both sides were negotiated as numbers, the device takes powers of two.
 //! As originator the depth is rounded down, so that we never have more reads outstanding than the
@@ -109,6 +109,15 @@ impl QpFacts {
         context
     }
 
+    /// What every transition repeats besides: the port, without which the device does not know where QP1 is, and how
+    /// often to ask for acknowledgements.
+    fn transition(&self) -> Qpc {
+        let mut context = self.base();
+        context.set_log_ack_req_freq(LOG_ACK_REQ_FREQ);
+        context.primary_address_path_mut().set_vhca_port_num(PORT);
+        context
+    }
+
     /// CREATE_QP.
     #[must_use]
     pub fn create(&self) -> Qpc {
@@ -143,8 +152,7 @@ impl QpFacts {
     /// RST2INIT. Writes from the peer are allowed from here on, reads not before their depth is known.
     #[must_use]
     pub fn reset_to_init(&self) -> Qpc {
-        let mut context = self.base();
-        context.primary_address_path_mut().set_vhca_port_num(PORT);
+        let mut context = self.transition();
         if self.service == SERVICE_GSI {
             context.set_q_key(GSI_Q_KEY);
         } else {
@@ -156,7 +164,7 @@ impl QpFacts {
     /// INIT2RTR, and its `opt_param_mask`.
     #[must_use]
     pub fn init_to_rtr(&self, local_qpn: u32, attributes: &ReadyToReceive) -> (Qpc, u32) {
-        let mut context = self.base();
+        let mut context = self.transition();
         context
             .set_mtu(u32::from(attributes.mtu))
             .set_log_msg_max(self.log_max_message)
@@ -178,24 +186,22 @@ impl QpFacts {
     /// RTR2RTS.
     #[must_use]
     pub fn rtr_to_rts(&self, attributes: &ReadyToSend) -> Qpc {
-        let mut context = self.base();
+        let mut context = self.transition();
         context
             .set_next_send_psn(attributes.send_psn)
             .set_log_sra_max(log2_floor(attributes.reads_out).min(self.log_max_reads_out))
             .set_retry_count(u32::from(attributes.retry_count))
-            .set_rnr_retry(u32::from(attributes.rnr_retry))
-            .set_log_ack_req_freq(LOG_ACK_REQ_FREQ);
+            .set_rnr_retry(u32::from(attributes.rnr_retry));
         context
             .primary_address_path_mut()
-            .set_ack_timeout(u32::from(attributes.ack_timeout))
-            .set_vhca_port_num(PORT);
+            .set_ack_timeout(u32::from(attributes.ack_timeout));
         context
     }
 
     /// INIT2RTR of QP1: management datagrams are 256 bytes and nothing is connected.
     #[must_use]
     pub fn gsi_init_to_rtr(&self) -> Qpc {
-        let mut context = self.base();
+        let mut context = self.transition();
         context.set_mtu(1).set_log_msg_max(8);
         context
     }
@@ -203,7 +209,7 @@ impl QpFacts {
     /// RTR2RTS of QP1.
     #[must_use]
     pub fn gsi_rtr_to_rts(&self) -> Qpc {
-        self.base()
+        self.transition()
     }
 }
 
@@ -222,7 +228,6 @@ fn set_path(ads: &mut Ads, path: &Path, local_qpn: u32, remote_qpn: u32) {
             local_qpn,
             remote_qpn,
         )))
-        .set_vhca_port_num(PORT)
         .set_rmac_47_32(u32::from(m0) << 8 | u32::from(m1))
         .set_rmac_31_0(u32::from_be_bytes([m2, m3, m4, m5]));
 }
@@ -397,6 +402,34 @@ mod tests {
         assert_eq!(dword(&context, 0x78), 0xfe_dcba);
         assert_eq!(dword(&context, 0x70), 8 << 28 | 6 << 16 | 5 << 13);
         assert_eq!(dword(&context, 0x20), 17 << 27);
+    }
+
+    /// Linux `__mlx5_ib_modify_qp`: the port in every transition of a special queue pair, the frequency in all.
+    #[test]
+    fn every_transition_says_the_port_and_how_often_to_ask_for_acknowledgements() {
+        let gsi = QpFacts {
+            service: SERVICE_GSI,
+            ..facts()
+        };
+        let send = ReadyToSend {
+            send_psn: 0,
+            reads_out: 1,
+            retry_count: 7,
+            rnr_retry: 7,
+            ack_timeout: 14,
+        };
+        for (what, context) in [
+            ("RST2INIT", facts().reset_to_init()),
+            ("INIT2RTR", facts().init_to_rtr(1, &to_rtr(1)).0),
+            ("RTR2RTS", facts().rtr_to_rts(&send)),
+            ("RST2INIT of QP1", gsi.reset_to_init()),
+            ("INIT2RTR of QP1", gsi.gsi_init_to_rtr()),
+            ("RTR2RTS of QP1", gsi.gsi_rtr_to_rts()),
+        ] {
+            let path = context.primary_address_path();
+            let found = (path.vhca_port_num(), context.log_ack_req_freq());
+            assert_eq!(found, (1, 8), "{what}");
+        }
     }
 
     #[test]

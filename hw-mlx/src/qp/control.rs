@@ -16,8 +16,8 @@ use crate::cq::{Cq, Tail};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use crate::prm::{
-    CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn, ToErrQpIn,
-    ToRstQpIn,
+    CmdStatus, CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn,
+    ToErrQpIn, ToRstQpIn,
 };
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Srq;
@@ -89,6 +89,23 @@ pub(crate) fn to_reset(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
     let mut command = ToRstQpIn::new();
     command.set_qpn(qpn);
     hca.exec(&command).map(drop)
+}
+
+/// Sends 2RST before DESTROY_QP. A queue pair that a half-done reset left in RESET, or whose state the device sees
+/// otherwise, need not make that step (Linux `destroy_qp_common` leaves it out).
+pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
+    match to_reset(hca, qpn) {
+        Err(error)
+            if matches!(
+                error.status(),
+                Some(CmdStatus::BAD_QP_STATE | CmdStatus::BAD_RES_STATE)
+            ) =>
+        {
+            tracing::debug!(qpn, %error, "destroying a queue pair");
+            Ok(())
+        }
+        answer => answer,
+    }
 }
 
 /// Sends 2ERR.
@@ -300,7 +317,7 @@ impl Qp {
         recv_cq: Option<&mut Cq>,
     ) -> Result<(), MlxError> {
         // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
-        let outcome = to_reset(hca, self.qpn).and_then(|()| destroy_qp(hca, self.qpn));
+        let outcome = to_reset_at_last(hca, self.qpn).and_then(|()| destroy_qp(hca, self.qpn));
         self.clean(request_cq, recv_cq);
         outcome?;
         drop(self.memory.give_back());

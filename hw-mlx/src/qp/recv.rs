@@ -8,8 +8,9 @@
 //! looks at the record when a packet needs a buffer.
 //!
 //! A receive completion always finishes the oldest entry, as in providers/mlx5/cq.c of rdma-core.
-//! A successful one must also name it: its counter is the number of entries consumed before. A failed
-//! one (nearly always a flush) need not, because no data came with it and losing it would leave a
+//! A successful one must also name it: its counter is the number of entries consumed before, of which the bits
+//! that lie beyond the ring do not count, because no driver looks at them (rdma-core `cq.c` masks them off). A failed
+//! one (nearly always a flush) need not name it, because no data came with it and losing it would leave a
 //! posted buffer outstanding for ever.
 
 use dat_core::provider::{Completion, DataSegment, PostedRecv, QueueFull};
@@ -200,14 +201,10 @@ impl RecvQueue {
         self.counter.store(self.posted & 0xffff);
     }
 
-    /// The entry the device must name next: how many it has finished, as far as it can count.
-    #[inline]
-    fn next_counter(&self) -> u16 {
-        // CAST: the device counts in 16 bits.
-        #[expect(clippy::cast_possible_truncation, reason = "16 bits of the count")]
-        {
-            self.completed as u16
-        }
+    /// Whether the device names the oldest entry.
+    #[inline(always)]
+    fn is_oldest(&self, counter: u16) -> bool {
+        (u32::from(counter) ^ self.completed) & self.mask == 0
     }
 
     /// The common case of [`RecvQueue::complete`]: the oldest receive, and `counter` names it, got `bytes` bytes
@@ -215,7 +212,7 @@ impl RecvQueue {
     #[inline(always)]
     pub fn complete_plain(&mut self, counter: u16, bytes: u32) -> Option<u64> {
         let shadow = &self.shadow[(self.completed & self.mask) as usize];
-        if self.posted == self.completed || counter != self.next_counter() || bytes > shadow.bytes {
+        if self.posted == self.completed || !self.is_oldest(counter) || bytes > shadow.bytes {
             return None;
         }
         self.completed = self.completed.wrapping_add(1);
@@ -236,7 +233,7 @@ impl RecvQueue {
 
     /// Takes the device's word that the oldest receive is done.
     pub fn complete(&mut self, counter: u16, outcome: Outcome) -> Option<Completion> {
-        let in_order = counter == self.next_counter() || matches!(outcome, Outcome::Failed { .. });
+        let in_order = self.is_oldest(counter) || matches!(outcome, Outcome::Failed { .. });
         if self.posted == self.completed || !in_order {
             self.distrust(counter);
             return None;

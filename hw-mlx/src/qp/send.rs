@@ -13,7 +13,8 @@
 //! (cookie, bytes, how it is reported), and what the entry that completes it looks like. The device works in
 //! order, so the entry that comes next is the oldest request's, or that of the first behind it that is
 //! reported; those before are then done too. An entry that names no outstanding request is noticed: the
-//! device lies.
+//! device lies. A WQE is named by the block it begins at, and the bits of that number that lie beyond the ring
+//! say nothing new: drivers mask them off (rdma-core `cq.c`), and a device need not give them.
 //!
 //! A request whose success is not reported (suppressed) asks for a CQE on error only. If nothing
 //! else did, a queue driven with suppressed requests alone would fill and never learn that it is
@@ -41,11 +42,14 @@ use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 use crate::completion;
 use crate::cq::Tail;
 use crate::uar::Doorbells;
-use crate::window::{self, BODY_UNITS, Window};
+use crate::window::{self, Window};
 use crate::wqe::{self, AddressVector, BLOCK_BYTES, BLOCK_UNITS, UNIT_BYTES, Unit};
 
 /// Offset in the doorbell record of the send counter.
 const SEND_COUNTER: usize = 4;
+/// Smallest ring, in blocks: no driver makes one that is smaller (the largest WQE of rdma-core's
+/// `mlx5_calc_send_wqe` and of Linux' `calc_send_wqe` has at least 192 bytes, which rounds up to four blocks).
+const MIN_RING_BLOCKS: u32 = 4;
 
 /// Sizes of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +80,8 @@ impl SendSizes {
         let ring_blocks = max_requests
             .max(1)
             .checked_mul(wqe_blocks)?
-            .checked_next_power_of_two()?;
+            .checked_next_power_of_two()?
+            .max(MIN_RING_BLOCKS);
         (ring_blocks <= 1 << 15).then_some(Self {
             max_requests,
             wqe_blocks,
@@ -92,7 +97,8 @@ impl SendSizes {
             .max_requests
             .max(1)
             .checked_mul(wqe_blocks)?
-            .checked_next_power_of_two()?;
+            .checked_next_power_of_two()?
+            .max(MIN_RING_BLOCKS);
         (ring_blocks <= 1 << 15).then_some(Self {
             wqe_blocks,
             ring_blocks,
@@ -170,6 +176,8 @@ pub struct SendQueue {
     queue_tail: u64,
     /// Number of requests minus one by which the shadow is masked.
     request_mask: u32,
+    /// Blocks of the ring minus one.
+    block_mask: u16,
     /// Blocks posted since creation.
     producer_index: u16,
     /// Units a WQE may have.
@@ -208,6 +216,9 @@ impl SendQueue {
     ) -> Self {
         assert!(sizes.ring_blocks <= 1 << 15, "a send ring of {sizes:?}");
         let ring = DmaRing::new(buffer, base, sizes.ring_blocks);
+        // CAST: at most 2^15, asserted above.
+        #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
+        let block_mask = (sizes.ring_blocks - 1) as u16;
         let qpn_shifted = qpn << 8;
         let requests = sizes.max_requests.max(1).next_power_of_two();
         Self {
@@ -222,6 +233,7 @@ impl SendQueue {
             qpn_shifted,
             queue_tail: Tail::of_queue(qpn),
             request_mask: requests - 1,
+            block_mask,
             producer_index: 0,
             max_units: (sizes.wqe_blocks as usize * BLOCK_UNITS).min(wqe::MAX_UNITS),
             max_requests: sizes.max_requests,
@@ -458,19 +470,21 @@ impl SendQueue {
             unsignalled: flags.unsignalled,
         };
         let report = self.reports(flags);
-        // CAST: twelve.
-        #[expect(clippy::cast_possible_truncation, reason = "twelve units")]
-        let units = (1 + BODY_UNITS) as u32;
-        let head = wqe::head(wqe::opcode::UMR, self.qpn_shifted | units);
+        let body = window.body(target);
+        let units = 1 + body.units().len();
+        // CAST: at most twelve.
+        #[expect(clippy::cast_possible_truncation, reason = "at most twelve units")]
+        let (blocks, ds) = (wqe::blocks(units) as u16, units as u32);
+        let head = wqe::head(wqe::opcode::UMR, self.qpn_shifted | ds);
         let bits = control_bits(report, flags);
         let control = wqe::umr_control(head, self.producer_index, bits, window.key());
         self.store(0, control);
-        for (at, unit) in window.body(target).into_iter().enumerate() {
-            self.store(1 + at, unit);
+        for (at, unit) in body.units().iter().enumerate() {
+            self.store(1 + at, *unit);
         }
         window.advance();
         let number = self.posted;
-        self.finish(window::BLOCKS, 0, cookie, flags, control);
+        self.finish(blocks, 0, cookie, flags, control);
         self.shadow[(number & self.request_mask) as usize].reported = Tail::NONE;
         if window.needs_fence() {
             self.max_requests = 0;
@@ -715,7 +729,8 @@ impl SendQueue {
     /// with `failure` (syndrome and vendor syndrome) if there is one. Returns that WQE's completion
     /// unless its success is not to be reported; earlier ones asked not to be.
     pub fn complete(&mut self, index: u16, failure: Option<(u8, u8)>) -> Option<Completion> {
-        let Some(number) = self.find(|shadow| shadow.index == index) else {
+        let here = |shadow: &Shadow| (shadow.index ^ index) & self.block_mask == 0;
+        let Some(number) = self.find(here) else {
             self.distrust(index);
             return None;
         };

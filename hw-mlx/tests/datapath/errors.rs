@@ -528,6 +528,69 @@ fn a_refused_creation_leaves_nothing_behind() {
     }
 }
 
+/// A reset that ends half-way leaves the queue pair in RESET, where Linux (`destroy_qp_common`) sends no 2RST before
+/// DESTROY_QP; a device that minds the one we send is not kept from destroying.
+#[test]
+fn a_queue_pair_left_in_reset_is_destroyed_although_its_second_reset_is_refused() {
+    const TO_RST: u16 = 0x50a;
+    const RST_TO_INIT: u16 = 0x502;
+    for status in [0x10, 0x09] {
+        let mut p = pair();
+        let mut qp = p.a.create_qp(SIZES, 1);
+        let refuse = |opcode, status| Fault::CommandFailure {
+            opcode: Some(opcode),
+            status,
+            syndrome: 7,
+            count: 1,
+        };
+        p.sim.inject(&p.a.function, &refuse(RST_TO_INIT, 0x0f));
+        let mut cq = p.a.cq.take().unwrap();
+        p.a.provider
+            .reset_qp(&mut qp, &mut cq, None)
+            .expect_err("half-way");
+        p.sim.inject(&p.a.function, &refuse(TO_RST, status));
+        p.a.provider.destroy_qp(qp, &mut cq, None).expect("gone");
+        p.a.cq = Some(cq);
+        p.finish_bare();
+    }
+}
+
+/// rdma-core `set_bind_wr` ends a bind to nothing behind the key's context: eight units, two blocks. What is there in
+/// the ring behind them is the next request's.
+#[test]
+fn a_bind_to_nothing_has_no_table() {
+    use dat_core::provider::WindowTarget;
+    use dat_core::types::MemPrivFlags;
+    let mut p = pair();
+    let mut sizes = SIZES;
+    sizes.binds = true;
+    let (mut qa, qb) = p.connected_with(sizes, TERMS);
+    let mut window = p.a.provider.create_window(p.a.pd).unwrap();
+    let (lmr_context, address) = (p.a.lkey, p.a.address(0));
+    let target = |bytes| WindowTarget {
+        lmr_context,
+        address,
+        bytes,
+        access: MemPrivFlags::REMOTE_WRITE,
+    };
+    let lengths: Vec<usize> = [64, 0]
+        .iter()
+        .map(|bytes| window.body(&target(*bytes)).units().len())
+        .collect();
+    assert_eq!(lengths, [11, 7], "units behind the control segment");
+    for (n, bytes) in [64, 0, 0, 128].into_iter().enumerate() {
+        let bind = target(bytes);
+        qa.post_bind(&mut window, &bind, n as u64, REPORTED)
+            .unwrap();
+        assert_eq!(
+            summary(&p.a.completions(&mut qa, 1)),
+            [(n as u64, DtoStatus::Success)]
+        );
+    }
+    p.a.provider.destroy_window(window).unwrap();
+    p.finish(qa, qb);
+}
+
 #[test]
 fn flags_of_a_request_do_not_leak_into_the_next() {
     let mut p = pair();

@@ -75,8 +75,15 @@ pub struct State {
     deeds: Vec<(u64, Deed)>,
     numbers: u32,
     signing: bool,
+    /// How long the firmware boots once it knows its queue, and until when.
+    boots_for: u64,
     boots_until: u64,
+    /// Until when its registers read as ones after a reset.
+    silent_until: u64,
+    silent: bool,
     frozen_counter: bool,
+    /// Capability pages as they were set, by type.
+    set_caps: BTreeMap<u16, Vec<u8>>,
     /// Commands in their order.
     pub seen: Vec<Seen>,
     /// Rules of the transport the driver broke.
@@ -93,12 +100,26 @@ pub struct State {
     pub geometry: u32,
     /// Bits of QUERY_ISSI.
     pub issi: u32,
+    /// Further registers at reset.
+    pub segment: Vec<(usize, u32)>,
     /// What ALLOC_UAR answers.
     pub uar: u32,
     /// The vport's MAC.
     pub mac: [u8; 6],
     /// The vport's list of unicast addresses.
     pub unicast: Vec<[u8; 8]>,
+    /// It takes SET_HCA_CAP and stays as it was.
+    pub keeps_no_caps: bool,
+    /// It is the function of the adapter's own processor.
+    pub embedded_cpu: bool,
+    /// It was pulled out.
+    pub gone: bool,
+    /// MTU of the vport.
+    pub vport_mtu: u16,
+    /// It refuses to change it.
+    pub vport_mtu_fixed: bool,
+    /// MTU of the port; `None`: its register is refused.
+    pub port_mtu: Option<u16>,
     /// It takes a list and keeps none.
     pub forgets_lists: bool,
 }
@@ -163,7 +184,17 @@ impl Double {
                     deeds: Vec::new(),
                     numbers: 0x10,
                     signing: false,
+                    boots_for: 0,
                     boots_until: 0,
+                    silent_until: 0,
+                    silent: false,
+                    set_caps: BTreeMap::new(),
+                    keeps_no_caps: false,
+                    embedded_cpu: false,
+                    gone: false,
+                    vport_mtu: 1522,
+                    port_mtu: Some(1522),
+                    vport_mtu_fixed: false,
                     frozen_counter: false,
                     seen: Vec::new(),
                     breaches: Vec::new(),
@@ -173,6 +204,7 @@ impl Double {
                     interface: 5 << 16,
                     geometry: 0x56,
                     issi: 0b10,
+                    segment: Vec::new(),
                     uar: UAR,
                     mac: MAC,
                     // Somebody else's, left behind.
@@ -224,9 +256,14 @@ impl Double {
         self.state().config[2..4].copy_from_slice(&[low, high]);
     }
 
-    /// The firmware boots until then.
+    /// The firmware boots for so long once it knows its command queue.
     pub fn boots_for(&self, time: Duration) {
-        self.state().boots_until = u64::try_from(time.as_nanos()).expect("short");
+        self.state().boots_for = u64::try_from(time.as_nanos()).expect("short");
+    }
+
+    /// Its registers read as ones until then, and what is written to them is lost.
+    pub fn silent_until(&self, time: Instant) {
+        self.state().silent_until = time.0;
     }
 
     pub fn now(&self) -> Instant {
@@ -286,11 +323,33 @@ impl State {
     }
 
     fn tick(&mut self, now: u64) {
-        self.set_register(0x1fc, if now < self.boots_until { 1 << 31 } else { 0 });
+        let silent = self.gone || now < self.silent_until;
+        if silent && !self.silent {
+            self.bar.fill(0, BAR_BYTES, 0xff);
+        } else if !silent && self.silent {
+            self.wake();
+        }
+        self.silent = silent;
+        if silent {
+            return;
+        }
+        let booting = if now < self.boots_until { 1 << 31 } else { 0 };
+        self.set_register(0x1fc, booting | u32::from(self.embedded_cpu) << 23);
         if !self.frozen_counter {
             let counter = u32::try_from((now / 1_000_000) & 0xff_ffff).expect("24 bits");
             let kept = self.register(0x1010) & 0xff00_0000;
             self.set_register(0x1010, kept | counter);
+        }
+    }
+
+    /// Registers as they are after a reset.
+    fn wake(&mut self) {
+        self.bar.fill(0, BAR_BYTES, 0);
+        self.set_register(0x00, 35 << 16 | 16);
+        self.set_register(0x04, self.interface);
+        self.set_register(0x14, self.geometry);
+        for (at, value) in self.segment.clone() {
+            self.set_register(at, value);
         }
     }
 
@@ -524,16 +583,25 @@ impl State {
             }
             0x100 => {
                 let kind = command.op_mod >> 1;
+                let set = self.set_caps.get(&kind).filter(|_| command.op_mod & 1 == 1);
+                if let Some(page) = set {
+                    output[0x10..].copy_from_slice(page);
+                    return output;
+                }
                 for ((page, at), word) in &self.caps {
                     if *page == kind && 0x14 + at <= output.len() {
                         output[0x10 + at..0x14 + at].copy_from_slice(&word.to_be_bytes());
                     }
                 }
             }
-            0x109 if command.op_mod == 0 => {
-                let word =
-                    u32::from_be_bytes(command.input[0x50..0x54].try_into().expect("4 bytes"));
-                self.signing = word >> 14 & 3 == 3;
+            0x109 => {
+                if command.op_mod == 0 {
+                    self.signing = argument_of(&command.input, 0x50) >> 14 & 3 == 3;
+                }
+                if !self.keeps_no_caps {
+                    let page = command.input[0x10..].to_vec();
+                    self.set_caps.insert(command.op_mod >> 1, page);
+                }
             }
             0x301 => {
                 let context = &command.input[0x10..0x50];
@@ -565,7 +633,7 @@ impl State {
                 output[0] = if known { 0 } else { 0x05 };
             }
             0x754 => {
-                output[0x10 + 0x26..0x10 + 0x28].copy_from_slice(&1522u16.to_be_bytes());
+                output[0x10 + 0x26..0x10 + 0x28].copy_from_slice(&self.vport_mtu.to_be_bytes());
                 let mac = self.mac;
                 output[0x10 + 0xf6..0x10 + 0xfc].copy_from_slice(&mac);
                 let listed = u16::try_from(self.unicast.len()).expect("few");
@@ -576,6 +644,13 @@ impl State {
             }
             0x755 => {
                 let context = &command.input[0x100..];
+                if argument_of(&command.input, 0x0c) & 1 << 6 != 0 {
+                    if self.vport_mtu_fixed {
+                        output[0] = 0x03;
+                        return output;
+                    }
+                    self.vport_mtu = u16::from_be_bytes([context[0x26], context[0x27]]);
+                }
                 if argument_of(&command.input, 0x0c) & 1 << 2 != 0 {
                     let count = usize::from(context[0xf2] & 0xf) << 8 | usize::from(context[0xf3]);
                     if context[0xf0] & 7 != 0 || context.len() != 0x100 + 8 * count {
@@ -604,9 +679,16 @@ impl State {
             0x805 => {
                 let bytes = output.len().min(command.input.len());
                 output[16..bytes].copy_from_slice(&command.input[16..bytes]);
-                if argument == 0x5003 {
+                if argument == 0x5003 && self.port_mtu.is_none() {
+                    output.fill(0);
+                    output[0] = 0x03;
+                } else if let (0x5003, Some(mtu)) = (argument, self.port_mtu) {
+                    // Written: op_mod 0, admin_mtu.
+                    let asked = u16::from_be_bytes([command.input[0x18], command.input[0x19]]);
+                    let mtu = if command.op_mod == 0 { asked } else { mtu };
+                    self.port_mtu = Some(mtu);
                     output[0x10 + 4..0x10 + 6].copy_from_slice(&10_000u16.to_be_bytes());
-                    output[0x10 + 12..0x10 + 14].copy_from_slice(&1522u16.to_be_bytes());
+                    output[0x10 + 12..0x10 + 14].copy_from_slice(&mtu.to_be_bytes());
                 }
             }
             _ => {}
@@ -704,7 +786,11 @@ impl Device for Double {
 
     fn config_read(&self, offset: u16, out: &mut [u8]) {
         let at = usize::from(offset);
-        out.copy_from_slice(&self.state().config[at..at + out.len()]);
+        let state = self.state();
+        if state.gone {
+            return out.fill(0xff);
+        }
+        out.copy_from_slice(&state.config[at..at + out.len()]);
     }
 
     fn config_write(&self, offset: u16, data: &[u8]) {
@@ -717,6 +803,7 @@ impl Device for Double {
     }
 
     fn bar_written(&self, _index: u8, offset: u64, bytes: &[u8]) {
+        let now = self.clock.now().0;
         let mut state = self.state();
         let value = bytes
             .iter()
@@ -725,7 +812,12 @@ impl Device for Double {
         let uar = u64::from(UAR) * 4096;
         match offset {
             0x18 => state.doorbell(value),
-            0x10 | 0x14 => {}
+            0x10 | 0x14 if state.silent => state.set_register(0x10, u32::MAX),
+            0x10 => {}
+            0x14 => {
+                state.boots_until = now + state.boots_for;
+                state.tick(now);
+            }
             at if at == uar + 0x40 => state.eq_doorbell(value, true),
             at if at == uar + 0x48 => state.eq_doorbell(value, false),
             at => state.breach(format!("register {at:#x} written")),
@@ -734,16 +826,14 @@ impl Device for Double {
 
     fn reset(&self) {
         let mut state = self.state();
-        state.bar.fill(0, BAR_BYTES, 0);
+        state.wake();
+        state.boots_until = 0;
+        state.set_caps.clear();
         state.config[4] = 0;
         state.eqs.clear();
         state.held.clear();
         state.pages.clear();
         state.signing = false;
-        let (interface, geometry) = (state.interface, state.geometry);
-        state.set_register(0x00, 35 << 16 | 16);
-        state.set_register(0x04, interface);
-        state.set_register(0x14, geometry);
         state.tick(self.clock.now().0);
     }
 

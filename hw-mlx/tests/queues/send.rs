@@ -448,7 +448,7 @@ fn counters_that_name_no_outstanding_request_are_ignored_and_counted() {
     assert_eq!(f.queue.complete(0, None), None, "nothing was posted");
     f.queue.post(WRITE, segments(4), 1, REPORTED).unwrap();
     f.queue.post(WRITE, segments(4), 2, REPORTED).unwrap();
-    let hostile = [1, 3, 4, 16, 0x8000, 0xffff];
+    let hostile = [1, 3, 4, 17, 0x8003, 0xffff];
     for index in hostile {
         assert_eq!(
             f.queue.complete(index, None),
@@ -461,6 +461,27 @@ fn counters_that_name_no_outstanding_request_are_ignored_and_counted() {
     assert_eq!(f.queue.complete(0, None), None, "done by the later one");
     assert_eq!(f.queue.outstanding(), 0);
     assert_eq!(f.queue.distrusted(), 3 + hostile.len() as u64);
+}
+
+/// As drivers take it (rdma-core `cq.c`: `wqe_counter & (wqe_cnt - 1)`).
+#[test]
+fn a_counter_masked_to_the_ring_names_its_request() {
+    let mut f = queue(8, 4);
+    for n in 0..100_u64 {
+        f.queue.post(WRITE, segments(4), n, REPORTED).unwrap();
+        let block = u16::try_from(2 * n).unwrap() & 15;
+        assert_eq!(f.queue.complete(block, None).unwrap().cookie, n);
+    }
+    assert_eq!(f.queue.distrusted(), 0);
+}
+
+/// Neither rdma-core (`mlx5_calc_send_wqe`) nor Linux (`calc_send_wqe`) makes a send ring of less than four blocks.
+#[test]
+fn a_send_ring_has_at_least_four_blocks() {
+    for requests in [0, 1, 2, 3] {
+        let sizes = SendSizes::new(requests, 1, 1).unwrap();
+        assert_eq!((sizes.max_requests, sizes.ring_blocks), (requests, 4));
+    }
 }
 
 /// Past 2^16 blocks, with WQEs of changing size, every completion names the right request.

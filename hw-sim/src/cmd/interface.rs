@@ -292,7 +292,8 @@ impl Nic {
         let Some(mut running) = self.commands.running.remove(&slot) else {
             return;
         };
-        if !self.alive() || matches!(running.fault, Some(CommandFault::Silence)) {
+        let silent = matches!(running.fault, Some(CommandFault::Silence));
+        if !self.alive() || self.init.is_stuck() || silent {
             env.note(
                 self.index,
                 format_args!("cmd slot={slot} is never answered"),

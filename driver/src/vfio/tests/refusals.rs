@@ -205,16 +205,6 @@ fn in_use(said: &mut Vec<Said>) {
         said.push((format!("interrupts {errno:?}"), error));
     }
     let (_, function) = open(Fake {
-        vectors_left: 3,
-        ..Fake::new()
-    })
-    .unwrap();
-    let error = function
-        .enable_interrupts(usize::MAX)
-        .unwrap_err()
-        .to_string();
-    said.push(("fewer vectors".to_owned(), error));
-    let (_, function) = open(Fake {
         sparse: Some(vec![(0, 0x8000)]),
         ..Fake::new()
     })

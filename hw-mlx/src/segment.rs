@@ -1,0 +1,108 @@
+//! What the initialization segment says before the first command, and how long the device wants to be waited for.
+//!
+//! Firmware boots in two parts. In the first, just after a reset, nothing in the segment counts: registers may read as
+//! ones, and an address written is lost. It is over when `initializing` clears for the first time. Then the interface
+//! revision and the queue's geometry can be read and the queue's address written, and the firmware boots on until
+//! `initializing` clears again (Linux `main.c` `mlx5_function_enable`, `wait_fw_init`).
+//!
+//! A register that reads all ones is one that nobody answered for. In the first part that is normal; a function whose
+//! configuration space reads all ones too is gone.
+
+use std::time::Duration;
+
+use driver::{Block, Function};
+
+use crate::control::milliseconds;
+use crate::error::MlxError;
+use crate::prm::InitSegment;
+
+/// Time between looks at `initializing` (mlx5_core's).
+const BOOT_PAUSE: Duration = Duration::from_millis(2);
+/// `initializing`: the firmware boots; the function is that of the adapter's own processor (Linux `ecpf.c`
+/// `mlx5_read_embedded_cpu`).
+const INITIALIZING: u32 = 1 << 31;
+const EMBEDDED_CPU: u32 = 1 << 23;
+/// Configuration space: vendor.
+const CONFIG_VENDOR: u16 = 0x00;
+/// No device asks for longer, and what reads like it is not one that answers.
+const LONGEST_LIMIT: Duration = Duration::from_secs(3600);
+
+/// Waits until the firmware says that it has booted, as far as it does at this point.
+pub(crate) fn wait_for_firmware(
+    function: &Function,
+    registers: &Block<InitSegment>,
+    limit: Duration,
+) -> Result<(), MlxError> {
+    let clock = function.clock();
+    let begun = clock.now();
+    loop {
+        let word = registers.read(|segment| &segment.initializing).get();
+        if word & INITIALIZING == 0 {
+            return Ok(());
+        }
+        let silent = word == u32::MAX;
+        if silent && function.config_read_u16(CONFIG_VENDOR)? == u16::MAX {
+            return Err(MlxError::Gone);
+        }
+        let now = clock.now();
+        if now >= begun + limit {
+            let waited_ms = milliseconds(now - begun);
+            return Err(if silent {
+                MlxError::Silent { waited_ms }
+            } else {
+                MlxError::Initializing { waited_ms }
+            });
+        }
+        clock.wait(&[], now + BOOT_PAUSE);
+    }
+}
+
+/// Whether this is the function of the adapter's own processor (BlueField's Arm side), which commands have to say.
+pub(crate) fn is_embedded_cpu(registers: &Block<InitSegment>) -> bool {
+    registers.read(|segment| &segment.initializing).get() & EMBEDDED_CPU != 0
+}
+
+/// How long a command may take and how long the firmware may boot, if the device says (Linux `lib/tout.c`
+/// `mlx5_tout_query_iseg`).
+pub(crate) fn limits(registers: &Block<InitSegment>) -> Option<(Duration, Duration)> {
+    let boot = registers.read(|segment| &segment.cmd_q_init_to).get();
+    let command = registers.read(|segment| &segment.cmd_exec_to).get();
+    (boot != 0).then(|| (from_word(command), from_word(boot)))
+}
+
+/// A time limit as the segment has it: unit in 31:29, value in 19:0.
+fn from_word(word: u32) -> Duration {
+    time_limit(word >> 29, word & 0xf_ffff)
+}
+
+/// A time limit as registers code it: 0 milliseconds, 1 seconds, 2 minutes, 3 hours.
+pub(crate) fn time_limit(unit: u32, value: u32) -> Duration {
+    let value = u64::from(value);
+    let limit = match unit & 3 {
+        0 => Duration::from_millis(value),
+        1 => Duration::from_secs(value),
+        2 => Duration::from_secs(value * 60),
+        _ => Duration::from_secs(value * 3600),
+    };
+    limit.min(LONGEST_LIMIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux `tout_convert_iseg_to_ms`.
+    #[test]
+    fn time_limits_have_a_unit_and_a_value_and_an_end() {
+        for (word, limit) in [
+            (0, Duration::ZERO),
+            (0x0000_ea60, Duration::from_secs(60)),
+            (0x2000_0078, Duration::from_secs(120)),
+            (0x4000_0003, Duration::from_secs(180)),
+            (0x6000_0001, Duration::from_secs(3600)),
+            (u32::MAX, LONGEST_LIMIT),
+        ] {
+            assert_eq!(from_word(word), limit, "{word:#010x}");
+        }
+    }
+}
