@@ -54,6 +54,14 @@ pub enum Fault {
         /// Pages the firmware asks for.
         pages: u32,
     },
+    /// The firmware needs pages for what is created: every so many commands that create something wait until they are
+    /// given. Lasts.
+    Growth {
+        /// Commands from one wait to the next.
+        every: u32,
+        /// Pages asked for each time.
+        pages: u32,
+    },
     /// The firmware asks for pages (positive) or gives some back (negative), by event.
     PageRequest {
         /// How many.
@@ -112,7 +120,15 @@ struct Planned {
 pub struct FaultPlan {
     planned: Vec<Planned>,
     /// Pages to ask for when the next object is created.
-    pub starvation: Option<u32>,
+    starvation: Option<u32>,
+    growth: Option<Growth>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    every: u32,
+    pages: u32,
+    created: u32,
 }
 
 impl FaultPlan {
@@ -141,6 +157,14 @@ impl FaultPlan {
             }
             Fault::PageStarvation { pages } => {
                 self.starvation = Some(pages);
+                return true;
+            }
+            Fault::Growth { every, pages } => {
+                self.growth = Some(Growth {
+                    every: every.max(1),
+                    pages,
+                    created: 0,
+                });
                 return true;
             }
             Fault::PageRequest { .. }
@@ -174,6 +198,20 @@ impl FaultPlan {
         Some(fault)
     }
 
+    /// Something is to be created: the pages that it waits for, if any.
+    pub fn wanted_pages(&mut self) -> Option<u32> {
+        if let Some(pages) = self.starvation.take() {
+            return Some(pages);
+        }
+        let growth = self.growth.as_mut()?;
+        growth.created += 1;
+        if growth.created < growth.every {
+            return None;
+        }
+        growth.created = 0;
+        Some(growth.pages)
+    }
+
     /// Forgets everything planned.
     pub fn clear(&mut self) {
         *self = Self::default();
@@ -195,6 +233,15 @@ mod tests {
         assert_eq!(plan.meet(0x500), Some(CommandFault::Silence));
         assert_eq!(plan.meet(0x500), Some(CommandFault::Silence));
         assert_eq!(plan.meet(0x500), None);
+    }
+
+    #[test]
+    fn growth_wants_pages_every_so_often_and_starvation_once() {
+        let mut plan = FaultPlan::default();
+        plan.add(&Fault::Growth { every: 2, pages: 3 });
+        plan.add(&Fault::PageStarvation { pages: 9 });
+        let wanted: Vec<_> = (0..5).map(|_| plan.wanted_pages()).collect();
+        assert_eq!(wanted, [Some(9), None, Some(3), None, Some(3)]);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! the port, a CQE is in the ring. Errors are the two that the fabric can produce: the IOMMU refused
 //! an address ([`DmaFault`]), or a key did not cover an access ([`KeyError`]).
 
+use crate::profile::Habits;
 use hw_mlx::prm::{Cqe64, DataSeg, EventType};
 use thiserror::Error;
 
@@ -114,6 +115,11 @@ pub trait Host {
     fn umr(&mut self, request: UmrRequest<'_>) -> Result<(), KeyError> {
         let _ = request;
         Err(KeyError::Unsupported)
+    }
+
+    /// What the device does one way, others another.
+    fn habits(&self) -> Habits {
+        Habits::default()
     }
 
     /// Whether a WQE behind a UMR needs no fence (PRM, `umr_fence` 2).

@@ -76,6 +76,6 @@ pub mod world;
 pub use device::{LinkId, Sim, SimClock, SimConfig, SimFunction};
 pub use fault::Fault;
 pub use link::{Faults, LinkFaults};
-pub use profile::{PortType, Profile};
+pub use profile::{Habits, PortType, Profile};
 pub use report::FunctionReport;
 pub use world::Drive;

@@ -28,6 +28,7 @@ use crate::view::View;
 use crate::world::{Doorbell, Env, Timer};
 use driver::{Interrupt, Notices, SharedMemory};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Driver bugs remembered in words; later ones are only counted.
 const MAX_BUGS: usize = 1_000;
@@ -164,7 +165,10 @@ impl Nic {
         self.latched.clear();
         self.failed_cqs.clear();
         env.forget(self.index);
-        let after = |time| env.now.saturating_add(nanoseconds(time));
+        let after = |time: Duration| {
+            let time = time.min(self.profile.boot_time);
+            env.now.saturating_add(nanoseconds(time))
+        };
         let boot = Boot {
             silent_until: after(self.profile.silent_time),
             deaf_until: after(self.profile.deaf_time),
@@ -419,7 +423,8 @@ impl Nic {
             | Fault::CommandDelivery { .. }
             | Fault::CommandSilence { .. }
             | Fault::CommandDelay { .. }
-            | Fault::PageStarvation { .. } => {}
+            | Fault::PageStarvation { .. }
+            | Fault::Growth { .. } => {}
         }
     }
 

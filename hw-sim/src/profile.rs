@@ -28,6 +28,17 @@ pub struct Page<T> {
     pub current: T,
 }
 
+/// What devices may do one way or the other, and no public source says which: drivers have to live with both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Habits {
+    /// `wqe_counter` of a receive's CQE is cut to the ring's size; otherwise it counts on to 2^16. Drivers do not look at
+    /// the upper bits (rdma-core `mlx5_parse_cqe`, Linux `mlx5vf_rq_cqe`).
+    pub cuts_receive_counter: bool,
+    /// The first packet of every connection is an event (COMM_EST), not only one that finds its queue pair in RTR (IBTA
+    /// volume 1, section 11.6.3.1).
+    pub tells_every_connection: bool,
+}
+
 /// Identity, sizes and capabilities of a simulated function.
 #[derive(Clone, Debug)]
 pub struct Profile {
@@ -73,6 +84,8 @@ pub struct Profile {
     pub pages: PageProfile,
     /// Value of the reserved lkey.
     pub reserved_lkey: u32,
+    /// What no public source says of a generation.
+    pub habits: Habits,
     /// General capabilities (type 0).
     pub general: Page<CmdHcaCap>,
     /// Atomic capabilities (type 3).
@@ -109,6 +122,7 @@ impl Default for Profile {
             command_jitter: Duration::ZERO,
             pages: PageProfile::default(),
             reserved_lkey: 0x0000_8f00,
+            habits: Habits::default(),
             general: general(),
             atomic: atomic(),
             roce: roce(),
@@ -161,6 +175,14 @@ impl Profile {
                 .set_log_max_tis_per_sq(0);
             page.set_nic_receive_steering_discard(true);
         }
+        self
+    }
+
+    /// The same device with a firmware that takes its time: each command a millisecond and up to another one.
+    #[must_use]
+    pub fn slow(mut self) -> Self {
+        self.command_time = Duration::from_millis(1);
+        self.command_jitter = Duration::from_millis(1);
         self
     }
 

@@ -7,6 +7,7 @@ use crate::init_segment::device_ticks;
 use crate::iommu::Who;
 use crate::mkey::{Mkey, Piece, Use, resolve};
 use crate::nic::Nic;
+use crate::profile::Habits;
 use crate::srq::Taken;
 use crate::world::Env;
 use hw_mlx::prm::{Cqe64, CqeOpcode, EventType};
@@ -248,6 +249,10 @@ impl Host for View<'_> {
             format_args!("umr key={key:#010x} {}", outcome(&done)),
         );
         done
+    }
+
+    fn habits(&self) -> Habits {
+        self.nic.profile.habits
     }
 
     fn umr_keeps_order(&self) -> bool {

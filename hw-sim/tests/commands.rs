@@ -230,7 +230,12 @@ fn a_doorbell_for_an_entry_software_owns_does_nothing_and_is_noted() {
 
 #[test]
 fn a_doorbell_before_the_firmware_has_booted_is_noted() {
-    let mut bench = Bench::power_on(modest());
+    // A firmware that listens before it has booted.
+    let mut bench = Bench::power_on(hw_sim::Profile {
+        silent_time: Duration::ZERO,
+        deaf_time: Duration::ZERO,
+        ..modest()
+    });
     bench.write32(0x10, 0);
     bench.write32(0x14, 0x4000_0000);
     bench.function_bus_master();

@@ -23,6 +23,20 @@ fn the_initialization_segment_says_what_drivers_look_for() {
     assert_eq!(bench.read32(0xffc), 0, "no timeout registers");
 }
 
+/// As firmware does that has much to do.
+#[test]
+fn a_health_counter_that_stalls_goes_on() {
+    let mut bench = Bench::enabled(modest());
+    let stall = Fault::HealthCounterStalls(Duration::from_secs(5));
+    bench.sim.inject(&bench.function, &stall);
+    let before = bench.read32(0x1010);
+    bench.sleep(Duration::from_secs(4));
+    assert_eq!(bench.read32(0x1010), before);
+    assert_eq!(bench.status(&QueryIssiIn::new()), CmdStatus::OK);
+    bench.sleep(Duration::from_secs(2));
+    assert_ne!(bench.read32(0x1010), before);
+}
+
 #[test]
 fn the_health_counter_and_the_timer_move_with_virtual_time() {
     let bench = Bench::ready(modest());

@@ -381,6 +381,39 @@ fn both_directions_work_at_once() {
     assert_eq!(pair.a.host.read(DATA + 0x4000, 3000), right);
 }
 
+/// A device that tells of every connection, for drivers whose event queues are too short for it.
+#[test]
+fn first_packet_of_a_connection_may_be_an_event_in_rts_too() {
+    for (every, events) in [(false, vec![]), (true, vec![EventType::COMM_EST])] {
+        let mut pair = Pair::new();
+        pair.b.host.habits.tells_every_connection = every;
+        pair.b.post_receive(&[(KEY, DATA, 64)]);
+        pair.a.post(&Wqe::send_inline(&[1; 8]));
+        pair.a.post(&Wqe::write(DATA, 8, DATA, KEY));
+        pair.settle();
+        assert_eq!(pair.b.host.events, events);
+    }
+}
+
+/// Whether hardware tells the receive counter whole or cut to the ring no public source says; rdma-core
+/// (`mlx5_parse_cqe`) and Linux look at the ring's part of it alone.
+#[test]
+fn receive_counters_are_told_whole_or_cut_to_the_ring() {
+    for cuts in [false, true] {
+        let mut pair = Pair::new();
+        pair.b.host.habits.cuts_receive_counter = cuts;
+        for _ in 0..RQ_ENTRIES + 3 {
+            pair.b.post_receive(&[(KEY, DATA, 64)]);
+            pair.a.post(&Wqe::send_inline(&[1; 8]));
+            pair.settle();
+        }
+        let told = pair.b.receive_results();
+        let last = if cuts { 2 } else { RQ_ENTRIES + 2 };
+        assert_eq!(told.last(), Some(&(last, 0)));
+        assert_eq!(told[3], (3, 0));
+    }
+}
+
 #[test]
 fn first_packet_in_rtr_raises_communication_established_once() {
     let options = Options::default();

@@ -6,7 +6,7 @@ mod rc_support;
 use hw_mlx::prm::{CqeOpcode, Qpc, Syndrome};
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
-use hw_sim::wire::{Headers, Opcode, Operation, Packet};
+use hw_sim::wire::{Headers, Link, Opcode, Operation, Packet};
 use rc_support::*;
 
 const UC: u32 = 1;
@@ -309,6 +309,37 @@ fn what_follows_a_key_change_waits_for_it_or_the_driver_is_told() {
         pair.settle();
         assert_eq!(pair.a.send_results(), [(0, 0), (3, 0), (4, 0)]);
         assert_eq!(pair.a.host.bugs.len(), complaints, "mode {mode}");
+    }
+}
+
+/// UCX's `ud_x` does so in an InfiniBand subnet, where the device announces `compact_address_vector`
+/// (`uct_ib_mlx5_wqe_av_size`); on Ethernet the way is in the extension.
+#[test]
+fn an_address_vector_without_its_extension_is_enough_inside_a_subnet() {
+    for lid in [Some(5), None] {
+        let mut pair = Pair::with(&datagrams());
+        let side = &mut pair.a;
+        side.host.lid = lid;
+        side.host.write(DATA, &[9; 20]);
+        let mut wqe = Wqe::datagram(2, QKEY, 0, DATA, 20);
+        let data = wqe.body.split_off(48);
+        wqe.body.truncate(16);
+        wqe.body[8] = 0;
+        wqe.body[14..16].copy_from_slice(&[0, 7]);
+        wqe.body.extend(data);
+        side.post(&wqe);
+        while side.qp.pending() {
+            side.qp.run(&mut side.host);
+        }
+        if lid.is_none() {
+            assert_eq!(side.send_results(), [(0, Syndrome::LOCAL_QP_OP_ERR.0)]);
+            continue;
+        }
+        assert_eq!(side.send_results(), [(0, 0)]);
+        let frame = side.host.frames.pop_front().expect("a frame");
+        let packet = Packet::parse_infiniband(&frame).expect("a packet");
+        assert_eq!((packet.dest_qpn(), packet.payload), (qpn(2), &[9; 20][..]));
+        assert!(matches!(packet.link, Link::InfiniBand(lrh) if lrh.dlid == 7));
     }
 }
 

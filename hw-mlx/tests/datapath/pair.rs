@@ -13,7 +13,7 @@ use hw_mlx::cq::Cq;
 use hw_mlx::provider::{MlxProvider, Region};
 use hw_mlx::qp::Qp;
 use hw_mlx::srq::Srq;
-use hw_sim::{LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{Fault, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
 
 pub const REPORTED: RequestFlags = RequestFlags {
     suppress: false,
@@ -235,12 +235,26 @@ pub fn jumbo_pair() -> Pair {
 }
 
 pub fn pair_with(seed: u64, faults: LinkFaults) -> Pair {
+    pair_of(seed, faults, profile, &[])
+}
+
+/// Devices of another kind, with faults in them from the start.
+pub fn pair_of(
+    seed: u64,
+    link_faults: LinkFaults,
+    profile: impl Fn(u8) -> Profile,
+    faults: &[Fault],
+) -> Pair {
     let sim = Sim::new(SimConfig {
         seed,
         event_log: false,
     });
     let (one, two) = (sim.add_function(profile(1)), sim.add_function(profile(2)));
-    let link = sim.connect(&one, &two, faults);
+    let link = sim.connect(&one, &two, link_faults);
+    for fault in faults {
+        sim.inject(&one, fault);
+        sim.inject(&two, fault);
+    }
     Pair {
         a: Node::new(one, config(1)),
         b: Node::new(two, config(2)),

@@ -2,10 +2,11 @@
 
 use dat_core::provider::{Provider, QueuePair, QueueSizes, RequestFlags, RequestOp};
 use dat_core::types::DtoStatus;
-use hw_sim::LinkFaults;
+use hw_sim::{Fault, Habits, LinkFaults, Profile};
 
 use crate::pair::{
-    REPORTED, SIZES, SUPPRESSED, TERMS, Terms, jumbo_pair, pair, pair_with, pattern, read, write,
+    Pair, REPORTED, SIZES, SUPPRESSED, TERMS, Terms, jumbo_pair, pair, pair_of, pair_with, pattern,
+    profile, read, write,
 };
 
 #[test]
@@ -341,4 +342,56 @@ fn everything_completes_over_a_bad_wire() {
         assert_eq!(p.b.bytes(100_000, 20_000), data, "seed {seed}");
         p.finish(qa, qb);
     }
+}
+
+/// Sends one message after another, and checks each.
+fn send_one_by_one(p: &mut Pair, count: u8) {
+    let (mut qa, mut qb) = p.connected();
+    for round in 0..count {
+        let data = pattern(round, 300);
+        p.a.buffer.write_bytes(0, &data);
+        qb.post_recv(std::iter::once(p.b.segment(0, 300)), round.into(), true)
+            .unwrap();
+        qa.post_request(
+            RequestOp::Send,
+            std::iter::once(p.a.segment(0, 300)),
+            round.into(),
+            REPORTED,
+        )
+        .unwrap();
+        let sent = p.a.completions(&mut qa, 1)[0];
+        assert_eq!(sent.status, DtoStatus::Success);
+        let received = p.b.completions(&mut qb, 1)[0];
+        assert_eq!(
+            (received.cookie, received.status),
+            (round.into(), DtoStatus::Success)
+        );
+        assert_eq!(p.b.bytes(0, 300), data);
+    }
+    p.a.destroy_qp(qa);
+    p.b.destroy_qp(qb);
+}
+
+/// Firmware takes milliseconds for a command, in no certain order, and asks for memory while objects are made.
+#[test]
+fn a_slow_firmware_that_grows_with_its_objects_is_waited_for() {
+    let growth = Fault::Growth { every: 2, pages: 5 };
+    let mut p = pair_of(1, LinkFaults::NONE, |n| profile(n).slow(), &[growth]);
+    send_one_by_one(&mut p, 20);
+    p.finish_bare();
+}
+
+/// Every connection may be an event of its own.
+#[test]
+fn a_device_that_tells_of_every_connection_is_listened_to() {
+    let tells = |n| Profile {
+        habits: Habits {
+            tells_every_connection: true,
+            ..Habits::default()
+        },
+        ..profile(n)
+    };
+    let mut p = pair_of(1, LinkFaults::NONE, tells, &[]);
+    send_one_by_one(&mut p, 3);
+    p.finish_bare();
 }

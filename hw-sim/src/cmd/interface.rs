@@ -66,6 +66,8 @@ enum Waiting {
     Time,
     /// Pages for the firmware.
     Pages,
+    /// Its time; the pages have come.
+    Fed,
     /// Nothing; it will never be answered.
     Never,
 }
@@ -325,7 +327,7 @@ impl Nic {
             return false;
         }
         if running.state == Waiting::Time
-            && let Some(pages) = self.faults.starvation.take()
+            && let Some(pages) = self.faults.wanted_pages()
         {
             self.request_pages(env, i32::try_from(pages).unwrap_or(i32::MAX));
         }
@@ -343,7 +345,7 @@ impl Nic {
             .collect();
         for slot in waiting {
             if let Some(running) = self.commands.running.get_mut(&slot) {
-                running.state = Waiting::Time;
+                running.state = Waiting::Fed;
                 if !given {
                     let status = CmdStatus::NO_RESOURCES.0;
                     running.fault = Some(CommandFault::Fail {

@@ -93,6 +93,13 @@ impl Datagrams {
         if bytes > core.mtu() {
             return Err(Syndrome::LOCAL_LENGTH_ERR);
         }
+        if !av.ext() && host.lid().is_none() {
+            host.driver_bug(format!(
+                "QP {:#x}: address vector without its extension",
+                core.qpn
+            ));
+            return Err(Syndrome::LOCAL_QP_OP_ERR);
+        }
         let mut payload = vec![0; bytes];
         wqe.gather(host, core.local_scope(), 0, &mut payload)
             .map_err(|_| Syndrome::LOCAL_PROT_ERR)?;

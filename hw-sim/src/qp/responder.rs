@@ -171,7 +171,8 @@ impl Responder {
 
     /// The first packet in RTR proves that the peer has come up.
     fn hear(&mut self, core: &Core, host: &mut dyn Host) {
-        if !self.heard && core.state == State::ReadyToReceive {
+        let is_event = core.state == State::ReadyToReceive || host.habits().tells_every_connection;
+        if !self.heard && is_event {
             host.qp_event(EventType::COMM_EST, core.qpn);
         }
         self.heard = true;

@@ -330,10 +330,7 @@ fn parse_action(
             Action::Nop
         }
         WqeOpcode::SEND | WqeOpcode::SEND_IMM if service.is_datagram() => {
-            let av: Av = rest.take("address vector")?;
-            if !av.ext() {
-                return Err(Malformed("address vector without its extension"));
-            }
+            let av = address_vector(rest)?;
             Action::Datagram {
                 av: Box::new(av),
                 immediate,
@@ -397,6 +394,19 @@ fn parse_action(
         }
         _ => return Err(Malformed("opcode")),
     })
+}
+
+/// A datagram's way. Without its extension it is short, which is enough inside an InfiniBand subnet (`compact_address_vector`;
+/// UCX's `uct_ib_mlx5_wqe_av_size`).
+fn address_vector(rest: &mut Segments<'_>) -> Result<Av, Malformed> {
+    const SHORT: usize = 16;
+    let mut bytes = [0; Av::SIZE];
+    bytes[..SHORT].copy_from_slice(&rest.take_bytes::<SHORT>("address vector")?);
+    if Av::from_array(bytes).ext() {
+        let extension = rest.take_bytes::<{ Av::SIZE - SHORT }>("address vector")?;
+        bytes[SHORT..].copy_from_slice(&extension);
+    }
+    Ok(Av::from_array(bytes))
 }
 
 /// The data segments that `bytes` is made of.

@@ -80,11 +80,12 @@ impl Bench {
         bench
     }
 
+    /// What is written before the firmware has come up is lost.
     pub fn start(&self) {
+        self.sleep(Duration::from_millis(100));
         self.write32(0x10, high(BASE));
         self.write32(0x14, low(BASE));
         self.function.config_write(4, &[0x06, 0x00]);
-        self.sleep(Duration::from_millis(100));
     }
 
     /// ENABLE_HCA done.

@@ -2,6 +2,7 @@
 
 use super::*;
 use hw_mlx::prm::{Cqe64, EventType};
+use hw_sim::Habits;
 use hw_sim::host::{ANY_PD, DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -29,6 +30,9 @@ pub struct TestHost {
     pub invalidated: Vec<u32>,
     pub gids: Vec<GidEntry>,
     pub cqe_version: u8,
+    pub habits: Habits,
+    /// Of an InfiniBand port.
+    pub lid: Option<u16>,
     rng: ChaCha8Rng,
 }
 
@@ -80,6 +84,8 @@ impl TestHost {
                 },
             ],
             cqe_version: 0,
+            habits: Habits::default(),
+            lid: None,
             rng: ChaCha8Rng::seed_from_u64(u64::from(node)),
         }
     }
@@ -199,6 +205,14 @@ impl Host for TestHost {
 
     fn cqe_version(&self) -> u8 {
         self.cqe_version
+    }
+
+    fn lid(&self) -> Option<u16> {
+        self.lid
+    }
+
+    fn habits(&self) -> Habits {
+        self.habits
     }
 
     fn driver_bug(&mut self, what: String) {
