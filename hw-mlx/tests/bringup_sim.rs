@@ -426,6 +426,34 @@ fn what_the_system_says_is_heard_by_those_who_never_sleep() {
     }
 }
 
+/// Firmware that has much to do lets its counter stand for seconds; Linux reports that and goes on (`poll_health`).
+#[test]
+fn a_health_counter_that_stalls_for_five_seconds_is_not_death() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    world.inject(Fault::HealthCounterStalls(Duration::from_secs(5)));
+    let quiet = hca.now() + Duration::from_secs(20);
+    assert!(!hca.wait(quiet).expect("alive"));
+    hca.exec(&NopIn::new()).expect("NOP");
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
+/// The BAR reads ones, then zeros, and loses what is written, until `initializing` clears: what Linux waits for first
+/// (`mlx5_function_enable`, "pre-initializing").
+#[test]
+fn a_function_that_takes_seconds_to_come_out_of_its_reset_is_waited_for() {
+    let world = world(Profile {
+        silent_time: Duration::from_secs(1),
+        deaf_time: Duration::from_secs(2),
+        boot_time: Duration::from_secs(3),
+        ..Profile::default()
+    });
+    let hca = world.hca();
+    hca.close().expect("teardown");
+    world.assert_clean();
+}
+
 #[test]
 fn a_health_counter_that_stops_is_death() {
     let world = world(Profile::default());

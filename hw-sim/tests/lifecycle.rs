@@ -15,12 +15,31 @@ const BAD_STATE: CmdStatus = CmdStatus::BAD_SYS_STATE;
 #[test]
 fn the_initialization_segment_says_what_drivers_look_for() {
     let bench = Bench::power_on(modest());
-    assert_eq!(bench.read32(0x04) >> 16, 5, "command interface revision");
-    assert_eq!(bench.read32(0x14) & 0xff, 0x56, "32 slots of 64 bytes");
     assert_eq!(bench.read32(0x1fc) >> 31, 1, "firmware boots");
     bench.sleep(Duration::from_millis(100));
     assert_eq!(bench.read32(0x1fc) >> 31, 0);
+    assert_eq!(bench.read32(0x04) >> 16, 5, "command interface revision");
+    assert_eq!(bench.read32(0x14) & 0xff, 0x56, "32 slots of 64 bytes");
     assert_eq!(bench.read32(0xffc), 0, "no timeout registers");
+}
+
+/// Linux looks at nothing but `initializing` until that clears (`mlx5_function_enable`: "wait for firmware to accept
+/// initialization segments configurations").
+#[test]
+fn a_function_that_comes_up_shows_nothing_and_loses_what_is_written() {
+    let bench = Bench::power_on(modest());
+    let segment = || [0x04, 0x14, 0x1fc].map(|register| bench.read32(register));
+    assert_eq!(segment(), [u32::MAX; 3]);
+    bench.write32(0x10, 1);
+    bench.sleep(Duration::from_millis(10));
+    assert_eq!(segment(), [0, 0, 1 << 31]);
+    bench.write32(0x10, 1);
+    bench.write32(0x14, 0x4000_0000);
+    bench.sleep(Duration::from_millis(10));
+    assert_eq!(segment(), [0x0005_03f2, 0x56, 0]);
+    assert_eq!(bench.read32(0x10), 0);
+    let report = bench.sim.report(&bench.function);
+    assert_eq!(report.driver_bugs.len(), 3, "{report:?}");
 }
 
 /// As firmware does that has much to do.
@@ -243,6 +262,7 @@ fn a_function_can_be_brought_up_again_after_disable_and_after_reset() {
 
     bench.function.reset();
     assert_eq!(bench.read32(0x1fc) >> 31, 1, "it boots again");
+    bench.sleep(Duration::from_millis(100));
     assert_eq!(bench.read32(0x10), 0, "the queue address is forgotten");
     bench.start();
     assert_eq!(bench.status(&AllocPdIn::new()), BAD_STATE);
@@ -452,6 +472,7 @@ fn a_fatal_syndrome_shows_in_the_health_buffer_and_stops_commands() {
     bench.submit(&submission);
     assert_eq!(bench.collect(submission.slot), None);
     bench.function.reset();
+    bench.sleep(Duration::from_millis(100));
     assert_eq!(bench.bar.load_u8(0x23d), 0, "a reset cures it");
 }
 

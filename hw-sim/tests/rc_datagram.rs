@@ -3,7 +3,7 @@
 
 mod rc_support;
 
-use hw_mlx::prm::{CqeOpcode, Qpc, Syndrome};
+use hw_mlx::prm::{CqeOpcode, Qpc, Syndrome, UmrCtrlSeg};
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
 use hw_sim::wire::{Headers, Link, Opcode, Operation, Packet};
@@ -382,6 +382,53 @@ fn a_key_changes_by_a_table_longer_than_the_largest_message() {
             Syndrome::LOCAL_LENGTH_ERR
         };
         assert_eq!(results[1].1, expected.0, "a message is still limited");
+    }
+}
+
+/// rdma-core `set_bind_wr` ends a bind to nothing behind the key context (`ds` 8), and fills up the block of inline
+/// entries otherwise; Linux `set_reg_wr` and `handle_local_inv` do the same.
+#[test]
+fn a_key_change_brings_the_entries_it_announces_and_no_more() {
+    let announces = |octowords: u32, bytes: usize| {
+        let mut wqe = Wqe::umr(0x4400, &[0; 64]);
+        let mut control = UmrCtrlSeg::new();
+        control.set_inline(true).set_klm_octwords(octowords);
+        wqe.body.truncate(48 + 64);
+        wqe.body[..48].copy_from_slice(control.as_array());
+        wqe.body.resize(48 + 64 + bytes, 0);
+        wqe
+    };
+    let pointed = |octowords: u32, bytes: u32| {
+        let mut wqe = Wqe::umr_pointed(0x4400, DATA, bytes);
+        let mut control = UmrCtrlSeg::new();
+        control.set_klm_octwords(octowords);
+        wqe.body[..48].copy_from_slice(control.as_array());
+        wqe
+    };
+    for (wqe, is_good) in [
+        (announces(0, 0), true),
+        (announces(0, 64), false),
+        (announces(1, 16), false),
+        (announces(1, 64), true),
+        (announces(4, 64), true),
+        (announces(4, 0), false),
+        (announces(5, 64), false),
+        (announces(5, 128), true),
+        (pointed(8, 128), true),
+        (pointed(8, 64), false),
+        (pointed(0, 64), false),
+        (pointed(4, 0), false),
+    ] {
+        let mut pair = Pair::new();
+        pair.a.post(&wqe);
+        pair.settle();
+        let expected = if is_good {
+            0
+        } else {
+            Syndrome::LOCAL_QP_OP_ERR.0
+        };
+        assert_eq!(pair.a.send_results(), [(0, expected)], "{wqe:x?}");
+        assert_eq!(pair.a.host.bugs.is_empty(), is_good);
     }
 }
 

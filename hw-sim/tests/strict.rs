@@ -407,6 +407,38 @@ fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
     create
 }
 
+/// rdma-core `mlx5_calc_sq_size` and Linux `calc_sq_size` count 256 bytes for a request of a connection and 128 for a
+/// datagram, however small it is: `ibv_rc_pingpong` has four blocks at least, `ibv_ud_pingpong` two.
+#[test]
+fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
+    let (mut bench, resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 6)
+        .unwrap();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    for (service, log_size, status) in [
+        (ServiceType::RC, 0, CmdStatus::BAD_PARAM),
+        (ServiceType::RC, 1, CmdStatus::BAD_PARAM),
+        (ServiceType::RC, 2, CmdStatus::OK),
+        (ServiceType::UD, 0, CmdStatus::BAD_PARAM),
+        (ServiceType::UD, 1, CmdStatus::OK),
+        (ServiceType::QP1, 1, CmdStatus::OK),
+    ] {
+        let mut create = qp_input(&resources, cq.number, record);
+        create
+            .qpc_mut()
+            .set_st(service.bits())
+            .set_log_sq_size(log_size);
+        let answered = bench.status_with(&create, &list(&[page]));
+        assert_eq!(answered, status, "{service:?} 2^{log_size}");
+    }
+    let mut none = qp_input(&resources, cq.number, record);
+    none.qpc_mut().set_no_sq(true).set_log_sq_size(0);
+    let answered = bench.status_with(&none, &list(&[page]));
+    assert_eq!(answered, CmdStatus::OK, "without a send queue");
+}
+
 #[test]
 fn a_queue_pair_names_objects_that_exist_and_holds_them() {
     let (mut bench, resources) = usable();

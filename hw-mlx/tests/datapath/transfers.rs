@@ -372,6 +372,22 @@ fn send_one_by_one(p: &mut Pair, count: u8) {
     p.b.destroy_qp(qb);
 }
 
+/// rdma-core and Linux look at the ring's part of a receive's `wqe_counter` alone, so a device may tell no more of it.
+#[test]
+fn receives_are_found_by_a_counter_that_is_cut_to_the_ring() {
+    let cuts = |n| Profile {
+        habits: Habits {
+            cuts_receive_counter: true,
+            ..Habits::default()
+        },
+        ..profile(n)
+    };
+    let mut p = pair_of(0, LinkFaults::NONE, cuts, &[]);
+    // Several times round the ring of sixteen.
+    send_one_by_one(&mut p, 70);
+    p.finish_bare();
+}
+
 /// Firmware takes milliseconds for a command, in no certain order, and asks for memory while objects are made.
 #[test]
 fn a_slow_firmware_that_grows_with_its_objects_is_waited_for() {

@@ -203,6 +203,15 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
             context.log_sq_size()
         ));
     }
+    let least = least_log_sq_size(context);
+    if !context.no_sq() && context.log_sq_size() < least {
+        return Err(refuse!(
+            BAD_PARAM,
+            "send queue smaller than any known driver's",
+            "2^{} of 2^{least} blocks",
+            context.log_sq_size()
+        ));
+    }
     if stride > caps.max_wqe_sz_rq() {
         return Err(refuse!(EXCEED_LIM, "receive WQE stride", "{stride}"));
     }
@@ -221,6 +230,16 @@ fn sizes(cmd: &Cmd<'_>, context: &Qpc) -> Result<(), Refusal> {
         return Err(refuse!(BAD_PARAM, "scatter to CQE is not supported"));
     }
     Ok(())
+}
+
+/// log2 of the blocks of the smallest send queue that is known to work. Inferred: a request of a connected queue pair is
+/// taken to need 256 bytes, one of a datagram queue pair 128, however few there are (rdma-core `mlx5_calc_send_wqe` and
+/// `mlx5_calc_sq_size`, Linux `calc_send_wqe` and `calc_sq_size`).
+fn least_log_sq_size(context: &Qpc) -> u32 {
+    match ServiceType::from_bits(context.st()) {
+        ServiceType::UD | ServiceType::QP0 | ServiceType::QP1 => 1,
+        _ => 2,
+    }
 }
 
 fn hold(cmd: &mut Cmd<'_>, refs: QpRefs) -> Result<(), Refusal> {

@@ -20,6 +20,8 @@ pub(super) const MAX_SEGMENTS: u32 = 0x3f;
 pub(crate) const SEGMENTS_PER_BLOCK: u32 = 4;
 /// Local segments of an RDMA READ: its WQE is at most 512 bytes (Linux `MLX5_MAX_SGE_RD`).
 const MAX_READ_SEGMENTS: usize = 30;
+/// Bytes of a WQEBB.
+const WQEBB_BYTES: u64 = SEGMENT_BYTES as u64 * SEGMENTS_PER_BLOCK as u64;
 /// Bytes of a memory key context segment.
 const MKEY_CONTEXT_BYTES: usize = 64;
 
@@ -466,6 +468,9 @@ fn check_data(action: &Action, data: &[Data]) -> Result<(), Malformed> {
         {
             Err(Malformed("atomic whose local buffer is not 8 bytes"))
         }
+        Action::Umr { control, .. } if !carries_its_table(control, data) => Err(Malformed(
+            "UMR whose entries are not as many as its control segment says",
+        )),
         Action::Nop
         | Action::Send { .. }
         | Action::Write { .. }
@@ -474,6 +479,20 @@ fn check_data(action: &Action, data: &[Data]) -> Result<(), Malformed> {
         | Action::FetchAdd { .. }
         | Action::Datagram { .. }
         | Action::Umr { .. } => Ok(()),
+    }
+}
+
+/// Whether a UMR brings the translation entries that it announces and no more. Inline ones fill up their block, and there
+/// is none without entries (rdma-core `set_bind_wr` and `set_umr_data_seg`, Linux `set_reg_wr` and `handle_local_inv`);
+/// those behind a pointer are as many as its bytes (`mlx5r_umr_update_mr_pas`).
+fn carries_its_table(control: &[u8; 48], data: &[Data]) -> bool {
+    let control = UmrCtrlSeg::from_array(*control);
+    let announced = u64::from(control.klm_octwords()) * SEGMENT_BYTES as u64;
+    let carried: u64 = data.iter().map(Data::bytes).sum();
+    if control.inline() {
+        carried == announced.next_multiple_of(WQEBB_BYTES)
+    } else {
+        carried == announced
     }
 }
 
