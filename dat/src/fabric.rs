@@ -12,6 +12,7 @@ use std::sync::Arc;
 use hw_sim::{FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
 
 use crate::Ia;
+pub use crate::name::mac_of;
 pub use crate::open::mac;
 use crate::open::{OpenError, OpenOptions, open_function};
 

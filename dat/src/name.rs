@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `,address=IP` | an address of ours |
 //! | `,neighbour=IP/MAC` | a peer whose address does not contain its MAC |
-//! | `,mac=MAC` | the MAC of a simulated function |
+//! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
 
 use crate::open::{OpenError, OpenOptions};
@@ -16,6 +16,37 @@ const ADDRESS: &str = ",address=";
 const NEIGHBOUR: &str = ",neighbour=";
 const MAC: &str = ",mac=";
 const LINK: &str = ",link=";
+
+/// What a name after `sim:` says of a function's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnCard {
+    /// A function by itself.
+    Alone,
+    /// A card's physical function.
+    Physical,
+    /// A virtual one, from 0.
+    Virtual(usize),
+}
+
+/// The card in a simulated function's name, and the function's place on it: `a/pf`, `a/vf0`. Anything else is a function
+/// by itself, whatever its name is made of.
+pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
+    let place = |text: &str| match text {
+        "pf" => Some(OnCard::Physical),
+        _ => text
+            .strip_prefix("vf")
+            .filter(|number| number.bytes().all(|digit| digit.is_ascii_digit()))
+            .and_then(|number| number.parse().ok())
+            .map(OnCard::Virtual),
+    };
+    match name.rsplit_once('/') {
+        Some((card, rest)) if !card.is_empty() => match place(rest) {
+            Some(place) => (card, place),
+            None => (name, OnCard::Alone),
+        },
+        Some(_) | None => (name, OnCard::Alone),
+    }
+}
 
 /// The device in a name, and the options with what the name adds.
 ///
@@ -58,8 +89,9 @@ pub(crate) fn parse<'a>(
     Ok((device, options))
 }
 
-/// Six bytes in hex, colons between.
-fn mac_of(text: &str) -> Option<[u8; 6]> {
+/// A MAC address as text: six bytes in hex, colons between.
+#[must_use]
+pub fn mac_of(text: &str) -> Option<[u8; 6]> {
     let bytes: Option<Vec<u8>> = text
         .split(':')
         .map(|byte| (byte.len() == 2).then(|| u8::from_str_radix(byte, 16).ok())?)
@@ -78,6 +110,23 @@ mod tests {
             let (device, parsed) = parse(name, &options).expect("no option");
             assert_eq!(device, name);
             assert!(parsed.hca.gids.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_function_of_a_card_is_named_behind_a_slash() {
+        assert_eq!(on_card("card0/pf"), ("card0", OnCard::Physical));
+        assert_eq!(on_card("card0/vf11"), ("card0", OnCard::Virtual(11)));
+        assert_eq!(on_card("a/b/vf0"), ("a/b", OnCard::Virtual(0)));
+        for alone in [
+            "card0",
+            "/pf",
+            "card0/",
+            "card0/vf",
+            "card0/vf+1",
+            "card0/vfx",
+        ] {
+            assert_eq!(on_card(alone), (alone, OnCard::Alone));
         }
     }
 

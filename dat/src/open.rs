@@ -2,7 +2,8 @@
 //!
 //! | name | is |
 //! |---|---|
-//! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two are linked |
+//! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two, or two cards, are linked |
+//! | `sim:A/pf`, `sim:A/vf0` … `sim:A/vf7` | the physical function of card A of that fabric, or one of its virtual functions |
 //! | `sim:A,link=unix:PATH` | a simulated function on a wire to another process (module `wired`) |
 //! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
 //! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
@@ -19,16 +20,21 @@ use dat_core::{CloseFlags, DatError, IaConfig};
 use driver::{Device, Function, FunctionError, PciAddress};
 use hw_mlx::provider::MlxProvider;
 use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
-use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimCard, SimConfig, SimFunction, VfSettings};
 use thiserror::Error;
 
 use crate::Ia;
+use crate::name::OnCard;
 use crate::wired::{Wired, WiredFunction};
+
+/// Virtual functions of a card of the fabric.
+const VIRTUAL_FUNCTIONS: u16 = 8;
 
 /// What a simulated function is made with, if it is not there yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Simulated {
-    /// Its MAC; without one it has that of its place in the fabric.
+    /// Its MAC; without one it has that of its place in the fabric. A virtual function has the one its administrator
+    /// gave it, which this is; without it there is none, and the driver invents one.
     pub mac: Option<[u8; 6]>,
     /// A path where the wire to another process is found; without one it is on the fabric of this process.
     pub link: Option<PathBuf>,
@@ -80,7 +86,7 @@ impl OpenOptions {
 pub enum OpenError {
     /// No backend understands the name.
     #[error(
-        "no adapter is called {name:?}: names are sim:NAME, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)"
+        "no adapter is called {name:?}: names are sim:NAME, sim:CARD/pf, sim:CARD/vf0 to sim:CARD/vf7, vfio-user:SOCKET and a PCI address like 0000:3b:00.2 (DAT_PROVIDER_NOT_FOUND)"
     )]
     NotFound {
         /// The name.
@@ -95,6 +101,18 @@ pub enum OpenError {
         name: String,
         /// The option.
         option: String,
+    },
+    /// A card's name was used for a function by itself, or the other way round.
+    #[error(
+        "{name}: sim:{card} was opened as {there} in this process; use one of its functions, or another name (DAT_PROVIDER_NOT_FOUND)"
+    )]
+    OtherKind {
+        /// The adapter.
+        name: String,
+        /// The name before the function's.
+        card: String,
+        /// What it is.
+        there: &'static str,
     },
     /// Somebody in this process has it open; a function has one driver.
     #[error("{name} is open already: close it first, a function has one driver at a time")]
@@ -140,7 +158,8 @@ pub enum OpenError {
 /// that no adapter has open holds no descriptor.
 struct Fabric {
     sim: Sim,
-    functions: BTreeMap<String, Arc<SimFunction>>,
+    /// A function by itself is a card, too.
+    cards: BTreeMap<String, SimCard>,
     /// Those on a wire that leaves the process, each in a world of its own.
     wired: BTreeMap<String, KnownWired>,
 }
@@ -160,7 +179,7 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
     });
     Mutex::new(Fabric {
         sim,
-        functions: BTreeMap::new(),
+        cards: BTreeMap::new(),
         wired: BTreeMap::new(),
     })
 });
@@ -203,12 +222,8 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
         });
     };
     let mut fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
-    let Fabric {
-        sim,
-        functions,
-        wired,
-    } = &mut *fabric;
-    let number = functions.len();
+    let Fabric { sim, cards, wired } = &mut *fabric;
+    let number = cards.len();
     if options.simulated.link.is_some() && options.simulated.mac.is_none() {
         // The other process counts its functions from 0 too.
         return Err(OpenError::BadOption {
@@ -216,7 +231,7 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
             option: "link without mac".to_owned(),
         });
     }
-    let mac = options.simulated.mac.unwrap_or(mac(number));
+    let own_mac = options.simulated.mac.unwrap_or(mac(number));
     if let Some(path) = &options.simulated.link {
         let link = |error| OpenError::Link {
             name: name.to_owned(),
@@ -236,7 +251,7 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
         if let Some(function) = known.and_then(|known| known.function.upgrade()) {
             return open_device(function, 0, options);
         }
-        let mac = known.map_or(mac, |known| known.mac);
+        let mac = known.map_or(own_mac, |known| known.mac);
         let function = Wired::lay(name, mac, path).map_err(link)?;
         let laid = KnownWired {
             path: path.clone(),
@@ -246,18 +261,64 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
         wired.insert(simulated.to_owned(), laid);
         return open_device(function, 0, options);
     }
-    let function = functions
-        .entry(simulated.to_owned())
-        .or_insert_with(|| sim.add_function(Profile::named(name, mac)))
-        .clone();
-    if let [one, other] = &functions.values().collect::<Vec<_>>()[..]
-        && number == 1
-        && functions.len() == 2
-    {
-        sim.connect(one, other, LinkFaults::default());
-    }
+    let (card, place) = crate::name::on_card(simulated);
+    let virtual_functions = match place {
+        OnCard::Alone => 0,
+        OnCard::Physical | OnCard::Virtual(_) => VIRTUAL_FUNCTIONS,
+    };
+    let function = match (cards.get(card), place) {
+        (Some(known), _) if known.virtual_functions() != usize::from(virtual_functions) => {
+            return Err(OpenError::OtherKind {
+                name: name.to_owned(),
+                card: card.to_owned(),
+                there: if known.virtual_functions() == 0 {
+                    "a function by itself"
+                } else {
+                    "a card"
+                },
+            });
+        }
+        (_, OnCard::Virtual(index)) if index >= usize::from(virtual_functions) => {
+            return Err(OpenError::NotFound {
+                name: name.to_owned(),
+            });
+        }
+        (known, _) => {
+            let is_new = known.is_none();
+            // The address of a virtual function is not the card's.
+            let physical = match place {
+                OnCard::Virtual(_) => mac(number),
+                OnCard::Alone | OnCard::Physical => own_mac,
+            };
+            let made = cards.entry(card.to_owned()).or_insert_with(|| {
+                let profile = Profile::named(&format!("sim:{card}"), physical);
+                sim.add_card(&CardConfig::new(profile, virtual_functions))
+            });
+            let function = function_of(made, place, options.simulated.mac);
+            if let [one, other] = &cards.values().collect::<Vec<_>>()[..]
+                && is_new
+            {
+                sim.connect(&one.physical(), &other.physical(), LinkFaults::default());
+            }
+            function.ok_or_else(|| OpenError::NotFound {
+                name: name.to_owned(),
+            })?
+        }
+    };
     // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
     open_function(function, 1, options)
+}
+
+/// A function of a card. A virtual one is given an address if there is one to give.
+fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Arc<SimFunction>> {
+    let OnCard::Virtual(index) = place else {
+        return Some(card.physical());
+    };
+    if mac.is_some() {
+        let before = card.vf(index)?;
+        card.set_vf(index, VfSettings { mac, ..before });
+    }
+    card.virtual_function(index)
 }
 
 /// A locally administered address that names the function's place in its fabric.

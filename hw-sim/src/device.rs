@@ -1,6 +1,7 @@
 //! The simulator's handles: [`Sim`] for tests, [`SimFunction`] for the driver, [`SimClock`] for
 //! whoever waits.
 
+use crate::card::{Card, CardConfig, Seat, VfSettings};
 use crate::config_space::CONFIG_BYTES;
 use crate::fault::Fault;
 use crate::iommu::Iommu;
@@ -76,18 +77,57 @@ impl Sim {
         self.seed
     }
 
-    /// Adds a function, as after power-on.
+    /// Adds a function, as after power-on: the physical one of a card of its own.
     ///
     /// # Errors
     /// There is no memory for its BAR.
     pub fn try_add_function(&self, profile: Profile) -> Result<Arc<SimFunction>, MemoryError> {
+        let card = self.try_add_card(&CardConfig::new(profile, 0))?;
+        Ok(card.physical)
+    }
+
+    /// Adds a card, as after power-on. With virtual functions its physical one is called `NAME/pf`, they are
+    /// `NAME/vf0` and so on.
+    ///
+    /// # Errors
+    /// There is no memory for a BAR.
+    pub fn try_add_card(&self, config: &CardConfig) -> Result<SimCard, MemoryError> {
+        let card = {
+            let cards = &mut lock(&self.world).env.cards;
+            cards.push(Card::new(&config.physical, config.rules));
+            cards.len() - 1
+        };
+        let mut physical = config.physical.clone();
+        if config.virtual_functions > 0 {
+            physical.name += "/pf";
+        }
+        let physical = self.add_to(card, physical)?;
+        let virtual_functions = (0..config.virtual_functions)
+            .map(|index| self.add_to(card, config.physical.virtual_function(index)))
+            .collect::<Result<_, _>>()?;
+        Ok(SimCard {
+            physical,
+            virtual_functions,
+        })
+    }
+
+    /// Adds a card, as after power-on.
+    ///
+    /// # Panics
+    /// There is no memory for a BAR.
+    pub fn add_card(&self, config: &CardConfig) -> SimCard {
+        self.try_add_card(config).expect("memory for the BARs")
+    }
+
+    fn add_to(&self, card: usize, profile: Profile) -> Result<Arc<SimFunction>, MemoryError> {
         // Its driver is in this process, or reaches it by messages.
         let bar = SharedMemory::of_this_process(profile.bar_bytes)?;
         let (name, vectors) = (profile.name.clone(), usize::from(profile.msix_vectors));
         let mut world = lock(&self.world);
         let index = world.nics.len();
-        let carrier = profile.carrier_without_link;
-        let nic = Nic::new(index, profile, bar.clone(), carrier, &mut world.env);
+        let vport = world.env.cards[card].add(index, &profile);
+        let seat = Seat { card, vport };
+        let nic = Nic::new(index, seat, profile, bar.clone(), &mut world.env);
         world.nics.push(nic);
         Ok(Arc::new(SimFunction {
             index,
@@ -106,7 +146,7 @@ impl Sim {
         self.try_add_function(profile).expect("memory for a BAR")
     }
 
-    /// Connects two functions' ports.
+    /// Connects the ports of two functions' cards.
     pub fn connect(&self, a: &SimFunction, b: &SimFunction, faults: LinkFaults) -> LinkId {
         LinkId(lock(&self.world).connect(a.index, b.index, faults))
     }
@@ -214,7 +254,8 @@ impl Sim {
 
     /// What a function has to say.
     pub fn report(&self, function: &SimFunction) -> FunctionReport {
-        lock(&self.world).nics[function.index].report()
+        let world = lock(&self.world);
+        world.nics[function.index].report(&world.env)
     }
 
     /// A frame arrives at a function's port, as if over a link, from nobody in this world.
@@ -230,6 +271,48 @@ impl Sim {
         let World { env, nics, .. } = &mut *world;
         nics[function.index].inject(env, fault);
         world.driven();
+    }
+}
+
+/// A card of a [`Sim`].
+pub struct SimCard {
+    physical: Arc<SimFunction>,
+    virtual_functions: Vec<Arc<SimFunction>>,
+}
+
+impl SimCard {
+    /// Its physical function.
+    pub fn physical(&self) -> Arc<SimFunction> {
+        Arc::clone(&self.physical)
+    }
+
+    /// How many virtual functions it has.
+    pub fn virtual_functions(&self) -> usize {
+        self.virtual_functions.len()
+    }
+
+    /// A virtual function, counted from 0.
+    pub fn virtual_function(&self, index: usize) -> Option<Arc<SimFunction>> {
+        self.virtual_functions.get(index).map(Arc::clone)
+    }
+
+    /// Says of a virtual function what `ip link set … vf INDEX` would of a real one, where no physical function's driver
+    /// does. False if there is no such function.
+    pub fn set_vf(&self, index: usize, settings: VfSettings) -> bool {
+        let Some(function) = self.virtual_functions.get(index) else {
+            return false;
+        };
+        function.with(|nic, env| {
+            env.vport_mut(nic.seat).set(settings);
+            env.settle(nic.seat);
+        });
+        true
+    }
+
+    /// What is said of a virtual function.
+    pub fn vf(&self, index: usize) -> Option<VfSettings> {
+        let function = self.virtual_functions.get(index)?;
+        Some(function.with(|nic, env| env.vport(nic.seat).settings))
     }
 }
 

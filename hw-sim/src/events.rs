@@ -5,9 +5,9 @@
 //! completion event. An EQ that carries asynchronous events and overruns, or any EQ that cannot be
 //! written, is fatal: the health buffer says so.
 
+use crate::card::{AdminState, Happening, Seat};
 use crate::eq::{EQE_BYTES, Posted};
 use crate::nic::Nic;
-use crate::port::AdminState;
 use crate::world::Env;
 use hw_mlx::prm::{Eqe, EventType, HealthSyndrome, PortChange};
 use zerocopy::IntoBytes;
@@ -21,31 +21,37 @@ pub(crate) enum Target {
     Carrier(EventType),
 }
 
-impl Nic {
-    /// The carrier came or went.
-    pub fn set_carrier(&mut self, env: &mut Env, carrier: bool) {
-        let before = self.port.is_up();
-        self.port.carrier = carrier;
-        self.port_changed(env, before);
+impl Env {
+    /// The light on a card's fibre came or went.
+    pub fn set_light(&mut self, seat: Seat, light: bool) {
+        self.card_mut(seat).uplink.light = light;
+        self.settle(seat);
     }
+}
 
-    /// The port's administrative state was set.
-    pub fn set_admin(&mut self, env: &mut Env, admin: AdminState) {
-        let before = self.port.is_up();
-        self.port.admin = admin;
-        self.port_changed(env, before);
-        if before == self.port.is_up() && before {
-            // Drivers that set an up port up wait for the event all the same (register PAOS,
-            // `ase`).
-            self.port_event(env, true);
+impl Nic {
+    /// The card has something to tell the driver.
+    pub fn happened(&mut self, env: &mut Env, happening: Happening) {
+        match happening {
+            Happening::Port { up } => self.port_event(env, up),
+            Happening::VportChange { vport } => {
+                let mut eqe = Eqe::new();
+                eqe.event_data_mut()[2..4].copy_from_slice(&vport.to_be_bytes());
+                self.event(env, EventType::NIC_VPORT_CHANGE, &mut eqe);
+            }
+            Happening::Enabled(enabled) => self.enabled_by_manager(env, enabled),
         }
     }
 
-    /// Sends the port event if the state differs from `before`.
-    pub fn port_changed(&mut self, env: &mut Env, before: bool) {
-        let now = self.port.is_up();
-        if now != before {
-            self.port_event(env, now);
+    /// The driver set the physical port's administrative state.
+    pub fn set_admin(&mut self, env: &mut Env, admin: AdminState) {
+        let before = env.is_up(self.seat);
+        env.card_mut(self.seat).uplink.admin = admin;
+        env.settle(self.seat);
+        if before && env.is_up(self.seat) {
+            // Drivers that set an up port up wait for the event all the same (register PAOS,
+            // `ase`).
+            self.port_event(env, true);
         }
     }
 

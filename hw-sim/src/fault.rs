@@ -84,9 +84,9 @@ pub enum Fault {
     BusError,
     /// The system wants the function back from the driver.
     WantedBack,
-    /// The port loses its carrier.
+    /// The port of the function's card loses its carrier.
     LinkDown,
-    /// The port gets its carrier back.
+    /// It gets its carrier back.
     LinkUp,
 }
 

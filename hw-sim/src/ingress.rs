@@ -28,13 +28,14 @@ impl Nic {
             return;
         }
         let steered = self.takes_ethernet();
-        let ours = self.port.owns(frame);
+        let ours = env.port(self.seat).owns(frame);
         if steered && !(ours && is_roce(frame)) {
             self.ethernet_received(env, frame, looped);
             return;
         }
         if !ours {
-            self.port.ethernet.unwanted.count(frame.len());
+            let port = env.port_mut(self.seat);
+            port.ethernet.unwanted.count(frame.len());
             self.count_drop(env, "address of another");
             return;
         }
@@ -77,7 +78,7 @@ impl Nic {
 }
 
 /// Whether a frame is a RoCE packet, whatever is wrong with it.
-fn is_roce(frame: &[u8]) -> bool {
+pub(crate) fn is_roce(frame: &[u8]) -> bool {
     Headers::of(frame).is_some_and(|headers| {
         headers.ethertype == ETHERTYPE_ROCE_V1
             || headers.transport.is_some_and(|transport| {

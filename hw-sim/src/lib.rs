@@ -15,7 +15,7 @@
 //!                              |                        |
 //!                         qp, eth <-------- view -------'
 //!                              |
-//!                    wire -> port -> pcap, link -> another function
+//!                wire -> port -> card -> pcap, link -> another card
 //! ```
 //!
 //! | module | concern |
@@ -27,6 +27,7 @@
 //! | [`config_space`], [`init_segment`], [`uar`] | registers |
 //! | [`iommu`], [`pages`], [`buffer`] | memory of the host |
 //! | [`cmd`] | the command interface and every command |
+//! | [`card`] | the physical port, virtual functions, and the e-switch between them |
 //! | [`objects`], [`eq`], [`cq`], [`mkey`], [`umem`], [`umr`], [`srq`], [`port`], [`subnet`] | what commands create and configure |
 //! | [`host`], [`view`], [`qp`] | queue pairs and what they see of the function |
 //! | [`eth`] | Ethernet queues, and steering to them |
@@ -39,6 +40,7 @@
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 pub mod buffer;
+pub mod card;
 pub mod cmd;
 pub mod config_space;
 pub mod cq;
@@ -73,7 +75,8 @@ pub mod view;
 pub mod wire;
 pub mod world;
 
-pub use device::{LinkId, Sim, SimClock, SimConfig, SimFunction};
+pub use card::{CardConfig, CardRules, LinkState, VfSettings};
+pub use device::{LinkId, Sim, SimCard, SimClock, SimConfig, SimFunction};
 pub use fault::Fault;
 pub use link::{Faults, LinkFaults};
 pub use profile::{Habits, PortType, Profile};

@@ -138,7 +138,7 @@ impl Nic {
 
     /// A queue pair sends this frame: a copy of what is for a group of the function's comes back into it.
     pub fn replicate(&mut self, env: &mut Env, frame: &[u8]) {
-        if self.port.is_up() && self.grouped(frame).is_some() {
+        if env.is_up(self.seat) && self.grouped(frame).is_some() {
             env.loop_back(self.index, frame.to_vec());
         }
     }

@@ -9,6 +9,7 @@
 //! takes the queue pairs attached to it into ERR, but only after the queue pair that caused it has
 //! returned: `failed_cqs`.
 
+use crate::card::Seat;
 use crate::cmd::CommandInterface;
 use crate::cmd::caps::Capabilities;
 use crate::config_space::{ConfigEffect, ConfigSpace};
@@ -20,7 +21,6 @@ use crate::iommu::Iommu;
 use crate::mkey::KeyRules;
 use crate::object_tables::{Objects, QpRefs, QpSlot};
 use crate::pages::FirmwarePages;
-use crate::port::Port;
 use crate::profile::Profile;
 use crate::qp::Qp;
 use crate::report::{Asked, FunctionReport, Refused};
@@ -61,6 +61,8 @@ pub struct Record {
 pub struct Nic {
     /// Its place in the world.
     pub index: usize,
+    /// Its place on its card.
+    pub seat: Seat,
     /// What it is.
     pub profile: Profile,
     /// BAR 0.
@@ -79,8 +81,6 @@ pub struct Nic {
     pub caps: Capabilities,
     /// Firmware pages.
     pub pages: FirmwarePages,
-    /// The port.
-    pub port: Port,
     /// Numbered objects.
     pub objects: Objects,
     /// The queue pair that packets for QP 1 go to.
@@ -109,21 +109,21 @@ impl Nic {
     /// A function after power-on.
     pub fn new(
         index: usize,
+        seat: Seat,
         profile: Profile,
         bar: SharedMemory,
-        carrier: bool,
         env: &mut Env,
     ) -> Self {
         let caps = Capabilities::new(&profile);
         let mut nic = Self {
             index,
+            seat,
             config: ConfigSpace::new(&profile),
             init: InitSegment::new(bar.clone(), &profile),
             iommu: Iommu::default(),
             stage: Stage::Reset,
             issi: 0,
             pages: FirmwarePages::new(profile.pages),
-            port: Port::new(&profile, carrier),
             objects: Objects::new(&profile, &caps),
             gsi: None,
             smi: None,
@@ -155,7 +155,7 @@ impl Nic {
         self.issi = 0;
         self.caps = Capabilities::new(&self.profile);
         self.pages.reset();
-        self.port = Port::new(&self.profile, self.port.carrier);
+        env.reset_port(self.seat, &self.profile);
         self.objects.clear();
         self.objects.set_limits(&self.caps);
         self.gsi = None;
@@ -169,17 +169,32 @@ impl Nic {
             let time = time.min(self.profile.boot_time);
             env.now.saturating_add(nanoseconds(time))
         };
+        // Until its manager enables it a virtual function waits in pre-initialization, for ever if it must.
+        let waits = !env.vport(self.seat).enabled;
         let boot = Boot {
             silent_until: after(self.profile.silent_time),
             deaf_until: after(self.profile.deaf_time),
-            boots_until: after(self.profile.boot_time),
+            boots_until: if waits {
+                u64::MAX
+            } else {
+                after(self.profile.boot_time)
+            },
         };
         self.init.reset(env.now, boot);
         for moment in boot.moments() {
-            if moment > env.now {
+            if moment > env.now && moment < u64::MAX {
                 env.schedule(moment, self.index, Timer::Booted);
             }
         }
+    }
+
+    /// The manager of a virtual function let it boot, or took it away.
+    pub fn enabled_by_manager(&mut self, env: &mut Env, enabled: bool) {
+        env.note(
+            self.index,
+            format_args!("enabled by its manager: {enabled}"),
+        );
+        self.reset(env);
     }
 
     /// Virtual time has moved.
@@ -370,7 +385,8 @@ impl Nic {
     }
 
     /// What the function has to say.
-    pub fn report(&self) -> FunctionReport {
+    pub fn report(&self, env: &Env) -> FunctionReport {
+        let port = env.port(self.seat);
         let mut leaked = self.record.leaked.clone();
         let objects = self.objects.census();
         for (&kind, &count) in &objects {
@@ -386,8 +402,8 @@ impl Nic {
             registers: self.record.registers.clone(),
             refused: self.record.refused.clone(),
             dropped: self.record.dropped.clone(),
-            transmitted: self.port.transmitted,
-            received: self.port.received,
+            transmitted: port.transmitted,
+            received: port.received,
             send_doorbells: self.record.send_doorbells,
         }
     }
@@ -417,8 +433,8 @@ impl Nic {
             }
             Fault::BusError => Self::tell(env, self.notices.error.as_ref()),
             Fault::WantedBack => Self::tell(env, self.notices.requested.as_ref()),
-            Fault::LinkDown => self.set_carrier(env, false),
-            Fault::LinkUp => self.set_carrier(env, true),
+            Fault::LinkDown => env.set_light(self.seat, false),
+            Fault::LinkUp => env.set_light(self.seat, true),
             Fault::CommandFailure { .. }
             | Fault::CommandDelivery { .. }
             | Fault::CommandSilence { .. }

@@ -1,9 +1,8 @@
-//! The function's Ethernet port: addresses, state, counters.
+//! What a function keeps of its port: addresses, lists, counters.
 //!
 //! The RoCE address table gives source addresses to outgoing packets and decides which incoming
-//! frames are ours. The vport context keeps what software sets (MTU, MAC lists, promiscuity, the
-//! RoCE switch) and hands it back. Carrier is administrative state and link together; every change
-//! of it is a port event.
+//! packets are the RDMA engine's. The vport context keeps what software sets (MTU, MAC lists, promiscuity, the
+//! RoCE switch) and hands it back; the e-switch makes its rules of it ([`crate::card`]). A reset forgets all of it.
 
 use crate::host::GidEntry;
 use crate::profile::{PortType, Profile};
@@ -12,22 +11,13 @@ use crate::wire::LrhPacket;
 
 /// Bytes the port MTU counts beyond the IP MTU: Ethernet header, VLAN tag, FCS (mlx5 drivers add
 /// the same 22).
-const ETHERNET_OVERHEAD: u16 = 22;
+pub const ETHERNET_OVERHEAD: u16 = 22;
 /// Headers of the largest RoCE packet: GRH or IPv6, UDP, BTH, atomic header, ICRC (Linux
 /// `iboe_get_mtu`).
 const ROCE_OVERHEAD: u16 = 96;
 /// Bytes of the frame check sequence, which no frame here has.
-const FCS_BYTES: u16 = 4;
+pub const FCS_BYTES: u16 = 4;
 const BROADCAST: [u8; 6] = [0xff; 6];
-
-/// Administrative state (register PAOS).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdminState {
-    /// Up, and up again after a fault.
-    Up,
-    /// Down.
-    Down,
-}
 
 /// Packets and bytes of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,19 +97,12 @@ pub struct AddressLists {
     pub vlan: Vec<u64>,
 }
 
-/// The port of a function.
+/// A function's part of its port.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// What software asked for.
-    pub admin: AdminState,
-    /// Vport administrative state: 0 down, 1 up, 2 follow.
-    pub vport_admin: u32,
-    /// Whether there is light on the fibre.
-    pub carrier: bool,
-    /// Frames that may pass, bytes, Ethernet header and FCS included.
+    /// L2 MTU of the vport context, Ethernet header, VLAN tag and FCS included, as mlx5e counts it
+    /// (`MLX5E_SW2HW_MTU`).
     pub mtu: u16,
-    /// L2 MTU of the vport context.
-    pub vport_mtu: u16,
     /// RoCE is on.
     pub roce: bool,
     /// Promiscuous unicast, multicast, all.
@@ -127,10 +110,6 @@ pub struct Port {
     /// Loopback of own unicast and multicast is off. RoCE traffic between queue pairs of one
     /// function is not subject to it here; no source says whether it is on hardware.
     pub loopback_off: [bool; 2],
-    /// Permanent MAC.
-    pub mac: [u8; 6],
-    /// GUIDs: system image, port, node.
-    pub guids: [u64; 3],
     /// MAC and VLAN lists.
     pub lists: AddressLists,
     /// An InfiniBand port's part of its subnet.
@@ -151,8 +130,7 @@ pub struct Port {
 
 impl Port {
     /// The port after a reset.
-    pub fn new(profile: &Profile, carrier: bool) -> Self {
-        let guid = profile.port_guid();
+    pub fn new(profile: &Profile) -> Self {
         let mut node_description = [0; 64];
         let name = profile.name.as_bytes();
         let length = name.len().min(63);
@@ -163,16 +141,10 @@ impl Port {
         };
         let entries = usize::try_from(entries).unwrap_or(0);
         Self {
-            admin: AdminState::Up,
-            vport_admin: 2,
-            carrier,
             mtu: 1500 + ETHERNET_OVERHEAD,
-            vport_mtu: 1500,
             roce: false,
             promiscuous: [false; 3],
             loopback_off: [false; 2],
-            mac: profile.mac,
-            guids: [guid, guid, guid],
             lists: AddressLists::default(),
             subnet: subnet(profile),
             gids: vec![None; entries],
@@ -189,47 +161,44 @@ impl Port {
         self.subnet.as_ref().map(|subnet| subnet.lid)
     }
 
-    /// Whether frames pass.
-    pub fn is_up(&self) -> bool {
-        self.carrier && self.admin == AdminState::Up && self.vport_admin != 0
-    }
-
-    /// Largest RDMA path MTU the port carries, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
-    pub fn rdma_mtu(&self) -> u8 {
+    /// Largest RDMA path MTU a wire of this MTU carries, as the QPC codes it: 1 = 256 … 5 = 4096 bytes.
+    pub fn rdma_mtu(&self, wire: u16) -> u8 {
         if self.subnet.is_some() {
             return 5;
         }
-        let room = self.mtu.saturating_sub(ETHERNET_OVERHEAD + ROCE_OVERHEAD);
+        let room = wire.saturating_sub(ETHERNET_OVERHEAD + ROCE_OVERHEAD);
         (1..=5).rev().find(|code| room >= 128 << code).unwrap_or(1)
     }
 
-    /// Longest frame that passes, in bytes.
+    /// Longest frame that passes the vport, in bytes without a check sequence.
     pub fn longest_frame(&self) -> usize {
         usize::from(self.mtu.saturating_sub(FCS_BYTES))
     }
 
-    /// Whether an Ethernet frame is for software behind this port: for its address, the lists of the vport,
-    /// all stations, or whatever promiscuity adds.
-    pub fn accepts(&self, dst: [u8; 6]) -> bool {
-        let [all_unicast, all_multicast, all] = self.promiscuous;
-        let listed = |list: &[u64]| list.contains(&entry_of(dst));
-        all || match dst {
-            BROADCAST => true,
-            [first, ..] if first & 1 == 1 => all_multicast || listed(&self.lists.multicast),
-            _ => all_unicast || dst == self.mac || listed(&self.lists.unicast),
-        }
+    /// Whether the unicast list has an address.
+    pub fn lists_unicast(&self, address: [u8; 6]) -> bool {
+        self.lists.unicast.contains(&entry_of(address))
     }
 
-    /// Whether a frame that leaves the function comes back into it and does not reach the link: it is
-    /// addressed to us. Loopback of Ethernet frames can be turned off; see [`Port::loopback_off`] for RoCE.
-    pub fn turns_around(&self, frame: &[u8]) -> bool {
-        let own = |dst: &[u8; 6]| {
-            dst[0] & 1 == 0 && (*dst == self.mac || self.lists.unicast.contains(&entry_of(*dst)))
-        };
-        self.owns(frame)
-            || self.subnet.is_none()
-                && !self.loopback_off[0]
-                && frame.first_chunk().is_some_and(own)
+    /// Whether the multicast list has an address. All stations are a group like any other.
+    pub fn lists_multicast(&self, address: [u8; 6]) -> bool {
+        self.lists.multicast.contains(&entry_of(address))
+    }
+
+    /// Whether there is anything that rules could be made of.
+    pub fn is_listed(&self) -> bool {
+        self.lists != AddressLists::default() || self.promiscuous != [false; 3]
+    }
+
+    /// Whether an Ethernet frame is for software behind this port: for its address `own`, the lists of the vport,
+    /// all stations, or whatever promiscuity adds.
+    pub fn accepts(&self, own: [u8; 6], dst: [u8; 6]) -> bool {
+        let [all_unicast, all_multicast, all] = self.promiscuous;
+        all || match dst {
+            BROADCAST => true,
+            [first, ..] if first & 1 == 1 => all_multicast || self.lists_multicast(dst),
+            _ => all_unicast || dst == own || self.lists_unicast(dst),
+        }
     }
 
     /// Received frames that were RDMA's.
@@ -257,7 +226,7 @@ impl Port {
 }
 
 /// A MAC address as an entry of the vport's lists.
-fn entry_of([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+pub fn entry_of([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
@@ -281,22 +250,10 @@ mod tests {
 
     #[test]
     fn the_path_mtu_is_the_largest_that_fits_with_all_headers() {
-        let mut port = Port::new(&Profile::default(), true);
-        assert_eq!(port.rdma_mtu(), 3, "1522 bytes carry 1024");
-        port.mtu = 4096 + 96 + 22;
-        assert_eq!(port.rdma_mtu(), 5);
-        port.mtu -= 1;
-        assert_eq!(port.rdma_mtu(), 4);
-    }
-
-    #[test]
-    fn a_port_is_up_when_everybody_agrees() {
-        let mut port = Port::new(&Profile::default(), true);
-        assert!(port.is_up());
-        port.admin = AdminState::Down;
-        assert!(!port.is_up());
-        port.admin = AdminState::Up;
-        port.carrier = false;
-        assert!(!port.is_up());
+        let port = Port::new(&Profile::default());
+        let with_all = 4096 + 96 + 22;
+        assert_eq!(port.rdma_mtu(port.mtu), 3, "1522 bytes carry 1024");
+        assert_eq!(port.rdma_mtu(with_all), 5);
+        assert_eq!(port.rdma_mtu(with_all - 1), 4);
     }
 }

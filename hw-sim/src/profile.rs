@@ -7,7 +7,10 @@
 //! byte order, a clock frequency, SET_DRIVER_VERSION.
 
 use crate::pages::PageProfile;
-use hw_mlx::prm::{AtomicCaps, CmdHcaCap, EthOffloadCaps, FlowTableNicCap, RoceCap};
+use hw_mlx::prm::{
+    AtomicCaps, CmdHcaCap, EswitchCap, EthOffloadCaps, FlowTableEswitchCap, FlowTableNicCap,
+    FlowTableProperties, RoceCap,
+};
 use std::time::Duration;
 
 /// Link layer of the port.
@@ -96,6 +99,10 @@ pub struct Profile {
     pub eth_offloads: Page<EthOffloadCaps>,
     /// Flow tables (type 7); there with `nic_flow_table`.
     pub flow_table: Page<FlowTableNicCap>,
+    /// Flow tables of the e-switch (type 8); there with `eswitch_manager`.
+    pub eswitch_flow_table: FlowTableEswitchCap,
+    /// The e-switch (type 9); there with `eswitch_manager`.
+    pub eswitch: EswitchCap,
 }
 
 impl Default for Profile {
@@ -128,6 +135,8 @@ impl Default for Profile {
             roce: roce(),
             eth_offloads: eth_offloads(),
             flow_table: flow_table(),
+            eswitch_flow_table: eswitch_flow_table(),
+            eswitch: eswitch(),
         }
     }
 }
@@ -154,6 +163,11 @@ impl Profile {
             page.set_gid_table_size(0);
             page.set_disable_local_lb_uc(false)
                 .set_disable_local_lb_mc(false);
+            // There is a subnet manager, and no switch between MAC addresses.
+            page.set_vport_group_manager(false)
+                .set_eswitch_manager(false)
+                .set_nic_vport_change_event(false)
+                .set_log_max_l2_table(0);
         }
         self
     }
@@ -235,6 +249,11 @@ fn general() -> Page<CmdHcaCap> {
     max.set_stat_rate_support(1).set_vport_counters(true);
     max.set_disable_local_lb_uc(true)
         .set_disable_local_lb_mc(true);
+    // The e-switch, which a physical function manages.
+    max.set_vport_group_manager(true)
+        .set_eswitch_manager(true)
+        .set_nic_vport_change_event(true)
+        .set_log_max_l2_table(7);
     // Transport.
     max.set_rc(true)
         .set_ud(true)
@@ -307,4 +326,34 @@ fn flow_table() -> Page<FlowTableNicCap> {
         .set_log_max_flow(16);
     let current = max.clone();
     Page { max, current }
+}
+
+/// As Linux's legacy mode needs them: an FDB of two levels below 22, and access lists of a vport's two directions.
+fn eswitch_flow_table() -> FlowTableEswitchCap {
+    let mut caps = FlowTableEswitchCap::new();
+    let all = |props: &mut FlowTableProperties| {
+        props
+            .set_ft_support(true)
+            .set_flow_modify_en(true)
+            .set_modify_root(true)
+            .set_identified_miss_table_mode(true)
+            .set_flow_table_modify(true)
+            .set_log_max_ft_size(16)
+            .set_max_ft_level(64)
+            .set_log_max_ft_num(8)
+            .set_log_max_destination(7)
+            .set_log_max_flow(16);
+    };
+    all(caps.flow_table_properties_nic_esw_fdb_mut());
+    all(caps.flow_table_properties_esw_acl_ingress_mut());
+    all(caps.flow_table_properties_esw_acl_egress_mut());
+    caps
+}
+
+fn eswitch() -> EswitchCap {
+    let mut caps = EswitchCap::new();
+    caps.set_vport_cvlan_strip(true)
+        .set_vport_cvlan_insert_if_not_exist(true)
+        .set_nic_vport_node_guid_modify(true);
+    caps
 }

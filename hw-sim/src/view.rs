@@ -195,11 +195,12 @@ impl Host for View<'_> {
     }
 
     fn lid(&self) -> Option<u16> {
-        self.nic.port.lid()
+        self.env.port(self.nic.seat).lid()
     }
 
     fn gid(&self, index: u8) -> Option<GidEntry> {
-        if let Some(subnet) = &self.nic.port.subnet {
+        let port = self.env.port(self.nic.seat);
+        if let Some(subnet) = &port.subnet {
             let gid = *subnet.gids.get(usize::from(index))?;
             return (gid != [0; 16]).then_some(GidEntry {
                 gid,
@@ -209,12 +210,7 @@ impl Host for View<'_> {
                 vlan: None,
             });
         }
-        self.nic
-            .port
-            .gids
-            .get(usize::from(index))
-            .cloned()
-            .flatten()
+        port.gids.get(usize::from(index)).cloned().flatten()
     }
 
     fn cqe_version(&self) -> u8 {
@@ -269,7 +265,8 @@ impl Host for View<'_> {
     }
 
     fn port_mtu(&self) -> u8 {
-        self.nic.port.rdma_mtu()
+        let wire = self.env.card(self.nic.seat).uplink.mtu;
+        self.env.port(self.nic.seat).rdma_mtu(wire)
     }
 
     fn atomic_reply_big_endian(&self) -> bool {

@@ -14,10 +14,12 @@
 //! There is one lock, around the whole world. Code that holds it calls nothing outside but the
 //! eventfds of interrupts.
 
+use crate::card::{Card, Happening, Seat, switch::Place};
 use crate::event_log::EventLog;
 use crate::link::{Link, LinkFaults, Port as LinkPort};
 use crate::nic::Nic;
 use crate::pcap::Capture;
+use crate::profile::PortType;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,6 +59,8 @@ pub enum Timer {
     Booted,
     /// The command in this slot is to be executed.
     Command(u8),
+    /// The link of the function's card may be up now.
+    Trained,
 }
 
 /// The part of the world that functions work with.
@@ -69,6 +73,10 @@ pub struct Env {
     pub log: EventLog,
     /// Register writes arrive when software has gone on: host memory may be newer than they are.
     pub posted_writes: bool,
+    /// The cards the functions sit on.
+    pub cards: Vec<Card>,
+    /// What cards have to tell functions.
+    pub happenings: VecDeque<(usize, Happening)>,
     /// Eventfds signalled so far.
     pub signals: u64,
     /// Register writes.
@@ -79,7 +87,7 @@ pub struct Env {
     pub runnable: VecDeque<(usize, u32)>,
     /// Timers of queue pairs: time, function, queue pair.
     pub qp_timers: BTreeSet<(u64, usize, u32)>,
-    arrivals: VecDeque<(usize, Vec<u8>)>,
+    arrivals: VecDeque<(usize, Vec<u8>, Origin)>,
     timers: BTreeMap<(u64, u64), (usize, Timer)>,
     sequence: u64,
 }
@@ -98,25 +106,41 @@ impl Env {
 
     /// A frame comes back into the function that sent it.
     pub fn loop_back(&mut self, function: usize, frame: Vec<u8>) {
-        self.arrivals.push_back((function, frame));
+        self.arrivals.push_back((function, frame, Origin::Itself));
+    }
+
+    /// A frame arrives at a function's port.
+    fn arrives(&mut self, function: usize, frame: Vec<u8>) {
+        self.arrivals.push_back((function, frame, Origin::Another));
     }
 
     /// A function was reset: nothing of it is left in any queue.
     pub fn forget(&mut self, function: usize) {
         self.doorbells.retain(|&(of, _)| of != function);
-        self.timers.retain(|_, &mut (of, _)| of != function);
+        self.happenings.retain(|&(of, _)| of != function);
+        // A link trains on whatever its functions do.
+        self.timers
+            .retain(|_, &mut (of, timer)| of != function || timer == Timer::Trained);
         self.forget_queues(function);
     }
 
     /// A function's queues are gone: nothing of its data path is left.
     pub fn forget_queues(&mut self, function: usize) {
         self.frames.retain(|&(of, _)| of != function);
-        self.arrivals.retain(|&(of, _)| of != function);
+        self.arrivals.retain(|&(of, ..)| of != function);
         self.runnable.retain(|&(of, _)| of != function);
         self.qp_timers.retain(|&(_, of, _)| of != function);
     }
 }
 
+/// Who sent what arrives inside a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Itself,
+    Another,
+}
+
+/// A link, and the cards at its ends.
 struct Cable {
     link: Link,
     ends: [usize; 2],
@@ -144,7 +168,7 @@ pub struct World {
     /// Who moves it.
     pub drive: Drive,
     cables: Vec<Cable>,
-    /// Frames that have left this world, by the function they came from.
+    /// Frames that have left this world, by the card they came from.
     outside: BTreeMap<usize, VecDeque<Vec<u8>>>,
     tap: Option<Tap>,
 }
@@ -158,6 +182,8 @@ impl World {
                 rng: ChaCha8Rng::seed_from_u64(seed),
                 log: EventLog::new(log),
                 posted_writes: false,
+                cards: Vec::new(),
+                happenings: VecDeque::new(),
                 signals: 0,
                 doorbells: VecDeque::new(),
                 frames: VecDeque::new(),
@@ -175,35 +201,38 @@ impl World {
         }
     }
 
-    /// Lays a link between two functions; its number.
+    /// Lays a link between the cards of two functions; its number.
     pub fn connect(&mut self, a: usize, b: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
+        let ends = [a, b].map(|nic| self.nics[nic].seat);
         self.cables.push(Cable {
             link: Link::new(seed, faults),
-            ends: [a, b],
+            ends: ends.map(|seat| seat.card),
         });
-        for end in [a, b] {
-            self.nics[end].set_carrier(&mut self.env, true);
+        for seat in ends {
+            self.env.set_light(seat, true);
         }
         self.cables.len() - 1
     }
 
-    /// Lays a link from a function's port out of this world. Whether somebody is there is not known: the carrier
+    /// Lays a link from the port of a function's card out of this world. Whether somebody is there is not known: the carrier
     /// stays as it is.
     pub fn connect_outside(&mut self, nic: usize, faults: LinkFaults) -> usize {
         let seed = self.env.rng.next_u64();
+        let card = self.nics[nic].seat.card;
         self.cables.push(Cable {
             link: Link::new(seed, faults),
-            ends: [nic, OUTSIDE],
+            ends: [card, OUTSIDE],
         });
-        self.outside.insert(nic, VecDeque::new());
+        self.outside.insert(card, VecDeque::new());
         self.cables.len() - 1
     }
 
-    /// Frames of a function that have left this world since this was last asked.
+    /// Frames of a function's card that have left this world since this was last asked.
     pub fn take_outside(&mut self, nic: usize) -> VecDeque<Vec<u8>> {
+        let card = self.nics[nic].seat.card;
         self.outside
-            .get_mut(&nic)
+            .get_mut(&card)
             .map(std::mem::take)
             .unwrap_or_default()
     }
@@ -250,7 +279,9 @@ impl World {
 
     /// Does one thing that is due now. False if nothing is.
     pub fn step_now(&mut self) -> bool {
-        if let Some((nic, doorbell)) = self.env.doorbells.pop_front() {
+        if let Some((nic, happening)) = self.env.happenings.pop_front() {
+            self.nics[nic].happened(&mut self.env, happening);
+        } else if let Some((nic, doorbell)) = self.env.doorbells.pop_front() {
             match doorbell {
                 Doorbell::Command(slots) => self.nics[nic].command_doorbell(&mut self.env, slots),
                 Doorbell::Uar {
@@ -265,8 +296,8 @@ impl World {
             }
         } else if let Some((nic, frame)) = self.env.frames.pop_front() {
             self.leave(nic, frame);
-        } else if let Some((nic, frame)) = self.env.arrivals.pop_front() {
-            self.nics[nic].frame_received(&mut self.env, &frame, true);
+        } else if let Some((nic, frame, origin)) = self.env.arrivals.pop_front() {
+            self.nics[nic].frame_received(&mut self.env, &frame, origin == Origin::Itself);
         } else if self.deliver() {
             // What has arrived is taken in before queue pairs work on: a port does not wait for
             // them, and a responder that answered in no time could never have too much to answer.
@@ -281,7 +312,7 @@ impl World {
     /// The queue pair whose turn it is. Those of a function that has too much to send already wait.
     fn next_runnable(&mut self) -> Option<(usize, u32)> {
         let may = |&(nic, _): &(usize, u32)| {
-            let left = self.outside.get(&nic);
+            let left = self.outside.get(&self.nics[nic].seat.card);
             left.is_none_or(|left| left.len() < EGRESS_FRAMES)
         };
         let at = self.env.runnable.iter().position(may)?;
@@ -304,36 +335,92 @@ impl World {
         }
     }
 
-    /// A frame leaves a function: back into it, onto its link, or nowhere.
+    /// A frame leaves a function: to where its card's switch sends it.
     fn leave(&mut self, nic: usize, frame: Vec<u8>) {
-        let now = self.env.now;
-        let function = &mut self.nics[nic];
-        if !function.port.is_up() {
-            function.count_drop(&mut self.env, "port down");
+        let seat = self.nics[nic].seat;
+        if !self.env.is_up(seat) {
+            self.env.vport_mut(seat).lost_while_down[1] += 1;
+            self.nics[nic].count_drop(&mut self.env, "port down");
             return;
         }
         self.capture(nic, &frame);
-        let function = &mut self.nics[nic];
-        if function.port.turns_around(&frame) {
-            function.port.looped.count(frame.len());
+        if self.nics[nic].profile.port_type == PortType::InfiniBand {
+            self.leave_for_subnet(nic, frame);
+            return;
+        }
+        let from = Place::Vport(seat.vport);
+        let copies = match self.env.card(seat).forward(from, &frame) {
+            Ok(copies) => copies,
+            Err(reason) => {
+                self.nics[nic].count_drop(&mut self.env, reason);
+                return;
+            }
+        };
+        let copies: Vec<_> = copies
+            .into_iter()
+            .map(|(to, copy)| (to, copy.into_owned()))
+            .collect();
+        let port = self.env.port_mut(seat);
+        if copies.iter().any(|&(to, _)| to == from) {
+            port.looped.count(frame.len());
+        }
+        if copies.iter().any(|&(to, _)| to != from) {
+            port.transmitted.count(frame.len());
+        }
+        for (to, copy) in copies {
+            match to {
+                Place::Wire => self.onto_cable(nic, copy),
+                to if to == from => self.env.loop_back(nic, copy),
+                Place::Vport(vport) => {
+                    self.enter(
+                        Seat {
+                            card: seat.card,
+                            vport,
+                        },
+                        copy,
+                    );
+                }
+            }
+        }
+    }
+
+    /// An InfiniBand packet leaves: there is no switch, what is addressed to us comes back.
+    fn leave_for_subnet(&mut self, nic: usize, frame: Vec<u8>) {
+        let port = self.env.port_mut(self.nics[nic].seat);
+        if port.owns(&frame) {
+            port.looped.count(frame.len());
             self.env.loop_back(nic, frame);
             return;
         }
-        function.port.transmitted.count(frame.len());
+        port.transmitted.count(frame.len());
+        self.onto_cable(nic, frame);
+    }
+
+    /// A frame of a function leaves its card.
+    fn onto_cable(&mut self, nic: usize, frame: Vec<u8>) {
+        let (now, card) = (self.env.now, self.nics[nic].seat.card);
         let cable = self
             .cables
             .iter_mut()
-            .find(|cable| cable.ends.contains(&nic));
+            .find(|cable| cable.ends.contains(&card));
         let Some(cable) = cable else {
-            function.count_drop(&mut self.env, "no link");
+            self.nics[nic].count_drop(&mut self.env, "no link");
             return;
         };
-        let from = if cable.ends[0] == nic {
+        let from = if cable.ends[0] == card {
             LinkPort::A
         } else {
             LinkPort::B
         };
         cable.link.send(now, from, frame);
+    }
+
+    /// A frame reaches a function from the switch.
+    fn enter(&mut self, seat: Seat, frame: Vec<u8>) {
+        let vport = self.env.vport_mut(seat);
+        vport.port.received.count(frame.len());
+        let function = vport.function;
+        self.env.arrives(function, frame);
     }
 
     /// The earliest frame that has arrived over a link; among equal times the link laid first.
@@ -360,16 +447,25 @@ impl World {
             {
                 left.push_back(delivery.frame);
             }
-        } else {
-            self.arrive(to, &delivery.frame);
+        } else if let Some(seat) = self.physical(to) {
+            self.arrive(seat, &delivery.frame);
         }
         true
     }
 
-    /// A frame arrives at a function's port from outside this world.
+    /// A frame arrives at the port of a function's card from outside this world.
     pub fn arrive_from_outside(&mut self, nic: usize, frame: &[u8]) {
         self.capture(nic, frame);
-        self.arrive(nic, frame);
+        self.arrive(self.nics[nic].seat, frame);
+    }
+
+    /// Where a card's physical function sits.
+    fn physical(&self, card: usize) -> Option<Seat> {
+        let seat = Seat {
+            card,
+            vport: crate::card::PHYSICAL,
+        };
+        (card < self.env.cards.len()).then_some(seat)
     }
 
     /// Writes a frame of a function to the capture, if there is one.
@@ -383,14 +479,35 @@ impl World {
         }
     }
 
-    /// A frame arrives at a function's port.
-    pub fn arrive(&mut self, nic: usize, frame: &[u8]) {
-        let function = &mut self.nics[nic];
-        if function.port.is_up() {
-            function.port.received.count(frame.len());
-            function.frame_received(&mut self.env, frame, false);
+    /// A frame arrives at a card's port. What is lost there, the physical function counts.
+    fn arrive(&mut self, seat: Seat, frame: &[u8]) {
+        let Some(physical) = self.physical(seat.card) else {
+            return;
+        };
+        let function = self.env.vport(physical).function;
+        let nic = &mut self.nics[function];
+        let forwarded = if nic.profile.port_type == PortType::Ethernet {
+            self.env.card(seat).forward(Place::Wire, frame)
+        } else if self.env.is_up(physical) {
+            Ok(vec![(Place::Vport(physical.vport), frame.into())])
         } else {
-            function.count_drop(&mut self.env, "port down");
+            Err("port down")
+        };
+        let copies: Vec<_> = match forwarded {
+            Ok(copies) => copies
+                .into_iter()
+                .map(|(to, copy)| (to, copy.into_owned()))
+                .collect(),
+            Err(reason) => {
+                nic.count_drop(&mut self.env, reason);
+                return;
+            }
+        };
+        for (to, copy) in copies {
+            if let Place::Vport(vport) = to {
+                let card = seat.card;
+                self.enter(Seat { card, vport }, copy);
+            }
         }
     }
 
@@ -404,6 +521,7 @@ impl World {
             match timer {
                 Timer::Booted => self.nics[nic].tick(now),
                 Timer::Command(slot) => self.nics[nic].execute_command(&mut self.env, slot),
+                Timer::Trained => self.env.settle(self.nics[nic].seat),
             }
             return true;
         }
@@ -479,10 +597,23 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::card::CardRules;
+    use crate::profile::Profile;
+    use driver::SharedMemory;
 
     #[test]
     fn the_queue_pairs_of_a_function_wait_while_too_much_of_what_it_sent_does() {
         let (mut world, frame) = (World::new(1, false), vec![0; 60]);
+        let profile = Profile::default();
+        for index in [0, 1] {
+            let mut card = Card::new(&profile, CardRules::default());
+            let vport = card.add(index, &profile);
+            world.env.cards.push(card);
+            let bar = SharedMemory::anonymous(profile.bar_bytes).expect("memory");
+            let seat = Seat { card: index, vport };
+            let nic = Nic::new(index, seat, profile.clone(), bar, &mut world.env);
+            world.nics.push(nic);
+        }
         let (busy, other) = ((0, 0x58), (1, 0x58));
         let waiting = |frames| std::iter::repeat_n(frame.clone(), frames).collect();
         world.outside.insert(0, waiting(EGRESS_FRAMES));

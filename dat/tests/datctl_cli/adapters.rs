@@ -55,6 +55,48 @@ fn two_functions_of_one_process_ping_each_other() {
     assert_eq!((code, &trips["messages"]), (Some(0), &json!(10)), "{trips}");
 }
 
+/// Through the e-switch of one card: virtual functions have no address of their own, their drivers invent one.
+#[test]
+fn functions_of_one_card_ping_each_other() {
+    for [one, other] in [["sim:c/vf0", "sim:c/vf1"], ["sim:c/pf", "sim:c/vf0"]] {
+        let (code, trips) = json(&["ping", one, other, "--count", "5", "--bytes", "5000"]);
+        assert_eq!((code, &trips["messages"]), (Some(0), &json!(5)), "{trips}");
+    }
+}
+
+#[test]
+fn functions_of_two_cards_ping_each_other_over_the_cable() {
+    let (code, trips) = json(&["ping", "sim:c/vf3", "sim:d/vf0", "--count", "5"]);
+    assert_eq!((code, &trips["messages"]), (Some(0), &json!(5)), "{trips}");
+}
+
+#[test]
+fn a_card_has_eight_virtual_functions_and_is_no_function_itself() {
+    for (one, other, words) in [
+        ("sim:c/vf0", "sim:c/vf8", "sim:CARD/vf0 to sim:CARD/vf7"),
+        // The passive end is opened first, which is the second name.
+        ("sim:c", "sim:c/vf0", "sim:c was opened as a card"),
+        (
+            "sim:c/pf",
+            "sim:c",
+            "sim:c was opened as a function by itself",
+        ),
+    ] {
+        let output = datctl(&["ping", one, other]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(words), "{text}");
+    }
+}
+
+/// Two virtual functions of one card in another process, each behind a socket of its own.
+#[test]
+fn virtual_functions_that_a_server_has_ping_each_other() {
+    let served = Served::card(&["--vf", "0:mac=02:00:00:00:00:77,spoofchk"]);
+    let (one, other) = (served.name("card.vf0"), served.name("card.vf1"));
+    let (code, trips) = json(&["ping", &one, &other, "--count", "3"]);
+    assert_eq!((code, &trips["messages"]), (Some(0), &json!(3)), "{trips}");
+}
+
 #[test]
 fn every_operation_is_measured_at_every_size_in_one_process() {
     let (code, figures) = json(&[

@@ -75,6 +75,18 @@ impl Served {
         Self { directory, server }
     }
 
+    /// A card with two virtual functions, in another process.
+    pub fn card(options: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let card = directory.path().join("card").display().to_string();
+        let card_of_two = ["sim", "serve", "--card", &card, "--vfs", "2"];
+        let mut server = Process::start(&[&card_of_two, options].concat());
+        for function in ["pf", "vf0", "vf1"] {
+            assert_eq!(server.line(), format!("vfio-user:{card}.{function}"));
+        }
+        Self { directory, server }
+    }
+
     pub fn name(&self, side: &str) -> String {
         format!("vfio-user:{}", self.directory.path().join(side).display())
     }

@@ -46,6 +46,10 @@ pub mod flow_action {
     pub const FWD_DEST: u32 = 1 << 2;
     /// Count in the counter list.
     pub const COUNT: u32 = 1 << 3;
+    /// Take the VLAN tag off.
+    pub const VLAN_POP: u32 = 1 << 7;
+    /// Put a VLAN tag on.
+    pub const VLAN_PUSH: u32 = 1 << 8;
 }
 
 /// Bits of `match_criteria_enable`: the parts of the match that are compared.

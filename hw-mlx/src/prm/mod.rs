@@ -16,6 +16,7 @@
 //! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`], [`port_counters`] | contexts and commands by object |
 //! | [`eth_queue`], [`tir`] | Ethernet queues, and what stands between them and steering |
 //! | [`flow`], [`flow_match`] | flow tables, and what their entries compare |
+//! | [`eswitch`] | what the switch between a card's functions can do |
 //! | [`wqe`] | segments of work queue entries |
 //! | [`numbers`] | object numbers, packet sequence numbers |
 //!
@@ -29,6 +30,7 @@ pub mod cmd_queue;
 pub mod codes;
 pub mod cq;
 pub mod eq;
+pub mod eswitch;
 pub mod eth_queue;
 pub mod flow;
 pub mod flow_match;
@@ -58,6 +60,7 @@ pub use caps_pages::*;
 pub use cmd_queue::*;
 pub use cq::*;
 pub use eq::*;
+pub use eswitch::*;
 pub use eth_queue::*;
 pub use flow::*;
 pub use flow_match::*;

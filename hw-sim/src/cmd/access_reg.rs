@@ -5,7 +5,7 @@
 //! answer.
 
 use super::{Cmd, Outcome, Refusal, port_counters, refuse};
-use crate::port::AdminState;
+use crate::card::AdminState;
 use crate::profile::PortType;
 use hw_mlx::prm::{
     AccessRegIn, AccessRegOut, HostEndianness, Layout, Mcam, Mcqi, Mcqs, Paos, Pfcc, Pmtu, Ppcnt,
@@ -140,12 +140,16 @@ fn pmtu(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
         if !(MIN_MTU..=most).contains(&wanted) {
             return Err(refuse!(BAD_PARAM, "port MTU", "{wanted}"));
         }
-        cmd.nic.port.mtu = u16::try_from(wanted).unwrap_or(u16::MAX);
+        // A virtual function's is taken, and the port stays as it is ([`Profile::virtual_function`]).
+        if !cmd.nic.seat.is_virtual() {
+            let uplink = &mut cmd.env.card_mut(cmd.nic.seat).uplink;
+            uplink.mtu = u16::try_from(wanted).unwrap_or(u16::MAX);
+        }
     }
     let mtu = if infiniband {
         4096
     } else {
-        u32::from(cmd.nic.port.mtu)
+        u32::from(cmd.env.card(cmd.nic.seat).uplink.mtu)
     };
     let mut out = Pmtu::new();
     out.set_local_port(PORT)
@@ -164,15 +168,17 @@ fn paos(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal>
             PAOS_DOWN => AdminState::Down,
             other => return Err(refuse!(BAD_PARAM, "port admin state", "{other}")),
         };
-        cmd.nic.set_admin(cmd.env, admin);
+        if !cmd.nic.seat.is_virtual() {
+            cmd.nic.set_admin(cmd.env, admin);
+        }
     }
-    let port = &cmd.nic.port;
-    let admin = if port.admin == AdminState::Up {
+    let uplink = &cmd.env.card(cmd.nic.seat).uplink;
+    let admin = if uplink.admin == AdminState::Up {
         PAOS_UP
     } else {
         PAOS_DOWN
     };
-    let oper = if port.is_up() { PAOS_UP } else { PAOS_DOWN };
+    let oper = if uplink.is_up() { PAOS_UP } else { PAOS_DOWN };
     let mut out = Paos::new();
     out.set_local_port(PORT)
         .set_admin_status(admin)
@@ -186,7 +192,7 @@ fn ptys(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     if !read {
         return Err(refuse!(BAD_PARAM, "link modes are fixed"));
     }
-    let up = cmd.nic.port.is_up();
+    let up = cmd.env.card(cmd.nic.seat).uplink.is_up();
     let mut out = Ptys::new();
     out.set_local_port(PORT)
         .set_proto_mask(register.proto_mask());
@@ -220,7 +226,7 @@ fn ppcnt(cmd: &Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u8>, Refusal> {
     out.set_local_port(PORT)
         .set_grp(register.grp())
         .set_prio_tc(register.prio_tc())
-        .set_counter_set(&port_counters::group(&cmd.nic.port, &register)?);
+        .set_counter_set(&port_counters::group(cmd.port(), &register)?);
     Ok(out.as_bytes().to_vec())
 }
 
@@ -246,9 +252,9 @@ fn node_description(cmd: &mut Cmd<'_>, image: &[u8], read: bool) -> Result<Vec<u
         ));
     };
     if !read {
-        cmd.nic.port.node_description = *description;
+        cmd.port_mut().node_description = *description;
     }
-    Ok(cmd.nic.port.node_description.to_vec())
+    Ok(cmd.port().node_description.to_vec())
 }
 
 fn pvlc(image: &[u8]) -> Result<Vec<u8>, Refusal> {

@@ -5,7 +5,9 @@
 //! drivers send the rest as zeros and firmware accepts that; and of the general page `roce` may
 //! only change if `roce_rw_supported` says so.
 
+use super::function::virtual_function;
 use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::card::Seat;
 use crate::profile::{Page, Profile};
 use hw_mlx::prm::{
     AtomicCaps, CapType, CmdHcaCap, EthOffloadCaps, Field, FlowTableNicCap, Layout, QueryHcaCapIn,
@@ -43,9 +45,12 @@ impl Capabilities {
 
 pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryHcaCapIn = cmd.read();
-    own_function(input.other_function(), input.function_id())?;
     let current = cmd.op_mod & 1 == 1;
     let kind = kind_of(cmd)?;
+    let seat = named_function(cmd, input.other_function(), input.function_id())?;
+    if seat != cmd.nic.seat {
+        return other_function(cmd, seat, kind, current);
+    }
     let (profile, caps) = (&cmd.nic.profile, &cmd.nic.caps);
     let page = match kind {
         CapType::GENERAL => chosen(&profile.general, &caps.general, current),
@@ -57,6 +62,10 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
         CapType::FLOW_TABLE if caps.general.nic_flow_table() => {
             chosen(&profile.flow_table, &caps.flow_table, current)
         }
+        CapType::ESWITCH_FLOW_TABLE if caps.general.eswitch_manager() => {
+            profile.eswitch_flow_table.as_bytes().to_vec()
+        }
+        CapType::ESWITCH if caps.general.eswitch_manager() => profile.eswitch.as_bytes().to_vec(),
         _ => {
             return Err(refuse!(
                 BAD_OP,
@@ -66,9 +75,27 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             ));
         }
     };
+    page_output(&page)
+}
+
+fn page_output(page: &[u8]) -> Outcome {
     let mut out = QueryHcaCapOut::new();
-    out.as_mut_bytes()[0x10..0x10 + page.len()].copy_from_slice(&page);
+    out.as_mut_bytes()[0x10..0x10 + page.len()].copy_from_slice(page);
     output(&out)
+}
+
+/// What a virtual function could do, for its manager. Linux asks for the maximum only (`vport.c`
+/// `mlx5_vport_get_other_func_cap`).
+fn other_function(cmd: &Cmd<'_>, seat: Seat, kind: CapType, current: bool) -> Outcome {
+    if kind != CapType::GENERAL || current {
+        return Err(refuse!(
+            BAD_OP,
+            "capability page of another function",
+            "{:#x}",
+            kind.0
+        ));
+    }
+    page_output(cmd.env.vport(seat).capabilities.as_bytes())
 }
 
 fn chosen<T: Layout>(page: &Page<T>, current: &T, want_current: bool) -> Vec<u8> {
@@ -79,7 +106,12 @@ fn chosen<T: Layout>(page: &Page<T>, current: &T, want_current: bool) -> Vec<u8>
 
 pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     let input: SetHcaCapIn = cmd.read();
-    own_function(input.other_function(), input.function_id())?;
+    if named_function(cmd, input.other_function(), input.function_id())? != cmd.nic.seat {
+        return Err(refuse!(
+            BAD_OP,
+            "capabilities of another function are fixed"
+        ));
+    }
     if cmd.op_mod & 1 == 1 {
         return Err(refuse!(BAD_OP, "only the current page can be set"));
     }
@@ -125,15 +157,13 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     output(&SetHcaCapOut::new())
 }
 
-fn own_function(other: bool, function_id: u32) -> Result<(), Refusal> {
-    if other || function_id != 0 {
-        return Err(refuse!(
-            BAD_RESOURCE,
-            "no such function",
-            "{function_id:#x}"
-        ));
+/// The function a command is about: this one, or a virtual one of the card for its manager. Their numbers are those of
+/// their vports.
+fn named_function(cmd: &Cmd<'_>, other: bool, function_id: u32) -> Result<Seat, Refusal> {
+    if !other && function_id == 0 {
+        return Ok(cmd.nic.seat);
     }
-    Ok(())
+    virtual_function(cmd, function_id)
 }
 
 fn kind_of(cmd: &Cmd<'_>) -> Result<CapType, Refusal> {

@@ -1,6 +1,7 @@
 //! Commands for the function as a whole: enabling, pages, starting, stopping.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::card::{Happening, PHYSICAL, Seat};
 use crate::nic::Stage;
 use crate::pages::{GiveError, TakeFinding};
 use hw_mlx::prm::{
@@ -17,28 +18,90 @@ pub(super) const IEEE_MELLANOX: u32 = 0x0002c9;
 const GRACEFUL: u32 = 0;
 const FORCE: u32 = 1;
 
-/// This function is number 0 and has no embedded CPU; there is no other.
-fn own_function(embedded_cpu: bool, function_id: u32) -> Result<(), Refusal> {
-    if embedded_cpu || function_id != 0 {
+/// The function a command is about: itself, number 0, or a virtual one of its card. There is no embedded CPU.
+fn named_function(cmd: &Cmd<'_>, embedded_cpu: bool, function_id: u32) -> Result<Seat, Refusal> {
+    match (embedded_cpu, function_id) {
+        (false, 0) => Ok(cmd.nic.seat),
+        (false, number) => virtual_function(cmd, number),
+        (true, number) => Err(refuse!(
+            BAD_RESOURCE,
+            "no such function",
+            "{number:#x} of an embedded CPU"
+        )),
+    }
+}
+
+/// A virtual function of the card, if this is its manager. Their numbers are those of their vports (Linux
+/// `include/linux/mlx5/vport.h`).
+pub(super) fn virtual_function(cmd: &Cmd<'_>, number: u32) -> Result<Seat, Refusal> {
+    let own = cmd.nic.seat;
+    let vport = u16::try_from(number).ok().filter(|&vport| {
+        let manages = !own.is_virtual() && cmd.nic.caps.general.vport_group_manager();
+        manages && vport != PHYSICAL && cmd.env.card(own).vport(vport).is_some()
+    });
+    let Some(vport) = vport else {
         return Err(refuse!(
             BAD_RESOURCE,
             "no such function",
-            "{function_id:#x}"
+            "{number:#x}, asked for by vport {}",
+            own.vport
+        ));
+    };
+    Ok(Seat {
+        card: own.card,
+        vport,
+    })
+}
+
+/// Of this function, the first command of all; of a virtual one, what its manager says when it is up itself.
+fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
+    if own != wanted {
+        return Err(refuse!(BAD_SYS_STATE, "not at this stage of bring-up"));
+    }
+    Ok(())
+}
+
+/// A virtual function begins to boot, or ends (Linux `sriov.c` `mlx5_device_enable_sriov`). Saying it twice is refused:
+/// seen of sub-functions, inferred for virtual ones.
+fn set_enabled(cmd: &mut Cmd<'_>, seat: Seat, enabled: bool) -> Result<(), Refusal> {
+    let vport = cmd.env.vport_mut(seat);
+    if vport.enabled == enabled {
+        return Err(refuse!(
+            BAD_RES_STATE,
+            "function is in that state already",
+            "{}",
+            seat.vport
         ));
     }
+    vport.enabled = enabled;
+    let function = vport.function;
+    cmd.env
+        .happenings
+        .push_back((function, Happening::Enabled(enabled)));
     Ok(())
 }
 
 pub(super) fn enable_hca(cmd: &mut Cmd<'_>) -> Outcome {
     let input: EnableHcaIn = cmd.read();
-    own_function(input.embedded_cpu_function(), input.function_id())?;
+    let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
+    own_turn(seat == cmd.nic.seat, cmd.nic.stage == Stage::Reset)?;
+    if seat != cmd.nic.seat {
+        set_enabled(cmd, seat, true)?;
+        return output(&EnableHcaOut::new());
+    }
     cmd.nic.stage = Stage::Enabled;
     output(&EnableHcaOut::new())
 }
 
 pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
     let input: DisableHcaIn = cmd.read();
-    own_function(input.embedded_cpu_function(), input.function_id())?;
+    let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
+    let running = cmd.nic.stage == Stage::Initialised;
+    own_turn(seat == cmd.nic.seat, !running)?;
+    if seat != cmd.nic.seat {
+        set_enabled(cmd, seat, false)?;
+        return output(&DisableHcaOut::new());
+    }
     let held = cmd.nic.pages.held();
     if held != 0 {
         // Inferred: drivers reclaim every page first.
@@ -64,9 +127,22 @@ pub(super) fn set_issi(cmd: &mut Cmd<'_>) -> Outcome {
     output(&SetIssiOut::new())
 }
 
+/// Pages are this function's; those of a virtual one the card has itself.
+fn own_pages(cmd: &Cmd<'_>, embedded_cpu: bool, function_id: u32) -> Result<(), Refusal> {
+    let seat = named_function(cmd, embedded_cpu, function_id)?;
+    if seat != cmd.nic.seat {
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "no pages of that function",
+            "{function_id:#x}"
+        ));
+    }
+    Ok(())
+}
+
 pub(super) fn query_pages(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryPagesIn = cmd.read();
-    own_function(input.embedded_cpu_function(), input.function_id())?;
+    own_pages(cmd, input.embedded_cpu_function(), input.function_id())?;
     let initialised = cmd.nic.stage == Stage::Initialised;
     let pages = &mut cmd.nic.pages;
     let wanted = match cmd.op_mod {
@@ -83,7 +159,7 @@ pub(super) fn query_pages(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn manage_pages(cmd: &mut Cmd<'_>) -> Outcome {
     let input: ManagePagesIn = cmd.read();
-    own_function(input.embedded_cpu_function(), input.function_id())?;
+    own_pages(cmd, input.embedded_cpu_function(), input.function_id())?;
     let entries = usize::try_from(input.input_num_entries()).unwrap_or(usize::MAX);
     match cmd.op_mod {
         0 => {

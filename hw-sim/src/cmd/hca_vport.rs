@@ -3,9 +3,8 @@
 //! These commands exist where the capability `ib_virt` is announced. Without it a driver asks by MAD_IFC. An Ethernet
 //! port has one of them, for the one partition that RoCE knows.
 
-use super::vport::own_vport;
+use super::vport::named_vport;
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::port::Port;
 use crate::profile::PortType;
 use crate::subnet::Subnet;
 use hw_mlx::prm::{
@@ -35,13 +34,8 @@ const SELECT_NODE_GUID: u32 = 1 << 2;
 
 /// The port, if the command is for ours and there is such a thing.
 fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'n Subnet, Refusal> {
-    let Some(subnet) = cmd
-        .nic
-        .port
-        .subnet
-        .as_ref()
-        .filter(|_| cmd.nic.caps.general.ib_virt())
-    else {
+    let subnet = cmd.port().subnet.as_ref();
+    let Some(subnet) = subnet.filter(|_| cmd.nic.caps.general.ib_virt()) else {
         return Err(refuse!(BAD_OP, "command of an InfiniBand port"));
     };
     if other || vport != 0 {
@@ -55,8 +49,9 @@ fn subnet<'n>(cmd: &'n Cmd<'_>, other: bool, vport: u32, port: u32) -> Result<&'
 }
 
 /// PortState and PortPhysicalState.
-pub(super) fn port_states(port: &Port) -> (u32, u32) {
-    match (port.is_up(), port.carrier) {
+pub(super) fn port_states(cmd: &Cmd<'_>) -> (u32, u32) {
+    let seat = cmd.nic.seat;
+    match (cmd.env.is_up(seat), cmd.env.card(seat).uplink.light) {
         (true, _) => (STATE_ACTIVE, PHYSICAL_LINK_UP),
         (false, true) => (STATE_DOWN, PHYSICAL_DISABLED),
         (false, false) => (STATE_DOWN, PHYSICAL_POLLING),
@@ -71,9 +66,8 @@ pub(super) fn query_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         input.vport_number(),
         input.port_num(),
     )?;
-    let port = &cmd.nic.port;
-    let (state, physical) = port_states(port);
-    let [system, port_guid, node] = port.guids;
+    let (state, physical) = port_states(cmd);
+    let [system, port_guid, node] = cmd.env.vport(cmd.nic.seat).guids;
     let mut out = QueryHcaVportContextOut::new();
     out.hca_vport_context_mut()
         .set_has_smi(true)
@@ -116,14 +110,14 @@ pub(super) fn modify_hca_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
             chosen & !writable
         ));
     }
-    let port = &mut cmd.nic.port;
+    let vport = cmd.env.vport_mut(cmd.nic.seat);
     if select & SELECT_PORT_GUID != 0 {
-        port.guids[1] = context.port_guid();
+        vport.guids[1] = context.port_guid();
     }
     if select & SELECT_NODE_GUID != 0 {
-        port.guids[2] = context.node_guid();
+        vport.guids[2] = context.node_guid();
     }
-    if let Some(subnet) = &mut port.subnet {
+    if let Some(subnet) = &mut vport.port.subnet {
         subnet.capabilities = subnet.capabilities & !chosen | context.cap_mask1() & chosen;
     }
     output(&ModifyHcaVportContextOut::new())
@@ -148,7 +142,7 @@ pub(super) fn query_hca_vport_gid(cmd: &mut Cmd<'_>) -> Outcome {
 pub(super) fn query_hca_vport_pkey(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryHcaVportPkeyIn = cmd.read();
     let table = if cmd.nic.profile.port_type == PortType::Ethernet {
-        own_vport(input.other_vport(), input.vport_number())?;
+        named_vport(cmd, input.other_vport(), input.vport_number())?;
         ROCE_PKEYS
     } else {
         let (other, vport) = (input.other_vport(), input.vport_number());

@@ -5,6 +5,7 @@
 
 use super::hca_vport::port_states;
 use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::card::Vport;
 use crate::nic::Nic;
 use crate::subnet::Subnet;
 use hw_mlx::prm::{MadIfcIn, MadIfcOut, Smp};
@@ -38,7 +39,8 @@ type Data = [u8; 64];
 
 pub(super) fn mad_ifc(cmd: &mut Cmd<'_>) -> Outcome {
     let input: MadIfcIn = cmd.read();
-    let Some(subnet) = cmd.nic.port.subnet.as_ref() else {
+    let vport = cmd.env.vport(cmd.nic.seat);
+    let Some(subnet) = vport.port.subnet.as_ref() else {
         return Err(refuse!(BAD_OP, "command of an InfiniBand port"));
     };
     if cmd.op_mod & !IGNORE_KEYS != 0 {
@@ -51,7 +53,8 @@ pub(super) fn mad_ifc(cmd: &mut Cmd<'_>) -> Outcome {
     if mad.mgmt_class() != SUBNET_LID_ROUTED {
         return Err(unsupported_class(mad.mgmt_class()));
     }
-    let answer = answer(cmd.nic, subnet, &mad);
+    let states = port_states(cmd);
+    let answer = answer(cmd.nic, vport, subnet, states, &mad);
     mad.set_method(METHOD_GET_RESP);
     match answer {
         Ok(data) => mad.set_status(0).set_data(&data),
@@ -67,7 +70,13 @@ fn unsupported_class(class: u8) -> Refusal {
 }
 
 /// The attribute, or a MAD status.
-fn answer(nic: &Nic, subnet: &Subnet, mad: &Smp) -> Result<Data, u16> {
+fn answer(
+    nic: &Nic,
+    vport: &Vport,
+    subnet: &Subnet,
+    states: (u32, u32),
+    mad: &Smp,
+) -> Result<Data, u16> {
     if (mad.base_version(), mad.class_version()) != (BASE_VERSION, SUBNET_CLASS_VERSION) {
         return Err(BAD_VERSION);
     }
@@ -76,19 +85,19 @@ fn answer(nic: &Nic, subnet: &Subnet, mad: &Smp) -> Result<Data, u16> {
     }
     let modifier = usize::try_from(mad.attribute_modifier()).unwrap_or(usize::MAX);
     match mad.attribute_id() {
-        NODE_DESCRIPTION => Ok(nic.port.node_description),
-        NODE_INFO => Ok(node_info(nic, subnet)),
+        NODE_DESCRIPTION => Ok(vport.port.node_description),
+        NODE_INFO => Ok(node_info(nic, vport, subnet)),
         GUID_INFO => guid_info(subnet, modifier),
         // 0 names the port that received the packet.
-        PORT_INFO if modifier <= 1 => Ok(port_info(nic, subnet)),
+        PORT_INFO if modifier <= 1 => Ok(port_info(subnet, states)),
         PORT_INFO => Err(BAD_ATTRIBUTE_MODIFIER),
         PKEY_TABLE => pkey_table(subnet, modifier),
         _ => Err(ATTRIBUTE_NOT_SUPPORTED),
     }
 }
 
-fn node_info(nic: &Nic, subnet: &Subnet) -> Data {
-    let [system, port, node] = nic.port.guids;
+fn node_info(nic: &Nic, vport: &Vport, subnet: &Subnet) -> Data {
+    let [system, port, node] = vport.guids;
     let mut data = [0; 64];
     // Versions, a channel adapter, one port.
     data[0..4].copy_from_slice(&[BASE_VERSION, SUBNET_CLASS_VERSION, 1, 1]);
@@ -104,7 +113,7 @@ fn node_info(nic: &Nic, subnet: &Subnet) -> Data {
     data
 }
 
-fn port_info(nic: &Nic, subnet: &Subnet) -> Data {
+fn port_info(subnet: &Subnet, (state, physical): (u32, u32)) -> Data {
     // Bytes of two fields: the values of this port's one speed (EDR), width (4x), MTU (4096) and lane.
     const WIDTH_ENABLED_SUPPORTED_ACTIVE: [u8; 3] = [3, 3, 2];
     const SPEED: u8 = 7;
@@ -112,7 +121,6 @@ fn port_info(nic: &Nic, subnet: &Subnet) -> Data {
     const MTU_4096: u8 = 5;
     const LANES: u8 = 1;
     const GUIDS_PER_CAP: usize = 8;
-    let (state, physical) = port_states(&nic.port);
     let mut data = [0; 64];
     if let Some(gid) = subnet.gids.first() {
         data[8..16].copy_from_slice(&gid[..8]);

@@ -14,6 +14,7 @@ pub mod access_reg;
 pub mod caps;
 mod cq;
 mod eq;
+mod eswitch;
 mod eth_queue;
 mod flow;
 mod function;
@@ -37,6 +38,7 @@ pub(crate) use umem::QueuePlace;
 use crate::buffer::{BufferError, QueueBuffer};
 use crate::nic::{Nic, Stage};
 use crate::objects::TableError;
+use crate::port::Port;
 use crate::report::Refused;
 use crate::world::Env;
 use hw_mlx::prm::{CmdStatus, InputHeader, Layout, Opcode};
@@ -140,6 +142,16 @@ impl Cmd<'_> {
     /// The fixed part of the input; zero where the input is shorter (fields newer than the driver).
     pub fn read<T: Layout>(&self) -> T {
         read_padded(self.input)
+    }
+
+    /// What the function keeps of its port.
+    pub fn port(&self) -> &Port {
+        self.env.port(self.nic.seat)
+    }
+
+    /// The same, to change it.
+    pub fn port_mut(&mut self) -> &mut Port {
+        self.env.port_mut(self.nic.seat)
     }
 
     /// `count` 64-bit numbers from `offset` on.

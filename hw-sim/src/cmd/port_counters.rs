@@ -90,7 +90,7 @@ mod tests {
 
     /// One frame of each kind received, and one of RoCE.
     fn port() -> Port {
-        let mut port = Port::new(&Profile::default(), true);
+        let mut port = Port::new(&Profile::default());
         for dst in [[2, 0, 0, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6]] {
             port.ethernet.received.count(dst, 100);
             port.received.count(100);

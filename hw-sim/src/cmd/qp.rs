@@ -334,7 +334,7 @@ pub(super) fn init2init(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn init2rtr(cmd: &mut Cmd<'_>) -> Outcome {
     // Inferred: RoCE has to be switched on before a queue pair may use the port.
-    if cmd.nic.profile.port_type == PortType::Ethernet && !cmd.nic.port.roce {
+    if cmd.nic.profile.port_type == PortType::Ethernet && !cmd.port().roce {
         return Err(refuse!(BAD_SYS_STATE, "RoCE is not enabled on the vport"));
     }
     modify(cmd, Transition::InitToRtr)

@@ -1,8 +1,8 @@
 //! The table of commands.
 
 use super::{
-    Cmd, Outcome, access_reg, caps, cq, eq, eth_queue, flow, function, hca_vport, mad_ifc, mcg,
-    mkey, qp, read_padded, resources, srq, umem, vport, xrc_srq,
+    Cmd, Outcome, access_reg, caps, cq, eq, eswitch, eth_queue, flow, function, hca_vport, mad_ifc,
+    mcg, mkey, qp, read_padded, resources, srq, umem, vport, xrc_srq,
 };
 use hw_mlx::prm::{self, Command, Opcode};
 
@@ -102,8 +102,9 @@ pub(super) fn opcodes() -> impl Iterator<Item = Opcode> {
 
 static TABLE: &[Entry] = &[
     // Function control.
-    Entry::new::<prm::EnableHcaIn>(RESET, function::enable_hca),
-    Entry::new::<prm::DisableHcaIn>(BEFORE_INIT, function::disable_hca),
+    // The function's own, before all else; a virtual one's, when its physical function works.
+    Entry::new::<prm::EnableHcaIn>(RESET | INITIALISED, function::enable_hca),
+    Entry::new::<prm::DisableHcaIn>(ENABLED_ON, function::disable_hca),
     Entry::new::<prm::QueryIssiIn>(ENABLED_ON, function::query_issi),
     Entry::new::<prm::SetIssiIn>(BEFORE_INIT, function::set_issi),
     Entry::new::<prm::QueryPagesIn>(ENABLED_ON, function::query_pages).op_mods(OpMods::Range(1, 3)),
@@ -178,6 +179,11 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::ModifyNicVportContextIn>(INITIALISED, vport::modify_nic_vport_context),
     Entry::new::<prm::QueryVportCounterIn>(INITIALISED, vport::query_vport_counter),
     Entry::new::<prm::QueryVnicEnvIn>(INITIALISED, vport::query_vnic_env),
+    Entry::new::<prm::ModifyEswVportContextIn>(INITIALISED, eswitch::modify_esw_vport_context),
+    Entry::new::<prm::QueryEswVportContextIn>(INITIALISED, eswitch::query_esw_vport_context),
+    Entry::new::<prm::SetL2TableEntryIn>(INITIALISED, eswitch::set_l2_table_entry),
+    Entry::new::<prm::QueryL2TableEntryIn>(INITIALISED, eswitch::query_l2_table_entry),
+    Entry::new::<prm::DeleteL2TableEntryIn>(INITIALISED, eswitch::delete_l2_table_entry),
     Entry::new::<prm::SetRoceAddressIn>(INITIALISED, vport::set_roce_address),
     Entry::new::<prm::QueryRoceAddressIn>(INITIALISED, vport::query_roce_address),
     Entry::new::<prm::QueryHcaVportContextIn>(INITIALISED, hca_vport::query_hca_vport_context),

@@ -1,15 +1,16 @@
 //! Port commands: vport state and context, RoCE address table, counters.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
+use crate::card::{Interest, LinkState, Seat};
 use crate::host::GidEntry;
 use crate::port::{EthCounters, Traffic};
 use crate::profile::PortType;
 use hw_mlx::prm::{
     MacAddress, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyVportStateIn,
-    ModifyVportStateOut, NicVportContext, QueryNicVportContextIn, QueryNicVportContextOut,
-    QueryRoceAddressIn, QueryRoceAddressOut, QueryVnicEnvIn, QueryVnicEnvOut, QueryVportCounterIn,
-    QueryVportCounterOut, QueryVportStateIn, QueryVportStateOut, RoceAddr, SetRoceAddressIn,
-    SetRoceAddressOut, TrafficCounter,
+    ModifyVportStateOut, NicVportContext, NicVportFieldSelect, QueryNicVportContextIn,
+    QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVnicEnvIn,
+    QueryVnicEnvOut, QueryVportCounterIn, QueryVportCounterOut, QueryVportStateIn,
+    QueryVportStateOut, RoceAddr, SetRoceAddressIn, SetRoceAddressOut, TrafficCounter,
 };
 use zerocopy::IntoBytes;
 
@@ -18,6 +19,9 @@ use zerocopy::IntoBytes;
 const ADDRESS_LIST: usize = 0x200;
 /// Smallest L2 MTU of a vport.
 const MIN_MTU: u32 = 68;
+/// op_mod of the vport state commands: the switch's side of the wire. 0 and 1 are the two sides of a vport, which has
+/// one state here.
+const UPLINK: u32 = 2;
 const LIST_UNICAST: u32 = 0;
 const LIST_MULTICAST: u32 = 1;
 const LIST_VLAN: u32 = 2;
@@ -26,61 +30,122 @@ const ROCE_V2: u32 = 2;
 const L3_IPV4: u32 = 0;
 const L3_IPV6: u32 = 1;
 
-/// There is one vport, number 0.
-pub(super) fn own_vport(other: bool, number: u32) -> Result<(), Refusal> {
-    if other || number != 0 {
-        return Err(refuse!(BAD_PARAM, "no such vport", "{number}"));
+/// The vport a command is about: the function's own, or another of its card if the function manages them. Linux names
+/// vport 0 as another, too (`eswitch.c` `esw_vport_change_handle_locked` asks for the manager's own address so).
+pub(super) fn named_vport(cmd: &Cmd<'_>, other: bool, number: u32) -> Result<Seat, Refusal> {
+    let own = cmd.nic.seat;
+    if !other && number == 0 {
+        return Ok(own);
     }
-    Ok(())
+    if !other {
+        return Err(refuse!(
+            BAD_PARAM,
+            "vport number without other_vport",
+            "{number}"
+        ));
+    }
+    if own.is_virtual() || !cmd.nic.caps.general.vport_group_manager() {
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "another function's vport",
+            "{number}, asked for by vport {}",
+            own.vport
+        ));
+    }
+    let vport = u16::try_from(number)
+        .ok()
+        .filter(|&vport| cmd.env.card(own).vport(vport).is_some());
+    let Some(vport) = vport else {
+        return Err(refuse!(BAD_PARAM, "no such vport", "{number}"));
+    };
+    Ok(Seat {
+        card: own.card,
+        vport,
+    })
 }
 
 pub(super) fn query_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryVportStateIn = cmd.read();
-    own_vport(input.other_vport(), input.vport_number())?;
+    let seat = named_vport(cmd, input.other_vport(), input.vport_number())?;
+    let (admin, up) = if cmd.op_mod == UPLINK {
+        uplink(cmd)?;
+        let uplink = &cmd.env.card(seat).uplink;
+        (uplink.switch_state, uplink.is_up())
+    } else {
+        (cmd.env.vport(seat).settings.state, cmd.env.is_up(seat))
+    };
     let mut out = QueryVportStateOut::new();
-    out.set_admin_state(cmd.nic.port.vport_admin)
-        .set_state(u32::from(cmd.nic.port.is_up()));
+    out.set_admin_state(admin.code()).set_state(u32::from(up));
     output(&out)
 }
 
 pub(super) fn modify_vport_state(cmd: &mut Cmd<'_>) -> Outcome {
     let input: ModifyVportStateIn = cmd.read();
-    own_vport(input.other_vport(), input.vport_number())?;
-    if input.admin_state() > 2 {
+    let seat = named_vport(cmd, input.other_vport(), input.vport_number())?;
+    let Some(state) = LinkState::of(input.admin_state()) else {
         return Err(refuse!(
             BAD_PARAM,
             "vport admin state",
             "{}",
             input.admin_state()
         ));
+    };
+    if cmd.op_mod == UPLINK {
+        uplink(cmd)?;
+        cmd.env.card_mut(seat).uplink.switch_state = state;
+    } else if cmd.nic.seat.is_virtual() {
+        // The switch's side of a virtual function's port is its manager's.
+        return Err(refuse!(
+            BAD_RESOURCE,
+            "state of a vport, of its manager's",
+            "vport {}",
+            seat.vport
+        ));
+    } else {
+        cmd.env.vport_mut(seat).settings.state = state;
     }
-    let before = cmd.nic.port.is_up();
-    cmd.nic.port.vport_admin = input.admin_state();
-    cmd.nic.port_changed(cmd.env, before);
+    cmd.env.settle(seat);
     output(&ModifyVportStateOut::new())
+}
+
+/// The switch's side of the wire, where it can be told from the wire.
+fn uplink(cmd: &Cmd<'_>) -> Result<(), Refusal> {
+    if cmd.nic.seat.is_virtual() || !cmd.nic.caps.general.uplink_follow() {
+        return Err(refuse!(BAD_OP, "uplink_follow is not supported"));
+    }
+    Ok(())
 }
 
 pub(super) fn query_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryNicVportContextIn = cmd.read();
-    own_vport(input.other_vport(), input.vport_number())?;
+    let seat = named_vport(cmd, input.other_vport(), input.vport_number())?;
     ethernet(cmd)?;
-    let port = &cmd.nic.port;
+    let vport = cmd.env.vport(seat);
+    let port = &vport.port;
     let list = match input.allowed_list_type() {
         LIST_UNICAST => &port.lists.unicast,
         LIST_MULTICAST => &port.lists.multicast,
         LIST_VLAN => &port.lists.vlan,
         other => return Err(refuse!(BAD_PARAM, "address list type", "{other}")),
     };
-    let [system, port_guid, node] = port.guids;
+    let [system, port_guid, node] = vport.guids;
     let [unicast, multicast, all] = port.promiscuous;
     let [loopback_uc_off, loopback_mc_off] = port.loopback_off;
+    let armed = vport.armed();
+    let is_armed = |what: Interest| !(armed & what).is_empty();
     let mut out = QueryNicVportContextOut::new();
     let context = out.nic_vport_context_mut();
     context
         .set_roce_en(port.roce)
         .set_disable_uc_local_lb(loopback_uc_off)
         .set_disable_mc_local_lb(loopback_mc_off)
-        .set_mtu(u32::from(port.vport_mtu))
+        .set_arm_change_event(!armed.is_empty())
+        .set_event_on_uc_address_change(is_armed(Interest::UNICAST))
+        .set_event_on_mc_address_change(is_armed(Interest::MULTICAST))
+        .set_event_on_vlan_change(is_armed(Interest::VLAN))
+        .set_event_on_promisc_change(is_armed(Interest::PROMISCUITY))
+        .set_event_on_mtu(is_armed(Interest::MTU))
+        .set_mtu(u32::from(port.mtu))
         .set_system_image_guid(system)
         .set_port_guid(port_guid)
         .set_node_guid(node)
@@ -89,7 +154,7 @@ pub(super) fn query_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
         .set_promisc_all(all)
         .set_allowed_list_type(input.allowed_list_type())
         .set_allowed_list_size(u32::try_from(list.len()).unwrap_or(0));
-    set_mac(context.permanent_address_mut(), port.mac);
+    set_mac(context.permanent_address_mut(), vport.mac());
     let mut bytes = out.as_bytes().to_vec();
     bytes.extend(list.iter().flat_map(|entry| entry.to_be_bytes()));
     Ok(bytes)
@@ -97,7 +162,7 @@ pub(super) fn query_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     let input: ModifyNicVportContextIn = cmd.read();
-    own_vport(input.other_vport(), input.vport_number())?;
+    let seat = named_vport(cmd, input.other_vport(), input.vport_number())?;
     ethernet(cmd)?;
     let select = input.field_select();
     let context = input.nic_vport_context();
@@ -118,12 +183,16 @@ pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     } else {
         None
     };
-    let port = &mut cmd.nic.port;
+    identity_is_writable(cmd, select, input.other_vport())?;
+    let mut changed = Interest::default();
+    let vport = cmd.env.vport_mut(seat);
+    let port = &mut vport.port;
     if select.roce_en() {
         port.roce = context.roce_en();
     }
     if select.mtu() {
-        port.vport_mtu = u16::try_from(context.mtu()).unwrap_or(u16::MAX);
+        port.mtu = u16::try_from(context.mtu()).unwrap_or(u16::MAX);
+        changed = changed | Interest::MTU;
     }
     if select.promisc() {
         port.promiscuous = [
@@ -131,6 +200,7 @@ pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
             context.promisc_mc(),
             context.promisc_all(),
         ];
+        changed = changed | Interest::PROMISCUITY;
     }
     if select.disable_uc_local_lb() {
         port.loopback_off[0] = context.disable_uc_local_lb();
@@ -138,22 +208,74 @@ pub(super) fn modify_nic_vport_context(cmd: &mut Cmd<'_>) -> Outcome {
     if select.disable_mc_local_lb() {
         port.loopback_off[1] = context.disable_mc_local_lb();
     }
-    if select.permanent_address() {
-        port.mac = mac_of(context.permanent_address());
-    }
-    if select.port_guid() {
-        port.guids[1] = context.port_guid();
-    }
-    if select.node_guid() {
-        port.guids[2] = context.node_guid();
-    }
     match (list, context.allowed_list_type()) {
-        (Some(list), LIST_UNICAST) => port.lists.unicast = list,
-        (Some(list), LIST_MULTICAST) => port.lists.multicast = list,
-        (Some(list), _) => port.lists.vlan = list,
+        (Some(list), LIST_UNICAST) => {
+            port.lists.unicast = list;
+            changed = changed | Interest::UNICAST;
+        }
+        (Some(list), LIST_MULTICAST) => {
+            port.lists.multicast = list;
+            changed = changed | Interest::MULTICAST;
+        }
+        (Some(list), _) => {
+            port.lists.vlan = list;
+            changed = changed | Interest::VLAN;
+        }
         (None, _) => {}
     }
+    if select.permanent_address() {
+        let mac = mac_of(context.permanent_address());
+        vport.settings.mac = (mac != [0; 6]).then_some(mac);
+    }
+    if select.port_guid() {
+        vport.guids[1] = context.port_guid();
+    }
+    if select.node_guid() {
+        vport.guids[2] = context.node_guid();
+    }
+    if !changed.is_empty() {
+        cmd.env.vport_changed(seat, changed);
+    }
+    if select.change_event() {
+        cmd.env.arm(seat, interest(context));
+    }
     output(&ModifyNicVportContextOut::new())
+}
+
+/// What a manager arms for; nothing without the arming bit.
+fn interest(context: &NicVportContext) -> Interest {
+    let bits = [
+        (context.event_on_uc_address_change(), Interest::UNICAST),
+        (context.event_on_mc_address_change(), Interest::MULTICAST),
+        (context.event_on_vlan_change(), Interest::VLAN),
+        (context.event_on_promisc_change(), Interest::PROMISCUITY),
+        (context.event_on_mtu(), Interest::MTU),
+    ];
+    let wanted = bits
+        .iter()
+        .filter(|(is_set, _)| *is_set && context.arm_change_event());
+    wanted.fold(Interest::default(), |all, &(_, one)| all | one)
+}
+
+/// A vport's permanent address and its GUIDs are its manager's to write: Linux sends all three with `other_vport` only
+/// (`vport.c` `mlx5_modify_nic_vport_mac_address`, `mlx5_modify_nic_vport_node_guid`). What a function says to its own is refused;
+/// for the address there is [`CardRules::own_permanent_address`](crate::card::CardRules).
+fn identity_is_writable(
+    cmd: &Cmd<'_>,
+    select: &NicVportFieldSelect,
+    other: bool,
+) -> Result<(), Refusal> {
+    let rules = cmd.env.card(cmd.nic.seat).rules;
+    if select.permanent_address() && !other && !rules.own_permanent_address {
+        return Err(refuse!(BAD_PARAM, "permanent address of the own vport"));
+    }
+    if (select.node_guid() || select.port_guid()) && !other && cmd.nic.seat.is_virtual() {
+        return Err(refuse!(BAD_PARAM, "GUID of the own vport"));
+    }
+    if select.change_event() && !cmd.nic.caps.general.vport_group_manager() {
+        return Err(refuse!(BAD_PARAM, "events of vports are their manager's"));
+    }
+    Ok(())
 }
 
 fn address_list(cmd: &Cmd<'_>, context: &NicVportContext) -> Result<Vec<u64>, Refusal> {
@@ -197,7 +319,7 @@ fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal>
     }
     usize::try_from(index)
         .ok()
-        .filter(|&index| index < cmd.nic.port.gids.len())
+        .filter(|&index| index < cmd.port().gids.len())
         .ok_or_else(|| refuse!(BAD_PARAM, "RoCE address index beyond the table", "{index}"))
 }
 
@@ -205,7 +327,7 @@ pub(super) fn set_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
     let input: SetRoceAddressIn = cmd.read();
     let index = index_of(cmd, input.roce_address_index(), input.vhca_port_num())?;
     let entry = gid_entry(input.roce_address())?;
-    if let Some(slot) = cmd.nic.port.gids.get_mut(index) {
+    if let Some(slot) = cmd.port_mut().gids.get_mut(index) {
         *slot = entry;
     }
     output(&SetRoceAddressOut::new())
@@ -256,7 +378,7 @@ pub(super) fn query_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryRoceAddressIn = cmd.read();
     let index = index_of(cmd, input.roce_address_index(), input.vhca_port_num())?;
     let mut out = QueryRoceAddressOut::new();
-    if let Some(Some(entry)) = cmd.nic.port.gids.get(index) {
+    if let Some(Some(entry)) = cmd.port().gids.get(index) {
         let [a, b, c, d, e, f] = entry.mac;
         out.roce_address_mut()
             .set_source_l3_address(&entry.gid)
@@ -272,11 +394,11 @@ pub(super) fn query_roce_address(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryVportCounterIn = cmd.read();
-    own_vport(input.other_vport(), input.vport_number())?;
+    let seat = named_vport(cmd, input.other_vport(), input.vport_number())?;
     if !cmd.nic.caps.general.vport_counters() {
         return Err(refuse!(BAD_OP, "vport counters are not supported"));
     }
-    let port = &mut cmd.nic.port;
+    let port = cmd.env.port_mut(seat);
     let mut out = QueryVportCounterOut::new();
     // RoCE traffic counts as InfiniBand unicast.
     count(out.received_ib_unicast_mut(), port.rdma_received());
@@ -300,16 +422,26 @@ pub(super) fn query_vport_counter(cmd: &mut Cmd<'_>) -> Outcome {
     output(&out)
 }
 
-/// Of the diagnostic counters there is the one that is announced.
+/// Of the diagnostic counters there are those that are announced.
 pub(super) fn query_vnic_env(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryVnicEnvIn = cmd.read();
-    own_vport(input.other_vport(), input.vport_number())?;
-    if !cmd.nic.caps.general.nic_receive_steering_discard() {
+    let seat = named_vport(cmd, input.other_vport(), input.vport_number())?;
+    let caps = &cmd.nic.caps.general;
+    let while_down = caps.receive_discard_vport_down() && caps.transmit_discard_vport_down();
+    if !caps.nic_receive_steering_discard() && !while_down {
         return Err(refuse!(BAD_OP, "diagnostic counters are not supported"));
     }
     let mut out = QueryVnicEnvOut::new();
-    out.vport_env_mut()
-        .set_nic_receive_steering_discard(cmd.nic.objects.eth.discarded);
+    let counters = out.vport_env_mut();
+    if seat == cmd.nic.seat && caps.nic_receive_steering_discard() {
+        counters.set_nic_receive_steering_discard(cmd.nic.objects.eth.discarded);
+    }
+    if while_down {
+        let [received, transmitted] = cmd.env.vport(seat).lost_while_down;
+        counters
+            .set_receive_discard_vport_down(received)
+            .set_transmit_discard_vport_down(transmitted);
+    }
     output(&out)
 }
 
@@ -319,13 +451,13 @@ fn count(counter: &mut TrafficCounter, traffic: Traffic) {
         .set_octets(traffic.octets);
 }
 
-fn set_mac(address: &mut MacAddress, [a, b, c, d, e, f]: [u8; 6]) {
+pub(super) fn set_mac(address: &mut MacAddress, [a, b, c, d, e, f]: [u8; 6]) {
     address
         .set_mac_addr_47_32(u32::from_be_bytes([0, 0, a, b]))
         .set_mac_addr_31_0(u32::from_be_bytes([c, d, e, f]));
 }
 
-fn mac_of(address: &MacAddress) -> [u8; 6] {
+pub(super) fn mac_of(address: &MacAddress) -> [u8; 6] {
     mac_bytes(address.mac_addr_47_32(), address.mac_addr_31_0())
 }
 

@@ -33,18 +33,20 @@ impl Nic {
 
     /// A frame that is no RoCE packet of ours arrived; `looped` if the function sent it itself.
     pub fn ethernet_received(&mut self, env: &mut Env, frame: &[u8], looped: bool) {
-        let headers = match self.for_software(frame) {
+        let headers = match self.for_software(env, frame) {
             Ok(headers) => headers,
             Err(reason) => {
                 if !looped {
-                    self.port.ethernet.unwanted.count(frame.len());
+                    let port = env.port_mut(self.seat);
+                    port.ethernet.unwanted.count(frame.len());
                 }
                 self.count_drop(env, reason);
                 return;
             }
         };
         if !looped {
-            self.port.ethernet.received.count(headers.dst, frame.len());
+            let received = &mut env.port_mut(self.seat).ethernet.received;
+            received.count(headers.dst, frame.len());
         }
         let handed = self.objects.eth.flow.steer(Pattern::of_headers(&headers));
         env.note(
@@ -81,13 +83,11 @@ impl Nic {
     }
 
     /// What the port lets through to steering.
-    fn for_software(&self, frame: &[u8]) -> Result<Headers, &'static str> {
+    fn for_software(&self, env: &Env, frame: &[u8]) -> Result<Headers, &'static str> {
         let headers = Headers::of(frame).ok_or("truncated")?;
-        if !self.port.accepts(headers.dst) {
+        let vport = env.vport(self.seat);
+        if !vport.port.accepts(vport.mac(), headers.dst) {
             return Err("address of another");
-        }
-        if frame.len() > self.port.longest_frame() {
-            return Err("larger than the MTU");
         }
         Ok(headers)
     }
@@ -135,20 +135,21 @@ impl Nic {
             return;
         };
         // What turns around at the port has not left it.
-        if self.port.is_up() && !self.port.turns_around(&frame) {
-            let transmitted = &mut self.port.ethernet.transmitted;
+        let turns_around = env.card(self.seat).turns_around(self.seat.vport, &frame);
+        if env.is_up(self.seat) && !turns_around {
+            let transmitted = &mut env.port_mut(self.seat).ethernet.transmitted;
             transmitted.count(headers.dst, frame.len());
         }
         // Unicast to the own address turns around at the port; of multicast a copy does.
-        if headers.is_multicast() && self.wants_own_multicast() {
+        if headers.is_multicast() && self.wants_own_multicast(env) {
             env.loop_back(self.index, frame.clone());
         }
         env.frames.push_back((self.index, frame));
     }
 
-    fn wants_own_multicast(&self) -> bool {
+    fn wants_own_multicast(&self, env: &Env) -> bool {
         let tirs = &self.objects.eth.tirs;
-        !self.port.loopback_off[1] && tirs.iter().any(|(_, tir)| tir.takes_loopback(true))
+        !env.port(self.seat).loopback_off[1] && tirs.iter().any(|(_, tir)| tir.takes_loopback(true))
     }
 }
 

@@ -117,7 +117,7 @@ impl Nic {
         if let Some(slot) = self.objects.eth.sqs.get_mut(sqn) {
             slot.queued = false;
         }
-        let rules = self.send_rules();
+        let rules = self.send_rules(env);
         let bursts = self.with_sq(env, sqn, |sq, view| {
             let mut bursts = Vec::new();
             for _ in 0..BURST {
@@ -138,10 +138,10 @@ impl Nic {
         }
     }
 
-    fn send_rules(&self) -> Rules {
+    fn send_rules(&self, env: &Env) -> Rules {
         let caps = &self.caps.eth_offloads;
         Rules {
-            longest: self.port.longest_frame(),
+            longest: env.card(self.seat).uplink.longest_frame(),
             insert_tag: caps.wqe_vlan_insert(),
             inline: if caps.wqe_inline_mode() == INLINE_L2 {
                 Inline::Ethernet

@@ -56,7 +56,11 @@ impl Bench {
     }
 
     pub fn in_world(sim: &Sim, profile: Profile) -> Self {
-        let function = sim.add_function(profile);
+        Self::of(sim, sim.add_function(profile))
+    }
+
+    /// A function that is there already.
+    pub fn of(sim: &Sim, function: Arc<SimFunction>) -> Self {
         let memory = SharedMemory::anonymous(MEMORY).unwrap();
         function.dma_map(BASE, memory.clone(), 0, MEMORY).unwrap();
         let bar = function.bar(0).unwrap();
@@ -440,12 +444,51 @@ impl Bench {
         self.exec(&create).unwrap().mkey_index() << 8 | 0x42
     }
 
-    /// RoCE on, and a GID: the index it has.
+    /// Tells the card of an address: in the vport's unicast list, and in the port's forwarding table where the function
+    /// may write it.
+    pub fn announce(&mut self, mac: [u8; 6]) {
+        self.list_addresses(0, &[mac]);
+        if !self.is_virtual() {
+            self.let_in(0, mac);
+        }
+    }
+
+    /// An entry of the forwarding table.
+    pub fn let_in(&mut self, index: u32, mac: [u8; 6]) {
+        let mut set = SetL2TableEntryIn::new();
+        set.set_table_index(index);
+        set.mac_address_mut()
+            .set_mac_addr_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))
+            .set_mac_addr_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]));
+        self.exec(&set).unwrap();
+    }
+
+    /// Writes a list of the vport: 0 unicast, 1 multicast.
+    pub fn list_addresses(&mut self, kind: u32, macs: &[[u8; 6]]) {
+        let mut modify = ModifyNicVportContextIn::new();
+        modify.field_select_mut().set_addresses_list(true);
+        modify
+            .nic_vport_context_mut()
+            .set_allowed_list_type(kind)
+            .set_allowed_list_size(u32::try_from(macs.len()).unwrap());
+        let entries: Vec<u64> = macs.iter().map(|&mac| entry(mac)).collect();
+        self.exec_with(&modify, &list(&entries)).unwrap();
+    }
+
+    /// Whether the function is a virtual one, as its device number says.
+    pub fn is_virtual(&self) -> bool {
+        let mut id = [0; 2];
+        self.function.config_read(2, &mut id);
+        id == [0x18, 0x10]
+    }
+
+    /// RoCE on, the address announced, and a GID: the index it has.
     pub fn enable_roce(&mut self, gid: [u8; 16], mac: [u8; 6]) {
         let mut modify = ModifyNicVportContextIn::new();
         modify.field_select_mut().set_roce_en(true);
         modify.nic_vport_context_mut().set_roce_en(true);
         self.exec(&modify).unwrap();
+        self.announce(mac);
         let mut set = SetRoceAddressIn::new();
         set.roce_address_mut()
             .set_source_l3_address(&gid)
@@ -508,6 +551,11 @@ pub fn cq_input(uar: u32, eqn: u32, log_size: u32, record: u64) -> CreateCqIn {
 /// 64-bit numbers as they stand in a command.
 pub fn list(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// A MAC address as an entry of a vport's lists.
+pub fn entry([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 /// A profile that wants few pages and none at run time.

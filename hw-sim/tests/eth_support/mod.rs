@@ -163,7 +163,18 @@ impl Side {
     }
 
     pub fn placed(sim: &Sim, profile: Profile, place: Place) -> Self {
-        let mut bench = Bench::in_world(sim, profile);
+        let mac = profile.mac;
+        let mut side = Self::placed_on(Bench::in_world(sim, profile), place);
+        side.bench.announce(mac);
+        side
+    }
+
+    /// On a function after power-on; nothing is announced.
+    pub fn on(bench: Bench) -> Self {
+        Self::placed_on(bench, Place::Pages(0))
+    }
+
+    fn placed_on(mut bench: Bench, place: Place) -> Self {
         bench.start();
         bench.exec(&EnableHcaIn::new()).unwrap();
         bench.satisfy_pages(1);

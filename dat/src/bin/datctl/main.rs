@@ -21,6 +21,7 @@ mod accept;
 mod adapter;
 mod address;
 mod bind;
+mod card;
 mod devices;
 mod dialer;
 mod doctor;
@@ -49,6 +50,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use self::accept::Accept;
+use self::card::{RuleOptions, VfOptions};
 use self::info::Info;
 use self::perf::Perf;
 use self::ping::Ping;
@@ -139,9 +141,24 @@ enum SimCommand {
 /// `sim serve`
 #[derive(clap::Args)]
 struct Serve {
-    /// Where a function is served; once or twice.
-    #[arg(long, required = true, num_args = 1)]
+    /// Where a function by itself is served; once or twice.
+    #[arg(long, required_unless_present = "card", num_args = 1)]
     socket: Vec<PathBuf>,
+    /// Where a card is served: its physical function at PATH.pf, its virtual ones at PATH.vf0 and so on; once or twice.
+    #[arg(long, value_name = "PATH")]
+    card: Vec<PathBuf>,
+    /// How many virtual functions a card has.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "card")]
+    vfs: u16,
+    /// What the card's administrator says of a virtual function: 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
+    #[arg(long, value_name = "N:SETTINGS", requires = "card")]
+    vf: Vec<VfOptions>,
+    /// The physical function of a card is not served: the card manages its virtual ones itself.
+    #[arg(long, requires = "card")]
+    no_pf: bool,
+    /// Habits of a card, a list like link-training=2s.
+    #[arg(long, requires = "card")]
+    card_rules: Option<RuleOptions>,
     /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device of
     /// QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
     #[arg(long)]

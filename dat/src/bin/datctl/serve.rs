@@ -27,6 +27,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 use crate::Serve;
 use crate::address::address_number;
+use crate::card;
 use crate::simulated::{FaultOptions, ProfileOptions};
 
 /// The longest the world's time lags behind the machine's while nobody writes a register.
@@ -35,9 +36,10 @@ const TICK: Duration = Duration::from_millis(1);
 const ASK: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
-    let ends = arguments.socket.len() + usize::from(arguments.link.is_some());
+    let ends =
+        arguments.card.len() + arguments.socket.len() + usize::from(arguments.link.is_some());
     if ends > 2 {
-        return Err("a link has two ends: at most two sockets, or one and --link".into());
+        return Err("a link has two ends: at most two of cards, sockets and --link".into());
     }
     let sim = Sim::new(SimConfig {
         seed: arguments.seed,
@@ -46,7 +48,13 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     sim.set_posted_writes(true);
     let (poke, poked) = sync_channel(1);
     let over = end_on_signal()?;
-    let (mut functions, mut listeners, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+    // One function of each port on the link, and all that are served.
+    let (mut ends, mut served) = (Vec::new(), Vec::new());
+    for path in &arguments.card {
+        let (physical, of_card) = card::add(&sim, path, arguments)?;
+        ends.push(physical);
+        served.extend(of_card);
+    }
     for (number, socket) in arguments.socket.iter().enumerate() {
         let name = format!("sim:{}", socket.display());
         let number = match arguments.link {
@@ -55,8 +63,13 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         };
         let profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
         let function = sim.try_add_function(profile)?;
+        ends.push(Arc::clone(&function));
+        served.push((function, socket.clone()));
+    }
+    let (mut functions, mut listeners, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+    for (function, socket) in &served {
         let (listener, path) = driver::listen_at(socket)?;
-        functions.push(function);
+        functions.push(Arc::clone(function));
         listeners.push(listener);
         paths.push(path);
     }
@@ -66,7 +79,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     }
     let planned = planned(&arguments.faults, &functions)?;
     let faults = FaultOptions::link(&arguments.faults, arguments.seed);
-    let wire = match (&functions[..], &arguments.link) {
+    let wire = match (&ends[..], &arguments.link) {
         ([one, other], _) => {
             sim.connect(one, other, faults);
             None
@@ -89,7 +102,7 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         });
     }
     drop(poke);
-    for socket in &arguments.socket {
+    for (_, socket) in &served {
         println!("vfio-user:{}", socket.display());
     }
     stdout().flush()?;

@@ -1,0 +1,153 @@
+//! A card with a physical function and two virtual ones, and the far end of its wire.
+
+use crate::bench::{Bench, modest};
+use crate::eth_support::{BUFFER, How, Side};
+use hw_mlx::prm::*;
+use hw_sim::{CardConfig, CardRules, LinkFaults, Profile, Sim, SimCard, SimConfig, VfSettings};
+
+/// The physical function.
+pub const PF_MAC: [u8; 6] = [2, 0, 0, 0, 1, 0];
+/// What the virtual functions' drivers call themselves.
+pub const VF_MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
+/// Whoever is at the other end of the wire.
+pub const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 2, 0];
+/// Nobody.
+pub const STRANGER: [u8; 6] = [2, 9, 9, 9, 9, 9];
+pub const GROUP: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+
+/// A card, all of its functions up and steering every frame to a receive queue; nothing announced but the far end.
+pub struct Rig {
+    pub sim: Sim,
+    pub card: SimCard,
+    pub pf: Side,
+    pub vfs: [Side; 2],
+    pub far: Side,
+}
+
+pub fn profile(name: &str, mac: [u8; 6]) -> Profile {
+    Profile {
+        name: name.to_owned(),
+        mac,
+        ..modest().ethernet()
+    }
+}
+
+pub fn card(sim: &Sim, rules: CardRules) -> SimCard {
+    let physical = profile("card", PF_MAC);
+    sim.add_card(&CardConfig::new(physical, 2).with_rules(rules))
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        Self::with(CardRules::default())
+    }
+
+    pub fn with(rules: CardRules) -> Self {
+        let sim = Sim::new(SimConfig::seeded(1));
+        let card = card(&sim, rules);
+        let far = Side::new(&sim, profile("far", FAR_MAC));
+        sim.connect(&card.physical(), &far.bench.function, LinkFaults::NONE);
+        let pf = Side::on(Bench::of(&sim, card.physical()));
+        let vfs = [0, 1].map(|index| {
+            let function = card.virtual_function(index).expect("two of them");
+            Side::on(Bench::of(&sim, function))
+        });
+        let mut rig = Self {
+            sim,
+            card,
+            pf,
+            vfs,
+            far,
+        };
+        for side in rig.sides() {
+            side.steer_everything();
+            side.post_receives(16);
+        }
+        rig
+    }
+
+    /// Everybody has announced his address.
+    pub fn announced() -> Self {
+        let mut rig = Self::new();
+        rig.pf.bench.announce(PF_MAC);
+        for (vf, mac) in rig.vfs.iter_mut().zip(VF_MACS) {
+            vf.bench.announce(mac);
+        }
+        rig
+    }
+
+    pub fn sides(&mut self) -> [&mut Side; 4] {
+        let [vf0, vf1] = &mut self.vfs;
+        [&mut self.pf, vf0, vf1, &mut self.far]
+    }
+
+    pub fn set_vf(&self, index: usize, settings: VfSettings) {
+        assert!(self.card.set_vf(index, settings));
+    }
+
+    /// Who has received something since this was last asked: physical function, virtual ones, far end.
+    pub fn received(&mut self) -> [usize; 4] {
+        self.sides().map(|side| {
+            let frames = std::iter::from_fn(|| side.received()).count();
+            side.post_receives(frames);
+            frames
+        })
+    }
+}
+
+/// A frame between two addresses.
+pub fn frame(from: [u8; 6], to: [u8; 6]) -> Vec<u8> {
+    frame_of(from, to, 64)
+}
+
+pub fn frame_of(from: [u8; 6], to: [u8; 6], payload: usize) -> Vec<u8> {
+    let mut frame = to.to_vec();
+    frame.extend(from);
+    frame.extend([0x88, 0xb5]);
+    frame.resize(14 + payload, 0x5a);
+    frame
+}
+
+/// The same with a tag.
+pub fn tagged(from: [u8; 6], to: [u8; 6], vlan: u16, priority: u16) -> Vec<u8> {
+    let mut frame = frame(from, to);
+    let [a, b] = (priority << 13 | vlan).to_be_bytes();
+    frame.splice(12..12, [0x81, 0x00, a, b]);
+    frame
+}
+
+pub fn send(side: &mut Side, frame: &[u8]) {
+    assert!(frame.len() < BUFFER);
+    side.send(frame, How::default());
+    while side.sent().is_some() {}
+}
+
+/// Unicast, multicast, all.
+pub fn set_promiscuity(side: &mut Side, [unicast, multicast, all]: [bool; 3]) {
+    let mut modify = ModifyNicVportContextIn::new();
+    modify.field_select_mut().set_promisc(true);
+    modify
+        .nic_vport_context_mut()
+        .set_promisc_uc(unicast)
+        .set_promisc_mc(multicast)
+        .set_promisc_all(all);
+    side.bench.exec(&modify).unwrap();
+}
+
+pub fn link_is_up(side: &mut Side) -> bool {
+    side.bench.exec(&QueryVportStateIn::new()).unwrap().state() == 1
+}
+
+/// Events of the port since this was last asked.
+pub fn port_events(side: &mut Side) -> Vec<PortChange> {
+    let mut seen = Vec::new();
+    let eq = &mut side.resources.eq;
+    while let Some(eqe) = side.bench.next_eqe(eq) {
+        if eqe.event_type() == EventType::PORT_CHANGE.0 {
+            seen.push(PortChange(eqe.event_sub_type()));
+        }
+    }
+    side.bench.arm_eq(eq);
+    seen
+}
