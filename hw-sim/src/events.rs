@@ -8,6 +8,7 @@
 use crate::card::{AdminState, Happening, Seat};
 use crate::eq::{EQE_BYTES, Posted};
 use crate::nic::Nic;
+use crate::pages::{FirmwarePages, PageProfile};
 use crate::world::Env;
 use hw_mlx::prm::{Eqe, EventType, HealthSyndrome, PortChange};
 use zerocopy::IntoBytes;
@@ -73,6 +74,22 @@ impl Nic {
         }
         self.pages.request(pages);
         let mut eqe = Eqe::new();
+        eqe.event_data_mut()[4..8].copy_from_slice(&pages.to_be_bytes());
+        self.event(env, EventType::PAGE_REQUEST, &mut eqe);
+    }
+
+    /// Asks for pages of a virtual function, or offers them back, by event (Linux `pagealloc.c` `req_pages_handler`).
+    pub fn request_pages_of(&mut self, env: &mut Env, function: u16, pages: i32) {
+        let verify = self.profile.pages.verify;
+        let account = self.pages_of.entry(function).or_insert_with(|| {
+            FirmwarePages::new(PageProfile {
+                verify,
+                ..PageProfile::NONE
+            })
+        });
+        account.request(pages);
+        let mut eqe = Eqe::new();
+        eqe.event_data_mut()[2..4].copy_from_slice(&function.to_be_bytes());
         eqe.event_data_mut()[4..8].copy_from_slice(&pages.to_be_bytes());
         self.event(env, EventType::PAGE_REQUEST, &mut eqe);
     }

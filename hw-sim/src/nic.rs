@@ -81,6 +81,8 @@ pub struct Nic {
     pub caps: Capabilities,
     /// Firmware pages.
     pub pages: FirmwarePages,
+    /// Those of the virtual functions that it manages, by number.
+    pub pages_of: BTreeMap<u16, FirmwarePages>,
     /// Numbered objects.
     pub objects: Objects,
     /// The queue pair that packets for QP 1 go to.
@@ -124,6 +126,7 @@ impl Nic {
             stage: Stage::Reset,
             issi: 0,
             pages: FirmwarePages::new(profile.pages),
+            pages_of: BTreeMap::new(),
             objects: Objects::new(&profile, &caps),
             gsi: None,
             smi: None,
@@ -155,6 +158,7 @@ impl Nic {
         self.issi = 0;
         self.caps = Capabilities::new(&self.profile);
         self.pages.reset();
+        self.pages_of.clear();
         env.reset_port(self.seat, &self.profile);
         self.objects.clear();
         self.objects.set_limits(&self.caps);
@@ -170,7 +174,7 @@ impl Nic {
             env.now.saturating_add(nanoseconds(time))
         };
         // Until its manager enables it a virtual function waits in pre-initialization, for ever if it must.
-        let waits = !env.vport(self.seat).enabled;
+        let waits = !env.vport(self.seat).is_running();
         let boot = Boot {
             silent_until: after(self.profile.silent_time),
             deaf_until: after(self.profile.deaf_time),
@@ -298,6 +302,9 @@ impl Nic {
             *self.record.leaked.entry(kind).or_default() += count;
         }
         self.objects.clear();
+        if !self.seat.is_virtual() {
+            env.card_mut(self.seat).forget_manager();
+        }
         self.gsi = None;
         self.smi = None;
         self.halves.clear();

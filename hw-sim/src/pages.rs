@@ -34,6 +34,17 @@ pub struct PageProfile {
     pub verify: bool,
 }
 
+impl PageProfile {
+    /// Firmware that wants none.
+    pub const NONE: Self = Self {
+        boot: 0,
+        init: 0,
+        regular: 0,
+        runtime: 0,
+        verify: true,
+    };
+}
+
 impl Default for PageProfile {
     fn default() -> Self {
         Self {

@@ -400,7 +400,7 @@ fn flow_objects_keep_to_their_ranges_levels_and_kinds() {
     assert_eq!(refused(side.table(65, 4)), bad, "level");
     assert_eq!(refused(side.table(5, 17)), CmdStatus::EXCEED_LIM, "size");
     let mut other_type = CreateFlowTableIn::new();
-    other_type.set_table_type(FlowTableType::FDB);
+    other_type.set_table_type(FlowTableType::NIC_TX);
     assert_eq!(side.bench.status(&other_type), bad);
     let table = side.table(5, 4).unwrap();
     let lower = side.table(5, 0).unwrap();

@@ -22,7 +22,7 @@
 //! VLAN, link state) is the [`Vport`]'s, and outlives its resets.
 //!
 //! Who manages the virtual functions is decided by what is there. While the physical function's driver has an FDB of
-//! its own, its flow tables decide ([`fdb`]), as Linux writes them. Otherwise the card makes the same rules itself from
+//! its own, its flow tables decide ([`Card::fdb`]), as Linux writes them. Otherwise the card makes the same rules itself from
 //! the lists, and [`SimCard::set_vf`](crate::SimCard::set_vf) says what `ip link set … vf` would.
 //!
 //! The state of a port is never set: it follows from what everybody asked for, and [`Env::settle`] tells the functions
@@ -33,6 +33,7 @@ pub mod uplink;
 mod virtual_function;
 pub mod vport;
 
+use crate::eth::flow::FlowTables;
 use crate::port::Port;
 use crate::profile::Profile;
 use crate::world::{Env, Timer};
@@ -40,7 +41,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 pub use uplink::AdminState;
 use uplink::Uplink;
-pub use vport::{Interest, LinkState, VfSettings, Vport};
+pub use vport::{Interest, Life, LinkState, VfSettings, Vport};
 
 /// The physical function's vport.
 pub const PHYSICAL: u16 = 0;
@@ -81,6 +82,9 @@ pub struct CardRules {
     pub vport_mtu_limits: bool,
     /// Virtual functions stay in pre-initialization until the physical function's driver enables them.
     pub virtual_functions_wait: bool,
+    /// Pages that the firmware asks the physical function's driver for when it enables a virtual one. When real
+    /// firmware asks is not known; here the function boots once it has them.
+    pub virtual_function_pages: u16,
 }
 
 impl Default for CardRules {
@@ -93,6 +97,7 @@ impl Default for CardRules {
             own_permanent_address: false,
             vport_mtu_limits: false,
             virtual_functions_wait: false,
+            virtual_function_pages: 16,
         }
     }
 }
@@ -137,6 +142,8 @@ pub struct Card {
     /// The physical function may write the forwarding table; where it may not, as that of a BlueField seen from its host,
     /// the card puts in what it lists.
     managed: bool,
+    /// The manager's rules; without a table in it the card makes them.
+    pub fdb: FlowTables,
     vports: Vec<Vport>,
 }
 
@@ -148,6 +155,7 @@ impl Card {
             uplink: Uplink::new(physical),
             forwarding: BTreeMap::new(),
             managed: physical.general.current.eswitch_manager(),
+            fdb: FlowTables::new(),
             vports: Vec::new(),
         }
     }
@@ -156,7 +164,9 @@ impl Card {
     pub fn add(&mut self, function: usize, profile: &Profile) -> u16 {
         let number = u16::try_from(self.vports.len()).unwrap_or(u16::MAX);
         let mut vport = Vport::new(number, function, profile);
-        vport.enabled = number == PHYSICAL || !self.rules.virtual_functions_wait;
+        if number != PHYSICAL && self.rules.virtual_functions_wait {
+            vport.life = Life::Disabled;
+        }
         self.vports.push(vport);
         number
     }
@@ -174,6 +184,15 @@ impl Card {
     /// All of them.
     pub fn vports(&self) -> &[Vport] {
         &self.vports
+    }
+
+    /// The manager's driver is gone, and its tables with it.
+    pub fn forget_manager(&mut self) {
+        self.fdb.clear();
+        for vport in &mut self.vports {
+            vport.ingress.clear();
+            vport.egress.clear();
+        }
     }
 
     /// Whether frames pass a vport. A virtual function's may be up while the wire is down: its neighbours on the card
@@ -239,6 +258,7 @@ impl Env {
     pub fn reset_port(&mut self, seat: Seat, profile: &Profile) {
         let card = self.card_mut(seat);
         if !seat.is_virtual() {
+            card.forget_manager();
             card.forwarding.clear();
             card.uplink.reset();
         }

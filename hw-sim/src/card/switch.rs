@@ -26,8 +26,11 @@
 
 use super::vport::Vport;
 use super::{Card, PHYSICAL};
-use crate::eth::frame::{CUSTOMER_TAG, TAG_BYTES};
+use crate::eth::flow::{Entry, FlowTables};
+use crate::eth::frame::{CUSTOMER_TAG, Headers, TAG_BYTES};
+use crate::eth::matching::Pattern;
 use crate::ingress::is_roce;
+use hw_mlx::prm::flow_action::{VLAN_POP, VLAN_PUSH};
 use std::borrow::Cow;
 
 /// Where the type of a frame, or of its first tag, stands.
@@ -35,6 +38,8 @@ const TYPE: usize = 12;
 /// The one kind of promiscuity that the switch's rules know, and all-multicast.
 const ALL_MULTICAST: usize = 1;
 const ALL: usize = 2;
+/// The wire, as flow tables number it (Linux `MLX5_VPORT_UPLINK`).
+pub const WIRE: u16 = 0xffff;
 
 /// A side of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +69,7 @@ impl Card {
         let &dst = frame.first_chunk().ok_or("truncated")?;
         let mut copies = Vec::new();
         let mut lost = "for nobody";
-        for to in self.rules(from, dst) {
+        for to in self.decide(from, dst, &frame) {
             match self.leaves(from, to, &frame) {
                 Ok(copy) => copies.push((to, copy)),
                 Err(reason) => lost = reason,
@@ -94,19 +99,24 @@ impl Card {
         if vport.settings.spoof_check && frame.get(6..TYPE) != Some(&vport.mac()) {
             return Err("source address is not the vport's");
         }
+        let listed = access(&vport.ingress, Place::Vport(number), frame)?;
+        if let Some(tag) = listed.filter(|entry| entry.context.action() & VLAN_PUSH != 0) {
+            let tag = tag.context.push_vlan();
+            // CAST: bits of a dword.
+            let control = tag.prio() << 13 | tag.vid();
+            return Ok(Cow::Owned(put_tag(
+                frame,
+                u16::try_from(control).unwrap_or(0),
+            )));
+        }
         let Some(vlan) = vport.settings.vlan else {
             return Ok(Cow::Borrowed(frame));
         };
         if tag_of(frame).is_some() {
             return Err("tagged by a vport that is in a VLAN");
         }
-        let at = TYPE.min(frame.len());
         let control = u16::from(vlan.priority & 7) << 13 | vlan.id & 0xfff;
-        let mut tagged = frame[..at].to_vec();
-        tagged.extend(CUSTOMER_TAG.to_be_bytes());
-        tagged.extend(control.to_be_bytes());
-        tagged.extend_from_slice(&frame[at..]);
-        Ok(Cow::Owned(tagged))
+        Ok(Cow::Owned(put_tag(frame, control)))
     }
 
     /// A frame from the wire that the port and the forwarding table let in.
@@ -126,7 +136,11 @@ impl Card {
 
     /// Whether unicast to an address comes in from the wire.
     fn is_announced(&self, dst: [u8; 6]) -> bool {
-        let made_here = |vport: &Vport| vport.number != PHYSICAL || !self.managed;
+        // Who writes rules of his own writes this table, too.
+        let made_here = |vport: &Vport| match vport.number {
+            PHYSICAL => !self.managed,
+            _ => self.fdb.root().is_none(),
+        };
         self.rules.unknown_unicast_passes
             || self.forwarding.values().any(|&mac| mac == dst)
             || self.vports().iter().any(|vport| {
@@ -136,11 +150,20 @@ impl Card {
                 && self.vport(PHYSICAL).is_some_and(|vport| vport.mac() == dst)
     }
 
+    /// Whom the manager's tables name, or else the card's own rules.
+    fn decide(&self, from: Place, dst: [u8; 6], frame: &[u8]) -> Vec<Place> {
+        if self.fdb.root().is_none() {
+            return self.rules(from, dst);
+        }
+        let named = pattern(from, frame).and_then(|pattern| self.fdb.switch(pattern));
+        named.unwrap_or_else(|| vec![missed(from)])
+    }
+
     /// Whom the rules name, in order; with the sender, if it is among them.
     fn rules(&self, from: Place, dst: [u8; 6]) -> Vec<Place> {
         let those = |wanted: &dyn Fn(&Vport) -> bool| -> Vec<Place> {
-            let enabled = self.vports().iter().filter(|vport| vport.enabled);
-            enabled
+            let running = self.vports().iter().filter(|vport| vport.is_running());
+            running
                 .filter(|vport| wanted(vport))
                 .map(|vport| Place::Vport(vport.number))
                 .collect()
@@ -162,10 +185,7 @@ impl Card {
             named = those(&|vport| has_effect(vport, ALL));
         }
         if named.is_empty() {
-            named.push(match from {
-                Place::Wire => Place::Vport(PHYSICAL),
-                Place::Vport(_) => Place::Wire,
-            });
+            named.push(missed(from));
         }
         named
     }
@@ -190,12 +210,13 @@ impl Card {
         if from == to && !comes_back(vport, frame) {
             return Err("own frame");
         }
+        let listed = access(&vport.egress, from, frame)?;
+        let pops = listed.is_some_and(|entry| entry.context.action() & VLAN_POP != 0);
         let frame = match (vport.settings.vlan, tag_of(frame)) {
+            (None, Some(_)) if pops => Cow::Owned(take_tag(frame)),
             (None, _) => frame.clone(),
             (Some(vlan), Some(control)) if control & 0xfff == vlan.id => {
-                let mut bare = frame[..TYPE].to_vec();
-                bare.extend_from_slice(&frame[TYPE + TAG_BYTES..]);
-                Cow::Owned(bare)
+                Cow::Owned(take_tag(frame))
             }
             (Some(_), _) => return Err("of another VLAN"),
         };
@@ -209,9 +230,54 @@ impl Card {
     }
 }
 
+/// Where a frame goes that no rule names.
+const fn missed(from: Place) -> Place {
+    match from {
+        Place::Wire => Place::Vport(PHYSICAL),
+        Place::Vport(_) => Place::Wire,
+    }
+}
+
+/// A frame as flow tables compare it, with where it comes from.
+fn pattern(from: Place, frame: &[u8]) -> Option<Pattern> {
+    let source = match from {
+        Place::Vport(number) => number,
+        Place::Wire => WIRE,
+    };
+    let headers = Headers::of(frame)?;
+    Some(Pattern::of_headers(&headers).from(u64::from(source)))
+}
+
+/// The entry of an access list that lets a frame pass; none where there is no list, or it does not know the frame, which
+/// then passes as well.
+fn access<'t>(list: &'t FlowTables, from: Place, frame: &[u8]) -> Result<Option<&'t Entry>, Lost> {
+    let entry = pattern(from, frame).and_then(|pattern| list.list(pattern));
+    if entry.is_some_and(Entry::drops) {
+        return Err("access list of its vport");
+    }
+    Ok(entry)
+}
+
+/// A frame with a tag.
+fn put_tag(frame: &[u8], control: u16) -> Vec<u8> {
+    let at = TYPE.min(frame.len());
+    let mut tagged = frame[..at].to_vec();
+    tagged.extend(CUSTOMER_TAG.to_be_bytes());
+    tagged.extend(control.to_be_bytes());
+    tagged.extend_from_slice(&frame[at..]);
+    tagged
+}
+
+/// A frame without the tag it has.
+fn take_tag(frame: &[u8]) -> Vec<u8> {
+    let mut bare = frame[..TYPE].to_vec();
+    bare.extend_from_slice(&frame[TYPE + TAG_BYTES..]);
+    bare
+}
+
 /// Whether promiscuity of a kind does anything: the vport has it, and may.
 fn has_effect(vport: &Vport, kind: usize) -> bool {
-    vport.enabled && vport.is_trusted() && vport.port.promiscuous[kind]
+    vport.is_running() && vport.is_trusted() && vport.port.promiscuous[kind]
 }
 
 /// Whether a function's own frame comes back to it. Of multicast, copies come back behind the port, by its receive

@@ -25,11 +25,8 @@ impl Profile {
             msix_vectors: VECTORS.min(self.msix_vectors),
             bar_bytes: BAR_BYTES,
             pages: PageProfile {
-                boot: 0,
-                init: 0,
-                regular: 0,
-                runtime: 0,
-                ..self.pages
+                verify: self.pages.verify,
+                ..PageProfile::NONE
             },
             ..self.clone()
         };

@@ -1,5 +1,6 @@
 //! What the switch knows of a function's port, and what the card's administrator says of it.
 
+use crate::eth::flow::FlowTables;
 use crate::port::Port;
 use crate::profile::Profile;
 use crate::wire::Vlan;
@@ -95,6 +96,17 @@ impl BitOr for Interest {
     }
 }
 
+/// What a virtual function's manager has made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Not enabled: it waits in pre-initialization.
+    Disabled,
+    /// Enabled, and its memory is still to come from the manager.
+    Starving,
+    /// It boots and runs.
+    Running,
+}
+
 /// A vport.
 pub struct Vport {
     /// Its number.
@@ -109,8 +121,12 @@ pub struct Vport {
     pub guids: [u64; 3],
     /// What the function could do at most, for its manager to ask.
     pub capabilities: CmdHcaCap,
-    /// The manager has enabled it, or needs not.
-    pub enabled: bool,
+    /// What the manager has made of it.
+    pub life: Life,
+    /// Access list of what it sends.
+    pub ingress: FlowTables,
+    /// Access list of what it is sent.
+    pub egress: FlowTables,
     /// Frames lost since it was down: received, transmitted.
     pub lost_while_down: [u64; 2],
     /// What the function was last told of its port.
@@ -128,7 +144,9 @@ impl Vport {
             settings: VfSettings::default(),
             guids: [0; 3],
             capabilities: profile.general.max.clone(),
-            enabled: true,
+            life: Life::Running,
+            ingress: FlowTables::new(),
+            egress: FlowTables::new(),
             lost_while_down: [0; 2],
             told_up: false,
             armed: Interest::default(),
@@ -205,6 +223,11 @@ impl Vport {
             self.guids[2] = settings.mac.map_or(0, |_| guid);
         }
         self.settings = settings;
+    }
+
+    /// Whether the switch knows it.
+    pub fn is_running(&self) -> bool {
+        self.life == Life::Running
     }
 
     /// Whether promiscuity has effect.

@@ -15,7 +15,7 @@ const INSERT_IF_NOT_EXIST: u32 = 1;
 const INSERT_ALWAYS: u32 = 3;
 
 /// The function manages the e-switch.
-pub(super) fn manager(cmd: &Cmd<'_>) -> Result<(), Refusal> {
+pub(crate) fn manager(cmd: &Cmd<'_>) -> Result<(), Refusal> {
     if cmd.nic.seat.is_virtual() || !cmd.nic.caps.general.eswitch_manager() {
         return Err(refuse!(
             BAD_OP,

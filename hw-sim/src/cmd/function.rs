@@ -1,9 +1,9 @@
 //! Commands for the function as a whole: enabling, pages, starting, stopping.
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::card::{Happening, PHYSICAL, Seat};
+use crate::card::{Happening, Life, PHYSICAL, Seat};
 use crate::nic::Stage;
-use crate::pages::{GiveError, TakeFinding};
+use crate::pages::{FirmwarePages, GiveError, TakeFinding};
 use hw_mlx::prm::{
     DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, HealthSyndrome, InitHcaIn, InitHcaOut,
     ManagePagesIn, ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryPagesIn,
@@ -61,23 +61,63 @@ fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A virtual function begins to boot, or ends (Linux `sriov.c` `mlx5_device_enable_sriov`). Saying it twice is refused:
-/// seen of sub-functions, inferred for virtual ones.
-fn set_enabled(cmd: &mut Cmd<'_>, seat: Seat, enabled: bool) -> Result<(), Refusal> {
-    let vport = cmd.env.vport_mut(seat);
-    if vport.enabled == enabled {
-        return Err(refuse!(
-            BAD_RES_STATE,
-            "function is in that state already",
-            "{}",
-            seat.vport
-        ));
+/// A virtual function is to boot (Linux `sriov.c` `mlx5_device_enable_sriov`), as soon as it has its memory. Saying it
+/// twice is refused: seen of sub-functions, inferred for virtual ones.
+fn enable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
+    in_life(cmd, seat, cmd.env.vport(seat).life == Life::Disabled)?;
+    let pages = cmd.env.card(seat).rules.virtual_function_pages;
+    if pages == 0 {
+        run_virtual(cmd, seat);
+        return Ok(());
     }
-    vport.enabled = enabled;
+    cmd.env.vport_mut(seat).life = Life::Starving;
+    cmd.nic
+        .request_pages_of(cmd.env, seat.vport, i32::from(pages));
+    Ok(())
+}
+
+/// It has all it needs.
+fn run_virtual(cmd: &mut Cmd<'_>, seat: Seat) {
+    let vport = cmd.env.vport_mut(seat);
+    vport.life = Life::Running;
     let function = vport.function;
     cmd.env
         .happenings
-        .push_back((function, Happening::Enabled(enabled)));
+        .push_back((function, Happening::Enabled(true)));
+}
+
+/// It is taken away, whatever its driver does, and its memory goes back (Linux waits for that: `pagealloc.c`
+/// `mlx5_wait_for_pages`).
+fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
+    in_life(cmd, seat, cmd.env.vport(seat).life != Life::Disabled)?;
+    let vport = cmd.env.vport_mut(seat);
+    vport.life = Life::Disabled;
+    let function = vport.function;
+    cmd.env
+        .happenings
+        .push_back((function, Happening::Enabled(false)));
+    let held = cmd
+        .nic
+        .pages_of
+        .get(&seat.vport)
+        .map_or(0, FirmwarePages::held);
+    if held > 0 {
+        let back = i32::try_from(held).unwrap_or(i32::MAX);
+        cmd.nic.request_pages_of(cmd.env, seat.vport, -back);
+    }
+    Ok(())
+}
+
+fn in_life(cmd: &Cmd<'_>, seat: Seat, fits: bool) -> Result<(), Refusal> {
+    if !fits {
+        return Err(refuse!(
+            BAD_RES_STATE,
+            "function is in that state already",
+            "{:?} {}",
+            cmd.env.vport(seat).life,
+            seat.vport
+        ));
+    }
     Ok(())
 }
 
@@ -86,7 +126,7 @@ pub(super) fn enable_hca(cmd: &mut Cmd<'_>) -> Outcome {
     let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
     own_turn(seat == cmd.nic.seat, cmd.nic.stage == Stage::Reset)?;
     if seat != cmd.nic.seat {
-        set_enabled(cmd, seat, true)?;
+        enable_virtual(cmd, seat)?;
         return output(&EnableHcaOut::new());
     }
     cmd.nic.stage = Stage::Enabled;
@@ -99,7 +139,7 @@ pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
     let running = cmd.nic.stage == Stage::Initialised;
     own_turn(seat == cmd.nic.seat, !running)?;
     if seat != cmd.nic.seat {
-        set_enabled(cmd, seat, false)?;
+        disable_virtual(cmd, seat)?;
         return output(&DisableHcaOut::new());
     }
     let held = cmd.nic.pages.held();
@@ -127,22 +167,13 @@ pub(super) fn set_issi(cmd: &mut Cmd<'_>) -> Outcome {
     output(&SetIssiOut::new())
 }
 
-/// Pages are this function's; those of a virtual one the card has itself.
-fn own_pages(cmd: &Cmd<'_>, embedded_cpu: bool, function_id: u32) -> Result<(), Refusal> {
-    let seat = named_function(cmd, embedded_cpu, function_id)?;
-    if seat != cmd.nic.seat {
-        return Err(refuse!(
-            BAD_RESOURCE,
-            "no pages of that function",
-            "{function_id:#x}"
-        ));
-    }
-    Ok(())
-}
-
 pub(super) fn query_pages(cmd: &mut Cmd<'_>) -> Outcome {
     let input: QueryPagesIn = cmd.read();
-    own_pages(cmd, input.embedded_cpu_function(), input.function_id())?;
+    let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
+    if seat != cmd.nic.seat {
+        // It has what its events asked for.
+        return output(QueryPagesOut::new().set_function_id(input.function_id()));
+    }
     let initialised = cmd.nic.stage == Stage::Initialised;
     let pages = &mut cmd.nic.pages;
     let wanted = match cmd.op_mod {
@@ -159,8 +190,11 @@ pub(super) fn query_pages(cmd: &mut Cmd<'_>) -> Outcome {
 
 pub(super) fn manage_pages(cmd: &mut Cmd<'_>) -> Outcome {
     let input: ManagePagesIn = cmd.read();
-    own_pages(cmd, input.embedded_cpu_function(), input.function_id())?;
+    let seat = named_function(cmd, input.embedded_cpu_function(), input.function_id())?;
     let entries = usize::try_from(input.input_num_entries()).unwrap_or(usize::MAX);
+    if seat != cmd.nic.seat {
+        return manage_pages_of(cmd, seat, entries);
+    }
     match cmd.op_mod {
         0 => {
             cmd.nic.pages.cannot_give();
@@ -177,34 +211,85 @@ fn give_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
     let nic = &mut *cmd.nic;
     nic.pages
         .give(&mut nic.iommu, &addresses)
-        .map_err(|error| match error {
-            GiveError::TooMany => refuse!(
-                BAD_PARAM,
-                "more pages than the firmware asked for",
-                "{entries}"
-            ),
-            GiveError::Address(_) => refuse!(BAD_PARAM, "page address not aligned"),
-            GiveError::Unreachable(_) => refuse!(BAD_PARAM, "page not reachable by the device"),
-            GiveError::Owned(_) => refuse!(BAD_RESOURCE, "page given twice"),
-        })?;
+        .map_err(|error| not_given(error, entries))?;
     if !nic.pages.starving() {
         nic.pages_answered(cmd.env, true);
     }
     output(&ManagePagesOut::new())
 }
 
-fn take_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
+fn not_given(error: GiveError, entries: usize) -> Refusal {
+    match error {
+        GiveError::TooMany => refuse!(
+            BAD_PARAM,
+            "more pages than the firmware asked for",
+            "{entries}"
+        ),
+        GiveError::Address(_) => refuse!(BAD_PARAM, "page address not aligned"),
+        GiveError::Unreachable(_) => refuse!(BAD_PARAM, "page not reachable by the device"),
+        GiveError::Owned(_) => refuse!(BAD_RESOURCE, "page given twice"),
+    }
+}
+
+/// Pages of a virtual function, in the memory of the one that manages it: the device reaches them by the manager's
+/// mappings.
+fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
+    let addresses = match cmd.op_mod {
+        1 => cmd.list(ManagePagesIn::SIZE, entries)?,
+        _ => Vec::new(),
+    };
+    room_for_pages(cmd, entries)?;
+    let nic = &mut *cmd.nic;
+    let Some(pages) = nic.pages_of.get_mut(&seat.vport) else {
+        return Err(refuse!(
+            BAD_PARAM,
+            "more pages than the firmware asked for",
+            "{entries} of function {}",
+            seat.vport
+        ));
+    };
+    match cmd.op_mod {
+        0 => pages.cannot_give(),
+        1 => {
+            pages
+                .give(&mut nic.iommu, &addresses)
+                .map_err(|error| not_given(error, entries))?;
+            if !pages.starving() && cmd.env.vport(seat).life == Life::Starving {
+                run_virtual(cmd, seat);
+            }
+        }
+        _ => {
+            let in_use = cmd.env.vport(seat).life != Life::Disabled;
+            let (taken, findings) = pages.take(&mut nic.iommu, entries, in_use);
+            return pages_taken(cmd, &taken, findings);
+        }
+    }
+    output(&ManagePagesOut::new())
+}
+
+fn room_for_pages(cmd: &Cmd<'_>, entries: usize) -> Result<(), Refusal> {
     let room = cmd.room.saturating_sub(ManagePagesOut::SIZE) / 8;
-    if room < entries {
+    if cmd.op_mod == 2 && room < entries {
         return Err(refuse!(
             BAD_OUTPUT_LEN,
             "no room for the pages taken",
             "{room} of {entries}"
         ));
     }
+    Ok(())
+}
+
+fn take_pages(cmd: &mut Cmd<'_>, entries: usize) -> Outcome {
+    room_for_pages(cmd, entries)?;
     let nic = &mut *cmd.nic;
     let in_use = nic.stage == Stage::Initialised;
     let (pages, findings) = nic.pages.take(&mut nic.iommu, entries, in_use);
+    pages_taken(cmd, &pages, findings)
+}
+
+/// The answer to a take, and what was wrong with the pages.
+fn pages_taken(cmd: &mut Cmd<'_>, pages: &[u64], findings: Vec<TakeFinding>) -> Outcome {
+    let nic = &mut *cmd.nic;
     for finding in findings {
         match finding {
             TakeFinding::Scribbled(_) => {

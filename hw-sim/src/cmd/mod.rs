@@ -14,7 +14,7 @@ pub mod access_reg;
 pub mod caps;
 mod cq;
 mod eq;
-mod eswitch;
+pub(crate) mod eswitch;
 mod eth_queue;
 mod flow;
 mod function;
@@ -29,7 +29,7 @@ mod resources;
 mod srq;
 mod table;
 mod umem;
-mod vport;
+pub(crate) mod vport;
 mod xrc_srq;
 
 pub use interface::{CommandInterface, SLOTS};

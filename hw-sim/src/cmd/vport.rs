@@ -32,7 +32,7 @@ const L3_IPV6: u32 = 1;
 
 /// The vport a command is about: the function's own, or another of its card if the function manages them. Linux names
 /// vport 0 as another, too (`eswitch.c` `esw_vport_change_handle_locked` asks for the manager's own address so).
-pub(super) fn named_vport(cmd: &Cmd<'_>, other: bool, number: u32) -> Result<Seat, Refusal> {
+pub(crate) fn named_vport(cmd: &Cmd<'_>, other: bool, number: u32) -> Result<Seat, Refusal> {
     let own = cmd.nic.seat;
     if !other && number == 0 {
         return Ok(own);

@@ -6,13 +6,17 @@
 
 use super::matching::Pattern;
 use super::must_exist;
+use crate::card::Seat;
+use crate::card::switch::{Place, WIRE};
+use crate::cmd::eswitch::manager;
+use crate::cmd::vport::named_vport;
 use crate::cmd::{Cmd, Refusal, refuse};
 use crate::objects::Table;
 use hw_mlx::prm::{
     CreateFlowGroupIn, CreateFlowTableIn, DeleteFlowTableEntryIn, DestFormat, DestroyFlowGroupIn,
-    DestroyFlowTableIn, FlowContext, FlowDestinationType, FlowTableContext, FlowTableType,
-    FteMatchParam, ModifyFlowTableIn, QueryFlowGroupIn, QueryFlowTableEntryIn, QueryFlowTableIn,
-    SetFlowTableEntryIn, SetFlowTableRootIn, flow_action,
+    DestroyFlowTableIn, FlowContext, FlowDestinationType, FlowTableContext, FlowTableProperties,
+    FlowTableType, FteMatchParam, ModifyFlowTableIn, QueryFlowGroupIn, QueryFlowTableEntryIn,
+    QueryFlowTableIn, SetFlowTableEntryIn, SetFlowTableRootIn, flow_action,
 };
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
@@ -45,6 +49,8 @@ pub enum Destination {
     Table(u32),
     /// A TIR.
     Tir(u32),
+    /// A side of the e-switch.
+    Place(Place),
 }
 
 /// An entry.
@@ -87,7 +93,7 @@ pub struct FlowTable {
     next_group: u32,
 }
 
-/// The flow tables of a function. All of them are of type NIC receive.
+/// The flow tables of one type: a function's for what it receives, the e-switch's, or an access list of one of its vports.
 pub struct FlowTables {
     /// By number.
     pub tables: Table<FlowTable>,
@@ -96,8 +102,15 @@ pub struct FlowTables {
     entries: usize,
 }
 
+impl Default for FlowTables {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl FlowTables {
-    pub(super) fn new() -> Self {
+    /// None.
+    pub fn new() -> Self {
         Self {
             tables: Table::new("flow table", 0xd1, 0x00ff_fffe, MOST_TABLES),
             root: None,
@@ -106,7 +119,8 @@ impl FlowTables {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    /// Drops all of them.
+    pub fn clear(&mut self) {
         self.tables.clear();
         (self.root, self.groups, self.entries) = (None, 0, 0);
     }
@@ -123,19 +137,77 @@ impl FlowTables {
     }
 }
 
-/// Receive is the only direction that is steered, and there is one vport.
-fn receive(kind: FlowTableType, other_vport: bool, vport: u32) -> Result<(), Refusal> {
-    if kind != FlowTableType::NIC_RX {
-        return Err(refuse!(BAD_PARAM, "flow table type", "{kind:?}"));
-    }
-    if other_vport || vport != 0 {
-        return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
-    }
-    Ok(())
+/// Which frames a set of tables is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Domain {
+    /// Those that arrive at the function.
+    Receive,
+    /// Those in the e-switch.
+    Switch,
+    /// Those that a vport sends into it.
+    Ingress(Seat),
+    /// Those that it sends to a vport.
+    Egress(Seat),
 }
 
-fn find<'c>(cmd: &'c mut Cmd<'_>, number: u32) -> Result<&'c mut FlowTable, Refusal> {
-    let found = cmd.nic.objects.eth.flow.tables.get_mut(number);
+/// The function's own direction is receive. The e-switch's tables are its manager's; a vport's access lists it names.
+fn domain(
+    cmd: &Cmd<'_>,
+    kind: FlowTableType,
+    other_vport: bool,
+    vport: u32,
+) -> Result<Domain, Refusal> {
+    let found = match kind {
+        FlowTableType::NIC_RX => Domain::Receive,
+        FlowTableType::FDB => Domain::Switch,
+        FlowTableType::ESW_INGRESS_ACL => Domain::Ingress(named_vport(cmd, other_vport, vport)?),
+        FlowTableType::ESW_EGRESS_ACL => Domain::Egress(named_vport(cmd, other_vport, vport)?),
+        _ => return Err(refuse!(BAD_PARAM, "flow table type", "{kind:?}")),
+    };
+    if found != Domain::Receive {
+        manager(cmd)?;
+    }
+    if matches!(found, Domain::Receive | Domain::Switch) && (other_vport || vport != 0) {
+        return Err(refuse!(BAD_PARAM, "no such vport", "{vport}"));
+    }
+    Ok(found)
+}
+
+fn tables<'c>(cmd: &'c Cmd<'_>, domain: Domain) -> &'c FlowTables {
+    match domain {
+        Domain::Receive => &cmd.nic.objects.eth.flow,
+        Domain::Switch => &cmd.env.card(cmd.nic.seat).fdb,
+        Domain::Ingress(seat) => &cmd.env.vport(seat).ingress,
+        Domain::Egress(seat) => &cmd.env.vport(seat).egress,
+    }
+}
+
+fn tables_mut<'c>(cmd: &'c mut Cmd<'_>, domain: Domain) -> &'c mut FlowTables {
+    match domain {
+        Domain::Receive => &mut cmd.nic.objects.eth.flow,
+        Domain::Switch => &mut cmd.env.card_mut(cmd.nic.seat).fdb,
+        Domain::Ingress(seat) => &mut cmd.env.vport_mut(seat).ingress,
+        Domain::Egress(seat) => &mut cmd.env.vport_mut(seat).egress,
+    }
+}
+
+/// What tables of a domain can do.
+fn properties<'c>(cmd: &'c Cmd<'_>, domain: Domain) -> &'c FlowTableProperties {
+    let eswitch = &cmd.nic.profile.eswitch_flow_table;
+    match domain {
+        Domain::Receive => cmd.nic.caps.flow_table.flow_table_properties_nic_receive(),
+        Domain::Switch => eswitch.flow_table_properties_nic_esw_fdb(),
+        Domain::Ingress(_) => eswitch.flow_table_properties_esw_acl_ingress(),
+        Domain::Egress(_) => eswitch.flow_table_properties_esw_acl_egress(),
+    }
+}
+
+fn find<'c>(
+    cmd: &'c mut Cmd<'_>,
+    domain: Domain,
+    number: u32,
+) -> Result<&'c mut FlowTable, Refusal> {
+    let found = tables_mut(cmd, domain).tables.get_mut(number);
     found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"))
 }
 
@@ -144,13 +216,14 @@ fn find<'c>(cmd: &'c mut Cmd<'_>, number: u32) -> Result<&'c mut FlowTable, Refu
 /// # Errors
 /// A type, size or level this device does not have.
 pub fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32, Refusal> {
-    receive(
+    let domain = domain(
+        cmd,
         input.table_type(),
         input.other_vport(),
         input.vport_number(),
     )?;
     let context = input.flow_table_context();
-    let caps = cmd.nic.caps.flow_table.flow_table_properties_nic_receive();
+    let caps = properties(cmd, domain);
     if !caps.ft_support() {
         return Err(refuse!(BAD_OP, "flow tables are not supported"));
     }
@@ -178,8 +251,8 @@ pub fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32,
             context.level()
         ));
     }
-    let miss = miss_table(cmd, context)?;
-    let tables = &mut cmd.nic.objects.eth.flow.tables;
+    let miss = miss_table(cmd, domain, context)?;
+    let tables = &mut tables_mut(cmd, domain).tables;
     let number = tables.create(FlowTable {
         context: context.clone(),
         entries: BTreeMap::new(),
@@ -193,13 +266,16 @@ pub fn create_table(cmd: &mut Cmd<'_>, input: &CreateFlowTableIn) -> Result<u32,
 }
 
 /// The table a context's misses go to: of a higher level, so that no frame goes round in circles.
-fn miss_table(cmd: &Cmd<'_>, context: &FlowTableContext) -> Result<Option<u32>, Refusal> {
+fn miss_table(
+    cmd: &Cmd<'_>,
+    domain: Domain,
+    context: &FlowTableContext,
+) -> Result<Option<u32>, Refusal> {
     match context.table_miss_action() {
         MISS_DEFAULT => Ok(None),
         MISS_TABLE => {
             let number = context.table_miss_id();
-            let tables = &cmd.nic.objects.eth.flow.tables;
-            let Some(table) = tables.get(number) else {
+            let Some(table) = tables(cmd, domain).tables.get(number) else {
                 return Err(refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"));
             };
             if table.context.level() <= context.level() {
@@ -219,14 +295,15 @@ fn miss_table(cmd: &Cmd<'_>, context: &FlowTableContext) -> Result<Option<u32>, 
 /// # Errors
 /// No such table, or nowhere that misses could go.
 pub fn modify_table(cmd: &mut Cmd<'_>, input: &ModifyFlowTableIn) -> Result<(), Refusal> {
-    receive(
+    let domain = domain(
+        cmd,
         input.table_type(),
         input.other_vport(),
         input.vport_number(),
     )?;
     let wanted = input.flow_table_context();
     let number = input.table_id();
-    let mut context = find(cmd, number)?.context.clone();
+    let mut context = find(cmd, domain, number)?.context.clone();
     if input.modify_field_select() & !SELECT_MISS != 0 {
         return Err(refuse!(
             BAD_PARAM,
@@ -241,8 +318,8 @@ pub fn modify_table(cmd: &mut Cmd<'_>, input: &ModifyFlowTableIn) -> Result<(), 
     context
         .set_table_miss_action(wanted.table_miss_action())
         .set_table_miss_id(wanted.table_miss_id());
-    let miss = miss_table(cmd, &context)?;
-    let tables = &mut cmd.nic.objects.eth.flow.tables;
+    let miss = miss_table(cmd, domain, &context)?;
+    let tables = &mut tables_mut(cmd, domain).tables;
     if let Some(miss) = miss {
         tables.hold(miss)?;
     }
@@ -267,8 +344,8 @@ pub fn query_table(
     cmd: &mut Cmd<'_>,
     input: &QueryFlowTableIn,
 ) -> Result<FlowTableContext, Refusal> {
-    receive(input.table_type(), false, 0)?;
-    Ok(find(cmd, input.table_id())?.context.clone())
+    let domain = domain(cmd, input.table_type(), false, 0)?;
+    Ok(find(cmd, domain, input.table_id())?.context.clone())
 }
 
 /// DESTROY_FLOW_TABLE. Of the root, too: drivers destroy it last.
@@ -276,16 +353,17 @@ pub fn query_table(
 /// # Errors
 /// No such table, it has groups, or something forwards to it.
 pub fn destroy_table(cmd: &mut Cmd<'_>, input: &DestroyFlowTableIn) -> Result<(), Refusal> {
-    receive(
+    let domain = domain(
+        cmd,
         input.table_type(),
         input.other_vport(),
         input.vport_number(),
     )?;
     let number = input.table_id();
-    if !find(cmd, number)?.groups.is_empty() {
+    if !find(cmd, domain, number)?.groups.is_empty() {
         return Err(refuse!(BAD_RES_STATE, "flow table has groups"));
     }
-    let flow = &mut cmd.nic.objects.eth.flow;
+    let flow = tables_mut(cmd, domain);
     let table = flow.tables.remove(number)?;
     release_miss(&mut flow.tables, &table.context);
     flow.root = flow.root.filter(|&root| root != number);
@@ -297,7 +375,8 @@ pub fn destroy_table(cmd: &mut Cmd<'_>, input: &DestroyFlowTableIn) -> Result<()
 /// # Errors
 /// No such table.
 pub fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Refusal> {
-    receive(
+    let domain = domain(
+        cmd,
         input.table_type(),
         input.other_vport(),
         input.vport_number(),
@@ -310,13 +389,13 @@ pub fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Ref
     }
     let root = match cmd.op_mod {
         OP_SET => {
-            find(cmd, input.table_id())?;
+            find(cmd, domain, input.table_id())?;
             Some(input.table_id())
         }
         OP_CHANGE => None,
         other => return Err(refuse!(BAD_OP, "unknown op_mod", "{other:#x}")),
     };
-    cmd.nic.objects.eth.flow.root = root;
+    tables_mut(cmd, domain).root = root;
     Ok(())
 }
 
@@ -325,7 +404,8 @@ pub fn set_root(cmd: &mut Cmd<'_>, input: &SetFlowTableRootIn) -> Result<(), Ref
 /// # Errors
 /// No such table, a range that is not the table's or is another group's, criteria that are not compared.
 pub fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32, Refusal> {
-    receive(
+    let domain = domain(
+        cmd,
         input.table_type(),
         input.other_vport(),
         input.vport_number(),
@@ -335,10 +415,10 @@ pub fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32,
     }
     let (start, end) = (input.start_flow_index(), input.end_flow_index());
     let (enable, criteria) = (input.match_criteria_enable(), input.match_criteria());
-    let mask = Pattern::of_criteria(enable, criteria)
+    let mask = Pattern::of_criteria(enable, criteria, domain == Domain::Switch)
         .ok_or_else(|| refuse!(BAD_PARAM, "match criteria", "{enable:#x}"))?;
-    let full = cmd.nic.objects.eth.flow.groups >= MOST_GROUPS;
-    let table = find(cmd, input.table_id())?;
+    let full = tables(cmd, domain).groups >= MOST_GROUPS;
+    let table = find(cmd, domain, input.table_id())?;
     if full {
         return Err(refuse!(EXCEED_LIM, "flow groups"));
     }
@@ -375,7 +455,7 @@ pub fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32,
             mask,
         },
     );
-    cmd.nic.objects.eth.flow.groups += 1;
+    tables_mut(cmd, domain).groups += 1;
     Ok(number)
 }
 
@@ -384,8 +464,8 @@ pub fn create_group(cmd: &mut Cmd<'_>, input: &CreateFlowGroupIn) -> Result<u32,
 /// # Errors
 /// No such table or group.
 pub fn query_group(cmd: &mut Cmd<'_>, input: &QueryFlowGroupIn) -> Result<Group, Refusal> {
-    receive(input.table_type(), false, 0)?;
-    let table = find(cmd, input.table_id())?;
+    let domain = domain(cmd, input.table_type(), false, 0)?;
+    let table = find(cmd, domain, input.table_id())?;
     Ok(group_of(table, input.group_id())?.clone())
 }
 
@@ -399,12 +479,13 @@ fn group_of(table: &FlowTable, number: u32) -> Result<&Group, Refusal> {
 /// # Errors
 /// No such table or group, or it has entries.
 pub fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<(), Refusal> {
-    receive(
+    let domain = domain(
+        cmd,
         input.table_type(),
         input.other_vport(),
         input.vport_number(),
     )?;
-    let table = find(cmd, input.table_id())?;
+    let table = find(cmd, domain, input.table_id())?;
     let group = group_of(table, input.group_id())?;
     if table
         .entries
@@ -415,7 +496,7 @@ pub fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<()
         return Err(refuse!(BAD_RES_STATE, "flow group has entries"));
     }
     table.groups.remove(&input.group_id());
-    cmd.nic.objects.eth.flow.groups -= 1;
+    tables_mut(cmd, domain).groups -= 1;
     Ok(())
 }
 
@@ -425,7 +506,8 @@ pub fn destroy_group(cmd: &mut Cmd<'_>, input: &DestroyFlowGroupIn) -> Result<()
 /// No such table or group, an index that is not the group's or is taken, an action or destination this
 /// device does not have.
 pub fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), Refusal> {
-    receive(
+    let domain = domain(
+        cmd,
         input.table_type(),
         input.other_vport(),
         input.vport_number(),
@@ -435,14 +517,14 @@ pub fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), R
     let count = given
         .destination_list_size()
         .saturating_add(given.flow_counter_list_size());
-    let caps = cmd.nic.caps.flow_table.flow_table_properties_nic_receive();
+    let caps = properties(cmd, domain);
     if count > 1 << caps.log_max_destination().min(16) {
         return Err(refuse!(EXCEED_LIM, "destinations of an entry", "{count}"));
     }
     let list = cmd.list(LIST, usize::try_from(count).unwrap_or(usize::MAX))?;
-    let full = cmd.nic.objects.eth.flow.entries >= MOST_ENTRIES;
+    let full = tables(cmd, domain).entries >= MOST_ENTRIES;
     let kind = cmd_kind(cmd.op_mod)?;
-    let table = find(cmd, number)?;
+    let table = find(cmd, domain, number)?;
     let level = table.context.level();
     let (context, list) = match (kind, table.entries.get(&index)) {
         (OP_SET, None) if full => return Err(refuse!(EXCEED_LIM, "flow entries")),
@@ -455,7 +537,7 @@ pub fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), R
             return Err(refuse!(BAD_RESOURCE, "no such flow entry", "{index}"));
         }
     };
-    let table = find(cmd, number)?;
+    let table = find(cmd, domain, number)?;
     let group = group_of(table, context.group_id())?;
     if !(group.start..=group.end).contains(&index) {
         return Err(refuse!(
@@ -468,8 +550,13 @@ pub fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), R
         group.mask,
         Pattern::of_value(context.match_value(), group.mask),
     );
-    let destinations = destinations(cmd, &context, &list, level, input.ignore_flow_level())?;
-    hold(cmd, &destinations)?;
+    let destinations = destinations(cmd, domain, &context, &list, input.ignore_flow_level())?;
+    for destination in &destinations {
+        if let Destination::Table(to) = *destination {
+            later(cmd, domain, level, to, input.ignore_flow_level())?;
+        }
+    }
+    hold(cmd, domain, &destinations)?;
     let entry = Entry {
         context,
         list,
@@ -477,10 +564,10 @@ pub fn set_entry(cmd: &mut Cmd<'_>, input: &SetFlowTableEntryIn) -> Result<(), R
         value,
         destinations,
     };
-    let before = find(cmd, number)?.entries.insert(index, entry);
+    let before = find(cmd, domain, number)?.entries.insert(index, entry);
     match before {
-        Some(before) => release(cmd, &before.destinations),
-        None => cmd.nic.objects.eth.flow.entries += 1,
+        Some(before) => release(cmd, domain, &before.destinations),
+        None => tables_mut(cmd, domain).entries += 1,
     }
     Ok(())
 }
@@ -511,16 +598,27 @@ fn changed(entry: &Entry, input: &SetFlowTableEntryIn, list: Vec<u64>) -> (FlowC
     (context, list)
 }
 
+/// The actions a domain's entries can have.
+fn actions(cmd: &Cmd<'_>, domain: Domain) -> u32 {
+    let plain = flow_action::ALLOW | flow_action::DROP;
+    match domain {
+        Domain::Receive | Domain::Switch => plain | flow_action::FWD_DEST,
+        Domain::Ingress(_) if properties(cmd, domain).push_vlan() => plain | flow_action::VLAN_PUSH,
+        Domain::Egress(_) if properties(cmd, domain).pop_vlan() => plain | flow_action::VLAN_POP,
+        Domain::Ingress(_) | Domain::Egress(_) => plain,
+    }
+}
+
 /// What an entry's list names, if this device can do it.
 fn destinations(
     cmd: &Cmd<'_>,
+    domain: Domain,
     context: &FlowContext,
     list: &[u64],
-    level: u32,
     any_level: bool,
 ) -> Result<Vec<Destination>, Refusal> {
     let action = context.action();
-    let known = flow_action::ALLOW | flow_action::DROP | flow_action::FWD_DEST;
+    let known = actions(cmd, domain);
     if action & !known != 0 || action == 0 || context.flow_counter_list_size() != 0 {
         return Err(refuse!(BAD_PARAM, "action of a flow entry", "{action:#x}"));
     }
@@ -533,59 +631,79 @@ fn destinations(
             list.len()
         ));
     }
-    let caps = cmd.nic.caps.flow_table.flow_table_properties_nic_receive();
-    if any_level && !caps.ignore_flow_level() {
+    if any_level && !properties(cmd, domain).ignore_flow_level() {
         return Err(refuse!(BAD_PARAM, "ignore_flow_level is not supported"));
     }
     if context.extended_destination() || context.flow_source() > 1 {
         return Err(refuse!(BAD_PARAM, "kind of flow entry"));
     }
-    let objects = &cmd.nic.objects.eth;
     let each = list.iter().map(|entry| {
         let format = DestFormat::read_from_bytes(&entry.to_be_bytes())
             .map_err(|_| refuse!(BAD_PARAM, "destination of a flow entry"))?;
-        let number = format.destination_id();
-        match format.destination_type() {
-            FlowDestinationType::TIR => {
-                must_exist(&objects.tirs, number)?;
-                Ok(Destination::Tir(number))
-            }
-            FlowDestinationType::FLOW_TABLE => {
-                let Some(table) = objects.flow.tables.get(number) else {
-                    return Err(refuse!(BAD_RESOURCE, "no such flow table", "{number:#x}"));
-                };
-                if table.context.level() <= level && !any_level {
-                    return Err(refuse!(BAD_PARAM, "destination table of no higher level"));
-                }
-                Ok(Destination::Table(number))
-            }
-            other => Err(refuse!(
-                BAD_PARAM,
-                "destination of a flow entry",
-                "{other:?}"
-            )),
-        }
+        destination(cmd, domain, &format)
     });
     each.collect()
 }
 
-fn hold(cmd: &mut Cmd<'_>, destinations: &[Destination]) -> Result<(), Refusal> {
-    let objects = &mut cmd.nic.objects.eth;
+/// One of them.
+fn destination(cmd: &Cmd<'_>, domain: Domain, format: &DestFormat) -> Result<Destination, Refusal> {
+    let number = format.destination_id();
+    match (format.destination_type(), domain) {
+        (FlowDestinationType::TIR, Domain::Receive) => {
+            must_exist(&cmd.nic.objects.eth.tirs, number)?;
+            Ok(Destination::Tir(number))
+        }
+        (FlowDestinationType::VPORT, Domain::Switch) if number == u32::from(WIRE) => {
+            Ok(Destination::Place(Place::Wire))
+        }
+        (FlowDestinationType::VPORT, Domain::Switch) => u16::try_from(number)
+            .ok()
+            .filter(|&vport| cmd.env.card(cmd.nic.seat).vport(vport).is_some())
+            .map(|vport| Destination::Place(Place::Vport(vport)))
+            .ok_or_else(|| refuse!(BAD_PARAM, "no such vport", "{number}")),
+        (FlowDestinationType::FLOW_TABLE, _) => Ok(Destination::Table(number)),
+        (other, _) => Err(refuse!(
+            BAD_PARAM,
+            "destination of a flow entry",
+            "{other:?}"
+        )),
+    }
+}
+
+/// A table that an entry forwards to is of a higher level than its own.
+fn later(
+    cmd: &Cmd<'_>,
+    domain: Domain,
+    level: u32,
+    to: u32,
+    any_level: bool,
+) -> Result<(), Refusal> {
+    let Some(table) = tables(cmd, domain).tables.get(to) else {
+        return Err(refuse!(BAD_RESOURCE, "no such flow table", "{to:#x}"));
+    };
+    if table.context.level() <= level && !any_level {
+        return Err(refuse!(BAD_PARAM, "destination table of no higher level"));
+    }
+    Ok(())
+}
+
+fn hold(cmd: &mut Cmd<'_>, domain: Domain, destinations: &[Destination]) -> Result<(), Refusal> {
     for destination in destinations {
         match *destination {
-            Destination::Table(number) => objects.flow.tables.hold(number)?,
-            Destination::Tir(number) => objects.tirs.hold(number)?,
+            Destination::Table(number) => tables_mut(cmd, domain).tables.hold(number)?,
+            Destination::Tir(number) => cmd.nic.objects.eth.tirs.hold(number)?,
+            Destination::Place(_) => {}
         }
     }
     Ok(())
 }
 
-fn release(cmd: &mut Cmd<'_>, destinations: &[Destination]) {
-    let objects = &mut cmd.nic.objects.eth;
+fn release(cmd: &mut Cmd<'_>, domain: Domain, destinations: &[Destination]) {
     for destination in destinations {
         match *destination {
-            Destination::Table(number) => objects.flow.tables.release(number),
-            Destination::Tir(number) => objects.tirs.release(number),
+            Destination::Table(number) => tables_mut(cmd, domain).tables.release(number),
+            Destination::Tir(number) => cmd.nic.objects.eth.tirs.release(number),
+            Destination::Place(_) => {}
         }
     }
 }
@@ -598,9 +716,9 @@ pub fn query_entry(
     cmd: &mut Cmd<'_>,
     input: &QueryFlowTableEntryIn,
 ) -> Result<(FlowContext, Vec<u64>), Refusal> {
-    receive(input.table_type(), false, 0)?;
+    let domain = domain(cmd, input.table_type(), false, 0)?;
     let index = input.flow_index();
-    let found = find(cmd, input.table_id())?.entries.get(&index);
+    let found = find(cmd, domain, input.table_id())?.entries.get(&index);
     let entry = found.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow entry", "{index}"))?;
     Ok((entry.context.clone(), entry.list.clone()))
 }
@@ -610,15 +728,16 @@ pub fn query_entry(
 /// # Errors
 /// No such table or entry.
 pub fn delete_entry(cmd: &mut Cmd<'_>, input: &DeleteFlowTableEntryIn) -> Result<(), Refusal> {
-    receive(
+    let domain = domain(
+        cmd,
         input.table_type(),
         input.other_vport(),
         input.vport_number(),
     )?;
     let index = input.flow_index();
-    let removed = find(cmd, input.table_id())?.entries.remove(&index);
+    let removed = find(cmd, domain, input.table_id())?.entries.remove(&index);
     let entry = removed.ok_or_else(|| refuse!(BAD_RESOURCE, "no such flow entry", "{index}"))?;
-    release(cmd, &entry.destinations);
-    cmd.nic.objects.eth.flow.entries -= 1;
+    release(cmd, domain, &entry.destinations);
+    tables_mut(cmd, domain).entries -= 1;
     Ok(())
 }

@@ -2,39 +2,61 @@
 //!
 //! A group has ones where its entries compare, an entry its values in the same places; so a frame is put
 //! into that struct once, and matches an entry if the two agree under the group's ones. Only the outer
-//! headers are compared; a group that wants more is refused. What a frame does not have is zero: an entry
+//! headers are compared, and in the e-switch the vport a frame comes from; a group that wants more is refused. What a frame does not have is zero: an entry
 //! for UDP ports says so by its protocol.
 
 use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, SERVICE_TAG};
-use hw_mlx::prm::{FteMatchParam, FteMatchSetLyr24, match_criteria};
+use hw_mlx::prm::{FteMatchParam, FteMatchSetLyr24, FteMatchSetMisc, match_criteria};
 use zerocopy::IntoBytes;
 
-const WORDS: usize = FteMatchSetLyr24::SIZE / 8;
+/// The outer headers, and a word for the vport a frame came from.
+const WORDS: usize = FteMatchSetLyr24::SIZE / 8 + 1;
+const SOURCE: usize = WORDS - 1;
 
 /// The outer headers of a frame, a group's ones, or an entry's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pattern([u64; WORDS]);
 
 impl Pattern {
-    /// What a group compares; none if it is more than the outer headers.
-    pub fn of_criteria(enable: u32, criteria: &FteMatchParam) -> Option<Self> {
-        if enable & !match_criteria::OUTER_HEADERS != 0 {
+    /// What a group compares; none if it is more than the outer headers and, where frames have a `source`, that.
+    pub fn of_criteria(enable: u32, criteria: &FteMatchParam, source: bool) -> Option<Self> {
+        let known = match_criteria::OUTER_HEADERS | match_criteria::MISC_PARAMETERS;
+        if enable & !known != 0 {
             return None;
         }
+        let mut mask = Self::default();
+        if enable & match_criteria::MISC_PARAMETERS != 0 {
+            let port = criteria.misc_parameters().source_port();
+            let mut alone = FteMatchSetMisc::new();
+            alone.set_source_port(port);
+            if !source || alone.as_bytes() != criteria.misc_parameters().as_bytes() {
+                return None;
+            }
+            mask.0[SOURCE] = u64::from(port);
+        }
         if enable & match_criteria::OUTER_HEADERS == 0 {
-            return Some(Self::default());
+            return Some(mask);
         }
         let outer = criteria.outer_headers();
         // What kind of transport header by code, and IPv4's header length: no field of a frame here.
         if outer.reserved_bits().is_some() || outer.l4_type() != 0 {
             return None;
         }
-        Some(Self::of_set(outer))
+        Some(Self::of_set(outer).from(mask.0[SOURCE]))
     }
 
     /// An entry's values, those that its group compares.
     pub fn of_value(value: &FteMatchParam, mask: Self) -> Self {
-        Self::of_set(value.outer_headers()).under(mask)
+        let source = value.misc_parameters().source_port();
+        Self::of_set(value.outer_headers())
+            .from(u64::from(source))
+            .under(mask)
+    }
+
+    /// The same from a vport, by its number.
+    pub const fn from(mut self, source: u64) -> Self {
+        self.0[SOURCE] = source;
+        self
     }
 
     /// A frame.

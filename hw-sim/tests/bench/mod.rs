@@ -513,7 +513,7 @@ impl Bench {
 }
 
 /// Event types the bench asks for.
-pub const ALL_EVENTS: u64 = 0x001f_0ebe;
+pub const ALL_EVENTS: u64 = 0x001f_2ebe;
 
 /// What most tests need.
 pub struct Resources {

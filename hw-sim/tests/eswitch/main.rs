@@ -7,5 +7,6 @@ mod delivery;
 #[path = "../eth_support/mod.rs"]
 mod eth_support;
 mod functions;
+mod manager;
 mod ports;
 mod rig;
