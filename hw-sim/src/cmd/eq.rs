@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 const STATUS_WRITE_FAILURE: u32 = 0xa;
 
 /// Event types the function knows; optional ones of other devices are not among them.
-const EVENTS: [EventType; 14] = [
+const EVENTS: [EventType; 15] = [
     EventType::PATH_MIG,
     EventType::COMM_EST,
     EventType::SQ_DRAINED,
@@ -22,6 +22,7 @@ const EVENTS: [EventType; 14] = [
     EventType::PORT_CHANGE,
     EventType::CMD,
     EventType::PAGE_REQUEST,
+    EventType::NIC_VPORT_CHANGE,
     EventType::WQ_INVAL_REQ_ERROR,
     EventType::WQ_ACCESS_ERROR,
     EventType::SRQ_CATAS_ERROR,
