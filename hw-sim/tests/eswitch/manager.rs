@@ -313,6 +313,7 @@ fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     send(&mut rig.vfs[0], &frame(VF_MACS[0], BROADCAST));
     assert_eq!(rig.received(), [0, 0, 1, 1]);
     // A second owner of the same address: the entry's destinations are written anew.
+    rig.vfs[1].bench.list_addresses(0, &[VF_MACS[0]]);
     let (mut set, to) = fdb.entry(index, &dmac(VF_MACS[0]), &[1, 2]);
     set.set_op_mod(1);
     set.set_modify_enable_mask(4);
@@ -324,6 +325,7 @@ fn with_an_fdb_the_managers_rules_decide_and_lists_are_what_it_reads() {
     }
     send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
     assert_eq!(rig.received(), [0; 4]);
+    rig.vfs[1].bench.list_addresses(0, &[]);
     fdb.destroy(&mut rig.pf.bench);
     send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
     assert_eq!(
