@@ -13,6 +13,7 @@
 
 mod c;
 mod capture;
+mod foreign;
 mod guest;
 mod image;
 mod interop;
@@ -51,6 +52,11 @@ pub enum Task {
     },
     /// Only what of the stock suites has Ethernet ports: network devices, RoCE, NVMe over RDMA.
     Roce,
+    /// Only what of the stock suites others wrote to test RDMA with, and what uses it in the kernel.
+    Foreign {
+        /// One of them.
+        suite: Option<foreign::Which>,
+    },
     /// Only what of the stock suites has our driver on one side and a stock RDMA stack on the other.
     Interop,
     /// Boot and give the console to a person. Ctrl-a x ends the machine.
@@ -136,6 +142,9 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
         Task::Test { stock: true } => {
             test(&stock::infiniband())?;
             test(&stock::ethernet())?;
+            for suite in foreign::all() {
+                test(&suite)?;
+            }
             // A page of this project's says what one kernel asked for, all of it.
             if options.only.is_empty() && options.kernel == Kernel::default() {
                 stock::write_coverage(&machine)?;
@@ -143,6 +152,8 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
             interop()
         }
         Task::Roce => test(&stock::ethernet()),
+        Task::Foreign { suite: None } => foreign::all().iter().try_for_each(test),
+        Task::Foreign { suite: Some(suite) } => test(&suite.suite()),
         Task::Interop => interop(),
         Task::Shell { stock, roce } => {
             let suite = match (stock, roce) {

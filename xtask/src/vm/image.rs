@@ -84,9 +84,11 @@ fn base_files(machine: &Machine, image: &Image, base: &str) -> Result<()> {
     let mut script = format!(
         "cd {base}; mkdir -p bin dev proc sys tmp run modules; cp /usr/bin/busybox bin/busybox\n"
     );
-    // Packages keep everything below /usr, documentation too; the links are the release's base-files'.
+    // Packages keep everything below /usr, documentation too, which to Debian rdma-core's tests are; the links are the
+    // release's base-files'.
     script += "if [ -d usr ]; then ln -sfn usr/lib lib; ln -sfn usr/lib64 lib64; \
-               rm -rf usr/share/doc usr/share/man usr/share/locale usr/share/i18n usr/lib/*/gconv; fi\n";
+               find usr/share/doc -mindepth 1 -maxdepth 1 ! -name rdma-core -exec rm -rf {} +; \
+               rm -rf usr/share/man usr/share/locale usr/share/i18n usr/lib/*/gconv usr/lib/*/*.a usr/include; fi\n";
     let mut list = String::new();
     for file in &order {
         let name = modules::name(file);

@@ -78,6 +78,7 @@ pub fn software() -> Suite {
                 "vfio",
                 "vfio_iommu_type1",
                 "vfio-pci",
+                "virtio_pci?",
                 "virtio_net",
                 "crc32_generic?",
                 "rdma_rxe",

@@ -31,7 +31,7 @@ const OLDER: &str = "bookworm";
 const PACKAGES: &str = "qemu-system-x86,busybox-static,xz-utils,cpio,kmod";
 /// Changes when what is unpacked does, so that an older folder is made again.
 const RECIPE: &str =
-    "root 2: trixie, qemu-system-x86 and its friends from backports; lists of sources and bookworm";
+    "root 2: trixie, qemu-system-x86 and its friends from backports; lists of bookworm too";
 
 /// QEMU and a kernel.
 pub struct Machine {
@@ -132,12 +132,9 @@ fn unpack_root(root: &Path) -> Result<()> {
 /// Fetches the lists of packages anew, from the mirror as it is named now.
 fn update(root: &Path) -> Result<()> {
     let mirror = mirror::address();
-    // Guests take from more than what is unpacked here: tests in source packages, an older kernel.
-    let sources = format!(
-        "deb {mirror} {RELEASE} main\ndeb-src {mirror} {RELEASE} main\n\
-         deb {mirror} {BACKPORTS} main\ndeb {mirror} {OLDER} main\n"
-    );
-    std::fs::write(root.join("etc/apt/sources.list"), sources)?;
+    let releases = [RELEASE, BACKPORTS, OLDER];
+    let sources = releases.map(|release| format!("deb {mirror} {release} main\n"));
+    std::fs::write(root.join("etc/apt/sources.list"), sources.concat())?;
     let mut command = shell::command("chroot", &[]);
     command
         .arg(root)

@@ -44,7 +44,10 @@ pub fn ethernet() -> Suite {
                 "nvme-cli",
                 "e2fsprogs",
             ],
-            script: include_str!("../guest/stock-roce"),
+            script: concat!(
+                include_str!("../guest/roce"),
+                include_str!("../guest/stock-roce")
+            ),
             variables: &[],
         },
         functions: FUNCTIONS,

@@ -1,0 +1,359 @@
+//! Suites that others wrote to test RDMA with, and what in the kernel uses it: rdma-core's own tests, perftest over all
+//! sizes, UCX, libfabric; NFS, SMC sockets, iSER; DPDK. All as Debian ships them, on the simulated functions' Ethernet ports.
+//!
+//! Nothing here is ours but the scripts and who judges. What does not pass is named with its reason ([`pyverbs`]), so that a
+//! failure that is new is one, and one that is gone is noticed.
+
+mod pyverbs;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+
+use super::c::{self, Source};
+use super::image::Image;
+use super::report::Step;
+use super::{Suite, stock};
+
+/// One of the guests.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Which {
+    /// Programs: rdma-core's tests, perftest, UCX, libfabric.
+    Programs,
+    /// In the kernel: NFS, SMC sockets, iSER.
+    Kernel,
+    /// DPDK's testpmd.
+    Dpdk,
+}
+
+impl Which {
+    /// The suite.
+    pub(super) fn suite(self) -> Suite {
+        match self {
+            Self::Programs => programs(),
+            Self::Kernel => kernel(),
+            Self::Dpdk => dpdk(),
+        }
+    }
+}
+
+/// Each of them.
+pub(super) fn all() -> Vec<Suite> {
+    let all = Which::value_variants().iter();
+    all.map(|which| which.suite()).collect()
+}
+
+/// What every guest's kernel loads.
+macro_rules! modules {
+    ($($more:literal),*) => {
+        &["ib_uverbs", "ib_umad", "rdma_ucm", "mlx5_core", "mlx5_ib", $($more),*]
+    };
+}
+
+fn programs() -> Suite {
+    Suite {
+        image: Image {
+            name: "foreign",
+            modules: modules!(),
+            packages: &[
+                "ibverbs-providers",
+                "iproute2",
+                "python3-pyverbs",
+                "perftest",
+                "ucx-utils",
+                "libfabric-bin",
+            ],
+            script: concat!(include_str!("guest/roce"), include_str!("guest/foreign")),
+            variables: &["PYVERBS"],
+        },
+        functions: 2,
+        memory: "3G",
+        patience: Duration::from_secs(2400),
+        serve: &["--profile", "roce", "--report", "report-foreign.txt"],
+        programs: |_| Ok(Vec::new()),
+        capture: None,
+        judge,
+    }
+}
+
+fn kernel() -> Suite {
+    Suite {
+        image: Image {
+            name: "foreign-kernel",
+            modules: modules!(
+                "rpcrdma",
+                "nfsd",
+                "nfsv4",
+                "smc",
+                "crc32c_generic?",
+                "sd_mod",
+                "ib_iser",
+                "ib_isert"
+            ),
+            packages: &[
+                "ibverbs-providers",
+                "iproute2",
+                "ethtool",
+                "nfs-kernel-server",
+                "open-iscsi",
+            ],
+            script: concat!(
+                include_str!("guest/roce"),
+                include_str!("guest/foreign-kernel")
+            ),
+            variables: &[],
+        },
+        functions: 2,
+        memory: "2G",
+        patience: super::PATIENCE,
+        serve: &["--profile", "roce", "--report", "report-kernel.txt"],
+        programs: |machine| c::programs(machine, &[SMC]),
+        capture: None,
+        judge,
+    }
+}
+
+/// Opens sockets of the family SMC, which nothing in Debian does.
+const SMC: Source = Source {
+    name: "smc",
+    text: include_str!("guest/smc.c"),
+    libraries: &[],
+};
+
+fn dpdk() -> Suite {
+    Suite {
+        image: Image {
+            name: "dpdk",
+            modules: modules!(),
+            packages: &[
+                "ibverbs-providers",
+                "iproute2",
+                "dpdk-dev",
+                "librte-net-mlx5-25",
+            ],
+            script: concat!(
+                include_str!("guest/roce"),
+                include_str!("guest/foreign-dpdk")
+            ),
+            variables: &[],
+        },
+        functions: 2,
+        memory: "3G",
+        patience: super::PATIENCE,
+        serve: &["--profile", "roce", "--report", "report-dpdk.txt"],
+        programs: |_| Ok(Vec::new()),
+        capture: None,
+        judge,
+    }
+}
+
+/// What a transfer of files, of blocks or of a stream has to have brought over by RDMA, one way at least.
+const TRANSFERRED: u64 = 64 << 20;
+const STREAMED: u64 = 8 << 20;
+
+fn judge(step: &Step) -> Result<String> {
+    match step.name.as_str() {
+        "pyverbs" => pyverbs::judge(step),
+        "testpmd" => testpmd(step),
+        "facing" | "apart" | "together" => Ok(String::new()),
+        "smc" => {
+            both(step)?;
+            step.line_with("came back as they were")?;
+            by_rdma(step, STREAMED)
+        }
+        "nfs-server" => Ok(step.line_with("rdma 20049")?.to_owned()),
+        "nfs-mount" => {
+            step.line_with("proto=rdma")?;
+            Ok("NFS 4.2 over RDMA".to_owned())
+        }
+        "iser-target" => {
+            ensure!(step.said.last().is_some_and(|line| line == "1"), "no iSER");
+            Ok("10.0.0.2:3260".to_owned())
+        }
+        "iser-login" => Ok(step.line_with("iser: ")?.to_owned()),
+        "nfs-files" | "iser-dd" => {
+            step.line_with("equal")?;
+            let figures = [step.line_with("written")?, step.line_with("read")?];
+            let brought = by_rdma(step, TRANSFERRED)?;
+            Ok(format!("{}; {}; {brought}", figures[0], figures[1]))
+        }
+        "nfs-umount" | "iser-logout" => Ok("gone".to_owned()),
+        name if name.starts_with("ucx-") => ucx(step),
+        name if name.starts_with("sweep-") => sweep(step),
+        name if name.starts_with("fabric-") => fabric(step),
+        _ => stock::judge(step),
+    }
+}
+
+fn both(step: &Step) -> Result<&str> {
+    step.line_with("client 0 server 0")
+}
+
+/// The counters say that it was RDMA, and nothing that stood in for it.
+fn by_rdma(step: &Step, least: u64) -> Result<String> {
+    let line = step.line_with("by RDMA ")?;
+    let bytes = line.split_whitespace().nth(2).context("no count")?;
+    let bytes: u64 = bytes.parse().with_context(|| format!("{line:?}"))?;
+    ensure!(bytes >= least, "{bytes} bytes by RDMA, not {least}");
+    Ok(line.to_owned())
+}
+
+/// ucx_perftest's row below its header: how many, times (the middle one, two averages), bandwidths, rates.
+fn ucx(step: &Step) -> Result<String> {
+    both(step)?;
+    let rows = step.said.iter().map(|line| numbers(line));
+    let row = rows
+        .into_iter()
+        .find(|row| row.len() == 8)
+        .context("ucx_perftest prints no figures")?;
+    Ok(format!(
+        "{} iterations, {} us, {} MB/s",
+        row[0], row[1], row[4]
+    ))
+}
+
+/// The numbers that a line begins with: the columns of a row.
+fn numbers(line: &str) -> Vec<&str> {
+    let columns = line.split_whitespace();
+    columns
+        .take_while(|column| column.parse::<f64>().is_ok())
+        .collect()
+}
+
+/// Every size up to the largest that the transport carries, in perftest's table.
+fn sweep(step: &Step) -> Result<String> {
+    both(step)?;
+    let header = step.said.iter().rposition(|line| line.contains("#bytes"));
+    let header = header.context("perftest prints no table")?;
+    // Complaints about the processor's clock stand between the rows, and at the ends of some.
+    let rows = step.said[header + 1..]
+        .iter()
+        .take_while(|line| !line.contains("-----"))
+        .map(|row| numbers(row))
+        .filter(|row| row.len() >= 4);
+    let rows: Vec<Vec<&str>> = rows.collect();
+    let last = rows.last().context("perftest prints no figures")?;
+    let largest: u64 = last[0].parse()?;
+    let sizes = u64::try_from(rows.len())?;
+    let atomic = step.name.contains("atomic");
+    let wanted = match step.name.ends_with("UD") {
+        // The path's MTU, where Ethernet's is 1500.
+        true => 1024,
+        false if atomic => 8,
+        false => 8 << 20,
+    };
+    ensure!(largest == wanted, "up to {largest} bytes, not {wanted}");
+    ensure!(
+        atomic || 2_u64.pow(u32::try_from(sizes)?) == wanted,
+        "{sizes} sizes up to {wanted}"
+    );
+    Ok(format!("{sizes} sizes, {largest} bytes: {}", last[3]))
+}
+
+/// fi_pingpong's table: a row for each size.
+fn fabric(step: &Step) -> Result<String> {
+    both(step)?;
+    let header = step.said.iter().position(|line| line.contains("#sent"));
+    let rows = &step.said[header.context("fi_pingpong prints no table")? + 1..];
+    let rows: Vec<&String> = rows
+        .iter()
+        .take_while(|row| row.split_whitespace().count() >= 7)
+        .collect();
+    let last = rows.last().context("fi_pingpong prints no figures")?;
+    Ok(format!("{} sizes, last {}", rows.len(), last.trim()))
+}
+
+/// Where DPDK's driver stops: both ports are probed, by verbs since DEVX is not there, and configured; the completion queue of
+/// the first receive queue is not made, though no command is refused. A testpmd that comes further is one to judge by its
+/// packets.
+const STOPS: &str = "Rx queue 0 CQ creation failure";
+
+fn testpmd(step: &Step) -> Result<String> {
+    for port in 0..2 {
+        step.line_with(&format!("Configuring Port {port} "))?;
+        step.line_with(&format!("Port {port} {STOPS}"))?;
+    }
+    Ok(format!("two ports configured, then: {STOPS}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sweep_that_ends_before_the_largest_size_fails() {
+        let header =
+            "#bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]";
+        let rows: Vec<String> = (1..=23)
+            .map(|power| format!("{}  10  1.00  2.00  0.1Correlation coefficient", 1 << power))
+            .collect();
+        let mut said: Vec<&str> = vec!["client 0 server 0", header];
+        said.extend(rows.iter().map(String::as_str));
+        let whole = judge(&Step::succeeded("sweep-write-bw", &said));
+        assert_eq!(whole.expect("whole"), "23 sizes, 8388608 bytes: 2.00");
+        assert!(judge(&Step::succeeded("sweep-send-bw-UD", &said)).is_err());
+        said.pop();
+        assert!(judge(&Step::succeeded("sweep-write-bw", &said)).is_err());
+        assert!(judge(&Step::succeeded("sweep-send-bw-UD", &said[..12])).is_ok());
+    }
+
+    #[test]
+    fn a_client_of_ucx_that_ends_well_without_figures_has_shown_nothing() {
+        let header = "| |     Test     | # iterations | 50.0%ile | average | overall |  average |";
+        let row = "   50   3995.500  3887.630  3887.630   0.00   0.00   257   257";
+        let good = judge(&Step::succeeded(
+            "ucx-rc_v-lat",
+            &[header, row, "client 0 server 0"],
+        ));
+        assert_eq!(
+            good.expect("figures"),
+            "50 iterations, 3995.500 us, 0.00 MB/s"
+        );
+        assert!(
+            judge(&Step::succeeded(
+                "ucx-rc_v-lat",
+                &[header, "client 0 server 0"]
+            ))
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn bytes_that_came_by_tcp_are_no_bytes_by_rdma() {
+        let said = [
+            "8388608 bytes came back as they were",
+            "by RDMA 9000000 bytes",
+            "client 0 server 0",
+        ];
+        assert!(judge(&Step::succeeded("smc", &said)).is_ok());
+        let said = [said[0], "by RDMA 120 bytes", said[2]];
+        assert!(judge(&Step::succeeded("smc", &said)).is_err());
+    }
+
+    #[test]
+    fn a_table_without_rows_fails() {
+        let table =
+            ["bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec"];
+        let mut said = vec!["client 0 server 0", table[0]];
+        assert!(judge(&Step::succeeded("fabric-msg", &said)).is_err());
+        said.push("64      10      =10      1.2k        0.01s      0.11     580.00       0.00");
+        assert!(judge(&Step::succeeded("fabric-msg", &said)).is_ok());
+    }
+
+    #[test]
+    fn a_testpmd_that_stops_elsewhere_or_comes_further_is_noticed() {
+        let said = [
+            "Configuring Port 0 (socket 0)",
+            "Configuring Port 1 (socket 0)",
+            "mlx5_net: Port 0 Rx queue 0 CQ creation failure.",
+            "mlx5_net: Port 1 Rx queue 0 CQ creation failure.",
+        ];
+        assert!(judge(&Step::succeeded("testpmd", &said)).is_ok());
+        for missing in 0..said.len() {
+            let mut less = said.to_vec();
+            less.remove(missing);
+            assert!(judge(&Step::succeeded("testpmd", &less)).is_err());
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! rdma-core's own tests, in Python (its `tests/`, with pyverbs of the same version): how many passed, were skipped, failed.
+//!
+//! They are written for every device that rdma-core knows, so most ask for what a ConnectX with these capabilities has not,
+//! and skip themselves. Those that fail are named here with the reason: one more fails the step, one less too.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::vm::report::Step;
+
+/// A test that fails, as unittest calls it, and why.
+const FAIL: &[(&str, &str)] = &[];
+
+/// Judges what unittest said.
+pub fn judge(step: &Step) -> Result<String> {
+    let ran = step.line_with("Ran ")?;
+    let ran: usize = word(ran, 1)?.parse()?;
+    let skipped = step.lines_with("... skipped ").len();
+    let failed: BTreeSet<&str> = ["FAIL: ", "ERROR: "]
+        .into_iter()
+        .flat_map(|kind| {
+            step.said
+                .iter()
+                .filter_map(move |line| line.strip_prefix(kind))
+        })
+        .map(name)
+        .collect();
+    let known: BTreeSet<&str> = FAIL.iter().map(|(name, _)| *name).collect();
+    let new: Vec<&&str> = failed.difference(&known).collect();
+    let gone: Vec<&&str> = known.difference(&failed).collect();
+    ensure!(new.is_empty(), "{} fail: {new:?}", new.len());
+    ensure!(gone.is_empty(), "no longer fail: {gone:?}");
+    let passed = ran
+        .checked_sub(skipped + failed.len())
+        .context("more skipped and failed than ran")?;
+    ensure!(passed > 0, "none of {ran} passed, {skipped} skipped");
+    Ok(format!(
+        "{ran} tests: {passed} passed, {skipped} skipped, {} failed as known",
+        failed.len()
+    ))
+}
+
+fn word(line: &str, number: usize) -> Result<&str> {
+    let found = line.split_whitespace().nth(number);
+    found.with_context(|| format!("{line:?}"))
+}
+
+/// `test_x (tests.test_y.Z.test_x)` is called by what the brackets hold.
+fn name(line: &str) -> &str {
+    let inside = line.split_once('(').map_or(line, |(_, inside)| inside);
+    inside.trim_end().trim_end_matches(')')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAID: [&str; 5] = [
+        "test_a (tests.test_x.X.test_a) ... ok",
+        "test_b (tests.test_x.X.test_b)",
+        "What it tests ... skipped 'Not supported'",
+        "----------------------------------------",
+        "Ran 2 tests in 1.5s",
+    ];
+
+    #[test]
+    fn what_was_skipped_has_not_passed() {
+        assert_eq!(
+            judge(&Step::succeeded("pyverbs", &SAID)).unwrap(),
+            "2 tests: 1 passed, 1 skipped, 0 failed as known"
+        );
+        let none = [SAID[2], SAID[2], SAID[4]];
+        assert!(judge(&Step::succeeded("pyverbs", &none)).is_err());
+    }
+
+    #[test]
+    fn a_test_that_fails_without_being_known_fails_the_step_and_is_named() {
+        let mut said = SAID.to_vec();
+        said.push("ERROR: test_b (tests.test_x.X.test_b)");
+        let error = judge(&Step::succeeded("pyverbs", &said)).unwrap_err();
+        assert!(
+            error.to_string().contains("tests.test_x.X.test_b"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn tests_that_did_not_come_to_an_end_prove_nothing() {
+        assert!(judge(&Step::succeeded("pyverbs", &SAID[..4])).is_err());
+    }
+}
