@@ -1,8 +1,7 @@
 //! What port and vport are now, for people who look: the link, who switched it off, both MTUs, what the e-switch was told.
 
 use super::{
-    FRAME_BYTES, LOCAL_PORT, READ, VPORT_UP, access_pmtu, mac_of, query, read_list,
-    read_unicast_list,
+    LOCAL_PORT, READ, VPORT_UP, access_pmtu, ip_mtu, mac_of, query, read_list, read_unicast_list,
 };
 use crate::caps::Caps;
 use crate::control::Control;
@@ -33,7 +32,7 @@ pub struct VportState {
     pub is_up: bool,
     /// What the vport's owner wants.
     pub admin: VportAdmin,
-    /// The vport's MTU in bytes, as the hardware counts ([`FRAME_BYTES`] more than IP); `None` if it does not say.
+    /// The vport's MTU in bytes, as the hardware counts ([`FRAME_BYTES`](super::FRAME_BYTES) more than IP); `None` if it does not say.
     pub vport_mtu: Option<u32>,
     /// The port's, and the largest it could have; `None` if the function may not see the port.
     pub port_mtu: Option<(u32, u32)>,
@@ -50,8 +49,11 @@ impl VportState {
     #[must_use]
     pub fn ip_mtu(&self) -> Option<u32> {
         let port = self.port_mtu.map(|(now, _)| now);
-        let mtu = [self.vport_mtu, port].into_iter().flatten().min()?;
-        Some(mtu.saturating_sub(FRAME_BYTES))
+        [self.vport_mtu, port]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(ip_mtu)
     }
 }
 
