@@ -157,3 +157,43 @@ fn a_function_that_the_doctor_finds_something_at_is_not_accepted() {
     let error = report["error"].as_str().expect("an error");
     assert!(error.contains("File exists"), "{error}");
 }
+
+/// Through the e-switch of one card, one of whose functions may send from its own MAC alone.
+#[test]
+fn two_virtual_functions_of_one_card_are_accepted() {
+    let served = Served::card(&["--vf", "0:mac=02:00:00:00:00:77,spoofchk"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = (served.name("card.vf0"), served.name("card.vf1"));
+    let (code, report) = accept(directory.path(), &[&one, &other]);
+    assert_eq!(code, Some(0), "{report:#}");
+    for name in ["e-switch", "DTOs", "connections", "kill", "perf"] {
+        let (verdict, found) = line(&report, name);
+        assert_eq!(verdict, "ok", "{name}: {found}");
+    }
+    let info = directory.path().join("bundle/info-0.txt");
+    let info = fs::read_to_string(info).expect("what info says");
+    assert!(info.contains("02:00:00:00:00:77"), "{info}");
+}
+
+#[test]
+fn a_virtual_function_that_its_owner_switched_off_is_found_by_its_port() {
+    let served = Served::card(&["--vf", "0:state=disable"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let (code, report) = accept(directory.path(), &[&served.name("card.vf0")]);
+    assert_eq!(code, Some(1), "{report:#}");
+    let (verdict, found) = line(&report, "port");
+    assert_eq!(verdict, "not ok");
+    assert!(found.contains("the vport's owner says: down"), "{found}");
+}
+
+/// Linux mlx5 `esw/acl/ingress_lgcy.c`: the check lets the administrator's MAC out, and there is none.
+#[test]
+fn a_spoof_check_without_a_mac_is_found_by_the_e_switch() {
+    let served = Served::card(&["--vf", "0:spoofchk"]);
+    let directory = tempfile::tempdir().expect("a directory");
+    let (one, other) = (served.name("card.vf0"), served.name("card.vf1"));
+    let (code, report) = accept(directory.path(), &[&one, &other]);
+    assert_eq!(code, Some(1), "{report:#}");
+    let (verdict, found) = line(&report, "e-switch");
+    assert_eq!(verdict, "not ok", "{found}");
+}
