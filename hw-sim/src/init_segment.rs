@@ -160,7 +160,11 @@ impl InitSegment {
         if phase == Phase::Silent {
             self.bar.fill(0, bytes, 0xff);
         } else {
-            self.bar.fill(0, bytes, 0);
+            // A driver in another thread may look meanwhile: as long as not all of it is there the firmware boots.
+            self.bar.store_be32(INITIALIZING, 1 << 31);
+            self.bar.fill(0, INITIALIZING, 0);
+            let behind = INITIALIZING + 4;
+            self.bar.fill(behind, bytes - behind, 0);
             self.restore();
         }
     }
