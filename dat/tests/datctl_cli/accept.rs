@@ -185,15 +185,3 @@ fn a_virtual_function_that_its_owner_switched_off_is_found_by_its_port() {
     assert_eq!(verdict, "not ok");
     assert!(found.contains("the vport's owner says: down"), "{found}");
 }
-
-/// Linux mlx5 `esw/acl/ingress_lgcy.c`: the check lets the administrator's MAC out, and there is none.
-#[test]
-fn a_spoof_check_without_a_mac_is_found_by_the_e_switch() {
-    let served = Served::card(&["--vf", "0:spoofchk"]);
-    let directory = tempfile::tempdir().expect("a directory");
-    let (one, other) = (served.name("card.vf0"), served.name("card.vf1"));
-    let (code, report) = accept(directory.path(), &[&one, &other]);
-    assert_eq!(code, Some(1), "{report:#}");
-    let (verdict, found) = line(&report, "e-switch");
-    assert_eq!(verdict, "not ok", "{found}");
-}
