@@ -31,9 +31,9 @@ use crate::health::Health;
 use crate::ids;
 use crate::pages::{FunctionId, MOST_PAGES, Pages};
 use crate::prm::{
-    AccessRegIn, AllocUarIn, CmdStatus, Dtor, EnableHcaIn, Eqn, HostEndianness, InitHcaIn,
-    InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn, UarIndex,
-    UarPage,
+    AccessRegIn, AllocQCounterIn, AllocUarIn, CmdStatus, Dtor, EnableHcaIn, Eqn, HostEndianness,
+    InitHcaIn, InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn,
+    UarIndex, UarPage,
 };
 use crate::random::SplitMix;
 use crate::segment;
@@ -149,6 +149,11 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
         }
     }
     watch.done(Step::RequeryCaps);
+    if caps.general().max_qp_cnt() > 0 {
+        let set = control.exec(&AllocQCounterIn::new());
+        control.counter_set = optional("ALLOC_Q_COUNTER", set.map_err(MlxError::from))?
+            .map(|answer| answer.counter_set_id());
+    }
 
     let (uar_index, uar) = alloc_uar(&mut control)?;
     watch.done(Step::AllocUar);
@@ -191,7 +196,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     let port = take_port(&mut control, &caps, &config, &mut random)?;
     watch.done(Step::Vport);
     let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
-    let gids = gid::table(port.mac, &config.gids, room)?;
+    let gids = gid::table(port.mac, &config.gids, &config.vlans, room)?;
     for entry in &gids {
         gid::write_entry(&mut control, entry, port_number(&caps))?;
     }
@@ -278,6 +283,7 @@ fn start_command_interface(
         event_mode: false,
         watch_health: false,
         doubt: None,
+        counter_set: None,
         embedded_cpu: false,
         reclaim_limit: RECLAIM_LIMIT,
         timeout: config.command_timeout,

@@ -68,6 +68,8 @@ pub(crate) struct Control {
     pub(crate) event_mode: bool,
     /// The health counter is expected to move.
     pub(crate) watch_health: bool,
+    /// The counters of our queue pairs, where the device has such.
+    pub(crate) counter_set: Option<u32>,
     /// A command whose answer says whether a device in doubt is alive.
     pub(crate) doubt: Option<Doubt>,
     /// The function is that of the adapter's own processor, which commands about it have to say.

@@ -20,8 +20,8 @@ use crate::cmd::{SlotClass, Ticket};
 use crate::control::{Control, message};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
-use crate::gid::{self, GidEntry};
-use crate::prm::{Command, Cqn, Eqn, UarIndex, UarPage};
+use crate::gid::{self, GidEntry, Vlan};
+use crate::prm::{Command, Cqn, Eqn, QueryQCounterIn, QueryQCounterOut, UarIndex, UarPage};
 use crate::teardown;
 use crate::vport::{self, VportState};
 
@@ -30,6 +30,8 @@ use crate::vport::{self, VportState};
 pub struct HcaConfig {
     /// Our addresses besides the link-local one made of the MAC, which is always there at index 0.
     pub gids: Vec<IpAddr>,
+    /// VLANs of those addresses that are in one, the link-local one included; the others' frames have no tag.
+    pub vlans: Vec<(IpAddr, Vlan)>,
     /// MAC addresses of peers whose address does not contain it.
     pub neighbours: Vec<(IpAddr, [u8; 6])>,
     /// How long a command may take.
@@ -63,6 +65,7 @@ impl HcaConfig {
     pub fn new() -> Self {
         Self {
             gids: Vec::new(),
+            vlans: Vec::new(),
             neighbours: Vec::new(),
             command_timeout: Duration::from_secs(60),
             initializing_timeout: Duration::from_secs(120),
@@ -403,6 +406,26 @@ impl Hca {
     /// Our addresses, by index.
     pub fn gids(&self) -> &[GidEntry] {
         &self.gids
+    }
+
+    /// Priority of frames from our address with this index.
+    pub(crate) fn priority(&self, gid_index: u8) -> u8 {
+        let entry = self.gids.iter().find(|entry| entry.index == gid_index);
+        entry.map_or(0, GidEntry::priority)
+    }
+
+    /// Counters of what went wrong on our queue pairs: packets out of sequence, retries, missing buffers. `None` where
+    /// the device has none.
+    ///
+    /// # Errors
+    /// [`CmdError`].
+    pub fn queue_counters(&mut self) -> Result<Option<QueryQCounterOut>, CmdError> {
+        let Some(set) = self.control.counter_set else {
+            return Ok(None);
+        };
+        let mut input = QueryQCounterIn::new();
+        input.set_counter_set_id(set);
+        self.control.exec(&input).map(Some)
     }
 
     /// Our MAC.

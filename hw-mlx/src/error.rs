@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use driver::{BarError, DmaError, FunctionError};
 use thiserror::Error;
 
+use crate::gid::Vlan;
 use crate::prm::{CmdStatus, DeliveryStatus, Opcode};
 
 /// A command that did not do what it was asked.
@@ -299,6 +300,16 @@ pub enum MlxError {
         written: Macs,
         /// What was read back.
         kept: Macs,
+    },
+    /// A VLAN of the configuration that cannot be.
+    #[error("HcaConfig::vlans: {address} in VLAN {} with priority {}: {why}", vlan.id, vlan.priority)]
+    Vlan {
+        /// The address.
+        address: IpAddr,
+        /// What it was to be in.
+        vlan: Vlan,
+        /// The rule that it breaks.
+        why: &'static str,
     },
     /// More addresses than the RoCE address table holds.
     #[error("{asked} addresses, the RoCE address table holds {room}")]

@@ -8,6 +8,7 @@
 //! functions on one link can talk without any configuration: such an address contains the MAC of
 //! its owner. Other peers are found in the static neighbours of the configuration.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::control::Control;
@@ -30,6 +31,25 @@ pub struct GidEntry {
     pub address: IpAddr,
     /// Our MAC.
     pub mac: [u8; 6],
+    /// The VLAN its frames are in; `None` for frames without a tag.
+    pub vlan: Option<Vlan>,
+}
+
+impl GidEntry {
+    /// Priority of its frames.
+    #[must_use]
+    pub fn priority(&self) -> u8 {
+        self.vlan.map_or(0, |vlan| vlan.priority)
+    }
+}
+
+/// A VLAN, and the priority of our frames in it. Networks that keep RoCE lossless by priority flow control are tagged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// Its number, 1..=4094.
+    pub id: u16,
+    /// Priority in the tag, 0..=7.
+    pub priority: u8,
 }
 
 /// The GID of an address.
@@ -76,10 +96,12 @@ pub fn mac_of_link_local(gid: [u8; 16]) -> Option<[u8; 6]> {
     Some([a ^ 0x02, b, c, d, e, f])
 }
 
-/// The table a port gets: the link-local address, then `further` in their order, each once.
+/// The table a port gets: the link-local address, then `further` in their order, each once; `vlans` says which of them
+/// are in one.
 pub(crate) fn table(
     mac: [u8; 6],
     further: &[IpAddr],
+    vlans: &[(IpAddr, Vlan)],
     room: usize,
 ) -> Result<Vec<GidEntry>, MlxError> {
     let mut gids: Vec<[u8; 16]> = vec![link_local(mac).octets()];
@@ -95,6 +117,7 @@ pub(crate) fn table(
             room,
         });
     }
+    let vlans = vlans_of(&gids, vlans)?;
     gids.into_iter()
         .enumerate()
         .map(|(index, gid)| {
@@ -108,9 +131,34 @@ pub(crate) fn table(
                 gid,
                 address: address_of(gid),
                 mac,
+                vlan: vlans.get(&gid).copied(),
             })
         })
         .collect()
+}
+
+/// The VLANs of the configuration by GID, checked.
+fn vlans_of(
+    gids: &[[u8; 16]],
+    vlans: &[(IpAddr, Vlan)],
+) -> Result<BTreeMap<[u8; 16], Vlan>, MlxError> {
+    let mut by_gid = BTreeMap::new();
+    for &(address, vlan) in vlans {
+        let gid = gid_of(address.to_canonical());
+        let why = if !gids.contains(&gid) {
+            "not an address of this function"
+        } else if !(1..=4094).contains(&vlan.id) {
+            "VLANs are 1..=4094"
+        } else if vlan.priority > 7 {
+            "priorities are 0..=7"
+        } else if by_gid.insert(gid, vlan).is_some() {
+            "the address has a VLAN already"
+        } else {
+            continue;
+        };
+        return Err(MlxError::Vlan { address, vlan, why });
+    }
+    Ok(by_gid)
 }
 
 /// The device's form of an entry.
@@ -127,6 +175,9 @@ fn layout(entry: &GidEntry) -> RoceAddr {
         } else {
             L3_IPV6
         });
+    if let Some(vlan) = entry.vlan {
+        address.set_vlan_valid(true).set_vlan_id(u32::from(vlan.id));
+    }
     address
 }
 
@@ -239,6 +290,7 @@ mod tests {
                 ip("10.0.0.1"),
                 ip("fe80::5eff:fe10:2030"),
             ],
+            &[],
             8,
         )
         .expect("room");
@@ -258,7 +310,7 @@ mod tests {
 
     #[test]
     fn table_larger_than_the_devices_is_refused_with_both_numbers() {
-        let error = table(MAC, &[ip("10.0.0.1"), ip("10.0.0.2")], 2).expect_err("no room");
+        let error = table(MAC, &[ip("10.0.0.1"), ip("10.0.0.2")], &[], 2).expect_err("no room");
         assert_eq!(
             error.to_string(),
             "3 addresses, the RoCE address table holds 2"
@@ -267,7 +319,7 @@ mod tests {
 
     #[test]
     fn ipv4_entry_is_laid_out_as_mlx5_ib_does() {
-        let own = table(MAC, &[ip("192.168.1.2")], 8).expect("room");
+        let own = table(MAC, &[ip("192.168.1.2")], &[], 8).expect("room");
         let mut expected = [0u8; 0x20];
         expected[..16].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 168, 1, 2]);
         expected[0x12..0x18].copy_from_slice(&MAC);
@@ -279,7 +331,7 @@ mod tests {
 
     #[test]
     fn resolving_prefers_ourselves_then_the_configuration_then_the_address() {
-        let own = table(MAC, &[ip("10.0.0.1")], 8).expect("room");
+        let own = table(MAC, &[ip("10.0.0.1")], &[], 8).expect("room");
         let other = [2, 0, 0, 0, 0, 9];
         let neighbours = [
             (ip("10.0.0.2"), other),
@@ -307,7 +359,7 @@ mod tests {
 
     #[test]
     fn source_has_the_ip_version_and_scope_of_the_destination() {
-        let own = table(MAC, &[ip("10.0.0.1"), ip("2001:db8::1")], 8).expect("room");
+        let own = table(MAC, &[ip("10.0.0.1"), ip("2001:db8::1")], &[], 8).expect("room");
         let index = |address: &str| source(gid_of(ip(address)), &own).map(|entry| entry.index);
         assert_eq!(
             (index("fe80::1"), index("10.9.9.9"), index("2001:db8::9")),

@@ -29,6 +29,7 @@ use driver::DmaBuffer;
 use crate::cq::{ArmSequence, Cq, Cqe, opcode};
 use crate::device::Hca;
 use crate::error::MlxError;
+use crate::gid::GidEntry;
 use crate::mkey::KeyRequest;
 use crate::qp::context::{GSI_Q_KEY, QpFacts, ReceiveSource, SERVICE_GSI, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
@@ -44,6 +45,10 @@ pub const HEADER_BYTES: usize = 40;
 const IPV4_AT: usize = 20;
 /// The queue pair's number on the wire, here and there.
 const WIRE_QPN: u32 = 1;
+/// Bits of the traffic class that say that the network may mark the packet instead of dropping it (RFC 3168, ECT(0)), as
+/// on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and where they and its marks stand.
+const ECN_CAPABLE: u8 = 0b10;
+const ECN_MASK: u8 = 0b11;
 /// Hop limit of answers.
 const HOP_LIMIT: u8 = 64;
 
@@ -155,6 +160,8 @@ pub struct Gsi {
     lkey: u32,
     mkey_index: u32,
     free_sends: Vec<u32>,
+    /// Priority of what is sent from each of our addresses, by index.
+    priorities: Vec<u8>,
     received: VecDeque<ReceivedMad>,
     /// The queue pair broke and nothing moves until [`Gsi::repair`].
     broken: bool,
@@ -212,6 +219,7 @@ impl Gsi {
             log_max_message: device.log_max_message,
             log_max_reads_in: 0,
             log_max_reads_out: 0,
+            counter_set: device.counter_set,
         };
         let (qpn, memory) = control::create_qp(hca, &facts, memory)?;
         let RingMemory { ring, record, .. } = memory.get();
@@ -227,6 +235,7 @@ impl Gsi {
             lkey,
             mkey_index,
             free_sends: (0..SENDS).collect(),
+            priorities: hca.gids().iter().map(GidEntry::priority).collect(),
             received: VecDeque::new(),
             broken: false,
             armed: false,
@@ -347,10 +356,15 @@ impl Gsi {
         let path = &to.path;
         let vector = AddressVector {
             q_key: GSI_Q_KEY,
+            priority: self
+                .priorities
+                .get(usize::from(path.source_gid_index))
+                .copied()
+                .unwrap_or(0),
             qpn: to.qpn & 0xff_ffff,
             udp_source_port: udp_source_port(path.flow_label, WIRE_QPN, to.qpn & 0xff_ffff),
             mac: path.mac,
-            traffic_class: path.traffic_class,
+            traffic_class: path.traffic_class & !ECN_MASK | ECN_CAPABLE,
             hop_limit: path.hop_limit,
             source_gid_index: path.source_gid_index,
             flow_label: path.flow_label & 0xf_ffff,
@@ -464,7 +478,8 @@ impl ReceivedMad {
                 gid: self.route.source,
                 mac,
                 hop_limit: HOP_LIMIT,
-                traffic_class: self.route.traffic_class,
+                // How the network marked the datagram is no part of the way back.
+                traffic_class: self.route.traffic_class & !ECN_MASK,
                 flow_label: 0,
             },
             qpn: self.qpn,

@@ -64,4 +64,4 @@ pub mod wqe;
 pub use device::{CloseError, CloseReport, Hca, HcaConfig, Pending};
 pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};
 pub use event::AsyncEvent;
-pub use gid::GidEntry;
+pub use gid::{GidEntry, Vlan};

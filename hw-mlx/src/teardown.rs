@@ -17,7 +17,7 @@ use crate::device::{CloseError, CloseReport, Hca};
 use crate::error::{CmdError, MlxError};
 use crate::gid;
 use crate::pages::{FunctionId, Pages, TAKE_PAGES};
-use crate::prm::{DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
+use crate::prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
 use crate::vport;
 
 /// TEARDOWN_HCA profile: the firmware finishes what it does.
@@ -59,9 +59,16 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
     }
     first.note("RoCE off", vport::disable_roce(control));
     settle_page_requests(control);
-    let objects = control
-        .objects
-        .left_besides(&[("EQ", control.eqs.len()), ("UAR", 1)]);
+    let objects = control.objects.left_besides(&[
+        ("EQ", control.eqs.len()),
+        ("UAR", 1),
+        ("queue counter", usize::from(control.counter_set.is_some())),
+    ]);
+    if let Some(set) = control.counter_set.take() {
+        let mut input = DeallocQCounterIn::new();
+        input.set_counter_set_id(set);
+        first.note("queue counters", control.exec(&input));
+    }
     destroy_eqs(control, &mut first);
     let mut input = DeallocUarIn::new();
     input.set_uar(hca.uar_index.get());

@@ -147,6 +147,8 @@ pub const fn next_segment(next: u16) -> Unit {
 pub struct AddressVector {
     /// Q_Key of the destination.
     pub q_key: u32,
+    /// Priority of the frame's VLAN tag, 0..=7.
+    pub priority: u8,
     /// Queue pair number of the destination, 24 bits.
     pub qpn: u32,
     /// UDP source port.
@@ -180,7 +182,8 @@ impl AddressVector {
         [
             Unit::new(
                 u64::from(self.q_key) << 32,
-                qpn << 32 | u64::from(self.udp_source_port),
+                // The service level's place; its upper three bits are the priority.
+                qpn << 32 | u64::from(self.priority) << 25 | u64::from(self.udp_source_port),
             ),
             Unit::new(
                 u64::from(u32::from_be_bytes([m0, m1, m2, m3])),
@@ -319,6 +322,7 @@ mod tests {
     fn an_address_vector_has_the_bytes_of_the_documented_structure() {
         let vector = AddressVector {
             q_key: 0x8001_0000,
+            priority: 5,
             qpn: 1,
             udp_source_port: 0xc123,
             mac: [0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5],
@@ -330,7 +334,7 @@ mod tests {
         };
         let expected = [
             0x80, 0x01, 0, 0, 0, 0, 0, 0, // q_key, reserved
-            0x80, 0, 0, 1, 0, 0, 0xc1,
+            0x80, 0, 0, 1, 0x0a, 0, 0xc1,
             0x23, // extended | qpn, stat_rate_sl, fl_mlid, udp_sport
             0, 0, 0, 0, 0xa0, 0xa1, 0xa2, 0xa3, // reserved, rmac
             0xa4, 0xa5, 0x02, 64, 0x40, 0x31, 0x23,

@@ -675,6 +675,48 @@ fn a_device_that_does_not_keep_the_announced_mac_is_refused_by_name() {
     );
 }
 
+/// Linux `main.c` of mlx5_ib, `set_roce_addr`: `vlan_valid` and `vlan_id` of the table's entry.
+#[test]
+fn an_address_in_a_vlan_is_entered_with_it() {
+    let double = Double::new();
+    let mut config = config();
+    let address = config.gids[0];
+    let vlan = |id, priority| hw_mlx::Vlan { id, priority };
+    config.vlans = vec![(address, vlan(100, 3))];
+    let hca = Hca::open(double.function(), config.clone()).expect("bring-up");
+    assert_eq!(hca.gids()[1].vlan, Some(vlan(100, 3)));
+    let words: Vec<u32> = double
+        .state()
+        .seen
+        .iter()
+        .filter(|seen| seen.opcode == 0x761)
+        .map(|seen| double::argument_of(&seen.input, 0x20))
+        .collect();
+    assert_eq!(words, [0x0200, 1 << 28 | 100 << 16 | 0x0200]);
+
+    let stranger = "10.9.9.9".parse().expect("an address");
+    for (vlans, why) in [
+        (
+            vec![(address, vlan(0, 3))],
+            "10.1.2.3 in VLAN 0 with priority 3: VLANs are 1..=4094",
+        ),
+        (vec![(address, vlan(4095, 3))], "VLANs are 1..=4094"),
+        (vec![(address, vlan(1, 8))], "priorities are 0..=7"),
+        (
+            vec![(stranger, vlan(1, 0))],
+            "10.9.9.9 in VLAN 1 with priority 0: not an address",
+        ),
+        (
+            vec![(address, vlan(1, 0)), (address, vlan(2, 0))],
+            "10.1.2.3 in VLAN 2 with priority 0: the address has",
+        ),
+    ] {
+        config.vlans = vlans;
+        let error = Hca::open(Double::new().function(), config.clone()).expect_err("no such VLAN");
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
 /// `permanent_address` is written by the e-switch manager for others (Linux `vport.c`
 /// `mlx5_modify_nic_vport_mac_address`), by no driver for its own vport.
 #[test]

@@ -13,6 +13,7 @@ impl From<MlxError> for ProviderError {
             MlxError::Dma(_) | MlxError::TooManyPages { .. } => Self::Resources(text),
             MlxError::Nonsense { .. }
             | MlxError::TooManyGids { .. }
+            | MlxError::Vlan { .. }
             | MlxError::ConfiguredMac { .. } => Self::Unsupported(text),
             MlxError::Unresolved { .. } => Self::Unreachable(text),
             MlxError::Dead(_) => Self::Dead(text),

@@ -94,6 +94,8 @@ pub struct QpFacts {
     pub log_max_reads_in: u32,
     /// log2 of the read depth the device can keep as originator.
     pub log_max_reads_out: u32,
+    /// Counters it adds to; 0 for none.
+    pub counter_set: u32,
 }
 
 impl QpFacts {
@@ -153,6 +155,7 @@ impl QpFacts {
     #[must_use]
     pub fn reset_to_init(&self) -> Qpc {
         let mut context = self.transition();
+        context.set_counter_set_id(self.counter_set);
         if self.service == SERVICE_GSI {
             context.set_q_key(GSI_Q_KEY);
         } else {
@@ -282,6 +285,7 @@ mod tests {
             log_max_message: 30,
             log_max_reads_in: 4,
             log_max_reads_out: 4,
+            counter_set: 9,
         }
     }
 
@@ -430,6 +434,12 @@ mod tests {
             let found = (path.vhca_port_num(), context.log_ack_req_freq());
             assert_eq!(found, (1, 8), "{what}");
         }
+    }
+
+    /// As Linux does it, at this step (`__mlx5_ib_modify_qp`, `counter_set_id`).
+    #[test]
+    fn leaving_reset_a_queue_pair_gets_its_counters() {
+        assert_eq!(dword(&facts().reset_to_init(), 0x0c), 9 << 24);
     }
 
     #[test]

@@ -139,6 +139,7 @@ pub(crate) struct DeviceFacts {
     pub(crate) log_max_message: u32,
     pub(crate) log_max_reads_in: u32,
     pub(crate) log_max_reads_out: u32,
+    pub(crate) counter_set: u32,
 }
 
 impl DeviceFacts {
@@ -156,6 +157,7 @@ impl DeviceFacts {
             log_max_message: general.log_max_msg(),
             log_max_reads_in: general.log_max_ra_req_qp(),
             log_max_reads_out: general.log_max_ra_res_qp(),
+            counter_set: hca.control.counter_set.unwrap_or(0),
         }
     }
 }
@@ -229,6 +231,7 @@ impl Qp {
             log_max_message: device.log_max_message,
             log_max_reads_in: device.log_max_reads_in,
             log_max_reads_out: device.log_max_reads_out,
+            counter_set: device.counter_set,
         };
         let (qpn, memory) = create_qp(hca, &facts, memory)?;
         let RingMemory { ring, record, .. } = memory.get();
@@ -261,7 +264,11 @@ impl Qp {
         hca: &mut Hca,
         attributes: &ReadyToReceive,
     ) -> Result<(), MlxError> {
-        let (context, mask) = self.facts.init_to_rtr(self.qpn, attributes);
+        let (mut context, mask) = self.facts.init_to_rtr(self.qpn, attributes);
+        let priority = hca.priority(attributes.path.source_gid_index);
+        context
+            .primary_address_path_mut()
+            .set_eth_prio(u32::from(priority));
         Ok(init_to_rtr(hca, self.qpn, &context, mask)?)
     }
 

@@ -5,7 +5,7 @@ use hw_mlx::gid::gid_of;
 use hw_mlx::prm::ToErrQpIn;
 use hw_sim::{Faults, LinkFaults};
 
-use crate::pair::{Node, pair, pair_with};
+use crate::pair::{Node, config, pair, pair_with, profile};
 
 fn mad(seed: u8) -> [u8; 256] {
     std::array::from_fn(|n| u8::try_from(n).unwrap().wrapping_mul(3).wrapping_add(seed))
@@ -70,6 +70,54 @@ fn a_datagram_over_ipv4_comes_with_mapped_addresses() {
     p.b.provider.send_mad(&from, &mad(4)).unwrap();
     assert_eq!(receive(&mut p.a).1, mad(4));
     p.finish_bare();
+}
+
+/// A datagram that may be marked is not dropped where a switch would rather mark (Linux `ah.c` `MLX5_ECN_ENABLED`); what
+/// is sent from an address in a VLAN is tagged with it, and with its priority.
+#[test]
+fn datagrams_may_be_marked_and_are_in_the_vlan_of_their_address() {
+    use hw_mlx::Vlan;
+    use hw_sim::{Sim, SimConfig};
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Capture(Arc<Mutex<Vec<u8>>>);
+    impl Write for Capture {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no panic").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let sim = Sim::new(SimConfig::default());
+    let capture = Capture::default();
+    let functions = [1, 2].map(|n| sim.add_function(profile(n)));
+    sim.connect(&functions[0], &functions[1], LinkFaults::NONE);
+    sim.pcap(capture.clone()).expect("a capture");
+    let [mut a, mut b] = [1, 2].map(|n: u8| {
+        let mut config = config(n);
+        let vlan = Vlan {
+            id: 100,
+            priority: 3,
+        };
+        config.vlans = vec![(config.gids[0], vlan)];
+        Node::new(Arc::clone(&functions[usize::from(n) - 1]), config)
+    });
+    let peer = gid_of("10.0.0.2".parse().expect("an address"));
+    let address = to(&a, peer);
+    a.provider.send_mad(&address, &mad(3)).expect("sent");
+    let (from, received) = receive(&mut b);
+    assert_eq!((received, from.path.traffic_class), (mad(3), 0));
+    sim.flush_pcap().expect("a capture");
+    let bytes = capture.0.lock().expect("no panic");
+    // TPID, priority and VLAN, IPv4, its first two bytes.
+    let headers = [0x81, 0x00, 3 << 5, 100, 0x08, 0x00, 0x45, 0x02];
+    let found = bytes.windows(8).any(|window| window == headers);
+    assert!(found, "{:02x?}", &bytes[..bytes.len().min(400)]);
 }
 
 /// More datagrams than slots, over more than a lap of every ring, with a wait for each.

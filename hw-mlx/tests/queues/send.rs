@@ -179,6 +179,7 @@ fn inline_data_follows_its_header_and_is_counted_in_units() {
 fn a_datagram_has_its_address_vector_before_its_data() {
     let mut f = queue(4, 3);
     let to = AddressVector {
+        priority: 0,
         q_key: 0x8001_0000,
         qpn: 1,
         udp_source_port: 0xc000,
