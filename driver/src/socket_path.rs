@@ -20,13 +20,14 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf, absolute};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use thiserror::Error;
+
+use crate::clock::{Clock, RealClock};
 
 /// How long another process may take to take a path.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -267,17 +268,18 @@ struct Lock {
 
 impl Lock {
     fn take(path: &Path, user: u32) -> Result<Self, SocketPathError> {
-        let until = Instant::now() + PATIENCE;
+        let clock = RealClock::new();
+        let until = clock.now() + PATIENCE;
         loop {
             if let Some(held) = Self::try_take(path, user)? {
                 return Ok(held);
             }
-            if Instant::now() >= until {
+            if clock.now() >= until {
                 return Err(SocketPathError::Locked {
                     path: path.to_owned(),
                 });
             }
-            thread::sleep(ASK);
+            clock.wait(&[], clock.now() + ASK);
         }
     }
 
