@@ -320,7 +320,8 @@ fn an_abrupt_close_over_a_dead_wire_does_not_wait_for_anybody() {
         close(ia, CloseFlags::Abrupt);
         assert_clean(&fabric, side);
         let took = fabric.sim.clock().now().0 - before.0;
-        assert!(took < 10 * SECOND, "{took} ns");
+        // A health counter that stands still is a suspicion for ten seconds, and so is a command without an answer.
+    assert!(took < 25 * SECOND, "{took} ns");
     }
 }
 
@@ -360,7 +361,8 @@ fn wait(pair: &mut Pair, evd: EvdHandle) -> Result<Event, ReturnType> {
     let before = pair.now();
     let result = pair.sides[A].ia.evd_wait(evd, Timeout::INFINITE, 1);
     let took = pair.now().0 - before.0;
-    assert!(took < 10 * SECOND, "{took} ns");
+    // A health counter that stands still is a suspicion for ten seconds, and so is a command without an answer.
+    assert!(took < 25 * SECOND, "{took} ns");
     result
         .map(|(event, _)| event)
         .map_err(|error| error.error.return_type())
