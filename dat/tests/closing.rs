@@ -321,7 +321,7 @@ fn an_abrupt_close_over_a_dead_wire_does_not_wait_for_anybody() {
         assert_clean(&fabric, side);
         let took = fabric.sim.clock().now().0 - before.0;
         // A health counter that stands still is a suspicion for ten seconds, and so is a command without an answer.
-    assert!(took < 25 * SECOND, "{took} ns");
+        assert!(took < 25 * SECOND, "{took} ns");
     }
 }
 

@@ -735,7 +735,7 @@ fn streams_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, Stream)> {
     [
         (setup.recv_evd, Stream::Dto(setup.attr.recv_mode())),
         (setup.request_evd, Stream::Dto(setup.attr.request_mode())),
-        (setup.connect_evd, Stream::Other),
+        (setup.connect_evd, Stream::Connection),
     ]
     .into_iter()
     .filter_map(|(evd, stream)| Some((evd?, stream)))

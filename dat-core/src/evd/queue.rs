@@ -116,7 +116,7 @@ impl<P: Provider> Evd<P> {
     /// endpoints that use this EVD too: there is a place left for each, up to half of the queue. A queue that only service points
     /// use is theirs whole.
     pub(crate) fn has_room_for_request(&self) -> bool {
-        let kept = self.streams.others().saturating_sub(1).min(self.qlen / 2);
+        let kept = self.streams.connections().min(self.qlen / 2);
         self.len() - self.dtos < self.qlen - kept
     }
 

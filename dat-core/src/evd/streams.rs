@@ -14,7 +14,9 @@ use crate::types::EvdState;
 pub(crate) enum Stream {
     /// Completions of the receives or of the requests of an endpoint.
     Dto(DtoMode),
-    /// Connection events of an endpoint, requests of a PSP, asynchronous events.
+    /// Connection events of an endpoint.
+    Connection,
+    /// Requests of a service point, asynchronous events.
     Other,
 }
 
@@ -24,6 +26,7 @@ pub(crate) struct Streams {
     threshold: u32,
     unsignalled: u32,
     solicited: u32,
+    connection: u32,
     other: u32,
     /// The consumer may post events: a stream that is always attached and keeps nothing alive.
     software: bool,
@@ -42,6 +45,7 @@ impl Streams {
             Stream::Dto(DtoMode::Threshold) => &mut self.threshold,
             Stream::Dto(DtoMode::Unsignalled) => &mut self.unsignalled,
             Stream::Dto(DtoMode::Solicited) => &mut self.solicited,
+            Stream::Connection => &mut self.connection,
             Stream::Other => &mut self.other,
         }
     }
@@ -59,14 +63,18 @@ impl Streams {
         *count -= 1;
     }
 
-    /// Those of [`Stream::Other`].
-    pub(crate) const fn others(&self) -> u32 {
-        self.other
+    /// Endpoints whose connection events come here.
+    pub(crate) const fn connections(&self) -> u32 {
+        self.connection
     }
 
     /// Anything that keeps the EVD from being freed.
     pub(crate) const fn any(&self) -> bool {
-        self.threshold != 0 || self.unsignalled != 0 || self.solicited != 0 || self.other != 0
+        self.threshold != 0
+            || self.unsignalled != 0
+            || self.solicited != 0
+            || self.connection != 0
+            || self.other != 0
     }
 
     /// Whether these streams may share one EVD.
@@ -74,7 +82,7 @@ impl Streams {
         let threshold = self.threshold != 0;
         let unsignalled = self.unsignalled != 0;
         let solicited = self.solicited != 0;
-        let other = self.other != 0 || self.software;
+        let other = self.connection != 0 || self.other != 0 || self.software;
         match (threshold, unsignalled, solicited) {
             (false, false, false) | (true, false, false) => true,
             (false, true, false) | (false, false, true) => !other,

@@ -420,7 +420,11 @@ impl World {
         let Some((evd, lent, ep, rsp)) = model.listener(qualifier) else {
             return;
         };
-        if model.evds[evd].live().is_some_and(Evd::is_full) {
+        let reports_here = |ep: &&Ep| ep.evds[2] == Some(evd);
+        let endpoints = model.eps.iter().filter_map(Place::live);
+        let endpoints = endpoints.filter(reports_here).count();
+        let refuses = |evd: &Evd| evd.refuses_requests(endpoints);
+        if model.evds[evd].live().is_some_and(refuses) {
             // There is no room to tell of it.
             if let Some(from) = from {
                 self.sides[1 - side].end(from, &[Kind::NonPeerRejected]);

@@ -87,10 +87,20 @@ pub struct Evd {
 impl Evd {
     /// Another event would be lost, unless it is a completion.
     pub fn is_full(&self) -> bool {
+        self.is_full_but_for(0)
+    }
+
+    /// A request to connect would be refused: of the queue there is a place left for each of so many endpoints whose connection
+    /// events come here, up to half of it.
+    pub fn refuses_requests(&self, endpoints: usize) -> bool {
+        self.is_full_but_for(endpoints.min(self.qlen as usize / 2))
+    }
+
+    fn is_full_but_for(&self, kept: usize) -> bool {
         let completion =
             |queued: &&Queued| matches!(queued.what, Expected::Dto { .. } | Expected::Bind { .. });
         let completions = self.queue.iter().filter(completion).count();
-        self.queue.len() - completions >= self.qlen as usize
+        self.queue.len() - completions + kept >= self.qlen as usize
     }
 }
 

@@ -719,3 +719,63 @@ fn an_adapter_that_closes_refuses_requests_before_it_ends_connections() {
         },
     ]);
 }
+
+#[test]
+fn service_points_on_one_evd_take_no_room_from_each_others_requests() {
+    let ep = |ep, evd: usize, connection: usize, modes| Op::EpCreate {
+        ep,
+        pz: Some(0),
+        evds: [Some(evd), Some(evd), Some(connection)],
+        srq: None,
+        modes,
+    };
+    let evd = |evd, qlen, flags| Op::EvdCreate {
+        evd,
+        qlen,
+        flags,
+        cno: None,
+    };
+    let connect = |ep| Op::EpConnect { ep, qualifier: 0 };
+    let steps = [
+        (1, Op::PzCreate(1)),
+        (1, evd(1, 3, 0x050)),
+        (
+            1,
+            Op::PspCreate {
+                psp: 1,
+                qualifier: 0,
+                evd: 1,
+                provider: true,
+            },
+        ),
+        (1, evd(2, 8192, 0x070)),
+        (0, Op::PzCreate(0)),
+        (0, evd(0, 8192, 0x070)),
+        (0, evd(1, 8192, 0x0e0)),
+        (0, evd(2, 8192, 0x0a0)),
+        (0, ep(1, 1, 1, [0, 0])),
+        (0, ep(2, 2, 0, [4, 4])),
+        (0, connect(1)),
+        (
+            0,
+            Op::EpDisconnect {
+                ep: 1,
+                graceful: false,
+            },
+        ),
+        (0, Op::EpReset(1)),
+        (0, connect(1)),
+        (
+            1,
+            Op::RspCreate {
+                rsp: 1,
+                qualifier: 1,
+                ep: None,
+                evd: 1,
+            },
+        ),
+        (0, connect(2)),
+        (0, Op::EvdDequeue(0)),
+    ];
+    replay(&steps.map(|(side, op)| Step { side, op }));
+}
