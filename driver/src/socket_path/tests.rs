@@ -1,5 +1,6 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
+use std::thread;
 
 use super::*;
 use crate::{FrameDatagrams, FrameEnd};
