@@ -4,6 +4,7 @@
 //! Opening `sim:A` by name needs none of this; see [`ia_open`](crate::ia_open).
 
 pub mod pace;
+pub mod profile;
 pub mod wire;
 
 use std::net::{IpAddr, Ipv4Addr};

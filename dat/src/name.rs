@@ -8,6 +8,7 @@
 //! | `,address=IP` | an address of ours |
 //! | `,neighbour=IP/MAC` | a peer whose address does not contain its MAC |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
+//! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
 //! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
 
 use crate::open::{OpenError, OpenOptions};
@@ -16,6 +17,7 @@ const ADDRESS: &str = ",address=";
 const NEIGHBOUR: &str = ",neighbour=";
 const MAC: &str = ",mac=";
 const LINK: &str = ",link=";
+const PROFILE: &str = ",profile=";
 
 /// What a name after `sim:` says of a function's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +59,7 @@ pub(crate) fn parse<'a>(
     options: &OpenOptions,
 ) -> Result<(&'a str, OpenOptions), OpenError> {
     let mut options = options.clone();
-    let first = [ADDRESS, NEIGHBOUR, MAC, LINK]
+    let first = [ADDRESS, NEIGHBOUR, MAC, LINK, PROFILE]
         .into_iter()
         .filter_map(|option| name.find(option))
         .min();
@@ -75,6 +77,9 @@ pub(crate) fn parse<'a>(
                 Some(options.clone().neighbour(ip.parse().ok()?, mac_of(mac)?))
             }),
             Some(("mac", mac)) => mac_of(mac).map(|mac| options.clone().mac(mac)),
+            Some(("profile", profile)) => {
+                (!profile.is_empty()).then(|| options.clone().profile(profile))
+            }
             Some(("link", link)) => link
                 .strip_prefix("unix:")
                 .filter(|path| !path.is_empty())
@@ -142,8 +147,9 @@ mod tests {
             [2, 0, 0x5e, 0x10, 0, 2],
         );
         assert_eq!(parsed.hca.neighbours, [neighbour]);
-        let name = "sim:a,mac=02:00:00:00:00:07,link=unix:/run/wire";
-        let (device, parsed) = parse(name, &OpenOptions::default()).expect("two options");
+        let name = "sim:a,mac=02:00:00:00:00:07,profile=connectx-7,link=unix:/run/wire";
+        let (device, parsed) = parse(name, &OpenOptions::default()).expect("three options");
+        assert_eq!(parsed.simulated.profile, Some("connectx-7".to_owned()));
         assert_eq!(device, "sim:a");
         assert_eq!(parsed.simulated.mac, Some([2, 0, 0, 0, 0, 7]));
         assert_eq!(parsed.simulated.link, Some("/run/wire".into()));
@@ -163,6 +169,7 @@ mod tests {
             ("sim:a,link=/run/wire", "link=/run/wire"),
             ("sim:a,link=unix:", "link=unix:"),
             ("sim:a,mac=02", "mac=02"),
+            ("sim:a,profile=", "profile="),
         ] {
             let error = parse(name, &OpenOptions::default()).expect_err(name);
             assert!(

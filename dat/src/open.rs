@@ -24,6 +24,7 @@ use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimCard, SimConfig, SimFuncti
 use thiserror::Error;
 
 use crate::Ia;
+use crate::fabric::profile::{BadProfile, profile};
 use crate::name::OnCard;
 use crate::wired::{Wired, WiredFunction};
 
@@ -36,6 +37,8 @@ pub struct Simulated {
     /// Its MAC; without one it has that of its place in the fabric. A virtual function has the one its administrator
     /// gave it, which this is; without it there is none, and the driver invents one.
     pub mac: Option<[u8; 6]>,
+    /// The kind of device it is: a generation's name or the path of a profile; without one the default.
+    pub profile: Option<String>,
     /// A path where the wire to another process is found; without one it is on the fabric of this process.
     pub link: Option<PathBuf>,
 }
@@ -73,6 +76,13 @@ impl OpenOptions {
         self
     }
 
+    /// Makes a simulated function a device of this kind: a generation's name, or the path of a profile.
+    #[must_use]
+    pub fn profile(mut self, name: impl Into<String>) -> Self {
+        self.simulated.profile = Some(name.into());
+        self
+    }
+
     /// Lays the wire of a simulated function to the function of another process that names the same path.
     #[must_use]
     pub fn link(mut self, path: impl Into<PathBuf>) -> Self {
@@ -94,7 +104,7 @@ pub enum OpenError {
     },
     /// The name says something about the adapter that is not understood.
     #[error(
-        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC and, for sim: names, mac=MAC and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
+        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC and, for sim: names, mac=MAC, profile=NAME and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
     )]
     BadOption {
         /// The whole name.
@@ -127,6 +137,16 @@ pub enum OpenError {
         name: String,
         /// Why.
         error: FunctionError,
+    },
+    /// There is no such kind of device.
+    #[error("{name}: profile {profile:?}: {error}")]
+    Profile {
+        /// The adapter.
+        name: String,
+        /// The profile.
+        profile: String,
+        /// Why.
+        error: Box<BadProfile>,
     },
     /// The wire of a simulated function could not be laid.
     #[error("{name}: link {}: {error}", path.display())]
@@ -252,7 +272,8 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
             return open_device(function, 0, options);
         }
         let mac = known.map_or(own_mac, |known| known.mac);
-        let function = Wired::lay(name, mac, path).map_err(link)?;
+        let kind = kind_of(name, mac, &options.simulated)?;
+        let function = Wired::lay(kind, path).map_err(link)?;
         let laid = KnownWired {
             path: path.clone(),
             mac,
@@ -290,10 +311,10 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
                 OnCard::Virtual(_) => mac(number),
                 OnCard::Alone | OnCard::Physical => own_mac,
             };
-            let made = cards.entry(card.to_owned()).or_insert_with(|| {
-                let profile = Profile::named(&format!("sim:{card}"), physical);
-                sim.add_card(&CardConfig::new(profile, virtual_functions))
-            });
+            let kind = kind_of(&format!("sim:{card}"), physical, &options.simulated)?;
+            let made = cards
+                .entry(card.to_owned())
+                .or_insert_with(|| sim.add_card(&CardConfig::new(kind, virtual_functions)));
             let function = function_of(made, place, options.simulated.mac);
             if let [one, other] = &cards.values().collect::<Vec<_>>()[..]
                 && is_new
@@ -319,6 +340,20 @@ fn function_of(card: &SimCard, place: OnCard, mac: Option<[u8; 6]>) -> Option<Ar
         card.set_vf(index, VfSettings { mac, ..before });
     }
     card.virtual_function(index)
+}
+
+/// What a simulated function of that name is made as.
+fn kind_of(name: &str, mac: [u8; 6], simulated: &Simulated) -> Result<Profile, OpenError> {
+    let Some(wanted) = &simulated.profile else {
+        return Ok(Profile::named(name, mac));
+    };
+    profile(wanted)
+        .map(|kind| kind.called(name, mac))
+        .map_err(|error| OpenError::Profile {
+            name: name.to_owned(),
+            profile: wanted.clone(),
+            error: Box::new(error),
+        })
 }
 
 /// A locally administered address that names the function's place in its fabric.

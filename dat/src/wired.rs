@@ -45,8 +45,8 @@ impl Wired {
     ///
     /// # Errors
     /// What the system answered at the path, or when asked for a thread.
-    pub(crate) fn lay(name: &str, mac: [u8; 6], path: &Path) -> io::Result<Arc<WiredFunction>> {
-        let (wired, sim, poked) = Self::unmoved(name, mac, path)?;
+    pub(crate) fn lay(profile: Profile, path: &Path) -> io::Result<Arc<WiredFunction>> {
+        let (wired, sim, poked) = Self::unmoved(profile, path)?;
         let sends = Arc::clone(&wired.front.wire);
         // The program's signals are for its own threads.
         let _held = HeldSignals::hold();
@@ -58,8 +58,7 @@ impl Wired {
 
     /// The same, but nobody moves its world and sends what leaves it.
     fn unmoved(
-        name: &str,
-        mac: [u8; 6],
+        profile: Profile,
         path: &Path,
     ) -> io::Result<(Arc<WiredFunction>, Sim, Receiver<()>)> {
         let sim = Sim::new(SimConfig {
@@ -67,7 +66,7 @@ impl Wired {
             event_log: false,
         });
         sim.set_posted_writes(true);
-        let function = sim.add_function(Profile::named(name, mac));
+        let function = sim.add_function(profile);
         let (poke, poked) = sync_channel(1);
         let leads = WirePath::Process(path.to_owned());
         let wire = Wire::lay(&sim, &function, &leads, LinkFaults::default(), poke.clone())?;
@@ -233,9 +232,11 @@ mod tests {
     fn what_a_close_has_to_say_has_left_when_it_is_over() {
         let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join("wire");
-        let theirs = Wired::lay("sim:theirs", [2, 0, 0, 0, 0, 1], &path).expect("a wire");
+        let theirs =
+            Wired::lay(Profile::named("sim:theirs", [2, 0, 0, 0, 0, 1]), &path).expect("a wire");
         let (ours, sim, poked) =
-            Wired::unmoved("sim:ours", [2, 0, 0, 0, 0, 2], &path).expect("its other end");
+            Wired::unmoved(Profile::named("sim:ours", [2, 0, 0, 0, 0, 2]), &path)
+                .expect("its other end");
         let (silent, over) = (Mutex::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
             let (world, wire) = (&sim, &ours.front.wire);

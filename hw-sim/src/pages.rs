@@ -32,6 +32,10 @@ pub struct PageProfile {
     pub runtime: u32,
     /// Fill pages and verify them when they go back.
     pub verify: bool,
+    /// What is missing to boot or to initialise must come in one MANAGE_PAGES. Every stock driver does so (Linux
+    /// `pagealloc.c` `give_pages`, rdma-core `mlx5_vfio_give_pages`, Snabb), but the PRM allows several, and Linux' VFIO self
+    /// test gives 512 at a time to a ConnectX-7.
+    pub in_one_command: bool,
 }
 
 impl PageProfile {
@@ -42,19 +46,8 @@ impl PageProfile {
         regular: 0,
         runtime: 0,
         verify: true,
+        in_one_command: false,
     };
-}
-
-impl Default for PageProfile {
-    fn default() -> Self {
-        Self {
-            boot: 16,
-            init: 512,
-            regular: 0,
-            runtime: 32,
-            verify: true,
-        }
-    }
 }
 
 /// Why a page was not accepted.
@@ -62,6 +55,11 @@ impl Default for PageProfile {
 pub enum GiveError {
     /// More pages than the firmware asked for.
     TooMany,
+    /// A part of what is missing to start, where all of it must come at once.
+    Pieces {
+        /// What is missing.
+        missing: usize,
+    },
     /// Not 4 KiB aligned.
     Address(u64),
     /// The device cannot reach it.
@@ -85,6 +83,8 @@ pub struct FirmwarePages {
     profile: PageProfile,
     owned: BTreeSet<u64>,
     wanted: usize,
+    /// Between INIT_HCA and TEARDOWN_HCA.
+    in_use: bool,
     /// Pages still to come (or, negative, to go) for page request events.
     unanswered: i64,
     /// Whether the run-time request of the profile was made.
@@ -98,6 +98,7 @@ impl FirmwarePages {
             profile,
             owned: BTreeSet::new(),
             wanted: 0,
+            in_use: false,
             unanswered: 0,
             runtime_requested: false,
         }
@@ -141,11 +142,13 @@ impl FirmwarePages {
     /// INIT_HCA: what was given is now in use.
     pub fn initialised(&mut self) {
         self.wanted = self.wanted.max(self.owned.len());
+        self.in_use = true;
     }
 
     /// TEARDOWN_HCA: nothing is in use any more.
     pub fn torn_down(&mut self) {
         self.wanted = 0;
+        self.in_use = false;
         self.unanswered = 0;
         self.runtime_requested = false;
     }
@@ -177,11 +180,15 @@ impl FirmwarePages {
     /// MANAGE_PAGES give: all of them or none.
     ///
     /// # Errors
-    /// [`GiveError`]: more pages than were asked for, or the first page that is not aligned, given twice, or out of the
+    /// [`GiveError`]: more pages than were asked for, a part of them where all must come at once, or the first page that is not aligned, given twice, or out of the
     /// device's reach.
     pub fn give(&mut self, iommu: &mut Iommu, addresses: &[u64]) -> Result<(), GiveError> {
         if self.owned.len() + addresses.len() > self.wanted {
             return Err(GiveError::TooMany);
+        }
+        let missing = self.wanted - self.owned.len();
+        if self.profile.in_one_command && !self.in_use && addresses.len() < missing {
+            return Err(GiveError::Pieces { missing });
         }
         let mut fresh = BTreeSet::new();
         for &address in addresses {
@@ -283,6 +290,7 @@ mod tests {
             regular: 0,
             runtime: 0,
             verify: true,
+            in_one_command: false,
         };
         (FirmwarePages::new(profile), iommu, memory)
     }
@@ -302,6 +310,28 @@ mod tests {
         );
         assert_eq!(pages.give(&mut iommu, &[0x1000, 0x2000]), Ok(()));
         assert_eq!(pages.query_boot(), 0);
+    }
+
+    /// No stock driver gives the pages to start with in pieces.
+    #[test]
+    fn a_part_of_what_is_missing_is_refused_where_all_must_come_at_once() {
+        let (mut pages, mut iommu, _memory) = firmware();
+        pages.profile.in_one_command = true;
+        pages.query_boot();
+        assert_eq!(
+            pages.give(&mut iommu, &[0x1000]),
+            Err(GiveError::Pieces { missing: 2 })
+        );
+        assert_eq!(pages.give(&mut iommu, &[0x1000, 0x2000]), Ok(()));
+        pages.query_init();
+        assert_eq!(pages.give(&mut iommu, &[0x3000, 0x4000]), Ok(()));
+        pages.initialised();
+        pages.request(2);
+        assert_eq!(
+            pages.give(&mut iommu, &[0x5000]),
+            Ok(()),
+            "at run time in any number"
+        );
     }
 
     #[test]

@@ -1,17 +1,29 @@
 //! What kind of device the simulator is: identity, sizes, capabilities.
 //!
-//! The default is a ConnectX-5 with one Ethernet port. Its capability pages follow those of the
-//! ConnectX-4 Lx whose conversation with mlx5_core is recorded (firmware 14.12.1220), reduced to what
-//! the simulator does: a bit is set only if the command, the event or the data path behind it
-//! exists here. Where newer devices differ and drivers care, the newer device wins: atomics in host
-//! byte order, a clock frequency, SET_DRIVER_VERSION.
+//! A [`Profile`] is read from a file: one per generation of ConnectX, which come with the simulator ([`Profile::generation`]), or
+//! the record of a real one ([`Profile::load`]). A file says what the device says of itself and
+//! why we believe it (`profiles/README.md`). Of that, `simulated` announces what the simulator does: a bit is set only if
+//! the command, the event or the data path behind it exists here. Recorded pages are answered byte for byte.
+//!
+//! The default ([`Profile::default`]) is none of these files, but a ConnectX-5 with small numbers; see `standard`.
+
+mod build;
+mod document;
+mod generation;
+mod simulated;
+mod standard;
+#[cfg(test)]
+mod tests;
 
 use crate::pages::PageProfile;
 use hw_mlx::prm::{
-    AtomicCaps, CmdHcaCap, EswitchCap, EthOffloadCaps, FlowTableEswitchCap, FlowTableNicCap,
-    FlowTableProperties, RoceCap,
+    AtomicCaps, CmdHcaCap, CmdHcaCap2, EswitchCap, EthOffloadCaps, FlowTableEswitchCap,
+    FlowTableNicCap, FlowTableProperties, Layout, OdpCaps, RoceCap,
 };
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+pub use document::{Document, Evidence, ProfileError, RawPage, Stated, Statement};
 
 /// Link layer of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +41,46 @@ pub struct Page<T> {
     pub max: T,
     /// Current value after a reset.
     pub current: T,
+    /// What follows the structure.
+    pub rest: Rest,
+}
+
+/// The end of a recorded page, behind the structure that is known; empty if there is nothing but zeros.
+#[derive(Clone, Debug, Default)]
+pub struct Rest {
+    /// Of the maximum.
+    pub max: Vec<u8>,
+    /// Of the current page; nobody can set it.
+    pub current: Vec<u8>,
+}
+
+impl<T: Layout> Page<T> {
+    /// A page with nothing behind its structure.
+    pub fn new(max: T, current: T) -> Self {
+        Self {
+            max,
+            current,
+            rest: Rest::default(),
+        }
+    }
+
+    /// Changes maximum and current value alike.
+    pub fn set(&mut self, change: impl Fn(&mut T)) -> &mut Self {
+        change(&mut self.max);
+        change(&mut self.current);
+        self
+    }
+}
+
+/// What the virtual functions of a device are, where they differ from the physical one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtualFacts {
+    /// PCI device.
+    pub device_id: u16,
+    /// Length of BAR 0.
+    pub bar_bytes: usize,
+    /// MSI-X vectors.
+    pub msix_vectors: u16,
 }
 
 /// What devices may do one way or the other, and no public source says which: drivers have to live with both.
@@ -47,6 +99,8 @@ pub struct Habits {
 pub struct Profile {
     /// Name of the function, for logs and captures.
     pub name: String,
+    /// Name of the profile it was made from.
+    pub generation: String,
     /// PCI vendor.
     pub vendor_id: u16,
     /// PCI device.
@@ -85,12 +139,20 @@ pub struct Profile {
     pub command_jitter: Duration,
     /// Firmware pages.
     pub pages: PageProfile,
+    /// Interface steps, bit n for step n (QUERY_ISSI `supported_issi_dw0`).
+    pub issi: u32,
+    /// What its virtual functions are.
+    pub virtual_functions: VirtualFacts,
     /// Value of the reserved lkey.
     pub reserved_lkey: u32,
     /// What no public source says of a generation.
     pub habits: Habits,
     /// General capabilities (type 0).
     pub general: Page<CmdHcaCap>,
+    /// General capabilities, second page (type 0x20); there with `hca_cap_2`.
+    pub general_2: Page<CmdHcaCap2>,
+    /// On-demand paging (type 2); there with `pg`.
+    pub odp: Page<OdpCaps>,
     /// Atomic capabilities (type 3).
     pub atomic: Page<AtomicCaps>,
     /// RoCE capabilities (type 4).
@@ -103,52 +165,58 @@ pub struct Profile {
     pub eswitch_flow_table: FlowTableEswitchCap,
     /// The e-switch (type 9); there with `eswitch_manager`.
     pub eswitch: EswitchCap,
-}
-
-impl Default for Profile {
-    fn default() -> Self {
-        Self {
-            name: "sim0".to_owned(),
-            vendor_id: 0x15b3,
-            device_id: 0x1017,
-            subsystem_id: 0x0007,
-            revision: 0,
-            subclass: 0,
-            bar_bytes: 4 << 20,
-            msix_vectors: 32,
-            firmware: (16, 35, 1010),
-            psid: "SIM0000000001".to_owned(),
-            mac: [0x02, 0x00, 0x5e, 0x10, 0x00, 0x01],
-            port_type: PortType::Ethernet,
-            max_mtu: 9978,
-            carrier_without_link: true,
-            boot_time: Duration::from_millis(20),
-            silent_time: Duration::from_millis(5),
-            deaf_time: Duration::from_millis(20),
-            command_time: Duration::ZERO,
-            command_jitter: Duration::ZERO,
-            pages: PageProfile::default(),
-            reserved_lkey: 0x0000_8f00,
-            habits: Habits::default(),
-            general: general(),
-            atomic: atomic(),
-            roce: roce(),
-            eth_offloads: eth_offloads(),
-            flow_table: flow_table(),
-            eswitch_flow_table: eswitch_flow_table(),
-            eswitch: eswitch(),
-        }
-    }
+    /// Pages of other types that were recorded, by type.
+    pub other_pages: BTreeMap<u16, RawPage>,
+    /// Registers that were recorded, by number: what a read answers where the simulator has no register of its own.
+    pub registers: BTreeMap<u16, Vec<u8>>,
 }
 
 impl Profile {
+    /// A generation of ConnectX by name.
+    ///
+    /// # Errors
+    /// [`ProfileError::UnknownGeneration`], with the names there are.
+    pub fn generation(name: &str) -> Result<Self, ProfileError> {
+        Self::build(&generation::document(name)?)
+    }
+
+    /// The names of the generations.
+    pub fn generations() -> impl Iterator<Item = &'static str> {
+        generation::names()
+    }
+
+    /// What the file of a generation says, with its base.
+    ///
+    /// # Errors
+    /// [`ProfileError::UnknownGeneration`].
+    pub fn document(name: &str) -> Result<Document, ProfileError> {
+        generation::document(name)
+    }
+
+    /// The device that a profile file describes.
+    ///
+    /// # Errors
+    /// [`ProfileError`]: the place in the file, and what is wrong there.
+    pub fn load(text: &str) -> Result<Self, ProfileError> {
+        Self::build(&generation::complete(Document::read(text)?)?)
+    }
+
+    /// What the simulator announces where a file states a value: nothing of what it does not do.
+    pub fn announced(section: &str, field: &str, value: u64) -> u64 {
+        simulated::announced(section, field, value)
+    }
+
+    /// The same device under another name and MAC address.
+    #[must_use]
+    pub fn called(mut self, name: &str, mac: [u8; 6]) -> Self {
+        name.clone_into(&mut self.name);
+        self.mac = mac;
+        self
+    }
+
     /// The default device under another name and MAC address.
     pub fn named(name: &str, mac: [u8; 6]) -> Self {
-        Self {
-            name: name.to_owned(),
-            mac,
-            ..Self::default()
-        }
+        Self::default().called(name, mac)
     }
 
     /// The same device with an InfiniBand port.
@@ -156,19 +224,20 @@ impl Profile {
     pub fn infiniband(mut self) -> Self {
         self.port_type = PortType::InfiniBand;
         self.subclass = 7;
-        for page in [&mut self.general.max, &mut self.general.current] {
+        self.general.set(|page| {
             page.set_port_type(0).set_roce(false).set_ib_virt(true);
             page.set_uc(true).set_xrc(true).set_mcam_reg(true);
             // Eight GIDs: the table of a port that is not shared.
-            page.set_gid_table_size(0);
+            page.set_gid_table_size(0).set_num_vhca_ports(0);
             page.set_disable_local_lb_uc(false)
                 .set_disable_local_lb_mc(false);
+            page.set_eth_net_offloads(false).set_nic_flow_table(false);
             // There is a subnet manager, and no switch between MAC addresses.
             page.set_vport_group_manager(false)
                 .set_eswitch_manager(false)
                 .set_nic_vport_change_event(false)
                 .set_log_max_l2_table(0);
-        }
+        });
         self
     }
 
@@ -176,19 +245,22 @@ impl Profile {
     /// device, and with the services their RDMA side creates objects of.
     #[must_use]
     pub fn ethernet(mut self) -> Self {
-        for page in [&mut self.general.max, &mut self.general.current] {
+        self.general.set(|page| {
             page.set_eth_net_offloads(true).set_nic_flow_table(true);
             page.set_uc(true).set_xrc(true).set_mcam_reg(true);
-            page.set_max_tc(8)
-                .set_log_max_rq(16)
-                .set_log_max_sq(16)
-                .set_log_max_tir(16)
-                .set_log_max_tis(16)
-                .set_log_max_rqt(16)
-                .set_log_max_rqt_size(11)
-                .set_log_max_tis_per_sq(0);
             page.set_nic_receive_steering_discard(true);
-        }
+            // A device that has the queues already keeps its sizes.
+            if page.log_max_rq() == 0 {
+                page.set_max_tc(8)
+                    .set_log_max_rq(16)
+                    .set_log_max_sq(16)
+                    .set_log_max_tir(16)
+                    .set_log_max_tis(16)
+                    .set_log_max_rqt(16)
+                    .set_log_max_rqt_size(11)
+                    .set_log_max_tis_per_sq(0);
+            }
+        });
         self
     }
 
@@ -205,127 +277,55 @@ impl Profile {
         let [a, b, c, d, e, f] = self.mac;
         u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
     }
-}
 
-fn general() -> Page<CmdHcaCap> {
-    let mut max = CmdHcaCap::new();
-    // Sizes, as the ConnectX-4 Lx reported them.
-    max.set_log_max_srq_sz(15)
-        .set_log_max_qp_sz(15)
-        .set_log_max_qp(18);
-    max.set_log_max_srq(16);
-    max.set_log_max_cq_sz(22).set_log_max_cq(18);
-    max.set_log_max_eq_sz(22)
-        .set_log_max_mkey(22)
-        .set_log_max_eq(6);
-    max.set_max_indirection(4)
-        .set_log_max_mrw_sz(64)
-        .set_log_max_klm_list_size(16);
-    max.set_log_max_ra_req_qp(4).set_log_max_ra_res_qp(4);
-    max.set_log_max_msg(30);
-    max.set_max_wqe_sz_sq(1024).set_max_wqe_sz_rq(512);
-    max.set_log_max_transport_domain(16)
-        .set_log_max_pd(16)
-        .set_log_max_xrcd(16);
-    max.set_log_max_rmp(16);
-    max.set_log_max_stride_sz_rq(9).set_log_min_stride_sz_rq(4);
-    max.set_log_max_stride_sz_sq(6).set_log_min_stride_sz_sq(6);
-    max.set_log_max_wq_sz(15);
-    max.set_log_max_vlan_list(12)
-        .set_log_max_current_mc_list(14)
-        .set_log_max_current_uc_list(10);
-    max.set_gid_table_size(4).set_pkey_table_size(5);
-    max.set_uar_sz(2)
-        .set_log_pg_sz(12)
-        .set_log_uar_page_sz(8)
-        .set_log_bf_reg_size(9);
-    max.set_device_frequency_mhz(156)
-        .set_device_frequency_khz(156_250);
-    max.set_max_qp_cnt(255);
-    // The port.
-    max.set_port_type(1)
-        .set_num_ports(1)
-        .set_local_ca_ack_delay(16);
-    max.set_stat_rate_support(1).set_vport_counters(true);
-    max.set_disable_local_lb_uc(true)
-        .set_disable_local_lb_mc(true);
-    // The e-switch, which a physical function manages.
-    max.set_vport_group_manager(true)
-        .set_eswitch_manager(true)
-        .set_nic_vport_change_event(true)
-        .set_log_max_l2_table(7);
-    // Transport.
-    max.set_rc(true)
-        .set_ud(true)
-        .set_cqe_version(1)
-        .set_compact_address_vector(true);
-    max.set_roce(true)
-        .set_atomic(true)
-        .set_roce_rw_supported(true);
-    // Queues and keys.
-    max.set_cq_oi(true)
-        .set_cq_moderation(true)
-        .set_cq_eq_remap(true)
-        .set_cq_resize(true);
-    max.set_block_lb_mc(true).set_imaicl(true);
-    max.set_log_max_mcg(21).set_max_qp_mcg(240);
-    max.set_cmdif_checksum(3).set_driver_version(true);
-    max.set_umem_uid_0(true).set_log_max_umem(16);
-    let mut current = max.clone();
-    current
-        .set_log_max_qp(14)
-        .set_pkey_table_size(0)
-        .set_cmdif_checksum(0)
-        .set_log_uar_page_sz(0);
-    Page { max, current }
-}
-
-fn atomic() -> Page<AtomicCaps> {
-    let mut max = AtomicCaps::new();
-    max.set_supported_atomic_req_8B_endianness_mode_1(true);
-    max.set_atomic_operations(3).set_atomic_size_qp(8);
-    let current = max.clone();
-    max.set_atomic_req_8B_endianness_mode(1);
-    Page { max, current }
-}
-
-fn roce() -> Page<RoceCap> {
-    let mut max = RoceCap::new();
-    max.set_sw_r_roce_src_udp_port(true);
-    max.set_l3_type(6).set_roce_version(5);
-    max.set_r_roce_dest_udp_port(4791);
-    max.set_r_roce_max_src_udp_port(0xffff)
-        .set_r_roce_min_src_udp_port(0xc000);
-    max.set_roce_address_table_size(255);
-    let mut current = max.clone();
-    current.set_sw_r_roce_src_udp_port(false);
-    Page { max, current }
-}
-
-fn eth_offloads() -> Page<EthOffloadCaps> {
-    let mut max = EthOffloadCaps::new();
-    max.set_csum_cap(true)
-        .set_vlan_cap(true)
-        .set_self_lb_en_modifiable(true);
-    // Neither inline headers nor a vport's minimum of them.
-    max.set_max_lso_cap(18)
-        .set_wqe_inline_mode(2)
-        .set_rss_ind_tbl_cap(7);
-    let current = max.clone();
-    Page { max, current }
-}
-
-fn flow_table() -> Page<FlowTableNicCap> {
-    let mut max = FlowTableNicCap::new();
-    max.flow_table_properties_nic_receive_mut()
-        .set_ft_support(true)
-        .set_log_max_ft_size(16)
-        .set_max_ft_level(64)
-        .set_log_max_ft_num(8)
-        .set_log_max_destination(5)
-        .set_log_max_flow(16);
-    let current = max.clone();
-    Page { max, current }
+    /// A device that says nothing of itself yet.
+    fn blank() -> Self {
+        fn blank<T: Layout>(new: fn() -> T) -> Page<T> {
+            Page::new(new(), new())
+        }
+        Self {
+            name: String::new(),
+            generation: String::new(),
+            vendor_id: 0,
+            device_id: 0,
+            subsystem_id: 0,
+            revision: 0,
+            subclass: 0,
+            bar_bytes: 0,
+            msix_vectors: 0,
+            firmware: (0, 0, 0),
+            psid: String::new(),
+            mac: [0x02, 0x00, 0x5e, 0x10, 0x00, 0x01],
+            port_type: PortType::Ethernet,
+            max_mtu: 0,
+            carrier_without_link: true,
+            boot_time: Duration::from_millis(20),
+            silent_time: Duration::from_millis(5),
+            deaf_time: Duration::from_millis(20),
+            command_time: Duration::ZERO,
+            command_jitter: Duration::ZERO,
+            pages: PageProfile::NONE,
+            issi: 0,
+            virtual_functions: VirtualFacts {
+                device_id: 0,
+                bar_bytes: 0,
+                msix_vectors: 0,
+            },
+            reserved_lkey: 0x0000_8f00,
+            habits: Habits::default(),
+            general: blank(CmdHcaCap::new),
+            general_2: blank(CmdHcaCap2::new),
+            odp: blank(OdpCaps::new),
+            atomic: blank(AtomicCaps::new),
+            roce: blank(RoceCap::new),
+            eth_offloads: blank(EthOffloadCaps::new),
+            flow_table: blank(FlowTableNicCap::new),
+            eswitch_flow_table: eswitch_flow_table(),
+            eswitch: eswitch(),
+            other_pages: BTreeMap::new(),
+            registers: BTreeMap::new(),
+        }
+    }
 }
 
 /// As Linux's legacy mode needs them: an FDB of two levels below 22, and access lists of a vport's two directions.

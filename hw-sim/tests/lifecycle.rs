@@ -7,6 +7,7 @@ use bench::{Bench, Failure, modest};
 use driver::Device;
 use hw_mlx::prm::*;
 use hw_sim::Fault;
+use hw_sim::Profile;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -339,6 +340,107 @@ fn current_returns_what_was_set_and_nothing_goes_above_the_maximum() {
         set_capability(&mut bench, CapType::GENERAL, &page_of(&caps)),
         CmdStatus::BAD_PARAM
     );
+}
+
+/// A generation that wants few pages.
+fn few_pages(name: &str) -> Profile {
+    let mut profile = Profile::generation(name).unwrap();
+    profile.pages = modest().pages;
+    profile
+}
+
+/// What Linux `main.c` `handle_hca_cap` and rdma-core `mlx5_vfio.c` `handle_hca_cap` write is taken, each of it; nobody else
+/// writes anything, so that a change of any other field is refused although it is below the maximum.
+#[test]
+fn only_fields_that_stock_drivers_write_can_be_set() {
+    let mut bench = Bench::booted(few_pages("connectx-5"));
+    let mut caps = general(&capability(&mut bench, CapType::GENERAL.current()));
+    let max = general(&capability(&mut bench, CapType::GENERAL.max()));
+    caps.set_log_max_qp(18)
+        .set_pkey_table_size(0)
+        .set_cmdif_checksum(0)
+        .set_log_uar_page_sz(4)
+        .set_num_vhca_ports(max.num_vhca_ports())
+        .set_log_max_current_uc_list(5)
+        .set_roce(false);
+    assert_eq!(
+        set_capability(&mut bench, CapType::GENERAL, &page_of(&caps)),
+        CmdStatus::OK
+    );
+    let changes: [fn(&mut CmdHcaCap); 5] = [
+        |caps| {
+            caps.set_xrc(false);
+        },
+        |caps| {
+            caps.set_log_max_cq(10);
+        },
+        |caps| {
+            caps.set_cqe_version(0);
+        },
+        |caps| {
+            caps.set_pg(false);
+        },
+        |caps| {
+            caps.set_driver_version(false);
+        },
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut other = caps.clone();
+        change(&mut other);
+        assert_eq!(
+            set_capability(&mut bench, CapType::GENERAL, &page_of(&other)),
+            CmdStatus::BAD_PARAM,
+            "change {number}"
+        );
+    }
+    let kept = general(&capability(&mut bench, CapType::GENERAL.current()));
+    assert_eq!(kept, caps, "a refusal changes nothing");
+}
+
+/// A recorded page has bits that no table names: drivers write them back as they were, and may not change them.
+#[test]
+fn bits_without_a_name_come_back_as_they_were() {
+    let mut bench = Bench::booted(few_pages("connectx-4-lx-14.12"));
+    let mut roce = capability(&mut bench, CapType::ROCE.current());
+    assert_eq!(roce[0], 0x40, "as recorded");
+    assert_eq!(
+        set_capability(&mut bench, CapType::ROCE, &roce),
+        CmdStatus::OK
+    );
+    for (at, byte) in [(0, 0), (0xfff, 1)] {
+        roce[at] ^= 0x40 ^ byte;
+        assert_eq!(
+            set_capability(&mut bench, CapType::ROCE, &roce),
+            CmdStatus::BAD_PARAM
+        );
+        roce[at] ^= 0x40 ^ byte;
+    }
+}
+
+/// The second general page and the page of on-demand paging can be read where the general page announces them, and Linux
+/// writes `sw_vhca_id_valid` of the one only where it is offered.
+#[test]
+fn the_newer_pages_exist_where_the_general_page_announces_them() {
+    let mut bench = Bench::booted(few_pages("connectx-5"));
+    for kind in [CapType::GENERAL_2, CapType::ODP] {
+        let page = capability(&mut bench, kind.current());
+        assert_eq!(
+            set_capability(&mut bench, kind, &page),
+            CmdStatus::OK,
+            "{kind:?}"
+        );
+        assert_eq!(
+            set_capability(&mut bench, kind, &[0xff; 0x1000]),
+            CmdStatus::BAD_PARAM,
+            "{kind:?}"
+        );
+    }
+    let mut bench = Bench::booted(few_pages("connectx-4-lx-14.12"));
+    for kind in [CapType::GENERAL_2, CapType::ODP] {
+        let mut query = QueryHcaCapIn::new();
+        query.set_op_mod(kind.current());
+        assert_eq!(bench.status(&query), CmdStatus::BAD_OP, "{kind:?}");
+    }
 }
 
 #[test]

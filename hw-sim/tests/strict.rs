@@ -10,7 +10,12 @@ use zerocopy::IntoBytes;
 const NONE: u32 = 0x00de_ad00;
 
 fn usable() -> (Bench, Resources) {
-    Bench::usable(modest())
+    let mut profile = modest();
+    // Keys may have permissions in their entries.
+    profile.general.set(|caps| {
+        caps.set_pg(true);
+    });
+    Bench::usable(profile)
 }
 
 #[test]
@@ -238,6 +243,21 @@ fn mtt_key(pd: u32, start: u64, bytes: u64, log_page: u32, octowords: u32) -> Cr
         .set_log_page_size(log_page)
         .set_translations_octword_size(octowords);
     create
+}
+
+/// Linux `mr.c` `reg_create` asks for permissions in entries by the capability `pg`.
+#[test]
+fn permissions_in_entries_need_the_capability() {
+    let (mut bench, resources) = Bench::usable(modest());
+    let entries = list(&[0x4000_0003, 0x4000_1003]);
+    let mut create = mtt_key(resources.pd, 0x7000, 0x2000, 12, 1);
+    assert_eq!(
+        bench.status_with(&create, &entries),
+        CmdStatus::BAD_PARAM,
+        "without it"
+    );
+    create.set_pg_access(false);
+    assert_eq!(bench.status_with(&create, &entries), CmdStatus::OK);
 }
 
 #[test]
@@ -701,6 +721,32 @@ fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
             .source_l3_address(),
         &[0; 16]
     );
+}
+
+/// Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named exactly where there are ports to name.
+#[test]
+fn an_address_names_its_port_where_there_are_ports_to_name() {
+    for ports in [0, 1] {
+        let mut profile = modest();
+        profile.general.set(|caps| {
+            caps.set_num_vhca_ports(ports);
+        });
+        let (mut bench, _) = Bench::usable(profile);
+        for named in 0..3 {
+            let mut query = QueryRoceAddressIn::new();
+            query.set_vhca_port_num(named);
+            let mut set = SetRoceAddressIn::new();
+            set.set_vhca_port_num(named);
+            let expected = if named == ports {
+                CmdStatus::OK
+            } else {
+                CmdStatus::BAD_PARAM
+            };
+            let case = format!("port {named} of {ports}");
+            assert_eq!(bench.status(&set), expected, "{case}");
+            assert_eq!(bench.status(&query), expected, "{case}");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! test's memory), and the UAR numbers, which are those the simulator gave where the card had given others. Mailboxes
 //! the recorder left out are made up: a page list out of our own pages, register images out of zeros.
 //!
-//! The function has the card's identity: its capability pages, its page counts, its firmware version. That way nothing has to be
+//! The function has the card's identity, which is the profile `connectx-4-lx-14.12`: its capability pages, its page counts, its firmware version. That way nothing has to be
 //! split or trimmed. What is then held against the recording is behaviour: that each command is accepted at this
 //! moment, with these lengths, tokens and reserved bits; what SET_HCA_CAP leaves behind; what is handed back and what is left alone.
 //!
@@ -41,7 +41,7 @@ const OUTPUT: usize = 0x10_0000;
 const SPACING: usize = 0x400;
 
 /// Capability page of a recorded answer.
-fn capability<T: Layout>(commands: &[Recorded], kind: CapType, current: bool) -> T {
+fn capability<T: FromBytes>(commands: &[Recorded], kind: CapType, current: bool) -> T {
     let op_mod = if current { kind.current() } else { kind.max() };
     let query = commands
         .iter()
@@ -50,7 +50,22 @@ fn capability<T: Layout>(commands: &[Recorded], kind: CapType, current: bool) ->
     T::read_from_prefix(&answer[0x10..]).expect("a page").0
 }
 
-/// A function with the card's identity.
+/// The profile's page is the recorded one, to the last byte.
+fn same<T: Layout>(commands: &[Recorded], kind: CapType, page: &Page<T>) {
+    for (current, known, rest) in [
+        (false, &page.max, &page.rest.max),
+        (true, &page.current, &page.rest.current),
+    ] {
+        let recorded: [u8; 0x1000] = capability(commands, kind, current);
+        assert_eq!(
+            [known.as_bytes(), rest].concat(),
+            recorded,
+            "{kind:?} {current}"
+        );
+    }
+}
+
+/// A function with the card's identity: the profile that was made of this recording.
 fn connectx4lx(commands: &[Recorded]) -> Profile {
     let wanted = |op_mod| {
         let query = commands
@@ -61,37 +76,17 @@ fn connectx4lx(commands: &[Recorded]) -> Profile {
             .0
             .num_pages()
     };
-    let mut profile = Profile::named("connectx4lx", [0x02, 0, 0x5e, 0, 0, 4]);
-    profile.device_id = 0x1013;
-    profile.firmware = (12, 14, 1220);
-    profile.pages.boot = wanted(1);
-    profile.pages.init = wanted(2);
+    let mut profile = Profile::generation("connectx-4-lx-14.12").expect("a generation");
+    assert_eq!(
+        (profile.pages.boot, profile.pages.init),
+        (wanted(1), wanted(2))
+    );
     profile.pages.runtime = 0;
-    let page = |current| capability(commands, CapType::GENERAL, current);
-    profile.general = Page {
-        max: page(false),
-        current: page(true),
-    };
-    let page = |current| capability(commands, CapType::ATOMIC, current);
-    profile.atomic = Page {
-        max: page(false),
-        current: page(true),
-    };
-    let page = |current| capability(commands, CapType::ROCE, current);
-    profile.roce = Page {
-        max: page(false),
-        current: page(true),
-    };
-    let page = |current| capability(commands, CapType::ETHERNET_OFFLOADS, current);
-    profile.eth_offloads = Page {
-        max: page(false),
-        current: page(true),
-    };
-    let page = |current| capability(commands, CapType::FLOW_TABLE, current);
-    profile.flow_table = Page {
-        max: page(false),
-        current: page(true),
-    };
+    same(commands, CapType::GENERAL, &profile.general);
+    same(commands, CapType::ATOMIC, &profile.atomic);
+    same(commands, CapType::ROCE, &profile.roce);
+    same(commands, CapType::ETHERNET_OFFLOADS, &profile.eth_offloads);
+    same(commands, CapType::FLOW_TABLE, &profile.flow_table);
     profile
 }
 

@@ -190,7 +190,10 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
     tracing::warn!(%error, "adapter");
     match error {
         OpenError::Dat(error) => error,
-        OpenError::NotFound { .. } | OpenError::BadOption { .. } | OpenError::OtherKind { .. } => {
+        OpenError::NotFound { .. }
+        | OpenError::BadOption { .. }
+        | OpenError::Profile { .. }
+        | OpenError::OtherKind { .. } => {
             DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
         }
         OpenError::InUse { .. } | OpenError::Function { .. } | OpenError::Link { .. } => {

@@ -110,6 +110,31 @@ impl Field {
             Shape::Bytes(_) | Shape::Nested { .. } => None,
         }
     }
+
+    /// Stores a value where [`Field::value`] reads it. False, and nothing stored, if it does not fit, or where that gives
+    /// `None`.
+    #[must_use]
+    pub fn store(&self, bytes: &mut [u8], value: u64) -> bool {
+        let Some(at) = bytes.get_mut(self.offset..self.offset + self.shape.bytes()) else {
+            return false;
+        };
+        let (mask, lo) = match self.shape {
+            Shape::Bits { hi, lo } => (u64::MAX >> (63 - (hi - lo)), lo),
+            Shape::Number(bytes @ 1..=8) => (u64::MAX >> (64 - 8 * bytes), 0),
+            Shape::Number(_) | Shape::Bytes(_) | Shape::Nested { .. } => return false,
+        };
+        if value > mask {
+            return false;
+        }
+        let whole = at
+            .iter()
+            .fold(0, |whole, byte| whole << 8 | u64::from(*byte));
+        let whole = whole & !(mask << lo) | value << lo;
+        for (byte, new) in at.iter_mut().rev().zip(whole.to_be_bytes().iter().rev()) {
+            *byte = *new;
+        }
+        true
+    }
 }
 
 /// Every bit a field names, as a mask over the struct. Refuses, at compile time, fields that overlap

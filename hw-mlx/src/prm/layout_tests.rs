@@ -1,5 +1,7 @@
 //! Tests of the notation in [`super::layout`], on a struct with one field of every form.
 
+use zerocopy::IntoBytes;
+
 use super::layout::layout;
 use super::{
     Ads, CmdStatus, CommandOutput, Cqc, CreateCqIn, CtrlSeg, EnableHcaOut, Layout, Opcode, Qpc,
@@ -182,4 +184,24 @@ fn control_segment_packs_as_documented() {
             0, 0x12, 0x34, 0x0a, 0xab, 0xcd, 0xef, 3, 0, 0, 0, 0x0a, 0, 0, 0, 0
         ]
     );
+}
+
+#[test]
+fn a_field_stores_what_it_reads_and_nothing_that_does_not_fit() {
+    let mut page = super::CmdHcaCap::new();
+    for (name, value, too_much) in [
+        ("rc", 1, 2),
+        ("log_max_qp", 31, 32),
+        ("gid_table_size", 0xffff, 0x1_0000),
+        ("device_frequency_khz", 0xffff_ffff, 0x1_0000_0000),
+    ] {
+        let fields = <super::CmdHcaCap as Layout>::FIELDS;
+        let field = fields.iter().find(|field| field.name == name).unwrap();
+        assert!(!field.store(page.as_mut_bytes(), too_much), "{name}");
+        assert_eq!(field.value(page.as_bytes()), Some(0), "{name}");
+        assert!(field.store(page.as_mut_bytes(), value), "{name}");
+        assert_eq!(field.value(page.as_bytes()), Some(value), "{name}");
+    }
+    assert!(page.rc() && page.log_max_qp() == 31 && page.gid_table_size() == 0xffff);
+    assert_eq!(page.log_max_srq_sz(), 0);
 }

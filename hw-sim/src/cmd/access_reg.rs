@@ -81,7 +81,15 @@ fn access(
         RegisterId::MCQS if cmd.nic.caps.general.mcam_reg() => mcqs(image, read),
         RegisterId::MCQI if cmd.nic.caps.general.mcam_reg() => mcqi(cmd, image, read),
         RegisterId::PVLC if cmd.nic.profile.port_type == PortType::InfiniBand => pvlc(image),
-        _ => Err(refuse!(BAD_PARAM, "no such register", "{register:?}")),
+        _ => match cmd.nic.profile.registers.get(&register.0) {
+            Some(recorded) if read => Ok(recorded.clone()),
+            Some(_) => Err(refuse!(
+                BAD_PARAM,
+                "a recorded register cannot be written",
+                "{register:?}"
+            )),
+            None => Err(refuse!(BAD_PARAM, "no such register", "{register:?}")),
+        },
     }
 }
 

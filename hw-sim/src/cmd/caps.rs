@@ -1,25 +1,69 @@
-//! Capability pages: queried as maximum or current, set before INIT_HCA.
+//! Capability pages: queried as maximum or as current, set before INIT_HCA.
 //!
-//! A page that is set replaces the current one, field by field, and no field may exceed its
-//! maximum. Two pages are special: of the atomic page only the endianness mode is taken, because
-//! drivers send the rest as zeros and firmware accepts that; and of the general page `roce` may
-//! only change if `roce_rw_supported` says so.
+//! A page that is set replaces the current one. Firmware takes a change of few fields only: those that some stock driver
+//! writes are in [`WRITABLE`]; a change of any other is refused, also one below its maximum, and so is a value above it.
+//! What no field names must come back as it was given. Two pages are special: of the atomic page only the endianness
+//! mode is taken, because drivers send the rest as zeros and firmware accepts that; and of the general page `roce` may only
+//! change if `roce_rw_supported` says so.
 
 use super::function::virtual_function;
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::Seat;
 use crate::profile::{Page, Profile};
 use hw_mlx::prm::{
-    AtomicCaps, CapType, CmdHcaCap, EthOffloadCaps, Field, FlowTableNicCap, Layout, QueryHcaCapIn,
-    QueryHcaCapOut, RoceCap, SetHcaCapIn, SetHcaCapOut,
+    AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, EthOffloadCaps, Field, FlowTableNicCap, Layout,
+    OdpCaps, QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn, SetHcaCapOut,
 };
 use zerocopy::IntoBytes;
+
+/// Fields that SET_HCA_CAP takes: those that drivers are known to write. Linux `main.c` `handle_hca_cap`,
+/// `handle_hca_cap_roce`, `handle_hca_cap_2`, `handle_hca_cap_odp` (every scheme); rdma-core `mlx5_vfio.c` `handle_hca_cap`.
+const WRITABLE: [(CapType, &[&str]); 3] = [
+    (
+        CapType::GENERAL,
+        &[
+            "cache_line_128byte",
+            "cmdif_checksum",
+            "dct",
+            // rdma-core's VFIO driver, on request.
+            "disable_link_up",
+            "event_on_vhca_state_active",
+            "event_on_vhca_state_allocated",
+            "event_on_vhca_state_in_use",
+            "event_on_vhca_state_invalid",
+            "event_on_vhca_state_teardown_request",
+            "log_max_current_uc_list",
+            "log_max_qp",
+            "log_uar_page_sz",
+            "mkey_by_name",
+            "num_total_dynamic_vf_msix",
+            "num_vhca_ports",
+            "pci_sync_for_fw_update_event",
+            "pci_sync_for_fw_update_with_driver_unload",
+            "pcie_reset_using_hotreset_method",
+            "pkey_table_size",
+            "release_all_pages",
+            "roce",
+            "uar_4k",
+            "vhca_state",
+        ],
+    ),
+    (
+        CapType::ROCE,
+        &["sw_r_roce_src_udp_port", "qp_ooo_transmit_default"],
+    ),
+    (CapType::GENERAL_2, &["sw_vhca_id_valid"]),
+];
 
 /// Capabilities in force.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// Type 0.
     pub general: CmdHcaCap,
+    /// Type 0x20.
+    pub general_2: CmdHcaCap2,
+    /// Type 2.
+    pub odp: OdpCaps,
     /// Type 3.
     pub atomic: AtomicCaps,
     /// Type 4.
@@ -35,6 +79,8 @@ impl Capabilities {
     pub fn new(profile: &Profile) -> Self {
         Self {
             general: profile.general.current.clone(),
+            general_2: profile.general_2.current.clone(),
+            odp: profile.odp.current.clone(),
             atomic: profile.atomic.current.clone(),
             roce: profile.roce.current.clone(),
             eth_offloads: profile.eth_offloads.current.clone(),
@@ -52,8 +98,19 @@ pub(super) fn query_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
         return other_function(cmd, seat, kind, current);
     }
     let (profile, caps) = (&cmd.nic.profile, &cmd.nic.caps);
+    if let Some(recorded) = profile.other_pages.get(&kind.0) {
+        return page_output(if current {
+            &recorded.current
+        } else {
+            &recorded.max
+        });
+    }
     let page = match kind {
         CapType::GENERAL => chosen(&profile.general, &caps.general, current),
+        CapType::GENERAL_2 if caps.general.hca_cap_2() => {
+            chosen(&profile.general_2, &caps.general_2, current)
+        }
+        CapType::ODP if caps.general.pg() => chosen(&profile.odp, &caps.odp, current),
         CapType::ATOMIC if caps.general.atomic() => chosen(&profile.atomic, &caps.atomic, current),
         CapType::ROCE if profile.general.max.roce() => chosen(&profile.roce, &caps.roce, current),
         CapType::ETHERNET_OFFLOADS if caps.general.eth_net_offloads() => {
@@ -99,9 +156,12 @@ fn other_function(cmd: &Cmd<'_>, seat: Seat, kind: CapType, current: bool) -> Ou
 }
 
 fn chosen<T: Layout>(page: &Page<T>, current: &T, want_current: bool) -> Vec<u8> {
-    if want_current { current } else { &page.max }
-        .as_bytes()
-        .to_vec()
+    let (known, rest) = if want_current {
+        (current, &page.rest.current)
+    } else {
+        (&page.max, &page.rest.max)
+    };
+    [known.as_bytes(), rest].concat()
 }
 
 pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
@@ -120,15 +180,14 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     let (profile, caps) = (&cmd.nic.profile, &mut cmd.nic.caps);
     match kind {
         CapType::GENERAL => {
-            let page: CmdHcaCap = first_part(bytes)?;
-            within(&page, &profile.general.max, &caps.general)?;
+            let page = settable(kind, bytes, &profile.general, &caps.general)?;
             if page.roce() != caps.general.roce() && !caps.general.roce_rw_supported() {
                 return Err(refuse!(BAD_PARAM, "roce is not writable"));
             }
             caps.general = page;
         }
         CapType::ATOMIC if caps.general.atomic() => {
-            let page: AtomicCaps = first_part(bytes)?;
+            let page: AtomicCaps = first_part(bytes, &[])?;
             let mode = page.atomic_req_8B_endianness_mode();
             let possible = caps.atomic.supported_atomic_req_8B_endianness_mode_1();
             if mode > u32::from(possible) {
@@ -141,9 +200,27 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             caps.atomic.set_atomic_req_8B_endianness_mode(mode);
         }
         CapType::ROCE if profile.general.max.roce() => {
-            let page: RoceCap = first_part(bytes)?;
-            within(&page, &profile.roce.max, &caps.roce)?;
-            caps.roce = page;
+            caps.roce = settable(kind, bytes, &profile.roce, &caps.roce)?;
+        }
+        CapType::GENERAL_2 if caps.general.hca_cap_2() => {
+            caps.general_2 = settable(kind, bytes, &profile.general_2, &caps.general_2)?;
+        }
+        CapType::ODP if caps.general.pg() => {
+            let page: OdpCaps = first_part(bytes, &profile.odp.rest.current)?;
+            let most = profile.odp.max.as_bytes();
+            if page
+                .as_bytes()
+                .iter()
+                .zip(most)
+                .any(|(new, most)| new & !most != 0)
+            {
+                return Err(refuse!(
+                    BAD_PARAM,
+                    "capability above its maximum",
+                    "on-demand paging"
+                ));
+            }
+            caps.odp = page;
         }
         _ => {
             return Err(refuse!(
@@ -172,12 +249,40 @@ fn kind_of(cmd: &Cmd<'_>) -> Result<CapType, Refusal> {
         .map_err(|_| refuse!(BAD_OP, "capability type"))
 }
 
-/// The structure at the beginning of a page; the rest of it is reserved.
-fn first_part<T: Layout>(page: &[u8; 0x1000]) -> Result<T, Refusal> {
-    if page[T::SIZE..].iter().any(|&byte| byte != 0) {
+/// The page to be set, if all that changes may be.
+fn settable<T: Layout>(
+    kind: CapType,
+    bytes: &[u8; 0x1000],
+    page: &Page<T>,
+    current: &T,
+) -> Result<T, Refusal> {
+    let wanted: T = first_part(bytes, &page.rest.current)?;
+    within(&wanted, &page.max, current)?;
+    let writable = |name: &str| {
+        WRITABLE
+            .iter()
+            .any(|(page, fields)| *page == kind && fields.contains(&name))
+    };
+    if let Some(field) = changed(&wanted, current).find(|field| !writable(field.name)) {
+        let [new, now] = [&wanted, current].map(|page| field.value(page.as_bytes()).unwrap_or(0));
         return Err(refuse!(
             BAD_PARAM,
-            "reserved bit set",
+            "capability cannot be set",
+            "{}: {now} to {new}",
+            field.name
+        ));
+    }
+    Ok(wanted)
+}
+
+/// The structure at the beginning of a page; the rest of it must come back as it was given.
+fn first_part<T: Layout>(page: &[u8; 0x1000], rest: &[u8]) -> Result<T, Refusal> {
+    let given = page[T::SIZE..].iter();
+    let kept = rest.iter().chain(std::iter::repeat(&0));
+    if given.zip(kept).any(|(new, now)| new != now) {
+        return Err(refuse!(
+            BAD_PARAM,
+            "reserved bit changed",
             "beyond the capability structure"
         ));
     }
@@ -186,20 +291,34 @@ fn first_part<T: Layout>(page: &[u8; 0x1000]) -> Result<T, Refusal> {
         .map_err(|_| refuse!(BAD_INPUT_LEN, "capability page"))
 }
 
-/// No field above its maximum, and no reserved bit that was not set already.
+/// The fields in which two pages differ.
+fn changed<'a, T: Layout>(new: &'a T, now: &'a T) -> impl Iterator<Item = &'static Field> + 'a {
+    T::FIELDS
+        .iter()
+        .filter(|field| field.value(new.as_bytes()) != field.value(now.as_bytes()))
+}
+
+/// No changed field above its maximum, and no bit changed that no field names.
 fn within<T: Layout>(page: &T, max: &T, current: &T) -> Result<(), Refusal> {
-    if let Some(at) = page.reserved_bits() {
+    let unnamed = |page: &T| -> Vec<u8> {
+        let named = page.reencode();
+        let bytes = page.as_bytes().iter();
+        bytes
+            .zip(named.as_bytes())
+            .map(|(all, named)| all ^ named)
+            .collect()
+    };
+    let (new, now) = (unnamed(page), unnamed(current));
+    if let Some(at) = new.iter().zip(&now).position(|(new, now)| new != now) {
         return Err(refuse!(
             BAD_PARAM,
-            "reserved bit set",
-            "in the dword at {at:#x} of the capability page"
+            "reserved bit changed",
+            "in the dword at {:#x} of the capability page",
+            at & !3
         ));
     }
-    let above = |field: &&Field| {
-        let [new, now, most] = [page, current, max].map(|layout| field.value(layout.as_bytes()));
-        new != now && new > most
-    };
-    if let Some(field) = T::FIELDS.iter().find(above) {
+    let above = |field: &&Field| field.value(page.as_bytes()) > field.value(max.as_bytes());
+    if let Some(field) = changed(page, current).find(above) {
         return Err(refuse!(
             BAD_PARAM,
             "capability above its maximum",

@@ -11,8 +11,6 @@ use hw_mlx::prm::{
 };
 use zerocopy::IntoBytes;
 
-/// Interface steps 0 and 1.
-const SUPPORTED_ISSI: u32 = 0b11;
 pub(super) const IEEE_MELLANOX: u32 = 0x0002c9;
 /// Teardown profiles.
 const GRACEFUL: u32 = 0;
@@ -154,13 +152,13 @@ pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
 pub(super) fn query_issi(cmd: &mut Cmd<'_>) -> Outcome {
     let mut out = QueryIssiOut::new();
     out.set_current_issi(cmd.nic.issi)
-        .set_supported_issi_dw0(SUPPORTED_ISSI);
+        .set_supported_issi_dw0(cmd.nic.profile.issi);
     output(&out)
 }
 
 pub(super) fn set_issi(cmd: &mut Cmd<'_>) -> Outcome {
     let issi = cmd.read::<SetIssiIn>().current_issi();
-    if issi >= 32 || SUPPORTED_ISSI >> issi & 1 == 0 {
+    if issi >= 32 || cmd.nic.profile.issi >> issi & 1 == 0 {
         return Err(refuse!(BAD_PARAM, "interface step not supported", "{issi}"));
     }
     cmd.nic.issi = issi;
@@ -224,6 +222,11 @@ fn not_given(error: GiveError, entries: usize) -> Refusal {
             BAD_PARAM,
             "more pages than the firmware asked for",
             "{entries}"
+        ),
+        GiveError::Pieces { missing } => refuse!(
+            BAD_PARAM,
+            "pages to start with come in one command",
+            "{entries} of {missing}"
         ),
         GiveError::Address(_) => refuse!(BAD_PARAM, "page address not aligned"),
         GiveError::Unreachable(_) => refuse!(BAD_PARAM, "page not reachable by the device"),

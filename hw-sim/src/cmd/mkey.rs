@@ -26,7 +26,7 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
     if input.mkey_umem_valid() || input.data_direct() {
         return Err(refuse!(BAD_PARAM, "UMEM is not supported"));
     }
-    check_context(cmd, context)?;
+    check_context(cmd, context, input.pg_access())?;
     let translation = translation(cmd, &input)?;
     let objects = &mut cmd.nic.objects;
     let pd = context.pd();
@@ -69,7 +69,7 @@ pub(super) fn create_mkey(cmd: &mut Cmd<'_>) -> Outcome {
 }
 
 /// What does not depend on the translation table.
-fn check_context(cmd: &Cmd<'_>, context: &Mkc) -> Result<(), Refusal> {
+fn check_context(cmd: &Cmd<'_>, context: &Mkc, pg_access: bool) -> Result<(), Refusal> {
     let caps = &cmd.nic.caps.general;
     if context.access_mode_4_2() != 0 {
         return Err(refuse!(
@@ -93,6 +93,10 @@ fn check_context(cmd: &Cmd<'_>, context: &Mkc) -> Result<(), Refusal> {
         || context.crossing_target_vhca_id() != 0;
     if unsupported {
         return Err(refuse!(BAD_PARAM, "key feature is not supported"));
+    }
+    // Linux sets it by this capability, Snabb and rdma-core never.
+    if pg_access && !caps.pg() {
+        return Err(refuse!(BAD_PARAM, "pg_access without the pg capability"));
     }
     if context.a() && !caps.atomic() {
         return Err(refuse!(BAD_PARAM, "atomic access without that capability"));

@@ -310,11 +310,13 @@ pub(super) fn ethernet(cmd: &Cmd<'_>) -> Result<(), Refusal> {
 
 fn index_of(cmd: &Cmd<'_>, index: u32, vhca_port: u32) -> Result<usize, Refusal> {
     ethernet(cmd)?;
-    if vhca_port != 0 && cmd.nic.caps.general.num_vhca_ports() == 0 {
+    // Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named where there are several to choose from, and only there.
+    let ports = cmd.nic.caps.general.num_vhca_ports();
+    if vhca_port > ports || (vhca_port == 0) != (ports == 0) {
         return Err(refuse!(
             BAD_PARAM,
-            "vhca_port_num without num_vhca_ports",
-            "{vhca_port}"
+            "vhca_port_num and num_vhca_ports disagree",
+            "{vhca_port} of {ports}"
         ));
     }
     usize::try_from(index)

@@ -6,6 +6,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use dat::fabric::profile::{BadProfile, profile};
 use hw_sim::{Fault, Faults, LinkFaults, Profile};
 
 /// One million frames, the unit of rates.
@@ -215,14 +216,15 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// `--profile`: what kind of device is simulated.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ProfileOptions {
     words: Vec<ProfileWord>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum ProfileWord {
-    ConnectX5,
+    /// A generation by name, or what a file describes.
+    Device(Box<Profile>),
     InfiniBand,
     Roce,
     Vectors(u16),
@@ -250,7 +252,9 @@ impl ProfileOptions {
         let mut profile = Profile::named(name, mac);
         for word in lists.iter().flat_map(|list| &list.words) {
             match *word {
-                ProfileWord::ConnectX5 => profile = Profile::named(name, mac),
+                ProfileWord::Device(ref device) => {
+                    profile = Profile::clone(device).called(name, mac);
+                }
                 ProfileWord::InfiniBand => profile = profile.infiniband(),
                 ProfileWord::Roce => profile = profile.ethernet(),
                 ProfileWord::Vectors(vectors) => profile.msix_vectors = vectors,
@@ -265,13 +269,25 @@ impl ProfileOptions {
 }
 
 fn profile_word(word: &str) -> Result<ProfileWord, String> {
-    let known = "connectx-5 (the default), ib, roce, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us";
+    let known = || {
+        let generations: Vec<&str> = Profile::generations().collect();
+        format!(
+            "{}, the path of a file, ib, roce, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us; \
+             without any it is a ConnectX-5 with small numbers",
+            generations.join(", ")
+        )
+    };
     let Some((name, value)) = word.split_once('=') else {
         return match word {
-            "connectx-5" => Ok(ProfileWord::ConnectX5),
             "ib" | "infiniband" => Ok(ProfileWord::InfiniBand),
             "roce" | "ethernet" => Ok(ProfileWord::Roce),
-            _ => Err(format!("{word:?} is no profile; there are {known}")),
+            _ => match profile(word) {
+                Ok(device) => Ok(ProfileWord::Device(Box::new(device))),
+                Err(BadProfile::Unknown) => {
+                    Err(format!("{word:?} is no profile; there are {}", known()))
+                }
+                Err(error) => Err(error.to_string()),
+            },
         };
     };
     let number = |least: u16, most: u16| {
@@ -288,7 +304,8 @@ fn profile_word(word: &str) -> Result<ProfileWord, String> {
         "command" => duration(value).map(ProfileWord::CommandTime),
         "command-jitter" => duration(value).map(ProfileWord::CommandJitter),
         _ => Err(format!(
-            "{name:?} is nothing of a profile; there are {known}"
+            "{name:?} is nothing of a profile; there are {}",
+            known()
         )),
     }
 }
@@ -370,7 +387,8 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         }
         for (text, part) in [
-            ("connectx-99", "is no profile"),
+            ("connectx-99", "is no profile; there are connectx-4,"),
+            ("/no/such/file", "/no/such/file: No such file"),
             ("vectors=0", "vectors is 1 to 2048"),
             ("mtu=100000", "mtu is 1500 to 9978"),
             ("colour=red", "is nothing of a profile"),
@@ -388,6 +406,12 @@ mod tests {
         assert_eq!(
             (profile.msix_vectors, profile.max_mtu, profile.name.as_str()),
             (8, 1500, "sim:x")
+        );
+        let lists = ["connectx-7-vf,vectors=4".parse().expect("a profile")];
+        let profile = ProfileOptions::profile(&lists, "sim:x", [2, 0, 0, 0, 0, 1]);
+        assert_eq!(
+            (profile.device_id, profile.msix_vectors, profile.mac),
+            (0x101e, 4, [2, 0, 0, 0, 0, 1])
         );
         let lists = ["ib".parse().expect("a profile")];
         let profile = ProfileOptions::profile(&lists, "sim:x", [2, 0, 0, 0, 0, 1]);

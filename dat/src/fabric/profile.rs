@@ -1,0 +1,94 @@
+//! Profiles of simulated functions by name: a generation, or a file.
+//!
+//! What contains a slash or ends in `.toml` is a path. The simulator reads no files, so they are read here.
+
+use std::path::Path;
+
+use hw_sim::Profile;
+use hw_sim::profile::ProfileError;
+use thiserror::Error;
+
+/// Most bytes of a profile file; a recording has some tens of kilobytes.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// Why a name gives no profile.
+#[derive(Debug, Error)]
+pub enum BadProfile {
+    /// Neither a generation nor a path.
+    #[error("no such profile; there are {}, and paths of files", Profile::generations().collect::<Vec<_>>().join(", "))]
+    Unknown,
+    /// The file could not be read.
+    #[error("{path}: {error}")]
+    File {
+        /// The path.
+        path: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The file is none.
+    #[error("{path}: {error}")]
+    Content {
+        /// The path.
+        path: String,
+        /// Where, and what is wrong.
+        error: ProfileError,
+    },
+}
+
+/// The profile that a generation's name or the path of a file gives. A path contains a slash, or ends in `.toml`.
+///
+/// # Errors
+/// [`BadProfile`].
+pub fn profile(name: &str) -> Result<Profile, BadProfile> {
+    let path = Path::new(name);
+    if !name.contains('/') && path.extension().is_none_or(|ending| ending != "toml") {
+        return Profile::generation(name).map_err(|_| BadProfile::Unknown);
+    }
+    let failed = |error| BadProfile::File {
+        path: name.to_owned(),
+        error,
+    };
+    let metadata = std::fs::metadata(path).map_err(failed)?;
+    if !metadata.is_file() || metadata.len() > MOST_BYTES {
+        let problem = format!("not a file of at most {MOST_BYTES} bytes");
+        return Err(failed(std::io::Error::other(problem)));
+    }
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    Profile::load(&text).map_err(|error| BadProfile::Content {
+        path: name.to_owned(),
+        error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_a_generation_and_a_path_is_a_file() {
+        assert_eq!(
+            profile("connectx-7").expect("a generation").device_id,
+            0x1021
+        );
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("mine.toml");
+        let name = path.to_str().expect("a name").to_owned();
+        assert!(matches!(profile(&name), Err(BadProfile::File { .. })));
+        std::fs::write(
+            &path,
+            "name = \"mine\"\ntitle = \"Mine\"\nbase = \"connectx-7\"\n",
+        )
+        .expect("written");
+        let mine = profile(&name).expect("a file");
+        assert_eq!((mine.generation.as_str(), mine.device_id), ("mine", 0x1021));
+        std::fs::write(&path, "[general]").expect("written");
+        let error = profile(&name).expect_err("no profile").to_string();
+        assert!(
+            error.starts_with(&name) && error.contains("name: is missing"),
+            "{error}"
+        );
+        assert!(matches!(profile("mine"), Err(BadProfile::Unknown)));
+        let error = profile(directory.path().to_str().expect("a name")).expect_err("a directory");
+        assert!(error.to_string().contains("not a file"), "{error}");
+    }
+}

@@ -1,0 +1,275 @@
+//! From what a file says to a [`Profile`].
+//!
+//! Every statement must mean something here: a section or field that is not known is an error, so that a misspelt one is
+//! not taken for a default. A page that the file has whole is answered as it stands; statements about its fields, of
+//! a recording, must agree with it.
+
+use super::document::{Document, Evidence, PAGE_BYTES, ProfileError, RawPage, Stated, wrong};
+use super::{Page, PortType, Profile, Rest, simulated};
+use hw_mlx::prm::{CapType, Field, Layout, Shape};
+
+/// The command queue that the simulator has.
+const QUEUE: [(&str, u32); 2] = [
+    ("log_cmdq_size", crate::init_segment::LOG_CMDQ_SIZE),
+    ("log_cmdq_stride", crate::init_segment::LOG_CMDQ_STRIDE),
+];
+
+impl Profile {
+    /// The device that a complete document describes.
+    pub(super) fn build(document: &Document) -> Result<Self, ProfileError> {
+        let mut profile = Self {
+            name: document.name.clone(),
+            generation: document.name.clone(),
+            ..Self::blank()
+        };
+        let mut seen = Vec::new();
+        for ((section, field), statement) in &document.statements {
+            let place = format!("{section}.{field}");
+            let known = match (&statement.value, section.as_str()) {
+                (Stated::Word(text), _) => profile.word(section, field, text)?,
+                (
+                    Stated::Number { max, .. },
+                    "pci" | "vf" | "port" | "segment" | "firmware_pages",
+                ) => profile
+                    .number(section, field, *max)
+                    .map_err(|problem| wrong(&place, problem))?,
+                // Pages are filled below.
+                (Stated::Number { .. }, _) => capability_type(section).is_some(),
+            };
+            if !known {
+                return Err(wrong(place, "is nothing of a profile"));
+            }
+            seen.push(place);
+        }
+        for needed in [
+            "pci.device_id",
+            "pci.bar_bytes",
+            "pci.msix_vectors",
+            "firmware.version",
+        ] {
+            if !seen.iter().any(|place| place == needed) {
+                return Err(wrong(needed, "is missing"));
+            }
+        }
+        profile.general = page(document, "general")?;
+        profile.general_2 = page(document, "general_2")?;
+        profile.atomic = page(document, "atomic")?;
+        profile.roce = page(document, "roce")?;
+        profile.odp = page(document, "odp")?;
+        profile.eth_offloads = page(document, "ethernet_offloads")?;
+        profile.flow_table = page(document, "flow_table")?;
+        profile.other_pages = document
+            .pages
+            .iter()
+            .filter(|(kind, _)| section_of(CapType(**kind)).is_none())
+            .map(|(kind, page)| (*kind, page.clone()))
+            .collect();
+        profile.registers.clone_from(&document.registers);
+        Ok(profile)
+    }
+
+    fn word(&mut self, section: &str, field: &str, text: &str) -> Result<bool, ProfileError> {
+        let place = || format!("{section}.{field}");
+        match (section, field) {
+            ("firmware", "version") => {
+                let parts: Option<Vec<u16>> =
+                    text.split('.').map(|part| part.parse().ok()).collect();
+                let Some(&[major, minor, sub]) = parts.as_deref() else {
+                    return Err(wrong(
+                        place(),
+                        format!("{text:?} is not a version like 16.35.1012"),
+                    ));
+                };
+                self.firmware = (major, minor, sub);
+            }
+            ("firmware", "psid") if text.len() > 16 => {
+                return Err(wrong(
+                    place(),
+                    format!("{text:?} has more than 16 characters"),
+                ));
+            }
+            ("firmware", "psid") => text.clone_into(&mut self.psid),
+            ("port", "type") => {
+                self.port_type = match text {
+                    "ethernet" => PortType::Ethernet,
+                    "infiniband" => PortType::InfiniBand,
+                    _ => {
+                        return Err(wrong(
+                            place(),
+                            format!("{text:?} is neither ethernet nor infiniband"),
+                        ));
+                    }
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// True if it is a field, and taken.
+    fn number(&mut self, section: &str, field: &str, value: u64) -> Result<bool, String> {
+        let vf = &mut self.virtual_functions;
+        match (section, field) {
+            ("pci", "vendor_id") => self.vendor_id = fits(value)?,
+            ("pci", "device_id") => self.device_id = fits(value)?,
+            ("pci", "subsystem_id") => self.subsystem_id = fits(value)?,
+            ("pci", "revision") => self.revision = fits(value)?,
+            ("pci", "subclass") => self.subclass = fits(value)?,
+            ("pci", "bar_bytes") => self.bar_bytes = bar(value)?,
+            ("pci", "msix_vectors") => self.msix_vectors = vectors(value)?,
+            ("vf", "device_id") => vf.device_id = fits(value)?,
+            ("vf", "bar_bytes") => vf.bar_bytes = bar(value)?,
+            ("vf", "msix_vectors") => vf.msix_vectors = vectors(value)?,
+            ("port", "max_mtu") => self.max_mtu = fits(value)?,
+            ("segment", "issi") => self.issi = fits(value)?,
+            ("firmware_pages", "boot") => self.pages.boot = fits(value)?,
+            ("firmware_pages", "init") => self.pages.init = fits(value)?,
+            ("firmware_pages", "regular") => self.pages.regular = fits(value)?,
+            ("firmware_pages", "runtime") => self.pages.runtime = fits(value)?,
+            ("segment", _) => {
+                let Some((_, ours)) = QUEUE.iter().find(|(name, _)| *name == field) else {
+                    return Ok(false);
+                };
+                if value != u64::from(*ours) {
+                    return Err(format!(
+                        "is {value}; the simulator's command queue has {ours}"
+                    ));
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn fits<T: TryFrom<u64>>(value: u64) -> Result<T, String> {
+    T::try_from(value).map_err(|_| format!("{value:#x} does not fit"))
+}
+
+/// Room for the segment and a few doorbell pages at least, at most what one can map without thinking.
+fn bar(value: u64) -> Result<usize, String> {
+    match usize::try_from(value) {
+        Ok(bytes) if bytes.is_power_of_two() && (1 << 16..=1 << 28).contains(&bytes) => Ok(bytes),
+        _ => Err(format!(
+            "{value:#x} is not a power of two from 64 KiB to 256 MiB"
+        )),
+    }
+}
+
+fn vectors(value: u64) -> Result<u16, String> {
+    match u16::try_from(value) {
+        Ok(count @ 1..=2048) => Ok(count),
+        _ => Err(format!("{value} is not 1 to 2048")),
+    }
+}
+
+/// The type of the page that a section describes.
+pub(super) fn capability_type(section: &str) -> Option<CapType> {
+    SECTIONS
+        .iter()
+        .find(|(name, _)| *name == section)
+        .map(|(_, kind)| *kind)
+}
+
+/// Whether a section is a capability page.
+#[cfg(test)]
+pub(super) fn is_page(section: &str) -> bool {
+    capability_type(section).is_some()
+}
+
+fn section_of(kind: CapType) -> Option<&'static str> {
+    SECTIONS
+        .iter()
+        .find(|(_, found)| *found == kind)
+        .map(|(name, _)| *name)
+}
+
+/// Sections that are capability pages.
+const SECTIONS: [(&str, CapType); 7] = [
+    ("general", CapType::GENERAL),
+    ("ethernet_offloads", CapType::ETHERNET_OFFLOADS),
+    ("odp", CapType::ODP),
+    ("atomic", CapType::ATOMIC),
+    ("roce", CapType::ROCE),
+    ("flow_table", CapType::FLOW_TABLE),
+    ("general_2", CapType::GENERAL_2),
+];
+
+/// A page: as it was recorded, or made of statements.
+fn page<T: Layout>(document: &Document, section: &str) -> Result<Page<T>, ProfileError> {
+    let kind = capability_type(section).ok_or_else(|| wrong(section, "is not a page"))?;
+    let recorded = document.pages.get(&kind.0);
+    let mut blank = RawPage {
+        max: vec![0; PAGE_BYTES],
+        current: vec![0; PAGE_BYTES],
+    };
+    for ((_, field), statement) in document
+        .statements
+        .iter()
+        .filter(|((of, _), _)| of == section)
+    {
+        let Stated::Number { max, current } = statement.value else {
+            continue;
+        };
+        let place = format!("{section}.{field}");
+        let Some((base, found)) = find(T::FIELDS, field) else {
+            return Err(wrong(place, format!("{} has no such field", T::TYPE_NAME)));
+        };
+        if let Some(page) = recorded {
+            // The page is the device's word; of a base, statements about another firmware may stand beside it.
+            let said = statement.evidence == Evidence::Recorded;
+            let has = (
+                found.value(&page.max[base..]),
+                found.value(&page.current[base..]),
+            );
+            if said && has != (Some(max), Some(current)) {
+                return Err(wrong(
+                    place,
+                    format!("is {max} and {current}, the page has {has:?}"),
+                ));
+            }
+            continue;
+        }
+        let announced = |value| simulated::announced(section, field, value);
+        if !found.store(&mut blank.max[base..], announced(max))
+            || !found.store(&mut blank.current[base..], announced(current))
+        {
+            return Err(wrong(
+                place,
+                format!("{max:#x} or {current:#x} does not fit"),
+            ));
+        }
+    }
+    let page = recorded.unwrap_or(&blank);
+    let part = |bytes: &[u8]| {
+        T::read_from_prefix(bytes)
+            .map(|(layout, rest)| (layout, rest.to_vec()))
+            .map_err(|_| wrong(section, "is shorter than its structure"))
+    };
+    let ((max, max_rest), (current, current_rest)) = (part(&page.max)?, part(&page.current)?);
+    Ok(Page {
+        max,
+        current,
+        rest: Rest {
+            max: max_rest,
+            current: current_rest,
+        },
+    })
+}
+
+/// A field by its path, and the offset of the structure it lies in.
+fn find(fields: &'static [Field], path: &str) -> Option<(usize, Field)> {
+    let (name, inner) = match path.split_once('.') {
+        Some((name, inner)) => (name, Some(inner)),
+        None => (path, None),
+    };
+    let field = fields.iter().find(|field| field.name == name)?;
+    match (inner, field.shape) {
+        (None, _) => Some((0, *field)),
+        (Some(inner), Shape::Nested { fields, .. }) => {
+            let (base, found) = find(fields, inner)?;
+            Some((field.offset + base, found))
+        }
+        (Some(_), _) => None,
+    }
+}

@@ -1,0 +1,430 @@
+//! A profile file, as text and as what it says.
+//!
+//! The form is TOML (`profiles/README.md` describes it to whoever writes one). Reading knows nothing of devices: a document is
+//! a list of statements by section and field, each with its evidence, and of pages and registers as bytes. What a
+//! statement means is [`build`](super::build)'s.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+use toml::{Table, Value};
+
+/// Bytes of a capability page.
+pub const PAGE_BYTES: usize = 0x1000;
+const ROW_BYTES: usize = 16;
+
+/// Why a profile could not be had.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum ProfileError {
+    /// Not TOML.
+    #[error("not a profile: {0}")]
+    Syntax(String),
+    /// Something is missing, or is not what it should be.
+    #[error("profile, {place}: {problem}")]
+    Statement {
+        /// Section and field.
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// No built-in profile has the name.
+    #[error("no generation is called {name:?}; there are {known}")]
+    UnknownGeneration {
+        /// The name.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+}
+
+/// A problem at a place of the document.
+pub(super) fn wrong(place: impl Into<String>, problem: impl Into<String>) -> ProfileError {
+    ProfileError::Statement {
+        place: place.into(),
+        problem: problem.into(),
+    }
+}
+
+/// Why a value is believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// The device itself: this is a recording of it.
+    Recorded,
+    /// Somebody who knows says so.
+    Known(String),
+    /// It follows from what is known of others.
+    Derived(String),
+    /// Nothing public says it; what was chosen, and why.
+    Unknown(String),
+}
+
+/// A value: a number, as maximum and as current value, or a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stated {
+    /// A number.
+    Number {
+        /// Maximum of a capability; of anything else the value.
+        max: u64,
+        /// What is in force after a reset.
+        current: u64,
+    },
+    /// A word.
+    Word(String),
+}
+
+/// What a file says of one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The value.
+    pub value: Stated,
+    /// Why it is believed.
+    pub evidence: Evidence,
+}
+
+/// A capability page as a device gave it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawPage {
+    /// Its bytes when asked for the maximum.
+    pub max: Vec<u8>,
+    /// ... and for what is in force.
+    pub current: Vec<u8>,
+}
+
+/// A profile file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Document {
+    /// Its name, as `Profile::generation` takes it.
+    pub name: String,
+    /// What it describes.
+    pub title: String,
+    /// The file whose statements hold besides.
+    pub base: Option<String>,
+    /// By section and field.
+    pub statements: BTreeMap<(String, String), Statement>,
+    /// Pages given whole, by type.
+    pub pages: BTreeMap<u16, RawPage>,
+    /// Images of registers, by number.
+    pub registers: BTreeMap<u16, Vec<u8>>,
+}
+
+impl Document {
+    /// Reads a file; its base is left alone.
+    ///
+    /// # Errors
+    /// [`ProfileError`], with the place.
+    pub fn read(text: &str) -> Result<Self, ProfileError> {
+        let table: Table = text
+            .parse()
+            .map_err(|error: toml::de::Error| ProfileError::Syntax(error.to_string()))?;
+        let mut document = Self {
+            name: word(&table, "name")?.ok_or_else(|| wrong("name", "is missing"))?,
+            title: word(&table, "title")?.ok_or_else(|| wrong("title", "is missing"))?,
+            base: word(&table, "base")?,
+            ..Self::default()
+        };
+        for (section, value) in &table {
+            match (section.as_str(), value) {
+                ("name" | "title" | "base", _) => {}
+                // What was said to the device while it was recorded, and how it was: for people.
+                ("commands" | "state", Value::Array(_)) => {}
+                ("page", Value::Array(pages)) => {
+                    for page in pages {
+                        document.raw_page(entry(page, section)?)?;
+                    }
+                }
+                ("register", Value::Array(registers)) => {
+                    for register in registers {
+                        document.register(entry(register, section)?)?;
+                    }
+                }
+                (_, Value::Table(fields)) => document.section(section, "", fields)?,
+                _ => return Err(wrong(section, "is neither a section nor known")),
+            }
+        }
+        Ok(document)
+    }
+
+    /// The statement about a field.
+    #[must_use]
+    pub fn statement(&self, section: &str, field: &str) -> Option<&Statement> {
+        self.statements.get(&(section.to_owned(), field.to_owned()))
+    }
+
+    /// This document on top of its base. What the base knows of another device is but derived for this one; what
+    /// it says of all (`common`) stays as it is.
+    #[must_use]
+    pub fn over(mut self, base: Self) -> Self {
+        let of_all = base.base.is_none();
+        for (place, mut statement) in base.statements {
+            if !of_all && let Evidence::Known(source) = statement.evidence {
+                statement.evidence = Evidence::Derived(format!("{}: {source}", base.title));
+            }
+            self.statements.entry(place).or_insert(statement);
+        }
+        for (kind, page) in base.pages {
+            self.pages.entry(kind).or_insert(page);
+        }
+        for (id, image) in base.registers {
+            self.registers.entry(id).or_insert(image);
+        }
+        self
+    }
+
+    fn section(&mut self, section: &str, prefix: &str, fields: &Table) -> Result<(), ProfileError> {
+        for (name, value) in fields {
+            let path = format!("{prefix}{name}");
+            let place = format!("{section}.{path}");
+            let Value::Table(inner) = value else {
+                return Err(wrong(
+                    place,
+                    "is not a table with `is`, or `max` and `current`",
+                ));
+            };
+            if ["is", "max", "current"]
+                .iter()
+                .any(|key| inner.contains_key(*key))
+            {
+                let statement = statement(&place, inner)?;
+                self.statements
+                    .insert((section.to_owned(), path), statement);
+            } else {
+                self.section(section, &format!("{path}."), inner)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn raw_page(&mut self, table: &Table) -> Result<(), ProfileError> {
+        let kind = small(table, "page", "type")?;
+        let place = format!("page {kind:#04x}");
+        let half = |key: &str| {
+            let rows = word(table, key)?.ok_or_else(|| wrong(&place, format!("has no {key}")))?;
+            bytes_of(&rows, PAGE_BYTES).map_err(|problem| wrong(&place, problem))
+        };
+        let page = RawPage {
+            max: half("max")?,
+            current: half("current")?,
+        };
+        if self.pages.insert(kind, page).is_some() {
+            return Err(wrong(place, "stands there twice"));
+        }
+        Ok(())
+    }
+
+    fn register(&mut self, table: &Table) -> Result<(), ProfileError> {
+        let id = small(table, "register", "id")?;
+        let place = format!("register {id:#06x}");
+        let length = usize::from(small(table, "register", "bytes")?);
+        let rows = word(table, "image")?.ok_or_else(|| wrong(&place, "has no image"))?;
+        let image = bytes_of(&rows, length).map_err(|problem| wrong(&place, problem))?;
+        if self.registers.insert(id, image).is_some() {
+            return Err(wrong(place, "stands there twice"));
+        }
+        Ok(())
+    }
+}
+
+/// An element of `[[page]]` and the like.
+fn entry<'a>(value: &'a Value, section: &str) -> Result<&'a Table, ProfileError> {
+    value
+        .as_table()
+        .ok_or_else(|| wrong(section, "is a list of something else than tables"))
+}
+
+fn word(table: &Table, key: &str) -> Result<Option<String>, ProfileError> {
+    match table.get(key) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(wrong(key, "is not a text")),
+    }
+}
+
+fn small(table: &Table, section: &str, key: &str) -> Result<u16, ProfileError> {
+    table
+        .get(key)
+        .and_then(Value::as_integer)
+        .and_then(|number| u16::try_from(number).ok())
+        .ok_or_else(|| wrong(section, format!("{key} is not a number of 16 bits")))
+}
+
+fn statement(place: &str, table: &Table) -> Result<Statement, ProfileError> {
+    let evidence = evidence(place, table)?;
+    let number = |key: &str| match table.get(key) {
+        None => Ok(None),
+        Some(Value::Integer(value)) => u64::try_from(*value)
+            .map(Some)
+            .map_err(|_| wrong(place, format!("{key} is negative"))),
+        Some(_) => Err(wrong(place, format!("{key} is not a number"))),
+    };
+    let value = match table.get("is") {
+        Some(Value::String(word)) => Stated::Word(word.clone()),
+        Some(_) => {
+            let value = number("is")?.unwrap_or(0);
+            Stated::Number {
+                max: value,
+                current: value,
+            }
+        }
+        None => match (number("max")?, number("current")?) {
+            (Some(max), Some(current)) => Stated::Number { max, current },
+            _ => {
+                return Err(wrong(
+                    place,
+                    "has neither `is` nor both of `max` and `current`",
+                ));
+            }
+        },
+    };
+    Ok(Statement { value, evidence })
+}
+
+fn evidence(place: &str, table: &Table) -> Result<Evidence, ProfileError> {
+    let mut found = Vec::new();
+    for (key, value) in table {
+        let text = value.as_str().unwrap_or_default();
+        match key.as_str() {
+            "is" | "max" | "current" => {}
+            "known" => found.push(Evidence::Known(text.to_owned())),
+            "derived" => found.push(Evidence::Derived(text.to_owned())),
+            "unknown" => found.push(Evidence::Unknown(text.to_owned())),
+            other => return Err(wrong(place, format!("{other:?} means nothing"))),
+        }
+    }
+    match found.len() {
+        0 => Ok(Evidence::Recorded),
+        1 => Ok(found.remove(0)),
+        _ => Err(wrong(
+            place,
+            "is known, derived or unknown, not several of them",
+        )),
+    }
+}
+
+/// Rows like `010: 0f0f0017 00170000 …`: offset and big-endian dwords; what no row has is zero.
+fn bytes_of(rows: &str, length: usize) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; length];
+    for row in rows.lines().map(str::trim).filter(|row| !row.is_empty()) {
+        let parsed = row.split_once(':').and_then(|(at, words)| {
+            let at = usize::from_str_radix(at, 16).ok()?;
+            let words: Option<Vec<u32>> = words
+                .split_whitespace()
+                .map(|word| {
+                    u32::from_str_radix(word, 16)
+                        .ok()
+                        .filter(|_| word.len() == 8)
+                })
+                .collect();
+            Some((at, words?))
+        });
+        let Some((at, words)) = parsed else {
+            return Err(format!("{row:?} is not an offset and dwords"));
+        };
+        let room = bytes.get_mut(at..at + words.len() * 4);
+        let Some(room) = room.filter(|room| room.len() <= ROW_BYTES) else {
+            return Err(format!("the row at {at:#x} leaves the {length:#x} bytes"));
+        };
+        for (place, word) in room.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_be_bytes());
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(body: &str) -> String {
+        let text = format!("name = \"x\"\ntitle = \"X\"\n{body}");
+        Document::read(&text).expect_err(body).to_string()
+    }
+
+    #[test]
+    fn a_statement_has_a_value_and_one_reason() {
+        let text = "name = \"x\"\ntitle = \"X\"\n[general]\nrc = { is = 1, known = \"seen\" }\n\
+                    log_max_qp = { max = 18, current = 14 }\n[port]\ntype = { is = \"ethernet\", unknown = \"a guess\" }";
+        let document = Document::read(text).expect("a profile");
+        assert_eq!(
+            document.statement("general", "rc"),
+            Some(&Statement {
+                value: Stated::Number { max: 1, current: 1 },
+                evidence: Evidence::Known("seen".to_owned()),
+            })
+        );
+        assert_eq!(
+            document.statement("general", "log_max_qp"),
+            Some(&Statement {
+                value: Stated::Number {
+                    max: 18,
+                    current: 14
+                },
+                evidence: Evidence::Recorded,
+            })
+        );
+        assert_eq!(
+            document.statement("port", "type").map(|said| &said.value),
+            Some(&Stated::Word("ethernet".to_owned()))
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_its_place() {
+        for (body, part) in [
+            ("[general]\nrc = 1", "general.rc: is not a table"),
+            ("[general]\nrc = { is = -1 }", "general.rc: is is negative"),
+            ("[general]\nrc = { max = 1 }", "general.rc: has neither"),
+            (
+                "[general]\nrc = { is = 1, seen = \"y\" }",
+                "\"seen\" means nothing",
+            ),
+            (
+                "[general]\nrc = { is = 1, known = \"a\", unknown = \"b\" }",
+                "not several",
+            ),
+            (
+                "[[page]]\ntype = 0\nmax = \"\"",
+                "page 0x00: has no current",
+            ),
+            (
+                "[[page]]\ntype = 0\nmax = \"ff0: 1\"\ncurrent = \"\"",
+                "is not an offset and dwords",
+            ),
+            (
+                "[[page]]\ntype = 0\nmax = \"ffc: 00000000 00000001\"\ncurrent = \"\"",
+                "the row at 0xffc leaves the 0x1000 bytes",
+            ),
+            (
+                "[[register]]\nid = 0x10000",
+                "id is not a number of 16 bits",
+            ),
+            ("surprise = 1", "surprise: is neither a section nor known"),
+        ] {
+            let problem = problem(body);
+            assert!(problem.contains(part), "{body}: {problem}");
+        }
+        assert!(Document::read("= 1").is_err_and(|error| matches!(error, ProfileError::Syntax(_))));
+    }
+
+    #[test]
+    fn what_is_known_of_the_base_is_only_derived_here() {
+        let base = |base: &str| {
+            let text = format!(
+                "name = \"b\"\ntitle = \"B\"\n{base}\n[general]\nrc = {{ is = 1, known = \"seen\" }}"
+            );
+            Document::read(&text).expect("a profile")
+        };
+        let top = || Document::read("name = \"t\"\ntitle = \"T\"").expect("a profile");
+        let evidence = |document: Document| {
+            let statement = document.statement("general", "rc").expect("of the base");
+            statement.evidence.clone()
+        };
+        assert_eq!(
+            evidence(top().over(base(""))),
+            Evidence::Known("seen".to_owned())
+        );
+        assert_eq!(
+            evidence(top().over(base("base = \"common\""))),
+            Evidence::Derived("B: seen".to_owned())
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! The files that come with the simulator, read.
+
+use super::*;
+
+/// Every file is a device, and what it says of itself is where PCI and capabilities show it.
+#[test]
+fn every_generation_is_a_device_of_its_own() {
+    let mut ids: Vec<(u16, u16)> = Vec::new();
+    for name in Profile::generations() {
+        let profile = Profile::generation(name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(
+            (profile.generation.as_str(), profile.vendor_id),
+            (name, 0x15b3)
+        );
+        assert!(
+            profile.general.max.rc() && profile.general.max.log_max_qp() >= 12,
+            "{name}"
+        );
+        ids.push((profile.device_id, profile.firmware.1));
+    }
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!((ids.len(), count), (9, 9));
+}
+
+/// Firmware majors follow generations: Linux `fw_rev_maj`, NVIDIA's release notes.
+#[test]
+fn firmware_of_a_generation_has_its_major_number() {
+    for (name, major) in [
+        ("connectx-4", 12),
+        ("connectx-4-lx-14.12", 14),
+        ("connectx-4-lx-14.32", 14),
+        ("connectx-5", 16),
+        ("connectx-6-ib", 20),
+        ("connectx-6-dx", 22),
+        ("connectx-7", 28),
+        ("connectx-7-vf", 28),
+        ("bluefield-3", 32),
+    ] {
+        let profile = Profile::generation(name).expect("a generation");
+        assert_eq!(profile.firmware.0, major, "{name}");
+    }
+}
+
+#[test]
+fn a_name_that_is_no_generation_is_answered_with_those_there_are() {
+    for name in ["connectx-99", "common"] {
+        let error = Profile::generation(name).expect_err(name).to_string();
+        assert!(
+            error.contains("connectx-4-lx-14.12, connectx-4-lx-14.32, connectx-5"),
+            "{error}"
+        );
+    }
+}
+
+/// What a ConnectX-5 has and a 4 Lx of 2016 has not is announced by the one and not by the other.
+#[test]
+fn a_connectx_5_is_not_a_connectx_4_lx() {
+    let (newer, old) = ["connectx-5", "connectx-4-lx-14.12"]
+        .map(|name| Profile::generation(name).expect("a generation"))
+        .into();
+    assert_eq!(newer.device_id, Profile::default().device_id);
+    for (profile, new) in [(&newer, true), (&old, false)] {
+        let caps = &profile.general.max;
+        assert_eq!(
+            (
+                caps.pg(),
+                caps.hca_cap_2(),
+                caps.imaicl(),
+                caps.num_vhca_ports() > 0
+            ),
+            (new, new, new, new)
+        );
+    }
+    assert_eq!(old.pages.init, 12868);
+}
+
+/// A statement that has nothing behind it is not announced; a recorded page is answered as it is.
+#[test]
+fn what_is_not_simulated_is_stated_but_not_announced() {
+    let document = Profile::document("connectx-6-dx").expect("a generation");
+    assert!(document.statement("general", "qos").is_some());
+    let dx = Profile::generation("connectx-6-dx").expect("a generation");
+    assert!(!dx.general.max.qos() && !dx.general.max.device_memory());
+    let recorded = Profile::generation("connectx-4-lx-14.12").expect("a generation");
+    assert!(recorded.general.max.striding_rq() && recorded.general.max.bf());
+}
+
+#[test]
+fn a_file_says_nothing_that_is_not_understood() {
+    let with = |line: &str| {
+        let text = format!("name = \"x\"\ntitle = \"X\"\nbase = \"connectx-5\"\n{line}");
+        Profile::load(&text).expect_err(line).to_string()
+    };
+    for (line, part) in [
+        (
+            "[general]\nwings = { is = 1 }",
+            "general.wings: CmdHcaCap has no such field",
+        ),
+        (
+            "[general]\nrc = { is = 2 }",
+            "general.rc: 0x2 or 0x2 does not fit",
+        ),
+        (
+            "[pci]\nwings = { is = 1 }",
+            "pci.wings: is nothing of a profile",
+        ),
+        (
+            "[wings]\nspan = { is = 1 }",
+            "wings.span: is nothing of a profile",
+        ),
+        ("[pci]\nbar_bytes = { is = 12345 }", "not a power of two"),
+        ("[pci]\nmsix_vectors = { is = 0 }", "0 is not 1 to 2048"),
+        (
+            "[segment]\nlog_cmdq_size = { is = 6 }",
+            "is 6; the simulator's command queue has 5",
+        ),
+        ("[firmware]\nversion = { is = \"16\" }", "not a version"),
+        (
+            "[port]\ntype = { is = \"token ring\" }",
+            "neither ethernet nor infiniband",
+        ),
+        (
+            "[general]\nrc = { is = 1 }\n[[page]]\ntype = 0\nmax = \"\"\ncurrent = \"\"",
+            "general.rc: is 1 and 1, the page has (Some(0), Some(0))",
+        ),
+    ] {
+        let error = with(line);
+        assert!(error.contains(part), "{line}: {error}");
+    }
+    let error = Profile::load("name = \"x\"\ntitle = \"X\"")
+        .expect_err("empty")
+        .to_string();
+    assert!(error.contains("pci.device_id: is missing"), "{error}");
+}
+
+/// `docs/generations.md` says of each generation how much is known, and what is not: as the files do. With
+/// `GENERATIONS_BLESS=1` in the environment it is written anew.
+#[test]
+fn the_page_about_generations_says_what_the_files_say() {
+    let mut evidence = String::from(
+        "| profile | device | device id | firmware | known | derived | unknown | recorded pages | announced |\n|---|---|---|---|---|---|---|---|---|\n",
+    );
+    let mut unknown = String::from("| profile | what | chosen |\n|---|---|---|\n");
+    // What is unknown of all is said once.
+    let mut said = std::collections::BTreeSet::new();
+    for name in Profile::generations() {
+        let document = Profile::document(name).expect("a generation");
+        let profile = Profile::generation(name).expect("a generation");
+        let (mut known, mut derived, mut chosen, mut stated, mut shown) = (0, 0, 0, 0, 0);
+        for ((section, field), statement) in &document.statements {
+            match &statement.evidence {
+                Evidence::Recorded | Evidence::Known(_) => known += 1,
+                Evidence::Derived(_) => derived += 1,
+                Evidence::Unknown(why) => {
+                    chosen += 1;
+                    if said.insert(format!("{section}.{field} {why}")) {
+                        unknown += &format!(
+                            "| {name} | `{section}.{field}` | {}: {why} |\n",
+                            shape(&statement.value)
+                        );
+                    }
+                }
+            }
+            if let (Stated::Number { max, .. }, true) =
+                (&statement.value, super::build::is_page(section))
+            {
+                stated += usize::from(*max != 0);
+                shown += usize::from(Profile::announced(section, field, *max) != 0);
+            }
+        }
+        let (major, minor, sub) = profile.firmware;
+        let pages = document.pages.len();
+        let announced = if pages == 0 {
+            format!("{shown} of {stated}")
+        } else {
+            "all".to_owned()
+        };
+        evidence += &format!(
+            "| `{name}` | {} | {:04x} | {major}.{minor}.{sub} | {known} | {derived} | {chosen} | {pages} | {announced} |\n",
+            document.title, profile.device_id
+        );
+    }
+    keep("evidence", &evidence);
+    keep("unknown", &unknown);
+}
+
+fn shape(value: &Stated) -> String {
+    match value {
+        Stated::Word(word) => word.clone(),
+        Stated::Number { max, current } if max == current => max.to_string(),
+        Stated::Number { max, current } => format!("{max}, in force {current}"),
+    }
+}
+
+/// A part of the page, between its marks.
+fn keep(part: &str, table: &str) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generations.md");
+    let page = std::fs::read_to_string(&path).expect("docs/generations.md");
+    let (begin, end) = (
+        format!("<!-- {part} -->\n"),
+        format!("<!-- end of {part} -->"),
+    );
+    let (head, rest) = page.split_once(&begin).expect("a mark");
+    let (kept, tail) = rest.split_once(&end).expect("its end");
+    if std::env::var_os("GENERATIONS_BLESS").is_some() {
+        std::fs::write(&path, [head, &begin, table, &end, tail].concat()).expect("written");
+    } else {
+        assert_eq!(
+            kept, table,
+            "docs/generations.md: run with GENERATIONS_BLESS=1 if this is meant"
+        );
+    }
+}
