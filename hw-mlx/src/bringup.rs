@@ -12,6 +12,7 @@
 //! what was begun is undone by dropping it: bus mastering goes off before any memory is freed, and the
 //! next open begins with a reset.
 
+mod record;
 mod report;
 
 use std::time::Duration;
@@ -38,6 +39,7 @@ use crate::prm::{
 use crate::random::SplitMix;
 use crate::segment;
 use crate::vport;
+pub use record::Record;
 use report::Stopwatch;
 pub use report::{BringupReport, Step};
 
@@ -86,24 +88,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     let clock = function.clock();
     let mut watch = Stopwatch::new(&*clock);
 
-    function.reset()?;
-    watch.done(Step::Reset);
-    let mut control = start_command_interface(function, &config, &mut watch)?;
-    let boot_limit = segment::limits(&control.registers)
-        .map_or(config.initializing_timeout, |(_, boot)| {
-            boot.max(config.initializing_timeout)
-        });
-    segment::wait_for_firmware(&control.function, &control.registers, boot_limit)?;
-    control.embedded_cpu = segment::is_embedded_cpu(&control.registers);
-    if let Some((command, _)) = segment::limits(&control.registers) {
-        control.timeout = config.command_timeout.max(command);
-    }
-    watch.done(Step::FirmwareReady);
-
-    let mut input = EnableHcaIn::new();
-    input.set_embedded_cpu_function(control.embedded_cpu);
-    control.exec(&input)?;
-    watch.done(Step::EnableHca);
+    let mut control = enable(function, &config, &mut watch)?;
     agree_on_issi(&mut control)?;
     watch.done(Step::Issi);
     watch.report.boot_pages = give_pages(&mut control, PageStage::Boot)?;
@@ -218,6 +203,33 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
         hardware,
         report,
     ))
+}
+
+/// From a reset to ENABLE_HCA.
+fn enable(
+    function: Function,
+    config: &HcaConfig,
+    watch: &mut Stopwatch<'_>,
+) -> Result<Control, MlxError> {
+    function.reset()?;
+    watch.done(Step::Reset);
+    let mut control = start_command_interface(function, config, watch)?;
+    let boot_limit = segment::limits(&control.registers)
+        .map_or(config.initializing_timeout, |(_, boot)| {
+            boot.max(config.initializing_timeout)
+        });
+    segment::wait_for_firmware(&control.function, &control.registers, boot_limit)?;
+    control.embedded_cpu = segment::is_embedded_cpu(&control.registers);
+    if let Some((command, _)) = segment::limits(&control.registers) {
+        control.timeout = config.command_timeout.max(command);
+    }
+    watch.done(Step::FirmwareReady);
+
+    let mut input = EnableHcaIn::new();
+    input.set_embedded_cpu_function(control.embedded_cpu);
+    control.exec(&input)?;
+    watch.done(Step::EnableHca);
+    Ok(control)
 }
 
 /// From interrupts to bus mastering: the part that needs no firmware.

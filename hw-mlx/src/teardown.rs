@@ -141,7 +141,7 @@ fn destroy_eqs(control: &mut Control, first: &mut First) {
 }
 
 /// Takes pages back until the firmware has none.
-fn reclaim(control: &mut Control) -> Result<(), CmdError> {
+pub(crate) fn reclaim(control: &mut Control) -> Result<(), CmdError> {
     for function in control.pages.holders() {
         reclaim_from(control, function)?;
     }

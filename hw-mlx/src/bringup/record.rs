@@ -1,0 +1,580 @@
+//! A recording of a function: brought up by queries, and taken down again.
+//!
+//! What a device says of itself decides what a driver does with it, and little of it is published. A [`Record`] takes
+//! it down: identity, capability pages of every type as maximum and current, registers, the state of vport and port, and which
+//! commands were sent and how they were answered. Nothing is set but what the order of commands needs (the interface step,
+//! firmware pages): no capability, no register, no address.
+//!
+//! A record is to be given away, so what names a card or its owner is replaced before it is written: the MAC, GUIDs,
+//! wherever their bytes stand in a page or register. Serial numbers, node descriptions and addresses of memory are not
+//! asked for. The text is that of the simulator's profiles ([`Record::text`]).
+
+use std::fmt::Write as _;
+
+use driver::Function;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::{PageStage, Stopwatch, enable, give_pages, read_hardware};
+use crate::control::Control;
+use crate::device::{Hardware, HcaConfig};
+use crate::error::{CmdError, MlxError};
+use crate::prm::{
+    AccessRegIn, AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, Command, DisableHcaIn, EthOffloadCaps,
+    Field, FlowTableNicCap, InitHcaIn, MacAddress, OdpCaps, Opcode, QueryAdapterIn, QueryHcaCapIn,
+    QueryIssiIn, QueryNicVportContextIn, QueryVportStateIn, RegisterId, RoceCap, SetIssiIn, Shape,
+    TeardownHcaIn,
+};
+use crate::teardown;
+
+/// Capability types that are asked for; those a device does not have it refuses.
+const CAP_TYPES: std::ops::Range<u16> = 0..0x30;
+/// ACCESS_REG op_mod: read.
+const READ: u32 = 1;
+/// Registers that only describe, and the bytes of their images (Linux `mlx5_ifc.h`).
+const REGISTERS: [(RegisterId, usize); 13] = [
+    (RegisterId::PCAP, 0x14),
+    (RegisterId::PMLP, 0x40),
+    (RegisterId::PMTU, 0x10),
+    (RegisterId::PTYS, 0x40),
+    (RegisterId::PAOS, 0x10),
+    (RegisterId::PFCC, 0x20),
+    (RegisterId::PVLC, 0x10),
+    (RegisterId::PCAM, 0x50),
+    (RegisterId::MFRL, 0x10),
+    (RegisterId::MTPPS, 0x40),
+    (RegisterId::MCAM, 0x48),
+    (RegisterId::SBCAM, 0x4c),
+    (RegisterId::DTOR, 0x40),
+];
+/// Registers of a port begin with its number.
+const PORT_REGISTERS: std::ops::Range<u16> = 0x5000..0x6000;
+const PROTO_INFINIBAND: u8 = 1;
+const PROTO_ETHERNET: u8 = 4;
+/// PCI configuration space.
+const CONFIG_VENDOR: u16 = 0x00;
+const CONFIG_SUBCLASS: u16 = 0x0a;
+const CONFIG_SUBSYSTEM: u16 = 0x2e;
+const CONFIG_CAPABILITIES: u16 = 0x34;
+const CAP_MSIX: u8 = 0x11;
+/// What stands for a MAC and for GUIDs in a record.
+const NO_MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
+const NO_GUID: [u8; 8] = [0x02, 0, 0, 0xff, 0xfe, 0, 0, 0x01];
+
+/// What a function says of itself.
+#[derive(Clone, Debug)]
+pub struct Record {
+    identity: Identity,
+    hardware: Hardware,
+    psid: String,
+    issi: u32,
+    queue: (u32, u32),
+    pages: [u64; 3],
+    caps: Vec<CapPage>,
+    registers: Vec<(RegisterId, Vec<u8>)>,
+    state: Vec<String>,
+    commands: Vec<String>,
+}
+
+/// What PCI says.
+#[derive(Clone, Copy, Debug)]
+struct Identity {
+    vendor: u16,
+    subsystem: u16,
+    subclass: u8,
+    bar_bytes: u64,
+    vectors: u16,
+}
+
+#[derive(Clone, Debug)]
+struct CapPage {
+    kind: CapType,
+    max: Vec<u8>,
+    current: Vec<u8>,
+}
+
+/// What a command answered: its structure, and the bytes behind that.
+type Answer<C> = (<C as Command>::Out, Vec<u8>);
+
+/// A function under recording: its commands leave a line each.
+struct Recorder {
+    control: Control,
+    commands: Vec<String>,
+    secrets: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Record {
+    /// Resets a function, asks it everything, and takes it down.
+    ///
+    /// # Errors
+    /// [`MlxError`]: what ended the recording. A query that the device refuses does not; it is a line of the record.
+    pub fn take(function: Function, config: &HcaConfig) -> Result<Self, MlxError> {
+        let clock = function.clock();
+        let mut watch = Stopwatch::new(&*clock);
+        let control = enable(function, config, &mut watch)?;
+        let identity = identity(&control)?;
+        let hardware = read_hardware(&control)?;
+        let geometry = control
+            .registers
+            .read(|segment| &segment.cmdq_addr_l_sz)
+            .get();
+        let mut recorder = Recorder {
+            control,
+            commands: vec!["ENABLE_HCA: ok".to_owned()],
+            secrets: Vec::new(),
+        };
+        let issi = recorder.agree_on_issi()?;
+        let boot = recorder.give_pages(PageStage::Boot)?;
+        let mut caps = recorder.capabilities()?;
+        let init = recorder.give_pages(PageStage::Init)?;
+        recorder.init_hca(&caps)?;
+        let regular = recorder.give_pages(PageStage::Regular).unwrap_or(0);
+        let psid = recorder.psid()?;
+        let state = recorder.state()?;
+        let mut registers = recorder.registers(&caps)?;
+        for page in &mut caps {
+            recorder.scrub(&mut page.max);
+            recorder.scrub(&mut page.current);
+        }
+        for (_, image) in &mut registers {
+            recorder.scrub(image);
+        }
+        let commands = recorder.close()?;
+        Ok(Self {
+            identity,
+            hardware,
+            psid,
+            issi,
+            queue: (geometry >> 4 & 0xf, geometry & 0xf),
+            pages: [boot, init, regular],
+            caps,
+            registers,
+            state,
+            commands,
+        })
+    }
+
+    /// The record as a profile file of the simulator, under a name.
+    #[must_use]
+    pub fn text(&self, name: &str) -> String {
+        let mut out = String::new();
+        // PANIC: writing to a string does not fail.
+        self.write(&mut out, name)
+            .unwrap_or_else(|error| panic!("a string: {error}"));
+        out
+    }
+
+    fn write(&self, out: &mut String, name: &str) -> std::fmt::Result {
+        let Hardware {
+            device_id,
+            revision,
+            firmware: (major, minor, sub),
+            ..
+        } = self.hardware;
+        let model = crate::ids::product(device_id).unwrap_or("unknown device");
+        writeln!(
+            out,
+            "# A record of a function. MAC and GUIDs are replaced; rows of zeros are left out of pages and registers."
+        )?;
+        writeln!(out, "name = {name:?}")?;
+        writeln!(
+            out,
+            "title = \"{model}, firmware {major}.{minor}.{sub:04}, recorded\""
+        )?;
+        writeln!(out, "base = \"common\"")?;
+        list(out, "state", &self.state)?;
+        list(out, "commands", &self.commands)?;
+        let Identity {
+            vendor,
+            subsystem,
+            subclass,
+            bar_bytes,
+            vectors,
+        } = self.identity;
+        writeln!(out, "\n[pci]")?;
+        for (field, value) in [
+            ("vendor_id", u64::from(vendor)),
+            ("device_id", u64::from(device_id)),
+            ("subsystem_id", u64::from(subsystem)),
+            ("revision", u64::from(revision)),
+            ("subclass", u64::from(subclass)),
+            ("bar_bytes", bar_bytes),
+            ("msix_vectors", u64::from(vectors)),
+        ] {
+            writeln!(out, "{field} = {{ is = {value:#x} }}")?;
+        }
+        writeln!(
+            out,
+            "\n[firmware]\nversion = {{ is = \"{major}.{minor}.{sub}\" }}"
+        )?;
+        writeln!(out, "psid = {{ is = \"{}\" }}", self.psid)?;
+        let (log_size, log_stride) = self.queue;
+        writeln!(out, "\n[segment]\nissi = {{ is = {:#x} }}", self.issi)?;
+        writeln!(
+            out,
+            "log_cmdq_size = {{ is = {log_size} }}\nlog_cmdq_stride = {{ is = {log_stride} }}"
+        )?;
+        let [boot, init, regular] = self.pages;
+        writeln!(
+            out,
+            "\n[firmware_pages]\nboot = {{ is = {boot} }}\ninit = {{ is = {init} }}\nregular = {{ is = {regular} }}\nruntime = {{ is = 0 }}"
+        )?;
+        let ethernet = self.caps.iter().all(|page| {
+            page.kind != CapType::GENERAL
+                || general(&page.current).is_none_or(|caps| caps.port_type() == 1)
+        });
+        let port = if ethernet { "ethernet" } else { "infiniband" };
+        writeln!(out, "\n[port]\ntype = {{ is = {port:?} }}")?;
+        for page in &self.caps {
+            if let Some((section, fields)) = section(page.kind) {
+                writeln!(out, "\n[{section}]")?;
+                decoded(out, "", fields, &page.max, &page.current)?;
+            }
+        }
+        for CapPage { kind, max, current } in &self.caps {
+            writeln!(out, "\n[[page]]\ntype = {:#04x}", kind.0)?;
+            writeln!(out, "name = \"{}\"", kind.name().unwrap_or("unknown"))?;
+            writeln!(
+                out,
+                "max = '''\n{}'''\ncurrent = '''\n{}'''",
+                rows(max),
+                rows(current)
+            )?;
+        }
+        for (id, image) in &self.registers {
+            writeln!(
+                out,
+                "\n[[register]]\nid = {:#06x}\nname = \"{}\"",
+                id.0,
+                id.name().unwrap_or("unknown")
+            )?;
+            writeln!(
+                out,
+                "bytes = {:#x}\nimage = '''\n{}'''",
+                image.len(),
+                rows(image)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Recorder {
+    /// The answer, or that the device refused. Any other failure ends the recording.
+    fn ask<C: Command>(
+        &mut self,
+        what: &str,
+        input: &C,
+        tail: &[u8],
+        extra: usize,
+    ) -> Result<Option<Answer<C>>, MlxError> {
+        let answer = self.control.exec_reading(input, tail, extra);
+        match answer {
+            Ok(answer) => {
+                self.note(C::OPCODE, what, "ok");
+                Ok(Some(answer))
+            }
+            Err(CmdError::Refused {
+                status, syndrome, ..
+            }) => {
+                let outcome = format!("status {:#04x}, syndrome {syndrome:#010x}", status.0);
+                self.note(C::OPCODE, what, &outcome);
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn note(&mut self, opcode: Opcode, what: &str, outcome: &str) {
+        let name = opcode.name().unwrap_or("unknown");
+        let space = if what.is_empty() { "" } else { " " };
+        self.commands
+            .push(format!("{name}{space}{what}: {outcome}"));
+    }
+
+    /// The steps offered; the first is taken where it is one of them.
+    fn agree_on_issi(&mut self) -> Result<u32, MlxError> {
+        let Some((answer, _)) = self.ask("", &QueryIssiIn::new(), &[], 0)? else {
+            return Ok(1);
+        };
+        let offered = answer.supported_issi_dw0();
+        if offered & 1 << super::ISSI != 0 {
+            let mut input = SetIssiIn::new();
+            input.set_current_issi(super::ISSI);
+            self.ask("1", &input, &[], 0)?;
+        }
+        Ok(offered)
+    }
+
+    fn give_pages(&mut self, stage: PageStage) -> Result<u64, MlxError> {
+        let given = give_pages(&mut self.control, stage);
+        let outcome = match &given {
+            Ok(count) => format!("{count} pages"),
+            Err(error) => error.to_string(),
+        };
+        self.note(Opcode::QUERY_PAGES, &format!("{stage:?}"), &outcome);
+        given
+    }
+
+    fn capabilities(&mut self) -> Result<Vec<CapPage>, MlxError> {
+        let mut found = Vec::new();
+        for kind in CAP_TYPES.map(CapType) {
+            let mut half = |op_mod: u32| {
+                let mut input = QueryHcaCapIn::new();
+                input.set_op_mod(op_mod);
+                let answer = self.ask(&format!("op_mod {op_mod:#04x}"), &input, &[], 0)?;
+                Ok::<_, MlxError>(answer.map(|(output, _)| output.capability().to_vec()))
+            };
+            let (max, current) = (half(kind.max())?, half(kind.current())?);
+            if let (Some(max), Some(current)) = (max, current) {
+                found.push(CapPage { kind, max, current });
+            }
+        }
+        Ok(found)
+    }
+
+    fn init_hca(&mut self, caps: &[CapPage]) -> Result<(), MlxError> {
+        let mut input = InitHcaIn::new();
+        let first = caps.iter().find(|page| page.kind == CapType::GENERAL);
+        if first
+            .and_then(|page| general(&page.current))
+            .is_some_and(|caps| caps.sw_owner_id())
+        {
+            // Any number does that is not zero.
+            input.set_sw_owner_id(&[0x5a; 16]);
+        }
+        self.control.exec(&input)?;
+        self.note(Opcode::INIT_HCA, "", "ok");
+        Ok(())
+    }
+
+    fn psid(&mut self) -> Result<String, MlxError> {
+        let Some((answer, _)) = self.ask("", &QueryAdapterIn::new(), &[], 0)? else {
+            return Ok("unknown".to_owned());
+        };
+        let text = answer.query_adapter_struct().vsd_contd_psid();
+        Ok(text
+            .iter()
+            .take_while(|byte| **byte != 0)
+            .map(|byte| char::from(*byte))
+            .map(|letter| {
+                if letter.is_ascii_alphanumeric() {
+                    letter
+                } else {
+                    '_'
+                }
+            })
+            .collect())
+    }
+
+    /// The vport and what names the card in it.
+    fn state(&mut self) -> Result<Vec<String>, MlxError> {
+        let mut lines = Vec::new();
+        if let Some((answer, _)) = self.ask("", &QueryVportStateIn::new(), &[], 0)? {
+            lines.push(format!(
+                "vport: admin state {}, state {}",
+                answer.admin_state(),
+                answer.state()
+            ));
+        }
+        if let Some((answer, _)) = self.ask("", &QueryNicVportContextIn::new(), &[], 0)? {
+            let context = answer.nic_vport_context();
+            let mac = mac_bytes(context.permanent_address());
+            lines.push(format!(
+                "vport: mtu {}, roce_en {}, permanent address {}, node GUID {}, unicast list of {}",
+                context.mtu(),
+                u8::from(context.roce_en()),
+                present(mac != [0; 6]),
+                present(context.node_guid() != 0),
+                context.allowed_list_size()
+            ));
+            self.keep_secret(&mac, &NO_MAC);
+            for guid in [
+                context.node_guid(),
+                context.port_guid(),
+                context.system_image_guid(),
+            ] {
+                self.keep_secret(&guid.to_be_bytes(), &NO_GUID);
+            }
+            let [a, b, c, d, e, f] = mac;
+            self.keep_secret(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f], &NO_GUID);
+        }
+        Ok(lines)
+    }
+
+    fn registers(&mut self, caps: &[CapPage]) -> Result<Vec<(RegisterId, Vec<u8>)>, MlxError> {
+        let first = caps.iter().find(|page| page.kind == CapType::GENERAL);
+        let ethernet = first
+            .and_then(|page| general(&page.current))
+            .is_none_or(|caps| caps.port_type() == 1);
+        let mut found = Vec::new();
+        for (id, bytes) in REGISTERS {
+            let mut image = vec![0; bytes];
+            if PORT_REGISTERS.contains(&id.0) {
+                image[1] = 1;
+            }
+            if id == RegisterId::PTYS {
+                image[3] = if ethernet {
+                    PROTO_ETHERNET
+                } else {
+                    PROTO_INFINIBAND
+                };
+            }
+            let mut input = AccessRegIn::new();
+            input.set_op_mod(READ).set_register_id(id.bits());
+            let name = id.name().unwrap_or("unknown");
+            if let Some((_, image)) = self.ask(name, &input, &image, bytes)? {
+                found.push((id, image));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Bytes that name the card, and what stands for them. Zeros name nothing.
+    fn keep_secret(&mut self, secret: &[u8], instead: &[u8]) {
+        if secret.iter().any(|byte| *byte != 0) {
+            self.secrets.push((secret.to_vec(), instead.to_vec()));
+        }
+    }
+
+    fn scrub(&self, bytes: &mut [u8]) {
+        for (secret, instead) in &self.secrets {
+            let mut at = 0;
+            while let Some(window) = bytes.get_mut(at..at + secret.len()) {
+                if window == &secret[..] {
+                    window.copy_from_slice(instead);
+                }
+                at += 1;
+            }
+        }
+    }
+
+    /// Everything back; what was said.
+    fn close(mut self) -> Result<Vec<String>, MlxError> {
+        self.ask("", &TeardownHcaIn::new(), &[], 0)?;
+        teardown::reclaim(&mut self.control)?;
+        let mut input = DisableHcaIn::new();
+        input.set_embedded_cpu_function(self.control.embedded_cpu);
+        self.ask("", &input, &[], 0)?;
+        self.control.stop_dma();
+        if !self.control.bus_master {
+            self.control.pages.forget();
+        }
+        Ok(self.commands)
+    }
+}
+
+fn identity(control: &Control) -> Result<Identity, MlxError> {
+    let function = &control.function;
+    Ok(Identity {
+        vendor: function.config_read_u16(CONFIG_VENDOR)?,
+        subsystem: function.config_read_u16(CONFIG_SUBSYSTEM)?,
+        subclass: function.config_read_u8(CONFIG_SUBCLASS)?,
+        bar_bytes: function.bar(0)?.len(),
+        vectors: vectors(function)?,
+    })
+}
+
+/// The size of the MSI-X table, from the capability list.
+fn vectors(function: &Function) -> Result<u16, MlxError> {
+    let mut at = function.config_read_u8(CONFIG_CAPABILITIES)?;
+    // The list is in 192 bytes, in steps of four.
+    for _ in 0..48 {
+        if at < 0x40 {
+            break;
+        }
+        let place = u16::from(at & !3);
+        if function.config_read_u8(place)? == CAP_MSIX {
+            return Ok((function.config_read_u16(place + 2)? & 0x7ff) + 1);
+        }
+        at = function.config_read_u8(place + 1)?;
+    }
+    Ok(1)
+}
+
+fn general(page: &[u8]) -> Option<CmdHcaCap> {
+    CmdHcaCap::read_from_prefix(page).ok().map(|(caps, _)| caps)
+}
+
+fn mac_bytes(address: &MacAddress) -> [u8; 6] {
+    let bytes = address.as_bytes();
+    let mut mac = [0; 6];
+    // The last six of eight.
+    mac.copy_from_slice(&bytes[bytes.len() - 6..]);
+    mac
+}
+
+fn present(is: bool) -> &'static str {
+    if is { "present" } else { "zero" }
+}
+
+/// What a profile calls a page whose fields we know.
+fn section(kind: CapType) -> Option<(&'static str, &'static [Field])> {
+    Some(match kind {
+        CapType::GENERAL => ("general", CmdHcaCap::FIELDS),
+        CapType::ETHERNET_OFFLOADS => ("ethernet_offloads", EthOffloadCaps::FIELDS),
+        CapType::ODP => ("odp", OdpCaps::FIELDS),
+        CapType::ATOMIC => ("atomic", AtomicCaps::FIELDS),
+        CapType::ROCE => ("roce", RoceCap::FIELDS),
+        CapType::FLOW_TABLE => ("flow_table", FlowTableNicCap::FIELDS),
+        CapType::GENERAL_2 => ("general_2", CmdHcaCap2::FIELDS),
+        _ => return None,
+    })
+}
+
+/// The fields that are not zero. TOML's numbers have 63 bits; what has more stands in the page.
+fn decoded(
+    out: &mut String,
+    prefix: &str,
+    fields: &[Field],
+    max: &[u8],
+    current: &[u8],
+) -> std::fmt::Result {
+    for field in fields {
+        let name = field.name;
+        if let Shape::Nested { fields, .. } = field.shape {
+            let prefix = format!("{prefix}{name}.");
+            decoded(
+                out,
+                &prefix,
+                fields,
+                &max[field.offset..],
+                &current[field.offset..],
+            )?;
+        }
+        let (Some(max), Some(current)) = (field.value(max), field.value(current)) else {
+            continue;
+        };
+        if max | current != 0 && i64::try_from(max | current).is_ok() {
+            writeln!(
+                out,
+                "{prefix}{name} = {{ max = {max:#x}, current = {current:#x} }}"
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Rows of 16 bytes that are not all zero.
+fn rows(bytes: &[u8]) -> String {
+    let mut out = String::new();
+    for (number, row) in bytes.chunks(16).enumerate() {
+        if row.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        out += &format!("{:03x}:", number * 16);
+        for (at, byte) in row.iter().enumerate() {
+            let space = if at % 4 == 0 { " " } else { "" };
+            out += &format!("{space}{byte:02x}");
+        }
+        out.push('\n');
+    }
+    out
+}
+
+fn list(out: &mut String, name: &str, lines: &[String]) -> std::fmt::Result {
+    writeln!(out, "{name} = [")?;
+    for line in lines {
+        writeln!(out, "    {line:?},")?;
+    }
+    writeln!(out, "]")
+}
