@@ -1,7 +1,7 @@
 //! Capability pages: queried as maximum or as current, set before INIT_HCA.
 //!
 //! A page that is set replaces the current one. Firmware takes a change of few fields only: those that some stock driver
-//! writes are in [`WRITABLE`]; a change of any other is refused, also one below its maximum, and so is a value above it.
+//! writes are in `WRITABLE`; a change of any other is refused, also one below its maximum, and so is a value above it.
 //! What no field names must come back as it was given. Two pages are special: of the atomic page only the endianness
 //! mode is taken, because drivers send the rest as zeros and firmware accepts that; and of the general page `roce` may only
 //! change if `roce_rw_supported` says so.
