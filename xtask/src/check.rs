@@ -17,7 +17,7 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     if let Ok(commit) = shell::capture(shell::command("git", &["rev-parse", "HEAD"])) {
         command.env("SIM_COMMIT", commit.trim());
     }
-    run_tests(command)?;
+    run_tests(command, &mut stdout())?;
     if filter.is_some() {
         return Ok(());
     }
@@ -29,14 +29,14 @@ pub fn test(filter: Option<&str>) -> Result<()> {
 
 /// Runs `cargo test` with its output shown as it comes. The error repeats the names of the tests that failed: they are far
 /// above by then.
-fn run_tests(mut command: Command) -> Result<()> {
+fn run_tests(mut command: Command, to: &mut impl Write) -> Result<()> {
     let shown = shell::announce(&command);
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("cannot start `{shown}`"))?;
     let output = child.stdout.take().context("its output is a pipe")?;
-    let failed = pass_on(BufReader::new(output), &mut stdout())?;
+    let failed = pass_on(BufReader::new(output), to)?;
     let status = child.wait()?;
     ensure!(
         status.success(),
@@ -136,7 +136,9 @@ no newline at the end";
     fn what_a_failed_run_says_at_its_end_names_the_tests() {
         let mut command = shell::command("sh", &["-c", "echo 'test one ... FAILED'; exit 101"]);
         command.stderr(Stdio::null());
-        let error = run_tests(command).expect_err("it failed").to_string();
+        let error = run_tests(command, &mut Vec::new())
+            .expect_err("it failed")
+            .to_string();
         assert!(error.ends_with("1 test failed:\n  one"), "{error}");
     }
 }
