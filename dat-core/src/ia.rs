@@ -67,19 +67,20 @@ pub struct TransportConfig {
     /// Repetitions towards a peer without a receive buffer, 0..=7; 7 is for ever, and then that
     /// error never breaks a connection.
     pub rnr_retry: u8,
-    /// Time an acknowledgement may take, 4.096 us * 2^n; 0 is for ever.
-    pub ack_timeout: u8,
+    /// Time an acknowledgement may take, 4.096 us * 2^n, n at most 31; 0 is for ever. `None` takes it from the way and from what
+    /// the acknowledging adapter says of itself ([`cm::ack_timeout`]).
+    pub ack_timeout: Option<u8>,
     /// What a peer is told to wait when we have no receive buffer (IBTA code, 5 bits).
     pub min_rnr_timer: u8,
 }
 
 impl Default for TransportConfig {
-    /// 67 ms seven times; 0.64 ms six times.
+    /// As long as the acknowledging adapter needs, seven times; 0.64 ms six times.
     fn default() -> Self {
         Self {
             retry_count: 7,
             rnr_retry: 6,
-            ack_timeout: 14,
+            ack_timeout: None,
             min_rnr_timer: 12,
         }
     }
@@ -169,7 +170,7 @@ impl<P: Provider> Ia<P> {
         let mut evds = SlotMap::with_key();
         let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
         let [.., a, b, c, d, e, f, g, h] = provider.limits().gid;
-        let max_mtu = provider.limits().mtu;
+        let (max_mtu, ack_delay) = (provider.limits().mtu, provider.limits().ack_delay);
         Ok(Self {
             id: NEXT_IA.fetch_add(1, Ordering::Relaxed),
             lmrs: LmrTable::new(fresh_stamp()),
@@ -193,6 +194,7 @@ impl<P: Provider> Ia<P> {
                 // but for the bit that RFC 4291, appendix A inverts.
                 local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
                 max_mtu,
+                ack_delay,
                 ..cm::Config::default()
             }),
             conns: BTreeMap::new(),

@@ -164,6 +164,7 @@ impl<P: Provider> Ia<P> {
                 reads_in: _,
                 reads_out,
                 rnr_retry,
+                ack_timeout,
                 private_data,
                 ..
             } => {
@@ -171,7 +172,7 @@ impl<P: Provider> Ia<P> {
                 self.reply_arrived(
                     conn,
                     key,
-                    (remote_qpn, remote_psn, reads_out, rnr_retry),
+                    (remote_qpn, remote_psn, reads_out, rnr_retry, ack_timeout),
                     private_data,
                 );
             }
@@ -221,7 +222,7 @@ impl<P: Provider> Ia<P> {
         &mut self,
         conn: ConnId,
         key: EpKey,
-        reply: (u32, u32, u8, u8),
+        reply: (u32, u32, u8, u8, u8),
         private_data: Vec<u8>,
     ) {
         let Some(ep) = self.eps.get_mut(key) else {
@@ -233,7 +234,7 @@ impl<P: Provider> Ia<P> {
         else {
             return;
         };
-        let (qpn, psn, reads_out, rnr_retry) = reply;
+        let (qpn, psn, reads_out, rnr_retry, ack_timeout) = reply;
         let transport = self.config.transport;
         let peer = Peer {
             path,
@@ -243,7 +244,7 @@ impl<P: Provider> Ia<P> {
             reads_out,
             retry_count: transport.retry_count,
             rnr_retry,
-            ack_timeout: transport.ack_timeout,
+            ack_timeout: transport.ack_timeout.unwrap_or(ack_timeout),
         };
         ep.private_data = private_data;
         let up = self.bring_up(key, &peer, receive_psn);

@@ -547,6 +547,9 @@ pub struct Limits {
     pub max_srq_recvs: u32,
     /// Path MTU code of the port, 1..=5.
     pub mtu: u8,
+    /// The longest that the adapter takes to acknowledge a packet, 4.096 us * 2^n (IBTA "Local CA ACK Delay", PRM
+    /// `local_ca_ack_delay`).
+    pub ack_delay: u8,
 }
 
 /// A provider: one opened function.

@@ -76,6 +76,17 @@ fn an_accepted_request_connects_both_sides_and_each_is_told_once() {
 }
 
 /// Clauses: RECV-R6, CONN-3.
+/// The device says that acknowledgements take 2^16 units (`local_ca_ack_delay` 16, as a ConnectX-4 Lx does), which is 268 ms: who
+/// waits less repeats what was never lost.
+#[test]
+fn a_connection_waits_for_acknowledgements_as_long_as_the_device_says() {
+    let mut pair = Pair::connected();
+    for side in [A, B] {
+        let context = pair.connected_qp(side).1;
+        assert_eq!(context.primary_address_path().ack_timeout(), 17);
+    }
+}
+
 #[test]
 fn a_request_the_peer_rejects_is_peer_rejected() {
     let mut pair = Pair::unconnected(&PairConfig::default());

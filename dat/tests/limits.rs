@@ -812,7 +812,7 @@ fn messages_around_the_mtu_arrive_over_a_wire_that_loses() {
             ..PairConfig::default()
         };
         for options in &mut config.options {
-            options.ia.transport.ack_timeout = 8;
+            options.ia.transport.ack_timeout = Some(8);
         }
         let mut pair = Pair::connected_with(&config);
         let (near, far) = (pair.buffer(A, 6 * mtu), pair.buffer(B, 6 * mtu));

@@ -88,8 +88,8 @@ fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
         ..PairConfig::default()
     };
     for options in &mut config.options {
-        // 4 ms instead of 67: the run is about losses, not about waiting.
-        options.ia.transport.ack_timeout = 10;
+        // 4 ms instead of 537: the run is about losses, not about waiting.
+        options.ia.transport.ack_timeout = Some(10);
     }
     let mut pair = Pair::connected_with(&config);
     let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -60,6 +60,8 @@ pub enum CmEvent {
         reads_out: u8,
         /// RNR retries we should make, 0..=7.
         rnr_retry: u8,
+        /// ACK timeout code that leaves the peer's adapter the time it needs, 1..=31.
+        ack_timeout: u8,
         /// The peer's private data; of an RDMA CM peer with the padding, 196 bytes.
         private_data: Vec<u8>,
     },

@@ -57,7 +57,7 @@ use std::collections::{BTreeMap, VecDeque};
 use slotmap::SlotMap;
 
 pub use event::{CmEvent, Counters};
-pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse};
+pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
 pub use private_data::{PrivateDataError, reply_limit, request_limit};
 pub use state::{Emit, Input, State, Step, Tell};
 pub use timers::code_nanos;
@@ -155,6 +155,12 @@ impl Cm {
         if let Some(service_id) = self.listeners.remove(listen) {
             self.by_service.remove(&service_id);
         }
+    }
+
+    /// The ACK timeout code that a peer needs towards our adapter, as a REQ says it.
+    #[must_use]
+    pub fn ack_timeout(&self) -> u8 {
+        ack_timeout(self.config.packet_lifetime, self.config.ack_delay)
     }
 
     /// Starts a connection. One of `Reply`, `Rejected`, `Unreachable` and `TimedOut` follows.

@@ -18,7 +18,7 @@ pub struct Config {
     pub max_retries: u8,
     /// How much longer a peer shall wait while our consumer decides (5 bits, 4.096 us * 2^n).
     pub service_timeout: u8,
-    /// How long our adapter takes to acknowledge a packet (5 bits, 4.096 us * 2^n).
+    /// How long our adapter takes to acknowledge a packet (5 bits, 4.096 us * 2^n); peers are told.
     pub ack_delay: u8,
     /// Packet rate of our port (IBTA rate code, 6 bits; 16 is 100 Gb/s).
     pub packet_rate: u8,
@@ -33,8 +33,8 @@ pub struct Config {
     pub max_pending_per_peer: usize,
     /// The same for one listener.
     pub max_pending_per_listener: usize,
-    /// The longest local ACK timeout that a peer may ask of our queue pair (5 bits, 4.096 us * 2^n). Longer ones, and 0, which is for
-    /// ever, are taken as this: with them the peer's death would not be noticed.
+    /// The longest local ACK timeout that a peer may ask of our queue pair, or have it take by naming a delay of its adapter (5 bits,
+    /// 4.096 us * 2^n). Longer ones, and 0, which is for ever, are taken as this: with them the peer's death would not be noticed.
     pub max_ack_timeout: u8,
 }
 
@@ -74,6 +74,28 @@ impl Config {
             ..self
         }
     }
+
+    /// The ACK timeout our queue pair uses where the peer asks for `asked`.
+    pub(super) fn bounded(&self, asked: u8) -> u8 {
+        let most = self.max_ack_timeout;
+        if asked == 0 { most } else { asked.min(most) }
+    }
+
+    /// The ACK timeout our queue pair uses towards an adapter that takes `ack_delay` to acknowledge.
+    pub(super) fn ack_timeout(&self, ack_delay: u8) -> u8 {
+        self.bounded(ack_timeout(self.packet_lifetime, ack_delay))
+    }
+}
+
+/// How long to wait for an acknowledgement before a packet is sent again, as a code (4.096 us * 2^n, at most 31): not shorter than
+/// the way there and back and the acknowledging adapter's delay, both codes of the same unit (IBTA volume 1, "Local ACK
+/// Timeout"). A shorter time repeats packets that were not lost. Linux (`cm.c` `cm_ack_timeout`) rounds down instead where the
+/// smaller part is less than half of the larger.
+#[must_use]
+pub fn ack_timeout(packet_lifetime: u8, ack_delay: u8) -> u8 {
+    let time = (2_u64 << packet_lifetime.min(31)) + (1_u64 << ack_delay.min(31));
+    let code = time.next_power_of_two().ilog2();
+    u8::try_from(code.min(31)).unwrap_or(31)
 }
 
 /// What a connection request says.
@@ -199,3 +221,24 @@ pub(super) fn first_out_of_range<const N: usize>(parameters: [Wide; N]) -> Optio
 
 /// The largest 24-bit number.
 pub(super) const MAX_24_BITS: u32 = (1 << 24) - 1;
+
+#[cfg(test)]
+mod tests {
+    use super::ack_timeout;
+
+    /// Rows by hand: the sum of two powers of two, and the next power. Our way with a ConnectX-4 Lx, which says 16, is the second.
+    #[test]
+    fn an_acknowledgement_has_the_way_there_and_back_and_the_adapters_delay() {
+        for (lifetime, delay, code) in [
+            (14, 15, 16),
+            (14, 16, 17),
+            (14, 13, 16),
+            (18, 16, 20),
+            (0, 0, 2),
+            (31, 31, 31),
+            (255, 255, 31),
+        ] {
+            assert_eq!(ack_timeout(lifetime, delay), code, "{lifetime} {delay}");
+        }
+    }
+}

@@ -186,19 +186,13 @@ impl Cm {
             reads_in: req.initiator_depth,
             reads_out: req.responder_resources,
             mtu: req.mtu,
-            ack_timeout: self.ack_timeout(req.primary.ack_timeout),
+            ack_timeout: self.config.bounded(req.primary.ack_timeout),
             retry_count: req.retry_count,
             rnr_retry: req.rnr_retry,
             private_data: admitted.private_data,
             remote_port: admitted.remote_port,
             srq: req.srq,
         });
-    }
-
-    /// The ACK timeout our queue pair uses where the peer asks for `asked`.
-    fn ack_timeout(&self, asked: u8) -> u8 {
-        let most = self.config.max_ack_timeout;
-        if asked == 0 { most } else { asked.min(most) }
     }
 
     fn handle_mra(&mut self, now: Nanos, from: &MadAddress, mra: MraRepr) {
@@ -315,6 +309,8 @@ impl Cm {
             reads_in: rep.initiator_depth,
             reads_out: rep.responder_resources,
             rnr_retry: rep.rnr_retry,
+            // The REP has no timeout in it, but what one is made of (Linux `cm.c` `cm_rep_handler`).
+            ack_timeout: self.config.ack_timeout(rep.target_ack_delay),
             private_data,
         };
         self.advance(now, id, Input::Rep, Some(told));

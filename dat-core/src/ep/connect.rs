@@ -182,7 +182,9 @@ impl<P: Provider> Ia<P> {
             mtu,
             retry_count: transport.retry_count,
             rnr_retry: transport.rnr_retry,
-            ack_timeout: transport.ack_timeout,
+            ack_timeout: transport
+                .ack_timeout
+                .unwrap_or_else(|| self.cm.ack_timeout()),
             private_data,
             timeout: timeout.nanos(),
             srq: target.hot.srq.is_some(),

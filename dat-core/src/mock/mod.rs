@@ -100,6 +100,11 @@ impl Net {
         (qp.receive_psn, qp.send_psn)
     }
 
+    /// The ACK timeout code a queue pair waits by.
+    pub(crate) fn ack_timeout(&self, qpn: u32) -> u8 {
+        self.0.borrow().qps[&qpn].borrow().ack_timeout
+    }
+
     pub(crate) fn now(&self) -> Nanos {
         self.0.borrow().time
     }
@@ -224,6 +229,8 @@ fn limits(node: usize) -> Limits {
         max_srqs: 10,
         max_srq_recvs: 64,
         mtu: 3,
+        // Of each node its own.
+        ack_delay: if node == 0 { 16 } else { 19 },
     }
 }
 
@@ -480,6 +487,7 @@ impl Provider for Mock {
         assert_eq!(state.queue, Queue::ReadyToReceive, "RTR to RTS");
         state.queue = Queue::ReadyToSend;
         state.send_psn = attributes.send_psn;
+        state.ack_timeout = attributes.ack_timeout;
         Ok(())
     }
 

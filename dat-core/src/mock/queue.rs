@@ -147,6 +147,8 @@ pub(crate) struct QpState {
     pub(super) remote: Option<u32>,
     pub(super) receive_psn: u32,
     pub(super) send_psn: u32,
+    /// As the transition to RTS said it.
+    pub(super) ack_timeout: u8,
     pub(super) fail_next: Option<DtoStatus>,
     sizes: QueueSizes,
     request_cq: Rc<RefCell<CqState>>,
@@ -180,6 +182,7 @@ impl QpState {
             remote: None,
             receive_psn: 0,
             send_psn: 0,
+            ack_timeout: 0,
             fail_next: None,
             sizes,
             request_cq: Rc::clone(&request_cq.0),

@@ -86,6 +86,34 @@ fn a_side_begins_with_the_psn_that_the_other_sides_message_named() {
     drop((a, b));
 }
 
+/// IBTA volume 1, "Local ACK Timeout" and "Target ACK Delay": a REQ names the timeout that its sender's adapter needs, a REP the delay of its sender's
+/// (Linux `cm.c` `cm_format_req`, `cm_rep_handler`). The way is 2^15 there and back, the adapters take 2^16 and 2^19.
+#[test]
+fn a_side_waits_for_acknowledgements_as_long_as_the_other_adapter_needs() {
+    for (configured, said, used) in [(None, 17, [20, 17]), (Some(9), 9, [9, 9])] {
+        let net = Net::default();
+        let mut config = IaConfig::default();
+        config.transport.ack_timeout = configured;
+        let [mut a, mut b] = [0; 2].map(|_| Side::with(&net, config, |_| {}));
+        let cr = request(&mut a, &mut b, &[]);
+        b.ia.cr_accept(cr, Some(b.ep), &[]).expect("accepts");
+        settle(&mut a, &mut b);
+        let mut qpns = [None; 2];
+        for mad in net.mads() {
+            let (_, message) = Message::parse(&mad).expect("ours");
+            if let Message::Req(req) = message {
+                qpns[0] = Some(req.local_qpn);
+                assert_eq!(req.primary.ack_timeout, said);
+            } else if let Message::Rep(rep) = message {
+                qpns[1] = Some(rep.local_qpn);
+                assert_eq!(rep.target_ack_delay, 19);
+            }
+        }
+        let waits = qpns.map(|qpn| net.ack_timeout(qpn.expect("a side's message")));
+        assert_eq!(waits, used, "{configured:?}");
+    }
+}
+
 #[test]
 fn a_request_through_the_rdma_cm_carries_56_bytes_and_its_padding() {
     let net = Net::default();

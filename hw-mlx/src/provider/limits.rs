@@ -55,5 +55,6 @@ pub(super) fn limits(hca: &Hca) -> Limits {
         max_srqs: device.srqs,
         max_srq_recvs: device.srq_entries.min(1 << 15).saturating_sub(1),
         mtu: hca.mtu(),
+        ack_delay: device.ack_delay,
     }
 }

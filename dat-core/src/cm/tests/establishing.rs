@@ -46,6 +46,8 @@ fn reply_reaches_the_requester_as_it_was_given() {
         reads_in: 2,
         reads_out: 3,
         rnr_retry: 5,
+        // The way of 2^15 and the peer's 2^15.
+        ack_timeout: 16,
         private_data: b"you may".to_vec(),
     };
     assert_eq!(pair.take(A), [expected]);

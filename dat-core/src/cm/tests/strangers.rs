@@ -100,6 +100,31 @@ fn a_stranger_that_names_anothers_queue_pair_ends_no_connection() {
     }
 }
 
+/// A reply to a request, which names B's adapter and queue pair.
+fn reply_to(request: &Mad, target_ack_delay: u8) -> Mad {
+    let Ok((tid, Message::Req(req))) = Message::parse(request) else {
+        panic!("a REQ")
+    };
+    Message::Rep(Box::new(RepRepr {
+        local_comm_id: 0x66,
+        remote_comm_id: req.local_comm_id,
+        local_q_key: 0,
+        local_qpn: accept_params().qpn,
+        local_eecn: 0,
+        starting_psn: 1,
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay,
+        failover_accepted: 0,
+        flow_control: false,
+        rnr_retry: 1,
+        srq: false,
+        local_ca_guid: config(B).local_ca_guid,
+        private_data: [0; 196],
+    }))
+    .to_mad(tid)
+}
+
 fn drained(cm: &mut Cm) -> Vec<CmEvent> {
     core::iter::from_fn(|| cm.poll_event()).collect()
 }
@@ -115,27 +140,7 @@ fn a_server_whose_reply_names_anothers_queue_pair_ends_no_connection() {
     };
     let second = pair.a.connect(pair.now, to_stranger).expect("parameters");
     let (_, mad) = pair.a.poll_transmit().expect("a REQ");
-    let Ok((tid, Message::Req(req))) = Message::parse(&mad) else {
-        panic!("a REQ")
-    };
-    let rep = Message::Rep(Box::new(RepRepr {
-        local_comm_id: 0x66,
-        remote_comm_id: req.local_comm_id,
-        local_q_key: 0,
-        local_qpn: accept_params().qpn,
-        local_eecn: 0,
-        starting_psn: 1,
-        responder_resources: 1,
-        initiator_depth: 1,
-        target_ack_delay: 0,
-        failover_accepted: 0,
-        flow_control: false,
-        rnr_retry: 1,
-        srq: false,
-        local_ca_guid: config(B).local_ca_guid,
-        private_data: [0; 196],
-    }))
-    .to_mad(tid);
+    let rep = reply_to(&mad, 0);
     let now = pair.now;
     assert!(takes(&mut pair.a, now, STRANGER, &rep, 1).is_empty());
     assert!(
@@ -354,7 +359,7 @@ fn what_a_request_leaves_behind_is_gone_within_minutes_whatever_it_names() {
     }
 }
 
-/// The local ACK timeout of a REQ goes into our queue pair: 0 is for ever, 31 is 2.4 hours a try.
+/// The local ACK timeout of a REQ, and what the delay in a REP makes, go into our queue pair: 0 is for ever, 31 is 2.4 hours a try.
 #[test]
 fn a_peer_cannot_make_its_death_unnoticeable() {
     for (asked, used) in [(0, 22), (14, 14), (22, 22), (23, 22), (31, 22)] {
@@ -365,6 +370,18 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
         assert!(
             matches!(events[..], [CmEvent::Request { ack_timeout, .. }] if ack_timeout == used),
             "{asked}: {events:?}"
+        );
+    }
+    for (delay, used) in [(0, 16), (16, 17), (20, 21), (21, 22), (31, 22)] {
+        let mut pair = Pair::listening();
+        let a = pair.connect(connect_params());
+        let (_, mad) = pair.a.poll_transmit().expect("a REQ");
+        let now = pair.now;
+        let _rtu = takes(&mut pair.a, now, B.gid(), &reply_to(&mad, delay), 1);
+        let events = drained(&mut pair.a);
+        assert!(
+            matches!(events[..], [CmEvent::Reply { conn, ack_timeout, .. }] if (conn, ack_timeout) == (a, used)),
+            "{delay}: {events:?}"
         );
     }
 }
