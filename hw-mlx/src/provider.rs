@@ -20,6 +20,7 @@ mod errors;
 mod limits;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use dat_core::provider::{
     Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
@@ -46,6 +47,9 @@ use crate::window::{self, Window};
 
 /// Owner numbers are 24 bits, and all ones means "none" to the device.
 const MAX_OWNER: u32 = 0xff_fffe;
+/// How long a link may train before a port that is down is taken for one that stays down. Real ones take a tenth of a second to
+/// ten; until then a connection request is worth repeating.
+const LINK_TRAINING: Duration = Duration::from_secs(10);
 /// Hop limit of our packets (the default of IP stacks).
 const HOP_LIMIT: u8 = 64;
 
@@ -87,6 +91,8 @@ pub struct MlxProvider {
     srqs: BTreeMap<u32, u32>,
     events: VecDeque<ProviderEvent>,
     random: SplitMix,
+    /// Since when we know the port to be down.
+    down_since: Option<Instant>,
     /// Low byte of the next key.
     variant: u8,
 }
@@ -112,6 +118,10 @@ impl MlxProvider {
         // Armed from the start: a connection request may be the first thing that happens.
         let _none_yet = gsi.receive();
         let limits = limits(&hca);
+        let down_since = (!hca.port().link_up).then(|| hca.now());
+        if down_since.is_some() {
+            tracing::warn!(function = hca.name(), "the port is down");
+        }
         #[expect(clippy::cast_possible_truncation, reason = "any byte will do")]
         let variant = random.next() as u8;
         Ok(Self {
@@ -125,6 +135,7 @@ impl MlxProvider {
             srqs: BTreeMap::new(),
             events: VecDeque::new(),
             random,
+            down_since,
             variant,
         })
     }
@@ -195,6 +206,7 @@ impl MlxProvider {
         while let Some(event) = self.hca.next_async() {
             handled = true;
             tracing::debug!(?event, "device event");
+            self.note_port(&event);
             if let Some(event) = self.translate(&event) {
                 self.events.push_back(event);
             }
@@ -203,6 +215,43 @@ impl MlxProvider {
             tracing::error!(%error, "QP1 cannot be repaired");
         }
         handled
+    }
+
+    /// What an event says of the port.
+    fn note_port(&mut self, event: &AsyncEvent) {
+        match event {
+            AsyncEvent::PortDown => self.down_since = Some(self.hca.now()),
+            // One of the lost ones may have said that it is up.
+            AsyncEvent::PortUp | AsyncEvent::EventsLost { .. } => self.down_since = None,
+            AsyncEvent::PortChange { .. }
+            | AsyncEvent::CommEstablished { .. }
+            | AsyncEvent::QpError { .. }
+            | AsyncEvent::SqDrained { .. }
+            | AsyncEvent::SrqLastWqe { .. }
+            | AsyncEvent::SrqLimit { .. }
+            | AsyncEvent::SrqError { .. }
+            | AsyncEvent::CqError { .. }
+            | AsyncEvent::DeviceDead { .. }
+            | AsyncEvent::DeviceRequested
+            | AsyncEvent::Other { .. } => {}
+        }
+    }
+
+    /// Whether it is worth trying to reach anybody over the port.
+    fn check_port(&self) -> Result<(), ProviderError> {
+        let Some(since) = self.down_since else {
+            return Ok(());
+        };
+        let down = self.hca.now() - since;
+        if down < LINK_TRAINING {
+            tracing::warn!(?down, "the port is down; it may still come up");
+            return Ok(());
+        }
+        Err(ProviderError::Unreachable(format!(
+            "the port of {} is down, and was when last seen {} s ago: no cable, no link partner, or the interface of its physical function is down",
+            self.hca.name(),
+            down.as_secs()
+        )))
     }
 
     /// The event in the provider's words, if its object is still known.
@@ -618,6 +667,10 @@ impl Provider for MlxProvider {
 
     fn resolve(&self, gid: [u8; 16]) -> Result<Path, ProviderError> {
         let mac = self.hca.resolve(gid)?;
+        // What we send to ourselves does not leave the function.
+        if mac != self.hca.mac() {
+            self.check_port()?;
+        }
         let source = self.hca.source_gid(gid).ok_or_else(|| {
             ProviderError::Unreachable(format!(
                 "no source address for {}",

@@ -1,7 +1,9 @@
 //! Waiting: arming, events, and what comes out of the provider besides completions.
 
+use std::time::Duration;
+
 use dat_core::provider::{
-    CompletionQueue, Provider, ProviderEvent, QueuePair, RequestFlags, RequestOp,
+    CompletionQueue, Provider, ProviderError, ProviderEvent, QueuePair, RequestFlags, RequestOp,
 };
 use hw_sim::{Fault, Faults, LinkFaults};
 
@@ -152,6 +154,33 @@ fn the_port_going_down_and_up_is_told() {
     p.sim.inject(&p.a.function, &Fault::LinkUp);
     assert!(p.a.provider.wait(deadline).unwrap());
     assert_eq!(p.a.provider.next_event(), Some(ProviderEvent::Port(true)));
+    p.finish_bare();
+}
+
+/// A virtual function's port follows its physical function's interface (Linux `en_main.c` `mlx5e_close` writes PAOS): a
+/// connection over it would only time out. Links train for seconds, so a port that went down just now may be tried.
+#[test]
+fn nobody_is_reached_over_a_port_that_stays_down() {
+    let mut p = pair();
+    let (own, peer) = (p.a.gid(), p.b.gid());
+    let pass = |p: &mut crate::pair::Pair, seconds| {
+        p.sim.advance(Duration::from_secs(seconds));
+        p.a.provider.progress();
+        while p.a.provider.next_event().is_some() {}
+    };
+    p.sim.inject(&p.a.function, &Fault::LinkDown);
+    pass(&mut p, 1);
+    p.a.provider.resolve(peer).expect("it may come up");
+    pass(&mut p, 10);
+    let error = p.a.provider.resolve(peer).expect_err("it stays down");
+    assert!(
+        matches!(&error, ProviderError::Unreachable(text) if text.contains("is down") && text.contains(" 10 s")),
+        "{error:?}"
+    );
+    p.a.provider.resolve(own).expect("not over the port");
+    p.sim.inject(&p.a.function, &Fault::LinkUp);
+    pass(&mut p, 1);
+    p.a.provider.resolve(peer).expect("it is up");
     p.finish_bare();
 }
 
