@@ -158,6 +158,25 @@ impl std::fmt::Debug for Bar {
 }
 
 /// A register block in a mapped BAR. Clones share it.
+///
+/// A register is read and written in one access, so it has to be aligned, whoever names it:
+///
+/// ```compile_fail,E0080
+/// # use driver::{Bar, Be64, Ro};
+/// # use zerocopy::FromBytes;
+/// #[derive(FromBytes)]
+/// #[repr(C)]
+/// struct Loose {
+///     bytes: [u8; 16],
+/// }
+///
+/// fn misaligned(bar: &Bar) -> Be64 {
+///     let block = bar.block::<Loose>(1).unwrap();
+///     // error[E0080]: a register is not aligned in its block
+///     block.read(|r| Ro::<Be64>::ref_from_bytes(&r.bytes[..8]).unwrap())
+/// }
+/// # let _keep: fn(&Bar) -> Be64 = misaligned;
+/// ```
 pub struct Block<T> {
     /// Address of the block in the BAR: aligned for `T`, with `size_of::<T>()` bytes mapped while `bar` lives.
     base: NonNull<u8>,
@@ -238,11 +257,19 @@ impl<T> Block<T> {
     // PANIC: the closure returned a cell that is not part of the object it was given.
     #[inline]
     fn locate<C>(&self, cell: &C) -> usize {
+        const {
+            assert!(
+                align_of::<C>() <= align_of::<T>(),
+                "a register is not aligned in its block"
+            );
+        }
         let at = std::ptr::from_ref(cell)
             .addr()
             .wrapping_sub(Arc::as_ptr(&self.shape).addr());
         assert!(
-            at <= size_of::<T>().wrapping_sub(size_of::<C>()) && size_of::<C>() <= size_of::<T>(),
+            at <= size_of::<T>().wrapping_sub(size_of::<C>())
+                && size_of::<C>() <= size_of::<T>()
+                && at.is_multiple_of(align_of::<C>()),
             "the register named is not in this block"
         );
         at

@@ -110,7 +110,7 @@ impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
             "{} bytes at {at:#x} of a block of {BLOCK}",
             size_of::<T>()
         );
-        self.span.write_obj(self.at + at, value);
+        self.span.write_plain(self.at + at, value);
     }
 
     /// Copies an object out of the block, from byte `AT` on. It may be torn if the device writes meanwhile.

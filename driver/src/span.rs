@@ -6,13 +6,17 @@
 //! [`dma_ring`](crate::dma_ring), which proves them once and not on each access. Only [`SharedMemory`](crate::SharedMemory) creates spans and keeps them together with
 //! what keeps them mapped.
 //!
-//! Copies are plain copies. A device that writes while we copy gives us a torn object, which is a value like any
+//! Copies are made of relaxed atomic words and bytes: clones of a memory may be used by several threads at once, and of a
+//! simulated device by its own, and two of them at the same bytes must be no more than a torn object, which is a value like any
 //! other; the owner-byte protocols of the callers decide whether it means anything. Single words are relaxed
-//! atomic accesses, so they are never torn; ordering is the business of [`barrier`](crate::barrier).
+//! atomic accesses too, so they are never torn; ordering is the business of [`barrier`](crate::barrier). The queues of
+//! [`dma_ring`](crate::dma_ring) alone are written by plain copies (`write_obj_unchecked`, `write_plain`): they have one
+//! owner, and their reader is a device.
 
 // UNSAFETY: shared memory is reached through raw pointers because no reference to it may exist.
 #![expect(unsafe_code, reason = "raw pointer access to shared memory")]
 
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -94,37 +98,35 @@ impl Span {
 
     #[inline]
     pub(crate) fn read_bytes(self, offset: usize, out: &mut [u8]) {
-        let from = self.at(offset, out.len());
-        // SAFETY: `at` checked that `out.len()` bytes are mapped there, and no reference to them exists
-        // (`new`), so `out` cannot overlap them.
-        unsafe {
-            from.as_ptr()
-                .copy_to_nonoverlapping(out.as_mut_ptr(), out.len())
-        }
+        let (from, bytes) = (self.at(offset, out.len()), out.len());
+        // SAFETY: `at` checked that so many bytes are mapped there, and no reference to them exists (`new`), so `out`, which
+        // has as many, cannot overlap them.
+        unsafe { load_bytes(from.as_ptr(), out.as_mut_ptr(), bytes) }
     }
 
     #[inline]
     pub(crate) fn write_bytes(self, offset: usize, data: &[u8]) {
         let to = self.at(offset, data.len());
         // SAFETY: as in `read_bytes`, the other way round.
-        unsafe {
-            to.as_ptr()
-                .copy_from_nonoverlapping(data.as_ptr(), data.len())
-        }
+        unsafe { store_bytes(data.as_ptr(), to.as_ptr(), data.len()) }
     }
 
     #[inline]
     pub(crate) fn fill(self, offset: usize, bytes: usize, value: u8) {
-        let to = self.at(offset, bytes);
-        // SAFETY: `at` checked that `bytes` bytes are mapped there.
-        unsafe { to.as_ptr().write_bytes(value, bytes) }
+        let line = [value; 64];
+        for done in (0..bytes).step_by(line.len()) {
+            self.write_bytes(offset + done, &line[..line.len().min(bytes - done)]);
+        }
     }
 
     #[inline]
     pub(crate) fn read_obj<T: FromBytes>(self, offset: usize) -> T {
-        let from = self.at(offset, size_of::<T>()).cast::<T>();
-        // SAFETY: `at` checked that `size_of::<T>()` bytes are mapped there; `T: FromBytes` accepts any.
-        unsafe { from.as_ptr().read_unaligned() }
+        let from = self.at(offset, size_of::<T>());
+        let mut object = MaybeUninit::<T>::uninit();
+        // SAFETY: `at` checked that `size_of::<T>()` bytes are mapped there; `object` has as many, and is ours alone.
+        unsafe { load_bytes(from.as_ptr(), object.as_mut_ptr().cast(), size_of::<T>()) };
+        // SAFETY: every byte was written; `T: FromBytes` accepts any.
+        unsafe { object.assume_init() }
     }
 
     #[inline]
@@ -132,7 +134,15 @@ impl Span {
         self.write_bytes(offset, value.as_bytes());
     }
 
-    /// As `write_obj`, for a place whose bounds somebody has proven.
+    /// As `write_obj`, by a plain copy: nobody else may touch these bytes meanwhile but a device.
+    #[inline]
+    pub(crate) fn write_plain<T: IntoBytes + Immutable>(self, offset: usize, value: &T) {
+        let _inside = self.at(offset, size_of_val(value));
+        // SAFETY: just checked.
+        unsafe { self.write_obj_unchecked(offset, value) }
+    }
+
+    /// As `write_plain`, for a place whose bounds somebody has proven.
     ///
     /// # Safety
     ///
@@ -251,6 +261,72 @@ impl Span {
         // SAFETY: as in `atomic_u8`.
         unsafe { AtomicU64::from_ptr(at.as_ptr()) }
     }
+}
+
+/// Bytes of the words that copies are made of.
+const WORD: usize = size_of::<u64>();
+
+/// Bytes before the first whole word at an address, of so many.
+fn head(address: *const u8, bytes: usize) -> usize {
+    address.addr().wrapping_neg().rem_euclid(WORD).min(bytes)
+}
+
+/// Copies shared bytes to private ones.
+///
+/// # Safety
+///
+/// `bytes` bytes are mapped and readable at `from`, as many are writable at `to` and nobody else's, and no reference to any
+/// of the first exists.
+unsafe fn load_bytes(from: *const u8, to: *mut u8, bytes: usize) {
+    let byte = |at: usize| {
+        // `at < bytes`: inside both.
+        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+        // SAFETY: mapped (the caller's promise); a byte is aligned anywhere.
+        let value = unsafe { AtomicU8::from_ptr(from.cast_mut()) }.load(Ordering::Relaxed);
+        // SAFETY: writable and ours (the caller's promise).
+        unsafe { to.write(value) };
+    };
+    let head = head(from, bytes);
+    let words = (bytes - head) / WORD * WORD;
+    (0..head).for_each(byte);
+    for at in (head..head + words).step_by(WORD) {
+        // `at + WORD <= bytes`: inside both.
+        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+        // SAFETY: mapped, and aligned since `head` bytes were left out.
+        let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
+        // SAFETY: writable and ours (the caller's promise).
+        unsafe { to.cast::<u64>().write_unaligned(word) };
+    }
+    (head + words..bytes).for_each(byte);
+}
+
+/// Copies private bytes to shared ones.
+///
+/// # Safety
+///
+/// `bytes` bytes are readable at `from` and change meanwhile by nobody, as many are mapped and writable at `to`, and no
+/// reference to any of the second exists.
+unsafe fn store_bytes(from: *const u8, to: *mut u8, bytes: usize) {
+    let byte = |at: usize| {
+        // `at < bytes`: inside both.
+        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+        // SAFETY: readable (the caller's promise).
+        let value = unsafe { from.read() };
+        // SAFETY: mapped (the caller's promise); a byte is aligned anywhere.
+        unsafe { AtomicU8::from_ptr(to) }.store(value, Ordering::Relaxed);
+    };
+    let head = head(to, bytes);
+    let words = (bytes - head) / WORD * WORD;
+    (0..head).for_each(byte);
+    for at in (head..head + words).step_by(WORD) {
+        // `at + WORD <= bytes`: inside both.
+        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
+        // SAFETY: readable (the caller's promise).
+        let word = unsafe { from.cast::<u64>().read_unaligned() };
+        // SAFETY: mapped, and aligned since `head` bytes were left out.
+        unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
+    }
+    (head + words..bytes).for_each(byte);
 }
 
 #[cold]
