@@ -8,7 +8,7 @@
 //! Life and death: a [`DmaBuffer`] keeps its chunk; the last clone gives its bytes back to the chunk; the last of the
 //! arena and the buffers takes the chunk's mapping back from the function and then unmaps the memory. In that
 //! order: memory outlives the device's permission to reach it. Should the function refuse to unmap,
-//! the memory is leaked, because the device may still write it. Whoever drops a buffer has stopped the queue
+//! the device's bus mastering goes off and the memory is leaked, because the device may still write it. Whoever drops a buffer has stopped the queue
 //! that used it and seen the device's answer.
 //!
 //! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing
@@ -92,7 +92,12 @@ impl Drop for Mapped {
         match self.function.dma_unmap(self.iova, self.bytes) {
             Ok(()) => self.function.free_iova(self.iova, self.bytes),
             Err(error) => {
-                tracing::error!("{error}; the memory is leaked, for the device may still write it");
+                // Memory of ours is leaked. Memory of somebody else's is his again whatever we do, so the device must stop.
+                let stopped = self.function.set_bus_master(false);
+                tracing::error!(
+                    ?stopped,
+                    "{error}; the device may still reach the memory: bus mastering goes off, and the memory is leaked"
+                );
                 std::mem::forget(self.memory.take());
             }
         }
@@ -122,7 +127,8 @@ impl Chunk {
             .checked_next_power_of_two()
             .map_or(GIB, |power| power.min(GIB));
         let iova = function.alloc_iova(bytes, align, 0)?;
-        let memory = match Self::memory(bytes, iova) {
+        let huge = function.takes_huge_pages();
+        let memory = match Self::memory(bytes, iova, huge) {
             Ok(memory) => memory,
             Err(error) => {
                 function.free_iova(iova, bytes);
@@ -141,10 +147,10 @@ impl Chunk {
     }
 
     /// Memory at a virtual address congruent to `iova`, on huge pages if that works.
-    fn memory(bytes: usize, iova: Iova) -> Result<SharedMemory, MemoryError> {
+    fn memory(bytes: usize, iova: Iova, huge: bool) -> Result<SharedMemory, MemoryError> {
         // PANIC: a remainder modulo 1 GiB fits every usize.
         let remainder = usize::try_from(iova.0 % GIB as u64).expect("less than 1 GiB");
-        if bytes.is_multiple_of(HUGE_PAGE) && free_huge_pages() >= bytes / HUGE_PAGE {
+        if huge && bytes.is_multiple_of(HUGE_PAGE) && free_huge_pages() >= bytes / HUGE_PAGE {
             match SharedMemory::congruent(bytes, GIB, remainder, Pages::Huge) {
                 Ok(memory) => return Ok(memory),
                 Err(error) => tracing::debug!("no huge pages: {error}"),

@@ -206,6 +206,15 @@ impl Function {
         }
     }
 
+    /// Whether memory of the hugetlb pool can be mapped for it. A server in another process takes none: it would die of a page
+    /// that the pool lacks.
+    pub(crate) fn takes_huge_pages(&self) -> bool {
+        match &self.inner.backend {
+            Backend::InProcess(_) | Backend::Vfio(_) => true,
+            Backend::VfioUser(_) => false,
+        }
+    }
+
     /// A function that another process plays, a vfio-user server at the socket `path`. Time is the machine's.
     ///
     /// # Errors

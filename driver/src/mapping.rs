@@ -21,6 +21,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use nix::sys::statfs::{HUGETLBFS_MAGIC, fstatfs};
 
 use crate::error::MemoryError;
 
@@ -164,6 +165,12 @@ impl Mapping {
         };
         if !SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK) {
             return Err(refused("it is not sealed against shrinking"));
+        }
+        let kind = fstatfs(&file).map_err(failed("fstatfs"))?.filesystem_type();
+        if kind == HUGETLBFS_MAGIC {
+            return Err(refused(
+                "it has huge pages of the pool, and the first use of one that the pool lacks would end this process",
+            ));
         }
         // CAST: usize has at most 64 bits on every target Rust has.
         if offset.checked_add(bytes as u64).is_none_or(|end| end > len) {

@@ -165,6 +165,19 @@ fn addresses_the_function_will_not_unmap_are_not_used_again() {
     );
 }
 
+/// Memory that was lent is its owner's again, whatever the device was told: then it may reach nothing at all.
+#[test]
+fn memory_that_stays_mapped_stops_the_device() {
+    const BUS_MASTER: u16 = 4;
+    let device = Double::new();
+    let function = device.function();
+    function.set_bus_master(true).unwrap();
+    let kept = DmaArena::new(&function).unwrap().alloc(64, 64).unwrap();
+    device.set_stubborn(true);
+    drop(kept);
+    assert_eq!(function.config_read_u16(4).unwrap() & BUS_MASTER, 0);
+}
+
 #[test]
 fn random_buffers_are_zero_disjoint_and_keep_their_bytes() {
     for seed in 0..8 {

@@ -20,7 +20,10 @@
 //! A server believes nothing: sizes, offsets, flags and numbers of descriptors are checked before they are used; what
 //! is wrong is answered with an errno, and what leaves no way to find the next message ends the connection.
 //! Memory is taken only from files that cannot shrink (`F_SEAL_SHRINK`), since a page that disappears under a
-//! mapping ends the process. When a client goes, the device is reset and its memory taken back before the next
+//! mapping ends the process; for the same reason not from the hugetlb pool, whose pages may be missing at their first use
+//! and can be taken out of the file by whoever has it (`FALLOC_FL_PUNCH_HOLE`). Pages of a memfd are made when they
+//! are missing; only a system that counts what it has promised (`vm.overcommit_memory` 2) can refuse that, and should not
+//! serve functions to strangers. When a client goes, the device is reset and its memory taken back before the next
 //! one is accepted.
 //!
 //! The crate `vfio_user` (0.1.7) has the same messages and is not used: its client does not look at the error in a

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use zerocopy::IntoBytes;
@@ -25,17 +26,49 @@ use super::message::{
     SetIrqs, Version,
 };
 use super::socket::{self, Message, Socket};
+use crate::clock::{Clock, RealClock};
 use crate::function::{CONFIG_BYTES, Device};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
 
 /// BARs a function has.
 const BARS: u8 = 6;
+/// Between two attempts to accept a client that the system has no room for.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A device that processes reach through a socket.
 pub struct Server {
     device: Arc<dyn Device>,
     listener: UnixListener,
+    patience: Duration,
+}
+
+/// What it means that `accept` failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    /// The client gave up, or a signal came.
+    OfOneClient,
+    /// The system, or this process, lacks something that others will give back.
+    ForNow,
+    /// There is no listener any more.
+    ForGood,
+}
+
+/// accept(2), "ERRORS".
+pub(super) fn refusal(error: &io::Error) -> Refusal {
+    const OF_ONE_CLIENT: [Errno; 3] = [Errno::EINTR, Errno::ECONNABORTED, Errno::EPROTO];
+    const FOR_NOW: [Errno; 5] = [
+        Errno::EMFILE,
+        Errno::ENFILE,
+        Errno::ENOBUFS,
+        Errno::ENOMEM,
+        Errno::EPERM,
+    ];
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(errno) if OF_ONE_CLIENT.contains(&errno) => Refusal::OfOneClient,
+        Some(errno) if FOR_NOW.contains(&errno) => Refusal::ForNow,
+        _ => Refusal::ForGood,
+    }
 }
 
 impl Server {
@@ -52,25 +85,44 @@ impl Server {
     /// A server that has accepted nobody yet.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, listener: UnixListener) -> Self {
-        Self { device, listener }
+        Self {
+            device,
+            listener,
+            patience: socket::PATIENCE,
+        }
+    }
+
+    /// One that waits less long for clients that have begun something.
+    #[cfg(test)]
+    pub(super) const fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// Accepts the next client and serves it until it goes.
     ///
     /// # Errors
-    /// The listener failed. What a client does wrong ends its session and is logged.
+    /// The listener failed for good. What a client does wrong ends its session and is logged; what the system cannot do now,
+    /// it is asked again.
     pub fn serve_next(&self) -> Result<(), VfioUserError> {
         let stream = loop {
             match self.listener.accept() {
                 Ok((stream, _)) => break stream,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(VfioUserError::Socket {
-                        path: self.path(),
-                        call: "accept",
-                        source,
-                    });
-                }
+                Err(source) => match refusal(&source) {
+                    Refusal::OfOneClient => {}
+                    Refusal::ForNow => {
+                        tracing::warn!("{}: accept: {source}; trying again", self.device.name());
+                        let clock = RealClock::new();
+                        clock.wait(&[], clock.now() + ACCEPT_PAUSE);
+                    }
+                    Refusal::ForGood => {
+                        return Err(VfioUserError::Socket {
+                            path: self.path(),
+                            call: "accept",
+                            source,
+                        });
+                    }
+                },
             }
         };
         self.serve_stream(stream);
@@ -86,7 +138,7 @@ impl Server {
     /// Serves a client that is connected already.
     pub(super) fn serve_stream(&self, stream: UnixStream) {
         let name = self.device.name().to_owned();
-        let socket = match Socket::new(stream) {
+        let socket = match Socket::with_patience(stream, self.patience) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::error!("{name}: vfio-user client: {error}");
@@ -142,7 +194,12 @@ impl Session {
 
     /// Answers until the client goes.
     fn run(&mut self) -> io::Result<()> {
-        while let Some(message) = self.socket.receive(|| true)? {
+        loop {
+            // Who has not said a word yet keeps others waiting.
+            let negotiated = self.negotiated;
+            let Some(message) = self.socket.receive(|| negotiated)? else {
+                return Ok(());
+            };
             let header = message.header;
             let flags = header.flags.get();
             if flags & wire::TYPE_MASK != wire::TYPE_COMMAND {
@@ -176,7 +233,6 @@ impl Session {
                 ));
             }
         }
-        Ok(())
     }
 
     /// Does what a message asks for; the reply's payload.

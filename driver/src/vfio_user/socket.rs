@@ -2,22 +2,23 @@
 //!
 //! A message is sent with one `sendmsg`, its descriptors at its first byte. Reading takes exactly the bytes of one
 //! message, header first, so the descriptors that arrive meanwhile are that message's. They are owned
-//! from the moment they are here: whoever does not use them closes them by dropping the message.
+//! from the moment they are here, also those of a message that is refused: whoever does not use them closes them by
+//! dropping the message.
 //!
 //! Both directions have a bound: the other side may be idle between messages for as long as it likes, but a message that
-//! has begun is finished within [`PATIENCE`], and so is a send.
-
-// UNSAFETY: descriptors arrive as numbers and are taken into ownership.
-#![expect(unsafe_code, reason = "received descriptors")]
+//! has begun is finished within twice [`PATIENCE`], however slowly its bytes drip, and so is a send.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::cmsg_space;
-use nix::errno::Errno;
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::message::{HEADER_BYTES, Header, MAX_FDS, MAX_PAYLOAD};
@@ -35,20 +36,25 @@ pub(crate) struct Message {
 /// One end of a connection.
 pub(crate) struct Socket {
     stream: UnixStream,
+    patience: Duration,
 }
 
 impl Socket {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { stream })
+        Self::with_patience(stream, PATIENCE)
+    }
+
+    /// One that waits less long.
+    pub(crate) fn with_patience(stream: UnixStream, patience: Duration) -> io::Result<Self> {
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Self { stream, patience })
     }
 
     /// Sends the parts as one message.
     pub(crate) fn send(&self, parts: &[&[u8]], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let total: usize = parts.iter().map(|part| part.len()).sum();
-        let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-        let rights = [ControlMessage::ScmRights(&raw)];
+        let begun = Instant::now();
         let mut sent = 0;
         while sent < total {
             let mut skip = sent;
@@ -62,22 +68,19 @@ impl Socket {
                         .map(IoSlice::new)
                 })
                 .collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
             // The descriptors go with the first byte.
-            let control = if sent == 0 && !raw.is_empty() {
-                &rights[..]
-            } else {
-                &[]
-            };
-            match sendmsg::<UnixAddr>(
-                self.stream.as_raw_fd(),
-                &slices,
-                control,
-                MsgFlags::MSG_NOSIGNAL,
-                None,
-            ) {
+            if sent == 0 && !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+                return Err(too_many(fds.len()));
+            }
+            match sendmsg(&self.stream, &slices, &mut control, SendFlags::NOSIGNAL) {
                 Ok(bytes) => sent += bytes,
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(timed(errno)),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.timed(errno)),
+            }
+            if sent < total {
+                self.check(begun)?;
             }
         }
         Ok(())
@@ -88,20 +91,20 @@ impl Socket {
     pub(crate) fn receive(&self, mut idle: impl FnMut() -> bool) -> io::Result<Option<Message>> {
         let mut fds = Vec::new();
         let mut header = [0; HEADER_BYTES];
-        let mut have = 0;
-        while have < HEADER_BYTES {
-            match self.read(&mut header[have..], &mut fds) {
-                Ok(0) if have == 0 => return Ok(None),
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => have += bytes,
-                Err(error) if have == 0 && error.kind() == ErrorKind::TimedOut => {
+        let first = loop {
+            match self.read(&mut header, &mut fds) {
+                Ok(0) => return Ok(None),
+                Ok(bytes) => break bytes,
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
                     if !idle() {
                         return Ok(None);
                     }
                 }
                 Err(error) => return Err(error),
             }
-        }
+        };
+        let begun = Instant::now();
+        self.fill(&mut header[first..], &mut fds, begun)?;
         // PANIC: the array has the header's size, and every bit pattern is a header.
         let header = Header::read_from_bytes(&header).expect("a header's bytes");
         let size = usize::try_from(header.size.get()).unwrap_or(usize::MAX);
@@ -115,13 +118,7 @@ impl Socket {
             ));
         };
         let mut payload = vec![0; payload_bytes];
-        let mut have = 0;
-        while have < payload_bytes {
-            match self.read(&mut payload[have..], &mut fds)? {
-                0 => return Err(ErrorKind::UnexpectedEof.into()),
-                bytes => have += bytes,
-            }
-        }
+        self.fill(&mut payload, &mut fds, begun)?;
         Ok(Some(Message {
             header,
             payload,
@@ -129,53 +126,88 @@ impl Socket {
         }))
     }
 
+    /// Reads the rest of a message that began to arrive at `begun`.
+    fn fill(&self, out: &mut [u8], fds: &mut Vec<OwnedFd>, begun: Instant) -> io::Result<()> {
+        let mut have = 0;
+        while have < out.len() {
+            match self.read(&mut out[have..], fds)? {
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                bytes => have += bytes,
+            }
+            if have < out.len() {
+                self.check(begun)?;
+            }
+        }
+        Ok(())
+    }
+
     /// One `recvmsg`. More descriptors than a message may have are an error, as are descriptors that did not
     /// fit this process's table.
     fn read(&self, out: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
-        let mut control = cmsg_space!([RawFd; MAX_FDS]);
-        loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
             let mut slices = [IoSliceMut::new(out)];
-            let received = recvmsg::<UnixAddr>(
-                self.stream.as_raw_fd(),
+            match recvmsg(
+                &self.stream,
                 &mut slices,
-                Some(&mut control),
-                MsgFlags::MSG_CMSG_CLOEXEC,
-            );
-            let received = match received {
-                Ok(received) => received,
-                Err(Errno::EINTR) => continue,
-                Err(errno) => return Err(timed(errno)),
-            };
-            for message in received.cmsgs()? {
-                if let ControlMessageOwned::ScmRights(raw) = message {
-                    for fd in raw {
-                        // SAFETY: the kernel just installed this descriptor in our table for us; the number is read
-                        // once, and nobody else was told of it.
-                        fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
-                    }
-                }
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Ok(received) => break received,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(self.timed(errno)),
             }
-            if fds.len() > MAX_FDS {
-                return Err(io::Error::new(
-                    ErrorKind::InvalidData,
-                    format!("a message with {} descriptors", fds.len()),
-                ));
+        };
+        // First of all they are owned: the kernel has installed what fits even of a list that it had to cut.
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
             }
-            return Ok(received.bytes);
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(
+                ErrorKind::InvalidData,
+                format!(
+                    "descriptors were cut off: more than {MAX_FDS} in a message, or no room for them here (RLIMIT_NOFILE)"
+                ),
+            ));
+        }
+        if fds.len() > MAX_FDS {
+            return Err(too_many(fds.len()));
+        }
+        Ok(received.bytes)
+    }
+
+    /// Whether a message that began at `begun` may go on.
+    fn check(&self, begun: Instant) -> io::Result<()> {
+        if begun.elapsed() < self.patience {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            ErrorKind::TimedOut,
+            format!("a message is not finished after {:?}", self.patience),
+        ))
+    }
+
+    /// The bound of a socket shows as EAGAIN.
+    fn timed(&self, errno: Errno) -> io::Error {
+        if errno == Errno::AGAIN {
+            io::Error::new(
+                ErrorKind::TimedOut,
+                format!("the other side is silent for {:?}", self.patience),
+            )
+        } else {
+            errno.into()
         }
     }
 }
 
-/// The bound of a socket shows as EAGAIN.
-fn timed(errno: Errno) -> io::Error {
-    if errno == Errno::EAGAIN {
-        io::Error::new(
-            ErrorKind::TimedOut,
-            format!("the other side is silent for {PATIENCE:?}"),
-        )
-    } else {
-        errno.into()
-    }
+fn too_many(fds: usize) -> io::Error {
+    io::Error::new(
+        ErrorKind::InvalidData,
+        format!("a message with {fds} descriptors, the limit is {MAX_FDS}"),
+    )
 }
 
 /// The object a payload begins with, and what follows.

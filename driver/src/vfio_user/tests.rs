@@ -1,5 +1,7 @@
 //! The two sides against each other, and each side against one that does not keep the rules.
 
+mod strangers;
+
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

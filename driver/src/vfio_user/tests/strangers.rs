@@ -1,0 +1,121 @@
+//! Clients who want to be a burden: what they leave behind, and how long they can hold a server.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::pipe;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use zerocopy::IntoBytes;
+
+use super::super::message::{Command, MAX_FDS, TYPE_COMMAND};
+use super::super::server::{Refusal, refusal};
+use super::super::socket::{self, Socket};
+use super::{Raw, Rig, Server, map};
+use crate::clock::{Clock, RealClock};
+use crate::double::Double;
+
+/// Short, so that a test of it is.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The kernel installs as many descriptors as there is room for and says that it cut the rest (unix(7), "SCM_RIGHTS"; recv(2),
+/// MSG_CTRUNC). Those are ours to close.
+#[test]
+fn descriptors_that_are_too_many_are_closed() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let socket = Socket::with_patience(ours, PATIENCE).unwrap();
+    let (mut reader, writer) = pipe().map(|(r, w)| (File::from(r), w)).unwrap();
+    let borrowed = vec![writer.as_fd(); MAX_FDS + 4];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS + 4))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
+    let header = socket::header(1, Command::DMA_MAP.0, 0, TYPE_COMMAND, 0);
+    let slices = [io::IoSlice::new(header.as_bytes())];
+    sendmsg(&theirs, &slices, &mut control, SendFlags::NOSIGNAL).unwrap();
+    let error = socket.receive(|| false).err().unwrap();
+    assert!(error.to_string().contains("cut off"), "{error}");
+    drop(writer);
+    // The pipe ends when nobody has its other end any more.
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+}
+
+/// A client that sends a byte now and then holds a server (or a server its client) no longer than one that sends none.
+#[test]
+fn a_message_that_drips_is_given_up() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let socket = Socket::with_patience(ours, PATIENCE).unwrap();
+    let drip = thread::spawn(move || {
+        let header = socket::header(1, Command::DMA_MAP.0, 0x8000, TYPE_COMMAND, 0);
+        theirs.write_all(header.as_bytes()).unwrap();
+        let (clock, mut bytes) = (RealClock::new(), 0);
+        while theirs.write_all(&[0]).is_ok() {
+            bytes += 1;
+            clock.wait(&[], clock.now() + PATIENCE / 10);
+        }
+        bytes
+    });
+    let error = socket.receive(|| true).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+    drop(socket);
+    assert!(drip.join().unwrap() < 0x8000, "the message never ended");
+}
+
+#[test]
+fn who_connects_and_says_nothing_makes_room_for_the_next() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nic.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = Server::new(Arc::new(Double::new()), listener).with_patience(PATIENCE);
+    let served = thread::spawn(move || (0..2).for_each(|_| server.serve_next().unwrap()));
+    let silent = UnixStream::connect(&path).unwrap();
+    // The one behind it has the server's whole patience and more.
+    let mut honest = Raw::negotiated(&path);
+    honest.ask(Command::DEVICE_RESET, &[], &[]).unwrap();
+    drop((silent, honest));
+    served.join().unwrap();
+}
+
+/// A page of the pool that is missing at its first use is a SIGBUS, whatever the file's seals are (hugetlbfs has no swap and
+/// makes no page of anything else).
+#[test]
+fn memory_of_the_huge_page_pool_is_refused() {
+    let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_HUGETLB | MFdFlags::MFD_HUGE_2MB;
+    let file = match memfd_create("pool", flags) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::ENOSYS | Errno::EINVAL | Errno::ENODEV) => {
+            // A kernel without them has nothing to refuse.
+            assert!(!std::path::Path::new("/sys/kernel/mm/hugepages/hugepages-2048kB").exists());
+            return;
+        }
+        Err(errno) => panic!("memfd_create: {errno}"),
+    };
+    file.set_len(2 << 20).unwrap();
+    let seals = nix::fcntl::SealFlag::F_SEAL_SHRINK;
+    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    let rig = Rig::new(1);
+    let mut raw = Raw::negotiated(&rig.path);
+    let answer = raw.ask(Command::DMA_MAP, &map(3, 0, 0, 2 << 20), &[file.as_fd()]);
+    assert_eq!(answer, Err(Errno::EINVAL));
+    assert_eq!(rig.double.mappings(), vec![]);
+}
+
+/// accept(2), "ERRORS": what passes does not end a server.
+#[test]
+fn a_server_outlives_what_accept_lacks_for_a_while() {
+    let meaning = |errno: Errno| refusal(&errno.into());
+    for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM] {
+        assert_eq!(meaning(errno), Refusal::ForNow, "{errno}");
+    }
+    for errno in [Errno::EINTR, Errno::ECONNABORTED] {
+        assert_eq!(meaning(errno), Refusal::OfOneClient, "{errno}");
+    }
+    for errno in [Errno::EBADF, Errno::EINVAL, Errno::ENOTSOCK] {
+        assert_eq!(meaning(errno), Refusal::ForGood, "{errno}");
+    }
+}
