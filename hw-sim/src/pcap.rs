@@ -23,11 +23,19 @@ const NANOSECONDS: u8 = 9;
 #[derive(Debug, Error)]
 pub enum CaptureError {
     /// The writer refused.
-    #[error("capture: {0}")]
+    #[error("capture: {}", words(.0))]
     Write(#[from] PcapError),
     /// A frame of an interface that was never added.
     #[error("capture: interface {0} was never added")]
     Interface(u32),
+}
+
+/// The library calls whatever the system refuses "Error reading bytes".
+fn words(error: &PcapError) -> String {
+    if let PcapError::IoError(error) = error {
+        return error.to_string();
+    }
+    error.to_string()
 }
 
 /// A pcapng file being written.

@@ -15,8 +15,12 @@ pub struct Process {
 }
 
 impl Process {
+    /// Signals are as a terminal leaves them: a test run that is put into the background ignores SIGINT, and so would
+    /// whatever it starts.
     pub fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_datctl"))
+        let mut child = Command::new("env")
+            .arg("--default-signal=INT,TERM,HUP")
+            .arg(env!("CARGO_BIN_EXE_datctl"))
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

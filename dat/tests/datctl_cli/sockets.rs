@@ -146,3 +146,23 @@ fn a_server_that_cannot_start_leaves_nothing() {
         assert_eq!(names(directory.path()), [""; 0], "{wrong:?}");
     }
 }
+
+/// What a server says on the side is not what it is for.
+#[test]
+fn a_full_disk_ends_a_capture_and_a_report_and_no_function() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let reports = tempfile::tempdir().expect("a directory");
+    let socket = directory.path().join("socket").display().to_string();
+    let report = reports.path().join("report").display().to_string();
+    let full = ["--pcap", "/dev/full", "--report", &report];
+    let mut server = Process::start(&[&["sim", "serve", "--socket", &socket], &full[..]].concat());
+    let name = server.line();
+    assert!(name.starts_with("vfio-user:"), "{name}");
+    drop(reports);
+    for _ in 0..3 {
+        let output = datctl(&["info", &name]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.status(), Some(0));
+}

@@ -247,15 +247,16 @@ fn follow(
     mut planned: Vec<(Duration, Arc<SimFunction>, Fault)>,
     mut complaints: Vec<Complaints>,
     wire: Option<&Wire>,
-    captures: bool,
+    mut captures: bool,
     report: Option<&Path>,
 ) -> Result<(), Box<dyn Error>> {
     let (clock, start) = (sim.clock(), Instant::now());
+    let mut told = false;
     let (mut pace, mut ask) = (Pace::new(start), start + ASK);
     loop {
         if over.load(Ordering::Acquire) {
             if captures {
-                sim.flush_pcap()?;
+                flush(sim);
             }
             return Ok(());
         }
@@ -270,8 +271,13 @@ fn follow(
         }
         if Instant::now() >= ask {
             complaints.iter_mut().for_each(|one| one.log(sim));
-            if let Some(path) = report {
-                write_report(path, sim, &complaints)?;
+            if let Some(path) = report
+                && let Err(error) = write_report(path, sim, &complaints)
+                && !told
+            {
+                // The functions matter more; a disk that has room again gets the next one.
+                tracing::error!("--report: {error}");
+                told = true;
             }
             ask = Instant::now() + ASK;
         }
@@ -281,11 +287,20 @@ fn follow(
         match poked.recv_timeout(wait) {
             Ok(()) => {}
             // A quiet moment; whoever ends this process finds the capture whole.
-            Err(RecvTimeoutError::Timeout) if captures => sim.flush_pcap()?,
+            Err(RecvTimeoutError::Timeout) if captures => captures = flush(sim),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err("no server is left".into()),
         }
     }
+}
+
+/// Writes out what is captured; whether the capture goes on. A full disk ends it, not the functions.
+fn flush(sim: &Sim) -> bool {
+    let flushed = sim.flush_pcap();
+    if let Err(error) = &flushed {
+        tracing::error!("--pcap: {error}; the capture ends here");
+    }
+    flushed.is_ok()
 }
 
 /// Wakes the thread that moves the time when a register is written.
