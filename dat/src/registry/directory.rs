@@ -1,6 +1,7 @@
 //! Names and what they stand for: the records of `dat.conf`, and what has been added.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -67,14 +68,26 @@ impl<P: ?Sized> Directory<P> {
     }
 
     pub(crate) fn of_this_machine() -> Self {
-        let path = match std::env::var_os(OVERRIDE) {
-            Some(path) => Some(PathBuf::from(path)),
-            None => FILES
-                .map(PathBuf::from)
-                .into_iter()
-                .find(|path| path.exists()),
+        let named = std::env::var_os(OVERRIDE).map(PathBuf::from);
+        let usual = FILES.map(PathBuf::from);
+        Self::of_files(named, &usual, driver::has_gained_rights())
+    }
+
+    /// The file that the environment names, or the first of the usual ones. A program that has rights its caller lacks asks
+    /// the environment nothing, and believes a file that only root can have written: it names libraries, whose code runs in
+    /// the program.
+    fn of_files(named: Option<PathBuf>, usual: &[PathBuf], gained: bool) -> Self {
+        let usual = || usual.iter().find(|path| path.exists()).cloned();
+        let path = match named {
+            Some(path) if !gained => Some(path),
+            Some(path) => {
+                tracing::warn!(path = %path.display(), "{OVERRIDE} is ignored: this program has rights its caller lacks");
+                usual()
+            }
+            None => usual(),
         };
-        path.and_then(|path| Self::from_file(&path))
+        path.filter(|path| !gained || is_roots(path))
+            .and_then(|path| Self::from_file(&path))
             .unwrap_or_default()
     }
 
@@ -194,6 +207,17 @@ fn named(info: &ProviderInfo, argument: Subtype) -> DatResult<()> {
     Ok(())
 }
 
+/// Whether root alone can have written a file.
+fn is_roots(path: &Path) -> bool {
+    const OTHERS_WRITE: u32 = 0o022;
+    let is = std::fs::metadata(path)
+        .is_ok_and(|file| file.uid() == 0 && file.mode() & OTHERS_WRITE == 0);
+    if !is {
+        tracing::warn!(path = %path.display(), "ignored: this program has rights its caller lacks, and the file is not root's alone");
+    }
+    is
+}
+
 fn missing(subtype: Subtype) -> DatError {
     DatError::new(ReturnType::ProviderNotFound, subtype)
 }
@@ -227,4 +251,49 @@ fn best<'a>(
     left.into_iter()
         .min_by_key(|info| info.dapl_version.1)
         .ok_or(missing(Subtype::MinorNotFound))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, set_permissions, write};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A file of one record.
+    fn conf(directory: &Path, name: &str) -> PathBuf {
+        let path = directory.join(name);
+        let line = format!("{name} u1.2 nonthreadsafe default libdat.so mlx5.0.1 \"sim:a\" \"\"\n");
+        write(&path, line).unwrap();
+        path
+    }
+
+    fn names(of: &Directory<()>) -> Vec<&str> {
+        let records = of.records.iter().flatten();
+        records.map(|record| record.ia_name.as_str()).collect()
+    }
+
+    /// secure_getenv(3): what a caller says to a program with rights of its own may be an attack.
+    #[test]
+    fn who_starts_a_program_with_more_rights_names_no_libraries_for_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let callers = conf(directory.path(), "callers");
+        let usual = [
+            directory.path().join("none"),
+            conf(directory.path(), "usual"),
+        ];
+        set_permissions(&usual[1], Permissions::from_mode(0o644)).unwrap();
+        let found = |named: Option<&PathBuf>, gained| {
+            Directory::<()>::of_files(named.cloned(), &usual, gained)
+        };
+        assert_eq!(names(&found(Some(&callers), false)), ["callers"]);
+        assert_eq!(names(&found(None, false)), ["usual"]);
+        // Whose file it is depends on who runs this test.
+        let roots = std::fs::metadata(&usual[1]).unwrap().uid() == 0;
+        let expected: &[&str] = if roots { &["usual"] } else { &[] };
+        assert_eq!(names(&found(Some(&callers), true)), expected);
+        set_permissions(&usual[1], Permissions::from_mode(0o664)).unwrap();
+        assert_eq!(names(&found(None, true)), [""; 0], "its group may write it");
+        assert_eq!(names(&found(None, false)), ["usual"]);
+    }
 }

@@ -18,6 +18,7 @@ use core::ffi::c_char;
 use core::mem::ManuallyDrop;
 use core::time::Duration;
 use std::ffi::CString;
+use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
@@ -41,6 +42,9 @@ pub(in crate::capi) enum LibraryError {
     /// It cannot be loaded, or is no provider's.
     #[error("{0}")]
     Loader(#[from] libloading::Error),
+    /// Its file would be searched for, in a program that has rights its caller lacks.
+    #[error("{0}: a program that has rights its caller lacks takes absolute paths alone")]
+    Searched(String),
     /// It has not come back from a call, or asks for itself.
     #[error("the library is being called")]
     Busy,
@@ -142,7 +146,8 @@ fn returned(info: &ProviderInfo, state: Option<State>) {
     RETURNED.notify_all();
 }
 
-fn begin(record: &ConfEntry, info: &ProviderInfo) -> Result<End, libloading::Error> {
+fn begin(record: &ConfEntry, info: &ProviderInfo) -> Result<End, LibraryError> {
+    check_path(&record.library, driver::has_gained_rights())?;
     // SAFETY: whoever wrote the record trusts the library's constructors as far as it trusts the library.
     let library = ManuallyDrop::new(unsafe { Library::new(&record.library) }?);
     // SAFETY: a provider's library has these functions of these types (page of dat_provider_init).
@@ -158,6 +163,14 @@ fn begin(record: &ConfEntry, info: &ProviderInfo) -> Result<End, libloading::Err
         fini,
         entry: entry_at(info).filter(|_| before.is_none()),
     })
+}
+
+/// Whether a library may be loaded by this name.
+fn check_path(library: &str, gained: bool) -> Result<(), LibraryError> {
+    if gained && !Path::new(library).is_absolute() {
+        return Err(LibraryError::Searched(library.to_owned()));
+    }
+    Ok(())
 }
 
 /// An opening's hold on a library.
@@ -186,5 +199,21 @@ impl Drop for Loan {
             forget(&self.0, entry);
         }
         returned(&self.0, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_path;
+
+    /// ld.so(8), "secure-execution mode", leaves the search to whoever has the name.
+    #[test]
+    fn a_program_with_more_rights_than_its_caller_searches_for_no_library() {
+        assert!(check_path("libprovider.so", false).is_ok());
+        assert!(check_path("/usr/lib/libprovider.so", true).is_ok());
+        for searched in ["libprovider.so", "./libprovider.so", "lib/libprovider.so"] {
+            let error = check_path(searched, true).expect_err(searched).to_string();
+            assert!(error.contains(searched), "{error}");
+        }
     }
 }
