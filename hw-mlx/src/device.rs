@@ -50,7 +50,7 @@ pub struct HcaConfig {
     pub loopback: bool,
     /// log2 of the queue pairs to ask for; `None` leaves what the device has. More cost more firmware pages.
     pub log_max_qp: Option<u32>,
-    /// Pages (4 KiB) the firmware may hold at once; `None` is no bound. Too few to come up is an error, more
+    /// Pages (4 KiB) the firmware may hold at once; `None` is 4 GiB. Too few to come up is an error, more
     /// asked for later is refused.
     pub firmware_pages: Option<usize>,
     /// Identity of the driver instance, for devices that want one (`sw_owner_id`); `None` draws one.

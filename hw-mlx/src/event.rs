@@ -206,6 +206,8 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// A device that talks to nobody does not fill the host's memory.
     const LIMIT: usize = 1 << 16;
+    /// Completion queues that may have something to say: more than anybody makes, and fewer than a device can name.
+    const QUEUES: usize = 1 << 20;
 
     pub(crate) fn push(&mut self, event: AsyncEvent) {
         self.unseen = true;
@@ -227,7 +229,11 @@ impl Inbox {
 
     pub(crate) fn note_completion(&mut self, cqn: Cqn) {
         self.unseen = true;
-        self.completions.insert(cqn.get());
+        if self.completions.len() < Self::QUEUES {
+            self.completions.insert(cqn.get());
+        } else if !self.completions.contains(&cqn.get()) {
+            self.lost += 1;
+        }
     }
 
     /// Whether something came in since this was last asked. Events arrive while commands are waited for;
@@ -317,6 +323,16 @@ mod tests {
                 sub_type: 9
             })
         );
+    }
+
+    #[test]
+    fn completions_of_queues_that_nobody_has_take_no_memory_without_end() {
+        let mut inbox = Inbox::default();
+        for cqn in 0..u32::try_from(Inbox::QUEUES).expect("24 bits") + 5 {
+            inbox.note_completion(Cqn::new(cqn));
+        }
+        assert_eq!(inbox.completions.len(), Inbox::QUEUES);
+        assert_eq!(inbox.pop(), Some(AsyncEvent::EventsLost { count: 5 }));
     }
 
     #[test]

@@ -34,8 +34,11 @@ const PAGE_BYTES: usize = 4096;
 const CHUNK_PAGES: usize = 256;
 /// Pages taken back by one command (mlx5_core's bound in its teardown loop).
 pub(crate) const TAKE_PAGES: usize = 768;
-/// More than this at once (4 GiB) is not a request, it is a mistake.
+/// More than this, at once or in all (4 GiB), is not a request, it is a mistake, unless somebody has allowed it
+/// (`HcaConfig::firmware_pages`).
 pub(crate) const MOST_PAGES: usize = 1 << 20;
+/// Requests kept while others are served. Firmware asks again when it has been answered (mlx5_core gives each a work item).
+const MOST_REQUESTS: usize = 1024;
 /// Most pages one event takes back (mlx5_core's bound).
 const TAKE_BY_EVENT: usize = 50_000;
 /// Bytes of a MANAGE_PAGES message before the page list, each way.
@@ -104,7 +107,7 @@ pub(crate) struct Pages {
     requests: VecDeque<PageRequest>,
     running: Option<(Running, FunctionId, Instant)>,
     counts: PageCounts,
-    /// Pages that may still be lent; `None` is no bound. For a host that wants to keep some memory.
+    /// Pages that may be lent at once; `None` is [`MOST_PAGES`]. For a host that wants to keep some memory, or has a lot.
     budget: Option<usize>,
 }
 
@@ -133,9 +136,8 @@ impl Pages {
 
     /// Pages it may still have.
     pub(crate) fn room(&self) -> usize {
-        self.budget.map_or(MOST_PAGES, |budget| {
-            budget.saturating_sub(self.lent.len()).min(MOST_PAGES)
-        })
+        let budget = self.budget.unwrap_or(MOST_PAGES);
+        budget.saturating_sub(self.lent.len()).min(MOST_PAGES)
     }
 
     /// Functions that hold pages.
@@ -291,7 +293,12 @@ impl Pages {
     /// A page request event came in.
     pub(crate) fn request(&mut self, request: PageRequest) {
         tracing::debug!(?request, "page request");
-        self.requests.push_back(request);
+        if self.requests.len() < MOST_REQUESTS {
+            self.requests.push_back(request);
+        } else {
+            self.counts.refused += 1;
+            tracing::warn!(?request, "{MOST_REQUESTS} page requests wait; dropped");
+        }
     }
 
     /// Whether requests are waiting or being served.
@@ -494,4 +501,53 @@ fn be64(bytes: &[u8]) -> u64 {
         .iter()
         .take(8)
         .fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+
+    use driver::Function;
+    use hw_sim::{Profile, Sim, SimConfig};
+
+    use super::*;
+
+    fn pages(budget: Option<usize>) -> Pages {
+        let sim = Sim::new(SimConfig {
+            seed: 1,
+            event_log: false,
+        });
+        let profile = Profile::named("sim:a", [2, 0, 0, 0, 0, 1]);
+        let function = Function::in_process(sim.add_function(profile)).expect("a function");
+        Pages::new(DmaArena::new(&function).expect("an arena"), budget)
+    }
+
+    const OURS: FunctionId = FunctionId {
+        number: 0,
+        embedded_cpu: false,
+    };
+
+    #[test]
+    fn requests_of_firmware_that_waits_for_no_answer_take_no_memory_without_end() {
+        let mut pages = pages(None);
+        for _ in 0..MOST_REQUESTS + 7 {
+            pages.request(PageRequest {
+                function: OURS,
+                pages: 1,
+                release_all: false,
+            });
+        }
+        assert_eq!(pages.requests.len(), MOST_REQUESTS);
+        assert_eq!(pages.counts().refused, 7);
+    }
+
+    #[test]
+    fn what_the_firmware_has_counts_against_what_it_may_have() {
+        for (budget, most) in [(None, MOST_PAGES), (Some(100), 100)] {
+            let mut pages = pages(budget);
+            assert_eq!(pages.room(), most);
+            let (given, _) = pages.prepare_give(OURS, 60).expect("memory");
+            pages.finish_give(OURS, given, Ok(()));
+            assert_eq!(pages.room(), most - 60);
+        }
+    }
 }
