@@ -16,10 +16,14 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::courier::{Courier, Errands};
+
 /// One interrupt vector. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Interrupt {
     event: Arc<EventFd>,
+    /// Who signals it, if that may block.
+    errands: Option<Arc<Errands>>,
 }
 
 impl Interrupt {
@@ -32,14 +36,14 @@ impl Interrupt {
             EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         Ok(Self {
             event: Arc::new(event),
+            errands: None,
         })
     }
 
     /// One that another process gave us, to be signalled. Refused unless it is an eventfd.
     ///
-    /// It is made nonblocking; the other process shares that flag, and has to be trusted not to take it back while it
-    /// keeps the counter full.
-    pub(crate) fn imported(fd: OwnedFd) -> io::Result<Self> {
+    /// It is made nonblocking, but the other process shares that flag and may take it back: the courier signals it.
+    pub(crate) fn imported(fd: OwnedFd, courier: &Courier) -> io::Result<Self> {
         let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
         if kind.as_os_str() != "anon_inode:[eventfd]" {
             return Err(Errno::EINVAL.into());
@@ -50,11 +54,16 @@ impl Interrupt {
         let event = unsafe { EventFd::from_owned_fd(fd) };
         Ok(Self {
             event: Arc::new(event),
+            errands: Some(Arc::clone(courier.errands())),
         })
     }
 
     /// Signals it, as the device does.
     pub fn signal(&self) {
+        if let Some(errands) = &self.errands {
+            errands.signal(&self.event);
+            return;
+        }
         // The only refusal of a descriptor that is ours is a counter about to overflow, which is signalled anyway.
         if let Err(errno) = self.event.write(1)
             && errno != Errno::EAGAIN

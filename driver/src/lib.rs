@@ -20,6 +20,7 @@
 mod bar;
 pub mod barrier;
 mod clock;
+mod courier;
 mod dma;
 mod dma_ring;
 #[cfg(test)]

@@ -27,6 +27,7 @@ use super::message::{
 };
 use super::socket::{self, Message, Socket};
 use crate::clock::{Clock, RealClock};
+use crate::courier::Courier;
 use crate::function::{CONFIG_BYTES, Device};
 use crate::interrupt::{Interrupt, Notices};
 use crate::memory::SharedMemory;
@@ -173,6 +174,8 @@ struct Session {
     vectors: Vec<Interrupt>,
     notices: Notices,
     memory: ClientMemory,
+    /// Signals the client's eventfds, from the first one on.
+    courier: Option<Courier>,
 }
 
 impl Session {
@@ -189,7 +192,17 @@ impl Session {
             vectors: Vec::new(),
             notices: Notices::default(),
             memory: ClientMemory::default(),
+            courier: None,
         }
+    }
+
+    /// An eventfd of the client's.
+    fn interrupt(&mut self, fd: OwnedFd) -> Result<Interrupt, Errno> {
+        let courier = match self.courier.take() {
+            Some(courier) => courier,
+            None => Courier::start().map_err(errno)?,
+        };
+        Interrupt::imported(fd, self.courier.insert(courier)).map_err(errno)
     }
 
     /// Answers until the client goes.
@@ -409,7 +422,7 @@ impl Session {
             }
         }
         for (vector, fd) in vectors[start..end].iter_mut().zip(message.fds) {
-            *vector = Interrupt::imported(fd).map_err(errno)?;
+            *vector = self.interrupt(fd)?;
         }
         self.vectors.clone_from(&vectors);
         self.device.set_interrupts(vectors);
@@ -422,7 +435,7 @@ impl Session {
         let (first, None) = (fds.next(), fds.next()) else {
             return Err(Errno::EINVAL);
         };
-        let interrupt = first.map(Interrupt::imported).transpose().map_err(errno)?;
+        let interrupt = first.map(|fd| self.interrupt(fd)).transpose()?;
         if index == wire::ERROR_NOTICE {
             self.notices.error = interrupt;
         } else {

@@ -106,20 +106,27 @@ pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResul
     });
     let entry = &mut list[at];
     entry.device = device;
+    let (provider, info) = (entry.provider, of_rust(&entry.info));
+    // The registry may come back to us.
+    drop(list);
     // SAFETY: both are what the registry takes.
-    answered(unsafe { add(entry.provider, &of_rust(&entry.info)) })
+    answered(unsafe { add(provider, &info) })
 }
 
 /// Takes an adapter out of the registry. What is open stays open.
 pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
     let ours = crate::capi::dat_registry_remove_provider as *const c_void;
     let remove = of_registry(c"dat_registry_remove_provider", ours)?;
-    let list = registered();
-    let Some(entry) = list.iter().find(|one| one.info == *info) else {
+    let known = registered()
+        .iter()
+        .find(|one| one.info == *info)
+        .map(|entry| entry.provider);
+    let Some(provider) = known else {
         return Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg1));
     };
+    // The registry may come back to us: nothing is locked.
     // SAFETY: both are what the registry takes.
-    answered(unsafe { remove(entry.provider, &of_rust(info)) })
+    answered(unsafe { remove(provider, &of_rust(info)) })
 }
 
 /// What a name was registered for last: the device, the version and thread safety, the provider.

@@ -9,15 +9,17 @@ use std::thread;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::pipe;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use zerocopy::IntoBytes;
 
-use super::super::message::{Command, MAX_FDS, TYPE_COMMAND};
+use super::super::message::{self as wire, Command, MAX_FDS, TYPE_COMMAND};
 use super::super::server::{Refusal, refusal};
 use super::super::socket::{self, Socket};
-use super::{Raw, Rig, Server, map};
+use super::{Raw, Rig, Server, map, set_irqs};
 use crate::clock::{Clock, RealClock};
 use crate::double::Double;
 
@@ -118,4 +120,24 @@ fn a_server_outlives_what_accept_lacks_for_a_while() {
     for errno in [Errno::EBADF, Errno::EINVAL, Errno::ENOTSOCK] {
         assert_eq!(meaning(errno), Refusal::ForGood, "{errno}");
     }
+}
+
+/// Adding to a full counter blocks, unless the descriptor is nonblocking (eventfd(2)): a flag of the open file, which who gave
+/// us the descriptor has as well.
+#[test]
+fn a_client_whose_counter_is_full_stops_nobody_but_itself() {
+    let rig = Rig::new(2);
+    let mut raw = Raw::negotiated(&rig.path);
+    let full = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC).unwrap();
+    let set = set_irqs(wire::SET_EVENTFDS, wire::MSIX, 0, 1);
+    raw.ask(Command::DEVICE_SET_IRQS, &set, &[full.as_fd()])
+        .unwrap();
+    let flags = OFlag::from_bits_retain(fcntl(&full, FcntlArg::F_GETFL).unwrap());
+    fcntl(&full, FcntlArg::F_SETFL(flags & !OFlag::O_NONBLOCK)).unwrap();
+    full.write(u64::MAX - 1).unwrap();
+    for _ in 0..3 {
+        rig.double.signal(0);
+    }
+    drop(raw);
+    rig.function().reset().unwrap();
 }
