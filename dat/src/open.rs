@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use dat_core::{CloseFlags, DatError, IaConfig};
 use driver::{Device, Function, FunctionError, PciAddress};
@@ -212,7 +212,24 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
 /// [`OpenError`], with the step and the numbers.
 pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
     let (name, options) = crate::name::parse(name, options)?;
-    let options = &options;
+    let (function, _fabric) = reach(name, &options)?;
+    bring_up(function, &options)
+}
+
+/// The function a name stands for, and no adapter yet: whoever drives it begins with a reset.
+///
+/// # Errors
+/// [`OpenError`], with the step and the numbers.
+pub fn function_open(name: &str, options: &OpenOptions) -> Result<Function, OpenError> {
+    let (name, options) = crate::name::parse(name, options)?;
+    reach(name, &options).map(|(function, _fabric)| function)
+}
+
+/// The function of a name without options. While the fabric it lives in is held, nobody else in this process opens one of it.
+fn reach(
+    name: &str,
+    options: &OpenOptions,
+) -> Result<(Function, Option<MutexGuard<'static, Fabric>>), OpenError> {
     if options.simulated != Simulated::default() && !name.starts_with("sim:") {
         return Err(OpenError::BadOption {
             name: name.to_owned(),
@@ -227,14 +244,14 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
             name: name.to_owned(),
             error,
         })?;
-        return bring_up(function, options);
+        return Ok((function, None));
     }
     if name.parse::<PciAddress>().is_ok() {
         let function = Function::vfio(name).map_err(|error| OpenError::Function {
             name: name.to_owned(),
             error,
         })?;
-        return bring_up(function, options);
+        return Ok((function, None));
     }
     let Some(simulated) = name.strip_prefix("sim:").filter(|rest| !rest.is_empty()) else {
         return Err(OpenError::NotFound {
@@ -269,7 +286,7 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
             )));
         }
         if let Some(function) = known.and_then(|known| known.function.upgrade()) {
-            return open_device(function, 0, options);
+            return Ok((driven(function, 0)?, Some(fabric)));
         }
         let mac = known.map_or(own_mac, |known| known.mac);
         let kind = kind_of(name, mac, &options.simulated)?;
@@ -280,7 +297,7 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
             function: Arc::downgrade(&function),
         };
         wired.insert(simulated.to_owned(), laid);
-        return open_device(function, 0, options);
+        return Ok((driven(function, 0)?, Some(fabric)));
     }
     let (card, place) = crate::name::on_card(simulated);
     let virtual_functions = match place {
@@ -327,7 +344,7 @@ pub fn ia_open(name: &str, options: &OpenOptions) -> Result<Ia, OpenError> {
         }
     };
     // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
-    open_function(function, 1, options)
+    Ok((driven(function, 1)?, Some(fabric)))
 }
 
 /// A function of a card. A virtual one is given an address if there is one to give.
@@ -383,15 +400,16 @@ pub(crate) fn open_device<D: Device + 'static>(
     kept: usize,
     options: &OpenOptions,
 ) -> Result<Ia, OpenError> {
+    bring_up(driven(function, kept)?, options)
+}
+
+/// A device of this process that nobody drives, as a function.
+fn driven<D: Device + 'static>(function: Arc<D>, kept: usize) -> Result<Function, OpenError> {
     let name = function.name().to_owned();
     if Arc::strong_count(&function) > kept + 1 {
         return Err(OpenError::InUse { name });
     }
-    let function = Function::in_process(function).map_err(|error| OpenError::Function {
-        name: name.clone(),
-        error,
-    })?;
-    bring_up(function, options)
+    Function::in_process(function).map_err(|error| OpenError::Function { name, error })
 }
 
 fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> {

@@ -34,6 +34,18 @@ pub const fn product(device_id: u16) -> Option<&'static str> {
     })
 }
 
+/// The device id of a physical function's virtual ones; `None` for those that are virtual, or not ours to drive.
+#[must_use]
+pub const fn virtual_of(device_id: u16) -> Option<u16> {
+    match device_id {
+        // Each generation its own.
+        0x1013 | 0x1015 | 0x1017 | 0x1019 | 0x101b | 0xa2d2 => Some(device_id + 1),
+        // One for all that came later.
+        0x101d | 0x101f | 0x1021 | 0x1023 | 0xa2d6 | 0xa2dc => Some(0x101e),
+        _ => None,
+    }
+}
+
 /// The function is a virtual one, wherever it shows up: a machine that was given one sees no physical function beside it.
 #[must_use]
 pub const fn is_virtual(device_id: u16) -> bool {

@@ -76,6 +76,8 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
             "info-1.txt",
             "perf.json",
             "perf.txt",
+            "record-0.toml",
+            "record-1.toml",
             "report.json",
             "report.txt",
             "trace.log",

@@ -153,6 +153,36 @@ impl Record {
         })
     }
 
+    /// PCI device id.
+    #[must_use]
+    pub const fn device_id(&self) -> u16 {
+        self.hardware.device_id
+    }
+
+    /// Major, minor, sub-minor.
+    #[must_use]
+    pub const fn firmware_version(&self) -> (u16, u16, u16) {
+        self.hardware.firmware
+    }
+
+    /// Which board it is; `unknown` if the device does not say.
+    #[must_use]
+    pub fn psid(&self) -> &str {
+        &self.psid
+    }
+
+    /// How many capability pages and registers it has.
+    #[must_use]
+    pub fn counts(&self) -> [usize; 2] {
+        [self.caps.len(), self.registers.len()]
+    }
+
+    /// What was asked and how it was answered, a line each.
+    #[must_use]
+    pub fn commands(&self) -> &[String] {
+        &self.commands
+    }
+
     /// The record as a profile file of the simulator, under a name.
     #[must_use]
     pub fn text(&self, name: &str) -> String {
@@ -201,6 +231,13 @@ impl Record {
             ("msix_vectors", u64::from(vectors)),
         ] {
             writeln!(out, "{field} = {{ is = {value:#x} }}")?;
+        }
+        if let Some(id) = crate::ids::virtual_of(device_id) {
+            // No query says it.
+            writeln!(
+                out,
+                "\n[vf]\ndevice_id = {{ is = {id:#x}, derived = \"Linux main.c mlx5_core_pci_table\" }}"
+            )?;
         }
         writeln!(
             out,

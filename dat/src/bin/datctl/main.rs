@@ -5,12 +5,13 @@
 //! datctl doctor 3b:00.2
 //! datctl bind 3b:00.2
 //! datctl perf 3b:00.2 --connect fe80::5eff:fe10:1
+//! datctl record 3b:00.2 card.toml
 //! datctl accept 3b:00.2 3b:00.3
 //! datctl sim serve --socket /run/a.sock --socket /run/b.sock --pcap wire.pcapng
 //! ```
 //!
 //! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf`, `rping` and `accept` open
-//! an adapter by any name that `dat::ia_open` knows. `sim serve` plays functions for other processes.
+//! an adapter by any name that `dat::ia_open` knows, `record` the function of such a name. `sim serve` plays functions for other processes.
 //!
 //! What a person reads and what a program reads come from one structure each ([`report::Report`]). Errors go to the
 //! error stream as one line, and with `--json` also to the output as an object, so that a program always finds one
@@ -31,6 +32,7 @@ mod info;
 mod listener;
 mod perf;
 mod ping;
+mod record;
 mod report;
 mod rping;
 mod serve;
@@ -54,6 +56,7 @@ use self::card::{RuleOptions, VfOptions};
 use self::info::Info;
 use self::perf::Perf;
 use self::ping::Ping;
+use self::record::Record;
 use self::report::Output;
 use self::rping::Rping;
 use self::simulated::{FaultOptions, ProfileOptions};
@@ -125,6 +128,12 @@ enum Command {
     ///
     /// A peer whose address does not contain its MAC, as IPv4 ones do not, is named with --neighbour.
     Rping(Rping),
+    /// Asks a function everything it says of itself, and writes it into one file.
+    ///
+    /// Capabilities, registers, port and vport, firmware, and the commands with their answers; what names the card is
+    /// replaced. The function is reset before and after, and nothing in it is set. The file is a profile of the simulator:
+    /// sim:NAME,profile=FILE.
+    Record(Record),
     /// Accepts a card: does everything to a function, or two, that a program will, and compares every byte.
     ///
     /// One table, and one directory with all there is to know, for whoever is to look at it. Lines that cannot be done here are
@@ -248,6 +257,7 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Ping(ping) => ping::run(&ping, output)?,
         Command::Perf(perf) => perf::run(&perf, output)?,
         Command::Rping(rping) => rping::run(&rping, output)?,
+        Command::Record(record) => output.show(&record::run(&record)?)?,
         Command::Accept(accept) => return accept::run(&accept, machine, output),
     }
     Ok(true)

@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `report.txt`, `report.json` | the table |
 //! | `doctor-N`, `info-N`, `perf`, each as `.txt` and `.json` | what those commands say of function N |
+//! | `record-N.toml` | what function N says of itself (`datctl record`) |
 //! | `trace.log` | the commands, in the form of `mlx5_core`'s own debug output, and what the driver had to say |
 //! | `wire.pcapng` | the frames of the connection manager, as the driver meant them (module `wire`) |
 //!
-//! The trace holds MACs, GUIDs and addresses. It ends at [`TRACE_BYTES`], so that a soak of days fits a disk.
+//! All but the records holds MACs, GUIDs and addresses. The trace ends at [`TRACE_BYTES`], so that a soak of days fits a disk.
 
 use std::error::Error;
 use std::fs::{self, File};

@@ -18,6 +18,7 @@ use crate::perf::is_simulated;
 /// A function by its name, with the levers there are.
 pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machine) -> Subject<'a> {
     let (own, options) = (name.to_owned(), options.clone());
+    let (same, with) = (own.clone(), options.clone());
     // Behind the device a name may hold options.
     let device = name.split(',').next().unwrap_or(name);
     let address: Option<PciAddress> = device.parse().ok();
@@ -41,6 +42,7 @@ pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machin
     Subject::new(
         name,
         move || dat::ia_open(&own, &options),
+        move || dat::function_open(&same, &with),
         is_simulated(name),
         address,
         levers,

@@ -3,6 +3,7 @@
 //! Each opens what it needs, does one thing, says in a sentence what it found, and closes again.
 
 use std::error::Error;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use dat::{CloseFlags, CloseReport};
@@ -16,6 +17,7 @@ use crate::ends::Target;
 use crate::info;
 use crate::listener::{Listener, pattern};
 use crate::perf::{Figures, Plan};
+use crate::record;
 
 /// How often a function is brought up.
 const BRING_UPS: usize = 10;
@@ -65,6 +67,11 @@ pub(super) fn bring_up(subject: &Subject<'_>) -> Result<String, Box<dyn Error>> 
         millis(times[BRING_UPS / 2]),
         millis(times[BRING_UPS - 1])
     ))
+}
+
+/// What the function says of itself, kept in a file.
+pub(super) fn record(subject: &Subject<'_>, file: &Path) -> Result<String, Box<dyn Error>> {
+    record::keep(&subject.name, file, || subject.function()).map(|recorded| recorded.summary())
 }
 
 /// What a function kept that it should have given back.

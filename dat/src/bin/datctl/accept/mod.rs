@@ -131,6 +131,10 @@ impl Run<'_> {
             self.row("doctor", &subject.name, |bundle| {
                 self::doctor(subject, machine, number, bundle)
             });
+            self.row("record", &subject.name, |bundle| {
+                let file = bundle.path().join(format!("record-{number}.toml"));
+                lines::record(subject, &file).map(Outcome::Ok)
+            });
             self.row("bring-up", &subject.name, |_| {
                 lines::bring_up(subject).map(Outcome::Ok)
             });

@@ -7,7 +7,7 @@
 use std::error::Error;
 
 use dat::{Ia, OpenError};
-use driver::PciAddress;
+use driver::{Function, PciAddress};
 
 /// Something done to a function from outside. The error says why it could not be done.
 pub(super) type Lever<'a, T> = Box<dyn Fn(T) -> Result<(), String> + Sync + 'a>;
@@ -17,6 +17,7 @@ pub(super) struct Subject<'a> {
     /// What it is opened by.
     pub(super) name: String,
     open: Box<dyn Fn() -> Result<Ia, OpenError> + 'a>,
+    function: Box<dyn Fn() -> Result<Function, OpenError> + 'a>,
     /// A program plays it: no figure says anything of a card.
     pub(super) simulated: bool,
     /// Where it is, if it is a function of this machine.
@@ -52,6 +53,7 @@ impl<'a> Subject<'a> {
     pub(super) fn new(
         name: impl Into<String>,
         open: impl Fn() -> Result<Ia, OpenError> + 'a,
+        function: impl Fn() -> Result<Function, OpenError> + 'a,
         simulated: bool,
         address: Option<PciAddress>,
         levers: Levers<'a>,
@@ -59,6 +61,7 @@ impl<'a> Subject<'a> {
         Self {
             name: name.into(),
             open: Box::new(open),
+            function: Box::new(function),
             simulated,
             address,
             levers,
@@ -67,5 +70,10 @@ impl<'a> Subject<'a> {
 
     pub(super) fn open(&self) -> Result<Ia, Box<dyn Error>> {
         Ok((self.open)()?)
+    }
+
+    /// The function, and no adapter yet.
+    pub(super) fn function(&self) -> Result<Function, OpenError> {
+        (self.function)()
     }
 }

@@ -15,6 +15,7 @@ const A: usize = 0;
 /// Time for a driver that has nothing to notice.
 const SHORT: Duration = Duration::from_millis(20);
 /// Opcodes (PRM, "Command Opcodes").
+const ENABLE_HCA: u16 = 0x104;
 const CREATE_MKEY: u16 = 0x200;
 const DESTROY_EQ: u16 = 0x302;
 const CREATE_QP: u16 = 0x500;
@@ -42,7 +43,20 @@ fn subject(fabric: &Fabric, side: usize) -> Subject<'_> {
 
 fn with_levers<'a>(fabric: &'a Fabric, side: usize, levers: Levers<'a>) -> Subject<'a> {
     let name = format!("sim:{side}");
-    Subject::new(name, move || fabric.open(side), true, None, levers)
+    let function = move || {
+        driver::Function::in_process(fabric.function(side)).map_err(|error| {
+            let name = format!("sim:{side}");
+            dat::OpenError::Function { name, error }
+        })
+    };
+    Subject::new(
+        name,
+        move || fabric.open(side),
+        function,
+        true,
+        None,
+        levers,
+    )
 }
 
 fn both(fabric: &Fabric) -> [Subject<'_>; 2] {
@@ -96,6 +110,31 @@ fn bring_up_finds_nothing_on_a_good_function_and_names_the_time_and_the_command_
         lines::bring_up(&subject(&fabric, A)),
         &["the end of bring-up 1: "],
     );
+}
+
+#[test]
+fn record_finds_a_function_that_does_not_answer_and_leaves_no_file_of_it() {
+    let fabric = pair();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("record-0.toml");
+    let said = found(lines::record(&subject(&fabric, A), &file));
+    assert!(said.contains("ConnectX-5, firmware"), "{said}");
+    let text = std::fs::read_to_string(&file).expect("the record");
+    hw_sim::Profile::load(&text).expect("a profile");
+    wrong(
+        lines::record(&subject(&fabric, A), &file),
+        &["record-0.toml: is there already"],
+    );
+    refuse(&fabric, ENABLE_HCA);
+    let other = directory.path().join("record-1.toml");
+    wrong(
+        lines::record(&subject(&fabric, A), &other),
+        &["sim:0: recording: ", "ENABLE_HCA", "0x00abcdef"],
+    );
+    let left = std::fs::read_dir(directory.path())
+        .expect("readable")
+        .count();
+    assert_eq!(left, 1, "the first record alone");
 }
 
 #[test]
