@@ -329,6 +329,13 @@ fn reach(
                 OnCard::Alone | OnCard::Physical => own_mac,
             };
             let kind = kind_of(&format!("sim:{card}"), physical, &options.simulated)?;
+            if virtual_functions > 0 && kind.virtual_functions.is_none() {
+                return Err(OpenError::Profile {
+                    name: name.to_owned(),
+                    profile: kind.generation,
+                    error: Box::new(BadProfile::NoVirtualFunctions),
+                });
+            }
             let made = cards
                 .entry(card.to_owned())
                 .or_insert_with(|| sim.add_card(&CardConfig::new(kind, virtual_functions)));

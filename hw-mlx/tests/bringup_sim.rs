@@ -166,7 +166,9 @@ fn the_address_table_and_the_vport_hold_what_the_configuration_says() {
     assert_eq!(gids, ["fe80::5eff:fe10:1", "10.1.2.3", "2001:db8::7"]);
     for entry in hca.gids().to_vec() {
         let mut input = QueryRoceAddressIn::new();
-        input.set_roce_address_index(u32::from(entry.index));
+        input
+            .set_roce_address_index(u32::from(entry.index))
+            .set_vhca_port_num(1);
         let output = hca.exec(&input).expect("an entry");
         let address = output.roce_address();
         assert_eq!(address.source_l3_address(), &entry.gid);

@@ -91,6 +91,9 @@ impl Sim {
     ///
     /// # Errors
     /// There is no memory for a BAR.
+    ///
+    /// # Panics
+    /// It is to have virtual functions, and its profile says nothing of them (`Profile::virtual_functions`).
     pub fn try_add_card(&self, config: &CardConfig) -> Result<SimCard, MemoryError> {
         let card = {
             let cards = &mut lock(&self.world).env.cards;
@@ -103,7 +106,11 @@ impl Sim {
         }
         let physical = self.add_to(card, physical)?;
         let virtual_functions = (0..config.virtual_functions)
-            .map(|index| self.add_to(card, config.physical.virtual_function(index)))
+            .map(|index| {
+                // PANIC: said above.
+                let function = config.physical.virtual_function(index);
+                self.add_to(card, function.expect("known virtual functions"))
+            })
             .collect::<Result<_, _>>()?;
         Ok(SimCard {
             physical,
@@ -114,7 +121,7 @@ impl Sim {
     /// Adds a card, as after power-on.
     ///
     /// # Panics
-    /// There is no memory for a BAR.
+    /// There is no memory for a BAR; or as [`Sim::try_add_card`].
     pub fn add_card(&self, config: &CardConfig) -> SimCard {
         self.try_add_card(config).expect("memory for the BARs")
     }

@@ -5,13 +5,12 @@
 //! why we believe it (`profiles/README.md`). Of that, `simulated` announces what the simulator does: a bit is set only if
 //! the command, the event or the data path behind it exists here. Recorded pages are answered byte for byte.
 //!
-//! The default ([`Profile::default`]) is none of these files, but a ConnectX-5 with small numbers; see `standard`.
+//! The default ([`Profile::default`]) is the ConnectX-5, with fewer firmware pages.
 
 mod build;
 mod document;
 mod generation;
 mod simulated;
-mod standard;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +20,7 @@ use hw_mlx::prm::{
     FlowTableNicCap, FlowTableProperties, Layout, OdpCaps, RoceCap,
 };
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 pub use document::{Document, Evidence, ProfileError, RawPage, Stated, Statement};
@@ -72,8 +72,8 @@ impl<T: Layout> Page<T> {
     }
 }
 
-/// What the virtual functions of a device are, where they differ from the physical one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the virtual functions of a device are, where they differ from the physical one (section `vf` of a file).
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VirtualFacts {
     /// PCI device.
     pub device_id: u16,
@@ -81,6 +81,36 @@ pub struct VirtualFacts {
     pub bar_bytes: usize,
     /// MSI-X vectors.
     pub msix_vectors: u16,
+    /// Firmware pages that they ask for themselves.
+    pub pages: PageProfile,
+    /// Capabilities of which they have no more than this, whatever the physical function has.
+    pub capabilities: Vec<Most>,
+}
+
+impl Default for VirtualFacts {
+    /// Nothing is said.
+    fn default() -> Self {
+        Self {
+            device_id: 0,
+            bar_bytes: 0,
+            msix_vectors: 0,
+            pages: PageProfile::NONE,
+            capabilities: Vec::new(),
+        }
+    }
+}
+
+/// The most that a capability is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Most {
+    /// Section of its page.
+    pub section: String,
+    /// Its name there.
+    pub field: String,
+    /// Ceiling.
+    pub max: u64,
+    /// Value after a reset.
+    pub current: u64,
 }
 
 /// What devices may do one way or the other, and no public source says which: drivers have to live with both.
@@ -141,8 +171,8 @@ pub struct Profile {
     pub pages: PageProfile,
     /// Interface steps, bit n for step n (QUERY_ISSI `supported_issi_dw0`).
     pub issi: u32,
-    /// What its virtual functions are.
-    pub virtual_functions: VirtualFacts,
+    /// What its virtual functions are; `None` if nothing is said of them, or it is one.
+    pub virtual_functions: Option<VirtualFacts>,
     /// Value of the reserved lkey.
     pub reserved_lkey: u32,
     /// What no public source says of a generation.
@@ -199,6 +229,35 @@ impl Profile {
     /// [`ProfileError`]: the place in the file, and what is wrong there.
     pub fn load(text: &str) -> Result<Self, ProfileError> {
         Self::build(&generation::complete(Document::read(text)?)?)
+    }
+
+    /// The virtual function number `index` (from 0) of a card whose physical function is this; `None` if nothing is known of
+    /// it.
+    ///
+    /// It has a device number of its own, which is all that Linux tells the two apart by (`main.c`
+    /// `mlx5_core_pci_table`); it manages nothing; its memory the physical function's driver gives. HOST_ENDIANNESS it
+    /// may write: rdma-core's `mlx5_vfio_set_hca_ctrl` does on any function, and gives up where that is refused. PAOS and
+    /// PMTU it may write without effect: complete logs of ConnectX-5 virtual functions show no refused register, and
+    /// mlx5e writes both on every function (`en_main.c` `mlx5e_modify_admin_state`, `mlx5e_set_mtu`).
+    #[must_use]
+    pub fn virtual_function(&self, index: u16) -> Option<Self> {
+        let facts = self.virtual_functions.as_ref()?;
+        let mut profile = Self {
+            name: format!("{}/vf{index}", self.name),
+            device_id: facts.device_id,
+            msix_vectors: facts.msix_vectors.min(self.msix_vectors),
+            bar_bytes: facts.bar_bytes,
+            pages: PageProfile {
+                verify: self.pages.verify,
+                ..facts.pages
+            },
+            virtual_functions: None,
+            ..self.clone()
+        };
+        for most in &facts.capabilities {
+            profile.lower(most);
+        }
+        Some(profile)
     }
 
     /// What the simulator announces where a file states a value: nothing of what it does not do.
@@ -306,11 +365,7 @@ impl Profile {
             command_jitter: Duration::ZERO,
             pages: PageProfile::NONE,
             issi: 0,
-            virtual_functions: VirtualFacts {
-                device_id: 0,
-                bar_bytes: 0,
-                msix_vectors: 0,
-            },
+            virtual_functions: None,
             reserved_lkey: 0x0000_8f00,
             habits: Habits::default(),
             general: blank(CmdHcaCap::new),
@@ -325,6 +380,26 @@ impl Profile {
             other_pages: BTreeMap::new(),
             registers: BTreeMap::new(),
         }
+    }
+}
+
+/// Pages that the default device wants before INIT_HCA. The file says thousands, each of which is filled and looked at again:
+/// whoever only wants some device would wait for that at every opening.
+const FEW_PAGES: u32 = 512;
+
+/// The device that nobody chose.
+static DEFAULT: LazyLock<Profile> = LazyLock::new(|| {
+    // PANIC: its file is part of the program, and read by a test.
+    let chosen = Profile::generation("connectx-5");
+    let mut profile = chosen.unwrap_or_else(|error| panic!("connectx-5: {error}"));
+    profile.pages.init = FEW_PAGES;
+    "sim0".clone_into(&mut profile.name);
+    profile
+});
+
+impl Default for Profile {
+    fn default() -> Self {
+        DEFAULT.clone()
     }
 }
 

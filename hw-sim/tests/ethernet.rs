@@ -21,7 +21,11 @@ fn page(bench: &mut Bench, kind: CapType) -> Result<[u8; 0x1000], CmdStatus> {
 
 #[test]
 fn capability_pages_of_ethernet_exist_where_the_general_page_announces_them() {
-    let (mut plain, _) = Bench::usable(modest());
+    let mut without = modest();
+    without.general.set(|caps| {
+        caps.set_eth_net_offloads(false).set_nic_flow_table(false);
+    });
+    let (mut plain, _) = Bench::usable(without);
     let (mut ethernet, _) = Bench::usable(modest().ethernet());
     for kind in [CapType::ETHERNET_OFFLOADS, CapType::FLOW_TABLE] {
         assert_eq!(page(&mut plain, kind), Err(CmdStatus::BAD_OP), "{kind:?}");

@@ -87,6 +87,11 @@ fn an_ethernet_port_has_no_hca_vport() {
         CmdStatus::BAD_OP
     );
     assert_eq!(bench.status(&QueryHcaVportGidIn::new()), CmdStatus::BAD_OP);
+    let mut without = modest();
+    without.general.set(|caps| {
+        caps.set_xrc(false);
+    });
+    let (mut bench, _) = Bench::usable(without);
     assert_eq!(bench.status(&CreateXrcSrqIn::new()), CmdStatus::BAD_OP);
 }
 
@@ -261,7 +266,7 @@ fn the_firmware_version_is_that_of_the_only_component() {
     ask[0x0b] = 1;
     ask[0x17] = 0x7c;
     let version = read(RegisterId::MCQI, &ask).unwrap();
-    assert_eq!(version[0x1c..0x20], [16, 35, 0x03, 0xf2]);
+    assert_eq!(version[0x1c..0x20], [16, 35, 0x03, 0xf4]);
     ask[3] = 1;
     assert!(
         read(RegisterId::MCQI, &ask).is_err(),

@@ -37,7 +37,7 @@ fn a_function_that_comes_up_shows_nothing_and_loses_what_is_written() {
     bench.write32(0x10, 1);
     bench.write32(0x14, 0x4000_0000);
     bench.sleep(Duration::from_millis(10));
-    assert_eq!(segment(), [0x0005_03f2, 0x56, 0]);
+    assert_eq!(segment(), [0x0005_03f4, 0x56, 0]);
     assert_eq!(bench.read32(0x10), 0);
     let report = bench.sim.report(&bench.function);
     assert_eq!(report.driver_bugs.len(), 3, "{report:?}");
@@ -286,7 +286,9 @@ fn a_reset_forgets_capabilities_objects_and_the_port() {
     bench.bring_up();
     let context = bench.exec(&QueryNicVportContextIn::new()).unwrap();
     assert!(!context.nic_vport_context().roce_en());
-    let gid = bench.exec(&QueryRoceAddressIn::new()).unwrap();
+    let mut query = QueryRoceAddressIn::new();
+    query.set_vhca_port_num(1);
+    let gid = bench.exec(&query).unwrap();
     assert_eq!(gid.roce_address().source_l3_address(), &[0; 16]);
     assert!(
         bench.sim.report(&bench.function).leaked.is_empty(),

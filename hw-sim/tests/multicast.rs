@@ -35,6 +35,7 @@ fn enable_roce(bench: &mut Bench, side: usize) {
     bench.exec(&modify).unwrap();
     let [a, b, c, d, e, f] = MACS[side];
     let mut set = SetRoceAddressIn::new();
+    set.set_vhca_port_num(1);
     set.roce_address_mut()
         .set_source_l3_address(&gid(side))
         .set_source_mac_47_32(u32::from(a) << 8 | u32::from(b))
@@ -115,8 +116,12 @@ impl Side {
         bench.exec(&init).unwrap();
         let mut rtr = Init2RtrQpIn::for_qp(Qpn::new(qpn), 0);
         rtr.qpc_mut().set_mtu(3);
+        let mut rts = Rtr2RtsQpIn::for_qp(Qpn::new(qpn), 0);
+        for context in [rtr.qpc_mut(), rts.qpc_mut()] {
+            context.primary_address_path_mut().set_vhca_port_num(1);
+        }
         bench.exec(&rtr).unwrap();
-        bench.exec(&Rtr2RtsQpIn::for_qp(Qpn::new(qpn), 0)).unwrap();
+        bench.exec(&rts).unwrap();
         for slot in 0..8 {
             let mut segment = DataSeg::new();
             segment

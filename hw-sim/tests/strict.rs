@@ -10,12 +10,7 @@ use zerocopy::IntoBytes;
 const NONE: u32 = 0x00de_ad00;
 
 fn usable() -> (Bench, Resources) {
-    let mut profile = modest();
-    // Keys may have permissions in their entries.
-    profile.general.set(|caps| {
-        caps.set_pg(true);
-    });
-    Bench::usable(profile)
+    Bench::usable(modest())
 }
 
 #[test]
@@ -38,12 +33,13 @@ fn numbers_are_neither_dense_nor_reused_at_once() {
 #[test]
 fn uar_pages_stay_clear_of_the_initialization_segment_and_run_out() {
     let (mut bench, mut resources) = usable();
+    let pages = u32::try_from(modest().bar_bytes / 4096).expect("a BAR");
     let mut seen = 0;
     loop {
         bench.drain_eq(&mut resources.eq);
         match bench.exec(&AllocUarIn::new()) {
             Ok(out) => {
-                assert!(out.uar() >= 4 && out.uar() < 1024);
+                assert!(out.uar() >= 4 && out.uar() < pages);
                 seen += 1;
             }
             Err(failure) => {
@@ -54,7 +50,7 @@ fn uar_pages_stay_clear_of_the_initialization_segment_and_run_out() {
     }
     assert_eq!(
         seen,
-        1024 - 5 - 1,
+        pages - 5 - 1,
         "all pages of the BAR but the segment's and the one in use"
     );
 }
@@ -118,7 +114,7 @@ fn an_eq_names_an_existing_uar_a_vector_of_the_function_and_free_event_types() {
         status(CmdStatus::BAD_RESOURCE)
     );
     assert_eq!(
-        refused(bench.create_eq_for(resources.uar, 0, 32, 6)),
+        refused(bench.create_eq_for(resources.uar, 0, u32::from(modest().msix_vectors), 6)),
         status(CmdStatus::BAD_PARAM)
     );
     assert_eq!(
@@ -248,8 +244,15 @@ fn mtt_key(pd: u32, start: u64, bytes: u64, log_page: u32, octowords: u32) -> Cr
 /// Linux `mr.c` `reg_create` asks for permissions in entries by the capability `pg`.
 #[test]
 fn permissions_in_entries_need_the_capability() {
-    let (mut bench, resources) = Bench::usable(modest());
+    let (mut bench, resources) = usable();
     let entries = list(&[0x4000_0003, 0x4000_1003]);
+    let create = mtt_key(resources.pd, 0x7000, 0x2000, 12, 1);
+    assert_eq!(bench.status_with(&create, &entries), CmdStatus::OK);
+    let mut old = modest();
+    old.general.set(|caps| {
+        caps.set_pg(false);
+    });
+    let (mut bench, resources) = Bench::usable(old);
     let mut create = mtt_key(resources.pd, 0x7000, 0x2000, 12, 1);
     assert_eq!(
         bench.status_with(&create, &entries),
@@ -458,6 +461,53 @@ fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
     assert_eq!(answered, CmdStatus::OK, "without a send queue");
 }
 
+/// Linux `__mlx5_ib_modify_qp` names the port of QP1 and QP0 at every step (`is_sqp`), where others inherit it.
+#[test]
+fn a_special_queue_pair_names_its_port_at_every_step_and_others_once() {
+    let (mut bench, resources) = usable();
+    bench.enable_roce([0xfe; 16], [2, 0, 0, 0, 0, 1]);
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 6)
+        .unwrap();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    for (service, without) in [
+        (ServiceType::QP1, CmdStatus::BAD_PARAM),
+        (ServiceType::UD, CmdStatus::OK),
+    ] {
+        let mut create = qp_input(&resources, cq.number, record);
+        create.qpc_mut().set_st(service.bits());
+        let qpn = bench
+            .exec_with(&create, &list(&[page]))
+            .unwrap_or_else(|failure| panic!("{service:?}: {failure:?}"))
+            .qpn();
+        let qpn = Qpn::new(qpn);
+        let mut init = Rst2InitQpIn::for_qp(qpn, 0);
+        if service == ServiceType::QP1 {
+            assert_eq!(bench.status(&init), without, "RST2INIT");
+        }
+        named(init.qpc_mut());
+        assert_eq!(bench.status(&init), CmdStatus::OK, "RST2INIT");
+        let mut rtr = Init2RtrQpIn::for_qp(qpn, 0);
+        rtr.qpc_mut().set_mtu(1);
+        assert_eq!(bench.status(&rtr), without, "{service:?}: INIT2RTR");
+        named(rtr.qpc_mut());
+        if service == ServiceType::QP1 {
+            assert_eq!(bench.status(&rtr), CmdStatus::OK, "INIT2RTR");
+        }
+        let mut rts = Rtr2RtsQpIn::for_qp(qpn, 0);
+        assert_eq!(bench.status(&rts), without, "{service:?}: RTR2RTS");
+        named(rts.qpc_mut());
+        if service == ServiceType::QP1 {
+            assert_eq!(bench.status(&rts), CmdStatus::OK, "RTR2RTS");
+        }
+    }
+}
+
+fn named(context: &mut Qpc) {
+    context.primary_address_path_mut().set_vhca_port_num(1);
+}
+
 #[test]
 fn a_queue_pair_names_objects_that_exist_and_holds_them() {
     let (mut bench, resources) = usable();
@@ -664,7 +714,7 @@ fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
     let ipv4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
     let set = |gid: [u8; 16], version: u32, l3: u32, index: u32, mac: u32| {
         let mut set = SetRoceAddressIn::new();
-        set.set_roce_address_index(index);
+        set.set_roce_address_index(index).set_vhca_port_num(1);
         set.roce_address_mut()
             .set_source_l3_address(&gid)
             .set_source_mac_47_32(mac)
@@ -705,7 +755,7 @@ fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
         "multicast MAC"
     );
     let mut query = QueryRoceAddressIn::new();
-    query.set_roce_address_index(2);
+    query.set_roce_address_index(2).set_vhca_port_num(1);
     let out = bench.exec(&query).unwrap();
     assert_eq!(out.roce_address().source_l3_address(), &ipv4);
     assert_eq!(

@@ -17,6 +17,9 @@ pub enum BadProfile {
     /// Neither a generation nor a path.
     #[error("no such profile; there are {}, and paths of files", Profile::generations().collect::<Vec<_>>().join(", "))]
     Unknown,
+    /// Nothing is known of its virtual functions.
+    #[error("nothing is said of its virtual functions, so it has none")]
+    NoVirtualFunctions,
     /// The file could not be read.
     #[error("{path}: {error}")]
     File {

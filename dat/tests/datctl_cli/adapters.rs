@@ -159,7 +159,7 @@ fn a_person_gets_tables() {
     let text = String::from_utf8(output.stdout).expect("text");
     for part in [
         "ConnectX-5",
-        "16.35.1010",
+        "16.35.1012",
         "fe80::5eff:fe10:1",
         "alive",
         "limits",
@@ -175,7 +175,7 @@ fn an_adapter_says_its_firmware_port_addresses_limits_and_health() {
     for (field, value) in [
         ("/product", json!("ConnectX-5")),
         ("/device_id", json!("0x1017")),
-        ("/firmware", json!("16.35.1010")),
+        ("/firmware", json!("16.35.1012")),
         ("/port/mac", json!("02:00:5e:10:00:01")),
         ("/port/link_up", json!(true)),
         ("/port/path_mtu_bytes", json!(1024)),

@@ -2,35 +2,37 @@
 //! recorded.
 
 mod matrix;
+#[path = "../../../hw-sim/tests/generations_page/mod.rs"]
+mod page;
 mod record;
 
 use std::sync::Arc;
 
 use driver::{Device, Function};
 use hw_sim::card::CardConfig;
-use hw_sim::{Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{CardRules, Profile, Sim, SimCard, SimConfig, SimFunction};
 
 /// A card alone in its world, and the function of it that is driven.
 struct World {
     sim: Sim,
-    physical: Arc<SimFunction>,
+    card: SimCard,
     function: Arc<SimFunction>,
 }
 
 impl World {
     fn new(profile: Profile) -> Self {
-        Self::of_card(profile, false)
+        Self::of_card(profile, false, CardRules::default())
     }
 
     /// The physical function of a card of this kind, or its virtual one.
-    fn of_card(profile: Profile, is_virtual: bool) -> Self {
+    fn of_card(profile: Profile, is_virtual: bool, rules: CardRules) -> Self {
         let sim = Sim::new(SimConfig::default());
-        let card = sim.add_card(&CardConfig::new(profile, u16::from(is_virtual)));
-        let physical = card.physical();
+        let config = CardConfig::new(profile, u16::from(is_virtual)).with_rules(rules);
+        let card = sim.add_card(&config);
         let function = card.virtual_function(0).unwrap_or_else(|| card.physical());
         Self {
             sim,
-            physical,
+            card,
             function,
         }
     }

@@ -1,15 +1,15 @@
 //! Bring-up on every generation, as physical and as virtual function, under everything that varies between cards.
 //!
 //! A case comes up, or ends with an error that names what is missing: nothing else. What must come out stands in
-//! [`AXES`]; the table of what did is kept in `docs/generations.md` and held against it here. With `MATRIX_BLESS=1` in the
-//! environment the page is written anew.
+//! [`AXES`]; the table of what did is kept in `docs/generations.md` and held against it here.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
+use hw_mlx::vport::VportAdmin;
 use hw_mlx::{AsyncEvent, Hca, HcaConfig};
-use hw_sim::{Fault, PortType, Profile};
+use hw_sim::{CardRules, Fault, LinkState, PortType, Profile, VfSettings};
 
+use crate::page::keep;
 use crate::{World, generation};
 
 /// What must come out.
@@ -25,6 +25,8 @@ struct Axis {
     name: &'static str,
     shape: fn(&mut Profile, &mut HcaConfig),
     expect: Expect,
+    /// Of a virtual function, whose owner may have a say in it.
+    of_virtual: Expect,
 }
 
 const fn up(name: &'static str, shape: fn(&mut Profile, &mut HcaConfig)) -> Axis {
@@ -32,6 +34,7 @@ const fn up(name: &'static str, shape: fn(&mut Profile, &mut HcaConfig)) -> Axis
         name,
         shape,
         expect: Expect::Up,
+        of_virtual: Expect::Up,
     }
 }
 
@@ -44,10 +47,14 @@ const fn refused(
         name,
         shape,
         expect: Expect::Refused(why),
+        of_virtual: Expect::Refused(why),
     }
 }
 
+const NEVER_BOOTS: Expect = Expect::Refused("initializing");
 const LINK_DOWN: &str = "link down at start, up later";
+const VPORT_DOWN: &str = "vport down at start, up later";
+const VPORT_OFF: &str = "vport not enabled by its owner";
 
 const AXES: &[Axis] = &[
     up("as it is", |_, _| {}),
@@ -63,6 +70,11 @@ const AXES: &[Axis] = &[
     up("one vector", |profile, _| profile.msix_vectors = 1),
     up("two vectors", |profile, _| profile.msix_vectors = 2),
     up(LINK_DOWN, |profile, _| profile.carrier_without_link = false),
+    up(VPORT_DOWN, |_, _| {}),
+    Axis {
+        of_virtual: NEVER_BOOTS,
+        ..up(VPORT_OFF, |_, _| {})
+    },
     up("MAC of zeros", |profile, _| profile.mac = [0; 6]),
     up("doorbell pages of 64 KiB after a reset", |profile, _| {
         profile.general.current.set_log_uar_page_sz(4);
@@ -169,18 +181,47 @@ fn run(
     let mut config = HcaConfig::new();
     config.seed = Some(1);
     (axis.shape)(&mut profile, &mut config);
-    let expect = match profile.port_type {
-        // Steps are agreed on before capabilities are read.
-        PortType::InfiniBand if profile.issi & 2 != 0 => Expect::Refused("port_type"),
-        PortType::InfiniBand => axis.expect,
-        PortType::Ethernet => axis.expect,
+    let expect = if is_virtual {
+        axis.of_virtual
+    } else {
+        axis.expect
     };
-    let world = World::of_card(profile, is_virtual);
+    let expect = match profile.port_type {
+        // Before capabilities are read, steps are agreed on, and before that it must have booted.
+        PortType::InfiniBand if profile.issi & 2 != 0 && expect != NEVER_BOOTS => {
+            Expect::Refused("port_type")
+        }
+        PortType::InfiniBand | PortType::Ethernet => expect,
+    };
+    let rules = CardRules {
+        virtual_functions_wait: axis.name == VPORT_OFF,
+        ..CardRules::default()
+    };
+    let world = World::of_card(profile, is_virtual, rules);
+    let owner_says = |state| {
+        let settings = VfSettings {
+            state,
+            ..VfSettings::default()
+        };
+        assert!(world.card.set_vf(0, settings), "{case}");
+    };
+    let switched_off = is_virtual && axis.name == VPORT_DOWN;
+    if switched_off {
+        owner_says(LinkState::Down);
+    }
     match (Hca::open(world.driver_function(), config), expect) {
         (Ok(mut hca), Expect::Up) => {
             if axis.name == LINK_DOWN {
                 assert!(!hca.port().link_up, "{case}");
-                world.sim.inject(&world.physical, &Fault::LinkUp);
+                world.sim.inject(&world.card.physical(), &Fault::LinkUp);
+                while hca.wait(hca.now()).expect("alive") {}
+                assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
+            }
+            if switched_off {
+                assert!(!hca.port().link_up, "{case}");
+                let state = hca.vport_state().expect("an answer");
+                assert_eq!(state.admin, VportAdmin::Down, "{case}");
+                owner_says(LinkState::Follow);
                 while hca.wait(hca.now()).expect("alive") {}
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
             }
@@ -222,12 +263,13 @@ fn every_generation_comes_up_or_says_what_it_lacks() {
                 })
             };
             let physical = run(axis, generation(name), false, &case);
-            let as_virtual = run(
-                axis,
-                generation(name),
-                true,
-                &format!("{case}, virtual function"),
-            );
+            let profile = generation(name);
+            // The profile of a virtual function is one itself.
+            let as_virtual = if profile.virtual_functions.is_some() {
+                run(axis, profile, true, &format!("{case}, virtual function"))
+            } else {
+                physical
+            };
             if physical == as_virtual {
                 write!(table, " {physical} |").expect("a string");
             } else {
@@ -238,24 +280,4 @@ fn every_generation_comes_up_or_says_what_it_lacks() {
     }
     assert!(problems.is_empty(), "{problems:#?}");
     keep("matrix", &table);
-}
-
-/// A part of `docs/generations.md`, between its marks.
-fn keep(part: &str, table: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generations.md");
-    let page = std::fs::read_to_string(&path).expect("docs/generations.md");
-    let (begin, end) = (
-        format!("<!-- {part} -->\n"),
-        format!("<!-- end of {part} -->"),
-    );
-    let (head, rest) = page.split_once(&begin).expect("a mark");
-    let (kept, tail) = rest.split_once(&end).expect("its end");
-    if std::env::var_os("MATRIX_BLESS").is_some() {
-        std::fs::write(&path, [head, &begin, table, &end, tail].concat()).expect("written");
-    } else {
-        assert_eq!(
-            kept, table,
-            "docs/generations.md: run with MATRIX_BLESS=1 if this is meant"
-        );
-    }
 }

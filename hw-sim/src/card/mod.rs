@@ -30,7 +30,6 @@
 
 pub mod switch;
 pub mod uplink;
-mod virtual_function;
 pub mod vport;
 
 use crate::eth::flow::FlowTables;

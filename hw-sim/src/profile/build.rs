@@ -4,9 +4,15 @@
 //! not taken for a default. A page that the file has whole is answered as it stands; statements about its fields, of
 //! a recording, must agree with it.
 
-use super::document::{Document, Evidence, PAGE_BYTES, ProfileError, RawPage, Stated, wrong};
-use super::{Page, PortType, Profile, Rest, simulated};
-use hw_mlx::prm::{CapType, Field, Layout, Shape};
+use super::document::{
+    Document, Evidence, PAGE_BYTES, ProfileError, RawPage, Stated, VIRTUAL, virtual_place, wrong,
+};
+use super::{Most, Page, PortType, Profile, Rest, VirtualFacts, simulated};
+use crate::pages::PageProfile;
+use hw_mlx::prm::{
+    AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, EthOffloadCaps, Field, FlowTableNicCap, Layout,
+    OdpCaps, RoceCap, Shape,
+};
 
 /// The command queue that the simulator has.
 const QUEUE: [(&str, u32); 2] = [
@@ -23,16 +29,19 @@ impl Profile {
             ..Self::blank()
         };
         let mut seen = Vec::new();
+        let mut virtual_functions = VirtualFacts::default();
         for ((section, field), statement) in &document.statements {
             let place = format!("{section}.{field}");
             let known = match (&statement.value, section.as_str()) {
                 (Stated::Word(text), _) => profile.word(section, field, text)?,
-                (
-                    Stated::Number { max, .. },
-                    "pci" | "vf" | "port" | "segment" | "firmware_pages",
-                ) => profile
-                    .number(section, field, *max)
+                (Stated::Number { max, current }, VIRTUAL) => virtual_functions
+                    .number(field, *max, *current)
                     .map_err(|problem| wrong(&place, problem))?,
+                (Stated::Number { max, .. }, "pci" | "port" | "segment" | "firmware_pages") => {
+                    profile
+                        .number(section, field, *max)
+                        .map_err(|problem| wrong(&place, problem))?
+                }
                 // Pages are filled below.
                 (Stated::Number { .. }, _) => capability_type(section).is_some(),
             };
@@ -51,6 +60,8 @@ impl Profile {
                 return Err(wrong(needed, "is missing"));
             }
         }
+        let named = seen.iter().any(|place| place == "vf.device_id");
+        profile.virtual_functions = (named && !document.is_virtual).then_some(virtual_functions);
         profile.general = page(document, "general")?;
         profile.general_2 = page(document, "general_2")?;
         profile.atomic = page(document, "atomic")?;
@@ -108,7 +119,6 @@ impl Profile {
 
     /// True if it is a field, and taken.
     fn number(&mut self, section: &str, field: &str, value: u64) -> Result<bool, String> {
-        let vf = &mut self.virtual_functions;
         match (section, field) {
             ("pci", "vendor_id") => self.vendor_id = fits(value)?,
             ("pci", "device_id") => self.device_id = fits(value)?,
@@ -117,15 +127,9 @@ impl Profile {
             ("pci", "subclass") => self.subclass = fits(value)?,
             ("pci", "bar_bytes") => self.bar_bytes = bar(value)?,
             ("pci", "msix_vectors") => self.msix_vectors = vectors(value)?,
-            ("vf", "device_id") => vf.device_id = fits(value)?,
-            ("vf", "bar_bytes") => vf.bar_bytes = bar(value)?,
-            ("vf", "msix_vectors") => vf.msix_vectors = vectors(value)?,
             ("port", "max_mtu") => self.max_mtu = fits(value)?,
             ("segment", "issi") => self.issi = fits(value)?,
-            ("firmware_pages", "boot") => self.pages.boot = fits(value)?,
-            ("firmware_pages", "init") => self.pages.init = fits(value)?,
-            ("firmware_pages", "regular") => self.pages.regular = fits(value)?,
-            ("firmware_pages", "runtime") => self.pages.runtime = fits(value)?,
+            ("firmware_pages", _) => return self.pages.number(field, value),
             ("segment", _) => {
                 let Some((_, ours)) = QUEUE.iter().find(|(name, _)| *name == field) else {
                     return Ok(false);
@@ -139,6 +143,78 @@ impl Profile {
             _ => return Ok(false),
         }
         Ok(true)
+    }
+}
+
+impl VirtualFacts {
+    /// True if it is a field, and taken.
+    fn number(&mut self, field: &str, max: u64, current: u64) -> Result<bool, String> {
+        match virtual_place(field) {
+            ("pci", "device_id") => self.device_id = fits(max)?,
+            ("pci", "bar_bytes") => self.bar_bytes = bar(max)?,
+            ("pci", "msix_vectors") => self.msix_vectors = vectors(max)?,
+            ("firmware_pages", name) => return self.pages.number(name, max),
+            (section, name) => {
+                let Some((base, field)) = fields(section).and_then(|fields| find(fields, name))
+                else {
+                    return Ok(false);
+                };
+                let mut room = [0; PAGE_BYTES];
+                if !field.store(&mut room[base..], max) || !field.store(&mut room[base..], current)
+                {
+                    return Err(format!("{max:#x} or {current:#x} does not fit"));
+                }
+                self.capabilities.push(Most {
+                    section: section.to_owned(),
+                    field: name.to_owned(),
+                    max,
+                    current,
+                });
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl PageProfile {
+    /// True if it is a field, and taken.
+    fn number(&mut self, field: &str, value: u64) -> Result<bool, String> {
+        match field {
+            "boot" => self.boot = fits(value)?,
+            "init" => self.init = fits(value)?,
+            "regular" => self.regular = fits(value)?,
+            "runtime" => self.runtime = fits(value)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+impl Profile {
+    /// Lowers a capability to what is allowed at most.
+    pub(super) fn lower(&mut self, most: &Most) {
+        match most.section.as_str() {
+            "general" => lower(&mut self.general, most),
+            "ethernet_offloads" => lower(&mut self.eth_offloads, most),
+            "odp" => lower(&mut self.odp, most),
+            "atomic" => lower(&mut self.atomic, most),
+            "roce" => lower(&mut self.roce, most),
+            "flow_table" => lower(&mut self.flow_table, most),
+            "general_2" => lower(&mut self.general_2, most),
+            // PANIC: only what has fields is taken.
+            other => unreachable!("{other} is no page"),
+        }
+    }
+}
+
+fn lower<T: Layout>(page: &mut Page<T>, most: &Most) {
+    // PANIC: what is not a field, or does not fit, was not taken.
+    let (base, field) = find(T::FIELDS, &most.field).expect("a field");
+    for (half, most) in [(&mut page.max, most.max), (&mut page.current, most.current)] {
+        let bytes = &mut half.as_mut_bytes()[base..];
+        if field.value(bytes).is_some_and(|value| value > most) {
+            assert!(field.store(bytes, most), "{most:#x} fits");
+        }
     }
 }
 
@@ -167,8 +243,16 @@ fn vectors(value: u64) -> Result<u16, String> {
 pub(super) fn capability_type(section: &str) -> Option<CapType> {
     SECTIONS
         .iter()
-        .find(|(name, _)| *name == section)
-        .map(|(_, kind)| *kind)
+        .find(|(name, ..)| *name == section)
+        .map(|(_, kind, _)| *kind)
+}
+
+/// The fields of the page that a section describes.
+fn fields(section: &str) -> Option<&'static [Field]> {
+    SECTIONS
+        .iter()
+        .find(|(name, ..)| *name == section)
+        .map(|(.., fields)| *fields)
 }
 
 /// Whether a section is a capability page.
@@ -180,19 +264,23 @@ pub(super) fn is_page(section: &str) -> bool {
 fn section_of(kind: CapType) -> Option<&'static str> {
     SECTIONS
         .iter()
-        .find(|(_, found)| *found == kind)
-        .map(|(name, _)| *name)
+        .find(|(_, found, _)| *found == kind)
+        .map(|(name, ..)| *name)
 }
 
-/// Sections that are capability pages.
-const SECTIONS: [(&str, CapType); 7] = [
-    ("general", CapType::GENERAL),
-    ("ethernet_offloads", CapType::ETHERNET_OFFLOADS),
-    ("odp", CapType::ODP),
-    ("atomic", CapType::ATOMIC),
-    ("roce", CapType::ROCE),
-    ("flow_table", CapType::FLOW_TABLE),
-    ("general_2", CapType::GENERAL_2),
+/// Sections that are capability pages, and their fields.
+const SECTIONS: [(&str, CapType, &[Field]); 7] = [
+    ("general", CapType::GENERAL, CmdHcaCap::FIELDS),
+    (
+        "ethernet_offloads",
+        CapType::ETHERNET_OFFLOADS,
+        EthOffloadCaps::FIELDS,
+    ),
+    ("odp", CapType::ODP, OdpCaps::FIELDS),
+    ("atomic", CapType::ATOMIC, AtomicCaps::FIELDS),
+    ("roce", CapType::ROCE, RoceCap::FIELDS),
+    ("flow_table", CapType::FLOW_TABLE, FlowTableNicCap::FIELDS),
+    ("general_2", CapType::GENERAL_2, CmdHcaCap2::FIELDS),
 ];
 
 /// A page: as it was recorded, or made of statements.

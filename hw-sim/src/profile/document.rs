@@ -12,6 +12,8 @@ use toml::{Table, Value};
 /// Bytes of a capability page.
 pub const PAGE_BYTES: usize = 0x1000;
 const ROW_BYTES: usize = 16;
+/// The section about the virtual functions of a device.
+pub(super) const VIRTUAL: &str = "vf";
 
 /// Why a profile could not be had.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -99,6 +101,8 @@ pub struct Document {
     pub title: String,
     /// The file whose statements hold besides.
     pub base: Option<String>,
+    /// It is a virtual function: what the bases say of those (section `vf`) it is itself.
+    pub is_virtual: bool,
     /// By section and field.
     pub statements: BTreeMap<(String, String), Statement>,
     /// Pages given whole, by type.
@@ -120,11 +124,16 @@ impl Document {
             name: word(&table, "name")?.ok_or_else(|| wrong("name", "is missing"))?,
             title: word(&table, "title")?.ok_or_else(|| wrong("title", "is missing"))?,
             base: word(&table, "base")?,
+            is_virtual: match word(&table, "function")?.as_deref() {
+                None => false,
+                Some("virtual") => true,
+                Some(_) => return Err(wrong("function", "is not \"virtual\"")),
+            },
             ..Self::default()
         };
         for (section, value) in &table {
             match (section.as_str(), value) {
-                ("name" | "title" | "base", _) => {}
+                ("name" | "title" | "base" | "function", _) => {}
                 // What was said to the device while it was recorded, and how it was: for people.
                 ("commands" | "state", Value::Array(_)) => {}
                 ("page", Value::Array(pages)) => {
@@ -148,6 +157,18 @@ impl Document {
     #[must_use]
     pub fn statement(&self, section: &str, field: &str) -> Option<&Statement> {
         self.statements.get(&(section.to_owned(), field.to_owned()))
+    }
+
+    /// States of this document what its bases, the nearest first, say of virtual functions.
+    pub(super) fn become_virtual(&mut self, bases: &[Self]) {
+        for ((section, field), statement) in bases.iter().flat_map(|base| &base.statements) {
+            if section == VIRTUAL {
+                let (section, field) = virtual_place(field);
+                self.statements
+                    .entry((section.to_owned(), field.to_owned()))
+                    .or_insert_with(|| statement.clone());
+            }
+        }
     }
 
     /// This document on top of its base. What the base knows of another device is but derived for this one; what
@@ -222,6 +243,11 @@ impl Document {
         }
         Ok(())
     }
+}
+
+/// Where a virtual function shows what section `vf` says of it: `device_id` is PCI's, `general.uar_sz` the page's.
+pub(super) fn virtual_place(field: &str) -> (&str, &str) {
+    field.split_once('.').unwrap_or(("pci", field))
 }
 
 /// An element of `[[page]]` and the like.

@@ -73,6 +73,9 @@ pub(super) fn complete(mut document: Document) -> Result<Document, ProfileError>
         bases.push(Document::read(text(&next)?)?);
     }
     let name = document.base.insert(base).clone();
+    if document.is_virtual {
+        document.become_virtual(&bases);
+    }
     // The nearest first: what it says holds against those below it.
     let whole = bases.into_iter().fold(document, Document::over);
     Ok(Document {

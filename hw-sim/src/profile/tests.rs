@@ -2,6 +2,11 @@
 
 use super::*;
 
+#[path = "../../tests/generations_page/mod.rs"]
+mod page;
+
+use page::keep;
+
 /// Every file is a device, and what it says of itself is where PCI and capabilities show it.
 #[test]
 fn every_generation_is_a_device_of_its_own() {
@@ -22,6 +27,90 @@ fn every_generation_is_a_device_of_its_own() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!((ids.len(), count), (9, 9));
+}
+
+/// Linux `main.c` `mlx5_core_pci_table`, the rows marked MLX5_PCI_DEV_IS_VF; what a virtual function is not allowed, and that
+/// it has no more than its physical one.
+#[test]
+fn the_virtual_functions_of_a_device_are_what_its_file_says() {
+    for (name, id) in [
+        ("connectx-4", 0x1014),
+        ("connectx-4-lx-14.12", 0x1016),
+        ("connectx-4-lx-14.32", 0x1016),
+        ("connectx-5", 0x1018),
+        ("connectx-6-ib", 0x101c),
+        ("connectx-6-dx", 0x101e),
+        ("connectx-7", 0x101e),
+        ("bluefield-3", 0x101e),
+    ] {
+        let physical = Profile::generation(name).expect("a generation");
+        let function = physical.virtual_function(3).expect("virtual functions");
+        assert_eq!(
+            (function.device_id, function.bar_bytes),
+            (id, 1 << 20),
+            "{name}"
+        );
+        assert_eq!(
+            (function.msix_vectors, function.pages),
+            (12, PageProfile::NONE),
+            "{name}"
+        );
+        for caps in [&function.general.max, &function.general.current] {
+            assert!(
+                !caps.vport_group_manager() && !caps.eswitch_manager(),
+                "{name}"
+            );
+            assert!(
+                !caps.uplink_follow() && !caps.nic_vport_change_event(),
+                "{name}"
+            );
+            assert_eq!((caps.log_max_l2_table(), caps.uar_sz()), (0, 0), "{name}");
+            assert_eq!(caps.log_max_qp(), 12, "{name}");
+        }
+        assert_eq!(function.virtual_functions, None, "{name}");
+    }
+    let mut small = Profile {
+        msix_vectors: 1,
+        ..Profile::default()
+    };
+    small.general.set(|caps| {
+        caps.set_log_max_qp(3);
+    });
+    let function = small.virtual_function(0).expect("virtual functions");
+    assert_eq!(
+        (function.msix_vectors, function.general.max.log_max_qp()),
+        (1, 3)
+    );
+}
+
+/// A file of a virtual function is what the files below it say of such.
+#[test]
+fn a_file_of_a_virtual_function_is_a_virtual_function_of_its_base() {
+    let physical = Profile::generation("connectx-7").expect("a generation");
+    let made = physical.virtual_function(0).expect("virtual functions");
+    let mut file = Profile::generation("connectx-7-vf").expect("a generation");
+    assert_eq!(file.virtual_function(0).map(|profile| profile.name), None);
+    assert_eq!(file.firmware, (28, 40, 1000));
+    file = file.called(&made.name, made.mac);
+    (file.firmware, file.psid) = (made.firmware, made.psid.clone());
+    file.generation.clone_from(&made.generation);
+    assert_eq!(format!("{file:?}"), format!("{made:?}"));
+}
+
+/// Nobody chose a device: it is the ConnectX-5 in all that it says, but wants fewer pages.
+#[test]
+fn the_default_is_the_connectx_5_with_fewer_pages() {
+    let (plain, chosen) = (
+        Profile::default(),
+        Profile::generation("connectx-5").expect("a generation"),
+    );
+    assert_eq!((plain.pages.init, chosen.pages.init), (512, 4521));
+    let mut chosen = chosen.called("sim0", plain.mac);
+    chosen.pages.init = 512;
+    assert_eq!(format!("{plain:?}"), format!("{chosen:?}"));
+    for caps in [&plain.general.max, &plain.general.current] {
+        assert!(caps.pg() && caps.hca_cap_2() && caps.num_vhca_ports() > 0);
+    }
 }
 
 /// Firmware majors follow generations: Linux `fw_rev_maj`, NVIDIA's release notes.
@@ -110,6 +199,14 @@ fn a_file_says_nothing_that_is_not_understood() {
             "[wings]\nspan = { is = 1 }",
             "wings.span: is nothing of a profile",
         ),
+        (
+            "[vf]\ngeneral.wings = { is = 1 }",
+            "vf.general.wings: is nothing of a profile",
+        ),
+        (
+            "[vf]\ngeneral.rc = { is = 2 }",
+            "vf.general.rc: 0x2 or 0x2 does not fit",
+        ),
         ("[pci]\nbar_bytes = { is = 12345 }", "not a power of two"),
         ("[pci]\nmsix_vectors = { is = 0 }", "0 is not 1 to 2048"),
         (
@@ -135,8 +232,7 @@ fn a_file_says_nothing_that_is_not_understood() {
     assert!(error.contains("pci.device_id: is missing"), "{error}");
 }
 
-/// `docs/generations.md` says of each generation how much is known, and what is not: as the files do. With
-/// `GENERATIONS_BLESS=1` in the environment it is written anew.
+/// `docs/generations.md` says of each generation how much is known, and what is not: as the files do.
 #[test]
 fn the_page_about_generations_says_what_the_files_say() {
     let mut evidence = String::from(
@@ -191,25 +287,5 @@ fn shape(value: &Stated) -> String {
         Stated::Word(word) => word.clone(),
         Stated::Number { max, current } if max == current => max.to_string(),
         Stated::Number { max, current } => format!("{max}, in force {current}"),
-    }
-}
-
-/// A part of the page, between its marks.
-fn keep(part: &str, table: &str) {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/generations.md");
-    let page = std::fs::read_to_string(&path).expect("docs/generations.md");
-    let (begin, end) = (
-        format!("<!-- {part} -->\n"),
-        format!("<!-- end of {part} -->"),
-    );
-    let (head, rest) = page.split_once(&begin).expect("a mark");
-    let (kept, tail) = rest.split_once(&end).expect("its end");
-    if std::env::var_os("GENERATIONS_BLESS").is_some() {
-        std::fs::write(&path, [head, &begin, table, &end, tail].concat()).expect("written");
-    } else {
-        assert_eq!(
-            kept, table,
-            "docs/generations.md: run with GENERATIONS_BLESS=1 if this is meant"
-        );
     }
 }

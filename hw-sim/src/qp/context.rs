@@ -67,6 +67,9 @@ pub(super) fn merge(
     if opt_param_mask & !allowed(transition, service) != 0 {
         return Err(CmdStatus::BAD_PARAM);
     }
+    if names_its_port(service, transition) && given.primary_address_path().vhca_port_num() == 0 {
+        return Err(CmdStatus::BAD_PARAM);
+    }
     match transition {
         Transition::RstToInit => {
             take_rights(live, given);
@@ -115,6 +118,16 @@ pub(super) fn merge(
     }
     take_optional(live, opt_param_mask, given);
     Ok(())
+}
+
+/// QP1 and QP0 are a port's: Linux names it at every step upwards (`__mlx5_ib_modify_qp`, `is_sqp`). Other queue pairs have
+/// it from their first.
+const fn names_its_port(service: Service, transition: Transition) -> bool {
+    matches!(service, Service::Gsi | Service::Smi)
+        && matches!(
+            transition,
+            Transition::RstToInit | Transition::InitToRtr | Transition::RtrToRts
+        )
 }
 
 fn check_ready_to_receive(service: Service, given: &Qpc, host: &dyn Host) -> Result<(), CmdStatus> {

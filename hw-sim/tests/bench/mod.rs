@@ -490,6 +490,7 @@ impl Bench {
         self.exec(&modify).unwrap();
         self.announce(mac);
         let mut set = SetRoceAddressIn::new();
+        set.set_vhca_port_num(1);
         set.roce_address_mut()
             .set_source_l3_address(&gid)
             .set_source_mac_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))

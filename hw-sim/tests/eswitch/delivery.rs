@@ -40,6 +40,7 @@ fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
 
 fn set_roce_address(rig: &mut Rig, mac: [u8; 6]) {
     let mut set = SetRoceAddressIn::new();
+    set.set_vhca_port_num(1);
     set.roce_address_mut()
         .set_source_l3_address(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])
         .set_source_mac_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))

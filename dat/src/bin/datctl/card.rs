@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use dat::fabric;
+use dat::fabric::profile::BadProfile;
 use hw_sim::wire::Vlan;
 use hw_sim::{CardConfig, CardRules, LinkState, Sim, SimCard, SimFunction, VfSettings};
 
@@ -111,6 +112,10 @@ pub(crate) fn add(
     let name = format!("sim:{}", path.display());
     let mac = fabric::mac(address_number(path));
     let profile = ProfileOptions::profile(&arguments.profile, &name, mac);
+    if arguments.vfs > 0 && profile.virtual_functions.is_none() {
+        let generation = &profile.generation;
+        return Err(format!("{generation}: {}", BadProfile::NoVirtualFunctions).into());
+    }
     let rules = arguments.card_rules.unwrap_or_default().0;
     let card = sim.try_add_card(&CardConfig::new(profile, arguments.vfs).with_rules(rules))?;
     for VfOptions { index, settings } in &arguments.vf {

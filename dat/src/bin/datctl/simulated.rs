@@ -273,7 +273,7 @@ fn profile_word(word: &str) -> Result<ProfileWord, String> {
         let generations: Vec<&str> = Profile::generations().collect();
         format!(
             "{}, the path of a file, ib, roce, vectors=1..2048, mtu=1500..9978, boot=20ms, command=5us, command-jitter=5us; \
-             without any it is a ConnectX-5 with small numbers",
+             without any it is connectx-5 with fewer firmware pages",
             generations.join(", ")
         )
     };
