@@ -131,6 +131,6 @@ impl<P: Provider> Ia<P> {
         let qlen = self.evds[before].qlen;
         self.async_evd = self.evds.insert(Evd::asynchronous(qlen));
         self.async_evds.own_is_nobodys = true;
-        self.remove_evd(before);
+        self.insist("ending the asynchronous EVD", |ia| ia.remove_evd(before));
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! What is to end goes in phases, each object before those it refers to: first the CNOs, so that agents hear of the end
 //! and of nothing else, requests and those who listen, endpoints, then memory, and last the EVDs, with the events in
-//! them. Nobody waits for an event, and what the device refuses is noted and changes nothing: everything is gone
-//! afterwards.
+//! them. Nobody waits for an event, and what the device refuses changes nothing: everything is gone afterwards. It is asked again,
+//! and if it goes on refusing, or takes longer for all of it than it may take for one command, it is stopped.
 //!
 //! [`Ia::close`] ends all. [`Ia::end`] ends some objects, for who shares an IA among several users and sees one of them go.
 
@@ -16,6 +16,7 @@ use crate::handle::{
     PzHandle, PzKey, RmrHandle, RmrKey, RspHandle, RspKey, SrqHandle, SrqKey,
 };
 use crate::ia::Ia;
+use crate::progress::LAST_WORDS;
 use crate::provider::Provider;
 use crate::types::CloseFlags;
 use core::fmt;
@@ -138,10 +139,13 @@ impl<P: Provider> Ia<P> {
                 DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
             return Err(CloseRefused { ia: self, error });
         }
+        // It goes on for what the provider does when it is closed.
+        self.provider.one_limit(true);
         let all: Vec<AnyHandle> = self.objects().collect();
-        self.end(all);
+        self.end_all(all);
         self.transmit_last();
-        Ok(self.provider)
+        // PANIC: it is there until now.
+        Ok(self.provider.take().expect("an IA that is open"))
     }
 
     /// Ends objects as an abrupt close does, whatever state they are in, and leaves all others as they are. What others
@@ -150,6 +154,24 @@ impl<P: Provider> Ia<P> {
     ///
     /// Page: dat_ia_close.
     pub fn end(&mut self, objects: impl IntoIterator<Item = AnyHandle>) {
+        self.provider.one_limit(true);
+        self.end_all(objects);
+        self.provider.one_limit(false);
+    }
+
+    /// Tells every peer that its connection, or its request, is over. Nothing is ended in the device.
+    pub(crate) fn abandon(&mut self) {
+        self.provider.one_limit(true);
+        let now = self.provider.now();
+        let of_requests = self.crs.values().map(|cr| cr.conn);
+        for conn in self.conns.keys().copied().chain(of_requests) {
+            self.cm.release(now, conn);
+        }
+        self.transmit_last();
+        self.provider.await_mads(now.saturating_add(LAST_WORDS));
+    }
+
+    fn end_all(&mut self, objects: impl IntoIterator<Item = AnyHandle>) {
         let mut doomed = Doomed::default();
         for object in objects {
             if self.check_any(object).is_ok() {
@@ -166,20 +188,20 @@ impl<P: Provider> Ia<P> {
             self.remove_rsp(key);
         }
         for key in doomed.eps {
-            self.remove_ep(key);
+            self.insist("ending an endpoint", |ia| ia.remove_ep(key));
         }
         for key in doomed.psps {
             self.remove_psp(key);
         }
         for key in doomed.rmrs {
-            self.remove_rmr(key);
+            self.insist("ending an RMR", |ia| ia.remove_rmr(key));
         }
         for key in doomed.lmrs {
-            self.remove_lmr(key);
+            self.insist("ending an LMR", |ia| ia.remove_lmr(key));
         }
         for key in doomed.srqs {
             if self.srqs.get(key).is_some_and(|srq| srq.users == 0) {
-                self.remove_srq(key);
+                self.insist("ending an SRQ", |ia| ia.remove_srq(key));
             }
         }
         for key in doomed.evds {
@@ -189,13 +211,13 @@ impl<P: Provider> Ia<P> {
             }
             self.async_evd_unbind(self.evd_handle(key));
             if self.evds.get(key).is_some_and(|evd| !evd.streams.any()) {
-                self.remove_evd(key);
+                self.insist("ending an EVD", |ia| ia.remove_evd(key));
             }
         }
         // Endpoints lent with requests that came meanwhile have gone with the EVDs.
         for key in doomed.pzs {
             if self.pzs.get(key).is_some_and(|pz| pz.users == 0) {
-                self.remove_pz(key);
+                self.insist("ending a PZ", |ia| ia.remove_pz(key));
             }
         }
         self.settle_effects();

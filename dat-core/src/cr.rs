@@ -283,7 +283,7 @@ impl<P: Provider> Ia<P> {
     fn take_back_ep(&mut self, cr: &Cr) {
         let Some(ep) = cr.local_ep else { return };
         if cr.lent {
-            self.remove_ep(ep);
+            self.insist("taking back a lent endpoint", |ia| ia.remove_ep(ep));
         } else if self.move_to(ep, EpEvent::RequestRejected)
             && let Some(ep) = self.eps.get_mut(ep)
         {

@@ -6,6 +6,8 @@
 //!
 //! Nothing happens behind the consumer's back: there is no thread. What the device and the peer did is
 //! looked at in `evd_wait`, in an `evd_dequeue` that finds nothing, and in [`Ia::progress`].
+//!
+//! An [`Ia`] ends by [`Ia::close`], which gives everything back in order. Dropped, it ends at once: its device is stopped.
 
 use crate::asynchronous::AsyncEvds;
 use crate::attributes::{IaAttr, ProviderAttr};
@@ -30,6 +32,7 @@ use crate::rsp::Rsp;
 use crate::slots::Slots;
 use crate::srq::Srq;
 use core::fmt;
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use slotmap::SlotMap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -107,7 +110,7 @@ pub struct Ia<P: Provider> {
     pub(crate) evds: SlotMap<EvdKey, Evd<P>>,
     pub(crate) srqs: SlotMap<SrqKey, Srq<P>>,
     // The rest.
-    pub(crate) provider: P,
+    pub(crate) provider: Held<P>,
     pub(crate) pzs: SlotMap<PzKey, Pz<P>>,
     pub(crate) lmr_objects: SlotMap<LmrKey, Lmr<P>>,
     pub(crate) lmrs_by_context: BTreeMap<u32, LmrKey>,
@@ -177,7 +180,7 @@ impl<P: Provider> Ia<P> {
             eps: Slots::new(),
             evds,
             srqs: SlotMap::with_key(),
-            provider,
+            provider: Held(Some(provider)),
             pzs: SlotMap::with_key(),
             lmr_objects: SlotMap::with_key(),
             lmrs_by_context: BTreeMap::new(),
@@ -239,13 +242,55 @@ impl<P: Provider> Ia<P> {
     }
 
     /// The provider. What it owns for this IA must not be changed behind its back.
-    pub const fn provider(&self) -> &P {
+    pub fn provider(&self) -> &P {
         &self.provider
     }
 
     /// The provider, for what DAT has no call for (making memory, for one).
-    pub const fn provider_mut(&mut self) -> &mut P {
+    pub fn provider_mut(&mut self) -> &mut P {
         &mut self.provider
+    }
+}
+
+/// The provider of an IA, which is there until the IA is closed.
+pub(crate) struct Held<P>(Option<P>);
+
+impl<P> Held<P> {
+    /// Takes it out: the IA is over.
+    pub(crate) fn take(&mut self) -> Option<P> {
+        self.0.take()
+    }
+}
+
+impl<P> Deref for Held<P> {
+    type Target = P;
+
+    fn deref(&self) -> &P {
+        // PANIC: only `Ia::close` and the drop of an IA take it, which end the IA.
+        self.0.as_ref().expect("an IA that is open")
+    }
+}
+
+impl<P> DerefMut for Held<P> {
+    fn deref_mut(&mut self) -> &mut P {
+        // PANIC: as above.
+        self.0.as_mut().expect("an IA that is open")
+    }
+}
+
+impl<P: Provider> Drop for Ia<P> {
+    /// An IA that is dropped and was not closed. Peers are told that their connections are over, as far as that takes no time
+    /// worth mentioning. Then the provider goes, and with it the device's use of all memory; only after that what the
+    /// device used. A panic that is under way may have left anything in any state: then nothing is told.
+    fn drop(&mut self) {
+        if self.provider.0.is_some() && !self.dead && !std::thread::panicking() {
+            tracing::info!(
+                ia = self.id,
+                "an IA was dropped, not closed: its device is stopped"
+            );
+            self.abandon();
+        }
+        drop(self.provider.take());
     }
 }
 

@@ -9,7 +9,7 @@ use crate::cm::{CmEvent, ConnId};
 use crate::cr::{Cr, Peer};
 use crate::ep::DISCARD_OWNER;
 use crate::ep::state::{EpEvent, EpState};
-use crate::error::{DatError, ReturnType, Subtype};
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
 use crate::ia::Ia;
@@ -17,9 +17,11 @@ use crate::provider::{Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::CloseFlags;
 
 /// How long closing waits for room for what peers have to be told.
-const LAST_WORDS: Nanos = 100_000_000;
+pub(crate) const LAST_WORDS: Nanos = 100_000_000;
 /// Datagrams that are taken in at a time.
 const DATAGRAMS: usize = 64;
+/// How often a device is asked for what it may not refuse.
+const TRIES: u32 = 3;
 /// How often something may happen meanwhile.
 const LAST_ROUNDS: u32 = 10_000;
 
@@ -80,6 +82,8 @@ impl<P: Provider> Ia<P> {
             match self.provider.send_mad(&to, &mad) {
                 Ok(()) => {}
                 Err(ProviderError::Resources(_)) => return self.cm.unsent(to, mad),
+                // What it died of is the better word.
+                Err(ProviderError::Dead(_)) => {}
                 Err(error) => self.note_device_error("sending a management datagram", &error),
             }
         }
@@ -387,9 +391,43 @@ impl<P: Provider> Ia<P> {
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
             let ep = EpHandle { key, ia: self.id };
-            // An endpoint without a connection has nothing to end.
-            let _ = self.ep_disconnect(ep, CloseFlags::Abrupt);
+            // An endpoint without a connection has nothing to end, which is an error of another type.
+            self.insist("disconnecting", |ia| {
+                match ia.ep_disconnect(ep, CloseFlags::Abrupt) {
+                    Err(error) if error.return_type() == ReturnType::InternalError => Err(error),
+                    Err(_) | Ok(()) => Ok(()),
+                }
+            });
         }
+    }
+
+    /// Ends something for which no call could fail: who would have to hear of it has been told that it is over. A device that
+    /// refuses is asked again, and if it goes on refusing it is stopped; then the ending is ours alone.
+    pub(crate) fn insist(
+        &mut self,
+        what: &'static str,
+        mut end: impl FnMut(&mut Self) -> DatResult<()>,
+    ) {
+        for _ in 0..TRIES {
+            if end(self).is_ok() {
+                return;
+            }
+        }
+        tracing::error!(what, "the device refuses for good and is stopped");
+        self.provider.stop(what);
+        self.device_is_gone();
+        if let Err(error) = end(self) {
+            // Nothing stops it: the provider keeps the memory out of use.
+            tracing::error!(what, %error, "the device cannot be stopped");
+        }
+    }
+
+    /// What a call answers whose object the device did not let end: it is what it was.
+    #[cold]
+    pub(crate) fn not_ended(&mut self, what: &'static str, error: &ProviderError) -> DatError {
+        self.note_device_error(what, error);
+        DatError::new(ReturnType::InternalError, Subtype::None)
+            .because("the device refused, and nothing has ended; see last_device_error")
     }
 
     /// A dead device completes nothing any more: what endpoints have outstanding, and what is posted to

@@ -10,6 +10,12 @@
 //! so that posting and polling touch the object at hand and nothing else. Commands that change the
 //! device go through the provider itself.
 //!
+//! Endings: a call that ends an object succeeds only if the device uses nothing of it any more. A device that *refuses* leaves the
+//! object as it was, and so does the call: it may be made again. A device that does not *answer* has reached its end: the
+//! provider stops it, so that it reaches no memory at all, and from then on every such call is done here and succeeds
+//! (but on a device that nothing stops). Where no call could fail, `dat-core` has the device stopped ([`Provider::stop`]).
+//! Dropping a provider stops its device.
+//!
 //! Hot path: [`QueuePair::post_request`], [`QueuePair::post_recv`], [`SharedReceiveQueue::post_recv`],
 //! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
 //! call no kernel and wait for nothing.
@@ -584,25 +590,33 @@ pub trait Provider: Sized {
     /// The next event that is not a completion.
     fn next_event(&mut self) -> Option<ProviderEvent>;
 
+    /// Ends the device's use of all memory, whatever it says, for good: it is dead then. `why` is for people.
+    fn stop(&mut self, why: &'static str);
+    /// While on, everything the device is asked has, together, the time that one thing has otherwise. When that is over, the
+    /// device is stopped.
+    fn one_limit(&mut self, on: bool);
+
     /// # Errors
     /// Device refusal.
     fn alloc_pd(&mut self) -> Result<Self::Pd, ProviderError>;
     /// # Errors
-    /// Device refusal (objects still use it).
+    /// Device refusal (objects still use it); nothing has changed.
     fn free_pd(&mut self, pd: Self::Pd) -> Result<(), ProviderError>;
     /// Registers memory.
     ///
     /// # Errors
-    /// Device refusal, or a size outside the limits.
+    /// Device refusal; [`ProviderError::Unsupported`]: a size outside the limits, or memory of another device.
     fn register(
         &mut self,
         pd: Self::Pd,
         memory: &Self::Memory,
         access: MemPrivFlags,
     ) -> Result<Registration<Self::Region>, ProviderError>;
+    /// Ends a region; it is void then.
+    ///
     /// # Errors
-    /// Device refusal.
-    fn deregister(&mut self, region: Self::Region) -> Result<(), ProviderError>;
+    /// Device refusal; the region is as it was.
+    fn deregister(&mut self, region: &mut Self::Region) -> Result<(), ProviderError>;
     /// Whether other processes can have mapped the same memory.
     fn is_shared(&self, memory: &Self::Memory) -> bool;
     /// A memory window, bound to nothing.
@@ -613,17 +627,17 @@ pub trait Provider: Sized {
     /// Takes a window from whatever it is bound to, without a queue pair; its old remote keys stay void.
     ///
     /// # Errors
-    /// Device refusal; the window may then still be bound.
+    /// Device refusal; the window is as it was.
     fn unbind_window(
         &mut self,
         pd: Self::Pd,
         window: &mut Self::Window,
     ) -> Result<(), ProviderError>;
-    /// Ends a window, bound or not.
+    /// Ends a window, bound or not; it is void then.
     ///
     /// # Errors
-    /// Device refusal.
-    fn destroy_window(&mut self, window: Self::Window) -> Result<(), ProviderError>;
+    /// Device refusal; the window is as it was.
+    fn destroy_window(&mut self, window: &mut Self::Window) -> Result<(), ProviderError>;
     /// A completion queue of at least `entries`. `owner` comes back in [`ProviderEvent::CqError`].
     ///
     /// # Errors
@@ -635,9 +649,11 @@ pub trait Provider: Sized {
     /// # Errors
     /// Device refusal, or more is in the queue than would fit; nothing has changed.
     fn resize_cq(&mut self, cq: &mut Self::Cq, entries: u32) -> Result<(), ProviderError>;
+    /// Ends a completion queue; it is void then.
+    ///
     /// # Errors
-    /// Device refusal (queue pairs still use it).
-    fn destroy_cq(&mut self, cq: Self::Cq) -> Result<(), ProviderError>;
+    /// Device refusal (queue pairs still use it); the queue is as it was.
+    fn destroy_cq(&mut self, cq: &mut Self::Cq) -> Result<(), ProviderError>;
     /// A shared receive queue.
     ///
     /// # Errors
@@ -654,9 +670,11 @@ pub trait Provider: Sized {
     /// # Errors
     /// Device refusal.
     fn arm_srq_limit(&mut self, srq: &Self::Srq, limit: u32) -> Result<(), ProviderError>;
+    /// Ends a shared receive queue; it is void then.
+    ///
     /// # Errors
-    /// Device refusal (queue pairs still use it).
-    fn destroy_srq(&mut self, srq: Self::Srq) -> Result<(), ProviderError>;
+    /// Device refusal (queue pairs still use it); the queue is as it was.
+    fn destroy_srq(&mut self, srq: &mut Self::Srq) -> Result<(), ProviderError>;
     /// A queue pair in the INIT state: receives may be posted at once. `owner` is what
     /// [`CompletionEntry::owner`] and the events will say (24 bits).
     ///
@@ -690,27 +708,29 @@ pub trait Provider: Sized {
         attributes: &ReadyToSend,
     ) -> Result<(), ProviderError>;
     /// Any state to ERR: everything outstanding, and everything posted from now on, completes as
-    /// flushed through the completion queues.
+    /// flushed through the completion queues. No peer reaches memory through it any more.
     ///
     /// # Errors
-    /// Device refusal.
+    /// Device refusal; it is in the state it was in.
     fn to_error(&mut self, qp: &mut Self::Qp) -> Result<(), ProviderError>;
     /// Any state to RESET and on to INIT. Outstanding work is forgotten; its entries are removed
     /// from the completion queues given (the ones it was created with).
     ///
     /// # Errors
-    /// Device refusal.
+    /// Device refusal; it is in the state it was in, or in RESET.
     fn reset_qp(
         &mut self,
         qp: &mut Self::Qp,
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
+    /// Ends a queue pair in any state; it is void then. Outstanding work is forgotten, as by [`Provider::reset_qp`].
+    ///
     /// # Errors
-    /// Device refusal.
+    /// Device refusal; it is as it was, or in ERR with nothing outstanding.
     fn destroy_qp(
         &mut self,
-        qp: Self::Qp,
+        qp: &mut Self::Qp,
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
@@ -731,6 +751,8 @@ pub trait Provider: Sized {
     /// # Errors
     /// [`ProviderError::Resources`]: there is no room until something sent before has left, which ends a wait. Device refusal.
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError>;
+    /// Waits until the datagrams that were sent have left, at most until `deadline`.
+    fn await_mads(&mut self, deadline: Nanos);
     /// Takes a received management datagram and who sent it.
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;
     /// 64 random bits (identifiers and first packet sequence numbers); seeded in deterministic runs.

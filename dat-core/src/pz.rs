@@ -49,24 +49,28 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_pz_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ, LMR or RMR is in it.
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ, LMR or RMR is in it. DAT_INTERNAL_ERROR: the
+    /// device refused, and nothing has changed.
     pub fn pz_free(&mut self, pz: PzHandle) -> DatResult<()> {
         let key = self.pz_key(pz)?;
         if self.pzs[key].users != 0 {
             return Err(DatError::state(Subtype::StatePzInUse)
                 .because("an endpoint, SRQ, LMR or RMR is in it"));
         }
-        self.remove_pz(key);
-        Ok(())
+        self.remove_pz(key)
     }
 
-    pub(crate) fn remove_pz(&mut self, key: PzKey) {
-        self.forget_context(PzHandle { key, ia: self.id });
-        if let Some(pz) = self.pzs.remove(key)
-            && let Err(error) = self.provider.free_pd(pz.pd)
-        {
-            self.note_device_error("freeing a protection domain", &error);
+    /// Ends a PZ, or leaves it as it is.
+    pub(crate) fn remove_pz(&mut self, key: PzKey) -> DatResult<()> {
+        let Some(pz) = self.pzs.get(key) else {
+            return Ok(());
+        };
+        if let Err(error) = self.provider.free_pd(pz.pd) {
+            return Err(self.not_ended("freeing a protection domain", &error));
         }
+        self.pzs.remove(key);
+        self.forget_context(PzHandle { key, ia: self.id });
+        Ok(())
     }
 
     pub(crate) fn pz_key(&self, pz: PzHandle) -> DatResult<PzKey> {

@@ -305,25 +305,29 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_srq_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses it.
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses it. DAT_INTERNAL_ERROR: the device refused, and
+    /// nothing has changed.
     pub fn srq_free(&mut self, srq: SrqHandle) -> DatResult<()> {
         let key = self.srq_key(srq)?;
         if self.srqs[key].users != 0 {
             return Err(DatError::state(Subtype::StateSrqInUse).because("an endpoint uses it"));
         }
-        self.remove_srq(key);
-        Ok(())
+        self.remove_srq(key)
     }
 
-    pub(crate) fn remove_srq(&mut self, key: SrqKey) {
-        let Some(srq) = self.srqs.remove(key) else {
-            return;
+    /// Ends an SRQ, or leaves it as it is.
+    pub(crate) fn remove_srq(&mut self, key: SrqKey) -> DatResult<()> {
+        let Some(srq) = self.srqs.get_mut(key) else {
+            return Ok(());
         };
-        self.pzs[srq.pz].users -= 1;
-        self.forget_context(SrqHandle { key, ia: self.id });
-        if let Err(error) = self.provider.destroy_srq(srq.queue) {
-            self.note_device_error("destroying a shared receive queue", &error);
+        let pz = srq.pz;
+        if let Err(error) = self.provider.destroy_srq(&mut srq.queue) {
+            return Err(self.not_ended("destroying a shared receive queue", &error));
         }
+        self.srqs.remove(key);
+        self.pzs[pz].users -= 1;
+        self.forget_context(SrqHandle { key, ia: self.id });
+        Ok(())
     }
 
     /// Posts a buffer that any connected endpoint of the SRQ may take.

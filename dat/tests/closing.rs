@@ -648,3 +648,76 @@ fn a_device_that_died_comes_back_with_the_next_open_unless_it_is_gone() {
         }
     }
 }
+
+/// What becomes of an adapter nobody closes.
+fn gone_without_a_close(end: impl FnOnce(support::Side), told: bool) {
+    let mut pair = Pair::connected();
+    let (memory, far) = (pair.buffer(B, 64), pair.buffer(A, 64));
+    for cookie in 0..3 {
+        pair.post_recv(B, &[memory.all()], cookie, NONE)
+            .expect("posted");
+    }
+    if !told {
+        pair.cut();
+    }
+    let Pair { fabric, sides, .. } = pair;
+    let [mut a, b] = sides;
+    let begun = fabric.sim.clock().now();
+    end(b);
+    let took = fabric.sim.clock().now() - begun;
+    assert!(took <= std::time::Duration::from_millis(200), "{took:?}");
+    fabric.sim.heal();
+    dat::write(&memory.memory, 0, &[0x11; 64]);
+    // Nobody acknowledges what A sends, nor is anything placed.
+    let (send, target) = (far.all(), memory.all_remote());
+    a.ia.ep_post_send(a.ep, &[send], 1, NONE).expect("posted");
+    a.ia.ep_post_rdma_write(a.ep, &[send], 2, &target, NONE)
+        .expect("posted");
+    for _ in 0..2 {
+        let (event, _) = a.ia.evd_wait(a.request, LONG, 1).expect("it ends");
+        let Event::Dto(done) = event else {
+            panic!("{event:?}")
+        };
+        assert_ne!(done.status, DtoStatus::Success);
+    }
+    assert_eq!(memory.read(0, 64), [0x11; 64]);
+    let (event, _) = a.ia.evd_wait(a.connect, LONG, 1).expect("A hears of it");
+    let Event::Connection(event) = event else {
+        panic!("{event:?}")
+    };
+    let kind = if told {
+        Kind::Disconnected
+    } else {
+        Kind::Broken
+    };
+    assert_eq!(event.kind, kind);
+    // Nothing is left: no mapping, no object, and the function opens again.
+    drop(memory);
+    let report = fabric.report(B);
+    assert!(report.objects.is_empty(), "{report:#?}");
+    assert_eq!(report.driver_bugs, [""; 0]);
+    close(fabric.open(B).expect("opens again"), CloseFlags::Graceful);
+    close(a.ia, CloseFlags::Abrupt);
+}
+
+#[test]
+fn a_dropped_adapter_tells_its_peers_and_reaches_nothing_any_more() {
+    gone_without_a_close(drop, true);
+}
+
+#[test]
+fn a_dropped_adapter_whose_peers_hear_nothing_reaches_nothing_either() {
+    gone_without_a_close(drop, false);
+}
+
+#[test]
+fn a_panic_in_the_program_stops_the_adapter_it_unwinds_through() {
+    let panics = |side: support::Side| {
+        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _side = side;
+            panic!("an error of the program's");
+        }));
+        unwound.expect_err("a panic");
+    };
+    gone_without_a_close(panics, false);
+}

@@ -2,7 +2,7 @@
 
 mod support;
 
-use dat::{DtoStatus, LmrParam, MemPrivFlags, MemType, ReturnType, Subtype};
+use dat::{CloseFlags, DtoStatus, LmrParam, MemPrivFlags, MemType, OpenError, ReturnType, Subtype};
 use support::rdma::Rdma;
 use support::windows::BOTH_WAYS;
 use support::{A, B, Buffer, NONE, Pair, PairConfig, pattern, refused};
@@ -175,4 +175,61 @@ fn a_region_an_rmr_is_bound_to_stays() {
     let freed = pair.sides[B].ia.lmr_free(memory.lmr.lmr);
     freed.expect("nothing is bound to it");
     pair.assert_no_complaints();
+}
+
+/// Every adapter counts its I/O addresses from the same start: a key made of another's memory would mean other bytes.
+#[test]
+fn memory_of_another_adapter_is_refused_by_name() {
+    let pair = Pair::unconnected(&PairConfig::default());
+    let [a, mut b] = pair.sides;
+    let theirs = dat::alloc(&a.ia, 64).expect("memory");
+    let own = dat::alloc(&b.ia, 64).expect("memory");
+    dat::write(&own, 0, &[0x11; 64]);
+    let rights = MemPrivFlags::all();
+    let id = [7; 40];
+    for shared in [false, true] {
+        let made = if shared {
+            b.ia.lmr_create_shared(theirs.clone(), id, b.pz, rights)
+        } else {
+            b.ia.lmr_create(theirs.clone(), b.pz, rights)
+        };
+        let error = refused(made, ReturnType::InvalidParameter);
+        assert_eq!(error.subtype(), Subtype::Arg4, "{error}");
+        let why = b.ia.last_device_error().expect("a reason").to_owned();
+        assert!(why.contains("sim:0") && why.contains("sim:1"), "{why}");
+    }
+    b.ia.lmr_create(own, b.pz, rights).expect("its own");
+    // Memory of an adapter that was closed cannot be given to its next opening either: there is none before it is dropped.
+    dat::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
+    let again = pair.fabric.open(A).map(drop);
+    assert!(matches!(again, Err(OpenError::InUse { .. })), "{again:?}");
+    drop(theirs);
+    pair.fabric.open(A).expect("opens");
+}
+
+/// The low byte of a key is drawn: a key does not tell its neighbours, nor one opening the next one's.
+#[test]
+fn variants_of_keys_are_drawn_and_a_seed_repeats_them() {
+    let variants = |seed: Option<u64>| {
+        let mut config = PairConfig::default();
+        if let Some(seed) = seed {
+            config.options[B].hca.seed = Some(seed);
+        }
+        let mut pair = Pair::unconnected(&config);
+        let keys: Vec<u8> = (0..40)
+            .map(|_| {
+                let [.., variant] = pair.buffer(B, 8).lmr.rmr_context.to_be_bytes();
+                variant
+            })
+            .collect();
+        keys
+    };
+    let drawn = variants(Some(5));
+    assert_eq!(drawn, variants(Some(5)));
+    assert_ne!(drawn, variants(Some(6)));
+    let steps: std::collections::BTreeSet<u8> = drawn
+        .windows(2)
+        .map(|pair| pair[1].wrapping_sub(pair[0]))
+        .collect();
+    assert!(steps.len() > 20, "{drawn:?}");
 }

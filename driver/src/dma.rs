@@ -79,6 +79,10 @@ impl Mapped {
         self.iova
     }
 
+    pub(crate) const fn function(&self) -> &Function {
+        &self.function
+    }
+
     pub(crate) fn memory(&self) -> &SharedMemory {
         // PANIC: only `drop` takes it.
         self.memory
@@ -456,6 +460,15 @@ pub enum DmaMemory {
 }
 
 impl DmaMemory {
+    /// The function whose I/O addresses it has. To any other they mean other bytes, or none.
+    #[must_use]
+    pub fn function(&self) -> &Function {
+        match self {
+            Self::Arena { buffer, .. } => buffer.lease.chunk.mapped.function(),
+            Self::Lent(lent) => lent.function(),
+        }
+    }
+
     /// I/O address of the first byte.
     #[must_use]
     pub fn iova(&self) -> Iova {

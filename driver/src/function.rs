@@ -251,6 +251,12 @@ impl Function {
         }
     }
 
+    /// Whether both are the same opening of a function. A function that was closed and opened again is another one.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// What the function is called, for messages.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -374,6 +380,21 @@ impl Function {
             command & !COMMAND_BUS_MASTER
         };
         self.config_write_u16(CONFIG_COMMAND, wanted)
+    }
+
+    /// Ends the function's use of memory, whatever its firmware says: bus mastering off, then a reset. Either is enough.
+    ///
+    /// # Errors
+    /// As [`Function::set_bus_master`]: neither could be done.
+    pub fn stop(&self) -> Result<(), FunctionError> {
+        let silenced = self.set_bus_master(false);
+        match self.reset() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                tracing::warn!(function = self.name(), %error, "cannot be reset");
+                silenced
+            }
+        }
     }
 
     /// Function level reset. Registers, queues and interrupts of the device are gone; DMA mappings stay.

@@ -76,6 +76,12 @@ impl LentMemory {
         }))
     }
 
+    /// The function it is lent to.
+    #[must_use]
+    pub const fn function(&self) -> &Function {
+        self.mapped.function()
+    }
+
     /// I/O address of the first byte.
     #[must_use]
     pub fn iova(&self) -> Iova {

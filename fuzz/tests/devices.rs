@@ -290,8 +290,8 @@ impl Session {
                 .provider
                 .to_error(&mut self.qps[usize::from(*which % 2)])?,
             Action::Another => {
-                let cq = self.provider.create_cq(3, 2)?;
-                self.provider.destroy_cq(cq)?;
+                let mut cq = self.provider.create_cq(3, 2)?;
+                self.provider.destroy_cq(&mut cq)?;
             }
         }
         Ok(())
@@ -305,17 +305,17 @@ impl Session {
             mut cq,
             srq,
             qps,
-            region,
+            mut region,
             ..
         } = self;
-        let mut well = provider.deregister(region).is_ok();
-        for qp in qps {
-            well &= provider.destroy_qp(qp, &mut cq, None).is_ok();
+        let mut well = provider.deregister(&mut region).is_ok();
+        for mut qp in qps {
+            well &= provider.destroy_qp(&mut qp, &mut cq, None).is_ok();
         }
-        if let Some(srq) = srq {
-            well &= provider.destroy_srq(srq).is_ok();
+        if let Some(mut srq) = srq {
+            well &= provider.destroy_srq(&mut srq).is_ok();
         }
-        well &= provider.destroy_cq(cq).is_ok();
+        well &= provider.destroy_cq(&mut cq).is_ok();
         well &= provider.free_pd(pd).is_ok();
         provider.close().is_ok() && well
     }

@@ -36,7 +36,7 @@ use crate::prm::{
     InitHcaIn, InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn,
     UarIndex, UarPage,
 };
-use crate::random::SplitMix;
+use crate::random::Random;
 use crate::segment;
 use crate::vport;
 pub use record::Record;
@@ -84,7 +84,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     if let Some(mac) = config.mac.filter(|mac| !vport::is_unicast(*mac)) {
         return Err(MlxError::ConfiguredMac { mac: Mac(mac) });
     }
-    let mut random = SplitMix::of_function(config.seed, function.name());
+    let mut random = Random::of_function(config.seed, function.name())?;
     let clock = function.clock();
     let mut watch = Stopwatch::new(&*clock);
 
@@ -299,7 +299,9 @@ fn start_command_interface(
         embedded_cpu: false,
         reclaim_limit: RECLAIM_LIMIT,
         timeout: config.command_timeout,
+        over_at: None,
         bus_master: false,
+        stopped: false,
     };
     control.bus_master = true; // from here on dropping it switches it off
     control.function.set_bus_master(true)?;
@@ -444,7 +446,7 @@ fn init_hca(
     control: &mut Control,
     caps: &Caps,
     config: &HcaConfig,
-    random: &mut SplitMix,
+    random: &mut Random,
 ) -> Result<(), MlxError> {
     let mut input = InitHcaIn::new();
     if caps.general().sw_owner_id() {
@@ -511,7 +513,7 @@ fn take_port(
     control: &mut Control,
     caps: &Caps,
     config: &HcaConfig,
-    random: &mut SplitMix,
+    random: &mut Random,
 ) -> Result<Port, MlxError> {
     let found = vport::query(control)?;
     let mac = vport::choose_mac(config.mac, found.mac, random);

@@ -11,6 +11,10 @@
 //!
 //! Every wait is bounded by the command's time limit on the function's clock.
 //!
+//! Commands that end the device's use of memory ([`ends_access`]) are answered, or the device ends: if one is not, nobody
+//! knows what the device reaches, and nobody would ever hear of it. Then bus mastering is switched off, and it is dead. A device
+//! that *refuses* such a command is as it was, and whoever asked goes on from there.
+//!
 //! When the device dies, bus mastering is switched off first: that is what makes its memory ours
 //! again. From then on commands fail without being sent, except those that destroy: they succeed,
 //! so that whoever owns objects can unwind (mlx5_core does the same, `cmd.c`
@@ -77,8 +81,13 @@ pub(crate) struct Control {
     /// How long the firmware may return no page while it holds some.
     pub(crate) reclaim_limit: Duration,
     pub(crate) timeout: Duration,
+    /// When all commands together have to be done, if they have one limit ([`Control::one_limit`]).
+    pub(crate) over_at: Option<Instant>,
     /// The device may still reach memory.
     pub(crate) bus_master: bool,
+    /// We have stopped it: its queue pairs are still there, and the function is to be reset in the end. Not before, for what
+    /// is posted to its queues until then would reach a function that is just coming up.
+    pub(crate) stopped: bool,
 }
 
 impl Control {
@@ -130,13 +139,47 @@ impl Control {
         input: &[u8],
         out_bytes: usize,
     ) -> Result<Vec<u8>, CmdError> {
-        match self.submit_message(class, input, out_bytes) {
+        let opcode = opcode_of(input);
+        let answer = match self.submit_message(class, input, out_bytes) {
             Ok(ticket) => self.wait_for(ticket, out_bytes),
-            Err(error @ CmdError::Dead { .. }) => {
-                self.unwind(opcode_of(input), out_bytes).ok_or(error)
-            }
+            Err(error @ CmdError::Dead { .. }) => self.unwind(opcode, out_bytes).ok_or(error),
             Err(error) => Err(error),
+        };
+        match answer {
+            Err(error) if self.health.dead().is_none() && !error.is_refusal() => {
+                if ends_access(opcode) {
+                    tracing::error!(%error, "nobody knows what the device reaches");
+                    self.stop(DeadCause::Unended { opcode });
+                } else if !self.is_over() {
+                    return Err(error);
+                }
+                self.unwind(opcode, out_bytes).ok_or(error)
+            }
+            answer => answer,
         }
+    }
+
+    /// While on, all commands together have the time that one has otherwise; when it is over, the device is stopped.
+    pub(crate) fn one_limit(&mut self, on: bool) {
+        let at = self.now() + self.timeout;
+        self.over_at = on.then(|| self.over_at.unwrap_or(at));
+    }
+
+    /// Stops the device if the time all commands have together is over.
+    fn is_over(&mut self) -> bool {
+        let over = self.over_at.is_some_and(|at| self.now() >= at);
+        if over {
+            self.stop(DeadCause::Stopped {
+                why: "what had to be done in the time of one command took longer",
+            });
+        }
+        over
+    }
+
+    /// When a command that is begun now has to be answered.
+    fn limit(&self) -> Instant {
+        let one = self.now() + self.timeout;
+        self.over_at.map_or(one, |over| over.min(one))
     }
 
     /// Posts a command; waits only for a free slot.
@@ -147,8 +190,9 @@ impl Control {
         out_bytes: usize,
     ) -> Result<Ticket, CmdError> {
         let opcode = opcode_of(input);
-        let begun = self.now();
+        let (begun, limit) = (self.now(), self.limit());
         let mut pause = SHORTEST_PAUSE;
+        self.is_over();
         loop {
             if let Some(cause) = self.health.dead() {
                 return Err(CmdError::Dead { opcode, cause });
@@ -157,14 +201,14 @@ impl Control {
             match self.queue.submit(class, input, out_bytes, now) {
                 Ok(ticket) => return Ok(ticket),
                 Err(SubmitError::Memory(error)) => return Err(CmdError::Memory { opcode, error }),
-                Err(SubmitError::NoSlot) if now >= begun + self.timeout => {
+                Err(SubmitError::NoSlot) if now >= limit => {
                     return Err(CmdError::NoSlot {
                         opcode,
                         waited_ms: milliseconds(now - begun),
                         quarantined: self.queue.quarantined(),
                     });
                 }
-                Err(SubmitError::NoSlot) => self.serve_or_sleep(begun + self.timeout, &mut pause),
+                Err(SubmitError::NoSlot) => self.serve_or_sleep(limit, &mut pause),
             }
         }
     }
@@ -197,7 +241,7 @@ impl Control {
         ticket: Ticket,
         out_bytes: usize,
     ) -> Result<Vec<u8>, CmdError> {
-        let deadline = self.now() + self.timeout;
+        let deadline = self.limit();
         let mut pause = SHORTEST_PAUSE;
         loop {
             self.serve();
@@ -353,6 +397,33 @@ impl Control {
         self.inbox.push(AsyncEvent::DeviceDead { cause });
     }
 
+    /// Ends the device's use of memory, whatever it says: it is dead from now on.
+    pub(crate) fn stop(&mut self, cause: DeadCause) {
+        let died_before = self.health.dead().is_some();
+        self.stopped = true;
+        self.health.stopped(cause);
+        if !died_before {
+            tracing::error!(function = self.function.name(), %cause, "the device is stopped");
+        }
+        self.stop_dma();
+        if self.bus_master {
+            self.cut_off();
+        }
+        if !died_before {
+            self.inbox.push(AsyncEvent::DeviceDead { cause });
+        }
+    }
+
+    /// Bus mastering off and a reset: its queue pairs answer nobody any more.
+    fn cut_off(&mut self) {
+        match self.function.stop() {
+            Ok(()) => self.bus_master = false,
+            Err(error) => {
+                tracing::error!(function = self.function.name(), %error, "cannot be stopped");
+            }
+        }
+    }
+
     /// Switches bus mastering off. A function that is gone cannot be told, and cannot reach memory either.
     pub(crate) fn stop_dma(&mut self) {
         match self.function.set_bus_master(false) {
@@ -403,7 +474,7 @@ impl Control {
     /// still there), the refusal stands and the memory is kept.
     fn unwind(&mut self, opcode: Opcode, out_bytes: usize) -> Option<Vec<u8>> {
         let out_of_reach = !self.bus_master || self.health.dead() == Some(DeadCause::Gone);
-        let unwinds = out_of_reach && (Objects::destroys(opcode) || STOPS.contains(&opcode));
+        let unwinds = out_of_reach && (ends_access(opcode) || STOPS.contains(&opcode));
         unwinds.then(|| {
             self.objects.count(opcode);
             vec![0; out_bytes]
@@ -414,11 +485,12 @@ impl Control {
 impl Drop for Control {
     /// The memory about to be freed must not be written any more.
     fn drop(&mut self) {
-        if !self.bus_master {
+        if !self.bus_master && !self.stopped {
             return;
         }
-        self.stop_dma();
-        if self.bus_master && self.function.reset().is_err() {
+        // Nobody has torn it down: its queue pairs would go on to answer their peers.
+        self.cut_off();
+        if self.bus_master {
             // Nothing stops the device: the arena stays mapped and its memory is never used again.
             tracing::error!(
                 function = self.function.name(),
@@ -429,14 +501,17 @@ impl Drop for Control {
     }
 }
 
-/// Commands that stop things without destroying an object of the caller's.
-const STOPS: [Opcode; 5] = [
+/// Commands that give the function back, of which a dead one is no longer asked.
+const STOPS: [Opcode; 3] = [
     Opcode::TEARDOWN_HCA,
     Opcode::DISABLE_HCA,
     Opcode::MANAGE_PAGES,
-    Opcode::TO_ERR_QP,
-    Opcode::TO_RST_QP,
 ];
+
+/// Whether a command ends the device's use of memory, or of something that leads to memory.
+fn ends_access(opcode: Opcode) -> bool {
+    Objects::destroys(opcode) || [Opcode::TO_ERR_QP, Opcode::TO_RST_QP].contains(&opcode)
+}
 
 /// How many objects of each kind exist, counted by the commands that make and destroy them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

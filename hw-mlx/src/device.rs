@@ -224,6 +224,17 @@ impl Hca {
         teardown::close(self)
     }
 
+    /// Ends the device's use of memory whatever it says: bus mastering off, and in the end a reset. It is dead from now on, with
+    /// its [`AsyncEvent::DeviceDead`].
+    pub fn stop(&mut self, why: &'static str) {
+        self.control.stop(DeadCause::Stopped { why });
+    }
+
+    /// While on, all commands together have the time that one has otherwise; when it is over, the device is stopped.
+    pub fn one_limit(&mut self, on: bool) {
+        self.control.one_limit(on);
+    }
+
     /// What port and vport are now.
     ///
     /// # Errors

@@ -103,6 +103,18 @@ impl CmdError {
         }
     }
 
+    /// Whether the device is as it was before the command, and well: it said so, or was never asked.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused { .. } | Self::Memory { .. } => true,
+            Self::Delivery { .. }
+            | Self::TimedOut { .. }
+            | Self::BadSignature { .. }
+            | Self::NoSlot { .. }
+            | Self::Dead { .. } => false,
+        }
+    }
+
     /// Whether the device may still write the memory the command pointed at (rings in a page list
     /// included): nobody knows whether it took effect.
     pub fn outcome_unknown(&self) -> bool {
@@ -146,6 +158,19 @@ pub enum DeadCause {
     /// The system says that the bus reported an uncorrectable error of the function.
     #[error("the bus reports an uncorrectable error of the function (AER)")]
     BusError,
+    /// A command that ends the device's use of memory was not answered, or not so that one could believe it: nobody knows what it
+    /// reaches. We have stopped it.
+    #[error("stopped by us: it did not answer {opcode:?} ({:#05x}), which ends its use of memory", opcode.0)]
+    Unended {
+        /// The command.
+        opcode: Opcode,
+    },
+    /// We have stopped it for another reason.
+    #[error("stopped by us, for what it refused or did too slowly: {why}")]
+    Stopped {
+        /// The reason.
+        why: &'static str,
+    },
     /// The health counter stands still, and a command stayed unanswered.
     #[error(
         "the firmware's health counter stands still at {counter:#08x}, and it answers no command"
@@ -331,6 +356,9 @@ pub enum MlxError {
     /// The device is dead.
     #[error("the device is dead: {0}")]
     Dead(DeadCause),
+    /// Without random numbers names could be guessed.
+    #[error("the system gives no random numbers: {0}")]
+    Random(String),
 }
 
 /// Delivery status in words (PRM "Command Queue Entry", status).

@@ -24,7 +24,7 @@ use dat_core::provider::{
     CompletionEntry, CompletionQueue, DataSegment, MadAddress, Path, QueueFull,
 };
 use dat_core::types::{DtoStatus, MemPrivFlags};
-use driver::DmaBuffer;
+use driver::{DmaBuffer, Instant};
 
 use crate::cq::{ArmSequence, Cq, Cqe, opcode};
 use crate::device::Hca;
@@ -279,21 +279,25 @@ impl Gsi {
         self.start(hca)
     }
 
+    /// Waits until what was sent has left, if that happens before `deadline`.
+    pub(crate) fn await_sends(&mut self, hca: &mut Hca, deadline: Instant) {
+        self.drain();
+        while self.send.outstanding() > 0
+            && !self.broken
+            && hca.now() < deadline
+            && hca.wait(deadline).is_ok()
+        {
+            self.drain();
+        }
+    }
+
     /// Destroys QP1 and what belongs to it.
     ///
     /// # Errors
     /// Device refusal; what could not be destroyed keeps its memory.
     pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
         // The last words to our peers are on their way out: RESET would drop them.
-        let patience = hca.now() + LAST_WORDS;
-        self.drain();
-        while self.send.outstanding() > 0
-            && !self.broken
-            && hca.now() < patience
-            && hca.wait(patience).is_ok()
-        {
-            self.drain();
-        }
+        self.await_sends(hca, hca.now() + LAST_WORDS);
         control::to_reset_at_last(hca, self.qpn)?;
         control::destroy_qp(hca, self.qpn)?;
         drop(self.memory.give_back());

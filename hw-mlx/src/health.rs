@@ -147,6 +147,11 @@ impl Health {
         }
     }
 
+    /// It is dead because we say so.
+    pub(crate) fn stopped(&mut self, cause: DeadCause) {
+        self.dead.get_or_insert(cause);
+    }
+
     /// The device answered: whatever was doubted was not death.
     pub(crate) fn answered(&mut self) {
         tracing::warn!(

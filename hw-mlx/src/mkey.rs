@@ -18,7 +18,8 @@
 //! rights are the key's business; without it entries are plain addresses.
 //!
 //! Keys are named `index << 8 | variant`. The index is the firmware's and may come back at once for
-//! the next region; the variant is ours and changes with every key, so that a stale key misses.
+//! the next region; the variant is ours, drawn at random and none of the last few, so that a stale key misses and a key
+//! does not tell its neighbours.
 
 use core::ops::RangeInclusive;
 

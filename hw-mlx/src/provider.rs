@@ -12,8 +12,8 @@
 //! Memory registered is `driver`'s [`DmaMemory`]: arena memory or memory lent by the caller. The region
 //! keeps a clone, so that the device's mapping outlives the key.
 //!
-//! Random numbers (identifiers, first PSNs) come from one seeded stream: deterministic worlds give the
-//! seed in [`HcaConfig`], others take the process's hash randomness.
+//! Random numbers (identifiers, first PSNs, variants of keys) come from a cipher: deterministic worlds give its
+//! seed in [`HcaConfig`], others take the system's randomness.
 
 mod datagrams;
 mod errors;
@@ -39,7 +39,7 @@ use crate::mkey::{self, KeyRequest};
 use crate::prm::{AllocPdIn, Cqn, DeallocPdIn};
 use crate::qp::Qp;
 use crate::qp::control::QpRequest;
-use crate::random::SplitMix;
+use crate::random::{Random, Variants};
 use crate::ring::Lent;
 use crate::srq::Srq;
 use crate::uar::Doorbells;
@@ -90,11 +90,11 @@ pub struct MlxProvider {
     /// Owner numbers by RMP number.
     srqs: BTreeMap<u32, u32>,
     events: VecDeque<ProviderEvent>,
-    random: SplitMix,
     /// Since when we know the port to be down.
     down_since: Option<Instant>,
-    /// Low byte of the next key.
-    variant: u8,
+    random: Random,
+    /// Low bytes of keys.
+    variants: Variants,
 }
 
 impl MlxProvider {
@@ -103,7 +103,9 @@ impl MlxProvider {
     /// # Errors
     /// Whatever stopped the bring-up; the function is then stopped.
     pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
-        let mut random = SplitMix::new(config.seed);
+        let random = Random::new(config.seed)?;
+        // Peers see variants: they are no part of the stream the other numbers are drawn from.
+        let variants = Variants::new(Random::of_function(config.seed, "variants")?);
         let mut hca = Hca::open(function, config)?;
         if hca.caps().cqe_version() != 1 {
             // Owner numbers in completion entries need it; every ConnectX-4 and later has it.
@@ -122,8 +124,6 @@ impl MlxProvider {
         if down_since.is_some() {
             tracing::warn!(function = hca.name(), "the port is down");
         }
-        #[expect(clippy::cast_possible_truncation, reason = "any byte will do")]
-        let variant = random.next() as u8;
         Ok(Self {
             hca,
             doorbells,
@@ -136,7 +136,7 @@ impl MlxProvider {
             events: VecDeque::new(),
             random,
             down_since,
-            variant,
+            variants,
         })
     }
 
@@ -394,6 +394,20 @@ impl Provider for MlxProvider {
                 "a region of no bytes, or outside of its buffer".to_owned(),
             ));
         }
+        let (theirs, ours) = (memory.function(), self.hca.function());
+        if !theirs.is_same(ours) {
+            // Its I/O addresses are another function's: here they would name other bytes.
+            let earlier = if theirs.name() == ours.name() {
+                "an earlier opening of "
+            } else {
+                ""
+            };
+            return Err(ProviderError::Unsupported(format!(
+                "memory of {earlier}{} for {}, which cannot reach it",
+                theirs.name(),
+                ours.name(),
+            )));
+        }
         let bytes = memory.len() as u64;
         if bytes > self.limits.max_region_bytes {
             return Err(ProviderError::Unsupported(format!(
@@ -401,13 +415,12 @@ impl Provider for MlxProvider {
                 self.limits.max_region_bytes
             )));
         }
-        self.variant = self.variant.wrapping_add(1);
         let request = KeyRequest {
             pd,
             address: memory.address(),
             bytes,
             access,
-            variant: self.variant,
+            variant: self.variants.draw(),
         };
         let lent = Lent::new(memory.clone(), self.hca.arena().downgrade());
         let (index, key) = match mkey::create(&mut self.hca, &request, memory.iova()) {
@@ -431,9 +444,11 @@ impl Provider for MlxProvider {
         })
     }
 
-    fn deregister(&mut self, region: Region) -> Result<(), ProviderError> {
-        mkey::destroy(&mut self.hca, region.index)?;
-        drop(region.memory.give_back());
+    fn deregister(&mut self, region: &mut Region) -> Result<(), ProviderError> {
+        if !region.memory.is_returned() {
+            mkey::destroy(&mut self.hca, region.index)?;
+            region.memory.returned();
+        }
         Ok(())
     }
 
@@ -447,18 +462,24 @@ impl Provider for MlxProvider {
                 "the device has no memory windows".to_owned(),
             ));
         }
-        self.variant = self.variant.wrapping_add(1);
-        Ok(window::create(&mut self.hca, pd, self.variant)?)
+        let (variant, secret) = (self.variants.draw(), self.random.next());
+        Ok(window::create(&mut self.hca, pd, variant, secret)?)
     }
 
     fn unbind_window(&mut self, pd: u32, window: &mut Window) -> Result<(), ProviderError> {
-        let fresh = self.create_window(pd)?;
-        let old = core::mem::replace(window, fresh);
-        Ok(window::destroy(&mut self.hca, &old)?)
+        let mut fresh = self.create_window(pd)?;
+        if let Err(error) = window::destroy(&mut self.hca, window) {
+            if let Err(second) = window::destroy(&mut self.hca, &mut fresh) {
+                tracing::warn!(%second, "a window that was never bound stays");
+            }
+            return Err(error.into());
+        }
+        *window = fresh;
+        Ok(())
     }
 
-    fn destroy_window(&mut self, window: Window) -> Result<(), ProviderError> {
-        Ok(window::destroy(&mut self.hca, &window)?)
+    fn destroy_window(&mut self, window: &mut Window) -> Result<(), ProviderError> {
+        Ok(window::destroy(&mut self.hca, window)?)
     }
 
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Cq, ProviderError> {
@@ -494,11 +515,11 @@ impl Provider for MlxProvider {
         Ok(cq.resize(&mut self.hca, entries)?)
     }
 
-    fn destroy_cq(&mut self, cq: Cq) -> Result<(), ProviderError> {
+    fn destroy_cq(&mut self, cq: &mut Cq) -> Result<(), ProviderError> {
+        cq.destroy(&mut self.hca)?;
         self.cqs.remove(&cq.cqn());
-        let destroyed = cq.destroy(&mut self.hca);
         self.forget_events();
-        Ok(destroyed?)
+        Ok(())
     }
 
     fn create_srq(
@@ -523,11 +544,11 @@ impl Provider for MlxProvider {
         Ok(srq.arm_limit(&mut self.hca, limit)?)
     }
 
-    fn destroy_srq(&mut self, srq: Srq) -> Result<(), ProviderError> {
+    fn destroy_srq(&mut self, srq: &mut Srq) -> Result<(), ProviderError> {
+        srq.destroy(&mut self.hca)?;
         self.srqs.remove(&srq.rmpn());
-        let destroyed = srq.destroy(&mut self.hca);
         self.forget_events();
-        Ok(destroyed?)
+        Ok(())
     }
 
     fn create_qp(
@@ -639,14 +660,22 @@ impl Provider for MlxProvider {
 
     fn destroy_qp(
         &mut self,
-        qp: Qp,
+        qp: &mut Qp,
         request_cq: &mut Cq,
         recv_cq: Option<&mut Cq>,
     ) -> Result<(), ProviderError> {
+        qp.destroy(&mut self.hca, request_cq, recv_cq)?;
         self.qps.remove(&qp.number());
-        let destroyed = qp.destroy(&mut self.hca, request_cq, recv_cq);
         self.forget_events();
-        Ok(destroyed?)
+        Ok(())
+    }
+
+    fn stop(&mut self, why: &'static str) {
+        self.hca.stop(why);
+    }
+
+    fn one_limit(&mut self, on: bool) {
+        self.hca.one_limit(on);
     }
 
     fn sync_for_device(&self) {
@@ -688,11 +717,18 @@ impl Provider for MlxProvider {
     }
 
     fn send_mad(&mut self, to: &MadAddress, mad: &[u8; 256]) -> Result<(), ProviderError> {
+        if let Some(cause) = self.hca.dead_cause() {
+            return Err(ProviderError::Dead(cause.to_string()));
+        }
         self.gsi.send(to, mad).map_err(|_| {
             ProviderError::Resources("too many management datagrams in flight".to_owned())
         })?;
         datagrams::sent(&self.hca, to, mad);
         Ok(())
+    }
+
+    fn await_mads(&mut self, deadline: Nanos) {
+        self.gsi.await_sends(&mut self.hca, Instant(deadline));
     }
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {

@@ -1,66 +1,155 @@
-//! Random numbers: identifiers, packet sequence numbers, a MAC where there is none.
+//! Random numbers: identifiers, packet sequence numbers, variants of keys, a MAC where there is none.
+//!
+//! Peers are told some of these numbers, and must not learn others from them: communication identifiers, packet sequence
+//! numbers and keys are all that keeps strangers out of a connection. So they come from a cipher, ChaCha20, whose state
+//! cannot be told from its output, seeded by the system. Runs that are to be repeatable give a seed.
 
-/// SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): a stream of well-mixed numbers from one seed. It names
-/// things; it keeps no secrets.
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use crate::error::MlxError;
+
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct SplitMix(u64);
+pub(crate) struct Random(ChaCha20Rng);
 
-impl SplitMix {
-    pub(crate) fn new(seed: Option<u64>) -> Self {
-        use std::hash::{BuildHasher, Hasher};
-        Self(seed.unwrap_or_else(|| {
-            std::collections::hash_map::RandomState::new()
-                .build_hasher()
-                .finish()
-        }))
+impl Random {
+    /// The stream of a seed; without one, a stream nobody else has.
+    ///
+    /// # Errors
+    /// [`MlxError::Random`]: the system has no randomness to give.
+    pub(crate) fn new(seed: Option<u64>) -> Result<Self, MlxError> {
+        match seed {
+            Some(seed) => Ok(Self(ChaCha20Rng::seed_from_u64(seed))),
+            None => ChaCha20Rng::try_from_os_rng()
+                .map(Self)
+                .map_err(|error| MlxError::Random(error.to_string())),
+        }
     }
 
     /// The stream of one function: functions that share a seed draw different numbers.
-    pub(crate) fn of_function(seed: Option<u64>, name: &str) -> Self {
-        let mut random = Self::new(seed);
-        for byte in name.bytes() {
-            random.0 = random.next() ^ u64::from(byte);
+    ///
+    /// # Errors
+    /// As [`Random::new`].
+    pub(crate) fn of_function(seed: Option<u64>, name: &str) -> Result<Self, MlxError> {
+        let mut random = Self::new(seed)?;
+        let mut key = [0; 32];
+        random.0.fill_bytes(&mut key);
+        for (at, byte) in name.bytes().enumerate() {
+            let place = &mut key[at % 32];
+            *place = place.wrapping_mul(31) ^ byte;
         }
-        random
+        Ok(Self(ChaCha20Rng::from_seed(key)))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0.next_u64()
+    }
+
+    /// A byte of the stream.
+    pub(crate) fn byte(&mut self) -> u8 {
+        let [byte, ..] = self.0.next_u32().to_be_bytes();
+        byte
+    }
+
+    /// Sixteen bytes of the stream.
+    pub(crate) fn bytes(&mut self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        self.0.fill_bytes(&mut bytes);
+        bytes
     }
 }
 
-impl SplitMix {
-    /// Sixteen bytes of the stream.
-    pub(crate) fn bytes(&mut self) -> [u8; 16] {
-        (u128::from(self.next()) << 64 | u128::from(self.next())).to_be_bytes()
+/// Keys made since a variant was last used, at least. The firmware may give the index of a key that is gone to the next one, and
+/// then the variant is what tells the stale key from the new one.
+const FRESH: usize = 64;
+
+/// Variants of keys, the low bytes of their names: drawn at random, and none of the last few again.
+#[derive(Debug)]
+pub(crate) struct Variants {
+    random: Random,
+    recent: [u8; FRESH],
+    drawn: usize,
+}
+
+impl Variants {
+    pub(crate) fn new(random: Random) -> Self {
+        Self {
+            random,
+            recent: [0; FRESH],
+            drawn: 0,
+        }
+    }
+
+    /// The variant of the next key.
+    pub(crate) fn draw(&mut self) -> u8 {
+        let recent = &self.recent[..self.drawn.min(FRESH)];
+        // Three of four are fresh. A cipher does not go on drawing others, but a loop has a bound.
+        let fresh = (0..4096)
+            .map(|_| self.random.byte())
+            .find(|variant| !recent.contains(variant));
+        let variant = fresh.unwrap_or_default();
+        self.recent[self.drawn % FRESH] = variant;
+        self.drawn += 1;
+        variant
     }
 }
 
 /// A MAC address nobody gave out: locally administered, of one station.
-pub(crate) fn local_mac(random: &mut SplitMix) -> [u8; 6] {
+pub(crate) fn local_mac(random: &mut Random) -> [u8; 6] {
     let [first, b, c, d, e, f, ..] = random.next().to_be_bytes();
     [first & 0xfc | 2, b, c, d, e, f]
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    /// First outputs for seed 1234567, from the reference implementation's published test vector.
+    const KEYSTREAM: [u8; 16] = [
+        0x39, 0xfd, 0x2b, 0x7d, 0xd9, 0xc5, 0x19, 0x6a, 0x8d, 0xbd, 0x03, 0x77, 0xb8, 0xdc, 0x4a,
+        0x49,
+    ];
+
+    fn of(seed: u64) -> Random {
+        Random::new(Some(seed)).expect("a seed needs nothing of the system")
+    }
+
+    /// Keystream of ChaCha20 for the key 00 01 .. 1f, a nonce of zeros and block 0, by OpenSSL
+    /// (`openssl enc -chacha20 -K 0001..1f -iv 0` over zeros).
     #[test]
-    fn random_numbers_of_a_seed_are_the_reference_streams() {
-        let mut random = SplitMix::new(Some(1_234_567));
-        let drawn: Vec<u64> = (0..3).map(|_| random.next()).collect();
-        assert_eq!(
-            drawn,
-            [
-                6_457_827_717_110_365_317,
-                3_203_168_211_198_807_973,
-                9_817_491_932_198_370_423
-            ]
-        );
+    fn the_numbers_are_the_ciphers() {
+        let key: [u8; 32] = core::array::from_fn(|at| u8::try_from(at).expect("small"));
+        let mut random = Random(ChaCha20Rng::from_seed(key));
+        assert_eq!(random.bytes(), KEYSTREAM);
+    }
+
+    #[test]
+    fn a_seed_repeats_and_other_seeds_and_functions_differ() {
+        let drawn = |mut random: Random| [random.next(), random.next(), random.next()];
+        assert_eq!(drawn(of(7)), drawn(of(7)));
+        assert_ne!(drawn(of(7)), drawn(of(8)));
+        let named = |name| drawn(Random::of_function(Some(7), name).expect("seeded"));
+        assert_eq!(named("sim:a"), named("sim:a"));
+        assert_ne!(named("sim:a"), named("sim:b"));
+        assert_ne!(named("sim:a"), drawn(of(7)));
+        let unseeded = || drawn(Random::new(None).expect("the system's"));
+        assert_ne!(unseeded(), unseeded());
+    }
+
+    #[test]
+    fn variants_are_no_counter_and_stay_away_for_a_while() {
+        let mut variants = Variants::new(of(3));
+        let drawn: Vec<u8> = (0..10_000).map(|_| variants.draw()).collect();
+        for (at, variant) in drawn.iter().enumerate() {
+            let before = &drawn[at.saturating_sub(FRESH)..at];
+            assert!(!before.contains(variant), "{at}: {variant}");
+        }
+        let steps: BTreeSet<u8> = drawn
+            .windows(2)
+            .map(|pair| pair[1].wrapping_sub(pair[0]))
+            .collect();
+        assert_eq!(steps.len(), 255, "every step but none");
     }
 }

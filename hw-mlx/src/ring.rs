@@ -95,6 +95,8 @@ pub struct Lent<T: Send + 'static> {
     /// `None` once it was given back.
     value: Option<T>,
     arena: WeakArena,
+    /// The device has said that it does not use it any more.
+    ours: bool,
 }
 
 impl<T: Send + 'static> Lent<T> {
@@ -103,7 +105,19 @@ impl<T: Send + 'static> Lent<T> {
         Self {
             value: Some(value),
             arena,
+            ours: false,
         }
+    }
+
+    /// The device has said that it does not use it any more: it is freed when it is dropped, and not before, for whoever
+    /// holds it still reads it.
+    pub const fn returned(&mut self) {
+        self.ours = true;
+    }
+
+    /// Whether the device has said so.
+    pub const fn is_returned(&self) -> bool {
+        self.ours
     }
 
     /// What is lent.
@@ -133,7 +147,7 @@ impl<T: Send + 'static> Lent<T> {
 
 impl<T: Send + 'static> Drop for Lent<T> {
     fn drop(&mut self) {
-        if let Some(value) = self.value.take() {
+        if let Some(value) = self.value.take().filter(|_| !self.ours) {
             self.arena.keep(value);
         }
     }

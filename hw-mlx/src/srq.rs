@@ -264,15 +264,18 @@ impl Srq {
         Ok(())
     }
 
-    /// Destroys the queue.
+    /// Destroys the queue. There is nothing to destroy the second time.
     ///
     /// # Errors
-    /// Device refusal; the memory then stays out of use.
-    pub fn destroy(self, hca: &mut Hca) -> Result<(), MlxError> {
+    /// Device refusal; the queue is as it was. Dropped then, its memory stays out of use.
+    pub fn destroy(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        if self.memory.is_returned() {
+            return Ok(());
+        }
         let mut command = DestroyRmpIn::new();
         command.set_rmpn(self.rmpn);
         hca.exec(&command)?;
-        drop(self.memory.give_back());
+        self.memory.returned();
         Ok(())
     }
 

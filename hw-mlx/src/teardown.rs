@@ -5,7 +5,8 @@
 //! doorbell page, TEARDOWN_HCA, every page back, DISABLE_HCA, bus mastering off.
 //!
 //! Whatever fails on the way is noted and the rest is done all the same: the aim is that the memory
-//! is ours again, and bus mastering off achieves that even with a device that answers nothing. So the
+//! is ours again, and bus mastering off achieves that even with a device that answers nothing. All of it together has the
+//! time of one command; what is not done then is not asked for any more. So the
 //! pages a dead device never returned are not leaked; they are reported as not returned.
 
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
     let mut first = First(None);
     let port = port_number(&hca.caps);
     let control = &mut hca.control;
+    // One time limit for all of it.
+    control.one_limit(true);
 
     for entry in hca.gids.iter().rev() {
         first.note(

@@ -25,7 +25,7 @@ use crate::prm::{
     AccessRegIn, CmdStatus, DeleteL2TableEntryIn, MacAddress, ModifyNicVportContextIn, Pmtu,
     QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
 };
-use crate::random::{SplitMix, local_mac};
+use crate::random::{Random, local_mac};
 pub(crate) use look::look;
 pub use look::{VportAdmin, VportState};
 
@@ -111,7 +111,7 @@ pub(crate) fn is_unicast(mac: [u8; 6]) -> bool {
 pub(crate) fn choose_mac(
     configured: Option<[u8; 6]>,
     permanent: [u8; 6],
-    random: &mut SplitMix,
+    random: &mut Random,
 ) -> [u8; 6] {
     match configured {
         Some(mac) => {

@@ -75,28 +75,48 @@ impl Body {
 #[derive(Debug)]
 pub struct Window {
     index: u32,
-    /// Low byte of the key.
-    variant: u8,
+    /// Low byte of the first key, and how many binds came after it.
+    first: u8,
+    binds: u8,
+    /// What orders its low bytes.
+    secret: u64,
     /// What is posted behind a bind must carry a fence.
     needs_fence: bool,
+    /// The device has destroyed it.
+    gone: bool,
 }
 
 impl Window {
     /// The remote key.
     #[must_use]
     pub fn key(&self) -> u32 {
-        self.index << 8 | u32::from(self.variant)
+        self.index << 8 | u32::from(self.variant(self.binds))
     }
 
     /// The remote key after the next bind.
     #[must_use]
     pub fn next_key(&self) -> u32 {
-        self.index << 8 | u32::from(self.variant.wrapping_add(1))
+        self.index << 8 | u32::from(self.variant(self.binds.wrapping_add(1)))
+    }
+
+    /// The low byte of the key after so many binds. Peers that had one key must not guess the next, nor may an old one come
+    /// again soon: the bytes are all of 256, in an order that the secret decides (a Feistel network of two halves of four bits).
+    fn variant(&self, binds: u8) -> u8 {
+        let (mut left, mut right) = (binds >> 4, binds & 15);
+        for round in 0..4_u64 {
+            let mixed = (self.secret ^ round << 8 ^ u64::from(right))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29)
+                .wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let [top, ..] = mixed.to_be_bytes();
+            (left, right) = (right, left ^ top >> 4);
+        }
+        (left << 4 | right) ^ self.first
     }
 
     /// A bind was posted.
     pub(crate) fn advance(&mut self) {
-        self.variant = self.variant.wrapping_add(1);
+        self.binds = self.binds.wrapping_add(1);
     }
 
     pub(crate) fn needs_fence(&self) -> bool {
@@ -179,7 +199,15 @@ pub fn supported(hca: &Hca) -> bool {
 ///
 /// # Errors
 /// Device refusal.
-pub fn create(hca: &mut Hca, pd: u32, variant: u8) -> Result<Window, CmdError> {
+pub fn create(hca: &mut Hca, pd: u32, first: u8, secret: u64) -> Result<Window, CmdError> {
+    let mut window = Window {
+        index: 0,
+        first,
+        binds: 0,
+        secret,
+        needs_fence: hca.caps().general().umr_fence() != UMR_FENCE_NONE,
+        gone: false,
+    };
     let mut command = CreateMkeyIn::new();
     command
         .memory_key_mkey_entry_mut()
@@ -188,24 +216,23 @@ pub fn create(hca: &mut Hca, pd: u32, variant: u8) -> Result<Window, CmdError> {
         .set_access_mode_1_0(ACCESS_MODE_KLM)
         .set_lr(true)
         .set_qpn(ANY_QPN)
-        .set_mkey_7_0(u32::from(variant))
+        .set_mkey_7_0(window.key())
         .set_pd(pd)
         .set_translations_octword_size(ENTRIES);
-    let needs_fence = hca.caps().general().umr_fence() != UMR_FENCE_NONE;
-    let index = hca.exec(&command)?.mkey_index();
-    Ok(Window {
-        index,
-        variant,
-        needs_fence,
-    })
+    window.index = hca.exec(&command)?.mkey_index();
+    Ok(window)
 }
 
-/// Destroys a window, bound or not.
+/// Destroys a window, bound or not. There is nothing to destroy the second time.
 ///
 /// # Errors
-/// Device refusal.
-pub fn destroy(hca: &mut Hca, window: &Window) -> Result<(), CmdError> {
-    mkey::destroy(hca, window.index)
+/// Device refusal; the window is as it was.
+pub fn destroy(hca: &mut Hca, window: &mut Window) -> Result<(), CmdError> {
+    if !window.gone {
+        mkey::destroy(hca, window.index)?;
+        window.gone = true;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -214,8 +241,11 @@ mod tests {
 
     const WINDOW: Window = Window {
         index: 0x12_3456,
-        variant: 0xff,
+        first: 0xff,
+        binds: 0,
+        secret: 7,
         needs_fence: true,
+        gone: false,
     };
 
     fn bytes_of(target: &WindowTarget) -> Vec<u8> {
@@ -239,15 +269,35 @@ mod tests {
         // Without the atomic bit, which a device with umr_modify_atomic_disabled refuses.
         expected[8..16].copy_from_slice(&0x201c_2041_u64.to_be_bytes());
         expected[48 + 2] = 0x10; // remote read
-        expected[48 + 4..48 + 8].copy_from_slice(&[0xff, 0xff, 0xff, 0x00]); // any QP, variant 0xff + 1
+        let [.., next] = WINDOW.next_key().to_be_bytes();
+        expected[48 + 4..48 + 8].copy_from_slice(&[0xff, 0xff, 0xff, next]); // any QP
         expected[48 + 0x10..48 + 0x18].copy_from_slice(&0x7f00_1122_3344_u64.to_be_bytes());
         expected[48 + 0x18..48 + 0x20].copy_from_slice(&0x5566_u64.to_be_bytes());
         expected[112..116].copy_from_slice(&0x5566_u32.to_be_bytes());
         expected[116..120].copy_from_slice(&[0x0a, 0x0b, 0x0c, 0x0d]);
         expected[120..128].copy_from_slice(&0x7f00_1122_3344_u64.to_be_bytes());
         assert_eq!(bytes, expected);
-        assert_eq!(WINDOW.key(), 0x1234_56ff);
-        assert_eq!(WINDOW.next_key(), 0x1234_5600);
+    }
+
+    #[test]
+    fn the_keys_of_a_window_come_in_an_order_nobody_knows_and_do_not_come_again_soon() {
+        for secret in 0..20 {
+            let mut window = Window { secret, ..WINDOW };
+            let mut seen = [false; 256];
+            let mut steps = [false; 256];
+            for _ in 0..256 {
+                let (now, next) = (window.key(), window.next_key());
+                assert_eq!((now >> 8, next >> 8), (0x12_3456, 0x12_3456));
+                let [.., low] = now.to_be_bytes();
+                assert!(!core::mem::replace(&mut seen[usize::from(low)], true));
+                let [.., step] = next.wrapping_sub(now).to_be_bytes();
+                steps[usize::from(step)] = true;
+                window.advance();
+                assert_eq!(window.key(), next);
+            }
+            let kinds = steps.iter().filter(|seen| **seen).count();
+            assert!(kinds > 100, "secret {secret}: {kinds} different steps");
+        }
     }
 
     #[test]
@@ -263,6 +313,8 @@ mod tests {
         expected[0] = 0x90;
         expected[8..16].copy_from_slice(&0x2000_2000_u64.to_be_bytes());
         expected[48] = 0x40; // free
+        let [.., next] = WINDOW.next_key().to_be_bytes();
+        expected[48 + 7] = next;
         assert_eq!(bytes, expected);
     }
 

@@ -30,9 +30,10 @@ fn a_refused_destroy_does_not_stand_in_the_way_of_the_next_open() {
     let sim = Sim::new(SimConfig::default());
     let function = sim.add_function(Profile::default());
     let mut provider = open(&function).expect("the first open");
-    let cq = provider.create_cq(15, 1).expect("a CQ");
+    let mut cq = provider.create_cq(15, 1).expect("a CQ");
     sim.inject(&function, &refusal(Opcode::DESTROY_CQ));
-    provider.destroy_cq(cq).expect_err("refused");
+    provider.destroy_cq(&mut cq).expect_err("refused");
+    drop(cq);
     let error = provider
         .close()
         .expect_err("its event queue is referred to");

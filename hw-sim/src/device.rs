@@ -279,6 +279,11 @@ impl Sim {
         nics[function.index].inject(env, fault);
         world.driven();
     }
+
+    /// Forgets the command faults of a function that have not met their command.
+    pub fn mend(&self, function: &SimFunction) {
+        lock(&self.world).nics[function.index].mend();
+    }
 }
 
 /// A card of a [`Sim`].

@@ -415,6 +415,11 @@ impl Nic {
         }
     }
 
+    /// Forgets the command faults that have not met their command.
+    pub fn mend(&mut self) {
+        self.faults.clear();
+    }
+
     /// Puts a fault into the function.
     pub fn inject(&mut self, env: &mut Env, fault: &Fault) {
         env.note(self.index, format_args!("fault {fault:?}"));

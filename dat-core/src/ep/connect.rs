@@ -214,23 +214,28 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_ep_disconnect.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: UNCONNECTED, RESERVED, PASSIVE, TENTATIVE.
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: UNCONNECTED, RESERVED, PASSIVE, TENTATIVE. DAT_INTERNAL_ERROR: the device
+    /// refused, and nothing has changed.
     pub fn ep_disconnect(&mut self, ep: EpHandle, flags: CloseFlags) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
         match (state, flags) {
             (EpState::Disconnected, _) | (EpState::DisconnectPending, CloseFlags::Graceful) => {}
             (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
-                self.enter_disconnected(
+                self.halt(ep.key)?;
+                self.leave_connection(
                     ep.key,
                     EpEvent::AttemptEnded,
                     ConnectionEventKind::Disconnected,
+                    true,
                 );
             }
             (EpState::Connected | EpState::DisconnectPending, CloseFlags::Abrupt) => {
-                self.enter_disconnected(
+                self.halt(ep.key)?;
+                self.leave_connection(
                     ep.key,
                     EpEvent::ConnectionEnded,
                     ConnectionEventKind::Disconnected,
+                    true,
                 );
             }
             (EpState::Connected, CloseFlags::Graceful) => {
@@ -307,6 +312,8 @@ impl<P: Provider> Ia<P> {
     pub(crate) fn rewind(&mut self, key: EpKey) {
         if let Err(error) = self.reset_queue_pair(key) {
             self.note_device_error("rewinding a queue pair", &error);
+            // It may be able to receive.
+            self.insist("stopping a queue pair", |ia| ia.halt(key));
         }
         if let Some(ep) = self.eps.get_mut(key) {
             ep.has_received = false;
@@ -356,12 +363,24 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The one way into DISCONNECTED. Does nothing where the table has no such edge.
+    /// The one way into DISCONNECTED. Does nothing where the table has no such edge. The queue pair takes no packets afterwards,
+    /// or the device is stopped: nobody could be told that it refuses.
     pub(crate) fn enter_disconnected(
         &mut self,
         key: EpKey,
         event: EpEvent,
         kind: ConnectionEventKind,
+    ) {
+        self.leave_connection(key, event, kind, false);
+    }
+
+    /// The same; `halted`: the queue pair has stopped already.
+    fn leave_connection(
+        &mut self,
+        key: EpKey,
+        event: EpEvent,
+        kind: ConnectionEventKind,
+        halted: bool,
     ) {
         let Some(ep) = self.eps.get(key) else { return };
         if ep.hot.state.next(event) != Some(EpState::Disconnected) {
@@ -370,14 +389,12 @@ impl<P: Provider> Ia<P> {
         self.move_to(key, event);
         self.draining.retain(|other| *other != key);
         self.let_go(key);
-        let Some(ep) = self.eps.get_mut(key) else {
+        let Some(ep) = self.eps.get(key) else {
             return;
         };
         let (connect, request, recv) = (ep.connect_evd, ep.request_evd, ep.recv_evd);
-        if let Some(qp) = &mut ep.qp
-            && let Err(error) = self.provider.to_error(qp)
-        {
-            self.note_device_error("stopping a queue pair", &error);
+        if !halted {
+            self.insist("stopping a queue pair", |ia| ia.halt(key));
         }
         if let Some(evd) = connect
             && (connect == request || connect == recv)

@@ -463,13 +463,21 @@ impl<P: Provider> Ia<P> {
         {
             Ok(qp) => Ok((Some(qp), discard)),
             Err(error) => {
-                if let Some(cq) = discard
-                    && let Err(error) = self.provider.destroy_cq(cq)
-                {
-                    self.note_device_error("destroying a completion queue", &error);
+                let refused = self.device_refused("ep_create", error, Subtype::ResourceTep);
+                if let Some(mut cq) = discard {
+                    self.insist("destroying a completion queue", |ia| {
+                        ia.end_discard(&mut cq)
+                    });
                 }
-                Err(self.device_refused("ep_create", error, Subtype::ResourceTep))
+                Err(refused)
             }
+        }
+    }
+
+    fn end_discard(&mut self, cq: &mut P::Cq) -> DatResult<()> {
+        match self.provider.destroy_cq(cq) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.not_ended("destroying a completion queue", &error)),
         }
     }
 
@@ -488,25 +496,31 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Gives a queue pair back. What its endpoint took out of the completion queues stays delivered.
-    fn unmake_qp(&mut self, qp: P::Qp, mut discard: Option<P::Cq>, setup: &Setup) {
-        let result = match queues(
+    /// Gives a queue pair back, and the queue for what nobody wanted of it, or as much of both as the device takes. What its
+    /// endpoint took out of the completion queues stays delivered.
+    fn unmake_qp(
+        &mut self,
+        qp: &mut Option<P::Qp>,
+        discard: &mut Option<P::Cq>,
+        setup: &Setup,
+    ) -> DatResult<()> {
+        let found = queues(
             &mut self.evds,
             discard.as_mut(),
             setup.request_evd,
             setup.recv_evd,
-        ) {
-            Some((request_cq, recv_cq)) => self.provider.destroy_qp(qp, request_cq, recv_cq),
-            None => Ok(()),
-        };
-        if let Err(error) = result {
-            self.note_device_error("destroying a queue pair", &error);
-        }
-        if let Some(cq) = discard
-            && let Err(error) = self.provider.destroy_cq(cq)
+        );
+        if let (Some(ending), Some((request_cq, recv_cq))) = (qp.as_mut(), found)
+            && let Err(error) = self.provider.destroy_qp(ending, request_cq, recv_cq)
         {
-            self.note_device_error("destroying a completion queue", &error);
+            return Err(self.not_ended("destroying a queue pair", &error));
         }
+        *qp = None;
+        if let Some(cq) = discard {
+            self.end_discard(cq)?;
+        }
+        *discard = None;
+        Ok(())
     }
 
     /// Whether the EVDs can carry the streams of `setup`, once those of `instead_of` are gone.
@@ -626,7 +640,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_ep_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: RESERVED, PASSIVE or TENTATIVE.
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: RESERVED, PASSIVE or TENTATIVE. DAT_INTERNAL_ERROR: the device refused. Either
+    /// nothing has changed, or the endpoint is DISCONNECTED; it can be freed again.
     pub fn ep_free(&mut self, ep: EpHandle) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
         if matches!(
@@ -637,29 +652,65 @@ impl<P: Provider> Ia<P> {
         ) {
             return Err(state.refuse());
         }
-        self.remove_ep(ep.key);
+        let removed = self.remove_ep(ep.key);
         self.settle_effects();
-        Ok(())
+        self.transmit();
+        removed
     }
 
-    pub(crate) fn remove_ep(&mut self, key: EpKey) {
-        self.let_go(key);
-        self.await_last_buffer(key);
+    /// Ends an endpoint. First its queue pair stops taking packets, and if the device refuses that, nothing has changed; if it
+    /// refuses what comes after, the endpoint is there, DISCONNECTED.
+    pub(crate) fn remove_ep(&mut self, key: EpKey) -> DatResult<()> {
         self.drain_queues_of(key);
-        self.abandon_binds(key);
-        let Some(ep) = self.eps.remove(key) else {
-            return;
+        let Some(ep) = self.eps.get(key) else {
+            return Ok(());
         };
+        let may_receive = ep.has_received || ep.conn.is_some();
+        if may_receive && ep.hot.state != EpState::Disconnected {
+            self.halt(key)?;
+        }
+        self.let_go(key);
+        if may_receive && let Some(ep) = self.eps.get_mut(key) {
+            ep.hot.state = EpState::Disconnected;
+        }
         self.draining.retain(|other| *other != key);
+        if self.eps.get(key).is_some_and(|ep| ep.hot.srq.is_some()) {
+            // The buffers it took are told of.
+            self.await_last_buffer(key);
+            self.drain_queues_of(key);
+        }
+        self.abandon_binds(key);
+        let Some(ep) = self.eps.get_mut(key) else {
+            return Ok(());
+        };
+        let setup = ep.setup();
+        let (mut qp, mut discard) = (ep.qp.take(), ep.discard.take());
+        let unmade = self.unmake_qp(&mut qp, &mut discard, &setup);
+        if let Err(error) = unmade {
+            if let Some(ep) = self.eps.get_mut(key) {
+                ep.hot.state = EpState::Disconnected;
+                (ep.qp, ep.discard) = (qp, discard);
+            }
+            return Err(error);
+        }
+        self.eps.remove(key);
         self.discarding.retain(|other| *other != key);
         self.marked.retain(|other| *other != key);
         self.forget_context(EpHandle { key, ia: self.id });
-        let setup = ep.setup();
-        if let Some(qp) = ep.qp {
-            self.unmake_qp(qp, ep.discard, &setup);
-        }
         self.detach(&setup);
         self.transmit();
+        Ok(())
+    }
+
+    /// Has the queue pair of an endpoint take no packets any more, nor send any; what was posted is flushed.
+    pub(crate) fn halt(&mut self, key: EpKey) -> DatResult<()> {
+        let Some(qp) = self.eps.get_mut(key).and_then(|ep| ep.qp.as_mut()) else {
+            return Ok(());
+        };
+        match self.provider.to_error(qp) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.not_ended("stopping a queue pair", &error)),
+        }
     }
 
     /// An endpoint fed by an SRQ gives back the buffers it took before its queue pair goes: the
@@ -667,22 +718,11 @@ impl<P: Provider> Ia<P> {
     pub(crate) fn await_last_buffer(&mut self, key: EpKey) {
         let until = self.provider.now().saturating_add(LAST_BUFFER_WAIT);
         loop {
-            let Some(ep) = self.eps.get_mut(key) else {
+            let Some(ep) = self.eps.get(key) else {
                 return;
             };
             if ep.hot.srq.is_none() || !ep.has_received || ep.last_buffer || self.dead {
                 return;
-            }
-            if ep.hot.state != EpState::Disconnected
-                && let Some(qp) = &mut ep.qp
-                && let Err(error) = self.provider.to_error(qp)
-            {
-                self.note_device_error("stopping a queue pair", &error);
-                return;
-            }
-            if let Some(ep) = self.eps.get_mut(key) {
-                // Once is enough; the state no longer matters, the endpoint is going.
-                ep.hot.state = EpState::Disconnected;
             }
             self.progress();
             if self.eps.get(key).is_some_and(|ep| ep.last_buffer) {

@@ -114,15 +114,15 @@ impl<P: Provider> Ia<P> {
             let target = &mut self.eps[ep.key];
             target.hot = hot;
             target.binds = VecDeque::with_capacity(room);
-            let old_qp = core::mem::replace(&mut target.qp, qp);
-            let old_discard = core::mem::replace(&mut target.discard, discard);
+            let mut old_qp = core::mem::replace(&mut target.qp, qp);
+            let mut old_discard = core::mem::replace(&mut target.discard, discard);
             self.discarding.retain(|key| *key != ep.key);
             if target.discard.is_some() {
                 self.discarding.push(ep.key);
             }
-            if let Some(qp) = old_qp {
-                self.unmake_qp(qp, old_discard, &before);
-            }
+            self.insist("replacing a queue pair", |ia| {
+                ia.unmake_qp(&mut old_qp, &mut old_discard, &before)
+            });
         }
         self.detach(&before);
         self.attach(&after);

@@ -120,7 +120,7 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA
-    /// still feeds it. |EVD_WAITER: somebody waits on it.
+    /// still feeds it. |EVD_WAITER: somebody waits on it. DAT_INTERNAL_ERROR: the device refused, and nothing has changed.
     pub fn evd_free(&mut self, evd: EvdHandle) -> DatResult<()> {
         let target = self.evd(evd)?;
         target.mode.next(EvdInput::Free).map_err(DatError::state)?;
@@ -130,32 +130,33 @@ impl<P: Provider> Ia<P> {
         }
         // Completions of freed endpoints are gone already; those of an SRQ hold slots of it.
         self.drain_evd(evd.key, false);
-        self.remove_evd(evd.key);
+        let removed = self.remove_evd(evd.key);
         self.settle_effects();
-        Ok(())
+        removed
     }
 
-    pub(crate) fn remove_evd(&mut self, key: EvdKey) {
+    /// Ends an EVD, or leaves it as it is.
+    pub(crate) fn remove_evd(&mut self, key: EvdKey) -> DatResult<()> {
+        if let Some(cq) = self.evds.get_mut(key).and_then(|evd| evd.cq.as_mut())
+            && let Err(error) = self.provider.destroy_cq(cq)
+        {
+            return Err(self.not_ended("destroying a completion queue", &error));
+        }
         let Some(evd) = self.evds.remove(key) else {
-            return;
+            return Ok(());
         };
         self.async_evds.remove(key);
         if let Some(cno) = evd.cno {
             self.detach_from_cno(cno, key, true);
         }
         self.forget_context(self.evd_handle(key));
-        let (cq, events) = evd.into_events();
-        for (event, srq) in events {
+        for (event, srq) in evd.into_events() {
             self.slot_returned(srq);
             if let Event::ConnectionRequest(request) = event {
                 self.refuse_request(request.cr.key, RejectReason::NoResources);
             }
         }
-        if let Some(cq) = cq
-            && let Err(error) = self.provider.destroy_cq(cq)
-        {
-            self.note_device_error("destroying a completion queue", &error);
-        }
+        Ok(())
     }
 
     /// Queues an event of the consumer's own.

@@ -153,15 +153,10 @@ impl<P: Provider> Evd<P> {
     }
 
     /// All events, oldest first; the EVD is going away.
-    pub(crate) fn into_events(
-        self,
-    ) -> (Option<P::Cq>, impl Iterator<Item = (Event, Option<SrqKey>)>) {
-        (
-            self.cq,
-            self.queue
-                .into_iter()
-                .map(|queued| (queued.event, queued.srq)),
-        )
+    pub(crate) fn into_events(self) -> impl Iterator<Item = (Event, Option<SrqKey>)> {
+        self.queue
+            .into_iter()
+            .map(|queued| (queued.event, queued.srq))
     }
 
     pub(crate) fn add_feeder(&mut self, evd: EvdKey) {

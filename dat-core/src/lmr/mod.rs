@@ -173,7 +173,8 @@ impl<P: Provider> Ia<P> {
         let bytes = known.map(|lmr| lmr.created.bytes);
         let created = self.register(memory, kind, pz, privileges)?;
         if bytes.is_some_and(|bytes| bytes != created.registered_size) {
-            self.remove_lmr(created.lmr.key);
+            // Nobody knows its keys.
+            self.insist("deregistering memory", |ia| ia.remove_lmr(created.lmr.key));
             return Err(DatError::parameter(Subtype::Arg4)
                 .because("the same shared_memory_id stands for memory of another length"));
         }
@@ -281,34 +282,58 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_lmr_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it.
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it, or was until a bind that is not done yet.
+    /// DAT_INTERNAL_ERROR: the device refused; nothing has changed, and peers that could reach it still can.
     pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
         if self.lmr(lmr)?.bound != 0 {
             return Err(DatError::state(Subtype::StateLmrInUse).because("an RMR is bound to it"));
         }
-        self.remove_lmr(lmr.key);
-        Ok(())
+        if self.lmr(lmr)?.held != 0 {
+            self.look_after_binds();
+            if self.is_reached_through(lmr.key) {
+                return Err(DatError::state(Subtype::StateLmrInUse)
+                    .because("an RMR is bound to it until the bind that moves it is done"));
+            }
+        }
+        self.remove_lmr(lmr.key)
     }
 
-    pub(crate) fn remove_lmr(&mut self, key: LmrKey) {
+    /// Ends an LMR, or leaves it as it is. What no window reaches through any more, but binds on their way still name, stays until
+    /// those are done; the consumer does not see it any more.
+    pub(crate) fn remove_lmr(&mut self, key: LmrKey) -> DatResult<()> {
+        let Some(lmr) = self.lmr_objects.get_mut(key) else {
+            return Ok(());
+        };
+        if lmr.held == 0
+            && let Err(error) = self.provider.deregister(&mut lmr.region)
+        {
+            return Err(self.not_ended("deregistering memory", &error));
+        }
         let Some(lmr) = self.lmr_objects.remove(key) else {
-            return;
+            return Ok(());
         };
         self.lmrs.remove(lmr.created.lmr_context, fresh_stamp());
         self.lmrs_by_context.remove(&lmr.created.lmr_context);
         self.forget_context(LmrHandle { key, ia: self.id });
         if lmr.held == 0 {
-            self.deregister(lmr);
+            self.pzs[lmr.pz].users -= 1;
         } else {
             self.lmrs_retired.insert(key, lmr);
         }
+        Ok(())
     }
 
-    fn deregister(&mut self, lmr: Lmr<P>) {
-        self.pzs[lmr.pz].users -= 1;
-        if let Err(error) = self.provider.deregister(lmr.region) {
-            self.note_device_error("deregistering memory", &error);
+    /// Ends an LMR that the consumer does not see any more.
+    fn end_retired(&mut self, key: LmrKey) -> DatResult<()> {
+        if let Some(lmr) = self.lmrs_retired.get_mut(&key)
+            && let Err(error) = self.provider.deregister(&mut lmr.region)
+        {
+            return Err(self.not_ended("deregistering memory", &error));
         }
+        if let Some(lmr) = self.lmrs_retired.remove(&key) {
+            self.pzs[lmr.pz].users -= 1;
+        }
+        Ok(())
     }
 
     /// A bind to an LMR was posted.
@@ -333,10 +358,8 @@ impl<P: Provider> Ia<P> {
             lmr.held -= 1;
         } else if let Some(lmr) = self.lmrs_retired.get_mut(&key) {
             lmr.held -= 1;
-            if lmr.held == 0
-                && let Some(lmr) = self.lmrs_retired.remove(&key)
-            {
-                self.deregister(lmr);
+            if lmr.held == 0 {
+                self.insist("deregistering memory", |ia| ia.end_retired(key));
             }
         }
     }

@@ -366,7 +366,13 @@ impl Provider for Mock {
         })
     }
 
-    fn deregister(&mut self, _region: u32) -> Result<(), ProviderError> {
+    fn stop(&mut self, _why: &'static str) {
+        self.net.kill(self.node);
+    }
+
+    fn one_limit(&mut self, _on: bool) {}
+
+    fn deregister(&mut self, _region: &mut u32) -> Result<(), ProviderError> {
         self.net.count(self.node, "region", -1);
         Ok(())
     }
@@ -383,12 +389,11 @@ impl Provider for Mock {
     }
 
     fn unbind_window(&mut self, _pd: u32, window: &mut u32) -> Result<(), ProviderError> {
-        self.alive()?;
         *window = self.net.number() << 8;
         Ok(())
     }
 
-    fn destroy_window(&mut self, _window: u32) -> Result<(), ProviderError> {
+    fn destroy_window(&mut self, _window: &mut u32) -> Result<(), ProviderError> {
         self.net.count(self.node, "window", -1);
         Ok(())
     }
@@ -414,7 +419,7 @@ impl Provider for Mock {
         Ok(())
     }
 
-    fn destroy_cq(&mut self, cq: MockCq) -> Result<(), ProviderError> {
+    fn destroy_cq(&mut self, cq: &mut MockCq) -> Result<(), ProviderError> {
         self.net.count(self.node, "cq", -1);
         self.net.0.borrow_mut().nodes[self.node]
             .cqs
@@ -437,7 +442,7 @@ impl Provider for Mock {
         Ok(())
     }
 
-    fn destroy_srq(&mut self, _srq: MockSrq) -> Result<(), ProviderError> {
+    fn destroy_srq(&mut self, _srq: &mut MockSrq) -> Result<(), ProviderError> {
         self.net.count(self.node, "srq", -1);
         Ok(())
     }
@@ -492,7 +497,10 @@ impl Provider for Mock {
     }
 
     fn to_error(&mut self, qp: &mut MockQp) -> Result<(), ProviderError> {
-        self.alive()?;
+        if self.alive().is_err() {
+            // There is nothing to stop, and nothing is flushed.
+            return Ok(());
+        }
         self.net.stop(&qp.state);
         Ok(())
     }
@@ -510,7 +518,7 @@ impl Provider for Mock {
 
     fn destroy_qp(
         &mut self,
-        qp: MockQp,
+        qp: &mut MockQp,
         _request_cq: &mut MockCq,
         _recv_cq: Option<&mut MockCq>,
     ) -> Result<(), ProviderError> {
@@ -555,6 +563,8 @@ impl Provider for Mock {
         }
         Ok(())
     }
+
+    fn await_mads(&mut self, _deadline: Nanos) {}
 
     fn poll_mad(&mut self) -> Option<(MadAddress, Mad)> {
         self.net.0.borrow_mut().nodes[self.node].mads.pop_front()

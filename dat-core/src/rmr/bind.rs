@@ -28,6 +28,16 @@ pub(crate) struct PendingBind {
     suppress: bool,
 }
 
+impl PendingBind {
+    pub(super) const fn rmr(&self) -> RmrKey {
+        self.rmr
+    }
+
+    pub(super) const fn lmr(&self) -> Option<LmrKey> {
+        self.lmr
+    }
+}
+
 impl<P: Provider> Ia<P> {
     /// Binds an RMR to the part of an LMR that the triplet names, or, if that has no bytes, to nothing. The answer is
     /// the context peers use, good once the bind is done; a Send posted on the same endpoint carries it safely.
@@ -246,19 +256,44 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The last bind of an RMR failed: its window is taken from what an earlier one bound it to.
+    /// The last bind of an RMR failed: its window is taken from what an earlier one bound it to. The consumer has been told that
+    /// the RMR is bound to nothing, so it is, or the device ends.
     pub(crate) fn unbind_by_command(&mut self, key: RmrKey) {
+        self.insist("unbinding a memory window", |ia| ia.unbind(key));
+    }
+
+    fn unbind(&mut self, key: RmrKey) -> DatResult<()> {
         let Some(rmr) = self.rmrs.get_mut(key).filter(|rmr| rmr.posted.is_none()) else {
-            return;
+            return Ok(());
         };
         let pd = self.pzs[rmr.pz].pd;
-        if let Err(error) = self.provider.unbind_window(pd, &mut rmr.window) {
-            self.note_device_error("unbinding a memory window", &error);
-            return;
+        // No window of a dead device reaches anything.
+        if !self.dead
+            && let Err(error) = self.provider.unbind_window(pd, &mut rmr.window)
+        {
+            return Err(self.not_ended("unbinding a memory window", &error));
         }
+        let Some(rmr) = self.rmrs.get_mut(key) else {
+            return Ok(());
+        };
         if let Some(lmr) = rmr.settled.take() {
             self.let_go_of_lmr(lmr);
         }
+        Ok(())
+    }
+
+    /// Looks at what binds have come to.
+    pub(crate) fn look_after_binds(&mut self) {
+        let evds: Vec<EvdKey> = self
+            .eps
+            .values()
+            .filter(|ep| !ep.binds.is_empty())
+            .filter_map(|ep| ep.request_evd)
+            .collect();
+        for evd in evds {
+            self.drain_evd(evd, true);
+        }
+        self.settle_effects();
     }
 
     /// The queue pair of an endpoint forgets what was posted to it: its binds count as flushed.

@@ -120,21 +120,23 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_rmr_free.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|RMR.
+    /// DAT_INVALID_HANDLE|RMR. DAT_INTERNAL_ERROR: the device refused, and nothing has changed.
     pub fn rmr_free(&mut self, rmr: RmrHandle) -> DatResult<()> {
         let key = self.rmr_key(rmr)?;
-        self.remove_rmr(key);
-        Ok(())
+        self.remove_rmr(key)
     }
 
-    pub(crate) fn remove_rmr(&mut self, key: RmrKey) {
+    /// Ends an RMR, or leaves it as it is.
+    pub(crate) fn remove_rmr(&mut self, key: RmrKey) -> DatResult<()> {
+        if let Some(rmr) = self.rmrs.get_mut(key)
+            && let Err(error) = self.provider.destroy_window(&mut rmr.window)
+        {
+            return Err(self.not_ended("destroying a memory window", &error));
+        }
         let Some(rmr) = self.rmrs.remove(key) else {
-            return;
+            return Ok(());
         };
         self.forget_context(RmrHandle { key, ia: self.id });
-        if let Err(error) = self.provider.destroy_window(rmr.window) {
-            self.note_device_error("destroying a memory window", &error);
-        }
         if let Some(bound) = rmr.posted {
             self.unbound_from(bound.lmr);
         }
@@ -142,6 +144,15 @@ impl<P: Provider> Ia<P> {
             self.let_go_of_lmr(lmr);
         }
         self.pzs[rmr.pz].users -= 1;
+        Ok(())
+    }
+
+    /// Whether a window of the device may reach through an LMR: it does, or a bind on its way may bring it there.
+    pub(crate) fn is_reached_through(&self, lmr: LmrKey) -> bool {
+        let coming =
+            |bind: &PendingBind| bind.lmr() == Some(lmr) && self.rmrs.contains_key(bind.rmr());
+        self.rmrs.values().any(|rmr| rmr.settled == Some(lmr))
+            || self.eps.values().any(|ep| ep.binds.iter().any(coming))
     }
 
     fn rmr_key(&self, rmr: RmrHandle) -> DatResult<RmrKey> {

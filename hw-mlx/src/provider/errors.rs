@@ -10,7 +10,9 @@ impl From<MlxError> for ProviderError {
         let text = error.to_string();
         match error {
             MlxError::Cmd(error) => error.into(),
-            MlxError::Dma(_) | MlxError::TooManyPages { .. } => Self::Resources(text),
+            MlxError::Dma(_) | MlxError::TooManyPages { .. } | MlxError::Random(_) => {
+                Self::Resources(text)
+            }
             MlxError::Nonsense { .. }
             | MlxError::TooManyGids { .. }
             | MlxError::Vlan { .. }

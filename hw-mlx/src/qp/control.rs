@@ -242,6 +242,7 @@ impl Qp {
             arrival: Tail::of_arrival(qpn),
             facts,
             memory,
+            in_reset: false,
             returns: request.srq.map(Srq::returns),
             distrusted: 0,
         };
@@ -291,43 +292,74 @@ impl Qp {
     /// Any state to ERR: whatever is or will be posted completes as flushed.
     ///
     /// # Errors
-    /// Device refusal.
+    /// Device refusal; the queue pair is in the state it was in.
     pub fn to_error(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        Ok(to_error(hca, self.qpn)?)
+        match to_error(hca, self.qpn) {
+            Ok(()) => {
+                self.in_reset = false;
+                Ok(())
+            }
+            // A queue pair in RESET does nothing; it does not even flush.
+            Err(error) if self.in_reset => {
+                tracing::warn!(qpn = self.qpn, %error, "a queue pair stays in RESET");
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Any state to RESET and on to INIT; outstanding work is forgotten.
     ///
     /// # Errors
-    /// Device refusal.
+    /// Device refusal; the queue pair is in the state it was in, or in RESET.
     pub fn reset(
         &mut self,
         hca: &mut Hca,
         request_cq: &mut Cq,
         recv_cq: Option<&mut Cq>,
     ) -> Result<(), MlxError> {
-        to_reset(hca, self.qpn)?;
+        if !self.in_reset {
+            to_reset(hca, self.qpn)?;
+            self.forget_work(request_cq, recv_cq);
+        }
+        reset_to_init(hca, self.qpn, &self.facts.reset_to_init())?;
+        self.in_reset = false;
+        Ok(())
+    }
+
+    /// What was outstanding is forgotten: the device has reset the queue pair.
+    fn forget_work(&mut self, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) {
+        self.in_reset = true;
         self.clean(request_cq, recv_cq);
         self.send.reset();
         self.recv.reset();
-        Ok(reset_to_init(hca, self.qpn, &self.facts.reset_to_init())?)
     }
 
-    /// Destroys the queue pair; outstanding work is forgotten.
+    /// Destroys the queue pair; outstanding work is forgotten. There is nothing to destroy the second time.
     ///
     /// # Errors
-    /// Device refusal; the memory then stays out of use.
+    /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in ERR (or RESET) with nothing
+    /// outstanding; it may be destroyed again. Dropped, its memory stays out of use.
     pub fn destroy(
-        self,
+        &mut self,
         hca: &mut Hca,
         request_cq: &mut Cq,
         recv_cq: Option<&mut Cq>,
     ) -> Result<(), MlxError> {
-        // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
-        let outcome = to_reset_at_last(hca, self.qpn).and_then(|()| destroy_qp(hca, self.qpn));
-        self.clean(request_cq, recv_cq);
-        outcome?;
-        drop(self.memory.give_back());
+        if self.memory.is_returned() {
+            return Ok(());
+        }
+        if !self.in_reset {
+            // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
+            to_reset_at_last(hca, self.qpn)?;
+            self.forget_work(request_cq, recv_cq);
+        }
+        if let Err(error) = destroy_qp(hca, self.qpn) {
+            // In ERR what is posted to it completes.
+            let _in_reset_at_least = self.to_error(hca);
+            return Err(error.into());
+        }
+        self.memory.returned();
         Ok(())
     }
 

@@ -78,6 +78,8 @@ pub struct Qp {
     arrival: Tail,
     facts: QpFacts,
     memory: Lent<RingMemory>,
+    /// It was left in RESET: what should have brought it further was refused.
+    in_reset: bool,
     /// Where thrown-away completions of a shared receive queue go.
     returns: Option<Arc<Returns>>,
     /// Entries that were neither a request's nor a receive's of ours.

@@ -75,7 +75,7 @@ fn memory_registered_for_reading_refuses_writes() {
         offset: 0,
         bytes: 4096,
     };
-    let readable =
+    let mut readable =
         p.b.provider
             .register(
                 p.b.pd,
@@ -104,7 +104,7 @@ fn memory_registered_for_reading_refuses_writes() {
         summary(&p.a.completions(&mut qa, 1)),
         [(2, DtoStatus::ErrRemoteAccess)]
     );
-    p.b.provider.deregister(readable.region).unwrap();
+    p.b.provider.deregister(&mut readable.region).unwrap();
     p.finish(qa, qb);
 }
 
@@ -549,7 +549,9 @@ fn a_queue_pair_left_in_reset_is_destroyed_although_its_second_reset_is_refused(
             .reset_qp(&mut qp, &mut cq, None)
             .expect_err("half-way");
         p.sim.inject(&p.a.function, &refuse(TO_RST, status));
-        p.a.provider.destroy_qp(qp, &mut cq, None).expect("gone");
+        p.a.provider
+            .destroy_qp(&mut qp, &mut cq, None)
+            .expect("gone");
         p.a.cq = Some(cq);
         p.finish_bare();
     }
@@ -587,7 +589,7 @@ fn a_bind_to_nothing_has_no_table() {
             [(n as u64, DtoStatus::Success)]
         );
     }
-    p.a.provider.destroy_window(window).unwrap();
+    p.a.provider.destroy_window(&mut window).unwrap();
     p.finish(qa, qb);
 }
 

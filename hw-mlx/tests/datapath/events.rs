@@ -187,7 +187,7 @@ fn nobody_is_reached_over_a_port_that_stays_down() {
 #[test]
 fn a_dead_device_is_told_once_and_everything_can_still_be_destroyed() {
     let mut p = pair();
-    let (qa, qb) = p.connected();
+    let (mut qa, qb) = p.connected();
     p.a.provider.progress();
     while p.a.provider.next_event().is_some() {}
     p.sim.inject(&p.a.function, &Fault::HealthSyndrome(1));
@@ -197,7 +197,7 @@ fn a_dead_device_is_told_once_and_everything_can_still_be_destroyed() {
             p.a.provider.alloc_pd().unwrap_err();
             // Destroying works, closing too.
             let cq = p.a.cq.as_mut().unwrap();
-            p.a.provider.destroy_qp(qa, cq, None).unwrap();
+            p.a.provider.destroy_qp(&mut qa, cq, None).unwrap();
             p.b.destroy_qp(qb);
             return;
         }
@@ -205,7 +205,7 @@ fn a_dead_device_is_told_once_and_everything_can_still_be_destroyed() {
     // A wait that ends with the error has left the event.
     assert_eq!(p.a.provider.next_event(), Some(ProviderEvent::DeviceDead));
     let cq = p.a.cq.as_mut().unwrap();
-    p.a.provider.destroy_qp(qa, cq, None).unwrap();
+    p.a.provider.destroy_qp(&mut qa, cq, None).unwrap();
     p.b.destroy_qp(qb);
 }
 
@@ -239,8 +239,8 @@ fn an_overrun_completion_queue_is_an_event() {
         "{events:?}"
     );
     let mut small = small;
-    p.b.provider.destroy_qp(qb, &mut small, None).unwrap();
-    p.b.provider.destroy_cq(small).unwrap();
+    p.b.provider.destroy_qp(&mut qb, &mut small, None).unwrap();
+    p.b.provider.destroy_cq(&mut small).unwrap();
     p.a.polled(&mut qa);
     p.a.destroy_qp(qa);
     p.finish_bare();

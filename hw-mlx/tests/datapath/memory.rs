@@ -26,7 +26,7 @@ fn a_region_of_any_size_and_alignment_is_reached_to_its_last_byte() {
             offset,
             bytes,
         };
-        let region =
+        let mut region =
             p.b.provider
                 .register(p.b.pd, &memory, MemPrivFlags::all())
                 .unwrap();
@@ -55,7 +55,7 @@ fn a_region_of_any_size_and_alignment_is_reached_to_its_last_byte() {
             buffer.read_bytes(offset + at, &mut stored);
             assert_eq!(stored, data, "{bytes:#x} bytes at {offset:#x}");
         }
-        p.b.provider.deregister(region.region).unwrap();
+        p.b.provider.deregister(&mut region.region).unwrap();
     }
     p.finish(qa, qb);
 }
@@ -69,7 +69,7 @@ fn the_byte_behind_a_region_is_out_of_reach() {
         offset: 100,
         bytes: 1000,
     };
-    let region =
+    let mut region =
         p.b.provider
             .register(p.b.pd, &memory, MemPrivFlags::all())
             .unwrap();
@@ -83,7 +83,7 @@ fn the_byte_behind_a_region_is_out_of_reach() {
         p.a.completions(&mut qa, 1)[0].status,
         DtoStatus::ErrRemoteAccess
     );
-    p.b.provider.deregister(region.region).unwrap();
+    p.b.provider.deregister(&mut region.region).unwrap();
     p.finish(qa, qb);
 }
 
@@ -96,11 +96,11 @@ fn a_key_of_a_region_that_is_gone_is_refused() {
         offset: 0,
         bytes: 4096,
     };
-    let gone =
+    let mut gone =
         p.a.provider
             .register(p.a.pd, &memory, MemPrivFlags::all())
             .unwrap();
-    p.a.provider.deregister(gone.region).unwrap();
+    p.a.provider.deregister(&mut gone.region).unwrap();
     let segment = DataSegment {
         lmr_context: gone.lmr_context,
         address: gone.address,
@@ -129,13 +129,13 @@ fn a_region_without_remote_rights_has_no_remote_key() {
         MemPrivFlags::LOCAL_READ,
         MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE,
     ] {
-        let region = p.a.provider.register(p.a.pd, &memory, access).unwrap();
+        let mut region = p.a.provider.register(p.a.pd, &memory, access).unwrap();
         assert_eq!(region.rmr_context, 0);
         assert!(
             keys.insert(region.lmr_context & 0xff),
             "the variant changes from key to key"
         );
-        p.a.provider.deregister(region.region).unwrap();
+        p.a.provider.deregister(&mut region.region).unwrap();
     }
     p.finish_bare();
 }

@@ -104,10 +104,10 @@ impl Node {
             .expect("a QP")
     }
 
-    pub fn destroy_qp(&mut self, qp: Qp) {
+    pub fn destroy_qp(&mut self, mut qp: Qp) {
         let cq = self.cq.as_mut().expect("a CQ");
         self.provider
-            .destroy_qp(qp, cq, None)
+            .destroy_qp(&mut qp, cq, None)
             .expect("a QP destroyed");
     }
 
@@ -180,10 +180,10 @@ impl Node {
 
     fn close(mut self, sim: &Sim) {
         self.provider
-            .deregister(self.region.take().expect("a region"))
+            .deregister(self.region.as_mut().expect("a region"))
             .expect("deregistered");
         self.provider
-            .destroy_cq(self.cq.take().expect("a CQ"))
+            .destroy_cq(self.cq.as_mut().expect("a CQ"))
             .expect("a CQ destroyed");
         self.provider.free_pd(self.pd).expect("a PD freed");
         let report = self.provider.close().expect("closed");

@@ -69,7 +69,7 @@ fn two_queue_pairs_are_fed_from_one_queue() {
     for qb in receivers {
         p.b.destroy_qp(qb);
     }
-    p.b.provider.destroy_srq(srq).unwrap();
+    p.b.provider.destroy_srq(&mut srq).unwrap();
     p.finish_bare();
 }
 
@@ -105,7 +105,7 @@ fn the_limit_event_comes_once_when_buffers_run_low() {
     p.a.polled(&mut qa);
     p.a.destroy_qp(qa);
     p.b.destroy_qp(qb);
-    p.b.provider.destroy_srq(srq).unwrap();
+    p.b.provider.destroy_srq(&mut srq).unwrap();
     p.finish_bare();
 }
 
@@ -138,6 +138,6 @@ fn buffers_of_a_destroyed_queue_pair_come_back() {
         p.a.destroy_qp(qa);
     }
     assert_eq!(srq.distrusted(), 0);
-    p.b.provider.destroy_srq(srq).unwrap();
+    p.b.provider.destroy_srq(&mut srq).unwrap();
     p.finish_bare();
 }
