@@ -9,7 +9,8 @@
 //! table leads; the way back, for events and queries, are the names kept here: for each kind a list by the index in the
 //! Rust handle.
 //!
-//! If a call panics, which would be an error of ours, nobody knows what state its IA is in. It is put away, with all it
+//! If a call panics, which would be an error of ours, nobody knows what state its IA is in. The function is stopped, so that
+//! nobody reaches memory by it any more: it is all the program's again. The IA is put away, with all it
 //! holds, and every later call for that adapter answers DAT_INTERNAL_ERROR.
 
 // UNSAFETY: what is open in an adapter is in a cell that the gate guards.
@@ -24,10 +25,12 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use driver::Function;
+
 use dat_core::{CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, Subtype};
 
 use super::call::panicked;
-use super::gate::Gate;
+use super::gate::{Gate, NoTurn};
 use super::instance::Instance;
 use super::records::Records;
 use super::sleep::Sleep;
@@ -42,8 +45,11 @@ pub(super) struct Adapter {
     open: UnsafeCell<Option<Open>>,
     /// A call has panicked.
     broken: AtomicBool,
-    /// Somebody opened it as thread safe, once. A post of theirs may still be on its way here, so the lane stays closed for good.
+    /// Somebody opened it as thread safe, or it had agents, once. A post of theirs may still be on its way here, so the lane stays
+    /// closed for good.
     many: AtomicBool,
+    /// What is stopped if nothing can be asked of the IA any more.
+    function: Mutex<Option<Function>>,
 }
 
 /// What is open.
@@ -97,21 +103,26 @@ impl Adapter {
                 open: UnsafeCell::new(None),
                 broken: AtomicBool::new(false),
                 many: AtomicBool::new(many),
+                function: Mutex::new(None),
             }))
         });
         drop(idle);
-        let _turn = adapter.gate.turn();
+        // PANIC: the lane of a place that nobody has open is closed, and needs no fence.
+        let _turn = adapter.gate.turn().expect("an idle adapter has turns");
         adapter.settle_lane(&mut open);
+        adapter.set_function(Some(open.ia.provider().hca().function().clone()));
         reserved.fill(adapter, open.first, open.first);
         // SAFETY: the turn keeps everybody else out.
         unsafe { *adapter.open.get() = Some(open) };
         adapter
     }
 
-    /// Opens or closes the fast lane, which is for a single instance that is not thread safe: two may be used by a thread
-    /// each. In a turn: nobody is in the lane, and whoever comes by it meets the turn first.
+    /// Opens or closes the fast lane, which is for a single instance that is not thread safe and has no agents: two may be used by
+    /// a thread each, and agents are called by a thread of ours, on which they may post and dequeue. In a turn: nobody is in
+    /// the lane, and whoever comes by it meets the turn first.
     pub(super) fn settle_lane(&self, open: &mut Open) {
-        if open.instances.iter().any(|one| one.thread_safe) {
+        let threads = |one: &Instance| one.thread_safe || one.has_watch();
+        if open.instances.iter().any(threads) {
             self.many.store(true, Ordering::Relaxed);
         }
         let may = open.instances.len() == 1 && !self.many.load(Ordering::Relaxed);
@@ -181,7 +192,7 @@ impl Adapter {
         &'static self,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<R> {
-        let _turn = self.gate.turn();
+        let _turn = self.gate.turn().map_err(|none| self.shut(none))?;
         // SAFETY: the turn keeps everybody else out, and nobody is given a reference that outlasts one.
         let cell = unsafe { &mut *self.open.get() };
         let fuse = Fuse(self);
@@ -247,7 +258,7 @@ impl Adapter {
         ia: IaName,
         may: impl FnOnce(&Open) -> DatResult<()>,
     ) -> DatResult<(Instance, Option<Open>)> {
-        let _turn = self.gate.turn();
+        let _turn = self.gate.turn().map_err(|none| self.shut(none))?;
         // SAFETY: as in `turn`.
         let cell = unsafe { &mut *self.open.get() };
         let fuse = Fuse(self);
@@ -271,11 +282,39 @@ impl Adapter {
     fn vacate(&'static self, cell: &mut Option<Open>) -> Option<Open> {
         let mut open = cell.take()?;
         self.settle_lane(&mut open);
+        self.set_function(None);
         open.forget_all();
         IDLE.lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(self);
         Some(open)
+    }
+
+    fn set_function(&self, function: Option<Function>) {
+        *self.function.lock().unwrap_or_else(PoisonError::into_inner) = function;
+    }
+
+    /// Ends the function's use of memory: nothing can be asked of the IA any more. Once.
+    fn stop(&self) {
+        let mut function = self.function.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = function.take()
+            && let Err(error) = function.stop()
+        {
+            tracing::error!(function = function.name(), %error, "a broken adapter cannot be stopped");
+        }
+    }
+
+    /// Nobody can be kept out of the fast lane, so nobody goes in; what is open stays where it is.
+    #[cold]
+    fn shut(&self, none: NoTurn) -> DatError {
+        tracing::error!(
+            errno = none.0,
+            "membarrier(2) is refused since an adapter was opened; it is shut"
+        );
+        self.stop();
+        internal(
+            "membarrier(2) is refused since the adapter was opened (by a seccomp filter?), so threads cannot be kept apart; the adapter is unusable",
+        )
     }
 
     fn gone(&self) -> DatError {
@@ -298,7 +337,8 @@ impl Drop for Fuse {
         self.0.gate.close();
         // SAFETY: the fuse lives inside a turn or the lane, and the reference that was made there is gone.
         let open = unsafe { (*self.0.open.get()).take() };
-        // The device may be at work in the memory it holds.
+        self.0.stop();
+        // Nobody knows what dropping it would do.
         let _kept = ManuallyDrop::new(open);
     }
 }
@@ -439,7 +479,11 @@ mod tests {
     use core::ptr::null_mut;
 
     use super::super::call::{call, look_up};
-    use super::super::{dat_ia_close, dat_ia_openv, dat_pz_create, lend};
+    use super::super::gate::tests::REFUSED;
+    use super::super::types::CAgent;
+    use super::super::{
+        dat_cno_create, dat_cno_free, dat_ia_close, dat_ia_openv, dat_pz_create, lend,
+    };
     use super::*;
     use crate::OpenOptions;
 
@@ -464,12 +508,70 @@ mod tests {
     fn a_panic_in_a_turn_is_an_answer_and_puts_the_adapter_away() {
         let handle = opened("sim:panics-in-a-turn");
         let broken = internal("").code();
+        let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
+        let function = function_of(adapter);
+        assert!(is_bus_master(&function));
         let answered = call(|| {
             let (adapter, _) = look_up::<IaName>(handle)?;
             adapter.turn(|_| -> DatResult<()> { panic!("as if we had made a mistake") })
         });
+        // The memory is the program's again.
+        assert!(!is_bus_master(&function));
         assert_eq!(answered, broken);
         assert_eq!(answer(handle), broken);
+    }
+
+    fn function_of(adapter: &'static Adapter) -> Function {
+        let function = adapter.turn(|open| Ok(open.ia.provider().hca().function().clone()));
+        function.expect("open")
+    }
+
+    fn is_bus_master(function: &Function) -> bool {
+        function.config_read_u16(4).expect("readable") & 4 != 0
+    }
+
+    #[test]
+    fn an_adapter_whose_lane_cannot_be_emptied_is_refused_by_name_and_stopped() {
+        let handle = opened("sim:without-membarrier");
+        let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
+        let function = function_of(adapter);
+        if adapter.fast(|_| Some(0), || CLOSED) == CLOSED {
+            return; // no membarrier(2), no lane
+        }
+        REFUSED.set(Some(libc::EPERM));
+        let refused = adapter.turn(|_| -> DatResult<()> { panic!("nobody gets in") });
+        REFUSED.set(None);
+        let error = refused.expect_err("no fence");
+        assert_eq!(error.return_type(), ReturnType::InternalError);
+        assert!(error.to_string().contains("membarrier(2)"), "{error}");
+        assert!(!is_bus_master(&function));
+        assert_eq!(answer(handle), internal("").code(), "for good");
+        assert_eq!(adapter.fast(|_| Some(0), || CLOSED), CLOSED);
+        assert_ne!(dat_ia_close(handle, 0), 0);
+    }
+
+    #[test]
+    fn an_adapter_with_agents_has_no_lane() {
+        extern "C" fn agent(_data: *mut core::ffi::c_void, _evd: DatHandle) {}
+        let handle = opened("sim:with-an-agent");
+        let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
+        let lane = || adapter.fast(|_| Some(0), || CLOSED);
+        let mut cno = null_mut();
+        let proxy = CAgent {
+            instance_data: null_mut(),
+            proxy_agent_func: Some(agent),
+        };
+        // SAFETY: a place for a handle.
+        let made = unsafe { dat_cno_create(handle, proxy, &raw mut cno) };
+        assert_eq!(made, 0);
+        assert_eq!(
+            lane(),
+            CLOSED,
+            "a thread of the library's may be about to call"
+        );
+        assert_eq!(dat_cno_free(cno), 0);
+        assert_eq!(lane(), CLOSED, "it may still be on its way");
+        assert_eq!(dat_ia_close(handle, 0), 0);
     }
 
     #[test]

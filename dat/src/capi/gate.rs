@@ -6,8 +6,8 @@
 //!
 //! - *Turns*, for everything but the hot path: a lock. Whoever takes it also keeps the hot path out.
 //! - *The fast lane*, for posts and dequeues: two plain stores and a load, no locked instruction, no fence. It is for
-//!   one thread at a time, which the consumer sees to; with an adapter that was opened as thread safe, or more than once,
-//!   it is closed, and posts take turns too.
+//!   one thread at a time, which the consumer sees to; with an adapter that was opened as thread safe, or more than once, or
+//!   that has agents, which a thread of ours calls, it is closed, and posts take turns too.
 //!
 //! ```text
 //!     fast lane                          turn
@@ -22,11 +22,14 @@
 //! thread, and the turn sees it: the store-load fence the fast lane would need is paid by whoever takes a turn.
 //! The lane is closed and opened in a turn, so nobody is in it then: a reason to keep it closed is added to `wanted` before
 //! the turn takes its own away, and there is no moment in between. Where the kernel has no membarrier(2) it stays closed.
+//!
+//! Where it had one and refuses it later (a seccomp filter that the program has installed since, or no memory), nobody knows
+//! whether somebody is in the lane: there is no turn, then or ever again, and nobody goes on.
 
 // UNSAFETY: the system call membarrier(2) has no safe wrapper.
 #![expect(unsafe_code, reason = "membarrier(2)")]
 
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence, fence};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence, fence};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 #[repr(C)]
@@ -35,7 +38,13 @@ pub(super) struct Gate {
     /// Turns asked for, and reasons to keep the fast lane closed.
     wanted: AtomicU32,
     lock: Mutex<()>,
+    /// Why there are no turns any more (errno); 0 while there are.
+    lost: AtomicI32,
 }
+
+/// There is no turn any more: what membarrier(2) answers (errno).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoTurn(pub(super) i32);
 
 /// A turn, until it is dropped.
 pub(super) struct Turn<'a> {
@@ -50,6 +59,7 @@ impl Gate {
             busy: AtomicBool::new(false),
             wanted: AtomicU32::new(1),
             lock: Mutex::new(()),
+            lost: AtomicI32::new(0),
         }
     }
 
@@ -87,22 +97,31 @@ impl Gate {
     }
 
     /// Waits for a turn: as long as the calls of others last.
-    pub(super) fn turn(&self) -> Turn<'_> {
+    ///
+    /// # Errors
+    /// [`NoTurn`]: who is in the fast lane cannot be kept out.
+    pub(super) fn turn(&self) -> Result<Turn<'_>, NoTurn> {
         // A turn that panicked has poisoned the lock; what it left is dealt with by who caught the panic.
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let lost = self.lost.load(Ordering::Relaxed);
+        if lost != 0 {
+            return Err(NoTurn(lost));
+        }
         let closed = self.wanted.fetch_add(1, Ordering::SeqCst) != 0;
+        // Who keeps the lane closed has made sure of it once and for all.
+        if !closed && let Err(errno) = heavy_fence() {
+            // The lane stays closed to whoever comes by.
+            self.lost.store(errno, Ordering::Relaxed);
+            return Err(NoTurn(errno));
+        }
         let turn = Turn {
             gate: self,
             _lock: lock,
         };
-        // Who keeps the lane closed has made sure of it once and for all.
-        if !closed {
-            heavy_fence();
-        }
         while self.busy.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        turn
+        Ok(turn)
     }
 }
 
@@ -114,17 +133,72 @@ impl Drop for Turn<'_> {
 
 /// Whether this process may use membarrier(2); it has to be said before.
 static HAS_MEMBARRIER: LazyLock<bool> =
-    LazyLock::new(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED));
+    LazyLock::new(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).is_ok());
 
-fn heavy_fence() {
+/// Every thread of the process has done a full fence.
+///
+/// # Errors
+/// What membarrier(2) answers. It was registered, or the lane would be closed; what is left is no memory
+/// (`membarrier_private_expedited` in Linux kernel/sched/membarrier.c), for which the slower command needs none, and a filter
+/// that somebody has installed since.
+fn heavy_fence() -> Result<(), i32> {
+    #[cfg(test)]
+    if let Some(errno) = tests::REFUSED.get() {
+        return Err(errno);
+    }
     fence(Ordering::SeqCst);
-    // It was registered, or the lane would be closed; it fails for nothing else.
-    let _done = membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+        .or_else(|_| membarrier(libc::MEMBARRIER_CMD_GLOBAL))?;
     fence(Ordering::SeqCst);
+    Ok(())
 }
 
-fn membarrier(command: libc::c_int) -> bool {
+fn membarrier(command: libc::c_int) -> Result<(), i32> {
     // SAFETY: the call takes three numbers and touches no memory of ours.
     let answer = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-    answer == 0
+    if answer == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(error.raw_os_error().unwrap_or(libc::EINVAL))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// What membarrier(2) answers to this thread.
+        pub(in crate::capi) static REFUSED: Cell<Option<i32>> = const { Cell::new(None) };
+    }
+
+    #[test]
+    fn without_the_fence_there_is_no_turn_then_or_later_and_the_lane_is_closed() {
+        let gate = Gate::new();
+        gate.open();
+        if !gate.enter() {
+            return; // no membarrier(2), no lane
+        }
+        REFUSED.set(Some(libc::EPERM));
+        assert_eq!(
+            gate.turn().map(drop),
+            Err(NoTurn(libc::EPERM)),
+            "somebody is in the lane"
+        );
+        REFUSED.set(None);
+        gate.leave();
+        assert_eq!(gate.turn().map(drop), Err(NoTurn(libc::EPERM)));
+        assert!(!gate.enter());
+    }
+
+    #[test]
+    fn a_closed_lane_needs_no_fence() {
+        let gate = Gate::new();
+        REFUSED.set(Some(libc::ENOMEM));
+        assert_eq!(gate.turn().map(drop), Ok(()));
+        REFUSED.set(None);
+        assert_eq!(gate.turn().map(drop), Ok(()));
+    }
 }

@@ -105,6 +105,11 @@ impl Instance {
         }
     }
 
+    /// Whether a thread of ours calls agents of it.
+    pub(super) const fn has_watch(&self) -> bool {
+        self.watch.is_some()
+    }
+
     /// C's handle of the IA.
     pub(super) fn handle(&self) -> DatHandle {
         handle_of(self.handle)
@@ -319,7 +324,9 @@ impl Open {
             Some(watch) => watch,
             None => Watch::start(adapter, &self.ia)?,
         };
-        Ok(self.instance(ia)?.watch.insert(watch).upcalls())
+        let upcalls = self.instance(ia)?.watch.insert(watch).upcalls();
+        adapter.settle_lane(self);
+        Ok(upcalls)
     }
 }
 
