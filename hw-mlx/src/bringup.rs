@@ -275,7 +275,8 @@ fn start_command_interface(
     watch.done(Step::CommandQueue);
 
     let clock = function.clock();
-    let health = Health::new(registers.clone(), function.notices().clone(), clock.now());
+    let notices = function.notices().clone();
+    let health = Health::new(registers.clone(), notices, [high, low], clock.now());
     let vectors = interrupts.len();
     interrupts.extend(health.notices().cloned());
     let mut control = Control {

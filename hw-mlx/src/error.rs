@@ -141,6 +141,9 @@ pub enum DeadCause {
     /// `nic_interface` says software reset (7).
     #[error("the NIC is in software reset (nic_interface 7)")]
     SoftwareReset,
+    /// The function has forgotten the command queue: somebody reset it while we use it.
+    #[error("somebody else reset the function: it has forgotten where our commands are")]
+    ResetByOthers,
     /// The health buffer asks for a reset and gives a syndrome.
     #[error("the firmware asks for a reset: {} (syndrome {synd:#04x}, extended {ext_synd:#06x})", syndrome_text(*synd))]
     ResetRequired {

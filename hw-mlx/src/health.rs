@@ -3,7 +3,10 @@
 //! Nobody is told when firmware dies; one has to look. The sensors, in the order rdma-core's VFIO
 //! driver reads them (`providers/mlx5/mlx5_vfio.c`, `mlx5_health_check_fatal_sensors`): `fw_ver` all
 //! ones (the function left the bus), `nic_interface` disabled or in software reset, a reset request
-//! with a syndrome in the health buffer. Those are death.
+//! with a syndrome in the health buffer. Those are death. So is a command queue that the device no longer has: a function-level
+//! reset that somebody else asked for (`/sys/bus/pci/devices/…/reset`) leaves all sensors well, gives back what configuration space
+//! held, and forgets everything that commands have made. The queue's address is looked at only if it could be read when it was
+//! written, which no document promises.
 //!
 //! Two others only raise doubts: a syndrome byte beside the health counter (Snabb looks at it when a command does not
 //! come back, Linux never), and a counter that does not move for ten seconds. Firmware that is busy, destroying thousands
@@ -27,6 +30,8 @@ pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Polls the counter may stand still before that is doubtful.
 const MISSES: u32 = 10;
 const COUNTER_MASK: u32 = 0x00ff_ffff;
+/// The address in `cmdq_addr_l_sz`, beside geometry and `nic_interface`.
+const QUEUE_ADDRESS: u32 = 0xffff_f000;
 const NIC_DISABLED: u32 = 1;
 const NIC_SOFTWARE_RESET: u32 = 7;
 
@@ -38,6 +43,8 @@ pub(crate) struct Health {
     misses: u32,
     /// The syndrome byte beside the counter that was doubted last; 0 for none.
     doubted: u8,
+    /// The command queue's address, upper and lower half, where the device lets it be read.
+    queue: Option<[u32; 2]>,
     dead: Option<DeadCause>,
     notices: Notices,
 }
@@ -63,13 +70,21 @@ pub(crate) enum Heard {
 }
 
 impl Health {
-    pub(crate) fn new(registers: Block<InitSegment>, notices: Notices, now: Instant) -> Self {
+    /// `queue` is the command queue's address as it was written, upper and lower half.
+    pub(crate) fn new(
+        registers: Block<InitSegment>,
+        notices: Notices,
+        queue: [u32; 2],
+        now: Instant,
+    ) -> Self {
+        let queue = (queue_address(&registers) == queue).then_some(queue);
         Self {
             registers,
             next_poll: now + POLL_INTERVAL,
             counter: None,
             misses: 0,
             doubted: 0,
+            queue,
             dead: None,
             notices,
         }
@@ -188,6 +203,9 @@ impl Health {
             NIC_SOFTWARE_RESET => return Some(DeadCause::SoftwareReset),
             _ => {}
         }
+        if self.queue.is_some_and(|queue| queue_address(read) != queue) {
+            return Some(DeadCause::ResetByOthers);
+        }
         let [_irisc, synd, ext_hi, ext_lo] = read.read(|segment| &segment.synd).get().to_be_bytes();
         let reset_required = read.read(|segment| &segment.rfr_severity).get() >> 31 != 0;
         (reset_required && synd != 0).then_some(DeadCause::ResetRequired {
@@ -195,4 +213,11 @@ impl Health {
             ext_synd: u16::from_be_bytes([ext_hi, ext_lo]),
         })
     }
+}
+
+/// Where the device says that the command queue is, upper and lower half.
+fn queue_address(registers: &Block<InitSegment>) -> [u32; 2] {
+    let high = registers.read(|segment| &segment.cmdq_addr_h).get();
+    let low = registers.read(|segment| &segment.cmdq_addr_l_sz).get();
+    [high, low & QUEUE_ADDRESS]
 }

@@ -394,6 +394,32 @@ fn every_fault_that_kills_the_device_is_noticed_and_unwound() {
     }
 }
 
+/// As `echo 1 > /sys/bus/pci/devices/…/reset` does: configuration space is as before, the counter goes on, commands stay unanswered.
+#[test]
+fn a_reset_that_somebody_else_asked_for_is_noticed_within_a_second() {
+    let world = world(Profile::default());
+    let mut hca = world.hca();
+    hca.exec(&AllocPdIn::new()).expect("a PD");
+    let mut command = [0; 2];
+    world.function.config_read(4, &mut command);
+    world.function.reset();
+    world.function.config_write(4, &command);
+    let begun = hca.now();
+    let error = hca.wait(begun + Duration::from_secs(30)).expect_err("dead");
+    assert!(
+        matches!(error, MlxError::Dead(DeadCause::ResetByOthers)),
+        "{error}"
+    );
+    assert!(hca.now() - begun <= Duration::from_secs(1));
+    let begun = hca.now();
+    let report = hca.close().expect("unwound");
+    assert_eq!(report.dead, Some(DeadCause::ResetByOthers));
+    assert!(
+        world.sim.clock().now() - begun < Duration::from_secs(60),
+        "no command is waited for"
+    );
+}
+
 #[test]
 fn a_function_that_is_wanted_back_says_so_once_and_works_on() {
     let world = world(Profile::default());
