@@ -88,6 +88,39 @@ fn a_card_has_eight_virtual_functions_and_is_no_function_itself() {
     }
 }
 
+/// What `ip link set PF vf 0` would change, while the functions are served.
+#[test]
+fn what_the_administrator_says_of_a_virtual_function_may_change() {
+    let mut served = Served::card(&["--control"]);
+    let name = served.name("card.vf0");
+    for (said, mac, up) in [
+        ("0:mac=02:00:00:00:00:77", "02:00:00:00:00:77", true),
+        (
+            "0:mac=02:00:00:00:00:78,state=disable",
+            "02:00:00:00:00:78",
+            false,
+        ),
+        (
+            "0:mac=02:00:00:00:00:78,state=auto",
+            "02:00:00:00:00:78",
+            true,
+        ),
+    ] {
+        assert_eq!(served.server.ask(said), "ok", "{said}");
+        let (_, info) = json(&["info", &name]);
+        let port = &info["port"];
+        assert_eq!((&port["mac"], &port["link_up"]), (&json!(mac), &json!(up)));
+    }
+    for (said, part) in [
+        ("2:trust", "the card has 2 virtual functions"),
+        ("0:trusted", "is nothing of a virtual function"),
+        ("", "is no virtual function's number"),
+    ] {
+        let answer = served.server.ask(said);
+        assert!(answer.contains(part), "{said}: {answer}");
+    }
+}
+
 /// Two virtual functions of one card in another process, each behind a socket of its own.
 #[test]
 fn virtual_functions_that_a_server_has_ping_each_other() {

@@ -1,6 +1,6 @@
 //! `datctl` processes: a server of simulated functions, and those that use them. All are killed when the test ends.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -22,6 +22,7 @@ impl Process {
             .arg("--default-signal=INT,TERM,HUP")
             .arg(env!("CARGO_BIN_EXE_datctl"))
             .args(arguments)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -35,6 +36,13 @@ impl Process {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("its output");
         line.trim_end().to_owned()
+    }
+
+    /// Says a line; the one that answers it.
+    pub fn ask(&mut self, line: &str) -> String {
+        let input = self.child.stdin.as_mut().expect("its input");
+        writeln!(input, "{line}").expect("it reads");
+        self.line()
     }
 
     /// Its exit status, when it ends by itself.

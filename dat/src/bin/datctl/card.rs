@@ -4,9 +4,11 @@
 //! A card at `/run/card` is served as `/run/card.pf`, `/run/card.vf0` and so on. Its port is one end of the link.
 
 use std::error::Error;
+use std::io::{BufRead, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::thread;
 
 use dat::fabric;
 use dat::fabric::profile::BadProfile;
@@ -103,12 +105,8 @@ impl FromStr for RuleOptions {
 /// A function and where it is to be served.
 pub(crate) type Served = (Arc<SimFunction>, PathBuf);
 
-/// Puts a card into the world: its physical function, and all that are to be served.
-pub(crate) fn add(
-    sim: &Sim,
-    path: &Path,
-    arguments: &Serve,
-) -> Result<(Arc<SimFunction>, Vec<Served>), Box<dyn Error>> {
+/// Puts a card into the world.
+pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Serve) -> Result<SimCard, Box<dyn Error>> {
     let name = format!("sim:{}", path.display());
     let mac = fabric::mac(address_number(path));
     let profile = ProfileOptions::profile(&arguments.profile, &name, mac);
@@ -118,19 +116,47 @@ pub(crate) fn add(
     }
     let rules = arguments.card_rules.unwrap_or_default().0;
     let card = sim.try_add_card(&CardConfig::new(profile, arguments.vfs).with_rules(rules))?;
-    for VfOptions { index, settings } in &arguments.vf {
-        if !card.set_vf(*index, *settings) {
-            return Err(format!(
-                "--vf {index}: the card has {} virtual functions, counted from 0",
-                arguments.vfs
-            )
-            .into());
-        }
+    for options in &arguments.vf {
+        say(&card, options)?;
     }
-    Ok((card.physical(), served(&card, path, arguments.no_pf)))
+    Ok(card)
 }
 
-fn served(card: &SimCard, path: &Path, no_physical: bool) -> Vec<Served> {
+/// The administrator says something of a virtual function.
+fn say(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), String> {
+    if card.set_vf(*index, *settings) {
+        return Ok(());
+    }
+    Err(format!(
+        "virtual function {index}: the card has {} virtual functions, counted from 0",
+        card.virtual_functions()
+    ))
+}
+
+/// `--control`: lines of standard input say of virtual functions what `--vf` does, each is answered by one. At the end of the
+/// input everything stays as it was said.
+pub(crate) fn control(card: SimCard) {
+    thread::spawn(move || {
+        for line in stdin().lock().lines() {
+            let answer = line
+                .map_err(|error| error.to_string())
+                .and_then(|line| line.parse())
+                .and_then(|options| say(&card, &options))
+                .map_or_else(|wrong| wrong, |()| "ok".to_owned());
+            let mut output = stdout().lock();
+            if writeln!(output, "{answer}")
+                .and_then(|()| output.flush())
+                .is_err()
+            {
+                // Nobody hears the answers.
+                return;
+            }
+        }
+    });
+}
+
+/// The functions of a card that are served, each at a socket of its own.
+pub(crate) fn served(card: &SimCard, path: &Path, no_physical: bool) -> Vec<Served> {
     let at = |ending: String| {
         let mut name = path.as_os_str().to_owned();
         name.push(ending);

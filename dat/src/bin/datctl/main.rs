@@ -165,6 +165,9 @@ struct Serve {
     /// The physical function of a card is not served: the card manages its virtual ones itself.
     #[arg(long, requires = "card")]
     no_pf: bool,
+    /// Each line of standard input says of a virtual function what --vf does, and is answered by a line: ok, or what is wrong.
+    #[arg(long, requires = "card")]
+    control: bool,
     /// Habits of a card, a list like link-training=2s.
     #[arg(long, requires = "card")]
     card_rules: Option<RuleOptions>,

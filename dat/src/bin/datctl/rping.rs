@@ -175,7 +175,13 @@ impl End {
     }
 
     fn established(&mut self) -> Result<(), Box<dyn Error>> {
-        let event = self.event()?;
+        // The receive of an attempt that fails is given back, perhaps before it is said why.
+        let event = loop {
+            let event = self.event()?;
+            if !matches!(&event, Event::Dto(done) if done.status == DtoStatus::ErrFlushed) {
+                break event;
+            }
+        };
         if matches!(&event, Event::Connection(change) if change.kind == ConnectionEventKind::Established)
         {
             return Ok(());

@@ -41,6 +41,9 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     if ends > 2 {
         return Err("a link has two ends: at most two of cards, sockets and --link".into());
     }
+    if arguments.control && arguments.card.len() > 1 {
+        return Err("--control is of one card".into());
+    }
     let sim = Sim::new(SimConfig {
         seed: arguments.seed,
         event_log: false,
@@ -49,11 +52,12 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
     let (poke, poked) = sync_channel(1);
     let over = end_on_signal()?;
     // One function of each port on the link, and all that are served.
-    let (mut ends, mut served) = (Vec::new(), Vec::new());
+    let (mut ends, mut served, mut cards) = (Vec::new(), Vec::new(), Vec::new());
     for path in &arguments.card {
-        let (physical, of_card) = card::add(&sim, path, arguments)?;
-        ends.push(physical);
-        served.extend(of_card);
+        let card = card::add(&sim, path, arguments)?;
+        ends.push(card.physical());
+        served.extend(card::served(&card, path, arguments.no_pf));
+        cards.push(card);
     }
     for (number, socket) in arguments.socket.iter().enumerate() {
         let name = format!("sim:{}", socket.display());
@@ -106,6 +110,9 @@ pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
         println!("vfio-user:{}", socket.display());
     }
     stdout().flush()?;
+    if let Some(card) = cards.pop().filter(|_| arguments.control) {
+        card::control(card);
+    }
     let ended = follow(
         &sim,
         &poked,
@@ -155,14 +162,19 @@ fn end_on_signal() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
     Ok(over)
 }
 
-/// Writes what was asked of every function, and how it answered; a reader finds the old list or the new one.
+/// Writes what was asked of every function, how it answered, and which frames it lost for what reason; a reader finds the old
+/// list or the new one.
 fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), Box<dyn Error>> {
     let mut text = String::new();
     for one in functions {
         text += &format!("function {}\n", one.function.name());
-        for line in sim.report(&one.function).coverage() {
+        let report = sim.report(&one.function);
+        for line in report.coverage() {
             text += &line;
             text.push('\n');
+        }
+        for (reason, frames) in &report.dropped {
+            text += &format!("lost {frames} frames: {reason}\n");
         }
     }
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());

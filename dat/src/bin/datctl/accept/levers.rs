@@ -10,6 +10,7 @@ use std::path::Path;
 use dat::OpenOptions;
 use driver::PciAddress;
 use driver::pci::{Kernel, Machine, Role, Writer};
+use hw_mlx::ids;
 
 use super::subject::{Lever, Levers, Subject};
 use crate::doctor::link_state;
@@ -58,6 +59,8 @@ fn link(machine: &Machine, address: PciAddress) -> Result<Lever<'_, bool>, Strin
     };
     let function = machine.function(address).ok_or_else(elsewhere)?;
     let physical = match function.role {
+        // A machine that was given a virtual function sees no physical one beside it.
+        Role::Physical { .. } if ids::is_virtual(function.device_id) => return Err(elsewhere()),
         Role::Physical { .. } => {
             return Err(format!(
                 "{address} is no virtual function: its link is its cable, which nobody here can pull"

@@ -57,7 +57,7 @@ pub(crate) struct Accept {
     function: String,
     /// Another one, which the first can reach.
     other: Option<String>,
-    /// A machine on which `rping -s` of librdmacm runs, by the address it listens on.
+    /// A machine on which `rping -s -S 4096` of librdmacm runs, by the address it listens on.
     #[arg(long)]
     peer: Option<IpAddr>,
     /// The RDMA-CM port of that rping.
@@ -238,10 +238,10 @@ fn doctor(
 
 fn kernel_peer(accept: &Accept, subject: &Subject<'_>) -> Result<Outcome, Box<dyn Error>> {
     let Some(peer) = accept.peer else {
-        return Ok(Outcome::Skipped(
-            "no --peer: start `rping -s -v` of rdma-core on another machine, and name its address"
-                .to_owned(),
-        ));
+        // Without -S it has room for 64 bytes, and hangs up on longer texts.
+        return Ok(Outcome::Skipped(format!(
+            "no --peer: start `rping -s -v -S {RPING_BYTES}` of rdma-core on another machine, and name its address"
+        )));
     };
     let adapter = Adapter::of(subject.open()?)?;
     let port = u64::from(accept.port);
