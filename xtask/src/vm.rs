@@ -13,6 +13,8 @@
 
 mod c;
 mod capture;
+mod card;
+mod child;
 mod foreign;
 mod guest;
 mod image;
@@ -28,7 +30,7 @@ mod serial;
 mod stock;
 mod vfio;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -59,6 +61,8 @@ pub enum Task {
     },
     /// Only what of the stock suites has our driver on one side and a stock RDMA stack on the other.
     Interop,
+    /// Only one card of the stock suites: its physical function with the kernel's drivers, two virtual ones with ours.
+    Card,
     /// Boot and give the console to a person. Ctrl-a x ends the machine.
     Shell {
         /// The guest with the kernel's own mlx5 drivers.
@@ -98,8 +102,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 /// A suite: what the guest is made of, and who judges what its script says.
 struct Suite {
     image: Image,
-    /// Functions in its slots, one or two. The wire of a single one is a network device of the guest.
-    functions: usize,
+    slots: Slots,
     /// Memory of the guest.
     memory: &'static str,
     /// The longest the whole of it may take.
@@ -108,11 +111,44 @@ struct Suite {
     serve: &'static [&'static str],
     /// Builds the programs of ours that the guest gets.
     programs: fn(&Machine) -> Result<Vec<image::Program>>,
-    /// The capture that the server of the functions writes, if the suite wants to know what it holds.
-    capture: Option<&'static str>,
-    /// Turns what a step said into figures, or says what is wrong with it. The last steps are no programs: `wire`, what
-    /// the capture holds, where there is one, and `functions`, what the server of the functions logged.
+    /// What the run leaves behind that the suite wants to know, as steps behind those of its script.
+    shown: &'static [Shown],
+    /// Turns what a step said into figures, or says what is wrong with it. The last step is no program: `functions`, what the
+    /// server of the functions logged.
     judge: fn(&Step) -> Result<String>,
+}
+
+/// What is in a guest's slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slots {
+    /// A function; its link leads to a network device of the guest.
+    Networked,
+    /// Two functions on one link.
+    Linked,
+    /// A card: its physical function, then two virtual ones. What the card's administrator says of these is the script's to
+    /// change ([`serial::Line::Card`]).
+    Card,
+}
+
+/// A file that a run leaves behind, and what of it is judged.
+struct Shown {
+    /// The step that it is judged as.
+    step: &'static str,
+    /// Where it is, in the folder of the run.
+    file: &'static str,
+    /// What it says.
+    look: fn(&Path) -> Result<Vec<String>>,
+}
+
+impl Shown {
+    /// The capture that the server of the functions writes: who refused messages.
+    const fn wire(file: &'static str) -> Self {
+        Self {
+            step: "wire",
+            file,
+            look: capture::refusals,
+        }
+    }
 }
 
 /// Builds tests without running them. The same command as the one that runs them all, for the sake of the same features:
@@ -149,12 +185,14 @@ pub fn run(task: &Task, options: &Options) -> Result<()> {
             if options.only.is_empty() && options.kernel == Kernel::default() {
                 stock::write_coverage(&machine)?;
             }
-            interop()
+            interop()?;
+            test(&card::suite())
         }
         Task::Roce => test(&stock::ethernet()),
         Task::Foreign { suite: None } => foreign::all().iter().try_for_each(test),
         Task::Foreign { suite: Some(suite) } => test(&suite.suite()),
         Task::Interop => interop(),
+        Task::Card => test(&card::suite()),
         Task::Shell { stock, roce } => {
             let suite = match (stock, roce) {
                 (_, true) => stock::ethernet(),

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 use super::c::{self, Source};
 use super::image::Image;
 use super::report::Step;
-use super::{Suite, stock};
+use super::{Slots, Suite, stock};
 
 /// One of the guests.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -67,12 +67,12 @@ fn programs() -> Suite {
             script: concat!(include_str!("guest/roce"), include_str!("guest/foreign")),
             variables: &["PYVERBS"],
         },
-        functions: 2,
+        slots: Slots::Linked,
         memory: "3G",
         patience: Duration::from_secs(2400),
         serve: &["--profile", "roce", "--report", "report-foreign.txt"],
         programs: |_| Ok(Vec::new()),
-        capture: None,
+        shown: &[],
         judge,
     }
 }
@@ -104,12 +104,12 @@ fn kernel() -> Suite {
             ),
             variables: &[],
         },
-        functions: 2,
+        slots: Slots::Linked,
         memory: "2G",
         patience: super::PATIENCE,
         serve: &["--profile", "roce", "--report", "report-kernel.txt"],
         programs: |machine| c::programs(machine, &[SMC]),
-        capture: None,
+        shown: &[],
         judge,
     }
 }
@@ -138,12 +138,12 @@ fn dpdk() -> Suite {
             ),
             variables: &[],
         },
-        functions: 2,
+        slots: Slots::Linked,
         memory: "3G",
         patience: super::PATIENCE,
         serve: &["--profile", "roce", "--report", "report-dpdk.txt"],
         programs: |_| Ok(Vec::new()),
-        capture: None,
+        shown: &[],
         judge,
     }
 }
@@ -222,7 +222,7 @@ fn numbers(line: &str) -> Vec<&str> {
 }
 
 /// Every size up to the largest that the transport carries, in perftest's table.
-fn sweep(step: &Step) -> Result<String> {
+pub(super) fn sweep(step: &Step) -> Result<String> {
     both(step)?;
     let header = step.said.iter().rposition(|line| line.contains("#bytes"));
     let header = header.context("perftest prints no table")?;

@@ -2,63 +2,78 @@
 //!
 //! Everything has an end: a step has its own in the guest, the whole run has its suite's. A guest that is silent past
 //! that, or ends before its script does, is a failure, shown with the tail of its console. Processes are ended
-//! when their owner goes, whatever the reason.
+//! when their owner goes, whatever the reason ([`child`](super::child)).
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::child::{Running, tied};
 use super::machine::Machine;
 use super::report::{self, Step, Verdict};
 use super::serial::Line;
-use super::{Options, Suite, capture, image};
+use super::{Options, Slots, Suite, image};
 use crate::shell;
 
 /// The functions' server says what happened at most that much later.
 const LOGGED_WITHIN: Duration = Duration::from_millis(300);
 /// Lines of the console shown when something is wrong.
 const TAIL: usize = 40;
-/// The functions' sockets, and where their root ports are in the guest: bus 0, these devices. The functions themselves are
-/// device 0 of the buses behind, 1 and 2. On the root bus QEMU would show them as integrated endpoints, which have no link.
-const FUNCTIONS: [(&str, u8); 2] = [("0.sock", 3), ("1.sock", 4)];
+/// Where the first function's root port is in the guest: bus 0, this device; the others' follow. The functions themselves are
+/// device 0 of the buses behind, 1 and on. On the root bus QEMU would show them as integrated endpoints, which have no link.
+const FIRST_SLOT: u8 = 3;
 /// Where a guest with a single function has its network device.
-const NETWORK_SLOT: u8 = 5;
+const NETWORK_SLOT: u8 = 8;
 /// That device's end of the wire, a path in the folder of the run; the function's is wire.sock.
 const NETWORK_SOCKET: &str = "net.sock";
+/// What the guest's third serial port brings, in the folder of the run.
+pub(super) const KEPT: &str = "kept";
 
-/// A process that ends with its owner.
-struct Running {
-    what: &'static str,
-    child: Child,
-}
-
-impl Running {
-    fn start(what: &'static str, mut command: Command) -> Result<Self> {
-        let child = command
-            .spawn()
-            .with_context(|| format!("starting {what}"))?;
-        Ok(Self { what, child })
-    }
-
-    fn check(&mut self) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("{} ended early with {status}", self.what);
+impl Slots {
+    /// The functions' sockets, in the order of their slots.
+    const fn sockets(self) -> &'static [&'static str] {
+        match self {
+            Self::Networked => &["0.sock"],
+            Self::Linked => &["0.sock", "1.sock"],
+            Self::Card => &["card.pf", "card.vf0", "card.vf1"],
         }
-        Ok(())
+    }
+
+    /// What their server is told of them.
+    fn arguments(self) -> Vec<&'static str> {
+        match self {
+            Self::Networked | Self::Linked => {
+                let sockets = self.sockets().iter();
+                sockets.flat_map(|socket| ["--socket", socket]).collect()
+            }
+            Self::Card => vec!["--card", "card", "--vfs", "2", "--control"],
+        }
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail only if it has ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// The server of the functions.
+struct Server {
+    running: Running,
+    said: BufReader<ChildStdout>,
+    /// What it is told of a card; a server of other functions is told nothing.
+    told: Option<ChildStdin>,
+}
+
+impl Server {
+    /// Says of a virtual function what `ip link set PF vf` would; the answer.
+    fn card(&mut self, settings: &str) -> Result<String> {
+        let told = self.told.as_mut().context("there is no card")?;
+        writeln!(told, "{settings}").context("datctl sim serve reads nothing")?;
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        self.running.check()?;
+        Ok(line.trim_end().to_owned())
     }
 }
 
@@ -66,28 +81,26 @@ impl Drop for Running {
 pub fn test(machine: &Machine, suite: &Suite, options: &Options) -> Result<()> {
     let began = Instant::now();
     let initramfs = prepare(machine, suite)?;
-    let functions = serve(machine, suite)?;
+    let mut functions = serve(machine, suite)?;
     let parameters = format!("quiet only={}", options.only.join(","));
     let (mut qemu, lines) = boot(machine, suite, &initramfs, &parameters)?;
     println!(
-        "vm: QEMU {}, Linux {}, {} function(s); console in {}",
+        "vm: {}: QEMU {}, Linux {}, {} function(s); console in {}",
+        suite.image.name,
         machine.qemu,
         machine.version,
-        suite.functions,
+        suite.slots.sockets().len(),
         machine.path("run/console.log").display()
     );
-    let (mut steps, end) = follow(&lines, &mut qemu, suite.patience);
+    let (mut steps, end) = follow(&lines, &mut qemu, &mut functions, suite.patience);
     let ran = steps.len();
     // Nothing more is said; the guest powers off a moment after its script is over.
     let _ = lines.recv_timeout(LOGGED_WITHIN);
     drop(qemu);
     drop(functions);
-    if let Some(name) = suite.capture.filter(|_| options.wants("wire")) {
-        steps.push(Step::shown(
-            "wire",
-            name,
-            capture::refusals(&machine.path("run").join(name))?,
-        ));
+    for shown in suite.shown.iter().filter(|it| options.wants(it.step)) {
+        let said = (shown.look)(&machine.path("run").join(shown.file))?;
+        steps.push(Step::shown(shown.step, shown.file, said));
     }
     let log = machine.path("run/functions.log");
     steps.push(Step::shown(
@@ -130,7 +143,7 @@ pub fn shell(machine: &Machine, suite: &Suite) -> Result<()> {
     let _functions = serve(machine, suite)?;
     let mut command = qemu(machine, suite, &initramfs, "vm=shell");
     command.args(["-serial", "mon:stdio"]);
-    shell::run(command)
+    shell::run(tied(&command))
 }
 
 /// Builds the programs and the initramfs.
@@ -139,43 +152,42 @@ fn prepare(machine: &Machine, suite: &Suite) -> Result<String> {
     image::build(machine, &suite.image, &programs)
 }
 
-/// The suite's functions.
-fn served(suite: &Suite) -> impl Iterator<Item = &'static (&'static str, u8)> {
-    FUNCTIONS.iter().take(suite.functions)
-}
-
 /// Serves the functions.
-fn serve(machine: &Machine, suite: &Suite) -> Result<Running> {
+fn serve(machine: &Machine, suite: &Suite) -> Result<Server> {
     let run = machine.path("run");
     std::fs::create_dir_all(&run)?;
+    let sockets = suite.slots.sockets();
+    for socket in sockets.iter().chain(&[NETWORK_SOCKET]) {
+        let _ = std::fs::remove_file(run.join(socket));
+    }
     let mut command = Command::new(super::datctl()?);
     // A socket's path is short, whatever the folder's.
     command.current_dir(&run).args(["sim", "serve"]);
-    let _ = std::fs::remove_file(run.join(NETWORK_SOCKET));
-    for (socket, _) in served(suite) {
-        let _ = std::fs::remove_file(run.join(socket));
-        command.args(["--socket", socket]);
-    }
+    command.args(suite.slots.arguments()).args(suite.serve);
+    command.env("RUST_LOG", "info").env("NO_COLOR", "1");
+    let mut command = tied(&command);
     command
-        .args(suite.serve)
-        .env("RUST_LOG", "info")
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(File::create(run.join("functions.log"))?);
-    let mut functions = Running::start("datctl sim serve", command)?;
-    let output = functions.child.stdout.take().context("its output")?;
-    let mut output = BufReader::new(output);
-    for _ in served(suite) {
+    let mut running = Running::start("datctl sim serve", command)?;
+    let said = running.child.stdout.take().context("its output")?;
+    let input = running.child.stdin.take();
+    let mut server = Server {
+        running,
+        said: BufReader::new(said),
+        told: input.filter(|_| suite.slots == Slots::Card),
+    };
+    for _ in sockets {
         let mut line = String::new();
-        output.read_line(&mut line)?;
+        server.said.read_line(&mut line)?;
         if line.is_empty() {
             show_tail(&run.join("functions.log"));
-            functions.check()?;
+            server.running.check()?;
             bail!("datctl sim serve serves nothing");
         }
     }
-    Ok(functions)
+    Ok(server)
 }
 
 /// QEMU without its serial ports.
@@ -217,7 +229,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> 
             &append,
         ],
     );
-    for (socket, slot) in served(suite) {
+    for (slot, socket) in (FIRST_SLOT..).zip(suite.slots.sockets()) {
         command.arg("-device").arg(format!(
             "pcie-root-port,id=port{slot},bus=pcie.0,addr={slot:#x},chassis={slot},hotplug=off"
         ));
@@ -225,7 +237,7 @@ fn qemu(machine: &Machine, suite: &Suite, initramfs: &str, parameters: &str) -> 
             r#"{{"driver":"vfio-user-pci","bus":"port{slot}","socket":{{"type":"unix","path":"/vm/run/{socket}"}}}}"#
         ));
     }
-    if suite.functions == 1 {
+    if suite.slots == Slots::Networked {
         command.args([
             "-netdev",
             &format!(
@@ -249,9 +261,13 @@ fn boot(
     let mut command = qemu(machine, suite, initramfs, parameters);
     let run = machine.path("run");
     std::fs::write(run.join("console.log"), "")?;
+    for port in ["file:/vm/run/console.log", "stdio"] {
+        command.args(["-serial", port]);
+    }
+    command.args(["-serial", &format!("file:/vm/run/{KEPT}")]);
+    let mut command = tied(&command);
     command
-        .args(["-serial", "file:/vm/run/console.log", "-serial", "stdio"])
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(File::create(run.join("qemu.log"))?);
     let mut qemu = Running::start("QEMU", command)?;
@@ -280,6 +296,7 @@ fn read_lines(output: ChildStdout) -> Receiver<Line> {
 fn follow(
     lines: &Receiver<Line>,
     qemu: &mut Running,
+    functions: &mut Server,
     patience: Duration,
 ) -> (Vec<Step>, Result<()>) {
     let deadline = Instant::now() + patience;
@@ -308,6 +325,11 @@ fn follow(
                     (step.code, step.took) = (Some(code), took);
                 }
             }
+            Ok(Line::Card(settings)) => {
+                if let Err(error) = answer(qemu, functions, &settings) {
+                    return (steps, Err(error));
+                }
+            }
             Ok(Line::Stray(text)) => println!("vm: the guest says {text:?}"),
             Err(RecvTimeoutError::Timeout) => {
                 let silent = Err(anyhow::anyhow!("the guest is not done within {patience:?}"));
@@ -324,7 +346,14 @@ fn follow(
     }
 }
 
-fn lines_of(log: &Path) -> Result<Vec<String>> {
+/// Does to the card what the guest asks for, and tells it how that went.
+fn answer(qemu: &mut Running, functions: &mut Server, settings: &str) -> Result<()> {
+    let answer = functions.card(settings)?;
+    let guest = qemu.child.stdin.as_mut().context("QEMU's input")?;
+    writeln!(guest, "{answer}").context("QEMU reads nothing")
+}
+
+pub(super) fn lines_of(log: &Path) -> Result<Vec<String>> {
     let bytes = std::fs::read(log).with_context(|| log.display().to_string())?;
     let text = String::from_utf8_lossy(&bytes);
     Ok(text.lines().map(str::to_owned).collect())

@@ -12,11 +12,11 @@ use super::c::{self, Source};
 use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
-use super::{PATIENCE, Suite, stock};
+use super::{PATIENCE, Shown, Slots, Suite, stock};
 use crate::shell;
 
 /// What every guest of these has.
-const PACKAGES: &[&str] = &[
+pub(super) const PACKAGES: &[&str] = &[
     "rdmacm-utils",
     "ibverbs-utils",
     "ibverbs-providers",
@@ -55,16 +55,17 @@ pub fn mlx5() -> Suite {
             packages: PACKAGES,
             script: concat!(
                 include_str!("guest/interop-mlx5"),
+                include_str!("guest/ends"),
                 include_str!("guest/interop")
             ),
             variables: &[],
         },
-        functions: 2,
+        slots: Slots::Linked,
         memory: "1G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--pcap", "mlx5.pcapng"],
         programs,
-        capture: Some("mlx5.pcapng"),
+        shown: const { &[Shown::wire("mlx5.pcapng")] },
         judge,
     }
 }
@@ -88,16 +89,17 @@ pub fn software() -> Suite {
             packages: PACKAGES,
             script: concat!(
                 include_str!("guest/interop-rxe"),
+                include_str!("guest/ends"),
                 include_str!("guest/interop")
             ),
             variables: &[],
         },
-        functions: 1,
+        slots: Slots::Networked,
         memory: "1G",
         patience: PATIENCE,
         serve: &["--link", "dgram:wire.sock,net.sock", "--pcap", "rxe.pcapng"],
         programs,
-        capture: Some("rxe.pcapng"),
+        shown: const { &[Shown::wire("rxe.pcapng")] },
         judge: judge_software,
     }
 }
@@ -142,7 +144,7 @@ fn bound(step: &Step, line: usize) -> Result<String> {
 }
 
 /// Both ends succeeded; what ours says: a row of figures as the active end, a count as the passive one.
-fn both(step: &Step) -> Result<String> {
+pub(super) fn both(step: &Step) -> Result<String> {
     step.line_with("client 0 server 0")?;
     let header = step.said.iter().rposition(|line| line.contains("median"));
     let Some(header) = header else {

@@ -4,6 +4,7 @@
 //!   @step NAME: COMMAND      a step begins
 //!   | TEXT                   the step says this
 //!   @done CODE MILLISECONDS  it has ended, with this exit status
+//!   @card SETTINGS           the step waits for an answer: the card's administrator says this of a virtual function
 //!   @over                    nothing follows
 //! ```
 
@@ -28,6 +29,8 @@ pub enum Line {
         /// By the guest's clock.
         took: Duration,
     },
+    /// What `ip link set PF vf` would do is to be done to the simulated card; the guest waits for a line that says how it went.
+    Card(String),
     /// The suite has ended.
     Over,
     /// Anything else, which should not be there.
@@ -47,6 +50,9 @@ impl Line {
         }
         if text == "@over" {
             return Self::Over;
+        }
+        if let Some(settings) = text.strip_prefix("@card ") {
+            return Self::Card(settings.to_owned());
         }
         if let Some(step) = text.strip_prefix("@step ") {
             return step
@@ -92,6 +98,10 @@ mod tests {
             }
         );
         assert_eq!(Line::parse("|"), Line::Said(String::new()));
+        assert_eq!(
+            Line::parse("@card 0:trust"),
+            Line::Card("0:trust".to_owned())
+        );
         assert_eq!(Line::parse("@over"), Line::Over);
     }
 

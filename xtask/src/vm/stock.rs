@@ -9,11 +9,11 @@ mod roce;
 
 use anyhow::{Context, Result, ensure};
 
-use super::Suite;
 use super::c::{self, Source};
 use super::image::Image;
 use super::machine::Machine;
 use super::report::Step;
+use super::{Slots, Suite, foreign};
 use crate::shell;
 
 pub use roce::ethernet;
@@ -58,12 +58,12 @@ pub fn infiniband() -> Suite {
             script: include_str!("guest/stock-ib"),
             variables: &[],
         },
-        functions: 2,
+        slots: Slots::Linked,
         memory: "1G",
         patience: super::PATIENCE,
         serve: &["--profile", "ib", "--report", REPORTS[0]],
         programs: |machine| c::programs(machine, &SOURCES),
-        capture: None,
+        shown: &[],
         judge,
     }
 }
@@ -124,6 +124,7 @@ pub fn judge(step: &Step) -> Result<String> {
             Ok(step.line_with("success")?.to_owned())
         }
         name if name.starts_with("ib_") => perftest(step),
+        name if name.starts_with("sweep-") => foreign::sweep(step),
         _ => pingpong(step),
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use super::image::{Image, Program};
-use super::{PATIENCE, Suite};
+use super::{PATIENCE, Slots, Suite};
 use crate::shell;
 
 /// What the guest runs.
@@ -27,13 +27,13 @@ pub fn suite() -> Suite {
             script: SCRIPT,
             variables: &["WAKEUP_WAITS"],
         },
-        functions: 2,
+        slots: Slots::Linked,
         memory: "1G",
         patience: PATIENCE,
         // Frames fly for a while, so that who waits has to sleep.
         serve: &["--faults", "delay=100us"],
         programs: |_| programs(),
-        capture: None,
+        shown: &[],
         judge: judge::judge,
     }
 }

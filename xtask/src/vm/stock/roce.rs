@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use super::FUNCTIONS;
 use crate::vm::image::Image;
 use crate::vm::report::Step;
-use crate::vm::{PATIENCE, Suite};
+use crate::vm::{PATIENCE, Slots, Suite};
 
 /// Times the functions are unbound and bound.
 const ROUNDS: usize = 3;
@@ -50,12 +50,12 @@ pub fn ethernet() -> Suite {
             ),
             variables: &[],
         },
-        functions: FUNCTIONS,
+        slots: Slots::Linked,
         memory: "1G",
         patience: PATIENCE,
         serve: &["--profile", "roce", "--report", super::REPORTS[1]],
         programs: |_| Ok(Vec::new()),
-        capture: None,
+        shown: &[],
         judge,
     }
 }

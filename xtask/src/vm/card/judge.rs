@@ -1,0 +1,293 @@
+//! What the steps of `guest/card` have to say.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::vm::report::Step;
+use crate::vm::{interop, stock};
+
+/// Addresses of the first virtual function: at first, and later.
+const OUR_MAC: &str = "02:00:00:00:00:01";
+const NEW_MAC: &str = "02:00:00:00:00:07";
+/// What the e-switch says of frames that pretend.
+const SPOOFED: &str = "source address is not the vport's";
+/// The lines of an acceptance run that nothing here keeps from being judged. The link of a virtual function is pulled by `ip link
+/// set PF vf`, which the kernel cannot do here: that one is skipped.
+const ACCEPTED: [&str; 13] = [
+    "doctor",
+    "bring-up",
+    "port",
+    "loopback",
+    "e-switch",
+    "DTOs",
+    "connections",
+    "kernel peer",
+    "reset",
+    "unbind",
+    "kill",
+    "perf",
+    "soak",
+];
+const SKIPPED: &str = "link";
+/// What a bundle holds at least.
+const BUNDLE: [&str; 6] = [
+    "bundle/report.txt",
+    "bundle/report.json",
+    "bundle/doctor-1.json",
+    "bundle/perf.json",
+    "bundle/trace.log",
+    "bundle/wire.pcapng",
+];
+
+/// What becomes of doorbells behind a reset.
+const AFTER_RESET: [&str; 2] = ["without a command queue", "which is not allocated"];
+
+pub fn judge(step: &Step) -> Result<String> {
+    match step.name.as_str() {
+        "probe" => probe(step),
+        "bind" => {
+            let bound = step.lines_with(": bound to vfio-pci, was bound to mlx5_core");
+            ensure!(bound.len() == 2, "{bound:?}");
+            Ok(bound.join("\n"))
+        }
+        "huge-pages" => Ok(step.line_with("HugePages_Free")?.to_owned()),
+        "stock" => Ok(step.line_with("ours ")?.to_owned()),
+        "info" => {
+            ports(step, &[true])?;
+            listed(step, OUR_MAC)
+        }
+        "connect" | "listen" => interop::both(step),
+        "ping" => {
+            step.line_with("\"messages\":100,")?;
+            Ok("100 messages".to_owned())
+        }
+        "interface-down" => interface_down(step),
+        "spoofed" => {
+            let ended = step.line_with("ours ended with ")?;
+            ensure!(!ended.ends_with(" 0"), "what it sends still arrives");
+            let reason = step.said.last().context("no reason")?;
+            Ok(format!("{ended}: {}", reason.trim()))
+        }
+        "moved" => {
+            listed(step, NEW_MAC)?;
+            interop::both(step)
+        }
+        "by-ip" => {
+            step.line_with("sriov_numvfs: No such file or directory")?;
+            Ok(step.line_with("ip: ")?.to_owned())
+        }
+        "disabled" => ports(step, &[false]),
+        "auto" => ports(step, &[true]),
+        "enabled" => {
+            let port = ports(step, &[true])?;
+            ensure!(port.ends_with("\"up\""), "{port}");
+            Ok(format!("{port}; {}", step.line_with(" 20 ")?.trim()))
+        }
+        "accept" => accept(step),
+        "lost" => Ok(step.line_with(SPOOFED)?.to_owned()),
+        "bundle" => {
+            for file in BUNDLE {
+                step.line_with(file)?;
+            }
+            Ok(format!("{} files", step.said.len() - 1))
+        }
+        "functions" => functions(step),
+        _ => stock::judge(step),
+    }
+}
+
+/// `mlx5_core` took all three, and the virtual ones have device numbers of their own.
+fn probe(step: &Step) -> Result<String> {
+    let lines = step.lines_with(" driver mlx5_core with ");
+    let numbers: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .collect();
+    let [physical, one, other] = numbers[..] else {
+        anyhow::bail!("mlx5_core drives {lines:?}");
+    };
+    ensure!(physical != one && one == other, "{numbers:?}");
+    Ok(lines.join("\n"))
+}
+
+/// What each `datctl info` said of its port.
+fn infos(step: &Step) -> Result<Vec<Value>> {
+    let lines = step.said.iter().filter(|line| line.contains("\"link_up\""));
+    let infos = lines.map(|line| {
+        let mut info: Value = serde_json::from_str(line).context("datctl --json info")?;
+        Ok(info["port"].take())
+    });
+    infos.collect()
+}
+
+/// The link is up or down, as each `datctl info` has to say.
+fn ports(step: &Step, wanted: &[bool]) -> Result<String> {
+    let ports = infos(step)?;
+    let up: Vec<bool> = ports.iter().map(|port| port["link_up"] == true).collect();
+    ensure!(up == wanted, "the link is up: {up:?}, not {wanted:?}");
+    let port = ports.last().context("nobody was asked")?;
+    Ok(format!(
+        "link up: {up:?}; its owner says: {}",
+        port["vport_admin"]
+    ))
+}
+
+/// The function has this MAC, and the e-switch knows.
+fn listed(step: &Step, mac: &str) -> Result<String> {
+    let ports = infos(step)?;
+    let port = ports.last().context("nobody was asked")?;
+    ensure!(port["mac"] == mac, "its MAC is {}", port["mac"]);
+    let list = &port["unicast"];
+    let list = list.as_array().context("no list")?;
+    ensure!(list.contains(&Value::from(mac)), "listed are {list:?}");
+    Ok(format!("{mac}, and the e-switch knows"))
+}
+
+/// Who waits is told of both, who asks is told the same, who connects meanwhile fails; and it works again.
+fn interface_down(step: &Step) -> Result<String> {
+    ports(step, &[false, true])?;
+    step.line_with("port up=false")?;
+    step.line_with("port up=true")?;
+    let ended = step.line_with("to connect ended with ")?;
+    ensure!(
+        !ended.ends_with(" 0"),
+        "a connection over a port that is down"
+    );
+    let refused = step
+        .line_with("datctl: ")
+        .or_else(|_| step.line_with("error"))?;
+    Ok(format!("{}\n{}", refused.trim(), interop::both(step)?))
+}
+
+/// Its table, in which nothing is skipped but what cannot be done here.
+fn accept(step: &Step) -> Result<String> {
+    let report = step.line_with("\"rows\":")?;
+    let report: Value = serde_json::from_str(report).context("datctl --json accept")?;
+    let rows = report["rows"].as_array().context("no rows")?;
+    let mut said = Vec::new();
+    for row in rows {
+        let [line, verdict, found] = ["line", "verdict", "found"].map(|key| {
+            let value = &row[key];
+            value.as_str().unwrap_or_default().to_owned()
+        });
+        let wanted = if line == SKIPPED { "skipped" } else { "ok" };
+        ensure!(verdict == wanted, "{line}: {verdict}: {found}");
+        said.push(format!("{line}: {found}"));
+    }
+    for line in ACCEPTED {
+        ensure!(rows.iter().any(|row| row["line"] == line), "no line {line}");
+    }
+    ensure!(report["ok"] == true, "not accepted");
+    Ok(said.join("\n"))
+}
+
+/// No rule broken by either driver. One that works while somebody resets the function rings doorbells that no longer exist, until
+/// it notices.
+fn functions(step: &Step) -> Result<String> {
+    let mistakes = step.lines_with("driver mistake");
+    let (after_reset, mistakes): (Vec<&str>, Vec<&str>) = mistakes
+        .into_iter()
+        .partition(|line| AFTER_RESET.iter().any(|what| line.contains(what)));
+    ensure!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    let refused = step.lines_with("the IOMMU refused");
+    ensure!(refused.is_empty(), "{}", refused.join("\n"));
+    Ok(format!(
+        "no rule broken; {} doorbells after a reset",
+        after_reset.len()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn info(up: bool, mac: &str, listed: &str) -> String {
+        json!({ "port": { "mac": mac, "link_up": up, "vport_admin": "follows", "unicast": [listed] } })
+            .to_string()
+    }
+
+    fn judged(name: &str, said: &[&str]) -> Result<String> {
+        judge(&Step::succeeded(name, said))
+    }
+
+    #[test]
+    fn a_port_has_to_say_what_was_done_to_it() {
+        let (up, down) = (info(true, OUR_MAC, OUR_MAC), info(false, OUR_MAC, OUR_MAC));
+        assert!(judged("info", &[&up]).is_ok());
+        assert!(judged("disabled", &[&down]).is_ok());
+        assert!(judged("disabled", &[&up]).is_err());
+        assert!(judged("auto", &[]).is_err(), "nobody was asked");
+        let unlisted = info(true, OUR_MAC, NEW_MAC);
+        assert!(judged("info", &[&unlisted]).is_err());
+        assert!(judged("info", &[&info(true, NEW_MAC, NEW_MAC)]).is_err());
+    }
+
+    #[test]
+    fn an_interface_that_goes_down_has_to_be_told_to_who_waits_and_to_who_asks() {
+        let (up, down) = (info(true, OUR_MAC, OUR_MAC), info(false, OUR_MAC, OUR_MAC));
+        let said = [
+            down.as_str(),
+            "datctl: the port is down",
+            "to connect ended with 1",
+            up.as_str(),
+            "INFO dat_core::progress: port up=false",
+            "INFO dat_core::progress: port up=true",
+            " messages  bytes  shortest   median     longest",
+            " 20        64     2646.0 us  7953.7 us  26707.3 us",
+            "client 0 server 0",
+        ];
+        assert!(judged("interface-down", &said).is_ok());
+        for missing in [0, 1, 2, 3, 4, 5, 8] {
+            let mut less = said.to_vec();
+            less.remove(missing);
+            assert!(judged("interface-down", &less).is_err(), "{missing}");
+        }
+        let mut connected = said;
+        connected[2] = "to connect ended with 0";
+        assert!(judged("interface-down", &connected).is_err());
+    }
+
+    #[test]
+    fn what_pretends_has_to_fail_and_to_be_counted() {
+        assert!(judged("spoofed", &["ours ended with 1", "datctl: no answer"]).is_ok());
+        assert!(judged("spoofed", &["ours ended with 0", "fine"]).is_err());
+        assert!(
+            judged(
+                "lost",
+                &["lost 8 frames: source address is not the vport's"]
+            )
+            .is_ok()
+        );
+        assert!(judged("lost", &["lost 8 frames: port down"]).is_err());
+    }
+
+    #[test]
+    fn an_acceptance_run_has_all_its_lines_and_skips_the_one_that_cannot_be_done() {
+        let rows = |link: &str, soak: &str| {
+            let mut rows: Vec<Value> = ACCEPTED
+                .iter()
+                .map(|line| json!({ "line": line, "verdict": "ok", "found": "well" }))
+                .collect();
+            rows[12]["verdict"] = soak.into();
+            rows.push(json!({ "line": "link", "verdict": link, "found": "its cable" }));
+            json!({ "ok": true, "rows": rows }).to_string()
+        };
+        let progress = "ok       soak of 0000:02:00.0, 18.0 s";
+        assert!(judged("accept", &[progress, &rows("skipped", "ok")]).is_ok());
+        assert!(judged("accept", &[progress, &rows("skipped", "skipped")]).is_err());
+        assert!(judged("accept", &[progress, &rows("ok", "ok")]).is_err());
+        let fewer = json!({ "ok": true, "rows": [] }).to_string();
+        assert!(judged("accept", &[&fewer]).is_err());
+    }
+
+    #[test]
+    fn doorbells_behind_a_reset_are_no_mistake_and_everything_else_is() {
+        let after = "sim:card/vf0: driver mistake: command doorbell 0x1 without a command queue";
+        assert!(judged("functions", &[after]).is_ok());
+        let mistake = "sim:card/vf0: driver mistake: a write behind a UMR without a fence";
+        assert!(judged("functions", &[after, mistake]).is_err());
+        assert!(judged("functions", &["sim:card/vf1: the IOMMU refused the key"]).is_err());
+    }
+}

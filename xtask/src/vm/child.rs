@@ -1,0 +1,135 @@
+//! Processes that end when their owner does, whatever its end is.
+//!
+//! An owner that returns or panics ends them itself. One that is killed cannot: the kernel does it then, asked by setpriv(1)
+//! of util-linux, which every Debian has (`PR_SET_PDEATHSIG`). What it asks for outlives the program that asked: chroot(1)
+//! and env(1) stand between it and QEMU.
+
+use std::process::{Child, Command};
+
+use anyhow::{Context, Result, bail};
+
+/// A process that ends with its owner.
+pub struct Running {
+    what: &'static str,
+    /// Its ends of what it was given as input and output.
+    pub child: Child,
+}
+
+/// The same command; what it starts is killed when this process ends. Its input and output are still to be said.
+pub fn tied(command: &Command) -> Command {
+    let mut tied = Command::new("setpriv");
+    tied.args(["--pdeathsig", "KILL"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    if let Some(folder) = command.get_current_dir() {
+        tied.current_dir(folder);
+    }
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => tied.env(name, value),
+            None => tied.env_remove(name),
+        };
+    }
+    tied
+}
+
+impl Running {
+    /// Starts a command that was [`tied`].
+    pub fn start(what: &'static str, mut command: Command) -> Result<Self> {
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {what}"))?;
+        Ok(Self { what, child })
+    }
+
+    /// It has not ended.
+    pub fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended early with {status}", self.what);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only if it has ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read};
+    use std::process::Stdio;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Tells the owner that it is one.
+    const OWNER: &str = "XTASK_TEST_OWNER";
+    /// The longest a process may live after its owner.
+    const SURELY: Duration = Duration::from_secs(20);
+
+    /// Runs in a process of its own, which is killed: what it starts says something and then waits for the end of an input that
+    /// does not end.
+    #[test]
+    fn owner() {
+        if std::env::var_os(OWNER).is_none() {
+            return;
+        }
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo started; exec cat"]);
+        let mut running = Running::start("sh", tied(&command)).expect("it starts");
+        let status = running.child.wait().expect("it ends");
+        panic!("what waits for its owner's end has ended before: {status}");
+    }
+
+    #[test]
+    fn what_a_killed_owner_has_started_is_gone() {
+        let mut owner = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "vm::child::tests::owner", "--nocapture"])
+            .env(OWNER, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("this program runs");
+        // Held until the end: nothing else than its owner's death ends the process.
+        let input = owner.stdin.take().expect("its input");
+        let mut output = BufReader::new(owner.stdout.take().expect("its output"));
+        let mut line = String::new();
+        while !line.ends_with("started\n") {
+            line.clear();
+            let read = output.read_line(&mut line).expect("its output");
+            assert_ne!(read, 0, "it has not started anything");
+        }
+        owner.kill().expect("it can be killed");
+        owner.wait().expect("it ends");
+        // The output ends when nobody is left who could write to it.
+        let (sender, receiver) = channel();
+        thread::spawn(move || sender.send(output.read_to_end(&mut Vec::new())));
+        let ended = receiver.recv_timeout(SURELY);
+        drop(input);
+        ended.expect("it is gone").expect("its output");
+    }
+
+    #[test]
+    fn a_tied_command_is_the_same_command() {
+        let mut command = Command::new("env");
+        command
+            .args(["-C", "/vm"])
+            .current_dir("/tmp")
+            .env("A", "1")
+            .env_remove("B");
+        let tied = tied(&command);
+        let arguments: Vec<_> = tied.get_args().collect();
+        assert_eq!(tied.get_program(), "setpriv");
+        assert_eq!(arguments, ["--pdeathsig", "KILL", "env", "-C", "/vm"]);
+        assert_eq!(tied.get_current_dir(), command.get_current_dir());
+        assert!(tied.get_envs().eq(command.get_envs()));
+    }
+}
