@@ -313,7 +313,12 @@ impl<P: Provider> Ia<P> {
                     self.srq_failed(key);
                 }
             }
-            ProviderEvent::Port(up) => tracing::info!(up, "port"),
+            ProviderEvent::Port(up) => {
+                tracing::info!(up, "port");
+                if up {
+                    self.cm.port_came_up(self.provider.now());
+                }
+            }
             ProviderEvent::DeviceDead => self.device_is_gone(),
             ProviderEvent::DeviceRequested => self.device_is_wanted(),
         }

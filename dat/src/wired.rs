@@ -250,7 +250,13 @@ mod tests {
             let (none, best) = (ConnectFlags::empty(), Qos::BEST_EFFORT);
             a.ia.ep_connect(a.ep, address, SERVICE, PATIENCE, b"", best, none)
                 .expect("connects");
-            let Event::ConnectionRequest(request) = b.event() else {
+            // The link trains: A's request is lost, and sent again when it is up.
+            let moment = Timeout::from_micros(1_000);
+            let called = (0..10_000).find_map(|_| {
+                a.ia.progress();
+                b.ia.evd_wait(b.events, moment, 1).ok()
+            });
+            let Some((Event::ConnectionRequest(request), _)) = called else {
                 panic!("a request to connect")
             };
             b.ia.cr_accept(request.cr, Some(b.ep), b"")

@@ -191,6 +191,23 @@ fn a_wire_that_is_pulled_breaks_the_connection_and_heals_for_the_next() {
     pair.expect_alive();
 }
 
+/// A link trains before it is up. Who connects meanwhile need not know: the request that was lost is sent again when the port is up,
+/// and not a second later.
+#[test]
+fn a_connect_while_the_link_trains_is_made_when_it_is_up() {
+    let mut pair = Pair::unconnected(&PairConfig::default());
+    let function = pair.fabric.function(A);
+    pair.fabric.sim.inject(&function, &Fault::LinkDown);
+    pair.pump();
+    pair.fabric.sim.inject(&function, &Fault::LinkUp);
+    let before = pair.now();
+    pair.connect();
+    let took = pair.now().0 - before.0;
+    assert!((90_000_000..300_000_000).contains(&took), "{took} ns");
+    assert!(pair.fabric.sim.report(&function).dropped["port down"] > 0);
+    pair.expect_alive();
+}
+
 /// Clauses: EPR-1.
 #[test]
 fn an_endpoint_connects_again_after_a_reset_and_has_forgotten_the_past() {
@@ -329,7 +346,7 @@ fn connections_come_and_go_over_a_wire_that_loses_and_each_end_is_told_once() {
         };
         let mut pair = Pair::unconnected(&config);
         for round in 0..4 {
-            pair.connect_patiently();
+            pair.connect();
             let side = (round + usize::from(seed % 2 == 0)) % 2;
             let ep = pair.sides[side].ep;
             pair.sides[side]

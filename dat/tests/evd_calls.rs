@@ -553,7 +553,7 @@ fn a_longer_completion_queue_holds_more() {
         .ia
         .ep_modify(ep, &change)
         .expect("UNCONNECTED");
-    pair.connect_patiently();
+    pair.connect();
     for round in 0..4 {
         for cookie in 0..60 {
             pair.receive(B, cookie);

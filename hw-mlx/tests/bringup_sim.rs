@@ -533,7 +533,9 @@ fn the_port_going_down_and_up_is_told() {
     assert!(hca.port().link_up);
     world.inject(Fault::LinkDown);
     world.inject(Fault::LinkUp);
-    while hca.wait(hca.now()).expect("alive") {}
+    // Longer than the link trains.
+    let trained = hca.now() + Duration::from_secs(1);
+    while hca.wait(trained).expect("alive") {}
     assert_eq!(hca.next_async(), Some(AsyncEvent::PortDown));
     assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp));
     assert_eq!(hca.next_async(), None);

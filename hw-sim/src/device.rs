@@ -129,7 +129,7 @@ impl Sim {
     fn add_to(&self, card: usize, profile: Profile) -> Result<Arc<SimFunction>, MemoryError> {
         // Its driver is in this process, or reaches it by messages.
         let bar = SharedMemory::of_this_process(profile.bar_bytes)?;
-        let (name, vectors) = (profile.name.clone(), usize::from(profile.msix_vectors));
+        let name = profile.name.clone();
         let mut world = lock(&self.world);
         let index = world.nics.len();
         let vport = world.env.cards[card].add(index, &profile);
@@ -139,7 +139,6 @@ impl Sim {
         Ok(Arc::new(SimFunction {
             index,
             name,
-            vectors,
             bar,
             world: Arc::clone(&self.world),
         }))
@@ -332,7 +331,6 @@ impl SimCard {
 pub struct SimFunction {
     index: usize,
     name: String,
-    vectors: usize,
     bar: SharedMemory,
     world: Arc<Mutex<World>>,
 }
@@ -377,13 +375,13 @@ impl Device for SimFunction {
     fn reset(&self) {
         self.with(|nic, env| {
             if !nic.removed() {
-                nic.reset(env);
+                nic.reset_by_driver(env);
             }
         });
     }
 
     fn interrupt_count(&self) -> usize {
-        self.vectors
+        self.with(|nic, _| usize::from(nic.profile.msix_vectors))
     }
 
     fn set_interrupts(&self, vectors: Vec<Interrupt>) {

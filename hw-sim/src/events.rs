@@ -41,6 +41,13 @@ impl Nic {
                 self.event(env, EventType::NIC_VPORT_CHANGE, &mut eqe);
             }
             Happening::Enabled(enabled) => self.enabled_by_manager(env, enabled),
+            Happening::Emptied { vport } => self.emptied(env, vport),
+            Happening::Hungry { vport } => {
+                let pages = env.card(self.seat).rules.virtual_function_pages;
+                self.request_pages_of(env, vport, i32::from(pages));
+            }
+            Happening::Fed(given) => self.pages_answered(env, given),
+            Happening::Vectors(vectors) => self.set_vectors(vectors),
         }
     }
 
@@ -76,6 +83,20 @@ impl Nic {
         let mut eqe = Eqe::new();
         eqe.event_data_mut()[4..8].copy_from_slice(&pages.to_be_bytes());
         self.event(env, EventType::PAGE_REQUEST, &mut eqe);
+    }
+
+    /// A virtual function was reset: the manager gets its pages back.
+    fn emptied(&mut self, env: &mut Env, vport: u16) {
+        let held = self
+            .pages_of
+            .get(&vport)
+            .map_or(0, FirmwarePages::spoken_for);
+        if held > 0 {
+            let seat = Seat { vport, ..self.seat };
+            env.vport_mut(seat).hungry = true;
+            let back = i32::try_from(held).unwrap_or(i32::MAX);
+            self.request_pages_of(env, vport, -back);
+        }
     }
 
     /// Asks for pages of a virtual function, or offers them back, by event (Linux `pagealloc.c` `req_pages_handler`).

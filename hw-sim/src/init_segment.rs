@@ -379,6 +379,8 @@ fn halves(value: u64) -> [u32; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc::sync_channel;
 
     fn segment() -> (InitSegment, SharedMemory) {
         let profile = Profile::default();
@@ -393,6 +395,45 @@ mod tests {
             boots_until: until,
             ..Boot::default()
         }
+    }
+
+    /// A driver that is served by messages looks from another thread, and reads on as soon as `initializing` is clear (Linux
+    /// `mlx5_function_enable`). A segment that was cleared first, `initializing` with it, was found ready without a revision.
+    #[test]
+    fn who_sees_the_firmware_ready_sees_the_whole_segment() {
+        const ROUNDS: u32 = 500;
+        let bar = SharedMemory::anonymous(1 << 16).unwrap();
+        let mut segment = InitSegment::new(bar.clone(), &Profile::default());
+        let boot = Boot {
+            silent_until: 1,
+            ..Boot::default()
+        };
+        let looking = AtomicU32::new(0);
+        let revisions: Vec<u32> = std::thread::scope(|scope| {
+            let (go, gone) = sync_channel(0);
+            let (tell, told) = sync_channel(1);
+            let looking = &looking;
+            scope.spawn(move || {
+                for round in gone {
+                    looking.store(round, Ordering::Release);
+                    while bar.load_be32(INITIALIZING) >> 31 == 1 {
+                        std::hint::spin_loop();
+                    }
+                    tell.send(bar.load_be32(CMDIF_REV)).unwrap();
+                }
+            });
+            let rounds = (1..=ROUNDS).map(|round| {
+                segment.reset(0, boot);
+                go.send(round).unwrap();
+                while looking.load(Ordering::Acquire) != round {
+                    std::thread::yield_now();
+                }
+                segment.tick(1);
+                told.recv().unwrap()
+            });
+            rounds.collect()
+        });
+        assert_eq!(revisions.iter().find(|&revision| revision >> 16 != 5), None);
     }
 
     /// Linux waits for `initializing` to clear before it reads or writes anything else of the segment

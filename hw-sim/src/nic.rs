@@ -9,7 +9,7 @@
 //! takes the queue pairs attached to it into ERR, but only after the queue pair that caused it has
 //! returned: `failed_cqs`.
 
-use crate::card::Seat;
+use crate::card::{Happening, Seat};
 use crate::cmd::CommandInterface;
 use crate::cmd::caps::Capabilities;
 use crate::config_space::{ConfigEffect, ConfigSpace};
@@ -162,6 +162,9 @@ impl Nic {
         env.reset_port(self.seat, &self.profile);
         self.objects.clear();
         self.objects.set_limits(&self.caps);
+        if !self.profile.habits.counts_queue_pairs_on {
+            self.objects.qps.count_anew();
+        }
         self.gsi = None;
         self.smi = None;
         self.commands.reset();
@@ -190,6 +193,24 @@ impl Nic {
                 env.schedule(moment, self.index, Timer::Booted);
             }
         }
+    }
+
+    /// A reset that its driver, or its driver's system, asked for. What memory a virtual function has is its manager's.
+    pub fn reset_by_driver(&mut self, env: &mut Env) {
+        self.reset(env);
+        let vport = self.seat.vport;
+        if self.seat.is_virtual()
+            && let Some(manager) = env.manager(self.seat)
+        {
+            env.happenings
+                .push_back((manager, Happening::Emptied { vport }));
+        }
+    }
+
+    /// The manager gave a virtual function so many interrupt vectors; its configuration space says so.
+    pub fn set_vectors(&mut self, vectors: u16) {
+        self.profile.msix_vectors = vectors;
+        self.config = ConfigSpace::new(&self.profile);
     }
 
     /// The manager of a virtual function let it boot, or took it away.
@@ -240,7 +261,7 @@ impl Nic {
             self.iommu.set_bus_master(bus_master);
         }
         if effect == ConfigEffect::FunctionLevelReset {
-            self.reset(env);
+            self.reset_by_driver(env);
         }
     }
 
@@ -291,7 +312,7 @@ impl Nic {
                 self.init.set_nic_interface(NIC_DISABLED);
             }
             NIC_FULL_DRIVER => self.init.set_nic_interface(NIC_FULL_DRIVER),
-            crate::init_segment::NIC_SOFTWARE_RESET => self.reset(env),
+            crate::init_segment::NIC_SOFTWARE_RESET => self.reset_by_driver(env),
             _ => self.driver_bug(env, format!("nic_interface {state} is not supported")),
         }
     }

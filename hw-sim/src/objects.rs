@@ -101,6 +101,11 @@ impl<T> Table<T> {
         }
     }
 
+    /// The next number is the first one again.
+    pub fn count_anew(&mut self) {
+        self.cursor = 0;
+    }
+
     /// Creates an object under a number from [`Table::reserve`].
     ///
     /// # Panics

@@ -114,6 +114,11 @@ impl FirmwarePages {
         self.owned.len()
     }
 
+    /// How many of them it has not offered back.
+    pub fn spoken_for(&self) -> usize {
+        self.owned.len().min(self.wanted)
+    }
+
     /// QUERY_PAGES boot: pages still missing to boot.
     pub fn query_boot(&mut self) -> u32 {
         self.want(self.profile.boot)

@@ -122,6 +122,9 @@ pub struct Habits {
     /// The first packet of every connection is an event (COMM_EST), not only one that finds its queue pair in RTR (IBTA
     /// volume 1, section 11.6.3.1).
     pub tells_every_connection: bool,
+    /// Numbers of queue pairs go on over a reset; otherwise they begin anew, and a driver that comes back has those that its peers
+    /// still take for connected (docs/decisions/restarted-peer.md).
+    pub counts_queue_pairs_on: bool,
 }
 
 /// Identity, sizes and capabilities of a simulated function.
@@ -257,6 +260,17 @@ impl Profile {
         for most in &facts.capabilities {
             profile.lower(most);
         }
+        // It has a size where its manager may change that.
+        let sized = self.general.max.num_total_dynamic_vf_msix() > 0;
+        let vectors = if sized {
+            u32::from(profile.msix_vectors)
+        } else {
+            0
+        };
+        profile.general.set(|page| {
+            page.set_num_total_dynamic_vf_msix(0)
+                .set_dynamic_msix_table_size(vectors);
+        });
         Some(profile)
     }
 

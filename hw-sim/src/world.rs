@@ -14,7 +14,8 @@
 //! There is one lock, around the whole world. Code that holds it calls nothing outside but the
 //! eventfds of interrupts.
 
-use crate::card::{Card, Happening, Seat, switch::Place};
+use crate::card::switch::{Lost, Place};
+use crate::card::{Card, Happening, Seat};
 use crate::event_log::EventLog;
 use crate::link::{Link, LinkFaults, Port as LinkPort};
 use crate::nic::Nic;
@@ -22,6 +23,7 @@ use crate::pcap::Capture;
 use crate::profile::PortType;
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::io::Write;
@@ -349,17 +351,13 @@ impl World {
             return;
         }
         let from = Place::Vport(seat.vport);
-        let copies = match self.env.card(seat).forward(from, &frame) {
+        let copies = match self.forward(seat, from, &frame) {
             Ok(copies) => copies,
             Err(reason) => {
                 self.nics[nic].count_drop(&mut self.env, reason);
                 return;
             }
         };
-        let copies: Vec<_> = copies
-            .into_iter()
-            .map(|(to, copy)| (to, copy.into_owned()))
-            .collect();
         let port = self.env.port_mut(seat);
         if copies.iter().any(|&(to, _)| to == from) {
             port.looped.count(frame.len());
@@ -382,6 +380,27 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Where a card's switch sends a frame. What it would have sent to vports that are down, they count (Linux `esw/legacy.c`
+    /// `mlx5_esw_query_vport_drop_stats`).
+    fn forward(
+        &mut self,
+        seat: Seat,
+        from: Place,
+        frame: &[u8],
+    ) -> Result<Vec<(Place, Vec<u8>)>, Lost> {
+        let mut down = Vec::new();
+        let copies = self.env.card(seat).forward(from, frame, &mut down);
+        let copies = copies.map(|copies| {
+            let owned = |(to, copy): (Place, Cow<'_, [u8]>)| (to, copy.into_owned());
+            copies.into_iter().map(owned).collect()
+        });
+        for vport in down {
+            let card = seat.card;
+            self.env.vport_mut(Seat { card, vport }).lost_while_down[0] += 1;
+        }
+        copies
     }
 
     /// An InfiniBand packet leaves: there is no switch, what is addressed to us comes back.
@@ -485,21 +504,17 @@ impl World {
             return;
         };
         let function = self.env.vport(physical).function;
-        let nic = &mut self.nics[function];
-        let forwarded = if nic.profile.port_type == PortType::Ethernet {
-            self.env.card(seat).forward(Place::Wire, frame)
+        let forwarded = if self.nics[function].profile.port_type == PortType::Ethernet {
+            self.forward(seat, Place::Wire, frame)
         } else if self.env.is_up(physical) {
-            Ok(vec![(Place::Vport(physical.vport), frame.into())])
+            Ok(vec![(Place::Vport(physical.vport), frame.to_vec())])
         } else {
             Err("port down")
         };
-        let copies: Vec<_> = match forwarded {
-            Ok(copies) => copies
-                .into_iter()
-                .map(|(to, copy)| (to, copy.into_owned()))
-                .collect(),
+        let copies = match forwarded {
+            Ok(copies) => copies,
             Err(reason) => {
-                nic.count_drop(&mut self.env, reason);
+                self.nics[function].count_drop(&mut self.env, reason);
                 return;
             }
         };

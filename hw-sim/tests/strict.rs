@@ -5,6 +5,7 @@ mod bench;
 
 use bench::{Bench, Failure, Resources, cq_input, list, modest};
 use hw_mlx::prm::*;
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
 const NONE: u32 = 0x00de_ad00;
@@ -821,6 +822,8 @@ fn registers_of_the_port_answer_and_events_follow_the_answer() {
     assert_eq!(state.state(), 0);
     paos.set_admin_status(1);
     access(&mut bench, RegisterId::PAOS, 0, paos.as_bytes()).unwrap();
+    // Longer than the link trains.
+    bench.sleep(Duration::from_secs(1));
     assert_eq!(bench.exec(&QueryVportStateIn::new()).unwrap().state(), 1);
 
     let mut pmtu = Pmtu::new();

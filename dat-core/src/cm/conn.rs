@@ -210,6 +210,15 @@ impl Conn {
         }
     }
 
+    /// Whether a message of ours waits for its answer and may be sent again.
+    pub(super) fn may_repeat(&self) -> bool {
+        let waits = matches!(
+            self.state,
+            State::ReqSent | State::RepSent | State::DreqSent
+        );
+        waits && self.retries < self.max_retries
+    }
+
     /// Whether a peer that refuses our request as stale may be asked again.
     pub(super) fn may_be_stale(&self) -> bool {
         self.stale < MAX_STALE && matches!(self.state, State::ReqSent | State::ReqAcknowledged)

@@ -454,6 +454,25 @@ impl Cm {
         }
     }
 
+    /// The port has come up: what waits for an answer may have been lost on it, and is sent again now. It counts as a repetition, so
+    /// that a port that comes and goes does not make an attempt last for ever.
+    pub fn port_came_up(&mut self, now: Nanos) {
+        let waiting: Vec<ConnId> = self
+            .conns
+            .iter()
+            .filter(|(_, conn)| conn.may_repeat())
+            .map(|(id, _)| id)
+            .collect();
+        for id in waiting {
+            let Some(conn) = self.conns.get_mut(id) else {
+                continue;
+            };
+            let input = conn.time_is_up();
+            self.counters.repeated += 1;
+            self.step(now, id, input, None);
+        }
+    }
+
     /// What has been counted so far.
     #[must_use]
     pub const fn counters(&self) -> &Counters {

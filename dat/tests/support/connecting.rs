@@ -126,48 +126,6 @@ impl Pair {
         }
     }
 
-    /// Connects, again if a provider still takes the other's endpoint for that of the last connection (a stale one,
-    /// as IBTA volume 1 calls it): it does until it has heard that this is over.
-    #[track_caller]
-    pub fn connect_patiently(&mut self) {
-        for _ in 0..100 {
-            self.start_usual();
-            let (a, b) = (self.sides[A].ep, self.sides[B].ep);
-            loop {
-                if let Ok(event) = self.sides[B].ia.evd_dequeue(self.sides[B].cr) {
-                    let Event::ConnectionRequest(request) = event else {
-                        panic!("{event:?}")
-                    };
-                    self.sides[B]
-                        .ia
-                        .cr_accept(request.cr, Some(b), b"")
-                        .expect("accepted");
-                    if self.connection_event(A).kind == Kind::Established {
-                        self.expect_connection(B, Kind::Established);
-                        return;
-                    }
-                    // It was our own provider.
-                    self.expect_end(B, Kind::AcceptCompletionError);
-                    self.sides[B].ia.ep_reset(b).expect("DISCONNECTED");
-                    self.sides[A].ia.ep_reset(a).expect("DISCONNECTED");
-                    self.run_for(100);
-                    break;
-                }
-                if let Ok(event) = self.sides[A].ia.evd_dequeue(self.sides[A].connect) {
-                    let Event::Connection(event) = event else {
-                        panic!("{event:?}")
-                    };
-                    assert_eq!(event.kind, Kind::NonPeerRejected);
-                    self.sides[A].ia.ep_reset(a).expect("DISCONNECTED");
-                    self.run_for(100);
-                    break;
-                }
-                self.pump();
-            }
-        }
-        panic!("never connected");
-    }
-
     /// The connection carries messages both ways.
     #[track_caller]
     pub fn expect_alive(&mut self) {

@@ -228,7 +228,7 @@ pub(crate) fn connect(mut a: Side, mut b: Side) -> [Side; 2] {
         ConnectFlags::empty(),
     )
     .expect("a connect");
-    let event = b.event();
+    let event = called(&mut a, &mut b);
     let Event::ConnectionRequest(request) = event else {
         panic!("a connection request, not {event:?}");
     };
@@ -241,6 +241,18 @@ pub(crate) fn connect(mut a: Side, mut b: Side) -> [Side; 2] {
     a.established();
     b.established();
     [a, b]
+}
+
+/// The first event of the one who is called. Who calls lives meanwhile: while the link trains its request is lost.
+fn called(caller: &mut Side, called: &mut Side) -> Event {
+    let moment = Timeout::from_micros(1_000);
+    for _ in 0..20_000 {
+        caller.ia.progress();
+        if let Ok((event, _)) = called.ia.evd_wait(called.events, moment, 1) {
+            return event;
+        }
+    }
+    panic!("an event in time");
 }
 
 /// Bytes that differ from their neighbours, packet after packet.

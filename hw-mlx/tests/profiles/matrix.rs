@@ -4,6 +4,7 @@
 //! [`AXES`]; the table of what did is kept in `docs/generations.md` and held against it here.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use hw_mlx::vport::VportAdmin;
 use hw_mlx::{AsyncEvent, Hca, HcaConfig};
@@ -214,7 +215,9 @@ fn run(
             if axis.name == LINK_DOWN {
                 assert!(!hca.port().link_up, "{case}");
                 world.sim.inject(&world.card.physical(), &Fault::LinkUp);
-                while hca.wait(hca.now()).expect("alive") {}
+                // Longer than the link trains.
+                let trained = hca.now() + Duration::from_secs(1);
+                while hca.wait(trained).expect("alive") {}
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
             }
             if switched_off {
@@ -222,7 +225,9 @@ fn run(
                 let state = hca.vport_state().expect("an answer");
                 assert_eq!(state.admin, VportAdmin::Down, "{case}");
                 owner_says(LinkState::Follow);
-                while hca.wait(hca.now()).expect("alive") {}
+                // Longer than the link trains.
+                let trained = hca.now() + Duration::from_secs(1);
+                while hca.wait(trained).expect("alive") {}
                 assert_eq!(hca.next_async(), Some(AsyncEvent::PortUp), "{case}");
             }
             let report = hca

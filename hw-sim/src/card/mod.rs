@@ -64,7 +64,8 @@ impl Seat {
 /// What no public source settles about a card, or what is its user's choice. The defaults are the strict side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardRules {
-    /// From light and an administrative state of up to a link. Real ones take a tenth of a second to ten.
+    /// From light and an administrative state of up to a link. Real ones take a tenth of a second to ten; a card that was
+    /// cabled when it was switched on has trained before its first driver comes.
     pub link_training: Duration,
     /// A change of a vport's lists that its manager had not armed for is told when it arms again. Linux reads the
     /// lists before it arms (`eswitch.c` `esw_vport_change_handle_locked`), so one in between would be lost.
@@ -82,19 +83,20 @@ pub struct CardRules {
     /// Virtual functions stay in pre-initialization until the physical function's driver enables them.
     pub virtual_functions_wait: bool,
     /// Pages that the firmware asks the physical function's driver for when it enables a virtual one. When real
-    /// firmware asks is not known; here the function boots once it has them.
+    /// firmware asks is not known; here the function boots once it has them. A reset of the function gives them back (the commit
+    /// that brought Linux' `release_all_pages` measures it by resetting four), and its next INIT_HCA waits for new ones.
     pub virtual_function_pages: u16,
 }
 
 impl Default for CardRules {
     fn default() -> Self {
         Self {
-            link_training: Duration::ZERO,
+            link_training: Duration::from_millis(100),
             remembers_changes: true,
             factory_address_passes: false,
             unknown_unicast_passes: false,
             own_permanent_address: false,
-            vport_mtu_limits: false,
+            vport_mtu_limits: true,
             virtual_functions_wait: false,
             virtual_function_pages: 16,
         }
@@ -292,6 +294,11 @@ impl Env {
         }
     }
 
+    /// The manager's function, by its place in the world.
+    pub fn manager(&self, seat: Seat) -> Option<usize> {
+        self.card(seat).vport(PHYSICAL).map(|vport| vport.function)
+    }
+
     /// The manager arms for changes of a vport. It is told at once of one it has not seen.
     pub fn arm(&mut self, seat: Seat, what: Interest) {
         let manager = self.card(seat).vport(PHYSICAL).map(|vport| vport.function);
@@ -332,4 +339,18 @@ pub enum Happening {
     },
     /// A virtual function was enabled or disabled by its manager.
     Enabled(bool),
+    /// To the manager: a virtual function was reset, and what memory its firmware held goes back.
+    Emptied {
+        /// Whose.
+        vport: u16,
+    },
+    /// To the manager: the firmware of a virtual function needs its memory again.
+    Hungry {
+        /// Whose.
+        vport: u16,
+    },
+    /// To a virtual function: its manager gave what it needs, or said that it cannot.
+    Fed(bool),
+    /// To a virtual function: its manager gave it so many interrupt vectors.
+    Vectors(u16),
 }

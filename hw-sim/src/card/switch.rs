@@ -52,16 +52,23 @@ pub enum Place {
 
 /// Why a frame goes nowhere.
 pub type Lost = &'static str;
+/// It came to a port that is down.
+const PORT_DOWN: Lost = "port down";
 
 /// A copy of a frame on its way out of the switch.
 pub type Copy<'f> = (Place, Cow<'f, [u8]>);
 
 impl Card {
-    /// Where a frame goes, and as what.
+    /// Where a frame goes, and as what. The vports that would have had it, but are down, are added to `down`.
     ///
     /// # Errors
     /// Nowhere: what lost the frame, or its last copy.
-    pub fn forward<'f>(&self, from: Place, frame: &'f [u8]) -> Result<Vec<Copy<'f>>, Lost> {
+    pub fn forward<'f>(
+        &self,
+        from: Place,
+        frame: &'f [u8],
+        down: &mut Vec<u16>,
+    ) -> Result<Vec<Copy<'f>>, Lost> {
         let frame = match from {
             Place::Vport(number) => self.enters(number, frame)?,
             Place::Wire => self.comes_in(frame)?,
@@ -72,7 +79,12 @@ impl Card {
         for to in self.decide(from, dst, &frame) {
             match self.leaves(from, to, &frame) {
                 Ok(copy) => copies.push((to, copy)),
-                Err(reason) => lost = reason,
+                Err(reason) => {
+                    if let (Place::Vport(number), PORT_DOWN) = (to, reason) {
+                        down.push(number);
+                    }
+                    lost = reason;
+                }
             }
         }
         if copies.is_empty() {
@@ -83,7 +95,7 @@ impl Card {
 
     /// Whether all that becomes of a frame is that its sender receives it.
     pub fn turns_around(&self, number: u16, frame: &[u8]) -> bool {
-        self.forward(Place::Vport(number), frame)
+        self.forward(Place::Vport(number), frame, &mut Vec::new())
             .is_ok_and(|copies| matches!(copies[..], [(to, _)] if to == Place::Vport(number)))
     }
 
@@ -91,7 +103,7 @@ impl Card {
     fn enters<'f>(&self, number: u16, frame: &'f [u8]) -> Result<Cow<'f, [u8]>, Lost> {
         let vport = self.vport(number).ok_or("no such vport")?;
         if !self.is_up(vport) {
-            return Err("port down");
+            return Err(PORT_DOWN);
         }
         if self.rules.vport_mtu_limits && frame.len() > vport.port.longest_frame() {
             return Err("larger than the vport's MTU");
@@ -122,7 +134,7 @@ impl Card {
     /// A frame from the wire that the port and the forwarding table let in.
     fn comes_in<'f>(&self, frame: &'f [u8]) -> Result<Cow<'f, [u8]>, Lost> {
         if !self.uplink.is_up() {
-            return Err("port down");
+            return Err(PORT_DOWN);
         }
         if frame.len() > self.uplink.longest_frame() {
             return Err("larger than the MTU");
@@ -199,7 +211,7 @@ impl Card {
     ) -> Result<Cow<'f, [u8]>, Lost> {
         let number = match to {
             Place::Wire if from == Place::Wire => return Err("for nobody"),
-            Place::Wire if !self.uplink.is_up() => return Err("port down"),
+            Place::Wire if !self.uplink.is_up() => return Err(PORT_DOWN),
             Place::Wire if frame.len() > self.uplink.longest_frame() => {
                 return Err("larger than the MTU");
             }
@@ -221,7 +233,7 @@ impl Card {
             (Some(_), _) => return Err("of another VLAN"),
         };
         if !self.is_up(vport) {
-            return Err("port down");
+            return Err(PORT_DOWN);
         }
         if self.rules.vport_mtu_limits && frame.len() > vport.port.longest_frame() {
             return Err("larger than the vport's MTU");

@@ -123,6 +123,10 @@ pub struct Vport {
     pub capabilities: CmdHcaCap,
     /// What the manager has made of it.
     pub life: Life,
+    /// Its memory went back to the manager when it was reset.
+    pub hungry: bool,
+    /// Its driver has enabled it.
+    pub driven: bool,
     /// Access list of what it sends.
     pub ingress: FlowTables,
     /// Access list of what it is sent.
@@ -145,6 +149,8 @@ impl Vport {
             guids: [0; 3],
             capabilities: profile.general.max.clone(),
             life: Life::Running,
+            hungry: false,
+            driven: false,
             ingress: FlowTables::new(),
             egress: FlowTables::new(),
             lost_while_down: [0; 2],
@@ -176,6 +182,7 @@ impl Vport {
     /// something in it that the manager's rules may be made of.
     pub(super) fn reset(&mut self, profile: &Profile) -> bool {
         let listed = self.port.is_listed();
+        self.driven = false;
         self.port = Port::new(profile);
         if self.number == super::PHYSICAL {
             self.settings.state = LinkState::Follow;

@@ -6,9 +6,10 @@
 //! mode is taken, because drivers send the rest as zeros and firmware accepts that; and of the general page `roce` may only
 //! change if `roce_rw_supported` says so.
 
-use super::function::virtual_function;
+use super::function::{own_turn, virtual_function};
 use super::{Cmd, Outcome, Refusal, output, refuse};
-use crate::card::Seat;
+use crate::card::{Happening, PHYSICAL, Seat};
+use crate::nic::Stage;
 use crate::profile::{Page, Profile};
 use hw_mlx::prm::{
     AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, EthOffloadCaps, Field, FlowTableNicCap, Layout,
@@ -166,12 +167,11 @@ fn chosen<T: Layout>(page: &Page<T>, current: &T, want_current: bool) -> Vec<u8>
 
 pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
     let input: SetHcaCapIn = cmd.read();
-    if named_function(cmd, input.other_function(), input.function_id())? != cmd.nic.seat {
-        return Err(refuse!(
-            BAD_OP,
-            "capabilities of another function are fixed"
-        ));
+    let seat = named_function(cmd, input.other_function(), input.function_id())?;
+    if seat != cmd.nic.seat {
+        return set_other_function(cmd, seat, input.capability());
     }
+    own_turn(true, cmd.nic.stage != Stage::Initialised)?;
     if cmd.op_mod & 1 == 1 {
         return Err(refuse!(BAD_OP, "only the current page can be set"));
     }
@@ -231,6 +231,70 @@ pub(super) fn set_hca_cap(cmd: &mut Cmd<'_>) -> Outcome {
             ));
         }
     }
+    output(&SetHcaCapOut::new())
+}
+
+/// The manager gives a virtual function so many interrupt vectors: the whole maximum page comes back, with another
+/// `dynamic_msix_table_size` (Linux `pci_irq.c` `mlx5_set_msix_vec_count`). That an exhausted pool, and a function that has a driver, are
+/// refused is inferred.
+fn set_other_function(cmd: &mut Cmd<'_>, seat: Seat, bytes: &[u8; 0x1000]) -> Outcome {
+    let own = &cmd.nic.profile.general.max;
+    let pool = own.num_total_dynamic_vf_msix();
+    if pool == 0 || kind_of(cmd)? != CapType::GENERAL || cmd.op_mod & 1 == 1 {
+        return Err(refuse!(
+            BAD_OP,
+            "capabilities of another function are fixed"
+        ));
+    }
+    let [least, most] = [
+        own.min_dynamic_vf_msix_table_size(),
+        own.max_dynamic_vf_msix_table_size(),
+    ];
+    let vport = cmd.env.vport(seat);
+    let now = &vport.capabilities;
+    let wanted: CmdHcaCap = first_part(bytes, &[])?;
+    if let Some(field) = changed(&wanted, now).find(|it| it.name != "dynamic_msix_table_size") {
+        return Err(refuse!(
+            BAD_PARAM,
+            "capability cannot be set",
+            "{}",
+            field.name
+        ));
+    }
+    let vectors = wanted.dynamic_msix_table_size();
+    if !(least..=most).contains(&vectors) {
+        return Err(refuse!(
+            BAD_PARAM,
+            "interrupt vectors of a virtual function",
+            "{vectors} of {least} to {most}"
+        ));
+    }
+    if vport.driven {
+        return Err(refuse!(
+            BAD_RES_STATE,
+            "interrupt vectors of a function that has a driver"
+        ));
+    }
+    let others = cmd.env.card(seat).vports().iter();
+    let taken: u32 = others
+        .filter(|other| other.number != PHYSICAL && other.number != seat.vport)
+        .map(|other| other.capabilities.dynamic_msix_table_size())
+        .sum();
+    if taken + vectors > pool {
+        return Err(refuse!(
+            NO_RESOURCES,
+            "interrupt vectors for virtual functions",
+            "{vectors} besides {taken} of {pool}"
+        ));
+    }
+    let vport = cmd.env.vport_mut(seat);
+    vport.capabilities.set_dynamic_msix_table_size(vectors);
+    let function = vport.function;
+    // CAST: twelve bits.
+    let vectors = u16::try_from(vectors).unwrap_or(u16::MAX);
+    cmd.env
+        .happenings
+        .push_back((function, Happening::Vectors(vectors)));
     output(&SetHcaCapOut::new())
 }
 

@@ -52,7 +52,7 @@ pub(super) fn virtual_function(cmd: &Cmd<'_>, number: u32) -> Result<Seat, Refus
 }
 
 /// Of this function, the first command of all; of a virtual one, what its manager says when it is up itself.
-fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
+pub(super) fn own_turn(own: bool, wanted: bool) -> Result<(), Refusal> {
     if own != wanted {
         return Err(refuse!(BAD_SYS_STATE, "not at this stage of bring-up"));
     }
@@ -78,6 +78,7 @@ fn enable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
 fn run_virtual(cmd: &mut Cmd<'_>, seat: Seat) {
     let vport = cmd.env.vport_mut(seat);
     vport.life = Life::Running;
+    vport.hungry = false;
     let function = vport.function;
     cmd.env
         .happenings
@@ -98,7 +99,7 @@ fn disable_virtual(cmd: &mut Cmd<'_>, seat: Seat) -> Result<(), Refusal> {
         .nic
         .pages_of
         .get(&seat.vport)
-        .map_or(0, FirmwarePages::held);
+        .map_or(0, FirmwarePages::spoken_for);
     if held > 0 {
         let back = i32::try_from(held).unwrap_or(i32::MAX);
         cmd.nic.request_pages_of(cmd.env, seat.vport, -back);
@@ -128,6 +129,7 @@ pub(super) fn enable_hca(cmd: &mut Cmd<'_>) -> Outcome {
         return output(&EnableHcaOut::new());
     }
     cmd.nic.stage = Stage::Enabled;
+    cmd.env.vport_mut(seat).driven = true;
     output(&EnableHcaOut::new())
 }
 
@@ -146,6 +148,7 @@ pub(super) fn disable_hca(cmd: &mut Cmd<'_>) -> Outcome {
         return Err(refuse!(BAD_SYS_STATE, "the firmware holds pages", "{held}"));
     }
     cmd.nic.stage = Stage::Reset;
+    cmd.env.vport_mut(seat).driven = false;
     output(&DisableHcaOut::new())
 }
 
@@ -252,13 +255,19 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
         ));
     };
     match cmd.op_mod {
-        0 => pages.cannot_give(),
+        0 => {
+            pages.cannot_give();
+            fed(cmd, seat, false);
+        }
         1 => {
             pages
                 .give(&mut nic.iommu, &addresses)
                 .map_err(|error| not_given(error, entries))?;
-            if !pages.starving() && cmd.env.vport(seat).life == Life::Starving {
+            let starving = pages.starving();
+            if !starving && cmd.env.vport(seat).life == Life::Starving {
                 run_virtual(cmd, seat);
+            } else if !starving {
+                fed(cmd, seat, true);
             }
         }
         _ => {
@@ -268,6 +277,18 @@ fn manage_pages_of(cmd: &mut Cmd<'_>, seat: Seat, entries: usize) -> Outcome {
         }
     }
     output(&ManagePagesOut::new())
+}
+
+/// A virtual function that runs has the memory it waits for, or will not get it.
+fn fed(cmd: &mut Cmd<'_>, seat: Seat, given: bool) {
+    let vport = cmd.env.vport_mut(seat);
+    if vport.life == Life::Running && vport.hungry {
+        vport.hungry = !given;
+        let function = vport.function;
+        cmd.env
+            .happenings
+            .push_back((function, Happening::Fed(given)));
+    }
 }
 
 fn room_for_pages(cmd: &Cmd<'_>, entries: usize) -> Result<(), Refusal> {

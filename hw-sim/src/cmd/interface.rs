@@ -15,6 +15,7 @@
 //! used.
 
 use super::{Answer, dispatch};
+use crate::card::Happening;
 use crate::fault::CommandFault;
 use crate::init_segment::{LOG_CMDQ_SIZE, LOG_CMDQ_STRIDE, NIC_FULL_DRIVER};
 use crate::iommu::Who;
@@ -22,7 +23,7 @@ use crate::nic::{Nic, nanoseconds};
 use crate::world::{Env, Timer};
 use hw_mlx::prm::{
     CmdMailbox, CmdQueueEntry, CmdStatus, DeliveryStatus, Eqe, EventType, HealthSyndrome,
-    INLINE_BYTES, MAILBOX_BYTES, TRANSPORT_PCIE,
+    INLINE_BYTES, MAILBOX_BYTES, Opcode, TRANSPORT_PCIE,
 };
 use rand::RngCore;
 use std::collections::BTreeMap;
@@ -323,6 +324,9 @@ impl Nic {
     }
 
     fn must_wait_for_pages(&mut self, env: &mut Env, running: &Running) -> bool {
+        if self.must_wait_for_manager(env, running) {
+            return true;
+        }
         if !super::creates(&running.input) || self.carrier_of(EventType::PAGE_REQUEST).is_none() {
             return false;
         }
@@ -332,6 +336,24 @@ impl Nic {
             self.request_pages(env, i32::try_from(pages).unwrap_or(i32::MAX));
         }
         self.pages.starving()
+    }
+
+    /// A virtual function that was reset gets its memory anew when it is initialised, from its manager's driver. Without an answer
+    /// the command stays unanswered.
+    fn must_wait_for_manager(&mut self, env: &mut Env, running: &Running) -> bool {
+        let hungry = self.seat.is_virtual() && env.vport(self.seat).hungry;
+        let starts = running.input.starts_with(&Opcode::INIT_HCA.0.to_be_bytes());
+        if !hungry || !starts || running.state == Waiting::Fed {
+            return false;
+        }
+        if running.state == Waiting::Time
+            && let Some(manager) = env.manager(self.seat)
+        {
+            let vport = self.seat.vport;
+            env.happenings
+                .push_back((manager, Happening::Hungry { vport }));
+        }
+        true
     }
 
     /// Pages came: commands that waited for them go on. Or they will not come: those commands fail.

@@ -117,7 +117,7 @@ static TABLE: &[Entry] = &[
     Entry::new::<prm::QueryAdapterIn>(BOOTED_ON, function::query_adapter),
     Entry::new::<prm::NopIn>(ENABLED_ON, function::nop),
     Entry::new::<prm::QueryHcaCapIn>(BOOTED_ON, caps::query_hca_cap).op_mods(OpMods::Any),
-    Entry::new::<prm::SetHcaCapIn>(BOOTED, caps::set_hca_cap).op_mods(OpMods::Any),
+    Entry::new::<prm::SetHcaCapIn>(BOOTED_ON, caps::set_hca_cap).op_mods(OpMods::Any),
     Entry::new::<prm::AccessRegIn>(BOOTED_ON, access_reg::access_reg).op_mods(OpMods::UpTo(1)),
     // Global resources.
     Entry::new::<prm::AllocUarIn>(INITIALISED, resources::alloc_uar).creates(),

@@ -263,13 +263,7 @@ fn a_virtual_function_in_a_vlan_does_not_see_its_tag() {
 /// `MLX5E_SW2HW_MTU`).
 #[test]
 fn a_vport_carries_frames_up_to_its_mtu() {
-    let mut rig = Rig::with(CardRules {
-        vport_mtu_limits: true,
-        ..CardRules::default()
-    });
-    for (vf, mac) in rig.vfs.iter_mut().zip(VF_MACS) {
-        vf.bench.announce(mac);
-    }
+    let mut rig = Rig::announced();
     let context = |side: &mut crate::eth_support::Side| {
         let out = side.bench.exec(&QueryNicVportContextIn::new()).unwrap();
         out.nic_vport_context().mtu()

@@ -526,6 +526,128 @@ fn a_virtual_function_boots_when_its_manager_has_enabled_and_fed_it() {
     assert_eq!(pf.bench.status(&disable), CmdStatus::BAD_RES_STATE, "twice");
 }
 
+/// What Linux' `release_all_pages` was measured with: a reset of a virtual function gives its memory back to the physical one's driver, and
+/// its next driver's INIT_HCA waits until that has given it anew (`pagealloc.c` `req_pages_handler`), or fails if it cannot.
+#[test]
+fn a_reset_gives_a_virtual_functions_pages_back_and_its_next_start_takes_new_ones() {
+    let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
+    let card = card(&sim, waiting());
+    let mut pf = Side::on(Bench::of(&sim, card.physical()));
+    let mut enable = EnableHcaIn::new();
+    enable.set_function_id(1);
+    pf.bench.exec(&enable).unwrap();
+    let (_, wanted) = page_request(&mut pf).expect("the function needs memory");
+    give_pages(&mut pf, wanted);
+    sim.advance(std::time::Duration::from_secs(1));
+    let mut vf = Bench::of(&sim, card.virtual_function(0).expect("two of them"));
+    for _ in 0..2 {
+        driver::Device::reset(&*vf.function);
+        assert_eq!(page_request(&mut pf), Some((1, -wanted)));
+        assert_eq!(take_pages(&mut pf, wanted), wanted);
+        driver::Device::reset(&*vf.function);
+        assert_eq!(page_request(&mut pf), None, "it holds nothing any more");
+        let slot = begin_init(&mut vf);
+        sim.advance(std::time::Duration::from_secs(1));
+        assert!(vf.entry(slot).ownership(), "it waits for its manager");
+        assert_eq!(page_request(&mut pf), Some((1, wanted)));
+        give_pages(&mut pf, wanted);
+        assert_eq!(ended(&vf, slot), CmdStatus::OK);
+        assert_eq!(page_request(&mut pf), None);
+    }
+    // A manager without memory says so.
+    driver::Device::reset(&*vf.function);
+    assert_eq!(page_request(&mut pf), Some((1, -wanted)));
+    assert_eq!(take_pages(&mut pf, wanted), wanted);
+    let slot = begin_init(&mut vf);
+    assert_eq!(page_request(&mut pf), Some((1, wanted)));
+    let mut cannot = ManagePagesIn::new();
+    cannot.set_function_id(1);
+    pf.bench.exec(&cannot).unwrap();
+    assert_eq!(ended(&vf, slot), CmdStatus::NO_RESOURCES);
+}
+
+/// A function's driver comes as far as INIT_HCA, and does not wait for the answer; the command's slot.
+fn begin_init(vf: &mut Bench) -> usize {
+    vf.start();
+    vf.exec(&EnableHcaIn::new()).unwrap();
+    let init = vf.prepare(InitHcaIn::new().as_bytes(), InitHcaOut::SIZE);
+    vf.submit(&init);
+    init.slot
+}
+
+/// How a command ended.
+fn ended(vf: &Bench, slot: usize) -> CmdStatus {
+    let (_, output) = vf.collect(slot).expect("an answer");
+    CmdStatus(output[0])
+}
+
+/// The manager gives function 1 so many pages.
+fn give_pages(pf: &mut Side, pages: i32) {
+    let given: Vec<u64> = (0..pages).map(|_| pf.bench.alloc(4096).1).collect();
+    let mut give = ManagePagesIn::new();
+    give.set_op_mod(1);
+    give.set_function_id(1)
+        .set_input_num_entries(u32::try_from(pages).unwrap());
+    pf.bench.exec_with(&give, &list(&given)).unwrap();
+}
+
+/// The manager takes so many pages of function 1 back; how many it got.
+fn take_pages(pf: &mut Side, pages: i32) -> i32 {
+    let mut take = ManagePagesIn::new();
+    take.set_op_mod(2);
+    take.set_function_id(1)
+        .set_input_num_entries(u32::try_from(pages).unwrap());
+    let room = 16 + 8 * usize::try_from(pages).unwrap();
+    let out = pf.bench.raw(take.as_bytes(), room).unwrap();
+    i32::from_be_bytes(out[8..12].try_into().unwrap())
+}
+
+/// Linux `pci_irq.c` `mlx5_set_msix_vec_count`: the maximum page of a virtual function is read, its `dynamic_msix_table_size` changed, and
+/// all of it written; the function's configuration space says so before its driver is bound.
+#[test]
+fn the_manager_sizes_the_interrupt_table_of_a_virtual_function_out_of_a_pool() {
+    let sim = hw_sim::Sim::new(hw_sim::SimConfig::seeded(1));
+    let mut physical = profile("card", PF_MAC);
+    physical.general.set(|caps| {
+        caps.set_num_total_dynamic_vf_msix(40)
+            .set_min_dynamic_vf_msix_table_size(2)
+            .set_max_dynamic_vf_msix_table_size(30);
+    });
+    let card = sim.add_card(&hw_sim::CardConfig::new(physical, 2));
+    let mut pf = Side::on(Bench::of(&sim, card.physical()));
+    let mut size = |function: u32, vectors: u32| {
+        let mut query = QueryHcaCapIn::new();
+        query.set_op_mod(CapType::GENERAL.max());
+        query.set_other_function(true).set_function_id(function);
+        let mut page = *pf.bench.exec(&query).unwrap().capability();
+        let (mut caps, _) = <CmdHcaCap as zerocopy::FromBytes>::read_from_prefix(&page).unwrap();
+        caps.set_dynamic_msix_table_size(vectors);
+        page[..CmdHcaCap::SIZE].copy_from_slice(caps.as_bytes());
+        let mut set = SetHcaCapIn::new();
+        set.set_op_mod(CapType::GENERAL.set());
+        set.set_other_function(true)
+            .set_function_id(function)
+            .set_capability(&page);
+        pf.bench.status(&set)
+    };
+    let [one, other] = [0, 1].map(|index| card.virtual_function(index).expect("two of them"));
+    assert_eq!(driver::Device::interrupt_count(&*one), 12);
+    assert_eq!(size(1, 21), CmdStatus::OK);
+    assert_eq!(driver::Device::interrupt_count(&*one), 21);
+    let mut control = [0; 2];
+    driver::Device::config_read(&*one, 0x9e, &mut control);
+    assert_eq!(u16::from_be_bytes([control[1], control[0]]) & 0x7ff, 20);
+    assert_eq!(driver::Device::interrupt_count(&*other), 12);
+    assert_eq!(size(2, 20), CmdStatus::NO_RESOURCES, "21 of 40 are taken");
+    assert_eq!(size(2, 1), CmdStatus::BAD_PARAM, "too few");
+    assert_eq!(size(2, 31), CmdStatus::BAD_PARAM, "too many");
+    assert_eq!(size(2, 19), CmdStatus::OK);
+    let mut vf = Bench::of(&sim, one);
+    vf.start();
+    vf.exec(&EnableHcaIn::new()).unwrap();
+    assert_eq!(size(1, 12), CmdStatus::BAD_RES_STATE, "it has a driver");
+}
+
 /// Function and pages of the next page request.
 fn page_request(side: &mut Side) -> Option<(u16, i32)> {
     let eq = &mut side.resources.eq;

@@ -6,6 +6,9 @@ use hw_mlx::prm::*;
 use hw_sim::{CardRules, Fault, LinkFaults, LinkState, Sim, SimConfig, VfSettings};
 use std::time::Duration;
 
+/// Longer than a link trains.
+const TRAINED: Duration = Duration::from_millis(200);
+
 fn with_state(state: LinkState) -> VfSettings {
     VfSettings {
         state,
@@ -43,6 +46,8 @@ fn virtual_functions_follow_the_physical_port_unless_told_otherwise() {
     assert_eq!(port_events(&mut rig.vfs[0]), [PortChange::DOWN]);
     assert_eq!(port_events(&mut rig.vfs[1]), []);
     set_paos(&mut rig.pf.bench, true);
+    assert_eq!(up(&mut rig), [false, false, true], "it trains");
+    rig.sim.advance(TRAINED);
     assert_eq!(up(&mut rig), [true; 3]);
     assert_eq!(port_events(&mut rig.vfs[0]), [PortChange::ACTIVE]);
 }
@@ -70,6 +75,33 @@ fn with_the_cable_out_only_enabled_functions_reach_each_other() {
     send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
     assert_eq!(rig.received(), [0; 4]);
     assert!(!link_is_up(&mut rig.vfs[0]));
+}
+
+/// What is lost at a vport that is down it counts, one way and the other, and its manager asks (Linux `esw/legacy.c`
+/// `mlx5_esw_query_vport_drop_stats`: `receive_discard_vport_down`, `transmit_discard_vport_down`).
+#[test]
+fn frames_lost_at_a_vport_that_is_down_are_counted_there() {
+    let mut rig = Rig::announced();
+    let lost = |rig: &mut Rig, vport| {
+        let mut query = QueryVnicEnvIn::new();
+        query.set_other_vport(true).set_vport_number(vport);
+        let out = rig.pf.bench.exec(&query).unwrap();
+        let counters = out.vport_env();
+        let received = counters.receive_discard_vport_down();
+        (received, counters.transmit_discard_vport_down())
+    };
+    rig.set_vf(0, with_state(LinkState::Down));
+    // From its neighbour, from the wire, to all; and what it says itself.
+    send(&mut rig.vfs[1], &frame(VF_MACS[1], VF_MACS[0]));
+    send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
+    assert_eq!(lost(&mut rig, 1), (2, 0));
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
+    assert_eq!(lost(&mut rig, 1), (2, 1));
+    assert_eq!(lost(&mut rig, 2), (0, 0));
+    rig.set_vf(0, with_state(LinkState::Follow));
+    send(&mut rig.vfs[1], &frame(VF_MACS[1], VF_MACS[0]));
+    assert_eq!(lost(&mut rig, 1), (2, 1));
+    assert_eq!(rig.received(), [0, 1, 0, 0]);
 }
 
 /// A link trains before it is up, and is gone at once; functions are told when it is there.
@@ -120,6 +152,8 @@ fn without_a_cable_there_is_no_link() {
     assert!(!link_is_up(&mut vf));
     let far = sim.add_function(profile("far", FAR_MAC));
     sim.connect(&card.physical(), &far, LinkFaults::NONE);
+    assert!(!link_is_up(&mut vf), "it trains");
+    sim.advance(TRAINED);
     assert!(link_is_up(&mut vf));
     assert_eq!(port_events(&mut vf), [PortChange::ACTIVE]);
 }

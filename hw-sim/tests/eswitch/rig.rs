@@ -34,7 +34,11 @@ pub fn profile(name: &str, mac: [u8; 6]) -> Profile {
 }
 
 pub fn card(sim: &Sim, rules: CardRules) -> SimCard {
-    let physical = profile("card", PF_MAC);
+    let mut physical = profile("card", PF_MAC);
+    physical.general.set(|caps| {
+        caps.set_receive_discard_vport_down(true)
+            .set_transmit_discard_vport_down(true);
+    });
     sim.add_card(&CardConfig::new(physical, 2).with_rules(rules))
 }
 

@@ -154,6 +154,31 @@ fn lost_req_is_sent_again_and_the_consumer_sees_one_request() {
     assert_eq!(pair.a.counters().repeated, 2);
 }
 
+/// What is sent while the port is down is lost; the second that a repetition takes need not pass once it is up.
+#[test]
+fn what_waits_for_an_answer_is_sent_again_when_the_port_comes_up_and_counts_as_a_repetition() {
+    let mut pair = Pair::listening();
+    pair.connect(connect_params());
+    pair.keep(|_, _| false);
+    pair.run_for(50 * MILLISECOND);
+    pair.keep(|_, _| true);
+    pair.a.port_came_up(pair.now);
+    pair.run_for(LATENCY);
+    assert!(matches!(pair.take(B)[..], [CmEvent::Request { .. }]));
+    assert_eq!((pair.count(A, is_req), pair.a.counters().repeated), (2, 1));
+    // A port that comes and goes does not make the attempt longer.
+    let mut pair = Pair::new();
+    pair.keep(|_, _| false);
+    let flapping = pair.connect(connect_params());
+    for _ in 0..100 {
+        pair.a.port_came_up(pair.now);
+        pair.run_for(MILLISECOND);
+    }
+    assert_eq!(pair.count(A, is_req), 16);
+    pair.run_for(2 * SECOND);
+    assert_eq!(pair.take(A), [CmEvent::Unreachable { conn: flapping }]);
+}
+
 #[test]
 fn repeated_req_brings_the_rep_again_when_the_rep_was_lost() {
     let (mut pair, _, b) = Pair::requested();
