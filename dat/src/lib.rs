@@ -61,7 +61,9 @@ pub use driver::{DmaBuffer, DmaMemory, LentMemory};
 pub use explain::explain;
 pub use hw_mlx::{CloseReport, HcaConfig};
 pub use memory::{alloc, read, write};
-pub use open::{OpenError, OpenOptions, Simulated, function_open, ia_close, ia_open};
+pub use open::{
+    Deed, OpenError, OpenOptions, Simulated, do_to_simulated, function_open, ia_close, ia_open,
+};
 
 /// An interface adapter on a ConnectX function.
 pub type Ia = dat_core::Ia<hw_mlx::provider::MlxProvider>;

@@ -20,7 +20,10 @@ use dat_core::{CloseFlags, DatError, IaConfig};
 use driver::{Device, Function, FunctionError, PciAddress};
 use hw_mlx::provider::MlxProvider;
 use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
-use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimCard, SimConfig, SimFunction, VfSettings};
+use hw_sim::{
+    CardConfig, Fault, LinkFaults, LinkState, Profile, Sim, SimCard, SimConfig, SimFunction,
+    VfSettings,
+};
 use thiserror::Error;
 
 use crate::Ia;
@@ -352,6 +355,56 @@ fn reach(
     };
     // The table keeps one handle. It stays locked meanwhile: two openings at once count each other's.
     Ok((driven(function, 1)?, Some(fabric)))
+}
+
+/// What is done to a simulated function of this process from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// The link of a virtual function is disabled by its administrator, or left to follow the wire again; of any other function the
+    /// cable is pulled, or put back.
+    Link(bool),
+    /// It is reset, whoever has it open.
+    Reset,
+    /// The system wants it back from its driver.
+    WantBack,
+}
+
+/// Does something to a simulated function of this process that an adapter has been opened by: what for a real one people do at the
+/// cable, and the kernel by sysfs. False if there is no such function, or it is on a wire of its own (`link=`).
+pub fn do_to_simulated(name: &str, deed: Deed) -> bool {
+    let fabric = FABRIC.lock().unwrap_or_else(PoisonError::into_inner);
+    let device = name.split(',').next().unwrap_or(name);
+    let Some((card, place)) = device.strip_prefix("sim:").map(crate::name::on_card) else {
+        return false;
+    };
+    let Some(card) = fabric.cards.get(card) else {
+        return false;
+    };
+    let Some(function) = function_of(card, place, None) else {
+        return false;
+    };
+    match (deed, place) {
+        (Deed::Link(up), OnCard::Virtual(index)) => {
+            let Some(before) = card.vf(index) else {
+                return false;
+            };
+            let state = if up {
+                LinkState::Follow
+            } else {
+                LinkState::Down
+            };
+            return card.set_vf(index, VfSettings { state, ..before });
+        }
+        (Deed::Link(true), OnCard::Alone | OnCard::Physical) => {
+            fabric.sim.inject(&function, &Fault::LinkUp);
+        }
+        (Deed::Link(false), OnCard::Alone | OnCard::Physical) => {
+            fabric.sim.inject(&function, &Fault::LinkDown);
+        }
+        (Deed::Reset, _) => function.reset(),
+        (Deed::WantBack, _) => fabric.sim.inject(&function, &Fault::WantedBack),
+    }
+    true
 }
 
 /// A function of a card. A virtual one is given an address if there is one to give.

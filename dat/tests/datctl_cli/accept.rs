@@ -96,6 +96,30 @@ fn two_served_functions_are_accepted_and_the_bundle_has_everything() {
     assert!(capture.len() > 100 * 5 * 256, "{} bytes", capture.len());
 }
 
+/// The simulator does to its functions what the kernel would to real ones; what takes a kernel, another process or hours is skipped.
+#[test]
+fn functions_of_the_own_process_lose_their_link_and_are_reset_and_wanted_back() {
+    for [one, other] in [["sim:c/vf0", "sim:c/vf1"], ["sim:a", "sim:b"]] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (code, report) = accept(directory.path(), &[one, other]);
+        assert_eq!(code, Some(0), "{report:#}");
+        for (name, end) in [
+            ("link", "messages pass again"),
+            ("reset", "opened again, and messages pass"),
+            ("unbind", "opened again, and messages pass"),
+        ] {
+            let (verdict, found) = line(&report, name);
+            assert_eq!(verdict, "ok", "{one}: {name}: {found}");
+            assert!(found.ends_with(end), "{one}: {name}: {found}");
+        }
+        let rows = report["rows"].as_array().expect("rows");
+        let skipped = rows.iter().filter(|row| row["verdict"] == "skipped");
+        let mut skipped: Vec<&str> = skipped.filter_map(|row| row["line"].as_str()).collect();
+        skipped.dedup();
+        assert_eq!(skipped, ["doctor", "kernel peer", "kill", "soak"], "{one}");
+    }
+}
+
 #[test]
 fn one_function_and_a_peer_that_speaks_rping_are_accepted_and_lines_for_two_are_skipped() {
     let served = Served::new(&[]);

@@ -1,13 +1,13 @@
 //! What this process can do from outside to a function, by its name.
 //!
 //! A function of this machine is reset and taken back through sysfs, and a virtual one's link through its physical one, all by
-//! root. A function that another process serves can be killed off its client and opened again. A simulated function of this
-//! process has none of it: its tests are the simulator's.
+//! root. A function that another process serves can be killed off its client and opened again. To a simulated function of this
+//! process the simulator does what the kernel would; but it ends with the process.
 
 use std::fs;
 use std::path::Path;
 
-use dat::OpenOptions;
+use dat::{Deed, OpenOptions};
 use driver::PciAddress;
 use driver::pci::{Kernel, Machine, Role, Writer};
 use hw_mlx::ids;
@@ -38,7 +38,7 @@ pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machin
             ..Levers::none(why)
         }
     } else {
-        Levers::none("a simulated function of this process: nobody is outside of it")
+        simulated(device)
     };
     Subject::new(
         name,
@@ -48,6 +48,28 @@ pub(super) fn subject<'a>(name: &str, options: &OpenOptions, machine: &'a Machin
         address,
         levers,
     )
+}
+
+/// What the simulator does to a function of this process.
+fn simulated<'a>(device: &str) -> Levers<'a> {
+    let pull = |deed: Deed| {
+        let device = device.to_owned();
+        move || match dat::do_to_simulated(&device, deed) {
+            true => Ok(()),
+            false => Err(format!("{device}: no function of this process's fabric")),
+        }
+    };
+    let [up, down] = [true, false].map(|up| pull(Deed::Link(up)));
+    let (reset, want_back) = (pull(Deed::Reset), pull(Deed::WantBack));
+    Levers {
+        link: Ok(Box::new(move |is_up| if is_up { up() } else { down() })),
+        reset: Ok(Box::new(move |()| reset())),
+        // Nobody else drives it meanwhile.
+        binding: Ok(Box::new(
+            move |bound| if bound { Ok(()) } else { want_back() },
+        )),
+        outlives: Err("a simulated function of this process: it ends with it".to_owned()),
+    }
 }
 
 /// The link of a virtual function, by its state on the physical function's side; given back as it was.
