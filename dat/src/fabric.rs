@@ -10,7 +10,10 @@ pub mod wire;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use hw_sim::{FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction};
+use hw_sim::{
+    CardConfig, FunctionReport, LinkFaults, LinkId, Profile, Sim, SimConfig, SimFunction,
+    VfSettings,
+};
 
 use crate::Ia;
 pub use crate::name::mac_of;
@@ -42,6 +45,37 @@ impl Fabric {
         let functions = [0, 1]
             .map(|side| sim.add_function(shape(Profile::named(&format!("sim:{side}"), mac(side)))));
         let link = sim.connect(&functions[0], &functions[1], faults);
+        Self {
+            sim,
+            link,
+            functions,
+        }
+    }
+
+    /// A pair of virtual functions, each of a card of its own whose physical function nobody drives; `shape` is for the cards,
+    /// whose ports the link joins.
+    ///
+    /// # Panics
+    /// The profile says nothing of virtual functions.
+    #[must_use]
+    pub fn of_virtual(
+        config: SimConfig,
+        faults: LinkFaults,
+        shape: impl Fn(Profile) -> Profile,
+    ) -> Self {
+        let sim = Sim::new(config);
+        let cards = [0, 1].map(|side| {
+            let physical = shape(Profile::named(&format!("sim:{side}"), mac(side + 2)));
+            let card = sim.add_card(&CardConfig::new(physical, 1));
+            let given = VfSettings {
+                mac: Some(mac(side)),
+                ..VfSettings::default()
+            };
+            card.set_vf(0, given);
+            card
+        });
+        let link = sim.connect(&cards[0].physical(), &cards[1].physical(), faults);
+        let functions = cards.map(|card| card.virtual_function(0).expect("one was asked for"));
         Self {
             sim,
             link,

@@ -113,7 +113,8 @@ pub struct Most {
     pub current: u64,
 }
 
-/// What devices may do one way or the other, and no public source says which: drivers have to live with both.
+/// What devices may do one way or the other, and no public source says which: drivers have to live with both, and the data
+/// path of every generation is tested with both (`docs/generations.md`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Habits {
     /// `wqe_counter` of a receive's CQE is cut to the ring's size; otherwise it counts on to 2^16. Drivers do not look at

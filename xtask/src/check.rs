@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write, stdout};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use hw_sim::{PortType, Profile};
 
 use crate::{conformance, demo, dtest, setup, shell, tidy, vm, wire};
 
@@ -25,6 +26,49 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     let capture = shell::target().join("demo.pcapng");
     demo::run(&demo::Arguments::small(&capture)?)?;
     wire::run(&capture)
+}
+
+/// Suites of the data path: what a message, a window and a shared receive queue have to do.
+const DATA_PATH: [&str; 9] = [
+    "send",
+    "recv",
+    "inline",
+    "flags",
+    "rdma_write",
+    "rdma_read",
+    WINDOWS,
+    "srq",
+    "lossy",
+];
+/// The one about memory windows, which a device may lack.
+const WINDOWS: &str = "rmr";
+
+/// The suites of the data path on every generation that the driver speaks to, and on its virtual functions.
+pub fn profiles(filter: Option<&str>) -> Result<()> {
+    for generation in Profile::generations() {
+        let profile = Profile::generation(generation)?;
+        if profile.port_type == PortType::InfiniBand {
+            continue;
+        }
+        let mut worlds = vec![generation.to_owned()];
+        if profile.virtual_functions.is_some() {
+            worlds.push(format!("{generation}/vf"));
+        }
+        for world in worlds {
+            println!("{world}");
+            let mut arguments = vec!["test", "--quiet", "--package", "dat", "--no-fail-fast"];
+            let has_windows = profile.general.max.imaicl();
+            let suites = DATA_PATH
+                .iter()
+                .filter(|suite| has_windows || **suite != WINDOWS);
+            arguments.extend(suites.flat_map(|suite| ["--test", suite]));
+            arguments.extend(filter);
+            let mut command = shell::cargo(&arguments);
+            command.env("DAT_TEST_PROFILE", &world);
+            run_tests(command, &mut stdout()).with_context(|| format!("on {world}"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Runs `cargo test` with its output shown as it comes. The error repeats the names of the tests that failed: they are far

@@ -39,6 +39,9 @@ enum Task {
     Test {
         /// Only tests whose name contains this.
         filter: Option<String>,
+        /// Instead, the suites of the data path on every generation, as physical and as virtual function.
+        #[arg(long)]
+        profiles: bool,
     },
     /// Format, lints, documentation, tests, house rules and the virtual machine: all that CI runs.
     Check,
@@ -94,7 +97,8 @@ fn run() -> Result<()> {
         .init();
     match Arguments::parse().task {
         Task::Demo(arguments) => demo::run(&arguments),
-        Task::Test { filter } => check::test(filter.as_deref()),
+        Task::Test { filter, profiles } if profiles => check::profiles(filter.as_deref()),
+        Task::Test { filter, .. } => check::test(filter.as_deref()),
         Task::Check => check::run(),
         Task::Dtest(arguments) => dtest::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),

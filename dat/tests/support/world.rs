@@ -1,5 +1,8 @@
 //! Where the two functions of a pair are: in a simulated world of the test's own, or in this machine's slots.
 //!
+//! `DAT_TEST_PROFILE=connectx-6-dx` makes a simulated world of another generation than the default, and
+//! `connectx-6-dx/vf` one of its virtual functions: what tests say of a profile they then say of that one.
+//!
 //! If the environment names functions ([`functions::named`]), the same tests open those. Time is then the machine's, and
 //! nobody can be asked to lose a frame or to play another profile: a test that needs that ends there.
 
@@ -12,6 +15,8 @@ use hw_sim::{LinkFaults, Profile, SimConfig};
 
 use super::{PairConfig, functions};
 
+/// What names a generation.
+const PROFILE: &str = "DAT_TEST_PROFILE";
 /// The end of a test that needs what only a simulator of its own can do.
 const NEEDS_SIMULATOR: &str = "this test needs a simulator of its own, not functions in slots";
 /// The longest a test on the machine waits for one thing.
@@ -33,7 +38,10 @@ impl World {
                 seed: config.seed,
                 event_log: config.event_log,
             };
-            return Self::Simulated(Fabric::with(sim, config.faults, config.profile));
+            return Self::Simulated(match std::env::var(PROFILE) {
+                Ok(name) => of_generation(&name, sim, config),
+                Err(_) => Fabric::with(sim, config.faults, config.profile),
+            });
         };
         let plain = || Profile::named("plain", dat::fabric::mac(0));
         let shaped = format!("{:?}", (config.profile)(plain())) != format!("{:?}", plain());
@@ -78,6 +86,22 @@ impl World {
             Self::Simulated(fabric) => Some(fabric),
             Self::Machine(_) => None,
         }
+    }
+}
+
+/// A pair of functions of a generation, shaped by `config`.
+fn of_generation(name: &str, sim: SimConfig, config: &PairConfig) -> Fabric {
+    let (name, is_virtual) = match name.strip_suffix("/vf") {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
+    let kind = Profile::generation(name).unwrap_or_else(|error| panic!("{PROFILE}: {error}"));
+    let shape = |plain: Profile| (config.profile)(kind.clone().called(&plain.name, plain.mac));
+    println!("on {name}, virtual: {is_virtual}");
+    if is_virtual {
+        Fabric::of_virtual(sim, config.faults, shape)
+    } else {
+        Fabric::with(sim, config.faults, shape)
     }
 }
 

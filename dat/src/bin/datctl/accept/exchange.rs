@@ -48,6 +48,8 @@ impl Kind {
 pub(super) struct Exchanged {
     pub(super) messages: u64,
     pub(super) bytes: u64,
+    /// One of them went through a window; otherwise the device has none.
+    pub(super) windows: bool,
 }
 
 impl Exchanged {
@@ -86,8 +88,10 @@ pub(super) fn everything(pair: &mut Pair) -> Result<Exchanged, Box<dyn Error>> {
             }
         }
     }
-    window(pair, &connection)?;
-    exchanged.add(WINDOW_BYTES);
+    exchanged.windows = window(pair, &connection)?;
+    if exchanged.windows {
+        exchanged.add(WINDOW_BYTES);
+    }
     pair.disconnect(&connection, 1)?;
     let connection = pair.connect(LONGEST, Receives::Shared)?;
     for bytes in sizes(path_mtu) {
@@ -202,15 +206,15 @@ fn compare(found: &[u8], sent: &[u8]) -> Result<(), String> {
 /// Bytes of the window.
 const WINDOW_BYTES: usize = 5000;
 
-/// Binds a window to a part of side 1's memory, writes through it from side 0, and takes it back.
-fn window(pair: &mut Pair, connection: &Connection) -> Result<(), Box<dyn Error>> {
+/// Binds a window to a part of side 1's memory, writes through it from side 0, and takes it back. False: the device has none.
+fn window(pair: &mut Pair, connection: &Connection) -> Result<bool, Box<dyn Error>> {
     let (ep, zone) = (connection.eps[1], pair.adapter(1).zone);
     let region = &connection.regions[1];
     let (memory, at) = (region.memory.clone(), region.offset(INTO));
     let place = region.local(INTO, WINDOW_BYTES);
     let passive = &mut pair.adapter(1).ia;
     if passive.query().ia.max_rmrs == 0 {
-        return Ok(());
+        return Ok(false);
     }
     let rmr = passive.rmr_create(zone)?;
     let rights = MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE;
@@ -239,7 +243,8 @@ fn window(pair: &mut Pair, connection: &Connection) -> Result<(), Box<dyn Error>
     let passive = &mut pair.adapter(1).ia;
     passive.rmr_bind(rmr, &nothing, rights, ep, 0, NONE)?;
     bound(pair, "the end of a window")?;
-    Ok(pair.adapter(1).ia.rmr_free(rmr)?)
+    pair.adapter(1).ia.rmr_free(rmr)?;
+    Ok(true)
 }
 
 fn bound(pair: &mut Pair, what: &str) -> Result<(), Box<dyn Error>> {

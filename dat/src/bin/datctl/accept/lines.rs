@@ -126,8 +126,13 @@ pub(super) fn port(subject: &Subject<'_>) -> Result<(String, info::Adapter), Box
 /// Every kind and size, within one function or between two.
 pub(super) fn dtos(subjects: &[Subject<'_>]) -> Result<String, Box<dyn Error>> {
     let done = Pair::with(subjects, exchange::everything)?;
+    let window = if done.windows {
+        "a window"
+    } else {
+        "no window, which the device does not have"
+    };
     Ok(format!(
-        "{} messages, {} bytes, all compared: sends (also inline, and into a shared receive queue), RDMA Writes and Reads, a window; a key that nobody was given is refused",
+        "{} messages, {} bytes, all compared: sends (also inline, and into a shared receive queue), RDMA Writes and Reads, {window}; a key that nobody was given is refused",
         done.messages, done.bytes
     ))
 }

@@ -18,6 +18,8 @@ mod levers;
 mod lines;
 mod outside;
 mod pair;
+#[cfg(test)]
+mod profiles;
 mod subject;
 mod table;
 #[cfg(test)]

@@ -37,7 +37,7 @@ fn cut() -> Fabric {
 }
 
 /// A function that nobody can do anything to.
-fn subject(fabric: &Fabric, side: usize) -> Subject<'_> {
+pub(super) fn subject(fabric: &Fabric, side: usize) -> Subject<'_> {
     with_levers(fabric, side, Levers::none("a test"))
 }
 
