@@ -28,6 +28,7 @@ struct Place {
 const USUAL: Habits = Habits {
     cuts_receive_counter: false,
     tells_every_connection: false,
+    counts_queue_pairs_on: false,
 };
 
 const PLACES: [Place; 4] = [
@@ -56,6 +57,7 @@ const PLACES: [Place; 4] = [
         habits: Habits {
             cuts_receive_counter: true,
             tells_every_connection: true,
+            ..USUAL
         },
     },
 ];
