@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod campaign;
 mod check;
 mod conformance;
 mod demo;
@@ -49,6 +50,13 @@ enum Task {
     Dtest(dtest::Arguments),
     /// Count instructions and time per operation, beside a bare loop in the same run.
     Bench(bench::Arguments),
+    /// Run seeded worlds of adapters, traffic and faults, and say in which of them something does not hold.
+    #[command(disable_help_flag = true)]
+    Campaign {
+        /// What the campaign takes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Replay one seeded run over a faulty wire and print its event log.
     Sim(sim::Arguments),
     /// Print clause, tests, result for every clause of the DAT pages, and write docs/conformance.md.
@@ -102,6 +110,7 @@ fn run() -> Result<()> {
         Task::Check => check::run(),
         Task::Dtest(arguments) => dtest::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Campaign { arguments } => campaign::run(&arguments),
         Task::Sim(arguments) => sim::run(&arguments),
         Task::Conformance(arguments) => conformance::run(&arguments),
         Task::Miri => miri::run(),

@@ -238,7 +238,7 @@ fn sources() -> Result<Vec<Source>> {
     let root = shell::root();
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = [
-        "driver", "dat-core", "hw-mlx", "hw-sim", "dat", "fuzz", "xtask",
+        "driver", "dat-core", "hw-mlx", "hw-sim", "dat", "fuzz", "campaign", "xtask",
     ]
     .iter()
     .map(|name| root.join(name))

@@ -1,0 +1,79 @@
+//! Bytes that say who wrote them.
+//!
+//! A slot of memory is filled with words of eight bytes: the number of the message, and the place of the word in it. So every
+//! word that lands anywhere says where it belongs, and a check needs no copy of what was sent.
+
+use dat::DmaMemory;
+
+/// Bytes of a slot: the longest message.
+pub const SLOT: usize = 4096;
+/// Bytes behind a slot that nobody is granted.
+pub const GAP: usize = 64;
+/// From one slot to the next.
+pub const STRIDE: usize = SLOT + GAP;
+/// What stands in gaps and in memory that was freed.
+const CANARY: u8 = 0xa5;
+
+fn words(tag: u64) -> Vec<u8> {
+    (0..(SLOT / 8) as u64)
+        .flat_map(|place| (tag << 16 | place).to_be_bytes())
+        .collect()
+}
+
+/// Memory of so many slots with gaps behind them.
+pub fn prepare(memory: &DmaMemory, slots: usize) {
+    let mut bytes = vec![0; STRIDE];
+    bytes[SLOT..].fill(CANARY);
+    for slot in 0..slots {
+        dat::write(memory, slot * STRIDE, &bytes);
+    }
+}
+
+/// Puts a message into a slot.
+pub fn put(memory: &DmaMemory, slot: usize, tag: u64) {
+    dat::write(memory, slot * STRIDE, &words(tag));
+}
+
+/// Whether the first `bytes` bytes of a slot are those of a message.
+#[must_use]
+pub fn is(memory: &DmaMemory, slot: usize, tag: u64, bytes: usize) -> bool {
+    dat::read(memory, slot * STRIDE, bytes) == words(tag)[..bytes]
+}
+
+/// Whether nothing has come into the gaps.
+#[must_use]
+pub fn gaps_are_whole(memory: &DmaMemory, slots: usize) -> bool {
+    (0..slots).all(|slot| dat::read(memory, slot * STRIDE + SLOT, GAP) == [CANARY; GAP])
+}
+
+/// Memory that is its owner's again, and watched from now on.
+pub struct Freed {
+    memory: DmaMemory,
+    bytes: usize,
+    /// Whose it was.
+    pub side: usize,
+    /// What it was.
+    pub what: &'static str,
+}
+
+impl Freed {
+    /// Fills it.
+    #[must_use]
+    pub fn watch(memory: DmaMemory, side: usize, what: &'static str) -> Self {
+        let bytes = memory.len();
+        dat::write(&memory, 0, &vec![CANARY; bytes]);
+        Self {
+            memory,
+            bytes,
+            side,
+            what,
+        }
+    }
+
+    /// Where it has changed.
+    #[must_use]
+    pub fn changed(&self) -> Option<usize> {
+        let bytes = dat::read(&self.memory, 0, self.bytes);
+        bytes.iter().position(|byte| *byte != CANARY)
+    }
+}

@@ -1,0 +1,114 @@
+//! An endpoint, and what is known of it.
+
+use std::collections::VecDeque;
+
+use dat::EpHandle;
+
+/// DTOs of an endpoint that are not known to be done, each way.
+pub const WINDOW: usize = 4;
+
+/// What was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Message of the number.
+    Send,
+    /// To the peer's slot.
+    Write,
+    /// From the peer's slot.
+    Read,
+    /// To memory of the peer's that may be gone: in its loose memory this one.
+    Attack,
+}
+
+/// A request that has not completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    pub cookie: u64,
+    pub kind: Kind,
+    pub slot: usize,
+    pub bytes: usize,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// None, and none is asked for.
+    Idle,
+    /// Asked for: an event will say what came of it.
+    Pending,
+    /// There: its number.
+    Up,
+    /// Its end was asked for or told; what was posted comes back.
+    Over,
+}
+
+/// An endpoint.
+pub struct End {
+    /// `None`: it was freed, and no other could be made yet.
+    pub ep: Option<EpHandle>,
+    pub phase: Phase,
+    /// The connection, by its place in the world's list, and which end of it this is.
+    pub link: Option<(usize, usize)>,
+    pub requests: VecDeque<Work>,
+    /// Cookies of receives; the slot is the cookie's rest.
+    pub receives: VecDeque<u64>,
+    /// Receives, the oldest, that may never complete.
+    pub in_doubt: usize,
+    /// Slots are taken in turn.
+    pub next_request: usize,
+    pub next_receive: usize,
+}
+
+impl End {
+    /// One that is made just now.
+    pub const fn new(ep: Option<EpHandle>) -> Self {
+        Self {
+            ep,
+            phase: Phase::Idle,
+            link: None,
+            requests: VecDeque::new(),
+            receives: VecDeque::new(),
+            in_doubt: 0,
+            next_request: 0,
+            next_receive: 0,
+        }
+    }
+}
+
+/// A connection as it is told by the private data of the request: who asked, and for the how manieth time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    pub side: usize,
+    pub end: usize,
+    pub number: u64,
+}
+
+impl Name {
+    /// As private data.
+    pub fn bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        let place = (self.side as u64) << 32 | self.end as u64;
+        bytes[..8].copy_from_slice(&place.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.number.to_be_bytes());
+        bytes
+    }
+
+    /// Read back, if private data begins so.
+    pub fn read(data: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u64::from_be_bytes(data.get(at..at + 8)?.try_into().ok()?));
+        let (place, number) = (word(0)?, word(8)?);
+        Some(Self {
+            side: usize::try_from(place >> 32).ok()?,
+            end: usize::try_from(place & 0xffff_ffff).ok()?,
+            number,
+        })
+    }
+}
+
+/// A connection.
+pub struct Link {
+    /// Side, its opening, and the endpoint's place: of who asked, and of who accepted.
+    pub ends: [(usize, u64, usize); 2],
+    /// Messages under way from each end: number and bytes.
+    pub sent: [VecDeque<(u64, usize)>; 2],
+}

@@ -1,0 +1,191 @@
+//! Worlds made of one seed: adapters that connect, move bytes, free memory and are closed and opened again, while
+//! frames are lost, commands are refused and devices die. Then everything heals, and it has to become quiet.
+//!
+//! ```text
+//! seed --> features of this world (a random half of them)
+//!      --> so many steps: a random deed, a random fault, a moment of time
+//!      --> healing: what was connecting ends, what is connected ends, all is closed, opened and closed again
+//! ```
+//!
+//! What must hold is checked at every step and not by what was expected to fail: a call may fail whenever a device is
+//! faulty, but what has succeeded has happened.
+//!
+//! - A DTO completes once, in the order posted; a success moved the right bytes ([`bytes`]).
+//! - What arrives was sent, in order and whole.
+//! - No byte outside of what was granted changes: gaps between slots, memory that was freed, memory of adapters that are
+//!   closed or dropped. Peers know the keys of freed memory and go on writing.
+//! - Every call answers within [`CALL_LIMIT`] of the world's time.
+//! - A driver breaks no rule of its device, and the device meets no address that was not mapped.
+//! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left behind, and
+//!   opens again.
+//!
+//! The same seed gives the same world. A failure is one line that repeats it ([`Failure`]).
+#![forbid(unsafe_code)]
+
+pub mod bytes;
+mod cover;
+mod deeds;
+mod end;
+mod events;
+mod side;
+mod world;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+pub use cover::Coverage;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
+use world::World;
+
+/// The longest that any call may take, in the world's time.
+pub const CALL_LIMIT: Duration = Duration::from_secs(200);
+
+/// What may happen in a world besides plain traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display, EnumIter, EnumString)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Feature {
+    /// Frames are lost, repeated, delayed, reordered, changed.
+    Wire,
+    /// Nothing passes in one direction or both, for a while.
+    Partition,
+    /// Cables are pulled and put back.
+    Flap,
+    /// Commands are refused.
+    Refused,
+    /// Commands are not answered.
+    Silent,
+    /// Commands are answered late.
+    Late,
+    /// The firmware asks for pages, also before it goes on.
+    Pages,
+    /// Devices die.
+    Death,
+    /// Health counters stand still for a moment.
+    Stall,
+    /// Adapters are closed and opened again.
+    Reopen,
+    /// Adapters are dropped without being closed.
+    Drop,
+    /// Memory is freed, and peers who know its keys go on writing.
+    Frees,
+    /// Endpoints are freed in whatever state they are.
+    EpFrees,
+}
+
+/// A world.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// All that is random in it.
+    pub seed: u64,
+    /// How many steps.
+    pub steps: u32,
+    /// What may happen.
+    pub features: BTreeSet<Feature>,
+}
+
+impl Plan {
+    /// The world of a seed: each feature with an even chance.
+    #[must_use]
+    pub fn of(seed: u64, steps: u32) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
+        let features = Feature::iter()
+            .filter(|_| random.random_bool(0.5))
+            .collect();
+        Self {
+            seed,
+            steps,
+            features,
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let features: Vec<String> = self.features.iter().map(ToString::to_string).collect();
+        write!(
+            f,
+            "cargo xtask campaign --seed {} --steps {} --features {}",
+            self.seed,
+            self.steps,
+            if features.is_empty() {
+                "none".to_owned()
+            } else {
+                features.join(",")
+            }
+        )
+    }
+}
+
+/// A world in which something did not hold.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The world.
+    pub plan: Plan,
+    /// What did not hold.
+    pub what: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  again: {}", self.what, self.plan)
+    }
+}
+
+/// What a world came to.
+pub struct Run {
+    /// What happened in it, and how often.
+    pub coverage: Coverage,
+    /// The simulator's log, the same for the same plan.
+    pub log: Vec<u8>,
+}
+
+/// Runs a world.
+///
+/// # Errors
+/// Something did not hold, or something panicked.
+pub fn run(plan: &Plan, capture: Option<std::fs::File>) -> Result<Run, Failure> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| World::new(plan, capture).run()));
+    outcome.map_err(|panic| {
+        let text = panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_else(|| "a panic without words".to_owned());
+        Failure {
+            plan: plan.clone(),
+            what: text,
+        }
+    })
+}
+
+/// The smallest world that fails in the same way, as far as leaving out features and steps makes it smaller.
+#[must_use]
+pub fn shrink(failure: Failure) -> Failure {
+    let fails = |plan: &Plan| run(plan, None).err();
+    let mut least = failure;
+    for feature in least.plan.features.clone() {
+        let mut plan = least.plan.clone();
+        plan.features.remove(&feature);
+        if let Some(smaller) = fails(&plan) {
+            least = smaller;
+        }
+    }
+    // Fewer steps are the same world up to there.
+    let (mut passes, mut steps) = (0, least.plan.steps);
+    while steps - passes > 1 {
+        let mut plan = least.plan.clone();
+        plan.steps = passes + (steps - passes) / 2;
+        match fails(&plan) {
+            Some(smaller) => {
+                steps = smaller.plan.steps;
+                least = smaller;
+            }
+            None => passes = plan.steps,
+        }
+    }
+    least
+}
