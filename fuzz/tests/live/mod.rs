@@ -169,9 +169,17 @@ impl End {
             .set_vhca_port_num(1);
         self.bench.exec(&init).unwrap();
         let mut rtr = Init2RtrQpIn::for_qp(qpn, 0);
-        rtr.qpc_mut().set_mtu(1).set_log_msg_max(8);
+        rtr.qpc_mut()
+            .set_mtu(1)
+            .set_log_msg_max(8)
+            .primary_address_path_mut()
+            .set_vhca_port_num(1);
         self.bench.exec(&rtr).unwrap();
-        self.bench.exec(&Rtr2RtsQpIn::for_qp(qpn, 0)).unwrap();
+        let mut rts = Rtr2RtsQpIn::for_qp(qpn, 0);
+        rts.qpc_mut()
+            .primary_address_path_mut()
+            .set_vhca_port_num(1);
+        self.bench.exec(&rts).unwrap();
         live
     }
 
