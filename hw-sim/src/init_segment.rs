@@ -154,9 +154,16 @@ impl InitSegment {
         self.tick(now);
     }
 
+    /// Bytes of the BAR that a driver reads; behind them are doorbell pages, and of those a card has megabytes, which an opening
+    /// should not touch.
+    fn readable(&self) -> usize {
+        const READ: usize = 1 << 16;
+        self.bar.len().min(READ)
+    }
+
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        let bytes = self.bar.len();
+        let bytes = self.readable();
         if phase == Phase::Silent {
             self.bar.fill(0, bytes, 0xff);
         } else {
@@ -251,8 +258,7 @@ impl InitSegment {
     /// The device is gone: everything reads as ones.
     pub fn go_dark(&mut self) {
         self.dark = true;
-        let bytes = self.bar.len();
-        self.bar.fill(0, bytes, 0xff);
+        self.bar.fill(0, self.readable(), 0xff);
     }
 
     /// Confirms a state software asked for through `nic_interface`.
