@@ -8,8 +8,8 @@
 //! Life and death: a [`DmaBuffer`] keeps its chunk; the last clone gives its bytes back to the chunk; the last of the
 //! arena and the buffers takes the chunk's mapping back from the function and then unmaps the memory. In that
 //! order: memory outlives the device's permission to reach it. Should the function refuse to unmap,
-//! the device's bus mastering goes off and the memory is leaked, because the device may still write it. Whoever drops a buffer has stopped the queue
-//! that used it and seen the device's answer.
+//! the device's bus mastering goes off and the memory is leaked, because the device may still write it. Whoever drops a
+//! buffer has stopped the queue that used it and seen the device's answer.
 //!
 //! Buffers are zeroed. Fresh chunks are zero already and are not touched, so a sparse gigabyte costs nothing
 //! until it is used; recycled bytes are cleared when they are given out again.

@@ -7,6 +7,7 @@ use hw_sim::Profile;
 use serde_json::Value;
 
 use crate::served::{Served, datctl, json};
+use crate::tree::names;
 
 /// Records `function` into a file of a directory: what was printed, the file's path and text.
 fn record(function: &str, directory: &Path, name: &str) -> (Value, String, String) {
@@ -15,16 +16,6 @@ fn record(function: &str, directory: &Path, name: &str) -> (Value, String, Strin
     assert_eq!(code, Some(0), "{report:#}");
     let text = fs::read_to_string(&path).expect("the record");
     (report, path, text)
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("readable");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("an entry").file_name())
-        .map(|name| name.into_string().expect("text"))
-        .collect();
-    names.sort();
-    names
 }
 
 /// Every generation: the file is one, says what the function said, comes up as an adapter, and is recorded as itself.

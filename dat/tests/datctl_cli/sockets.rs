@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 use crate::served::{Process, datctl};
+use crate::tree::names;
 
 const MAC: &str = "02:00:00:00:00:07";
 /// What a file holds that has nothing to do with us.
@@ -39,16 +40,6 @@ fn commands(path: &Path, other: &Path) -> [Vec<String>; 4] {
 
 fn text(arguments: &[String]) -> Vec<&str> {
     arguments.iter().map(String::as_str).collect()
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let entries = fs::read_dir(directory).expect("readable");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("an entry").file_name())
-        .map(|name| name.into_string().expect("text"))
-        .collect();
-    names.sort();
-    names
 }
 
 /// All forms refuse the path and say why; nothing in the directory has changed, and nothing is left in the other.

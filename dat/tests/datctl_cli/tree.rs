@@ -342,3 +342,14 @@ impl Tree {
         (output.status.code().expect("an exit status"), out, err)
     }
 }
+
+/// What is in a directory, by name.
+pub fn names(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("readable");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name())
+        .map(|name| name.into_string().expect("text"))
+        .collect();
+    names.sort();
+    names
+}
