@@ -95,6 +95,24 @@ impl Variants {
     }
 }
 
+impl Variants {
+    /// All variants in an order drawn at random (Fisher and Yates), a fresh one first.
+    pub(crate) fn order(&mut self) -> Box<[u8; 256]> {
+        let mut order = Box::new([0; 256]);
+        for (at, variant) in (0..=u8::MAX).enumerate() {
+            // What is drawn from 2^64 and left over is no use to anybody.
+            let place = usize::try_from(self.random.next() % (at as u64 + 1)).unwrap_or_default();
+            order[at] = order[place];
+            order[place] = variant;
+        }
+        let fresh = self.draw();
+        if let Some(at) = order.iter().position(|variant| *variant == fresh) {
+            order.swap(0, at);
+        }
+        order
+    }
+}
+
 /// A MAC address nobody gave out: locally administered, of one station.
 pub(crate) fn local_mac(random: &mut Random) -> [u8; 6] {
     let [first, b, c, d, e, f, ..] = random.next().to_be_bytes();

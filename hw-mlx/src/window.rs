@@ -75,11 +75,11 @@ impl Body {
 #[derive(Debug)]
 pub struct Window {
     index: u32,
-    /// Low byte of the first key, and how many binds came after it.
-    first: u8,
+    /// The low bytes of its keys, one after the other: all of 256, so that an old one does not come again soon, in an order drawn
+    /// at random, so that a peer who had one key does not know the next.
+    order: Box<[u8; 256]>,
+    /// Binds so far, modulo 256.
     binds: u8,
-    /// What orders its low bytes.
-    secret: u64,
     /// What is posted behind a bind must carry a fence.
     needs_fence: bool,
     /// The device has destroyed it.
@@ -90,28 +90,17 @@ impl Window {
     /// The remote key.
     #[must_use]
     pub fn key(&self) -> u32 {
-        self.index << 8 | u32::from(self.variant(self.binds))
+        self.key_after(self.binds)
     }
 
     /// The remote key after the next bind.
     #[must_use]
     pub fn next_key(&self) -> u32 {
-        self.index << 8 | u32::from(self.variant(self.binds.wrapping_add(1)))
+        self.key_after(self.binds.wrapping_add(1))
     }
 
-    /// The low byte of the key after so many binds. Peers that had one key must not guess the next, nor may an old one come
-    /// again soon: the bytes are all of 256, in an order that the secret decides (a Feistel network of two halves of four bits).
-    fn variant(&self, binds: u8) -> u8 {
-        let (mut left, mut right) = (binds >> 4, binds & 15);
-        for round in 0..4_u64 {
-            let mixed = (self.secret ^ round << 8 ^ u64::from(right))
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(29)
-                .wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let [top, ..] = mixed.to_be_bytes();
-            (left, right) = (right, left ^ top >> 4);
-        }
-        (left << 4 | right) ^ self.first
+    fn key_after(&self, binds: u8) -> u32 {
+        self.index << 8 | u32::from(self.order[usize::from(binds)])
     }
 
     /// A bind was posted.
@@ -199,12 +188,11 @@ pub fn supported(hca: &Hca) -> bool {
 ///
 /// # Errors
 /// Device refusal.
-pub fn create(hca: &mut Hca, pd: u32, first: u8, secret: u64) -> Result<Window, CmdError> {
+pub fn create(hca: &mut Hca, pd: u32, order: Box<[u8; 256]>) -> Result<Window, CmdError> {
     let mut window = Window {
         index: 0,
-        first,
+        order,
         binds: 0,
-        secret,
         needs_fence: hca.caps().general().umr_fence() != UMR_FENCE_NONE,
         gone: false,
     };
@@ -239,17 +227,22 @@ pub fn destroy(hca: &mut Hca, window: &mut Window) -> Result<(), CmdError> {
 mod tests {
     use super::*;
 
-    const WINDOW: Window = Window {
-        index: 0x12_3456,
-        first: 0xff,
-        binds: 0,
-        secret: 7,
-        needs_fence: true,
-        gone: false,
-    };
+    /// One whose keys end in 0xff and then in 0x07.
+    fn window() -> Window {
+        let mut order = Box::new(core::array::from_fn(|at| u8::try_from(at).expect("a byte")));
+        order.swap(0, 0xff);
+        order.swap(1, 7);
+        Window {
+            index: 0x12_3456,
+            order,
+            binds: 0,
+            needs_fence: true,
+            gone: false,
+        }
+    }
 
     fn bytes_of(target: &WindowTarget) -> Vec<u8> {
-        WINDOW.body(target).units().as_bytes().to_vec()
+        window().body(target).units().as_bytes().to_vec()
     }
 
     /// Field by field as `set_umr_control_seg`, `set_umr_mkey_seg` and `set_umr_data_seg` of providers/mlx5/qp.c in
@@ -269,8 +262,7 @@ mod tests {
         // Without the atomic bit, which a device with umr_modify_atomic_disabled refuses.
         expected[8..16].copy_from_slice(&0x201c_2041_u64.to_be_bytes());
         expected[48 + 2] = 0x10; // remote read
-        let [.., next] = WINDOW.next_key().to_be_bytes();
-        expected[48 + 4..48 + 8].copy_from_slice(&[0xff, 0xff, 0xff, next]); // any QP
+        expected[48 + 4..48 + 8].copy_from_slice(&[0xff, 0xff, 0xff, 0x07]); // any QP, the next variant
         expected[48 + 0x10..48 + 0x18].copy_from_slice(&0x7f00_1122_3344_u64.to_be_bytes());
         expected[48 + 0x18..48 + 0x20].copy_from_slice(&0x5566_u64.to_be_bytes());
         expected[112..116].copy_from_slice(&0x5566_u32.to_be_bytes());
@@ -280,24 +272,20 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_a_window_come_in_an_order_nobody_knows_and_do_not_come_again_soon() {
-        for secret in 0..20 {
-            let mut window = Window { secret, ..WINDOW };
-            let mut seen = [false; 256];
-            let mut steps = [false; 256];
-            for _ in 0..256 {
-                let (now, next) = (window.key(), window.next_key());
-                assert_eq!((now >> 8, next >> 8), (0x12_3456, 0x12_3456));
-                let [.., low] = now.to_be_bytes();
-                assert!(!core::mem::replace(&mut seen[usize::from(low)], true));
-                let [.., step] = next.wrapping_sub(now).to_be_bytes();
-                steps[usize::from(step)] = true;
-                window.advance();
-                assert_eq!(window.key(), next);
-            }
-            let kinds = steps.iter().filter(|seen| **seen).count();
-            assert!(kinds > 100, "secret {secret}: {kinds} different steps");
+    fn the_keys_of_a_window_come_in_its_order_and_again_after_all_others() {
+        let mut window = window();
+        assert_eq!(
+            (window.key(), window.next_key()),
+            (0x1234_56ff, 0x1234_5607)
+        );
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..256 {
+            assert!(seen.insert(window.key()), "{:#x} came before", window.key());
+            let next = window.next_key();
+            window.advance();
+            assert_eq!(window.key(), next);
         }
+        assert_eq!(window.key(), 0x1234_56ff);
     }
 
     #[test]
@@ -313,8 +301,7 @@ mod tests {
         expected[0] = 0x90;
         expected[8..16].copy_from_slice(&0x2000_2000_u64.to_be_bytes());
         expected[48] = 0x40; // free
-        let [.., next] = WINDOW.next_key().to_be_bytes();
-        expected[48 + 7] = next;
+        expected[48 + 7] = 0x07; // the next variant
         assert_eq!(bytes, expected);
     }
 
