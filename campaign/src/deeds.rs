@@ -115,9 +115,6 @@ impl World {
         });
         let Some((name, answer)) = answer else { return };
         self.cover.count("connect", outcome(&answer));
-        if answer.is_err() {
-            self.forget_receives(side, at);
-        }
         if answer.is_ok() {
             let link = self.link(name);
             self.links[link].ends[0] = (side, opening, at);
@@ -412,7 +409,6 @@ impl World {
             ..Faults::NONE
         };
         let until = Some(self.sim.clock().now().0 + for_a_while);
-        let command = None;
         match draw {
             0..=5 if self.has(Feature::Wire) => {
                 self.cover.count("wire", "faulty");
@@ -441,7 +437,7 @@ impl World {
                 side,
                 "refused command",
                 &Fault::CommandFailure {
-                    opcode: command,
+                    opcode: None,
                     status: if small == 1 { 0x06 } else { 0x0f },
                     syndrome: 0,
                     count: small,
@@ -449,7 +445,7 @@ impl World {
             ),
             14 if self.has(Feature::Silent) => {
                 let fault = Fault::CommandSilence {
-                    opcode: command,
+                    opcode: None,
                     count: small,
                 };
                 self.inject(side, "silent command", &fault);
@@ -458,7 +454,7 @@ impl World {
                 side,
                 "late command",
                 &Fault::CommandDelay {
-                    opcode: command,
+                    opcode: None,
                     delay: Duration::from_millis(u64::from(small) * 900),
                     count: small,
                 },

@@ -52,8 +52,6 @@ pub struct End {
     pub requests: VecDeque<Work>,
     /// Cookies of receives; the slot is the cookie's rest.
     pub receives: VecDeque<u64>,
-    /// Receives, the oldest, that may never complete.
-    pub in_doubt: usize,
     /// Slots are taken in turn.
     pub next_request: usize,
     pub next_receive: usize,
@@ -68,7 +66,6 @@ impl End {
             link: None,
             requests: VecDeque::new(),
             receives: VecDeque::new(),
-            in_doubt: 0,
             next_request: 0,
             next_receive: 0,
         }

@@ -54,16 +54,6 @@ impl World {
         };
         for end in &mut open.ends {
             let Some(ep) = end.ep else { continue };
-            if end.phase == Phase::Over
-                && end.in_doubt == end.receives.len()
-                && open
-                    .ia
-                    .ep_get_status(ep)
-                    .is_ok_and(|status| status.recv_idle)
-            {
-                end.in_doubt = 0;
-                end.receives.clear();
-            }
             if end.phase == Phase::Over && end.requests.is_empty() && end.receives.is_empty() {
                 if open.dead {
                     // It stays DISCONNECTED until the adapter is opened anew.
@@ -109,7 +99,6 @@ impl World {
             .is_err()
         {
             self.cover.count("accept", "refused");
-            self.forget_receives(side, at);
             return;
         }
         self.cover.count("accept", "done");
@@ -119,17 +108,6 @@ impl World {
         if let Some(open) = &mut self.sides[side].open {
             open.ends[at].phase = Phase::Pending;
             open.ends[at].link = Some((link, 1));
-        }
-    }
-
-    /// A device that refuses in the middle of making a connection may have the receives of the endpoint lost: its queue pair
-    /// begins anew (`rewind` in dat-core).
-    pub fn forget_receives(&mut self, side: usize, at: usize) {
-        if self.sides[side].tampered
-            && let Some(open) = &mut self.sides[side].open
-        {
-            let end = &mut open.ends[at];
-            end.in_doubt = end.receives.len();
         }
     }
 
@@ -247,11 +225,6 @@ impl World {
     fn received(&mut self, side: usize, at: usize, done: &DtoCompletion) {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];
-        while end.in_doubt > 0 && end.receives.front() != Some(&done.cookie) {
-            end.in_doubt -= 1;
-            end.receives.pop_front();
-        }
-        end.in_doubt = end.in_doubt.saturating_sub(1);
         let cookie = end.receives.pop_front();
         assert_eq!(
             cookie,

@@ -13,7 +13,7 @@ use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
 use crate::ia::Ia;
-use crate::provider::{Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
+use crate::provider::{Completion, Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
 use crate::types::CloseFlags;
 
 /// How long closing waits for room for what peers have to be told.
@@ -440,19 +440,31 @@ impl<P: Provider> Ia<P> {
     fn flush_in_software(&mut self) {
         let all: Vec<EpKey> = self.eps.keys().collect();
         for key in all {
-            self.drain_queues_of(key);
-            while let Some(ep) = self.eps.get_mut(key)
-                && let Some(done) = ep.qp.as_mut().and_then(QueuePair::take_outstanding)
-            {
-                let evd = if done.request {
-                    ep.request_evd
-                } else {
-                    ep.recv_evd
-                };
-                let settled = self.settle_completion(key, done.request, Some(done));
-                if let (Some(settled), Some(evd)) = (settled, evd) {
-                    self.queue_settled(evd, settled);
-                }
+            self.flush_endpoint(key, QueuePair::take_outstanding);
+        }
+    }
+
+    /// The queue pair of an endpoint goes to ERR after the device refused to reset or to destroy it. Where that was half-way, in
+    /// RESET, the device has forgotten what was posted, and will flush only what comes.
+    pub(crate) fn stop_half_way(&mut self, key: EpKey) {
+        self.flush_endpoint(key, QueuePair::take_lost);
+        self.insist("stopping a queue pair", |ia| ia.halt(key));
+    }
+
+    /// Tells of outstanding DTOs of an endpoint as flushed, as far as `take` takes them; of completions before.
+    fn flush_endpoint(&mut self, key: EpKey, take: impl Fn(&mut P::Qp) -> Option<Completion>) {
+        self.drain_queues_of(key);
+        while let Some(ep) = self.eps.get_mut(key)
+            && let Some(done) = ep.qp.as_mut().and_then(&take)
+        {
+            let evd = if done.request {
+                ep.request_evd
+            } else {
+                ep.recv_evd
+            };
+            let settled = self.settle_completion(key, done.request, Some(done));
+            if let (Some(settled), Some(evd)) = (settled, evd) {
+                self.queue_settled(evd, settled);
             }
         }
     }

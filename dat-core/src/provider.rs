@@ -310,6 +310,10 @@ pub trait QueuePair {
     /// the device is dead and completes nothing any more; entries it had written are taken first.
     fn take_outstanding(&mut self) -> Option<Completion>;
 
+    /// As [`QueuePair::take_outstanding`], of a queue pair that a refusal has left in RESET: the device has forgotten its work.
+    /// `None` of any other.
+    fn take_lost(&mut self) -> Option<Completion>;
+
     /// Whether nothing will be heard of the last request outstanding if it succeeds.
     fn ends_silently(&self) -> bool;
     /// The receives posted to this queue pair and not yet complete, oldest first, so that another one can take them
@@ -724,10 +728,20 @@ pub trait Provider: Sized {
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
+    /// Back to INIT of a queue pair that was on its way to RTS. The receives posted to it stay posted.
+    ///
+    /// # Errors
+    /// Device refusal; it is in the state it was in, or in RESET, and this may be asked again.
+    fn rewind_qp(
+        &mut self,
+        qp: &mut Self::Qp,
+        request_cq: &mut Self::Cq,
+        recv_cq: Option<&mut Self::Cq>,
+    ) -> Result<(), ProviderError>;
     /// Ends a queue pair in any state; it is void then. Outstanding work is forgotten, as by [`Provider::reset_qp`].
     ///
     /// # Errors
-    /// Device refusal; it is as it was, or in ERR with nothing outstanding.
+    /// Device refusal; it is as it was, or in RESET ([`QueuePair::take_lost`]).
     fn destroy_qp(
         &mut self,
         qp: &mut Self::Qp,

@@ -705,6 +705,47 @@ fn an_accept_the_device_refuses_leaves_the_request_and_the_endpoint_as_they_were
     }
 }
 
+/// Clauses: RECV-7. What an endpoint has posted before it is connected is not lost by an accept that fails, even if the device
+/// refuses on the way back as well.
+#[test]
+fn an_accept_the_device_refuses_keeps_the_receives_posted_before() {
+    for also in [None, Some(Opcode::TO_RST_QP), Some(Opcode::RST2INIT_QP)] {
+        let mut pair = Pair::unconnected(&PairConfig::default());
+        let (sink, data) = (pair.buffer(B, 64), pair.buffer(A, 64));
+        for (cookie, at) in [(1, 0), (2, 32)] {
+            pair.post_recv(B, &[sink.part(at, 32)], cookie, NONE)
+                .expect("posted");
+        }
+        pair.start_usual();
+        let (cr, b) = (pair.request(B), pair.sides[B].ep);
+        pair.refuse_next(B, Opcode::RTR2RTS_QP);
+        if let Some(opcode) = also {
+            pair.refuse_next(B, opcode);
+        }
+        refused(
+            pair.sides[B].ia.cr_accept(cr, Some(b), b""),
+            ReturnType::InsufficientResources,
+        );
+        let status = pair.sides[B].ia.ep_get_status(b).expect("a status");
+        assert_eq!(
+            (status.state, status.recv_idle),
+            (EpState::Unconnected, false)
+        );
+        let taken = pair.sides[B].ia.cr_accept(cr, Some(b), b"");
+        taken.expect("the second time it works");
+        pair.expect_connection(A, Kind::Established);
+        pair.expect_connection(B, Kind::Established);
+        data.write(0, &support::pattern(1, 64));
+        for (cookie, at) in [(1, 0), (2, 32)] {
+            pair.post_send(A, &[data.part(at, 32)], cookie, NONE)
+                .expect("posted");
+            pair.expect_recv(B, cookie, DtoStatus::Success);
+        }
+        assert_eq!(sink.read(0, 64), data.read(0, 64), "{also:?}");
+        pair.assert_no_complaints();
+    }
+}
+
 #[test]
 fn a_reply_the_device_does_not_follow_ends_the_attempt_for_both() {
     for opcode in [Opcode::INIT2RTR_QP, Opcode::RTR2RTS_QP] {

@@ -392,20 +392,48 @@ fn memory_rights_of_a_region_are_no_matter_of_the_connection() {
     pair.assert_no_complaints();
 }
 
+/// What is posted to an endpoint that stays DISCONNECTED is flushed, wherever in the middle the device refused.
 #[test]
 fn a_reset_the_device_refuses_leaves_the_endpoint_disconnected() {
-    let mut pair = Pair::connected();
-    pair.disconnect();
-    let ep = pair.sides[A].ep;
-    pair.refuse_next(A, Opcode::TO_RST_QP);
-    refused(
-        pair.sides[A].ia.ep_reset(ep),
-        ReturnType::InsufficientResources,
-    );
-    assert_eq!(pair.state(A), EpState::Disconnected);
-    pair.sides[A]
-        .ia
-        .ep_reset(ep)
-        .expect("the second time it works");
-    assert_eq!(pair.state(A), EpState::Unconnected);
+    for opcode in [Opcode::TO_RST_QP, Opcode::RST2INIT_QP] {
+        let mut pair = Pair::connected();
+        pair.disconnect();
+        let ep = pair.sides[A].ep;
+        pair.refuse_next(A, opcode);
+        refused(
+            pair.sides[A].ia.ep_reset(ep),
+            ReturnType::InsufficientResources,
+        );
+        assert_eq!(pair.state(A), EpState::Disconnected, "{opcode:?}");
+        pair.receive(A, 1);
+        pair.expect_recv(A, 1, DtoStatus::ErrFlushed);
+        let from = pair.buffer(A, 64);
+        pair.post_send(A, &[from.all()], 2, NONE).expect("posted");
+        pair.expect_request(A, 2, DtoStatus::ErrFlushed);
+        let again = pair.sides[A].ia.ep_reset(ep);
+        again.expect("the second time it works");
+        assert_eq!(pair.state(A), EpState::Unconnected);
+        pair.assert_no_complaints();
+    }
+}
+
+/// An endpoint that is not freed has lost nothing.
+#[test]
+fn what_was_posted_to_an_endpoint_that_the_device_does_not_free_is_flushed() {
+    for opcode in [Opcode::TO_RST_QP, Opcode::DESTROY_QP] {
+        let mut pair = Pair::unconnected(&PairConfig::default());
+        pair.receive(A, 1);
+        pair.receive(A, 2);
+        let ep = pair.sides[A].ep;
+        pair.refuse_next(A, opcode);
+        refused(pair.sides[A].ia.ep_free(ep), ReturnType::InternalError);
+        assert_eq!(pair.state(A), EpState::Disconnected, "{opcode:?}");
+        pair.receive(A, 3);
+        for cookie in 1..=3 {
+            pair.expect_recv(A, cookie, DtoStatus::ErrFlushed);
+        }
+        let again = pair.sides[A].ia.ep_free(ep);
+        again.expect("the second time it works");
+        pair.assert_no_complaints();
+    }
 }

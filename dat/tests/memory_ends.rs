@@ -346,14 +346,8 @@ fn cell(what: What, opcode: Opcode, keeps: bool, how: How) -> Result<(), String>
     let report = pair.fabric.report(B);
     // What a function tries that is no bus master any more is no fault of the driver's.
     let faults: Vec<_> = report.dma_faults.iter().filter(|it| it.unmapped).collect();
-    let refused = |bug: &&String| bug.contains(": DMA ") && bug.ends_with(" refused");
-    let bugs: Vec<_> = report
-        .driver_bugs
-        .iter()
-        .filter(|bug| !refused(bug))
-        .collect();
-    if !faults.is_empty() || !bugs.is_empty() {
-        return says(&format!("{faults:?} {bugs:?}"));
+    if !faults.is_empty() || !report.driver_bugs.is_empty() {
+        return says(&format!("{faults:?} {:?}", report.driver_bugs));
     }
     dat::ia_close(a.ia, CloseFlags::Abrupt).expect("the peer closes");
     Ok(())

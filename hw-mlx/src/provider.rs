@@ -462,8 +462,8 @@ impl Provider for MlxProvider {
                 "the device has no memory windows".to_owned(),
             ));
         }
-        let (variant, secret) = (self.variants.draw(), self.random.next());
-        Ok(window::create(&mut self.hca, pd, variant, secret)?)
+        let order = self.variants.order();
+        Ok(window::create(&mut self.hca, pd, order)?)
     }
 
     fn unbind_window(&mut self, pd: u32, window: &mut Window) -> Result<(), ProviderError> {
@@ -656,6 +656,15 @@ impl Provider for MlxProvider {
         recv_cq: Option<&mut Cq>,
     ) -> Result<(), ProviderError> {
         Ok(qp.reset(&mut self.hca, request_cq, recv_cq)?)
+    }
+
+    fn rewind_qp(
+        &mut self,
+        qp: &mut Qp,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<(), ProviderError> {
+        Ok(qp.rewind(&mut self.hca, request_cq, recv_cq)?)
     }
 
     fn destroy_qp(

@@ -273,8 +273,10 @@ impl<P: Provider> Ia<P> {
         self.await_last_buffer(ep.key);
         self.drain_queues_of(ep.key);
         self.settle_effects();
-        if let Err(error) = self.reset_queue_pair(ep.key) {
-            return Err(self.device_refused("ep_reset", error, Subtype::ResourceTep));
+        if let Err(error) = self.with_queues(ep.key, P::reset_qp) {
+            let refused = self.device_refused("ep_reset", error, Subtype::ResourceTep);
+            self.stop_half_way(ep.key);
+            return Err(refused);
         }
         self.abandon_binds(ep.key);
         self.settle_effects();
@@ -290,8 +292,17 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Brings the queue pair of an endpoint back to INIT; what was posted to it is forgotten.
-    fn reset_queue_pair(&mut self, key: EpKey) -> Result<(), ProviderError> {
+    /// Has something done to the queue pair of an endpoint that concerns its completion queues, too.
+    fn with_queues(
+        &mut self,
+        key: EpKey,
+        change: impl FnOnce(
+            &mut P,
+            &mut P::Qp,
+            &mut P::Cq,
+            Option<&mut P::Cq>,
+        ) -> Result<(), ProviderError>,
+    ) -> Result<(), ProviderError> {
         let Some(ep) = self.eps.get_mut(key) else {
             return Ok(());
         };
@@ -302,19 +313,22 @@ impl<P: Provider> Ia<P> {
             ep.request_evd,
             ep.recv_evd,
         ) {
-            Some((request_cq, recv_cq)) => self.provider.reset_qp(qp, request_cq, recv_cq),
+            Some((request_cq, recv_cq)) => change(&mut self.provider, qp, request_cq, recv_cq),
             None => Ok(()),
         }
     }
 
-    /// Undoes a `bring_up` that failed half-way. Receives posted before are lost; the device has just
-    /// failed a command, which is worse.
+    /// Undoes a `bring_up` that failed half-way: the endpoint is what it was, its receives among it. Until then it may be able to
+    /// receive, so a device that goes on refusing is stopped.
     pub(crate) fn rewind(&mut self, key: EpKey) {
-        if let Err(error) = self.reset_queue_pair(key) {
-            self.note_device_error("rewinding a queue pair", &error);
-            // It may be able to receive.
-            self.insist("stopping a queue pair", |ia| ia.halt(key));
-        }
+        self.insist("rewinding a queue pair", |ia| {
+            if ia.dead {
+                // Its receives are flushed.
+                return Ok(());
+            }
+            ia.with_queues(key, P::rewind_qp)
+                .map_err(|error| ia.not_ended("rewinding a queue pair", &error))
+        });
         if let Some(ep) = self.eps.get_mut(key) {
             ep.has_received = false;
         }

@@ -679,7 +679,6 @@ impl<P: Provider> Ia<P> {
             self.await_last_buffer(key);
             self.drain_queues_of(key);
         }
-        self.abandon_binds(key);
         let Some(ep) = self.eps.get_mut(key) else {
             return Ok(());
         };
@@ -691,8 +690,10 @@ impl<P: Provider> Ia<P> {
                 ep.hot.state = EpState::Disconnected;
                 (ep.qp, ep.discard) = (qp, discard);
             }
+            self.stop_half_way(key);
             return Err(error);
         }
+        self.abandon_binds(key);
         self.eps.remove(key);
         self.discarding.retain(|other| *other != key);
         self.marked.retain(|other| *other != key);

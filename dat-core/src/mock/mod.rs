@@ -516,6 +516,17 @@ impl Provider for Mock {
         Ok(())
     }
 
+    fn rewind_qp(
+        &mut self,
+        qp: &mut MockQp,
+        _request_cq: &mut MockCq,
+        _recv_cq: Option<&mut MockCq>,
+    ) -> Result<(), ProviderError> {
+        self.alive()?;
+        qp.state.borrow_mut().rewind();
+        Ok(())
+    }
+
     fn destroy_qp(
         &mut self,
         qp: &mut MockQp,

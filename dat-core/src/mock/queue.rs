@@ -305,6 +305,12 @@ impl QpState {
         }
     }
 
+    /// Back to INIT, the receives posted as they are.
+    pub(super) const fn rewind(&mut self) {
+        self.queue = Queue::Init;
+        self.remote = None;
+    }
+
     pub(super) fn reset(&mut self) {
         for cq in [&self.request_cq, &self.recv_cq] {
             cq.borrow_mut()
@@ -526,6 +532,10 @@ impl QueuePair for MockQp {
         }
         let recv = state.recvs.pop_front()?;
         Some(Completion::flushed(recv.cookie, false, recv.unsignalled))
+    }
+
+    fn take_lost(&mut self) -> Option<Completion> {
+        None
     }
 
     fn posted_recvs(&self) -> Option<Vec<PostedRecv>> {

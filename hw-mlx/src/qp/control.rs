@@ -294,18 +294,14 @@ impl Qp {
     /// # Errors
     /// Device refusal; the queue pair is in the state it was in.
     pub fn to_error(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
-        match to_error(hca, self.qpn) {
-            Ok(()) => {
-                self.in_reset = false;
-                Ok(())
-            }
-            // A queue pair in RESET does nothing; it does not even flush.
-            Err(error) if self.in_reset => {
-                tracing::warn!(qpn = self.qpn, %error, "a queue pair stays in RESET");
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
+        if self.in_reset {
+            // The device begins at index 0.
+            self.send.reset();
+            self.recv.reset();
         }
+        to_error(hca, self.qpn)?;
+        self.in_reset = false;
+        Ok(())
     }
 
     /// Any state to RESET and on to INIT; outstanding work is forgotten.
@@ -318,10 +314,45 @@ impl Qp {
         request_cq: &mut Cq,
         recv_cq: Option<&mut Cq>,
     ) -> Result<(), MlxError> {
-        if !self.in_reset {
-            to_reset(hca, self.qpn)?;
+        self.leave_state(hca)?;
+        self.enter_init(hca)?;
+        self.forget_work(request_cq, recv_cq);
+        Ok(())
+    }
+
+    /// Back to INIT of a queue pair on its way to RTS, whose receives stay posted: the device consumed none, so they are where it
+    /// begins again. Should it have consumed one, for a packet that nobody could have sent yet, all are forgotten.
+    ///
+    /// # Errors
+    /// Device refusal; the queue pair is in the state it was in, or in RESET, and this may be tried again.
+    pub fn rewind(
+        &mut self,
+        hca: &mut Hca,
+        request_cq: &mut Cq,
+        recv_cq: Option<&mut Cq>,
+    ) -> Result<(), MlxError> {
+        self.leave_state(hca)?;
+        if !self.recv.is_untouched() {
             self.forget_work(request_cq, recv_cq);
         }
+        self.enter_init(hca)?;
+        self.recv.announce();
+        Ok(())
+    }
+
+    /// 2RST, unless it is there already.
+    fn leave_state(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        if !self.in_reset {
+            to_reset(hca, self.qpn)?;
+            self.in_reset = true;
+        }
+        Ok(())
+    }
+
+    /// RST2INIT. The device knows of nothing that is posted.
+    fn enter_init(&mut self, hca: &mut Hca) -> Result<(), MlxError> {
+        self.send.withhold();
+        self.recv.withhold();
         reset_to_init(hca, self.qpn, &self.facts.reset_to_init())?;
         self.in_reset = false;
         Ok(())
@@ -329,7 +360,6 @@ impl Qp {
 
     /// What was outstanding is forgotten: the device has reset the queue pair.
     fn forget_work(&mut self, request_cq: &mut Cq, recv_cq: Option<&mut Cq>) {
-        self.in_reset = true;
         self.clean(request_cq, recv_cq);
         self.send.reset();
         self.recv.reset();
@@ -338,8 +368,7 @@ impl Qp {
     /// Destroys the queue pair; outstanding work is forgotten. There is nothing to destroy the second time.
     ///
     /// # Errors
-    /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in ERR (or RESET) with nothing
-    /// outstanding; it may be destroyed again. Dropped, its memory stays out of use.
+    /// Device refusal. The queue pair is as it was, or, if only its last step was refused, in RESET; it may be destroyed again. Dropped, its memory stays out of use.
     pub fn destroy(
         &mut self,
         hca: &mut Hca,
@@ -352,13 +381,10 @@ impl Qp {
         if !self.in_reset {
             // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
             to_reset_at_last(hca, self.qpn)?;
-            self.forget_work(request_cq, recv_cq);
+            self.in_reset = true;
         }
-        if let Err(error) = destroy_qp(hca, self.qpn) {
-            // In ERR what is posted to it completes.
-            let _in_reset_at_least = self.to_error(hca);
-            return Err(error.into());
-        }
+        destroy_qp(hca, self.qpn)?;
+        self.forget_work(request_cq, recv_cq);
         self.memory.returned();
         Ok(())
     }

@@ -273,6 +273,14 @@ impl QueuePair for Qp {
         self.send.take_oldest().or_else(|| self.recv.take_oldest())
     }
 
+    fn take_lost(&mut self) -> Option<Completion> {
+        if self.in_reset {
+            self.take_outstanding()
+        } else {
+            None
+        }
+    }
+
     fn ends_silently(&self) -> bool {
         self.send.ends_silently()
     }

@@ -126,6 +126,24 @@ impl RecvQueue {
         self.counter.store(0);
     }
 
+    /// Whether nothing has completed since it started at 0: what is posted lies where the device begins.
+    pub fn is_untouched(&self) -> bool {
+        self.completed == 0
+    }
+
+    /// Tells the device of no entry, until [`RecvQueue::announce`]: a queue pair leaves RESET with a doorbell record of 0, as
+    /// `__mlx5_ib_modify_qp` of Linux leaves it.
+    pub fn withhold(&self) {
+        self.counter.store(0);
+    }
+
+    /// Tells the device of all that is posted.
+    #[inline(always)]
+    pub fn announce(&self) {
+        barrier::dma_to_device(); // the entries before the record that announces them
+        self.counter.store(self.posted & 0xffff);
+    }
+
     /// Receives posted and not yet complete.
     #[inline]
     #[must_use]
@@ -197,8 +215,7 @@ impl RecvQueue {
     #[inline(always)]
     fn hand_over(&mut self) {
         self.posted = self.posted.wrapping_add(1);
-        barrier::dma_to_device(); // the entry before the record that announces it
-        self.counter.store(self.posted & 0xffff);
+        self.announce();
     }
 
     /// Whether the device names the oldest entry.

@@ -258,6 +258,11 @@ impl SendQueue {
         self.counter.store(0);
     }
 
+    /// Tells the device of no request, as [`RecvQueue::withhold`](super::recv::RecvQueue::withhold).
+    pub fn withhold(&self) {
+        self.counter.store(0);
+    }
+
     /// Requests posted and not yet known complete.
     #[inline]
     #[must_use]
