@@ -479,7 +479,7 @@ mod tests {
     use core::ptr::null_mut;
 
     use super::super::call::{call, look_up};
-    use super::super::gate::tests::REFUSED;
+    use super::super::primitives::refusal::REFUSED;
     use super::super::types::CAgent;
     use super::super::{
         dat_cno_create, dat_cno_free, dat_ia_close, dat_ia_openv, dat_pz_create, lend,

@@ -13,7 +13,7 @@
 //!     fast lane                          turn
 //!     busy = true                        lock; wanted += 1
 //!     (compiler fence)                   membarrier(2): every thread of the process has done a full fence
-//!     wanted != 0 ? take a turn          while busy: yield
+//!     wanted != 0 ? take a turn          while busy: yield, then sleep
 //!     ... the adapter ...                ... the adapter ...
 //!     busy = false                       wanted -= 1; unlock
 //! ```
@@ -26,11 +26,12 @@
 //! Where it had one and refuses it later (a seccomp filter that the program has installed since, or no memory), nobody knows
 //! whether somebody is in the lane: there is no turn, then or ever again, and nobody goes on.
 
-// UNSAFETY: the system call membarrier(2) has no safe wrapper.
-#![expect(unsafe_code, reason = "membarrier(2)")]
+use std::sync::PoisonError;
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence, fence};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use super::primitives::{
+    AtomicBool, AtomicI32, AtomicU32, Mutex, MutexGuard, Ordering, has_heavy_fence, heavy_fence,
+    light_fence, pause,
+};
 
 #[repr(C)]
 pub(super) struct Gate {
@@ -54,7 +55,7 @@ pub(super) struct Turn<'a> {
 
 impl Gate {
     /// Closed; see [`Gate::open`].
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
             wanted: AtomicU32::new(1),
@@ -65,14 +66,14 @@ impl Gate {
 
     /// Opens the fast lane, if it can be had. In a turn.
     pub(super) fn open(&self) {
-        if *HAS_MEMBARRIER {
+        if has_heavy_fence() {
             self.wanted.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     /// Closes what [`Gate::open`] opened. In a turn, or in the lane itself.
     pub(super) fn close(&self) {
-        if *HAS_MEMBARRIER {
+        if has_heavy_fence() {
             self.wanted.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -81,7 +82,7 @@ impl Gate {
     #[inline(always)]
     pub(super) fn enter(&self) -> bool {
         self.busy.store(true, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
+        light_fence();
         // Acquire: what the last turn did comes before what we do.
         if self.wanted.load(Ordering::Acquire) == 0 {
             return true;
@@ -118,8 +119,10 @@ impl Gate {
             gate: self,
             _lock: lock,
         };
+        let mut found_busy = 0u32;
         while self.busy.load(Ordering::Acquire) {
-            std::thread::yield_now();
+            pause(found_busy);
+            found_busy = found_busy.saturating_add(1);
         }
         Ok(turn)
     }
@@ -131,48 +134,19 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Whether this process may use membarrier(2); it has to be said before.
-static HAS_MEMBARRIER: LazyLock<bool> =
-    LazyLock::new(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED).is_ok());
-
-/// Every thread of the process has done a full fence.
-///
-/// # Errors
-/// What membarrier(2) answers. It was registered, or the lane would be closed; what is left is no memory
-/// (`membarrier_private_expedited` in Linux kernel/sched/membarrier.c), for which the slower command needs none, and a filter
-/// that somebody has installed since.
-fn heavy_fence() -> Result<(), i32> {
-    #[cfg(test)]
-    if let Some(errno) = tests::REFUSED.get() {
-        return Err(errno);
-    }
-    fence(Ordering::SeqCst);
-    membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
-        .or_else(|_| membarrier(libc::MEMBARRIER_CMD_GLOBAL))?;
-    fence(Ordering::SeqCst);
-    Ok(())
-}
-
-fn membarrier(command: libc::c_int) -> Result<(), i32> {
-    // SAFETY: the call takes three numbers and touches no memory of ours.
-    let answer = unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) };
-    if answer == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::last_os_error();
-    Err(error.raw_os_error().unwrap_or(libc::EINVAL))
-}
-
 #[cfg(test)]
-pub(super) mod tests {
-    use std::cell::Cell;
+mod tests {
+    // UNSAFETY: the scheduler's system calls.
+    #![expect(unsafe_code, reason = "sched_setscheduler(2)")]
 
+    use core::mem::MaybeUninit;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use nix::sys::resource::{UsageWho, getrusage};
+
+    use super::super::primitives::refusal::REFUSED;
     use super::*;
-
-    thread_local! {
-        /// What membarrier(2) answers to this thread.
-        pub(in crate::capi) static REFUSED: Cell<Option<i32>> = const { Cell::new(None) };
-    }
 
     #[test]
     fn without_the_fence_there_is_no_turn_then_or_later_and_the_lane_is_closed() {
@@ -200,5 +174,65 @@ pub(super) mod tests {
         assert_eq!(gate.turn().map(drop), Ok(()));
         REFUSED.set(None);
         assert_eq!(gate.turn().map(drop), Ok(()));
+    }
+
+    /// This thread runs on one processor only.
+    fn pin() {
+        // SAFETY: zeros are an empty set.
+        let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
+        // SAFETY: the set has room for the first processor.
+        unsafe { libc::CPU_SET(0, &mut set) };
+        // SAFETY: 0 is this thread, and the set has the size that is said.
+        let answer = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+        assert_eq!(answer, 0, "the first processor");
+    }
+
+    /// This thread runs before all others until it sleeps; not without the right to.
+    fn run_first() -> bool {
+        let priority = libc::sched_param { sched_priority: 1 };
+        // SAFETY: 0 is this thread, and the policy takes a priority.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
+    }
+
+    /// How often this thread has gone to sleep.
+    fn sleeps() -> i64 {
+        let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("our own");
+        usage.voluntary_context_switches()
+    }
+
+    #[test]
+    fn who_waits_for_the_lane_lets_a_thread_of_lower_priority_leave_it() {
+        let gate = Gate::new();
+        gate.open();
+        if !has_heavy_fence() {
+            return; // no lane
+        }
+        let (gate, (go, gone)) = (&gate, channel());
+        let slept = thread::scope(|scope| {
+            let first = scope.spawn(move || {
+                pin();
+                gone.recv().expect("the test runs");
+                if !run_first() {
+                    println!("SKIPPED: no right to SCHED_FIFO");
+                    return None;
+                }
+                let before = sleeps();
+                drop(gate.turn().expect("membarrier(2) works"));
+                Some(sleeps() - before)
+            });
+            let in_the_lane = scope.spawn(move || {
+                pin();
+                assert!(gate.enter(), "nobody wants a turn yet");
+                go.send(()).expect("the thread listens");
+                while gate.wanted.load(Ordering::Relaxed) == 0 && !first.is_finished() {
+                    thread::yield_now();
+                }
+                gate.leave();
+                first.join().expect("the thread")
+            });
+            in_the_lane.join().expect("the thread")
+        });
+        // Yielding is no sleep: only the limit on real-time threads, if there is one, would have let us in between.
+        assert_ne!(slept, Some(0));
     }
 }

@@ -322,7 +322,7 @@ impl Open {
     ) -> DatResult<Arc<Upcalls>> {
         let watch = match self.instance(ia)?.watch.take() {
             Some(watch) => watch,
-            None => Watch::start(adapter, &self.ia)?,
+            None => Watch::start(adapter, self)?,
         };
         let upcalls = self.instance(ia)?.watch.insert(watch).upcalls();
         adapter.settle_lane(self);

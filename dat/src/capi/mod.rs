@@ -38,6 +38,7 @@ mod instance;
 mod memory;
 mod messages;
 mod openings;
+mod primitives;
 mod records;
 mod registry;
 mod sleep;
