@@ -13,6 +13,17 @@
 extern "C" {
 #endif
 
+/*
+ * Processes. Adapters are not inherited: in a child of fork() every handle of the parent's is DAT_INVALID_HANDLE, and no
+ * adapter can be opened until the child executes a program. Until then it also keeps the parent's descriptors open, and with
+ * them the device at work, even if the parent ends. On kernels before 5.12 memory that is registered needs
+ * madvise(MADV_DONTFORK) from the program.
+ *
+ * Threads. A thread that is cancelled (pthread_cancel, deferred) goes on until its call is over, and so does not end while it
+ * is blocked in dat_evd_wait or dat_cno_wait; a signal with a handler ends such a wait. Posts and dat_evd_dequeue hold
+ * cancellation off in no way: who makes them is not to be cancelled meanwhile. Asynchronous cancellation is not supported.
+ */
+
 #define DAT_VERSION_MAJOR 1
 #define DAT_VERSION_MINOR 2
 
@@ -98,7 +109,9 @@ typedef enum dat_evd_param_mask {
 
 /*
  * An upcall. It is made on a thread of the library's, once, when the CNO is triggered, with the EVD that did it, or null
- * when the last EVD of the CNO or the IA has gone. It may call DAT.
+ * when the last EVD of the CNO or the IA has gone. It may call DAT. dat_ia_close returns when the agents that have been
+ * called have returned, however long they take (what they use is the program's again), unless an agent calls it. So an agent
+ * must not wait for a thread that closes the IA.
  */
 typedef void (*DAT_AGENT_FUNC)(DAT_PVOID instance_data, DAT_EVD_HANDLE evd_handle);
 

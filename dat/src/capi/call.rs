@@ -6,9 +6,11 @@
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
-use dat_core::{DatError, DatResult, ReturnType, Subtype};
+use dat_core::{DatError, DatResult, HandleType, ReturnType, Subtype};
 
 use super::adapter::{Adapter, Open, handle_error, internal, subtype_of};
+use super::cancel::Uncancelled;
+use super::fork;
 use super::table::{IaName, Named, find, find_owned};
 use super::types::{DatCount, DatHandle, DatReturn};
 
@@ -26,9 +28,15 @@ pub(super) fn panicked() -> DatReturn {
     answer(internal("a call has failed inside the library"))
 }
 
+/// The same for a call that may block, or changes what there is: all but posts and dequeues.
+pub(super) fn whole(work: impl FnOnce() -> DatReturn) -> DatReturn {
+    let _held = Uncancelled::hold();
+    caught(work)
+}
+
 /// The same for a call that says what is wrong.
 pub(super) fn call(work: impl FnOnce() -> DatResult<()>) -> DatReturn {
-    caught(|| said(work()))
+    whole(|| said(work()))
 }
 
 /// What came of a call, as a number.
@@ -54,12 +62,22 @@ pub(super) fn parameter(argument: Subtype) -> DatError {
 
 /// What a handle names, or DAT_INVALID_HANDLE with the subtype of the kind.
 pub(super) fn look_up<H: Named>(handle: DatHandle) -> DatResult<(&'static Adapter, H)> {
-    find(handle).ok_or(handle_error(subtype_of(H::KIND)))
+    find(handle).ok_or_else(|| unknown(H::KIND))
 }
 
 /// The same with the instance it belongs to.
 pub(super) fn owned<H: Named>(handle: DatHandle) -> DatResult<(&'static Adapter, IaName, H)> {
-    find_owned(handle).ok_or(handle_error(subtype_of(H::KIND)))
+    find_owned(handle).ok_or_else(|| unknown(H::KIND))
+}
+
+/// The error of a handle that names nothing of a kind.
+#[cold]
+fn unknown(kind: HandleType) -> DatError {
+    let error = handle_error(subtype_of(kind));
+    if fork::is_child() {
+        return error.because("the handle is the parent's: an adapter is not inherited by fork");
+    }
+    error
 }
 
 /// What a second handle of a call on an instance names. One that names nothing, or nothing of that instance, becomes one

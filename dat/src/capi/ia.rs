@@ -13,7 +13,9 @@ use std::sync::Arc;
 use dat_core::{CloseFlags, DatError, DatResult, IaAttr, ProviderAttr, ReturnType, Subtype};
 
 use super::adapter::{Adapter, Open, handle_error, internal};
-use super::call::{answer, as_count, call, caught, given, look_up, mask, parameter, put, said};
+use super::call::{
+    answer, as_count, call, caught, given, look_up, mask, parameter, put, said, whole,
+};
 use super::foreign::{self, foreign};
 use super::instance::{Wanted, WantedEvd};
 use super::openings::{self, Closing};
@@ -60,7 +62,7 @@ pub unsafe extern "C" fn dat_ia_openv(
             is_thread_safe: thread_safety != 0,
         })
     };
-    caught(|| match resolved() {
+    whole(|| match resolved() {
         Ok(Resolved::Device(device, entry)) => {
             // SAFETY: the caller's promise.
             let opened = unsafe {

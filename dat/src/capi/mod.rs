@@ -9,6 +9,7 @@
 //! | a handle | a number, looked up and never followed: what names nothing is DAT_INVALID_HANDLE with the subtype of the kind, unless it is an object of another library's provider ([`foreign`]) |
 //! | an enumeration, flags | a number, checked |
 //! | a pointer | null, or memory of the type the header says, which is the caller's promise |
+//! | a thread that is cancelled | goes on until the call is over (`cancel`) |
 //! | a panic of ours | does not get out: the call answers DAT_INTERNAL_ERROR and the adapter is put away |
 //!
 //! An adapter is registered both as thread safe and as not. Opened as not thread safe, which is what the header asks for
@@ -23,6 +24,7 @@
 
 mod adapter;
 mod call;
+mod cancel;
 mod cno;
 mod connect;
 pub mod dat2;
@@ -30,6 +32,7 @@ mod ep;
 mod evd;
 mod event;
 pub mod foreign;
+mod fork;
 mod gate;
 mod generic;
 mod hot;

@@ -16,6 +16,7 @@ use dat_core::{CloseFlags, DatResult, Subtype};
 use driver::PciAddress;
 
 use super::adapter::{Adapter, Open, handle_error};
+use super::fork;
 use super::ia::dat_error;
 use super::instance::{Instance, Wanted, WantedEvd};
 use super::table::{IaName, Reserved};
@@ -69,9 +70,11 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
 /// Opens a device, or an open one once more.
 ///
 /// # Errors
-/// Those of [`ia_open`](crate::ia_open) and of [`Open::join`]. DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and
+/// Those of [`ia_open`](crate::ia_open), of [`Open::join`] and of [`fork::guard`]. DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and
 /// the device is not open.
 pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter, IaName)> {
+    // Before the first lock: in a child of fork its holder may be gone.
+    fork::guard()?;
     let mut options = OpenOptions::default();
     if let WantedEvd::New(qlen) = wanted.async_evd {
         options.ia.async_evd_min_qlen = qlen;
@@ -118,9 +121,9 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
 /// Makes an adapter of an IA.
 ///
 /// # Errors
-/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left; the IA has been closed.
+/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left, or those of [`fork::guard`]; the IA has been closed.
 pub(super) fn adopt(ia: Ia, wanted: &Wanted) -> DatResult<(&'static Adapter, IaName)> {
-    let reserved = match Reserved::<IaName>::new() {
+    let reserved = match fork::guard().and_then(|()| Reserved::<IaName>::new()) {
         Ok(reserved) => reserved,
         Err(error) => {
             // Nothing is in it; what the teardown has to say is in the log.

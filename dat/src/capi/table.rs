@@ -17,7 +17,7 @@
 //! calls for that adapter.
 
 use core::marker::PhantomData;
-use core::ptr::null_mut;
+use core::ptr::{NonNull, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,6 +28,7 @@ use dat_core::{
 };
 
 use super::adapter::Adapter;
+use super::fork::{self, Wiped};
 use super::types::DatHandle;
 
 /// Places of one kind: a process can have one handle less at a time.
@@ -68,8 +69,9 @@ impl Place {
     }
 }
 
-/// The places of a kind: all zeros, so that they take address space, and memory only where they are used.
-pub(super) type Places = [Place; PER_KIND];
+/// The places of a kind: all zeros, so that they take address space, and memory only where they are used. In a child of
+/// fork(2) they are empty.
+pub(super) type Places = Wiped<[Place; PER_KIND]>;
 
 /// Places of one kind nobody lives in: those left, oldest first, and those never used.
 struct Free {
@@ -101,7 +103,7 @@ pub(super) trait Named: Copy {
 macro_rules! named {
     ($($handle:ident is $kind:ident in $places:ident,)*) => {
         // Each kind has a static of its own: its address is then known to the processor in one instruction.
-        $(static $places: Places = [const { Place::empty() }; PER_KIND];)*
+        $(static $places: Places = Wiped([const { Place::empty() }; PER_KIND]);)*
 
         $(impl Named for $handle {
             const KIND: HandleType = HandleType::$kind;
@@ -156,7 +158,12 @@ named! {
     SrqHandle is Srq in SRQS,
 }
 
-static IAS: Places = [const { Place::empty() }; PER_KIND];
+static IAS: Places = Wiped([const { Place::empty() }; PER_KIND]);
+
+/// All the table's pages.
+pub(super) fn wiped() -> impl Iterator<Item = (NonNull<u8>, usize)> {
+    PLACES.into_iter().map(fork::wiped)
+}
 
 /// An instance of an adapter: what the handle of an IA stands for. No two ever have the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +225,7 @@ pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapte
 fn place<H: Named>(handle: u64) -> Option<(&'static Adapter, &'static Place)> {
     // CAST: the place, which is masked.
     let place = (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1);
-    let place = &H::places()[place];
+    let place = &H::places().0[place];
     // Acquire: what the place says of the handle was written before it.
     if place.occupant.load(Ordering::Acquire) != handle {
         return None;
@@ -282,7 +289,7 @@ impl<H: Named> Reserved<H> {
 
     /// The object is there: from now on the handle names it.
     pub(super) fn fill(self, adapter: &'static Adapter, owner: IaName, object: H) {
-        let place = &H::places()[self.at as usize];
+        let place = &H::places().0[self.at as usize];
         let (key, ia) = object.raw();
         place
             .adapter
@@ -314,9 +321,10 @@ pub(super) fn leave(handle: u64) {
     let Some(places) = PLACES.get(kind) else {
         return;
     };
-    let left = places[at]
-        .occupant
-        .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed);
+    let left =
+        places.0[at]
+            .occupant
+            .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed);
     if left.is_ok() {
         // CAST: less than PER_KIND.
         #[expect(clippy::cast_possible_truncation, reason = "masked")]

@@ -5,6 +5,7 @@
 // UNSAFETY: calls of the C ABI.
 #![expect(unsafe_code, reason = "calls of the C ABI")]
 
+mod calls;
 mod handles;
 mod instances;
 mod support;

@@ -2,8 +2,9 @@
 
 // UNSAFETY: calls of the C ABI; `main.rs` expects it.
 
+use std::ffi::c_void;
 use std::mem::MaybeUninit;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -188,4 +189,30 @@ fn adapters_of_different_threads_do_not_disturb_each_other() {
             });
         }
     });
+}
+
+/// The thread that is cancelled: it waits, and says what came of it.
+extern "C" fn cancelled(world: *mut c_void) -> *mut c_void {
+    // SAFETY: the test's world, which outlives this thread.
+    let world = unsafe { &*world.cast::<Shared>() };
+    let seen = world.0.wait(FOR_EVER);
+    std::ptr::without_provenance_mut(seen.answer as usize)
+}
+
+#[test]
+fn a_thread_that_is_cancelled_while_it_waits_ends_after_the_call() {
+    let world = Shared(World::new(false));
+    let (mut thread, mut answer) = (0, null_mut());
+    let given = (&raw const world).cast_mut().cast();
+    // SAFETY: places, and a function that takes what it is given.
+    let made = unsafe { libc::pthread_create(&raw mut thread, null(), cancelled, given) };
+    assert_eq!(made, 0);
+    // Before it waits, or while it does: cancellation is remembered.
+    // SAFETY: it has not been joined.
+    assert_eq!(unsafe { libc::pthread_cancel(thread) }, 0);
+    let event = software(1);
+    ok!(dat_evd_post_se(world.0.evd, &raw const event));
+    // SAFETY: as above, and a place for what it returns.
+    assert_eq!(unsafe { libc::pthread_join(thread, &raw mut answer) }, 0);
+    assert_eq!(answer.addr(), 0, "the event, and no PTHREAD_CANCELED");
 }
