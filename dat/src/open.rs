@@ -12,6 +12,7 @@
 //! (module `name`).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -339,9 +340,19 @@ fn reach(
                     error: Box::new(BadProfile::NoVirtualFunctions),
                 });
             }
-            let made = cards
-                .entry(card.to_owned())
-                .or_insert_with(|| sim.add_card(&CardConfig::new(kind, virtual_functions)));
+            let made = match cards.entry(card.to_owned()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => {
+                    let made = sim.try_add_card(&CardConfig::new(kind, virtual_functions));
+                    place.insert(made.map_err(|error| OpenError::Function {
+                        name: name.to_owned(),
+                        error: FunctionError::Memory {
+                            name: format!("sim:{card}"),
+                            error,
+                        },
+                    })?)
+                }
+            };
             let function = function_of(made, place, options.simulated.mac);
             if let [one, other] = &cards.values().collect::<Vec<_>>()[..]
                 && is_new

@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use driver::{Clock, Device, Front, Fronted, HeldSignals, RealClock};
@@ -36,8 +36,11 @@ pub(crate) type WiredFunction = Fronted<SimFunction, Wired>;
 /// The wire of a function, in front of it.
 pub(crate) struct Wired {
     wire: Arc<Wire>,
-    poke: SyncSender<()>,
+    /// `None` once it is over, by which who moves the time hears of it.
+    poke: Option<SyncSender<()>>,
     clock: Arc<RealClock>,
+    /// Who moves the time.
+    follower: Option<JoinHandle<()>>,
 }
 
 impl Wired {
@@ -46,37 +49,49 @@ impl Wired {
     /// # Errors
     /// What the system answered at the path, or when asked for a thread.
     pub(crate) fn lay(profile: Profile, path: &Path) -> io::Result<Arc<WiredFunction>> {
-        let (wired, sim, poked) = Self::unmoved(profile, path)?;
-        let sends = Arc::clone(&wired.front.wire);
+        let (function, mut wired, sim, poked) = Self::unmoved(profile, path)?;
+        let sends = Arc::clone(&wired.wire);
         // The program's signals are for its own threads.
         let _held = HeldSignals::hold();
-        thread::Builder::new()
+        let follower = thread::Builder::new()
             .name("sim-time".into())
-            .spawn(move || follow(&sim, &sends, &poked))?;
-        Ok(wired)
+            .spawn(move || follow(&sim, &sends, &poked))
+            .map_err(|error| io::Error::new(error.kind(), format!("sim-time thread: {error}")))?;
+        wired.follower = Some(follower);
+        Ok(wired.before(function))
+    }
+
+    /// The function, with this in front of it.
+    fn before(self, device: Arc<SimFunction>) -> Arc<WiredFunction> {
+        Arc::new(Fronted {
+            device,
+            front: self,
+        })
     }
 
     /// The same, but nobody moves its world and sends what leaves it.
     fn unmoved(
         profile: Profile,
         path: &Path,
-    ) -> io::Result<(Arc<WiredFunction>, Sim, Receiver<()>)> {
+    ) -> io::Result<(Arc<SimFunction>, Self, Sim, Receiver<()>)> {
         let sim = Sim::new(SimConfig {
             seed: 0,
             event_log: false,
         });
         sim.set_posted_writes(true);
-        let function = sim.add_function(profile);
+        let function = sim
+            .try_add_function(profile)
+            .map_err(|error| io::Error::other(format!("memory of the BAR: {error}")))?;
         let (poke, poked) = sync_channel(1);
         let leads = WirePath::Process(path.to_owned());
         let wire = Wire::lay(&sim, &function, &leads, LinkFaults::default(), poke.clone())?;
-        let front = Self {
+        let wired = Self {
             wire,
-            poke,
+            poke: Some(poke),
             clock: Arc::new(RealClock::new()),
+            follower: None,
         };
-        let device = function;
-        Ok((Arc::new(Fronted { device, front }), sim, poked))
+        Ok((function, wired, sim, poked))
     }
 
     /// What the function has said is on the wire before it falls silent: the process may end next. Who keeps on sending
@@ -87,17 +102,25 @@ impl Wired {
 
     /// Wakes who moves the time and sends.
     fn poke(&self) {
-        // Full: it will wake anyway.
-        let _ = self.poke.try_send(());
+        if let Some(poke) = &self.poke {
+            // Full: it will wake anyway.
+            let _ = poke.try_send(());
+        }
     }
 }
 
 impl Drop for Wired {
     /// Nobody has the function open any more. What it has said is on the wire; then the wire is cut, and who moves the time
-    /// ends by that.
+    /// ends. Nothing of it is left when this is over.
     fn drop(&mut self) {
         self.say_all();
         self.wire.cut();
+        self.poke = None;
+        if let Some(follower) = self.follower.take()
+            && follower.join().is_err()
+        {
+            tracing::error!("the thread that moves the time of a wire's function has panicked");
+        }
     }
 }
 
@@ -234,9 +257,10 @@ mod tests {
         let path = folder.path().join("wire");
         let theirs =
             Wired::lay(Profile::named("sim:theirs", [2, 0, 0, 0, 0, 1]), &path).expect("a wire");
-        let (ours, sim, poked) =
+        let (function, wired, sim, poked) =
             Wired::unmoved(Profile::named("sim:ours", [2, 0, 0, 0, 0, 2]), &path)
                 .expect("its other end");
+        let ours = wired.before(function);
         let (silent, over) = (Mutex::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
             let (world, wire) = (&sim, &ours.front.wire);

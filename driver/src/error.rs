@@ -155,6 +155,14 @@ pub enum FunctionError {
         /// Bytes the memory has.
         len: usize,
     },
+    /// There is no memory for the BARs of a function that this process plays.
+    #[error("{name}: memory of a BAR: {error}")]
+    Memory {
+        /// The function.
+        name: String,
+        /// Why.
+        error: MemoryError,
+    },
     /// The device model refused a DMA mapping.
     #[error("{name}: {operation} of {bytes:#x} bytes at IOVA {iova:#x} refused: {reason}")]
     DmaRefused {

@@ -17,6 +17,7 @@ use nix::sys::socket::{
     connect, listen, recv, send, shutdown, socket,
 };
 
+use crate::accepting;
 use crate::socket_path::{Occupant, PathClaim, TakenPath};
 
 /// The longest frame: a jumbo frame of 9978 bytes, and then some.
@@ -82,12 +83,9 @@ impl FrameListener {
     // UNSAFETY: a descriptor arrives as a number and is taken into ownership.
     #[expect(unsafe_code, reason = "an accepted descriptor")]
     pub fn accept(&self) -> io::Result<FrameSocket> {
-        let fd = loop {
-            match accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
-                Err(Errno::EINTR) => {}
-                fd => break fd?,
-            }
-        };
+        let fd = accepting::next("a wire's end", || {
+            Ok(accept4(self.fd.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?)
+        })?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(FrameSocket::new(fd))
@@ -196,6 +194,11 @@ impl FrameSocket {
                     return Ok(Some(frame));
                 }
                 Err(Errno::EINTR) => {}
+                // The frame waits for memory.
+                Err(errno @ (Errno::ENOMEM | Errno::ENOBUFS)) => {
+                    tracing::warn!("a wire's end: recv: {errno}; trying again");
+                    accepting::pause();
+                }
                 Err(errno) => return Err(errno.into()),
             }
         }

@@ -17,6 +17,7 @@
 //! objects in and out, and move in one access what the other side may see half-written.
 #![warn(clippy::missing_errors_doc)]
 
+mod accepting;
 mod bar;
 pub mod barrier;
 mod clock;

@@ -16,6 +16,7 @@ use std::fs::File;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -300,11 +301,38 @@ unsafe fn unmap(base: NonNull<u8>, bytes: usize) {
     if bytes == 0 {
         return;
     }
-    // SAFETY: the caller's promise.
-    if let Err(errno) = unsafe { munmap(base.cast(), bytes) } {
-        tracing::error!("munmap of {bytes:#x} bytes at {base:?}: {errno}");
-    }
+    let process = std::process::id();
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    // A child of `fork` may have something else there.
+    left.retain(|range| range.process == process);
+    left.push(Left {
+        base,
+        bytes,
+        process,
+    });
+    left.retain(|range| {
+        // SAFETY: the caller's promise, now or when it was left: it is mapped still, so nobody else has got it meanwhile.
+        let unmapped = unsafe { munmap(range.base.cast(), range.bytes) };
+        if let Err(errno) = unmapped {
+            let Left { base, bytes, .. } = range;
+            tracing::error!("munmap of {bytes:#x} bytes at {base:?}: {errno}");
+        }
+        unmapped.is_err()
+    });
 }
+
+/// What was to be unmapped and could not be: who has too many mappings cannot cut one in two (munmap(2), ENOMEM). It is
+/// tried again with the next.
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
+
+struct Left {
+    base: NonNull<u8>,
+    bytes: usize,
+    process: u32,
+}
+
+// SAFETY: an address that is used to unmap it, which any thread may do.
+unsafe impl Send for Left {}
 
 /// Size of the system's base pages.
 pub(crate) fn page_bytes() -> usize {

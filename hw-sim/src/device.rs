@@ -95,26 +95,36 @@ impl Sim {
     /// # Panics
     /// It is to have virtual functions, and its profile says nothing of them (`Profile::virtual_functions`).
     pub fn try_add_card(&self, config: &CardConfig) -> Result<SimCard, MemoryError> {
+        let mut physical = config.physical.clone();
+        if config.virtual_functions > 0 {
+            physical.name += "/pf";
+        }
+        let virtual_functions: Vec<Profile> = (0..config.virtual_functions)
+            .map(|index| {
+                // PANIC: said above.
+                let function = config.physical.virtual_function(index);
+                function.expect("known virtual functions")
+            })
+            .collect();
+        // Their drivers are in this process, or reach them by messages. A card whose memory is not there is not added by half.
+        let bar = |profile: &Profile| SharedMemory::of_this_process(profile.bar_bytes);
+        let of_physical = bar(&physical)?;
+        let of_virtual: Vec<SharedMemory> = virtual_functions
+            .iter()
+            .map(bar)
+            .collect::<Result<_, _>>()?;
         let card = {
             let cards = &mut lock(&self.world).env.cards;
             cards.push(Card::new(&config.physical, config.rules));
             cards.len() - 1
         };
-        let mut physical = config.physical.clone();
-        if config.virtual_functions > 0 {
-            physical.name += "/pf";
-        }
-        let physical = self.add_to(card, physical)?;
-        let virtual_functions = (0..config.virtual_functions)
-            .map(|index| {
-                // PANIC: said above.
-                let function = config.physical.virtual_function(index);
-                self.add_to(card, function.expect("known virtual functions"))
-            })
-            .collect::<Result<_, _>>()?;
         Ok(SimCard {
-            physical,
-            virtual_functions,
+            physical: self.add_to(card, physical, of_physical),
+            virtual_functions: virtual_functions
+                .into_iter()
+                .zip(of_virtual)
+                .map(|(profile, bar)| self.add_to(card, profile, bar))
+                .collect(),
         })
     }
 
@@ -126,9 +136,7 @@ impl Sim {
         self.try_add_card(config).expect("memory for the BARs")
     }
 
-    fn add_to(&self, card: usize, profile: Profile) -> Result<Arc<SimFunction>, MemoryError> {
-        // Its driver is in this process, or reaches it by messages.
-        let bar = SharedMemory::of_this_process(profile.bar_bytes)?;
+    fn add_to(&self, card: usize, profile: Profile, bar: SharedMemory) -> Arc<SimFunction> {
         let name = profile.name.clone();
         let mut world = lock(&self.world);
         let index = world.nics.len();
@@ -136,12 +144,12 @@ impl Sim {
         let seat = Seat { card, vport };
         let nic = Nic::new(index, seat, profile, bar.clone(), &mut world.env);
         world.nics.push(nic);
-        Ok(Arc::new(SimFunction {
+        Arc::new(SimFunction {
             index,
             name,
             bar,
             world: Arc::clone(&self.world),
-        }))
+        })
     }
 
     /// Adds a function, as after power-on.

@@ -17,11 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use driver::{FrameDatagrams, FrameEnd, FrameListener, FrameSocket, HeldSignals};
+use driver::{Clock, FrameDatagrams, FrameEnd, FrameListener, FrameSocket, HeldSignals, RealClock};
 use hw_sim::{Fault, LinkFaults, Sim, SimFunction};
 
 /// The longest that a frame waits for room on the wire, before it is lost: the other process has stopped.
 const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Between two attempts to have an end of the wire that the system refuses.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Where the other side is met: `unix:PATH` or `dgram:HERE,THERE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,13 +156,15 @@ impl Wire {
         let thread = match path.clone() {
             WirePath::Process(path) => {
                 let end = FrameEnd::at(&path)?;
-                thread.spawn(move || kept.meet(end, &path, &poke))?
+                thread.spawn(move || kept.meet(end, &path, &poke))
             }
             WirePath::Datagrams { here, there } => {
                 let socket = FrameDatagrams::bind(&here, &there)?;
-                thread.spawn(move || kept.carry(Other::Datagrams(socket), &poke))?
+                thread.spawn(move || kept.carry(Other::Datagrams(socket), &poke))
             }
         };
+        let thread = thread
+            .map_err(|error| io::Error::new(error.kind(), format!("sim-wire thread: {error}")))?;
         *wire.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
         Ok(wire)
     }
@@ -208,16 +213,32 @@ impl Wire {
                 self.carry(Other::Process(socket), poke);
                 FrameEnd::at(path)
             });
-            if !self.go(At::Between) {
+            let Some(next) = self.next(next, path) else {
                 return;
-            }
-            end = match next {
-                Ok(next) => next,
-                Err(error) => {
-                    tracing::error!("{}: {error}: the wire is cut", path.display());
-                    return;
-                }
             };
+            end = next;
+        }
+    }
+
+    /// The end of the wire for the next that comes; `None` if it is cut. What cannot be had now is tried again: the path may be
+    /// free, and descriptors be there, later.
+    fn next(&self, mut next: io::Result<FrameEnd>, path: &Path) -> Option<FrameEnd> {
+        let clock = RealClock::new();
+        let mut told = String::new();
+        loop {
+            if !self.go(At::Between) {
+                return None;
+            }
+            let error = match next {
+                Ok(next) => return Some(next),
+                Err(error) => error.to_string(),
+            };
+            if told != error {
+                tracing::error!("{}: {error}; trying again", path.display());
+                told = error;
+            }
+            clock.wait(&[], clock.now() + AGAIN);
+            next = FrameEnd::at(path);
         }
     }
 

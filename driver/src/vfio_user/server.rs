@@ -26,7 +26,7 @@ use super::message::{
     SetIrqs, Version,
 };
 use super::socket::{self, Message, Socket};
-use crate::clock::{Clock, RealClock};
+use crate::accepting;
 use crate::courier::Courier;
 use crate::function::{CONFIG_BYTES, Device};
 use crate::interrupt::{Interrupt, Notices};
@@ -34,42 +34,12 @@ use crate::memory::SharedMemory;
 
 /// BARs a function has.
 const BARS: u8 = 6;
-/// Between two attempts to accept a client that the system has no room for.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A device that processes reach through a socket.
 pub struct Server {
     device: Arc<dyn Device>,
     listener: UnixListener,
     patience: Duration,
-}
-
-/// What it means that `accept` failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refusal {
-    /// The client gave up, or a signal came.
-    OfOneClient,
-    /// The system, or this process, lacks something that others will give back.
-    ForNow,
-    /// There is no listener any more.
-    ForGood,
-}
-
-/// accept(2), "ERRORS".
-pub(super) fn refusal(error: &io::Error) -> Refusal {
-    const OF_ONE_CLIENT: [Errno; 3] = [Errno::EINTR, Errno::ECONNABORTED, Errno::EPROTO];
-    const FOR_NOW: [Errno; 5] = [
-        Errno::EMFILE,
-        Errno::ENFILE,
-        Errno::ENOBUFS,
-        Errno::ENOMEM,
-        Errno::EPERM,
-    ];
-    match error.raw_os_error().map(Errno::from_raw) {
-        Some(errno) if OF_ONE_CLIENT.contains(&errno) => Refusal::OfOneClient,
-        Some(errno) if FOR_NOW.contains(&errno) => Refusal::ForNow,
-        _ => Refusal::ForGood,
-    }
 }
 
 impl Server {
@@ -106,26 +76,12 @@ impl Server {
     /// The listener failed for good. What a client does wrong ends its session and is logged; what the system cannot do now,
     /// it is asked again.
     pub fn serve_next(&self) -> Result<(), VfioUserError> {
-        let stream = loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => break stream,
-                Err(source) => match refusal(&source) {
-                    Refusal::OfOneClient => {}
-                    Refusal::ForNow => {
-                        tracing::warn!("{}: accept: {source}; trying again", self.device.name());
-                        let clock = RealClock::new();
-                        clock.wait(&[], clock.now() + ACCEPT_PAUSE);
-                    }
-                    Refusal::ForGood => {
-                        return Err(VfioUserError::Socket {
-                            path: self.path(),
-                            call: "accept",
-                            source,
-                        });
-                    }
-                },
-            }
-        };
+        let accepted = accepting::next(self.device.name(), || self.listener.accept());
+        let (stream, _) = accepted.map_err(|source| VfioUserError::Socket {
+            path: self.path(),
+            call: "accept",
+            source,
+        })?;
         self.serve_stream(stream);
         Ok(())
     }

@@ -17,9 +17,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use zerocopy::IntoBytes;
 
 use super::super::message::{self as wire, Command, MAX_FDS, TYPE_COMMAND};
-use super::super::server::{Refusal, refusal};
 use super::super::socket::{self, Socket};
 use super::{Raw, Rig, Server, map, set_irqs};
+use crate::accepting::{Refusal, refusal};
 use crate::clock::{Clock, RealClock};
 use crate::double::Double;
 

@@ -1,0 +1,308 @@
+//! Which system calls fail, and how.
+//!
+//! The errors are those of the manual pages that a program can meet on a machine without a defect: lack of descriptors,
+//! memory, room and rights, and signals. Left alone is what no code of the project decides about:
+//! - the allocator's memory, and that of the stack on which Rust handles an overflow: Rust ends a process that has none. They
+//!   are told by what they ask for: private anonymous memory that can be used, without `MAP_NORESERVE`, and whatever is done to
+//!   memory that was got so. The child runs with one arena;
+//! - the stack of a thread once it is made: the C library ends a process that cannot unmap one;
+//! - the mappings of an io_uring once they are made: its library does not look at what munmap(2) answers;
+//! - futex(2) and what a thread does to itself: the C library and Rust's own end the process;
+//! - reading the clock, yielding, exiting.
+
+use nix::errno::Errno;
+use nix::libc;
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is not made, and answers this.
+    Error(Errno),
+    /// It is made for half of the bytes.
+    Short,
+    /// It is made, and answers this.
+    Done(Errno),
+}
+
+use Fault::{Done, Error, Short};
+
+/// What is known of a call when it is about to be made.
+pub enum Call {
+    /// One that may fail, how it is called in the table, and how it fails.
+    Fails(&'static str, &'static [Fault]),
+    /// One that is left alone.
+    Left,
+    /// One that nobody thought of.
+    Unknown,
+}
+
+const DESCRIPTORS: &[Fault] = &[Error(Errno::EMFILE), Error(Errno::ENFILE)];
+const DESCRIPTORS_AND_MEMORY: &[Fault] = &[
+    Error(Errno::EMFILE),
+    Error(Errno::ENFILE),
+    Error(Errno::ENOMEM),
+];
+const MEMORY: &[Fault] = &[Error(Errno::ENOMEM)];
+const POLL: &[Fault] = &[Error(Errno::EINTR), Error(Errno::ENOMEM)];
+
+/// What a descriptor leads to, as `/proc/PID/fd` has it.
+fn of_descriptor(link: &str, reads: bool) -> Call {
+    match link {
+        "anon_inode:[eventfd]" if reads => Call::Fails(
+            "read (eventfd)",
+            &[Error(Errno::EINTR), Error(Errno::EAGAIN)],
+        ),
+        "anon_inode:[eventfd]" => Call::Fails(
+            "write (eventfd)",
+            &[Error(Errno::EINTR), Error(Errno::EAGAIN)],
+        ),
+        // What the test says, and how it is led.
+        link if link.starts_with("pipe:") || link == "/dev/null" => Call::Left,
+        _ if reads => Call::Fails(
+            "read (file)",
+            &[Error(Errno::EINTR), Error(Errno::EIO), Short],
+        ),
+        _ => Call::Fails(
+            "write (file)",
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::EIO),
+                Error(Errno::ENOSPC),
+                Short,
+            ],
+        ),
+    }
+}
+
+/// Who is asked about what a call's arguments mean.
+pub trait Caller {
+    /// What a descriptor leads to.
+    fn descriptor(&self, fd: u64) -> String;
+    /// Whose memory it is.
+    fn owner(&self, address: u64) -> Owner;
+}
+
+/// Whose a piece of memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The allocator's, or that of Rust's own signal stack.
+    Runtime,
+    /// A thread's stack.
+    Stack,
+    /// The io_uring library's.
+    Ring,
+    /// Ours.
+    Project,
+}
+
+/// Whose memory is, by how it was asked for.
+pub fn owner(arguments: [u64; 6], caller: &dyn Caller) -> Owner {
+    let [_, _, access, flags, fd, _] = arguments;
+    let has = |flag: i32| flags & u64::from(flag.cast_unsigned()) != 0;
+    if !has(libc::MAP_ANONYMOUS) {
+        return match &*caller.descriptor(fd) {
+            "anon_inode:[io_uring]" => Owner::Ring,
+            _ => Owner::Project,
+        };
+    }
+    // PROT_NONE is 0.
+    match (has(libc::MAP_STACK), access) {
+        (true, 0) => Owner::Stack,
+        _ if has(libc::MAP_NORESERVE) => Owner::Project,
+        _ => Owner::Runtime,
+    }
+}
+
+/// What becomes of a call with this number and these arguments.
+pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
+    let [first, ..] = arguments;
+    let (name, faults): (_, &'static [Fault]) = match number {
+        libc::SYS_openat => ("openat", DESCRIPTORS),
+        libc::SYS_socket => ("socket", DESCRIPTORS_AND_MEMORY),
+        libc::SYS_socketpair => ("socketpair", DESCRIPTORS_AND_MEMORY),
+        libc::SYS_eventfd2 => ("eventfd", DESCRIPTORS_AND_MEMORY),
+        libc::SYS_memfd_create => ("memfd_create", DESCRIPTORS_AND_MEMORY),
+        libc::SYS_accept4 => (
+            "accept4",
+            &[
+                Error(Errno::EMFILE),
+                Error(Errno::ENFILE),
+                Error(Errno::ENOMEM),
+                Error(Errno::EINTR),
+                Error(Errno::ECONNABORTED),
+            ],
+        ),
+        libc::SYS_mmap => match owner(arguments, caller) {
+            Owner::Runtime => return Call::Left,
+            Owner::Stack => ("mmap (stack)", MEMORY),
+            Owner::Ring => ("mmap (ring)", MEMORY),
+            Owner::Project => ("mmap", MEMORY),
+        },
+        libc::SYS_mprotect if caller.owner(first) == Owner::Stack => ("mprotect (stack)", MEMORY),
+        libc::SYS_munmap | libc::SYS_mprotect | libc::SYS_mremap | libc::SYS_madvise
+            if caller.owner(first) != Owner::Project =>
+        {
+            return Call::Left;
+        }
+        libc::SYS_munmap => ("munmap", MEMORY),
+        libc::SYS_mprotect => ("mprotect", MEMORY),
+        libc::SYS_mremap => ("mremap", MEMORY),
+        libc::SYS_madvise => ("madvise", &[Error(Errno::ENOMEM), Error(Errno::EINVAL)]),
+        libc::SYS_clone | libc::SYS_clone3 => {
+            ("clone", &[Error(Errno::EAGAIN), Error(Errno::ENOMEM)])
+        }
+        libc::SYS_read | libc::SYS_pread64 => {
+            return of_descriptor(&caller.descriptor(first), true);
+        }
+        libc::SYS_write | libc::SYS_pwrite64 => {
+            return of_descriptor(&caller.descriptor(first), false);
+        }
+        libc::SYS_recvfrom => (
+            "recvfrom",
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::ENOMEM),
+                Error(Errno::ECONNRESET),
+            ],
+        ),
+        libc::SYS_recvmsg => (
+            "recvmsg",
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::ENOMEM),
+                Error(Errno::EAGAIN),
+                Error(Errno::ECONNRESET),
+            ],
+        ),
+        libc::SYS_sendto => (
+            "sendto",
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::EAGAIN),
+                Error(Errno::ENOBUFS),
+                Error(Errno::ENOMEM),
+                Error(Errno::EPIPE),
+            ],
+        ),
+        libc::SYS_sendmsg => (
+            "sendmsg",
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::EAGAIN),
+                Error(Errno::ENOBUFS),
+                Error(Errno::ENOMEM),
+                Error(Errno::ETOOMANYREFS),
+                Error(Errno::EPIPE),
+            ],
+        ),
+        libc::SYS_bind => (
+            "bind",
+            &[
+                Error(Errno::EADDRINUSE),
+                Error(Errno::ENOSPC),
+                Error(Errno::ENOMEM),
+            ],
+        ),
+        libc::SYS_listen => ("listen", &[Error(Errno::EADDRINUSE)]),
+        libc::SYS_connect => (
+            "connect",
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::EAGAIN),
+                Error(Errno::ENOMEM),
+                Error(Errno::EACCES),
+            ],
+        ),
+        // Who waits is woken whatever it answers.
+        libc::SYS_shutdown => ("shutdown", &[Done(Errno::ENOTCONN)]),
+        libc::SYS_setsockopt => ("setsockopt", MEMORY),
+        libc::SYS_getsockname => ("getsockname", &[Error(Errno::ENOBUFS)]),
+        libc::SYS_ftruncate => (
+            "ftruncate",
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::ENOSPC),
+                Error(Errno::ENOMEM),
+            ],
+        ),
+        libc::SYS_fcntl => ("fcntl", &[Error(Errno::EPERM), Error(Errno::EINVAL)]),
+        libc::SYS_flock => ("flock", &[Error(Errno::EINTR), Error(Errno::ENOLCK)]),
+        libc::SYS_ioctl => (
+            "ioctl",
+            &[
+                Error(Errno::EPERM),
+                Error(Errno::EINVAL),
+                Error(Errno::EINTR),
+            ],
+        ),
+        libc::SYS_unlink | libc::SYS_unlinkat => {
+            ("unlink", &[Error(Errno::EACCES), Error(Errno::EIO)])
+        }
+        libc::SYS_rename | libc::SYS_renameat | libc::SYS_renameat2 => {
+            ("rename", &[Error(Errno::ENOSPC), Error(Errno::EIO)])
+        }
+        libc::SYS_statx
+        | libc::SYS_newfstatat
+        | libc::SYS_fstat
+        | libc::SYS_stat
+        | libc::SYS_lstat => ("stat", &[Error(Errno::ENOMEM), Error(Errno::EACCES)]),
+        libc::SYS_fstatfs => ("fstatfs", &[Error(Errno::EIO), Error(Errno::EINTR)]),
+        libc::SYS_readlink | libc::SYS_readlinkat => {
+            ("readlink", &[Error(Errno::ENOMEM), Error(Errno::EACCES)])
+        }
+        libc::SYS_getdents64 => ("getdents64", &[Error(Errno::EIO)]),
+        libc::SYS_getcwd => ("getcwd", MEMORY),
+        libc::SYS_lseek => ("lseek", &[Error(Errno::ESPIPE)]),
+        libc::SYS_getrandom => ("getrandom", &[Error(Errno::EINTR)]),
+        libc::SYS_io_uring_setup => (
+            "io_uring_setup",
+            &[
+                Error(Errno::ENOMEM),
+                Error(Errno::EMFILE),
+                Error(Errno::EPERM),
+                Error(Errno::ENOSYS),
+            ],
+        ),
+        libc::SYS_io_uring_enter => (
+            "io_uring_enter",
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::EAGAIN),
+                Error(Errno::EBUSY),
+                Error(Errno::ENOMEM),
+            ],
+        ),
+        libc::SYS_io_uring_register => (
+            "io_uring_register",
+            &[Error(Errno::ENOMEM), Error(Errno::EPERM)],
+        ),
+        libc::SYS_membarrier => ("membarrier", &[Error(Errno::EPERM), Error(Errno::ENOMEM)]),
+        libc::SYS_poll | libc::SYS_ppoll => ("poll", POLL),
+        libc::SYS_clock_nanosleep | libc::SYS_nanosleep => ("nanosleep", &[Error(Errno::EINTR)]),
+        // It is closed whatever it answers.
+        libc::SYS_close => ("close", &[Done(Errno::EIO), Done(Errno::EINTR)]),
+        libc::SYS_brk
+        | libc::SYS_futex
+        | libc::SYS_sched_yield
+        | libc::SYS_sched_getaffinity
+        | libc::SYS_clock_gettime
+        | libc::SYS_getpid
+        | libc::SYS_getppid
+        | libc::SYS_gettid
+        | libc::SYS_geteuid
+        | libc::SYS_getuid
+        | libc::SYS_rt_sigprocmask
+        | libc::SYS_rt_sigaction
+        | libc::SYS_rt_sigreturn
+        | libc::SYS_restart_syscall
+        | libc::SYS_sigaltstack
+        | libc::SYS_set_robust_list
+        | libc::SYS_rseq
+        | libc::SYS_prctl
+        | libc::SYS_prlimit64
+        | libc::SYS_exit
+        | libc::SYS_exit_group => return Call::Left,
+        _ => return Call::Unknown,
+    };
+    Call::Fails(name, faults)
+}

@@ -1,0 +1,203 @@
+//! What must hold of a run, and which runs there are.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use nix::errno::Errno;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tempfile::TempDir;
+
+use super::calls::Fault;
+use super::tracer::{Ended, Forbidden, Outside, Run, Wanted, play};
+
+/// Everything is taken if this says `all`.
+const SCOPE: &str = "DAT_TEST_SYSCALLS";
+/// Runs of a part beyond those that take each call with each error once.
+const SAMPLE: usize = 20;
+
+/// Runs that go on at once.
+const AT_ONCE: usize = 8;
+
+/// What a child has said of its sessions.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    first: String,
+    kept: [(u64, u64); 2],
+    second: String,
+}
+
+impl Said {
+    fn of(text: &str) -> Option<Self> {
+        let lines = |key: &str| -> Vec<String> {
+            let key = format!("@{key} ");
+            text.lines()
+                .filter_map(|line| line.strip_prefix(&key).map(str::to_owned))
+                .collect()
+        };
+        let kept = |line: &String| {
+            let (descriptors, bytes) = line.split_once(" descriptors, ")?;
+            let bytes = bytes.strip_suffix(" bytes")?;
+            Some((descriptors.parse().ok()?, bytes.parse().ok()?))
+        };
+        let all: Vec<_> = lines("kept").iter().map_while(kept).collect();
+        Some(Self {
+            first: lines("first").pop()?,
+            kept: all.try_into().ok()?,
+            second: lines("second").pop()?,
+        })
+    }
+}
+
+/// Whether the run held; told, or survived.
+fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
+    if run.ended != Ended::Exit(0) {
+        return Err(format!("it ended by {:?}", run.ended));
+    }
+    if run.complained.contains("panicked at") {
+        return Err("a panic".into());
+    }
+    let said = Said::of(&run.said).ok_or("it says nothing")?;
+    if said.second != "ok" {
+        return Err(format!("the next session: {}", said.second));
+    }
+    let ([after, later], [usual, usually]) = (said.kept, healthy.kept);
+    // What could not be unmapped waits for the next that is.
+    if after.0 > usual.0 || (after.1 > usual.1 && wanted.name != "munmap") {
+        return Err(format!("left over: {after:?}, and otherwise {usual:?}"));
+    }
+    if later.0 > usually.0 || later.1 > usually.1 {
+        return Err(format!("left over later: {later:?}, otherwise {usually:?}"));
+    }
+    if said.first == "ok" {
+        return Ok(false);
+    }
+    // As the C library has it, as nix has it, or by its name.
+    let names = |errno: Errno| {
+        let system = std::io::Error::from(errno).to_string();
+        [system, errno.desc().to_owned(), format!("{errno:?}")]
+            .iter()
+            .any(|name| said.first.contains(name))
+    };
+    let of_a_thread = ["clone", "mmap (stack)", "mprotect (stack)"].contains(&wanted.name);
+    match wanted.fault {
+        // The C library has one error for a thread that cannot be made (pthread_create(3)).
+        Fault::Error(_) if of_a_thread && names(Errno::EAGAIN) => Ok(true),
+        Fault::Error(errno) | Fault::Done(errno) if !names(errno) => {
+            Err(format!("the error does not name it: {}", said.first))
+        }
+        Fault::Short => Err(format!("less than all is no error: {}", said.first)),
+        Fault::Error(_) | Fault::Done(_) => Ok(true),
+    }
+}
+
+/// Where the children of one thread have their sockets, and what else has to be there.
+pub trait Place {
+    fn directory(&self) -> &Path;
+}
+
+impl Place for TempDir {
+    fn directory(&self) -> &Path {
+        self.path()
+    }
+}
+
+/// A place with nothing.
+pub fn empty() -> TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+/// Lets the calls of a part fail, one in a run. Runs wait more than they work: several go on at once, each in a place of
+/// its own.
+pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
+    let healthy = match play(part, place().directory(), None, outside) {
+        Ok(run) => run,
+        Err(Forbidden(errno)) => {
+            println!("SKIPPED: nobody can be traced here: ptrace: {errno}");
+            return;
+        }
+    };
+    assert_eq!(healthy.unknown, [0_i64; 0], "calls nobody thought of");
+    let usual = Said::of(&healthy.said).expect("what the child says");
+    assert_eq!((&*usual.first, &*usual.second), ("ok", "ok"), "{healthy:?}");
+    let everything = std::env::var(SCOPE).is_ok_and(|scope| scope == "all");
+    let plan = plan(&healthy, everything);
+    let verdicts = Mutex::new(Vec::new());
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                let place = place();
+                while let Some(&wanted) = plan.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let run = play(part, place.directory(), Some(wanted), outside);
+                    let run = run.expect("it was traced before");
+                    // With threads a call may come more rarely than before.
+                    if run.failed {
+                        let verdict = told(&run, wanted, &usual);
+                        let verdict = verdict.map_err(|what| told_badly(part, wanted, &what, &run));
+                        let mut verdicts = verdicts.lock().expect("nobody panics");
+                        verdicts.push((wanted.name, verdict));
+                    }
+                }
+            });
+        }
+    });
+    let verdicts = verdicts.into_inner().expect("nobody panics");
+    println!("| {part}: call | calls | failed | told | survived |\n|---|---|---|---|---|");
+    for (name, (count, _)) in &healthy.calls {
+        let of = |which: fn(&Result<bool, String>) -> bool| {
+            let of_it = verdicts.iter().filter(|(of, _)| of == name);
+            of_it.filter(|(_, verdict)| which(verdict)).count()
+        };
+        let (failed, told) = (of(|_| true), of(|verdict| *verdict == Ok(true)));
+        let survived = of(|verdict| *verdict == Ok(false));
+        println!("| {name} | {count} | {failed} | {told} | {survived} |");
+    }
+    let broken: Vec<&str> = verdicts
+        .iter()
+        .filter_map(|(_, verdict)| verdict.as_ref().err().map(String::as_str))
+        .collect();
+    assert!(
+        broken.is_empty(),
+        "{} of {} runs broke:\n{}",
+        broken.len(),
+        verdicts.len(),
+        broken.join("\n")
+    );
+}
+
+fn told_badly(part: &str, wanted: Wanted, what: &str, run: &Run) -> String {
+    let Wanted {
+        name,
+        before,
+        fault,
+    } = wanted;
+    let complained = &run.complained;
+    format!("{part}: {name} after {before} with {fault:?}: {what}\n{complained}")
+}
+
+/// Each call with each of its errors once, at a place that a seed draws, and a sample of the rest; or everything.
+fn plan(healthy: &Run, everything: bool) -> Vec<Wanted> {
+    let of = |name, before, fault| Wanted {
+        name,
+        before,
+        fault,
+    };
+    let mut all = Vec::new();
+    let mut once = Vec::new();
+    let mut random = ChaCha8Rng::seed_from_u64(7);
+    for (&name, &(count, faults)) in &healthy.calls {
+        for &fault in faults {
+            all.extend((0..count).map(|before| of(name, before, fault)));
+            once.push(of(name, random.random_range(0..count), fault));
+        }
+    }
+    if everything {
+        return all;
+    }
+    once.extend(all.choose_multiple(&mut random, SAMPLE));
+    once
+}

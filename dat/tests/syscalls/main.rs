@@ -1,0 +1,35 @@
+//! The system says no, at any call: each system call of a whole session fails once, with each error that fits it.
+//!
+//! The test binary starts itself as a child that plays a part ([`parts`]): a session with two adapters from opening to
+//! closing, then another that nobody disturbs. A tracer (ptrace(2), [`tracer`]) follows all threads of the child and makes
+//! one call fail: the call is not made and an error is put in its answer's place, or it is made for fewer bytes, or it is made
+//! and answers an error all the same (close(2)). Nothing in the product knows of it.
+//!
+//! What must hold, whichever call it was ([`judge`]):
+//! - the process ends by itself: no signal, no panic;
+//! - the session succeeds all the same, or fails with an error that says what the system answered;
+//! - nothing is left: not a descriptor, not a mapping more than after a session that nobody disturbed;
+//! - the next session in the same process succeeds.
+//!
+//! What is left alone, and why, is said in [`calls`]; a call that is neither there nor left alone fails the test. The run of
+//! the tests takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=all` takes everything and
+//! prints the table of docs/system-calls.md. Where tracing is forbidden, or the processor is no x86-64, the tests are skipped
+//! and say so.
+#![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
+
+mod calls;
+mod judge;
+mod parts;
+mod tracer;
+
+/// Two adapters of this process, in virtual time, on one thread.
+#[test]
+fn every_call_of_a_session_on_the_simulator_may_fail() {
+    judge::walk("simulator", judge::empty, &tracer::alone);
+}
+
+/// Two adapters of this process, each on an end of a wire that is a socket: threads, and the machine's time.
+#[test]
+fn every_call_of_a_session_on_a_wire_may_fail() {
+    judge::walk("wire", judge::empty, &tracer::alone);
+}

@@ -1,0 +1,328 @@
+//! Follows a child call by call, and makes one of them fail.
+//!
+//! The child says that it is ready, is seized with all its threads, and is let go. Between two calls of getppid(2), which
+//! nothing else in it makes, its calls are counted. ptrace(2) is a matter between a thread and its tracees: who traces
+//! also starts and reaps the child, and other tests' children are other threads'.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::ptrace;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use super::calls::{Call, Caller, Fault, Owner, call, owner};
+use super::parts::DIRECTORY;
+
+/// Which part a child plays.
+pub const PART: &str = "DAT_TEST_SYSCALLS_PART";
+/// A child that has not ended by then hangs.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The call that is to fail: so many of its name have gone before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub name: &'static str,
+    pub before: usize,
+    pub fault: Fault,
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    Exit(i32),
+    Signal(Signal),
+    /// It did not, and was killed.
+    Hung,
+}
+
+/// What was seen of a child.
+#[derive(Debug)]
+pub struct Run {
+    /// How often each call was made between the marks, and how it may fail.
+    pub calls: BTreeMap<&'static str, (usize, &'static [Fault])>,
+    /// Numbers of calls that nobody thought of.
+    pub unknown: Vec<i64>,
+    /// Whether the call that was to fail came.
+    pub failed: bool,
+    pub ended: Ended,
+    pub said: String,
+    pub complained: String,
+}
+
+/// Why nobody can be traced here.
+#[derive(Debug)]
+pub struct Forbidden(pub Errno);
+
+/// What is done with the child from outside while it is traced; what it has said.
+pub type Outside<'a> = dyn Fn(&Path, ChildStdin, BufReader<ChildStdout>) -> String + Sync + 'a;
+
+/// Lets a child play its part by itself.
+pub fn alone(_: &Path, mut stdin: ChildStdin, mut stdout: BufReader<ChildStdout>) -> String {
+    let mut said = String::new();
+    // A child that has ended already hears nothing.
+    let _gone = stdin.write_all(b"go\n");
+    let _cut = stdout.read_to_string(&mut said);
+    said
+}
+
+/// Plays a part in a child, with its sockets in a directory, and with one call failing.
+#[expect(clippy::zombie_processes, reason = "who traces it waits for it, too")]
+pub fn play(
+    part: &str,
+    directory: &Path,
+    wanted: Option<Wanted>,
+    outside: &Outside<'_>,
+) -> Result<Run, Forbidden> {
+    let mut child = Command::new(std::env::current_exe().expect("this binary"))
+        .args(["--exact", "parts::played_by_a_child", "--nocapture"])
+        .arg("--test-threads=1")
+        .env(PART, part)
+        .env(DIRECTORY, directory)
+        // One arena, which grows by brk(2), and returns nothing.
+        .env("MALLOC_ARENA_MAX", "1")
+        .env("MALLOC_TOP_PAD_", "16777216")
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a number of a process"));
+    let stdin = child.stdin.take().expect("a pipe");
+    let mut stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut stderr = child.stderr.take().expect("a pipe");
+    let mut line = String::new();
+    while !line.ends_with("ready\n") {
+        line.clear();
+        let bytes = stdout.read_line(&mut line).expect("readable");
+        assert!(bytes > 0, "the child of part {part} said nothing");
+    }
+    if let Err(errno) = seize(pid) {
+        let _ended = child.kill();
+        let _ended = child.wait();
+        return Err(Forbidden(errno));
+    }
+    let (over, waits) = channel::<()>();
+    thread::scope(|scope| {
+        let watch = scope.spawn(move || {
+            let hung = waits.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
+            if hung {
+                let _gone = kill(pid, Signal::SIGKILL);
+            }
+            hung
+        });
+        let said = scope.spawn(move || outside(directory, stdin, stdout));
+        let complained = scope.spawn(move || {
+            let mut text = String::new();
+            let _cut = stderr.read_to_string(&mut text);
+            text
+        });
+        let mut tracer = Tracer::new(pid, wanted);
+        let ended = tracer.follow();
+        drop(over);
+        let hung = watch.join().expect("it does not panic");
+        Ok(Run {
+            calls: tracer.calls,
+            unknown: tracer.unknown,
+            failed: tracer.failed,
+            ended: if hung { Ended::Hung } else { ended },
+            said: said.join().expect("what the child said"),
+            complained: complained.join().expect("what the child complained of"),
+        })
+    })
+}
+
+/// All threads of a process, which is at rest.
+fn seize(pid: Pid) -> nix::Result<()> {
+    let options = ptrace::Options::PTRACE_O_TRACESYSGOOD
+        | ptrace::Options::PTRACE_O_TRACECLONE
+        | ptrace::Options::PTRACE_O_EXITKILL;
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    for task in tasks {
+        let name = task.expect("a thread").file_name();
+        let thread = name.to_str().and_then(|name| name.parse().ok());
+        let thread = Pid::from_raw(thread.expect("a number"));
+        ptrace::seize(thread, options)?;
+        ptrace::interrupt(thread)?;
+    }
+    Ok(())
+}
+
+struct Tracer {
+    leader: Pid,
+    wanted: Option<Wanted>,
+    /// Between the marks.
+    counts: bool,
+    over: bool,
+    calls: BTreeMap<&'static str, (usize, &'static [Fault])>,
+    unknown: Vec<i64>,
+    failed: bool,
+    /// What the threads that are in a call get for an answer.
+    answers: HashMap<Pid, Errno>,
+    /// Threads that ask for memory: how much, and for whom.
+    asking: HashMap<Pid, (u64, Owner)>,
+    /// Memory by where it begins: where it ends, and whose it is.
+    memory: BTreeMap<u64, (u64, Owner)>,
+}
+
+impl Caller for Tracer {
+    fn descriptor(&self, fd: u64) -> String {
+        std::fs::read_link(format!("/proc/{}/fd/{fd}", self.leader))
+            .map(|link| link.display().to_string())
+            .unwrap_or_default()
+    }
+
+    fn owner(&self, address: u64) -> Owner {
+        match self.memory.range(..=address).next_back() {
+            Some((_, (end, owner))) if address < *end => *owner,
+            Some(_) | None => Owner::Project,
+        }
+    }
+}
+
+impl Tracer {
+    fn new(leader: Pid, wanted: Option<Wanted>) -> Self {
+        Self {
+            leader,
+            wanted,
+            counts: false,
+            over: false,
+            calls: BTreeMap::new(),
+            unknown: Vec::new(),
+            failed: false,
+            answers: HashMap::new(),
+            asking: HashMap::new(),
+            memory: BTreeMap::new(),
+        }
+    }
+
+    /// Until the process has ended.
+    fn follow(&mut self) -> Ended {
+        let of_this_thread = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        loop {
+            let status = match waitpid(Pid::from_raw(-1), Some(of_this_thread)) {
+                Ok(status) => status,
+                Err(Errno::EINTR) => continue,
+                Err(errno) => panic!("waitpid: {errno}"),
+            };
+            match status {
+                WaitStatus::Exited(pid, code) if pid == self.leader => return Ended::Exit(code),
+                WaitStatus::Signaled(pid, signal, _) if pid == self.leader => {
+                    return Ended::Signal(signal);
+                }
+                WaitStatus::PtraceSyscall(pid) => {
+                    // It may be killed at any time.
+                    let _gone = self.at_call(pid);
+                    self.resume(pid, None);
+                }
+                WaitStatus::PtraceEvent(pid, ..) => self.resume(pid, None),
+                WaitStatus::Stopped(pid, signal) => self.resume(pid, Some(signal)),
+                WaitStatus::Exited(..)
+                | WaitStatus::Signaled(..)
+                | WaitStatus::Continued(_)
+                | WaitStatus::StillAlive => {}
+            }
+        }
+    }
+
+    fn resume(&self, pid: Pid, signal: Option<Signal>) {
+        let _gone = if self.over {
+            ptrace::cont(pid, signal)
+        } else {
+            ptrace::syscall(pid, signal)
+        };
+    }
+
+    /// A thread stands before a call or behind it.
+    fn at_call(&mut self, pid: Pid) -> nix::Result<()> {
+        let enters = ptrace::syscall_info(pid)?.op == libc::PTRACE_SYSCALL_INFO_ENTRY;
+        let mut registers = ptrace::getregs(pid)?;
+        if !enters {
+            if let Some(errno) = self.answers.remove(&pid) {
+                registers.rax = i64::from(-(errno as i32)).cast_unsigned();
+                return ptrace::setregs(pid, registers);
+            }
+            if let Some((bytes, owner)) = self.asking.remove(&pid)
+                && registers.rax.cast_signed() > 0
+            {
+                let end = registers.rax.saturating_add(bytes);
+                self.memory.insert(registers.rax, (end, owner));
+            }
+            return Ok(());
+        }
+        let number = registers.orig_rax.cast_signed();
+        if number == libc::SYS_getppid {
+            self.over = self.counts;
+            self.counts = !self.counts;
+            return Ok(());
+        }
+        let arguments = [
+            registers.rdi,
+            registers.rsi,
+            registers.rdx,
+            registers.r10,
+            registers.r8,
+            registers.r9,
+        ];
+        let known = self.counts.then(|| call(number, arguments, self));
+        self.note_memory(pid, number, arguments);
+        let (name, faults) = match known {
+            Some(Call::Fails(name, faults)) => (name, faults),
+            Some(Call::Left) | None => return Ok(()),
+            Some(Call::Unknown) => {
+                self.unknown.push(number);
+                return Ok(());
+            }
+        };
+        let (count, _) = self.calls.entry(name).or_insert((0, faults));
+        let before = *count;
+        *count += 1;
+        let Some(wanted) = self
+            .wanted
+            .filter(|one| one.name == name && one.before == before)
+        else {
+            return Ok(());
+        };
+        self.failed = true;
+        self.asking.remove(&pid);
+        match wanted.fault {
+            Fault::Error(errno) => {
+                self.answers.insert(pid, errno);
+                // No such call.
+                registers.orig_rax = u64::MAX;
+            }
+            Fault::Done(errno) => {
+                self.answers.insert(pid, errno);
+                return Ok(());
+            }
+            Fault::Short => registers.rdx = registers.rdx.div_ceil(2),
+        }
+        ptrace::setregs(pid, registers)
+    }
+
+    /// Whose memory is asked for or given back.
+    fn note_memory(&mut self, pid: Pid, number: i64, arguments: [u64; 6]) {
+        let [address, bytes, new_bytes, ..] = arguments;
+        if number == libc::SYS_mmap {
+            let owner = owner(arguments, self);
+            if owner != Owner::Project {
+                self.asking.insert(pid, (bytes, owner));
+            }
+        } else if number == libc::SYS_munmap {
+            self.memory.remove(&address);
+        } else if number == libc::SYS_mremap
+            && let Some((_, owner)) = self.memory.remove(&address)
+        {
+            self.asking.insert(pid, (new_bytes, owner));
+        }
+    }
+}
