@@ -618,3 +618,33 @@ fn packets_with_another_partition_key_are_dropped() {
     assert_eq!(pair.operations(Port::B), []);
     assert_eq!(pair.b.host.read(DATA, 4), [0; 4]);
 }
+
+/// A PSN in the past is half of all PSNs: who does not know a connection's cannot have a read of his refused, and so cannot end it.
+/// Linux: drivers/infiniband/sw/rxe/rxe_resp.c, duplicate_request (class D error).
+#[test]
+fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
+    let mut pair = Pair::new();
+    pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
+    pair.settle();
+    for back in [1, 100, 0x7f_ff00] {
+        let headers = Headers {
+            reth: Some(RethRepr {
+                va: DATA,
+                rkey: KEY ^ 0xff00,
+                length: 16,
+            }),
+            ..Headers::NONE
+        };
+        let psn = FIRST_PSN.wrapping_sub(back) & 0xff_ffff;
+        let frame = forged(Operation::ReadRequest, psn, headers, &[]);
+        pair.deliver(Port::B, &frame);
+        pair.settle();
+    }
+    pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
+    pair.settle();
+    assert_eq!(
+        pair.a.send_results(),
+        [(0, 0), (1, 0)],
+        "the connection is there"
+    );
+}

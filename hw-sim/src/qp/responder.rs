@@ -3,7 +3,9 @@
 //! A request packet is expected, early or late, by its PSN. The expected one is executed; an early
 //! one means a loss and draws one sequence NAK, after which everything is dropped until the
 //! expected packet comes; a late one is a duplicate and is answered again without being executed
-//! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5).
+//! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5). A duplicate read is a repetition of
+//! one that was accepted, or of its end; as many are remembered as the responder has resources. Any other is dropped (Linux
+//! `rxe_resp.c` `duplicate_request`, class D error): who does not know the PSNs of a connection cannot end it.
 //!
 //! Answers leave in PSN order, one packet per call of `Responder::step` (see `answers`).
 //!
@@ -100,6 +102,8 @@ pub(super) struct Responder {
     spare: Option<ReceiveWqe>,
     answers: Answers,
     replay: VecDeque<(Psn, u64)>,
+    /// First PSN, and the one behind the last, of the reads accepted last.
+    reads: VecDeque<(Psn, Psn)>,
     condemned: Option<Option<EventType>>,
 }
 
@@ -113,6 +117,7 @@ impl Responder {
             spare: None,
             answers: Answers::default(),
             replay: VecDeque::new(),
+            reads: VecDeque::new(),
             condemned: None,
         }
     }
@@ -410,6 +415,10 @@ impl Responder {
         self.answers.count_message();
         let psn = self.expected;
         self.expected = psn.advance(core.packets(reth.length));
+        if self.reads.len() >= 1 << core.context.log_rra_max() {
+            self.reads.pop_front();
+        }
+        self.reads.push_back((psn, self.expected));
         self.answers.read(ReadStream {
             psn,
             end: self.expected,
@@ -480,8 +489,11 @@ impl Responder {
         match packet.headers.reth {
             Some(reth) if operation == Operation::ReadRequest => {
                 let end = psn.advance(core.packets(reth.length));
-                if end.ahead_of(self.expected) > 0 {
-                    return Ok(()); // reaches beyond what was ever accepted
+                let repeats = |&(first, behind): &(Psn, Psn)| {
+                    psn.ahead_of(first) >= 0 && end.ahead_of(behind) <= 0
+                };
+                if !self.reads.iter().any(repeats) {
+                    return Ok(());
                 }
                 let scope = remote_scope(core, host, packet)?;
                 check_read(core, host, scope, &reth)?;
