@@ -3,7 +3,7 @@
 
 use crate::card::{Card, CardConfig, Seat, VfSettings};
 use crate::config_space::CONFIG_BYTES;
-use crate::fault::Fault;
+use crate::fault::{Fault, Meetings};
 use crate::iommu::Iommu;
 use crate::link::LinkFaults;
 use crate::nic::{Nic, nanoseconds};
@@ -285,6 +285,13 @@ impl Sim {
         let World { env, nics, .. } = &mut *world;
         nics[function.index].inject(env, fault);
         world.driven();
+    }
+
+    /// What a function's commands have met since this was last asked.
+    pub fn take_meetings(&self, function: &SimFunction) -> Meetings {
+        lock(&self.world).nics[function.index]
+            .faults
+            .take_meetings()
     }
 
     /// Forgets the command faults of a function that have not met their command.

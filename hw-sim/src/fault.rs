@@ -5,6 +5,7 @@
 //! device that is gone. A command fault waits for its opcode and is used up by it; the others take
 //! effect at once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A fault of a function.
@@ -84,6 +85,10 @@ pub enum Fault {
     BusError,
     /// The system wants the function back from the driver.
     WantedBack,
+    /// The next so many interrupts are not delivered.
+    LostInterrupts(u32),
+    /// Every vector is raised once, whatever there is to tell.
+    StrayInterrupts,
     /// The port of the function's card loses its carrier.
     LinkDown,
     /// It gets its carrier back.
@@ -108,6 +113,38 @@ pub enum CommandFault {
     Delay(u64),
 }
 
+/// What a command met on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Meeting {
+    /// Nothing.
+    Nothing,
+    /// [`Fault::CommandFailure`].
+    Refused,
+    /// [`Fault::CommandDelivery`].
+    NotDelivered,
+    /// [`Fault::CommandSilence`].
+    Silent,
+    /// [`Fault::CommandDelay`].
+    Late,
+    /// [`Fault::PageStarvation`] or [`Fault::Growth`].
+    Starved,
+}
+
+impl From<Option<CommandFault>> for Meeting {
+    fn from(fault: Option<CommandFault>) -> Self {
+        match fault {
+            None => Self::Nothing,
+            Some(CommandFault::Fail { .. }) => Self::Refused,
+            Some(CommandFault::Deliver(_)) => Self::NotDelivered,
+            Some(CommandFault::Silence) => Self::Silent,
+            Some(CommandFault::Delay(_)) => Self::Late,
+        }
+    }
+}
+
+/// How often commands of an opcode met what.
+pub type Meetings = BTreeMap<(u16, Meeting), u64>;
+
 #[derive(Clone, Debug)]
 struct Planned {
     opcode: Option<u16>,
@@ -122,6 +159,8 @@ pub struct FaultPlan {
     /// Pages to ask for when the next object is created.
     starvation: Option<u32>,
     growth: Option<Growth>,
+    lost_interrupts: u32,
+    met: Meetings,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -167,6 +206,10 @@ impl FaultPlan {
                 });
                 return true;
             }
+            Fault::LostInterrupts(count) => {
+                self.lost_interrupts += count;
+                return true;
+            }
             Fault::PageRequest { .. }
             | Fault::HealthSyndrome(_)
             | Fault::HealthCounterStops
@@ -175,6 +218,7 @@ impl FaultPlan {
             | Fault::SurpriseRemoval
             | Fault::BusError
             | Fault::WantedBack
+            | Fault::StrayInterrupts
             | Fault::LinkDown
             | Fault::LinkUp => return false,
         };
@@ -188,6 +232,12 @@ impl FaultPlan {
 
     /// The fault that meets a command, if any; uses it up.
     pub fn meet(&mut self, opcode: u16) -> Option<CommandFault> {
+        let fault = self.planned_for(opcode);
+        *self.met.entry((opcode, fault.into())).or_default() += 1;
+        fault
+    }
+
+    fn planned_for(&mut self, opcode: u16) -> Option<CommandFault> {
         let at = self.planned.iter().position(|planned| {
             planned.left > 0 && planned.opcode.is_none_or(|wanted| wanted == opcode)
         })?;
@@ -198,8 +248,28 @@ impl FaultPlan {
         Some(fault)
     }
 
-    /// Something is to be created: the pages that it waits for, if any.
-    pub fn wanted_pages(&mut self) -> Option<u32> {
+    /// What commands have met since this was last asked.
+    pub fn take_meetings(&mut self) -> Meetings {
+        std::mem::take(&mut self.met)
+    }
+
+    /// Whether an interrupt is lost; uses the fault up.
+    pub fn loses_interrupt(&mut self) -> bool {
+        let lost = self.lost_interrupts > 0;
+        self.lost_interrupts = self.lost_interrupts.saturating_sub(1);
+        lost
+    }
+
+    /// A command is to create something: the pages that it waits for, if any.
+    pub fn wanted_pages(&mut self, opcode: u16) -> Option<u32> {
+        let pages = self.planned_pages();
+        if pages.is_some() {
+            *self.met.entry((opcode, Meeting::Starved)).or_default() += 1;
+        }
+        pages
+    }
+
+    fn planned_pages(&mut self) -> Option<u32> {
         if let Some(pages) = self.starvation.take() {
             return Some(pages);
         }
@@ -214,7 +284,10 @@ impl FaultPlan {
 
     /// Forgets everything planned.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self {
+            met: self.take_meetings(),
+            ..Self::default()
+        };
     }
 }
 
@@ -233,6 +306,21 @@ mod tests {
         assert_eq!(plan.meet(0x500), Some(CommandFault::Silence));
         assert_eq!(plan.meet(0x500), Some(CommandFault::Silence));
         assert_eq!(plan.meet(0x500), None);
+        let met = [
+            ((0x400, Meeting::Nothing), 1),
+            ((0x500, Meeting::Nothing), 1),
+            ((0x500, Meeting::Silent), 2),
+        ];
+        assert_eq!(plan.take_meetings(), Meetings::from(met));
+        assert_eq!(plan.take_meetings(), Meetings::new());
+    }
+
+    #[test]
+    fn interrupts_are_lost_as_often_as_was_said() {
+        let mut plan = FaultPlan::default();
+        assert!(plan.add(&Fault::LostInterrupts(2)));
+        let lost: Vec<_> = (0..3).map(|_| plan.loses_interrupt()).collect();
+        assert_eq!(lost, [true, true, false]);
     }
 
     #[test]
@@ -240,7 +328,7 @@ mod tests {
         let mut plan = FaultPlan::default();
         plan.add(&Fault::Growth { every: 2, pages: 3 });
         plan.add(&Fault::PageStarvation { pages: 9 });
-        let wanted: Vec<_> = (0..5).map(|_| plan.wanted_pages()).collect();
+        let wanted: Vec<_> = (0..5).map(|_| plan.wanted_pages(0x500)).collect();
         assert_eq!(wanted, [Some(9), None, Some(3), None, Some(3)]);
     }
 

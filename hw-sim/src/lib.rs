@@ -77,7 +77,7 @@ pub mod world;
 
 pub use card::{CardConfig, CardRules, LinkState, VfSettings};
 pub use device::{LinkId, Sim, SimCard, SimClock, SimConfig, SimFunction};
-pub use fault::Fault;
+pub use fault::{Fault, Meeting, Meetings};
 pub use link::{Faults, LinkFaults};
 pub use profile::{Habits, PortType, Profile};
 pub use report::FunctionReport;

@@ -367,6 +367,10 @@ impl Nic {
             );
             return;
         }
+        if self.faults.loses_interrupt() {
+            env.note(self.index, format_args!("interrupt {vector} lost"));
+            return;
+        }
         match self.vectors.get(usize::from(vector)) {
             Some(interrupt) => {
                 env.note(self.index, format_args!("interrupt {vector}"));
@@ -466,6 +470,11 @@ impl Nic {
             }
             Fault::BusError => Self::tell(env, self.notices.error.as_ref()),
             Fault::WantedBack => Self::tell(env, self.notices.requested.as_ref()),
+            Fault::StrayInterrupts => {
+                for vector in (0..=u16::MAX).take(self.vectors.len()) {
+                    self.raise(env, vector);
+                }
+            }
             Fault::LinkDown => env.set_light(self.seat, false),
             Fault::LinkUp => env.set_light(self.seat, true),
             Fault::CommandFailure { .. }
@@ -473,6 +482,7 @@ impl Nic {
             | Fault::CommandSilence { .. }
             | Fault::CommandDelay { .. }
             | Fault::PageStarvation { .. }
+            | Fault::LostInterrupts(_)
             | Fault::Growth { .. } => {}
         }
     }

@@ -331,7 +331,8 @@ impl Nic {
             return false;
         }
         if running.state == Waiting::Time
-            && let Some(pages) = self.faults.wanted_pages()
+            && let Some(&opcode) = running.input.first_chunk()
+            && let Some(pages) = self.faults.wanted_pages(u16::from_be_bytes(opcode))
         {
             self.request_pages(env, i32::try_from(pages).unwrap_or(i32::MAX));
         }
