@@ -46,10 +46,21 @@ pub fn gaps_are_whole(memory: &DmaMemory, slots: usize) -> bool {
     (0..slots).all(|slot| dat::read(memory, slot * STRIDE + SLOT, GAP) == [CANARY; GAP])
 }
 
+/// Fills memory that nobody may reach.
+pub fn cover(memory: &DmaMemory) {
+    dat::write(memory, 0, &vec![CANARY; memory.len()]);
+}
+
+/// Where memory that nobody may reach has changed.
+#[must_use]
+pub fn changed(memory: &DmaMemory) -> Option<usize> {
+    let bytes = dat::read(memory, 0, memory.len());
+    bytes.iter().position(|byte| *byte != CANARY)
+}
+
 /// Memory that is its owner's again, and watched from now on.
 pub struct Freed {
     memory: DmaMemory,
-    bytes: usize,
     /// Whose it was.
     pub side: usize,
     /// What it was.
@@ -60,20 +71,13 @@ impl Freed {
     /// Fills it.
     #[must_use]
     pub fn watch(memory: DmaMemory, side: usize, what: &'static str) -> Self {
-        let bytes = memory.len();
-        dat::write(&memory, 0, &vec![CANARY; bytes]);
-        Self {
-            memory,
-            bytes,
-            side,
-            what,
-        }
+        cover(&memory);
+        Self { memory, side, what }
     }
 
     /// Where it has changed.
     #[must_use]
     pub fn changed(&self) -> Option<usize> {
-        let bytes = dat::read(&self.memory, 0, self.bytes);
-        bytes.iter().position(|byte| *byte != CANARY)
+        changed(&self.memory)
     }
 }

@@ -1,41 +1,217 @@
 //! What happened, how often: a zero is a thing that no world has tried.
+//!
+//! Three things are counted: what came of deeds and faults, in words; each call in each state it was made in; and each command
+//! a call gave to the device, by what the command met there. The last two have a list of all that there could be, so that
+//! what never happened is said by its name ([`Coverage::zeros`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::Table;
+use hw_mlx::prm::Opcode;
+use hw_sim::{Meeting, Meetings};
+
+use crate::calls::CALLS;
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ended {
+    done: u64,
+    refused: u64,
+}
 
 /// Deeds and faults, and how often each came to what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Coverage(BTreeMap<(&'static str, &'static str), u64>);
+pub struct Coverage {
+    events: BTreeMap<(&'static str, &'static str), u64>,
+    calls: BTreeMap<(&'static str, &'static str), Ended>,
+    commands: BTreeMap<(&'static str, u16, Meeting), u64>,
+}
+
+/// Faults of a command, and how they are called here.
+const FAULTS: [(Meeting, &str); 5] = [
+    (Meeting::Refused, "refused"),
+    (Meeting::NotDelivered, "not delivered"),
+    (Meeting::Silent, "silent"),
+    (Meeting::Late, "late"),
+    (Meeting::Starved, "starved of pages"),
+];
 
 impl Coverage {
     /// It happened once more.
     pub fn count(&mut self, what: &'static str, came_to: &'static str) {
-        *self.0.entry((what, came_to)).or_default() += 1;
+        *self.events.entry((what, came_to)).or_default() += 1;
+    }
+
+    /// A call was made in a state.
+    pub fn call(&mut self, call: &'static str, state: &'static str, done: bool) {
+        let ended = self.calls.entry((call, state)).or_default();
+        if done {
+            ended.done += 1;
+        } else {
+            ended.refused += 1;
+        }
+    }
+
+    /// What the commands met that a call gave to its device.
+    pub fn commands(&mut self, call: &'static str, meetings: &Meetings) {
+        for (&(opcode, meeting), times) in meetings {
+            *self.commands.entry((call, opcode, meeting)).or_default() += times;
+        }
     }
 
     /// What happened in another world, too.
     pub fn add(&mut self, other: &Self) {
-        for (what, times) in &other.0 {
-            *self.0.entry(*what).or_default() += times;
+        for (what, times) in &other.events {
+            *self.events.entry(*what).or_default() += times;
+        }
+        for (what, ended) in &other.calls {
+            let sum = self.calls.entry(*what).or_default();
+            sum.done += ended.done;
+            sum.refused += ended.refused;
+        }
+        for (what, times) in &other.commands {
+            *self.commands.entry(*what).or_default() += times;
         }
     }
 
     /// How often something happened.
     #[must_use]
     pub fn times(&self, what: &str) -> u64 {
-        let these = self.0.iter().filter(|((deed, _), _)| *deed == what);
+        let these = self.events.iter().filter(|((deed, _), _)| *deed == what);
         these.map(|(_, times)| times).sum()
     }
 
-    /// For people.
+    /// Calls that no world has made with success.
+    #[must_use]
+    pub fn calls_never_done(&self) -> Vec<&'static str> {
+        let done = |call: &str| {
+            let these = self.calls.iter().filter(|((other, _), _)| *other == call);
+            these.map(|(_, ended)| ended.done).sum::<u64>()
+        };
+        let names = CALLS.iter().map(|(call, _)| *call);
+        names.filter(|call| done(call) == 0).collect()
+    }
+
+    /// What never happened: a line for each call that was never made in some states, and for each fault the calls and commands
+    /// that never met it.
+    #[must_use]
+    pub fn zeros(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (call, of) in CALLS {
+            let never: Vec<&str> = of
+                .states()
+                .iter()
+                .copied()
+                .filter(|state| !self.calls.contains_key(&(call, state)))
+                .collect();
+            if never.len() == of.states().len() {
+                lines.push(format!("{call}: never"));
+            } else if !never.is_empty() {
+                lines.push(format!("{call}: never in {}", never.join(", ")));
+            }
+        }
+        let seen: BTreeSet<(&str, u16)> = self
+            .commands
+            .keys()
+            .map(|&(call, opcode, _)| (call, opcode))
+            .collect();
+        for (fault, name) in FAULTS {
+            let never = seen.iter().filter(|&&(call, opcode)| {
+                let possible =
+                    fault != Meeting::Starved || hw_sim::cmd::creates(&opcode.to_be_bytes());
+                possible
+                    && !self
+                        .commands
+                        .keys()
+                        .any(|key| *key == (call, opcode, fault))
+            });
+            let mut by_call: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+            for &(call, opcode) in never {
+                let opcode = format!("{:?}", Opcode(opcode));
+                by_call.entry(call).or_default().push(opcode);
+            }
+            for (call, opcodes) in by_call {
+                lines.push(format!("{name}: never {} of {call}", opcodes.join(", ")));
+            }
+        }
+        lines
+    }
+
+    /// For people: deeds and faults, and what they came to.
     #[must_use]
     pub fn table(&self) -> Table {
         let mut table = Table::new();
         table.set_header(["deed or fault", "came to", "times"]);
-        for ((what, came_to), times) in &self.0 {
+        for ((what, came_to), times) in &self.events {
             table.add_row([*what, *came_to, &times.to_string()]);
         }
         table
+    }
+
+    /// For people: calls, done and refused, in each state.
+    #[must_use]
+    pub fn calls_table(&self) -> Table {
+        let mut table = Table::new();
+        table.set_header(["call", "state", "done", "refused"]);
+        for ((call, state), ended) in &self.calls {
+            table.add_row([
+                *call,
+                *state,
+                &ended.done.to_string(),
+                &ended.refused.to_string(),
+            ]);
+        }
+        table
+    }
+
+    /// For people: what commands met, by call.
+    #[must_use]
+    pub fn commands_table(&self) -> Table {
+        let mut table = Table::new();
+        let mut header = vec!["call", "command", "in peace"];
+        header.extend(FAULTS.map(|(_, name)| name));
+        table.set_header(header);
+        let seen: BTreeSet<(&str, u16)> = self
+            .commands
+            .keys()
+            .map(|&(call, opcode, _)| (call, opcode))
+            .collect();
+        for (call, opcode) in seen {
+            let times = |meeting| {
+                let found = self
+                    .commands
+                    .iter()
+                    .find(|(key, _)| **key == (call, opcode, meeting));
+                found.map_or(0, |(_, times)| *times).to_string()
+            };
+            let mut row = vec![call.to_owned(), format!("{:?}", Opcode(opcode))];
+            row.push(times(Meeting::Nothing));
+            row.extend(FAULTS.map(|(meeting, _)| times(meeting)));
+            table.add_row(row);
+        }
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_never_happened_is_said_by_name() {
+        let mut coverage = Coverage::default();
+        assert_eq!(coverage.calls_never_done().len(), CALLS.len());
+        coverage.call("dat_ia_close", "healthy", true);
+        coverage.call("dat_ia_close", "dead", false);
+        coverage.commands(
+            "dat_ia_close",
+            &Meetings::from([((Opcode::TEARDOWN_HCA.0, Meeting::Silent), 1)]),
+        );
+        assert_eq!(coverage.calls_never_done().len(), CALLS.len() - 1);
+        let zeros = coverage.zeros();
+        assert!(zeros.contains(&"dat_ia_open: never".to_owned()));
+        assert!(zeros.contains(&"dat_ia_close: never in tampered".to_owned()));
+        assert!(zeros.contains(&"late: never TEARDOWN_HCA of dat_ia_close".to_owned()));
+        assert!(!zeros.iter().any(|line| line.starts_with("silent")));
     }
 }

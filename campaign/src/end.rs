@@ -16,8 +16,10 @@ pub enum Kind {
     Write,
     /// From the peer's slot.
     Read,
-    /// To memory of the peer's that may be gone: in its loose memory this one.
+    /// To memory of the peer's that may be gone, and with keys that may be void.
     Attack,
+    /// Of a memory window: which of the adapter's.
+    Bind(usize),
 }
 
 /// A request that has not completed.
@@ -27,6 +29,8 @@ pub struct Work {
     pub kind: Kind,
     pub slot: usize,
     pub bytes: usize,
+    /// The key it names, if that was void when it was posted.
+    pub void: Option<(u64, u32)>,
 }
 
 /// How far a connection is.
@@ -34,6 +38,8 @@ pub struct Work {
 pub enum Phase {
     /// None, and none is asked for.
     Idle,
+    /// A reserved service point has it.
+    Reserved,
     /// Asked for: an event will say what came of it.
     Pending,
     /// There: its number.
@@ -55,13 +61,16 @@ pub struct End {
     /// Slots are taken in turn.
     pub next_request: usize,
     pub next_receive: usize,
+    /// Its buffers come from the adapter's shared receive queue.
+    pub shares: bool,
 }
 
 impl End {
     /// One that is made just now.
-    pub const fn new(ep: Option<EpHandle>) -> Self {
+    pub const fn new(ep: Option<EpHandle>, shares: bool) -> Self {
         Self {
             ep,
+            shares,
             phase: Phase::Idle,
             link: None,
             requests: VecDeque::new(),
@@ -108,4 +117,8 @@ pub struct Link {
     pub ends: [(usize, u64, usize); 2],
     /// Messages under way from each end: number and bytes.
     pub sent: [VecDeque<(u64, usize)>; 2],
+    /// Which ends have heard that it is there.
+    pub up: [bool; 2],
+    /// What has happened that may end it, if anything has.
+    pub spoiled: Option<&'static str>,
 }

@@ -1,10 +1,11 @@
 //! What adapters hear, and what has to be true then.
 
-use dat::{ConnectionEventKind, DtoCompletion, DtoStatus, Event, ReturnType};
-use rand::Rng;
+use dat::{
+    AsyncEvent, ConnectionEventKind, DtoCompletion, DtoStatus, Event, ReturnType, RmrBindCompletion,
+};
 
 use crate::bytes;
-use crate::end::{Kind, Link, Name, Phase, WINDOW};
+use crate::end::{End, Kind, Link, Name, Phase, WINDOW, Work};
 use crate::side::offered_tag;
 use crate::world::World;
 
@@ -12,7 +13,7 @@ impl World {
     /// Takes all events of a side.
     pub fn events(&mut self, side: usize) {
         loop {
-            let event = self.timed("dequeue", |world| {
+            let event = self.timed(side, "dat_evd_dequeue", |world| {
                 let open = world.sides[side].open.as_mut()?;
                 let evds = [open.dto, open.connect, open.cr, open.ia.async_evd()];
                 evds.into_iter()
@@ -24,90 +25,73 @@ impl World {
                         }
                     })
             });
-            match event {
-                None => break,
-                Some(Event::Dto(done)) => self.dto(side, &done),
-                Some(Event::ConnectionRequest(request)) => self.request(side, request.cr),
-                Some(Event::Connection(event)) => self.connection(side, event.ep, event.kind),
-                Some(Event::Async(event)) => {
-                    let dead = event == dat::AsyncEvent::IaCatastrophic;
-                    self.cover.count(
-                        "asynchronous event",
-                        if dead { "catastrophic" } else { "other" },
-                    );
-                    if let Some(open) = &mut self.sides[side].open {
-                        open.dead |= dead;
-                    }
-                }
-                Some(other @ (Event::RmrBind(_) | Event::Software(_))) => {
-                    panic!("side {side}: {other:?}, which nobody asked for")
-                }
-            }
+            let state = self.state_of(side);
+            self.cover.call("dat_evd_dequeue", state, event.is_some());
+            let Some(event) = event else { break };
+            self.event(side, event);
         }
         self.rewind(side);
     }
 
-    /// Endpoints whose connection is over begin again, once all that was posted has come back.
-    fn rewind(&mut self, side: usize) {
-        let Some(open) = &mut self.sides[side].open else {
-            return;
-        };
-        for end in &mut open.ends {
-            let Some(ep) = end.ep else { continue };
-            if end.phase == Phase::Over && end.requests.is_empty() && end.receives.is_empty() {
-                if open.dead {
-                    // It stays DISCONNECTED until the adapter is opened anew.
-                    continue;
-                }
-                if open.ia.ep_reset(ep).is_ok() {
-                    end.phase = Phase::Idle;
-                    end.link = None;
-                }
+    /// Takes an event.
+    pub fn event(&mut self, side: usize, event: Event) {
+        self.tell(side, format_args!("{event:?}"));
+        match event {
+            Event::Dto(done) => self.dto(side, &done),
+            Event::RmrBind(done) => self.bound(side, &done),
+            Event::ConnectionRequest(request) => self.request(side, request.cr),
+            Event::Connection(event) => self.connection(side, event.ep, event.kind),
+            Event::Async(event) => self.asynchronous(side, event),
+            Event::Software(event) => {
+                panic!("side {side}: {event:?} where nobody posts any")
             }
         }
     }
 
-    fn request(&mut self, side: usize, cr: dat::CrHandle) {
-        let accept = self.healing || self.random.random_ratio(9, 10);
-        let number = self.next_number();
-        let Some(open) = &mut self.sides[side].open else {
+    fn asynchronous(&mut self, side: usize, event: AsyncEvent) {
+        let what = match event {
+            AsyncEvent::IaCatastrophic => "catastrophic",
+            AsyncEvent::EpBroken(_) => "endpoint broken",
+            AsyncEvent::SrqError(_) => "SRQ error",
+            AsyncEvent::SrqLowWatermark(_) => "SRQ low watermark",
+            AsyncEvent::EpSoftHighWatermark(_) => "soft high watermark",
+            AsyncEvent::ProviderInternalError => "internal error",
+            AsyncEvent::EvdOverflow(evd) => {
+                let open = self.sides[side].open.as_ref().expect("it has an event");
+                // Requests are the only events whose number is other people's choice.
+                assert!(
+                    evd == open.cr,
+                    "side {side}: an event is lost, and its queue is long enough for all"
+                );
+                "request lost"
+            }
+        };
+        self.cover.count("asynchronous event", what);
+        if event == AsyncEvent::IaCatastrophic {
+            self.spoil_side("a device that is dead", side);
+            if let Some(open) = &mut self.sides[side].open {
+                open.dead = true;
+            }
+        }
+    }
+
+    /// Endpoints whose connection is over begin again, once all that was posted has come back.
+    fn rewind(&mut self, side: usize) {
+        let Some(open) = &self.sides[side].open else {
             return;
         };
-        let name = open
-            .ia
-            .cr_query(cr)
-            .ok()
-            .and_then(|param| Name::read(param.private_data));
-        let idle = open
-            .ends
-            .iter()
-            .position(|end| end.phase == Phase::Idle && end.ep.is_some());
-        let (Some(name), Some(at), true) = (name, idle, accept) else {
-            let rejected = open.ia.cr_reject(cr).is_ok();
-            self.cover
-                .count("reject", if rejected { "done" } else { "refused" });
-            return;
-        };
-        let answer = Name {
-            side,
-            end: at,
-            number,
-        };
-        if open
-            .ia
-            .cr_accept(cr, open.ends[at].ep, &answer.bytes())
-            .is_err()
-        {
-            self.cover.count("accept", "refused");
+        // A dead adapter's stay DISCONNECTED until it is opened anew.
+        if open.dead {
             return;
         }
-        self.cover.count("accept", "done");
-        let opening = self.sides[side].openings;
-        let link = self.link(name);
-        self.links[link].ends[1] = (side, opening, at);
-        if let Some(open) = &mut self.sides[side].open {
-            open.ends[at].phase = Phase::Pending;
-            open.ends[at].link = Some((link, 1));
+        let over = |end: &End| {
+            end.phase == Phase::Over && end.requests.is_empty() && end.receives.is_empty()
+        };
+        let ended: Vec<usize> = (0..open.ends.len())
+            .filter(|at| over(&open.ends[*at]))
+            .collect();
+        for at in ended {
+            self.reset(side, at);
         }
     }
 
@@ -120,9 +104,33 @@ impl World {
         self.links.push(Link {
             ends: [(name.side, 0, name.end), (usize::MAX, 0, 0)],
             sent: Default::default(),
+            up: [false; 2],
+            spoiled: self.until.map(|_| "the wire"),
         });
         self.by_name.insert(name, link);
+        self.spoil_if_tampered(link, name.side);
         link
+    }
+
+    /// A connection with an adapter that something was put into may end at any time.
+    pub fn spoil_if_tampered(&mut self, link: usize, side: usize) {
+        let one = self.sides.get(side);
+        if one.is_some_and(|one| one.tampered) {
+            let spoiled = &mut self.links[link].spoiled;
+            *spoiled = spoiled.or(Some("an adapter with faults"));
+        }
+    }
+
+    /// Something happened to an endpoint's connection that may end it.
+    pub fn spoil_end(&mut self, why: &'static str, side: usize, at: usize) {
+        let link = self.sides[side]
+            .open
+            .as_ref()
+            .and_then(|open| open.ends[at].link);
+        if let Some((link, _)) = link {
+            let spoiled = &mut self.links[link].spoiled;
+            *spoiled = spoiled.or(Some(why));
+        }
     }
 
     fn connection(&mut self, side: usize, ep: dat::EpHandle, kind: ConnectionEventKind) {
@@ -141,12 +149,16 @@ impl World {
                 "side {side}, endpoint {at}: ESTABLISHED"
             );
             end.phase = Phase::Up;
+            if let Some((link, own)) = end.link {
+                self.links[link].up[own] = true;
+            }
             self.cover.count("connect", "established");
             return;
         }
         assert!(
             matches!(end.phase, Phase::Pending | Phase::Up | Phase::Over),
-            "side {side}, endpoint {at}: {kind:?} of an endpoint that is idle"
+            "side {side}, endpoint {at}: {kind:?} of an endpoint that is {:?}",
+            end.phase
         );
         end.phase = Phase::Over;
         let came_to = match kind {
@@ -160,6 +172,20 @@ impl World {
             ConnectionEventKind::Unreachable => "unreachable",
         };
         self.cover.count("connection", came_to);
+        self.needs_a_reason(side, at, came_to);
+    }
+
+    /// A connection does not end, and nothing fails on it, for nothing.
+    fn needs_a_reason(&self, side: usize, at: usize, what: &str) {
+        let open = self.sides[side].open.as_ref().expect("it has an event");
+        if let Some((link, _)) = open.ends[at].link {
+            let link = &self.links[link];
+            assert!(
+                link.spoiled.is_some(),
+                "side {side}, endpoint {at}: {what}, and nothing has happened to its connection, {:?}",
+                link.ends
+            );
+        }
     }
 
     fn dto(&mut self, side: usize, done: &DtoCompletion) {
@@ -167,7 +193,15 @@ impl World {
             return;
         };
         let Some(at) = open.end_of(done.ep) else {
-            panic!("side {side}: {done:?} of an endpoint that was freed");
+            // Completions from before the free may come after it (uDAPL 1.2, dat_ep_free), and once.
+            let known = if done.request {
+                open.orphans.remove(&done.cookie)
+            } else {
+                open.buffers.remove(&done.cookie).is_some() || open.orphans.remove(&done.cookie)
+            };
+            assert!(known, "side {side}: {done:?} of an endpoint that was freed");
+            self.cover.count("completion", "after its endpoint");
+            return;
         };
         if done.request {
             self.requested(side, at, done);
@@ -176,32 +210,89 @@ impl World {
         }
     }
 
-    fn requested(&mut self, side: usize, at: usize, done: &DtoCompletion) {
+    /// The oldest request of an endpoint is done.
+    fn oldest(&mut self, side: usize, at: usize, cookie: u64, status: DtoStatus) -> Work {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];
-        let work = end.requests.pop_front();
-        let work = work
-            .unwrap_or_else(|| panic!("side {side}, endpoint {at}: {done:?} completes nothing"));
+        let work = end.requests.pop_front().unwrap_or_else(|| {
+            panic!("side {side}, endpoint {at}: request {cookie} completes, and none is there")
+        });
         assert_eq!(
-            work.cookie, done.cookie,
-            "side {side}, endpoint {at}: {done:?} for {work:?}"
+            work.cookie, cookie,
+            "side {side}, endpoint {at}: {status:?} of another request than {work:?}"
         );
-        self.cover.count(name_of(work.kind), done.status.name());
+        self.cover.count(name_of(work.kind), status.name());
+        if status != DtoStatus::Success {
+            self.failed(side, at, status);
+        }
+        work
+    }
+
+    /// Something posted to an endpoint has failed: that is its connection's end.
+    fn failed(&mut self, side: usize, at: usize, status: DtoStatus) {
+        let open = self.sides[side].open.as_mut().expect("it has an event");
+        let end = &mut open.ends[at];
+        if end.phase == Phase::Up {
+            end.phase = Phase::Over;
+        }
+        if matches!(end.phase, Phase::Up | Phase::Over) {
+            self.needs_a_reason(side, at, status.name());
+        }
+    }
+
+    fn bound(&mut self, side: usize, done: &RmrBindCompletion) {
+        let number = self.next_number();
+        let open = self.sides[side].open.as_mut().expect("it has an event");
+        if open.orphans.remove(&done.cookie) {
+            self.cover.count("completion", "after its endpoint");
+            return;
+        }
+        let posted = |end: &End| end.requests.iter().any(|work| work.cookie == done.cookie);
+        let at = open.ends.iter().position(posted);
+        let at = at.unwrap_or_else(|| panic!("side {side}: {done:?}, which was not posted"));
+        let work = self.oldest(side, at, done.cookie, done.status);
+        let Kind::Bind(veil) = work.kind else {
+            panic!("side {side}: {done:?} for {work:?}");
+        };
+        let open = self.sides[side].open.as_mut().expect("it has an event");
+        let target = &mut open.veils[veil];
+        target.binds -= 1;
+        if target.binds == 0 {
+            let bound = done.status == DtoStatus::Success && target.key.is_some();
+            open.bind_done(veil, bound, number);
+        }
+    }
+
+    fn requested(&mut self, side: usize, at: usize, done: &DtoCompletion) {
+        let work = self.oldest(side, at, done.cookie, done.status);
         if done.status != DtoStatus::Success {
-            if end.phase == Phase::Up {
-                end.phase = Phase::Over;
-            }
             return;
         }
         assert_eq!(
             done.transferred_length, work.bytes as u64,
             "{work:?} {done:?}"
         );
+        let open = self.sides[side].open.as_ref().expect("it has an event");
+        let end = &open.ends[at];
         let (link, own) = end.link.expect("it was posted on a connection");
         let (peer, opening, there) = self.links[link].ends[1 - own];
         let slot = there * WINDOW + work.slot;
+        let there = self.sides.get(peer).and_then(|other| {
+            let open = other.open.as_ref();
+            open.filter(|_| other.openings == opening)
+        });
         match work.kind {
-            Kind::Send | Kind::Attack => {}
+            Kind::Send => {}
+            Kind::Bind(_) => panic!("side {side}: {done:?} for {work:?}"),
+            Kind::Attack => {
+                if let (Some((address, context)), Some(open)) = (work.void, there) {
+                    assert!(
+                        work.bytes == 0 || open.is_live(address, context),
+                        "side {side} wrote {} bytes to side {peer} with key {context:#x}, which was void before",
+                        work.bytes
+                    );
+                }
+            }
             Kind::Read => {
                 let sink = &open.sink.memory;
                 let own = at * WINDOW + work.slot;
@@ -211,8 +302,7 @@ impl World {
                 );
             }
             Kind::Write => {
-                let other = &self.sides[peer];
-                if let Some(open) = other.open.as_ref().filter(|_| other.openings == opening) {
+                if let Some(open) = there {
                     assert!(
                         bytes::is(&open.written.memory, slot, work.cookie, work.bytes),
                         "side {side} wrote {work:?}, and side {peer} has something else in slot {slot}"
@@ -222,30 +312,48 @@ impl World {
         }
     }
 
-    fn received(&mut self, side: usize, at: usize, done: &DtoCompletion) {
+    /// The slot of the buffer that a receive was.
+    fn buffer(&mut self, side: usize, at: usize, done: &DtoCompletion) -> usize {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];
+        if end.shares {
+            return open.buffers.remove(&done.cookie).unwrap_or_else(|| {
+                panic!("side {side}, endpoint {at}: {done:?}, which the SRQ has not")
+            });
+        }
         let cookie = end.receives.pop_front();
         assert_eq!(
             cookie,
             Some(done.cookie),
             "side {side}, endpoint {at}: {done:?}"
         );
+        usize::try_from(done.cookie & 0xff).expect("a slot")
+    }
+
+    fn received(&mut self, side: usize, at: usize, done: &DtoCompletion) {
+        let slot = self.buffer(side, at, done);
         self.cover.count("receive", done.status.name());
         if done.status != DtoStatus::Success {
-            if end.phase == Phase::Up {
-                end.phase = Phase::Over;
-            }
+            self.failed(side, at, done.status);
             return;
         }
+        let open = self.sides[side].open.as_ref().expect("it has an event");
+        let end = &open.ends[at];
         let (link, own) = end.link.expect("it is connected");
         let sent = self.links[link].sent[1 - own].pop_front();
         let (tag, bytes) =
             sent.unwrap_or_else(|| panic!("side {side}, endpoint {at}: {done:?} was never sent"));
-        assert_eq!(done.transferred_length, bytes as u64, "message {tag:#x}");
-        let slot = usize::try_from(done.cookie & 0xff).expect("a slot");
+        assert_eq!(
+            done.transferred_length, bytes as u64,
+            "side {side}, endpoint {at}: the length of message {tag:#x}"
+        );
+        let region = if end.shares {
+            &open.shared
+        } else {
+            &open.inbox
+        };
         assert!(
-            bytes::is(&open.inbox.memory, slot, tag, bytes),
+            bytes::is(&region.memory, slot, tag, bytes),
             "side {side}, endpoint {at}: receive {:#x} is not message {tag:#x}",
             done.cookie
         );
@@ -257,6 +365,7 @@ fn name_of(kind: Kind) -> &'static str {
         Kind::Send => "send",
         Kind::Write => "write",
         Kind::Read => "read",
-        Kind::Attack => "write to freed memory",
+        Kind::Attack => "write with a key that may be void",
+        Kind::Bind(_) => "bind",
     }
 }

@@ -16,6 +16,8 @@
 //!   closed or dropped. Peers know the keys of freed memory and go on writing.
 //! - Every call answers within [`CALL_LIMIT`] of the world's time.
 //! - A driver breaks no rule of its device, and the device meets no address that was not mapped.
+//! - A connection ends only if something happened to it: nothing that a stranger sends, or that happens to others, ends it.
+//! - A call succeeds only in the states in which DAT allows it, and one that is refused leaves the state.
 //! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left behind, and
 //!   opens again.
 //!
@@ -23,21 +25,31 @@
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod calls;
 mod cover;
 mod deeds;
 mod end;
 mod events;
+mod judge;
+mod many;
 mod side;
+mod story;
+mod trouble;
 mod world;
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 pub use cover::Coverage;
+use hw_sim::{Sim, SimConfig};
+pub use many::{Many, many};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use story::Story;
 use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
 use world::World;
 
@@ -74,6 +86,24 @@ pub enum Feature {
     Frees,
     /// Endpoints are freed in whatever state they are.
     EpFrees,
+    /// Programs end without a word, and others begin on the same functions.
+    Restart,
+    /// Memory windows are bound, unbound and freed, and peers go on with their keys.
+    Windows,
+    /// Endpoints take their buffers from shared receive queues.
+    Srq,
+    /// Event dispatchers change their length under traffic, are freed while in use, are waited for.
+    Evds,
+    /// Service points come and go; requests are handed off, held, and bring endpoints along.
+    Listeners,
+    /// Endpoints are configured anew.
+    Modify,
+    /// Every call, whether or not it makes sense.
+    Calls,
+    /// Interrupts are lost, or come for nothing.
+    Interrupts,
+    /// Functions get another MAC address.
+    Mac,
 }
 
 /// A world.
@@ -83,21 +113,30 @@ pub struct Plan {
     pub seed: u64,
     /// How many steps.
     pub steps: u32,
+    /// Functions, on two cards: an even number.
+    pub functions: u16,
     /// What may happen.
     pub features: BTreeSet<Feature>,
 }
 
 impl Plan {
-    /// The world of a seed: each feature with an even chance.
+    /// The world of a seed: each feature with an even chance, and mostly few functions.
     #[must_use]
     pub fn of(seed: u64, steps: u32) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
         let features = Feature::iter()
             .filter(|_| random.random_bool(0.5))
             .collect();
+        let functions = match random.random_range(0..10) {
+            0..=3 => 2,
+            4..=7 => 4,
+            8 => 6,
+            _ => 8,
+        };
         Self {
             seed,
             steps,
+            functions,
             features,
         }
     }
@@ -108,9 +147,10 @@ impl fmt::Display for Plan {
         let features: Vec<String> = self.features.iter().map(ToString::to_string).collect();
         write!(
             f,
-            "cargo xtask campaign --seed {} --steps {} --features {}",
+            "cargo xtask campaign --seed {} --steps {} --functions {} --features {}",
             self.seed,
             self.steps,
+            self.functions,
             if features.is_empty() {
                 "none".to_owned()
             } else {
@@ -127,6 +167,10 @@ pub struct Failure {
     pub plan: Plan,
     /// What did not hold.
     pub what: String,
+    /// The simulator's log up to there, if it was asked for.
+    pub log: Vec<u8>,
+    /// What was done and heard, if it was asked for.
+    pub story: String,
 }
 
 impl fmt::Display for Failure {
@@ -139,33 +183,68 @@ impl fmt::Display for Failure {
 pub struct Run {
     /// What happened in it, and how often.
     pub coverage: Coverage,
-    /// The simulator's log, the same for the same plan.
+    /// The simulator's log, the same for the same plan; empty if it was not asked for.
     pub log: Vec<u8>,
+}
+
+/// What is kept of a world besides what it came to.
+#[derive(Debug)]
+pub enum Record {
+    /// Nothing: the quick way.
+    Nothing,
+    /// The simulator's log.
+    Log,
+    /// The log, and the packets as pcapng.
+    Packets(File),
 }
 
 /// Runs a world.
 ///
 /// # Errors
 /// Something did not hold, or something panicked.
-pub fn run(plan: &Plan, capture: Option<std::fs::File>) -> Result<Run, Failure> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| World::new(plan, capture).run()));
-    outcome.map_err(|panic| {
-        let text = panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_else(|| "a panic without words".to_owned());
-        Failure {
-            plan: plan.clone(),
-            what: text,
+pub fn run(plan: &Plan, record: Record) -> Result<Run, Failure> {
+    let sim = Sim::new(SimConfig {
+        seed: plan.seed,
+        event_log: !matches!(record, Record::Nothing),
+    });
+    let story = (!matches!(record, Record::Nothing)).then(Story::default);
+    let world = || {
+        let mut world = World::new(plan, sim.clone(), story.clone());
+        if let Record::Packets(file) = record {
+            sim.pcap(file).expect("the capture begins");
         }
-    })
+        world.run();
+        world.cover
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(world));
+    let flushed = sim.flush_pcap();
+    let log = sim.event_log();
+    match outcome {
+        Ok(coverage) => {
+            flushed.expect("the capture ends");
+            Ok(Run { coverage, log })
+        }
+        Err(panic) => Err(Failure {
+            plan: plan.clone(),
+            what: words_of(&*panic),
+            log,
+            story: story.map_or_else(String::new, |story| story.text()),
+        }),
+    }
+}
+
+fn words_of(panic: &(dyn Any + Send)) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "a panic without words".to_owned())
 }
 
 /// The smallest world that fails in the same way, as far as leaving out features and steps makes it smaller.
 #[must_use]
 pub fn shrink(failure: Failure) -> Failure {
-    let fails = |plan: &Plan| run(plan, None).err();
+    let fails = |plan: &Plan| run(plan, Record::Nothing).err();
     let mut least = failure;
     for feature in least.plan.features.clone() {
         let mut plan = least.plan.clone();

@@ -2,12 +2,13 @@
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use campaign::{Coverage, Feature, Plan, run, shrink};
+use anyhow::Context;
+use campaign::{Failure, Feature, Many, Plan, Record, many, run};
 use clap::Parser;
 
 /// Run seeded worlds of adapters, traffic and faults, and say in which of them something does not hold.
@@ -26,80 +27,159 @@ struct Arguments {
     /// End after so many hours, whatever is left.
     #[arg(long)]
     hours: Option<f64>,
+    /// Threads; as many as there are processors, if not given. What comes out is the same.
+    #[arg(long)]
+    jobs: Option<usize>,
     /// Steps of a world.
     #[arg(long, default_value_t = 400)]
     steps: u32,
+    /// Functions, instead of 2 to 8 of them: an even number.
+    #[arg(long)]
+    functions: Option<u16>,
     /// What may happen, instead of a random half: names with commas between them, or none.
     #[arg(long)]
     features: Option<String>,
+    /// Tell each call in each state and each command of each call, and not only what never happened.
+    #[arg(long)]
+    all: bool,
     /// Where the event log of `--seed` goes.
     #[arg(long)]
     log: Option<PathBuf>,
+    /// Where goes what was done and heard in `--seed`, when something does not hold.
+    #[arg(long)]
+    story: Option<PathBuf>,
     /// Where the packets of `--seed` go, as pcapng.
     #[arg(long)]
     pcap: Option<PathBuf>,
+    /// Where the logs and packets of worlds go in which something does not hold.
+    #[arg(long, default_value = "target/campaign")]
+    out: PathBuf,
 }
 
 impl Arguments {
-    fn plan(&self, seed: u64) -> anyhow::Result<Plan> {
-        let mut plan = Plan::of(seed, self.steps);
-        if let Some(names) = &self.features {
-            plan.features = BTreeSet::new();
-            for name in names.split(',').filter(|name| *name != "none") {
-                let feature: Feature = name
-                    .parse()
-                    .map_err(|_| anyhow::anyhow!("--features: there is no {name:?}"))?;
-                plan.features.insert(feature);
-            }
-        }
-        Ok(plan)
+    fn features(&self) -> anyhow::Result<Option<BTreeSet<Feature>>> {
+        let Some(names) = &self.features else {
+            return Ok(None);
+        };
+        let parse = |name: &str| {
+            name.parse()
+                .map_err(|_| anyhow::anyhow!("--features: there is no {name:?}"))
+        };
+        let names = names.split(',').filter(|name| *name != "none");
+        names.map(parse).collect::<anyhow::Result<_>>().map(Some)
     }
+
+    /// One world, with whatever is to be kept of it.
+    fn one(&self, plan: &Plan) -> anyhow::Result<ExitCode> {
+        let record = match &self.pcap {
+            Some(path) => Record::Packets(
+                File::create(path).with_context(|| format!("--pcap {}", path.display()))?,
+            ),
+            None => Record::Log,
+        };
+        let (log, failure, coverage) = match run(plan, record) {
+            Ok(run) => (run.log, None, Some(run.coverage)),
+            Err(failure) => (failure.log.clone(), Some(failure), None),
+        };
+        if let (Some(path), Some(failure)) = (&self.story, &failure) {
+            fs::write(path, &failure.story)
+                .with_context(|| format!("--story {}", path.display()))?;
+        }
+        if let Some(path) = &self.log {
+            fs::write(path, &log).with_context(|| format!("--log {}", path.display()))?;
+        }
+        if let Some(coverage) = coverage {
+            println!("{}\n{}", coverage.calls_table(), coverage.table());
+        }
+        Ok(match failure {
+            Some(failure) => {
+                println!("{failure}");
+                ExitCode::FAILURE
+            }
+            None => ExitCode::SUCCESS,
+        })
+    }
+}
+
+/// Repeats a world in which something does not hold, and leaves its event log and its packets.
+fn keep(out: &Path, failure: &Failure) -> anyhow::Result<()> {
+    fs::create_dir_all(out)?;
+    let path = |what: &str| out.join(format!("{}.{what}", failure.plan.seed));
+    let again = run(
+        &failure.plan,
+        Record::Packets(File::create(path("pcapng"))?),
+    );
+    let (log, story) = match again {
+        Ok(run) => (run.log, String::new()),
+        Err(failure) => (failure.log, failure.story),
+    };
+    fs::write(path("log"), log)?;
+    fs::write(path("story"), story)?;
+    fs::write(path("txt"), format!("{failure}\n"))?;
+    Ok(())
+}
+
+fn summary(sum: &Many, all: bool, took: Duration) {
+    println!("{}", sum.coverage.table());
+    if all {
+        println!("{}", sum.coverage.calls_table());
+        println!("{}", sum.coverage.commands_table());
+    }
+    let zeros = sum.coverage.zeros();
+    println!("What never happened ({} lines):", zeros.len());
+    for line in zeros {
+        println!("  {line}");
+    }
+    println!(
+        "{} worlds in {took:.0?}, {:.1} each second, {} of them failed",
+        sum.ran,
+        sum.ran as f64 / took.as_secs_f64().max(0.001),
+        sum.failures.len()
+    );
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     // Panics are what worlds end by when something does not hold; the summary tells of them.
     std::panic::set_hook(Box::new(|_| {}));
-    let seeds: Vec<u64> = match arguments.seed {
-        Some(seed) => vec![seed],
-        None => (arguments.first..arguments.first + arguments.seeds).collect(),
+    let features = arguments.features()?;
+    let plan = |seed| {
+        let mut plan = Plan::of(seed, arguments.steps);
+        if let Some(features) = &features {
+            plan.features.clone_from(features);
+        }
+        if let Some(functions) = arguments.functions {
+            plan.functions = functions;
+        }
+        plan
     };
+    if let Some(seed) = arguments.seed {
+        return arguments.one(&plan(seed));
+    }
+    let seeds: Vec<u64> = (arguments.first..arguments.first + arguments.seeds).collect();
     let started = Instant::now();
     let until = arguments
         .hours
         .map(|hours| started + Duration::from_secs_f64(hours * 3600.0));
-    let (mut coverage, mut failures, mut ran) = (Coverage::default(), Vec::new(), 0_u64);
-    for seed in seeds {
-        if until.is_some_and(|until| Instant::now() >= until) {
-            break;
-        }
-        let capture = arguments.pcap.as_ref().map(File::create).transpose()?;
-        ran += 1;
-        match run(&arguments.plan(seed)?, capture) {
-            Ok(world) => {
-                coverage.add(&world.coverage);
-                if let Some(path) = &arguments.log {
-                    std::fs::write(path, &world.log)?;
-                }
-            }
-            Err(failure) => {
-                let least = if arguments.seed.is_some() {
-                    failure
-                } else {
-                    shrink(failure)
-                };
-                println!("{least}");
-                failures.push(least);
-            }
-        }
+    let jobs = arguments
+        .jobs
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    let sum = many(&seeds, jobs, until, plan, |sum, took| {
+        eprintln!(
+            "{} of {} worlds, {} failed, {:.1} each second",
+            sum.ran,
+            seeds.len(),
+            sum.failures.len(),
+            sum.ran as f64 / took.as_secs_f64()
+        );
+    });
+    for (_, failure) in &sum.failures {
+        println!("{failure}");
+        keep(&arguments.out, failure)
+            .with_context(|| format!("--out {}", arguments.out.display()))?;
     }
-    println!("{}", coverage.table());
-    println!(
-        "{ran} worlds in {:.0?}, {} of them failed",
-        started.elapsed(),
-        failures.len()
-    );
-    Ok(if failures.is_empty() {
+    summary(&sum, arguments.all, started.elapsed());
+    Ok(if sum.failures.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

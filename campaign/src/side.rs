@@ -1,17 +1,19 @@
 //! One adapter of a world: a function, and what is open on it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dat::{
-    DmaMemory, EpAttr, EpHandle, EvdFlags, EvdHandle, HcaConfig, Ia, IaConfig, LmrCreated,
-    MemPrivFlags, PspFlags, PzHandle,
+    CnoHandle, CrHandle, DmaMemory, EpAttr, EpHandle, EvdFlags, EvdHandle, HcaConfig, Ia, IaConfig,
+    LmrCreated, MemPrivFlags, PspFlags, PspHandle, PzHandle, RmrHandle, RspHandle, SrqAttr,
+    SrqHandle,
 };
 use driver::{Device, Function};
 use hw_mlx::provider::MlxProvider;
 use hw_sim::SimFunction;
 
 use crate::bytes;
-use crate::end::{End, WINDOW};
+use crate::end::{End, Kind, WINDOW};
 
 /// Where every adapter listens.
 pub const CONN_QUAL: u64 = 0x1_0000_0077;
@@ -20,17 +22,70 @@ pub const ENDS: usize = 3;
 /// Slots of a region: a window for each endpoint.
 const SLOTS: usize = ENDS * WINDOW;
 
+/// Where requests are handed off to.
+pub const OTHER_QUAL: u64 = 0x1_0000_0078;
+/// Where requests bring an endpoint along.
+pub const LENDING_QUAL: u64 = 0x1_0000_0079;
+/// Where reserved service points listen.
+pub const RESERVED_QUAL: u64 = 0x1_0000_007a;
+/// Buffers of a shared receive queue.
+pub const SHARED: usize = SHARED_DTOS as usize;
+/// The same, as DAT counts.
+pub const SHARED_DTOS: u32 = 8;
+/// Memory windows of an adapter.
+pub const VEILS: usize = 2;
+
 /// Memory with an LMR.
 pub struct Region {
     pub memory: DmaMemory,
     pub lmr: LmrCreated,
 }
 
+/// A key that peers know.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    pub address: u64,
+    pub context: u32,
+    /// The number at which it became void: nothing that was posted later comes through.
+    pub void: Option<u64>,
+}
+
 /// Memory that may be freed while peers know its key.
 pub struct Loose {
     pub region: Region,
-    /// Keys that peers may know: address and context.
-    pub told: (u64, u32),
+    pub key: Key,
+}
+
+/// Memory that peers reach through a window only.
+pub struct Veil {
+    pub region: Region,
+    pub rmr: Option<RmrHandle>,
+    /// Binds on their way.
+    pub binds: u32,
+    /// What the last bind posted makes of it: a key, or nothing.
+    pub key: Option<Key>,
+    /// Keys that are void once the last bind is done.
+    pub before: Vec<Key>,
+    /// Nobody may reach it, and it is filled and watched.
+    pub closed: bool,
+}
+
+/// Objects beside the ones that carry traffic.
+#[derive(Default)]
+pub struct Spare {
+    pub evd: Option<EvdHandle>,
+    pub cno: Option<CnoHandle>,
+    pub pz: Option<PzHandle>,
+    /// Of [`OTHER_QUAL`].
+    pub other: Option<PspHandle>,
+    /// Of [`LENDING_QUAL`].
+    pub lending: Option<PspHandle>,
+    /// Of [`RESERVED_QUAL`], and the endpoint's place.
+    pub reserved: Option<(RspHandle, usize)>,
+    /// At whatever qualifier was free.
+    pub any: Option<PspHandle>,
+    /// Requests that are not decided yet.
+    pub held: Vec<CrHandle>,
 }
 
 /// What is open on a function.
@@ -40,6 +95,8 @@ pub struct Open {
     pub dto: EvdHandle,
     pub connect: EvdHandle,
     pub cr: EvdHandle,
+    /// Of [`CONN_QUAL`].
+    pub psp: Option<PspHandle>,
     pub ends: Vec<End>,
     /// Where messages come from.
     pub source: Region,
@@ -51,10 +108,21 @@ pub struct Open {
     pub offered: Region,
     /// Where reads land.
     pub sink: Region,
+    /// Where messages land that take shared buffers.
+    pub shared: Region,
+    pub srq: Option<SrqHandle>,
+    /// Buffers on it: cookie and slot.
+    pub buffers: BTreeMap<u64, usize>,
+    /// Buffers may have vanished with an endpoint that had taken them.
+    pub buffers_lost: bool,
+    /// What was posted to endpoints that are no more, and was not heard of: cookies.
+    pub orphans: BTreeSet<u64>,
     /// One slot each.
     pub loose: Vec<Loose>,
-    /// Keys of what was freed, which peers still know.
-    gone: Vec<(u64, u32)>,
+    pub veils: Vec<Veil>,
+    /// Keys that are void, which peers still know.
+    gone: Vec<Key>,
+    pub spare: Spare,
     /// Its device is dead, or may be.
     pub dead: bool,
 }
@@ -62,12 +130,27 @@ pub struct Open {
 /// An adapter, open or not.
 pub struct Side {
     pub function: Arc<SimFunction>,
+    /// Which card it is on.
+    pub card: usize,
     pub seed: u64,
     /// How often it was opened.
     pub openings: u64,
     pub open: Option<Open>,
     /// Something was put into the function that it may not have forgotten.
     pub tampered: bool,
+    /// What its endpoints and queues are like.
+    pub manner: Manner,
+}
+
+/// What is asked of an adapter's objects.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// Events dispatchers are as short as they may be.
+    pub tight: bool,
+    /// All endpoints but the first take shared buffers.
+    pub shares: bool,
+    /// There are windows.
+    pub windows: bool,
 }
 
 /// The number of what an adapter offers, different for each.
@@ -88,7 +171,8 @@ impl Side {
         hca.seed = Some(self.seed ^ self.openings << 32);
         let provider = MlxProvider::open(function, hca).map_err(|error| error.to_string())?;
         let ia = Ia::open(provider, IaConfig::default()).map_err(|error| error.to_string())?;
-        self.open = Some(Open::furnish(ia, index).map_err(|error| error.to_string())?);
+        let open = Open::furnish(ia, index, self.manner);
+        self.open = Some(open.map_err(|error| error.to_string())?);
         Ok(())
     }
 }
@@ -107,25 +191,32 @@ pub fn attributes(ia: &Ia) -> EpAttr {
     }
 }
 
+/// Events that an adapter's endpoints can have waiting for it.
+pub const EVENTS: u32 = 32;
+const _: () = assert!(EVENTS as usize == 2 * ENDS * WINDOW + SHARED);
+
 impl Open {
-    fn furnish(mut ia: Ia, index: usize) -> Result<Self, dat::DatError> {
+    fn furnish(mut ia: Ia, index: usize, manner: Manner) -> Result<Self, dat::DatError> {
         let pz = ia.pz_create()?;
-        let dto = ia.evd_create(256, EvdFlags::DTO)?;
+        let events = if manner.tight { EVENTS } else { 256 };
+        let dto = ia.evd_create(events, EvdFlags::DTO | EvdFlags::RMR_BIND)?;
         let connect = ia.evd_create(64, EvdFlags::CONNECTION)?;
-        let cr = ia.evd_create(16, EvdFlags::CR)?;
-        ia.psp_create(CONN_QUAL, cr, PspFlags::CONSUMER)?;
-        let mut region = |rights| {
-            let region = Self::region_of(&mut ia, pz, SLOTS, rights)?;
-            bytes::prepare(&region.memory, SLOTS);
+        let cr = ia.evd_create(64, EvdFlags::CR)?;
+        let psp = Some(ia.psp_create(CONN_QUAL, cr, PspFlags::CONSUMER)?);
+        let mut region = |slots, rights| {
+            let region = Self::region_of(&mut ia, pz, slots, rights)?;
+            bytes::prepare(&region.memory, slots);
             Ok::<_, dat::DatError>(region)
         };
-        let source = region(MemPrivFlags::LOCAL_READ)?;
-        let inbox = region(MemPrivFlags::LOCAL_WRITE)?;
+        let source = region(SLOTS, MemPrivFlags::LOCAL_READ)?;
+        let inbox = region(SLOTS, MemPrivFlags::LOCAL_WRITE)?;
         let written = region(
+            SLOTS,
             MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE | MemPrivFlags::REMOTE_WRITE,
         )?;
-        let offered = region(MemPrivFlags::LOCAL_READ | MemPrivFlags::REMOTE_READ)?;
-        let sink = region(MemPrivFlags::LOCAL_WRITE)?;
+        let offered = region(SLOTS, MemPrivFlags::LOCAL_READ | MemPrivFlags::REMOTE_READ)?;
+        let sink = region(SLOTS, MemPrivFlags::LOCAL_WRITE)?;
+        let shared = region(SHARED, MemPrivFlags::LOCAL_WRITE)?;
         for slot in 0..SLOTS {
             bytes::put(&offered.memory, slot, offered_tag(index));
         }
@@ -135,28 +226,75 @@ impl Open {
             dto,
             connect,
             cr,
+            psp,
             ends: Vec::new(),
             source,
             inbox,
             written,
             offered,
             sink,
+            shared,
+            srq: None,
+            buffers: BTreeMap::new(),
+            buffers_lost: false,
+            orphans: BTreeSet::new(),
             loose: Vec::new(),
+            veils: Vec::new(),
             gone: Vec::new(),
+            spare: Spare::default(),
             dead: false,
         };
-        for _ in 0..ENDS {
-            let ep = open.make_ep()?;
-            open.ends.push(End::new(Some(ep)));
+        if manner.shares {
+            open.srq = Some(open.make_srq()?);
+        }
+        if manner.windows {
+            for _ in 0..VEILS {
+                let veil = open.make_veil()?;
+                open.veils.push(veil);
+            }
+        }
+        for at in 0..ENDS {
+            let shares = manner.shares && at > 0;
+            let ep = open.make_ep(shares)?;
+            open.ends.push(End::new(Some(ep), shares));
         }
         Ok(open)
     }
 
+    /// A shared receive queue.
+    pub fn make_srq(&mut self) -> Result<SrqHandle, dat::DatError> {
+        let attr = SrqAttr {
+            max_recv_dtos: SHARED_DTOS,
+            max_recv_iov: 1,
+            low_watermark: 0,
+        };
+        self.ia.srq_create(self.pz, attr)
+    }
+
     /// An endpoint.
-    pub fn make_ep(&mut self) -> Result<EpHandle, dat::DatError> {
+    pub fn make_ep(&mut self, shares: bool) -> Result<EpHandle, dat::DatError> {
         let attr = attributes(&self.ia);
         let (pz, dto, connect) = (Some(self.pz), Some(self.dto), Some(self.connect));
-        self.ia.ep_create(pz, dto, dto, connect, Some(&attr))
+        match self.srq {
+            Some(srq) if shares => self
+                .ia
+                .ep_create_with_srq(pz, dto, dto, connect, srq, &attr),
+            Some(_) | None => self.ia.ep_create(pz, dto, dto, connect, Some(&attr)),
+        }
+    }
+
+    fn make_veil(&mut self) -> Result<Veil, dat::DatError> {
+        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let region = Self::region_of(&mut self.ia, self.pz, 1, rights)?;
+        bytes::cover(&region.memory);
+        Ok(Veil {
+            region,
+            rmr: None,
+            binds: 0,
+            key: None,
+            before: Vec::new(),
+            closed: true,
+        })
     }
 
     fn region_of(
@@ -174,23 +312,83 @@ impl Open {
     pub fn lend(&mut self) -> Result<(), dat::DatError> {
         let region = Self::region_of(&mut self.ia, self.pz, 1, MemPrivFlags::all())?;
         bytes::prepare(&region.memory, 1);
-        let told = (region.lmr.registered_address, region.lmr.rmr_context);
-        self.loose.push(Loose { region, told });
+        let key = Key {
+            address: region.lmr.registered_address,
+            context: region.lmr.rmr_context,
+            void: None,
+        };
+        self.loose.push(Loose { region, key });
         Ok(())
     }
 
-    /// Keys of memory that was lent, freed or not: what is freed is written to as eagerly.
-    pub fn told(&self) -> impl Iterator<Item = (u64, u32)> {
-        let there = self.loose.iter().map(|loose| loose.told);
-        self.gone.iter().copied().chain(there)
+    /// Keys that peers know of memory that comes and goes: what is freed is written to as eagerly.
+    pub fn told(&self) -> impl Iterator<Item = Key> {
+        let there = self.loose.iter().map(|loose| loose.key);
+        let of = |veil: &Veil| {
+            veil.before
+                .iter()
+                .copied()
+                .chain(veil.key)
+                .collect::<Vec<_>>()
+        };
+        let windows = self.veils.iter().flat_map(of);
+        self.gone.iter().copied().chain(there).chain(windows)
     }
 
-    /// Its memory is freed; peers were told the key.
-    pub fn remember(&mut self, told: (u64, u32)) {
-        self.gone.push(told);
-        if self.gone.len() > 2 {
+    /// A key that peers were told is void from now on.
+    pub fn remember(&mut self, key: Key, number: u64) {
+        self.gone.push(Key {
+            void: Some(number),
+            ..key
+        });
+        if self.gone.len() > 3 {
             self.gone.remove(0);
         }
+    }
+
+    /// The last bind of a window is done. If it left the window bound, the keys from before are void; if not, nobody may reach
+    /// the memory behind it any more.
+    pub fn bind_done(&mut self, at: usize, bound: bool, number: u64) {
+        let veil = &mut self.veils[at];
+        let mut void = std::mem::take(&mut veil.before);
+        if !bound {
+            void.extend(veil.key.take());
+            veil.closed = true;
+            bytes::cover(&veil.region.memory);
+        }
+        for key in void {
+            self.remember(key, number);
+        }
+    }
+
+    /// What was posted to an endpoint that is no more has come to something, and it may be that nobody hears of it.
+    pub fn forget_posted(&mut self, end: &End) {
+        self.orphans.extend(&end.receives);
+        for work in &end.requests {
+            self.orphans.insert(work.cookie);
+            if let Kind::Bind(at) = work.kind {
+                self.veils[at].binds -= 1;
+            }
+        }
+    }
+
+    /// What has become of windows whose binds nobody heard of.
+    pub fn binds_lost(&mut self, number: u64) {
+        for at in 0..self.veils.len() {
+            let veil = &self.veils[at];
+            if veil.closed || veil.binds > 0 {
+                continue;
+            }
+            let bound = veil.rmr.and_then(|rmr| self.ia.rmr_query(rmr).ok());
+            let bound = bound.is_some_and(|param| param.binding.is_some());
+            self.bind_done(at, bound, number);
+        }
+    }
+
+    /// Whether a key opens something now.
+    pub fn is_live(&self, address: u64, context: u32) -> bool {
+        let mut told = self.told();
+        told.any(|key| key.void.is_none() && (key.address, key.context) == (address, context))
     }
 
     /// All memory that peers or the device could reach.
@@ -201,10 +399,12 @@ impl Open {
             self.written,
             self.offered,
             self.sink,
+            self.shared,
         ];
         let loose = self.loose.into_iter().map(|loose| loose.region);
-        let memories = regions.into_iter().chain(loose).map(|region| region.memory);
-        (self.ia, memories.collect())
+        let veils = self.veils.into_iter().map(|veil| veil.region);
+        let all = regions.into_iter().chain(loose).chain(veils);
+        (self.ia, all.map(|region| region.memory).collect())
     }
 
     /// Its endpoint of this name.

@@ -4,29 +4,29 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use dat::CloseFlags;
-use hw_sim::{CardConfig, Fault, LinkFaults, LinkId, Profile, Sim, SimCard, SimConfig, VfSettings};
+use dat::registry::Registry;
+use dat::{CloseFlags, DatResult, EpHandle};
+use hw_sim::{CardConfig, Fault, LinkFaults, LinkId, Profile, Sim, SimCard, VfSettings};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
 use crate::end::{Link, Name, Phase};
-use crate::side::{ENDS, Side, offered_tag};
-use crate::{CALL_LIMIT, Feature, Plan, Run};
+use crate::side::{ENDS, Manner, Open, Side, offered_tag};
+use crate::story::Story;
+use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
-/// Virtual functions of a card.
-const OF_CARD: u16 = 2;
-/// Adapters.
-pub const SIDES: usize = 2 * OF_CARD as usize;
 /// Memory that is watched after it was freed.
 const WATCHED: usize = 64;
 /// Steps from one look at all bytes to the next.
 const LOOK_EVERY: u32 = 16;
 /// How often a function may refuse to be opened when all is healed.
-const ATTEMPTS: usize = 64;
+const ATTEMPTS: usize = 4;
 /// Turns, of a millisecond each, that healing may take: timeouts of the connection manager and of the transport among it.
 const HEALING: u32 = 400_000;
+/// A call that takes longer keeps everybody else waiting: who is just connecting may time out.
+const LONG_CALL: Duration = Duration::from_millis(50);
 
 pub struct World {
     pub plan: Plan,
@@ -39,30 +39,29 @@ pub struct World {
     pub freed: VecDeque<Freed>,
     pub random: ChaCha8Rng,
     pub cover: Coverage,
+    pub registry: Registry,
+    story: Option<Story>,
     /// Numbers messages, requests and attempts.
     pub number: u64,
+    /// MAC addresses given to functions after the first ones.
+    pub macs: u16,
     /// When a partition or a pulled cable ends.
     pub until: Option<u64>,
     pub healing: bool,
 }
 
 impl World {
-    pub fn new(plan: &Plan, capture: Option<std::fs::File>) -> Self {
-        let sim = Sim::new(SimConfig {
-            seed: plan.seed,
-            event_log: true,
-        });
-        if let Some(file) = capture {
-            sim.pcap(file).expect("the capture begins");
-        }
+    pub fn new(plan: &Plan, sim: Sim, story: Option<Story>) -> Self {
+        let of_card = (plan.functions / 2).max(1);
         let cards = [0, 1].map(|card: u8| {
             let profile = Profile::named(&format!("card{card}"), [2, 0xca, 0, card, 0, 0]);
-            sim.add_card(&CardConfig::new(profile, OF_CARD))
+            sim.add_card(&CardConfig::new(profile, of_card))
         });
+        let has = |feature| plan.features.contains(&feature);
         let mut sides = Vec::new();
         for (at, card) in cards.iter().enumerate() {
-            for index in 0..usize::from(OF_CARD) {
-                let number = u8::try_from(2 * at + index).expect("few");
+            for index in 0..usize::from(of_card) {
+                let number = u8::try_from(sides.len()).expect("few");
                 let settings = VfSettings {
                     mac: Some([2, 0xca, 0, 0, 1, number]),
                     ..VfSettings::default()
@@ -70,10 +69,16 @@ impl World {
                 assert!(card.set_vf(index, settings));
                 sides.push(Side {
                     function: card.virtual_function(index).expect("just made"),
+                    card: at,
                     seed: plan.seed << 8 | u64::from(number),
                     openings: 0,
                     open: None,
                     tampered: false,
+                    manner: Manner {
+                        tight: has(Feature::Evds) && number % 2 == 0,
+                        shares: has(Feature::Srq) && number % 3 != 2,
+                        windows: has(Feature::Windows),
+                    },
                 });
             }
         }
@@ -90,20 +95,23 @@ impl World {
             freed: VecDeque::new(),
             random: ChaCha8Rng::seed_from_u64(plan.seed),
             cover: Coverage::default(),
+            registry: Registry::with_conf(""),
+            story,
             number: 0,
+            macs: 0,
             until: None,
             healing: false,
         }
     }
 
-    pub fn run(mut self) -> Run {
-        for side in 0..SIDES {
-            self.sides[side]
-                .open(side)
-                .expect("a healthy function opens");
+    pub fn run(&mut self) {
+        for side in 0..self.sides.len() {
+            self.reopen(side);
         }
         for step in 0..self.plan.steps {
-            let side = self.random.random_range(0..SIDES);
+            // Each step has randomness of its own: what is left out of one changes nothing of the next.
+            self.random = ChaCha8Rng::seed_from_u64(self.plan.seed ^ u64::from(step + 1) << 40);
+            let side = self.random.random_range(0..self.sides.len());
             self.deed(side);
             self.trouble();
             let moment = self.moment();
@@ -113,14 +121,15 @@ impl World {
             }
         }
         self.heal();
-        Run {
-            log: self.sim.event_log(),
-            coverage: self.cover,
-        }
     }
 
     pub fn has(&self, feature: Feature) -> bool {
         self.plan.features.contains(&feature)
+    }
+
+    /// Virtual functions of a card.
+    pub fn of_card(&self) -> usize {
+        self.sides.len() / 2
     }
 
     pub fn next_number(&mut self) -> u64 {
@@ -128,17 +137,109 @@ impl World {
         self.number
     }
 
-    fn now(&self) -> u64 {
+    pub fn now(&self) -> u64 {
         self.sim.clock().now().0
     }
 
-    /// Does something and holds it to its limit.
-    pub fn timed<R>(&mut self, what: &'static str, call: impl FnOnce(&mut Self) -> R) -> R {
+    /// Does something on a side and holds it to its limit; the side's commands meanwhile are the call's.
+    pub fn timed<R>(
+        &mut self,
+        side: usize,
+        what: &'static str,
+        call: impl FnOnce(&mut Self) -> R,
+    ) -> R {
         let before = self.now();
         let answer = call(self);
         let took = Duration::from_nanos(self.now() - before);
         assert!(took <= CALL_LIMIT, "{what} took {took:?}");
+        if took > LONG_CALL {
+            self.spoil("a call that took long", |link| link.up != [true, true]);
+        }
+        let met = self.sim.take_meetings(&self.sides[side].function);
+        self.cover.commands(what, &met);
         answer
+    }
+
+    /// The state of an adapter, as coverage names it.
+    pub fn state_of(&self, side: usize) -> &'static str {
+        let one = &self.sides[side];
+        match &one.open {
+            Some(open) if open.dead => "dead",
+            Some(_) | None if one.tampered => "tampered",
+            Some(_) | None => "healthy",
+        }
+    }
+
+    /// A call on an adapter that is open, counted by the adapter's state.
+    pub fn call<R>(
+        &mut self,
+        side: usize,
+        name: &'static str,
+        call: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> Option<DatResult<R>> {
+        self.sides[side].open.as_ref()?;
+        let state = self.state_of(side);
+        let answer = self.timed(side, name, |world| {
+            world.sides[side].open.as_mut().map(call)
+        })?;
+        self.cover.call(name, state, answer.is_ok());
+        self.tell(
+            side,
+            format_args!("{name}, {state}: {:?}", answer.as_ref().err()),
+        );
+        Some(answer)
+    }
+
+    /// A call about an endpoint, counted and judged by the endpoint's state.
+    pub fn ep_call<R>(
+        &mut self,
+        side: usize,
+        name: &'static str,
+        ep: EpHandle,
+        call: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> Option<DatResult<R>> {
+        let open = self.sides[side].open.as_ref()?;
+        let state = |open: &Open| open.ia.ep_get_status(ep).ok().map(|status| status.state);
+        let before = state(open)?;
+        let answer = self.timed(side, name, |world| {
+            world.sides[side].open.as_mut().map(call)
+        })?;
+        self.cover.call(name, judge::name(before), answer.is_ok());
+        let after = self.sides[side].open.as_ref().and_then(state);
+        self.tell(
+            side,
+            format_args!(
+                "{name} {ep:?}, {before:?} to {after:?}: {:?}",
+                answer.as_ref().err()
+            ),
+        );
+        if let Err(wrong) = judge::judge(name, before, after, answer.as_ref().err()) {
+            panic!("side {side}: {wrong}");
+        }
+        Some(answer)
+    }
+
+    /// Adds a line to the story, if there is one.
+    pub fn tell(&self, side: usize, text: std::fmt::Arguments<'_>) {
+        if let Some(story) = &self.story {
+            story.line(self.now(), side, text);
+        }
+    }
+
+    /// Something happens that may end these connections and attempts.
+    pub fn spoil(&mut self, why: &'static str, which: impl Fn(&Link) -> bool) {
+        for link in &mut self.links {
+            if link.spoiled.is_none() && which(link) {
+                link.spoiled = Some(why);
+            }
+        }
+    }
+
+    /// Something happens to an adapter that may end its connections and attempts.
+    pub fn spoil_side(&mut self, why: &'static str, side: usize) {
+        self.spoil(why, |link| {
+            link.ends.iter().any(|&(other, ..)| other == side)
+        });
     }
 
     /// How long until the next step.
@@ -153,8 +254,8 @@ impl World {
 
     /// Everybody's software runs, and time passes.
     pub fn turn(&mut self, moment: Duration) {
-        for side in 0..SIDES {
-            self.timed("progress", |world| {
+        for side in 0..self.sides.len() {
+            self.timed(side, calls::PROGRESS, |world| {
                 if let Some(open) = &mut world.sides[side].open {
                     open.ia.progress();
                 }
@@ -188,6 +289,13 @@ impl World {
         }
         for (side, one) in self.sides.iter().enumerate() {
             if let Some(open) = &one.open {
+                for veil in open.veils.iter().filter(|veil| veil.closed) {
+                    if let Some(at) = bytes::changed(&veil.region.memory) {
+                        panic!(
+                            "byte {at} of memory of side {side} has changed, which no window opens"
+                        );
+                    }
+                }
                 let slots = open.offered.memory.len() / bytes::STRIDE;
                 for (what, region) in [
                     ("source", &open.source),
@@ -236,16 +344,21 @@ impl World {
     fn heal(&mut self) {
         self.healing = true;
         self.mend_wire();
+        for side in 0..self.sides.len() {
+            self.decide_held(side);
+            self.release_reserved(side);
+            self.make_missing(side);
+        }
         // What was put into a function and has not happened may still happen: it ends with the opening.
-        for side in 0..SIDES {
+        for side in 0..self.sides.len() {
             if self.sides[side].tampered {
-                self.close(side, CloseFlags::Abrupt);
+                self.close(side);
             }
         }
         self.settle("every attempt to connect ends", |phase| {
             phase != Phase::Pending
         });
-        for side in 0..SIDES {
+        for side in 0..self.sides.len() {
             for end in 0..ENDS {
                 self.disconnect(side, end, CloseFlags::Abrupt);
             }
@@ -254,11 +367,11 @@ impl World {
             "every connection ends, and all that was posted comes back",
             |phase| phase == Phase::Idle,
         );
-        for side in 0..SIDES {
-            self.close(side, CloseFlags::Abrupt);
+        for side in 0..self.sides.len() {
+            self.close(side);
         }
-        for side in 0..SIDES {
-            // Each attempt uses up what was put into the function and has not happened.
+        for side in 0..self.sides.len() {
+            // What is planned for commands is forgotten; a device that was dead may need another attempt.
             for _ in 0..ATTEMPTS {
                 if self.sides[side].open.is_none() {
                     self.reopen(side);
@@ -268,7 +381,7 @@ impl World {
                 self.sides[side].open.is_some(),
                 "side {side} never opens again"
             );
-            self.close(side, CloseFlags::Abrupt);
+            self.close(side);
         }
         self.look();
     }

@@ -1,9 +1,9 @@
 //! Some worlds of the campaign, in every run of the tests; `cargo xtask campaign` runs as many as one likes.
 
-use campaign::{Coverage, Plan, run, shrink};
+use campaign::{Plan, Record, many, run};
 
 /// Seeds of every run.
-const SEEDS: u64 = 48;
+const SEEDS: u64 = 240;
 const STEPS: u32 = 400;
 
 /// Two more seeds, new with every commit (`cargo xtask test` names it).
@@ -15,13 +15,13 @@ fn of_the_commit() -> Vec<u64> {
 
 #[test]
 fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
-    let mut coverage = Coverage::default();
-    for seed in (0..SEEDS).chain(of_the_commit()) {
-        match run(&Plan::of(seed, STEPS), None) {
-            Ok(world) => coverage.add(&world.coverage),
-            Err(failure) => panic!("{}", shrink(failure)),
-        }
+    let seeds: Vec<u64> = (0..SEEDS).chain(of_the_commit()).collect();
+    let sum = many(&seeds, 2, None, |seed| Plan::of(seed, STEPS), |_, _| {});
+    if let Some((_, failure)) = sum.failures.first() {
+        panic!("{failure}");
     }
+    assert_eq!(sum.ran, seeds.len() as u64);
+    let coverage = sum.coverage;
     for what in [
         "connect",
         "accept",
@@ -31,7 +31,8 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
         "receive",
         "write",
         "read",
-        "write to freed memory",
+        "write with a key that may be void",
+        "bind",
         "free memory",
         "free an endpoint",
         "close",
@@ -45,11 +46,29 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }
+    let never = coverage.calls_never_done();
+    assert!(
+        never.is_empty(),
+        "no world makes these calls with success: {never:?}"
+    );
+}
+
+#[test]
+fn what_worlds_come_to_does_not_depend_on_how_many_threads_run_them() {
+    let seeds = [3, 4, 5, 6, 7, 8];
+    let sum = |jobs| many(&seeds, jobs, None, |seed| Plan::of(seed, 100), |_, _| {});
+    let (one, three) = (sum(1), sum(3));
+    assert_eq!(one.ran, 6);
+    assert!(one.coverage == three.coverage);
 }
 
 #[test]
 fn the_same_seed_is_the_same_world() {
-    let log = |seed| run(&Plan::of(seed, 100), None).expect("it holds").log;
+    let log = |seed| {
+        run(&Plan::of(seed, 100), Record::Log)
+            .expect("it holds")
+            .log
+    };
     let (one, again, other) = (log(1), log(1), log(2));
     assert!(one.len() > 10_000, "the log says something");
     assert!(one == again, "seed 1 gave two different logs");

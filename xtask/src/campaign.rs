@@ -1,14 +1,55 @@
 //! `cargo xtask campaign`: seeded worlds of adapters, traffic and faults, and what must hold in them.
 //!
-//! The worlds are the crate `campaign`; what it takes is told by `cargo xtask campaign --help`.
+//! The worlds are the crate `campaign`; what it takes is told by `cargo xtask campaign --help`. A long run is worth an
+//! optimised build.
 
 use anyhow::Result;
 
 use crate::shell;
 
+/// From so many seeds on the build is an optimised one.
+const LONG: u64 = 1_000;
+
+fn is_long(arguments: &[String]) -> bool {
+    let value = |name: &str| {
+        arguments.iter().enumerate().find_map(|(at, argument)| {
+            let rest = argument.strip_prefix(name)?;
+            match rest.strip_prefix('=') {
+                Some(value) => Some(value),
+                None if rest.is_empty() => arguments.get(at + 1).map(String::as_str),
+                None => None,
+            }
+        })
+    };
+    let seeds = value("--seeds").and_then(|seeds| seeds.parse::<u64>().ok());
+    seeds.is_some_and(|seeds| seeds > LONG) || value("--hours").is_some()
+}
+
 /// Runs it with these arguments.
 pub fn run(arguments: &[String]) -> Result<()> {
-    let mut command = shell::cargo(&["run", "--package", "campaign", "--"]);
-    command.args(arguments);
+    let mut command = shell::cargo(&["run", "--package", "campaign"]);
+    if is_long(arguments) {
+        command.arg("--release");
+    }
+    command.arg("--").args(arguments);
     shell::run(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_night_runs_optimised_and_a_look_does_not() {
+        let long = |line: &str| {
+            let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            is_long(&words)
+        };
+        assert!(!long(""));
+        assert!(!long("--seeds 200 --seed 4"));
+        assert!(!long("--seeds"));
+        assert!(long("--seeds 100000"));
+        assert!(long("--first 3 --seeds=1001"));
+        assert!(long("--hours 0.5"));
+    }
 }

@@ -1,0 +1,126 @@
+//! The 74 calls of DAT 1.2, and by what the state is told in which they were made.
+
+/// Whose state a call is counted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// That of an endpoint: the nine of DAT.
+    Endpoint,
+    /// That of the adapter: [`ADAPTER`].
+    Adapter,
+    /// Of nothing: calls that need no adapter.
+    Nothing,
+}
+
+/// States of an endpoint, as `EpState` names them.
+pub const ENDPOINT: [&str; 9] = [
+    "Unconnected",
+    "Reserved",
+    "PassiveConnectionPending",
+    "ActiveConnectionPending",
+    "TentativeConnectionPending",
+    "CompletionPending",
+    "Connected",
+    "DisconnectPending",
+    "Disconnected",
+];
+
+/// States of an adapter: nothing was ever wrong with its device since it was opened, something was put into it, it is dead.
+pub const ADAPTER: [&str; 3] = ["healthy", "tampered", "dead"];
+
+/// The state of what is in no state.
+pub const STATELESS: &str = "any";
+
+impl Of {
+    /// The states there are.
+    #[must_use]
+    pub const fn states(self) -> &'static [&'static str] {
+        match self {
+            Self::Endpoint => &ENDPOINT,
+            Self::Adapter => &ADAPTER,
+            Self::Nothing => &[STATELESS],
+        }
+    }
+}
+
+/// All calls.
+pub const CALLS: [(&str, Of); 74] = [
+    ("dat_ep_post_send", Of::Endpoint),
+    ("dat_ep_post_recv", Of::Endpoint),
+    ("dat_ep_post_rdma_read", Of::Endpoint),
+    ("dat_ep_post_rdma_write", Of::Endpoint),
+    ("dat_srq_post_recv", Of::Adapter),
+    ("dat_rmr_bind", Of::Endpoint),
+    ("dat_lmr_sync_rdma_read", Of::Adapter),
+    ("dat_lmr_sync_rdma_write", Of::Adapter),
+    ("dat_ia_open", Of::Nothing),
+    ("dat_ia_close", Of::Adapter),
+    ("dat_ia_query", Of::Adapter),
+    ("dat_provider_init", Of::Nothing),
+    ("dat_provider_fini", Of::Nothing),
+    ("dat_registry_add_provider", Of::Nothing),
+    ("dat_registry_remove_provider", Of::Nothing),
+    ("dat_registry_list_providers", Of::Nothing),
+    ("dat_strerror", Of::Nothing),
+    ("dat_set_consumer_context", Of::Adapter),
+    ("dat_get_consumer_context", Of::Adapter),
+    ("dat_get_handle_type", Of::Adapter),
+    ("dat_cno_create", Of::Adapter),
+    ("dat_cno_free", Of::Adapter),
+    ("dat_cno_modify_agent", Of::Adapter),
+    ("dat_cno_query", Of::Adapter),
+    ("dat_cno_wait", Of::Adapter),
+    ("dat_evd_create", Of::Adapter),
+    ("dat_evd_query", Of::Adapter),
+    ("dat_evd_modify_cno", Of::Adapter),
+    ("dat_evd_resize", Of::Adapter),
+    ("dat_evd_post_se", Of::Adapter),
+    ("dat_evd_free", Of::Adapter),
+    ("dat_evd_enable", Of::Adapter),
+    ("dat_evd_disable", Of::Adapter),
+    ("dat_evd_set_unwaitable", Of::Adapter),
+    ("dat_evd_clear_unwaitable", Of::Adapter),
+    ("dat_evd_dequeue", Of::Adapter),
+    ("dat_evd_wait", Of::Adapter),
+    ("dat_ep_create", Of::Adapter),
+    ("dat_ep_create_with_srq", Of::Adapter),
+    ("dat_ep_query", Of::Endpoint),
+    ("dat_ep_modify", Of::Endpoint),
+    ("dat_ep_get_status", Of::Endpoint),
+    ("dat_ep_recv_query", Of::Endpoint),
+    ("dat_ep_set_watermark", Of::Endpoint),
+    ("dat_ep_free", Of::Endpoint),
+    ("dat_ep_reset", Of::Endpoint),
+    ("dat_ep_connect", Of::Endpoint),
+    ("dat_ep_dup_connect", Of::Endpoint),
+    ("dat_ep_disconnect", Of::Endpoint),
+    ("dat_psp_create", Of::Adapter),
+    ("dat_psp_create_any", Of::Adapter),
+    ("dat_psp_query", Of::Adapter),
+    ("dat_psp_free", Of::Adapter),
+    ("dat_rsp_create", Of::Endpoint),
+    ("dat_rsp_query", Of::Adapter),
+    ("dat_rsp_free", Of::Adapter),
+    ("dat_cr_query", Of::Adapter),
+    ("dat_cr_accept", Of::Endpoint),
+    ("dat_cr_reject", Of::Adapter),
+    ("dat_cr_handoff", Of::Adapter),
+    ("dat_pz_create", Of::Adapter),
+    ("dat_pz_query", Of::Adapter),
+    ("dat_pz_free", Of::Adapter),
+    ("dat_lmr_create", Of::Adapter),
+    ("dat_lmr_query", Of::Adapter),
+    ("dat_lmr_free", Of::Adapter),
+    ("dat_rmr_create", Of::Adapter),
+    ("dat_rmr_query", Of::Adapter),
+    ("dat_rmr_free", Of::Adapter),
+    ("dat_srq_create", Of::Adapter),
+    ("dat_srq_query", Of::Adapter),
+    ("dat_srq_resize", Of::Adapter),
+    ("dat_srq_set_lw", Of::Adapter),
+    ("dat_srq_free", Of::Adapter),
+];
+
+/// What happens in a world's turn and is no call of DAT: the library's own work between calls.
+pub const PROGRESS: &str = "progress";
+/// An adapter dropped without being closed.
+pub const DROP: &str = "drop";

@@ -1,0 +1,397 @@
+//! Connections: asked for, accepted, ended.
+
+use dat::{CloseFlags, ConnectFlags, CrHandle, Qos, Timeout};
+use rand::Rng;
+
+use super::outcome;
+use crate::Feature;
+use crate::end::{End, Link, Name, Phase};
+use crate::side::{CONN_QUAL, ENDS, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
+use crate::world::World;
+
+/// Where requests are made to.
+fn qualifier(draw: u32) -> u64 {
+    match draw {
+        0 => OTHER_QUAL,
+        1 => LENDING_QUAL,
+        2 => RESERVED_QUAL,
+        _ => CONN_QUAL,
+    }
+}
+
+impl World {
+    pub fn connect(&mut self, side: usize, at: usize) {
+        let peer = self.random.random_range(0..self.sides.len());
+        let seconds = self.random.random_range(1..8);
+        let draw = self.random.random_range(0..12);
+        let qual = if self.has(Feature::Listeners) {
+            qualifier(draw)
+        } else {
+            CONN_QUAL
+        };
+        let number = self.next_number();
+        let Some(there) = &self.sides[peer].open else {
+            return;
+        };
+        let address = there.ia.query().ia.ia_address;
+        let listens = there.ia.listener(qual).is_some();
+        let opening = self.sides[side].openings;
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let end = &open.ends[at];
+        let (Some(ep), Phase::Idle) = (end.ep, end.phase) else {
+            return;
+        };
+        let dup = open.ends.iter().find(|end| end.phase == Phase::Up);
+        let dup = dup.and_then(|end| end.ep).filter(|_| draw == 11);
+        let name = Name {
+            side,
+            end: at,
+            number,
+        };
+        let timeout = Timeout::from_micros(seconds * 1_000_000);
+        let private = name.bytes();
+        let qos = Qos::BEST_EFFORT;
+        let answer = match dup {
+            Some(dup) => self.ep_call(side, "dat_ep_dup_connect", ep, |open| {
+                open.ia.ep_dup_connect(ep, dup, timeout, &private, qos)
+            }),
+            None => self.ep_call(side, "dat_ep_connect", ep, |open| {
+                let flags = ConnectFlags::empty();
+                open.ia
+                    .ep_connect(ep, address, qual, timeout, &private, qos, flags)
+            }),
+        };
+        let Some(answer) = answer else { return };
+        self.cover.count("connect", outcome(&answer));
+        if answer.is_err() {
+            return;
+        }
+        let link = self.link(name);
+        self.links[link].ends[0] = (side, opening, at);
+        if dup.is_some() || !listens {
+            // Nobody listens where a passive end's peer came from.
+            let spoiled = &mut self.links[link].spoiled;
+            *spoiled = spoiled.or(Some("nobody listens"));
+        }
+        // Who is asked may be gone before it answers, or opened anew.
+        self.links[link].ends[1].0 = peer;
+        self.spoil_if_tampered(link, peer);
+        if let Some(open) = &mut self.sides[side].open {
+            open.ends[at].phase = Phase::Pending;
+            open.ends[at].link = Some((link, 0));
+        }
+    }
+
+    /// A request has come: what becomes of it.
+    pub fn request(&mut self, side: usize, cr: CrHandle) {
+        let draw = self.random.random_range(0..20);
+        let name = self.call(side, "dat_cr_query", |open| {
+            let param = open.ia.cr_query(cr)?;
+            Ok((Name::read(param.private_data), param.local_ep))
+        });
+        let Some(Ok((name, brought))) = name else {
+            return;
+        };
+        let Some(name) = name else {
+            // A stranger's. Sometimes it is accepted; nothing comes of that.
+            self.cover.count("request of a stranger", "seen");
+            self.refuse(side, cr);
+            return;
+        };
+        let link = self.link(name);
+        if self.has(Feature::Calls) {
+            if let Some(ep) = brought {
+                self.poke(side, ep);
+            } else if draw == 4 {
+                self.accept_wrongly(side, cr);
+            }
+        }
+        match draw {
+            0..=1 if !self.healing => self.reject(side, cr, link),
+            2 if !self.healing && self.has(Feature::Listeners) => {
+                self.spoil_link(link, "a handoff");
+                let answer = self.call(side, "dat_cr_handoff", |open| {
+                    open.ia.cr_handoff(cr, OTHER_QUAL)
+                });
+                if answer.is_some_and(|answer| answer.is_err()) {
+                    self.reject(side, cr, link);
+                }
+            }
+            3 if !self.healing && self.has(Feature::Listeners) => {
+                self.spoil_link(link, "a request that waits");
+                if let Some(open) = &mut self.sides[side].open {
+                    open.spare.held.push(cr);
+                }
+            }
+            _ => self.accept(side, cr, link, brought),
+        }
+    }
+
+    /// Decides all requests that were held.
+    pub fn decide_held(&mut self, side: usize) {
+        let held = match &mut self.sides[side].open {
+            Some(open) => std::mem::take(&mut open.spare.held),
+            None => return,
+        };
+        for cr in held {
+            let asked = self.call(side, "dat_cr_query", |open| {
+                let param = open.ia.cr_query(cr)?;
+                Ok((Name::read(param.private_data), param.local_ep))
+            });
+            match asked {
+                Some(Ok((Some(name), brought))) => {
+                    let link = self.link(name);
+                    self.accept(side, cr, link, brought);
+                }
+                Some(Ok((None, _)) | Err(_)) | None => self.refuse(side, cr),
+            }
+        }
+    }
+
+    pub fn spoil_link(&mut self, link: usize, why: &'static str) {
+        let spoiled = &mut self.links[link].spoiled;
+        *spoiled = spoiled.or(Some(why));
+    }
+
+    fn reject(&mut self, side: usize, cr: CrHandle, link: usize) {
+        self.spoil_link(link, "a rejection");
+        self.refuse(side, cr);
+    }
+
+    /// Rejects a request; the endpoint of a reserved service point is its own again.
+    fn refuse(&mut self, side: usize, cr: CrHandle) {
+        let answer = self.call(side, "dat_cr_reject", |open| open.ia.cr_reject(cr));
+        if let Some(answer) = answer {
+            self.cover.count("reject", outcome(&answer));
+        }
+        self.release_reserved(side);
+    }
+
+    fn accept(&mut self, side: usize, cr: CrHandle, link: usize, brought: Option<dat::EpHandle>) {
+        let number = self.next_number();
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let reserved = brought.and_then(|ep| open.ends.iter().position(|end| end.ep == Some(ep)));
+        let idle = |end: &End| end.phase == Phase::Idle && end.ep.is_some();
+        let at = reserved.or_else(|| open.ends.iter().position(idle));
+        let Some(at) = at else {
+            self.reject(side, cr, link);
+            return;
+        };
+        if let (Some(ep), None) = (brought, reserved)
+            && !self.adopt(side, at, ep)
+        {
+            self.reject(side, cr, link);
+            return;
+        }
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let Some(ep) = open.ends[at].ep else { return };
+        let own = if brought.is_some() { None } else { Some(ep) };
+        let answer = Name {
+            side,
+            end: at,
+            number,
+        };
+        let accepted = self.ep_call(side, "dat_cr_accept", ep, |open| {
+            open.ia.cr_accept(cr, own, &answer.bytes())
+        });
+        let Some(accepted) = accepted else { return };
+        self.cover.count("accept", outcome(&accepted));
+        if accepted.is_err() {
+            // The request is there still, and whoever made it is told.
+            self.reject(side, cr, link);
+            if brought.is_some() && reserved.is_none() {
+                self.forget_end(side, at);
+            }
+            return;
+        }
+        let opening = self.sides[side].openings;
+        self.part(link);
+        self.links[link].ends[1] = (side, opening, at);
+        self.spoil_if_tampered(link, side);
+        if let Some(open) = &mut self.sides[side].open {
+            open.ends[at].phase = Phase::Pending;
+            open.ends[at].link = Some((link, 1));
+        }
+        if reserved.is_some() {
+            self.free_reserved(side);
+        }
+        if self.has(Feature::Calls) && self.random.random_ratio(1, 4) {
+            self.poke(side, ep);
+        }
+    }
+
+    /// A request may come again when its first accept got nowhere: whoever accepted it then is connected to nobody.
+    fn part(&mut self, link: usize) {
+        let (side, opening, at) = self.links[link].ends[1];
+        if opening == 0 {
+            return;
+        }
+        self.spoil_link(link, "a request that came again");
+        self.links.push(Link {
+            ends: [(usize::MAX, 0, 0), (side, opening, at)],
+            sent: Default::default(),
+            up: [false; 2],
+            spoiled: Some("a request that came again"),
+        });
+        let nobody = self.links.len() - 1;
+        self.links[link].sent[1].clear();
+        self.links[link].up[1] = false;
+        let one = &mut self.sides[side];
+        let open = one.open.as_mut().filter(|_| one.openings == opening);
+        if let Some(end) = open.map(|open| &mut open.ends[at])
+            && end.link == Some((link, 1))
+        {
+            end.link = Some((nobody, 1));
+        }
+    }
+
+    /// Takes an endpoint that a request has brought into the place of an idle one.
+    fn adopt(&mut self, side: usize, at: usize, ep: dat::EpHandle) -> bool {
+        let Some(open) = &self.sides[side].open else {
+            return false;
+        };
+        let (pz, dto, connect) = (open.pz, open.dto, open.connect);
+        let attr = crate::side::attributes(&open.ia);
+        let change = dat::EpChange {
+            pz: Some(Some(pz)),
+            recv_evd: Some(Some(dto)),
+            request_evd: Some(Some(dto)),
+            connect_evd: Some(Some(connect)),
+            attr: Some(attr),
+        };
+        let modified = self.ep_call(side, "dat_ep_modify", ep, |open| {
+            open.ia.ep_modify(ep, &change)
+        });
+        if modified.is_none_or(|answer| answer.is_err()) || !self.free_end(side, at) {
+            return false;
+        }
+        if let Some(open) = &mut self.sides[side].open {
+            open.ends[at] = End::new(Some(ep), false);
+        }
+        true
+    }
+
+    /// Asks for the end of a connection.
+    pub fn disconnect(&mut self, side: usize, at: usize, flags: CloseFlags) {
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let end = &open.ends[at];
+        let (Some(ep), Phase::Up | Phase::Pending) = (end.ep, end.phase) else {
+            return;
+        };
+        self.spoil_end("a disconnect", side, at);
+        let answer = self.ep_call(side, "dat_ep_disconnect", ep, |open| {
+            open.ia.ep_disconnect(ep, flags)
+        });
+        if let Some(answer) = answer {
+            self.cover.count("disconnect", outcome(&answer));
+        }
+    }
+
+    /// An endpoint begins again.
+    pub fn reset(&mut self, side: usize, at: usize) {
+        let Some(ep) = self.sides[side]
+            .open
+            .as_ref()
+            .and_then(|open| open.ends[at].ep)
+        else {
+            return;
+        };
+        let answer = self.ep_call(side, "dat_ep_reset", ep, |open| open.ia.ep_reset(ep));
+        if answer.is_some_and(|answer| answer.is_ok())
+            && let Some(open) = &mut self.sides[side].open
+        {
+            let end = &mut open.ends[at];
+            end.phase = Phase::Idle;
+            end.link = None;
+        }
+    }
+
+    /// Frees an endpoint, in whatever state it is, and makes another.
+    pub fn renew(&mut self, side: usize, at: usize) {
+        self.events(side);
+        let there = self.sides[side].open.as_ref();
+        let made_before = there.is_some_and(|open| open.ends[at].ep.is_some());
+        if made_before && !self.free_end(side, at) {
+            return;
+        }
+        self.make_end(side, at);
+    }
+
+    /// Frees an endpoint; what was posted to it is forgotten.
+    pub fn free_end(&mut self, side: usize, at: usize) -> bool {
+        let number = self.next_number();
+        let Some(ep) = self.sides[side]
+            .open
+            .as_ref()
+            .and_then(|open| open.ends[at].ep)
+        else {
+            return true;
+        };
+        self.spoil_end("an endpoint freed", side, at);
+        let answer = self.ep_call(side, "dat_ep_free", ep, |open| open.ia.ep_free(ep));
+        let Some(answer) = answer else { return false };
+        self.cover.count("free an endpoint", outcome(&answer));
+        if answer.is_err() {
+            // Refused half-way, it is DISCONNECTED, and nobody is told.
+            if let Some(open) = &mut self.sides[side].open
+                && let Ok(status) = open.ia.ep_get_status(ep)
+                && status.state == dat::EpState::Disconnected
+            {
+                open.ends[at].phase = Phase::Over;
+            }
+            return false;
+        }
+        self.forget_end(side, at);
+        if let Some(open) = &mut self.sides[side].open {
+            open.binds_lost(number);
+        }
+        true
+    }
+
+    /// An endpoint is no more.
+    fn forget_end(&mut self, side: usize, at: usize) {
+        if let Some(open) = &mut self.sides[side].open {
+            let shares = open.ends[at].shares;
+            let end = std::mem::replace(&mut open.ends[at], End::new(None, shares));
+            open.buffers_lost |= shares;
+            open.forget_posted(&end);
+        }
+    }
+
+    pub fn make_end(&mut self, side: usize, at: usize) {
+        let manner = self.sides[side].manner;
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let shares = manner.shares && at > 0 && open.srq.is_some();
+        let name = if shares {
+            "dat_ep_create_with_srq"
+        } else {
+            "dat_ep_create"
+        };
+        let made = self.call(side, name, |open| open.make_ep(shares));
+        let Some(made) = made else { return };
+        self.cover.count("make an endpoint", outcome(&made));
+        if let Some(open) = &mut self.sides[side].open {
+            open.ends[at] = End::new(made.ok(), shares);
+        }
+    }
+
+    /// Makes the endpoints that could not be made before.
+    pub fn make_missing(&mut self, side: usize) {
+        for at in 0..ENDS {
+            let open = self.sides[side].open.as_ref();
+            if open.is_some_and(|open| open.ends[at].ep.is_none()) {
+                self.make_end(side, at);
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Adapters: opened, closed, dropped, and programs that end.
+
+use dat::CloseFlags;
+use rand::Rng;
+
+use crate::bytes::Freed;
+use crate::calls;
+use crate::world::World;
+
+impl World {
+    /// Asks for a graceful close, which is refused while anything is left, and changes nothing.
+    pub fn close_gracefully(&mut self, side: usize) {
+        let state = self.state_of(side);
+        let Some(mut open) = self.sides[side].open.take() else {
+            return;
+        };
+        let ia = open.ia;
+        let answer = self.timed(side, "dat_ia_close", |_| {
+            ia.close(CloseFlags::Graceful).err().map(Box::new)
+        });
+        self.cover.call("dat_ia_close", state, answer.is_none());
+        match answer {
+            None => panic!("side {side} closes gracefully, and it has objects"),
+            Some(refused) => open.ia = refused.ia,
+        }
+        self.sides[side].open = Some(open);
+    }
+
+    /// Closes an adapter. Nobody reaches its memory any more, whatever the device has said.
+    pub fn close(&mut self, side: usize) {
+        let state = self.state_of(side);
+        let Some(open) = self.sides[side].open.take() else {
+            return;
+        };
+        self.tell(side, format_args!("close"));
+        self.spoil_side("a close", side);
+        let untouched = !self.sides[side].tampered && !open.dead;
+        let (ia, memories) = open.memories();
+        let answer = self.timed(side, "dat_ia_close", |_| {
+            dat::ia_close(ia, CloseFlags::Abrupt)
+        });
+        self.cover.call("dat_ia_close", state, answer.is_ok());
+        self.cover.count(
+            "close",
+            if answer.is_ok() {
+                "done"
+            } else {
+                "with errors"
+            },
+        );
+        if untouched {
+            let report =
+                answer.unwrap_or_else(|error| panic!("side {side} does not close: {error}"));
+            assert_eq!(
+                (report.pages_not_returned, report.objects_left.len()),
+                (0, 0),
+                "side {side}: {report:?}"
+            );
+            let said = self.sim.report(&self.sides[side].function);
+            assert!(
+                said.objects.is_empty() && said.pages_held == 0,
+                "side {side} leaves {:?} and {} pages",
+                said.objects,
+                said.pages_held
+            );
+        }
+        for memory in memories {
+            self.watch(Freed::watch(memory, side, "which is closed"));
+        }
+    }
+
+    /// Drops an adapter that is not closed.
+    pub fn abandon(&mut self, side: usize) {
+        let Some(open) = self.sides[side].open.take() else {
+            return;
+        };
+        self.tell(side, format_args!("drop"));
+        self.spoil_side("a drop", side);
+        let (ia, memories) = open.memories();
+        self.timed(side, calls::DROP, |_| drop(ia));
+        self.cover.count("drop", "done");
+        for memory in memories {
+            self.watch(Freed::watch(memory, side, "which was dropped"));
+        }
+    }
+
+    /// A program ends without a word, and another begins on the same function at once.
+    pub fn restart(&mut self, side: usize) {
+        self.abandon(side);
+        self.cover.count("restart", "done");
+        self.reopen(side);
+    }
+
+    /// Opens an adapter again.
+    pub fn reopen(&mut self, side: usize) {
+        // Memory that somebody holds keeps its opening of the function.
+        self.look();
+        self.freed.retain(|freed| freed.side != side);
+        let before = self.sides[side].tampered;
+        // Faults that wait for their commands stay through an opening, or are forgotten before it.
+        let forgets = self.healing || self.random.random_bool(0.5);
+        if forgets {
+            self.sim.mend(&self.sides[side].function);
+        }
+        let answer = self.timed(side, "dat_ia_open", |world| world.sides[side].open(side));
+        self.cover
+            .call("dat_ia_open", calls::STATELESS, answer.is_ok());
+        self.cover
+            .count("open", if answer.is_ok() { "done" } else { "refused" });
+        self.tell(side, format_args!("open: {:?}", answer.as_ref().err()));
+        match answer {
+            // The reset before it has ended all else that was put into the function.
+            Ok(()) => self.sides[side].tampered = before && !forgets,
+            Err(error) => {
+                assert!(before, "side {side} does not open: {error}");
+            }
+        }
+    }
+}

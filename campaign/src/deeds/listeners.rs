@@ -1,0 +1,144 @@
+//! Service points that come and go.
+
+use dat::PspFlags;
+use rand::Rng;
+
+use crate::end::Phase;
+use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
+use crate::world::World;
+
+impl World {
+    /// Something is done with a service point.
+    pub fn listen(&mut self, side: usize, at: usize) {
+        let draw = self.random.random_range(0..12);
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let (cr, spare) = (open.cr, &open.spare);
+        let (other, lending, any, psp) = (spare.other, spare.lending, spare.any, open.psp);
+        match draw {
+            0..=1 => {
+                let other = self.point(side, other, OTHER_QUAL, PspFlags::CONSUMER);
+                if let Some(open) = &mut self.sides[side].open {
+                    open.spare.other = other;
+                }
+            }
+            2..=3 => {
+                let lending = self.point(side, lending, LENDING_QUAL, PspFlags::PROVIDER);
+                if let Some(open) = &mut self.sides[side].open {
+                    open.spare.lending = lending;
+                }
+            }
+            4 => {
+                let psp = self.point(side, psp, CONN_QUAL, PspFlags::CONSUMER);
+                if let Some(open) = &mut self.sides[side].open {
+                    open.psp = psp;
+                }
+            }
+            5 => {
+                let any = match any {
+                    Some(psp) => {
+                        let freed = self.call(side, "dat_psp_free", |open| open.ia.psp_free(psp));
+                        Some(psp).filter(|_| freed.is_none_or(|freed| freed.is_err()))
+                    }
+                    None => {
+                        let made = self.call(side, "dat_psp_create_any", |open| {
+                            open.ia.psp_create_any(cr, PspFlags::CONSUMER)
+                        });
+                        made.and_then(Result::ok).map(|(_, psp)| psp)
+                    }
+                };
+                if let Some(open) = &mut self.sides[side].open {
+                    open.spare.any = any;
+                }
+            }
+            6..=8 => self.reserve(side, at),
+            _ => self.decide_held(side),
+        }
+    }
+
+    /// Frees a service point, or makes it.
+    fn point(
+        &mut self,
+        side: usize,
+        psp: Option<dat::PspHandle>,
+        qual: u64,
+        flags: PspFlags,
+    ) -> Option<dat::PspHandle> {
+        let Some(psp) = psp else {
+            let made = self.call(side, "dat_psp_create", |open| {
+                let cr = open.cr;
+                open.ia.psp_create(qual, cr, flags)
+            });
+            return made.and_then(Result::ok);
+        };
+        let asked = self.call(side, "dat_psp_query", |open| open.ia.psp_query(psp));
+        if let Some(Ok(param)) = asked {
+            assert_eq!((param.conn_qual, param.flags), (qual, flags));
+        }
+        // Requests on their way find nobody.
+        self.spoil("a service point freed", |link| {
+            link.ends[1].0 == side && link.up != [true, true]
+        });
+        let freed = self.call(side, "dat_psp_free", |open| open.ia.psp_free(psp));
+        Some(psp).filter(|_| freed.is_none_or(|freed| freed.is_err()))
+    }
+
+    /// Reserves an idle endpoint for whoever comes, or gives one up that is reserved.
+    fn reserve(&mut self, side: usize, at: usize) {
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        if open.spare.reserved.is_some() {
+            self.release_reserved(side);
+            return;
+        }
+        let end = &open.ends[at];
+        let (Some(ep), Phase::Idle) = (end.ep, end.phase) else {
+            return;
+        };
+        let made = self.ep_call(side, "dat_rsp_create", ep, |open| {
+            let cr = open.cr;
+            open.ia.rsp_create(RESERVED_QUAL, Some(ep), cr)
+        });
+        let (Some(Ok(rsp)), Some(open)) = (made, &mut self.sides[side].open) else {
+            return;
+        };
+        open.ends[at].phase = Phase::Reserved;
+        open.spare.reserved = Some((rsp, at));
+        let asked = self.call(side, "dat_rsp_query", |open| open.ia.rsp_query(rsp));
+        if let Some(Ok(param)) = asked {
+            assert_eq!((param.conn_qual, param.ep), (RESERVED_QUAL, Some(ep)));
+        }
+    }
+
+    /// Frees a reserved service point. An endpoint whose request has come stays its request's.
+    pub fn release_reserved(&mut self, side: usize) {
+        self.spoil("a service point freed", |link| {
+            link.ends[1].0 == side && link.up != [true, true]
+        });
+        let Some(at) = self.free_reserved(side) else {
+            return;
+        };
+        let Some(open) = &mut self.sides[side].open else {
+            return;
+        };
+        let end = &mut open.ends[at];
+        let status = end.ep.map(|ep| open.ia.ep_get_status(ep));
+        if let Some(Ok(status)) = status
+            && status.state == dat::EpState::Unconnected
+            && end.phase == Phase::Reserved
+        {
+            end.phase = Phase::Idle;
+        }
+    }
+
+    /// Frees a reserved service point: the place of its endpoint.
+    pub fn free_reserved(&mut self, side: usize) -> Option<usize> {
+        let (rsp, at) = self.sides[side].open.as_ref()?.spare.reserved?;
+        let freed = self.call(side, "dat_rsp_free", |open| open.ia.rsp_free(rsp))?;
+        freed.ok()?;
+        self.sides[side].open.as_mut()?.spare.reserved = None;
+        Some(at)
+    }
+}

@@ -1,0 +1,159 @@
+//! Memory: registered and freed, and opened by windows.
+
+use dat::{CompletionFlags, MemPrivFlags};
+use rand::Rng;
+
+use super::outcome;
+use super::traffic::local;
+use crate::bytes::{Freed, SLOT};
+use crate::end::{Kind, Phase, WINDOW, Work};
+use crate::side::{Key, Open};
+use crate::world::World;
+
+/// Memory that peers may write to and that may be freed, of an adapter.
+const MOST_LOOSE: usize = 3;
+
+impl World {
+    pub fn lend_or_free(&mut self, side: usize) {
+        let free = self.random.random_bool(0.5);
+        let number = self.next_number();
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        if !free && open.loose.len() < MOST_LOOSE {
+            let answer = self.call(side, "dat_lmr_create", Open::lend);
+            if let Some(answer) = answer {
+                self.cover.count("register", outcome(&answer));
+            }
+            return;
+        }
+        let Some(lmr) = open.loose.first().map(|loose| loose.region.lmr.lmr) else {
+            return;
+        };
+        let Some(answer) = self.call(side, "dat_lmr_free", |open| open.ia.lmr_free(lmr)) else {
+            return;
+        };
+        self.cover.count("free memory", outcome(&answer));
+        if answer.is_ok()
+            && let Some(open) = &mut self.sides[side].open
+        {
+            let loose = open.loose.remove(0);
+            open.remember(loose.key, number);
+            self.watch(Freed::watch(loose.region.memory, side, "which was freed"));
+        }
+    }
+
+    /// Something is done with a memory window.
+    pub fn window(&mut self, side: usize, at: usize) {
+        let (which, draw) = (
+            self.random.random_range(0..crate::side::VEILS),
+            self.random.random_range(0..10),
+        );
+        let number = self.next_number();
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let Some(veil) = open.veils.get(which) else {
+            return;
+        };
+        let pz = open.pz;
+        let Some(rmr) = veil.rmr else {
+            let made = self.call(side, "dat_rmr_create", |open| open.ia.rmr_create(pz));
+            if let (Some(Ok(rmr)), Some(open)) = (made, &mut self.sides[side].open) {
+                open.veils[which].rmr = Some(rmr);
+            }
+            return;
+        };
+        match draw {
+            0 => {
+                let (bound, binds) = (veil.key.is_some(), veil.binds);
+                let asked = self.call(side, "dat_rmr_query", |open| open.ia.rmr_query(rmr));
+                // A bind that failed may not have been heard of.
+                if let Some(Ok(param)) = asked {
+                    assert!(
+                        param.binding.is_none() || bound,
+                        "side {side}: window {which} is bound, and was not"
+                    );
+                    assert!(
+                        param.binding.is_some() || !bound || binds > 0,
+                        "side {side}: window {which} is not bound, and was"
+                    );
+                }
+            }
+            1 => {
+                let answer = self.call(side, "dat_rmr_free", |open| open.ia.rmr_free(rmr));
+                let Some(answer) = answer else { return };
+                self.cover.count("free a window", outcome(&answer));
+                if answer.is_ok()
+                    && let Some(open) = &mut self.sides[side].open
+                {
+                    open.veils[which].rmr = None;
+                    open.bind_done(which, false, number);
+                }
+            }
+            2 => {
+                // Memory that a window may open is not freed; nor is other memory meanwhile.
+                let lmr = veil.region.lmr.lmr;
+                if veil.key.is_some() && veil.binds == 0 {
+                    let answer = self.call(side, "dat_lmr_free", |open| open.ia.lmr_free(lmr));
+                    assert!(
+                        answer.is_none_or(|answer| answer.is_err()),
+                        "side {side}: memory is freed that window {which} is bound to"
+                    );
+                }
+            }
+            _ => self.bind(side, at, which, draw < 7),
+        }
+    }
+
+    /// Binds a window, or unbinds it.
+    fn bind(&mut self, side: usize, at: usize, which: usize, open_it: bool) {
+        let cookie = self.next_number();
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let end = &open.ends[at];
+        let (Some(ep), Phase::Up | Phase::Over) = (end.ep, end.phase) else {
+            return;
+        };
+        let veil = &open.veils[which];
+        let Some(rmr) = veil.rmr.filter(|_| end.requests.len() < WINDOW) else {
+            return;
+        };
+        let bytes = if open_it { SLOT } else { 0 };
+        let what = local(&veil.region, 0, bytes);
+        let rights = MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE;
+        let address = veil.region.lmr.registered_address;
+        let answer = self.ep_call(side, "dat_rmr_bind", ep, |open| {
+            let none = CompletionFlags::empty();
+            open.ia.rmr_bind(rmr, &what, rights, ep, cookie, none)
+        });
+        let Some(answer) = answer else { return };
+        let deed = if open_it {
+            "bind a window"
+        } else {
+            "unbind a window"
+        };
+        self.cover.count(deed, outcome(&answer));
+        let (Ok(context), Some(open)) = (answer, &mut self.sides[side].open) else {
+            return;
+        };
+        let veil = &mut open.veils[which];
+        veil.closed = false;
+        veil.binds += 1;
+        let key = open_it.then_some(Key {
+            address,
+            context,
+            void: None,
+        });
+        let before = std::mem::replace(&mut veil.key, key);
+        veil.before.extend(before);
+        open.ends[at].requests.push_back(Work {
+            cookie,
+            kind: Kind::Bind(which),
+            slot: 0,
+            bytes,
+            void: None,
+        });
+    }
+}

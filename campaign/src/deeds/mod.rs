@@ -1,0 +1,79 @@
+//! What programs do, by the objects they do it to.
+
+mod connections;
+mod life;
+mod listeners;
+mod memory;
+mod objects;
+mod poke;
+mod queues;
+mod traffic;
+
+use dat::{CloseFlags, DatResult};
+use rand::Rng;
+
+use crate::Feature;
+use crate::side::ENDS;
+use crate::world::World;
+
+fn outcome<T>(answer: &DatResult<T>) -> &'static str {
+    match answer {
+        Ok(_) => "done",
+        Err(_) => "refused",
+    }
+}
+
+impl World {
+    /// Something that a program does.
+    pub fn deed(&mut self, side: usize) {
+        if self.sides[side].open.is_none() {
+            self.reopen(side);
+            return;
+        }
+        if self.sides[side].open.as_ref().is_some_and(|open| open.dead)
+            && self.random.random_ratio(1, 4)
+        {
+            self.close(side);
+            return;
+        }
+        let end = self.random.random_range(0..ENDS);
+        if self.sides[side].open.as_ref().is_some_and(|open| open.dead) && self.has(Feature::Calls)
+        {
+            // What a dead adapter says.
+            self.ask(side, end);
+            self.spare(side);
+        }
+        match self.random.random_range(0..144) {
+            0..=14 => self.connect(side, end),
+            15..=39 => self.receive(side, end),
+            40..=79 => self.post(side, end),
+            80..=83 => {
+                let graceful = self.random.random_bool(0.5);
+                let flags = if graceful {
+                    CloseFlags::Graceful
+                } else {
+                    CloseFlags::Abrupt
+                };
+                self.disconnect(side, end, flags);
+                if self.has(Feature::Calls) && self.random.random_ratio(1, 4) {
+                    self.poke_end(side, end);
+                }
+            }
+            84..=89 if self.has(Feature::Frees) => self.lend_or_free(side),
+            90..=93 if self.has(Feature::EpFrees) => self.renew(side, end),
+            94 if self.has(Feature::Reopen) => self.close(side),
+            95 if self.has(Feature::Reopen) => self.close_gracefully(side),
+            96 if self.has(Feature::Drop) => self.abandon(side),
+            97 if self.has(Feature::Restart) => self.restart(side),
+            100..=109 if self.has(Feature::Windows) => self.window(side, end),
+            110..=115 if self.has(Feature::Srq) => self.share(side),
+            116..=121 if self.has(Feature::Evds) => self.dispatch(side),
+            122..=127 if self.has(Feature::Listeners) => self.listen(side, end),
+            128..=130 if self.has(Feature::Modify) => self.modify(side, end),
+            131..=136 if self.has(Feature::Calls) => self.ask(side, end),
+            137..=141 if self.has(Feature::Calls) => self.spare(side),
+            142..=143 if self.has(Feature::Calls) => self.poke_end(side, end),
+            _ => {}
+        }
+    }
+}

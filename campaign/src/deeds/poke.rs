@@ -1,0 +1,143 @@
+//! Calls on an endpoint in states in which DAT refuses them, and questions in any.
+
+use dat::{
+    CloseFlags, CompletionFlags, ConnectFlags, CrHandle, EpChange, EpHandle, EpState, MemPrivFlags,
+    Qos, RmrTriplet, Timeout,
+};
+
+use super::traffic::local;
+use crate::end::Phase;
+use crate::world::World;
+
+impl World {
+    /// Makes every call on an endpoint that its state forbids. The judge finds what succeeds, and what a refusal changes.
+    pub fn poke(&mut self, side: usize, ep: EpHandle) {
+        use EpState as S;
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let Ok(status) = open.ia.ep_get_status(ep) else {
+            return;
+        };
+        let state = status.state;
+        self.ask_about(side, ep);
+        if !matches!(state, S::Connected | S::Disconnected) {
+            self.poke_posts(side, ep);
+        }
+        if !matches!(state, S::Unconnected | S::Disconnected) {
+            self.ep_call(side, "dat_ep_reset", ep, |open| open.ia.ep_reset(ep));
+        }
+        if state != S::Unconnected {
+            self.poke_connects(side, ep);
+        }
+        if matches!(
+            state,
+            S::Reserved | S::PassiveConnectionPending | S::TentativeConnectionPending
+        ) {
+            self.ep_call(side, "dat_ep_free", ep, |open| open.ia.ep_free(ep));
+        }
+        if matches!(
+            state,
+            S::Unconnected
+                | S::Reserved
+                | S::PassiveConnectionPending
+                | S::TentativeConnectionPending
+        ) {
+            self.ep_call(side, "dat_ep_disconnect", ep, |open| {
+                open.ia.ep_disconnect(ep, CloseFlags::Abrupt)
+            });
+        }
+        self.ep_call(side, "dat_ep_modify", ep, |open| {
+            let mut attr = open.ia.ep_query(ep)?.attr;
+            attr.max_request_dtos = u32::MAX;
+            let change = EpChange {
+                attr: Some(attr),
+                ..EpChange::default()
+            };
+            open.ia.ep_modify(ep, &change)
+        });
+    }
+
+    fn ask_about(&mut self, side: usize, ep: EpHandle) {
+        self.ep_call(side, "dat_ep_query", ep, |open| open.ia.ep_query(ep));
+        self.ep_call(side, "dat_ep_get_status", ep, |open| {
+            open.ia.ep_get_status(ep)
+        });
+        self.ep_call(side, "dat_ep_recv_query", ep, |open| {
+            open.ia.ep_recv_query(ep)
+        });
+        self.ep_call(side, "dat_ep_set_watermark", ep, |open| {
+            open.ia.ep_set_watermark(ep, None, None)
+        });
+    }
+
+    fn poke_posts(&mut self, side: usize, ep: EpHandle) {
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let (source, sink) = ([local(&open.source, 0, 8)], [local(&open.sink, 0, 8)]);
+        let rmr = open.veils.iter().find_map(|veil| veil.rmr);
+        let nowhere = RmrTriplet {
+            rmr_context: 0,
+            target_address: 0,
+            segment_length: 8,
+        };
+        let none = CompletionFlags::empty();
+        self.ep_call(side, "dat_ep_post_send", ep, |open| {
+            open.ia.ep_post_send(ep, &source, 0, none)
+        });
+        self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
+            open.ia.ep_post_rdma_write(ep, &source, 0, &nowhere, none)
+        });
+        self.ep_call(side, "dat_ep_post_rdma_read", ep, |open| {
+            open.ia.ep_post_rdma_read(ep, &sink, 0, &nowhere, none)
+        });
+        if let Some(rmr) = rmr {
+            self.ep_call(side, "dat_rmr_bind", ep, |open| {
+                let rights = MemPrivFlags::REMOTE_READ;
+                open.ia.rmr_bind(rmr, &source[0], rights, ep, 0, none)
+            });
+        }
+    }
+
+    fn poke_connects(&mut self, side: usize, ep: EpHandle) {
+        let second = Timeout::from_micros(1_000_000);
+        let qos = Qos::BEST_EFFORT;
+        self.ep_call(side, "dat_ep_connect", ep, |open| {
+            let (address, flags) = (open.ia.query().ia.ia_address, ConnectFlags::empty());
+            open.ia.ep_connect(ep, address, 1, second, &[], qos, flags)
+        });
+        self.ep_call(side, "dat_ep_dup_connect", ep, |open| {
+            open.ia.ep_dup_connect(ep, ep, second, &[], qos)
+        });
+        self.ep_call(side, "dat_rsp_create", ep, |open| {
+            open.ia.rsp_create(1, Some(ep), open.cr)
+        });
+    }
+
+    /// Accepts a request with endpoints that cannot be had for it.
+    pub fn accept_wrongly(&mut self, side: usize, cr: CrHandle) {
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let busy = open.ends.iter().filter(|end| end.phase != Phase::Idle);
+        let busy: Vec<EpHandle> = busy.filter_map(|end| end.ep).collect();
+        for ep in busy {
+            let answer = self.ep_call(side, "dat_cr_accept", ep, |open| {
+                open.ia.cr_accept(cr, Some(ep), &[])
+            });
+            assert!(
+                answer.is_none_or(|answer| answer.is_err()),
+                "side {side}: a request is accepted with an endpoint that is taken"
+            );
+        }
+    }
+
+    /// Makes calls on an endpoint that is in a state that does not last.
+    pub fn poke_end(&mut self, side: usize, at: usize) {
+        let open = self.sides[side].open.as_ref();
+        if let Some(ep) = open.and_then(|open| open.ends[at].ep) {
+            self.poke(side, ep);
+        }
+    }
+}

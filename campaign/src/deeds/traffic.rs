@@ -1,0 +1,201 @@
+//! What is posted: receives, sends, RDMA.
+
+use dat::{CompletionFlags, LmrTriplet, RmrTriplet};
+use rand::Rng;
+
+use super::outcome;
+use crate::Feature;
+use crate::bytes::{self, SLOT, STRIDE};
+use crate::end::{Kind, Phase, WINDOW, Work};
+use crate::side::{Key, Region};
+use crate::world::World;
+
+/// Bytes of a region's slot, as their owner names them.
+pub fn local(region: &Region, slot: usize, bytes: usize) -> LmrTriplet {
+    LmrTriplet {
+        lmr_context: region.lmr.lmr_context,
+        virtual_address: region.lmr.registered_address + (slot * STRIDE) as u64,
+        segment_length: bytes as u64,
+    }
+}
+
+fn remote(region: &Region, slot: usize, bytes: usize) -> RmrTriplet {
+    RmrTriplet {
+        rmr_context: region.lmr.rmr_context,
+        target_address: region.lmr.registered_address + (slot * STRIDE) as u64,
+        segment_length: bytes as u64,
+    }
+}
+
+impl World {
+    pub fn receive(&mut self, side: usize, at: usize) {
+        let number = self.next_number();
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let end = &open.ends[at];
+        if end.shares {
+            self.receive_shared(side);
+            return;
+        }
+        let Some(ep) = end.ep else { return };
+        if end.receives.len() >= WINDOW {
+            return;
+        }
+        let slot = at * WINDOW + end.next_receive % WINDOW;
+        let cookie = number << 8 | slot as u64;
+        let iov = [local(&open.inbox, slot, SLOT)];
+        let answer = self.ep_call(side, "dat_ep_post_recv", ep, |open| {
+            let none = CompletionFlags::empty();
+            open.ia.ep_post_recv(ep, &iov, cookie, none)
+        });
+        let Some(answer) = answer else { return };
+        if answer.is_ok()
+            && let Some(open) = &mut self.sides[side].open
+        {
+            let end = &mut open.ends[at];
+            end.next_receive += 1;
+            end.receives.push_back(cookie);
+        }
+        self.cover.count("post a receive", outcome(&answer));
+    }
+
+    pub fn post(&mut self, side: usize, at: usize) {
+        let bytes = match self.random.random_range(0..6) {
+            0 => 0,
+            1 => 8,
+            2 => 1024,
+            3 => SLOT,
+            _ => 8 * self.random.random_range(0..=SLOT / 8),
+        };
+        let kind = match self.random.random_range(0..10) {
+            0..=3 => Kind::Send,
+            4..=6 => Kind::Write,
+            7..=8 => Kind::Read,
+            _ if self.has(Feature::Frees) || self.has(Feature::Windows) => Kind::Attack,
+            _ => Kind::Send,
+        };
+        let pick = self.random.random_range(0..12);
+        let fence = self.random.random_ratio(1, 8);
+        let cookie = self.next_number();
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let end = &open.ends[at];
+        let (Some(ep), Some((link, own)), Phase::Up | Phase::Over) = (end.ep, end.link, end.phase)
+        else {
+            return;
+        };
+        if end.requests.len() >= WINDOW {
+            return;
+        }
+        let (peer, opening, there) = self.links[link].ends[1 - own];
+        let slot = end.next_request % WINDOW;
+        let target = self.target(peer, opening, there * WINDOW + slot, kind, pick, bytes);
+        let Some((target, void)) = target else { return };
+        let mine = at * WINDOW + slot;
+        bytes::put(&open.source.memory, mine, cookie);
+        let (from, to) = (
+            [local(&open.source, mine, bytes)],
+            [local(&open.sink, mine, bytes)],
+        );
+        let flags = if fence {
+            CompletionFlags::BARRIER_FENCE
+        } else {
+            CompletionFlags::empty()
+        };
+        match kind {
+            Kind::Send if !self.is_awaited(peer, opening, there, link, own) => {
+                self.spoil_link(link, "a message nobody waits for");
+            }
+            Kind::Attack => self.spoil_link(link, "an attack"),
+            Kind::Send | Kind::Write | Kind::Read | Kind::Bind(_) => {}
+        }
+        let answer = match kind {
+            Kind::Send | Kind::Bind(_) => self.ep_call(side, "dat_ep_post_send", ep, |open| {
+                open.ia.ep_post_send(ep, &from, cookie, flags)
+            }),
+            Kind::Write | Kind::Attack => {
+                self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
+                    open.ia
+                        .ep_post_rdma_write(ep, &from, cookie, &target, flags)
+                })
+            }
+            Kind::Read => self.ep_call(side, "dat_ep_post_rdma_read", ep, |open| {
+                open.ia.ep_post_rdma_read(ep, &to, cookie, &target, flags)
+            }),
+        };
+        let Some(answer) = answer else { return };
+        self.cover.count("post a request", outcome(&answer));
+        if answer.is_ok()
+            && let Some(open) = &mut self.sides[side].open
+        {
+            let end = &mut open.ends[at];
+            end.next_request += 1;
+            end.requests.push_back(Work {
+                cookie,
+                kind,
+                slot,
+                bytes,
+                void,
+            });
+            if kind == Kind::Send {
+                self.links[link].sent[own].push_back((cookie, bytes));
+            }
+        }
+    }
+
+    /// Whether a buffer is there for one more message on a connection.
+    fn is_awaited(&self, peer: usize, opening: u64, there: usize, link: usize, own: usize) -> bool {
+        let Some(other) = self.sides.get(peer) else {
+            return false;
+        };
+        let open = other.open.as_ref().filter(|_| other.openings == opening);
+        let Some(open) = open else { return false };
+        let end = &open.ends[there];
+        if end.shares {
+            let coming = |end: &crate::end::End| match end.link {
+                Some((link, own)) if end.shares => self.links[link].sent[1 - own].len(),
+                Some(_) | None => 0,
+            };
+            let coming: usize = open.ends.iter().map(coming).sum();
+            return !open.buffers_lost && open.buffers.len() > coming;
+        }
+        end.receives.len() > self.links[link].sent[own].len()
+    }
+
+    /// Where a request goes, and whether its key is void. An adapter that was opened again has other memory, and the
+    /// keys of the old one are told to nobody but those who knew them: they are in the connection.
+    #[allow(
+        clippy::type_complexity,
+        reason = "a place, and the key in it that is void"
+    )]
+    fn target(
+        &self,
+        peer: usize,
+        opening: u64,
+        slot: usize,
+        kind: Kind,
+        pick: usize,
+        bytes: usize,
+    ) -> Option<(RmrTriplet, Option<(u64, u32)>)> {
+        let other = self.sides.get(peer)?;
+        let open = other.open.as_ref().filter(|_| other.openings == opening)?;
+        match kind {
+            Kind::Send | Kind::Write | Kind::Bind(_) => {
+                Some((remote(&open.written, slot, bytes), None))
+            }
+            Kind::Read => Some((remote(&open.offered, slot, bytes), None)),
+            Kind::Attack => {
+                let keys: Vec<Key> = open.told().collect();
+                let key = *keys.get(pick % keys.len().max(1))?;
+                let target = RmrTriplet {
+                    rmr_context: key.context,
+                    target_address: key.address,
+                    segment_length: bytes as u64,
+                };
+                Some((target, key.void.map(|_| (key.address, key.context))))
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Which calls DAT allows in which states, and what a refused one leaves.
+
+use dat::{DatError, EpState, ReturnType};
+
+/// The state's name, as [`crate::calls::ENDPOINT`] lists it.
+pub const fn name(state: EpState) -> &'static str {
+    match state {
+        EpState::Unconnected => "Unconnected",
+        EpState::Reserved => "Reserved",
+        EpState::PassiveConnectionPending => "PassiveConnectionPending",
+        EpState::ActiveConnectionPending => "ActiveConnectionPending",
+        EpState::TentativeConnectionPending => "TentativeConnectionPending",
+        EpState::CompletionPending => "CompletionPending",
+        EpState::Connected => "Connected",
+        EpState::DisconnectPending => "DisconnectPending",
+        EpState::Disconnected => "Disconnected",
+    }
+}
+
+/// Whether the network may have brought an endpoint from one state to another while a call looked around.
+fn may_have_become(before: EpState, after: EpState) -> bool {
+    use EpState as S;
+    match before {
+        S::ActiveConnectionPending | S::CompletionPending => {
+            matches!(after, S::Connected | S::Disconnected)
+        }
+        S::Connected => matches!(after, S::DisconnectPending | S::Disconnected),
+        S::DisconnectPending => after == S::Disconnected,
+        S::Reserved => after == S::PassiveConnectionPending,
+        S::Unconnected
+        | S::PassiveConnectionPending
+        | S::TentativeConnectionPending
+        | S::Disconnected => false,
+    }
+}
+
+/// Whether a call may succeed on an endpoint in this state (uDAPL 1.2, the page of the call).
+fn allowed(call: &str, state: EpState) -> bool {
+    use EpState as S;
+    match call {
+        "dat_ep_connect" | "dat_ep_dup_connect" | "dat_rsp_create" => state == S::Unconnected,
+        "dat_ep_post_send"
+        | "dat_ep_post_rdma_write"
+        | "dat_ep_post_rdma_read"
+        | "dat_rmr_bind" => matches!(state, S::Connected | S::Disconnected),
+        "dat_ep_modify" => matches!(
+            state,
+            S::Unconnected
+                | S::Reserved
+                | S::PassiveConnectionPending
+                | S::TentativeConnectionPending
+        ),
+        "dat_ep_free" => !matches!(
+            state,
+            S::Reserved | S::PassiveConnectionPending | S::TentativeConnectionPending
+        ),
+        "dat_ep_reset" => matches!(state, S::Unconnected | S::Disconnected),
+        "dat_cr_accept" => matches!(
+            state,
+            S::Unconnected | S::PassiveConnectionPending | S::TentativeConnectionPending
+        ),
+        _ => true,
+    }
+}
+
+/// What is wrong with the states before and after a call, if anything is. `after` is `None` when the endpoint is gone.
+pub fn judge(
+    call: &str,
+    before: EpState,
+    after: Option<EpState>,
+    error: Option<&DatError>,
+) -> Result<(), String> {
+    let Some(error) = error else {
+        if !allowed(call, before) {
+            return Err(format!("{call} succeeds in {before:?}"));
+        }
+        return if after.is_none() == (call == "dat_ep_free") {
+            Ok(())
+        } else {
+            Err(format!(
+                "{call} succeeds in {before:?} and leaves {after:?}"
+            ))
+        };
+    };
+    // The device refused half-way: the endpoint is at worst DISCONNECTED.
+    let device = matches!(
+        error.return_type(),
+        ReturnType::InternalError | ReturnType::InsufficientResources | ReturnType::Abort
+    );
+    match after {
+        Some(after) if after == before || may_have_become(before, after) => Ok(()),
+        Some(EpState::Disconnected) if device => Ok(()),
+        Some(_) | None => Err(format!(
+            "{call} is refused ({error}) in {before:?} and leaves {after:?}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dat::Subtype;
+
+    #[test]
+    fn a_refused_call_leaves_the_state_and_no_call_succeeds_in_a_wrong_one() {
+        let refused = DatError::new(ReturnType::InvalidState, Subtype::None);
+        let same = Some(EpState::Unconnected);
+        let judged = |after, error| judge("dat_ep_post_send", EpState::Unconnected, after, error);
+        assert!(judged(same, Some(&refused)).is_ok());
+        assert!(judged(Some(EpState::Connected), Some(&refused)).is_err());
+        assert!(judged(None, Some(&refused)).is_err());
+        assert!(judged(same, None).is_err(), "nothing is sent unconnected");
+        let free = |after| judge("dat_ep_free", EpState::Connected, after, None);
+        assert!(free(None).is_ok());
+        assert!(free(Some(EpState::Disconnected)).is_err());
+    }
+}

@@ -1,0 +1,23 @@
+//! What adapters did and heard, as lines for people.
+
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Lines, which outlive the world they tell of.
+#[derive(Clone, Default)]
+pub struct Story(Arc<Mutex<String>>);
+
+impl Story {
+    /// Adds a line: time in nanoseconds, side, text.
+    pub fn line(&self, now: u64, side: usize, text: fmt::Arguments<'_>) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Writing to a String does not fail.
+        let _ = writeln!(lines, "{now} side {side}: {text}");
+    }
+
+    /// All lines so far.
+    pub fn text(&self) -> String {
+        let lines = self.0.lock();
+        lines.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

@@ -1,0 +1,220 @@
+//! What befalls the wire and the functions.
+
+use std::time::Duration;
+
+use hw_mlx::prm::Opcode;
+use hw_sim::{Fault, Faults, LinkFaults, VfSettings};
+use rand::Rng;
+
+use crate::Feature;
+use crate::world::World;
+
+/// Commands that a fault may wait for: those that bring an adapter up, make its objects, and end them.
+const COMMANDS: [Opcode; 40] = [
+    Opcode::ENABLE_HCA,
+    Opcode::QUERY_HCA_CAP,
+    Opcode::SET_HCA_CAP,
+    Opcode::QUERY_ISSI,
+    Opcode::SET_ISSI,
+    Opcode::QUERY_PAGES,
+    Opcode::MANAGE_PAGES,
+    Opcode::INIT_HCA,
+    Opcode::SET_DRIVER_VERSION,
+    Opcode::QUERY_VPORT_STATE,
+    Opcode::QUERY_NIC_VPORT_CONTEXT,
+    Opcode::MODIFY_NIC_VPORT_CONTEXT,
+    Opcode::SET_ROCE_ADDRESS,
+    Opcode::QUERY_ROCE_ADDRESS,
+    Opcode::ALLOC_Q_COUNTER,
+    Opcode::DEALLOC_Q_COUNTER,
+    Opcode::ALLOC_PD,
+    Opcode::DEALLOC_PD,
+    Opcode::ALLOC_UAR,
+    Opcode::DEALLOC_UAR,
+    Opcode::CREATE_MKEY,
+    Opcode::DESTROY_MKEY,
+    Opcode::CREATE_EQ,
+    Opcode::DESTROY_EQ,
+    Opcode::CREATE_CQ,
+    Opcode::MODIFY_CQ,
+    Opcode::DESTROY_CQ,
+    Opcode::CREATE_QP,
+    Opcode::DESTROY_QP,
+    Opcode::RST2INIT_QP,
+    Opcode::INIT2RTR_QP,
+    Opcode::RTR2RTS_QP,
+    Opcode::TO_ERR_QP,
+    Opcode::TO_RST_QP,
+    Opcode::QUERY_QP,
+    Opcode::CREATE_RMP,
+    Opcode::MODIFY_RMP,
+    Opcode::DESTROY_RMP,
+    Opcode::TEARDOWN_HCA,
+    Opcode::DISABLE_HCA,
+];
+
+impl World {
+    /// Something that befalls the wire or a function.
+    pub fn trouble(&mut self) {
+        if !self.random.random_ratio(1, 8) {
+            return;
+        }
+        let side = self.random.random_range(0..self.sides.len());
+        let (draw, small) = (
+            self.random.random_range(0..48),
+            self.random.random_range(1..4),
+        );
+        match draw {
+            0..=9 => self.wire_trouble(side, draw, small),
+            10..=17 | 44..=45 => self.command_trouble(side, draw, small),
+            18..=20 if self.has(Feature::Pages) => {
+                let pages = i32::try_from(small).unwrap_or(1) * 10 - 20;
+                self.inject(side, "page request", &Fault::PageRequest { pages });
+                self.inject(
+                    side,
+                    "page starvation",
+                    &Fault::PageStarvation { pages: small },
+                );
+            }
+            21 if self.has(Feature::Death) => {
+                let (what, fault) = match small {
+                    1 => ("health syndrome", Fault::HealthSyndrome(1)),
+                    2 => ("firmware stops", Fault::HealthCounterStops),
+                    _ => ("bus error", Fault::BusError),
+                };
+                self.inject(side, what, &fault);
+            }
+            22..=23 if self.has(Feature::Stall) => {
+                let stall = Duration::from_millis(u64::from(small) * 1_000);
+                self.inject(side, "health stall", &Fault::HealthCounterStalls(stall));
+            }
+            24..=27 if self.has(Feature::Interrupts) => {
+                let (what, fault) = match small {
+                    1 => ("stray interrupts", Fault::StrayInterrupts),
+                    lost => ("lost interrupts", Fault::LostInterrupts(lost)),
+                };
+                self.cover.count("fault", what);
+                self.sim.inject(&self.sides[side].function, &fault);
+            }
+            28 if self.has(Feature::Mac) => self.change_mac(side),
+            _ => {}
+        }
+    }
+
+    fn wire_trouble(&mut self, side: usize, draw: u32, small: u32) {
+        let for_a_while = self.random.random_range(1..3_000_000_000_u64);
+        let ppm = self.random.random_range(0..200_000);
+        let faults = Faults {
+            loss_ppm: ppm,
+            duplicate_ppm: ppm,
+            reorder_ppm: ppm,
+            corrupt_ppm: ppm / 2,
+            delay_ns: 2_000,
+            jitter_ns: 50_000,
+            reorder_ns: 400_000,
+        };
+        let gone = Faults {
+            loss_ppm: 1_000_000,
+            ..Faults::NONE
+        };
+        let until = Some(self.now() + for_a_while);
+        match draw {
+            0..=5 if self.has(Feature::Wire) => {
+                self.cover.count("wire", "faulty");
+                self.until = until;
+                self.sim.set_faults(self.wire, LinkFaults::both(faults));
+            }
+            6..=7 if self.has(Feature::Partition) => {
+                self.cover.count(
+                    "partition",
+                    if small == 1 { "both ways" } else { "one way" },
+                );
+                self.until = until;
+                let faults = LinkFaults {
+                    a_to_b: gone,
+                    b_to_a: if small == 1 { gone } else { Faults::NONE },
+                };
+                self.sim.set_faults(self.wire, faults);
+            }
+            8..=9 if self.has(Feature::Flap) => {
+                self.cover.count("cable", "pulled");
+                self.until = until;
+                let card = &self.cards[self.sides[side].card];
+                self.sim.inject(&card.physical(), &Fault::LinkDown);
+            }
+            _ => return,
+        }
+        self.tell(side, format_args!("the wire suffers, {draw} {small}"));
+        self.spoil("the wire", |_| true);
+    }
+
+    fn command_trouble(&mut self, side: usize, draw: u32, small: u32) {
+        let (any, pick) = (
+            self.random.random_bool(0.4),
+            self.random.random_range(0..COMMANDS.len()),
+        );
+        let opcode = (!any).then_some(COMMANDS[pick].0);
+        match draw {
+            10..=13 if self.has(Feature::Refused) => self.inject(
+                side,
+                "refused command",
+                &Fault::CommandFailure {
+                    opcode,
+                    status: if small == 1 { 0x06 } else { 0x0f },
+                    syndrome: 0,
+                    count: small,
+                },
+            ),
+            14 if self.has(Feature::Silent) => {
+                let fault = Fault::CommandSilence {
+                    opcode,
+                    count: small,
+                };
+                self.inject(side, "silent command", &fault);
+            }
+            15..=17 if self.has(Feature::Late) => self.inject(
+                side,
+                "late command",
+                &Fault::CommandDelay {
+                    opcode,
+                    delay: Duration::from_millis(u64::from(small) * 900),
+                    count: small,
+                },
+            ),
+            44..=45 if self.has(Feature::Refused) => self.inject(
+                side,
+                "command not delivered",
+                &Fault::CommandDelivery {
+                    opcode,
+                    // Internal error, and a bad length of the input (PRM, command interface, delivery status).
+                    status: if small == 1 { 0x01 } else { 0x06 },
+                    count: small,
+                },
+            ),
+            _ => {}
+        }
+    }
+
+    fn inject(&mut self, side: usize, what: &'static str, fault: &Fault) {
+        self.cover.count("fault", what);
+        self.tell(side, format_args!("{fault:?}"));
+        self.sides[side].tampered = true;
+        self.spoil_side(what, side);
+        self.sim.inject(&self.sides[side].function, fault);
+    }
+
+    /// The administrator gives a virtual function another address. Its driver learns it when it begins anew.
+    fn change_mac(&mut self, side: usize) {
+        self.cover.count("fault", "another MAC");
+        self.close(side);
+        let (card, index) = (side / self.of_card(), side % self.of_card());
+        self.macs += 1;
+        let [low, high] =
+            [self.macs, self.macs >> 8].map(|byte| u8::try_from(byte & 0xff).unwrap_or(0));
+        let settings = VfSettings {
+            mac: Some([2, 0xca, 1, 0, high, low]),
+            ..VfSettings::default()
+        };
+        assert!(self.cards[card].set_vf(index, settings));
+    }
+}
