@@ -92,6 +92,12 @@ impl Interrupt {
         poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
+    /// Whether it is the same vector.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.event, &other.event)
+    }
+
     /// The descriptor, for a ring or a poll of one's own.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {

@@ -12,6 +12,7 @@ mod demo;
 mod dtest;
 mod install;
 mod miri;
+mod races;
 mod setup;
 mod shell;
 mod sim;
@@ -63,6 +64,8 @@ enum Task {
     Conformance(conformance::Arguments),
     /// Interpret the ring and table code's unit tests with Miri (a nightly toolchain's).
     Miri,
+    /// Check what runs in several threads: loom's models, ThreadSanitizer, Miri.
+    Races(races::Arguments),
     /// Install what the tests use beyond Rust (tshark, scapy, valgrind, mmdebstrap), through apt.
     Setup,
     /// Check a capture with tshark and an independent ICRC computation.
@@ -114,6 +117,7 @@ fn run() -> Result<()> {
         Task::Sim(arguments) => sim::run(&arguments),
         Task::Conformance(arguments) => conformance::run(&arguments),
         Task::Miri => miri::run(),
+        Task::Races(arguments) => races::run(&arguments),
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
         Task::Vm { task, options } => vm::run(&task, &options),

@@ -31,8 +31,21 @@ const RUNS: [(&str, &[&str]); 3] = [
 /// What interprets; Miri is a part of nightly toolchains only.
 const TOOLCHAIN: &str = "+nightly";
 
+/// The same for units that are used by several threads at a time, which the tests do.
+const THREADS: [(&str, &[&str]); 1] = [("dat", &["capi::hand_overs::"])];
+
 /// Runs the tests under Miri.
 pub fn run() -> Result<()> {
+    interpret(&RUNS, "")?;
+    threads()
+}
+
+/// Those with several threads, in several orders.
+pub fn threads() -> Result<()> {
+    interpret(&THREADS, "-Zmiri-many-seeds=0..16")
+}
+
+fn interpret(runs: &[(&str, &[&str])], flags: &str) -> Result<()> {
     let mut version = shell::command("cargo", &[TOOLCHAIN, "miri", "--version"]);
     // Set by the cargo that runs us, it would decide instead of the argument.
     version.env_remove("RUSTUP_TOOLCHAIN");
@@ -40,15 +53,15 @@ pub fn run() -> Result<()> {
         bail!("Miri is not here: rustup component add miri rust-src --toolchain nightly");
     };
     println!("miri: {}", version.trim());
-    for (package, modules) in RUNS {
+    for (package, modules) in runs {
         let mut arguments = vec![TOOLCHAIN, "miri", "test", "--package", package, "--lib"];
         arguments.extend(["--", "--skip", "random"]);
-        arguments.extend(modules);
+        arguments.extend(*modules);
         let mut command = shell::command("cargo", &arguments);
         command
             .env_remove("RUSTUP_TOOLCHAIN")
             // The clock and the environment are the host's.
-            .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+            .env("MIRIFLAGS", format!("-Zmiri-disable-isolation {flags}"))
             .env("CARGO_TARGET_DIR", shell::target().join("miri"));
         shell::run(command)?;
     }

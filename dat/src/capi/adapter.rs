@@ -91,21 +91,26 @@ impl Adapter {
         unsafe { adapter.as_ref() }
     }
 
+    /// A place, which never goes, with nothing open in it.
+    pub(super) fn idle(many: bool) -> &'static Self {
+        Box::leak(Box::new(Self {
+            gate: Gate::new(),
+            open: UnsafeCell::new(None),
+            broken: AtomicBool::new(false),
+            many: AtomicBool::new(many),
+            function: Mutex::new(None),
+        }))
+    }
+
     /// Opens an adapter for C.
     pub(super) fn open(reserved: Reserved<IaName>, mut open: Open) -> &'static Self {
         let many = open.instances.iter().any(|one| one.thread_safe);
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         let alike = |place: &&Self| place.many.load(Ordering::Relaxed) == many;
         let at = idle.iter().position(alike);
-        let adapter = at.map(|at| idle.swap_remove(at)).unwrap_or_else(|| {
-            Box::leak(Box::new(Self {
-                gate: Gate::new(),
-                open: UnsafeCell::new(None),
-                broken: AtomicBool::new(false),
-                many: AtomicBool::new(many),
-                function: Mutex::new(None),
-            }))
-        });
+        let adapter = at
+            .map(|at| idle.swap_remove(at))
+            .unwrap_or_else(|| Self::idle(many));
         drop(idle);
         // PANIC: the lane of a place that nobody has open is closed, and needs no fence.
         let _turn = adapter.gate.turn().expect("an idle adapter has turns");

@@ -38,7 +38,7 @@ fn agent_for(
     agent: GivenAgent,
 ) -> DatResult<Agent> {
     let watch = open.watch(adapter, ia)?;
-    Ok(Agent::new(move |evd| watch.tell(agent, evd)))
+    Ok(Agent::new(move |evd| watch.tell((agent, evd))))
 }
 
 /// `dat_cno_create`.
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn dat_cno_create(
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
     foreign!(cno_create_func(ia_handle, agent, cno_handle));
-    // SAFETY: the caller's promise.
+    // SAFETY: contract AGENT.
     unsafe { create(ia_handle, agent, core::convert::identity, cno_handle) }
 }
 
@@ -79,7 +79,7 @@ pub(super) unsafe fn create(
             }
             Ok(open.enter(adapter, ia, reserved, cno))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(cno_handle, cno) };
         Ok(())
     })
@@ -92,7 +92,7 @@ pub(super) unsafe fn create(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_cno_modify_agent(cno_handle: DatHandle, agent: CAgent) -> DatReturn {
     foreign!(cno_modify_agent_func(cno_handle, agent));
-    // SAFETY: the caller's promise.
+    // SAFETY: contract AGENT.
     unsafe { modify_agent(cno_handle, agent, core::convert::identity) }
 }
 
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn dat_cno_query(
                 ),
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(cno_param, param) };
         Ok(())
     })
@@ -183,10 +183,10 @@ pub unsafe extern "C" fn dat_cno_wait(
     call(|| {
         let (adapter, ia, cno) = owned::<CnoHandle>(cno_handle)?;
         given(evd_handle, Subtype::Arg3)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(evd_handle, null_mut()) };
         let evd = wait(adapter, ia, cno, Timeout::from_micros(timeout))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(evd_handle, evd) };
         Ok(())
     })

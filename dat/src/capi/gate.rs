@@ -25,6 +25,8 @@
 //!
 //! Where it had one and refuses it later (a seccomp filter that the program has installed since, or no memory), nobody knows
 //! whether somebody is in the lane: there is no turn, then or ever again, and nobody goes on.
+//!
+//! `models` puts this file over primitives that try every order of events.
 
 use std::sync::PoisonError;
 
@@ -97,6 +99,12 @@ impl Gate {
         self.busy.store(false, Ordering::Release);
     }
 
+    /// Somebody has or wants a turn, or the lane is closed.
+    #[cfg(test)]
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) != 0
+    }
+
     /// Waits for a turn: as long as the calls of others last.
     ///
     /// # Errors
@@ -131,108 +139,5 @@ impl Gate {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.gate.wanted.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    // UNSAFETY: the scheduler's system calls.
-    #![expect(unsafe_code, reason = "sched_setscheduler(2)")]
-
-    use core::mem::MaybeUninit;
-    use std::sync::mpsc::channel;
-    use std::thread;
-
-    use nix::sys::resource::{UsageWho, getrusage};
-
-    use super::super::primitives::refusal::REFUSED;
-    use super::*;
-
-    #[test]
-    fn without_the_fence_there_is_no_turn_then_or_later_and_the_lane_is_closed() {
-        let gate = Gate::new();
-        gate.open();
-        if !gate.enter() {
-            return; // no membarrier(2), no lane
-        }
-        REFUSED.set(Some(libc::EPERM));
-        assert_eq!(
-            gate.turn().map(drop),
-            Err(NoTurn(libc::EPERM)),
-            "somebody is in the lane"
-        );
-        REFUSED.set(None);
-        gate.leave();
-        assert_eq!(gate.turn().map(drop), Err(NoTurn(libc::EPERM)));
-        assert!(!gate.enter());
-    }
-
-    #[test]
-    fn a_closed_lane_needs_no_fence() {
-        let gate = Gate::new();
-        REFUSED.set(Some(libc::ENOMEM));
-        assert_eq!(gate.turn().map(drop), Ok(()));
-        REFUSED.set(None);
-        assert_eq!(gate.turn().map(drop), Ok(()));
-    }
-
-    /// This thread runs on one processor only.
-    fn pin() {
-        // SAFETY: zeros are an empty set.
-        let mut set: libc::cpu_set_t = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: the set has room for the first processor.
-        unsafe { libc::CPU_SET(0, &mut set) };
-        // SAFETY: 0 is this thread, and the set has the size that is said.
-        let answer = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
-        assert_eq!(answer, 0, "the first processor");
-    }
-
-    /// This thread runs before all others until it sleeps; not without the right to.
-    fn run_first() -> bool {
-        let priority = libc::sched_param { sched_priority: 1 };
-        // SAFETY: 0 is this thread, and the policy takes a priority.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
-    }
-
-    /// How often this thread has gone to sleep.
-    fn sleeps() -> i64 {
-        let usage = getrusage(UsageWho::RUSAGE_THREAD).expect("our own");
-        usage.voluntary_context_switches()
-    }
-
-    #[test]
-    fn who_waits_for_the_lane_lets_a_thread_of_lower_priority_leave_it() {
-        let gate = Gate::new();
-        gate.open();
-        if !has_heavy_fence() {
-            return; // no lane
-        }
-        let (gate, (go, gone)) = (&gate, channel());
-        let slept = thread::scope(|scope| {
-            let first = scope.spawn(move || {
-                pin();
-                gone.recv().expect("the test runs");
-                if !run_first() {
-                    println!("SKIPPED: no right to SCHED_FIFO");
-                    return None;
-                }
-                let before = sleeps();
-                drop(gate.turn().expect("membarrier(2) works"));
-                Some(sleeps() - before)
-            });
-            let in_the_lane = scope.spawn(move || {
-                pin();
-                assert!(gate.enter(), "nobody wants a turn yet");
-                go.send(()).expect("the thread listens");
-                while gate.wanted.load(Ordering::Relaxed) == 0 && !first.is_finished() {
-                    thread::yield_now();
-                }
-                gate.leave();
-                first.join().expect("the thread")
-            });
-            in_the_lane.join().expect("the thread")
-        });
-        // Yielding is no sleep: only the limit on real-time threads, if there is one, would have let us in between.
-        assert_ne!(slept, Some(0));
     }
 }

@@ -32,7 +32,8 @@ use super::records::Address;
 use super::registry::Entry;
 use super::table::{self, IaName, Named, Reserved, find_owned, handle_of, number, object};
 use super::types::{DatContext, DatHandle};
-use super::watch::{Upcalls, Watch};
+use super::upcalls::Upcalls;
+use super::watch::{Call, Watch};
 use crate::Ia;
 
 /// An adapter as one opening has it.
@@ -319,7 +320,7 @@ impl Open {
         &mut self,
         adapter: &'static Adapter,
         ia: IaName,
-    ) -> DatResult<Arc<Upcalls>> {
+    ) -> DatResult<Arc<Upcalls<Call>>> {
         let watch = match self.instance(ia)?.watch.take() {
             Some(watch) => watch,
             None => Watch::start(adapter, self)?,

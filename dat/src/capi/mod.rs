@@ -8,9 +8,25 @@
 //! |---|---|
 //! | a handle | a number, looked up and never followed: what names nothing is DAT_INVALID_HANDLE with the subtype of the kind, unless it is an object of another library's provider ([`foreign`]) |
 //! | an enumeration, flags | a number, checked |
-//! | a pointer | null, or memory of the type the header says, which is the caller's promise |
+//! | a pointer | null, or memory of the type the header says: by contract, below |
 //! | a thread that is cancelled | goes on until the call is over (`cancel`) |
 //! | a panic of ours | does not get out: the call answers DAT_INTERNAL_ERROR and the adapter is put away |
+//!
+//! # Contracts
+//!
+//! What a C program promises with its arguments, by the names that SAFETY comments use. The library checks what it can, which
+//! is null and ranges of numbers; where a pointer leads only the program knows. A `# Safety` section says which arguments a contract is
+//! about, in the words of `dat/udat.h`.
+//!
+//! | Contract | The program promises | Who checks |
+//! |---|---|---|
+//! | GIVEN | a pointer to read from is null, or leads to as many values of its type as the call says, aligned, which nobody writes until the call returns | null: the call, before it reads. The rest: nobody |
+//! | TEXT | the same for a string with its NUL | as GIVEN |
+//! | ROOM | a pointer to write to is null, or leads to memory for a value of its type, aligned, which nobody else reads or writes until the call returns | null: the call, or `call::put`, which leaves it out. The rest: nobody |
+//! | LENT | memory that is registered stays mapped and is the program's until the LMR is freed or the adapter closed; the device reads and writes it meanwhile | length and overflow: `lmr_create`. That it is mapped: pinning it, which fails |
+//! | AGENT | the function may be called with its word, once, from another thread, until it is taken back or the adapter is closed | a missing function: the call. The rest: nobody |
+//! | TABLE | a provider's table of functions has the size of its version and stays where it is while it is registered | the address, by process_vm_readv(2); the rest: whoever wrote the library |
+//! | PASSED ON | the arguments of this call, as they came, go to a function of ours with the same `# Safety` | that function |
 //!
 //! An adapter is registered both as thread safe and as not. Opened as not thread safe, which is what the header asks for
 //! unless `DAT_THREADSAFE` says otherwise, calls for one instance are made one at a time, except that others may be made
@@ -34,20 +50,30 @@ mod event;
 pub mod foreign;
 mod fork;
 mod gate;
+#[cfg(test)]
+#[path = "gate/tests.rs"]
+mod gate_tests;
 mod generic;
+#[cfg(test)]
+#[path = "hand_overs/tests.rs"]
+mod hand_overs;
 mod hot;
 mod ia;
 mod instance;
 mod memory;
 mod messages;
+#[cfg(test)]
+mod models;
 mod openings;
 mod primitives;
 mod records;
 mod registry;
 mod sleep;
+mod sleepers;
 mod srq;
 mod table;
 pub mod types;
+mod upcalls;
 mod watch;
 
 pub use cno::*;

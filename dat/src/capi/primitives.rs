@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 pub(super) use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+pub(super) use driver::Interrupt;
 use nix::poll::ppoll;
 use nix::sys::time::TimeSpec;
 

@@ -2,18 +2,17 @@
 //!
 //! Who waits lets go of the adapter while it sleeps. It is woken by the function's interrupts, or by somebody of this
 //! process who has done something with the adapter meanwhile ([`Sleep::kick`]): posted a software event, closed it,
-//! taken in the very interrupt. Of several who sleep the function wakes all, but the first to look takes the interrupt and
-//! what came with it; so it wakes the others. Waking up early is harmless, the waiter looks and sleeps on.
+//! taken in the very interrupt ([`Sleepers`]). Waking up early is harmless, the waiter looks and sleeps on.
 //!
 //! A signal that the program has a handler for ends the wait, however the handler was set up (SA_RESTART or not), as it does
 //! with poll(2). From the first sleep on the waiter holds signals back but where it sleeps, so that none is missed.
 
 use core::cell::OnceCell;
-use core::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use driver::{Clock, HeldSignals, Instant, Interrupt, Woken};
 
+use super::sleepers::{Enlisted, Sleepers};
 use crate::Ia;
 
 /// How threads sleep on an adapter.
@@ -24,9 +23,7 @@ pub(super) struct Sleep {
     /// How many of those are the device's, and are taken by who is woken by them; the others are left for
     /// [`Ia::progress`](dat_core::Ia::progress).
     vectors: usize,
-    /// How many there are in `sleepers`, for those who would find none.
-    count: AtomicU32,
-    sleepers: Mutex<Vec<Interrupt>>,
+    sleepers: Sleepers,
 }
 
 impl Sleep {
@@ -36,8 +33,7 @@ impl Sleep {
             clock: hca.function().clock(),
             interrupts: hca.interrupts().to_vec(),
             vectors: hca.vectors(),
-            count: AtomicU32::new(0),
-            sleepers: Mutex::new(Vec::new()),
+            sleepers: Sleepers::new(),
         }
     }
 
@@ -47,13 +43,9 @@ impl Sleep {
         // Without one a sleeper is woken by the function, or after a second at the latest.
         let own = Interrupt::new().ok();
         interrupts.extend(own.clone());
-        if let Some(own) = &own {
-            self.list().push(own.clone());
-            self.count.fetch_add(1, Ordering::SeqCst);
-        }
         Sleeper {
             sleep: self,
-            own,
+            own: own.map(|own| self.sleepers.enlist(own)),
             interrupts,
             signals: OnceCell::new(),
         }
@@ -62,29 +54,14 @@ impl Sleep {
     /// Wakes who sleeps.
     #[inline]
     pub(super) fn kick(&self) {
-        if self.count.load(Ordering::Relaxed) != 0 {
-            self.wake(None);
-        }
-    }
-
-    #[cold]
-    fn wake(&self, except: Option<&Interrupt>) {
-        for sleeper in self.list().iter() {
-            if except.is_none_or(|except| !same(except, sleeper)) {
-                sleeper.signal();
-            }
-        }
-    }
-
-    fn list(&self) -> MutexGuard<'_, Vec<Interrupt>> {
-        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sleepers.kick();
     }
 }
 
 /// A thread that waits.
 pub(super) struct Sleeper<'a> {
     sleep: &'a Sleep,
-    own: Option<Interrupt>,
+    own: Option<Enlisted<'a>>,
     /// The function's, and its own.
     interrupts: Vec<Interrupt>,
     signals: OnceCell<HeldSignals>,
@@ -115,25 +92,12 @@ impl Sleeper<'_> {
             // A look takes in all there is, however often it was signalled.
             taken += vector.take();
         }
-        let _kicks = self.own.as_ref().map(Interrupt::take);
-        // What we have taken nobody else wakes by, and it may be theirs.
-        if taken != 0 && self.sleep.count.load(Ordering::Relaxed) > 1 {
-            self.sleep.wake(self.own.as_ref());
+        if let Some(own) = &self.own {
+            own.take();
+        }
+        if taken != 0 {
+            self.sleep.sleepers.taken_by(self.own.as_ref());
         }
         Ok(())
     }
-}
-
-impl Drop for Sleeper<'_> {
-    fn drop(&mut self) {
-        if let Some(own) = &self.own {
-            self.sleep.list().retain(|sleeper| !same(own, sleeper));
-            self.sleep.count.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-}
-
-fn same(one: &Interrupt, other: &Interrupt) -> bool {
-    use std::os::fd::AsRawFd;
-    one.as_fd().as_raw_fd() == other.as_fd().as_raw_fd()
 }

@@ -9,9 +9,8 @@
 // UNSAFETY: a C program's function is called.
 #![expect(unsafe_code, reason = "the agent's function")]
 
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use dat_core::{DatError, DatResult, EvdHandle, ReturnType, Subtype};
@@ -21,43 +20,17 @@ use super::adapter::{Adapter, Open};
 use super::records::GivenAgent;
 use super::table::{IaName, handle_of};
 use super::types::DatHandle;
+use super::upcalls::Upcalls;
 
 /// The longest sleep without a look.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What the thread and the IA's calls share.
-pub(super) struct Upcalls {
-    waiting: Mutex<Vec<(GivenAgent, Option<EvdHandle>)>>,
-    wake: Interrupt,
-    over: AtomicBool,
-}
-
-impl Upcalls {
-    const fn new(wake: Interrupt) -> Self {
-        Self {
-            waiting: Mutex::new(Vec::new()),
-            wake,
-            over: AtomicBool::new(false),
-        }
-    }
-
-    /// An agent is to be called.
-    pub(super) fn tell(&self, agent: GivenAgent, evd: Option<EvdHandle>) {
-        self.waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push((agent, evd));
-        self.wake.signal();
-    }
-
-    fn take(&self) -> Vec<(GivenAgent, Option<EvdHandle>)> {
-        core::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
+/// An agent that is to be called, with the EVD that it is told of.
+pub(super) type Call = (GivenAgent, Option<EvdHandle>);
 
 /// The thread, until it is dropped. Agents that are to be called by then are.
 pub(super) struct Watch {
-    upcalls: Arc<Upcalls>,
+    upcalls: Arc<Upcalls<Call>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -88,15 +61,14 @@ impl Watch {
         })
     }
 
-    pub(super) fn upcalls(&self) -> Arc<Upcalls> {
+    pub(super) fn upcalls(&self) -> Arc<Upcalls<Call>> {
         Arc::clone(&self.upcalls)
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.upcalls.over.store(true, Ordering::SeqCst);
-        self.upcalls.wake.signal();
+        self.upcalls.end();
         if let Some(thread) = self.thread.take()
             // An agent may close the instance it was called for.
             && thread.thread().id() != std::thread::current().id()
@@ -107,23 +79,32 @@ impl Drop for Watch {
     }
 }
 
-fn watch(adapter: &'static Adapter, first: IaName, upcalls: &Upcalls, interrupts: &[Interrupt]) {
+fn watch(
+    adapter: &'static Adapter,
+    first: IaName,
+    upcalls: &Upcalls<Call>,
+    interrupts: &[Interrupt],
+) {
     let clock = RealClock::new();
-    while !upcalls.over.load(Ordering::SeqCst) {
-        match look(adapter, first, upcalls) {
-            Ok(calls) => calls.into_iter().for_each(|(agent, evd)| call(agent, evd)),
-            // Nobody will say when it is over.
-            Err(_broken) => return,
+    let look = || match look(adapter, first, upcalls) {
+        Ok(calls) => {
+            calls.into_iter().for_each(|(agent, evd)| call(agent, evd));
+            true
         }
+        // Nobody will say when it is over.
+        Err(_broken) => false,
+    };
+    let sleep = || {
         // The turn has woken who sleeps in a wait: an interrupt taken here was theirs too.
         clock.wait(interrupts, clock.now() + LOOK_EVERY);
         for interrupt in interrupts {
             let _signals = interrupt.take();
         }
-    }
+    };
     // The instance has gone: everybody is told with no EVD.
-    let calls = upcalls.take().into_iter();
-    calls.for_each(|(agent, _)| call(agent, core::ptr::null_mut()));
+    for (agent, _) in upcalls.serve(look, sleep) {
+        call(agent, core::ptr::null_mut());
+    }
 }
 
 /// Has the IA look; the agents that are to be called, with C's handles of the EVDs. There are none if the IA is being closed:
@@ -134,7 +115,7 @@ fn watch(adapter: &'static Adapter, first: IaName, upcalls: &Upcalls, interrupts
 fn look(
     adapter: &'static Adapter,
     first: IaName,
-    upcalls: &Upcalls,
+    upcalls: &Upcalls<Call>,
 ) -> DatResult<Vec<(GivenAgent, DatHandle)>> {
     // The place may serve another device by now, whose EVDs are nothing to these agents.
     let calls = adapter.of_opening(first, |open| {
@@ -211,7 +192,7 @@ mod tests {
         let known = adapter.turn(|open| Ok(open.known(evd)));
         assert!(known.expect("open").is_some(), "the EVDs' keys are alike");
         let upcalls = Upcalls::new(Interrupt::new().expect("an eventfd"));
-        upcalls.tell(agent(), Some(evd));
+        upcalls.tell((agent(), Some(evd)));
         let told = look(adapter, first, &upcalls).expect("not broken");
         assert!(told.is_empty(), "its opening is over");
         assert_eq!(upcalls.take().len(), 1, "it will be told of the end");

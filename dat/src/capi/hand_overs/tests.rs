@@ -1,0 +1,111 @@
+//! The hand-overs between threads on the machine's own primitives, for those who watch a run: Miri, ThreadSanitizer. In every
+//! order they are tried in `models`.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use dat_core::PzHandle;
+use driver::Interrupt;
+
+use super::adapter::Adapter;
+use super::gate::Gate;
+use super::table::{self, IaName, Reserved, find_owned, handle_of};
+use super::upcalls::Upcalls;
+
+/// As often as an interpreter can.
+const OFTEN: u64 = if cfg!(miri) { 8 } else { 2_000 };
+
+/// The key of an object that says which handle it has; generations are odd.
+const fn key(handle: u64) -> u64 {
+    handle | 1 << 32
+}
+
+#[test]
+fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
+    let adapter = Adapter::idle(false);
+    let owner = IaName::fresh();
+    // The newest handle, and whether there will be more.
+    let (newest, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..=OFTEN {
+                let reserved = Reserved::<PzHandle>::new().expect("a place");
+                let handle = reserved.handle();
+                reserved.fill(adapter, owner, PzHandle::from_raw(key(handle), 1));
+                newest.store(handle, Ordering::Relaxed);
+                if number % 2 == 0 {
+                    thread::yield_now();
+                }
+                table::leave(handle);
+            }
+            over.store(true, Ordering::Release);
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Acquire) {
+                    let handle = newest.load(Ordering::Relaxed);
+                    if let Some((place, its, object)) = find_owned::<PzHandle>(handle_of(handle)) {
+                        assert!(core::ptr::eq(place, adapter));
+                        assert_eq!((its, object.to_raw()), (owner, (key(handle), 1)));
+                    }
+                    thread::yield_now();
+                }
+            });
+        }
+    });
+    let last = newest.into_inner();
+    assert!(last != 0 && find_owned::<PzHandle>(handle_of(last)).is_none());
+}
+
+#[test]
+fn turns_of_several_threads_see_what_those_before_have_done() {
+    let gate = Gate::new();
+    let passed = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..OFTEN {
+                    let _turn = gate.turn().expect("a closed lane has turns");
+                    // In two steps, which another turn between them would show.
+                    let before = passed.load(Ordering::Relaxed);
+                    passed.store(before + 1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!(passed.into_inner(), 3 * OFTEN);
+}
+
+#[test]
+fn upcalls_told_by_several_threads_are_made_once() {
+    let wake = Interrupt::new().expect("an eventfd");
+    let upcalls = Upcalls::new(wake.clone());
+    let mut made = thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            let mut made = Vec::new();
+            let look = || {
+                made.extend(upcalls.take());
+                true
+            };
+            let sleep = || {
+                while wake.take() == 0 {
+                    thread::yield_now();
+                }
+            };
+            let left = upcalls.serve(look, sleep);
+            made.extend(left);
+            made
+        });
+        let tellers = [0, 1].map(|which| {
+            let upcalls = &upcalls;
+            scope.spawn(move || (0..OFTEN).for_each(|number| upcalls.tell(2 * number + which)))
+        });
+        for teller in tellers {
+            teller.join().expect("the thread");
+        }
+        upcalls.end();
+        server.join().expect("the thread")
+    });
+    made.sort_unstable();
+    assert!(made.into_iter().eq(0..2 * OFTEN));
+}

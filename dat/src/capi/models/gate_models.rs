@@ -1,0 +1,248 @@
+//! The gate: whoever is inside is alone.
+
+// UNSAFETY: what the gate guards is in a cell.
+#![expect(unsafe_code, reason = "a cell behind the gate")]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use super::explore;
+use super::gate::{Gate, NoTurn};
+use super::primitives::{Broken, Fences, Running, between_instructions};
+
+/// An adapter: the gate, and what it guards. loom ends a model in which two are inside and one of them writes, or in which one
+/// does not see what the other has done.
+struct Guarded {
+    gate: Gate,
+    inside: UnsafeCell<u32>,
+}
+
+// SAFETY: that nobody is inside beside another is what the models try.
+unsafe impl Sync for Guarded {}
+// SAFETY: a number.
+unsafe impl Send for Guarded {}
+
+impl Guarded {
+    /// With an open lane, where there can be one.
+    fn new() -> Arc<Self> {
+        let guarded = Self {
+            gate: Gate::new(),
+            inside: UnsafeCell::new(0),
+        };
+        {
+            let _turn = guarded.gate.turn().expect("a closed lane has turns");
+            guarded.gate.open();
+        }
+        Arc::new(guarded)
+    }
+
+    fn work(&self) {
+        self.inside.with_mut(|inside| {
+            between_instructions();
+            // SAFETY: as above; loom sees to it.
+            unsafe { *inside += 1 };
+        });
+    }
+
+    /// As `Adapter::look`.
+    fn turn(&self) -> Result<(), NoTurn> {
+        let _turn = self.gate.turn()?;
+        self.work();
+        Ok(())
+    }
+
+    /// As `Adapter::fast`: in the lane, or else in a turn.
+    fn post(&self) -> Result<(), NoTurn> {
+        if !self.gate.enter() {
+            return self.turn();
+        }
+        self.work();
+        self.gate.leave();
+        Ok(())
+    }
+
+    fn close_lane(&self) {
+        let _turn = self.gate.turn().expect("membarrier(2) works");
+        self.gate.close();
+        self.work();
+    }
+
+    fn open_lane(&self) {
+        let _turn = self.gate.turn().expect("membarrier(2) works");
+        self.gate.open();
+        self.work();
+    }
+
+    fn passed(&self) -> u32 {
+        // SAFETY: all threads have been joined; loom sees to it.
+        self.inside.with(|inside| unsafe { *inside })
+    }
+}
+
+/// A thread posts twice while another has two turns.
+fn posts_beside_turns() {
+    let guarded = Guarded::new();
+    let posts = Arc::clone(&guarded);
+    let poster = thread::spawn(move || {
+        let _running = Running::on(0);
+        posts.post().expect("membarrier(2) works");
+        posts.post().expect("membarrier(2) works");
+    });
+    guarded.turn().expect("membarrier(2) works");
+    guarded.turn().expect("membarrier(2) works");
+    poster.join().expect("the thread");
+    assert_eq!(guarded.passed(), 4);
+}
+
+/// A thread posts while two others have a turn each.
+fn a_post_beside_two_threads_with_turns() {
+    let guarded = Guarded::new();
+    let (posts, turns) = (Arc::clone(&guarded), Arc::clone(&guarded));
+    let poster = thread::spawn(move || {
+        let _running = Running::on(0);
+        posts.post().expect("membarrier(2) works");
+    });
+    let other = thread::spawn(move || turns.turn().expect("membarrier(2) works"));
+    guarded.turn().expect("membarrier(2) works");
+    poster.join().expect("the thread");
+    other.join().expect("the thread");
+    assert_eq!(guarded.passed(), 3);
+}
+
+/// The adapter is opened once more while a thread posts; then another thread posts, too.
+fn two_threads_post_when_the_lane_has_closed() {
+    let guarded = Guarded::new();
+    let posts = Arc::clone(&guarded);
+    let poster = thread::spawn(move || {
+        let _running = Running::on(0);
+        posts.post().expect("membarrier(2) works");
+    });
+    guarded.close_lane();
+    {
+        let _running = Running::on(1);
+        guarded.post().expect("membarrier(2) works");
+    }
+    poster.join().expect("the thread");
+    assert_eq!(guarded.passed(), 3);
+}
+
+/// The second instance has gone, the lane opens: its thread posts no more, the first one's does.
+fn the_lane_opens_while_its_thread_posts() {
+    let guarded = Guarded::new();
+    guarded.close_lane();
+    let posts = Arc::clone(&guarded);
+    let poster = thread::spawn(move || {
+        let _running = Running::on(0);
+        posts.post().expect("membarrier(2) works");
+        posts.post().expect("membarrier(2) works");
+    });
+    guarded.open_lane();
+    guarded.turn().expect("membarrier(2) works");
+    poster.join().expect("the thread");
+    assert_eq!(guarded.passed(), 5);
+}
+
+/// Nobody knows whether somebody is in the lane: no turn, then or later, and the lane is closed.
+fn posts_beside_turns_that_are_refused() {
+    let guarded = Guarded::new();
+    let posts = Arc::clone(&guarded);
+    let poster = thread::spawn(move || {
+        let _running = Running::on(0);
+        u32::from(posts.post().is_ok()) + u32::from(posts.post().is_ok())
+    });
+    assert_eq!(guarded.turn(), Err(NoTurn(libc::EPERM)));
+    assert_eq!(guarded.turn(), Err(NoTurn(libc::EPERM)));
+    let posted = poster.join().expect("the thread");
+    assert_eq!(guarded.passed(), posted);
+    assert!(!guarded.gate.enter());
+}
+
+const SOUND: [Fences; 2] = [Fences::Interrupts, Fences::Paired];
+
+#[test]
+fn nobody_is_in_the_lane_beside_a_turn() {
+    for fences in SOUND {
+        explore(
+            "posts beside turns",
+            (fences, Broken::Nothing),
+            posts_beside_turns,
+        );
+    }
+}
+
+#[test]
+fn nobody_is_in_the_lane_beside_turns_of_two_threads() {
+    for fences in SOUND {
+        let machine = (fences, Broken::Nothing);
+        explore(
+            "a post beside two threads with turns",
+            machine,
+            a_post_beside_two_threads_with_turns,
+        );
+    }
+}
+
+#[test]
+fn a_lane_that_closes_and_opens_lets_nobody_in_beside_another() {
+    for fences in SOUND {
+        let machine = (fences, Broken::Nothing);
+        explore(
+            "the lane closes",
+            machine,
+            two_threads_post_when_the_lane_has_closed,
+        );
+        explore(
+            "the lane opens",
+            machine,
+            the_lane_opens_while_its_thread_posts,
+        );
+    }
+}
+
+#[test]
+fn without_membarrier_everybody_takes_turns() {
+    explore(
+        "no membarrier",
+        (Fences::Missing, Broken::Nothing),
+        posts_beside_turns,
+    );
+}
+
+#[test]
+fn a_membarrier_that_is_refused_lets_nobody_in_beside_who_is_in_the_lane() {
+    let machine = (Fences::Refused(libc::EPERM), Broken::Nothing);
+    explore(
+        "membarrier is refused",
+        machine,
+        posts_beside_turns_that_are_refused,
+    );
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn the_models_find_a_missing_heavy_fence() {
+    explore(
+        "",
+        (Fences::Interrupts, Broken::HeavyFence),
+        posts_beside_turns,
+    );
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn the_models_find_a_missing_light_fence() {
+    explore("", (Fences::Paired, Broken::LightFence), posts_beside_turns);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn the_models_find_a_lane_that_does_not_look_for_turns() {
+    explore("", (Fences::Interrupts, Broken::Check), posts_beside_turns);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn the_models_find_a_turn_that_does_not_look_for_the_lane() {
+    explore("", (Fences::Paired, Broken::Wait), posts_beside_turns);
+}

@@ -1,0 +1,49 @@
+//! Models of the hand-overs between threads: the files of this module themselves, on a machine that tries every order of
+//! events ([`primitives`]).
+//!
+//! Each model runs with few preemptions in the ordinary tests, and says how many executions that were. LOOM_MAX_PREEMPTIONS
+//! widens the search (`cargo xtask races`).
+
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the same files over other primitives are what this is for"
+)]
+
+mod gate_models;
+mod primitives;
+mod wakeup_models;
+
+#[path = "../gate.rs"]
+#[allow(dead_code, reason = "the gate's other tests ask it more")]
+mod gate;
+#[path = "../sleepers.rs"]
+mod sleepers;
+#[path = "../upcalls.rs"]
+mod upcalls;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use primitives::{Broken, Fences};
+
+/// So many preemptions find each of the mistakes below.
+const PREEMPTIONS: usize = 2;
+
+/// Runs a model in every order, on a machine.
+fn explore(what: &str, (fences, broken): (Fences, Broken), model: fn()) {
+    primitives::set(fences, broken);
+    // It reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
+    let mut builder = loom::model::Builder::new();
+    let bound = builder.preemption_bound.unwrap_or(PREEMPTIONS);
+    builder.preemption_bound = Some(bound);
+    let executions = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&executions);
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    println!(
+        "model: {what}, {fences:?}: {} executions, up to {bound} preemptions",
+        executions.load(Ordering::Relaxed)
+    );
+}

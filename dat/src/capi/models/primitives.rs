@@ -1,0 +1,277 @@
+//! A machine to try hand-overs on: the primitives of the same names, over those of loom, which runs every order of events that
+//! the language's memory model allows (up to a number of preemptions).
+//!
+//! membarrier(2) is what Linux makes of it (kernel/sched/membarrier.c): the kernel interrupts every thread of the process that is
+//! running and has it do a full fence *between two of its instructions*, and waits until all have; a thread that does not run has
+//! done one when it was taken off its processor, and does one before it runs again (`switch_mm`). So the light half of the
+//! fence is nothing at all here: the instructions are in the program's order anyway, and loom lets loads miss the stores of others
+//! as processors do. [`Fences::Paired`] is the other reading, that of the proposals for asymmetric fences: both halves are
+//! sequentially consistent fences to each other. It is stronger between two light halves, which are one thread's at a time.
+//!
+//! What is broken on purpose ([`Broken`]) shows that the models would find it.
+
+use std::cell::Cell;
+use std::sync::LockResult;
+
+pub(super) use loom::sync::MutexGuard;
+pub(super) use loom::sync::atomic::{AtomicI32, Ordering};
+use loom::sync::atomic::{AtomicU32 as Word, fence};
+use loom::sync::{Condvar, Mutex as Lock};
+use loom::thread;
+
+/// What the fences are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fences {
+    /// Interrupts, as Linux sends them.
+    Interrupts,
+    /// A sequentially consistent fence in either half.
+    Paired,
+    /// The kernel has had membarrier(2) and refuses it, with this answer.
+    Refused(i32),
+    /// The kernel has none.
+    Missing,
+}
+
+/// What is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// Nothing.
+    Nothing,
+    /// The light half, where it is a fence.
+    LightFence,
+    /// The heavy half: nobody else does a fence.
+    HeavyFence,
+    /// Who enters the lane does not see that it is closed or that a turn is wanted.
+    Check,
+    /// A turn does not see that somebody is in the lane.
+    Wait,
+    /// A signal for somebody who sleeps.
+    Signal,
+}
+
+std::thread_local! {
+    // loom runs all threads of a model on the one that started it.
+    static MACHINE: Cell<(Fences, Broken)> = const { Cell::new((Fences::Interrupts, Broken::Nothing)) };
+}
+
+/// The machine that models of this test run on.
+pub(super) fn set(fences: Fences, broken: Broken) {
+    MACHINE.set((fences, broken));
+}
+
+fn is_broken(what: Broken) -> bool {
+    MACHINE.get().1 == what
+}
+
+/// Threads that take interrupts.
+const THREADS: usize = 3;
+/// A thread's states: it has no processor; it runs; it runs, and the kernel waits for its fence.
+const OFF: u32 = 0;
+const RUNNING: u32 = 1;
+const INTERRUPTED: u32 = 2;
+
+loom::lazy_static! {
+    static ref PROCESSORS: [Word; THREADS] = [Word::new(OFF), Word::new(OFF), Word::new(OFF)];
+}
+
+loom::thread_local! {
+    static SELF: Cell<Option<usize>> = Cell::new(None);
+}
+
+fn own() -> Option<usize> {
+    SELF.with(Cell::get)
+}
+
+/// A thread that runs on a processor, until it is dropped.
+pub(super) struct Running(usize);
+
+impl Running {
+    /// Each thread of a model that comes by the lane has a number of its own.
+    pub(super) fn on(number: usize) -> Self {
+        SELF.with(|own| own.set(Some(number)));
+        switch_to(number);
+        Self(number)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        switch_from(self.0);
+        SELF.with(|own| own.set(None));
+    }
+}
+
+fn switch_to(number: usize) {
+    PROCESSORS[number].swap(RUNNING, Ordering::AcqRel);
+    fence(Ordering::SeqCst);
+}
+
+fn switch_from(number: usize) {
+    fence(Ordering::SeqCst);
+    PROCESSORS[number].swap(OFF, Ordering::AcqRel);
+}
+
+/// Between two instructions: the kernel may interrupt the thread.
+pub(super) fn between_instructions() {
+    let Some(number) = own() else { return };
+    let word = &PROCESSORS[number];
+    if word.load(Ordering::Acquire) == INTERRUPTED {
+        fence(Ordering::SeqCst);
+        word.store(RUNNING, Ordering::Release);
+    }
+}
+
+/// membarrier(2).
+fn interrupt_all() {
+    fence(Ordering::SeqCst);
+    for (number, word) in PROCESSORS.iter().enumerate() {
+        if own() == Some(number) {
+            continue;
+        }
+        let was = word.compare_exchange(RUNNING, INTERRUPTED, Ordering::AcqRel, Ordering::Acquire);
+        while was.is_ok() && word.load(Ordering::Acquire) == INTERRUPTED {
+            thread::yield_now();
+        }
+    }
+    fence(Ordering::SeqCst);
+}
+
+pub(super) fn has_heavy_fence() -> bool {
+    MACHINE.get().0 != Fences::Missing
+}
+
+pub(super) fn light_fence() {
+    if MACHINE.get() == (Fences::Paired, Broken::LightFence) {
+        return;
+    }
+    if MACHINE.get().0 == Fences::Paired {
+        fence(Ordering::SeqCst);
+    }
+}
+
+pub(super) fn heavy_fence() -> Result<(), i32> {
+    match MACHINE.get().0 {
+        _ if is_broken(Broken::HeavyFence) => {}
+        Fences::Interrupts => interrupt_all(),
+        Fences::Paired => fence(Ordering::SeqCst),
+        Fences::Refused(errno) => return Err(errno),
+        Fences::Missing => return Err(libc::ENOSYS),
+    }
+    Ok(())
+}
+
+pub(super) fn pause(_count: u32) {
+    between_instructions();
+    thread::yield_now();
+}
+
+pub(super) struct AtomicBool(loom::sync::atomic::AtomicBool);
+
+impl AtomicBool {
+    pub(super) fn new(value: bool) -> Self {
+        Self(loom::sync::atomic::AtomicBool::new(value))
+    }
+
+    pub(super) fn load(&self, order: Ordering) -> bool {
+        between_instructions();
+        self.0.load(order) && !is_broken(Broken::Wait)
+    }
+
+    pub(super) fn store(&self, value: bool, order: Ordering) {
+        between_instructions();
+        // An exchange: loom orders plain stores of two threads in part only, and who waits for the last one might read an
+        // older one for ever. What others may read of it, and when, is the same.
+        self.0.swap(value, order);
+    }
+}
+
+pub(super) struct AtomicU32(Word);
+
+impl AtomicU32 {
+    pub(super) fn new(value: u32) -> Self {
+        Self(Word::new(value))
+    }
+
+    pub(super) fn load(&self, order: Ordering) -> u32 {
+        between_instructions();
+        if is_broken(Broken::Check) {
+            return 0;
+        }
+        self.0.load(order)
+    }
+
+    pub(super) fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        between_instructions();
+        self.0.fetch_add(value, order)
+    }
+
+    pub(super) fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
+        between_instructions();
+        self.0.fetch_sub(value, order)
+    }
+}
+
+pub(super) struct Mutex<T>(Lock<T>);
+
+impl<T> Mutex<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(Lock::new(value))
+    }
+
+    /// Who waits has no processor.
+    pub(super) fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
+        let Some(number) = own() else {
+            return self.0.lock();
+        };
+        switch_from(number);
+        let guard = self.0.lock();
+        switch_to(number);
+        guard
+    }
+}
+
+loom::lazy_static! {
+    // One for all: who waits for several is woken by any.
+    static ref SIGNALLED: (Lock<()>, Condvar) = (Lock::new(()), Condvar::new());
+}
+
+/// An eventfd: a counter. Clones share it.
+#[derive(Clone)]
+pub(super) struct Interrupt(loom::sync::Arc<Lock<u64>>);
+
+impl Interrupt {
+    /// As the machine's, which may have none left.
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self(loom::sync::Arc::new(Lock::new(0))))
+    }
+
+    fn count(&self) -> MutexGuard<'_, u64> {
+        self.0.lock().expect("no thread of a model panics alone")
+    }
+
+    pub(super) fn signal(&self) {
+        if is_broken(Broken::Signal) {
+            return;
+        }
+        let _all = SIGNALLED.0.lock().expect("as above");
+        *self.count() += 1;
+        SIGNALLED.1.notify_all();
+    }
+
+    pub(super) fn take(&self) -> u64 {
+        core::mem::take(&mut *self.count())
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        loom::sync::Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Sleeps until one of them is signalled, which it stays; without a limit, so that a wakeup that is lost is seen as a
+    /// thread that sleeps for ever.
+    pub(super) fn wait(interrupts: &[&Self]) {
+        let mut all = SIGNALLED.0.lock().expect("as above");
+        while interrupts.iter().all(|one| *one.count() == 0) {
+            all = SIGNALLED.1.wait(all).expect("as above");
+        }
+    }
+}

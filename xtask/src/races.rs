@@ -1,0 +1,131 @@
+//! `cargo xtask races`: what runs in several threads, checked by machines.
+//!
+//! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, wakeups, upcalls) in every order that the memory
+//!   model allows, with more preemptions than the ordinary tests do (`dat/src/capi/models`).
+//! - **ThreadSanitizer** watches the tests of the C ABI, whose threads post, wait, close and are called back. The
+//!   standard library is built with it, or its locks would be no locks to it.
+//! - **Miri** interprets the units that hand over memory between threads (`cargo xtask miri` has the rest).
+//!
+//! The last two need a nightly toolchain with its sources.
+
+use anyhow::{Context, Result, bail};
+
+use crate::{miri, shell};
+
+/// What to run.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Only this part.
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+    /// So often loom takes the processor from a thread that could go on; each one more takes ten times as long.
+    #[arg(long, default_value_t = 3)]
+    preemptions: u8,
+}
+
+/// What checks.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Models in every order.
+    Loom,
+    /// ThreadSanitizer over the tests of the C ABI.
+    Tsan,
+    /// Miri.
+    Miri,
+}
+
+/// Runs all parts, or one.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let wanted = |part| arguments.only.is_none_or(|only| only == part);
+    if wanted(Part::Loom) {
+        loom(arguments.preemptions)?;
+    }
+    if wanted(Part::Tsan) {
+        sanitized()?;
+    }
+    if wanted(Part::Miri) {
+        miri::threads()?;
+    }
+    Ok(())
+}
+
+fn loom(preemptions: u8) -> Result<()> {
+    let mut command = shell::cargo(&[
+        "test",
+        "--quiet",
+        "--package",
+        "dat",
+        "--lib",
+        "--",
+        "capi::models::",
+        "--show-output",
+    ]);
+    command.env("LOOM_MAX_PREEMPTIONS", preemptions.to_string());
+    shell::announce(&command);
+    let said = shell::capture(command).context("a model does not hold")?;
+    let mut executions = 0;
+    for line in said.lines().filter(|line| line.starts_with("model: ")) {
+        println!("{line}");
+        executions += count(line).with_context(|| format!("no number in {line:?}"))?;
+    }
+    if executions == 0 {
+        bail!("no model has run");
+    }
+    println!("loom: {executions} executions, and each mistake made on purpose was found");
+    Ok(())
+}
+
+/// The number before the word "executions".
+fn count(line: &str) -> Option<u64> {
+    let (before, _) = line.split_once(" executions")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+/// The tests of the C ABI that have threads.
+const SUITES: [&str; 1] = ["capi"];
+/// std is built for a named target only.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+fn sanitized() -> Result<()> {
+    if !cfg!(target_arch = "x86_64") {
+        bail!("ThreadSanitizer: only on x86-64 so far");
+    }
+    let mut arguments = vec![
+        "+nightly",
+        "test",
+        "-Zbuild-std",
+        "--target",
+        TARGET,
+        "--package",
+        "dat",
+    ];
+    arguments.extend(SUITES.iter().flat_map(|suite| ["--test", suite]));
+    let mut command = shell::command("cargo", &arguments);
+    let suppressions = shell::root().join("xtask/src/tsan.supp");
+    command
+        // Set by the cargo that runs us, it would decide instead of the argument.
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .env("RUSTFLAGS", "-Zsanitizer=thread")
+        .env("CARGO_TARGET_DIR", shell::target().join("tsan"))
+        .env(
+            "TSAN_OPTIONS",
+            format!("suppressions={}", suppressions.display()),
+        );
+    shell::run(command).context(
+        "a race, or no nightly toolchain with sources: rustup component add rust-src --toolchain nightly",
+    )?;
+    println!("ThreadSanitizer: no race in {}", SUITES.join(", "));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executions_are_counted_from_what_a_model_says() {
+        let said = "model: posts beside turns, Interrupts: 765 executions, up to 2 preemptions";
+        assert_eq!(count(said), Some(765));
+        assert_eq!(count("model: nothing"), None);
+    }
+}
