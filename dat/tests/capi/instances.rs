@@ -88,7 +88,7 @@ fn async_evd_of(ia: DatHandle) -> DatHandle {
 }
 
 /// Connects an endpoint of one to that of the other, through the adapter.
-fn connect(one: &World, other: &World, qualifier: u64) {
+pub fn connect(one: &World, other: &World, qualifier: u64) {
     let to = address_of(other.ia);
     ok!(dat_ep_connect(
         one.ep,

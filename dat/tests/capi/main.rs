@@ -8,6 +8,7 @@
 mod calls;
 mod handles;
 mod instances;
+mod mixed;
 mod support;
 mod threads;
 mod upcalls;

@@ -1,0 +1,315 @@
+//! Several threads that make any calls in any order, with agents that make some of their own.
+//!
+//! Whatever they do: what was posted completes once, what was refused does not, a handle is freed once, and no call
+//! fails inside the library. DAT_TEST_SEEDS says how many worlds are tried.
+
+// UNSAFETY: calls of the C ABI; `main.rs` expects it.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::thread;
+
+use dat::capi::types::{CAgent, CEvdParam, CEvent, CEventData, CSoftware, DatHandle};
+use dat::capi::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::instances::connect;
+use crate::support::{ABRUPT, INVALID_HANDLE, NO_AGENT, World, c, fresh_name};
+
+/// The type of DAT_INTERNAL_ERROR, and the bits of an answer that say a type.
+const INTERNAL: u32 = 0x0004_0000;
+const TYPE: u32 = 0x3fff_0000;
+const SOFTWARE: u32 = 0x10001;
+const DTO: u32 = 1;
+/// Calls of a thread.
+const STEPS: u32 = 120;
+/// DTOs and software events that have not been seen yet; there is room for as many.
+const OUTSTANDING: u64 = 24;
+
+/// Who may use what.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// An adapter opened as thread safe, twice; all threads use both instances.
+    ThreadSafe,
+    /// An instance for each thread, none of them thread safe.
+    Instances,
+    /// One thread, and the agent's.
+    AgentOnly,
+}
+
+/// What all threads and agents know.
+struct Shared {
+    worlds: Vec<World>,
+    next: AtomicU64,
+    /// How often each post was seen to complete; none while it is being posted, or is outstanding.
+    posts: Mutex<BTreeMap<u64, u32>>,
+    /// Protection zones, and how often each was freed.
+    zones: Mutex<BTreeMap<usize, u32>>,
+}
+// SAFETY: handles are numbers; the memory is the device's.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// A call that may be refused, but not for an error of the library's own; its answer.
+fn answered(answer: u32) -> u32 {
+    assert_ne!(answer & TYPE, INTERNAL, "{answer:#x}");
+    answer
+}
+
+impl Shared {
+    fn posts(&self) -> MutexGuard<'_, BTreeMap<u64, u32>> {
+        self.posts.lock().expect("no thread has failed")
+    }
+
+    fn outstanding(&self) -> u64 {
+        self.posts().values().filter(|seen| **seen == 0).count() as u64
+    }
+
+    /// Posts something under a number of its own, which its completion will say.
+    fn post(&self, post: impl FnOnce(u64) -> u32) {
+        if self.outstanding() >= OUTSTANDING {
+            return;
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        // Before it is posted: another thread may be faster to see it.
+        self.posts().insert(number, 0);
+        if answered(post(number)) != 0 {
+            let seen = self.posts().remove(&number);
+            assert_eq!(seen, Some(0), "it was refused");
+        }
+    }
+
+    fn seen(&self, event: &CEvent) {
+        let data = &event.event_data;
+        let number = match event.event_number {
+            // SAFETY: the member of such an event.
+            SOFTWARE => (unsafe { data.software_event_data.pointer }).addr() as u64,
+            // SAFETY: as above.
+            DTO => unsafe { data.dto_completion_event_data.user_cookie },
+            _ => return,
+        };
+        let mut posts = self.posts();
+        let seen = posts.get_mut(&number).expect("it was posted");
+        *seen += 1;
+        assert_eq!(*seen, 1, "{number} has completed before");
+    }
+
+    fn dequeue(&self, evd: DatHandle) -> bool {
+        let mut event = MaybeUninit::<CEvent>::zeroed();
+        let taken = answered(c!(dat_evd_dequeue(evd, event.as_mut_ptr()))) == 0;
+        if taken {
+            // SAFETY: the call has written it.
+            self.seen(unsafe { event.assume_init_ref() });
+        }
+        taken
+    }
+
+    fn wait(&self, evd: DatHandle, micros: u32) {
+        let (mut event, mut left) = (MaybeUninit::<CEvent>::zeroed(), 0);
+        if answered(c!(dat_evd_wait(
+            evd,
+            micros,
+            1,
+            event.as_mut_ptr(),
+            &raw mut left
+        ))) == 0
+        {
+            // SAFETY: the call has written it.
+            self.seen(unsafe { event.assume_init_ref() });
+        }
+    }
+
+    fn post_se(&self, evd: DatHandle) {
+        self.post(|number| {
+            let event = CEvent {
+                event_number: SOFTWARE,
+                evd_handle: null_mut(),
+                event_data: CEventData {
+                    software_event_data: CSoftware {
+                        pointer: std::ptr::without_provenance_mut(
+                            usize::try_from(number).expect("counted from 1"),
+                        ),
+                    },
+                },
+            };
+            c!(dat_evd_post_se(evd, &raw const event))
+        });
+    }
+
+    /// Makes a protection zone, or frees one that somebody has made, and that others may be freeing.
+    fn zone(&self, world: &World, frees: bool) {
+        let picked = || {
+            let zones = self.zones.lock().expect("no thread has failed");
+            zones
+                .iter()
+                .find(|(_, freed)| **freed == 0)
+                .map(|(zone, _)| *zone)
+        };
+        if frees && let Some(zone) = picked() {
+            let freed = answered(dat_pz_free(std::ptr::without_provenance_mut(zone)));
+            if freed == 0 {
+                let mut zones = self.zones.lock().expect("no thread has failed");
+                *zones.get_mut(&zone).expect("made") += 1;
+            } else {
+                assert_eq!(freed & 0xffff_0000, INVALID_HANDLE, "another was faster");
+            }
+            return;
+        }
+        let mut zone = null_mut();
+        if answered(c!(dat_pz_create(world.ia, &raw mut zone))) == 0 {
+            let mut zones = self.zones.lock().expect("no thread has failed");
+            assert_eq!(zones.insert(zone.addr(), 0), None, "a handle came back");
+        }
+    }
+
+    fn agent(&self) -> CAgent {
+        CAgent {
+            instance_data: std::ptr::from_ref(self).cast_mut().cast(),
+            proxy_agent_func: Some(agent),
+        }
+    }
+
+    fn step(&self, world: &World, random: &mut ChaCha8Rng) {
+        let segment = world.segment();
+        let iov = &raw const segment;
+        match random.random_range(0..16) {
+            0..=2 => self.post_se(world.evd),
+            3..=5 => {
+                self.dequeue(world.evd);
+            }
+            6 => self.wait(world.evd, random.random_range(0..500)),
+            7 | 8 => self.post(|number| c!(dat_ep_post_recv(world.ep, 1, iov, number, 0))),
+            9 | 10 => self.post(|number| c!(dat_ep_post_send(world.ep, 1, iov, number, 0))),
+            11 => self.zone(world, random.random()),
+            12 => {
+                let (mut idle, mut busy, mut state) = (0, 0, 0);
+                let (recv, request) = (&raw mut idle, &raw mut busy);
+                answered(c!(dat_ep_get_status(
+                    world.ep,
+                    &raw mut state,
+                    recv,
+                    request
+                )));
+            }
+            13 => {
+                let mut param = MaybeUninit::<CEvdParam>::uninit();
+                answered(c!(dat_evd_query(world.evd, 0x1f, param.as_mut_ptr())));
+            }
+            14 => {
+                let agent = if random.random_ratio(1, 4) {
+                    NO_AGENT
+                } else {
+                    self.agent()
+                };
+                answered(c!(dat_cno_modify_agent(world.cno, agent)));
+            }
+            _ => {
+                let cno = if random.random_ratio(1, 4) {
+                    null_mut()
+                } else {
+                    world.cno
+                };
+                answered(dat_evd_modify_cno(world.evd, cno));
+            }
+        }
+    }
+}
+
+/// The agent: it takes what there is, makes calls like any thread, and asks to be called again.
+///
+/// # Safety
+/// `instance_data` points to what the threads share.
+unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
+    // SAFETY: it outlives the adapters.
+    let shared = unsafe { &*instance_data.cast::<Shared>() };
+    if evd.is_null() {
+        return; // the end
+    }
+    while shared.dequeue(evd) {}
+    let world = shared.worlds.iter().find(|world| world.evd == evd);
+    let world = world.expect("an EVD of the test's");
+    shared.post_se(evd);
+    answered(c!(dat_cno_modify_agent(world.cno, shared.agent())));
+}
+
+/// One world, from its seed.
+fn mixed(seed: u64) {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let way = [Way::ThreadSafe, Way::Instances, Way::AgentOnly][random.random_range(0..3)];
+    let name = fresh_name();
+    let worlds = |count, thread_safe| {
+        let qualifiers = (0..count).map(|number| 0x1_0000_0001 + 16 * number);
+        let worlds = qualifiers.map(|qualifier| World::of(&name, thread_safe, qualifier));
+        worlds.collect::<Vec<_>>()
+    };
+    // Each thread with the worlds it may use.
+    let (worlds, threads): (_, Vec<Vec<usize>>) = match way {
+        Way::ThreadSafe => (
+            worlds(2, true),
+            vec![vec![0, 1]; random.random_range(2..=4)],
+        ),
+        Way::Instances => (worlds(4, false), (0..4).map(|world| vec![world]).collect()),
+        Way::AgentOnly => (worlds(1, false), vec![vec![0]]),
+    };
+    for (pair, number) in worlds.chunks_exact(2).zip(0..) {
+        connect(&pair[0], &pair[1], 0x1_0000_0011 + 32 * number);
+    }
+    let shared = Shared {
+        worlds,
+        next: AtomicU64::new(1),
+        posts: Mutex::new(BTreeMap::new()),
+        zones: Mutex::new(BTreeMap::new()),
+    };
+    thread::scope(|scope| {
+        for mine in threads {
+            let (shared, mut random) = (&shared, ChaCha8Rng::from_rng(&mut random));
+            scope.spawn(move || {
+                for _ in 0..STEPS {
+                    let world = &shared.worlds[mine[random.random_range(0..mine.len())]];
+                    shared.step(world, &mut random);
+                }
+            });
+        }
+    });
+    // Nobody posts any more, but agents, each time they are called.
+    for world in &shared.worlds {
+        answered(c!(dat_cno_modify_agent(world.cno, NO_AGENT)));
+        answered(dat_ep_disconnect(world.ep, ABRUPT));
+    }
+    for _ in 0..1_000 {
+        for world in &shared.worlds {
+            // An agent that was on its way has asked for another call.
+            answered(c!(dat_cno_modify_agent(world.cno, NO_AGENT)));
+            while shared.dequeue(world.evd) {}
+            shared.wait(world.evd, 1_000);
+        }
+        // Receives of an endpoint that was never connected stay.
+        if shared.outstanding() == 0 || matches!(way, Way::AgentOnly) {
+            break;
+        }
+    }
+    if !matches!(way, Way::AgentOnly) {
+        assert_eq!(shared.outstanding(), 0, "{way:?}");
+    }
+    for world in &shared.worlds {
+        answered(dat_ia_close(world.ia, ABRUPT));
+    }
+    let zones = shared.zones.lock().expect("no thread has failed");
+    assert!(zones.values().all(|freed| *freed <= 1), "{way:?}");
+}
+
+#[test]
+fn any_calls_of_several_threads_and_agents_complete_each_post_once() {
+    let seeds = std::env::var("DAT_TEST_SEEDS").ok();
+    let seeds = seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(150);
+    for seed in 0..seeds {
+        println!("seed {seed}");
+        mixed(seed);
+    }
+}
