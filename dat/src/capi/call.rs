@@ -133,7 +133,7 @@ pub(super) unsafe fn bytes<'a>(
     if data.is_null() {
         return Err(parameter(data_argument));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     Ok(unsafe { core::slice::from_raw_parts(data.cast(), size) })
 }
 
@@ -143,7 +143,7 @@ pub(super) unsafe fn bytes<'a>(
 /// `out` is null or points to a place for it.
 pub(super) unsafe fn put<T>(out: *mut T, value: T) {
     if !out.is_null() {
-        // SAFETY: the caller's promise, for a pointer that is not null.
+        // SAFETY: contract ROOM, for a pointer that is not null.
         unsafe { out.write(value) };
     }
 }

@@ -77,9 +77,9 @@ pub unsafe extern "C" fn dat_ep_connect(
     call(|| {
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         given(remote_ia_address, Subtype::Arg2)?;
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract GIVEN.
         let remote = unsafe { ip(remote_ia_address) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract GIVEN.
         let data = unsafe {
             bytes(
                 private_data_size,
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn dat_ep_dup_connect(
     ));
     call(|| {
         let (adapter, ia, ep) = owned::<EpHandle>(ep_handle)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract GIVEN.
         let data = unsafe {
             bytes(
                 private_data_size,
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn dat_psp_create(
             let psp = open.ia.psp_create(conn_qual, evd, flags)?;
             Ok(open.enter(adapter, ia, reserved, psp))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(psp_handle, psp) };
         Ok(())
     })
@@ -208,9 +208,9 @@ pub unsafe extern "C" fn dat_psp_create_any(
             let (qualifier, psp) = open.ia.psp_create_any(evd, flags)?;
             Ok((qualifier, open.enter(adapter, ia, reserved, psp)))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(conn_qual, qualifier) };
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(psp_handle, psp) };
         Ok(())
     })
@@ -240,7 +240,7 @@ pub unsafe extern "C" fn dat_psp_query(
                 psp_flags: param.flags.bits(),
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(psp_param, param) };
         Ok(())
     })
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn dat_rsp_create(
             let rsp = open.ia.rsp_create(conn_qual, ep, evd)?;
             Ok(open.enter(adapter, ia, reserved, rsp))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(rsp_handle, rsp) };
         Ok(())
     })
@@ -315,7 +315,7 @@ pub unsafe extern "C" fn dat_rsp_query(
                 ep_handle: param.ep.and_then(|ep| open.known(ep)).unwrap_or(null_mut()),
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(rsp_param, param) };
         Ok(())
     })
@@ -360,7 +360,7 @@ pub unsafe extern "C" fn dat_cr_query(
                 local_ep_handle,
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(cr_param, param) };
         Ok(())
     })
@@ -380,7 +380,7 @@ pub unsafe extern "C" fn dat_cr_accept(
     foreign!(cr_accept_func(cr_handle, ep_handle: HandleEp, private_data_size, private_data));
     call(|| {
         let (adapter, ia, cr) = owned::<CrHandle>(cr_handle)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract GIVEN.
         let data = unsafe {
             bytes(
                 private_data_size,

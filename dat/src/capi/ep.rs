@@ -200,11 +200,11 @@ pub unsafe extern "C" fn dat_ep_create(
     call(|| {
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(ep_handle, Subtype::Arg7)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract GIVEN.
         let attr = unsafe { ep_attributes.as_ref() };
         let evds = [recv_evd_handle, request_evd_handle, connect_evd_handle];
         let ep = create((adapter, ia), pz_handle, evds, None, attr)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(ep_handle, ep) };
         Ok(())
     })
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(ep_attributes, Subtype::Arg7)?;
         given(ep_handle, Subtype::Arg8)?;
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract GIVEN.
         let attr = unsafe { &*ep_attributes };
         let evds = [recv_evd_handle, request_evd_handle, connect_evd_handle];
         let ep = create(
@@ -249,7 +249,7 @@ pub unsafe extern "C" fn dat_ep_create_with_srq(
             Some(other(ia, srq_handle)),
             Some(attr),
         )?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(ep_handle, ep) };
         Ok(())
     })
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn dat_ep_query(
             let param = open.ia.ep_query(ep)?;
             c_param((adapter, ia), open, number(ep_handle), &param)
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(ep_param, param) };
         Ok(())
     })
@@ -365,7 +365,7 @@ pub unsafe extern "C" fn dat_ep_modify(
         let (adapter, ia, ep) = owned::<EpHandle>(ep_handle)?;
         mask(ep_param_mask, field::ALL & !field::FIXED, Subtype::Arg2)?;
         given(ep_param, Subtype::Arg3)?;
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract GIVEN.
         let param = unsafe { &*ep_param };
         let has = |field: u64| ep_param_mask & field != 0;
         let evd = |field, handle| has(field).then(|| optional::<EvdHandle>(ia, handle));
@@ -418,11 +418,11 @@ pub unsafe extern "C" fn dat_ep_get_status(
             open.ia.progress();
             open.ia.ep_get_status(ep)
         })?;
-        // SAFETY: the caller's promise. CAST: the discriminant is the number.
+        // SAFETY: contract ROOM. CAST: the discriminant is the number.
         unsafe { put(ep_state, status.state as u32) };
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(recv_idle, status.recv_idle.into()) };
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(request_idle, status.request_idle.into()) };
         Ok(())
     })
@@ -447,9 +447,9 @@ pub unsafe extern "C" fn dat_ep_recv_query(
         let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         let held = adapter.turn(|open| open.ia.ep_recv_query(ep))?;
         let known = |value: Option<u32>| value.map_or(UNKNOWN, as_count);
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(nbufs_allocated, known(held.nbufs_allocated)) };
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(bufs_alloc_span, known(held.bufs_alloc_span)) };
         Ok(())
     })

@@ -56,7 +56,7 @@ pub unsafe extern "C" fn dat_evd_create(
             let evd = open.ia.evd_create_with_cno(qlen, cno, flags)?;
             Ok(open.enter(adapter, ia, reserved, evd))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(evd_handle, evd) };
         Ok(())
     })
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn dat_evd_query(
                 evd_flags: param.flags.bits(),
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(evd_param, param) };
         Ok(())
     })
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn dat_evd_post_se(evd_handle: DatHandle, event: *const CE
     call(|| {
         let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
         given(event, Subtype::Arg2)?;
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract GIVEN.
         let event = unsafe { &*event };
         if event.event_number != SOFTWARE {
             return Err(parameter(Subtype::Arg2));
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn dat_evd_wait(
     nmore: *mut DatCount,
 ) -> DatReturn {
     foreign!(evd_wait_func(evd_handle, timeout, threshold, event, nmore));
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe { waited(evd_handle, timeout, threshold, event, nmore, event::made) }
 }
 
@@ -219,9 +219,9 @@ pub(super) unsafe fn waited<T>(
         let made = |open: &mut Open, event: &Event| made(adapter, open, evd_handle, event);
         match wait(adapter, ia, evd, timeout, threshold, made) {
             Ok((left, event)) => {
-                // SAFETY: the caller's promise.
+                // SAFETY: contract ROOM.
                 unsafe { put(out, event) };
-                // SAFETY: the caller's promise.
+                // SAFETY: contract ROOM.
                 unsafe { put(nmore, as_count(left)) };
                 Ok(())
             }
@@ -230,7 +230,7 @@ pub(super) unsafe fn waited<T>(
                     failed.error.return_type(),
                     ReturnType::TimeoutExpired | ReturnType::InterruptedCall
                 ) {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: contract ROOM.
                     unsafe { put(nmore, as_count(failed.nmore)) };
                 }
                 Err(failed.error)

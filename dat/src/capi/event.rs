@@ -40,7 +40,7 @@ pub(super) unsafe fn store(
     match taken {
         Ok(event) => {
             let event = made(adapter, open, evd, event);
-            // SAFETY: the caller's promise.
+            // SAFETY: contract ROOM.
             unsafe { out.write(event) };
             0
         }

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dat_get_consumer_context(
             }
             open.ia.get_consumer_context(object)
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(context, word) };
         Ok(())
     })
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn dat_get_handle_type(
         let (adapter, _, object) = any(dat_handle)?;
         given(handle_type, Subtype::Arg2)?;
         let kind: HandleType = adapter.turn(|open| open.ia.get_handle_type(object))?;
-        // SAFETY: the caller's promise. CAST: the discriminant is the number.
+        // SAFETY: contract ROOM. CAST: the discriminant is the number.
         unsafe { put(handle_type, kind as u32) };
         Ok(())
     })

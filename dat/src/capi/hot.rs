@@ -35,7 +35,7 @@ unsafe fn plain<'a>(count: DatCount, iov: *const LmrTriplet, flags: u32) -> Opti
     if count.cast_unsigned().wrapping_sub(1) | flags != 0 {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     unsafe { iov.as_ref() }
 }
 
@@ -76,7 +76,7 @@ unsafe fn post<H: Named>(
         } else if iov.is_null() {
             return answer(parameter(Subtype::Arg3));
         } else {
-            // SAFETY: the caller's promise, for a vector that is not null.
+            // SAFETY: contract GIVEN, for a vector that is not null.
             unsafe { slice::from_raw_parts(iov, count) }
         };
         adapter.fast(
@@ -107,9 +107,9 @@ pub unsafe extern "C" fn dat_ep_post_send(
     user_cookie: DatContext,
     completion_flags: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let longer = |count, flags| unsafe { send(ep_handle, count, local_iov, user_cookie, flags) };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(one) = (unsafe { plain(num_segments, local_iov, completion_flags) }) else {
         return longer(num_segments, completion_flags);
     };
@@ -132,7 +132,7 @@ unsafe fn send(
 ) -> DatReturn {
     foreign!(ep_post_send_func(ep, count, iov, cookie, flags));
     let flags = CompletionFlags::from_bits_retain(flags);
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         post(ep, count, iov, |ia, ep: EpHandle, iov| {
             ia.ep_post_send(ep, iov, cookie, flags)
@@ -152,9 +152,9 @@ pub unsafe extern "C" fn dat_ep_post_recv(
     user_cookie: DatContext,
     completion_flags: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let longer = |count, flags| unsafe { recv(ep_handle, count, local_iov, user_cookie, flags) };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(one) = (unsafe { plain(num_segments, local_iov, completion_flags) }) else {
         return longer(num_segments, completion_flags);
     };
@@ -177,7 +177,7 @@ unsafe fn recv(
 ) -> DatReturn {
     foreign!(ep_post_recv_func(ep, count, iov, cookie, flags));
     let flags = CompletionFlags::from_bits_retain(flags);
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         post(ep, count, iov, |ia, ep: EpHandle, iov| {
             ia.ep_post_recv(ep, iov, cookie, flags)
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn dat_ep_post_rdma_read(
     remote_buffer: *const RmrTriplet,
     completion_flags: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let longer = |count, flags| unsafe {
         rdma_read(
             ep_handle,
@@ -209,11 +209,11 @@ pub unsafe extern "C" fn dat_ep_post_rdma_read(
             flags,
         )
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(one) = (unsafe { plain(num_segments, local_iov, completion_flags) }) else {
         return longer(num_segments, completion_flags);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(remote) = (unsafe { remote_buffer.as_ref() }) else {
         return longer(1, 0);
     };
@@ -239,11 +239,11 @@ unsafe fn rdma_read(
         ep, count, iov, cookie, remote, flags
     ));
     let flags = CompletionFlags::from_bits_retain(flags);
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(remote) = (unsafe { remote.as_ref() }) else {
         return no_remote(ep);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         post(ep, count, iov, |ia, ep: EpHandle, iov| {
             ia.ep_post_rdma_read(ep, iov, cookie, remote, flags)
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn dat_ep_post_rdma_write(
     remote_buffer: *const RmrTriplet,
     completion_flags: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let longer = |count, flags| unsafe {
         rdma_write(
             ep_handle,
@@ -275,11 +275,11 @@ pub unsafe extern "C" fn dat_ep_post_rdma_write(
             flags,
         )
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(one) = (unsafe { plain(num_segments, local_iov, completion_flags) }) else {
         return longer(num_segments, completion_flags);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(remote) = (unsafe { remote_buffer.as_ref() }) else {
         return longer(1, 0);
     };
@@ -305,11 +305,11 @@ unsafe fn rdma_write(
         ep, count, iov, cookie, remote, flags
     ));
     let flags = CompletionFlags::from_bits_retain(flags);
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(remote) = (unsafe { remote.as_ref() }) else {
         return no_remote(ep);
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         post(ep, count, iov, |ia, ep: EpHandle, iov| {
             ia.ep_post_rdma_write(ep, iov, cookie, remote, flags)
@@ -334,7 +334,7 @@ pub unsafe extern "C" fn dat_srq_post_recv(
         local_iov,
         user_cookie
     ));
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         post(
             srq_handle,
@@ -351,7 +351,7 @@ pub unsafe extern "C" fn dat_srq_post_recv(
 /// `event` is null or points to an event.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEvent) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let longer = || unsafe { dequeue(evd_handle, event) };
     if event.is_null() {
         return longer();
@@ -361,7 +361,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEve
     };
     let dequeue = |open: &mut Open| {
         let taken = open.ia.evd_dequeue_named(evd, |ep, done| {
-            // SAFETY: not null, so the caller's promise holds.
+            // SAFETY: not null, so contract ROOM holds.
             unsafe { event.write(event::plain(evd_handle, handle_of(ep), done)) };
         });
         taken.then_some(0)
@@ -384,7 +384,7 @@ unsafe fn dequeue(evd_handle: DatHandle, event: *mut CEvent) -> DatReturn {
         }
         let dequeue = |open: &mut Open| {
             let taken = open.ia.evd_dequeue(evd);
-            // SAFETY: not null, so the caller's promise holds.
+            // SAFETY: not null, so contract ROOM holds.
             unsafe { event::store(adapter, open, evd_handle, &taken, event) }
         };
         adapter.fast(

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     let resolved = || {
         given(name, Subtype::Arg1)?;
         places(async_evd_handle, ia_handle)?;
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract TEXT.
         let name = unsafe { CStr::from_ptr(name) };
         registry::resolve(&ProviderInfo {
             ia_name: name
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     };
     whole(|| match resolved() {
         Ok(Resolved::Device(device, entry)) => {
-            // SAFETY: the caller's promise.
+            // SAFETY: contract PASSED ON.
             let opened = unsafe {
                 opened(
                     &device,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn dat_ia_openv(
             };
             said(opened.map(drop))
         }
-        // SAFETY: the name is not null, and the caller's promise.
+        // SAFETY: the name is not null, and contract PASSED ON.
         Ok(Resolved::Foreign(lease)) => unsafe {
             foreign::open(lease, name, async_evd_min_qlen, async_evd_handle, ia_handle)
         },
@@ -106,7 +106,7 @@ pub(super) unsafe fn open_device(
     ia_handle: *mut DatHandle,
 ) -> DatReturn {
     call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract PASSED ON.
         let (adapter, ia) = unsafe {
             opened(
                 device,
@@ -142,7 +142,7 @@ unsafe fn opened(
     entry: Option<Arc<Entry>>,
 ) -> DatResult<(&'static Adapter, IaName)> {
     places(async_evd_handle, ia_handle)?;
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, and contract GIVEN.
     let async_evd = unsafe { *async_evd_handle };
     let async_evd = match table::number(async_evd) {
         0 => match u32::try_from(async_evd_min_qlen) {
@@ -160,7 +160,7 @@ unsafe fn opened(
     let (adapter, ia) = openings::open(device, wanted)?;
     let (evd, handle) =
         adapter.turn_of(ia, |open| Ok((async_evd_of(open, ia)?, open.ia_handle(ia))))?;
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, and contract ROOM.
     unsafe { put(async_evd_handle, evd) };
     // SAFETY: as above.
     unsafe { put(ia_handle, handle) };
@@ -277,11 +277,11 @@ pub unsafe extern "C" fn dat_ia_query(
             let provider = provider_attr(open.ia.query().provider, thread_safe);
             Ok((evd, ia_attr(open, address), provider))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(async_evd_handle, evd) };
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(ia_attributes, ia) };
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(provider_attributes, provider) };
         Ok(())
     })
@@ -398,7 +398,7 @@ pub unsafe extern "C" fn dat_strerror(
         if minor_message.is_null() {
             return answer(parameter(Subtype::Arg3));
         }
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { put(major_message, major.as_ptr()) };
         // SAFETY: as above.
         unsafe { put(minor_message, minor.as_ptr()) };

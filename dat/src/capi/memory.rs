@@ -45,7 +45,7 @@ pub unsafe extern "C" fn dat_pz_create(
             let pz = open.ia.pz_create()?;
             Ok(open.enter(adapter, ia, reserved, pz))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(pz_handle, pz) };
         Ok(())
     })
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn dat_pz_query(
                 ia_handle: open.ia_handle(ia),
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(pz_param, param) };
         Ok(())
     })
@@ -102,7 +102,7 @@ unsafe fn lent(open: &Open, address: *mut c_void, length: u64) -> DatResult<DmaM
         return Err(parameter(Subtype::Arg3));
     }
     let function = open.ia.provider().hca().function();
-    // SAFETY: the caller's promise.
+    // SAFETY: contract LENT.
     let memory = unsafe { LentMemory::new(function, address.cast(), bytes) };
     memory.map(DmaMemory::Lent).map_err(|error| {
         tracing::warn!(%error, "lmr_create");
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn dat_lmr_create(
             let created = match mem_type {
                 VIRTUAL => {
                     region.address = first.addr();
-                    // SAFETY: the caller's promise.
+                    // SAFETY: contract LENT.
                     let memory = unsafe { lent(open, first, length) }?;
                     open.ia.lmr_create(memory, pz, privileges)?
                 }
@@ -184,10 +184,10 @@ pub unsafe extern "C" fn dat_lmr_create(
                 _ => {
                     region.address = first.addr();
                     given(region_description.shared_memory_id, Subtype::Arg3)?;
-                    // SAFETY: not null, and the caller's promise.
+                    // SAFETY: not null, and contract GIVEN.
                     let cookie = unsafe { *region_description.shared_memory_id };
                     region.cookie = Some(Box::new(cookie));
-                    // SAFETY: the caller's promise.
+                    // SAFETY: contract LENT.
                     let memory = unsafe { lent(open, first, length) }?;
                     open.ia.lmr_create_shared(memory, cookie, pz, privileges)?
                 }
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn dat_lmr_create(
             open.records.regions.insert(number(handle), region);
             Ok((created, handle))
         })?;
-        // SAFETY: the caller's promise, as for the others.
+        // SAFETY: contract ROOM, as for the others.
         unsafe { put(lmr_handle, handle) };
         // SAFETY: as above.
         unsafe { put(lmr_context, created.lmr_context) };
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn dat_lmr_query(
                 registered_address: param.registered_address,
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(lmr_param, param) };
         Ok(())
     })
@@ -294,7 +294,7 @@ unsafe fn sync(
             &[]
         } else {
             given(segments, Subtype::Arg2)?;
-            // SAFETY: not null, and the caller's promise.
+            // SAFETY: not null, and contract GIVEN.
             unsafe { core::slice::from_raw_parts(segments, count) }
         };
         adapter.turn_of(ia, |open| work(open, segments))
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_read(
         local_segments,
         num_segments
     ));
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         sync(ia_handle, local_segments, num_segments, |open, segments| {
             open.ia.lmr_sync_rdma_read(segments)
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn dat_lmr_sync_rdma_write(
         local_segments,
         num_segments
     ));
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         sync(ia_handle, local_segments, num_segments, |open, segments| {
             open.ia.lmr_sync_rdma_write(segments)
@@ -365,7 +365,7 @@ pub unsafe extern "C" fn dat_rmr_create(
             let rmr = open.ia.rmr_create(pz)?;
             Ok(open.enter(adapter, ia, reserved, rmr))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(rmr_handle, rmr) };
         Ok(())
     })
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn dat_rmr_query(
                 rmr_context: param.binding.map_or(0, |binding| binding.rmr_context),
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(rmr_param, param) };
         Ok(())
     })
@@ -436,7 +436,7 @@ pub unsafe extern "C" fn dat_rmr_bind(
         let (adapter, ia, rmr) = owned::<RmrHandle>(rmr_handle)?;
         given(lmr_triplet, Subtype::Arg2)?;
         given(rmr_context, Subtype::Arg7)?;
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract GIVEN.
         let triplet = unsafe { &*lmr_triplet };
         let privileges = MemPrivFlags::from_bits_retain(mem_privileges);
         let flags = CompletionFlags::from_bits_retain(completion_flags);
@@ -445,7 +445,7 @@ pub unsafe extern "C" fn dat_rmr_bind(
             open.ia
                 .rmr_bind(rmr, triplet, privileges, ep, user_cookie, flags)
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(rmr_context, context) };
         Ok(())
     })

@@ -155,7 +155,7 @@ pub(super) fn of_rust(info: &ProviderInfo) -> CProviderInfo {
 /// `info` is null or points to one, whose name ends with a NUL.
 unsafe fn info_of(info: *const CProviderInfo) -> DatResult<ProviderInfo> {
     given(info, Subtype::Arg2)?;
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, and contract GIVEN.
     let info = unsafe { &*info };
     let bytes: Vec<u8> = info
         .ia_name
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn dat_registry_list_providers(
         let list = match look(|directory| directory.list(max)) {
             Ok(list) => list,
             Err(refused) => {
-                // SAFETY: the caller's promise.
+                // SAFETY: contract ROOM.
                 unsafe { put(number_entries, as_count(refused.available)) };
                 return Err(refused.error);
             }
@@ -202,10 +202,10 @@ pub unsafe extern "C" fn dat_registry_list_providers(
             // SAFETY: the list has no more than `max` entries, as many as the caller has pointers.
             let to = unsafe { *dat_provider_list.wrapping_add(at) };
             given(to, Subtype::Arg3)?;
-            // SAFETY: not null, and the caller's promise.
+            // SAFETY: not null, and contract ROOM.
             unsafe { put(to, of_rust(info)) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(number_entries, as_count(list.len())) };
         Ok(())
     })
@@ -223,9 +223,9 @@ pub unsafe extern "C" fn dat_registry_add_provider(
 ) -> DatReturn {
     call(|| {
         given(provider, Subtype::Arg1)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract GIVEN.
         let info = unsafe { info_of(provider_info) }?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract TABLE.
         let provider = unsafe { Foreign::new(provider, info.dapl_version) }?;
         change(|directory| directory.add(info, Arc::new(Entry::Foreign(Arc::new(provider)))))
     })
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn dat_registry_remove_provider(
 ) -> DatReturn {
     call(|| {
         given(provider, Subtype::Arg1)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract GIVEN.
         let info = unsafe { info_of(provider_info) }?;
         change(|directory| {
             let is_it = |entry: &Entry| match entry {
@@ -269,12 +269,12 @@ pub unsafe extern "C" fn dat_provider_init(
     instance_data: *const c_char,
 ) {
     let _answer = call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract GIVEN.
         let info = unsafe { info_of(provider_info) }?;
         let device = if instance_data.is_null() {
             c""
         } else {
-            // SAFETY: not null, and the caller's promise.
+            // SAFETY: not null, and contract TEXT.
             unsafe { CStr::from_ptr(instance_data) }
         };
         let device = device.to_str().map_err(|_| parameter(Subtype::Arg2))?;
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn dat_provider_init(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_provider_fini(provider_info: *const CProviderInfo) {
     let _answer = call(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: contract GIVEN.
         let info = unsafe { info_of(provider_info) }?;
         match info.dapl_version.0 {
             2 => dat2::fini(&info),

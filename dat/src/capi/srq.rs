@@ -26,7 +26,7 @@ pub unsafe extern "C" fn dat_srq_create(
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         given(srq_attr, Subtype::Arg3)?;
         given(srq_handle, Subtype::Arg4)?;
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract GIVEN.
         let attr = unsafe { *srq_attr };
         let attr = SrqAttr {
             max_recv_dtos: count(attr.max_recv_dtos, Subtype::Arg3)?,
@@ -39,7 +39,7 @@ pub unsafe extern "C" fn dat_srq_create(
             let srq = open.ia.srq_create(pz, attr)?;
             Ok(open.enter(adapter, ia, reserved, srq))
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(srq_handle, srq) };
         Ok(())
     })
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn dat_srq_query(
                 outstanding_dto_count: as_count(param.outstanding_dto_count),
             })
         })?;
-        // SAFETY: the caller's promise.
+        // SAFETY: contract ROOM.
         unsafe { put(srq_param, param) };
         Ok(())
     })

@@ -26,10 +26,10 @@ pub(super) unsafe extern "C" fn create(
     cno_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: the caller's promise of the agent; the place is null or ours.
+        // SAFETY: contract AGENT; the place is null or ours.
         unsafe { capi::cno::create(known(ia_handle), agent, shown_before, place) }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, cno_handle, make) };
     code::shown(answer)
 }
@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn create(
 /// # Safety
 /// As in DAT 1.2.
 pub(super) unsafe extern "C" fn modify_agent(cno_handle: DatHandle, agent: CAgent) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract AGENT.
     code::shown(unsafe { capi::cno::modify_agent(known(cno_handle), agent, shown_before) })
 }
 
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn query(
             proxy_type,
             proxy: param.agent,
         };
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { cno_param.write(param) };
     }
     code::shown(answer)
@@ -92,7 +92,7 @@ pub(super) unsafe extern "C" fn wait(
     let mut evd = null_mut();
     // SAFETY: a place of ours.
     let answer = unsafe { capi::dat_cno_wait(known(cno_handle), timeout, &raw mut evd) };
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, and contract ROOM.
     unsafe { evd_handle.write(shown(provider(cno_handle), evd)) };
     code::shown(answer)
 }

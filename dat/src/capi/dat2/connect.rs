@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn ep_connect(
     qos: u32,
     connect_flags: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     code::shown(unsafe {
         capi::dat_ep_connect(
             known(ep_handle),
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn ep_dup_connect(
     private_data: *const c_void,
     qos: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     code::shown(unsafe {
         capi::dat_ep_dup_connect(
             known(ep_handle),
@@ -94,7 +94,7 @@ pub(super) unsafe extern "C" fn psp_create(
             )
         }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, psp_handle, make) };
     code::shown(answer)
 }
@@ -109,7 +109,7 @@ pub(super) unsafe extern "C" fn psp_create_any(
     psp_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: the caller's promise; the place is null or ours.
+        // SAFETY: contract PASSED ON; the place is null or ours.
         unsafe {
             capi::dat_psp_create_any(
                 known(ia_handle),
@@ -120,7 +120,7 @@ pub(super) unsafe extern "C" fn psp_create_any(
             )
         }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, psp_handle, make) };
     code::shown(answer)
 }
@@ -132,10 +132,10 @@ pub(super) unsafe extern "C" fn psp_query(
     psp_param_mask: u32,
     psp_param: *mut CPspParam,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_psp_query(known(psp_handle), psp_param_mask, psp_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        // SAFETY: not null, or the call would have failed, and contract ROOM.
         let param = unsafe { &mut *psp_param };
         let of = provider(psp_handle);
         param.ia_handle = shown(of, param.ia_handle);
@@ -179,7 +179,7 @@ pub(super) unsafe extern "C" fn rsp_create(
         }
         answer
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, rsp_handle, make) };
     code::shown(answer)
 }
@@ -191,10 +191,10 @@ pub(super) unsafe extern "C" fn rsp_query(
     rsp_param_mask: u32,
     rsp_param: *mut CRspParam,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_rsp_query(known(rsp_handle), rsp_param_mask, rsp_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        // SAFETY: not null, or the call would have failed, and contract ROOM.
         let param = unsafe { &mut *rsp_param };
         let of = provider(rsp_handle);
         param.ia_handle = shown(of, param.ia_handle);
@@ -238,10 +238,10 @@ pub(super) unsafe extern "C" fn cr_query(
     cr_param_mask: u32,
     cr_param: *mut CCrParam,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_cr_query(known(cr_handle), cr_param_mask, cr_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        // SAFETY: not null, or the call would have failed, and contract ROOM.
         let param = unsafe { &mut *cr_param };
         param.local_ep_handle = shown(provider(cr_handle), param.local_ep_handle);
     }
@@ -256,7 +256,7 @@ pub(super) unsafe extern "C" fn cr_accept(
     private_data_size: DatCount,
     private_data: *const c_void,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     code::shown(unsafe {
         capi::dat_cr_accept(
             known(cr_handle),

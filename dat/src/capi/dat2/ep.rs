@@ -125,7 +125,7 @@ pub(super) unsafe extern "C" fn create(
     ep_handle: *mut DatHandle,
 ) -> DatReturn {
     let ia = known(ia_handle);
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let attr = unsafe { ep_attributes.as_ref() };
     let attr = wanted(ia, attr);
     let make = |place| {
@@ -142,7 +142,7 @@ pub(super) unsafe extern "C" fn create(
             )
         }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, ep_handle, make) };
     code::shown(answer)
 }
@@ -160,7 +160,7 @@ pub(super) unsafe extern "C" fn create_with_srq(
     ep_handle: *mut DatHandle,
 ) -> DatReturn {
     let ia = known(ia_handle);
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let attr = unsafe { ep_attributes.as_ref() };
     let attr = attr.and_then(|attr| wanted(ia, Some(attr)));
     let make = |place| {
@@ -178,7 +178,7 @@ pub(super) unsafe extern "C" fn create_with_srq(
             )
         }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, ep_handle, make) };
     code::shown(answer)
 }
@@ -222,7 +222,7 @@ pub(super) unsafe extern "C" fn query(
             srq_handle: shown(of, param.srq_handle),
             ep_attr: after(&param.ep_attr),
         };
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { ep_param.write(param) };
     }
     code::shown(answer)
@@ -238,7 +238,7 @@ pub(super) unsafe extern "C" fn modify(
     if ep_param_mask & (!ALL | COMM) != 0 {
         return code::bad_argument(2);
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(given) = (unsafe { ep_param.as_ref() }) else {
         return code::bad_argument(3);
     };
@@ -270,7 +270,7 @@ pub(super) unsafe extern "C" fn get_status(
     recv_idle: *mut DatBoolean,
     request_idle: *mut DatBoolean,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     code::shown(unsafe {
         capi::dat_ep_get_status(known(ep_handle), ep_state, recv_idle, request_idle)
     })
@@ -283,7 +283,7 @@ pub(super) unsafe extern "C" fn recv_query(
     nbufs_allocated: *mut DatCount,
     bufs_alloc_span: *mut DatCount,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     code::shown(unsafe {
         capi::dat_ep_recv_query(known(ep_handle), nbufs_allocated, bufs_alloc_span)
     })

@@ -42,7 +42,7 @@ pub(super) unsafe extern "C" fn create(
             )
         }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, evd_handle, make) };
     code::shown(answer)
 }
@@ -54,10 +54,10 @@ pub(super) unsafe extern "C" fn query(
     evd_param_mask: u32,
     evd_param: *mut CEvdParam,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_evd_query(known(evd_handle), evd_param_mask, evd_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        // SAFETY: not null, or the call would have failed, and contract ROOM.
         let param = unsafe { &mut *evd_param };
         let of = provider(evd_handle);
         param.ia_handle = shown(of, param.ia_handle);
@@ -100,7 +100,7 @@ pub(super) unsafe extern "C" fn post_se(evd_handle: DatHandle, event: *const CEv
         // SAFETY: null is one of the two.
         return code::shown(unsafe { capi::dat_evd_post_se(known(evd_handle), core::ptr::null()) });
     }
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, and contract GIVEN.
     let given = unsafe { &*event };
     // SAFETY: all members are numbers and pointers that nobody follows, and the union's bytes are the caller's.
     let software_event_data = unsafe { given.event_data.software_event_data };
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn dequeue(evd_handle: DatHandle, event: *mut CEven
             let taken = open.ia.evd_dequeue(evd)?;
             Ok(made(of, adapter, open, inside, &taken))
         })?;
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { event.write(taken) };
         Ok(())
     }))
@@ -146,7 +146,7 @@ pub(super) unsafe extern "C" fn wait(
     let made = |adapter: &'static Adapter, open: &mut Open, evd: DatHandle, event: &Event| {
         made(of, adapter, open, evd, event)
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     code::shown(unsafe {
         capi::evd::waited(known(evd_handle), timeout, threshold, event, nmore, made)
     })

@@ -24,7 +24,7 @@ pub(super) unsafe extern "C" fn get_consumer_context(
     dat_handle: DatHandle,
     context: *mut DatContext,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     shown(unsafe { capi::dat_get_consumer_context(known(dat_handle), context) })
 }
 
@@ -34,7 +34,7 @@ pub(super) unsafe extern "C" fn get_handle_type(
     dat_handle: DatHandle,
     handle_type: *mut u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     shown(unsafe { capi::dat_get_handle_type(known(dat_handle), handle_type) })
 }
 
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn ia_ha_related(
     // SAFETY: a place of ours.
     let found = unsafe { get_handle_type(ia_handle, &raw mut kind) };
     if found == 0 {
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { answer.write(0) };
     }
     found

@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn open(
     if name.is_null() {
         return code::bad_argument(1);
     }
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, and contract TEXT.
     let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else {
         return code::bad_argument(1);
     };
@@ -66,20 +66,20 @@ pub(super) unsafe extern "C" fn open(
     if async_evd_handle.is_null() {
         return code::bad_argument(3);
     }
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, and contract GIVEN.
     let given = unsafe { *async_evd_handle };
     let mut evd = known(given);
-    // SAFETY: a place of ours, and the caller's promise.
+    // SAFETY: a place of ours, and contract PASSED ON.
     let answer =
         unsafe { capi::ia::open_device(&device, async_evd_min_qlen, &raw mut evd, ia_handle) };
     if answer != 0 {
         return code::shown(answer);
     }
     if known(given) != evd {
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { async_evd_handle.write(shown(provider, evd)) };
     }
-    // SAFETY: not null, or the call would have failed, and the caller's promise.
+    // SAFETY: not null, or the call would have failed, and contract ROOM.
     let ia_handle = unsafe { &mut *ia_handle };
     *ia_handle = shown(provider, *ia_handle);
     0
@@ -137,15 +137,15 @@ pub(super) unsafe extern "C" fn query(
     }
     let of = provider(ia_handle);
     if !async_evd_handle.is_null() {
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { async_evd_handle.write(cells::shown(of, evd)) };
     }
     if ia_attr_mask != 0 {
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { ia_attributes.write(ia_attr(&ia)) };
     }
     if provider_attr_mask != 0 {
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { provider_attributes.write(provider_attr(&attr, of)) };
     }
     0

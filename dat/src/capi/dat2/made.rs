@@ -21,7 +21,7 @@ pub(super) unsafe fn shown_new(
     let mut made = null_mut();
     let answer = make(if out.is_null() { out } else { &raw mut made });
     if answer == 0 && !out.is_null() {
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { out.write(shown(provider(parent), made)) };
     }
     answer

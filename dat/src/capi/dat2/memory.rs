@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn pz_create(
         // SAFETY: the place is null or ours.
         unsafe { capi::dat_pz_create(known(ia_handle), place) }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, pz_handle, make) };
     code::shown(answer)
 }
@@ -48,10 +48,10 @@ pub(super) unsafe extern "C" fn pz_query(
     pz_param_mask: u32,
     pz_param: *mut CPzParam,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_pz_query(known(pz_handle), pz_param_mask, pz_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        // SAFETY: not null, or the call would have failed, and contract ROOM.
         let param = unsafe { &mut *pz_param };
         param.ia_handle = shown(provider(pz_handle), param.ia_handle);
     }
@@ -89,7 +89,7 @@ pub(super) unsafe extern "C" fn lmr_create(
         ..region_description
     };
     let make = |place| {
-        // SAFETY: the caller's promise; the place is null or ours.
+        // SAFETY: contract PASSED ON; the place is null or ours.
         unsafe {
             capi::dat_lmr_create(
                 known(ia_handle),
@@ -106,7 +106,7 @@ pub(super) unsafe extern "C" fn lmr_create(
             )
         }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, lmr_handle, make) };
     code::moved(answer, &[1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12])
 }
@@ -151,7 +151,7 @@ pub(super) unsafe extern "C" fn lmr_query(
             registered_size: param.registered_size,
             registered_address: param.registered_address,
         };
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { lmr_param.write(param) };
     }
     code::shown(answer)
@@ -174,7 +174,7 @@ unsafe fn segments(segments: *const CLmrTriplet, count: u64) -> Result<Vec<LmrTr
     if count > 0 && segments.is_null() {
         return Err(code::bad_argument(2));
     }
-    // SAFETY: less than `count`, so the caller's promise holds.
+    // SAFETY: less than `count`, so contract GIVEN holds.
     Ok((0..count)
         .map(|at| local(unsafe { &*segments.wrapping_add(at) }))
         .collect())
@@ -187,7 +187,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_read(
     local_segments: *const CLmrTriplet,
     num_segments: u64,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     match unsafe { segments(local_segments, num_segments) } {
         // SAFETY: segments of ours.
         Ok(list) => code::shown(unsafe {
@@ -204,7 +204,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_write(
     local_segments: *const CLmrTriplet,
     num_segments: u64,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     match unsafe { segments(local_segments, num_segments) } {
         // SAFETY: segments of ours.
         Ok(list) => code::shown(unsafe {
@@ -224,7 +224,7 @@ pub(super) unsafe extern "C" fn rmr_create(
         // SAFETY: the place is null or ours.
         unsafe { capi::dat_rmr_create(known(pz_handle), place) }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(pz_handle, rmr_handle, make) };
     code::shown(answer)
 }
@@ -262,7 +262,7 @@ pub(super) unsafe extern "C" fn rmr_query(
             rmr_scope: SCOPE_PZ,
             va_type: VA,
         };
-        // SAFETY: not null, and the caller's promise.
+        // SAFETY: not null, and contract ROOM.
         unsafe { rmr_param.write(param) };
     }
     code::shown(answer)
@@ -287,7 +287,7 @@ pub(super) unsafe extern "C" fn rmr_bind(
     if va_type != VA {
         return code::not_supported();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(given) = (unsafe { lmr_triplet.as_ref() }) else {
         return code::bad_argument(3);
     };
@@ -306,7 +306,7 @@ pub(super) unsafe extern "C" fn rmr_bind(
         }
     }
     let triplet = local(given);
-    // SAFETY: a triplet of ours, and the caller's promise.
+    // SAFETY: a triplet of ours, and contract PASSED ON.
     let answer = unsafe {
         capi::dat_rmr_bind(
             known(rmr_handle),

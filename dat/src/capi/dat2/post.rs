@@ -63,7 +63,7 @@ impl Segments {
         }
         let mut list = [NOTHING; MOST];
         for (at, segment) in list.iter_mut().take(count).enumerate() {
-            // SAFETY: less than `count`, so the caller's promise holds.
+            // SAFETY: less than `count`, so contract GIVEN holds.
             *segment = local(unsafe { &*iov.wrapping_add(at) });
         }
         Ok(Self { list, count })
@@ -102,7 +102,7 @@ unsafe fn request(
     operation: u32,
     post: impl FnOnce(&mut Open, EpHandle, &[LmrTriplet], CompletionFlags) -> DatResult<()>,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let segments = match unsafe { Segments::new(num_segments, local_iov) } {
         Ok(segments) => segments,
         Err(refused) => return refused,
@@ -136,7 +136,7 @@ pub(super) unsafe extern "C" fn send(
     let post = |open: &mut Open, ep, iov: &[LmrTriplet], flags| {
         open.ia.ep_post_send(ep, iov, user_cookie, flags)
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         request(
             ep_handle,
@@ -165,7 +165,7 @@ pub(super) unsafe extern "C" fn send_with_invalidate(
     if invalidate_flag != 0 {
         return code::not_implemented();
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         send(
             ep_handle,
@@ -186,7 +186,7 @@ pub(super) unsafe extern "C" fn recv(
     user_cookie: DatContext,
     completion_flags: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let segments = match unsafe { Segments::new(num_segments, local_iov) } {
         Ok(segments) => segments,
         Err(refused) => return refused,
@@ -208,7 +208,7 @@ pub(super) unsafe extern "C" fn rdma_read(
     remote_buffer: *const CRmrTriplet,
     completion_flags: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(buffer) = (unsafe { remote_buffer.as_ref() }) else {
         return code::bad_argument(5);
     };
@@ -217,7 +217,7 @@ pub(super) unsafe extern "C" fn rdma_read(
         open.ia
             .ep_post_rdma_read(ep, iov, user_cookie, &buffer, flags)
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         request(
             ep_handle,
@@ -240,7 +240,7 @@ pub(super) unsafe extern "C" fn rdma_write(
     remote_buffer: *const CRmrTriplet,
     completion_flags: u32,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let Some(buffer) = (unsafe { remote_buffer.as_ref() }) else {
         return code::bad_argument(5);
     };
@@ -249,7 +249,7 @@ pub(super) unsafe extern "C" fn rdma_write(
         open.ia
             .ep_post_rdma_write(ep, iov, user_cookie, &buffer, flags)
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     unsafe {
         request(
             ep_handle,

@@ -20,10 +20,10 @@ pub(super) unsafe extern "C" fn create(
     srq_handle: *mut DatHandle,
 ) -> DatReturn {
     let make = |place| {
-        // SAFETY: the caller's promise; the place is null or ours.
+        // SAFETY: contract PASSED ON; the place is null or ours.
         unsafe { capi::dat_srq_create(known(ia_handle), known(pz_handle), srq_attr, place) }
     };
-    // SAFETY: the caller's promise, and DAT 1.2 refuses null.
+    // SAFETY: contract ROOM, and DAT 1.2 refuses null.
     let answer = unsafe { shown_new(ia_handle, srq_handle, make) };
     code::shown(answer)
 }
@@ -35,10 +35,10 @@ pub(super) unsafe extern "C" fn query(
     srq_param_mask: u32,
     srq_param: *mut CSrqParam,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract PASSED ON.
     let answer = unsafe { capi::dat_srq_query(known(srq_handle), srq_param_mask, srq_param) };
     if answer == 0 {
-        // SAFETY: not null, or the call would have failed, and the caller's promise.
+        // SAFETY: not null, or the call would have failed, and contract ROOM.
         let param = unsafe { &mut *srq_param };
         let of = provider(srq_handle);
         param.ia_handle = shown(of, param.ia_handle);
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn post_recv(
     local_iov: *const CLmrTriplet,
     user_cookie: DatContext,
 ) -> DatReturn {
-    // SAFETY: the caller's promise.
+    // SAFETY: contract GIVEN.
     let segments = match unsafe { Segments::new(num_segments, local_iov) } {
         Ok(segments) => segments,
         Err(refused) => return refused,

@@ -85,7 +85,7 @@ impl Foreign {
             internal("process_vm_readv(2) does not serve this process")
         })?;
         let mut functions = Functions::default();
-        // SAFETY: the caller's promise.
+        // SAFETY: contract TABLE.
         let table = unsafe { &raw const (*provider).functions };
         // SAFETY: as above, and so much of the table is there in this version. Any address, and null, is a value of its types.
         unsafe {
@@ -218,7 +218,7 @@ pub(super) unsafe fn open(
     ia_handle: *mut DatHandle,
 ) -> DatReturn {
     let provider = Arc::clone(&lease.provider);
-    // SAFETY: not null, and the caller's promise.
+    // SAFETY: not null, and contract GIVEN.
     let given = [(unsafe { *async_evd_handle }, Subtype::HandleEvdAsync)];
     provider.hand_on(provider.functions.ia_open_func, &given, |function| {
         // SAFETY: the provider's promise, and the caller's.
