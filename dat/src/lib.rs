@@ -51,7 +51,7 @@ pub mod capi;
 mod explain;
 pub mod fabric;
 mod memory;
-mod name;
+pub mod name;
 mod open;
 pub mod registry;
 mod wired;

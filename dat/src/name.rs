@@ -54,7 +54,7 @@ pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
 ///
 /// # Errors
 /// [`OpenError::BadOption`].
-pub(crate) fn parse<'a>(
+pub fn parse<'a>(
     name: &'a str,
     options: &OpenOptions,
 ) -> Result<(&'a str, OpenOptions), OpenError> {

@@ -485,8 +485,13 @@ fn driven<D: Device + 'static>(function: Arc<D>, kept: usize) -> Result<Function
 
 fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> {
     let name = function.name().to_owned();
-    let provider = MlxProvider::open(function, options.hca.clone())
-        .map_err(|error| OpenError::BringUp { name, error })?;
+    let reached = function.clone();
+    let provider = MlxProvider::open(function, options.hca.clone());
+    let provider = provider.map_err(|error| match reached.lost() {
+        // What a device that is gone reads as says less.
+        Some(error) => OpenError::Function { name, error },
+        None => OpenError::BringUp { name, error },
+    })?;
     Ok(Ia::open(provider, options.ia)?)
 }
 

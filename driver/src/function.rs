@@ -397,6 +397,17 @@ impl Function {
         }
     }
 
+    /// Why the function cannot be reached any more, where that is known: the process that played it is gone, or does not
+    /// answer. Its registers read as ones. What memory it was given it has by descriptors: once that is unmapped here, what it
+    /// writes there reaches nobody.
+    #[must_use]
+    pub fn lost(&self) -> Option<FunctionError> {
+        match &self.inner.backend {
+            Backend::VfioUser(client) => client.lost().map(self.remote()),
+            Backend::InProcess(_) | Backend::Vfio(_) => None,
+        }
+    }
+
     /// Function level reset. Registers, queues and interrupts of the device are gone; DMA mappings stay.
     ///
     /// # Errors

@@ -490,7 +490,7 @@ impl Drop for Control {
         }
         // Nobody has torn it down: its queue pairs would go on to answer their peers.
         self.cut_off();
-        if self.bus_master {
+        if self.bus_master && self.function.lost().is_none() {
             // Nothing stops the device: the arena stays mapped and its memory is never used again.
             tracing::error!(
                 function = self.function.name(),

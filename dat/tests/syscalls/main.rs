@@ -12,14 +12,15 @@
 //! - the next session in the same process succeeds.
 //!
 //! What is left alone, and why, is said in [`calls`]; a call that is neither there nor left alone fails the test. The run of
-//! the tests takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=all` takes everything and
-//! prints the table of docs/system-calls.md. Where tracing is forbidden, or the processor is no x86-64, the tests are skipped
+//! the tests takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=N` takes N places of each
+//! call with each of its errors, `=all` takes everything; what it prints is the table of docs/system-calls.md. Where tracing is forbidden, or the processor is no x86-64, the tests are skipped
 //! and say so.
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
 mod calls;
 mod judge;
 mod parts;
+mod serve;
 mod tracer;
 
 /// Two adapters of this process, in virtual time, on one thread.
@@ -32,4 +33,16 @@ fn every_call_of_a_session_on_the_simulator_may_fail() {
 #[test]
 fn every_call_of_a_session_on_a_wire_may_fail() {
     judge::walk("wire", judge::empty, &tracer::alone);
+}
+
+/// Two adapters whose functions another process serves. That process is not disturbed, and serves one run after the other.
+#[test]
+fn every_call_of_a_client_of_served_functions_may_fail() {
+    judge::walk("client", serve::Datctl::new, &tracer::alone);
+}
+
+/// The process that serves, while a client that nobody disturbs has its session: the next client has one.
+#[test]
+fn every_call_of_a_server_of_functions_may_fail() {
+    judge::walk("server", judge::empty, &serve::clients);
 }

@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 use std::io::{BufRead, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use dat::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpAttr,
@@ -14,6 +14,7 @@ use dat::{
 };
 use nix::unistd::getppid;
 
+use super::serve;
 use super::tracer::PART;
 
 const CONN_QUAL: u64 = 0x1_0000_0042;
@@ -40,6 +41,8 @@ fn played_by_a_child() {
             let wire = wire.display();
             format!("sim:wired{side},mac=02:00:00:00:00:0{side},link=unix:{wire}")
         }),
+        "client" => served(&directory),
+        "server" => return serve::played(&directory),
         other => panic!("no part is called {other}"),
     };
     println!("\nready");
@@ -51,6 +54,11 @@ fn played_by_a_child() {
     println!("@kept {}", kept());
     tell("second", &session(&names));
     println!("@kept {}", kept());
+}
+
+/// The names of two functions that are served in a directory.
+pub fn served(directory: &Path) -> [String; 2] {
+    ["a", "b"].map(|side| format!("vfio-user:{}", directory.join(side).display()))
 }
 
 /// The next word from outside.
@@ -74,10 +82,11 @@ pub(crate) fn tell(what: &str, outcome: &Result<(), String>) {
 
 /// Descriptors, and mappings that the project makes: memory files, rings, and reserved addresses.
 pub(crate) fn kept() -> String {
-    let descriptors = std::fs::read_dir("/proc/self/fd")
-        .expect("readable")
-        .count();
-    let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
+    // One that fails here is none of the project's: it is made again.
+    let again = || (0..3).find_map(|_| Some(std::fs::read_dir("/proc/self/fd").ok()?.count()));
+    let descriptors = again().expect("readable");
+    let again = || (0..3).find_map(|_| std::fs::read_to_string("/proc/self/maps").ok());
+    let maps = again().expect("readable");
     let mut bytes: u64 = 0;
     for line in maps.lines() {
         let mut words = line.split_whitespace();
@@ -153,9 +162,10 @@ impl Side {
         match Self::objects(&mut ia) {
             Ok((pz, events, ep)) => Ok(Self { ia, pz, events, ep }),
             Err(error) => {
+                let last = ia.last_device_error().map(text);
                 // The first error is the one to tell.
                 let _closed = dat::ia_close(ia, CloseFlags::Abrupt);
-                Err(error)
+                Err(format!("{error} {last:?}"))
             }
         }
     }
@@ -238,7 +248,11 @@ pub(crate) fn session(names: &[String; 2]) -> Result<(), String> {
     let mut outcome = Ok(());
     match b {
         Ok(mut b) => {
-            outcome = outcome.and(both(&mut a, &mut b));
+            let said = both(&mut a, &mut b).map_err(|error| {
+                let last = [&a, &b].map(|side| side.ia.last_device_error().map(text));
+                format!("{error} {last:?}")
+            });
+            outcome = outcome.and(said);
             outcome = outcome.and(b.close());
         }
         Err(error) => outcome = Err(error),

@@ -1,5 +1,7 @@
 //! Either process killed at any moment: the other hears of it in bounded time, and its function is there for the next client.
 //!
+//! `DAT_TEST_KILLS=N` takes N rounds of each test instead of a few; a round of the first has many moments.
+//!
 //! The client that is killed is this test binary again, told by a variable to play the other side. Moments are drawn
 //! from a seed: so many messages, then a while that is shorter than one.
 
@@ -22,6 +24,13 @@ use crate::served::{Buffer, CONN_QUAL, LONG, Link, NONE, Process, Served, Side, 
 
 /// The adapter a child is to play the echo on.
 const ECHO: &str = "VFIO_USER_ECHO";
+/// How many rounds there are to be.
+const KILLS: &str = "DAT_TEST_KILLS";
+/// Clients that are killed in a round before anybody has connected to them.
+const UNBORN: u32 = 20;
+/// How long a connection to nobody lives at most: seven times its time for an acknowledgement, in the time of a world that
+/// moves on by 2 ms whenever its process has the processor.
+const GIVES_UP: Timeout = Timeout::from_micros(600_000_000);
 /// Cookies.
 const SEND: u64 = 1;
 const RECEIVE: u64 = 2;
@@ -59,6 +68,19 @@ fn the_echo_of_a_child() {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// How many rounds there are: so many, unless the environment says otherwise.
+fn rounds(usual: u32) -> u32 {
+    let asked = std::env::var(KILLS).ok();
+    asked.map_or(usual, |asked| asked.parse().expect("a number"))
+}
+
+/// Descriptors of a server.
+fn descriptors(link: &Link) -> Option<usize> {
+    let pid = link.server()?;
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    Some(open.expect("a process of ours").count())
 }
 
 /// A child that plays the echo.
@@ -157,7 +179,15 @@ impl Caller {
         self.post_send();
         let (mut failed, mut flushed, mut broken) = (false, false, false);
         while !(failed && flushed && broken) {
-            match self.side.event() {
+            let waited = self.side.ia.evd_wait(self.side.events, GIVES_UP, 1);
+            let (event, _left) = waited.unwrap_or_else(|error| {
+                let status = self.side.ia.ep_get_status(self.side.ep);
+                let left = self.side.ia.evd_dequeue(self.side.events);
+                panic!(
+                    "{error:?}: failed {failed}, flushed {flushed}, broken {broken}; {status:?}; in the EVD {left:?}"
+                )
+            });
+            match event {
                 Event::Dto(done) if done.cookie == SEND => {
                     if done.status == DtoStatus::Success {
                         self.post_send();
@@ -193,17 +223,24 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
     let peer = address(link.name(0));
     let mut caller = Caller::open(link.name(1));
     let mut random = ChaCha8Rng::seed_from_u64(41);
-    for _ in 0..6 {
+    let mut usual = None;
+    let (begun, rounds) = (Instant::now(), rounds(6));
+    for _ in 0..rounds {
         // In the middle of its bring-up, or before, or behind it.
-        let mut unborn = echo(link.name(0));
-        for _ in 0..random.random_range(0..40) {
-            while_away(&mut random);
+        for _ in 0..UNBORN {
+            let mut unborn = echo(link.name(0));
+            for _ in 0..random.random_range(0..40) {
+                while_away(&mut random);
+            }
+            unborn.kill();
         }
-        unborn.kill();
 
         let mut child = echo(link.name(0));
         listens(&mut child);
         caller.call(peer);
+        // With the same two clients the server has the same descriptors, whoever was killed before.
+        let now = descriptors(&link);
+        assert_eq!(*usual.get_or_insert(now), now);
         for _ in 0..random.random_range(0..60) {
             caller.trip();
         }
@@ -217,6 +254,8 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
         let nothing = caller.side.ia.evd_dequeue(caller.side.events);
         assert!(nothing.is_err(), "{nothing:?}");
     }
+    let killed = rounds * (UNBORN + 1);
+    println!("{killed} clients killed in {:?}", begun.elapsed());
     // And as if nothing had been.
     let mut child = echo(link.name(0));
     listens(&mut child);
@@ -230,7 +269,8 @@ fn a_client_killed_at_any_moment_breaks_its_connection_and_leaves_the_function_t
 #[test]
 fn a_server_killed_at_any_moment_is_a_catastrophe_told_and_not_a_hang() {
     let mut random = ChaCha8Rng::seed_from_u64(42);
-    for _ in 0..5 {
+    let (begun, rounds) = (Instant::now(), rounds(5));
+    for _ in 0..rounds {
         let mut served = Served::new(&[]);
         let [mut a, mut b] = connected(&served);
         let (from, to) = (a.buffer(Some(&[5; 64]), 64), b.buffer(None, 64));
@@ -284,4 +324,5 @@ fn a_server_killed_at_any_moment_is_a_catastrophe_told_and_not_a_hang() {
             assert!(report.dead.is_some(), "{report:?}");
         }
     }
+    println!("{rounds} servers killed in {:?}", begun.elapsed());
 }

@@ -84,7 +84,7 @@ impl Served {
 pub(crate) struct Link {
     names: [String; 2],
     /// Serves them, as long as it lives.
-    _served: Option<Served>,
+    served: Option<Served>,
 }
 
 impl Link {
@@ -92,14 +92,19 @@ impl Link {
         if let Some(names) = functions::named() {
             return Self {
                 names,
-                _served: None,
+                served: None,
             };
         }
         let served = Served::new(&[]);
         Self {
             names: ["a", "b"].map(|side| served.name(side)),
-            _served: Some(served),
+            served: Some(served),
         }
+    }
+
+    /// The process that serves them, if that is a child of ours.
+    pub(crate) fn server(&self) -> Option<u32> {
+        self.served.as_ref().map(|served| served.server.child.id())
     }
 
     pub(crate) fn name(&self, side: usize) -> &str {

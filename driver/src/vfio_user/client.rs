@@ -4,6 +4,7 @@
 //! message. Everything else sends and waits for its reply, at most [`PATIENCE`](super::socket::PATIENCE). A connection
 //! that failed once is not used again: nobody knows where in the stream the next message begins.
 
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -27,9 +28,26 @@ use crate::memory::SharedMemory;
 const MAX_VECTORS: u32 = 2048;
 
 struct Connection {
-    /// `None` once it has failed.
-    socket: Option<Socket>,
+    /// Why it has failed, once it has.
+    socket: Result<Socket, Lost>,
     next_id: u16,
+}
+
+/// What a connection failed of.
+#[derive(Clone)]
+struct Lost {
+    command: Command,
+    because: String,
+}
+
+impl Connection {
+    /// It is not used again.
+    fn lose(&mut self, command: Command, because: &dyn Display) {
+        self.socket = Err(Lost {
+            command,
+            because: because.to_string(),
+        });
+    }
 }
 
 /// A connection to a server.
@@ -57,7 +75,7 @@ impl Client {
         let mut client = Self {
             path: path.to_owned(),
             connection: Mutex::new(Connection {
-                socket: Some(socket),
+                socket: Ok(socket),
                 next_id: 0,
             }),
             max_fds: 1,
@@ -335,21 +353,21 @@ impl Client {
         let mut connection = self.lock();
         let id = self.send(&mut connection, command, 0, payload, fds)?;
         let received = match &connection.socket {
-            Some(socket) => socket.receive(|| false),
-            None => Ok(None),
+            Ok(socket) => socket.receive(|| false),
+            Err(_) => Ok(None),
         };
         let message = match received {
             Ok(Some(message)) => message,
             Ok(None) => {
-                connection.socket = None;
                 let source = io::Error::new(
                     io::ErrorKind::TimedOut,
                     "no reply, or the connection was closed (a server has one client at a time)",
                 );
+                connection.lose(command, &source);
                 return Err(self.transport(command, source));
             }
             Err(source) => {
-                connection.socket = None;
+                connection.lose(command, &source);
                 return Err(self.transport(command, source));
             }
         };
@@ -359,7 +377,7 @@ impl Client {
             && header.command.get() == command.0
             && flags & wire::TYPE_MASK == wire::TYPE_REPLY;
         if !is_ours {
-            connection.socket = None;
+            connection.lose(command, &"a reply that makes no sense");
             return Err(self.nonsense(command, format!("{header:?} to message {id}")));
         }
         if flags & wire::ERROR != 0 {
@@ -385,18 +403,31 @@ impl Client {
     ) -> Result<u16, VfioUserError> {
         let id = connection.next_id;
         connection.next_id = id.wrapping_add(1);
-        let Some(socket) = &connection.socket else {
-            return Err(VfioUserError::Gone {
-                path: self.path.clone(),
-                command,
-            });
+        let socket = match &connection.socket {
+            Ok(socket) => socket,
+            Err(lost) => return Err(self.gone(lost)),
         };
         let header = (id, command.0, wire::TYPE_COMMAND | flags, 0);
         if let Err(source) = socket::send(socket, header, payload, fds) {
-            connection.socket = None;
+            connection.lose(command, &source);
             return Err(self.transport(command, source));
         }
         Ok(id)
+    }
+
+    /// What the connection failed of, if it has.
+    pub(crate) fn lost(&self) -> Option<VfioUserError> {
+        let connection = self.lock();
+        connection.socket.as_ref().err().map(|lost| self.gone(lost))
+    }
+
+    fn gone(&self, lost: &Lost) -> VfioUserError {
+        let Lost { command, because } = lost.clone();
+        VfioUserError::Gone {
+            path: self.path.clone(),
+            command,
+            because,
+        }
     }
 
     fn transport(&self, command: Command, source: io::Error) -> VfioUserError {

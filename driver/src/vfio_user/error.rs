@@ -53,12 +53,14 @@ pub enum VfioUserError {
         what: String,
     },
     /// The connection failed earlier.
-    #[error("{path}: {command}: the connection is gone")]
+    #[error("{path}: the connection is gone since {command}: {because}")]
     Gone {
         /// The socket.
         path: PathBuf,
-        /// The message.
+        /// The message it failed at.
         command: Command,
+        /// Why.
+        because: String,
     },
     /// Memory that has no descriptor cannot be reached by another process.
     #[error(

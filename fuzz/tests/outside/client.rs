@@ -1,0 +1,242 @@
+//! A vfio-user client and servers that answer anything.
+//!
+//! Between a client and an honest server stands somebody who changes replies: fields, lengths, numbers, or all of it, and hangs
+//! up when he likes. Whatever the client asks then is answered or an error, and once there is nobody in between any more, the
+//! server is as it was.
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use bolero::{TypeGenerator, check};
+use driver::{Function, Iova, SharedMemory};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U32;
+
+use super::server::{honest, served};
+use super::{Effort, descriptors};
+
+/// Bytes of a header, and where it has the length.
+const HEADER: usize = 16;
+/// What anybody waits for the other.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What becomes of a reply.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Reply {
+    True,
+    /// A byte of it is another.
+    Byte {
+        at: u8,
+        value: u8,
+    },
+    /// Four bytes of it are.
+    Word {
+        at: u8,
+        value: u32,
+    },
+    /// A word of it has one bit, or none.
+    Bit {
+        at: u8,
+        bit: u8,
+    },
+    /// It ends early, but says so.
+    Shorter {
+        by: u8,
+    },
+    /// It goes on.
+    Longer {
+        by: u8,
+    },
+    /// It says that it is of that size, and there is no more.
+    Size(u32),
+    /// Bytes.
+    Noise(Vec<u8>),
+    /// Nothing.
+    Gone,
+}
+
+impl Reply {
+    /// The bytes to pass on; whether the connection goes on.
+    fn of(&self, reply: &[u8]) -> (Vec<u8>, bool) {
+        let mut bytes = reply.to_vec();
+        let put = |bytes: &mut Vec<u8>, at: u8, new: &[u8]| {
+            let at = usize::from(at) % bytes.len();
+            for (to, from) in bytes[at..].iter_mut().zip(new) {
+                *to = *from;
+            }
+            // Only a length of more than there is keeps a client waiting.
+            size(bytes) <= bytes.len()
+        };
+        let resized = |mut bytes: Vec<u8>| {
+            let length = u32::try_from(bytes.len()).expect("short");
+            put_size(&mut bytes, length);
+            (bytes, true)
+        };
+        match self {
+            Self::True => (bytes, true),
+            Self::Byte { at, value } => {
+                let on = put(&mut bytes, *at, &[*value]);
+                (bytes, on)
+            }
+            Self::Word { at, value } => {
+                let on = put(
+                    &mut bytes,
+                    *at,
+                    zerocopy::IntoBytes::as_bytes(&U32::new(*value)),
+                );
+                (bytes, on)
+            }
+            Self::Bit { at, bit } => {
+                let value = 1_u32.checked_shl(u32::from(*bit % 33)).unwrap_or(0);
+                let on = put(
+                    &mut bytes,
+                    *at & !3,
+                    zerocopy::IntoBytes::as_bytes(&U32::new(value)),
+                );
+                (bytes, on)
+            }
+            Self::Shorter { by } => {
+                bytes.truncate(bytes.len().saturating_sub(usize::from(*by)).max(HEADER));
+                resized(bytes)
+            }
+            Self::Longer { by } => {
+                bytes.resize(bytes.len() + usize::from(*by), 0xa5);
+                resized(bytes)
+            }
+            Self::Size(length) => {
+                put_size(&mut bytes, *length);
+                (bytes, false)
+            }
+            Self::Noise(noise) => (noise.clone(), false),
+            Self::Gone => (Vec::new(), false),
+        }
+    }
+}
+
+fn size(message: &[u8]) -> usize {
+    let size = message
+        .get(4..8)
+        .and_then(|size| U32::read_from_bytes(size).ok());
+    size.map_or(0, |size| usize::try_from(size.get()).unwrap_or(usize::MAX))
+}
+
+fn put_size(message: &mut [u8], size: u32) {
+    let size = U32::new(size);
+    message[4..8].copy_from_slice(zerocopy::IntoBytes::as_bytes(&size));
+}
+
+/// One message with its descriptors; `None` if there is none any more.
+fn message(from: &mut UnixStream) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; HEADER];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut slices = [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(&*from, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let received = received.ok()?.bytes;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    from.read_exact(&mut bytes[received..]).ok()?;
+    if received == 0 {
+        return None;
+    }
+    let length = size(&bytes);
+    bytes.resize(length.max(HEADER), 0);
+    from.read_exact(&mut bytes[HEADER..]).ok()?;
+    Some((bytes, descriptors))
+}
+
+/// Passes messages on, and replies changed as the script says, until one side hangs up.
+fn between(mut client: UnixStream, mut server: UnixStream, script: &[Reply]) {
+    let mut script = script.iter();
+    while let Some((asked, descriptors)) = message(&mut client) {
+        let numbers: Vec<RawFd> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let rights = [ControlMessage::ScmRights(&numbers)];
+        let control = if numbers.is_empty() {
+            &[][..]
+        } else {
+            &rights[..]
+        };
+        let (slices, flags) = ([IoSlice::new(&asked)], MsgFlags::MSG_NOSIGNAL);
+        if sendmsg::<()>(server.as_raw_fd(), &slices, control, flags, None) != Ok(asked.len()) {
+            return;
+        }
+        // Nobody answers it (bit 4 of the flags).
+        if asked[8] & 1 << 4 != 0 {
+            continue;
+        }
+        let Some((reply, _)) = message(&mut server) else {
+            return;
+        };
+        let (reply, goes_on) = script.next().unwrap_or(&Reply::True).of(&reply);
+        if client.write_all(&reply).is_err() || !goes_on {
+            return;
+        }
+    }
+}
+
+/// Takes one client after the other, each with its script.
+fn stands_between(listener: &UnixListener, server: &PathBuf, scripts: &Receiver<Vec<Reply>>) {
+    for script in scripts {
+        let (client, _) = listener.accept().expect("a client");
+        let server = UnixStream::connect(server).expect("a server");
+        for stream in [&client, &server] {
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        }
+        between(client, server, &script);
+    }
+}
+
+/// What a driver asks of a function first, each whatever became of what was asked before.
+fn use_it(function: &Function) {
+    let _configuration = function.config_read_u32(0);
+    let _interrupts = function.enable_interrupts(8);
+    let _master = function.set_bus_master(true);
+    for index in 0..7 {
+        let _bar = function.bar(index);
+    }
+    let memory = SharedMemory::anonymous(8192).expect("memory");
+    let _mapped = function.dma_map(Iova(1 << 20), &memory, 0, 8192);
+    let _unmapped = function.dma_unmap(Iova(1 << 20), 8192);
+    let _stopped = function.stop();
+    let _lost = function.lost();
+}
+
+#[test]
+fn a_client_survives_what_any_server_answers() {
+    let effort = Effort::new("vfio-user, server to client");
+    let server = served("fuzz-honest");
+    let path = std::env::temp_dir().join(format!("fuzz-between-{}", std::process::id()));
+    let (listener, _taken) = driver::listen_at(&path).expect("a path");
+    let (scripts, next) = channel();
+    let behind = server.clone();
+    thread::spawn(move || stands_between(&listener, &behind, &next));
+    honest(&server);
+    let before = descriptors("memfd:driver");
+    check!()
+        .with_type::<Vec<Reply>>()
+        .with_iterations(Effort::iterations(2_000))
+        .for_each(|script| {
+            effort.one();
+            scripts.send(script.clone()).expect("somebody between");
+            if let Ok(function) = Function::vfio_user(&path) {
+                use_it(&function);
+            }
+        });
+    honest(&server);
+    assert!(
+        descriptors("memfd:driver") <= before,
+        "memory of functions that are gone"
+    );
+}

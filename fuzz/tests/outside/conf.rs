@@ -1,0 +1,105 @@
+//! `dat.conf`: any text is records and lines that are none, each with its reason.
+
+use bolero::{TypeGenerator, check};
+use dat::registry::conf::{Api, ConfEntry, parse};
+
+use super::Effort;
+
+#[test]
+fn any_text_is_records_and_lines_that_are_none() {
+    let effort = Effort::new("dat.conf, bytes");
+    check!()
+        .with_iterations(Effort::iterations(50_000))
+        .for_each(|bytes: &[u8]| {
+            effort.one();
+            let text = String::from_utf8_lossy(bytes);
+            let (entries, errors) = parse(&text);
+            let lines = text.lines().count();
+            assert!(entries.len() + errors.len() <= lines);
+            for error in errors {
+                assert!((1..=lines).contains(&error.line) && !error.reason.is_empty());
+            }
+        });
+}
+
+/// A record as somebody means it.
+#[derive(Clone, Debug, TypeGenerator)]
+struct Meant {
+    texts: [Vec<u8>; 5],
+    versions: [u16; 4],
+    flags: u8,
+    /// Blanks before each field, and what stands around the record.
+    blanks: [u8; 8],
+    around: Vec<u8>,
+}
+
+fn text(bytes: &[u8]) -> String {
+    // A record is one line.
+    String::from_utf8_lossy(bytes).replace(['\n', '\r'], " ")
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// What is written within quotes is what is read, whatever it holds.
+#[test]
+fn a_record_that_is_written_is_read_or_refused() {
+    let effort = Effort::new("dat.conf, records");
+    check!()
+        .with_type::<Meant>()
+        .with_iterations(Effort::iterations(50_000))
+        .for_each(|meant| {
+            effort.one();
+            let [name, library, company, ia, platform] = [0, 1, 2, 3, 4].map(|at| {
+                let text = text(&meant.texts[at]);
+                // The company's name ends at a point.
+                if at == 2 { text.replace('.', "") } else { text }
+            });
+            let [major, minor, first, second] = meant.versions.map(u32::from);
+            let has = |bit: u8| meant.flags >> bit & 1 == 1;
+            let (api, letter) = if has(0) {
+                (Api::User, 'u')
+            } else {
+                (Api::Kernel, 'k')
+            };
+            let fields = [
+                quoted(&name),
+                format!("{letter}{major}.{minor}"),
+                if has(1) {
+                    "threadsafe"
+                } else {
+                    "nonthreadsafe"
+                }
+                .to_owned(),
+                if has(2) { "default" } else { "nondefault" }.to_owned(),
+                quoted(&library),
+                quoted(&format!("{company}.{first}.{second}")),
+                quoted(&ia),
+                quoted(&platform),
+            ];
+            let blank = |count: u8| " \t".repeat(usize::from(count % 3) + 1);
+            let line: String = fields
+                .iter()
+                .zip(meant.blanks)
+                .flat_map(|(field, blanks)| [blank(blanks), field.clone()])
+                .collect();
+            let (entries, errors) = parse(&format!("# {}\n{line}\n", text(&meant.around)));
+            let entry = ConfEntry {
+                ia_name: name,
+                api,
+                version: (major, minor),
+                is_thread_safe: has(1),
+                is_default: has(2),
+                library,
+                provider: (company, first, second),
+                ia_params: ia,
+                platform_params: platform,
+            };
+            match (&entries[..], &errors[..]) {
+                ([read], []) => assert_eq!(*read, entry, "{line}"),
+                ([], [error]) => assert!(error.line == 2 && !error.reason.is_empty()),
+                (read, errors) => panic!("{line}: {read:?} {errors:?}"),
+            }
+        });
+}

@@ -1,0 +1,103 @@
+//! A wire between processes: what the other side sends is a frame as it was sent, or is none and is said so.
+
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixDatagram;
+
+use bolero::{TypeGenerator, check};
+use driver::{FrameDatagrams, FrameEnd};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, socket,
+};
+
+use super::Effort;
+
+/// The longest frame (driver, `frame_socket`).
+const FRAME_BYTES: usize = 16 << 10;
+
+/// A message of a stranger.
+#[derive(Clone, Debug, TypeGenerator)]
+enum Message {
+    Short(Vec<u8>),
+    Long {
+        bytes: u16,
+        value: u8,
+    },
+    /// About as long as a frame may be.
+    About {
+        above: i8,
+    },
+}
+
+impl Message {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Short(bytes) => bytes.clone(),
+            Self::Long { bytes, value } => vec![*value; usize::from(*bytes)],
+            Self::About { above } => {
+                vec![7; FRAME_BYTES.saturating_add_signed(isize::from(*above))]
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stranger_at_a_wire_sends_frames_or_what_is_none() {
+    let effort = Effort::new("wires, seqpacket");
+    let directory = std::env::temp_dir().join(format!("wires-{}", std::process::id()));
+    let (path, open) = (directory.with_extension("unix"), SockFlag::SOCK_CLOEXEC);
+    check!()
+        .with_type::<Vec<Message>>()
+        .with_iterations(Effort::iterations(3_000))
+        .for_each(|messages| {
+            effort.one();
+            let FrameEnd::First(listener) = FrameEnd::at(&path).expect("a path") else {
+                panic!("nobody was there");
+            };
+            let stranger = socket(AddressFamily::Unix, SockType::SeqPacket, open, None);
+            let stranger = stranger.expect("a socket");
+            let address = UnixAddr::new(&path).expect("a path");
+            connect(stranger.as_raw_fd(), &address).expect("somebody listens");
+            let end = listener.accept().expect("the stranger");
+            drop(listener);
+            for message in messages {
+                let bytes = message.bytes();
+                send(stranger.as_raw_fd(), &bytes, MsgFlags::empty()).expect("room");
+                match end.receive() {
+                    Ok(Some(frame)) => assert_eq!(frame, bytes),
+                    // Nothing at all looks like the end, as it does to everybody (recv(2)).
+                    Ok(None) => assert!(bytes.is_empty()),
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+                        assert!(bytes.len() > FRAME_BYTES);
+                    }
+                }
+            }
+            drop(stranger);
+            assert_eq!(end.receive().expect("the end"), None);
+        });
+}
+
+#[test]
+fn a_stranger_sends_datagrams_that_are_frames_or_none() {
+    let effort = Effort::new("wires, datagrams");
+    let directory = std::env::temp_dir().join(format!("datagrams-{}", std::process::id()));
+    let [here, there] = ["here", "there"].map(|end| directory.with_extension(end));
+    let end = FrameDatagrams::bind(&here, &there).expect("a path");
+    let stranger = UnixDatagram::unbound().expect("a socket");
+    check!()
+        .with_type::<Message>()
+        .with_iterations(Effort::iterations(20_000))
+        .for_each(|message| {
+            effort.one();
+            let bytes = message.bytes();
+            stranger.send_to(&bytes, &here).expect("room");
+            match end.receive() {
+                Ok(frame) => assert_eq!(frame, bytes),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+                    assert!(bytes.is_empty() || bytes.len() > FRAME_BYTES);
+                }
+            }
+        });
+}
