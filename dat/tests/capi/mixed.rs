@@ -28,8 +28,10 @@ const SOFTWARE: u32 = 0x10001;
 const DTO: u32 = 1;
 /// Calls of a thread.
 const STEPS: u32 = 120;
-/// DTOs and software events that have not been seen yet; there is room for as many.
-const OUTSTANDING: u64 = 24;
+/// DTOs and software events that have not been seen yet, at most; but for those of a pile.
+const OUTSTANDING: u64 = 48;
+/// Events an EVD has room for.
+const ROOM: i32 = 2048;
 
 /// Who may use what.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +48,11 @@ enum Way {
 struct Shared {
     worlds: Vec<World>,
     next: AtomicU64,
+    outstanding: AtomicU64,
+    /// Software events posted at once, so that there is something for several to take at the same time.
+    pile: u64,
+    /// How many threads are at it.
+    piling: AtomicU64,
     /// How often each post was seen to complete; none while it is being posted, or is outstanding.
     posts: Mutex<BTreeMap<u64, u32>>,
     /// Protection zones, and how often each was freed.
@@ -68,20 +75,25 @@ impl Shared {
     }
 
     fn outstanding(&self) -> u64 {
-        self.posts().values().filter(|seen| **seen == 0).count() as u64
+        self.outstanding.load(Ordering::Relaxed)
     }
 
     /// Posts something under a number of its own, which its completion will say.
     fn post(&self, post: impl FnOnce(u64) -> u32) {
-        if self.outstanding() >= OUTSTANDING {
-            return;
+        if self.outstanding() < OUTSTANDING {
+            self.post_beyond(post);
         }
+    }
+
+    fn post_beyond(&self, post: impl FnOnce(u64) -> u32) {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         // Before it is posted: another thread may be faster to see it.
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
         self.posts().insert(number, 0);
         if answered(post(number)) != 0 {
             let seen = self.posts().remove(&number);
             assert_eq!(seen, Some(0), "it was refused");
+            self.outstanding.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -98,16 +110,21 @@ impl Shared {
         let seen = posts.get_mut(&number).expect("it was posted");
         *seen += 1;
         assert_eq!(*seen, 1, "{number} has completed before");
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn dequeue(&self, evd: DatHandle) -> bool {
+    /// The oldest event, if there is any, not looked at yet.
+    fn next(evd: DatHandle) -> Option<CEvent> {
         let mut event = MaybeUninit::<CEvent>::zeroed();
         let taken = answered(c!(dat_evd_dequeue(evd, event.as_mut_ptr()))) == 0;
-        if taken {
-            // SAFETY: the call has written it.
-            self.seen(unsafe { event.assume_init_ref() });
-        }
-        taken
+        // SAFETY: the call has written it.
+        taken.then(|| unsafe { event.assume_init() })
+    }
+
+    /// Takes all there is, as fast as it can: others do, too.
+    fn drain(&self, evd: DatHandle) {
+        let events: Vec<_> = std::iter::from_fn(|| Self::next(evd)).collect();
+        events.iter().for_each(|event| self.seen(event));
     }
 
     fn wait(&self, evd: DatHandle, micros: u32) {
@@ -125,21 +142,44 @@ impl Shared {
         }
     }
 
+    /// A software event, whatever is outstanding.
     fn post_se(&self, evd: DatHandle) {
-        self.post(|number| {
+        self.post_beyond(|number| {
+            let pointer = usize::try_from(number).expect("counted from 1");
             let event = CEvent {
                 event_number: SOFTWARE,
                 evd_handle: null_mut(),
                 event_data: CEventData {
                     software_event_data: CSoftware {
-                        pointer: std::ptr::without_provenance_mut(
-                            usize::try_from(number).expect("counted from 1"),
-                        ),
+                        pointer: std::ptr::without_provenance_mut(pointer),
                     },
                 },
             };
             c!(dat_evd_post_se(evd, &raw const event))
         });
+    }
+
+    /// Has the agent called, which begins when there is much to take, and takes it, too.
+    fn race_the_agent(&self, world: &World) {
+        self.drain(world.evd);
+        answered(c!(dat_cno_modify_agent(world.cno, self.agent())));
+        answered(dat_evd_modify_cno(world.evd, world.cno));
+        self.piling.fetch_add(1, Ordering::SeqCst);
+        for _ in self.outstanding()..self.pile {
+            self.post_se(world.evd);
+        }
+        self.piling.fetch_sub(1, Ordering::SeqCst);
+        self.drain(world.evd);
+    }
+
+    /// Until all piles are there; not for ever, since who makes one may have failed.
+    fn wait_for_piles(&self) {
+        for _ in 0..1_000_000 {
+            if self.piling.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            thread::yield_now();
+        }
     }
 
     /// Makes a protection zone, or frees one that somebody has made, and that others may be freeing.
@@ -178,16 +218,18 @@ impl Shared {
     fn step(&self, world: &World, random: &mut ChaCha8Rng) {
         let segment = world.segment();
         let iov = &raw const segment;
-        match random.random_range(0..16) {
-            0..=2 => self.post_se(world.evd),
-            3..=5 => {
-                self.dequeue(world.evd);
+        match random.random_range(0..20) {
+            0 => self.race_the_agent(world),
+            1..=6 if self.outstanding() < OUTSTANDING => self.post_se(world.evd),
+            1..=9 => {
+                let event = Self::next(world.evd);
+                event.iter().for_each(|event| self.seen(event));
             }
-            6 => self.wait(world.evd, random.random_range(0..500)),
-            7 | 8 => self.post(|number| c!(dat_ep_post_recv(world.ep, 1, iov, number, 0))),
-            9 | 10 => self.post(|number| c!(dat_ep_post_send(world.ep, 1, iov, number, 0))),
-            11 => self.zone(world, random.random()),
-            12 => {
+            10 => self.wait(world.evd, random.random_range(0..500)),
+            11 | 12 => self.post(|number| c!(dat_ep_post_recv(world.ep, 1, iov, number, 0))),
+            13 | 14 => self.post(|number| c!(dat_ep_post_send(world.ep, 1, iov, number, 0))),
+            15 => self.zone(world, random.random()),
+            16 => {
                 let (mut idle, mut busy, mut state) = (0, 0, 0);
                 let (recv, request) = (&raw mut idle, &raw mut busy);
                 answered(c!(dat_ep_get_status(
@@ -197,11 +239,11 @@ impl Shared {
                     request
                 )));
             }
-            13 => {
+            17 => {
                 let mut param = MaybeUninit::<CEvdParam>::uninit();
                 answered(c!(dat_evd_query(world.evd, 0x1f, param.as_mut_ptr())));
             }
-            14 => {
+            18 => {
                 let agent = if random.random_ratio(1, 4) {
                     NO_AGENT
                 } else {
@@ -231,7 +273,8 @@ unsafe extern "C" fn agent(instance_data: *mut c_void, evd: DatHandle) {
     if evd.is_null() {
         return; // the end
     }
-    while shared.dequeue(evd) {}
+    shared.wait_for_piles();
+    shared.drain(evd);
     let world = shared.worlds.iter().find(|world| world.evd == evd);
     let world = world.expect("an EVD of the test's");
     shared.post_se(evd);
@@ -260,9 +303,19 @@ fn mixed(seed: u64) {
     for (pair, number) in worlds.chunks_exact(2).zip(0..) {
         connect(&pair[0], &pair[1], 0x1_0000_0011 + 32 * number);
     }
+    for world in &worlds {
+        assert_eq!(dat_evd_resize(world.evd, ROOM), 0);
+    }
     let shared = Shared {
         worlds,
         next: AtomicU64::new(1),
+        outstanding: AtomicU64::new(0),
+        piling: AtomicU64::new(0),
+        pile: if matches!(way, Way::AgentOnly) {
+            1_500
+        } else {
+            100
+        },
         posts: Mutex::new(BTreeMap::new()),
         zones: Mutex::new(BTreeMap::new()),
     };
@@ -286,7 +339,7 @@ fn mixed(seed: u64) {
         for world in &shared.worlds {
             // An agent that was on its way has asked for another call.
             answered(c!(dat_cno_modify_agent(world.cno, NO_AGENT)));
-            while shared.dequeue(world.evd) {}
+            shared.drain(world.evd);
             shared.wait(world.evd, 1_000);
         }
         // Receives of an endpoint that was never connected stay.
