@@ -32,7 +32,11 @@ const RUNS: [(&str, &[&str]); 3] = [
 const TOOLCHAIN: &str = "+nightly";
 
 /// The same for units that are used by several threads at a time, which the tests do.
-const THREADS: [(&str, &[&str]); 1] = [("dat", &["capi::hand_overs::"])];
+// The table of handles is too large for it.
+const THREADS: [(&str, &[&str]); 1] = [(
+    "dat",
+    &["capi::hand_overs::turns", "capi::hand_overs::upcalls"],
+)];
 
 /// Runs the tests under Miri.
 pub fn run() -> Result<()> {
@@ -42,7 +46,9 @@ pub fn run() -> Result<()> {
 
 /// Those with several threads, in several orders.
 pub fn threads() -> Result<()> {
-    interpret(&THREADS, "-Zmiri-many-seeds=0..16")
+    interpret(&THREADS, "-Zmiri-many-seeds=0..16")?;
+    println!("Miri: 16 orders of each");
+    Ok(())
 }
 
 fn interpret(runs: &[(&str, &[&str])], flags: &str) -> Result<()> {
