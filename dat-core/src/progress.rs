@@ -250,7 +250,7 @@ impl<P: Provider> Ia<P> {
             rnr_retry,
             ack_timeout: transport.ack_timeout.unwrap_or(ack_timeout),
         };
-        ep.private_data = private_data;
+        ep.private_data = private_data.into();
         let up = self.bring_up(key, &peer, receive_psn);
         if let Err(error) = up {
             self.note_device_error("bringing a queue pair up", &error);

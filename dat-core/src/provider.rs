@@ -172,6 +172,38 @@ pub trait CompletionEntry {
     fn is_request(&self) -> bool;
 }
 
+/// Why a dequeue must not go straight to the completion queue: so many reasons, and [`Obstacles::OTHERS_TURN`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Obstacles(usize);
+
+impl Obstacles {
+    const OTHERS_TURN: usize = 1 << (usize::BITS - 1);
+
+    /// There is none.
+    #[inline]
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The reasons besides [`Obstacles::others_turn`].
+    pub(crate) const fn count(&mut self, reasons: usize) {
+        self.0 = self.0 & Self::OTHERS_TURN | reasons;
+    }
+
+    /// The next dequeue looks after the rest of the IA first.
+    pub const fn others_turn(&mut self) {
+        self.0 |= Self::OTHERS_TURN;
+    }
+
+    /// Whether it was the turn of the rest of the IA; now it is not any more.
+    pub(crate) const fn is_others_turn(&mut self) -> bool {
+        let turn = self.0 & Self::OTHERS_TURN != 0;
+        self.0 &= !Self::OTHERS_TURN;
+        turn
+    }
+}
+
 /// A completion queue.
 pub trait CompletionQueue {
     /// Its entries.
@@ -179,12 +211,14 @@ pub trait CompletionQueue {
     /// A copy of the next entry, if the device has written one. The entry stays; the next look may find that
     /// an untrusted device has changed it.
     fn peek(&self) -> Option<Self::Entry>;
-    /// Gives the entry back that [`CompletionQueue::peek`] has just found.
-    fn advance(&mut self);
+    /// Gives the entry back that [`CompletionQueue::peek`] has just found. Once in many entries that is an obstacle: who only
+    /// takes what is there should now look after all else.
+    fn advance(&mut self, obstacles: &mut Obstacles);
     /// Takes the next entry, if the device has written one.
     fn poll(&mut self) -> Option<Self::Entry> {
         let entry = self.peek()?;
-        self.advance();
+        // Who drains a queue comes to its end.
+        self.advance(&mut Obstacles::default());
         Some(entry)
     }
     /// Asks for one notification at the next entry (or the next solicited one). Entries already

@@ -5,8 +5,8 @@
 mod support;
 
 use dat::{
-    AsyncEvent, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpChange, EvdFlags,
-    EvdState, Event, ReturnType, Subtype, Timeout,
+    AsyncEvent, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpChange, EpState,
+    EvdFlags, EvdState, Event, ReturnType, Subtype, Timeout,
 };
 use hw_sim::Fault;
 use support::connecting::EMPTY;
@@ -433,5 +433,48 @@ fn events_of_one_stream_come_out_in_the_order_they_went_in() {
             assert_eq!(pair.sides[A].ia.evd_dequeue(evd), Ok(se(next + 1)));
             next += 2;
         }
+    }
+}
+
+/// A consumer who finds a completion every time he looks still has his connections looked after: A hears a reply to its connect, and
+/// B what A answers.
+#[test]
+fn who_never_finds_a_queue_empty_still_connects() {
+    for by_name in [false, true] {
+        let mut pair = Pair::connected();
+        let (from, to) = (pair.filled(A, 1, 64), pair.untouched(B, 64));
+        let (ours, theirs) = (pair.another_ep(A), pair.another_ep(B));
+        pair.start(A, ours, CONN_QUAL, LONG, b"").expect("starts");
+        let cr = pair.request(B);
+        let accepted = pair.sides[B].ia.cr_accept(cr, Some(theirs), b"");
+        accepted.expect("accepted");
+        let (evd, connect) = (pair.sides[A].request, pair.sides[B].connect);
+        let mut taken = 0;
+        let heard = loop {
+            for _ in 0..8 {
+                pair.post_write(A, &[from.all()], 7, &to.all_remote(), NONE)
+                    .expect("there is room");
+            }
+            pair.fabric.pass_time();
+            if let Ok(event) = pair.sides[B].ia.evd_dequeue(connect) {
+                break event;
+            }
+            // The first eight stay behind, so it is never empty.
+            for _ in 0..if taken == 0 { 0 } else { 8 } {
+                let ia = &mut pair.sides[A].ia;
+                if !(by_name && ia.evd_dequeue_named(evd, |_, _| ())) {
+                    let event = ia.evd_dequeue(evd).expect("there are more");
+                    assert!(matches!(event, Event::Dto(_)), "{event:?}");
+                }
+            }
+            taken += 8;
+            assert!(taken < 10_000, "by name: {by_name}");
+        };
+        let Event::Connection(event) = heard else {
+            panic!("a connection event, not {heard:?}");
+        };
+        assert_eq!(event.kind, ConnectionEventKind::Established);
+        assert_eq!(pair.state_of(A, ours), EpState::Connected);
+        pair.assert_no_complaints();
     }
 }

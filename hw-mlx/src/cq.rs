@@ -32,7 +32,7 @@ mod resize;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use dat_core::provider::{CompletionEntry, CompletionQueue};
+use dat_core::provider::{CompletionEntry, CompletionQueue, Obstacles};
 use driver::{Be64, DmaBlock, DmaBuffer, DmaRing, DmaWord, barrier};
 use zerocopy::big_endian::U32;
 
@@ -59,6 +59,8 @@ const SET_CI: usize = 0;
 const ARM: usize = 4;
 /// The consumer index is published every so many entries at most.
 const MAX_BATCH: u32 = 64;
+/// Entries after which others than the consumer of the queue get a turn, a multiple of every batch.
+const OTHERS_TURN: u32 = 2048;
 /// Counters in doorbell records and contexts are 24 bits wide.
 const COUNTER_MASK: u32 = 0xff_ffff;
 
@@ -282,7 +284,7 @@ pub struct Cq {
     /// Entries consumed since creation.
     consumer_index: u32,
     /// The owner bit of a fresh entry at `consumer_index`.
-    lap: u8,
+    lap: Lap,
     /// The consumer index is published where it has none of these bits.
     batch_mask: u32,
     /// Entries, a power of two.
@@ -317,7 +319,7 @@ impl Cq {
         Self {
             ring: DmaRing::new(&memory.ring, 0, entries),
             consumer_index: 0,
-            lap: 0,
+            lap: Lap::of(0),
             batch_mask: 0,
             entries,
             set_ci: DmaWord::new(&memory.record, SET_CI),
@@ -410,11 +412,15 @@ impl Cq {
         self.set_ci.store(self.consumer_index & COUNTER_MASK);
     }
 
-    /// What is due at every batch of entries: the device learns how far we are, and perhaps a lap begins.
+    /// What is due at every batch of entries: the device learns how far we are, and perhaps a lap begins, or it is the turn of
+    /// others.
     #[inline(never)]
-    fn turn(&mut self) {
+    fn turn(&mut self, obstacles: &mut Obstacles) {
         self.publish_consumer_index();
-        self.lap = self.owner_bit(self.consumer_index);
+        self.lap = Lap::of(self.owner_bit(self.consumer_index));
+        if self.consumer_index.is_multiple_of(OTHERS_TURN) {
+            obstacles.others_turn();
+        }
     }
 
     /// As [`CompletionQueue::poll`], with what datagrams need beside it: source queue pair number and routing
@@ -423,7 +429,7 @@ impl Cq {
         let entry = self.peek()?;
         let slot = self.ring.block(self.consumer_index);
         let source = slot.read::<U32, FLAGS_RQPN>().get();
-        self.advance();
+        self.advance(&mut Obstacles::default());
         Some((entry, source))
     }
 
@@ -435,7 +441,7 @@ impl Cq {
         // Find the end first: entries that arrive while we move others belong behind them.
         let mut end = self.consumer_index;
         while end.wrapping_sub(self.consumer_index) < self.entries
-            && fresh_tail(self.ring.block(end), self.owner_bit(end)).is_some()
+            && fresh_tail(self.ring.block(end), Lap::of(self.owner_bit(end))).is_some()
         {
             end = end.wrapping_add(1);
         }
@@ -459,7 +465,7 @@ impl Cq {
         if removed > 0 {
             self.consumer_index = self.consumer_index.wrapping_add(removed);
             barrier::dma_to_device(); // the moved entries before the index that frees their old slots
-            self.turn();
+            self.turn(&mut Obstacles::default());
         }
         removed
     }
@@ -484,16 +490,29 @@ fn ring_entries(asked: u32) -> Result<u32, MlxError> {
 /// The word moves in one load, so an owner bit seen there vouches for its seven neighbours; for what else
 /// the entry has, a barrier must follow.
 #[inline]
-fn fresh_tail(entry: DmaBlock<'_, CQE_BYTES>, lap: u8) -> Option<Be64> {
+fn fresh_tail(entry: DmaBlock<'_, CQE_BYTES>, lap: Lap) -> Option<Be64> {
     let tail = entry.load_be64::<TAIL>();
-    let [.., op_own] = tail.get().to_be_bytes();
-    is_fresh(op_own, lap).then_some(tail)
+    lap.wrote(tail).then_some(tail)
 }
 
-/// The owner bit is the lap's.
-#[inline]
-const fn is_fresh(op_own: u8, lap: u8) -> bool {
-    (op_own ^ lap) & 1 == 0
+/// The owner bit of a lap, where an entry's last word has it: the two are compared as they lie in memory.
+#[derive(Clone, Copy, Debug)]
+struct Lap(Be64);
+
+impl Lap {
+    const OWNER_BIT: Be64 = Be64::new(1);
+
+    #[inline]
+    const fn of(owner_bit: u8) -> Self {
+        // CAST: wider.
+        Self(Be64::new(owner_bit as u64))
+    }
+
+    /// Whether an entry with this last word was written in this lap.
+    #[inline]
+    const fn wrote(self, tail: Be64) -> bool {
+        tail.difference(self.0, Self::OWNER_BIT).is_zero()
+    }
 }
 
 impl CompletionQueue for Cq {
@@ -508,10 +527,10 @@ impl CompletionQueue for Cq {
     }
 
     #[inline]
-    fn advance(&mut self) {
+    fn advance(&mut self, obstacles: &mut Obstacles) {
         self.consumer_index = self.consumer_index.wrapping_add(1);
         if self.consumer_index & self.batch_mask == 0 {
-            self.turn();
+            self.turn(obstacles);
         }
     }
 
@@ -572,7 +591,7 @@ mod tests {
 
     #[test]
     fn an_entry_no_lap_has_written_is_not_fresh_in_the_first() {
-        assert!(!is_fresh(Cqe64::NEVER_WRITTEN, 0));
+        assert!(!Lap::of(0).wrote(Be64::new(u64::from(Cqe64::NEVER_WRITTEN))));
     }
 
     fn tail(qpn: u32, counter: u16, op_own: u8) -> Tail {

@@ -288,7 +288,7 @@ impl<P: Provider> Ia<P> {
         target.last_buffer = false;
         target.remote = None;
         target.local_port_qual = 0;
-        target.private_data = Vec::new();
+        target.private_data = Box::default();
         Ok(())
     }
 

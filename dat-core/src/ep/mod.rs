@@ -98,7 +98,7 @@ pub(crate) struct Ep<P: Provider> {
     /// Active side: the path, the PSN and the MTU we asked with.
     pub(crate) outgoing: Option<(Path, u32, u8)>,
     /// What the peer gave with its accept.
-    pub(crate) private_data: Vec<u8>,
+    pub(crate) private_data: Box<[u8]>,
     /// A request of our own is in the queue, behind the consumer's last, to learn when it is done.
     pub(crate) marker: bool,
     /// Requests the consumer posted behind the marker.
@@ -222,7 +222,7 @@ impl<P: Provider> Ep<P> {
             remote: None,
             local_port_qual: 0,
             outgoing: None,
-            private_data: Vec::new(),
+            private_data: Box::default(),
             marker: false,
             posted_after_marker: 0,
             has_received: false,

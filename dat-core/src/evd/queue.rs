@@ -14,13 +14,13 @@ use super::mode::{EvdMode, Waiter};
 use super::streams::Streams;
 use crate::event::Event;
 use crate::handle::{CnoKey, EvdKey, SrqKey};
-use crate::provider::Provider;
+use crate::provider::{Obstacles, Provider};
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
-    /// Why a dequeue must not go straight to `cq`: events in `queue`, and one for a waiter.
-    obstacles: usize,
+    /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, and what `cq` says.
+    pub(crate) obstacles: Obstacles,
     /// In the order they will be delivered.
     queue: VecDeque<Queued>,
     /// Where the device writes; only with the DTO or RMR_BIND flag.
@@ -60,7 +60,7 @@ impl<P: Provider> Evd<P> {
     pub(crate) fn new(cq: Option<P::Cq>, qlen: u32, flags: EvdFlags) -> Self {
         let room = usize::try_from(qlen).unwrap_or(usize::MAX);
         Self {
-            obstacles: 0,
+            obstacles: Obstacles::default(),
             queue: VecDeque::with_capacity(room.min(MAX_RESERVED).saturating_mul(2)),
             cq,
             qlen,
@@ -77,11 +77,12 @@ impl<P: Provider> Evd<P> {
     /// Nothing in software is older than what is in the completion queue, and nobody waits.
     #[inline]
     pub(crate) const fn is_clear(&self) -> bool {
-        self.obstacles == 0
+        self.obstacles.is_none()
     }
 
     fn count_obstacles(&mut self) {
-        self.obstacles = self.queue.len() + usize::from(self.mode.waiter != Waiter::Nobody);
+        let waiter = usize::from(self.mode.waiter != Waiter::Nobody);
+        self.obstacles.count(self.queue.len() + waiter);
     }
 
     pub(crate) fn set_mode(&mut self, mode: EvdMode) {

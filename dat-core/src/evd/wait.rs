@@ -3,7 +3,8 @@
 //! The fast path of `evd_dequeue` is one poll of the completion queue: nothing is queued in software,
 //! the entry names its endpoint by table index, the endpoint is connected, the DTO succeeded. All
 //! else is [`Ia::dequeue_slow`], which also looks after the rest of the IA ([`Ia::progress`]), so
-//! that a consumer that only polls still connects and disconnects.
+//! that a consumer that only polls still connects and disconnects. One that finds something every time is sent the longer way
+//! once in many entries ([`CompletionQueue::advance`]).
 
 use super::mode::EvdInput;
 use crate::completion::Entry;
@@ -37,7 +38,7 @@ impl<P: Provider> Ia<P> {
             && let Some(qp) = &mut ep.qp
             && let Some(done) = qp.complete_plain(&entry)
         {
-            cq.advance();
+            cq.advance(&mut queue.obstacles);
             return Ok(dto(EpHandle { key, ia: evd.ia }, done));
         }
         self.dequeue_other(evd.key, evd.ia)
@@ -59,7 +60,7 @@ impl<P: Provider> Ia<P> {
             && let Some(done) = qp.complete_oldest(&entry)
         {
             take(ep.name, done);
-            cq.advance();
+            cq.advance(&mut queue.obstacles);
             return true;
         }
         false
@@ -71,9 +72,21 @@ impl<P: Provider> Ia<P> {
     // fast path too.
     #[inline(never)]
     fn dequeue_other(&mut self, evd: EvdKey, ia: u32) -> DatResult<Event> {
-        let queue = self.evd_mut(EvdHandle { key: evd, ia })?;
-        let entry = if queue.is_clear() {
-            queue.cq.as_mut().and_then(CompletionQueue::poll)
+        if self
+            .evd_mut(EvdHandle { key: evd, ia })?
+            .obstacles
+            .is_others_turn()
+        {
+            // Connections and the device's health are looked after however busy the consumer is.
+            self.progress();
+        }
+        let queue = &mut self.evds[evd];
+        let entry = if queue.is_clear()
+            && let Some(cq) = &mut queue.cq
+            && let Some(entry) = cq.peek()
+        {
+            cq.advance(&mut queue.obstacles);
+            Some(entry)
         } else {
             None
         };

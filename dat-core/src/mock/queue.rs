@@ -2,7 +2,7 @@
 
 use super::Net;
 use crate::provider::{
-    Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, PostedRecv,
+    Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, Obstacles, PostedRecv,
     ProviderError, QueueFull, QueuePair, QueueSizes, RequestFlags, RequestOp, SharedReceiveQueue,
     WindowTarget,
 };
@@ -85,7 +85,7 @@ impl CompletionQueue for MockCq {
         self.0.borrow().entries.front().cloned()
     }
 
-    fn advance(&mut self) {
+    fn advance(&mut self, _: &mut Obstacles) {
         self.0.borrow_mut().entries.pop_front();
     }
 

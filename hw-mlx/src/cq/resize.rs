@@ -10,9 +10,10 @@
 //! A device that does not end the old ring is not believed: the new ring then begins behind what was found, and
 //! entries that are missing show as DTOs that never complete.
 
+use dat_core::provider::Obstacles;
 use driver::{DmaRing, barrier};
 
-use super::{CQE_BYTES, Cq, Cqe, OP_OWN, TAIL, fresh_tail, opcode, ring_entries};
+use super::{CQE_BYTES, Cq, Cqe, Lap, OP_OWN, TAIL, fresh_tail, opcode, ring_entries};
 use crate::device::Hca;
 use crate::error::MlxError;
 use crate::prm::{Cqe64, ModifyCqIn};
@@ -74,7 +75,7 @@ impl Cq {
         let mut ended = false;
         while index.wrapping_sub(self.consumer_index) < self.entries {
             let slot = self.ring.block(index);
-            if fresh_tail(slot, self.owner_bit(index)).is_none() {
+            if fresh_tail(slot, Lap::of(self.owner_bit(index))).is_none() {
                 break;
             }
             barrier::dma_from_device(); // nothing else of the entry before its owner bit
@@ -96,7 +97,7 @@ impl Cq {
         self.entries = entries;
         self.consumer_index = self.consumer_index.wrapping_add(1);
         self.set_spare(spare);
-        self.turn();
+        self.turn(&mut Obstacles::default());
         // The device has let go of the old ring; the record is the same.
         let old = core::mem::replace(&mut self.memory, memory);
         drop(old.give_back());
