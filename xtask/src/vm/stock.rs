@@ -193,7 +193,7 @@ const BAD: [&str; 8] = [
     "error", "fail", "timeout", "time out", "warn", "unknown", "can't", "couldn't",
 ];
 
-/// What in a kernel's log is a complaint.
+/// Whether a line of a kernel's log is a complaint.
 fn complains(line: &str) -> bool {
     let of_driver = line.contains("mlx5") || line.contains("infiniband");
     let small = line.to_lowercase();
@@ -204,13 +204,14 @@ fn complains(line: &str) -> bool {
             .any(|word| line.contains(word))
 }
 
+/// What in the kernel's log is a complaint.
+pub fn complaints(step: &Step) -> Vec<&str> {
+    let lines = step.said.iter().map(String::as_str);
+    lines.filter(|line| complains(line)).collect()
+}
+
 fn kernel(step: &Step) -> Result<String> {
-    let complaints: Vec<&str> = step
-        .said
-        .iter()
-        .map(String::as_str)
-        .filter(|line| complains(line))
-        .collect();
+    let complaints = complaints(step);
     ensure!(complaints.is_empty(), "{}", complaints.join("\n"));
     Ok(format!("{} lines, no complaint", step.said.len()))
 }
