@@ -12,6 +12,7 @@ mod demo;
 mod dtest;
 mod install;
 mod miri;
+mod mutations;
 mod races;
 mod setup;
 mod shell;
@@ -58,6 +59,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Put known defects into a copy of the tree, one at a time, and say in which seed the campaign finds each.
+    Mutations(mutations::Arguments),
     /// Replay one seeded run over a faulty wire and print its event log.
     Sim(sim::Arguments),
     /// Print clause, tests, result for every clause of the DAT pages, and write docs/conformance.md.
@@ -117,6 +120,7 @@ fn run() -> Result<()> {
         Task::Sim(arguments) => sim::run(&arguments),
         Task::Conformance(arguments) => conformance::run(&arguments),
         Task::Miri => miri::run(),
+        Task::Mutations(arguments) => mutations::run(&arguments),
         Task::Races(arguments) => races::run(&arguments),
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
