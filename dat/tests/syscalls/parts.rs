@@ -19,8 +19,10 @@ use super::tracer::PART;
 
 const CONN_QUAL: u64 = 0x1_0000_0042;
 const NONE: CompletionFlags = CompletionFlags::empty();
-/// Far longer than anything takes.
-const LONG: Timeout = Timeout::from_micros(20_000_000);
+/// Far longer than anything takes, also where a world's time is behind the machine's because many want the processor.
+const LONG: Timeout = Timeout::from_micros(120_000_000);
+/// The same in moments of a millisecond.
+const MOMENTS: u32 = 120_000;
 /// What a message has for bytes.
 const BYTES: usize = 3000;
 
@@ -212,7 +214,7 @@ impl Side {
     fn event_beside(&mut self, other: &mut Self) -> Result<Event, String> {
         let moment = Timeout::from_micros(1_000);
         let mut last = String::new();
-        for _ in 0..20_000 {
+        for _ in 0..MOMENTS {
             other.ia.progress();
             match self.ia.evd_wait(self.events, moment, 1) {
                 Ok((event, _left)) => return Ok(event),

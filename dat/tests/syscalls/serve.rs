@@ -131,15 +131,18 @@ fn started(directory: &Path) -> Result<(), String> {
             let _time = nothing.recv_timeout(Duration::from_millis(1));
         }
     }));
-    let threads = moved.into_iter().collect::<Result<Vec<_>, _>>();
-    match threads {
-        Ok(_) => {
-            // It is for each that has one.
-            let _begun: Vec<_> = begin.into_iter().map(|thread| thread.send(())).collect();
-            Ok(())
+    let failed = moved.iter().find_map(|thread| thread.as_ref().err());
+    if let Some(error) = failed.map(|error| format!("thread: {error}")) {
+        drop(begin);
+        // The paths are free when they have ended.
+        for thread in moved.into_iter().flatten() {
+            let _ended = thread.join();
         }
-        Err(error) => Err(format!("thread: {error}")),
+        return Err(error);
     }
+    // It is for each that has one.
+    let _begun: Vec<_> = begin.into_iter().map(|thread| thread.send(())).collect();
+    Ok(())
 }
 
 /// Two clients, one after the other, of a server that is disturbed while it has the first; what is to be said of it.

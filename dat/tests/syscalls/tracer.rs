@@ -25,7 +25,7 @@ use super::parts::DIRECTORY;
 /// Which part a child plays.
 pub const PART: &str = "DAT_TEST_SYSCALLS_PART";
 /// A child that has not ended by then hangs.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// The call that is to fail: so many of its name have gone before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
