@@ -50,6 +50,13 @@ pub enum Fault {
         /// How many commands are hit.
         count: u32,
     },
+    /// This command fault, but only after so many commands that it would have met.
+    Later {
+        /// Commands that are spared.
+        commands: u32,
+        /// The fault.
+        fault: Box<Fault>,
+    },
     /// The next command that creates an object is held until this many more pages have been given.
     PageStarvation {
         /// Pages the firmware asks for.
@@ -150,6 +157,14 @@ struct Planned {
     opcode: Option<u16>,
     fault: CommandFault,
     left: u32,
+    /// Commands that are spared first.
+    spared: u32,
+}
+
+impl Planned {
+    fn is_for(&self, opcode: u16) -> bool {
+        self.left > 0 && self.opcode.is_none_or(|wanted| wanted == opcode)
+    }
 }
 
 /// Command faults waiting for their command.
@@ -194,6 +209,17 @@ impl FaultPlan {
                 let delay = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX);
                 (opcode, CommandFault::Delay(delay), count)
             }
+            Fault::Later {
+                commands,
+                ref fault,
+            } => {
+                let before = self.planned.len();
+                let added = self.add(fault);
+                for planned in &mut self.planned[before..] {
+                    planned.spared = commands;
+                }
+                return added;
+            }
             Fault::PageStarvation { pages } => {
                 self.starvation = Some(pages);
                 return true;
@@ -226,6 +252,7 @@ impl FaultPlan {
             opcode,
             fault,
             left,
+            spared: 0,
         });
         true
     }
@@ -238,9 +265,14 @@ impl FaultPlan {
     }
 
     fn planned_for(&mut self, opcode: u16) -> Option<CommandFault> {
-        let at = self.planned.iter().position(|planned| {
-            planned.left > 0 && planned.opcode.is_none_or(|wanted| wanted == opcode)
-        })?;
+        let meets = |planned: &Planned| planned.spared == 0 && planned.is_for(opcode);
+        let at = self.planned.iter().position(meets);
+        for planned in &mut self.planned {
+            if planned.is_for(opcode) {
+                planned.spared = planned.spared.saturating_sub(1);
+            }
+        }
+        let at = at?;
         let planned = &mut self.planned[at];
         planned.left -= 1;
         let fault = planned.fault;
@@ -313,6 +345,23 @@ mod tests {
         ];
         assert_eq!(plan.take_meetings(), Meetings::from(met));
         assert_eq!(plan.take_meetings(), Meetings::new());
+    }
+
+    #[test]
+    fn a_fault_that_comes_later_spares_so_many_commands() {
+        let mut plan = FaultPlan::default();
+        let silence = Fault::CommandSilence {
+            opcode: Some(0x500),
+            count: 1,
+        };
+        assert!(plan.add(&Fault::Later {
+            commands: 2,
+            fault: Box::new(silence),
+        }));
+        let met: Vec<_> = [0x500, 0x104, 0x500, 0x500, 0x500]
+            .map(|opcode| plan.meet(opcode).is_some())
+            .into();
+        assert_eq!(met, [false, false, false, true, false]);
     }
 
     #[test]

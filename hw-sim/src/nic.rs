@@ -483,6 +483,7 @@ impl Nic {
             | Fault::CommandDelay { .. }
             | Fault::PageStarvation { .. }
             | Fault::LostInterrupts(_)
+            | Fault::Later { .. }
             | Fault::Growth { .. } => {}
         }
     }
