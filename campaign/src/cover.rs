@@ -81,6 +81,14 @@ impl Coverage {
         these.map(|(_, times)| times).sum()
     }
 
+    /// The call and the command that met the first fault by number, if any did.
+    #[must_use]
+    pub fn harmed(&self) -> Option<(&'static str, u16)> {
+        let mut met = self.commands.keys();
+        met.find(|(_, _, meeting)| *meeting != Meeting::Nothing)
+            .map(|&(call, opcode, _)| (call, opcode))
+    }
+
     /// Calls that no world has made with success.
     #[must_use]
     pub fn calls_never_done(&self) -> Vec<&'static str> {

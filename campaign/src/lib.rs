@@ -33,7 +33,9 @@ mod events;
 mod judge;
 mod many;
 mod side;
+mod small;
 mod story;
+mod stranger;
 mod trouble;
 mod world;
 
@@ -49,6 +51,7 @@ use hw_sim::{Sim, SimConfig};
 pub use many::{Many, many};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+pub use small::{Case, Exhaustive, Harm, case, exhaustive};
 use story::Story;
 use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
 use world::World;
@@ -104,6 +107,10 @@ pub enum Feature {
     Interrupts,
     /// Functions get another MAC address.
     Mac,
+    /// Functions are pulled out, or their slot loses its link, and never come back.
+    Removal,
+    /// A stranger sends requests, messages about others' connections, and packets to others' queue pairs.
+    Strangers,
 }
 
 /// A world.

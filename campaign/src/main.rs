@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use campaign::{Failure, Feature, Many, Plan, Record, many, run};
+use campaign::{Case, Failure, Feature, Many, Plan, Record, case, exhaustive, many, run};
 use clap::Parser;
 
 /// Run seeded worlds of adapters, traffic and faults, and say in which of them something does not hold.
@@ -39,6 +39,12 @@ struct Arguments {
     /// What may happen, instead of a random half: names with commas between them, or none.
     #[arg(long)]
     features: Option<String>,
+    /// Instead: every single fault at every command of a small world.
+    #[arg(long)]
+    exhaustive: bool,
+    /// Of `--exhaustive` one case: side, command and harm, as `1:57:silent`.
+    #[arg(long)]
+    only: Option<String>,
     /// Tell each call in each state and each command of each call, and not only what never happened.
     #[arg(long)]
     all: bool,
@@ -101,6 +107,62 @@ impl Arguments {
     }
 }
 
+fn parse_case(text: &str) -> Option<Case> {
+    let mut parts = text.split(':');
+    let case = Case {
+        side: parts.next()?.parse().ok().filter(|side| *side < 2)?,
+        command: parts.next()?.parse().ok()?,
+        harm: parts.next()?.parse().ok()?,
+    };
+    parts.next().is_none().then_some(case)
+}
+
+/// Every single fault at every command.
+fn small(only: Option<&str>) -> anyhow::Result<ExitCode> {
+    if let Some(text) = only {
+        let one = parse_case(text).with_context(|| format!("--only {text}: no such case"))?;
+        return Ok(match case(one) {
+            Ok((met, whole)) => {
+                println!("harmed {met:?}; the script went through: {whole}");
+                ExitCode::SUCCESS
+            }
+            Err(what) => {
+                println!("{what}");
+                ExitCode::FAILURE
+            }
+        });
+    }
+    let started = Instant::now();
+    let sum = exhaustive(|done, all| {
+        if done % 500 == 0 {
+            eprintln!("{done} of {all} worlds");
+        }
+    });
+    println!("How often the script went through with a command harmed:");
+    println!("{}", sum.table());
+    for (case, what) in &sum.failures {
+        let Case {
+            side,
+            command,
+            harm,
+        } = case;
+        println!(
+            "{what}\n  again: cargo xtask campaign --exhaustive --only {side}:{command}:{harm}"
+        );
+    }
+    println!(
+        "{} worlds in {:.0?}, {} of them failed",
+        sum.worlds,
+        started.elapsed(),
+        sum.failures.len()
+    );
+    Ok(if sum.failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
 /// Repeats a world in which something does not hold, and leaves its event log and its packets.
 fn keep(out: &Path, failure: &Failure) -> anyhow::Result<()> {
     fs::create_dir_all(out)?;
@@ -142,6 +204,9 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     // Panics are what worlds end by when something does not hold; the summary tells of them.
     std::panic::set_hook(Box::new(|_| {}));
+    if arguments.exhaustive {
+        return small(arguments.only.as_deref());
+    }
     let features = arguments.features()?;
     let plan = |seed| {
         let mut plan = Plan::of(seed, arguments.steps);

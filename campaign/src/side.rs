@@ -138,6 +138,8 @@ pub struct Side {
     pub open: Option<Open>,
     /// Something was put into the function that it may not have forgotten.
     pub tampered: bool,
+    /// It was pulled out.
+    pub removed: bool,
     /// What its endpoints and queues are like.
     pub manner: Manner,
 }

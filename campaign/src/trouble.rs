@@ -61,7 +61,7 @@ impl World {
         }
         let side = self.random.random_range(0..self.sides.len());
         let (draw, small) = (
-            self.random.random_range(0..48),
+            self.random.random_range(0..50),
             self.random.random_range(1..4),
         );
         match draw {
@@ -82,6 +82,15 @@ impl World {
                     2 => ("firmware stops", Fault::HealthCounterStops),
                     _ => ("bus error", Fault::BusError),
                 };
+                self.inject(side, what, &fault);
+            }
+            46 if self.has(Feature::Removal) => {
+                let (what, fault) = if small == 1 {
+                    ("reads ones for ever", Fault::BarAllOnes)
+                } else {
+                    ("surprise removal", Fault::SurpriseRemoval)
+                };
+                self.sides[side].removed = true;
                 self.inject(side, what, &fault);
             }
             22..=23 if self.has(Feature::Stall) => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dat::registry::Registry;
 use dat::{CloseFlags, DatResult, EpHandle};
-use hw_sim::{CardConfig, Fault, LinkFaults, LinkId, Profile, Sim, SimCard, VfSettings};
+use hw_sim::{CardConfig, Fault, LinkFaults, LinkId, Meeting, Profile, Sim, SimCard, VfSettings};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -48,6 +48,10 @@ pub struct World {
     /// When a partition or a pulled cable ends.
     pub until: Option<u64>,
     pub healing: bool,
+    /// Nothing happens by chance: every request is accepted, and no fault is forgotten.
+    pub scripted: bool,
+    /// Commands each side has given.
+    pub commands: Vec<u64>,
 }
 
 impl World {
@@ -74,6 +78,7 @@ impl World {
                     openings: 0,
                     open: None,
                     tampered: false,
+                    removed: false,
                     manner: Manner {
                         tight: has(Feature::Evds) && number % 2 == 0,
                         shares: has(Feature::Srq) && number % 3 != 2,
@@ -82,6 +87,7 @@ impl World {
                 });
             }
         }
+        let commands = vec![0; sides.len()];
         let (a, b) = (cards[0].physical(), cards[1].physical());
         let wire = sim.connect(&a, &b, LinkFaults::default());
         Self {
@@ -101,6 +107,8 @@ impl World {
             macs: 0,
             until: None,
             healing: false,
+            scripted: false,
+            commands,
         }
     }
 
@@ -114,6 +122,9 @@ impl World {
             let side = self.random.random_range(0..self.sides.len());
             self.deed(side);
             self.trouble();
+            if self.has(Feature::Strangers) && self.random.random_ratio(1, 2) {
+                self.strange();
+            }
             let moment = self.moment();
             self.turn(moment);
             if step % LOOK_EVERY == 0 {
@@ -156,6 +167,11 @@ impl World {
             self.spoil("a call that took long", |link| link.up != [true, true]);
         }
         let met = self.sim.take_meetings(&self.sides[side].function);
+        self.commands[side] += met
+            .iter()
+            .filter(|((_, meeting), _)| *meeting != Meeting::Starved)
+            .map(|(_, times)| times)
+            .sum::<u64>();
         self.cover.commands(what, &met);
         answer
     }
@@ -341,7 +357,7 @@ impl World {
     }
 
     /// No faults any more, and it becomes quiet.
-    fn heal(&mut self) {
+    pub fn heal(&mut self) {
         self.healing = true;
         self.mend_wire();
         for side in 0..self.sides.len() {
@@ -371,6 +387,14 @@ impl World {
             self.close(side);
         }
         for side in 0..self.sides.len() {
+            if self.sides[side].removed {
+                self.reopen(side);
+                assert!(
+                    self.sides[side].open.is_none(),
+                    "side {side} opens, and is not there"
+                );
+                continue;
+            }
             // What is planned for commands is forgotten; a device that was dead may need another attempt.
             for _ in 0..ATTEMPTS {
                 if self.sides[side].open.is_none() {

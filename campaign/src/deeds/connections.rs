@@ -29,6 +29,19 @@ impl World {
         } else {
             CONN_QUAL
         };
+        self.connect_to(side, at, peer, qual, seconds, draw == 11);
+    }
+
+    /// Asks for a connection with a peer, or with whom another endpoint is connected to.
+    pub fn connect_to(
+        &mut self,
+        side: usize,
+        at: usize,
+        peer: usize,
+        qual: u64,
+        seconds: u32,
+        again: bool,
+    ) {
         let number = self.next_number();
         let Some(there) = &self.sides[peer].open else {
             return;
@@ -44,7 +57,7 @@ impl World {
             return;
         };
         let dup = open.ends.iter().find(|end| end.phase == Phase::Up);
-        let dup = dup.and_then(|end| end.ep).filter(|_| draw == 11);
+        let dup = dup.and_then(|end| end.ep).filter(|_| again);
         let name = Name {
             side,
             end: at,
@@ -94,10 +107,13 @@ impl World {
         let Some(Ok((name, brought))) = name else {
             return;
         };
-        let Some(name) = name else {
-            // A stranger's. Sometimes it is accepted; nothing comes of that.
-            self.cover.count("request of a stranger", "seen");
-            self.refuse(side, cr);
+        let Some(name) = name.filter(|name| self.by_name.contains_key(name)) else {
+            if draw < 5 && brought.is_none() {
+                self.accept_stranger(side, cr);
+            } else {
+                self.cover.count("request of a stranger", "rejected");
+                self.refuse(side, cr);
+            }
             return;
         };
         let link = self.link(name);
@@ -108,9 +124,10 @@ impl World {
                 self.accept_wrongly(side, cr);
             }
         }
+        let calm = self.healing || self.scripted;
         match draw {
-            0..=1 if !self.healing => self.reject(side, cr, link),
-            2 if !self.healing && self.has(Feature::Listeners) => {
+            0..=1 if !calm => self.reject(side, cr, link),
+            2 if !calm && self.has(Feature::Listeners) => {
                 self.spoil_link(link, "a handoff");
                 let answer = self.call(side, "dat_cr_handoff", |open| {
                     open.ia.cr_handoff(cr, OTHER_QUAL)
@@ -119,13 +136,37 @@ impl World {
                     self.reject(side, cr, link);
                 }
             }
-            3 if !self.healing && self.has(Feature::Listeners) => {
+            3 if !calm && self.has(Feature::Listeners) => {
                 self.spoil_link(link, "a request that waits");
                 if let Some(open) = &mut self.sides[side].open {
                     open.spare.held.push(cr);
                 }
             }
             _ => self.accept(side, cr, link, brought),
+        }
+    }
+
+    /// Accepts a request that nobody of this world has made. The endpoint is taken until the attempt has come to nothing.
+    fn accept_stranger(&mut self, side: usize, cr: CrHandle) {
+        let idle = |end: &End| end.phase == Phase::Idle && end.ep.is_some();
+        let open = self.sides[side].open.as_ref();
+        let at = open.and_then(|open| open.ends.iter().position(idle));
+        let ep = at.and_then(|at| open.and_then(|open| open.ends[at].ep));
+        let (Some(at), Some(ep)) = (at, ep) else {
+            self.refuse(side, cr);
+            return;
+        };
+        let accepted = self.ep_call(side, "dat_cr_accept", ep, |open| {
+            open.ia.cr_accept(cr, Some(ep), b"welcome")
+        });
+        let Some(accepted) = accepted else { return };
+        self.cover
+            .count("request of a stranger", outcome(&accepted));
+        if accepted.is_err() {
+            self.refuse(side, cr);
+        } else if let Some(open) = &mut self.sides[side].open {
+            open.ends[at].phase = Phase::Pending;
+            open.ends[at].link = None;
         }
     }
 
@@ -141,11 +182,11 @@ impl World {
                 Ok((Name::read(param.private_data), param.local_ep))
             });
             match asked {
-                Some(Ok((Some(name), brought))) => {
+                Some(Ok((Some(name), brought))) if self.by_name.contains_key(&name) => {
                     let link = self.link(name);
                     self.accept(side, cr, link, brought);
                 }
-                Some(Ok((None, _)) | Err(_)) | None => self.refuse(side, cr),
+                Some(_) | None => self.refuse(side, cr),
             }
         }
     }

@@ -27,10 +27,11 @@ impl World {
     }
 
     /// Closes an adapter. Nobody reaches its memory any more, whatever the device has said.
-    pub fn close(&mut self, side: usize) {
+    /// Whether it closed as it should.
+    pub fn close(&mut self, side: usize) -> bool {
         let state = self.state_of(side);
         let Some(open) = self.sides[side].open.take() else {
-            return;
+            return true;
         };
         self.tell(side, format_args!("close"));
         self.spoil_side("a close", side);
@@ -39,7 +40,8 @@ impl World {
         let answer = self.timed(side, "dat_ia_close", |_| {
             dat::ia_close(ia, CloseFlags::Abrupt)
         });
-        self.cover.call("dat_ia_close", state, answer.is_ok());
+        let closed = answer.is_ok();
+        self.cover.call("dat_ia_close", state, closed);
         self.cover.count(
             "close",
             if answer.is_ok() {
@@ -67,6 +69,7 @@ impl World {
         for memory in memories {
             self.watch(Freed::watch(memory, side, "which is closed"));
         }
+        closed
     }
 
     /// Drops an adapter that is not closed.
@@ -98,7 +101,7 @@ impl World {
         self.freed.retain(|freed| freed.side != side);
         let before = self.sides[side].tampered;
         // Faults that wait for their commands stay through an opening, or are forgotten before it.
-        let forgets = self.healing || self.random.random_bool(0.5);
+        let forgets = self.healing || (!self.scripted && self.random.random_bool(0.5));
         if forgets {
             self.sim.mend(&self.sides[side].function);
         }

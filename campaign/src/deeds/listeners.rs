@@ -117,19 +117,18 @@ impl World {
         self.spoil("a service point freed", |link| {
             link.ends[1].0 == side && link.up != [true, true]
         });
-        let Some(at) = self.free_reserved(side) else {
-            return;
-        };
+        self.free_reserved(side);
         let Some(open) = &mut self.sides[side].open else {
             return;
         };
-        let end = &mut open.ends[at];
-        let status = end.ep.map(|ep| open.ia.ep_get_status(ep));
-        if let Some(Ok(status)) = status
-            && status.state == dat::EpState::Unconnected
-            && end.phase == Phase::Reserved
-        {
-            end.phase = Phase::Idle;
+        for end in &mut open.ends {
+            let status = end.ep.map(|ep| open.ia.ep_get_status(ep));
+            if end.phase == Phase::Reserved
+                && let Some(Ok(status)) = status
+                && status.state == dat::EpState::Unconnected
+            {
+                end.phase = Phase::Idle;
+            }
         }
     }
 

@@ -49,19 +49,14 @@ impl World {
             self.random.random_range(0..crate::side::VEILS),
             self.random.random_range(0..10),
         );
-        let number = self.next_number();
         let Some(open) = &self.sides[side].open else {
             return;
         };
         let Some(veil) = open.veils.get(which) else {
             return;
         };
-        let pz = open.pz;
         let Some(rmr) = veil.rmr else {
-            let made = self.call(side, "dat_rmr_create", |open| open.ia.rmr_create(pz));
-            if let (Some(Ok(rmr)), Some(open)) = (made, &mut self.sides[side].open) {
-                open.veils[which].rmr = Some(rmr);
-            }
+            self.make_window(side, which);
             return;
         };
         match draw {
@@ -80,17 +75,7 @@ impl World {
                     );
                 }
             }
-            1 => {
-                let answer = self.call(side, "dat_rmr_free", |open| open.ia.rmr_free(rmr));
-                let Some(answer) = answer else { return };
-                self.cover.count("free a window", outcome(&answer));
-                if answer.is_ok()
-                    && let Some(open) = &mut self.sides[side].open
-                {
-                    open.veils[which].rmr = None;
-                    open.bind_done(which, false, number);
-                }
-            }
+            1 => self.free_window(side, which),
             2 => {
                 // Memory that a window may open is not freed; nor is other memory meanwhile.
                 let lmr = veil.region.lmr.lmr;
@@ -106,8 +91,33 @@ impl World {
         }
     }
 
+    pub fn make_window(&mut self, side: usize, which: usize) {
+        let made = self.call(side, "dat_rmr_create", |open| open.ia.rmr_create(open.pz));
+        if let (Some(Ok(rmr)), Some(open)) = (made, &mut self.sides[side].open) {
+            open.veils[which].rmr = Some(rmr);
+        }
+    }
+
+    pub fn free_window(&mut self, side: usize, which: usize) {
+        let number = self.next_number();
+        let open = self.sides[side].open.as_ref();
+        let Some(rmr) = open.and_then(|open| open.veils[which].rmr) else {
+            return;
+        };
+        let Some(answer) = self.call(side, "dat_rmr_free", |open| open.ia.rmr_free(rmr)) else {
+            return;
+        };
+        self.cover.count("free a window", outcome(&answer));
+        if answer.is_ok()
+            && let Some(open) = &mut self.sides[side].open
+        {
+            open.veils[which].rmr = None;
+            open.bind_done(which, false, number);
+        }
+    }
+
     /// Binds a window, or unbinds it.
-    fn bind(&mut self, side: usize, at: usize, which: usize, open_it: bool) {
+    pub fn bind(&mut self, side: usize, at: usize, which: usize, open_it: bool) {
         let cookie = self.next_number();
         let Some(open) = &self.sides[side].open else {
             return;

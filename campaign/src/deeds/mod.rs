@@ -27,7 +27,10 @@ impl World {
     /// Something that a program does.
     pub fn deed(&mut self, side: usize) {
         if self.sides[side].open.is_none() {
-            self.reopen(side);
+            // One that was pulled out is waited for until it might have booted.
+            if !self.sides[side].removed || self.random.random_ratio(1, 16) {
+                self.reopen(side);
+            }
             return;
         }
         if self.sides[side].open.as_ref().is_some_and(|open| open.dead)
@@ -61,7 +64,9 @@ impl World {
             }
             84..=89 if self.has(Feature::Frees) => self.lend_or_free(side),
             90..=93 if self.has(Feature::EpFrees) => self.renew(side, end),
-            94 if self.has(Feature::Reopen) => self.close(side),
+            94 if self.has(Feature::Reopen) => {
+                self.close(side);
+            }
             95 if self.has(Feature::Reopen) => self.close_gracefully(side),
             96 if self.has(Feature::Drop) => self.abandon(side),
             97 if self.has(Feature::Restart) => self.restart(side),

@@ -13,36 +13,25 @@ impl World {
     /// Makes every call on an endpoint that its state forbids. The judge finds what succeeds, and what a refusal changes.
     pub fn poke(&mut self, side: usize, ep: EpHandle) {
         use EpState as S;
-        let Some(open) = &self.sides[side].open else {
-            return;
-        };
-        let Ok(status) = open.ia.ep_get_status(ep) else {
-            return;
-        };
-        let state = status.state;
         self.ask_about(side, ep);
-        if !matches!(state, S::Connected | S::Disconnected) {
-            self.poke_posts(side, ep);
-        }
-        if !matches!(state, S::Unconnected | S::Disconnected) {
+        self.poke_posts(side, ep);
+        self.poke_connects(side, ep);
+        // A call may look around, and the state is another one after it.
+        if self.is_none_of(side, ep, &[S::Unconnected, S::Disconnected]) {
             self.ep_call(side, "dat_ep_reset", ep, |open| open.ia.ep_reset(ep));
         }
-        if state != S::Unconnected {
-            self.poke_connects(side, ep);
-        }
-        if matches!(
-            state,
-            S::Reserved | S::PassiveConnectionPending | S::TentativeConnectionPending
-        ) {
+        let with_others = [
+            S::Unconnected,
+            S::ActiveConnectionPending,
+            S::CompletionPending,
+            S::Connected,
+            S::DisconnectPending,
+            S::Disconnected,
+        ];
+        if self.is_none_of(side, ep, &with_others) {
             self.ep_call(side, "dat_ep_free", ep, |open| open.ia.ep_free(ep));
         }
-        if matches!(
-            state,
-            S::Unconnected
-                | S::Reserved
-                | S::PassiveConnectionPending
-                | S::TentativeConnectionPending
-        ) {
+        if self.is_none_of(side, ep, &with_others[1..]) {
             self.ep_call(side, "dat_ep_disconnect", ep, |open| {
                 open.ia.ep_disconnect(ep, CloseFlags::Abrupt)
             });
@@ -56,6 +45,13 @@ impl World {
             };
             open.ia.ep_modify(ep, &change)
         });
+    }
+
+    /// Whether an endpoint is there and in none of these states.
+    fn is_none_of(&self, side: usize, ep: EpHandle, states: &[EpState]) -> bool {
+        let open = self.sides[side].open.as_ref();
+        let status = open.and_then(|open| open.ia.ep_get_status(ep).ok());
+        status.is_some_and(|status| !states.contains(&status.state))
     }
 
     fn ask_about(&mut self, side: usize, ep: EpHandle) {
@@ -83,6 +79,10 @@ impl World {
             segment_length: 8,
         };
         let none = CompletionFlags::empty();
+        // Posts look at nothing, so the state stays; a bind does, and comes last.
+        if !self.is_none_of(side, ep, &[EpState::Connected, EpState::Disconnected]) {
+            return;
+        }
         self.ep_call(side, "dat_ep_post_send", ep, |open| {
             open.ia.ep_post_send(ep, &source, 0, none)
         });
@@ -103,6 +103,9 @@ impl World {
     fn poke_connects(&mut self, side: usize, ep: EpHandle) {
         let second = Timeout::from_micros(1_000_000);
         let qos = Qos::BEST_EFFORT;
+        if !self.is_none_of(side, ep, &[EpState::Unconnected]) {
+            return;
+        }
         self.ep_call(side, "dat_ep_connect", ep, |open| {
             let (address, flags) = (open.ia.query().ia.ia_address, ConnectFlags::empty());
             open.ia.ep_connect(ep, address, 1, second, &[], qos, flags)

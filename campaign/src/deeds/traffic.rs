@@ -77,6 +77,19 @@ impl World {
         };
         let pick = self.random.random_range(0..12);
         let fence = self.random.random_ratio(1, 8);
+        self.post_one(side, at, kind, bytes, pick, fence);
+    }
+
+    /// Posts a request, if there is a connection for it.
+    pub fn post_one(
+        &mut self,
+        side: usize,
+        at: usize,
+        kind: Kind,
+        bytes: usize,
+        pick: usize,
+        fence: bool,
+    ) {
         let cookie = self.next_number();
         let Some(open) = &self.sides[side].open else {
             return;

@@ -1,0 +1,259 @@
+//! Every single fault at every command of a small world: two adapters, an endpoint each, one script.
+//!
+//! ```text
+//! bring-up, connect, a message, an RDMA Write, an RDMA Read, a window bound and unbound, disconnect, close
+//! ```
+//!
+//! The script is run once in peace, which tells how many commands each adapter gives. Then, for each adapter, each of its
+//! commands and each [`Harm`], a world of its own: the script with that command harmed, as far as it goes; healing; and the
+//! script once more, which has to go through. What must hold in any world must hold in these.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use comfy_table::Table;
+use dat::CloseFlags;
+use hw_mlx::prm::Opcode;
+use hw_sim::{Fault, Sim, SimConfig};
+use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
+
+use crate::bytes::SLOT;
+use crate::end::{Kind, Phase};
+use crate::side::CONN_QUAL;
+use crate::world::World;
+use crate::{Feature, Plan, words_of};
+
+/// What befalls a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Display, EnumIter, EnumString)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Harm {
+    /// It is refused.
+    RefusedOnce,
+    /// It and all that follow are refused.
+    RefusedForEver,
+    /// It is not answered.
+    Silent,
+    /// It is answered late, but in time.
+    Late,
+}
+
+impl Harm {
+    fn fault(self) -> Fault {
+        let refused = |count| Fault::CommandFailure {
+            opcode: None,
+            status: 0x0f,
+            syndrome: 0,
+            count,
+        };
+        match self {
+            Self::RefusedOnce => refused(1),
+            Self::RefusedForEver => refused(u32::MAX),
+            Self::Silent => Fault::CommandSilence {
+                opcode: None,
+                count: 1,
+            },
+            Self::Late => Fault::CommandDelay {
+                opcode: None,
+                delay: Duration::from_secs(2),
+                count: 1,
+            },
+        }
+    }
+}
+
+/// A command of the script, and what befalls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Whose.
+    pub side: usize,
+    /// Which, counted from 0.
+    pub command: u32,
+    /// What befalls it.
+    pub harm: Harm,
+}
+
+/// How often the script went through with a command harmed, and how often it did not.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ended {
+    whole: u64,
+    short: u64,
+}
+
+/// What all cases came to.
+#[derive(Default)]
+pub struct Exhaustive {
+    /// Worlds that were run.
+    pub worlds: u64,
+    /// Those in which something did not hold, and what.
+    pub failures: Vec<(Case, String)>,
+    rows: BTreeMap<(&'static str, u16), BTreeMap<Harm, Ended>>,
+}
+
+impl Exhaustive {
+    /// For people: by call and command, how often the script went through, of how many times.
+    #[must_use]
+    pub fn table(&self) -> Table {
+        let mut table = Table::new();
+        let mut header = vec!["call".to_owned(), "command".to_owned()];
+        header.extend(Harm::iter().map(|harm| harm.to_string()));
+        table.set_header(header);
+        for ((call, opcode), ended) in &self.rows {
+            let mut row = vec![(*call).to_owned(), format!("{:?}", Opcode(*opcode))];
+            row.extend(Harm::iter().map(|harm| {
+                let ended = ended.get(&harm).copied().unwrap_or_default();
+                format!("{} of {}", ended.whole, ended.whole + ended.short)
+            }));
+            table.add_row(row);
+        }
+        table
+    }
+}
+
+/// A world that does nothing by chance.
+fn world() -> World {
+    let plan = Plan {
+        seed: 1,
+        steps: 0,
+        functions: 2,
+        features: BTreeSet::from([Feature::Windows]),
+    };
+    let sim = Sim::new(SimConfig {
+        seed: plan.seed,
+        event_log: false,
+    });
+    let mut world = World::new(&plan, sim, None);
+    world.scripted = true;
+    world
+}
+
+/// What a case came to: the call and the command that was harmed, and whether the script went through all the same.
+type Came = (Option<(&'static str, u16)>, bool);
+
+/// Runs one case.
+///
+/// # Errors
+/// Something did not hold.
+pub fn case(case: Case) -> Result<Came, String> {
+    let run = || {
+        let mut world = world();
+        world.harm(case);
+        let whole = world.script();
+        let met = world.cover.harmed();
+        world.heal();
+        world.healing = false;
+        assert!(
+            world.script(),
+            "the script does not go through when all is healed"
+        );
+        world.look();
+        (met, whole)
+    };
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| words_of(&*panic))
+}
+
+/// Runs all cases; `tell` hears how many are done, and of how many.
+///
+/// # Panics
+/// The script does not go through in peace.
+pub fn exhaustive(mut tell: impl FnMut(u64, u64)) -> Exhaustive {
+    let mut peace = world();
+    assert!(peace.script(), "the script does not go through in peace");
+    let commands = [0, 1].map(|side| peace.commands[side]);
+    let all = commands.iter().sum::<u64>() * Harm::iter().count() as u64;
+    let mut sum = Exhaustive::default();
+    for (side, commands) in commands.into_iter().enumerate() {
+        for command in 0..u32::try_from(commands).unwrap_or(u32::MAX) {
+            let mut key = None;
+            for harm in Harm::iter() {
+                let one = Case {
+                    side,
+                    command,
+                    harm,
+                };
+                sum.worlds += 1;
+                tell(sum.worlds, all);
+                match case(one) {
+                    Err(what) => sum.failures.push((one, what)),
+                    Ok((met, whole)) => {
+                        key = key.or(met);
+                        let Some(key) = key else { continue };
+                        let ended = sum.rows.entry(key).or_default().entry(harm).or_default();
+                        if whole {
+                            ended.whole += 1;
+                        } else {
+                            ended.short += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    sum
+}
+
+impl World {
+    fn harm(&mut self, case: Case) {
+        let fault = Fault::Later {
+            commands: case.command,
+            fault: Box::new(case.harm.fault()),
+        };
+        self.sides[case.side].tampered = true;
+        self.sim.inject(&self.sides[case.side].function, &fault);
+    }
+
+    /// Lets time pass until it is so, at most ten seconds.
+    fn until(&mut self, done: impl Fn(&Self) -> bool) -> bool {
+        for _ in 0..1_000 {
+            if done(self) {
+                return true;
+            }
+            self.turn(Duration::from_millis(10));
+        }
+        done(self)
+    }
+
+    fn is_in(&self, side: usize, phase: Phase) -> bool {
+        let open = self.sides[side].open.as_ref();
+        open.is_some_and(|open| open.ends[0].phase == phase)
+    }
+
+    fn is_quiet(&self) -> bool {
+        let quiet = |open: &crate::side::Open| open.ends[0].requests.is_empty();
+        self.sides
+            .iter()
+            .all(|one| one.open.as_ref().is_none_or(quiet))
+    }
+
+    /// The script, as far as it goes. Whether all of it went as it should.
+    fn script(&mut self) -> bool {
+        let mut whole = true;
+        for side in 0..2 {
+            self.reopen(side);
+            whole &= self.sides[side].open.is_some();
+        }
+        self.connect_to(0, 0, 1, CONN_QUAL, 4, false);
+        whole &=
+            self.until(|world| !world.is_in(0, Phase::Pending) && !world.is_in(1, Phase::Pending));
+        whole &= self.is_in(0, Phase::Up) && self.is_in(1, Phase::Up);
+        self.receive(1, 0);
+        for kind in [Kind::Send, Kind::Write, Kind::Read] {
+            self.post_one(0, 0, kind, SLOT, 0, false);
+            whole &= self.until(Self::is_quiet);
+        }
+        self.make_window(1, 0);
+        for open_it in [true, false] {
+            self.bind(1, 0, 0, open_it);
+            whole &= self.until(Self::is_quiet);
+        }
+        self.free_window(1, 0);
+        whole &= self.is_in(0, Phase::Up) && self.is_in(1, Phase::Up);
+        self.disconnect(0, 0, CloseFlags::Graceful);
+        whole &= self.until(|world| [0, 1].iter().all(|side| world.is_in(*side, Phase::Idle)));
+        for side in 0..2 {
+            whole &= self.close(side);
+        }
+        self.look();
+        whole
+    }
+}

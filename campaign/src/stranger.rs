@@ -1,0 +1,313 @@
+//! A stranger on the network: a node with an address of its own, which knows everything but secrets.
+//!
+//! It knows addresses, GUIDs and service IDs, which stand in clear in what others send, and queue pair numbers, which can be
+//! counted out. It does not know packet sequence numbers, communication IDs and keys, and guesses them. Its management
+//! datagrams come from its own address, for who sends them from another's is on the path, and RoCE has no answer to him; its
+//! RC packets may claim to come from anybody. What is sent back to it nobody delivers.
+//!
+//! What must hold needs no word here: a connection ends only if something happened to it, and a stranger is nothing.
+
+use std::net::IpAddr;
+
+use dat::cm::wire::{
+    DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, RtuRepr,
+};
+use dat::cm::{Cm, Config, ConnectParams};
+use dat::provider::Path;
+use hw_sim::wire::{
+    AckSyndrome, AethRepr, BthRepr, DethRepr, EthRepr, Headers, Ipv6Repr, NakCode, Network, Opcode,
+    Operation, Packet, Psn, RethRepr, UdpRepr,
+};
+use rand::Rng;
+
+use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
+use crate::world::World;
+
+/// Its address, and that of its card.
+const STRANGER: Address = Address {
+    mac: [2, 0xca, 0xff, 0, 0, 66],
+    gid: [
+        0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xca, 0xff, 0xff, 0xfe, 0, 0, 66,
+    ],
+};
+/// Its own GUID.
+const GUID: u64 = 0x00ca_ffff_fe00_0042;
+/// Q_Key of the general services interface (IBTA volume 1, section 3.5.3).
+const GSI_Q_KEY: u32 = 0x8001_0000;
+/// Numbers that queue pairs of an adapter have.
+const QPNS: std::ops::Range<u32> = 0x50..0x90;
+
+/// Where a packet says that it comes from, or goes to.
+#[derive(Clone, Copy)]
+struct Address {
+    mac: [u8; 6],
+    gid: [u8; 16],
+}
+
+impl Address {
+    /// That of a link-local address, which names its card (RFC 4291, appendix A).
+    fn of(ip: IpAddr) -> Option<Self> {
+        let IpAddr::V6(ip) = ip else { return None };
+        let gid = ip.octets();
+        let [.., a, b, c, _, _, d, e, f] = gid;
+        Some(Self {
+            mac: [a ^ 2, b, c, d, e, f],
+            gid,
+        })
+    }
+}
+
+fn packet(from: Address, to: Address, bth: BthRepr, headers: Headers, payload: &[u8]) -> Vec<u8> {
+    let link = EthRepr {
+        dst: to.mac,
+        src: from.mac,
+        vlan: None,
+        ethertype: 0,
+    };
+    let ip = Ipv6Repr {
+        src: from.gid,
+        dst: to.gid,
+        traffic_class: 0,
+        flow_label: 0,
+        hop_limit: 64,
+        payload_len: 0,
+    };
+    let udp = UdpRepr {
+        src_port: 0xc001,
+        payload_len: 0,
+    };
+    Packet {
+        link: link.into(),
+        network: Network::Ipv6(ip, udp),
+        bth,
+        headers,
+        payload,
+    }
+    .emit()
+}
+
+const fn bth(opcode: Opcode, dest_qpn: u32, psn: u32) -> BthRepr {
+    BthRepr {
+        opcode,
+        solicited: false,
+        migrated: true,
+        pad: 0,
+        pkey: 0xffff,
+        fecn: false,
+        becn: false,
+        dest_qpn,
+        ack_request: true,
+        psn: Psn::new(psn & 0xff_ffff),
+    }
+}
+
+/// A datagram to the general services interface.
+fn datagram(to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
+    let headers = Headers {
+        deth: Some(DethRepr {
+            qkey: GSI_Q_KEY,
+            src_qpn: 1,
+        }),
+        ..Headers::NONE
+    };
+    packet(STRANGER, to, bth(Opcode::ud(false), 1, psn), headers, mad)
+}
+
+impl World {
+    /// A stranger sends something to an adapter, or a handful.
+    pub fn strange(&mut self) {
+        let side = self.random.random_range(0..self.sides.len());
+        let other = self.random.random_range(0..self.sides.len());
+        let address = |world: &Self, side: usize| {
+            let open = world.sides[side].open.as_ref()?;
+            Address::of(open.ia.query().ia.ia_address)
+        };
+        let (Some(to), Some(known)) = (address(self, side), address(self, other)) else {
+            return;
+        };
+        let draw = self.random.random_range(0..12);
+        let times = if draw == 0 { 8 } else { 1 };
+        for _ in 0..times {
+            let (what, frame) = match draw {
+                0..=3 => ("REQ", self.request_of_a_stranger(to, known)),
+                4..=6 => ("forged datagram", self.forged_datagram(to, known)),
+                7..=9 => ("RC packet", self.forged_packet(STRANGER, to)),
+                _ => ("RC packet in another's name", self.forged_packet(known, to)),
+            };
+            self.cover.count("stranger", what);
+            let card = &self.cards[self.sides[side].card];
+            self.sim.deliver(&card.physical(), &frame);
+        }
+    }
+
+    /// A request like any other, perhaps with the GUID and a queue pair of another's.
+    fn request_of_a_stranger(&mut self, to: Address, known: Address) -> Vec<u8> {
+        let random: u64 = self.random.random();
+        let quals = [
+            CONN_QUAL,
+            OTHER_QUAL,
+            LENDING_QUAL,
+            RESERVED_QUAL,
+            7,
+            random,
+        ];
+        let service_id = quals[self.random.random_range(0..quals.len())];
+        let qpn = self.random.random_range(QPNS);
+        let own = self.random.random_bool(0.5);
+        let mut cm = Cm::new(Config {
+            local_ca_guid: if own { GUID } else { guid_of(known) },
+            ..Config::default()
+        });
+        let params = ConnectParams {
+            service_id,
+            source: STRANGER.gid,
+            path: Path {
+                source_gid_index: 0,
+                gid: to.gid,
+                mac: to.mac,
+                hop_limit: 64,
+                traffic_class: 0,
+                flow_label: 0,
+            },
+            qpn,
+            psn: self.random.random_range(0..1 << 24),
+            reads_out: 2,
+            reads_in: 2,
+            mtu: 3,
+            retry_count: 7,
+            rnr_retry: 6,
+            ack_timeout: 14,
+            private_data: b"a stranger asks",
+            timeout: None,
+            srq: false,
+            random,
+        };
+        // PANIC: the numbers fit their fields.
+        cm.connect(0, params).expect("sound parameters");
+        let (_, mad) = cm.poll_transmit().expect("a REQ");
+        datagram(to, self.random.random(), &mad)
+    }
+
+    /// A communication ID: one that somebody might have chosen first, or any.
+    fn comm_id(&mut self) -> u32 {
+        if self.random.random_ratio(1, 4) {
+            self.random.random_range(0..4)
+        } else {
+            self.random.random()
+        }
+    }
+
+    /// A message about a connection that is not the stranger's, or bytes.
+    fn forged_datagram(&mut self, to: Address, known: Address) -> Vec<u8> {
+        let (local_comm_id, remote_comm_id) = (self.comm_id(), self.comm_id());
+        let qpn = self.random.random_range(QPNS);
+        let starting_psn = self.random.random_range(0..1 << 24);
+        let reason: u16 = self.random.random_range(0..40);
+        let message = match self.random.random_range(0..6) {
+            0 => Message::Rep(Box::new(RepRepr {
+                local_comm_id,
+                remote_comm_id,
+                local_q_key: 0,
+                local_qpn: qpn,
+                local_eecn: 0,
+                starting_psn,
+                responder_resources: 1,
+                initiator_depth: 1,
+                target_ack_delay: 31,
+                failover_accepted: 0,
+                flow_control: false,
+                rnr_retry: 1,
+                srq: false,
+                local_ca_guid: guid_of(known),
+                private_data: [0; 196],
+            })),
+            1 => Message::Rej(Box::new(RejRepr {
+                local_comm_id,
+                remote_comm_id,
+                rejected: Rejected::Req,
+                additional_bytes: 0,
+                reason: RejectReason::from_code(reason),
+                additional: [0; 72],
+                private_data: [0; 148],
+            })),
+            2 => Message::Dreq(DreqRepr {
+                local_comm_id,
+                remote_comm_id,
+                remote_qpn: qpn,
+            }),
+            3 => Message::Rtu(RtuRepr {
+                local_comm_id,
+                remote_comm_id,
+            }),
+            4 => Message::Mra(MraRepr {
+                local_comm_id,
+                remote_comm_id,
+                acknowledged: Rejected::Req,
+                service_timeout: 31,
+            }),
+            _ => {
+                let mut bytes: Mad = [0; 256];
+                self.random.fill(&mut bytes[..]);
+                return datagram(to, starting_psn, &bytes);
+            }
+        };
+        let mad = message.to_mad(self.random.random());
+        datagram(to, starting_psn, &mad)
+    }
+
+    /// A packet to a queue pair, with a guessed PSN and a guessed key.
+    fn forged_packet(&mut self, from: Address, to: Address) -> Vec<u8> {
+        let qpn = self.random.random_range(QPNS);
+        let psn = self.random.random();
+        let reth = RethRepr {
+            va: self.random.random(),
+            rkey: self.random.random(),
+            length: 64,
+        };
+        let syndromes = [
+            AckSyndrome::ACK,
+            AckSyndrome::Rnr(1),
+            AckSyndrome::Nak(NakCode::Sequence),
+            AckSyndrome::Nak(NakCode::RemoteAccess),
+        ];
+        let aeth = AethRepr {
+            syndrome: syndromes[self.random.random_range(0..syndromes.len())],
+            msn: self.random.random_range(0..1 << 24),
+        };
+        let (operation, headers, bytes) = match self.random.random_range(0..4) {
+            0 => (Operation::SendOnly, Headers::NONE, 64),
+            1 => {
+                let reth = Some(reth);
+                let headers = Headers {
+                    reth,
+                    ..Headers::NONE
+                };
+                (Operation::WriteOnly, headers, 64)
+            }
+            2 => {
+                let reth = Some(reth);
+                let headers = Headers {
+                    reth,
+                    ..Headers::NONE
+                };
+                (Operation::ReadRequest, headers, 0)
+            }
+            _ => {
+                let aeth = Some(aeth);
+                let headers = Headers {
+                    aeth,
+                    ..Headers::NONE
+                };
+                (Operation::Acknowledge, headers, 0)
+            }
+        };
+        let bth = bth(Opcode::rc(operation), qpn, psn);
+        packet(from, to, bth, headers, &vec![0x99; bytes])
+    }
+}
+
+/// The GUID of a function: that of its MAC address, the local bit not flipped.
+fn guid_of(known: Address) -> u64 {
+    let [.., a, b, c, d, e, f, g, h] = known.gid;
+    u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h])
+}
