@@ -172,7 +172,7 @@ pub trait CompletionEntry {
     fn is_request(&self) -> bool;
 }
 
-/// Why a dequeue must not go straight to the completion queue: so many reasons, and [`Obstacles::OTHERS_TURN`].
+/// Why a dequeue must not go straight to the completion queue: so many reasons, and perhaps the turn of others.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Obstacles(usize);
 
