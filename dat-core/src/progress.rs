@@ -452,7 +452,11 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Tells of outstanding DTOs of an endpoint as flushed, as far as `take` takes them; of completions before.
-    fn flush_endpoint(&mut self, key: EpKey, take: impl Fn(&mut P::Qp) -> Option<Completion>) {
+    pub(crate) fn flush_endpoint(
+        &mut self,
+        key: EpKey,
+        take: impl Fn(&mut P::Qp) -> Option<Completion>,
+    ) {
         self.drain_queues_of(key);
         while let Some(ep) = self.eps.get_mut(key)
             && let Some(done) = ep.qp.as_mut().and_then(&take)

@@ -762,7 +762,8 @@ pub trait Provider: Sized {
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
     ) -> Result<(), ProviderError>;
-    /// Back to INIT of a queue pair that was on its way to RTS. The receives posted to it stay posted.
+    /// Back to INIT of a queue pair that was on its way to RTS. The receives posted to it stay posted. `false`: the device has
+    /// consumed one of them, and the queue pair stays in RESET ([`QueuePair::take_lost`]).
     ///
     /// # Errors
     /// Device refusal; it is in the state it was in, or in RESET, and this may be asked again.
@@ -771,7 +772,7 @@ pub trait Provider: Sized {
         qp: &mut Self::Qp,
         request_cq: &mut Self::Cq,
         recv_cq: Option<&mut Self::Cq>,
-    ) -> Result<(), ProviderError>;
+    ) -> Result<bool, ProviderError>;
     /// Ends a queue pair in any state; it is void then. Outstanding work is forgotten, as by [`Provider::reset_qp`].
     ///
     /// # Errors

@@ -437,3 +437,31 @@ fn what_was_posted_to_an_endpoint_that_the_device_does_not_free_is_flushed() {
         pair.assert_no_complaints();
     }
 }
+
+/// A device that takes the queue pair to be in another state makes no step to RESET, and has forgotten nothing.
+#[test]
+fn a_destroy_refused_without_a_reset_leaves_the_work_to_the_device() {
+    let mut pair = Pair::unconnected(&PairConfig::default());
+    pair.receive(A, 1);
+    let ep = pair.sides[A].ep;
+    let other_state = Fault::CommandFailure {
+        opcode: Some(Opcode::TO_RST_QP.0),
+        status: 0x09,
+        syndrome: 0,
+        count: 1,
+    };
+    pair.fabric
+        .sim
+        .inject(&pair.fabric.function(A), &other_state);
+    pair.refuse_next(A, Opcode::DESTROY_QP);
+    refused(pair.sides[A].ia.ep_free(ep), ReturnType::InternalError);
+    assert_eq!(pair.state(A), EpState::Disconnected);
+    pair.receive(A, 2);
+    for cookie in 1..=2 {
+        pair.expect_recv(A, cookie, DtoStatus::ErrFlushed);
+    }
+    pair.expect_nothing(A, pair.sides[A].recv);
+    let again = pair.sides[A].ia.ep_free(ep);
+    again.expect("the second time it works");
+    pair.assert_no_complaints();
+}

@@ -433,12 +433,8 @@ impl Cq {
         Some((entry, source))
     }
 
-    /// Removes the entries for which `is_dead` says true and keeps the others in their order. The
-    /// queue pair they belong to makes no more of them; other queue pairs may go on meanwhile.
-    ///
-    /// Returns how many were removed.
-    pub fn clean(&mut self, mut is_dead: impl FnMut(&Cqe) -> bool) -> u32 {
-        // Find the end first: entries that arrive while we move others belong behind them.
+    /// The place behind the last entry that the device has written by now.
+    fn fresh_end(&self) -> u32 {
         let mut end = self.consumer_index;
         while end.wrapping_sub(self.consumer_index) < self.entries
             && fresh_tail(self.ring.block(end), Lap::of(self.owner_bit(end))).is_some()
@@ -446,6 +442,25 @@ impl Cq {
             end = end.wrapping_add(1);
         }
         barrier::dma_from_device(); // nothing of the entries before the owner bits that showed them
+        end
+    }
+
+    /// Whether one of the entries that nobody has taken is `ours`.
+    pub fn holds(&self, ours: impl Fn(&Cqe) -> bool) -> bool {
+        let count = self.fresh_end().wrapping_sub(self.consumer_index);
+        (0..count).any(|ahead| {
+            let slot = self.ring.block(self.consumer_index.wrapping_add(ahead));
+            ours(&Cqe::read(slot, slot.load_be64::<TAIL>()))
+        })
+    }
+
+    /// Removes the entries for which `is_dead` says true and keeps the others in their order. The
+    /// queue pair they belong to makes no more of them; other queue pairs may go on meanwhile.
+    ///
+    /// Returns how many were removed.
+    pub fn clean(&mut self, mut is_dead: impl FnMut(&Cqe) -> bool) -> u32 {
+        // Find the end first: entries that arrive while we move others belong behind them.
+        let end = self.fresh_end();
         let mut removed = 0;
         let mut index = end;
         while index != self.consumer_index {

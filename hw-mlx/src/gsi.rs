@@ -298,7 +298,7 @@ impl Gsi {
     pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
         // The last words to our peers are on their way out: RESET would drop them.
         self.await_sends(hca, hca.now() + LAST_WORDS);
-        control::to_reset_at_last(hca, self.qpn)?;
+        let _in_reset = control::to_reset_at_last(hca, self.qpn)?;
         control::destroy_qp(hca, self.qpn)?;
         drop(self.memory.give_back());
         crate::mkey::destroy(hca, self.mkey_index)?;

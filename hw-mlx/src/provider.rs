@@ -663,8 +663,8 @@ impl Provider for MlxProvider {
         qp: &mut Qp,
         request_cq: &mut Cq,
         recv_cq: Option<&mut Cq>,
-    ) -> Result<(), ProviderError> {
-        Ok(qp.rewind(&mut self.hca, request_cq, recv_cq)?)
+    ) -> Result<bool, ProviderError> {
+        Ok(qp.rewind(&mut self.hca, request_cq, recv_cq.map(|cq| &*cq))?)
     }
 
     fn destroy_qp(

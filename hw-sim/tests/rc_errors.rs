@@ -626,12 +626,20 @@ fn read_that_repeats_no_accepted_one_is_dropped_whatever_its_key() {
     let mut pair = Pair::new();
     pair.a.post(&Wqe::read(DATA, 16, DATA, KEY));
     pair.settle();
-    for back in [1, 100, 0x7f_ff00] {
+    // The longest read is more packets than half of all PSNs.
+    let cases = [
+        (1, 16),
+        (100, 16),
+        (0x7f_ff00, 16),
+        (1, u32::MAX),
+        (100, 1 << 31),
+    ];
+    for (back, length) in cases {
         let headers = Headers {
             reth: Some(RethRepr {
                 va: DATA,
                 rkey: KEY ^ 0xff00,
-                length: 16,
+                length,
             }),
             ..Headers::NONE
         };

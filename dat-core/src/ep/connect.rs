@@ -276,6 +276,7 @@ impl<P: Provider> Ia<P> {
         if let Err(error) = self.with_queues(ep.key, P::reset_qp) {
             let refused = self.device_refused("ep_reset", error, Subtype::ResourceTep);
             self.stop_half_way(ep.key);
+            self.settle_effects();
             return Err(refused);
         }
         self.abandon_binds(ep.key);
@@ -293,7 +294,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Has something done to the queue pair of an endpoint that concerns its completion queues, too.
-    fn with_queues(
+    fn with_queues<T: Default>(
         &mut self,
         key: EpKey,
         change: impl FnOnce(
@@ -301,12 +302,14 @@ impl<P: Provider> Ia<P> {
             &mut P::Qp,
             &mut P::Cq,
             Option<&mut P::Cq>,
-        ) -> Result<(), ProviderError>,
-    ) -> Result<(), ProviderError> {
+        ) -> Result<T, ProviderError>,
+    ) -> Result<T, ProviderError> {
         let Some(ep) = self.eps.get_mut(key) else {
-            return Ok(());
+            return Ok(T::default());
         };
-        let Some(qp) = &mut ep.qp else { return Ok(()) };
+        let Some(qp) = &mut ep.qp else {
+            return Ok(T::default());
+        };
         match queues(
             &mut self.evds,
             ep.discard.as_mut(),
@@ -314,20 +317,26 @@ impl<P: Provider> Ia<P> {
             ep.recv_evd,
         ) {
             Some((request_cq, recv_cq)) => change(&mut self.provider, qp, request_cq, recv_cq),
-            None => Ok(()),
+            None => Ok(T::default()),
         }
     }
 
-    /// Undoes a `bring_up` that failed half-way: the endpoint is what it was, its receives among it. Until then it may be able to
-    /// receive, so a device that goes on refusing is stopped.
+    /// Undoes a `bring_up` that failed half-way: the endpoint is what it was, its receives among it, unless a packet has come for
+    /// one of them, which ends the others. Until then it may be able to receive, so a device that goes on refusing is stopped.
     pub(crate) fn rewind(&mut self, key: EpKey) {
         self.insist("rewinding a queue pair", |ia| {
             if ia.dead {
                 // Its receives are flushed.
                 return Ok(());
             }
-            ia.with_queues(key, P::rewind_qp)
-                .map_err(|error| ia.not_ended("rewinding a queue pair", &error))
+            let rewound = ia.with_queues(key, P::rewind_qp).and_then(|kept| {
+                if kept {
+                    return Ok(());
+                }
+                ia.flush_endpoint(key, QueuePair::take_lost);
+                ia.with_queues(key, P::reset_qp)
+            });
+            rewound.map_err(|error| ia.not_ended("rewinding a queue pair", &error))
         });
         if let Some(ep) = self.eps.get_mut(key) {
             ep.has_received = false;

@@ -517,7 +517,8 @@ impl<P: Provider> Ia<P> {
         }
         *qp = None;
         if let Some(cq) = discard {
-            self.end_discard(cq)?;
+            // Nobody else has it, and the queue pair is gone.
+            self.insist("destroying a completion queue", |ia| ia.end_discard(cq));
         }
         *discard = None;
         Ok(())

@@ -521,10 +521,10 @@ impl Provider for Mock {
         qp: &mut MockQp,
         _request_cq: &mut MockCq,
         _recv_cq: Option<&mut MockCq>,
-    ) -> Result<(), ProviderError> {
+    ) -> Result<bool, ProviderError> {
         self.alive()?;
         qp.state.borrow_mut().rewind();
-        Ok(())
+        Ok(true)
     }
 
     fn destroy_qp(

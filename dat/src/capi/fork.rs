@@ -38,36 +38,51 @@ static HERE_OR_ABOVE: AtomicBool = AtomicBool::new(false);
 /// DAT_INSUFFICIENT_RESOURCES|DEVICE: this process is a child of one that had adapters open, and has no use of them.
 /// DAT_INSUFFICIENT_RESOURCES|MEMORY: the system cannot wipe memory.
 pub(super) fn guard() -> DatResult<()> {
-    static ADVISED: OnceLock<Result<(), nix::errno::Errno>> = OnceLock::new();
-    let no = |subtype| DatError::new(ReturnType::InsufficientResources, subtype);
-    if is_child() {
-        return Err(no(Subtype::ResourceDevice).because(
-            "this process was forked from one with adapters open, and can open none before it executes a program",
-        ));
-    }
-    let advised = ADVISED.get_or_init(|| {
-        table::wiped()
+    /// What was refused once may be given later.
+    static ADVISED: OnceLock<()> = OnceLock::new();
+    not_a_child()?;
+    if ADVISED.get().is_none() {
+        let advised = table::wiped()
             .chain([wiped(&HERE)])
             .try_for_each(|(at, bytes)| {
                 // SAFETY: the pages belong to a static that is made of atomics, for which zeros are good values, and only a
                 // later child finds them so.
                 unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_WIPEONFORK) }
-            })
-    });
-    if let Err(errno) = advised {
-        tracing::error!("madvise(MADV_WIPEONFORK): {errno}");
-        return Err(no(Subtype::ResourceMemory).because(
-            "madvise(MADV_WIPEONFORK) is refused, without which a child process would have the handles",
-        ));
+            });
+        if let Err(errno) = advised {
+            tracing::error!("madvise(MADV_WIPEONFORK): {errno}");
+            return Err(no(Subtype::ResourceMemory).because(
+                "madvise(MADV_WIPEONFORK) is refused, without which a child process would have the handles",
+            ));
+        }
+        let _by_another_thread_too = ADVISED.set(());
     }
     HERE.0.store(1, Ordering::Relaxed);
-    HERE_OR_ABOVE.store(true, Ordering::Relaxed);
+    HERE_OR_ABOVE.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Asked before the first lock of a call that opens: in a child its holder may be gone.
+///
+/// # Errors
+/// DAT_INSUFFICIENT_RESOURCES|DEVICE, as by [`guard`].
+pub(super) fn not_a_child() -> DatResult<()> {
+    if is_child() {
+        return Err(no(Subtype::ResourceDevice).because(
+            "this process was forked from one with adapters open, and can open none before it executes a program",
+        ));
+    }
+    Ok(())
+}
+
+fn no(subtype: Subtype) -> DatError {
+    DatError::new(ReturnType::InsufficientResources, subtype)
 }
 
 /// Whether this process was forked from one that had adapters open.
 pub(super) fn is_child() -> bool {
-    HERE_OR_ABOVE.load(Ordering::Relaxed) && HERE.0.load(Ordering::Relaxed) == 0
+    // Who sees the second store has seen the first, or what the kernel made of it.
+    HERE_OR_ABOVE.load(Ordering::Acquire) && HERE.0.load(Ordering::Relaxed) == 0
 }
 
 /// The pages of a static.

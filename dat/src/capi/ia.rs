@@ -49,6 +49,7 @@ pub unsafe extern "C" fn dat_ia_openv(
     thread_safety: DatBoolean,
 ) -> DatReturn {
     let resolved = || {
+        super::fork::not_a_child()?;
         given(name, Subtype::Arg1)?;
         places(async_evd_handle, ia_handle)?;
         // SAFETY: not null, and contract TEXT.

@@ -119,6 +119,13 @@ impl Psn {
         Self(self.0.wrapping_add(n) & Self::MASK)
     }
 
+    /// How far `self` lies behind `base` going forward, in `0..2^24`.
+    #[inline]
+    #[must_use]
+    pub const fn distance_from(self, base: Self) -> u32 {
+        self.0.wrapping_sub(base.0) & Self::MASK
+    }
+
     /// How far `self` lies ahead of `base`, in `-2^23..2^23`.
     #[inline]
     #[must_use]

@@ -12,7 +12,7 @@ use dat_core::provider::{QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{QpFacts, ReceiveSource, SERVICE_RC};
 use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
-use crate::cq::{Cq, Tail};
+use crate::cq::{Cq, Cqe, Tail};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use crate::prm::{
@@ -92,8 +92,8 @@ pub(crate) fn to_reset(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
 }
 
 /// Sends 2RST before DESTROY_QP. A queue pair that a half-done reset left in RESET, or whose state the device sees
-/// otherwise, need not make that step (Linux `destroy_qp_common` leaves it out).
-pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> {
+/// otherwise, need not make that step (Linux `destroy_qp_common` leaves it out). Whether it has made it.
+pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<bool, CmdError> {
     match to_reset(hca, qpn) {
         Err(error)
             if matches!(
@@ -102,9 +102,9 @@ pub(crate) fn to_reset_at_last(hca: &mut Hca, qpn: u32) -> Result<(), CmdError> 
             ) =>
         {
             tracing::debug!(qpn, %error, "destroying a queue pair");
-            Ok(())
+            Ok(false)
         }
-        answer => answer,
+        answer => answer.map(|()| true),
     }
 }
 
@@ -321,23 +321,26 @@ impl Qp {
     }
 
     /// Back to INIT of a queue pair on its way to RTS, whose receives stay posted: the device consumed none, so they are where it
-    /// begins again. Should it have consumed one, for a packet that nobody could have sent yet, all are forgotten.
+    /// begins again. Should it have consumed one, for a packet that nobody could have sent yet, the answer is `false`: the queue
+    /// pair stays in RESET and the device has forgotten the others.
     ///
     /// # Errors
     /// Device refusal; the queue pair is in the state it was in, or in RESET, and this may be tried again.
     pub fn rewind(
         &mut self,
         hca: &mut Hca,
-        request_cq: &mut Cq,
-        recv_cq: Option<&mut Cq>,
-    ) -> Result<(), MlxError> {
+        request_cq: &Cq,
+        recv_cq: Option<&Cq>,
+    ) -> Result<bool, MlxError> {
         self.leave_state(hca)?;
-        if !self.recv.is_untouched() {
-            self.forget_work(request_cq, recv_cq);
+        let ours = |entry: &Cqe| self.owns(entry);
+        let consumed = !self.recv.is_untouched() || recv_cq.unwrap_or(request_cq).holds(ours);
+        if consumed {
+            return Ok(false);
         }
         self.enter_init(hca)?;
         self.recv.announce();
-        Ok(())
+        Ok(true)
     }
 
     /// 2RST, unless it is there already.
@@ -380,8 +383,7 @@ impl Qp {
         }
         if !self.in_reset {
             // 2RST first, as Linux does for a queue pair that is not in RESET; nothing stays in flight then.
-            to_reset_at_last(hca, self.qpn)?;
-            self.in_reset = true;
+            self.in_reset = to_reset_at_last(hca, self.qpn)?;
         }
         destroy_qp(hca, self.qpn)?;
         self.forget_work(request_cq, recv_cq);

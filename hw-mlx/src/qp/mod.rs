@@ -99,10 +99,15 @@ impl Qp {
         self.distrusted + self.send.distrusted() + self.recv.distrusted()
     }
 
+    /// Whether an entry is of this queue pair.
+    fn owns(&self, entry: &Cqe) -> bool {
+        entry.owner() == self.facts.user_index && entry.qpn() == self.qpn
+    }
+
     /// True if an entry is of this queue pair. If it is one of a shared receive queue's buffers, the
     /// buffer goes back to it, because the entry is about to be thrown away.
     pub(crate) fn disown(&self, entry: &Cqe) -> bool {
-        let ours = entry.owner() == self.facts.user_index && entry.qpn() == self.qpn;
+        let ours = self.owns(entry);
         if let Some(returns) = self
             .returns
             .as_ref()

@@ -5,7 +5,8 @@
 //! expected packet comes; a late one is a duplicate and is answered again without being executed
 //! again, except that reads are, from memory as it is by then (IBTA volume 1, section 9.7.5). A duplicate read is a repetition of
 //! one that was accepted, or of its end; as many are remembered as the responder has resources. Any other is dropped (Linux
-//! `rxe_resp.c` `duplicate_request`, class D error): who does not know the PSNs of a connection cannot end it.
+//! `rxe_resp.c` `duplicate_request`, class D error): who does not know the PSNs of a connection cannot end it so. Linux also drops
+//! one with another key or range than the accepted read's; here it is judged as a read of its own.
 //!
 //! Answers leave in PSN order, one packet per call of `Responder::step` (see `answers`).
 //!
@@ -488,9 +489,12 @@ impl Responder {
         }
         match packet.headers.reth {
             Some(reth) if operation == Operation::ReadRequest => {
-                let end = psn.advance(core.packets(reth.length));
+                // A length may be more packets than there are PSNs.
+                let packets = core.packets(reth.length);
+                let end = psn.advance(packets);
                 let repeats = |&(first, behind): &(Psn, Psn)| {
-                    psn.ahead_of(first) >= 0 && end.ahead_of(behind) <= 0
+                    let reaches = u64::from(psn.distance_from(first)) + u64::from(packets);
+                    reaches <= u64::from(behind.distance_from(first))
                 };
                 if !self.reads.iter().any(repeats) {
                     return Ok(());
