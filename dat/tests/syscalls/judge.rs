@@ -17,6 +17,16 @@ use super::tracer::{Ended, Forbidden, Outside, Run, Wanted, play};
 
 /// How many places of each call are taken with each of its errors, or `all`.
 const SCOPE: &str = "DAT_TEST_SYSCALLS";
+/// Whether more was asked for than every run of the tests takes: the parts with two processes need minutes on a busy machine, and
+/// what an undisturbed peer hears of the disturbed one there is a matter of time.
+pub fn is_asked_for() -> bool {
+    let asked = std::env::var_os(SCOPE).is_some();
+    if !asked {
+        println!("SKIPPED: {SCOPE} is not set");
+    }
+    asked
+}
+
 /// Runs of a part beyond those that take each call with each error once.
 const SAMPLE: usize = 20;
 

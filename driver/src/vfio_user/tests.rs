@@ -664,8 +664,9 @@ fn a_server_that_dies_is_a_device_that_is_gone() {
     block.write(|r| &r.control, Be32::new(1));
     assert_eq!(block.read(|r| &r.version).get(), u32::MAX);
     let error = function.config_read_u16(0).unwrap_err().to_string();
+    // Which message was the first to fail is a matter of time.
     assert!(
-        error.contains("REGION_READ") && error.contains("nic.sock"),
+        error.contains("REGION_") && error.contains("nic.sock"),
         "{error}"
     );
 }
