@@ -53,6 +53,14 @@ const COMMANDS: [Opcode; 40] = [
     Opcode::DISABLE_HCA,
 ];
 
+/// Those after which nobody may reach memory any more. Faults wait for them more often.
+const ENDINGS: [Opcode; 4] = [
+    Opcode::DESTROY_MKEY,
+    Opcode::TO_ERR_QP,
+    Opcode::TO_RST_QP,
+    Opcode::DESTROY_QP,
+];
+
 impl World {
     /// Something that befalls the wire or a function.
     pub fn trouble(&mut self) {
@@ -158,11 +166,15 @@ impl World {
     }
 
     fn command_trouble(&mut self, side: usize, draw: u32, small: u32) {
-        let (any, pick) = (
-            self.random.random_bool(0.4),
+        let (which, pick) = (
+            self.random.random_range(0..10),
             self.random.random_range(0..COMMANDS.len()),
         );
-        let opcode = (!any).then_some(COMMANDS[pick].0);
+        let opcode = match which {
+            0..=2 => None,
+            3..=6 => Some(ENDINGS[pick % ENDINGS.len()].0),
+            _ => Some(COMMANDS[pick].0),
+        };
         match draw {
             10..=13 if self.has(Feature::Refused) => self.inject(
                 side,
