@@ -297,6 +297,36 @@ mod tests {
         assert_eq!(memory.load_be64(8), 0x0506_0708_090a_0b0c);
     }
 
+    /// PCI Express Base Specification, "Update Ordering and Granularity Observed by a Read Transaction": a naturally aligned
+    /// dword is read and written whole. A doorbell record is one.
+    #[test]
+    fn a_dword_is_never_seen_half_written_wherever_a_copy_begins_and_ends() {
+        const TURNS: usize = 1_000_000;
+        let memory = SharedMemory::anonymous(64).unwrap();
+        let both = std::sync::Barrier::new(2);
+        // Before the first word of eight bytes, behind the last, and both at once.
+        for (begin, bytes, dword) in [(4, 4, 4), (8, 4, 8), (4, 16, 4), (4, 16, 16)] {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    both.wait();
+                    for turn in 0..TURNS {
+                        memory.write_bytes(dword, &[if turn % 2 == 0 { 0xff } else { 0 }; 4]);
+                    }
+                });
+                let mut copy = vec![0; bytes];
+                both.wait();
+                for _ in 0..TURNS {
+                    memory.read_bytes(begin, &mut copy);
+                    let seen = &copy[dword - begin..][..4];
+                    assert!(
+                        seen.iter().all(|byte| *byte == seen[0]),
+                        "{seen:02x?} at {dword} of {bytes} bytes from {begin}"
+                    );
+                }
+            });
+        }
+    }
+
     #[test]
     fn objects_are_copied_at_any_offset() {
         let memory = SharedMemory::anonymous(64).unwrap();

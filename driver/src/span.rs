@@ -18,7 +18,7 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -263,70 +263,113 @@ impl Span {
     }
 }
 
-/// Bytes of the words that copies are made of.
+/// Bytes of the widest single access that copies are made of.
 const WORD: usize = size_of::<u64>();
 
-/// Bytes before the first whole word at an address, of so many.
-fn head(address: *const u8, bytes: usize) -> usize {
-    address.addr().wrapping_neg().rem_euclid(WORD).min(bytes)
+/// Bytes of the widest single access at an address, of a copy with so many bytes left: 8, 4, 2 or 1.
+///
+/// PCI Express keeps a naturally aligned dword whole, and both sides of a queue rely on that: a doorbell record is four
+/// bytes which one side stores while the other copies them.
+#[inline]
+fn width(address: *const u8, left: usize) -> usize {
+    let whole = |bytes: usize| address.addr().is_multiple_of(bytes) && left >= bytes;
+    [WORD, 4, 2]
+        .into_iter()
+        .find(|bytes| whole(*bytes))
+        .unwrap_or(1)
 }
 
-/// Copies shared bytes to private ones.
+/// Copies shared bytes to private ones, naturally aligned words whole.
 ///
 /// # Safety
 ///
 /// `bytes` bytes are mapped and readable at `from`, as many are writable at `to` and nobody else's, and no reference to any
 /// of the first exists.
 unsafe fn load_bytes(from: *const u8, to: *mut u8, bytes: usize) {
-    let byte = |at: usize| {
-        // `at < bytes`: inside both.
+    let mut at = 0;
+    while at < bytes {
+        let width = width(from.wrapping_add(at), bytes - at);
+        // `at + width <= bytes`: inside both.
         let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
-        // SAFETY: mapped (the caller's promise); a byte is aligned anywhere.
-        let value = unsafe { AtomicU8::from_ptr(from.cast_mut()) }.load(Ordering::Relaxed);
-        // SAFETY: writable and ours (the caller's promise).
-        unsafe { to.write(value) };
-    };
-    let head = head(from, bytes);
-    let words = (bytes - head) / WORD * WORD;
-    (0..head).for_each(byte);
-    for at in (head..head + words).step_by(WORD) {
-        // `at + WORD <= bytes`: inside both.
-        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
-        // SAFETY: mapped, and aligned since `head` bytes were left out.
-        let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
-        // SAFETY: writable and ours (the caller's promise).
-        unsafe { to.cast::<u64>().write_unaligned(word) };
+        match width {
+            WORD => {
+                // SAFETY: mapped (the caller's promise), and aligned to it.
+                let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) };
+                // SAFETY: writable and ours (the caller's promise).
+                unsafe {
+                    to.cast::<u64>()
+                        .write_unaligned(word.load(Ordering::Relaxed))
+                };
+            }
+            4 => {
+                // SAFETY: as above.
+                let word = unsafe { AtomicU32::from_ptr(from.cast_mut().cast()) };
+                // SAFETY: as above.
+                unsafe {
+                    to.cast::<u32>()
+                        .write_unaligned(word.load(Ordering::Relaxed))
+                };
+            }
+            2 => {
+                // SAFETY: as above.
+                let word = unsafe { AtomicU16::from_ptr(from.cast_mut().cast()) };
+                // SAFETY: as above.
+                unsafe {
+                    to.cast::<u16>()
+                        .write_unaligned(word.load(Ordering::Relaxed))
+                };
+            }
+            _ => {
+                // SAFETY: as above; a byte is aligned anywhere.
+                let byte = unsafe { AtomicU8::from_ptr(from.cast_mut()) };
+                // SAFETY: as above.
+                unsafe { to.write(byte.load(Ordering::Relaxed)) };
+            }
+        }
+        at += width;
     }
-    (head + words..bytes).for_each(byte);
 }
 
-/// Copies private bytes to shared ones.
+/// Copies private bytes to shared ones, naturally aligned words whole.
 ///
 /// # Safety
 ///
 /// `bytes` bytes are readable at `from` and change meanwhile by nobody, as many are mapped and writable at `to`, and no
 /// reference to any of the second exists.
 unsafe fn store_bytes(from: *const u8, to: *mut u8, bytes: usize) {
-    let byte = |at: usize| {
-        // `at < bytes`: inside both.
+    let mut at = 0;
+    while at < bytes {
+        let width = width(to.wrapping_add(at), bytes - at);
+        // `at + width <= bytes`: inside both.
         let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
-        // SAFETY: readable (the caller's promise).
-        let value = unsafe { from.read() };
-        // SAFETY: mapped (the caller's promise); a byte is aligned anywhere.
-        unsafe { AtomicU8::from_ptr(to) }.store(value, Ordering::Relaxed);
-    };
-    let head = head(to, bytes);
-    let words = (bytes - head) / WORD * WORD;
-    (0..head).for_each(byte);
-    for at in (head..head + words).step_by(WORD) {
-        // `at + WORD <= bytes`: inside both.
-        let (from, to) = (from.wrapping_add(at), to.wrapping_add(at));
-        // SAFETY: readable (the caller's promise).
-        let word = unsafe { from.cast::<u64>().read_unaligned() };
-        // SAFETY: mapped, and aligned since `head` bytes were left out.
-        unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
+        match width {
+            WORD => {
+                // SAFETY: readable (the caller's promise).
+                let word = unsafe { from.cast::<u64>().read_unaligned() };
+                // SAFETY: mapped (the caller's promise), and aligned to it.
+                unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
+            }
+            4 => {
+                // SAFETY: as above.
+                let word = unsafe { from.cast::<u32>().read_unaligned() };
+                // SAFETY: as above.
+                unsafe { AtomicU32::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
+            }
+            2 => {
+                // SAFETY: as above.
+                let word = unsafe { from.cast::<u16>().read_unaligned() };
+                // SAFETY: as above.
+                unsafe { AtomicU16::from_ptr(to.cast()) }.store(word, Ordering::Relaxed);
+            }
+            _ => {
+                // SAFETY: as above.
+                let byte = unsafe { from.read() };
+                // SAFETY: as above; a byte is aligned anywhere.
+                unsafe { AtomicU8::from_ptr(to) }.store(byte, Ordering::Relaxed);
+            }
+        }
+        at += width;
     }
-    (head + words..bytes).for_each(byte);
 }
 
 #[cold]
