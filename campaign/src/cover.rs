@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comfy_table::Table;
-use hw_mlx::prm::Opcode;
 use hw_sim::{Meeting, Meetings};
+use mlx_prm::Opcode;
 
 use crate::calls::CALLS;
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use dat::CloseFlags;
-use hw_mlx::prm::Opcode;
 use hw_sim::{Fault, Sim, SimConfig};
+use mlx_prm::Opcode;
 use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
 
 use crate::bytes::SLOT;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hw_mlx::prm::Opcode;
 use hw_sim::{Fault, Faults, LinkFaults, VfSettings};
+use mlx_prm::Opcode;
 use rand::Rng;
 
 use crate::Feature;

@@ -12,7 +12,7 @@ use dat::{
     CloseFlags, ConnectFlags, ConnectionEventKind as Kind, DtoStatus, EpChange, EpState, EvdFlags,
     Event, PspFlags, Qos, ReturnType, Subtype, Timeout,
 };
-use hw_mlx::prm::Opcode;
+use mlx_prm::Opcode;
 use support::connecting::SECOND;
 use support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};
 

@@ -6,8 +6,8 @@ use dat::{
     CloseFlags, ConnectionEventKind as Kind, DtoStatus, EpState, MemPrivFlags, PspFlags,
     ReturnType, Subtype,
 };
-use hw_mlx::prm::Opcode;
 use hw_sim::{Fault, Faults, LinkFaults};
+use mlx_prm::Opcode;
 use support::connecting::EMPTY;
 use support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, refused};
 

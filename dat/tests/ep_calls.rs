@@ -6,7 +6,7 @@ use dat::{
     CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpAttr, EpHandle, EpParam,
     EpState, EvdFlags, Event, PspFlags, PzHandle, Qos, ReturnType, Subtype,
 };
-use hw_mlx::prm::Opcode;
+use mlx_prm::Opcode;
 use support::connecting::EMPTY;
 use support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
 

@@ -9,8 +9,8 @@ use dat::{
     CompletionFlags, DtoStatus, EpChange, EvdFlags, EvdHandle, EvdLook, EvdState, EvdWait, Event,
     ReturnType, SoftwareEvent, Subtype, Timeout,
 };
-use hw_mlx::prm::Opcode;
 use hw_sim::Fault;
+use mlx_prm::Opcode;
 use support::connecting::EMPTY;
 use support::waiting::{FOREVER, se};
 use support::{A, B, NONE, Pair, PairConfig, refused};

@@ -12,8 +12,8 @@ use dat::{
     AsyncEvent, CloseFlags, DatError, DatResult, DtoStatus, EpHandle, EpState, EvdFlags, EvdHandle,
     Event, LmrHandle, PzHandle, ReturnType, RmrHandle, RmrTriplet, SrqAttr, SrqHandle,
 };
-use hw_mlx::prm::Opcode;
 use hw_sim::Fault;
+use mlx_prm::Opcode;
 use support::windows::{BOTH_WAYS, window};
 use support::{A, B, Buffer, LONG, NONE, Pair};
 

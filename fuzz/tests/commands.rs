@@ -9,9 +9,9 @@ mod live;
 
 use bolero::{TypeGenerator, check, produce};
 use driver::Device;
-use hw_mlx::prm::*;
 use live::bench::{BASE, Bench};
 use live::{ATTACKED, HEALTHY, PAGE, Seldom, Spoil, World, run, small};
+use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 

@@ -11,10 +11,10 @@ mod eth_support;
 
 use bolero::{TypeGenerator, check, produce};
 use eth_support::*;
-use hw_mlx::prm::*;
 use hw_sim::eth::checksum::Verdict;
 use hw_sim::eth::frame::Headers;
 use hw_sim::eth::segment::{Offload, segment};
+use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 

@@ -8,7 +8,6 @@
 mod live;
 
 use bolero::{TypeGenerator, check, produce};
-use hw_mlx::prm::*;
 use hw_sim::wire::{
     AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, EthRepr, GrhRepr,
     Headers, Ipv4Repr, Ipv6Repr, NakCode, Network, Opcode, Operation, Packet, Psn, RethRepr,
@@ -17,6 +16,7 @@ use hw_sim::wire::{
 use live::{
     ATTACKED, GSI_Q_KEY, HEALTHY, Live, RECEIVES, Spoil, World, data_segment, gid, mac, send,
 };
+use mlx_prm::*;
 use std::time::Duration;
 
 /// Path MTU of the connections.

@@ -8,8 +8,8 @@
 mod live;
 
 use bolero::{TypeGenerator, check, produce};
-use hw_mlx::prm::*;
 use live::{ATTACKED, RECEIVES, Spoil, World, data_segment, run};
+use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 

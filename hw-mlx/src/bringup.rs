@@ -31,14 +31,14 @@ use crate::gid;
 use crate::health::Health;
 use crate::ids;
 use crate::pages::{FunctionId, MOST_PAGES, Pages};
-use crate::prm::{
+use crate::random::Random;
+use crate::segment;
+use crate::vport;
+use mlx_prm::{
     AccessRegIn, AllocQCounterIn, AllocUarIn, CmdStatus, Dtor, EnableHcaIn, Eqn, HostEndianness,
     InitHcaIn, InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn,
     UarIndex, UarPage,
 };
-use crate::random::Random;
-use crate::segment;
-use crate::vport;
 pub use record::Record;
 use report::Stopwatch;
 pub use report::{BringupReport, Step};

@@ -17,7 +17,7 @@ use crate::control::Control;
 use crate::device::HcaConfig;
 use crate::error::{CmdError, MissingCapability, MlxError, NotKept};
 use crate::gsi;
-use crate::prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, QueryHcaCapIn, RoceCap, SetHcaCapIn};
+use mlx_prm::{AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, QueryHcaCapIn, RoceCap, SetHcaCapIn};
 
 /// Bytes of a capability page.
 const PAGE_BYTES: usize = 0x1000;

@@ -32,7 +32,7 @@ use crate::error::{CmdError, DeadCause};
 use crate::event::{AsyncEvent, Inbox, Meaning, decode};
 use crate::health::{Health, Heard, Verdict};
 use crate::pages::Pages;
-use crate::prm::{Command, InitSegment, NopIn, NopOut, Opcode};
+use mlx_prm::{Command, InitSegment, NopIn, NopOut, Opcode};
 
 /// First pause between two looks at an ownership bit, and the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(10);

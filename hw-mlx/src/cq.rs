@@ -38,9 +38,9 @@ use zerocopy::big_endian::U32;
 
 use crate::device::Hca;
 use crate::error::MlxError;
-use crate::prm::{Cqe64, CreateCqIn, DestroyCqIn};
 use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
+use mlx_prm::{Cqe64, CreateCqIn, DestroyCqIn};
 
 /// Bytes of an entry.
 pub const CQE_BYTES: usize = 64;

@@ -21,9 +21,9 @@ use crate::control::{Control, message};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
 use crate::gid::{self, GidEntry, Vlan};
-use crate::prm::{Command, Cqn, Eqn, QueryQCounterIn, QueryQCounterOut, UarIndex, UarPage};
 use crate::teardown;
 use crate::vport::{self, VportState};
+use mlx_prm::{Command, Cqn, Eqn, QueryQCounterIn, QueryQCounterOut, UarIndex, UarPage};
 
 /// How to open a function. Start from [`HcaConfig::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]

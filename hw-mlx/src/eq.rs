@@ -16,7 +16,7 @@
 
 use driver::{Be32, Block, DmaArena, DmaBuffer, DmaError, barrier};
 
-use crate::prm::{CreateEqIn, Eqe, Eqn, UarIndex, UarPage};
+use mlx_prm::{CreateEqIn, Eqe, Eqn, UarIndex, UarPage};
 
 /// Bytes of an entry.
 const ENTRY_BYTES: usize = 64;

@@ -12,7 +12,7 @@ use driver::{BarError, DmaError, FunctionError};
 use thiserror::Error;
 
 use crate::gid::Vlan;
-use crate::prm::{CmdStatus, DeliveryStatus, Opcode};
+use mlx_prm::{CmdStatus, DeliveryStatus, Opcode};
 
 /// A command that did not do what it was asked.
 #[derive(Debug, Error)]

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 
 use crate::error::DeadCause;
 use crate::pages::{FunctionId, PageRequest};
-use crate::prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
+use mlx_prm::{Cqn, Eqe, EventType, Qpn, Rmpn};
 
 /// Something that happened outside of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

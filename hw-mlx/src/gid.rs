@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::control::Control;
 use crate::error::{CmdError, MlxError};
-use crate::prm::{RoceAddr, SetRoceAddressIn};
+use mlx_prm::{RoceAddr, SetRoceAddressIn};
 
 /// `roce_version` of RoCE v2 in the address layout (not a bit mask as in the capability).
 const ROCE_V2: u32 = 2;

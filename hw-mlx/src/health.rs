@@ -23,7 +23,7 @@ use std::time::Duration;
 use driver::{Block, Instant, Interrupt, Notices};
 
 use crate::error::{DeadCause, syndrome_text};
-use crate::prm::InitSegment;
+use mlx_prm::InitSegment;
 
 /// Time between polls (VFIO's; mlx5_core takes two).
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! The ConnectX (mlx5) provider: a network adapter driven from user space.
 //!
-//! [`prm`] holds the device's layouts and numbers and nothing that acts. Everything else acts:
+//! The device's layouts and numbers are the crate [`mlx_prm`]'s, which nothing acts in. Here everything acts:
 //!
 //! | module | concern |
 //! |---|---|
@@ -48,7 +48,6 @@ mod health;
 pub mod ids;
 pub mod mkey;
 pub mod pages;
-pub mod prm;
 pub mod provider;
 pub mod qp;
 mod random;

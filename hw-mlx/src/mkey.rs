@@ -28,7 +28,7 @@ use driver::Iova;
 
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
-use crate::prm::{CreateMkeyIn, DestroyMkeyIn, Mkc};
+use mlx_prm::{CreateMkeyIn, DestroyMkeyIn, Mkc};
 
 /// Bytes of input a command's mailboxes are made for, which bounds a key's table; a region of 2^38
 /// bytes takes 2 KiB of it at 1 GiB a page.

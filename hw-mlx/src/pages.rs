@@ -26,7 +26,7 @@ use zerocopy::IntoBytes;
 
 use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::error::CmdError;
-use crate::prm::ManagePagesIn;
+use mlx_prm::ManagePagesIn;
 
 /// Bytes of a firmware page.
 const PAGE_BYTES: usize = 4096;

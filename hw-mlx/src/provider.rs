@@ -36,7 +36,6 @@ use crate::error::{CmdError, MlxError};
 use crate::event::AsyncEvent;
 use crate::gsi::Gsi;
 use crate::mkey::{self, KeyRequest};
-use crate::prm::{AllocPdIn, Cqn, DeallocPdIn};
 use crate::qp::Qp;
 use crate::qp::control::QpRequest;
 use crate::random::{Random, Variants};
@@ -44,6 +43,7 @@ use crate::ring::Lent;
 use crate::srq::Srq;
 use crate::uar::Doorbells;
 use crate::window::{self, Window};
+use mlx_prm::{AllocPdIn, Cqn, DeallocPdIn};
 
 /// Owner numbers are 24 bits, and all ones means "none" to the device.
 const MAX_OWNER: u32 = 0xff_fffe;

@@ -14,7 +14,7 @@ use driver::{Block, Function};
 
 use crate::control::milliseconds;
 use crate::error::MlxError;
-use crate::prm::InitSegment;
+use mlx_prm::InitSegment;
 
 /// Time between looks at `initializing` (mlx5_core's).
 const BOOT_PAUSE: Duration = Duration::from_millis(2);

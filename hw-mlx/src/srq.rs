@@ -31,10 +31,10 @@ use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 use crate::cq::{Cqe, opcode};
 use crate::device::Hca;
 use crate::error::MlxError;
-use crate::prm::{CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
 use crate::qp::{FORM, write_scatter};
 use crate::ring::{Lent, RingMemory};
 use crate::wqe::{self, UNIT_BYTES};
+use mlx_prm::{CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
 
 /// Offset in the doorbell record of the counter.
 const COUNTER: usize = 0;

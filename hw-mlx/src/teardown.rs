@@ -18,8 +18,8 @@ use crate::device::{CloseError, CloseReport, Hca};
 use crate::error::{CmdError, MlxError};
 use crate::gid;
 use crate::pages::{FunctionId, Pages, TAKE_PAGES};
-use crate::prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
 use crate::vport;
+use mlx_prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
 
 /// TEARDOWN_HCA profile: the firmware finishes what it does.
 const GRACEFUL: u32 = 0;

@@ -15,7 +15,7 @@
 
 use driver::{Be64, Block};
 
-use crate::prm::UarPage;
+use mlx_prm::UarPage;
 
 /// The doorbell registers of our UAR page. Clones ring the same page.
 #[derive(Clone)]

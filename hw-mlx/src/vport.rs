@@ -21,13 +21,13 @@ use zerocopy::{FromBytes, IntoBytes};
 use crate::caps::Caps;
 use crate::control::Control;
 use crate::error::{CmdError, Mac, Macs, MlxError};
-use crate::prm::{
-    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, MacAddress, ModifyNicVportContextIn, Pmtu,
-    QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
-};
 use crate::random::{Random, local_mac};
 pub(crate) use look::look;
 pub use look::{VportAdmin, VportState};
+use mlx_prm::{
+    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, MacAddress, ModifyNicVportContextIn, Pmtu,
+    QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
+};
 
 const LOCAL_PORT: u32 = 1;
 /// ACCESS_REG op_mod.

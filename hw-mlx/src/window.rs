@@ -22,8 +22,8 @@ use zerocopy::IntoBytes;
 use crate::device::Hca;
 use crate::error::CmdError;
 use crate::mkey;
-use crate::prm::{CreateMkeyIn, Klm, Mkc, UmrCtrlSeg};
 use crate::wqe::{UNIT_BYTES, Unit};
+use mlx_prm::{CreateMkeyIn, Klm, Mkc, UmrCtrlSeg};
 
 /// Entries of a window's table, which is also what 64 bytes of a work request hold.
 const ENTRIES: u32 = 4;

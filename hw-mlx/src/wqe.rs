@@ -7,7 +7,7 @@
 //! but a unit never does, because the ring's size is a multiple of it.
 //!
 //! The hot path writes units, not fields: a unit is two 64-bit words computed in registers, swapped
-//! and stored. The layouts in [`crate::prm`] name the same bits one by one; the tests hold the two
+//! and stored. The layouts in [`mlx_prm`] name the same bits one by one; the tests hold the two
 //! against each other, so that neither can drift alone.
 //!
 //! Absent on purpose: WQE signatures (`wq_signature` is never set, the signature byte stays 0) and
@@ -233,7 +233,7 @@ pub const fn blocks(units: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prm::{CtrlSeg, DataSeg, RaddrSeg, SrqNextSeg};
+    use mlx_prm::{CtrlSeg, DataSeg, RaddrSeg, SrqNextSeg};
 
     /// The worked example: RDMA Write, WQE index 0x1234, QP 0xabcdef, 3 units, completion and
     /// solicited bits; the field order of `struct mlx5_wqe_ctrl_seg` in rdma-core's mlx5dv.h.

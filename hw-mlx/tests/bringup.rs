@@ -8,8 +8,8 @@ use std::time::Duration;
 use double::{Action, Double};
 use driver::Device as _;
 use hw_mlx::bringup::Step;
-use hw_mlx::prm::{AllocPdIn, DeallocPdIn, NopIn, Pdn};
 use hw_mlx::{CmdError, Hca, HcaConfig, MlxError};
+use mlx_prm::{AllocPdIn, DeallocPdIn, NopIn, Pdn};
 
 /// Commands of a bring-up, opcode and op_mod. Up to INIT_HCA mlx5_core's order (recorded in
 /// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`); the port's part as rdma-core's VFIO

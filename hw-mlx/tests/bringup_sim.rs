@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use driver::{Device, Function};
-use hw_mlx::prm::{AllocPdIn, DeallocPdIn, NopIn, QueryNicVportContextIn, QueryRoceAddressIn};
 use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
 use hw_sim::fault::Fault;
 use hw_sim::profile::Profile;
 use hw_sim::{Sim, SimConfig, SimFunction};
+use mlx_prm::{AllocPdIn, DeallocPdIn, NopIn, QueryNicVportContextIn, QueryRoceAddressIn};
 
 struct World {
     sim: Sim,

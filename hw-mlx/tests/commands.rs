@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use double::{Action, Double};
-use hw_mlx::prm::{AccessRegIn, AllocPdIn, CmdStatus, Command, DeallocPdIn, DeliveryStatus, NopIn};
 use hw_mlx::{AsyncEvent, CmdError, Hca, HcaConfig};
+use mlx_prm::{AccessRegIn, AllocPdIn, CmdStatus, Command, DeallocPdIn, DeliveryStatus, NopIn};
 
 const NOP: u16 = 0x80d;
 const ALLOC_PD: u16 = 0x800;
@@ -475,7 +475,7 @@ fn an_event_that_arrives_during_a_command_does_not_let_the_next_wait_sleep() {
 #[test]
 fn a_completion_event_wakes_a_waiter_once_and_for_its_queue_only() {
     let (double, mut hca) = hca();
-    let cqn = |number| hw_mlx::prm::Cqn::new(number);
+    let cqn = |number| mlx_prm::Cqn::new(number);
     let eqn = u8::try_from(hca.comp_eqn().get()).expect("8 bits");
     double.after(Duration::from_millis(3), move |state| {
         let mut eqe = [0u8; 64];

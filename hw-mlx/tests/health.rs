@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use double::{Action, Double};
 use driver::Device as _;
-use hw_mlx::prm::{AllocPdIn, DeallocPdIn, NopIn};
 use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
+use mlx_prm::{AllocPdIn, DeallocPdIn, NopIn};
 
 fn config() -> HcaConfig {
     let mut config = HcaConfig::new();

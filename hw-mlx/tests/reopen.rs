@@ -6,9 +6,9 @@ use std::sync::Arc;
 use dat_core::provider::Provider;
 use driver::{Device, Function};
 use hw_mlx::HcaConfig;
-use hw_mlx::prm::Opcode;
 use hw_mlx::provider::MlxProvider;
 use hw_sim::{Fault, Profile, Sim, SimConfig, SimFunction};
+use mlx_prm::Opcode;
 
 fn open(function: &Arc<SimFunction>) -> Result<MlxProvider, hw_mlx::MlxError> {
     let function =

@@ -10,7 +10,7 @@ use crate::eq::{EQE_BYTES, Posted};
 use crate::nic::Nic;
 use crate::pages::{FirmwarePages, PageProfile};
 use crate::world::Env;
-use hw_mlx::prm::{Eqe, EventType, HealthSyndrome, PortChange};
+use mlx_prm::{Eqe, EventType, HealthSyndrome, PortChange};
 use zerocopy::IntoBytes;
 
 /// Where an EQE goes.

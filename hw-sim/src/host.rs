@@ -10,7 +10,7 @@
 //! an address ([`DmaFault`]), or a key did not cover an access ([`KeyError`]).
 
 use crate::profile::Habits;
-use hw_mlx::prm::{Cqe64, DataSeg, EventType};
+use mlx_prm::{Cqe64, DataSeg, EventType};
 use thiserror::Error;
 
 /// What a queue pair needs of the function it lives in.

@@ -15,7 +15,7 @@ mod simulated;
 mod tests;
 
 use crate::pages::PageProfile;
-use hw_mlx::prm::{
+use mlx_prm::{
     AtomicCaps, CmdHcaCap, CmdHcaCap2, EswitchCap, EthOffloadCaps, FlowTableEswitchCap,
     FlowTableNicCap, FlowTableProperties, Layout, OdpCaps, RoceCap,
 };

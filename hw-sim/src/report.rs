@@ -2,7 +2,7 @@
 
 use crate::iommu::FaultRecord;
 use crate::port::Traffic;
-use hw_mlx::prm::{Opcode, RegisterId};
+use mlx_prm::{Opcode, RegisterId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Everything about a function that a test may want to be empty.

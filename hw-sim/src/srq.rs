@@ -12,7 +12,7 @@ use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, SrqWqe, XrcSource};
 use crate::iommu::{Iommu, Who};
 use crate::umem::Places;
-use hw_mlx::prm::DataSeg;
+use mlx_prm::DataSeg;
 use zerocopy::FromBytes;
 
 /// lkey that ends a scatter list (with a byte count of 0).

@@ -110,7 +110,7 @@ impl Nic {
         if pages == 0 || self.pages.runtime_requested {
             return;
         }
-        if self.carrier_of(hw_mlx::prm::EventType::PAGE_REQUEST) == Some(eqn) {
+        if self.carrier_of(mlx_prm::EventType::PAGE_REQUEST) == Some(eqn) {
             self.pages.runtime_requested = true;
             self.request_pages(env, i32::try_from(pages).unwrap_or(i32::MAX));
         }

@@ -14,7 +14,7 @@
 use crate::host::{ANY_PD, KeyError, KeyScope, UmrRequest};
 use crate::mkey::{Klm, Mkey, Translation, recount_targets, usable};
 use crate::objects::Table;
-use hw_mlx::prm::{CmdHcaCap, Mkc, UmrCtrlSeg};
+use mlx_prm::{CmdHcaCap, Mkc, UmrCtrlSeg};
 
 const MASK_LENGTH: u32 = 0;
 const MASK_PAGE_SIZE: u32 = 1;

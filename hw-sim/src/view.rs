@@ -10,7 +10,7 @@ use crate::nic::Nic;
 use crate::profile::Habits;
 use crate::srq::Taken;
 use crate::world::Env;
-use hw_mlx::prm::{Cqe64, CqeOpcode, EventType};
+use mlx_prm::{Cqe64, CqeOpcode, EventType};
 use rand::RngCore;
 use zerocopy::IntoBytes;
 

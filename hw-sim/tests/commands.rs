@@ -4,8 +4,8 @@
 mod bench;
 
 use bench::{Bench, Failure, modest};
-use hw_mlx::prm::*;
 use hw_sim::Fault;
+use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 

@@ -6,7 +6,7 @@ mod eth_support;
 use bench::{Failure, list};
 use eth_support::*;
 use etherparse::PacketBuilder;
-use hw_mlx::prm::*;
+use mlx_prm::*;
 use zerocopy::IntoBytes;
 
 /// Microsoft's key ("Verifying the RSS Hash Calculation").

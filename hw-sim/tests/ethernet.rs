@@ -6,7 +6,7 @@ mod eth_support;
 
 use bench::{Bench, list, modest};
 use eth_support::*;
-use hw_mlx::prm::*;
+use mlx_prm::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 fn page(bench: &mut Bench, kind: CapType) -> Result<[u8; 0x1000], CmdStatus> {

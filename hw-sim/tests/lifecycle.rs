@@ -5,9 +5,9 @@ mod bench;
 
 use bench::{Bench, Failure, modest};
 use driver::Device;
-use hw_mlx::prm::*;
 use hw_sim::Fault;
 use hw_sim::Profile;
+use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -6,8 +6,8 @@
 mod bench;
 
 use bench::{Bench, CompletionQueue, Resources, list, modest};
-use hw_mlx::prm::*;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
+use mlx_prm::*;
 use zerocopy::IntoBytes;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];

@@ -2,9 +2,9 @@
 
 mod rc_support;
 
-use hw_mlx::prm::{CqeOpcode, EventType};
 use hw_sim::link::{Faults, LinkFaults, Port};
 use hw_sim::wire::Operation;
+use mlx_prm::{CqeOpcode, EventType};
 use rc_support::*;
 
 /// Lengths around the edges of segmentation.

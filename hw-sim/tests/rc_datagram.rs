@@ -3,10 +3,10 @@
 
 mod rc_support;
 
-use hw_mlx::prm::{CqeOpcode, Qpc, Syndrome, UmrCtrlSeg};
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
 use hw_sim::wire::{Headers, Link, Opcode, Operation, Packet};
+use mlx_prm::{CqeOpcode, Qpc, Syndrome, UmrCtrlSeg};
 use rc_support::*;
 
 const UC: u32 = 1;
@@ -224,7 +224,7 @@ fn unreliable_write_without_rights_is_dropped() {
     pair.settle();
     assert_eq!(pair.a.send_results(), [(0, 0)]);
     assert_eq!(pair.b.qp.state(), State::ReadyToSend);
-    assert_eq!(pair.b.host.events, [hw_mlx::prm::EventType(0); 0]);
+    assert_eq!(pair.b.host.events, [mlx_prm::EventType(0); 0]);
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 mod rc_support;
 
-use hw_mlx::prm::{EventType, Syndrome};
 use hw_sim::link::Port;
 use hw_sim::qp::{State, Transition};
 use hw_sim::wire::{
     AckSyndrome, AethRepr, BthRepr, Headers, NakCode, Opcode, Operation, Packet, Psn, RethRepr,
 };
+use mlx_prm::{EventType, Syndrome};
 use rc_support::*;
 
 /// What both sides say about one failed WQE.
@@ -282,7 +282,7 @@ fn error_state_flushes_both_queues_unsignalled_wqes_included() {
         pair.a.post_receive(&[(KEY, DATA, 64)]);
     }
     pair.settle();
-    let context = hw_mlx::prm::Qpc::new();
+    let context = mlx_prm::Qpc::new();
     pair.a
         .qp
         .modify(Transition::ToErr, 0, &context, &mut pair.a.host)
@@ -309,7 +309,7 @@ fn error_state_flushes_both_queues_unsignalled_wqes_included() {
 #[test]
 fn wqes_posted_in_the_error_state_are_flushed_too() {
     let mut pair = Pair::new();
-    let context = hw_mlx::prm::Qpc::new();
+    let context = mlx_prm::Qpc::new();
     pair.a
         .qp
         .modify(Transition::ToErr, 0, &context, &mut pair.a.host)
@@ -341,7 +341,7 @@ fn message_half_received_is_flushed() {
     pair.filter = Box::new(|from, count, _| from == Port::B || count < 2);
     pair.a.post(&Wqe::send(DATA, 3 * MTU));
     pair.settle();
-    let context = hw_mlx::prm::Qpc::new();
+    let context = mlx_prm::Qpc::new();
     pair.b
         .qp
         .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
@@ -358,7 +358,7 @@ fn shared_receive_queue_is_not_flushed_and_its_end_is_announced() {
     };
     let mut pair = Pair::with(&options);
     pair.b.post_receive(&[(KEY, DATA, 64)]);
-    let context = hw_mlx::prm::Qpc::new();
+    let context = mlx_prm::Qpc::new();
     pair.b
         .qp
         .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
@@ -372,7 +372,7 @@ fn shared_receive_queue_is_not_flushed_and_its_end_is_announced() {
 #[test]
 fn error_state_neither_sends_nor_answers() {
     let mut pair = Pair::new();
-    let context = hw_mlx::prm::Qpc::new();
+    let context = mlx_prm::Qpc::new();
     pair.b
         .qp
         .modify(Transition::ToErr, 0, &context, &mut pair.b.host)
@@ -394,7 +394,7 @@ fn reset_drops_wqes_without_completions_and_starts_anew() {
     pair.a.post(&Wqe::write(DATA, 4, DATA, KEY));
     pair.a.post_receive(&[(KEY, DATA, 64)]);
     pair.settle();
-    let context = hw_mlx::prm::Qpc::new();
+    let context = mlx_prm::Qpc::new();
     pair.a
         .qp
         .modify(Transition::ToRst, 0, &context, &mut pair.a.host)

@@ -2,9 +2,9 @@
 
 mod rc_support;
 
-use hw_mlx::prm::{EventType, Syndrome};
 use hw_sim::link::Port;
 use hw_sim::wire::{AckSyndrome, AethRepr, NakCode, Operation, Psn};
+use mlx_prm::{EventType, Syndrome};
 use rc_support::*;
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -2,10 +2,10 @@
 
 mod rc_support;
 
-use hw_mlx::prm::{CmdStatus, Qpc, Syndrome, opt_param};
 use hw_sim::qp::QueueMemory;
 use hw_sim::qp::{Qp, Service, State, Transition};
 use hw_sim::wire::Packet;
+use mlx_prm::{CmdStatus, Qpc, Syndrome, opt_param};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rc_support::*;

@@ -4,7 +4,7 @@
 mod bench;
 
 use bench::{Bench, Failure, Resources, cq_input, list, modest};
-use hw_mlx::prm::*;
+use mlx_prm::*;
 use std::time::Duration;
 use zerocopy::IntoBytes;
 

@@ -5,8 +5,8 @@ mod bench;
 
 use bench::{Bench, CompletionQueue, Resources, list, modest};
 use driver::Device;
-use hw_mlx::prm::*;
 use hw_sim::{Fault, Faults, LinkFaults, Profile, Sim, SimConfig};
+use mlx_prm::*;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

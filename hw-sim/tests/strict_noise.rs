@@ -3,8 +3,8 @@
 mod bench;
 
 use bench::{Bench, Resources, list, modest};
-use hw_mlx::prm::*;
 use hw_sim::Profile;
+use mlx_prm::*;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 

@@ -1,6 +1,6 @@
 //! The start-up of a real ConnectX-4 Lx, said again to the simulator.
 //!
-//! The recording (`hw-mlx/testdata/README.md`) is what Linux's mlx5_core and the card said to each other. Here every
+//! The recording (`mlx-prm/testdata/README.md`) is what Linux's mlx5_core and the card said to each other. Here every
 //! command of it goes to the simulator in recorded order: the recorded entries and mailboxes, byte for byte, except for what
 //! only made sense in that machine. Adapted are: mailbox pointers, page addresses (given pages and event queue rings lie in the
 //! test's memory), and the UAR numbers, which are those the simulator gave where the card had given others. Mailboxes
@@ -18,15 +18,15 @@
 //! written anew.
 
 mod bench;
-#[path = "../../hw-mlx/tests/support/trace.rs"]
+#[path = "../../mlx-prm/tests/support/trace.rs"]
 #[allow(dead_code, reason = "shared with hw-mlx, which uses all of it")]
 mod trace;
 
 use bench::{BASE, Bench};
 use driver::{Device, SharedMemory};
-use hw_mlx::prm::*;
 use hw_sim::Profile;
 use hw_sim::profile::Page;
+use mlx_prm::*;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use trace::Recorded;

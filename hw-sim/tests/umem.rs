@@ -4,7 +4,7 @@
 mod bench;
 
 use bench::{Bench, Resources, cq_input, list, modest};
-use hw_mlx::prm::*;
+use mlx_prm::*;
 
 fn usable() -> (Bench, Resources) {
     Bench::usable(modest().infiniband())

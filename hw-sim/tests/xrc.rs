@@ -5,7 +5,7 @@
 mod bench;
 
 use bench::{Bench, CompletionQueue, Resources, list, modest};
-use hw_mlx::prm::*;
+use mlx_prm::*;
 
 const SERVICE_XRC: u32 = 3;
 const RQ_SHARED: u32 = 1;

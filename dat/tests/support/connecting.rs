@@ -4,8 +4,8 @@ use dat::{
     ConnectFlags, ConnectionEvent, ConnectionEventKind as Kind, CrHandle, DatResult, DtoStatus,
     EpHandle, EpState, Event, LmrTriplet, Qos, Timeout,
 };
-use hw_mlx::prm::Opcode;
 use hw_sim::{Fault, Faults, LinkFaults};
+use mlx_prm::Opcode;
 
 use super::{A, B, CONN_QUAL, LONG, NONE, Pair, attributes};
 

@@ -1,10 +1,10 @@
 //! A side whose device does not keep to what was agreed.
 
-use hw_mlx::prm::{
+use hw_mlx::qp::context::optional;
+use mlx_prm::{
     Command, Init2RtrQpIn, ModifyQp, QpState, Qpc, Qpn, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn,
     ServiceType, ToRstQpIn,
 };
-use hw_mlx::qp::context::optional;
 
 use super::Pair;
 

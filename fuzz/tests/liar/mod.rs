@@ -10,8 +10,8 @@
 
 use bolero::TypeGenerator;
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};
-use hw_mlx::prm::*;
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
+use mlx_prm::*;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -13,8 +13,8 @@ pub mod bench;
 use bench::{Bench, CompletionQueue, Resources, list};
 use bolero::TypeGenerator;
 use driver::Device;
-use hw_mlx::prm::*;
 use hw_sim::{Drive, LinkFaults, Profile, Sim, SimConfig};
+use mlx_prm::*;
 
 /// Queue pairs of each function: the one under attack and the healthy one.
 pub const ATTACKED: usize = 0;

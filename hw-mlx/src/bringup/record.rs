@@ -18,13 +18,13 @@ use super::{PageStage, Stopwatch, enable, give_pages, read_hardware};
 use crate::control::Control;
 use crate::device::{Hardware, HcaConfig};
 use crate::error::{CmdError, MlxError};
-use crate::prm::{
+use crate::teardown;
+use mlx_prm::{
     AccessRegIn, AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, Command, DisableHcaIn, EthOffloadCaps,
     Field, FlowTableNicCap, InitHcaIn, MacAddress, OdpCaps, Opcode, QueryAdapterIn, QueryHcaCapIn,
     QueryIssiIn, QueryNicVportContextIn, QueryVportStateIn, RegisterId, RoceCap, SetIssiIn, Shape,
     TeardownHcaIn,
 };
-use crate::teardown;
 
 /// Capability types that are asked for; those a device does not have it refuses.
 const CAP_TYPES: std::ops::Range<u16> = 0..0x30;

@@ -7,7 +7,7 @@
 
 use std::fmt::Write as _;
 
-use crate::prm::Opcode;
+use mlx_prm::Opcode;
 
 /// Target of the command trace.
 pub(crate) const TARGET: &str = "hw_mlx::cmd";

@@ -12,7 +12,7 @@ use driver::{DmaArena, DmaBuffer, DmaError};
 use zerocopy::IntoBytes;
 
 use super::signature;
-use crate::prm::CmdMailbox;
+use mlx_prm::CmdMailbox;
 
 /// Message bytes in the entry itself, each way.
 pub(crate) const INLINE_BYTES: usize = 16;

@@ -20,7 +20,7 @@ use super::dump::{self, Direction};
 use super::mailbox::{Chain, INLINE_BYTES, Pool};
 use super::signature;
 use crate::error::CmdError;
-use crate::prm::{CmdQueueEntry, CmdStatus, DeliveryStatus, InitSegment, Opcode, TRANSPORT_PCIE};
+use mlx_prm::{CmdQueueEntry, CmdStatus, DeliveryStatus, InitSegment, Opcode, TRANSPORT_PCIE};
 
 /// The queue is one page at most: log size + log stride <= 12 (PRM "Initialization Segment").
 const QUEUE_BYTES: usize = 4096;

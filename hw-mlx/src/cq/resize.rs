@@ -16,8 +16,8 @@ use driver::{DmaRing, barrier};
 use super::{CQE_BYTES, Cq, Cqe, Lap, OP_OWN, TAIL, fresh_tail, opcode, ring_entries};
 use crate::device::Hca;
 use crate::error::MlxError;
-use crate::prm::{Cqe64, ModifyCqIn};
 use crate::ring::{Lent, RingMemory};
+use mlx_prm::{Cqe64, ModifyCqIn};
 
 /// `modify_field_select` of a resize: size, page offset and page size, all three.
 const RESIZE_FIELDS: u32 = 7;

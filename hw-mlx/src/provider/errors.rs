@@ -3,7 +3,7 @@
 use dat_core::provider::ProviderError;
 
 use crate::error::{CmdError, MlxError};
-use crate::prm::CmdStatus;
+use mlx_prm::CmdStatus;
 
 impl From<MlxError> for ProviderError {
     fn from(error: MlxError) -> Self {

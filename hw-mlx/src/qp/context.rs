@@ -22,7 +22,7 @@
 
 use dat_core::provider::{Path, ReadyToReceive, ReadyToSend};
 
-use crate::prm::{Ads, Qpc};
+use mlx_prm::{Ads, Qpc};
 
 /// Service type RC.
 pub const SERVICE_RC: u32 = 0;

@@ -15,13 +15,13 @@ use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
 use crate::cq::{Cq, Cqe, Tail};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
-use crate::prm::{
-    CmdStatus, CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn,
-    ToErrQpIn, ToRstQpIn,
-};
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Srq;
 use crate::uar::Doorbells;
+use mlx_prm::{
+    CmdStatus, CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn,
+    ToErrQpIn, ToRstQpIn,
+};
 
 /// What a queue pair is to be.
 #[derive(Debug)]

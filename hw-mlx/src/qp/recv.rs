@@ -18,8 +18,8 @@ use dat_core::types::DtoStatus;
 use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
 use crate::completion::{self, syndrome};
-use crate::prm::DataSeg;
 use crate::wqe::{self, UNIT_BYTES};
+use mlx_prm::DataSeg;
 
 /// Offset in the doorbell record of the receive counter.
 const RECEIVE_COUNTER: usize = 0;

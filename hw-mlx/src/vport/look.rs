@@ -6,7 +6,7 @@ use super::{
 use crate::caps::Caps;
 use crate::control::Control;
 use crate::error::CmdError;
-use crate::prm::{MacAddress, Pmtu, QueryVportStateIn, VlanEntry};
+use mlx_prm::{MacAddress, Pmtu, QueryVportStateIn, VlanEntry};
 
 /// `allowed_list_type`: multicast addresses, VLANs.
 const LIST_MULTICAST: u32 = 1;

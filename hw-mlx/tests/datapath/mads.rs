@@ -2,8 +2,8 @@
 
 use dat_core::provider::{MadAddress, Provider, ProviderError};
 use hw_mlx::gid::gid_of;
-use hw_mlx::prm::ToErrQpIn;
 use hw_sim::{Faults, LinkFaults};
+use mlx_prm::ToErrQpIn;
 
 use crate::pair::{Node, config, pair, pair_with, profile};
 

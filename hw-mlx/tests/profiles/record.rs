@@ -1,9 +1,9 @@
 //! `Record`: what a function says of itself becomes a profile that says the same.
 
 use hw_mlx::bringup::Record;
-use hw_mlx::prm::{CapType, QueryHcaCapIn};
 use hw_mlx::{CmdError, Hca, HcaConfig};
 use hw_sim::Profile;
+use mlx_prm::{CapType, QueryHcaCapIn};
 
 use crate::{World, generation};
 

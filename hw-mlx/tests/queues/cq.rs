@@ -2,8 +2,8 @@
 
 use dat_core::provider::{CompletionEntry, CompletionQueue};
 use hw_mlx::cq::Cq;
-use hw_mlx::prm::Cqe64;
 use hw_mlx::ring::RingMemory;
+use mlx_prm::Cqe64;
 
 use crate::double::Bench;
 

@@ -6,9 +6,9 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 
 use driver::{Clock, Device, DmaArena, Function, Interrupt, RealClock, SharedMemory};
-use hw_mlx::prm::UarPage;
 use hw_mlx::ring::RingMemory;
 use hw_mlx::uar::Doorbells;
+use mlx_prm::UarPage;
 
 const BAR_BYTES: usize = 0x1000;
 const FIRST_IOVA: u64 = 1 << 30;

@@ -3,9 +3,9 @@
 use dat_core::provider::{DataSegment, QueueFull, SharedReceiveQueue};
 use dat_core::types::DtoStatus;
 use hw_mlx::cq::Cqe;
-use hw_mlx::prm::Cqe64;
 use hw_mlx::ring::RingMemory;
 use hw_mlx::srq::{Srq, SrqSizes};
+use mlx_prm::Cqe64;
 
 use crate::double::Bench;
 

@@ -30,7 +30,7 @@ use crate::eth::flow::{Entry, FlowTables};
 use crate::eth::frame::{CUSTOMER_TAG, Headers, TAG_BYTES};
 use crate::eth::matching::Pattern;
 use crate::ingress::is_roce;
-use hw_mlx::prm::flow_action::{VLAN_POP, VLAN_PUSH};
+use mlx_prm::flow_action::{VLAN_POP, VLAN_PUSH};
 use std::borrow::Cow;
 
 /// Where the type of a frame, or of its first tag, stands.

@@ -4,7 +4,7 @@ use crate::eth::flow::FlowTables;
 use crate::port::Port;
 use crate::profile::Profile;
 use crate::wire::Vlan;
-use hw_mlx::prm::CmdHcaCap;
+use mlx_prm::CmdHcaCap;
 use std::ops::{BitAnd, BitOr};
 
 /// Administrative state of a vport, as MODIFY_VPORT_STATE codes it.

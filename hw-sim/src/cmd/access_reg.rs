@@ -7,7 +7,7 @@
 use super::{Cmd, Outcome, Refusal, port_counters, refuse};
 use crate::card::AdminState;
 use crate::profile::PortType;
-use hw_mlx::prm::{
+use mlx_prm::{
     AccessRegIn, AccessRegOut, HostEndianness, Layout, Mcam, Mcqi, Mcqs, Paos, Pfcc, Pmtu, Ppcnt,
     Ptys, RegisterId,
 };

@@ -11,7 +11,7 @@ use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::{Happening, PHYSICAL, Seat};
 use crate::nic::Stage;
 use crate::profile::{Page, Profile};
-use hw_mlx::prm::{
+use mlx_prm::{
     AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, EthOffloadCaps, Field, FlowTableNicCap, Layout,
     OdpCaps, QueryHcaCapIn, QueryHcaCapOut, RoceCap, SetHcaCapIn, SetHcaCapOut,
 };

@@ -4,7 +4,7 @@ use super::umem::QueuePlace;
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::cq::{Cq, CqRing};
 use crate::umem::Places;
-use hw_mlx::prm::{
+use mlx_prm::{
     Cqc, CreateCqIn, CreateCqOut, DestroyCqIn, DestroyCqOut, ModifyCqIn, ModifyCqOut, QueryCqIn,
     QueryCqOut,
 };

@@ -2,7 +2,7 @@
 
 use super::{Cmd, Outcome, output, refuse};
 use crate::eq::{EQE_BYTES, Eq};
-use hw_mlx::prm::{
+use mlx_prm::{
     CreateEqIn, CreateEqOut, DestroyEqIn, DestroyEqOut, Eqe, EventType, GenEqeIn, GenEqeOut,
     QueryEqIn, QueryEqOut,
 };

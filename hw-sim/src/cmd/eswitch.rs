@@ -3,7 +3,7 @@
 use super::vport::{mac_of, named_vport, set_mac};
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::wire::Vlan;
-use hw_mlx::prm::{
+use mlx_prm::{
     DeleteL2TableEntryIn, DeleteL2TableEntryOut, ModifyEswVportContextIn, ModifyEswVportContextOut,
     QueryEswVportContextIn, QueryEswVportContextOut, QueryL2TableEntryIn, QueryL2TableEntryOut,
     SetL2TableEntryIn, SetL2TableEntryOut,

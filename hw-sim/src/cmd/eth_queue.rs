@@ -3,7 +3,7 @@
 use super::vport::ethernet;
 use super::{Cmd, Outcome, output};
 use crate::eth::{rq, rqt, sq, tir, tis};
-use hw_mlx::prm::{
+use mlx_prm::{
     CreateRqOut, CreateRqtOut, CreateSqOut, CreateTirOut, CreateTisOut, DestroyRqIn, DestroyRqOut,
     DestroyRqtIn, DestroyRqtOut, DestroySqIn, DestroySqOut, DestroyTirIn, DestroyTirOut,
     DestroyTisIn, DestroyTisOut, ModifyRqOut, ModifyRqtOut, ModifySqOut, ModifyTirOut,

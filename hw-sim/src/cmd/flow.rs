@@ -3,7 +3,7 @@
 use super::vport::ethernet;
 use super::{Cmd, Outcome, output};
 use crate::eth::flow;
-use hw_mlx::prm::{
+use mlx_prm::{
     CreateFlowGroupOut, CreateFlowTableOut, DeleteFlowTableEntryOut, DestroyFlowGroupOut,
     DestroyFlowTableOut, ModifyFlowTableOut, QueryFlowGroupOut, QueryFlowTableEntryOut,
     QueryFlowTableOut, SetFlowTableEntryOut, SetFlowTableRootOut,

@@ -4,7 +4,7 @@ use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::{Happening, Life, PHYSICAL, Seat};
 use crate::nic::Stage;
 use crate::pages::{FirmwarePages, GiveError, TakeFinding};
-use hw_mlx::prm::{
+use mlx_prm::{
     DisableHcaIn, DisableHcaOut, EnableHcaIn, EnableHcaOut, HealthSyndrome, InitHcaIn, InitHcaOut,
     ManagePagesIn, ManagePagesOut, NopOut, QueryAdapterOut, QueryIssiOut, QueryPagesIn,
     QueryPagesOut, SetDriverVersionOut, SetIssiIn, SetIssiOut, TeardownHcaIn, TeardownHcaOut,

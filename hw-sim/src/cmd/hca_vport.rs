@@ -7,7 +7,7 @@ use super::vport::named_vport;
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::profile::PortType;
 use crate::subnet::Subnet;
-use hw_mlx::prm::{
+use mlx_prm::{
     ModifyHcaVportContextIn, ModifyHcaVportContextOut, QueryHcaVportContextIn,
     QueryHcaVportContextOut, QueryHcaVportGidIn, QueryHcaVportGidOut, QueryHcaVportPkeyIn,
     QueryHcaVportPkeyOut,

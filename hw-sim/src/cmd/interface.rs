@@ -21,7 +21,7 @@ use crate::init_segment::{LOG_CMDQ_SIZE, LOG_CMDQ_STRIDE, NIC_FULL_DRIVER};
 use crate::iommu::Who;
 use crate::nic::{Nic, nanoseconds};
 use crate::world::{Env, Timer};
-use hw_mlx::prm::{
+use mlx_prm::{
     CmdMailbox, CmdQueueEntry, CmdStatus, DeliveryStatus, Eqe, EventType, HealthSyndrome,
     INLINE_BYTES, MAILBOX_BYTES, Opcode, TRANSPORT_PCIE,
 };

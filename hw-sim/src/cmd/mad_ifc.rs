@@ -8,7 +8,7 @@ use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::card::Vport;
 use crate::nic::Nic;
 use crate::subnet::Subnet;
-use hw_mlx::prm::{MadIfcIn, MadIfcOut, Smp};
+use mlx_prm::{MadIfcIn, MadIfcOut, Smp};
 
 /// The only port.
 const PORT: u32 = 1;

@@ -2,7 +2,7 @@
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::mcg::is_group;
-use hw_mlx::prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcgOut, ServiceType};
+use mlx_prm::{AttachToMcgIn, AttachToMcgOut, DetachFromMcgIn, DetachFromMcgOut, ServiceType};
 
 pub(super) fn attach_to_mcg(cmd: &mut Cmd<'_>) -> Outcome {
     let input: AttachToMcgIn = cmd.read();

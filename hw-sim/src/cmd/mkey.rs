@@ -2,7 +2,7 @@
 
 use super::{Cmd, Outcome, PAGE_LIST, Refusal, output, refuse};
 use crate::mkey::{Access, Klm, Mkey, Translation, recount_targets, release_targets};
-use hw_mlx::prm::{
+use mlx_prm::{
     CreateMkeyIn, CreateMkeyOut, DestroyMkeyIn, DestroyMkeyOut, Mkc, QueryMkeyIn, QueryMkeyOut,
 };
 use zerocopy::IntoBytes;

@@ -41,7 +41,7 @@ use crate::objects::TableError;
 use crate::port::Port;
 use crate::report::Refused;
 use crate::world::Env;
-use hw_mlx::prm::{CmdStatus, InputHeader, Layout, Opcode};
+use mlx_prm::{CmdStatus, InputHeader, Layout, Opcode};
 use std::borrow::Cow;
 use table::{Entry, lookup};
 
@@ -63,14 +63,14 @@ pub struct Refusal {
 macro_rules! refuse {
     ($status:ident, $reason:literal) => {
         $crate::cmd::Refusal {
-            status: ::hw_mlx::prm::CmdStatus::$status,
+            status: ::mlx_prm::CmdStatus::$status,
             reason: $reason,
             detail: ::std::borrow::Cow::Borrowed(""),
         }
     };
     ($status:ident, $reason:literal, $($detail:tt)+) => {
         $crate::cmd::Refusal {
-            status: ::hw_mlx::prm::CmdStatus::$status,
+            status: ::mlx_prm::CmdStatus::$status,
             reason: $reason,
             detail: ::std::borrow::Cow::Owned(::std::format!($($detail)+)),
         }

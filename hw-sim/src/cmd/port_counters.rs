@@ -5,7 +5,7 @@
 
 use super::{Refusal, refuse};
 use crate::port::{EthTraffic, Port};
-use hw_mlx::prm::{
+use mlx_prm::{
     Ieee8023Counters, PortCounterGroup, Ppcnt, PriorityCounters, Rfc2819Counters, Rfc2863Counters,
 };
 

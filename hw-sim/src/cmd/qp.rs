@@ -8,7 +8,7 @@ use crate::objects::Table;
 use crate::profile::PortType;
 use crate::qp::{Qp, QueueMemory, Transition, queue_bytes};
 use crate::umem::Places;
-use hw_mlx::prm::{
+use mlx_prm::{
     CmdStatus, CreateQpIn, CreateQpOut, DestroyQpIn, DestroyQpOut, Qpc, QueryQpIn, QueryQpOut,
     Rst2InitQpIn, Rst2InitQpOut, ServiceType, ToErrQpIn, ToErrQpOut, ToRstQpIn, ToRstQpOut,
 };

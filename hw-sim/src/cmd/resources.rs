@@ -1,7 +1,7 @@
 //! Doorbell pages, domains, counter sets and special contexts: numbers and little else.
 
 use super::{Cmd, Outcome, output, refuse};
-use hw_mlx::prm::{
+use mlx_prm::{
     AllocPdOut, AllocQCounterOut, AllocTransportDomainOut, AllocUarOut, AllocXrcdOut, DeallocPdIn,
     DeallocPdOut, DeallocQCounterIn, DeallocQCounterOut, DeallocTransportDomainIn,
     DeallocTransportDomainOut, DeallocUarIn, DeallocUarOut, DeallocXrcdIn, DeallocXrcdOut,

@@ -4,7 +4,7 @@ use super::umem::QueuePlace;
 use super::{Cmd, Outcome, output, refuse};
 use crate::srq::Srq;
 use crate::umem::Places;
-use hw_mlx::prm::{
+use mlx_prm::{
     CreateRmpIn, CreateRmpOut, DestroyRmpIn, DestroyRmpOut, EventType, ModifyRmpIn, ModifyRmpOut,
     QueryRmpIn, QueryRmpOut,
 };

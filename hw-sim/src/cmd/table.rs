@@ -4,7 +4,7 @@ use super::{
     Cmd, Outcome, access_reg, caps, cq, eq, eswitch, eth_queue, flow, function, hca_vport, mad_ifc,
     mcg, mkey, qp, read_padded, resources, srq, umem, vport, xrc_srq,
 };
-use hw_mlx::prm::{self, Command, Opcode};
+use mlx_prm::{self as prm, Command, Opcode};
 
 /// Stage: nothing but ENABLE_HCA.
 pub(super) const RESET: u8 = 1;

@@ -6,9 +6,7 @@
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::buffer::QueueBuffer;
 use crate::umem::{RecordPlace, Umem};
-use hw_mlx::prm::{
-    CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut, MTT_READ, MTT_WRITE,
-};
+use mlx_prm::{CreateUmemIn, CreateUmemOut, DestroyUmemIn, DestroyUmemOut, MTT_READ, MTT_WRITE};
 
 /// Largest page of a page list: five bits count from 4 KiB, and a key's page ends at 2^31, too.
 const LOG_MAX_PAGE: u32 = 31;

@@ -5,7 +5,7 @@ use crate::card::{Interest, LinkState, Seat};
 use crate::host::GidEntry;
 use crate::port::{EthCounters, Traffic};
 use crate::profile::PortType;
-use hw_mlx::prm::{
+use mlx_prm::{
     MacAddress, ModifyNicVportContextIn, ModifyNicVportContextOut, ModifyVportStateIn,
     ModifyVportStateOut, NicVportContext, NicVportFieldSelect, QueryNicVportContextIn,
     QueryNicVportContextOut, QueryRoceAddressIn, QueryRoceAddressOut, QueryVnicEnvIn,

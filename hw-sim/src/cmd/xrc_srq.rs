@@ -6,7 +6,7 @@
 
 use super::{Cmd, Outcome, Refusal, output, refuse};
 use crate::srq::{Srq, XrcPart};
-use hw_mlx::prm::{
+use mlx_prm::{
     ArmXrcSrqIn, ArmXrcSrqOut, CreateXrcSrqIn, CreateXrcSrqOut, DestroyXrcSrqIn, DestroyXrcSrqOut,
     EventType, QueryXrcSrqIn, QueryXrcSrqOut,
 };

@@ -12,7 +12,7 @@ use crate::cmd::eswitch::manager;
 use crate::cmd::vport::named_vport;
 use crate::cmd::{Cmd, Refusal, refuse};
 use crate::objects::Table;
-use hw_mlx::prm::{
+use mlx_prm::{
     CreateFlowGroupIn, CreateFlowTableIn, DeleteFlowTableEntryIn, DestFormat, DestroyFlowGroupIn,
     DestroyFlowTableIn, FlowContext, FlowDestinationType, FlowTableContext, FlowTableProperties,
     FlowTableType, FteMatchParam, ModifyFlowTableIn, QueryFlowGroupIn, QueryFlowTableEntryIn,

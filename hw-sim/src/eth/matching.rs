@@ -6,7 +6,7 @@
 //! for UDP ports says so by its protocol.
 
 use super::frame::{CUSTOMER_TAG, Headers, IpVersion, Protocol, SERVICE_TAG};
-use hw_mlx::prm::{FteMatchParam, FteMatchSetLyr24, FteMatchSetMisc, match_criteria};
+use mlx_prm::{FteMatchParam, FteMatchSetLyr24, FteMatchSetMisc, match_criteria};
 use zerocopy::IntoBytes;
 
 /// The outer headers, and a word for the vport a frame came from.

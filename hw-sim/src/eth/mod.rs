@@ -35,7 +35,7 @@ use crate::cmd::{Cmd, QueuePlace, Refusal, refuse};
 use crate::objects::Table;
 use crate::qp::QueueMemory;
 use crate::umem::Places;
-use hw_mlx::prm::{CmdStatus, Wq};
+use mlx_prm::{CmdStatus, Wq};
 use std::collections::BTreeMap;
 
 /// Numbers of send queues begin here; queue pairs, whose doorbells look the same, end below.

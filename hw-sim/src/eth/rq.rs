@@ -10,9 +10,7 @@ use crate::qp::ring::{Ring, Rings};
 use crate::umem::Places;
 use crate::view::View;
 use crate::world::Env;
-use hw_mlx::prm::{
-    Cqe64, CqeOpcode, CreateRqIn, ErrCqe, ModifyRqBitmask, ModifyRqIn, Rqc, Syndrome,
-};
+use mlx_prm::{Cqe64, CqeOpcode, CreateRqIn, ErrCqe, ModifyRqBitmask, ModifyRqIn, Rqc, Syndrome};
 
 /// log2 of the bytes of the shortest WQE: one data segment.
 const LOG_MIN_STRIDE: u32 = 4;

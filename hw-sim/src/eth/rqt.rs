@@ -2,7 +2,7 @@
 
 use super::must_exist;
 use crate::cmd::{Cmd, PAGE_LIST, Refusal, refuse};
-use hw_mlx::prm::{CreateRqtIn, ModifyRqtIn, RqNum, Rqtc};
+use mlx_prm::{CreateRqtIn, ModifyRqtIn, RqNum, Rqtc};
 use zerocopy::FromBytes;
 
 /// An RQ table.

@@ -8,7 +8,7 @@
 //! a connection come out alike (Linux `RXH_XFRM_SYM_OR_XOR`).
 
 use super::frame::{Headers, IpVersion, Protocol};
-use hw_mlx::prm::{RxHashFieldSelect, Tirc};
+use mlx_prm::{RxHashFieldSelect, Tirc};
 
 /// Bytes of the key.
 pub const KEY_BYTES: usize = 40;

@@ -11,7 +11,7 @@ use crate::qp::send_queue::SendQueue;
 use crate::umem::Places;
 use crate::view::View;
 use crate::world::Env;
-use hw_mlx::prm::{CreateSqIn, ModifySqIn, Sqc};
+use mlx_prm::{CreateSqIn, ModifySqIn, Sqc};
 
 /// log2 of a WQEBB.
 const LOG_WQEBB: u32 = 6;

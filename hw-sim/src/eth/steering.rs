@@ -8,7 +8,7 @@
 use super::flow::{Destination, Entry, FlowTables, MISS_TABLE};
 use super::matching::Pattern;
 use crate::card::switch::Place;
-use hw_mlx::prm::flow_action;
+use mlx_prm::flow_action;
 use std::collections::VecDeque;
 
 /// Tables a frame visits, all its copies together.

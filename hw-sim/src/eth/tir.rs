@@ -5,7 +5,7 @@ use super::rss::{Hash, HashFunction, hash};
 use crate::cmd::{Cmd, Refusal, refuse};
 use crate::eth::EthObjects;
 use crate::eth::frame::Headers;
-use hw_mlx::prm::{CreateTirIn, ModifyTirIn, Tirc};
+use mlx_prm::{CreateTirIn, ModifyTirIn, Tirc};
 
 const DIRECT: u32 = 0;
 const INDIRECT: u32 = 1;

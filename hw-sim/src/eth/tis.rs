@@ -2,7 +2,7 @@
 
 use super::must_exist;
 use crate::cmd::{Cmd, Refusal, refuse};
-use hw_mlx::prm::{CreateTisIn, ModifyTisIn, Tisc};
+use mlx_prm::{CreateTisIn, ModifyTisIn, Tisc};
 
 /// A transport interface for sending.
 #[derive(Clone, Debug)]

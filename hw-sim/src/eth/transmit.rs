@@ -15,7 +15,7 @@ use super::sq::Sq;
 use crate::host::{Host, KeyError};
 use crate::qp::send_queue::{BadWqe, MAX_WQE_BYTES};
 use crate::qp::wqe::{Data, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, data_segments, gather};
-use hw_mlx::prm::{Cqe64, CqeOpcode, CtrlSeg, ErrCqe, EthSeg, Syndrome, WqeOpcode};
+use mlx_prm::{Cqe64, CqeOpcode, CtrlSeg, ErrCqe, EthSeg, Syndrome, WqeOpcode};
 use zerocopy::FromBytes;
 
 /// `cs_flags`: the IPv4 header's checksum.

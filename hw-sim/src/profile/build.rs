@@ -9,7 +9,7 @@ use super::document::{
 };
 use super::{Most, Page, PortType, Profile, Rest, VirtualFacts, simulated};
 use crate::pages::PageProfile;
-use hw_mlx::prm::{
+use mlx_prm::{
     AtomicCaps, CapType, CmdHcaCap, CmdHcaCap2, EthOffloadCaps, Field, FlowTableNicCap, Layout,
     OdpCaps, RoceCap, Shape,
 };

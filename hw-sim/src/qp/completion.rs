@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use crate::host::{Host, XrcSource};
-use hw_mlx::prm::{Cqe64, CqeOpcode, ErrCqe, Syndrome, WqeOpcode};
+use mlx_prm::{Cqe64, CqeOpcode, ErrCqe, Syndrome, WqeOpcode};
 
 /// User index that means "as CQE version 0".
 const NO_USER_INDEX: u32 = 0xff_ffff;

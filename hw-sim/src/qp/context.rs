@@ -8,7 +8,7 @@
 
 use super::state::{Service, Transition};
 use crate::host::Host;
-use hw_mlx::prm::{CmdStatus, Qpc, opt_param as opt};
+use mlx_prm::{CmdStatus, Qpc, opt_param as opt};
 
 /// The optional parameters a transition knows.
 const fn allowed(transition: Transition, service: Service) -> u32 {

@@ -5,7 +5,7 @@ use super::ring::Rings;
 use super::state::{Service, State};
 use crate::host::{ANY_PD, Host, KeyScope};
 use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn};
-use hw_mlx::prm::Qpc;
+use mlx_prm::Qpc;
 
 /// The one partition of the port.
 pub(super) const DEFAULT_PKEY: u16 = 0xffff;

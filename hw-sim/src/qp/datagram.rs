@@ -13,7 +13,7 @@ use super::state::Service;
 use super::wqe::{Action, SendWqe, Signal};
 use crate::host::Host;
 use crate::wire::{DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
-use hw_mlx::prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
+use mlx_prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
 
 /// The Q_Key in a WQE says "use the context's" by its top bit.
 const CONTROLLED_QKEY: u32 = 1 << 31;

@@ -50,7 +50,7 @@ use self::ring::Rings;
 use self::send_queue::SendQueue;
 use crate::host::Host;
 use crate::wire::{Packet, Transport};
-use hw_mlx::prm::{CmdStatus, EventType, Qpc, Syndrome};
+use mlx_prm::{CmdStatus, EventType, Qpc, Syndrome};
 
 /// WQEs flushed in one slice of work.
 const FLUSH_SLICE: usize = 8;

@@ -7,7 +7,7 @@
 
 use crate::host::{GidEntry, Host};
 use crate::wire::{EthRepr, GrhRepr, Ipv4Repr, Ipv6Repr, Link, LrhRepr, Network, UdpRepr, Vlan};
-use hw_mlx::prm::{Ads, Av};
+use mlx_prm::{Ads, Av};
 
 /// `GidEntry::roce_version` of RoCE v1.
 const ROCE_V1: u8 = 0;

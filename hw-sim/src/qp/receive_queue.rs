@@ -7,7 +7,7 @@ use super::completion::RQ_TYPE_SRQ;
 use super::core::Core;
 use super::ring::Rings;
 use crate::host::{DmaFault, Host, KeyError, KeyScope, XrcSource};
-use hw_mlx::prm::DataSeg;
+use mlx_prm::DataSeg;
 use zerocopy::FromBytes;
 
 const SEGMENT_BYTES: usize = 16;

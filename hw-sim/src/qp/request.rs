@@ -8,7 +8,7 @@ use super::state::Service;
 use super::wqe::{Action, SendWqe, Signal};
 use crate::host::{Host, KeyError, UmrRequest};
 use crate::wire::{AtomicEthRepr, Headers, Opcode, Operation, Packet, Psn, RethRepr};
-use hw_mlx::prm::Syndrome;
+use mlx_prm::Syndrome;
 
 /// A WQE in progress.
 #[derive(Debug)]

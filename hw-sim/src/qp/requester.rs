@@ -29,7 +29,7 @@ use super::timing::{ack_timeout_ns, rnr_timer_ns};
 use super::wqe::{Fence, SendWqe};
 use crate::host::Host;
 use crate::wire::{AckSyndrome, AethRepr, NakCode, Operation, Packet, Psn};
-use hw_mlx::prm::{Syndrome, WqeOpcode};
+use mlx_prm::{Syndrome, WqeOpcode};
 use std::collections::VecDeque;
 
 /// Unacknowledged packets of sends and writes on the wire.

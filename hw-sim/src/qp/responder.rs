@@ -31,7 +31,7 @@ use crate::host::{Host, KeyScope};
 use crate::wire::{
     AckSyndrome, AtomicEthRepr, NakCode, Operation, Packet, Psn, RethRepr, Transport,
 };
-use hw_mlx::prm::{CqeOpcode, EventType, Syndrome};
+use mlx_prm::{CqeOpcode, EventType, Syndrome};
 use std::collections::VecDeque;
 
 /// Largest RDMA READ or WRITE (IBTA volume 1, section 9.4.3).

@@ -9,7 +9,7 @@
 
 use crate::buffer::QueueBuffer;
 use crate::host::{DmaFault, Host};
-use hw_mlx::prm::{CmdStatus, Qpc, Wq};
+use mlx_prm::{CmdStatus, Qpc, Wq};
 
 /// A send queue's basic block.
 pub(super) const WQEBB_BYTES: u32 = 64;

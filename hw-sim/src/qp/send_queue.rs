@@ -11,7 +11,7 @@ use super::core::Core;
 use super::ring::Rings;
 use super::wqe::{MAX_SEGMENTS, Malformed, SEGMENT_BYTES, SEGMENTS_PER_BLOCK, SendWqe};
 use crate::host::{DmaFault, Host};
-use hw_mlx::prm::{CtrlSeg, WqeOpcode};
+use mlx_prm::{CtrlSeg, WqeOpcode};
 
 /// Largest WQE in bytes.
 pub(crate) const MAX_WQE_BYTES: usize = MAX_SEGMENTS as usize * SEGMENT_BYTES;

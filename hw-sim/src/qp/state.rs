@@ -11,7 +11,7 @@
 //! What is not drawn is refused with BAD_QP_STATE: a command that skips a state would leave a queue
 //! pair on the wire without a peer or a PSN.
 
-use hw_mlx::prm::{QpState, Qpc, ServiceType};
+use mlx_prm::{QpState, Qpc, ServiceType};
 
 /// State of a queue pair (PRM "QP Context", `state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 
 use super::state::Service;
 use crate::host::{Host, KeyError, KeyScope};
-use hw_mlx::prm::{
+use mlx_prm::{
     AtomicSeg, Av, CtrlSeg, DataSeg, InlineSeg, RaddrSeg, UmrCtrlSeg, WqeOpcode, XrcSeg,
 };
 use zerocopy::FromBytes;

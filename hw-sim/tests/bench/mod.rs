@@ -7,8 +7,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use driver::{Clock, Device, Instant, Interrupt, SharedMemory};
-use hw_mlx::prm::*;
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
+use mlx_prm::*;
 use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};

@@ -1,9 +1,9 @@
 //! Where frames go: rules made of lists, the forwarding table, misses, spoof check, VLAN.
 
 use crate::rig::*;
-use hw_mlx::prm::*;
 use hw_sim::wire::Vlan;
 use hw_sim::{CardRules, VfSettings};
+use mlx_prm::*;
 
 /// PF, VF 0, VF 1, far end.
 const NOBODY: [usize; 4] = [0; 4];

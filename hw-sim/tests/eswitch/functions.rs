@@ -2,8 +2,8 @@
 
 use crate::bench::Bench;
 use crate::rig::*;
-use hw_mlx::prm::*;
 use hw_sim::{CardRules, VfSettings};
+use mlx_prm::*;
 use zerocopy::IntoBytes;
 
 fn context(bench: &mut Bench) -> NicVportContext {

@@ -6,8 +6,8 @@
 use crate::bench::{Bench, list};
 use crate::eth_support::{Side, destination};
 use crate::rig::*;
-use hw_mlx::prm::*;
 use hw_sim::{CardRules, VfSettings};
+use mlx_prm::*;
 use zerocopy::IntoBytes;
 
 /// Tables "A" and "B" of `esw/legacy.c`, and B's last two entries.

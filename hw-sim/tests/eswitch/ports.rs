@@ -2,8 +2,8 @@
 
 use crate::bench::Bench;
 use crate::rig::*;
-use hw_mlx::prm::*;
 use hw_sim::{CardRules, Fault, LinkFaults, LinkState, Sim, SimConfig, VfSettings};
+use mlx_prm::*;
 use std::time::Duration;
 
 /// Longer than a link trains.

@@ -2,8 +2,8 @@
 
 use crate::bench::{Bench, modest};
 use crate::eth_support::{BUFFER, How, Side};
-use hw_mlx::prm::*;
 use hw_sim::{CardConfig, CardRules, LinkFaults, Profile, Sim, SimCard, SimConfig, VfSettings};
+use mlx_prm::*;
 
 /// The physical function.
 pub const PF_MAC: [u8; 6] = [2, 0, 0, 0, 1, 0];

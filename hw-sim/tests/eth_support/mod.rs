@@ -4,8 +4,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use crate::bench::{Bench, CompletionQueue, Failure, Resources, list, modest};
-use hw_mlx::prm::*;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
+use mlx_prm::*;
 use zerocopy::IntoBytes;
 
 pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];

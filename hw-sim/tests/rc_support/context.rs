@@ -1,8 +1,8 @@
 //! Queue pair contexts for the tests.
 
 use super::*;
-use hw_mlx::prm::{Ads, Qpc};
 use hw_sim::qp::QueueMemory;
+use mlx_prm::{Ads, Qpc};
 
 /// What a test may want to be different.
 #[derive(Clone, Debug)]

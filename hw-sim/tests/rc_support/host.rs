@@ -1,9 +1,9 @@
 //! The double of a function: flat memory, a few keys, and a record of everything that was asked.
 
 use super::*;
-use hw_mlx::prm::{Cqe64, EventType};
 use hw_sim::Habits;
 use hw_sim::host::{ANY_PD, DmaFault, GidEntry, Host, KeyError, KeyScope, SrqWqe, UmrRequest};
+use mlx_prm::{Cqe64, EventType};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, VecDeque};

@@ -13,11 +13,11 @@ pub use context::*;
 pub use host::*;
 pub use wqe::*;
 
-use hw_mlx::prm::{Cqe64, DataSeg, Qpc, Syndrome};
 use hw_sim::host::SrqWqe;
 use hw_sim::link::{Link, LinkFaults, Port};
 use hw_sim::qp::{Qp, Transition};
 use hw_sim::wire::{Opcode, Operation, Packet, Psn};
+use mlx_prm::{Cqe64, DataSeg, Qpc, Syndrome};
 
 /// Bytes of memory a side has, at address 0.
 pub const MEMORY: usize = 1 << 20;

@@ -1,7 +1,7 @@
 //! Send WQEs, encoded by hand.
 
 use super::*;
-use hw_mlx::prm::{Av, Mkc, UmrCtrlSeg};
+use mlx_prm::{Av, Mkc, UmrCtrlSeg};
 
 pub fn data_segment(key: u32, va: u64, bytes: u32) -> Vec<u8> {
     [

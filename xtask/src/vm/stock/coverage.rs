@@ -80,7 +80,7 @@ pub fn page(report: &str, who: &str) -> Result<String> {
             .map(|(&number, asked)| (number, Some(asked))),
     );
     for (number, asked) in commands {
-        let name = format!("{:?}", hw_mlx::prm::Opcode(number));
+        let name = format!("{:?}", mlx_prm::Opcode(number));
         let (answer, mark) = asked.map_or(("answered", ""), |asked| (asked.answer(), "yes"));
         writeln!(page, "| {number:#06x} | {name} | {answer} | {mark} |")?;
     }

@@ -1,0 +1,67 @@
+//! The `codes!` macro: numeric codes that have names, and keep the values that have none.
+//!
+//! Firmware sends codes its manual does not list. A code is therefore its number, with the known
+//! values as constants; a `match` over them always has an arm for the rest.
+
+/// A newtype per list of codes: constants, names, `Debug` and `Display` by name.
+#[macro_export]
+macro_rules! codes {
+    ($( $(#[$meta:meta])* pub struct $name:ident($int:ident) { $( $(#[$doc:meta])* $code:ident = $value:literal $($label:literal)?, )* } )+) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub $int);
+
+        impl $name {
+            $(
+                $(#[$doc])*
+                #[doc = concat!("\n\n", stringify!($value), ".")]
+                pub const $code: Self = Self($value);
+            )*
+            /// All codes that have a name.
+            pub const ALL: &'static [Self] = &[$(Self::$code),*];
+
+            /// The name, if the code has one.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                Some(match self {
+                    $( Self::$code => $crate::codes!(@label $code $($label)?), )*
+                    _ => return None,
+                })
+            }
+
+            /// The code in the low bits of a field.
+            #[inline]
+            #[must_use]
+            #[allow(clippy::cast_possible_truncation, reason = "fields of a code are no wider than the code")]
+            pub const fn from_bits(bits: u32) -> Self {
+                // CAST: see the reason above.
+                Self(bits as $int)
+            }
+
+            /// The code as a field's value.
+            #[inline]
+            #[must_use]
+            pub const fn bits(self) -> u32 {
+                // CAST: widens.
+                self.0 as u32
+            }
+        }
+
+        impl core::fmt::Debug for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, concat!(stringify!($name), "({:#x})"), self.0),
+                }
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Debug::fmt(self, f)
+            }
+        }
+    )+};
+    (@label $code:ident $label:literal) => { $label };
+    (@label $code:ident) => { stringify!($code) };
+}

@@ -1,0 +1,209 @@
+//! Event queues: context, entry, commands (PRM "Event Queues").
+//!
+//! An entry's last byte carries its owner bit; the device writes that byte last.
+
+use layout::codes;
+use layout::layout;
+
+use super::command::command;
+use super::{CmdStatus, Opcode};
+
+layout! {
+    /// Event queue context (PRM "Event Queue Context").
+    pub struct Eqc(0x40) {
+        /// 0 ok, 0xa EQ write failure.
+        status: 0x00[31:28],
+        /// Event collapse, 0.
+        ec: 0x00[18],
+        /// Overrun ignore: 1 = device may overwrite unread entries.
+        oi: 0x00[17],
+        /// State, read only: 9 armed, 0xa fired.
+        st: 0x00[11:8],
+        /// Always 0.
+        page_offset: 0x08[11:6],
+        /// log2 of the entries (entry = 64 bytes).
+        log_eq_size: 0x0c[28:24],
+        /// UAR index whose page is used for this EQ's doorbells.
+        uar_page: 0x0c[23:0],
+        /// MSI-X vector.
+        intr: 0x14[11:0],
+        /// log2(page bytes) − 12.
+        log_page_size: 0x18[28:24],
+        /// 24-bit, as last written by doorbell.
+        consumer_counter: 0x28[23:0],
+        /// 24-bit.
+        producer_counter: 0x2c[23:0],
+    }
+
+    /// Event queue entry (PRM "Event Queue Entry Format"). What `event_data` holds depends on the type.
+    pub struct Eqe(0x40) {
+        /// See [`EventType`].
+        event_type: 0x01 u8,
+        /// What kind of it; its meaning depends on the type.
+        event_sub_type: 0x03 u8,
+        /// Payload.
+        event_data: 0x20 [u8; 28],
+        /// Not checked by drivers.
+        signature: 0x3e u8,
+        /// Toggles each lap: bit 0 of the last byte.
+        owner: 0x3c[0],
+    }
+}
+
+command! {
+    CREATE_EQ: CreateEqIn(0x110) {
+        /// User context on whose behalf; 0 is the driver itself.
+        uid: 0x00[15:0],
+        eq_context_entry: 0x10 Eqc,
+        /// Event types 0 to 63 that go to this queue, bit = type.
+        event_bitmask: 0x58 u64,
+        /// Types 64 to 127.
+        event_bitmask_64: 0x60 u64,
+        /// Types 128 to 191.
+        event_bitmask_128: 0x68 u64,
+        /// Types 192 to 255.
+        event_bitmask_192: 0x70 u64,
+    } -> CreateEqOut(0x10) {
+        eq_number: 0x08[7:0],
+    }
+
+    DESTROY_EQ: DestroyEqIn(0x10) {
+        eq_number: 0x08[7:0],
+    } -> DestroyEqOut(0x10) {}
+
+    QUERY_EQ: QueryEqIn(0x10) {
+        eq_number: 0x08[7:0],
+    } -> QueryEqOut(0x110) {
+        eq_context_entry: 0x10 Eqc,
+        /// Event types 0 to 63 that go to this queue, bit = type.
+        event_bitmask: 0x58 u64,
+    }
+
+    /// Device writes the given 64-byte EQE.
+    GEN_EQE: GenEqeIn(0x50) {
+        eq_number: 0x08[7:0],
+        eqe: 0x10 [u8; 64],
+    } -> GenEqeOut(0x10) {}
+}
+
+codes! {
+    /// What an event queue entry tells.
+    pub struct EventType(u8) {
+        /// A completion queue has entries.
+        COMP = 0x00,
+        /// Path migrated.
+        PATH_MIG = 0x01,
+        /// The first packet reached a queue pair in RTR.
+        COMM_EST = 0x02,
+        /// A send queue is drained.
+        SQ_DRAINED = 0x03,
+        /// A completion queue overran or cannot be written.
+        CQ_ERROR = 0x04,
+        /// A work queue failed.
+        WQ_CATAS_ERROR = 0x05,
+        /// Path migration failed.
+        PATH_MIG_FAILED = 0x07,
+        /// The device failed inside.
+        INTERNAL_ERROR = 0x08,
+        /// The port went up or down, or changed.
+        PORT_CHANGE = 0x09,
+        /// Commands are done.
+        CMD = 0x0a,
+        /// The firmware wants pages, or gives some back.
+        PAGE_REQUEST = 0x0b,
+        /// On-demand paging: page fault.
+        PAGE_FAULT = 0x0c,
+        /// The NIC vport context changed.
+        NIC_VPORT_CHANGE = 0x0d,
+        /// The e-switch's functions changed.
+        ESW_FUNCTIONS_CHANGED = 0x0e,
+        /// A vhca's state changed.
+        VHCA_STATE_CHANGE = 0x0f,
+        /// A work queue got an invalid request.
+        WQ_INVAL_REQ_ERROR = 0x10,
+        /// A work queue's access violation.
+        WQ_ACCESS_ERROR = 0x11,
+        /// A shared receive queue failed.
+        SRQ_CATAS_ERROR = 0x12,
+        /// The last WQE a failed queue pair took from a shared receive queue is done.
+        SRQ_LAST_WQE = 0x13,
+        /// A shared receive queue fell below its limit.
+        SRQ_RQ_LIMIT = 0x14,
+        /// GPIO.
+        GPIO = 0x15,
+        /// Port module plugged or failed.
+        PORT_MODULE = 0x16,
+        /// Too warm.
+        TEMP_WARN = 0x17,
+        /// A tag matching queue failed.
+        XRQ_ERROR = 0x18,
+        /// Remote configuration protocol.
+        REMOTE_CONFIG = 0x19,
+        /// Doorbells come too fast.
+        DB_BF_CONGESTION = 0x1a,
+        /// A virtual lane is stalled.
+        STALL_VL = 0x1b,
+        /// DC target drained.
+        DCT_DRAINED = 0x1c,
+        /// DC target key violated.
+        DCT_KEY_VIOLATION = 0x1d,
+        /// FPGA error.
+        FPGA_ERROR = 0x20,
+        /// FPGA queue pair error.
+        FPGA_QP_ERROR = 0x21,
+        /// See the sub-type.
+        GENERAL = 0x22,
+        /// Monitored counter.
+        MONITOR_COUNTER = 0x24,
+        /// Pulse per second.
+        PPS = 0x25,
+        /// Firmware tracer.
+        DEVICE_TRACER = 0x26,
+        /// An object changed.
+        OBJECT_CHANGE = 0x27,
+    }
+
+    /// Sub-types of [`EventType::PORT_CHANGE`].
+    pub struct PortChange(u8) {
+        /// The port went down.
+        DOWN = 1,
+        /// It is active.
+        ACTIVE = 4,
+        /// It is initialized.
+        INITIALIZED = 5,
+        /// Its LID changed.
+        LID = 6,
+        /// Its partition keys changed.
+        PKEY = 7,
+        /// Its GUID changed.
+        GUID = 8,
+        /// Clients shall register again.
+        CLIENT_REREG = 9,
+    }
+
+    /// Why the device is ill (health buffer, `synd`).
+    pub struct HealthSyndrome(u8) {
+        /// Firmware internal error.
+        FW_ERR = 0x01,
+        /// An internal processor does not respond.
+        IRISC_ERR = 0x07,
+        /// Unrecoverable hardware error.
+        HW_UNRECOVERABLE_ERR = 0x08,
+        /// Firmware CRC error.
+        FW_CRC_ERR = 0x09,
+        /// Context memory could not be fetched over PCI, as after an IOMMU fault on a firmware page.
+        ICM_FETCH_PCI_ERR = 0x0a,
+        /// Fatal hardware error.
+        HW_FATAL_ERR = 0x0b,
+        /// The async event queue overran.
+        ASYNC_EQ_OVERRUN = 0x0c,
+        /// Event queue error.
+        EQ_ERR = 0x0d,
+        /// An event queue that does not exist was referenced.
+        EQ_INV = 0x0e,
+        /// FFSER error.
+        FFSER_ERR = 0x0f,
+        /// Too hot.
+        HIGH_TEMP = 0x10,
+    }
+}

@@ -1,0 +1,110 @@
+//! Commands that concern the function as a whole: enabling it, the interface step, the firmware's
+//! pages, capabilities, starting and stopping (PRM "Initialization and General Commands").
+
+use layout::layout;
+
+use super::command::command;
+use super::{CmdStatus, Opcode};
+
+command! {
+    /// function_id 0 is this function; a physical function may enable its virtual ones (1…).
+    ENABLE_HCA: EnableHcaIn(0x10) {
+        embedded_cpu_function: 0x08[31],
+        function_id: 0x08[15:0],
+    } -> EnableHcaOut(0xc) {}
+
+    DISABLE_HCA: DisableHcaIn(0x10) {
+        embedded_cpu_function: 0x08[31],
+        function_id: 0x08[15:0],
+    } -> DisableHcaOut(0xc) {}
+
+    /// Bit n of supported_issi_dw0 = ISSI n supported (last dword of a bit array).
+    QUERY_ISSI: QueryIssiIn(0x10) {} -> QueryIssiOut(0x70) {
+        current_issi: 0x08[15:0],
+        supported_issi_dw0: 0x6c u32,
+    }
+
+    /// To step 1, right after ENABLE_HCA.
+    SET_ISSI: SetIssiIn(0x10) {
+        current_issi: 0x08[15:0],
+    } -> SetIssiOut(0x10) {}
+
+    /// op_mod 1 boot, 2 init, 3 regular; num_pages is signed.
+    QUERY_PAGES: QueryPagesIn(0x10) {
+        embedded_cpu_function: 0x08[31],
+        function_id: 0x08[15:0],
+    } -> QueryPagesOut(0x10) {
+        embedded_cpu_function: 0x08[31],
+        function_id: 0x08[15:0],
+        num_pages: 0x0c u32,
+    }
+
+    /// op_mod 0 allocation failed (can't give), 1 give, 2 take. Take returns the addresses in the
+    /// output array: output length = 16 + 8·max. A give may be split into several commands.
+    MANAGE_PAGES: ManagePagesIn(0x10) {
+        /// From the event's ec_function bit 15.
+        embedded_cpu_function: 0x08[31],
+        function_id: 0x08[15:0],
+        /// Number of addresses given, or the maximum to take.
+        input_num_entries: 0x0c u32,
+    } -> ManagePagesOut(0x10) {
+        /// Take: how many follow.
+        output_num_entries: 0x08 u32,
+    }
+
+    /// op_mod names the page, see [`CapType`](super::CapType).
+    QUERY_HCA_CAP: QueryHcaCapIn(0x10) {
+        other_function: 0x08[31],
+        ec_vf_function: 0x08[30],
+        function_id: 0x08[15:0],
+    } -> QueryHcaCapOut(0x1010) {
+        capability: 0x10 [u8; 0x1000],
+    }
+
+    /// op_mod names the page, see [`CapType`](super::CapType). Before INIT_HCA.
+    SET_HCA_CAP: SetHcaCapIn(0x1010) {
+        other_function: 0x08[31],
+        ec_vf_function: 0x08[30],
+        function_id: 0x08[15:0],
+        capability: 0x10 [u8; 0x1000],
+    } -> SetHcaCapOut(0x10) {}
+
+    /// sw_owner_id only with that cap; sw_vhca_id only with general-2 sw_vhca_id_valid.
+    INIT_HCA: InitHcaIn(0x20) {
+        sw_vhca_id: 0x0c[29:16],
+        sw_owner_id: 0x10 [u8; 16],
+    } -> InitHcaOut(0x10) {}
+
+    /// Profile 0 graceful, 1 force, 2 prepare fast; state 0 success, 1 failed (force/fast).
+    TEARDOWN_HCA: TeardownHcaIn(0x10) {
+        profile: 0x08[15:0],
+    } -> TeardownHcaOut(0x10) {
+        state: 0x0c[0],
+    }
+
+    /// Needs capability `driver_version`.
+    SET_DRIVER_VERSION: SetDriverVersionIn(0x50) {
+        driver_version: 0x10 [u8; 64],
+    } -> SetDriverVersionOut(0x10) {}
+
+    /// Vendor and board identification.
+    QUERY_ADAPTER: QueryAdapterIn(0x10) {} -> QueryAdapterOut(0x110) {
+        query_adapter_struct: 0x10 AdapterParamBlock,
+    }
+
+    NOP: NopIn(0x10) {} -> NopOut(0x10) {}
+}
+
+layout! {
+    /// Adapter description (PRM "query_adapter_param_block").
+    pub struct AdapterParamBlock(0x100) {
+        /// Vendor ID of the IEEE.
+        ieee_vendor_id: 0x18[23:0],
+        /// Vendor ID of whoever wrote `vsd`.
+        vsd_vendor_id: 0x1c[15:0],
+        /// Vendor specific data.
+        vsd: 0x20 [u8; 208],
+        /// Parameter set identification: which firmware image this board takes.
+        vsd_contd_psid: 0xf0 [u8; 16],
+    }
+}

@@ -1,0 +1,83 @@
+//! The device's layouts and numbers, and nothing that acts.
+//!
+//! Source of all of it is the PRM as public drivers quote it: Linux 6.12 `include/linux/mlx5/*.h` and
+//! `drivers/net/ethernet/mellanox/mlx5/core`, rdma-core `providers/mlx5`. Structs are the PRM's tables in the
+//! PRM's spelling ([`layout!`](layout::layout) has the notation), so that code and manual can be laid side by side. A driver
+//! and a simulator of the device use the same structs; what keeps those honest is a recording of a
+//! real ConnectX-4 Lx (`testdata/` of this crate), which must decode and encode back unchanged.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`registers`] | BAR 0: initialization segment, doorbell page |
+//! | [`cmd_queue`] | command queue entry, mailbox, common headers, [`Command`] |
+//! | [`opcode`], [`status`] | which commands there are, how they end |
+//! | [`function`], [`resources`] | commands for the function and for global resources |
+//! | [`caps`], [`caps_pages`], [`caps_flow`] | capability pages |
+//! | [`eq`], [`cq`], [`qp`], [`srq`], [`mkey`], [`umem`], [`vport`], [`smp`], [`access_reg`], [`port_counters`] | contexts and commands by object |
+//! | [`eth_queue`], [`tir`] | Ethernet queues, and what stands between them and steering |
+//! | [`flow`], [`flow_match`] | flow tables, and what their entries compare |
+//! | [`eswitch`] | what the switch between a card's functions can do |
+//! | [`wqe`] | segments of work queue entries |
+//! | [`numbers`] | object numbers, packet sequence numbers |
+//!
+//! Everything is re-exported here; the modules are for reading.
+
+#![forbid(unsafe_code)]
+
+pub mod access_reg;
+pub mod caps;
+pub mod caps_flow;
+pub mod caps_pages;
+pub mod cmd_queue;
+mod command;
+pub mod cq;
+pub mod eq;
+pub mod eswitch;
+pub mod eth_queue;
+pub mod flow;
+pub mod flow_match;
+pub mod function;
+pub mod mkey;
+pub mod numbers;
+pub mod opcode;
+pub mod port_counters;
+pub mod qp;
+pub mod registers;
+pub mod resources;
+pub mod smp;
+pub mod srq;
+pub mod status;
+#[cfg(test)]
+mod tests;
+pub mod tir;
+pub mod umem;
+pub mod vport;
+pub mod wqe;
+
+pub use access_reg::*;
+pub use caps::*;
+pub use caps_flow::*;
+pub use caps_pages::*;
+pub use cmd_queue::*;
+pub use cq::*;
+pub use eq::*;
+pub use eswitch::*;
+pub use eth_queue::*;
+pub use flow::*;
+pub use flow_match::*;
+pub use function::*;
+pub use layout::{Field, Layout, Shape};
+pub use mkey::*;
+pub use numbers::*;
+pub use opcode::*;
+pub use port_counters::*;
+pub use qp::*;
+pub use registers::*;
+pub use resources::*;
+pub use smp::*;
+pub use srq::*;
+pub use status::*;
+pub use tir::*;
+pub use umem::*;
+pub use vport::*;
+pub use wqe::*;

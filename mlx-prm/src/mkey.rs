@@ -1,0 +1,101 @@
+//! Memory keys: context and commands (PRM "Memory Keys").
+//!
+//! lkey and rkey are the same number: the index the device gave out, shifted left by 8, plus a
+//! variant byte software chooses.
+
+use layout::layout;
+
+use super::command::command;
+use super::{CmdStatus, Opcode};
+
+layout! {
+    /// Memory key context (PRM "Memory Key Context").
+    pub struct Mkc(0x40) {
+        /// Set: key exists but is free (usable only as UMR target).
+        free: 0x00[30],
+        /// High bits of the access mode (0 for PA/MTT/KLM/KSM).
+        access_mode_4_2: 0x00[28:26],
+        /// Needs the capability of the same name.
+        relaxed_ordering_write: 0x00[18],
+        /// Always 0 in CREATE_MKEY (only updatable through UMR mask bit 23).
+        small_fence_on_rdma_read_response: 0x00[16],
+        /// UMR may modify this key (Linux sets it on reusable MRs and on MWs, not on the PA key;
+        /// rdma-core's VFIO driver does not).
+        umr_en: 0x00[15],
+        /// Remote atomic.
+        a: 0x00[14],
+        /// Remote write.
+        rw: 0x00[13],
+        /// Remote read.
+        rr: 0x00[12],
+        /// Local write.
+        lw: 0x00[11],
+        /// Local read (drivers always set).
+        lr: 0x00[10],
+        /// Low bits of the access mode: 0 physical, 1 MTT, 2 KLM, 3 KSM.
+        access_mode_1_0: 0x00[9:8],
+        /// Set: use PCIe ATS.
+        ma_translation_mode: 0x00[5:4],
+        /// 0xffffff = any QP.
+        qpn: 0x04[31:8],
+        /// Variant, low byte of the key.
+        mkey_7_0: 0x04[7:0],
+        /// Set: no length limit, whole 64-bit space (len ignored).
+        length64: 0x0c[31],
+        /// Signature.
+        bsf_en: 0x0c[30],
+        sync_umr: 0x0c[29],
+        expected_sigerr_count: 0x0c[26],
+        /// Set: remote SEND-with-invalidate may invalidate (type-2 MW, FRWR).
+        en_rinval: 0x0c[24],
+        pd: 0x0c[23:0],
+        /// Virtual address of the first byte.
+        start_addr: 0x10 u64,
+        /// Bytes.
+        len: 0x18 u64,
+        /// Always 0.
+        bsf_octword_size: 0x20 u32,
+        /// Always 0.
+        crossing_target_vhca_id: 0x30[31:16],
+        /// 16-byte units of the translation table.
+        translations_octword_size: 0x34 u32,
+        /// Needs the capability of the same name.
+        relaxed_ordering_read: 0x38[6],
+        /// log2 of the page/entity size of the table (0 for PA).
+        log_page_size: 0x38[5:0],
+    }
+}
+
+command! {
+    CREATE_MKEY: CreateMkeyIn(0x110) {
+        /// User context on whose behalf; 0 is the driver itself.
+        uid: 0x00[15:0],
+        /// Linux sets it only with capability `pg`; rdma-core's VFIO driver always does for MTT keys.
+        pg_access: 0x0c[31],
+        /// 0 when the list is inline.
+        mkey_umem_valid: 0x0c[30],
+        data_direct: 0x0c[29],
+        memory_key_mkey_entry: 0x10 Mkc,
+        /// 16-byte units actually present in the list.
+        translations_octword_actual_size: 0x60 u32,
+    } -> CreateMkeyOut(0x10) {
+        /// Lkey = rkey = index << 8 | mkey_7_0.
+        mkey_index: 0x08[23:0],
+    }
+
+    /// mkey_index = lkey >> 8.
+    DESTROY_MKEY: DestroyMkeyIn(0x10) {
+        /// User context on whose behalf; 0 is the driver itself.
+        uid: 0x00[15:0],
+        mkey_index: 0x08[23:0],
+    } -> DestroyMkeyOut(0x10) {}
+
+    QUERY_MKEY: QueryMkeyIn(0x10) {
+        mkey_index: 0x08[23:0],
+        pg_access: 0x0c[31],
+    } -> QueryMkeyOut(0x130) {
+        memory_key_mkey_entry: 0x10 Mkc,
+        bsf0_klm0_pas_mtt0_1: 0x110 [u8; 16],
+        bsf1_klm1_pas_mtt2_3: 0x120 [u8; 16],
+    }
+}

@@ -1,0 +1,87 @@
+//! Groups of port counters, as register PPCNT's `counter_set` (PRM "Ports Performance Counters"): those that
+//! count frames and bytes. Counters for errors, pauses and sizes that are not named count nothing here.
+
+use layout::codes;
+use layout::layout;
+
+codes! {
+    /// Which group PPCNT is asked for.
+    pub struct PortCounterGroup(u8) {
+        IEEE_802_3 = 0x00,
+        RFC_2863 = 0x01,
+        RFC_2819 = 0x02,
+        RFC_3635 = 0x03,
+        ETHERNET_EXTENDED = 0x05,
+        PER_PRIORITY = 0x10,
+        PER_TRAFFIC_CLASS = 0x11,
+        PHYSICAL_LAYER = 0x12,
+        INFINIBAND = 0x20,
+    }
+}
+
+layout! {
+    /// Group 0x00 (PRM "eth_802_3_cntrs_grp_data_layout").
+    pub struct Ieee8023Counters(0xf8) {
+        a_frames_transmitted_ok: 0x00 u64,
+        a_frames_received_ok: 0x08 u64,
+        a_octets_transmitted_ok: 0x20 u64,
+        a_octets_received_ok: 0x28 u64,
+        a_multicast_frames_xmitted_ok: 0x30 u64,
+        a_broadcast_frames_xmitted_ok: 0x38 u64,
+        a_multicast_frames_received_ok: 0x40 u64,
+        a_broadcast_frames_received_ok: 0x48 u64,
+    }
+
+    /// Group 0x01 (PRM "eth_2863_cntrs_grp_data_layout").
+    pub struct Rfc2863Counters(0xf8) {
+        if_in_octets: 0x00 u64,
+        if_in_ucast_pkts: 0x08 u64,
+        if_out_octets: 0x28 u64,
+        if_out_ucast_pkts: 0x30 u64,
+        if_in_multicast_pkts: 0x48 u64,
+        if_in_broadcast_pkts: 0x50 u64,
+        if_out_multicast_pkts: 0x58 u64,
+        if_out_broadcast_pkts: 0x60 u64,
+    }
+
+    /// Group 0x02, what is received (PRM "eth_2819_cntrs_grp_data_layout").
+    pub struct Rfc2819Counters(0xf8) {
+        ether_stats_octets: 0x08 u64,
+        ether_stats_pkts: 0x10 u64,
+        ether_stats_broadcast_pkts: 0x18 u64,
+        ether_stats_multicast_pkts: 0x20 u64,
+    }
+
+    /// Group 0x10, of one priority (PRM "eth_per_prio_grp_data_layout").
+    pub struct PriorityCounters(0xf8) {
+        rx_octets: 0x00 u64,
+        rx_frames: 0x20 u64,
+        tx_octets: 0x28 u64,
+        tx_frames: 0x48 u64,
+    }
+
+    /// Pause frames and priority flow control (register PFCC).
+    pub struct Pfcc(0x20) {
+        buf_ownership: 0x00[27:26],
+        local_port: 0x00[23:16],
+        ppan_mask_n: 0x00[4],
+        minor_stall_mask: 0x00[3],
+        critical_stall_mask: 0x00[2],
+        ppan: 0x04[31:28],
+        prio_mask_tx: 0x04[23:16],
+        prio_mask_rx: 0x04[7:0],
+        /// Pause frames are sent.
+        pptx: 0x08[31],
+        aptx: 0x08[30],
+        pptx_mask_n: 0x08[29],
+        /// Priorities that are paused.
+        pfctx: 0x08[23:16],
+        /// Pause frames are obeyed.
+        pprx: 0x0c[31],
+        aprx: 0x0c[30],
+        pprx_mask_n: 0x0c[29],
+        pfcrx: 0x0c[23:16],
+        device_stall_minor_watermark: 0x10[31:16],
+        device_stall_critical_watermark: 0x10[15:0],
+    }
+}

@@ -1,0 +1,72 @@
+//! How commands end (PRM "Command Interface", delivery status and command status).
+//!
+//! Delivery status is the transport's word: the firmware never read the command. Command status is
+//! the firmware's.
+
+use layout::codes;
+
+codes! {
+    /// What the firmware made of a command; byte 0 of its output.
+    pub struct CmdStatus(u8) {
+        /// Done.
+        OK = 0x00,
+        /// The firmware failed inside.
+        INTERNAL_ERR = 0x01,
+        /// Opcode or op_mod not supported, or not in this state.
+        BAD_OP = 0x02,
+        /// A parameter is unsupported or out of range, or a reserved field is not zero.
+        BAD_PARAM = 0x03,
+        /// The function is not enabled, or the system is in the wrong state for the command.
+        BAD_SYS_STATE = 0x04,
+        /// An object's number is reserved, not allocated, or the object's status does not allow it.
+        BAD_RESOURCE = 0x05,
+        /// Another command runs on the object; nothing was changed.
+        RESOURCE_BUSY = 0x06,
+        /// Not ready.
+        NOT_READY = 0x07,
+        /// What is asked for exceeds the device's limits.
+        EXCEED_LIM = 0x08,
+        /// The object's state or ownership does not allow it; typically: destroyed while referenced.
+        BAD_RES_STATE = 0x09,
+        /// Index out of range.
+        BAD_INDEX = 0x0a,
+        /// Out of resources, such as pages of device context memory.
+        NO_RESOURCES = 0x0f,
+        /// A modification presumed another state of the object.
+        BAD_QP_STATE = 0x10,
+        /// A management packet was bad and is discarded.
+        BAD_PKT = 0x30,
+        /// The completion queue would be smaller than its outstanding entries.
+        BAD_SIZE_OUTS_CQES = 0x40,
+        /// Input too short.
+        BAD_INPUT_LEN = 0x50,
+        /// Output too short.
+        BAD_OUTPUT_LEN = 0x51,
+    }
+
+    /// Whether a command reached the firmware; bits 7:1 of its entry's last byte.
+    pub struct DeliveryStatus(u8) {
+        /// Delivered.
+        OK = 0x00,
+        /// The entry's signature is wrong.
+        SIGNATURE_ERR = 0x01,
+        /// Entry and mailbox carry different tokens.
+        TOKEN_ERR = 0x02,
+        /// Mailbox blocks are not numbered 0, 1, 2, …
+        BAD_BLOCK_NUMBER = 0x03,
+        /// The output mailbox pointer is not aligned.
+        OUT_PTR_ALIGN_ERR = 0x04,
+        /// The input mailbox pointer is not aligned.
+        IN_PTR_ALIGN_ERR = 0x05,
+        /// The firmware failed inside.
+        FW_ERR = 0x06,
+        /// Input shorter than 8 bytes.
+        IN_LENGTH_ERR = 0x07,
+        /// Output shorter than 8 bytes.
+        OUT_LENGTH_ERR = 0x08,
+        /// A reserved field is not zero.
+        RES_FLD_NOT_CLR_ERR = 0x09,
+        /// Not the PCIe command transport.
+        CMD_TYPE_ERR = 0x10,
+    }
+}

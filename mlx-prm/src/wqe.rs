@@ -1,0 +1,251 @@
+//! Work queue entries: the segments they are made of (PRM "Work Queue Entry Formats").
+//!
+//! A send WQE is a control segment, then transport segments (remote address and atomic, or address
+//! vector), then data: pointers, or one inline segment. A receive WQE is data pointers, ended by its
+//! stride or by a terminator (lkey 0x100, byte count 0). A shared receive queue's entry puts a next
+//! segment before them. Every segment is a multiple of 16 bytes; `ds` counts in that unit.
+
+use layout::codes;
+use layout::layout;
+
+layout! {
+    /// Control segment (PRM "Ctrl Segment").
+    pub struct CtrlSeg(0x10) {
+        /// Variant of the opcode; 0 in all but a few.
+        opmod: 0x00[31:24],
+        /// Index of the 64-byte block the WQE begins at, counted since the queue's creation.
+        wqe_index: 0x00[23:8],
+        /// See [`WqeOpcode`].
+        opcode: 0x00[7:0],
+        /// Number of the queue pair, or send queue.
+        qp_or_sq: 0x04[31:8],
+        /// Size of the WQE in 16-byte units, this segment included.
+        ds: 0x04[5:0],
+        /// 0 unless the queue signs its WQEs.
+        signature: 0x08[31:24],
+        /// DC initiator stream; else 0.
+        dci_stream_channel_id: 0x08[23:8],
+        /// Fence: 0 none, 1 wait for the UMR before, 2 fence, 3 strong ordering, 4 both of 1 and 2.
+        fm: 0x08[7:5],
+        /// Completion: 0 on error only, 1 on the first error only, 2 always, 3 always with an event.
+        ce: 0x08[3:2],
+        /// Solicited event at the responder.
+        se: 0x08[1],
+        /// Immediate data as the peer shall see it, the rkey to invalidate, or the mkey of a UMR.
+        imm: 0x0c u32,
+    }
+
+    /// Remote address segment (PRM "Remote Address Segment").
+    pub struct RaddrSeg(0x10) {
+        /// Address at the responder.
+        raddr: 0x00 u64,
+        /// Key at the responder.
+        rkey: 0x08 u32,
+    }
+
+    /// Atomic segment.
+    pub struct AtomicSeg(0x10) {
+        /// Value to swap in, or to add.
+        swap_add: 0x00 u64,
+        /// Value to compare with; unused by fetch and add.
+        compare: 0x08 u64,
+    }
+
+    /// Masked atomic segment.
+    pub struct MaskedAtomicSeg(0x20) {
+        /// Value to swap in, or to add.
+        swap_add: 0x00 u64,
+        /// Value to compare with.
+        compare: 0x08 u64,
+        /// Bits that are swapped.
+        swap_add_mask: 0x10 u64,
+        /// Bits that are compared.
+        compare_mask: 0x18 u64,
+    }
+
+    /// XRC segment.
+    pub struct XrcSeg(0x10) {
+        /// Target shared receive queue.
+        xrc_srqn: 0x00[23:0],
+    }
+
+    /// Data pointer segment (PRM "Pointer Data Segment").
+    pub struct DataSeg(0x10) {
+        /// Set in an inline segment, which this is not.
+        inline: 0x00[31],
+        /// Bytes; 0 means 2 GiB, except in a terminator.
+        byte_count: 0x00[30:0],
+        /// Local key.
+        lkey: 0x04 u32,
+        /// Address under that key.
+        addr: 0x08 u64,
+    }
+
+    /// Header of an inline data segment; the data follows directly (PRM "Inline Data Segment").
+    pub struct InlineSeg(0x04) {
+        /// Set.
+        inline: 0x00[31],
+        /// Bytes of data.
+        byte_count: 0x00[9:0],
+    }
+
+    /// Address vector of a datagram, the transport segment of UD (PRM "UD Address Vector").
+    pub struct Av(0x30) {
+        /// Q_Key.
+        q_key: 0x00 u32,
+        /// The whole address vector is there; always set.
+        ext: 0x08[31],
+        /// Destination queue pair.
+        dqp: 0x08[23:0],
+        /// Static rate code.
+        stat_rate: 0x0c[31:28],
+        /// InfiniBand: service level. RoCE: priority in bits 3:1.
+        sl: 0x0c[27:24],
+        /// Force loopback.
+        fl: 0x0c[23],
+        /// InfiniBand: source path bits.
+        mlid: 0x0c[22:16],
+        /// InfiniBand: destination LID. RoCE v2: UDP source port.
+        rlid: 0x0c[15:0],
+        /// RoCE: destination MAC address.
+        rmac: 0x14 [u8; 6],
+        /// Traffic class.
+        tclass: 0x1a u8,
+        /// Hop limit.
+        hop_limit: 0x1b u8,
+        /// There is a global routing header.
+        grh: 0x1c[30],
+        /// Index into the source address table.
+        src_addr_index: 0x1c[29:20],
+        /// Flow label.
+        flow_label: 0x1c[19:0],
+        /// Destination GID.
+        rgid: 0x20 [u8; 16],
+    }
+
+    /// Head of a shared receive queue's WQE: the entry that comes after it.
+    pub struct SrqNextSeg(0x10) {
+        /// Index of the next entry.
+        next_wqe_index: 0x02 u16,
+        /// 0 unless the queue signs its WQEs.
+        signature: 0x04 u8,
+    }
+
+    /// UMR control segment (PRM "UMR Control Segment").
+    pub struct UmrCtrlSeg(0x30) {
+        /// Translation entries follow inline.
+        inline: 0x00[31],
+        /// 1: fail unless the key is free; 2: fail if it is.
+        check_free: 0x00[30:29],
+        /// `bsf_octword_offset` is a translation offset.
+        translation_offset_en: 0x00[28],
+        /// Fail unless the key's QP number is this queue's.
+        check_qpn: 0x00[27],
+        /// Translation entries written, in 16-byte units.
+        klm_octwords: 0x04[31:16],
+        /// Translation offset in 16-byte units, or size of the BSF.
+        translation_offset: 0x04[15:0],
+        /// Which fields of the memory key context change.
+        mkey_mask: 0x08 u64,
+        /// Upper part of the translation offset.
+        translation_offset_47_16: 0x10 u32,
+    }
+
+    /// Entry of an indirect key's translation table.
+    pub struct Klm(0x10) {
+        /// Bytes; 0 where entries are of one size.
+        byte_count: 0x00 u32,
+        /// Key.
+        mkey: 0x04 u32,
+        /// Address under that key.
+        address: 0x08 u64,
+    }
+
+    /// Ethernet segment (PRM "Ethernet Segment"); inline header bytes go on after it.
+    pub struct EthSeg(0x10) {
+        /// Software parser offsets.
+        swp_offsets: 0x00 u32,
+        /// Checksums to compute: bit 4 inner L3, 5 inner L4, 6 L3, 7 L4.
+        cs_flags: 0x04 u8,
+        /// Software parser flags.
+        swp_flags: 0x05 u8,
+        /// Maximum segment size of large sends.
+        mss: 0x06 u16,
+        /// For flow tables.
+        metadata: 0x08 u32,
+        /// Bytes of inline headers.
+        inline_hdr_sz: 0x0c u16,
+        /// The first two of them.
+        inline_hdr_start: 0x0e [u8; 2],
+    }
+}
+
+/// Memory key context segment of a UMR WQE: the context itself.
+pub type MkeySeg = super::Mkc;
+
+/// The local key that ends a receive scatter list early, unless the device names another.
+pub const TERMINATE_SCATTER_LIST_LKEY: u32 = 0x100;
+
+codes! {
+    /// What a send WQE does.
+    pub struct WqeOpcode(u8) {
+        /// Nothing.
+        NOP = 0x00,
+        /// Send, and invalidate an rkey at the peer.
+        SEND_INVAL = 0x01,
+        /// RDMA Write.
+        RDMA_WRITE = 0x08,
+        /// RDMA Write with immediate data.
+        RDMA_WRITE_IMM = 0x09,
+        /// Send.
+        SEND = 0x0a,
+        /// Send with immediate data.
+        SEND_IMM = 0x0b,
+        /// Large send (Ethernet).
+        LSO = 0x0e,
+        /// Wait for another queue.
+        WAIT = 0x0f,
+        /// RDMA Read.
+        RDMA_READ = 0x10,
+        /// Compare and swap.
+        ATOMIC_CS = 0x11,
+        /// Fetch and add.
+        ATOMIC_FA = 0x12,
+        /// Masked compare and swap.
+        ATOMIC_MASKED_CS = 0x14,
+        /// Masked fetch and add.
+        ATOMIC_MASKED_FA = 0x15,
+        /// Bind a memory window, the old way.
+        BIND_MW = 0x18,
+        /// Fast memory registration, the old way.
+        FMR = 0x19,
+        /// Invalidate a local key; drivers use UMR.
+        LOCAL_INVAL = 0x1b,
+        /// Configuration.
+        CONFIG_CMD = 0x1f,
+        /// Set a signature value.
+        SET_PSV = 0x20,
+        /// Get one.
+        GET_PSV = 0x21,
+        /// Check one.
+        CHECK_PSV = 0x22,
+        /// Dump.
+        DUMP = 0x23,
+        /// Change a memory key: bind, invalidate, register.
+        UMR = 0x25,
+        /// RGET signature value.
+        RGET_PSV = 0x26,
+        /// RCHECK signature value.
+        RCHECK_PSV = 0x27,
+        /// Tag matching.
+        TAG_MATCHING = 0x28,
+        /// Several packets in one (Ethernet).
+        ENHANCED_MPSW = 0x29,
+        /// Flow table access.
+        FLOW_TBL_ACCESS = 0x2c,
+        /// Access an ASO object.
+        ACCESS_ASO = 0x2d,
+        /// Memory to memory operation.
+        MMO = 0x2f,
+    }
+}
