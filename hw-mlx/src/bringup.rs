@@ -101,7 +101,8 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
             "a PCI device id this driver does not know; it is driven as a ConnectX"
         );
     }
-    if !is_virtual(hardware.device_id) {
+    // A virtual one may not write it (Linux asks `mlx5_core_is_pf`, by device id).
+    if !ids::is_virtual(hardware.device_id) {
         tell_host_endianness(&mut control)?;
     }
     watch.done(Step::HostEndianness);
@@ -178,7 +179,13 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     )?;
     watch.done(Step::CompletionEq);
 
-    let port = take_port(&mut control, &caps, &config, &mut random)?;
+    let port = take_port(
+        &mut control,
+        &caps,
+        &config,
+        hardware.device_id,
+        &mut random,
+    )?;
     watch.done(Step::Vport);
     let room = usize::try_from(caps.limits().gids).unwrap_or(usize::MAX);
     let gids = gid::table(port.mac, &config.gids, &config.vlans, room)?;
@@ -420,14 +427,6 @@ fn give_pages(control: &mut Control, stage: PageStage) -> Result<u64, MlxError> 
     Ok(count as u64)
 }
 
-/// Virtual functions may not write HOST_ENDIANNESS (Linux asks `mlx5_core_is_pf`, by device id).
-fn is_virtual(device_id: u16) -> bool {
-    matches!(
-        device_id,
-        0x1012 | 0x1014 | 0x1016 | 0x1018 | 0x101a | 0x101c | 0x101e | 0xa2d3
-    )
-}
-
 fn tell_host_endianness(control: &mut Control) -> Result<(), MlxError> {
     let mut input = AccessRegIn::new();
     input
@@ -514,6 +513,7 @@ fn take_port(
     control: &mut Control,
     caps: &Caps,
     config: &HcaConfig,
+    device_id: u16,
     random: &mut Random,
 ) -> Result<Port, MlxError> {
     let found = vport::query(control)?;
@@ -526,6 +526,8 @@ fn take_port(
     }
     let mtu = vport::settle_mtu(control, &found, config.port_mtu)?;
     vport::enable_roce(control, caps, config.loopback)?;
+    // A virtual function's port is not its to switch.
+    let switched_on = !ids::is_virtual(device_id) && vport::switch_on(control)?;
     let link_up = vport::link_is_up(control)?;
     Ok(Port {
         mac,
@@ -533,6 +535,7 @@ fn take_port(
         path_mtu: vport::path_mtu_code(mtu),
         link_up,
         node_guid: found.node_guid,
+        switched_on,
         forwarding,
     })
 }

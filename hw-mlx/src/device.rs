@@ -101,6 +101,8 @@ pub struct Port {
     pub link_up: bool,
     /// GUID of the node.
     pub node_guid: u64,
+    /// It was administratively down, and we switched it on.
+    pub(crate) switched_on: bool,
     /// Our MAC is in the port's forwarding table.
     pub(crate) forwarding: bool,
 }

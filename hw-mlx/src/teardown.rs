@@ -61,6 +61,9 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
         first.note("forwarding table", vport::forget_mac(control));
     }
     first.note("RoCE off", vport::disable_roce(control));
+    if hca.port.switched_on {
+        first.note("port off", vport::switch_off(control));
+    }
     settle_page_requests(control);
     let objects = control.objects.left_besides(&[
         ("EQ", control.eqs.len()),

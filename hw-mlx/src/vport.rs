@@ -15,6 +15,7 @@
 //! and never write it. A function uses whatever MAC it announces, unless its owner checks for spoofing.
 
 mod look;
+mod paos;
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -25,9 +26,10 @@ use crate::random::{Random, local_mac};
 pub(crate) use look::look;
 pub use look::{VportAdmin, VportState};
 use mlx_prm::{
-    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, MacAddress, ModifyNicVportContextIn, Pmtu,
-    QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
+    AccessRegIn, CmdStatus, DeleteL2TableEntryIn, Layout, MacAddress, ModifyNicVportContextIn,
+    Pmtu, QueryNicVportContextIn, QueryVportStateIn, RegisterId, SetL2TableEntryIn,
 };
+pub(crate) use paos::{switch_off, switch_on};
 
 const LOCAL_PORT: u32 = 1;
 /// ACCESS_REG op_mod.
@@ -232,24 +234,23 @@ pub(crate) fn link_is_up(control: &mut Control) -> Result<bool, CmdError> {
         .map(|output| output.state() == VPORT_UP)
 }
 
-/// The port's MTU register, or `None` if the function may not read it (a virtual one).
-fn access_pmtu(
+/// Reads or writes a register of the port; `None` if the function may not (a virtual one).
+fn access<R: Layout>(
     control: &mut Control,
+    register: RegisterId,
     op_mod: u32,
-    register: &Pmtu,
-) -> Result<Option<Pmtu>, CmdError> {
+    image: &R,
+) -> Result<Option<R>, CmdError> {
     let mut input = AccessRegIn::new();
-    input
-        .set_op_mod(op_mod)
-        .set_register_id(RegisterId::PMTU.bits());
-    match control.exec_reading(&input, register.as_bytes(), Pmtu::SIZE) {
-        Ok((_, image)) => Ok(Pmtu::read_from_bytes(&image).ok()),
+    input.set_op_mod(op_mod).set_register_id(register.bits());
+    match control.exec_reading(&input, image.as_bytes(), R::SIZE) {
+        Ok((_, image)) => Ok(R::read_from_bytes(&image).ok()),
         Err(error)
             if error
                 .status()
                 .is_some_and(|status| status != CmdStatus::INTERNAL_ERR) =>
         {
-            tracing::debug!(%error, "no access to the port's MTU");
+            tracing::debug!(%error, %register, "no access to the port");
             Ok(None)
         }
         Err(error) => Err(error),
@@ -266,7 +267,7 @@ pub(crate) fn settle_mtu(
 ) -> Result<u32, CmdError> {
     let mut register = Pmtu::new();
     register.set_local_port(LOCAL_PORT);
-    let port = access_pmtu(control, READ, &register)?;
+    let port = access(control, RegisterId::PMTU, READ, &register)?;
     let Some(wanted) = wanted else {
         return Ok(effective_mtu(vport.mtu, port.as_ref()));
     };
@@ -274,12 +275,12 @@ pub(crate) fn settle_mtu(
     let wanted = (u32::from(wanted) + FRAME_BYTES).min(most);
     if port.is_some() {
         register.set_admin_mtu(wanted);
-        access_pmtu(control, WRITE, &register)?;
+        access(control, RegisterId::PMTU, WRITE, &register)?;
         register.set_admin_mtu(0);
     }
     set_vport_mtu(control, wanted)?;
     let vport = query(control)?;
-    let port = access_pmtu(control, READ, &register)?;
+    let port = access(control, RegisterId::PMTU, READ, &register)?;
     Ok(effective_mtu(vport.mtu, port.as_ref()))
 }
 

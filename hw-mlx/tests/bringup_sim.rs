@@ -8,8 +8,12 @@ use driver::{Device, Function};
 use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
 use hw_sim::fault::Fault;
 use hw_sim::profile::Profile;
-use hw_sim::{Sim, SimConfig, SimFunction};
-use mlx_prm::{AllocPdIn, DeallocPdIn, NopIn, QueryNicVportContextIn, QueryRoceAddressIn};
+use hw_sim::{CardConfig, Sim, SimConfig, SimFunction};
+use mlx_prm::{
+    AccessRegIn, AllocPdIn, DeallocPdIn, NopIn, Paos, QueryNicVportContextIn, QueryRoceAddressIn,
+    RegisterId,
+};
+use zerocopy::{FromBytes, IntoBytes};
 
 struct World {
     sim: Sim,
@@ -594,4 +598,54 @@ fn a_function_without_a_mac_draws_and_announces_one() {
     assert_eq!(announced(&mut hca)[2..], mac);
     hca.close().expect("teardown");
     world.assert_clean();
+}
+
+/// The administrative state of the port, read or written by a driver's own hand.
+fn paos(hca: &mut Hca, switch: Option<u32>) -> u32 {
+    let mut input = AccessRegIn::new();
+    input
+        .set_op_mod(u32::from(switch.is_none()))
+        .set_register_id(RegisterId::PAOS.bits());
+    let mut register = Paos::new();
+    register.set_local_port(1);
+    if let Some(status) = switch {
+        register.set_admin_status(status).set_ase(true);
+    }
+    let (_, image) = hca
+        .exec_reading(&input, register.as_bytes(), Paos::SIZE)
+        .expect("ACCESS_REG");
+    Paos::read_from_bytes(&image).expect("PAOS").admin_status()
+}
+
+/// Linux `en_main.c` `mlx5e_close`: whoever takes a function over from the kernel's driver finds its port switched off. The
+/// state is the card's and outlives resets.
+#[test]
+fn a_port_that_the_driver_before_left_switched_off_is_on_while_ours_is_there() {
+    const UP: u32 = 1;
+    const DOWN: u32 = 2;
+    let sim = Sim::new(SimConfig::default());
+    let card = sim.add_card(&CardConfig::new(Profile::default(), 1));
+    let virtual_function = card.virtual_function(0).expect("one");
+    let open = |function: &Arc<SimFunction>| {
+        let device = Arc::clone(function) as Arc<dyn Device>;
+        let function = Function::in_process(device).expect("a function");
+        Hca::open(function, config()).expect("bring-up")
+    };
+    let mut watcher = open(&virtual_function);
+    let mut before = open(&card.physical());
+    assert_eq!(paos(&mut before, Some(DOWN)), DOWN);
+    before.close().expect("teardown");
+    assert_eq!(paos(&mut watcher, None), DOWN);
+
+    let ours = open(&card.physical());
+    assert_eq!(paos(&mut watcher, None), UP);
+    ours.close().expect("teardown");
+    assert_eq!(paos(&mut watcher, None), DOWN, "left as it was found");
+
+    // A port that is on is nobody's to switch off.
+    let mut before = open(&card.physical());
+    assert_eq!(paos(&mut before, Some(UP)), UP);
+    drop(before);
+    open(&card.physical()).close().expect("teardown");
+    assert_eq!(paos(&mut watcher, None), UP);
 }

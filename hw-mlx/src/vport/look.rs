@@ -1,12 +1,12 @@
 //! What port and vport are now, for people who look: the link, who switched it off, both MTUs, what the e-switch was told.
 
 use super::{
-    LOCAL_PORT, READ, VPORT_UP, access_pmtu, ip_mtu, mac_of, query, read_list, read_unicast_list,
+    LOCAL_PORT, READ, VPORT_UP, access, ip_mtu, mac_of, query, read_list, read_unicast_list,
 };
 use crate::caps::Caps;
 use crate::control::Control;
 use crate::error::CmdError;
-use mlx_prm::{MacAddress, Pmtu, QueryVportStateIn, VlanEntry};
+use mlx_prm::{MacAddress, Pmtu, QueryVportStateIn, RegisterId, VlanEntry};
 
 /// `allowed_list_type`: multicast addresses, VLANs.
 const LIST_MULTICAST: u32 = 1;
@@ -62,7 +62,7 @@ pub(crate) fn look(control: &mut Control, caps: &Caps) -> Result<VportState, Cmd
     let mtu = query(control)?.mtu;
     let mut register = Pmtu::new();
     register.set_local_port(LOCAL_PORT);
-    let port_mtu = access_pmtu(control, READ, &register)?;
+    let port_mtu = access(control, RegisterId::PMTU, READ, &register)?;
     let unicast = read_unicast_list(control, caps)?;
     let log_most = caps.general().log_max_current_mc_list();
     let multicast: Vec<MacAddress> = read_list(control, LIST_MULTICAST, log_most)?;

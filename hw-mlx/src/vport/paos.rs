@@ -1,0 +1,50 @@
+//! The port's administrative state (PRM "Ports Administrative and Operational Status", register PAOS).
+//!
+//! It is the card's, and stays when a driver goes: the kernel's own switches a port off with its interface (Linux
+//! `en_main.c` `mlx5e_close`, `mlx5e_modify_admin_state`), so a function that is taken over from it finds a port
+//! without light. A physical function switches it on, and at its end off again if it found it so. The ports of
+//! virtual functions follow; what they write there is taken without effect.
+
+use super::{LOCAL_PORT, READ, WRITE, access};
+use crate::control::Control;
+use crate::error::CmdError;
+use mlx_prm::{Paos, RegisterId};
+
+const UP: u32 = 1;
+const DOWN: u32 = 2;
+
+/// Switches the port on; true if that changed anything.
+pub(crate) fn switch_on(control: &mut Control) -> Result<bool, CmdError> {
+    let mut register = Paos::new();
+    register.set_local_port(LOCAL_PORT);
+    let found = access(control, RegisterId::PAOS, READ, &register)?;
+    if found.is_none_or(|found| found.admin_status() != DOWN) {
+        return Ok(false);
+    }
+    let taken = set(control, UP)?;
+    if taken {
+        tracing::info!(
+            "the port was administratively down, as a driver before us left it; switched on"
+        );
+    } else {
+        tracing::warn!(
+            "the port is administratively down, and the firmware does not let us switch it on"
+        );
+    }
+    Ok(taken)
+}
+
+/// Leaves it as [`switch_on`] found it.
+pub(crate) fn switch_off(control: &mut Control) -> Result<(), CmdError> {
+    set(control, DOWN).map(|_| ())
+}
+
+/// False if the firmware refuses.
+fn set(control: &mut Control, status: u32) -> Result<bool, CmdError> {
+    let mut register = Paos::new();
+    register
+        .set_local_port(LOCAL_PORT)
+        .set_admin_status(status)
+        .set_ase(true);
+    access(control, RegisterId::PAOS, WRITE, &register).map(|answer| answer.is_some())
+}
