@@ -7,5 +7,6 @@ mod events;
 mod mads;
 mod memory;
 mod pair;
+mod rewind;
 mod shared;
 mod transfers;

@@ -111,6 +111,14 @@ impl Node {
             .expect("a QP destroyed");
     }
 
+    /// Back to INIT with what is posted, unless something of it was consumed.
+    pub fn rewind_qp(&mut self, qp: &mut Qp) -> bool {
+        let cq = self.cq.as_mut().expect("a CQ");
+        self.provider
+            .rewind_qp(qp, cq, None)
+            .expect("a QP in RESET or INIT")
+    }
+
     pub fn reset_qp(&mut self, qp: &mut Qp) {
         let cq = self.cq.as_mut().expect("a CQ");
         self.provider.reset_qp(qp, cq, None).expect("a QP reset");
@@ -290,16 +298,7 @@ pub fn ready(
     psns: (u32, u32),
     terms: Terms,
 ) {
-    let path = node.provider.resolve(peer_gid).expect("a path");
-    let receive = ReadyToReceive {
-        path,
-        remote_qpn: peer_qpn,
-        receive_psn: psns.1,
-        mtu: terms.mtu,
-        reads_in: terms.reads,
-        min_rnr_timer: 1,
-    };
-    node.provider.ready_to_receive(qp, &receive).expect("RTR");
+    ready_to_receive(node, qp, peer_gid, peer_qpn, psns.1, terms);
     let send = ReadyToSend {
         send_psn: psns.0,
         reads_out: terms.reads,
@@ -308,6 +307,27 @@ pub fn ready(
         ack_timeout: terms.ack_timeout,
     };
     node.provider.ready_to_send(qp, &send).expect("RTS");
+}
+
+/// Takes one side to RTR, and no further.
+pub fn ready_to_receive(
+    node: &mut Node,
+    qp: &mut Qp,
+    peer_gid: [u8; 16],
+    peer_qpn: u32,
+    receive_psn: u32,
+    terms: Terms,
+) {
+    let path = node.provider.resolve(peer_gid).expect("a path");
+    let receive = ReadyToReceive {
+        path,
+        remote_qpn: peer_qpn,
+        receive_psn,
+        mtu: terms.mtu,
+        reads_in: terms.reads,
+        min_rnr_timer: 1,
+    };
+    node.provider.ready_to_receive(qp, &receive).expect("RTR");
 }
 
 impl Pair {
