@@ -280,6 +280,9 @@ impl Sim {
     }
 
     /// Puts a fault into a function.
+    ///
+    /// # Panics
+    /// A fault that waits for no command is planned for [`Later`](Fault::Later).
     pub fn inject(&self, function: &SimFunction, fault: &Fault) {
         let mut world = lock(&self.world);
         let World { env, nics, .. } = &mut *world;

@@ -3,7 +3,7 @@
 //! Faults of the wire belong to the link. These sit in the function: a command that is refused,
 //! answered late or not at all, firmware that dies in one of the ways the health buffer can tell, a
 //! device that is gone. A command fault waits for its opcode and is used up by it; the others take
-//! effect at once.
+//! effect at once, and so cannot be planned for later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub enum Fault {
     Later {
         /// Commands that are spared.
         commands: u32,
-        /// The fault.
+        /// The fault: one of the four above, which wait for a command.
         fault: Box<Fault>,
     },
     /// The next command that creates an object is held until this many more pages have been given.
@@ -185,8 +185,38 @@ struct Growth {
     created: u32,
 }
 
+impl Fault {
+    /// Whether it waits for a command to meet.
+    const fn waits_for_a_command(&self) -> bool {
+        match self {
+            Self::CommandFailure { .. }
+            | Self::CommandDelivery { .. }
+            | Self::CommandSilence { .. }
+            | Self::CommandDelay { .. } => true,
+            Self::Later { .. }
+            | Self::PageStarvation { .. }
+            | Self::Growth { .. }
+            | Self::PageRequest { .. }
+            | Self::HealthSyndrome(_)
+            | Self::HealthCounterStops
+            | Self::HealthCounterStalls(_)
+            | Self::BarAllOnes
+            | Self::SurpriseRemoval
+            | Self::BusError
+            | Self::WantedBack
+            | Self::LostInterrupts(_)
+            | Self::StrayInterrupts
+            | Self::LinkDown
+            | Self::LinkUp => false,
+        }
+    }
+}
+
 impl FaultPlan {
     /// Adds a command fault; false if `fault` is of another kind.
+    ///
+    /// # Panics
+    /// What is to come [`Later`](Fault::Later) waits for no command, and would come at once.
     pub fn add(&mut self, fault: &Fault) -> bool {
         let (opcode, fault, left) = match *fault {
             Fault::CommandFailure {
@@ -213,6 +243,10 @@ impl FaultPlan {
                 commands,
                 ref fault,
             } => {
+                assert!(
+                    fault.waits_for_a_command(),
+                    "{fault:?} waits for no command, so it cannot come {commands} commands later"
+                );
                 let before = self.planned.len();
                 let added = self.add(fault);
                 for planned in &mut self.planned[before..] {
@@ -362,6 +396,29 @@ mod tests {
             .map(|opcode| plan.meet(opcode).is_some())
             .into();
         assert_eq!(met, [false, false, false, true, false]);
+    }
+
+    /// Planned for later, it would take effect at once.
+    #[test]
+    fn a_fault_that_waits_for_no_command_cannot_come_later() {
+        let later = |fault| Fault::Later {
+            commands: 2,
+            fault: Box::new(fault),
+        };
+        for fault in [
+            Fault::SurpriseRemoval,
+            Fault::LostInterrupts(1),
+            Fault::PageStarvation { pages: 1 },
+            later(Fault::CommandSilence {
+                opcode: None,
+                count: 1,
+            }),
+        ] {
+            let said = std::panic::catch_unwind(|| FaultPlan::default().add(&later(fault)))
+                .expect_err("it is refused");
+            let said = said.downcast_ref::<String>().expect("a sentence");
+            assert!(said.contains("waits for no command"), "{said}");
+        }
     }
 
     #[test]
