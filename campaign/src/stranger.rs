@@ -88,16 +88,8 @@ fn packet(from: Address, to: Address, bth: BthRepr, headers: Headers, payload: &
 
 const fn bth(opcode: Opcode, dest_qpn: u32, psn: u32) -> BthRepr {
     BthRepr {
-        opcode,
-        solicited: false,
-        migrated: true,
-        pad: 0,
-        pkey: 0xffff,
-        fecn: false,
-        becn: false,
-        dest_qpn,
         ack_request: true,
-        psn: Psn::new(psn & 0xff_ffff),
+        ..BthRepr::new(opcode, dest_qpn, Psn::new(psn & 0xff_ffff))
     }
 }
 

@@ -9,9 +9,9 @@ mod live;
 
 use bolero::{TypeGenerator, check, produce};
 use hw_sim::wire::{
-    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DethRepr, EthRepr, GrhRepr,
-    Headers, Ipv4Repr, Ipv6Repr, NakCode, Network, Opcode, Operation, Packet, Psn, RethRepr,
-    Transport, UdpRepr, Vlan, icrc,
+    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, BthRepr, DEFAULT_PKEY, DethRepr,
+    EthRepr, GrhRepr, Headers, Ipv4Repr, Ipv6Repr, NakCode, Network, Opcode, Operation, Packet,
+    Psn, RethRepr, Transport, UdpRepr, Vlan, icrc,
 };
 use live::{
     ATTACKED, GSI_Q_KEY, HEALTHY, Live, RECEIVES, Spoil, World, data_segment, gid, mac, send,
@@ -268,16 +268,18 @@ impl Forgery {
             .into(),
             network: self.network(),
             bth: BthRepr {
-                opcode,
                 solicited: flag(0),
                 migrated: flag(1),
-                pad: 0,
-                pkey: if self.flags >= 240 { 0x7fff } else { 0xffff },
+                pkey: if self.flags >= 240 {
+                    // Limited membership.
+                    0x7fff
+                } else {
+                    DEFAULT_PKEY
+                },
                 fecn: flag(2),
                 becn: flag(3),
-                dest_qpn,
                 ack_request: flag(4),
-                psn: Psn::new(right.wrapping_add_signed(off)),
+                ..BthRepr::new(opcode, dest_qpn, Psn::new(right.wrapping_add_signed(off)))
             },
             headers: self.headers(opcode, &target),
             payload: &payload,
@@ -483,16 +485,8 @@ fn packets_survive_being_emitted() {
                 .into(),
                 network: forgery.network(),
                 bth: BthRepr {
-                    opcode,
-                    solicited: false,
-                    migrated: true,
-                    pad: 0,
-                    pkey: 0xffff,
-                    fecn: false,
-                    becn: false,
-                    dest_qpn: 1,
                     ack_request,
-                    psn: Psn::new(forgery.bytes),
+                    ..BthRepr::new(opcode, 1, Psn::new(forgery.bytes))
                 },
                 headers: forgery.headers(
                     opcode,

@@ -6,9 +6,8 @@
 //! at once, as one whose subnet manager has been by. Nobody answers at `sm_lid`, which is zero.
 
 use crate::profile::Profile;
+use crate::wire::DEFAULT_PKEY;
 
-/// The default partition, full member.
-pub const DEFAULT_PKEY: u16 = 0xffff;
 /// Subnet prefix of link-local GIDs.
 const LINK_LOCAL: u64 = 0xfe80_0000_0000_0000;
 /// LIDs from here on are multicast (IBTA volume 1, section 4.1.3).

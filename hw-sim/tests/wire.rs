@@ -155,16 +155,9 @@ fn grh() -> Network {
 
 fn bth(opcode: Opcode) -> BthRepr {
     BthRepr {
-        opcode,
         solicited: true,
-        migrated: true,
-        pad: 0,
-        pkey: 0xffff,
-        fecn: false,
-        becn: false,
-        dest_qpn: 0x12_3456,
         ack_request: true,
-        psn: Psn::new(0xab_cdef),
+        ..BthRepr::new(opcode, 0x12_3456, Psn::new(0xab_cdef))
     }
 }
 

@@ -42,18 +42,11 @@ impl Pair {
                     payload_len: 0,
                 },
             ),
-            bth: BthRepr {
-                opcode: Opcode::rc(operation),
-                solicited: false,
-                migrated: true,
-                pad: 0,
-                pkey: 0xffff,
-                fecn: false,
-                becn: false,
-                dest_qpn: qpn.get(),
-                ack_request: false,
-                psn: Psn::new(context.last_acked_psn()).advance(1),
-            },
+            bth: BthRepr::new(
+                Opcode::rc(operation),
+                qpn.get(),
+                Psn::new(context.last_acked_psn()).advance(1),
+            ),
             headers: Headers {
                 aeth: operation.has_aeth().then_some(aeth),
                 ..Headers::NONE

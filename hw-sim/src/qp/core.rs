@@ -7,9 +7,6 @@ use crate::host::{ANY_PD, Host, KeyScope};
 use crate::wire::{BthRepr, Headers, Opcode, Packet, Psn};
 use mlx_prm::Qpc;
 
-/// The one partition of the port.
-pub(super) const DEFAULT_PKEY: u16 = 0xffff;
-
 /// The queue pair must go to ERR. Whatever CQE there is to write about the cause has been written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
@@ -107,16 +104,9 @@ impl Core {
 
     pub(super) fn bth(&self, outgoing: &Outgoing<'_>, dest_qpn: u32) -> BthRepr {
         BthRepr {
-            opcode: outgoing.opcode,
             solicited: outgoing.solicited,
-            migrated: true,
-            pad: 0,
-            pkey: DEFAULT_PKEY,
-            fecn: false,
-            becn: false,
-            dest_qpn,
             ack_request: outgoing.ack_request,
-            psn: outgoing.psn,
+            ..BthRepr::new(outgoing.opcode, dest_qpn, outgoing.psn)
         }
     }
 }

@@ -5,14 +5,14 @@
 //! network header (a GRH or IPv6 header; an IPv4 header at the end of them), the payload follows.
 
 use super::completion::Receipt;
-use super::core::{Broken, Core, DEFAULT_PKEY, Outgoing};
+use super::core::{Broken, Core, Outgoing};
 use super::path::Path;
 use super::receive_queue::{ReceiveQueue, ScatterError, TakeError};
 use super::send_queue::{BadWqe, SendQueue};
 use super::state::Service;
 use super::wqe::{Action, SendWqe, Signal};
 use crate::host::Host;
-use crate::wire::{DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
+use crate::wire::{DEFAULT_PKEY, DethRepr, Headers, Link, Network, Opcode, Packet, Psn};
 use mlx_prm::{Av, CqeOpcode, EventType, Syndrome, WqeOpcode};
 
 /// The Q_Key in a WQE says "use the context's" by its top bit.

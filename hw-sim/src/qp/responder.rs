@@ -24,12 +24,12 @@
 
 use super::answers::{Answers, Interrupted, ReadStream};
 use super::completion::Receipt;
-use super::core::{Broken, Core, DEFAULT_PKEY};
+use super::core::{Broken, Core};
 use super::receive_queue::{ReceiveQueue, ReceiveWqe, ScatterError, TakeError};
 use super::state::State;
 use crate::host::{Host, KeyScope};
 use crate::wire::{
-    AckSyndrome, AtomicEthRepr, NakCode, Operation, Packet, Psn, RethRepr, Transport,
+    AckSyndrome, AtomicEthRepr, DEFAULT_PKEY, NakCode, Operation, Packet, Psn, RethRepr, Transport,
 };
 use mlx_prm::{CqeOpcode, EventType, Syndrome};
 use std::collections::VecDeque;

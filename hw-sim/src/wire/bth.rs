@@ -3,6 +3,9 @@
 use super::bytes::{be16, be24, low24, put};
 use super::{Opcode, Psn, WireError};
 
+/// The default partition, full member.
+pub const DEFAULT_PKEY: u16 = 0xffff;
+
 /// View of a BTH.
 #[derive(Clone, Copy, Debug)]
 pub struct BthPacket<T> {
@@ -105,6 +108,25 @@ pub struct BthRepr {
 impl BthRepr {
     /// Header length.
     pub const BYTES: usize = 12;
+
+    /// What differs between ordinary packets. The rest is: nobody asks for an event or an acknowledgement, the state is
+    /// migrated, the partition is the default one, no congestion was met, and the padding is left to
+    /// [`Packet::emit`](super::Packet::emit), which knows the payload.
+    #[must_use]
+    pub const fn new(opcode: Opcode, dest_qpn: u32, psn: Psn) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            migrated: true,
+            pad: 0,
+            pkey: DEFAULT_PKEY,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_request: false,
+            psn,
+        }
+    }
 
     /// Reads the header; refuses other versions and undefined opcodes. Reserved bits are ignored,
     /// as the specification demands of receivers.

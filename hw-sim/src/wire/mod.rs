@@ -46,7 +46,7 @@ mod udp;
 
 pub use aeth::{AckSyndrome, AethPacket, AethRepr, NakCode};
 pub use atomic::{AtomicAckEthRepr, AtomicEthPacket, AtomicEthRepr};
-pub use bth::{BthPacket, BthRepr};
+pub use bth::{BthPacket, BthRepr, DEFAULT_PKEY};
 pub(crate) use bytes::ones_complement_sum;
 pub use deth::{DethPacket, DethRepr};
 pub use eth::{EthPacket, EthRepr, Vlan};

@@ -27,8 +27,6 @@ use tracing_subscriber::layer::Context;
 
 /// The queue key of the general services interface (IBTA volume 1, section 3.5.3).
 const Q_KEY: u32 = 0x8001_0000;
-/// The default partition, as a full member.
-const DEFAULT_PARTITION: u16 = 0xffff;
 const HOP_LIMIT: u8 = 64;
 
 /// Where frames go once a run has begun.
@@ -162,18 +160,7 @@ impl Said {
             vlan: None,
             ethertype: network.ethertype(),
         };
-        let bth = BthRepr {
-            opcode: Opcode::ud(false),
-            solicited: false,
-            migrated: true,
-            pad: 0,
-            pkey: DEFAULT_PARTITION,
-            fecn: false,
-            becn: false,
-            dest_qpn: self.number("qpn")?,
-            ack_request: false,
-            psn: Psn::new(0),
-        };
+        let bth = BthRepr::new(Opcode::ud(false), self.number("qpn")?, Psn::new(0));
         let headers = Headers {
             deth: Some(DethRepr {
                 qkey: Q_KEY,
