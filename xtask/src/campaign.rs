@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// From so many seeds on the build is an optimised one.
+/// For more seeds than this the build is an optimised one.
 const LONG: u64 = 1_000;
 
 fn is_long(arguments: &[String]) -> bool {
@@ -49,6 +49,7 @@ mod tests {
         assert!(!long("--seeds 200 --seed 4"));
         assert!(!long("--seeds"));
         assert!(long("--seeds 100000"));
+        assert!(!long("--seeds 1000"));
         assert!(long("--first 3 --seeds=1001"));
         assert!(long("--hours 0.5"));
     }

@@ -28,15 +28,15 @@ const RUNS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// What interprets; Miri is a part of nightly toolchains only.
-const TOOLCHAIN: &str = "+nightly";
-
 /// The same for units that are used by several threads at a time, which the tests do.
 // The table of handles is too large for it.
 const THREADS: [(&str, &[&str]); 1] = [(
     "dat",
     &["capi::hand_overs::turns", "capi::hand_overs::upcalls"],
 )];
+
+/// What interprets; Miri is a part of nightly toolchains only.
+const TOOLCHAIN: &str = "+nightly";
 
 /// Runs the tests under Miri.
 pub fn run() -> Result<()> {
