@@ -81,6 +81,25 @@ impl Coverage {
         these.map(|(_, times)| times).sum()
     }
 
+    /// All that it came to.
+    #[must_use]
+    pub fn came_to(&self, what: &str) -> BTreeSet<&'static str> {
+        let these = self.events.keys().filter(|(deed, _)| *deed == what);
+        these.map(|(_, came_to)| *came_to).collect()
+    }
+
+    /// Faults of commands that no command has met.
+    #[must_use]
+    pub fn faults_never_met(&self) -> Vec<&'static str> {
+        let met = |fault| {
+            self.commands
+                .keys()
+                .any(|(_, _, meeting)| *meeting == fault)
+        };
+        let never = FAULTS.iter().filter(|(fault, _)| !met(*fault));
+        never.map(|(_, name)| *name).collect()
+    }
+
     /// The call and the command that met the first fault by number, if any did.
     #[must_use]
     pub fn harmed(&self) -> Option<(&'static str, u16)> {

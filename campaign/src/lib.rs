@@ -54,6 +54,7 @@ use rand_chacha::ChaCha8Rng;
 pub use small::{Case, Exhaustive, Harm, case, exhaustive};
 use story::Story;
 use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
+pub use trouble::FAULTS;
 use world::World;
 
 /// The longest that any call may take, in the world's time.

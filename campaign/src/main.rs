@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use campaign::{Case, Failure, Feature, Many, Plan, Record, case, exhaustive, many, run};
 use clap::Parser;
+use mlx_prm::Opcode;
 
 /// Run seeded worlds of adapters, traffic and faults, and say in which of them something does not hold.
 #[derive(Parser)]
@@ -123,7 +124,11 @@ fn small(only: Option<&str>) -> anyhow::Result<ExitCode> {
         let one = parse_case(text).with_context(|| format!("--only {text}: no such case"))?;
         return Ok(match case(one) {
             Ok((met, whole)) => {
-                println!("harmed {met:?}; the script went through: {whole}");
+                let (call, opcode) = met;
+                println!(
+                    "harmed {:?} of {call}; the script went through: {whole}",
+                    Opcode(opcode)
+                );
                 ExitCode::SUCCESS
             }
             Err(what) => {

@@ -128,18 +128,26 @@ fn world() -> World {
 }
 
 /// What a case came to: the call and the command that was harmed, and whether the script went through all the same.
-type Came = (Option<(&'static str, u16)>, bool);
+type Came = ((&'static str, u16), bool);
 
 /// Runs one case.
 ///
 /// # Errors
-/// Something did not hold.
+/// Something did not hold. Or the harm has met no command, which says nothing about anything.
 pub fn case(case: Case) -> Result<Came, String> {
     let run = || {
         let mut world = world();
         world.harm(case);
         let whole = world.script();
-        let met = world.cover.harmed();
+        let Some(met) = world.cover.harmed() else {
+            let Case {
+                side,
+                command,
+                harm,
+            } = case;
+            let gave = world.commands[side];
+            panic!("{harm} met no command: side {side} gave {gave}, and {command} was to be harmed")
+        };
         world.heal();
         world.healing = false;
         assert!(
@@ -164,6 +172,7 @@ pub fn exhaustive(mut tell: impl FnMut(u64, u64)) -> Exhaustive {
     let mut sum = Exhaustive::default();
     for (side, commands) in commands.into_iter().enumerate() {
         for command in 0..u32::try_from(commands).unwrap_or(u32::MAX) {
+            // What the first harm has met is that very command; those that go on for ever meet others, too.
             let mut key = None;
             for harm in Harm::iter() {
                 let one = Case {
@@ -176,8 +185,7 @@ pub fn exhaustive(mut tell: impl FnMut(u64, u64)) -> Exhaustive {
                 match case(one) {
                     Err(what) => sum.failures.push((one, what)),
                     Ok((met, whole)) => {
-                        key = key.or(met);
-                        let Some(key) = key else { continue };
+                        let key = *key.get_or_insert(met);
                         let ended = sum.rows.entry(key).or_default().entry(harm).or_default();
                         if whole {
                             ended.whole += 1;

@@ -61,6 +61,33 @@ const ENDINGS: [Opcode; 4] = [
     Opcode::DESTROY_QP,
 ];
 
+/// What befalls the wire and the functions, as coverage names it.
+pub const FAULTS: [(&str, &[&str]); 4] = [
+    ("wire", &["faulty"]),
+    ("partition", &["both ways", "one way"]),
+    ("cable", &["pulled"]),
+    (
+        "fault",
+        &[
+            "another MAC",
+            "bus error",
+            "command not delivered",
+            "firmware stops",
+            "health stall",
+            "health syndrome",
+            "late command",
+            "lost interrupts",
+            "page request",
+            "page starvation",
+            "reads ones for ever",
+            "refused command",
+            "silent command",
+            "stray interrupts",
+            "surprise removal",
+        ],
+    ),
+];
+
 impl World {
     /// Something that befalls the wire or a function.
     pub fn trouble(&mut self) {

@@ -1,6 +1,8 @@
 //! Some worlds of the campaign, in every run of the tests; `cargo xtask campaign` runs as many as one likes.
 
-use campaign::{Plan, Record, many, run};
+use std::collections::BTreeSet;
+
+use campaign::{Case, FAULTS, Harm, Plan, Record, case, many, run};
 
 /// Seeds of every run.
 const SEEDS: u64 = 240;
@@ -38,14 +40,16 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
         "close",
         "drop",
         "open",
-        "wire",
-        "partition",
-        "cable",
-        "fault",
         "asynchronous event",
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }
+    for (what, names) in FAULTS {
+        let names: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(coverage.came_to(what), names, "{what}");
+    }
+    let unmet = coverage.faults_never_met();
+    assert!(unmet.is_empty(), "no command was {unmet:?}");
     let never = coverage.calls_never_done();
     assert!(
         never.is_empty(),
@@ -73,4 +77,22 @@ fn the_same_seed_is_the_same_world() {
     assert!(one.len() > 10_000, "the log says something");
     assert!(one == again, "seed 1 gave two different logs");
     assert!(one != other, "seeds 1 and 2 gave the same log");
+}
+
+#[test]
+fn a_harm_that_meets_no_command_is_a_failure_of_its_case() {
+    let late = |command| {
+        case(Case {
+            side: 1,
+            command,
+            harm: Harm::Late,
+        })
+    };
+    let what = late(1_000_000).expect_err("the script is shorter");
+    assert!(
+        what.starts_with("late met no command: side 1 gave "),
+        "{what}"
+    );
+    let ((call, _), whole) = late(0).expect("it holds");
+    assert_eq!((call, whole), ("dat_ia_open", true));
 }
