@@ -14,10 +14,10 @@ extern "C" {
 #endif
 
 /*
- * Processes. Adapters are not inherited: in a child of fork() every handle of the parent's is DAT_INVALID_HANDLE, and no
- * adapter can be opened until the child executes a program. Until then it also keeps the parent's descriptors open, and with
- * them the device at work, even if the parent ends. On kernels before 5.12 memory that is registered needs
- * madvise(MADV_DONTFORK) from the program.
+ * Processes. Adapters are not inherited: once a process has opened one, in its children of fork() every handle of the parent's
+ * is DAT_INVALID_HANDLE, and openings and calls of the registry are DAT_INSUFFICIENT_RESOURCES with DAT_RESOURCE_DEVICE, until
+ * the child executes a program. Until then it also keeps the parent's descriptors open, and with them the device at work, even
+ * if the parent ends. On kernels before 5.12 memory that is registered needs madvise(MADV_DONTFORK) from the program.
  *
  * Threads. A thread that is cancelled (pthread_cancel, deferred) goes on until its call is over, and so does not end while it
  * is blocked in dat_evd_wait or dat_cno_wait; a signal with a handler ends such a wait. Posts and dat_evd_dequeue hold

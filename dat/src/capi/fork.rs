@@ -4,7 +4,9 @@
 //! mappings of the device are not inherited (`driver::mapping`), none of the library's threads runs there, and a lock may be
 //! held for ever by a thread that is not there. So a handle of the parent's is none in a child. The kernel sees to
 //! that: the table of handles is memory that a child finds empty (MADV_WIPEONFORK, Linux 4.14), whoever made the child and
-//! however, and no call gets further than the table. Nothing is asked for on the way of a post.
+//! however, and no call gets further than the table. Nothing is asked for on the way of a post. Calls without a handle, and those
+//! that look elsewhere for what the table does not have, ask [`not_a_child`] or [`is_child`] before they take a lock: openings, the
+//! registry and what it knows of other libraries' handles.
 //!
 //! A child that has the parent's memory itself until it executes another program (vfork(2), posix_spawn(3)) has no copy, and
 //! nothing is wiped.
@@ -62,7 +64,7 @@ pub(super) fn guard() -> DatResult<()> {
     Ok(())
 }
 
-/// Asked before the first lock of a call that opens: in a child its holder may be gone.
+/// Asked before the first lock of a call that needs no handle: in a child its holder may be gone.
 ///
 /// # Errors
 /// DAT_INSUFFICIENT_RESOURCES|DEVICE, as by [`guard`].

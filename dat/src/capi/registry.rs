@@ -4,6 +4,9 @@
 //! There is one for the process, read from the machine's `dat.conf` when it is first needed. An entry of it is a device, which
 //! this library opens, or the provider of another library ([`foreign`](super::foreign)). A name it does not know is
 //! taken for a device's.
+//!
+//! A child of fork(2) that has none of its parent's adapters has no registry either: another thread of the parent's may have held
+//! the lock, and is not there to let it go ([`fork`]).
 
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
@@ -16,6 +19,7 @@ use dat_core::{DatError, DatResult, ReturnType, Subtype};
 use super::call::{as_count, call, given, parameter, put};
 use super::dat2;
 use super::foreign::{self, CProvider, Foreign, Lease};
+use super::fork;
 use super::ia::text;
 use super::types::{CProviderInfo, DatCount, DatReturn};
 use crate::registry::{Directory, Found, ProviderInfo};
@@ -30,21 +34,39 @@ pub(super) enum Entry {
 
 static DIRECTORY: OnceLock<RwLock<Directory<Entry>>> = OnceLock::new();
 
+/// The registry, which is made when it is first asked for.
+///
+/// # Errors
+/// Those of [`fork::not_a_child`].
+fn directory() -> DatResult<&'static RwLock<Directory<Entry>>> {
+    fork::not_a_child()?;
+    Ok(DIRECTORY.get_or_init(|| RwLock::new(Directory::of_this_machine())))
+}
+
 /// Looks something up.
-fn look<R>(work: impl FnOnce(&Directory<Entry>) -> R) -> R {
-    let directory = DIRECTORY.get_or_init(|| RwLock::new(Directory::of_this_machine()));
-    work(&directory.read().unwrap_or_else(PoisonError::into_inner))
+///
+/// # Errors
+/// Those of [`directory`].
+fn look<R>(work: impl FnOnce(&Directory<Entry>) -> R) -> DatResult<R> {
+    let directory = directory()?.read();
+    Ok(work(&directory.unwrap_or_else(PoisonError::into_inner)))
 }
 
 /// Changes something.
-fn change<R>(work: impl FnOnce(&mut Directory<Entry>) -> R) -> R {
-    let directory = DIRECTORY.get_or_init(|| RwLock::new(Directory::of_this_machine()));
-    work(&mut directory.write().unwrap_or_else(PoisonError::into_inner))
+///
+/// # Errors
+/// Those of [`directory`], and of the work.
+fn change(work: impl FnOnce(&mut Directory<Entry>) -> DatResult<()>) -> DatResult<()> {
+    let directory = directory()?.write();
+    work(&mut directory.unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The provider of another library that has its table at this address, which is asked for if there is any. There is none
-/// before somebody has asked for the registry.
+/// before somebody has asked for the registry, and none in a child that has no registry.
 pub(super) fn foreign(address: impl FnOnce() -> Option<usize>) -> Option<Arc<Foreign>> {
+    if fork::is_child() {
+        return None;
+    }
     let directory = DIRECTORY.get()?.read();
     let directory = directory.unwrap_or_else(PoisonError::into_inner);
     let providers = directory.entries().filter_map(|entry| match &**entry {
@@ -70,17 +92,18 @@ pub(super) enum Resolved {
 /// What a name stands for. The library of a record is loaded if it has to be, and has registered its provider then.
 ///
 /// # Errors
-/// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not fit.
+/// DAT_INVALID_PARAMETER|ARG1: no name, or too long a one. DAT_PROVIDER_NOT_FOUND, with the subtype of what does not fit. Those of
+/// [`fork::not_a_child`].
 pub(super) fn resolve(wanted: &ProviderInfo) -> DatResult<Resolved> {
     let unknown = DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered);
-    let find = || look(|directory| directory.find(wanted, |_| true));
+    let find = || look(|directory| directory.find(wanted, |_| true)).flatten();
     let mut library = None;
     let mut found = find();
     // A record of ours is registered by us, any other by its library, which may be on its way out.
     let record = match &found {
         Ok(Found::Listed(record)) => Some(record.clone()),
         Ok(Found::Registered(info, _)) if foreign::is_under_way(info) => {
-            look(|directory| directory.record(info).cloned())
+            look(|directory| directory.record(info).cloned())?
         }
         Ok(Found::Registered(..)) | Err(_) => None,
     };
@@ -128,7 +151,7 @@ fn device(wanted: &ProviderInfo) -> DatResult<Resolved> {
 
 /// An entry of the dynamic registry, known by where it is.
 pub(super) fn entry_at(info: &ProviderInfo) -> Option<usize> {
-    look(|directory| directory.get(info).map(|entry| Arc::as_ptr(entry).addr()))
+    look(|directory| directory.get(info).map(|entry| Arc::as_ptr(entry).addr())).ok()?
 }
 
 /// Takes that entry out, if its library has not and nobody has it open.
@@ -190,7 +213,7 @@ pub unsafe extern "C" fn dat_registry_list_providers(
         if max != 0 {
             given(dat_provider_list, Subtype::Arg3)?;
         }
-        let list = match look(|directory| directory.list(max)) {
+        let list = match look(|directory| directory.list(max))? {
             Ok(list) => list,
             Err(refused) => {
                 // SAFETY: contract ROOM.

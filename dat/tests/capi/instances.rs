@@ -12,8 +12,8 @@ use dat::capi::types::*;
 use dat::capi::*;
 
 use crate::support::{
-    ABRUPT, FOR_EVER, GRACEFUL, INVALID_HANDLE, SECOND, Seen, World, c, done, fresh_name, ok,
-    opened,
+    ABRUPT, FOR_EVER, GRACEFUL, INVALID_HANDLE, SECOND, SOFTWARE, Seen, World, c, done, fresh_name,
+    ok, opened, software,
 };
 
 /// DAT_INVALID_STATE|IA_IN_USE.
@@ -44,18 +44,6 @@ fn two(thread_safe: bool) -> (CString, World, World) {
 fn zeros<T>() -> T {
     // SAFETY: numbers, and pointers that may be null.
     unsafe { MaybeUninit::zeroed().assume_init() }
-}
-
-fn software(word: usize) -> CEvent {
-    CEvent {
-        event_number: 0x10001,
-        evd_handle: null_mut(),
-        event_data: CEventData {
-            software_event_data: CSoftware {
-                pointer: without_provenance_mut(word),
-            },
-        },
-    }
 }
 
 /// The oldest event of an EVD: its number and the first word of what it says.
@@ -332,7 +320,7 @@ fn an_abrupt_close_leaves_connections_receives_and_waiters_of_others_alone() {
     });
     let expected = Seen {
         answer: 0,
-        number: 0x10001,
+        number: SOFTWARE,
         evd,
         word: 9,
     };
@@ -557,7 +545,7 @@ fn instances_that_are_not_thread_safe_are_used_by_a_thread_each() {
                             world.post_recv(cookie);
                         }
                         let seen = next(world.evd).expect("just posted");
-                        assert_eq!(seen, (0x10001, event_word(&event)));
+                        assert_eq!(seen, (SOFTWARE, event_word(&event)));
                         let mut pz = null_mut();
                         ok!(dat_pz_create(world.ia, &raw mut pz));
                         done!(dat_pz_free(pz));

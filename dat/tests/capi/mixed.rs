@@ -13,18 +13,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
-use dat::capi::types::{CAgent, CEvdParam, CEvent, CEventData, CSoftware, DatHandle};
+use dat::capi::types::{CAgent, CEvdParam, CEvent, DatHandle};
 use dat::capi::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::instances::connect;
-use crate::support::{ABRUPT, INVALID_HANDLE, NO_AGENT, World, c, fresh_name};
+use crate::support::{ABRUPT, INVALID_HANDLE, NO_AGENT, SOFTWARE, World, c, fresh_name, software};
 
 /// The type of DAT_INTERNAL_ERROR, and the bits of an answer that say a type.
 const INTERNAL: u32 = 0x0004_0000;
 const TYPE: u32 = 0x3fff_0000;
-const SOFTWARE: u32 = 0x10001;
 const DTO: u32 = 1;
 /// Calls of a thread.
 const STEPS: u32 = 120;
@@ -145,16 +144,8 @@ impl Shared {
     /// A software event, whatever is outstanding.
     fn post_se(&self, evd: DatHandle) {
         self.post_beyond(|number| {
-            let pointer = usize::try_from(number).expect("counted from 1");
-            let event = CEvent {
-                event_number: SOFTWARE,
-                evd_handle: null_mut(),
-                event_data: CEventData {
-                    software_event_data: CSoftware {
-                        pointer: std::ptr::without_provenance_mut(pointer),
-                    },
-                },
-            };
+            let word = usize::try_from(number).expect("counted from 1");
+            let event = software(word);
             c!(dat_evd_post_se(evd, &raw const event))
         });
     }

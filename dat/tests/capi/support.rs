@@ -4,11 +4,11 @@
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
-use std::ptr::{null, null_mut};
+use std::ptr::{null, null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use dat::LmrTriplet;
-use dat::capi::types::{CEvent, CRegionDescription, CSrqAttr, DatHandle};
+use dat::capi::types::{CEvent, CEventData, CRegionDescription, CSoftware, CSrqAttr, DatHandle};
 use dat::capi::{
     dat_cno_create, dat_ep_create, dat_ep_post_recv, dat_evd_create, dat_evd_wait, dat_ia_close,
     dat_ia_openv, dat_lmr_create, dat_psp_create, dat_pz_create, dat_rmr_create, dat_rsp_create,
@@ -53,6 +53,22 @@ pub const NO_AGENT: dat::capi::types::CAgent = dat::capi::types::CAgent {
     instance_data: null_mut(),
     proxy_agent_func: None,
 };
+
+/// `DAT_SOFTWARE_EVENT`.
+pub const SOFTWARE: u32 = 0x10001;
+
+/// A software event with this word in it.
+pub fn software(word: usize) -> CEvent {
+    CEvent {
+        event_number: SOFTWARE,
+        evd_handle: null_mut(),
+        event_data: CEventData {
+            software_event_data: CSoftware {
+                pointer: without_provenance_mut(word),
+            },
+        },
+    }
+}
 
 /// An adapter with one object of each kind.
 pub struct World {

@@ -9,13 +9,13 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use dat::LmrTriplet;
-use dat::capi::types::{CEvent, CEventData, CSoftware};
+use dat::capi::types::CEvent;
 use dat::capi::{
     dat_cno_wait, dat_ep_post_recv, dat_evd_dequeue, dat_evd_modify_cno, dat_evd_post_se,
     dat_evd_set_unwaitable, dat_ia_close, dat_pz_create, dat_pz_free,
 };
 
-use crate::support::{ABRUPT, FOR_EVER, SECOND, Seen, World, c, done, ok};
+use crate::support::{ABRUPT, FOR_EVER, SECOND, SOFTWARE, Seen, World, c, done, ok, software};
 
 /// What may be used from another thread: numbers, and the memory of tests.
 struct Shared(World);
@@ -23,18 +23,6 @@ struct Shared(World);
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
-
-fn software(word: usize) -> CEvent {
-    CEvent {
-        event_number: 0x10001,
-        evd_handle: null_mut(),
-        event_data: CEventData {
-            software_event_data: CSoftware {
-                pointer: std::ptr::without_provenance_mut(word),
-            },
-        },
-    }
-}
 
 /// Runs `other` once the first thread is blocked, or about to be.
 fn while_waiting<R: Send>(
@@ -69,7 +57,7 @@ fn a_software_event_of_another_thread_wakes_who_waits() {
             );
             let expected = Seen {
                 answer: 0,
-                number: 0x10001,
+                number: SOFTWARE,
                 evd: world.0.evd.addr(),
                 word,
             };

@@ -7,13 +7,13 @@ use std::ptr::null_mut;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use dat::capi::types::{CAgent, CCnoParam, CEvent, CEventData, CSoftware, DatHandle};
+use dat::capi::types::{CAgent, CCnoParam, CEvent, DatHandle};
 use dat::capi::{
     dat_cno_create, dat_cno_modify_agent, dat_cno_query, dat_evd_dequeue, dat_evd_modify_cno,
     dat_evd_post_se, dat_ia_close,
 };
 
-use crate::support::{ABRUPT, World, c, done, fresh_name, ok};
+use crate::support::{ABRUPT, World, c, done, fresh_name, ok, software};
 
 /// What an upcall brought: the EVD's number, and what the agent found in it.
 type Told = (usize, u32);
@@ -38,15 +38,7 @@ fn agent_for(told: &Sender<Told>) -> CAgent {
 }
 
 fn post(world: &World) {
-    let event = CEvent {
-        event_number: 0x10001,
-        evd_handle: null_mut(),
-        event_data: CEventData {
-            software_event_data: CSoftware {
-                pointer: null_mut(),
-            },
-        },
-    };
+    let event = software(0);
     ok!(dat_evd_post_se(world.evd, &raw const event));
 }
 

@@ -12,6 +12,7 @@ use super::provider::{Provider, info_of, of_name};
 use super::types::{CIaAttr, CProviderAttr, SCOPE_PZ};
 use super::{cells, code};
 use crate::capi;
+use crate::capi::call::answer;
 use crate::capi::types::{CNamedAttr, DatCount, DatHandle, DatReturn};
 
 /// `DAT_IA_FIELD_ALL`, `DAT_PROVIDER_FIELD_ALL`.
@@ -59,8 +60,10 @@ pub(super) unsafe extern "C" fn open(
     let Ok(name) = (unsafe { CStr::from_ptr(name) }).to_str() else {
         return code::bad_argument(1);
     };
-    let Some((device, _, provider)) = of_name(name) else {
-        return NOT_REGISTERED;
+    let (device, provider) = match of_name(name) {
+        Ok(Some(found)) => found,
+        Ok(None) => return NOT_REGISTERED,
+        Err(error) => return code::shown(answer(error)),
     };
     let provider = core::ptr::from_ref(provider).cast_mut();
     if async_evd_handle.is_null() {

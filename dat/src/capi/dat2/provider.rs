@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
+use crate::capi::fork;
 use crate::capi::registry::of_rust;
 use crate::capi::types::{CProviderInfo, DatReturn};
 use crate::registry::ProviderInfo;
@@ -45,8 +46,11 @@ unsafe impl Sync for Provider {}
 
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
-fn registered() -> MutexGuard<'static, Vec<Registered>> {
-    REGISTERED.lock().unwrap_or_else(PoisonError::into_inner)
+/// # Errors
+/// Those of [`fork::not_a_child`]: in a child nobody may be there to let the lock go.
+fn registered() -> DatResult<MutexGuard<'static, Vec<Registered>>> {
+    fork::not_a_child()?;
+    Ok(REGISTERED.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 type Change = unsafe extern "C" fn(*const Provider, *const CProviderInfo) -> DatReturn;
@@ -89,7 +93,7 @@ pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResul
     let device = info.device(instance_data);
     let name = CString::new(info.ia_name.as_str())
         .map_err(|_| DatError::new(ReturnType::InvalidParameter, Subtype::Arg1))?;
-    let mut list = registered();
+    let mut list = registered()?;
     let at = list.iter().position(|one| one.info == info);
     let at = at.unwrap_or_else(|| {
         let provider = Box::leak(Box::new(Provider {
@@ -117,7 +121,7 @@ pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResul
 pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
     let ours = crate::capi::dat_registry_remove_provider as *const c_void;
     let remove = of_registry(c"dat_registry_remove_provider", ours)?;
-    let known = registered()
+    let known = registered()?
         .iter()
         .find(|one| one.info == *info)
         .map(|entry| entry.provider);
@@ -129,16 +133,19 @@ pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
     answered(unsafe { remove(provider, &of_rust(info)) })
 }
 
-/// What a name was registered for last: the device, the version and thread safety, the provider.
-pub(super) fn of_name(name: &str) -> Option<(String, ProviderInfo, &'static Provider)> {
-    let list = registered();
-    let entry = list.iter().rfind(|one| one.info.ia_name == name)?;
-    Some((entry.device.clone(), entry.info.clone(), entry.provider))
+/// What a name was registered for last: the device, and the provider.
+///
+/// # Errors
+/// Those of [`fork::not_a_child`].
+pub(super) fn of_name(name: &str) -> DatResult<Option<(String, &'static Provider)>> {
+    let list = registered()?;
+    let entry = list.iter().rfind(|one| one.info.ia_name == name);
+    Ok(entry.map(|entry| (entry.device.clone(), entry.provider)))
 }
 
 /// What the adapters of a provider are registered as.
 pub(super) fn info_of(provider: *const Provider) -> Option<ProviderInfo> {
-    let list = registered();
+    let list = registered().ok()?;
     let entry = list
         .iter()
         .find(|one| core::ptr::eq(one.provider, provider))?;
