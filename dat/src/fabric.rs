@@ -16,7 +16,6 @@ use hw_sim::{
 };
 
 use crate::Ia;
-pub use crate::name::mac_of;
 pub use crate::open::mac;
 use crate::open::{OpenError, OpenOptions, open_function};
 

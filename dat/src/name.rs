@@ -1,4 +1,12 @@
-//! What an adapter's name may say besides the device: `sim:a,address=192.0.2.1,neighbour=192.0.2.2/02:00:5e:10:00:02`.
+//! What adapters are called: a device, and behind it what else there is to say of it, as in
+//! `sim:a,address=192.0.2.1,neighbour=192.0.2.2/02:00:5e:10:00:02`.
+//!
+//! | device | is |
+//! |---|---|
+//! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two, or two cards, are linked |
+//! | `sim:A/pf`, `sim:A/vf0` … `sim:A/vf7` | the physical function of card A of that fabric, or one of its virtual functions |
+//! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
+//! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
 //!
 //! A program that opens adapters by name alone, as all of C's do, has no [`OpenOptions`] to fill. Each option begins with a
 //! comma:
@@ -50,7 +58,17 @@ pub(crate) fn on_card(name: &str) -> (&str, OnCard) {
     }
 }
 
-/// The device in a name, and the options with what the name adds.
+/// The device in a name, and the options with what the name adds. [`ia_open`](crate::ia_open) asks this itself; a program
+/// that reads names from people asks it before there is anything to open. Whether there is such a device it does not say.
+///
+/// ```
+/// use dat::{OpenOptions, name};
+///
+/// let (device, options) = name::parse("sim:a,address=192.0.2.1", &OpenOptions::default())?;
+/// assert_eq!((device, options.hca.gids.len()), ("sim:a", 1));
+/// assert!(name::parse("sim:a,address=here", &options).is_err());
+/// # Ok::<(), dat::OpenError>(())
+/// ```
 ///
 /// # Errors
 /// [`OpenError::BadOption`].

@@ -1,15 +1,5 @@
-//! Opening an adapter by name, and closing it.
-//!
-//! | name | is |
-//! |---|---|
-//! | `sim:A` | function A of the process's own simulated fabric; made when it is first opened. The first two, or two cards, are linked |
-//! | `sim:A/pf`, `sim:A/vf0` … `sim:A/vf7` | the physical function of card A of that fabric, or one of its virtual functions |
-//! | `sim:A,link=unix:PATH` | a simulated function on a wire to another process (module `wired`) |
-//! | `vfio-user:/run/nic.sock` | the function that another process serves at that socket, such as `datctl sim serve` |
-//! | `0000:3b:00.2`, `3b:00.2` | the PCI function at that address, bound to vfio-pci |
-//!
-//! Behind the device a name may say what else [`OpenOptions`] can: `sim:a,address=192.0.2.1`
-//! (module `name`).
+//! Opening an adapter by name, and closing it. What names say is told in [`name`](crate::name); a simulated function on a
+//! wire to another process (`sim:A,link=unix:PATH`) is in module `wired`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -208,7 +198,7 @@ static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
     })
 });
 
-/// Opens an adapter: reaches the function, brings it up, and makes an IA of it.
+/// Opens an adapter by its [`name`](crate::name): reaches the function, brings it up, and makes an IA of it.
 ///
 /// Page: dat_ia_open.
 ///

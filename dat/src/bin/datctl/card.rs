@@ -65,7 +65,7 @@ fn set(settings: &mut VfSettings, word: &str) -> Result<(), String> {
 
 /// The address of a station; groups have others.
 fn station(text: &str) -> Option<[u8; 6]> {
-    fabric::mac_of(text).filter(|mac| mac[0] & 1 == 0)
+    dat::name::mac_of(text).filter(|mac| mac[0] & 1 == 0)
 }
 
 fn vlan_of(text: &str) -> Option<Vlan> {
