@@ -241,6 +241,18 @@ impl<P: Provider> Ia<P> {
         self.last_device_error.as_deref()
     }
 
+    /// Connections that the connection manager holds, in whatever state: what peers are still answered about is among them.
+    #[must_use]
+    pub fn cm_connections(&self) -> usize {
+        self.cm.connections()
+    }
+
+    /// What the connection manager has done with datagrams.
+    #[must_use]
+    pub const fn cm_counters(&self) -> crate::cm::Counters {
+        *self.cm.counters()
+    }
+
     /// The provider. What it owns for this IA must not be changed behind its back.
     pub fn provider(&self) -> &P {
         &self.provider

@@ -5,6 +5,10 @@
 //! ([`Config::max_pending_per_peer`], [`Config::max_pending_per_listener`]). A part of all connections is kept for those we start
 //! ourselves. Whatever is over a bound is refused, and nothing is remembered of it.
 //!
+//! What the consumer has refused is not under way any more. It is remembered for a while, since the refusal may be lost and is then asked
+//! for again, but it is in nobody's way: it counts under no bound but one of its own, and the oldest makes room
+//! ([`Refusals`]).
+//!
 //! Established connections are not counted here: the consumer has agreed to each of them.
 
 use std::collections::BTreeMap;
@@ -13,7 +17,7 @@ use super::conn::{Conn, Role};
 use super::params::Config;
 use super::state::State;
 use super::wire::RejectReason;
-use super::{ListenId, PeerName};
+use super::{ConnId, ListenId, PeerName};
 
 /// One of how many connections requests of others leave free.
 const KEPT_FOR_US: usize = 16;
@@ -37,7 +41,7 @@ impl Pending {
         listen: ListenId,
         peer: [u8; 16],
     ) -> Result<(), RejectReason> {
-        let room = config.max_connections - config.max_connections / KEPT_FOR_US;
+        let room = room(config);
         let of = |count: Option<&usize>| count.copied().unwrap_or(0);
         let free = connections < room
             && of(self.by_listener.get(&listen)) < config.max_pending_per_listener
@@ -64,16 +68,58 @@ impl Pending {
     }
 }
 
-/// The request is neither established nor forgotten.
+/// Connections that there may be before requests are refused.
+pub(super) const fn room(config: &Config) -> usize {
+    config.max_connections - config.max_connections / KEPT_FOR_US
+}
+
+/// Requests of others that were refused, and are remembered so that the refusal can be said again.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    in_order: BTreeMap<u64, ConnId>,
+    next: u64,
+}
+
+impl Refusals {
+    /// Follows a connection whose state has changed; the one to forget, if there are more than `most` then.
+    pub(super) fn follow(&mut self, id: ConnId, conn: &mut Conn, most: usize) -> Option<ConnId> {
+        let refused = conn.role == Role::Passive && conn.state == State::Refused;
+        match (refused, conn.refused_as) {
+            (true, None) => {
+                conn.refused_as = Some(self.next);
+                self.in_order.insert(self.next, id);
+                self.next += 1;
+            }
+            (false, Some(number)) => {
+                conn.refused_as = None;
+                self.in_order.remove(&number);
+            }
+            (true, Some(_)) | (false, None) => {}
+        }
+        self.oldest().filter(|_| self.in_order.len() > most)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.in_order.is_empty()
+    }
+
+    /// The one that has been remembered longest.
+    pub(super) fn oldest(&self) -> Option<ConnId> {
+        self.in_order.first_key_value().map(|(_, id)| *id)
+    }
+}
+
+/// The request is neither decided nor forgotten.
 const fn is_pending(state: State) -> bool {
     match state {
         State::ReqReceived
         | State::MraSent
         | State::Withdrawn
         | State::RepSent
-        | State::RepAcknowledged
-        | State::Refused => true,
-        State::ReqSent
+        | State::RepAcknowledged => true,
+        State::Refused
+        | State::ReqSent
         | State::ReqAcknowledged
         | State::RepReceived
         | State::Established

@@ -42,6 +42,8 @@ pub(super) struct Conn {
     pub(super) listen: Option<ListenId>,
     /// Counted as a request under way.
     pub(super) pending: bool,
+    /// Its number among the requests of others that were refused.
+    pub(super) refused_as: Option<u64>,
     /// Our name for it.
     pub(super) local_id: u32,
     /// The peer's name for it; the active side learns it from the REP.
@@ -109,6 +111,7 @@ impl Conn {
             service_id: req.service_id,
             listen: None,
             pending: false,
+            refused_as: None,
             local_id: req.local_comm_id,
             remote_id: None,
             remote_ca_guid: 0,
@@ -154,6 +157,7 @@ impl Conn {
             service_id: req.service_id,
             listen: Some(listen),
             pending: false,
+            refused_as: None,
             local_id,
             remote_id: Some(req.local_comm_id),
             remote_ca_guid: req.local_ca_guid,

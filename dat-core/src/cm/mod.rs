@@ -64,7 +64,7 @@ pub use timers::code_nanos;
 pub use wire::RejectReason;
 
 use crate::provider::{MadAddress, Nanos};
-use admission::Pending;
+use admission::{Pending, Refusals};
 use conn::{Conn, plain_events};
 use outbox::Outbox;
 use params::{MAX_24_BITS, first_out_of_range};
@@ -104,6 +104,7 @@ pub struct Cm {
     conns: SlotMap<ConnId, Conn>,
     listeners: SlotMap<ListenId, u64>,
     pending: Pending,
+    refusals: Refusals,
     by_service: BTreeMap<u64, ListenId>,
     /// By our own communication ID.
     by_local: BTreeMap<u32, ConnId>,
@@ -126,6 +127,7 @@ impl Cm {
             conns: SlotMap::with_key(),
             listeners: SlotMap::with_key(),
             pending: Pending::default(),
+            refusals: Refusals::default(),
             by_service: BTreeMap::new(),
             by_local: BTreeMap::new(),
             by_remote: BTreeMap::new(),
@@ -554,7 +556,12 @@ impl Cm {
             }
         }
         self.pending.follow(conn);
+        let most = self.config.max_pending_per_listener;
+        let oldest = self.refusals.follow(id, conn, most);
         self.forget_if_over(id);
+        if let Some(oldest) = oldest {
+            self.step(now, oldest, Input::HoldOver, None);
+        }
         true
     }
 

@@ -3,6 +3,7 @@
 //! Each message is first matched to a connection, by the rules of its kind, and only then given to the
 //! state table. Nothing a datagram says is kept before it has matched.
 
+use super::admission::room;
 use super::conn::{Conn, Role};
 use super::event::CmEvent;
 use super::private_data;
@@ -96,6 +97,11 @@ impl Cm {
             return Err(RejectReason::InvalidGid);
         }
         self.expel_stale(now, from, req)?;
+        if self.conns.len() >= room(&self.config)
+            && let Some(oldest) = self.refusals.oldest()
+        {
+            self.step(now, oldest, Input::HoldOver, None);
+        }
         self.pending
             .admit(&self.config, self.conns.len(), listen, from.path.gid)?;
         Ok(Admitted {

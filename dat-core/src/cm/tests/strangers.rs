@@ -385,3 +385,46 @@ fn a_peer_cannot_make_its_death_unnoticeable() {
         );
     }
 }
+
+/// A consumer that refuses all requests but the peer's: what it has refused is in nobody's way, and not remembered without bound.
+#[test]
+fn requests_that_were_refused_leave_room_for_others_however_many_they_were() {
+    let mut pair = Pair::listening();
+    pair.b.config = Config {
+        max_connections: 96,
+        max_pending_per_peer: 20,
+        max_pending_per_listener: 60,
+        ..config(B)
+    };
+    for n in 0..500 {
+        let mad = request_from(STRANGER, 77, |req| {
+            req.local_comm_id = n;
+            req.local_qpn = n;
+        });
+        assert!(b_takes(&mut pair, STRANGER, &mad).is_empty());
+        let [CmEvent::Request { conn, .. }] = drained(&mut pair.b)[..] else {
+            panic!("request {n} is admitted")
+        };
+        let now = pair.now;
+        pair.b
+            .reject(now, conn, RejectReason::Consumer)
+            .expect("a request");
+        pair.b.release(now, conn);
+        while pair.b.poll_transmit().is_some() {}
+        assert!(pair.b.connections() <= 60, "{n}");
+    }
+    // The last of them is told again what it was told.
+    let again = request_from(STRANGER, 77, |req| {
+        req.local_comm_id = 499;
+        req.local_qpn = 499;
+    });
+    let answers = b_takes(&mut pair, STRANGER, &again);
+    assert_eq!(reject_of(&answers), Some(RejectReason::Consumer));
+    let a = pair.connect(connect_params());
+    pair.run_for(MILLISECOND);
+    assert!(matches!(pair.take(B)[..], [CmEvent::Request { .. }]));
+    assert_eq!(pair.a.state(a), Some(State::ReqSent));
+    // And all of it is forgotten in the end.
+    pair.run_for(300 * SECOND);
+    assert!(pair.b.refusals.is_empty());
+}
