@@ -16,6 +16,8 @@ pub enum Kind {
     Write,
     /// From the peer's slot.
     Read,
+    /// A Write of no bytes.
+    Empty,
     /// To memory of the peer's that may be gone, and with keys that may be void.
     Attack,
     /// Of a memory window: which of the adapter's.
@@ -63,6 +65,14 @@ pub struct End {
     pub next_receive: usize,
     /// Its buffers come from the adapter's shared receive queue.
     pub shares: bool,
+}
+
+impl End {
+    /// Requests that hold a slot.
+    pub fn holding(&self) -> usize {
+        let holds = |work: &&Work| work.kind != Kind::Empty;
+        self.requests.iter().filter(holds).count()
+    }
 }
 
 impl End {

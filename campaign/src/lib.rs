@@ -17,6 +17,7 @@
 //! - Every call answers within [`CALL_LIMIT`] of the world's time.
 //! - A driver breaks no rule of its device, and the device meets no address that was not mapped.
 //! - A connection ends only if something happened to it: nothing that a stranger sends, or that happens to others, ends it.
+//! - An event is lost only if its EVD was shorter than what could come, and then the program is told, and nothing else is lost.
 //! - A call succeeds only in the states in which DAT allows it, and one that is refused leaves the state.
 //! - After healing every attempt to connect ends, every connection ends, every adapter closes with nothing left behind, and
 //!   opens again.
@@ -28,8 +29,10 @@ pub mod bytes;
 pub mod calls;
 mod cover;
 mod deeds;
+mod eavesdrop;
 mod end;
 mod events;
+mod flood;
 mod judge;
 mod many;
 mod side;
@@ -47,6 +50,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 pub use cover::Coverage;
+pub use flood::{Ebb, Flood, flood, flood_table};
 use hw_sim::{Sim, SimConfig};
 pub use many::{Many, many};
 use rand::{Rng, SeedableRng};
@@ -112,6 +116,8 @@ pub enum Feature {
     Removal,
     /// A stranger sends requests, messages about others' connections, and packets to others' queue pairs.
     Strangers,
+    /// Event dispatchers hold less than what is posted, programs sleep meanwhile, and devices' event queues come to their end.
+    Overrun,
 }
 
 /// A world.

@@ -8,9 +8,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use campaign::{Case, Failure, Feature, Many, Plan, Record, case, exhaustive, many, run};
+use campaign::{
+    Case, Failure, Feature, Many, Plan, Record, case, exhaustive, flood_table, many, run,
+};
 use clap::Parser;
 use mlx_prm::Opcode;
+
+/// Requests of a flood in each turn of the programs: what they can take in, and more.
+const FLOODS: [u32; 3] = [64, 256, 1024];
 
 /// Run seeded worlds of adapters, traffic and faults, and say in which of them something does not hold.
 #[derive(Parser)]
@@ -40,6 +45,12 @@ struct Arguments {
     /// What may happen, instead of a random half: names with commas between them, or none.
     #[arg(long)]
     features: Option<String>,
+    /// Instead: 65,536 requests to connect at one service point, and what is left for others.
+    #[arg(long)]
+    flood: bool,
+    /// Of `--flood` so many requests.
+    #[arg(long, default_value_t = 65_536)]
+    requests: u32,
     /// Instead: every single fault at every command of a small world.
     #[arg(long)]
     exhaustive: bool,
@@ -209,6 +220,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     // Panics are what worlds end by when something does not hold; the summary tells of them.
     std::panic::set_hook(Box::new(|_| {}));
+    if arguments.flood {
+        println!("{}", flood_table(arguments.requests, &FLOODS));
+        return Ok(ExitCode::SUCCESS);
+    }
     if arguments.exhaustive {
         return small(arguments.only.as_deref());
     }

@@ -34,6 +34,12 @@ pub const SHARED: usize = SHARED_DTOS as usize;
 pub const SHARED_DTOS: u32 = 8;
 /// Memory windows of an adapter.
 pub const VEILS: usize = 2;
+/// Requests of an endpoint beyond its slots, where there are bursts.
+pub const BURST: u32 = 32;
+/// log2 of the longest event queue of a device whose queues come to their end, and how many events may be waiting in it.
+pub const LOG_SHORT_EQ: u32 = 10;
+/// The driver keeps 128 entries to itself (Linux `eq.h` `MLX5_NUM_SPARE_EQE`).
+pub const EVENTS_OF_THE_PORT: u32 = (1 << LOG_SHORT_EQ) - 128;
 
 /// Memory with an LMR.
 pub struct Region {
@@ -62,6 +68,8 @@ pub struct Veil {
     pub rmr: Option<RmrHandle>,
     /// Binds on their way.
     pub binds: u32,
+    /// Cookie of the one posted last.
+    pub last_bind: u64,
     /// What the last bind posted makes of it: a key, or nothing.
     pub key: Option<Key>,
     /// Keys that are void once the last bind is done.
@@ -125,6 +133,16 @@ pub struct Open {
     pub spare: Spare,
     /// Its device is dead, or may be.
     pub dead: bool,
+    /// Events its EVD for completions is asked to hold.
+    events: u32,
+    /// That is less than what can be outstanding, and connection events have room for one.
+    pub narrow: bool,
+    /// More was outstanding than that.
+    pub crowded: bool,
+    /// The EVD for completions has lost some.
+    pub spent: bool,
+    /// EVDs that have, and that endpoints still use.
+    pub old: Vec<EvdHandle>,
 }
 
 /// An adapter, open or not.
@@ -142,10 +160,14 @@ pub struct Side {
     pub removed: bool,
     /// What its endpoints and queues are like.
     pub manner: Manner,
+    /// Turns that its program sleeps through.
+    pub asleep: u32,
+    /// Nobody looks after its connections either meanwhile.
+    pub deep: bool,
 }
 
 /// What is asked of an adapter's objects.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Manner {
     /// Events dispatchers are as short as they may be.
     pub tight: bool,
@@ -153,6 +175,8 @@ pub struct Manner {
     pub shares: bool,
     /// There are windows.
     pub windows: bool,
+    /// Event dispatchers are shorter than what can come, and endpoints take bursts.
+    pub narrow: bool,
 }
 
 /// The number of what an adapter offers, different for each.
@@ -161,6 +185,22 @@ pub const fn offered_tag(side: usize) -> u64 {
 }
 
 impl Side {
+    /// An adapter that is not open.
+    pub fn new(function: Arc<SimFunction>, card: usize, seed: u64, manner: Manner) -> Self {
+        Self {
+            function,
+            card,
+            seed,
+            openings: 0,
+            open: None,
+            tampered: false,
+            removed: false,
+            manner,
+            asleep: 0,
+            deep: false,
+        }
+    }
+
     /// Opens it, from nothing.
     ///
     /// # Errors
@@ -180,11 +220,11 @@ impl Side {
 }
 
 /// Attributes of every endpoint.
-pub fn attributes(ia: &Ia) -> EpAttr {
+pub fn attributes(ia: &Ia, narrow: bool) -> EpAttr {
     let depth = u32::try_from(WINDOW).unwrap_or(u32::MAX);
     EpAttr {
         max_recv_dtos: depth,
-        max_request_dtos: depth,
+        max_request_dtos: if narrow { depth + BURST } else { depth },
         max_recv_iov: 1,
         max_request_iov: 1,
         max_rdma_read_in: 2,
@@ -200,9 +240,13 @@ const _: () = assert!(EVENTS as usize == 2 * ENDS * WINDOW + SHARED);
 impl Open {
     fn furnish(mut ia: Ia, index: usize, manner: Manner) -> Result<Self, dat::DatError> {
         let pz = ia.pz_create()?;
-        let events = if manner.tight { EVENTS } else { 256 };
+        let events = match manner {
+            Manner { narrow: true, .. } => 1,
+            Manner { tight: true, .. } => EVENTS,
+            Manner { .. } => 256,
+        };
         let dto = ia.evd_create(events, EvdFlags::DTO | EvdFlags::RMR_BIND)?;
-        let connect = ia.evd_create(64, EvdFlags::CONNECTION)?;
+        let connect = ia.evd_create(if manner.narrow { 1 } else { 64 }, EvdFlags::CONNECTION)?;
         let cr = ia.evd_create(64, EvdFlags::CR)?;
         let psp = Some(ia.psp_create(CONN_QUAL, cr, PspFlags::CONSUMER)?);
         let mut region = |slots, rights| {
@@ -245,6 +289,11 @@ impl Open {
             gone: Vec::new(),
             spare: Spare::default(),
             dead: false,
+            events,
+            narrow: manner.narrow,
+            crowded: false,
+            spent: false,
+            old: Vec::new(),
         };
         if manner.shares {
             open.srq = Some(open.make_srq()?);
@@ -273,9 +322,15 @@ impl Open {
         self.ia.srq_create(self.pz, attr)
     }
 
+    /// An EVD for completions.
+    pub fn make_dto(&mut self) -> Result<EvdHandle, dat::DatError> {
+        let flags = EvdFlags::DTO | EvdFlags::RMR_BIND;
+        self.ia.evd_create(self.events, flags)
+    }
+
     /// An endpoint.
     pub fn make_ep(&mut self, shares: bool) -> Result<EpHandle, dat::DatError> {
-        let attr = attributes(&self.ia);
+        let attr = attributes(&self.ia, self.narrow);
         let (pz, dto, connect) = (Some(self.pz), Some(self.dto), Some(self.connect));
         match self.srq {
             Some(srq) if shares => self
@@ -293,6 +348,7 @@ impl Open {
             region,
             rmr: None,
             binds: 0,
+            last_bind: 0,
             key: None,
             before: Vec::new(),
             closed: true,

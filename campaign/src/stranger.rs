@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 
 use dat::cm::wire::{
-    DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, RtuRepr,
+    DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr, RtuRepr,
 };
 use dat::cm::{Cm, Config, ConnectParams};
 use dat::provider::Path;
@@ -24,7 +24,7 @@ use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
 /// Its address, and that of its card.
-const STRANGER: Address = Address {
+pub const STRANGER: Address = Address {
     mac: [2, 0xca, 0xff, 0, 0, 66],
     gid: [
         0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0xca, 0xff, 0xff, 0xfe, 0, 0, 66,
@@ -39,12 +39,36 @@ const QPNS: std::ops::Range<u32> = 0x50..0x90;
 
 /// Where a packet says that it comes from, or goes to.
 #[derive(Clone, Copy)]
-struct Address {
-    mac: [u8; 6],
-    gid: [u8; 16],
+pub struct Address {
+    pub mac: [u8; 6],
+    pub gid: [u8; 16],
 }
 
 impl Address {
+    /// The link-local address of a card (RFC 4291, appendix A).
+    pub const fn of_mac(mac: [u8; 6]) -> Self {
+        let [a, b, c, d, e, f] = mac;
+        let gid = [
+            0xfe,
+            0x80,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            a ^ 2,
+            b,
+            c,
+            0xff,
+            0xfe,
+            d,
+            e,
+            f,
+        ];
+        Self { mac, gid }
+    }
+
     /// That of a link-local address, which names its card (RFC 4291, appendix A).
     fn of(ip: IpAddr) -> Option<Self> {
         let IpAddr::V6(ip) = ip else { return None };
@@ -94,7 +118,7 @@ const fn bth(opcode: Opcode, dest_qpn: u32, psn: u32) -> BthRepr {
 }
 
 /// A datagram to the general services interface.
-fn datagram(to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
+pub fn datagram(from: Address, to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
     let headers = Headers {
         deth: Some(DethRepr {
             qkey: GSI_Q_KEY,
@@ -102,12 +126,68 @@ fn datagram(to: Address, psn: u32, mad: &[u8]) -> Vec<u8> {
         }),
         ..Headers::NONE
     };
-    packet(STRANGER, to, bth(Opcode::ud(false), 1, psn), headers, mad)
+    packet(from, to, bth(Opcode::ud(false), 1, psn), headers, mad)
+}
+
+/// A request as anybody may make it.
+fn parameters(to: Address, service_id: u64) -> ConnectParams<'static> {
+    ConnectParams {
+        service_id,
+        source: STRANGER.gid,
+        path: Path {
+            source_gid_index: 0,
+            gid: to.gid,
+            mac: to.mac,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+        },
+        qpn: 0x66,
+        psn: 0x66,
+        reads_out: 2,
+        reads_in: 2,
+        mtu: 3,
+        retry_count: 7,
+        rnr_retry: 6,
+        ack_timeout: 14,
+        private_data: b"a stranger asks",
+        timeout: None,
+        srq: false,
+        random: 0x66,
+    }
+}
+
+/// The datagram of a request of the stranger's.
+fn request(guid: u64, params: ConnectParams<'_>) -> Mad {
+    let mut cm = Cm::new(Config {
+        local_ca_guid: guid,
+        ..Config::default()
+    });
+    // PANIC: the numbers fit their fields.
+    cm.connect(0, params).expect("sound parameters");
+    let (_, mad) = cm.poll_transmit().expect("a REQ");
+    mad
+}
+
+/// What such a request says.
+pub fn a_request(to: Address, service_id: u64) -> ReqRepr {
+    match Message::parse(&request(GUID, parameters(to, service_id))) {
+        Ok((_, Message::Req(req))) => *req,
+        // PANIC: it is one.
+        other => panic!("{other:?} is no REQ"),
+    }
 }
 
 impl World {
     /// A stranger sends something to an adapter, or a handful.
     pub fn strange(&mut self) {
+        if self.random.random_bool(0.5) {
+            let times = if self.random.random_ratio(1, 8) { 8 } else { 1 };
+            for _ in 0..times {
+                self.echo();
+            }
+            return;
+        }
         let side = self.random.random_range(0..self.sides.len());
         let other = self.random.random_range(0..self.sides.len());
         let address = |world: &Self, side: usize| {
@@ -146,38 +226,15 @@ impl World {
         let service_id = quals[self.random.random_range(0..quals.len())];
         let qpn = self.random.random_range(QPNS);
         let own = self.random.random_bool(0.5);
-        let mut cm = Cm::new(Config {
-            local_ca_guid: if own { GUID } else { guid_of(known) },
-            ..Config::default()
-        });
+        let guid = if own { GUID } else { guid_of(known) };
         let params = ConnectParams {
-            service_id,
-            source: STRANGER.gid,
-            path: Path {
-                source_gid_index: 0,
-                gid: to.gid,
-                mac: to.mac,
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-            },
             qpn,
             psn: self.random.random_range(0..1 << 24),
-            reads_out: 2,
-            reads_in: 2,
-            mtu: 3,
-            retry_count: 7,
-            rnr_retry: 6,
-            ack_timeout: 14,
-            private_data: b"a stranger asks",
-            timeout: None,
-            srq: false,
             random,
+            ..parameters(to, service_id)
         };
-        // PANIC: the numbers fit their fields.
-        cm.connect(0, params).expect("sound parameters");
-        let (_, mad) = cm.poll_transmit().expect("a REQ");
-        datagram(to, self.random.random(), &mad)
+        let mad = request(guid, params);
+        datagram(STRANGER, to, self.random.random(), &mad)
     }
 
     /// A communication ID: one that somebody might have chosen first, or any.
@@ -240,11 +297,11 @@ impl World {
             _ => {
                 let mut bytes: Mad = [0; 256];
                 self.random.fill(&mut bytes[..]);
-                return datagram(to, starting_psn, &bytes);
+                return datagram(STRANGER, to, starting_psn, &bytes);
             }
         };
         let mad = message.to_mad(self.random.random());
-        datagram(to, starting_psn, &mad)
+        datagram(STRANGER, to, starting_psn, &mad)
     }
 
     /// A packet to a queue pair, with a guessed PSN and a guessed key.

@@ -73,6 +73,9 @@ pub const FAULTS: [(&str, &[&str]); 4] = [
             "bus error",
             "command not delivered",
             "firmware stops",
+            "event queues full",
+            "event queues half full",
+            "event queues overrun",
             "health stall",
             "health syndrome",
             "late command",
@@ -141,6 +144,7 @@ impl World {
                 self.sim.inject(&self.sides[side].function, &fault);
             }
             28 if self.has(Feature::Mac) => self.change_mac(side),
+            47 if self.has(Feature::Overrun) => self.storm(side, small),
             _ => {}
         }
     }

@@ -12,8 +12,9 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
+use crate::eavesdrop::HEARD;
 use crate::end::{Link, Name, Phase};
-use crate::side::{ENDS, Manner, Open, Side, offered_tag};
+use crate::side::{ENDS, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
@@ -58,8 +59,19 @@ impl World {
     pub fn new(plan: &Plan, sim: Sim, story: Option<Story>) -> Self {
         let of_card = (plan.functions / 2).max(1);
         let cards = [0, 1].map(|card: u8| {
-            let profile = Profile::named(&format!("card{card}"), [2, 0xca, 0, card, 0, 0]);
-            sim.add_card(&CardConfig::new(profile, of_card))
+            let mut profile = Profile::named(&format!("card{card}"), [2, 0xca, 0, card, 0, 0]);
+            let short = plan.features.contains(&Feature::Overrun);
+            if short {
+                profile.general.set(|page| {
+                    page.set_log_max_eq_sz(LOG_SHORT_EQ);
+                });
+            }
+            let mut config = CardConfig::new(profile, of_card);
+            if short {
+                // A carrier that comes is a link, and an event.
+                config.rules.link_training = Duration::ZERO;
+            }
+            sim.add_card(&config)
         });
         let has = |feature| plan.features.contains(&feature);
         let mut sides = Vec::new();
@@ -71,21 +83,19 @@ impl World {
                     ..VfSettings::default()
                 };
                 assert!(card.set_vf(index, settings));
-                sides.push(Side {
-                    function: card.virtual_function(index).expect("just made"),
-                    card: at,
-                    seed: plan.seed << 8 | u64::from(number),
-                    openings: 0,
-                    open: None,
-                    tampered: false,
-                    removed: false,
-                    manner: Manner {
-                        tight: has(Feature::Evds) && number % 2 == 0,
-                        shares: has(Feature::Srq) && number % 3 != 2,
-                        windows: has(Feature::Windows),
-                    },
-                });
+                let function = card.virtual_function(index).expect("just made");
+                let manner = Manner {
+                    tight: has(Feature::Evds) && number % 2 == 0,
+                    shares: has(Feature::Srq) && number % 3 != 2,
+                    windows: has(Feature::Windows),
+                    narrow: has(Feature::Overrun) && number % 2 == 1,
+                };
+                let seed = plan.seed << 8 | u64::from(number);
+                sides.push(Side::new(function, at, seed, manner));
             }
+        }
+        if has(Feature::Strangers) {
+            sim.overhear(HEARD);
         }
         let commands = vec![0; sides.len()];
         let (a, b) = (cards[0].physical(), cards[1].physical());
@@ -271,12 +281,21 @@ impl World {
     /// Everybody's software runs, and time passes.
     pub fn turn(&mut self, moment: Duration) {
         for side in 0..self.sides.len() {
+            self.crowd(side);
+        }
+        for side in 0..self.sides.len() {
+            let sleeps = self.sleeps(side);
+            if sleeps == Some(true) {
+                continue;
+            }
             self.timed(side, calls::PROGRESS, |world| {
                 if let Some(open) = &mut world.sides[side].open {
                     open.ia.progress();
                 }
             });
-            self.events(side);
+            if sleeps.is_none() {
+                self.events(side);
+            }
         }
         self.sim.advance(moment);
         if self.until.is_some_and(|until| self.now() >= until) {

@@ -41,6 +41,10 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
         "drop",
         "open",
         "asynchronous event",
+        "stranger",
+        "burst",
+        "sleep",
+        "another EVD",
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }

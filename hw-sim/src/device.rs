@@ -12,6 +12,7 @@ use crate::profile::Profile;
 use crate::report::FunctionReport;
 use crate::world::{Drive, World};
 use driver::{Clock, Device, Instant, Interrupt, MAX_WAIT, MemoryError, Notices, SharedMemory};
+use mlx_prm::Qpc;
 use std::collections::VecDeque;
 use std::io::Write;
 use std::ops::RangeInclusive;
@@ -270,6 +271,25 @@ impl Sim {
     pub fn report(&self, function: &SimFunction) -> FunctionReport {
         let world = lock(&self.world);
         world.nics[function.index].report(&world.env)
+    }
+
+    /// From now on the last `frames` frames that functions send are kept for [`Sim::overheard`].
+    pub fn overhear(&self, frames: usize) {
+        lock(&self.world).overhear(frames);
+    }
+
+    /// One of the last frames that functions have sent, counted from the oldest that is kept.
+    #[must_use]
+    pub fn overheard(&self, at: usize) -> Option<Vec<u8>> {
+        lock(&self.world).overheard(at).map(<[u8]>::to_vec)
+    }
+
+    /// A queue pair as its function would answer QUERY_QP.
+    #[must_use]
+    pub fn queue_pair(&self, function: &SimFunction, qpn: u32) -> Option<Qpc> {
+        let world = lock(&self.world);
+        let slot = world.nics[function.index].objects.qps.get(qpn)?;
+        Some(slot.qp.as_ref()?.query())
     }
 
     /// A frame arrives at a function's port, as if over a link, from nobody in this world.

@@ -173,6 +173,8 @@ pub struct World {
     /// Frames that have left this world, by the card they came from.
     outside: BTreeMap<usize, VecDeque<Vec<u8>>>,
     tap: Option<Tap>,
+    /// The last frames that functions have sent, and how many are kept.
+    heard: (VecDeque<Vec<u8>>, usize),
 }
 
 impl World {
@@ -200,7 +202,18 @@ impl World {
             cables: Vec::new(),
             outside: BTreeMap::new(),
             tap: None,
+            heard: (VecDeque::new(), 0),
         }
+    }
+
+    /// From now on the last `frames` frames that functions send are kept.
+    pub fn overhear(&mut self, frames: usize) {
+        self.heard = (VecDeque::new(), frames);
+    }
+
+    /// One of the frames kept, counted from the oldest.
+    pub fn overheard(&self, at: usize) -> Option<&[u8]> {
+        self.heard.0.get(at).map(Vec::as_slice)
     }
 
     /// Lays a link between the cards of two functions; its number.
@@ -346,6 +359,13 @@ impl World {
             return;
         }
         self.capture(nic, &frame);
+        let (heard, kept) = &mut self.heard;
+        if *kept > 0 {
+            if heard.len() == *kept {
+                heard.pop_front();
+            }
+            heard.push_back(frame.clone());
+        }
         if self.nics[nic].profile.port_type == PortType::InfiniBand {
             self.leave_for_subnet(nic, frame);
             return;

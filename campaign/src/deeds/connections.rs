@@ -134,6 +134,9 @@ impl World {
                 });
                 if answer.is_some_and(|answer| answer.is_err()) {
                     self.reject(side, cr, link);
+                } else {
+                    // The endpoint of a reserved service point stays behind.
+                    self.release_reserved(side);
                 }
             }
             3 if !calm && self.has(Feature::Listeners) => {
@@ -298,7 +301,7 @@ impl World {
             return false;
         };
         let (pz, dto, connect) = (open.pz, open.dto, open.connect);
-        let attr = crate::side::attributes(&open.ia);
+        let attr = crate::side::attributes(&open.ia, open.narrow);
         let change = dat::EpChange {
             pz: Some(Some(pz)),
             recv_evd: Some(Some(dto)),

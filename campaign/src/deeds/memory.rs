@@ -127,7 +127,7 @@ impl World {
             return;
         };
         let veil = &open.veils[which];
-        let Some(rmr) = veil.rmr.filter(|_| end.requests.len() < WINDOW) else {
+        let Some(rmr) = veil.rmr.filter(|_| end.holding() < WINDOW) else {
             return;
         };
         let bytes = if open_it { SLOT } else { 0 };
@@ -151,6 +151,7 @@ impl World {
         let veil = &mut open.veils[which];
         veil.closed = false;
         veil.binds += 1;
+        veil.last_bind = cookie;
         let key = open_it.then_some(Key {
             address,
             context,

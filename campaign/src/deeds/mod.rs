@@ -5,6 +5,7 @@ mod life;
 mod listeners;
 mod memory;
 mod objects;
+mod overrun;
 mod poke;
 mod queues;
 mod traffic;
@@ -46,7 +47,7 @@ impl World {
             self.ask(side, end);
             self.spare(side);
         }
-        match self.random.random_range(0..144) {
+        match self.random.random_range(0..150) {
             0..=14 => self.connect(side, end),
             15..=39 => self.receive(side, end),
             40..=79 => self.post(side, end),
@@ -78,6 +79,7 @@ impl World {
             131..=136 if self.has(Feature::Calls) => self.ask(side, end),
             137..=141 if self.has(Feature::Calls) => self.spare(side),
             142..=143 if self.has(Feature::Calls) => self.poke_end(side, end),
+            144..=149 if self.has(Feature::Overrun) => self.burst(side, end),
             _ => {}
         }
     }

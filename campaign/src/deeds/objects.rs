@@ -19,7 +19,7 @@ impl World {
             return;
         };
         let Some(ep) = open.ends[at].ep else { return };
-        let mut attr = attributes(&open.ia);
+        let mut attr = attributes(&open.ia, open.narrow);
         attr.max_recv_dtos += more;
         attr.max_request_dtos += more;
         let change = EpChange {

@@ -19,7 +19,7 @@ pub fn local(region: &Region, slot: usize, bytes: usize) -> LmrTriplet {
     }
 }
 
-fn remote(region: &Region, slot: usize, bytes: usize) -> RmrTriplet {
+pub fn remote(region: &Region, slot: usize, bytes: usize) -> RmrTriplet {
     RmrTriplet {
         rmr_context: region.lmr.rmr_context,
         target_address: region.lmr.registered_address + (slot * STRIDE) as u64,
@@ -99,7 +99,7 @@ impl World {
         else {
             return;
         };
-        if end.requests.len() >= WINDOW {
+        if end.holding() >= WINDOW {
             return;
         }
         let (peer, opening, there) = self.links[link].ends[1 - own];
@@ -122,13 +122,13 @@ impl World {
                 self.spoil_link(link, "a message nobody waits for");
             }
             Kind::Attack => self.spoil_link(link, "an attack"),
-            Kind::Send | Kind::Write | Kind::Read | Kind::Bind(_) => {}
+            Kind::Send | Kind::Write | Kind::Read | Kind::Empty | Kind::Bind(_) => {}
         }
         let answer = match kind {
             Kind::Send | Kind::Bind(_) => self.ep_call(side, "dat_ep_post_send", ep, |open| {
                 open.ia.ep_post_send(ep, &from, cookie, flags)
             }),
-            Kind::Write | Kind::Attack => {
+            Kind::Write | Kind::Empty | Kind::Attack => {
                 self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
                     open.ia
                         .ep_post_rdma_write(ep, &from, cookie, &target, flags)
@@ -195,7 +195,7 @@ impl World {
         let other = self.sides.get(peer)?;
         let open = other.open.as_ref().filter(|_| other.openings == opening)?;
         match kind {
-            Kind::Send | Kind::Write | Kind::Bind(_) => {
+            Kind::Send | Kind::Write | Kind::Empty | Kind::Bind(_) => {
                 Some((remote(&open.written, slot, bytes), None))
             }
             Kind::Read => Some((remote(&open.offered, slot, bytes), None)),

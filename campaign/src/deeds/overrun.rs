@@ -1,0 +1,264 @@
+//! Queues that are too short: programs that take nothing out of them for a while, and ports that have much to tell.
+//!
+//! Who has an event dispatcher as short as can be, posts more than it holds, and does not look for completions, may lose those
+//! that do not fit. He is told on the asynchronous EVD, and the connections it served are broken (uDAPL 1.2, dat_evd_create,
+//! DAT_ASYNC_ERROR_EVD_OVERFLOW). Nothing else is lost: an EVD that holds all that can be outstanding never overflows, what
+//! did fit comes in order, and other connections go on. The program then makes another EVD, and endpoints for it.
+//!
+//! The device's own queue of events holds what may be waiting at once. A port whose carrier comes and goes while nobody looks
+//! can fill it: up to its length nothing happens, and beyond it the firmware gives up (health syndrome 0x0c).
+
+use dat::{CompletionFlags, EpState, EvdHandle};
+use hw_sim::Fault;
+use rand::Rng;
+
+use super::outcome;
+use super::traffic::{local, remote};
+use crate::end::{Kind, Phase, WINDOW, Work};
+use crate::side::{BURST, ENDS, EVENTS_OF_THE_PORT, Open};
+use crate::world::World;
+
+/// Events of other kinds that may be waiting in a device's queue besides those of the port.
+const OTHERS: u32 = 32;
+
+impl World {
+    /// A program with a short EVD posts requests without data as fast as it can, and then sleeps.
+    pub fn burst(&mut self, side: usize, at: usize) {
+        let count = self.random.random_range(1..=BURST);
+        let sleep = self.random.random_range(0..24);
+        let deep = self.random.random_ratio(1, 4);
+        if !self.sides[side].manner.narrow {
+            return;
+        }
+        for _ in 0..count {
+            if !self.post_empty(side, at) {
+                break;
+            }
+        }
+        self.crowd(side);
+        self.cover
+            .count("sleep", if deep { "deeply" } else { "lightly" });
+        let one = &mut self.sides[side];
+        (one.asleep, one.deep) = (sleep, deep);
+    }
+
+    /// Posts a Write of no bytes, which takes nothing but its place in the queues.
+    fn post_empty(&mut self, side: usize, at: usize) -> bool {
+        let cookie = self.next_number();
+        let Some(open) = &self.sides[side].open else {
+            return false;
+        };
+        let end = &open.ends[at];
+        let (Some(ep), Some((link, own)), Phase::Up | Phase::Over) = (end.ep, end.link, end.phase)
+        else {
+            return false;
+        };
+        let (peer, opening, there) = self.links[link].ends[1 - own];
+        let Some(other) = self.sides.get(peer) else {
+            return false;
+        };
+        let Some(there_open) = other.open.as_ref().filter(|_| other.openings == opening) else {
+            return false;
+        };
+        let from = [local(&open.source, at * WINDOW, 0)];
+        let target = remote(&there_open.written, there * WINDOW, 0);
+        let answer = self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
+            let none = CompletionFlags::empty();
+            open.ia.ep_post_rdma_write(ep, &from, cookie, &target, none)
+        });
+        let Some(answer) = answer else { return false };
+        self.cover.count("burst", outcome(&answer));
+        if let (Ok(()), Some(open)) = (&answer, &mut self.sides[side].open) {
+            open.ends[at].requests.push_back(Work {
+                cookie,
+                kind: Kind::Empty,
+                slot: 0,
+                bytes: 0,
+                void: None,
+            });
+        }
+        answer.is_ok()
+    }
+
+    /// Sees whether more is outstanding than an adapter's short EVD holds: from then on completions may be lost.
+    pub fn crowd(&mut self, side: usize) {
+        let Some(open) = self.sides[side].open.as_mut().filter(|open| open.narrow) else {
+            return;
+        };
+        let of_ends = |end: &crate::end::End| end.requests.len() + end.receives.len();
+        let outstanding = open.ends.iter().map(of_ends).sum::<usize>() + open.buffers.len();
+        let holds = open.ia.evd_query(open.dto).map(|param| param.qlen);
+        let Ok(holds) = holds else { return };
+        if outstanding > usize::try_from(holds).unwrap_or(usize::MAX) {
+            open.crowded = true;
+            self.spoil_side("an EVD that may overflow", side);
+        }
+    }
+
+    /// An EVD has lost an event, says the asynchronous one.
+    pub fn overflowed(&mut self, side: usize, evd: EvdHandle) -> &'static str {
+        let open = self.sides[side].open.as_mut().expect("it has an event");
+        // Requests are the only events whose number is other people's choice.
+        if evd == open.cr {
+            return "request lost";
+        }
+        if open.narrow && evd == open.connect {
+            self.ask_what_was_lost(side);
+            return "connection event lost";
+        }
+        assert!(
+            evd == open.dto && open.crowded,
+            "side {side}: an event is lost, and its queue is long enough for all"
+        );
+        open.spent = true;
+        "completion lost"
+    }
+
+    /// A connection event was lost: endpoints tell themselves what they are.
+    fn ask_what_was_lost(&mut self, side: usize) {
+        let open = self.sides[side].open.as_ref().expect("it has an event");
+        let state = |at: usize| {
+            let ep = open.ends[at].ep?;
+            open.ia.ep_get_status(ep).ok().map(|status| status.state)
+        };
+        let states: Vec<_> = (0..ENDS).map(state).collect();
+        // What has come until then and is not lost is heard first.
+        let evd = open.connect;
+        while let Some(event) = self.timed(side, "dat_evd_dequeue", |world| {
+            world.sides[side].open.as_mut()?.ia.evd_dequeue(evd).ok()
+        }) {
+            self.event(side, event);
+        }
+        for (at, state) in states.into_iter().enumerate() {
+            let open = self.sides[side].open.as_mut().expect("it has an event");
+            let end = &mut open.ends[at];
+            match (state, end.phase) {
+                (Some(EpState::Connected), Phase::Pending) => {
+                    end.phase = Phase::Up;
+                    if let Some((link, own)) = end.link {
+                        self.links[link].up[own] = true;
+                    }
+                }
+                (Some(EpState::Disconnected), Phase::Pending | Phase::Up) => {
+                    end.phase = Phase::Over;
+                    self.needs_a_reason(side, at, "an end nobody was told of");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// An EVD that has lost completions is of no use any more: another takes its place, with endpoints of its own.
+    pub fn replace_spent(&mut self, side: usize) {
+        let Some(open) = self.sides[side].open.as_ref().filter(|open| open.spent) else {
+            return;
+        };
+        if open.dead {
+            return;
+        }
+        self.release_reserved(side);
+        let Some(made) = self.call(side, "dat_evd_create", Open::make_dto) else {
+            return;
+        };
+        self.cover.count("another EVD", outcome(&made));
+        let (Ok(evd), Some(open)) = (made, &mut self.sides[side].open) else {
+            return;
+        };
+        let old = std::mem::replace(&mut open.dto, evd);
+        (open.spent, open.crowded) = (false, false);
+        open.old.push(old);
+        self.let_go(side);
+        self.make_missing(side);
+    }
+
+    /// Frees the endpoints of EVDs that are spent, and then these.
+    pub fn let_go(&mut self, side: usize) {
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        if open.old.is_empty() || open.dead {
+            return;
+        }
+        for at in 0..ENDS {
+            let Some(open) = &self.sides[side].open else {
+                return;
+            };
+            let uses = |ep: dat::EpHandle| {
+                let param = open.ia.ep_query(ep).ok()?;
+                let evds = [param.recv_evd, param.request_evd];
+                Some(
+                    evds.into_iter()
+                        .flatten()
+                        .any(|evd| open.old.contains(&evd)),
+                )
+            };
+            if open.ends[at].ep.and_then(uses) == Some(true) && !self.free_end(side, at) {
+                return;
+            }
+        }
+        let evds = self.sides[side]
+            .open
+            .as_mut()
+            .map(|open| std::mem::take(&mut open.old));
+        for evd in evds.unwrap_or_default() {
+            let freed = self.call(side, "dat_evd_free", |open| open.ia.evd_free(evd));
+            let Some(freed) = freed else { return };
+            self.cover.count("free a spent EVD", outcome(&freed));
+            if let (Err(error), Some(open)) = (freed, &mut self.sides[side].open) {
+                assert!(
+                    error.return_type() == dat::ReturnType::InternalError,
+                    "side {side}: a spent EVD that nothing feeds is not freed: {error}"
+                );
+                open.old.push(evd);
+            }
+        }
+    }
+
+    /// The carrier of a card's port comes and goes while nobody looks, about as often as devices have room for events, or more
+    /// often than that.
+    pub fn storm(&mut self, side: usize, small: u32) {
+        let (what, times) = match small {
+            1 => ("event queues overrun", EVENTS_OF_THE_PORT + 200),
+            2 => ("event queues full", EVENTS_OF_THE_PORT - OTHERS),
+            _ => ("event queues half full", EVENTS_OF_THE_PORT / 2),
+        };
+        self.cover.count("fault", what);
+        for other in 0..self.sides.len() {
+            self.timed(other, crate::calls::PROGRESS, |world| {
+                if let Some(open) = &mut world.sides[other].open {
+                    open.ia.progress();
+                }
+            });
+            if small == 1 {
+                self.sides[other].tampered = true;
+            }
+            // Their next turn empties the queues.
+            (self.sides[other].asleep, self.sides[other].deep) = (0, false);
+        }
+        self.tell(side, format_args!("{times} events of the port"));
+        self.spoil("the wire", |_| true);
+        let card = self.cards[self.sides[side].card].physical();
+        // One that is down gets its carrier back, too.
+        self.sim.inject(&card, &Fault::LinkUp);
+        for _ in 0..times / 2 {
+            self.sim.inject(&card, &Fault::LinkDown);
+            self.sim.inject(&card, &Fault::LinkUp);
+        }
+    }
+
+    /// Whether a side's program sleeps through this turn, and whether nobody looks after its connections either.
+    pub fn sleeps(&mut self, side: usize) -> Option<bool> {
+        let one = &mut self.sides[side];
+        if self.healing || one.asleep == 0 || one.open.is_none() {
+            one.asleep = 0;
+            return None;
+        }
+        one.asleep -= 1;
+        let deep = one.deep;
+        // Requests wait for somebody who decides.
+        self.spoil("a program that sleeps", |link| {
+            link.up != [true, true] && link.ends.iter().any(|&(other, ..)| other == side)
+        });
+        Some(deep)
+    }
+}

@@ -1,0 +1,284 @@
+//! A stranger that has seen the others' packets, and uses all of them but for what is secret.
+//!
+//! It knows addresses, GUIDs, service IDs, queue pair numbers, virtual addresses and the public part of keys, and what messages look
+//! like and how they follow each other. What keeps it out is what `hw_mlx::provider` draws: packet sequence numbers, and what stands in datagrams between two others
+//! (communication and transaction IDs), and the variants of keys. Two strangers come of it:
+//!
+//! - One sends from its own address. It may even know communication IDs: names belong to the address that they come from
+//!   (`dat_core::cm`).
+//! - One sends in another's name from beside the path: it does not see what it forges answers to. It must guess, and a guess is one
+//!   in 2^24 or 2^32. Here it never guesses right: numbers that a connection has used or will use soon are left out, for RC has no other
+//!   proof of who sends. A REQ in another's name is not made to name a queue pair that this other has: IBTA volume 1, 12.9.8.3.1 takes
+//!   it for a peer that has lost its state, and ends the old connection (docs/decisions/strangers.md).
+
+use dat::cm::wire::{
+    DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RtuRepr,
+};
+use hw_sim::wire::{
+    AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, Headers, Link, Network, Opcode,
+    Operation, Packet, Psn, RethRepr, Transport,
+};
+use mlx_prm::Qpc;
+use rand::Rng;
+
+use crate::stranger::STRANGER;
+use crate::world::World;
+
+/// Packets that the stranger remembers.
+pub const HEARD: usize = 64;
+/// Numbers before and behind those in use that it does not guess: more than a connection of a world lives through.
+const NEAR: u32 = 8192;
+const PSN_MASK: u32 = 0xff_ffff;
+/// A queue pair number that no adapter of a world has yet.
+const NOBODYS: std::ops::Range<u32> = 0x10_0000..0x20_0000;
+
+impl World {
+    /// The stranger sends something made of a packet that it has seen.
+    pub fn echo(&mut self) {
+        let at = self.random.random_range(0..HEARD);
+        let own = self.random.random_bool(0.5);
+        let Some(frame) = self.sim.overheard(at) else {
+            return;
+        };
+        let Ok(mut packet) = Packet::parse(&frame) else {
+            return;
+        };
+        let to = packet.network.dst_gid();
+        let Some(side) = (0..self.sides.len()).find(|side| self.gid_of(*side) == Some(to)) else {
+            return;
+        };
+        if own {
+            let (Link::Ethernet(eth), Network::Ipv6(ip, _)) =
+                (&mut packet.link, &mut packet.network)
+            else {
+                return;
+            };
+            (eth.src, ip.src) = (STRANGER.mac, STRANGER.gid);
+        }
+        let (what, frame) = if packet.bth.opcode.transport() == Transport::Rc {
+            let Some(psn) = self.wrong_psn(side, packet.bth.dest_qpn) else {
+                return;
+            };
+            packet.bth.psn = Psn::new(psn);
+            let what = if own {
+                "RC packet like one seen"
+            } else {
+                "RC packet like one seen, in its sender's name"
+            };
+            (what, self.reshaped(&packet))
+        } else {
+            let Ok(mad) = Mad::try_from(packet.payload) else {
+                return;
+            };
+            let Ok((transaction, message)) = Message::parse(&mad) else {
+                return;
+            };
+            let mad = if own {
+                self.said_by_another(transaction, message)
+            } else {
+                self.said_in_anothers_name(message)
+            };
+            let what = if own {
+                "datagram with names seen"
+            } else {
+                "datagram like one seen, in its sender's name"
+            };
+            packet.bth.psn = Psn::new(self.random.random_range(0..=PSN_MASK));
+            let packet = Packet {
+                payload: &mad,
+                ..packet
+            };
+            (what, packet.emit())
+        };
+        self.cover.count("stranger", what);
+        let card = &self.cards[self.sides[side].card];
+        self.sim.deliver(&card.physical(), &frame);
+    }
+
+    fn gid_of(&self, side: usize) -> Option<[u8; 16]> {
+        let open = self.sides[side].open.as_ref()?;
+        match open.ia.query().ia.ia_address {
+            std::net::IpAddr::V6(ip) => Some(ip.octets()),
+            std::net::IpAddr::V4(ip) => Some(ip.to_ipv6_mapped().octets()),
+        }
+    }
+
+    /// A packet sequence number that is none of a queue pair's, at an edge of what it makes a difference between, or anywhere.
+    fn wrong_psn(&mut self, side: usize, qpn: u32) -> Option<u32> {
+        let edges = [
+            NEAR,
+            NEAR + 1,
+            (1 << 23) - 1,
+            1 << 23,
+            (1 << 23) + 1,
+            (1 << 24) - NEAR,
+        ];
+        let (pick, edge) = (
+            self.random.random_range(0..3),
+            self.random.random_range(0..2 * edges.len()),
+        );
+        let any = self.random.random_range(0..=PSN_MASK);
+        let qp = self.sim.queue_pair(&self.sides[side].function, qpn);
+        let used = qp.as_ref().map_or(Vec::new(), |qp: &Qpc| {
+            vec![qp.next_rcv_psn(), qp.next_send_psn(), qp.last_acked_psn()]
+        });
+        let psn = match (used.get(pick), edges.get(edge)) {
+            (Some(base), Some(edge)) => (base + edge) & PSN_MASK,
+            _ => any,
+        };
+        let near = |base: &u32| {
+            let ahead = psn.wrapping_sub(*base) & PSN_MASK;
+            !(NEAR..=(1 << 24) - NEAR).contains(&ahead)
+        };
+        (!used.iter().any(near)).then_some(psn)
+    }
+
+    /// The packet with another operation perhaps, with the wrong variants of its keys, and with bytes that are nobody's.
+    fn reshaped(&mut self, packet: &Packet<'_>) -> Vec<u8> {
+        let (bits, keep) = (
+            self.random.random_range(0..0x18),
+            self.random.random_bool(0.5),
+        );
+        let variant = self.random.random_range(1..=0xff);
+        let number: u64 = self.random.random();
+        let syndromes = [
+            AckSyndrome::ACK,
+            AckSyndrome::Rnr(31),
+            AckSyndrome::Nak(hw_sim::wire::NakCode::Sequence),
+            AckSyndrome::Nak(hw_sim::wire::NakCode::RemoteAccess),
+        ];
+        let syndrome = syndromes[self.random.random_range(0..syndromes.len())];
+        let lengths = [packet.payload.len(), 0, 1, 1024, 4096];
+        let length = lengths[self.random.random_range(0..lengths.len())];
+        let other = Opcode::from_bits(bits).filter(|other| other.transport() == Transport::Rc);
+        let opcode = other.filter(|_| !keep).unwrap_or(packet.bth.opcode);
+        let operation = opcode.operation();
+        let seen = packet.headers;
+        let (va, rkey) = seen
+            .reth
+            .map_or((number, 0x100), |reth| (reth.va, reth.rkey));
+        let rkey = rkey ^ variant;
+        let reth = RethRepr {
+            va,
+            rkey,
+            length: u32::try_from(length).unwrap_or(0),
+        };
+        let headers = Headers {
+            reth: operation.has_reth().then_some(reth),
+            atomic: operation.has_atomic().then_some(AtomicEthRepr {
+                va,
+                rkey,
+                swap_add: number,
+                compare: 0,
+            }),
+            aeth: operation.has_aeth().then_some(AethRepr {
+                syndrome,
+                msn: seen.aeth.map_or(0, |aeth| aeth.msn),
+            }),
+            atomic_ack: (operation == Operation::AtomicAcknowledge)
+                .then_some(AtomicAckEthRepr { original: number }),
+            immediate: operation.has_immediate().then_some([0x99; 4]),
+            invalidate: operation.has_invalidate().then_some(rkey),
+            ..Headers::NONE
+        };
+        let payload = vec![0x99; length];
+        let mut bth = packet.bth;
+        bth.opcode = opcode;
+        Packet {
+            link: packet.link,
+            network: packet.network,
+            bth,
+            headers,
+            payload: &payload,
+        }
+        .emit()
+    }
+
+    /// What a node says in its own name with all names that it has seen in a message of others: the message itself, or one that would
+    /// follow.
+    fn said_by_another(&mut self, transaction: u64, message: Message) -> Mad {
+        let (local, remote, qpn) = match &message {
+            Message::Req(req) => (req.local_comm_id, 0, req.local_qpn),
+            Message::Rep(rep) => (rep.local_comm_id, rep.remote_comm_id, rep.local_qpn),
+            Message::Rej(rej) => (rej.local_comm_id, rej.remote_comm_id, 0),
+            Message::Mra(mra) => (mra.local_comm_id, mra.remote_comm_id, 0),
+            Message::Rtu(rtu) => (rtu.local_comm_id, rtu.remote_comm_id, 0),
+            Message::Dreq(dreq) => (dreq.local_comm_id, dreq.remote_comm_id, dreq.remote_qpn),
+            Message::Drep(drep) => (drep.local_comm_id, drep.remote_comm_id, 0),
+        };
+        let turned = self.random.random_bool(0.5);
+        let (local_comm_id, remote_comm_id) = if turned {
+            (remote, local)
+        } else {
+            (local, remote)
+        };
+        let reason: u16 = self.random.random_range(0..40);
+        let follows = match self.random.random_range(0..8) {
+            0 => Message::Dreq(DreqRepr {
+                local_comm_id,
+                remote_comm_id,
+                remote_qpn: qpn,
+            }),
+            1 => Message::Drep(DrepRepr {
+                local_comm_id,
+                remote_comm_id,
+            }),
+            2 => Message::Rtu(RtuRepr {
+                local_comm_id,
+                remote_comm_id,
+            }),
+            3 => Message::Mra(MraRepr {
+                local_comm_id,
+                remote_comm_id,
+                acknowledged: Rejected::Req,
+                service_timeout: 31,
+            }),
+            4 => Message::Rej(Box::new(RejRepr::new(
+                local_comm_id,
+                remote_comm_id,
+                Rejected::Req,
+                RejectReason::from_code(reason),
+            ))),
+            _ => {
+                let mut same = message;
+                if let Message::Req(req) = &mut same {
+                    if turned {
+                        req.primary.local_gid = STRANGER.gid;
+                    }
+                    anonymous(&mut req.private_data);
+                }
+                same
+            }
+        };
+        follows.to_mad(transaction)
+    }
+
+    /// What a node beside the path says in another's name: the same message, with names that it had to guess.
+    fn said_in_anothers_name(&mut self, mut message: Message) -> Mad {
+        let (local, remote): (u32, u32) = (self.random.random(), self.random.random());
+        let qpn = self.random.random_range(NOBODYS);
+        let starting_psn = self.random.random_range(0..=PSN_MASK);
+        match &mut message {
+            Message::Req(req) => {
+                (req.local_comm_id, req.local_qpn) = (local, qpn);
+                req.starting_psn = starting_psn;
+                anonymous(&mut req.private_data);
+            }
+            Message::Rep(rep) => {
+                (rep.local_comm_id, rep.remote_comm_id) = (local, remote);
+                rep.starting_psn = starting_psn;
+            }
+            Message::Rej(rej) => (rej.local_comm_id, rej.remote_comm_id) = (local, remote),
+            Message::Mra(mra) => (mra.local_comm_id, mra.remote_comm_id) = (local, remote),
+            Message::Rtu(rtu) => (rtu.local_comm_id, rtu.remote_comm_id) = (local, remote),
+            Message::Dreq(dreq) => (dreq.local_comm_id, dreq.remote_comm_id) = (local, remote),
+            Message::Drep(drep) => (drep.local_comm_id, drep.remote_comm_id) = (local, remote),
+        }
+        message.to_mad(self.random.random())
+    }
+}
+
+/// Private data of nobody in this world; four bytes in front say how much there is.
+fn anonymous(data: &mut [u8]) {
+    data[4..].fill(0);
+}

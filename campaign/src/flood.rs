@@ -1,0 +1,528 @@
+//! The flood: more requests to connect than anybody asked for, all well-formed, at a service point that an honest client asks, too, and
+//! whose program has a connection that carries messages.
+//!
+//! ```text
+//! a client --+-- messages, a window at a time -->  a program that listens, takes
+//!            '-- connect, disconnect, again -->    messages and decides requests
+//! strangers ---- so many requests each turn -->
+//! ```
+//!
+//! A turn is [`TURN`] of virtual time: strangers send, both programs look after everything once, and messages travel. First there
+//! is peace, then the flood, in which the same is counted, and then the flood is over and what it left behind goes away. One request in
+//! four comes from a stranger's own address; the others each in the name of an address of their own, which nobody has.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use comfy_table::Table;
+use dat::cm::wire::{Message, ReqRepr};
+use dat::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, CrHandle, EpAttr, EpHandle,
+    EvdHandle, Event, LmrTriplet, Qos, Timeout,
+};
+use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimConfig, VfSettings};
+
+use crate::bytes::STRIDE;
+use crate::side::{CONN_QUAL, Manner, Open, Region, Side};
+use crate::stranger::{Address, STRANGER, a_request, datagram};
+
+/// Virtual time of a turn: what a program needs to take in some hundred requests.
+pub const TURN: Duration = Duration::from_micros(200);
+/// Messages on their way at a time.
+const WINDOW: usize = 8;
+/// Bytes of a message.
+const BYTES: u64 = 1024;
+/// Turns between an honest client's connects, and between its attempts.
+const PAUSE: u64 = 5;
+/// Turns of peace that are counted.
+const PEACE: u64 = 512;
+/// How long an honest client waits for an answer before it tries again.
+const PATIENCE: Timeout = Timeout::from_micros(20_000_000);
+/// Turns in which the last connection of the flood has to come to something.
+const LAST: u64 = 200_000;
+/// What is left of a request is gone by then (docs/decisions/strangers.md).
+const GONE: Duration = Duration::from_secs(200);
+/// What the honest client and the traffic say of themselves.
+const HONEST: &[u8] = b"honest";
+
+const LISTENER: [u8; 6] = [2, 0xca, 0, 0, 1, 0];
+const CLIENT: [u8; 6] = [2, 0xca, 0, 0, 1, 1];
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Flood {
+    /// Requests in all.
+    pub requests: u32,
+    /// Each turn.
+    pub per_turn: u32,
+}
+
+/// What was counted in peace, or in the flood.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// Turns.
+    pub turns: u64,
+    /// Messages of the established connection that arrived.
+    pub messages: u64,
+    /// What each connect of the honest client took, and how many datagrams the listener handled meanwhile.
+    pub connects: Vec<(Duration, u64)>,
+    /// Its attempts that were refused or came to nothing.
+    pub refused: u64,
+    /// Datagrams that the listener's connection manager handled.
+    pub handled: u64,
+    /// Requests the program was asked about and refused.
+    pub asked: u64,
+    /// Real time in calls of the listening program.
+    pub real: Duration,
+}
+
+/// What a flood came to.
+#[derive(Clone, Debug, Default)]
+pub struct Ebb {
+    /// Without the flood.
+    pub peace: Counted,
+    /// In it.
+    pub flood: Counted,
+    /// Connections in whatever state that the listener's connection manager held: before, at most, and after.
+    pub connections: [usize; 3],
+    /// How long after the flood it held as many as before.
+    pub gone_after: Duration,
+    /// Bytes of the process: before the flood, and at most. The simulator's are among them.
+    pub resident: [u64; 2],
+}
+
+impl Ebb {
+    /// What a request costs the listener in real time, the simulator's work for the answer included.
+    #[must_use]
+    pub fn each(&self) -> Duration {
+        let turns = u32::try_from(self.flood.turns).unwrap_or(u32::MAX);
+        let peace = self.peace.real * turns / u32::try_from(self.peace.turns).unwrap_or(1).max(1);
+        let handled = u32::try_from(self.flood.handled).unwrap_or(u32::MAX).max(1);
+        self.flood.real.saturating_sub(peace) / handled
+    }
+}
+
+impl Counted {
+    /// Messages of each turn.
+    #[must_use]
+    pub fn per_turn(&self) -> f64 {
+        self.messages as f64 / self.turns.max(1) as f64
+    }
+
+    /// The longest connect.
+    #[must_use]
+    pub fn longest(&self) -> (Duration, u64) {
+        self.connects.iter().copied().max().unwrap_or_default()
+    }
+
+    fn median(&self) -> (Duration, u64) {
+        let mut all = self.connects.clone();
+        all.sort_unstable();
+        all.get(all.len() / 2).copied().unwrap_or_default()
+    }
+}
+
+struct Ends {
+    /// Of the traffic, and of what the honest client asks for: at the client, or at the listener.
+    traffic: EpHandle,
+    honest: EpHandle,
+}
+
+struct Shore {
+    sim: Sim,
+    /// The listener, and the client.
+    sides: [Side; 2],
+    ends: [Ends; 2],
+    /// Messages on their way.
+    sent: usize,
+    /// When the client asked first, and how many datagrams the listener had handled then.
+    asked_at: Option<(u64, u64)>,
+    /// It is asking now.
+    asks: bool,
+    /// Turns until it asks again.
+    pause: u64,
+    counted: Counted,
+}
+
+fn depth(open: &Open) -> EpAttr {
+    let depth = u32::try_from(2 * WINDOW).unwrap_or(u32::MAX);
+    EpAttr {
+        max_recv_dtos: depth,
+        max_request_dtos: depth,
+        max_recv_iov: 1,
+        max_request_iov: 1,
+        ..EpAttr::defaults(open.ia.query().ia)
+    }
+}
+
+fn ends(open: &mut Open) -> Ends {
+    let attr = depth(open);
+    let mut make = || {
+        let (dto, connect) = (Some(open.dto), Some(open.connect));
+        let made = open
+            .ia
+            .ep_create(Some(open.pz), dto, dto, connect, Some(&attr));
+        made.expect("there are queue pairs")
+    };
+    Ends {
+        traffic: make(),
+        honest: make(),
+    }
+}
+
+fn piece(region: &Region, slot: usize) -> LmrTriplet {
+    LmrTriplet {
+        lmr_context: region.lmr.lmr_context,
+        virtual_address: region.lmr.registered_address + (slot * STRIDE) as u64,
+        segment_length: BYTES,
+    }
+}
+
+/// Bytes of the process that are in memory.
+fn resident() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1);
+    pages.and_then(|pages| pages.parse().ok()).unwrap_or(0) * 4096
+}
+
+impl Shore {
+    fn new() -> Self {
+        let sim = Sim::new(SimConfig {
+            seed: 1,
+            event_log: false,
+        });
+        let cards = [0, 1].map(|card: u8| {
+            let profile = Profile::named(&format!("card{card}"), [2, 0xca, 0, card, 0, 0]);
+            sim.add_card(&CardConfig::new(profile, 1))
+        });
+        let (a, b) = (cards[0].physical(), cards[1].physical());
+        let _wire = sim.connect(&a, &b, LinkFaults::default());
+        let mut sides = [0_u8, 1].map(|number| {
+            let card = &cards[usize::from(number)];
+            let settings = VfSettings {
+                mac: Some(if number == 0 { LISTENER } else { CLIENT }),
+                ..VfSettings::default()
+            };
+            assert!(card.set_vf(0, settings));
+            let function = card.virtual_function(0).expect("just made");
+            Side::new(
+                function,
+                usize::from(number),
+                7 + u64::from(number),
+                Manner::default(),
+            )
+        });
+        let ends = [0, 1].map(|at| {
+            sides[at].open(at).expect("it opens");
+            ends(sides[at].open.as_mut().expect("it is open"))
+        });
+        let mut shore = Self {
+            sim,
+            sides,
+            ends,
+            sent: 0,
+            asked_at: None,
+            asks: false,
+            pause: 0,
+            counted: Counted::default(),
+        };
+        for slot in 0..WINDOW {
+            shore.receive(slot);
+        }
+        shore.ask(shore.ends[1].traffic);
+        for _ in 0..PEACE {
+            shore.turn(|_| {});
+        }
+        let (messages, asked) = (shore.counted.messages, shore.counted.connects.len());
+        assert!(messages > 0 && asked > 0, "there is peace");
+        shore
+    }
+
+    fn open(&mut self, side: usize) -> &mut Open {
+        self.sides[side].open.as_mut().expect("it is open")
+    }
+
+    fn now(&self) -> u64 {
+        self.sim.clock().now().0
+    }
+
+    fn handled(&mut self) -> u64 {
+        self.open(0).ia.cm_counters().received
+    }
+
+    fn receive(&mut self, slot: usize) {
+        let ep = self.ends[0].traffic;
+        let open = self.open(0);
+        let to = [piece(&open.inbox, slot)];
+        let none = CompletionFlags::empty();
+        let posted = open.ia.ep_post_recv(ep, &to, slot as u64, none);
+        posted.expect("there is room for a receive");
+    }
+
+    fn ask(&mut self, ep: EpHandle) {
+        let there = self.open(0).ia.query().ia.ia_address;
+        let flags = ConnectFlags::empty();
+        let asked = self.open(1).ia.ep_connect(
+            ep,
+            there,
+            CONN_QUAL,
+            PATIENCE,
+            HONEST,
+            Qos::BEST_EFFORT,
+            flags,
+        );
+        asked.expect("it may ask");
+    }
+
+    /// Everybody does everything once, strangers on both sides of the client.
+    fn turn(&mut self, mut wave: impl FnMut(&mut Self)) {
+        self.counted.turns += 1;
+        let started = Instant::now();
+        self.open(0).ia.progress();
+        self.events(0);
+        self.counted.real += started.elapsed();
+        wave(self);
+        self.open(1).ia.progress();
+        self.events(1);
+        self.send();
+        self.pause = self.pause.saturating_sub(1);
+        if !self.asks && self.pause == 0 {
+            let ep = self.ends[1].honest;
+            // It may be on its way to DISCONNECTED still.
+            if self.open(1).ia.ep_reset(ep).is_ok() {
+                let now = (self.now(), self.handled());
+                self.asked_at.get_or_insert(now);
+                self.asks = true;
+                self.ask(ep);
+            }
+        }
+        wave(self);
+        self.sim.advance(TURN);
+    }
+
+    fn send(&mut self) {
+        let ep = self.ends[1].traffic;
+        while self.sent < WINDOW {
+            let slot = self.sent;
+            let open = self.open(1);
+            let from = [piece(&open.source, slot)];
+            let none = CompletionFlags::empty();
+            if open.ia.ep_post_send(ep, &from, slot as u64, none).is_err() {
+                return;
+            }
+            self.sent += 1;
+        }
+    }
+
+    fn next(&mut self, side: usize) -> Option<Event> {
+        let open = self.open(side);
+        let evds: [EvdHandle; 4] = [open.dto, open.cr, open.connect, open.ia.async_evd()];
+        evds.into_iter()
+            .find_map(|evd| open.ia.evd_dequeue(evd).ok())
+    }
+
+    fn events(&mut self, side: usize) {
+        while let Some(event) = self.next(side) {
+            match event {
+                Event::Dto(done) if done.ep == self.ends[side].traffic => {
+                    assert!(
+                        done.status == dat::DtoStatus::Success,
+                        "the connection carries on: {done:?}"
+                    );
+                    if done.request {
+                        self.sent -= 1;
+                    } else {
+                        self.counted.messages += 1;
+                        self.receive(usize::try_from(done.cookie).expect("a slot"));
+                    }
+                }
+                Event::ConnectionRequest(request) => self.decide(request.cr),
+                Event::Connection(event) => self.connection(side, event.ep, event.kind),
+                Event::Dto(_) => {}
+                Event::RmrBind(_) | Event::Async(_) | Event::Software(_) => {
+                    panic!("side {side}: {event:?}")
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, cr: CrHandle) {
+        let Ends { traffic, honest } = self.ends[0];
+        let open = self.open(0);
+        let asks = open.ia.cr_query(cr).expect("it has just come");
+        if !asks.private_data.starts_with(HONEST) {
+            open.ia.cr_reject(cr).expect("it may be refused");
+            self.counted.asked += 1;
+            return;
+        }
+        let accepted = [traffic, honest].into_iter().any(|ep| {
+            let _ = open.ia.ep_reset(ep);
+            open.ia.cr_accept(cr, Some(ep), b"").is_ok()
+        });
+        if !accepted {
+            open.ia.cr_reject(cr).expect("it may be refused");
+        }
+    }
+
+    fn connection(&mut self, side: usize, ep: EpHandle, kind: ConnectionEventKind) {
+        if ep == self.ends[side].traffic {
+            assert_eq!(
+                kind,
+                ConnectionEventKind::Established,
+                "the connection lives"
+            );
+            return;
+        }
+        if side == 0 {
+            return;
+        }
+        if kind == ConnectionEventKind::Established {
+            let (at, handled) = self.asked_at.take().expect("it asked");
+            let took = Duration::from_nanos(self.now() - at);
+            let meanwhile = self.handled() - handled;
+            self.counted.connects.push((took, meanwhile));
+            let ended = self.open(1).ia.ep_disconnect(ep, CloseFlags::Abrupt);
+            ended.expect("it is connected");
+        } else {
+            if kind != ConnectionEventKind::Disconnected {
+                self.counted.refused += 1;
+            }
+            (self.asks, self.pause) = (false, PAUSE);
+        }
+    }
+
+    /// So many turns, with so many requests each, and then until the client's connect has come to something.
+    fn count(&mut self, turns: u64, mut wave: impl FnMut(&mut Self)) -> (Counted, usize) {
+        self.counted = Counted::default();
+        let before = self.open(0).ia.cm_counters();
+        let mut most = 0;
+        for turn in 0..LAST {
+            if turn >= turns && !self.counted.connects.is_empty() {
+                break;
+            }
+            self.turn(|shore| {
+                if turn < turns {
+                    wave(shore);
+                }
+            });
+            most = most.max(self.open(0).ia.cm_connections());
+        }
+        let after = self.open(0).ia.cm_counters();
+        let mut counted = std::mem::take(&mut self.counted);
+        counted.handled = after.received - before.received;
+        (counted, most)
+    }
+}
+
+/// An address that nobody has, the one of this number.
+fn nobodys(number: u32) -> Address {
+    let [a, b, c, d] = number.to_be_bytes();
+    Address::of_mac([2, 0xee, a, b, c, d])
+}
+
+/// Sends a flood, and counts what is left for others.
+///
+/// # Panics
+/// The established connection ends, or fails a message.
+#[must_use]
+pub fn flood(plan: Flood) -> Ebb {
+    let mut shore = Shore::new();
+    let (peace, _) = shore.count(PEACE, |_| {});
+    let before = shore.open(0).ia.cm_connections();
+    let target = Address::of_mac(LISTENER);
+    let card = shore.sides[0].function.clone();
+    let like: ReqRepr = a_request(target, CONN_QUAL);
+    let mut left = plan.requests;
+    let turns = u64::from(plan.requests.div_ceil(plan.per_turn.max(1)));
+    let (start, mut most_resident) = (resident(), 0);
+    let (flood, most) = shore.count(turns, |shore| {
+        for _ in 0..(plan.per_turn / 2).max(1).min(left) {
+            left -= 1;
+            let from = if left.is_multiple_of(4) {
+                STRANGER
+            } else {
+                nobodys(left)
+            };
+            let mut req = like.clone();
+            (req.local_comm_id, req.local_qpn) = (left, left & 0xff_ffff);
+            req.local_ca_guid = 0x1_0000_0000 | u64::from(left);
+            req.primary.local_gid = from.gid;
+            let mad = Message::Req(Box::new(req)).to_mad(u64::from(left));
+            let frame = datagram(from, target, left, &mad);
+            shore.sim.deliver(&card, &frame);
+        }
+        if left % 1024 < plan.per_turn {
+            most_resident = most_resident.max(resident());
+        }
+    });
+    let over = shore.now();
+    let at = |shore: &Shore| Duration::from_nanos(shore.now() - over);
+    while shore.open(0).ia.cm_connections() > before && at(&shore) < GONE {
+        shore.open(0).ia.progress();
+        shore.events(0);
+        shore.open(1).ia.progress();
+        shore.events(1);
+        shore.sim.advance(Duration::from_millis(20));
+    }
+    Ebb {
+        peace,
+        flood,
+        connections: [before, most, shore.open(0).ia.cm_connections()],
+        gone_after: at(&shore),
+        resident: [start, most_resident.max(start)],
+    }
+}
+
+/// For people: floods of so many requests at several rates.
+#[must_use]
+pub fn flood_table(requests: u32, rates: &[u32]) -> Table {
+    let mut table = Table::new();
+    table.set_header([
+        "requests each turn",
+        "handled",
+        "the program was asked",
+        "honest connects",
+        "refused",
+        "median, datagrams before",
+        "longest, datagrams before",
+        "messages each turn",
+        "listener's real time each turn",
+        "each request",
+        "connections held: before, most, after",
+        "gone after",
+        "resident: before, most (MiB)",
+    ]);
+    let mut row = |name: String, counted: &Counted, ebb: Option<&Ebb>| {
+        let held = |ebb: &Ebb| ebb.connections.map(|count| count.to_string()).join(", ");
+        let mib = |ebb: &Ebb| {
+            ebb.resident
+                .map(|bytes| (bytes >> 20).to_string())
+                .join(", ")
+        };
+        let took = |(took, datagrams): (Duration, u64)| format!("{took:.1?}, {datagrams}");
+        let real = counted.real / u32::try_from(counted.turns).unwrap_or(u32::MAX).max(1);
+        table.add_row([
+            name,
+            counted.handled.to_string(),
+            counted.asked.to_string(),
+            counted.connects.len().to_string(),
+            counted.refused.to_string(),
+            took(counted.median()),
+            took(counted.longest()),
+            format!("{:.2}", counted.per_turn()),
+            format!("{real:.0?}"),
+            ebb.map_or_else(String::new, |ebb| format!("{:.1?}", ebb.each())),
+            ebb.map_or_else(String::new, held),
+            ebb.map_or_else(String::new, |ebb| format!("{:.0?}", ebb.gone_after)),
+            ebb.map_or_else(String::new, mib),
+        ]);
+    };
+    for (at, &per_turn) in rates.iter().enumerate() {
+        let ebb = flood(Flood { requests, per_turn });
+        if at == 0 {
+            row("none".to_owned(), &ebb.peace, None);
+        }
+        row(per_turn.to_string(), &ebb.flood, Some(&ebb));
+    }
+    table
+}

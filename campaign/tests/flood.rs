@@ -1,0 +1,34 @@
+//! A small flood of requests to connect, in every run of the tests; `cargo xtask campaign --flood` sends a large one.
+
+use std::time::Duration;
+
+use campaign::{Flood, flood};
+
+#[test]
+fn an_honest_client_connects_in_a_flood_and_an_established_connection_carries_on() {
+    let ebb = flood(Flood {
+        requests: 2_048,
+        per_turn: 64,
+    });
+    // All but those that have just come.
+    assert!(ebb.flood.handled > 1_900, "{ebb:?}");
+    assert_eq!(
+        ebb.flood.refused, 0,
+        "honest requests are accepted: {ebb:?}"
+    );
+    let ((peace, _), (longest, datagrams)) = (ebb.peace.longest(), ebb.flood.longest());
+    assert!(longest <= 2 * peace, "{longest:?}, and {peace:?} in peace");
+    assert!(
+        datagrams < 1_024,
+        "{datagrams} datagrams are ahead of an honest one"
+    );
+    assert!(
+        ebb.flood.per_turn() >= ebb.peace.per_turn() * 0.9,
+        "{} messages a turn, and {} in peace",
+        ebb.flood.per_turn(),
+        ebb.peace.per_turn()
+    );
+    let [before, most, after] = ebb.connections;
+    assert!(most <= before + 2_048, "{most} connections are held");
+    assert!(after <= before && ebb.gone_after < Duration::from_secs(180));
+}
