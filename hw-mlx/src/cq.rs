@@ -40,19 +40,19 @@ use crate::device::Hca;
 use crate::error::MlxError;
 use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
-use mlx_prm::{Cqe64, CreateCqIn, DestroyCqIn};
+use mlx_prm::{Cqe64, CqeOpcode, CreateCqIn, DestroyCqIn, ErrCqe};
 
 /// Bytes of an entry.
 pub const CQE_BYTES: usize = 64;
 /// Offset of the byte with opcode, format, solicited and owner bits, the last one written.
-pub const OP_OWN: usize = 0x3f;
+pub const OP_OWN: usize = Cqe64::offset_of("op_own");
 /// Offset of the word that byte ends: queue pair number, WQE counter, signature.
-const TAIL: usize = 0x38;
-/// Offsets of other fields we read ([`Cqe64`]).
-const FLAGS_RQPN: usize = 0x18;
-const SRQN_UIDX: usize = 0x20;
-const BYTE_COUNT: usize = 0x2c;
-const VENDOR_SYNDROME: usize = 0x36;
+const TAIL: usize = Cqe64::offset_of("qpn");
+/// Offsets of other fields we read.
+const FLAGS_RQPN: usize = Cqe64::offset_of("flags_rqpn");
+const SRQN_UIDX: usize = Cqe64::offset_of("srqn_uidx");
+const BYTE_COUNT: usize = Cqe64::offset_of("byte_cnt");
+const VENDOR_SYNDROME: usize = ErrCqe::offset_of("vendor_error_syndrome");
 /// Offset in the doorbell record of the consumer index.
 const SET_CI: usize = 0;
 /// Offset in the doorbell record of the arm word.
@@ -63,28 +63,6 @@ const MAX_BATCH: u32 = 64;
 const OTHERS_TURN: u32 = 2048;
 /// Counters in doorbell records and contexts are 24 bits wide.
 const COUNTER_MASK: u32 = 0xff_ffff;
-
-/// CQE opcodes, bits 7:4 of `op_own` (PRM "Completion Queue Entry Format").
-pub mod opcode {
-    /// A send queue's WQE is done.
-    pub const REQUEST: u8 = 0;
-    /// An RDMA Write with immediate consumed a receive.
-    pub const RECEIVE_WRITE_IMMEDIATE: u8 = 1;
-    /// A Send arrived.
-    pub const RECEIVE_SEND: u8 = 2;
-    /// A Send with immediate arrived.
-    pub const RECEIVE_SEND_IMMEDIATE: u8 = 3;
-    /// A Send with invalidate arrived.
-    pub const RECEIVE_SEND_INVALIDATE: u8 = 4;
-    /// The last entry of a ring whose queue has another one now.
-    pub const RESIZE: u8 = 5;
-    /// A send queue's WQE failed.
-    pub const REQUEST_ERROR: u8 = 13;
-    /// A receive failed.
-    pub const RECEIVE_ERROR: u8 = 14;
-    /// Not an entry yet.
-    pub const INVALID: u8 = 15;
-}
 
 /// The number of completion events a queue has had, shared by the queue, which puts it into every
 /// arm request, and whoever takes the events in, who counts.
@@ -143,7 +121,7 @@ impl Tail {
     /// Of an entry which says that a Send has arrived, in the ordinary form; of any WQE.
     pub(crate) const fn of_arrival(qpn: u32) -> Self {
         // CAST: widening.
-        let opcode = (opcode::RECEIVE_SEND as u64) << 4;
+        let opcode = (CqeOpcode::RESP_SEND.0 as u64) << 4;
         Self(Be64::new((qpn as u64) << 32 | opcode))
     }
 
@@ -191,11 +169,11 @@ impl Cqe {
         Tail(self.tail)
     }
 
-    /// Bits 7:4 of the last byte: see [`opcode`].
+    /// Bits 7:4 of the last byte.
     #[inline]
     #[must_use]
-    pub const fn opcode(&self) -> u8 {
-        self.op_own() >> 4
+    pub const fn opcode(&self) -> CqeOpcode {
+        CqeOpcode(self.op_own() >> 4)
     }
 
     /// The last byte: opcode 7:4, format 3:2, solicited 1, owner 0.
@@ -274,7 +252,7 @@ impl CompletionEntry for Cqe {
 
     #[inline]
     fn is_request(&self) -> bool {
-        matches!(self.opcode(), opcode::REQUEST | opcode::REQUEST_ERROR)
+        matches!(self.opcode(), CqeOpcode::REQ | CqeOpcode::REQ_ERR)
     }
 }
 
@@ -588,20 +566,10 @@ impl core::fmt::Debug for Cq {
 mod tests {
     use super::*;
 
-    /// The offsets above against the layout.
     #[test]
-    fn the_fields_taken_are_those_of_the_layout() {
-        let offset = |name: &str| {
-            let field = Cqe64::FIELDS.iter().find(|field| field.name == name);
-            field.expect("a field of the entry").offset
-        };
-        assert_eq!(offset("flags_rqpn"), FLAGS_RQPN);
-        assert_eq!(offset("srqn_uidx"), SRQN_UIDX);
-        assert_eq!(offset("byte_cnt"), BYTE_COUNT);
-        assert_eq!(
-            (offset("qpn"), offset("wqe_counter"), offset("op_own")),
-            (TAIL, TAIL + 4, OP_OWN)
-        );
+    fn one_word_ends_an_entry() {
+        let offset = Cqe64::offset_of;
+        assert_eq!((offset("wqe_counter"), OP_OWN), (TAIL + 4, CQE_BYTES - 1));
     }
 
     #[test]
@@ -619,7 +587,7 @@ mod tests {
     fn a_request_is_reported_by_the_ordinary_entry_of_its_queue_pair_and_block_only() {
         let expected = Tail::of_request(0xab_cdef, 0x1234, false);
         for op_own in 0..=u8::MAX {
-            let ordinary = op_own >> 4 == opcode::REQUEST && op_own >> 2 & 3 == 0;
+            let ordinary = op_own >> 4 == CqeOpcode::REQ.0 && op_own >> 2 & 3 == 0;
             assert_eq!(tail(0xab_cdef, 0x1234, op_own).is(expected), ordinary);
             assert!(!tail(0xab_cdee, 0x1234, op_own).is(expected));
             assert!(!tail(0xab_cdef, 0x1235, op_own).is(expected));
@@ -629,7 +597,7 @@ mod tests {
     #[test]
     fn no_entry_of_a_request_reports_a_suppressed_one() {
         for expected in [Tail::of_request(7, 0, true), Tail::NONE] {
-            for op_own in (0..=u8::MAX).filter(|op_own| op_own >> 4 != opcode::INVALID) {
+            for op_own in (0..=u8::MAX).filter(|op_own| op_own >> 4 != CqeOpcode::INVALID.0) {
                 assert!(!tail(7, 0, op_own).is(expected), "{op_own:#x}");
                 assert!(!tail(0, 0, op_own).is(expected), "{op_own:#x}");
             }
@@ -640,7 +608,7 @@ mod tests {
     fn a_send_has_arrived_says_the_ordinary_entry_of_the_queue_pair_only() {
         let expected = Tail::of_arrival(7);
         for op_own in 0..=u8::MAX {
-            let ordinary = op_own >> 4 == opcode::RECEIVE_SEND && op_own >> 2 & 3 == 0;
+            let ordinary = op_own >> 4 == CqeOpcode::RESP_SEND.0 && op_own >> 2 & 3 == 0;
             assert_eq!(tail(7, 0x1234, op_own).is_like(expected), ordinary);
             assert!(!tail(0x80_0007, 0x1234, op_own).is_like(expected));
         }

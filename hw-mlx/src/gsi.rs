@@ -26,16 +26,17 @@ use dat_core::provider::{
 use dat_core::types::{DtoStatus, MemPrivFlags};
 use driver::{DmaBuffer, Instant};
 
-use crate::cq::{ArmSequence, Cq, Cqe, opcode};
+use crate::cq::{ArmSequence, Cq, Cqe};
 use crate::device::Hca;
 use crate::error::MlxError;
 use crate::gid::GidEntry;
 use crate::mkey::KeyRequest;
-use crate::qp::context::{GSI_Q_KEY, QpFacts, ReceiveSource, SERVICE_GSI, udp_source_port};
+use crate::qp::context::{GSI_Q_KEY, QpFacts, ReceiveSource, udp_source_port};
 use crate::qp::{RecvQueue, RecvSizes, SendQueue, SendSizes, control};
 use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
 use crate::wqe::AddressVector;
+use mlx_prm::{CqeOpcode, ServiceType};
 
 /// Bytes of a management datagram (IBTA volume 1, "Management Datagram Format").
 pub const MAD_BYTES: usize = 256;
@@ -49,8 +50,8 @@ const WIRE_QPN: u32 = 1;
 /// on all datagrams of RoCE v2 (Linux `ah.c` `MLX5_ECN_ENABLED`), and where they and its marks stand.
 const ECN_CAPABLE: u8 = 0b10;
 const ECN_MASK: u8 = 0b11;
-/// Hop limit of answers.
-const HOP_LIMIT: u8 = 64;
+/// Hop limit of our packets (the default of IP stacks).
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// Datagrams that may be in flight: as many as the kernel allows itself (Linux `IB_MAD_QP_SEND_SIZE`).
 const SENDS: u32 = 128;
@@ -201,7 +202,7 @@ impl Gsi {
         let memory = RingMemory::alloc(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
         let device = control::DeviceFacts::of(hca);
         let facts = QpFacts {
-            service: SERVICE_GSI,
+            service: ServiceType::QP1,
             pd,
             uar: device.uar,
             cqn_send: cq.cqn(),
@@ -411,7 +412,7 @@ impl Gsi {
             return;
         }
         let completion = if entry.is_request() {
-            let failure = (entry.opcode() == opcode::REQUEST_ERROR).then(|| entry.syndrome());
+            let failure = (entry.opcode() == CqeOpcode::REQ_ERR).then(|| entry.syndrome());
             self.send.complete(entry.wqe_counter(), failure)
         } else {
             entry

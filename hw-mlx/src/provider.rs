@@ -34,7 +34,7 @@ use crate::cq::{ArmSequence, Cq};
 use crate::device::{CloseError, CloseReport, Hca, HcaConfig};
 use crate::error::{CmdError, MlxError};
 use crate::event::AsyncEvent;
-use crate::gsi::Gsi;
+use crate::gsi::{Gsi, HOP_LIMIT};
 use crate::mkey::{self, KeyRequest};
 use crate::qp::Qp;
 use crate::qp::control::QpRequest;
@@ -50,8 +50,6 @@ const MAX_OWNER: u32 = 0xff_fffe;
 /// How long a link may train before a port that is down is taken for one that stays down. Real ones take a tenth of a second to
 /// ten; until then a connection request is worth repeating.
 const LINK_TRAINING: Duration = Duration::from_secs(10);
-/// Hop limit of our packets (the default of IP stacks).
-const HOP_LIMIT: u8 = 64;
 
 /// A registered region.
 #[derive(Debug)]

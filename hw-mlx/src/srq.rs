@@ -28,13 +28,13 @@ use dat_core::provider::{
 };
 use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
 
-use crate::cq::{Cqe, opcode};
+use crate::cq::Cqe;
 use crate::device::Hca;
 use crate::error::MlxError;
 use crate::qp::{FORM, write_scatter};
 use crate::ring::{Lent, RingMemory};
 use crate::wqe::{self, UNIT_BYTES};
-use mlx_prm::{CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
+use mlx_prm::{CqeOpcode, CreateRmpIn, DestroyRmpIn, ModifyRmpIn};
 
 /// Offset in the doorbell record of the counter.
 const COUNTER: usize = 0;
@@ -391,7 +391,7 @@ impl SharedReceiveQueue for Srq {
     #[inline(always)]
     fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
         let index = entry.wqe_counter();
-        if entry.op_own() & FORM != opcode::RECEIVE_SEND << 4 {
+        if entry.op_own() & FORM != CqeOpcode::RESP_SEND.0 << 4 {
             return None;
         }
         let shadow = self.shadow.get_mut(usize::from(index))?;

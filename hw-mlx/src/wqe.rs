@@ -13,6 +13,7 @@
 //! Absent on purpose: WQE signatures (`wq_signature` is never set, the signature byte stays 0) and
 //! zero-length data units, which the device would read as 2 GiB.
 
+use mlx_prm::WqeOpcode;
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -32,20 +33,6 @@ pub const MAX_UNITS: usize = 0x3f;
 pub const MAX_READ_SEGMENTS: u32 = 30;
 /// The local key that ends a receive scatter list (`MLX5_INVALID_LKEY` in rdma-core).
 pub const TERMINATOR_LKEY: u32 = 0x100;
-
-/// WQE opcodes in use here (PRM "Send WQE opcodes").
-pub mod opcode {
-    /// Nothing.
-    pub const NOP: u8 = 0x00;
-    /// RDMA Write.
-    pub const RDMA_WRITE: u8 = 0x08;
-    /// Send.
-    pub const SEND: u8 = 0x0a;
-    /// RDMA Read.
-    pub const RDMA_READ: u8 = 0x10;
-    /// Change a memory key.
-    pub const UMR: u8 = 0x25;
-}
 
 /// Low byte of the control segment's flags dword (`fm_ce_se` in rdma-core).
 pub mod flag {
@@ -92,8 +79,8 @@ impl Unit {
 /// 31:8 and the WQE's size in units in bits 5:0.
 #[inline]
 #[must_use]
-pub const fn head(opcode: u8, qpn_ds: u32) -> u64 {
-    (opcode as u64) << 32 | qpn_ds as u64
+pub const fn head(opcode: WqeOpcode, qpn_ds: u32) -> u64 {
+    (opcode.bits() as u64) << 32 | qpn_ds as u64
 }
 
 /// The control segment that begins with `head`, of a WQE that starts at the WQEBB `index`.
@@ -240,7 +227,7 @@ mod tests {
     #[test]
     fn control_unit_has_the_bytes_of_the_documented_segment() {
         let unit = control(
-            head(opcode::RDMA_WRITE, 0xabcd_ef03),
+            head(WqeOpcode::RDMA_WRITE, 0xabcd_ef03),
             0x1234,
             flag::COMPLETE | flag::SOLICITED,
         );
@@ -283,14 +270,19 @@ mod tests {
     #[test]
     fn units_agree_with_the_layouts_field_by_field() {
         let mut ctrl = CtrlSeg::new();
-        ctrl.set_opcode(opcode::RDMA_READ.into())
+        ctrl.set_opcode(WqeOpcode::RDMA_READ.bits())
             .set_wqe_index(0xfedc)
             .set_qp_or_sq(0x12_3456)
             .set_ds(5);
         ctrl.set_fm(4).set_ce(2).set_se(true);
         let flags = flag::FENCE | flag::COMPLETE | flag::SOLICITED;
         assert_eq!(
-            control(head(opcode::RDMA_READ, 0x12_3456 << 8 | 5), 0xfedc, flags).as_bytes(),
+            control(
+                head(WqeOpcode::RDMA_READ, 0x12_3456 << 8 | 5),
+                0xfedc,
+                flags
+            )
+            .as_bytes(),
             ctrl.as_bytes()
         );
 

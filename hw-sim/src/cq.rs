@@ -20,6 +20,7 @@ use crate::buffer::QueueBuffer;
 use crate::eq::{Arm, COUNTER_MASK};
 use crate::iommu::{Iommu, Who};
 use crate::umem::Places;
+use mlx_prm::CqeOpcode;
 
 /// Bytes of a CQE proper.
 pub const CQE_BYTES: usize = 64;
@@ -27,10 +28,6 @@ pub const CQE_BYTES: usize = 64;
 pub const STATUS_OVERFLOW: u32 = 0x9;
 /// Context status: the ring could not be written.
 pub const STATUS_WRITE_FAILURE: u32 = 0xa;
-
-const OPCODE_RESIZE: u8 = 5;
-const OPCODE_REQ_ERR: u8 = 13;
-const OPCODE_RESP_ERR: u8 = 14;
 
 /// What became of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,8 +187,8 @@ impl Cq {
         if let Err(failed) = self.write(iommu, cqe) {
             return failed;
         }
-        let opcode = cqe[CQE_BYTES - 1] >> 4;
-        let solicited = solicited || matches!(opcode, OPCODE_REQ_ERR | OPCODE_RESP_ERR);
+        let opcode = CqeOpcode(cqe[CQE_BYTES - 1] >> 4);
+        let solicited = solicited || matches!(opcode, CqeOpcode::REQ_ERR | CqeOpcode::RESP_ERR);
         if solicited {
             self.last_solicited = Some(self.producer);
         }
@@ -307,7 +304,7 @@ impl Cq {
             return false;
         }
         let mut marker = [0; CQE_BYTES];
-        marker[CQE_BYTES - 1] = OPCODE_RESIZE << 4;
+        marker[CQE_BYTES - 1] = CqeOpcode::RESIZE_CQ.0 << 4;
         if self.write(iommu, &marker).is_err() {
             self.status = 0;
             return false;
@@ -430,7 +427,7 @@ mod tests {
         let (mut cq, mut iommu, _memory) = queue(3);
         cq.ring_arm(1 << 24);
         let mut error = send_done();
-        error[63] = OPCODE_REQ_ERR << 4;
+        error[63] = CqeOpcode::REQ_ERR.0 << 4;
         assert_eq!(
             cq.complete(&mut iommu, &error, false),
             Completed::Written { event: true }
@@ -468,7 +465,7 @@ mod tests {
             page_offset: 0,
         };
         assert!(cq.resize(&mut iommu, ring.clone()));
-        assert_eq!(memory.load_u8(0x1000 + 63) >> 4, OPCODE_RESIZE);
+        assert_eq!(memory.load_u8(0x1000 + 63) >> 4, CqeOpcode::RESIZE_CQ.0);
         assert_eq!((cq.producer(), cq.ring.log_size), (1, 2));
         cq.complete(&mut iommu, &send_done(), false);
         assert_eq!(cq.producer(), 2);

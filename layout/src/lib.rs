@@ -198,6 +198,12 @@ macro_rules! layout {
             )*];
             const NAMED_BITS: [u8; $size] = $crate::support::mask(Self::FIELDS);
 
+            /// Byte offset of a field: of its dword for bits. Known when compiled, where a name that is none fails.
+            #[must_use]
+            pub const fn offset_of(field: &str) -> usize {
+                $crate::support::offset_of(Self::FIELDS, field)
+            }
+
             /// The bytes as the device sees them.
             #[inline]
             #[must_use]

@@ -53,6 +53,27 @@ const fn claim<const N: usize>(mask: &mut [u8; N], base: usize, fields: &[Field]
     }
 }
 
+/// Offset of the field with a name. Panics if there is none.
+#[must_use]
+pub const fn offset_of(fields: &[Field], name: &str) -> usize {
+    let mut index = 0;
+    while index < fields.len() {
+        if equal(fields[index].name.as_bytes(), name.as_bytes()) {
+            return fields[index].offset;
+        }
+        index += 1;
+    }
+    panic!("no such field");
+}
+
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    match (a, b) {
+        ([], []) => true,
+        ([first, a @ ..], [other, b @ ..]) => *first == *other && equal(a, b),
+        _ => false,
+    }
+}
+
 /// A raw identifier's name.
 pub const fn plain(name: &'static str) -> &'static str {
     match name.as_bytes() {

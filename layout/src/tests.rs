@@ -141,3 +141,10 @@ fn codes_keep_values_that_have_no_name() {
     );
     assert_eq!(Outcome::ALL, [Outcome::OK, Outcome::BAD_INDEX]);
 }
+
+#[test]
+fn a_field_is_found_by_its_name() {
+    const WIDE: usize = Sample::offset_of("wide");
+    assert_eq!((WIDE, Sample::offset_of("flag")), (0x10, 0));
+    assert!(std::panic::catch_unwind(|| Sample::offset_of("wid")).is_err());
+}

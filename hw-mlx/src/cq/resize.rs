@@ -13,11 +13,11 @@
 use dat_core::provider::Obstacles;
 use driver::{DmaRing, barrier};
 
-use super::{CQE_BYTES, Cq, Cqe, Lap, OP_OWN, TAIL, fresh_tail, opcode, ring_entries};
+use super::{CQE_BYTES, Cq, Cqe, Lap, OP_OWN, TAIL, fresh_tail, ring_entries};
 use crate::device::Hca;
 use crate::error::MlxError;
 use crate::ring::{Lent, RingMemory};
-use mlx_prm::{Cqe64, ModifyCqIn};
+use mlx_prm::{Cqe64, CqeOpcode, ModifyCqIn};
 
 /// `modify_field_select` of a resize: size, page offset and page size, all three.
 const RESIZE_FIELDS: u32 = 7;
@@ -80,7 +80,7 @@ impl Cq {
             }
             barrier::dma_from_device(); // nothing else of the entry before its owner bit
             let entry = Cqe::read(slot, slot.load_be64::<TAIL>());
-            if entry.opcode() == opcode::RESIZE {
+            if entry.opcode() == CqeOpcode::RESIZE_CQ {
                 ended = true;
                 break;
             }

@@ -22,12 +22,8 @@
 
 use dat_core::provider::{Path, ReadyToReceive, ReadyToSend};
 
-use mlx_prm::{Ads, Qpc};
+use mlx_prm::{Ads, Qpc, ServiceType};
 
-/// Service type RC.
-pub const SERVICE_RC: u32 = 0;
-/// Service type QP1 (general services interface).
-pub const SERVICE_GSI: u32 = 8;
 /// `pm_state`: migrated, the only one without path migration.
 const MIGRATED: u32 = 3;
 /// `log_ack_req_freq`: an acknowledgement is asked for at least every 2^8 packets. Linux's value.
@@ -67,7 +63,7 @@ pub enum ReceiveSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpFacts {
     /// Service type.
-    pub service: u32,
+    pub service: ServiceType,
     /// Protection domain.
     pub pd: u32,
     /// UAR page its doorbells are rung in.
@@ -103,7 +99,7 @@ impl QpFacts {
     fn base(&self) -> Qpc {
         let mut context = Qpc::new();
         context
-            .set_st(self.service)
+            .set_st(self.service.bits())
             .set_pm_state(MIGRATED)
             .set_pd(self.pd)
             .set_cqn_snd(self.cqn_send)
@@ -156,7 +152,7 @@ impl QpFacts {
     pub fn reset_to_init(&self) -> Qpc {
         let mut context = self.transition();
         context.set_counter_set_id(self.counter_set);
-        if self.service == SERVICE_GSI {
+        if self.service == ServiceType::QP1 {
             context.set_q_key(GSI_Q_KEY);
         } else {
             context.set_rwe(true);
@@ -268,7 +264,7 @@ mod tests {
 
     fn facts() -> QpFacts {
         QpFacts {
-            service: SERVICE_RC,
+            service: ServiceType::RC,
             pd: 0x11,
             uar: 0x22,
             cqn_send: 0x33,
@@ -412,7 +408,7 @@ mod tests {
     #[test]
     fn every_transition_says_the_port_and_how_often_to_ask_for_acknowledgements() {
         let gsi = QpFacts {
-            service: SERVICE_GSI,
+            service: ServiceType::QP1,
             ..facts()
         };
         let send = ReadyToSend {

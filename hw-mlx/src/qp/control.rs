@@ -10,7 +10,7 @@
 
 use dat_core::provider::{QueueSizes, ReadyToReceive, ReadyToSend};
 
-use super::context::{QpFacts, ReceiveSource, SERVICE_RC};
+use super::context::{QpFacts, ReceiveSource};
 use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
 use crate::cq::{Cq, Cqe, Tail};
 use crate::device::Hca;
@@ -20,7 +20,7 @@ use crate::srq::Srq;
 use crate::uar::Doorbells;
 use mlx_prm::{
     CmdStatus, CreateQpIn, DestroyQpIn, Init2RtrQpIn, Qpc, QueryQpIn, Rst2InitQpIn, Rtr2RtsQpIn,
-    ToErrQpIn, ToRstQpIn,
+    ServiceType, ToErrQpIn, ToRstQpIn,
 };
 
 /// What a queue pair is to be.
@@ -217,7 +217,7 @@ impl Qp {
         };
         let device = DeviceFacts::of(hca);
         let facts = QpFacts {
-            service: SERVICE_RC,
+            service: ServiceType::RC,
             pd: request.pd,
             uar: device.uar,
             cqn_send: request.cqn_send,

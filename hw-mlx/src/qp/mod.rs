@@ -31,10 +31,11 @@ use dat_core::types::DtoStatus;
 
 use self::context::QpFacts;
 use crate::completion;
-use crate::cq::{Cqe, Tail, opcode};
+use crate::cq::{Cqe, Tail};
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Returns;
 use crate::window::Window;
+use mlx_prm::CqeOpcode;
 
 /// Bits of `op_own` that tell an ordinary entry: opcode 7:4 and format 3:2.
 pub(crate) const FORM: u8 = 0xfc;
@@ -46,9 +47,7 @@ impl Cqe {
     #[must_use]
     pub fn receive_outcome(&self) -> Option<Outcome> {
         match self.opcode() {
-            opcode::RECEIVE_SEND
-            | opcode::RECEIVE_SEND_IMMEDIATE
-            | opcode::RECEIVE_SEND_INVALIDATE
+            CqeOpcode::RESP_SEND | CqeOpcode::RESP_SEND_IMM | CqeOpcode::RESP_SEND_INV
                 if self.format() == 0 =>
             {
                 Some(Outcome::Received {
@@ -57,11 +56,11 @@ impl Cqe {
                 })
             }
             // The data went to the memory the peer named; the receive itself got none.
-            opcode::RECEIVE_WRITE_IMMEDIATE if self.format() == 0 => Some(Outcome::Received {
+            CqeOpcode::RESP_WR_IMM if self.format() == 0 => Some(Outcome::Received {
                 bytes: 0,
                 solicited: self.solicited(),
             }),
-            opcode::RECEIVE_ERROR => Some(Outcome::Failed {
+            CqeOpcode::RESP_ERR => Some(Outcome::Failed {
                 syndrome: self.syndrome(),
             }),
             _ => None,
@@ -212,7 +211,7 @@ impl QueuePair for Qp {
 
     #[inline(always)]
     fn complete_plain(&mut self, entry: &Cqe) -> Option<Plain> {
-        if entry.opcode() == opcode::REQUEST {
+        if entry.opcode() == CqeOpcode::REQ {
             let (cookie, bytes) = self.send.complete_plain(entry.tail())?;
             return Some(Plain {
                 cookie,
@@ -234,7 +233,7 @@ impl QueuePair for Qp {
 
     #[inline(always)]
     fn complete_oldest(&mut self, entry: &Cqe) -> Option<Plain> {
-        let request = entry.opcode() == opcode::REQUEST;
+        let request = entry.opcode() == CqeOpcode::REQ;
         let (cookie, bytes) = if request {
             self.send.complete_oldest(entry.tail())?
         } else if entry.tail().is_like(self.arrival) {
@@ -253,10 +252,10 @@ impl QueuePair for Qp {
 
     fn complete(&mut self, entry: &Cqe) -> Option<Completion> {
         if entry.qpn() == self.qpn {
-            if entry.op_own() & FORM == opcode::REQUEST << 4 {
+            if entry.op_own() & FORM == CqeOpcode::REQ.0 << 4 {
                 return self.send.complete(entry.wqe_counter(), None);
             }
-            if entry.opcode() == opcode::REQUEST_ERROR {
+            if entry.opcode() == CqeOpcode::REQ_ERR {
                 let failed = self
                     .send
                     .complete(entry.wqe_counter(), Some(entry.syndrome()));

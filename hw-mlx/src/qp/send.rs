@@ -44,6 +44,7 @@ use crate::cq::Tail;
 use crate::uar::Doorbells;
 use crate::window::{self, Window};
 use crate::wqe::{self, AddressVector, BLOCK_BYTES, BLOCK_UNITS, UNIT_BYTES, Unit};
+use mlx_prm::WqeOpcode;
 
 /// Offset in the doorbell record of the send counter.
 const SEND_COUNTER: usize = 4;
@@ -226,9 +227,9 @@ impl SendQueue {
             counter: DmaWord::new(record, SEND_COUNTER),
             doorbells,
             heads: Heads {
-                send: wqe::head(wqe::opcode::SEND, qpn_shifted | 2),
-                rdma_write: wqe::head(wqe::opcode::RDMA_WRITE, qpn_shifted | 3),
-                rdma_read: wqe::head(wqe::opcode::RDMA_READ, qpn_shifted | 3),
+                send: wqe::head(WqeOpcode::SEND, qpn_shifted | 2),
+                rdma_write: wqe::head(WqeOpcode::RDMA_WRITE, qpn_shifted | 3),
+                rdma_read: wqe::head(WqeOpcode::RDMA_READ, qpn_shifted | 3),
             },
             qpn_shifted,
             queue_tail: Tail::of_queue(qpn),
@@ -480,7 +481,7 @@ impl SendQueue {
         // CAST: at most twelve.
         #[expect(clippy::cast_possible_truncation, reason = "at most twelve units")]
         let (blocks, ds) = (wqe::blocks(units) as u16, units as u32);
-        let head = wqe::head(wqe::opcode::UMR, self.qpn_shifted | ds);
+        let head = wqe::head(WqeOpcode::UMR, self.qpn_shifted | ds);
         let bits = control_bits(report, flags);
         let control = wqe::umr_control(head, self.producer_index, bits, window.key());
         self.store(0, control);
@@ -610,9 +611,9 @@ impl SendQueue {
         flags: RequestFlags,
     ) {
         let opcode = match op {
-            RequestOp::Send => wqe::opcode::SEND,
-            RequestOp::RdmaWrite { .. } => wqe::opcode::RDMA_WRITE,
-            RequestOp::RdmaRead { .. } => wqe::opcode::RDMA_READ,
+            RequestOp::Send => WqeOpcode::SEND,
+            RequestOp::RdmaWrite { .. } => WqeOpcode::RDMA_WRITE,
+            RequestOp::RdmaRead { .. } => WqeOpcode::RDMA_READ,
         };
         let report = self.reports(flags);
         // CAST: `units` is at most 63.
