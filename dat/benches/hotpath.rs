@@ -294,6 +294,19 @@ impl Bench {
                     )
                 }
             }
+            "dequeue_empty" => (
+                self.quietly(|side| region_dequeue_empty(&mut side.ia, side.events)),
+                BATCH,
+            ),
+            // One event at a time: more would have to be counted.
+            "evd_wait_ready" => {
+                let mut took = 0;
+                for _ in 0..BATCH {
+                    self.ring();
+                    took += self.quietly(|side| region_evd_wait_ready(&mut side.ia, side.events));
+                }
+                (took, BATCH)
+            }
             "post_and_dequeue" => {
                 let began = Instant::now();
                 region_post_and_dequeue(
@@ -325,6 +338,7 @@ impl Bench {
                 self.c.ring(&remote);
                 (self.c_quietly(c::region_c_dequeue_one), BATCH)
             }
+            "c_dequeue_empty" => (self.c_quietly(c::region_c_dequeue_empty), BATCH),
             other => panic!("no operation is called {other}"),
         };
         self.drain();
@@ -410,6 +424,21 @@ fn region_dequeue_one(ia: &mut Ia, events: EvdHandle) {
     for _ in 0..BATCH {
         dequeue(ia, events);
     }
+}
+
+#[inline(never)]
+fn region_dequeue_empty(ia: &mut Ia, events: EvdHandle) {
+    for _ in 0..BATCH {
+        let event = ia.evd_dequeue(events);
+        assert!(event.is_err(), "{event:?}");
+    }
+}
+
+#[inline(never)]
+fn region_evd_wait_ready(ia: &mut Ia, events: EvdHandle) {
+    let found = ia.evd_wait(events, Timeout::INFINITE, 1);
+    assert!(found.is_ok(), "{found:?}");
+    black_box(&found);
 }
 
 #[inline(never)]
@@ -502,7 +531,7 @@ fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &Atomi
     sum
 }
 
-const OPERATIONS: [&str; 15] = [
+const OPERATIONS: [&str; 18] = [
     "bare_post",
     "bare_poll",
     "post_send",
@@ -514,10 +543,13 @@ const OPERATIONS: [&str; 15] = [
     "post_recv_triplet",
     "dequeue_one",
     "dequeue_16",
+    "dequeue_empty",
+    "evd_wait_ready",
     "post_and_dequeue",
     "c_post_rdma_write",
     "c_post_recv",
     "c_dequeue_one",
+    "c_dequeue_empty",
 ];
 
 fn main() {

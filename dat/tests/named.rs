@@ -13,7 +13,7 @@ fn told(pair: &mut Pair, side: usize, evd: EvdHandle) -> Option<(u64, u64, u32, 
     let taken = pair.sides[side].ia.evd_dequeue_named(evd, |name, done| {
         seen = Some((name, done.cookie, done.bytes, done.request));
     });
-    assert_eq!(taken, seen.is_some());
+    assert_eq!(taken == Some(true), seen.is_some());
     seen
 }
 

@@ -93,6 +93,7 @@ impl EvdMode {
     ///
     /// # Errors
     /// The subtype of the DAT_INVALID_STATE that refuses the call.
+    #[inline]
     pub const fn next(self, input: EvdInput) -> Result<(Self, Wakes), Subtype> {
         use EvdInput as I;
         let mut to = self;

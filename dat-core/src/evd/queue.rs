@@ -21,6 +21,8 @@ use std::collections::VecDeque;
 pub(crate) struct Evd<P: Provider> {
     /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, and what `cq` says.
     pub(crate) obstacles: Obstacles,
+    /// How many more looks at an empty `cq` are nothing but that ([`Evd::is_idle`]).
+    idle: u8,
     /// In the order they will be delivered.
     queue: VecDeque<Queued>,
     /// Where the device writes; only with the DTO or RMR_BIND flag.
@@ -42,6 +44,9 @@ pub(crate) struct Evd<P: Provider> {
     pub(crate) feeders: Vec<(EvdKey, u32)>,
 }
 
+/// Looks at an empty completion queue that are nothing but a look, between two that look after all else.
+const IDLE_LOOKS: u8 = 127;
+
 /// Events room is reserved for at creation, at most: a longer queue grows when it gets that full.
 const MAX_RESERVED: usize = 65_536;
 
@@ -61,6 +66,7 @@ impl<P: Provider> Evd<P> {
         let room = usize::try_from(qlen).unwrap_or(usize::MAX);
         Self {
             obstacles: Obstacles::default(),
+            idle: 0,
             queue: VecDeque::with_capacity(room.min(MAX_RESERVED).saturating_mul(2)),
             cq,
             qlen,
@@ -78,6 +84,22 @@ impl<P: Provider> Evd<P> {
     #[inline]
     pub(crate) const fn is_clear(&self) -> bool {
         self.obstacles.is_none()
+    }
+
+    /// Whether the completion queue that was just found empty is all that a dequeue has to look at this time. Once in many looks
+    /// it is not, so that who does nothing but poll still connects.
+    #[inline]
+    pub(crate) const fn is_idle(&mut self) -> bool {
+        match self.idle.checked_sub(1) {
+            Some(left) => {
+                self.idle = left;
+                true
+            }
+            None => {
+                self.idle = IDLE_LOOKS;
+                false
+            }
+        }
     }
 
     fn count_obstacles(&mut self) {

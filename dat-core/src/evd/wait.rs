@@ -4,19 +4,26 @@
 //! the entry names its endpoint by table index, the endpoint is connected, the DTO succeeded. All
 //! else is [`Ia::dequeue_slow`], which also looks after the rest of the IA ([`Ia::progress`]), so
 //! that a consumer that only polls still connects and disconnects. One that finds something every time is sent the longer way
-//! once in many entries ([`CompletionQueue::advance`]).
+//! once in many entries ([`CompletionQueue::advance`]), one that finds nothing once in many looks ([`Evd::is_idle`]): a busy
+//! thread does nothing more often than looking at an empty queue.
+//!
+//! [`Evd::is_idle`]: super::queue::Evd::is_idle
 
 use super::mode::EvdInput;
 use crate::completion::Entry;
+use crate::ep::Ep;
 use crate::ep::state::EpState;
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{DtoCompletion, Event};
-use crate::handle::{EpHandle, EvdHandle, EvdKey};
+use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey};
 use crate::ia::Ia;
 use crate::provider::{
     CompletionEntry, CompletionQueue, Plain, Provider, QueuePair, SharedReceiveQueue,
 };
+use crate::slots::Slots;
 use crate::types::DtoStatus;
+
+const EMPTY: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
 
 impl<P: Provider> Ia<P> {
     /// The oldest event of an EVD.
@@ -32,38 +39,45 @@ impl<P: Provider> Ia<P> {
             && let Some(queue) = self.evds.get_mut(evd.key)
             && queue.is_clear()
             && let Some(cq) = &mut queue.cq
-            && let Some(entry) = cq.peek()
-            && let Some((key, ep)) = self.eps.at_mut(entry.owner())
-            && ep.hot.state == EpState::Connected
-            && let Some(qp) = &mut ep.qp
-            && let Some(done) = qp.complete_plain(&entry)
         {
-            cq.advance(&mut queue.obstacles);
-            return Ok(dto(EpHandle { key, ia: evd.ia }, done));
+            if let Some(entry) = cq.peek() {
+                if let Some((key, done)) = plain(&mut self.eps, &entry) {
+                    cq.advance(&mut queue.obstacles);
+                    return Ok(dto(EpHandle { key, ia: evd.ia }, done));
+                }
+            } else if queue.is_idle() {
+                return Err(EMPTY);
+            }
         }
         self.dequeue_other(evd.key, evd.ia)
     }
 
     /// Takes the oldest event of an EVD of this IA, if it is the success of an endpoint's oldest DTO and the device has
-    /// just reported it: `take` is told the name of the endpoint ([`Ia::ep_set_name`]) and what there is to say. Whether it
-    /// was that; if not, nothing has happened, and [`Ia::evd_dequeue`] does the rest.
+    /// just reported it: `take` is told the name of the endpoint ([`Ia::ep_set_name`]) and what there is to say. `Some(true)`: it was
+    /// that. `Some(false)`: the EVD is empty. `None`: nothing has happened, and [`Ia::evd_dequeue`] does the rest.
     // The entry is given back last: when a whole batch is, that is a call, which then finds nothing to be kept.
     #[inline(always)]
-    pub fn evd_dequeue_named(&mut self, evd: EvdHandle, take: impl FnOnce(u64, Plain)) -> bool {
-        if let Some(queue) = self.evds.get_mut(evd.key)
-            && queue.is_clear()
-            && let Some(cq) = &mut queue.cq
-            && let Some(entry) = cq.peek()
-            && let Some((_, ep)) = self.eps.at_mut(entry.owner())
-            && ep.hot.state == EpState::Connected
-            && let Some(qp) = &mut ep.qp
-            && let Some(done) = qp.complete_oldest(&entry)
-        {
-            take(ep.name, done);
-            cq.advance(&mut queue.obstacles);
-            return true;
+    pub fn evd_dequeue_named(
+        &mut self,
+        evd: EvdHandle,
+        take: impl FnOnce(u64, Plain),
+    ) -> Option<bool> {
+        let queue = self.evds.get_mut(evd.key)?;
+        if !queue.is_clear() {
+            return None;
         }
-        false
+        let cq = queue.cq.as_mut()?;
+        let Some(entry) = cq.peek() else {
+            return queue.is_idle().then_some(false);
+        };
+        let (_, ep) = self.eps.at_mut(entry.owner())?;
+        if ep.hot.state != EpState::Connected {
+            return None;
+        }
+        let done = ep.qp.as_mut()?.complete_oldest(&entry)?;
+        take(ep.name, done);
+        cq.advance(&mut queue.obstacles);
+        Some(true)
     }
 
     /// What the next entry is not, if there is one, is plainly its queue pair's: a buffer of an SRQ is as common,
@@ -132,8 +146,7 @@ impl<P: Provider> Ia<P> {
         }
         self.progress();
         self.look_around(evd);
-        self.pop(evd)
-            .ok_or(DatError::new(ReturnType::QueueEmpty, Subtype::None))
+        self.pop(evd).ok_or(EMPTY)
     }
 
     pub(crate) fn pop(&mut self, key: EvdKey) -> Option<Event> {
@@ -143,9 +156,22 @@ impl<P: Provider> Ia<P> {
     }
 }
 
+/// What an entry says which says nothing but that the oldest DTO of a connected endpoint has succeeded.
+#[inline(always)]
+pub(super) fn plain<P: Provider>(
+    eps: &mut Slots<EpKey, Ep<P>>,
+    entry: &Entry<P>,
+) -> Option<(EpKey, Plain)> {
+    let (key, ep) = eps.at_mut(entry.owner())?;
+    if ep.hot.state != EpState::Connected {
+        return None;
+    }
+    Some((key, ep.qp.as_mut()?.complete_plain(entry)?))
+}
+
 /// The event of a plain completion.
 #[inline(always)]
-fn dto(ep: EpHandle, done: Plain) -> Event {
+pub(super) fn dto(ep: EpHandle, done: Plain) -> Event {
     Event::Dto(DtoCompletion {
         ep,
         cookie: done.cookie,

@@ -12,9 +12,10 @@
 //! ([`EvdMode`](super::mode::EvdMode)).
 
 use super::mode::{EvdInput, Waiter};
+use super::wait::{dto, plain};
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::Event;
-use crate::handle::{EvdHandle, EvdKey};
+use crate::handle::{EpHandle, EvdHandle, EvdKey};
 use crate::ia::Ia;
 use crate::provider::{CompletionQueue, Nanos, Provider};
 use crate::types::Timeout;
@@ -84,7 +85,21 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_STATE: |EVD_WAITER somebody else waits on it, |EVD_UNWAITABLE the EVD is unwaitable, or
     /// `threshold` is not 1 although a stream of the EVD is UNSIGNALLED or SOLICITED_WAIT.
     /// DAT_TIMEOUT_EXPIRED: fewer than `threshold` events came. DAT_ABORT: the device is dead and nothing is queued.
+    #[inline(always)]
     pub fn evd_wait(
+        &mut self,
+        evd: EvdHandle,
+        timeout: Timeout,
+        threshold: u32,
+    ) -> Result<(Event, u32), WaitError> {
+        match self.evd_wait_at_once(evd, threshold) {
+            Some(there) => Ok(there),
+            None => self.evd_wait_asleep(evd, timeout, threshold),
+        }
+    }
+
+    #[inline(never)]
+    fn evd_wait_asleep(
         &mut self,
         evd: EvdHandle,
         timeout: Timeout,
@@ -102,6 +117,50 @@ impl<P: Provider> Ia<P> {
                 }
             }
         }
+    }
+
+    /// What a wait for one event comes to if the event is there already: the event, and how many are left. `None` says nothing, since
+    /// this looks at no more than that, and once in many times at nothing, so that the rest of the IA is looked after: the
+    /// wait has to begin then.
+    ///
+    /// Page: dat_evd_wait.
+    // Inlined as a dequeue is, for the same reason.
+    #[inline(always)]
+    pub fn evd_wait_at_once(&mut self, evd: EvdHandle, threshold: u32) -> Option<(Event, u32)> {
+        if threshold != 1 || evd.ia != self.id {
+            return None;
+        }
+        let queue = self.evds.get_mut(evd.key)?;
+        if queue.mode.next(EvdInput::Wait).is_err() || !queue.is_idle() {
+            return None;
+        }
+        if !queue.is_clear() {
+            return self.queued_at_once(evd.key);
+        }
+        let cq = queue.cq.as_mut()?;
+        let (key, done) = plain(&mut self.eps, &cq.peek()?)?;
+        cq.advance(&mut queue.obstacles);
+        let left = match cq.peek() {
+            None => 0,
+            Some(_) => self.count_left(evd.key),
+        };
+        Some((dto(EpHandle { key, ia: evd.ia }, done), left))
+    }
+
+    #[inline(never)]
+    fn queued_at_once(&mut self, evd: EvdKey) -> Option<(Event, u32)> {
+        let event = self.pop(evd)?;
+        Some((event, self.count_left(evd)))
+    }
+
+    /// Events of an EVD, those that the device has written included.
+    #[inline(never)]
+    fn count_left(&mut self, evd: EvdKey) -> u32 {
+        let cq = self.evds[evd].cq.as_ref();
+        if cq.is_some_and(|cq| cq.peek().is_some()) {
+            self.look_around(evd);
+        }
+        self.count(evd)
     }
 
     /// Begins a wait that is carried on by [`Ia::evd_wait_look`]: for those who sleep by other means.

@@ -173,3 +173,14 @@ pub fn region_c_dequeue_one(side: &CSide) {
         black_box(&event);
     }
 }
+
+#[inline(never)]
+pub fn region_c_dequeue_empty(side: &CSide) {
+    let dequeue: unsafe extern "C" fn(_, _) -> u32 = black_box(dat_evd_dequeue);
+    for _ in 0..BATCH {
+        let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
+        // SAFETY: the EVD is open, and there is room for an event.
+        let answer = unsafe { dequeue(side.evd, event.as_mut_ptr()) };
+        assert_ne!(answer, 0);
+    }
+}

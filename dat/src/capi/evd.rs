@@ -251,10 +251,17 @@ fn wait<T>(
     threshold: u32,
     made: impl Fn(&mut Open, &Event) -> T,
 ) -> Result<(u32, T), WaitError> {
-    let (mut wait, sleep) = adapter.turn(|open| {
+    let begun = adapter.turn(|open| {
+        if let Some((event, left)) = open.ia.evd_wait_at_once(evd, threshold) {
+            return Ok(Ok((left, made(open, &event))));
+        }
         let wait = open.ia.evd_wait_begin(evd, timeout, threshold)?;
-        Ok((wait, Arc::clone(&open.sleep)))
+        Ok(Err((wait, Arc::clone(&open.sleep))))
     })?;
+    let (mut wait, sleep) = match begun {
+        Ok(there) => return Ok(there),
+        Err(begun) => begun,
+    };
     let sleeper = sleep.enlist();
     loop {
         let looked: DatResult<Result<Looked<T>, WaitError>> = adapter.look(|open| {

@@ -25,6 +25,9 @@ use super::table::{Named, find, find_place, handle_of, number};
 use super::types::{CEvent, DatContext, DatCount, DatHandle, DatReturn};
 use crate::Ia;
 
+/// DAT_QUEUE_EMPTY.
+const QUEUE_EMPTY: DatReturn = DatError::new(ReturnType::QueueEmpty, Subtype::None).code();
+
 /// The segment of a post that has one, and no flags: most have.
 ///
 /// # Safety
@@ -364,7 +367,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEve
             // SAFETY: not null, so contract ROOM holds.
             unsafe { event.write(event::plain(evd_handle, handle_of(ep), done)) };
         });
-        taken.then_some(0)
+        taken.map(|taken| if taken { 0 } else { QUEUE_EMPTY })
     };
     adapter.fast(dequeue, longer)
 }
