@@ -105,7 +105,7 @@ impl World {
             ends: [(name.side, 0, name.end), (usize::MAX, 0, 0)],
             sent: Default::default(),
             up: [false; 2],
-            spoiled: self.until.map(|_| "the wire"),
+            spoiled: (self.until.is_some() || self.now() < self.trained).then_some("the wire"),
         });
         self.by_name.insert(name, link);
         self.spoil_if_tampered(link, name.side);

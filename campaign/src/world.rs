@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use dat::registry::Registry;
 use dat::{CloseFlags, DatResult, EpHandle};
-use hw_sim::{CardConfig, Fault, LinkFaults, LinkId, Meeting, Profile, Sim, SimCard, VfSettings};
+use hw_sim::{
+    CardConfig, CardRules, Fault, LinkFaults, LinkId, Meeting, Profile, Sim, SimCard, VfSettings,
+};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -48,6 +50,8 @@ pub struct World {
     pub macs: u16,
     /// When a partition or a pulled cable ends.
     pub until: Option<u64>,
+    /// When links that were down are trained: what is asked for before may be lost.
+    pub trained: u64,
     pub healing: bool,
     /// Nothing happens by chance: every request is accepted, and no fault is forgotten.
     pub scripted: bool,
@@ -116,6 +120,7 @@ impl World {
             number: 0,
             macs: 0,
             until: None,
+            trained: 0,
             healing: false,
             scripted: false,
             commands,
@@ -306,6 +311,8 @@ impl World {
     /// The wire carries again.
     pub fn mend_wire(&mut self) {
         self.until = None;
+        let training = CardRules::default().link_training.as_nanos();
+        self.trained = self.now() + u64::try_from(training).expect("a moment");
         self.sim.heal();
         for card in &self.cards {
             self.sim.inject(&card.physical(), &Fault::LinkUp);

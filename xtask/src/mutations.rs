@@ -17,7 +17,7 @@ use crate::shell;
 /// Worlds that are run at a time.
 const AT_A_TIME: u64 = 20;
 /// Seconds after which worlds that do not end count as a find.
-const PATIENCE: u32 = 300;
+const PATIENCE: u32 = 60;
 
 /// What to try.
 #[derive(clap::Args)]
