@@ -379,6 +379,18 @@ impl Open {
         Ok(())
     }
 
+    /// Keys to memory that peers may write to now.
+    pub fn granted(&self) -> impl Iterator<Item = Key> {
+        let loose = self.loose.iter().map(|loose| loose.key);
+        let windows = self.veils.iter().filter_map(|veil| veil.key);
+        let written = Key {
+            address: self.written.lmr.registered_address,
+            context: self.written.lmr.rmr_context,
+            void: None,
+        };
+        loose.chain(windows).chain([written])
+    }
+
     /// Keys that peers know of memory that comes and goes: what is freed is written to as eagerly.
     pub fn told(&self) -> impl Iterator<Item = Key> {
         let there = self.loose.iter().map(|loose| loose.key);

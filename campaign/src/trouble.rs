@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    fn inject(&mut self, side: usize, what: &'static str, fault: &Fault) {
+    pub fn inject(&mut self, side: usize, what: &'static str, fault: &Fault) {
         self.cover.count("fault", what);
         self.tell(side, format_args!("{fault:?}"));
         self.sides[side].tampered = true;

@@ -16,7 +16,7 @@ use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
 use crate::eavesdrop::HEARD;
 use crate::end::{Link, Name, Phase};
-use crate::side::{ENDS, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
+use crate::side::{ENDS, Key, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
@@ -50,6 +50,8 @@ pub struct World {
     pub macs: u16,
     /// When a partition or a pulled cable ends.
     pub until: Option<u64>,
+    /// Keys of an adapter that has just gone.
+    pub ghosts: Vec<Key>,
     /// When links that were down are trained: what is asked for before may be lost.
     pub trained: u64,
     pub healing: bool,
@@ -120,6 +122,7 @@ impl World {
             number: 0,
             macs: 0,
             until: None,
+            ghosts: Vec::new(),
             trained: 0,
             healing: false,
             scripted: false,

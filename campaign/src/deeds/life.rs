@@ -29,7 +29,7 @@ impl World {
     /// Closes an adapter. Nobody reaches its memory any more, whatever the device has said.
     /// Whether it closed as it should.
     pub fn close(&mut self, side: usize) -> bool {
-        let state = self.state_of(side);
+        let (state, keys) = (self.state_of(side), self.keys_of(side));
         let Some(open) = self.sides[side].open.take() else {
             return true;
         };
@@ -69,11 +69,13 @@ impl World {
         for memory in memories {
             self.watch(Freed::watch(memory, side, "which is closed"));
         }
+        self.haunt(side, keys);
         closed
     }
 
     /// Drops an adapter that is not closed.
     pub fn abandon(&mut self, side: usize) {
+        let keys = self.keys_of(side);
         let Some(open) = self.sides[side].open.take() else {
             return;
         };
@@ -85,6 +87,7 @@ impl World {
         for memory in memories {
             self.watch(Freed::watch(memory, side, "which was dropped"));
         }
+        self.haunt(side, keys);
     }
 
     /// A program ends without a word, and another begins on the same function at once.

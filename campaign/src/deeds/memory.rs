@@ -16,7 +16,6 @@ const MOST_LOOSE: usize = 3;
 impl World {
     pub fn lend_or_free(&mut self, side: usize) {
         let free = self.random.random_bool(0.5);
-        let number = self.next_number();
         let Some(open) = &self.sides[side].open else {
             return;
         };
@@ -27,7 +26,15 @@ impl World {
             }
             return;
         }
-        let Some(lmr) = open.loose.first().map(|loose| loose.region.lmr.lmr) else {
+        self.free_loose(side);
+    }
+
+    /// Frees the oldest memory that was lent.
+    pub fn free_loose(&mut self, side: usize) {
+        let number = self.next_number();
+        let open = self.sides[side].open.as_ref();
+        let Some(lmr) = open.and_then(|open| open.loose.first().map(|loose| loose.region.lmr.lmr))
+        else {
             return;
         };
         let Some(answer) = self.call(side, "dat_lmr_free", |open| open.ia.lmr_free(lmr)) else {

@@ -9,6 +9,7 @@ mod overrun;
 mod poke;
 mod queues;
 mod traffic;
+mod treachery;
 
 use dat::{CloseFlags, DatResult};
 use rand::Rng;
@@ -47,7 +48,7 @@ impl World {
             self.ask(side, end);
             self.spare(side);
         }
-        match self.random.random_range(0..150) {
+        match self.random.random_range(0..156) {
             0..=14 => self.connect(side, end),
             15..=39 => self.receive(side, end),
             40..=79 => self.post(side, end),
@@ -80,6 +81,7 @@ impl World {
             137..=141 if self.has(Feature::Calls) => self.spare(side),
             142..=143 if self.has(Feature::Calls) => self.poke_end(side, end),
             144..=149 if self.has(Feature::Overrun) => self.burst(side, end),
+            150..=155 if self.has(Feature::Refused) => self.betray(side, end),
             _ => {}
         }
     }

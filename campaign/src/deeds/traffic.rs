@@ -193,7 +193,13 @@ impl World {
         bytes: usize,
     ) -> Option<(RmrTriplet, Option<(u64, u32)>)> {
         let other = self.sides.get(peer)?;
-        let open = other.open.as_ref().filter(|_| other.openings == opening)?;
+        let open = other.open.as_ref().filter(|_| other.openings == opening);
+        let Some(open) = open else {
+            return match kind {
+                Kind::Attack => self.ghost(pick, bytes).map(|target| (target, None)),
+                Kind::Send | Kind::Write | Kind::Read | Kind::Empty | Kind::Bind(_) => None,
+            };
+        };
         match kind {
             Kind::Send | Kind::Write | Kind::Empty | Kind::Bind(_) => {
                 Some((remote(&open.written, slot, bytes), None))

@@ -1,0 +1,101 @@
+//! Access that ends while the device refuses to end it, and peers who look at once whether it has.
+//!
+//! A fault that waits for any of forty commands seldom meets the one that ends access, and a peer that writes where it likes
+//! seldom tries a key in the moment it is void. Here both are brought about: the command for just this deed is refused, the deed is
+//! done, and whoever is connected writes with the key.
+
+use dat::{CloseFlags, RmrTriplet};
+use hw_sim::Fault;
+use mlx_prm::Opcode;
+use rand::Rng;
+
+use crate::Feature;
+use crate::bytes::SLOT;
+use crate::end::{Kind, Phase};
+use crate::side::{ENDS, Key, VEILS};
+use crate::world::World;
+
+impl World {
+    /// Something ends that the device does not end: the call says so, or the function is stopped.
+    pub fn betray(&mut self, side: usize, at: usize) {
+        let (deed, which, times) = (
+            self.random.random_range(0..6),
+            self.random.random_range(0..VEILS),
+            self.random.random_range(1..4),
+        );
+        let opcode = match deed {
+            0..=3 => Opcode::DESTROY_MKEY,
+            4 => Opcode::TO_ERR_QP,
+            _ => Opcode::DESTROY_QP,
+        };
+        let refusal = Fault::CommandFailure {
+            opcode: Some(opcode.0),
+            status: 0x09,
+            syndrome: 0,
+            count: times,
+        };
+        self.inject(side, "refused command", &refusal);
+        match deed {
+            2 if self.has(Feature::Windows) => self.free_window(side, which),
+            3 if self.has(Feature::Windows) => self.bind(side, at, which, false),
+            0..=3 => self.free_loose(side),
+            4 => self.disconnect(side, at, CloseFlags::Abrupt),
+            _ => {
+                self.renew(side, at);
+            }
+        }
+        // A bind is done when it has completed.
+        self.events(side);
+        self.attack(side);
+    }
+
+    /// Every endpoint that is connected to a side writes with one of the keys it was ever told.
+    pub fn attack(&mut self, side: usize) {
+        for (other, at) in self.connected_to(side) {
+            let pick = self.random.random_range(0..12);
+            self.post_one(other, at, Kind::Attack, SLOT, pick, false);
+        }
+    }
+
+    /// Endpoints whose peer is, or was, one of this side's.
+    fn connected_to(&self, side: usize) -> Vec<(usize, usize)> {
+        let all = (0..self.sides.len()).flat_map(|other| (0..ENDS).map(move |at| (other, at)));
+        all.filter(|(other, at)| {
+            let end = self.sides[*other].open.as_ref().map(|open| &open.ends[*at]);
+            end.is_some_and(|end| {
+                let peer = end.link.map(|(link, own)| self.links[link].ends[1 - own].0);
+                end.phase == Phase::Up && peer == Some(side)
+            })
+        })
+        .collect()
+    }
+
+    /// Keys of an adapter that is about to go, all of which are void then.
+    pub fn keys_of(&self, side: usize) -> Vec<Key> {
+        let open = self.sides[side].open.as_ref();
+        open.map_or_else(Vec::new, |open| open.granted().collect())
+    }
+
+    /// Whoever was connected to an adapter that is gone writes to its memory with keys that it had given.
+    pub fn haunt(&mut self, side: usize, keys: Vec<Key>) {
+        if self.healing || self.scripted {
+            return;
+        }
+        self.ghosts = keys;
+        for (other, at) in self.connected_to(side) {
+            let pick = self.random.random_range(0..12);
+            self.post_one(other, at, Kind::Attack, SLOT, pick, false);
+        }
+        self.ghosts.clear();
+    }
+
+    /// Where an attack goes, if the adapter that it is meant for is gone.
+    pub fn ghost(&self, pick: usize, bytes: usize) -> Option<RmrTriplet> {
+        let key = self.ghosts.get(pick % self.ghosts.len().max(1))?;
+        Some(RmrTriplet {
+            rmr_context: key.context,
+            target_address: key.address,
+            segment_length: bytes as u64,
+        })
+    }
+}
