@@ -14,7 +14,7 @@ use mlx_prm::{AllocPdIn, DeallocPdIn, NopIn, Pdn};
 /// Commands of a bring-up, opcode and op_mod. Up to INIT_HCA mlx5_core's order (recorded in
 /// snabbco/snabb, `src/apps/mellanox/trace-mlx5_core.txt.gz`); the port's part as rdma-core's VFIO
 /// driver and mlx5_core configure it; then all of it backwards.
-const BRING_UP: [(u16, u16, &str); 40] = [
+const BRING_UP: [(u16, u16, &str); 41] = [
     (0x104, 0, "ENABLE_HCA"),
     (0x10a, 0, "QUERY_ISSI"),
     (0x10b, 0, "SET_ISSI"),
@@ -44,6 +44,7 @@ const BRING_UP: [(u16, u16, &str); 40] = [
     (0x754, 0, "QUERY_NIC_VPORT_CONTEXT unicast list"),
     (0x805, 1, "PMTU"),
     (0x755, 0, "MODIFY_NIC_VPORT_CONTEXT RoCE on"),
+    (0x805, 1, "PAOS"),
     (0x750, 0, "QUERY_VPORT_STATE"),
     (0x761, 0, "SET_ROCE_ADDRESS 0"),
     (0x761, 0, "SET_ROCE_ADDRESS 1"),
