@@ -16,6 +16,9 @@ const MOST_LOOSE: usize = 3;
 impl World {
     pub fn lend_or_free(&mut self, side: usize) {
         let free = self.random.random_bool(0.5);
+        if self.random.random_ratio(1, 8) {
+            self.lend_foreign(side);
+        }
         let Some(open) = &self.sides[side].open else {
             return;
         };
@@ -27,6 +30,23 @@ impl World {
             return;
         }
         self.free_loose(side);
+    }
+
+    /// Memory of another adapter means nothing to this one, and is refused.
+    fn lend_foreign(&mut self, side: usize) {
+        let other = (side + 1) % self.sides.len();
+        let Some(theirs) = &self.sides[other].open else {
+            return;
+        };
+        let memory = theirs.offered.memory.clone();
+        let answer = self.call(side, "dat_lmr_create", |open| {
+            let rights = MemPrivFlags::all();
+            open.ia.lmr_create(memory, open.pz, rights).map(|_| ())
+        });
+        assert!(
+            answer.is_none_or(|answer| answer.is_err()),
+            "side {side} registers memory of side {other}"
+        );
     }
 
     /// Frees the oldest memory that was lent.

@@ -81,7 +81,9 @@ impl World {
             137..=141 if self.has(Feature::Calls) => self.spare(side),
             142..=143 if self.has(Feature::Calls) => self.poke_end(side, end),
             144..=149 if self.has(Feature::Overrun) => self.burst(side, end),
-            150..=155 if self.has(Feature::Refused) => self.betray(side, end),
+            150..=155 if self.has(Feature::Refused) || self.has(Feature::Silent) => {
+                self.betray(side, end);
+            }
             _ => {}
         }
     }

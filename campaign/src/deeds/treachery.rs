@@ -28,13 +28,22 @@ impl World {
             4 => Opcode::TO_ERR_QP,
             _ => Opcode::DESTROY_QP,
         };
-        let refusal = Fault::CommandFailure {
-            opcode: Some(opcode.0),
-            status: 0x09,
-            syndrome: 0,
-            count: times,
-        };
-        self.inject(side, "refused command", &refusal);
+        let silent = self.random.random_ratio(1, 4);
+        if self.has(Feature::Silent) && (silent || !self.has(Feature::Refused)) {
+            let fault = Fault::CommandSilence {
+                opcode: Some(opcode.0),
+                count: times,
+            };
+            self.inject(side, "silent command", &fault);
+        } else {
+            let fault = Fault::CommandFailure {
+                opcode: Some(opcode.0),
+                status: 0x09,
+                syndrome: 0,
+                count: times,
+            };
+            self.inject(side, "refused command", &fault);
+        }
         match deed {
             2 if self.has(Feature::Windows) => self.free_window(side, which),
             3 if self.has(Feature::Windows) => self.bind(side, at, which, false),
