@@ -33,25 +33,24 @@ pub struct Arguments {
 }
 
 /// Upper bounds on instructions per operation that this project holds itself to.
-const BARS: [(&str, u64); 7] = [
+const BARS: [(&str, u64); 8] = [
     ("post_rdma_write", 120),
     ("post_rdma_write_triplet", 150),
     ("post_recv", 80),
     ("dequeue_one", 80),
     ("dequeue_empty", 60),
     ("evd_wait_ready", 200),
+    ("c_dequeue_one", 110),
     ("c_dequeue_empty", 100),
 ];
 
 /// What a call may cost through C beyond the same call through Rust, in instructions.
 const C_MORE: u64 = 25;
 
-/// Operations through C, and what they are compared with: the same posts of one bare triplet, and the dequeue of one
-/// event.
-const THROUGH_C: [(&str, &str); 3] = [
+/// Operations through C, and what they are compared with: the same posts of one bare triplet.
+const THROUGH_C: [(&str, &str); 2] = [
     ("c_post_rdma_write", "post_rdma_write_triplet"),
     ("c_post_recv", "post_recv_triplet"),
-    ("c_dequeue_one", "dequeue_one"),
 ];
 
 /// The upper bound on an operation, if it has one: a number, or so much more than through Rust, as measured by `net`.
