@@ -258,15 +258,8 @@ impl World {
         let target = &mut open.veils[veil];
         target.binds -= 1;
         if target.binds == 0 {
-            // Binds posted to several endpoints end in any order: then the window knows better.
-            let bound = if target.last_bind == done.cookie {
-                done.status == DtoStatus::Success
-            } else {
-                let rmr = target.rmr;
-                let param = rmr.and_then(|rmr| open.ia.rmr_query(rmr).ok());
-                param.is_some_and(|param| param.binding.is_some())
-            };
-            let bound = bound && open.veils[veil].key.is_some();
+            // A window is bound on one endpoint at a time, so this was its last bind.
+            let bound = done.status == DtoStatus::Success && target.key.is_some();
             open.bind_done(veil, bound, number);
         }
     }

@@ -68,8 +68,6 @@ pub struct Veil {
     pub rmr: Option<RmrHandle>,
     /// Binds on their way.
     pub binds: u32,
-    /// Cookie of the one posted last.
-    pub last_bind: u64,
     /// What the last bind posted makes of it: a key, or nothing.
     pub key: Option<Key>,
     /// Keys that are void once the last bind is done.
@@ -348,7 +346,6 @@ impl Open {
             region,
             rmr: None,
             binds: 0,
-            last_bind: 0,
             key: None,
             before: Vec::new(),
             closed: true,

@@ -478,3 +478,50 @@ fn who_never_finds_a_queue_empty_still_connects() {
         pair.assert_no_complaints();
     }
 }
+
+/// A consumer who does nothing but look at an empty queue of completions still has his connections looked after.
+#[test]
+fn who_only_looks_at_an_empty_queue_still_connects() {
+    for by_name in [false, true] {
+        let mut pair = Pair::connected();
+        let (ours, theirs) = (pair.another_ep(A), pair.another_ep(B));
+        pair.start(A, ours, CONN_QUAL, LONG, b"").expect("starts");
+        let cr = pair.request(B);
+        let accepted = pair.sides[B].ia.cr_accept(cr, Some(theirs), b"");
+        accepted.expect("accepted");
+        pair.fabric.pass_time();
+        let evd = pair.sides[A].request;
+        let mut looks = 0;
+        while pair.state_of(A, ours) != EpState::Connected {
+            let ia = &mut pair.sides[A].ia;
+            if !(by_name && ia.evd_dequeue_named(evd, |_, _| ()) == Some(false)) {
+                let empty = ia.evd_dequeue(evd).expect_err("nothing was posted");
+                assert_eq!(empty.return_type(), ReturnType::QueueEmpty);
+            }
+            looks += 1;
+            assert!(looks < 1_000, "by name: {by_name}");
+        }
+        pair.assert_no_complaints();
+    }
+}
+
+/// What a completion queue says once in many entries does not stay said to a consumer who only waits.
+#[test]
+fn who_only_waits_goes_on_finding_events_at_once() {
+    let mut pair = Pair::connected();
+    let (from, to) = (pair.filled(A, 1, 64), pair.untouched(B, 64));
+    let evd = pair.sides[A].request;
+    let mut longer = 0;
+    for _ in 0..5_000 {
+        pair.post_write(A, &[from.all()], 7, &to.all_remote(), NONE)
+            .expect("there is room");
+        pair.fabric.pass_time();
+        let ia = &mut pair.sides[A].ia;
+        if ia.evd_wait_at_once(evd, 1).is_none() {
+            longer += 1;
+            ia.evd_wait(evd, FOREVER, 1).expect("it is there");
+        }
+    }
+    assert!(longer < 100, "{longer} of 5000 took the longer way");
+    pair.assert_no_complaints();
+}

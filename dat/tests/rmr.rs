@@ -3,8 +3,8 @@
 mod support;
 
 use dat::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpState, EvdFlags, Event,
-    LmrTriplet, MemPrivFlags, ReturnType, Subtype,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoStatus, EpState, EvdFlags,
+    Event, LmrTriplet, MemPrivFlags, ReturnType, RmrBindCompletion, Subtype, Timeout,
 };
 use support::connecting::EMPTY;
 use support::rdma::{BOTH, Rdma};
@@ -331,6 +331,47 @@ fn a_bind_that_fails_later_breaks_the_connection() {
         .lmr_free(near.lmr.lmr)
         .expect("nothing is bound to it");
     assert_eq!(pair.fabric.report(B).driver_bugs, Vec::<String>::new());
+}
+
+/// The device orders the requests of one queue pair only. Of two binds on two it may do the older one last, or do it and flush it
+/// with what stands before it; then the window has a context that was said to have failed.
+///
+/// Clauses: BIND-13, BIND-17.
+#[test]
+fn a_window_is_bound_on_one_endpoint_at_a_time() {
+    let mut pair = Pair::binding();
+    let (near, far) = (pair.buffer(B, 64), pair.filled(A, 5, 64));
+    let (first, (a, second)) = (pair.sides[B].ep, (pair.another_ep(A), pair.another_ep(B)));
+    pair.connect_endpoints(a, second);
+    let (rmr, other) = (pair.rmr(B), pair.rmr(B));
+    pair.set_delay(500);
+    pair.post_read(B, &[near.all()], 1, &far.all_remote(), NONE)
+        .expect("the read is posted");
+    let fence = CompletionFlags::BARRIER_FENCE;
+    let bind = |pair: &mut Pair, rmr, ep, flags| {
+        let ia = &mut pair.sides[B].ia;
+        ia.rmr_bind(rmr, &near.all(), BOTH_WAYS, ep, 2, flags)
+    };
+    bind(&mut pair, rmr, first, fence).expect("it waits for the read");
+    let refused = bind(&mut pair, rmr, second, NONE).expect_err("where would it end up?");
+    assert_eq!(refused.return_type(), ReturnType::InsufficientResources);
+    bind(&mut pair, rmr, first, NONE).expect("behind the other one");
+    bind(&mut pair, other, second, NONE).expect("another window");
+    for _ in 0..4 {
+        let request = pair.sides[B].request;
+        let (event, _) = pair.sides[B]
+            .ia
+            .evd_wait(request, Timeout::INFINITE, 1)
+            .expect("a completion");
+        let succeeded = matches!(
+            event,
+            Event::Dto(DtoCompletion { status, .. }) | Event::RmrBind(RmrBindCompletion { status, .. })
+                if status == DtoStatus::Success
+        );
+        assert!(succeeded, "{event:?}");
+    }
+    bind(&mut pair, rmr, second, NONE).expect("the others are done");
+    pair.assert_no_complaints();
 }
 
 /// Clauses: BIND-14, BIND-21.

@@ -1,6 +1,6 @@
 //! The ConnectX (mlx5) provider: a network adapter driven from user space.
 //!
-//! The device's layouts and numbers are the crate [`mlx_prm`]'s, which nothing acts in. Here everything acts:
+//! The device's layouts and numbers are in [`mlx_prm`], where nothing acts. Here everything acts:
 //!
 //! | module | concern |
 //! |---|---|

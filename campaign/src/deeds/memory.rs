@@ -178,7 +178,6 @@ impl World {
         let veil = &mut open.veils[which];
         veil.closed = false;
         veil.binds += 1;
-        veil.last_bind = cookie;
         let key = open_it.then_some(Key {
             address,
             context,

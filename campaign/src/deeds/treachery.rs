@@ -91,10 +91,7 @@ impl World {
             return;
         }
         self.ghosts = keys;
-        for (other, at) in self.connected_to(side) {
-            let pick = self.random.random_range(0..12);
-            self.post_one(other, at, Kind::Attack, SLOT, pick, false);
-        }
+        self.attack(side);
         self.ghosts.clear();
     }
 

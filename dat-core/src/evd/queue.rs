@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 pub(crate) struct Evd<P: Provider> {
     /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, and what `cq` says.
     pub(crate) obstacles: Obstacles,
-    /// How many more looks at an empty `cq` are nothing but that ([`Evd::is_idle`]).
+    /// How many more looks at an empty `cq` are nothing but that ([`Evd::take_idle_look`]).
     idle: u8,
     /// In the order they will be delivered.
     queue: VecDeque<Queued>,
@@ -86,20 +86,23 @@ impl<P: Provider> Evd<P> {
         self.obstacles.is_none()
     }
 
-    /// Whether the completion queue that was just found empty is all that a dequeue has to look at this time. Once in many looks
-    /// it is not, so that who does nothing but poll still connects.
+    /// Takes one of the looks that are nothing but a look. There is none left once in many: then all else is looked after first, so
+    /// that who does nothing but poll still connects ([`Evd::others_had_their_turn`]).
     #[inline]
-    pub(crate) const fn is_idle(&mut self) -> bool {
+    pub(crate) const fn take_idle_look(&mut self) -> bool {
         match self.idle.checked_sub(1) {
             Some(left) => {
                 self.idle = left;
                 true
             }
-            None => {
-                self.idle = IDLE_LOOKS;
-                false
-            }
+            None => false,
         }
+    }
+
+    /// All else was looked after just now.
+    pub(crate) const fn others_had_their_turn(&mut self) {
+        self.idle = IDLE_LOOKS;
+        let _was_due = self.obstacles.is_others_turn();
     }
 
     fn count_obstacles(&mut self) {

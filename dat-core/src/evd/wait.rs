@@ -4,10 +4,10 @@
 //! the entry names its endpoint by table index, the endpoint is connected, the DTO succeeded. All
 //! else is [`Ia::dequeue_slow`], which also looks after the rest of the IA ([`Ia::progress`]), so
 //! that a consumer that only polls still connects and disconnects. One that finds something every time is sent the longer way
-//! once in many entries ([`CompletionQueue::advance`]), one that finds nothing once in many looks ([`Evd::is_idle`]): a busy
+//! once in many entries ([`CompletionQueue::advance`]), one that finds nothing once in many looks ([`Evd::take_idle_look`]): a busy
 //! thread does nothing more often than looking at an empty queue.
 //!
-//! [`Evd::is_idle`]: super::queue::Evd::is_idle
+//! [`Evd::take_idle_look`]: super::queue::Evd::take_idle_look
 
 use super::mode::EvdInput;
 use crate::completion::Entry;
@@ -45,7 +45,7 @@ impl<P: Provider> Ia<P> {
                     cq.advance(&mut queue.obstacles);
                     return Ok(dto(EpHandle { key, ia: evd.ia }, done));
                 }
-            } else if queue.is_idle() {
+            } else if queue.take_idle_look() {
                 return Err(EMPTY);
             }
         }
@@ -68,7 +68,7 @@ impl<P: Provider> Ia<P> {
         }
         let cq = queue.cq.as_mut()?;
         let Some(entry) = cq.peek() else {
-            return queue.is_idle().then_some(false);
+            return queue.take_idle_look().then_some(false);
         };
         let (_, ep) = self.eps.at_mut(entry.owner())?;
         if ep.hot.state != EpState::Connected {
@@ -145,6 +145,7 @@ impl<P: Provider> Ia<P> {
             return Ok(event);
         }
         self.progress();
+        self.evds[evd].others_had_their_turn();
         self.look_around(evd);
         self.pop(evd).ok_or(EMPTY)
     }

@@ -131,7 +131,7 @@ impl<P: Provider> Ia<P> {
             return None;
         }
         let queue = self.evds.get_mut(evd.key)?;
-        if queue.mode.next(EvdInput::Wait).is_err() || !queue.is_idle() {
+        if queue.mode.next(EvdInput::Wait).is_err() || !queue.take_idle_look() {
             return None;
         }
         if !queue.is_clear() {
@@ -215,6 +215,7 @@ impl<P: Provider> Ia<P> {
                 .into());
         }
         self.progress();
+        self.evds[key].others_had_their_turn();
         let seen = match wait.seen {
             Some(seen) => seen,
             None => {

@@ -52,7 +52,7 @@ impl<P: Provider> Ia<P> {
     /// LMR has the context, the range reaches outside of it or is longer than a window can be.
     /// DAT_PROTECTION_VIOLATION: RMR, LMR and endpoint are not all in one PZ. DAT_PRIVILEGES_VIOLATION: the LMR
     /// lacks local read for remote read, or local write for remote write. DAT_INSUFFICIENT_RESOURCES:
-    /// `max_request_dtos` are outstanding.
+    /// `max_request_dtos` are outstanding, or a bind of the RMR on another endpoint is.
     pub fn rmr_bind(
         &mut self,
         rmr: RmrHandle,
@@ -86,6 +86,7 @@ impl<P: Provider> Ia<P> {
         } else {
             Some(self.check_bind(key, lmr_triplet, privileges)?)
         };
+        self.one_endpoint_at_a_time(key, ep.key)?;
         let target = WindowTarget {
             lmr_context: lmr_triplet.lmr_context,
             address: lmr_triplet.virtual_address,
@@ -114,6 +115,30 @@ impl<P: Provider> Ia<P> {
         let suppress = flags.contains(CompletionFlags::SUPPRESS);
         self.bind_posted(key, ep.key, bound, suppress);
         Ok(rmr_context)
+    }
+
+    /// Refuses to bind an RMR on an endpoint while another one has a bind of it under way. The device orders the requests of one queue
+    /// pair only, and it may do a bind and flush it all the same: whose context is the last one nobody could tell then.
+    fn one_endpoint_at_a_time(&mut self, key: RmrKey, ep: EpKey) -> DatResult<()> {
+        let Some(before) = self.rmrs[key].bound_on.filter(|before| *before != ep) else {
+            return Ok(());
+        };
+        let request_evd = |ia: &Self| {
+            let ep = ia.eps.get(before)?;
+            let is_under_way = ep.binds.iter().any(|pending| pending.rmr == key);
+            ep.request_evd.filter(|_| is_under_way)
+        };
+        if let Some(evd) = request_evd(self) {
+            // It may be done, and nobody has looked.
+            self.drain_evd(evd, true);
+        }
+        match request_evd(self) {
+            None => Ok(()),
+            Some(_) => Err(
+                DatError::new(ReturnType::InsufficientResources, Subtype::None)
+                    .because("a bind of the RMR is under way on another endpoint"),
+            ),
+        }
     }
 
     /// The request EVD of an endpoint that may bind.
@@ -191,6 +216,7 @@ impl<P: Provider> Ia<P> {
     fn bind_posted(&mut self, key: RmrKey, ep: EpKey, bound: Option<Bound>, suppress: bool) {
         let rmr = &mut self.rmrs[key];
         rmr.binds += 1;
+        rmr.bound_on = Some(ep);
         let pending = PendingBind {
             rmr: key,
             number: rmr.binds,

@@ -14,7 +14,7 @@
 mod bind;
 
 use crate::error::{DatError, DatResult, Subtype};
-use crate::handle::{LmrKey, PzHandle, PzKey, RmrHandle, RmrKey};
+use crate::handle::{EpKey, LmrKey, PzHandle, PzKey, RmrHandle, RmrKey};
 use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::segment::LmrTriplet;
@@ -37,6 +37,8 @@ pub(crate) struct Rmr<P: Provider> {
     posted: Option<Bound>,
     /// Binds posted, ever.
     binds: u64,
+    /// The endpoint of the last one.
+    bound_on: Option<EpKey>,
     /// What the device's window reaches through.
     settled: Option<LmrKey>,
 }
@@ -88,6 +90,7 @@ impl<P: Provider> Ia<P> {
             pz,
             posted: None,
             binds: 0,
+            bound_on: None,
             settled: None,
         });
         Ok(RmrHandle { key, ia: self.id })
