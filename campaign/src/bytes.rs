@@ -3,7 +3,7 @@
 //! A slot of memory is filled with words of eight bytes: the number of the message, and the place of the word in it. So every
 //! word that lands anywhere says where it belongs, and a check needs no copy of what was sent.
 
-use dat::DmaMemory;
+use udapl::DmaMemory;
 
 /// Bytes of a slot: the longest message.
 pub const SLOT: usize = 4096;
@@ -25,36 +25,36 @@ pub fn prepare(memory: &DmaMemory, slots: usize) {
     let mut bytes = vec![0; STRIDE];
     bytes[SLOT..].fill(CANARY);
     for slot in 0..slots {
-        dat::write(memory, slot * STRIDE, &bytes);
+        udapl::write(memory, slot * STRIDE, &bytes);
     }
 }
 
 /// Puts a message into a slot.
 pub fn put(memory: &DmaMemory, slot: usize, tag: u64) {
-    dat::write(memory, slot * STRIDE, &words(tag));
+    udapl::write(memory, slot * STRIDE, &words(tag));
 }
 
 /// Whether the first `bytes` bytes of a slot are those of a message.
 #[must_use]
 pub fn is(memory: &DmaMemory, slot: usize, tag: u64, bytes: usize) -> bool {
-    dat::read(memory, slot * STRIDE, bytes) == words(tag)[..bytes]
+    udapl::read(memory, slot * STRIDE, bytes) == words(tag)[..bytes]
 }
 
 /// Whether nothing has come into the gaps.
 #[must_use]
 pub fn gaps_are_whole(memory: &DmaMemory, slots: usize) -> bool {
-    (0..slots).all(|slot| dat::read(memory, slot * STRIDE + SLOT, GAP) == [CANARY; GAP])
+    (0..slots).all(|slot| udapl::read(memory, slot * STRIDE + SLOT, GAP) == [CANARY; GAP])
 }
 
 /// Fills memory that nobody may reach.
 pub fn cover(memory: &DmaMemory) {
-    dat::write(memory, 0, &vec![CANARY; memory.len()]);
+    udapl::write(memory, 0, &vec![CANARY; memory.len()]);
 }
 
 /// Where memory that nobody may reach has changed.
 #[must_use]
 pub fn changed(memory: &DmaMemory) -> Option<usize> {
-    let bytes = dat::read(memory, 0, memory.len());
+    let bytes = udapl::read(memory, 0, memory.len());
     bytes.iter().position(|byte| *byte != CANARY)
 }
 

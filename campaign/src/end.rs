@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use dat::EpHandle;
+use udapl::EpHandle;
 
 /// DTOs of an endpoint that are not known to be done, each way.
 pub const WINDOW: usize = 4;

@@ -1,6 +1,6 @@
 //! What adapters hear, and what has to be true then.
 
-use dat::{
+use udapl::{
     AsyncEvent, ConnectionEventKind, DtoCompletion, DtoStatus, Event, ReturnType, RmrBindCompletion,
 };
 
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    fn connection(&mut self, side: usize, ep: dat::EpHandle, kind: ConnectionEventKind) {
+    fn connection(&mut self, side: usize, ep: udapl::EpHandle, kind: ConnectionEventKind) {
         let Some(open) = &mut self.sides[side].open else {
             return;
         };

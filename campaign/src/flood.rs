@@ -15,12 +15,12 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;
-use dat::cm::wire::{Message, ReqRepr};
-use dat::{
+use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimConfig, VfSettings};
+use udapl::cm::wire::{Message, ReqRepr};
+use udapl::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, CrHandle, EpAttr, EpHandle,
     EvdHandle, Event, LmrTriplet, Qos, Timeout,
 };
-use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimConfig, VfSettings};
 
 use crate::bytes::STRIDE;
 use crate::side::{CONN_QUAL, Manner, Open, Region, Side};
@@ -326,7 +326,7 @@ impl Shore {
             match event {
                 Event::Dto(done) if done.ep == self.ends[side].traffic => {
                     assert!(
-                        done.status == dat::DtoStatus::Success,
+                        done.status == udapl::DtoStatus::Success,
                         "the connection carries on: {done:?}"
                     );
                     if done.request {

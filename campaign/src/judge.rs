@@ -1,6 +1,6 @@
 //! Which calls DAT allows in which states, and what a refused one leaves.
 
-use dat::{DatError, EpState, ReturnType};
+use udapl::{DatError, EpState, ReturnType};
 
 /// The state's name, as [`crate::calls::ENDPOINT`] lists it.
 pub const fn name(state: EpState) -> &'static str {
@@ -99,7 +99,7 @@ pub fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dat::Subtype;
+    use udapl::Subtype;
 
     #[test]
     fn a_refused_call_leaves_the_state_and_no_call_succeeds_in_a_wrong_one() {

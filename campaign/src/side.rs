@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use dat::{
+use driver::{Device, Function};
+use hw_mlx::provider::MlxProvider;
+use hw_sim::SimFunction;
+use udapl::{
     CnoHandle, CrHandle, DmaMemory, EpAttr, EpHandle, EvdFlags, EvdHandle, HcaConfig, Ia, IaConfig,
     LmrCreated, MemPrivFlags, PspFlags, PspHandle, PzHandle, RmrHandle, RspHandle, SrqAttr,
     SrqHandle,
 };
-use driver::{Device, Function};
-use hw_mlx::provider::MlxProvider;
-use hw_sim::SimFunction;
 
 use crate::bytes;
 use crate::end::{End, Kind, WINDOW};
@@ -236,7 +236,7 @@ pub const EVENTS: u32 = 32;
 const _: () = assert!(EVENTS as usize == 2 * ENDS * WINDOW + SHARED);
 
 impl Open {
-    fn furnish(mut ia: Ia, index: usize, manner: Manner) -> Result<Self, dat::DatError> {
+    fn furnish(mut ia: Ia, index: usize, manner: Manner) -> Result<Self, udapl::DatError> {
         let pz = ia.pz_create()?;
         let events = match manner {
             Manner { narrow: true, .. } => 1,
@@ -250,7 +250,7 @@ impl Open {
         let mut region = |slots, rights| {
             let region = Self::region_of(&mut ia, pz, slots, rights)?;
             bytes::prepare(&region.memory, slots);
-            Ok::<_, dat::DatError>(region)
+            Ok::<_, udapl::DatError>(region)
         };
         let source = region(SLOTS, MemPrivFlags::LOCAL_READ)?;
         let inbox = region(SLOTS, MemPrivFlags::LOCAL_WRITE)?;
@@ -311,7 +311,7 @@ impl Open {
     }
 
     /// A shared receive queue.
-    pub fn make_srq(&mut self) -> Result<SrqHandle, dat::DatError> {
+    pub fn make_srq(&mut self) -> Result<SrqHandle, udapl::DatError> {
         let attr = SrqAttr {
             max_recv_dtos: SHARED_DTOS,
             max_recv_iov: 1,
@@ -321,13 +321,13 @@ impl Open {
     }
 
     /// An EVD for completions.
-    pub fn make_dto(&mut self) -> Result<EvdHandle, dat::DatError> {
+    pub fn make_dto(&mut self) -> Result<EvdHandle, udapl::DatError> {
         let flags = EvdFlags::DTO | EvdFlags::RMR_BIND;
         self.ia.evd_create(self.events, flags)
     }
 
     /// An endpoint.
-    pub fn make_ep(&mut self, shares: bool) -> Result<EpHandle, dat::DatError> {
+    pub fn make_ep(&mut self, shares: bool) -> Result<EpHandle, udapl::DatError> {
         let attr = attributes(&self.ia, self.narrow);
         let (pz, dto, connect) = (Some(self.pz), Some(self.dto), Some(self.connect));
         match self.srq {
@@ -338,7 +338,7 @@ impl Open {
         }
     }
 
-    fn make_veil(&mut self) -> Result<Veil, dat::DatError> {
+    fn make_veil(&mut self) -> Result<Veil, udapl::DatError> {
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
         let region = Self::region_of(&mut self.ia, self.pz, 1, rights)?;
         bytes::cover(&region.memory);
@@ -357,14 +357,14 @@ impl Open {
         pz: PzHandle,
         slots: usize,
         rights: MemPrivFlags,
-    ) -> Result<Region, dat::DatError> {
-        let memory = dat::alloc(ia, slots * bytes::STRIDE).expect("the host has memory");
+    ) -> Result<Region, udapl::DatError> {
+        let memory = udapl::alloc(ia, slots * bytes::STRIDE).expect("the host has memory");
         let lmr = ia.lmr_create(memory.clone(), pz, rights)?;
         Ok(Region { memory, lmr })
     }
 
     /// Memory of one slot that peers may write to.
-    pub fn lend(&mut self) -> Result<(), dat::DatError> {
+    pub fn lend(&mut self) -> Result<(), udapl::DatError> {
         let region = Self::region_of(&mut self.ia, self.pz, 1, MemPrivFlags::all())?;
         bytes::prepare(&region.memory, 1);
         let key = Key {

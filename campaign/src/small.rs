@@ -13,10 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use comfy_table::Table;
-use dat::CloseFlags;
 use hw_sim::{Fault, Sim, SimConfig};
 use mlx_prm::Opcode;
 use strum::{Display, EnumIter, EnumString, IntoEnumIterator};
+use udapl::CloseFlags;
 
 use crate::bytes::SLOT;
 use crate::end::{Kind, Phase};

@@ -4,13 +4,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use dat::registry::Registry;
-use dat::{CloseFlags, DatResult, EpHandle};
 use hw_sim::{
     CardConfig, CardRules, Fault, LinkFaults, LinkId, Meeting, Profile, Sim, SimCard, VfSettings,
 };
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use udapl::registry::Registry;
+use udapl::{CloseFlags, DatResult, EpHandle};
 
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;

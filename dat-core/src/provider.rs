@@ -3,7 +3,7 @@
 //! DAT decides *whether* a call is legal and *what* an event means; a provider owns queues, keys and
 //! a wire. The seam between them is cut so that nothing is translated twice: a data transfer
 //! operation crosses it as the DAT request it is, and the provider encodes its work queue entry from
-//! that. The traits are used with static dispatch only; `dat` instantiates them once.
+//! that. The traits are used with static dispatch only; `udapl` instantiates them once.
 //!
 //! Ownership: `dat-core` owns the provider's queue objects ([`Provider::Qp`] inside the endpoint,
 //! [`Provider::Cq`] inside the event dispatcher, [`Provider::Srq`] inside the shared receive queue),

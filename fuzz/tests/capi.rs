@@ -10,9 +10,9 @@ use std::ffi::{CString, c_void};
 use std::ptr::{null, null_mut, without_provenance_mut};
 
 use bolero::check;
-use dat::capi::types::*;
-use dat::capi::*;
-use dat::{LmrTriplet, RmrTriplet};
+use udapl::capi::types::*;
+use udapl::capi::*;
+use udapl::{LmrTriplet, RmrTriplet};
 
 /// A call: which, on which handles, with which numbers.
 type Op = (u8, [u8; 6], [u32; 3]);

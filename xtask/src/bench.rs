@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: what an operation costs, in instructions and in nanoseconds.
 //!
-//! `dat/benches/hotpath.rs` brings two simulated functions up, connects them, and runs each operation
+//! `udapl/benches/hotpath.rs` brings two simulated functions up, connects them, and runs each operation
 //! in a function of its own, named `region_*`. Instructions are counted by callgrind inside those
 //! functions only, so set-up and simulator do not count. An in-process BAR costs a call that tells
 //! the simulator about the register write (`driver`'s `tell`); a mapped BAR does not, so its
@@ -147,7 +147,7 @@ fn build() -> Result<std::path::PathBuf> {
     let output = shell::capture(shell::cargo(&[
         "bench",
         "--package",
-        "dat",
+        "udapl",
         "--bench",
         "hotpath",
         "--no-run",

@@ -56,7 +56,7 @@ pub fn profiles(filter: Option<&str>) -> Result<()> {
         }
         for world in worlds {
             println!("{world}");
-            let mut arguments = vec!["test", "--quiet", "--package", "dat", "--no-fail-fast"];
+            let mut arguments = vec!["test", "--quiet", "--package", "udapl", "--no-fail-fast"];
             let has_windows = profile.general.max.imaicl();
             let suites = DATA_PATH
                 .iter()

@@ -19,7 +19,7 @@ use clap::Args;
 use crate::shell;
 
 /// Where tests that name clauses are.
-const TESTS: &[&str] = &["dat/tests", "dat/src", "dat-core/src", "fuzz/tests"];
+const TESTS: &[&str] = &["udapl/tests", "udapl/src", "dat-core/src", "fuzz/tests"];
 
 /// What to do about the clauses.
 #[derive(Args)]
@@ -217,7 +217,7 @@ mod unit {
         assert_eq!(clause.section, "dat_a, dat_b");
         let mut tests = Tests::new();
         let text = "/// Clauses: A-1, A-2.\n#[test]\nfn holds() {}\nfn does_not() {}\n";
-        collect(Path::new("dat/tests/a.rs"), text, &mut tests);
+        collect(Path::new("udapl/tests/a.rs"), text, &mut tests);
         assert_eq!(tests.keys().collect::<Vec<_>>(), ["A-1", "A-2"]);
         assert_eq!(tests["A-1"][0].name, "holds");
         assert!(missing(&clauses, &tests).is_empty());

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use dat::fabric::Fabric;
 use driver::{Clock, DmaMemory, File, Reactor, RealClock};
 use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
+use udapl::fabric::Fabric;
 
 use self::setup::Job;
 use self::table::{Row, print_bring_up, print_table};
@@ -240,7 +240,7 @@ fn pieces(bytes: usize, piece: usize) -> impl Iterator<Item = (usize, usize)> {
 fn sha256(memory: &DmaMemory, bytes: usize) -> sha2::digest::Output<Sha256> {
     let mut hash = Sha256::new();
     for (offset, length) in pieces(bytes, 1 << 20) {
-        hash.update(dat::read(memory, offset, length));
+        hash.update(udapl::read(memory, offset, length));
     }
     hash.finalize()
 }

@@ -7,7 +7,7 @@
 //! | `lib/pkgconfig/dat.pc` | how to compile and link |
 //! | `include/dat/*.h` | the headers |
 //!
-//! The crate `dat` is built as these libraries here only, so that no other build has to link them.
+//! The crate `udapl` is built as these libraries here only, so that no other build has to link them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -58,19 +58,19 @@ pub fn install(prefix: &Path, profile: &str) -> Result<()> {
         let found = built.iter().find(|path| path.ends_with(name));
         found.with_context(|| format!("cargo built no {name}: {built:?}"))
     };
-    fs::copy(file("libdat.so")?, lib.join(SONAME))?;
-    fs::copy(file("libdat.a")?, lib.join("libdat.a"))?;
+    fs::copy(file("libudapl.so")?, lib.join(SONAME))?;
+    fs::copy(file("libudapl.a")?, lib.join("libdat.a"))?;
     let link = lib.join("libdat.so");
     if link.symlink_metadata().is_ok() {
         fs::remove_file(&link)?;
     }
     std::os::unix::fs::symlink(SONAME, &link)?;
-    let headers = shell::root().join("dat/include/dat");
+    let headers = shell::root().join("udapl/include/dat");
     for entry in fs::read_dir(&headers).with_context(|| headers.display().to_string())? {
         let header = entry?;
         fs::copy(header.path(), include.join(header.file_name()))?;
     }
-    let template = fs::read_to_string(shell::root().join("dat/dat.pc.in"))?;
+    let template = fs::read_to_string(shell::root().join("udapl/dat.pc.in"))?;
     let text = template
         .replace("@prefix@", &prefix.to_string_lossy())
         .replace("@version@", env!("CARGO_PKG_VERSION"));
@@ -87,7 +87,7 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
     let messages = shell::capture(shell::cargo(&[
         "rustc",
         "--package",
-        "dat",
+        "udapl",
         "--lib",
         "--crate-type",
         "cdylib,staticlib",
@@ -102,7 +102,7 @@ fn build(profile: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for line in messages.lines() {
         let message: serde_json::Value = serde_json::from_str(line)?;
-        if message["reason"] == "compiler-artifact" && message["target"]["name"] == "dat" {
+        if message["reason"] == "compiler-artifact" && message["target"]["name"] == "udapl" {
             let names = message["filenames"].as_array().into_iter().flatten();
             files.extend(names.filter_map(|name| name.as_str()).map(PathBuf::from));
         }
@@ -137,9 +137,11 @@ mod tests {
             flags.split_whitespace().map(str::to_owned).collect()
         }
 
-        /// Compiles one of the programs in `dat/tests/c`.
+        /// Compiles one of the programs in `udapl/tests/c`.
         fn compile(&self, name: &str, link: &[&str]) -> PathBuf {
-            let source = shell::root().join("dat/tests/c").join(format!("{name}.c"));
+            let source = shell::root()
+                .join("udapl/tests/c")
+                .join(format!("{name}.c"));
             self.compile_file(name, &source, link)
         }
 
@@ -283,7 +285,7 @@ mod tests {
     #[test]
     fn providers_of_other_libraries_are_added_called_loaded_and_removed() {
         let prefix = Prefix::new();
-        let source = shell::root().join("dat/tests/c/provider.c");
+        let source = shell::root().join("udapl/tests/c/provider.c");
         for name in ["libprovider.so", "libprovider-2.so"] {
             let mut library = prefix.cc(name, &source, &["--cflags"]);
             library.args(["-shared", "-fPIC"]);

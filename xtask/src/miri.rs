@@ -31,7 +31,7 @@ const RUNS: [(&str, &[&str]); 3] = [
 /// The same for units that are used by several threads at a time, which the tests do.
 // The table of handles is too large for it.
 const THREADS: [(&str, &[&str]); 1] = [(
-    "dat",
+    "udapl",
     &["capi::hand_overs::turns", "capi::hand_overs::upcalls"],
 )];
 

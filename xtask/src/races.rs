@@ -1,7 +1,7 @@
 //! `cargo xtask races`: what runs in several threads, checked by machines.
 //!
 //! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, wakeups, upcalls) in every order that the memory
-//!   model allows, with more preemptions than the ordinary tests do (`dat/src/capi/models`).
+//!   model allows, with more preemptions than the ordinary tests do (`udapl/src/capi/models`).
 //! - **ThreadSanitizer** watches the tests of the C ABI, whose threads post, wait, close and are called back. The
 //!   standard library is built with it, or its locks would be no locks to it.
 //! - **Miri** interprets the units that hand over memory between threads (`cargo xtask miri` has the rest).
@@ -54,7 +54,7 @@ fn loom(preemptions: u8) -> Result<()> {
         "test",
         "--quiet",
         "--package",
-        "dat",
+        "udapl",
         "--lib",
         "--",
         "capi::models::",
@@ -97,7 +97,7 @@ fn sanitized() -> Result<()> {
         "--target",
         TARGET,
         "--package",
-        "dat",
+        "udapl",
     ];
     arguments.extend(SUITES.iter().flat_map(|suite| ["--test", suite]));
     let mut command = shell::command("cargo", &arguments);

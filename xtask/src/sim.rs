@@ -1,6 +1,6 @@
 //! `cargo xtask sim --seed N`: one seed of the run over a faulty wire, and what happened in it.
 //!
-//! The run itself is the test in `dat/tests/lossy.rs`, so that a seed that failed there fails here.
+//! The run itself is the test in `udapl/tests/lossy.rs`, so that a seed that failed there fails here.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut command = shell::cargo(&[
         "test",
         "--package",
-        "dat",
+        "udapl",
         "--test",
         "lossy",
         "--",

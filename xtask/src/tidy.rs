@@ -100,13 +100,13 @@ fn unsafe_modules_say_so(source: &Source, breaches: &mut Vec<String>) {
 }
 
 /// The C ABI, the other place of unsafe code; the crate it is in denies what the others forbid.
-const C_ABI: &str = "dat/src/capi/";
+const C_ABI: &str = "udapl/src/capi/";
 
 fn crates_forbid_unsafe(source: &Source, breaches: &mut Vec<String>) {
     let root = source.path.ends_with("/src/lib.rs") || source.path.ends_with("/src/main.rs");
     let how = match source.crate_name() {
         "driver" => return,
-        "dat" => "#![deny(unsafe_code)]",
+        "udapl" => "#![deny(unsafe_code)]",
         _ => "#![forbid(unsafe_code)]",
     };
     if root && !source.text.contains(how) {
@@ -174,7 +174,7 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
 /// Above `driver` the code is the same whatever the function is: a name is made a function in one file, and nothing
 /// is compiled for one backend only.
 fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<String>) {
-    let above = matches!(source.crate_name(), "dat-core" | "hw-mlx" | "dat");
+    let above = matches!(source.crate_name(), "dat-core" | "hw-mlx" | "udapl");
     if !above || source.is_test() {
         return;
     }
@@ -182,9 +182,9 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
         let chooses = ["Function::vfio", "Function::in_process"]
             .iter()
             .any(|opens| line.contains(opens));
-        if chooses && source.path != "dat/src/open.rs" {
+        if chooses && source.path != "udapl/src/open.rs" {
             breaches.push(format!(
-                "{}:{number}: functions are opened in dat/src/open.rs",
+                "{}:{number}: functions are opened in udapl/src/open.rs",
                 source.path
             ));
         }
@@ -218,7 +218,7 @@ fn sources() -> Result<Vec<Source>> {
     let root = shell::root();
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = [
-        "layout", "driver", "mlx-prm", "dat-core", "hw-mlx", "hw-sim", "dat", "fuzz", "campaign",
+        "layout", "driver", "mlx-prm", "dat-core", "hw-mlx", "hw-sim", "udapl", "fuzz", "campaign",
         "xtask",
     ]
     .iter()

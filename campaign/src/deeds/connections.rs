@@ -1,7 +1,7 @@
 //! Connections: asked for, accepted, ended.
 
-use dat::{CloseFlags, ConnectFlags, CrHandle, Qos, Timeout};
 use rand::Rng;
+use udapl::{CloseFlags, ConnectFlags, CrHandle, Qos, Timeout};
 
 use super::outcome;
 use crate::Feature;
@@ -213,7 +213,7 @@ impl World {
         self.release_reserved(side);
     }
 
-    fn accept(&mut self, side: usize, cr: CrHandle, link: usize, brought: Option<dat::EpHandle>) {
+    fn accept(&mut self, side: usize, cr: CrHandle, link: usize, brought: Option<udapl::EpHandle>) {
         let number = self.next_number();
         let Some(open) = &self.sides[side].open else {
             return;
@@ -296,13 +296,13 @@ impl World {
     }
 
     /// Takes an endpoint that a request has brought into the place of an idle one.
-    fn adopt(&mut self, side: usize, at: usize, ep: dat::EpHandle) -> bool {
+    fn adopt(&mut self, side: usize, at: usize, ep: udapl::EpHandle) -> bool {
         let Some(open) = &self.sides[side].open else {
             return false;
         };
         let (pz, dto, connect) = (open.pz, open.dto, open.connect);
         let attr = crate::side::attributes(&open.ia, open.narrow);
-        let change = dat::EpChange {
+        let change = udapl::EpChange {
             pz: Some(Some(pz)),
             recv_evd: Some(Some(dto)),
             request_evd: Some(Some(dto)),
@@ -387,7 +387,7 @@ impl World {
             // Refused half-way, it is DISCONNECTED, and nobody is told.
             if let Some(open) = &mut self.sides[side].open
                 && let Ok(status) = open.ia.ep_get_status(ep)
-                && status.state == dat::EpState::Disconnected
+                && status.state == udapl::EpState::Disconnected
             {
                 open.ends[at].phase = Phase::Over;
             }

@@ -1,7 +1,7 @@
 //! Adapters: opened, closed, dropped, and programs that end.
 
-use dat::CloseFlags;
 use rand::Rng;
+use udapl::CloseFlags;
 
 use crate::bytes::Freed;
 use crate::calls;
@@ -38,7 +38,7 @@ impl World {
         let untouched = !self.sides[side].tampered && !open.dead;
         let (ia, memories) = open.memories();
         let answer = self.timed(side, "dat_ia_close", |_| {
-            dat::ia_close(ia, CloseFlags::Abrupt)
+            udapl::ia_close(ia, CloseFlags::Abrupt)
         });
         let closed = answer.is_ok();
         self.cover.call("dat_ia_close", state, closed);

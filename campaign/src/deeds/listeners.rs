@@ -1,7 +1,7 @@
 //! Service points that come and go.
 
-use dat::PspFlags;
 use rand::Rng;
+use udapl::PspFlags;
 
 use crate::end::Phase;
 use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
@@ -61,10 +61,10 @@ impl World {
     fn point(
         &mut self,
         side: usize,
-        psp: Option<dat::PspHandle>,
+        psp: Option<udapl::PspHandle>,
         qual: u64,
         flags: PspFlags,
-    ) -> Option<dat::PspHandle> {
+    ) -> Option<udapl::PspHandle> {
         let Some(psp) = psp else {
             let made = self.call(side, "dat_psp_create", |open| {
                 let cr = open.cr;
@@ -125,7 +125,7 @@ impl World {
             let status = end.ep.map(|ep| open.ia.ep_get_status(ep));
             if end.phase == Phase::Reserved
                 && let Some(Ok(status)) = status
-                && status.state == dat::EpState::Unconnected
+                && status.state == udapl::EpState::Unconnected
             {
                 end.phase = Phase::Idle;
             }

@@ -1,7 +1,7 @@
 //! Memory: registered and freed, and opened by windows.
 
-use dat::{CompletionFlags, MemPrivFlags};
 use rand::Rng;
+use udapl::{CompletionFlags, MemPrivFlags};
 
 use super::outcome;
 use super::traffic::local;

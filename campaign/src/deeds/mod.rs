@@ -11,8 +11,8 @@ mod queues;
 mod traffic;
 mod treachery;
 
-use dat::{CloseFlags, DatResult};
 use rand::Rng;
+use udapl::{CloseFlags, DatResult};
 
 use crate::Feature;
 use crate::side::ENDS;

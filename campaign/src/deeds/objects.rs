@@ -1,8 +1,8 @@
 //! Calls that carry no traffic: questions, contexts, zones, notification objects, the registry; and calls out of place.
 
-use dat::registry::ProviderInfo;
-use dat::{AnyHandle, EpChange, HandleType, LmrTriplet, Timeout};
 use rand::Rng;
+use udapl::registry::ProviderInfo;
+use udapl::{AnyHandle, EpChange, HandleType, LmrTriplet, Timeout};
 
 use super::outcome;
 use super::traffic::local;
@@ -117,8 +117,8 @@ impl World {
     }
 
     /// What an endpoint says of itself, against what the program has heard of it.
-    fn look_at(&mut self, side: usize, ep: dat::EpHandle, phase: Phase) {
-        use dat::EpState as S;
+    fn look_at(&mut self, side: usize, ep: udapl::EpHandle, phase: Phase) {
+        use udapl::EpState as S;
         let status = self.ep_call(side, "dat_ep_get_status", ep, |open| {
             open.ia.ep_get_status(ep)
         });
@@ -166,8 +166,11 @@ impl World {
         let gone = registry.provider_fini(&info);
         let again = registry.remove_provider(&info);
         assert!(gone.is_ok() && again.is_err(), "an entry is removed once");
-        let opener = std::sync::Arc::new(|_: &dat::OpenOptions| {
-            Err(dat::DatError::new(dat::ReturnType::ModelNotSupported, dat::Subtype::None).into())
+        let opener = std::sync::Arc::new(|_: &udapl::OpenOptions| {
+            Err(
+                udapl::DatError::new(udapl::ReturnType::ModelNotSupported, udapl::Subtype::None)
+                    .into(),
+            )
         });
         let (other, back) = (
             registry.add_provider(info.clone(), opener),
@@ -185,7 +188,7 @@ impl World {
         ] {
             self.cover.call(call, STATELESS, done);
         }
-        let known = dat::strerror(dat::ReturnType::ModelNotSupported as u32);
+        let known = udapl::strerror(udapl::ReturnType::ModelNotSupported as u32);
         assert!(known.is_some());
         self.cover.call("dat_strerror", STATELESS, true);
     }
@@ -235,7 +238,7 @@ impl World {
                 let asked = self.call(side, "dat_cno_query", |open| open.ia.cno_query(cno));
                 assert!(asked.is_some_and(|answer| answer.is_ok()));
                 self.call(side, "dat_cno_modify_agent", |open| {
-                    let agent = dat::Agent::new(|_| {});
+                    let agent = udapl::Agent::new(|_| {});
                     open.ia.cno_modify_agent(cno, Some(agent))
                 });
             }

@@ -8,9 +8,9 @@
 //! The device's own queue of events holds what may be waiting at once. A port whose carrier comes and goes while nobody looks
 //! can fill it: up to its length nothing happens, and beyond it the firmware gives up (health syndrome 0x0c).
 
-use dat::{CompletionFlags, EpState, EvdHandle};
 use hw_sim::Fault;
 use rand::Rng;
+use udapl::{CompletionFlags, EpState, EvdHandle};
 
 use super::outcome;
 use super::traffic::{local, remote};
@@ -183,7 +183,7 @@ impl World {
             let Some(open) = &self.sides[side].open else {
                 return;
             };
-            let uses = |ep: dat::EpHandle| {
+            let uses = |ep: udapl::EpHandle| {
                 let param = open.ia.ep_query(ep).ok()?;
                 let evds = [param.recv_evd, param.request_evd];
                 Some(
@@ -206,7 +206,7 @@ impl World {
             self.cover.count("free a spent EVD", outcome(&freed));
             if let (Err(error), Some(open)) = (freed, &mut self.sides[side].open) {
                 assert!(
-                    error.return_type() == dat::ReturnType::InternalError,
+                    error.return_type() == udapl::ReturnType::InternalError,
                     "side {side}: a spent EVD that nothing feeds is not freed: {error}"
                 );
                 open.old.push(evd);

@@ -1,6 +1,6 @@
 //! Calls on an endpoint in states in which DAT refuses them, and questions in any.
 
-use dat::{
+use udapl::{
     CloseFlags, CompletionFlags, ConnectFlags, CrHandle, EpChange, EpHandle, EpState, MemPrivFlags,
     Qos, RmrTriplet, Timeout,
 };

@@ -1,7 +1,7 @@
 //! Shared receive queues and event dispatchers.
 
-use dat::{EvdFlags, ReturnType, SoftwareEvent, Timeout};
 use rand::Rng;
+use udapl::{EvdFlags, ReturnType, SoftwareEvent, Timeout};
 
 use super::outcome;
 use super::traffic::local;
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Waits for no time, and takes what there is.
-    fn wait(&mut self, side: usize, evd: dat::EvdHandle) {
+    fn wait(&mut self, side: usize, evd: udapl::EvdHandle) {
         let event = self.call(side, "dat_evd_wait", |open| {
             let waited = open.ia.evd_wait(evd, Timeout::ZERO, 1);
             waited.map_err(|refused| refused.error)
@@ -231,7 +231,7 @@ impl World {
             while let Some(Ok(event)) =
                 self.call(side, "dat_evd_dequeue", |open| open.ia.evd_dequeue(evd))
             {
-                let dat::Event::Software(SoftwareEvent(next)) = event else {
+                let udapl::Event::Software(SoftwareEvent(next)) = event else {
                     panic!("side {side}: {event:?} where the program alone posts");
                 };
                 assert!(last < Some(next), "side {side}: {next} after {last:?}");

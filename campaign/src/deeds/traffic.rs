@@ -1,7 +1,7 @@
 //! What is posted: receives, sends, RDMA.
 
-use dat::{CompletionFlags, LmrTriplet, RmrTriplet};
 use rand::Rng;
+use udapl::{CompletionFlags, LmrTriplet, RmrTriplet};
 
 use super::outcome;
 use crate::Feature;

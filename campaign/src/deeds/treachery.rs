@@ -4,10 +4,10 @@
 //! seldom tries a key in the moment it is void. Here both are brought about: the command for just this deed is refused, the deed is
 //! done, and whoever is connected writes with the key.
 
-use dat::{CloseFlags, RmrTriplet};
 use hw_sim::Fault;
 use mlx_prm::Opcode;
 use rand::Rng;
+use udapl::{CloseFlags, RmrTriplet};
 
 use crate::Feature;
 use crate::bytes::SLOT;

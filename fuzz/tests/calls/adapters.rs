@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use dat::fabric::Fabric;
-use dat::registry::ProviderInfo;
-use dat::{AnyHandle, CloseFlags, ConnectionEventKind as Kind, ReturnType, Subtype, strerror};
+use udapl::fabric::Fabric;
+use udapl::registry::ProviderInfo;
+use udapl::{AnyHandle, CloseFlags, ConnectionEventKind as Kind, ReturnType, Subtype, strerror};
 
 use super::model::Place;
 use super::op::Op;
@@ -53,7 +53,7 @@ impl World {
                 let got = if init {
                     self.registry.provider_init(info, "sim:0")
                 } else {
-                    let opener = |options: &dat::OpenOptions| dat::ia_open("sim:0", options);
+                    let opener = |options: &udapl::OpenOptions| udapl::ia_open("sim:0", options);
                     self.registry.add_provider(info, Arc::new(opener))
                 };
                 compare(got, want)?;

@@ -1,6 +1,6 @@
 //! Calls on endpoints, service points and connection requests.
 
-use dat::{
+use udapl::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind as Kind, EpAttr, EpChange,
     EpState as S, Ia, PspFlags, Qos, ReturnType, Timeout,
 };
@@ -42,7 +42,11 @@ impl World {
         side: usize,
         pz: Option<usize>,
         evds: [Option<usize>; 3],
-    ) -> Option<(Option<dat::PzHandle>, [Option<dat::EvdHandle>; 3], Verdict)> {
+    ) -> Option<(
+        Option<udapl::PzHandle>,
+        [Option<udapl::EvdHandle>; 3],
+        Verdict,
+    )> {
         let model = &self.sides[side];
         let mut verdict = Ok(());
         let zone = match pz {
@@ -699,7 +703,7 @@ impl World {
     }
 
     /// The request that a number names, counted from the last: of those whose handles are known.
-    fn pick(count: usize, at: usize, crs: &[Cr]) -> Option<(usize, dat::CrHandle)> {
+    fn pick(count: usize, at: usize, crs: &[Cr]) -> Option<(usize, udapl::CrHandle)> {
         let index = count.checked_sub(at + 1)?;
         Some((index, crs[index].handle?))
     }

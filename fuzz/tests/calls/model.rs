@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use dat::{
+use udapl::{
     AsyncEvent, CnoHandle, ConnectionEventKind, CrHandle, DtoStatus, EpHandle, EpState, EvdHandle,
     Event, LmrCreated, PspHandle, PzHandle, RmrHandle, RspHandle, SrqHandle,
 };
@@ -65,7 +65,7 @@ pub struct Pz {
 
 pub struct Lmr {
     pub created: LmrCreated,
-    pub memory: dat::DmaMemory,
+    pub memory: udapl::DmaMemory,
     pub pz: usize,
     pub rights: u32,
     /// No two regions ever have the same.

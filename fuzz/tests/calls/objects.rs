@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dat::{
+use udapl::{
     Agent, AnyHandle, EvdFlags, LmrTriplet, MemPrivFlags, ReturnType, SoftwareEvent, SrqAttr,
     Timeout,
 };
@@ -110,7 +110,7 @@ impl World {
                     want = INVALID_PARAMETER;
                 }
                 let bytes = usize::try_from(REGION).expect("small");
-                let memory = dat::alloc(ia, bytes).map_err(|error| format!("alloc: {error}"))?;
+                let memory = udapl::alloc(ia, bytes).map_err(|error| format!("alloc: {error}"))?;
                 let rights_asked = MemPrivFlags::from_bits_retain(rights);
                 let created = compare(ia.lmr_create(memory.clone(), zone, rights_asked), want)?;
                 if let Some(created) = created {
@@ -582,7 +582,7 @@ impl World {
                 srq.undequeued -= 1;
             }
             if let Expected::Request(cr) = queued.what {
-                self.refuse(side, cr, dat::ConnectionEventKind::NonPeerRejected);
+                self.refuse(side, cr, udapl::ConnectionEventKind::NonPeerRejected);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Posts, and what they bring about at both ends.
 
-use dat::{CompletionFlags, DtoStatus, EpState as S, ReturnType};
+use udapl::{CompletionFlags, DtoStatus, EpState as S, ReturnType};
 
 use super::endpoints::BROKEN;
 use super::model::{Buffer, DTOS, Expected, Place};

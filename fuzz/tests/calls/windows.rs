@@ -1,6 +1,6 @@
 //! Binding RMRs, and what a peer reaches through them.
 
-use dat::{
+use udapl::{
     CompletionFlags, DtoStatus, EpState as S, LmrTriplet, MemPrivFlags, ReturnType, RmrTriplet,
 };
 

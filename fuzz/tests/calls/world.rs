@@ -5,13 +5,13 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dat::fabric::Fabric;
-use dat::registry::Registry;
-use dat::{
+use hw_sim::{LinkFaults, SimConfig};
+use udapl::fabric::Fabric;
+use udapl::registry::Registry;
+use udapl::{
     AsyncEvent, CloseFlags, ConnectionEventKind as Kind, DatError, DatResult, EpState, Event, Ia,
     ReturnType,
 };
-use hw_sim::{LinkFaults, SimConfig};
 
 use super::model::{Ep, Expected, Place, Side};
 use super::op::Step;
@@ -241,7 +241,7 @@ impl World {
             fabric, mut ias, ..
         } = self;
         for ia in ias.iter_mut().filter_map(Adapter::take) {
-            dat::ia_close(ia, CloseFlags::Abrupt).map_err(|error| format!("close: {error}"))?;
+            udapl::ia_close(ia, CloseFlags::Abrupt).map_err(|error| format!("close: {error}"))?;
         }
         for side in [0, 1] {
             let report = fabric.report(side);

@@ -1,7 +1,7 @@
 //! `dat.conf`: any text is records and lines that are none, each with its reason.
 
 use bolero::{TypeGenerator, check};
-use dat::registry::conf::{Api, ConfEntry, NAME_MAX_LENGTH, parse};
+use udapl::registry::conf::{Api, ConfEntry, NAME_MAX_LENGTH, parse};
 
 use super::Effort;
 

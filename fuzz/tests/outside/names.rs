@@ -1,8 +1,8 @@
 //! Names of adapters: a device, and options that are understood or named.
 
 use bolero::{TypeGenerator, check};
-use dat::name::parse;
-use dat::{OpenError, OpenOptions};
+use udapl::name::parse;
+use udapl::{OpenError, OpenOptions};
 
 use super::Effort;
 

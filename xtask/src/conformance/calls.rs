@@ -1,7 +1,7 @@
 //! The table of the calls, `docs/calls.md`, held against the sources.
 //!
 //! A row is `dat_…`, the Rust functions, how far the call is done, and tests. All 74 calls are there, each once; a
-//! function named is public in `dat` or `dat-core`, and its documentation names the call's page; a test named exists; a
+//! function named is public in `udapl` or `dat-core`, and its documentation names the call's page; a test named exists; a
 //! call that is done has a test.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -135,8 +135,11 @@ pub fn names() -> Result<Vec<String>> {
 /// Fails when the table of the calls is not true.
 pub fn check() -> Result<()> {
     let calls = calls()?;
-    let public = functions(&["dat/src", "dat-core/src"], &["pub fn ", "pub const fn "])?;
-    let tests = functions(&["dat/tests", "dat/src", "dat-core/src"], &["fn "])?;
+    let public = functions(
+        &["udapl/src", "dat-core/src"],
+        &["pub fn ", "pub const fn "],
+    )?;
+    let tests = functions(&["udapl/tests", "udapl/src", "dat-core/src"], &["fn "])?;
     let wrong = complaints(&calls, &public, &tests);
     ensure!(wrong.is_empty(), "docs/calls.md: {}", wrong.join("; "));
     let done = calls.iter().filter(|call| call.state == "done").count();

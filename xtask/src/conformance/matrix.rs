@@ -95,7 +95,7 @@ fn render(clauses: &[Clause], tests: &Tests) -> String {
 
 /// A test as the matrix names it.
 fn named(test: &Test) -> String {
-    let file = test.file.strip_prefix("dat/tests/").unwrap_or(&test.file);
+    let file = test.file.strip_prefix("udapl/tests/").unwrap_or(&test.file);
     format!("{}::`{}`", file.trim_end_matches(".rs"), test.name)
 }
 
@@ -116,7 +116,7 @@ pub fn check(clauses: &[Clause], tests: &Tests) -> Result<()> {
 
 /// Runs the tests and prints the matrix with their results.
 pub fn run(clauses: &[Clause], tests: &Tests) -> Result<()> {
-    let packages = ["--package", "dat", "--package", "dat-core"];
+    let packages = ["--package", "udapl", "--package", "dat-core"];
     let mut arguments = vec!["test", "--no-fail-fast", "--lib", "--tests"];
     arguments.extend(packages);
     let output = shell::cargo(&arguments).output().context("cargo test")?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use dat::{
+use udapl::{
     CloseFlags, ConnectFlags, ConnectionEvent, ConnectionEventKind, DmaMemory, EpAttr, EpHandle,
     EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags, PspFlags, PspHandle, PzHandle, Qos,
     ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
@@ -271,7 +271,7 @@ impl Job {
             for evd in [side.completions, side.connections, side.requests] {
                 side.ia.evd_free(evd)?;
             }
-            let closed = dat::ia_close(side.ia, CloseFlags::Graceful)?;
+            let closed = udapl::ia_close(side.ia, CloseFlags::Graceful)?;
             text += &format!(
                 "side {}: orderly disconnect, objects freed, HCA torn down after {} commands; pages given {}, returned {}",
                 SIDES[number], closed.commands, closed.pages_given, closed.pages_returned,
@@ -323,7 +323,7 @@ fn attributes(ia: &Ia) -> EpAttr {
 }
 
 fn region(side: &mut Side, bytes: usize) -> Result<Region> {
-    let memory = dat::alloc(&side.ia, bytes)?;
+    let memory = udapl::alloc(&side.ia, bytes)?;
     let lmr = side
         .ia
         .lmr_create(memory.clone(), side.pz, MemPrivFlags::all())?;
@@ -381,7 +381,7 @@ mod tests {
                 .expect("transferred");
             assert_eq!(messages, 5, "{}", kind.name());
             let [sent, arrived] =
-                [job.source(), job.sink(kind)].map(|memory| dat::read(memory, 0, BYTES));
+                [job.source(), job.sink(kind)].map(|memory| udapl::read(memory, 0, BYTES));
             assert!(sent == arrived, "{}", kind.name());
         }
         job.close(&world).expect("closed");

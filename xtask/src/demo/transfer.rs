@@ -3,8 +3,8 @@
 //! Whatever the kind, a window of messages is kept in flight and refilled as completions come.
 
 use anyhow::{Result, bail, ensure};
-use dat::{CompletionFlags, DtoCompletion, DtoStatus, EpHandle, EvdHandle, Event};
 use indicatif::ProgressBar;
+use udapl::{CompletionFlags, DtoCompletion, DtoStatus, EpHandle, EvdHandle, Event};
 
 use super::pieces;
 use super::setup::{DEPTH, Job};
@@ -110,11 +110,11 @@ impl Job {
             (self.a.endpoints[2], self.b.endpoints[2]),
         ];
         let longest = pieces.first().map_or(0, |&(_, bytes)| bytes);
-        let pool = dat::alloc(&self.b.ia, longest * 2 * DEPTH)?;
+        let pool = udapl::alloc(&self.b.ia, longest * 2 * DEPTH)?;
         let region =
             self.b
                 .ia
-                .lmr_create(pool.clone(), self.b.pz, dat::MemPrivFlags::LOCAL_WRITE)?;
+                .lmr_create(pool.clone(), self.b.pz, udapl::MemPrivFlags::LOCAL_WRITE)?;
         for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
             for place in 0..window.len() {
                 let slice =
@@ -152,7 +152,7 @@ impl Job {
                 );
                 let place = usize::try_from(received.cookie)? * longest;
                 let sink = &self.sinks[Kind::Srq as usize].memory;
-                dat::write(sink, offset, &dat::read(&pool, place, bytes));
+                udapl::write(sink, offset, &udapl::read(&pool, place, bytes));
                 self.completed(0, self.a.completions)?;
                 progress.inc(bytes as u64);
             }
@@ -207,8 +207,8 @@ impl Job {
 }
 
 /// A part of the peer's memory.
-const fn part(whole: dat::RmrTriplet, offset: usize, bytes: usize) -> dat::RmrTriplet {
-    dat::RmrTriplet {
+const fn part(whole: udapl::RmrTriplet, offset: usize, bytes: usize) -> udapl::RmrTriplet {
+    udapl::RmrTriplet {
         target_address: whole.target_address + offset as u64,
         segment_length: bytes as u64,
         ..whole

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result};
-use dat::fabric::Fabric;
-use dat::{Ia, OpenOptions};
 use hw_sim::FunctionReport;
+use udapl::fabric::Fabric;
+use udapl::{Ia, OpenOptions};
 
 use super::table::Counters;
 
@@ -25,7 +25,7 @@ impl World {
     pub fn open(&self, side: usize) -> Result<Ia> {
         let opened = match self {
             Self::Simulated(fabric) => fabric.open(side),
-            Self::Named(names) => dat::ia_open(&names[side], &OpenOptions::default()),
+            Self::Named(names) => udapl::ia_open(&names[side], &OpenOptions::default()),
         };
         opened.with_context(|| format!("side {}", SIDES[side]))
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use dat::capi::dat2::{LAYOUT, types::LAYOUTS};
+use udapl::capi::dat2::{LAYOUT, types::LAYOUTS};
 
 use crate::shell;
 

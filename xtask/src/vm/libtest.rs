@@ -2,7 +2,7 @@
 //!
 //! It was run as `test-NAME --test-threads=1 --show-output --exact TEST...` with `DAT_TEST_FUNCTIONS` in the environment.
 //! Every test that was asked for has to have passed, and to have said that it opened the functions
-//! (`dat/tests/support/world.rs`): one that passed elsewhere, or that no longer exists, has shown nothing about them.
+//! (`udapl/tests/support/world.rs`): one that passed elsewhere, or that no longer exists, has shown nothing about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
-use dat::{
+use udapl::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCompletion,
     DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags,
     OpenOptions, PspFlags, Qos, ReturnType, Timeout,
@@ -125,14 +125,14 @@ struct End {
 
 impl End {
     fn open(name: &str, options: &OpenOptions) -> Result<Self> {
-        let mut ia = dat::ia_open(name, options)?;
+        let mut ia = udapl::ia_open(name, options)?;
         let flags = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
         let events = ia.evd_create(64, flags)?;
         let zone = ia.pz_create()?;
         let attributes = EpAttr::defaults(ia.query().ia);
         let on = Some(events);
         let ep = ia.ep_create(Some(zone), on, on, on, Some(&attributes))?;
-        let memory = dat::alloc(&ia, (2 * MESSAGES + 1) * MESSAGE)?;
+        let memory = udapl::alloc(&ia, (2 * MESSAGES + 1) * MESSAGE)?;
         let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
         let place = LmrTriplet {
             lmr_context: region.lmr_context,
@@ -243,7 +243,7 @@ impl End {
 
     fn post_sends(&mut self, count: usize) -> Result<()> {
         for number in 0..count {
-            dat::write(&self.memory, number * MESSAGE, &pattern(MESSAGE, number));
+            udapl::write(&self.memory, number * MESSAGE, &pattern(MESSAGE, number));
             let (place, none) = (self.slot(number), CompletionFlags::empty());
             self.ia
                 .ep_post_send(self.ep, &[place], number as u64, none)?;
@@ -262,7 +262,7 @@ impl End {
     fn hears(&mut self, count: usize) -> Result<()> {
         self.ends(RECEIVES, count as u64, DtoStatus::Success)?;
         for number in 0..count {
-            let got = dat::read(&self.memory, (MESSAGES + number) * MESSAGE, MESSAGE);
+            let got = udapl::read(&self.memory, (MESSAGES + number) * MESSAGE, MESSAGE);
             ensure!(
                 got == pattern(MESSAGE, number),
                 "message {number} has other bytes"
@@ -289,7 +289,7 @@ impl End {
                 (done.cookie, done.status) == (cookie, status),
                 "DTO {}, not {cookie} {status:?}: {}",
                 done.cookie,
-                dat::explain(&done)
+                udapl::explain(&done)
             );
         }
         Ok(())
@@ -339,7 +339,7 @@ impl End {
 
     fn close(mut self) -> Result<()> {
         self.nothing_for(LINGER)?;
-        let report = dat::ia_close(self.ia, CloseFlags::Abrupt)?;
+        let report = udapl::ia_close(self.ia, CloseFlags::Abrupt)?;
         ensure!(report.dead.is_none(), "the device died: {:?}", report.dead);
         Ok(())
     }

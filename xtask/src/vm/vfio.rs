@@ -70,7 +70,7 @@ fn programs() -> Result<Vec<Program>> {
             continue;
         };
         let source = Path::new(message["target"]["src_path"].as_str().unwrap_or_default());
-        if source.starts_with(shell::root().join("dat/tests")) {
+        if source.starts_with(shell::root().join("udapl/tests")) {
             programs.push((format!("test-{name}"), path.into()));
         }
     }

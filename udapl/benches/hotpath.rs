@@ -1,0 +1,577 @@
+//! What posting and dequeuing cost; run by `cargo xtask bench`.
+//!
+//! `hotpath time` times every operation natively; `hotpath count NAME` runs one of them, for callgrind to count inside
+//! the function `region_NAME`. Each prints lines `name nanoseconds operations`.
+//!
+//! What is compared:
+//!
+//! | through C | through Rust | what is the same |
+//! |---|---|---|
+//! | `c_post_rdma_write` | `post_rdma_write_triplet` | one `DAT_LMR_TRIPLET`, a remote triplet, a cookie that changes, no flags |
+//! | `c_post_recv` | `post_recv_triplet` | likewise, without the remote triplet |
+//! | `c_dequeue_one` | `dequeue_one` | the success of an RDMA Write: endpoint, cookie, status, bytes |
+//!
+//! Both go through all checks. C's calls are made by pointers that the compiler does not know, and their cost is that of the
+//! caller's too: arguments, call, a look at the answer. Rust's are compiled into the loop, as in a program in Rust, with
+//! whatever that saves.
+//!
+//! Two simulated functions are connected first. While a region runs, register writes are told to a deaf ear
+//! ([`Quiet`]), as on a mapped BAR nobody is told; afterwards one more request, heard, makes the simulator see
+//! the doorbell record and do all the work at once.
+
+mod c;
+#[path = "../tests/support/deaf.rs"]
+mod deaf;
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+use deaf::{Deaf, Quiet};
+use driver::{Device, Function, barrier};
+use hw_mlx::HcaConfig;
+use hw_mlx::provider::MlxProvider;
+use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
+use udapl::{
+    CompletionFlags, ConnectFlags, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig,
+    LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos, RmrTriplet, Timeout,
+};
+
+/// Operations per region call: as many as a queue takes.
+const BATCH: u64 = 1024;
+const FLAGS: CompletionFlags = CompletionFlags::empty();
+const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+
+struct Side {
+    ia: Ia,
+    device: Arc<Quiet>,
+    events: EvdHandle,
+    ep: EpHandle,
+    slice: LmrSlice,
+    triplet: LmrTriplet,
+    remote: RmrTriplet,
+}
+
+fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
+    let function = sim.add_function(Profile::named(name, [2, 0, 0, 0, 0, number]));
+    let device = Deaf::hearing(Arc::clone(&function));
+    let handle =
+        Function::in_process(Arc::clone(&device) as Arc<dyn Device>).expect("the function opens");
+    let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
+    let mut ia = Ia::open(provider, IaConfig::default()).expect("the adapter opens");
+    let pz = ia.pz_create().expect("a PZ");
+    let flags = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
+    let events = ia.evd_create(8 * 1024, flags).expect("an EVD");
+    let attr = EpAttr {
+        max_recv_dtos: 2 * 1024,
+        max_request_dtos: 2 * 1024,
+        max_recv_iov: 1,
+        // Entries of two blocks, which hold 64 bytes inline.
+        max_request_iov: 4,
+        max_rdma_read_in: 8,
+        max_rdma_read_out: 8,
+        ..EpAttr::defaults(ia.query().ia)
+    };
+    let ep = ia
+        .ep_create(
+            Some(pz),
+            Some(events),
+            Some(events),
+            Some(events),
+            Some(&attr),
+        )
+        .expect("an endpoint");
+    let memory = udapl::alloc(&ia, 4096).expect("memory");
+    let lmr = ia
+        .lmr_create(memory, pz, MemPrivFlags::all())
+        .expect("an LMR");
+    let slice = ia.lmr_slice(lmr.lmr, 0, 64).expect("a slice");
+    let triplet = LmrTriplet {
+        lmr_context: lmr.lmr_context,
+        virtual_address: lmr.registered_address,
+        segment_length: 64,
+    };
+    let remote = RmrTriplet {
+        rmr_context: lmr.rmr_context,
+        target_address: lmr.registered_address,
+        segment_length: 64,
+    };
+    (
+        Side {
+            ia,
+            device,
+            events,
+            ep,
+            slice,
+            triplet,
+            remote,
+        },
+        function,
+    )
+}
+
+/// Nanoseconds that `work` took.
+fn timed(work: impl FnOnce()) -> u128 {
+    let began = Instant::now();
+    work();
+    began.elapsed().as_nanos()
+}
+
+/// Two connected pairs; the first side of each measures, through Rust and through C.
+struct Bench {
+    a: Side,
+    b: Side,
+    c: c::CSide,
+    c_device: Arc<Quiet>,
+    d: Side,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let sim = Sim::new(SimConfig {
+            seed: 1,
+            event_log: false,
+        });
+        let ((mut a, one), (mut b, other)) = (side(&sim, "sim:a", 1), side(&sim, "sim:b", 2));
+        sim.connect(&one, &other, LinkFaults::default());
+        b.ia.psp_create(0x1_0000_0001, b.events, PspFlags::CONSUMER)
+            .expect("a PSP");
+        let address = b.ia.query().ia.ia_address;
+        a.ia.ep_connect(
+            a.ep,
+            address,
+            0x1_0000_0001,
+            PATIENCE,
+            &[],
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )
+        .expect("connect");
+        let (Event::ConnectionRequest(request), _) =
+            b.ia.evd_wait(b.events, PATIENCE, 1).expect("a request")
+        else {
+            panic!("a connection request");
+        };
+        b.ia.cr_accept(request.cr, Some(b.ep), &[]).expect("accept");
+        a.ia.evd_wait(a.events, PATIENCE, 1).expect("established");
+        b.ia.evd_wait(b.events, PATIENCE, 1).expect("established");
+        let ((c, c_device), mut d) = Self::c_pair();
+        d.ia.psp_create(0x1_0000_0001, d.events, PspFlags::CONSUMER)
+            .expect("a PSP");
+        c.connect(d.ia.query().ia.ia_address, 0x1_0000_0001);
+        let (Event::ConnectionRequest(request), _) =
+            d.ia.evd_wait(d.events, PATIENCE, 1).expect("a request")
+        else {
+            panic!("a connection request");
+        };
+        d.ia.cr_accept(request.cr, Some(d.ep), &[]).expect("accept");
+        c.wait();
+        d.ia.evd_wait(d.events, PATIENCE, 1).expect("established");
+        Self {
+            a,
+            b,
+            c,
+            c_device,
+            d,
+        }
+    }
+
+    /// A pair of which C has one side.
+    fn c_pair() -> ((c::CSide, Arc<Quiet>), Side) {
+        let sim = Sim::new(SimConfig {
+            seed: 2,
+            event_log: false,
+        });
+        let ((c, one), (d, other)) = (side(&sim, "sim:c", 3), side(&sim, "sim:d", 4));
+        sim.connect(&one, &other, LinkFaults::default());
+        ((c::CSide::new(c.ia), c.device), d)
+    }
+
+    /// As [`Bench::quietly`], for C's side.
+    fn c_quietly(&mut self, region: impl FnOnce(&c::CSide)) -> u128 {
+        self.c_device.front.quietly(|| timed(|| region(&self.c)))
+    }
+
+    /// Runs `region` with nobody told of register writes. Nanoseconds it took.
+    fn quietly(&mut self, region: impl FnOnce(&mut Side)) -> u128 {
+        let device = Arc::clone(&self.a.device);
+        device.front.quietly(|| timed(|| region(&mut self.a)))
+    }
+
+    /// One more request, heard: the doorbell record says how many there are.
+    fn ring(&mut self) {
+        let Side { ia, ep, slice, .. } = &mut self.a;
+        let remote = self.b.remote;
+        ia.ep_post_rdma_write(*ep, &[*slice], 0, &remote, FLAGS)
+            .expect("a post");
+    }
+
+    /// Takes everything off both EVDs.
+    fn drain(&mut self) {
+        self.c.drain();
+        for side in [&mut self.a, &mut self.b, &mut self.d] {
+            while side.ia.evd_dequeue(side.events).is_ok() {}
+        }
+    }
+
+    /// Receives at B for Sends of A.
+    fn receives(&mut self, count: u64) {
+        let Side { ia, ep, slice, .. } = &mut self.b;
+        for _ in 0..count {
+            ia.ep_post_recv(*ep, &[*slice], 0, FLAGS)
+                .expect("a receive");
+        }
+    }
+
+    /// One batch of an operation; nanoseconds and operations.
+    fn batch(&mut self, name: &str) -> (u128, u64) {
+        let remote = self.b.remote;
+        let result = match name {
+            "bare_post" => (bare_post(), BATCH),
+            "bare_poll" => (bare_poll(), BATCH),
+            "post_send" => {
+                self.receives(BATCH);
+                let took = self.quietly(|side| region_post_send(&mut side.ia, side.ep, side.slice));
+                self.ring();
+                (took, BATCH)
+            }
+            "post_send_inline_64" => {
+                self.receives(BATCH);
+                let took = self.quietly(|side| region_post_send_inline_64(&mut side.ia, side.ep));
+                self.ring();
+                (took, BATCH)
+            }
+            "post_rdma_write" => {
+                let took = self.quietly(|side| {
+                    region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.ring();
+                (took, BATCH)
+            }
+            "post_rdma_write_triplet" => {
+                let took = self.quietly(|side| {
+                    region_post_rdma_write_triplet(&mut side.ia, side.ep, side.triplet, &remote)
+                });
+                self.ring();
+                (took, BATCH)
+            }
+            "post_rdma_read" => {
+                let took = self.quietly(|side| {
+                    region_post_rdma_read(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.ring();
+                (took, BATCH)
+            }
+            "post_recv" | "post_recv_triplet" => {
+                let took = self.quietly(|side| {
+                    if name == "post_recv" {
+                        region_post_recv(&mut side.ia, side.ep, side.slice);
+                    } else {
+                        region_post_recv_triplet(&mut side.ia, side.ep, side.triplet);
+                    }
+                });
+                let Side { ia, ep, slice, .. } = &mut self.b;
+                for _ in 0..BATCH {
+                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                }
+                (took, BATCH)
+            }
+            "dequeue_one" | "dequeue_16" => {
+                self.quietly(|side| {
+                    region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.ring();
+                if name == "dequeue_one" {
+                    (
+                        self.quietly(|side| region_dequeue_one(&mut side.ia, side.events)),
+                        BATCH,
+                    )
+                } else {
+                    (
+                        self.quietly(|side| region_dequeue_16(&mut side.ia, side.events)),
+                        BATCH / 16,
+                    )
+                }
+            }
+            "dequeue_empty" => (
+                self.quietly(|side| region_dequeue_empty(&mut side.ia, side.events)),
+                BATCH,
+            ),
+            // One event at a time: more would have to be counted.
+            "evd_wait_ready" => {
+                let mut took = 0;
+                for _ in 0..BATCH {
+                    self.ring();
+                    took += self.quietly(|side| region_evd_wait_ready(&mut side.ia, side.events));
+                }
+                (took, BATCH)
+            }
+            "post_and_dequeue" => {
+                let began = Instant::now();
+                region_post_and_dequeue(
+                    &mut self.a.ia,
+                    self.a.ep,
+                    self.a.slice,
+                    &remote,
+                    self.a.events,
+                );
+                (began.elapsed().as_nanos(), BATCH)
+            }
+            "c_post_rdma_write" => {
+                let remote = self.d.remote;
+                let took = self.c_quietly(|side| c::region_c_post_rdma_write(side, &remote));
+                self.c.ring(&remote);
+                (took, BATCH)
+            }
+            "c_post_recv" => {
+                let took = self.c_quietly(c::region_c_post_recv);
+                let Side { ia, ep, slice, .. } = &mut self.d;
+                for _ in 0..BATCH {
+                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                }
+                (took, BATCH)
+            }
+            "c_dequeue_one" => {
+                let remote = self.d.remote;
+                self.c_quietly(|side| c::region_c_post_rdma_write(side, &remote));
+                self.c.ring(&remote);
+                (self.c_quietly(c::region_c_dequeue_one), BATCH)
+            }
+            "c_dequeue_empty" => (self.c_quietly(c::region_c_dequeue_empty), BATCH),
+            other => panic!("no operation is called {other}"),
+        };
+        self.drain();
+        result
+    }
+}
+
+#[inline(never)]
+fn region_post_send(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
+    let iov = [slice];
+    for cookie in 0..BATCH {
+        ia.ep_post_send(ep, &iov, cookie, FLAGS).expect("a post");
+    }
+}
+
+#[inline(never)]
+fn region_post_send_inline_64(ia: &mut Ia, ep: EpHandle) {
+    let data = black_box([7; 64]);
+    for cookie in 0..BATCH {
+        ia.ep_post_send_inline(ep, &data, cookie, FLAGS)
+            .expect("a post");
+    }
+}
+
+#[inline(never)]
+fn region_post_rdma_write(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
+    let iov = [slice];
+    for cookie in 0..BATCH {
+        ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
+            .expect("a post");
+    }
+}
+
+#[inline(never)]
+fn region_post_rdma_write_triplet(
+    ia: &mut Ia,
+    ep: EpHandle,
+    triplet: LmrTriplet,
+    remote: &RmrTriplet,
+) {
+    let iov = [triplet];
+    for cookie in 0..BATCH {
+        ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
+            .expect("a post");
+    }
+}
+
+#[inline(never)]
+fn region_post_rdma_read(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
+    let iov = [slice];
+    for cookie in 0..BATCH {
+        ia.ep_post_rdma_read(ep, &iov, cookie, remote, FLAGS)
+            .expect("a post");
+    }
+}
+
+#[inline(never)]
+fn region_post_recv(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
+    let iov = [slice];
+    for cookie in 0..BATCH {
+        ia.ep_post_recv(ep, &iov, cookie, FLAGS).expect("a post");
+    }
+}
+
+#[inline(never)]
+fn region_post_recv_triplet(ia: &mut Ia, ep: EpHandle, triplet: LmrTriplet) {
+    let iov = [triplet];
+    for cookie in 0..BATCH {
+        ia.ep_post_recv(ep, &iov, cookie, FLAGS).expect("a post");
+    }
+}
+
+/// Takes an event as a consumer does that will look at all of it.
+#[inline(always)]
+fn dequeue(ia: &mut Ia, events: EvdHandle) {
+    let event = ia.evd_dequeue(events);
+    assert!(event.is_ok(), "{event:?}");
+    black_box(&event);
+}
+
+#[inline(never)]
+fn region_dequeue_one(ia: &mut Ia, events: EvdHandle) {
+    for _ in 0..BATCH {
+        dequeue(ia, events);
+    }
+}
+
+#[inline(never)]
+fn region_dequeue_empty(ia: &mut Ia, events: EvdHandle) {
+    for _ in 0..BATCH {
+        let event = ia.evd_dequeue(events);
+        assert!(event.is_err(), "{event:?}");
+    }
+}
+
+#[inline(never)]
+fn region_evd_wait_ready(ia: &mut Ia, events: EvdHandle) {
+    let found = ia.evd_wait(events, Timeout::INFINITE, 1);
+    assert!(found.is_ok(), "{found:?}");
+    black_box(&found);
+}
+
+#[inline(never)]
+fn region_dequeue_16(ia: &mut Ia, events: EvdHandle) {
+    for _ in 0..BATCH / 16 {
+        for _ in 0..16 {
+            dequeue(ia, events);
+        }
+    }
+}
+
+#[inline(never)]
+fn region_post_and_dequeue(
+    ia: &mut Ia,
+    ep: EpHandle,
+    slice: LmrSlice,
+    remote: &RmrTriplet,
+    events: EvdHandle,
+) {
+    let iov = [slice];
+    for cookie in 0..BATCH {
+        ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
+            .expect("a post");
+        dequeue(ia, events);
+    }
+}
+
+/// The yardstick of posting: 64 bytes of WQE, the doorbell record, the doorbell, and the fences between.
+fn bare_post() -> u128 {
+    let ring: Vec<AtomicU64> = (0..8 * 64).map(AtomicU64::new).collect();
+    let ring: &[AtomicU64; 8 * 64] = ring
+        .as_slice()
+        .try_into()
+        .expect("8 words each of 64 blocks");
+    let (record, register) = (AtomicU32::new(0), AtomicU64::new(0));
+    let began = Instant::now();
+    region_bare_post(ring, &record, &register);
+    began.elapsed().as_nanos()
+}
+
+#[inline(never)]
+fn region_bare_post(ring: &[AtomicU64; 8 * 64], record: &AtomicU32, register: &AtomicU64) {
+    // CAST: a batch counts to 1024.
+    #[expect(clippy::cast_possible_truncation, reason = "1024 fits")]
+    for index in 0..BATCH as u32 {
+        let index = black_box(index);
+        let block = 8 * (index as usize % 64);
+        let control = u64::from(index << 8 | 0x08).to_be();
+        ring[block].store(control, Ordering::Relaxed);
+        ring[block + 1].store(0x0800_0000u64.to_be(), Ordering::Relaxed);
+        ring[block + 2].store(u64::from(index).to_be(), Ordering::Relaxed);
+        ring[block + 3].store(0x1234_5678_0000_0000u64.to_be(), Ordering::Relaxed);
+        ring[block + 4].store(0x0000_0040_1234_5678u64.to_be(), Ordering::Relaxed);
+        ring[block + 5].store(u64::from(index).to_be(), Ordering::Relaxed);
+        ring[block + 6].store(0, Ordering::Relaxed);
+        ring[block + 7].store(0, Ordering::Relaxed);
+        barrier::dma_to_device();
+        record.store((index & 0xffff).to_be(), Ordering::Relaxed);
+        barrier::dma_to_device();
+        register.store(control, Ordering::Relaxed);
+        barrier::flush_write_combining();
+    }
+}
+
+/// The yardstick of polling: the owner byte, the fence, the fields a completion needs, the consumer index.
+fn bare_poll() -> u128 {
+    let ring: Vec<[AtomicU64; 8]> = (0..BATCH)
+        .map(|number| [0; 8].map(|_: u64| AtomicU64::new(number)))
+        .collect();
+    let owners: Vec<AtomicU8> = (0..BATCH).map(|_| AtomicU8::new(0)).collect();
+    let record = AtomicU32::new(0);
+    let began = Instant::now();
+    black_box(region_bare_poll(&ring, &owners, &record));
+    began.elapsed().as_nanos()
+}
+
+#[inline(never)]
+fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &AtomicU32) -> u64 {
+    let mut sum = 0;
+    for (index, (entry, owner)) in (0u32..).zip(ring.iter().zip(owners)) {
+        if owner.load(Ordering::Relaxed) & 1 != 0 {
+            break;
+        }
+        barrier::dma_from_device();
+        let words: [u64; 4] =
+            [4, 5, 6, 7].map(|at: usize| u64::from_be(entry[at].load(Ordering::Relaxed)));
+        sum += black_box(words)[3];
+        record.store((index & 0xff_ffff).to_be(), Ordering::Relaxed);
+    }
+    sum
+}
+
+const OPERATIONS: [&str; 18] = [
+    "bare_post",
+    "bare_poll",
+    "post_send",
+    "post_send_inline_64",
+    "post_rdma_write",
+    "post_rdma_write_triplet",
+    "post_rdma_read",
+    "post_recv",
+    "post_recv_triplet",
+    "dequeue_one",
+    "dequeue_16",
+    "dequeue_empty",
+    "evd_wait_ready",
+    "post_and_dequeue",
+    "c_post_rdma_write",
+    "c_post_recv",
+    "c_dequeue_one",
+    "c_dequeue_empty",
+];
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut bench = Bench::new();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["count", name] => {
+            let (nanoseconds, operations) = bench.batch(name);
+            println!("{name} {nanoseconds} {operations}");
+        }
+        _ => {
+            for name in OPERATIONS {
+                // The best of many batches: what the machine can do when nothing else disturbs it.
+                let best = (0..50)
+                    .map(|_| bench.batch(name))
+                    .map(|(nanoseconds, operations)| {
+                        (nanoseconds as f64 / operations as f64, operations)
+                    })
+                    .min_by(|one, other| one.0.total_cmp(&other.0))
+                    .expect("fifty batches");
+                println!("{name} {:.2} {}", best.0, best.1);
+            }
+        }
+    }
+}

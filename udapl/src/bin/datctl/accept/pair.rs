@@ -1,0 +1,384 @@
+//! Both ends of a connection in this thread: two functions, or one that talks with itself.
+//!
+//! The lines of an acceptance run need both ends in their hands: bytes are compared where they arrive, faults are put in
+//! between. A [`Pair`] is one or two opened adapters and their events; a [`Connection`] is an endpoint and a registered region
+//! at either end. Side 0 is the active one.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCompletion, DtoStatus,
+    EpHandle, Event, PspFlags, Qos, SrqAttr, SrqHandle, Timeout,
+};
+
+use super::subject::Subject;
+use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
+
+/// The active end, and the passive one.
+pub(super) const SIDES: [usize; 2] = [0, 1];
+/// The connection qualifier that is listened on: an IB service ID.
+pub(super) const QUALIFIER: u64 = 0x1_0000_00ac;
+/// One on which nobody listens.
+pub(super) const NOBODY: u64 = 0x1_0000_00ad;
+/// Slots of either region: what is sent or read from, and where it arrives.
+pub(super) const FROM: usize = 0;
+pub(super) const INTO: usize = 1;
+const SLOTS: usize = 2;
+/// DTOs an endpoint may have under way.
+const DEPTH: u32 = 16;
+/// Polls before the first sleep, and the longest sleep: the other end has its turn in between.
+const POLLS: u32 = 2_000;
+const SLEEP: Duration = Duration::from_millis(1);
+const NONE: CompletionFlags = CompletionFlags::empty();
+
+/// One or two adapters.
+pub(super) struct Pair {
+    pub(super) adapters: Vec<Adapter>,
+}
+
+/// A connection between the sides.
+pub(super) struct Connection {
+    pub(super) eps: [EpHandle; 2],
+    pub(super) regions: [Region; 2],
+    srq: Option<SrqHandle>,
+}
+
+/// Where the passive end's receives come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receives {
+    Own,
+    Shared,
+}
+
+impl Pair {
+    /// Opens the functions.
+    pub(super) fn open(subjects: &[Subject<'_>]) -> Result<Self, Box<dyn Error>> {
+        let adapters = subjects
+            .iter()
+            .map(|subject| Adapter::of(subject.open()?))
+            .collect::<Result<_, Box<dyn Error>>>()?;
+        Ok(Self { adapters })
+    }
+
+    /// Opens the functions, gives them to `line`, and closes them, whatever came of it.
+    pub(super) fn with<T>(
+        subjects: &[Subject<'_>],
+        line: impl FnOnce(&mut Self) -> Result<T, Box<dyn Error>>,
+    ) -> Result<T, Box<dyn Error>> {
+        let mut pair = Self::open(subjects)?;
+        let found = line(&mut pair);
+        let closed = pair.close();
+        let found = found?;
+        closed?;
+        Ok(found)
+    }
+
+    /// Closes functions of which one was taken away: that it says so is no news. The memory of their connection goes
+    /// first, it holds them.
+    pub(super) fn abandon(self, connection: Connection) {
+        drop(connection);
+        if let Err(error) = self.close() {
+            tracing::info!(%error, "closed after it was taken away");
+        }
+    }
+
+    /// The adapter of a side.
+    pub(super) fn adapter(&mut self, side: usize) -> &mut Adapter {
+        let last = self.adapters.len() - 1;
+        &mut self.adapters[side.min(last)]
+    }
+
+    /// Whose adapter it is, in words.
+    pub(super) fn name(&mut self, side: usize) -> String {
+        self.adapter(side).ia.query().ia.adapter_name.clone()
+    }
+
+    /// Connects side 0 to side 1, with room for messages of `bytes` bytes at either.
+    pub(super) fn connect(
+        &mut self,
+        bytes: usize,
+        receives: Receives,
+    ) -> Result<Connection, Box<dyn Error>> {
+        let mut connection = self.unconnected(bytes, receives)?;
+        match self.establish(&mut connection) {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                self.release(&connection)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn unconnected(
+        &mut self,
+        bytes: usize,
+        receives: Receives,
+    ) -> Result<Connection, Box<dyn Error>> {
+        let active = self.adapter(0).endpoint(DEPTH, DEPTH)?;
+        let passive = self.adapter(1);
+        let (ep, srq) = match receives {
+            Receives::Own => (passive.endpoint(DEPTH, DEPTH)?, None),
+            Receives::Shared => {
+                let attr = SrqAttr {
+                    max_recv_dtos: DEPTH,
+                    max_recv_iov: 2,
+                    low_watermark: 0,
+                };
+                let srq = passive.ia.srq_create(passive.zone, attr)?;
+                (passive.sharing_endpoint(DEPTH, srq)?, Some(srq))
+            }
+        };
+        let regions = [
+            self.adapter(0).region(SLOTS, bytes)?,
+            self.adapter(1).region(SLOTS, bytes)?,
+        ];
+        Ok(Connection {
+            eps: [active, ep],
+            regions,
+            srq,
+        })
+    }
+
+    fn establish(&mut self, connection: &mut Connection) -> Result<(), Box<dyn Error>> {
+        let passive = self.adapter(1);
+        let (address, events) = (passive.address(), passive.events);
+        let psp = passive
+            .ia
+            .psp_create(QUALIFIER, events, PspFlags::CONSUMER)?;
+        let outcome = self.meet(connection, address);
+        self.adapter(1).ia.psp_free(psp)?;
+        outcome
+    }
+
+    fn meet(
+        &mut self,
+        connection: &Connection,
+        address: std::net::IpAddr,
+    ) -> Result<(), Box<dyn Error>> {
+        self.call(connection.eps[0], address, QUALIFIER)?;
+        let mut established = [false; 2];
+        while established != [true; 2] {
+            let event = self.event()?;
+            if let Event::ConnectionRequest(request) = &event {
+                let ep = connection.eps[1];
+                self.adapter(1).ia.cr_accept(request.cr, Some(ep), &[])?;
+            } else if let Event::Connection(change) = &event
+                && change.kind == ConnectionEventKind::Established
+                && let Some(side) = connection.side(change.ep)
+            {
+                established[side] = true;
+            } else {
+                return Err(unexpected(&event, "a connection"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to connect side 0.
+    fn call(
+        &mut self,
+        ep: EpHandle,
+        address: std::net::IpAddr,
+        qualifier: u64,
+    ) -> Result<(), Box<dyn Error>> {
+        let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
+        Ok(self.adapter(0).ia.ep_connect(
+            ep,
+            address,
+            qualifier,
+            patience,
+            &[],
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )?)
+    }
+
+    /// Connects to where nobody listens, or to a listener that says no; the answer must be the right one.
+    pub(super) fn be_refused(&mut self, listens: bool) -> Result<(), Box<dyn Error>> {
+        let ep = self.adapter(0).endpoint(1, 1)?;
+        let passive = self.adapter(1);
+        let (address, events) = (passive.address(), passive.events);
+        let psp = match listens {
+            true => Some(
+                passive
+                    .ia
+                    .psp_create(QUALIFIER, events, PspFlags::CONSUMER)?,
+            ),
+            false => None,
+        };
+        let outcome = self.hear_refusal(ep, address, listens);
+        if let Some(psp) = psp {
+            self.adapter(1).ia.psp_free(psp)?;
+        }
+        self.adapter(0).ia.ep_free(ep)?;
+        outcome
+    }
+
+    fn hear_refusal(
+        &mut self,
+        ep: EpHandle,
+        address: std::net::IpAddr,
+        listens: bool,
+    ) -> Result<(), Box<dyn Error>> {
+        let (qualifier, answer) = if listens {
+            (QUALIFIER, ConnectionEventKind::PeerRejected)
+        } else {
+            (NOBODY, ConnectionEventKind::NonPeerRejected)
+        };
+        self.call(ep, address, qualifier)?;
+        loop {
+            let event = self.event()?;
+            if let Event::ConnectionRequest(request) = &event {
+                self.adapter(1).ia.cr_reject(request.cr)?;
+            } else if let Event::Connection(change) = &event
+                && change.kind == answer
+            {
+                return Ok(());
+            } else {
+                return Err(unexpected(&event, &format!("{answer:?}")));
+            }
+        }
+    }
+
+    /// Ends a connection from one side, and waits until both know.
+    pub(super) fn disconnect(
+        &mut self,
+        connection: &Connection,
+        side: usize,
+    ) -> Result<(), Box<dyn Error>> {
+        let ep = connection.eps[side];
+        self.adapter(side)
+            .ia
+            .ep_disconnect(ep, CloseFlags::Abrupt)?;
+        let mut over = [false; 2];
+        while over != [true; 2] {
+            let event = self.event()?;
+            if let Event::Connection(change) = &event
+                && change.kind == ConnectionEventKind::Disconnected
+                && let Some(side) = connection.side(change.ep)
+            {
+                over[side] = true;
+            } else if !matches!(&event, Event::Dto(done) if done.status == DtoStatus::ErrFlushed) {
+                return Err(unexpected(&event, "a disconnect"));
+            }
+        }
+        self.release(connection)
+    }
+
+    /// Frees what a connection was made of, whatever state it is in. Its last events are nobody's.
+    pub(super) fn release(&mut self, connection: &Connection) -> Result<(), Box<dyn Error>> {
+        for side in SIDES {
+            let (ep, region) = (connection.eps[side], &connection.regions[side]);
+            self.adapter(side).release(ep, region)?;
+        }
+        if let Some(srq) = connection.srq {
+            self.adapter(1).ia.srq_free(srq)?;
+        }
+        for adapter in &mut self.adapters {
+            while adapter.poll()?.is_some() {}
+        }
+        Ok(())
+    }
+
+    /// Posts the receive of a side: into `bytes` of its slot, in two pieces if there is more than one byte.
+    pub(super) fn receive(
+        &mut self,
+        connection: &Connection,
+        side: usize,
+        bytes: usize,
+        cookie: u64,
+    ) -> Result<(), Box<dyn Error>> {
+        let places = connection.pieces(side, INTO, bytes);
+        let ep = connection.eps[side];
+        let srq = connection.srq.filter(|_| side == 1);
+        let ia = &mut self.adapter(side).ia;
+        match srq {
+            Some(srq) => ia.srq_post_recv(srq, &places, cookie)?,
+            None => ia.ep_post_recv(ep, &places, cookie, NONE)?,
+        }
+        Ok(())
+    }
+
+    /// The next events of `count` DTOs, which all succeeded.
+    pub(super) fn completed(&mut self, count: usize) -> Result<Vec<DtoCompletion>, Box<dyn Error>> {
+        (0..count)
+            .map(|_| {
+                let event = self.event()?;
+                let Event::Dto(done) = event else {
+                    return Err(unexpected(&event, "a completion"));
+                };
+                if done.status == DtoStatus::Success {
+                    Ok(done)
+                } else {
+                    Err(dto_failed(&done))
+                }
+            })
+            .collect()
+    }
+
+    /// The next event of either side.
+    pub(super) fn event(&mut self) -> Result<Event, Box<dyn Error>> {
+        self.event_within(PATIENCE)?
+            .ok_or_else(|| format!("no event for {} s", PATIENCE.as_secs()).into())
+    }
+
+    /// The next event of either side; nothing, if none comes for so long.
+    pub(super) fn event_within(
+        &mut self,
+        longest: Duration,
+    ) -> Result<Option<Event>, Box<dyn Error>> {
+        let (mut polls, give_up) = (0_u32, (deadline() - PATIENCE) + longest);
+        loop {
+            for adapter in &mut self.adapters {
+                if let Some(event) = adapter.poll()? {
+                    return Ok(Some(event));
+                }
+            }
+            polls += 1;
+            if polls < POLLS {
+                continue;
+            }
+            for adapter in &mut self.adapters {
+                if let Some(event) = adapter.sleep(SLEEP)? {
+                    return Ok(Some(event));
+                }
+            }
+            if Instant::now() > give_up {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn close(self) -> Result<(), Box<dyn Error>> {
+        // Every one is closed, and the first that did not go well is told.
+        let closed: Vec<_> = self.adapters.into_iter().map(Adapter::close).collect();
+        closed.into_iter().collect()
+    }
+}
+
+impl Connection {
+    /// Which side an endpoint is.
+    pub(super) fn side(&self, ep: EpHandle) -> Option<usize> {
+        self.eps.iter().position(|&own| own == ep)
+    }
+
+    /// `bytes` at the front of a slot, in two segments if there is more than one byte.
+    pub(super) fn pieces(&self, side: usize, slot: usize, bytes: usize) -> Vec<udapl::LmrTriplet> {
+        let whole = self.regions[side].local(slot, bytes);
+        let first = whole.segment_length / 3;
+        if first == 0 {
+            return vec![whole];
+        }
+        let front = udapl::LmrTriplet {
+            segment_length: first,
+            ..whole
+        };
+        let back = udapl::LmrTriplet {
+            virtual_address: whole.virtual_address + first,
+            segment_length: whole.segment_length - first,
+            ..whole
+        };
+        vec![front, back]
+    }
+}

@@ -1,0 +1,136 @@
+//! The whole data path on every generation: each kind of DTO at every size near a limit, bytes compared, as the acceptance run
+//! does it.
+//!
+//! What came of it is a table of `docs/generations.md`. A profile carries everything, or bring-up names what it lacks.
+
+use std::error::Error;
+use std::thread;
+
+use hw_sim::{Habits, LinkFaults, PortType, Profile, SimConfig};
+use udapl::fabric::Fabric;
+
+use super::exchange::{self, Exchanged};
+use super::pair::Pair;
+use super::tests::subject;
+
+#[path = "../../../../../hw-sim/tests/generations_page/mod.rs"]
+mod page;
+
+/// Functions, and how they are joined.
+struct Place {
+    name: &'static str,
+    /// The functions are virtual.
+    is_virtual: bool,
+    sides: &'static [usize],
+    habits: Habits,
+}
+
+const USUAL: Habits = Habits {
+    cuts_receive_counter: false,
+    tells_every_connection: false,
+    counts_queue_pairs_on: false,
+};
+
+const PLACES: [Place; 4] = [
+    Place {
+        name: "one function, with itself",
+        is_virtual: false,
+        sides: &[0],
+        habits: USUAL,
+    },
+    Place {
+        name: "two functions, a wire between",
+        is_virtual: false,
+        sides: &[0, 1],
+        habits: USUAL,
+    },
+    Place {
+        name: "virtual functions of two, their switches and a wire between",
+        is_virtual: true,
+        sides: &[0, 1],
+        habits: USUAL,
+    },
+    Place {
+        name: "the same; counters of receives cut to the ring, an event for every connection",
+        is_virtual: true,
+        sides: &[0, 1],
+        habits: Habits {
+            cuts_receive_counter: true,
+            tells_every_connection: true,
+            ..USUAL
+        },
+    },
+];
+
+impl Place {
+    fn fabric(&self, kind: &Profile) -> Fabric {
+        let shape = |plain: Profile| {
+            let mut profile = kind.clone().called(&plain.name, plain.mac);
+            profile.habits = self.habits;
+            profile
+        };
+        let (config, faults) = (SimConfig::seeded(1), LinkFaults::default());
+        if self.is_virtual && kind.virtual_functions.is_some() {
+            Fabric::of_virtual(config, faults, shape)
+        } else {
+            Fabric::with(config, faults, shape)
+        }
+    }
+
+    /// A row of the table.
+    fn row(&self) -> String {
+        let mut row = format!("| {} |", self.name);
+        for name in Profile::generations() {
+            let kind = Profile::generation(name).expect("a generation");
+            let cell = match self.run(&kind) {
+                Ok(exchanged) => {
+                    let missing = if exchanged.windows { "" } else { ", no window" };
+                    format!("{} messages{missing}", exchanged.messages)
+                }
+                // The driver speaks RoCE.
+                Err(error)
+                    if error.to_string().contains("port_type")
+                        && kind.port_type == PortType::InfiniBand =>
+                {
+                    "port_type".to_owned()
+                }
+                Err(error) => panic!("{}, {name}: {error}", self.name),
+            };
+            row += &format!(" {cell} |");
+        }
+        row + "\n"
+    }
+
+    fn run(&self, kind: &Profile) -> Result<Exchanged, Box<dyn Error>> {
+        let fabric = self.fabric(kind);
+        let subjects: Vec<_> = self
+            .sides
+            .iter()
+            .map(|side| subject(&fabric, *side))
+            .collect();
+        let exchanged = Pair::with(&subjects, exchange::everything)?;
+        for side in [0, 1] {
+            let report = fabric.report(side);
+            if !report.is_clean() {
+                return Err(format!("side {side}: {report:#?}").into());
+            }
+        }
+        Ok(exchanged)
+    }
+}
+
+#[test]
+fn every_generation_carries_everything_or_says_what_it_lacks() {
+    let names: Vec<&str> = Profile::generations().collect();
+    let mut table = format!("| functions | {} |\n", names.join(" | "));
+    table += &format!("|---|{}\n", "---|".repeat(names.len()));
+    thread::scope(|scope| {
+        let rows = PLACES
+            .each_ref()
+            .map(|place| scope.spawn(move || place.row()));
+        for row in rows {
+            table += &row.join().expect("a row");
+        }
+    });
+    page::keep("data path", &table);
+}

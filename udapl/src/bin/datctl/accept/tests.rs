@@ -1,0 +1,361 @@
+//! Each line is ok on functions without a fault, and finds the fault of one that is told to misbehave.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hw_sim::{Fault, Faults, LinkFaults, SimConfig};
+use udapl::fabric::Fabric;
+
+use super::outside::TO_NOTICE;
+use super::subject::{Levers, Subject};
+use super::{Outcome, lines, outside};
+
+/// The first function; faults are put into this one.
+const A: usize = 0;
+/// Time for a driver that has nothing to notice.
+const SHORT: Duration = Duration::from_millis(20);
+/// Opcodes (PRM, "Command Opcodes").
+const ENABLE_HCA: u16 = 0x104;
+const CREATE_MKEY: u16 = 0x200;
+const DESTROY_EQ: u16 = 0x302;
+const CREATE_QP: u16 = 0x500;
+const CREATE_RMP: u16 = 0x90c;
+
+fn pair() -> Fabric {
+    Fabric::pair(1)
+}
+
+/// A wire on which nothing arrives.
+fn cut() -> Fabric {
+    let lost = Faults {
+        loss_ppm: 1_000_000,
+        ..Faults::NONE
+    };
+    Fabric::with(SimConfig::seeded(1), LinkFaults::both(lost), |profile| {
+        profile
+    })
+}
+
+/// A function that nobody can do anything to.
+pub(super) fn subject(fabric: &Fabric, side: usize) -> Subject<'_> {
+    with_levers(fabric, side, Levers::none("a test"))
+}
+
+fn with_levers<'a>(fabric: &'a Fabric, side: usize, levers: Levers<'a>) -> Subject<'a> {
+    let name = format!("sim:{side}");
+    let function = move || {
+        driver::Function::in_process(fabric.function(side)).map_err(|error| {
+            let name = format!("sim:{side}");
+            udapl::OpenError::Function { name, error }
+        })
+    };
+    Subject::new(
+        name,
+        move || fabric.open(side),
+        function,
+        true,
+        None,
+        levers,
+    )
+}
+
+fn both(fabric: &Fabric) -> [Subject<'_>; 2] {
+    [subject(fabric, 0), subject(fabric, 1)]
+}
+
+/// Both, the first with a link that follows `levers`.
+fn both_with<'a>(fabric: &'a Fabric, levers: Levers<'a>) -> [Subject<'a>; 2] {
+    [with_levers(fabric, 0, levers), subject(fabric, 1)]
+}
+
+fn inject(fabric: &Fabric, fault: &Fault) {
+    fabric.sim.inject(&fabric.function(A), fault);
+}
+
+/// The next command with this opcode is refused.
+fn refuse(fabric: &Fabric, opcode: u16) {
+    let fault = Fault::CommandFailure {
+        opcode: Some(opcode),
+        status: 0x0f,
+        syndrome: 0x00ab_cdef,
+        count: 1,
+    };
+    inject(fabric, &fault);
+}
+
+fn found<T>(outcome: Result<T, Box<dyn std::error::Error>>) -> T {
+    outcome.unwrap_or_else(|error| panic!("not ok: {error}"))
+}
+
+/// What the line says is wrong, which has these parts.
+fn wrong<T: std::fmt::Debug>(outcome: Result<T, Box<dyn std::error::Error>>, parts: &[&str]) {
+    let error = outcome.expect_err("it is not ok").to_string();
+    for part in parts {
+        assert!(error.contains(part), "{part:?} in: {error}");
+    }
+}
+
+#[test]
+fn bring_up_finds_nothing_on_a_good_function_and_names_the_time_and_the_command_on_a_bad_one() {
+    let fabric = pair();
+    assert!(found(lines::bring_up(&subject(&fabric, A))).starts_with("10 times, "));
+    refuse(&fabric, CREATE_QP);
+    wrong(
+        lines::bring_up(&subject(&fabric, A)),
+        &["bring-up 1: ", "CREATE_QP", "0x00abcdef"],
+    );
+    // What is left behind at the end is found too.
+    refuse(&fabric, DESTROY_EQ);
+    wrong(
+        lines::bring_up(&subject(&fabric, A)),
+        &["the end of bring-up 1: "],
+    );
+}
+
+#[test]
+fn record_finds_a_function_that_does_not_answer_and_leaves_no_file_of_it() {
+    let fabric = pair();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("record-0.toml");
+    let said = found(lines::record(&subject(&fabric, A), &file));
+    assert!(said.contains("ConnectX-5, firmware"), "{said}");
+    let text = std::fs::read_to_string(&file).expect("the record");
+    hw_sim::Profile::load(&text).expect("a profile");
+    wrong(
+        lines::record(&subject(&fabric, A), &file),
+        &["record-0.toml: is there already"],
+    );
+    refuse(&fabric, ENABLE_HCA);
+    let other = directory.path().join("record-1.toml");
+    wrong(
+        lines::record(&subject(&fabric, A), &other),
+        &["sim:0: recording: ", "ENABLE_HCA", "0x00abcdef"],
+    );
+    let left = std::fs::read_dir(directory.path())
+        .expect("readable")
+        .count();
+    assert_eq!(left, 1, "the first record alone");
+}
+
+#[test]
+fn port_finds_a_link_that_is_down() {
+    let fabric = pair();
+    let (said, _) = found(lines::port(&subject(&fabric, A)));
+    assert!(said.contains("link up"), "{said}");
+    inject(&fabric, &Fault::LinkDown);
+    let outcome = lines::port(&subject(&fabric, A)).map(|(said, _)| said);
+    wrong(
+        outcome,
+        &["the link is down", "physical function's interface"],
+    );
+}
+
+#[test]
+fn loopback_finds_memory_that_cannot_be_registered() {
+    let fabric = pair();
+    let said = found(lines::dtos(&[subject(&fabric, A)]));
+    assert!(said.contains("all compared"), "{said}");
+    let one = [subject(&fabric, A)];
+    // The first key is the adapter's own, for all its memory.
+    let fault = Fault::CommandFailure {
+        opcode: Some(CREATE_MKEY),
+        status: 0x0f,
+        syndrome: 0x00ab_cdef,
+        count: 100,
+    };
+    inject(&fabric, &fault);
+    wrong(lines::dtos(&one), &["CREATE_MKEY"]);
+}
+
+#[test]
+fn e_switch_finds_a_wire_on_which_nothing_arrives() {
+    let fabric = pair();
+    let said = found(lines::meet(&both(&fabric)));
+    assert_eq!(said, "sim:0 and sim:1 reach each other");
+    let fabric = cut();
+    wrong(lines::meet(&both(&fabric)), &["instead of a connection"]);
+}
+
+#[test]
+fn dtos_find_a_receive_queue_that_cannot_be_shared() {
+    let fabric = pair();
+    found(lines::dtos(&both(&fabric)));
+    let subjects = [subject(&fabric, 1), subject(&fabric, A)];
+    refuse(&fabric, CREATE_RMP);
+    wrong(lines::dtos(&subjects), &["DAT_INSUFFICIENT_RESOURCES"]);
+}
+
+#[test]
+fn connections_find_one_that_cannot_be_made_by_its_number() {
+    let fabric = pair();
+    let said = found(lines::churn(&both(&fabric)));
+    assert!(
+        said.starts_with("100 connections, 10 of them refused"),
+        "{said}"
+    );
+    let fabric = cut();
+    wrong(lines::churn(&both(&fabric)), &["connection 0: "]);
+}
+
+/// Levers that pull at the simulator.
+fn link_lever(fabric: &Fabric) -> Levers<'_> {
+    Levers {
+        link: Ok(Box::new(|up| {
+            inject(fabric, if up { &Fault::LinkUp } else { &Fault::LinkDown });
+            Ok(())
+        })),
+        ..Levers::none("a test")
+    }
+}
+
+#[test]
+fn link_finds_a_port_that_does_not_hear_of_it_and_one_that_stays_down() {
+    let fabric = pair();
+    let outcome = outside::link(&both_with(&fabric, link_lever(&fabric)), TO_NOTICE);
+    let Outcome::Ok(said) = found(outcome) else {
+        panic!("it was skipped");
+    };
+    assert!(said.ends_with("messages pass again"), "{said}");
+
+    let deaf = Levers {
+        link: Ok(Box::new(|_| Ok(()))),
+        ..Levers::none("a test")
+    };
+    let outcome = outside::link(&both_with(&fabric, deaf), SHORT);
+    wrong(
+        outcome,
+        &["the link was taken down", "still says otherwise"],
+    );
+
+    let stuck = Levers {
+        link: Ok(Box::new(|_| {
+            inject(&fabric, &Fault::LinkDown);
+            Ok(())
+        })),
+        ..Levers::none("a test")
+    };
+    let outcome = outside::link(&both_with(&fabric, stuck), SHORT);
+    wrong(outcome, &["the link was taken up", "still says otherwise"]);
+    assert_eq!(
+        found(outside::link(&both(&fabric), SHORT)),
+        Outcome::Skipped("a test".to_owned())
+    );
+}
+
+#[test]
+fn reset_finds_a_driver_that_notices_nothing_and_a_function_that_does_not_come_back() {
+    let lever = |fault: Option<Fault>, fabric: &'static Fabric| Levers {
+        reset: Ok(Box::new(move |()| {
+            if let Some(fault) = &fault {
+                inject(fabric, fault);
+            }
+            Ok(())
+        })),
+        ..Levers::none("a test")
+    };
+    let fabric: &'static Fabric = Box::leak(Box::new(pair()));
+    let subjects = both_with(fabric, lever(Some(Fault::HealthSyndrome(1)), fabric));
+    let Outcome::Ok(said) = found(outside::reset(&subjects, TO_NOTICE)) else {
+        panic!("it was skipped");
+    };
+    assert!(said.ends_with("opened again, and messages pass"), "{said}");
+    let subjects = both_with(fabric, lever(None, fabric));
+    wrong(
+        outside::reset(&subjects, SHORT),
+        &["as if nothing had happened"],
+    );
+    let subjects = both_with(fabric, lever(Some(Fault::SurpriseRemoval), fabric));
+    wrong(
+        outside::reset(&subjects, TO_NOTICE),
+        &["noticed after", "opened again: "],
+    );
+}
+
+#[test]
+fn unbind_finds_a_driver_that_does_not_let_go_and_a_function_that_nobody_gives_back() {
+    let fabric = &pair();
+    let lever = |asks: bool| Levers {
+        binding: Ok(Box::new(move |bound| {
+            if !bound && asks {
+                inject(fabric, &Fault::WantedBack);
+            }
+            Ok(())
+        })),
+        ..Levers::none("a test")
+    };
+    let subjects = both_with(fabric, lever(true));
+    let Outcome::Ok(said) = found(outside::unbind(&subjects, TO_NOTICE)) else {
+        panic!("it was skipped");
+    };
+    assert!(said.contains("opened again, and messages pass"), "{said}");
+    let subjects = both_with(fabric, lever(false));
+    wrong(
+        outside::unbind(&subjects, SHORT),
+        &["as if nothing had happened"],
+    );
+    let kept = Levers {
+        binding: Ok(Box::new(|bound| match bound {
+            true => Err("no driver wants it".to_owned()),
+            false => {
+                inject(fabric, &Fault::WantedBack);
+                Ok(())
+            }
+        })),
+        ..Levers::none("a test")
+    };
+    let subjects = both_with(fabric, kept);
+    wrong(
+        outside::unbind(&subjects, TO_NOTICE),
+        &["no driver wants it"],
+    );
+}
+
+#[test]
+fn kill_finds_a_process_that_cannot_have_the_function() {
+    let fabric = pair();
+    let levers = Levers {
+        outlives: Ok(()),
+        ..Levers::none("a test")
+    };
+    let subjects = both_with(&fabric, levers);
+    let outcome = outside::kill(&subjects, Path::new("/bin/false"));
+    wrong(outcome, &["sim:0: the listener said \"\""]);
+    let outcome = outside::kill(&both(&fabric), Path::new("/bin/false"));
+    assert_eq!(found(outcome), Outcome::Skipped("a test".to_owned()));
+}
+
+#[test]
+fn perf_finds_a_wire_on_which_nothing_arrives() {
+    let fabric = pair();
+    let [one, other] = both(&fabric);
+    let (said, _) = found(lines::perf(&one, &other));
+    assert!(said.starts_with("Send "), "{said}");
+    let fabric = cut();
+    let [one, other] = both(&fabric);
+    let outcome = lines::perf(&one, &other).map(|(said, _)| said);
+    wrong(outcome, &["instead of a connection to"]);
+}
+
+#[test]
+fn soak_finds_a_function_that_is_pulled_out_by_connection_and_message() {
+    let fabric = pair();
+    let after = |count: u32, fault: Option<Fault>| {
+        let (mut asked, fabric) = (0, &fabric);
+        move || {
+            asked += 1;
+            if asked == count / 2
+                && let Some(fault) = &fault
+            {
+                inject(fabric, fault);
+            }
+            asked > count
+        }
+    };
+    let said = found(lines::soak(&both(&fabric), after(500, None)));
+    assert!(said.contains("all compared, on 3 connections"), "{said}");
+    let removal = after(500, Some(Fault::SurpriseRemoval));
+    wrong(
+        lines::soak(&both(&fabric), removal),
+        &["connection 1, message "],
+    );
+}

@@ -1,0 +1,270 @@
+//! An opened adapter with what both ends of a connection need: a protection zone, one EVD for everything, registered
+//! memory.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use udapl::{
+    CloseFlags, DmaMemory, DtoCompletion, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia,
+    LmrHandle, LmrTriplet, MemPrivFlags, OpenOptions, PzHandle, ReturnType, RmrTriplet, SrqHandle,
+    Timeout,
+};
+
+/// What a command may take long for: a message, an answer, the end of a connection.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// Events an EVD holds, and with that what may be outstanding on a connection.
+const EVENTS: u32 = 4096;
+/// RDMA Reads outstanding, where the device can do that many.
+const READS: u32 = 16;
+
+/// Addresses of an adapter and its neighbours.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct AdapterOptions {
+    /// An address of the adapter besides its link-local one.
+    #[arg(long)]
+    address: Vec<IpAddr>,
+    /// The MAC of a peer whose address does not contain it, such as 192.0.2.2=02:00:5e:10:00:02.
+    #[arg(long)]
+    neighbour: Vec<Neighbour>,
+}
+
+/// `--neighbour`
+#[derive(Clone, Debug)]
+struct Neighbour {
+    address: IpAddr,
+    mac: [u8; 6],
+}
+
+impl FromStr for Neighbour {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is not like 192.0.2.2=02:00:5e:10:00:02");
+        let (address, mac) = text.split_once('=').ok_or_else(wrong)?;
+        let bytes: Vec<u8> = mac
+            .split(':')
+            .map(|byte| u8::from_str_radix(byte, 16))
+            .collect::<Result<_, _>>()
+            .map_err(|_| wrong())?;
+        Ok(Self {
+            address: address.parse().map_err(|_| wrong())?,
+            mac: bytes.try_into().map_err(|_| wrong())?,
+        })
+    }
+}
+
+impl AdapterOptions {
+    /// How to open the adapter. A peer without a receive is waited for: that is what depth is about.
+    pub(crate) fn open_options(&self) -> OpenOptions {
+        let mut options = OpenOptions::default();
+        options.ia.transport.rnr_retry = 7;
+        for &address in &self.address {
+            options = options.address(address);
+        }
+        for neighbour in &self.neighbour {
+            options = options.neighbour(neighbour.address, neighbour.mac);
+        }
+        options
+    }
+}
+
+/// An opened adapter.
+pub(crate) struct Adapter {
+    pub(crate) ia: Ia,
+    pub(crate) events: EvdHandle,
+    pub(crate) zone: PzHandle,
+}
+
+/// Registered memory, in slots of one size.
+pub(crate) struct Region {
+    pub(crate) memory: DmaMemory,
+    lmr: LmrHandle,
+    lmr_context: u32,
+    rmr_context: u32,
+    address: u64,
+    slot_bytes: usize,
+}
+
+impl Region {
+    /// `bytes` bytes at the front of a slot.
+    pub(crate) fn local(&self, slot: usize, bytes: usize) -> LmrTriplet {
+        LmrTriplet {
+            lmr_context: self.lmr_context,
+            virtual_address: self.address + (slot * self.slot_bytes) as u64,
+            segment_length: bytes as u64,
+        }
+    }
+
+    /// A slot, as the peer is told.
+    pub(crate) fn remote(&self, slot: usize) -> RmrTriplet {
+        RmrTriplet {
+            rmr_context: self.rmr_context,
+            target_address: self.address + (slot * self.slot_bytes) as u64,
+            segment_length: self.slot_bytes as u64,
+        }
+    }
+
+    /// Where a slot begins.
+    pub(crate) fn offset(&self, slot: usize) -> usize {
+        slot * self.slot_bytes
+    }
+}
+
+impl Adapter {
+    pub(crate) fn open(name: &str, options: &OpenOptions) -> Result<Self, Box<dyn Error>> {
+        Self::of(udapl::ia_open(name, options)?)
+    }
+
+    pub(crate) fn of(mut ia: Ia) -> Result<Self, Box<dyn Error>> {
+        let most = ia.query().ia.max_evd_qlen;
+        let events = ia.evd_create(
+            EVENTS.min(most),
+            EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO | EvdFlags::RMR_BIND,
+        )?;
+        let zone = ia.pz_create()?;
+        Ok(Self { ia, events, zone })
+    }
+
+    pub(crate) fn address(&self) -> IpAddr {
+        self.ia.query().ia.ia_address
+    }
+
+    /// DTOs in either direction that an endpoint may have, all of whose events have room.
+    pub(crate) fn most_dtos(&self) -> u32 {
+        self.ia.query().ia.max_dto_per_ep.min(EVENTS / 4)
+    }
+
+    fn attributes(&self, requests: u32, receives: u32) -> EpAttr {
+        let limits = self.ia.query().ia;
+        EpAttr {
+            max_request_dtos: requests,
+            max_recv_dtos: receives,
+            max_rdma_read_in: limits.max_rdma_read_per_ep_in.min(READS),
+            max_rdma_read_out: limits.max_rdma_read_per_ep_out.min(READS),
+            ..EpAttr::defaults(limits)
+        }
+    }
+
+    /// An endpoint for so many requests and receives.
+    pub(crate) fn endpoint(
+        &mut self,
+        requests: u32,
+        receives: u32,
+    ) -> Result<EpHandle, Box<dyn Error>> {
+        let attr = self.attributes(requests, receives);
+        let events = Some(self.events);
+        Ok(self
+            .ia
+            .ep_create(Some(self.zone), events, events, events, Some(&attr))?)
+    }
+
+    /// Registered memory of some slots, each with room for `slot_bytes` bytes.
+    pub(crate) fn region(
+        &mut self,
+        slots: usize,
+        slot_bytes: usize,
+    ) -> Result<Region, Box<dyn Error>> {
+        let bytes = slots
+            .checked_mul(slot_bytes)
+            .ok_or_else(|| format!("{slots} messages of {slot_bytes} bytes are too much memory"))?;
+        let memory = udapl::alloc(&self.ia, bytes)?;
+        let created = self
+            .ia
+            .lmr_create(memory.clone(), self.zone, MemPrivFlags::all())?;
+        Ok(Region {
+            memory,
+            lmr: created.lmr,
+            lmr_context: created.lmr_context,
+            rmr_context: created.rmr_context,
+            address: created.registered_address,
+            slot_bytes,
+        })
+    }
+
+    /// An endpoint whose receives come from an SRQ.
+    pub(crate) fn sharing_endpoint(
+        &mut self,
+        requests: u32,
+        srq: SrqHandle,
+    ) -> Result<EpHandle, Box<dyn Error>> {
+        let attr = self.attributes(requests, 0);
+        let events = Some(self.events);
+        Ok(self
+            .ia
+            .ep_create_with_srq(Some(self.zone), events, events, events, srq, &attr)?)
+    }
+
+    /// Ends an endpoint and a registration that only it used.
+    pub(crate) fn release(&mut self, ep: EpHandle, region: &Region) -> Result<(), Box<dyn Error>> {
+        self.ia.ep_free(ep)?;
+        self.ia.lmr_free(region.lmr)?;
+        Ok(())
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn poll(&mut self) -> Result<Option<Event>, Box<dyn Error>> {
+        match self.ia.evd_dequeue(self.events) {
+            Ok(event) => Ok(Some(event)),
+            Err(error) if error.return_type() == ReturnType::QueueEmpty => Ok(None),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// The next event; sleeps for it, for so long.
+    pub(crate) fn sleep(&mut self, longest: Duration) -> Result<Option<Event>, Box<dyn Error>> {
+        let micros = u32::try_from(longest.as_micros()).unwrap_or(u32::MAX);
+        match self
+            .ia
+            .evd_wait(self.events, Timeout::from_micros(micros), 1)
+        {
+            Ok((event, _)) => Ok(Some(event)),
+            Err(error) if error.error.return_type() == ReturnType::TimeoutExpired => Ok(None),
+            Err(error) => Err(self.failed(&error.error)),
+        }
+    }
+
+    /// The error, and what the device said of it.
+    fn failed(&self, error: &udapl::DatError) -> Box<dyn Error> {
+        let name = &self.ia.query().ia.adapter_name;
+        match self.ia.last_device_error() {
+            Some(said) => format!("{name}: {error}: {said}").into(),
+            None => format!("{name}: {error}").into(),
+        }
+    }
+
+    pub(crate) fn close(self) -> Result<(), Box<dyn Error>> {
+        let report = udapl::ia_close(self.ia, CloseFlags::Abrupt)?;
+        match report.dead {
+            Some(cause) => Err(format!("the device died: {cause}").into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A DTO that did not succeed, in words.
+pub(crate) fn dto_failed(done: &DtoCompletion) -> Box<dyn Error> {
+    udapl::explain(done).into()
+}
+
+/// An event nobody expected, in words and with its number.
+pub(crate) fn unexpected(event: &Event, instead_of: &str) -> Box<dyn Error> {
+    let what = if let Event::Connection(event) = event {
+        format!("the connection is {:?}", event.kind)
+    } else if let Event::Dto(done) = event {
+        udapl::explain(done)
+    } else {
+        format!("{event:?}")
+    };
+    format!(
+        "{what} (event {:#07x}) instead of {instead_of}",
+        event.number()
+    )
+    .into()
+}
+
+/// The point in time at which patience ends.
+pub(crate) fn deadline() -> Instant {
+    Instant::now() + PATIENCE
+}

@@ -1,0 +1,213 @@
+//! What `sim serve` is told of a card: where it is, how many virtual functions it has, and what its administrator says
+//! of them.
+//!
+//! A card at `/run/card` is served as `/run/card.pf`, `/run/card.vf0` and so on. Its port is one end of the link.
+
+use std::error::Error;
+use std::io::{BufRead, Write, stdin, stdout};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::thread;
+
+use hw_sim::wire::Vlan;
+use hw_sim::{CardConfig, CardRules, LinkState, Sim, SimCard, SimFunction, VfSettings};
+use udapl::fabric;
+use udapl::fabric::profile::BadProfile;
+
+use crate::Serve;
+use crate::address::address_number;
+use crate::simulated::{ProfileOptions, duration};
+
+/// `--vf`: what `ip link set … vf N` would say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VfOptions {
+    index: usize,
+    settings: VfSettings,
+}
+
+impl FromStr for VfOptions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("{text:?} is no virtual function's number, a colon and its settings");
+        let (index, words) = text.split_once(':').ok_or_else(wrong)?;
+        let index = index.parse().map_err(|_| wrong())?;
+        let mut settings = VfSettings::default();
+        for word in words.split(',') {
+            set(&mut settings, word.trim())?;
+        }
+        Ok(Self { index, settings })
+    }
+}
+
+fn set(settings: &mut VfSettings, word: &str) -> Result<(), String> {
+    let known = "mac=02:00:00:00:00:01, trust, spoofchk, vlan=100 or vlan=100/3 (priority), state=auto, enable or disable";
+    let unknown = || format!("{word:?} is nothing of a virtual function; there are {known}");
+    match word.split_once('=') {
+        None if word == "trust" => settings.trust = true,
+        None if word == "spoofchk" => settings.spoof_check = true,
+        Some(("mac", mac)) => settings.mac = Some(station(mac).ok_or_else(unknown)?),
+        Some(("vlan", vlan)) => settings.vlan = Some(vlan_of(vlan).ok_or_else(unknown)?),
+        Some(("state", state)) => {
+            settings.state = match state {
+                "auto" => LinkState::Follow,
+                "enable" => LinkState::Up,
+                "disable" => LinkState::Down,
+                _ => return Err(unknown()),
+            }
+        }
+        _ => return Err(unknown()),
+    }
+    Ok(())
+}
+
+/// The address of a station; groups have others.
+fn station(text: &str) -> Option<[u8; 6]> {
+    udapl::name::mac_of(text).filter(|mac| mac[0] & 1 == 0)
+}
+
+fn vlan_of(text: &str) -> Option<Vlan> {
+    let (id, priority) = text.split_once('/').unwrap_or((text, "0"));
+    let vlan = Vlan {
+        id: id.parse().ok()?,
+        priority: priority.parse().ok()?,
+    };
+    ((1..=4095).contains(&vlan.id) && vlan.priority <= 7).then_some(vlan)
+}
+
+/// `--card-rules`: the card's habits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuleOptions(CardRules);
+
+impl FromStr for RuleOptions {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut rules = CardRules::default();
+        for word in text.split(',') {
+            match word.split_once('=') {
+                Some(("link-training", time)) => rules.link_training = duration(time)?,
+                None if word == "flood" => rules.unknown_unicast_passes = true,
+                None if word == "factory-address" => rules.factory_address_passes = true,
+                _ => {
+                    return Err(format!(
+                        "{word:?} is no habit of a card; there are link-training=2s, flood and factory-address"
+                    ));
+                }
+            }
+        }
+        Ok(Self(rules))
+    }
+}
+
+/// A function and where it is to be served.
+pub(crate) type Served = (Arc<SimFunction>, PathBuf);
+
+/// Puts a card into the world.
+pub(crate) fn add(sim: &Sim, path: &Path, arguments: &Serve) -> Result<SimCard, Box<dyn Error>> {
+    let name = format!("sim:{}", path.display());
+    let mac = fabric::mac(address_number(path));
+    let profile = ProfileOptions::profile(&arguments.profile, &name, mac);
+    if arguments.vfs > 0 && profile.virtual_functions.is_none() {
+        let generation = &profile.generation;
+        return Err(format!("{generation}: {}", BadProfile::NoVirtualFunctions).into());
+    }
+    let rules = arguments.card_rules.unwrap_or_default().0;
+    let card = sim.try_add_card(&CardConfig::new(profile, arguments.vfs).with_rules(rules))?;
+    for options in &arguments.vf {
+        say(&card, options)?;
+    }
+    Ok(card)
+}
+
+/// The administrator says something of a virtual function.
+fn say(card: &SimCard, VfOptions { index, settings }: &VfOptions) -> Result<(), String> {
+    if card.set_vf(*index, *settings) {
+        return Ok(());
+    }
+    Err(format!(
+        "virtual function {index}: the card has {} virtual functions, counted from 0",
+        card.virtual_functions()
+    ))
+}
+
+/// `--control`: lines of standard input say of virtual functions what `--vf` does, each is answered by one. At the end of the
+/// input everything stays as it was said.
+pub(crate) fn control(card: SimCard) {
+    thread::spawn(move || {
+        for line in stdin().lock().lines() {
+            let answer = line
+                .map_err(|error| error.to_string())
+                .and_then(|line| line.parse())
+                .and_then(|options| say(&card, &options))
+                .map_or_else(|wrong| wrong, |()| "ok".to_owned());
+            let mut output = stdout().lock();
+            if writeln!(output, "{answer}")
+                .and_then(|()| output.flush())
+                .is_err()
+            {
+                // Nobody hears the answers.
+                return;
+            }
+        }
+    });
+}
+
+/// The functions of a card that are served, each at a socket of its own.
+pub(crate) fn served(card: &SimCard, path: &Path, no_physical: bool) -> Vec<Served> {
+    let at = |ending: String| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(ending);
+        PathBuf::from(name)
+    };
+    let physical = (!no_physical).then(|| (card.physical(), at(".pf".to_owned())));
+    let virtual_ones = (0..card.virtual_functions())
+        .filter_map(|index| Some((card.virtual_function(index)?, at(format!(".vf{index}")))));
+    physical.into_iter().chain(virtual_ones).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_a_virtual_function_are_read() {
+        let text = "1:mac=02:00:00:00:00:07,trust,spoofchk,vlan=100/3,state=enable";
+        let expected = VfOptions {
+            index: 1,
+            settings: VfSettings {
+                mac: Some([2, 0, 0, 0, 0, 7]),
+                trust: true,
+                spoof_check: true,
+                vlan: Some(Vlan {
+                    id: 100,
+                    priority: 3,
+                }),
+                state: LinkState::Up,
+            },
+        };
+        assert_eq!(text.parse(), Ok(expected));
+    }
+
+    #[test]
+    fn settings_that_mean_nothing_are_refused_by_name() {
+        for (text, part) in [
+            ("mac=02:00:00:00:00:07", "is no virtual function's number"),
+            (
+                "0:mac=01:00:5e:00:00:01",
+                "is nothing of a virtual function",
+            ),
+            ("0:vlan=0", "is nothing of a virtual function"),
+            ("0:vlan=5/8", "is nothing of a virtual function"),
+            ("0:state=up", "is nothing of a virtual function"),
+            ("0:", "is nothing of a virtual function"),
+        ] {
+            let error = text.parse::<VfOptions>().expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let error = "flod".parse::<RuleOptions>().expect_err("a habit");
+        assert!(error.contains("is no habit of a card"), "{error}");
+    }
+}

@@ -1,0 +1,366 @@
+//! `datctl info`: what an adapter is, can do, and how it is.
+
+use std::error::Error;
+
+use hw_mlx::vport::{VportAdmin, VportState};
+use hw_mlx::{CmdError, Hca, ids};
+use serde::Serialize;
+use udapl::{CloseFlags, Ia};
+
+use crate::adapter::AdapterOptions;
+use crate::report::{Report, pairs, table};
+
+/// `info`
+#[derive(clap::Args)]
+pub(crate) struct Info {
+    /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
+    name: String,
+    #[command(flatten)]
+    options: AdapterOptions,
+}
+
+/// What an adapter is.
+#[derive(Serialize)]
+pub(crate) struct Adapter {
+    adapter: String,
+    vendor: String,
+    product: &'static str,
+    device_id: String,
+    revision: u32,
+    firmware: String,
+    dat_version: String,
+    pub(crate) port: Port,
+    gids: Vec<Gid>,
+    capabilities: Capabilities,
+    limits: Limits,
+    bring_up: BringUp,
+    pub(crate) health: Health,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Port {
+    pub(crate) mac: String,
+    /// Frames can pass now.
+    pub(crate) link_up: bool,
+    /// What the vport's owner wants: `up`, `down`, or `follows` the port.
+    pub(crate) vport_admin: String,
+    /// As IP counts it; `None` if neither port nor vport says.
+    ip_mtu_bytes: Option<u32>,
+    /// As the hardware counts, with Ethernet header, VLAN tag and check sequence.
+    mtu_bytes: u32,
+    /// The vport's, counted so.
+    vport_mtu_bytes: Option<u32>,
+    /// The port's, counted so, and the largest it could have; `None` for those who may not see the port.
+    port_mtu_bytes: Option<[u32; 2]>,
+    /// Payload of the largest packet.
+    path_mtu_bytes: u32,
+    node_guid: String,
+    /// What the e-switch was told: addresses and VLANs that are for this function.
+    pub(crate) unicast: Vec<String>,
+    multicast: Vec<String>,
+    vlans: Vec<u16>,
+}
+
+#[derive(Serialize)]
+struct Gid {
+    index: u8,
+    address: String,
+}
+
+#[derive(Serialize)]
+struct Capabilities {
+    reliable_connections: bool,
+    roce_v2: bool,
+    udp_source_port_from: Option<u16>,
+    atomics_in_host_order: bool,
+    memory_windows: bool,
+    cqe_version: u32,
+    log_largest_key_page: u32,
+    clock_khz: u32,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    endpoints: u32,
+    dtos_per_endpoint: u32,
+    segments_per_dto: u32,
+    rdma_reads_per_endpoint_in: u32,
+    rdma_reads_per_endpoint_out: u32,
+    evds: u32,
+    events_per_evd: u32,
+    srqs: u32,
+    receives_per_srq: u32,
+    lmrs: u32,
+    bytes_per_lmr: u64,
+    zones: u32,
+    bytes_per_message: u64,
+    bytes_per_rdma: u64,
+}
+
+#[derive(Serialize)]
+struct BringUp {
+    /// On the function's clock, which is virtual in a simulation.
+    milliseconds: f64,
+    commands: u64,
+    firmware_pages: u64,
+}
+
+#[derive(Serialize)]
+pub(crate) struct Health {
+    pub(crate) alive: bool,
+    cause: Option<String>,
+}
+
+pub(crate) fn run(info: &Info) -> Result<Adapter, Box<dyn Error>> {
+    let mut ia = udapl::ia_open(&info.name, &info.options.open_options())?;
+    ia.progress();
+    let mut adapter = Adapter::of(&mut ia)?;
+    let report = udapl::ia_close(ia, CloseFlags::Graceful)?;
+    if let Some(cause) = report.dead {
+        adapter.health = Health {
+            alive: false,
+            cause: Some(cause.to_string()),
+        };
+    }
+    Ok(adapter)
+}
+
+impl Adapter {
+    pub(crate) fn of(ia: &mut Ia) -> Result<Self, CmdError> {
+        let state = ia.provider_mut().hca_mut().vport_state()?;
+        let (query, hca) = (ia.query(), ia.provider().hca());
+        let (device_id, revision) = hca.hardware_version();
+        let (major, minor, sub_minor) = hca.firmware_version();
+        let (dat_major, dat_minor) = query.provider.dapl_version;
+        let attributes = query.ia;
+        Ok(Self {
+            adapter: attributes.adapter_name.clone(),
+            vendor: attributes.vendor_name.clone(),
+            product: ids::product(hca.device_id()).unwrap_or("unknown"),
+            device_id: format!("{device_id:#06x}"),
+            revision,
+            firmware: format!("{major}.{minor}.{sub_minor}"),
+            dat_version: format!("{dat_major}.{dat_minor}"),
+            port: Port::of(hca, &state),
+            gids: hca
+                .gids()
+                .iter()
+                .map(|entry| Gid {
+                    index: entry.index,
+                    address: entry.address.to_string(),
+                })
+                .collect(),
+            capabilities: Capabilities::of(hca),
+            limits: Limits {
+                endpoints: attributes.max_eps,
+                dtos_per_endpoint: attributes.max_dto_per_ep,
+                segments_per_dto: attributes.max_iov_segments_per_dto,
+                rdma_reads_per_endpoint_in: attributes.max_rdma_read_per_ep_in,
+                rdma_reads_per_endpoint_out: attributes.max_rdma_read_per_ep_out,
+                evds: attributes.max_evds,
+                events_per_evd: attributes.max_evd_qlen,
+                srqs: attributes.max_srqs,
+                receives_per_srq: attributes.max_recv_per_srq,
+                lmrs: attributes.max_lmrs,
+                bytes_per_lmr: attributes.max_lmr_block_size,
+                zones: attributes.max_pzs,
+                bytes_per_message: attributes.max_message_size,
+                bytes_per_rdma: attributes.max_rdma_size,
+            },
+            bring_up: BringUp {
+                milliseconds: hca.bringup_report().total.as_secs_f64() * 1e3,
+                commands: hca.bringup_report().commands,
+                firmware_pages: hca.page_counts().given,
+            },
+            health: Health {
+                alive: !hca.is_dead(),
+                cause: hca.dead_cause().map(|cause| cause.to_string()),
+            },
+        })
+    }
+}
+
+impl Port {
+    fn of(hca: &Hca, state: &VportState) -> Self {
+        let port = hca.port();
+        Self {
+            mac: mac(&port.mac),
+            link_up: state.is_up,
+            vport_admin: match state.admin {
+                VportAdmin::Down => "down".to_owned(),
+                VportAdmin::Up => "up".to_owned(),
+                VportAdmin::Follows => "follows".to_owned(),
+                VportAdmin::Other(code) => format!("code {code}"),
+            },
+            ip_mtu_bytes: state.ip_mtu(),
+            mtu_bytes: port.mtu,
+            vport_mtu_bytes: state.vport_mtu,
+            port_mtu_bytes: state.port_mtu.map(|(now, most)| [now, most]),
+            // 1..=5 for 256..=4096.
+            path_mtu_bytes: 128 << port.path_mtu.min(5),
+            node_guid: format!("{:#018x}", port.node_guid),
+            unicast: state.unicast.iter().map(mac).collect(),
+            multicast: state.multicast.iter().map(mac).collect(),
+            vlans: state.vlans.clone(),
+        }
+    }
+
+    /// Link, MTUs and lists, one pair a line.
+    fn rows(&self) -> [(&'static str, String); 5] {
+        let known =
+            |mtu: Option<u32>| mtu.map_or_else(|| "unknown".to_owned(), |it| it.to_string());
+        let list = |entries: &[String]| match entries {
+            [] => "none".to_owned(),
+            entries => entries.join(", "),
+        };
+        let link = if self.link_up { "up" } else { "down" };
+        let port_mtu = self.port_mtu_bytes.map_or_else(
+            || "not ours to see".to_owned(),
+            |[now, most]| format!("{now} of {most}"),
+        );
+        let vlans: Vec<String> = self.vlans.iter().map(u16::to_string).collect();
+        [
+            (
+                "port",
+                format!("{link}, MAC {}, node GUID {}", self.mac, self.node_guid),
+            ),
+            ("vport", format!("its owner says: {}", self.vport_admin)),
+            (
+                "MTU",
+                format!(
+                    "{} for IP, {} in a packet; in frames: vport {}, port {port_mtu}",
+                    known(self.ip_mtu_bytes),
+                    self.path_mtu_bytes,
+                    known(self.vport_mtu_bytes)
+                ),
+            ),
+            (
+                "MACs",
+                format!(
+                    "unicast {}; multicast {}",
+                    list(&self.unicast),
+                    list(&self.multicast)
+                ),
+            ),
+            ("VLANs", list(&vlans)),
+        ]
+    }
+}
+
+impl Capabilities {
+    fn of(hca: &Hca) -> Self {
+        /// Bit of RoCE v2 in `roce_version`.
+        const ROCE_V2: u32 = 1 << 2;
+        let caps = hca.caps();
+        Self {
+            reliable_connections: caps.general().rc(),
+            roce_v2: caps
+                .roce()
+                .is_some_and(|roce| roce.roce_version() & ROCE_V2 != 0),
+            udp_source_port_from: caps.udp_source_port(),
+            atomics_in_host_order: caps.atomics_in_host_order(),
+            memory_windows: caps.memory_windows(),
+            cqe_version: caps.cqe_version(),
+            log_largest_key_page: caps.limits().log_max_mkey_page,
+            clock_khz: caps.limits().clock_khz,
+        }
+    }
+}
+
+impl Adapter {
+    /// The device and its port in a sentence.
+    pub(crate) fn summary(&self) -> String {
+        let (_, mtu) = self.port.rows()[2].clone();
+        format!(
+            "{}, firmware {}, link up, {}; MTU {mtu}",
+            self.product, self.firmware, self.port.mac
+        )
+    }
+}
+
+fn mac(bytes: &[u8; 6]) -> String {
+    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.join(":")
+}
+
+const fn yes_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "no" }
+}
+
+impl Report for Adapter {
+    fn human(&self) -> String {
+        let (port, can, limits) = (&self.port, &self.capabilities, &self.limits);
+        let yes = |it: bool| yes_no(it).to_owned();
+        let health = match &self.health.cause {
+            None => "alive".to_owned(),
+            Some(cause) => format!("dead: {cause}"),
+        };
+        let first = [
+            ("adapter", self.adapter.clone()),
+            (
+                "device",
+                format!(
+                    "{} {} ({}, revision {})",
+                    self.vendor, self.product, self.device_id, self.revision
+                ),
+            ),
+            ("firmware", self.firmware.clone()),
+            ("DAT version", self.dat_version.clone()),
+            ("health", health),
+        ];
+        let bring_up = (
+            "bring-up",
+            format!(
+                "{:.1} ms, {} commands, {} firmware pages",
+                self.bring_up.milliseconds, self.bring_up.commands, self.bring_up.firmware_pages
+            ),
+        );
+        let text = pairs(first.into_iter().chain(port.rows()).chain([bring_up]));
+        let can = pairs([
+            ("reliable connections", yes(can.reliable_connections)),
+            ("RoCE v2", yes(can.roce_v2)),
+            (
+                "UDP source port",
+                can.udp_source_port_from.map_or_else(
+                    || "the device's choice".to_owned(),
+                    |port| format!("ours from {port}"),
+                ),
+            ),
+            ("atomics in host order", yes(can.atomics_in_host_order)),
+            ("memory windows", yes(can.memory_windows)),
+            ("CQE version", can.cqe_version.to_string()),
+            (
+                "largest key page",
+                format!("2^{} bytes", can.log_largest_key_page),
+            ),
+        ]);
+        let limits = pairs([
+            ("endpoints", limits.endpoints.to_string()),
+            ("DTOs per endpoint", limits.dtos_per_endpoint.to_string()),
+            ("segments per DTO", limits.segments_per_dto.to_string()),
+            (
+                "RDMA Reads per endpoint",
+                format!(
+                    "{} in, {} out",
+                    limits.rdma_reads_per_endpoint_in, limits.rdma_reads_per_endpoint_out
+                ),
+            ),
+            ("EVDs", limits.evds.to_string()),
+            ("events per EVD", limits.events_per_evd.to_string()),
+            ("SRQs", limits.srqs.to_string()),
+            ("receives per SRQ", limits.receives_per_srq.to_string()),
+            ("LMRs", limits.lmrs.to_string()),
+            ("bytes per LMR", limits.bytes_per_lmr.to_string()),
+            ("PZs", limits.zones.to_string()),
+            ("bytes per message", limits.bytes_per_message.to_string()),
+            ("bytes per RDMA", limits.bytes_per_rdma.to_string()),
+        ]);
+        let gids = table(
+            ["GID", "address"],
+            self.gids
+                .iter()
+                .map(|gid| [gid.index.to_string(), gid.address.clone()]),
+        );
+        format!("{text}\n\n{gids}\n\ncapabilities\n{can}\n\nlimits\n{limits}")
+    }
+}

@@ -1,0 +1,273 @@
+//! datctl: functions and adapters from the command line.
+//!
+//! ```text
+//! datctl devices
+//! datctl doctor 3b:00.2
+//! datctl bind 3b:00.2
+//! datctl perf 3b:00.2 --connect fe80::5eff:fe10:1
+//! datctl record 3b:00.2 card.toml
+//! datctl accept 3b:00.2 3b:00.3
+//! datctl sim serve --socket /run/a.sock --socket /run/b.sock --pcap wire.pcapng
+//! ```
+//!
+//! `devices`, `bind`, `unbind` and `doctor` look at the machine and open nothing. `info`, `ping`, `perf`, `rping` and `accept` open
+//! an adapter by any name that `udapl::ia_open` knows, `record` the function of such a name. `sim serve` plays functions for other processes.
+//!
+//! What a person reads and what a program reads come from one structure each ([`report::Report`]). Errors go to the
+//! error stream as one line, and with `--json` also to the output as an object, so that a program always finds one
+//! there.
+#![forbid(unsafe_code)]
+
+mod accept;
+mod adapter;
+mod address;
+mod bind;
+mod card;
+mod devices;
+mod dialer;
+mod doctor;
+mod ends;
+mod hello;
+mod info;
+mod listener;
+mod perf;
+mod ping;
+mod record;
+mod report;
+mod rping;
+mod serve;
+mod simulated;
+
+use std::error::Error;
+use std::io::stderr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use driver::PciAddress;
+use driver::pci::Machine;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt};
+use udapl::fabric::wire::WirePath;
+
+use self::accept::Accept;
+use self::card::{RuleOptions, VfOptions};
+use self::info::Info;
+use self::perf::Perf;
+use self::ping::Ping;
+use self::record::Record;
+use self::report::Output;
+use self::rping::Rping;
+use self::simulated::{FaultOptions, ProfileOptions};
+
+const EXIT_STATUS: &str =
+    "Exit status: 0 ok; 1 not ok, the reason is on the error stream; 2 usage.";
+
+/// ConnectX functions and DAT adapters from the command line.
+#[derive(Parser)]
+#[command(version, about, after_help = EXIT_STATUS)]
+struct Arguments {
+    /// Print JSON instead of tables.
+    #[arg(long, global = true)]
+    json: bool,
+    /// The directory that holds sys, proc and dev.
+    #[arg(long, global = true, hide = true, default_value = "/")]
+    machine_root: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Lists the ConnectX functions of this machine: who has them, and whether they could be opened now.
+    Devices,
+    /// Gives a function to vfio-pci, so that a program can have it, and prints what undoes that.
+    ///
+    /// Refused: a function whose interfaces carry the default route or a TCP connection (yours, perhaps), a physical
+    /// function that has virtual ones, a machine without an IOMMU.
+    Bind {
+        /// PCI addresses, such as 3b:00.2.
+        #[arg(required = true)]
+        device: Vec<PciAddress>,
+    },
+    /// Gives a function back to the kernel.
+    Unbind {
+        /// PCI addresses, such as 3b:00.2.
+        #[arg(required = true)]
+        device: Vec<PciAddress>,
+    },
+    /// Says what is missing before a function can be driven from user space, and the command that mends it.
+    ///
+    /// Without a device: the functions that are bound to vfio-pci, or else all. Lines that only make things faster
+    /// do not count for the exit status.
+    Doctor {
+        /// PCI addresses, such as 3b:00.2.
+        device: Vec<PciAddress>,
+        /// How much memory is going to be registered, in MiB.
+        #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..1 << 30))]
+        memory_mib: u64,
+    },
+    /// The simulator.
+    Sim {
+        #[command(subcommand)]
+        command: SimCommand,
+    },
+    /// Opens an adapter and says what it is, can do, and how it is.
+    Info(Info),
+    /// Sends messages back and forth between two adapters and compares what comes back.
+    ///
+    /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect).
+    Ping(Ping),
+    /// Measures latency and bandwidth of Send, RDMA Write and RDMA Read between two adapters.
+    ///
+    /// Two adapters: both ends are here. One: this is the passive end (--listen) or the active one (--connect). The
+    /// active end chooses everything.
+    Perf(Perf),
+    /// Does what rping of librdmacm does, with any RDMA stack at the other end: Send, RDMA Read and RDMA Write.
+    ///
+    /// A peer whose address does not contain its MAC, as IPv4 ones do not, is named with --neighbour.
+    Rping(Rping),
+    /// Asks a function everything it says of itself, and writes it into one file.
+    ///
+    /// Capabilities, registers, port and vport, firmware, and the commands with their answers; what names the card is
+    /// replaced. The function is reset before and after, and nothing in it is set. The file is a profile of the simulator:
+    /// sim:NAME,profile=FILE.
+    Record(Record),
+    /// Accepts a card: does everything to a function, or two, that a program will, and compares every byte.
+    ///
+    /// One table, and one directory with all there is to know, for whoever is to look at it. Lines that cannot be done here are
+    /// skipped with the reason. It works on simulated functions too, and says so.
+    Accept(Accept),
+}
+
+#[derive(Subcommand)]
+enum SimCommand {
+    /// Serves simulated functions on sockets; two are linked with each other. Runs until it is killed.
+    Serve(Serve),
+}
+
+/// `sim serve`
+#[derive(clap::Args)]
+struct Serve {
+    /// Where a function by itself is served; once or twice.
+    #[arg(long, required_unless_present = "card", num_args = 1)]
+    socket: Vec<PathBuf>,
+    /// Where a card is served: its physical function at PATH.pf, its virtual ones at PATH.vf0 and so on; once or twice.
+    #[arg(long, value_name = "PATH")]
+    card: Vec<PathBuf>,
+    /// How many virtual functions a card has.
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "card")]
+    vfs: u16,
+    /// What the card's administrator says of a virtual function: 0:mac=02:00:00:00:00:01,trust,spoofchk,vlan=100/3,state=auto.
+    #[arg(long, value_name = "N:SETTINGS", requires = "card")]
+    vf: Vec<VfOptions>,
+    /// The physical function of a card is not served: the card manages its virtual ones itself.
+    #[arg(long, requires = "card")]
+    no_pf: bool,
+    /// Each line of standard input says of a virtual function what --vf does, and is answered by a line: ok, or what is wrong.
+    #[arg(long, requires = "card")]
+    control: bool,
+    /// Habits of a card, a list like link-training=2s.
+    #[arg(long, requires = "card")]
+    card_rules: Option<RuleOptions>,
+    /// Where the link leads with one socket: to another server that is told the same, unix:PATH; or to a network device of
+    /// QEMU, dgram:HERE,THERE (-netdev dgram,local.type=unix,local.path=THERE,remote.type=unix,remote.path=HERE).
+    #[arg(long)]
+    link: Option<WirePath>,
+    /// What is simulated, a list like connectx-5,vectors=8,mtu=1500.
+    #[arg(long)]
+    profile: Vec<ProfileOptions>,
+    /// Write every frame on the link to this file, as pcapng.
+    #[arg(long)]
+    pcap: Option<PathBuf>,
+    /// Keep a list in this file of the commands and registers that were asked for and how they were answered.
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Everything random follows from it.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// What goes wrong, a list like loss=1%,delay=5us on the link and removal@5s in a function.
+    #[arg(long)]
+    faults: Vec<FaultOptions>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    log(&arguments.command);
+    let output = Output {
+        json: arguments.json,
+    };
+    let machine = Machine::at(arguments.machine_root);
+    match run(arguments.command, &machine, output) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        // Whoever read the output has seen enough.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            output.fail(&*error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is said beside the output: to the error stream as `RUST_LOG` asks, and with `accept` in all detail into its bundle.
+fn log(command: &Command) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let errors = fmt::layer().with_writer(stderr).with_filter(filter);
+    let trace = matches!(command, Command::Accept(_)).then(|| {
+        fmt::layer()
+            .with_ansi(false)
+            .with_writer(accept::trace_writer)
+            .with_filter(EnvFilter::new("debug,hw_mlx::cmd=trace"))
+    });
+    let wire = matches!(command, Command::Accept(_))
+        .then(|| accept::WireListener.with_filter(EnvFilter::new("off,hw_mlx::mad=trace")));
+    tracing_subscriber::registry()
+        .with(errors)
+        .with(trace)
+        .with(wire)
+        .init();
+}
+
+/// Runs a command. False: it ran, and what it found is not ok.
+fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<dyn Error>> {
+    match command {
+        Command::Devices => output.show(&devices::run(machine))?,
+        Command::Bind { device } => {
+            for address in device {
+                output.show(&bind::bind(machine, address)?)?;
+            }
+        }
+        Command::Unbind { device } => {
+            for address in device {
+                output.show(&bind::unbind(machine, address)?)?;
+            }
+        }
+        Command::Doctor { device, memory_mib } => {
+            let diagnosis = doctor::run(machine, &device, memory_mib)?;
+            output.show(&diagnosis)?;
+            return Ok(diagnosis.ok);
+        }
+        Command::Sim {
+            command: SimCommand::Serve(serve),
+        } => serve::run(&serve)?,
+        Command::Info(info) => {
+            let adapter = info::run(&info)?;
+            output.show(&adapter)?;
+            return Ok(adapter.health.alive);
+        }
+        Command::Ping(ping) => ping::run(&ping, output)?,
+        Command::Perf(perf) => perf::run(&perf, output)?,
+        Command::Rping(rping) => rping::run(&rping, output)?,
+        Command::Record(record) => output.show(&record::run(&record)?)?,
+        Command::Accept(accept) => return accept::run(&accept, machine, output),
+    }
+    Ok(true)
+}
+
+fn is_broken_pipe(error: &(dyn Error + 'static)) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,243 @@
+//! `datctl record`: what a function says of itself, as one file.
+//!
+//! The function is reset, asked everything, and taken down again (`hw_mlx::bringup::Record`); nobody may have it open meanwhile.
+//! The file is a profile of the simulator: `sim:a,profile=FILE` says of itself what the function said. What names the card
+//! is replaced in it.
+//!
+//! A file that is there is never written over. The new one is written beside its place under another name, so that a record is
+//! there whole or not at all, and that file is made before the function is touched: a directory that cannot be written to costs
+//! nobody a reset.
+
+use std::error::Error;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use driver::Function;
+use hw_mlx::{HcaConfig, bringup, ids};
+use serde::Serialize;
+
+use crate::report::{Report, pairs};
+
+/// `record`
+#[derive(clap::Args)]
+pub(crate) struct Record {
+    /// The function: a PCI address, vfio-user:SOCKET or sim:NAME. Nobody may have it open.
+    function: String,
+    /// The file, which must not be there.
+    file: PathBuf,
+}
+
+/// What was recorded.
+#[derive(Serialize)]
+pub(crate) struct Recorded {
+    function: String,
+    file: String,
+    product: &'static str,
+    device_id: String,
+    firmware: String,
+    psid: String,
+    capability_pages: usize,
+    registers: usize,
+    commands: usize,
+    /// A simulated function that says of itself what the function said.
+    simulated: String,
+}
+
+pub(crate) fn run(record: &Record) -> Result<Recorded, Box<dyn Error>> {
+    keep(&record.function, &record.file, || {
+        udapl::function_open(&record.function, &udapl::OpenOptions::default())
+    })
+}
+
+/// Records the function that `open` gives into a file.
+pub(crate) fn keep(
+    name: &str,
+    file: &Path,
+    open: impl FnOnce() -> Result<Function, udapl::OpenError>,
+) -> Result<Recorded, Box<dyn Error>> {
+    let draft = Draft::beside(file)?;
+    let taken = bringup::Record::take(open()?, &HcaConfig::new())
+        .map_err(|error| format!("{name}: recording: {error}"))?;
+    draft.keep(&taken.text(&profile_name(file)))?;
+    Ok(Recorded::of(&taken, name, file))
+}
+
+impl Recorded {
+    fn of(record: &bringup::Record, name: &str, file: &Path) -> Self {
+        let (major, minor, sub_minor) = record.firmware_version();
+        let [capability_pages, registers] = record.counts();
+        Self {
+            function: name.to_owned(),
+            file: file.display().to_string(),
+            product: ids::product(record.device_id()).unwrap_or("unknown"),
+            device_id: format!("{:#06x}", record.device_id()),
+            firmware: format!("{major}.{minor}.{sub_minor}"),
+            psid: record.psid().to_owned(),
+            capability_pages,
+            registers,
+            commands: record.commands().len(),
+            simulated: format!("sim:NAME,profile={}", as_path(file)),
+        }
+    }
+
+    /// In one line.
+    pub(crate) fn summary(&self) -> String {
+        format!(
+            "{}, firmware {}: {} capability pages, {} registers, {} commands",
+            self.product, self.firmware, self.capability_pages, self.registers, self.commands
+        )
+    }
+}
+
+impl Report for Recorded {
+    fn human(&self) -> String {
+        pairs([
+            ("function", self.function.clone()),
+            ("file", self.file.clone()),
+            ("device", format!("{} ({})", self.product, self.device_id)),
+            ("firmware", format!("{}, {}", self.firmware, self.psid)),
+            ("capability pages", self.capability_pages.to_string()),
+            ("registers", self.registers.to_string()),
+            ("commands", self.commands.to_string()),
+            ("simulated as", self.simulated.clone()),
+        ])
+    }
+}
+
+/// What the profile calls itself: the file's name, of letters that a profile's name may have.
+fn profile_name(file: &Path) -> String {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    stem.chars()
+        .map(|letter| match letter {
+            '-' | '.' | '_' => letter,
+            _ if letter.is_ascii_alphanumeric() => letter,
+            _ => '_',
+        })
+        .collect()
+}
+
+/// A name that is a path to who reads profiles, and no generation.
+fn as_path(file: &Path) -> String {
+    let text = file.display().to_string();
+    if text.contains('/') || text.ends_with(".toml") {
+        text
+    } else {
+        format!("./{text}")
+    }
+}
+
+/// A file that is not in its place yet; gone if it does not get there.
+struct Draft {
+    file: File,
+    path: PathBuf,
+    place: PathBuf,
+}
+
+impl Draft {
+    fn beside(place: &Path) -> Result<Self, String> {
+        let name = place
+            .file_name()
+            .ok_or_else(|| format!("{}: not the name of a file", place.display()))?;
+        if place.symlink_metadata().is_ok() {
+            return Err(there(place));
+        }
+        let mut new = name.to_owned();
+        new.push(format!(".{}.new", std::process::id()));
+        let path = place.with_file_name(new);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self {
+            file,
+            path,
+            place: place.to_owned(),
+        })
+    }
+
+    /// Writes it and puts it in its place, if that is still free.
+    fn keep(mut self, text: &str) -> Result<(), String> {
+        let failed = |error: io::Error| format!("{}: {error}", self.place.display());
+        self.file.write_all(text.as_bytes()).map_err(failed)?;
+        self.file.sync_all().map_err(failed)?;
+        // A second name, since renaming would replace what somebody has put there meanwhile. The first one goes with `self`.
+        fs::hard_link(&self.path, &self.place).map_err(|error| {
+            if error.kind() == io::ErrorKind::AlreadyExists {
+                there(&self.place)
+            } else {
+                failed(error)
+            }
+        })
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // It was ours, and nobody else knows of it; left behind it would do no harm.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn there(place: &Path) -> String {
+    format!(
+        "{}: is there already, and is not overwritten; name another file",
+        place.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_draft_takes_its_place_only_if_that_is_free_and_leaves_nothing_else() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = directory.path().join("card.toml");
+        let names = || {
+            let entries = fs::read_dir(directory.path()).expect("readable");
+            entries
+                .map(|entry| entry.expect("an entry").file_name())
+                .collect::<Vec<_>>()
+        };
+        drop(Draft::beside(&place).expect("a draft"));
+        assert!(names().is_empty(), "{:?}", names());
+        let draft = Draft::beside(&place).expect("a draft");
+        // Somebody is faster.
+        fs::write(&place, "theirs").expect("written");
+        let error = draft.keep("ours").expect_err("it is not free");
+        assert!(error.contains("is there already"), "{error}");
+        assert_eq!(fs::read_to_string(&place).expect("readable"), "theirs");
+        assert_eq!(names(), ["card.toml"]);
+        fs::remove_file(&place).expect("it goes");
+        let draft = Draft::beside(&place).expect("a draft");
+        draft.keep("ours").expect("it is free");
+        assert_eq!(fs::read_to_string(&place).expect("readable"), "ours");
+        assert_eq!(names(), ["card.toml"]);
+        let error = Draft::beside(&place).err().expect("it is not free");
+        assert!(error.contains("is there already"), "{error}");
+        // A link to nowhere is something, too.
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("/nonexistent/x", &link).expect("a link");
+        assert!(Draft::beside(&link).is_err());
+        for nothing in ["/", "..", "/nonexistent/x"] {
+            assert!(Draft::beside(Path::new(nothing)).is_err(), "{nothing}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_named_as_who_reads_profiles_takes_it() {
+        for (file, path, name) in [
+            ("mine", "./mine", "mine"),
+            ("mine.toml", "mine.toml", "mine"),
+            ("a/b \"c\".toml", "a/b \"c\".toml", "b__c_"),
+        ] {
+            let file = Path::new(file);
+            assert_eq!(
+                (as_path(file), profile_name(file)),
+                (path.into(), name.into())
+            );
+        }
+    }
+}

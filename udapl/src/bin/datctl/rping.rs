@@ -1,0 +1,408 @@
+//! `datctl rping`: what `rping` of librdmacm does, over DAT. The other end may be any RDMA stack with an `rdma_cm`.
+//!
+//! | Active end | Passive end |
+//! |---|---|
+//! | says where its text is | reads it (RDMA Read), says so |
+//! | says where it wants it | writes it there (RDMA Write), says so |
+//! | compares, and begins again or hangs up | |
+//!
+//! Every message has 16 bytes, big-endian: address 8, R_Key 4, length 4 (rdma-core, librdmacm/examples/rping.c). What the
+//! passive end says has no contents. The text is a C string that fills its buffer, because a passive `rping` writes
+//! back as much as `strlen` finds.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpHandle, Event,
+    PspFlags, Qos, RmrTriplet, Timeout,
+};
+
+use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline, dto_failed, unexpected};
+use crate::ends::{Answered, Listening};
+use crate::ping::Trips;
+use crate::report::Output;
+
+/// Bytes of a message.
+const MESSAGE_BYTES: usize = 16;
+/// The longest text with its zero; longer buffers `rping` does not have.
+const MAX_TEXT_BYTES: u32 = 65_535;
+/// Bytes of the shortest text: as `rping`, with room for any number.
+const MIN_TEXT_BYTES: u32 = 27;
+const SLOT_BYTES: usize = 1 << 16;
+
+/// What the slots of our memory are for.
+const OUTBOX: usize = 0;
+const INBOX: usize = 1;
+const SOURCE: usize = 2;
+const SINK: usize = 3;
+const SLOTS: usize = 4;
+
+/// Cookies: each kind of DTO is under way once at most.
+const RECEIVE: usize = 0;
+const SEND: usize = 1;
+const RDMA: usize = 2;
+const KINDS: usize = 3;
+
+/// `rping`
+#[derive(clap::Args)]
+pub(crate) struct Rping {
+    /// The adapter: a PCI address, vfio-user:SOCKET or sim:NAME.
+    name: String,
+    /// Be the passive end for one peer, then end.
+    #[arg(long, conflicts_with = "connect", required_unless_present = "connect")]
+    listen: bool,
+    /// Connect to this address.
+    #[arg(long)]
+    connect: Option<IpAddr>,
+    /// The RDMA-CM port.
+    #[arg(long, default_value_t = 7174, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// Round trips.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    count: u32,
+    /// Bytes of the text.
+    #[arg(
+        long,
+        default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(i64::from(MIN_TEXT_BYTES)..=i64::from(MAX_TEXT_BYTES))
+    )]
+    bytes: u32,
+    #[command(flatten)]
+    options: AdapterOptions,
+}
+
+pub(crate) fn run(rping: &Rping, output: Output) -> Result<(), Box<dyn Error>> {
+    let options = rping.options.open_options();
+    let port = u64::from(rping.port);
+    if let Some(peer) = rping.connect {
+        let adapter = Adapter::open(&rping.name, &options)?;
+        let trips = trips(adapter, peer, port, rping.count, rping.bytes)?;
+        return Ok(output.show(&Trips::new(
+            &rping.name,
+            &peer.to_string(),
+            rping.bytes,
+            trips,
+        ))?);
+    }
+    let mut adapter = Adapter::open(&rping.name, &options)?;
+    let events = adapter.events;
+    adapter.ia.psp_create(port, events, PspFlags::CONSUMER)?;
+    output.show(&Listening {
+        listening: adapter.address().to_string(),
+    })?;
+    let mut end = End::accept(adapter)?;
+    let mut answered = 0;
+    while end.answer()? {
+        answered += 1;
+    }
+    end.close()?;
+    Ok(output.show(&Answered { answered })?)
+}
+
+/// Round trips with a passive `rping`, and how long they took.
+pub(crate) fn trips(
+    adapter: Adapter,
+    peer: IpAddr,
+    port: u64,
+    count: u32,
+    bytes: u32,
+) -> Result<Vec<Duration>, Box<dyn Error>> {
+    let mut end = End::connect(adapter, peer, port)?;
+    let trips = (0..count)
+        .map(|number| end.ask(number, bytes))
+        .collect::<Result<_, _>>()?;
+    end.hang_up()?;
+    end.close()?;
+    Ok(trips)
+}
+
+/// One end of a connection.
+struct End {
+    adapter: Adapter,
+    ep: EpHandle,
+    region: Region,
+    /// Lengths of the DTOs that have ended, by cookie.
+    ended: [Option<u64>; KINDS],
+}
+
+impl End {
+    /// An unconnected end with a receive posted.
+    fn new(mut adapter: Adapter) -> Result<Self, Box<dyn Error>> {
+        let ep = adapter.endpoint(4, 2)?;
+        let region = adapter.region(SLOTS, SLOT_BYTES)?;
+        let mut end = Self {
+            adapter,
+            ep,
+            region,
+            ended: [None; KINDS],
+        };
+        end.receive()?;
+        Ok(end)
+    }
+
+    fn connect(adapter: Adapter, peer: IpAddr, port: u64) -> Result<Self, Box<dyn Error>> {
+        let mut end = Self::new(adapter)?;
+        let patience = Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?);
+        end.adapter.ia.ep_connect(
+            end.ep,
+            peer,
+            port,
+            patience,
+            &[],
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )?;
+        end.established()?;
+        Ok(end)
+    }
+
+    /// Waits for a peer for as long as it takes.
+    fn accept(mut adapter: Adapter) -> Result<Self, Box<dyn Error>> {
+        let event = loop {
+            if let Some(event) = adapter.sleep(PATIENCE)? {
+                break event;
+            }
+        };
+        let Event::ConnectionRequest(request) = event else {
+            return Err(unexpected(&event, "a connection request"));
+        };
+        let mut end = Self::new(adapter)?;
+        end.adapter.ia.cr_accept(request.cr, Some(end.ep), &[])?;
+        end.established()?;
+        Ok(end)
+    }
+
+    fn established(&mut self) -> Result<(), Box<dyn Error>> {
+        // The receive of an attempt that fails is given back, perhaps before it is said why.
+        let event = loop {
+            let event = self.event()?;
+            if !matches!(&event, Event::Dto(done) if done.status == DtoStatus::ErrFlushed) {
+                break event;
+            }
+        };
+        if matches!(&event, Event::Connection(change) if change.kind == ConnectionEventKind::Established)
+        {
+            return Ok(());
+        }
+        Err(unexpected(&event, "a connection"))
+    }
+
+    /// One round trip as the active end.
+    fn ask(&mut self, number: u32, bytes: u32) -> Result<Duration, Box<dyn Error>> {
+        let start = Instant::now();
+        let text = text(number, bytes);
+        let memory = self.region.memory.clone();
+        udapl::write(&memory, self.region.offset(SOURCE), &text);
+        for slot in [SOURCE, SINK] {
+            let place = RmrTriplet {
+                segment_length: u64::from(bytes),
+                ..self.region.remote(slot)
+            };
+            self.say(&encode(&place)?)?;
+            if self.hear()?.is_none() {
+                return Err(format!("text {number}: the peer hung up").into());
+            }
+        }
+        let took = start.elapsed();
+        if udapl::read(&memory, self.region.offset(SINK), text.len()) != text {
+            return Err(format!("text {number} came back changed").into());
+        }
+        Ok(took)
+    }
+
+    /// One round trip as the passive end. False: the peer has hung up instead.
+    fn answer(&mut self) -> Result<bool, Box<dyn Error>> {
+        let Some(source) = self.hear()? else {
+            return Ok(false);
+        };
+        let none = CompletionFlags::empty();
+        let place = self.region.local(SINK, place_bytes(&source)?);
+        let (ep, cookie) = (self.ep, RDMA as u64);
+        let ia = &mut self.adapter.ia;
+        ia.ep_post_rdma_read(ep, &[place], cookie, &source, none)?;
+        self.finish(RDMA)?;
+        self.say(&[0; MESSAGE_BYTES])?;
+        let sink = self
+            .hear()?
+            .ok_or("the peer hung up before its text was written back")?;
+        let place = self.region.local(SINK, place_bytes(&sink)?);
+        let ia = &mut self.adapter.ia;
+        ia.ep_post_rdma_write(ep, &[place], cookie, &sink, none)?;
+        self.finish(RDMA)?;
+        self.say(&[0; MESSAGE_BYTES])?;
+        Ok(true)
+    }
+
+    fn receive(&mut self) -> Result<(), Box<dyn Error>> {
+        let place = self.region.local(INBOX, MESSAGE_BYTES);
+        let flags = CompletionFlags::empty();
+        let ia = &mut self.adapter.ia;
+        Ok(ia.ep_post_recv(self.ep, &[place], RECEIVE as u64, flags)?)
+    }
+
+    /// Sends a message.
+    fn say(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), Box<dyn Error>> {
+        let at = self.region.offset(OUTBOX);
+        udapl::write(&self.region.memory, at, message);
+        let place = self.region.local(OUTBOX, MESSAGE_BYTES);
+        let flags = CompletionFlags::empty();
+        let ia = &mut self.adapter.ia;
+        ia.ep_post_send(self.ep, &[place], SEND as u64, flags)?;
+        self.finish(SEND)
+    }
+
+    /// The next message; nothing, if the peer hangs up. The next but one has its receive.
+    fn hear(&mut self) -> Result<Option<RmrTriplet>, Box<dyn Error>> {
+        let Some(length) = self.end_of(RECEIVE)? else {
+            return Ok(None);
+        };
+        if length != MESSAGE_BYTES as u64 {
+            return Err(format!("a message of {length} bytes, not {MESSAGE_BYTES}").into());
+        }
+        let at = self.region.offset(INBOX);
+        let message = udapl::read(&self.region.memory, at, MESSAGE_BYTES);
+        self.receive()?;
+        Ok(Some(decode(message.as_slice().try_into()?)))
+    }
+
+    fn finish(&mut self, kind: usize) -> Result<(), Box<dyn Error>> {
+        match self.end_of(kind)? {
+            Some(_) => Ok(()),
+            None => Err("the peer hung up in the middle of a round trip".into()),
+        }
+    }
+
+    /// Bytes that the DTO of this kind transferred, when it has ended; nothing, if the peer hangs up before that.
+    fn end_of(&mut self, kind: usize) -> Result<Option<u64>, Box<dyn Error>> {
+        loop {
+            if let Some(length) = self.ended[kind].take() {
+                return Ok(Some(length));
+            }
+            let event = self.event()?;
+            if let Event::Dto(done) = &event {
+                if done.status == DtoStatus::Success {
+                    self.ended[usize::try_from(done.cookie)?] = Some(done.transferred_length);
+                } else if done.status != DtoStatus::ErrFlushed {
+                    return Err(dto_failed(done));
+                }
+                // What was flushed belongs to a connection whose end is told separately.
+            } else if let Event::Connection(change) = &event
+                && change.kind == ConnectionEventKind::Disconnected
+            {
+                return Ok(None);
+            } else {
+                return Err(unexpected(&event, "a completion"));
+            }
+        }
+    }
+
+    fn event(&mut self) -> Result<Event, Box<dyn Error>> {
+        let give_up = deadline();
+        loop {
+            let left = give_up.saturating_duration_since(Instant::now());
+            if let Some(event) = self.adapter.sleep(left)? {
+                return Ok(event);
+            }
+            if left.is_zero() {
+                return Err(format!("no event for {} s", PATIENCE.as_secs()).into());
+            }
+        }
+    }
+
+    fn hang_up(&mut self) -> Result<(), Box<dyn Error>> {
+        let ia = &mut self.adapter.ia;
+        ia.ep_disconnect(self.ep, CloseFlags::Abrupt)?;
+        match self.hear()? {
+            None => Ok(()),
+            Some(_) => Err("a message instead of the end of the connection".into()),
+        }
+    }
+
+    fn close(mut self) -> Result<(), Box<dyn Error>> {
+        self.adapter.release(self.ep, &self.region)?;
+        self.adapter.close()
+    }
+}
+
+/// Bytes of a place that the peer names, if our memory can hold them.
+fn place_bytes(place: &RmrTriplet) -> Result<usize, Box<dyn Error>> {
+    usize::try_from(place.segment_length)
+        .ok()
+        .filter(|&bytes| bytes <= SLOT_BYTES)
+        .ok_or_else(|| format!("a text of {} bytes is too long", place.segment_length).into())
+}
+
+/// A C string that fills its buffer, another for each number.
+fn text(number: u32, bytes: u32) -> Vec<u8> {
+    let letters = (b'A'..=b'z').cycle().skip(number as usize % 58);
+    let mut text: Vec<u8> = format!("rdma-ping-{number}: ")
+        .into_bytes()
+        .into_iter()
+        .chain(letters)
+        .take(bytes as usize)
+        .collect();
+    if let Some(last) = text.last_mut() {
+        *last = 0;
+    }
+    text
+}
+
+fn encode(place: &RmrTriplet) -> Result<[u8; MESSAGE_BYTES], Box<dyn Error>> {
+    let mut message = [0; MESSAGE_BYTES];
+    message[..8].copy_from_slice(&place.target_address.to_be_bytes());
+    message[8..12].copy_from_slice(&place.rmr_context.to_be_bytes());
+    message[12..].copy_from_slice(&u32::try_from(place.segment_length)?.to_be_bytes());
+    Ok(message)
+}
+
+fn decode(message: [u8; MESSAGE_BYTES]) -> RmrTriplet {
+    let [address, rest] = [0, 8].map(|at| {
+        let mut half = [0; 8];
+        half.copy_from_slice(&message[at..at + 8]);
+        u64::from_be_bytes(half)
+    });
+    RmrTriplet {
+        target_address: address,
+        rmr_context: (rest >> 32) as u32,
+        segment_length: rest & u64::from(u32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_an_address_an_r_key_and_a_length_in_network_order() {
+        let place = RmrTriplet {
+            target_address: 0x7f12_3456_789a_bcde,
+            rmr_context: 0x0102_0304,
+            segment_length: 64,
+        };
+        let message = encode(&place).expect("short");
+        assert_eq!(
+            message,
+            [
+                0x7f, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 1, 2, 3, 4, 0, 0, 0, 64
+            ]
+        );
+        assert_eq!(decode(message), place);
+    }
+
+    #[test]
+    fn a_text_is_a_c_string_of_exactly_its_buffer_whatever_its_number() {
+        for number in [0, 9, u32::MAX] {
+            for bytes in [MIN_TEXT_BYTES, 64, MAX_TEXT_BYTES] {
+                let text = text(number, bytes);
+                let end = text.iter().position(|&byte| byte == 0);
+                assert_eq!(
+                    (text.len(), end),
+                    (bytes as usize, Some(bytes as usize - 1))
+                );
+                assert!(text.starts_with(format!("rdma-ping-{number}: ").as_bytes()));
+            }
+        }
+    }
+}

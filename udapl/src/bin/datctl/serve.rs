@@ -1,0 +1,338 @@
+//! `datctl sim serve`: simulated functions for other processes.
+//!
+//! Each socket has a thread that answers its clients; a register write runs the world to idle in that thread. What
+//! takes time (commands, frames under way, retransmission timers) is moved on by the main thread, which lets the
+//! world's time follow the machine's: it advances the world by what has passed ([`Pace`]), then waits for the next thing that
+//! is due, for a register write, or a millisecond. What a function has to say against its driver (an access that the
+//! IOMMU refused, a rule broken where the device has no way to answer) it logs, a while after it happened.
+//!
+//! SIGINT, SIGTERM and SIGHUP end it, and it takes its sockets along.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{BufWriter, Write, stdout};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use driver::{Device, Front, Fronted, VfioUserServer};
+use hw_sim::{Fault, FunctionReport, Sim, SimConfig, SimFunction};
+use nix::sys::signal::{SigSet, Signal};
+use udapl::fabric;
+use udapl::fabric::pace::Pace;
+use udapl::fabric::wire::Wire;
+
+use crate::Serve;
+use crate::address::address_number;
+use crate::card;
+use crate::simulated::{FaultOptions, ProfileOptions};
+
+/// The longest the world's time lags behind the machine's while nobody writes a register.
+const TICK: Duration = Duration::from_millis(1);
+/// How often the functions are asked whether they have something to say against their drivers.
+const ASK: Duration = Duration::from_millis(100);
+
+pub(crate) fn run(arguments: &Serve) -> Result<(), Box<dyn Error>> {
+    let ends =
+        arguments.card.len() + arguments.socket.len() + usize::from(arguments.link.is_some());
+    if ends > 2 {
+        return Err("a link has two ends: at most two of cards, sockets and --link".into());
+    }
+    if arguments.control && arguments.card.len() > 1 {
+        return Err("--control is of one card".into());
+    }
+    let sim = Sim::new(SimConfig {
+        seed: arguments.seed,
+        event_log: false,
+    });
+    sim.set_posted_writes(true);
+    let (poke, poked) = sync_channel(1);
+    let over = end_on_signal()?;
+    // One function of each port on the link, and all that are served.
+    let (mut ends, mut served, mut cards) = (Vec::new(), Vec::new(), Vec::new());
+    for path in &arguments.card {
+        let card = card::add(&sim, path, arguments)?;
+        ends.push(card.physical());
+        served.extend(card::served(&card, path, arguments.no_pf));
+        cards.push(card);
+    }
+    for (number, socket) in arguments.socket.iter().enumerate() {
+        let name = format!("sim:{}", socket.display());
+        let number = match arguments.link {
+            Some(_) => address_number(socket),
+            None => number,
+        };
+        let profile = ProfileOptions::profile(&arguments.profile, &name, fabric::mac(number));
+        let function = sim.try_add_function(profile)?;
+        ends.push(Arc::clone(&function));
+        served.push((function, socket.clone()));
+    }
+    let (mut functions, mut listeners, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+    for (function, socket) in &served {
+        let (listener, path) = driver::listen_at(socket)?;
+        functions.push(Arc::clone(function));
+        listeners.push(listener);
+        paths.push(path);
+    }
+    if let Some(path) = &arguments.pcap {
+        let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        sim.pcap(BufWriter::new(file))?;
+    }
+    let planned = planned(&arguments.faults, &functions)?;
+    let faults = FaultOptions::link(&arguments.faults, arguments.seed);
+    let wire = match (&ends[..], &arguments.link) {
+        ([one, other], _) => {
+            sim.connect(one, other, faults);
+            None
+        }
+        ([one], Some(path)) => {
+            let laid = Wire::lay(&sim, one, path, faults, poke.clone());
+            Some(laid.map_err(|error| format!("--link {path}: {error}"))?)
+        }
+        _ => None,
+    };
+    let complaints = functions.iter().map(Complaints::of).collect();
+    for (function, listener) in functions.into_iter().zip(listeners) {
+        let device = Arc::new(Fronted {
+            device: function,
+            front: Poking(poke.clone()),
+        });
+        thread::spawn(move || {
+            let error = VfioUserServer::serve(device, listener);
+            tracing::error!("{error}");
+        });
+    }
+    drop(poke);
+    for (_, socket) in &served {
+        println!("vfio-user:{}", socket.display());
+    }
+    stdout().flush()?;
+    if let Some(card) = cards.pop().filter(|_| arguments.control) {
+        card::control(card);
+    }
+    let ended = follow(
+        &sim,
+        &poked,
+        &over,
+        planned,
+        complaints,
+        wire.as_deref(),
+        arguments.pcap.is_some(),
+        arguments.report.as_deref(),
+    );
+    if let Some(wire) = wire {
+        wire.cut();
+    }
+    drop(paths);
+    ended
+}
+
+/// Tells by a flag that the program has been asked to end, so that it can remove its sockets. What is ignored
+/// stays ignored, as Ctrl-C is by what a shell has put into the background.
+///
+/// Threads that are made later leave these signals to the one made here.
+fn end_on_signal() -> Result<Arc<AtomicBool>, Box<dyn Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .ok_or("/proc/self/status: no SigIgn")?;
+    let mut asked = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        if ignored >> (signal as i32 - 1) & 1 == 0 {
+            asked.add(signal);
+        }
+    }
+    asked.thread_block()?;
+    let over = Arc::new(AtomicBool::new(false));
+    let tells = Arc::clone(&over);
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || match asked.wait() {
+            Ok(signal) => {
+                tracing::info!("{signal}: the end");
+                tells.store(true, Ordering::Release);
+            }
+            Err(errno) => tracing::error!("sigwait: {errno}"),
+        })?;
+    Ok(over)
+}
+
+/// Writes what was asked of every function, how it answered, and which frames it lost for what reason; a reader finds the old
+/// list or the new one.
+fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), Box<dyn Error>> {
+    let mut text = String::new();
+    for one in functions {
+        text += &format!("function {}\n", one.function.name());
+        let report = sim.report(&one.function);
+        for line in report.coverage() {
+            text += &line;
+            text.push('\n');
+        }
+        for (reason, frames) in &report.dropped {
+            text += &format!("lost {frames} frames: {reason}\n");
+        }
+    }
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let new = path.with_extension("new");
+    std::fs::write(&new, text).map_err(failed)?;
+    std::fs::rename(&new, path).map_err(failed)?;
+    Ok(())
+}
+
+/// What a function has said against its driver so far.
+struct Complaints {
+    function: Arc<SimFunction>,
+    dma_faults: usize,
+    driver_bugs: usize,
+}
+
+impl Complaints {
+    fn of(function: &Arc<SimFunction>) -> Self {
+        Self {
+            function: Arc::clone(function),
+            dma_faults: 0,
+            driver_bugs: 0,
+        }
+    }
+
+    /// Logs what is new.
+    fn log(&mut self, sim: &Sim) {
+        let FunctionReport {
+            dma_faults,
+            driver_bugs,
+            ..
+        } = sim.report(&self.function);
+        let name = self.function.name();
+        // A reset may begin the record anew.
+        let new = |seen: usize, now: usize| if now < seen { 0 } else { seen };
+        for record in dma_faults
+            .iter()
+            .skip(new(self.dma_faults, dma_faults.len()))
+        {
+            let (who, fault) = (record.who, &record.fault);
+            if record.unmapped {
+                tracing::warn!("{name}: the IOMMU refused the {who}: {fault}");
+            } else {
+                tracing::info!("{name}: not a bus master: the {who}: {fault}");
+            }
+        }
+        for bug in driver_bugs
+            .iter()
+            .skip(new(self.driver_bugs, driver_bugs.len()))
+        {
+            tracing::warn!("{name}: driver mistake: {bug}");
+        }
+        (self.dma_faults, self.driver_bugs) = (dma_faults.len(), driver_bugs.len());
+    }
+}
+
+/// What is to happen to functions, and when, the next one last.
+fn planned(
+    faults: &[FaultOptions],
+    functions: &[Arc<SimFunction>],
+) -> Result<Vec<(Duration, Arc<SimFunction>, Fault)>, String> {
+    let mut planned = FaultOptions::functions(faults)
+        .into_iter()
+        .map(|planned| {
+            let number = planned.function;
+            let function = functions.get(number).ok_or_else(|| {
+                format!("--faults: there is no socket {number}, they count from 0")
+            })?;
+            Ok((planned.after, Arc::clone(function), planned.fault))
+        })
+        .collect::<Result<Vec<_>, String>>()?;
+    planned.reverse();
+    Ok(planned)
+}
+
+/// Lets the world's time follow the machine's until the program is asked to end, or no server is left.
+#[expect(clippy::too_many_arguments, reason = "all that a server has, once")]
+fn follow(
+    sim: &Sim,
+    poked: &Receiver<()>,
+    over: &AtomicBool,
+    mut planned: Vec<(Duration, Arc<SimFunction>, Fault)>,
+    mut complaints: Vec<Complaints>,
+    wire: Option<&Wire>,
+    mut captures: bool,
+    report: Option<&Path>,
+) -> Result<(), Box<dyn Error>> {
+    let (clock, start) = (sim.clock(), Instant::now());
+    let mut told = false;
+    let (mut pace, mut ask) = (Pace::new(start), start + ASK);
+    loop {
+        if over.load(Ordering::Acquire) {
+            if captures {
+                flush(sim);
+            }
+            return Ok(());
+        }
+        sim.advance(pace.step(Instant::now()));
+        while let Some((_, function, fault)) =
+            planned.pop_if(|(after, ..)| *after <= start.elapsed())
+        {
+            sim.inject(&function, &fault);
+        }
+        if let Some(wire) = wire {
+            wire.send();
+        }
+        if Instant::now() >= ask {
+            complaints.iter_mut().for_each(|one| one.log(sim));
+            if let Some(path) = report
+                && let Err(error) = write_report(path, sim, &complaints)
+                && !told
+            {
+                // The functions matter more; a disk that has room again gets the next one.
+                tracing::error!("--report: {error}");
+                told = true;
+            }
+            ask = Instant::now() + ASK;
+        }
+        let wait = sim.next_due().map_or(TICK, |due| {
+            Duration::from_nanos(due.0.saturating_sub(clock.now().0)).min(TICK)
+        });
+        match poked.recv_timeout(wait) {
+            Ok(()) => {}
+            // A quiet moment; whoever ends this process finds the capture whole.
+            Err(RecvTimeoutError::Timeout) if captures => captures = flush(sim),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Err("no server is left".into()),
+        }
+    }
+}
+
+/// Writes out what is captured; whether the capture goes on. A full disk ends it, not the functions.
+fn flush(sim: &Sim) -> bool {
+    let flushed = sim.flush_pcap();
+    if let Err(error) = &flushed {
+        tracing::error!("--pcap: {error}; the capture ends here");
+    }
+    flushed.is_ok()
+}
+
+/// Wakes the thread that moves the time when a register is written.
+struct Poking(SyncSender<()>);
+
+impl Poking {
+    fn poke(&self) {
+        // Full: it will wake anyway. Closed: it has ended, and the process with it.
+        let _ = self.0.try_send(());
+    }
+}
+
+impl Front<SimFunction> for Poking {
+    fn bar_written(&self, function: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
+        function.bar_written(index, offset, bytes);
+        self.poke();
+    }
+
+    fn reset(&self, function: &SimFunction) {
+        function.reset();
+        self.poke();
+    }
+}

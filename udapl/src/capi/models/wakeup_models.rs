@@ -1,0 +1,211 @@
+//! Wakeups: what somebody waits for ends its sleep. Nobody wakes up by itself here, so a wakeup that is lost is a thread that sleeps
+//! for ever, which loom says.
+
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use super::explore;
+use super::primitives::{Broken, Fences, Interrupt};
+use super::sleepers::Sleepers;
+use super::upcalls::Upcalls;
+
+/// Sound, and fences are of no matter here.
+const SOUND: (Fences, Broken) = (Fences::Missing, Broken::Nothing);
+const DEAF: (Fences, Broken) = (Fences::Missing, Broken::Signal);
+
+fn interrupt() -> Interrupt {
+    Interrupt::new().expect("a model's")
+}
+
+/// An adapter: events that the device has, and those a look has brought to whom they are for.
+struct World {
+    vector: Interrupt,
+    device: Mutex<Vec<usize>>,
+    /// How many there are for each, behind the gate: reached in turns.
+    arrived: Mutex<[u32; 2]>,
+    sleepers: Sleepers,
+}
+
+impl World {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            vector: interrupt(),
+            device: Mutex::new(Vec::new()),
+            arrived: Mutex::new([0; 2]),
+            sleepers: Sleepers::new(),
+        })
+    }
+
+    /// A turn: all the device has is brought in; whether there is something for `who`, which is taken.
+    fn look(&self, who: usize) -> bool {
+        let mut arrived = self.arrived.lock().expect("a turn");
+        for whose in self.device.lock().expect("the device").drain(..) {
+            arrived[whose] += 1;
+        }
+        let there = arrived[who] != 0;
+        arrived[who] = arrived[who].saturating_sub(1);
+        there
+    }
+
+    /// As `dat_evd_wait` with `Sleeper::until`.
+    fn wait(&self, who: usize) {
+        let own = interrupt();
+        let enlisted = self.sleepers.enlist(own.clone());
+        while !self.look(who) {
+            Interrupt::wait(&[&self.vector, &own]);
+            let taken = self.vector.take();
+            enlisted.take();
+            if taken != 0 {
+                self.sleepers.taken_by(Some(&enlisted));
+            }
+        }
+    }
+
+    /// The device has an event, and says so.
+    fn event(&self, whose: usize) {
+        self.device.lock().expect("the device").push(whose);
+        self.vector.signal();
+    }
+
+    /// Another thread does in a turn what somebody waits for, as `dat_evd_post_se`.
+    fn post(&self, whose: usize) {
+        let mut arrived = self.arrived.lock().expect("a turn");
+        arrived[whose] += 1;
+        self.sleepers.kick();
+    }
+}
+
+/// Two wait, each for an event; the interrupts of both may be taken by one of them.
+fn two_wait_for_the_device() {
+    let world = World::new();
+    let waiters = [0, 1].map(|who| {
+        let world = Arc::clone(&world);
+        thread::spawn(move || world.wait(who))
+    });
+    world.event(1);
+    world.event(0);
+    for waiter in waiters {
+        waiter.join().expect("the thread");
+    }
+}
+
+/// One waits for a software event.
+fn one_waits_for_another_thread() {
+    let world = World::new();
+    let waiter = {
+        let world = Arc::clone(&world);
+        thread::spawn(move || world.wait(0))
+    };
+    world.post(0);
+    waiter.join().expect("the thread");
+}
+
+/// One waits for the device, one for a thread.
+fn one_waits_for_each() {
+    let world = World::new();
+    let waiters = [0, 1].map(|who| {
+        let world = Arc::clone(&world);
+        thread::spawn(move || world.wait(who))
+    });
+    world.event(0);
+    world.post(1);
+    for waiter in waiters {
+        waiter.join().expect("the thread");
+    }
+}
+
+/// A thread that is told of work and of the end; what it has done. It sleeps as `sleep` does.
+fn serve(sleep: fn(&Interrupt)) -> Vec<u32> {
+    let wake = interrupt();
+    let upcalls = Arc::new(Upcalls::new(wake.clone()));
+    let (server, teller) = (Arc::clone(&upcalls), Arc::clone(&upcalls));
+    let thread = thread::spawn(move || {
+        let mut done = Vec::new();
+        let look = || {
+            done.extend(server.take());
+            true
+        };
+        let left = server.serve(look, || sleep(&wake));
+        done.extend(left);
+        done
+    });
+    let other = thread::spawn(move || teller.tell(1));
+    upcalls.tell(2);
+    other.join().expect("the thread");
+    upcalls.end();
+    let mut done = thread.join().expect("the thread");
+    done.sort_unstable();
+    done
+}
+
+fn work_is_done_once_and_the_end_is_heard_of() {
+    let done = serve(|wake| {
+        Interrupt::wait(&[wake]);
+        let _signals = wake.take();
+    });
+    assert_eq!(done, [1, 2]);
+}
+
+fn a_signal_taken_before_the_sleep_is_lost() {
+    serve(|wake| {
+        let _signals = wake.take();
+        Interrupt::wait(&[wake]);
+    });
+}
+
+#[test]
+fn each_of_two_who_sleep_on_one_interrupt_is_woken() {
+    explore("two wait for the device", SOUND, two_wait_for_the_device);
+}
+
+#[test]
+fn what_another_thread_does_wakes_who_waits_for_it() {
+    explore(
+        "one waits for a thread",
+        SOUND,
+        one_waits_for_another_thread,
+    );
+    explore(
+        "one waits for a thread, one for the device",
+        SOUND,
+        one_waits_for_each,
+    );
+}
+
+#[test]
+fn every_upcall_is_made_once_and_none_after_the_end() {
+    explore("upcalls", SOUND, work_is_done_once_and_the_end_is_heard_of);
+}
+
+/// A model that ends in a thread that sleeps for ever. loom then panics twice, which ends the process: it is another one.
+fn sleeps_for_ever(test: &str, machine: (Fences, Broken), model: fn()) {
+    const THE_OTHER: &str = "DAT_MODEL_TO_BREAK";
+    if std::env::var_os(THE_OTHER).is_some() {
+        explore("", machine, model);
+        return;
+    }
+    let program = std::env::current_exe().expect("the tests");
+    let test = format!("{}::{test}", module_path!().trim_start_matches("udapl::"));
+    let ended = std::process::Command::new(program)
+        .args([&test, "--exact", "--nocapture"])
+        .env(THE_OTHER, "1")
+        .output()
+        .expect("the tests once more");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        !ended.status.success() && said.contains("deadlock"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_models_find_a_wakeup_that_is_not_sent() {
+    let test = "the_models_find_a_wakeup_that_is_not_sent";
+    sleeps_for_ever(test, DEAF, one_waits_for_another_thread);
+}
+
+#[test]
+fn the_models_find_a_signal_that_is_taken_too_early() {
+    let test = "the_models_find_a_signal_that_is_taken_too_early";
+    sleeps_for_ever(test, SOUND, a_signal_taken_before_the_sleep_is_lost);
+}

@@ -1,0 +1,166 @@
+//! Every call that begins with a handle.
+
+// UNSAFETY: calls of the C ABI; the roots of the test programs expect it.
+
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
+
+use udapl::LmrTriplet;
+use udapl::capi::types::*;
+use udapl::capi::*;
+
+use crate::support::{ABRUPT, GRACEFUL, NO_AGENT, c};
+
+/// A call on its first handle, everything else being good.
+pub type Call = (&'static str, u32, fn(DatHandle) -> DatReturn);
+
+/// Calls `$call` with room for an `$out`.
+macro_rules! out {
+    ($out:ty, |$to:ident| $call:expr) => {{
+        let mut room = MaybeUninit::<$out>::uninit();
+        let $to = room.as_mut_ptr();
+        c!($call)
+    }};
+}
+
+/// Every call that begins with a handle, and the subtype that names its kind.
+pub const CALLS: &[Call] = &[
+    ("dat_ia_query", 11, |h| {
+        out!(CIaAttr, |to| dat_ia_query(
+            h,
+            null_mut(),
+            1,
+            to,
+            0,
+            null_mut()
+        ))
+    }),
+    ("dat_pz_create", 11, |h| {
+        out!(DatHandle, |to| dat_pz_create(h, to))
+    }),
+    ("dat_evd_create", 11, |h| {
+        out!(DatHandle, |to| dat_evd_create(h, 8, null_mut(), 1, to))
+    }),
+    ("dat_cno_create", 11, |h| {
+        out!(DatHandle, |to| dat_cno_create(h, NO_AGENT, to))
+    }),
+    ("dat_ia_close", 11, |h| dat_ia_close(h, GRACEFUL)),
+    ("dat_lmr_sync_rdma_read", 11, |h| {
+        c!(dat_lmr_sync_rdma_read(h, null(), 0))
+    }),
+    ("dat_lmr_sync_rdma_write", 11, |h| {
+        c!(dat_lmr_sync_rdma_write(h, null(), 0))
+    }),
+    ("dat_ep_query", 12, |h| {
+        out!(CEpParam, |to| dat_ep_query(h, 1, to))
+    }),
+    ("dat_ep_get_status", 12, |h| {
+        c!(dat_ep_get_status(h, null_mut(), null_mut(), null_mut()))
+    }),
+    ("dat_ep_recv_query", 12, |h| {
+        c!(dat_ep_recv_query(h, null_mut(), null_mut()))
+    }),
+    ("dat_ep_set_watermark", 12, |h| {
+        dat_ep_set_watermark(h, -1, -1)
+    }),
+    ("dat_ep_reset", 12, |h| dat_ep_reset(h)),
+    ("dat_ep_free", 12, |h| dat_ep_free(h)),
+    ("dat_ep_disconnect", 12, |h| dat_ep_disconnect(h, ABRUPT)),
+    ("dat_ep_dup_connect", 12, |h| {
+        c!(dat_ep_dup_connect(h, h, 1, 0, null(), 0))
+    }),
+    ("dat_ep_post_send", 12, |h| {
+        c!(dat_ep_post_send(h, 1, &raw const ZERO, 0, 0))
+    }),
+    ("dat_ep_post_recv", 12, |h| {
+        c!(dat_ep_post_recv(h, 0, null(), 0, 0))
+    }),
+    ("dat_ep_post_rdma_read", 12, |h| {
+        c!(dat_ep_post_rdma_read(h, 1, &raw const ZERO, 0, null(), 0))
+    }),
+    ("dat_ep_post_rdma_write", 12, |h| {
+        c!(dat_ep_post_rdma_write(h, -1, null(), 0, null(), 0))
+    }),
+    ("dat_lmr_query", 13, |h| {
+        out!(CLmrParam, |to| dat_lmr_query(h, 1, to))
+    }),
+    ("dat_lmr_free", 13, |h| dat_lmr_free(h)),
+    ("dat_rmr_query", 14, |h| {
+        out!(CRmrParam, |to| dat_rmr_query(h, 1, to))
+    }),
+    ("dat_rmr_bind", 14, |h| {
+        out!(u32, |to| dat_rmr_bind(h, &raw const ZERO, 0, h, 0, 0, to))
+    }),
+    ("dat_rmr_free", 14, |h| dat_rmr_free(h)),
+    ("dat_pz_query", 15, |h| {
+        out!(CPzParam, |to| dat_pz_query(h, 1, to))
+    }),
+    ("dat_rmr_create", 15, |h| {
+        out!(DatHandle, |to| dat_rmr_create(h, to))
+    }),
+    ("dat_pz_free", 15, |h| dat_pz_free(h)),
+    ("dat_psp_query", 16, |h| {
+        out!(CPspParam, |to| dat_psp_query(h, 1, to))
+    }),
+    ("dat_psp_free", 16, |h| dat_psp_free(h)),
+    ("dat_rsp_query", 17, |h| {
+        out!(CRspParam, |to| dat_rsp_query(h, 1, to))
+    }),
+    ("dat_rsp_free", 17, |h| dat_rsp_free(h)),
+    ("dat_cr_query", 18, |h| {
+        out!(CCrParam, |to| dat_cr_query(h, 1, to))
+    }),
+    ("dat_cr_accept", 18, |h| {
+        c!(dat_cr_accept(h, null_mut(), 0, null()))
+    }),
+    ("dat_cr_reject", 18, |h| dat_cr_reject(h)),
+    ("dat_cr_handoff", 18, |h| dat_cr_handoff(h, 1)),
+    ("dat_cno_query", 19, |h| {
+        out!(CCnoParam, |to| dat_cno_query(h, 1, to))
+    }),
+    ("dat_cno_modify_agent", 19, |h| {
+        c!(dat_cno_modify_agent(h, NO_AGENT))
+    }),
+    ("dat_cno_wait", 19, |h| {
+        out!(DatHandle, |to| dat_cno_wait(h, 0, to))
+    }),
+    ("dat_cno_free", 19, |h| dat_cno_free(h)),
+    ("dat_srq_query", 25, |h| {
+        out!(CSrqParam, |to| dat_srq_query(h, 1, to))
+    }),
+    ("dat_srq_post_recv", 25, |h| {
+        c!(dat_srq_post_recv(h, 1, &raw const ZERO, 0))
+    }),
+    ("dat_srq_resize", 25, |h| dat_srq_resize(h, 8)),
+    ("dat_srq_set_lw", 25, |h| dat_srq_set_lw(h, 1)),
+    ("dat_srq_free", 25, |h| dat_srq_free(h)),
+    ("dat_evd_query", 26, |h| {
+        out!(CEvdParam, |to| dat_evd_query(h, 1, to))
+    }),
+    ("dat_evd_modify_cno", 26, |h| {
+        dat_evd_modify_cno(h, null_mut())
+    }),
+    ("dat_evd_enable", 26, |h| dat_evd_enable(h)),
+    ("dat_evd_disable", 26, |h| dat_evd_disable(h)),
+    ("dat_evd_set_unwaitable", 26, |h| dat_evd_set_unwaitable(h)),
+    ("dat_evd_clear_unwaitable", 26, |h| {
+        dat_evd_clear_unwaitable(h)
+    }),
+    ("dat_evd_resize", 26, |h| dat_evd_resize(h, 8)),
+    ("dat_evd_dequeue", 26, |h| {
+        out!(CEvent, |to| dat_evd_dequeue(h, to))
+    }),
+    ("dat_evd_wait", 26, |h| {
+        out!(CEvent, |to| dat_evd_wait(h, 0, 1, to, &raw mut LEFT))
+    }),
+    ("dat_evd_free", 26, |h| dat_evd_free(h)),
+];
+
+pub static ZERO: LmrTriplet = LmrTriplet {
+    lmr_context: 0,
+    virtual_address: 0,
+    segment_length: 0,
+};
+
+/// Where nothing is written, because every call that gets it is refused.
+static mut LEFT: i32 = 0;

@@ -1,0 +1,259 @@
+//! A process that forks: its adapters are not its child's, and what it has locked its child does not wait for. A program of its
+//! own, since it forks.
+
+// UNSAFETY: fork(2), and calls of the C ABI.
+#![expect(unsafe_code, reason = "fork(2), calls of the C ABI")]
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::fs::OpenOptions;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+use std::ptr::{null, null_mut};
+use std::thread;
+
+use libloading::Library;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+use udapl::capi::foreign::CProvider;
+use udapl::capi::types::{CProviderInfo, DatHandle};
+use udapl::capi::{
+    dat_evd_post_se, dat_ia_close, dat_provider_fini, dat_provider_init, dat_pz_free,
+    dat_registry_add_provider, dat_registry_list_providers, dat_registry_remove_provider, lend,
+};
+use udapl::fabric::Fabric;
+
+#[path = "capi/calls.rs"]
+mod calls;
+#[path = "capi/support.rs"]
+#[allow(
+    dead_code,
+    unused_macros,
+    unused_imports,
+    reason = "what the other program needs"
+)]
+mod support;
+
+use calls::CALLS;
+use support::{ABRUPT, INVALID_HANDLE, SECOND, World, c, done, fresh_name, ok, opened, software};
+
+/// DAT_INSUFFICIENT_RESOURCES|DEVICE, as for a device in use; DAT 2.0 has the same number.
+const DEVICE: u32 = 0x8003_0003;
+/// Seconds after which somebody who waits for ever is ended by a signal.
+const PATIENCE: u32 = 60;
+
+/// How a child ends that does this: with the number that comes of it, 0 if all is well.
+///
+/// There, nothing may be left to chance that is not there: no assertion, whose words would go to the tests' harness.
+fn in_a_child(work: impl FnOnce() -> i32) -> Result<i32, WaitStatus> {
+    // SAFETY: the child makes calls that end before they come to a lock, and ends.
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Child => {
+            // SAFETY: numbers.
+            unsafe { libc::alarm(PATIENCE) };
+            let answer = work();
+            // SAFETY: nothing of the parent's is tidied up.
+            unsafe { libc::_exit(answer) };
+        }
+        ForkResult::Parent { child } => {
+            let ended = waitpid(child, None).expect("our child");
+            if let WaitStatus::Exited(_, answer) = ended {
+                Ok(answer)
+            } else {
+                Err(ended)
+            }
+        }
+    }
+}
+
+/// The number of the first that does not hold, from `first`; 0 if all do.
+fn first_wrong(first: i32, hold: &[bool]) -> i32 {
+    let wrong = (first..).zip(hold).find(|(_, holds)| !**holds);
+    wrong.map_or(0, |(number, _)| number)
+}
+
+fn info(name: &CStr, major: u32) -> CProviderInfo {
+    let mut ia_name: [c_char; 256] = [0; 256];
+    for (to, from) in ia_name.iter_mut().zip(name.to_bytes()) {
+        *to = from.cast_signed();
+    }
+    CProviderInfo {
+        ia_name,
+        dapl_version_major: major,
+        dapl_version_minor: if major == 2 { 0 } else { 2 },
+        is_thread_safe: 1,
+    }
+}
+
+/// How many records there are, or why nobody knows.
+fn records() -> Result<i32, u32> {
+    let mut count = -1;
+    let answer = c!(dat_registry_list_providers(0, &raw mut count, null()));
+    if answer == 0 { Ok(count) } else { Err(answer) }
+}
+
+/// In the child: the registry refuses, as an opening does, and nothing waits for a lock. From 200.
+fn without_a_registry() -> i32 {
+    // SAFETY: addresses that are null.
+    let table: CProvider = unsafe { MaybeUninit::zeroed().assume_init() };
+    let (name, local) = (info(c"fork", 1), 0_u64);
+    let no_handle: DatHandle = (&raw const local).cast_mut().cast();
+    let hold = [
+        records() == Err(DEVICE),
+        c!(dat_registry_add_provider(&raw const table, &raw const name)) == DEVICE,
+        c!(dat_registry_remove_provider(
+            &raw const table,
+            &raw const name
+        )) == DEVICE,
+        opened(&fresh_name(), null_mut(), false) == Err(DEVICE),
+        dat_pz_free(no_handle) == INVALID_HANDLE | 15,
+    ];
+    for major in [1, 2] {
+        let name = info(c"fork", major);
+        c!(dat_provider_init(&raw const name, null()));
+        c!(dat_provider_fini(&raw const name));
+    }
+    first_wrong(200, &hold)
+}
+
+/// In the child: the number of the first call that does not refuse the parent's handle, from 1.
+fn without_handles(worlds: &[World]) -> i32 {
+    for world in worlds {
+        for (handle, kind) in world.objects() {
+            for (number, (_, subtype, call)) in (1..).zip(CALLS) {
+                if kind == *subtype && call(handle) != INVALID_HANDLE | subtype {
+                    return number;
+                }
+            }
+        }
+    }
+    without_a_registry()
+}
+
+/// A thread makes the registry and is kept at it, since what `dat.conf` says comes out of a pipe, while another forks.
+fn a_child_does_not_wait_for_who_makes_the_registry(folder: &Path) {
+    let pipe = folder.join("dat.conf");
+    let path = CString::new(pipe.as_os_str().as_bytes()).expect("a path");
+    // SAFETY: a string.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    // SAFETY: the only thread besides this one is the harness's, which waits.
+    unsafe { std::env::set_var("DAT_OVERRIDE", &pipe) };
+    let ia = Fabric::pair(1).open(0).expect("an adapter");
+    // Without the registry.
+    let ia = lend(ia, true).expect("a handle");
+    let maker = thread::spawn(records);
+    // SAFETY: a number. Who waits for a reader that never comes is ended.
+    unsafe { libc::alarm(PATIENCE) };
+    let writer = OpenOptions::new().write(true).open(&pipe);
+    let writer = writer.expect("it is being read");
+    // SAFETY: a number.
+    unsafe { libc::alarm(0) };
+    assert_eq!(in_a_child(without_a_registry), Ok(0));
+    drop(writer);
+    assert_eq!(maker.join().expect("no panic"), Ok(0), "an empty file");
+    done!(dat_ia_close(ia, ABRUPT));
+}
+
+/// `ia_open_func` of DAT 2.0.
+type Open2 = unsafe extern "C" fn(*const c_char, i32, *mut DatHandle, *mut DatHandle) -> u32;
+/// `ia_query_func`.
+type Query2 =
+    unsafe extern "C" fn(DatHandle, *mut DatHandle, u64, *mut c_void, u64, *mut c_void) -> u32;
+/// `ia_close_func`.
+type Close2 = unsafe extern "C" fn(DatHandle, u32) -> u32;
+
+/// What a provider of DAT 2.0 begins with (`struct dat_provider` of `udat_redirection.h`).
+#[repr(C)]
+struct Provider2 {
+    _device_name: *const c_char,
+    _extension: *const c_void,
+    open: Open2,
+    query: Query2,
+    close: Close2,
+}
+
+/// A library by the name of DAT 2.0's registry.
+fn registry_of_2(folder: &Path) -> Library {
+    let library = folder.join("libdat2.so.2");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/registry2.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-Wl,-soname,libdat2.so.2", "-o"])
+        .args([&library, &source])
+        .status();
+    assert!(built.expect("a C compiler").success());
+    // SAFETY: it has no constructors.
+    unsafe { Library::new(library) }.expect("a library")
+}
+
+/// The same through the table of functions that the registry of DAT 2.0 has of us.
+fn a_child_has_no_adapter_of_dat_2_either(folder: &Path) {
+    let registry = registry_of_2(folder);
+    let registered = info(c"fork2", 2);
+    c!(dat_provider_init(
+        &raw const registered,
+        c"sim:fork2".as_ptr()
+    ));
+    // SAFETY: that is its type.
+    let table = unsafe { registry.get::<extern "C" fn() -> *const Provider2>("registered_table") };
+    let table = table.expect("a function")();
+    // SAFETY: the provider has registered it, and keeps it for ever.
+    let functions = unsafe { table.as_ref() }.expect("registered");
+    let open = |name: &CStr| {
+        let (mut evd, mut ia) = (null_mut(), null_mut());
+        let answer = c!((functions.open)(
+            name.as_ptr(),
+            8,
+            &raw mut evd,
+            &raw mut ia
+        ));
+        if answer == 0 { Ok(ia) } else { Err(answer) }
+    };
+    let query = |ia| {
+        c!((functions.query)(
+            ia,
+            null_mut(),
+            0,
+            null_mut(),
+            0,
+            null_mut()
+        ))
+    };
+    let ia = open(c"fork2").expect("an adapter");
+    let without = || {
+        first_wrong(
+            220,
+            &[
+                open(c"fork2") == Err(DEVICE),
+                // Before it is looked for.
+                open(c"of nobody") == Err(DEVICE),
+                query(ia) == INVALID_HANDLE | 11,
+                c!((functions.close)(ia, ABRUPT)) == INVALID_HANDLE | 11,
+            ],
+        )
+    };
+    assert_eq!(in_a_child(without), Ok(0));
+    assert_eq!(query(ia), 0);
+    ok!((functions.close)(ia, ABRUPT));
+    c!(dat_provider_fini(&raw const registered));
+}
+
+// One test: the registry of a process is made once.
+#[test]
+fn a_child_has_none_of_its_parents_adapters_and_the_parent_has_them_all() {
+    let folder = tempfile::tempdir().expect("a directory");
+    a_child_does_not_wait_for_who_makes_the_registry(folder.path());
+    a_child_has_no_adapter_of_dat_2_either(folder.path());
+    let worlds = [World::new(false), World::new(true)];
+    assert_eq!(
+        in_a_child(|| without_handles(&worlds)),
+        Ok(0),
+        "the number of a call, from 1, or of what else there must not be"
+    );
+    for world in &worlds {
+        let event = software(0);
+        ok!(dat_evd_post_se(world.evd, &raw const event));
+        assert_eq!(world.wait(SECOND).answer, 0);
+        world.post_recv(1);
+    }
+}

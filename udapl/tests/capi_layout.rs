@@ -1,0 +1,103 @@
+//! The headers, held by a C compiler against the numbers of DAT 1.2 and against Rust's view of the same structures.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use udapl::capi::types::LAYOUTS;
+use udapl::capi::{dat2, foreign};
+
+fn include() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("include")
+}
+
+/// Has a compiler look at a file; what it has to say.
+fn compile(compiler: &str, arguments: &[&str], source: &Path) -> Result<(), String> {
+    let output = Command::new(compiler)
+        .args(arguments)
+        .args([
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pedantic",
+            "-fsyntax-only",
+            "-I",
+        ])
+        .arg(include())
+        .arg(source)
+        .output()
+        .expect("a C compiler");
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn temporary(text: &str, name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).expect("written");
+    (folder, path)
+}
+
+#[test]
+fn sizes_offsets_and_values_are_those_of_dat_1_2() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/layout.c");
+    compile("cc", &["-std=c11"], &source).expect("every assertion holds");
+}
+
+#[test]
+fn every_structure_lies_in_c_as_in_rust() {
+    let mut text = String::from("#include <dat/udat_redirection.h>\n");
+    for (name, size, fields) in LAYOUTS.iter().chain([&foreign::LAYOUT]) {
+        writeln!(
+            text,
+            "_Static_assert(sizeof({name}) == {size}, \"{name}\");"
+        )
+        .expect("text");
+        for (field, at) in *fields {
+            writeln!(
+                text,
+                "_Static_assert(offsetof({name}, {field}) == {at}, \"{name}.{field}\");"
+            )
+            .expect("text");
+        }
+    }
+    let (_folder, path) = temporary(&text, "same.c");
+    compile("cc", &["-std=c11"], &path).expect("every assertion holds");
+    // The compiler would have said so.
+    let (_folder, path) = temporary(&text.replacen("== 24", "== 32", 1), "other.c");
+    compile("cc", &["-std=c11"], &path).expect_err("one assertion does not hold");
+}
+
+#[test]
+fn each_header_can_be_included_alone_in_c_and_in_c_plus_plus() {
+    let headers = std::fs::read_dir(include().join("dat")).expect("the headers");
+    let mut count = 0;
+    for header in headers {
+        let name = header.expect("an entry").file_name();
+        let text = format!(
+            "#include <dat/{}>\nint main(void) {{ return 0; }}\n",
+            name.to_string_lossy()
+        );
+        let (_folder, path) = temporary(&text, "alone.c");
+        compile("cc", &["-std=c99"], &path).expect("C99");
+        if Command::new("c++").arg("--version").output().is_ok() {
+            compile("c++", &["-x", "c++", "-std=c++11"], &path).expect("C++11");
+        }
+        count += 1;
+    }
+    assert_eq!(count, 7);
+}
+
+/// DAT 2.0 has kept the members of 1.2 where they were and put its own behind them; its table is held against the headers of
+/// the DAT 2.0 package by `cargo xtask dtest`.
+#[test]
+fn the_table_of_a_provider_is_the_beginning_of_that_of_dat_2_0() {
+    let (name, size, members) = foreign::LAYOUT;
+    let (later_name, later_size, later) = dat2::LAYOUT;
+    assert_eq!((name, later_name), ("struct dat_provider", name));
+    assert_eq!(members, &later[..members.len()]);
+    assert_eq!((size, later_size), (560, 648));
+    assert_eq!(later[members.len()].1, size, "the first of its own");
+}

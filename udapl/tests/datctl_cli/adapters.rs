@@ -1,0 +1,457 @@
+//! `datctl info`, `ping`, `perf` and `rping`: both ends in one process, and in two.
+//!
+//! Nothing is asserted about how long anything takes.
+
+use serde_json::{Value, json};
+use udapl::{ConnectFlags, ConnectionEventKind, EvdFlags, Event, OpenOptions, Qos, Timeout};
+
+use crate::served::{Process, Served, datctl, json};
+
+/// Far longer than anything takes, short enough to end a stuck test.
+const LONG: Timeout = Timeout::from_micros(20_000_000);
+
+/// Every combination is there once, in order, with figures above zero.
+fn check_figures(figures: &Value, operations: &[&str], sizes: &[u64]) {
+    let rows: Vec<(&str, u64)> = figures["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| {
+            for figure in [
+                &row["latency"]["min_us"],
+                &row["latency"]["median_us"],
+                &row["latency"]["p99_us"],
+                &row["latency"]["max_us"],
+                &row["latency"]["mean_us"],
+                &row["bandwidth"]["bytes_per_second"],
+                &row["bandwidth"]["messages_per_second"],
+            ] {
+                assert!(figure.as_f64().is_some_and(|figure| figure > 0.0), "{row}");
+            }
+            let name = row["operation"].as_str().expect("a name");
+            (name, row["bytes"].as_u64().expect("a size"))
+        })
+        .collect();
+    let expected: Vec<(&str, u64)> = operations
+        .iter()
+        .flat_map(|&operation| sizes.iter().map(move |&size| (operation, size)))
+        .collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn two_functions_of_one_process_ping_each_other() {
+    let (code, trips) = json(&["ping", "sim:a", "sim:b", "--count", "7", "--bytes", "5000"]);
+    assert_eq!(code, Some(0), "{trips}");
+    assert_eq!(
+        (&trips["messages"], &trips["bytes"]),
+        (&json!(7), &json!(5000))
+    );
+    let figure = |name: &str| trips[name].as_f64().expect("a figure");
+    assert!(figure("shortest_us") <= figure("median_us"));
+    assert!(figure("median_us") <= figure("longest_us"));
+    // An RDMA-CM port instead of a service ID.
+    let (code, trips) = json(&["ping", "sim:a", "sim:b", "--qualifier", "18515"]);
+    assert_eq!((code, &trips["messages"]), (Some(0), &json!(10)), "{trips}");
+}
+
+/// Through the e-switch of one card: virtual functions have no address of their own, their drivers invent one.
+#[test]
+fn functions_of_one_card_ping_each_other() {
+    for [one, other] in [["sim:c/vf0", "sim:c/vf1"], ["sim:c/pf", "sim:c/vf0"]] {
+        let (code, trips) = json(&["ping", one, other, "--count", "5", "--bytes", "5000"]);
+        assert_eq!((code, &trips["messages"]), (Some(0), &json!(5)), "{trips}");
+    }
+}
+
+#[test]
+fn functions_of_two_cards_ping_each_other_over_the_cable() {
+    let (code, trips) = json(&["ping", "sim:c/vf3", "sim:d/vf0", "--count", "5"]);
+    assert_eq!((code, &trips["messages"]), (Some(0), &json!(5)), "{trips}");
+}
+
+#[test]
+fn a_card_has_eight_virtual_functions_and_is_no_function_itself() {
+    for (one, other, words) in [
+        ("sim:c/vf0", "sim:c/vf8", "sim:CARD/vf0 to sim:CARD/vf7"),
+        // The passive end is opened first, which is the second name.
+        ("sim:c", "sim:c/vf0", "sim:c was opened as a card"),
+        (
+            "sim:c/pf",
+            "sim:c",
+            "sim:c was opened as a function by itself",
+        ),
+    ] {
+        let output = datctl(&["ping", one, other]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(words), "{text}");
+    }
+}
+
+/// What `ip link set PF vf 0` would change, while the functions are served.
+#[test]
+fn what_the_administrator_says_of_a_virtual_function_may_change() {
+    let mut served = Served::card(&["--control"]);
+    let name = served.name("card.vf0");
+    for (said, mac, up) in [
+        ("0:mac=02:00:00:00:00:77", "02:00:00:00:00:77", true),
+        (
+            "0:mac=02:00:00:00:00:78,state=disable",
+            "02:00:00:00:00:78",
+            false,
+        ),
+        (
+            "0:mac=02:00:00:00:00:78,state=auto",
+            "02:00:00:00:00:78",
+            true,
+        ),
+    ] {
+        assert_eq!(served.server.ask(said), "ok", "{said}");
+        let (_, info) = json(&["info", &name]);
+        let port = &info["port"];
+        assert_eq!((&port["mac"], &port["link_up"]), (&json!(mac), &json!(up)));
+    }
+    for (said, part) in [
+        ("2:trust", "the card has 2 virtual functions"),
+        ("0:trusted", "is nothing of a virtual function"),
+        ("", "is no virtual function's number"),
+    ] {
+        let answer = served.server.ask(said);
+        assert!(answer.contains(part), "{said}: {answer}");
+    }
+}
+
+/// Two virtual functions of one card in another process, each behind a socket of its own.
+#[test]
+fn virtual_functions_that_a_server_has_ping_each_other() {
+    let served = Served::card(&["--vf", "0:mac=02:00:00:00:00:77,spoofchk"]);
+    let (one, other) = (served.name("card.vf0"), served.name("card.vf1"));
+    let (code, trips) = json(&["ping", &one, &other, "--count", "3"]);
+    assert_eq!((code, &trips["messages"]), (Some(0), &json!(3)), "{trips}");
+}
+
+#[test]
+fn every_operation_is_measured_at_every_size_in_one_process() {
+    let (code, figures) = json(&[
+        "perf",
+        "sim:a",
+        "sim:b",
+        "--count",
+        "40",
+        "--bytes",
+        "1,4K,70000",
+    ]);
+    assert_eq!(code, Some(0), "{figures}");
+    check_figures(&figures, &["send", "write", "read"], &[1, 4096, 70_000]);
+    assert_eq!(figures["simulated"], json!(true));
+}
+
+#[test]
+fn what_was_not_asked_for_is_not_measured() {
+    let (code, figures) = json(&[
+        "perf",
+        "sim:a",
+        "sim:b",
+        "--operation",
+        "read",
+        "--measure",
+        "latency",
+        "--bytes",
+        "64",
+        "--count",
+        "3",
+    ]);
+    assert_eq!(code, Some(0), "{figures}");
+    let rows = figures["rows"].as_array().expect("rows");
+    let [row] = &rows[..] else {
+        panic!("{rows:?}");
+    };
+    assert_eq!(row["latency"]["measures"], "post to completion");
+    assert_eq!(
+        (&row["messages"], &row["bandwidth"]),
+        (&json!(3), &Value::Null)
+    );
+}
+
+#[test]
+fn a_person_gets_tables() {
+    let output = datctl(&["perf", "sim:a", "sim:b", "--count", "3", "--bytes", "64"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let words: Vec<&str> = text
+        .lines()
+        .next()
+        .expect("a header")
+        .split_whitespace()
+        .collect();
+    assert_eq!(
+        words.join(" "),
+        "operation bytes messages min us median us p99 us MB/s k/s"
+    );
+    assert!(text.contains("nothing of a card"), "{text}");
+    let output = datctl(&["info", "sim:a"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    for part in [
+        "ConnectX-5",
+        "16.35.1012",
+        "fe80::5eff:fe10:1",
+        "alive",
+        "limits",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn an_adapter_says_its_firmware_port_addresses_limits_and_health() {
+    let (code, info) = json(&["info", "sim:a", "--address", "192.0.2.1"]);
+    assert_eq!(code, Some(0), "{info}");
+    for (field, value) in [
+        ("/product", json!("ConnectX-5")),
+        ("/device_id", json!("0x1017")),
+        ("/firmware", json!("16.35.1012")),
+        ("/port/mac", json!("02:00:5e:10:00:01")),
+        ("/port/link_up", json!(true)),
+        ("/port/path_mtu_bytes", json!(1024)),
+        ("/port/unicast", json!(["02:00:5e:10:00:01"])),
+        ("/port/multicast", json!([])),
+        ("/port/vlans", json!([])),
+        ("/gids/0/address", json!("fe80::5eff:fe10:1")),
+        ("/gids/1/address", json!("192.0.2.1")),
+        ("/capabilities/roce_v2", json!(true)),
+        ("/limits/rdma_reads_per_endpoint_in", json!(16)),
+        ("/health", json!({"alive": true, "cause": null})),
+    ] {
+        assert_eq!(info.pointer(field), Some(&value), "{field} of {info:#}");
+    }
+}
+
+#[test]
+fn two_processes_ping_and_measure_over_functions_of_a_third() {
+    let served = Served::new(&[]);
+    let (mut listener, address) = served.listener("ping");
+    let (code, trips) = json(&[
+        "ping",
+        &served.name("b"),
+        "--connect",
+        &address,
+        "--count",
+        "5",
+    ]);
+    assert_eq!((code, &trips["messages"]), (Some(0), &json!(5)), "{trips}");
+    assert_eq!(listener.line(), "answered 5 messages");
+    assert_eq!(listener.status(), Some(0));
+
+    let (mut listener, address) = served.listener("perf");
+    let (code, figures) = json(&[
+        "perf",
+        &served.name("b"),
+        "--connect",
+        &address,
+        "--count",
+        "20",
+        "--bytes",
+        "64,20000",
+    ]);
+    assert_eq!(code, Some(0), "{figures}");
+    check_figures(&figures, &["send", "write", "read"], &[64, 20_000]);
+    // Six connections; the echoes of the two sizes.
+    assert_eq!(listener.line(), "answered 40 messages");
+    assert_eq!(listener.status(), Some(0));
+}
+
+#[test]
+fn rping_reads_and_writes_the_texts_of_its_peer() {
+    let served = Served::new(&[]);
+    let (mut listener, address) = served.listener("rping");
+    let (code, trips) = json(&[
+        "rping",
+        &served.name("b"),
+        "--connect",
+        &address,
+        "--count",
+        "5",
+        "--bytes",
+        "65535",
+    ]);
+    assert_eq!(
+        (code, &trips["messages"], &trips["bytes"]),
+        (Some(0), &json!(5), &json!(65_535)),
+        "{trips}"
+    );
+    assert_eq!(listener.line(), "answered 5 messages");
+    assert_eq!(listener.status(), Some(0));
+}
+
+#[test]
+fn both_ends_of_a_served_link_can_be_one_process() {
+    let served = Served::new(&["--profile", "connectx-5,vectors=4,boot=1ms"]);
+    let (code, trips) = json(&["ping", &served.name("a"), &served.name("b")]);
+    assert_eq!((code, &trips["messages"]), (Some(0), &json!(10)), "{trips}");
+}
+
+#[test]
+fn a_link_that_loses_and_damages_frames_delivers_all_messages_unchanged() {
+    let served = Served::new(&[
+        "--faults",
+        "loss=2%,corrupt=1%,reorder=2%,delay=2us",
+        "--seed",
+        "7",
+    ]);
+    let (code, trips) = json(&[
+        "ping",
+        &served.name("a"),
+        &served.name("b"),
+        "--count",
+        "50",
+        "--bytes",
+        "9000",
+    ]);
+    assert_eq!((code, &trips["messages"]), (Some(0), &json!(50)), "{trips}");
+}
+
+#[test]
+fn a_listener_turns_strangers_away_and_goes_on() {
+    let served = Served::new(&[]);
+    let (mut listener, address) = served.listener("ping");
+    let mut stranger =
+        udapl::ia_open(&served.name("b"), &OpenOptions::default()).expect("it opens");
+    let events = stranger
+        .evd_create(16, EvdFlags::CONNECTION | EvdFlags::DTO)
+        .expect("an EVD");
+    let zone = stranger.pz_create().expect("a PZ");
+    for greeting in [
+        &b""[..],
+        b"hello",
+        b"datctl 1\x07\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x40",
+    ] {
+        let ep = stranger
+            .ep_create(Some(zone), Some(events), Some(events), Some(events), None)
+            .expect("an endpoint");
+        stranger
+            .ep_connect(
+                ep,
+                address.parse().expect("an address"),
+                0x1_0000_0001,
+                LONG,
+                greeting,
+                Qos::BEST_EFFORT,
+                ConnectFlags::empty(),
+            )
+            .expect("a connect");
+        let (event, _) = stranger
+            .evd_wait(events, LONG, 1)
+            .expect("an answer in time");
+        let Event::Connection(event) = event else {
+            panic!("{event:?}");
+        };
+        assert_eq!(
+            event.kind,
+            ConnectionEventKind::PeerRejected,
+            "{greeting:?}"
+        );
+        stranger.ep_free(ep).expect("it goes");
+    }
+    udapl::ia_close(stranger, udapl::CloseFlags::Abrupt).expect("it closes");
+    let (code, trips) = json(&["ping", &served.name("b"), "--connect", &address]);
+    assert_eq!(code, Some(0), "{trips}");
+    assert_eq!(listener.line(), "answered 10 messages");
+}
+
+/// A ping that goes on until something happens.
+fn endless(served: &Served, address: &str) -> Process {
+    let count = u32::MAX.to_string();
+    Process::start(&[
+        "--json",
+        "ping",
+        &served.name("b"),
+        "--connect",
+        address,
+        "--count",
+        &count,
+    ])
+}
+
+/// It ends by itself, not ok, and says why.
+fn fails(process: &mut Process) -> String {
+    let line: Value = serde_json::from_str(&process.line()).expect("an object");
+    assert_eq!(process.status(), Some(1));
+    line["error"].as_str().expect("an error").to_owned()
+}
+
+#[test]
+fn a_peer_that_is_killed_is_noticed_by_either_end() {
+    let served = Served::new(&[]);
+    let (mut listener, address) = served.listener("ping");
+    let mut dialer = endless(&served, &address);
+    listener.kill();
+    let error = fails(&mut dialer);
+    assert!(!error.is_empty());
+
+    let (mut listener, address) = served.listener("ping");
+    let mut dialer = endless(&served, &address);
+    dialer.kill();
+    // Killed before it had connected, it leaves a listener that goes on; a second one finds it either way.
+    let (code, _) = json(&[
+        "ping",
+        &served.name("b"),
+        "--connect",
+        &address,
+        "--count",
+        "1",
+    ]);
+    match code {
+        Some(0) => assert_eq!(listener.status(), Some(0)),
+        other => {
+            assert_eq!(other, Some(1));
+            assert_eq!(listener.status(), Some(1));
+        }
+    }
+}
+
+#[test]
+fn a_function_that_is_pulled_out_ends_a_ping_with_a_reason() {
+    // Late enough to be found in the midst of it, and an error before that as well.
+    let served = Served::new(&["--faults", "1:removal@3s"]);
+    let (_listener, address) = served.listener("ping");
+    let error = fails(&mut endless(&served, &address));
+    assert!(!error.is_empty());
+}
+
+#[test]
+fn a_server_that_is_killed_ends_a_ping_with_a_reason() {
+    let mut served = Served::new(&[]);
+    let (_listener, address) = served.listener("ping");
+    let mut dialer = endless(&served, &address);
+    served.server.kill();
+    let error = fails(&mut dialer);
+    assert!(error.contains("vfio-user:"), "{error}");
+}
+
+#[test]
+fn a_device_we_cannot_drive_says_what_it_lacks() {
+    let served = Served::new(&["--profile", "infiniband"]);
+    let (code, value) = json(&["info", &served.name("a")]);
+    assert_eq!(code, Some(1));
+    let error = value["error"].as_str().expect("an error");
+    assert!(
+        error.contains("port_type: need 1 (Ethernet), the device has 0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_address_where_nobody_listens_is_an_error_with_the_event() {
+    let served = Served::new(&[]);
+    let (_listener, address) = served.listener("ping");
+    let (code, value) = json(&[
+        "ping",
+        &served.name("b"),
+        "--connect",
+        &address,
+        "--qualifier",
+        "0x100000002",
+    ]);
+    assert_eq!(code, Some(1));
+    let error = value["error"].as_str().expect("an error");
+    assert!(error.contains("NonPeerRejected (event 0x04003)"), "{error}");
+}

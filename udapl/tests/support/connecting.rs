@@ -1,0 +1,163 @@
+//! Connecting in short: starting, deciding, and what must have happened afterwards.
+
+use hw_sim::{Fault, Faults, LinkFaults};
+use mlx_prm::Opcode;
+use udapl::{
+    ConnectFlags, ConnectionEvent, ConnectionEventKind as Kind, CrHandle, DatResult, DtoStatus,
+    EpHandle, EpState, Event, LmrTriplet, Qos, Timeout,
+};
+
+use super::{A, B, CONN_QUAL, LONG, NONE, Pair, attributes};
+
+/// An I/O vector of nothing, typed.
+pub const EMPTY: &[LmrTriplet] = &[];
+/// A second of virtual time.
+pub const SECOND: u64 = 1_000_000_000;
+
+impl Pair {
+    /// Starts a connection from an endpoint of a side to a qualifier of the other.
+    pub fn start(
+        &mut self,
+        side: usize,
+        ep: EpHandle,
+        conn_qual: u64,
+        timeout: Timeout,
+        data: &[u8],
+    ) -> DatResult<()> {
+        let address = self.sides[1 - side].ia.query().ia.ia_address;
+        let none = ConnectFlags::empty();
+        self.sides[side].ia.ep_connect(
+            ep,
+            address,
+            conn_qual,
+            timeout,
+            data,
+            Qos::BEST_EFFORT,
+            none,
+        )
+    }
+
+    /// Starts a connection from A's endpoint to where B listens.
+    pub fn start_usual(&mut self) {
+        let ep = self.sides[A].ep;
+        self.start(A, ep, CONN_QUAL, LONG, b"request")
+            .expect("UNCONNECTED");
+    }
+
+    /// The next connection request at a side.
+    #[track_caller]
+    pub fn request(&mut self, side: usize) -> CrHandle {
+        let Event::ConnectionRequest(request) = self.wait_event(side, self.sides[side].cr) else {
+            panic!("a connection request");
+        };
+        request.cr
+    }
+
+    /// One more endpoint of a side, with the same EVDs.
+    pub fn another_ep(&mut self, side: usize) -> EpHandle {
+        let side = &mut self.sides[side];
+        let attr = attributes(&side.ia);
+        let (recv, request, connect) = (side.recv, side.request, side.connect);
+        side.ia
+            .ep_create(
+                Some(side.pz),
+                Some(recv),
+                Some(request),
+                Some(connect),
+                Some(&attr),
+            )
+            .expect("an endpoint")
+    }
+
+    /// The state of any endpoint of a side.
+    pub fn state_of(&self, side: usize, ep: EpHandle) -> EpState {
+        self.sides[side]
+            .ia
+            .ep_get_status(ep)
+            .expect("a status")
+            .state
+    }
+
+    /// The next connection event of a side.
+    #[track_caller]
+    pub fn connection_event(&mut self, side: usize) -> ConnectionEvent {
+        let event = self.wait_event(side, self.sides[side].connect);
+        let Event::Connection(event) = event else {
+            panic!("a connection event, not {event:?}");
+        };
+        event
+    }
+
+    /// The side's attempt or connection has ended in this way: told once, and the state is changed by then.
+    #[track_caller]
+    pub fn expect_end(&mut self, side: usize, kind: Kind) {
+        let event = self.connection_event(side);
+        assert_eq!(
+            (event.kind, event.ep),
+            (kind, self.sides[side].ep),
+            "side {side}"
+        );
+        assert_eq!(event.private_data_size, 0);
+        assert_eq!(self.state(side), EpState::Disconnected, "side {side}");
+        self.expect_nothing(side, self.sides[side].connect);
+    }
+
+    /// A receive of the side, and its number of bytes of no interest.
+    pub fn receive(&mut self, side: usize, cookie: u64) {
+        self.post_recv(side, EMPTY, cookie, NONE)
+            .expect("legal in every state");
+    }
+
+    /// From now on nothing passes the wire.
+    pub fn cut(&mut self) {
+        let nothing = Faults {
+            loss_ppm: 1_000_000,
+            ..Faults::NONE
+        };
+        self.fabric
+            .sim
+            .set_faults(self.fabric.link, LinkFaults::both(nothing));
+    }
+
+    /// Lets the world and both sides run for a while.
+    pub fn run_for(&mut self, millis: u64) {
+        for _ in 0..millis * 10 {
+            self.pump();
+        }
+    }
+
+    /// The connection carries messages both ways.
+    #[track_caller]
+    pub fn expect_alive(&mut self) {
+        for (from, to) in [(A, B), (B, A)] {
+            let (data, sink) = (self.buffer(from, 32), self.buffer(to, 32));
+            data.write(0, b"it is alive, is it not? It is it");
+            self.post_recv(to, &[sink.all()], 51, NONE).expect("posted");
+            self.post_send(from, &[data.all()], 52, NONE)
+                .expect("posted");
+            self.expect_request(from, 52, DtoStatus::Success);
+            self.expect_recv(to, 51, DtoStatus::Success);
+            assert_eq!(sink.read(0, 32), data.read(0, 32));
+        }
+    }
+
+    /// Nothing went wrong that nobody was told.
+    #[track_caller]
+    pub fn expect_no_async_event(&mut self) {
+        for side in [A, B] {
+            let evd = self.sides[side].ia.async_evd();
+            self.expect_nothing(side, evd);
+        }
+    }
+
+    /// The firmware refuses the side's next command with this opcode, for lack of resources.
+    pub fn refuse_next(&mut self, side: usize, opcode: Opcode) {
+        let fault = Fault::CommandFailure {
+            opcode: Some(opcode.0),
+            status: 0x0f,
+            syndrome: 0x1234,
+            count: 1,
+        };
+        self.fabric.sim.inject(&self.fabric.function(side), &fault);
+    }
+}

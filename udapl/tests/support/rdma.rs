@@ -1,0 +1,224 @@
+//! RDMA in short: posting it, and a model of where scattered bytes belong.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use udapl::{
+    CompletionFlags, ConnectionEventKind, DatResult, DtoCompletion, DtoStatus, EpAttr, EpState,
+    LmrTriplet, RmrTriplet,
+};
+
+use super::{A, B, Buffer, Pair, PairConfig, attributes};
+
+/// What memory holds that nobody should have written.
+pub const UNTOUCHED: u8 = 0xa5;
+
+impl Pair {
+    /// Both sides connected, with endpoints of other attributes than usual.
+    pub fn shaped(shape: impl Fn(usize, &mut EpAttr)) -> Self {
+        let mut pair = Self::unconnected(&PairConfig::default());
+        pair.reshape(shape);
+        pair.connect();
+        pair
+    }
+
+    /// Other endpoints, with the same EVDs and PZs, for sides that are not connected.
+    pub fn reshape(&mut self, shape: impl Fn(usize, &mut EpAttr)) {
+        for (at, side) in self.sides.iter_mut().enumerate() {
+            let mut attr = attributes(&side.ia);
+            shape(at, &mut attr);
+            side.ia.ep_free(side.ep).expect("the endpoint is freed");
+            let (recv, request, connect) = (side.recv, side.request, side.connect);
+            side.ep = side
+                .ia
+                .ep_create(
+                    Some(side.pz),
+                    Some(recv),
+                    Some(request),
+                    Some(connect),
+                    Some(&attr),
+                )
+                .expect("an endpoint");
+        }
+    }
+
+    /// Posts an RDMA Read on the side's endpoint.
+    pub fn post_read(
+        &mut self,
+        side: usize,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let ep = self.sides[side].ep;
+        self.sides[side]
+            .ia
+            .ep_post_rdma_read(ep, iov, cookie, remote, flags)
+    }
+
+    /// Posts an RDMA Write on the side's endpoint.
+    pub fn post_write(
+        &mut self,
+        side: usize,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let ep = self.sides[side].ep;
+        self.sides[side]
+            .ia
+            .ep_post_rdma_write(ep, iov, cookie, remote, flags)
+    }
+
+    /// The next completion of the side's requests, which must be this one.
+    #[track_caller]
+    pub fn expect_request(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
+        let done = self.wait_request(side);
+        assert_eq!(
+            (done.cookie, done.status, done.request),
+            (cookie, status, true),
+            "side {side}"
+        );
+        assert_eq!(done.ep, self.sides[side].ep, "side {side}");
+        done
+    }
+
+    /// The next completion of the side's receives, which must be this one.
+    #[track_caller]
+    pub fn expect_recv(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
+        let done = self.wait_recv(side);
+        assert_eq!(
+            (done.cookie, done.status, done.request),
+            (cookie, status, false),
+            "side {side}"
+        );
+        done
+    }
+
+    /// The connection is broken at both ends, which are told so once.
+    #[track_caller]
+    pub fn expect_broken(&mut self) {
+        for side in [A, B] {
+            self.expect_connection(side, ConnectionEventKind::Broken);
+            assert_eq!(self.state(side), EpState::Disconnected, "side {side}");
+            self.expect_nothing(side, self.sides[side].connect);
+        }
+    }
+
+    /// No request is outstanding on the side, and nothing has completed.
+    #[track_caller]
+    pub fn expect_idle(&mut self, side: usize) {
+        let (ep, request) = (self.sides[side].ep, self.sides[side].request);
+        self.expect_nothing(side, request);
+        let status = self.sides[side].ia.ep_get_status(ep).expect("a status");
+        assert!(
+            status.request_idle,
+            "side {side}: a refused call posted something"
+        );
+    }
+
+    /// New memory of a side, full of what nobody should have written.
+    pub fn untouched(&mut self, side: usize, bytes: usize) -> Buffer {
+        let buffer = self.buffer(side, bytes);
+        buffer.write(0, &vec![UNTOUCHED; bytes]);
+        buffer
+    }
+
+    /// New memory of a side, full of bytes that differ everywhere.
+    pub fn filled(&mut self, side: usize, seed: u64, bytes: usize) -> Buffer {
+        let buffer = self.buffer(side, bytes);
+        buffer.write(0, &super::pattern(seed, bytes));
+        buffer
+    }
+}
+
+/// Pieces of a buffer, as offset and length, that do not overlap.
+#[derive(Clone, Debug)]
+pub struct Pieces(pub Vec<(usize, usize)>);
+
+impl Pieces {
+    /// Up to eight pieces of a buffer of `bytes`, not in the order of their addresses, some empty.
+    pub fn random(rng: &mut ChaCha8Rng, bytes: usize) -> Self {
+        let count = rng.random_range(1..=8_usize);
+        let slot = bytes / count;
+        let mut pieces: Vec<(usize, usize)> = (0..count)
+            .map(|at| {
+                let offset = rng.random_range(0..slot / 2);
+                let length = if rng.random_bool(0.15) {
+                    0
+                } else {
+                    rng.random_range(1..=slot - offset)
+                };
+                (at * slot + offset, length)
+            })
+            .collect();
+        for at in (1..count).rev() {
+            pieces.swap(at, rng.random_range(0..=at));
+        }
+        Self(pieces)
+    }
+
+    /// Bytes in all of them.
+    pub fn total(&self) -> usize {
+        self.0.iter().map(|&(_, bytes)| bytes).sum()
+    }
+
+    /// As local triplets of `buffer`.
+    pub fn iov(&self, buffer: &Buffer) -> Vec<LmrTriplet> {
+        self.0
+            .iter()
+            .map(|&(offset, bytes)| buffer.part(offset, bytes))
+            .collect()
+    }
+
+    /// What lies in the pieces of `memory`, in their order.
+    pub fn gather(&self, memory: &[u8]) -> Vec<u8> {
+        self.0
+            .iter()
+            .flat_map(|&(offset, bytes)| memory[offset..offset + bytes].iter().copied())
+            .collect()
+    }
+
+    /// Puts `data` into the pieces of `memory`, in their order, until it is used up.
+    pub fn scatter(&self, memory: &mut [u8], mut data: &[u8]) {
+        for &(offset, bytes) in &self.0 {
+            let (now, later) = data.split_at(bytes.min(data.len()));
+            memory[offset..offset + now.len()].copy_from_slice(now);
+            data = later;
+        }
+    }
+}
+
+/// A seeded stream.
+pub fn stream(seed: u64) -> ChaCha8Rng {
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+/// RDMA Read or RDMA Write, where a test is about what they have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rdma {
+    Read,
+    Write,
+}
+
+/// Both of them.
+pub const BOTH: [Rdma; 2] = [Rdma::Read, Rdma::Write];
+
+impl Rdma {
+    /// Posts it on the side's endpoint.
+    pub fn post(
+        self,
+        pair: &mut Pair,
+        side: usize,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        match self {
+            Self::Read => pair.post_read(side, iov, cookie, remote, flags),
+            Self::Write => pair.post_write(side, iov, cookie, remote, flags),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Two connections whose endpoints at B take their buffers from one SRQ.
+
+use udapl::{
+    CompletionFlags, DatResult, DtoCompletion, DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle,
+    Event, LmrTriplet, PzHandle, SrqAttr, SrqHandle,
+};
+
+use super::{A, B, Buffer, Pair, PairConfig, attributes};
+
+/// What the SRQ holds, unless a test wants something else.
+pub const SRQ: SrqAttr = SrqAttr {
+    max_recv_dtos: 16,
+    max_recv_iov: 4,
+    low_watermark: 0,
+};
+
+/// Two connections and an SRQ.
+pub struct Shared {
+    pub pair: Pair,
+    pub srq: SrqHandle,
+    /// The endpoints of A.
+    pub a: [EpHandle; 2],
+    /// Their peers, which use the SRQ.
+    pub b: [EpHandle; 2],
+    /// Where the receives of each peer complete.
+    pub recv: [EvdHandle; 2],
+}
+
+impl Shared {
+    /// Everything as usual, and connected.
+    pub fn connected() -> Self {
+        Self::connected_as(SRQ, |_| {})
+    }
+
+    /// With another SRQ, or other attributes of the endpoints of B.
+    pub fn connected_as(attr: SrqAttr, shape: impl Fn(&mut EpAttr)) -> Self {
+        let mut shared = Self::unconnected(&PairConfig::default(), attr, None, shape);
+        shared.connect(0);
+        shared.connect(1);
+        shared
+    }
+
+    /// Nothing connected yet. `zone` is the PZ of B's endpoints, if it is not that of the SRQ.
+    pub fn unconnected(
+        config: &PairConfig,
+        attr: SrqAttr,
+        zone: Option<fn(&mut udapl::Ia) -> PzHandle>,
+        shape: impl Fn(&mut EpAttr),
+    ) -> Self {
+        let mut pair = Pair::unconnected(config);
+        let side = &mut pair.sides[A];
+        let attr_a = attributes(&side.ia);
+        let (request, recv, connect) = (side.request, side.recv, side.connect);
+        let second = side
+            .ia
+            .ep_create(
+                Some(side.pz),
+                Some(recv),
+                Some(request),
+                Some(connect),
+                Some(&attr_a),
+            )
+            .expect("an endpoint");
+        let a = [side.ep, second];
+        let side = &mut pair.sides[B];
+        side.ia.ep_free(side.ep).expect("freed");
+        let srq = side.ia.srq_create(side.pz, attr).expect("an SRQ");
+        let zone = zone.map_or(side.pz, |make| make(&mut side.ia));
+        let mut attr_b = attributes(&side.ia);
+        shape(&mut attr_b);
+        let other = side.ia.evd_create(64, EvdFlags::DTO).expect("an EVD");
+        let recv = [side.recv, other];
+        let b = recv.map(|recv| {
+            let (request, connect) = (side.request, side.connect);
+            side.ia
+                .ep_create_with_srq(
+                    Some(zone),
+                    Some(recv),
+                    Some(request),
+                    Some(connect),
+                    srq,
+                    &attr_b,
+                )
+                .expect("an endpoint")
+        });
+        side.ep = b[0];
+        Self {
+            pair,
+            srq,
+            a,
+            b,
+            recv,
+        }
+    }
+
+    /// Connects one of the two.
+    pub fn connect(&mut self, which: usize) {
+        let (a, b) = (self.a[which], self.b[which]);
+        self.pair.connect_endpoints(a, b);
+    }
+
+    /// Posts a buffer to the SRQ.
+    pub fn post(&mut self, iov: &[LmrTriplet], cookie: u64) -> DatResult<()> {
+        self.pair.sides[B].ia.srq_post_recv(self.srq, iov, cookie)
+    }
+
+    /// Sends from A over one of the connections.
+    pub fn send(
+        &mut self,
+        which: usize,
+        iov: &[LmrTriplet],
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let ep = self.a[which];
+        self.pair.sides[A].ia.ep_post_send(ep, iov, cookie, flags)
+    }
+
+    /// The next receive of one of the connections.
+    pub fn received(&mut self, which: usize) -> DtoCompletion {
+        let done = self.pair.wait_dto(B, self.recv[which]);
+        assert_eq!(
+            (done.ep, done.request),
+            (self.b[which], false),
+            "of the endpoint that took the buffer"
+        );
+        done
+    }
+
+    /// The next receive of one of the connections, which must be this one.
+    #[track_caller]
+    pub fn expect_received(&mut self, which: usize, cookie: u64, bytes: usize) {
+        let done = self.received(which);
+        assert_eq!(
+            (done.cookie, done.status, done.transferred_length),
+            (cookie, DtoStatus::Success, bytes as u64)
+        );
+    }
+
+    /// A message over one of the connections, from post to both completions.
+    #[track_caller]
+    pub fn exchange(&mut self, which: usize, from: &Buffer, bytes: usize, cookie: u64) {
+        self.send(which, &[from.part(0, bytes)], 7, CompletionFlags::empty())
+            .expect("posted");
+        self.expect_received(which, cookie, bytes);
+        let done = self.pair.wait_request(A);
+        assert_eq!(
+            (done.ep, done.cookie, done.status),
+            (self.a[which], 7, DtoStatus::Success)
+        );
+    }
+
+    /// The same for 64 bytes, whatever was sent over the connection before.
+    #[track_caller]
+    pub fn exchange_next(&mut self, which: usize, from: &Buffer, cookie: u64) {
+        self.send(which, &[from.part(0, 64)], 7, CompletionFlags::empty())
+            .expect("posted");
+        self.expect_received(which, cookie, 64);
+    }
+
+    /// Available and outstanding, as the SRQ counts them.
+    pub fn counts(&mut self) -> (u32, u32) {
+        let param = self.pair.sides[B].ia.srq_query(self.srq).expect("exists");
+        assert!(param.available_dto_count <= param.outstanding_dto_count);
+        (param.available_dto_count, param.outstanding_dto_count)
+    }
+
+    /// What is on one of the receive EVDs now.
+    pub fn queued(&mut self, which: usize) -> Vec<(u64, DtoStatus)> {
+        let evd = self.recv[which];
+        let mut all = Vec::new();
+        while let Ok(event) = self.pair.sides[B].ia.evd_dequeue(evd) {
+            let Event::Dto(done) = event else {
+                panic!("{event:?}")
+            };
+            assert_eq!(done.ep, self.b[which]);
+            all.push((done.cookie, done.status));
+        }
+        all
+    }
+}

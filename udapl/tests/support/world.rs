@@ -1,0 +1,140 @@
+//! Where the two functions of a pair are: in a simulated world of the test's own, or in this machine's slots.
+//!
+//! `DAT_TEST_PROFILE=connectx-6-dx` makes a simulated world of another generation than the default, and
+//! `connectx-6-dx/vf` one of its virtual functions: what tests say of a profile they then say of that one.
+//!
+//! If the environment names functions ([`functions::named`]), the same tests open those. Time is then the machine's, and
+//! nobody can be asked to lose a frame or to play another profile: a test that needs that ends there.
+
+use std::ops::Deref;
+use std::time::{Duration, Instant};
+
+use hw_sim::{LinkFaults, Profile, SimConfig};
+use udapl::fabric::Fabric;
+use udapl::{Ia, OpenError, OpenOptions};
+
+use super::{PairConfig, functions};
+
+/// What names a generation.
+const PROFILE: &str = "DAT_TEST_PROFILE";
+/// The end of a test that needs what only a simulator of its own can do.
+const NEEDS_SIMULATOR: &str = "this test needs a simulator of its own, not functions in slots";
+/// The longest a test on the machine waits for one thing.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the two functions are.
+pub enum World {
+    /// In a world of the test's own.
+    Simulated(Fabric),
+    /// In this machine, at these addresses.
+    Machine([String; 2]),
+}
+
+impl World {
+    /// What the environment says; a simulated world shaped by `config` if it says nothing.
+    pub fn new(config: &PairConfig) -> Self {
+        let Some(names) = functions::named() else {
+            let sim = SimConfig {
+                seed: config.seed,
+                event_log: config.event_log,
+            };
+            return Self::Simulated(match std::env::var(PROFILE) {
+                Ok(name) => of_generation(&name, sim, config),
+                Err(_) => Fabric::with(sim, config.faults, config.profile),
+            });
+        };
+        let plain = || Profile::named("plain", udapl::fabric::mac(0));
+        let shaped = format!("{:?}", (config.profile)(plain())) != format!("{:?}", plain());
+        let faulty = format!("{:?}", config.faults) != format!("{:?}", LinkFaults::default());
+        assert!(!shaped && !faulty, "{NEEDS_SIMULATOR}");
+        Self::Machine(names)
+    }
+
+    /// Opens a side.
+    pub fn open_side(&self, side: usize, options: &OpenOptions) -> Result<Ia, OpenError> {
+        match self {
+            Self::Simulated(fabric) => fabric.open_with(side, options),
+            Self::Machine(names) => udapl::ia_open(&names[side], options),
+        }
+    }
+
+    /// Gives the other side of the BAR a tenth of a millisecond.
+    pub fn pass_time(&self) {
+        match self {
+            Self::Simulated(fabric) => fabric.sim.advance(Duration::from_micros(100)),
+            Self::Machine(_) => std::thread::yield_now(),
+        }
+    }
+
+    /// Says when so many turns are over. A turn on the machine is no unit of time, so a clock decides there.
+    pub fn turns(&self, turns: usize) -> Turns {
+        let micros = u64::try_from(turns).map_or(u64::MAX, |turns| turns.saturating_mul(100));
+        Turns {
+            left: turns,
+            until: match self {
+                Self::Simulated(_) => None,
+                Self::Machine(_) => {
+                    Some(Instant::now() + Duration::from_micros(micros).min(PATIENCE))
+                }
+            },
+        }
+    }
+
+    /// The simulated world, if it is one.
+    pub const fn simulated(&self) -> Option<&Fabric> {
+        match self {
+            Self::Simulated(fabric) => Some(fabric),
+            Self::Machine(_) => None,
+        }
+    }
+}
+
+/// A pair of functions of a generation, shaped by `config`.
+fn of_generation(name: &str, sim: SimConfig, config: &PairConfig) -> Fabric {
+    let (name, is_virtual) = match name.strip_suffix("/vf") {
+        Some(name) => (name, true),
+        None => (name, false),
+    };
+    let kind = Profile::generation(name).unwrap_or_else(|error| panic!("{PROFILE}: {error}"));
+    let shape = |plain: Profile| (config.profile)(kind.clone().called(&plain.name, plain.mac));
+    println!("on {name}, virtual: {is_virtual}");
+    if is_virtual {
+        Fabric::of_virtual(sim, config.faults, shape)
+    } else {
+        Fabric::with(sim, config.faults, shape)
+    }
+}
+
+impl From<Fabric> for World {
+    fn from(fabric: Fabric) -> Self {
+        Self::Simulated(fabric)
+    }
+}
+
+/// The simulated world; a test that asks for it elsewhere ends here.
+impl Deref for World {
+    type Target = Fabric;
+
+    fn deref(&self) -> &Fabric {
+        self.simulated()
+            .unwrap_or_else(|| panic!("{NEEDS_SIMULATOR}"))
+    }
+}
+
+/// A bounded number of turns.
+pub struct Turns {
+    left: usize,
+    until: Option<Instant>,
+}
+
+impl Turns {
+    /// Whether there is another one.
+    pub fn next(&mut self) -> bool {
+        if let Some(until) = self.until {
+            return Instant::now() < until;
+        }
+        let more = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        more
+    }
+}

@@ -1,0 +1,317 @@
+//! What a child plays, and what it says of it.
+//!
+//! A session opens two adapters, registers memory, connects, moves bytes by each kind of DTO, disconnects and closes. It
+//! never panics: whatever goes wrong is its answer. Lines that begin with `@` are for the judge.
+
+use std::fmt::Display;
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::getppid;
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpAttr,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrTriplet, MemPrivFlags, OpenOptions,
+    PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
+};
+
+use super::serve;
+use super::tracer::PART;
+
+const CONN_QUAL: u64 = 0x1_0000_0042;
+const NONE: CompletionFlags = CompletionFlags::empty();
+/// Far longer than anything takes, also where a world's time is behind the machine's because many want the processor.
+const LONG: Timeout = Timeout::from_micros(120_000_000);
+/// The same in moments of a millisecond.
+const MOMENTS: u32 = 120_000;
+/// What a message has for bytes.
+const BYTES: usize = 3000;
+
+/// Where sockets are, for a child that needs some.
+pub const DIRECTORY: &str = "DAT_TEST_SYSCALLS_DIRECTORY";
+
+#[test]
+fn played_by_a_child() {
+    let Ok(part) = std::env::var(PART) else {
+        return; // not a child
+    };
+    let directory = std::env::var(DIRECTORY).map(PathBuf::from);
+    let directory = directory.expect("a directory");
+    let names = match part.as_str() {
+        "simulator" => ["sim:a", "sim:b"].map(str::to_owned),
+        "wire" => [1, 2].map(|side| {
+            let wire = directory.join("wire");
+            let wire = wire.display();
+            format!("sim:wired{side},mac=02:00:00:00:00:0{side},link=unix:{wire}")
+        }),
+        "client" => served(&directory),
+        "server" => return serve::played(&directory),
+        other => panic!("no part is called {other}"),
+    };
+    println!("\nready");
+    heard();
+    let _mark = getppid();
+    let first = session(&names);
+    let _mark = getppid();
+    tell("first", &first);
+    println!("@kept {}", kept());
+    tell("second", &session(&names));
+    println!("@kept {}", kept());
+}
+
+/// The names of two functions that are served in a directory.
+pub fn served(directory: &Path) -> [String; 2] {
+    ["a", "b"].map(|side| format!("vfio-user:{}", directory.join(side).display()))
+}
+
+/// The next word from outside.
+pub(crate) fn heard() -> String {
+    let mut line = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .expect("a line");
+    line
+}
+
+pub(crate) fn tell(what: &str, outcome: &Result<(), String>) {
+    let text = match outcome {
+        Ok(()) => "ok".to_owned(),
+        Err(error) => error.replace('\n', " "),
+    };
+    println!("@{what} {text}");
+    std::io::stdout().flush().expect("a pipe");
+}
+
+/// Descriptors, and mappings that the project makes: memory files, rings, and reserved addresses.
+pub(crate) fn kept() -> String {
+    // One that fails here is none of the project's: it is made again.
+    let again = || (0..3).find_map(|_| Some(std::fs::read_dir("/proc/self/fd").ok()?.count()));
+    let descriptors = again().expect("readable");
+    let again = || (0..3).find_map(|_| std::fs::read_to_string("/proc/self/maps").ok());
+    let maps = again().expect("readable");
+    let mut bytes: u64 = 0;
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (range, access) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let length = range.split_once('-').and_then(|(start, end)| {
+            Some(u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(start, 16).ok()?)
+        });
+        let is_ours = line.contains("memfd:driver") || line.contains("io_uring");
+        // A guard page of a stack is no reservation.
+        let is_reserved = access == "---p" && line.contains(" 00:00 0") && length > Some(64 << 10);
+        if is_ours || is_reserved {
+            bytes += length.unwrap_or(0);
+        }
+    }
+    format!("{descriptors} descriptors, {bytes} bytes")
+}
+
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+/// A part of a session that says what it was about when it fails.
+trait About<T> {
+    fn about(self, what: &str) -> Result<T, String>;
+}
+
+impl<T, E: Display> About<T> for Result<T, E> {
+    fn about(self, what: &str) -> Result<T, String> {
+        self.map_err(|error| format!("{what}: {error}"))
+    }
+}
+
+struct Buffer {
+    memory: DmaMemory,
+    lmr: LmrCreated,
+}
+
+impl Buffer {
+    fn local(&self) -> LmrTriplet {
+        LmrTriplet {
+            lmr_context: self.lmr.lmr_context,
+            virtual_address: self.lmr.registered_address,
+            segment_length: BYTES as u64,
+        }
+    }
+
+    fn remote(&self) -> RmrTriplet {
+        RmrTriplet {
+            rmr_context: self.lmr.rmr_context,
+            target_address: self.lmr.registered_address,
+            segment_length: BYTES as u64,
+        }
+    }
+
+    fn expect(&self, value: u8) -> Result<(), String> {
+        if udapl::read(&self.memory, 0, BYTES) == [value; BYTES] {
+            return Ok(());
+        }
+        Err(format!("WRONG BYTES instead of {value}"))
+    }
+}
+
+struct Side {
+    ia: Ia,
+    pz: PzHandle,
+    events: EvdHandle,
+    ep: EpHandle,
+}
+
+impl Side {
+    fn open(name: &str) -> Result<Self, String> {
+        let mut ia = udapl::ia_open(name, &OpenOptions::default()).about("open")?;
+        match Self::objects(&mut ia) {
+            Ok((pz, events, ep)) => Ok(Self { ia, pz, events, ep }),
+            Err(error) => {
+                let last = ia.last_device_error().map(text);
+                // The first error is the one to tell.
+                let _closed = udapl::ia_close(ia, CloseFlags::Abrupt);
+                Err(format!("{error} {last:?}"))
+            }
+        }
+    }
+
+    fn objects(ia: &mut Ia) -> Result<(PzHandle, EvdHandle, EpHandle), String> {
+        let pz = ia.pz_create().about("pz_create")?;
+        let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
+        let events = ia.evd_create(64, streams).about("evd_create")?;
+        let attr = EpAttr {
+            max_rdma_read_in: 1,
+            max_rdma_read_out: 1,
+            ..EpAttr::defaults(ia.query().ia)
+        };
+        let evd = Some(events);
+        let ep = ia.ep_create(Some(pz), evd, evd, evd, Some(&attr));
+        Ok((pz, events, ep.about("ep_create")?))
+    }
+
+    fn buffer(&mut self, value: u8) -> Result<Buffer, String> {
+        let memory = udapl::alloc(&self.ia, BYTES).about("alloc")?;
+        udapl::write(&memory, 0, &[value; BYTES]);
+        let all = MemPrivFlags::all();
+        let lmr = self.ia.lmr_create(memory.clone(), self.pz, all);
+        let lmr = lmr.about("lmr_create")?;
+        Ok(Buffer { memory, lmr })
+    }
+
+    fn event(&mut self) -> Result<Event, String> {
+        let (event, _left) = self.ia.evd_wait(self.events, LONG, 1).about("evd_wait")?;
+        Ok(event)
+    }
+
+    fn completes(&mut self, cookie: u64) -> Result<(), String> {
+        let event = self.event()?;
+        if let Event::Dto(done) = &event
+            && (done.cookie, done.status) == (cookie, DtoStatus::Success)
+        {
+            return Ok(());
+        }
+        Err(format!("the completion of {cookie}: {event:?}"))
+    }
+
+    /// The next event; the other side lives meanwhile, and sends again what a link lost.
+    fn event_beside(&mut self, other: &mut Self) -> Result<Event, String> {
+        let moment = Timeout::from_micros(1_000);
+        let mut last = String::new();
+        for _ in 0..MOMENTS {
+            other.ia.progress();
+            match self.ia.evd_wait(self.events, moment, 1) {
+                Ok((event, _left)) => return Ok(event),
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(format!("evd_wait: {last}"))
+    }
+
+    fn happens(&mut self, other: &mut Self, kind: ConnectionEventKind) -> Result<(), String> {
+        let event = self.event_beside(other)?;
+        if let Event::Connection(event) = &event
+            && event.kind == kind
+        {
+            return Ok(());
+        }
+        Err(format!("{kind:?}: {event:?}"))
+    }
+
+    fn close(self) -> Result<(), String> {
+        let report = udapl::ia_close(self.ia, CloseFlags::Abrupt).about("close")?;
+        match report.dead {
+            None => Ok(()),
+            Some(dead) => Err(format!("the close finds it dead: {dead}")),
+        }
+    }
+}
+
+/// Everything once.
+pub(crate) fn session(names: &[String; 2]) -> Result<(), String> {
+    let mut a = Side::open(&names[0])?;
+    let b = Side::open(&names[1]);
+    let mut outcome = Ok(());
+    match b {
+        Ok(mut b) => {
+            let said = both(&mut a, &mut b).map_err(|error| {
+                let last = [&a, &b].map(|side| side.ia.last_device_error().map(text));
+                format!("{error} {last:?}")
+            });
+            outcome = outcome.and(said);
+            outcome = outcome.and(b.close());
+        }
+        Err(error) => outcome = Err(error),
+    }
+    outcome.and(a.close())
+}
+
+fn both(a: &mut Side, b: &mut Side) -> Result<(), String> {
+    connect(a, b)?;
+    let (from, to) = (a.buffer(1)?, b.buffer(0)?);
+    b.ia.ep_post_recv(b.ep, &[to.local()], 1, NONE)
+        .about("recv")?;
+    a.ia.ep_post_send(a.ep, &[from.local()], 2, NONE)
+        .about("send")?;
+    a.completes(2)?;
+    b.completes(1)?;
+    to.expect(1)?;
+
+    udapl::write(&from.memory, 0, &[2; BYTES]);
+    let written =
+        a.ia.ep_post_rdma_write(a.ep, &[from.local()], 3, &to.remote(), NONE);
+    written.about("rdma_write")?;
+    a.completes(3)?;
+    to.expect(2)?;
+
+    udapl::write(&to.memory, 0, &[3; BYTES]);
+    let read =
+        a.ia.ep_post_rdma_read(a.ep, &[from.local()], 4, &to.remote(), NONE);
+    read.about("rdma_read")?;
+    a.completes(4)?;
+    from.expect(3)?;
+
+    let gone = a.ia.ep_disconnect(a.ep, CloseFlags::Abrupt);
+    gone.about("disconnect")?;
+    a.happens(b, ConnectionEventKind::Disconnected)?;
+    b.happens(a, ConnectionEventKind::Disconnected)?;
+    for (side, buffer) in [(a, from), (b, to)] {
+        side.ia.lmr_free(buffer.lmr.lmr).map_err(text)?;
+    }
+    Ok(())
+}
+
+fn connect(a: &mut Side, b: &mut Side) -> Result<(), String> {
+    let listens = b.ia.psp_create(CONN_QUAL, b.events, PspFlags::CONSUMER);
+    listens.about("psp_create")?;
+    let address = b.ia.query().ia.ia_address;
+    let none = ConnectFlags::empty();
+    let (ep, best) = (a.ep, Qos::BEST_EFFORT);
+    let called =
+        a.ia.ep_connect(ep, address, CONN_QUAL, LONG, b"hello", best, none);
+    called.about("ep_connect")?;
+    let event = b.event_beside(a)?;
+    let Event::ConnectionRequest(request) = event else {
+        return Err(format!("a connection request: {event:?}"));
+    };
+    b.ia.cr_accept(request.cr, Some(b.ep), b"")
+        .about("cr_accept")?;
+    a.happens(b, ConnectionEventKind::Established)?;
+    b.happens(a, ConnectionEventKind::Established)
+}
