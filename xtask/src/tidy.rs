@@ -218,7 +218,7 @@ fn sources() -> Result<Vec<Source>> {
     let root = shell::root();
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = [
-        "layout", "driver", "mlx-prm", "dat-core", "hw-mlx", "hw-sim", "udapl", "fuzz", "campaign",
+        "layout", "driver", "mlx-prm", "dat-core", "hw-mlx", "hw-sim", "udapl", "datctl", "fuzz", "campaign",
         "xtask",
     ]
     .iter()

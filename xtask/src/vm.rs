@@ -157,7 +157,7 @@ fn cargo_test() -> Command {
     shell::cargo(&["test", "--workspace", "--no-run"])
 }
 
-/// Builds datctl, which the tests of its command line are built with; its path.
+/// Builds datctl, which its tests are built with; its path.
 fn datctl() -> Result<PathBuf> {
     let mut build = cargo_test();
     build.args(["--test", "vfio_user"]);

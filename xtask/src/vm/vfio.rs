@@ -70,7 +70,8 @@ fn programs() -> Result<Vec<Program>> {
             continue;
         };
         let source = Path::new(message["target"]["src_path"].as_str().unwrap_or_default());
-        if source.starts_with(shell::root().join("udapl/tests")) {
+        let suites = ["udapl/tests", "datctl/tests"].map(|folder| shell::root().join(folder));
+        if suites.iter().any(|folder| source.starts_with(folder)) {
             programs.push((format!("test-{name}"), path.into()));
         }
     }

@@ -61,7 +61,7 @@ impl Tree {
         for program in ["ip", "devlink"] {
             let answer = concat!(
                 env!("CARGO_MANIFEST_DIR"),
-                "/tests/datctl_cli/machine/answer"
+                "/tests/cli/machine/answer"
             );
             tree.link(&format!("/usr/sbin/{program}"), answer);
         }

@@ -13,7 +13,7 @@ use super::exchange::{self, Exchanged};
 use super::pair::Pair;
 use super::tests::subject;
 
-#[path = "../../../../../hw-sim/tests/generations_page/mod.rs"]
+#[path = "../../../hw-sim/tests/generations_page/mod.rs"]
 mod page;
 
 /// Functions, and how they are joined.
