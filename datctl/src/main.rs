@@ -32,6 +32,7 @@ mod info;
 mod listener;
 mod perf;
 mod ping;
+mod profiles;
 mod record;
 mod report;
 mod rping;
@@ -144,7 +145,9 @@ enum Command {
 #[derive(Subcommand)]
 enum SimCommand {
     /// Serves simulated functions on sockets; two are linked with each other. Runs until it is killed.
-    Serve(Serve),
+    Serve(Box<Serve>),
+    /// Lists what a simulated function can be: sim:NAME,profile=PROFILE, and --profile of `sim serve`.
+    Profiles,
 }
 
 /// `sim serve`
@@ -252,6 +255,9 @@ fn run(command: Command, machine: &Machine, output: Output) -> Result<bool, Box<
         Command::Sim {
             command: SimCommand::Serve(serve),
         } => serve::run(&serve)?,
+        Command::Sim {
+            command: SimCommand::Profiles,
+        } => output.show(&profiles::run()?)?,
         Command::Info(info) => {
             let adapter = info::run(&info)?;
             output.show(&adapter)?;

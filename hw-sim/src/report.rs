@@ -1,5 +1,6 @@
 //! What a function has to say at the end of a run.
 
+use crate::cmd;
 use crate::iommu::FaultRecord;
 use crate::port::Traffic;
 use mlx_prm::{Opcode, RegisterId};
@@ -66,7 +67,7 @@ impl FunctionReport {
     }
 
     /// What was asked of the function and how it answered, a line each: `command` or `register`, number, name, times
-    /// asked, times refused, and for commands why, each reason once.
+    /// asked, times refused, and for commands why, each reason once. Commands that nobody asked for are there too.
     ///
     /// ```text
     /// command 0x0500 CREATE_QP asked 12 refused 0
@@ -74,7 +75,9 @@ impl FunctionReport {
     /// ```
     pub fn coverage(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for (&opcode, times) in &self.opcodes {
+        let mut commands: BTreeMap<u16, _> = cmd::opcodes().map(|known| (known.0, 0)).collect();
+        commands.extend(self.opcodes.iter().map(|(&opcode, &times)| (opcode, times)));
+        for (opcode, times) in commands {
             let refused = || {
                 self.refused
                     .iter()

@@ -37,7 +37,12 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     /// Run the main job on the built-in simulator: two functions, one connection, every DTO.
-    Demo(demo::Arguments),
+    #[command(disable_help_flag = true)]
+    Demo {
+        /// What the demo takes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Run every test, then the outside witnesses on the wire (tshark, scapy) where they are installed.
     Test {
         /// Only tests whose name contains this.
@@ -85,9 +90,6 @@ enum Task {
         #[command(flatten)]
         options: vm::Options,
     },
-    /// Our end of a connection with the guest's `peer`: what `vm interop` runs in the guest.
-    #[command(hide = true)]
-    Peer(vm::peer::Arguments),
     /// Build the C library and install it: libdat.so, libdat.a, dat.pc, the headers.
     Install(install::Arguments),
     /// Only the house rules.
@@ -105,12 +107,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .init();
     match Arguments::parse().task {
-        Task::Demo(arguments) => demo::run(&arguments),
+        Task::Demo { arguments } => demo::run(&arguments),
         Task::Test { filter, profiles } if profiles => check::profiles(filter.as_deref()),
         Task::Test { filter, .. } => check::test(filter.as_deref()),
         Task::Check => check::run(),
@@ -125,7 +123,6 @@ fn run() -> Result<()> {
         Task::Setup => setup::run(),
         Task::Wire { capture } => wire::run(&capture),
         Task::Vm { task, options } => vm::run(&task, &options),
-        Task::Peer(arguments) => vm::peer::run(&arguments),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),
     }

@@ -218,8 +218,8 @@ fn sources() -> Result<Vec<Source>> {
     let root = shell::root();
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = [
-        "layout", "driver", "mlx-prm", "dat-core", "hw-mlx", "hw-sim", "udapl", "datctl", "fuzz", "campaign",
-        "xtask",
+        "layout", "driver", "mlx-prm", "dat-core", "hw-mlx", "hw-sim", "udapl", "datctl", "fuzz",
+        "campaign", "xtask",
     ]
     .iter()
     .map(|name| root.join(name))

@@ -24,7 +24,6 @@ mod libtest;
 mod machine;
 mod mirror;
 mod modules;
-pub mod peer;
 mod report;
 mod serial;
 mod stock;
@@ -163,6 +162,15 @@ fn datctl() -> Result<PathBuf> {
     build.args(["--test", "vfio_user"]);
     shell::run(build)?;
     Ok(shell::target_directory()?.join("debug/datctl"))
+}
+
+/// Builds an example of crate `udapl`; its name and path.
+fn example(name: &str) -> Result<image::Program> {
+    let mut build = cargo_test();
+    build.args(["--example", name]);
+    shell::run(build)?;
+    let path = shell::target_directory()?.join("debug/examples").join(name);
+    Ok((name.to_owned(), path))
 }
 
 /// Runs a task.

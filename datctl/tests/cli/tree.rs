@@ -59,10 +59,7 @@ impl Tree {
         tree.netdev(OTHER, "eno1");
         // What the first port gives its virtual function.
         for program in ["ip", "devlink"] {
-            let answer = concat!(
-                env!("CARGO_MANIFEST_DIR"),
-                "/tests/cli/machine/answer"
-            );
+            let answer = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/machine/answer");
             tree.link(&format!("/usr/sbin/{program}"), answer);
         }
         tree.settings(VF_SETTINGS);

@@ -17,6 +17,7 @@ fn every_command_explains_itself() {
         &["accept"],
         &["sim"],
         &["sim", "serve"],
+        &["sim", "profiles"],
     ];
     for command in commands {
         let output = datctl(&[command, &["--help"]].concat());
@@ -131,4 +132,21 @@ fn a_fault_of_a_socket_that_is_not_there_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).expect("text");
     assert!(error.contains("there is no socket 3"), "{error}");
+}
+
+#[test]
+fn every_profile_is_listed_and_can_be_opened_by_its_name() {
+    let (_, listed) = json(&["sim", "profiles"]);
+    let profiles = listed["profiles"].as_array().expect("a list").clone();
+    assert!(profiles.iter().any(|known| known["name"] == "connectx-5"));
+    for known in profiles {
+        let name = known["name"].as_str().expect("a name");
+        let (_, info) = json(&["info", &format!("sim:a,profile={name}")]);
+        if known["link"] == "ethernet" {
+            assert_eq!(info["firmware"], known["firmware"], "{name}");
+        } else {
+            let error = info["error"].as_str().expect("it cannot be driven");
+            assert!(error.contains("port_type: need 1 (Ethernet)"), "{error}");
+        }
+    }
 }

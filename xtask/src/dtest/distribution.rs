@@ -1,10 +1,8 @@
 //! The packages: the registry of DAT 2.0, the programs, the headers.
 
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use udapl::capi::dat2::{LAYOUT, types::LAYOUTS};
 
 use crate::shell;
 
@@ -87,21 +85,15 @@ impl Distribution {
     /// # Errors
     /// An assertion does not hold, or there is no compiler.
     pub fn hold_layouts(&self) -> Result<()> {
-        let mut text = String::from("#include <dat2/udat.h>\n#include <dat2/dat_registry.h>\n");
-        for (name, size, fields) in LAYOUTS.iter().chain([&LAYOUT]) {
-            writeln!(
-                text,
-                "_Static_assert(sizeof({name}) == {size}, \"{name}\");"
-            )?;
-            for (field, at) in *fields {
-                // Rust has no field of the name `type`.
-                let field = field.trim_end_matches('_');
-                writeln!(
-                    text,
-                    "_Static_assert(__builtin_offsetof({name}, {field}) == {at}, \"{name}.{field}\");"
-                )?;
-            }
-        }
+        let example = [
+            "run",
+            "--quiet",
+            "--package",
+            "udapl",
+            "--example",
+            "dat2_layouts",
+        ];
+        let text = shell::capture(shell::cargo(&example))?;
         let source = self.root.join("layouts.c");
         std::fs::write(&source, &text)?;
         let mut cc = shell::command("cc", &["-std=gnu11", "-fsyntax-only", "-I"]);

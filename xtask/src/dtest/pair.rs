@@ -6,7 +6,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use driver::{Clock, RealClock};
 
 use super::distribution::Distribution;
 
@@ -242,8 +241,7 @@ fn short(line: &str) -> String {
 
 /// Lets a program get on. It has no descriptor that says when to look: it listens at a port, writes a line, ends.
 fn pause() {
-    let clock = RealClock::new();
-    let _woken = clock.wait(&[], clock.now() + LOOK_EVERY);
+    std::thread::park_timeout(LOOK_EVERY);
 }
 
 /// Whether somebody on this machine listens at a TCP port (proc(5), `/proc/net/tcp`: state 0A).

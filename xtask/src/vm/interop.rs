@@ -13,7 +13,6 @@ use super::image::{Image, Program};
 use super::machine::Machine;
 use super::report::Step;
 use super::{PATIENCE, Shown, Slots, Suite, stock};
-use crate::shell;
 
 /// What every guest of these has.
 pub(super) const PACKAGES: &[&str] = &[
@@ -33,8 +32,8 @@ const PEER: Source = Source {
 fn programs(machine: &Machine) -> Result<Vec<Program>> {
     let mut programs = c::programs(machine, &[PEER])?;
     programs.push(("datctl".to_owned(), super::datctl()?));
-    let xtask = shell::target_directory()?.join("debug/xtask");
-    programs.push(("xtask".to_owned(), xtask));
+    let (_, ours) = super::example("peer")?;
+    programs.push(("our-peer".to_owned(), ours));
     Ok(programs)
 }
 

@@ -46,7 +46,7 @@ fn tested() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// datctl, the demo (which is this program), and the tests as test-NAME.
+/// datctl, the demo, and the tests as test-NAME.
 fn programs() -> Result<Vec<Program>> {
     let mut build = super::cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
@@ -55,11 +55,7 @@ fn programs() -> Result<Vec<Program>> {
     }
     let mut programs = vec![
         ("datctl".to_owned(), super::datctl()?),
-        // By its path: what runs may have been built anew meanwhile, for the tests.
-        (
-            "xtask".to_owned(),
-            shell::target_directory()?.join("debug/xtask"),
-        ),
+        super::example("demo")?,
     ];
     for line in shell::capture(build)?.lines() {
         let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;

@@ -1,6 +1,6 @@
 /*
  * A peer that does what rping never does, by plain librdmacm and libibverbs: it posts receives late or never, hangs up
- * first, rejects, and compares private data. The other end is ours, xtask/src/vm/peer.rs; what the cases are stands there.
+ * first, rejects, and compares private data. The other end is ours, udapl/examples/peer; what the cases are stands there.
  *
  *   peer connect ADDRESS CASE
  *   peer listen ADDRESS CASE

@@ -1,4 +1,4 @@
-//! Our end of connections with a peer that does what `rping` never does (`guest/peer.c`, on librdmacm and libibverbs).
+//! Our end of connections with a peer that does what `rping` never does (`xtask/src/vm/guest/peer.c`, on librdmacm and libibverbs).
 //!
 //! | Case | Passive end | Active end |
 //! |---|---|---|
@@ -11,12 +11,13 @@
 //! Request, accept and rejection carry as much private data as either stack gives them, a [`pattern`] whose bytes the other
 //! end compares. DAT 1.2 gives a rejection none, and does not show the one that came. Either end says on its
 //! output what it has seen; the first thing that is otherwise ends it.
+#![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 use udapl::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCompletion,
     DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags,
@@ -46,9 +47,9 @@ const STOCK_ACCEPT: usize = 196;
 /// Cookies of receives; sends count from 0.
 const RECEIVES: u64 = 100;
 
-/// `cargo xtask peer`
-#[derive(clap::Args)]
-pub struct Arguments {
+/// Our end of a connection with the guest's `peer`.
+#[derive(Parser)]
+struct Arguments {
     /// The adapter.
     name: String,
     /// Its address.
@@ -85,11 +86,8 @@ enum Case {
     Decline,
 }
 
-/// Runs one end.
-///
-/// # Errors
-/// What went otherwise than the case has it.
-pub fn run(arguments: &Arguments) -> Result<()> {
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
     let mac: Vec<u8> = arguments
         .mac
         .split(':')

@@ -1,0 +1,252 @@
+//! The main job: two functions, one link, every kind of DTO. On the built-in simulator, or over functions named with
+//! `--functions`, as any program would open them.
+//!
+//! The job reads a file from disk straight into registered memory, moves its bytes across the wire once by each of
+//! Send/Recv, Recv through a shared receive queue fed by two connections, RDMA Write and RDMA Read, compares every
+//! copy with the source, writes one back to disk, and takes everything apart again. It succeeds only if nothing is
+//! left over anywhere.
+//!
+//! Side A is active: it holds the file and sends. Side B listens. The first connection is made by link-local IPv6
+//! address to an IB service ID, the second by IPv4 address to an RDMA-CM port, so that the capture shows both; between named
+//! functions by link-local address too, for that contains the MAC, which is known by nothing else.
+#![forbid(unsafe_code)]
+
+mod setup;
+mod table;
+mod transfer;
+mod world;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use driver::{Clock, DmaMemory, File, Reactor, RealClock};
+use indicatif::{ProgressBar, ProgressStyle};
+use sha2::{Digest, Sha256};
+use udapl::fabric::Fabric;
+
+use self::setup::Job;
+use self::table::{Row, print_bring_up, print_table};
+use self::transfer::Kind;
+use self::world::World;
+/// The main job: two functions, one link, every kind of DTO.
+#[derive(Parser)]
+#[command(name = "demo")]
+struct Arguments {
+    /// The file whose bytes cross the wire [default: the running executable].
+    file: Option<PathBuf>,
+    /// Where to write the capture of the wire.
+    #[arg(long, default_value = "target/demo.pcapng")]
+    pcap: PathBuf,
+    /// Bytes per message; the last may be shorter.
+    #[arg(long, default_value_t = 256 * 1024)]
+    chunk: usize,
+    /// Seed of the simulated world.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Two functions on one link, of which the second listens, such as 0000:3b:00.2,0000:3b:00.3
+    /// [default: simulated ones].
+    #[arg(long, value_delimiter = ',')]
+    functions: Vec<String>,
+}
+
+impl Arguments {
+    /// The functions; simulated ones with their capture.
+    fn world(&self) -> Result<World> {
+        match &self.functions[..] {
+            [] => {}
+            [a, b] => return Ok(World::Named([a.clone(), b.clone()])),
+            other => bail!(
+                "--functions: two with a comma between them, not {}",
+                other.len()
+            ),
+        }
+        let fabric = Fabric::pair(self.seed);
+        let capture =
+            std::fs::File::create(&self.pcap).with_context(|| self.pcap.display().to_string())?;
+        fabric.sim.pcap(std::io::BufWriter::new(capture))?;
+        Ok(World::Simulated(fabric))
+    }
+}
+
+fn main() -> Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    run(&Arguments::parse())
+}
+
+/// Runs the job.
+fn run(arguments: &Arguments) -> Result<()> {
+    let path = match &arguments.file {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?,
+    };
+    ensure!(
+        (1..=1 << 30).contains(&arguments.chunk),
+        "--chunk: 1 to 2^30 bytes, not {}",
+        arguments.chunk
+    );
+    let bytes = usize::try_from(
+        std::fs::metadata(&path)
+            .with_context(|| path.display().to_string())?
+            .len(),
+    )?;
+    ensure!(bytes > 0, "{} is empty: nothing to move", path.display());
+    let began = Instant::now();
+    println!(
+        "{} ({:.1} MB) in messages of {} bytes, by each kind of DTO",
+        path.display(),
+        mega(bytes),
+        arguments.chunk
+    );
+
+    if let Some(folder) = arguments.pcap.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    let world = arguments.world()?;
+    let mut job = Job::open(&world, bytes)?;
+    print_bring_up(&job);
+    job.connect(&world)?;
+
+    let mut reactor = Reactor::new(64)?;
+    let source = job.source().clone();
+    read_file(&mut reactor, &path, &source, bytes)?;
+    let digest = sha256(&source, bytes);
+
+    let progress = ProgressBar::new(4 * bytes as u64);
+    progress.set_style(ProgressStyle::with_template(
+        "{msg:16} {wide_bar} {bytes}/{total_bytes}",
+    )?);
+    let mut rows = Vec::new();
+    for kind in Kind::ALL {
+        progress.set_message(kind.name());
+        let before = world.counters();
+        let started = Instant::now();
+        let (messages, completions) = job.transfer(kind, arguments.chunk, &progress)?;
+        let took = started.elapsed();
+        let after = world.counters();
+        let counted = after.zip(before).map(|(after, before)| after.since(before));
+        let verified = sha256(job.sink(kind), bytes) == digest;
+        rows.push(Row {
+            kind,
+            messages,
+            bytes,
+            counted,
+            completions,
+            took,
+            verified,
+        });
+    }
+    progress.finish_and_clear();
+    print_table(&rows);
+
+    let copy = write_back(&mut reactor, &arguments.pcap, job.sink(Kind::Read), bytes)?;
+    let copied = Sha256::digest(std::fs::read(&copy)?) == digest;
+    println!(
+        "written back by io_uring from registered memory: {} ({})",
+        copy.display(),
+        yes_no(copied)
+    );
+    drop(source);
+
+    println!("{}", job.close(&world)?);
+    if let Some(fabric) = world.fabric() {
+        fabric.sim.flush_pcap()?;
+        println!("capture of the wire: {}", arguments.pcap.display());
+    }
+    println!("the whole job: {:.1} s", began.elapsed().as_secs_f64());
+    let failed: Vec<&str> = rows
+        .iter()
+        .filter(|row| !row.verified)
+        .map(|row| row.kind.name())
+        .collect();
+    if !failed.is_empty() || !copied {
+        bail!(
+            "bytes differ from the source: {failed:?}, copy on disk: {}",
+            yes_no(copied)
+        );
+    }
+    Ok(())
+}
+
+fn deadline() -> driver::Instant {
+    RealClock::new().now() + Duration::from_secs(50)
+}
+
+/// The whole file into memory, in pieces of a megabyte, all queued at once.
+fn read_file(reactor: &mut Reactor, path: &Path, memory: &DmaMemory, bytes: usize) -> Result<()> {
+    let file = File::open(path)?;
+    for (offset, length) in pieces(bytes, 1 << 20) {
+        let (buffer, at) = place(memory, offset)?;
+        reactor.queue_read(&file, offset as u64, buffer, at, length)?;
+    }
+    finish(reactor, bytes)
+}
+
+fn write_back(
+    reactor: &mut Reactor,
+    beside: &Path,
+    memory: &DmaMemory,
+    bytes: usize,
+) -> Result<PathBuf> {
+    let path = beside.with_extension("copy");
+    let file = File::open_with(
+        std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true),
+        &path,
+    )?;
+    for (offset, length) in pieces(bytes, 1 << 20) {
+        let (buffer, at) = place(memory, offset)?;
+        reactor.queue_write(&file, offset as u64, buffer, at, length)?;
+    }
+    finish(reactor, bytes)?;
+    Ok(path)
+}
+
+fn finish(reactor: &mut Reactor, bytes: usize) -> Result<()> {
+    let mut moved = 0;
+    for completion in reactor.wait_all(deadline())? {
+        moved += completion.result?;
+    }
+    ensure!(moved == bytes, "io_uring moved {moved} of {bytes} bytes");
+    Ok(())
+}
+
+fn place(memory: &DmaMemory, offset: usize) -> Result<(&driver::DmaBuffer, usize)> {
+    match memory {
+        DmaMemory::Arena {
+            buffer,
+            offset: start,
+            ..
+        } => Ok((buffer, start + offset)),
+        DmaMemory::Lent(_) => bail!("the demo's memory comes from the arena"),
+    }
+}
+
+/// `bytes` in pieces: offset and length of each.
+fn pieces(bytes: usize, piece: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..bytes)
+        .step_by(piece)
+        .map(move |offset| (offset, piece.min(bytes - offset)))
+}
+
+fn sha256(memory: &DmaMemory, bytes: usize) -> sha2::digest::Output<Sha256> {
+    let mut hash = Sha256::new();
+    for (offset, length) in pieces(bytes, 1 << 20) {
+        hash.update(udapl::read(memory, offset, length));
+    }
+    hash.finalize()
+}
+
+fn mega(bytes: usize) -> f64 {
+    bytes as f64 / 1e6
+}
+
+const fn yes_no(yes: bool) -> &'static str {
+    if yes { "yes" } else { "NO" }
+}
