@@ -3,6 +3,7 @@
 //! Each rule is a function over the tracked Rust sources and says what it protects. A rule that
 //! needs an exception gets it here, with the reason, not in the source.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -39,6 +40,7 @@ impl Source {
 pub fn run() -> Result<()> {
     let sources = sources()?;
     let mut breaches = Vec::new();
+    the_picture_is_what_cargo_builds(&mut breaches)?;
     for source in &sources {
         if source.path == "xtask/src/tidy.rs" {
             continue; // names what it forbids
@@ -214,16 +216,54 @@ fn one_doorbell(source: &Source, breaches: &mut Vec<String>) {
     }
 }
 
+/// A manifest of Cargo.
+fn manifest(path: &str) -> Result<toml::Table> {
+    let text =
+        std::fs::read_to_string(shell::root().join(path)).with_context(|| path.to_owned())?;
+    Ok(text.parse()?)
+}
+
+/// The crates of the workspace.
+fn members() -> Result<Vec<String>> {
+    let workspace = manifest("Cargo.toml")?;
+    let members = workspace["workspace"]["members"].as_array();
+    let members = members.context("Cargo.toml: members")?.iter();
+    Ok(members
+        .filter_map(|name| Some(name.as_str()?.to_owned()))
+        .collect())
+}
+
+/// ARCHITECTURE.md says of each crate which others it stands on: the third column of its table.
+fn the_picture_is_what_cargo_builds(breaches: &mut Vec<String>) -> Result<()> {
+    let page = std::fs::read_to_string(shell::root().join("ARCHITECTURE.md"))?;
+    let crates = members()?;
+    for name in &crates {
+        let manifest = manifest(&format!("{name}/Cargo.toml"))?;
+        let built = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let built: BTreeSet<&str> = crates
+            .iter()
+            .filter(|other| built.is_some_and(|built| built.contains_key(*other)))
+            .map(String::as_str)
+            .collect();
+        let row = page
+            .lines()
+            .find(|line| line.starts_with(&format!("| `{name}` |")));
+        let said = row.and_then(|row| row.split('|').nth(3));
+        let said: Option<BTreeSet<&str>> =
+            said.map(|said| said.split('`').skip(1).step_by(2).collect());
+        if said.as_ref() != Some(&built) {
+            breaches.push(format!(
+                "ARCHITECTURE.md: `{name}` stands on {built:?}, and the table says {said:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn sources() -> Result<Vec<Source>> {
     let root = shell::root();
     let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> = [
-        "layout", "driver", "mlx-prm", "dat-core", "hw-mlx", "hw-sim", "udapl", "datctl", "fuzz",
-        "campaign", "xtask",
-    ]
-    .iter()
-    .map(|name| root.join(name))
-    .collect();
+    let mut folders: Vec<PathBuf> = members()?.iter().map(|name| root.join(name)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let path = entry?.path();
