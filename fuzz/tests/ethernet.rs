@@ -4,9 +4,17 @@
 //! that would be good but for what is spoilt, or bytes in place of them, moves records, rings at will and takes its queues through
 //! states; frames nobody sent arrive at both. Afterwards the firmware lives, and the other function still takes a frame.
 
-#[path = "../../hw-sim/tests/bench/mod.rs"]
+#[path = "../../hw-sim/tests/nic/bench/mod.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests of the simulator, which use all of it"
+)]
 mod bench;
-#[path = "../../hw-sim/tests/eth_support/mod.rs"]
+#[path = "../../hw-sim/tests/nic/eth_support/mod.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests of the simulator, which use all of it"
+)]
 mod eth_support;
 
 use bolero::{TypeGenerator, check, produce};

@@ -1,15 +1,24 @@
 //! The command trace, beside what mlx5_core wrote when it brought up a real ConnectX-4 Lx.
+//!
+//! A program of its own: `tracing` remembers for the whole process whether an event is wanted, and may learn it from a thread that
+//! listens to nothing.
 
+#[path = "hca/double/mod.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the program `hca`, which uses all of it"
+)]
 mod double;
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
-use double::Double;
 use hw_mlx::{Hca, HcaConfig};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
+
+use double::Double;
 
 /// Keeps the messages of the command trace.
 #[derive(Clone, Default)]

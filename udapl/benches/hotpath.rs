@@ -20,7 +20,7 @@
 //! the doorbell record and do all the work at once.
 
 mod c;
-#[path = "../tests/support/deaf.rs"]
+#[path = "../tests/hotpath/deaf.rs"]
 mod deaf;
 
 use std::hint::black_box;

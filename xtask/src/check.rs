@@ -28,20 +28,20 @@ pub fn test(filter: Option<&str>) -> Result<()> {
     wire::run(&capture)
 }
 
-/// Suites of the data path: what a message, a window and a shared receive queue have to do.
+/// Modules of `udapl/tests/dat` about the data path: what a message, a window and a shared receive queue have to do.
 const DATA_PATH: [&str; 9] = [
-    "send",
-    "recv",
-    "inline",
-    "flags",
-    "rdma_write",
-    "rdma_read",
+    "send::",
+    "recv::",
+    "inline::",
+    "flags::",
+    "rdma_write::",
+    "rdma_read::",
     WINDOWS,
-    "srq",
-    "lossy",
+    "srq::",
+    "lossy::",
 ];
 /// The one about memory windows, which a device may lack.
-const WINDOWS: &str = "rmr";
+const WINDOWS: &str = "rmr::";
 
 /// What `datctl sim profiles` lists.
 #[derive(Deserialize)]
@@ -57,7 +57,8 @@ struct Profile {
     memory_windows: bool,
 }
 
-/// The suites of the data path on every generation that the driver speaks to, and on its virtual functions.
+/// The tests of the data path, or those with `filter` in their names, on every generation that the driver speaks to, and on
+/// its virtual functions.
 pub fn profiles(filter: Option<&str>) -> Result<()> {
     let listed = [
         "run",
@@ -80,12 +81,22 @@ pub fn profiles(filter: Option<&str>) -> Result<()> {
         }
         for world in worlds {
             println!("{world}");
-            let mut arguments = vec!["test", "--quiet", "--package", "udapl", "--no-fail-fast"];
-            let suites = DATA_PATH
-                .iter()
-                .filter(|suite| profile.memory_windows || **suite != WINDOWS);
-            arguments.extend(suites.flat_map(|suite| ["--test", suite]));
-            arguments.extend(filter);
+            let mut arguments = vec![
+                "test",
+                "--quiet",
+                "--package",
+                "udapl",
+                "--test",
+                "dat",
+                "--",
+            ];
+            match filter {
+                Some(filter) => arguments.push(filter),
+                None => arguments.extend(DATA_PATH),
+            }
+            if !profile.memory_windows {
+                arguments.extend(["--skip", WINDOWS]);
+            }
             let mut command = shell::cargo(&arguments);
             command.env("DAT_TEST_PROFILE", &world);
             run_tests(command, &mut stdout()).with_context(|| format!("on {world}"))?;

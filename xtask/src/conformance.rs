@@ -217,7 +217,7 @@ mod unit {
         assert_eq!(clause.section, "dat_a, dat_b");
         let mut tests = Tests::new();
         let text = "/// Clauses: A-1, A-2.\n#[test]\nfn holds() {}\nfn does_not() {}\n";
-        collect(Path::new("udapl/tests/a.rs"), text, &mut tests);
+        collect(Path::new("udapl/tests/dat/a.rs"), text, &mut tests);
         assert_eq!(tests.keys().collect::<Vec<_>>(), ["A-1", "A-2"]);
         assert_eq!(tests["A-1"][0].name, "holds");
         assert!(missing(&clauses, &tests).is_empty());

@@ -1,6 +1,6 @@
 //! `cargo xtask sim --seed N`: one seed of the run over a faulty wire, and what happened in it.
 //!
-//! The run itself is the test in `udapl/tests/lossy.rs`, so that a seed that failed there fails here.
+//! The run itself is the test in `udapl/tests/dat/lossy.rs`, so that a seed that failed there fails here.
 
 use std::path::PathBuf;
 
@@ -30,9 +30,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         "--package",
         "udapl",
         "--test",
-        "lossy",
+        "dat",
         "--",
-        "dtos_complete_once",
+        "lossy::dtos_complete_once",
         "--nocapture",
     ]);
     command

@@ -3,7 +3,7 @@
 //!
 //! Time is the machine's here. Waits have bounds, and nothing is asserted about how long something takes.
 
-#[path = "../../../udapl/tests/support/functions.rs"]
+#[path = "../../../udapl/tests/dat/support/functions.rs"]
 mod functions;
 mod killed;
 mod linked;

@@ -7,7 +7,7 @@
 
 #![allow(dead_code, reason = "each harness uses its part")]
 
-#[path = "../../../hw-sim/tests/bench/mod.rs"]
+#[path = "../../../hw-sim/tests/nic/bench/mod.rs"]
 pub mod bench;
 
 use bench::{Bench, CompletionQueue, Resources, list};

@@ -2,7 +2,7 @@
 //!
 //! Enumerations a caller hands in are plain numbers here: a C program may put anything into them, and an invalid value
 //! of a Rust `enum` would be undefined behaviour before anybody could look at it. Offsets and sizes are asserted where
-//! the fields are declared, and `udapl/tests/capi_layout.rs` has a C compiler say the same of the header.
+//! the fields are declared, and `udapl/tests/dat/capi_layout.rs` has a C compiler say the same of the header.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};

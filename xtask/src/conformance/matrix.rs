@@ -95,7 +95,11 @@ fn render(clauses: &[Clause], tests: &Tests) -> String {
 
 /// A test as the matrix names it.
 fn named(test: &Test) -> String {
-    let file = test.file.strip_prefix("udapl/tests/").unwrap_or(&test.file);
+    let folders = ["udapl/tests/dat/", "udapl/tests/"];
+    let file = folders
+        .iter()
+        .find_map(|folder| test.file.strip_prefix(folder))
+        .unwrap_or(&test.file);
     format!("{}::`{}`", file.trim_end_matches(".rs"), test.name)
 }
 

@@ -1,8 +1,8 @@
 //! What a test program of ours says, read as results per test.
 //!
-//! It was run as `test-NAME --test-threads=1 --show-output --exact TEST...` with `DAT_TEST_FUNCTIONS` in the environment.
+//! It was run as `test-PROGRAM --test-threads=1 --show-output --exact TEST...` with `DAT_TEST_FUNCTIONS` in the environment.
 //! Every test that was asked for has to have passed, and to have said that it opened the functions
-//! (`udapl/tests/support/world.rs`): one that passed elsewhere, or that no longer exists, has shown nothing about them.
+//! (`udapl/tests/dat/support/world.rs`): one that passed elsewhere, or that no longer exists, has shown nothing about them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,7 +74,7 @@ mod tests {
     fn verdict(tests: &str) -> Result<String> {
         judge(&Step {
             name: "send".to_owned(),
-            command: format!("test-send --test-threads=1 --exact {tests}"),
+            command: format!("test-dat --test-threads=1 --exact {tests}"),
             said: SAID.lines().map(str::to_owned).collect(),
             code: Some(0),
             took: Duration::ZERO,

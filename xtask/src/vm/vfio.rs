@@ -1,7 +1,7 @@
 //! The suite on `vfio-pci`: our driver through the kernel's own VFIO.
 //!
-//! The programs are the ones `cargo build` and `cargo test` make. The tests of the data path are the very programs that
-//! run on `sim:`; the environment tells them which functions to open. Which tests run, and which do not for what
+//! The programs are the ones `cargo build` and `cargo test` make. The tests of the data path are in the very program that
+//! runs on `sim:`; the environment tells them which functions to open. Which tests run, and which do not for what
 //! reason, is in the script (`guest/vfio`).
 
 mod judge;
@@ -38,19 +38,14 @@ pub fn suite() -> Suite {
     }
 }
 
-/// The programs of tests that the script names: `tests NAME SECONDS TEST...`.
-fn tested() -> impl Iterator<Item = &'static str> {
-    SCRIPT.lines().filter_map(|line| {
-        let mut words = line.split_whitespace();
-        (words.next() == Some("tests")).then(|| words.next())?
-    })
-}
+/// The programs of tests that the script runs: those of crate `udapl`, and those of `datctl` that it is killed in.
+const TESTED: [&str; 2] = ["dat", "vfio_user"];
 
-/// datctl, the demo, and the tests as test-NAME.
+/// datctl, the demo, and the tests as test-PROGRAM.
 fn programs() -> Result<Vec<Program>> {
     let mut build = super::cargo_test();
     build.args(["--message-format", "json-render-diagnostics"]);
-    for name in tested() {
+    for name in TESTED {
         build.args(["--test", name]);
     }
     let mut programs = vec![
@@ -71,7 +66,7 @@ fn programs() -> Result<Vec<Program>> {
             programs.push((format!("test-{name}"), path.into()));
         }
     }
-    for name in tested() {
+    for name in TESTED {
         let name = format!("test-{name}");
         ensure!(
             programs.iter().any(|(program, _)| *program == name),
@@ -79,4 +74,43 @@ fn programs() -> Result<Vec<Program>> {
         );
     }
     Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tests that the script asks for, by module: `tests MODULE SECONDS TEST...`.
+    fn asked() -> Vec<(&'static str, Vec<&'static str>)> {
+        let lines = SCRIPT.split('\n');
+        let mut asked: Vec<(&str, Vec<&str>)> = Vec::new();
+        let mut goes_on = false;
+        for line in lines {
+            let mut words = line.trim_end_matches('\\').split_whitespace();
+            if !goes_on && line.starts_with("tests ") {
+                asked.push((words.nth(1).expect("a module"), Vec::new()));
+                words.next().expect("seconds");
+            } else if !goes_on {
+                continue;
+            }
+            asked.last_mut().expect("begun").1.extend(words);
+            goes_on = line.ends_with('\\');
+        }
+        asked
+    }
+
+    #[test]
+    fn every_test_that_the_script_asks_for_is_in_the_module_that_it_names() {
+        let asked = asked();
+        assert!(asked.len() > 15, "{asked:?}");
+        for (module, tests) in asked {
+            let path = shell::root().join(format!("udapl/tests/dat/{module}.rs"));
+            let text = std::fs::read_to_string(&path).expect(module);
+            assert!(!tests.is_empty(), "{module}");
+            for test in tests {
+                let declared = format!("#[test]\nfn {test}()");
+                assert!(text.contains(&declared), "{module}::{test}");
+            }
+        }
+    }
 }

@@ -1,0 +1,247 @@
+//! Waiting: arming, events, and what comes out of the provider besides completions.
+
+use std::time::Duration;
+
+use dat_core::provider::{
+    CompletionQueue, Provider, ProviderError, ProviderEvent, QueuePair, RequestFlags, RequestOp,
+};
+use hw_sim::{Fault, Faults, LinkFaults};
+
+use super::pair::{REPORTED, SIZES, TERMS, pair, pair_with, ready};
+
+#[test]
+fn a_wait_without_a_reason_lasts_until_its_deadline() {
+    let mut p = pair();
+    let (qa, qb) = p.connected();
+    p.a.provider.progress();
+    while p.a.provider.next_event().is_some() {}
+    let deadline = p.a.provider.now() + 3_000_000_000;
+    assert!(!p.a.provider.wait(deadline).unwrap());
+    assert!(p.a.provider.now() >= deadline);
+    p.finish(qa, qb);
+}
+
+/// Every completion after an arm wakes a waiter, many times over: the sequence number is kept.
+#[test]
+fn each_arm_is_good_for_one_wakeup() {
+    let mut p = pair_with(
+        1,
+        LinkFaults::both(Faults {
+            delay_ns: 10_000,
+            ..Faults::NONE
+        }),
+    );
+    let (mut qa, mut qb) = p.connected();
+    p.b.provider.progress();
+    while p.b.provider.next_event().is_some() {}
+    for round in 0..20 {
+        qb.post_recv(std::iter::once(p.b.segment(0, 64)), round, false)
+            .unwrap();
+        p.b.cq().arm(false);
+        assert!(p.b.cq().poll().is_none());
+        qa.post_request(
+            RequestOp::Send,
+            std::iter::once(p.a.segment(0, 64)),
+            round,
+            REPORTED,
+        )
+        .unwrap();
+        let start = p.b.provider.now();
+        while p.b.provider.wait(start + 1_000_000_000).unwrap() && p.b.polled(&mut qb).is_empty() {}
+        assert!(
+            p.b.provider.now() < start + 1_000_000,
+            "round {round}: woken by the deadline only"
+        );
+        p.a.completions(&mut qa, 1);
+    }
+    p.finish(qa, qb);
+}
+
+#[test]
+fn arming_for_solicited_entries_sleeps_through_the_others() {
+    let mut p = pair_with(
+        2,
+        LinkFaults::both(Faults {
+            delay_ns: 10_000,
+            ..Faults::NONE
+        }),
+    );
+    let (mut qa, mut qb) = p.connected();
+    p.b.provider.progress();
+    while p.b.provider.next_event().is_some() {}
+    for n in 0..2 {
+        qb.post_recv(std::iter::once(p.b.segment(0, 64)), n, false)
+            .unwrap();
+    }
+    p.b.cq().arm(true);
+    // Let an event of connecting (the first packet) pass first.
+    let mut woken_early = 0;
+    qa.post_request(
+        RequestOp::Send,
+        std::iter::once(p.a.segment(0, 64)),
+        1,
+        REPORTED,
+    )
+    .unwrap();
+    let start = p.b.provider.now();
+    while p.b.provider.wait(start + 1_000_000_000).unwrap() {
+        woken_early += u32::from(p.b.provider.next_event().is_none());
+    }
+    assert_eq!(woken_early, 0);
+    assert!(p.b.provider.now() >= start + 1_000_000_000);
+    qa.post_request(
+        RequestOp::Send,
+        std::iter::once(p.a.segment(0, 64)),
+        2,
+        RequestFlags {
+            solicited: true,
+            ..REPORTED
+        },
+    )
+    .unwrap();
+    let start = p.b.provider.now();
+    assert!(p.b.provider.wait(start + 1_000_000_000).unwrap());
+    assert!(p.b.provider.now() < start + 1_000_000);
+    assert_eq!(p.b.polled(&mut qb).len(), 2);
+    p.finish(qa, qb);
+}
+
+#[test]
+fn the_first_packet_before_rts_is_an_event_of_its_queue_pair() {
+    let mut p = pair();
+    let mut qa = p.a.create_qp(SIZES, 0xa);
+    let mut qb = p.b.create_qp(SIZES, 0xb);
+    let (gid_a, gid_b) = (p.a.gid(), p.b.gid());
+    // Only the passive side's RTR: it has heard nothing yet.
+    let path = p.b.provider.resolve(gid_a).unwrap();
+    let attributes = dat_core::provider::ReadyToReceive {
+        path,
+        remote_qpn: qa.number(),
+        receive_psn: 5,
+        mtu: 3,
+        reads_in: 1,
+        min_rnr_timer: 1,
+    };
+    p.b.provider.ready_to_receive(&mut qb, &attributes).unwrap();
+    ready(&mut p.a, &mut qa, gid_b, qb.number(), (5, 6), TERMS);
+    qb.post_recv(std::iter::once(p.b.segment(0, 64)), 1, false)
+        .unwrap();
+    qa.post_request(
+        RequestOp::Send,
+        std::iter::once(p.a.segment(0, 64)),
+        2,
+        REPORTED,
+    )
+    .unwrap();
+    p.b.provider.progress();
+    assert_eq!(
+        p.b.provider.next_event(),
+        Some(ProviderEvent::CommunicationEstablished { owner: 0xb })
+    );
+    assert_eq!(p.b.provider.next_event(), None);
+    p.finish(qa, qb);
+}
+
+#[test]
+fn the_port_going_down_and_up_is_told() {
+    let mut p = pair();
+    p.a.provider.progress();
+    while p.a.provider.next_event().is_some() {}
+    p.sim.inject(&p.a.function, &Fault::LinkDown);
+    let deadline = p.a.provider.now() + 1_000_000_000;
+    assert!(p.a.provider.wait(deadline).unwrap());
+    assert_eq!(p.a.provider.next_event(), Some(ProviderEvent::Port(false)));
+    p.sim.inject(&p.a.function, &Fault::LinkUp);
+    assert!(p.a.provider.wait(deadline).unwrap());
+    assert_eq!(p.a.provider.next_event(), Some(ProviderEvent::Port(true)));
+    p.finish_bare();
+}
+
+/// A virtual function's port follows its physical function's interface (Linux `en_main.c` `mlx5e_close` writes PAOS): a
+/// connection over it would only time out. Links train for seconds, so a port that went down just now may be tried.
+#[test]
+fn nobody_is_reached_over_a_port_that_stays_down() {
+    let mut p = pair();
+    let (own, peer) = (p.a.gid(), p.b.gid());
+    let pass = |p: &mut super::pair::Pair, seconds| {
+        p.sim.advance(Duration::from_secs(seconds));
+        p.a.provider.progress();
+        while p.a.provider.next_event().is_some() {}
+    };
+    p.sim.inject(&p.a.function, &Fault::LinkDown);
+    pass(&mut p, 1);
+    p.a.provider.resolve(peer).expect("it may come up");
+    pass(&mut p, 10);
+    let error = p.a.provider.resolve(peer).expect_err("it stays down");
+    assert!(
+        matches!(&error, ProviderError::Unreachable(text) if text.contains("is down") && text.contains(" 10 s")),
+        "{error:?}"
+    );
+    p.a.provider.resolve(own).expect("not over the port");
+    p.sim.inject(&p.a.function, &Fault::LinkUp);
+    pass(&mut p, 1);
+    p.a.provider.resolve(peer).expect("it is up");
+    p.finish_bare();
+}
+
+#[test]
+fn a_dead_device_is_told_once_and_everything_can_still_be_destroyed() {
+    let mut p = pair();
+    let (mut qa, qb) = p.connected();
+    p.a.provider.progress();
+    while p.a.provider.next_event().is_some() {}
+    p.sim.inject(&p.a.function, &Fault::HealthSyndrome(1));
+    let deadline = p.a.provider.now() + 10_000_000_000;
+    while let Ok(true) = p.a.provider.wait(deadline) {
+        if p.a.provider.next_event() == Some(ProviderEvent::DeviceDead) {
+            p.a.provider.alloc_pd().unwrap_err();
+            // Destroying works, closing too.
+            let cq = p.a.cq.as_mut().unwrap();
+            p.a.provider.destroy_qp(&mut qa, cq, None).unwrap();
+            p.b.destroy_qp(qb);
+            return;
+        }
+    }
+    // A wait that ends with the error has left the event.
+    assert_eq!(p.a.provider.next_event(), Some(ProviderEvent::DeviceDead));
+    let cq = p.a.cq.as_mut().unwrap();
+    p.a.provider.destroy_qp(&mut qa, cq, None).unwrap();
+    p.b.destroy_qp(qb);
+}
+
+/// Two entries fit; the third is lost, and the queue with it.
+#[test]
+fn an_overrun_completion_queue_is_an_event() {
+    let mut p = pair();
+    let small = p.b.provider.create_cq(1, 77).unwrap();
+    let capacity = small.capacity();
+    let mut cq = p.b.cq.replace(small).unwrap();
+    let mut qb = p.b.create_qp(SIZES, 0xb);
+    std::mem::swap(&mut cq, p.b.cq());
+    let small = cq;
+    let mut qa = p.a.create_qp(SIZES, 0xa);
+    p.connect(&mut qa, &mut qb, TERMS);
+    for n in 0..=capacity {
+        qb.post_recv(std::iter::once(p.b.segment(0, 64)), u64::from(n), false)
+            .unwrap();
+        qa.post_request(
+            RequestOp::Send,
+            std::iter::once(p.a.segment(0, 64)),
+            u64::from(n),
+            REPORTED,
+        )
+        .unwrap();
+    }
+    p.b.provider.progress();
+    let events: Vec<_> = std::iter::from_fn(|| p.b.provider.next_event()).collect();
+    assert!(
+        events.contains(&ProviderEvent::CqError { owner: 77 }),
+        "{events:?}"
+    );
+    let mut small = small;
+    p.b.provider.destroy_qp(&mut qb, &mut small, None).unwrap();
+    p.b.provider.destroy_cq(&mut small).unwrap();
+    p.a.polled(&mut qa);
+    p.a.destroy_qp(qa);
+    p.finish_bare();
+}

@@ -1,0 +1,194 @@
+//! Management datagrams through QP1.
+
+use dat_core::provider::{MadAddress, Provider, ProviderError};
+use hw_mlx::gid::gid_of;
+use hw_sim::{Faults, LinkFaults};
+use mlx_prm::ToErrQpIn;
+
+use super::pair::{Node, config, pair, pair_with, profile};
+
+fn mad(seed: u8) -> [u8; 256] {
+    std::array::from_fn(|n| u8::try_from(n).unwrap().wrapping_mul(3).wrapping_add(seed))
+}
+
+fn to(node: &Node, gid: [u8; 16]) -> MadAddress {
+    MadAddress {
+        path: node.provider.resolve(gid).expect("a path"),
+        qpn: 1,
+    }
+}
+
+fn receive(node: &mut Node) -> (MadAddress, [u8; 256]) {
+    let deadline = node.provider.now() + 1_000_000_000;
+    loop {
+        if let Some(received) = node.provider.poll_mad() {
+            return received;
+        }
+        assert!(
+            node.provider.now() < deadline,
+            "no datagram within a second"
+        );
+        node.provider.wait(deadline).expect("a live device");
+    }
+}
+
+#[test]
+fn a_datagram_over_ipv6_names_its_sender_and_can_be_answered() {
+    let mut p = pair();
+    let address = to(&p.a, p.b.gid());
+    p.a.provider.send_mad(&address, &mad(1)).unwrap();
+    let (from, received) = receive(&mut p.b);
+    assert_eq!(received, mad(1));
+    assert_eq!(
+        (
+            from.path.gid,
+            from.path.mac,
+            from.qpn,
+            from.path.source_gid_index
+        ),
+        (p.a.gid(), [2, 0, 0, 0, 0, 1], 1, 0)
+    );
+    p.b.provider.send_mad(&from, &mad(2)).unwrap();
+    let (from, received) = receive(&mut p.a);
+    assert_eq!((received, from.path.gid), (mad(2), p.b.gid()));
+    p.finish_bare();
+}
+
+#[test]
+fn a_datagram_over_ipv4_comes_with_mapped_addresses() {
+    let mut p = pair();
+    let address = to(&p.a, gid_of("10.0.0.2".parse().unwrap()));
+    assert_eq!(address.path.source_gid_index, 1);
+    p.a.provider.send_mad(&address, &mad(3)).unwrap();
+    let (from, received) = receive(&mut p.b);
+    assert_eq!(received, mad(3));
+    assert_eq!(from.path.gid, gid_of("10.0.0.1".parse().unwrap()));
+    assert_eq!(
+        (from.path.mac, from.path.source_gid_index),
+        ([2, 0, 0, 0, 0, 1], 1)
+    );
+    p.b.provider.send_mad(&from, &mad(4)).unwrap();
+    assert_eq!(receive(&mut p.a).1, mad(4));
+    p.finish_bare();
+}
+
+/// A datagram that may be marked is not dropped where a switch would rather mark (Linux `ah.c` `MLX5_ECN_ENABLED`); what
+/// is sent from an address in a VLAN is tagged with it, and with its priority.
+#[test]
+fn datagrams_may_be_marked_and_are_in_the_vlan_of_their_address() {
+    use hw_mlx::Vlan;
+    use hw_sim::{Sim, SimConfig};
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Capture(Arc<Mutex<Vec<u8>>>);
+    impl Write for Capture {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no panic").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let sim = Sim::new(SimConfig::default());
+    let capture = Capture::default();
+    let functions = [1, 2].map(|n| sim.add_function(profile(n)));
+    sim.connect(&functions[0], &functions[1], LinkFaults::NONE);
+    sim.pcap(capture.clone()).expect("a capture");
+    let [mut a, mut b] = [1, 2].map(|n: u8| {
+        let mut config = config(n);
+        let vlan = Vlan {
+            id: 100,
+            priority: 3,
+        };
+        config.vlans = vec![(config.gids[0], vlan)];
+        Node::new(Arc::clone(&functions[usize::from(n) - 1]), config)
+    });
+    let peer = gid_of("10.0.0.2".parse().expect("an address"));
+    let address = to(&a, peer);
+    a.provider.send_mad(&address, &mad(3)).expect("sent");
+    let (from, received) = receive(&mut b);
+    assert_eq!((received, from.path.traffic_class), (mad(3), 0));
+    sim.flush_pcap().expect("a capture");
+    let bytes = capture.0.lock().expect("no panic");
+    // TPID, priority and VLAN, IPv4, its first two bytes.
+    let headers = [0x81, 0x00, 3 << 5, 100, 0x08, 0x00, 0x45, 0x02];
+    let found = bytes.windows(8).any(|window| window == headers);
+    assert!(found, "{:02x?}", &bytes[..bytes.len().min(400)]);
+}
+
+/// More datagrams than slots, over more than a lap of every ring, with a wait for each.
+#[test]
+fn datagrams_keep_arriving_and_wake_the_waiter_each_time() {
+    let mut p = pair_with(
+        3,
+        LinkFaults::both(Faults {
+            delay_ns: 5_000,
+            ..Faults::NONE
+        }),
+    );
+    let address = to(&p.a, p.b.gid());
+    for n in 0..1000_u32 {
+        let seed = u8::try_from(n % 256).unwrap();
+        p.a.provider.send_mad(&address, &mad(seed)).unwrap();
+        assert_eq!(receive(&mut p.b).1, mad(seed));
+    }
+    p.finish_bare();
+}
+
+#[test]
+fn datagrams_that_come_in_a_burst_are_kept_in_order() {
+    let mut p = pair();
+    let address = to(&p.a, p.b.gid());
+    for n in 0..100 {
+        p.a.provider.send_mad(&address, &mad(n)).unwrap();
+    }
+    for n in 0..100 {
+        assert_eq!(receive(&mut p.b).1, mad(n));
+    }
+    assert!(p.b.provider.poll_mad().is_none());
+    p.finish_bare();
+}
+
+/// QP1 in error gives everything back flushed and works again after the next look at the device.
+#[test]
+fn a_broken_qp1_is_repaired() {
+    let mut p = pair();
+    for round in 0..3 {
+        let mut command = ToErrQpIn::new();
+        command.set_qpn(p.a.provider.gsi().number());
+        p.a.provider.hca_mut().exec(&command).unwrap();
+        assert_eq!(
+            p.a.provider.poll_mad().map(|received| received.1),
+            None,
+            "flushed receives are no datagrams"
+        );
+        let address = to(&p.a, p.b.gid());
+        let refused = p.a.provider.send_mad(&address, &mad(1));
+        assert!(
+            matches!(refused, Err(ProviderError::Resources(_))),
+            "{refused:?}"
+        );
+        p.a.provider.progress();
+        p.a.provider.send_mad(&address, &mad(round)).unwrap();
+        let (from, received) = receive(&mut p.b);
+        assert_eq!(received, mad(round));
+        p.b.provider.send_mad(&from, &mad(round + 100)).unwrap();
+        assert_eq!(receive(&mut p.a).1, mad(round + 100));
+    }
+    p.finish_bare();
+}
+
+#[test]
+fn an_address_nobody_knows_cannot_be_resolved() {
+    let p = pair();
+    let outcome = p.a.provider.resolve(gid_of("10.9.9.9".parse().unwrap()));
+    assert!(
+        matches!(outcome, Err(ProviderError::Unreachable(_))),
+        "{outcome:?}"
+    );
+    p.finish_bare();
+}

@@ -1,0 +1,918 @@
+//! A device double: answers commands by script, and looks at every byte the driver hands over.
+//!
+//! It is not a simulator. It executes nothing; it decodes the command queue with code of its own (offsets from the
+//! PRM, no layout of the driver's), notes every rule of the transport the driver breaks, and answers as
+//! the test says: refuse, hold, answer late, without an event, with a wrong signature. Time moves only when
+//! the driver waits, and then to the next scripted deed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use driver::{Clock, Device, Function, Instant, Interrupt, SharedMemory};
+
+/// UAR page the double hands out.
+const UAR: u32 = 4;
+const BAR_BYTES: usize = 0x10000;
+const MAC: [u8; 6] = [0x02, 0x00, 0x5e, 0x00, 0x00, 0x01];
+
+/// What the double does with a command a rule meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answers with this status and syndrome.
+    Refuse(u8, u32),
+    /// Answers with this delivery status.
+    Deliver(u8),
+    /// Keeps it until [`State::release`].
+    Hold,
+    /// Answers without an event.
+    NoEvent,
+    /// Answers, and one bit of the answer flips on its way.
+    Damage,
+    /// Answers OK and otherwise with noise from this seed; does nothing.
+    Noise(u64),
+}
+
+/// A command as the double got it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub opcode: u16,
+    pub op_mod: u16,
+    pub slot: usize,
+    pub token: u8,
+    pub input: Vec<u8>,
+    pub output_bytes: usize,
+    pub input_blocks: Vec<u64>,
+    pub output_blocks: Vec<u64>,
+}
+
+struct Eq {
+    ring: u64,
+    log_size: u32,
+    mask: u64,
+    vector: usize,
+    producer: u32,
+    consumer: u32,
+    armed: bool,
+}
+
+type Deed = Box<dyn FnOnce(&mut State) + Send>;
+
+/// Everything about the double that changes.
+pub struct State {
+    bar: SharedMemory,
+    config: Vec<u8>,
+    maps: Vec<(u64, SharedMemory, usize, usize)>,
+    interrupts: Vec<Interrupt>,
+    vectors: usize,
+    eqs: BTreeMap<u8, Eq>,
+    rules: VecDeque<(u16, Action)>,
+    held: BTreeMap<usize, Seen>,
+    deeds: Vec<(u64, Deed)>,
+    numbers: u32,
+    signing: bool,
+    /// How long the firmware boots once it knows its queue, and until when.
+    boots_for: u64,
+    boots_until: u64,
+    /// Until when its registers read as ones after a reset.
+    silent_until: u64,
+    silent: bool,
+    frozen_counter: bool,
+    /// Capability pages as they were set, by type.
+    set_caps: BTreeMap<u16, Vec<u8>>,
+    /// Commands in their order.
+    pub seen: Vec<Seen>,
+    /// Rules of the transport the driver broke.
+    pub breaches: Vec<String>,
+    /// Pages the driver gave.
+    pub pages: Vec<u64>,
+    /// Answer to QUERY_PAGES, by op_mod.
+    pub wants: BTreeMap<u16, u32>,
+    /// Capability dwords by (type, offset), the same for maximum and current.
+    pub caps: BTreeMap<(u16, usize), u32>,
+    /// Word 0x04 of the initialization segment.
+    pub interface: u32,
+    /// Word 0x14 at reset.
+    pub geometry: u32,
+    /// Bits of QUERY_ISSI.
+    pub issi: u32,
+    /// Further registers at reset.
+    pub segment: Vec<(usize, u32)>,
+    /// What ALLOC_UAR answers.
+    pub uar: u32,
+    /// The vport's MAC.
+    pub mac: [u8; 6],
+    /// The vport's list of unicast addresses.
+    pub unicast: Vec<[u8; 8]>,
+    /// It takes SET_HCA_CAP and stays as it was.
+    pub keeps_no_caps: bool,
+    /// It is the function of the adapter's own processor.
+    pub embedded_cpu: bool,
+    /// It was pulled out.
+    pub gone: bool,
+    /// MTU of the vport.
+    pub vport_mtu: u16,
+    /// It refuses to change it.
+    pub vport_mtu_fixed: bool,
+    /// MTU of the port; `None`: its register is refused.
+    pub port_mtu: Option<u16>,
+    /// It takes a list and keeps none.
+    pub forgets_lists: bool,
+}
+
+/// The device.
+pub struct Double {
+    state: Mutex<State>,
+    clock: Arc<ManualClock>,
+}
+
+/// Time that moves when somebody waits.
+pub struct ManualClock {
+    now: AtomicU64,
+    device: Weak<Double>,
+}
+
+impl Double {
+    /// A double that lets a driver come up.
+    pub fn new() -> Arc<Self> {
+        Arc::new_cyclic(|device| {
+            let bar = SharedMemory::anonymous(BAR_BYTES).expect("memory");
+            let mut config = vec![0u8; 4096];
+            config[..4].copy_from_slice(&[0xb3, 0x15, 0x17, 0x10]);
+            let mut caps = BTreeMap::new();
+            // What a ConnectX-4 Lx says (see caps.rs), as far as a driver must see it.
+            for (at, word) in [
+                (0x10, 0x0f0f_000e),
+                (0x18, 0x0016_0018),
+                (0x1c, 0x1618_0008),
+                (0x20, 0x0440_1010),
+                (0x28, 0x0004_0004),
+                (0x34, 0xc610_0101),
+                (0x38, 0x1e00_0000),
+                (0x3c, 0x0001_0001),
+                (0x40, 0x0000_c004),
+                (0x44, 0x0000_000f),
+                (0x48, 0x0005_000c),
+                (0x4c, 0x4009_0000),
+                (0x50, 0x0000_0400),
+                (0x54, 0x0000_0200),
+            ] {
+                caps.insert((0, at), word);
+            }
+            for (at, word) in [
+                (0x10, 0x0006_0004),
+                (0x14, 4791),
+                (0x18, 0xffff_c000),
+                (0x1c, 16),
+            ] {
+                caps.insert((4, at), word);
+            }
+            Self {
+                state: Mutex::new(State {
+                    bar,
+                    config,
+                    maps: Vec::new(),
+                    interrupts: Vec::new(),
+                    vectors: 2,
+                    eqs: BTreeMap::new(),
+                    rules: VecDeque::new(),
+                    held: BTreeMap::new(),
+                    deeds: Vec::new(),
+                    numbers: 0x10,
+                    signing: false,
+                    boots_for: 0,
+                    boots_until: 0,
+                    silent_until: 0,
+                    silent: false,
+                    set_caps: BTreeMap::new(),
+                    keeps_no_caps: false,
+                    embedded_cpu: false,
+                    gone: false,
+                    vport_mtu: 1522,
+                    port_mtu: Some(1522),
+                    vport_mtu_fixed: false,
+                    frozen_counter: false,
+                    seen: Vec::new(),
+                    breaches: Vec::new(),
+                    pages: Vec::new(),
+                    wants: BTreeMap::from([(1, 3), (2, 70), (3, 0)]),
+                    caps,
+                    interface: 5 << 16,
+                    geometry: 0x56,
+                    issi: 0b10,
+                    segment: Vec::new(),
+                    uar: UAR,
+                    mac: MAC,
+                    // Somebody else's, left behind.
+                    unicast: vec![[0, 0, 0x02, 0xde, 0xad, 0, 0, 1]],
+                    forgets_lists: false,
+                }),
+                clock: Arc::new(ManualClock {
+                    now: AtomicU64::new(1_000_000),
+                    device: device.clone(),
+                }),
+            }
+        })
+    }
+
+    /// The driver's handle.
+    pub fn function(self: &Arc<Self>) -> Function {
+        Function::in_process(Arc::clone(self) as Arc<dyn Device>).expect("a function")
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        // A test that failed while holding it has failed already.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next command with this opcode meets `action`.
+    pub fn rule(&self, opcode: u16, action: Action) {
+        self.state().rules.push_back((opcode, action));
+    }
+
+    /// Does something so much later.
+    pub fn after(&self, delay: Duration, deed: impl FnOnce(&mut State) + Send + 'static) {
+        let at = self.clock.now().0 + u64::try_from(delay.as_nanos()).expect("short");
+        self.state().deeds.push((at, Box::new(deed)));
+    }
+
+    /// Gives a held command back.
+    pub fn release(&self, slot: usize) {
+        self.state().release(slot);
+    }
+
+    /// How many MSI-X vectors it has; before the function is opened.
+    pub fn set_vectors(&self, vectors: usize) {
+        self.state().vectors = vectors;
+    }
+
+    /// PCI device id.
+    pub fn set_device(&self, id: u16) {
+        let [high, low] = id.to_be_bytes();
+        self.state().config[2..4].copy_from_slice(&[low, high]);
+    }
+
+    /// The firmware boots for so long once it knows its command queue.
+    pub fn boots_for(&self, time: Duration) {
+        self.state().boots_for = u64::try_from(time.as_nanos()).expect("short");
+    }
+
+    /// Its registers read as ones until then, and what is written to them is lost.
+    pub fn silent_until(&self, time: Instant) {
+        self.state().silent_until = time.0;
+    }
+
+    pub fn now(&self) -> Instant {
+        self.clock.now()
+    }
+}
+
+impl State {
+    // --- memory -------------------------------------------------------------------------------
+
+    fn bus_master(&self) -> bool {
+        self.config[4] & 4 != 0
+    }
+
+    fn dma(&mut self, iova: u64, bytes: usize) -> Option<(SharedMemory, usize)> {
+        if !self.bus_master() {
+            self.breaches
+                .push(format!("DMA at {iova:#x} with bus mastering off"));
+            return None;
+        }
+        let found = self.maps.iter().find_map(|(base, memory, offset, len)| {
+            let at = usize::try_from(iova.checked_sub(*base)?).ok()?;
+            (at + bytes <= *len).then(|| (memory.clone(), offset + at))
+        });
+        if found.is_none() {
+            self.breaches.push(format!("DMA at {iova:#x}: not mapped"));
+        }
+        found
+    }
+
+    pub fn read(&mut self, iova: u64, bytes: usize) -> Vec<u8> {
+        let mut out = vec![0; bytes];
+        if let Some((memory, at)) = self.dma(iova, bytes) {
+            memory.read_bytes(at, &mut out);
+        }
+        out
+    }
+
+    pub fn write(&mut self, iova: u64, data: &[u8]) {
+        if let Some((memory, at)) = self.dma(iova, data.len()) {
+            memory.write_bytes(at, data);
+        }
+    }
+
+    fn register(&self, at: usize) -> u32 {
+        self.bar.load_be32(at)
+    }
+
+    /// Changes a register behind the driver's back.
+    pub fn set_register(&self, at: usize, value: u32) {
+        self.bar.store_be32(at, value);
+    }
+
+    /// The health counter no longer moves.
+    pub fn freeze_counter(&mut self) {
+        self.frozen_counter = true;
+    }
+
+    fn tick(&mut self, now: u64) {
+        let silent = self.gone || now < self.silent_until;
+        if silent && !self.silent {
+            self.bar.fill(0, BAR_BYTES, 0xff);
+        } else if !silent && self.silent {
+            self.wake();
+        }
+        self.silent = silent;
+        if silent {
+            return;
+        }
+        let booting = if now < self.boots_until { 1 << 31 } else { 0 };
+        self.set_register(0x1fc, booting | u32::from(self.embedded_cpu) << 23);
+        if !self.frozen_counter {
+            let counter = u32::try_from((now / 1_000_000) & 0xff_ffff).expect("24 bits");
+            let kept = self.register(0x1010) & 0xff00_0000;
+            self.set_register(0x1010, kept | counter);
+        }
+    }
+
+    /// Registers as they are after a reset.
+    fn wake(&mut self) {
+        self.bar.fill(0, BAR_BYTES, 0);
+        self.set_register(0x00, 35 << 16 | 16);
+        self.set_register(0x04, self.interface);
+        self.set_register(0x14, self.geometry);
+        for (at, value) in self.segment.clone() {
+            self.set_register(at, value);
+        }
+    }
+
+    // --- the command interface ----------------------------------------------------------------
+
+    fn breach(&mut self, what: String) {
+        self.breaches.push(what);
+    }
+
+    fn queue(&self) -> u64 {
+        u64::from(self.register(0x10)) << 32 | u64::from(self.register(0x14) & 0xffff_f000)
+    }
+
+    fn entry(&self, slot: usize) -> u64 {
+        self.queue() + ((slot as u64) << (self.geometry & 0xf))
+    }
+
+    /// Walks a chain and checks every block of it.
+    fn walk(&mut self, what: &str, first: u64, bytes: usize, token: u8) -> (Vec<u64>, Vec<u8>) {
+        let (mut blocks, mut data, mut at) = (Vec::new(), Vec::new(), first);
+        for number in 0..bytes.saturating_sub(16).div_ceil(512) {
+            if at == 0 || at % 1024 != 0 {
+                self.breach(format!("{what} block {number} at {at:#x}"));
+                break;
+            }
+            let block = self.read(at, 0x240);
+            if u32::from_be_bytes([block[0x238], block[0x239], block[0x23a], block[0x23b]]) as usize
+                != number
+            {
+                self.breach(format!("{what} block {number}: wrong number"));
+            }
+            if block[0x23d] != token {
+                self.breach(format!(
+                    "{what} block {number}: token {:#x}, entry has {token:#x}",
+                    block[0x23d]
+                ));
+            }
+            if xor(&block[0x200..0x23f]) != 0xff || xor(&block) != 0xff {
+                self.breach(format!("{what} block {number}: signature"));
+            }
+            if block[0x200..0x230].iter().any(|byte| *byte != 0) {
+                self.breach(format!("{what} block {number}: reserved bytes"));
+            }
+            blocks.push(at);
+            data.extend_from_slice(&block[..512]);
+            at = u64::from_be_bytes(block[0x230..0x238].try_into().expect("8 bytes"));
+        }
+        if at != 0 && !blocks.is_empty() {
+            self.breach(format!("{what}: the last block links to {at:#x}"));
+        }
+        (blocks, data)
+    }
+
+    fn doorbell(&mut self, vector: u32) {
+        for slot in (0..32).filter(|slot| vector & 1 << slot != 0) {
+            let entry = self.read(self.entry(slot), 64);
+            let be32 =
+                |at: usize| u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
+            let be64 =
+                |at: usize| u64::from_be_bytes(entry[at..at + 8].try_into().expect("8 bytes"));
+            if entry[0] != 7 || entry[0x3f] != 1 || entry[0x20..0x30].iter().any(|byte| *byte != 0)
+            {
+                self.breach(format!("slot {slot}: entry {entry:02x?}"));
+            }
+            if xor(&entry) != 0xff {
+                self.breach(format!("slot {slot}: entry signature"));
+            }
+            if self.held.contains_key(&slot) {
+                self.breach(format!("slot {slot}: rung while the device has it"));
+            }
+            let (input_bytes, output_bytes) = (be32(4) as usize, be32(0x38) as usize);
+            let token = entry[0x3c];
+            let mut input = entry[0x10..0x20].to_vec();
+            let (input_blocks, rest) = self.walk("input", be64(8), input_bytes, token);
+            input.extend_from_slice(&rest);
+            if input[input_bytes.min(input.len())..]
+                .iter()
+                .any(|byte| *byte != 0)
+            {
+                self.breach(format!("slot {slot}: bytes behind the input"));
+            }
+            input.truncate(input_bytes);
+            let (output_blocks, _) = self.walk("output", be64(0x30), output_bytes, token);
+            let command = Seen {
+                opcode: u16::from_be_bytes([input[0], input[1]]),
+                op_mod: u16::from_be_bytes([input[6], input[7]]),
+                slot,
+                token,
+                input,
+                output_bytes,
+                input_blocks,
+                output_blocks,
+            };
+            self.seen.push(command.clone());
+            self.serve(command);
+        }
+    }
+
+    fn serve(&mut self, command: Seen) {
+        let rule = self
+            .rules
+            .iter()
+            .position(|(opcode, _)| *opcode == command.opcode)
+            .and_then(|at| self.rules.remove(at));
+        let action = rule.map(|(_, action)| action);
+        match action {
+            Some(Action::Hold) => {
+                self.held.insert(command.slot, command);
+            }
+            Some(Action::Deliver(status)) => self.finish(&command, &[], status << 1, true, false),
+            Some(Action::Refuse(status, syndrome)) => {
+                let mut output = vec![0; command.output_bytes];
+                output[0] = status;
+                output[4..8].copy_from_slice(&syndrome.to_be_bytes());
+                self.finish(&command, &output, 0, true, false);
+            }
+            Some(Action::Noise(seed)) => {
+                let mut noise = Noise(seed);
+                let mut output: Vec<u8> = (0..command.output_bytes).map(|_| noise.byte()).collect();
+                output[0] = 0;
+                self.finish(&command, &output, 0, true, false);
+            }
+            Some(Action::NoEvent) | Some(Action::Damage) | None => {
+                let output = self.execute(&command);
+                self.finish(
+                    &command,
+                    &output,
+                    0,
+                    action != Some(Action::NoEvent),
+                    action == Some(Action::Damage),
+                );
+            }
+        }
+    }
+
+    /// Answers a held command.
+    pub fn release(&mut self, slot: usize) {
+        let command = self.held.remove(&slot).expect("a held command");
+        let output = self.execute(&command);
+        self.finish(&command, &output, 0, true, false);
+    }
+
+    /// Slots being held.
+    pub fn held(&self) -> Vec<usize> {
+        self.held.keys().copied().collect()
+    }
+
+    /// Everything of a held command that is the device's: entry and blocks.
+    pub fn image(&mut self, slot: usize) -> Vec<u8> {
+        let command = self.held[&slot].clone();
+        let mut image = self.read(self.entry(slot), 64);
+        for block in command.input_blocks.iter().chain(&command.output_blocks) {
+            image.extend(self.read(*block, 0x240));
+        }
+        image
+    }
+
+    fn finish(&mut self, command: &Seen, output: &[u8], status_own: u8, event: bool, damage: bool) {
+        let at = self.entry(command.slot);
+        let inline = output.len().min(16);
+        self.write(at + 0x20, &output[..inline]);
+        for (number, block) in command.output_blocks.iter().enumerate() {
+            let mut image = self.read(*block, 0x240);
+            let from = output.len().min(16 + number * 512);
+            let piece = &output[from..output.len().min(from + 512)];
+            image[..piece.len()].copy_from_slice(piece);
+            if self.signing {
+                image[0x23e] = 0;
+                image[0x23e] = xor(&image[0x200..0x23f]) ^ 0xff;
+                image[0x23f] = 0;
+                image[0x23f] = xor(&image) ^ 0xff;
+            }
+            if damage {
+                image[7] ^= 0x10;
+            }
+            self.write(*block, &image);
+        }
+        if self.signing {
+            let mut entry = self.read(at, 64);
+            entry[0x3d] = 0;
+            entry[0x3f] = status_own;
+            entry[0x3d] = xor(&entry) ^ 0xff;
+            if damage && command.output_blocks.is_empty() {
+                entry[0x2f] ^= 0x10;
+            }
+            self.write(at, &entry[..0x3f]);
+        }
+        self.write(at + 0x3f, &[status_own]);
+        if event {
+            let mut eqe = [0u8; 64];
+            eqe[1] = 0x0a;
+            eqe[0x20..0x24].copy_from_slice(&(1u32 << command.slot).to_be_bytes());
+            self.event(eqe);
+        }
+    }
+
+    /// What a command does and answers, as far as bring-up needs it.
+    fn execute(&mut self, command: &Seen) -> Vec<u8> {
+        let mut output = vec![0u8; command.output_bytes];
+        let argument = u32::from_be_bytes(command.input[8..12].try_into().expect("4 bytes"));
+        match command.opcode {
+            0x10a => output[0x6c..0x70].copy_from_slice(&self.issi.to_be_bytes()),
+            0x107 => {
+                let pages = self.wants.get(&command.op_mod).copied().unwrap_or(0);
+                output[0xc..0x10].copy_from_slice(&pages.to_be_bytes());
+            }
+            0x108 if command.op_mod == 1 => {
+                let pages: Vec<u64> = command.input[16..]
+                    .chunks(8)
+                    .map(|page| u64::from_be_bytes(page.try_into().expect("8 bytes")))
+                    .collect();
+                for page in pages {
+                    if page == 0 || page % 4096 != 0 || self.pages.contains(&page) {
+                        self.breach(format!("page {page:#x} given"));
+                    }
+                    // A page is the firmware's to write.
+                    self.write(page, &[0xfa; 4096]);
+                    self.pages.push(page);
+                }
+            }
+            0x108 if command.op_mod == 2 => {
+                let room = (command.output_bytes - 16) / 8;
+                let asked =
+                    u32::from_be_bytes(command.input[12..16].try_into().expect("4 bytes")) as usize;
+                let count = room.min(asked).min(self.pages.len());
+                output[8..12].copy_from_slice(&u32::try_from(count).expect("few").to_be_bytes());
+                for number in 0..count {
+                    let page = self.pages.pop().expect("counted");
+                    output[16 + 8 * number..24 + 8 * number].copy_from_slice(&page.to_be_bytes());
+                }
+            }
+            0x100 => {
+                let kind = command.op_mod >> 1;
+                let set = self.set_caps.get(&kind).filter(|_| command.op_mod & 1 == 1);
+                if let Some(page) = set {
+                    output[0x10..].copy_from_slice(page);
+                    return output;
+                }
+                for ((page, at), word) in &self.caps {
+                    if *page == kind && 0x14 + at <= output.len() {
+                        output[0x10 + at..0x14 + at].copy_from_slice(&word.to_be_bytes());
+                    }
+                }
+            }
+            0x109 => {
+                if command.op_mod == 0 {
+                    self.signing = argument_of(&command.input, 0x50) >> 14 & 3 == 3;
+                }
+                if !self.keeps_no_caps {
+                    let page = command.input[0x10..].to_vec();
+                    self.set_caps.insert(command.op_mod >> 1, page);
+                }
+            }
+            0x301 => {
+                let context = &command.input[0x10..0x50];
+                let number = u8::try_from(self.eqs.len() + 1).expect("few");
+                let eq = Eq {
+                    ring: u64::from_be_bytes(
+                        command.input[0x110..0x118].try_into().expect("8 bytes"),
+                    ),
+                    log_size: u32::from(context[0x0c] & 0x1f),
+                    mask: u64::from_be_bytes(
+                        command.input[0x58..0x60].try_into().expect("8 bytes"),
+                    ),
+                    vector: usize::from(context[0x17]),
+                    producer: 0,
+                    consumer: 0,
+                    armed: false,
+                };
+                for entry in 0..1u64 << eq.log_size {
+                    if self.read(eq.ring + 64 * entry + 0x3f, 1) != [1] {
+                        self.breach(format!("EQ {number}: entry {entry} is not the device's"));
+                        break;
+                    }
+                }
+                self.eqs.insert(number, eq);
+                output[0xb] = number;
+            }
+            0x302 => {
+                let known = self.eqs.remove(&command.input[0xb]).is_some();
+                output[0] = if known { 0 } else { 0x05 };
+            }
+            0x754 => {
+                output[0x10 + 0x26..0x10 + 0x28].copy_from_slice(&self.vport_mtu.to_be_bytes());
+                let mac = self.mac;
+                output[0x10 + 0xf6..0x10 + 0xfc].copy_from_slice(&mac);
+                let listed = u16::try_from(self.unicast.len()).expect("few");
+                output[0x10 + 0xf2..0x10 + 0xf4].copy_from_slice(&listed.to_be_bytes());
+                for (room, entry) in output[0x110..].chunks_exact_mut(8).zip(&self.unicast) {
+                    room.copy_from_slice(entry);
+                }
+            }
+            0x755 => {
+                let context = &command.input[0x100..];
+                if argument_of(&command.input, 0x0c) & 1 << 6 != 0 {
+                    if self.vport_mtu_fixed {
+                        output[0] = 0x03;
+                        return output;
+                    }
+                    self.vport_mtu = u16::from_be_bytes([context[0x26], context[0x27]]);
+                }
+                if argument_of(&command.input, 0x0c) & 1 << 2 != 0 {
+                    let count = usize::from(context[0xf2] & 0xf) << 8 | usize::from(context[0xf3]);
+                    if context[0xf0] & 7 != 0 || context.len() != 0x100 + 8 * count {
+                        self.breach(format!(
+                            "unicast list of {count} entries in {:#x} bytes, type {}",
+                            context.len() - 0x100,
+                            context[0xf0] & 7
+                        ));
+                    }
+                    let list = context[0x100..]
+                        .chunks_exact(8)
+                        .map(|entry| entry.try_into().expect("8 bytes"));
+                    self.unicast = if self.forgets_lists {
+                        Vec::new()
+                    } else {
+                        list.collect()
+                    };
+                }
+            }
+            0x802 => output[8..12].copy_from_slice(&self.uar.to_be_bytes()),
+            0x800 => {
+                self.numbers += 1;
+                output[8..12].copy_from_slice(&self.numbers.to_be_bytes());
+            }
+            // Registers are echoed, but for the MTU.
+            0x805 => {
+                let bytes = output.len().min(command.input.len());
+                output[16..bytes].copy_from_slice(&command.input[16..bytes]);
+                if argument == 0x5003 && self.port_mtu.is_none() {
+                    output.fill(0);
+                    output[0] = 0x03;
+                } else if let (0x5003, Some(mtu)) = (argument, self.port_mtu) {
+                    // Written: op_mod 0, admin_mtu.
+                    let asked = u16::from_be_bytes([command.input[0x18], command.input[0x19]]);
+                    let mtu = if command.op_mod == 0 { asked } else { mtu };
+                    self.port_mtu = Some(mtu);
+                    output[0x10 + 4..0x10 + 6].copy_from_slice(&10_000u16.to_be_bytes());
+                    output[0x10 + 12..0x10 + 14].copy_from_slice(&mtu.to_be_bytes());
+                }
+            }
+            _ => {}
+        }
+        output
+    }
+
+    // --- events -------------------------------------------------------------------------------
+
+    /// Writes an entry to the event queue its type is mapped to.
+    pub fn event(&mut self, eqe: [u8; 64]) {
+        let kind = eqe[1];
+        let Some(number) = self
+            .eqs
+            .iter()
+            .find(|(_, eq)| eq.mask & 1 << kind != 0)
+            .map(|(number, _)| *number)
+        else {
+            return;
+        };
+        self.event_to(number, eqe);
+    }
+
+    /// Writes an entry to an event queue.
+    pub fn event_to(&mut self, number: u8, mut eqe: [u8; 64]) {
+        let eq = &self.eqs[&number];
+        let slot = eq.producer & ((1 << eq.log_size) - 1);
+        if eq.producer.wrapping_sub(eq.consumer) >= 1 << eq.log_size {
+            self.breach(format!("EQ {number} overrun"));
+            return;
+        }
+        eqe[0x3f] = u8::from(eq.producer >> eq.log_size & 1 != 0);
+        let at = eq.ring + 64 * u64::from(slot);
+        self.write(at, &eqe[..0x3f]);
+        self.write(at + 0x3f, &eqe[0x3f..]);
+        let eq = self.eqs.get_mut(&number).expect("looked up");
+        eq.producer = eq.producer.wrapping_add(1);
+        self.fire(number);
+    }
+
+    fn fire(&mut self, number: u8) {
+        let Some(eq) = self.eqs.get_mut(&number) else {
+            return;
+        };
+        if eq.armed && eq.producer != eq.consumer {
+            eq.armed = false;
+            self.interrupts[eq.vector].signal();
+        }
+    }
+
+    /// The event queue doorbell of the UAR page.
+    fn eq_doorbell(&mut self, value: u32, arm: bool) {
+        let number = u8::try_from(value >> 24).expect("8 bits");
+        let Some(eq) = self.eqs.get_mut(&number) else {
+            self.breach(format!("doorbell of EQ {number}"));
+            return;
+        };
+        // The counter in the doorbell has 24 bits.
+        eq.consumer = eq.producer & 0xff00_0000 | value & 0xff_ffff;
+        eq.armed |= arm;
+        self.fire(number);
+    }
+}
+
+/// A stream of bytes that is the same for the same seed (SplitMix64).
+pub struct Noise(pub u64);
+
+impl Noise {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub fn byte(&mut self) -> u8 {
+        self.next().to_be_bytes()[0]
+    }
+}
+
+/// A dword of a command.
+pub fn argument_of(input: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(input[at..at + 4].try_into().expect("4 bytes"))
+}
+
+fn xor(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum, byte| sum ^ byte)
+}
+
+impl Device for Double {
+    fn name(&self) -> &str {
+        "double"
+    }
+
+    fn config_read(&self, offset: u16, out: &mut [u8]) {
+        let at = usize::from(offset);
+        let state = self.state();
+        if state.gone {
+            return out.fill(0xff);
+        }
+        out.copy_from_slice(&state.config[at..at + out.len()]);
+    }
+
+    fn config_write(&self, offset: u16, data: &[u8]) {
+        let at = usize::from(offset);
+        self.state().config[at..at + data.len()].copy_from_slice(data);
+    }
+
+    fn bar(&self, index: u8) -> Option<SharedMemory> {
+        (index == 0).then(|| self.state().bar.clone())
+    }
+
+    fn bar_written(&self, _index: u8, offset: u64, bytes: &[u8]) {
+        let now = self.clock.now().0;
+        let mut state = self.state();
+        let value = bytes
+            .iter()
+            .fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+        let value = u32::try_from(value & 0xffff_ffff).expect("32 bits");
+        let uar = u64::from(UAR) * 4096;
+        match offset {
+            0x18 => state.doorbell(value),
+            0x10 | 0x14 if state.silent => state.set_register(0x10, u32::MAX),
+            0x10 => {}
+            0x14 => {
+                state.boots_until = now + state.boots_for;
+                state.tick(now);
+            }
+            at if at == uar + 0x40 => state.eq_doorbell(value, true),
+            at if at == uar + 0x48 => state.eq_doorbell(value, false),
+            at => state.breach(format!("register {at:#x} written")),
+        }
+    }
+
+    fn reset(&self) {
+        let mut state = self.state();
+        state.wake();
+        state.boots_until = 0;
+        state.set_caps.clear();
+        state.config[4] = 0;
+        state.eqs.clear();
+        state.held.clear();
+        state.pages.clear();
+        state.signing = false;
+        state.tick(self.clock.now().0);
+    }
+
+    fn interrupt_count(&self) -> usize {
+        self.state().vectors
+    }
+
+    fn set_interrupts(&self, vectors: Vec<Interrupt>) {
+        self.state().interrupts = vectors;
+    }
+
+    fn dma_map(
+        &self,
+        iova: u64,
+        memory: SharedMemory,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), String> {
+        self.state().maps.push((iova, memory, offset, bytes));
+        Ok(())
+    }
+
+    fn dma_unmap(&self, iova: u64, bytes: usize) -> Result<(), String> {
+        let mut state = self.state();
+        let before = state.maps.len();
+        state
+            .maps
+            .retain(|(base, _, _, len)| (*base, *len) != (iova, bytes));
+        if state.maps.len() == before {
+            Err(format!("{iova:#x} is not mapped"))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn iova_ranges(&self) -> Vec<RangeInclusive<u64>> {
+        vec![0x1_0000..=0xfedf_ffff, 0x1_0000_0000..=(1 << 39) - 1]
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock) as Arc<dyn Clock>
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Instant {
+        Instant(self.now.load(Ordering::SeqCst))
+    }
+
+    fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
+        let pending = || interrupts.iter().any(Interrupt::is_pending);
+        let Some(device) = self.device.upgrade() else {
+            return false;
+        };
+        loop {
+            if pending() {
+                return true;
+            }
+            let mut state = device.state();
+            let now = self.now().0;
+            let next = state
+                .deeds
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, (at, _))| *at)
+                .map(|(number, (at, _))| (number, *at));
+            let (time, deed) = match next {
+                Some((number, at)) if at <= deadline.0 => {
+                    (at.max(now), Some(state.deeds.remove(number).1))
+                }
+                _ => (deadline.0.max(now), None),
+            };
+            self.now.store(time, Ordering::SeqCst);
+            state.tick(time);
+            match deed {
+                Some(deed) => deed(&mut state),
+                None => {
+                    drop(state);
+                    return pending();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Whether a device is alive: what is death, what is only a doubt, and what is left of a dead one.
+
+use std::time::Duration;
+
+use driver::Device as _;
+use hw_mlx::{AsyncEvent, CmdError, DeadCause, Hca, HcaConfig, MlxError};
+use mlx_prm::{AllocPdIn, DeallocPdIn, NopIn};
+
+use crate::double::{Action, Double};
+
+fn config() -> HcaConfig {
+    let mut config = HcaConfig::new();
+    config.gids.push("10.1.2.3".parse().expect("an address"));
+    config
+}
+
+/// What is done to the registers.
+type Kill = fn(&mut crate::double::State);
+
+/// Ways to die, and what the driver should call them.
+fn deaths() -> Vec<(&'static str, Kill, DeadCause)> {
+    vec![
+        (
+            "gone",
+            |state| state.set_register(0x230, u32::MAX),
+            DeadCause::Gone,
+        ),
+        (
+            "disabled",
+            |state| state.set_register(0x14, 0x0001_0156),
+            DeadCause::Disabled,
+        ),
+        (
+            "software reset",
+            |state| state.set_register(0x14, 0x0001_0756),
+            DeadCause::SoftwareReset,
+        ),
+        (
+            "reset required",
+            |state| {
+                state.set_register(0x238, 1 << 31);
+                state.set_register(0x23c, 0x000b_1234);
+            },
+            DeadCause::ResetRequired {
+                synd: 0x0b,
+                ext_synd: 0x1234,
+            },
+        ),
+    ]
+}
+
+#[test]
+fn every_way_to_die_is_noticed_within_a_second_and_told_once() {
+    for (name, kill, cause) in deaths() {
+        let double = Double::new();
+        let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+        kill(&mut double.state());
+        let begun = hca.now();
+        let error = hca.wait(begun + Duration::from_secs(30)).expect_err("dead");
+        assert!(
+            matches!(error, MlxError::Dead(found) if found == cause),
+            "{name}: {error}"
+        );
+        assert!(hca.now() - begun <= Duration::from_secs(1), "{name}");
+        assert!(hca.is_dead());
+        assert_eq!(
+            hca.next_async(),
+            Some(AsyncEvent::DeviceDead { cause }),
+            "{name}"
+        );
+        assert_eq!(hca.next_async(), None, "{name}");
+        let mut command = [0u8; 2];
+        double.config_read(4, &mut command);
+        assert_eq!(command[0] & 4, 0, "{name}: bus master is off");
+    }
+}
+
+/// Waits, events or not, until then.
+fn wait_until(hca: &mut Hca, end: driver::Instant) -> Result<(), MlxError> {
+    while hca.now() < end {
+        hca.wait(end)?;
+    }
+    Ok(())
+}
+
+/// Firmware that is busy stands still and goes on; Linux only reports that (`health.c` `poll_health`). One that answers
+/// a command is alive, and one that does not is dead.
+#[test]
+fn a_health_counter_that_stands_still_is_death_only_if_a_command_stays_unanswered() {
+    let nops = |double: &Double| {
+        let state = double.state();
+        state
+            .seen
+            .iter()
+            .filter(|seen| seen.opcode == 0x80d)
+            .count()
+    };
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    let wait = |hca: &mut Hca, seconds| {
+        let end = hca.now() + Duration::from_secs(seconds);
+        wait_until(hca, end)
+    };
+    wait(&mut hca, 100).expect("alive");
+    double.state().freeze_counter();
+    wait(&mut hca, 9).expect("alive");
+    assert_eq!(nops(&double), 0, "nine seconds are nothing");
+    wait(&mut hca, 60).expect("it answers");
+    let asked = nops(&double);
+    assert!((4..=7).contains(&asked), "asked {asked} times in a minute");
+
+    for _ in 0..3 {
+        double.rule(0x80d, Action::Hold);
+    }
+    let begun = hca.now();
+    let error = wait(&mut hca, 60).expect_err("dead");
+    assert!(
+        matches!(error, MlxError::Dead(DeadCause::CounterStuck { .. })),
+        "{error}"
+    );
+    let took = hca.now() - begun;
+    assert!(
+        took >= Duration::from_secs(10) && took <= Duration::from_secs(22),
+        "{took:?}"
+    );
+}
+
+/// Linux never looks at the syndrome beside the counter, Snabb only when a command does not come back.
+#[test]
+fn a_syndrome_beside_the_counter_is_death_only_if_a_command_stays_unanswered() {
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    double.state().set_register(0x1010, 0x0100_0001);
+    let end = hca.now() + Duration::from_secs(60);
+    wait_until(&mut hca, end).expect("it answers");
+    let asked = {
+        let state = double.state();
+        let nops = state.seen.iter().filter(|seen| seen.opcode == 0x80d);
+        nops.count()
+    };
+    assert_eq!(asked, 1, "one doubt for one syndrome");
+
+    double.rule(0x80d, Action::Hold);
+    double.state().set_register(0x1010, 0x0b00_0001);
+    let begun = hca.now();
+    let error = wait_until(&mut hca, begun + Duration::from_secs(60)).expect_err("dead");
+    assert!(
+        matches!(error, MlxError::Dead(DeadCause::Syndrome { synd: 0x0b })),
+        "{error}"
+    );
+    assert!(hca.now() - begun <= Duration::from_secs(12));
+}
+
+#[test]
+fn a_dead_device_fails_commands_but_lets_everything_be_destroyed() {
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    let pd = hca.exec(&AllocPdIn::new()).expect("a PD").pd();
+    double.state().set_register(0x238, 1 << 31);
+    double.state().set_register(0x23c, 0x000b_1234);
+    hca.wait(hca.now() + Duration::from_secs(5))
+        .expect_err("dead");
+    let sent = double.state().seen.len();
+
+    let error = hca.exec(&AllocPdIn::new()).expect_err("dead");
+    assert!(
+        matches!(
+            error,
+            CmdError::Dead {
+                cause: DeadCause::ResetRequired { synd: 0x0b, .. },
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(
+        error.to_string(),
+        "ALLOC_PD (0x800): the device is dead: the firmware asks for a reset: fatal hardware error \
+         (syndrome 0x0b, extended 0x1234)"
+    );
+    let mut input = DeallocPdIn::new();
+    input.set_pd(pd);
+    hca.exec(&input).expect("unwinding");
+    let report = hca.close().expect("unwound");
+    assert_eq!(
+        double.state().seen.len(),
+        sent,
+        "nothing is sent to a dead device"
+    );
+    assert!(
+        matches!(
+            report.dead,
+            Some(DeadCause::ResetRequired { synd: 0x0b, .. })
+        ),
+        "{:?}",
+        report.dead
+    );
+    assert_eq!(report.objects_left, []);
+    assert_eq!(report.pages_not_returned, 73);
+    assert_eq!(double.state().breaches, [""; 0]);
+}
+
+#[test]
+fn a_command_the_device_dies_over_ends_with_the_cause_and_not_with_its_time_limit() {
+    let double = Double::new();
+    let mut hca = Hca::open(double.function(), config()).expect("bring-up");
+    double.rule(0x80d, Action::Hold);
+    double.after(Duration::from_millis(2500), |state| {
+        state.set_register(0x230, u32::MAX)
+    });
+    let begun = hca.now();
+    let error = hca.exec(&NopIn::new()).expect_err("dead");
+    assert!(
+        matches!(
+            error,
+            CmdError::Dead {
+                cause: DeadCause::Gone,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(hca.now() - begun <= Duration::from_millis(3500));
+}

@@ -1,0 +1,125 @@
+//! `Record`: what a function says of itself becomes a profile that says the same.
+
+use hw_mlx::bringup::Record;
+use hw_mlx::{CmdError, Hca, HcaConfig};
+use hw_sim::Profile;
+use mlx_prm::{CapType, QueryHcaCapIn};
+
+use super::{World, generation};
+
+const MAC: [u8; 6] = [0x02, 0xba, 0xdc, 0x0f, 0xfe, 0xe5];
+
+fn record(profile: Profile) -> (World, String) {
+    let world = World::new(profile);
+    let record = Record::take(world.driver_function(), &HcaConfig::new()).expect("a record");
+    (world, record.text("mine"))
+}
+
+/// The answers to QUERY_HCA_CAP of every type before anything is set, and which types are refused.
+fn pages(profile: Profile) -> Vec<(u32, Option<Vec<u8>>)> {
+    // A recording asks in this state; a second one of the loaded profile must read the same.
+    let mut general = profile.clone();
+    general.pages.runtime = 0;
+    let world = World::new(general);
+    let mut hca = Hca::open(world.driver_function(), HcaConfig::new()).expect("bring-up");
+    (0..0x60)
+        // What is in force after a bring-up is what the driver set; the maxima are the device's own.
+        .filter(|op_mod| op_mod & 1 == 0 || *op_mod > CapType::ROCE.current())
+        .map(|op_mod| {
+            let mut input = QueryHcaCapIn::new();
+            input.set_op_mod(op_mod);
+            match hca.exec(&input) {
+                Ok(output) => (op_mod, Some(output.capability().to_vec())),
+                Err(CmdError::Refused { .. }) => (op_mod, None),
+                Err(error) => panic!("{error}"),
+            }
+        })
+        .collect()
+}
+
+/// A user's card becomes a test: the file loads, the loaded device answers byte for byte like the recorded one, a record
+/// of it is the same file, and the driver comes up on it.
+#[test]
+fn a_recorded_function_answers_like_the_original() {
+    for name in Profile::generations() {
+        let original = generation(name);
+        let (world, text) = record(original.clone());
+        world.assert_clean(name);
+        let loaded = Profile::load(&text).unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
+        assert_eq!(
+            (
+                loaded.device_id,
+                loaded.bar_bytes,
+                loaded.msix_vectors,
+                loaded.firmware
+            ),
+            (
+                original.device_id,
+                original.bar_bytes,
+                original.msix_vectors,
+                original.firmware
+            ),
+            "{name}"
+        );
+        assert_eq!(
+            (&loaded.psid, loaded.pages.init),
+            (&original.psid, original.pages.init),
+            "{name}"
+        );
+        let (_, again) = record(loaded.clone());
+        assert_eq!(again, text, "{name}: the record of the loaded profile");
+        if name != "connectx-6-ib" {
+            assert_eq!(pages(loaded), pages(original), "{name}");
+        }
+    }
+}
+
+/// Nothing in the file names the card: not the MAC, not a GUID made of it, in hex with or without spaces or colons.
+#[test]
+fn a_record_names_no_card() {
+    let mut profile = generation("connectx-5");
+    profile.mac = MAC;
+    // As firmware might: its MAC in a corner of a page that nobody has a name for.
+    profile.general.rest.max = vec![0; 0xf00];
+    profile.general.rest.current = vec![0; 0xf00];
+    profile.general.rest.max[0x123..0x129].copy_from_slice(&MAC);
+    let guid = profile.port_guid().to_be_bytes();
+    profile.general.rest.current[0x200..0x208].copy_from_slice(&guid);
+    let (_, text) = record(profile);
+    let squeezed: String = text
+        .chars()
+        .filter(|letter| letter.is_ascii_alphanumeric())
+        .collect();
+    for secret in [&MAC[..], &guid[..], &MAC[3..]] {
+        let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert!(!squeezed.to_ascii_lowercase().contains(&hex), "{hex}");
+    }
+    assert!(text.contains("permanent address present"), "{text}");
+    let replaced: String = text
+        .lines()
+        .filter(|line| line.starts_with("220:"))
+        .collect();
+    assert!(
+        replaced.contains("02 0000"),
+        "the MAC's place is still visible: {replaced}"
+    );
+}
+
+/// What a record says of the conversation: each command, and what was refused.
+#[test]
+fn a_record_lists_the_commands_and_what_was_refused() {
+    let (_, text) = record(generation("connectx-4-lx-14.12"));
+    for line in [
+        "\"ENABLE_HCA: ok\"",
+        "\"QUERY_PAGES Init: 12868 pages\"",
+        "\"QUERY_HCA_CAP op_mod 0x00: ok\"",
+        "\"QUERY_HCA_CAP op_mod 0x40: status 0x02",
+        "\"DISABLE_HCA: ok\"",
+        "vport: admin state",
+        "log_max_qp = { max = 0x17, current = 0xe }",
+        "psid = { is = \"MT_2430110027\" }",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    assert!(!text.contains("SET_HCA_CAP"), "nothing is set");
+}

@@ -1,0 +1,297 @@
+//! Where frames go: rules made of lists, the forwarding table, misses, spoof check, VLAN.
+
+use super::rig::*;
+use hw_sim::wire::Vlan;
+use hw_sim::{CardRules, VfSettings};
+use mlx_prm::*;
+
+/// PF, VF 0, VF 1, far end.
+const NOBODY: [usize; 4] = [0; 4];
+
+/// Linux `eswitch.c` `esw_add_uc_addr`: the only maker of rules is the vport's own unicast list. Neither the address
+/// the administrator gave (`mlx5_esw_set_vport_mac_locked` writes address and GUID alone), nor one in the RoCE address table.
+#[test]
+fn unicast_reaches_a_virtual_function_that_lists_its_address_and_no_other() {
+    let mut rig = Rig::new();
+    rig.pf.bench.announce(PF_MAC);
+    let given = VfSettings {
+        mac: Some(VF_MACS[0]),
+        ..VfSettings::default()
+    };
+    rig.set_vf(0, given);
+    set_roce_address(&mut rig, VF_MACS[0]);
+    send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
+    assert_eq!(rig.received(), NOBODY, "from the wire");
+    send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
+    assert_eq!(
+        rig.received(),
+        NOBODY,
+        "unknown to the switch: out on the wire, and lost there"
+    );
+    rig.vfs[0].bench.announce(VF_MACS[0]);
+    send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
+    send(&mut rig.pf, &frame(PF_MAC, VF_MACS[0]));
+    send(&mut rig.vfs[1], &frame(VF_MACS[1], VF_MACS[0]));
+    assert_eq!(rig.received(), [0, 3, 0, 0]);
+    rig.vfs[0].bench.list_addresses(0, &[]);
+    send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
+    assert_eq!(rig.received(), NOBODY, "an empty list takes the rule away");
+}
+
+fn set_roce_address(rig: &mut Rig, mac: [u8; 6]) {
+    let mut set = SetRoceAddressIn::new();
+    set.set_vhca_port_num(1);
+    set.roce_address_mut()
+        .set_source_l3_address(&[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])
+        .set_source_mac_47_32(u32::from(mac[0]) << 8 | u32::from(mac[1]))
+        .set_source_mac_31_0(u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]))
+        .set_roce_version(2)
+        .set_roce_l3_type(1);
+    rig.vfs[0].bench.exec(&set).unwrap();
+}
+
+/// The switch stays on the card: what is for a neighbour never leaves it ("Add SR-IOV (FDB) support", 2015).
+#[test]
+fn what_is_for_a_neighbour_does_not_leave_the_card() {
+    let mut rig = Rig::announced();
+    let before = rig.sim.report(&rig.far.bench.function).dropped;
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[1]));
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], PF_MAC));
+    assert_eq!(rig.received(), [1, 0, 1, 0]);
+    assert_eq!(rig.sim.report(&rig.far.bench.function).dropped, before);
+}
+
+/// A miss from a vport leaves by the wire; a miss from the wire is the physical function's.
+#[test]
+fn what_no_rule_knows_goes_out_or_to_the_physical_function() {
+    let mut rig = Rig::announced();
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
+    assert_eq!(rig.received(), [0, 0, 0, 1]);
+    // The forwarding table lets it in, no list has it: the miss goes to the physical function.
+    rig.pf.bench.let_in(5, STRANGER);
+    set_promiscuity(&mut rig.pf, [true, false, false]);
+    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    assert_eq!(rig.received(), [1, 0, 0, 0]);
+}
+
+/// Linux `lib/mpfs.c`: unicast from the wire to an address that is not in the port's forwarding table is dropped;
+/// firmware option UNKNOWN_UPLINK_MAC_FLOOD is off by default.
+#[test]
+fn unicast_from_the_wire_that_nobody_announced_is_dropped_before_the_switch() {
+    let mut rig = Rig::announced();
+    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    assert_eq!(rig.received(), NOBODY);
+    assert_eq!(rig.pf.dropped("address nobody announced"), 1);
+    // A list alone is no entry where the physical function writes the table itself.
+    rig.pf.bench.list_addresses(0, &[PF_MAC, STRANGER]);
+    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    assert_eq!(rig.received(), NOBODY);
+    rig.pf.bench.let_in(1, STRANGER);
+    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    assert_eq!(rig.received(), [1, 0, 0, 0]);
+    let mut delete = DeleteL2TableEntryIn::new();
+    delete.set_table_index(1);
+    rig.pf.bench.exec(&delete).unwrap();
+    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    assert_eq!(rig.received(), NOBODY);
+}
+
+/// Whether the factory address needs an entry no source says; the strict side is that it does.
+#[test]
+fn the_factory_address_needs_an_entry_unless_the_card_has_one() {
+    for (passes, expected) in [(false, 0), (true, 1)] {
+        let mut rig = Rig::with(CardRules {
+            factory_address_passes: passes,
+            ..CardRules::default()
+        });
+        send(&mut rig.far, &frame(FAR_MAC, PF_MAC));
+        assert_eq!(rig.received(), [expected, 0, 0, 0]);
+    }
+}
+
+/// Linux `eswitch.c` `esw_add_mc_addr`, `update_allmulti_vports`: a group goes to who lists it and to the wire. All
+/// stations are a group (`en_fs.c` `mlx5e_fill_addr_array` puts them first in the list).
+#[test]
+fn groups_and_all_stations_reach_who_lists_them() {
+    let mut rig = Rig::announced();
+    for group in [GROUP, BROADCAST] {
+        send(&mut rig.far, &frame(FAR_MAC, group));
+        let [_, vf0, vf1, _] = rig.received();
+        assert_eq!([vf0, vf1], [0, 0], "nobody lists {group:02x?}");
+        rig.vfs[1].bench.list_addresses(1, &[group]);
+        send(&mut rig.vfs[0], &frame(VF_MACS[0], group));
+        let [pf, vf0, vf1, far] = rig.received();
+        assert_eq!([pf, vf0, vf1], [0, 0, 1], "{group:02x?}");
+        assert_eq!(
+            far,
+            usize::from(group == BROADCAST),
+            "its port takes what it lists"
+        );
+        send(&mut rig.far, &frame(FAR_MAC, group));
+        assert_eq!(
+            rig.received()[1..],
+            [0, 1, 0],
+            "nothing goes back to the wire"
+        );
+    }
+}
+
+/// Linux `eswitch.c` `esw_update_vport_rx_mode` zeroes the bits of a vport without trust; `esw_apply_vport_rx_mode`
+/// makes two rules of those of one with it: all groups, and what came from the wire and matched nothing.
+#[test]
+fn promiscuity_counts_with_trust_and_never_shows_a_neighbours_frames() {
+    let mut rig = Rig::announced();
+    set_promiscuity(&mut rig.vfs[0], [true; 3]);
+    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, GROUP));
+    assert_eq!(rig.received()[1], 0, "it is not trusted");
+    let trusted = VfSettings {
+        trust: true,
+        ..VfSettings::default()
+    };
+    rig.set_vf(0, trusted);
+    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    send(&mut rig.far, &frame(FAR_MAC, GROUP));
+    assert_eq!(
+        rig.received()[1],
+        2,
+        "the promiscuous vport opens the forwarding table, too"
+    );
+    send(&mut rig.far, &frame(FAR_MAC, VF_MACS[1]));
+    send(&mut rig.pf, &frame(PF_MAC, VF_MACS[1]));
+    assert_eq!(
+        rig.received()[1..3],
+        [0, 2],
+        "what matched a rule is not shown"
+    );
+    send(&mut rig.pf, &frame(PF_MAC, STRANGER));
+    assert_eq!(rig.received()[1], 0, "only what the wire brought is");
+    set_promiscuity(&mut rig.vfs[0], [true, false, false]);
+    send(&mut rig.far, &frame(FAR_MAC, STRANGER));
+    assert_eq!(
+        rig.received()[1],
+        0,
+        "there is no rule of promiscuous unicast alone"
+    );
+}
+
+/// Linux `fs_core.c` joins destinations of one match: both owners of an address get every frame.
+#[test]
+fn an_address_in_two_lists_is_delivered_twice() {
+    let mut rig = Rig::announced();
+    rig.vfs[1].bench.list_addresses(0, &[VF_MACS[0]]);
+    send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
+    assert_eq!(rig.received(), [0, 1, 1, 0]);
+}
+
+/// Linux `main.c` `mlx5_core_set_hca_defaults` sets `disable_uc_local_lb`: a function's own frames do not come back then.
+#[test]
+fn a_function_hears_itself_only_where_it_may() {
+    let mut rig = Rig::announced();
+    rig.vfs[0].allow_loopback(3);
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[0]));
+    assert_eq!(rig.received(), [0, 1, 0, 0]);
+    let mut modify = ModifyNicVportContextIn::new();
+    modify.field_select_mut().set_disable_uc_local_lb(true);
+    modify.nic_vport_context_mut().set_disable_uc_local_lb(true);
+    rig.vfs[0].bench.exec(&modify).unwrap();
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], VF_MACS[0]));
+    assert_eq!(rig.received(), NOBODY);
+    assert_eq!(rig.vfs[0].dropped("own frame"), 1);
+}
+
+/// Linux `esw/acl/ingress_lgcy.c`: with the spoof check, what does not come from the administrator's address is dropped;
+/// without an address that is everything.
+#[test]
+fn a_spoofed_source_address_is_dropped() {
+    let mut rig = Rig::announced();
+    let checked = VfSettings {
+        mac: Some(VF_MACS[0]),
+        spoof_check: true,
+        ..VfSettings::default()
+    };
+    rig.set_vf(0, checked);
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
+    assert_eq!(rig.received(), [0, 0, 0, 1]);
+    send(&mut rig.vfs[0], &frame(STRANGER, FAR_MAC));
+    assert_eq!(rig.received(), NOBODY);
+    assert_eq!(rig.vfs[0].dropped("source address is not the vport's"), 1);
+    rig.set_vf(
+        0,
+        VfSettings {
+            mac: None,
+            ..checked
+        },
+    );
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
+    assert_eq!(rig.received(), NOBODY, "without an address it is mute");
+}
+
+/// Linux `esw/acl/egress_lgcy.c` and `eswitch.c` `modify_esw_vport_cvlan`: the tag is put on and taken off on the way, and
+/// what is not of the VLAN does not arrive.
+#[test]
+fn a_virtual_function_in_a_vlan_does_not_see_its_tag() {
+    let mut rig = Rig::announced();
+    let in_vlan = VfSettings {
+        vlan: Some(Vlan {
+            id: 100,
+            priority: 3,
+        }),
+        ..VfSettings::default()
+    };
+    rig.set_vf(0, in_vlan);
+    send(&mut rig.vfs[0], &frame(VF_MACS[0], FAR_MAC));
+    let (cqe, bytes) = rig.far.received().expect("it arrives");
+    assert_eq!(
+        cqe.vlan_info(),
+        3 << 13 | 100,
+        "taken off by its receive queue"
+    );
+    assert_eq!(bytes[12..14], [0x88, 0xb5]);
+    send(&mut rig.vfs[0], &tagged(VF_MACS[0], FAR_MAC, 7, 0));
+    assert_eq!(rig.received(), NOBODY, "it may not bring a tag of its own");
+    send(&mut rig.far, &tagged(FAR_MAC, VF_MACS[0], 100, 0));
+    let (_, bytes) = rig.vfs[0].received().expect("of its VLAN");
+    assert_eq!(bytes[..14], frame(FAR_MAC, VF_MACS[0])[..14]);
+    send(&mut rig.far, &tagged(FAR_MAC, VF_MACS[0], 101, 0));
+    send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
+    send(&mut rig.vfs[1], &frame(VF_MACS[1], VF_MACS[0]));
+    assert_eq!(rig.received(), NOBODY, "of another VLAN, or of none");
+}
+
+/// mlx5e writes the same MTU into port and vport, 22 bytes more than IP's (`en_main.c` `mlx5e_set_mtu`,
+/// `MLX5E_SW2HW_MTU`).
+#[test]
+fn a_vport_carries_frames_up_to_its_mtu() {
+    let mut rig = Rig::announced();
+    let context = |side: &mut crate::eth_support::Side| {
+        let out = side.bench.exec(&QueryNicVportContextIn::new()).unwrap();
+        out.nic_vport_context().mtu()
+    };
+    assert_eq!(
+        context(&mut rig.vfs[0]),
+        1522,
+        "Ethernet header, tag and check sequence included"
+    );
+    let mut modify = ModifyNicVportContextIn::new();
+    modify.field_select_mut().set_mtu(true);
+    modify.nic_vport_context_mut().set_mtu(1000);
+    rig.vfs[1].bench.exec(&modify).unwrap();
+    // 14 bytes of header in front, 4 of check sequence behind.
+    send(
+        &mut rig.vfs[0],
+        &frame_of(VF_MACS[0], VF_MACS[1], 1000 - 18),
+    );
+    assert_eq!(rig.received(), [0, 0, 1, 0]);
+    send(
+        &mut rig.vfs[0],
+        &frame_of(VF_MACS[0], VF_MACS[1], 1000 - 17),
+    );
+    send(
+        &mut rig.vfs[1],
+        &frame_of(VF_MACS[1], VF_MACS[0], 1000 - 17),
+    );
+    assert_eq!(rig.received(), NOBODY);
+    assert_eq!(rig.vfs[0].dropped("larger than the vport's MTU"), 1);
+    assert_eq!(rig.vfs[1].dropped("larger than the vport's MTU"), 1);
+}

@@ -1,0 +1,181 @@
+//! What a virtual function is: identity, what it may do, what outlives its resets.
+
+use super::rig::*;
+use crate::bench::Bench;
+use hw_sim::{CardRules, VfSettings};
+use mlx_prm::*;
+use zerocopy::IntoBytes;
+
+fn context(bench: &mut Bench) -> NicVportContext {
+    let out = bench.exec(&QueryNicVportContextIn::new()).unwrap();
+    out.nic_vport_context().clone()
+}
+
+fn general(bench: &mut Bench) -> CmdHcaCap {
+    let mut query = QueryHcaCapIn::new();
+    query.set_op_mod(CapType::GENERAL.current());
+    let out = bench.exec(&query).unwrap();
+    zerocopy::FromBytes::read_from_prefix(out.capability())
+        .unwrap()
+        .0
+}
+
+fn mac_of(context: &NicVportContext) -> [u8; 6] {
+    let address = context.permanent_address();
+    let [_, _, a, b] = address.mac_addr_47_32().to_be_bytes();
+    let [c, d, e, f] = address.mac_addr_31_0().to_be_bytes();
+    [a, b, c, d, e, f]
+}
+
+/// Linux `main.c` `mlx5_core_pci_table` for the number; `en_main.c` `mlx5e_set_netdev_dev_addr` invents an address where
+/// there is none; `eswitch.c` `node_guid_gen_from_mac` for the GUID.
+#[test]
+fn a_virtual_function_has_no_address_until_its_administrator_gives_one() {
+    let mut rig = Rig::new();
+    let mut id = [0; 4];
+    driver::Device::config_read(&*rig.vfs[0].bench.function, 0, &mut id);
+    assert_eq!(id, [0xb3, 0x15, 0x18, 0x10]);
+    assert_eq!(
+        driver::Device::interrupt_count(&*rig.vfs[0].bench.function),
+        12
+    );
+    let before = context(&mut rig.vfs[0].bench);
+    assert_eq!((mac_of(&before), before.node_guid()), ([0; 6], 0));
+    let physical = context(&mut rig.pf.bench);
+    assert_eq!(before.system_image_guid(), physical.system_image_guid());
+    rig.set_vf(
+        0,
+        VfSettings {
+            mac: Some([0x52, 0x54, 0, 0, 0, 1]),
+            ..VfSettings::default()
+        },
+    );
+    let after = context(&mut rig.vfs[0].bench);
+    assert_eq!(mac_of(&after), [0x52, 0x54, 0, 0, 0, 1]);
+    assert_eq!(after.node_guid(), 0x5254_00ff_fe00_0001);
+}
+
+/// Linux `vport.c`: a driver never writes its own vport's permanent address, and a manager only with `other_vport`.
+#[test]
+fn nobody_writes_his_own_permanent_address() {
+    let mut rig = Rig::new();
+    let mut modify = ModifyNicVportContextIn::new();
+    modify.field_select_mut().set_permanent_address(true);
+    modify
+        .nic_vport_context_mut()
+        .permanent_address_mut()
+        .set_mac_addr_31_0(5);
+    let before = mac_of(&context(&mut rig.pf.bench));
+    assert_eq!(rig.pf.bench.status(&modify), CmdStatus::BAD_PARAM);
+    assert_eq!(rig.vfs[0].bench.status(&modify), CmdStatus::BAD_PARAM);
+    assert_eq!(mac_of(&context(&mut rig.pf.bench)), before);
+    let mut lenient = Rig::with(CardRules {
+        own_permanent_address: true,
+        ..CardRules::default()
+    });
+    assert_eq!(lenient.vfs[0].bench.status(&modify), CmdStatus::OK);
+}
+
+/// The forwarding table is the port's (the commit that made Linux's `lib/mpfs.c`); other vports and functions are their
+/// manager's. Nothing changes by a refused command.
+#[test]
+fn a_virtual_function_may_not_name_others_nor_the_switch() {
+    let mut rig = Rig::announced();
+    let capabilities = general(&mut rig.vfs[0].bench);
+    assert!(!capabilities.vport_group_manager() && !capabilities.eswitch_manager());
+    assert_eq!(capabilities.log_max_l2_table(), 0);
+    let bench = &mut rig.vfs[0].bench;
+    let mut entry = SetL2TableEntryIn::new();
+    entry.mac_address_mut().set_mac_addr_31_0(5);
+    assert_eq!(bench.status(&entry), CmdStatus::BAD_OP);
+    let mut state = ModifyVportStateIn::new();
+    state.set_op_mod(1);
+    state
+        .set_other_vport(true)
+        .set_vport_number(2)
+        .set_admin_state(0);
+    assert_eq!(bench.status(&state), CmdStatus::BAD_RESOURCE);
+    let mut own = ModifyVportStateIn::new();
+    own.set_op_mod(1);
+    own.set_admin_state(1);
+    assert_eq!(bench.status(&own), CmdStatus::BAD_RESOURCE);
+    let mut query = QueryNicVportContextIn::new();
+    query.set_other_vport(true).set_vport_number(0);
+    assert_eq!(bench.status(&query), CmdStatus::BAD_RESOURCE);
+    let mut enable = EnableHcaIn::new();
+    enable.set_function_id(2);
+    assert_eq!(bench.status(&enable), CmdStatus::BAD_RESOURCE);
+    let mut caps = QueryHcaCapIn::new();
+    caps.set_other_function(true).set_function_id(2);
+    assert_eq!(bench.status(&caps), CmdStatus::BAD_RESOURCE);
+    let mut counter = QueryVportCounterIn::new();
+    counter.set_other_vport(true).set_vport_number(2);
+    assert_eq!(bench.status(&counter), CmdStatus::BAD_RESOURCE);
+    let vlan = ModifyEswVportContextIn::new();
+    assert_eq!(bench.status(&vlan), CmdStatus::BAD_OP);
+    assert!(link_is_up(&mut rig.vfs[1]));
+}
+
+/// Complete logs of ConnectX-5 virtual functions (firmware 16.26, 16.27) show no refused register although mlx5e writes
+/// PAOS and PMTU on every function: taken, and the port stays as it is.
+#[test]
+fn a_virtual_functions_writes_to_the_port_are_taken_without_effect() {
+    let mut rig = Rig::announced();
+    let mut access = AccessRegIn::new();
+    access.set_register_id(RegisterId::PAOS.bits());
+    let mut paos = Paos::new();
+    paos.set_local_port(1).set_ase(true).set_admin_status(2);
+    let bench = &mut rig.vfs[0].bench;
+    assert_eq!(bench.status_with(&access, paos.as_bytes()), CmdStatus::OK);
+    access.set_register_id(RegisterId::PMTU.bits());
+    let mut pmtu = Pmtu::new();
+    pmtu.set_local_port(1).set_admin_mtu(9000);
+    assert_eq!(bench.status_with(&access, pmtu.as_bytes()), CmdStatus::OK);
+    access.set_register_id(RegisterId::HOST_ENDIANNESS.bits());
+    let endianness = HostEndianness::new();
+    assert_eq!(
+        bench.status_with(&access, endianness.as_bytes()),
+        CmdStatus::OK
+    );
+    access.set_register_id(RegisterId::PMTU.bits());
+    access.set_op_mod(1);
+    for side in [&mut rig.pf, &mut rig.vfs[0]] {
+        let mut bytes = access.as_bytes().to_vec();
+        let mut asked = Pmtu::new();
+        asked.set_local_port(1);
+        bytes.extend(asked.as_bytes());
+        let out = side.bench.raw(&bytes, bytes.len()).unwrap();
+        let pmtu: Pmtu = zerocopy::FromBytes::read_from_prefix(&out[16..]).unwrap().0;
+        assert_eq!(pmtu.oper_mtu(), 1522);
+        assert!(link_is_up(side));
+    }
+}
+
+/// A virtual function's memory is its physical one's business (Linux `pagealloc.c` `func_id_to_type`): asked, it wants
+/// nothing.
+#[test]
+fn a_virtual_function_wants_no_pages() {
+    let rig = Rig::new();
+    let function = card(&rig.sim, CardRules::default()).virtual_function(0);
+    let mut bench = Bench::of(&rig.sim, function.expect("one"));
+    bench.start();
+    bench.exec(&EnableHcaIn::new()).unwrap();
+    assert_eq!((bench.query_pages(1), bench.query_pages(2)), (0, 0));
+    bench.exec(&InitHcaIn::new()).unwrap();
+}
+
+/// The lists are the function's and go with its reset; address, GUID and link state are the switch's and stay.
+#[test]
+fn a_reset_empties_the_lists_and_leaves_what_the_administrator_said() {
+    let mut rig = Rig::announced();
+    let given = VfSettings {
+        mac: Some(VF_MACS[0]),
+        state: hw_sim::LinkState::Up,
+        ..VfSettings::default()
+    };
+    rig.set_vf(0, given);
+    driver::Device::reset(&*rig.vfs[0].bench.function);
+    assert_eq!(rig.card.vf(0), Some(given));
+    send(&mut rig.far, &frame(FAR_MAC, VF_MACS[0]));
+    assert_eq!(rig.pf.dropped("address nobody announced"), 1);
+}

@@ -1,0 +1,730 @@
+//! Frames between two functions: what goes out of a send queue comes into a receive queue, with the offloads that were
+//! asked for, and what does not fit is lost or refused by the device's rules.
+
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use hw_sim::{Fault, LinkFaults, Sim, SimConfig};
+use mlx_prm::*;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use std::io::Write;
+use std::sync::{Arc, Mutex};
+
+use crate::bench::list;
+use crate::eth_support::*;
+
+/// Bits of `hds_ip_ext`.
+const L3_OK: u8 = 2;
+const L4_OK: u8 = 4;
+
+/// A UDP datagram, its checksums computed by a library we did not write.
+fn udp(from: usize, to: usize, payload: &[u8]) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2(MACS[from], MACS[to])
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+        .udp(1234, 5678);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, payload).unwrap();
+    frame
+}
+
+fn tcp6(payload: &[u8]) -> Vec<u8> {
+    let mut address = [[0xfd; 16]; 2];
+    address[1][15] = 7;
+    let builder = PacketBuilder::ethernet2(MACS[0], MACS[1])
+        .ipv6(address[0], address[1], 64)
+        .tcp(80, 41_000, 0xffff_fff0, 500)
+        .ack(77)
+        .psh()
+        .fin();
+    let mut frame = Vec::new();
+    builder.write(&mut frame, payload).unwrap();
+    frame
+}
+
+/// Asserts that the checksums of a frame are those the library computes.
+fn assert_good(frame: &[u8]) {
+    let packet = SlicedPacket::from_ethernet(frame).unwrap();
+    let net = packet.net.unwrap();
+    if let NetSlice::Ipv4(v4) = &net {
+        let header = v4.header().to_header();
+        assert_eq!(header.header_checksum, header.calc_header_checksum());
+    }
+    let (sum, computed) = match (packet.transport.unwrap(), &net) {
+        (TransportSlice::Udp(udp), NetSlice::Ipv4(v4)) => (
+            udp.checksum(),
+            udp.to_header()
+                .calc_checksum_ipv4(&v4.header().to_header(), udp.payload())
+                .unwrap(),
+        ),
+        (TransportSlice::Tcp(tcp), NetSlice::Ipv4(v4)) => (
+            tcp.checksum(),
+            tcp.calc_checksum_ipv4(v4.header().source(), v4.header().destination())
+                .unwrap(),
+        ),
+        (TransportSlice::Tcp(tcp), NetSlice::Ipv6(v6)) => (
+            tcp.checksum(),
+            tcp.calc_checksum_ipv6(v6.header().source(), v6.header().destination())
+                .unwrap(),
+        ),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(sum, computed);
+}
+
+/// The sum of RFC 1071 over `bytes`, folded and not inverted, computed the slow way.
+fn sum_of(bytes: &[u8]) -> u16 {
+    let mut sum: u32 = 0;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u16::try_from(sum).unwrap()
+}
+
+#[test]
+fn a_frame_arrives_whole_and_both_sides_are_told() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(2);
+    let frame = plain(0, MACS[1], 300);
+    a.send(&frame, How::default());
+    let cqe = a.sent().unwrap();
+    assert_eq!(cqe.opcode(), CqeOpcode::REQ);
+    assert_eq!((cqe.qpn(), cqe.wqe_counter()), (a.sq.number, 0));
+    assert_eq!(cqe.send_wqe_opcode(), WqeOpcode::SEND.bits());
+    let (cqe, bytes) = b.received().unwrap();
+    assert_eq!(cqe.opcode(), CqeOpcode::RESP_SEND);
+    assert_eq!(bytes, frame);
+    assert_eq!(cqe.l4_l3_hdr_type(), 0, "neither IP nor a VLAN");
+    assert!(a.sent().is_none() && b.received().is_none());
+    assert!(a.driver_bugs().is_empty() && b.driver_bugs().is_empty());
+}
+
+#[test]
+fn frames_arrive_in_order_and_only_what_asks_for_it_completes() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(12);
+    let mut last = 0;
+    for number in 0..12 {
+        last = a.sq.posted;
+        let ce = if number == 11 { 2 } else { 0 };
+        let how = How {
+            inline: number * 8,
+            ce,
+            ..How::default()
+        };
+        a.send(&plain(0, MACS[1], 100 + number), how);
+    }
+    for number in 0..12 {
+        assert_eq!(b.received().unwrap().1.len(), 14 + 100 + number);
+    }
+    assert_eq!(a.sent().map(|cqe| cqe.wqe_counter()), Some(last));
+    assert!(a.sent().is_none());
+}
+
+#[test]
+fn a_nop_completes_and_sends_nothing() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(1);
+    let nop = a.control(WqeOpcode::NOP, 1, 2);
+    a.post(zerocopy::IntoBytes::as_bytes(&nop));
+    a.ring();
+    assert_eq!(a.sent().unwrap().send_wqe_opcode(), WqeOpcode::NOP.bits());
+    assert!(b.received().is_none());
+}
+
+#[test]
+fn a_short_frame_is_padded_to_sixty_bytes() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(1);
+    let frame = plain(0, MACS[1], 10);
+    a.send(
+        &frame,
+        How {
+            inline: 0,
+            ..How::default()
+        },
+    );
+    let (cqe, bytes) = b.received().unwrap();
+    assert_eq!(cqe.byte_cnt(), 60);
+    assert_eq!(&bytes[..24], frame);
+    assert!(bytes[24..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn checksums_left_to_the_device_are_those_of_an_independent_encoder() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(4);
+    for frame in [udp(0, 1, b"odd"), udp(0, 1, &[0x5a; 700]), tcp6(&[3; 101])] {
+        let mut blank = frame.clone();
+        let (network, transport) = if frame[12] == 0x86 {
+            (None, 70)
+        } else {
+            (Some(24), 40)
+        };
+        if let Some(at) = network {
+            blank[at..at + 2].fill(0xee);
+        }
+        blank[transport..transport + 2].fill(0xdd);
+        let how = How {
+            checksums: CHECKSUMS,
+            ..How::default()
+        };
+        a.send(&blank, how);
+        let (cqe, bytes) = b.received().unwrap();
+        assert_eq!(bytes[..frame.len()], frame);
+        assert_eq!(cqe.hds_ip_ext() & (L3_OK | L4_OK), L3_OK | L4_OK);
+    }
+    // Not asked for, not touched.
+    let mut wrong = udp(0, 1, &[1; 64]);
+    wrong[40] ^= 1;
+    a.send(&wrong, How::default());
+    assert_eq!(b.received().unwrap().1, wrong);
+}
+
+#[test]
+fn a_completion_says_which_checksums_hold_and_what_the_packet_sums_up_to() {
+    let (_sim, _a, mut b) = pair();
+    b.post_receives(4);
+    let good = udp(0, 1, &[7; 90]);
+    let mut network = good.clone();
+    network[22] ^= 0xff;
+    let mut transport = good.clone();
+    transport[60] ^= 1;
+    for (frame, ok) in [
+        (&good, L3_OK | L4_OK),
+        (&network, L4_OK),
+        (&transport, L3_OK),
+    ] {
+        b.deliver(frame);
+        let (cqe, _) = b.received().unwrap();
+        assert_eq!(cqe.hds_ip_ext() & (L3_OK | L4_OK), ok);
+        assert_eq!(cqe.check_sum(), sum_of(&frame[14..]));
+        assert_eq!(cqe.l4_l3_hdr_type(), 2 << 4 | 2 << 2, "UDP over IPv4");
+    }
+    // Padding is no part of the packet.
+    let mut padded = udp(0, 1, b"x");
+    let packet = sum_of(&padded[14..]);
+    padded.resize(60, 0xaa);
+    b.deliver(&padded);
+    assert_eq!(b.received().unwrap().0.check_sum(), packet);
+}
+
+#[test]
+fn a_large_send_becomes_segments_that_an_independent_decoder_finds_good() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(4);
+    let payload: Vec<u8> = (0..=240_u8).cycle().take(3_500).collect();
+    let frame = tcp6(&payload);
+    let header = frame.len() - payload.len();
+    let how = How {
+        opcode: WqeOpcode::LSO,
+        checksums: CHECKSUMS,
+        mss: 1_000,
+        inline: header,
+        ..How::default()
+    };
+    a.send(&frame, how);
+    let mut together: Vec<u8> = Vec::new();
+    for index in 0..4_u32 {
+        let (_, bytes) = b.received().unwrap();
+        assert_good(&bytes);
+        let packet = SlicedPacket::from_ethernet(&bytes).unwrap();
+        let Some(TransportSlice::Tcp(tcp)) = packet.transport else {
+            panic!("no TCP");
+        };
+        let sequence = 0xffff_fff0_u32.wrapping_add(index * 1_000);
+        assert_eq!(tcp.sequence_number(), sequence, "wraps with the stream");
+        let last = index == 3;
+        assert_eq!((tcp.fin(), tcp.psh()), (last, last), "segment {index}");
+        together.extend(tcp.payload());
+    }
+    assert_eq!(together, payload);
+    assert_eq!(a.sent().unwrap().send_wqe_opcode(), WqeOpcode::LSO.bits());
+    assert!(b.received().is_none());
+}
+
+#[test]
+fn a_large_send_of_udp_becomes_datagrams_with_ids_that_count_up() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(3);
+    let frame = udp(0, 1, &[9; 250]);
+    let how = How {
+        opcode: WqeOpcode::LSO,
+        checksums: CHECKSUMS,
+        mss: 100,
+        inline: 42,
+        ..How::default()
+    };
+    a.send(&frame, how);
+    let first = u16::from_be_bytes([frame[18], frame[19]]);
+    for (index, length) in (0_u16..).zip([100, 100, 50]) {
+        let (_, bytes) = b.received().unwrap();
+        assert_good(&bytes);
+        let packet = SlicedPacket::from_ethernet(&bytes).unwrap();
+        let (Some(NetSlice::Ipv4(v4)), Some(TransportSlice::Udp(udp))) =
+            (packet.net, packet.transport)
+        else {
+            panic!("no UDP");
+        };
+        assert_eq!(udp.payload().len(), length);
+        assert_eq!(v4.header().identification(), first + index);
+    }
+}
+
+/// Outside 4096 frames find room; those beyond would be lost.
+#[test]
+fn a_queue_with_more_to_send_than_finds_room_outside_waits_and_no_frame_is_lost() {
+    const SENDS: u8 = 31;
+    const FRAMES: u8 = 200;
+    const BYTES: usize = 20;
+    let sim = Sim::new(SimConfig::seeded(1));
+    let mut side = Side::new(&sim, profile(0));
+    sim.connect_outside(&side.bench.function, LinkFaults::NONE);
+    sim.inject(&side.bench.function, &Fault::LinkUp);
+    let payload: Vec<u8> = (0..FRAMES).flat_map(|frame| [frame; BYTES]).collect();
+    let how = How {
+        opcode: WqeOpcode::LSO,
+        mss: u16::try_from(BYTES).unwrap(),
+        inline: 42,
+        ..How::default()
+    };
+    let frame = udp(0, 1, &payload);
+    for _ in 0..SENDS {
+        let wqe = side.wqe(&frame, how);
+        side.post(&wqe);
+    }
+    side.ring();
+    let mut left = Vec::new();
+    loop {
+        let taken = sim.take_frames(&side.bench.function);
+        if taken.is_empty() {
+            break;
+        }
+        left.extend(taken.iter().map(|frame| frame[42]));
+    }
+    let expected: Vec<u8> = (0..SENDS).flat_map(|_| 0..FRAMES).collect();
+    assert_eq!(left.len(), expected.len());
+    assert_eq!(left, expected);
+}
+
+#[test]
+fn a_vlan_tag_is_inserted_at_one_end_and_stripped_at_the_other() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(2);
+    let frame = plain(0, MACS[1], 100);
+    let mut wqe = a.wqe(
+        &frame,
+        How {
+            inline: 0,
+            ..How::default()
+        },
+    );
+    wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
+    a.post(&wqe);
+    a.ring();
+    let (cqe, bytes) = b.received().unwrap();
+    assert_eq!(bytes, frame);
+    assert_eq!((cqe.l4_l3_hdr_type() & 1, cqe.vlan_info()), (1, 0x6064));
+    // With stripping disabled the tag stays where it is.
+    let mut modify = rq_transition(b.rq.number, READY, READY);
+    modify.modify_bitmask_mut().set_vsd(true);
+    modify.ctx_mut().set_vsd(true);
+    b.bench.exec(&modify).unwrap();
+    let mut wqe = a.wqe(
+        &frame,
+        How {
+            inline: 0,
+            ..How::default()
+        },
+    );
+    wqe[28..32].copy_from_slice(&[0x80, 0x00, 0x60, 0x64]);
+    a.post(&wqe);
+    a.ring();
+    let (cqe, bytes) = b.received().unwrap();
+    assert_eq!(bytes[12..16], [0x81, 0x00, 0x60, 0x64]);
+    assert_eq!(
+        (cqe.l4_l3_hdr_type() & 1, bytes.len()),
+        (0, frame.len() + 4)
+    );
+}
+
+#[test]
+fn without_a_receive_wqe_a_frame_is_dropped_and_counted() {
+    let (_sim, mut a, mut b) = pair();
+    let frame = plain(0, MACS[1], 64);
+    a.send(&frame, How::default());
+    assert!(a.sent().is_some(), "the sender does not know");
+    assert_eq!(b.dropped("no receive WQE"), 1);
+    b.post_receives(1);
+    a.send(&frame, How::default());
+    assert_eq!(b.received().unwrap().1, frame);
+}
+
+#[test]
+fn a_frame_longer_than_the_port_carries_is_lost_on_either_side() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(2);
+    a.send(&plain(0, MACS[1], 1_504), How::default());
+    assert_eq!(b.received().unwrap().1.len(), 1_518);
+    a.send(&plain(0, MACS[1], 1_505), How::default());
+    assert_eq!(a.sent().into_iter().chain(a.sent()).count(), 2);
+    assert_eq!(a.dropped("larger than the MTU"), 1);
+    b.deliver(&plain(0, MACS[1], 1_505));
+    assert_eq!(b.dropped("larger than the MTU"), 1);
+    assert!(b.received().is_none());
+}
+
+#[test]
+fn a_wqe_whose_memory_its_key_does_not_cover_takes_the_send_queue_into_error() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(2);
+    let frame = plain(0, MACS[1], 100);
+    let wrong = a.wqe(
+        &frame,
+        How {
+            key: Some(a.key ^ 0xff),
+            ce: 0,
+            ..How::default()
+        },
+    );
+    a.post(&wrong);
+    let behind = a.wqe(
+        &frame,
+        How {
+            ce: 0,
+            ..How::default()
+        },
+    );
+    a.post(&behind);
+    a.ring();
+    let syndromes: Vec<_> = std::iter::from_fn(|| a.sent())
+        .map(|cqe| {
+            let error = ErrCqe::from_array(*cqe.as_array());
+            (
+                cqe.opcode(),
+                Syndrome(error.syndrome()),
+                error.wqe_counter(),
+            )
+        })
+        .collect();
+    let at = u16::try_from(wrong.len().div_ceil(64)).unwrap();
+    assert_eq!(
+        syndromes,
+        [
+            (CqeOpcode::REQ_ERR, Syndrome::LOCAL_PROT_ERR, 0),
+            (CqeOpcode::REQ_ERR, Syndrome::WR_FLUSH_ERR, at),
+        ]
+    );
+    assert_eq!(a.sq_state(), ERROR);
+    assert!(b.received().is_none());
+    // Only by way of reset does it come back, and from index 0.
+    assert_eq!(a.modify_sq(ERROR, READY), CmdStatus::BAD_RES_STATE);
+    assert_eq!(a.modify_sq(ERROR, RESET), CmdStatus::OK);
+    assert_eq!(a.modify_sq(RESET, READY), CmdStatus::OK);
+    a.sq.posted = 0;
+    a.send(&frame, How::default());
+    assert_eq!(b.received().unwrap().1, frame);
+}
+
+#[test]
+fn wqes_that_make_no_sense_are_local_queue_errors() {
+    type Spoil = fn(&mut Vec<u8>);
+    let cases: [(&str, Spoil); 6] = [
+        ("opcode", |wqe| wqe[3] = 0x08),
+        ("opcode modifier", |wqe| wqe[0] = 1),
+        ("queue number", |wqe| wqe[6] ^= 1),
+        ("index", |wqe| wqe[2] ^= 1),
+        ("inline size", |wqe| {
+            wqe[28..30].copy_from_slice(&[0x03, 0xff])
+        }),
+        ("segment of zero bytes", |wqe| {
+            let at = wqe.len() - 16;
+            wqe[at..at + 4].fill(0);
+        }),
+    ];
+    for (what, spoil) in cases {
+        let (_sim, mut a, mut b) = pair();
+        b.post_receives(1);
+        let mut wqe = a.wqe(&plain(0, MACS[1], 100), How::default());
+        spoil(&mut wqe);
+        a.post(&wqe);
+        // The register names the queue; the WQE may not.
+        a.sq.last[4..7].copy_from_slice(&a.sq.number.to_be_bytes()[1..]);
+        a.ring();
+        let error = ErrCqe::from_array(*a.sent().expect(what).as_array());
+        assert_eq!(
+            Syndrome(error.syndrome()),
+            Syndrome::LOCAL_QP_OP_ERR,
+            "{what}"
+        );
+        assert_eq!(a.sq_state(), ERROR, "{what}");
+        assert!(
+            b.received().is_none() && !a.driver_bugs().is_empty(),
+            "{what}"
+        );
+    }
+}
+
+#[test]
+fn a_buffer_too_small_costs_the_frame_and_a_wrong_key_the_queue() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receive(100);
+    b.post_receives(1);
+    let key = b.key ^ 0xff;
+    b.rq.post(&b.bench, BUFFER, key);
+    b.post_receives(1);
+    let frame = plain(0, MACS[1], 200);
+    a.send(&frame, How::default());
+    let mut next = || {
+        let cqe = b.received().unwrap().0;
+        let error = ErrCqe::from_array(*cqe.as_array());
+        (cqe.opcode(), Syndrome(error.syndrome()), cqe.wqe_counter())
+    };
+    assert_eq!(next(), (CqeOpcode::RESP_ERR, Syndrome::LOCAL_LENGTH_ERR, 0));
+    a.send(&frame, How::default());
+    let (opcode, _, counter) = next();
+    assert_eq!((opcode, counter), (CqeOpcode::RESP_SEND, 1));
+    a.send(&frame, How::default());
+    assert_eq!(next(), (CqeOpcode::RESP_ERR, Syndrome::LOCAL_PROT_ERR, 2));
+    assert_eq!(next(), (CqeOpcode::RESP_ERR, Syndrome::WR_FLUSH_ERR, 3));
+    assert_eq!(b.rq_state(), ERROR);
+    a.send(&frame, How::default());
+    assert_eq!(b.dropped("receive queue is not ready"), 1);
+    assert_eq!(b.modify_rq(ERROR, RESET), CmdStatus::OK);
+    assert_eq!(b.modify_rq(RESET, READY), CmdStatus::OK);
+    b.rq.posted = 0;
+    b.post_receives(1);
+    a.send(&frame, How::default());
+    assert_eq!(b.received().unwrap().1, frame);
+}
+
+#[test]
+fn a_doorbell_on_another_page_and_one_in_reset_are_ignored_and_noted() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(1);
+    let wqe = a.wqe(&plain(0, MACS[1], 64), How::default());
+    a.post(&wqe);
+    let other = a.bench.exec(&AllocUarIn::new()).unwrap().uar();
+    a.bench.write64(
+        u64::from(other) << 12 | 0x800,
+        u64::from_be_bytes(a.sq.last),
+    );
+    assert!(a.sent().is_none());
+    assert_eq!(a.modify_sq(READY, RESET), CmdStatus::OK);
+    a.ring();
+    assert!(a.sent().is_none() && b.received().is_none());
+    assert_eq!(a.driver_bugs().len(), 2);
+}
+
+#[test]
+fn own_frames_come_back_only_to_a_tir_that_takes_them() {
+    let (_sim, mut a, mut b) = pair();
+    a.post_receives(4);
+    b.post_receives(4);
+    a.send(&plain(0, BROADCAST, 64), How::default());
+    assert!(b.received().is_some() && a.received().is_none());
+    a.send(&plain(0, MACS[0], 64), How::default());
+    assert!(b.received().is_none() && a.received().is_none());
+    a.allow_loopback(3);
+    a.send(&plain(0, BROADCAST, 64), How::default());
+    assert!(b.received().is_some() && a.received().is_some());
+    a.send(&plain(0, MACS[0], 64), How::default());
+    assert!(b.received().is_none() && a.received().is_some());
+}
+
+#[test]
+fn the_port_takes_what_is_for_it_and_everything_when_promiscuous() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(4);
+    let stranger = [2, 9, 9, 9, 9, 9];
+    let group = [0x33, 0x33, 0, 0, 0, 1];
+    a.send(&plain(0, stranger, 64), How::default());
+    a.send(&plain(0, group, 64), How::default());
+    assert!(b.received().is_none());
+    assert_eq!(b.dropped("address nobody announced"), 1);
+    assert_eq!(
+        b.dropped("address of another"),
+        1,
+        "a group it does not list"
+    );
+    let mut modify = ModifyNicVportContextIn::new();
+    modify.field_select_mut().set_promisc(true);
+    modify.nic_vport_context_mut().set_promisc_all(true);
+    b.bench.exec(&modify).unwrap();
+    a.send(&plain(0, stranger, 64), How::default());
+    a.send(&plain(0, group, 64), How::default());
+    assert!(b.received().is_some() && b.received().is_some());
+}
+
+/// A writer whose bytes can be read afterwards.
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_capture_has_the_frames_as_they_were_on_the_wire() {
+    let (sim, mut a, mut b) = pair();
+    let capture = Shared::default();
+    sim.pcap(capture.clone()).unwrap();
+    b.post_receives(1);
+    let frame = plain(0, MACS[1], 30);
+    a.send(&frame, How::default());
+    sim.flush_pcap().unwrap();
+    let bytes = capture.0.lock().unwrap().clone();
+    let mut reader = PcapNgReader::new(bytes.as_slice()).unwrap();
+    let mut frames = Vec::new();
+    while let Some(block) = reader.next_block() {
+        if let Block::EnhancedPacket(packet) = block.unwrap() {
+            frames.push(packet.data.into_owned());
+        }
+    }
+    assert_eq!(frames, [b.received().unwrap().1]);
+    assert_eq!(frames[0][..frame.len()], frame);
+}
+
+#[test]
+fn frames_are_counted_by_whom_they_are_for_and_strangers_not_at_all() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(8);
+    let group = [0x33, 0x33, 0, 0, 0, 1];
+    for to in [MACS[1], BROADCAST, BROADCAST, group, [2, 9, 9, 9, 9, 9]] {
+        a.send(&plain(0, to, 86), How::default());
+    }
+    a.send(&plain(0, MACS[0], 86), How::default());
+    let counters = |side: &mut Side| side.bench.exec(&QueryVportCounterIn::new()).unwrap();
+    let sent = counters(&mut a);
+    assert_eq!(sent.transmitted_eth_unicast().packets(), 2);
+    assert_eq!(sent.transmitted_eth_broadcast().octets(), 200);
+    assert_eq!(sent.transmitted_eth_multicast().packets(), 1);
+    assert_eq!(sent.transmitted_ib_unicast().packets(), 0, "none is RDMA's");
+    assert_eq!(sent.local_loopback().packets(), 1);
+    let received = counters(&mut b);
+    assert_eq!(received.received_eth_unicast().packets(), 1);
+    assert_eq!(received.received_eth_broadcast().packets(), 2);
+    assert_eq!(received.received_eth_multicast().packets(), 0, "not listed");
+    assert_eq!(
+        received.received_ib_unicast().packets(),
+        0,
+        "none is RDMA's"
+    );
+}
+
+#[test]
+fn any_bytes_from_the_wire_are_a_frame_or_nothing() {
+    let (_sim, _a, mut b) = pair();
+    b.allow_loopback(3);
+    let good = udp(0, 1, &[3; 40]);
+    for length in 0..good.len() {
+        b.post_receives(1);
+        b.deliver(&good[..length]);
+    }
+    for at in 12..good.len() {
+        for bit in 0..8 {
+            b.post_receives(1);
+            let mut frame = good.clone();
+            frame[at] ^= 1 << bit;
+            b.deliver(&frame);
+            while b.received().is_some() {}
+        }
+    }
+    assert!(b.driver_bugs().is_empty(), "{:?}", b.driver_bugs());
+}
+
+#[test]
+fn a_packet_for_the_roce_port_is_software_s_only_if_it_is_whole() {
+    let (_sim, mut a, mut b) = pair();
+    let mut gid = [0; 16];
+    gid[0] = 0xfe;
+    b.bench.enable_roce(gid, MACS[1]);
+    b.post_receives(2);
+    let datagram = |sport, dport| {
+        let builder = PacketBuilder::ethernet2(MACS[0], MACS[1])
+            .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+            .udp(sport, dport);
+        let mut frame = Vec::new();
+        builder.write(&mut frame, &[0; 32]).unwrap();
+        frame
+    };
+    a.send(&datagram(50_000, 4_791), How::default());
+    assert!(
+        b.received().is_none(),
+        "RoCE by its port, and no ICRC that holds"
+    );
+    assert_eq!(b.dropped("ICRC"), 1);
+    a.send(&datagram(4_791, 50_000), How::default());
+    assert!(b.received().is_some());
+}
+
+/// A raw packet queue pair has both its queues in one buffer, so that one of them does not begin at a page (Linux
+/// `create_raw_packet_qp_sq` and `create_raw_packet_qp_rq`, drivers/infiniband/hw/mlx5/qp.c); DPDK's lie in user memory
+/// (`mlx5_devx_sq_create`).
+#[test]
+fn queues_begin_anywhere_in_a_page_or_in_user_memory() {
+    for place in [
+        Place::Pages(0),
+        Place::Pages(1),
+        Place::Pages(31),
+        Place::Umem(0),
+        Place::Umem(0x440),
+    ] {
+        let (_sim, mut a, mut b) = pair_placed(profile, place);
+        b.post_receives(RQ_ENTRIES);
+        // More than the ring has blocks: over its end and the page's.
+        for round in 0..3 * RQ_ENTRIES {
+            let frame = plain(0, MACS[1], 200 + round);
+            a.send(&frame, How::default());
+            assert_eq!(b.received().unwrap().1, frame, "{place:?} {round}");
+            b.post_receives(1);
+            assert!(a.sent().is_some());
+        }
+        assert_eq!(a.driver_bugs(), [""; 0]);
+        let mut query = QuerySqIn::new();
+        query.set_sqn(a.sq.number);
+        let context = a.bench.exec(&query).unwrap();
+        let told = context.sq_context().wq();
+        match place {
+            Place::Pages(offset) => assert_eq!(told.page_offset(), offset),
+            Place::Umem(_) => {
+                let mut destroy = DestroyUmemIn::new();
+                destroy.set_umem_id(told.wq_umem_id());
+                assert_eq!(a.bench.status(&destroy), CmdStatus::BAD_RES_STATE);
+                a.modify_sq(READY, RESET);
+                let mut end = DestroySqIn::new();
+                end.set_sqn(a.sq.number);
+                a.bench.exec(&end).unwrap();
+                assert_eq!(a.bench.status(&destroy), CmdStatus::OK);
+            }
+        }
+    }
+}
+
+/// The offset counts towards the pages a queue needs.
+#[test]
+fn a_queue_that_its_pages_do_not_hold_from_its_offset_on_is_refused() {
+    let (_sim, mut a, _b) = pair();
+    let mut create = CreateRqIn::new();
+    create.ctx_mut().set_cqn(a.rq.cq.number);
+    let (_, page) = a.bench.alloc(4096);
+    create
+        .ctx_mut()
+        .wq_mut()
+        .set_wq_type(1)
+        .set_pd(a.resources.pd)
+        .set_page_offset(1)
+        .set_dbr_addr(page)
+        .set_log_wq_stride(6)
+        .set_log_wq_sz(6);
+    let (_, ring) = a.bench.alloc(8192);
+    let one = list(&[ring]);
+    assert_eq!(a.bench.status_with(&create, &one), CmdStatus::BAD_INPUT_LEN);
+    let two = list(&[ring, ring + 4096]);
+    assert_eq!(a.bench.status_with(&create, &two), CmdStatus::OK);
+}

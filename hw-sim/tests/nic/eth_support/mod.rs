@@ -1,0 +1,567 @@
+//! One side of an Ethernet link: a function with a send queue, a receive queue and steering, driven by commands and
+//! bare memory.
+
+use crate::bench::{Bench, CompletionQueue, Failure, Resources, list, modest};
+use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
+use mlx_prm::*;
+use zerocopy::IntoBytes;
+
+pub const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+pub const SQ_BLOCKS: usize = 64;
+pub const RQ_ENTRIES: usize = 16;
+pub const RQ_STRIDE: usize = 32;
+/// Bytes of each receive buffer.
+pub const BUFFER: usize = 2048;
+pub const RESET: u32 = 0;
+pub const READY: u32 = 1;
+pub const ERROR: u32 = 3;
+/// Checksums asked for: IPv4 header and TCP or UDP.
+pub const CHECKSUMS: u8 = 0xc0;
+
+/// Where a queue lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// In the pages behind its command, so many 64ths of a page into the first.
+    Pages(u32),
+    /// In user memory, so many bytes into it.
+    Umem(u32),
+}
+
+impl Place {
+    /// Two pages; the ring's place in the bench's memory, and what follows the context.
+    fn of_queue(self, bench: &mut Bench, wq: &mut Wq) -> (usize, Vec<u8>) {
+        let (at, iova) = bench.alloc(2 * 4096);
+        let pages = [iova, iova + 4096];
+        match self {
+            Self::Pages(offset) => {
+                wq.set_page_offset(offset);
+                let bytes = usize::try_from(offset).unwrap() * 64;
+                (at + bytes, list(&pages))
+            }
+            Self::Umem(offset) => {
+                let mut create = CreateUmemIn::new();
+                create.umem_mut().set_num_of_mtt(2);
+                let pages = pages.map(|page| page | MTT_READ | MTT_WRITE);
+                let umem = bench.exec_with(&create, &list(&pages)).unwrap().umem_id();
+                wq.set_wq_umem_valid(true)
+                    .set_wq_umem_id(umem)
+                    .set_wq_umem_offset(u64::from(offset));
+                (at + usize::try_from(offset).unwrap(), Vec::new())
+            }
+        }
+    }
+}
+
+/// A send queue.
+pub struct SendQueue {
+    pub number: u32,
+    pub cq: CompletionQueue,
+    pub consumed: u32,
+    pub posted: u16,
+    /// First eight bytes of the WQE posted last.
+    pub last: [u8; 8],
+    ring: usize,
+    record: usize,
+}
+
+/// A receive queue, its buffers from `data` on.
+pub struct ReceiveQueue {
+    pub number: u32,
+    pub cq: CompletionQueue,
+    pub consumed: u32,
+    pub posted: u16,
+    pub data: (usize, u64),
+    ring: usize,
+    record: usize,
+}
+
+/// A function with an Ethernet port.
+pub struct Side {
+    pub bench: Bench,
+    pub resources: Resources,
+    pub td: u32,
+    pub tis: u32,
+    pub key: u32,
+    pub sq: SendQueue,
+    pub rq: ReceiveQueue,
+    pub tir: u32,
+    /// Where frames are before they are sent.
+    pub data: (usize, u64),
+}
+
+/// How a frame is sent.
+#[derive(Clone, Copy)]
+pub struct How {
+    pub opcode: WqeOpcode,
+    pub checksums: u8,
+    pub mss: u16,
+    /// Bytes of the frame that stand in the WQE.
+    pub inline: usize,
+    pub ce: u32,
+    pub key: Option<u32>,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        Self {
+            opcode: WqeOpcode::SEND,
+            checksums: 0,
+            mss: 0,
+            inline: 18,
+            ce: 2,
+            key: None,
+        }
+    }
+}
+
+pub fn profile(side: usize) -> Profile {
+    let mut profile = Profile {
+        name: format!("f{side}"),
+        mac: MACS[side],
+        ..modest().ethernet()
+    };
+    for page in [
+        &mut profile.eth_offloads.max,
+        &mut profile.eth_offloads.current,
+    ] {
+        page.set_wqe_vlan_insert(true);
+    }
+    profile
+}
+
+/// Two functions on one link, every frame of either steered to its one receive queue.
+pub fn pair() -> (Sim, Side, Side) {
+    pair_with(profile)
+}
+
+pub fn pair_with(profile: impl Fn(usize) -> Profile) -> (Sim, Side, Side) {
+    pair_placed(profile, Place::Pages(0))
+}
+
+/// The queues of both lie there.
+pub fn pair_placed(profile: impl Fn(usize) -> Profile, place: Place) -> (Sim, Side, Side) {
+    let sim = Sim::new(SimConfig::seeded(1));
+    let mut sides = [0, 1].map(|side| Side::placed(&sim, profile(side), place));
+    sim.connect(
+        &sides[0].bench.function,
+        &sides[1].bench.function,
+        LinkFaults::NONE,
+    );
+    for side in &mut sides {
+        side.steer_everything();
+    }
+    let [a, b] = sides;
+    (sim, a, b)
+}
+
+impl Side {
+    pub fn new(sim: &Sim, profile: Profile) -> Self {
+        Self::placed(sim, profile, Place::Pages(0))
+    }
+
+    pub fn placed(sim: &Sim, profile: Profile, place: Place) -> Self {
+        let mac = profile.mac;
+        let mut side = Self::placed_on(Bench::in_world(sim, profile), place);
+        side.bench.announce(mac);
+        side
+    }
+
+    /// On a function after power-on; nothing is announced.
+    pub fn on(bench: Bench) -> Self {
+        Self::placed_on(bench, Place::Pages(0))
+    }
+
+    fn placed_on(mut bench: Bench, place: Place) -> Self {
+        bench.start();
+        bench.exec(&EnableHcaIn::new()).unwrap();
+        bench.satisfy_pages(1);
+        bench.bring_up();
+        let resources = bench.resources();
+        let key = bench.create_pa_key(resources.pd);
+        let td = bench
+            .exec(&AllocTransportDomainIn::new())
+            .unwrap()
+            .transport_domain();
+        let mut create = CreateTisIn::new();
+        create.ctx_mut().set_transport_domain(td);
+        let tis = bench.exec(&create).unwrap().tisn();
+        let sq = SendQueue::placed(&mut bench, &resources, tis, place);
+        let rq = ReceiveQueue::placed(&mut bench, &resources, place);
+        let mut create = CreateTirIn::new();
+        create
+            .ctx_mut()
+            .set_transport_domain(td)
+            .set_inline_rqn(rq.number);
+        let tir = bench.exec(&create).unwrap().tirn();
+        let data = bench.alloc(256 << 10);
+        Self {
+            bench,
+            resources,
+            td,
+            tis,
+            key,
+            sq,
+            rq,
+            tir,
+            data,
+        }
+    }
+
+    /// One table, one group that compares nothing, one entry that forwards to the TIR.
+    pub fn steer_everything(&mut self) {
+        let table = self.table(5, 4).unwrap();
+        let group = self.group(table, 0, 15, &FteMatchParam::new()).unwrap();
+        let to = destination(FlowDestinationType::TIR, self.tir);
+        self.entry(table, group, 0, &FteMatchParam::new(), &[to])
+            .unwrap();
+    }
+
+    pub fn table(&mut self, level: u32, log_size: u32) -> Result<u32, Failure> {
+        let mut create = CreateFlowTableIn::new();
+        create
+            .flow_table_context_mut()
+            .set_level(level)
+            .set_log_size(log_size);
+        Ok(self.bench.exec(&create)?.table_id())
+    }
+
+    /// A group that compares the outer headers where `criteria` has ones; none of it, nothing.
+    pub fn group(
+        &mut self,
+        table: u32,
+        start: u32,
+        end: u32,
+        criteria: &FteMatchParam,
+    ) -> Result<u32, Failure> {
+        let mut create = CreateFlowGroupIn::new();
+        let enable = u32::from(criteria.as_bytes().iter().any(|&byte| byte != 0));
+        create
+            .set_table_id(table)
+            .set_start_flow_index(start)
+            .set_end_flow_index(end)
+            .set_match_criteria_enable(enable);
+        *create.match_criteria_mut() = criteria.clone();
+        Ok(self.bench.exec(&create)?.group_id())
+    }
+
+    pub fn entry(
+        &mut self,
+        table: u32,
+        group: u32,
+        index: u32,
+        value: &FteMatchParam,
+        destinations: &[u64],
+    ) -> Result<(), Failure> {
+        let action = if destinations.is_empty() {
+            flow_action::DROP
+        } else {
+            flow_action::FWD_DEST
+        };
+        let set = entry_input(table, group, index, value, action, destinations.len());
+        self.bench.exec_with(&set, &list(destinations)).map(drop)
+    }
+
+    /// Puts a WQE for `frame` into the ring and rings the doorbell.
+    pub fn send(&mut self, frame: &[u8], how: How) {
+        let wqe = self.wqe(frame, how);
+        self.post(&wqe);
+        self.ring();
+    }
+
+    /// The WQE of a frame, whose bytes behind the inline ones are in memory.
+    pub fn wqe(&mut self, frame: &[u8], how: How) -> Vec<u8> {
+        let (inline, rest) = frame.split_at(how.inline.min(frame.len()));
+        self.bench.memory.write_bytes(self.data.0, rest);
+        let mut wqe = vec![0; CtrlSeg::SIZE + 14];
+        wqe.extend_from_slice(inline);
+        wqe.resize(wqe.len().max(32).next_multiple_of(16), 0);
+        let mut segment = EthSeg::new();
+        segment
+            .set_cs_flags(how.checksums)
+            .set_mss(how.mss)
+            .set_inline_hdr_sz(u16::try_from(inline.len()).unwrap());
+        wqe[16..30].copy_from_slice(&segment.as_bytes()[..14]);
+        if !rest.is_empty() {
+            let mut data = DataSeg::new();
+            data.set_byte_count(u32::try_from(rest.len()).unwrap())
+                .set_lkey(how.key.unwrap_or(self.key))
+                .set_addr(self.data.1);
+            wqe.extend_from_slice(data.as_bytes());
+        }
+        let control = self.control(how.opcode, wqe.len() / 16, how.ce);
+        wqe[..16].copy_from_slice(control.as_bytes());
+        wqe
+    }
+
+    pub fn control(&self, opcode: WqeOpcode, ds: usize, ce: u32) -> CtrlSeg {
+        let mut control = CtrlSeg::new();
+        control
+            .set_opcode(opcode.bits())
+            .set_wqe_index(u32::from(self.sq.posted))
+            .set_qp_or_sq(self.sq.number)
+            .set_ds(u32::try_from(ds).unwrap())
+            .set_ce(ce);
+        control
+    }
+
+    /// Puts bytes into the ring; the record is told, the doorbell not rung.
+    pub fn post(&mut self, wqe: &[u8]) {
+        for (block, bytes) in wqe.chunks(64).enumerate() {
+            let slot = (usize::from(self.sq.posted) + block) % SQ_BLOCKS;
+            self.bench
+                .memory
+                .write_bytes(self.sq.ring + slot * 64, bytes);
+        }
+        let blocks = u16::try_from(wqe.len().div_ceil(64)).unwrap();
+        self.sq.posted = self.sq.posted.wrapping_add(blocks);
+        self.bench
+            .memory
+            .store_be32(self.sq.record + 4, u32::from(self.sq.posted));
+        self.sq.last.copy_from_slice(&wqe[..8]);
+    }
+
+    pub fn ring(&self) {
+        let register = u64::from(self.resources.uar) << 12 | 0x800;
+        self.bench
+            .write64(register, u64::from_be_bytes(self.sq.last));
+    }
+
+    /// Posts a buffer of `bytes` bytes; where it is.
+    pub fn post_receive(&mut self, bytes: usize) -> usize {
+        let key = self.key;
+        self.rq.post(&self.bench, bytes, key)
+    }
+
+    pub fn post_receives(&mut self, count: usize) {
+        for _ in 0..count {
+            self.post_receive(BUFFER);
+        }
+    }
+
+    /// The next completion of the send queue.
+    pub fn sent(&mut self) -> Option<Cqe64> {
+        next(&self.bench, &self.sq.cq, &mut self.sq.consumed)
+    }
+
+    /// The next completion of the receive queue, and the bytes in its buffer.
+    pub fn received(&mut self) -> Option<(Cqe64, Vec<u8>)> {
+        self.rq.received(&self.bench)
+    }
+
+    /// A frame arrives from nowhere.
+    pub fn deliver(&self, frame: &[u8]) {
+        self.bench.sim.deliver(&self.bench.function, frame);
+        self.bench.sim.run_until_idle();
+    }
+
+    /// What was dropped for this reason.
+    pub fn dropped(&self, reason: &str) -> u64 {
+        let report = self.bench.sim.report(&self.bench.function);
+        report.dropped.get(reason).copied().unwrap_or(0)
+    }
+
+    pub fn driver_bugs(&self) -> Vec<String> {
+        self.bench.sim.report(&self.bench.function).driver_bugs
+    }
+
+    pub fn sq_state(&mut self) -> u32 {
+        let mut query = QuerySqIn::new();
+        query.set_sqn(self.sq.number);
+        self.bench.exec(&query).unwrap().sq_context().state()
+    }
+
+    pub fn rq_state(&mut self) -> u32 {
+        let mut query = QueryRqIn::new();
+        query.set_rqn(self.rq.number);
+        self.bench.exec(&query).unwrap().rq_context().state()
+    }
+
+    pub fn modify_sq(&mut self, from: u32, to: u32) -> CmdStatus {
+        self.bench.status(&sq_transition(self.sq.number, from, to))
+    }
+
+    pub fn modify_rq(&mut self, from: u32, to: u32) -> CmdStatus {
+        self.bench.status(&rq_transition(self.rq.number, from, to))
+    }
+
+    pub fn allow_loopback(&mut self, bits: u32) {
+        let mut modify = ModifyTirIn::new();
+        modify.set_tirn(self.tir);
+        modify.bitmask_mut().set_self_lb_en(true);
+        modify.ctx_mut().set_self_lb_block(bits);
+        self.bench.exec(&modify).unwrap();
+    }
+}
+
+impl SendQueue {
+    fn placed(bench: &mut Bench, resources: &Resources, tis: u32, place: Place) -> Self {
+        let cq = bench
+            .create_cq(resources.uar, resources.eq.number, 7)
+            .unwrap();
+        let (record, record_iova) = bench.alloc(64);
+        let mut create = CreateSqIn::new();
+        create
+            .ctx_mut()
+            .set_cqn(cq.number)
+            .set_flush_in_error_en(true)
+            .set_tis_lst_sz(1)
+            .set_tis_num_0(tis);
+        create
+            .ctx_mut()
+            .wq_mut()
+            .set_wq_type(1)
+            .set_pd(resources.pd)
+            .set_uar_page(resources.uar)
+            .set_dbr_addr(record_iova)
+            .set_log_wq_stride(6)
+            .set_log_wq_sz(SQ_BLOCKS.ilog2());
+        let (ring, pages) = place.of_queue(bench, create.ctx_mut().wq_mut());
+        let number = bench.exec_with(&create, &pages).unwrap().sqn();
+        bench.exec(&sq_transition(number, RESET, READY)).unwrap();
+        Self {
+            number,
+            cq,
+            consumed: 0,
+            posted: 0,
+            last: [0; 8],
+            ring,
+            record,
+        }
+    }
+}
+
+impl ReceiveQueue {
+    pub fn new(bench: &mut Bench, resources: &Resources) -> Self {
+        Self::placed(bench, resources, Place::Pages(0))
+    }
+
+    pub fn placed(bench: &mut Bench, resources: &Resources, place: Place) -> Self {
+        let cq = bench
+            .create_cq(resources.uar, resources.eq.number, 7)
+            .unwrap();
+        let (record, record_iova) = bench.alloc(64);
+        let data = bench.alloc(RQ_ENTRIES * BUFFER);
+        let mut create = CreateRqIn::new();
+        create
+            .ctx_mut()
+            .set_cqn(cq.number)
+            .set_flush_in_error_en(true);
+        create
+            .ctx_mut()
+            .wq_mut()
+            .set_wq_type(1)
+            .set_pd(resources.pd)
+            .set_dbr_addr(record_iova)
+            .set_log_wq_stride(RQ_STRIDE.ilog2())
+            .set_log_wq_sz(RQ_ENTRIES.ilog2());
+        let (ring, pages) = place.of_queue(bench, create.ctx_mut().wq_mut());
+        let number = bench.exec_with(&create, &pages).unwrap().rqn();
+        bench.exec(&rq_transition(number, RESET, READY)).unwrap();
+        Self {
+            number,
+            cq,
+            consumed: 0,
+            posted: 0,
+            data,
+            ring,
+            record,
+        }
+    }
+
+    /// Posts a buffer in two pieces, the first of 14 bytes; where it is.
+    pub fn post(&mut self, bench: &Bench, bytes: usize, key: u32) -> usize {
+        let slot = usize::from(self.posted) % RQ_ENTRIES;
+        let first = bytes.min(14);
+        let at = slot * BUFFER;
+        for (index, (from, length)) in [(0, first), (first, bytes - first)].into_iter().enumerate()
+        {
+            let mut segment = DataSeg::new();
+            segment
+                .set_byte_count(u32::try_from(length).unwrap())
+                .set_lkey(if length == 0 {
+                    TERMINATE_SCATTER_LIST_LKEY
+                } else {
+                    key
+                })
+                .set_addr(self.data.1 + (at + from) as u64);
+            bench
+                .memory
+                .write_obj(self.ring + slot * RQ_STRIDE + index * 16, &segment);
+        }
+        self.posted = self.posted.wrapping_add(1);
+        bench.memory.store_be32(self.record, u32::from(self.posted));
+        self.data.0 + at
+    }
+
+    pub fn received(&mut self, bench: &Bench) -> Option<(Cqe64, Vec<u8>)> {
+        let cqe = next(bench, &self.cq, &mut self.consumed)?;
+        let slot = usize::from(cqe.wqe_counter()) % RQ_ENTRIES;
+        let mut bytes = vec![0; usize::try_from(cqe.byte_cnt()).unwrap().min(BUFFER)];
+        bench
+            .memory
+            .read_bytes(self.data.0 + slot * BUFFER, &mut bytes);
+        Some((cqe, bytes))
+    }
+}
+
+/// The next entry of a completion queue, consumed.
+fn next(bench: &Bench, cq: &CompletionQueue, consumed: &mut u32) -> Option<Cqe64> {
+    let slot = (*consumed & ((1 << cq.log_size) - 1)) as usize;
+    let cqe: Cqe64 = bench.memory.read_obj(cq.at + slot * 64);
+    let lap = *consumed >> cq.log_size & 1 == 1;
+    if cqe.op_own() >> 4 == CqeOpcode::INVALID.0 || (cqe.op_own() & 1 == 1) != lap {
+        return None;
+    }
+    *consumed += 1;
+    bench.memory.store_be32(cq.record, *consumed);
+    Some(cqe)
+}
+
+pub fn sq_transition(number: u32, from: u32, to: u32) -> ModifySqIn {
+    let mut modify = ModifySqIn::new();
+    modify.set_sqn(number).set_sq_state(from);
+    modify.ctx_mut().set_state(to);
+    modify
+}
+
+pub fn rq_transition(number: u32, from: u32, to: u32) -> ModifyRqIn {
+    let mut modify = ModifyRqIn::new();
+    modify.set_rqn(number).set_rq_state(from);
+    modify.ctx_mut().set_state(to);
+    modify
+}
+
+pub fn destination(kind: FlowDestinationType, number: u32) -> u64 {
+    let mut format = DestFormat::new();
+    format.set_destination_type(kind).set_destination_id(number);
+    u64::from_be_bytes(*format.as_array())
+}
+
+pub fn entry_input(
+    table: u32,
+    group: u32,
+    index: u32,
+    value: &FteMatchParam,
+    action: u32,
+    destinations: usize,
+) -> SetFlowTableEntryIn {
+    let mut set = SetFlowTableEntryIn::new();
+    set.set_table_id(table).set_flow_index(index);
+    let context = set.flow_context_mut();
+    context
+        .set_group_id(group)
+        .set_action(action)
+        .set_destination_list_size(u32::try_from(destinations).unwrap());
+    *context.match_value_mut() = value.clone();
+    set
+}
+
+/// A frame of some protocol nobody here knows, from one side to an address.
+pub fn plain(from: usize, to: [u8; 6], payload: usize) -> Vec<u8> {
+    let mut frame = to.to_vec();
+    frame.extend(MACS[from]);
+    frame.extend([0x88, 0xb5]);
+    frame.extend((0..payload).map(|at| u8::try_from(at % 251).unwrap()));
+    frame
+}

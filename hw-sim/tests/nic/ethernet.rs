@@ -1,0 +1,119 @@
+//! An Ethernet port as an operating system's drivers ask of it: what it announces, what exists only because of that, and
+//! what it counts. What the stock Linux drivers taught is in docs/findings.md.
+
+use mlx_prm::*;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::bench::{Bench, list, modest};
+use crate::eth_support::*;
+
+fn page(bench: &mut Bench, kind: CapType) -> Result<[u8; 0x1000], CmdStatus> {
+    let mut query = QueryHcaCapIn::new();
+    query.set_op_mod(kind.current());
+    match bench.exec(&query) {
+        Ok(out) => Ok(*out.capability()),
+        Err(crate::bench::Failure::Refused(status)) => Err(status),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn capability_pages_of_ethernet_exist_where_the_general_page_announces_them() {
+    let mut without = modest();
+    without.general.set(|caps| {
+        caps.set_eth_net_offloads(false).set_nic_flow_table(false);
+    });
+    let (mut plain, _) = Bench::usable(without);
+    let (mut ethernet, _) = Bench::usable(modest().ethernet());
+    for kind in [CapType::ETHERNET_OFFLOADS, CapType::FLOW_TABLE] {
+        assert_eq!(page(&mut plain, kind), Err(CmdStatus::BAD_OP), "{kind:?}");
+        assert!(page(&mut ethernet, kind).is_ok(), "{kind:?}");
+    }
+}
+
+/// What Linux 6.12 `mlx5_eth_supported` (`mlx5/core/dev.c`) wants before it makes a network device, and the levels and
+/// sizes without which `create_anchor_flow_table` and `mlx5e_create_l2_table` fail.
+#[test]
+fn the_port_announces_what_a_stock_network_driver_looks_for() {
+    let (mut bench, _) = Bench::usable(modest().ethernet());
+    let general = page(&mut bench, CapType::GENERAL).unwrap();
+    let (general, _) = CmdHcaCap::read_from_prefix(&general).unwrap();
+    assert!(general.eth_net_offloads() && general.nic_flow_table());
+    assert_eq!(general.max_wqe_sz_sq(), 1024);
+    let offloads = page(&mut bench, CapType::ETHERNET_OFFLOADS).unwrap();
+    let (offloads, _) = EthOffloadCaps::read_from_prefix(&offloads).unwrap();
+    assert!(offloads.csum_cap() && offloads.vlan_cap());
+    assert!(offloads.max_lso_cap() > 0 && offloads.rss_ind_tbl_cap() > 0);
+    let tables = page(&mut bench, CapType::FLOW_TABLE).unwrap();
+    let receive = FlowTableProperties::read_from_bytes(&tables[0x40..0x80]).unwrap();
+    assert!(receive.ft_support());
+    assert!(receive.log_max_ft_size() >= 16 && receive.max_ft_level() >= 58);
+}
+
+/// Linux's RDMA core asks every port for its partitions, RoCE's too (`ib_cache_update`), and gives up a device that
+/// refuses: "Couldn't set up InfiniBand P_Key/GID cache".
+#[test]
+fn an_ethernet_port_has_the_default_partition_and_no_other() {
+    let (mut bench, _) = Bench::usable(modest());
+    let mut query = QueryHcaVportPkeyIn::new();
+    let out = bench.raw(query.as_bytes(), 0x14).unwrap();
+    assert_eq!(out[0x10..], [0, 0, 0xff, 0xff]);
+    query.set_pkey_index(1);
+    assert_eq!(bench.status(&query), CmdStatus::BAD_PARAM);
+}
+
+/// `mlx5e_build_drop_rq_param` of Linux leaves the PD of the queue that packets end in while a device is down at 0.
+#[test]
+fn a_receive_queue_that_only_drops_needs_no_protection_domain() {
+    let (_sim, mut a, _b) = pair();
+    let mut create = CreateRqIn::new();
+    create.ctx_mut().set_cqn(a.rq.cq.number);
+    let (_, page) = a.bench.alloc(4096);
+    create
+        .ctx_mut()
+        .wq_mut()
+        .set_wq_type(1)
+        .set_dbr_addr(page)
+        .set_log_wq_stride(4);
+    let (_, ring) = a.bench.alloc(4096);
+    let rqn = a.bench.exec_with(&create, &list(&[ring])).unwrap().rqn();
+    let mut destroy = DestroyRqIn::new();
+    destroy.set_rqn(rqn);
+    assert_eq!(a.bench.status(&destroy), CmdStatus::OK);
+}
+
+#[test]
+fn objects_of_ethernet_ports_do_not_exist_on_infiniband_ports() {
+    let (mut bench, _) = Bench::usable(modest().infiniband());
+    assert_eq!(bench.status(&CreateTisIn::new()), CmdStatus::BAD_OP);
+    assert_eq!(bench.status(&CreateFlowTableIn::new()), CmdStatus::BAD_OP);
+}
+
+/// Registers and commands of `ip -s link` and `ethtool -S` agree about a frame.
+#[test]
+fn a_frame_is_counted_where_statistics_are_read() {
+    let (_sim, mut a, mut b) = pair();
+    b.post_receives(1);
+    let mut frame = [MACS[1], MACS[0]].concat();
+    frame.extend([0x88, 0xb5]);
+    frame.resize(300, 0x5a);
+    a.send(&frame, How::default());
+    b.received().unwrap();
+    let vport = |side: &mut Side| side.bench.exec(&QueryVportCounterIn::new()).unwrap();
+    let counted = |counter: &TrafficCounter| (counter.packets(), counter.octets());
+    assert_eq!(counted(vport(&mut a).transmitted_eth_unicast()), (1, 300));
+    assert_eq!(counted(vport(&mut b).received_eth_unicast()), (1, 300));
+    assert_eq!(counted(vport(&mut b).received_ib_unicast()), (0, 0));
+    let mut image = Ppcnt::new();
+    image.set_local_port(1);
+    let mut read = AccessRegIn::new();
+    read.set_op_mod(1)
+        .set_register_id(u32::from(RegisterId::PPCNT.0));
+    let input = [read.as_bytes(), image.as_bytes()].concat();
+    let out = b.bench.raw(&input, 0x110).unwrap();
+    let frames = Ieee8023Counters::read_from_bytes(&out[0x18..]).unwrap();
+    assert_eq!(
+        (frames.a_frames_received_ok(), frames.a_octets_received_ok()),
+        (1, 300)
+    );
+}

@@ -1,0 +1,367 @@
+//! An InfiniBand port: what its vport says, its management queue pairs, XRC shared receive queues, and
+//! how queues lie in large pages. Most of it is what the stock Linux driver asked for; see docs/findings.md.
+
+use mlx_prm::*;
+
+use crate::bench::{Bench, Resources, list, modest};
+
+fn usable() -> (Bench, Resources) {
+    Bench::usable(modest().infiniband())
+}
+
+#[test]
+fn the_vport_is_active_with_a_lid_and_without_carrier_it_is_down() {
+    let (mut bench, _) = usable();
+    let query = QueryHcaVportContextIn::new();
+    let context = bench.exec(&query).unwrap();
+    let context = context.hca_vport_context();
+    // PortInfo: Active, LinkUp. Linux takes the port's state from `vport_state` (`mlx5_query_hca_port`).
+    assert_eq!(
+        (
+            context.vport_state(),
+            context.port_state(),
+            context.port_physical_state()
+        ),
+        (4, 4, 5)
+    );
+    assert_eq!(context.lid(), 1);
+    bench.sim.inject(&bench.function, &hw_sim::Fault::LinkDown);
+    let context = bench.exec(&query).unwrap();
+    let context = context.hca_vport_context();
+    assert_eq!(
+        (context.vport_state(), context.port_physical_state()),
+        (1, 2)
+    );
+}
+
+#[test]
+fn the_capability_mask_takes_the_bits_that_are_selected() {
+    let (mut bench, _) = usable();
+    let mask = |bench: &mut Bench| {
+        let out = bench.exec(&QueryHcaVportContextIn::new()).unwrap();
+        out.hca_vport_context().cap_mask1()
+    };
+    let before = mask(&mut bench);
+    let mut modify = ModifyHcaVportContextIn::new();
+    modify
+        .hca_vport_context_mut()
+        .set_cap_mask1(u32::MAX)
+        .set_cap_mask1_field_select(1 << 1);
+    bench.exec(&modify).unwrap();
+    assert_eq!(mask(&mut bench), before | 1 << 1);
+    modify
+        .hca_vport_context_mut()
+        .set_cap_mask1(0)
+        .set_cap_mask1_field_select(1 << 1);
+    bench.exec(&modify).unwrap();
+    assert_eq!(mask(&mut bench), before & !(1 << 1));
+}
+
+#[test]
+fn gids_and_partitions_are_read_one_by_one_or_all_at_once() {
+    let (mut bench, _) = usable();
+    let mut gid = QueryHcaVportGidIn::new();
+    let first = bench.raw(gid.as_array(), 0x20).unwrap();
+    assert_eq!(first[0x0c..0x0e], [0, 1], "one GID");
+    assert_eq!(first[0x10..0x12], [0xfe, 0x80]);
+    gid.set_gid_index(0xffff);
+    assert_eq!(
+        bench.raw(gid.as_array(), 0x100).unwrap()[0x0c..0x0e],
+        [0, 8]
+    );
+    gid.set_gid_index(8);
+    assert_eq!(bench.status(&gid), CmdStatus::BAD_PARAM);
+    let mut pkey = QueryHcaVportPkeyIn::new();
+    let first = bench.raw(pkey.as_array(), 0x14).unwrap();
+    assert_eq!(first[0x10..0x14], [0, 0, 0xff, 0xff]);
+    pkey.set_pkey_index(128);
+    assert_eq!(bench.status(&pkey), CmdStatus::BAD_PARAM);
+}
+
+#[test]
+fn an_ethernet_port_has_no_hca_vport() {
+    let (mut bench, _) = Bench::usable(modest());
+    assert_eq!(
+        bench.status(&QueryHcaVportContextIn::new()),
+        CmdStatus::BAD_OP
+    );
+    assert_eq!(bench.status(&QueryHcaVportGidIn::new()), CmdStatus::BAD_OP);
+    let mut without = modest();
+    without.general.set(|caps| {
+        caps.set_xrc(false);
+    });
+    let (mut bench, _) = Bench::usable(without);
+    assert_eq!(bench.status(&CreateXrcSrqIn::new()), CmdStatus::BAD_OP);
+}
+
+/// A queue pair without receive queue, with a send queue of 64 WQEBBs.
+fn qp(bench: &mut Bench, resources: &Resources, service: ServiceType, pd: u32) -> CreateQpIn {
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 4)
+        .unwrap();
+    let (_, record) = bench.alloc(64);
+    let mut create = CreateQpIn::new();
+    create
+        .qpc_mut()
+        .set_st(service.bits())
+        .set_pd(pd)
+        .set_uar_page(resources.uar)
+        .set_cqn_snd(cq.number)
+        .set_cqn_rcv(cq.number)
+        .set_rq_type(3)
+        .set_log_sq_size(6)
+        .set_dbr_addr(record);
+    create
+}
+
+#[test]
+fn a_port_has_one_queue_pair_for_subnet_management_and_one_for_general_services() {
+    let (mut bench, resources) = usable();
+    for service in [ServiceType::QP0, ServiceType::QP1] {
+        let create = qp(&mut bench, &resources, service, resources.pd);
+        let (_, page) = bench.alloc(4096);
+        let pages = list(&[page]);
+        let number = bench.exec_with(&create, &pages).unwrap().qpn();
+        assert_eq!(
+            bench.status_with(&create, &pages),
+            CmdStatus::EXCEED_LIM,
+            "{service:?}"
+        );
+        let mut destroy = DestroyQpIn::new();
+        destroy.set_qpn(number);
+        bench.exec(&destroy).unwrap();
+        bench.exec_with(&create, &pages).unwrap();
+    }
+}
+
+/// Linux leaves `pd` zero for the queue pair that carries out its UMR work requests, and only for that one
+/// (`create_kernel_qp` in drivers/infiniband/hw/mlx5/qp.c).
+#[test]
+fn the_umr_queue_pair_is_in_no_protection_domain() {
+    let (mut bench, resources) = usable();
+    let (_, page) = bench.alloc(4096);
+    let pages = list(&[page]);
+    let umr = qp(&mut bench, &resources, ServiceType::REG_UMR, 0);
+    bench.exec_with(&umr, &pages).unwrap();
+    let rc = qp(&mut bench, &resources, ServiceType::RC, 0);
+    assert_eq!(bench.status_with(&rc, &pages), CmdStatus::BAD_RESOURCE);
+}
+
+#[test]
+fn an_xrc_srq_holds_its_domain_its_queue_and_its_pd() {
+    let (mut bench, resources) = usable();
+    let xrcd = bench.exec(&AllocXrcdIn::new()).unwrap().xrcd();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 4)
+        .unwrap();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    let pages = list(&[page]);
+    let mut create = CreateXrcSrqIn::new();
+    create
+        .xrc_srq_context_entry_mut()
+        .set_log_xrc_srq_size(4)
+        .set_log_rq_stride(1)
+        .set_xrcd(xrcd)
+        .set_cqn(cq.number)
+        .set_pd(resources.pd)
+        .set_user_index(0xff_ffff)
+        .set_db_record_addr_h(u32::try_from(record >> 32).unwrap())
+        .set_db_record_addr_l(u32::try_from(record & 0xffff_ffff).unwrap() >> 2);
+    let number = bench.exec_with(&create, &pages).unwrap().xrc_srqn();
+    let mut query = QueryXrcSrqIn::new();
+    query.set_xrc_srqn(number);
+    let context = bench.exec(&query).unwrap();
+    let context = context.xrc_srq_context_entry();
+    assert_eq!(
+        (context.xrcd(), context.cqn(), context.log_xrc_srq_size()),
+        (xrcd, cq.number, 4)
+    );
+    let mut arm = ArmXrcSrqIn::new();
+    arm.set_op_mod(1).set_xrc_srqn(number).set_lwm(16);
+    assert_eq!(bench.status(&arm), CmdStatus::BAD_PARAM, "16 of 16 entries");
+    arm.set_lwm(4);
+    bench.exec(&arm).unwrap();
+    // It is no receive memory pool, though numbered with them.
+    let mut rmp = DestroyRmpIn::new();
+    rmp.set_rmpn(number);
+    assert_eq!(bench.status(&rmp), CmdStatus::BAD_RESOURCE);
+    let mut dealloc = DeallocXrcdIn::new();
+    dealloc.set_xrcd(xrcd);
+    assert_eq!(bench.status(&dealloc), CmdStatus::BAD_RES_STATE);
+    let mut destroy = DestroyXrcSrqIn::new();
+    destroy.set_xrc_srqn(number);
+    bench.exec(&destroy).unwrap();
+    bench.exec(&dealloc).unwrap();
+}
+
+/// libmlx5 gives a queue of 64 KiB pages at an offset in 64ths of such a page; before this was found, the
+/// send queue was read 64 bytes behind the page's start and the first WQE of every other process failed.
+#[test]
+fn a_page_offset_counts_64ths_of_the_page_whatever_its_size() {
+    let (mut bench, resources) = usable();
+    let (at, page) = bench.alloc(2 * 0x1_0000);
+    let aligned = page.next_multiple_of(0x1_0000);
+    let shift = usize::try_from(aligned - page).unwrap();
+    let mut create = qp(&mut bench, &resources, ServiceType::UD, resources.pd);
+    create.qpc_mut().set_log_page_size(4).set_page_offset(3);
+    let record = create.qpc().dbr_addr();
+    let cqn = create.qpc().cqn_snd();
+    let number = bench.exec_with(&create, &list(&[aligned])).unwrap().qpn();
+    let mut init = Rst2InitQpIn::new();
+    init.set_qpn(number);
+    bench.exec(&init).unwrap();
+    let mut receive = Init2RtrQpIn::new();
+    receive.set_qpn(number);
+    receive.qpc_mut().set_mtu(5);
+    bench.exec(&receive).unwrap();
+    let mut send = Rtr2RtsQpIn::new();
+    send.set_qpn(number);
+    bench.exec(&send).unwrap();
+    // A signalled NOP, 3/64 into the page of 64 KiB.
+    let mut nop = CtrlSeg::new();
+    nop.set_opcode(WqeOpcode::NOP.bits())
+        .set_qp_or_sq(number)
+        .set_ds(1)
+        .set_ce(2);
+    bench.memory.write_obj(at + shift + 3 * 1024, &nop);
+    let record = usize::try_from(record - page).unwrap() + at;
+    bench.memory.store_be32(record + 4, 1);
+    let [a, b, c, d, e, f, g, h, ..] = *nop.as_array();
+    bench.write64(
+        u64::from(resources.uar) << 12 | 0x800,
+        u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+    );
+    let log = bench.log();
+    assert!(
+        log.contains(&format!("cqe cq={cqn:#x} op=0x0")),
+        "{}",
+        log.lines().rev().take(5).collect::<Vec<_>>().join("\n")
+    );
+}
+
+/// As `mlx5_fw_version_query` of Linux asks for `devlink dev info`: which registers exist, which component is the boot
+/// image, its version. Where they do not exist it warns "fw query isn't supported by the FW".
+#[test]
+fn the_firmware_version_is_that_of_the_only_component() {
+    let (mut bench, _) = usable();
+    let mut read = |register: RegisterId, image: &[u8]| {
+        let mut input = AccessRegIn::new();
+        input.set_op_mod(1).set_register_id(u32::from(register.0));
+        let input = [input.as_array().as_slice(), image].concat();
+        bench
+            .raw(&input, 0x100)
+            .map(|output| output[0x10..].to_vec())
+    };
+    let registers = read(RegisterId::MCAM, &[0; 0x48]).unwrap();
+    assert_eq!(registers[0x0b], 0b11, "MCQI and MCQS");
+    let component = read(RegisterId::MCQS, &[0; 0x10]).unwrap();
+    assert_eq!(
+        (component[0] >> 7, component[7]),
+        (1, 1),
+        "the last one, boot image"
+    );
+    let mut ask = [0; 0x18];
+    ask[0x0b] = 1;
+    ask[0x17] = 0x7c;
+    let version = read(RegisterId::MCQI, &ask).unwrap();
+    assert_eq!(version[0x1c..0x20], [16, 35, 0x03, 0xf4]);
+    ask[3] = 1;
+    assert!(
+        read(RegisterId::MCQI, &ask).is_err(),
+        "there is no component 1"
+    );
+}
+
+/// A Get of a LID-routed subnet management packet.
+fn smp(bench: &mut Bench, attribute: u16, modifier: u32) -> Smp {
+    let mut mad = Smp::new();
+    mad.set_base_version(1)
+        .set_mgmt_class(1)
+        .set_class_version(1)
+        .set_method(1)
+        .set_transaction_id(0x1122)
+        .set_attribute_id(attribute)
+        .set_attribute_modifier(modifier);
+    let mut input = MadIfcIn::new();
+    input.set_op_mod(3).set_port(1).set_mad(mad.as_array());
+    Smp::from_array(*bench.exec(&input).unwrap().response_mad_packet())
+}
+
+/// Where rdma-core (`query_port_state_with_mads` in tests/mlx5_base.py) and Linux (`mlx5_query_mad_ifc_port` in
+/// drivers/infiniband/hw/mlx5/mad.c) look in the attributes.
+#[test]
+fn the_function_answers_subnet_management_packets_about_its_port() {
+    let (mut bench, _) = usable();
+    let port = smp(&mut bench, 0x15, 1);
+    assert_eq!(
+        (port.method(), port.status(), port.transaction_id()),
+        (0x81, 0, 0x1122)
+    );
+    let data = port.data();
+    assert_eq!(data[32] & 0xf, 4, "ACTIVE");
+    assert_eq!(data[33] >> 4, 5, "LinkUp");
+    assert_eq!(data[16..18], [0, 1], "the LID");
+    assert_eq!((data[36] >> 4, data[41] & 0xf), (5, 5), "4096 bytes");
+    let node = smp(&mut bench, 0x11, 0);
+    assert_eq!(
+        node.data()[..4],
+        [1, 1, 1, 1],
+        "a channel adapter with one port"
+    );
+    assert_eq!(node.data()[37..40], [0x00, 0x02, 0xc9]);
+    let guids = smp(&mut bench, 0x14, 0);
+    assert_eq!(guids.data()[..8], node.data()[20..28], "the port's GUID");
+    let pkeys = smp(&mut bench, 0x16, 3);
+    assert_eq!((pkeys.status(), pkeys.data()), (0, &[0; 64]));
+    assert_eq!(smp(&mut bench, 0x16, 0).data()[..4], [0xff, 0xff, 0, 0]);
+    assert_eq!(&smp(&mut bench, 0x10, 0).data()[..4], b"sim0");
+
+    bench.sim.inject(&bench.function, &hw_sim::Fault::LinkDown);
+    assert_eq!(smp(&mut bench, 0x15, 1).data()[32] & 0xf, 1, "Down");
+}
+
+#[test]
+fn what_no_subnet_management_agent_answers_has_a_status_in_the_packet_or_is_refused() {
+    let (mut bench, _) = usable();
+    for (what, attribute, modifier, status) in [
+        ("block beyond the GUIDs", 0x14, 1, 0x1c),
+        ("block beyond the partitions", 0x16, 4, 0x1c),
+        ("port 2", 0x15, 2, 0x1c),
+        ("an attribute of the vendor's", 0xff90, 1, 0x0c),
+    ] {
+        assert_eq!(
+            smp(&mut bench, attribute, modifier).status(),
+            status,
+            "{what}"
+        );
+    }
+    let mut mad = Smp::new();
+    mad.set_base_version(1)
+        .set_mgmt_class(1)
+        .set_class_version(1)
+        .set_method(2);
+    let mut input = MadIfcIn::new();
+    input.set_port(1).set_mad(mad.as_array());
+    let answer = bench.exec(&input).unwrap();
+    assert_eq!(
+        Smp::from_array(*answer.response_mad_packet()).status(),
+        0x08,
+        "Set"
+    );
+    mad.set_mgmt_class(4);
+    input.set_mad(mad.as_array());
+    assert_eq!(
+        bench.status(&input),
+        CmdStatus::BAD_PARAM,
+        "performance management"
+    );
+    mad.set_mgmt_class(1);
+    input.set_mad(mad.as_array()).set_port(2);
+    assert_eq!(bench.status(&input), CmdStatus::BAD_PARAM, "port 2");
+    input.set_port(1).set_op_mod(4);
+    assert_eq!(bench.status(&input), CmdStatus::BAD_OP);
+    let (mut ethernet, _) = Bench::usable(modest());
+    input.set_op_mod(3);
+    assert_eq!(ethernet.status(&input), CmdStatus::BAD_OP);
+}

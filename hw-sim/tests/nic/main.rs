@@ -1,0 +1,28 @@
+//! The simulated function as software without a driver meets it: commands, queues and packets, byte by byte.
+//!
+//! One program: a program for each file would be linked with the whole simulator each.
+
+mod bench;
+mod commands;
+mod eswitch;
+mod eth_data;
+mod eth_steering;
+mod eth_support;
+mod ethernet;
+mod infiniband;
+mod lifecycle;
+mod link;
+mod multicast;
+mod rc;
+mod rc_datagram;
+mod rc_errors;
+mod rc_flow;
+mod rc_machine;
+mod rc_support;
+mod strict;
+mod strict_data;
+mod strict_noise;
+mod trace_replay;
+mod umem;
+mod wire;
+mod xrc;

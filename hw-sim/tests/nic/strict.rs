@@ -1,0 +1,936 @@
+//! Object rules: what must exist, what must not be in use, what is out of range. Each from both
+//! sides.
+
+use mlx_prm::*;
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+use crate::bench::{Bench, Failure, Resources, cq_input, list, modest};
+
+const NONE: u32 = 0x00de_ad00;
+
+fn usable() -> (Bench, Resources) {
+    Bench::usable(modest())
+}
+
+#[test]
+fn numbers_are_neither_dense_nor_reused_at_once() {
+    let (mut bench, _) = usable();
+    let mut pd = || bench.exec(&AllocPdIn::new()).unwrap().pd();
+    let (first, second) = (pd(), pd());
+    assert!(first.abs_diff(second) > 1);
+    let mut dealloc = DeallocPdIn::new();
+    dealloc.set_pd(first);
+    bench.exec(&dealloc).unwrap();
+    assert_eq!(
+        bench.status(&dealloc),
+        CmdStatus::BAD_RESOURCE,
+        "freed twice"
+    );
+    assert_ne!(bench.exec(&AllocPdIn::new()).unwrap().pd(), first);
+}
+
+#[test]
+fn uar_pages_stay_clear_of_the_initialization_segment_and_run_out() {
+    let (mut bench, mut resources) = usable();
+    let pages = u32::try_from(modest().bar_bytes / 4096).expect("a BAR");
+    let mut seen = 0;
+    loop {
+        bench.drain_eq(&mut resources.eq);
+        match bench.exec(&AllocUarIn::new()) {
+            Ok(out) => {
+                assert!(out.uar() >= 4 && out.uar() < pages);
+                seen += 1;
+            }
+            Err(failure) => {
+                assert_eq!(failure, Failure::Refused(CmdStatus::EXCEED_LIM));
+                break;
+            }
+        }
+    }
+    assert_eq!(
+        seen,
+        pages - 5 - 1,
+        "all pages of the BAR but the segment's and the one in use"
+    );
+}
+
+#[test]
+fn what_is_referred_to_cannot_be_destroyed() {
+    let (mut bench, resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 4)
+        .unwrap();
+    let key = bench.create_pa_key(resources.pd);
+    let mut uar = DeallocUarIn::new();
+    uar.set_uar(resources.uar);
+    let mut pd = DeallocPdIn::new();
+    pd.set_pd(resources.pd);
+    let mut eq = DestroyEqIn::new();
+    eq.set_eq_number(resources.eq.number);
+    assert_eq!(bench.status(&uar), CmdStatus::BAD_RES_STATE);
+    assert_eq!(bench.status(&pd), CmdStatus::BAD_RES_STATE);
+    assert_eq!(bench.status(&eq), CmdStatus::BAD_RES_STATE);
+
+    let mut destroy_cq = DestroyCqIn::new();
+    destroy_cq.set_cqn(cq.number);
+    bench.exec(&destroy_cq).unwrap();
+    let mut destroy_key = DestroyMkeyIn::new();
+    destroy_key.set_mkey_index(key >> 8);
+    bench.exec(&destroy_key).unwrap();
+    bench.exec(&pd).unwrap();
+    bench.exec(&eq).unwrap();
+    bench.exec(&uar).unwrap();
+    assert!(bench.sim.report(&bench.function).leaked.is_empty());
+}
+
+#[test]
+fn destroying_what_does_not_exist_is_a_bad_resource() {
+    let (mut bench, _) = usable();
+    let mut cq = DestroyCqIn::new();
+    cq.set_cqn(NONE);
+    let mut qp = DestroyQpIn::new();
+    qp.set_qpn(NONE);
+    let mut key = DestroyMkeyIn::new();
+    key.set_mkey_index(NONE);
+    let mut eq = DestroyEqIn::new();
+    eq.set_eq_number(0xfe);
+    let mut rmp = DestroyRmpIn::new();
+    rmp.set_rmpn(NONE);
+    assert_eq!(bench.status(&cq), CmdStatus::BAD_RESOURCE);
+    assert_eq!(bench.status(&qp), CmdStatus::BAD_RESOURCE);
+    assert_eq!(bench.status(&key), CmdStatus::BAD_RESOURCE);
+    assert_eq!(bench.status(&eq), CmdStatus::BAD_RESOURCE);
+    assert_eq!(bench.status(&rmp), CmdStatus::BAD_RESOURCE);
+}
+
+#[test]
+fn an_eq_names_an_existing_uar_a_vector_of_the_function_and_free_event_types() {
+    let (mut bench, resources) = usable();
+    let refused = |result: Result<crate::bench::EventQueue, Failure>| result.err();
+    let status = |status| Some(Failure::Refused(status));
+    assert_eq!(
+        refused(bench.create_eq_for(NONE, 0, 0, 6)),
+        status(CmdStatus::BAD_RESOURCE)
+    );
+    assert_eq!(
+        refused(bench.create_eq_for(resources.uar, 0, u32::from(modest().msix_vectors), 6)),
+        status(CmdStatus::BAD_PARAM)
+    );
+    assert_eq!(
+        refused(bench.create_eq_for(resources.uar, 1 << 9, 1, 6)),
+        status(CmdStatus::BAD_PARAM),
+        "taken"
+    );
+    assert_eq!(
+        refused(bench.create_eq_for(resources.uar, 1 << 0x25, 1, 6)),
+        status(CmdStatus::BAD_PARAM),
+        "unknown"
+    );
+    assert_eq!(
+        refused(bench.create_eq_for(resources.uar, 0, 0, 6)),
+        None,
+        "several EQs may share a vector"
+    );
+}
+
+#[test]
+fn an_eq_needs_its_whole_page_list_and_mapped_memory() {
+    let (mut bench, resources) = usable();
+    let (_, iova) = bench.alloc(4096);
+    let mut create = CreateEqIn::new();
+    create
+        .eq_context_entry_mut()
+        .set_log_eq_size(7)
+        .set_uar_page(resources.uar);
+    assert_eq!(
+        bench.status_with(&create, &list(&[iova])),
+        CmdStatus::BAD_INPUT_LEN,
+        "8 KiB in one page"
+    );
+    create.eq_context_entry_mut().set_log_page_size(2);
+    assert_eq!(
+        bench.status_with(&create, &list(&[iova])),
+        CmdStatus::OK,
+        "one 16 KiB page, aligned to 4 KiB"
+    );
+    assert_eq!(
+        bench.status_with(&create, &list(&[iova + 64])),
+        CmdStatus::BAD_PARAM,
+        "not aligned"
+    );
+    assert_eq!(
+        bench.status_with(&create, &list(&[0x10_0000])),
+        CmdStatus::BAD_PARAM,
+        "not mapped"
+    );
+}
+
+#[test]
+fn a_cq_names_an_existing_eq_and_uar_and_stays_within_the_limits() {
+    let (mut bench, resources) = usable();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    let (uar, eqn) = (resources.uar, resources.eq.number);
+    let pages = list(&[page]);
+    assert_eq!(
+        bench.status_with(&cq_input(uar, 0xee, 4, record), &pages),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(
+        bench.status_with(&cq_input(NONE, eqn, 4, record), &pages),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(
+        bench.status_with(&cq_input(uar, eqn, 23, record), &pages),
+        CmdStatus::EXCEED_LIM
+    );
+    assert_eq!(
+        bench.status_with(&cq_input(uar, eqn, 7, record), &pages),
+        CmdStatus::BAD_INPUT_LEN
+    );
+    assert_eq!(
+        bench.status_with(&cq_input(uar, eqn, 4, record + 4), &pages),
+        CmdStatus::BAD_PARAM
+    );
+    let mut collapsed = cq_input(uar, eqn, 0, record);
+    collapsed.cq_context_mut().set_cc(true).set_oi(true);
+    assert_eq!(
+        bench.status_with(&collapsed, &pages),
+        CmdStatus::OK,
+        "as Snabb creates them"
+    );
+}
+
+#[test]
+fn query_cq_returns_the_context_and_modify_cq_what_it_was_told() {
+    let (mut bench, resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 4)
+        .unwrap();
+    let mut modify = ModifyCqIn::new();
+    modify.set_cqn(cq.number).set_modify_field_select(3);
+    modify.cq_context_mut().set_cq_period(7).set_cq_max_count(9);
+    bench.exec(&modify).unwrap();
+    let mut query = QueryCqIn::new();
+    query.set_cqn(cq.number);
+    let context = bench.exec(&query).unwrap();
+    let context = context.cq_context();
+    assert_eq!((context.cq_period(), context.cq_max_count()), (7, 9));
+    assert_eq!(
+        (context.log_cq_size(), context.uar_page(), context.st()),
+        (4, resources.uar, 0xa)
+    );
+}
+
+fn mtt_key(pd: u32, start: u64, bytes: u64, log_page: u32, octowords: u32) -> CreateMkeyIn {
+    let mut create = CreateMkeyIn::new();
+    create
+        .set_pg_access(true)
+        .set_translations_octword_actual_size(octowords);
+    create
+        .memory_key_mkey_entry_mut()
+        .set_pd(pd)
+        .set_qpn(0xff_ffff)
+        .set_access_mode_1_0(1)
+        .set_lr(true)
+        .set_start_addr(start)
+        .set_len(bytes)
+        .set_log_page_size(log_page)
+        .set_translations_octword_size(octowords);
+    create
+}
+
+/// Linux `mr.c` `reg_create` asks for permissions in entries by the capability `pg`.
+#[test]
+fn permissions_in_entries_need_the_capability() {
+    let (mut bench, resources) = usable();
+    let entries = list(&[0x4000_0003, 0x4000_1003]);
+    let create = mtt_key(resources.pd, 0x7000, 0x2000, 12, 1);
+    assert_eq!(bench.status_with(&create, &entries), CmdStatus::OK);
+    let mut old = modest();
+    old.general.set(|caps| {
+        caps.set_pg(false);
+    });
+    let (mut bench, resources) = Bench::usable(old);
+    let mut create = mtt_key(resources.pd, 0x7000, 0x2000, 12, 1);
+    assert_eq!(
+        bench.status_with(&create, &entries),
+        CmdStatus::BAD_PARAM,
+        "without it"
+    );
+    create.set_pg_access(false);
+    assert_eq!(bench.status_with(&create, &entries), CmdStatus::OK);
+}
+
+#[test]
+fn a_key_has_a_translation_that_covers_it() {
+    let (mut bench, resources) = usable();
+    let pd = resources.pd;
+    let two = list(&[0x4000_0003, 0x4000_1003]);
+    assert_eq!(
+        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 12, 1), &two),
+        CmdStatus::OK
+    );
+    assert_eq!(
+        bench.status_with(&mtt_key(pd, 0x7800, 0x2000, 12, 1), &two),
+        CmdStatus::BAD_PARAM,
+        "three pages"
+    );
+    assert_eq!(
+        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 12, 2), &two),
+        CmdStatus::BAD_INPUT_LEN,
+        "list ends"
+    );
+    assert_eq!(
+        bench.status_with(&mtt_key(pd, 0x7000, 0x1000, 13, 1), &two),
+        CmdStatus::OK,
+        "a larger page"
+    );
+    let odd = list(&[0x4000_1003, 0]);
+    assert_eq!(
+        bench.status_with(&mtt_key(pd, 0x7000, 0x1000, 13, 1), &odd),
+        CmdStatus::BAD_PARAM,
+        "unaligned"
+    );
+    assert_eq!(
+        bench.status_with(&mtt_key(NONE, 0x7000, 0x2000, 12, 1), &two),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(
+        bench.status_with(&mtt_key(pd, 0x7000, 0x2000, 11, 1), &two),
+        CmdStatus::BAD_PARAM,
+        "page size"
+    );
+    assert_eq!(
+        bench.status_with(&mtt_key(pd, u64::MAX, 2, 12, 1), &two),
+        CmdStatus::BAD_PARAM,
+        "wraps"
+    );
+}
+
+#[test]
+fn a_key_that_another_reaches_through_cannot_be_destroyed() {
+    let (mut bench, resources) = usable();
+    let inner = bench.create_pa_key(resources.pd);
+    let klm = u64::from(0x100_u32) << 32 | u64::from(inner);
+    let mut create = mtt_key(resources.pd, 0x9000, 0x100, 0, 1);
+    create.memory_key_mkey_entry_mut().set_access_mode_1_0(2);
+    let outer = bench
+        .exec_with(&create, &list(&[klm, 0x4000_0000]))
+        .unwrap()
+        .mkey_index();
+    let mut destroy = DestroyMkeyIn::new();
+    destroy.set_mkey_index(inner >> 8);
+    assert_eq!(bench.status(&destroy), CmdStatus::BAD_RES_STATE);
+    let mut destroy_outer = DestroyMkeyIn::new();
+    destroy_outer.set_mkey_index(outer);
+    bench.exec(&destroy_outer).unwrap();
+    bench.exec(&destroy).unwrap();
+    assert_eq!(
+        bench.status_with(&create, &list(&[klm, 0x4000_0000])),
+        CmdStatus::BAD_RESOURCE,
+        "no such key now"
+    );
+}
+
+#[test]
+fn a_single_entry_covers_two_gigabytes() {
+    let (mut bench, resources) = usable();
+    let key = mtt_key(resources.pd, 0x4000_0000, 1 << 30, 31, 1);
+    assert_eq!(bench.status_with(&key, &list(&[3, 0])), CmdStatus::OK);
+    let key = mtt_key(resources.pd, 0, 1 << 30, 32, 1);
+    assert_eq!(
+        bench.status_with(&key, &list(&[3, 0])),
+        CmdStatus::BAD_PARAM,
+        "no sixth bit of the page size"
+    );
+}
+
+#[test]
+fn keys_with_features_the_function_lacks_are_refused() {
+    let (mut bench, resources) = usable();
+    let edit = |bench: &mut Bench, edit: fn(&mut Mkc)| {
+        let mut create = CreateMkeyIn::new();
+        create
+            .memory_key_mkey_entry_mut()
+            .set_pd(resources.pd)
+            .set_qpn(0xff_ffff)
+            .set_length64(true)
+            .set_lr(true);
+        edit(create.memory_key_mkey_entry_mut());
+        bench.status(&create)
+    };
+    assert_eq!(edit(&mut bench, |_| {}), CmdStatus::OK);
+    assert_eq!(
+        edit(&mut bench, |mkc| {
+            mkc.set_relaxed_ordering_write(true);
+        }),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        edit(&mut bench, |mkc| {
+            mkc.set_bsf_en(true);
+        }),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        edit(&mut bench, |mkc| {
+            mkc.set_access_mode_4_2(1);
+        }),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        edit(&mut bench, |mkc| {
+            mkc.set_access_mode_1_0(3);
+        }),
+        CmdStatus::BAD_PARAM
+    );
+}
+
+#[test]
+fn query_mkey_returns_what_was_created() {
+    let (mut bench, resources) = usable();
+    let mut create = mtt_key(resources.pd, 0x7000, 0x2000, 12, 1);
+    create
+        .memory_key_mkey_entry_mut()
+        .set_mkey_7_0(0x5a)
+        .set_rr(true);
+    let index = bench
+        .exec_with(&create, &list(&[0x4000_0003, 0x4000_1003]))
+        .unwrap()
+        .mkey_index();
+    let mut query = QueryMkeyIn::new();
+    query.set_mkey_index(index);
+    let out = bench.exec(&query).unwrap();
+    let context = out.memory_key_mkey_entry();
+    assert_eq!(
+        (context.start_addr(), context.len(), context.mkey_7_0()),
+        (0x7000, 0x2000, 0x5a)
+    );
+    assert!(context.rr() && !context.rw());
+}
+
+fn qp_input(resources: &Resources, cqn: u32, record: u64) -> CreateQpIn {
+    let mut create = CreateQpIn::new();
+    create
+        .qpc_mut()
+        .set_st(0)
+        .set_pm_state(3)
+        .set_pd(resources.pd)
+        .set_uar_page(resources.uar)
+        .set_log_rq_size(4)
+        .set_log_rq_stride(0)
+        .set_log_sq_size(4)
+        .set_log_msg_max(30)
+        .set_cqn_snd(cqn)
+        .set_cqn_rcv(cqn)
+        .set_dbr_addr(record)
+        .set_user_index(0xff_ffff);
+    create
+}
+
+/// rdma-core `mlx5_calc_sq_size` and Linux `calc_sq_size` count 128 bytes for a datagram, however small it is. A connected
+/// queue pair may have one block: perftest's `ib_send_bw -R` makes such a one.
+#[test]
+fn a_send_queue_is_as_long_as_the_smallest_of_any_known_driver() {
+    let (mut bench, resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 6)
+        .unwrap();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    for (service, log_size, status) in [
+        (ServiceType::RC, 0, CmdStatus::OK),
+        (ServiceType::RC, 2, CmdStatus::OK),
+        (ServiceType::UD, 0, CmdStatus::BAD_PARAM),
+        (ServiceType::UD, 1, CmdStatus::OK),
+        (ServiceType::QP1, 1, CmdStatus::OK),
+    ] {
+        let mut create = qp_input(&resources, cq.number, record);
+        create
+            .qpc_mut()
+            .set_st(service.bits())
+            .set_log_sq_size(log_size);
+        let answered = bench.status_with(&create, &list(&[page]));
+        assert_eq!(answered, status, "{service:?} 2^{log_size}");
+    }
+    let mut none = qp_input(&resources, cq.number, record);
+    none.qpc_mut().set_no_sq(true).set_log_sq_size(0);
+    let answered = bench.status_with(&none, &list(&[page]));
+    assert_eq!(answered, CmdStatus::OK, "without a send queue");
+}
+
+/// Linux `__mlx5_ib_modify_qp` names the port of QP1 and QP0 at every step (`is_sqp`), where others inherit it.
+#[test]
+fn a_special_queue_pair_names_its_port_at_every_step_and_others_once() {
+    let (mut bench, resources) = usable();
+    bench.enable_roce([0xfe; 16], [2, 0, 0, 0, 0, 1]);
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 6)
+        .unwrap();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    for (service, without) in [
+        (ServiceType::QP1, CmdStatus::BAD_PARAM),
+        (ServiceType::UD, CmdStatus::OK),
+    ] {
+        let mut create = qp_input(&resources, cq.number, record);
+        create.qpc_mut().set_st(service.bits());
+        let qpn = bench
+            .exec_with(&create, &list(&[page]))
+            .unwrap_or_else(|failure| panic!("{service:?}: {failure:?}"))
+            .qpn();
+        let qpn = Qpn::new(qpn);
+        let mut init = Rst2InitQpIn::for_qp(qpn, 0);
+        if service == ServiceType::QP1 {
+            assert_eq!(bench.status(&init), without, "RST2INIT");
+        }
+        named(init.qpc_mut());
+        assert_eq!(bench.status(&init), CmdStatus::OK, "RST2INIT");
+        let mut rtr = Init2RtrQpIn::for_qp(qpn, 0);
+        rtr.qpc_mut().set_mtu(1);
+        assert_eq!(bench.status(&rtr), without, "{service:?}: INIT2RTR");
+        named(rtr.qpc_mut());
+        if service == ServiceType::QP1 {
+            assert_eq!(bench.status(&rtr), CmdStatus::OK, "INIT2RTR");
+        }
+        let mut rts = Rtr2RtsQpIn::for_qp(qpn, 0);
+        assert_eq!(bench.status(&rts), without, "{service:?}: RTR2RTS");
+        named(rts.qpc_mut());
+        if service == ServiceType::QP1 {
+            assert_eq!(bench.status(&rts), CmdStatus::OK, "RTR2RTS");
+        }
+    }
+}
+
+fn named(context: &mut Qpc) {
+    context.primary_address_path_mut().set_vhca_port_num(1);
+}
+
+#[test]
+fn a_queue_pair_names_objects_that_exist_and_holds_them() {
+    let (mut bench, resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 6)
+        .unwrap();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    let pages = list(&[page]);
+    let spoiled = |bench: &mut Bench, edit: fn(&mut Qpc)| {
+        let mut create = qp_input(&resources, cq.number, record);
+        edit(create.qpc_mut());
+        bench.status_with(&create, &pages)
+    };
+    assert_eq!(
+        spoiled(&mut bench, |qpc| {
+            qpc.set_pd(NONE);
+        }),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(
+        spoiled(&mut bench, |qpc| {
+            qpc.set_uar_page(NONE);
+        }),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(
+        spoiled(&mut bench, |qpc| {
+            qpc.set_cqn_snd(NONE);
+        }),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(
+        spoiled(&mut bench, |qpc| {
+            qpc.set_cqn_rcv(NONE);
+        }),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(
+        spoiled(&mut bench, |qpc| {
+            qpc.set_st(5);
+        }),
+        CmdStatus::BAD_PARAM,
+        "no DC"
+    );
+    assert_eq!(
+        spoiled(&mut bench, |qpc| {
+            qpc.set_rq_type(1);
+        }),
+        CmdStatus::BAD_RESOURCE,
+        "no SRQ"
+    );
+    assert_eq!(
+        spoiled(&mut bench, |qpc| {
+            qpc.set_log_sq_size(8);
+        }),
+        CmdStatus::BAD_INPUT_LEN,
+        "pages missing"
+    );
+    assert_eq!(
+        spoiled(&mut bench, |qpc| {
+            qpc.set_wq_signature(true);
+        }),
+        CmdStatus::BAD_PARAM
+    );
+
+    let qpn = bench
+        .exec_with(&qp_input(&resources, cq.number, record), &pages)
+        .unwrap()
+        .qpn();
+    let mut destroy_cq = DestroyCqIn::new();
+    destroy_cq.set_cqn(cq.number);
+    assert_eq!(bench.status(&destroy_cq), CmdStatus::BAD_RES_STATE);
+    let mut destroy = DestroyQpIn::new();
+    destroy.set_qpn(qpn);
+    bench.exec(&destroy).unwrap();
+    bench.exec(&destroy_cq).unwrap();
+}
+
+#[test]
+fn init2rtr_needs_roce_switched_on() {
+    let (mut bench, resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 6)
+        .unwrap();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    let qpn = bench
+        .exec_with(&qp_input(&resources, cq.number, record), &list(&[page]))
+        .unwrap()
+        .qpn();
+    let mut rtr = Init2RtrQpIn::new();
+    rtr.set_qpn(qpn);
+    assert_eq!(bench.status(&rtr), CmdStatus::BAD_SYS_STATE);
+}
+
+#[test]
+fn an_rmp_is_a_linked_list_with_a_limit_inside_it() {
+    let (mut bench, resources) = usable();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    let pages = list(&[page]);
+    let create = |edit: fn(&mut Rmpc)| {
+        let mut create = CreateRmpIn::new();
+        let context = create.ctx_mut();
+        context.set_state(1);
+        context
+            .wq_mut()
+            .set_pd(resources.pd)
+            .set_dbr_addr(record)
+            .set_log_wq_stride(6)
+            .set_log_wq_sz(5);
+        edit(context);
+        create
+    };
+    let rmpn = bench.exec_with(&create(|_| {}), &pages).unwrap().rmpn();
+    assert_eq!(
+        bench.status_with(
+            &create(|rmp| {
+                rmp.wq_mut().set_wq_type(1);
+            }),
+            &pages
+        ),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        bench.status_with(
+            &create(|rmp| {
+                rmp.set_state(3);
+            }),
+            &pages
+        ),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        bench.status_with(
+            &create(|rmp| {
+                rmp.wq_mut().set_pd(NONE);
+            }),
+            &pages
+        ),
+        CmdStatus::BAD_RESOURCE
+    );
+    assert_eq!(
+        bench.status_with(
+            &create(|rmp| {
+                rmp.wq_mut().set_log_wq_sz(16);
+            }),
+            &pages
+        ),
+        CmdStatus::EXCEED_LIM
+    );
+    assert_eq!(
+        bench.status_with(
+            &create(|rmp| {
+                rmp.wq_mut().set_log_wq_stride(4);
+            }),
+            &pages
+        ),
+        CmdStatus::BAD_PARAM
+    );
+
+    let mut modify = ModifyRmpIn::new();
+    modify.set_rmpn(rmpn).set_rmp_state(1).set_bitmask_lwm(true);
+    modify.ctx_mut().set_state(1).wq_mut().set_lwm(3);
+    bench.exec(&modify).unwrap();
+    modify.ctx_mut().wq_mut().set_lwm(32);
+    assert_eq!(bench.status(&modify), CmdStatus::BAD_PARAM);
+    modify.set_rmp_state(3);
+    assert_eq!(bench.status(&modify), CmdStatus::BAD_RES_STATE);
+}
+
+#[test]
+fn arming_a_limit_that_is_undercut_already_fires_at_once() {
+    let (mut bench, mut resources) = usable();
+    let (_, page) = bench.alloc(4096);
+    let (_, record) = bench.alloc(64);
+    let mut create = CreateRmpIn::new();
+    create.ctx_mut().set_state(1);
+    create
+        .ctx_mut()
+        .wq_mut()
+        .set_pd(resources.pd)
+        .set_dbr_addr(record)
+        .set_log_wq_stride(6)
+        .set_log_wq_sz(5);
+    let rmpn = bench.exec_with(&create, &list(&[page])).unwrap().rmpn();
+    bench.drain_eq(&mut resources.eq);
+    let mut modify = ModifyRmpIn::new();
+    modify.set_rmpn(rmpn).set_rmp_state(1).set_bitmask_lwm(true);
+    modify.ctx_mut().set_state(1).wq_mut().set_lwm(3);
+    bench.exec(&modify).unwrap();
+    assert_eq!(
+        bench.drain_eq(&mut resources.eq),
+        [EventType::CMD, EventType::SRQ_RQ_LIMIT],
+        "after the answer"
+    );
+}
+
+#[test]
+fn a_roce_address_has_an_index_a_mac_and_a_version_that_agree() {
+    let (mut bench, _) = usable();
+    let link_local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let ipv4 = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+    let set = |gid: [u8; 16], version: u32, l3: u32, index: u32, mac: u32| {
+        let mut set = SetRoceAddressIn::new();
+        set.set_roce_address_index(index).set_vhca_port_num(1);
+        set.roce_address_mut()
+            .set_source_l3_address(&gid)
+            .set_source_mac_47_32(mac)
+            .set_source_mac_31_0(1)
+            .set_roce_version(version)
+            .set_roce_l3_type(l3);
+        set
+    };
+    assert_eq!(
+        bench.status(&set(link_local, 2, 1, 0, 0x0200)),
+        CmdStatus::OK
+    );
+    assert_eq!(
+        bench.status(&set(link_local, 0, 0, 1, 0x0200)),
+        CmdStatus::OK,
+        "v1 has L3 type 0 and the raw GID"
+    );
+    assert_eq!(bench.status(&set(ipv4, 2, 0, 2, 0x0200)), CmdStatus::OK);
+    assert_eq!(
+        bench.status(&set(ipv4, 2, 1, 2, 0x0200)),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        bench.status(&set(link_local, 2, 0, 2, 0x0200)),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        bench.status(&set(link_local, 1, 0, 2, 0x0200)),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        bench.status(&set(link_local, 2, 1, 255, 0x0200)),
+        CmdStatus::BAD_PARAM
+    );
+    assert_eq!(
+        bench.status(&set(link_local, 2, 1, 2, 0x0100)),
+        CmdStatus::BAD_PARAM,
+        "multicast MAC"
+    );
+    let mut query = QueryRoceAddressIn::new();
+    query.set_roce_address_index(2).set_vhca_port_num(1);
+    let out = bench.exec(&query).unwrap();
+    assert_eq!(out.roce_address().source_l3_address(), &ipv4);
+    assert_eq!(
+        bench.status(&set([0; 16], 0, 0, 2, 0)),
+        CmdStatus::OK,
+        "a zero GID deletes"
+    );
+    assert_eq!(
+        bench
+            .exec(&query)
+            .unwrap()
+            .roce_address()
+            .source_l3_address(),
+        &[0; 16]
+    );
+}
+
+/// Linux `lib/gid.c` `mlx5_core_roce_gid_set`: the port is named exactly where there are ports to name.
+#[test]
+fn an_address_names_its_port_where_there_are_ports_to_name() {
+    for ports in [0, 1] {
+        let mut profile = modest();
+        profile.general.set(|caps| {
+            caps.set_num_vhca_ports(ports);
+        });
+        let (mut bench, _) = Bench::usable(profile);
+        for named in 0..3 {
+            let mut query = QueryRoceAddressIn::new();
+            query.set_vhca_port_num(named);
+            let mut set = SetRoceAddressIn::new();
+            set.set_vhca_port_num(named);
+            let expected = if named == ports {
+                CmdStatus::OK
+            } else {
+                CmdStatus::BAD_PARAM
+            };
+            let case = format!("port {named} of {ports}");
+            assert_eq!(bench.status(&set), expected, "{case}");
+            assert_eq!(bench.status(&query), expected, "{case}");
+        }
+    }
+}
+
+#[test]
+fn registers_of_the_port_answer_and_events_follow_the_answer() {
+    let (mut bench, mut resources) = usable();
+    let access = |bench: &mut Bench, register: RegisterId, op_mod: u32, image: &[u8]| {
+        let mut input = AccessRegIn::new();
+        input.set_register_id(register.bits()).set_op_mod(op_mod);
+        let mut bytes = input.as_bytes().to_vec();
+        bytes.extend_from_slice(image);
+        bench.raw(&bytes, bytes.len())
+    };
+    let mut paos = Paos::new();
+    paos.set_local_port(1).set_admin_status(2).set_ase(true);
+    bench.drain_eq(&mut resources.eq);
+    access(&mut bench, RegisterId::PAOS, 0, paos.as_bytes()).unwrap();
+    assert_eq!(
+        bench.drain_eq(&mut resources.eq),
+        [EventType::CMD, EventType::PORT_CHANGE]
+    );
+    let state = bench.exec(&QueryVportStateIn::new()).unwrap();
+    assert_eq!(state.state(), 0);
+    paos.set_admin_status(1);
+    access(&mut bench, RegisterId::PAOS, 0, paos.as_bytes()).unwrap();
+    // Longer than the link trains.
+    bench.sleep(Duration::from_secs(1));
+    assert_eq!(bench.exec(&QueryVportStateIn::new()).unwrap().state(), 1);
+
+    let mut pmtu = Pmtu::new();
+    pmtu.set_local_port(1).set_admin_mtu(4300);
+    access(&mut bench, RegisterId::PMTU, 0, pmtu.as_bytes()).unwrap();
+    let read = access(&mut bench, RegisterId::PMTU, 1, pmtu.as_bytes()).unwrap();
+    assert_eq!(
+        u16::from_be_bytes([read[0x1c], read[0x1d]]),
+        4300,
+        "oper_mtu"
+    );
+    pmtu.set_admin_mtu(0xffff);
+    let refused = |status| Err(Failure::Refused(status));
+    assert_eq!(
+        access(&mut bench, RegisterId::PMTU, 0, pmtu.as_bytes()),
+        refused(CmdStatus::BAD_PARAM)
+    );
+    assert_eq!(
+        access(&mut bench, RegisterId::PMTU, 0, &[0; 8]),
+        refused(CmdStatus::BAD_INPUT_LEN)
+    );
+    pmtu.set_local_port(2);
+    assert_eq!(
+        access(&mut bench, RegisterId::PMTU, 1, pmtu.as_bytes()),
+        refused(CmdStatus::BAD_PARAM)
+    );
+    assert_eq!(
+        access(&mut bench, RegisterId(0x5fff), 1, &[0; 16]),
+        refused(CmdStatus::BAD_PARAM)
+    );
+    assert!(access(&mut bench, RegisterId::HOST_ENDIANNESS, 0, &[0; 16]).is_ok());
+    let mut ppcnt = Ppcnt::new();
+    ppcnt.set_local_port(1);
+    assert!(access(&mut bench, RegisterId::PPCNT, 1, ppcnt.as_bytes()).is_ok());
+}
+
+#[test]
+fn doorbells_that_name_nothing_are_ignored_and_noted() {
+    let (mut bench, resources) = usable();
+    let uar = u64::from(resources.uar) << 12;
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 4)
+        .unwrap();
+    let other = bench.exec(&AllocUarIn::new()).unwrap().uar();
+    bench.write32(uar | 0x40, 0xee << 24);
+    bench.write64(uar | 0x20, u64::from(NONE));
+    bench.write64(uar | 0x800, u64::from(NONE) << 8);
+    bench.write32(0x3ff << 12 | 0x40, 0);
+    bench.write64(u64::from(other) << 12 | 0x20, u64::from(cq.number));
+    bench.write32(uar | 0x40, resources.eq.number << 24 | 77);
+    let bugs = bench.sim.report(&bench.function).driver_bugs;
+    assert_eq!(bugs.len(), 6, "{bugs:#?}");
+}
+
+#[test]
+fn a_cq_armed_without_its_record_is_noted() {
+    let (mut bench, resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 4)
+        .unwrap();
+    let arm = u64::from(resources.uar) << 12 | 0x20;
+    bench.memory.store_be32(cq.record + 4, 1 << 24);
+    bench.write64(arm, 1 << 56 | u64::from(cq.number));
+    assert!(bench.sim.report(&bench.function).driver_bugs.is_empty());
+    bench.write64(arm, u64::from(cq.number));
+    assert_eq!(bench.sim.report(&bench.function).driver_bugs.len(), 1);
+}
+
+#[test]
+fn an_eight_byte_doorbell_may_come_in_two_halves_low_address_first() {
+    let (mut bench, mut resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 4)
+        .unwrap();
+    let arm = u64::from(resources.uar) << 12 | 0x20;
+    bench.write32(arm, 0);
+    bench.write32(arm + 4, cq.number);
+    let mut query = QueryCqIn::new();
+    query.set_cqn(cq.number);
+    assert_eq!(bench.exec(&query).unwrap().cq_context().st(), 9, "armed");
+    assert!(bench.sim.report(&bench.function).driver_bugs.is_empty());
+    bench.drain_eq(&mut resources.eq);
+}
+
+#[test]
+fn gen_eqe_writes_the_given_entry() {
+    let (mut bench, mut resources) = usable();
+    bench.drain_eq(&mut resources.eq);
+    let mut input = GenEqeIn::new();
+    input.set_eq_number(resources.eq.number);
+    input.eqe_mut()[1] = EventType::PATH_MIG.0;
+    bench.exec(&input).unwrap();
+    assert_eq!(
+        bench.drain_eq(&mut resources.eq),
+        [EventType::CMD, EventType::PATH_MIG]
+    );
+}
+
+#[test]
+fn an_async_eq_that_overruns_is_fatal() {
+    let mut bench = Bench::initialised(modest());
+    let uar = bench.exec(&AllocUarIn::new()).unwrap().uar();
+    bench.create_eq(uar, 1, 0, 2).unwrap();
+    for _ in 0..4 {
+        bench.exec(&NopIn::new()).unwrap();
+    }
+    assert_eq!(bench.bar.load_u8(0x23d), 0);
+    let submission = bench.prepare(NopIn::new().as_bytes(), 16);
+    bench.submit(&submission);
+    assert_eq!(bench.bar.load_u8(0x23d), HealthSyndrome::ASYNC_EQ_OVERRUN.0);
+}

@@ -1,0 +1,389 @@
+//! Queues in user memory, as rdma-core's driver over VFIO gives them: `vfio_devx_umem_reg` in its
+//! providers/mlx5/mlx5_vfio.c, and the contexts of its tests/mlx5_base.py (`Mlx5DevxRcResources`).
+
+use mlx_prm::*;
+
+use crate::bench::{Bench, Resources, cq_input, list, modest};
+
+fn usable() -> (Bench, Resources) {
+    Bench::usable(modest().infiniband())
+}
+
+const BOTH: u64 = MTT_READ | MTT_WRITE;
+
+fn umem_input(pages: u64, log_page_size: u32, offset: u32) -> CreateUmemIn {
+    let mut create = CreateUmemIn::new();
+    create
+        .umem_mut()
+        .set_num_of_mtt(pages)
+        .set_log_page_size(log_page_size)
+        .set_page_offset(offset);
+    create
+}
+
+/// User memory of one 4 KiB page, `offset` bytes into it: number, and where it is in the bench's memory.
+fn umem(bench: &mut Bench, offset: u32, rights: u64) -> (u32, usize) {
+    let (at, iova) = bench.alloc(4096);
+    let create = umem_input(1, 0, offset);
+    let number = bench.exec_with(&create, &list(&[iova | rights])).unwrap();
+    (number.umem_id(), at + usize::try_from(offset).unwrap())
+}
+
+fn destroy(number: u32) -> DestroyUmemIn {
+    let mut destroy = DestroyUmemIn::new();
+    destroy.set_umem_id(number);
+    destroy
+}
+
+/// rdma-core's driver over VFIO gives up (EOPNOTSUPP) on a device without `umem_uid_0`.
+#[test]
+fn user_memory_of_the_driver_itself_is_announced_and_refused_where_it_is_not() {
+    let (mut bench, _) = usable();
+    let mut query = QueryHcaCapIn::new();
+    query.set_op_mod(1);
+    let page = bench.exec(&query).unwrap();
+    let caps = CmdHcaCap::from_array(*page.capability().first_chunk().unwrap());
+    assert!(caps.umem_uid_0() && caps.log_max_umem() > 0);
+
+    let mut profile = modest();
+    for page in [&mut profile.general.max, &mut profile.general.current] {
+        page.set_umem_uid_0(false).set_log_max_umem(0);
+    }
+    let (mut bench, _) = Bench::usable(profile);
+    let (_, iova) = bench.alloc(4096);
+    let create = umem_input(1, 0, 0);
+    let tail = list(&[iova | BOTH]);
+    assert_eq!(bench.status_with(&create, &tail), CmdStatus::BAD_OP);
+    assert_eq!(bench.status(&destroy(1)), CmdStatus::BAD_OP);
+}
+
+#[test]
+fn user_memory_has_a_page_list_of_its_own_length_rights_and_an_offset_within_the_first_page() {
+    let (mut bench, _) = usable();
+    let (_, iova) = bench.alloc(4 * 4096);
+    let mut ats = umem_input(1, 0, 0);
+    ats.umem_mut().set_ats(true);
+    for (what, create, pages, status) in [
+        (
+            "a page missing",
+            umem_input(2, 0, 0),
+            vec![iova | BOTH],
+            CmdStatus::BAD_INPUT_LEN,
+        ),
+        ("no page", umem_input(0, 0, 0), vec![], CmdStatus::BAD_PARAM),
+        (
+            "more pages than there are bytes",
+            umem_input(u64::MAX, 0, 0),
+            vec![],
+            CmdStatus::BAD_INPUT_LEN,
+        ),
+        (
+            "no right",
+            umem_input(1, 0, 0),
+            vec![iova],
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "a page inside a page",
+            umem_input(1, 0, 0),
+            vec![(iova + 8) | BOTH],
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "an offset beyond the page",
+            umem_input(1, 0, 4096),
+            vec![iova | BOTH],
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "pages of 4 GiB",
+            umem_input(1, 20, 0),
+            vec![iova | BOTH],
+            CmdStatus::BAD_PARAM,
+        ),
+        ("ATS", ats, vec![iova | BOTH], CmdStatus::BAD_PARAM),
+        (
+            "a page as large as they come",
+            umem_input(1, 19, 8),
+            vec![BOTH],
+            CmdStatus::OK,
+        ),
+    ] {
+        assert_eq!(bench.status_with(&create, &list(&pages)), status, "{what}");
+    }
+    assert_eq!(bench.status(&destroy(0xdead)), CmdStatus::BAD_RESOURCE);
+}
+
+/// A CQ of 2^4 entries in user memory, its record in another.
+fn cq_in(resources: &Resources, ring: (u32, u64), record: (u32, u64)) -> CreateCqIn {
+    let mut create = cq_input(resources.uar, resources.eq.number, 4, record.1);
+    create
+        .cq_context_mut()
+        .set_dbr_umem_valid(true)
+        .set_dbr_umem_id(record.0);
+    create
+        .set_cq_umem_valid(true)
+        .set_cq_umem_id(ring.0)
+        .set_cq_umem_offset(ring.1);
+    create
+}
+
+#[test]
+fn a_queue_lies_within_its_user_memory_which_it_holds() {
+    let (mut bench, resources) = usable();
+    let (ring, _) = umem(&mut bench, 0, BOTH);
+    let (record, _) = umem(&mut bench, 8, BOTH);
+    let (readable, _) = umem(&mut bench, 0, MTT_READ);
+    for (what, create, status) in [
+        (
+            "no such memory",
+            cq_in(&resources, (0xdead, 0), (record, 0)),
+            CmdStatus::BAD_RESOURCE,
+        ),
+        (
+            "no such record memory",
+            cq_in(&resources, (ring, 0), (0xdead, 0)),
+            CmdStatus::BAD_RESOURCE,
+        ),
+        (
+            "beyond the end",
+            cq_in(&resources, (ring, 3136), (record, 0)),
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "an offset that wraps",
+            cq_in(&resources, (ring, u64::MAX - 63), (record, 0)),
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "a record beyond the end",
+            cq_in(&resources, (ring, 0), (record, 4088)),
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "a record not aligned",
+            cq_in(&resources, (ring, 0), (record, 4)),
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "entries across pages",
+            cq_in(&resources, (ring, 32), (record, 0)),
+            CmdStatus::BAD_PARAM,
+        ),
+        (
+            "a ring that may not be written",
+            cq_in(&resources, (readable, 0), (record, 0)),
+            CmdStatus::BAD_PARAM,
+        ),
+    ] {
+        assert_eq!(bench.status(&create), status, "{what}");
+    }
+    let create = cq_in(&resources, (ring, 3072), (readable, 0));
+    let cqn = bench.exec(&create).unwrap().cqn();
+    for held in [ring, readable] {
+        assert_eq!(bench.status(&destroy(held)), CmdStatus::BAD_RES_STATE);
+    }
+    let mut query = QueryCqIn::new();
+    query.set_cqn(cqn);
+    let context = bench.exec(&query).unwrap();
+    let context = context.cq_context();
+    assert_eq!(
+        (
+            context.dbr_umem_valid(),
+            context.dbr_umem_id(),
+            context.dbr_addr()
+        ),
+        (true, readable, 0),
+        "as it was given"
+    );
+    let mut gone = DestroyCqIn::new();
+    gone.set_cqn(cqn);
+    bench.exec(&gone).unwrap();
+    for free in [ring, record, readable] {
+        bench.exec(&destroy(free)).unwrap();
+    }
+}
+
+#[test]
+fn a_ring_may_move_from_a_page_list_into_user_memory_and_from_there_to_other() {
+    let (mut bench, resources) = usable();
+    let cq = bench
+        .create_cq(resources.uar, resources.eq.number, 4)
+        .unwrap();
+    let (first, at) = umem(&mut bench, 0, BOTH);
+    let (second, _) = umem(&mut bench, 0, BOTH);
+    let mut resize = ModifyCqIn::new();
+    resize
+        .set_op_mod(1)
+        .set_cqn(cq.number)
+        .set_modify_field_select(7)
+        .set_cq_umem_valid(true)
+        .set_cq_umem_id(first);
+    resize.cq_context_mut().set_log_cq_size(5);
+    bench.exec(&resize).unwrap();
+    assert_eq!(
+        bench.memory.load_u8(cq.at + 63) >> 4,
+        CqeOpcode::RESIZE_CQ.0
+    );
+    assert_eq!(bench.memory.load_u8(at + 63), 0, "nothing yet");
+    assert_eq!(bench.status(&destroy(first)), CmdStatus::BAD_RES_STATE);
+    resize.set_cq_umem_id(second);
+    bench.exec(&resize).unwrap();
+    bench.exec(&destroy(first)).unwrap();
+    assert_eq!(bench.status(&destroy(second)), CmdStatus::BAD_RES_STATE);
+}
+
+#[test]
+fn a_receive_memory_pool_lies_in_user_memory_too() {
+    let (mut bench, resources) = usable();
+    let (ring, _) = umem(&mut bench, 0, MTT_READ);
+    let (record, _) = umem(&mut bench, 0x40, MTT_READ);
+    let mut create = CreateRmpIn::new();
+    create.ctx_mut().set_state(1);
+    create
+        .ctx_mut()
+        .wq_mut()
+        .set_pd(resources.pd)
+        .set_log_wq_stride(6)
+        .set_log_wq_sz(4)
+        .set_wq_umem_valid(true)
+        .set_wq_umem_id(ring)
+        .set_dbr_umem_valid(true)
+        .set_dbr_umem_id(record)
+        .set_dbr_addr(8);
+    let rmpn = bench.exec(&create).unwrap().rmpn();
+    let mut query = QueryRmpIn::new();
+    query.set_rmpn(rmpn);
+    let out = bench.exec(&query).unwrap();
+    let wq = out.rmp_context().wq();
+    assert_eq!(
+        (wq.dbr_umem_valid(), wq.dbr_umem_id(), wq.dbr_addr()),
+        (true, record, 8)
+    );
+    assert_eq!(bench.status(&destroy(ring)), CmdStatus::BAD_RES_STATE);
+    let mut gone = DestroyRmpIn::new();
+    gone.set_rmpn(rmpn);
+    bench.exec(&gone).unwrap();
+    bench.exec(&destroy(ring)).unwrap();
+    bench.exec(&destroy(record)).unwrap();
+}
+
+/// One queue pair of an InfiniBand port that is connected to itself.
+#[test]
+fn a_message_loops_through_queues_that_all_lie_in_user_memory() {
+    let (mut bench, resources) = usable();
+    let (cq_ring, cq_at) = umem(&mut bench, 0, BOTH);
+    let (cq_record, _) = umem(&mut bench, 0x20, BOTH);
+    let cqn = bench
+        .exec(&cq_in(&resources, (cq_ring, 0), (cq_record, 0)))
+        .unwrap()
+        .cqn();
+    for entry in 0..16 {
+        bench.memory.store_u8(cq_at + entry * 64 + 63, 0xf1);
+    }
+    // Starts within its first page, 64 bytes aligned, and goes over into the second, which lies elsewhere.
+    let (low, low_iova) = bench.alloc(4096);
+    let (_, _) = bench.alloc(4096);
+    let (high, high_iova) = bench.alloc(4096);
+    let create = umem_input(2, 0, 0xf80);
+    let pages = list(&[high_iova | BOTH, low_iova | BOTH]);
+    let ring = bench.exec_with(&create, &pages).unwrap().umem_id();
+    let (record, record_at) = umem(&mut bench, 0x108, BOTH);
+    let mut create = CreateQpIn::new();
+    create
+        .set_wq_umem_valid(true)
+        .set_wq_umem_id(ring)
+        .set_wq_umem_offset(0x40);
+    create
+        .qpc_mut()
+        .set_pm_state(3)
+        .set_pd(resources.pd)
+        .set_uar_page(resources.uar)
+        .set_log_rq_size(4)
+        .set_log_sq_size(4)
+        .set_cqn_snd(cqn)
+        .set_cqn_rcv(cqn)
+        .set_dbr_umem_valid(true)
+        .set_dbr_umem_id(record);
+    let qpn = bench.exec(&create).unwrap().qpn();
+    assert_eq!(bench.status(&destroy(ring)), CmdStatus::BAD_RES_STATE);
+    // RST2INIT without service type or migration state, as rdma-core's test gives it.
+    let mut init = Rst2InitQpIn::for_qp(Qpn::new(qpn), 0);
+    init.qpc_mut()
+        .primary_address_path_mut()
+        .set_vhca_port_num(1);
+    bench.exec(&init).unwrap();
+    let mut rtr = Init2RtrQpIn::for_qp(Qpn::new(qpn), 0);
+    rtr.qpc_mut()
+        .set_mtu(3)
+        .set_log_msg_max(20)
+        .set_remote_qpn(qpn)
+        .set_min_rnr_nak(12);
+    rtr.qpc_mut()
+        .primary_address_path_mut()
+        .set_vhca_port_num(1)
+        .set_rlid(1);
+    bench.exec(&rtr).unwrap();
+    let mut rts = Rtr2RtsQpIn::for_qp(Qpn::new(qpn), 0);
+    rts.qpc_mut().set_retry_count(6).set_rnr_retry(6);
+    rts.qpc_mut().primary_address_path_mut().set_ack_timeout(14);
+    bench.exec(&rts).unwrap();
+
+    let key = bench.create_pa_key(resources.pd);
+    let (text_at, text) = bench.alloc(4096);
+    bench
+        .memory
+        .write_obj(text_at, &CtrlSeg::from_array(*b"sixteen bytes, 1"));
+    let segment = |addr| {
+        let mut segment = DataSeg::new();
+        segment.set_byte_count(16).set_lkey(key).set_addr(addr);
+        segment
+    };
+    // The receive queue is the 256 bytes from 0xfc0 of the first page on: four entries there, the rest in the second.
+    bench.memory.write_obj(high + 0xfc0, &segment(text + 0x100));
+    bench.memory.store_be32(record_at, 1);
+    // The send queue lies behind it.
+    let mut control = CtrlSeg::new();
+    control
+        .set_opcode(WqeOpcode::SEND.bits())
+        .set_qp_or_sq(qpn)
+        .set_ds(2)
+        .set_ce(2);
+    bench.memory.write_obj(low + 0xc0, &control);
+    bench.memory.write_obj(low + 0xd0, &segment(text));
+    bench.memory.store_be32(record_at + 4, 1);
+    let [a, b, c, d, e, f, g, h, ..] = *control.as_array();
+    bench.write64(
+        u64::from(resources.uar) << 12 | 0x800,
+        u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+    );
+    let opcodes: Vec<u8> = (0..3)
+        .map(|entry| bench.memory.load_u8(cq_at + entry * 64 + 63))
+        .collect();
+    assert_eq!(
+        opcodes,
+        [0x20, 0x00, 0xf1],
+        "a receive, a send, nothing more"
+    );
+    let arrived: CtrlSeg = bench.memory.read_obj(text_at + 0x100);
+    assert_eq!(arrived.as_array(), b"sixteen bytes, 1");
+}
+
+/// Which commands have a `uid`, the layouts say; without user contexts the only one there is is the driver itself.
+#[test]
+fn a_command_on_behalf_of_a_user_context_that_does_not_exist_is_refused() {
+    let (mut bench, resources) = usable();
+    let mut pd = AllocPdIn::new();
+    pd.set_uid(7);
+    assert_eq!(bench.status(&pd), CmdStatus::BAD_RESOURCE);
+    let mut dealloc = DeallocPdIn::new();
+    dealloc.set_uid(7).set_pd(resources.pd);
+    assert_eq!(bench.status(&dealloc), CmdStatus::BAD_RESOURCE);
+    // No such field: a reserved bit.
+    let mut query = QueryHcaCapIn::new().as_array().to_vec();
+    query[3] = 7;
+    assert_eq!(
+        bench.raw(&query, 16),
+        Err(crate::bench::Failure::Refused(CmdStatus::BAD_PARAM))
+    );
+}

@@ -1,0 +1,129 @@
+//! Descriptors: how many an open adapter takes, and that a closed one has given them all back.
+//!
+//! The limits of a process are its own, so what is done under a small one is done in a child: the same test, run again
+//! with [`CHILD`] set.
+
+use std::process::Command;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use udapl::{CloseFlags, EvdFlags, Ia, OpenOptions};
+
+/// Set in the child.
+const CHILD: &str = "DAT_TEST_DESCRIPTORS";
+/// What the child may have open at a time.
+const LIMIT: u64 = 256;
+/// What an open adapter may take: two vectors, two notices, and the arena's memory.
+const ADAPTER: usize = 5;
+/// The same on a wire, which is one end of a socket, or one that listens; and the ring of the machine's clock.
+const WIRED: usize = ADAPTER + 2;
+
+fn open_descriptors() -> usize {
+    // The directory that is being read is one of them.
+    std::fs::read_dir("/proc/self/fd")
+        .expect("readable")
+        .count()
+        - 1
+}
+
+/// An adapter in use: with memory, a queue and an endpoint.
+fn opened(name: &str) -> Ia {
+    let mut ia = udapl::ia_open(name, &OpenOptions::default()).expect(name);
+    let pz = ia.pz_create().expect("a PZ");
+    let streams = EvdFlags::CONNECTION | EvdFlags::DTO;
+    let evd = Some(ia.evd_create(16, streams).expect("an EVD"));
+    ia.ep_create(Some(pz), evd, evd, evd, None)
+        .expect("an endpoint");
+    ia
+}
+
+fn closed(ia: Ia) {
+    let report = udapl::ia_close(ia, CloseFlags::Abrupt).expect("closed");
+    assert!(report.dead.is_none());
+}
+
+/// Runs one test of this module again, with few descriptors.
+fn in_a_child(test: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("known");
+        setrlimit(Resource::RLIMIT_NOFILE, LIMIT.min(hard), hard).expect("a smaller limit");
+        return true;
+    }
+    let myself = std::env::current_exe().expect("a name");
+    let child = Command::new(myself)
+        .args(["--exact", &format!("descriptors::{test}")])
+        .args(["--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&child.stdout);
+    print!("{said}");
+    assert!(
+        child.status.success() && said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&child.stderr)
+    );
+    false
+}
+
+#[test]
+fn a_thousand_adapters_are_opened_and_closed_with_256_descriptors() {
+    if !in_a_child("a_thousand_adapters_are_opened_and_closed_with_256_descriptors") {
+        return;
+    }
+    closed(opened("sim:first"));
+    let before = open_descriptors();
+    for number in 0..500 {
+        let ia = opened(&format!("sim:{number}"));
+        let taken = open_descriptors() - before;
+        assert!(taken <= ADAPTER, "{taken} descriptors");
+        closed(ia);
+        assert_eq!(open_descriptors(), before, "after sim:{number}");
+    }
+    for again in 0..500 {
+        closed(opened("sim:first"));
+        assert_eq!(open_descriptors(), before, "the {again}th time");
+    }
+}
+
+#[test]
+fn forty_adapters_are_open_at_once_with_256_descriptors() {
+    if !in_a_child("forty_adapters_are_open_at_once_with_256_descriptors") {
+        return;
+    }
+    let before = open_descriptors();
+    let adapters: Vec<Ia> = (0..40)
+        .map(|number| opened(&format!("sim:{number}")))
+        .collect();
+    println!(
+        "{} descriptors for 40 adapters",
+        open_descriptors() - before
+    );
+    adapters.into_iter().for_each(closed);
+    assert_eq!(open_descriptors(), before);
+}
+
+/// A wire is cut when its function is closed, and laid again with the next opening.
+#[test]
+fn functions_on_a_wire_give_everything_back_too() {
+    if !in_a_child("functions_on_a_wire_give_everything_back_too") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("wire");
+    let name = |side: u8| {
+        let wire = path.display();
+        format!("sim:wired{side},link=unix:{wire},mac=02:00:00:00:00:0{side}")
+    };
+    closed(opened(&name(1)));
+    let before = open_descriptors();
+    for _ in 0..100 {
+        let first = opened(&name(1));
+        let taken = open_descriptors() - before;
+        assert!(taken <= WIRED, "{taken} descriptors");
+        let second = opened(&name(2));
+        closed(first);
+        closed(second);
+        assert_eq!(open_descriptors(), before);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,236 @@
+//! Regions: what they are made of, what they tell, and how they end.
+
+use udapl::{
+    CloseFlags, DtoStatus, LmrParam, MemPrivFlags, MemType, OpenError, ReturnType, Subtype,
+};
+
+use crate::support::rdma::Rdma;
+use crate::support::windows::BOTH_WAYS;
+use crate::support::{A, B, Buffer, NONE, Pair, PairConfig, pattern, refused};
+
+const ID: [u8; 40] = *b"forty bytes, and every one of them count";
+
+impl Pair {
+    /// A region under the memory of another one.
+    fn same_memory(&mut self, side: usize, buffer: &Buffer, rights: MemPrivFlags) -> Buffer {
+        let pz = self.sides[side].pz;
+        let lmr = self.sides[side]
+            .ia
+            .lmr_create_from_lmr(buffer.lmr.lmr, pz, rights)
+            .expect("an LMR");
+        Buffer {
+            memory: buffer.memory.clone(),
+            lmr,
+            bytes: buffer.bytes,
+        }
+    }
+}
+
+/// Clauses: LMRC-1, LMRC-2, LMRC-3, LMRC-4, LMRQ-1, LMRQ-2.
+#[test]
+fn a_region_tells_what_it_was_asked_for() {
+    let mut pair = Pair::unconnected(&PairConfig::default());
+    let pz = pair.sides[A].pz;
+    for bits in 0..=0x3f_u32 {
+        let Some(rights) = MemPrivFlags::from_bits(bits) else {
+            continue;
+        };
+        let buffer = pair.buffer_in(A, 5_000, pz, rights);
+        let lmr = buffer.lmr;
+        let remote = rights.intersects(BOTH_WAYS);
+        assert_eq!(lmr.rmr_context != 0, remote, "{rights:?}");
+        assert_eq!(
+            (lmr.registered_address, lmr.registered_size),
+            (buffer.memory.address(), 5_000)
+        );
+        let ia = &mut pair.sides[A].ia;
+        assert_eq!(
+            ia.lmr_query(lmr.lmr),
+            Ok(LmrParam {
+                mem_type: MemType::Virtual,
+                pz,
+                privileges: rights,
+                lmr_context: lmr.lmr_context,
+                rmr_context: lmr.rmr_context,
+                registered_address: lmr.registered_address,
+                registered_size: 5_000,
+            })
+        );
+        ia.lmr_free(lmr.lmr).expect("freed");
+        for gone in [ia.lmr_query(lmr.lmr).map(drop), ia.lmr_free(lmr.lmr)] {
+            let error = refused(gone, ReturnType::InvalidHandle);
+            assert_eq!(error.subtype(), Subtype::HandleLmr);
+        }
+    }
+    let memory = udapl::alloc(&pair.sides[A].ia, 64).expect("memory");
+    let unknown = MemPrivFlags::from_bits_retain(0x04);
+    let ia = &mut pair.sides[A].ia;
+    let lmr = ia.lmr_create(memory.clone(), pz, unknown);
+    let error = refused(lmr, ReturnType::InvalidParameter);
+    assert_eq!(error.subtype(), Subtype::Arg6);
+    let elsewhere = pair.sides[B].pz;
+    let lmr = pair.sides[A].ia.lmr_create(memory, elsewhere, BOTH_WAYS);
+    let error = refused(lmr, ReturnType::InvalidHandle);
+    assert_eq!(error.subtype(), Subtype::HandlePz);
+}
+
+/// Clauses: LMRC-5, LMRC-6.
+#[test]
+fn a_region_of_a_region_is_the_same_memory_under_its_own_zone_and_rights() {
+    let mut pair = Pair::connected();
+    let whole = pair.filled(B, 5, 256);
+    let readable = pair.same_memory(B, &whole, MemPrivFlags::REMOTE_READ);
+    let lmr = readable.lmr;
+    assert_ne!(lmr.lmr_context, whole.lmr.lmr_context);
+    let param = pair.sides[B].ia.lmr_query(lmr.lmr).expect("exists");
+    assert_eq!(param.mem_type, MemType::Lmr(whole.lmr.lmr));
+    assert_eq!(
+        (param.registered_address, param.registered_size),
+        (whole.lmr.registered_address, 256)
+    );
+    // The two live and die apart.
+    pair.sides[B].ia.lmr_free(whole.lmr.lmr).expect("freed");
+    pair.expect_readable(&readable.all_remote(), &pattern(5, 256));
+    pair.expect_no_access(Rdma::Write, &readable.all_remote());
+    assert_eq!(readable.read(0, 256), pattern(5, 256));
+    let (pz, gone) = (pair.sides[B].pz, whole.lmr.lmr);
+    let ia = &mut pair.sides[B].ia;
+    let lmr = ia.lmr_create_from_lmr(gone, pz, BOTH_WAYS);
+    let error = refused(lmr, ReturnType::InvalidHandle);
+    assert_eq!(error.subtype(), Subtype::HandleLmr);
+    pair.assert_no_complaints();
+}
+
+/// Clauses: LMRC-7, LMRC-8.
+#[test]
+fn shared_memory_is_one_memory_for_all_who_name_it() {
+    let mut pair = Pair::connected();
+    let pz = pair.sides[B].pz;
+    let ia = &mut pair.sides[B].ia;
+    let memory = udapl::alloc(ia, 256).expect("memory");
+    let elsewhere = ia.pz_create().expect("a PZ");
+    let one = ia.lmr_create_shared(memory.clone(), ID, pz, MemPrivFlags::all());
+    let two = ia.lmr_create_shared(memory.clone(), ID, elsewhere, MemPrivFlags::LOCAL_READ);
+    let (one, two) = (one.expect("an LMR"), two.expect("another one"));
+    for lmr in [one, two] {
+        let param = ia.lmr_query(lmr.lmr).expect("exists");
+        assert_eq!(param.mem_type, MemType::SharedVirtual(ID));
+        assert_eq!(param.mem_type.number(), 2);
+    }
+    let shorter = udapl::alloc(ia, 255).expect("memory");
+    let lmr = ia.lmr_create_shared(shorter.clone(), ID, pz, BOTH_WAYS);
+    let error = refused(lmr, ReturnType::InvalidParameter);
+    assert_eq!(error.subtype(), Subtype::Arg4);
+    let mut other = ID;
+    other[39] ^= 1;
+    ia.lmr_create_shared(shorter, other, pz, BOTH_WAYS)
+        .expect("the last byte counts too");
+    ia.lmr_free(two.lmr).expect("freed");
+    let shared = Buffer {
+        memory,
+        lmr: one,
+        bytes: 256,
+    };
+    let source = pair.filled(A, 7, 256);
+    pair.post_write(A, &[source.all()], 1, &shared.all_remote(), NONE)
+        .expect("posted");
+    pair.expect_request(A, 1, DtoStatus::Success);
+    assert_eq!(shared.read(0, 256), pattern(7, 256));
+    assert_eq!(pair.sides[B].ia.query().provider.lmr_mem_types_supported, 3);
+}
+
+/// Clauses: LMRF-1, LMRF-2.
+#[test]
+fn after_the_free_nobody_reaches_the_memory() {
+    for rdma in [Rdma::Read, Rdma::Write] {
+        let mut pair = Pair::connected();
+        let memory = pair.filled(B, 5, 64);
+        pair.sides[B].ia.lmr_free(memory.lmr.lmr).expect("freed");
+        let send = pair.post_send(B, &[memory.all()], 1, NONE);
+        refused(send, ReturnType::PrivilegesViolation);
+        pair.expect_no_access(rdma, &memory.all_remote());
+        assert_eq!(
+            memory.read(0, 64),
+            pattern(5, 64),
+            "the memory is ours still"
+        );
+    }
+}
+
+/// Clauses: LMRF-3.
+#[test]
+fn a_region_an_rmr_is_bound_to_stays() {
+    let mut pair = Pair::binding();
+    let memory = pair.filled(B, 5, 64);
+    let rmrs = [pair.rmr(B), pair.rmr(B)];
+    for rmr in rmrs {
+        pair.bind(B, rmr, &memory.all(), BOTH_WAYS);
+    }
+    for rmr in rmrs {
+        let freed = pair.sides[B].ia.lmr_free(memory.lmr.lmr);
+        let error = refused(freed, ReturnType::InvalidState);
+        assert_eq!(error.subtype(), Subtype::StateLmrInUse);
+        pair.expect_readable(&memory.all_remote(), &pattern(5, 64));
+        pair.sides[B].ia.rmr_free(rmr).expect("freed");
+    }
+    let freed = pair.sides[B].ia.lmr_free(memory.lmr.lmr);
+    freed.expect("nothing is bound to it");
+    pair.assert_no_complaints();
+}
+
+/// Every adapter counts its I/O addresses from the same start: a key made of another's memory would mean other bytes.
+#[test]
+fn memory_of_another_adapter_is_refused_by_name() {
+    let pair = Pair::unconnected(&PairConfig::default());
+    let [a, mut b] = pair.sides;
+    let theirs = udapl::alloc(&a.ia, 64).expect("memory");
+    let own = udapl::alloc(&b.ia, 64).expect("memory");
+    udapl::write(&own, 0, &[0x11; 64]);
+    let rights = MemPrivFlags::all();
+    let id = [7; 40];
+    for shared in [false, true] {
+        let made = if shared {
+            b.ia.lmr_create_shared(theirs.clone(), id, b.pz, rights)
+        } else {
+            b.ia.lmr_create(theirs.clone(), b.pz, rights)
+        };
+        let error = refused(made, ReturnType::InvalidParameter);
+        assert_eq!(error.subtype(), Subtype::Arg4, "{error}");
+        let why = b.ia.last_device_error().expect("a reason").to_owned();
+        assert!(why.contains("sim:0") && why.contains("sim:1"), "{why}");
+    }
+    b.ia.lmr_create(own, b.pz, rights).expect("its own");
+    // Memory of an adapter that was closed cannot be given to its next opening either: there is none before it is dropped.
+    udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("closes");
+    let again = pair.fabric.open(A).map(drop);
+    assert!(matches!(again, Err(OpenError::InUse { .. })), "{again:?}");
+    drop(theirs);
+    pair.fabric.open(A).expect("opens");
+}
+
+/// The low byte of a key is drawn: a key does not tell its neighbours, nor one opening the next one's.
+#[test]
+fn variants_of_keys_are_drawn_and_a_seed_repeats_them() {
+    let variants = |seed: Option<u64>| {
+        let mut config = PairConfig::default();
+        if let Some(seed) = seed {
+            config.options[B].hca.seed = Some(seed);
+        }
+        let mut pair = Pair::unconnected(&config);
+        let keys: Vec<u8> = (0..40)
+            .map(|_| {
+                let [.., variant] = pair.buffer(B, 8).lmr.rmr_context.to_be_bytes();
+                variant
+            })
+            .collect();
+        keys
+    };
+    let drawn = variants(Some(5));
+    assert_eq!(drawn, variants(Some(5)));
+    assert_ne!(drawn, variants(Some(6)));
+    let steps: std::collections::BTreeSet<u8> = drawn
+        .windows(2)
+        .map(|pair| pair[1].wrapping_sub(pair[0]))
+        .collect();
+    assert!(steps.len() > 20, "{drawn:?}");
+}

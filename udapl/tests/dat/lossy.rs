@@ -1,0 +1,339 @@
+//! Two endpoints over a wire that loses, repeats, delays, reorders and corrupts, from many seeds.
+//!
+//! Both sides send, write and read at random. A model checks safety at every step: each DTO completes exactly once, in
+//! the order posted, with the bytes that were posted. The wire heals half-way through, and then everything must
+//! finish. The same seed gives the same event log, byte for byte.
+//!
+//! `SIM_SEED=N` runs one seed only; `cargo xtask sim --seed N` is that, and shows the event log.
+
+use std::collections::VecDeque;
+
+use hw_sim::{Faults, LinkFaults};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use udapl::{ConnectionEventKind, DtoStatus, Event, Timeout};
+
+use crate::support::{self, A, B, Buffer, NONE, Pair, PairConfig};
+
+/// DTOs each side initiates.
+const WORK: u64 = 60;
+/// DTOs a side has in flight at most; each has a slot of its own in every buffer.
+const WINDOW: usize = 8;
+/// Receives a side keeps posted.
+const RECEIVES: usize = 16;
+/// Longest message, and bytes of a slot.
+const SLOT: usize = 8 * 1024;
+/// Pumps (0.1 ms each) after which a run is stuck.
+const PATIENCE: usize = 400_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Send,
+    Write,
+    Read,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    number: u64,
+    kind: Kind,
+    bytes: usize,
+}
+
+impl Work {
+    fn slot(self) -> usize {
+        usize::try_from(self.number).expect("a count") % WINDOW * SLOT
+    }
+}
+
+/// What one side initiates and what it knows.
+struct Flow {
+    /// What is sent and written.
+    source: Buffer,
+    /// Where its reads land.
+    sink: Buffer,
+    /// Where the peer's writes land.
+    written: Buffer,
+    /// Where the peer's reads come from.
+    offered: Buffer,
+    /// Where the peer's sends land.
+    inbox: Buffer,
+    issued: u64,
+    in_flight: VecDeque<Work>,
+    /// Bytes of each Send under way, for the receiver to compare.
+    sent: VecDeque<Vec<u8>>,
+    /// Number of the next receive to complete.
+    next_receive: u64,
+    completed: u64,
+}
+
+fn five_percent(of_each: u32) -> Faults {
+    Faults {
+        loss_ppm: of_each,
+        duplicate_ppm: of_each,
+        reorder_ppm: of_each,
+        corrupt_ppm: of_each,
+        delay_ns: 2_000,
+        jitter_ns: 3_000,
+        reorder_ns: 40_000,
+    }
+}
+
+/// Runs one seed to its end; the event log.
+fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
+    let mut config = PairConfig {
+        seed,
+        faults,
+        ..PairConfig::default()
+    };
+    for options in &mut config.options {
+        // 4 ms instead of 537: the run is about losses, not about waiting.
+        options.ia.transport.ack_timeout = Some(10);
+    }
+    let mut pair = Pair::connected_with(&config);
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut flows = [A, B].map(|side| {
+        let [source, sink, written, offered] = [0; 4].map(|_| pair.buffer(side, WINDOW * SLOT));
+        let inbox = pair.buffer(side, RECEIVES * SLOT);
+        for (buffer, salt) in [(&source, 1), (&offered, 2)] {
+            buffer.write(
+                0,
+                &support::pattern(seed ^ (salt << 32) ^ side as u64, WINDOW * SLOT),
+            );
+        }
+        Flow {
+            source,
+            sink,
+            written,
+            offered,
+            inbox,
+            issued: 0,
+            in_flight: VecDeque::new(),
+            sent: VecDeque::new(),
+            next_receive: 0,
+            completed: 0,
+        }
+    });
+    for side in [A, B] {
+        for number in 0..RECEIVES as u64 {
+            post_receive(&mut pair, side, &flows[side], number);
+        }
+    }
+    for turn in 0.. {
+        assert!(
+            turn < PATIENCE,
+            "stuck: {:?}",
+            flows
+                .each_ref()
+                .map(|flow| (flow.completed, &flow.in_flight))
+        );
+        for side in [A, B] {
+            issue(&mut pair, side, &mut flows, &mut random);
+            take_completions(&mut pair, side, &mut flows);
+        }
+        if flows.iter().map(|flow| flow.completed).sum::<u64>() >= WORK {
+            pair.fabric.sim.heal();
+        }
+        if flows
+            .iter()
+            .all(|flow| flow.completed == WORK && flow.in_flight.is_empty())
+            && flows.iter().all(|flow| flow.sent.is_empty())
+        {
+            break;
+        }
+        pair.pump();
+    }
+    pair.disconnect();
+    pair.assert_no_complaints();
+    pair.fabric.sim.event_log()
+}
+
+fn post_receive(pair: &mut Pair, side: usize, flow: &Flow, number: u64) {
+    let slot = usize::try_from(number).expect("a count") % RECEIVES * SLOT;
+    let ep = pair.sides[side].ep;
+    pair.sides[side]
+        .ia
+        .ep_post_recv(ep, &[flow.inbox.part(slot, SLOT)], number, NONE)
+        .expect("a receive");
+}
+
+fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCha8Rng) {
+    while flows[side].issued < WORK && flows[side].in_flight.len() < WINDOW {
+        let kind = [Kind::Send, Kind::Write, Kind::Read][random.random_range(0..3)];
+        let bytes = match random.random_range(0..8) {
+            0 => 0,
+            1 => 1,
+            2 => 1023,
+            3 => 1024,
+            4 => 1025,
+            _ => random.random_range(0..=SLOT),
+        };
+        let work = Work {
+            number: flows[side].issued,
+            kind,
+            bytes,
+        };
+        let (own, peer) = (&flows[side], &flows[1 - side]);
+        let ep = pair.sides[side].ep;
+        let ia = &mut pair.sides[side].ia;
+        let (target, origin) = (
+            peer.written.remote(work.slot(), bytes),
+            peer.offered.remote(work.slot(), bytes),
+        );
+        let from = [own.source.part(work.slot(), bytes)];
+        match kind {
+            Kind::Send => ia.ep_post_send(ep, &from, work.number, NONE),
+            Kind::Write => ia.ep_post_rdma_write(ep, &from, work.number, &target, NONE),
+            Kind::Read => ia.ep_post_rdma_read(
+                ep,
+                &[own.sink.part(work.slot(), bytes)],
+                work.number,
+                &origin,
+                NONE,
+            ),
+        }
+        .expect("a post");
+        let flow = &mut flows[side];
+        if kind == Kind::Send {
+            flow.sent.push_back(flow.source.read(work.slot(), bytes));
+        }
+        flow.in_flight.push_back(work);
+        flow.issued += 1;
+    }
+}
+
+fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
+    while let Ok(Event::Dto(done)) = {
+        let evd = pair.sides[side].request;
+        pair.sides[side].ia.evd_dequeue(evd)
+    } {
+        let work = flows[side]
+            .in_flight
+            .pop_front()
+            .unwrap_or_else(|| panic!("{done:?} completes nothing"));
+        assert_eq!(
+            (done.cookie, done.status),
+            (work.number, DtoStatus::Success),
+            "{work:?} {done:?}"
+        );
+        assert_eq!(done.transferred_length, work.bytes as u64);
+        let (own, peer) = (&flows[side], &flows[1 - side]);
+        match work.kind {
+            Kind::Send => {}
+            Kind::Write => assert_eq!(
+                peer.written.read(work.slot(), work.bytes),
+                own.source.read(work.slot(), work.bytes),
+                "{work:?}"
+            ),
+            Kind::Read => assert_eq!(
+                own.sink.read(work.slot(), work.bytes),
+                peer.offered.read(work.slot(), work.bytes),
+                "{work:?}"
+            ),
+        }
+        flows[side].completed += 1;
+    }
+    while let Ok(Event::Dto(done)) = {
+        let evd = pair.sides[side].recv;
+        pair.sides[side].ia.evd_dequeue(evd)
+    } {
+        let number = flows[side].next_receive;
+        assert_eq!(
+            (done.cookie, done.status),
+            (number, DtoStatus::Success),
+            "{done:?}"
+        );
+        let expected = flows[1 - side]
+            .sent
+            .pop_front()
+            .unwrap_or_else(|| panic!("{done:?} was never sent"));
+        assert_eq!(done.transferred_length, expected.len() as u64);
+        let slot = usize::try_from(number).expect("a count") % RECEIVES * SLOT;
+        assert_eq!(
+            flows[side].inbox.read(slot, expected.len()),
+            expected,
+            "receive {number}"
+        );
+        flows[side].next_receive += 1;
+        post_receive(pair, side, &flows[side], number + RECEIVES as u64);
+    }
+}
+
+/// Two more seeds, new with every commit (`cargo xtask test` names it).
+fn seeds_of_the_commit() -> Vec<u64> {
+    let commit = std::env::var("SIM_COMMIT").unwrap_or_default();
+    let word = |at: usize| u64::from_str_radix(commit.get(at..at + 8)?, 16).ok();
+    [0, 8].into_iter().filter_map(word).collect()
+}
+
+/// Runs the body for each seed (or only for `SIM_SEED`) and names the seed that fails.
+fn for_seeds(count: u64, body: impl Fn(u64)) {
+    let seeds: Vec<u64> = match std::env::var("SIM_SEED") {
+        Ok(seed) => vec![seed.parse().expect("SIM_SEED is a number")],
+        Err(_) => (0..count).chain(seeds_of_the_commit()).collect(),
+    };
+    for seed in seeds {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(seed)));
+        if let Err(panic) = outcome {
+            eprintln!("replay with: cargo xtask sim --seed {seed}");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Clauses: SEND-R4, RECV-R5, READ-11, WRITE-7, SRQ-21.
+#[test]
+fn dtos_complete_once_in_order_and_whole_over_a_wire_with_five_percent_of_every_fault() {
+    let wire = LinkFaults {
+        a_to_b: five_percent(50_000),
+        b_to_a: five_percent(50_000),
+    };
+    for_seeds(64, |seed| {
+        let log = run(seed, wire);
+        if let Ok(path) = std::env::var("SIM_LOG") {
+            std::fs::write(path, &log).expect("the event log is written");
+        }
+    });
+}
+
+#[test]
+fn the_same_seed_gives_the_same_event_log_and_another_seed_another() {
+    let wire = LinkFaults {
+        a_to_b: five_percent(50_000),
+        b_to_a: five_percent(20_000),
+    };
+    let (one, again, other) = (run(1, wire), run(1, wire), run(2, wire));
+    assert!(one.len() > 10_000, "the log says something");
+    assert!(one == again, "seed 1 gave two different logs");
+    assert!(one != other, "seeds 1 and 2 gave the same log");
+}
+
+#[test]
+fn a_wire_that_dies_breaks_both_ends_within_the_retries() {
+    let mut pair = Pair::connected();
+    let (from, ep) = (pair.buffer(A, 64), pair.sides[A].ep);
+    let dead = Faults {
+        loss_ppm: 1_000_000,
+        ..Faults::NONE
+    };
+    pair.fabric.sim.set_faults(
+        pair.fabric.link,
+        LinkFaults {
+            a_to_b: dead,
+            b_to_a: dead,
+        },
+    );
+    pair.sides[A]
+        .ia
+        .ep_post_send(ep, &[from.all()], 9, NONE)
+        .expect("a post");
+    let done = pair.wait_request(A);
+    assert_eq!((done.cookie, done.status), (9, DtoStatus::ErrTransport));
+    pair.expect_connection(A, ConnectionEventKind::Broken);
+    assert!(
+        pair.sides[A]
+            .ia
+            .evd_wait(pair.sides[A].connect, Timeout::from_micros(1000), 1)
+            .is_err()
+    );
+}

@@ -1,0 +1,53 @@
+//! DAT's calls over the simulated device, by object and by clause; some of the tests also on functions in this machine's slots.
+//!
+//! One program: a program for each file would be linked with the whole simulator each. What needs a process of its own has a
+//! program of its own beside this folder: `capi` (one table of handles, watched by ThreadSanitizer), `capi_fork` (it forks) and
+//! `hotpath` (it counts allocations, and gives system calls up).
+
+mod adapter;
+mod capi_layout;
+mod closing;
+mod cno;
+mod connection;
+mod dead_device;
+mod descriptors;
+mod disconnect;
+mod dup_connect;
+mod ep_calls;
+mod ep_holding;
+mod ep_modify;
+mod ep_states;
+mod evd;
+mod evd_calls;
+mod evd_overflow;
+mod evd_streams;
+mod flags;
+mod inline;
+mod iommu;
+mod limits;
+mod lmr;
+mod lossy;
+mod memory_ends;
+mod named;
+mod objects;
+mod private_data;
+mod rdma_calls;
+mod rdma_read;
+mod rdma_refused;
+mod rdma_write;
+mod read_depth;
+mod recv;
+mod recv_states;
+mod refused;
+mod registry;
+mod rmr;
+mod send;
+mod service_points;
+mod slots;
+mod srq;
+mod srq_calls;
+mod srq_connections;
+mod statuses;
+mod support;
+mod sync;
+mod wakeups;

@@ -1,0 +1,536 @@
+//! Where requests arrive and what becomes of them: PSPs, RSPs, and connection requests.
+
+use udapl::{
+    ConnectionEventKind as Kind, CrHandle, EpChange, EpHandle, EpState, EvdFlags, EvdHandle, Event,
+    PspFlags, PspHandle, ReturnType, RspHandle, Subtype,
+};
+
+use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
+
+/// Nobody listens there unless a test does.
+const ELSEWHERE: u64 = CONN_QUAL + 1;
+
+fn unconnected() -> Pair {
+    Pair::unconnected(&PairConfig::default())
+}
+
+impl Pair {
+    /// A request of A's endpoint to a qualifier, as it arrives on B's EVD.
+    #[track_caller]
+    fn request_at(&mut self, conn_qual: u64) -> (CrHandle, Option<PspHandle>) {
+        let ep = self.sides[A].ep;
+        self.start(A, ep, conn_qual, LONG, b"request")
+            .expect("UNCONNECTED");
+        let Event::ConnectionRequest(request) = self.wait_event(B, self.sides[B].cr) else {
+            panic!("a connection request");
+        };
+        assert_eq!(request.conn_qual, conn_qual);
+        (request.cr, request.psp)
+    }
+
+    /// A's endpoint tries a qualifier where nobody listens, and is UNCONNECTED again afterwards.
+    #[track_caller]
+    fn expect_nobody_at(&mut self, conn_qual: u64) {
+        let ep = self.sides[A].ep;
+        self.start(A, ep, conn_qual, LONG, b"")
+            .expect("UNCONNECTED");
+        self.expect_end(A, Kind::NonPeerRejected);
+        self.sides[A].ia.ep_reset(ep).expect("DISCONNECTED");
+    }
+
+    /// An RSP of B at a qualifier.
+    fn rsp(&mut self, conn_qual: u64, ep: Option<EpHandle>) -> RspHandle {
+        let side = &mut self.sides[B];
+        let rsp = side.ia.rsp_create(conn_qual, ep, side.cr);
+        rsp.expect("an RSP")
+    }
+
+    /// Gives an endpoint of B that came with a request what it lacks.
+    fn furnish(&mut self, ep: EpHandle) {
+        let side = &mut self.sides[B];
+        let change = EpChange {
+            pz: Some(Some(side.pz)),
+            recv_evd: Some(Some(side.recv)),
+            request_evd: Some(Some(side.request)),
+            connect_evd: Some(Some(side.connect)),
+            attr: None,
+        };
+        side.ia.ep_modify(ep, &change).expect("TENTATIVE");
+    }
+
+    /// Both ends are told ESTABLISHED, B's for this endpoint, which then carries messages.
+    #[track_caller]
+    fn expect_connected(&mut self, b: EpHandle) {
+        for (side, ep) in [(A, self.sides[A].ep), (B, b)] {
+            let event = self.connection_event(side);
+            assert_eq!((event.kind, event.ep), (Kind::Established, ep));
+            assert_eq!(self.state_of(side, ep), EpState::Connected);
+        }
+        self.sides[B].ep = b;
+        self.expect_alive();
+    }
+}
+
+/// Clauses: PSPC-1, PSPC-2, PSPQ-1, CRQ-1, CRQ-2, CRR-1.
+#[test]
+fn a_psp_takes_request_after_request_and_none_brings_an_endpoint() {
+    let mut pair = unconnected();
+    let param = pair.sides[B].ia.psp_query(pair.psp).expect("exists");
+    assert_eq!((param.conn_qual, param.evd), (CONN_QUAL, pair.sides[B].cr));
+    assert_eq!(param.flags, PspFlags::CONSUMER);
+    let ep = pair.sides[A].ep;
+    for _ in 0..3 {
+        let (cr, psp) = pair.request_at(CONN_QUAL);
+        assert_eq!(psp, Some(pair.psp));
+        let from = pair.sides[A].ia.ep_query(ep).expect("exists");
+        let told = pair.sides[B].ia.cr_query(cr).expect("undecided");
+        assert_eq!(told.remote_ia_address, from.local_ia_address);
+        assert_eq!(told.remote_port_qual, from.local_port_qual);
+        assert_eq!(
+            (told.conn_qual, told.private_data),
+            (CONN_QUAL, &b"request"[..])
+        );
+        assert_eq!(told.local_ep, None);
+        pair.sides[B].ia.cr_reject(cr).expect("undecided");
+        pair.expect_end(A, Kind::PeerRejected);
+        pair.expect_nothing(B, pair.sides[B].connect);
+        pair.sides[A].ia.ep_reset(ep).expect("DISCONNECTED");
+    }
+    pair.assert_no_complaints();
+}
+
+/// Clauses: PSPC-3, CRQ-2, CRA-1, CRA-2.
+#[test]
+fn a_psp_that_provides_lends_an_endpoint_that_is_furnished_and_accepted() {
+    let mut pair = unconnected();
+    let side = &mut pair.sides[B];
+    let psp = side.ia.psp_create(ELSEWHERE, side.cr, PspFlags::PROVIDER);
+    let psp = psp.expect("a PSP");
+    let (cr, at) = pair.request_at(ELSEWHERE);
+    assert_eq!(at, Some(psp));
+    let ia = &mut pair.sides[B].ia;
+    let told = ia.cr_query(cr).expect("undecided").local_ep;
+    let ep = told.expect("an endpoint is lent");
+    let param = ia.ep_query(ep).expect("the consumer's to configure");
+    assert_eq!(param.state, EpState::TentativeConnectionPending);
+    assert_eq!(
+        (
+            param.pz,
+            param.recv_evd,
+            param.request_evd,
+            param.connect_evd
+        ),
+        (None, None, None, None)
+    );
+    // What A would like to read of us at a time, and lets us read of it.
+    assert_eq!(
+        (param.attr.max_rdma_read_in, param.attr.max_rdma_read_out),
+        (4, 4)
+    );
+    // Neither another endpoint nor this one by name.
+    for given in [pair.sides[B].ep, ep] {
+        let error = refused(
+            pair.sides[B].ia.cr_accept(cr, Some(given), b""),
+            ReturnType::InvalidHandle,
+        );
+        assert_eq!(error.subtype(), Subtype::HandleEp);
+    }
+    let error = refused(
+        pair.sides[B].ia.cr_accept(cr, None, b""),
+        ReturnType::InvalidState,
+    );
+    assert_eq!(error.subtype(), Subtype::StateEpNotReady);
+    pair.furnish(ep);
+    pair.sides[B].ia.cr_accept(cr, None, b"yes").expect("ready");
+    assert_eq!(pair.state_of(B, ep), EpState::CompletionPending);
+    let error = refused(pair.sides[B].ia.cr_query(cr), ReturnType::InvalidHandle);
+    assert_eq!(error.subtype(), Subtype::HandleCr);
+    pair.expect_connected(ep);
+    let a = &pair.sides[A];
+    assert_eq!(a.ia.ep_private_data(a.ep).expect("exists"), b"yes");
+    pair.assert_no_complaints();
+}
+
+/// Clauses: CRR-2, CRQ-3.
+#[test]
+fn an_endpoint_that_was_lent_is_gone_when_its_request_is_rejected() {
+    let mut pair = unconnected();
+    let side = &mut pair.sides[B];
+    side.ia
+        .psp_create(ELSEWHERE, side.cr, PspFlags::PROVIDER)
+        .expect("a PSP");
+    let (cr, _) = pair.request_at(ELSEWHERE);
+    let ia = &mut pair.sides[B].ia;
+    let lent = ia.cr_query(cr).expect("undecided").local_ep;
+    let lent = lent.expect("an endpoint is lent");
+    ia.cr_reject(cr).expect("undecided");
+    let calls = [
+        ia.cr_query(cr).err(),
+        ia.cr_accept(cr, None, b"").err(),
+        ia.cr_reject(cr).err(),
+        ia.cr_handoff(cr, CONN_QUAL).err(),
+    ];
+    for error in calls {
+        let error = error.expect("the request is over");
+        assert_eq!(
+            (error.return_type(), error.subtype()),
+            (ReturnType::InvalidHandle, Subtype::HandleCr)
+        );
+    }
+    refused(ia.ep_query(lent), ReturnType::InvalidHandle);
+    pair.expect_end(A, Kind::PeerRejected);
+    pair.assert_no_complaints();
+}
+
+/// Clauses: CRA-2, CRA-3, CRA-4.
+#[test]
+fn an_accept_that_is_refused_changes_nothing_on_either_side() {
+    let mut pair = unconnected();
+    let (cr, _) = pair.request_at(CONN_QUAL);
+    let ep = pair.sides[B].ep;
+    let (recv, request, connect) = {
+        let side = &pair.sides[B];
+        (side.recv, side.request, side.connect)
+    };
+    let ia = &mut pair.sides[B].ia;
+    let without_zone = ia.ep_create(None, Some(recv), Some(request), Some(connect), None);
+    let without_zone = without_zone.expect("an endpoint");
+    let freed = ia.ep_create(None, None, None, None, None);
+    let freed = freed.expect("an endpoint");
+    ia.ep_free(freed).expect("UNCONNECTED");
+    let refusals = [
+        (None, 0, ReturnType::InvalidHandle, Subtype::HandleEp),
+        (Some(freed), 0, ReturnType::InvalidHandle, Subtype::HandleEp),
+        (
+            Some(without_zone),
+            0,
+            ReturnType::InvalidState,
+            Subtype::StateEpNotReady,
+        ),
+        (Some(ep), 65, ReturnType::InvalidParameter, Subtype::Arg3),
+    ];
+    for (given, bytes, kind, subtype) in refusals {
+        let error = refused(ia.cr_accept(cr, given, &vec![7; bytes]), kind);
+        assert_eq!(error.subtype(), subtype);
+    }
+    // Busy with something else.
+    pair.rsp(ELSEWHERE, Some(ep));
+    let error = refused(
+        pair.sides[B].ia.cr_accept(cr, Some(ep), b""),
+        ReturnType::InvalidState,
+    );
+    assert_eq!(error.subtype(), Subtype::StateEpReserved);
+    assert_eq!(pair.state(A), EpState::ActiveConnectionPending);
+    assert_eq!(pair.state_of(B, without_zone), EpState::Unconnected);
+    let fresh = pair.another_ep(B);
+    pair.sides[B]
+        .ia
+        .cr_accept(cr, Some(fresh), b"")
+        .expect("the request is as it was");
+    pair.expect_connected(fresh);
+}
+
+/// Clauses: PSPC-4, PSPC-5, PSPQ-2, RSPC-5.
+#[test]
+fn service_points_need_a_free_qualifier_and_an_evd_for_requests() {
+    let mut pair = unconnected();
+    let (cr, recv) = (pair.sides[B].cr, pair.sides[B].recv);
+    let gone = pair.sides[B].ia.evd_create(4, EvdFlags::CR);
+    let gone = gone.expect("an EVD");
+    let foreign = pair.sides[A].cr;
+    let ia = &mut pair.sides[B].ia;
+    ia.evd_free(gone).expect("unused");
+    for evd in [recv, gone, foreign] {
+        let calls = [
+            ia.psp_create(ELSEWHERE, evd, PspFlags::CONSUMER).err(),
+            ia.psp_create_any(evd, PspFlags::CONSUMER).err(),
+            ia.rsp_create(ELSEWHERE, None, evd).err(),
+        ];
+        for error in calls {
+            let error = error.expect("no EVD for requests");
+            assert_eq!(
+                (error.return_type(), error.subtype()),
+                (ReturnType::InvalidHandle, Subtype::HandleEvdCr)
+            );
+        }
+    }
+    let unknown = PspFlags::from_bits_retain(2);
+    let calls = [
+        (
+            ia.psp_create(0, cr, PspFlags::CONSUMER).err(),
+            Subtype::Arg2,
+        ),
+        (ia.psp_create(ELSEWHERE, cr, unknown).err(), Subtype::Arg4),
+        (ia.psp_create_any(cr, unknown).err(), Subtype::Arg4),
+        (ia.rsp_create(0, None, cr).err(), Subtype::Arg2),
+    ];
+    for (error, subtype) in calls {
+        let error = error.expect("a bad parameter");
+        assert_eq!(
+            (error.return_type(), error.subtype()),
+            (ReturnType::InvalidParameter, subtype)
+        );
+    }
+    let rsp = ia.rsp_create(ELSEWHERE, None, cr).expect("an RSP");
+    for qualifier in [CONN_QUAL, ELSEWHERE] {
+        let psp = ia.psp_create(qualifier, cr, PspFlags::CONSUMER);
+        refused(psp, ReturnType::ConnQualInUse);
+        refused(
+            ia.rsp_create(qualifier, None, cr),
+            ReturnType::ConnQualInUse,
+        );
+    }
+    ia.rsp_free(rsp).expect("exists");
+    let psp = ia.psp_create(ELSEWHERE, cr, PspFlags::CONSUMER);
+    let psp = psp.expect("free again");
+    ia.psp_free(psp).expect("exists");
+    for error in [ia.psp_free(psp).err(), ia.psp_query(psp).err()] {
+        let error = error.expect("no such PSP");
+        assert_eq!(
+            (error.return_type(), error.subtype()),
+            (ReturnType::InvalidHandle, Subtype::HandlePsp)
+        );
+    }
+}
+
+/// Clauses: PSPA-1, PSPA-2.
+#[test]
+fn any_free_qualifier_is_found_until_there_is_none() {
+    let mut pair = unconnected();
+    let cr = pair.sides[B].cr;
+    let ia = &mut pair.sides[B].ia;
+    let (first, psp) = ia.psp_create_any(cr, PspFlags::CONSUMER).expect("one");
+    let (second, _) = ia.psp_create_any(cr, PspFlags::CONSUMER).expect("one");
+    assert_ne!(first, second);
+    assert_eq!(ia.psp_query(psp).expect("exists").conn_qual, first);
+    let (request, _) = pair.request_at(second);
+    let b = pair.sides[B].ep;
+    pair.sides[B]
+        .ia
+        .cr_accept(request, Some(b), b"")
+        .expect("accepted");
+    pair.expect_connected(b);
+    // The qualifiers that are given are one row.
+    let ia = &mut pair.sides[B].ia;
+    let mut next = second + 1;
+    while ia.psp_create(next, cr, PspFlags::CONSUMER).is_ok() && next < first + 65_535 {
+        next += 1;
+    }
+    refused(
+        ia.psp_create_any(cr, PspFlags::CONSUMER),
+        ReturnType::ConnQualUnavailable,
+    );
+    ia.psp_free(psp).expect("exists");
+    let (again, _) = ia.psp_create_any(cr, PspFlags::CONSUMER).expect("one");
+    assert_eq!(again, first);
+}
+
+/// Clauses: PSPF-1, PSPF-2.
+#[test]
+fn a_freed_psp_leaves_its_requests_and_their_endpoints_to_the_consumer() {
+    let mut pair = unconnected();
+    let side = &mut pair.sides[B];
+    let psp = side.ia.psp_create(ELSEWHERE, side.cr, PspFlags::PROVIDER);
+    let psp = psp.expect("a PSP");
+    let (cr, _) = pair.request_at(ELSEWHERE);
+    pair.sides[B].ia.psp_free(psp).expect("exists");
+    let lent = pair.sides[B].ia.cr_query(cr).expect("undecided").local_ep;
+    let lent = lent.expect("an endpoint is lent");
+    pair.furnish(lent);
+    pair.sides[B].ia.cr_accept(cr, None, b"").expect("ready");
+    pair.expect_connected(lent);
+    pair.disconnect();
+    let a = pair.sides[A].ep;
+    pair.sides[A].ia.ep_reset(a).expect("DISCONNECTED");
+    pair.expect_nobody_at(ELSEWHERE);
+}
+
+/// Clauses: RSPC-1, RSPC-2, RSPC-6, RSPQ-1.
+#[test]
+fn an_rsp_takes_one_request_for_its_endpoint_and_is_spent() {
+    let mut pair = unconnected();
+    let ep = pair.another_ep(B);
+    let rsp = pair.rsp(ELSEWHERE, Some(ep));
+    assert_eq!(pair.state_of(B, ep), EpState::Reserved);
+    let param = pair.sides[B].ia.rsp_query(rsp).expect("exists");
+    assert_eq!((param.conn_qual, param.ep), (ELSEWHERE, Some(ep)));
+    assert_eq!(param.evd, pair.sides[B].cr);
+    let (cr, sp) = pair.request_at(ELSEWHERE);
+    assert_eq!(sp, None, "the RSP is spent");
+    assert_eq!(pair.state_of(B, ep), EpState::PassiveConnectionPending);
+    let ia = &mut pair.sides[B].ia;
+    assert_eq!(ia.cr_query(cr).expect("undecided").local_ep, Some(ep));
+    let other = pair.sides[B].ep;
+    refused(
+        pair.sides[B].ia.cr_accept(cr, Some(other), b""),
+        ReturnType::InvalidHandle,
+    );
+    // A second request finds nobody.
+    let first = pair.sides[A].ep;
+    pair.sides[A].ep = pair.another_ep(A);
+    pair.expect_nobody_at(ELSEWHERE);
+    pair.sides[A].ep = first;
+    pair.sides[B].ia.cr_accept(cr, None, b"").expect("PASSIVE");
+    pair.expect_connected(ep);
+    pair.sides[B].ia.rsp_free(rsp).expect("spent");
+    let error = refused(pair.sides[B].ia.rsp_free(rsp), ReturnType::InvalidHandle);
+    assert_eq!(error.subtype(), Subtype::HandleRsp);
+    refused(pair.sides[B].ia.rsp_query(rsp), ReturnType::InvalidHandle);
+}
+
+/// Clauses: RSPC-6.
+#[test]
+fn a_spent_rsp_keeps_neither_its_qualifier_nor_its_adapter() {
+    let mut pair = unconnected();
+    pair.rsp(ELSEWHERE, None);
+    let (cr, _) = pair.request_at(ELSEWHERE);
+    pair.sides[B].ia.cr_reject(cr).expect("undecided");
+    let again = pair.rsp(ELSEWHERE, None);
+    let [_, b] = pair.sides;
+    let mut ia = b.ia;
+    ia.ep_free(b.ep).expect("UNCONNECTED");
+    ia.psp_free(pair.psp).expect("exists");
+    ia.rsp_free(again).expect("exists");
+    for evd in [b.recv, b.request, b.connect, b.cr] {
+        ia.evd_free(evd).expect("nothing feeds it");
+    }
+    ia.pz_free(b.pz).expect("empty");
+    // The first one was never freed.
+    udapl::ia_close(ia, udapl::CloseFlags::Graceful).expect("nothing is left");
+}
+
+/// Clauses: RSPC-3.
+#[test]
+fn an_rsp_without_an_endpoint_has_one_lent() {
+    let mut pair = unconnected();
+    let rsp = pair.rsp(ELSEWHERE, None);
+    assert_eq!(pair.sides[B].ia.rsp_query(rsp).expect("exists").ep, None);
+    let (cr, _) = pair.request_at(ELSEWHERE);
+    let lent = pair.sides[B].ia.cr_query(cr).expect("undecided").local_ep;
+    let lent = lent.expect("an endpoint is lent");
+    assert_eq!(pair.state_of(B, lent), EpState::TentativeConnectionPending);
+    pair.furnish(lent);
+    pair.sides[B].ia.cr_accept(cr, None, b"").expect("ready");
+    pair.expect_connected(lent);
+}
+
+/// Clauses: RSPC-4, RSPC-5.
+#[test]
+fn an_rsp_is_made_for_an_unconnected_endpoint_only() {
+    let mut pair = Pair::connected();
+    let (cr, connected) = (pair.sides[B].cr, pair.sides[B].ep);
+    let ia = &mut pair.sides[B].ia;
+    let error = refused(
+        ia.rsp_create(ELSEWHERE, Some(connected), cr),
+        ReturnType::InvalidState,
+    );
+    assert_eq!(error.subtype(), Subtype::StateEpConnected);
+    let idle = pair.another_ep(B);
+    pair.rsp(ELSEWHERE, Some(idle));
+    let ia = &mut pair.sides[B].ia;
+    let error = refused(
+        ia.rsp_create(ELSEWHERE + 1, Some(idle), cr),
+        ReturnType::InvalidState,
+    );
+    assert_eq!(error.subtype(), Subtype::StateEpReserved);
+    let foreign = pair.sides[A].ep;
+    let error = refused(
+        pair.sides[B]
+            .ia
+            .rsp_create(ELSEWHERE + 1, Some(foreign), cr),
+        ReturnType::InvalidHandle,
+    );
+    assert_eq!(error.subtype(), Subtype::HandleEp);
+    // A refused call has taken nothing: the qualifier is free.
+    pair.rsp(ELSEWHERE + 1, None);
+}
+
+/// Clauses: RSPF-1, RSPF-2, CRR-2.
+#[test]
+fn freeing_an_rsp_gives_its_endpoint_back_unless_a_request_has_it() {
+    let mut pair = unconnected();
+    let ep = pair.sides[B].ep;
+    let rsp = pair.rsp(ELSEWHERE, Some(ep));
+    pair.sides[B].ia.rsp_free(rsp).expect("exists");
+    assert_eq!(pair.state(B), EpState::Unconnected);
+    pair.expect_nobody_at(ELSEWHERE);
+    let rsp = pair.rsp(ELSEWHERE, Some(ep));
+    let (cr, _) = pair.request_at(ELSEWHERE);
+    pair.sides[B].ia.rsp_free(rsp).expect("spent");
+    assert_eq!(pair.state(B), EpState::PassiveConnectionPending);
+    pair.sides[B].ia.cr_reject(cr).expect("undecided still");
+    assert_eq!(pair.state(B), EpState::Unconnected);
+    pair.expect_end(A, Kind::PeerRejected);
+    let a = pair.sides[A].ep;
+    pair.sides[A].ia.ep_reset(a).expect("DISCONNECTED");
+    pair.connect();
+    pair.expect_alive();
+}
+
+/// Clauses: CRH-1.
+#[test]
+fn a_request_that_is_handed_off_arrives_elsewhere_and_the_peer_does_not_notice() {
+    let mut pair = unconnected();
+    let other = pair.sides[B].ia.evd_create(4, EvdFlags::CR);
+    let other: EvdHandle = other.expect("an EVD");
+    let ia = &mut pair.sides[B].ia;
+    let second = ia.psp_create(ELSEWHERE, other, PspFlags::CONSUMER);
+    let second = second.expect("a PSP");
+    let (cr, _) = pair.request_at(CONN_QUAL);
+    pair.sides[B]
+        .ia
+        .cr_handoff(cr, ELSEWHERE)
+        .expect("somebody listens there");
+    refused(pair.sides[B].ia.cr_query(cr), ReturnType::InvalidHandle);
+    let Event::ConnectionRequest(request) = pair.wait_event(B, other) else {
+        panic!("a connection request");
+    };
+    assert_eq!((request.psp, request.conn_qual), (Some(second), ELSEWHERE));
+    let told = pair.sides[B].ia.cr_query(request.cr).expect("undecided");
+    assert_eq!(told.private_data, b"request");
+    assert_eq!(pair.state(A), EpState::ActiveConnectionPending);
+    let b = pair.sides[B].ep;
+    let accepted = pair.sides[B].ia.cr_accept(request.cr, Some(b), b"hello");
+    accepted.expect("UNCONNECTED");
+    pair.expect_connected(b);
+    pair.assert_no_complaints();
+}
+
+/// Clauses: CRH-2, CRH-3.
+#[test]
+fn a_handoff_gives_the_endpoint_of_the_first_service_point_back() {
+    let mut pair = unconnected();
+    let ep = pair.sides[B].ep;
+    pair.rsp(ELSEWHERE, Some(ep));
+    let (cr, _) = pair.request_at(ELSEWHERE);
+    // Nobody listens there any more, nor there.
+    for qualifier in [ELSEWHERE, ELSEWHERE + 7, 0] {
+        let error = refused(
+            pair.sides[B].ia.cr_handoff(cr, qualifier),
+            ReturnType::InvalidParameter,
+        );
+        assert_eq!(error.subtype(), Subtype::Arg2);
+        pair.sides[B].ia.cr_query(cr).expect("undecided still");
+        assert_eq!(pair.state(B), EpState::PassiveConnectionPending);
+    }
+    let side = &mut pair.sides[B];
+    side.ia
+        .psp_create(ELSEWHERE, side.cr, PspFlags::PROVIDER)
+        .expect("a PSP");
+    side.ia.cr_handoff(cr, ELSEWHERE).expect("it listens now");
+    assert_eq!(pair.state(B), EpState::Unconnected);
+    let cr = pair.request(B);
+    let lent = pair.sides[B].ia.cr_query(cr).expect("undecided").local_ep;
+    let lent = lent.expect("an endpoint is lent");
+    pair.sides[B]
+        .ia
+        .cr_handoff(cr, CONN_QUAL)
+        .expect("somebody listens there");
+    refused(pair.sides[B].ia.ep_query(lent), ReturnType::InvalidHandle);
+    let cr = pair.request(B);
+    pair.sides[B]
+        .ia
+        .cr_accept(cr, Some(ep), b"")
+        .expect("UNCONNECTED");
+    pair.expect_connected(ep);
+}

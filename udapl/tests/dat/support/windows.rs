@@ -1,0 +1,154 @@
+//! RMRs in short: pairs whose endpoints may bind, and binding.
+
+use super::{A, Buffer, NONE, Pair, PairConfig, attributes};
+use udapl::{
+    CompletionFlags, DatResult, DtoStatus, EpAttr, EvdFlags, Event, LmrTriplet, MemPrivFlags,
+    RmrBindCompletion, RmrHandle, RmrTriplet,
+};
+
+/// What peers may do to most windows.
+pub const BOTH_WAYS: MemPrivFlags = MemPrivFlags::REMOTE_READ.union(MemPrivFlags::REMOTE_WRITE);
+
+impl Pair {
+    /// A connected pair whose endpoints may bind RMRs.
+    pub fn binding() -> Self {
+        Self::binding_with(|_| {})
+    }
+
+    /// The same, with other attributes of both endpoints.
+    pub fn binding_with(shape: impl Fn(&mut EpAttr)) -> Self {
+        let mut pair = Self::unconnected_binding(shape);
+        pair.connect();
+        pair
+    }
+
+    /// The same, not connected.
+    pub fn unconnected_binding(shape: impl Fn(&mut EpAttr)) -> Self {
+        let mut pair = Self::unconnected(&PairConfig::default());
+        for side in &mut pair.sides {
+            let ia = &mut side.ia;
+            ia.ep_free(side.ep).expect("the endpoint is freed");
+            ia.evd_free(side.request).expect("the EVD is freed");
+            side.request = ia
+                .evd_create(256, EvdFlags::DTO | EvdFlags::RMR_BIND)
+                .expect("an EVD");
+            let mut attr = attributes(ia);
+            shape(&mut attr);
+            let (recv, request, connect) = (side.recv, side.request, side.connect);
+            side.ep = ia
+                .ep_create(
+                    Some(side.pz),
+                    Some(recv),
+                    Some(request),
+                    Some(connect),
+                    Some(&attr),
+                )
+                .expect("an endpoint");
+        }
+        pair
+    }
+
+    /// An RMR in the side's PZ.
+    pub fn rmr(&mut self, side: usize) -> RmrHandle {
+        let pz = self.sides[side].pz;
+        self.sides[side].ia.rmr_create(pz).expect("an RMR")
+    }
+
+    /// Posts a bind on the side's endpoint.
+    pub fn post_bind(
+        &mut self,
+        side: usize,
+        rmr: RmrHandle,
+        triplet: &LmrTriplet,
+        privileges: MemPrivFlags,
+        cookie: u64,
+        flags: CompletionFlags,
+    ) -> DatResult<u32> {
+        let ep = self.sides[side].ep;
+        self.sides[side]
+            .ia
+            .rmr_bind(rmr, triplet, privileges, ep, cookie, flags)
+    }
+
+    /// Binds and takes the completion. The new context.
+    #[track_caller]
+    pub fn bind(
+        &mut self,
+        side: usize,
+        rmr: RmrHandle,
+        triplet: &LmrTriplet,
+        privileges: MemPrivFlags,
+    ) -> u32 {
+        let context = self
+            .post_bind(side, rmr, triplet, privileges, 0xb1d, NONE)
+            .expect("the bind is posted");
+        self.expect_bind(side, rmr, 0xb1d, DtoStatus::Success);
+        context
+    }
+
+    /// The next completion of the side's requests, which must be this bind's.
+    #[track_caller]
+    pub fn expect_bind(
+        &mut self,
+        side: usize,
+        rmr: RmrHandle,
+        cookie: u64,
+        status: DtoStatus,
+    ) -> RmrBindCompletion {
+        let event = self.wait_event(side, self.sides[side].request);
+        assert_eq!(event.number(), 0x01001, "{event:?}");
+        let Event::RmrBind(done) = event else {
+            panic!("side {side}: a bind completion, not {event:?}");
+        };
+        assert_eq!(
+            (done.rmr, done.cookie, done.status),
+            (rmr, cookie, status),
+            "side {side}"
+        );
+        done
+    }
+
+    /// A reads `bytes` bytes of a window of B, and gets them.
+    #[track_caller]
+    pub fn expect_readable(&mut self, window: &RmrTriplet, content: &[u8]) {
+        let local = self.buffer(A, content.len());
+        self.post_read(A, &[local.all()], 0x4ead, window, NONE)
+            .expect("the read is posted");
+        self.expect_request(A, 0x4ead, DtoStatus::Success);
+        assert_eq!(local.read(0, content.len()), content);
+    }
+
+    /// A may not do this to B's memory: the request fails, and with it the connection, at both ends.
+    #[track_caller]
+    pub fn expect_no_access(&mut self, rdma: super::rdma::Rdma, window: &RmrTriplet) {
+        let bytes = usize::try_from(window.segment_length).expect("small");
+        let local = self.buffer(A, bytes);
+        rdma.post(self, A, &[local.all()], 0xbad, window, NONE)
+            .expect("the request is posted");
+        self.expect_request(A, 0xbad, DtoStatus::ErrRemoteAccess);
+        self.expect_broken();
+    }
+
+    /// Both sides from DISCONNECTED to connected again.
+    pub fn reconnect(&mut self) {
+        for side in &mut self.sides {
+            side.ia.ep_reset(side.ep).expect("the reset");
+        }
+        self.connect();
+    }
+}
+
+/// A window of a buffer as the peer names it.
+pub fn window(buffer: &Buffer, context: u32, offset: usize, bytes: usize) -> RmrTriplet {
+    RmrTriplet {
+        rmr_context: context,
+        ..buffer.remote(offset, bytes)
+    }
+}
+
+/// Nothing to bind to.
+pub const NOTHING: LmrTriplet = LmrTriplet {
+    lmr_context: 0,
+    virtual_address: 0,
+    segment_length: 0,
+};

@@ -1,0 +1,237 @@
+//! Waiting on the machine's own clock, eventfds and io_uring, against a device that runs at the same time.
+//!
+//! Everywhere else the simulator runs inside the driver's own register write. Here a thread of its own plays the device:
+//! a register write is handed to it and is heard some time later, as on a bus, while the driver goes on to poll, arm and
+//! sleep. Each round leaves a random while between the doorbell and the wait, so that completions arrive in every gap
+//! of that order. A wakeup that is lost is a wait that ends with its timeout.
+//!
+//! On functions in slots (`support/functions.rs`) the device is the bus's, and its MSI-X vectors signal the eventfds.
+//!
+//! The same protocol in every order there is, is checked by the model in `hw-mlx/tests/hca/wakeup.rs`.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use driver::{Clock, Device, Front, Fronted, Function, RealClock};
+use hw_mlx::provider::MlxProvider;
+use hw_sim::{Profile, Sim, SimConfig, SimFunction};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectFlags, DtoStatus, EpHandle, EvdFlags, EvdHandle, Event, Ia,
+    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, Timeout,
+};
+
+use crate::support::functions;
+
+/// Waits, two a round, unless the variable `WAKEUP_WAITS` says how many.
+const WAITS: u64 = 100_000;
+/// A wait that takes that long has lost its wakeup.
+const LONG: Timeout = Timeout::from_micros(20_000_000);
+const NONE: CompletionFlags = CompletionFlags::empty();
+const CONN_QUAL: u64 = 0x1_0000_0042;
+
+/// Another thread hears of register writes, some time later.
+struct Posted(Sender<(u8, u64, Vec<u8>)>);
+
+impl Posted {
+    /// The function, and the thread that plays it until the function is dropped.
+    fn start() -> (Arc<Fronted<SimFunction, Self>>, JoinHandle<()>) {
+        let sim = Sim::new(SimConfig {
+            seed: 0,
+            event_log: false,
+        });
+        sim.set_posted_writes(true);
+        let function = sim.add_function(Profile::named("sim:posted", udapl::fabric::mac(0)));
+        let (writes, heard) = channel();
+        let device = Arc::new(Fronted {
+            device: Arc::clone(&function),
+            front: Self(writes),
+        });
+        let plays = thread::spawn(move || {
+            let start = Instant::now();
+            loop {
+                match heard.recv_timeout(Duration::from_micros(100)) {
+                    Ok((index, offset, bytes)) => function.bar_written(index, offset, &bytes),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+                let world = Duration::from_nanos(sim.clock().now().0);
+                if let Some(behind) = start.elapsed().checked_sub(world) {
+                    sim.advance(behind);
+                }
+            }
+        });
+        (device, plays)
+    }
+}
+
+impl Front<SimFunction> for Posted {
+    fn bar_written(&self, _: &SimFunction, index: u8, offset: u64, bytes: &[u8]) {
+        self.0
+            .send((index, offset, bytes.to_vec()))
+            .expect("the thread that plays the device");
+    }
+
+    fn clock(&self, _: &SimFunction) -> Arc<dyn Clock> {
+        Arc::new(RealClock::new())
+    }
+}
+
+/// An adapter with an EVD for everything and a piece of registered memory.
+struct End {
+    ia: Ia,
+    zone: PzHandle,
+    events: EvdHandle,
+    part: LmrTriplet,
+}
+
+impl End {
+    fn new(mut ia: Ia) -> Self {
+        let zone = ia.pz_create().expect("a PZ");
+        let events = ia
+            .evd_create(64, EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO)
+            .expect("an EVD");
+        let memory = udapl::alloc(&ia, 4096).expect("memory");
+        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let lmr = ia.lmr_create(memory, zone, rights).expect("an LMR");
+        let part = LmrTriplet {
+            lmr_context: lmr.lmr_context,
+            virtual_address: lmr.registered_address,
+            segment_length: 64,
+        };
+        Self {
+            ia,
+            zone,
+            events,
+            part,
+        }
+    }
+
+    fn endpoint(&mut self) -> EpHandle {
+        let (zone, events) = (Some(self.zone), Some(self.events));
+        self.ia
+            .ep_create(zone, events, events, events, None)
+            .expect("an endpoint")
+    }
+
+    fn event(&mut self) -> Event {
+        self.ia
+            .evd_wait(self.events, LONG, 1)
+            .expect("an event in time")
+            .0
+    }
+
+    fn established(&mut self) {
+        let event = self.event();
+        assert!(matches!(event, Event::Connection(_)), "{event:?}");
+    }
+}
+
+/// An endpoint of the first adapter and one of the last, which may be the same, connected with each other.
+fn connected(ends: &mut [End]) -> [EpHandle; 2] {
+    let last = ends.len() - 1;
+    let [active, passive] = [0, last].map(|end| ends[end].endpoint());
+    let listener = &mut ends[last];
+    listener
+        .ia
+        .psp_create(CONN_QUAL, listener.events, PspFlags::CONSUMER)
+        .expect("a PSP");
+    let address = listener.ia.query().ia.ia_address;
+    ends[0]
+        .ia
+        .ep_connect(
+            active,
+            address,
+            CONN_QUAL,
+            LONG,
+            b"",
+            Qos::BEST_EFFORT,
+            ConnectFlags::empty(),
+        )
+        .expect("a connect");
+    let Event::ConnectionRequest(request) = ends[last].event() else {
+        panic!("a connection request");
+    };
+    ends[last]
+        .ia
+        .cr_accept(request.cr, Some(passive), b"")
+        .expect("an accept");
+    for end in [0, last] {
+        ends[end].established();
+    }
+    [active, passive]
+}
+
+/// How often this thread has gone to sleep so far.
+fn sleeps() -> u64 {
+    std::fs::read_to_string("/proc/thread-self/status")
+        .expect("procfs")
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))
+        .and_then(|count| count.trim().parse().ok())
+        .expect("a count")
+}
+
+/// The adapters of two functions in slots; or else one, and the thread that plays its function.
+fn adapters() -> (Vec<End>, Option<JoinHandle<()>>) {
+    let options = OpenOptions::default();
+    if let Some(names) = functions::named() {
+        let open = |name: &String| End::new(udapl::ia_open(name, &options).expect("an adapter"));
+        return (names.iter().map(open).collect(), None);
+    }
+    let (device, plays) = Posted::start();
+    let function = Function::in_process(device).expect("a function");
+    let provider = MlxProvider::open(function, options.hca).expect("bring-up");
+    let ia = Ia::open(provider, options.ia).expect("an adapter");
+    (vec![End::new(ia)], Some(plays))
+}
+
+#[test]
+fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
+    let (mut ends, plays) = adapters();
+    let [active, passive] = connected(&mut ends);
+    let last = ends.len() - 1;
+    // A function in a slot may be one of an emulated machine, where a pause is a long one.
+    let pauses = if plays.is_some() { 600 } else { 60 };
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    let waits = std::env::var("WAKEUP_WAITS")
+        .ok()
+        .and_then(|waits| waits.parse().ok())
+        .unwrap_or(WAITS);
+    let slept = sleeps();
+    for round in 0..waits / 2 {
+        let End { ia, part, .. } = &mut ends[last];
+        ia.ep_post_recv(passive, &[*part], 2 * round, NONE)
+            .expect("a receive");
+        let End { ia, part, .. } = &mut ends[0];
+        ia.ep_post_send(active, &[*part], 2 * round + 1, NONE)
+            .expect("a send");
+        let mut sum = 0;
+        for end in [last, 0] {
+            for _ in 0..random.random_range(0..pauses) {
+                std::hint::spin_loop();
+            }
+            let Event::Dto(done) = ends[end].event() else {
+                panic!("a completion");
+            };
+            assert_eq!(done.status, DtoStatus::Success);
+            sum += done.cookie;
+        }
+        assert_eq!(sum, 4 * round + 1, "the two of this round");
+    }
+    let slept = sleeps() - slept;
+    println!("figure: {waits} waits, {slept} of them slept, none lost its wakeup");
+    assert!(
+        slept > waits / 100,
+        "{slept} sleeps in {waits} waits: this tests nothing"
+    );
+    for end in ends {
+        udapl::ia_close(end.ia, CloseFlags::Abrupt).expect("it closes");
+    }
+    if let Some(plays) = plays {
+        plays.join().expect("the device goes with its function");
+    }
+}

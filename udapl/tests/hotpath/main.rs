@@ -1,0 +1,300 @@
+//! The hot path allocates nothing and makes no system call.
+//!
+//! Allocations are counted by the allocator of this test program, on the thread that posts. System calls are ruled out by
+//! the kernel: a child process enters strict seccomp, in which any system call but read, write and exit kills it,
+//! then posts and dequeues, and then writes a line. The simulator is deaf meanwhile, so what is counted is the
+//! driver's alone.
+
+// UNSAFETY: a global allocator, and two calls of libc that have no safe form here.
+#![expect(unsafe_code, reason = "a counting allocator, and seccomp")]
+
+mod deaf;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::process::Command;
+use std::sync::Arc;
+
+use deaf::{Deaf, Quiet};
+use driver::Function;
+use hw_mlx::HcaConfig;
+use hw_mlx::provider::MlxProvider;
+use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
+use udapl::{
+    CompletionFlags, ConnectFlags, DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia,
+    IaConfig, LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos, RmrTriplet, SrqAttr, SrqHandle,
+    Timeout,
+};
+
+struct Counting;
+
+thread_local! {
+    static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+fn count() {
+    COUNTED.with(|counted| counted.set(counted.get().map(|count| count + 1)));
+}
+
+// SAFETY: every call goes to the system's allocator with the arguments it came with; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Calls of the allocator that `work` makes on this thread.
+fn allocations(work: impl FnOnce()) -> u64 {
+    COUNTED.with(|counted| counted.set(Some(0)));
+    work();
+    COUNTED
+        .with(|counted| counted.take())
+        .expect("was counting")
+}
+
+const BATCH: u64 = 64;
+const NONE: CompletionFlags = CompletionFlags::empty();
+const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+
+struct Side {
+    ia: Ia,
+    device: Arc<Quiet>,
+    events: EvdHandle,
+    ep: EpHandle,
+    srq: SrqHandle,
+    slice: LmrSlice,
+    triplet: LmrTriplet,
+    remote: RmrTriplet,
+}
+
+fn side(sim: &Sim, number: u8) -> Side {
+    let function = sim.add_function(Profile::named(
+        &format!("sim:{number}"),
+        [2, 0, 0, 0, 0, number],
+    ));
+    let device = Deaf::hearing(function);
+    let handle = Function::in_process(Arc::clone(&device) as Arc<dyn driver::Device>)
+        .expect("the function opens");
+    let provider = MlxProvider::open(handle, HcaConfig::new()).expect("bring-up");
+    let mut ia = Ia::open(provider, IaConfig::default()).expect("the adapter opens");
+    let pz = ia.pz_create().expect("a PZ");
+    let events = ia
+        .evd_create(1024, EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR)
+        .expect("an EVD");
+    let attr = EpAttr {
+        max_recv_dtos: 256,
+        max_request_dtos: 256,
+        max_rdma_read_in: 4,
+        max_rdma_read_out: 4,
+        ..EpAttr::defaults(ia.query().ia)
+    };
+    let ep = ia
+        .ep_create(
+            Some(pz),
+            Some(events),
+            Some(events),
+            Some(events),
+            Some(&attr),
+        )
+        .expect("an endpoint");
+    let srq = SrqAttr {
+        max_recv_dtos: 256,
+        max_recv_iov: 4,
+        low_watermark: 0,
+    };
+    let srq = ia.srq_create(pz, srq).expect("an SRQ");
+    let memory = udapl::alloc(&ia, 4096).expect("memory");
+    let lmr = ia
+        .lmr_create(memory, pz, MemPrivFlags::all())
+        .expect("an LMR");
+    let slice = ia.lmr_slice(lmr.lmr, 0, 64).expect("a slice");
+    let triplet = LmrTriplet {
+        lmr_context: lmr.lmr_context,
+        virtual_address: lmr.registered_address,
+        segment_length: 64,
+    };
+    let remote = RmrTriplet {
+        rmr_context: lmr.rmr_context,
+        target_address: lmr.registered_address,
+        segment_length: 64,
+    };
+    Side {
+        ia,
+        device,
+        events,
+        ep,
+        srq,
+        slice,
+        triplet,
+        remote,
+    }
+}
+
+/// Two connected sides.
+fn pair() -> (Side, Side) {
+    let sim = Sim::new(SimConfig {
+        seed: 1,
+        event_log: false,
+    });
+    let (mut a, mut b) = (side(&sim, 1), side(&sim, 2));
+    sim.connect(&a.device.device, &b.device.device, LinkFaults::default());
+    b.ia.psp_create(0x1_0000_0001, b.events, PspFlags::CONSUMER)
+        .expect("a PSP");
+    let address = b.ia.query().ia.ia_address;
+    a.ia.ep_connect(
+        a.ep,
+        address,
+        0x1_0000_0001,
+        PATIENCE,
+        &[],
+        Qos::BEST_EFFORT,
+        ConnectFlags::empty(),
+    )
+    .expect("connect");
+    let (event, _) = b.ia.evd_wait(b.events, PATIENCE, 1).expect("a request");
+    let Event::ConnectionRequest(request) = event else {
+        panic!("{event:?}")
+    };
+    b.ia.cr_accept(request.cr, Some(b.ep), &[]).expect("accept");
+    a.ia.evd_wait(a.events, PATIENCE, 1).expect("established");
+    b.ia.evd_wait(b.events, PATIENCE, 1).expect("established");
+    (a, b)
+}
+
+/// A batch of each post, by slice and by triplet, one and two segments.
+fn post_everything(a: &mut Side, remote: &RmrTriplet) {
+    let device = Arc::clone(&a.device);
+    device.front.quietly(|| {
+        for cookie in 0..BATCH / 2 {
+            let (one, two) = ([a.slice], [a.triplet, a.triplet]);
+            let twice = RmrTriplet {
+                segment_length: 128,
+                ..*remote
+            };
+            a.ia.ep_post_send(a.ep, &one, cookie, NONE).expect("a send");
+            a.ia.ep_post_rdma_write(a.ep, &two, cookie, &twice, CompletionFlags::SUPPRESS)
+                .expect("a write");
+            a.ia.ep_post_rdma_write(a.ep, &one, cookie, remote, NONE)
+                .expect("a write");
+            a.ia.ep_post_rdma_read(a.ep, &two, cookie, &twice, CompletionFlags::BARRIER_FENCE)
+                .expect("a read");
+            a.ia.ep_post_recv(a.ep, &two, cookie, NONE)
+                .expect("a receive");
+            a.ia.srq_post_recv(a.srq, &one, cookie)
+                .expect("a shared receive");
+        }
+    });
+}
+
+/// What completes of [`post_everything`]: all requests but the suppressed ones.
+const REPORTED: u64 = 3 * BATCH / 2;
+
+/// Lets the simulator do what was posted: one more request, heard.
+fn ring(a: &mut Side, b: &mut Side) {
+    for cookie in 0..BATCH {
+        b.ia.ep_post_recv(b.ep, &[b.slice], cookie, NONE)
+            .expect("a receive");
+    }
+    let remote = b.remote;
+    a.ia.ep_post_rdma_write(a.ep, &[a.slice], 0, &remote, NONE)
+        .expect("a write");
+}
+
+fn dequeue_everything(a: &mut Side) {
+    let device = Arc::clone(&a.device);
+    device.front.quietly(|| {
+        for _ in 0..REPORTED {
+            let event = a.ia.evd_dequeue(a.events).expect("an event");
+            assert!(matches!(event, Event::Dto(done) if done.status == DtoStatus::Success));
+        }
+    });
+}
+
+/// Clauses: SEND-24, RECV-21, READ-22, WRITE-12, SRQ-18.
+#[test]
+fn posting_and_dequeuing_allocate_nothing() {
+    let (mut a, mut b) = pair();
+    let remote = b.remote;
+    // The receive queue of B must be filled before the Sends are heard, or they are refused for now.
+    let posts = allocations(|| post_everything(&mut a, &remote));
+    ring(&mut a, &mut b);
+    let dequeues = allocations(|| dequeue_everything(&mut a));
+    let control = allocations(|| drop(std::hint::black_box(Box::new(1))));
+    assert_eq!((posts, dequeues, control), (0, 0, 2));
+}
+
+/// What the child writes when it got so far.
+const SURVIVED: &str = "posted and dequeued without a system call\n";
+
+/// Runs this test program again, for one test and with a role.
+fn child(role: &str) -> String {
+    let program = std::env::current_exe().expect("this program");
+    let output = Command::new(program)
+        .args([
+            "--exact",
+            "posting_and_dequeuing_make_no_system_call",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env("HOTPATH_ROLE", role)
+        .output()
+        .expect("the child runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Clauses: SEND-24, RECV-21, READ-22, WRITE-12, SRQ-18.
+#[test]
+fn posting_and_dequeuing_make_no_system_call() {
+    let Ok(role) = std::env::var("HOTPATH_ROLE") else {
+        assert!(
+            child("work").contains(SURVIVED),
+            "the kernel killed the child: a system call on the hot path"
+        );
+        // The proof proves something only if a system call would have shown.
+        assert!(
+            !child("control").contains(SURVIVED),
+            "seccomp is not in force"
+        );
+        return;
+    };
+    // Strict seccomp ends the thread, not the process; joining it then fails, which ends the child.
+    std::thread::spawn(move || work_without_system_calls(&role))
+        .join()
+        .expect("the thread was killed, as it should be");
+}
+
+fn work_without_system_calls(role: &str) {
+    let (mut a, mut b) = pair();
+    let remote = b.remote;
+    post_everything(&mut a, &remote);
+    ring(&mut a, &mut b);
+    // The queues have been used once; what is left is the hot path alone.
+    // SAFETY: PR_SET_SECCOMP takes a mode and touches no memory.
+    let entered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) };
+    if entered == 0 {
+        dequeue_everything(&mut a);
+        post_everything(&mut a, &remote);
+        if role == "control" {
+            // SAFETY: getppid takes nothing and cannot fail; in strict mode it kills the process.
+            let _parent = unsafe { libc::getppid() };
+        }
+        // SAFETY: the pointer and the length are those of a static string.
+        let _written = unsafe { libc::write(1, SURVIVED.as_ptr().cast(), SURVIVED.len()) };
+    }
+    // From here on any system call ends the process, which is what the parent expects.
+}
