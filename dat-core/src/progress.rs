@@ -22,6 +22,8 @@ pub(crate) const LAST_WORDS: Nanos = 100_000_000;
 const DATAGRAMS: usize = 64;
 /// How often a device is asked for what it may not refuse.
 const TRIES: u32 = 3;
+/// Nor is it asked again when it has taken longer than this: that was no refusal, but no answer.
+const PATIENCE: Nanos = 10_000_000_000;
 /// How often something may happen meanwhile.
 const LAST_ROUNDS: u32 = 10_000;
 
@@ -413,9 +415,13 @@ impl<P: Provider> Ia<P> {
         what: &'static str,
         mut end: impl FnMut(&mut Self) -> DatResult<()>,
     ) {
+        let begun = self.provider.now();
         for _ in 0..TRIES {
             if end(self).is_ok() {
                 return;
+            }
+            if self.provider.now().saturating_sub(begun) > PATIENCE {
+                break;
             }
         }
         tracing::error!(what, "the device refuses for good and is stopped");

@@ -12,7 +12,7 @@ use crate::provider::{
 };
 use crate::types::{DtoStatus, MemPrivFlags};
 use queue::{CqState, QpState, Queue, SrqState};
-pub(crate) use queue::{MockCq, MockQp, MockSrq};
+pub(crate) use queue::{MockCq, MockQp, MockSrq, OTHERS_TURN};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -33,6 +33,8 @@ pub(crate) struct World {
     mad_room: Option<(usize, usize)>,
     /// All that were sent.
     mads: Vec<Mad>,
+    /// How long a device is waited for that does not answer what brings a queue pair up, or back.
+    silence: Option<Nanos>,
     random: u64,
 }
 
@@ -81,6 +83,20 @@ impl Net {
     /// The datagrams of the connection manager get lost, or no longer.
     pub(crate) fn drop_mads(&self, lost: bool) {
         self.0.borrow_mut().drop_mads = lost;
+    }
+
+    /// What brings a queue pair up, or back, is not answered from now on, and waited for so long.
+    pub(crate) fn silence(&self, waits: Nanos) {
+        self.0.borrow_mut().silence = Some(waits);
+    }
+
+    fn answers(&self) -> Result<(), ProviderError> {
+        let mut world = self.0.borrow_mut();
+        let Some(waits) = world.silence else {
+            return Ok(());
+        };
+        world.time += waits;
+        Err(ProviderError::Device("no answer".to_owned()))
     }
 
     /// No more than so many datagrams leave before somebody sleeps.
@@ -488,6 +504,7 @@ impl Provider for Mock {
         attributes: &ReadyToSend,
     ) -> Result<(), ProviderError> {
         self.alive()?;
+        self.net.answers()?;
         let mut state = qp.state.borrow_mut();
         assert_eq!(state.queue, Queue::ReadyToReceive, "RTR to RTS");
         state.queue = Queue::ReadyToSend;
@@ -523,6 +540,7 @@ impl Provider for Mock {
         _recv_cq: Option<&mut MockCq>,
     ) -> Result<bool, ProviderError> {
         self.alive()?;
+        self.net.answers()?;
         qp.state.borrow_mut().rewind();
         Ok(true)
     }

@@ -35,6 +35,8 @@ impl CompletionEntry for Entry {
 pub(crate) struct CqState {
     entries: VecDeque<Entry>,
     capacity: u32,
+    /// Entries that were given back, ever.
+    taken: u32,
     armed: Option<bool>,
     pub(super) fired: bool,
     _owner: u32,
@@ -45,6 +47,7 @@ impl CqState {
         Self {
             entries: VecDeque::new(),
             capacity,
+            taken: 0,
             armed: None,
             fired: false,
             _owner: owner,
@@ -76,6 +79,9 @@ impl CqState {
     }
 }
 
+/// After so many entries it is the turn of others.
+pub(crate) const OTHERS_TURN: u32 = 64;
+
 pub(crate) struct MockCq(pub(super) Rc<RefCell<CqState>>);
 
 impl CompletionQueue for MockCq {
@@ -85,8 +91,13 @@ impl CompletionQueue for MockCq {
         self.0.borrow().entries.front().cloned()
     }
 
-    fn advance(&mut self, _: &mut Obstacles) {
-        self.0.borrow_mut().entries.pop_front();
+    fn advance(&mut self, obstacles: &mut Obstacles) {
+        let mut state = self.0.borrow_mut();
+        state.entries.pop_front();
+        state.taken += 1;
+        if state.taken.is_multiple_of(OTHERS_TURN) {
+            obstacles.others_turn();
+        }
     }
 
     fn arm(&mut self, solicited_only: bool) {

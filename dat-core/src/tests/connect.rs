@@ -566,3 +566,21 @@ fn requests_that_find_no_room_leave_when_there_is_some_and_none_is_repeated() {
     });
     assert_eq!(order.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
 }
+
+/// A device that refuses is asked again. One that does not answer is not: each attempt takes as long as a command may.
+#[test]
+fn an_accept_that_the_device_does_not_answer_is_not_waited_for_again_and_again() {
+    const COMMAND: u64 = 60_000_000_000;
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let cr = request(&mut a, &mut b, b"");
+    net.silence(COMMAND);
+    let before = net.now();
+    let refused = b.ia.cr_accept(cr, Some(b.ep), b"");
+    assert_eq!(
+        refused.map_err(|error| error.return_type()),
+        Err(ReturnType::InternalError)
+    );
+    assert_eq!((net.now() - before) / COMMAND, 2, "commands waited for");
+    assert!(b.ia.dead, "nobody knows what the queue pair receives");
+}

@@ -1,6 +1,7 @@
 //! EVDs: length, order, waiting, notification.
 
 use super::*;
+use crate::mock::OTHERS_TURN;
 
 const EMPTY: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
 const EXPIRED: DatError = DatError::new(ReturnType::TimeoutExpired, Subtype::None);
@@ -387,4 +388,39 @@ fn event_numbers_are_those_of_the_header() {
         0x8001
     );
     assert_eq!(Event::Async(AsyncEvent::IaCatastrophic).number(), 0x8002);
+}
+
+/// Posts that find their queue full take completions out, and with them the one at which it is the turn of all else.
+#[test]
+fn a_consumer_that_keeps_its_queue_full_and_takes_one_by_one_looks_after_connections() {
+    let net = Net::default();
+    let [mut a, mut b, mut c] =
+        [4, 1, 1].map(|requests| Side::new(&net, |attr| attr.max_request_dtos = requests));
+    connect(&mut a, &mut b);
+    a.ia.psp_create(QUAL, a.connect, PspFlags::CONSUMER)
+        .expect("listens");
+    let (nothing, remote): ([LmrTriplet; 0], _) = ([], b.remote(0));
+    let keep_full = |side: &mut Side| {
+        let post =
+            |ia: &mut Ia<Mock>, ep| ia.ep_post_rdma_write(ep, &nothing, 0, &remote, NO_FLAGS);
+        while post(&mut side.ia, side.ep).is_ok() {}
+    };
+    keep_full(&mut a);
+    let (address, infinite, qos) = (a.address(), Timeout::INFINITE, Qos::BEST_EFFORT);
+    c.ia.ep_connect(
+        c.ep,
+        address,
+        QUAL,
+        infinite,
+        b"",
+        qos,
+        ConnectFlags::empty(),
+    )
+    .expect("connects");
+    for _ in 0..2 * OTHERS_TURN {
+        let event = a.ia.evd_dequeue(a.request);
+        assert!(matches!(event, Ok(Event::Dto(_))), "{event:?}");
+        keep_full(&mut a);
+    }
+    assert!(!a.ia.crs.is_empty(), "the request was not seen");
 }
