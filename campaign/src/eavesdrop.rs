@@ -28,6 +28,8 @@ use crate::world::World;
 pub const HEARD: usize = 64;
 /// Numbers before and behind those in use that it does not guess: more than a connection of a world lives through.
 const NEAR: u32 = 8192;
+/// Private data of a request whose address is not the one that it comes from. No program is asked about it.
+pub const LIE: &[u8] = b"from elsewhere";
 const PSN_MASK: u32 = 0xff_ffff;
 /// A queue pair number that no adapter of a world has yet.
 const NOBODYS: std::ops::Range<u32> = 0x10_0000..0x20_0000;
@@ -242,10 +244,12 @@ impl World {
             _ => {
                 let mut same = message;
                 if let Message::Req(req) = &mut same {
+                    anonymous(&mut req.private_data);
                     if turned {
                         req.primary.local_gid = STRANGER.gid;
+                    } else if req.primary.local_gid != STRANGER.gid {
+                        req.private_data[4..4 + LIE.len()].copy_from_slice(LIE);
                     }
-                    anonymous(&mut req.private_data);
                 }
                 same
             }

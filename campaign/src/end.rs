@@ -65,6 +65,8 @@ pub struct End {
     pub next_receive: usize,
     /// Its buffers come from the adapter's shared receive queue.
     pub shares: bool,
+    /// It was asked to end gracefully: its requests up to this number are done first.
+    pub drains: Option<u64>,
 }
 
 impl End {
@@ -81,6 +83,7 @@ impl End {
         Self {
             ep,
             shares,
+            drains: None,
             phase: Phase::Idle,
             link: None,
             requests: VecDeque::new(),
@@ -118,6 +121,18 @@ impl Name {
             end: usize::try_from(place & 0xffff_ffff).ok()?,
             number,
         })
+    }
+}
+
+/// What has happened to a connection that its one end has asked to be over once all it has posted is done.
+pub const GRACEFUL: &str = "a graceful disconnect";
+
+impl Link {
+    /// Something happens to it that may end it. The first thing counts, unless that lets what is posted be done.
+    pub fn spoil(&mut self, why: &'static str) {
+        if self.spoiled.is_none_or(|before| before == GRACEFUL) {
+            self.spoiled = Some(why);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use udapl::{
 };
 
 use crate::bytes;
-use crate::end::{End, Kind, Link, Name, Phase, WINDOW, Work};
+use crate::end::{End, GRACEFUL, Kind, Link, Name, Phase, WINDOW, Work};
 use crate::side::offered_tag;
 use crate::world::World;
 
@@ -13,6 +13,9 @@ impl World {
     /// Takes all events of a side.
     pub fn events(&mut self, side: usize) {
         self.crowd(side);
+        if let Some(open) = &mut self.sides[side].open {
+            open.heard = 0;
+        }
         loop {
             let event = self.timed(side, "dat_evd_dequeue", |world| {
                 let open = world.sides[side].open.as_mut()?;
@@ -48,7 +51,12 @@ impl World {
             Event::Dto(done) => self.dto(side, &done),
             Event::RmrBind(done) => self.bound(side, &done),
             Event::ConnectionRequest(request) => self.request(side, request.cr),
-            Event::Connection(event) => self.connection(side, event.ep, event.kind),
+            Event::Connection(event) => {
+                if let Some(open) = &mut self.sides[side].open {
+                    open.heard += 1;
+                }
+                self.connection(side, event.ep, event.kind);
+            }
             Event::Async(event) => self.asynchronous(side, event),
             Event::Software(event) => {
                 panic!("side {side}: {event:?} where nobody posts any")
@@ -116,8 +124,7 @@ impl World {
     pub fn spoil_if_tampered(&mut self, link: usize, side: usize) {
         let one = self.sides.get(side);
         if one.is_some_and(|one| one.tampered) {
-            let spoiled = &mut self.links[link].spoiled;
-            *spoiled = spoiled.or(Some("an adapter with faults"));
+            self.links[link].spoil("an adapter with faults");
         }
     }
 
@@ -128,8 +135,7 @@ impl World {
             .as_ref()
             .and_then(|open| open.ends[at].link);
         if let Some((link, _)) = link {
-            let spoiled = &mut self.links[link].spoiled;
-            *spoiled = spoiled.or(Some(why));
+            self.links[link].spoil(why);
         }
     }
 
@@ -192,7 +198,14 @@ impl World {
         let Some(open) = &mut self.sides[side].open else {
             return;
         };
-        let Some(at) = open.end_of(done.ep) else {
+        let there = open.end_of(done.ep);
+        let shares = there.is_some_and(|at| open.ends[at].shares);
+        if there.is_some() && (done.request || !shares) && open.orphans.remove(&done.cookie) {
+            self.cover
+                .count("completion", "after its endpoint began anew");
+            return;
+        }
+        let Some(at) = there else {
             // Completions from before the free may come after it (uDAPL 1.2, dat_ep_free), and once.
             let known = if done.request {
                 open.orphans.remove(&done.cookie)
@@ -222,7 +235,16 @@ impl World {
             "side {side}, endpoint {at}: {status:?} of another request than {work:?}"
         );
         self.cover.count(name_of(work.kind), status.name());
+        let drains = end.drains.is_some_and(|until| cookie < until);
+        let sound = end
+            .link
+            .is_some_and(|(link, _)| self.links[link].spoiled == Some(GRACEFUL));
         if status != DtoStatus::Success {
+            assert!(
+                !drains || !sound,
+                "side {side}, endpoint {at}: {} of {work:?}, which a graceful disconnect waits for",
+                status.name()
+            );
             self.failed(side, at, status);
         }
         work

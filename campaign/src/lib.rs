@@ -29,9 +29,11 @@ pub mod bytes;
 pub mod calls;
 mod cover;
 mod deeds;
+mod deluge;
 mod eavesdrop;
 mod end;
 mod events;
+mod farewell;
 mod flood;
 mod judge;
 mod many;
@@ -80,7 +82,7 @@ pub enum Feature {
     Silent,
     /// Commands are answered late.
     Late,
-    /// The firmware asks for pages, also before it goes on.
+    /// The firmware asks for pages, also before it goes on, and gives them back a few at a time.
     Pages,
     /// Devices die.
     Death,

@@ -34,6 +34,10 @@ pub const SHARED: usize = SHARED_DTOS as usize;
 pub const SHARED_DTOS: u32 = 8;
 /// Memory windows of an adapter.
 pub const VEILS: usize = 2;
+/// Events of an event dispatcher that requests and connection events share: half of them are requests' at most, and there is
+/// a place for each endpoint.
+pub const MIXED: u32 = 6;
+const _: () = assert!(MIXED as usize == 2 * ENDS);
 /// Requests of an endpoint beyond its slots, where there are bursts.
 pub const BURST: u32 = 32;
 /// log2 of the longest event queue of a device whose queues come to their end, and how many events may be waiting in it.
@@ -70,6 +74,8 @@ pub struct Veil {
     pub binds: u32,
     /// What the last bind posted makes of it: a key, or nothing.
     pub key: Option<Key>,
+    /// The context that the last bind gave it.
+    pub context: Option<u32>,
     /// Keys that are void once the last bind is done.
     pub before: Vec<Key>,
     /// Nobody may reach it, and it is filled and watched.
@@ -141,6 +147,8 @@ pub struct Open {
     pub spent: bool,
     /// EVDs that have, and that endpoints still use.
     pub old: Vec<EvdHandle>,
+    /// Connection events heard since all had been heard.
+    pub heard: usize,
 }
 
 /// An adapter, open or not.
@@ -175,6 +183,8 @@ pub struct Manner {
     pub windows: bool,
     /// Event dispatchers are shorter than what can come, and endpoints take bursts.
     pub narrow: bool,
+    /// Requests to connect and connection events share an event dispatcher that is short.
+    pub mixed: bool,
 }
 
 /// The number of what an adapter offers, different for each.
@@ -244,8 +254,14 @@ impl Open {
             Manner { .. } => 256,
         };
         let dto = ia.evd_create(events, EvdFlags::DTO | EvdFlags::RMR_BIND)?;
-        let connect = ia.evd_create(if manner.narrow { 1 } else { 64 }, EvdFlags::CONNECTION)?;
-        let cr = ia.evd_create(64, EvdFlags::CR)?;
+        let (connect, cr) = if manner.mixed {
+            let both = ia.evd_create(MIXED, EvdFlags::CONNECTION | EvdFlags::CR)?;
+            (both, both)
+        } else {
+            let length = if manner.narrow { 1 } else { 64 };
+            let connect = ia.evd_create(length, EvdFlags::CONNECTION)?;
+            (connect, ia.evd_create(64, EvdFlags::CR)?)
+        };
         let psp = Some(ia.psp_create(CONN_QUAL, cr, PspFlags::CONSUMER)?);
         let mut region = |slots, rights| {
             let region = Self::region_of(&mut ia, pz, slots, rights)?;
@@ -292,6 +308,7 @@ impl Open {
             crowded: false,
             spent: false,
             old: Vec::new(),
+            heard: 0,
         };
         if manner.shares {
             open.srq = Some(open.make_srq()?);
@@ -347,6 +364,7 @@ impl Open {
             rmr: None,
             binds: 0,
             key: None,
+            context: None,
             before: Vec::new(),
             closed: true,
         })
@@ -388,6 +406,15 @@ impl Open {
         loose.chain(windows).chain([written])
     }
 
+    /// The key of what peers may only read. It was never good for writing.
+    pub fn to_be_read(&self) -> Key {
+        Key {
+            address: self.offered.lmr.registered_address,
+            context: self.offered.lmr.rmr_context,
+            void: Some(0),
+        }
+    }
+
     /// Keys that peers know of memory that comes and goes: what is freed is written to as eagerly.
     pub fn told(&self) -> impl Iterator<Item = Key> {
         let there = self.loose.iter().map(|loose| loose.key);
@@ -400,6 +427,11 @@ impl Open {
         };
         let windows = self.veils.iter().flat_map(of);
         self.gone.iter().copied().chain(there).chain(windows)
+    }
+
+    /// The place in [`Open::told`] of the key that became void last.
+    pub fn youngest_void(&self) -> Option<usize> {
+        self.gone.len().checked_sub(1)
     }
 
     /// A key that peers were told is void from now on.

@@ -35,7 +35,7 @@ const GUID: u64 = 0x00ca_ffff_fe00_0042;
 /// Q_Key of the general services interface (IBTA volume 1, section 3.5.3).
 const GSI_Q_KEY: u32 = 0x8001_0000;
 /// Numbers that queue pairs of an adapter have.
-const QPNS: std::ops::Range<u32> = 0x50..0x90;
+pub const QPNS: std::ops::Range<u32> = 0x50..0x90;
 
 /// Where a packet says that it comes from, or goes to.
 #[derive(Clone, Copy)]
@@ -70,7 +70,7 @@ impl Address {
     }
 
     /// That of a link-local address, which names its card (RFC 4291, appendix A).
-    fn of(ip: IpAddr) -> Option<Self> {
+    pub fn of(ip: IpAddr) -> Option<Self> {
         let IpAddr::V6(ip) = ip else { return None };
         let gid = ip.octets();
         let [.., a, b, c, _, _, d, e, f] = gid;
@@ -190,13 +190,13 @@ impl World {
         }
         let side = self.random.random_range(0..self.sides.len());
         let other = self.random.random_range(0..self.sides.len());
-        let address = |world: &Self, side: usize| {
-            let open = world.sides[side].open.as_ref()?;
-            Address::of(open.ia.query().ia.ia_address)
-        };
-        let (Some(to), Some(known)) = (address(self, side), address(self, other)) else {
+        let (Some(to), Some(known)) = (self.address(side), self.address(other)) else {
             return;
         };
+        if self.random.random_ratio(1, 500) {
+            self.deluge(side);
+            return;
+        }
         let draw = self.random.random_range(0..12);
         let times = if draw == 0 { 8 } else { 1 };
         for _ in 0..times {
@@ -210,6 +210,12 @@ impl World {
             let card = &self.cards[self.sides[side].card];
             self.sim.deliver(&card.physical(), &frame);
         }
+    }
+
+    /// Where a side is to be reached.
+    pub fn address(&self, side: usize) -> Option<Address> {
+        let open = self.sides[side].open.as_ref()?;
+        Address::of(open.ia.query().ia.ia_address)
     }
 
     /// A request like any other, perhaps with the GUID and a queue pair of another's.
@@ -230,6 +236,7 @@ impl World {
         let params = ConnectParams {
             qpn,
             psn: self.random.random_range(0..1 << 24),
+            ack_timeout: self.random.random_range(0..32),
             random,
             ..parameters(to, service_id)
         };

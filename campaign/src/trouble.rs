@@ -193,7 +193,7 @@ impl World {
             _ => return,
         }
         self.tell(side, format_args!("the wire suffers, {draw} {small}"));
-        self.spoil("the wire", |_| true);
+        self.spoil_wire();
     }
 
     fn command_trouble(&mut self, side: usize, draw: u32, small: u32) {

@@ -16,6 +16,7 @@ use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
 use crate::eavesdrop::HEARD;
 use crate::end::{Link, Name, Phase};
+use crate::farewell::Farewell;
 use crate::side::{ENDS, Key, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
@@ -28,6 +29,8 @@ const LOOK_EVERY: u32 = 16;
 const ATTEMPTS: usize = 4;
 /// Turns, of a millisecond each, that healing may take: timeouts of the connection manager and of the transport among it.
 const HEALING: u32 = 400_000;
+/// Turns, of a millisecond each, in which a sound connection carries what was posted on it.
+const CARRIED: u32 = 1_000;
 /// A call that takes longer keeps everybody else waiting: who is just connecting may time out.
 const LONG_CALL: Duration = Duration::from_millis(50);
 
@@ -52,6 +55,8 @@ pub struct World {
     pub until: Option<u64>,
     /// Keys of an adapter that has just gone.
     pub ghosts: Vec<Key>,
+    /// Who will hear of a peer that has gone.
+    pub farewells: Vec<Farewell>,
     /// When links that were down are trained: what is asked for before may be lost.
     pub trained: u64,
     pub healing: bool,
@@ -66,6 +71,12 @@ impl World {
         let of_card = (plan.functions / 2).max(1);
         let cards = [0, 1].map(|card: u8| {
             let mut profile = Profile::named(&format!("card{card}"), [2, 0xca, 0, card, 0, 0]);
+            if let Some(facts) = &mut profile.virtual_functions
+                && plan.features.contains(&Feature::Pages)
+            {
+                (facts.pages.boot, facts.pages.init) = (2, 10);
+                facts.pages.given_back = 3;
+            }
             let short = plan.features.contains(&Feature::Overrun);
             if short {
                 profile.general.set(|page| {
@@ -95,6 +106,7 @@ impl World {
                     shares: has(Feature::Srq) && number % 3 != 2,
                     windows: has(Feature::Windows),
                     narrow: has(Feature::Overrun) && number % 2 == 1,
+                    mixed: has(Feature::Strangers) && number % 4 == 2,
                 };
                 let seed = plan.seed << 8 | u64::from(number);
                 sides.push(Side::new(function, at, seed, manner));
@@ -123,6 +135,7 @@ impl World {
             macs: 0,
             until: None,
             ghosts: Vec::new(),
+            farewells: Vec::new(),
             trained: 0,
             healing: false,
             scripted: false,
@@ -181,6 +194,11 @@ impl World {
         let answer = call(self);
         let took = Duration::from_nanos(self.now() - before);
         assert!(took <= CALL_LIMIT, "{what} took {took:?}");
+        let calm = !self.sides[side].tampered && !self.has(Feature::Interrupts);
+        assert!(
+            took <= LONG_CALL || !calm || what == "dat_ia_open",
+            "side {side}: {what} took {took:?} of a healthy device"
+        );
         if took > LONG_CALL {
             self.spoil("a call that took long", |link| link.up != [true, true]);
         }
@@ -263,10 +281,16 @@ impl World {
     /// Something happens that may end these connections and attempts.
     pub fn spoil(&mut self, why: &'static str, which: impl Fn(&Link) -> bool) {
         for link in &mut self.links {
-            if link.spoiled.is_none() && which(link) {
-                link.spoiled = Some(why);
+            if which(link) {
+                link.spoil(why);
             }
         }
+    }
+
+    /// The wire suffers: anything may be lost.
+    pub fn spoil_wire(&mut self) {
+        self.spoil("the wire", |_| true);
+        self.farewells.clear();
     }
 
     /// Something happens to an adapter that may end its connections and attempts.
@@ -305,6 +329,7 @@ impl World {
                 self.events(side);
             }
         }
+        self.farewells_heard();
         self.sim.advance(moment);
         if self.until.is_some_and(|until| self.now() >= until) {
             self.mend_wire();
@@ -403,6 +428,7 @@ impl World {
         self.settle("every attempt to connect ends", |phase| {
             phase != Phase::Pending
         });
+        self.settle_work();
         for side in 0..self.sides.len() {
             for end in 0..ENDS {
                 self.disconnect(side, end, CloseFlags::Abrupt);
@@ -437,6 +463,34 @@ impl World {
             self.close(side);
         }
         self.look();
+    }
+
+    /// What was posted on a connection to which nothing has happened is done, before anybody ends it.
+    fn settle_work(&mut self) {
+        let left = |world: &Self| {
+            let mut left = Vec::new();
+            for (side, one) in world.sides.iter().enumerate() {
+                let ends = one.open.iter().flat_map(|open| open.ends.iter());
+                for (at, end) in ends.enumerate() {
+                    let link = end.link.map(|(link, _)| &world.links[link]);
+                    let sound = link.is_some_and(|link| link.spoiled.is_none());
+                    if sound && end.phase == Phase::Up && !end.requests.is_empty() {
+                        left.push((side, at, end.requests.clone()));
+                    }
+                }
+            }
+            left
+        };
+        for _ in 0..CARRIED {
+            if left(self).is_empty() {
+                return;
+            }
+            self.turn(Duration::from_millis(1));
+        }
+        panic!(
+            "what was posted on a sound connection is done, but not this: {:?}",
+            left(self)
+        );
     }
 
     /// Goes on until all endpoints are so far.

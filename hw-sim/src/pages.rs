@@ -36,6 +36,9 @@ pub struct PageProfile {
     /// `pagealloc.c` `give_pages`, rdma-core `mlx5_vfio_give_pages`, Snabb), but the PRM allows several, and Linux' VFIO self
     /// test gives 512 at a time to a ConnectX-7.
     pub in_one_command: bool,
+    /// MANAGE_PAGES take gives back at most so many at a time; 0: as many as are asked for. Drivers ask until nothing is left
+    /// (Linux `pagealloc.c` `mlx5_reclaim_startup_pages`).
+    pub given_back: u32,
 }
 
 impl PageProfile {
@@ -47,6 +50,7 @@ impl PageProfile {
         runtime: 0,
         verify: true,
         in_one_command: false,
+        given_back: 0,
     };
 }
 
@@ -233,6 +237,10 @@ impl FirmwarePages {
         } else {
             self.owned.len()
         };
+        let most = match self.profile.given_back {
+            0 => most,
+            limit => most.min(limit as usize),
+        };
         let taken: Vec<u64> = self
             .owned
             .iter()
@@ -296,6 +304,7 @@ mod tests {
             runtime: 0,
             verify: true,
             in_one_command: false,
+            given_back: 0,
         };
         (FirmwarePages::new(profile), iommu, memory)
     }

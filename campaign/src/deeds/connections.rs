@@ -1,12 +1,16 @@
 //! Connections: asked for, accepted, ended.
 
+use hw_sim::Fault;
+use mlx_prm::{Opcode, QpState, ServiceType};
 use rand::Rng;
-use udapl::{CloseFlags, ConnectFlags, CrHandle, Qos, Timeout};
+use udapl::{CloseFlags, ConnectFlags, CrHandle, EpHandle, Qos, Timeout};
 
 use super::outcome;
 use crate::Feature;
-use crate::end::{End, Link, Name, Phase};
+use crate::eavesdrop::LIE;
+use crate::end::{End, GRACEFUL, Link, Name, Phase};
 use crate::side::{CONN_QUAL, ENDS, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
+use crate::stranger::QPNS;
 use crate::world::World;
 
 /// Where requests are made to.
@@ -85,8 +89,10 @@ impl World {
         self.links[link].ends[0] = (side, opening, at);
         if dup.is_some() || !listens {
             // Nobody listens where a passive end's peer came from.
-            let spoiled = &mut self.links[link].spoiled;
-            *spoiled = spoiled.or(Some("nobody listens"));
+            self.links[link].spoil("nobody listens");
+        }
+        if self.sides[peer].manner.mixed {
+            self.spoil_link(link, "a short backlog");
         }
         // Who is asked may be gone before it answers, or opened anew.
         self.links[link].ends[1].0 = peer;
@@ -102,6 +108,10 @@ impl World {
         let draw = self.random.random_range(0..20);
         let name = self.call(side, "dat_cr_query", |open| {
             let param = open.ia.cr_query(cr)?;
+            assert!(
+                !param.private_data.starts_with(LIE),
+                "side {side} is asked about a request that names another address than it comes from"
+            );
             Ok((Name::read(param.private_data), param.local_ep))
         });
         let Some(Ok((name, brought))) = name else {
@@ -170,6 +180,24 @@ impl World {
         } else if let Some(open) = &mut self.sides[side].open {
             open.ends[at].phase = Phase::Pending;
             open.ends[at].link = None;
+            self.is_patient_enough(side);
+        }
+    }
+
+    /// Whoever is connected to, a queue pair gives up after some time.
+    fn is_patient_enough(&self, side: usize) {
+        let most = udapl::cm::Config::default().max_ack_timeout;
+        for qpn in QPNS {
+            let Some(qp) = self.sim.queue_pair(&self.sides[side].function, qpn) else {
+                continue;
+            };
+            let timeout = qp.primary_address_path().ack_timeout();
+            let connected =
+                qp.st() == u32::from(ServiceType::RC.0) && qp.state() == u32::from(QpState::RTS.0);
+            assert!(
+                !connected || (1..=u32::from(most)).contains(&timeout),
+                "side {side}: queue pair {qpn:#x} waits 4.096 us * 2^{timeout} for an acknowledgement"
+            );
         }
     }
 
@@ -195,8 +223,7 @@ impl World {
     }
 
     pub fn spoil_link(&mut self, link: usize, why: &'static str) {
-        let spoiled = &mut self.links[link].spoiled;
-        *spoiled = spoiled.or(Some(why));
+        self.links[link].spoil(why);
     }
 
     fn reject(&mut self, side: usize, cr: CrHandle, link: usize) {
@@ -241,6 +268,9 @@ impl World {
             end: at,
             number,
         };
+        if self.has(Feature::Refused) && self.random.random_ratio(1, 8) {
+            self.accept_half_way(side, cr, ep, own);
+        }
         let accepted = self.ep_call(side, "dat_cr_accept", ep, |open| {
             open.ia.cr_accept(cr, own, &answer.bytes())
         });
@@ -268,6 +298,39 @@ impl World {
         if self.has(Feature::Calls) && self.random.random_ratio(1, 4) {
             self.poke(side, ep);
         }
+    }
+
+    /// Accepts a request while the device refuses to bring the queue pair up, once. That call fails, and nothing else comes of it:
+    /// the request may be accepted again, and the endpoint has its receives.
+    fn accept_half_way(&mut self, side: usize, cr: CrHandle, ep: EpHandle, own: Option<EpHandle>) {
+        let last = self.random.random_bool(0.5);
+        let opcode = if last {
+            Opcode::RTR2RTS_QP
+        } else {
+            Opcode::INIT2RTR_QP
+        };
+        let open = self.sides[side].open.as_ref();
+        let stays = open.is_some_and(|open| open.narrow || open.dead);
+        if self.sides[side].tampered || stays || self.healing || self.scripted {
+            return;
+        }
+        let fault = Fault::CommandFailure {
+            opcode: Some(opcode.0),
+            status: 0x0f,
+            syndrome: 0,
+            count: 1,
+        };
+        let function = std::sync::Arc::clone(&self.sides[side].function);
+        self.sim.inject(&function, &fault);
+        let answer = self.ep_call(side, "dat_cr_accept", ep, |open| {
+            open.ia.cr_accept(cr, own, &[])
+        });
+        self.sim.mend(&function);
+        assert!(
+            answer.is_none_or(|answer| answer.is_err()),
+            "side {side} accepts, and its device refused"
+        );
+        self.cover.count("accept", "refused half-way");
     }
 
     /// A request may come again when its first accept got nowhere: whoever accepted it then is connected to nobody.
@@ -330,10 +393,22 @@ impl World {
         let (Some(ep), Phase::Up | Phase::Pending) = (end.ep, end.phase) else {
             return;
         };
-        self.spoil_end("a disconnect", side, at);
+        let sound = |world: &Self| {
+            let end = world.sides[side].open.as_ref().map(|open| &open.ends[at]);
+            let link = end
+                .and_then(|end| end.link)
+                .map(|(link, _)| &world.links[link]);
+            link.is_some_and(|link| link.spoiled.is_none() && link.up == [true, true])
+        };
+        let graceful = flags == CloseFlags::Graceful && sound(self);
+        let number = self.next_number();
+        self.spoil_end(if graceful { GRACEFUL } else { "a disconnect" }, side, at);
         let answer = self.ep_call(side, "dat_ep_disconnect", ep, |open| {
             open.ia.ep_disconnect(ep, flags)
         });
+        if let (true, Some(Ok(())), Some(open)) = (graceful, &answer, &mut self.sides[side].open) {
+            open.ends[at].drains = Some(number);
+        }
         if let Some(answer) = answer {
             self.cover.count("disconnect", outcome(&answer));
         }
@@ -353,8 +428,7 @@ impl World {
             && let Some(open) = &mut self.sides[side].open
         {
             let end = &mut open.ends[at];
-            end.phase = Phase::Idle;
-            end.link = None;
+            (end.phase, end.link, end.drains) = (Phase::Idle, None, None);
         }
     }
 

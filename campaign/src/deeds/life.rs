@@ -1,11 +1,17 @@
 //! Adapters: opened, closed, dropped, and programs that end.
 
+use std::time::Duration;
+
+use hw_sim::Fault;
 use rand::Rng;
 use udapl::CloseFlags;
 
 use crate::bytes::Freed;
 use crate::calls;
 use crate::world::World;
+
+/// What a slow firmware takes for a command, within the time that one may take.
+const SLOW: Duration = Duration::from_secs(25);
 
 impl World {
     /// Asks for a graceful close, which is refused while anything is left, and changes nothing.
@@ -30,6 +36,7 @@ impl World {
     /// Whether it closed as it should.
     pub fn close(&mut self, side: usize) -> bool {
         let (state, keys) = (self.state_of(side), self.keys_of(side));
+        let bereaved = self.bereaved(side);
         let Some(open) = self.sides[side].open.take() else {
             return true;
         };
@@ -40,6 +47,7 @@ impl World {
         let answer = self.timed(side, "dat_ia_close", |_| {
             udapl::ia_close(ia, CloseFlags::Abrupt)
         });
+        self.gone(bereaved);
         let closed = answer.is_ok();
         self.cover.call("dat_ia_close", state, closed);
         self.cover.count(
@@ -73,9 +81,24 @@ impl World {
         closed
     }
 
+    /// Closes an adapter whose firmware takes its time for each command: all of them together have that of one.
+    pub fn close_slowly(&mut self, side: usize) {
+        if self.sides[side].open.is_none() {
+            return;
+        }
+        let slow = Fault::CommandDelay {
+            opcode: None,
+            delay: SLOW,
+            count: u32::MAX,
+        };
+        self.inject(side, "late command", &slow);
+        self.close(side);
+        self.sim.mend(&self.sides[side].function);
+    }
+
     /// Drops an adapter that is not closed.
     pub fn abandon(&mut self, side: usize) {
-        let keys = self.keys_of(side);
+        let (keys, bereaved) = (self.keys_of(side), self.bereaved(side));
         let Some(open) = self.sides[side].open.take() else {
             return;
         };
@@ -83,6 +106,7 @@ impl World {
         self.spoil_side("a drop", side);
         let (ia, memories) = open.memories();
         self.timed(side, calls::DROP, |_| drop(ia));
+        self.gone(bereaved);
         self.cover.count("drop", "done");
         for memory in memories {
             self.watch(Freed::watch(memory, side, "which was dropped"));

@@ -139,6 +139,7 @@ impl World {
             && let Some(open) = &mut self.sides[side].open
         {
             open.veils[which].rmr = None;
+            open.veils[which].context = None;
             open.bind_done(which, false, number);
         }
     }
@@ -176,6 +177,10 @@ impl World {
             return;
         };
         let veil = &mut open.veils[which];
+        assert!(
+            veil.context.replace(context) != Some(context),
+            "side {side}: window {which} has the context {context:#x} that it had before the bind"
+        );
         veil.closed = false;
         veil.binds += 1;
         let key = open_it.then_some(Key {

@@ -1,5 +1,6 @@
 //! What programs do, by the objects they do it to.
 
+mod busy;
 mod connections;
 mod life;
 mod listeners;
@@ -48,7 +49,7 @@ impl World {
             self.ask(side, end);
             self.spare(side);
         }
-        match self.random.random_range(0..156) {
+        match self.random.random_range(0..164) {
             0..=14 => self.connect(side, end),
             15..=39 => self.receive(side, end),
             40..=79 => self.post(side, end),
@@ -72,6 +73,7 @@ impl World {
             95 if self.has(Feature::Reopen) => self.close_gracefully(side),
             96 if self.has(Feature::Drop) => self.abandon(side),
             97 if self.has(Feature::Restart) => self.restart(side),
+            98..=99 if self.has(Feature::Strangers) => self.nap(side),
             100..=109 if self.has(Feature::Windows) => self.window(side, end),
             110..=115 if self.has(Feature::Srq) => self.share(side),
             116..=121 if self.has(Feature::Evds) => self.dispatch(side),
@@ -84,6 +86,10 @@ impl World {
             150..=155 if self.has(Feature::Refused) || self.has(Feature::Silent) => {
                 self.betray(side, end);
             }
+            156..=158 if self.has(Feature::EpFrees) => self.start_over(side, end),
+            159..=161 if self.has(Feature::Evds) => self.await_work(side),
+            162 if self.has(Feature::Late) => self.close_slowly(side),
+            163 if self.has(Feature::Evds) => self.busy(side),
             _ => {}
         }
     }

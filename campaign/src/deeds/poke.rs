@@ -1,12 +1,13 @@
 //! Calls on an endpoint in states in which DAT refuses them, and questions in any.
 
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, CrHandle, EpChange, EpHandle, EpState, MemPrivFlags,
-    Qos, RmrTriplet, Timeout,
+    CloseFlags, CompletionFlags, ConnectFlags, CrHandle, EpChange, EpHandle, EpState, LmrTriplet,
+    MemPrivFlags, Qos, RmrTriplet, Timeout,
 };
 
-use super::traffic::local;
+use super::traffic::{local, remote};
 use crate::end::Phase;
+use crate::side::Region;
 use crate::world::World;
 
 impl World {
@@ -14,6 +15,7 @@ impl World {
     pub fn poke(&mut self, side: usize, ep: EpHandle) {
         use EpState as S;
         self.ask_about(side, ep);
+        self.overreach(side, ep);
         self.poke_posts(side, ep);
         self.poke_connects(side, ep);
         // A call may look around, and the state is another one after it.
@@ -65,6 +67,45 @@ impl World {
         self.ep_call(side, "dat_ep_set_watermark", ep, |open| {
             open.ia.ep_set_watermark(ep, None, None)
         });
+    }
+
+    /// Posts buffers that begin before their LMR or end behind it, by a byte.
+    fn overreach(&mut self, side: usize, ep: EpHandle) {
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let around = |region: &Region| {
+            let whole = local(region, 0, region.memory.len());
+            [
+                (whole.virtual_address - 1, 8),
+                (whole.virtual_address + whole.segment_length - 7, 8),
+            ]
+            .map(|(virtual_address, segment_length)| LmrTriplet {
+                virtual_address,
+                segment_length,
+                ..whole
+            })
+        };
+        let (to, from) = (around(&open.inbox), around(&open.source));
+        let target = remote(&open.written, 0, 8);
+        let none = CompletionFlags::empty();
+        for (to, from) in to.into_iter().zip(from) {
+            let answers = [
+                self.ep_call(side, "dat_ep_post_recv", ep, |open| {
+                    open.ia.ep_post_recv(ep, &[to], 0, none)
+                }),
+                self.ep_call(side, "dat_ep_post_send", ep, |open| {
+                    open.ia.ep_post_send(ep, &[from], 0, none)
+                }),
+                self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
+                    open.ia.ep_post_rdma_write(ep, &[from], 0, &target, none)
+                }),
+            ];
+            assert!(
+                !answers.contains(&Some(Ok(()))),
+                "side {side}: a buffer is taken that is not whole in its memory: {to:?}, {from:?}"
+            );
+        }
     }
 
     fn poke_posts(&mut self, side: usize, ep: EpHandle) {

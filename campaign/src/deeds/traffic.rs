@@ -206,7 +206,7 @@ impl World {
             }
             Kind::Read => Some((remote(&open.offered, slot, bytes), None)),
             Kind::Attack => {
-                let keys: Vec<Key> = open.told().collect();
+                let keys: Vec<Key> = open.told().chain([open.to_be_read()]).collect();
                 let key = *keys.get(pick % keys.len().max(1))?;
                 let target = RmrTriplet {
                     rmr_context: key.context,

@@ -4,6 +4,8 @@
 //! seldom tries a key in the moment it is void. Here both are brought about: the command for just this deed is refused, the deed is
 //! done, and whoever is connected writes with the key.
 
+use std::time::Duration;
+
 use hw_sim::Fault;
 use mlx_prm::Opcode;
 use rand::Rng;
@@ -12,19 +14,23 @@ use udapl::{CloseFlags, RmrTriplet};
 use crate::Feature;
 use crate::bytes::SLOT;
 use crate::end::{Kind, Phase};
-use crate::side::{ENDS, Key, VEILS};
+use crate::side::{ENDS, Key, Open, VEILS};
 use crate::world::World;
 
 impl World {
     /// Something ends that the device does not end: the call says so, or the function is stopped.
     pub fn betray(&mut self, side: usize, at: usize) {
         let (deed, which, times) = (
-            self.random.random_range(0..6),
+            self.random.random_range(0..8),
             self.random.random_range(0..VEILS),
             self.random.random_range(1..4),
         );
+        let rebinds = deed > 5 && self.has(Feature::Windows);
+        if rebinds && !self.bound_and_left(side, at, which) {
+            return;
+        }
         let opcode = match deed {
-            0..=3 => Opcode::DESTROY_MKEY,
+            0..=3 | 6.. => Opcode::DESTROY_MKEY,
             4 => Opcode::TO_ERR_QP,
             _ => Opcode::DESTROY_QP,
         };
@@ -49,6 +55,7 @@ impl World {
             3 if self.has(Feature::Windows) => self.bind(side, at, which, false),
             0..=3 => self.free_loose(side),
             4 => self.disconnect(side, at, CloseFlags::Abrupt),
+            6.. if rebinds => self.bind(side, at, which, times == 1),
             _ => {
                 self.renew(side, at);
             }
@@ -58,10 +65,39 @@ impl World {
         self.attack(side);
     }
 
-    /// Every endpoint that is connected to a side writes with one of the keys it was ever told.
+    /// Has a window bound, and the connection over on which it was: the next bind there fails, and what the window opened is to be
+    /// taken from it by command. Whether it is so.
+    fn bound_and_left(&mut self, side: usize, at: usize, which: usize) -> bool {
+        let bound = |world: &Self| {
+            let open = world.sides[side].open.as_ref();
+            let veil = open.and_then(|open| open.veils.get(which));
+            veil.is_some_and(|veil| veil.key.is_some() && veil.binds == 0)
+        };
+        let lacks = |world: &Self| {
+            let open = world.sides[side].open.as_ref();
+            let veil = open.and_then(|open| open.veils.get(which));
+            veil.is_some_and(|veil| veil.rmr.is_none())
+        };
+        if lacks(self) {
+            self.make_window(side, which);
+        }
+        if !bound(self) {
+            self.bind(side, at, which, true);
+            self.turn(Duration::from_micros(100));
+        }
+        self.disconnect(side, at, CloseFlags::Abrupt);
+        bound(self)
+    }
+
+    /// Every endpoint that is connected to a side writes with one of the keys it was ever told, often the one that was voided last.
     pub fn attack(&mut self, side: usize) {
+        let youngest = self.sides[side].open.as_ref().and_then(Open::youngest_void);
         for (other, at) in self.connected_to(side) {
-            let pick = self.random.random_range(0..12);
+            let (any, last) = (
+                self.random.random_range(0..12),
+                self.random.random_bool(0.5),
+            );
+            let pick = youngest.filter(|_| last).unwrap_or(any);
             self.post_one(other, at, Kind::Attack, SLOT, pick, false);
         }
     }

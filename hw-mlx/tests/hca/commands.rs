@@ -515,3 +515,26 @@ fn opcodes_are_written_whatever_the_caller_left_in_the_header() {
         DeallocPdIn::OPCODE.0
     );
 }
+
+/// A device that writes on while its entries are read finds room again: an overrun is fatal (Linux `eq.h` `MLX5_NUM_SPARE_EQE`,
+/// `eq.c` `mlx5_eq_update_ci`).
+#[test]
+fn the_device_is_told_every_128_entries_how_far_a_long_drain_is() {
+    let (double, mut hca) = hca();
+    double.state().eq_doorbells.clear();
+    let mut port = [0; 64];
+    port[1] = 0x09;
+    for _ in 0..1_000 {
+        double.state().event(port);
+    }
+    hca.process_events();
+    let told = double.state().eq_doorbells.clone();
+    let last = *told.last().expect("a doorbell");
+    let of_queue = told.iter().filter(|value| **value >> 24 == last >> 24);
+    let counters: Vec<u32> = of_queue.map(|value| value & 0xff_ffff).collect();
+    let first = counters[0];
+    assert!(first <= 128, "{counters:?}");
+    assert_eq!(last & 0xff_ffff, 1_000, "{counters:?}");
+    let far = counters.windows(2).find(|pair| pair[1] - pair[0] > 128);
+    assert_eq!(far, None, "{counters:?}");
+}

@@ -68,6 +68,8 @@ pub struct State {
     interrupts: Vec<Interrupt>,
     vectors: usize,
     eqs: BTreeMap<u8, Eq>,
+    /// What was written to the doorbells of event queues: number and counter.
+    pub eq_doorbells: Vec<u32>,
     rules: VecDeque<(u16, Action)>,
     held: BTreeMap<usize, Seen>,
     deeds: Vec<(u64, Deed)>,
@@ -177,6 +179,7 @@ impl Double {
                     interrupts: Vec::new(),
                     vectors: 2,
                     eqs: BTreeMap::new(),
+                    eq_doorbells: Vec::new(),
                     rules: VecDeque::new(),
                     held: BTreeMap::new(),
                     deeds: Vec::new(),
@@ -739,6 +742,7 @@ impl State {
 
     /// The event queue doorbell of the UAR page.
     fn eq_doorbell(&mut self, value: u32, arm: bool) {
+        self.eq_doorbells.push(value);
         let number = u8::try_from(value >> 24).expect("8 bits");
         let Some(eq) = self.eqs.get_mut(&number) else {
             self.breach(format!("doorbell of EQ {number}"));

@@ -1,0 +1,145 @@
+//! Programs that are busy, that wait, and that begin an endpoint anew without looking.
+//!
+//! Who finds a completion at every look never comes to the end of them. What else has come (datagrams, the device's words) must
+//! have its turn all the same. Who waits for a completion is woken by it, and not by a look at the clock.
+
+use std::time::Duration;
+
+use rand::Rng;
+use udapl::{CloseFlags, Timeout};
+
+use crate::end::{End, Phase, WINDOW};
+use crate::side::ENDS;
+use crate::stranger::{STRANGER, datagram};
+use crate::world::World;
+
+/// Behind so many completions in a row somebody has looked at all else (`hw_mlx::cq`).
+const IN_A_ROW: usize = 2048;
+/// Until then a request without data is done, on a wire that carries.
+const ROUND_TRIP: Duration = Duration::from_micros(200);
+/// How long a wait for it may be: far longer than a call of a healthy device takes.
+const PATIENCE: Timeout = Timeout::from_micros(900_000);
+
+impl World {
+    /// The first endpoint of a side that carries requests at once: nothing has happened to its connection, nor to the wire.
+    fn brisk(&self, side: usize) -> Option<usize> {
+        let one = &self.sides[side];
+        let open = one.open.as_ref()?;
+        let wire = self.until.is_none() && self.now() >= self.trained;
+        if !wire || one.tampered || open.dead || open.narrow {
+            return None;
+        }
+        (0..ENDS).find(|at| {
+            let end = &open.ends[*at];
+            let link = end.link.map(|(link, _)| &self.links[link]);
+            let lives = link.is_some_and(|link| link.spoiled.is_none() && link.up == [true, true]);
+            end.phase == Phase::Up && lives && end.requests.is_empty()
+        })
+    }
+
+    /// A program takes completions as fast as it posts requests. Something else comes meanwhile.
+    pub fn busy(&mut self, side: usize) {
+        let Some(at) = self.brisk(side) else { return };
+        let received = |world: &Self| {
+            let open = world.sides[side].open.as_ref();
+            open.map_or(0, |open| open.ia.cm_counters().received)
+        };
+        // Whatever has come by now has had its turn.
+        self.turn(ROUND_TRIP);
+        let Some(to) = self.address(side).filter(|_| self.brisk(side) == Some(at)) else {
+            return;
+        };
+        let (before, full) = (received(self), self.random.random_bool(0.5));
+        let card = self.cards[self.sides[side].card].physical();
+        self.sim
+            .deliver(&card, &datagram(STRANGER, to, 1, &[0; 256]));
+        let mut taken = 0;
+        while taken <= IN_A_ROW {
+            // The last of four finds the queue full, and has what is done taken out.
+            for _ in 0..if full { WINDOW } else { WINDOW - 1 } {
+                self.post_empty(side, at);
+            }
+            self.sim.advance(ROUND_TRIP);
+            // Nobody looks at an empty queue.
+            for _ in 1..WINDOW {
+                let Some(open) = &mut self.sides[side].open else {
+                    return;
+                };
+                let Ok(event) = open.ia.evd_dequeue(open.dto) else {
+                    return;
+                };
+                self.event(side, event);
+                taken += 1;
+            }
+        }
+        self.cover.count("busy", "for thousands of completions");
+        assert!(
+            received(self) > before,
+            "side {side} took {taken} completions in a row, and nobody looked at its datagrams"
+        );
+    }
+
+    /// A program waits for a request that it has posted.
+    pub fn await_work(&mut self, side: usize) {
+        let Some(at) = self.brisk(side) else { return };
+        self.events(side);
+        if self.brisk(side) != Some(at) || !self.post_empty(side, at) {
+            return;
+        }
+        let event = self.call(side, "dat_evd_wait", |open| {
+            let waited = open.ia.evd_wait(open.dto, PATIENCE, 1);
+            waited.map_err(|refused| refused.error)
+        });
+        let Some(Ok((event, _))) = event else {
+            panic!("side {side} waits for a request that is done, and hears {event:?}")
+        };
+        self.cover.count("wait", "woken");
+        self.event(side, event);
+    }
+
+    /// An endpoint is disconnected, posted to, and begins anew before anything of that is heard of.
+    pub fn start_over(&mut self, side: usize, at: usize) {
+        self.events(side);
+        self.disconnect(side, at, CloseFlags::Abrupt);
+        self.hear_connections(side);
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let end = &open.ends[at];
+        let (Some(ep), Phase::Over, false) = (end.ep, end.phase, end.shares) else {
+            return;
+        };
+        for _ in 0..self.random.random_range(0..WINDOW) {
+            self.receive(side, at);
+            self.post_empty(side, at);
+        }
+        let number = self.next_number();
+        let answer = self.ep_call(side, "dat_ep_reset", ep, |open| open.ia.ep_reset(ep));
+        let Some(Ok(())) = answer else { return };
+        self.cover.count("start over", "done");
+        if let Some(open) = &mut self.sides[side].open {
+            let end = std::mem::replace(&mut open.ends[at], End::new(Some(ep), false));
+            open.forget_posted(&end);
+            open.binds_lost(number);
+        }
+    }
+
+    /// Takes the connection events of a side, and no others.
+    pub fn hear_connections(&mut self, side: usize) {
+        while let Some(event) = self.timed(side, "dat_evd_dequeue", |world| {
+            let open = world.sides[side].open.as_mut()?;
+            open.ia.evd_dequeue(open.connect).ok()
+        }) {
+            self.event(side, event);
+        }
+    }
+
+    /// A program does not look for its events for a while; its connections live.
+    pub fn nap(&mut self, side: usize) {
+        let turns = self.random.random_range(1..24);
+        if self.sides[side].manner.mixed {
+            self.cover.count("sleep", "with a short backlog");
+            (self.sides[side].asleep, self.sides[side].deep) = (turns, false);
+        }
+    }
+}

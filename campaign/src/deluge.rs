@@ -1,0 +1,76 @@
+//! A stranger asks for more connections than anybody decides about.
+//!
+//! Undecided requests cost their listener memory, so there is a bound on those of one address. What is beyond it is refused, the
+//! program is not asked, and whoever has another address is served as before.
+
+use udapl::cm::wire::Message;
+use udapl::{CrHandle, EvdFlags, Event, PspFlags};
+
+use crate::calls;
+use crate::stranger::{STRANGER, a_request, datagram};
+use crate::world::World;
+
+/// Where these requests go.
+const DELUGE_QUAL: u64 = 0x1_0000_007b;
+/// Requests beyond the bound.
+const MORE: u32 = 64;
+/// Requests that come before the program looks.
+const AT_A_TIME: u32 = 64;
+
+impl World {
+    /// Asks a service point of its own, whose program decides about nothing.
+    pub fn deluge(&mut self, side: usize) {
+        let most = udapl::cm::Config::default().max_pending_per_peer;
+        let requests = u32::try_from(most).expect("some thousands") + MORE;
+        let one = &self.sides[side];
+        if one.tampered || one.open.as_ref().is_none_or(|open| open.dead) {
+            return;
+        }
+        let Some(to) = self.address(side) else { return };
+        let point = self.call(side, "dat_psp_create", |open| {
+            let evd = open.ia.evd_create(requests, EvdFlags::CR)?;
+            Ok((
+                evd,
+                open.ia.psp_create(DELUGE_QUAL, evd, PspFlags::CONSUMER)?,
+            ))
+        });
+        let Some(Ok((evd, psp))) = point else { return };
+        let card = self.cards[self.sides[side].card].physical();
+        let like = a_request(to, DELUGE_QUAL);
+        for number in 1..=requests {
+            let mut req = like.clone();
+            (req.local_comm_id, req.local_qpn) = (number, number);
+            let mad = Message::Req(Box::new(req)).to_mad(u64::from(number));
+            self.sim
+                .deliver(&card, &datagram(STRANGER, to, number, &mad));
+            if number.is_multiple_of(AT_A_TIME) {
+                self.timed(side, calls::PROGRESS, |world| {
+                    if let Some(open) = &mut world.sides[side].open {
+                        open.ia.progress();
+                    }
+                });
+            }
+        }
+        let asked = self.call(side, "dat_evd_dequeue", |open| {
+            let next = || match open.ia.evd_dequeue(evd) {
+                Ok(Event::ConnectionRequest(request)) => Some(request.cr),
+                Ok(_) | Err(_) => None,
+            };
+            let asked: Vec<CrHandle> = std::iter::from_fn(next).collect();
+            Ok(asked)
+        });
+        let asked = asked.and_then(Result::ok).unwrap_or_default();
+        assert!(
+            asked.len() <= most,
+            "side {side} is asked about {} requests of one address that nobody has decided",
+            asked.len()
+        );
+        self.cover
+            .count("stranger", "more requests than are decided");
+        for cr in asked {
+            self.call(side, "dat_cr_reject", |open| open.ia.cr_reject(cr));
+        }
+        self.call(side, "dat_psp_free", |open| open.ia.psp_free(psp));
+        self.call(side, "dat_evd_free", |open| open.ia.evd_free(evd));
+    }
+}

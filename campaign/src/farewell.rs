@@ -1,0 +1,86 @@
+//! Who goes says so: the peers of an adapter that is closed or dropped hear that their connections are over, and soon.
+//!
+//! A peer that was never told would learn it from a request that nobody acknowledges, or never. So whoever was connected to an
+//! adapter that went in health, over a wire in health, has [`SOON`] to hear of it.
+
+use std::time::Duration;
+
+use crate::end::Phase;
+use crate::world::World;
+
+/// Until then the message has come.
+const SOON: Duration = Duration::from_millis(20);
+/// Turns of the peer's program after that.
+const TURNS: u32 = 2;
+
+/// An endpoint that will hear of its peer's end.
+pub struct Farewell {
+    /// Side, its opening, and the endpoint's place.
+    to: (usize, u64, usize),
+    link: usize,
+    /// In the world's time.
+    by: u64,
+    turns: u32,
+}
+
+impl World {
+    /// Ends of connections with a side that is about to go, whose programs will hear of it.
+    pub fn bereaved(&self, side: usize) -> Vec<Farewell> {
+        let one = &self.sides[side];
+        let well = one.open.as_ref().is_some_and(|open| !open.dead) && !one.tampered;
+        if !well || self.until.is_some() || self.now() < self.trained {
+            return Vec::new();
+        }
+        let of_link = |(link, it): (usize, &crate::end::Link)| {
+            let own = it
+                .ends
+                .iter()
+                .position(|end| (end.0, end.1) == (side, one.openings))?;
+            let to = it.ends[1 - own];
+            let lives = it.up == [true, true] && it.spoiled.is_none() && to.0 != side;
+            lives.then_some(Farewell {
+                to,
+                link,
+                by: 0,
+                turns: TURNS,
+            })
+        };
+        self.links.iter().enumerate().filter_map(of_link).collect()
+    }
+
+    /// The side has gone.
+    pub fn gone(&mut self, bereaved: Vec<Farewell>) {
+        let by = self.now() + u64::try_from(SOON.as_nanos()).expect("a moment");
+        let timed = bereaved.into_iter().map(|one| Farewell { by, ..one });
+        self.farewells.extend(timed);
+    }
+
+    /// Sees who has heard, and who should have.
+    pub fn farewells_heard(&mut self) {
+        let now = self.now();
+        let mut left = std::mem::take(&mut self.farewells);
+        left.retain_mut(|farewell| {
+            let (side, opening, at) = farewell.to;
+            let one = &self.sides[side];
+            let open = one.open.as_ref().filter(|_| one.openings == opening);
+            let waits = open.is_some_and(|open| {
+                let end = &open.ends[at];
+                let same = end.link.is_some_and(|(link, _)| link == farewell.link);
+                same && end.phase == Phase::Up && !open.dead
+            });
+            if !waits || one.tampered || one.asleep > 0 {
+                return false;
+            }
+            if now >= farewell.by {
+                farewell.turns -= 1;
+            }
+            assert!(
+                farewell.turns > 0,
+                "side {side}, endpoint {at} is connected still, and its peer has gone: {:?}",
+                self.links[farewell.link].ends
+            );
+            true
+        });
+        self.farewells = left;
+    }
+}
