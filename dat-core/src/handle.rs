@@ -29,13 +29,6 @@ macro_rules! handles {
                     (self.key.data().as_ffi(), self.ia)
                 }
 
-                /// Its place alone: an object that is there now has the place to itself.
-                #[inline]
-                #[must_use]
-                pub fn place(self) -> u32 {
-                    index_of(self.key)
-                }
-
                 /// The handle these numbers stand for. Numbers that no handle gave make a handle of nothing, or of
                 /// another object of this kind; no IA has the number 0.
                 #[inline]

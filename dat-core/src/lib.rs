@@ -65,6 +65,11 @@ pub use ep::state::{EpEvent, EpState};
 pub use ep::{EpChange, EpParam, EpRecvParam, EpStatus};
 pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use evd::EvdParam;
+/// The posts, by their halves.
+pub mod post {
+    pub use crate::ep::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
+}
+pub use evd::wait::Look;
 pub use evd::waiter::{EvdLook, EvdWait, WaitError};
 pub use event::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, Event,

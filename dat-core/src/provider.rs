@@ -84,6 +84,16 @@ pub struct RequestFlags {
     pub unsignalled: bool,
 }
 
+impl RequestFlags {
+    /// Reported, and nothing else.
+    pub const NONE: Self = Self {
+        suppress: false,
+        solicited: false,
+        fence: false,
+        unsignalled: false,
+    };
+}
+
 /// A receive that is posted and not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostedRecv {
@@ -252,23 +262,19 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// As [`QueuePair::post_request`] for one segment, of `bytes` bytes, or nothing: a queue that only looks full is not
-    /// looked into. What is refused here `post_request` may post. `what` is asked when it is about to be written, so that
-    /// it need not be kept until then.
+    /// As [`QueuePair::post_request`] for what most requests are, one segment and no flags. A queue that only looks full is not
+    /// looked into: what is refused here `post_request` may post.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    fn try_post_request(
+    fn post_one(
         &mut self,
-        bytes: u32,
+        op: RequestOp,
+        segment: DataSegment,
         cookie: u64,
-        flags: RequestFlags,
-        what: impl FnOnce() -> (RequestOp, DataSegment),
     ) -> Result<(), QueueFull> {
-        let _any = bytes;
-        let (op, segment) = what();
-        self.post_request(op, core::iter::once(segment), cookie, flags)
+        self.post_request(op, core::iter::once(segment), cookie, RequestFlags::NONE)
     }
 
     /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
@@ -319,18 +325,19 @@ pub trait QueuePair {
     /// # Errors
     /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    fn try_post_recv(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
+    fn post_one_recv(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
         self.post_recv(core::iter::once(segment), cookie, false)
     }
 
-    /// As [`QueuePair::complete_plain`], but of the oldest DTO only: suppressed requests before it are not looked for.
-    fn complete_oldest(&mut self, entry: &Self::Entry) -> Option<Plain> {
-        self.complete_plain(entry)
-    }
-
-    /// As [`QueuePair::complete`] for an entry that is a [`Plain`] completion. `None`, and nothing has changed, when
+    /// As [`QueuePair::complete`] for an entry that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed, when
     /// it is anything else or the provider does not care to tell: then `complete` is called.
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
+        let _any = entry;
+        None
+    }
+
+    /// The same of a request that has suppressed ones before it, which are done too.
+    fn complete_behind_suppressed(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None
     }

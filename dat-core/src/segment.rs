@@ -62,12 +62,11 @@ pub(crate) mod sealed {
             reason = "the trait cannot be named outside of this crate"
         )]
         fn check(&self, scope: Scope<'_>) -> Result<(), Refusal>;
-        /// The same where something else bounds the length to [`super::MAX_SEGMENT_BYTES`].
+        /// Whether [`Check::check`] finds nothing, for a segment that is known to have no more than
+        /// [`super::MAX_SEGMENT_BYTES`]. It need not find out: then it is false.
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "as above")]
-        fn check_bounded(&self, scope: Scope<'_>) -> Result<(), Refusal> {
-            self.check(scope)
-        }
+        fn is_good(&self, scope: Scope<'_>) -> bool;
         #[doc(hidden)]
         fn data(&self) -> DataSegment;
     }
@@ -90,16 +89,6 @@ impl sealed::Check for LmrTriplet {
     #[inline]
     #[allow(private_interfaces, reason = "see the trait")]
     fn check(&self, scope: Scope<'_>) -> Result<(), Refusal> {
-        self.check_bounded(scope)?;
-        if self.segment_length > MAX_SEGMENT_BYTES {
-            return Err(Refusal::LongSegment);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    #[allow(private_interfaces, reason = "see the trait")]
-    fn check_bounded(&self, scope: Scope<'_>) -> Result<(), Refusal> {
         let entry = scope.lmrs.entry(self.lmr_context).ok_or(Refusal::Unknown)?;
         if !entry.contains(self.virtual_address, self.segment_length) {
             return Err(Refusal::Range);
@@ -110,7 +99,20 @@ impl sealed::Check for LmrTriplet {
         if !entry.privileges.contains(scope.need) {
             return Err(lacking(scope.need));
         }
+        if self.segment_length > MAX_SEGMENT_BYTES {
+            return Err(Refusal::LongSegment);
+        }
         Ok(())
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "see the trait")]
+    fn is_good(&self, scope: Scope<'_>) -> bool {
+        scope.lmrs.entry(self.lmr_context).is_some_and(|entry| {
+            entry.contains(self.virtual_address, self.segment_length)
+                && entry.pz == scope.pz
+                && entry.privileges.contains(scope.need)
+        })
     }
 
     #[inline]

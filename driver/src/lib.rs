@@ -22,6 +22,7 @@ mod bar;
 pub mod barrier;
 mod clock;
 mod courier;
+mod cyclic;
 mod dma;
 mod dma_ring;
 #[cfg(test)]
@@ -49,6 +50,7 @@ mod vfio_user;
 
 pub use bar::{Bar, Block, RegisterBlock};
 pub use clock::{Clock, Instant, MAX_WAIT, RealClock, Woken};
+pub use cyclic::Cyclic;
 pub use dma::{DmaArena, DmaBuffer, DmaMemory, Iova, WeakArena};
 pub use dma_ring::{DmaBlock, DmaRing, DmaWord};
 pub use error::{BarError, DmaError, FunctionError, IovaError, MemoryError, ReactorError};

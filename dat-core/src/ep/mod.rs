@@ -21,8 +21,7 @@ mod dup_connect;
 mod holding;
 mod inline;
 mod modify;
-mod named;
-mod post;
+pub(crate) mod post;
 pub mod state;
 
 use crate::cm::ConnId;
@@ -260,6 +259,16 @@ impl<P: Provider> Vacant for Ep<P> {
 }
 
 impl<P: Provider> Ia<P> {
+    /// Gives an endpoint the name a facade has for it, which its completions say ([`Ia::evd_look`]).
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_set_name(&mut self, ep: EpHandle, name: u64) -> DatResult<()> {
+        self.ep(ep)?;
+        self.eps[ep.key].name = name;
+        Ok(())
+    }
+
     /// An endpoint. A null EVD: the consumer is not interested in those events. Without attributes
     /// it gets [`EpAttr::defaults`].
     ///

@@ -4,10 +4,11 @@
 //! flags; the segments, in order ([`crate::segment`]); lengths; room. What is left to the provider is
 //! the room and the work queue entry.
 //!
-//! The common case (connected, in bounds) runs straight through and touches one cache line of the
-//! endpoint ([`Hot`](super::Hot)) before the queue pair. All else is one call away, in
-//! [`Ia::post_request_again`]: a disconnected endpoint takes posts too, because its queue pair is in the
-//! error state and the device itself completes them as flushed, in order; and a queue that looks
+//! Most posts are one segment without flags on a connected endpoint, and nothing is wrong with them. Those are made *at once*
+//! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): the same checks in the order that is quickest, with one answer, yes or no. No means
+//! that nothing has happened, and then the call goes through everything *in order* ([`Ia::request_in_order`]): it has the
+//! answer to give, or posts after all. There are lists of segments and flags; a disconnected endpoint takes posts too, because
+//! its queue pair is in the error state and the device itself completes them as flushed, in order; and a queue that looks
 //! full because nobody has looked at its completions lately (or ever will, their EVD being null, or all of
 //! them suppressed) is reclaimed, once, before the answer is DAT_INSUFFICIENT_RESOURCES.
 
@@ -16,14 +17,92 @@ use super::{Ep, Hot};
 use crate::error::DatResult;
 use crate::handle::{EpHandle, EvdKey};
 use crate::ia::Ia;
-use crate::lmr::table::LmrTable;
 use crate::provider::{DataSegment, Provider, QueueFull, QueuePair, RequestFlags, RequestOp};
 use crate::refusal::Refusal;
-use crate::segment::{RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
+use crate::segment::{MAX_SEGMENT_BYTES, RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
 use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
+/// What is posted: [`Send`], [`RdmaWrite`], [`RdmaRead`] or [`Recv`].
+///
+/// The calls of DAT are made of the two halves here. A facade that must know which half it is in, because only the first is sure
+/// never to panic, calls them itself.
+pub trait Post: Copy {
+    /// Posts if that can be done at once; false says that nothing has happened.
+    fn at_once<P: Provider, S: Segment>(
+        self,
+        ia: &mut Ia<P>,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool;
+
+    /// Checks everything in DAT's order, and posts or says what is wrong.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn in_order<P: Provider, S: Segment>(
+        self,
+        ia: &mut Ia<P>,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()>;
+}
+
+/// `dat_ep_post_send`.
+#[derive(Clone, Copy, Debug)]
+pub struct Send;
+/// `dat_ep_post_rdma_write`, to the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaWrite<'a>(pub &'a RmrTriplet);
+/// `dat_ep_post_rdma_read`, of the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaRead<'a>(pub &'a RmrTriplet);
+/// `dat_ep_post_recv`.
+#[derive(Clone, Copy, Debug)]
+pub struct Recv;
+
+macro_rules! posts {
+    ($($what:ty: $at_once:ident, $in_order:ident;)*) => {$(
+        impl Post for $what {
+            #[inline(always)]
+            fn at_once<P: Provider, S: Segment>(
+                self,
+                ia: &mut Ia<P>,
+                ep: EpHandle,
+                iov: &[S],
+                cookie: DtoCookie,
+                flags: CompletionFlags,
+            ) -> bool {
+                ia.$at_once(ep, iov, self, cookie, flags)
+            }
+
+            #[inline]
+            fn in_order<P: Provider, S: Segment>(
+                self,
+                ia: &mut Ia<P>,
+                ep: EpHandle,
+                iov: &[S],
+                cookie: DtoCookie,
+                flags: CompletionFlags,
+            ) -> DatResult<()> {
+                ia.$in_order(ep, iov, self, cookie, flags)
+            }
+        }
+    )*};
+}
+
+posts! {
+    Send: request_at_once, request_in_order;
+    RdmaWrite<'_>: request_at_once, request_in_order;
+    RdmaRead<'_>: request_at_once, request_in_order;
+    Recv: recv_at_once, recv_in_order;
+}
+
 /// A request as the consumer names it, and what is particular about it.
-pub(super) trait Operation: Copy {
+trait Operation: Copy {
     /// What it needs of local memory.
     const RIGHT: MemPrivFlags;
     /// The answer to bad flags.
@@ -31,12 +110,12 @@ pub(super) trait Operation: Copy {
     /// SOLICITED_WAIT means something.
     const SOLICITS: bool;
 
-    /// [`Operation::admit`] bounds the length of local memory: to what a segment can have, since no endpoint has longer
-    /// messages or transfers ([`IaAttr`](crate::IaAttr)), and to 0 where there may be no segment.
-    const BOUNDS_MEMORY: bool;
-
     /// Segments it may have.
     fn max_iov(hot: &Hot) -> u32;
+
+    /// Whether [`Operation::admit`] finds nothing wrong with one segment of `bytes` bytes of local memory, and there may be one, and
+    /// there are bytes to move.
+    fn fits(self, hot: &Hot, bytes: u64) -> bool;
 
     /// Checks lengths: of local memory, `total` bytes.
     fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal>;
@@ -62,22 +141,20 @@ pub(super) trait Operation: Copy {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct Send;
-#[derive(Clone, Copy)]
-pub(super) struct Write<'a>(pub(super) &'a RmrTriplet);
-#[derive(Clone, Copy)]
-pub(super) struct Read<'a>(pub(super) &'a RmrTriplet);
-
 impl Operation for Send {
     const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
     const BAD_FLAGS: Refusal = Refusal::Flags;
     const SOLICITS: bool = true;
-    const BOUNDS_MEMORY: bool = true;
 
     #[inline(always)]
     fn max_iov(hot: &Hot) -> u32 {
         hot.max_request_iov
+    }
+
+    // The limit is 0 where there may be no segment, and never more than a segment can have.
+    #[inline(always)]
+    fn fits(self, hot: &Hot, bytes: u64) -> bool {
+        bytes.wrapping_sub(1) < hot.max_send_bytes
     }
 
     #[inline(always)]
@@ -99,15 +176,19 @@ impl Operation for Send {
     }
 }
 
-impl Operation for Write<'_> {
+impl Operation for RdmaWrite<'_> {
     const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
     const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
     const SOLICITS: bool = false;
-    const BOUNDS_MEMORY: bool = true;
 
     #[inline(always)]
     fn max_iov(hot: &Hot) -> u32 {
         hot.max_write_iov
+    }
+
+    #[inline(always)]
+    fn fits(self, hot: &Hot, bytes: u64) -> bool {
+        bytes.wrapping_sub(1) < hot.max_write_bytes && bytes <= self.0.segment_length
     }
 
     #[inline(always)]
@@ -135,16 +216,24 @@ impl Operation for Write<'_> {
     }
 }
 
-impl Operation for Read<'_> {
+impl Operation for RdmaRead<'_> {
     const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_WRITE;
     const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
     const SOLICITS: bool = false;
-    // The sink may be longer than what is read.
-    const BOUNDS_MEMORY: bool = false;
 
     #[inline(always)]
     fn max_iov(hot: &Hot) -> u32 {
         hot.max_read_iov
+    }
+
+    // The sink may be longer than what is read, and then nothing else bounds it.
+    #[inline(always)]
+    fn fits(self, hot: &Hot, bytes: u64) -> bool {
+        let wanted = self.0.segment_length;
+        wanted.wrapping_sub(1) < hot.max_read_bytes
+            && bytes >= wanted
+            && bytes <= MAX_SEGMENT_BYTES
+            && hot.max_reads_out != 0
     }
 
     #[inline(always)]
@@ -195,10 +284,7 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_request(ep, iov, Send, cookie, flags) {
-            Ok(()) => Ok(()),
-            Err(refusal) => self.post_request_again(ep, iov, Send, cookie, flags, refusal),
-        }
+        self.post(ep, iov, Send, cookie, flags)
     }
 
     /// Writes the bytes of `iov` to the peer's memory.
@@ -217,10 +303,7 @@ impl<P: Provider> Ia<P> {
         remote: &RmrTriplet,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_request(ep, iov, Write(remote), cookie, flags) {
-            Ok(()) => Ok(()),
-            Err(refusal) => self.post_request_again(ep, iov, Write(remote), cookie, flags, refusal),
-        }
+        self.post(ep, iov, RdmaWrite(remote), cookie, flags)
     }
 
     /// Reads the peer's memory `remote`, all of it, into `iov`.
@@ -240,10 +323,7 @@ impl<P: Provider> Ia<P> {
         remote: &RmrTriplet,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_request(ep, iov, Read(remote), cookie, flags) {
-            Ok(()) => Ok(()),
-            Err(refusal) => self.post_request_again(ep, iov, Read(remote), cookie, flags, refusal),
-        }
+        self.post(ep, iov, RdmaRead(remote), cookie, flags)
     }
 
     /// Posts a buffer for one incoming message. Legal in every state.
@@ -265,14 +345,112 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_recv(ep, iov, cookie, flags) {
-            Ok(()) => Ok(()),
-            Err(refusal) => self.post_recv_again(ep, iov, cookie, flags, refusal),
-        }
+        self.post(ep, iov, Recv, cookie, flags)
     }
 
     #[inline(always)]
-    fn post_request<S: Segment, O: Operation>(
+    fn post<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        what: impl Post,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        if what.at_once(self, ep, iov, cookie, flags) {
+            return Ok(());
+        }
+        what.in_order(self, ep, iov, cookie, flags)
+    }
+
+    /// Posts a request if it is of one segment, without flags and in order, on a connected endpoint with room.
+    #[inline(always)]
+    fn request_at_once<S: Segment, O: Operation>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool {
+        let lmrs = &self.lmrs;
+        if let [one] = iov
+            && flags.is_empty()
+            && handle.ia == self.id
+            && let Some(ep) = self.eps.get_mut(handle.key)
+            && ep.hot.state == EpState::Connected
+            && let Some(qp) = &mut ep.qp
+            && operation.fits(&ep.hot, one.bytes())
+            && one.is_good(Scope {
+                lmrs,
+                pz: ep.hot.pz,
+                need: O::RIGHT,
+            })
+        {
+            return qp
+                .post_one(operation.op(), operation.data(one), cookie)
+                .is_ok();
+        }
+        false
+    }
+
+    /// Posts a receive likewise.
+    #[inline(always)]
+    fn recv_at_once<S: Segment>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        _what: Recv,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool {
+        let lmrs = &self.lmrs;
+        if let [one] = iov
+            && flags.is_empty()
+            && handle.ia == self.id
+            && let Some(ep) = self.eps.get_mut(handle.key)
+            && ep.hot.srq.is_none()
+            && let Some(qp) = &mut ep.qp
+            && ep.hot.max_recv_iov != 0
+            && one.bytes().wrapping_sub(1) < MAX_SEGMENT_BYTES
+            && one.is_good(Scope {
+                lmrs,
+                pz: ep.hot.pz,
+                need: MemPrivFlags::LOCAL_WRITE,
+            })
+        {
+            return qp.post_one_recv(one.data(), cookie).is_ok();
+        }
+        false
+    }
+
+    /// Checks a request in order and posts it.
+    #[inline(never)]
+    fn request_in_order<S: Segment, O: Operation>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        match self.request_checked(handle, iov, operation, cookie, flags) {
+            Err(Refusal::Full) => {
+                self.reclaim(handle, |ep| ep.request_evd);
+                self.request_checked(handle, iov, operation, cookie, flags)
+            }
+            answered => answered,
+        }
+        .map_err(|refusal| {
+            if refusal == Refusal::State {
+                self.eps[handle.key].hot.state.refuse()
+            } else {
+                refusal.error()
+            }
+        })
+    }
+
+    fn request_checked<S: Segment, O: Operation>(
         &mut self,
         handle: EpHandle,
         iov: &[S],
@@ -284,14 +462,63 @@ impl<P: Provider> Ia<P> {
             return Err(Refusal::NoEp);
         }
         let ep = self.eps.get_mut(handle.key).ok_or(Refusal::NoEp)?;
-        if ep.hot.state != EpState::Connected {
+        let hot = &ep.hot;
+        if !matches!(hot.state, EpState::Connected | EpState::Disconnected) {
             return Err(Refusal::State);
         }
-        post_checked(ep, &self.lmrs, iov, operation, cookie, flags)
+        let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
+        if iov.len() > O::max_iov(hot) as usize {
+            return Err(Refusal::Segments);
+        }
+        if flags.bits() & hot.request_flags_refused != 0 {
+            return Err(O::BAD_FLAGS);
+        }
+        let scope = Scope {
+            lmrs: &self.lmrs,
+            pz: hot.pz,
+            need: O::RIGHT,
+        };
+        let how = RequestFlags {
+            suppress: flags.contains(CompletionFlags::SUPPRESS),
+            solicited: O::SOLICITS && flags.contains(CompletionFlags::SOLICITED_WAIT),
+            fence: flags.contains(CompletionFlags::BARRIER_FENCE),
+            unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
+        };
+        let total = check(iov, scope)?;
+        operation.admit(hot, total)?;
+        let op = operation.op();
+        match operation.limit() {
+            None => qp.post_request(op, pieces(iov), cookie, how),
+            Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie, how),
+        }
+        .map_err(|QueueFull| Refusal::Full)?;
+        if ep.hot.state == EpState::Disconnected {
+            ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
+        }
+        Ok(())
     }
 
-    #[inline(always)]
-    fn post_recv<S: Segment>(
+    /// Checks a receive in order and posts it.
+    #[inline(never)]
+    fn recv_in_order<S: Segment>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        _what: Recv,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        match self.recv_checked(handle, iov, cookie, flags) {
+            Err(Refusal::Full) => {
+                self.reclaim(handle, |ep| ep.recv_evd);
+                self.recv_checked(handle, iov, cookie, flags)
+            }
+            answered => answered,
+        }
+        .map_err(Refusal::error)
+    }
+
+    fn recv_checked<S: Segment>(
         &mut self,
         handle: EpHandle,
         iov: &[S],
@@ -317,71 +544,10 @@ impl<P: Provider> Ia<P> {
             pz: ep.hot.pz,
             need: MemPrivFlags::LOCAL_WRITE,
         };
+        check(iov, scope)?;
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
-        match iov {
-            [one] if one.bytes() != 0 => {
-                one.check(scope)?;
-                qp.post_recv(core::iter::once(one.data()), cookie, unsignalled)
-                    .map_err(|QueueFull| Refusal::Full)
-            }
-            _ => post_recv_list(qp, &self.lmrs, ep.hot.pz, iov, cookie, unsignalled),
-        }
-    }
-
-    /// What becomes of a request that was not posted at once.
-    #[cold]
-    #[inline(never)]
-    fn post_request_again<S: Segment, O: Operation>(
-        &mut self,
-        handle: EpHandle,
-        iov: &[S],
-        operation: O,
-        cookie: DtoCookie,
-        flags: CompletionFlags,
-        refusal: Refusal,
-    ) -> DatResult<()> {
-        if refusal != Refusal::State && refusal != Refusal::Full {
-            return Err(refusal.error());
-        }
-        let mut reclaimed = false;
-        loop {
-            let Some(ep) = self.eps.get_mut(handle.key) else {
-                return Err(Refusal::NoEp.error());
-            };
-            if !matches!(ep.hot.state, EpState::Connected | EpState::Disconnected) {
-                return Err(ep.hot.state.refuse());
-            }
-            match post_checked(ep, &self.lmrs, iov, operation, cookie, flags) {
-                Ok(()) => {
-                    ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
-                    return Ok(());
-                }
-                Err(Refusal::Full) if !reclaimed => {
-                    self.reclaim(handle, |ep| ep.request_evd);
-                    reclaimed = true;
-                }
-                Err(refusal) => return Err(refusal.error()),
-            }
-        }
-    }
-
-    /// What becomes of a receive that was not posted at once.
-    #[cold]
-    #[inline(never)]
-    fn post_recv_again<S: Segment>(
-        &mut self,
-        ep: EpHandle,
-        iov: &[S],
-        cookie: DtoCookie,
-        flags: CompletionFlags,
-        refusal: Refusal,
-    ) -> DatResult<()> {
-        if refusal != Refusal::Full {
-            return Err(refusal.error());
-        }
-        self.reclaim(ep, |ep| ep.recv_evd);
-        self.post_recv(ep, iov, cookie, flags)
-            .map_err(Refusal::error)
+        qp.post_recv(pieces(iov), cookie, unsignalled)
+            .map_err(|QueueFull| Refusal::Full)
     }
 
     /// Makes room in a queue that is full only because nobody has looked: a slot is free when the DTO
@@ -399,91 +565,4 @@ impl<P: Provider> Ia<P> {
             }
         }
     }
-}
-
-#[inline(always)]
-fn post_checked<P: Provider, S: Segment, O: Operation>(
-    ep: &mut Ep<P>,
-    lmrs: &LmrTable,
-    iov: &[S],
-    operation: O,
-    cookie: DtoCookie,
-    flags: CompletionFlags,
-) -> Result<(), Refusal> {
-    let hot = &ep.hot;
-    let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
-    if iov.len() > O::max_iov(hot) as usize {
-        return Err(Refusal::Segments);
-    }
-    if flags.bits() & hot.request_flags_refused != 0 {
-        return Err(O::BAD_FLAGS);
-    }
-    let scope = Scope {
-        lmrs,
-        pz: hot.pz,
-        need: O::RIGHT,
-    };
-    let how = RequestFlags {
-        suppress: flags.contains(CompletionFlags::SUPPRESS),
-        solicited: O::SOLICITS && flags.contains(CompletionFlags::SOLICITED_WAIT),
-        fence: flags.contains(CompletionFlags::BARRIER_FENCE),
-        unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
-    };
-    match iov {
-        [one] if one.bytes() != 0 && operation.limit() != Some(0) => {
-            one.check(scope)?;
-            operation.admit(hot, one.bytes())?;
-            let data = operation.data(one);
-            qp.post_request(operation.op(), core::iter::once(data), cookie, how)
-                .map_err(|QueueFull| Refusal::Full)?;
-        }
-        _ => post_list(qp, hot, lmrs, iov, operation, cookie, how)?,
-    }
-    Ok(())
-}
-
-/// A request of none or several segments, or one without bytes. Apart, so that the others run straight through.
-#[inline(never)]
-fn post_list<Q: QueuePair, S: Segment, O: Operation>(
-    qp: &mut Q,
-    hot: &Hot,
-    lmrs: &LmrTable,
-    iov: &[S],
-    operation: O,
-    cookie: DtoCookie,
-    how: RequestFlags,
-) -> Result<(), Refusal> {
-    let scope = Scope {
-        lmrs,
-        pz: hot.pz,
-        need: O::RIGHT,
-    };
-    let total = check(iov, scope)?;
-    operation.admit(hot, total)?;
-    let op = operation.op();
-    match operation.limit() {
-        None => qp.post_request(op, pieces(iov), cookie, how),
-        Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie, how),
-    }
-    .map_err(|QueueFull| Refusal::Full)
-}
-
-/// As [`post_list`], for a receive.
-#[inline(never)]
-fn post_recv_list<Q: QueuePair, S: Segment>(
-    qp: &mut Q,
-    lmrs: &LmrTable,
-    pz: u32,
-    iov: &[S],
-    cookie: DtoCookie,
-    unsignalled: bool,
-) -> Result<(), Refusal> {
-    let scope = Scope {
-        lmrs,
-        pz,
-        need: MemPrivFlags::LOCAL_WRITE,
-    };
-    check(iov, scope)?;
-    qp.post_recv(pieces(iov), cookie, unsignalled)
-        .map_err(|QueueFull| Refusal::Full)
 }

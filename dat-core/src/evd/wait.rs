@@ -23,6 +23,17 @@ use crate::provider::{
 use crate::slots::Slots;
 use crate::types::DtoStatus;
 
+/// What one look at an EVD found ([`Ia::evd_look`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look<T> {
+    /// An ordinary completion, which is taken.
+    Taken(T),
+    /// Nothing.
+    Empty,
+    /// Nothing that one look decides, and nothing has happened: [`Ia::evd_dequeue`] does the rest.
+    Elsewhere,
+}
+
 const EMPTY: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
 
 impl<P: Provider> Ia<P> {
@@ -35,53 +46,45 @@ impl<P: Provider> Ia<P> {
     // Always inlined: the event is then made where the caller wants it, and not copied there.
     #[inline(always)]
     pub fn evd_dequeue(&mut self, evd: EvdHandle) -> DatResult<Event> {
+        match self.evd_look(evd, |ep, _, done| dto(ep, done)) {
+            Look::Taken(event) => Ok(event),
+            Look::Empty => Err(EMPTY),
+            Look::Elsewhere => self.dequeue_other(evd.key, evd.ia),
+        }
+    }
+
+    /// One look at an EVD, for a facade that has events of a form of its own: if the next event is the success of the oldest DTO of a
+    /// connected endpoint, which most are, it is taken, and `make` makes what the facade wants of it. It is told the endpoint, the
+    /// name that the facade gave it ([`Ia::ep_set_name`]), and what there is to say.
+    #[inline(always)]
+    pub fn evd_look<T>(
+        &mut self,
+        evd: EvdHandle,
+        make: impl FnOnce(EpHandle, u64, Plain) -> T,
+    ) -> Look<T> {
         if evd.ia == self.id
             && let Some(queue) = self.evds.get_mut(evd.key)
             && queue.is_clear()
             && let Some(cq) = &mut queue.cq
         {
-            if let Some(entry) = cq.peek() {
-                if let Some((key, done)) = plain(&mut self.eps, &entry) {
-                    cq.advance(&mut queue.obstacles);
-                    return Ok(dto(EpHandle { key, ia: evd.ia }, done));
-                }
-            } else if queue.take_idle_look() {
-                return Err(EMPTY);
+            let Some(entry) = cq.peek() else {
+                return if queue.take_idle_look() {
+                    Look::Empty
+                } else {
+                    Look::Elsewhere
+                };
+            };
+            if let Some((key, name, done)) = plain(&mut self.eps, &entry) {
+                let made = make(EpHandle { key, ia: evd.ia }, name, done);
+                cq.advance(&mut queue.obstacles);
+                return Look::Taken(made);
             }
         }
-        self.dequeue_other(evd.key, evd.ia)
+        Look::Elsewhere
     }
 
-    /// Takes the oldest event of an EVD of this IA, if it is the success of an endpoint's oldest DTO and the device has
-    /// just reported it: `take` is told the name of the endpoint ([`Ia::ep_set_name`]) and what there is to say. `Some(true)`: it was
-    /// that. `Some(false)`: the EVD is empty. `None`: nothing has happened, and [`Ia::evd_dequeue`] does the rest.
-    // The entry is given back last: when a whole batch is, that is a call, which then finds nothing to be kept.
-    #[inline(always)]
-    pub fn evd_dequeue_named(
-        &mut self,
-        evd: EvdHandle,
-        take: impl FnOnce(u64, Plain),
-    ) -> Option<bool> {
-        let queue = self.evds.get_mut(evd.key)?;
-        if !queue.is_clear() {
-            return None;
-        }
-        let cq = queue.cq.as_mut()?;
-        let Some(entry) = cq.peek() else {
-            return queue.take_idle_look().then_some(false);
-        };
-        let (_, ep) = self.eps.at_mut(entry.owner())?;
-        if ep.hot.state != EpState::Connected {
-            return None;
-        }
-        let done = ep.qp.as_mut()?.complete_oldest(&entry)?;
-        take(ep.name, done);
-        cq.advance(&mut queue.obstacles);
-        Some(true)
-    }
-
-    /// What the next entry is not, if there is one, is plainly its queue pair's: a buffer of an SRQ is as common,
-    /// all else is rare. The entry is read again, and what is read now counts.
+    /// The next entry, if there is one, does not end the oldest DTO of a queue pair. A buffer of an SRQ and a request behind suppressed
+    /// ones are as common; all else is rare. The entry is read again, and what is read now counts.
     // The handle comes in its parts, which stay in registers; as a whole it would go through memory, on the
     // fast path too.
     #[inline(never)]
@@ -107,15 +110,20 @@ impl<P: Provider> Ia<P> {
         let Some(entry) = entry else {
             return self.dequeue_slow(evd);
         };
-        if !entry.is_request()
-            && let Some((key, ep)) = self.eps.at_mut(entry.owner())
+        if let Some((key, ep)) = self.eps.at_mut(entry.owner())
             && ep.hot.state == EpState::Connected
-            && let Some(srq) = ep.hot.srq
-            && let Some(srq) = self.srqs.get_mut(srq)
-            && let Some(done) = srq.queue.complete_plain(&entry)
         {
-            let ep = EpHandle { key, ia: self.id };
-            return Ok(dto(ep, done));
+            let srq = ep.hot.srq.filter(|_| !entry.is_request());
+            let done = match srq.and_then(|srq| self.srqs.get_mut(srq)) {
+                Some(srq) => srq.queue.complete_plain(&entry),
+                None => ep.qp.as_mut().and_then(|qp| {
+                    qp.complete_plain(&entry)
+                        .or_else(|| qp.complete_behind_suppressed(&entry))
+                }),
+            };
+            if let Some(done) = done {
+                return Ok(dto(EpHandle { key, ia: self.id }, done));
+            }
         }
         self.dequeue_unusual(evd, &entry)
     }
@@ -162,12 +170,13 @@ impl<P: Provider> Ia<P> {
 pub(super) fn plain<P: Provider>(
     eps: &mut Slots<EpKey, Ep<P>>,
     entry: &Entry<P>,
-) -> Option<(EpKey, Plain)> {
+) -> Option<(EpKey, u64, Plain)> {
     let (key, ep) = eps.at_mut(entry.owner())?;
     if ep.hot.state != EpState::Connected {
         return None;
     }
-    Some((key, ep.qp.as_mut()?.complete_plain(entry)?))
+    let done = ep.qp.as_mut()?.complete_plain(entry)?;
+    Some((key, ep.name, done))
 }
 
 /// The event of a plain completion.

@@ -138,7 +138,7 @@ impl<P: Provider> Ia<P> {
             return self.queued_at_once(evd.key);
         }
         let cq = queue.cq.as_mut()?;
-        let (key, done) = plain(&mut self.eps, &cq.peek()?)?;
+        let (key, _, done) = plain(&mut self.eps, &cq.peek()?)?;
         cq.advance(&mut queue.obstacles);
         let left = match cq.peek() {
             None => 0,

@@ -53,7 +53,10 @@ impl Entry {
     pub(crate) const fn contains(&self, address: u64, bytes: u64) -> bool {
         // An address before the first byte has an offset that no number of bytes brings back inside.
         let offset = address.wrapping_sub(self.address);
-        offset.saturating_add(bytes) <= self.bytes
+        match offset.checked_add(bytes) {
+            Some(end) => end <= self.bytes,
+            None => false,
+        }
     }
 }
 

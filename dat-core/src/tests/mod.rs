@@ -1,6 +1,7 @@
 //! The calls as a consumer sees them, over the provider in memory. Each file is one chapter.
 
 mod asynchronous;
+mod at_once;
 mod checks;
 mod close;
 mod connect;
@@ -8,7 +9,6 @@ mod disconnect;
 mod evd;
 mod flood;
 mod lmr;
-mod named;
 mod post;
 mod rmr;
 mod sharing;

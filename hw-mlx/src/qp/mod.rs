@@ -172,19 +172,18 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn try_post_request(
+    fn post_one(
         &mut self,
-        bytes: u32,
+        op: RequestOp,
+        segment: DataSegment,
         cookie: u64,
-        flags: RequestFlags,
-        what: impl FnOnce() -> (RequestOp, DataSegment),
     ) -> Result<(), QueueFull> {
-        self.send.try_post(bytes, cookie, flags, what)
+        self.send.post_one(op, segment, cookie)
     }
 
     #[inline(always)]
-    fn try_post_recv(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
-        self.recv.try_post(segment, cookie)
+    fn post_one_recv(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
+        self.recv.post_one(segment, cookie)
     }
 
     #[inline]
@@ -231,22 +230,12 @@ impl QueuePair for Qp {
         })
     }
 
-    #[inline(always)]
-    fn complete_oldest(&mut self, entry: &Cqe) -> Option<Plain> {
-        let request = entry.opcode() == CqeOpcode::REQ;
-        let (cookie, bytes) = if request {
-            self.send.complete_oldest(entry.tail())?
-        } else if entry.tail().is_like(self.arrival) {
-            let bytes = entry.byte_count();
-            let cookie = self.recv.complete_oldest(entry.wqe_counter(), bytes)?;
-            (cookie, bytes)
-        } else {
-            return None;
-        };
+    fn complete_behind_suppressed(&mut self, entry: &Cqe) -> Option<Plain> {
+        let (cookie, bytes) = self.send.complete_behind_suppressed(entry.tail())?;
         Some(Plain {
             cookie,
             bytes,
-            request,
+            request: true,
         })
     }
 

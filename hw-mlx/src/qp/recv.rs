@@ -15,7 +15,7 @@
 
 use dat_core::provider::{Completion, DataSegment, PostedRecv, QueueFull};
 use dat_core::types::DtoStatus;
-use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
+use driver::{Cyclic, DmaBuffer, DmaRing, DmaWord, barrier};
 
 use crate::completion::{self, syndrome};
 use crate::wqe::{self, UNIT_BYTES};
@@ -86,7 +86,7 @@ pub struct RecvQueue {
     posted: u32,
     /// Entries completed since creation.
     completed: u32,
-    shadow: Box<[Shadow]>,
+    shadow: Cyclic<Shadow>,
     /// Entries of the device that fit no receive.
     distrusted: u64,
 }
@@ -114,7 +114,7 @@ impl RecvQueue {
             max_recvs: sizes.max_recvs,
             posted: 0,
             completed: 0,
-            shadow: vec![Shadow::default(); sizes.entries as usize].into_boxed_slice(),
+            shadow: Cyclic::new(sizes.entries, Shadow::default()),
             distrusted: 0,
         }
     }
@@ -174,7 +174,7 @@ impl RecvQueue {
         }
         let slot = self.posted & self.mask;
         let bytes = write_scatter(&self.ring, slot * self.units, self.units, segments);
-        self.shadow[slot as usize] = Shadow {
+        *self.shadow.at_mut(slot) = Shadow {
             cookie,
             bytes,
             unsignalled,
@@ -183,30 +183,26 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Posts a buffer of one segment.
+    /// Posts a buffer of one segment, whose completion notifies.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
-    // Nothing here can panic, as in `SendQueue::try_post`.
     #[inline(always)]
-    pub fn try_post(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
+    pub fn post_one(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
         if self.outstanding() >= self.max_recvs {
             return Err(QueueFull);
         }
-        let slot = self.posted & self.mask;
-        // There is one for each entry.
-        let shadow = self.shadow.get_mut(slot as usize).ok_or(QueueFull)?;
-        *shadow = Shadow {
-            cookie,
-            bytes: segment.bytes,
-            unsignalled: false,
-        };
-        let first = slot * self.units;
+        let first = (self.posted & self.mask) * self.units;
         let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
         self.ring.block(first).write(&data);
         if self.units > 1 {
             self.ring.block(first + 1).write(&wqe::terminator());
         }
+        *self.shadow.at_mut(self.posted) = Shadow {
+            cookie,
+            bytes: segment.bytes,
+            unsignalled: false,
+        };
         self.hand_over();
         Ok(())
     }
@@ -228,24 +224,12 @@ impl RecvQueue {
     /// that fit. Its cookie; `None`, and nothing has changed, if it is any other case.
     #[inline(always)]
     pub fn complete_plain(&mut self, counter: u16, bytes: u32) -> Option<u64> {
-        let shadow = &self.shadow[(self.completed & self.mask) as usize];
+        let shadow = self.shadow.at(self.completed);
         if self.posted == self.completed || !self.is_oldest(counter) || bytes > shadow.bytes {
             return None;
         }
         self.completed = self.completed.wrapping_add(1);
         Some(shadow.cookie)
-    }
-
-    /// The same, in a form that cannot panic: what cannot need not keep anything for a landing.
-    #[inline(always)]
-    pub fn complete_oldest(&mut self, counter: u16, bytes: u32) -> Option<u64> {
-        // There is one for each entry.
-        let there = ((self.completed & self.mask) as usize) < self.shadow.len();
-        if there {
-            self.complete_plain(counter, bytes)
-        } else {
-            None
-        }
     }
 
     /// Takes the device's word that the oldest receive is done.
@@ -255,7 +239,7 @@ impl RecvQueue {
             self.distrust(counter);
             return None;
         }
-        let shadow = self.shadow[(self.completed & self.mask) as usize];
+        let shadow = *self.shadow.at(self.completed);
         self.completed = self.completed.wrapping_add(1);
         Some(outcome.completion(shadow.cookie, shadow.bytes, shadow.unsignalled))
     }
@@ -265,7 +249,7 @@ impl RecvQueue {
         if self.posted == self.completed {
             return None;
         }
-        let shadow = self.shadow[(self.completed & self.mask) as usize];
+        let shadow = *self.shadow.at(self.completed);
         self.completed = self.completed.wrapping_add(1);
         Some(Completion::flushed(
             shadow.cookie,
@@ -282,7 +266,7 @@ impl RecvQueue {
     }
 
     fn posted_at(&self, slot: u32) -> Option<PostedRecv> {
-        let shadow = self.shadow[slot as usize];
+        let shadow = self.shadow.at(slot);
         let segments: Vec<DataSegment> = (0..self.units)
             .map(|at| self.ring.block(slot * self.units + at).read::<DataSeg, 0>())
             .take_while(|data| data.byte_count() != 0)

@@ -37,7 +37,7 @@ use dat_core::provider::{
     Completion, DataSegment, InlineError, QueueFull, RequestFlags, RequestOp, WindowTarget,
 };
 use dat_core::types::DtoStatus;
-use driver::{DmaBuffer, DmaRing, DmaWord, barrier};
+use driver::{Cyclic, DmaBuffer, DmaRing, DmaWord, barrier};
 
 use crate::completion;
 use crate::cq::Tail;
@@ -118,29 +118,42 @@ impl SendSizes {
 #[derive(Clone, Copy, Debug)]
 struct Shadow {
     cookie: u64,
-    bytes: u32,
-    /// Index of its first block, as the device will say it.
-    index: u16,
-    /// Handed back with the completion.
-    unsignalled: bool,
-    suppress: bool,
     /// The entry that says that it is done and is to be reported; [`Tail::NONE`] if it is not.
     reported: Tail,
+    bytes: u32,
+    /// Index of its first block, as the device will say it, in bits 31:16; and how it completes.
+    place: u32,
 }
+
+/// Handed back with the completion.
+const UNSIGNALLED: u32 = 1;
+/// Its success is not reported.
+const SUPPRESSED: u32 = 2;
 
 impl Shadow {
     const NONE: Self = Self {
         cookie: 0,
-        bytes: 0,
-        index: 0,
-        unsignalled: false,
-        suppress: true,
         reported: Tail::NONE,
+        bytes: 0,
+        place: SUPPRESSED,
     };
+
+    const fn index(&self) -> u16 {
+        // CAST: the upper half.
+        (self.place >> 16) as u16
+    }
+
+    const fn unsignalled(&self) -> bool {
+        self.place & UNSIGNALLED != 0
+    }
+
+    const fn suppressed(&self) -> bool {
+        self.place & SUPPRESSED != 0
+    }
 
     /// A bind is reported, but never as an ordinary request's success is.
     fn is_bind(&self) -> bool {
-        !self.suppress && Tail::NONE.is(self.reported)
+        !self.suppressed() && Tail::NONE.is(self.reported)
     }
 }
 
@@ -175,8 +188,6 @@ pub struct SendQueue {
     qpn_shifted: u32,
     /// The queue pair's part of its entries' tails ([`Tail::of_queue`]).
     queue_tail: u64,
-    /// Number of requests minus one by which the shadow is masked.
-    request_mask: u32,
     /// Blocks of the ring minus one.
     block_mask: u16,
     /// Blocks posted since creation.
@@ -195,8 +206,8 @@ pub struct SendQueue {
     unreported: u32,
     /// After so many requests in a row without a CQE, one asks for it.
     reclaim_every: u32,
-    /// One per block of the ring.
-    shadow: Box<[Shadow]>,
+    /// One for each request that may be outstanding, found by its running number.
+    shadow: Cyclic<Shadow>,
     /// Entries of the device that fit no request.
     distrusted: u64,
 }
@@ -221,7 +232,6 @@ impl SendQueue {
         #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
         let block_mask = (sizes.ring_blocks - 1) as u16;
         let qpn_shifted = qpn << 8;
-        let requests = sizes.max_requests.max(1).next_power_of_two();
         Self {
             ring,
             counter: DmaWord::new(record, SEND_COUNTER),
@@ -233,7 +243,6 @@ impl SendQueue {
             },
             qpn_shifted,
             queue_tail: Tail::of_queue(qpn),
-            request_mask: requests - 1,
             block_mask,
             producer_index: 0,
             max_units: (sizes.wqe_blocks as usize * BLOCK_UNITS).min(wqe::MAX_UNITS),
@@ -243,7 +252,7 @@ impl SendQueue {
             completed: 0,
             unreported: 0,
             reclaim_every: (sizes.max_requests / 4).max(1),
-            shadow: vec![Shadow::NONE; requests as usize].into_boxed_slice(),
+            shadow: Cyclic::new(sizes.max_requests, Shadow::NONE),
             distrusted: 0,
         }
     }
@@ -336,38 +345,38 @@ impl SendQueue {
             );
             return Ok(());
         }
-        self.try_post(first.bytes, cookie, flags, || (op, first))
+        self.post_first(op, first, cookie, flags);
+        Ok(())
     }
 
-    /// Posts a request of one segment, of `bytes` bytes, unless the queue looks full. `what` is asked late.
+    /// Posts a request of one segment without flags, unless the queue looks full.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written. [`SendQueue::post`] may have room.
-    // Nothing here can panic: what cannot need not keep anything for a landing.
     #[inline(always)]
-    pub fn try_post(
+    pub fn post_one(
         &mut self,
-        bytes: u32,
+        op: RequestOp,
+        segment: DataSegment,
         cookie: u64,
-        flags: RequestFlags,
-        what: impl FnOnce() -> (RequestOp, DataSegment),
     ) -> Result<(), QueueFull> {
         if self.is_full() {
             return Err(QueueFull);
         }
-        // There is one for each request that may be outstanding.
-        let place = (self.posted & self.request_mask) as usize;
-        let shadow = self.shadow.get_mut(place).ok_or(QueueFull)?;
-        *shadow = Shadow {
-            cookie,
-            bytes,
-            index: self.producer_index,
-            unsignalled: flags.unsignalled,
-            suppress: flags.suppress,
-            reported: Tail::of_block(self.queue_tail, self.producer_index, flags.suppress),
-        };
+        self.post_first(op, segment, cookie, RequestFlags::NONE);
+        Ok(())
+    }
+
+    /// Posts a request of one segment to a queue that is not full.
+    #[inline(always)]
+    fn post_first(
+        &mut self,
+        op: RequestOp,
+        segment: DataSegment,
+        cookie: u64,
+        flags: RequestFlags,
+    ) {
         let report = self.reports(flags);
-        let (op, segment) = what();
         let head = self.heads.of(op);
         let control = wqe::control(head, self.producer_index, control_bits(report, flags));
         let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
@@ -376,8 +385,7 @@ impl SendQueue {
             Some(remote) => block.write(&[control, remote, data]),
             None => block.write(&[control, data]),
         }
-        self.hand_over(1, control);
-        Ok(())
+        self.finish(1, segment.bytes, cookie, flags, control);
     }
 
     /// Posts a request of none or several segments to a queue that is not full.
@@ -436,13 +444,13 @@ impl SendQueue {
             UNITS - 1,
             wqe::data(segment.bytes, segment.lmr_context, segment.address),
         );
-        let flags = RequestFlags {
-            suppress: false,
-            solicited: false,
-            fence: false,
-            unsignalled: false,
-        };
-        self.commit(RequestOp::Send, UNITS, segment.bytes, cookie, flags);
+        self.commit(
+            RequestOp::Send,
+            UNITS,
+            segment.bytes,
+            cookie,
+            RequestFlags::NONE,
+        );
         Ok(())
     }
 
@@ -491,7 +499,7 @@ impl SendQueue {
         window.advance();
         let number = self.posted;
         self.finish(blocks, 0, cookie, flags, control);
-        self.shadow[(number & self.request_mask) as usize].reported = Tail::NONE;
+        self.shadow.at_mut(number).reported = Tail::NONE;
         if window.needs_fence() {
             self.max_requests = 0;
         }
@@ -644,13 +652,13 @@ impl SendQueue {
     /// Accounts for the WQE that is now in the ring and rings the doorbell.
     #[inline(always)]
     fn finish(&mut self, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags, control: Unit) {
-        self.shadow[(self.posted & self.request_mask) as usize] = Shadow {
+        *self.shadow.at_mut(self.posted) = Shadow {
             cookie,
-            bytes,
-            index: self.producer_index,
-            unsignalled: flags.unsignalled,
-            suppress: flags.suppress,
             reported: Tail::of_block(self.queue_tail, self.producer_index, flags.suppress),
+            bytes,
+            place: (u32::from(self.producer_index) << 16)
+                | (u32::from(flags.unsignalled) * UNSIGNALLED)
+                | (u32::from(flags.suppress) * SUPPRESSED),
         };
         self.hand_over(blocks, control);
     }
@@ -680,7 +688,7 @@ impl SendQueue {
     /// What is remembered of the request with this running number.
     #[inline]
     fn shadow(&self, number: u32) -> &Shadow {
-        &self.shadow[(number & self.request_mask) as usize]
+        self.shadow.at(number)
     }
 
     /// Running number of the oldest outstanding request for which `is_it` says true.
@@ -690,52 +698,35 @@ impl SendQueue {
             .find(|&number| is_it(self.shadow(number)))
     }
 
-    /// The common case of [`SendQueue::complete`]: the entry says that a request has succeeded and that is to be
+    /// The common case of [`SendQueue::complete`]: the entry says that the oldest request has succeeded and that is to be
     /// reported. Its cookie and bytes; `None`, and nothing has changed, if it is any other case.
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: Tail) -> Option<(u64, u32)> {
-        let mut number = self.completed;
-        // A stale shadow must not match; a queue that is empty has nothing else.
-        if number == self.posted {
-            return None;
-        }
-        // Without suppressed requests it is the oldest one's turn.
-        let mut shadow = self.shadow.get((number & self.request_mask) as usize)?;
-        if !entry.is(shadow.reported) {
-            number = self.behind_suppressed(entry)?;
-            shadow = self.shadow(number);
-        }
-        let done = (shadow.cookie, shadow.bytes);
-        self.completed = number.wrapping_add(1);
-        Some(done)
+        self.complete_if(self.completed, entry)
     }
 
-    /// The same, if the request is the oldest one.
+    /// The same of a request that has suppressed ones before it.
+    pub fn complete_behind_suppressed(&mut self, entry: Tail) -> Option<(u64, u32)> {
+        let number = self.find(|shadow| entry.is(shadow.reported))?;
+        self.complete_if(number, entry)
+    }
+
     #[inline(always)]
-    pub fn complete_oldest(&mut self, entry: Tail) -> Option<(u64, u32)> {
-        if self.completed == self.posted {
+    fn complete_if(&mut self, number: u32, entry: Tail) -> Option<(u64, u32)> {
+        let shadow = *self.shadow(number);
+        // A stale shadow must not match; a queue that is empty has nothing else.
+        if number == self.posted || !entry.is(shadow.reported) {
             return None;
         }
-        let place = (self.completed & self.request_mask) as usize;
-        let shadow = self.shadow.get(place)?;
-        if !entry.is(shadow.reported) {
-            return None;
-        }
-        self.completed = self.completed.wrapping_add(1);
+        self.completed = number.wrapping_add(1);
         Some((shadow.cookie, shadow.bytes))
-    }
-
-    /// The request that the entry reports, if suppressed ones are before it.
-    #[inline(never)]
-    fn behind_suppressed(&self, entry: Tail) -> Option<u32> {
-        self.find(|shadow| entry.is(shadow.reported))
     }
 
     /// Takes the device's word that the WQE at block `index` and all before it are done, the last one
     /// with `failure` (syndrome and vendor syndrome) if there is one. Returns that WQE's completion
     /// unless its success is not to be reported; earlier ones asked not to be.
     pub fn complete(&mut self, index: u16, failure: Option<(u8, u8)>) -> Option<Completion> {
-        let here = |shadow: &Shadow| (shadow.index ^ index) & self.block_mask == 0;
+        let here = |shadow: &Shadow| (shadow.index() ^ index) & self.block_mask == 0;
         let Some(number) = self.find(here) else {
             self.distrust(index);
             return None;
@@ -743,7 +734,7 @@ impl SendQueue {
         let shadow = *self.shadow(number);
         self.completed = number.wrapping_add(1);
         let status = match failure {
-            None if shadow.suppress => return None,
+            None if shadow.suppressed() => return None,
             None => DtoStatus::Success,
             Some((syndrome, _)) => completion::dto_status(syndrome),
         };
@@ -753,7 +744,7 @@ impl SendQueue {
             transferred: u64::from(shadow.bytes),
             request: true,
             bind: shadow.is_bind(),
-            unsignalled: shadow.unsignalled,
+            unsignalled: shadow.unsignalled(),
             solicited: false,
             syndrome: failure.unwrap_or((0, 0)),
         })
@@ -768,7 +759,7 @@ impl SendQueue {
         self.completed = self.completed.wrapping_add(1);
         Some(Completion {
             bind: shadow.is_bind(),
-            ..Completion::flushed(shadow.cookie, true, shadow.unsignalled)
+            ..Completion::flushed(shadow.cookie, true, shadow.unsignalled())
         })
     }
 

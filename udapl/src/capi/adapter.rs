@@ -18,7 +18,6 @@
 
 use core::any::Any;
 use core::cell::UnsafeCell;
-use core::hint::cold_path;
 use core::mem::ManuallyDrop;
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +28,7 @@ use driver::Function;
 
 use dat_core::{CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, Subtype};
 
-use super::call::panicked;
+use super::call::{answer, caught, panicked};
 use super::gate::{Gate, NoTurn};
 use super::instance::Instance;
 use super::records::Records;
@@ -210,40 +209,40 @@ impl Adapter {
         answer
     }
 
-    /// Runs `work` in the fast lane. If that is closed, or `work` comes to nothing, the answer is that of `longer`, for
-    /// which the lane is left.
-    // Nothing here has a drop: a value that has one must lie in memory for it, on the fast path too. And the longer way
-    // does not come back to the fast one's end: what it still needs would have to be kept until there.
+    /// Runs `work` in the fast lane. `None`: that is closed, or `work` came to nothing.
     #[inline(always)]
     pub(super) fn fast(
         &'static self,
         work: impl FnOnce(&mut Open) -> Option<DatReturn>,
-        longer: impl Fn() -> DatReturn,
-    ) -> DatReturn {
+    ) -> Option<DatReturn> {
         if !self.gate.enter() {
-            return longer();
+            return None;
         }
         let answered = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: the lane is one thread's at a time, as the consumer of an adapter that is not thread safe sees to, and
             // keeps turns out; `work` is done with the reference before the lane is left.
             let cell = unsafe { &mut *self.open.get() };
             // SAFETY: the gate lets nobody into the lane unless something is open.
-            match work(unsafe { cell.as_mut().unwrap_unchecked() }) {
-                Some(answer) => {
-                    self.gate.leave();
-                    answer
-                }
-                None => {
-                    cold_path();
-                    self.gate.leave();
-                    longer()
-                }
-            }
+            work(unsafe { cell.as_mut().unwrap_unchecked() })
         }));
         match answered {
-            Ok(answer) => answer,
-            Err(panic) => self.broken_in_the_lane(panic),
+            Ok(answer) => {
+                self.gate.leave();
+                answer
+            }
+            Err(panic) => Some(self.broken_in_the_lane(panic)),
         }
+    }
+
+    /// Runs `work` in the fast lane, or in a turn if that is closed.
+    pub(super) fn fast_or_in_turn(
+        &'static self,
+        work: impl Fn(&mut Open) -> DatReturn,
+    ) -> DatReturn {
+        caught(|| {
+            let answered = self.fast(|open| Some(work(open)));
+            answered.unwrap_or_else(|| self.turn(|open| Ok(work(open))).unwrap_or_else(answer))
+        })
     }
 
     #[cold]
@@ -540,7 +539,7 @@ mod tests {
         let handle = opened("sim:without-membarrier");
         let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
         let function = function_of(adapter);
-        if adapter.fast(|_| Some(0), || CLOSED) == CLOSED {
+        if adapter.fast(|_| Some(0)).unwrap_or(CLOSED) == CLOSED {
             return; // no membarrier(2), no lane
         }
         REFUSED.set(Some(libc::EPERM));
@@ -551,7 +550,7 @@ mod tests {
         assert!(error.to_string().contains("membarrier(2)"), "{error}");
         assert!(!is_bus_master(&function));
         assert_eq!(answer(handle), internal("").code(), "for good");
-        assert_eq!(adapter.fast(|_| Some(0), || CLOSED), CLOSED);
+        assert_eq!(adapter.fast(|_| Some(0)).unwrap_or(CLOSED), CLOSED);
         assert_ne!(dat_ia_close(handle, 0), 0);
     }
 
@@ -560,7 +559,7 @@ mod tests {
         extern "C" fn agent(_data: *mut core::ffi::c_void, _evd: DatHandle) {}
         let handle = opened("sim:with-an-agent");
         let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
-        let lane = || adapter.fast(|_| Some(0), || CLOSED);
+        let lane = || adapter.fast(|_| Some(0)).unwrap_or(CLOSED);
         let mut cno = null_mut();
         let proxy = CAgent {
             instance_data: null_mut(),
@@ -584,12 +583,14 @@ mod tests {
         let handle = opened("sim:panics-in-the-lane");
         let broken = internal("").code();
         let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
-        let answered = adapter.fast(|_| panic!("as if we had made a mistake"), || CLOSED);
+        let answered = adapter
+            .fast(|_| panic!("as if we had made a mistake"))
+            .unwrap_or(CLOSED);
         // Where there is no membarrier(2) there is no lane.
         if answered != CLOSED {
             assert_eq!(answered, broken);
             assert_eq!(answer(handle), broken);
-            let again = adapter.fast(|_| Some(0), || CLOSED);
+            let again = adapter.fast(|_| Some(0)).unwrap_or(CLOSED);
             assert_eq!(again, CLOSED, "nobody comes by the lane");
         }
         // An adapter opened later has a place of its own.
@@ -610,7 +611,7 @@ mod tests {
         };
         let first = open(0);
         let (adapter, _) = look_up::<IaName>(first).expect("it is open");
-        let lane = || adapter.fast(|_| Some(0), || CLOSED);
+        let lane = || adapter.fast(|_| Some(0)).unwrap_or(CLOSED);
         let alone = lane();
         for (thread_safe, afterwards) in [(0, alone), (1, CLOSED)] {
             let second = open(thread_safe);

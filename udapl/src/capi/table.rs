@@ -205,13 +205,6 @@ pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)>
     Some((adapter, object))
 }
 
-/// The same for who asks by the handle itself: where the object is in Rust ([`EpHandle::place`]).
-#[inline(always)]
-pub(super) fn find_place<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, u32)> {
-    let (adapter, place) = place::<H>(number(handle))?;
-    Some((adapter, place.index.load(Ordering::Relaxed)))
-}
-
 /// The same with the instance it belongs to.
 pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, IaName, H)> {
     let (_, place) = place::<H>(number(handle))?;

@@ -5,7 +5,7 @@
 use hw_sim::Fault;
 use udapl::{
     AsyncEvent, CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpChange, EpState,
-    EvdFlags, EvdState, Event, ReturnType, Subtype, Timeout,
+    EvdFlags, EvdState, Event, Look, ReturnType, Subtype, Timeout,
 };
 
 use crate::support::connecting::EMPTY;
@@ -461,7 +461,7 @@ fn who_never_finds_a_queue_empty_still_connects() {
             // The first eight stay behind, so it is never empty.
             for _ in 0..if taken == 0 { 0 } else { 8 } {
                 let ia = &mut pair.sides[A].ia;
-                if !(by_name && ia.evd_dequeue_named(evd, |_, _| ()) == Some(true)) {
+                if !(by_name && ia.evd_look(evd, |_, _, _| ()) == Look::Taken(())) {
                     let event = ia.evd_dequeue(evd).expect("there are more");
                     assert!(matches!(event, Event::Dto(_)), "{event:?}");
                 }
@@ -493,7 +493,7 @@ fn who_only_looks_at_an_empty_queue_still_connects() {
         let mut looks = 0;
         while pair.state_of(A, ours) != EpState::Connected {
             let ia = &mut pair.sides[A].ia;
-            if !(by_name && ia.evd_dequeue_named(evd, |_, _| ()) == Some(false)) {
+            if !(by_name && ia.evd_look(evd, |_, _, _| ()) == Look::Empty) {
                 let empty = ia.evd_dequeue(evd).expect_err("nothing was posted");
                 assert_eq!(empty.return_type(), ReturnType::QueueEmpty);
             }

@@ -1,19 +1,23 @@
 //! Completions by name, over the simulated device: what a facade is told of them at once, and what it is not.
 
-use udapl::{CompletionFlags, DtoStatus, EvdHandle, Event};
+use udapl::{CompletionFlags, DtoStatus, EvdHandle, Event, Look};
 
-use crate::support::{A, B, NONE, Pair, PairConfig};
+use crate::support::{A, B, NONE, Pair, PairConfig, Side};
 
 const NAME: u64 = 1 << 63 | 5;
 
 /// The name, cookie, bytes and direction of a completion that is told at once.
 fn told(pair: &mut Pair, side: usize, evd: EvdHandle) -> Option<(u64, u64, u32, bool)> {
-    let mut seen = None;
-    let taken = pair.sides[side].ia.evd_dequeue_named(evd, |name, done| {
-        seen = Some((name, done.cookie, done.bytes, done.request));
+    let Side { ia, ep: named, .. } = &mut pair.sides[side];
+    let look = ia.evd_look(evd, |ep, name, done| {
+        assert_eq!(ep, *named);
+        (name, done.cookie, done.bytes, done.request)
     });
-    assert_eq!(taken == Some(true), seen.is_some());
-    seen
+    if let Look::Taken(seen) = look {
+        Some(seen)
+    } else {
+        None
+    }
 }
 
 /// Two connected sides; the names of their endpoints are [`NAME`] and the next.
@@ -36,8 +40,9 @@ fn sends(pair: &mut Pair, count: u64) {
         pair.post_recv(B, &[to.all()], cookie + 10, NONE)
             .expect("posted");
         let side = &mut pair.sides[A];
-        let at = (side.ep.place(), NAME);
-        assert!(side.ia.named_post_send(at, &from.all(), cookie));
+        side.ia
+            .ep_post_send(side.ep, &[from.all()], cookie, NONE)
+            .expect("posted");
     }
     for _ in 0..100 {
         pair.pump();

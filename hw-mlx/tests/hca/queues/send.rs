@@ -399,11 +399,14 @@ fn only_reported_successes_of_outstanding_requests_are_plain() {
     assert_eq!(f.queue.complete_plain(done(0)), Some((0, 0x100)));
     assert_eq!(f.queue.outstanding(), 3);
     assert_eq!(f.queue.complete_plain(done(0)), None, "done");
-    assert_eq!(
-        f.queue.complete_plain(done(3)),
-        Some((3, 0x100)),
-        "over two"
-    );
+    assert_eq!(f.queue.complete_plain(done(3)), None, "over two");
+    for (index, why) in [(1, "suppressed"), (4, "not posted"), (0, "done")] {
+        let completed = f.queue.complete_behind_suppressed(done(index));
+        assert_eq!(completed, None, "{why}");
+    }
+    assert_eq!(f.queue.outstanding(), 3);
+    let completed = f.queue.complete_behind_suppressed(done(3));
+    assert_eq!(completed, Some((3, 0x100)));
     assert_eq!(f.queue.outstanding(), 0);
     for index in 0..32 {
         assert_eq!(

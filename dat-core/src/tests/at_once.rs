@@ -1,25 +1,37 @@
-//! Posts by place and name: made when nothing stands against the call they are for, and else nothing has happened.
+//! Posts that are made at once: when nothing stands against the call, and else nothing has happened.
 
 use super::*;
+use crate::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 
-/// Names never used twice, as a facade has them.
-const NAME: u64 = 1 << 63 | 77;
+fn send(a: &mut Side, one: LmrTriplet, cookie: u64) -> bool {
+    Send.at_once(&mut a.ia, a.ep, &[one], cookie, NO_FLAGS)
+}
 
-fn named(side: &mut Side) -> (u32, u64) {
-    side.ia.ep_set_name(side.ep, NAME).expect("an endpoint");
-    (side.ep.place(), NAME)
+fn write(a: &mut Side, one: LmrTriplet, cookie: u64, to: &RmrTriplet) -> bool {
+    RdmaWrite(to).at_once(&mut a.ia, a.ep, &[one], cookie, NO_FLAGS)
+}
+
+fn read(a: &mut Side, one: LmrTriplet, cookie: u64, from: &RmrTriplet) -> bool {
+    RdmaRead(from).at_once(&mut a.ia, a.ep, &[one], cookie, NO_FLAGS)
+}
+
+fn recv(a: &mut Side, one: LmrTriplet, cookie: u64) -> bool {
+    Recv.at_once(&mut a.ia, a.ep, &[one], cookie, NO_FLAGS)
 }
 
 #[test]
-fn named_posts_complete_as_the_calls_they_are_for() {
+fn posts_made_at_once_complete_as_any_other() {
     let (_net, mut a, mut b) = connected();
-    let (at, to) = (named(&mut a), b.remote(16));
+    let to = b.remote(16);
     b.post_recv(9).expect("posts");
     let one = a.triplet(0, 16);
-    assert!(a.ia.named_post_send(at, &one, 1));
-    assert!(a.ia.named_post_rdma_write(at, &one, 2, &to));
+    assert!(send(&mut a, one, 1));
+    assert!(write(&mut a, one, 2, &to));
     // The sink of a read may be longer than the source.
-    assert!(a.ia.named_post_rdma_read(at, &a.triplet(0, 20), 3, &to));
+    assert!({
+        let longer = a.triplet(0, 20);
+        read(&mut a, longer, 3, &to)
+    });
     let lengths: Vec<_> = a
         .events(a.request)
         .iter()
@@ -28,7 +40,10 @@ fn named_posts_complete_as_the_calls_they_are_for() {
     assert_eq!(lengths, [(1, 16), (2, 16), (3, 16)]);
     assert_eq!(b.completions(b.recv), [(9, DtoStatus::Success)]);
 
-    assert!(a.ia.named_post_recv(at, &a.triplet(0, 64), 4));
+    assert!({
+        let buffer = a.triplet(0, 64);
+        recv(&mut a, buffer, 4)
+    });
     b.send(5, NO_FLAGS).expect("posts");
     assert_eq!(a.completions(a.recv), [(4, DtoStatus::Success)]);
 }
@@ -42,12 +57,12 @@ fn cookie_and_length(event: &Event) -> Option<(u64, u64)> {
 }
 
 /// How many of the four posts of `one` were made.
-fn made(a: &mut Side, at: (u32, u64), one: &LmrTriplet, to: &RmrTriplet) -> usize {
+fn made(a: &mut Side, one: LmrTriplet, to: &RmrTriplet) -> usize {
     [
-        a.ia.named_post_send(at, one, 0),
-        a.ia.named_post_rdma_write(at, one, 0, to),
-        a.ia.named_post_rdma_read(at, one, 0, to),
-        a.ia.named_post_recv(at, one, 0),
+        send(a, one, 0),
+        write(a, one, 0, to),
+        read(a, one, 0, to),
+        recv(a, one, 0),
     ]
     .iter()
     .filter(|&&made| made)
@@ -55,33 +70,22 @@ fn made(a: &mut Side, at: (u32, u64), one: &LmrTriplet, to: &RmrTriplet) -> usiz
 }
 
 #[test]
-fn no_post_goes_to_an_endpoint_of_another_name_or_place_or_to_one_that_is_gone() {
+fn no_post_goes_to_an_endpoint_that_is_gone_or_of_another_adapter() {
     let (_net, mut a, b) = connected();
     let (to, one) = (b.remote(16), a.triplet(0, 16));
-    let (place, name) = named(&mut a);
-    for at in [
-        (place, name + 1),
-        (place, 0),
-        (place + 1, name),
-        (place + 1, 0),
-        (u32::MAX, name),
-    ] {
-        assert_eq!(made(&mut a, at, &one, &to), 0, "{at:?}");
+    let freed = a.ia.ep_create(None, None, None, None, None).expect("an EP");
+    a.ia.ep_free(freed).expect("frees");
+    for ep in [freed, b.ep] {
+        let own = std::mem::replace(&mut a.ep, ep);
+        assert_eq!(made(&mut a, one, &to), 0);
+        a.ep = own;
     }
     assert_eq!(a.events(a.request), []);
-    let freed = a.ia.ep_create(None, None, None, None, None).expect("an EP");
-    a.ia.ep_set_name(freed, NAME + 1).expect("an endpoint");
-    a.ia.ep_free(freed).expect("frees");
-    assert!(a.ia.ep_set_name(freed, NAME + 2).is_err());
-    for name in [0, NAME + 1, NAME + 2] {
-        assert_eq!(made(&mut a, (freed.place(), name), &one, &to), 0);
-    }
 }
 
 #[test]
-fn what_the_calls_refuse_no_named_post_does() {
+fn what_the_calls_refuse_is_not_made_at_once() {
     let (_net, mut a, b) = connected();
-    let at = named(&mut a);
     let (good, to) = (a.triplet(0, 16), b.remote(16));
     let other_pz = a.ia.pz_create().expect("a PZ");
     let elsewhere = a.ia.lmr_create(MEMORY, other_pz, MemPrivFlags::all());
@@ -118,30 +122,32 @@ fn what_the_calls_refuse_no_named_post_does() {
         ("no bytes", a.triplet(0, 0)),
     ];
     for (what, one) in bad {
-        assert_eq!(made(&mut a, at, &one, &to), 0, "{what}");
+        assert_eq!(made(&mut a, one, &to), 0, "{what}");
     }
-    assert!(
-        !a.ia.named_post_rdma_write(at, &a.triplet(0, 17), 0, &to),
-        "longer than the target"
-    );
-    assert!(
-        !a.ia.named_post_rdma_read(at, &a.triplet(0, 15), 0, &to),
-        "shorter than the source"
-    );
-    assert!(
-        !a.ia.named_post_rdma_read(at, &good, 0, &b.remote(0)),
-        "nothing to read"
-    );
+    let (longer, shorter) = (a.triplet(0, 17), a.triplet(0, 15));
+    assert!(!write(&mut a, longer, 0, &to), "longer than the target");
+    assert!(!read(&mut a, shorter, 0, &to), "shorter than the source");
+    assert!(!read(&mut a, good, 0, &b.remote(0)), "nothing to read");
+    for (iov, flags) in [
+        (&[good, good][..], NO_FLAGS),
+        (&[], NO_FLAGS),
+        (&[good], CompletionFlags::SUPPRESS),
+    ] {
+        assert!(
+            !RdmaWrite(&to).at_once(&mut a.ia, a.ep, iov, 0, flags),
+            "lists and flags take the longer way"
+        );
+    }
     assert_eq!((a.events(a.request), a.events(a.recv)), (vec![], vec![]));
 }
 
 #[test]
-fn a_named_request_takes_a_connection_and_a_named_receive_does_not() {
+fn a_request_takes_a_connection_and_a_receive_does_not() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});
-    let (at, one) = (named(&mut a), a.triplet(0, 16));
+    let one = a.triplet(0, 16);
     let to = a.remote(16);
-    assert_eq!(made(&mut a, at, &one, &to), 1);
+    assert_eq!(made(&mut a, one, &to), 1);
     assert_eq!(
         a.ia.ep_get_status(a.ep).map(|status| status.recv_idle),
         Ok(false)
@@ -149,10 +155,9 @@ fn a_named_request_takes_a_connection_and_a_named_receive_does_not() {
 }
 
 #[test]
-fn a_queue_that_is_full_takes_no_named_post() {
+fn a_queue_that_is_full_takes_no_post() {
     let (_net, mut a, _b) = connected_with(|attr| attr.max_recv_dtos = 2);
-    let at = named(&mut a);
     let one = a.triplet(0, 16);
-    let posted = [1, 2, 3].map(|cookie| a.ia.named_post_recv(at, &one, cookie));
+    let posted = [1, 2, 3].map(|cookie| recv(&mut a, one, cookie));
     assert_eq!(posted, [true, true, false]);
 }
