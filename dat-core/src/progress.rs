@@ -500,7 +500,7 @@ impl<P: Provider> Ia<P> {
         match error {
             ProviderError::Resources(_) => DatError::resources(resource)
                 .because("the device has no more; see last_device_error"),
-            ProviderError::Unsupported(_) => {
+            ProviderError::Limit { .. } | ProviderError::Unsupported(_) => {
                 DatError::unsupported().because("not with this device; see last_device_error")
             }
             ProviderError::Unreachable(_) => {

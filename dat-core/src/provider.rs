@@ -529,13 +529,23 @@ pub enum ProviderEvent {
     DeviceRequested,
 }
 
-/// Why a provider could not do a thing. The text says what, with numbers.
+/// Why a provider could not do a thing. A text says what, with numbers.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
     /// The device or the host has no more of something.
     #[error("out of resources: {0}")]
     Resources(String),
-    /// A value is outside what the device can do.
+    /// A number is larger than the device can do.
+    #[error("not supported by the device: {what}: {asked} asked for, {limit} at most")]
+    Limit {
+        /// What was asked for.
+        what: &'static str,
+        /// How much, or which number.
+        asked: u64,
+        /// The largest there may be.
+        limit: u64,
+    },
+    /// The device cannot do this.
     #[error("not supported by the device: {0}")]
     Unsupported(String),
     /// The destination cannot be reached or resolved.

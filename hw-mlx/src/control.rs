@@ -122,13 +122,7 @@ impl Control {
             &message(input, tail),
             fixed + extra_out_bytes,
         )?;
-        // The answer is as long as we asked, whatever the device wrote.
-        let (output, rest) =
-            C::Out::read_from_prefix(&answer).map_err(|_| CmdError::BadSignature {
-                opcode: C::OPCODE,
-                op_mod: 0,
-                block: None,
-            })?;
+        let (output, rest) = typed::<C>(&answer)?;
         Ok((output, rest.to_vec()))
     }
 
@@ -602,4 +596,13 @@ fn opcode_of(input: &[u8]) -> Opcode {
 
 pub(crate) fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The fixed part of an answer, and what follows it. The answer is as long as we asked, whatever the device wrote.
+pub(crate) fn typed<C: Command>(answer: &[u8]) -> Result<(C::Out, &[u8]), CmdError> {
+    C::Out::read_from_prefix(answer).map_err(|_| CmdError::ShortAnswer {
+        opcode: C::OPCODE,
+        bytes: answer.len(),
+        fixed: size_of::<C::Out>(),
+    })
 }

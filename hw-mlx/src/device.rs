@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use driver::{Block, DmaArena, Function, Instant};
 use thiserror::Error;
-use zerocopy::FromBytes;
 
 use crate::bringup::{self, BringupReport};
 use crate::caps::Caps;
 use crate::cmd::{SlotClass, Ticket};
-use crate::control::{Control, message};
+use crate::control::{Control, message, typed};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
 use crate::gid::{self, GidEntry, Vlan};
@@ -301,7 +300,7 @@ impl Hca {
     ) -> Result<Result<C::Out, CmdError>, Pending<C>> {
         self.control.serve();
         match self.control.answer(pending.ticket, size_of::<C::Out>()) {
-            Some(answer) => Ok(answer.and_then(|answer| typed::<C>(&answer))),
+            Some(answer) => Ok(answer.and_then(|answer| Ok(typed::<C>(&answer)?.0))),
             None => Err(pending),
         }
     }
@@ -312,7 +311,7 @@ impl Hca {
     /// [`CmdError`].
     pub fn answer<C: Command>(&mut self, pending: Pending<C>) -> Result<C::Out, CmdError> {
         let answer = self.control.wait_for(pending.ticket, size_of::<C::Out>())?;
-        typed::<C>(&answer)
+        Ok(typed::<C>(&answer)?.0)
     }
 
     /// Drains the event queues: finished commands, page requests, completion events, errors. Does not
@@ -517,17 +516,5 @@ impl std::fmt::Debug for Hca {
             .field("eqs", &self.control.eqs)
             .field("dead", &self.control.health.dead())
             .finish_non_exhaustive()
-    }
-}
-
-fn typed<C: Command>(answer: &[u8]) -> Result<C::Out, CmdError> {
-    match C::Out::read_from_prefix(answer) {
-        Ok((output, _)) => Ok(output),
-        // The answer is as long as we asked.
-        Err(_) => Err(CmdError::BadSignature {
-            opcode: C::OPCODE,
-            op_mod: 0,
-            block: None,
-        }),
     }
 }

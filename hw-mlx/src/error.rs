@@ -61,6 +61,16 @@ pub enum CmdError {
         /// The mailbox, or `None` for the entry itself.
         block: Option<usize>,
     },
+    /// The firmware did what it was asked, and the answer that was asked for has no room for what it is to say: our error.
+    #[error("{opcode:?} ({:#05x}): {bytes} bytes of its answer were asked for, it has {fixed}", opcode.0)]
+    ShortAnswer {
+        /// The command.
+        opcode: Opcode,
+        /// Bytes of the answer that was asked for.
+        bytes: usize,
+        /// Bytes that every answer to this command has.
+        fixed: usize,
+    },
     /// Every slot is in use, or quarantined, and stayed so.
     #[error("{opcode:?} ({:#05x}): no command slot free after {waited_ms} ms ({quarantined} quarantined)", opcode.0)]
     NoSlot {
@@ -97,6 +107,7 @@ impl CmdError {
             Self::Delivery { .. }
             | Self::TimedOut { .. }
             | Self::BadSignature { .. }
+            | Self::ShortAnswer { .. }
             | Self::NoSlot { .. }
             | Self::Memory { .. }
             | Self::Dead { .. } => None,
@@ -110,6 +121,7 @@ impl CmdError {
             Self::Delivery { .. }
             | Self::TimedOut { .. }
             | Self::BadSignature { .. }
+            | Self::ShortAnswer { .. }
             | Self::NoSlot { .. }
             | Self::Dead { .. } => false,
         }
@@ -119,7 +131,7 @@ impl CmdError {
     /// included): nobody knows whether it took effect.
     pub fn outcome_unknown(&self) -> bool {
         match self {
-            Self::TimedOut { .. } | Self::BadSignature { .. } => true,
+            Self::TimedOut { .. } | Self::BadSignature { .. } | Self::ShortAnswer { .. } => true,
             Self::Delivery { .. }
             | Self::Refused { .. }
             | Self::NoSlot { .. }
@@ -303,6 +315,41 @@ pub enum MlxError {
         what: &'static str,
         /// Its value.
         value: u64,
+    },
+    /// A queue that was asked for is larger than the format of its ring, or of an entry, can be.
+    #[error("a {queue} of {entries} entries, {segments} segments each: its format ends before")]
+    QueueTooLarge {
+        /// Which queue.
+        queue: &'static str,
+        /// Entries asked for.
+        entries: u32,
+        /// Segments of one, asked for.
+        segments: u32,
+    },
+    /// Memory to be registered whose addresses no page of the device translates: there is none of it, it runs over the end of an
+    /// address space, or the two addresses do not agree within the smallest page.
+    #[error(
+        "{bytes} bytes at {address:#x}, I/O address {iova:#x}: nothing that pages of 2^{log_min_page} bytes translate"
+    )]
+    Untranslatable {
+        /// The address that peers and requests use.
+        address: u64,
+        /// The address that the device's accesses go to.
+        iova: u64,
+        /// How many.
+        bytes: u64,
+        /// log2 of the smallest page.
+        log_min_page: u32,
+    },
+    /// Memory to be registered that takes a larger translation table than one command carries.
+    #[error("{bytes} bytes take a translation table of {asked} bytes, a command carries {limit}")]
+    TranslationTooLarge {
+        /// Bytes of the memory.
+        bytes: u64,
+        /// Bytes of its table.
+        asked: u64,
+        /// The longest there may be.
+        limit: u64,
     },
     /// The firmware wants more pages than the configuration allows it.
     #[error("the firmware asks for {asked} pages, HcaConfig::firmware_pages leaves {room}")]

@@ -178,15 +178,17 @@ impl Gsi {
     /// # Errors
     /// No memory, or device refusal.
     pub fn create(hca: &mut Hca, doorbells: &Doorbells, pd: u32) -> Result<Self, MlxError> {
-        let (Some(send_sizes), Some(recv_sizes)) = (
-            SendSizes::new(SENDS, SEND_SEGMENTS, 0),
-            RecvSizes::new(RECEIVES, 1),
-        ) else {
-            return Err(MlxError::Nonsense {
-                what: "QP1's queue sizes",
-                value: u64::from(SENDS),
-            });
-        };
+        let send_sizes =
+            SendSizes::new(SENDS, SEND_SEGMENTS, 0).ok_or(MlxError::QueueTooLarge {
+                queue: "send queue of QP1",
+                entries: SENDS,
+                segments: SEND_SEGMENTS,
+            })?;
+        let recv_sizes = RecvSizes::new(RECEIVES, 1).ok_or(MlxError::QueueTooLarge {
+            queue: "receive queue of QP1",
+            entries: RECEIVES,
+            segments: 1,
+        })?;
         let cq = Cq::create(hca, doorbells, SENDS + RECEIVES)?;
         let slot_bytes = SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT;
         let slots = hca.arena().alloc(slot_bytes, 64)?;

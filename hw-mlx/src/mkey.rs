@@ -157,20 +157,26 @@ impl KeyRequest {
 /// Addresses that cannot be translated, or device refusal.
 pub fn create(hca: &mut Hca, request: &KeyRequest, iova: Iova) -> Result<(u32, u32), MlxError> {
     let limits = hca.caps().limits();
-    let nonsense = MlxError::Nonsense {
-        what: "memory region",
-        value: request.bytes,
-    };
     let Some(translation) = Translation::of(
         request.address,
         iova,
         request.bytes,
         limits.log_min_mkey_page..=limits.log_max_mkey_page,
     ) else {
-        return Err(nonsense);
+        return Err(MlxError::Untranslatable {
+            address: request.address,
+            iova: iova.0,
+            bytes: request.bytes,
+            log_min_page: limits.log_min_mkey_page,
+        });
     };
-    if translation.octwords() * 16 > MAX_TABLE_BYTES {
-        return Err(nonsense);
+    let table_bytes = translation.octwords() * 16;
+    if table_bytes > MAX_TABLE_BYTES {
+        return Err(MlxError::TranslationTooLarge {
+            bytes: request.bytes,
+            asked: table_bytes,
+            limit: MAX_TABLE_BYTES,
+        });
     }
     let pg_access = hca.caps().general().pg();
     let command = request.command(&translation, pg_access);

@@ -224,9 +224,10 @@ impl Srq {
         max_recvs: u32,
         max_segments: u32,
     ) -> Result<Self, MlxError> {
-        let sizes = SrqSizes::new(max_recvs, max_segments).ok_or(MlxError::Nonsense {
-            what: "shared receive queue size",
-            value: u64::from(max_recvs),
+        let sizes = SrqSizes::new(max_recvs, max_segments).ok_or(MlxError::QueueTooLarge {
+            queue: "shared receive queue",
+            entries: max_recvs,
+            segments: max_segments,
         })?;
         let sizes = sizes.with_headroom(hca.caps().limits().srq_entries);
         let memory = RingMemory::alloc(hca.arena(), sizes.bytes())?;

@@ -14,7 +14,7 @@ pub(crate) mod table;
 use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey, index_of};
 use crate::ia::{Ia, fresh_stamp};
-use crate::provider::Provider;
+use crate::provider::{Provider, ProviderError};
 use crate::segment::{LmrTriplet, MAX_SEGMENT_BYTES};
 use crate::types::MemPrivFlags;
 use slice::{LmrSlice, NOWHERE};
@@ -195,9 +195,8 @@ impl<P: Provider> Ia<P> {
         }
         let registration = match self.provider.register(self.pzs[pz].pd, &memory, privileges) {
             Ok(registration) => registration,
-            Err(crate::provider::ProviderError::Unsupported(what)) => {
-                tracing::warn!(what, "lmr_create refused");
-                self.last_device_error = Some(what);
+            Err(error @ (ProviderError::Unsupported(_) | ProviderError::Limit { .. })) => {
+                self.note_device_error("lmr_create", &error);
                 return Err(DatError::parameter(Subtype::Arg4)
                     .because("the device cannot register this memory"));
             }

@@ -13,7 +13,13 @@ impl From<MlxError> for ProviderError {
             MlxError::Dma(_) | MlxError::TooManyPages { .. } | MlxError::Random(_) => {
                 Self::Resources(text)
             }
-            MlxError::Nonsense { .. }
+            MlxError::TranslationTooLarge { asked, limit, .. } => Self::Limit {
+                what: "bytes of a translation table",
+                asked,
+                limit,
+            },
+            MlxError::QueueTooLarge { .. }
+            | MlxError::Untranslatable { .. }
             | MlxError::TooManyGids { .. }
             | MlxError::Vlan { .. }
             | MlxError::ConfiguredMac { .. } => Self::Unsupported(text),
@@ -31,6 +37,7 @@ impl From<MlxError> for ProviderError {
             | MlxError::Gone
             | MlxError::Missing(_)
             | MlxError::Announced { .. }
+            | MlxError::Nonsense { .. }
             | MlxError::NoInterrupts => Self::Device(text),
         }
     }
@@ -50,7 +57,79 @@ impl From<CmdError> for ProviderError {
             CmdError::Refused { .. }
             | CmdError::Delivery { .. }
             | CmdError::TimedOut { .. }
+            | CmdError::ShortAnswer { .. }
             | CmdError::BadSignature { .. } => Self::Device(text),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::typed;
+    use mlx_prm::NopIn;
+
+    #[test]
+    fn what_was_asked_for_and_what_the_device_answered_are_told_apart() {
+        let asked = MlxError::QueueTooLarge {
+            queue: "send queue",
+            entries: 70_000,
+            segments: 3,
+        };
+        let ProviderError::Unsupported(text) = asked.into() else {
+            panic!("we asked for it");
+        };
+        assert_eq!(
+            text,
+            "a send queue of 70000 entries, 3 segments each: its format ends before"
+        );
+        let answered = MlxError::Nonsense {
+            what: "QUERY_PAGES num_pages",
+            value: 0x7fff_ffff,
+        };
+        let ProviderError::Device(text) = answered.into() else {
+            panic!("the device says so");
+        };
+        assert_eq!(
+            text,
+            "the device answered QUERY_PAGES num_pages = 0x7fffffff"
+        );
+    }
+
+    #[test]
+    fn a_limit_is_told_in_numbers() {
+        let error: ProviderError = MlxError::TranslationTooLarge {
+            bytes: 1 << 40,
+            asked: 1 << 31,
+            limit: 1 << 24,
+        }
+        .into();
+        assert!(
+            matches!(
+                error,
+                ProviderError::Limit {
+                    asked: 0x8000_0000,
+                    limit: 0x100_0000,
+                    ..
+                }
+            ),
+            "{error:?}"
+        );
+        assert_eq!(
+            error.to_string(),
+            "not supported by the device: bytes of a translation table: 2147483648 asked for, 16777216 at most"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_too_short_is_called_that() {
+        let Err(error) = typed::<NopIn>(&[0; 7]) else {
+            panic!("8 bytes at least");
+        };
+        assert_eq!(
+            error.to_string(),
+            "NOP (0x80d): 7 bytes of its answer were asked for, it has 16"
+        );
+        assert!(error.outcome_unknown() && !error.is_refusal() && error.status().is_none());
     }
 }

@@ -166,7 +166,7 @@ impl Qp {
     /// Creates a queue pair and brings it to INIT.
     ///
     /// # Errors
-    /// No memory, sizes the device cannot have (as [`MlxError::Nonsense`]; the caller checks them against
+    /// No memory, sizes the device cannot have (as [`MlxError::QueueTooLarge`]; the caller checks them against
     /// the limits first), or device refusal.
     pub fn create(
         hca: &mut Hca,
@@ -174,10 +174,6 @@ impl Qp {
         request: &QpRequest<'_>,
     ) -> Result<Self, MlxError> {
         let sizes = &request.sizes;
-        let too_large = |what, value: u32| MlxError::Nonsense {
-            what,
-            value: u64::from(value),
-        };
         let send_sizes = SendSizes::new(
             sizes.max_requests,
             sizes.max_request_segments,
@@ -190,7 +186,11 @@ impl Qp {
                 Some(ring)
             }
         })
-        .ok_or_else(|| too_large("send queue size", sizes.max_requests))?;
+        .ok_or(MlxError::QueueTooLarge {
+            queue: "send queue",
+            entries: sizes.max_requests,
+            segments: sizes.max_request_segments.max(sizes.max_read_segments),
+        })?;
         let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
         // Without receives of its own there is no receive ring, and the send ring starts the buffer. The
         // software's queue is there all the same, full from the start, and touches no memory.
@@ -199,8 +199,12 @@ impl Qp {
         } else {
             (0, 1)
         };
-        let recv_sizes = RecvSizes::new(max_recvs, recv_segments)
-            .ok_or_else(|| too_large("receive queue size", sizes.max_recvs))?;
+        let recv_sizes =
+            RecvSizes::new(max_recvs, recv_segments).ok_or(MlxError::QueueTooLarge {
+                queue: "receive queue",
+                entries: max_recvs,
+                segments: recv_segments,
+            })?;
         let send_base = if own_receives {
             recv_sizes.bytes().next_multiple_of(64)
         } else {
