@@ -33,8 +33,8 @@
 //! | [`eth`] | Ethernet queues, and steering to them |
 //! | [`wire`], `ingress`, [`link`], [`pcap`] | packets, and the wire between ports |
 //!
-//! Absent on purpose: DAT, any driver logic (of `hw-mlx` only the layouts are used), threads, real
-//! time.
+//! Absent on purpose: DAT, any driver logic (layouts are in [`mlx_prm`], which driver and simulator share), threads,
+//! real time.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

@@ -41,6 +41,7 @@ pub fn run() -> Result<()> {
     let sources = sources()?;
     let mut breaches = Vec::new();
     the_picture_is_what_cargo_builds(&mut breaches)?;
+    the_maps_name_what_is_there(&mut breaches)?;
     for source in &sources {
         if source.path == "xtask/src/tidy.rs" {
             continue; // names what it forbids
@@ -255,6 +256,30 @@ fn the_picture_is_what_cargo_builds(breaches: &mut Vec<String>) -> Result<()> {
             breaches.push(format!(
                 "ARCHITECTURE.md: `{name}` stands on {built:?}, and the table says {said:?}"
             ));
+        }
+    }
+    Ok(())
+}
+
+/// Pages that say where things are.
+const MAPS: [&str; 3] = ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/glossary.md"];
+
+/// What such a page says in backticks and with a slash, in one of our folders, is there.
+fn the_maps_name_what_is_there(breaches: &mut Vec<String>) -> Result<()> {
+    let mut folders = members()?;
+    folders.push("docs".to_owned());
+    for page in MAPS {
+        let text = std::fs::read_to_string(shell::root().join(page)).context(page)?;
+        for (index, line) in text.lines().enumerate() {
+            let quoted = line.split('`').skip(1).step_by(2);
+            let ours = quoted.filter(|path| {
+                path.split_once('/')
+                    .is_some_and(|(folder, _)| folders.iter().any(|ours| ours == folder))
+            });
+            breaches.extend(
+                ours.filter(|path| !shell::root().join(path).exists())
+                    .map(|path| format!("{page}:{}: there is no {path}", index + 1)),
+            );
         }
     }
     Ok(())

@@ -16,7 +16,7 @@
 //! instead and keeps receiving. Receives posted in ERR have no doorbell, so the record is polled:
 //! often at first, then ever less.
 //!
-//! Absent on purpose: path migration, SQD (no command enters it), XRC and DC, WQE signatures,
+//! Absent on purpose: path migration, SQD (no command enters it), DC, WQE signatures,
 //! scatter-to-CQE (data always goes to memory, which software must expect either way).
 
 mod answers;
