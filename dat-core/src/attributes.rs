@@ -201,8 +201,7 @@ pub struct ProviderAttr {
 
 /// Private data a consumer may give, in bytes; DAT asks for at least 64.
 pub(crate) const MAX_PRIVATE_DATA: usize = 64;
-/// The same towards an RDMA-CM port, whose header takes 36 bytes of the REQ's 92 (IBTA volume 1,
-/// annex A11).
+/// Private data for an RDMA-CM port, whose header takes 36 bytes of the REQ's 92 (IBTA volume 1, annex A11).
 pub(crate) const MAX_PRIVATE_DATA_TO_PORT: usize = 56;
 
 impl ProviderAttr {

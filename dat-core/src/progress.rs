@@ -91,7 +91,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// The same for who says nothing more: waits for room, a little while. What arrives meanwhile is not answered.
+    /// Sends the last datagrams of an IA that is closed: waits a little while for room. What arrives meanwhile is not answered.
     pub(crate) fn transmit_last(&mut self) {
         let patience = self.provider.now().saturating_add(LAST_WORDS);
         for _ in 0..LAST_ROUNDS {

@@ -148,7 +148,7 @@ pub(crate) fn pieces<S: Segment>(iov: &[S]) -> impl Iterator<Item = DataSegment>
         .map(sealed::Check::data)
 }
 
-/// The same, cut off after `limit` bytes: the sink of an RDMA Read may be longer than its source.
+/// The non-empty segments, cut off after `limit` bytes: the sink of an RDMA Read may be longer than its source.
 #[inline]
 pub(crate) fn pieces_up_to<S: Segment>(
     iov: &[S],

@@ -88,8 +88,8 @@ pub trait Clock: Send + Sync {
     /// Returns whether an interrupt is pending; it is left signalled.
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool;
 
-    /// The same for a thread that holds signals back: while it sleeps they are let in, and one that comes ends the
-    /// wait. Who waits in virtual time does not sleep, and lets none in.
+    /// Sleeps as [`wait`](Self::wait) does, in a thread that holds signals back: they are let in while it sleeps, and one that
+    /// comes ends the wait. A clock of virtual time does not sleep, and lets none in.
     fn wait_unless_signalled(
         &self,
         interrupts: &[Interrupt],

@@ -81,7 +81,8 @@ pub trait Device: Send + Sync {
         bytes: usize,
     ) -> Result<(), String>;
 
-    /// The same for memory that the device may only read: a write there is one to an address that is not mapped.
+    /// Maps memory as [`dma_map`](Self::dma_map) does, for the device to read only: a write there is one to an address that is not
+    /// mapped.
     ///
     /// # Errors
     /// As [`Device::dma_map`]; by itself a model knows no such memory.

@@ -127,7 +127,7 @@ impl SharedMemory {
         Self::congruent(bytes, 1, 0, Pages::Base)
     }
 
-    /// The same for memory that no other process will map. It costs no descriptor.
+    /// Maps fresh zeroed memory that no other process will map. It costs no descriptor.
     ///
     /// # Errors
     /// As [`anonymous`](Self::anonymous).

@@ -100,7 +100,7 @@ pub struct Lent<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Lent<T> {
-    /// Lends it, if only in a moment. `arena` is the function's, whatever memory it is.
+    /// Takes what is about to be lent. `arena` is the function's, whatever memory it is.
     pub const fn new(value: T, arena: WeakArena) -> Self {
         Self {
             value: Some(value),

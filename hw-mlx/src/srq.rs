@@ -74,8 +74,8 @@ impl SrqSizes {
         })
     }
 
-    /// The same with room to grow: the device has no command that gives an RMP another ring, and queue pairs name
-    /// theirs for life. `most` is how many entries the device takes at most.
+    /// The ring with room to grow: the device has no command that gives an RMP another one, and queue pairs name
+    /// their RMP for life. `most` is how many entries the device takes at most.
     #[must_use]
     pub fn with_headroom(self, most: u32) -> Self {
         let wanted = self.entries.saturating_mul(HEADROOM).max(MIN_ENTRIES);

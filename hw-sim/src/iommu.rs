@@ -110,7 +110,7 @@ impl Iommu {
         self.insert(iova, memory, offset, bytes, true)
     }
 
-    /// The same for memory the device may only read: a write there is a fault.
+    /// Maps memory that the device may only read: a write there is a fault.
     ///
     /// # Errors
     /// As [`Iommu::map`].

@@ -115,7 +115,7 @@ impl LinkFaults {
         b_to_a: Faults::NONE,
     };
 
-    /// The same faults in both directions.
+    /// These faults in both directions.
     pub const fn both(faults: Faults) -> Self {
         Self {
             a_to_b: faults,

@@ -280,7 +280,7 @@ impl Profile {
         simulated::announced(section, field, value)
     }
 
-    /// The same device under another name and MAC address.
+    /// Gives the device another name and MAC address.
     #[must_use]
     pub fn called(mut self, name: &str, mac: [u8; 6]) -> Self {
         name.clone_into(&mut self.name);
@@ -293,7 +293,7 @@ impl Profile {
         Self::default().called(name, mac)
     }
 
-    /// The same device with an InfiniBand port.
+    /// Gives the device an InfiniBand port.
     #[must_use]
     pub fn infiniband(mut self) -> Self {
         self.port_type = PortType::InfiniBand;
@@ -315,8 +315,8 @@ impl Profile {
         self
     }
 
-    /// The same device as operating systems' drivers want it: with Ethernet queues and flow tables for a network
-    /// device, and with the services their RDMA side creates objects of.
+    /// Gives the device what operating systems' drivers want: Ethernet queues and flow tables for a network
+    /// device, and the services their RDMA side creates objects of.
     #[must_use]
     pub fn ethernet(mut self) -> Self {
         self.general.set(|page| {
@@ -338,7 +338,7 @@ impl Profile {
         self
     }
 
-    /// The same device with a firmware that takes its time: each command a millisecond and up to another one.
+    /// Gives the device a firmware that takes its time: each command a millisecond and up to another one.
     #[must_use]
     pub fn slow(mut self) -> Self {
         self.command_time = Duration::from_millis(1);

@@ -25,7 +25,7 @@ layout! {
         output_mailbox_pointer: 0x30 u64,
         /// Room for output in bytes, that in the entry included.
         output_length: 0x38 u32,
-        /// The same in every mailbox of the command.
+        /// A number that every mailbox of the command carries too.
         token: 0x3c[31:24],
         /// See the module's description.
         signature: 0x3c[23:16],

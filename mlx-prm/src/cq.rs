@@ -222,7 +222,7 @@ impl Cqe64 {
         )
     }
 
-    /// The same bytes as the entry of a failed WQE, which they are if the opcode says so.
+    /// These bytes as the entry of a failed WQE, which they are if the opcode says so.
     #[inline]
     #[must_use]
     pub fn as_error(&self) -> &ErrCqe {

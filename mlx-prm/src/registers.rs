@@ -105,7 +105,7 @@ pub struct UarPage {
     /// Event queue number in 31:24 and consumer counter in 23:0: tells the counter and arms.
     pub eq_arm: Wo<Be32>,
     rsvd_044: u32,
-    /// The same without arming.
+    /// Event queue number and consumer counter as above: tells the counter without arming.
     pub eq_update: Wo<Be32>,
     rsvd_04c: [u32; 493],
     /// First eight bytes of the last WQE posted.

@@ -116,7 +116,7 @@ impl Fabric {
         self.open_with(side, &Self::options(side))
     }
 
-    /// The same, with other options. The driver's random numbers follow from the world's seed unless the options
+    /// Brings a side up and opens it with other options. The driver's random numbers follow from the world's seed unless the options
     /// give another, so that the whole run does.
     ///
     /// # Errors

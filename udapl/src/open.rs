@@ -455,7 +455,7 @@ pub(crate) fn open_function(
     open_device(function, kept, options)
 }
 
-/// The same for any function that lives in this process.
+/// Opens a function that lives in this process, simulated or not. `kept` is as for [`open_function`].
 pub(crate) fn open_device<D: Device + 'static>(
     function: Arc<D>,
     kept: usize,

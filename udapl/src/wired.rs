@@ -4,7 +4,7 @@
 //! `datctl sim serve --link`. So two programs that know nothing of each other but a path, such as a client and a server of
 //! one package, each have a function of their own, and both functions are on one link.
 //!
-//! What happens in the world of such a function is moved by three: a register write runs it to idle in the thread that
+//! Three things move the world of such a function: a register write runs it to idle in the thread that
 //! writes; a frame that arrives does in the thread that listens at the wire; and what takes time, in a thread that lets the
 //! world's time follow the machine's and sends what leaves. So memory changes while the program looks at it and makes no
 //! call, as with a card. The function's clock is the machine's, since others live by it.
@@ -69,7 +69,7 @@ impl Wired {
         })
     }
 
-    /// The same, but nobody moves its world and sends what leaves it.
+    /// A function on a wire whose world nobody moves; nobody sends what leaves it, either.
     fn unmoved(
         profile: Profile,
         path: &Path,

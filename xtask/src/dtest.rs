@@ -179,7 +179,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     run_on(&distribution, arguments)
 }
 
-/// The same as one of the checks: without the packages it says so and goes on.
+/// The run as one of the checks: without the packages it says so and goes on.
 ///
 /// # Errors
 /// A mode failed.

@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The same for a program that says itself what it is for.
+/// Installs for a program that says itself what it is for.
 ///
 /// # Errors
 /// Cargo, or a file.

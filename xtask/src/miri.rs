@@ -28,7 +28,7 @@ const RUNS: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// The same for units that are used by several threads at a time, which the tests do.
+/// A crate, and unit tests that use a unit from several threads at a time.
 // The table of handles is too large for it.
 const THREADS: [(&str, &[&str]); 1] = [(
     "udapl",

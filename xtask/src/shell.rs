@@ -18,7 +18,7 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// The same, as cargo says it: also when a configuration file names it.
+/// Where build products go, as cargo says it: also when a configuration file names the place.
 pub fn target_directory() -> Result<PathBuf> {
     let metadata = capture(cargo(&["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;

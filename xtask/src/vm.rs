@@ -67,7 +67,7 @@ pub enum Task {
         /// The guest with the kernel's own mlx5 drivers.
         #[arg(long)]
         stock: bool,
-        /// The same on Ethernet ports.
+        /// The guest on Ethernet ports.
         #[arg(long)]
         roce: bool,
     },

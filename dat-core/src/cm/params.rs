@@ -31,7 +31,8 @@ pub struct Config {
     /// Requests from one address that may be under way, undecided or accepted and not yet established; one over it is
     /// refused for lack of resources.
     pub max_pending_per_peer: usize,
-    /// The same for one listener. As many that the consumer has refused are remembered, of all listeners.
+    /// Requests to one listener that may be under way, likewise. This is also how many requests that the consumer has refused are
+    /// remembered, of all listeners together.
     pub max_pending_per_listener: usize,
     /// The longest local ACK timeout that a peer may ask of our queue pair, or have it take by naming a delay of its adapter (5 bits,
     /// 4.096 us * 2^n). Longer ones, and 0, which is for ever, are taken as this: with them the peer's death would not be noticed.

@@ -397,7 +397,7 @@ impl<P: Provider> Ia<P> {
         self.leave_connection(key, event, kind, false);
     }
 
-    /// The same; `halted`: the queue pair has stopped already.
+    /// Leaves a connection, or an attempt, for DISCONNECTED. `halted`: the queue pair has stopped already.
     fn leave_connection(
         &mut self,
         key: EpKey,

@@ -47,7 +47,7 @@ impl<P: Provider> Ia<P> {
         self.evd_create_with_cno(min_qlen, None, flags)
     }
 
-    /// The same with a CNO that its notification events wake.
+    /// An event dispatcher whose notification events wake a CNO.
     ///
     /// Page: dat_evd_create.
     ///

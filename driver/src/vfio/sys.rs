@@ -117,7 +117,7 @@ impl Message {
         message
     }
 
-    /// The same with more room, all of it zero.
+    /// Makes the message longer; what is added is zero.
     pub(crate) fn grown(mut self, bytes: usize) -> Self {
         let grown = Self::new(bytes);
         self.words.resize(grown.words.len(), 0);

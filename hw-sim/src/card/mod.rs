@@ -124,7 +124,7 @@ impl CardConfig {
         }
     }
 
-    /// The same with other habits.
+    /// Gives the card other habits.
     #[must_use]
     pub const fn with_rules(mut self, rules: CardRules) -> Self {
         self.rules = rules;
@@ -216,7 +216,7 @@ impl Env {
         &self.cards[seat.card]
     }
 
-    /// The same, to change it; [`Env::settle`] tells whom it concerns.
+    /// The card a function sits on, to change it; [`Env::settle`] tells whom it concerns.
     ///
     /// # Panics
     /// As [`Env::card`].
@@ -232,7 +232,7 @@ impl Env {
         &self.cards[seat.card].vports[usize::from(seat.vport)]
     }
 
-    /// The same, to change it.
+    /// A function's vport, to change it.
     ///
     /// # Panics
     /// As [`Env::vport`].
@@ -245,7 +245,7 @@ impl Env {
         &self.vport(seat).port
     }
 
-    /// The same, to change it.
+    /// What a function itself keeps of its port, to change it.
     pub fn port_mut(&mut self, seat: Seat) -> &mut Port {
         &mut self.vport_mut(seat).port
     }

@@ -149,7 +149,7 @@ impl Cmd<'_> {
         self.env.port(self.nic.seat)
     }
 
-    /// The same, to change it.
+    /// What the function keeps of its port, to change it.
     pub fn port_mut(&mut self) -> &mut Port {
         self.env.port_mut(self.nic.seat)
     }

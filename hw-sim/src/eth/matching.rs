@@ -53,7 +53,7 @@ impl Pattern {
             .under(mask)
     }
 
-    /// The same from a vport, by its number.
+    /// The packet as it comes from the vport of this number.
     pub const fn from(mut self, source: u64) -> Self {
         self.0[SOURCE] = source;
         self

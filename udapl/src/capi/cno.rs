@@ -30,7 +30,7 @@ fn given_agent(agent: CAgent, told: Told) -> Option<GivenAgent> {
     })
 }
 
-/// The same for the IA: called in the middle of things, it passes the word on to the thread that calls C.
+/// The agent that the IA is given for it: called in the middle of things, it passes the word on to the thread that calls C.
 fn agent_for(
     adapter: &'static Adapter,
     ia: IaName,

@@ -198,7 +198,7 @@ pub unsafe extern "C" fn dat_evd_wait(
     unsafe { waited(evd_handle, timeout, threshold, event, nmore, event::made) }
 }
 
-/// The same, with the event in the words of the caller's version of DAT.
+/// `dat_evd_wait`, with the event in the words of the caller's version of DAT.
 ///
 /// # Safety
 /// `out` and `nmore` are null or point to places for what they are.

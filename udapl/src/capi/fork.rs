@@ -31,7 +31,7 @@ pub(super) struct Wiped<T>(pub(super) T);
 
 /// Not 0 in a process that has had adapters open.
 static HERE: Wiped<AtomicU32> = Wiped(AtomicU32::new(0));
-/// The same in its children as well.
+/// Whether this process or one that it is a child of has had adapters open.
 static HERE_OR_ABOVE: AtomicBool = AtomicBool::new(false);
 
 /// Sees to it that what is opened from now on is not inherited.

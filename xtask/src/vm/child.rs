@@ -15,7 +15,7 @@ pub struct Running {
     pub child: Child,
 }
 
-/// The same command; what it starts is killed when this process ends. Its input and output are still to be said.
+/// The command tied to this process: what it starts is killed when this process ends. Its input and output are still to be said.
 pub fn tied(command: &Command) -> Command {
     let mut tied = Command::new("setpriv");
     tied.args(["--pdeathsig", "KILL"])

@@ -9,9 +9,9 @@
 //! table's: it knows which numbers are in use and what they stand for. Each place of the table has its cell,
 //! so that nothing is allocated and the way back is arithmetic.
 //!
-//! Cells never go. A freed handle still leads the registry to a function, which finds a number that is none any more. A
-//! number that is no address of a cell the registry follows before we see it, which is in the nature of DAT 2.0; if
-//! it gets as far as here it names nothing. A cell serves another object after all other places of its kind have
+//! Cells never go. A freed handle still leads the registry to a function, which finds a number that is none any more. The
+//! registry of DAT 2.0 follows any number as if it were the address of a cell, before we see it. A number that gets as far as
+//! here and is no such address names nothing. A cell serves another object after all other places of its kind have
 //! been used, and then an old handle is taken for the new one's.
 
 use core::ptr::null_mut;
@@ -83,7 +83,7 @@ pub(super) fn shown(provider: *mut Provider, handle: DatHandle) -> DatHandle {
     core::ptr::from_ref(cell).cast_mut().cast()
 }
 
-/// The same for a handle that the program has been given before; null for any other.
+/// The handle of DAT 2.0 for one that the program has been given before; null for any other.
 pub(super) fn shown_before(handle: DatHandle) -> DatHandle {
     let (kind, place) = place_of(number(handle));
     CELLS

@@ -49,7 +49,7 @@ pub(super) const fn shown(value: DatReturn) -> DatReturn {
     (value & !(TYPE | SUBTYPE)) | kind | subtype
 }
 
-/// The same for a call that has arguments more than in DAT 1.2: `places` has the number of each argument of DAT 1.2.
+/// The answer of a call that has more arguments than in DAT 1.2: `places` says where each argument of DAT 1.2 is now.
 pub(super) fn moved(value: DatReturn, places: &[u32]) -> DatReturn {
     let value = shown(value);
     let argument = (value & SUBTYPE).wrapping_sub(ARG1) as usize;
@@ -59,7 +59,7 @@ pub(super) fn moved(value: DatReturn, places: &[u32]) -> DatReturn {
     }
 }
 
-/// The same for `dat_evd_dequeue`. An empty queue is no error to the programs of the distributions: they
+/// The answer of `dat_evd_dequeue`. An empty queue is no error to the programs of the distributions: they
 /// compare the whole value with DAT_QUEUE_EMPTY (dapl's `dtest.c`, `collect_event`).
 pub(super) const fn dequeued(value: DatReturn) -> DatReturn {
     if value & TYPE == QUEUE_EMPTY {

@@ -20,7 +20,7 @@ use crate::capi::types::{self, DatBoolean, DatCount, DatHandle, DatReturn};
 
 /// `DAT_EP_FIELD_ALL`.
 const ALL: u64 = 0x7fff_ffff;
-/// The same in DAT 1.2.
+/// `DAT_EP_FIELD_ALL` of DAT 1.2.
 const ALL_BEFORE: u64 = 0x7fff_f7ff;
 /// `DAT_EP_FIELD_COMM`, which DAT 1.2 does not have: the bits between it and the attributes are one lower there.
 const COMM: u64 = 0x4;

@@ -18,7 +18,7 @@ use crate::capi::types::{CNamedAttr, DatCount, DatHandle, DatReturn};
 /// `DAT_IA_FIELD_ALL`, `DAT_PROVIDER_FIELD_ALL`.
 const IA_ALL: u64 = 0x3f_ffff_ffff;
 const PROVIDER_ALL: u64 = 0x7fff_ffff;
-/// The same in DAT 1.2.
+/// `DAT_IA_FIELD_ALL`, `DAT_PROVIDER_FIELD_ALL` of DAT 1.2.
 const IA_ALL_BEFORE: u64 = 0x7_ffff_ffff;
 const PROVIDER_ALL_BEFORE: u64 = 0x3ff_ffff;
 /// `DAT_PZ_SHAREABLE` in DAT 1.2, and in DAT 2.0; `DAT_PZ_UNIQUE` is 0 in both.

@@ -56,7 +56,7 @@ impl Operations {
         found
     }
 
-    /// The same for an endpoint of an adapter; a Send if that is not known.
+    /// The operation of a request of an endpoint that has completed; a Send if that is not known.
     pub(super) fn done(open: &mut Open, ep: DatHandle, cookie: u64, success: bool) -> u32 {
         let operations = open.records.operations.get_mut(&number(ep));
         operations

@@ -28,7 +28,7 @@ pub fn judge(step: &Step) -> Result<String> {
     Ok(lines.last().copied().unwrap_or_default().to_owned())
 }
 
-/// The same, and the stock stack's own counters have to agree.
+/// Judges the step as [`judge`] does; the stock stack's own counters have to agree, too.
 pub fn judge_counted(step: &Step) -> Result<String> {
     let said = judge(step)?;
     let (received, sent) = counted(step)?;
