@@ -130,10 +130,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             show(bar),
             format!("{nanoseconds:.1}"),
         ]);
-        json.push(format!(
-            r#"{{"operation":"{name}","instructions":{:.2},"told":{:.2},"ns":{nanoseconds:.2}}}"#,
-            cost.instructions, cost.told
-        ));
+        json.push(serde_json::json!({
+            "operation": name,
+            "instructions": hundredths(cost.instructions),
+            "told": hundredths(cost.told),
+            "ns": hundredths(*nanoseconds),
+        }));
     }
     println!("{table}");
     println!(
@@ -143,10 +145,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
          RDMA Write, 113 for ibv_post_recv, 174 for ibv_poll_cq of one; DAPL above it 423 and about 419."
     );
     if let Some(path) = &arguments.json {
-        std::fs::write(path, format!("[{}]\n", json.join(",\n")))?;
+        std::fs::write(path, serde_json::to_string_pretty(&json)? + "\n")?;
     }
     ensure!(over.is_empty(), "over the bar:\n{}", over.join("\n"));
     Ok(())
+}
+
+/// Rounded to what the figures are good for.
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }
 
 fn build() -> Result<std::path::PathBuf> {
@@ -160,12 +167,10 @@ fn build() -> Result<std::path::PathBuf> {
         "--message-format=json",
     ]))?;
     let mut program = None;
-    for line in output
-        .lines()
-        .filter(|line| line.contains(r#""name":"hotpath""#))
-    {
-        if let Some((_, rest)) = line.split_once(r#""executable":""#)
-            && let Some((path, _)) = rest.split_once('"')
+    for line in output.lines() {
+        let message: serde_json::Value = serde_json::from_str(line).context("cargo's message")?;
+        if message["target"]["name"] == "hotpath"
+            && let Some(path) = message["executable"].as_str()
         {
             program = Some(path.into());
         }
