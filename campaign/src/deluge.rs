@@ -7,7 +7,7 @@ use udapl::cm::wire::Message;
 use udapl::{CrHandle, EvdFlags, Event, PspFlags};
 
 use crate::calls;
-use crate::stranger::{STRANGER, a_request, datagram};
+use crate::stranger::{Address, STRANGER, a_request, datagram};
 use crate::world::World;
 
 /// Where these requests go.
@@ -18,6 +18,26 @@ const MORE: u32 = 64;
 const AT_A_TIME: u32 = 64;
 
 impl World {
+    /// A request of a stranger's comes, unlike any before.
+    pub fn stranger_asks(&mut self, side: usize, to: Address, qual: u64) {
+        let number = u32::try_from(self.next_number()).unwrap_or(u32::MAX);
+        let mut req = a_request(to, qual);
+        (req.local_comm_id, req.local_qpn) = (number, number & 0xff_ffff);
+        let mad = Message::Req(Box::new(req)).to_mad(number.into());
+        let card = self.cards[self.sides[side].card].physical();
+        self.sim
+            .deliver(&card, &datagram(STRANGER, to, number, &mad));
+    }
+
+    /// A program looks after its connections, and not at its events.
+    pub fn look_after(&mut self, side: usize) {
+        self.timed(side, calls::PROGRESS, |world| {
+            if let Some(open) = &mut world.sides[side].open {
+                open.ia.progress();
+            }
+        });
+    }
+
     /// Asks a service point of its own, whose program decides about nothing.
     pub fn deluge(&mut self, side: usize) {
         let most = udapl::cm::Config::default().max_pending_per_peer;
@@ -35,20 +55,10 @@ impl World {
             ))
         });
         let Some(Ok((evd, psp))) = point else { return };
-        let card = self.cards[self.sides[side].card].physical();
-        let like = a_request(to, DELUGE_QUAL);
-        for number in 1..=requests {
-            let mut req = like.clone();
-            (req.local_comm_id, req.local_qpn) = (number, number);
-            let mad = Message::Req(Box::new(req)).to_mad(u64::from(number));
-            self.sim
-                .deliver(&card, &datagram(STRANGER, to, number, &mad));
-            if number.is_multiple_of(AT_A_TIME) {
-                self.timed(side, calls::PROGRESS, |world| {
-                    if let Some(open) = &mut world.sides[side].open {
-                        open.ia.progress();
-                    }
-                });
+        for asked in 1..=requests {
+            self.stranger_asks(side, to, DELUGE_QUAL);
+            if asked.is_multiple_of(AT_A_TIME) {
+                self.look_after(side);
             }
         }
         let asked = self.call(side, "dat_evd_dequeue", |open| {

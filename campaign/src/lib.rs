@@ -15,7 +15,7 @@
 //! - No byte outside of what was granted changes: gaps between slots, memory that was freed, memory of adapters that are
 //!   closed or dropped. Peers know the keys of freed memory and go on writing.
 //! - Every call answers within [`CALL_LIMIT`] of the world's time.
-//! - A driver breaks no rule of its device, and the device meets no address that was not mapped.
+//! - A driver breaks no rule of its device, nor blames it for anything, and the device meets no address that was not mapped.
 //! - A connection ends only if something happened to it: nothing that a stranger sends, or that happens to others, ends it.
 //! - An event is lost only if its EVD was shorter than what could come, and then the program is told, and nothing else is lost.
 //! - A call succeeds only in the states in which DAT allows it, and one that is refused leaves the state.
@@ -25,6 +25,7 @@
 //! The same seed gives the same world. A failure is one line that repeats it ([`Failure`]).
 #![forbid(unsafe_code)]
 
+mod blame;
 pub mod bytes;
 pub mod calls;
 mod cover;
@@ -226,6 +227,7 @@ pub fn run(plan: &Plan, record: Record) -> Result<Run, Failure> {
     let story = (!matches!(record, Record::Nothing)).then(Story::default);
     let world = || {
         let mut world = World::new(plan, sim.clone(), story.clone());
+        let _heard = tracing::subscriber::set_default(world.blame.clone());
         if let Record::Packets(file) = record {
             sim.pcap(file).expect("the capture begins");
         }

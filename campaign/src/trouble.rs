@@ -63,7 +63,7 @@ const ENDINGS: [Opcode; 4] = [
 
 /// What befalls the wire and the functions, as coverage names it.
 pub const FAULTS: [(&str, &[&str]); 4] = [
-    ("wire", &["faulty"]),
+    ("wire", &["faulty", "repeats"]),
     ("partition", &["both ways", "one way"]),
     ("cable", &["pulled"]),
     (
@@ -167,7 +167,11 @@ impl World {
         };
         let until = Some(self.now() + for_a_while);
         match draw {
-            0..=5 if self.has(Feature::Wire) => {
+            0..=1 if self.has(Feature::Wire) => {
+                self.repeat_frames(for_a_while);
+                return;
+            }
+            2..=5 if self.has(Feature::Wire) => {
                 self.cover.count("wire", "faulty");
                 self.until = until;
                 self.sim.set_faults(self.wire, LinkFaults::both(faults));
@@ -194,6 +198,31 @@ impl World {
         }
         self.tell(side, format_args!("the wire suffers, {draw} {small}"));
         self.spoil_wire();
+    }
+
+    /// The wire carries many frames twice for a while, and is sound but for that: no connection may suffer.
+    fn repeat_frames(&mut self, for_a_while: u64) {
+        if self.until.is_some() {
+            return;
+        }
+        self.cover.count("wire", "repeats");
+        self.tell(0, format_args!("the wire repeats"));
+        let twice = Faults {
+            duplicate_ppm: 500_000,
+            ..Faults::NONE
+        };
+        self.repeats = Some(self.now() + for_a_while);
+        self.sim.set_faults(self.wire, LinkFaults::both(twice));
+    }
+
+    /// The wire carries each frame once again, if the time for that has come.
+    pub fn mend_repeats(&mut self) {
+        if self.repeats.is_some_and(|until| self.now() >= until) {
+            self.repeats = None;
+            if self.until.is_none() {
+                self.sim.set_faults(self.wire, LinkFaults::default());
+            }
+        }
     }
 
     fn command_trouble(&mut self, side: usize, draw: u32, small: u32) {

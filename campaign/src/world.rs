@@ -12,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use udapl::registry::Registry;
 use udapl::{CloseFlags, DatResult, EpHandle};
 
+use crate::blame::Blame;
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
 use crate::eavesdrop::HEARD;
@@ -45,6 +46,7 @@ pub struct World {
     pub freed: VecDeque<Freed>,
     pub random: ChaCha8Rng,
     pub cover: Coverage,
+    pub blame: Blame,
     pub registry: Registry,
     story: Option<Story>,
     /// Numbers messages, requests and attempts.
@@ -53,6 +55,8 @@ pub struct World {
     pub macs: u16,
     /// When a partition or a pulled cable ends.
     pub until: Option<u64>,
+    /// When a wire that carries frames twice does so no more.
+    pub repeats: Option<u64>,
     /// Keys of an adapter that has just gone.
     pub ghosts: Vec<Key>,
     /// Who will hear of a peer that has gone.
@@ -129,11 +133,13 @@ impl World {
             freed: VecDeque::new(),
             random: ChaCha8Rng::seed_from_u64(plan.seed),
             cover: Coverage::default(),
+            blame: Blame::default(),
             registry: Registry::with_conf(""),
             story,
             number: 0,
             macs: 0,
             until: None,
+            repeats: None,
             ghosts: Vec::new(),
             farewells: Vec::new(),
             trained: 0,
@@ -334,6 +340,7 @@ impl World {
         if self.until.is_some_and(|until| self.now() >= until) {
             self.mend_wire();
         }
+        self.mend_repeats();
     }
 
     /// The wire carries again.
@@ -349,6 +356,7 @@ impl World {
 
     /// Nothing has changed that nobody was granted.
     pub fn look(&self) {
+        assert_eq!(self.blame.first(), None, "a driver blames its device");
         for freed in &self.freed {
             if let Some(at) = freed.changed() {
                 panic!(

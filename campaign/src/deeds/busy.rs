@@ -9,7 +9,7 @@ use rand::Rng;
 use udapl::{CloseFlags, Timeout};
 
 use crate::end::{End, Phase, WINDOW};
-use crate::side::ENDS;
+use crate::side::{CONN_QUAL, ENDS, MIXED};
 use crate::stranger::{STRANGER, datagram};
 use crate::world::World;
 
@@ -17,6 +17,8 @@ use crate::world::World;
 const IN_A_ROW: usize = 2048;
 /// Until then a request without data is done, on a wire that carries.
 const ROUND_TRIP: Duration = Duration::from_micros(200);
+/// Waits, one behind the other.
+const WAITS: usize = 3;
 /// How long a wait for it may be: far longer than a call of a healthy device takes.
 const PATIENCE: Timeout = Timeout::from_micros(900_000);
 
@@ -79,22 +81,24 @@ impl World {
         );
     }
 
-    /// A program waits for a request that it has posted.
+    /// A program waits for a request that it has posted, more than once.
     pub fn await_work(&mut self, side: usize) {
-        let Some(at) = self.brisk(side) else { return };
-        self.events(side);
-        if self.brisk(side) != Some(at) || !self.post_empty(side, at) {
-            return;
+        for _ in 0..WAITS {
+            self.events(side);
+            let Some(at) = self.brisk(side) else { return };
+            if !self.post_empty(side, at) {
+                return;
+            }
+            let event = self.call(side, "dat_evd_wait", |open| {
+                let waited = open.ia.evd_wait(open.dto, PATIENCE, 1);
+                waited.map_err(|refused| refused.error)
+            });
+            let Some(Ok((event, _))) = event else {
+                panic!("side {side} waits for a request that is done, and hears {event:?}")
+            };
+            self.cover.count("wait", "woken");
+            self.event(side, event);
         }
-        let event = self.call(side, "dat_evd_wait", |open| {
-            let waited = open.ia.evd_wait(open.dto, PATIENCE, 1);
-            waited.map_err(|refused| refused.error)
-        });
-        let Some(Ok((event, _))) = event else {
-            panic!("side {side} waits for a request that is done, and hears {event:?}")
-        };
-        self.cover.count("wait", "woken");
-        self.event(side, event);
     }
 
     /// An endpoint is disconnected, posted to, and begins anew before anything of that is heard of.
@@ -134,12 +138,21 @@ impl World {
         }
     }
 
-    /// A program does not look for its events for a while; its connections live.
-    pub fn nap(&mut self, side: usize) {
+    /// A program does not look for its events for a while; its connections live. Strangers' requests fill the queue that is for
+    /// both, and then a connection comes to something.
+    pub fn nap(&mut self, side: usize, at: usize) {
         let turns = self.random.random_range(1..24);
-        if self.sides[side].manner.mixed {
-            self.cover.count("sleep", "with a short backlog");
-            (self.sides[side].asleep, self.sides[side].deep) = (turns, false);
+        let Some(to) = self.address(side).filter(|_| self.sides[side].manner.mixed) else {
+            return;
+        };
+        self.events(side);
+        for _ in 0..MIXED {
+            self.stranger_asks(side, to, CONN_QUAL);
         }
+        self.look_after(side);
+        self.disconnect(side, at, CloseFlags::Abrupt);
+        self.connect(side, (at + 1) % ENDS);
+        self.cover.count("sleep", "with a short backlog");
+        (self.sides[side].asleep, self.sides[side].deep) = (turns, false);
     }
 }

@@ -8,7 +8,7 @@ use udapl::{CloseFlags, ConnectFlags, CrHandle, EpHandle, Qos, Timeout};
 use super::outcome;
 use crate::Feature;
 use crate::eavesdrop::LIE;
-use crate::end::{End, GRACEFUL, Link, Name, Phase};
+use crate::end::{End, GRACEFUL, Link, Name, Phase, WINDOW};
 use crate::side::{CONN_QUAL, ENDS, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
 use crate::stranger::QPNS;
 use crate::world::World;
@@ -313,6 +313,12 @@ impl World {
         let stays = open.is_some_and(|open| open.narrow || open.dead);
         if self.sides[side].tampered || stays || self.healing || self.scripted {
             return;
+        }
+        let at = open.and_then(|open| open.ends.iter().position(|end| end.ep == Some(ep)));
+        if let Some(at) = at.filter(|at| open.is_some_and(|open| !open.ends[*at].shares)) {
+            for _ in 0..WINDOW {
+                self.receive(side, at);
+            }
         }
         let fault = Fault::CommandFailure {
             opcode: Some(opcode.0),

@@ -73,7 +73,7 @@ impl World {
             95 if self.has(Feature::Reopen) => self.close_gracefully(side),
             96 if self.has(Feature::Drop) => self.abandon(side),
             97 if self.has(Feature::Restart) => self.restart(side),
-            98..=99 if self.has(Feature::Strangers) => self.nap(side),
+            98..=99 if self.has(Feature::Strangers) => self.nap(side, end),
             100..=109 if self.has(Feature::Windows) => self.window(side, end),
             110..=115 if self.has(Feature::Srq) => self.share(side),
             116..=121 if self.has(Feature::Evds) => self.dispatch(side),
