@@ -150,10 +150,9 @@ impl<P: Provider> Ia<P> {
         };
         let target = self.ep(ep)?;
         let state = target.hot.state;
-        let next = match state.next(EpEvent::Accept) {
-            Some(next) if state == expected => next,
-            Some(_) | None => return Err(state.refuse()),
-        };
+        if state != expected || state.next(EpEvent::Accept).is_none() {
+            return Err(state.refuse());
+        }
         if private_data.len() > MAX_PRIVATE_DATA {
             return Err(DatError::parameter(Subtype::Arg3)
                 .because("private data is longer than max_private_data_size, 64"));
@@ -190,7 +189,7 @@ impl<P: Provider> Ia<P> {
         self.crs.remove(cr.key);
         self.forget_context(cr);
         let target = &mut self.eps[ep.key];
-        target.hot.state = next;
+        target.hot.life.step(EpEvent::Accept)?;
         target.remote = Some(remote);
         target.conn = Some(conn);
         self.conns.insert(conn, ep.key);

@@ -153,7 +153,7 @@ impl<P: Provider> Ia<P> {
         private_data: &[u8],
     ) -> DatResult<()> {
         let state = self.ep(ep)?.hot.state;
-        let next = state.next(EpEvent::Connect).ok_or(state.refuse())?;
+        state.next(EpEvent::Connect).ok_or(state.refuse())?;
         let (now, psn, random) = (
             self.provider.now(),
             self.random_psn(),
@@ -197,7 +197,7 @@ impl<P: Provider> Ia<P> {
         self.conns.insert(conn, ep.key);
         let local_port = self.cm.local_port(conn);
         let target = &mut self.eps[ep.key];
-        target.hot.state = next;
+        target.hot.life.step(EpEvent::Connect)?;
         target.conn = Some(conn);
         target.remote = Some(super::Remote {
             address: remote,
@@ -282,7 +282,7 @@ impl<P: Provider> Ia<P> {
         self.abandon_binds(ep.key);
         self.settle_effects();
         let target = &mut self.eps[ep.key];
-        target.hot.state = next;
+        target.hot.life.step(EpEvent::Reset)?;
         target.marker = false;
         target.posted_after_marker = 0;
         target.has_received = false;
@@ -351,14 +351,9 @@ impl<P: Provider> Ia<P> {
 
     /// Takes an endpoint along an edge that concerns nothing else. False: there is no such edge.
     pub(crate) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
-        let Some(ep) = self.eps.get_mut(key) else {
-            return false;
-        };
-        let Some(next) = ep.hot.state.next(event) else {
-            return false;
-        };
-        ep.hot.state = next;
-        true
+        self.eps
+            .get_mut(key)
+            .is_some_and(|ep| ep.hot.life.step(event).is_ok())
     }
 
     /// Queues a connection event of an endpoint.

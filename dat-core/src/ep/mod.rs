@@ -43,9 +43,10 @@ pub use holding::EpRecvParam;
 use holding::Watermarks;
 pub use modify::EpChange;
 use slotmap::SlotMap;
-use state::EpState;
+use state::{EpEvent, EpState, Lifecycle, Now};
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::ops::Deref;
 
 /// Owner numbers have 24 bits; the upper half is for `discard` queues.
 const MAX_OWNER: u32 = (1 << 23) - 1;
@@ -56,7 +57,7 @@ const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 
 /// What a post looks at, close together.
 pub(crate) struct Hot {
-    pub(crate) state: EpState,
+    pub(crate) life: Lifecycle,
     /// The peer decides which receives notify.
     pub(crate) solicited_wait: bool,
     /// Index of the PZ.
@@ -181,7 +182,7 @@ impl Hot {
             recv_flags |= CompletionFlags::UNSIGNALLED;
         }
         Self {
-            state: EpState::Unconnected,
+            life: Lifecycle::NEW,
             solicited_wait: attr.recv_mode() == DtoMode::Solicited,
             // No LMR is in PZ u32::MAX.
             pz: setup.pz.map_or(u32::MAX, index_of),
@@ -197,6 +198,16 @@ impl Hot {
             max_write_bytes: bytes_of(attr.write_iov(), attr.max_rdma_size),
             max_read_bytes: attr.max_rdma_size,
         }
+    }
+}
+
+/// `hot.state` is read everywhere, and written nowhere.
+impl Deref for Hot {
+    type Target = Now;
+
+    #[inline]
+    fn deref(&self) -> &Now {
+        &self.life
     }
 }
 
@@ -378,7 +389,7 @@ impl<P: Provider> Ia<P> {
         };
         let key = self.insert_ep(&setup)?;
         let ep = &mut self.eps[key];
-        ep.hot.state = EpState::TentativeConnectionPending;
+        ep.hot.life.step(EpEvent::Lent)?;
         ep.remote = Some(remote);
         Ok(key)
     }
@@ -680,8 +691,8 @@ impl<P: Provider> Ia<P> {
             self.halt(key)?;
         }
         self.let_go(key);
-        if may_receive && let Some(ep) = self.eps.get_mut(key) {
-            ep.hot.state = EpState::Disconnected;
+        if may_receive {
+            self.move_to(key, EpEvent::Freed);
         }
         self.draining.retain(|other| *other != key);
         if self.eps.get(key).is_some_and(|ep| ep.hot.srq.is_some()) {
@@ -697,9 +708,9 @@ impl<P: Provider> Ia<P> {
         let unmade = self.unmake_qp(&mut qp, &mut discard, &setup);
         if let Err(error) = unmade {
             if let Some(ep) = self.eps.get_mut(key) {
-                ep.hot.state = EpState::Disconnected;
                 (ep.qp, ep.discard) = (qp, discard);
             }
+            self.move_to(key, EpEvent::Freed);
             self.stop_half_way(key);
             return Err(error);
         }

@@ -109,9 +109,10 @@ impl<P: Provider> Ia<P> {
                 }
             }
             let mut hot = Hot::new(&after, after.attr.read_iov(&self.attr));
-            hot.state = state;
             self.drain_queues_of(ep.key);
             let target = &mut self.eps[ep.key];
+            // The state stays what it is.
+            core::mem::swap(&mut hot.life, &mut target.hot.life);
             target.hot = hot;
             target.binds = VecDeque::with_capacity(room);
             let mut old_qp = core::mem::replace(&mut target.qp, qp);

@@ -20,16 +20,22 @@
 //!     '--- Established ---------------------------------'
 //! ```
 //!
+//! Two edges are not drawn. *Lent*, from UNCONNECTED to TENTATIVE_CONNECTION_PENDING: the provider has made the endpoint for a
+//! request, and nobody has seen it before. *Freed*, from every state to DISCONNECTED: freeing it has begun, so its queue pair
+//! has stopped; the state is seen if the device then refuses to end the queue pair, and the endpoint can be freed again.
+//!
 //! Forbidden for a reason:
 //! - DISCONNECTED to anything but UNCONNECTED: the queue pair is in error and must be reset, and a
 //!   connection has exactly one terminal event.
-//! - RESERVED, PASSIVE and TENTATIVE to DISCONNECTED: there is no connection to end; the service point
-//!   is freed or the request is rejected.
+//! - RESERVED, PASSIVE and TENTATIVE to DISCONNECTED, unless the whole IA is closed (Freed): there is no connection to end;
+//!   the service point is freed or the request is rejected.
 //! - UNCONNECTED by Reset is a no-op and keeps the receives posted: it is listed, so that it is legal.
 //!
 //! (uDAPL 1.2: dat_ep_create, dat_ep_connect, dat_ep_disconnect, dat_ep_reset, dat_cr_accept.)
 
-use crate::error::{DatError, Subtype};
+use core::ops::Deref;
+
+use crate::error::{DatError, DatResult, Subtype};
 
 /// `DAT_EP_STATE`. The four UNCONFIGURED states of the header are never entered: an endpoint that
 /// lacks a PZ or an EVD is in its plain state.
@@ -83,6 +89,45 @@ pub enum EpEvent {
     ConnectionEnded,
     /// `ep_reset`.
     Reset,
+    /// The provider has made it for a request.
+    Lent,
+    /// `ep_free`, or the end of the IA, has stopped its queue pair.
+    Freed,
+}
+
+/// The state an endpoint is in, for everybody to read; [`Lifecycle`] alone changes it.
+#[derive(Debug)]
+pub(crate) struct Now {
+    pub(crate) state: EpState,
+}
+
+/// What an endpoint goes through, from UNCONNECTED on.
+#[derive(Debug)]
+pub(crate) struct Lifecycle(Now);
+
+impl Lifecycle {
+    pub(crate) const NEW: Self = Self(Now {
+        state: EpState::Unconnected,
+    });
+
+    /// The one way from a state to the next.
+    ///
+    /// # Errors
+    /// DAT_INVALID_STATE with the state's subtype: the table has no such edge, and nothing has changed.
+    pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
+        let state = self.0.state;
+        self.0.state = state.next(event).ok_or_else(|| state.refuse())?;
+        Ok(())
+    }
+}
+
+impl Deref for Lifecycle {
+    type Target = Now;
+
+    #[inline]
+    fn deref(&self) -> &Now {
+        &self.0
+    }
 }
 
 impl EpState {
@@ -105,6 +150,8 @@ impl EpState {
             (S::Connected, E::Drain) => S::DisconnectPending,
             (S::Connected | S::DisconnectPending, E::ConnectionEnded) => S::Disconnected,
             (S::Disconnected | S::Unconnected, E::Reset) => S::Unconnected,
+            (S::Unconnected, E::Lent) => S::TentativeConnectionPending,
+            (_, E::Freed) => S::Disconnected,
             _ => return None,
         })
     }
@@ -156,6 +203,17 @@ mod tests {
             include_str!("state.table"),
             "the table is now:\n{table}"
         );
+    }
+
+    #[test]
+    fn what_the_table_refuses_leaves_the_state_as_it_is() {
+        let mut life = Lifecycle::NEW;
+        assert_eq!(life.step(EpEvent::Connect), Ok(()));
+        let state = EpState::ActiveConnectionPending;
+        assert_eq!(life.step(EpEvent::Connect), Err(state.refuse()));
+        assert_eq!(life.state, state);
+        assert_eq!(life.step(EpEvent::Freed), Ok(()));
+        assert_eq!(life.state, EpState::Disconnected);
     }
 
     #[test]

@@ -285,8 +285,8 @@ impl<P: Provider> Ia<P> {
         self.evd(evd)?;
         self.look_around(evd.key);
         let evd = &mut self.evds[evd.key];
-        let (mode, _) = evd.mode.next(input).map_err(DatError::state)?;
-        evd.set_mode(mode);
+        // A thread that is evicted looks by itself.
+        let _wakes = evd.step(input).map_err(DatError::state)?;
         Ok(())
     }
 

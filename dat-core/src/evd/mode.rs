@@ -18,6 +18,8 @@
 //! (uDAPL 1.2: dat_evd_wait, dat_evd_dequeue, dat_evd_set_unwaitable, dat_evd_clear_unwaitable, dat_evd_enable,
 //! dat_evd_disable, dat_evd_resize, dat_evd_free.)
 
+use core::ops::Deref;
+
 use crate::error::Subtype;
 use crate::types::EvdState;
 
@@ -79,6 +81,30 @@ pub enum Wakes {
     Waiter,
     /// The CNO, if there is one.
     Cno,
+}
+
+/// The mode an EVD is in, for everybody to read; [`CurrentMode::step`] alone changes it.
+#[derive(Debug)]
+pub(crate) struct CurrentMode(EvdMode);
+
+impl CurrentMode {
+    pub(crate) const NEW: Self = Self(EvdMode::NEW);
+
+    /// The one way from a mode to the next; who is woken. For [`Evd::step`](super::queue::Evd::step), which counts waiters.
+    pub(super) fn step(&mut self, input: EvdInput) -> Result<Wakes, Subtype> {
+        let (next, wakes) = self.0.next(input)?;
+        self.0 = next;
+        Ok(wakes)
+    }
+}
+
+impl Deref for CurrentMode {
+    type Target = EvdMode;
+
+    #[inline]
+    fn deref(&self) -> &EvdMode {
+        &self.0
+    }
 }
 
 impl EvdMode {

@@ -10,8 +10,9 @@
 //! beyond it: the completions that must precede a DISCONNECTED event are taken out however many they
 //! are (at most what the completion queue holds).
 
-use super::mode::{EvdMode, Waiter};
+use super::mode::{CurrentMode, EvdInput, Waiter, Wakes};
 use super::streams::Streams;
+use crate::error::Subtype;
 use crate::event::Event;
 use crate::handle::{CnoKey, EvdKey, SrqKey};
 use crate::provider::{Obstacles, Provider};
@@ -35,8 +36,8 @@ pub(crate) struct Evd<P: Provider> {
     pub(crate) notifications: u64,
     pub(crate) flags: EvdFlags,
     pub(crate) streams: Streams,
-    /// Changed by [`Evd::set_mode`].
-    pub(crate) mode: EvdMode,
+    /// Moved by [`Evd::step`].
+    pub(crate) mode: CurrentMode,
     /// What arriving notification events wake.
     pub(crate) cno: Option<CnoKey>,
     /// EVDs that take the completions of endpoints whose connection events come here, and how many
@@ -74,7 +75,7 @@ impl<P: Provider> Evd<P> {
             notifications: 0,
             flags,
             streams: Streams::new(flags.contains(EvdFlags::SOFTWARE)),
-            mode: EvdMode::NEW,
+            mode: CurrentMode::NEW,
             cno: None,
             feeders: Vec::new(),
         }
@@ -110,9 +111,14 @@ impl<P: Provider> Evd<P> {
         self.obstacles.count(self.queue.len() + waiter);
     }
 
-    pub(crate) fn set_mode(&mut self, mode: EvdMode) {
-        self.mode = mode;
+    /// A step of its mode.
+    ///
+    /// # Errors
+    /// The subtype of the DAT_INVALID_STATE that refuses it; nothing has changed.
+    pub(crate) fn step(&mut self, input: EvdInput) -> Result<Wakes, Subtype> {
+        let wakes = self.mode.step(input)?;
         self.count_obstacles();
+        Ok(wakes)
     }
 
     /// Another length, at least the number of events in software.

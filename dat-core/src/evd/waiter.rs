@@ -180,14 +180,15 @@ impl<P: Provider> Ia<P> {
             return Err(DatError::parameter(Subtype::Arg3)
                 .because("threshold: 1 up to the length of the queue"));
         }
-        let (waiting, _) = queue.mode.next(EvdInput::Wait).map_err(DatError::state)?;
         if threshold != 1 && queue.streams.consumer_controlled() {
+            // What refuses every wait comes first.
+            queue.mode.next(EvdInput::Wait).map_err(DatError::state)?;
             return Err(
                 DatError::state(queue_config(queue.streams.solicited_only()))
                     .because("with UNSIGNALLED or SOLICITED_WAIT streams the threshold is 1"),
             );
         }
-        queue.set_mode(waiting);
+        let _nobody = queue.step(EvdInput::Wait).map_err(DatError::state)?;
         let deadline = timeout
             .nanos()
             .map(|nanos| self.provider.now().saturating_add(nanos));
@@ -274,10 +275,8 @@ impl<P: Provider> Ia<P> {
     }
 
     fn wait_over(&mut self, key: EvdKey) {
-        let evd = &mut self.evds[key];
-        if let Ok((mode, _)) = evd.mode.next(EvdInput::WaitOver) {
-            evd.set_mode(mode);
-        }
+        // Refused where nobody is blocked any more: then there is nothing to end.
+        let _wakes = self.evds[key].step(EvdInput::WaitOver);
     }
 
     /// How long to sleep. A neighbour's queue that could not be emptied cannot wake us: then we look again soon.
