@@ -22,6 +22,9 @@ pub enum Event {
 }
 
 impl Event {
+    /// What stands in a place that no event was put into yet.
+    pub const NONE: Self = Self::Software(SoftwareEvent(0));
+
     /// The `DAT_EVENT_NUMBER`.
     #[must_use]
     pub const fn number(&self) -> u32 {

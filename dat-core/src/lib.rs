@@ -69,6 +69,7 @@ pub use evd::EvdParam;
 pub mod post {
     pub use crate::ep::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 }
+pub use ep::batch::Batch;
 pub use evd::wait::Look;
 pub use evd::waiter::{EvdLook, EvdWait, WaitError};
 pub use event::{

@@ -263,12 +263,13 @@ pub trait QueuePair {
         I: Iterator<Item = DataSegment> + Clone;
 
     /// As [`QueuePair::post_request`] for what most requests are, one segment and no flags. A queue that only looks full is not
-    /// looked into: what is refused here `post_request` may post.
+    /// looked into: what is refused here `post_request` may post. Without `RING` the doorbell is left to the next request, or to
+    /// [`QueuePair::ring_last`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    fn post_one(
+    fn post_one<const RING: bool>(
         &mut self,
         op: RequestOp,
         segment: DataSegment,
@@ -276,6 +277,9 @@ pub trait QueuePair {
     ) -> Result<(), QueueFull> {
         self.post_request(op, core::iter::once(segment), cookie, RequestFlags::NONE)
     }
+
+    /// Rings the doorbell for requests that were posted without.
+    fn ring_last(&mut self) {}
 
     /// Posts the bind of a window and rings the doorbell. Requests posted later do not start before the window is
     /// bound. The answer is the window's new remote key; the old one is void once the bind is done. The success of

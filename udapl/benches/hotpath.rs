@@ -249,6 +249,13 @@ impl Bench {
                 self.ring();
                 (took, BATCH)
             }
+            "post_rdma_write_any" => {
+                let took = self.quietly(|side| {
+                    region_post_rdma_write_any(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.ring();
+                (took, BATCH)
+            }
             "post_rdma_write_triplet" => {
                 let took = self.quietly(|side| {
                     region_post_rdma_write_triplet(&mut side.ia, side.ep, side.triplet, &remote)
@@ -277,7 +284,14 @@ impl Bench {
                 }
                 (took, BATCH)
             }
-            "dequeue_one" | "dequeue_16" => {
+            "batch_rdma_write_32" => {
+                let took = self.quietly(|side| {
+                    region_batch_rdma_write_32(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.ring();
+                (took, BATCH)
+            }
+            "dequeue_one" | "poll_16" => {
                 self.quietly(|side| {
                     region_post_rdma_write(&mut side.ia, side.ep, side.slice, &remote)
                 });
@@ -289,8 +303,8 @@ impl Bench {
                     )
                 } else {
                     (
-                        self.quietly(|side| region_dequeue_16(&mut side.ia, side.events)),
-                        BATCH / 16,
+                        self.quietly(|side| region_poll_16(&mut side.ia, side.events)),
+                        BATCH,
                     )
                 }
             }
@@ -372,6 +386,29 @@ fn region_post_rdma_write(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &R
     }
 }
 
+/// Slice, cookie and flags come from memory at each post.
+#[inline(never)]
+fn region_post_rdma_write_any(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
+    let (iov, mut flags) = ([slice], FLAGS);
+    for cookie in 0..BATCH {
+        // What a reference to it went to may have changed it.
+        black_box((&iov, remote, &mut flags));
+        ia.ep_post_rdma_write(ep, &iov, cookie, remote, flags)
+            .expect("a post");
+    }
+}
+
+#[inline(never)]
+fn region_batch_rdma_write_32(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
+    let iov = [slice];
+    for first in (0..BATCH).step_by(32) {
+        let posted = ia.batch(ep, |batch| {
+            (first..first + 32).try_for_each(|cookie| batch.rdma_write(&iov, cookie, remote, FLAGS))
+        });
+        posted.expect("posts");
+    }
+}
+
 #[inline(never)]
 fn region_post_rdma_write_triplet(
     ia: &mut Ia,
@@ -442,11 +479,12 @@ fn region_evd_wait_ready(ia: &mut Ia, events: EvdHandle) {
 }
 
 #[inline(never)]
-fn region_dequeue_16(ia: &mut Ia, events: EvdHandle) {
+fn region_poll_16(ia: &mut Ia, evd: EvdHandle) {
+    let mut events = [Event::NONE; 16];
     for _ in 0..BATCH / 16 {
-        for _ in 0..16 {
-            dequeue(ia, events);
-        }
+        let taken = ia.evd_poll(evd, &mut events);
+        assert_eq!(taken, Ok(16));
+        black_box(&events);
     }
 }
 
@@ -531,18 +569,20 @@ fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &Atomi
     sum
 }
 
-const OPERATIONS: [&str; 18] = [
+const OPERATIONS: [&str; 20] = [
     "bare_post",
     "bare_poll",
     "post_send",
     "post_send_inline_64",
     "post_rdma_write",
+    "post_rdma_write_any",
     "post_rdma_write_triplet",
+    "batch_rdma_write_32",
     "post_rdma_read",
     "post_recv",
     "post_recv_triplet",
     "dequeue_one",
-    "dequeue_16",
+    "poll_16",
     "dequeue_empty",
     "evd_wait_ready",
     "post_and_dequeue",

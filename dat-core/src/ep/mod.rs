@@ -16,6 +16,7 @@
 //! [`Ia::progress`] and when a post finds no room. An error seen there breaks the connection as any.
 
 pub mod attr;
+pub(crate) mod batch;
 mod connect;
 mod dup_connect;
 mod holding;

@@ -15,8 +15,9 @@
 use super::state::EpState;
 use super::{Ep, Hot};
 use crate::error::DatResult;
-use crate::handle::{EpHandle, EvdKey};
+use crate::handle::{EpHandle, EpKey, EvdKey};
 use crate::ia::Ia;
+use crate::lmr::table::LmrTable;
 use crate::provider::{DataSegment, Provider, QueueFull, QueuePair, RequestFlags, RequestOp};
 use crate::refusal::Refusal;
 use crate::segment::{MAX_SEGMENT_BYTES, RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
@@ -65,7 +66,7 @@ pub struct RdmaRead<'a>(pub &'a RmrTriplet);
 pub struct Recv;
 
 macro_rules! posts {
-    ($($what:ty: $at_once:ident, $in_order:ident;)*) => {$(
+    ($($what:ty: $at_once:expr, $in_order:ident;)*) => {$(
         impl Post for $what {
             #[inline(always)]
             fn at_once<P: Provider, S: Segment>(
@@ -76,7 +77,7 @@ macro_rules! posts {
                 cookie: DtoCookie,
                 flags: CompletionFlags,
             ) -> bool {
-                ia.$at_once(ep, iov, self, cookie, flags)
+                $at_once(ia, ep, iov, self, cookie, flags)
             }
 
             #[inline]
@@ -95,14 +96,44 @@ macro_rules! posts {
 }
 
 posts! {
-    Send: request_at_once, request_in_order;
-    RdmaWrite<'_>: request_at_once, request_in_order;
-    RdmaRead<'_>: request_at_once, request_in_order;
-    Recv: recv_at_once, recv_in_order;
+    Send: Ia::request_at_once, request_in_order;
+    RdmaWrite<'_>: Ia::request_at_once, request_in_order;
+    RdmaRead<'_>: Ia::request_at_once, request_in_order;
+    Recv: Ia::recv_at_once, recv_in_order;
+}
+
+impl<P: Provider> Ep<P> {
+    /// As [`Ia::request_at_once`]; without `RING` the doorbell is left to [`QueuePair::ring_last`].
+    #[inline(always)]
+    pub(super) fn request_at_once<const RING: bool, S: Segment, O: Operation>(
+        &mut self,
+        lmrs: &LmrTable,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool {
+        if let [one] = iov
+            && flags.is_empty()
+            && self.hot.state == EpState::Connected
+            && let Some(qp) = &mut self.qp
+            && operation.fits(&self.hot, one.bytes())
+            && one.is_good(Scope {
+                lmrs,
+                pz: self.hot.pz,
+                need: O::RIGHT,
+            })
+        {
+            return qp
+                .post_one::<RING>(operation.op(), operation.data(one), cookie)
+                .is_ok();
+        }
+        false
+    }
 }
 
 /// A request as the consumer names it, and what is particular about it.
-trait Operation: Copy {
+pub(super) trait Operation: Copy {
     /// What it needs of local memory.
     const RIGHT: MemPrivFlags;
     /// The answer to bad flags.
@@ -373,23 +404,10 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> bool {
-        let lmrs = &self.lmrs;
-        if let [one] = iov
-            && flags.is_empty()
-            && handle.ia == self.id
+        if handle.ia == self.id
             && let Some(ep) = self.eps.get_mut(handle.key)
-            && ep.hot.state == EpState::Connected
-            && let Some(qp) = &mut ep.qp
-            && operation.fits(&ep.hot, one.bytes())
-            && one.is_good(Scope {
-                lmrs,
-                pz: ep.hot.pz,
-                need: O::RIGHT,
-            })
         {
-            return qp
-                .post_one(operation.op(), operation.data(one), cookie)
-                .is_ok();
+            return ep.request_at_once::<true, S, O>(&self.lmrs, iov, operation, cookie, flags);
         }
         false
     }
@@ -425,15 +443,31 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Checks a request in order and posts it.
-    #[inline(never)]
+    #[inline(always)]
     fn request_in_order<S: Segment, O: Operation>(
         &mut self,
-        handle: EpHandle,
+        EpHandle { key, ia }: EpHandle,
         iov: &[S],
         operation: O,
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
+        self.request_in_order_of(key, ia, iov, operation, cookie, flags)
+    }
+
+    // The handle comes in its parts, which stay in registers; as a whole it would go through memory, where nothing is in order yet,
+    // too.
+    #[inline(never)]
+    pub(super) fn request_in_order_of<S: Segment, O: Operation>(
+        &mut self,
+        key: EpKey,
+        ia: u32,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let handle = EpHandle { key, ia };
         match self.request_checked(handle, iov, operation, cookie, flags) {
             Err(Refusal::Full) => {
                 self.reclaim(handle, |ep| ep.request_evd);

@@ -34,6 +34,13 @@ pub enum Look<T> {
     Elsewhere,
 }
 
+/// What [`Ia::evd_run`] came to.
+struct Run {
+    taken: usize,
+    /// It ended because nothing was left.
+    empty: bool,
+}
+
 const EMPTY: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
 
 impl<P: Provider> Ia<P> {
@@ -81,6 +88,63 @@ impl<P: Provider> Ia<P> {
             }
         }
         Look::Elsewhere
+    }
+
+    /// Takes as many events as there are and as there is room for, oldest first. How many: finding none is no error. The device learns
+    /// once what was taken ([`CompletionQueue::advance`]). DAT 1.2 has no such call.
+    ///
+    /// ```text
+    /// let mut events = [Event::NONE; 16];
+    /// let taken = ia.evd_poll(evd, &mut events)?;
+    /// for event in &events[..taken] { /* ... */ }
+    /// ```
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_WAITER: somebody waits on it. Nothing was taken.
+    pub fn evd_poll(&mut self, evd: EvdHandle, events: &mut [Event]) -> DatResult<usize> {
+        let mut taken = 0;
+        while let Some(places) = events.get_mut(taken..).filter(|places| !places.is_empty()) {
+            let run = self.evd_run(evd, places);
+            taken += run.taken;
+            if run.taken == places.len() || (run.empty && taken != 0) {
+                break;
+            }
+            match self.evd_dequeue(evd) {
+                Ok(event) => places[run.taken] = event,
+                Err(error) if error.return_type() == ReturnType::QueueEmpty || taken != 0 => break,
+                Err(error) => return Err(error),
+            }
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// Takes ordinary completions ([`Ia::evd_look`]) for as long as the next one is one.
+    #[inline(always)]
+    fn evd_run(&mut self, evd: EvdHandle, places: &mut [Event]) -> Run {
+        let mut run = Run {
+            taken: 0,
+            empty: false,
+        };
+        if evd.ia == self.id
+            && let Some(queue) = self.evds.get_mut(evd.key)
+            && queue.is_clear()
+            && let Some(cq) = &mut queue.cq
+        {
+            for place in places {
+                let Some(entry) = cq.peek() else {
+                    run.empty = true;
+                    break;
+                };
+                let Some((key, _, done)) = plain(&mut self.eps, &entry) else {
+                    break;
+                };
+                *place = dto(EpHandle { key, ia: evd.ia }, done);
+                cq.advance(&mut queue.obstacles);
+                run.taken += 1;
+            }
+        }
+        run
     }
 
     /// The next entry, if there is one, does not end the oldest DTO of a queue pair. A buffer of an SRQ and a request behind suppressed

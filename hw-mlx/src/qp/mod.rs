@@ -172,13 +172,17 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn post_one(
+    fn post_one<const RING: bool>(
         &mut self,
         op: RequestOp,
         segment: DataSegment,
         cookie: u64,
     ) -> Result<(), QueueFull> {
-        self.send.post_one(op, segment, cookie)
+        self.send.post_one::<RING>(op, segment, cookie)
+    }
+
+    fn ring_last(&mut self) {
+        self.send.ring_last();
     }
 
     #[inline(always)]

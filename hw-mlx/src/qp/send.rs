@@ -202,6 +202,8 @@ pub struct SendQueue {
     posted: u32,
     /// Requests known complete since creation.
     completed: u32,
+    /// What the doorbell of the last request says that was posted without one.
+    unrung: u64,
     /// Suppressed requests since the last one that asked for a CQE.
     unreported: u32,
     /// After so many requests in a row without a CQE, one asks for it.
@@ -250,6 +252,7 @@ impl SendQueue {
             limit: sizes.max_requests,
             posted: 0,
             completed: 0,
+            unrung: 0,
             unreported: 0,
             reclaim_every: (sizes.max_requests / 4).max(1),
             shadow: Cyclic::new(sizes.max_requests, Shadow::NONE),
@@ -345,16 +348,18 @@ impl SendQueue {
             );
             return Ok(());
         }
-        self.post_first(op, first, cookie, flags);
+        let control = self.write_first(op, first, cookie, flags);
+        self.ring(control);
         Ok(())
     }
 
-    /// Posts a request of one segment without flags, unless the queue looks full.
+    /// Posts a request of one segment without flags, unless the queue looks full. Without `RING` the device is not told, until
+    /// [`SendQueue::ring_last`] or the next post that rings.
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written. [`SendQueue::post`] may have room.
     #[inline(always)]
-    pub fn post_one(
+    pub fn post_one<const RING: bool>(
         &mut self,
         op: RequestOp,
         segment: DataSegment,
@@ -363,19 +368,29 @@ impl SendQueue {
         if self.is_full() {
             return Err(QueueFull);
         }
-        self.post_first(op, segment, cookie, RequestFlags::NONE);
+        let control = self.write_first(op, segment, cookie, RequestFlags::NONE);
+        if RING {
+            self.ring(control);
+        } else {
+            self.unrung = control;
+        }
         Ok(())
     }
 
-    /// Posts a request of one segment to a queue that is not full.
+    /// Tells the device of what [`SendQueue::post_one`] left it to.
+    pub fn ring_last(&mut self) {
+        self.ring(self.unrung);
+    }
+
+    /// Writes a request of one segment into a queue that is not full, and counts it. What its doorbell says.
     #[inline(always)]
-    fn post_first(
+    fn write_first(
         &mut self,
         op: RequestOp,
         segment: DataSegment,
         cookie: u64,
         flags: RequestFlags,
-    ) {
+    ) -> u64 {
         let report = self.reports(flags);
         let head = self.heads.of(op);
         let control = wqe::control(head, self.producer_index, control_bits(report, flags));
@@ -385,7 +400,8 @@ impl SendQueue {
             Some(remote) => block.write(&[control, remote, data]),
             None => block.write(&[control, data]),
         }
-        self.finish(1, segment.bytes, cookie, flags, control);
+        self.count(1, segment.bytes, cookie, flags);
+        control.doorbell()
     }
 
     /// Posts a request of none or several segments to a queue that is not full.
@@ -498,7 +514,8 @@ impl SendQueue {
         }
         window.advance();
         let number = self.posted;
-        self.finish(blocks, 0, cookie, flags, control);
+        self.count(blocks, 0, cookie, flags);
+        self.ring(control.doorbell());
         self.shadow.at_mut(number).reported = Tail::NONE;
         if window.needs_fence() {
             self.max_requests = 0;
@@ -635,7 +652,8 @@ impl SendQueue {
         // CAST: `units` is at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 16 blocks")]
         let blocks = wqe::blocks(units) as u16;
-        self.finish(blocks, bytes, cookie, flags, control);
+        self.count(blocks, bytes, cookie, flags);
+        self.ring(control.doorbell());
     }
 
     /// Whether the next request asks for a CQE on success.
@@ -649,9 +667,9 @@ impl SendQueue {
         report
     }
 
-    /// Accounts for the WQE that is now in the ring and rings the doorbell.
+    /// Accounts for the WQE that is now in the ring.
     #[inline(always)]
-    fn finish(&mut self, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags, control: Unit) {
+    fn count(&mut self, blocks: u16, bytes: u32, cookie: u64, flags: RequestFlags) {
         *self.shadow.at_mut(self.posted) = Shadow {
             cookie,
             reported: Tail::of_block(self.queue_tail, self.producer_index, flags.suppress),
@@ -660,15 +678,8 @@ impl SendQueue {
                 | (u32::from(flags.unsignalled) * UNSIGNALLED)
                 | (u32::from(flags.suppress) * SUPPRESSED),
         };
-        self.hand_over(blocks, control);
-    }
-
-    /// Counts the WQE and rings the doorbell.
-    #[inline(always)]
-    fn hand_over(&mut self, blocks: u16, control: Unit) {
         self.producer_index = self.producer_index.wrapping_add(blocks);
         self.posted = self.posted.wrapping_add(1);
-        self.ring(control.doorbell());
     }
 
     /// Hands everything up to `producer_index` to the device. The one place that rings a send

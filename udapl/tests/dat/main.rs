@@ -27,6 +27,7 @@ mod iommu;
 mod limits;
 mod lmr;
 mod lossy;
+mod many_at_once;
 mod memory_ends;
 mod named;
 mod objects;

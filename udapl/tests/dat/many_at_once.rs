@@ -1,0 +1,249 @@
+//! Several requests behind one doorbell (`batch`), several events by one call (`evd_poll`). DAT 1.2 has neither: each does what the
+//! single calls do, in their order.
+
+use udapl::{
+    CompletionFlags, DatError, DatResult, DtoStatus, EpState, EvdFlags, Event, ReturnType,
+    SoftwareEvent,
+};
+
+use crate::support::waiting::{FOREVER, se};
+use crate::support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig};
+
+const SUPPRESS: CompletionFlags = CompletionFlags::SUPPRESS;
+
+fn doorbells(pair: &Pair) -> u64 {
+    pair.fabric.report(A).send_doorbells
+}
+
+/// Cookies and statuses of the next `count` completions.
+fn completed(pair: &mut Pair, count: usize) -> Vec<(u64, DtoStatus)> {
+    (0..count)
+        .map(|_| pair.wait_request(A))
+        .map(|done| (done.cookie, done.status))
+        .collect()
+}
+
+#[test]
+fn any_mix_of_requests_goes_out_in_its_order_behind_one_doorbell() {
+    let mut pair = Pair::connected();
+    let (from, to) = (pair.filled(A, 1, 4096), pair.untouched(B, 4096));
+    let (near, far) = (pair.untouched(A, 512), pair.filled(B, 2, 512));
+    let inbox = pair.untouched(B, 64);
+    pair.post_recv(B, &[inbox.all()], 10, NONE).expect("posted");
+    pair.pump();
+    let before = doorbells(&pair);
+    let ep = pair.sides[A].ep;
+    let posted = pair.sides[A].ia.batch(ep, |batch| {
+        for (piece, cookie) in (0..8).zip(0..) {
+            let (from, to) = (from.part(piece * 512, 512), to.remote(piece * 512, 512));
+            batch.rdma_write(&[from], cookie, &to, NONE)?;
+        }
+        batch.rdma_read(&[near.all()], 8, &far.all_remote(), NONE)?;
+        batch.send(&[from.part(0, 64)], 9, NONE)
+    });
+    assert_eq!(posted, Ok(()));
+    pair.pump();
+    assert_eq!(doorbells(&pair) - before, 1);
+    let all: Vec<_> = (0..10).map(|cookie| (cookie, DtoStatus::Success)).collect();
+    assert_eq!(completed(&mut pair, 10), all);
+    assert_eq!(to.read(0, 4096), from.read(0, 4096));
+    assert_eq!(near.read(0, 512), far.read(0, 512));
+    pair.assert_no_complaints();
+}
+
+/// What is not one segment without flags goes its own way, and none overtakes another.
+#[test]
+fn lists_and_flags_in_a_batch_stay_in_their_order() {
+    let mut pair = Pair::connected();
+    let (from, to) = (pair.filled(A, 1, 300), pair.untouched(B, 300));
+    let ep = pair.sides[A].ep;
+    let parts = [from.part(100, 60), from.part(160, 40)];
+    let posted = pair.sides[A].ia.batch(ep, |batch| {
+        batch.rdma_write(&[from.part(0, 100)], 1, &to.remote(0, 100), NONE)?;
+        batch.rdma_write(&parts, 2, &to.remote(100, 100), SUPPRESS)?;
+        batch.rdma_write(&[from.part(200, 100)], 3, &to.remote(200, 100), NONE)
+    });
+    assert_eq!(posted, Ok(()));
+    let done = [(1, DtoStatus::Success), (3, DtoStatus::Success)];
+    assert_eq!(completed(&mut pair, 2), done);
+    assert_eq!(to.read(0, 300), from.read(0, 300));
+    pair.assert_no_complaints();
+}
+
+#[test]
+fn what_stands_before_a_refused_request_is_posted() {
+    let mut pair = Pair::connected();
+    let (from, to) = (pair.filled(A, 1, 64), pair.untouched(B, 64));
+    let ep = pair.sides[A].ep;
+    let short = to.remote(0, 63);
+    let refused = pair.sides[A].ia.batch(ep, |batch| {
+        batch.rdma_write(&[from.all()], 1, &to.all_remote(), NONE)?;
+        let wrong = batch.rdma_write(&[from.all()], 2, &short, NONE);
+        assert_eq!(
+            wrong.map_err(DatError::return_type),
+            Err(ReturnType::LengthError)
+        );
+        batch.rdma_write(&[from.all()], 3, &to.all_remote(), NONE)?;
+        wrong
+    });
+    assert_eq!(
+        refused.map_err(DatError::return_type),
+        Err(ReturnType::LengthError)
+    );
+    let done = [(1, DtoStatus::Success), (3, DtoStatus::Success)];
+    assert_eq!(completed(&mut pair, 2), done);
+    assert_eq!(to.read(0, 64), from.read(0, 64));
+    pair.assert_no_complaints();
+}
+
+#[test]
+fn a_batch_ends_where_the_queue_does() {
+    let mut pair = Pair::connected_with(&PairConfig::with_attr(|attr| attr.max_request_dtos = 4));
+    let (from, to) = (pair.filled(A, 1, 64), pair.untouched(B, 64));
+    let ep = pair.sides[A].ep;
+    let mut posted = 0;
+    let refused: DatResult<()> = pair.sides[A].ia.batch(ep, |batch| {
+        loop {
+            batch.rdma_write(&[from.all()], posted, &to.all_remote(), NONE)?;
+            posted += 1;
+        }
+    });
+    let refused = refused.map_err(DatError::return_type);
+    assert_eq!(
+        (posted, refused),
+        (4, Err(ReturnType::InsufficientResources))
+    );
+    let all: Vec<_> = (0..4).map(|cookie| (cookie, DtoStatus::Success)).collect();
+    assert_eq!(completed(&mut pair, 4), all);
+    pair.assert_no_complaints();
+}
+
+#[test]
+fn nothing_rings_for_an_empty_batch_or_one_that_nobody_takes() {
+    let mut pair = Pair::connected();
+    let from = pair.filled(A, 1, 64);
+    let before = doorbells(&pair);
+    let (ep, spare) = (pair.sides[A].ep, pair.another_ep(A));
+    let elsewhere = pair.sides[B].ep;
+    let ia = &mut pair.sides[A].ia;
+    assert_eq!(ia.batch(ep, |_| Ok(7)), Ok(7));
+    let mut send = |ep| {
+        let refused = ia.batch(ep, |batch| batch.send(&[from.all()], 1, NONE));
+        refused.map_err(DatError::return_type)
+    };
+    assert_eq!(send(spare), Err(ReturnType::InvalidState));
+    assert_eq!(send(elsewhere), Err(ReturnType::InvalidHandle));
+    ia.ep_free(spare).expect("freed");
+    let gone = ia.batch(spare, |batch| batch.send(&[from.all()], 1, NONE));
+    assert_eq!(
+        gone.map_err(DatError::return_type),
+        Err(ReturnType::InvalidHandle)
+    );
+    pair.pump();
+    assert_eq!(doorbells(&pair), before);
+    pair.assert_no_complaints();
+}
+
+/// The events of an EVD by `evd_poll`, `room` at a time.
+fn polled(pair: &mut Pair, room: usize) -> Vec<Event> {
+    let evd = pair.sides[A].request;
+    let mut places = vec![Event::NONE; room];
+    let mut all = Vec::new();
+    loop {
+        let taken = pair.sides[A]
+            .ia
+            .evd_poll(evd, &mut places)
+            .expect("it polls");
+        if taken == 0 {
+            return all;
+        }
+        all.extend_from_slice(&places[..taken]);
+    }
+}
+
+#[test]
+fn events_come_by_many_as_they_come_one_by_one() {
+    for room in [1, 3, 16, 64] {
+        let mut pair = Pair::connected();
+        let (from, to) = (pair.filled(A, 1, 64), pair.untouched(B, 64));
+        assert_eq!(polled(&mut pair, room), []);
+        for cookie in 0..20 {
+            // Of every four, two say nothing.
+            let flags = if cookie % 4 < 2 { SUPPRESS } else { NONE };
+            pair.post_write(A, &[from.all()], cookie, &to.all_remote(), flags)
+                .expect("posted");
+        }
+        // The last breaks the connection.
+        pair.post_write(A, &[from.all()], 20, &to.remote(0, 64 + 4096), NONE)
+            .expect("posted");
+        for _ in 0..100 {
+            pair.pump();
+        }
+        let cookies: Vec<u64> = polled(&mut pair, room)
+            .into_iter()
+            .map(|event| match event {
+                Event::Dto(done) => done.cookie,
+                Event::RmrBind(_)
+                | Event::ConnectionRequest(_)
+                | Event::Connection(_)
+                | Event::Async(_)
+                | Event::Software(_) => panic!("{event:?}"),
+            })
+            .collect();
+        assert_eq!(cookies[..10], [2, 3, 6, 7, 10, 11, 14, 15, 18, 19]);
+    }
+}
+
+#[test]
+fn events_in_software_come_by_many_too_and_what_has_no_room_stays() {
+    let mut pair = Pair::connected();
+    let evd = pair.evd(8, EvdFlags::SOFTWARE);
+    pair.post_se(evd, 1..=5);
+    let side = &mut pair.sides[A];
+    let mut places = [Event::NONE; 3];
+    assert_eq!(side.ia.evd_poll(evd, &mut places), Ok(3));
+    assert_eq!(places, [se(1), se(2), se(3)]);
+    assert_eq!(side.ia.evd_poll(evd, &mut places), Ok(2));
+    assert_eq!(places, [se(4), se(5), se(3)]);
+    assert_eq!(side.ia.evd_poll(evd, &mut places), Ok(0));
+    assert_eq!(side.ia.evd_poll(evd, &mut []), Ok(0));
+    assert_eq!(Event::NONE, Event::Software(SoftwareEvent(0)));
+}
+
+#[test]
+fn who_waits_is_not_polled_away_from() {
+    let mut pair = Pair::connected();
+    let ia = &mut pair.sides[A].ia;
+    let evd = pair.sides[A].request;
+    let _wait = ia.evd_wait_begin(evd, FOREVER, 1).expect("it waits");
+    let refused = ia.evd_poll(evd, &mut [Event::NONE; 4]);
+    assert_eq!(
+        refused.map_err(DatError::return_type),
+        Err(ReturnType::InvalidState)
+    );
+    let elsewhere = pair.sides[B].request;
+    let refused = ia.evd_poll(elsewhere, &mut [Event::NONE; 4]);
+    assert_eq!(
+        refused.map_err(DatError::return_type),
+        Err(ReturnType::InvalidHandle)
+    );
+}
+
+/// As for who only dequeues: connections are looked after.
+#[test]
+fn who_only_polls_an_empty_queue_still_connects() {
+    let mut pair = Pair::connected();
+    let (ours, theirs) = (pair.another_ep(A), pair.another_ep(B));
+    pair.start(A, ours, CONN_QUAL, LONG, b"").expect("starts");
+    let cr = pair.request(B);
+    let accepted = pair.sides[B].ia.cr_accept(cr, Some(theirs), b"");
+    accepted.expect("accepted");
+    pair.fabric.pass_time();
+    let evd = pair.sides[A].request;
+    for _ in 0..1_000 {
+        let polled = pair.sides[A].ia.evd_poll(evd, &mut [Event::NONE; 4]);
+        assert_eq!(polled, Ok(0));
+    }
+    assert_eq!(pair.state_of(A, ours), EpState::Connected);
+    pair.assert_no_complaints();
+}
