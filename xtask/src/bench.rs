@@ -22,7 +22,7 @@ use comfy_table::Table;
 use crate::{setup, shell};
 
 /// What to measure.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub struct Arguments {
     /// Only native timing, no instruction counts (valgrind is not needed).
     #[arg(long)]
@@ -107,7 +107,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut over = Vec::new();
     let mut json = Vec::new();
     for (name, (nanoseconds, _)) in &times {
-        let bare = if name.starts_with("dequeue") {
+        let bare = if name.contains("dequeue") || name.contains("poll") {
             "bare_poll"
         } else {
             "bare_post"

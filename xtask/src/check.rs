@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::{conformance, demo, dtest, setup, shell, tidy, vm, wire};
+use crate::{bench, conformance, demo, dtest, setup, shell, tidy, vm, wire};
 
 /// Every test of the workspace, then the witnesses on the wire.
 pub fn test(filter: Option<&str>) -> Result<()> {
@@ -150,7 +150,7 @@ fn list(failed: &[String]) -> String {
     }
 }
 
-/// Format, lints, documentation, house rules, tests, and the same through a kernel in a virtual machine.
+/// Format, lints, documentation, house rules, tests, the bars of the hot path, and the same tests through a kernel in a virtual machine.
 pub fn run() -> Result<()> {
     shell::run(shell::cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;
@@ -166,6 +166,7 @@ pub fn run() -> Result<()> {
     doc.env("RUSTDOCFLAGS", "--deny warnings");
     shell::run(doc)?;
     test(None)?;
+    bench::run(&bench::Arguments::default())?;
     dtest::check()?;
     vm::check()
 }
