@@ -472,9 +472,10 @@ fn ring_entries(asked: u32) -> Result<u32, MlxError> {
         .checked_add(1)
         .and_then(u32::checked_next_power_of_two)
         .filter(|size| size.ilog2() < 24)
-        .ok_or(MlxError::Nonsense {
-            what: "completion queue size",
-            value: u64::from(asked),
+        .ok_or(MlxError::QueueTooLarge {
+            queue: "completion queue",
+            entries: asked,
+            segments: None,
         })
 }
 

@@ -317,14 +317,14 @@ pub enum MlxError {
         value: u64,
     },
     /// A queue that was asked for is larger than the format of its ring, or of an entry, can be.
-    #[error("a {queue} of {entries} entries, {segments} segments each: its format ends before")]
+    #[error("a {queue} of {entries} entries{}: its format ends before", segments.map_or_else(String::new, |most| format!(" of up to {most} segments")))]
     QueueTooLarge {
         /// Which queue.
         queue: &'static str,
         /// Entries asked for.
         entries: u32,
-        /// Segments of one, asked for.
-        segments: u32,
+        /// Segments of one, asked for, where entries have segments.
+        segments: Option<u32>,
     },
     /// Memory to be registered whose addresses no page of the device translates: there is none of it, it runs over the end of an
     /// address space, or the two addresses do not agree within the smallest page.

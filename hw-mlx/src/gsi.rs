@@ -182,12 +182,12 @@ impl Gsi {
             SendSizes::new(SENDS, SEND_SEGMENTS, 0).ok_or(MlxError::QueueTooLarge {
                 queue: "send queue of QP1",
                 entries: SENDS,
-                segments: SEND_SEGMENTS,
+                segments: Some(SEND_SEGMENTS),
             })?;
         let recv_sizes = RecvSizes::new(RECEIVES, 1).ok_or(MlxError::QueueTooLarge {
             queue: "receive queue of QP1",
             entries: RECEIVES,
-            segments: 1,
+            segments: Some(1),
         })?;
         let cq = Cq::create(hca, doorbells, SENDS + RECEIVES)?;
         let slot_bytes = SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT;

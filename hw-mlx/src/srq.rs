@@ -227,7 +227,7 @@ impl Srq {
         let sizes = SrqSizes::new(max_recvs, max_segments).ok_or(MlxError::QueueTooLarge {
             queue: "shared receive queue",
             entries: max_recvs,
-            segments: max_segments,
+            segments: Some(max_segments),
         })?;
         let sizes = sizes.with_headroom(hca.caps().limits().srq_entries);
         let memory = RingMemory::alloc(hca.arena(), sizes.bytes())?;

@@ -74,14 +74,14 @@ mod tests {
         let asked = MlxError::QueueTooLarge {
             queue: "send queue",
             entries: 70_000,
-            segments: 3,
+            segments: Some(3),
         };
         let ProviderError::Unsupported(text) = asked.into() else {
             panic!("we asked for it");
         };
         assert_eq!(
             text,
-            "a send queue of 70000 entries, 3 segments each: its format ends before"
+            "a send queue of 70000 entries of up to 3 segments: its format ends before"
         );
         let answered = MlxError::Nonsense {
             what: "QUERY_PAGES num_pages",

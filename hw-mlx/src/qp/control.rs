@@ -189,7 +189,7 @@ impl Qp {
         .ok_or(MlxError::QueueTooLarge {
             queue: "send queue",
             entries: sizes.max_requests,
-            segments: sizes.max_request_segments.max(sizes.max_read_segments),
+            segments: Some(sizes.max_request_segments.max(sizes.max_read_segments)),
         })?;
         let own_receives = request.srq.is_none() && sizes.max_recvs > 0;
         // Without receives of its own there is no receive ring, and the send ring starts the buffer. The
@@ -203,7 +203,7 @@ impl Qp {
             RecvSizes::new(max_recvs, recv_segments).ok_or(MlxError::QueueTooLarge {
                 queue: "receive queue",
                 entries: max_recvs,
-                segments: recv_segments,
+                segments: Some(recv_segments),
             })?;
         let send_base = if own_receives {
             recv_sizes.bytes().next_multiple_of(64)
