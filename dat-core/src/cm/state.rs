@@ -335,41 +335,23 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
     use strum::VariantArray;
 
     use super::*;
-
-    fn table() -> String {
-        let mut text = String::new();
-        for &state in State::VARIANTS {
-            for &input in Input::VARIANTS {
-                let cell = match state.next(input) {
-                    Some(Step { to, send, tell }) => format!("{to:?} {send:?} {tell:?}"),
-                    None => "-".to_owned(),
-                };
-                writeln!(text, "{state:?} {input:?}: {cell}").expect("strings take everything");
-            }
-        }
-        text
-    }
+    use crate::tests::assert_table;
 
     #[test]
     fn transition_table_is_the_checked_in_one() {
-        let expected = include_str!("transitions.txt");
-        let actual = table();
-        for (expected, actual) in expected.lines().zip(actual.lines()) {
-            assert_eq!(
-                actual, expected,
-                "a changed transition; the whole table now is:\n{actual}"
-            );
-        }
-        assert_eq!(
-            actual.lines().count(),
-            expected.lines().count(),
-            "the whole table now is:\n{actual}"
-        );
+        let pairs = State::VARIANTS
+            .iter()
+            .flat_map(|state| Input::VARIANTS.iter().map(move |input| (*state, *input)));
+        let rows = pairs.map(|(state, input)| match state.next(input) {
+            Some(Step { to, send, tell }) => {
+                format!("{state:?} {input:?}: {to:?} {send:?} {tell:?}")
+            }
+            None => format!("{state:?} {input:?}: -"),
+        });
+        assert_table(rows, include_str!("transitions.txt"));
     }
 
     #[test]

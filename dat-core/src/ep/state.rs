@@ -183,26 +183,19 @@ impl EpState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fmt::Write;
+    use crate::tests::assert_table;
     use strum::VariantArray;
 
     #[test]
     fn every_pair_of_state_and_event_is_as_the_checked_in_table_says() {
-        let mut table = String::new();
-        for &state in EpState::VARIANTS {
-            for &event in EpEvent::VARIANTS {
-                match state.next(event) {
-                    Some(next) => writeln!(table, "{state:?} + {event:?} -> {next:?}"),
-                    None => writeln!(table, "{state:?} + {event:?} refused"),
-                }
-                .expect("a string takes everything");
-            }
-        }
-        assert_eq!(
-            table,
-            include_str!("state.table"),
-            "the table is now:\n{table}"
-        );
+        let pairs = EpState::VARIANTS
+            .iter()
+            .flat_map(|state| EpEvent::VARIANTS.iter().map(move |event| (*state, *event)));
+        let rows = pairs.map(|(state, event)| match state.next(event) {
+            Some(next) => format!("{state:?} + {event:?} -> {next:?}"),
+            None => format!("{state:?} + {event:?} refused"),
+        });
+        assert_table(rows, include_str!("state.table"));
     }
 
     #[test]

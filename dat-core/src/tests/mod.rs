@@ -221,3 +221,19 @@ pub(super) const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 pub(super) fn now(side: &Side) -> u64 {
     side.ia.provider().now()
 }
+
+/// The rows of a state table are those of the checked-in file. A failure names the first row that is not, and prints the table
+/// as it is now.
+#[track_caller]
+pub(crate) fn assert_table(rows: impl IntoIterator<Item = String>, checked_in: &str) {
+    let rows: Vec<String> = rows.into_iter().collect();
+    let now = rows.join("\n");
+    for (row, expected) in rows.iter().zip(checked_in.lines()) {
+        assert_eq!(row, expected, "the table is now:\n{now}\n");
+    }
+    assert_eq!(
+        rows.len(),
+        checked_in.lines().count(),
+        "the table is now:\n{now}\n"
+    );
+}
