@@ -1,4 +1,4 @@
-//! Judging the steps that [`peer`](super::super::peer) is for, `connect-CASE` and `listen-CASE`: what both ends have to say,
+//! Judging the steps that `udapl/examples/peer` is for, `connect-CASE` and `listen-CASE`: what both ends have to say,
 //! and, where the stock stack counts, how many messages were refused for want of a receive.
 
 use anyhow::{Context, Result, ensure};
