@@ -38,6 +38,11 @@ impl World {
             // All there was to hear is heard.
             open.crowded = open.spent;
         }
+        let one = &self.sides[side];
+        assert!(
+            !one.unanswered || one.open.as_ref().is_none_or(|open| open.dead),
+            "side {side} goes on, and nobody knows what its device reaches"
+        );
         self.crowd(side);
         self.rewind(side);
         self.replace_spent(side);

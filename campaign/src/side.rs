@@ -166,6 +166,8 @@ pub struct Side {
     pub removed: bool,
     /// What its endpoints and queues are like.
     pub manner: Manner,
+    /// A command that ends access was not answered since it was opened: it is to be dead.
+    pub unanswered: bool,
     /// Turns that its program sleeps through.
     pub asleep: u32,
     /// Nobody looks after its connections either meanwhile.
@@ -204,6 +206,7 @@ impl Side {
             tampered: false,
             removed: false,
             manner,
+            unanswered: false,
             asleep: 0,
             deep: false,
         }
@@ -217,6 +220,7 @@ impl Side {
         let function = Function::in_process(Arc::clone(&self.function) as Arc<dyn Device>)
             .map_err(|error| error.to_string())?;
         self.openings += 1;
+        self.unanswered = false;
         let mut hca = HcaConfig::new();
         hca.seed = Some(self.seed ^ self.openings << 32);
         let provider = MlxProvider::open(function, hca).map_err(|error| error.to_string())?;

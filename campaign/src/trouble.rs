@@ -54,7 +54,7 @@ const COMMANDS: [Opcode; 40] = [
 ];
 
 /// Those after which nobody may reach memory any more. Faults wait for them more often.
-const ENDINGS: [Opcode; 4] = [
+pub const ENDINGS: [Opcode; 4] = [
     Opcode::DESTROY_MKEY,
     Opcode::TO_ERR_QP,
     Opcode::TO_RST_QP,

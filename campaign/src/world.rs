@@ -20,6 +20,7 @@ use crate::end::{Link, Name, Phase};
 use crate::farewell::Farewell;
 use crate::side::{ENDS, Key, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
+use crate::trouble::ENDINGS;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
 /// Memory that is watched after it was freed.
@@ -209,6 +210,10 @@ impl World {
             self.spoil("a call that took long", |link| link.up != [true, true]);
         }
         let met = self.sim.take_meetings(&self.sides[side].function);
+        let ends = |opcode: u16| ENDINGS.iter().any(|ending| ending.0 == opcode);
+        self.sides[side].unanswered |= met
+            .keys()
+            .any(|&(opcode, meeting)| meeting == Meeting::Silent && ends(opcode));
         self.commands[side] += met
             .iter()
             .filter(|((_, meeting), _)| *meeting != Meeting::Starved)

@@ -45,6 +45,9 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
         "burst",
         "sleep",
         "another EVD",
+        "busy",
+        "start over",
+        "wait",
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }

@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
+use hw_sim::{Faults, LinkFaults};
 use rand::Rng;
 use udapl::{CloseFlags, Timeout};
 
+use crate::Feature;
 use crate::end::{End, Phase, WINDOW};
 use crate::side::{CONN_QUAL, ENDS, MIXED};
 use crate::stranger::{STRANGER, datagram};
@@ -17,6 +19,8 @@ use crate::world::World;
 const IN_A_ROW: usize = 2048;
 /// Until then a request without data is done, on a wire that carries.
 const ROUND_TRIP: Duration = Duration::from_micros(200);
+/// A wait for it is over by then: sleepers look at the clock less often ([`driver::MAX_WAIT`]).
+const AWAKE: Duration = Duration::from_millis(5);
 /// Waits, one behind the other.
 const WAITS: usize = 3;
 /// How long a wait for it may be: far longer than a call of a healthy device takes.
@@ -83,16 +87,32 @@ impl World {
 
     /// A program waits for a request that it has posted, more than once.
     pub fn await_work(&mut self, side: usize) {
+        // Or else it would be done before anybody could sleep.
+        let far = Faults {
+            delay_ns: 50_000,
+            ..Faults::NONE
+        };
         for _ in 0..WAITS {
             self.events(side);
-            let Some(at) = self.brisk(side) else { return };
+            let Some(at) = self.brisk(side).filter(|_| self.repeats.is_none()) else {
+                return;
+            };
+            self.sim.set_faults(self.wire, LinkFaults::both(far));
             if !self.post_empty(side, at) {
+                self.sim.set_faults(self.wire, LinkFaults::default());
                 return;
             }
+            let before = self.now();
             let event = self.call(side, "dat_evd_wait", |open| {
                 let waited = open.ia.evd_wait(open.dto, PATIENCE, 1);
                 waited.map_err(|refused| refused.error)
             });
+            self.sim.set_faults(self.wire, LinkFaults::default());
+            let took = Duration::from_nanos(self.now() - before);
+            assert!(
+                took <= AWAKE || self.has(Feature::Interrupts),
+                "side {side} was woken by a completion after {took:?}"
+            );
             let Some(Ok((event, _))) = event else {
                 panic!("side {side} waits for a request that is done, and hears {event:?}")
             };
