@@ -179,6 +179,8 @@ impl Heads {
 /// A send queue.
 pub struct SendQueue {
     ring: DmaRing<BLOCK_BYTES>,
+    /// The same ring by units.
+    units: DmaRing<UNIT_BYTES>,
     /// Word of the doorbell record.
     counter: DmaWord,
     doorbells: Doorbells,
@@ -230,12 +232,14 @@ impl SendQueue {
     ) -> Self {
         assert!(sizes.ring_blocks <= 1 << 15, "a send ring of {sizes:?}");
         let ring = DmaRing::new(buffer, base, sizes.ring_blocks);
+        let units = DmaRing::new(buffer, base, sizes.ring_blocks * wqe::BLOCK_UNITS_U32);
         // CAST: at most 2^15, asserted above.
         #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
         let block_mask = (sizes.ring_blocks - 1) as u16;
         let qpn_shifted = qpn << 8;
         Self {
             ring,
+            units,
             counter: DmaWord::new(record, SEND_COUNTER),
             doorbells,
             heads: Heads {
@@ -303,12 +307,10 @@ impl SendQueue {
     /// Stores the `at`-th unit of the WQE whose first block is the next one.
     #[inline]
     fn store(&self, at: usize, unit: Unit) {
-        // CAST: at most 16 blocks.
+        // CAST: at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63 units")]
-        let block = u32::from(self.producer_index) + (at / BLOCK_UNITS) as u32;
-        self.ring
-            .block(block)
-            .write_at(at % BLOCK_UNITS * UNIT_BYTES, &unit);
+        let place = u32::from(self.producer_index) * wqe::BLOCK_UNITS_U32 + at as u32;
+        self.units.block(place).write(&unit);
     }
 
     /// Posts a request and rings the doorbell.
@@ -604,10 +606,20 @@ impl SendQueue {
         if !data.is_empty() {
             // The header and the first twelve bytes share a unit; the rest follows in whole units, so
             // that the end of the ring falls between two of them.
-            let (first, rest) = data.split_at(data.len().min(UNIT_BYTES - 4));
+            const BESIDE: usize = UNIT_BYTES - 4;
             let mut unit = [0; UNIT_BYTES];
             unit[..4].copy_from_slice(&wqe::inline_header(bytes).to_be_bytes());
-            unit[4..4 + first.len()].copy_from_slice(first);
+            // A length the compiler knows is no call of memcpy(3).
+            let rest = match data.split_first_chunk::<BESIDE>() {
+                Some((first, rest)) => {
+                    unit[4..].copy_from_slice(first);
+                    rest
+                }
+                None => {
+                    unit[4..4 + data.len()].copy_from_slice(data);
+                    &[]
+                }
+            };
             self.store(units, Unit::from_bytes(unit));
             units += 1;
             let (whole, last) = rest.as_chunks::<UNIT_BYTES>();
