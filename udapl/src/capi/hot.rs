@@ -37,31 +37,28 @@ unsafe fn segments<'a>(count: DatCount, iov: *const LmrTriplet) -> Option<&'a [L
     }
 }
 
-/// The segment of a post that has one, and no flags: most have.
+/// Makes a post in the fast lane if it has one segment and no flags, as most have; `None`: nothing has happened, and [`in_order`] is
+/// next.
 ///
 /// # Safety
 /// As [`segments`].
+// Nothing in it has a drop or panics, so that it needs neither the stack nor many registers.
 #[inline(always)]
-unsafe fn only<'a>(count: DatCount, iov: *const LmrTriplet, flags: u32) -> Option<&'a LmrTriplet> {
+unsafe fn at_once(
+    ep: DatHandle,
+    count: DatCount,
+    iov: *const LmrTriplet,
+    what: impl Post,
+    cookie: DatContext,
+    flags: u32,
+) -> Option<DatReturn> {
     // In one comparison.
     if count.cast_unsigned().wrapping_sub(1) | flags != 0 {
         return None;
     }
-    // SAFETY: contract GIVEN.
-    unsafe { iov.as_ref() }
-}
-
-/// Makes a post of one segment, `one`, in the fast lane; `None`: nothing has happened, and [`in_order`] is next.
-// Nothing in it has a drop or panics, so that it needs neither the stack nor many registers.
-#[inline(always)]
-fn at_once(
-    ep: DatHandle,
-    one: Option<&LmrTriplet>,
-    what: impl Post,
-    cookie: DatContext,
-) -> Option<DatReturn> {
     let (adapter, ep) = find::<EpHandle>(ep)?;
-    let iov = slice::from_ref(one?);
+    // SAFETY: contract GIVEN, for one segment.
+    let iov = slice::from_ref(unsafe { iov.as_ref() }?);
     adapter.fast(|open| {
         let posted = what.at_once(&mut open.ia, ep, iov, cookie, CompletionFlags::empty());
         posted.then_some(0)
@@ -125,9 +122,18 @@ pub unsafe extern "C" fn dat_ep_post_send(
         foreign!(ep_post_send_func(ep, count, iov, cookie, flags));
         refused::<EpHandle>(ep, count, iov)
     }
-    // SAFETY: contract GIVEN.
-    let one = unsafe { only(num_segments, local_iov, completion_flags) };
-    match at_once(ep_handle, one, Send, user_cookie) {
+    // SAFETY: contract PASSED ON.
+    let done = unsafe {
+        at_once(
+            ep_handle,
+            num_segments,
+            local_iov,
+            Send,
+            user_cookie,
+            completion_flags,
+        )
+    };
+    match done {
         Some(answer) => answer,
         // SAFETY: contract PASSED ON.
         None => unsafe {
@@ -169,9 +175,18 @@ pub unsafe extern "C" fn dat_ep_post_recv(
         foreign!(ep_post_recv_func(ep, count, iov, cookie, flags));
         refused::<EpHandle>(ep, count, iov)
     }
-    // SAFETY: contract GIVEN.
-    let one = unsafe { only(num_segments, local_iov, completion_flags) };
-    match at_once(ep_handle, one, Recv, user_cookie) {
+    // SAFETY: contract PASSED ON.
+    let done = unsafe {
+        at_once(
+            ep_handle,
+            num_segments,
+            local_iov,
+            Recv,
+            user_cookie,
+            completion_flags,
+        )
+    };
+    match done {
         Some(answer) => answer,
         // SAFETY: contract PASSED ON.
         None => unsafe {
@@ -221,10 +236,21 @@ pub unsafe extern "C" fn dat_ep_post_rdma_read(
         refused::<EpHandle>(ep, count, iov)
     }
     // SAFETY: contract GIVEN.
-    let one = unsafe { only(num_segments, local_iov, completion_flags) };
-    // SAFETY: contract GIVEN.
     let remote = unsafe { remote_buffer.as_ref() };
-    let done = remote.and_then(|remote| at_once(ep_handle, one, RdmaRead(remote), user_cookie));
+    let done = remote.and_then(|remote| {
+        let what = RdmaRead(remote);
+        // SAFETY: contract PASSED ON.
+        unsafe {
+            at_once(
+                ep_handle,
+                num_segments,
+                local_iov,
+                what,
+                user_cookie,
+                completion_flags,
+            )
+        }
+    });
     match done {
         Some(answer) => answer,
         // SAFETY: contract PASSED ON.
@@ -276,10 +302,21 @@ pub unsafe extern "C" fn dat_ep_post_rdma_write(
         refused::<EpHandle>(ep, count, iov)
     }
     // SAFETY: contract GIVEN.
-    let one = unsafe { only(num_segments, local_iov, completion_flags) };
-    // SAFETY: contract GIVEN.
     let remote = unsafe { remote_buffer.as_ref() };
-    let done = remote.and_then(|remote| at_once(ep_handle, one, RdmaWrite(remote), user_cookie));
+    let done = remote.and_then(|remote| {
+        let what = RdmaWrite(remote);
+        // SAFETY: contract PASSED ON.
+        unsafe {
+            at_once(
+                ep_handle,
+                num_segments,
+                local_iov,
+                what,
+                user_cookie,
+                completion_flags,
+            )
+        }
+    });
     match done {
         Some(answer) => answer,
         // SAFETY: contract PASSED ON.
@@ -307,18 +344,21 @@ pub unsafe extern "C" fn dat_srq_post_recv(
     local_iov: *const LmrTriplet,
     user_cookie: DatContext,
 ) -> DatReturn {
-    // SAFETY: contract GIVEN.
-    let iov = unsafe { segments(num_segments, local_iov) };
-    let (Some((adapter, srq)), Some(iov)) = (find::<SrqHandle>(srq_handle), iov) else {
-        foreign!(srq_post_recv_func(
-            srq_handle,
-            num_segments,
-            local_iov,
-            user_cookie
-        ));
-        return refused::<SrqHandle>(srq_handle, num_segments, local_iov);
-    };
-    adapter.fast_or_in_turn(|open| said(open.ia.srq_post_recv(srq, iov, user_cookie)))
+    // What another provider's arguments are is not ours to look at.
+    if let Some((adapter, srq)) = find::<SrqHandle>(srq_handle) {
+        // SAFETY: contract GIVEN.
+        let Some(iov) = (unsafe { segments(num_segments, local_iov) }) else {
+            return refused::<SrqHandle>(srq_handle, num_segments, local_iov);
+        };
+        return adapter.fast_or_in_turn(|open| said(open.ia.srq_post_recv(srq, iov, user_cookie)));
+    }
+    foreign!(srq_post_recv_func(
+        srq_handle,
+        num_segments,
+        local_iov,
+        user_cookie
+    ));
+    refused::<SrqHandle>(srq_handle, num_segments, local_iov)
 }
 
 /// `dat_evd_dequeue`.
