@@ -262,7 +262,7 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// As [`QueuePair::post_request`] for what most requests are, one segment and no flags. A queue that only looks full is not
+    /// As [`QueuePair::post_request`] for one segment, which most requests have. A queue that only looks full is not
     /// looked into: what is refused here `post_request` may post. Without `RING` the doorbell is left to the next request, or to
     /// [`QueuePair::ring_last`].
     ///
@@ -274,8 +274,9 @@ pub trait QueuePair {
         op: RequestOp,
         segment: DataSegment,
         cookie: u64,
+        flags: RequestFlags,
     ) -> Result<(), QueueFull> {
-        self.post_request(op, core::iter::once(segment), cookie, RequestFlags::NONE)
+        self.post_request(op, core::iter::once(segment), cookie, flags)
     }
 
     /// Rings the doorbell for requests that were posted without.
@@ -329,8 +330,13 @@ pub trait QueuePair {
     /// # Errors
     /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    fn post_one_recv(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
-        self.post_recv(core::iter::once(segment), cookie, false)
+    fn post_one_recv(
+        &mut self,
+        segment: DataSegment,
+        cookie: u64,
+        unsignalled: bool,
+    ) -> Result<(), QueueFull> {
+        self.post_recv(core::iter::once(segment), cookie, unsignalled)
     }
 
     /// As [`QueuePair::complete`] for an entry that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed, when

@@ -63,7 +63,7 @@ pub(crate) mod sealed {
         )]
         fn check(&self, scope: Scope<'_>) -> Result<(), Refusal>;
         /// Whether [`Check::check`] finds nothing, for a segment that is known to have no more than
-        /// [`super::MAX_SEGMENT_BYTES`]. It need not find out: then it is false.
+        /// [`super::MAX_SEGMENT_BYTES`].
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "as above")]
         fn is_good(&self, scope: Scope<'_>) -> bool;

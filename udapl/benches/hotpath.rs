@@ -35,7 +35,7 @@ use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use udapl::{
     CompletionFlags, ConnectFlags, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig,
-    LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos, RmrTriplet, Timeout,
+    LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
 };
 
 /// Operations per region call: as many as a queue takes.
@@ -48,6 +48,7 @@ struct Side {
     device: Arc<Quiet>,
     events: EvdHandle,
     ep: EpHandle,
+    pz: PzHandle,
     slice: LmrSlice,
     triplet: LmrTriplet,
     remote: RmrTriplet,
@@ -103,6 +104,7 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
             device,
             events,
             ep,
+            pz,
             slice,
             triplet,
             remote,
@@ -249,6 +251,28 @@ impl Bench {
                 self.ring();
                 (took, BATCH)
             }
+            "post_rdma_write_suppressed" => {
+                let took = self.quietly(|side| {
+                    region_post_rdma_write_suppressed(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.ring();
+                (took, BATCH)
+            }
+            "post_rdma_write_stale" => {
+                let side = &mut self.a;
+                let memory = udapl::alloc(&side.ia, 4096).expect("memory");
+                let pz = side.pz;
+                let lmr = side
+                    .ia
+                    .lmr_create(memory, pz, MemPrivFlags::all())
+                    .expect("an LMR");
+                side.ia.lmr_free(lmr.lmr).expect("freed");
+                let took = self.quietly(|side| {
+                    region_post_rdma_write_stale(&mut side.ia, side.ep, side.slice, &remote)
+                });
+                self.ring();
+                (took, BATCH)
+            }
             "post_rdma_write_any" => {
                 let took = self.quietly(|side| {
                     region_post_rdma_write_any(&mut side.ia, side.ep, side.slice, &remote)
@@ -386,14 +410,39 @@ fn region_post_rdma_write(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &R
     }
 }
 
-/// Slice, cookie and flags come from memory at each post.
+/// Nobody wants to hear of their successes, as of most requests of a storage program.
+#[inline(never)]
+fn region_post_rdma_write_suppressed(
+    ia: &mut Ia,
+    ep: EpHandle,
+    slice: LmrSlice,
+    remote: &RmrTriplet,
+) {
+    let iov = [slice];
+    for cookie in 0..BATCH {
+        ia.ep_post_rdma_write(ep, &iov, cookie, remote, CompletionFlags::SUPPRESS)
+            .expect("a post");
+    }
+}
+
+/// An LMR was freed since the slice was cut.
+#[inline(never)]
+fn region_post_rdma_write_stale(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
+    let iov = [slice];
+    for cookie in 0..BATCH {
+        ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
+            .expect("a post");
+    }
+}
+
+/// Slice, target, cookie and flags come from memory at each post.
 #[inline(never)]
 fn region_post_rdma_write_any(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
-    let (iov, mut flags) = ([slice], FLAGS);
+    let (mut iov, mut remote, mut flags) = ([slice], *remote, FLAGS);
     for cookie in 0..BATCH {
-        // What a reference to it went to may have changed it.
-        black_box((&iov, remote, &mut flags));
-        ia.ep_post_rdma_write(ep, &iov, cookie, remote, flags)
+        // Whoever has a reference to it may have changed it.
+        black_box((&mut iov, &mut remote, &mut flags));
+        ia.ep_post_rdma_write(ep, &iov, cookie, &remote, flags)
             .expect("a post");
     }
 }
@@ -569,13 +618,15 @@ fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &Atomi
     sum
 }
 
-const OPERATIONS: [&str; 20] = [
+const OPERATIONS: [&str; 22] = [
     "bare_post",
     "bare_poll",
     "post_send",
     "post_send_inline_64",
     "post_rdma_write",
     "post_rdma_write_any",
+    "post_rdma_write_suppressed",
+    "post_rdma_write_stale",
     "post_rdma_write_triplet",
     "batch_rdma_write_32",
     "post_rdma_read",

@@ -4,10 +4,10 @@
 //! flags; the segments, in order ([`crate::segment`]); lengths; room. What is left to the provider is
 //! the room and the work queue entry.
 //!
-//! Most posts are one segment without flags on a connected endpoint, and nothing is wrong with them. Those are made *at once*
+//! Most posts are one segment on a connected endpoint, and nothing is wrong with them. Those are made *at once*
 //! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): the same checks in the order that is quickest, with one answer, yes or no. No means
 //! that nothing has happened, and then the call goes through everything *in order* ([`Ia::request_in_order`]): it has the
-//! answer to give, or posts after all. There are lists of segments and flags; a disconnected endpoint takes posts too, because
+//! answer to give, or posts after all. There are lists of segments; a disconnected endpoint takes posts too, because
 //! its queue pair is in the error state and the device itself completes them as flushed, in order; and a queue that looks
 //! full because nobody has looked at its completions lately (or ever will, their EVD being null, or all of
 //! them suppressed) is reclaimed, once, before the answer is DAT_INSUFFICIENT_RESOURCES.
@@ -25,8 +25,7 @@ use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
 /// What is posted: [`Send`], [`RdmaWrite`], [`RdmaRead`] or [`Recv`].
 ///
-/// The calls of DAT are made of the two halves here. A facade that must know which half it is in, because only the first is sure
-/// never to panic, calls them itself.
+/// A facade that must know whether it is in what is sure never to panic calls [`Post::at_once`] itself first.
 pub trait Post: Copy {
     /// Posts if that can be done at once; false says that nothing has happened.
     fn at_once<P: Provider, S: Segment>(
@@ -38,11 +37,11 @@ pub trait Post: Copy {
         flags: CompletionFlags,
     ) -> bool;
 
-    /// Checks everything in DAT's order, and posts or says what is wrong.
+    /// Posts at once, or checks everything in DAT's order and posts or says what is wrong.
     ///
     /// # Errors
     /// Those of the call.
-    fn in_order<P: Provider, S: Segment>(
+    fn post<P: Provider, S: Segment>(
         self,
         ia: &mut Ia<P>,
         ep: EpHandle,
@@ -80,8 +79,8 @@ macro_rules! posts {
                 $at_once(ia, ep, iov, self, cookie, flags)
             }
 
-            #[inline]
-            fn in_order<P: Provider, S: Segment>(
+            #[inline(always)]
+            fn post<P: Provider, S: Segment>(
                 self,
                 ia: &mut Ia<P>,
                 ep: EpHandle,
@@ -89,6 +88,9 @@ macro_rules! posts {
                 cookie: DtoCookie,
                 flags: CompletionFlags,
             ) -> DatResult<()> {
+                if self.at_once(ia, ep, iov, cookie, flags) {
+                    return Ok(());
+                }
                 ia.$in_order(ep, iov, self, cookie, flags)
             }
         }
@@ -114,7 +116,7 @@ impl<P: Provider> Ep<P> {
         flags: CompletionFlags,
     ) -> bool {
         if let [one] = iov
-            && flags.is_empty()
+            && flags.bits() & self.hot.request_flags_refused == 0
             && self.hot.state == EpState::Connected
             && let Some(qp) = &mut self.qp
             && operation.fits(&self.hot, one.bytes())
@@ -124,11 +126,27 @@ impl<P: Provider> Ep<P> {
                 need: O::RIGHT,
             })
         {
-            return qp
-                .post_one::<RING>(operation.op(), operation.data(one), cookie)
-                .is_ok();
+            let (op, data) = (operation.op(), operation.data(one));
+            // Who does not know them when the program is compiled has none, mostly: then nothing of what they say is worked out.
+            let posted = if flags.is_empty() {
+                qp.post_one::<RING>(op, data, cookie, RequestFlags::NONE)
+            } else {
+                qp.post_one::<RING>(op, data, cookie, request_flags::<O>(flags))
+            };
+            return posted.is_ok();
         }
         false
+    }
+}
+
+/// What flags mean for a request.
+#[inline(always)]
+fn request_flags<O: Operation>(flags: CompletionFlags) -> RequestFlags {
+    RequestFlags {
+        suppress: flags.contains(CompletionFlags::SUPPRESS),
+        solicited: O::SOLICITS && flags.contains(CompletionFlags::SOLICITED_WAIT),
+        fence: flags.contains(CompletionFlags::BARRIER_FENCE),
+        unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
     }
 }
 
@@ -315,7 +333,7 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        self.post(ep, iov, Send, cookie, flags)
+        Send.post(self, ep, iov, cookie, flags)
     }
 
     /// Writes the bytes of `iov` to the peer's memory.
@@ -334,7 +352,7 @@ impl<P: Provider> Ia<P> {
         remote: &RmrTriplet,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        self.post(ep, iov, RdmaWrite(remote), cookie, flags)
+        RdmaWrite(remote).post(self, ep, iov, cookie, flags)
     }
 
     /// Reads the peer's memory `remote`, all of it, into `iov`.
@@ -354,7 +372,7 @@ impl<P: Provider> Ia<P> {
         remote: &RmrTriplet,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        self.post(ep, iov, RdmaRead(remote), cookie, flags)
+        RdmaRead(remote).post(self, ep, iov, cookie, flags)
     }
 
     /// Posts a buffer for one incoming message. Legal in every state.
@@ -376,25 +394,10 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        self.post(ep, iov, Recv, cookie, flags)
+        Recv.post(self, ep, iov, cookie, flags)
     }
 
-    #[inline(always)]
-    fn post<S: Segment>(
-        &mut self,
-        ep: EpHandle,
-        iov: &[S],
-        what: impl Post,
-        cookie: DtoCookie,
-        flags: CompletionFlags,
-    ) -> DatResult<()> {
-        if what.at_once(self, ep, iov, cookie, flags) {
-            return Ok(());
-        }
-        what.in_order(self, ep, iov, cookie, flags)
-    }
-
-    /// Posts a request if it is of one segment, without flags and in order, on a connected endpoint with room.
+    /// Posts a request if it is of one segment and in order, on a connected endpoint with room.
     #[inline(always)]
     fn request_at_once<S: Segment, O: Operation>(
         &mut self,
@@ -423,10 +426,11 @@ impl<P: Provider> Ia<P> {
         flags: CompletionFlags,
     ) -> bool {
         let lmrs = &self.lmrs;
+        let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
         if let [one] = iov
-            && flags.is_empty()
             && handle.ia == self.id
             && let Some(ep) = self.eps.get_mut(handle.key)
+            && flags.bits() & ep.hot.recv_flags_refused == 0
             && ep.hot.srq.is_none()
             && let Some(qp) = &mut ep.qp
             && ep.hot.max_recv_iov != 0
@@ -437,7 +441,7 @@ impl<P: Provider> Ia<P> {
                 need: MemPrivFlags::LOCAL_WRITE,
             })
         {
-            return qp.post_one_recv(one.data(), cookie).is_ok();
+            return qp.post_one_recv(one.data(), cookie, unsignalled).is_ok();
         }
         false
     }
@@ -512,12 +516,7 @@ impl<P: Provider> Ia<P> {
             pz: hot.pz,
             need: O::RIGHT,
         };
-        let how = RequestFlags {
-            suppress: flags.contains(CompletionFlags::SUPPRESS),
-            solicited: O::SOLICITS && flags.contains(CompletionFlags::SOLICITED_WAIT),
-            fence: flags.contains(CompletionFlags::BARRIER_FENCE),
-            unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
-        };
+        let how = request_flags::<O>(flags);
         let total = check(iov, scope)?;
         operation.admit(hot, total)?;
         let op = operation.op();

@@ -95,7 +95,12 @@ impl sealed::Check for LmrSlice {
     #[inline]
     #[allow(private_interfaces, reason = "see the trait")]
     fn check(&self, scope: Scope<'_>) -> Result<(), Refusal> {
-        if self.is_good(scope) {
+        let allowed_in = if scope.need == MemPrivFlags::LOCAL_WRITE {
+            self.writable_in
+        } else {
+            self.readable_in
+        };
+        if self.stamp == scope.lmrs.stamp && allowed_in == scope.pz {
             return Ok(());
         }
         self.check_again(scope.lmrs, scope.pz, scope.need)
@@ -104,12 +109,7 @@ impl sealed::Check for LmrSlice {
     #[inline(always)]
     #[allow(private_interfaces, reason = "see the trait")]
     fn is_good(&self, scope: Scope<'_>) -> bool {
-        let allowed_in = if scope.need == MemPrivFlags::LOCAL_WRITE {
-            self.writable_in
-        } else {
-            self.readable_in
-        };
-        self.stamp == scope.lmrs.stamp && allowed_in == scope.pz
+        self.check(scope).is_ok()
     }
 
     #[inline]

@@ -128,14 +128,23 @@ fn what_the_calls_refuse_is_not_made_at_once() {
     assert!(!write(&mut a, longer, 0, &to), "longer than the target");
     assert!(!read(&mut a, shorter, 0, &to), "shorter than the source");
     assert!(!read(&mut a, good, 0, &b.remote(0)), "nothing to read");
-    for (iov, flags) in [
-        (&[good, good][..], NO_FLAGS),
-        (&[], NO_FLAGS),
-        (&[good], CompletionFlags::SUPPRESS),
+    for iov in [&[good, good][..], &[]] {
+        assert!(
+            !RdmaWrite(&to).at_once(&mut a.ia, a.ep, iov, 0, NO_FLAGS),
+            "lists take the longer way"
+        );
+    }
+    for flags in [
+        CompletionFlags::UNSIGNALLED,
+        CompletionFlags::from_bits_retain(0x80),
     ] {
         assert!(
-            !RdmaWrite(&to).at_once(&mut a.ia, a.ep, iov, 0, flags),
-            "lists and flags take the longer way"
+            !RdmaWrite(&to).at_once(&mut a.ia, a.ep, &[good], 0, flags),
+            "{flags:?}: the endpoint was not created for it, or there is no such flag"
+        );
+        assert!(
+            !Recv.at_once(&mut a.ia, a.ep, &[good], 0, flags),
+            "{flags:?}"
         );
     }
     assert_eq!((a.events(a.request), a.events(a.recv)), (vec![], vec![]));
@@ -152,6 +161,25 @@ fn a_request_takes_a_connection_and_a_receive_does_not() {
         a.ia.ep_get_status(a.ep).map(|status| status.recv_idle),
         Ok(false)
     );
+}
+
+#[test]
+fn flags_mean_the_same_at_once() {
+    let (_net, mut a, b) = connected();
+    let (to, one) = (b.remote(16), a.triplet(0, 16));
+    for (cookie, flags) in [
+        (1, CompletionFlags::SUPPRESS),
+        (2, CompletionFlags::BARRIER_FENCE),
+        (
+            3,
+            CompletionFlags::SUPPRESS | CompletionFlags::BARRIER_FENCE,
+        ),
+        (4, NO_FLAGS),
+    ] {
+        assert!(RdmaWrite(&to).at_once(&mut a.ia, a.ep, &[one], cookie, flags));
+    }
+    let done = DtoStatus::Success;
+    assert_eq!(a.completions(a.request), [(2, done), (4, done)]);
 }
 
 #[test]

@@ -177,8 +177,9 @@ impl QueuePair for Qp {
         op: RequestOp,
         segment: DataSegment,
         cookie: u64,
+        flags: RequestFlags,
     ) -> Result<(), QueueFull> {
-        self.send.post_one::<RING>(op, segment, cookie)
+        self.send.post_one::<RING>(op, segment, cookie, flags)
     }
 
     fn ring_last(&mut self) {
@@ -186,8 +187,13 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn post_one_recv(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
-        self.recv.post_one(segment, cookie)
+    fn post_one_recv(
+        &mut self,
+        segment: DataSegment,
+        cookie: u64,
+        unsignalled: bool,
+    ) -> Result<(), QueueFull> {
+        self.recv.post_one(segment, cookie, unsignalled)
     }
 
     #[inline]

@@ -183,12 +183,17 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Posts a buffer of one segment, whose completion notifies.
+    /// Posts a buffer of one segment.
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
     #[inline(always)]
-    pub fn post_one(&mut self, segment: DataSegment, cookie: u64) -> Result<(), QueueFull> {
+    pub fn post_one(
+        &mut self,
+        segment: DataSegment,
+        cookie: u64,
+        unsignalled: bool,
+    ) -> Result<(), QueueFull> {
         if self.outstanding() >= self.max_recvs {
             return Err(QueueFull);
         }
@@ -201,7 +206,7 @@ impl RecvQueue {
         *self.shadow.at_mut(self.posted) = Shadow {
             cookie,
             bytes: segment.bytes,
-            unsignalled: false,
+            unsignalled,
         };
         self.hand_over();
         Ok(())

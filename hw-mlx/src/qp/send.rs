@@ -355,7 +355,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Posts a request of one segment without flags, unless the queue looks full. Without `RING` the device is not told, until
+    /// Posts a request of one segment, unless the queue looks full. Without `RING` the device is not told, until
     /// [`SendQueue::ring_last`] or the next post that rings.
     ///
     /// # Errors
@@ -366,11 +366,12 @@ impl SendQueue {
         op: RequestOp,
         segment: DataSegment,
         cookie: u64,
+        flags: RequestFlags,
     ) -> Result<(), QueueFull> {
         if self.is_full() {
             return Err(QueueFull);
         }
-        let control = self.write_first(op, segment, cookie, RequestFlags::NONE);
+        let control = self.write_first(op, segment, cookie, flags);
         if RING {
             self.ring(control);
         } else {

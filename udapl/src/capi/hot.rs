@@ -6,7 +6,7 @@
 // UNSAFETY: pointers of a C program are read and written.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
-use core::slice;
+use core::{ptr, slice};
 
 use dat_core::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 use dat_core::{
@@ -14,7 +14,7 @@ use dat_core::{
     SrqHandle, Subtype,
 };
 
-use super::call::{answer, look_up, parameter, said};
+use super::call::{answer, caught, look_up, parameter, said};
 use super::event;
 use super::foreign::foreign;
 use super::table::{Named, find, handle_of};
@@ -37,51 +37,105 @@ unsafe fn segments<'a>(count: DatCount, iov: *const LmrTriplet) -> Option<&'a [L
     }
 }
 
-/// Makes a post in the fast lane if it has one segment and no flags, as most have; `None`: nothing has happened, and [`in_order`] is
-/// next.
-///
-/// # Safety
-/// As [`segments`].
-// Nothing in it has a drop or panics, so that it needs neither the stack nor many registers.
-#[inline(always)]
-unsafe fn at_once(
+/// A post as the caller gave it.
+#[derive(Clone, Copy)]
+struct Request<W> {
     ep: DatHandle,
     count: DatCount,
     iov: *const LmrTriplet,
-    what: impl Post,
+    /// None where the peer's memory is not said.
+    what: Option<W>,
     cookie: DatContext,
     flags: u32,
-) -> Option<DatReturn> {
-    // In one comparison.
-    if count.cast_unsigned().wrapping_sub(1) | flags != 0 {
-        return None;
-    }
-    let (adapter, ep) = find::<EpHandle>(ep)?;
-    // SAFETY: contract GIVEN, for one segment.
-    let iov = slice::from_ref(unsafe { iov.as_ref() }?);
-    adapter.fast(|open| {
-        let posted = what.at_once(&mut open.ia, ep, iov, cookie, CompletionFlags::empty());
-        posted.then_some(0)
-    })
 }
 
-/// Makes any post to an endpoint of ours; `None`: it is none of ours, or the arguments cannot be followed.
-///
-/// # Safety
-/// As [`segments`].
-unsafe fn in_order(
-    ep: DatHandle,
-    count: DatCount,
-    iov: *const LmrTriplet,
-    what: impl Post,
-    cookie: DatContext,
-    flags: u32,
-) -> Option<DatReturn> {
-    let (adapter, ep) = find::<EpHandle>(ep)?;
-    // SAFETY: contract PASSED ON.
-    let iov = unsafe { segments(count, iov) }?;
-    let flags = CompletionFlags::from_bits_retain(flags);
-    Some(adapter.fast_or_in_turn(|open| said(what.in_order(&mut open.ia, ep, iov, cookie, flags))))
+impl<W: Post> Request<W> {
+    /// Makes the post. What is no endpoint of ours, or has arguments that cannot be followed, is answered `elsewhere`.
+    ///
+    /// # Safety
+    /// As [`segments`].
+    #[inline(always)]
+    unsafe fn post(self, elsewhere: impl FnOnce(Self) -> DatReturn) -> DatReturn {
+        /// The request comes in registers: on the way that is taken mostly nothing of it is written to memory.
+        ///
+        /// # Safety
+        /// As [`segments`].
+        #[inline(never)]
+        unsafe fn longer<W: Post>(
+            ep: DatHandle,
+            count: DatCount,
+            iov: *const LmrTriplet,
+            what: Option<W>,
+            cookie: DatContext,
+            flags: u32,
+            elsewhere: impl FnOnce(Request<W>) -> DatReturn,
+        ) -> DatReturn {
+            let request = Request {
+                ep,
+                count,
+                iov,
+                what,
+                cookie,
+                flags,
+            };
+            caught(|| {
+                // SAFETY: contract PASSED ON.
+                let done = unsafe { request.any() };
+                done.unwrap_or_else(|| elsewhere(request))
+            })
+        }
+        // SAFETY: contract PASSED ON.
+        if let Some(answer) = unsafe { self.at_once() } {
+            return answer;
+        }
+        let Self {
+            ep,
+            count,
+            iov,
+            what,
+            cookie,
+            flags,
+        } = self;
+        // SAFETY: contract PASSED ON.
+        unsafe { longer(ep, count, iov, what, cookie, flags, elsewhere) }
+    }
+
+    /// Makes the post in the fast lane if it has one segment and no flags, as most have; `None`: nothing has happened, and
+    /// [`Self::any`] is next.
+    ///
+    /// # Safety
+    /// As [`segments`].
+    // Nothing in it has a drop or panics, so that it needs neither the stack nor many registers.
+    #[inline(always)]
+    unsafe fn at_once(self) -> Option<DatReturn> {
+        // In one comparison.
+        if self.count.cast_unsigned().wrapping_sub(1) | self.flags != 0 {
+            return None;
+        }
+        let (what, (adapter, ep)) = (self.what?, find::<EpHandle>(self.ep)?);
+        // SAFETY: contract GIVEN, for one segment.
+        let iov = slice::from_ref(unsafe { self.iov.as_ref() }?);
+        adapter.fast(|open| {
+            let flags = CompletionFlags::empty();
+            let posted = what.at_once(&mut open.ia, ep, iov, self.cookie, flags);
+            posted.then_some(0)
+        })
+    }
+
+    /// Makes any post to an endpoint of ours; `None`: it is none of ours, or the arguments cannot be followed.
+    ///
+    /// # Safety
+    /// As [`segments`].
+    unsafe fn any(self) -> Option<DatReturn> {
+        let (what, (adapter, ep)) = (self.what?, find::<EpHandle>(self.ep)?);
+        // SAFETY: contract PASSED ON.
+        let iov = unsafe { segments(self.count, self.iov) }?;
+        let flags = CompletionFlags::from_bits_retain(self.flags);
+        Some(
+            adapter
+                .fast_or_in_turn(|open| said(what.post(&mut open.ia, ep, iov, self.cookie, flags))),
+        )
+    }
 }
 
 /// What is wrong with a post that could not be made: the handle, then the number of segments, then where they are, then where the
@@ -107,51 +161,34 @@ pub unsafe extern "C" fn dat_ep_post_send(
     user_cookie: DatContext,
     completion_flags: u32,
 ) -> DatReturn {
-    #[inline(never)]
-    unsafe fn longer(
-        ep: DatHandle,
-        count: DatCount,
-        iov: *const LmrTriplet,
-        cookie: DatContext,
-        flags: u32,
-    ) -> DatReturn {
-        // SAFETY: contract PASSED ON.
-        if let Some(answer) = unsafe { in_order(ep, count, iov, Send, cookie, flags) } {
-            return answer;
-        }
+    let request = Request {
+        ep: ep_handle,
+        count: num_segments,
+        iov: local_iov,
+        what: Some(Send),
+        cookie: user_cookie,
+        flags: completion_flags,
+    };
+    let elsewhere = |request: Request<Send>| {
+        let Request {
+            ep,
+            count,
+            iov,
+            cookie,
+            flags,
+            ..
+        } = request;
         foreign!(ep_post_send_func(ep, count, iov, cookie, flags));
         refused::<EpHandle>(ep, count, iov)
-    }
-    // SAFETY: contract PASSED ON.
-    let done = unsafe {
-        at_once(
-            ep_handle,
-            num_segments,
-            local_iov,
-            Send,
-            user_cookie,
-            completion_flags,
-        )
     };
-    match done {
-        Some(answer) => answer,
-        // SAFETY: contract PASSED ON.
-        None => unsafe {
-            longer(
-                ep_handle,
-                num_segments,
-                local_iov,
-                user_cookie,
-                completion_flags,
-            )
-        },
-    }
+    // SAFETY: contract PASSED ON.
+    unsafe { request.post(elsewhere) }
 }
 
 /// `dat_ep_post_recv`.
 ///
 /// # Safety
-/// `local_iov` is null or points to `num_segments` segments.
+/// As [`dat_ep_post_send`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_recv(
     ep_handle: DatHandle,
@@ -160,45 +197,28 @@ pub unsafe extern "C" fn dat_ep_post_recv(
     user_cookie: DatContext,
     completion_flags: u32,
 ) -> DatReturn {
-    #[inline(never)]
-    unsafe fn longer(
-        ep: DatHandle,
-        count: DatCount,
-        iov: *const LmrTriplet,
-        cookie: DatContext,
-        flags: u32,
-    ) -> DatReturn {
-        // SAFETY: contract PASSED ON.
-        if let Some(answer) = unsafe { in_order(ep, count, iov, Recv, cookie, flags) } {
-            return answer;
-        }
+    let request = Request {
+        ep: ep_handle,
+        count: num_segments,
+        iov: local_iov,
+        what: Some(Recv),
+        cookie: user_cookie,
+        flags: completion_flags,
+    };
+    let elsewhere = |request: Request<Recv>| {
+        let Request {
+            ep,
+            count,
+            iov,
+            cookie,
+            flags,
+            ..
+        } = request;
         foreign!(ep_post_recv_func(ep, count, iov, cookie, flags));
         refused::<EpHandle>(ep, count, iov)
-    }
-    // SAFETY: contract PASSED ON.
-    let done = unsafe {
-        at_once(
-            ep_handle,
-            num_segments,
-            local_iov,
-            Recv,
-            user_cookie,
-            completion_flags,
-        )
     };
-    match done {
-        Some(answer) => answer,
-        // SAFETY: contract PASSED ON.
-        None => unsafe {
-            longer(
-                ep_handle,
-                num_segments,
-                local_iov,
-                user_cookie,
-                completion_flags,
-            )
-        },
-    }
+    // SAFETY: contract PASSED ON.
+    unsafe { request.post(elsewhere) }
 }
 
 /// `dat_ep_post_rdma_read`.
@@ -214,63 +234,38 @@ pub unsafe extern "C" fn dat_ep_post_rdma_read(
     remote_buffer: *const RmrTriplet,
     completion_flags: u32,
 ) -> DatReturn {
-    #[inline(never)]
-    unsafe fn longer(
-        ep: DatHandle,
-        count: DatCount,
-        iov: *const LmrTriplet,
-        cookie: DatContext,
-        remote: *const RmrTriplet,
-        flags: u32,
-    ) -> DatReturn {
+    let request = Request {
+        ep: ep_handle,
+        count: num_segments,
+        iov: local_iov,
         // SAFETY: contract GIVEN.
-        if let Some(remote) = unsafe { remote.as_ref() }
-            // SAFETY: contract PASSED ON.
-            && let Some(answer) = unsafe { in_order(ep, count, iov, RdmaRead(remote), cookie, flags) }
-        {
-            return answer;
-        }
+        what: unsafe { remote_buffer.as_ref() }.map(RdmaRead),
+        cookie: user_cookie,
+        flags: completion_flags,
+    };
+    let elsewhere = |request: Request<RdmaRead<'_>>| {
+        let Request {
+            ep,
+            count,
+            iov,
+            what,
+            cookie,
+            flags,
+        } = request;
+        let remote = what.map_or(ptr::null(), |RdmaRead(remote)| ptr::from_ref(remote));
         foreign!(ep_post_rdma_read_func(
             ep, count, iov, cookie, remote, flags
         ));
         refused::<EpHandle>(ep, count, iov)
-    }
-    // SAFETY: contract GIVEN.
-    let remote = unsafe { remote_buffer.as_ref() };
-    let done = remote.and_then(|remote| {
-        let what = RdmaRead(remote);
-        // SAFETY: contract PASSED ON.
-        unsafe {
-            at_once(
-                ep_handle,
-                num_segments,
-                local_iov,
-                what,
-                user_cookie,
-                completion_flags,
-            )
-        }
-    });
-    match done {
-        Some(answer) => answer,
-        // SAFETY: contract PASSED ON.
-        None => unsafe {
-            longer(
-                ep_handle,
-                num_segments,
-                local_iov,
-                user_cookie,
-                remote_buffer,
-                completion_flags,
-            )
-        },
-    }
+    };
+    // SAFETY: contract PASSED ON.
+    unsafe { request.post(elsewhere) }
 }
 
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// As [`dat_ep_post_send`]; `remote_buffer` is null or points to a triplet.
+/// As [`dat_ep_post_rdma_read`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dat_ep_post_rdma_write(
     ep_handle: DatHandle,
@@ -280,57 +275,32 @@ pub unsafe extern "C" fn dat_ep_post_rdma_write(
     remote_buffer: *const RmrTriplet,
     completion_flags: u32,
 ) -> DatReturn {
-    #[inline(never)]
-    unsafe fn longer(
-        ep: DatHandle,
-        count: DatCount,
-        iov: *const LmrTriplet,
-        cookie: DatContext,
-        remote: *const RmrTriplet,
-        flags: u32,
-    ) -> DatReturn {
+    let request = Request {
+        ep: ep_handle,
+        count: num_segments,
+        iov: local_iov,
         // SAFETY: contract GIVEN.
-        if let Some(remote) = unsafe { remote.as_ref() }
-            // SAFETY: contract PASSED ON.
-            && let Some(answer) = unsafe { in_order(ep, count, iov, RdmaWrite(remote), cookie, flags) }
-        {
-            return answer;
-        }
+        what: unsafe { remote_buffer.as_ref() }.map(RdmaWrite),
+        cookie: user_cookie,
+        flags: completion_flags,
+    };
+    let elsewhere = |request: Request<RdmaWrite<'_>>| {
+        let Request {
+            ep,
+            count,
+            iov,
+            what,
+            cookie,
+            flags,
+        } = request;
+        let remote = what.map_or(ptr::null(), |RdmaWrite(remote)| ptr::from_ref(remote));
         foreign!(ep_post_rdma_write_func(
             ep, count, iov, cookie, remote, flags
         ));
         refused::<EpHandle>(ep, count, iov)
-    }
-    // SAFETY: contract GIVEN.
-    let remote = unsafe { remote_buffer.as_ref() };
-    let done = remote.and_then(|remote| {
-        let what = RdmaWrite(remote);
-        // SAFETY: contract PASSED ON.
-        unsafe {
-            at_once(
-                ep_handle,
-                num_segments,
-                local_iov,
-                what,
-                user_cookie,
-                completion_flags,
-            )
-        }
-    });
-    match done {
-        Some(answer) => answer,
-        // SAFETY: contract PASSED ON.
-        None => unsafe {
-            longer(
-                ep_handle,
-                num_segments,
-                local_iov,
-                user_cookie,
-                remote_buffer,
-                completion_flags,
-            )
-        },
-    }
+    };
+    // SAFETY: contract PASSED ON.
+    unsafe { request.post(elsewhere) }
 }
 
 /// `dat_srq_post_recv`.
@@ -344,21 +314,24 @@ pub unsafe extern "C" fn dat_srq_post_recv(
     local_iov: *const LmrTriplet,
     user_cookie: DatContext,
 ) -> DatReturn {
-    // What another provider's arguments are is not ours to look at.
-    if let Some((adapter, srq)) = find::<SrqHandle>(srq_handle) {
-        // SAFETY: contract GIVEN.
-        let Some(iov) = (unsafe { segments(num_segments, local_iov) }) else {
-            return refused::<SrqHandle>(srq_handle, num_segments, local_iov);
-        };
-        return adapter.fast_or_in_turn(|open| said(open.ia.srq_post_recv(srq, iov, user_cookie)));
-    }
-    foreign!(srq_post_recv_func(
-        srq_handle,
-        num_segments,
-        local_iov,
-        user_cookie
-    ));
-    refused::<SrqHandle>(srq_handle, num_segments, local_iov)
+    caught(|| {
+        // What another provider's arguments are is not ours to look at.
+        if let Some((adapter, srq)) = find::<SrqHandle>(srq_handle) {
+            // SAFETY: contract GIVEN.
+            let Some(iov) = (unsafe { segments(num_segments, local_iov) }) else {
+                return refused::<SrqHandle>(srq_handle, num_segments, local_iov);
+            };
+            return adapter
+                .fast_or_in_turn(|open| said(open.ia.srq_post_recv(srq, iov, user_cookie)));
+        }
+        foreign!(srq_post_recv_func(
+            srq_handle,
+            num_segments,
+            local_iov,
+            user_cookie
+        ));
+        refused::<SrqHandle>(srq_handle, num_segments, local_iov)
+    })
 }
 
 /// `dat_evd_dequeue`.
@@ -392,16 +365,18 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEve
 /// As [`dat_evd_dequeue`].
 #[inline(never)]
 unsafe fn dequeue(handle: DatHandle, event: *mut CEvent) -> DatReturn {
-    foreign!(evd_dequeue_func(handle, event));
-    let (adapter, evd) = match look_up::<EvdHandle>(handle) {
-        Ok(found) if !event.is_null() => found,
-        Ok(_) => return answer(parameter(Subtype::Arg2)),
-        Err(error) => return answer(error),
-    };
-    adapter.fast_or_in_turn(|open| {
-        let taken = open.ia.evd_dequeue(evd);
-        // SAFETY: not null, so contract ROOM holds.
-        unsafe { event::store(adapter, open, handle, &taken, event) }
+    caught(|| {
+        foreign!(evd_dequeue_func(handle, event));
+        let (adapter, evd) = match look_up::<EvdHandle>(handle) {
+            Ok(found) if !event.is_null() => found,
+            Ok(_) => return answer(parameter(Subtype::Arg2)),
+            Err(error) => return answer(error),
+        };
+        adapter.fast_or_in_turn(|open| {
+            let taken = open.ia.evd_dequeue(evd);
+            // SAFETY: not null, so contract ROOM holds.
+            unsafe { event::store(adapter, open, handle, &taken, event) }
+        })
     })
 }
 
