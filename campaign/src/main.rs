@@ -249,7 +249,12 @@ fn main() -> anyhow::Result<ExitCode> {
     let jobs = arguments
         .jobs
         .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+    let mut told = 0;
     let sum = many(&seeds, jobs, until, plan, |sum, took| {
+        for (_, failure) in sum.failures.iter().skip(told) {
+            eprintln!("{failure}");
+        }
+        told = sum.failures.len();
         eprintln!(
             "{} of {} worlds, {} failed, {:.1} each second",
             sum.ran,

@@ -139,13 +139,25 @@ impl<P: Provider> Ia<P> {
                 DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
             return Err(CloseRefused { ia: self, error });
         }
-        // It goes on for what the provider does when it is closed.
+        self.end_everything();
+        self.leave();
+        // PANIC: it is there until now.
+        Ok(self.provider.take().expect("an IA that is open"))
+    }
+
+    /// Ends all there is. The time limit for all of it goes on for what the provider does when it is closed.
+    pub(crate) fn end_everything(&mut self) {
         self.provider.one_limit(true);
         let all: Vec<AnyHandle> = self.objects().collect();
         self.end_all(all);
         self.transmit_last();
-        // PANIC: it is there until now.
-        Ok(self.provider.take().expect("an IA that is open"))
+    }
+
+    /// The adapter has this instance no more. Once.
+    pub(crate) fn leave(&mut self) {
+        if let Some(provider) = self.provider.get() {
+            self.adapter.lock().leave(self.seat, provider.now());
+        }
     }
 
     /// Ends objects as an abrupt close does, whatever state they are in, and leaves all others as they are. What others
@@ -165,7 +177,7 @@ impl<P: Provider> Ia<P> {
         let now = self.provider.now();
         let of_requests = self.crs.values().map(|cr| cr.conn);
         for conn in self.conns.keys().copied().chain(of_requests) {
-            self.cm.release(now, conn);
+            self.adapter.lock().release(now, conn, self.seat);
         }
         self.transmit_last();
         self.provider.await_mads(now.saturating_add(LAST_WORDS));

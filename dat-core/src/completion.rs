@@ -75,7 +75,11 @@ impl<P: Provider> Ia<P> {
             (DtoStatus::Success, EpState::CompletionPending) => {
                 let conn = ep.conn;
                 if let Some(conn) = conn
-                    && let Err(error) = self.cm.communication_established(self.provider.now(), conn)
+                    && let Err(error) = self
+                        .adapter
+                        .lock()
+                        .cm
+                        .communication_established(self.provider.now(), conn)
                 {
                     tracing::debug!(%error, "data came on a connection the connection manager has ended");
                 }
@@ -193,7 +197,11 @@ impl<P: Provider> Ia<P> {
         if ep.hot.state.next(EpEvent::Established).is_some()
             && ep.hot.state == EpState::CompletionPending
             && let Some(conn) = ep.conn
-            && let Err(error) = self.cm.communication_established(self.provider.now(), conn)
+            && let Err(error) = self
+                .adapter
+                .lock()
+                .cm
+                .communication_established(self.provider.now(), conn)
         {
             tracing::debug!(%error, "communication established on a connection the connection manager has ended");
         }

@@ -173,7 +173,7 @@ impl<P: Provider> Ia<P> {
         }
         let now = self.provider.now();
         let rnr_retry = self.config.transport.rnr_retry;
-        let accepted = self.cm.accept(
+        let accepted = self.adapter.lock().cm.accept(
             now,
             conn,
             AcceptParams {
@@ -222,20 +222,23 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Has a request arrive once more, at another service point of this IA (or at the same). The request is gone, and
+    /// Has a request arrive once more, at another service point of this IA (or at the same), or else of another instance of its
+    /// adapter, which decides about it from then on. The request is gone, and
     /// an endpoint that came with it is as after a rejection.
     ///
     /// Page: dat_cr_handoff.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: nobody of this IA listens at `conn_qual`. Nothing has changed
+    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: nobody of the adapter listens at `conn_qual`. Nothing has changed
     /// then.
     pub fn cr_handoff(&mut self, cr: CrHandle, conn_qual: ConnQual) -> DatResult<()> {
         self.cr(cr)?;
-        let Some(at) = self.service_point(conn_qual) else {
+        let here = self.service_point(conn_qual);
+        let service = service_id(conn_qual);
+        if here.is_none() && !self.adapter.lock().is_listened_to(service, self.seat) {
             return Err(DatError::parameter(Subtype::Arg2)
-                .because("no service point of this IA listens at that qualifier"));
-        };
+                .because("no service point of the adapter listens at that qualifier"));
+        }
         let Some(mut request) = self.crs.remove(cr.key) else {
             return Ok(());
         };
@@ -243,7 +246,15 @@ impl<P: Provider> Ia<P> {
         self.take_back_ep(&request);
         request.local_ep = None;
         request.lent = false;
-        self.request_arrived(Some(at), request);
+        if here.is_some() {
+            self.request_arrived(here, request);
+        } else {
+            let handed = self.adapter.lock().hand_off(self.seat, service, request);
+            if let Err(request) = handed {
+                // Who listened there has just ended.
+                self.decline_connection(request.conn);
+            }
+        }
         self.transmit();
         Ok(())
     }
@@ -293,17 +304,20 @@ impl<P: Provider> Ia<P> {
     fn refuse_connection(&mut self, conn: ConnId, reason: RejectReason) {
         let now = self.provider.now();
         self.conns.remove(&conn);
-        if let Err(error) = self.cm.reject(now, conn, reason) {
+        let mut adapter = self.adapter.lock();
+        if let Err(error) = adapter.cm.reject(now, conn, reason) {
             tracing::debug!(%error, "a request to be refused is over already");
         }
-        self.cm.release(now, conn);
+        adapter.release(now, conn, self.seat);
     }
 
     /// There is no room for a request. Nothing is kept of it: who sends many of them must not take up more.
     fn decline_connection(&mut self, conn: ConnId) {
         self.conns.remove(&conn);
-        self.cm
-            .decline(self.provider.now(), conn, RejectReason::NoResources);
+        let now = self.provider.now();
+        self.adapter
+            .lock()
+            .decline(now, conn, self.seat, RejectReason::NoResources);
     }
 
     /// A request has come: an event, or a refusal when the backlog is full.

@@ -9,9 +9,10 @@
 //!
 //! An [`Ia`] ends by [`Ia::close`], which gives everything back in order. Dropped, it ends at once: its device is stopped.
 
+use crate::adapter::{Adapter, Seat};
 use crate::asynchronous::AsyncEvds;
 use crate::attributes::{IaAttr, ProviderAttr};
-use crate::cm::{self, Cm, ConnId, ListenId};
+use crate::cm::{self, ConnId, ListenId};
 use crate::cno::Cno;
 use crate::completion::Effect;
 use crate::context::AnyHandle;
@@ -36,6 +37,7 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use slotmap::SlotMap;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Weak};
 
 /// How an IA behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +127,11 @@ pub struct Ia<P: Provider> {
     /// What the consumer keeps with objects.
     pub(crate) contexts: HashMap<AnyHandle, u64>,
     pub(crate) crs: SlotMap<CrKey, Cr>,
-    pub(crate) cm: Cm,
+    pub(crate) adapter: Arc<Adapter>,
+    /// Our place among its instances.
+    pub(crate) seat: Seat,
+    /// How often the port has come up as far as we have been told.
+    pub(crate) port_ups: u64,
     /// Connections of endpoints; those of undecided requests are in `crs`.
     pub(crate) conns: BTreeMap<ConnId, EpKey>,
     pub(crate) listeners: BTreeMap<ListenId, ServicePoint>,
@@ -164,6 +170,32 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_PARAMETER|ARG2: an asynchronous EVD of length 0.
     pub fn open(provider: P, config: IaConfig) -> DatResult<Self> {
+        let limits = provider.limits();
+        let [.., a, b, c, d, e, f, g, h] = limits.gid;
+        let adapter = Adapter::new(cm::Config {
+            // The interface identifier of a link-local GID is the port's EUI-64, as is a GUID,
+            // but for the bit that RFC 4291, appendix A inverts.
+            local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
+            max_mtu: limits.mtu,
+            ack_delay: limits.ack_delay,
+            ..cm::Config::default()
+        });
+        Self::on(Arc::new(adapter), provider, config)
+    }
+
+    /// The adapter, for who wants another instance of it, from any thread.
+    #[must_use]
+    pub fn opened(&self) -> Opened {
+        Opened(Arc::downgrade(&self.adapter))
+    }
+
+    /// Instances of its adapter, this one included.
+    #[must_use]
+    pub fn instances(&self) -> usize {
+        self.adapter.lock().instances()
+    }
+
+    fn on(adapter: Arc<Adapter>, provider: P, config: IaConfig) -> DatResult<Self> {
         if config.async_evd_min_qlen == 0 {
             return Err(
                 DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event")
@@ -172,8 +204,7 @@ impl<P: Provider> Ia<P> {
         let attr = IaAttr::from_limits(provider.limits());
         let mut evds = SlotMap::with_key();
         let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
-        let [.., a, b, c, d, e, f, g, h] = provider.limits().gid;
-        let (max_mtu, ack_delay) = (provider.limits().mtu, provider.limits().ack_delay);
+        let (seat, port_ups) = adapter.lock().join(provider.waker());
         Ok(Self {
             id: NEXT_IA.fetch_add(1, Ordering::Relaxed),
             lmrs: LmrTable::new(fresh_stamp()),
@@ -192,14 +223,9 @@ impl<P: Provider> Ia<P> {
             cno_keys: Vec::new(),
             contexts: HashMap::new(),
             crs: SlotMap::with_key(),
-            cm: Cm::new(cm::Config {
-                // The interface identifier of a link-local GID is the port's EUI-64, as is a GUID,
-                // but for the bit that RFC 4291, appendix A inverts.
-                local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
-                max_mtu,
-                ack_delay,
-                ..cm::Config::default()
-            }),
+            adapter,
+            seat,
+            port_ups,
             conns: BTreeMap::new(),
             listeners: BTreeMap::new(),
             draining: Vec::new(),
@@ -244,13 +270,13 @@ impl<P: Provider> Ia<P> {
     /// Connections that the connection manager holds, in whatever state: what peers are still answered about is among them.
     #[must_use]
     pub fn cm_connections(&self) -> usize {
-        self.cm.connections()
+        self.adapter.lock().cm.connections()
     }
 
     /// What the connection manager has done with datagrams.
     #[must_use]
-    pub const fn cm_counters(&self) -> crate::cm::Counters {
-        *self.cm.counters()
+    pub fn cm_counters(&self) -> crate::cm::Counters {
+        *self.adapter.lock().cm.counters()
     }
 
     /// The provider. What it owns for this IA must not be changed behind its back.
@@ -264,10 +290,30 @@ impl<P: Provider> Ia<P> {
     }
 }
 
+/// An adapter that is open as long as there is an instance of it.
+#[derive(Clone)]
+pub struct Opened(Weak<Adapter>);
+
+impl Opened {
+    /// One more instance of the adapter, over an instance of its device.
+    ///
+    /// # Errors
+    /// As [`Ia::open`]. DAT_INVALID_HANDLE|IA: it is closed.
+    pub fn instance<P: Provider>(&self, provider: P, config: IaConfig) -> DatResult<Ia<P>> {
+        let closed = DatError::handle(Subtype::HandleIa).because("the adapter is closed");
+        Ia::on(self.0.upgrade().ok_or(closed)?, provider, config)
+    }
+}
+
 /// The provider of an IA, which is there until the IA is closed.
 pub(crate) struct Held<P>(Option<P>);
 
 impl<P> Held<P> {
+    /// It, if the IA is not over.
+    pub(crate) const fn get(&self) -> Option<&P> {
+        self.0.as_ref()
+    }
+
     /// Takes it out: the IA is over.
     pub(crate) fn take(&mut self) -> Option<P> {
         self.0.take()
@@ -291,17 +337,30 @@ impl<P> DerefMut for Held<P> {
 }
 
 impl<P: Provider> Drop for Ia<P> {
-    /// An IA that is dropped and was not closed. Peers are told that their connections are over, as far as that takes no time
+    /// An IA that is dropped and was not closed. One of several instances is closed abruptly: the device is the others' too. Else peers are told that their connections are over, as far as that takes no time
     /// worth mentioning. Then the provider goes, and with it the device's use of all memory; only after that what the
     /// device used. A panic that is under way may have left anything in any state: then nothing is told.
     fn drop(&mut self) {
-        if self.provider.0.is_some() && !self.dead && !std::thread::panicking() {
+        if self.provider.0.is_some() && self.instances() > 1 {
+            if std::thread::panicking() {
+                // What is posted and registered here nobody can end any more, and others' doings cannot be told from it.
+                self.provider
+                    .stop("a thread panicked with an instance of the adapter");
+            } else {
+                tracing::info!(
+                    ia = self.id,
+                    "an instance was dropped, not closed: it is closed now"
+                );
+                self.end_everything();
+            }
+        } else if self.provider.0.is_some() && !self.dead && !std::thread::panicking() {
             tracing::info!(
                 ia = self.id,
                 "an IA was dropped, not closed: its device is stopped"
             );
             self.abandon();
         }
+        self.leave();
         drop(self.provider.take());
     }
 }

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+mod adapter;
 mod asynchronous;
 pub mod attributes;
 mod close;
@@ -55,6 +56,7 @@ pub mod srq;
 mod tests;
 pub mod types;
 
+pub use adapter::Waker;
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
 pub use close::CloseRefused;
 pub use cno::{Agent, CnoLook, CnoParam, CnoWait};
@@ -80,7 +82,7 @@ pub use handle::{
     CnoHandle, CrHandle, EpHandle, EvdHandle, LmrHandle, PspHandle, PzHandle, RmrHandle, RspHandle,
     SrqHandle,
 };
-pub use ia::{Ia, IaConfig, IaParam, TransportConfig};
+pub use ia::{Ia, IaConfig, IaParam, Opened, TransportConfig};
 pub use lmr::slice::LmrSlice;
 pub use lmr::{LmrCreated, LmrParam, MemType, SharedMemoryId};
 pub use psp::PspParam;

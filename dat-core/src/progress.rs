@@ -5,6 +5,7 @@
 //! place: what the device says about a queue pair comes before what the peer says about the
 //! connection, so that a connection that broke is not taken for one that was disconnected.
 
+use crate::adapter::Arrival;
 use crate::cm::{CmEvent, ConnId};
 use crate::cr::{Cr, Peer};
 use crate::ep::DISCARD_OWNER;
@@ -44,9 +45,11 @@ impl<P: Provider> Ia<P> {
         }
         self.take_datagrams();
         let now = self.provider.now();
-        if self.cm.next_timeout().is_some_and(|at| at <= now) {
-            self.cm.handle_timeout(now);
+        let mut adapter = self.adapter.lock();
+        if adapter.cm.next_timeout().is_some_and(|at| at <= now) {
+            adapter.cm.handle_timeout(now);
         }
+        drop(adapter);
         self.connection_manager_events();
         for at in 0..self.discarding.len() {
             self.drain_discard(self.discarding[at]);
@@ -66,13 +69,15 @@ impl<P: Provider> Ia<P> {
     /// Gives the connection manager the datagrams that have arrived, a bounded number at a time: a peer that sends them as fast as
     /// they are handled must not hold up who called.
     fn take_datagrams(&mut self) {
+        // In the order in which they came, whichever instances look.
+        let mut adapter = self.adapter.lock();
         for _ in 0..DATAGRAMS {
             let Some((from, mad)) = self.provider.poll_mad() else {
                 self.more_datagrams = false;
                 return;
             };
             let (now, random) = (self.provider.now(), self.provider.random());
-            self.cm.handle_mad(now, &from, &mad, random);
+            adapter.cm.handle_mad(now, &from, &mad, random);
         }
         self.more_datagrams = true;
     }
@@ -80,14 +85,23 @@ impl<P: Provider> Ia<P> {
     /// Sends what the connection manager has to send, as far as there is room. What finds none is sent when something
     /// before it has left.
     pub(crate) fn transmit(&mut self) {
-        while let Some((to, mad)) = self.cm.poll_transmit() {
+        let mut failed = None;
+        let mut adapter = self.adapter.lock();
+        while let Some((to, mad)) = adapter.cm.poll_transmit() {
             match self.provider.send_mad(&to, &mad) {
                 Ok(()) => {}
-                Err(ProviderError::Resources(_)) => return self.cm.unsent(to, mad),
+                Err(ProviderError::Resources(_)) => {
+                    adapter.cm.unsent(to, mad);
+                    break;
+                }
                 // What it died of is the better word.
                 Err(ProviderError::Dead(_)) => {}
-                Err(error) => self.note_device_error("sending a management datagram", &error),
+                Err(error) => failed = Some(error),
             }
+        }
+        drop(adapter);
+        if let Some(error) = failed {
+            self.note_device_error("sending a management datagram", &error);
         }
     }
 
@@ -96,7 +110,7 @@ impl<P: Provider> Ia<P> {
         let patience = self.provider.now().saturating_add(LAST_WORDS);
         for _ in 0..LAST_ROUNDS {
             self.transmit();
-            if self.cm.is_silent() {
+            if self.adapter.lock().cm.is_silent() {
                 return;
             }
             for _ in 0..DATAGRAMS {
@@ -112,8 +126,17 @@ impl<P: Provider> Ia<P> {
     }
 
     pub(crate) fn connection_manager_events(&mut self) {
-        while let Some(event) = self.cm.poll_event() {
-            self.connection_manager_event(event);
+        loop {
+            // The lock is given back before anything is done about it.
+            let arrival = self.adapter.lock().next_arrival(self.seat);
+            match arrival {
+                Some(Arrival::Event(event)) => self.connection_manager_event(event),
+                Some(Arrival::HandedOff(listen, request)) => {
+                    let at = self.listeners.get(&listen).copied();
+                    self.request_arrived(at, *request);
+                }
+                None => return,
+            }
         }
     }
 
@@ -259,7 +282,8 @@ impl<P: Provider> Ia<P> {
             self.attempt_ended(conn, ConnectionEventKind::NonPeerRejected);
             return;
         }
-        match self.cm.ready(self.provider.now(), conn) {
+        let ready = self.adapter.lock().cm.ready(self.provider.now(), conn);
+        match ready {
             Ok(()) => self.established(key),
             // The event that says why is on its way.
             Err(error) => {
@@ -318,7 +342,9 @@ impl<P: Provider> Ia<P> {
             ProviderEvent::Port(up) => {
                 tracing::info!(up, "port");
                 if up {
-                    self.cm.port_came_up(self.provider.now());
+                    self.port_ups += 1;
+                    let (now, times) = (self.provider.now(), self.port_ups);
+                    self.adapter.lock().port_came_up(now, times);
                 }
             }
             ProviderEvent::DeviceDead => self.device_is_gone(),

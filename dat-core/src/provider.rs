@@ -831,6 +831,11 @@ pub trait Provider: Sized {
     fn await_mads(&mut self, deadline: Nanos);
     /// Takes a received management datagram and who sent it.
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;
+    /// What wakes this instance when another one of its adapter has something for it: it ends a [`Provider::wait`] that is under way or
+    /// comes next.
+    fn waker(&self) -> crate::adapter::Waker {
+        std::sync::Arc::new(|| {})
+    }
     /// 64 random bits (identifiers and first packet sequence numbers); seeded in deterministic runs.
     fn random(&mut self) -> u64;
 }

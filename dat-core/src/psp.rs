@@ -55,7 +55,25 @@ impl<P: Provider> Ia<P> {
         if conn_qual == 0 {
             return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
         }
-        self.listen(conn_qual, evd, flags)
+        self.listen(conn_qual, evd, flags, false)
+    }
+
+    /// As [`Ia::psp_create`], at a qualifier at which other instances of the adapter may listen too, if all of them say so. A request
+    /// goes to the instance with the fewest connections. DAT 1.2 has no such call.
+    ///
+    /// # Errors
+    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: somebody listens there who does not share.
+    pub fn psp_create_shared(
+        &mut self,
+        conn_qual: ConnQual,
+        evd: EvdHandle,
+        flags: PspFlags,
+    ) -> DatResult<PspHandle> {
+        let evd = self.check_psp(evd, flags)?;
+        if conn_qual == 0 {
+            return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
+        }
+        self.listen(conn_qual, evd, flags, true)
     }
 
     /// Listens at a qualifier nobody uses, and says which.
@@ -71,7 +89,7 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<(ConnQual, PspHandle)> {
         let evd = self.check_psp(evd, flags)?;
         for conn_qual in FIRST_ANY..FIRST_ANY + ANY_TRIES {
-            if let Ok(psp) = self.listen(conn_qual, evd, flags) {
+            if let Ok(psp) = self.listen(conn_qual, evd, flags, false) {
                 return Ok((conn_qual, psp));
             }
         }
@@ -111,10 +129,12 @@ impl<P: Provider> Ia<P> {
         conn_qual: ConnQual,
         evd: EvdKey,
         flags: PspFlags,
+        shared: bool,
     ) -> DatResult<PspHandle> {
         let listen = self
-            .cm
-            .listen(service_id(conn_qual))
+            .adapter
+            .lock()
+            .listen(self.seat, service_id(conn_qual), shared)
             .map_err(|_in_use| DatError::new(ReturnType::ConnQualInUse, Subtype::None))?;
         let key = self.psps.insert(Psp {
             listen,
@@ -158,7 +178,7 @@ impl<P: Provider> Ia<P> {
         let Some(psp) = self.psps.remove(key) else {
             return;
         };
-        self.cm.unlisten(psp.listen);
+        self.adapter.lock().unlisten(self.seat, psp.listen);
         self.listeners.remove(&psp.listen);
         self.evds[psp.evd].streams.detach(Stream::Other);
         self.forget_context(self.psp_handle(key));

@@ -71,8 +71,9 @@ impl<P: Provider> Ia<P> {
             }
         }
         let listen = self
-            .cm
-            .listen(service_id(conn_qual))
+            .adapter
+            .lock()
+            .listen(self.seat, service_id(conn_qual), false)
             .map_err(|_in_use| DatError::new(ReturnType::ConnQualInUse, Subtype::None))?;
         let ep = ep.map(|ep| ep.key);
         if let Some(ep) = ep {
@@ -130,7 +131,7 @@ impl<P: Provider> Ia<P> {
         let rsp = self.rsps.get_mut(key)?;
         let listen = rsp.listen.take()?;
         let (evd, ep) = (rsp.evd, rsp.ep);
-        self.cm.unlisten(listen);
+        self.adapter.lock().unlisten(self.seat, listen);
         self.listeners.remove(&listen);
         self.evds[evd].streams.detach(Stream::Other);
         ep

@@ -197,6 +197,14 @@ pub enum FunctionError {
         /// What the system answered.
         source: std::io::Error,
     },
+    /// No eventfd to wake a sleeper with.
+    #[error("{name}: no eventfd for waking whoever sleeps: {source}")]
+    Wakeup {
+        /// The function.
+        name: String,
+        /// What the system answered.
+        source: std::io::Error,
+    },
 }
 
 /// A register block does not fit its BAR.

@@ -499,6 +499,17 @@ impl Function {
         }
     }
 
+    /// A descriptor for waking whoever sleeps on the function's interrupts, which the device knows nothing of.
+    ///
+    /// # Errors
+    /// [`FunctionError::Wakeup`]: the system has no eventfd left.
+    pub fn wakeup(&self) -> Result<Interrupt, FunctionError> {
+        Interrupt::new().map_err(|source| FunctionError::Wakeup {
+            name: self.name().to_owned(),
+            source,
+        })
+    }
+
     /// Enables the first `most` interrupt vectors, or all if there are fewer, and returns them in vector order. Asked again, it
     /// returns the same ones: a machine that has enabled MSI-X can add no vector without losing interrupts of the others
     /// (Linux `vfio_pci_intrs.c`, VFIO_IRQ_INFO_NORESIZE).

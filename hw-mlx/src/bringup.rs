@@ -17,27 +17,28 @@ mod report;
 
 use std::time::Duration;
 
-use driver::{Bar, Be32, Block, DmaArena, Function};
+use driver::{Be32, Block, DmaArena, Function};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::caps::Caps;
 use crate::cmd::{CommandQueue, SlotClass};
-use crate::control::Control;
+use crate::control::{Commands, Control, Listener};
 use crate::device::{Hardware, Hca, HcaConfig, Port};
-use crate::eq::{self, Eq, Ring};
+use crate::eq::{self, Eq};
 use crate::error::{Mac, MlxError};
 use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Inbox, PAGE_EVENTS};
 use crate::gid;
 use crate::health::Health;
 use crate::ids;
+use crate::instance::{Found, NoEq, Own, Parts, Shared, alloc_uar, create_eq};
 use crate::pages::{FunctionId, MOST_PAGES, Pages};
 use crate::random::Random;
 use crate::segment;
 use crate::vport;
 use mlx_prm::{
-    AccessRegIn, AllocQCounterIn, AllocUarIn, CmdStatus, Dtor, EnableHcaIn, Eqn, HostEndianness,
-    InitHcaIn, InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn,
-    UarIndex, UarPage,
+    AccessRegIn, AllocQCounterIn, CmdStatus, Dtor, EnableHcaIn, HostEndianness, InitHcaIn,
+    InitSegment, QueryIssiIn, QueryPagesIn, RegisterId, SetDriverVersionIn, SetIssiIn, UarIndex,
+    UarPage,
 };
 pub use record::Record;
 use report::Stopwatch;
@@ -62,8 +63,6 @@ const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
 /// Interrupt vectors in use: one for what the function says of itself, one for completions.
 const VECTORS: usize = 2;
-/// Bytes of a UAR page.
-const UAR_BYTES: u64 = 4096;
 /// Event queue sizes, as far as the device has them: what may be waiting at once, since an overrun is fatal. Commands
 /// and page requests; errors of any number of queues (Linux `MLX5_NUM_ASYNC_EQE`); one event for each armed
 /// completion queue, of which the provider has no more than fit.
@@ -141,7 +140,8 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
             .map(|answer| answer.counter_set_id());
     }
 
-    let (uar_index, uar) = alloc_uar(&mut control)?;
+    let function = control.function.clone();
+    let (uar_index, uar) = alloc_uar(&mut control, &function)?;
     watch.done(Step::AllocUar);
     let completion_vector = usize::from(control.vectors > 1);
     let pages = if caps.general().page_request_disable() {
@@ -154,7 +154,6 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
         &mut control,
         CONTROL_EVENTS,
         COMMAND_EVENTS | pages,
-        0,
         uar_index,
         &uar,
     )?;
@@ -164,12 +163,11 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
         &mut control,
         events(LOG_ASYNC_ENTRIES),
         ASYNC_EVENTS,
-        0,
         uar_index,
         &uar,
     )?;
     watch.done(Step::AsyncEq);
-    let completion_eqn = add_eq(
+    let eq = make_eq(
         &mut control,
         completion_events(&caps),
         0,
@@ -177,6 +175,12 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
         uar_index,
         &uar,
     )?;
+    let parts = Parts {
+        uar_index,
+        uar,
+        eq,
+        vector: completion_vector,
+    };
     watch.done(Step::CompletionEq);
 
     let port = take_port(
@@ -198,18 +202,16 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     let mut report = watch.report;
     report.commands = control.queue.posted();
     tracing::info!(function = control.function.name(), device = format_args!("{:#06x}", hardware.device_id), total = ?report.total, "opened");
-    Ok(Hca::new(
-        control,
+    let own = Own::new(&control, 0, completion_vector, Some(parts));
+    let found = Found {
         caps,
-        uar,
-        uar_index,
-        completion_eqn,
         port,
         gids,
-        config,
+        neighbours: config.neighbours,
         hardware,
         report,
-    ))
+    };
+    Ok(Hca::new(Shared::new(control, found), own))
 }
 
 /// From a reset to ENABLE_HCA.
@@ -285,6 +287,7 @@ fn start_command_interface(
     let notices = function.notices().clone();
     let health = Health::new(registers.clone(), notices, [high, low], clock.now());
     let vectors = interrupts.len();
+    let wakeup = function.wakeup()?;
     interrupts.extend(health.notices().cloned());
     let mut control = Control {
         health,
@@ -296,9 +299,11 @@ fn start_command_interface(
         interrupts,
         vectors,
         queue,
-        inbox: Inbox::default(),
+        listeners: vec![Some(Listener::new(usize::from(vectors > 1), wakeup))],
+        completions: Inbox::default(),
         objects: crate::control::Objects::default(),
         eqs: Vec::new(),
+        spare: Vec::new(),
         undead_rings: Vec::new(),
         event_mode: false,
         watch_health: false,
@@ -468,44 +473,38 @@ fn tell_driver_version(control: &mut Control) -> Result<(), MlxError> {
     Ok(())
 }
 
-fn alloc_uar(control: &mut Control) -> Result<(UarIndex, Block<UarPage>), MlxError> {
-    let number = control.exec(&AllocUarIn::new())?.uar();
-    let bar: Bar = control.function.bar(0)?;
-    let page = bar.block(u64::from(number) * UAR_BYTES)?;
-    Ok((UarIndex::new(number), page))
-}
-
 /// Events of armed completion queues that may be waiting at once.
 pub(crate) fn completion_events(caps: &Caps) -> u32 {
     eq::events(LOG_COMPLETION_ENTRIES.min(caps.general().log_max_eq_sz()))
 }
 
-/// Creates an event queue and arms it.
+/// An event queue that all share.
 fn add_eq(
+    control: &mut Control,
+    wanted: u32,
+    events: u64,
+    uar_index: UarIndex,
+    uar: &Block<UarPage>,
+) -> Result<(), MlxError> {
+    let eq = make_eq(control, wanted, events, 0, uar_index, uar)?;
+    control.eqs.push(eq);
+    Ok(())
+}
+
+fn make_eq(
     control: &mut Control,
     wanted: u32,
     events: u64,
     vector: usize,
     uar_index: UarIndex,
     uar: &Block<UarPage>,
-) -> Result<Eqn, MlxError> {
-    let ring = Ring::new(&control.arena, wanted)?;
-    let (input, pas) = ring.create_command(events, vector, uar_index);
-    let output = match control.exec_with(&input, &pas) {
-        Ok(output) => output,
-        Err(error) => {
-            if error.outcome_unknown() {
-                // The device may think it has this ring.
-                control.undead_rings.push(ring);
-            }
-            return Err(error.into());
-        }
-    };
-    let eqn = Eqn::new(output.eq_number());
-    let mut eq = Eq::new(eqn, ring, uar.clone(), vector);
-    eq.arm();
-    control.eqs.push(eq);
-    Ok(eqn)
+) -> Result<Eq, MlxError> {
+    let arena = control.arena.clone();
+    create_eq(control, &arena, wanted, events, vector, (uar_index, uar)).map_err(|failed| {
+        let NoEq { error, undead } = *failed;
+        control.undead_rings.extend(undead);
+        error
+    })
 }
 
 /// Makes the port ours: MAC, MTU, RoCE.

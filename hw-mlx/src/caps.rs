@@ -13,7 +13,7 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::control::Control;
+use crate::control::{Commands, Control};
 use crate::device::HcaConfig;
 use crate::error::{CmdError, MissingCapability, MlxError, NotKept};
 use crate::gsi;
@@ -164,7 +164,7 @@ impl Caps {
     }
 
     /// Reads all pages the device announces.
-    pub(crate) fn query(control: &mut Control) -> Result<Self, CmdError> {
+    pub(crate) fn query(control: &mut impl Commands) -> Result<Self, CmdError> {
         let general: Page<CmdHcaCap> = query_page(control, CapType::GENERAL)?;
         let roce = if general.current.roce() {
             Some(query_page(control, CapType::ROCE)?)
@@ -433,7 +433,10 @@ fn wanted_general(general: &Page<CmdHcaCap>, config: &HcaConfig) -> CmdHcaCap {
     wanted
 }
 
-fn query_page<T: FromBytes>(control: &mut Control, kind: CapType) -> Result<Page<T>, CmdError> {
+fn query_page<T: FromBytes>(
+    control: &mut impl Commands,
+    kind: CapType,
+) -> Result<Page<T>, CmdError> {
     let mut read = |op_mod: u32| {
         let mut input = QueryHcaCapIn::new();
         input.set_op_mod(op_mod);
@@ -451,7 +454,7 @@ fn query_page<T: FromBytes>(control: &mut Control, kind: CapType) -> Result<Page
 }
 
 fn set_page(
-    control: &mut Control,
+    control: &mut impl Commands,
     kind: CapType,
     image: &[u8],
     wanted: &[u8],

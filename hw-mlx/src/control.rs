@@ -11,6 +11,10 @@
 //!
 //! Every wait is bounded by the command's time limit on the function's clock.
 //!
+//! Several instances may wait at once, each in a thread of its own, and none holds what they share while it sleeps: an
+//! [`Exchange`] is a command on its way, [`Control::advance`] takes it as far as it goes, and its owner sleeps where nothing goes
+//! on. Whoever is awake serves for all, and wakes those whose answers or events it took in ([`Control::stir`]).
+//!
 //! Commands that end the device's use of memory ([`ends_access`]) are answered, or the device ends: if one is not, nobody
 //! knows what the device reaches, and nobody would ever hear of it. Then bus mastering is switched off, and it is dead. A device
 //! that *refuses* such a command is as it was, and whoever asked goes on from there.
@@ -31,6 +35,7 @@ use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, DeadCause};
 use crate::event::{AsyncEvent, Inbox, Meaning, decode};
 use crate::health::{Health, Heard, Verdict};
+use crate::instance::Parts;
 use crate::pages::Pages;
 use mlx_prm::{Command, InitSegment, NopIn, NopOut, Opcode};
 
@@ -49,6 +54,131 @@ pub(crate) struct Doubt {
     until: Instant,
 }
 
+/// An instance, as whoever serves for all knows it.
+pub(crate) struct Listener {
+    pub(crate) inbox: Inbox,
+    /// Ends its sleep.
+    pub(crate) wakeup: Interrupt,
+    /// The vector of its completion event queue.
+    pub(crate) vector: usize,
+    pub(crate) rest: Rest,
+}
+
+impl Listener {
+    pub(crate) fn new(vector: usize, wakeup: Interrupt) -> Self {
+        Self {
+            inbox: Inbox::default(),
+            wakeup,
+            vector,
+            rest: Rest::MaySleep,
+        }
+    }
+
+    /// Wakes it, if it may be asleep.
+    fn stir(&mut self) {
+        if self.rest == Rest::MaySleep {
+            self.rest = Rest::Stirred;
+            self.wakeup.signal();
+        }
+    }
+}
+
+/// Whether an instance has to be woken for what others take in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// It is taking in events itself.
+    Up,
+    /// It has looked at all there was, and may sleep.
+    MaySleep,
+    /// It has been woken, and has not noticed.
+    Stirred,
+}
+
+/// Who can give commands: a function alone, and an instance of one.
+pub(crate) trait Commands {
+    /// Sends a whole message and waits for the answer, `out_bytes` of it.
+    fn exec_message(
+        &mut self,
+        class: SlotClass,
+        input: &[u8],
+        out_bytes: usize,
+    ) -> Result<Vec<u8>, CmdError>;
+
+    /// Sends a command and waits for its answer.
+    fn exec<C: Command>(&mut self, input: &C) -> Result<C::Out, CmdError> {
+        self.exec_with(input, &[])
+    }
+
+    /// As `exec`, with `tail` (a page list, a register image) after the input's fixed part.
+    fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, CmdError> {
+        self.exec_reading(input, tail, 0).map(|(output, _)| output)
+    }
+
+    /// As `exec_with`, returning also `extra_out_bytes` of what follows the output's fixed part.
+    fn exec_reading<C: Command>(
+        &mut self,
+        input: &C,
+        tail: &[u8],
+        extra_out_bytes: usize,
+    ) -> Result<(C::Out, Vec<u8>), CmdError> {
+        let fixed = size_of::<C::Out>();
+        let answer = self.exec_message(
+            SlotClass::Ordinary,
+            &message(input, tail),
+            fixed + extra_out_bytes,
+        )?;
+        let (output, rest) = typed::<C>(&answer)?;
+        Ok((output, rest.to_vec()))
+    }
+}
+
+/// A command on its way from question to answer.
+pub(crate) struct Exchange<'a> {
+    class: SlotClass,
+    input: &'a [u8],
+    out_bytes: usize,
+    begun: Instant,
+    /// When what is waited for now has to be there: a slot, then the answer.
+    limit: Instant,
+    /// When all commands of its owner together have to be done, if they have one limit.
+    over_at: Option<Instant>,
+    ticket: Option<Ticket>,
+    pause: Duration,
+}
+
+impl<'a> Exchange<'a> {
+    pub(crate) fn new(class: SlotClass, input: &'a [u8], out_bytes: usize) -> Self {
+        Self {
+            class,
+            input,
+            out_bytes,
+            begun: Instant(0),
+            limit: Instant(0),
+            over_at: None,
+            ticket: None,
+            pause: SHORTEST_PAUSE,
+        }
+    }
+
+    /// Of a command that was posted before.
+    pub(crate) fn posted(ticket: Ticket, out_bytes: usize) -> Self {
+        Self {
+            ticket: Some(ticket),
+            ..Self::new(SlotClass::Ordinary, &[], out_bytes)
+        }
+    }
+
+    fn opcode(&self) -> Opcode {
+        self.ticket
+            .map_or_else(|| opcode_of(self.input), |ticket| ticket.opcode())
+    }
+
+    /// How long its owner may sleep when nothing goes on.
+    pub(crate) const fn until(&self) -> Instant {
+        self.limit
+    }
+}
+
 /// The firmware's side of a function: commands, events, pages and health.
 pub(crate) struct Control {
     pub(crate) function: Function,
@@ -62,10 +192,15 @@ pub(crate) struct Control {
     pub(crate) queue: CommandQueue,
     pub(crate) pages: Pages,
     pub(crate) health: Health,
-    pub(crate) inbox: Inbox,
+    /// Instances by number; one that is gone leaves its place.
+    pub(crate) listeners: Vec<Option<Listener>>,
+    /// Completion queues that report to the shared event queues and have something to say.
+    pub(crate) completions: Inbox,
     pub(crate) objects: Objects,
-    /// Event queues, the one that carries command completions first.
+    /// Event queues that all share, the one that carries command completions first.
     pub(crate) eqs: Vec<Eq>,
+    /// What instances that are gone have left to those to come.
+    pub(crate) spare: Vec<Parts>,
     /// Rings the device may still write although nobody reads them any more.
     pub(crate) undead_rings: Vec<Ring>,
     /// Answers come by event.
@@ -90,78 +225,125 @@ pub(crate) struct Control {
     pub(crate) stopped: bool,
 }
 
-impl Control {
-    pub(crate) fn now(&self) -> Instant {
-        self.clock.now()
-    }
-
-    /// Sends a command and waits for its answer.
-    pub(crate) fn exec<C: Command>(&mut self, input: &C) -> Result<C::Out, CmdError> {
-        self.exec_with(input, &[])
-    }
-
-    /// As `exec`, with `tail` (a page list, a register image) after the input's fixed part.
-    pub(crate) fn exec_with<C: Command>(
-        &mut self,
-        input: &C,
-        tail: &[u8],
-    ) -> Result<C::Out, CmdError> {
-        self.exec_reading(input, tail, 0).map(|(output, _)| output)
-    }
-
-    /// As `exec_with`, returning also `extra_out_bytes` of what follows the output's fixed part.
-    pub(crate) fn exec_reading<C: Command>(
-        &mut self,
-        input: &C,
-        tail: &[u8],
-        extra_out_bytes: usize,
-    ) -> Result<(C::Out, Vec<u8>), CmdError> {
-        let fixed = size_of::<C::Out>();
-        let answer = self.exec_message(
-            SlotClass::Ordinary,
-            &message(input, tail),
-            fixed + extra_out_bytes,
-        )?;
-        let (output, rest) = typed::<C>(&answer)?;
-        Ok((output, rest.to_vec()))
-    }
-
-    /// Sends a whole message and waits for the answer, `out_bytes` of it.
-    pub(crate) fn exec_message(
+impl Commands for Control {
+    /// For bring-up and teardown, when there is nobody else.
+    fn exec_message(
         &mut self,
         class: SlotClass,
         input: &[u8],
         out_bytes: usize,
     ) -> Result<Vec<u8>, CmdError> {
-        let opcode = opcode_of(input);
-        let answer = match self.submit_message(class, input, out_bytes) {
-            Ok(ticket) => self.wait_for(ticket, out_bytes),
-            Err(error @ CmdError::Dead { .. }) => self.unwind(opcode, out_bytes).ok_or(error),
-            Err(error) => Err(error),
+        let mut exchange = Exchange::new(class, input, out_bytes);
+        self.begin(&mut exchange, self.over_at);
+        loop {
+            if let Some(answer) = self.advance(&mut exchange) {
+                return answer;
+            }
+            self.rest(&mut exchange);
+        }
+    }
+}
+
+impl Control {
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Sets the time limits of a command that begins now.
+    pub(crate) fn begin(&mut self, exchange: &mut Exchange<'_>, over_at: Option<Instant>) {
+        exchange.begun = self.now();
+        exchange.over_at = over_at;
+        exchange.limit = self.limit(over_at);
+        if exchange.ticket.is_none() {
+            self.is_over(over_at);
+        }
+    }
+
+    /// Takes a command as far as it goes now. `None`: nothing goes on; its owner may sleep until [`Exchange::until`].
+    pub(crate) fn advance(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+    ) -> Option<Result<Vec<u8>, CmdError>> {
+        let opcode = exchange.opcode();
+        let answer = loop {
+            let Some(ticket) = exchange.ticket else {
+                match self.post(exchange)? {
+                    Ok(_) => continue,
+                    Err(error @ CmdError::Dead { .. }) => {
+                        break self.unwind(opcode, exchange.out_bytes).ok_or(error);
+                    }
+                    Err(error) => break Err(error),
+                }
+            };
+            self.serve();
+            if let Some(answer) = self.answer(ticket, exchange.out_bytes) {
+                break answer;
+            }
+            if self.now() >= exchange.limit {
+                break self.give_up(ticket, exchange.out_bytes);
+            }
+            if !self.serve() {
+                return None;
+            }
         };
-        match answer {
+        Some(match answer {
             Err(error) if self.health.dead().is_none() && !error.is_refusal() => {
                 if ends_access(opcode) {
                     tracing::error!(%error, "nobody knows what the device reaches");
                     self.stop(DeadCause::Unended { opcode });
-                } else if !self.is_over() {
-                    return Err(error);
+                } else if !self.is_over(exchange.over_at) {
+                    return Some(Err(error));
                 }
-                self.unwind(opcode, out_bytes).ok_or(error)
+                self.unwind(opcode, exchange.out_bytes).ok_or(error)
             }
             answer => answer,
+        })
+    }
+
+    /// Posts a command, once there is a slot for it. `None`: there is none yet.
+    pub(crate) fn post(&mut self, exchange: &mut Exchange<'_>) -> Option<Result<Ticket, CmdError>> {
+        let opcode = exchange.opcode();
+        loop {
+            if let Some(cause) = self.health.dead() {
+                return Some(Err(CmdError::Dead { opcode, cause }));
+            }
+            let now = self.now();
+            let submitted =
+                self.queue
+                    .submit(exchange.class, exchange.input, exchange.out_bytes, now);
+            return Some(match submitted {
+                Ok(ticket) => {
+                    exchange.ticket = Some(ticket);
+                    exchange.limit = self.limit(exchange.over_at);
+                    exchange.pause = SHORTEST_PAUSE;
+                    Ok(ticket)
+                }
+                Err(SubmitError::Memory(error)) => Err(CmdError::Memory { opcode, error }),
+                Err(SubmitError::NoSlot) if now >= exchange.limit => Err(CmdError::NoSlot {
+                    opcode,
+                    waited_ms: milliseconds(now - exchange.begun),
+                    quarantined: self.queue.quarantined(),
+                }),
+                Err(SubmitError::NoSlot) if self.serve() => continue,
+                Err(SubmitError::NoSlot) => return None,
+            });
         }
     }
 
     /// While on, all commands together have the time that one has otherwise; when it is over, the device is stopped.
     pub(crate) fn one_limit(&mut self, on: bool) {
-        let at = self.now() + self.timeout;
+        let at = self.one_limit_from_now();
         self.over_at = on.then(|| self.over_at.unwrap_or(at));
     }
 
+    /// When commands of which all together have the time of one have to be done.
+    pub(crate) fn one_limit_from_now(&self) -> Instant {
+        self.now() + self.timeout
+    }
+
     /// Stops the device if the time all commands have together is over.
-    fn is_over(&mut self) -> bool {
-        let over = self.over_at.is_some_and(|at| self.now() >= at);
+    fn is_over(&mut self, over_at: Option<Instant>) -> bool {
+        let over = over_at.is_some_and(|at| self.now() >= at);
         if over {
             self.stop(DeadCause::Stopped {
                 why: "what had to be done in the time of one command took longer",
@@ -171,40 +353,9 @@ impl Control {
     }
 
     /// When a command that is begun now has to be answered.
-    fn limit(&self) -> Instant {
+    fn limit(&self, over_at: Option<Instant>) -> Instant {
         let one = self.now() + self.timeout;
-        self.over_at.map_or(one, |over| over.min(one))
-    }
-
-    /// Posts a command; waits only for a free slot.
-    pub(crate) fn submit_message(
-        &mut self,
-        class: SlotClass,
-        input: &[u8],
-        out_bytes: usize,
-    ) -> Result<Ticket, CmdError> {
-        let opcode = opcode_of(input);
-        let (begun, limit) = (self.now(), self.limit());
-        let mut pause = SHORTEST_PAUSE;
-        self.is_over();
-        loop {
-            if let Some(cause) = self.health.dead() {
-                return Err(CmdError::Dead { opcode, cause });
-            }
-            let now = self.now();
-            match self.queue.submit(class, input, out_bytes, now) {
-                Ok(ticket) => return Ok(ticket),
-                Err(SubmitError::Memory(error)) => return Err(CmdError::Memory { opcode, error }),
-                Err(SubmitError::NoSlot) if now >= limit => {
-                    return Err(CmdError::NoSlot {
-                        opcode,
-                        waited_ms: milliseconds(now - begun),
-                        quarantined: self.queue.quarantined(),
-                    });
-                }
-                Err(SubmitError::NoSlot) => self.serve_or_sleep(limit, &mut pause),
-            }
-        }
+        over_at.map_or(one, |over| over.min(one))
     }
 
     /// The answer to a posted command, if it is there. A command the device died over is answered
@@ -229,58 +380,39 @@ impl Control {
         )
     }
 
-    /// Waits for a posted command's answer, serving whatever else comes.
-    pub(crate) fn wait_for(
-        &mut self,
-        ticket: Ticket,
-        out_bytes: usize,
-    ) -> Result<Vec<u8>, CmdError> {
-        let deadline = self.limit();
-        let mut pause = SHORTEST_PAUSE;
-        loop {
-            self.serve();
-            if let Some(answer) = self.answer(ticket, out_bytes) {
-                return answer;
-            }
-            let now = self.now();
-            if now >= deadline {
-                // A lost interrupt: the answer may be there.
-                self.queue.harvest_all();
-                if let Some(answer) = self.answer(ticket, out_bytes) {
-                    tracing::warn!(opcode = ?ticket.opcode(), "answered without an event");
-                    return answer;
-                }
-                return Err(match self.queue.abandon(ticket, now) {
-                    Some((opcode, op_mod, waited_ms)) => CmdError::TimedOut {
-                        opcode,
-                        op_mod,
-                        slot: ticket.slot(),
-                        waited_ms,
-                    },
-                    None => CmdError::TimedOut {
-                        opcode: ticket.opcode(),
-                        op_mod: 0,
-                        slot: ticket.slot(),
-                        waited_ms: 0,
-                    },
-                });
-            }
-            self.serve_or_sleep(deadline, &mut pause);
+    /// The answer of a command whose time is over: it may be there all the same, its interrupt lost.
+    fn give_up(&mut self, ticket: Ticket, out_bytes: usize) -> Result<Vec<u8>, CmdError> {
+        self.queue.harvest_all();
+        if let Some(answer) = self.answer(ticket, out_bytes) {
+            tracing::warn!(opcode = ?ticket.opcode(), "answered without an event");
+            return answer;
         }
+        Err(match self.queue.abandon(ticket, self.now()) {
+            Some((opcode, op_mod, waited_ms)) => CmdError::TimedOut {
+                opcode,
+                op_mod,
+                slot: ticket.slot(),
+                waited_ms,
+            },
+            None => CmdError::TimedOut {
+                opcode: ticket.opcode(),
+                op_mod: 0,
+                slot: ticket.slot(),
+                waited_ms: 0,
+            },
+        })
     }
 
-    /// Serves what there is; if there is nothing, sleeps once, at most until `deadline`.
-    fn serve_or_sleep(&mut self, deadline: Instant, pause: &mut Duration) {
-        if self.serve() {
-            return;
-        }
+    /// Sleeps once for a command, when there is nobody else.
+    fn rest(&mut self, exchange: &mut Exchange<'_>) {
         if self.event_mode {
-            self.sleep(deadline);
+            self.sleep(exchange.limit);
         } else {
             // Somebody polls: the sensors that say "this answer will not come" are worth reading too.
             self.look_after_health(true);
-            self.clock.wait(&[], deadline.min(self.now() + *pause));
-            *pause = LONGEST_PAUSE.min(*pause * 2);
+            let until = exchange.limit.min(self.now() + exchange.pause);
+            self.clock.wait(&[], until);
+            exchange.pause = LONGEST_PAUSE.min(exchange.pause * 2);
         }
         self.look_after_health(false);
     }
@@ -300,7 +432,7 @@ impl Control {
     }
 
     /// Acts on what the system says of the function.
-    fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         match self.health.hear() {
             Some(Heard::Death) => self.bury(),
             Some(Heard::Request) => {
@@ -311,7 +443,7 @@ impl Control {
                 // It is said once; an eventfd signalled again would only keep waits from sleeping.
                 self.interrupts.truncate(self.vectors);
                 self.interrupts.extend(self.health.notices().cloned());
-                self.inbox.push(AsyncEvent::DeviceRequested);
+                self.tell(AsyncEvent::DeviceRequested);
             }
             None => {}
         }
@@ -388,7 +520,7 @@ impl Control {
         };
         tracing::error!(function = self.function.name(), %cause, "the device is dead");
         self.stop_dma();
-        self.inbox.push(AsyncEvent::DeviceDead { cause });
+        self.tell(AsyncEvent::DeviceDead { cause });
     }
 
     /// Ends the device's use of memory, whatever it says: it is dead from now on.
@@ -404,7 +536,7 @@ impl Control {
             self.cut_off();
         }
         if !died_before {
-            self.inbox.push(AsyncEvent::DeviceDead { cause });
+            self.tell(AsyncEvent::DeviceDead { cause });
         }
     }
 
@@ -444,10 +576,18 @@ impl Control {
                     match decode(&eqe) {
                         Meaning::Commands(vector) => self.queue.harvest(vector),
                         Meaning::Pages(request) => self.pages.request(request),
-                        Meaning::Completion(cqn) => self.inbox.note_completion(cqn),
+                        // A queue that all share: whoever looks first takes it.
+                        Meaning::Completion(cqn) => {
+                            self.completions.note_completion(cqn);
+                            for listener in self.listeners.iter_mut().flatten() {
+                                listener.inbox.notice();
+                            }
+                        }
                         Meaning::Async(event) => {
                             tracing::debug!(?event, eqn = ?eq.eqn(), "asynchronous event");
-                            self.inbox.push(event);
+                            for listener in self.listeners.iter_mut().flatten() {
+                                listener.inbox.push(event);
+                            }
                         }
                     }
                 }
@@ -460,7 +600,64 @@ impl Control {
             let now = self.clock.now();
             handled |= self.pages.pump(&mut self.queue, now, self.timeout);
         }
+        if handled {
+            self.stir();
+        }
         handled
+    }
+
+    /// Tells every instance of an event. Whose object it names is known to the instance that made it.
+    fn tell(&mut self, event: AsyncEvent) {
+        for listener in self.listeners.iter_mut().flatten() {
+            listener.inbox.push(event);
+        }
+        self.stir();
+    }
+
+    /// One more instance is told of events; its number.
+    pub(crate) fn listen(&mut self, listener: Listener) -> usize {
+        let free = self.listeners.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.listeners.len());
+        if free.is_none() {
+            self.listeners.push(None);
+        }
+        self.listeners[number] = Some(listener);
+        number
+    }
+
+    /// An instance has something to look at that did not come from the device.
+    pub(crate) fn call(&mut self, number: usize) {
+        if let Some(listener) = self.listeners.get_mut(number).and_then(Option::as_mut) {
+            listener.inbox.notice();
+            listener.stir();
+        }
+    }
+
+    /// The vector with the fewest instances, of those that are for completions.
+    pub(crate) fn quietest_vector(&self) -> usize {
+        let listeners = |vector: &usize| {
+            let there = self.listeners.iter().flatten();
+            there.filter(|listener| listener.vector == *vector).count()
+        };
+        (usize::from(self.vectors > 1)..self.vectors)
+            .min_by_key(listeners)
+            .unwrap_or(0)
+    }
+
+    /// Wakes the instances that sleep: what was taken in may be theirs.
+    pub(crate) fn stir(&mut self) {
+        for listener in self.listeners.iter_mut().flatten() {
+            listener.stir();
+        }
+    }
+
+    /// Somebody has taken an interrupt of a vector: others whose event queues share it are woken.
+    pub(crate) fn stir_sharers(&mut self, vector: usize) {
+        for listener in self.listeners.iter_mut().flatten() {
+            if listener.vector == vector {
+                listener.stir();
+            }
+        }
     }
 
     /// What a command is answered with on a dead device: destroying succeeds, because the object's memory is

@@ -40,7 +40,7 @@ use crate::device::Hca;
 use crate::error::MlxError;
 use crate::ring::{Lent, RingMemory};
 use crate::uar::Doorbells;
-use mlx_prm::{Cqe64, CqeOpcode, CreateCqIn, DestroyCqIn, ErrCqe};
+use mlx_prm::{Cqe64, CqeOpcode, CreateCqIn, DestroyCqIn, Eqn, ErrCqe};
 
 /// Bytes of an entry.
 pub const CQE_BYTES: usize = 64;
@@ -328,6 +328,17 @@ impl Cq {
     /// # Errors
     /// No memory, or device refusal.
     pub fn create(hca: &mut Hca, doorbells: &Doorbells, entries: u32) -> Result<Self, MlxError> {
+        let eqn = hca.comp_eqn();
+        Self::create_on(hca, eqn, doorbells, entries)
+    }
+
+    /// As [`Cq::create`], reporting to the event queue `eqn`.
+    pub(crate) fn create_on(
+        hca: &mut Hca,
+        eqn: Eqn,
+        doorbells: &Doorbells,
+        entries: u32,
+    ) -> Result<Self, MlxError> {
         let asked = entries;
         let entries = ring_entries(asked)?;
         let memory = RingMemory::alloc(hca.arena(), entries as usize * CQE_BYTES)?;
@@ -337,7 +348,7 @@ impl Cq {
             .cq_context_mut()
             .set_log_cq_size(entries.ilog2())
             .set_uar_page(hca.uar_index().get())
-            .set_c_eqn_or_apu_element(hca.comp_eqn().get())
+            .set_c_eqn_or_apu_element(eqn.get())
             .set_log_page_size(memory.log_page_size())
             .set_dbr_addr(memory.record_address());
         let memory = memory.lend();

@@ -1,13 +1,15 @@
 //! [`Hca`]: an opened function.
 //!
-//! It owns the control side (commands, events, pages, health) and what bring-up found out: limits, the
-//! doorbell page, the completion event queue, MAC and addresses. Queues, keys and everything else of
+//! It is one of possibly several instances of the function ([`Opened::instance`]), each one thread's. They share the control side
+//! (commands, events, pages, health) and what bring-up found out: limits, MAC and addresses; a doorbell page and a completion
+//! event queue each has for itself (module `instance`). Queues, keys and everything else of
 //! the data path are built on it by commands and belong to whoever builds them; they must be destroyed
-//! before [`Hca::close`]. An `Hca` that is merely dropped switches bus mastering off first, so that its
-//! memory can be freed; the next open resets the function.
+//! before [`Hca::close`]. The last instance takes the function down. If it is merely dropped, bus mastering goes off first, so
+//! that its memory can be freed; the next open resets the function.
 
 use std::marker::PhantomData;
 use std::net::IpAddr;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use driver::{Block, DmaArena, Function, Instant};
@@ -16,10 +18,11 @@ use thiserror::Error;
 use crate::bringup::{self, BringupReport};
 use crate::caps::Caps;
 use crate::cmd::{SlotClass, Ticket};
-use crate::control::{Control, message, typed};
+use crate::control::{Commands, Control, Exchange, Listener, message, typed};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
 use crate::gid::{self, GidEntry, Vlan};
+use crate::instance::{self, Own, Shared};
 use crate::teardown;
 use crate::vport::{self, VportState};
 use mlx_prm::{Command, Cqn, Eqn, QueryQCounterIn, QueryQCounterOut, UarIndex, UarPage};
@@ -125,9 +128,11 @@ pub(crate) struct Hardware {
     pub(crate) firmware: (u16, u16, u16),
 }
 
-/// What closing a function came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What closing an instance came to, and of the last one the function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloseReport {
+    /// Instances that still have the function. Unless it is 0, nothing was taken down, and the numbers of pages and objects are 0.
+    pub instances_left: usize,
     /// Pages the firmware was given.
     pub pages_given: u64,
     /// Pages it returned.
@@ -164,18 +169,43 @@ pub struct Pending<C> {
     command: PhantomData<fn() -> C>,
 }
 
-/// An opened function.
+/// A function that is open as long as there is an instance of it.
+#[derive(Clone)]
+pub struct Opened(Weak<Shared>);
+
+impl Opened {
+    /// One more instance of the function, for another thread: with a doorbell page, a completion event queue and a descriptor to
+    /// wake it of its own. The interrupt vectors go round. `None`: the function is closed.
+    ///
+    /// # Errors
+    /// [`MlxError`]: the device has no more, or the system; nothing has changed.
+    pub fn instance(&self) -> Result<Option<Hca>, MlxError> {
+        let Some(shared) = self.0.upgrade() else {
+            return Ok(None);
+        };
+        let wakeup = shared.function.wakeup()?;
+        let mut control = shared.lock();
+        let vector = control.quietest_vector();
+        let spare = control.spare.pop();
+        let vector = spare.as_ref().map_or(vector, |parts| parts.vector);
+        let number = control.listen(Listener::new(vector, wakeup));
+        let own = Own::new(&control, number, vector, spare);
+        drop(control);
+        // From here on dropping it undoes what was done.
+        let mut hca = Hca { own, shared };
+        if hca.own.has_none() {
+            let shared = Arc::clone(&hca.shared);
+            let parts = instance::parts_for(&mut hca, &shared, vector)?;
+            hca.own.take(parts);
+        }
+        Ok(Some(hca))
+    }
+}
+
+/// An instance of an opened function.
 pub struct Hca {
-    pub(crate) control: Control,
-    pub(crate) caps: Caps,
-    uar: Block<UarPage>,
-    pub(crate) uar_index: UarIndex,
-    comp_eqn: Eqn,
-    pub(crate) port: Port,
-    pub(crate) gids: Vec<GidEntry>,
-    neighbours: Vec<(IpAddr, [u8; 6])>,
-    hardware: Hardware,
-    report: BringupReport,
+    own: Own,
+    shared: Arc<Shared>,
 }
 
 impl Hca {
@@ -187,53 +217,70 @@ impl Hca {
         bringup::open(function, config)
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what bring-up found out, each once"
-    )]
-    pub(crate) fn new(
-        control: Control,
-        caps: Caps,
-        uar: Block<UarPage>,
-        uar_index: UarIndex,
-        comp_eqn: Eqn,
-        port: Port,
-        gids: Vec<GidEntry>,
-        config: HcaConfig,
-        hardware: Hardware,
-        report: BringupReport,
-    ) -> Self {
+    pub(crate) fn new(shared: Shared, own: Own) -> Self {
         Self {
-            control,
-            caps,
-            uar,
-            uar_index,
-            comp_eqn,
-            port,
-            gids,
-            neighbours: config.neighbours,
-            hardware,
-            report,
+            own,
+            shared: Arc::new(shared),
         }
     }
 
-    /// Destroys what bring-up made, takes all pages back and stops the function.
+    /// The function, for who wants another instance of it, from any thread.
+    #[must_use]
+    pub fn opened(&self) -> Opened {
+        Opened(Arc::downgrade(&self.shared))
+    }
+
+    /// What ends a [`Hca::wait`] of this instance, one that is under way or the next one, from any thread.
+    #[must_use]
+    pub fn waker(&self) -> Arc<dyn Fn() + Send + Sync> {
+        let (shared, number) = (Arc::downgrade(&self.shared), self.own.number);
+        Arc::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.lock().call(number);
+            }
+        })
+    }
+
+    /// Instances of the function, this one included.
+    #[must_use]
+    pub fn instances(&self) -> usize {
+        self.shared.lock().listeners.iter().flatten().count()
+    }
+
+    /// Ends the instance. The last one destroys what bring-up made, takes all pages back and stops the function; that of any other
+    /// reports how many are left, and no pages.
     ///
     /// # Errors
     /// [`CloseError`] if a step failed; the others were done all the same, and the memory is ours again.
     pub fn close(self) -> Result<CloseReport, CloseError> {
-        teardown::close(self)
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        let (instances_left, commands) = {
+            let control = shared.lock();
+            let left = control.listeners.iter().flatten().count();
+            (left, control.queue.posted())
+        };
+        // Whoever comes last has it to himself, however many close at once.
+        match Arc::into_inner(shared) {
+            Some(shared) => teardown::close(shared),
+            None => Ok(CloseReport {
+                instances_left,
+                commands,
+                ..CloseReport::default()
+            }),
+        }
     }
 
     /// Ends the device's use of memory whatever it says: bus mastering off, and in the end a reset. It is dead from now on, with
     /// its [`AsyncEvent::DeviceDead`].
     pub fn stop(&mut self, why: &'static str) {
-        self.control.stop(DeadCause::Stopped { why });
+        self.shared.lock().stop(DeadCause::Stopped { why });
     }
 
-    /// While on, all commands together have the time that one has otherwise; when it is over, the device is stopped.
+    /// While on, all commands of this instance together have the time that one has otherwise; when it is over, the device is stopped.
     pub fn one_limit(&mut self, on: bool) {
-        self.control.one_limit(on);
+        let at = self.shared.lock().one_limit_from_now();
+        self.own.over_at = on.then(|| self.own.over_at.unwrap_or(at));
     }
 
     /// What port and vport are now.
@@ -241,7 +288,8 @@ impl Hca {
     /// # Errors
     /// [`CmdError`].
     pub fn vport_state(&mut self) -> Result<VportState, CmdError> {
-        vport::look(&mut self.control, &self.caps)
+        let shared = Arc::clone(&self.shared);
+        vport::look(self, &shared.found.caps)
     }
 
     /// Sends a command and waits for its answer, serving events meanwhile.
@@ -249,7 +297,7 @@ impl Hca {
     /// # Errors
     /// [`CmdError`].
     pub fn exec<C: Command>(&mut self, input: &C) -> Result<C::Out, CmdError> {
-        self.control.exec(input)
+        Commands::exec(self, input)
     }
 
     /// As [`Hca::exec`], with `tail` (a page list and the like) behind the input's fixed part.
@@ -257,7 +305,7 @@ impl Hca {
     /// # Errors
     /// [`CmdError`].
     pub fn exec_with<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<C::Out, CmdError> {
-        self.control.exec_with(input, tail)
+        Commands::exec_with(self, input, tail)
     }
 
     /// As [`Hca::exec_with`], returning also the `extra_out_bytes` behind the output's fixed part.
@@ -270,7 +318,7 @@ impl Hca {
         tail: &[u8],
         extra_out_bytes: usize,
     ) -> Result<(C::Out, Vec<u8>), CmdError> {
-        self.control.exec_reading(input, tail, extra_out_bytes)
+        Commands::exec_reading(self, input, tail, extra_out_bytes)
     }
 
     /// Sends a command without waiting for its answer. Several may be on their way; they finish in
@@ -279,11 +327,9 @@ impl Hca {
     /// # Errors
     /// [`CmdError`]; the command was not sent.
     pub fn submit<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<Pending<C>, CmdError> {
-        let ticket = self.control.submit_message(
-            SlotClass::Ordinary,
-            &message(input, tail),
-            size_of::<C::Out>(),
-        )?;
+        let message = message(input, tail);
+        let mut exchange = Exchange::new(SlotClass::Ordinary, &message, size_of::<C::Out>());
+        let ticket = self.go_on(&mut exchange, Control::post)?;
         Ok(Pending {
             ticket,
             command: PhantomData,
@@ -298,8 +344,11 @@ impl Hca {
         &mut self,
         pending: Pending<C>,
     ) -> Result<Result<C::Out, CmdError>, Pending<C>> {
-        self.control.serve();
-        match self.control.answer(pending.ticket, size_of::<C::Out>()) {
+        let Self { own, shared } = self;
+        let mut control = shared.lock();
+        own.serve(&mut control);
+        own.lie_down(&mut control);
+        match control.answer(pending.ticket, size_of::<C::Out>()) {
             Some(answer) => Ok(answer.and_then(|answer| Ok(typed::<C>(&answer)?.0))),
             None => Err(pending),
         }
@@ -310,26 +359,37 @@ impl Hca {
     /// # Errors
     /// [`CmdError`].
     pub fn answer<C: Command>(&mut self, pending: Pending<C>) -> Result<C::Out, CmdError> {
-        let answer = self.control.wait_for(pending.ticket, size_of::<C::Out>())?;
+        let mut exchange = Exchange::posted(pending.ticket, size_of::<C::Out>());
+        let answer = self.go_on(&mut exchange, Control::advance)?;
         Ok(typed::<C>(&answer)?.0)
     }
 
     /// Drains the event queues: finished commands, page requests, completion events, errors. Does not
     /// look at interrupts and makes no system call.
     pub fn process_events(&mut self) {
-        self.control.serve();
-        self.control.inbox.seen();
+        let Self { own, shared } = self;
+        let mut control = shared.lock();
+        own.serve(&mut control);
+        own.seen(&mut control);
+        own.lie_down(&mut control);
     }
 
     /// The next event that is not a completion.
     pub fn next_async(&mut self) -> Option<AsyncEvent> {
-        self.control.inbox.pop()
+        let mut control = self.shared.lock();
+        self.own.inbox(&mut control)?.pop()
     }
 
-    /// Whether an event for this completion queue came in since the last call. Numbers are used again:
-    /// whoever creates a completion queue calls this once before relying on it.
-    pub fn take_cq_event(&mut self, cqn: Cqn) -> bool {
-        self.control.inbox.take_completion(cqn)
+    /// A completion queue that an event has named since it was last told: one of this instance, or one that is for all.
+    /// Numbers are used again: whoever creates a completion queue takes what is there of an earlier one with that number first.
+    pub fn next_completion(&mut self) -> Option<Cqn> {
+        let own = self.own.completions.next_completion();
+        own.or_else(|| self.shared.lock().completions.next_completion())
+    }
+
+    /// Forgets events of a completion queue that has just been created: they are of an earlier one with its number.
+    pub(crate) fn forget_completion(&mut self, cqn: Cqn) {
+        self.own.completions.take_completion(cqn);
     }
 
     /// Handles events; when there are none, sleeps until there are or `deadline` passes. True: something
@@ -338,92 +398,133 @@ impl Hca {
     /// # Errors
     /// The device is dead. [`AsyncEvent::DeviceDead`] is there as well.
     pub fn wait(&mut self, deadline: Instant) -> Result<bool, MlxError> {
-        loop {
-            let handled = self.control.serve();
-            if let Some(cause) = self.control.health.dead() {
-                return Err(MlxError::Dead(cause));
+        let Self { own, shared } = self;
+        let mut control = shared.lock();
+        let outcome = loop {
+            let handled = own.serve(&mut control);
+            if let Some(cause) = control.health.dead() {
+                break Err(MlxError::Dead(cause));
             }
-            if self.control.inbox.seen() || handled {
-                return Ok(true);
+            if own.seen(&mut control) || handled {
+                break Ok(true);
             }
-            if self.now() >= deadline {
-                return Ok(false);
+            if control.now() >= deadline {
+                break Ok(false);
             }
-            self.control.sleep(deadline);
-            self.control.look_after_health(false);
-        }
+            control = own.sleep(shared, control, deadline);
+        };
+        own.lie_down(&mut control);
+        outcome
+    }
+
+    /// Takes a command on, sleeping where nothing goes on.
+    fn go_on<T>(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        step: fn(&mut Control, &mut Exchange<'_>) -> Option<Result<T, CmdError>>,
+    ) -> Result<T, CmdError> {
+        let Self { own, shared } = self;
+        let mut control = shared.lock();
+        own.rise(&mut control);
+        control.begin(exchange, own.over_at);
+        let answer = loop {
+            // Completion queues go on meanwhile.
+            own.take_events(&control);
+            if let Some(answer) = step(&mut control, exchange) {
+                break answer;
+            }
+            control = own.sleep(shared, control, exchange.until());
+        };
+        own.lie_down(&mut control);
+        answer
     }
 
     /// Looks at the device's health if that is due. For those who never call [`Hca::wait`].
     pub fn check_health(&mut self) {
-        self.control.look_after_health(false);
+        let Self { own, shared } = self;
+        let mut control = shared.lock();
+        own.rise(&mut control);
+        control.look_after_health(false);
+        own.lie_down(&mut control);
     }
 
     /// Whether the device is dead: commands fail, except those that destroy.
     pub fn is_dead(&self) -> bool {
-        self.control.health.dead().is_some()
+        self.shared.lock().health.dead().is_some()
     }
 
     /// What it died of.
     pub fn dead_cause(&self) -> Option<DeadCause> {
-        self.control.health.dead()
+        self.shared.lock().health.dead()
     }
 
     /// The time on the function's clock.
     pub fn now(&self) -> Instant {
-        self.control.clock.now()
+        self.shared.clock.now()
     }
 
     /// The interrupts that say [`Hca::process_events`] has something to do, for a ring of one's own; then those that
     /// say so of [`Hca::check_health`], which are left signalled for it.
     pub fn interrupts(&self) -> &[driver::Interrupt] {
-        &self.control.interrupts
+        &self.own.interrupts
     }
 
     /// How many of [`Hca::interrupts`] are the device's own, which come first: whoever sleeps on them takes them.
     pub fn vectors(&self) -> usize {
-        self.control.vectors
+        self.own.vectors
     }
 
     /// DMA memory of the function.
     pub fn arena(&self) -> &DmaArena {
-        &self.control.arena
+        &self.shared.arena
     }
 
     /// The function.
     pub fn function(&self) -> &Function {
-        &self.control.function
+        &self.shared.function
     }
 
     /// What the device can do.
     pub fn caps(&self) -> &Caps {
-        &self.caps
+        &self.shared.found.caps
     }
 
     /// The doorbell page.
     pub fn uar(&self) -> &Block<UarPage> {
-        &self.uar
+        &self.own.parts().uar
     }
 
     /// Its number, for contexts.
     pub fn uar_index(&self) -> UarIndex {
-        self.uar_index
+        self.own.parts().uar_index
     }
 
     /// The event queue completion queues report to.
     pub fn comp_eqn(&self) -> Eqn {
-        self.comp_eqn
+        self.own.parts().eq.eqn()
+    }
+
+    /// The event queue that all instances share, for what belongs to none.
+    pub(crate) fn shared_eqn(&self) -> Eqn {
+        let control = self.shared.lock();
+        // PANIC: bring-up makes two, and they go when the function is taken down.
+        control.eqs.last().expect("event queues").eqn()
     }
 
     /// Our addresses, by index.
     pub fn gids(&self) -> &[GidEntry] {
-        &self.gids
+        &self.shared.found.gids
     }
 
     /// Priority of frames from our address with this index.
     pub(crate) fn priority(&self, gid_index: u8) -> u8 {
-        let entry = self.gids.iter().find(|entry| entry.index == gid_index);
+        let entry = self.gids().iter().find(|entry| entry.index == gid_index);
         entry.map_or(0, GidEntry::priority)
+    }
+
+    /// The function's set of queue counters, where the device has such.
+    pub(crate) fn counter_set(&self) -> Option<u32> {
+        self.shared.counter_set
     }
 
     /// Counters of what went wrong on our queue pairs: packets out of sequence, retries, missing buffers. `None` where
@@ -432,22 +533,22 @@ impl Hca {
     /// # Errors
     /// [`CmdError`].
     pub fn queue_counters(&mut self) -> Result<Option<QueryQCounterOut>, CmdError> {
-        let Some(set) = self.control.counter_set else {
+        let Some(set) = self.shared.counter_set else {
             return Ok(None);
         };
         let mut input = QueryQCounterIn::new();
         input.set_counter_set_id(set);
-        self.control.exec(&input).map(Some)
+        self.exec(&input).map(Some)
     }
 
     /// Our MAC.
     pub fn mac(&self) -> [u8; 6] {
-        self.port.mac
+        self.port().mac
     }
 
     /// The port as bring-up found it.
     pub fn port(&self) -> &Port {
-        &self.port
+        &self.shared.found.port
     }
 
     /// The MAC behind a GID.
@@ -455,66 +556,87 @@ impl Hca {
     /// # Errors
     /// [`MlxError::Unresolved`].
     pub fn resolve(&self, gid: [u8; 16]) -> Result<[u8; 6], MlxError> {
-        gid::resolve(gid, &self.gids, &self.neighbours)
+        gid::resolve(gid, self.gids(), &self.shared.found.neighbours)
     }
 
     /// The address of ours to reach `gid` from: same IP version and scope.
     pub fn source_gid(&self, gid: [u8; 16]) -> Option<&GidEntry> {
-        gid::source(gid, &self.gids)
+        gid::source(gid, self.gids())
     }
 
     /// What the function is called.
     pub fn name(&self) -> &str {
-        self.control.function.name()
+        self.shared.function.name()
     }
 
     /// PCI device id.
     pub fn device_id(&self) -> u16 {
-        self.hardware.device_id
+        self.shared.found.hardware.device_id
     }
 
     /// PCI device id and revision.
     pub fn hardware_version(&self) -> (u32, u32) {
         (
-            u32::from(self.hardware.device_id),
-            u32::from(self.hardware.revision),
+            u32::from(self.shared.found.hardware.device_id),
+            u32::from(self.shared.found.hardware.revision),
         )
     }
 
     /// Firmware version: major, minor, sub-minor.
     pub fn firmware_version(&self) -> (u32, u32, u32) {
-        let (major, minor, sub_minor) = self.hardware.firmware;
+        let (major, minor, sub_minor) = self.shared.found.hardware.firmware;
         (u32::from(major), u32::from(minor), u32::from(sub_minor))
     }
 
     /// Path MTU code of the port, 1..=5 for 256..=4096 bytes.
     pub fn mtu(&self) -> u8 {
-        self.port.path_mtu
+        self.port().path_mtu
     }
 
     /// What bring-up did.
     pub fn bringup_report(&self) -> &BringupReport {
-        &self.report
+        &self.shared.found.report
     }
 
     /// Pages given and returned so far.
     pub fn page_counts(&self) -> crate::pages::PageCounts {
-        self.control.pages.counts()
+        self.shared.lock().pages.counts()
     }
 
     /// Command slots a silent device still holds.
     pub fn slots_quarantined(&self) -> usize {
-        self.control.queue.quarantined()
+        self.shared.lock().queue.quarantined()
+    }
+}
+
+impl Commands for Hca {
+    fn exec_message(
+        &mut self,
+        class: SlotClass,
+        input: &[u8],
+        out_bytes: usize,
+    ) -> Result<Vec<u8>, CmdError> {
+        let mut exchange = Exchange::new(class, input, out_bytes);
+        self.go_on(&mut exchange, Control::advance)
+    }
+}
+
+impl Drop for Hca {
+    /// What was its own is kept for the next instance.
+    fn drop(&mut self) {
+        self.own.leave(&mut self.shared.lock());
     }
 }
 
 impl std::fmt::Debug for Hca {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let control = self.shared.lock();
         f.debug_struct("Hca")
-            .field("function", &self.control.function.name())
-            .field("queue", &self.control.queue)
-            .field("eqs", &self.control.eqs)
-            .field("dead", &self.control.health.dead())
+            .field("function", &control.function.name())
+            .field("instance", &self.own.number)
+            .field("queue", &control.queue)
+            .field("eqs", &control.eqs)
+            .field("dead", &control.health.dead())
             .finish_non_exhaustive()
     }
 }

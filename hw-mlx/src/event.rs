@@ -236,10 +236,20 @@ impl Inbox {
         }
     }
 
+    /// Something came in that is kept elsewhere.
+    pub(crate) const fn notice(&mut self) {
+        self.unseen = true;
+    }
+
     /// Whether something came in since this was last asked. Events arrive while commands are waited for;
     /// whoever sleeps for them afterwards would miss them.
     pub(crate) fn seen(&mut self) -> bool {
         std::mem::take(&mut self.unseen)
+    }
+
+    /// A completion queue that has something to say.
+    pub(crate) fn next_completion(&mut self) -> Option<Cqn> {
+        self.completions.pop_first().map(Cqn::new)
     }
 
     pub(crate) fn take_completion(&mut self, cqn: Cqn) -> bool {

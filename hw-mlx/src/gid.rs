@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::control::Control;
+use crate::control::Commands;
 use crate::error::{CmdError, MlxError};
 use mlx_prm::{RoceAddr, SetRoceAddressIn};
 
@@ -183,7 +183,7 @@ fn layout(entry: &GidEntry) -> RoceAddr {
 
 /// Writes one entry. `port` is given only on devices with several ports per function.
 pub(crate) fn write_entry(
-    control: &mut Control,
+    control: &mut impl Commands,
     entry: &GidEntry,
     port: Option<u32>,
 ) -> Result<(), CmdError> {
@@ -192,7 +192,7 @@ pub(crate) fn write_entry(
 
 /// Clears one entry: all zero (Linux `mlx5_ib_del_gid`).
 pub(crate) fn clear_entry(
-    control: &mut Control,
+    control: &mut impl Commands,
     index: u8,
     port: Option<u32>,
 ) -> Result<(), CmdError> {
@@ -200,7 +200,7 @@ pub(crate) fn clear_entry(
 }
 
 fn write(
-    control: &mut Control,
+    control: &mut impl Commands,
     index: u8,
     address: &RoceAddr,
     port: Option<u32>,

@@ -24,7 +24,7 @@ use dat_core::provider::{
     CompletionEntry, CompletionQueue, DataSegment, MadAddress, Path, QueueFull,
 };
 use dat_core::types::{DtoStatus, MemPrivFlags};
-use driver::{DmaBuffer, Instant};
+use driver::DmaBuffer;
 
 use crate::cq::{ArmSequence, Cq, Cqe};
 use crate::device::Hca;
@@ -189,7 +189,9 @@ impl Gsi {
             entries: RECEIVES,
             segments: Some(1),
         })?;
-        let cq = Cq::create(hca, doorbells, SENDS + RECEIVES)?;
+        // It is every instance's.
+        let eqn = hca.shared_eqn();
+        let cq = Cq::create_on(hca, eqn, doorbells, SENDS + RECEIVES)?;
         let slot_bytes = SENDS as usize * MAD_BYTES + RECEIVES as usize * RECV_SLOT;
         let slots = hca.arena().alloc(slot_bytes, 64)?;
         let request = KeyRequest {
@@ -282,16 +284,10 @@ impl Gsi {
         self.start(hca)
     }
 
-    /// Waits until what was sent has left, if that happens before `deadline`.
-    pub(crate) fn await_sends(&mut self, hca: &mut Hca, deadline: Instant) {
+    /// Whether something that was sent is still on its way.
+    pub(crate) fn is_sending(&mut self) -> bool {
         self.drain();
-        while self.send.outstanding() > 0
-            && !self.broken
-            && hca.now() < deadline
-            && hca.wait(deadline).is_ok()
-        {
-            self.drain();
-        }
+        self.send.outstanding() > 0 && !self.broken
     }
 
     /// Destroys QP1 and what belongs to it.
@@ -300,7 +296,8 @@ impl Gsi {
     /// Device refusal; what could not be destroyed keeps its memory.
     pub fn destroy(mut self, hca: &mut Hca) -> Result<(), MlxError> {
         // The last words to our peers are on their way out: RESET would drop them.
-        self.await_sends(hca, hca.now() + LAST_WORDS);
+        let patience = hca.now() + LAST_WORDS;
+        while self.is_sending() && hca.now() < patience && hca.wait(patience).is_ok() {}
         let _in_reset = control::to_reset_at_last(hca, self.qpn)?;
         control::destroy_qp(hca, self.qpn)?;
         drop(self.memory.give_back());

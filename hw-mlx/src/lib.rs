@@ -46,6 +46,7 @@ pub mod gid;
 pub mod gsi;
 mod health;
 pub mod ids;
+mod instance;
 pub mod mkey;
 pub mod pages;
 pub mod provider;
@@ -60,7 +61,7 @@ pub mod vport;
 pub mod window;
 pub mod wqe;
 
-pub use device::{CloseError, CloseReport, Hca, HcaConfig, Pending};
+pub use device::{CloseError, CloseReport, Hca, HcaConfig, Opened, Pending};
 pub use error::{CmdError, DeadCause, MissingCapability, MlxError, NotKept};
 pub use event::AsyncEvent;
 pub use gid::{GidEntry, Vlan};

@@ -1,7 +1,7 @@
 //! The provider: what `dat-core` asks for, done by a ConnectX function.
 //!
-//! [`MlxProvider`] owns the opened function ([`Hca`]) and QP1, and makes the queue objects `dat-core` then owns. It
-//! keeps, for each of them, only what an event names them by: a table from device numbers to owner
+//! [`MlxProvider`] is an instance of an opened function ([`Hca`]), shares QP1 with the others, and makes the queue objects `dat-core`
+//! then owns. It keeps, for each of them, only what an event names them by: a table from device numbers to owner
 //! numbers. Objects carry everything else, so that posting and polling never come here.
 //!
 //! Events take this way: the function's event queues are drained by [`Hca`]; completion events are
@@ -19,9 +19,12 @@ mod datagrams;
 mod errors;
 mod limits;
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use dat_core::Waker;
 use dat_core::provider::{
     Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
     ReadyToReceive, ReadyToSend, Registration,
@@ -31,7 +34,7 @@ use driver::{DmaArena, DmaMemory, Function, Instant};
 
 use self::limits::limits;
 use crate::cq::{ArmSequence, Cq};
-use crate::device::{CloseError, CloseReport, Hca, HcaConfig};
+use crate::device::{CloseError, CloseReport, Hca, HcaConfig, Opened};
 use crate::error::{CmdError, MlxError};
 use crate::event::AsyncEvent;
 use crate::gsi::{Gsi, HOP_LIMIT};
@@ -74,13 +77,56 @@ struct KnownCq {
     owner: u32,
 }
 
+/// What the instances of a function share above [`Hca`].
+struct Common {
+    /// Whoever holds it waits for nothing, but for the device to make it anew should it have broken.
+    gsi: Mutex<Gsi>,
+    /// The protection domain of QP1.
+    gsi_pd: u32,
+    /// The number of its completion queue.
+    gsi_cqn: u32,
+    /// What random numbers are drawn from ([`HcaConfig::seed`]).
+    seed: Option<u64>,
+    /// Instances made so far.
+    made: AtomicU32,
+}
+
+impl Common {
+    fn gsi(&self) -> MutexGuard<'_, Gsi> {
+        // A panic half-way leaves at most a datagram unsent.
+        self.gsi.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A function that is open as long as there is an instance of it.
+#[derive(Clone)]
+pub struct OpenedProvider {
+    function: Opened,
+    common: Weak<Common>,
+}
+
+impl OpenedProvider {
+    /// One more instance of the function, for another thread. `None`: the function is closed.
+    ///
+    /// # Errors
+    /// As [`Opened::instance`].
+    pub fn instance(&self) -> Result<Option<MlxProvider>, MlxError> {
+        let Some(hca) = self.function.instance()? else {
+            return Ok(None);
+        };
+        // Whoever closes last takes this with it before the function.
+        let Some(common) = self.common.upgrade() else {
+            return Ok(None);
+        };
+        MlxProvider::of(hca, common).map(Some)
+    }
+}
+
 /// One opened function as a provider.
 pub struct MlxProvider {
     hca: Hca,
     doorbells: Doorbells,
-    gsi: Gsi,
-    /// The protection domain of QP1.
-    gsi_pd: u32,
+    common: Arc<Common>,
     limits: Limits,
     cqs: BTreeMap<u32, KnownCq>,
     /// Owner numbers by queue pair number.
@@ -101,25 +147,53 @@ impl MlxProvider {
     /// # Errors
     /// Whatever stopped the bring-up; the function is then stopped.
     pub fn open(function: Function, config: HcaConfig) -> Result<Self, MlxError> {
-        let random = Random::new(config.seed)?;
-        // Peers see variants: they are no part of the stream the other numbers are drawn from.
-        let variants = Variants::new(Random::of_function(config.seed, "variants")?);
+        let seed = config.seed;
         let mut hca = Hca::open(function, config)?;
         let doorbells = Doorbells::new(hca.uar().clone());
         let gsi_pd = alloc_pd(&mut hca)?;
         let mut gsi = Gsi::create(&mut hca, &doorbells, gsi_pd)?;
         // Armed from the start: a connection request may be the first thing that happens.
         let _none_yet = gsi.receive();
+        let common = Common {
+            gsi_cqn: gsi.cqn(),
+            gsi: Mutex::new(gsi),
+            gsi_pd,
+            seed,
+            made: AtomicU32::new(0),
+        };
+        Self::of(hca, Arc::new(common))
+    }
+
+    /// The function, for who wants another instance of it, from any thread.
+    #[must_use]
+    pub fn opened(&self) -> OpenedProvider {
+        OpenedProvider {
+            function: self.hca.opened(),
+            common: Arc::downgrade(&self.common),
+        }
+    }
+
+    fn of(hca: Hca, common: Arc<Common>) -> Result<Self, MlxError> {
+        let number = common.made.fetch_add(1, Ordering::Relaxed);
+        // Peers see variants: they are no part of the stream the other numbers are drawn from.
+        let (random, variants) = if number == 0 {
+            (
+                Random::new(common.seed)?,
+                Random::of_function(common.seed, "variants")?,
+            )
+        } else {
+            let of = |what: &str| Random::of_function(common.seed, &format!("{what} of {number}"));
+            (of("numbers")?, of("variants")?)
+        };
         let limits = limits(&hca);
         let down_since = (!hca.port().link_up).then(|| hca.now());
         if down_since.is_some() {
             tracing::warn!(function = hca.name(), "the port is down");
         }
         Ok(Self {
+            doorbells: Doorbells::new(hca.uar().clone()),
             hca,
-            doorbells,
-            gsi,
-            gsi_pd,
+            common,
             limits,
             cqs: BTreeMap::new(),
             qps: BTreeMap::new(),
@@ -127,27 +201,27 @@ impl MlxProvider {
             events: VecDeque::new(),
             random,
             down_since,
-            variants,
+            variants: Variants::new(variants),
         })
     }
 
-    /// Gives the function back: QP1, then everything [`Hca::close`] does.
+    /// Ends the instance; the last one gives the function back: QP1, then everything [`Hca::close`] does.
     ///
     /// # Errors
     /// As [`Hca::close`].
     #[allow(clippy::result_large_err, reason = "once in a function's life")]
     pub fn close(self) -> Result<CloseReport, CloseError> {
         let Self {
-            mut hca,
-            gsi,
-            gsi_pd,
-            ..
+            mut hca, common, ..
         } = self;
-        if let Err(error) = gsi.destroy(&mut hca) {
-            tracing::warn!(%error, "QP1 stays");
-        }
-        if let Err(error) = free_pd(&mut hca, gsi_pd) {
-            tracing::warn!(%error, "the protection domain of QP1 stays");
+        if let Some(Common { gsi, gsi_pd, .. }) = Arc::into_inner(common) {
+            let gsi = gsi.into_inner().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = gsi.destroy(&mut hca) {
+                tracing::warn!(%error, "QP1 stays");
+            }
+            if let Err(error) = free_pd(&mut hca, gsi_pd) {
+                tracing::warn!(%error, "the protection domain of QP1 stays");
+            }
         }
         hca.close()
     }
@@ -164,10 +238,10 @@ impl MlxProvider {
         &self.hca
     }
 
-    /// QP1.
+    /// The number of QP1's queue pair, of which the device says what goes wrong.
     #[must_use]
-    pub fn gsi(&self) -> &Gsi {
-        &self.gsi
+    pub fn gsi_number(&self) -> u32 {
+        self.common.gsi().number()
     }
 
     /// The function itself, for queries; objects made behind the provider's back are the caller's to destroy.
@@ -184,15 +258,14 @@ impl MlxProvider {
     /// Turns what [`Hca`] collected into counts and events. True if there was anything.
     fn collect(&mut self) -> bool {
         let mut handled = false;
-        for (cqn, known) in &self.cqs {
-            if self.hca.take_cq_event(Cqn::new(*cqn)) {
+        while let Some(cqn) = self.hca.next_completion() {
+            if let Some(known) = self.cqs.get(&cqn.get()) {
                 known.sequence.count_event();
                 handled = true;
+            } else if cqn.get() == self.common.gsi_cqn {
+                self.common.gsi().notified();
+                handled = true;
             }
-        }
-        if self.hca.take_cq_event(Cqn::new(self.gsi.cqn())) {
-            self.gsi.notified();
-            handled = true;
         }
         while let Some(event) = self.hca.next_async() {
             handled = true;
@@ -202,7 +275,7 @@ impl MlxProvider {
                 self.events.push_back(event);
             }
         }
-        if let Err(error) = self.gsi.repair(&mut self.hca) {
+        if let Err(error) = self.common.gsi().repair(&mut self.hca) {
             tracing::error!(%error, "QP1 cannot be repaired");
         }
         handled
@@ -474,7 +547,8 @@ impl Provider for MlxProvider {
         )?;
         let cq = Cq::create(&mut self.hca, &self.doorbells, entries)?;
         // Numbers come back: an event of a queue that is gone is not this one's.
-        let _stale = self.hca.take_cq_event(Cqn::new(cq.cqn()));
+        self.hca.forget_completion(Cqn::new(cq.cqn()));
+        self.collect();
         self.cqs.insert(
             cq.cqn(),
             KnownCq {
@@ -520,6 +594,7 @@ impl Provider for MlxProvider {
             self.limits.max_recv_segments,
         )?;
         let srq = Srq::create(&mut self.hca, pd, max_recvs, max_segments)?;
+        self.collect();
         self.srqs.insert(srq.rmpn(), owner);
         Ok(srq)
     }
@@ -571,6 +646,8 @@ impl Provider for MlxProvider {
             owner,
         };
         let qp = Qp::create(&mut self.hca, &self.doorbells, &request)?;
+        // What another instance's queue pair of that number left is not this one's.
+        self.collect();
         self.qps.insert(qp.number(), owner);
         Ok(qp)
     }
@@ -709,7 +786,8 @@ impl Provider for MlxProvider {
         if let Some(cause) = self.hca.dead_cause() {
             return Err(ProviderError::Dead(cause.to_string()));
         }
-        self.gsi.send(to, mad).map_err(|_| {
+        let sent = self.common.gsi().send(to, mad);
+        sent.map_err(|_| {
             ProviderError::Resources("too many management datagrams in flight".to_owned())
         })?;
         datagrams::sent(&self.hca, to, mad);
@@ -717,15 +795,22 @@ impl Provider for MlxProvider {
     }
 
     fn await_mads(&mut self, deadline: Nanos) {
-        self.gsi.await_sends(&mut self.hca, Instant(deadline));
+        while self.common.gsi().is_sending()
+            && self.hca.now() < Instant(deadline)
+            && self.hca.wait(Instant(deadline)).is_ok()
+        {}
     }
 
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])> {
-        let received = self.gsi.receive()?;
+        let received = self.common.gsi().receive()?;
         datagrams::received(&self.hca, &received);
         let mac = self.hca.resolve(received.route.source).unwrap_or_default();
         let index = self.source_index(received.route.destination);
         Some((received.sender(mac, index), received.mad))
+    }
+
+    fn waker(&self) -> Waker {
+        self.hca.waker()
     }
 
     fn random(&mut self) -> u64 {
@@ -740,7 +825,7 @@ impl core::fmt::Debug for MlxProvider {
             .field("cqs", &self.cqs.len())
             .field("qps", &self.qps.len())
             .field("srqs", &self.srqs.len())
-            .field("gsi", &self.gsi)
+            .field("gsi", &self.common.gsi())
             .finish_non_exhaustive()
     }
 }

@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use crate::bringup::port_number;
 use crate::cmd::SlotClass;
-use crate::control::Control;
-use crate::device::{CloseError, CloseReport, Hca};
+use crate::control::{Commands, Control};
+use crate::device::{CloseError, CloseReport};
 use crate::error::{CmdError, MlxError};
 use crate::gid;
+use crate::instance::Shared;
 use crate::pages::{FunctionId, Pages, TAKE_PAGES};
 use crate::vport;
 use mlx_prm::{DeallocQCounterIn, DeallocUarIn, DestroyEqIn, DisableHcaIn, TeardownHcaIn};
@@ -43,31 +44,32 @@ impl First {
 }
 
 /// Closes a function.
-pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
+pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
     let mut first = First(None);
-    let port = port_number(&hca.caps);
-    let control = &mut hca.control;
+    let (mut control, found) = shared.into_parts();
+    let port = port_number(&found.caps);
+    let control = &mut control;
     // One time limit for all of it.
     control.one_limit(true);
 
-    for entry in hca.gids.iter().rev() {
+    for entry in found.gids.iter().rev() {
         first.note(
             "address table",
             gid::clear_entry(control, entry.index, port),
         );
     }
     first.note("unicast list", vport::withdraw(control));
-    if hca.port.forwarding {
+    if found.port.forwarding {
         first.note("forwarding table", vport::forget_mac(control));
     }
     first.note("RoCE off", vport::disable_roce(control));
-    if hca.port.switched_on {
+    if found.port.switched_on {
         first.note("port off", vport::switch_off(control));
     }
     settle_page_requests(control);
     let objects = control.objects.left_besides(&[
-        ("EQ", control.eqs.len()),
-        ("UAR", 1),
+        ("EQ", control.eqs.len() + control.spare.len()),
+        ("UAR", control.spare.len()),
         ("queue counter", usize::from(control.counter_set.is_some())),
     ]);
     if let Some(set) = control.counter_set.take() {
@@ -75,10 +77,17 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
         input.set_counter_set_id(set);
         first.note("queue counters", control.exec(&input));
     }
+    let mut pages = Vec::new();
+    for parts in std::mem::take(&mut control.spare) {
+        pages.push(parts.uar_index);
+        control.eqs.push(parts.eq);
+    }
     destroy_eqs(control, &mut first);
-    let mut input = DeallocUarIn::new();
-    input.set_uar(hca.uar_index.get());
-    first.note("doorbell page", control.exec(&input));
+    for page in pages {
+        let mut input = DeallocUarIn::new();
+        input.set_uar(page.get());
+        first.note("doorbell page", control.exec(&input));
+    }
 
     let mut input = TeardownHcaIn::new();
     input.set_profile(GRACEFUL);
@@ -99,6 +108,7 @@ pub(crate) fn close(mut hca: Hca) -> Result<CloseReport, CloseError> {
     }
     let counts = control.pages.counts();
     let report = CloseReport {
+        instances_left: 0,
         pages_given: counts.given,
         pages_returned: counts.returned,
         pages_not_returned: lent,

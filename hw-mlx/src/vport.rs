@@ -20,7 +20,7 @@ mod paos;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::caps::Caps;
-use crate::control::Control;
+use crate::control::Commands;
 use crate::error::{CmdError, Mac, Macs, MlxError};
 use crate::random::{Random, local_mac};
 pub(crate) use look::look;
@@ -62,7 +62,7 @@ pub struct Vport {
     pub system_image_guid: u64,
 }
 
-pub(crate) fn query(control: &mut Control) -> Result<Vport, CmdError> {
+pub(crate) fn query(control: &mut impl Commands) -> Result<Vport, CmdError> {
     let output = control.exec(&QueryNicVportContextIn::new())?;
     let context = output.nic_vport_context();
     Ok(Vport {
@@ -75,7 +75,7 @@ pub(crate) fn query(control: &mut Control) -> Result<Vport, CmdError> {
 
 /// Switches RoCE on, and local loopback to what is asked where that is switchable.
 pub(crate) fn enable_roce(
-    control: &mut Control,
+    control: &mut impl Commands,
     caps: &Caps,
     loopback: bool,
 ) -> Result<(), CmdError> {
@@ -97,7 +97,7 @@ pub(crate) fn enable_roce(
     control.exec(&input).map(|_| ())
 }
 
-pub(crate) fn disable_roce(control: &mut Control) -> Result<(), CmdError> {
+pub(crate) fn disable_roce(control: &mut impl Commands) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_roce_en(true);
     control.exec(&input).map(|_| ())
@@ -133,7 +133,7 @@ pub(crate) fn choose_mac(
 
 /// Makes the vport's list of unicast addresses `macs` and nothing else, and looks whether it is.
 pub(crate) fn announce(
-    control: &mut Control,
+    control: &mut impl Commands,
     caps: &Caps,
     macs: &[[u8; 6]],
 ) -> Result<(), MlxError> {
@@ -149,11 +149,11 @@ pub(crate) fn announce(
 }
 
 /// Empties the list, so that the e-switch forgets us at once.
-pub(crate) fn withdraw(control: &mut Control) -> Result<(), CmdError> {
+pub(crate) fn withdraw(control: &mut impl Commands) -> Result<(), CmdError> {
     write_unicast_list(control, &[])
 }
 
-fn write_unicast_list(control: &mut Control, macs: &[[u8; 6]]) -> Result<(), CmdError> {
+fn write_unicast_list(control: &mut impl Commands, macs: &[[u8; 6]]) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_addresses_list(true);
     input
@@ -170,7 +170,7 @@ fn write_unicast_list(control: &mut Control, macs: &[[u8; 6]]) -> Result<(), Cmd
     control.exec_with(&input, &list).map(|_| ())
 }
 
-fn read_unicast_list(control: &mut Control, caps: &Caps) -> Result<Vec<[u8; 6]>, CmdError> {
+fn read_unicast_list(control: &mut impl Commands, caps: &Caps) -> Result<Vec<[u8; 6]>, CmdError> {
     let log_most = caps.general().log_max_current_uc_list();
     let list: Vec<MacAddress> = read_list(control, LIST_UNICAST, log_most)?;
     Ok(list.iter().map(mac_of).collect())
@@ -179,7 +179,7 @@ fn read_unicast_list(control: &mut Control, caps: &Caps) -> Result<Vec<[u8; 6]>,
 /// One of the vport's lists. There is room for the longest there may be, 2^`log_most` entries: somebody else's may be
 /// longer than ours.
 fn read_list<E: FromBytes>(
-    control: &mut Control,
+    control: &mut impl Commands,
     kind: u32,
     log_most: u32,
 ) -> Result<Vec<E>, CmdError> {
@@ -214,21 +214,21 @@ pub(crate) fn forwards_by_table(caps: &Caps) -> bool {
 }
 
 /// Makes the port forward frames for `mac` to us.
-pub(crate) fn accept_mac(control: &mut Control, mac: [u8; 6]) -> Result<(), CmdError> {
+pub(crate) fn accept_mac(control: &mut impl Commands, mac: [u8; 6]) -> Result<(), CmdError> {
     let mut input = SetL2TableEntryIn::new();
     input.set_table_index(L2_INDEX);
     set_mac_field(input.mac_address_mut(), mac);
     control.exec(&input).map(|_| ())
 }
 
-pub(crate) fn forget_mac(control: &mut Control) -> Result<(), CmdError> {
+pub(crate) fn forget_mac(control: &mut impl Commands) -> Result<(), CmdError> {
     let mut input = DeleteL2TableEntryIn::new();
     input.set_table_index(L2_INDEX);
     control.exec(&input).map(|_| ())
 }
 
 /// Whether the link is up.
-pub(crate) fn link_is_up(control: &mut Control) -> Result<bool, CmdError> {
+pub(crate) fn link_is_up(control: &mut impl Commands) -> Result<bool, CmdError> {
     control
         .exec(&QueryVportStateIn::new())
         .map(|output| output.state() == VPORT_UP)
@@ -236,7 +236,7 @@ pub(crate) fn link_is_up(control: &mut Control) -> Result<bool, CmdError> {
 
 /// Reads or writes a register of the port; `None` if the function may not (a virtual one).
 fn access<R: Layout>(
-    control: &mut Control,
+    control: &mut impl Commands,
     register: RegisterId,
     op_mod: u32,
     image: &R,
@@ -261,7 +261,7 @@ fn access<R: Layout>(
 /// them: a frame has to pass both, and the port's may be a stranger's choice (Linux `en_main.c` `mlx5e_set_mtu`,
 /// `mlx5e_query_mtu`). A function that may not see or change the port has what its vport has.
 pub(crate) fn settle_mtu(
-    control: &mut Control,
+    control: &mut impl Commands,
     vport: &Vport,
     wanted: Option<u16>,
 ) -> Result<u32, CmdError> {
@@ -294,7 +294,7 @@ fn effective_mtu(vport: u32, port: Option<&Pmtu>) -> u32 {
 }
 
 /// Sets the vport's MTU. One that may not be changed stays: what holds is read afterwards.
-fn set_vport_mtu(control: &mut Control, mtu: u32) -> Result<(), CmdError> {
+fn set_vport_mtu(control: &mut impl Commands, mtu: u32) -> Result<(), CmdError> {
     let mut input = ModifyNicVportContextIn::new();
     input.field_select_mut().set_mtu(true);
     input.nic_vport_context_mut().set_mtu(mtu);

@@ -62,7 +62,8 @@ pub use explain::explain;
 pub use hw_mlx::{CloseReport, HcaConfig};
 pub use memory::{alloc, read, write};
 pub use open::{
-    Deed, OpenError, OpenOptions, Simulated, do_to_simulated, function_open, ia_close, ia_open,
+    Adapter, Deed, OpenError, OpenOptions, Simulated, do_to_simulated, function_open, ia_close,
+    ia_open,
 };
 
 /// An interface adapter on a ConnectX function.

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use dat_core::{CloseFlags, DatError, IaConfig};
+use dat_core::{CloseFlags, DatError, IaConfig, Opened};
 use driver::{Device, Function, FunctionError, PciAddress};
-use hw_mlx::provider::MlxProvider;
+use hw_mlx::provider::{MlxProvider, OpenedProvider};
 use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
 use hw_sim::{
     CardConfig, Fault, LinkFaults, LinkState, Profile, Sim, SimCard, SimConfig, SimFunction,
@@ -124,6 +124,12 @@ pub enum OpenError {
         /// The adapter.
         name: String,
     },
+    /// Its last instance has been closed.
+    #[error("{name} is closed: its last instance is gone")]
+    Closed {
+        /// The adapter.
+        name: String,
+    },
     /// The function could not be reached.
     #[error("{name}: {error}")]
     Function {
@@ -166,6 +172,46 @@ pub enum OpenError {
     /// Teardown did not go as it should.
     #[error(transparent)]
     Close(#[from] CloseError),
+}
+
+/// An adapter that is open, for threads that want an instance of it each.
+///
+/// An [`Ia`] is one thread's at a time, and it can be sent to another. The instances of an adapter have queues, objects and a
+/// descriptor to sleep on of their own; a post, a poll and a dequeue share nothing with another instance. They have in common the
+/// port and its addresses, memory (what was allocated through one can be registered in all), and the connection manager. An adapter
+/// is closed with its last instance.
+#[derive(Clone)]
+pub struct Adapter {
+    name: String,
+    device: OpenedProvider,
+    dat: Opened,
+}
+
+impl Adapter {
+    /// The adapter of an instance.
+    #[must_use]
+    pub fn of(ia: &Ia) -> Self {
+        Self {
+            name: ia.provider().hca().name().to_owned(),
+            device: ia.provider().opened(),
+            dat: ia.opened(),
+        }
+    }
+
+    /// One more instance.
+    ///
+    /// # Errors
+    /// [`OpenError::Closed`]; [`OpenError::BringUp`]: the device has no room for one more; DAT's refusal of `config`.
+    pub fn instance(&self, config: IaConfig) -> Result<Ia, OpenError> {
+        let closed = || OpenError::Closed {
+            name: self.name.clone(),
+        };
+        let provider = self.device.instance().map_err(|error| OpenError::BringUp {
+            name: self.name.clone(),
+            error,
+        })?;
+        Ok(self.dat.instance(provider.ok_or_else(closed)?, config)?)
+    }
 }
 
 /// Functions keep their place, MAC and link for as long as the process lives, so that a name always means the same one. One

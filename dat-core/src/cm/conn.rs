@@ -81,6 +81,8 @@ pub(super) struct Conn {
     holds: u8,
     /// How often the peer has refused our request as stale.
     stale: u8,
+    /// Whose it is, if anybody has said so.
+    pub(super) owner: Option<u32>,
     /// The consumer wants no more events.
     pub(super) silent: bool,
     /// The consumer has let go of the name.
@@ -133,6 +135,7 @@ impl Conn {
             refusal: RejectReason::Timeout,
             holds: 0,
             stale: 0,
+            owner: None,
             silent: false,
             released: false,
             deadlines: Deadlines::default(),
@@ -178,6 +181,7 @@ impl Conn {
             refusal: RejectReason::Timeout,
             holds: 0,
             stale: 0,
+            owner: None,
             silent: false,
             released: false,
             deadlines: Deadlines::default(),

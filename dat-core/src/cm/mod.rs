@@ -159,6 +159,22 @@ impl Cm {
         }
     }
 
+    /// Who listens for `service_id`.
+    pub(crate) fn listener(&self, service_id: u64) -> Option<ListenId> {
+        self.by_service.get(&service_id).copied()
+    }
+
+    /// Whose a connection is: a number that means nothing here.
+    pub(crate) fn owner(&self, id: ConnId) -> Option<u32> {
+        self.conns.get(id)?.owner
+    }
+
+    pub(crate) fn set_owner(&mut self, id: ConnId, owner: u32) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.owner = Some(owner);
+        }
+    }
+
     /// The ACK timeout code that a peer needs towards our adapter, as a REQ says it.
     #[must_use]
     pub fn ack_timeout(&self) -> u8 {

@@ -184,18 +184,21 @@ impl<P: Provider> Ia<P> {
             rnr_retry: transport.rnr_retry,
             ack_timeout: transport
                 .ack_timeout
-                .unwrap_or_else(|| self.cm.ack_timeout()),
+                .unwrap_or_else(|| self.adapter.lock().cm.ack_timeout()),
             private_data,
             timeout: timeout.nanos(),
             srq: target.hot.srq.is_some(),
             random,
         };
-        let conn = self.cm.connect(now, params).map_err(|error| {
+        let mut adapter = self.adapter.lock();
+        let conn = adapter.cm.connect(now, params).map_err(|error| {
             tracing::warn!(%error, "ep_connect refused by the connection manager");
             DatError::resources(Subtype::ResourceTep).because("the connection manager refused")
         })?;
+        adapter.own(conn, self.seat);
+        let local_port = adapter.cm.local_port(conn);
+        drop(adapter);
         self.conns.insert(conn, ep.key);
-        let local_port = self.cm.local_port(conn);
         let target = &mut self.eps[ep.key];
         target.hot.life.step(EpEvent::Connect)?;
         target.conn = Some(conn);
@@ -377,7 +380,8 @@ impl<P: Provider> Ia<P> {
     pub(crate) fn let_go(&mut self, key: EpKey) {
         if let Some(conn) = self.eps.get_mut(key).and_then(|ep| ep.conn.take()) {
             self.conns.remove(&conn);
-            self.cm.release(self.provider.now(), conn);
+            let now = self.provider.now();
+            self.adapter.lock().release(now, conn, self.seat);
         }
     }
 

@@ -31,7 +31,7 @@ fn one_call_takes_in_a_bounded_number_of_datagrams_and_nobody_sleeps_on_the_rest
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
     flood(&net, &mut a, &b, 150);
-    let received = |b: &Side| b.ia.cm.counters().received;
+    let received = |b: &Side| b.ia.cm_counters().received;
     for (so_far, sleeps) in [(64, false), (128, false), (150, true)] {
         b.ia.progress();
         assert_eq!(received(&b), so_far);

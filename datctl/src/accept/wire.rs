@@ -33,20 +33,16 @@ const HOP_LIMIT: u8 = 64;
 static WIRE: OnceLock<Mutex<Wire>> = OnceLock::new();
 
 struct Wire {
-    /// `None` once it has ended.
-    capture: Option<Capture<BufWriter<File>>>,
-    /// What ended it before its time.
-    failed: Option<CaptureError>,
+    capture: Capture<BufWriter<File>>,
     /// Numbers of the adapters that have said something.
     adapters: BTreeMap<String, u32>,
 }
 
 /// Lets the capture begin.
 pub(super) fn begin(path: &Path) -> Result<(), Box<dyn Error>> {
-    let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let file = File::create(path)?;
     let wire = Wire {
-        capture: Some(Capture::new(BufWriter::new(file))?),
-        failed: None,
+        capture: Capture::new(BufWriter::new(file))?,
         adapters: BTreeMap::new(),
     };
     // A second run in one process, as in tests, goes without.
@@ -54,11 +50,16 @@ pub(super) fn begin(path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes out what is held back; what has ended the capture, if it was not this.
-pub(super) fn end() -> Option<CaptureError> {
-    let mut wire = WIRE.get()?.lock().unwrap_or_else(PoisonError::into_inner);
-    wire.write(Capture::flush);
-    wire.failed.take()
+/// Writes out what is held back.
+pub(super) fn flush() -> Result<(), CaptureError> {
+    match WIRE.get() {
+        Some(wire) => wire
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .capture
+            .flush(),
+        None => Ok(()),
+    }
 }
 
 /// What listens to the driver.
@@ -76,41 +77,22 @@ impl<S: Subscriber> Layer<S> for Listener {
             .and_then(|now| u64::try_from(now.as_nanos()).ok())
             .unwrap_or_default();
         let mut wire = wire.lock().unwrap_or_else(PoisonError::into_inner);
-        // A disk that is full ends the capture, not the run, and is told at its end.
-        wire.frame(said.text("adapter"), now, &frame);
+        // A disk that is full ends the capture, not the run; the flush at its end says so.
+        let _ = wire.frame(said.text("adapter"), now, &frame);
     }
 }
 
 impl Wire {
-    /// Writes something; the first that cannot be written is the last.
-    fn write<T>(
-        &mut self,
-        write: impl FnOnce(&mut Capture<BufWriter<File>>) -> Result<T, CaptureError>,
-    ) -> Option<T> {
-        match write(self.capture.as_mut()?) {
-            Ok(done) => Some(done),
-            Err(error) => {
-                self.failed = Some(error);
-                let ended = self.capture.take().map(Capture::into_inner);
-                // What is held back would have a gap before it.
-                let _held_back = ended.map(BufWriter::into_parts);
-                None
-            }
-        }
-    }
-
-    fn frame(&mut self, adapter: &str, now: u64, frame: &[u8]) -> Option<()> {
+    fn frame(&mut self, adapter: &str, now: u64, frame: &[u8]) -> Result<(), CaptureError> {
         let number = match self.adapters.get(adapter) {
             Some(&number) => number,
             None => {
-                let add =
-                    |capture: &mut Capture<_>| capture.add_interface(adapter, PortType::Ethernet);
-                let number = self.write(add)?;
+                let number = self.capture.add_interface(adapter, PortType::Ethernet)?;
                 self.adapters.insert(adapter.to_owned(), number);
                 number
             }
         };
-        self.write(|capture| capture.frame(number, now, frame))
+        self.capture.frame(number, now, frame)
     }
 }
 

@@ -15,7 +15,7 @@ use driver::Function;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{PageStage, Stopwatch, enable, give_pages, read_hardware};
-use crate::control::Control;
+use crate::control::{Commands, Control};
 use crate::device::{Hardware, HcaConfig};
 use crate::error::{CmdError, MlxError};
 use crate::teardown;

@@ -157,7 +157,7 @@ impl DeviceFacts {
             log_max_message: general.log_max_msg(),
             log_max_reads_in: general.log_max_ra_req_qp(),
             log_max_reads_out: general.log_max_ra_res_qp(),
-            counter_set: hca.control.counter_set.unwrap_or(0),
+            counter_set: hca.counter_set().unwrap_or(0),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{
     LOCAL_PORT, READ, VPORT_UP, access, ip_mtu, mac_of, query, read_list, read_unicast_list,
 };
 use crate::caps::Caps;
-use crate::control::Control;
+use crate::control::Commands;
 use crate::error::CmdError;
 use mlx_prm::{MacAddress, Pmtu, QueryVportStateIn, RegisterId, VlanEntry};
 
@@ -57,7 +57,7 @@ impl VportState {
     }
 }
 
-pub(crate) fn look(control: &mut Control, caps: &Caps) -> Result<VportState, CmdError> {
+pub(crate) fn look(control: &mut impl Commands, caps: &Caps) -> Result<VportState, CmdError> {
     let state = control.exec(&QueryVportStateIn::new())?;
     let mtu = query(control)?.mtu;
     let mut register = Pmtu::new();

@@ -6,7 +6,7 @@
 //! virtual functions follow; what they write there is taken without effect.
 
 use super::{LOCAL_PORT, READ, WRITE, access};
-use crate::control::Control;
+use crate::control::Commands;
 use crate::error::CmdError;
 use mlx_prm::{Paos, RegisterId};
 
@@ -14,7 +14,7 @@ const UP: u32 = 1;
 const DOWN: u32 = 2;
 
 /// Switches the port on; true if that changed anything.
-pub(crate) fn switch_on(control: &mut Control) -> Result<bool, CmdError> {
+pub(crate) fn switch_on(control: &mut impl Commands) -> Result<bool, CmdError> {
     let mut register = Paos::new();
     register.set_local_port(LOCAL_PORT);
     let found = access(control, RegisterId::PAOS, READ, &register)?;
@@ -35,12 +35,12 @@ pub(crate) fn switch_on(control: &mut Control) -> Result<bool, CmdError> {
 }
 
 /// Leaves it as [`switch_on`] found it.
-pub(crate) fn switch_off(control: &mut Control) -> Result<(), CmdError> {
+pub(crate) fn switch_off(control: &mut impl Commands) -> Result<(), CmdError> {
     set(control, DOWN).map(|_| ())
 }
 
 /// False if the firmware refuses.
-fn set(control: &mut Control, status: u32) -> Result<bool, CmdError> {
+fn set(control: &mut impl Commands, status: u32) -> Result<bool, CmdError> {
     let mut register = Paos::new();
     register
         .set_local_port(LOCAL_PORT)

@@ -334,7 +334,8 @@ fn only_vectors_that_are_used_are_enabled() {
     let double = Double::new();
     double.set_vectors(1024);
     let hca = Hca::open(double.function(), config()).expect("bring-up");
-    assert_eq!(hca.vectors(), 2);
+    // Two of the device, and the one that other instances of the function wake it by.
+    assert_eq!(hca.vectors(), 2 + 1);
 }
 
 #[test]

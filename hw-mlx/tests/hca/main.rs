@@ -8,6 +8,7 @@ mod commands;
 mod datapath;
 mod double;
 mod health;
+mod instances;
 mod profiles;
 mod queues;
 mod reopen;

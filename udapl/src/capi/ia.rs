@@ -199,7 +199,10 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
         | OpenError::OtherKind { .. } => {
             DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
         }
-        OpenError::InUse { .. } | OpenError::Function { .. } | OpenError::Link { .. } => {
+        OpenError::InUse { .. }
+        | OpenError::Closed { .. }
+        | OpenError::Function { .. }
+        | OpenError::Link { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
         }
         OpenError::BringUp { .. } | OpenError::Close(_) => internal("the device refused"),

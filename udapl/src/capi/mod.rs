@@ -65,7 +65,6 @@ mod messages;
 #[cfg(test)]
 mod models;
 mod openings;
-mod place;
 mod primitives;
 mod records;
 mod registry;

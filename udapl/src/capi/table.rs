@@ -12,12 +12,15 @@
 //!
 //! The places of a kind lie together, so that the kind is part of the place and needs no comparison of its own.
 //!
-//! Places ([`place`]) are atomics: a thread may look up a handle of its own adapter, or a stale one, while another thread changes the
+//! Places are atomics: a thread may look up a handle of its own adapter, or a stale one, while another thread changes the
 //! place. What a *live* handle stands for does not change until the handle is freed, which is the business of whoever
 //! calls for that adapter.
 
 use core::marker::PhantomData;
 use core::ptr::{NonNull, null_mut};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_core::{
     AnyHandle, CnoHandle, CrHandle, DatError, DatResult, EpHandle, EvdHandle, HandleType,
@@ -26,8 +29,6 @@ use dat_core::{
 
 use super::adapter::Adapter;
 use super::fork::{self, Wiped};
-use super::place::{self, Free};
-use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::types::DatHandle;
 
 /// Places of one kind: a process can have one handle less at a time.
@@ -40,17 +41,31 @@ const SERIAL_SHIFT: u32 = KIND_SHIFT + 4;
 const OURS: u64 = 1 << 63;
 
 /// One place. As large as the lowest bit of a place in a handle counts for.
-type Place = place::Place<Adapter>;
+#[repr(C)]
+pub(super) struct Place {
+    /// The handle that lives here, or 0.
+    occupant: AtomicU64,
+    /// Null where no handle ever lived, and so in the first place of each kind, which the null handle leads to.
+    adapter: AtomicPtr<Adapter>,
+    /// The raw parts of the object's handle in Rust: its place there, that one's generation, the IA.
+    index: AtomicU32,
+    generation: AtomicU32,
+    ia: AtomicU32,
+    /// The instance of the adapter that the object belongs to.
+    owner: AtomicU32,
+}
 const _: () = assert!(size_of::<Place>() == 1 << PLACE_SHIFT);
 
-const fn empty() -> Place {
-    Place {
-        occupant: AtomicU64::new(0),
-        adapter: AtomicPtr::new(null_mut()),
-        index: AtomicU32::new(0),
-        generation: AtomicU32::new(0),
-        ia: AtomicU32::new(0),
-        owner: AtomicU32::new(0),
+impl Place {
+    const fn empty() -> Self {
+        Self {
+            occupant: AtomicU64::new(0),
+            adapter: AtomicPtr::new(null_mut()),
+            index: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            ia: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
+        }
     }
 }
 
@@ -58,9 +73,19 @@ const fn empty() -> Place {
 /// fork(2) they are empty.
 pub(super) type Places = Wiped<[Place; PER_KIND]>;
 
-// CAST: PER_KIND is less than 2^32.
-#[expect(clippy::cast_possible_truncation, reason = "17 bits")]
-static FREE: [Mutex<Free>; KINDS] = [const { Mutex::new(Free::new(PER_KIND as u32)) }; KINDS];
+/// Places of one kind nobody lives in: those left, oldest first, and those never used.
+struct Free {
+    left: VecDeque<u32>,
+    fresh: u32,
+}
+
+static FREE: [Mutex<Free>; KINDS] = [const {
+    Mutex::new(Free {
+        left: VecDeque::new(),
+        // The first place is nobody's.
+        fresh: 1,
+    })
+}; KINDS];
 
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
@@ -78,7 +103,7 @@ pub(super) trait Named: Copy {
 macro_rules! named {
     ($($handle:ident is $kind:ident in $places:ident,)*) => {
         // Each kind has a static of its own: its address is then known to the processor in one instruction.
-        $(static $places: Places = Wiped([const { empty() }; PER_KIND]);)*
+        $(static $places: Places = Wiped([const { Place::empty() }; PER_KIND]);)*
 
         $(impl Named for $handle {
             const KIND: HandleType = HandleType::$kind;
@@ -133,7 +158,7 @@ named! {
     SrqHandle is Srq in SRQS,
 }
 
-static IAS: Places = Wiped([const { empty() }; PER_KIND]);
+static IAS: Places = Wiped([const { Place::empty() }; PER_KIND]);
 
 /// All the table's pages.
 pub(super) fn wiped() -> impl Iterator<Item = (NonNull<u8>, usize)> {
@@ -174,14 +199,16 @@ impl Named for IaName {
 #[inline(always)]
 pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)> {
     let (adapter, place) = place::<H>(number(handle))?;
-    let (key, ia) = place.object();
-    Some((adapter, H::from_parts(key, ia)))
+    let index = u64::from(place.index.load(Ordering::Relaxed));
+    let generation = u64::from(place.generation.load(Ordering::Relaxed));
+    let object = H::from_parts(generation << 32 | index, place.ia.load(Ordering::Relaxed));
+    Some((adapter, object))
 }
 
 /// The same with the instance it belongs to.
 pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, IaName, H)> {
     let (_, place) = place::<H>(number(handle))?;
-    let owner = IaName(place.owner());
+    let owner = IaName(place.owner.load(Ordering::Relaxed));
     let (adapter, object) = find(handle)?;
     Some((adapter, owner, object))
 }
@@ -192,10 +219,11 @@ fn place<H: Named>(handle: u64) -> Option<(&'static Adapter, &'static Place)> {
     // CAST: the place, which is masked.
     let place = (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1);
     let place = &H::places().0[place];
-    if !place.holds(handle) {
+    // Acquire: what the place says of the handle was written before it.
+    if place.occupant.load(Ordering::Acquire) != handle {
         return None;
     }
-    let adapter = Adapter::of_place(place.adapter())?;
+    let adapter = Adapter::of_place(place.adapter.load(Ordering::Relaxed))?;
     Some((adapter, place))
 }
 
@@ -226,9 +254,17 @@ impl<H: Named> Reserved<H> {
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES|MEMORY: the process has [`PER_KIND`] handles of this kind.
     pub(super) fn new() -> DatResult<Self> {
-        let full = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
-        let at = Free::take(&FREE[H::KIND as usize])
-            .ok_or(full.because("the process has no handles of this kind left"))?;
+        let mut free = lock(H::KIND as usize);
+        // Places are taken again as late as possible, so that a stale handle meets an empty one for long.
+        let at = if (free.fresh as usize) < PER_KIND {
+            free.fresh += 1;
+            free.fresh - 1
+        } else {
+            let full = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
+            free.left
+                .pop_front()
+                .ok_or(full.because("the process has no handles of this kind left"))?
+        };
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed) << SERIAL_SHIFT;
         // CAST: the discriminant is the number.
         let kind = (H::KIND as u64) << KIND_SHIFT;
@@ -247,15 +283,25 @@ impl<H: Named> Reserved<H> {
     /// The object is there: from now on the handle names it.
     pub(super) fn fill(self, adapter: &'static Adapter, owner: IaName, object: H) {
         let place = &H::places().0[self.at as usize];
-        let adapter = core::ptr::from_ref(adapter).cast_mut();
-        place.fill(self.handle, adapter, owner.0, object.raw());
+        let (key, ia) = object.raw();
+        place
+            .adapter
+            .store(core::ptr::from_ref(adapter).cast_mut(), Ordering::Relaxed);
+        // CAST: the two halves.
+        #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 bits")]
+        let (index, generation) = (key as u32, (key >> 32) as u32);
+        place.index.store(index, Ordering::Relaxed);
+        place.generation.store(generation, Ordering::Relaxed);
+        place.ia.store(ia, Ordering::Relaxed);
+        place.owner.store(owner.0, Ordering::Relaxed);
+        place.occupant.store(self.handle, Ordering::Release);
         core::mem::forget(self);
     }
 }
 
 impl<H: Named> Drop for Reserved<H> {
     fn drop(&mut self) {
-        Free::give(&FREE[H::KIND as usize], self.at);
+        lock(H::KIND as usize).left.push_back(self.at);
     }
 }
 
@@ -268,10 +314,14 @@ pub(super) fn leave(handle: u64) {
     let Some(places) = PLACES.get(kind) else {
         return;
     };
-    if places.0[at].leave(handle) {
+    let left =
+        places.0[at]
+            .occupant
+            .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed);
+    if left.is_ok() {
         // CAST: less than PER_KIND.
         #[expect(clippy::cast_possible_truncation, reason = "masked")]
-        Free::give(&FREE[kind], at as u32);
+        lock(kind).left.push_back(at as u32);
     }
 }
 
@@ -282,4 +332,8 @@ pub(super) const fn place_of(handle: u64) -> (usize, usize) {
         (handle >> KIND_SHIFT) as usize & 0xf,
         (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1),
     )
+}
+
+fn lock(kind: usize) -> MutexGuard<'static, Free> {
+    FREE[kind].lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -260,7 +260,6 @@ impl Wire {
             return;
         }
         self.sim.inject(&self.function, &Fault::LinkUp);
-        let mut told = String::new();
         loop {
             let received = other.receive();
             if matches!(*self.at(), At::Over) {
@@ -275,17 +274,8 @@ impl Wire {
                 Ok(None) => break,
                 Err(error) if error.kind() == ErrorKind::InvalidData => tracing::warn!("{error}"),
                 Err(error) => {
-                    let error = error.to_string();
-                    if told != error {
-                        tracing::warn!("{error}");
-                        told = error;
-                    }
-                    if matches!(other, Other::Process(_)) {
-                        break;
-                    }
-                    // Nobody will come to take its place, and what the system refuses now it may give later.
-                    let clock = RealClock::new();
-                    clock.wait(&[], clock.now() + AGAIN);
+                    tracing::warn!("{error}");
+                    break;
                 }
             }
         }

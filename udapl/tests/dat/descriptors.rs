@@ -12,8 +12,8 @@ use udapl::{CloseFlags, EvdFlags, Ia, OpenOptions};
 const CHILD: &str = "DAT_TEST_DESCRIPTORS";
 /// What the child may have open at a time.
 const LIMIT: u64 = 256;
-/// What an open adapter may take: two vectors, two notices, and the arena's memory.
-const ADAPTER: usize = 5;
+/// What an open adapter may take: two vectors, two notices, what its instance is woken by, and the arena's memory.
+const ADAPTER: usize = 6;
 /// The same on a wire, which is one end of a socket, or one that listens; and the ring of the machine's clock.
 const WIRED: usize = ADAPTER + 2;
 

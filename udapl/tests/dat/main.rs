@@ -23,6 +23,7 @@ mod evd_overflow;
 mod evd_streams;
 mod flags;
 mod inline;
+mod instances;
 mod iommu;
 mod limits;
 mod lmr;

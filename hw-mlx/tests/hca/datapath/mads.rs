@@ -159,7 +159,7 @@ fn a_broken_qp1_is_repaired() {
     let mut p = pair();
     for round in 0..3 {
         let mut command = ToErrQpIn::new();
-        command.set_qpn(p.a.provider.gsi().number());
+        command.set_qpn(p.a.provider.gsi_number());
         p.a.provider.hca_mut().exec(&command).unwrap();
         assert_eq!(
             p.a.provider.poll_mad().map(|received| received.1),

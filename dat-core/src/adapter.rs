@@ -1,0 +1,287 @@
+//! What the instances of an adapter share: the connection manager, and who is told of what.
+//!
+//! An [`Ia`](crate::Ia) is an instance: one thread's at a time, with objects and queues of its own. Several of them may stand on
+//! one adapter. Its port has one connection manager, so they share that, behind a lock that nobody holds while he waits for a
+//! device or a peer, and that no post and no dequeue takes.
+//!
+//! Whoever has time runs it for all: takes in datagrams, lets timers go off, sends what there is to send. What came of it is put into
+//! the tray of the instance it is for, and that instance is woken. A connection is its endpoint's instance's; a request to connect is
+//! for who listens at its qualifier, and where several do, for the one with the fewest connections.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use slotmap::SecondaryMap;
+
+use crate::cm::{self, Cm, CmEvent, ConnId, InUse, ListenId};
+use crate::cr::Cr;
+use crate::provider::Nanos;
+
+/// Wakes an instance that may be asleep, from any thread.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// The place of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat(u32);
+
+/// What an instance is told.
+pub(crate) enum Arrival {
+    /// By the connection manager.
+    Event(CmEvent),
+    /// By another instance: a request that is handed off to a service point here.
+    HandedOff(ListenId, Box<Cr>),
+}
+
+impl Arrival {
+    const fn conn(&self) -> ConnId {
+        match self {
+            Self::Event(event) => event.conn(),
+            Self::HandedOff(_, cr) => cr.conn,
+        }
+    }
+}
+
+/// What instances share.
+pub(crate) struct Adapter {
+    state: Mutex<State>,
+}
+
+/// The same while nobody else has it.
+pub(crate) struct State {
+    pub(crate) cm: Cm,
+    trays: Vec<Option<Tray>>,
+    points: SecondaryMap<ListenId, Point>,
+    /// How often the port has come up since there is an adapter.
+    port_ups: u64,
+}
+
+/// An instance, as others know it.
+struct Tray {
+    arrivals: VecDeque<Arrival>,
+    waker: Waker,
+    /// Connections and undecided requests.
+    connections: usize,
+}
+
+/// Who listens at a qualifier.
+struct Point {
+    seats: Vec<Seat>,
+    shared: bool,
+}
+
+impl Adapter {
+    pub(crate) fn new(config: cm::Config) -> Self {
+        Self {
+            state: Mutex::new(State {
+                cm: Cm::new(config),
+                trays: Vec::new(),
+                points: SecondaryMap::new(),
+                port_ups: 0,
+            }),
+        }
+    }
+
+    /// Has it for oneself, a short time.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Who panicked in it was half-way through a datagram or a call; the connection manager is one that peers lie to.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// One more instance; and how often the port had come up before it.
+    pub(crate) fn join(&mut self, waker: Waker) -> (Seat, u64) {
+        let free = self.trays.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.trays.len());
+        if free.is_none() {
+            self.trays.push(None);
+        }
+        self.trays[at] = Some(Tray {
+            arrivals: VecDeque::new(),
+            waker,
+            connections: 0,
+        });
+        // CAST: nobody has room for 2^32 instances.
+        #[expect(clippy::cast_possible_truncation, reason = "a handful")]
+        let seat = Seat(at as u32);
+        (seat, self.port_ups)
+    }
+
+    /// An instance ends. What it has not been told of is over.
+    pub(crate) fn leave(&mut self, seat: Seat, now: Nanos) {
+        let listening: Vec<ListenId> = self
+            .points
+            .iter()
+            .filter(|(_, point)| point.seats.contains(&seat))
+            .map(|(listen, _)| listen)
+            .collect();
+        for listen in listening {
+            self.unlisten(seat, listen);
+        }
+        let tray = self.trays.get_mut(seat.0 as usize).and_then(Option::take);
+        for arrival in tray.into_iter().flat_map(|tray| tray.arrivals) {
+            self.cm.release(now, arrival.conn());
+        }
+    }
+
+    /// Instances there are.
+    pub(crate) fn instances(&self) -> usize {
+        self.trays.iter().flatten().count()
+    }
+
+    /// Requests for `service_id` are this instance's, or one of several instances' who all say that they share it.
+    pub(crate) fn listen(
+        &mut self,
+        seat: Seat,
+        service_id: u64,
+        shared: bool,
+    ) -> Result<ListenId, InUse> {
+        if let Some(listen) = self.cm.listener(service_id)
+            && let Some(point) = self.points.get_mut(listen)
+            && shared
+            && point.shared
+            && !point.seats.contains(&seat)
+        {
+            point.seats.push(seat);
+            return Ok(listen);
+        }
+        let listen = self.cm.listen(service_id)?;
+        self.points.insert(
+            listen,
+            Point {
+                seats: vec![seat],
+                shared,
+            },
+        );
+        Ok(listen)
+    }
+
+    /// This instance listens no more; the last one ends the listening.
+    pub(crate) fn unlisten(&mut self, seat: Seat, listen: ListenId) {
+        let Some(point) = self.points.get_mut(listen) else {
+            return;
+        };
+        point.seats.retain(|other| *other != seat);
+        if point.seats.is_empty() {
+            self.points.remove(listen);
+            self.cm.unlisten(listen);
+        }
+    }
+
+    /// A connection, or an undecided request, is this instance's.
+    pub(crate) fn own(&mut self, conn: ConnId, seat: Seat) {
+        self.cm.set_owner(conn, seat.0);
+        if let Some(tray) = self.tray(seat) {
+            tray.connections += 1;
+        }
+    }
+
+    fn tray(&mut self, seat: Seat) -> Option<&mut Tray> {
+        self.trays.get_mut(seat.0 as usize)?.as_mut()
+    }
+
+    /// Its instance has done with a connection.
+    pub(crate) fn release(&mut self, now: Nanos, conn: ConnId, seat: Seat) {
+        self.let_go(conn, seat);
+        self.cm.release(now, conn);
+    }
+
+    /// An instance is told nothing more of a connection.
+    fn let_go(&mut self, conn: ConnId, seat: Seat) {
+        if let Some(tray) = self.tray(seat) {
+            tray.connections = tray.connections.saturating_sub(1);
+            tray.arrivals.retain(|arrival| arrival.conn() != conn);
+        }
+    }
+
+    /// There is no room for a request in its instance.
+    pub(crate) fn decline(
+        &mut self,
+        now: Nanos,
+        conn: ConnId,
+        seat: Seat,
+        reason: cm::RejectReason,
+    ) {
+        self.let_go(conn, seat);
+        self.cm.decline(now, conn, reason);
+    }
+
+    /// Whether an instance but this one listens there.
+    pub(crate) fn is_listened_to(&self, service_id: u64, but: Seat) -> bool {
+        let at = self.cm.listener(service_id);
+        at.is_some_and(|listen| self.least_loaded(listen, Some(but)).is_some())
+    }
+
+    /// Hands an undecided request to who listens at `service_id` in another instance. An error gives it back: nobody does.
+    pub(crate) fn hand_off(&mut self, from: Seat, service_id: u64, cr: Cr) -> Result<(), Cr> {
+        let at = self.cm.listener(service_id);
+        let Some((listen, to)) =
+            at.and_then(|listen| Some((listen, self.least_loaded(listen, Some(from))?)))
+        else {
+            return Err(cr);
+        };
+        let conn = cr.conn;
+        self.let_go(conn, from);
+        self.own(conn, to);
+        if let Some(tray) = self.tray(to) {
+            tray.arrivals
+                .push_back(Arrival::HandedOff(listen, Box::new(cr)));
+            (tray.waker)();
+        }
+        Ok(())
+    }
+
+    /// Of the instances that listen, but one, the one with the fewest connections.
+    fn least_loaded(&self, listen: ListenId, but: Option<Seat>) -> Option<Seat> {
+        let load = |seat: &Seat| {
+            let tray = self.trays.get(seat.0 as usize);
+            tray.and_then(Option::as_ref)
+                .map_or(usize::MAX, |tray| tray.connections)
+        };
+        let point = self.points.get(listen)?;
+        let others = point.seats.iter().filter(|seat| Some(**seat) != but);
+        others.copied().min_by_key(load)
+    }
+
+    /// The next thing this instance should know. What is for others goes into their trays.
+    pub(crate) fn next_arrival(&mut self, seat: Seat) -> Option<Arrival> {
+        if let Some(arrival) = self.tray(seat)?.arrivals.pop_front() {
+            return Some(arrival);
+        }
+        self.sort(seat);
+        self.tray(seat)?.arrivals.pop_front()
+    }
+
+    /// Puts what the connection manager has to say where it belongs, and wakes whoever is not here.
+    fn sort(&mut self, here: Seat) {
+        while let Some(event) = self.cm.poll_event() {
+            let conn = event.conn();
+            let to = if let CmEvent::Request { listen, .. } = &event {
+                let to = self.least_loaded(*listen, None);
+                if let Some(to) = to {
+                    self.own(conn, to);
+                }
+                // Nobody listens any more: whoever is here declines it.
+                to.unwrap_or(here)
+            } else {
+                self.cm.owner(conn).map_or(here, Seat)
+            };
+            let to = if self.tray(to).is_some() { to } else { here };
+            if let Some(tray) = self.tray(to) {
+                tray.arrivals.push_back(Arrival::Event(event));
+                if to != here {
+                    (tray.waker)();
+                }
+            }
+        }
+    }
+
+    /// An instance has been told for the `times`-th time that the port came up. The first that is told of it has what waits for an
+    /// answer sent again.
+    pub(crate) fn port_came_up(&mut self, now: Nanos, times: u64) {
+        if times > self.port_ups {
+            self.port_ups = times;
+            self.cm.port_came_up(now);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Instances: several threads on one function, each with what it needs often for itself.
+//!
+//! ```text
+//!   Shared, behind a lock                     Own, one thread's at a time
+//!   command queue, firmware pages, health     UAR page
+//!   event queues for commands and errors      completion event queue, and its vector
+//!   what bring-up found out                   wakeup descriptor, events it has not been told of
+//! ```
+//!
+//! A post, a poll and the arming of a completion queue touch what is the instance's own. A command is posted and its answer is
+//! taken under the lock, and nobody holds that while he sleeps. Whoever is awake takes in what the shared event
+//! queues say, for all; whose it was is woken.
+//!
+//! UAR page and completion event queue of an instance that ends are kept for the next one, and go when the function is torn down.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use driver::{Bar, Block, Clock, DmaArena, Function, Instant, Interrupt};
+use mlx_prm::{AllocUarIn, DeallocUarIn, Eqn, UarIndex, UarPage};
+
+use crate::bringup::{BringupReport, completion_events};
+use crate::caps::Caps;
+use crate::control::{Commands, Control, Listener, Rest};
+use crate::device::{Hardware, Port};
+use crate::eq::{Eq, Ring};
+use crate::error::{CmdError, MlxError};
+use crate::event::{Inbox, Meaning, decode};
+use crate::gid::GidEntry;
+
+/// Bytes of a UAR page.
+const UAR_BYTES: u64 = 4096;
+
+/// What the instances of a function share.
+pub(crate) struct Shared {
+    control: Mutex<Control>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) function: Function,
+    pub(crate) arena: DmaArena,
+    pub(crate) counter_set: Option<u32>,
+    pub(crate) found: Found,
+}
+
+/// What bring-up found out, which does not change.
+pub(crate) struct Found {
+    pub(crate) caps: Caps,
+    pub(crate) port: Port,
+    pub(crate) gids: Vec<GidEntry>,
+    pub(crate) neighbours: Vec<(IpAddr, [u8; 6])>,
+    pub(crate) hardware: Hardware,
+    pub(crate) report: BringupReport,
+}
+
+impl Shared {
+    pub(crate) fn new(control: Control, found: Found) -> Self {
+        Self {
+            clock: Arc::clone(&control.clock),
+            function: control.function.clone(),
+            arena: control.arena.clone(),
+            counter_set: control.counter_set,
+            control: Mutex::new(control),
+            found,
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Control> {
+        // Nothing in it is left half-way by a panic but what the device is asked about again.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Both parts, when nobody shares them any more.
+    pub(crate) fn into_parts(self) -> (Control, Found) {
+        let control = self.control.into_inner();
+        (control.unwrap_or_else(PoisonError::into_inner), self.found)
+    }
+}
+
+/// A UAR page, and the completion event queue that rings it.
+pub(crate) struct Parts {
+    pub(crate) uar_index: UarIndex,
+    pub(crate) uar: Block<UarPage>,
+    pub(crate) eq: Eq,
+    /// The event queue's, by number.
+    pub(crate) vector: usize,
+}
+
+/// A UAR page of its own.
+pub(crate) fn alloc_uar(
+    commands: &mut impl Commands,
+    function: &Function,
+) -> Result<(UarIndex, Block<UarPage>), MlxError> {
+    let number = commands.exec(&AllocUarIn::new())?.uar();
+    let bar: Bar = function.bar(0)?;
+    let page = bar.block(u64::from(number) * UAR_BYTES)?;
+    Ok((UarIndex::new(number), page))
+}
+
+/// An event queue that could not be made. The device may think that it has this ring.
+pub(crate) struct NoEq {
+    pub(crate) error: MlxError,
+    pub(crate) undead: Option<Ring>,
+}
+
+/// Creates an event queue and arms it.
+pub(crate) fn create_eq(
+    commands: &mut impl Commands,
+    arena: &DmaArena,
+    wanted: u32,
+    events: u64,
+    vector: usize,
+    uar: (UarIndex, &Block<UarPage>),
+) -> Result<Eq, Box<NoEq>> {
+    let ring = Ring::new(arena, wanted).map_err(|error| {
+        Box::new(NoEq {
+            error: error.into(),
+            undead: None,
+        })
+    })?;
+    let (input, pas) = ring.create_command(events, vector, uar.0);
+    match commands.exec_with(&input, &pas) {
+        Ok(output) => {
+            let eqn = Eqn::new(output.eq_number());
+            let mut eq = Eq::new(eqn, ring, uar.1.clone(), vector);
+            eq.arm();
+            Ok(eq)
+        }
+        Err(error) => Err(Box::new(NoEq {
+            undead: error.outcome_unknown().then_some(ring),
+            error: error.into(),
+        })),
+    }
+}
+
+/// What is an instance's own.
+pub(crate) struct Own {
+    /// Its place among the listeners.
+    pub(crate) number: usize,
+    /// There until it ends, but for its first moments.
+    parts: Option<Parts>,
+    /// The vector of its completion event queue.
+    vector: usize,
+    /// Completion queues of its own that have something to say.
+    pub(crate) completions: Inbox,
+    /// What ends its sleep: the device's vectors and its own wakeup, then what the system has to say of the function.
+    pub(crate) interrupts: Vec<Interrupt>,
+    /// How many of them come first, which whoever sleeps takes.
+    pub(crate) vectors: usize,
+    /// When all its commands together have to be done, if they have one limit.
+    pub(crate) over_at: Option<Instant>,
+}
+
+impl Own {
+    pub(crate) fn new(
+        control: &Control,
+        number: usize,
+        vector: usize,
+        parts: Option<Parts>,
+    ) -> Self {
+        let mut own = Self {
+            number,
+            parts,
+            vector,
+            completions: Inbox::default(),
+            interrupts: Vec::new(),
+            vectors: 0,
+            over_at: None,
+        };
+        own.follow(control);
+        own
+    }
+
+    pub(crate) fn parts(&self) -> &Parts {
+        // PANIC: whoever is given an instance is given one with them, and only `leave` takes them, when it is dropped.
+        self.parts.as_ref().expect("an instance that is there")
+    }
+
+    /// Whether it is too new to have anything.
+    pub(crate) const fn has_none(&self) -> bool {
+        self.parts.is_none()
+    }
+
+    pub(crate) fn take(&mut self, parts: Parts) {
+        self.parts = Some(parts);
+    }
+
+    /// The end: nobody is told of anything any more, and what was its own is another's.
+    pub(crate) fn leave(&mut self, control: &mut Control) {
+        if let Some(listener) = control.listeners.get_mut(self.number) {
+            *listener = None;
+        }
+        control.spare.extend(self.parts.take());
+    }
+
+    /// Brings the list of interrupts up to date.
+    fn follow(&mut self, control: &Control) {
+        let (vectors, notices) = control.interrupts.split_at(control.vectors);
+        let own = self.vector;
+        let others = &[0, own][..1 + usize::from(own != 0)];
+        self.interrupts.clear();
+        self.interrupts
+            .extend(others.iter().filter_map(|at| vectors.get(*at)).cloned());
+        self.interrupts
+            .extend(self.listener(control).map(|own| own.wakeup.clone()));
+        self.vectors = self.interrupts.len();
+        self.interrupts.extend(notices.iter().cloned());
+    }
+
+    fn listener<'a>(&self, control: &'a Control) -> Option<&'a Listener> {
+        control.listeners.get(self.number)?.as_ref()
+    }
+
+    fn rest<'a>(&self, control: &'a mut Control) -> Option<&'a mut Rest> {
+        let listener = control.listeners.get_mut(self.number)?.as_mut()?;
+        Some(&mut listener.rest)
+    }
+
+    /// From here on it takes in events itself, and nobody has to wake it.
+    pub(crate) fn rise(&mut self, control: &mut Control) {
+        let before = self
+            .rest(control)
+            .map(|rest| core::mem::replace(rest, Rest::Up));
+        if before == Some(Rest::Stirred)
+            && let Some(listener) = self.listener(control)
+        {
+            let _signalled = listener.wakeup.take();
+        }
+    }
+
+    /// It has taken in all there was, and may sleep now: here, or its program on its descriptors.
+    pub(crate) fn lie_down(&self, control: &mut Control) {
+        if let Some(rest) = self.rest(control) {
+            *rest = Rest::MaySleep;
+        }
+    }
+
+    pub(crate) fn inbox<'a>(&self, control: &'a mut Control) -> Option<&'a mut Inbox> {
+        let listener = control.listeners.get_mut(self.number)?.as_mut()?;
+        Some(&mut listener.inbox)
+    }
+
+    /// Takes in what there is, its own and what is for all. True if there was anything. Up to [`Own::lie_down`] nobody wakes it.
+    pub(crate) fn serve(&mut self, control: &mut Control) -> bool {
+        self.rise(control);
+        let shared = control.serve();
+        self.take_events(control) || shared
+    }
+
+    /// Takes in what its completion event queue says. True if there was anything.
+    pub(crate) fn take_events(&mut self, control: &Control) -> bool {
+        let Some(Parts { eq, .. }) = &mut self.parts else {
+            return false;
+        };
+        if control.health.dead().is_some() {
+            return false;
+        }
+        let mut handled = false;
+        // A ring holds no more; a device that writes on while we read waits for the next turn.
+        for _ in 0..eq.entries() {
+            let Some(eqe) = eq.poll() else { break };
+            handled = true;
+            if let Meaning::Completion(cqn) = decode(&eqe) {
+                self.completions.note_completion(cqn);
+            } else {
+                tracing::warn!(?eqe, eqn = ?eq.eqn(), "an event that is none of a completion queue's");
+            }
+        }
+        eq.arm();
+        handled
+    }
+
+    /// Whether something came in since this was last asked.
+    pub(crate) fn seen(&mut self, control: &mut Control) -> bool {
+        let told = self.inbox(control).is_some_and(Inbox::seen);
+        self.completions.seen() || told
+    }
+
+    /// Sleeps until an interrupt, somebody who wakes it, the deadline, or the next look at the device's health. Others go on
+    /// meanwhile.
+    pub(crate) fn sleep<'a>(
+        &mut self,
+        shared: &'a Shared,
+        mut control: MutexGuard<'a, Control>,
+        deadline: Instant,
+    ) -> MutexGuard<'a, Control> {
+        let until = deadline.min(control.health.next_poll());
+        self.follow_if_changed(&control);
+        self.lie_down(&mut control);
+        drop(control);
+        let woken = shared.clock.wait(&self.interrupts, until);
+        let mut control = shared.lock();
+        let (mut fired, mut stirred) = (false, false);
+        if woken {
+            let (wakeup, vectors) = self.interrupts[..self.vectors]
+                .split_last()
+                // PANIC: it has one itself.
+                .expect("a wakeup");
+            for vector in vectors {
+                fired |= vector.take() > 0;
+            }
+            stirred = wakeup.take() > 0;
+        }
+        if let Some(rest) = self.rest(&mut control) {
+            *rest = Rest::Up;
+        }
+        if fired {
+            // Another one's event queue may have been meant. They hear of it by their wakeups, and pass nothing on.
+            control.stir_sharers(self.vector);
+        } else if woken && !stirred {
+            control.hear();
+            self.follow_if_changed(&control);
+        }
+        control.look_after_health(false);
+        control
+    }
+
+    /// What the system says is listened to until it has been said.
+    fn follow_if_changed(&mut self, control: &Control) {
+        let notices = control.interrupts.len() - control.vectors;
+        if self.interrupts.len() - self.vectors != notices {
+            self.follow(control);
+        }
+    }
+}
+
+/// The parts of one more instance: spare ones, or new ones.
+pub(crate) fn parts_for(
+    commands: &mut impl Commands,
+    shared: &Shared,
+    vector: usize,
+) -> Result<Parts, MlxError> {
+    let (uar_index, uar) = alloc_uar(commands, &shared.function)?;
+    let wanted = completion_events(&shared.found.caps);
+    let made = create_eq(
+        commands,
+        &shared.arena,
+        wanted,
+        0,
+        vector,
+        (uar_index, &uar),
+    );
+    match made {
+        Ok(eq) => Ok(Parts {
+            uar_index,
+            uar,
+            eq,
+            vector,
+        }),
+        Err(failed) => {
+            if let Some(ring) = failed.undead {
+                shared.lock().undead_rings.push(ring);
+            }
+            free_uar(commands, uar_index)?;
+            Err(failed.error)
+        }
+    }
+}
+
+fn free_uar(commands: &mut impl Commands, uar: UarIndex) -> Result<(), CmdError> {
+    let mut input = DeallocUarIn::new();
+    input.set_uar(uar.get());
+    commands.exec(&input).map(drop)
+}

@@ -1,0 +1,133 @@
+//! Instances of one function against the scripted double: what each is told, and what none waits for.
+
+use std::time::Duration;
+
+use hw_mlx::{Hca, HcaConfig};
+use mlx_prm::{AccessRegIn, Cqn, NopIn};
+
+use crate::double::{Action, Double};
+
+const NOP: u16 = 0x80d;
+const ACCESS_REG: u16 = 0x805;
+
+fn opened() -> (std::sync::Arc<Double>, Hca, Hca) {
+    let double = Double::new();
+    let first = Hca::open(double.function(), HcaConfig::new()).expect("bring-up");
+    let second = first
+        .opened()
+        .instance()
+        .expect("an instance")
+        .expect("it is open");
+    double.state().seen.clear();
+    (double, first, second)
+}
+
+#[test]
+fn a_command_that_takes_long_keeps_nobody_else_waiting() {
+    let (double, mut first, mut second) = opened();
+    double.rule(NOP, Action::Hold);
+    let held = first.submit(&NopIn::new(), &[]).expect("posted");
+    let begun = second.now();
+    for _ in 0..40 {
+        let mut input = AccessRegIn::new();
+        input.set_register_id(0x7777);
+        second.exec_reading(&input, &[0; 16], 16).expect("answered");
+    }
+    assert!(second.now() - begun < Duration::from_secs(1));
+    let opcodes: Vec<u16> = double.state().seen.iter().map(|seen| seen.opcode).collect();
+    assert_eq!((opcodes[0], opcodes.len()), (NOP, 41));
+    assert!(opcodes[1..].iter().all(|opcode| *opcode == ACCESS_REG));
+    // The answer comes while the other one serves.
+    double.release(0);
+    second.process_events();
+    first.answer(held).expect("the held one's answer");
+}
+
+/// Each instance has the time of one command for all it ends, and takes none of another's.
+#[test]
+fn the_time_limit_of_one_instance_is_not_anothers() {
+    let (double, mut first, mut second) = opened();
+    first.one_limit(true);
+    let limit = HcaConfig::new().command_timeout;
+    assert!(
+        !second
+            .wait(second.now() + limit + Duration::from_secs(1))
+            .expect("alive")
+    );
+    second
+        .exec(&NopIn::new())
+        .expect("it has a time of its own");
+    assert!(!second.is_dead());
+    first.exec(&NopIn::new()).expect_err("its time is over");
+    assert!(first.is_dead() && second.is_dead());
+    drop(double);
+}
+
+#[test]
+fn a_completion_event_is_its_instances_alone() {
+    let (double, mut first, mut second) = opened();
+    let eqn = u8::try_from(second.comp_eqn().get()).expect("8 bits");
+    double.after(Duration::from_millis(3), move |state| {
+        let mut eqe = [0u8; 64];
+        eqe[0x3b] = 9;
+        state.event_to(eqn, eqe);
+    });
+    assert!(
+        second
+            .wait(second.now() + Duration::from_secs(5))
+            .expect("alive")
+    );
+    first.process_events();
+    assert_eq!(first.next_completion(), None);
+    assert_eq!(second.next_completion(), Some(Cqn::new(9)));
+}
+
+/// The first instance takes the interrupt and the event; the second one's wait ends by its wakeup.
+#[test]
+fn who_serves_wakes_who_sleeps() {
+    let (double, mut first, mut second) = opened();
+    double.after(Duration::from_millis(1), |state| {
+        let mut eqe = [0u8; 64];
+        // The port is up (event type 9, sub-type 4).
+        (eqe[1], eqe[3]) = (9, 4);
+        state.event(eqe);
+    });
+    assert!(
+        first
+            .wait(first.now() + Duration::from_secs(1))
+            .expect("alive")
+    );
+    let begun = second.now();
+    assert!(second.wait(begun + Duration::from_secs(5)).expect("alive"));
+    assert_eq!(second.now(), begun);
+    assert!(first.next_async().is_some() && second.next_async().is_some());
+}
+
+#[test]
+fn an_instance_without_a_page_of_its_own_changes_nothing() {
+    let (double, first, second) = opened();
+    drop(second);
+    // What the second one left serves the next; the one after that needs a page, and gets none.
+    let again = first
+        .opened()
+        .instance()
+        .expect("an instance")
+        .expect("it is open");
+    double.rule(0x802, Action::Refuse(0x08, 0));
+    let refused = first.opened().instance();
+    assert!(refused.is_err(), "ALLOC_UAR is refused");
+    assert_eq!(first.instances(), 2);
+    drop((again, refused));
+    let report = first.close().expect("closed");
+    assert_eq!((report.instances_left, report.objects_left), (0, vec![]));
+}
+
+#[test]
+fn a_closed_function_has_no_more_instances() {
+    let (_double, first, second) = opened();
+    let function = first.opened();
+    let report = first.close().expect("closed");
+    assert_eq!(report.instances_left, 1);
+    assert_eq!(second.close().expect("closed").instances_left, 0);
+    assert!(function.instance().expect("no error").is_none());
+}

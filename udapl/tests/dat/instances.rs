@@ -1,0 +1,452 @@
+//! Several instances of one adapter: queues, objects and events of their own; the port, memory and the connection manager in common.
+
+use std::thread;
+
+use hw_sim::Fault;
+use udapl::{
+    Adapter, AsyncEvent, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoStatus,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, MemPrivFlags, OpenError,
+    PspFlags, PzHandle, Qos, ReturnType, RmrTriplet, Timeout, ia_close,
+};
+
+use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, pattern, refused};
+
+const ELSEWHERE: ConnQual = 0x1_0000_0777;
+/// DAT_TIMEOUT: a look.
+const NOW: Timeout = Timeout::from_micros(0);
+
+/// An instance with one EVD for everything, an endpoint, and memory.
+struct Instance {
+    ia: Ia,
+    pz: PzHandle,
+    events: EvdHandle,
+    ep: EpHandle,
+    memory: udapl::DmaMemory,
+    all: LmrSlice,
+    remote: RmrTriplet,
+}
+
+const BYTES: usize = 4096;
+
+impl Instance {
+    fn new(mut ia: Ia) -> Self {
+        let memory = udapl::alloc(&ia, BYTES).expect("memory");
+        let pz = ia.pz_create().expect("a PZ");
+        let all = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
+        let events = ia.evd_create(256, all).expect("an EVD");
+        let attr = attributes(&ia);
+        let on = Some(events);
+        let ep = ia.ep_create(Some(pz), on, on, on, Some(&attr));
+        let lmr = ia
+            .lmr_create(memory.clone(), pz, MemPrivFlags::all())
+            .expect("an LMR");
+        Self {
+            pz,
+            events,
+            ep: ep.expect("an EP"),
+            all: ia.lmr_slice(lmr.lmr, 0, BYTES as u64).expect("a slice"),
+            remote: RmrTriplet {
+                rmr_context: lmr.rmr_context,
+                target_address: lmr.registered_address,
+                segment_length: BYTES as u64,
+            },
+            memory,
+            ia,
+        }
+    }
+
+    /// One more of the same adapter.
+    fn another(&self) -> Self {
+        let adapter = Adapter::of(&self.ia);
+        Self::new(adapter.instance(IaConfig::default()).expect("an instance"))
+    }
+
+    fn connect(&mut self, to: &Self, qual: ConnQual) {
+        let address = to.ia.query().ia.ia_address;
+        self.ia
+            .ep_connect(
+                self.ep,
+                address,
+                qual,
+                LONG,
+                b"",
+                Qos::BEST_EFFORT,
+                ConnectFlags::empty(),
+            )
+            .expect("begun");
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.ia.evd_dequeue(self.events).ok()
+    }
+}
+
+/// A world of two functions, and instances of each.
+struct Instances {
+    pair: Pair,
+    of: [Vec<Instance>; 2],
+}
+
+impl Instances {
+    fn new(count: [usize; 2]) -> Self {
+        let pair = Pair::unconnected(&PairConfig::default());
+        let of = [A, B].map(|side| {
+            let adapter = Adapter::of(&pair.sides[side].ia);
+            let another =
+                |_| Instance::new(adapter.instance(IaConfig::default()).expect("one more"));
+            (0..count[side]).map(another).collect()
+        });
+        Self { pair, of }
+    }
+
+    /// Everybody's software has a turn, and time a step.
+    fn pump(&mut self) {
+        for instance in self.of.iter_mut().flatten() {
+            instance.ia.progress();
+        }
+        self.pair.pump();
+    }
+
+    #[track_caller]
+    fn wait(&mut self, side: usize, at: usize) -> Event {
+        for _ in 0..10_000 {
+            if let Some(event) = self.of[side][at].event() {
+                return event;
+            }
+            self.pump();
+        }
+        panic!("nothing came for instance {at} of side {side}");
+    }
+
+    /// Connects an instance of A to one of B, which listens at `qual`.
+    fn connect(&mut self, a: usize, b: usize, qual: ConnQual) {
+        let [of_a, of_b] = &mut self.of;
+        of_a[a].connect(&of_b[b], qual);
+        let Event::ConnectionRequest(request) = self.wait(B, b) else {
+            panic!("a request");
+        };
+        let to = &mut self.of[B][b];
+        to.ia
+            .cr_accept(request.cr, Some(to.ep), b"")
+            .expect("accepted");
+        self.established(a, b);
+    }
+
+    fn established(&mut self, a: usize, b: usize) {
+        for (side, at) in [(A, a), (B, b)] {
+            let event = self.wait(side, at);
+            assert!(
+                matches!(event, Event::Connection(c) if c.kind == ConnectionEventKind::Established),
+                "{event:?}"
+            );
+        }
+    }
+
+    /// Writes from an instance of A into the memory of one of B, and sees that it is there.
+    fn write(&mut self, a: usize, b: usize, seed: u64) {
+        let data = pattern(seed, BYTES);
+        udapl::write(&self.of[A][a].memory, 0, &data);
+        let target = self.of[B][b].remote;
+        let from = &mut self.of[A][a];
+        from.ia
+            .ep_post_rdma_write(from.ep, &[from.all], seed, &target, NONE)
+            .expect("posted");
+        let event = self.wait(A, a);
+        assert!(
+            matches!(event, Event::Dto(done) if done.cookie == seed && done.status == DtoStatus::Success),
+            "{event:?}"
+        );
+        assert_eq!(udapl::read(&self.of[B][b].memory, 0, BYTES), data);
+    }
+
+    fn listen(&mut self, at: usize, qual: ConnQual) {
+        let Instance { ia, events, .. } = &mut self.of[B][at];
+        ia.psp_create(qual, *events, PspFlags::CONSUMER)
+            .expect("listens");
+    }
+}
+
+#[test]
+fn each_instance_has_connections_and_traffic_of_its_own() {
+    let mut all = Instances::new([3, 3]);
+    let own = |at: usize| {
+        let hca = all.of[A][at].ia.provider().hca();
+        (hca.uar_index().get(), hca.comp_eqn().get())
+    };
+    let ((page, queue), (other_page, other_queue)) = (own(0), own(1));
+    assert!(page != other_page && queue != other_queue);
+    for at in 0..3 {
+        let qual = ELSEWHERE + at as u64;
+        all.listen(at, qual);
+        all.connect(at, at, qual);
+    }
+    for round in 0..4 {
+        for at in 0..3 {
+            all.write(at, at, 1 + round * 3 + at as u64);
+        }
+    }
+    all.pair.assert_no_complaints();
+}
+
+/// The other instances go on, and the function is there as long as one of them.
+#[test]
+fn an_adapter_is_closed_with_its_last_instance() {
+    let mut all = Instances::new([2, 2]);
+    for at in 0..2 {
+        all.listen(at, ELSEWHERE + at as u64);
+        all.connect(at, at, ELSEWHERE + at as u64);
+    }
+    let gone = all.of[A].remove(0);
+    assert_eq!(gone.ia.instances(), 3);
+    let report = ia_close(gone.ia, CloseFlags::Abrupt).expect("closed");
+    assert_eq!((report.instances_left, report.pages_given), (2, 0));
+    let event = all.wait(B, 0);
+    assert!(
+        matches!(event, Event::Connection(c) if c.kind == ConnectionEventKind::Disconnected),
+        "{event:?}"
+    );
+    all.write(0, 1, 77);
+
+    let Instances { pair, of: [a, b] } = all;
+    let adapter = Adapter::of(&a[0].ia);
+    for instance in a.into_iter().chain(b) {
+        ia_close(instance.ia, CloseFlags::Abrupt).expect("closed");
+    }
+    let [a, b] = pair.sides;
+    for side in [a, b] {
+        let report = ia_close(side.ia, CloseFlags::Abrupt).expect("closed");
+        assert_eq!(report.instances_left, 0);
+        assert_eq!(report.objects_left, []);
+        assert_eq!(report.pages_not_returned, 0);
+        assert!(report.pages_given > 0);
+    }
+    let again = adapter.instance(IaConfig::default());
+    assert!(matches!(again, Err(OpenError::Closed { .. })));
+}
+
+/// What an instance that is gone had for itself is the next one's: the device makes nothing new.
+#[test]
+fn instances_that_come_and_go_use_no_more_of_the_device() {
+    let all = Instances::new([1, 0]);
+    let adapter = Adapter::of(&all.of[A][0].ia);
+    for _ in 0..100 {
+        let ia = adapter.instance(IaConfig::default()).expect("an instance");
+        ia_close(ia, CloseFlags::Graceful).expect("closed");
+    }
+    let Instances { pair, of: [a, _] } = all;
+    for instance in a {
+        ia_close(instance.ia, CloseFlags::Abrupt).expect("closed");
+    }
+    let [side, _] = pair.sides;
+    let report = ia_close(side.ia, CloseFlags::Abrupt).expect("closed");
+    assert_eq!(report.objects_left, []);
+    assert!(report.commands < 200, "{} commands", report.commands);
+}
+
+/// Page: dat_cr_handoff.
+#[test]
+fn a_request_can_be_accepted_in_another_instance() {
+    let mut all = Instances::new([1, 2]);
+    all.listen(0, ELSEWHERE);
+    all.listen(1, ELSEWHERE + 1);
+    let [a, b] = &mut all.of;
+    a[0].connect(&b[0], ELSEWHERE);
+    let Event::ConnectionRequest(request) = all.wait(B, 0) else {
+        panic!("a request");
+    };
+    let ia = &mut all.of[B][0].ia;
+    ia.cr_handoff(request.cr, ELSEWHERE + 1)
+        .expect("handed off");
+    refused(ia.cr_query(request.cr), ReturnType::InvalidHandle);
+    let Event::ConnectionRequest(request) = all.wait(B, 1) else {
+        panic!("the same request");
+    };
+    assert_eq!(request.conn_qual, ELSEWHERE + 1);
+    let to = &mut all.of[B][1];
+    to.ia
+        .cr_accept(request.cr, Some(to.ep), b"")
+        .expect("accepted");
+    all.established(0, 1);
+    all.write(0, 1, 5);
+    all.pair.assert_no_complaints();
+}
+
+#[test]
+fn a_request_is_handed_off_to_nobody_who_does_not_listen() {
+    let mut all = Instances::new([1, 2]);
+    all.listen(0, ELSEWHERE);
+    let [a, b] = &mut all.of;
+    a[0].connect(&b[0], ELSEWHERE);
+    let Event::ConnectionRequest(request) = all.wait(B, 0) else {
+        panic!("a request");
+    };
+    let ia = &mut all.of[B][0].ia;
+    refused(
+        ia.cr_handoff(request.cr, 0x1_0000_0999),
+        ReturnType::InvalidParameter,
+    );
+    ia.cr_query(request.cr).expect("nothing has changed");
+}
+
+#[test]
+fn requests_to_a_shared_service_point_are_spread_over_its_instances() {
+    let mut all = Instances::new([8, 4]);
+    for at in 0..4 {
+        let Instance { ia, events, .. } = &mut all.of[B][at];
+        ia.psp_create_shared(ELSEWHERE, *events, PspFlags::CONSUMER)
+            .expect("listens");
+    }
+    let Instance { ia, events, .. } = &mut all.of[B][0];
+    let again = ia.psp_create_shared(ELSEWHERE, *events, PspFlags::CONSUMER);
+    refused(again, ReturnType::ConnQualInUse);
+    for at in 0..8 {
+        let [a, b] = &mut all.of;
+        a[at].connect(&b[0], ELSEWHERE);
+    }
+    let mut arrived = [0; 4];
+    for _ in 0..10_000 {
+        all.pump();
+        for (at, count) in arrived.iter_mut().enumerate() {
+            let event = all.of[B][at].event();
+            *count += usize::from(matches!(event, Some(Event::ConnectionRequest(_))));
+        }
+        if arrived.iter().sum::<usize>() == 8 {
+            break;
+        }
+    }
+    assert_eq!(arrived, [2; 4]);
+}
+
+/// One registration of memory leads to another instance's only by a key of its own, and ends alone.
+#[test]
+fn memory_is_every_instances_and_a_key_is_one_instances() {
+    let mut all = Instances::new([1, 2]);
+    for at in 0..2 {
+        all.listen(at, ELSEWHERE + at as u64);
+    }
+    all.connect(0, 0, ELSEWHERE);
+    let memory = all.of[B][0].memory.clone();
+    let first = all.of[B][0].remote;
+    let Instance { ia, pz, .. } = &mut all.of[B][1];
+    let second = ia
+        .lmr_create(memory, *pz, MemPrivFlags::all())
+        .expect("the adapter's memory");
+    assert_ne!(second.rmr_context, first.rmr_context);
+    ia.lmr_free(second.lmr).expect("freed");
+    // Nor can a connection of the first use what the second one had.
+    all.write(0, 0, 9);
+    let target = RmrTriplet {
+        rmr_context: second.rmr_context,
+        ..first
+    };
+    let from = &mut all.of[A][0];
+    from.ia
+        .ep_post_rdma_write(from.ep, &[from.all], 10, &target, NONE)
+        .expect("posted");
+    let event = all.wait(A, 0);
+    assert!(
+        matches!(event, Event::Dto(done) if done.status == DtoStatus::ErrRemoteAccess),
+        "{event:?}"
+    );
+}
+
+/// Its peers hear of it, and nothing of it is left, while the others' device goes on.
+#[test]
+fn an_instance_that_is_dropped_ends_alone() {
+    let mut all = Instances::new([2, 2]);
+    for at in 0..2 {
+        all.listen(at, ELSEWHERE + at as u64);
+        all.connect(at, at, ELSEWHERE + at as u64);
+    }
+    drop(all.of[A].remove(0));
+    let event = all.wait(B, 0);
+    assert!(
+        matches!(event, Event::Connection(c) if c.kind == ConnectionEventKind::Disconnected),
+        "{event:?}"
+    );
+    all.write(0, 1, 77);
+    let another = all.of[A][0].another();
+    all.of[A].push(another);
+    all.of[B].remove(0);
+    all.pair.assert_no_complaints();
+}
+
+#[test]
+fn every_instance_hears_of_the_end_of_the_device() {
+    let mut all = Instances::new([3, 0]);
+    let function = all.pair.fabric.function(A);
+    all.pair
+        .fabric
+        .sim
+        .inject(&function, &Fault::SurpriseRemoval);
+    for at in 0..3 {
+        let Instance { ia, .. } = &mut all.of[A][at];
+        let evd = ia.async_evd();
+        let heard = ia.evd_wait(evd, LONG, 1).map(|(event, _)| event);
+        assert_eq!(heard, Ok(Event::Async(AsyncEvent::IaCatastrophic)));
+    }
+}
+
+/// An instance that sleeps has its connection made, whoever takes in the datagrams.
+#[test]
+fn what_one_instance_takes_in_wakes_the_other() {
+    let mut all = Instances::new([1, 2]);
+    all.listen(0, ELSEWHERE);
+    let [a, b] = &mut all.of;
+    a[0].connect(&b[0], ELSEWHERE);
+    // The second instance of B is the only one that looks; it takes the request for the first one.
+    for _ in 0..100 {
+        all.of[B][1].ia.progress();
+        all.of[A][0].ia.progress();
+        all.pair.fabric.pass_time();
+    }
+    let first = &mut all.of[B][0];
+    let waited = first
+        .ia
+        .evd_wait(first.events, NOW, 1)
+        .map(|(event, _)| event);
+    assert!(
+        matches!(waited, Ok(Event::ConnectionRequest(_))),
+        "{waited:?}"
+    );
+}
+
+/// Instances are sent to threads, and work there at the same time.
+#[test]
+fn each_thread_has_an_instance() {
+    let mut all = Instances::new([4, 4]);
+    for at in 0..4 {
+        all.listen(at, ELSEWHERE + at as u64);
+        all.connect(at, at, ELSEWHERE + at as u64);
+    }
+    let targets: Vec<RmrTriplet> = all.of[B].iter().map(|to| to.remote).collect();
+    let of_a = std::mem::take(&mut all.of[A]);
+    let threads = of_a.into_iter().zip(targets).map(|(mut from, target)| {
+        thread::spawn(move || {
+            for cookie in 0..500 {
+                from.ia
+                    .ep_post_rdma_write(from.ep, &[from.all], cookie, &target, NONE)
+                    .expect("posted");
+                let (event, _) = from.ia.evd_wait(from.events, LONG, 1).expect("done");
+                let Event::Dto(done) = event else {
+                    panic!("{event:?}");
+                };
+                assert_eq!((done.cookie, done.status), (cookie, DtoStatus::Success));
+                if cookie % 50 == 0 {
+                    // Commands of several instances, in flight together.
+                    let lmr = from
+                        .ia
+                        .lmr_create(from.memory.clone(), from.pz, MemPrivFlags::all());
+                    from.ia.lmr_free(lmr.expect("an LMR").lmr).expect("freed");
+                }
+            }
+            from
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    all.of[A] = threads
+        .into_iter()
+        .map(|thread| thread.join().expect("no panic"))
+        .collect();
+    all.pair.assert_no_complaints();
+}
