@@ -179,9 +179,12 @@ fn write_report(path: &Path, sim: &Sim, functions: &[Complaints]) -> Result<(), 
     }
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let new = path.with_extension("new");
-    std::fs::write(&new, text).map_err(failed)?;
-    std::fs::rename(&new, path).map_err(failed)?;
-    Ok(())
+    let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path));
+    if written.is_err() {
+        // Half a list is none, and the disk may need the room.
+        let _gone = std::fs::remove_file(&new);
+    }
+    Ok(written.map_err(failed)?)
 }
 
 /// What a function has said against its driver so far.

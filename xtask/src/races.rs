@@ -1,6 +1,6 @@
 //! `cargo xtask races`: what runs in several threads, checked by machines.
 //!
-//! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, wakeups, upcalls) in every order that the memory
+//! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, handles, wakeups, upcalls) in every order that the memory
 //!   model allows, with more preemptions than the ordinary tests do (`udapl/src/capi/models`).
 //! - **ThreadSanitizer** watches the tests of the C ABI, whose threads post, wait, close and are called back. The
 //!   standard library is built with it, or its locks would be no locks to it.

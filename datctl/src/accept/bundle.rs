@@ -9,6 +9,9 @@
 //! | `wire.pcapng` | the frames of the connection manager, as the driver meant them (module `wire`) |
 //!
 //! All but the records holds MACs, GUIDs and addresses. The trace ends at [`TRACE_BYTES`], so that a soak of days fits a disk.
+//!
+//! A disk that is full ends the trace and the capture, and costs the report, but not the run: its table is shown, and what
+//! could not be kept is told behind it.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -22,12 +25,35 @@ use crate::report::Report;
 /// The longest trace.
 const TRACE_BYTES: u64 = 256 << 20;
 
+const TRACE_NAME: &str = "trace.log";
+const WIRE_NAME: &str = "wire.pcapng";
+
 /// Where traces go once a run has begun.
 static TRACE: OnceLock<Mutex<Trace>> = OnceLock::new();
 
 struct Trace {
     file: File,
     left: u64,
+    /// What ended it before its time.
+    failed: Option<io::Error>,
+}
+
+impl Trace {
+    fn write(&mut self, bytes: &[u8]) {
+        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let written = if let Some(left) = self.left.checked_sub(length) {
+            self.left = left;
+            self.file.write_all(bytes)
+        } else if std::mem::take(&mut self.left) > 0 {
+            writeln!(self.file, "the trace ends here, at {TRACE_BYTES} bytes")
+        } else {
+            Ok(())
+        };
+        if let Err(error) = written {
+            self.left = 0;
+            self.failed = Some(error);
+        }
+    }
 }
 
 /// The directory.
@@ -47,13 +73,15 @@ impl Bundle {
         };
         let failed = |error: io::Error| format!("{}: {error}", path.display());
         fs::create_dir(&path).map_err(failed)?;
-        let file = File::create(path.join("trace.log")).map_err(failed)?;
+        let trace = path.join(TRACE_NAME);
+        let file = File::create(&trace).map_err(|error| format!("{}: {error}", trace.display()))?;
         // A second run in one process, as in tests, goes without.
         let _ = TRACE.set(Mutex::new(Trace {
             file,
             left: TRACE_BYTES,
+            failed: None,
         }));
-        super::wire::begin(&path.join("wire.pcapng"))?;
+        super::wire::begin(&path.join(WIRE_NAME))?;
         Ok(Self { path })
     }
 
@@ -73,6 +101,16 @@ impl Bundle {
     }
 }
 
+/// What has ended the trace and the capture before the run: the file, and why. Nothing is held back behind this.
+pub(super) fn ended() -> Vec<String> {
+    let trace = TRACE.get().and_then(|trace| {
+        let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(format!("{TRACE_NAME}: {}", trace.failed.take()?))
+    });
+    let wire = super::wire::end().map(|error| format!("{WIRE_NAME}: {error}"));
+    trace.into_iter().chain(wire).collect()
+}
+
 /// What writes traces into the run's bundle, and nowhere before there is one.
 pub(crate) fn trace_writer() -> impl Write {
     TraceWriter
@@ -82,21 +120,37 @@ struct TraceWriter;
 
 impl Write for TraceWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let Some(trace) = TRACE.get() else {
-            return Ok(bytes.len());
-        };
-        let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
-        let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        if let Some(left) = trace.left.checked_sub(length) {
-            trace.file.write_all(bytes)?;
-            trace.left = left;
-        } else if std::mem::take(&mut trace.left) > 0 {
-            writeln!(trace.file, "the trace ends here, at {TRACE_BYTES} bytes")?;
+        if let Some(trace) = TRACE.get() {
+            let mut trace = trace.lock().unwrap_or_else(PoisonError::into_inner);
+            trace.write(bytes);
         }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_ends_with_the_first_line_that_cannot_be_written_and_keeps_why() {
+        let full = File::options().write(true).open("/dev/full");
+        let mut trace = Trace {
+            file: full.expect("Linux has it"),
+            left: TRACE_BYTES,
+            failed: None,
+        };
+        trace.write(b"a line");
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("trace");
+        trace.file = File::create(&path).expect("a file");
+        trace.write(b"another");
+        assert_eq!(fs::read(&path).expect("readable"), b"");
+        let failed = trace.failed.expect("it has failed");
+        assert_eq!(failed.kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -113,9 +113,13 @@ pub(crate) fn run(
     };
     run.lines(accept, &subjects, machine);
     let acceptance = Acceptance::new(&subjects, run.rows, machine, &bundle);
-    bundle.add("report", &acceptance)?;
-    wire::flush()?;
+    let report = bundle.add("report", &acceptance);
     output.show(&acceptance)?;
+    let mut lost = bundle::ended();
+    lost.extend(report.err().map(|error| error.to_string()));
+    if !lost.is_empty() {
+        return Err(format!("not all could be kept: {}", lost.join("; ")).into());
+    }
     Ok(acceptance.ok)
 }
 

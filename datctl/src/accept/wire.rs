@@ -33,16 +33,20 @@ const HOP_LIMIT: u8 = 64;
 static WIRE: OnceLock<Mutex<Wire>> = OnceLock::new();
 
 struct Wire {
-    capture: Capture<BufWriter<File>>,
+    /// `None` once it has ended.
+    capture: Option<Capture<BufWriter<File>>>,
+    /// What ended it before its time.
+    failed: Option<CaptureError>,
     /// Numbers of the adapters that have said something.
     adapters: BTreeMap<String, u32>,
 }
 
 /// Lets the capture begin.
 pub(super) fn begin(path: &Path) -> Result<(), Box<dyn Error>> {
-    let file = File::create(path)?;
+    let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let wire = Wire {
-        capture: Capture::new(BufWriter::new(file))?,
+        capture: Some(Capture::new(BufWriter::new(file))?),
+        failed: None,
         adapters: BTreeMap::new(),
     };
     // A second run in one process, as in tests, goes without.
@@ -50,16 +54,11 @@ pub(super) fn begin(path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes out what is held back.
-pub(super) fn flush() -> Result<(), CaptureError> {
-    match WIRE.get() {
-        Some(wire) => wire
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .capture
-            .flush(),
-        None => Ok(()),
-    }
+/// Writes out what is held back; what has ended the capture, if it was not this.
+pub(super) fn end() -> Option<CaptureError> {
+    let mut wire = WIRE.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+    wire.write(Capture::flush);
+    wire.failed.take()
 }
 
 /// What listens to the driver.
@@ -77,22 +76,41 @@ impl<S: Subscriber> Layer<S> for Listener {
             .and_then(|now| u64::try_from(now.as_nanos()).ok())
             .unwrap_or_default();
         let mut wire = wire.lock().unwrap_or_else(PoisonError::into_inner);
-        // A disk that is full ends the capture, not the run; the flush at its end says so.
-        let _ = wire.frame(said.text("adapter"), now, &frame);
+        // A disk that is full ends the capture, not the run, and is told at its end.
+        wire.frame(said.text("adapter"), now, &frame);
     }
 }
 
 impl Wire {
-    fn frame(&mut self, adapter: &str, now: u64, frame: &[u8]) -> Result<(), CaptureError> {
+    /// Writes something; the first that cannot be written is the last.
+    fn write<T>(
+        &mut self,
+        write: impl FnOnce(&mut Capture<BufWriter<File>>) -> Result<T, CaptureError>,
+    ) -> Option<T> {
+        match write(self.capture.as_mut()?) {
+            Ok(done) => Some(done),
+            Err(error) => {
+                self.failed = Some(error);
+                let ended = self.capture.take().map(Capture::into_inner);
+                // What is held back would have a gap before it.
+                let _held_back = ended.map(BufWriter::into_parts);
+                None
+            }
+        }
+    }
+
+    fn frame(&mut self, adapter: &str, now: u64, frame: &[u8]) -> Option<()> {
         let number = match self.adapters.get(adapter) {
             Some(&number) => number,
             None => {
-                let number = self.capture.add_interface(adapter, PortType::Ethernet)?;
+                let add =
+                    |capture: &mut Capture<_>| capture.add_interface(adapter, PortType::Ethernet);
+                let number = self.write(add)?;
                 self.adapters.insert(adapter.to_owned(), number);
                 number
             }
         };
-        self.capture.frame(number, now, frame)
+        self.write(|capture| capture.frame(number, now, frame))
     }
 }
 

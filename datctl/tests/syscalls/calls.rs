@@ -7,8 +7,12 @@
 //!   memory that was got so. The child runs with one arena;
 //! - the stack of a thread once it is made: the C library ends a process that cannot unmap one;
 //! - the mappings of an io_uring once they are made: its library does not look at what munmap(2) answers;
+//! - closing what the kernel tells of the process (`/proc`): it does not fail, and Rust panics if closedir(3) does;
 //! - futex(2) and what a thread does to itself: the C library and Rust's own end the process;
 //! - reading the clock, yielding, exiting.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::libc;
@@ -18,7 +22,7 @@ use nix::libc;
 pub enum Fault {
     /// It is not made, and answers this.
     Error(Errno),
-    /// It is made for half of the bytes.
+    /// It is made for half of the bytes, or of what else there is several of.
     Short,
     /// It is made, and answers this.
     Done(Errno),
@@ -80,6 +84,10 @@ pub trait Caller {
     fn descriptor(&self, fd: u64) -> String;
     /// Whose memory it is.
     fn owner(&self, address: u64) -> Owner;
+    /// The path that is written there.
+    fn path(&self, address: u64) -> PathBuf;
+    /// Where the files are whose calls fail.
+    fn files(&self) -> &Path;
 }
 
 /// Whose a piece of memory is.
@@ -172,6 +180,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
                 Error(Errno::ENOMEM),
                 Error(Errno::EAGAIN),
                 Error(Errno::ECONNRESET),
+                Short,
             ],
         ),
         libc::SYS_sendto => (
@@ -193,6 +202,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
                 Error(Errno::ENOMEM),
                 Error(Errno::ETOOMANYREFS),
                 Error(Errno::EPIPE),
+                Short,
             ],
         ),
         libc::SYS_bind => (
@@ -270,6 +280,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
                 Error(Errno::EAGAIN),
                 Error(Errno::EBUSY),
                 Error(Errno::ENOMEM),
+                Short,
             ],
         ),
         libc::SYS_io_uring_register => (
@@ -279,6 +290,7 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
         libc::SYS_membarrier => ("membarrier", &[Error(Errno::EPERM), Error(Errno::ENOMEM)]),
         libc::SYS_poll | libc::SYS_ppoll => ("poll", POLL),
         libc::SYS_clock_nanosleep | libc::SYS_nanosleep => ("nanosleep", &[Error(Errno::EINTR)]),
+        libc::SYS_close if caller.descriptor(first).starts_with("/proc/") => return Call::Left,
         // It is closed whatever it answers.
         libc::SYS_close => ("close", &[Done(Errno::EIO), Done(Errno::EINTR)]),
         libc::SYS_brk
@@ -302,6 +314,79 @@ pub fn call(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
         | libc::SYS_prlimit64
         | libc::SYS_exit
         | libc::SYS_exit_group => return Call::Left,
+        _ => return Call::Unknown,
+    };
+    Call::Fails(name, faults)
+}
+
+/// The same of a program of which only the files in one directory are looked at.
+pub fn call_at_files(number: i64, arguments: [u64; 6], caller: &dyn Caller) -> Call {
+    let [first, second, ..] = arguments;
+    let path = match number {
+        libc::SYS_openat | libc::SYS_newfstatat | libc::SYS_statx | libc::SYS_unlinkat => {
+            caller.path(second)
+        }
+        libc::SYS_linkat | libc::SYS_renameat | libc::SYS_renameat2 => caller.path(second),
+        libc::SYS_mkdir | libc::SYS_unlink | libc::SYS_rename | libc::SYS_link => {
+            caller.path(first)
+        }
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_pwrite64
+        | libc::SYS_fsync
+        | libc::SYS_fdatasync
+        | libc::SYS_ftruncate
+        | libc::SYS_fallocate
+        | libc::SYS_lseek
+        | libc::SYS_close => caller.descriptor(first).into(),
+        _ => return Call::Left,
+    };
+    if !path.starts_with(caller.files()) {
+        return Call::Left;
+    }
+    let (name, faults): (_, &'static [Fault]) = match number {
+        libc::SYS_openat => (
+            "openat",
+            &[
+                Error(Errno::EMFILE),
+                Error(Errno::EACCES),
+                Error(Errno::ENOSPC),
+                Error(Errno::EROFS),
+            ],
+        ),
+        libc::SYS_newfstatat | libc::SYS_statx => {
+            ("stat", &[Error(Errno::ENOMEM), Error(Errno::EACCES)])
+        }
+        libc::SYS_mkdir => ("mkdir", &[Error(Errno::ENOSPC), Error(Errno::EACCES)]),
+        libc::SYS_linkat | libc::SYS_link => (
+            "link",
+            &[Error(Errno::EPERM), Error(Errno::ENOSPC), Error(Errno::EIO)],
+        ),
+        libc::SYS_rename | libc::SYS_renameat | libc::SYS_renameat2 => {
+            ("rename", &[Error(Errno::ENOSPC), Error(Errno::EIO)])
+        }
+        libc::SYS_unlink | libc::SYS_unlinkat => {
+            ("unlink", &[Error(Errno::EACCES), Error(Errno::EIO)])
+        }
+        libc::SYS_write => (
+            match path.extension().and_then(OsStr::to_str) {
+                Some("log") => "write (trace)",
+                Some("pcapng") => "write (capture)",
+                _ => "write",
+            },
+            &[
+                Error(Errno::EINTR),
+                Error(Errno::EIO),
+                Error(Errno::ENOSPC),
+                Error(Errno::EDQUOT),
+                Short,
+            ],
+        ),
+        libc::SYS_fsync => (
+            "fsync",
+            &[Error(Errno::EIO), Error(Errno::ENOSPC), Error(Errno::EINTR)],
+        ),
+        libc::SYS_close => ("close", &[Done(Errno::EIO), Done(Errno::EINTR)]),
         _ => return Call::Unknown,
     };
     Call::Fails(name, faults)

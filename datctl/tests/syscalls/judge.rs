@@ -12,6 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use tempfile::TempDir;
 
 use super::calls::Fault;
+use super::files;
 use super::serve::CLIENT;
 use super::tracer::{Ended, Forbidden, Outside, Run, Wanted, play};
 
@@ -71,7 +72,7 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     if run.complained.contains("panicked at") {
         return Err("a panic".into());
     }
-    let said = Said::of(&run.said).ok_or("it says nothing")?;
+    let said = Said::of(&run.said).ok_or_else(|| format!("it says only {:?}", run.said))?;
     if said.second != "ok" {
         return Err(format!("the next session: {}", said.second));
     }
@@ -86,17 +87,14 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     if said.first == "ok" {
         return Ok(false);
     }
+    if wanted.fault == Fault::Short {
+        return Err(format!("less than all is no error: {}", said.first));
+    }
     // A client has its own words for what happens to its server.
     if said.first.starts_with(CLIENT) {
         return Ok(true);
     }
-    // As the C library has it, as nix has it, or by its name.
-    let names = |errno: Errno| {
-        let system = std::io::Error::from(errno).to_string();
-        [system, errno.desc().to_owned(), format!("{errno:?}")]
-            .iter()
-            .any(|name| said.first.contains(name))
-    };
+    let names = |errno: Errno| names(&said.first, errno);
     let of_time = ["is silent for", "no reply"]
         .iter()
         .any(|words| said.first.contains(words));
@@ -114,9 +112,16 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
         Fault::Error(errno) | Fault::Done(errno) if !names(errno) => {
             Err(format!("the error does not name it: {}", said.first))
         }
-        Fault::Short => Err(format!("less than all is no error: {}", said.first)),
-        Fault::Error(_) | Fault::Done(_) => Ok(true),
+        Fault::Error(_) | Fault::Done(_) | Fault::Short => Ok(true),
     }
+}
+
+/// Whether a text names an error: as the C library has it, as nix has it, or by its name.
+pub fn names(text: &str, errno: Errno) -> bool {
+    let system = std::io::Error::from(errno).to_string();
+    [system, errno.desc().to_owned(), format!("{errno:?}")]
+        .iter()
+        .any(|name| text.contains(name))
 }
 
 /// Where the children of one thread have their sockets, and what else has to be there.
@@ -148,7 +153,45 @@ pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
     assert_eq!(healthy.unknown, [0_i64; 0], "calls nobody thought of");
     let usual = Said::of(&healthy.said).expect("what the child says");
     assert_eq!((&*usual.first, &*usual.second), ("ok", "ok"), "{healthy:?}");
-    let plan = plan(&healthy);
+    let verdict = |run: &Run, wanted, _: &Path| told(run, wanted, &usual);
+    fail_each(part, &healthy, place, outside, &verdict);
+}
+
+/// Whether a run held: told, or survived.
+type Verdict<'a> = dyn Fn(&Run, Wanted, &Path) -> Result<bool, String> + Sync + 'a;
+
+/// Lets the calls fail by which a command of datctl writes its files.
+pub fn walk_files(part: &str) {
+    let place = empty();
+    let healthy = match play(part, place.directory(), None, &files::beside) {
+        Ok(run) => run,
+        Err(Forbidden(errno)) => {
+            println!("SKIPPED: nobody can be traced here: ptrace: {errno}");
+            return;
+        }
+    };
+    assert_eq!(healthy.unknown, [0_i64; 0], "calls nobody thought of");
+    assert_eq!(healthy.ended, Ended::Exit(0), "{healthy:?}");
+    let usual = files::left(place.directory());
+    assert!(
+        !usual.is_empty() && !healthy.calls.is_empty(),
+        "{healthy:?}"
+    );
+    let verdict = |run: &Run, wanted, directory: &Path| {
+        files::told(part, run, wanted, &files::left(directory), &usual)
+    };
+    fail_each(part, &healthy, empty, &files::beside, &verdict);
+}
+
+/// Lets the calls of a run that nobody disturbed fail, one in a run, and judges each.
+fn fail_each<P: Place>(
+    part: &str,
+    healthy: &Run,
+    place: fn() -> P,
+    outside: &Outside<'_>,
+    verdict: &Verdict<'_>,
+) {
+    let plan = plan(healthy);
     let verdicts = Mutex::new(Vec::new());
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -160,7 +203,7 @@ pub fn walk<P: Place>(part: &str, place: fn() -> P, outside: &Outside<'_>) {
                     let run = run.expect("it was traced before");
                     // With threads a call may come more rarely than before.
                     if run.failed {
-                        let verdict = told(&run, wanted, &usual);
+                        let verdict = verdict(&run, wanted, place.directory());
                         let verdict = verdict.map_err(|what| told_badly(part, wanted, &what, &run));
                         let mut verdicts = verdicts.lock().expect("nobody panics");
                         verdicts.push((wanted.name, verdict));

@@ -11,6 +11,8 @@
 //! - nothing is left: not a descriptor, not a mapping more than after a session that nobody disturbed;
 //! - the next session in the same process succeeds.
 //!
+//! The files that datctl writes are looked at by themselves ([`files`]).
+//!
 //! What is left alone, and why, is said in [`calls`]; a call that is neither there nor left alone fails the test. The run of
 //! the tests takes each call with each error once, and a sample of the rest; `DAT_TEST_SYSCALLS=N` takes N places of each
 //! call with each of its errors, `=all` takes everything; what it prints is the table of docs/system-calls.md. Where tracing is forbidden the
@@ -18,6 +20,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"))]
 
 mod calls;
+mod files;
 mod judge;
 mod parts;
 mod serve;
@@ -48,5 +51,35 @@ fn every_call_of_a_client_of_served_functions_may_fail() {
 fn every_call_of_a_server_of_functions_may_fail() {
     if judge::is_asked_for() {
         judge::walk("server", judge::empty, &serve::clients);
+    }
+}
+
+/// The same with two worlds, whose functions are on a wire of datagrams.
+#[test]
+fn every_call_of_a_server_on_datagrams_may_fail() {
+    if judge::is_asked_for() {
+        judge::walk("datagrams", judge::empty, &serve::clients);
+    }
+}
+
+/// A recording is whole or not there.
+#[test]
+fn every_call_that_writes_a_recording_may_fail() {
+    judge::walk_files(files::RECORD);
+}
+
+/// Who accepts a card hears of what could not be kept.
+#[test]
+fn every_call_that_writes_what_an_acceptance_keeps_may_fail() {
+    if judge::is_asked_for() {
+        judge::walk_files(files::ACCEPT);
+    }
+}
+
+/// Functions are served whatever becomes of the report about them and of the capture.
+#[test]
+fn every_call_that_writes_what_a_server_keeps_may_fail() {
+    if judge::is_asked_for() {
+        judge::walk_files(files::SERVE);
     }
 }

@@ -14,8 +14,8 @@ use udapl::{
     PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
 };
 
-use super::serve;
 use super::tracer::PART;
+use super::{files, serve};
 
 const CONN_QUAL: u64 = 0x1_0000_0042;
 const NONE: CompletionFlags = CompletionFlags::empty();
@@ -44,7 +44,9 @@ fn played_by_a_child() {
             format!("sim:wired{side},mac=02:00:00:00:00:0{side},link=unix:{wire}")
         }),
         "client" => served(&directory),
-        "server" => return serve::played(&directory),
+        "server" => return serve::played(&directory, serve::Between::Link),
+        "datagrams" => return serve::played(&directory, serve::Between::Datagrams),
+        part if files::is_a_program(part) => return files::played(part, &directory),
         other => panic!("no part is called {other}"),
     };
     println!("\nready");

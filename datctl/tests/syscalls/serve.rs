@@ -3,16 +3,18 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::mpsc::{channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use driver::VfioUserServer;
-use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
+use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use nix::unistd::getppid;
 use tempfile::TempDir;
 use udapl::fabric;
 use udapl::fabric::pace::Pace;
+use udapl::fabric::wire::{Wire, WirePath};
 
 use super::judge::Place;
 use super::parts::{heard, kept, served, session, tell};
@@ -60,12 +62,21 @@ impl Drop for Datctl {
     }
 }
 
-/// Played by a child: serves two functions on a link, and does what it is told. What fails before it serves is its answer.
-pub fn played(directory: &Path) {
+/// What is between two functions that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// A link of the world that both are in.
+    Link,
+    /// A wire of datagrams between two worlds.
+    Datagrams,
+}
+
+/// Played by a child: serves two functions, and does what it is told. What fails before it serves is its answer.
+pub fn played(directory: &Path, between: Between) {
     println!("\nready");
     heard();
     let _mark = getppid();
-    let serving = started(directory);
+    let serving = started(directory, between);
     if let Err(error) = &serving {
         tell("first", &Err(error.clone()));
     } else {
@@ -78,30 +89,96 @@ pub fn played(directory: &Path) {
                 let _mark = getppid();
             }
             "kept" => println!("\nkept {}", kept()),
-            "again" => tell("again", &started(directory)),
+            "again" => tell("again", &started(directory, between)),
             _ => return,
         }
     }
 }
 
-/// Two functions in a world of their own, whose time follows the machine's.
-fn started(directory: &Path) -> Result<(), String> {
-    let sim = Sim::new(SimConfig {
-        seed: 0,
-        event_log: false,
-    });
-    sim.set_posted_writes(true);
-    let (mut functions, mut listeners) = (Vec::new(), Vec::new());
-    for (number, side) in ["a", "b"].into_iter().enumerate() {
+/// A world whose time follows the machine's, and the wire that leads out of it.
+struct World {
+    sim: Sim,
+    wire: Option<Arc<Wire>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let sim = Sim::new(SimConfig {
+            seed: 0,
+            event_log: false,
+        });
+        sim.set_posted_writes(true);
+        Self { sim, wire: None }
+    }
+
+    fn function(&self, number: usize, side: &str) -> Result<Arc<SimFunction>, String> {
         let profile = Profile::named(side, fabric::mac(number));
-        functions.push(
-            sim.try_add_function(profile)
-                .map_err(|error| error.to_string())?,
-        );
+        let function = self.sim.try_add_function(profile);
+        function.map_err(|error| error.to_string())
+    }
+
+    /// Until the process ends.
+    fn go_on(&self) {
+        let mut pace = Pace::new(Instant::now());
+        let (_never, nothing) = channel::<()>();
+        loop {
+            self.sim.advance(pace.step(Instant::now()));
+            if let Some(wire) = &self.wire {
+                wire.send();
+            }
+            let _time = nothing.recv_timeout(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for World {
+    /// The wire's path is free behind this.
+    fn drop(&mut self) {
+        if let Some(wire) = &self.wire {
+            wire.cut();
+        }
+    }
+}
+
+/// Worlds with a function of each side.
+fn worlds(
+    directory: &Path,
+    between: Between,
+) -> Result<(Vec<World>, Vec<Arc<SimFunction>>), String> {
+    if between == Between::Link {
+        let world = World::new();
+        let functions = [world.function(0, "a")?, world.function(1, "b")?];
+        let [a, b] = &functions;
+        world.sim.connect(a, b, LinkFaults::default());
+        return Ok((vec![world], functions.into()));
+    }
+    let (mut worlds, mut functions): (Vec<World>, Vec<_>) = (Vec::new(), Vec::new());
+    for (number, [here, there]) in [["a", "b"], ["b", "a"]].into_iter().enumerate() {
+        let mut world = World::new();
+        let function = world.function(number, here)?;
+        let [leads, to] = [here, there].map(|side| directory.join(format!("{side}.wire")));
+        let path = WirePath::Datagrams {
+            here: leads,
+            there: to,
+        };
+        // Who moves the world comes by often enough.
+        let (poke, _nobody_listens) = sync_channel(1);
+        let wire = Wire::lay(&world.sim, &function, &path, LinkFaults::default(), poke);
+        world.wire = Some(wire.map_err(|error| error.to_string())?);
+        worlds.push(world);
+        functions.push(function);
+    }
+    Ok((worlds, functions))
+}
+
+/// Two functions, served by a thread each, and their worlds, moved by a thread each.
+fn started(directory: &Path, between: Between) -> Result<(), String> {
+    let (worlds, functions) = worlds(directory, between)?;
+    let mut listeners = Vec::new();
+    for side in ["a", "b"] {
         let listener = driver::listen_at(&directory.join(side));
         listeners.push(listener.map_err(|error| error.to_string())?);
     }
-    sim.connect(&functions[0], &functions[1], LinkFaults::default());
     let thread = |name: &str| thread::Builder::new().name(name.into());
     let (mut moved, mut begin) = (Vec::new(), Vec::new());
     for (function, (listener, path)) in functions.into_iter().zip(listeners) {
@@ -118,19 +195,15 @@ fn started(directory: &Path) -> Result<(), String> {
         });
         moved.push(serves);
     }
-    let (all, there) = channel();
-    begin.push(all);
-    moved.push(thread("time").spawn(move || {
-        if there.recv().is_err() {
-            return;
-        }
-        let mut pace = Pace::new(Instant::now());
-        let (_never, nothing) = channel::<()>();
-        loop {
-            sim.advance(pace.step(Instant::now()));
-            let _time = nothing.recv_timeout(Duration::from_millis(1));
-        }
-    }));
+    for world in worlds {
+        let (all, there) = channel();
+        begin.push(all);
+        moved.push(thread("time").spawn(move || {
+            if there.recv().is_ok() {
+                world.go_on();
+            }
+        }));
+    }
     let failed = moved.iter().find_map(|thread| thread.as_ref().err());
     if let Some(error) = failed.map(|error| format!("thread: {error}")) {
         drop(begin);

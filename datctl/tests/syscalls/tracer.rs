@@ -5,8 +5,10 @@
 //! also starts and reaps the child, and other tests' children are other threads'.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::ffi::{CStr, OsStr};
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
@@ -16,10 +18,12 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::calls::{Call, Caller, Fault, Owner, call, owner};
+use super::calls::{Call, Caller, Fault, Owner, call, call_at_files, owner};
+use super::files;
 use super::parts::DIRECTORY;
 
 /// Which part a child plays.
@@ -126,7 +130,10 @@ pub fn play(
             let _cut = stderr.read_to_string(&mut text);
             text
         });
-        let mut tracer = Tracer::new(pid, wanted);
+        let mut tracer = Tracer::new(pid, wanted, directory);
+        if files::is_a_program(part) {
+            tracer.rules = call_at_files;
+        }
         let ended = tracer.follow();
         drop(over);
         let hung = watch.join().expect("it does not panic");
@@ -145,6 +152,7 @@ pub fn play(
 fn seize(pid: Pid) -> nix::Result<()> {
     let options = ptrace::Options::PTRACE_O_TRACESYSGOOD
         | ptrace::Options::PTRACE_O_TRACECLONE
+        | ptrace::Options::PTRACE_O_TRACEEXEC
         | ptrace::Options::PTRACE_O_EXITKILL;
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
     for task in tasks {
@@ -157,8 +165,14 @@ fn seize(pid: Pid) -> nix::Result<()> {
     Ok(())
 }
 
+/// Lengths that a call found cut, and where they stand.
+type Cut = Vec<(u64, u64)>;
+
 struct Tracer {
     leader: Pid,
+    /// Where files are.
+    files: PathBuf,
+    rules: fn(i64, [u64; 6], &dyn Caller) -> Call,
     wanted: Option<Wanted>,
     /// Between the marks.
     counts: bool,
@@ -168,6 +182,8 @@ struct Tracer {
     failed: bool,
     /// What the threads that are in a call get for an answer.
     answers: HashMap<Pid, Errno>,
+    /// What is put back when the thread's call is over.
+    cut: HashMap<Pid, Cut>,
     /// Threads that ask for memory: how much, and for whom.
     asking: HashMap<Pid, (u64, Owner)>,
     /// Memory by where it begins: where it ends, and whose it is.
@@ -187,12 +203,88 @@ impl Caller for Tracer {
             Some(_) | None => Owner::Project,
         }
     }
+
+    fn path(&self, address: u64) -> PathBuf {
+        let mut bytes = Vec::new();
+        // Piece by piece, since what follows it need not be there.
+        while !bytes.contains(&0) && bytes.len() < PATH_BYTES {
+            let at = address + bytes.len() as u64;
+            let mut piece = [0; PIECE];
+            // Up to the next multiple.
+            let length = PIECE - usize::try_from(at % PIECE as u64).expect("less than a piece");
+            if read(self.leader, at, &mut piece[..length]).is_err() {
+                return PathBuf::new();
+            }
+            bytes.extend_from_slice(&piece[..length]);
+        }
+        let text = CStr::from_bytes_until_nul(&bytes).map(CStr::to_bytes);
+        OsStr::from_bytes(text.unwrap_or_default()).into()
+    }
+
+    fn files(&self) -> &Path {
+        &self.files
+    }
+}
+
+/// The longest path, and what is read of it at a time: it divides a page.
+const PATH_BYTES: usize = 4096;
+const PIECE: usize = 64;
+
+/// Bytes of the traced process.
+fn read(pid: Pid, address: u64, bytes: &mut [u8]) -> nix::Result<()> {
+    let from = remote(address, bytes.len());
+    match process_vm_readv(pid, &mut [IoSliceMut::new(bytes)], &[from])? {
+        read if read == from.len => Ok(()),
+        _ => Err(Errno::EFAULT),
+    }
+}
+
+#[expect(clippy::host_endian_bytes, reason = "memory of this machine")]
+fn read_u64(pid: Pid, address: u64) -> nix::Result<u64> {
+    let mut bytes = [0; 8];
+    read(pid, address, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+#[expect(clippy::host_endian_bytes, reason = "memory of this machine")]
+fn write_u64(pid: Pid, address: u64, value: u64) -> nix::Result<()> {
+    let bytes = value.to_ne_bytes();
+    let to = remote(address, bytes.len());
+    process_vm_writev(pid, &[IoSlice::new(&bytes)], &[to])?;
+    Ok(())
+}
+
+fn remote(address: u64, len: usize) -> RemoteIoVec {
+    RemoteIoVec {
+        base: usize::try_from(address).expect("64 bits"),
+        len,
+    }
+}
+
+/// Cuts the memory of a message (`struct msghdr`) to half of its bytes.
+fn cut(pid: Pid, message: u64) -> nix::Result<Cut> {
+    let (vectors, count) = (read_u64(pid, message + 16)?, read_u64(pid, message + 24)?);
+    // `struct iovec`: where, and how much.
+    let lengths = (0..count)
+        .map(|number| vectors + 16 * number + 8)
+        .map(|at| Ok((at, read_u64(pid, at)?)))
+        .collect::<nix::Result<Cut>>()?;
+    let all: u64 = lengths.iter().map(|(_, length)| length).sum();
+    let mut left = all.div_ceil(2);
+    for &(at, length) in &lengths {
+        let kept = length.min(left);
+        left -= kept;
+        write_u64(pid, at, kept)?;
+    }
+    Ok(lengths)
 }
 
 impl Tracer {
-    fn new(leader: Pid, wanted: Option<Wanted>) -> Self {
+    fn new(leader: Pid, wanted: Option<Wanted>, directory: &Path) -> Self {
         Self {
             leader,
+            files: files::of(directory),
+            rules: call,
             wanted,
             counts: false,
             over: false,
@@ -200,6 +292,7 @@ impl Tracer {
             unknown: Vec::new(),
             failed: false,
             answers: HashMap::new(),
+            cut: HashMap::new(),
             asking: HashMap::new(),
             memory: BTreeMap::new(),
         }
@@ -247,6 +340,9 @@ impl Tracer {
         let enters = ptrace::syscall_info(pid)?.op == libc::PTRACE_SYSCALL_INFO_ENTRY;
         let mut registers = ptrace::getregs(pid)?;
         if !enters {
+            for (at, length) in self.cut.remove(&pid).unwrap_or_default() {
+                write_u64(pid, at, length)?;
+            }
             if let Some(errno) = self.answers.remove(&pid) {
                 registers.rax = i64::from(-(errno as i32)).cast_unsigned();
                 return ptrace::setregs(pid, registers);
@@ -273,7 +369,7 @@ impl Tracer {
             registers.r8,
             registers.r9,
         ];
-        let known = self.counts.then(|| call(number, arguments, self));
+        let known = self.counts.then(|| (self.rules)(number, arguments, self));
         self.note_memory(pid, number, arguments);
         let (name, faults) = match known {
             Some(Call::Fails(name, faults)) => (name, faults),
@@ -304,7 +400,19 @@ impl Tracer {
                 self.answers.insert(pid, errno);
                 return Ok(());
             }
-            Fault::Short => registers.rdx = registers.rdx.div_ceil(2),
+            Fault::Short => match number {
+                libc::SYS_sendmsg | libc::SYS_recvmsg => {
+                    self.cut.insert(pid, cut(pid, registers.rsi)?);
+                    return Ok(());
+                }
+                // What is not taken on is not waited for, either (`io_uring_enter` of Linux io_uring/io_uring.c).
+                libc::SYS_io_uring_enter if registers.rsi > 1 => {
+                    registers.rsi = registers.rsi.div_ceil(2);
+                    registers.rdx = 0;
+                }
+                libc::SYS_io_uring_enter => return Ok(()),
+                _ => registers.rdx = registers.rdx.div_ceil(2),
+            },
         }
         ptrace::setregs(pid, registers)
     }

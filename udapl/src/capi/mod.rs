@@ -65,6 +65,7 @@ mod messages;
 #[cfg(test)]
 mod models;
 mod openings;
+mod place;
 mod primitives;
 mod records;
 mod registry;

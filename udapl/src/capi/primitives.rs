@@ -4,7 +4,9 @@
 // UNSAFETY: the system call membarrier(2) has no safe wrapper.
 #![expect(unsafe_code, reason = "membarrier(2)")]
 
-pub(super) use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+pub(super) use core::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering,
+};
 use core::sync::atomic::{compiler_fence, fence};
 use std::sync::LazyLock;
 pub(super) use std::sync::{Mutex, MutexGuard};

@@ -12,15 +12,12 @@
 //!
 //! The places of a kind lie together, so that the kind is part of the place and needs no comparison of its own.
 //!
-//! Places are atomics: a thread may look up a handle of its own adapter, or a stale one, while another thread changes the
+//! Places ([`place`]) are atomics: a thread may look up a handle of its own adapter, or a stale one, while another thread changes the
 //! place. What a *live* handle stands for does not change until the handle is freed, which is the business of whoever
 //! calls for that adapter.
 
 use core::marker::PhantomData;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_core::{
     AnyHandle, CnoHandle, CrHandle, DatError, DatResult, EpHandle, EvdHandle, HandleType,
@@ -29,6 +26,8 @@ use dat_core::{
 
 use super::adapter::Adapter;
 use super::fork::{self, Wiped};
+use super::place::{self, Free};
+use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::types::DatHandle;
 
 /// Places of one kind: a process can have one handle less at a time.
@@ -41,31 +40,17 @@ const SERIAL_SHIFT: u32 = KIND_SHIFT + 4;
 const OURS: u64 = 1 << 63;
 
 /// One place. As large as the lowest bit of a place in a handle counts for.
-#[repr(C)]
-pub(super) struct Place {
-    /// The handle that lives here, or 0.
-    occupant: AtomicU64,
-    /// Null where no handle ever lived, and so in the first place of each kind, which the null handle leads to.
-    adapter: AtomicPtr<Adapter>,
-    /// The raw parts of the object's handle in Rust: its place there, that one's generation, the IA.
-    index: AtomicU32,
-    generation: AtomicU32,
-    ia: AtomicU32,
-    /// The instance of the adapter that the object belongs to.
-    owner: AtomicU32,
-}
+type Place = place::Place<Adapter>;
 const _: () = assert!(size_of::<Place>() == 1 << PLACE_SHIFT);
 
-impl Place {
-    const fn empty() -> Self {
-        Self {
-            occupant: AtomicU64::new(0),
-            adapter: AtomicPtr::new(null_mut()),
-            index: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            ia: AtomicU32::new(0),
-            owner: AtomicU32::new(0),
-        }
+const fn empty() -> Place {
+    Place {
+        occupant: AtomicU64::new(0),
+        adapter: AtomicPtr::new(null_mut()),
+        index: AtomicU32::new(0),
+        generation: AtomicU32::new(0),
+        ia: AtomicU32::new(0),
+        owner: AtomicU32::new(0),
     }
 }
 
@@ -73,19 +58,9 @@ impl Place {
 /// fork(2) they are empty.
 pub(super) type Places = Wiped<[Place; PER_KIND]>;
 
-/// Places of one kind nobody lives in: those left, oldest first, and those never used.
-struct Free {
-    left: VecDeque<u32>,
-    fresh: u32,
-}
-
-static FREE: [Mutex<Free>; KINDS] = [const {
-    Mutex::new(Free {
-        left: VecDeque::new(),
-        // The first place is nobody's.
-        fresh: 1,
-    })
-}; KINDS];
+// CAST: PER_KIND is less than 2^32.
+#[expect(clippy::cast_possible_truncation, reason = "17 bits")]
+static FREE: [Mutex<Free>; KINDS] = [const { Mutex::new(Free::new(PER_KIND as u32)) }; KINDS];
 
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
@@ -103,7 +78,7 @@ pub(super) trait Named: Copy {
 macro_rules! named {
     ($($handle:ident is $kind:ident in $places:ident,)*) => {
         // Each kind has a static of its own: its address is then known to the processor in one instruction.
-        $(static $places: Places = Wiped([const { Place::empty() }; PER_KIND]);)*
+        $(static $places: Places = Wiped([const { empty() }; PER_KIND]);)*
 
         $(impl Named for $handle {
             const KIND: HandleType = HandleType::$kind;
@@ -158,7 +133,7 @@ named! {
     SrqHandle is Srq in SRQS,
 }
 
-static IAS: Places = Wiped([const { Place::empty() }; PER_KIND]);
+static IAS: Places = Wiped([const { empty() }; PER_KIND]);
 
 /// All the table's pages.
 pub(super) fn wiped() -> impl Iterator<Item = (NonNull<u8>, usize)> {
@@ -199,16 +174,14 @@ impl Named for IaName {
 #[inline(always)]
 pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)> {
     let (adapter, place) = place::<H>(number(handle))?;
-    let index = u64::from(place.index.load(Ordering::Relaxed));
-    let generation = u64::from(place.generation.load(Ordering::Relaxed));
-    let object = H::from_parts(generation << 32 | index, place.ia.load(Ordering::Relaxed));
-    Some((adapter, object))
+    let (key, ia) = place.object();
+    Some((adapter, H::from_parts(key, ia)))
 }
 
 /// The same with the instance it belongs to.
 pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, IaName, H)> {
     let (_, place) = place::<H>(number(handle))?;
-    let owner = IaName(place.owner.load(Ordering::Relaxed));
+    let owner = IaName(place.owner());
     let (adapter, object) = find(handle)?;
     Some((adapter, owner, object))
 }
@@ -219,11 +192,10 @@ fn place<H: Named>(handle: u64) -> Option<(&'static Adapter, &'static Place)> {
     // CAST: the place, which is masked.
     let place = (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1);
     let place = &H::places().0[place];
-    // Acquire: what the place says of the handle was written before it.
-    if place.occupant.load(Ordering::Acquire) != handle {
+    if !place.holds(handle) {
         return None;
     }
-    let adapter = Adapter::of_place(place.adapter.load(Ordering::Relaxed))?;
+    let adapter = Adapter::of_place(place.adapter())?;
     Some((adapter, place))
 }
 
@@ -254,17 +226,9 @@ impl<H: Named> Reserved<H> {
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES|MEMORY: the process has [`PER_KIND`] handles of this kind.
     pub(super) fn new() -> DatResult<Self> {
-        let mut free = lock(H::KIND as usize);
-        // Places are taken again as late as possible, so that a stale handle meets an empty one for long.
-        let at = if (free.fresh as usize) < PER_KIND {
-            free.fresh += 1;
-            free.fresh - 1
-        } else {
-            let full = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
-            free.left
-                .pop_front()
-                .ok_or(full.because("the process has no handles of this kind left"))?
-        };
+        let full = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
+        let at = Free::take(&FREE[H::KIND as usize])
+            .ok_or(full.because("the process has no handles of this kind left"))?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed) << SERIAL_SHIFT;
         // CAST: the discriminant is the number.
         let kind = (H::KIND as u64) << KIND_SHIFT;
@@ -283,25 +247,15 @@ impl<H: Named> Reserved<H> {
     /// The object is there: from now on the handle names it.
     pub(super) fn fill(self, adapter: &'static Adapter, owner: IaName, object: H) {
         let place = &H::places().0[self.at as usize];
-        let (key, ia) = object.raw();
-        place
-            .adapter
-            .store(core::ptr::from_ref(adapter).cast_mut(), Ordering::Relaxed);
-        // CAST: the two halves.
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 bits")]
-        let (index, generation) = (key as u32, (key >> 32) as u32);
-        place.index.store(index, Ordering::Relaxed);
-        place.generation.store(generation, Ordering::Relaxed);
-        place.ia.store(ia, Ordering::Relaxed);
-        place.owner.store(owner.0, Ordering::Relaxed);
-        place.occupant.store(self.handle, Ordering::Release);
+        let adapter = core::ptr::from_ref(adapter).cast_mut();
+        place.fill(self.handle, adapter, owner.0, object.raw());
         core::mem::forget(self);
     }
 }
 
 impl<H: Named> Drop for Reserved<H> {
     fn drop(&mut self) {
-        lock(H::KIND as usize).left.push_back(self.at);
+        Free::give(&FREE[H::KIND as usize], self.at);
     }
 }
 
@@ -314,14 +268,10 @@ pub(super) fn leave(handle: u64) {
     let Some(places) = PLACES.get(kind) else {
         return;
     };
-    let left =
-        places.0[at]
-            .occupant
-            .compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed);
-    if left.is_ok() {
+    if places.0[at].leave(handle) {
         // CAST: less than PER_KIND.
         #[expect(clippy::cast_possible_truncation, reason = "masked")]
-        lock(kind).left.push_back(at as u32);
+        Free::give(&FREE[kind], at as u32);
     }
 }
 
@@ -332,8 +282,4 @@ pub(super) const fn place_of(handle: u64) -> (usize, usize) {
         (handle >> KIND_SHIFT) as usize & 0xf,
         (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1),
     )
-}
-
-fn lock(kind: usize) -> MutexGuard<'static, Free> {
-    FREE[kind].lock().unwrap_or_else(PoisonError::into_inner)
 }

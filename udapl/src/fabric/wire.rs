@@ -260,6 +260,7 @@ impl Wire {
             return;
         }
         self.sim.inject(&self.function, &Fault::LinkUp);
+        let mut told = String::new();
         loop {
             let received = other.receive();
             if matches!(*self.at(), At::Over) {
@@ -274,8 +275,17 @@ impl Wire {
                 Ok(None) => break,
                 Err(error) if error.kind() == ErrorKind::InvalidData => tracing::warn!("{error}"),
                 Err(error) => {
-                    tracing::warn!("{error}");
-                    break;
+                    let error = error.to_string();
+                    if told != error {
+                        tracing::warn!("{error}");
+                        told = error;
+                    }
+                    if matches!(other, Other::Process(_)) {
+                        break;
+                    }
+                    // Nobody will come to take its place, and what the system refuses now it may give later.
+                    let clock = RealClock::new();
+                    clock.wait(&[], clock.now() + AGAIN);
                 }
             }
         }

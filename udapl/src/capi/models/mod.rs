@@ -10,12 +10,15 @@
 )]
 
 mod gate_models;
+mod place_models;
 mod primitives;
 mod wakeup_models;
 
 #[path = "../gate.rs"]
 #[allow(dead_code, reason = "the gate's other tests ask it more")]
 mod gate;
+#[path = "../place.rs"]
+mod place;
 #[path = "../sleepers.rs"]
 mod sleepers;
 #[path = "../upcalls.rs"]

@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::sync::LockResult;
 
 pub(super) use loom::sync::MutexGuard;
+pub(super) use loom::sync::atomic::AtomicPtr;
 pub(super) use loom::sync::atomic::{AtomicI32, Ordering};
 use loom::sync::atomic::{AtomicU32 as Word, fence};
 use loom::sync::{Condvar, Mutex as Lock};
@@ -47,6 +48,10 @@ pub(super) enum Broken {
     Wait,
     /// A signal for somebody who sleeps.
     Signal,
+    /// What was written before a number of 64 bits is not seen with it.
+    Release,
+    /// An exchange of such a number: a load, and then a store.
+    Exchange,
 }
 
 std::thread_local! {
@@ -205,9 +210,54 @@ impl AtomicU32 {
         self.0.fetch_add(value, order)
     }
 
+    pub(super) fn store(&self, value: u32, order: Ordering) {
+        between_instructions();
+        self.0.store(value, order);
+    }
+
     pub(super) fn fetch_sub(&self, value: u32, order: Ordering) -> u32 {
         between_instructions();
         self.0.fetch_sub(value, order)
+    }
+}
+
+pub(super) struct AtomicU64(loom::sync::atomic::AtomicU64);
+
+impl AtomicU64 {
+    pub(super) fn new(value: u64) -> Self {
+        Self(loom::sync::atomic::AtomicU64::new(value))
+    }
+
+    pub(super) fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+
+    pub(super) fn store(&self, value: u64, order: Ordering) {
+        let order = if is_broken(Broken::Release) {
+            Ordering::Relaxed
+        } else {
+            order
+        };
+        self.0.store(value, order);
+    }
+
+    pub(super) fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        if !is_broken(Broken::Exchange) {
+            return self.0.compare_exchange(current, new, success, failure);
+        }
+        match self.0.load(Ordering::Acquire) {
+            found if found == current => {
+                self.0.store(new, Ordering::Release);
+                Ok(found)
+            }
+            found => Err(found),
+        }
     }
 }
 

@@ -1,0 +1,157 @@
+//! Places of handles: found whole or not at all, and nobody's twice.
+
+use core::ptr::{null_mut, without_provenance_mut};
+
+use loom::sync::Arc;
+use loom::thread;
+
+use super::explore;
+use super::place::{Free, Place};
+use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Broken, Fences, Mutex};
+
+/// A kind of three places, the first of which is nobody's.
+struct Kind {
+    places: [Place<u8>; 3],
+    free: Mutex<Free>,
+}
+
+/// What a handle says of the object it stands for; each part follows from the handle.
+fn parts(handle: u64) -> (*mut u8, u32, (u64, u32)) {
+    let number = u32::try_from(handle).expect("a small number");
+    // CAST: a small number.
+    let adapter = without_provenance_mut(number as usize);
+    (adapter, number, (handle << 32 | handle, number))
+}
+
+impl Kind {
+    fn new() -> Arc<Self> {
+        let empty = || Place {
+            occupant: AtomicU64::new(0),
+            adapter: AtomicPtr::new(null_mut()),
+            index: AtomicU32::new(0),
+            generation: AtomicU32::new(0),
+            ia: AtomicU32::new(0),
+            owner: AtomicU32::new(0),
+        };
+        Arc::new(Self {
+            places: core::array::from_fn(|_| empty()),
+            free: Mutex::new(Free::new(3)),
+        })
+    }
+
+    /// As `Reserved::new` and `Reserved::fill`; where it lives.
+    fn make(&self, handle: u64) -> Option<usize> {
+        let at = Free::take(&self.free)? as usize;
+        let (adapter, owner, object) = parts(handle);
+        self.places[at].fill(handle, adapter, owner, object);
+        Some(at)
+    }
+
+    /// As `find_owned`: whether it is found, which it is whole.
+    fn finds(&self, at: usize, handle: u64) -> bool {
+        let place = &self.places[at];
+        let found = place.holds(handle);
+        if found {
+            let said = (place.adapter(), place.owner(), place.object());
+            assert_eq!(said, parts(handle), "half of a handle is found");
+        }
+        found
+    }
+
+    /// As `leave`.
+    fn free(&self, at: usize, handle: u64) -> bool {
+        let left = self.places[at].leave(handle);
+        if left {
+            let at = u32::try_from(at).expect("a small number");
+            Free::give(&self.free, at);
+        }
+        left
+    }
+}
+
+/// A thread makes an object while another guesses its handle.
+fn a_handle_is_looked_up_while_it_is_made() {
+    let kind = Kind::new();
+    let makes = Arc::clone(&kind);
+    let maker = thread::spawn(move || makes.make(7));
+    kind.finds(1, 7);
+    let at = maker.join().expect("the thread").expect("a place");
+    assert!(kind.finds(at, 7));
+}
+
+/// All places are taken; one is left and taken again while a thread looks the new handle up, and one of another place.
+fn a_place_is_taken_again_while_its_new_handle_is_looked_up() {
+    let kind = Kind::new();
+    let at = kind.make(7).expect("a place");
+    let other = kind.make(8).expect("a place");
+    let changes = Arc::clone(&kind);
+    let changer = thread::spawn(move || {
+        assert!(changes.free(at, 7));
+        assert_eq!(changes.make(9), Some(at));
+    });
+    kind.finds(at, 9);
+    assert!(kind.finds(other, 8));
+    changer.join().expect("the thread");
+    assert!(!kind.finds(at, 7) && kind.finds(at, 9));
+}
+
+/// Two threads free one handle, and each makes an object.
+fn two_threads_free_one_handle() {
+    let kind = Kind::new();
+    let at = kind.make(7).expect("a place");
+    let _other = kind.make(8).expect("a place");
+    let other = Arc::clone(&kind);
+    let thread = thread::spawn(move || (other.free(at, 7), other.make(9)));
+    let mine = (kind.free(at, 7), kind.make(10));
+    let theirs = thread.join().expect("the thread");
+    assert!(mine.0 != theirs.0, "one of them has freed it");
+    let made = [mine.1, theirs.1];
+    // One place was free: the second has none.
+    let places = made.iter().flatten().count();
+    assert!(places <= 1, "a place is taken twice: {made:?}");
+}
+
+const SOUND: (Fences, Broken) = (Fences::Interrupts, Broken::Nothing);
+
+#[test]
+fn a_handle_is_found_whole_or_not_at_all() {
+    explore(
+        "a handle is made",
+        SOUND,
+        a_handle_is_looked_up_while_it_is_made,
+    );
+    explore(
+        "a place is taken again",
+        SOUND,
+        a_place_is_taken_again_while_its_new_handle_is_looked_up,
+    );
+}
+
+#[test]
+fn a_handle_is_freed_once_and_its_place_taken_once() {
+    explore(
+        "two threads free a handle",
+        SOUND,
+        two_threads_free_one_handle,
+    );
+}
+
+#[test]
+#[should_panic(expected = "half of a handle is found")]
+fn the_models_find_a_handle_that_is_written_before_what_it_stands_for() {
+    explore(
+        "",
+        (Fences::Interrupts, Broken::Release),
+        a_handle_is_looked_up_while_it_is_made,
+    );
+}
+
+#[test]
+#[should_panic(expected = "one of them has freed it")]
+fn the_models_find_a_handle_that_two_threads_free() {
+    explore(
+        "",
+        (Fences::Interrupts, Broken::Exchange),
+        two_threads_free_one_handle,
+    );
+}
