@@ -205,7 +205,8 @@ impl World {
         };
         let there = open.end_of(done.ep);
         let shares = there.is_some_and(|at| open.ends[at].shares);
-        if there.is_some() && (done.request || !shares) && open.orphans.remove(&done.cookie) {
+        let name = (done.request, done.cookie);
+        if there.is_some() && (done.request || !shares) && open.orphans.remove(&name) {
             self.cover
                 .count("completion", "after its endpoint began anew");
             return;
@@ -213,9 +214,9 @@ impl World {
         let Some(at) = there else {
             // Completions from before the free may come after it (uDAPL 1.2, dat_ep_free), and once.
             let known = if done.request {
-                open.orphans.remove(&done.cookie)
+                open.orphans.remove(&name)
             } else {
-                open.buffers.remove(&done.cookie).is_some() || open.orphans.remove(&done.cookie)
+                open.buffers.remove(&done.cookie).is_some() || open.orphans.remove(&name)
             };
             assert!(known, "side {side}: {done:?} of an endpoint that was freed");
             self.cover.count("completion", "after its endpoint");
@@ -270,7 +271,7 @@ impl World {
     fn bound(&mut self, side: usize, done: &RmrBindCompletion) {
         let number = self.next_number();
         let open = self.sides[side].open.as_mut().expect("it has an event");
-        if open.orphans.remove(&done.cookie) {
+        if open.orphans.remove(&(true, done.cookie)) {
             self.cover.count("completion", "after its endpoint");
             return;
         }

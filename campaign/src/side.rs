@@ -127,8 +127,9 @@ pub struct Open {
     pub buffers: BTreeMap<u64, usize>,
     /// Buffers may have vanished with an endpoint that had taken them.
     pub buffers_lost: bool,
-    /// What was posted to endpoints that are no more, and was not heard of: cookies.
-    pub orphans: BTreeSet<u64>,
+    /// What was posted to endpoints that are no more, and was not heard of: whether it was a request, and its cookie. Those of receives
+    /// are numbered apart.
+    pub orphans: BTreeSet<(bool, u64)>,
     /// One slot each.
     pub loose: Vec<Loose>,
     pub veils: Vec<Veil>,
@@ -466,9 +467,10 @@ impl Open {
 
     /// What was posted to an endpoint that is no more has come to something, and it may be that nobody hears of it.
     pub fn forget_posted(&mut self, end: &End) {
-        self.orphans.extend(&end.receives);
+        let receives = end.receives.iter().map(|cookie| (false, *cookie));
+        self.orphans.extend(receives);
         for work in &end.requests {
-            self.orphans.insert(work.cookie);
+            self.orphans.insert((true, work.cookie));
             if let Kind::Bind(at) = work.kind {
                 self.veils[at].binds -= 1;
             }

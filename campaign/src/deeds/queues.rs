@@ -90,7 +90,8 @@ impl World {
             open.srq = None;
             // What endpoints had taken of it may still be told of.
             let buffers = std::mem::take(&mut open.buffers);
-            open.orphans.extend(buffers.into_keys());
+            open.orphans
+                .extend(buffers.into_keys().map(|cookie| (false, cookie)));
             open.buffers_lost = false;
         }
         self.make_srq(side);
