@@ -1,5 +1,6 @@
 //! What adapters hear, and what has to be true then.
 
+use rand::Rng;
 use udapl::{
     AsyncEvent, ConnectionEventKind, DtoCompletion, DtoStatus, Event, ReturnType, RmrBindCompletion,
 };
@@ -15,6 +16,9 @@ impl World {
         self.crowd(side);
         if let Some(open) = &mut self.sides[side].open {
             open.heard = 0;
+        }
+        if self.random.random_ratio(1, 4) {
+            self.poll(side);
         }
         loop {
             let event = self.timed(side, "dat_evd_dequeue", |world| {

@@ -39,7 +39,8 @@ fn allowed(call: &str, state: EpState) -> bool {
     use EpState as S;
     match call {
         "dat_ep_connect" | "dat_ep_dup_connect" | "dat_rsp_create" => state == S::Unconnected,
-        "dat_ep_post_send"
+        "batch"
+        | "dat_ep_post_send"
         | "dat_ep_post_rdma_write"
         | "dat_ep_post_rdma_read"
         | "dat_rmr_bind" => matches!(state, S::Connected | S::Disconnected),

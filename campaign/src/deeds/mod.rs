@@ -1,5 +1,6 @@
 //! What programs do, by the objects they do it to.
 
+mod batches;
 mod busy;
 mod connections;
 mod life;

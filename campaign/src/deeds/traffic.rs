@@ -1,7 +1,7 @@
 //! What is posted: receives, sends, RDMA.
 
 use rand::Rng;
-use udapl::{CompletionFlags, LmrTriplet, RmrTriplet};
+use udapl::{CompletionFlags, EpHandle, LmrTriplet, RmrTriplet};
 
 use super::outcome;
 use crate::Feature;
@@ -25,6 +25,18 @@ pub fn remote(region: &Region, slot: usize, bytes: usize) -> RmrTriplet {
         target_address: region.lmr.registered_address + (slot * STRIDE) as u64,
         segment_length: bytes as u64,
     }
+}
+
+/// A request that is about to be posted.
+pub struct Prepared {
+    pub ep: EpHandle,
+    link: usize,
+    own: usize,
+    pub from: [LmrTriplet; 1],
+    pub to: [LmrTriplet; 1],
+    pub target: RmrTriplet,
+    pub flags: CompletionFlags,
+    pub work: Work,
 }
 
 impl World {
@@ -75,6 +87,10 @@ impl World {
             _ if self.has(Feature::Frees) || self.has(Feature::Windows) => Kind::Attack,
             _ => Kind::Send,
         };
+        if self.random.random_ratio(1, 4) {
+            self.post_batch(side, at, bytes);
+            return;
+        }
         let pick = self.random.random_range(0..12);
         let fence = self.random.random_ratio(1, 8);
         self.post_one(side, at, kind, bytes, pick, fence);
@@ -90,40 +106,18 @@ impl World {
         pick: usize,
         fence: bool,
     ) {
-        let cookie = self.next_number();
-        let Some(open) = &self.sides[side].open else {
+        let Some(one) = self.prepare(side, at, (kind, bytes, pick, fence), &[]) else {
             return;
         };
-        let end = &open.ends[at];
-        let (Some(ep), Some((link, own)), Phase::Up | Phase::Over) = (end.ep, end.link, end.phase)
-        else {
-            return;
-        };
-        if end.holding() >= WINDOW {
-            return;
-        }
-        let (peer, opening, there) = self.links[link].ends[1 - own];
-        let slot = end.next_request % WINDOW;
-        let target = self.target(peer, opening, there * WINDOW + slot, kind, pick, bytes);
-        let Some((target, void)) = target else { return };
-        let mine = at * WINDOW + slot;
-        bytes::put(&open.source.memory, mine, cookie);
-        let (from, to) = (
-            [local(&open.source, mine, bytes)],
-            [local(&open.sink, mine, bytes)],
-        );
-        let flags = if fence {
-            CompletionFlags::BARRIER_FENCE
-        } else {
-            CompletionFlags::empty()
-        };
-        match kind {
-            Kind::Send if !self.is_awaited(peer, opening, there, link, own) => {
-                self.spoil_link(link, "a message nobody waits for");
-            }
-            Kind::Attack => self.spoil_link(link, "an attack"),
-            Kind::Send | Kind::Write | Kind::Read | Kind::Empty | Kind::Bind(_) => {}
-        }
+        let Prepared {
+            ep,
+            from,
+            to,
+            target,
+            flags,
+            ..
+        } = one;
+        let cookie = one.work.cookie;
         let answer = match kind {
             Kind::Send | Kind::Bind(_) => self.ep_call(side, "dat_ep_post_send", ep, |open| {
                 open.ia.ep_post_send(ep, &from, cookie, flags)
@@ -140,26 +134,98 @@ impl World {
         };
         let Some(answer) = answer else { return };
         self.cover.count("post a request", outcome(&answer));
-        if answer.is_ok()
-            && let Some(open) = &mut self.sides[side].open
-        {
-            let end = &mut open.ends[at];
-            end.next_request += 1;
-            end.requests.push_back(Work {
+        if answer.is_ok() {
+            self.posted(side, at, one);
+        }
+    }
+
+    /// Makes a request ready that is to be posted behind others, if there is a connection for it and a place: what kind it is of,
+    /// how long, which key an attack uses, and whether it is fenced.
+    pub fn prepare(
+        &mut self,
+        side: usize,
+        at: usize,
+        (kind, bytes, pick, fence): (Kind, usize, usize, bool),
+        before: &[Prepared],
+    ) -> Option<Prepared> {
+        let cookie = self.next_number();
+        let open = self.sides[side].open.as_ref()?;
+        let end = &open.ends[at];
+        let (Some(ep), Some((link, own)), Phase::Up | Phase::Over) = (end.ep, end.link, end.phase)
+        else {
+            return None;
+        };
+        if end.holding() + before.len() >= WINDOW {
+            return None;
+        }
+        let (peer, opening, there) = self.links[link].ends[1 - own];
+        let slot = (end.next_request + before.len()) % WINDOW;
+        let place = there * WINDOW + slot;
+        let (target, void) = self.target(peer, opening, place, kind, pick, bytes)?;
+        let mine = at * WINDOW + slot;
+        bytes::put(&open.source.memory, mine, cookie);
+        let (from, to) = (
+            [local(&open.source, mine, bytes)],
+            [local(&open.sink, mine, bytes)],
+        );
+        let flags = if fence {
+            CompletionFlags::BARRIER_FENCE
+        } else {
+            CompletionFlags::empty()
+        };
+        let sends = before.iter().filter(|one| one.work.kind == Kind::Send);
+        let coming = sends.count();
+        match kind {
+            Kind::Send if !self.is_awaited(peer, opening, there, link, own, coming) => {
+                self.spoil_link(link, "a message nobody waits for");
+            }
+            Kind::Attack => self.spoil_link(link, "an attack"),
+            Kind::Send | Kind::Write | Kind::Read | Kind::Empty | Kind::Bind(_) => {}
+        }
+        Some(Prepared {
+            ep,
+            link,
+            own,
+            from,
+            to,
+            target,
+            flags,
+            work: Work {
                 cookie,
                 kind,
                 slot,
                 bytes,
                 void,
-            });
-            if kind == Kind::Send {
-                self.links[link].sent[own].push_back((cookie, bytes));
-            }
-        }
+            },
+        })
     }
 
-    /// Whether a buffer is there for one more message on a connection.
-    fn is_awaited(&self, peer: usize, opening: u64, there: usize, link: usize, own: usize) -> bool {
+    /// A request that was made ready has been posted.
+    pub fn posted(&mut self, side: usize, at: usize, one: Prepared) {
+        let Some(open) = &mut self.sides[side].open else {
+            return;
+        };
+        let Prepared {
+            link, own, work, ..
+        } = one;
+        if work.kind == Kind::Send {
+            self.links[link].sent[own].push_back((work.cookie, work.bytes));
+        }
+        let end = &mut open.ends[at];
+        end.next_request += 1;
+        end.requests.push_back(work);
+    }
+
+    /// Whether a buffer is there for one more message on a connection, behind so many that are about to be sent on it.
+    fn is_awaited(
+        &self,
+        peer: usize,
+        opening: u64,
+        there: usize,
+        link: usize,
+        own: usize,
+        before: usize,
+    ) -> bool {
         let Some(other) = self.sides.get(peer) else {
             return false;
         };
@@ -171,10 +237,10 @@ impl World {
                 Some((link, own)) if end.shares => self.links[link].sent[1 - own].len(),
                 Some(_) | None => 0,
             };
-            let coming: usize = open.ends.iter().map(coming).sum();
+            let coming: usize = open.ends.iter().map(coming).sum::<usize>() + before;
             return !open.buffers_lost && open.buffers.len() > coming;
         }
-        end.receives.len() > self.links[link].sent[own].len()
+        end.receives.len() > self.links[link].sent[own].len() + before
     }
 
     /// Where a request goes, and whether its key is void. An adapter that was opened again has other memory, and the

@@ -98,9 +98,13 @@ fn told(run: &Run, wanted: Wanted, healthy: &Said) -> Result<bool, String> {
     let of_time = ["is silent for", "no reply"]
         .iter()
         .any(|words| said.first.contains(words));
-    let is_dead = ["is gone from the bus", "finds it dead"]
-        .iter()
-        .any(|words| said.first.contains(words));
+    let is_dead = [
+        "is gone from the bus",
+        "finds it dead",
+        "the device is dead",
+    ]
+    .iter()
+    .any(|words| said.first.contains(words));
     let of_a_thread = ["clone", "mmap (stack)", "mprotect (stack)"].contains(&wanted.name);
     match wanted.fault {
         // The C library has one error for a thread that cannot be made (pthread_create(3)).

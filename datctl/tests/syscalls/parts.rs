@@ -249,19 +249,25 @@ impl Side {
 pub(crate) fn session(names: &[String; 2]) -> Result<(), String> {
     let mut a = Side::open(&names[0])?;
     let b = Side::open(&names[1]);
-    let mut outcome = Ok(());
-    match b {
+    let outcome = match b {
         Ok(mut b) => {
             let said = both(&mut a, &mut b).map_err(|error| {
                 let last = [&a, &b].map(|side| side.ia.last_device_error().map(text));
                 format!("{error} {last:?}")
             });
-            outcome = outcome.and(said);
-            outcome = outcome.and(b.close());
+            beside(said, b.close())
         }
-        Err(error) => outcome = Err(error),
+        Err(error) => Err(error),
+    };
+    beside(outcome, a.close())
+}
+
+/// Both errors, if there are two: one side waits in vain for the other, and why says who closes that one.
+fn beside(one: Result<(), String>, other: Result<(), String>) -> Result<(), String> {
+    match (one, other) {
+        (Err(one), Err(other)) => Err(format!("{one}; {other}")),
+        (one, other) => one.and(other),
     }
-    outcome.and(a.close())
 }
 
 fn both(a: &mut Side, b: &mut Side) -> Result<(), String> {

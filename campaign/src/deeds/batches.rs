@@ -1,0 +1,109 @@
+//! Many at once: requests that are posted behind one doorbell, and events that are taken together.
+//!
+//! They are what as many single calls are, and are accounted for in the same way. What is refused in a batch changes nothing, and
+//! what stands before it is posted, whatever the program then answers.
+
+use rand::Rng;
+use udapl::{DatError, Event, ReturnType, Subtype};
+
+use super::traffic::Prepared;
+use crate::end::Kind;
+use crate::world::World;
+
+/// The longest batch: more than an endpoint has places.
+const LONGEST: usize = 6;
+/// The most events that are taken together.
+const ROOM: usize = 24;
+
+impl World {
+    /// Posts several requests at once.
+    pub fn post_batch(&mut self, side: usize, at: usize, bytes: usize) {
+        let count = self.random.random_range(1..=LONGEST);
+        let (gives_up, goes_on) = (self.random.random_bool(0.25), self.random.random_bool(0.5));
+        let mut all: Vec<Prepared> = Vec::new();
+        for _ in 0..count {
+            let kind = match self.random.random_range(0..3) {
+                0 => Kind::Send,
+                1 => Kind::Write,
+                _ => Kind::Read,
+            };
+            let fence = self.random.random_ratio(1, 8);
+            let Some(one) = self.prepare(side, at, (kind, bytes, 0, fence), &all) else {
+                break;
+            };
+            all.push(one);
+        }
+        let Some(ep) = all.first().map(|one| one.ep) else {
+            return;
+        };
+        let mut answers = Vec::new();
+        let answer = self.ep_call(side, "batch", ep, |open| {
+            open.ia.batch(ep, |batch| {
+                for one in &all {
+                    let answer = match one.work.kind {
+                        Kind::Read => {
+                            batch.rdma_read(&one.to, one.work.cookie, &one.target, one.flags)
+                        }
+                        Kind::Send => batch.send(&one.from, one.work.cookie, one.flags),
+                        Kind::Write | Kind::Attack | Kind::Empty | Kind::Bind(_) => {
+                            batch.rdma_write(&one.from, one.work.cookie, &one.target, one.flags)
+                        }
+                    };
+                    answers.push(answer);
+                    if !goes_on {
+                        answer?;
+                    }
+                }
+                if gives_up {
+                    return Err(DatError::new(ReturnType::Abort, Subtype::None));
+                }
+                // One of which nothing was posted is refused.
+                match answers.last() {
+                    Some(&Err(error)) if answers.iter().all(Result::is_err) => Err(error),
+                    Some(_) | None => Ok(()),
+                }
+            })
+        });
+        if answer.is_none() {
+            return;
+        }
+        let posted = answers.iter().filter(|answer| answer.is_ok()).count();
+        let came_to = match posted {
+            0 => "refused",
+            _ if gives_up && posted == all.len() => "done, and given up",
+            _ if posted == all.len() => "done",
+            _ => "done in part",
+        };
+        self.cover.count("post a batch", came_to);
+        for (one, answer) in all.into_iter().zip(answers) {
+            if answer.is_ok() {
+                self.posted(side, at, one);
+            }
+        }
+    }
+
+    /// Takes the completions of a side as a program does that has room for several.
+    pub fn poll(&mut self, side: usize) {
+        let room = self.random.random_range(1..=ROOM);
+        loop {
+            let mut events = [Event::NONE; ROOM];
+            let taken = self.call(side, "evd_poll", |open| {
+                open.ia.evd_poll(open.dto, &mut events[..room])
+            });
+            let Some(Ok(taken)) = taken else { return };
+            let came_to = match taken {
+                0 => "nothing",
+                1 => "one",
+                _ if taken == room => "as many as there is room for",
+                _ => "several",
+            };
+            self.cover.count("poll", came_to);
+            for event in events.into_iter().take(taken) {
+                self.event(side, event);
+            }
+            if taken < room {
+                return;
+            }
+        }
+    }
+}
