@@ -150,7 +150,7 @@ impl<P: Provider> Ia<P> {
             AnyHandle::Ia => return Ok(()),
             AnyHandle::Cr(h) => (h.ia, self.crs.contains_key(h.key), Subtype::HandleCr),
             AnyHandle::Ep(h) => (h.ia, self.eps.somebody(h.key).is_some(), Subtype::HandleEp),
-            AnyHandle::Evd(h) => (h.ia, self.evds.contains_key(h.key), Subtype::Handle1),
+            AnyHandle::Evd(h) => (h.ia, self.evds.somebody(h.key).is_some(), Subtype::Handle1),
             AnyHandle::Lmr(h) => (
                 h.ia,
                 self.lmr_objects.contains_key(h.key),

@@ -189,7 +189,7 @@ impl<P: Provider> Ia<P> {
         self.crs.remove(cr.key);
         self.forget_context(cr);
         let target = &mut self.eps[ep.key];
-        target.hot.life.step(EpEvent::Accept)?;
+        target.hot.step(EpEvent::Accept)?;
         target.remote = Some(remote);
         target.conn = Some(conn);
         self.conns.insert(conn, ep.key);

@@ -109,7 +109,7 @@ pub struct Ia<P: Provider> {
     pub(crate) lmrs: LmrTable,
     /// Completions name them by index alone.
     pub(crate) eps: Slots<EpKey, Ep<P>>,
-    pub(crate) evds: SlotMap<EvdKey, Evd<P>>,
+    pub(crate) evds: Slots<EvdKey, Evd<P>>,
     pub(crate) srqs: SlotMap<SrqKey, Srq<P>>,
     // The rest.
     pub(crate) provider: Held<P>,
@@ -202,13 +202,14 @@ impl<P: Provider> Ia<P> {
             );
         }
         let attr = IaAttr::from_limits(provider.limits());
-        let mut evds = SlotMap::with_key();
+        let id = NEXT_IA.fetch_add(1, Ordering::Relaxed);
+        let mut evds = Slots::new(id);
         let async_evd = evds.insert(Evd::asynchronous(config.async_evd_min_qlen));
         let (seat, port_ups) = adapter.lock().join(provider.waker());
         Ok(Self {
-            id: NEXT_IA.fetch_add(1, Ordering::Relaxed),
+            id,
             lmrs: LmrTable::new(fresh_stamp()),
-            eps: Slots::new(),
+            eps: Slots::new(id),
             evds,
             srqs: SlotMap::with_key(),
             provider: Held(Some(provider)),

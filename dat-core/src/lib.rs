@@ -72,7 +72,7 @@ pub mod post {
     pub use crate::ep::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 }
 pub use ep::batch::Batch;
-pub use evd::wait::Look;
+pub use evd::wait::{Look, Run};
 pub use evd::waiter::{EvdLook, EvdWait, WaitError};
 pub use event::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, Event,

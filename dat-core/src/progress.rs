@@ -369,7 +369,7 @@ impl<P: Provider> Ia<P> {
             }
             return;
         }
-        let Some(evd) = self.evds.keys().find(|key| index_of(*key) == owner) else {
+        let Some(evd) = self.evds.key_at(owner) else {
             return;
         };
         tracing::error!(evd = ?self.evd_handle(evd), "the completion queue of an EVD overran");

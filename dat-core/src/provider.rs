@@ -224,6 +224,21 @@ pub trait CompletionQueue {
     /// Gives the entry back that [`CompletionQueue::peek`] has just found. Once in many entries that is an obstacle: who only
     /// takes what is there should now look after all else.
     fn advance(&mut self, obstacles: &mut Obstacles);
+    /// Takes the next entries for as long as there is one and `take` takes it, which it does by answering true. True: there is none left.
+    #[inline(always)]
+    fn take_while(
+        &mut self,
+        obstacles: &mut Obstacles,
+        mut take: impl FnMut(&Self::Entry) -> bool,
+    ) -> bool {
+        while let Some(entry) = self.peek() {
+            if !take(&entry) {
+                return false;
+            }
+            self.advance(obstacles);
+        }
+        true
+    }
     /// Takes the next entry, if the device has written one.
     fn poll(&mut self) -> Option<Self::Entry> {
         let entry = self.peek()?;
@@ -340,7 +355,7 @@ pub trait QueuePair {
     }
 
     /// As [`QueuePair::complete`] for an entry that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed, when
-    /// it is anything else or the provider does not care to tell: then `complete` is called.
+    /// it is anything else, another queue pair's too, or the provider does not care to tell: then `complete` is called.
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;
         None

@@ -1,47 +1,77 @@
-//! The table of endpoints: a slot map that is also read by index alone.
+//! The tables of endpoints and of EVDs: slot maps that know whose they are, and are also read by index alone.
 //!
 //! A completion names its endpoint by 24 bits, which hold the index of a slot and no generation. That
 //! is enough: a queue pair's entries are gone from the completion queues before its endpoint leaves its
 //! slot. A slot map proper would need a second table from indices to keys, and two look-ups for each
 //! completion.
 //!
-//! A slot always holds a value; where nobody lives it is [a vacant one](Vacant), which does nothing for
+//! A slot always holds a value; where nobody lives it is a vacant one, which does nothing for
 //! anybody, under a key nobody has. So a look-up by key is one comparison, made in the cache line of the
-//! value's first fields.
+//! value's first fields. A look-up by handle is one too: a slot has the generation and the number of the IA in one word
+//! ([`tag`]).
 //!
 //! A slot that was left is taken again as late as possible: the one free for longest comes first.
 
+use core::marker::PhantomData;
 use core::ops::{Index, IndexMut};
 use slotmap::{Key, KeyData};
 use std::collections::VecDeque;
 
-/// What stands where nothing is.
-pub(crate) trait Vacant {
+/// A value that can be in a table. It has its own name in it, among the fields that are looked at first, so that nobody may put another
+/// value into its place but the table.
+pub(crate) trait Resident<K> {
+    /// What stands where nothing is.
     fn vacant() -> Self;
+    /// The name it has.
+    fn name(&mut self) -> &mut Name<K>;
+    /// The same, to be read.
+    fn named(&self) -> &Name<K>;
+}
+
+/// What a value in a table is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name<K> {
+    /// 0 where nobody is.
+    tag: u64,
+    /// Likewise the null key.
+    key: K,
+}
+
+impl<K: Key> Name<K> {
+    /// Nobody's.
+    pub(crate) fn none() -> Self {
+        let key = K::null();
+        Self { tag: 0, key }
+    }
 }
 
 /// The first generation. They are odd, as slotmap's are, and the null key has the 1.
 const FIRST: u32 = 3;
 
-#[repr(C)]
-struct Slot<K, T> {
-    /// Of whoever is in it; the null key where nobody is.
-    key: K,
-    value: T,
+/// What a handle says besides the index: the number of the IA, and the generation, which is never 0.
+#[inline(always)]
+fn tag(generation: u32, ia: u32) -> u64 {
+    u64::from(ia) << 32 | u64::from(generation)
 }
 
 /// Values by key, or by the index in the key.
 pub(crate) struct Slots<K, T> {
-    slots: Vec<Slot<K, T>>,
+    slots: Vec<T>,
+    /// The number of the IA.
+    ia: u32,
     /// Indices of empty slots, and the generation of who comes next.
     free: VecDeque<(u32, u32)>,
+    keys: PhantomData<K>,
 }
 
-impl<K: Key, T: Vacant> Slots<K, T> {
-    pub(crate) const fn new() -> Self {
+impl<K: Key, T: Resident<K>> Slots<K, T> {
+    /// The table of the IA with this number.
+    pub(crate) const fn new(ia: u32) -> Self {
         Self {
             slots: Vec::new(),
+            ia,
             free: VecDeque::new(),
+            keys: PhantomData,
         }
     }
 
@@ -49,25 +79,23 @@ impl<K: Key, T: Vacant> Slots<K, T> {
         self.slots.len() - self.free.len()
     }
 
-    pub(crate) fn insert(&mut self, value: T) -> K {
+    pub(crate) fn insert(&mut self, mut value: T) -> K {
         let (index, generation) = self.free.pop_front().unwrap_or_else(|| {
-            self.slots.push(Slot {
-                key: K::null(),
-                value: T::vacant(),
-            });
-            // PANIC: 2^32 endpoints do not fit into memory.
+            self.slots.push(T::vacant());
+            // PANIC: 2^32 values do not fit into memory.
             let index = u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 slots");
             (index, FIRST)
         });
         let key = KeyData::from_ffi(u64::from(generation) << 32 | u64::from(index)).into();
-        self.slots[index as usize] = Slot { key, value };
+        let tag = tag(generation, self.ia);
+        *value.name() = Name { tag, key };
+        self.slots[index as usize] = value;
         key
     }
 
     pub(crate) fn remove(&mut self, key: K) -> Option<T> {
         let (index, generation) = parts(key);
         let value = core::mem::replace(self.get_mut(key)?, T::vacant());
-        self.slots[index as usize].key = K::null();
         let next = generation.wrapping_add(2).max(FIRST);
         self.free.push_back((index, next));
         Some(value)
@@ -77,7 +105,7 @@ impl<K: Key, T: Vacant> Slots<K, T> {
     pub(crate) fn get(&self, key: K) -> Option<&T> {
         let (index, generation) = parts(key);
         let slot = self.slots.get(index as usize)?;
-        (parts(slot.key).1 == generation).then_some(&slot.value)
+        (parts(slot.named().key).1 == generation).then_some(slot)
     }
 
     /// As [`Slots::get`], but not even the vacant value under the key nobody has, which numbers from outside may
@@ -90,27 +118,45 @@ impl<K: Key, T: Vacant> Slots<K, T> {
     pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut T> {
         let (index, generation) = parts(key);
         let slot = self.slots.get_mut(index as usize)?;
-        (parts(slot.key).1 == generation).then_some(&mut slot.value)
+        (parts(slot.named().key).1 == generation).then_some(slot)
+    }
+
+    /// What a handle names: a key, and the number of an IA.
+    #[inline(always)]
+    pub(crate) fn named_mut(&mut self, key: K, ia: u32) -> Option<&mut T> {
+        let (index, generation) = parts(key);
+        let slot = self.slots.get_mut(index as usize)?;
+        (slot.named().tag == tag(generation, ia)).then_some(slot)
+    }
+
+    /// Two values at once; `None` if one of the keys finds nothing, or both are the same.
+    pub(crate) fn two_mut(&mut self, one: K, other: K) -> Option<[&mut T; 2]> {
+        let ((at, first), (other_at, second)) = (parts(one), parts(other));
+        let slots = self.slots.get_disjoint_mut([at as usize, other_at as usize]);
+        let [one, other] = slots.ok()?;
+        let generation = |slot: &T| parts(slot.named().key).1;
+        (generation(one) == first && generation(other) == second).then_some([one, other])
     }
 
     /// Whatever is in the slot with this index, perhaps the vacant value; then the key is the null key.
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<(K, &mut T)> {
         let slot = self.slots.get_mut(index as usize)?;
-        Some((slot.key, &mut slot.value))
+        Some((slot.named().key, slot))
     }
 
     /// The key of who is in the slot with this index.
     pub(crate) fn key_at(&self, index: u32) -> Option<K> {
         let slot = self.slots.get(index as usize)?;
-        (!slot.key.is_null()).then_some(slot.key)
+        let key = slot.named().key;
+        (!key.is_null()).then_some(key)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &T)> {
         self.slots
             .iter()
-            .filter(|slot| !slot.key.is_null())
-            .map(|slot| (slot.key, &slot.value))
+            .map(|slot| (slot.named().key, slot))
+            .filter(|(key, _)| !key.is_null())
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = K> {
@@ -131,7 +177,7 @@ fn parts(key: impl Key) -> (u32, u32) {
     (bits as u32, (bits >> 32) as u32)
 }
 
-impl<K: Key, T: Vacant> Index<K> for Slots<K, T> {
+impl<K: Key, T: Resident<K>> Index<K> for Slots<K, T> {
     type Output = T;
     // PANIC: the key comes from this table and its value was not removed; else it is our own bug.
     fn index(&self, key: K) -> &T {
@@ -139,7 +185,7 @@ impl<K: Key, T: Vacant> Index<K> for Slots<K, T> {
     }
 }
 
-impl<K: Key, T: Vacant> IndexMut<K> for Slots<K, T> {
+impl<K: Key, T: Resident<K>> IndexMut<K> for Slots<K, T> {
     // PANIC: as `index`.
     fn index_mut(&mut self, key: K) -> &mut T {
         self.get_mut(key).expect("a key of this table")
@@ -151,30 +197,63 @@ mod tests {
     use super::*;
     use crate::handle::EpKey;
 
-    impl Vacant for u32 {
-        fn vacant() -> Self {
-            0
+    /// A number.
+    #[derive(Debug)]
+    struct One(u32, Name<EpKey>);
+
+    fn one(number: u32) -> One {
+        One(number, Name::none())
+    }
+
+    impl PartialEq<u32> for One {
+        fn eq(&self, number: &u32) -> bool {
+            self.0 == *number
         }
+    }
+
+    impl Resident<EpKey> for One {
+        fn vacant() -> Self {
+            one(0)
+        }
+        fn name(&mut self) -> &mut Name<EpKey> {
+            &mut self.1
+        }
+        fn named(&self) -> &Name<EpKey> {
+            &self.1
+        }
+    }
+
+    fn number(found: Option<&One>) -> Option<u32> {
+        found.map(|found| found.0)
+    }
+
+    fn numbers(found: Option<[&mut One; 2]>) -> Option<[u32; 2]> {
+        found.map(|found| found.map(|one| one.0))
+    }
+
+    fn number_mut(found: Option<&mut One>) -> Option<u32> {
+        found.map(|found| found.0)
     }
 
     #[test]
     fn a_key_outlives_neither_its_value_nor_finds_the_next_one() {
-        let mut slots = Slots::<EpKey, u32>::new();
-        let first = slots.insert(1);
-        assert_eq!(slots.remove(first), Some(1));
-        assert_eq!(slots.remove(first), None);
-        assert_eq!((slots.get(first), slots.key_at(0)), (None, None));
-        let second = slots.insert(2);
-        assert_eq!((slots.get(first), slots.get(second)), (None, Some(&2)));
+        let mut slots = Slots::<EpKey, One>::new(7);
+        let first = slots.insert(one(1));
+        assert_eq!(slots.remove(first).map(|gone| gone.0), Some(1));
+        assert!(slots.remove(first).is_none());
+        assert_eq!((number(slots.get(first)), slots.key_at(0)), (None, None));
+        let second = slots.insert(one(2));
+        assert_eq!((number(slots.get(first)), number(slots.get(second))), (None, Some(2)));
         assert_eq!(slots.key_at(0), Some(second));
-        assert_eq!(slots.at_mut(0), Some((second, &mut 2)));
-        assert_eq!(slots.at_mut(1), None);
+        let found = slots.at_mut(0).map(|(key, found)| (key, found.0));
+        assert_eq!(found, Some((second, 2)));
+        assert!(slots.at_mut(1).is_none());
     }
 
     #[test]
     fn an_empty_slot_holds_the_vacant_value_under_a_key_that_finds_nothing() {
-        let mut slots = Slots::<EpKey, u32>::new();
-        let key = slots.insert(1);
+        let mut slots = Slots::<EpKey, One>::new(7);
+        let key = slots.insert(one(1));
         slots.remove(key);
         let (nobody, value) = slots.at_mut(0).expect("the slot");
         assert_eq!(*value, 0);
@@ -184,34 +263,61 @@ mod tests {
 
     #[test]
     fn the_slot_free_for_longest_is_taken_first() {
-        let mut slots = Slots::<EpKey, u32>::new();
-        let keys: Vec<EpKey> = (0..3).map(|value| slots.insert(value)).collect();
+        let mut slots = Slots::<EpKey, One>::new(7);
+        let keys: Vec<EpKey> = (0..3).map(|value| slots.insert(one(value))).collect();
         slots.remove(keys[2]);
         slots.remove(keys[0]);
         assert_eq!(slots.len(), 1);
-        let (next, last) = (slots.insert(7), slots.insert(8));
+        let (next, last) = (slots.insert(one(7)), slots.insert(one(8)));
         assert_eq!((slots.key_at(2), slots.key_at(0)), (Some(next), Some(last)));
-        assert_eq!(slots.values().copied().collect::<Vec<_>>(), [8, 1, 7]);
+        assert_eq!(slots.values().map(|one| one.0).collect::<Vec<_>>(), [8, 1, 7]);
     }
 
     #[test]
     fn a_key_made_up_from_numbers_finds_nobody_in_an_empty_slot() {
-        let mut slots = Slots::<EpKey, u32>::new();
-        let key = slots.insert(1);
+        let mut slots = Slots::<EpKey, One>::new(7);
+        let key = slots.insert(one(1));
         slots.remove(key);
         for generation in 0..3_u64 {
             let made_up: EpKey = KeyData::from_ffi(generation << 32).into();
-            assert_eq!(slots.somebody(made_up), None, "generation {generation}");
+            assert_eq!(number(slots.somebody(made_up)), None, "generation {generation}");
         }
-        let next = slots.insert(2);
-        assert_eq!(slots.somebody(next), Some(&2));
+        let next = slots.insert(one(2));
+        assert_eq!(number(slots.somebody(next)), Some(2));
+    }
+
+    #[test]
+    fn a_handle_of_another_table_names_nothing() {
+        let mut slots = Slots::<EpKey, One>::new(7);
+        let key = slots.insert(one(1));
+        assert_eq!(number_mut(slots.named_mut(key, 7)), Some(1));
+        assert_eq!(number_mut(slots.named_mut(key, 8)), None, "another IA");
+        slots.remove(key);
+        assert_eq!(number_mut(slots.named_mut(key, 7)), None, "gone");
+        for (generation, ia) in [(0, 0), (1, 0), (0, 7), (1, 7)] {
+            let made_up: EpKey = KeyData::from_ffi(generation << 32).into();
+            assert_eq!(number_mut(slots.named_mut(made_up, ia)), None, "{generation} of {ia}");
+        }
+        let next = slots.insert(one(2));
+        assert_eq!(number_mut(slots.named_mut(key, 7)), None, "its successor is another");
+        assert_eq!(number_mut(slots.named_mut(next, 7)), Some(2));
+    }
+
+    #[test]
+    fn two_values_are_lent_at_once_if_both_are_there() {
+        let mut slots = Slots::<EpKey, One>::new(7);
+        let (first, other) = (slots.insert(one(1)), slots.insert(one(2)));
+        assert_eq!(numbers(slots.two_mut(other, first)), Some([2, 1]));
+        assert_eq!(numbers(slots.two_mut(first, first)), None);
+        slots.remove(other);
+        assert_eq!(numbers(slots.two_mut(first, other)), None);
     }
 
     #[test]
     fn the_null_key_finds_nothing() {
-        let mut slots = Slots::<EpKey, u32>::new();
-        slots.insert(1);
-        assert_eq!(slots.get(EpKey::null()), None);
-        assert_eq!(slots.remove(EpKey::null()), None);
+        let mut slots = Slots::<EpKey, One>::new(7);
+        slots.insert(one(1));
+        assert!(slots.get(EpKey::null()).is_none());
+        assert!(slots.remove(EpKey::null()).is_none());
     }
 }

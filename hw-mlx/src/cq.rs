@@ -88,7 +88,7 @@ pub struct Tail(Be64);
 
 impl Tail {
     /// No entry: opcode 15 is no request's.
-    pub(crate) const NONE: Self = Self(Be64::new(0xf0));
+    pub(crate) const NONE: Self = Self(Be64::new(u64::MAX));
     /// Queue pair number, WQE counter, opcode and format.
     const WQE: Be64 = Be64::new(0x00ff_ffff_ffff_00fc);
     /// Queue pair number, opcode and format.
@@ -116,6 +116,12 @@ impl Tail {
         // CAST: widening.
         let never = suppressed as u64 * 0xf0;
         Self(Be64::new(queue | (index as u64) << 16 | never))
+    }
+
+    /// The WQE counter.
+    pub(crate) const fn index(self) -> u16 {
+        let [.., high, low, _, _] = self.0.get().to_be_bytes();
+        u16::from_be_bytes([high, low])
     }
 
     /// Of an entry which says that a Send has arrived, in the ordinary form; of any WQE.
@@ -395,6 +401,15 @@ impl Cq {
         u8::from(index & self.entries != 0)
     }
 
+    /// The entry at `index`, which is in the lap given, if the device has written it.
+    #[inline(always)]
+    fn entry(&self, index: u32, lap: Lap) -> Option<Cqe> {
+        let slot = self.ring.block(index);
+        let tail = fresh_tail(slot, lap)?;
+        barrier::dma_from_device(); // nothing else of the entry before its owner bit
+        Some(Cqe::read(slot, tail))
+    }
+
     #[inline]
     fn publish_consumer_index(&self) {
         barrier::dma_hand_back(); // entries are read before their places are given back
@@ -525,16 +540,36 @@ impl CompletionQueue for Cq {
 
     #[inline]
     fn peek(&self) -> Option<Cqe> {
-        let slot = self.ring.block(self.consumer_index);
-        let tail = fresh_tail(slot, self.lap)?;
-        barrier::dma_from_device(); // nothing else of the entry before its owner bit
-        Some(Cqe::read(slot, tail))
+        self.entry(self.consumer_index, self.lap)
     }
 
     #[inline]
     fn advance(&mut self, obstacles: &mut Obstacles) {
         self.consumer_index = self.consumer_index.wrapping_add(1);
         if self.consumer_index & self.batch_mask == 0 {
+            self.turn(obstacles);
+        }
+    }
+
+    #[inline(always)]
+    fn take_while(
+        &mut self,
+        obstacles: &mut Obstacles,
+        mut take: impl FnMut(&Cqe) -> bool,
+    ) -> bool {
+        let mut index = self.consumer_index;
+        loop {
+            // Until a turn is due nothing changes but the index.
+            let (turn, lap) = ((index | self.batch_mask).wrapping_add(1), self.lap);
+            while index != turn {
+                let entry = self.entry(index, lap);
+                if !entry.as_ref().is_some_and(&mut take) {
+                    self.consumer_index = index;
+                    return entry.is_none();
+                }
+                index = index.wrapping_add(1);
+            }
+            self.consumer_index = index;
             self.turn(obstacles);
         }
     }

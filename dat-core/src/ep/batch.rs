@@ -43,7 +43,7 @@ impl<P: Provider> Ia<P> {
         ep: EpHandle,
         post: impl FnOnce(&mut Batch<'_, P>) -> DatResult<T>,
     ) -> DatResult<T> {
-        let there = ep.ia == self.id && self.eps.get(ep.key).is_some();
+        let there = self.eps.named_mut(ep.key, ep.ia).is_some();
         post(&mut Batch {
             ia: self,
             ep,

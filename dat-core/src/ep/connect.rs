@@ -200,7 +200,7 @@ impl<P: Provider> Ia<P> {
         drop(adapter);
         self.conns.insert(conn, ep.key);
         let target = &mut self.eps[ep.key];
-        target.hot.life.step(EpEvent::Connect)?;
+        target.hot.step(EpEvent::Connect)?;
         target.conn = Some(conn);
         target.remote = Some(super::Remote {
             address: remote,
@@ -285,7 +285,7 @@ impl<P: Provider> Ia<P> {
         self.abandon_binds(ep.key);
         self.settle_effects();
         let target = &mut self.eps[ep.key];
-        target.hot.life.step(EpEvent::Reset)?;
+        target.hot.step(EpEvent::Reset)?;
         target.marker = false;
         target.posted_after_marker = 0;
         target.has_received = false;
@@ -356,7 +356,7 @@ impl<P: Provider> Ia<P> {
     pub(crate) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
         self.eps
             .get_mut(key)
-            .is_some_and(|ep| ep.hot.life.step(event).is_ok())
+            .is_some_and(|ep| ep.hot.step(event).is_ok())
     }
 
     /// Queues a connection event of an endpoint.

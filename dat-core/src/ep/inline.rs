@@ -52,10 +52,8 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> Result<(), Refusal> {
-        if handle.ia != self.id {
-            return Err(Refusal::NoEp);
-        }
-        let ep = self.eps.get_mut(handle.key).ok_or(Refusal::NoEp)?;
+        let ep = self.eps.named_mut(handle.key, handle.ia);
+        let ep = ep.ok_or(Refusal::NoEp)?;
         if !matches!(ep.hot.state, EpState::Connected | EpState::Disconnected) {
             return Err(Refusal::State);
         }

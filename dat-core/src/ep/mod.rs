@@ -36,14 +36,14 @@ use crate::ia::Ia;
 use crate::provider::{Nanos, Path, Provider, QueuePair, QueueSizes};
 use crate::refusal::Refusal;
 use crate::rmr::PendingBind;
-use crate::slots::Vacant;
+use crate::segment::MAX_SEGMENT_BYTES;
+use crate::slots::{Name, Resident, Slots};
 use crate::types::{CompletionFlags, EvdFlags};
 use attr::{DtoMode, EpAttr};
 pub(crate) use connect::service_id;
 pub use holding::EpRecvParam;
 use holding::Watermarks;
 pub use modify::EpChange;
-use slotmap::SlotMap;
 use state::{EpEvent, EpState, Lifecycle, Now};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -58,7 +58,11 @@ const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 
 /// What a post looks at, close together.
 pub(crate) struct Hot {
-    pub(crate) life: Lifecycle,
+    life: Lifecycle,
+    /// Bytes a request of one segment may have to be posted at once.
+    pub(crate) at_once: AtOnce,
+    /// Bytes a receive of one segment may have to be posted at once; 0 where buffers come from an SRQ, or have no segments.
+    pub(crate) max_recv_at_once: u64,
     /// The peer decides which receives notify.
     pub(crate) solicited_wait: bool,
     /// Index of the PZ.
@@ -71,17 +75,27 @@ pub(crate) struct Hot {
     pub(crate) max_recv_iov: u32,
     pub(crate) max_reads_out: u32,
     pub(crate) srq: Option<SrqKey>,
-    /// Bytes of a Send; 0 where it may have no segment, and so no bytes.
+    /// Bytes of a Send.
     pub(crate) max_send_bytes: u64,
-    /// Of an RDMA Write, likewise.
+    /// Of an RDMA Write.
     pub(crate) max_write_bytes: u64,
     /// Of an RDMA Read.
     pub(crate) max_read_bytes: u64,
 }
 
+/// Bytes of a request of one segment, for each operation. All are 0 unless the endpoint is connected, and each where such a request
+/// may have no segment: so one comparison of a length tells all of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct AtOnce {
+    pub(crate) send: u64,
+    pub(crate) write: u64,
+    pub(crate) read: u64,
+}
+
 /// An endpoint. The order of the fields is that of use.
 #[repr(C)]
 pub(crate) struct Ep<P: Provider> {
+    place: Name<EpKey>,
     pub(crate) hot: Hot,
     /// What a facade knows it by; 0 if it has no name ([`Ia::ep_set_name`]).
     pub(crate) name: u64,
@@ -182,8 +196,11 @@ impl Hot {
         if attr.recv_mode() == DtoMode::Unsignalled {
             recv_flags |= CompletionFlags::UNSIGNALLED;
         }
+        let receives = setup.srq.is_none() && attr.max_recv_iov != 0;
         Self {
             life: Lifecycle::NEW,
+            at_once: AtOnce::default(),
+            max_recv_at_once: if receives { MAX_SEGMENT_BYTES } else { 0 },
             solicited_wait: attr.recv_mode() == DtoMode::Solicited,
             // No LMR is in PZ u32::MAX.
             pz: setup.pz.map_or(u32::MAX, index_of),
@@ -195,10 +212,43 @@ impl Hot {
             max_recv_iov: attr.max_recv_iov,
             max_reads_out: attr.max_rdma_read_out,
             srq: setup.srq,
-            max_send_bytes: bytes_of(attr.max_request_iov, attr.max_message_size),
-            max_write_bytes: bytes_of(attr.write_iov(), attr.max_rdma_size),
+            max_send_bytes: attr.max_message_size,
+            max_write_bytes: attr.max_rdma_size,
             max_read_bytes: attr.max_rdma_size,
         }
+    }
+
+    /// The one way from a state to the next.
+    ///
+    /// # Errors
+    /// Those of [`Lifecycle::step`]; nothing has changed.
+    pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
+        self.life.step(event)?;
+        self.settle_at_once();
+        Ok(())
+    }
+
+    /// This, in the state that `before` was in.
+    fn in_the_state_of(mut self, before: &mut Self) -> Self {
+        core::mem::swap(&mut self.life, &mut before.life);
+        self.settle_at_once();
+        self
+    }
+
+    fn settle_at_once(&mut self) {
+        let connected = self.state == EpState::Connected;
+        let most = |segments: u32, limit: u64| {
+            if connected && segments != 0 {
+                limit
+            } else {
+                0
+            }
+        };
+        self.at_once = AtOnce {
+            send: most(self.max_request_iov, self.max_send_bytes),
+            write: most(self.max_write_iov, self.max_write_bytes),
+            read: most(self.max_read_iov.min(self.max_reads_out), self.max_read_bytes),
+        };
     }
 }
 
@@ -212,14 +262,10 @@ impl Deref for Hot {
     }
 }
 
-/// What so many segments may hold together: at most `limit`, and nothing if there may be none.
-const fn bytes_of(segments: u32, limit: u64) -> u64 {
-    if segments == 0 { 0 } else { limit }
-}
-
 impl<P: Provider> Ep<P> {
     fn new(setup: &Setup, hot: Hot) -> Self {
         Self {
+            place: Name::none(),
             hot,
             name: 0,
             qp: None,
@@ -256,7 +302,17 @@ impl<P: Provider> Ep<P> {
 }
 
 /// No endpoint: without a queue pair, and in a state that takes no posts.
-impl<P: Provider> Vacant for Ep<P> {
+impl<P: Provider> Resident<EpKey> for Ep<P> {
+    #[inline(always)]
+    fn name(&mut self) -> &mut Name<EpKey> {
+        &mut self.place
+    }
+
+    #[inline(always)]
+    fn named(&self) -> &Name<EpKey> {
+        &self.place
+    }
+
     fn vacant() -> Self {
         let setup = Setup {
             pz: None,
@@ -390,7 +446,7 @@ impl<P: Provider> Ia<P> {
         };
         let key = self.insert_ep(&setup)?;
         let ep = &mut self.eps[key];
-        ep.hot.life.step(EpEvent::Lent)?;
+        ep.hot.step(EpEvent::Lent)?;
         ep.remote = Some(remote);
         Ok(key)
     }
@@ -774,7 +830,7 @@ impl<P: Provider> Ia<P> {
 /// The completion queues of a queue pair: that of its requests, and that of its receives if it is
 /// another one.
 pub(crate) fn queues<'a, P: Provider>(
-    evds: &'a mut SlotMap<EvdKey, Evd<P>>,
+    evds: &'a mut Slots<EvdKey, Evd<P>>,
     discard: Option<&'a mut P::Cq>,
     request: Option<EvdKey>,
     recv: Option<EvdKey>,
@@ -784,7 +840,7 @@ pub(crate) fn queues<'a, P: Provider>(
             Some((evds.get_mut(request)?.cq.as_mut()?, None))
         }
         (Some(request), Some(recv)) => {
-            let [request, recv] = evds.get_disjoint_mut([request, recv])?;
+            let [request, recv] = evds.two_mut(request, recv)?;
             Some((request.cq.as_mut()?, recv.cq.as_mut()))
         }
         (Some(request), None) => Some((evds.get_mut(request)?.cq.as_mut()?, discard)),

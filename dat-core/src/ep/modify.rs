@@ -108,12 +108,11 @@ impl<P: Provider> Ia<P> {
                     let _posted = qp.post_recv(segments, recv.cookie, recv.unsignalled);
                 }
             }
-            let mut hot = Hot::new(&after, after.attr.read_iov(&self.attr));
+            let hot = Hot::new(&after, after.attr.read_iov(&self.attr));
             self.drain_queues_of(ep.key);
             let target = &mut self.eps[ep.key];
             // The state stays what it is.
-            core::mem::swap(&mut hot.life, &mut target.hot.life);
-            target.hot = hot;
+            target.hot = hot.in_the_state_of(&mut target.hot);
             target.binds = VecDeque::with_capacity(room);
             let mut old_qp = core::mem::replace(&mut target.qp, qp);
             let mut old_discard = core::mem::replace(&mut target.discard, discard);

@@ -117,7 +117,6 @@ impl<P: Provider> Ep<P> {
     ) -> bool {
         if let [one] = iov
             && flags.bits() & self.hot.request_flags_refused == 0
-            && self.hot.state == EpState::Connected
             && let Some(qp) = &mut self.qp
             && operation.fits(&self.hot, one.bytes())
             && one.is_good(Scope {
@@ -162,8 +161,8 @@ pub(super) trait Operation: Copy {
     /// Segments it may have.
     fn max_iov(hot: &Hot) -> u32;
 
-    /// Whether [`Operation::admit`] finds nothing wrong with one segment of `bytes` bytes of local memory, and there may be one, and
-    /// there are bytes to move.
+    /// Whether the endpoint is connected, and [`Operation::admit`] finds nothing wrong with one segment of `bytes` bytes of local
+    /// memory, and there may be one, and there are bytes to move ([`AtOnce`](super::AtOnce)).
     fn fits(self, hot: &Hot, bytes: u64) -> bool;
 
     /// Checks lengths: of local memory, `total` bytes.
@@ -200,10 +199,10 @@ impl Operation for Send {
         hot.max_request_iov
     }
 
-    // The limit is 0 where there may be no segment, and never more than a segment can have.
+    // The limit is never more than a segment can have.
     #[inline(always)]
     fn fits(self, hot: &Hot, bytes: u64) -> bool {
-        bytes.wrapping_sub(1) < hot.max_send_bytes
+        bytes.wrapping_sub(1) < hot.at_once.send
     }
 
     #[inline(always)]
@@ -237,7 +236,7 @@ impl Operation for RdmaWrite<'_> {
 
     #[inline(always)]
     fn fits(self, hot: &Hot, bytes: u64) -> bool {
-        bytes.wrapping_sub(1) < hot.max_write_bytes && bytes <= self.0.segment_length
+        bytes.wrapping_sub(1) < hot.at_once.write && bytes <= self.0.segment_length
     }
 
     #[inline(always)]
@@ -279,10 +278,7 @@ impl Operation for RdmaRead<'_> {
     #[inline(always)]
     fn fits(self, hot: &Hot, bytes: u64) -> bool {
         let wanted = self.0.segment_length;
-        wanted.wrapping_sub(1) < hot.max_read_bytes
-            && bytes >= wanted
-            && bytes <= MAX_SEGMENT_BYTES
-            && hot.max_reads_out != 0
+        wanted.wrapping_sub(1) < hot.at_once.read && bytes >= wanted && bytes <= MAX_SEGMENT_BYTES
     }
 
     #[inline(always)]
@@ -407,12 +403,11 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> bool {
-        if handle.ia == self.id
-            && let Some(ep) = self.eps.get_mut(handle.key)
-        {
-            return ep.request_at_once::<true, S, O>(&self.lmrs, iov, operation, cookie, flags);
-        }
-        false
+        self.eps
+            .named_mut(handle.key, handle.ia)
+            .is_some_and(|ep| {
+                ep.request_at_once::<true, S, O>(&self.lmrs, iov, operation, cookie, flags)
+            })
     }
 
     /// Posts a receive likewise.
@@ -428,13 +423,10 @@ impl<P: Provider> Ia<P> {
         let lmrs = &self.lmrs;
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
         if let [one] = iov
-            && handle.ia == self.id
-            && let Some(ep) = self.eps.get_mut(handle.key)
+            && let Some(ep) = self.eps.named_mut(handle.key, handle.ia)
             && flags.bits() & ep.hot.recv_flags_refused == 0
-            && ep.hot.srq.is_none()
             && let Some(qp) = &mut ep.qp
-            && ep.hot.max_recv_iov != 0
-            && one.bytes().wrapping_sub(1) < MAX_SEGMENT_BYTES
+            && one.bytes().wrapping_sub(1) < ep.hot.max_recv_at_once
             && one.is_good(Scope {
                 lmrs,
                 pz: ep.hot.pz,
@@ -496,10 +488,8 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> Result<(), Refusal> {
-        if handle.ia != self.id {
-            return Err(Refusal::NoEp);
-        }
-        let ep = self.eps.get_mut(handle.key).ok_or(Refusal::NoEp)?;
+        let ep = self.eps.named_mut(handle.key, handle.ia);
+        let ep = ep.ok_or(Refusal::NoEp)?;
         let hot = &ep.hot;
         if !matches!(hot.state, EpState::Connected | EpState::Disconnected) {
             return Err(Refusal::State);
@@ -558,10 +548,8 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> Result<(), Refusal> {
-        if handle.ia != self.id {
-            return Err(Refusal::NoEp);
-        }
-        let ep = self.eps.get_mut(handle.key).ok_or(Refusal::NoEp)?;
+        let ep = self.eps.named_mut(handle.key, handle.ia);
+        let ep = ep.ok_or(Refusal::NoEp)?;
         if ep.hot.srq.is_some() {
             return Err(Refusal::UsesSrq);
         }

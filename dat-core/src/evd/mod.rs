@@ -83,7 +83,9 @@ impl<P: Provider> Ia<P> {
             {
                 Ok(cq) => {
                     let qlen = cq.capacity().saturating_sub(HIDDEN).max(min_qlen);
-                    self.evds[key] = Evd::new(Some(cq), qlen, flags);
+                    let evd = &mut self.evds[key];
+                    evd.cq = Some(cq);
+                    evd.set_qlen(qlen);
                 }
                 Err(error) => {
                     self.evds.remove(key);
@@ -345,14 +347,13 @@ impl<P: Provider> Ia<P> {
         if handle.ia != self.id {
             return Err(foreign_evd());
         }
-        self.evds.get(handle.key).ok_or_else(foreign_evd)
+        self.evds.somebody(handle.key).ok_or_else(foreign_evd)
     }
 
     pub(crate) fn evd_mut(&mut self, handle: EvdHandle) -> DatResult<&mut Evd<P>> {
-        if handle.ia != self.id {
-            return Err(foreign_evd());
-        }
-        self.evds.get_mut(handle.key).ok_or_else(foreign_evd)
+        self.evds
+            .named_mut(handle.key, handle.ia)
+            .ok_or_else(foreign_evd)
     }
 
     /// Queues an event the provider side originated; a null EVD drops it, a full one loses it and

@@ -16,10 +16,12 @@ use crate::error::Subtype;
 use crate::event::Event;
 use crate::handle::{CnoKey, EvdKey, SrqKey};
 use crate::provider::{Obstacles, Provider};
+use crate::slots::{Name, Resident};
 use crate::types::EvdFlags;
 use std::collections::VecDeque;
 
 pub(crate) struct Evd<P: Provider> {
+    place: Name<EvdKey>,
     /// Why a dequeue must not go straight to `cq`: events in `queue`, one for a waiter, and what `cq` says.
     pub(crate) obstacles: Obstacles,
     /// How many more looks at an empty `cq` are nothing but that ([`Evd::take_idle_look`]).
@@ -45,6 +47,23 @@ pub(crate) struct Evd<P: Provider> {
     pub(crate) feeders: Vec<(EvdKey, u32)>,
 }
 
+/// No EVD: it has no completion queue, and nothing goes in or out.
+impl<P: Provider> Resident<EvdKey> for Evd<P> {
+    #[inline(always)]
+    fn name(&mut self) -> &mut Name<EvdKey> {
+        &mut self.place
+    }
+
+    #[inline(always)]
+    fn named(&self) -> &Name<EvdKey> {
+        &self.place
+    }
+
+    fn vacant() -> Self {
+        Self::new(None, 0, EvdFlags::empty())
+    }
+}
+
 /// Looks at an empty completion queue that are nothing but a look, between two that look after all else.
 const IDLE_LOOKS: u8 = 127;
 
@@ -66,6 +85,7 @@ impl<P: Provider> Evd<P> {
     pub(crate) fn new(cq: Option<P::Cq>, qlen: u32, flags: EvdFlags) -> Self {
         let room = usize::try_from(qlen).unwrap_or(usize::MAX);
         Self {
+            place: Name::none(),
             obstacles: Obstacles::default(),
             idle: 0,
             queue: VecDeque::with_capacity(room.min(MAX_RESERVED).saturating_mul(2)),

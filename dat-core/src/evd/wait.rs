@@ -34,11 +34,13 @@ pub enum Look<T> {
     Elsewhere,
 }
 
-/// What [`Ia::evd_run`] came to.
-struct Run {
-    taken: usize,
+/// What [`Ia::evd_look_each`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Completions that were taken.
+    pub taken: usize,
     /// It ended because nothing was left.
-    empty: bool,
+    pub empty: bool,
 }
 
 const EMPTY: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
@@ -69,8 +71,7 @@ impl<P: Provider> Ia<P> {
         evd: EvdHandle,
         make: impl FnOnce(EpHandle, u64, Plain) -> T,
     ) -> Look<T> {
-        if evd.ia == self.id
-            && let Some(queue) = self.evds.get_mut(evd.key)
+        if let Some(queue) = self.evds.named_mut(evd.key, evd.ia)
             && queue.is_clear()
             && let Some(cq) = &mut queue.cq
         {
@@ -104,7 +105,7 @@ impl<P: Provider> Ia<P> {
     pub fn evd_poll(&mut self, evd: EvdHandle, events: &mut [Event]) -> DatResult<usize> {
         let mut taken = 0;
         while let Some(places) = events.get_mut(taken..).filter(|places| !places.is_empty()) {
-            let run = self.evd_run(evd, places);
+            let run = self.evd_look_each(evd, &mut *places, |ep, _, done| dto(ep, done));
             taken += run.taken;
             if run.taken == places.len() || (run.empty && taken != 0) {
                 break;
@@ -119,32 +120,46 @@ impl<P: Provider> Ia<P> {
         Ok(taken)
     }
 
-    /// Takes ordinary completions ([`Ia::evd_look`]) for as long as the next one is one.
-    #[inline(always)]
-    fn evd_run(&mut self, evd: EvdHandle, places: &mut [Event]) -> Run {
-        let mut run = Run {
-            taken: 0,
-            empty: false,
-        };
-        if evd.ia == self.id
-            && let Some(queue) = self.evds.get_mut(evd.key)
+    /// Looks as [`Ia::evd_look`] does for as long as the next event is an ordinary completion and there is a place for it, and fills the
+    /// places. Most completions are of the endpoint of the one before, which is not looked for again.
+    // A function of its own has the registers to itself.
+    #[inline(never)]
+    pub fn evd_look_each<T>(
+        &mut self,
+        evd: EvdHandle,
+        places: &mut [T],
+        make: impl Fn(EpHandle, u64, Plain) -> T,
+    ) -> Run {
+        let room = places.len();
+        let mut places = places.iter_mut();
+        let mut empty = false;
+        if let Some(queue) = self.evds.named_mut(evd.key, evd.ia)
             && queue.is_clear()
             && let Some(cq) = &mut queue.cq
         {
-            for place in places {
-                let Some(entry) = cq.peek() else {
-                    run.empty = true;
+            while let Some(entry) = cq.peek()
+                && let Some((key, name, qp)) = connected(&mut self.eps, entry.owner())
+            {
+                let before = places.len();
+                let ep = EpHandle { key, ia: evd.ia };
+                // An entry of another queue pair completes nothing here.
+                empty = cq.take_while(&mut queue.obstacles, |entry| {
+                    if !places.as_slice().is_empty()
+                        && let Some(done) = qp.complete_plain(entry)
+                        && let Some(place) = places.next()
+                    {
+                        *place = make(ep, name, done);
+                        return true;
+                    }
+                    false
+                });
+                if empty || places.len() == before || places.as_slice().is_empty() {
                     break;
-                };
-                let Some((key, _, done)) = plain(&mut self.eps, &entry) else {
-                    break;
-                };
-                *place = dto(EpHandle { key, ia: evd.ia }, done);
-                cq.advance(&mut queue.obstacles);
-                run.taken += 1;
+                }
             }
         }
-        run
+        let taken = room - places.len();
+        Run { taken, empty }
     }
 
     /// The next entry, if there is one, does not end the oldest DTO of a queue pair. A buffer of an SRQ and a request behind suppressed
@@ -235,12 +250,21 @@ pub(super) fn plain<P: Provider>(
     eps: &mut Slots<EpKey, Ep<P>>,
     entry: &Entry<P>,
 ) -> Option<(EpKey, u64, Plain)> {
-    let (key, ep) = eps.at_mut(entry.owner())?;
+    let (key, name, qp) = connected(eps, entry.owner())?;
+    Some((key, name, qp.complete_plain(entry)?))
+}
+
+/// The endpoint of an entry, its name and its queue pair, if it is connected.
+#[inline(always)]
+fn connected<P: Provider>(
+    eps: &mut Slots<EpKey, Ep<P>>,
+    owner: u32,
+) -> Option<(EpKey, u64, &mut P::Qp)> {
+    let (key, ep) = eps.at_mut(owner)?;
     if ep.hot.state != EpState::Connected {
         return None;
     }
-    let done = ep.qp.as_mut()?.complete_plain(entry)?;
-    Some((key, ep.name, done))
+    Some((key, ep.name, ep.qp.as_mut()?))
 }
 
 /// The event of a plain completion.

@@ -127,10 +127,10 @@ impl<P: Provider> Ia<P> {
     // Inlined as a dequeue is, for the same reason.
     #[inline(always)]
     pub fn evd_wait_at_once(&mut self, evd: EvdHandle, threshold: u32) -> Option<(Event, u32)> {
-        if threshold != 1 || evd.ia != self.id {
+        if threshold != 1 {
             return None;
         }
-        let queue = self.evds.get_mut(evd.key)?;
+        let queue = self.evds.named_mut(evd.key, evd.ia)?;
         if queue.mode.next(EvdInput::Wait).is_err() || !queue.take_idle_look() {
             return None;
         }

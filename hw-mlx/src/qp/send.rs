@@ -118,42 +118,49 @@ impl SendSizes {
 #[derive(Clone, Copy, Debug)]
 struct Shadow {
     cookie: u64,
-    /// The entry that says that it is done and is to be reported; [`Tail::NONE`] if it is not.
+    /// The entry that says that it is done. One that no device writes, but for the block, if that is not to be reported, or not as
+    /// an ordinary request's success is.
     reported: Tail,
-    bytes: u32,
-    /// Index of its first block, as the device will say it, in bits 31:16; and how it completes.
-    place: u32,
+    /// Bytes in 31:0, and how it completes above.
+    what: u64,
 }
 
 /// Handed back with the completion.
-const UNSIGNALLED: u32 = 1;
+const UNSIGNALLED: u64 = 1 << 32;
 /// Its success is not reported.
-const SUPPRESSED: u32 = 2;
+const SUPPRESSED: u64 = 2 << 32;
+/// A bind is reported, but never as an ordinary request's success is.
+const BIND: u64 = 4 << 32;
 
 impl Shadow {
+    /// Of no request.
     const NONE: Self = Self {
         cookie: 0,
         reported: Tail::NONE,
-        bytes: 0,
-        place: SUPPRESSED,
+        what: SUPPRESSED,
     };
 
+    /// Index of its first block, as the device will say it.
     const fn index(&self) -> u16 {
-        // CAST: the upper half.
-        (self.place >> 16) as u16
+        self.reported.index()
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    const fn bytes(&self) -> u32 {
+        self.what as u32
     }
 
     const fn unsignalled(&self) -> bool {
-        self.place & UNSIGNALLED != 0
+        self.what & UNSIGNALLED != 0
     }
 
     const fn suppressed(&self) -> bool {
-        self.place & SUPPRESSED != 0
+        self.what & SUPPRESSED != 0
     }
 
-    /// A bind is reported, but never as an ordinary request's success is.
-    fn is_bind(&self) -> bool {
-        !self.suppressed() && Tail::NONE.is(self.reported)
+    const fn is_bind(&self) -> bool {
+        self.what & BIND != 0
     }
 }
 
@@ -516,10 +523,12 @@ impl SendQueue {
             self.store(1 + at, *unit);
         }
         window.advance();
-        let number = self.posted;
+        let (number, index) = (self.posted, self.producer_index);
         self.count(blocks, 0, cookie, flags);
         self.ring(control.doorbell());
-        self.shadow.at_mut(number).reported = Tail::NONE;
+        let shadow = self.shadow.at_mut(number);
+        shadow.what |= BIND;
+        shadow.reported = Tail::of_block(self.queue_tail, index, true);
         if window.needs_fence() {
             self.max_requests = 0;
         }
@@ -629,9 +638,7 @@ impl SendQueue {
                 units += 1;
             }
             if !last.is_empty() {
-                let mut unit = [0; UNIT_BYTES];
-                unit[..last.len()].copy_from_slice(last);
-                self.store(units, Unit::from_bytes(unit));
+                self.store(units, Unit::from_bytes(end_of(data, last.len())));
                 units += 1;
             }
         }
@@ -640,6 +647,7 @@ impl SendQueue {
     }
 
     /// Completes the WQE whose data units are written.
+    #[inline(always)]
     fn commit(
         &mut self,
         op: RequestOp,
@@ -686,10 +694,9 @@ impl SendQueue {
         *self.shadow.at_mut(self.posted) = Shadow {
             cookie,
             reported: Tail::of_block(self.queue_tail, self.producer_index, flags.suppress),
-            bytes,
-            place: (u32::from(self.producer_index) << 16)
-                | (u32::from(flags.unsignalled) * UNSIGNALLED)
-                | (u32::from(flags.suppress) * SUPPRESSED),
+            what: u64::from(bytes)
+                | (u64::from(flags.unsignalled) * UNSIGNALLED)
+                | (u64::from(flags.suppress) * SUPPRESSED),
         };
         self.producer_index = self.producer_index.wrapping_add(blocks);
         self.posted = self.posted.wrapping_add(1);
@@ -726,24 +733,32 @@ impl SendQueue {
     /// reported. Its cookie and bytes; `None`, and nothing has changed, if it is any other case.
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: Tail) -> Option<(u64, u32)> {
-        self.complete_if(self.completed, entry)
+        let shadow = self.shadow.at_mut(self.completed);
+        // Where no request is outstanding nothing matches: there is none, or it was forgotten.
+        if !entry.is(shadow.reported) {
+            return None;
+        }
+        shadow.reported = Tail::NONE;
+        self.completed = self.completed.wrapping_add(1);
+        Some((shadow.cookie, shadow.bytes()))
     }
 
     /// The same of a request that has suppressed ones before it.
     pub fn complete_behind_suppressed(&mut self, entry: Tail) -> Option<(u64, u32)> {
         let number = self.find(|shadow| entry.is(shadow.reported))?;
-        self.complete_if(number, entry)
+        let shadow = self.forget_until(number);
+        Some((shadow.cookie, shadow.bytes()))
     }
 
-    #[inline(always)]
-    fn complete_if(&mut self, number: u32, entry: Tail) -> Option<(u64, u32)> {
-        let shadow = *self.shadow(number);
-        // A stale shadow must not match; a queue that is empty has nothing else.
-        if number == self.posted || !entry.is(shadow.reported) {
-            return None;
+    /// Requests up to this one are done, and no entry matches them any more. What was remembered of the last.
+    fn forget_until(&mut self, number: u32) -> Shadow {
+        let shadow = *self.shadow.at(number);
+        let last = number.wrapping_add(1);
+        while self.completed != last {
+            self.shadow.at_mut(self.completed).reported = Tail::NONE;
+            self.completed = self.completed.wrapping_add(1);
         }
-        self.completed = number.wrapping_add(1);
-        Some((shadow.cookie, shadow.bytes))
+        shadow
     }
 
     /// Takes the device's word that the WQE at block `index` and all before it are done, the last one
@@ -755,8 +770,7 @@ impl SendQueue {
             self.distrust(index);
             return None;
         };
-        let shadow = *self.shadow(number);
-        self.completed = number.wrapping_add(1);
+        let shadow = self.forget_until(number);
         let status = match failure {
             None if shadow.suppressed() => return None,
             None => DtoStatus::Success,
@@ -765,7 +779,7 @@ impl SendQueue {
         Some(Completion {
             cookie: shadow.cookie,
             status,
-            transferred: u64::from(shadow.bytes),
+            transferred: u64::from(shadow.bytes()),
             request: true,
             bind: shadow.is_bind(),
             unsignalled: shadow.unsignalled(),
@@ -779,8 +793,7 @@ impl SendQueue {
         if self.outstanding() == 0 {
             return None;
         }
-        let shadow = *self.shadow(self.completed);
-        self.completed = self.completed.wrapping_add(1);
+        let shadow = self.forget_until(self.completed);
         Some(Completion {
             bind: shadow.is_bind(),
             ..Completion::flushed(shadow.cookie, true, shadow.unsignalled())
@@ -801,6 +814,20 @@ fn control_bits(report: bool, flags: RequestFlags) -> u8 {
     (u8::from(flags.solicited) * wqe::flag::SOLICITED)
         | (u8::from(report) * wqe::flag::COMPLETE)
         | (u8::from(flags.fence) * wqe::flag::FENCE)
+}
+
+/// The last bytes of `data`, at most a unit of them, and zeros behind.
+#[inline(always)]
+fn end_of(data: &[u8], bytes: usize) -> [u8; UNIT_BYTES] {
+    match data.last_chunk::<UNIT_BYTES>() {
+        // Read with what is before them and moved up: no call of memcpy(3).
+        Some(&end) => (u128::from_be_bytes(end) << (8 * (UNIT_BYTES - bytes))).to_be_bytes(),
+        None => {
+            let mut unit = [0; UNIT_BYTES];
+            unit[..bytes].copy_from_slice(&data[data.len() - bytes..]);
+            unit
+        }
+    }
 }
 
 /// Units before the data.

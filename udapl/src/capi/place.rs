@@ -20,10 +20,10 @@ pub(super) struct Place<A> {
     pub(super) occupant: AtomicU64,
     /// Null where no handle ever lived, and so in the first place of each kind, which the null handle leads to.
     pub(super) adapter: AtomicPtr<A>,
-    /// The raw parts of the object's handle in Rust: its place there, that one's generation, the IA.
+    /// Of the object's handle in Rust: the IA in 63:32, and below it the generation of its place there, as they are compared there.
+    pub(super) tag: AtomicU64,
+    /// That place.
     pub(super) index: AtomicU32,
-    pub(super) generation: AtomicU32,
-    pub(super) ia: AtomicU32,
     /// The instance of the adapter that the object belongs to.
     pub(super) owner: AtomicU32,
 }
@@ -46,8 +46,9 @@ impl<A> Place<A> {
     #[inline(always)]
     pub(super) fn object(&self) -> (u64, u32) {
         let index = u64::from(self.index.load(Ordering::Relaxed));
-        let generation = u64::from(self.generation.load(Ordering::Relaxed));
-        (generation << 32 | index, self.ia.load(Ordering::Relaxed))
+        let tag = self.tag.load(Ordering::Relaxed);
+        // CAST: the upper half.
+        (tag << 32 | index, (tag >> 32) as u32)
     }
 
     pub(super) fn owner(&self) -> u32 {
@@ -57,12 +58,12 @@ impl<A> Place<A> {
     /// From now on the handle lives here.
     pub(super) fn fill(&self, handle: u64, adapter: *mut A, owner: u32, (key, ia): (u64, u32)) {
         self.adapter.store(adapter, Ordering::Relaxed);
-        // CAST: the two halves.
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 bits")]
-        let (index, generation) = (key as u32, (key >> 32) as u32);
+        // CAST: the lower half.
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let index = key as u32;
         self.index.store(index, Ordering::Relaxed);
-        self.generation.store(generation, Ordering::Relaxed);
-        self.ia.store(ia, Ordering::Relaxed);
+        self.tag
+            .store(u64::from(ia) << 32 | key >> 32, Ordering::Relaxed);
         self.owner.store(owner, Ordering::Relaxed);
         self.occupant.store(handle, Ordering::Release);
     }

@@ -467,6 +467,28 @@ fn counters_that_name_no_outstanding_request_are_ignored_and_counted() {
     assert_eq!(f.queue.distrusted(), 3 + hostile.len() as u64);
 }
 
+/// A device that passes over a request that is to be reported has said all it will be believed of it.
+#[test]
+fn an_entry_of_a_request_that_was_passed_over_completes_nothing() {
+    let entry = |block| Tail::of_request(QPN, block, false);
+    for later in [
+        |queue: &mut SendQueue, tail| queue.complete_behind_suppressed(tail).map(|done| done.0),
+        |queue: &mut SendQueue, _| queue.complete(1, None).map(|done| done.cookie),
+    ] {
+        let mut f = queue(2, 1);
+        f.queue.post(WRITE, segments(1), 1, REPORTED).unwrap();
+        f.queue.post(WRITE, segments(1), 2, REPORTED).unwrap();
+        assert_eq!(later(&mut f.queue, entry(1)), Some(2));
+        for block in [0, 1] {
+            assert_eq!(f.queue.complete_plain(entry(block)), None, "{block}");
+            assert_eq!(f.queue.complete_behind_suppressed(entry(block)), None);
+        }
+        assert_eq!(f.queue.outstanding(), 0);
+        f.queue.post(WRITE, segments(1), 3, REPORTED).unwrap();
+        assert_eq!(f.queue.complete_plain(entry(2)), Some((3, 0x100)));
+    }
+}
+
 /// As drivers take it (rdma-core `cq.c`: `wqe_counter & (wqe_cnt - 1)`).
 #[test]
 fn a_counter_masked_to_the_ring_names_its_request() {

@@ -28,9 +28,8 @@ impl Kind {
         let empty = || Place {
             occupant: AtomicU64::new(0),
             adapter: AtomicPtr::new(null_mut()),
+            tag: AtomicU64::new(0),
             index: AtomicU32::new(0),
-            generation: AtomicU32::new(0),
-            ia: AtomicU32::new(0),
             owner: AtomicU32::new(0),
         };
         Arc::new(Self {
