@@ -71,7 +71,7 @@ pub use evd::EvdParam;
 pub mod post {
     pub use crate::ep::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 }
-pub use ep::batch::Batch;
+pub use ep::batch::{Batch, SrqBatch};
 pub use evd::wait::{Look, Run};
 pub use evd::waiter::{EvdLook, EvdWait, WaitError};
 pub use event::{

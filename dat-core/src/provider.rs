@@ -340,12 +340,13 @@ pub trait QueuePair {
     where
         I: Iterator<Item = DataSegment> + Clone;
 
-    /// As [`QueuePair::post_recv`] for one segment, likewise.
+    /// As [`QueuePair::post_recv`] for one segment, likewise. Without `TELL` the device is told by the next receive, or by
+    /// [`QueuePair::tell_of_recvs`].
     ///
     /// # Errors
     /// [`QueueFull`]; nothing was written.
     #[inline(always)]
-    fn post_one_recv(
+    fn post_one_recv<const TELL: bool>(
         &mut self,
         segment: DataSegment,
         cookie: u64,
@@ -353,6 +354,9 @@ pub trait QueuePair {
     ) -> Result<(), QueueFull> {
         self.post_recv(core::iter::once(segment), cookie, unsignalled)
     }
+
+    /// Tells the device of receives that were posted without.
+    fn tell_of_recvs(&mut self) {}
 
     /// As [`QueuePair::complete`] for an entry that is the [`Plain`] completion of the oldest DTO. `None`, and nothing has changed, when
     /// it is anything else, another queue pair's too, or the provider does not care to tell: then `complete` is called.
@@ -404,6 +408,19 @@ pub trait SharedReceiveQueue {
     fn post_recv<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
     where
         I: Iterator<Item = DataSegment> + Clone;
+    /// The same; the device is told by the next buffer of which it is told, or by [`SharedReceiveQueue::tell`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    fn post_recv_untold<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone,
+    {
+        self.post_recv(segments, cookie)
+    }
+    /// Tells the device of all buffers posted.
+    fn tell(&mut self) {}
     /// As [`QueuePair::complete_plain`].
     fn complete_plain(&mut self, entry: &Self::Entry) -> Option<Plain> {
         let _any = entry;

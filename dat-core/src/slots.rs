@@ -132,7 +132,9 @@ impl<K: Key, T: Resident<K>> Slots<K, T> {
     /// Two values at once; `None` if one of the keys finds nothing, or both are the same.
     pub(crate) fn two_mut(&mut self, one: K, other: K) -> Option<[&mut T; 2]> {
         let ((at, first), (other_at, second)) = (parts(one), parts(other));
-        let slots = self.slots.get_disjoint_mut([at as usize, other_at as usize]);
+        let slots = self
+            .slots
+            .get_disjoint_mut([at as usize, other_at as usize]);
         let [one, other] = slots.ok()?;
         let generation = |slot: &T| parts(slot.named().key).1;
         (generation(one) == first && generation(other) == second).then_some([one, other])
@@ -243,7 +245,10 @@ mod tests {
         assert!(slots.remove(first).is_none());
         assert_eq!((number(slots.get(first)), slots.key_at(0)), (None, None));
         let second = slots.insert(one(2));
-        assert_eq!((number(slots.get(first)), number(slots.get(second))), (None, Some(2)));
+        assert_eq!(
+            (number(slots.get(first)), number(slots.get(second))),
+            (None, Some(2))
+        );
         assert_eq!(slots.key_at(0), Some(second));
         let found = slots.at_mut(0).map(|(key, found)| (key, found.0));
         assert_eq!(found, Some((second, 2)));
@@ -270,7 +275,10 @@ mod tests {
         assert_eq!(slots.len(), 1);
         let (next, last) = (slots.insert(one(7)), slots.insert(one(8)));
         assert_eq!((slots.key_at(2), slots.key_at(0)), (Some(next), Some(last)));
-        assert_eq!(slots.values().map(|one| one.0).collect::<Vec<_>>(), [8, 1, 7]);
+        assert_eq!(
+            slots.values().map(|one| one.0).collect::<Vec<_>>(),
+            [8, 1, 7]
+        );
     }
 
     #[test]
@@ -280,7 +288,11 @@ mod tests {
         slots.remove(key);
         for generation in 0..3_u64 {
             let made_up: EpKey = KeyData::from_ffi(generation << 32).into();
-            assert_eq!(number(slots.somebody(made_up)), None, "generation {generation}");
+            assert_eq!(
+                number(slots.somebody(made_up)),
+                None,
+                "generation {generation}"
+            );
         }
         let next = slots.insert(one(2));
         assert_eq!(number(slots.somebody(next)), Some(2));
@@ -296,10 +308,18 @@ mod tests {
         assert_eq!(number_mut(slots.named_mut(key, 7)), None, "gone");
         for (generation, ia) in [(0, 0), (1, 0), (0, 7), (1, 7)] {
             let made_up: EpKey = KeyData::from_ffi(generation << 32).into();
-            assert_eq!(number_mut(slots.named_mut(made_up, ia)), None, "{generation} of {ia}");
+            assert_eq!(
+                number_mut(slots.named_mut(made_up, ia)),
+                None,
+                "{generation} of {ia}"
+            );
         }
         let next = slots.insert(one(2));
-        assert_eq!(number_mut(slots.named_mut(key, 7)), None, "its successor is another");
+        assert_eq!(
+            number_mut(slots.named_mut(key, 7)),
+            None,
+            "its successor is another"
+        );
         assert_eq!(number_mut(slots.named_mut(next, 7)), Some(2));
     }
 

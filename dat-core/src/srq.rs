@@ -346,16 +346,27 @@ impl<P: Provider> Ia<P> {
         iov: &[S],
         cookie: DtoCookie,
     ) -> DatResult<()> {
-        match self.post_to_srq(srq, iov, cookie) {
+        self.post_to_srq::<true, S>(srq, iov, cookie)
+    }
+
+    /// The same; without `TELL` the doorbell record is left to [`SharedReceiveQueue::tell`].
+    #[inline(always)]
+    pub(crate) fn post_to_srq<const TELL: bool, S: Segment>(
+        &mut self,
+        srq: SrqHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+    ) -> DatResult<()> {
+        match self.post_to_srq_once::<TELL, S>(srq, iov, cookie) {
             Ok(()) => Ok(()),
-            Err(refusal) => self.post_to_srq_again(srq, iov, cookie, refusal),
+            Err(refusal) => self.post_to_srq_again::<TELL, S>(srq, iov, cookie, refusal),
         }
     }
 
     /// What becomes of a buffer that was not posted at once.
     #[cold]
     #[inline(never)]
-    fn post_to_srq_again<S: Segment>(
+    fn post_to_srq_again<const TELL: bool, S: Segment>(
         &mut self,
         srq: SrqHandle,
         iov: &[S],
@@ -366,7 +377,8 @@ impl<P: Provider> Ia<P> {
             return Err(refusal.error());
         }
         self.reclaim_unwanted(srq.key);
-        self.post_to_srq(srq, iov, cookie).map_err(Refusal::error)
+        self.post_to_srq_once::<TELL, S>(srq, iov, cookie)
+            .map_err(Refusal::error)
     }
 
     /// Takes back the buffers of an SRQ whose completions go to a null EVD: nobody will ever dequeue
@@ -382,7 +394,7 @@ impl<P: Provider> Ia<P> {
     }
 
     #[inline(always)]
-    fn post_to_srq<S: Segment>(
+    fn post_to_srq_once<const TELL: bool, S: Segment>(
         &mut self,
         srq: SrqHandle,
         iov: &[S],
@@ -409,10 +421,17 @@ impl<P: Provider> Ia<P> {
             return Err(Refusal::SrqFull);
         }
         match iov {
-            [one] if one.bytes() != 0 => srq.queue.post_recv(core::iter::once(one.data()), cookie),
-            _ => srq.queue.post_recv(pieces(iov), cookie),
+            [one] if one.bytes() != 0 => {
+                let one = core::iter::once(one.data());
+                srq.queue.post_recv_untold(one, cookie)
+            }
+            _ => srq.queue.post_recv_untold(pieces(iov), cookie),
         }
-        .map_err(|QueueFull| Refusal::SrqFull)
+        .map_err(|QueueFull| Refusal::SrqFull)?;
+        if TELL {
+            srq.queue.tell();
+        }
+        Ok(())
     }
 
     /// A completion of an SRQ buffer was dequeued, or dropped.

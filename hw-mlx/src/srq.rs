@@ -357,6 +357,16 @@ impl SharedReceiveQueue for Srq {
     where
         I: Iterator<Item = DataSegment> + Clone,
     {
+        self.post_recv_untold(segments, cookie)?;
+        self.tell();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn post_recv_untold<I>(&mut self, segments: I, cookie: u64) -> Result<(), QueueFull>
+    where
+        I: Iterator<Item = DataSegment> + Clone,
+    {
         if self.outstanding >= self.max_recvs {
             if self.returns.is_empty() {
                 return Err(QueueFull);
@@ -384,9 +394,13 @@ impl SharedReceiveQueue for Srq {
         self.head = shadow.next;
         self.outstanding += 1;
         self.counter = self.counter.wrapping_add(1);
-        barrier::dma_to_device(); // the entry, and the link that leads to it, before the record
-        self.record.store(u32::from(self.counter));
         Ok(())
+    }
+
+    #[inline(always)]
+    fn tell(&mut self) {
+        barrier::dma_to_device(); // the entries, and the links that lead to them, before the record
+        self.record.store(u32::from(self.counter));
     }
 
     #[inline(always)]

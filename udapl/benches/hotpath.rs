@@ -35,7 +35,8 @@ use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use udapl::{
     CompletionFlags, ConnectFlags, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig,
-    LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
+    LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, PzHandle, Qos, RmrTriplet, SrqAttr, SrqHandle,
+    Timeout,
 };
 
 /// Operations per region call: as many as a queue takes.
@@ -308,6 +309,28 @@ impl Bench {
                 }
                 (took, BATCH)
             }
+            "batch_recv_32" => {
+                let took =
+                    self.quietly(|side| region_batch_recv_32(&mut side.ia, side.ep, side.slice));
+                let Side { ia, ep, slice, .. } = &mut self.b;
+                for _ in 0..BATCH {
+                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                }
+                (took, BATCH)
+            }
+            "srq_batch_recv_32" => {
+                let side = &mut self.a;
+                let attr = SrqAttr {
+                    max_recv_dtos: 1024,
+                    max_recv_iov: 1,
+                    low_watermark: 0,
+                };
+                let srq = side.ia.srq_create(side.pz, attr).expect("an SRQ");
+                let took =
+                    self.quietly(|side| region_srq_batch_recv_32(&mut side.ia, srq, side.slice));
+                self.a.ia.srq_free(srq).expect("freed");
+                (took, BATCH)
+            }
             "batch_rdma_write_32" => {
                 let took = self.quietly(|side| {
                     region_batch_rdma_write_32(&mut side.ia, side.ep, side.slice, &remote)
@@ -370,11 +393,29 @@ impl Bench {
                 }
                 (took, BATCH)
             }
-            "c_dequeue_one" => {
+            "c_post_many_write_32" => {
+                let remote = self.d.remote;
+                let took = self.c_quietly(|side| c::region_c_post_many_write_32(side, &remote));
+                self.c.ring(&remote);
+                (took, BATCH)
+            }
+            "c_post_many_recv_32" => {
+                let took = self.c_quietly(c::region_c_post_many_recv_32);
+                let Side { ia, ep, slice, .. } = &mut self.d;
+                for _ in 0..BATCH {
+                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                }
+                (took, BATCH)
+            }
+            "c_dequeue_one" | "c_dequeue_many_16" => {
                 let remote = self.d.remote;
                 self.c_quietly(|side| c::region_c_post_rdma_write(side, &remote));
                 self.c.ring(&remote);
-                (self.c_quietly(c::region_c_dequeue_one), BATCH)
+                if name == "c_dequeue_one" {
+                    (self.c_quietly(c::region_c_dequeue_one), BATCH)
+                } else {
+                    (self.c_quietly(c::region_c_dequeue_many_16), BATCH)
+                }
             }
             "c_dequeue_empty" => (self.c_quietly(c::region_c_dequeue_empty), BATCH),
             other => panic!("no operation is called {other}"),
@@ -453,6 +494,28 @@ fn region_batch_rdma_write_32(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote
     for first in (0..BATCH).step_by(32) {
         let posted = ia.batch(ep, |batch| {
             (first..first + 32).try_for_each(|cookie| batch.rdma_write(&iov, cookie, remote, FLAGS))
+        });
+        posted.expect("posts");
+    }
+}
+
+#[inline(never)]
+fn region_batch_recv_32(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
+    let iov = [slice];
+    for first in (0..BATCH).step_by(32) {
+        let posted = ia.batch(ep, |batch| {
+            (first..first + 32).try_for_each(|cookie| batch.recv(&iov, cookie, FLAGS))
+        });
+        posted.expect("posts");
+    }
+}
+
+#[inline(never)]
+fn region_srq_batch_recv_32(ia: &mut Ia, srq: SrqHandle, slice: LmrSlice) {
+    let iov = [slice];
+    for first in (0..BATCH).step_by(32) {
+        let posted = ia.srq_batch(srq, |batch| {
+            (first..first + 32).try_for_each(|cookie| batch.recv(&iov, cookie))
         });
         posted.expect("posts");
     }
@@ -618,7 +681,7 @@ fn region_bare_poll(ring: &[[AtomicU64; 8]], owners: &[AtomicU8], record: &Atomi
     sum
 }
 
-const OPERATIONS: [&str; 22] = [
+const OPERATIONS: [&str; 27] = [
     "bare_post",
     "bare_poll",
     "post_send",
@@ -629,6 +692,8 @@ const OPERATIONS: [&str; 22] = [
     "post_rdma_write_stale",
     "post_rdma_write_triplet",
     "batch_rdma_write_32",
+    "batch_recv_32",
+    "srq_batch_recv_32",
     "post_rdma_read",
     "post_recv",
     "post_recv_triplet",
@@ -641,6 +706,9 @@ const OPERATIONS: [&str; 22] = [
     "c_post_recv",
     "c_dequeue_one",
     "c_dequeue_empty",
+    "c_post_many_write_32",
+    "c_post_many_recv_32",
+    "c_dequeue_many_16",
 ];
 
 fn main() {

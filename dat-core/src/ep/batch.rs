@@ -1,18 +1,19 @@
-//! Several requests behind one doorbell.
+//! Several posts behind one doorbell.
 //!
 //! On an uncached BAR each doorbell is a write on the bus, and waits for those before it to leave the processor. A batch puts any
 //! number of requests into the queue and tells the device of all of them at its end, as rdma-core does for a list of work requests (one
-//! doorbell record and one register write for all: `providers/mlx5/qp.c`, `post_send_db`). DAT 1.2 has no such call.
+//! doorbell record and one register write for all: `providers/mlx5/qp.c`, `post_send_db`). Receives have a doorbell record and no
+//! register, and the record is written once (`mlx5_post_recv` there). DAT 1.2 has no such calls.
 
-use super::post::{Operation, RdmaRead, RdmaWrite, Send};
+use super::post::{Operation, RdmaRead, RdmaWrite, Recv, Send};
 use crate::error::DatResult;
-use crate::handle::{EpHandle, index_of};
+use crate::handle::{EpHandle, SrqHandle, index_of};
 use crate::ia::Ia;
-use crate::provider::{Provider, QueuePair};
+use crate::provider::{Provider, QueuePair, SharedReceiveQueue};
 use crate::segment::{RmrTriplet, Segment};
 use crate::types::{CompletionFlags, DtoCookie};
 
-/// Requests that are being posted to an endpoint. The device is told of them when it is dropped, or earlier.
+/// What is being posted to an endpoint. The device is told of them when it is dropped, or earlier.
 pub struct Batch<'a, P: Provider> {
     ia: &'a mut Ia<P>,
     /// The endpoint, and its place while the batch has the IA to itself; a place that nothing has if the handle is none.
@@ -20,10 +21,19 @@ pub struct Batch<'a, P: Provider> {
     place: u32,
     /// Requests are in the queue that the device has not been told of.
     unrung: bool,
+    /// Receives, likewise.
+    untold: bool,
+}
+
+/// Buffers that are being posted to an SRQ. The device is told of them when it is dropped, or earlier.
+pub struct SrqBatch<'a, P: Provider> {
+    ia: &'a mut Ia<P>,
+    srq: SrqHandle,
+    untold: bool,
 }
 
 impl<P: Provider> Ia<P> {
-    /// Posts what `post` posts, in its order, behind one doorbell. A request that is refused changes nothing; those before it are
+    /// Posts what `post` posts, in its order, requests behind one doorbell and receives by one doorbell record. One that is refused changes nothing; those before it are
     /// posted, whatever `post` makes of the refusal.
     ///
     /// ```text
@@ -49,6 +59,25 @@ impl<P: Provider> Ia<P> {
             ep,
             place: if there { index_of(ep.key) } else { u32::MAX },
             unrung: false,
+            untold: false,
+        })
+    }
+
+    /// Posts the buffers that `post` posts to an SRQ, in its order, by one doorbell record. One that is refused changes nothing; those
+    /// before it are posted, whatever `post` makes of the refusal.
+    ///
+    /// # Errors
+    /// Those that `post` returns.
+    #[inline]
+    pub fn srq_batch<T>(
+        &mut self,
+        srq: SrqHandle,
+        post: impl FnOnce(&mut SrqBatch<'_, P>) -> DatResult<T>,
+    ) -> DatResult<T> {
+        post(&mut SrqBatch {
+            ia: self,
+            srq,
+            untold: false,
         })
     }
 }
@@ -98,6 +127,30 @@ impl<P: Provider> Batch<'_, P> {
         self.post(iov, RdmaRead(remote), cookie, flags)
     }
 
+    /// As [`Ia::ep_post_recv`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn recv<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let Ia { eps, lmrs, .. } = &mut *self.ia;
+        if let Some((_, ep)) = eps.at_mut(self.place)
+            && ep.recv_at_once::<false, _>(lmrs, iov, cookie, flags)
+        {
+            self.untold = true;
+            return Ok(());
+        }
+        self.ia.recv_in_order(self.ep, iov, Recv, cookie, flags)?;
+        // It has told of those before it, too.
+        self.untold = false;
+        Ok(())
+    }
+
     #[inline(always)]
     fn post<S: Segment>(
         &mut self,
@@ -124,11 +177,39 @@ impl<P: Provider> Batch<'_, P> {
 
 impl<P: Provider> Drop for Batch<'_, P> {
     fn drop(&mut self) {
-        if self.unrung
+        if (self.unrung || self.untold)
             && let Some((_, ep)) = self.ia.eps.at_mut(self.place)
             && let Some(qp) = &mut ep.qp
         {
-            qp.ring_last();
+            if self.unrung {
+                qp.ring_last();
+            }
+            if self.untold {
+                qp.tell_of_recvs();
+            }
+        }
+    }
+}
+
+impl<P: Provider> SrqBatch<'_, P> {
+    /// As [`Ia::srq_post_recv`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn recv<S: Segment>(&mut self, iov: &[S], cookie: DtoCookie) -> DatResult<()> {
+        self.ia.post_to_srq::<false, S>(self.srq, iov, cookie)?;
+        self.untold = true;
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for SrqBatch<'_, P> {
+    fn drop(&mut self) {
+        if self.untold
+            && let Some(srq) = self.ia.srqs.get_mut(self.srq.key)
+        {
+            srq.queue.tell();
         }
     }
 }

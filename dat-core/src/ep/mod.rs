@@ -238,16 +238,15 @@ impl Hot {
     fn settle_at_once(&mut self) {
         let connected = self.state == EpState::Connected;
         let most = |segments: u32, limit: u64| {
-            if connected && segments != 0 {
-                limit
-            } else {
-                0
-            }
+            if connected && segments != 0 { limit } else { 0 }
         };
         self.at_once = AtOnce {
             send: most(self.max_request_iov, self.max_send_bytes),
             write: most(self.max_write_iov, self.max_write_bytes),
-            read: most(self.max_read_iov.min(self.max_reads_out), self.max_read_bytes),
+            read: most(
+                self.max_read_iov.min(self.max_reads_out),
+                self.max_read_bytes,
+            ),
         };
     }
 }

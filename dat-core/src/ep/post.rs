@@ -138,6 +138,35 @@ impl<P: Provider> Ep<P> {
     }
 }
 
+impl<P: Provider> Ep<P> {
+    /// As [`Ia::recv_at_once`]; without `TELL` the doorbell record is left to [`QueuePair::tell_of_recvs`].
+    #[inline(always)]
+    pub(super) fn recv_at_once<const TELL: bool, S: Segment>(
+        &mut self,
+        lmrs: &LmrTable,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool {
+        let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
+        if let [one] = iov
+            && flags.bits() & self.hot.recv_flags_refused == 0
+            && let Some(qp) = &mut self.qp
+            && one.bytes().wrapping_sub(1) < self.hot.max_recv_at_once
+            && one.is_good(Scope {
+                lmrs,
+                pz: self.hot.pz,
+                need: MemPrivFlags::LOCAL_WRITE,
+            })
+        {
+            return qp
+                .post_one_recv::<TELL>(one.data(), cookie, unsignalled)
+                .is_ok();
+        }
+        false
+    }
+}
+
 /// What flags mean for a request.
 #[inline(always)]
 fn request_flags<O: Operation>(flags: CompletionFlags) -> RequestFlags {
@@ -403,11 +432,9 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> bool {
-        self.eps
-            .named_mut(handle.key, handle.ia)
-            .is_some_and(|ep| {
-                ep.request_at_once::<true, S, O>(&self.lmrs, iov, operation, cookie, flags)
-            })
+        self.eps.named_mut(handle.key, handle.ia).is_some_and(|ep| {
+            ep.request_at_once::<true, S, O>(&self.lmrs, iov, operation, cookie, flags)
+        })
     }
 
     /// Posts a receive likewise.
@@ -420,22 +447,9 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> bool {
-        let lmrs = &self.lmrs;
-        let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
-        if let [one] = iov
-            && let Some(ep) = self.eps.named_mut(handle.key, handle.ia)
-            && flags.bits() & ep.hot.recv_flags_refused == 0
-            && let Some(qp) = &mut ep.qp
-            && one.bytes().wrapping_sub(1) < ep.hot.max_recv_at_once
-            && one.is_good(Scope {
-                lmrs,
-                pz: ep.hot.pz,
-                need: MemPrivFlags::LOCAL_WRITE,
-            })
-        {
-            return qp.post_one_recv(one.data(), cookie, unsignalled).is_ok();
-        }
-        false
+        self.eps
+            .named_mut(handle.key, handle.ia)
+            .is_some_and(|ep| ep.recv_at_once::<true, S>(&self.lmrs, iov, cookie, flags))
     }
 
     /// Checks a request in order and posts it.
@@ -523,7 +537,7 @@ impl<P: Provider> Ia<P> {
 
     /// Checks a receive in order and posts it.
     #[inline(never)]
-    fn recv_in_order<S: Segment>(
+    pub(super) fn recv_in_order<S: Segment>(
         &mut self,
         handle: EpHandle,
         iov: &[S],

@@ -187,13 +187,17 @@ impl QueuePair for Qp {
     }
 
     #[inline(always)]
-    fn post_one_recv(
+    fn post_one_recv<const TELL: bool>(
         &mut self,
         segment: DataSegment,
         cookie: u64,
         unsignalled: bool,
     ) -> Result<(), QueueFull> {
-        self.recv.post_one(segment, cookie, unsignalled)
+        self.recv.post_one::<TELL>(segment, cookie, unsignalled)
+    }
+
+    fn tell_of_recvs(&mut self) {
+        self.recv.announce();
     }
 
     #[inline]

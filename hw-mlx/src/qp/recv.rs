@@ -179,16 +179,16 @@ impl RecvQueue {
             bytes,
             unsignalled,
         };
-        self.hand_over();
+        self.hand_over::<true>();
         Ok(())
     }
 
-    /// Posts a buffer of one segment.
+    /// Posts a buffer of one segment. Without `TELL` the device is not told, until [`RecvQueue::announce`].
     ///
     /// # Errors
     /// [`QueueFull`] when `max_recvs` are outstanding.
     #[inline(always)]
-    pub fn post_one(
+    pub fn post_one<const TELL: bool>(
         &mut self,
         segment: DataSegment,
         cookie: u64,
@@ -208,15 +208,17 @@ impl RecvQueue {
             bytes: segment.bytes,
             unsignalled,
         };
-        self.hand_over();
+        self.hand_over::<TELL>();
         Ok(())
     }
 
-    /// Counts the entry that is now in the ring and tells the device.
+    /// Counts the entry that is now in the ring, and tells the device or leaves that for later.
     #[inline(always)]
-    fn hand_over(&mut self) {
+    fn hand_over<const TELL: bool>(&mut self) {
         self.posted = self.posted.wrapping_add(1);
-        self.announce();
+        if TELL {
+            self.announce();
+        }
     }
 
     /// Whether the device names the oldest entry.

@@ -6,11 +6,13 @@
 use std::hint::black_box;
 use std::ptr::{null, null_mut};
 
-use udapl::capi::types::{CEpAttr, CEpParam, CEvent, CRegionDescription, DatHandle, DatReturn};
+use udapl::capi::types::{
+    CEpAttr, CEpParam, CEvent, CPost, CRegionDescription, DatHandle, DatReturn,
+};
 use udapl::capi::{
-    dat_ep_connect, dat_ep_create, dat_ep_modify, dat_ep_post_rdma_write, dat_ep_post_recv,
-    dat_ep_query, dat_evd_create, dat_evd_dequeue, dat_evd_wait, dat_lmr_create, dat_pz_create,
-    lend,
+    dat_ep_connect, dat_ep_create, dat_ep_modify, dat_ep_post_many, dat_ep_post_rdma_write,
+    dat_ep_post_recv, dat_ep_query, dat_evd_create, dat_evd_dequeue, dat_evd_dequeue_many,
+    dat_evd_wait, dat_lmr_create, dat_pz_create, lend,
 };
 use udapl::{Ia, LmrTriplet, RmrTriplet};
 
@@ -171,6 +173,53 @@ pub fn region_c_dequeue_one(side: &CSide) {
         let mut event = std::mem::MaybeUninit::<CEvent>::uninit();
         call!(dequeue(side.evd, event.as_mut_ptr()));
         black_box(&event);
+    }
+}
+
+/// So many posts of one operation (`DAT_POST_OPERATION`) by one call.
+fn posts(side: &CSide, operation: u32, remote: *const RmrTriplet) -> [CPost; 32] {
+    [(); 32].map(|()| CPost {
+        operation,
+        num_segments: 1,
+        local_iov: &raw const side.triplet,
+        user_cookie: 0,
+        remote_buffer: remote,
+        completion_flags: 0,
+    })
+}
+
+#[inline(never)]
+pub fn region_c_post_many_write_32(side: &CSide, remote: &RmrTriplet) {
+    let post: unsafe extern "C" fn(_, _, _, _) -> _ = black_box(dat_ep_post_many);
+    let (posts, mut posted) = (posts(side, 1, remote), 0);
+    for _ in 0..BATCH / 32 {
+        call!(post(side.ep, 32, posts.as_ptr(), &raw mut posted));
+    }
+}
+
+#[inline(never)]
+pub fn region_c_post_many_recv_32(side: &CSide) {
+    let post: unsafe extern "C" fn(_, _, _, _) -> _ = black_box(dat_ep_post_many);
+    let (posts, mut posted) = (posts(side, 3, null()), 0);
+    for _ in 0..BATCH / 32 {
+        call!(post(side.ep, 32, posts.as_ptr(), &raw mut posted));
+    }
+}
+
+#[inline(never)]
+pub fn region_c_dequeue_many_16(side: &CSide) {
+    let dequeue: unsafe extern "C" fn(_, _, _, _) -> _ = black_box(dat_evd_dequeue_many);
+    let mut events = [const { std::mem::MaybeUninit::<CEvent>::uninit() }; 16];
+    let mut taken = 0;
+    for _ in 0..BATCH / 16 {
+        call!(dequeue(
+            side.evd,
+            16,
+            events.as_mut_ptr().cast(),
+            &raw mut taken
+        ));
+        assert_eq!(taken, 16);
+        black_box(&events);
     }
 }
 

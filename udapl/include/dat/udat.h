@@ -417,6 +417,34 @@ DAT_RETURN dat_srq_resize(DAT_SRQ_HANDLE srq_handle, DAT_COUNT srq_max_recv_dto)
 DAT_RETURN dat_srq_set_lw(DAT_SRQ_HANDLE srq_handle, DAT_COUNT low_watermark);
 DAT_RETURN dat_srq_free(DAT_SRQ_HANDLE srq_handle);
 
+/*
+ * Many at once. DAT 1.2 has no such calls, and other providers are not asked for them. Each does what the single calls do, in their
+ * order, until one is refused, whose answer is the answer; *num_posted (which may be null) says how many posts came before it. The
+ * device is told once of all requests and once of all receives. dat_evd_dequeue_many finds no event without an error.
+ */
+typedef enum dat_post_operation {
+	DAT_POST_SEND = 0,
+	DAT_POST_RDMA_WRITE = 1,
+	DAT_POST_RDMA_READ = 2,
+	DAT_POST_RECV = 3
+} DAT_POST_OPERATION;
+
+typedef struct dat_post {
+	DAT_POST_OPERATION operation;
+	DAT_COUNT num_segments;
+	DAT_LMR_TRIPLET *local_iov;
+	DAT_DTO_COOKIE user_cookie;
+	const DAT_RMR_TRIPLET *remote_buffer; /* of RDMA Write and RDMA Read */
+	DAT_COMPLETION_FLAGS completion_flags; /* none for an SRQ */
+} DAT_POST;
+
+DAT_RETURN dat_ep_post_many(DAT_EP_HANDLE ep_handle, DAT_COUNT num_posts, const DAT_POST *posts,
+			    DAT_COUNT *num_posted);
+DAT_RETURN dat_srq_post_many(DAT_SRQ_HANDLE srq_handle, DAT_COUNT num_posts, const DAT_POST *posts,
+			     DAT_COUNT *num_posted);
+DAT_RETURN dat_evd_dequeue_many(DAT_EVD_HANDLE evd_handle, DAT_COUNT max_events, DAT_EVENT *events,
+				DAT_COUNT *num_events);
+
 /* The static registry: one pointer to a DAT_PROVIDER_INFO of the caller's for each entry. */
 DAT_RETURN dat_registry_list_providers(DAT_COUNT max_to_return, DAT_COUNT *number_entries,
 				       DAT_PROVIDER_INFO *(dat_provider_list[]));

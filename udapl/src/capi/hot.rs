@@ -28,7 +28,10 @@ const QUEUE_EMPTY: DatReturn = DatError::new(ReturnType::QueueEmpty, Subtype::No
 /// # Safety
 /// `iov` is null or points to `count` segments, which stay as they are while the answer is used.
 #[inline(always)]
-unsafe fn segments<'a>(count: DatCount, iov: *const LmrTriplet) -> Option<&'a [LmrTriplet]> {
+pub(super) unsafe fn segments<'a>(
+    count: DatCount,
+    iov: *const LmrTriplet,
+) -> Option<&'a [LmrTriplet]> {
     match usize::try_from(count) {
         Ok(0) => Some(&[]),
         // SAFETY: contract GIVEN, for a vector that is not null.

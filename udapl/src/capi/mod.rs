@@ -60,6 +60,7 @@ mod hand_overs;
 mod hot;
 mod ia;
 mod instance;
+mod many;
 mod memory;
 mod messages;
 #[cfg(test)]
@@ -84,6 +85,7 @@ pub use evd::*;
 pub use generic::*;
 pub use hot::*;
 pub use ia::*;
+pub use many::*;
 pub use memory::*;
 pub use registry::*;
 pub use srq::*;

@@ -63,6 +63,14 @@ structs! {
         target_address @ 8: u64,
         segment_length @ 16: u64,
     }
+    CPost = "DAT_POST", 40 {
+        operation @ 0: u32,
+        num_segments @ 4: DatCount,
+        local_iov @ 8: *const dat_core::LmrTriplet,
+        user_cookie @ 16: DatContext,
+        remote_buffer @ 24: *const dat_core::RmrTriplet,
+        completion_flags @ 32: u32,
+    }
     CProviderInfo = "DAT_PROVIDER_INFO", 268 {
         ia_name @ 0: [c_char; 256],
         dapl_version_major @ 256: u32,

@@ -60,6 +60,9 @@ AT(DAT_RMR_TRIPLET, pad, 4);
 AT(DAT_RMR_TRIPLET, target_address, 8);
 AT(DAT_RMR_TRIPLET, segment_length, 16);
 
+SIZE(DAT_POST, 40);
+VALUE(DAT_POST_RECV, 3);
+
 SIZE(DAT_PROVIDER_INFO, 268);
 AT(DAT_PROVIDER_INFO, ia_name, 0);
 AT(DAT_PROVIDER_INFO, dapl_version_major, 256);

@@ -75,6 +75,9 @@ pub const CALLS: &[Call] = &[
     ("dat_ep_post_recv", 12, |h| {
         c!(dat_ep_post_recv(h, 0, null(), 0, 0))
     }),
+    ("dat_ep_post_many", 12, |h| {
+        c!(dat_ep_post_many(h, 0, null(), null_mut()))
+    }),
     ("dat_ep_post_rdma_read", 12, |h| {
         c!(dat_ep_post_rdma_read(h, 1, &raw const ZERO, 0, null(), 0))
     }),
@@ -131,6 +134,9 @@ pub const CALLS: &[Call] = &[
     ("dat_srq_post_recv", 25, |h| {
         c!(dat_srq_post_recv(h, 1, &raw const ZERO, 0))
     }),
+    ("dat_srq_post_many", 25, |h| {
+        c!(dat_srq_post_many(h, 0, null(), null_mut()))
+    }),
     ("dat_srq_resize", 25, |h| dat_srq_resize(h, 8)),
     ("dat_srq_set_lw", 25, |h| dat_srq_set_lw(h, 1)),
     ("dat_srq_free", 25, |h| dat_srq_free(h)),
@@ -149,6 +155,9 @@ pub const CALLS: &[Call] = &[
     ("dat_evd_resize", 26, |h| dat_evd_resize(h, 8)),
     ("dat_evd_dequeue", 26, |h| {
         out!(CEvent, |to| dat_evd_dequeue(h, to))
+    }),
+    ("dat_evd_dequeue_many", 26, |h| {
+        c!(dat_evd_dequeue_many(h, 0, null_mut(), null_mut()))
     }),
     ("dat_evd_wait", 26, |h| {
         out!(CEvent, |to| dat_evd_wait(h, 0, 1, to, &raw mut LEFT))

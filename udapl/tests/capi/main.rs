@@ -8,6 +8,7 @@
 mod calls;
 mod handles;
 mod instances;
+mod many;
 mod mixed;
 mod support;
 mod threads;

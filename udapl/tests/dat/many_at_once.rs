@@ -1,4 +1,4 @@
-//! Several requests behind one doorbell (`batch`), several events by one call (`evd_poll`). DAT 1.2 has neither: each does what the
+//! Several posts behind one doorbell (`batch`, `srq_batch`), several events by one call (`evd_poll`). DAT 1.2 has neither: each does what the
 //! single calls do, in their order.
 
 use udapl::{
@@ -141,6 +141,107 @@ fn nothing_rings_for_an_empty_batch_or_one_that_nobody_takes() {
     );
     pair.pump();
     assert_eq!(doorbells(&pair), before);
+    pair.assert_no_complaints();
+}
+
+/// The cookies of the next `count` receives.
+fn received(pair: &mut Pair, count: usize) -> Vec<u64> {
+    (0..count).map(|_| pair.wait_recv(B).cookie).collect()
+}
+
+#[test]
+fn receives_of_a_batch_are_told_of_at_its_end() {
+    let mut pair = Pair::connected();
+    let (from, inbox) = (pair.filled(A, 1, 64), pair.untouched(B, 256));
+    let before = pair.fabric.report(A).transmitted.packets;
+    let Pair {
+        fabric,
+        sides: [a, b],
+        ..
+    } = &mut pair;
+    let posted = b.ia.batch(b.ep, |batch| {
+        batch.recv(&[inbox.part(0, 64)], 1, NONE)?;
+        batch.recv(&[inbox.part(64, 64)], 2, NONE)?;
+        // It finds no buffer, comes again, and finds one then.
+        a.ia.ep_post_send(a.ep, &[from.all()], 7, NONE)?;
+        fabric.pass_time();
+        batch.recv(&[inbox.part(128, 64)], 3, NONE)
+    });
+    assert_eq!(posted, Ok(()));
+    assert_eq!(received(&mut pair, 1), [1]);
+    assert_eq!(pair.fabric.report(A).transmitted.packets - before, 2);
+    pair.post_send(A, &[from.all()], 8, NONE).expect("posted");
+    pair.post_send(A, &[from.all()], 9, NONE).expect("posted");
+    assert_eq!(received(&mut pair, 2), [2, 3]);
+    assert_eq!(inbox.read(128, 64), from.read(0, 64));
+    pair.assert_no_complaints();
+}
+
+/// Lists of segments take the longer way, and tell of those before them, too.
+#[test]
+fn requests_and_receives_of_a_batch_keep_their_orders() {
+    let mut pair = Pair::connected();
+    let (from, inbox) = (pair.filled(A, 1, 64), pair.untouched(B, 256));
+    let (back, room) = (pair.filled(B, 2, 64), pair.untouched(A, 64));
+    pair.post_recv(A, &[room.all()], 30, NONE).expect("posted");
+    let halves = [inbox.part(64, 32), inbox.part(96, 32)];
+    let ep = pair.sides[B].ep;
+    let refused = pair.sides[B].ia.batch(ep, |batch| {
+        batch.recv(&[inbox.part(0, 64)], 1, NONE)?;
+        batch.recv(&halves, 2, NONE)?;
+        batch.send(&[back.all()], 20, NONE)?;
+        batch.recv(&[inbox.part(128, 64)], 3, NONE)?;
+        batch.recv(&[inbox.part(192, 64)], 4, SUPPRESS)
+    });
+    assert_eq!(
+        refused.map_err(DatError::return_type),
+        Err(ReturnType::InvalidParameter)
+    );
+    for cookie in 5..8 {
+        pair.post_send(A, &[from.all()], cookie, NONE)
+            .expect("posted");
+    }
+    assert_eq!(received(&mut pair, 3), [1, 2, 3]);
+    assert_eq!(pair.wait_recv(A).cookie, 30);
+    assert_eq!(inbox.read(64, 64), from.read(0, 64));
+    assert_eq!(room.read(0, 64), back.read(0, 64));
+    pair.assert_no_complaints();
+}
+
+#[test]
+fn buffers_of_an_srq_come_by_many() {
+    let mut pair = Pair::connected_with(&PairConfig {
+        srq: Some(4),
+        ..PairConfig::default()
+    });
+    let (from, inbox) = (pair.filled(A, 1, 64), pair.untouched(B, 64));
+    let srq = pair.srq.expect("an SRQ");
+    let mut posted = 0;
+    let refused: DatResult<()> = pair.sides[B].ia.srq_batch(srq, |batch| {
+        loop {
+            batch.recv(&[inbox.all()], posted)?;
+            posted += 1;
+        }
+    });
+    let refused = refused.map_err(DatError::return_type);
+    assert_eq!(
+        (posted, refused),
+        (4, Err(ReturnType::InsufficientResources))
+    );
+    let elsewhere = pair.sides[A]
+        .ia
+        .srq_batch(srq, |batch| batch.recv(&[from.all()], 9));
+    assert_eq!(
+        elsewhere.map_err(DatError::return_type),
+        Err(ReturnType::InvalidHandle)
+    );
+    for cookie in 0..4 {
+        pair.post_send(A, &[from.all()], cookie, NONE)
+            .expect("posted");
+    }
+    let mut cookies = received(&mut pair, 4);
+    cookies.sort_unstable();
+    assert_eq!(cookies, [0, 1, 2, 3]);
     pair.assert_no_complaints();
 }
 

@@ -1,0 +1,231 @@
+//! Many posts behind one doorbell, many events by one call. DAT 1.2 has no such calls; operations have the numbers of DAT 2.0's DAT_DTOS.
+//!
+//! Each does what the single calls do, in their order, until one is refused. Handles of other providers are not taken: their tables of
+//! functions have no such calls.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::mem::MaybeUninit;
+use core::slice;
+
+use dat_core::provider::Provider;
+use dat_core::{
+    Batch, CompletionFlags, DatResult, EpHandle, EvdHandle, LmrTriplet, SrqHandle, Subtype,
+};
+
+use super::adapter::{Adapter, Open};
+use super::call::{answer, as_count, caught, look_up, parameter, put, said};
+use super::dat2::types::operation;
+use super::event;
+use super::hot::{found_nothing, segments};
+use super::table::{Named, handle_of};
+use super::types::{CEvent, CPost, DatCount, DatHandle, DatReturn};
+
+impl CPost {
+    /// Its segments.
+    ///
+    /// # Safety
+    /// `local_iov` is null or points to `num_segments` segments.
+    #[inline(always)]
+    unsafe fn segments<'a>(&self) -> DatResult<&'a [LmrTriplet]> {
+        // SAFETY: contract PASSED ON.
+        unsafe { segments(self.num_segments, self.local_iov) }.ok_or(parameter(Subtype::Arg3))
+    }
+
+    /// Adds it to a batch.
+    ///
+    /// # Safety
+    /// As [`CPost::segments`]; `remote_buffer` is null or points to a triplet.
+    #[inline(always)]
+    unsafe fn add<P: Provider>(&self, batch: &mut Batch<'_, P>) -> DatResult<()> {
+        // SAFETY: contract PASSED ON.
+        let iov = unsafe { self.segments() }?;
+        let (cookie, flags) = (
+            self.user_cookie,
+            CompletionFlags::from_bits_retain(self.completion_flags),
+        );
+        // SAFETY: contract GIVEN.
+        let remote = unsafe { self.remote_buffer.as_ref() };
+        match (self.operation, remote) {
+            (operation::SEND, _) => batch.send(iov, cookie, flags),
+            (operation::RECEIVE, _) => batch.recv(iov, cookie, flags),
+            (operation::RDMA_WRITE, Some(remote)) => batch.rdma_write(iov, cookie, remote, flags),
+            (operation::RDMA_READ, Some(remote)) => batch.rdma_read(iov, cookie, remote, flags),
+            (_, _) => Err(parameter(Subtype::Arg3)),
+        }
+    }
+}
+
+/// As many `T` as the caller says there are.
+///
+/// # Safety
+/// `list` is null or points to `count` of them, which stay as they are while the answer is used.
+unsafe fn listed<'a, T>(count: DatCount, list: *const T) -> DatResult<&'a [T]> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: contract GIVEN, for a list that is not null.
+        Ok(count) if !list.is_null() => Ok(unsafe { slice::from_raw_parts(list, count) }),
+        Ok(_) => Err(parameter(Subtype::Arg3)),
+        Err(_) => Err(parameter(Subtype::Arg2)),
+    }
+}
+
+/// Posts a list by `post`, which counts what it has posted.
+///
+/// # Safety
+/// `posts` as for [`listed`], `posted` as for [`put`].
+#[inline(always)]
+unsafe fn post_many<H: Named>(
+    handle: DatHandle,
+    (count, posts): (DatCount, *const CPost),
+    posted: *mut DatCount,
+    post: impl Fn(&mut Open, H, &[CPost], &mut usize) -> DatResult<()>,
+) -> DatReturn {
+    caught(|| {
+        let found = look_up::<H>(handle).and_then(|found| {
+            // SAFETY: contract PASSED ON.
+            Ok((found, unsafe { listed(count, posts) }?))
+        });
+        let ((adapter, object), posts) = match found {
+            Ok(found) => found,
+            Err(error) => return answer(error),
+        };
+        adapter.fast_or_in_turn(|open| {
+            let mut done = 0;
+            let answered = post(open, object, posts, &mut done);
+            // SAFETY: contract PASSED ON.
+            unsafe { put(posted, as_count(done)) };
+            said(answered)
+        })
+    })
+}
+
+/// Posts to an endpoint, in this order: requests behind one doorbell, receives by one doorbell record. `num_posted` says how many were;
+/// the answer is that of the first that was refused, as its own call would have given it.
+///
+/// # Safety
+/// `posts` is null or points to `num_posts` posts whose pointers are what [`dat_ep_post_rdma_write`](super::dat_ep_post_rdma_write)
+/// takes; `num_posted` is null or points to a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_post_many(
+    ep_handle: DatHandle,
+    num_posts: DatCount,
+    posts: *const CPost,
+    num_posted: *mut DatCount,
+) -> DatReturn {
+    let post = |open: &mut Open, ep: EpHandle, posts: &[CPost], done: &mut usize| {
+        open.ia.batch(ep, |batch| {
+            posts.iter().try_for_each(|post| {
+                // SAFETY: contract GIVEN.
+                unsafe { post.add(batch) }?;
+                *done += 1;
+                Ok(())
+            })
+        })
+    };
+    // SAFETY: contract PASSED ON.
+    unsafe { post_many(ep_handle, (num_posts, posts), num_posted, post) }
+}
+
+/// Posts buffers to an SRQ likewise. Their operation is DAT_POST_RECV, and they have no flags.
+///
+/// # Safety
+/// As [`dat_ep_post_many`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_srq_post_many(
+    srq_handle: DatHandle,
+    num_posts: DatCount,
+    posts: *const CPost,
+    num_posted: *mut DatCount,
+) -> DatReturn {
+    let post = |open: &mut Open, srq: SrqHandle, posts: &[CPost], done: &mut usize| {
+        open.ia.srq_batch(srq, |batch| {
+            posts.iter().try_for_each(|post| {
+                if (post.operation, post.completion_flags) != (operation::RECEIVE, 0) {
+                    return Err(parameter(Subtype::Arg3));
+                }
+                // SAFETY: contract GIVEN.
+                batch.recv(unsafe { post.segments() }?, post.user_cookie)?;
+                *done += 1;
+                Ok(())
+            })
+        })
+    };
+    // SAFETY: contract PASSED ON.
+    unsafe { post_many(srq_handle, (num_posts, posts), num_posted, post) }
+}
+
+/// Takes as many events as there are and as there is room for, oldest first. How many says `num_events`: finding none is no error.
+///
+/// # Safety
+/// `events` is null or points to room for `max_events` events; `num_events` is null or points to a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_evd_dequeue_many(
+    evd_handle: DatHandle,
+    max_events: DatCount,
+    events: *mut CEvent,
+    num_events: *mut DatCount,
+) -> DatReturn {
+    caught(|| {
+        let (adapter, evd) = match look_up::<EvdHandle>(evd_handle) {
+            Ok(found) => found,
+            Err(error) => return answer(error),
+        };
+        let room = match usize::try_from(max_events) {
+            Ok(room) if room == 0 || !events.is_null() => room,
+            Ok(_) => return answer(parameter(Subtype::Arg3)),
+            Err(_) => return answer(parameter(Subtype::Arg2)),
+        };
+        if num_events.is_null() {
+            return answer(parameter(Subtype::Arg4));
+        }
+        adapter.fast_or_in_turn(|open| {
+            let places = if room == 0 {
+                &mut []
+            } else {
+                // SAFETY: not null, so contract ROOM holds.
+                unsafe { slice::from_raw_parts_mut(events.cast(), room) }
+            };
+            let taken = take(adapter, open, (evd_handle, evd), places);
+            // SAFETY: not null, so contract ROOM holds.
+            unsafe { num_events.write(as_count(taken.unwrap_or(0))) };
+            said(taken.map(|_| ()))
+        })
+    })
+}
+
+/// Fills places with events; how many.
+fn take(
+    adapter: &'static Adapter,
+    open: &mut Open,
+    (handle, evd): (DatHandle, EvdHandle),
+    places: &mut [MaybeUninit<CEvent>],
+) -> DatResult<usize> {
+    let mut taken = 0;
+    while let Some(places) = places.get_mut(taken..).filter(|places| !places.is_empty()) {
+        let run = open.ia.evd_look_each(evd, places, |_, ep, done| {
+            MaybeUninit::new(event::plain(handle, handle_of(ep), done))
+        });
+        taken += run.taken;
+        let Some(place) = places.get_mut(run.taken) else {
+            break;
+        };
+        if run.empty && taken != 0 {
+            break;
+        }
+        let event = match open.ia.evd_dequeue(evd) {
+            Ok(event) => event,
+            Err(error) => {
+                if found_nothing(error) {
+                    open.sleep.kick();
+                }
+                let nothing_more = found_nothing(error) || taken != 0;
+                return if nothing_more { Ok(taken) } else { Err(error) };
+            }
+        };
+        place.write(event::made(adapter, open, handle, &event));
+        taken += 1;
+    }
+    Ok(taken)
+}
