@@ -146,6 +146,18 @@ impl World {
 
     /// Binds a window, or unbinds it.
     pub fn bind(&mut self, side: usize, at: usize, which: usize, open_it: bool) {
+        self.bind_with(side, at, which, open_it, CompletionFlags::empty());
+    }
+
+    /// The same with flags.
+    pub fn bind_with(
+        &mut self,
+        side: usize,
+        at: usize,
+        which: usize,
+        open_it: bool,
+        flags: CompletionFlags,
+    ) {
         let cookie = self.next_number();
         let Some(open) = &self.sides[side].open else {
             return;
@@ -163,8 +175,7 @@ impl World {
         let rights = MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE;
         let address = veil.region.lmr.registered_address;
         let answer = self.ep_call(side, "dat_rmr_bind", ep, |open| {
-            let none = CompletionFlags::empty();
-            open.ia.rmr_bind(rmr, &what, rights, ep, cookie, none)
+            open.ia.rmr_bind(rmr, &what, rights, ep, cookie, flags)
         });
         let Some(answer) = answer else { return };
         let deed = if open_it {

@@ -3,6 +3,7 @@
 mod batches;
 mod busy;
 mod connections;
+mod distance;
 mod life;
 mod listeners;
 mod memory;
@@ -17,7 +18,7 @@ use rand::Rng;
 use udapl::{CloseFlags, DatResult};
 
 use crate::Feature;
-use crate::side::ENDS;
+use crate::side::{ENDS, VEILS};
 use crate::world::World;
 
 fn outcome<T>(answer: &DatResult<T>) -> &'static str {
@@ -50,7 +51,7 @@ impl World {
             self.ask(side, end);
             self.spare(side);
         }
-        match self.random.random_range(0..164) {
+        match self.random.random_range(0..168) {
             0..=14 => self.connect(side, end),
             15..=39 => self.receive(side, end),
             40..=79 => self.post(side, end),
@@ -91,6 +92,11 @@ impl World {
             159..=161 if self.has(Feature::Evds) => self.await_work(side),
             162 if self.has(Feature::Late) => self.close_slowly(side),
             163 if self.has(Feature::Evds) => self.busy(side),
+            164..=165 => self.linger(side, end),
+            166..=167 if self.has(Feature::Windows) => {
+                let which = self.random.random_range(0..VEILS);
+                self.bind_twice(side, which);
+            }
             _ => {}
         }
     }

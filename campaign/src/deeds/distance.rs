@@ -1,0 +1,72 @@
+//! What shows only where the other end is far away: requests that are under way while the program goes on.
+//!
+//! A wire has no delay unless somebody gives it one, so what is posted is done before the next call. Here it has one for the length of
+//! a deed: a graceful disconnect finds requests under way, and a bind that waits behind a fenced Read is overtaken by a bind of the
+//! same window on another endpoint, if that is let in.
+
+use hw_sim::{Faults, LinkFaults};
+use rand::Rng;
+use udapl::{CloseFlags, CompletionFlags};
+
+use crate::end::{Kind, Phase, WINDOW};
+use crate::side::ENDS;
+use crate::world::World;
+
+/// One way.
+const FAR: Faults = Faults {
+    delay_ns: 50_000,
+    ..Faults::NONE
+};
+
+impl World {
+    /// Does something while the wire is long, if nothing else is the matter with it.
+    fn at_a_distance(&mut self, deed: impl FnOnce(&mut Self)) {
+        let calm = self.until.is_none() && self.now() >= self.trained && self.repeats.is_none();
+        if !calm {
+            return;
+        }
+        self.sim.set_faults(self.wire, LinkFaults::both(FAR));
+        deed(self);
+        self.sim.set_faults(self.wire, LinkFaults::default());
+    }
+
+    /// Posts requests, and disconnects gracefully before they are done.
+    pub fn linger(&mut self, side: usize, at: usize) {
+        let count = self.random.random_range(1..=WINDOW);
+        let up = |world: &Self| {
+            let open = world.sides[side].open.as_ref();
+            open.is_some_and(|open| open.ends[at].phase == Phase::Up && !open.dead)
+        };
+        if !up(self) {
+            return;
+        }
+        self.at_a_distance(|world| {
+            for _ in 0..count {
+                world.post_one(side, at, Kind::Write, 8, 0, false);
+            }
+            world.disconnect(side, at, CloseFlags::Graceful);
+            world.cover.count("disconnect", "with requests under way");
+        });
+    }
+
+    /// Binds one window on an endpoint, behind a Read that takes its time, and at once on another.
+    pub fn bind_twice(&mut self, side: usize, which: usize) {
+        let Some(open) = &self.sides[side].open else {
+            return;
+        };
+        let up = |at: &usize| open.ends[*at].phase == Phase::Up;
+        let ends: Vec<usize> = (0..ENDS).filter(up).collect();
+        let (&[one, other, ..], Some(veil)) = (&ends[..], open.veils.get(which)) else {
+            return;
+        };
+        if open.dead || veil.rmr.is_none() || veil.binds > 0 {
+            return;
+        }
+        self.at_a_distance(|world| {
+            world.post_one(side, one, Kind::Read, 8, 0, false);
+            world.bind_with(side, one, which, true, CompletionFlags::BARRIER_FENCE);
+            world.bind(side, other, which, true);
+            world.cover.count("bind a window", "on two endpoints");
+        });
+    }
+}
