@@ -120,7 +120,21 @@ impl State {
         }
         let tray = self.trays.get_mut(seat.0 as usize).and_then(Option::take);
         for arrival in tray.into_iter().flat_map(|tray| tray.arrivals) {
-            self.cm.release(now, arrival.conn());
+            let conn = arrival.conn();
+            let others = match &arrival {
+                Arrival::Event(CmEvent::Request { listen, .. }) => self.least_loaded(*listen, None),
+                Arrival::Event(_) | Arrival::HandedOff(..) => None,
+            };
+            // Where others listen too a request is theirs.
+            let Some(to) = others else {
+                self.cm.release(now, conn);
+                continue;
+            };
+            self.own(conn, to);
+            if let Some(tray) = self.tray(to) {
+                tray.arrivals.push_back(arrival);
+                (tray.waker)();
+            }
         }
     }
 
@@ -188,8 +202,9 @@ impl State {
 
     /// An instance is told nothing more of a connection.
     fn let_go(&mut self, conn: ConnId, seat: Seat) {
+        let counted = self.cm.owner(conn) == Some(seat.0);
         if let Some(tray) = self.tray(seat) {
-            tray.connections = tray.connections.saturating_sub(1);
+            tray.connections = tray.connections.saturating_sub(usize::from(counted));
             tray.arrivals.retain(|arrival| arrival.conn() != conn);
         }
     }

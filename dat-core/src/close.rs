@@ -155,9 +155,9 @@ impl<P: Provider> Ia<P> {
 
     /// The adapter has this instance no more. Once.
     pub(crate) fn leave(&mut self) {
-        if let Some(provider) = self.provider.get() {
-            self.adapter.lock().leave(self.seat, provider.now());
-        }
+        let now = self.provider.now();
+        self.adapter.lock().leave(self.seat, now);
+        self.transmit();
     }
 
     /// Ends objects as an abrupt close does, whatever state they are in, and leaves all others as they are. What others

@@ -310,11 +310,6 @@ impl Opened {
 pub(crate) struct Held<P>(Option<P>);
 
 impl<P> Held<P> {
-    /// It, if the IA is not over.
-    pub(crate) const fn get(&self) -> Option<&P> {
-        self.0.as_ref()
-    }
-
     /// Takes it out: the IA is over.
     pub(crate) fn take(&mut self) -> Option<P> {
         self.0.take()
@@ -338,30 +333,35 @@ impl<P> DerefMut for Held<P> {
 }
 
 impl<P: Provider> Drop for Ia<P> {
-    /// An IA that is dropped and was not closed. One of several instances is closed abruptly: the device is the others' too. Else peers are told that their connections are over, as far as that takes no time
-    /// worth mentioning. Then the provider goes, and with it the device's use of all memory; only after that what the
-    /// device used. A panic that is under way may have left anything in any state: then nothing is told.
+    /// An IA that is dropped and was not closed.
+    ///
+    /// One of several instances is closed abruptly, for the device is the others' too. Of the only one, peers are told that
+    /// their connections are over, as far as that takes no time worth mentioning; then the provider goes, and with it the
+    /// device's use of all memory; only after that what the device used. A panic that is under way may have left anything in
+    /// any state: then nothing is told, and the device is stopped.
     fn drop(&mut self) {
-        if self.provider.0.is_some() && self.instances() > 1 {
-            if std::thread::panicking() {
-                // What is posted and registered here nobody can end any more, and others' doings cannot be told from it.
+        if self.provider.0.is_some() {
+            let panics = std::thread::panicking();
+            let alone = self.provider.retire();
+            if panics && !alone {
+                // What is posted and registered here nobody can end any more.
                 self.provider
                     .stop("a thread panicked with an instance of the adapter");
-            } else {
+            } else if !alone {
                 tracing::info!(
                     ia = self.id,
                     "an instance was dropped, not closed: it is closed now"
                 );
                 self.end_everything();
+            } else if !self.dead && !panics {
+                tracing::info!(
+                    ia = self.id,
+                    "an IA was dropped, not closed: its device is stopped"
+                );
+                self.abandon();
             }
-        } else if self.provider.0.is_some() && !self.dead && !std::thread::panicking() {
-            tracing::info!(
-                ia = self.id,
-                "an IA was dropped, not closed: its device is stopped"
-            );
-            self.abandon();
+            self.leave();
         }
-        self.leave();
         drop(self.provider.take());
     }
 }

@@ -105,7 +105,7 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    /// Sends the last datagrams of an IA that is closed: waits a little while for room. What arrives meanwhile is not answered.
+    /// Sends the last datagrams of an IA that is closed: waits a little while for room. What arrives meanwhile for it is not answered.
     pub(crate) fn transmit_last(&mut self) {
         let patience = self.provider.now().saturating_add(LAST_WORDS);
         for _ in 0..LAST_ROUNDS {
@@ -113,9 +113,14 @@ impl<P: Provider> Ia<P> {
             if self.adapter.lock().cm.is_silent() {
                 return;
             }
-            for _ in 0..DATAGRAMS {
-                if self.provider.poll_mad().is_none() {
-                    break;
+            if self.instances() > 1 {
+                // They may be the others'.
+                self.take_datagrams();
+            } else {
+                for _ in 0..DATAGRAMS {
+                    if self.provider.poll_mad().is_none() {
+                        break;
+                    }
                 }
             }
             match self.provider.wait(patience) {

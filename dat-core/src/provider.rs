@@ -863,6 +863,10 @@ pub trait Provider: Sized {
     fn await_mads(&mut self, deadline: Nanos);
     /// Takes a received management datagram and who sent it.
     fn poll_mad(&mut self) -> Option<(MadAddress, [u8; 256])>;
+    /// Whether this is the only instance of the device; then there will be no other.
+    fn retire(&mut self) -> bool {
+        true
+    }
     /// What wakes this instance when another one of its adapter has something for it: it ends a [`Provider::wait`] that is under way or
     /// comes next.
     fn waker(&self) -> crate::adapter::Waker {

@@ -202,6 +202,7 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
     let mut report = watch.report;
     report.commands = control.queue.posted();
     tracing::info!(function = control.function.name(), device = format_args!("{:#06x}", hardware.device_id), total = ?report.total, "opened");
+    control.link_up = port.link_up;
     let own = Own::new(&control, 0, completion_vector, Some(parts));
     let found = Found {
         caps,
@@ -306,6 +307,10 @@ fn start_command_interface(
         spare: Vec::new(),
         undead_rings: Vec::new(),
         event_mode: false,
+        closed: false,
+        requested: false,
+        link_up: false,
+        wanting: false,
         watch_health: false,
         doubt: None,
         counter_set: None,

@@ -75,7 +75,7 @@ impl Listener {
     }
 
     /// Wakes it, if it may be asleep.
-    fn stir(&mut self) {
+    pub(crate) fn stir(&mut self) {
         if self.rest == Rest::MaySleep {
             self.rest = Rest::Stirred;
             self.wakeup.signal();
@@ -205,6 +205,14 @@ pub(crate) struct Control {
     pub(crate) undead_rings: Vec<Ring>,
     /// Answers come by event.
     pub(crate) event_mode: bool,
+    /// The last instance is gone or going: there will be no other.
+    pub(crate) closed: bool,
+    /// The system has said that it wants the function back.
+    pub(crate) requested: bool,
+    /// The link is up, as far as we have been told.
+    pub(crate) link_up: bool,
+    /// Somebody found no command slot, and waits for one.
+    pub(crate) wanting: bool,
     /// The health counter is expected to move.
     pub(crate) watch_health: bool,
     /// The counters of our queue pairs, where the device has such.
@@ -325,7 +333,10 @@ impl Control {
                     quarantined: self.queue.quarantined(),
                 }),
                 Err(SubmitError::NoSlot) if self.serve() => continue,
-                Err(SubmitError::NoSlot) => return None,
+                Err(SubmitError::NoSlot) => {
+                    self.wanting = true;
+                    return None;
+                }
             });
         }
     }
@@ -366,6 +377,7 @@ impl Control {
         out_bytes: usize,
     ) -> Option<Result<Vec<u8>, CmdError>> {
         if let Some(answer) = self.queue.take(ticket) {
+            self.slot_is_free();
             if answer.is_ok() {
                 self.objects.count(ticket.opcode());
             }
@@ -443,6 +455,7 @@ impl Control {
                 // It is said once; an eventfd signalled again would only keep waits from sleeping.
                 self.interrupts.truncate(self.vectors);
                 self.interrupts.extend(self.health.notices().cloned());
+                self.requested = true;
                 self.tell(AsyncEvent::DeviceRequested);
             }
             None => {}
@@ -501,6 +514,7 @@ impl Control {
         let Some(doubt) = &self.doubt else { return };
         let (ticket, until) = (doubt.ticket, doubt.until);
         if ticket.is_some_and(|ticket| self.queue.take(ticket).is_some()) {
+            self.slot_is_free();
             self.doubt = None;
             self.health.answered();
         } else if self.now() >= until {
@@ -580,11 +594,27 @@ impl Control {
                         Meaning::Completion(cqn) => {
                             self.completions.note_completion(cqn);
                             for listener in self.listeners.iter_mut().flatten() {
-                                listener.inbox.notice();
+                                listener.inbox.call();
                             }
                         }
                         Meaning::Async(event) => {
                             tracing::debug!(?event, eqn = ?eq.eqn(), "asynchronous event");
+                            match event {
+                                AsyncEvent::PortUp => self.link_up = true,
+                                AsyncEvent::PortDown => self.link_up = false,
+                                AsyncEvent::PortChange { .. }
+                                | AsyncEvent::CommEstablished { .. }
+                                | AsyncEvent::SqDrained { .. }
+                                | AsyncEvent::QpError { .. }
+                                | AsyncEvent::SrqLastWqe { .. }
+                                | AsyncEvent::CqError { .. }
+                                | AsyncEvent::SrqLimit { .. }
+                                | AsyncEvent::SrqError { .. }
+                                | AsyncEvent::DeviceDead { .. }
+                                | AsyncEvent::DeviceRequested
+                                | AsyncEvent::EventsLost { .. }
+                                | AsyncEvent::Other { .. } => {}
+                            }
                             for listener in self.listeners.iter_mut().flatten() {
                                 listener.inbox.push(event);
                             }
@@ -604,6 +634,13 @@ impl Control {
             self.stir();
         }
         handled
+    }
+
+    /// Wakes who waits for a command slot.
+    fn slot_is_free(&mut self) {
+        if core::mem::take(&mut self.wanting) {
+            self.stir();
+        }
     }
 
     /// Tells every instance of an event. Whose object it names is known to the instance that made it.
@@ -628,9 +665,28 @@ impl Control {
     /// An instance has something to look at that did not come from the device.
     pub(crate) fn call(&mut self, number: usize) {
         if let Some(listener) = self.listeners.get_mut(number).and_then(Option::as_mut) {
-            listener.inbox.notice();
+            listener.inbox.call();
             listener.stir();
         }
+    }
+
+    /// Instances there are.
+    pub(crate) fn instances(&self) -> usize {
+        self.listeners.iter().flatten().count()
+    }
+
+    /// The next event of an instance. Who has lost some is told what he must not miss.
+    pub(crate) fn next_event(&mut self, number: usize) -> Option<AsyncEvent> {
+        let inbox = &mut self.listeners.get_mut(number)?.as_mut()?.inbox;
+        let event = inbox.pop();
+        if matches!(event, Some(AsyncEvent::EventsLost { .. })) {
+            if let Some(cause) = self.health.dead() {
+                inbox.push(AsyncEvent::DeviceDead { cause });
+            } else if self.requested {
+                inbox.push(AsyncEvent::DeviceRequested);
+            }
+        }
+        event
     }
 
     /// The vector with the fewest instances, of those that are for completions.

@@ -185,10 +185,21 @@ impl Opened {
         };
         let wakeup = shared.function.wakeup()?;
         let mut control = shared.lock();
+        if control.closed {
+            return Ok(None);
+        }
+        if let Some(cause) = control.health.dead() {
+            return Err(MlxError::Dead(cause));
+        }
         let vector = control.quietest_vector();
         let spare = control.spare.pop();
         let vector = spare.as_ref().map_or(vector, |parts| parts.vector);
-        let number = control.listen(Listener::new(vector, wakeup));
+        let mut listener = Listener::new(vector, wakeup);
+        if control.requested {
+            // It is said once, and holds for all.
+            listener.inbox.push(AsyncEvent::DeviceRequested);
+        }
+        let number = control.listen(listener);
         let own = Own::new(&control, number, vector, spare);
         drop(control);
         // From here on dropping it undoes what was done.
@@ -244,7 +255,17 @@ impl Hca {
     /// Instances of the function, this one included.
     #[must_use]
     pub fn instances(&self) -> usize {
-        self.shared.lock().listeners.iter().flatten().count()
+        self.shared.lock().instances()
+    }
+
+    /// Whether this is the only instance; then there will be no other.
+    pub(crate) fn retire(&mut self) -> bool {
+        self.own.retire(&mut self.shared.lock())
+    }
+
+    /// Whether the link is up, as far as the device has said.
+    pub(crate) fn link_is_up(&self) -> bool {
+        self.shared.lock().link_up
     }
 
     /// Ends the instance. The last one destroys what bring-up made, takes all pages back and stops the function; that of any other
@@ -253,21 +274,28 @@ impl Hca {
     /// # Errors
     /// [`CloseError`] if a step failed; the others were done all the same, and the memory is ours again.
     pub fn close(self) -> Result<CloseReport, CloseError> {
-        let shared = Arc::clone(&self.shared);
-        drop(self);
-        let (instances_left, commands) = {
-            let control = shared.lock();
-            let left = control.listeners.iter().flatten().count();
-            (left, control.queue.posted())
+        let (mut shared, over_at) = (Arc::clone(&self.shared), self.own.over_at);
+        let instances_left = {
+            let mut this = self;
+            let mut control = shared.lock();
+            this.own.leave(&mut control);
+            control.instances()
         };
-        // Whoever comes last has it to himself, however many close at once.
-        match Arc::into_inner(shared) {
-            Some(shared) => teardown::close(shared),
-            None => Ok(CloseReport {
+        if instances_left > 0 {
+            return Ok(CloseReport {
                 instances_left,
-                commands,
+                commands: shared.lock().queue.posted(),
                 ..CloseReport::default()
-            }),
+            });
+        }
+        shared.lock().over_at = over_at;
+        loop {
+            // Whoever looks whether it is open has it for a moment, and finds it closed.
+            shared = match Arc::try_unwrap(shared) {
+                Ok(shared) => return teardown::close(shared),
+                Err(shared) => shared,
+            };
+            std::thread::yield_now();
         }
     }
 
@@ -366,25 +394,31 @@ impl Hca {
 
     /// Drains the event queues: finished commands, page requests, completion events, errors. Does not
     /// look at interrupts and makes no system call.
-    pub fn process_events(&mut self) {
+    /// True: there is something to look at that the device's events do not tell, such as datagrams, or what another instance has.
+    pub fn process_events(&mut self) -> bool {
         let Self { own, shared } = self;
         let mut control = shared.lock();
         own.serve(&mut control);
+        let called = own.was_called(&mut control);
         own.seen(&mut control);
         own.lie_down(&mut control);
+        called
     }
 
     /// The next event that is not a completion.
     pub fn next_async(&mut self) -> Option<AsyncEvent> {
-        let mut control = self.shared.lock();
-        self.own.inbox(&mut control)?.pop()
+        self.shared.lock().next_event(self.own.number)
     }
 
-    /// A completion queue that an event has named since it was last told: one of this instance, or one that is for all.
+    /// A completion queue that an event has named since it was last told, of this instance.
     /// Numbers are used again: whoever creates a completion queue takes what is there of an earlier one with that number first.
     pub fn next_completion(&mut self) -> Option<Cqn> {
-        let own = self.own.completions.next_completion();
-        own.or_else(|| self.shared.lock().completions.next_completion())
+        self.own.completions.next_completion()
+    }
+
+    /// The same of those that are for all.
+    pub(crate) fn next_shared_completion(&mut self) -> Option<Cqn> {
+        self.shared.lock().completions.next_completion()
     }
 
     /// Forgets events of a completion queue that has just been created: they are of an earlier one with its number.
@@ -435,17 +469,13 @@ impl Hca {
             }
             control = own.sleep(shared, control, exchange.until());
         };
-        own.lie_down(&mut control);
+        own.lie_down_after(&mut control);
         answer
     }
 
     /// Looks at the device's health if that is due. For those who never call [`Hca::wait`].
     pub fn check_health(&mut self) {
-        let Self { own, shared } = self;
-        let mut control = shared.lock();
-        own.rise(&mut control);
-        control.look_after_health(false);
-        own.lie_down(&mut control);
+        self.shared.lock().look_after_health(false);
     }
 
     /// Whether the device is dead: commands fail, except those that destroy.

@@ -201,6 +201,8 @@ pub(crate) struct Inbox {
     completions: BTreeSet<u32>,
     /// Something came in that nobody was told of yet.
     unseen: bool,
+    /// There is something elsewhere that is worth a look.
+    called: bool,
 }
 
 impl Inbox {
@@ -236,9 +238,19 @@ impl Inbox {
         }
     }
 
-    /// Something came in that is kept elsewhere.
-    pub(crate) const fn notice(&mut self) {
-        self.unseen = true;
+    /// There is something to look at that is kept elsewhere.
+    pub(crate) const fn call(&mut self) {
+        self.called = true;
+    }
+
+    /// Whether there was, since this was last asked.
+    pub(crate) fn was_called(&mut self) -> bool {
+        std::mem::take(&mut self.called)
+    }
+
+    /// Whether there is.
+    pub(crate) const fn is_called(&self) -> bool {
+        self.called
     }
 
     /// Whether something came in since this was last asked. Events arrive while commands are waited for;

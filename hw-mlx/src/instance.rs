@@ -183,12 +183,20 @@ impl Own {
         self.parts = Some(parts);
     }
 
-    /// The end: nobody is told of anything any more, and what was its own is another's.
+    /// The end: nobody is told of anything any more, and what was its own is another's. With the last one the function is closed.
     pub(crate) fn leave(&mut self, control: &mut Control) {
         if let Some(listener) = control.listeners.get_mut(self.number) {
             *listener = None;
         }
         control.spare.extend(self.parts.take());
+        control.closed |= control.instances() == 0;
+    }
+
+    /// Whether it is the only one; then there will be no other.
+    pub(crate) fn retire(&self, control: &mut Control) -> bool {
+        let alone = control.instances() == 1 && self.listener(control).is_some();
+        control.closed |= alone;
+        alone
     }
 
     /// Brings the list of interrupts up to date.
@@ -233,6 +241,17 @@ impl Own {
         }
     }
 
+    /// The same behind a command. What it was called for meanwhile is still there to look at, and the signal went with the wait.
+    pub(crate) fn lie_down_after(&self, control: &mut Control) {
+        self.lie_down(control);
+        let listener = control.listeners.get_mut(self.number);
+        if let Some(listener) = listener.and_then(Option::as_mut)
+            && listener.inbox.is_called()
+        {
+            listener.stir();
+        }
+    }
+
     pub(crate) fn inbox<'a>(&self, control: &'a mut Control) -> Option<&'a mut Inbox> {
         let listener = control.listeners.get_mut(self.number)?.as_mut()?;
         Some(&mut listener.inbox)
@@ -271,7 +290,13 @@ impl Own {
     /// Whether something came in since this was last asked.
     pub(crate) fn seen(&mut self, control: &mut Control) -> bool {
         let told = self.inbox(control).is_some_and(Inbox::seen);
-        self.completions.seen() || told
+        let called = self.was_called(control);
+        self.completions.seen() || told || called
+    }
+
+    /// Whether there was something elsewhere that is worth a look, since this was last asked.
+    pub(crate) fn was_called(&self, control: &mut Control) -> bool {
+        self.inbox(control).is_some_and(Inbox::was_called)
     }
 
     /// Sleeps until an interrupt, somebody who wakes it, the deadline, or the next look at the device's health. Others go on
@@ -288,24 +313,26 @@ impl Own {
         drop(control);
         let woken = shared.clock.wait(&self.interrupts, until);
         let mut control = shared.lock();
-        let (mut fired, mut stirred) = (false, false);
+        let (mut fired, mut stirred, mut own) = (false, false, false);
         if woken {
             let (wakeup, vectors) = self.interrupts[..self.vectors]
                 .split_last()
                 // PANIC: it has one itself.
                 .expect("a wakeup");
             for vector in vectors {
-                fired |= vector.take() > 0;
+                // That of its completion event queue is the last.
+                own = vector.take() > 0;
+                fired |= own;
             }
             stirred = wakeup.take() > 0;
         }
         if let Some(rest) = self.rest(&mut control) {
             *rest = Rest::Up;
         }
-        if fired {
+        if own {
             // Another one's event queue may have been meant. They hear of it by their wakeups, and pass nothing on.
             control.stir_sharers(self.vector);
-        } else if woken && !stirred {
+        } else if woken && !fired && !stirred {
             control.hear();
             self.follow_if_changed(&control);
         }
@@ -347,9 +374,11 @@ pub(crate) fn parts_for(
         }),
         Err(failed) => {
             if let Some(ring) = failed.undead {
+                // The device may have an event queue that rings it: the page stays where it is.
                 shared.lock().undead_rings.push(ring);
+            } else if let Err(second) = free_uar(commands, uar_index) {
+                tracing::warn!(%second, "a doorbell page that nobody uses stays");
             }
-            free_uar(commands, uar_index)?;
             Err(failed.error)
         }
     }

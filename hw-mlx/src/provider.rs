@@ -83,8 +83,6 @@ struct Common {
     gsi: Mutex<Gsi>,
     /// The protection domain of QP1.
     gsi_pd: u32,
-    /// The number of its completion queue.
-    gsi_cqn: u32,
     /// What random numbers are drawn from ([`HcaConfig::seed`]).
     seed: Option<u64>,
     /// Instances made so far.
@@ -116,6 +114,10 @@ impl OpenedProvider {
         };
         // Whoever closes last takes this with it before the function.
         let Some(common) = self.common.upgrade() else {
+            // And leaves the function to us.
+            if let Err(error) = hca.close() {
+                tracing::warn!(%error, "closing");
+            }
             return Ok(None);
         };
         MlxProvider::of(hca, common).map(Some)
@@ -155,7 +157,6 @@ impl MlxProvider {
         // Armed from the start: a connection request may be the first thing that happens.
         let _none_yet = gsi.receive();
         let common = Common {
-            gsi_cqn: gsi.cqn(),
             gsi: Mutex::new(gsi),
             gsi_pd,
             seed,
@@ -186,7 +187,7 @@ impl MlxProvider {
             (of("numbers")?, of("variants")?)
         };
         let limits = limits(&hca);
-        let down_since = (!hca.port().link_up).then(|| hca.now());
+        let down_since = (!hca.link_is_up()).then(|| hca.now());
         if down_since.is_some() {
             tracing::warn!(function = hca.name(), "the port is down");
         }
@@ -262,11 +263,17 @@ impl MlxProvider {
             if let Some(known) = self.cqs.get(&cqn.get()) {
                 known.sequence.count_event();
                 handled = true;
-            } else if cqn.get() == self.common.gsi_cqn {
-                self.common.gsi().notified();
+            }
+        }
+        let mut gsi = self.common.gsi();
+        // In one step: who finds it not armed arms it.
+        while let Some(cqn) = self.hca.next_shared_completion() {
+            if cqn.get() == gsi.cqn() {
+                gsi.notified();
                 handled = true;
             }
         }
+        drop(gsi);
         while let Some(event) = self.hca.next_async() {
             handled = true;
             tracing::debug!(?event, "device event");
@@ -416,8 +423,8 @@ impl Provider for MlxProvider {
 
     fn wait(&mut self, deadline: Nanos) -> Result<bool, ProviderError> {
         // What is already collected is not slept over.
-        self.hca.process_events();
-        if self.collect() || !self.events.is_empty() {
+        let called = self.hca.process_events();
+        if self.collect() || called || !self.events.is_empty() {
             return Ok(true);
         }
         let handled = self.hca.wait(Instant(deadline));
@@ -807,6 +814,10 @@ impl Provider for MlxProvider {
         let mac = self.hca.resolve(received.route.source).unwrap_or_default();
         let index = self.source_index(received.route.destination);
         Some((received.sender(mac, index), received.mad))
+    }
+
+    fn retire(&mut self) -> bool {
+        self.hca.retire()
     }
 
     fn waker(&self) -> Waker {

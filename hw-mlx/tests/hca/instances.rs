@@ -82,6 +82,22 @@ fn a_completion_event_is_its_instances_alone() {
     assert_eq!(second.next_completion(), Some(Cqn::new(9)));
 }
 
+/// A call is for whoever looks afterwards: the wait for an answer goes on, and does not spin.
+#[test]
+fn a_call_does_not_end_the_wait_for_an_answer() {
+    let (double, mut first, _second) = opened();
+    double.rule(NOP, Action::Hold);
+    double.after(Duration::from_millis(3), |state| state.release(0));
+    let begun = first.now();
+    first.waker()();
+    first.exec(&NopIn::new()).expect("answered");
+    assert_eq!(first.now() - begun, Duration::from_millis(3));
+    // And it is not lost.
+    let now = first.now();
+    assert!(first.wait(now + Duration::from_secs(1)).expect("alive"));
+    assert_eq!(first.now(), now);
+}
+
 /// The first instance takes the interrupt and the event; the second one's wait ends by its wakeup.
 #[test]
 fn who_serves_wakes_who_sleeps() {

@@ -1,8 +1,11 @@
 //! Several instances of one adapter: queues, objects and events of their own; the port, memory and the connection manager in common.
 
 use std::thread;
+use std::time::Duration;
 
+use dat_core::provider::Provider;
 use hw_sim::Fault;
+use udapl::fabric::Fabric;
 use udapl::{
     Adapter, AsyncEvent, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoStatus,
     EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, MemPrivFlags, OpenError,
@@ -369,6 +372,112 @@ fn an_instance_that_is_dropped_ends_alone() {
     all.of[A].push(another);
     all.of[B].remove(0);
     all.pair.assert_no_complaints();
+}
+
+/// What another instance puts into its tray while it is about to sleep keeps it from sleeping.
+#[test]
+fn a_call_from_another_instance_is_not_slept_over() {
+    let mut all = Instances::new([1, 0]);
+    let Instance { ia, .. } = &mut all.of[A][0];
+    ia.progress();
+    let call = ia.provider().waker();
+    call();
+    let begun = ia.provider().now();
+    let woken = ia
+        .provider_mut()
+        .wait(begun + 1_000_000_000)
+        .expect("alive");
+    assert_eq!((woken, ia.provider().now() - begun), (true, 0));
+    // And once is enough.
+    let woken = ia.provider_mut().wait(begun + 1_000_000).expect("alive");
+    assert_eq!((woken, ia.provider().now() - begun), (false, 1_000_000));
+}
+
+/// An instance that is made later knows what the device has said before.
+#[test]
+fn a_later_instance_knows_that_the_link_has_come_up() {
+    let fabric = Fabric::pair(1);
+    fabric.sim.inject(&fabric.function(A), &Fault::LinkDown);
+    let mut first = fabric.open(A).expect("opens");
+    let peer = fabric.open(B).expect("opens");
+    fabric.sim.inject(&fabric.function(A), &Fault::LinkUp);
+    first.progress();
+    let mut later = Instance::new(
+        Adapter::of(&first)
+            .instance(IaConfig::default())
+            .expect("one more"),
+    );
+    // Longer than a link may train.
+    for _ in 0..20 {
+        fabric.sim.advance(Duration::from_secs(1));
+        first.progress();
+        later.ia.progress();
+    }
+    let to = peer.query().ia.ia_address;
+    let begun = later.ia.ep_connect(
+        later.ep,
+        to,
+        ELSEWHERE,
+        LONG,
+        b"",
+        Qos::BEST_EFFORT,
+        ConnectFlags::empty(),
+    );
+    assert_eq!(begun, Ok(()), "{:?}", later.ia.last_device_error());
+}
+
+#[test]
+fn a_later_instance_hears_that_the_device_is_wanted_back() {
+    let all = Instances::new([1, 0]);
+    let function = all.pair.fabric.function(A);
+    all.pair.fabric.sim.inject(&function, &Fault::WantedBack);
+    let mut first = all.of;
+    let first = &mut first[A][0].ia;
+    let evd = first.async_evd();
+    let heard = first.evd_wait(evd, LONG, 1).map(|(event, _)| event);
+    assert_eq!(heard, Ok(Event::Async(AsyncEvent::IaCatastrophic)));
+    let mut later = Adapter::of(first)
+        .instance(IaConfig::default())
+        .expect("it lives");
+    let evd = later.async_evd();
+    let heard = later.evd_wait(evd, LONG, 1).map(|(event, _)| event);
+    assert_eq!(heard, Ok(Event::Async(AsyncEvent::IaCatastrophic)));
+}
+
+#[test]
+fn a_dead_device_has_no_more_instances() {
+    let mut all = Instances::new([1, 0]);
+    let function = all.pair.fabric.function(A);
+    all.pair
+        .fabric
+        .sim
+        .inject(&function, &Fault::SurpriseRemoval);
+    let Instance { ia, .. } = &mut all.of[A][0];
+    let evd = ia.async_evd();
+    ia.evd_wait(evd, LONG, 1).expect("IA_CATASTROPHIC");
+    let again = Adapter::of(ia).instance(IaConfig::default());
+    assert!(matches!(again, Err(OpenError::BringUp { .. })));
+}
+
+/// What has arrived for an instance that ends, and is for any of several, is another's.
+#[test]
+fn a_request_that_an_instance_leaves_behind_is_for_another_that_listens_there() {
+    let mut all = Instances::new([1, 2]);
+    for at in 0..2 {
+        let Instance { ia, events, .. } = &mut all.of[B][at];
+        ia.psp_create_shared(ELSEWHERE, *events, PspFlags::CONSUMER)
+            .expect("listens");
+    }
+    let [a, b] = &mut all.of;
+    a[0].connect(&b[0], ELSEWHERE);
+    // The second one takes it in for the first one, which ends without having looked.
+    for _ in 0..100 {
+        all.of[B][1].ia.progress();
+        all.of[A][0].ia.progress();
+        all.pair.fabric.pass_time();
+    }
+    ia_close(all.of[B].remove(0).ia, CloseFlags::Abrupt).expect("closed");
+    assert!(matches!(all.wait(B, 0), Event::ConnectionRequest(_)));
 }
 
 #[test]
