@@ -51,11 +51,7 @@ impl<P: Provider> Ia<P> {
         evd: EvdHandle,
         flags: PspFlags,
     ) -> DatResult<PspHandle> {
-        let evd = self.check_psp(evd, flags)?;
-        if conn_qual == 0 {
-            return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
-        }
-        self.listen(conn_qual, evd, flags, false)
+        self.psp_at(conn_qual, evd, flags, false)
     }
 
     /// As [`Ia::psp_create`], at a qualifier at which other instances of the adapter may listen too, if all of them say so. A request
@@ -69,11 +65,7 @@ impl<P: Provider> Ia<P> {
         evd: EvdHandle,
         flags: PspFlags,
     ) -> DatResult<PspHandle> {
-        let evd = self.check_psp(evd, flags)?;
-        if conn_qual == 0 {
-            return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
-        }
-        self.listen(conn_qual, evd, flags, true)
+        self.psp_at(conn_qual, evd, flags, true)
     }
 
     /// Listens at a qualifier nobody uses, and says which.
@@ -97,6 +89,20 @@ impl<P: Provider> Ia<P> {
             ReturnType::ConnQualUnavailable,
             Subtype::None,
         ))
+    }
+
+    fn psp_at(
+        &mut self,
+        conn_qual: ConnQual,
+        evd: EvdHandle,
+        flags: PspFlags,
+        shared: bool,
+    ) -> DatResult<PspHandle> {
+        let evd = self.check_psp(evd, flags)?;
+        if conn_qual == 0 {
+            return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
+        }
+        self.listen(conn_qual, evd, flags, shared)
     }
 
     fn check_psp(&self, evd: EvdHandle, flags: PspFlags) -> DatResult<EvdKey> {

@@ -26,7 +26,7 @@ use crate::control::{Commands, Control, Listener};
 use crate::device::{Hardware, Hca, HcaConfig, Port};
 use crate::eq::{self, Eq};
 use crate::error::{Mac, MlxError};
-use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Inbox, PAGE_EVENTS};
+use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Completions, PAGE_EVENTS};
 use crate::gid;
 use crate::health::Health;
 use crate::ids;
@@ -69,6 +69,8 @@ const VECTORS: usize = 2;
 const CONTROL_EVENTS: u32 = 32;
 const LOG_ASYNC_ENTRIES: u32 = 12;
 const LOG_COMPLETION_ENTRIES: u32 = 14;
+/// Completion queues that belong to no instance: QP1's.
+const SHARED_COMPLETIONS: u32 = 1;
 
 /// QUERY_PAGES op_mod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +169,8 @@ pub(crate) fn open(function: Function, config: HcaConfig) -> Result<Hca, MlxErro
         &uar,
     )?;
     watch.done(Step::AsyncEq);
+    // Completion queues name event queues that carry nothing else (Linux `eq.c` `create_comp_eq`: an empty mask).
+    add_eq(&mut control, SHARED_COMPLETIONS, 0, uar_index, &uar)?;
     let eq = make_eq(
         &mut control,
         completion_events(&caps),
@@ -301,7 +305,7 @@ fn start_command_interface(
         vectors,
         queue,
         listeners: vec![Some(Listener::new(usize::from(vectors > 1), wakeup))],
-        completions: Inbox::default(),
+        completions: Completions::default(),
         objects: crate::control::Objects::default(),
         eqs: Vec::new(),
         spare: Vec::new(),

@@ -32,8 +32,8 @@ const ATOMIC_HOST_ENDIAN: u32 = 1;
 const SEGMENT_BYTES: u32 = 16;
 /// Bytes of a send WQE the hardware builds fast, and rdma-core's bound (kernel `kib:main.c`).
 const SEND_WQE_BYTES: u32 = 512;
-/// Event queues we make: commands, errors, completions.
-const EVENT_QUEUES: u32 = 3;
+/// Event queues we make: commands, errors, completions of what all instances share, completions of the first one.
+const EVENT_QUEUES: u32 = 4;
 /// log2 of the entries that the last two must have: fewer would overrun at a load that is not high.
 const LOG_EQ_ENTRIES: u32 = 10;
 /// log2 of the smallest page of a key that works, whatever the device says.

@@ -33,7 +33,7 @@ use zerocopy::FromBytes;
 use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, DeadCause};
-use crate::event::{AsyncEvent, Inbox, Meaning, decode};
+use crate::event::{AsyncEvent, Completions, Inbox, Meaning, decode};
 use crate::health::{Health, Heard, Verdict};
 use crate::instance::Parts;
 use crate::pages::Pages;
@@ -195,7 +195,7 @@ pub(crate) struct Control {
     /// Instances by number; one that is gone leaves its place.
     pub(crate) listeners: Vec<Option<Listener>>,
     /// Completion queues that report to the shared event queues and have something to say.
-    pub(crate) completions: Inbox,
+    pub(crate) completions: Completions,
     pub(crate) objects: Objects,
     /// Event queues that all share, the one that carries command completions first.
     pub(crate) eqs: Vec<Eq>,
@@ -592,9 +592,12 @@ impl Control {
                         Meaning::Pages(request) => self.pages.request(request),
                         // A queue that all share: whoever looks first takes it.
                         Meaning::Completion(cqn) => {
-                            self.completions.note_completion(cqn);
+                            let kept = self.completions.note(cqn);
                             for listener in self.listeners.iter_mut().flatten() {
                                 listener.inbox.call();
+                                if !kept {
+                                    listener.inbox.lose();
+                                }
                             }
                         }
                         Meaning::Async(event) => {

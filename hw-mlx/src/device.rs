@@ -413,17 +413,17 @@ impl Hca {
     /// A completion queue that an event has named since it was last told, of this instance.
     /// Numbers are used again: whoever creates a completion queue takes what is there of an earlier one with that number first.
     pub fn next_completion(&mut self) -> Option<Cqn> {
-        self.own.completions.next_completion()
+        self.own.completions.next()
     }
 
     /// The same of those that are for all.
     pub(crate) fn next_shared_completion(&mut self) -> Option<Cqn> {
-        self.shared.lock().completions.next_completion()
+        self.shared.lock().completions.next()
     }
 
     /// Forgets events of a completion queue that has just been created: they are of an earlier one with its number.
     pub(crate) fn forget_completion(&mut self, cqn: Cqn) {
-        self.own.completions.take_completion(cqn);
+        self.own.completions.forget(cqn);
     }
 
     /// Handles events; when there are none, sleeps until there are or `deadline` passes. True: something
@@ -463,7 +463,7 @@ impl Hca {
         control.begin(exchange, own.over_at);
         let answer = loop {
             // Completion queues go on meanwhile.
-            own.take_events(&control);
+            own.take_events(&mut control);
             if let Some(answer) = step(&mut control, exchange) {
                 break answer;
             }
@@ -534,10 +534,10 @@ impl Hca {
         self.own.parts().eq.eqn()
     }
 
-    /// The event queue that all instances share, for what belongs to none.
+    /// The event queue for completions of queues that belong to no instance.
     pub(crate) fn shared_eqn(&self) -> Eqn {
         let control = self.shared.lock();
-        // PANIC: bring-up makes two, and they go when the function is taken down.
+        // PANIC: bring-up makes that for completions last, and they go when the function is taken down.
         control.eqs.last().expect("event queues").eqn()
     }
 

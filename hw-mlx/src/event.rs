@@ -198,7 +198,6 @@ const fn mask(types: &[EventType]) -> u64 {
 pub(crate) struct Inbox {
     events: VecDeque<AsyncEvent>,
     lost: u64,
-    completions: BTreeSet<u32>,
     /// Something came in that nobody was told of yet.
     unseen: bool,
     /// There is something elsewhere that is worth a look.
@@ -208,16 +207,20 @@ pub(crate) struct Inbox {
 impl Inbox {
     /// A device that talks to nobody does not fill the host's memory.
     const LIMIT: usize = 1 << 16;
-    /// Completion queues that may have something to say: more than anybody makes, and fewer than a device can name.
-    const QUEUES: usize = 1 << 20;
 
     pub(crate) fn push(&mut self, event: AsyncEvent) {
-        self.unseen = true;
         if self.events.len() < Self::LIMIT {
+            self.unseen = true;
             self.events.push_back(event);
         } else {
-            self.lost += 1;
+            self.lose();
         }
+    }
+
+    /// Something could not be kept.
+    pub(crate) const fn lose(&mut self) {
+        self.unseen = true;
+        self.lost += 1;
     }
 
     pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
@@ -227,15 +230,6 @@ impl Inbox {
                 0 => None,
                 count => Some(AsyncEvent::EventsLost { count }),
             })
-    }
-
-    pub(crate) fn note_completion(&mut self, cqn: Cqn) {
-        self.unseen = true;
-        if self.completions.len() < Self::QUEUES {
-            self.completions.insert(cqn.get());
-        } else if !self.completions.contains(&cqn.get()) {
-            self.lost += 1;
-        }
     }
 
     /// There is something to look at that is kept elsewhere.
@@ -258,14 +252,44 @@ impl Inbox {
     pub(crate) fn seen(&mut self) -> bool {
         std::mem::take(&mut self.unseen)
     }
+}
 
-    /// A completion queue that has something to say.
-    pub(crate) fn next_completion(&mut self) -> Option<Cqn> {
-        self.completions.pop_first().map(Cqn::new)
+/// Completion queues that have something to say.
+#[derive(Debug, Default)]
+pub(crate) struct Completions {
+    queues: BTreeSet<u32>,
+    /// One came in that nobody was told of yet.
+    unseen: bool,
+}
+
+impl Completions {
+    /// More than anybody makes, and fewer than a device can name.
+    const LIMIT: usize = 1 << 20;
+
+    /// False: there is no room for it.
+    #[must_use]
+    pub(crate) fn note(&mut self, cqn: Cqn) -> bool {
+        if self.queues.len() == Self::LIMIT && !self.queues.contains(&cqn.get()) {
+            return false;
+        }
+        self.unseen = true;
+        self.queues.insert(cqn.get());
+        true
     }
 
-    pub(crate) fn take_completion(&mut self, cqn: Cqn) -> bool {
-        self.completions.remove(&cqn.get())
+    /// One of them, which is told.
+    pub(crate) fn next(&mut self) -> Option<Cqn> {
+        self.queues.pop_first().map(Cqn::new)
+    }
+
+    /// Forgets what there is of a queue.
+    pub(crate) fn forget(&mut self, cqn: Cqn) {
+        self.queues.remove(&cqn.get());
+    }
+
+    /// Whether one came in since this was last asked.
+    pub(crate) fn seen(&mut self) -> bool {
+        std::mem::take(&mut self.unseen)
     }
 }
 
@@ -349,12 +373,23 @@ mod tests {
 
     #[test]
     fn completions_of_queues_that_nobody_has_take_no_memory_without_end() {
+        let mut completions = Completions::default();
+        let most = u32::try_from(Completions::LIMIT).expect("24 bits");
+        assert!((0..most).all(|cqn| completions.note(Cqn::new(cqn))));
+        assert!(!completions.note(Cqn::new(most)), "no room");
+        assert!(completions.note(Cqn::new(0)), "it is there already");
+        completions.forget(Cqn::new(7));
+        assert!(completions.note(Cqn::new(most)));
+    }
+
+    #[test]
+    fn what_nobody_kept_is_told_of_once() {
         let mut inbox = Inbox::default();
-        for cqn in 0..u32::try_from(Inbox::QUEUES).expect("24 bits") + 5 {
-            inbox.note_completion(Cqn::new(cqn));
-        }
-        assert_eq!(inbox.completions.len(), Inbox::QUEUES);
-        assert_eq!(inbox.pop(), Some(AsyncEvent::EventsLost { count: 5 }));
+        inbox.lose();
+        inbox.lose();
+        assert!(inbox.seen());
+        assert_eq!(inbox.pop(), Some(AsyncEvent::EventsLost { count: 2 }));
+        assert_eq!(inbox.pop(), None);
     }
 
     #[test]

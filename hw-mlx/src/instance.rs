@@ -25,7 +25,7 @@ use crate::control::{Commands, Control, Listener, Rest};
 use crate::device::{Hardware, Port};
 use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, MlxError};
-use crate::event::{Inbox, Meaning, decode};
+use crate::event::{Completions, Inbox, Meaning, decode};
 use crate::gid::GidEntry;
 
 /// Bytes of a UAR page.
@@ -140,7 +140,7 @@ pub(crate) struct Own {
     /// The vector of its completion event queue.
     vector: usize,
     /// Completion queues of its own that have something to say.
-    pub(crate) completions: Inbox,
+    pub(crate) completions: Completions,
     /// What ends its sleep: the device's vectors and its own wakeup, then what the system has to say of the function.
     pub(crate) interrupts: Vec<Interrupt>,
     /// How many of them come first, which whoever sleeps takes.
@@ -160,7 +160,7 @@ impl Own {
             number,
             parts,
             vector,
-            completions: Inbox::default(),
+            completions: Completions::default(),
             interrupts: Vec::new(),
             vectors: 0,
             over_at: None,
@@ -265,25 +265,28 @@ impl Own {
     }
 
     /// Takes in what its completion event queue says. True if there was anything.
-    pub(crate) fn take_events(&mut self, control: &Control) -> bool {
+    pub(crate) fn take_events(&mut self, control: &mut Control) -> bool {
         let Some(Parts { eq, .. }) = &mut self.parts else {
             return false;
         };
         if control.health.dead().is_some() {
             return false;
         }
-        let mut handled = false;
+        let (mut handled, mut lost) = (false, false);
         // A ring holds no more; a device that writes on while we read waits for the next turn.
         for _ in 0..eq.entries() {
             let Some(eqe) = eq.poll() else { break };
             handled = true;
             if let Meaning::Completion(cqn) = decode(&eqe) {
-                self.completions.note_completion(cqn);
+                lost |= !self.completions.note(cqn);
             } else {
                 tracing::warn!(?eqe, eqn = ?eq.eqn(), "an event that is none of a completion queue's");
             }
         }
         eq.arm();
+        if lost && let Some(inbox) = self.inbox(control) {
+            inbox.lose();
+        }
         handled
     }
 

@@ -119,7 +119,9 @@ pub enum OpenError {
         there: &'static str,
     },
     /// Somebody in this process has it open; a function has one driver.
-    #[error("{name} is open already: close it first, a function has one driver at a time")]
+    #[error(
+        "{name} is open already, and a function has one driver at a time: `Adapter::instance` opens one more instance of it"
+    )]
     InUse {
         /// The adapter.
         name: String,

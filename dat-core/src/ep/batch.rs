@@ -33,8 +33,8 @@ pub struct SrqBatch<'a, P: Provider> {
 }
 
 impl<P: Provider> Ia<P> {
-    /// Posts what `post` posts, in its order, requests behind one doorbell and receives by one doorbell record. One that is refused changes nothing; those before it are
-    /// posted, whatever `post` makes of the refusal.
+    /// Posts what `post` posts, in its order, requests behind one doorbell and receives by one doorbell record. One that is
+    /// refused changes nothing; those before it are posted, whatever `post` makes of the refusal.
     ///
     /// ```text
     /// ia.batch(ep, |batch| {
