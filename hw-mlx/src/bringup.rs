@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::caps::Caps;
 use crate::cmd::{CommandQueue, SlotClass};
-use crate::control::{Commands, Control, Listener};
+use crate::control::{Commands, Control};
 use crate::device::{Hardware, Hca, HcaConfig, Port};
 use crate::eq::{self, Eq};
 use crate::error::{Mac, MlxError};
@@ -30,7 +30,7 @@ use crate::event::{ASYNC_EVENTS, COMMAND_EVENTS, Completions, PAGE_EVENTS};
 use crate::gid;
 use crate::health::Health;
 use crate::ids;
-use crate::instance::{Found, NoEq, Own, Parts, Shared, alloc_uar, create_eq};
+use crate::instance::{Found, Listener, Listeners, NoEq, Own, Parts, Shared, alloc_uar, create_eq};
 use crate::pages::{FunctionId, MOST_PAGES, Pages};
 use crate::random::Random;
 use crate::segment;
@@ -304,7 +304,7 @@ fn start_command_interface(
         interrupts,
         vectors,
         queue,
-        listeners: vec![Some(Listener::new(usize::from(vectors > 1), wakeup))],
+        listeners: Listeners::first(Listener::new(usize::from(vectors > 1), wakeup)),
         completions: Completions::default(),
         objects: crate::control::Objects::default(),
         eqs: Vec::new(),

@@ -13,7 +13,7 @@
 //!
 //! Several instances may wait at once, each in a thread of its own, and none holds what they share while it sleeps: an
 //! [`Exchange`] is a command on its way, [`Control::advance`] takes it as far as it goes, and its owner sleeps where nothing goes
-//! on. Whoever is awake serves for all, and wakes those whose answers or events it took in ([`Control::stir`]).
+//! on. Whoever is awake serves for all, and wakes those whose answers or events it took in ([`Listeners::stir`]).
 //!
 //! Commands that end the device's use of memory ([`ends_access`]) are answered, or the device ends: if one is not, nobody
 //! knows what the device reaches, and nobody would ever hear of it. Then bus mastering is switched off, and it is dead. A device
@@ -33,9 +33,9 @@ use zerocopy::FromBytes;
 use crate::cmd::{CommandQueue, SlotClass, SubmitError, Ticket};
 use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, DeadCause};
-use crate::event::{AsyncEvent, Completions, Inbox, Meaning, decode};
+use crate::event::{AsyncEvent, Completions, Meaning, decode};
 use crate::health::{Health, Heard, Verdict};
-use crate::instance::Parts;
+use crate::instance::{Listeners, Parts};
 use crate::pages::Pages;
 use mlx_prm::{Command, InitSegment, NopIn, NopOut, Opcode};
 
@@ -52,46 +52,6 @@ pub(crate) struct Doubt {
     ticket: Option<Ticket>,
     /// When it is dead.
     until: Instant,
-}
-
-/// An instance, as whoever serves for all knows it.
-pub(crate) struct Listener {
-    pub(crate) inbox: Inbox,
-    /// Ends its sleep.
-    pub(crate) wakeup: Interrupt,
-    /// The vector of its completion event queue.
-    pub(crate) vector: usize,
-    pub(crate) rest: Rest,
-}
-
-impl Listener {
-    pub(crate) fn new(vector: usize, wakeup: Interrupt) -> Self {
-        Self {
-            inbox: Inbox::default(),
-            wakeup,
-            vector,
-            rest: Rest::MaySleep,
-        }
-    }
-
-    /// Wakes it, if it may be asleep.
-    pub(crate) fn stir(&mut self) {
-        if self.rest == Rest::MaySleep {
-            self.rest = Rest::Stirred;
-            self.wakeup.signal();
-        }
-    }
-}
-
-/// Whether an instance has to be woken for what others take in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
-    /// It is taking in events itself.
-    Up,
-    /// It has looked at all there was, and may sleep.
-    MaySleep,
-    /// It has been woken, and has not noticed.
-    Stirred,
 }
 
 /// Who can give commands: a function alone, and an instance of one.
@@ -192,8 +152,8 @@ pub(crate) struct Control {
     pub(crate) queue: CommandQueue,
     pub(crate) pages: Pages,
     pub(crate) health: Health,
-    /// Instances by number; one that is gone leaves its place.
-    pub(crate) listeners: Vec<Option<Listener>>,
+    /// Its instances.
+    pub(crate) listeners: Listeners,
     /// Completion queues that report to the shared event queues and have something to say.
     pub(crate) completions: Completions,
     pub(crate) objects: Objects,
@@ -593,11 +553,9 @@ impl Control {
                         // A queue that all share: whoever looks first takes it.
                         Meaning::Completion(cqn) => {
                             let kept = self.completions.note(cqn);
-                            for listener in self.listeners.iter_mut().flatten() {
-                                listener.inbox.call();
-                                if !kept {
-                                    listener.inbox.lose();
-                                }
+                            self.listeners.call_all();
+                            if !kept {
+                                self.listeners.lose();
                             }
                         }
                         Meaning::Async(event) => {
@@ -618,9 +576,7 @@ impl Control {
                                 | AsyncEvent::EventsLost { .. }
                                 | AsyncEvent::Other { .. } => {}
                             }
-                            for listener in self.listeners.iter_mut().flatten() {
-                                listener.inbox.push(event);
-                            }
+                            self.listeners.tell(event);
                         }
                     }
                 }
@@ -634,7 +590,7 @@ impl Control {
             handled |= self.pages.pump(&mut self.queue, now, self.timeout);
         }
         if handled {
-            self.stir();
+            self.listeners.stir();
         }
         handled
     }
@@ -642,45 +598,19 @@ impl Control {
     /// Wakes who waits for a command slot.
     fn slot_is_free(&mut self) {
         if core::mem::take(&mut self.wanting) {
-            self.stir();
+            self.listeners.stir();
         }
     }
 
-    /// Tells every instance of an event. Whose object it names is known to the instance that made it.
+    /// Tells every instance of an event, and wakes who sleeps.
     fn tell(&mut self, event: AsyncEvent) {
-        for listener in self.listeners.iter_mut().flatten() {
-            listener.inbox.push(event);
-        }
-        self.stir();
-    }
-
-    /// One more instance is told of events; its number.
-    pub(crate) fn listen(&mut self, listener: Listener) -> usize {
-        let free = self.listeners.iter().position(Option::is_none);
-        let number = free.unwrap_or(self.listeners.len());
-        if free.is_none() {
-            self.listeners.push(None);
-        }
-        self.listeners[number] = Some(listener);
-        number
-    }
-
-    /// An instance has something to look at that did not come from the device.
-    pub(crate) fn call(&mut self, number: usize) {
-        if let Some(listener) = self.listeners.get_mut(number).and_then(Option::as_mut) {
-            listener.inbox.call();
-            listener.stir();
-        }
-    }
-
-    /// Instances there are.
-    pub(crate) fn instances(&self) -> usize {
-        self.listeners.iter().flatten().count()
+        self.listeners.tell(event);
+        self.listeners.stir();
     }
 
     /// The next event of an instance. Who has lost some is told what he must not miss.
     pub(crate) fn next_event(&mut self, number: usize) -> Option<AsyncEvent> {
-        let inbox = &mut self.listeners.get_mut(number)?.as_mut()?.inbox;
+        let inbox = self.listeners.inbox(number)?;
         let event = inbox.pop();
         if matches!(event, Some(AsyncEvent::EventsLost { .. })) {
             if let Some(cause) = self.health.dead() {
@@ -694,29 +624,9 @@ impl Control {
 
     /// The vector with the fewest instances, of those that are for completions.
     pub(crate) fn quietest_vector(&self) -> usize {
-        let listeners = |vector: &usize| {
-            let there = self.listeners.iter().flatten();
-            there.filter(|listener| listener.vector == *vector).count()
-        };
         (usize::from(self.vectors > 1)..self.vectors)
-            .min_by_key(listeners)
+            .min_by_key(|vector| self.listeners.on_vector(*vector))
             .unwrap_or(0)
-    }
-
-    /// Wakes the instances that sleep: what was taken in may be theirs.
-    pub(crate) fn stir(&mut self) {
-        for listener in self.listeners.iter_mut().flatten() {
-            listener.stir();
-        }
-    }
-
-    /// Somebody has taken an interrupt of a vector: others whose event queues share it are woken.
-    pub(crate) fn stir_sharers(&mut self, vector: usize) {
-        for listener in self.listeners.iter_mut().flatten() {
-            if listener.vector == vector {
-                listener.stir();
-            }
-        }
     }
 
     /// What a command is answered with on a dead device: destroying succeeds, because the object's memory is

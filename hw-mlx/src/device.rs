@@ -18,11 +18,11 @@ use thiserror::Error;
 use crate::bringup::{self, BringupReport};
 use crate::caps::Caps;
 use crate::cmd::{SlotClass, Ticket};
-use crate::control::{Commands, Control, Exchange, Listener, message, typed};
+use crate::control::{Commands, Control, Exchange, message, typed};
 use crate::error::{CmdError, DeadCause, MlxError};
 use crate::event::AsyncEvent;
 use crate::gid::{self, GidEntry, Vlan};
-use crate::instance::{self, Own, Shared};
+use crate::instance::{self, Listener, Own, Shared};
 use crate::teardown;
 use crate::vport::{self, VportState};
 use mlx_prm::{Command, Cqn, Eqn, QueryQCounterIn, QueryQCounterOut, UarIndex, UarPage};
@@ -194,12 +194,13 @@ impl Opened {
         let vector = control.quietest_vector();
         let spare = control.spare.pop();
         let vector = spare.as_ref().map_or(vector, |parts| parts.vector);
-        let mut listener = Listener::new(vector, wakeup);
-        if control.requested {
+        let number = control.listeners.join(Listener::new(vector, wakeup));
+        if control.requested
+            && let Some(inbox) = control.listeners.inbox(number)
+        {
             // It is said once, and holds for all.
-            listener.inbox.push(AsyncEvent::DeviceRequested);
+            inbox.push(AsyncEvent::DeviceRequested);
         }
-        let number = control.listen(listener);
         let own = Own::new(&control, number, vector, spare);
         drop(control);
         // From here on dropping it undoes what was done.
@@ -247,7 +248,7 @@ impl Hca {
         let (shared, number) = (Arc::downgrade(&self.shared), self.own.number);
         Arc::new(move || {
             if let Some(shared) = shared.upgrade() {
-                shared.lock().call(number);
+                shared.lock().listeners.call(number);
             }
         })
     }
@@ -255,7 +256,7 @@ impl Hca {
     /// Instances of the function, this one included.
     #[must_use]
     pub fn instances(&self) -> usize {
-        self.shared.lock().instances()
+        self.shared.lock().listeners.count()
     }
 
     /// Whether this is the only instance; then there will be no other.
@@ -279,7 +280,7 @@ impl Hca {
             let mut this = self;
             let mut control = shared.lock();
             this.own.leave(&mut control);
-            control.instances()
+            control.listeners.count()
         };
         if instances_left > 0 {
             return Ok(CloseReport {
@@ -499,7 +500,18 @@ impl Hca {
         &self.own.interrupts
     }
 
-    /// How many of [`Hca::interrupts`] are the device's own, which come first: whoever sleeps on them takes them.
+    /// For a ring of one's own: takes what may have ended a sleep on [`Hca::interrupts`], and wakes other instances where it may have
+    /// been meant for them, since a vector is several instances'. Then comes [`Hca::process_events`]. True: there was something.
+    pub fn woken(&mut self) -> bool {
+        let Self { own, shared } = self;
+        let mut control = shared.lock();
+        let any = own.woken(&mut control);
+        own.lie_down(&mut control);
+        any
+    }
+
+    /// How many of [`Hca::interrupts`] are the device's own, which come first: whoever sleeps on them takes them, with
+    /// [`Hca::woken`] where there may be several instances.
     pub fn vectors(&self) -> usize {
         self.own.vectors
     }

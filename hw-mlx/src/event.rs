@@ -242,9 +242,9 @@ impl Inbox {
         std::mem::take(&mut self.called)
     }
 
-    /// Whether there is.
-    pub(crate) const fn is_called(&self) -> bool {
-        self.called
+    /// Whether there is anything that nobody was told of, here or elsewhere.
+    pub(crate) const fn has_news(&self) -> bool {
+        self.called || self.unseen
     }
 
     /// Whether something came in since this was last asked. Events arrive while commands are waited for;
@@ -285,6 +285,11 @@ impl Completions {
     /// Forgets what there is of a queue.
     pub(crate) fn forget(&mut self, cqn: Cqn) {
         self.queues.remove(&cqn.get());
+    }
+
+    /// Whether one came in that nobody was told of.
+    pub(crate) const fn has_news(&self) -> bool {
+        self.unseen
     }
 
     /// Whether one came in since this was last asked.

@@ -13,6 +13,10 @@
 //!
 //! UAR page and completion event queue of an instance that ends are kept for the next one, and go when the function is torn down.
 
+mod listeners;
+#[cfg(test)]
+mod models;
+
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,12 +25,14 @@ use mlx_prm::{AllocUarIn, DeallocUarIn, Eqn, UarIndex, UarPage};
 
 use crate::bringup::{BringupReport, completion_events};
 use crate::caps::Caps;
-use crate::control::{Commands, Control, Listener, Rest};
+use crate::control::{Commands, Control};
 use crate::device::{Hardware, Port};
 use crate::eq::{Eq, Ring};
 use crate::error::{CmdError, MlxError};
 use crate::event::{Completions, Inbox, Meaning, decode};
 use crate::gid::GidEntry;
+
+pub(crate) use listeners::{Listener, Listeners};
 
 /// Bytes of a UAR page.
 const UAR_BYTES: u64 = 4096;
@@ -185,16 +191,14 @@ impl Own {
 
     /// The end: nobody is told of anything any more, and what was its own is another's. With the last one the function is closed.
     pub(crate) fn leave(&mut self, control: &mut Control) {
-        if let Some(listener) = control.listeners.get_mut(self.number) {
-            *listener = None;
-        }
+        control.listeners.leave(self.number);
         control.spare.extend(self.parts.take());
-        control.closed |= control.instances() == 0;
+        control.closed |= control.listeners.count() == 0;
     }
 
     /// Whether it is the only one; then there will be no other.
     pub(crate) fn retire(&self, control: &mut Control) -> bool {
-        let alone = control.instances() == 1 && self.listener(control).is_some();
+        let alone = control.listeners.count() == 1 && self.listener(control).is_some();
         control.closed |= alone;
         alone
     }
@@ -208,53 +212,33 @@ impl Own {
         self.interrupts
             .extend(others.iter().filter_map(|at| vectors.get(*at)).cloned());
         self.interrupts
-            .extend(self.listener(control).map(|own| own.wakeup.clone()));
+            .extend(self.listener(control).map(|own| own.wakeup().clone()));
         self.vectors = self.interrupts.len();
         self.interrupts.extend(notices.iter().cloned());
     }
 
     fn listener<'a>(&self, control: &'a Control) -> Option<&'a Listener> {
-        control.listeners.get(self.number)?.as_ref()
-    }
-
-    fn rest<'a>(&self, control: &'a mut Control) -> Option<&'a mut Rest> {
-        let listener = control.listeners.get_mut(self.number)?.as_mut()?;
-        Some(&mut listener.rest)
+        control.listeners.get(self.number)
     }
 
     /// From here on it takes in events itself, and nobody has to wake it.
-    pub(crate) fn rise(&mut self, control: &mut Control) {
-        let before = self
-            .rest(control)
-            .map(|rest| core::mem::replace(rest, Rest::Up));
-        if before == Some(Rest::Stirred)
-            && let Some(listener) = self.listener(control)
-        {
-            let _signalled = listener.wakeup.take();
-        }
+    pub(crate) fn rise(&self, control: &mut Control) {
+        control.listeners.rise(self.number);
     }
 
     /// It has taken in all there was, and may sleep now: here, or its program on its descriptors.
     pub(crate) fn lie_down(&self, control: &mut Control) {
-        if let Some(rest) = self.rest(control) {
-            *rest = Rest::MaySleep;
-        }
+        control.listeners.lie_down(self.number);
     }
 
-    /// The same behind a command. What it was called for meanwhile is still there to look at, and the signal went with the wait.
+    /// The same behind a command.
     pub(crate) fn lie_down_after(&self, control: &mut Control) {
-        self.lie_down(control);
-        let listener = control.listeners.get_mut(self.number);
-        if let Some(listener) = listener.and_then(Option::as_mut)
-            && listener.inbox.is_called()
-        {
-            listener.stir();
-        }
+        let news = self.completions.has_news();
+        control.listeners.lie_down_after(self.number, news);
     }
 
-    pub(crate) fn inbox<'a>(&self, control: &'a mut Control) -> Option<&'a mut Inbox> {
-        let listener = control.listeners.get_mut(self.number)?.as_mut()?;
-        Some(&mut listener.inbox)
+    fn inbox<'a>(&self, control: &'a mut Control) -> Option<&'a mut Inbox> {
+        control.listeners.inbox(self.number)
     }
 
     /// Takes in what there is, its own and what is for all. True if there was anything. Up to [`Own::lie_down`] nobody wakes it.
@@ -316,31 +300,20 @@ impl Own {
         drop(control);
         let woken = shared.clock.wait(&self.interrupts, until);
         let mut control = shared.lock();
-        let (mut fired, mut stirred, mut own) = (false, false, false);
-        if woken {
-            let (wakeup, vectors) = self.interrupts[..self.vectors]
-                .split_last()
-                // PANIC: it has one itself.
-                .expect("a wakeup");
-            for vector in vectors {
-                // That of its completion event queue is the last.
-                own = vector.take() > 0;
-                fired |= own;
-            }
-            stirred = wakeup.take() > 0;
-        }
-        if let Some(rest) = self.rest(&mut control) {
-            *rest = Rest::Up;
-        }
-        if own {
-            // Another one's event queue may have been meant. They hear of it by their wakeups, and pass nothing on.
-            control.stir_sharers(self.vector);
-        } else if woken && !fired && !stirred {
+        if !woken {
+            self.rise(&mut control);
+        } else if !self.woken(&mut control) {
             control.hear();
             self.follow_if_changed(&control);
         }
         control.look_after_health(false);
         control
+    }
+
+    /// Takes what may have ended its sleep, and passes on what may be another's. False: there was nothing to take.
+    pub(crate) fn woken(&self, control: &mut Control) -> bool {
+        let own = &self.interrupts[..self.vectors];
+        control.listeners.woken(self.number, own)
     }
 
     /// What the system says is listened to until it has been said.

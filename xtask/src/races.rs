@@ -1,7 +1,8 @@
 //! `cargo xtask races`: what runs in several threads, checked by machines.
 //!
-//! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, handles, wakeups, upcalls) in every order that the memory
-//!   model allows, with more preemptions than the ordinary tests do (`udapl/src/capi/models`).
+//! - **loom** runs the hand-overs of the C ABI (the gate before an adapter, handles, wakeups, upcalls) and those between instances of
+//!   an adapter (answers, events, interrupts, calls) in every order that the memory model allows, with more preemptions than the
+//!   ordinary tests do (`udapl/src/capi/models`, `hw-mlx/src/instance/models.rs`).
 //! - **ThreadSanitizer** watches the tests of the C ABI, whose threads post, wait, close and are called back. The
 //!   standard library is built with it, or its locks would be no locks to it.
 //! - **Miri** interprets the units that hand over memory between threads (`cargo xtask miri` has the rest).
@@ -49,27 +50,37 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Crates with models, and where.
+const MODELS: [(&str, &str); 2] = [
+    ("udapl", "capi::models::"),
+    ("hw-mlx", "instance::models::"),
+];
+
 fn loom(preemptions: u8) -> Result<()> {
-    let mut command = shell::cargo(&[
-        "test",
-        "--quiet",
-        "--package",
-        "udapl",
-        "--lib",
-        "--",
-        "capi::models::",
-        "--show-output",
-    ]);
-    command.env("LOOM_MAX_PREEMPTIONS", preemptions.to_string());
-    shell::announce(&command);
-    let said = shell::capture(command).context("a model does not hold")?;
     let mut executions = 0;
-    for line in said.lines().filter(|line| line.starts_with("model: ")) {
-        println!("{line}");
-        executions += count(line).with_context(|| format!("no number in {line:?}"))?;
-    }
-    if executions == 0 {
-        bail!("no model has run");
+    for (package, models) in MODELS {
+        let mut command = shell::cargo(&[
+            "test",
+            "--quiet",
+            "--package",
+            package,
+            "--lib",
+            "--",
+            models,
+            "--show-output",
+        ]);
+        command.env("LOOM_MAX_PREEMPTIONS", preemptions.to_string());
+        shell::announce(&command);
+        let said = shell::capture(command).context("a model does not hold")?;
+        let mut ran = 0;
+        for line in said.lines().filter(|line| line.starts_with("model: ")) {
+            println!("{line}");
+            ran += count(line).with_context(|| format!("no number in {line:?}"))?;
+        }
+        if ran == 0 {
+            bail!("no model of {package} has run");
+        }
+        executions += ran;
     }
     println!("loom: {executions} executions, and each mistake made on purpose was found");
     Ok(())

@@ -18,6 +18,8 @@ use super::tracer::{Ended, Forbidden, Outside, Run, Wanted, play};
 
 /// How many places of each call are taken with each of its errors, or `all`.
 const SCOPE: &str = "DAT_TEST_SYSCALLS";
+/// The only call that fails, if one is named.
+const ONLY: &str = "DAT_TEST_SYSCALLS_ONLY";
 /// Whether more was asked for than every run of the tests takes: the parts with two processes need minutes on a busy machine, and
 /// what an undisturbed peer hears of the disturbed one there is a matter of time.
 pub fn is_asked_for() -> bool {
@@ -263,9 +265,13 @@ fn plan(healthy: &Run) -> Vec<Wanted> {
         before,
         fault,
     };
+    let only = std::env::var(ONLY).ok();
     let (mut all, mut once) = (Vec::new(), Vec::new());
     let mut random = ChaCha8Rng::seed_from_u64(7);
     for (&name, &(count, faults)) in &healthy.calls {
+        if only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
         for &fault in faults {
             // Evenly over the session.
             let places = count.min(most.unwrap_or(usize::MAX));

@@ -147,3 +147,26 @@ fn a_closed_function_has_no_more_instances() {
     assert_eq!(second.close().expect("closed").instances_left, 0);
     assert!(function.instance().expect("no error").is_none());
 }
+
+/// What came while an answer was waited for is told to who then sleeps on the descriptors.
+#[test]
+fn what_comes_during_a_command_is_not_slept_over_behind_it() {
+    let (double, mut first, _second) = opened();
+    let eqn = u8::try_from(first.comp_eqn().get()).expect("8 bits");
+    double.rule(NOP, Action::Hold);
+    double.after(Duration::from_millis(1), move |state| {
+        let mut eqe = [0u8; 64];
+        eqe[0x3b] = 9;
+        state.event_to(eqn, eqe);
+    });
+    double.after(Duration::from_millis(3), |state| state.release(0));
+    let pending = |hca: &Hca| {
+        let own = &hca.interrupts()[..hca.vectors()];
+        own.iter().any(driver::Interrupt::is_pending)
+    };
+    first.exec(&NopIn::new()).expect("answered");
+    assert!(pending(&first), "a completion event lies there");
+    first.process_events();
+    assert_eq!(first.next_completion(), Some(Cqn::new(9)));
+    assert!(!pending(&first), "it has looked");
+}

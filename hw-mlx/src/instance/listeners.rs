@@ -1,0 +1,212 @@
+//! Instances, as whoever serves for all knows them: what each is told, and whether it has to be woken for it.
+//!
+//! ```text
+//!            lie_down                 stir: its wakeup is signalled
+//!      Up ------------> MaySleep -----------------------------------> Stirred
+//!       ^                  |                                             |
+//!       '---- rise, woken -'------------------- rise, woken -------------'
+//! ```
+//!
+//! All of it is behind the lock of what instances share. An instance that is `Up` takes in events itself, and looks at
+//! what it was told before it lies down, in one go under that lock; so nobody wakes it. One that may sleep is woken by whoever
+//! took in something that may be its own. A signal that comes between lying down and falling asleep ends the sleep at once.
+//!
+//! The vector of completion event queues may be several instances': who takes its interrupt cannot know whose event it was, and
+//! wakes the others. They are woken by their wakeups, and pass nothing on.
+//!
+//! `models` runs this file in every order of events.
+
+use super::Interrupt;
+use crate::event::{AsyncEvent, Inbox};
+
+/// An instance.
+pub(crate) struct Listener {
+    inbox: Inbox,
+    /// Ends its sleep.
+    wakeup: Interrupt,
+    /// The vector of its completion event queue.
+    vector: usize,
+    rest: Rest,
+}
+
+/// Whether an instance has to be woken for what others take in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    /// It is taking in events itself.
+    Up,
+    /// It has looked at all there was, and may sleep.
+    MaySleep,
+    /// It has been woken, and has not noticed.
+    Stirred,
+}
+
+impl Listener {
+    pub(crate) fn new(vector: usize, wakeup: Interrupt) -> Self {
+        Self {
+            inbox: Inbox::default(),
+            wakeup,
+            vector,
+            rest: Rest::MaySleep,
+        }
+    }
+
+    /// What ends its sleep, whatever it is that came.
+    pub(crate) const fn wakeup(&self) -> &Interrupt {
+        &self.wakeup
+    }
+
+    /// Wakes it, if it may be asleep.
+    fn stir(&mut self) {
+        if self.rest == Rest::MaySleep {
+            self.rest = Rest::Stirred;
+            self.wakeup.signal();
+        }
+    }
+}
+
+/// Instances by number; one that is gone leaves its place.
+#[derive(Default)]
+pub(crate) struct Listeners(Vec<Option<Listener>>);
+
+impl Listeners {
+    /// The first instance, whose number is 0.
+    pub(crate) fn first(listener: Listener) -> Self {
+        Self(vec![Some(listener)])
+    }
+
+    /// One more instance is told of events; its number.
+    pub(crate) fn join(&mut self, listener: Listener) -> usize {
+        let free = self.0.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.0.len());
+        if free.is_none() {
+            self.0.push(None);
+        }
+        self.0[number] = Some(listener);
+        number
+    }
+
+    /// An instance is told of nothing any more.
+    pub(crate) fn leave(&mut self, number: usize) {
+        if let Some(listener) = self.0.get_mut(number) {
+            *listener = None;
+        }
+    }
+
+    /// Instances there are.
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+
+    /// Instances whose completion event queues are on a vector.
+    pub(crate) fn on_vector(&self, vector: usize) -> usize {
+        let there = self.0.iter().flatten();
+        there.filter(|listener| listener.vector == vector).count()
+    }
+
+    pub(crate) fn get(&self, number: usize) -> Option<&Listener> {
+        self.0.get(number)?.as_ref()
+    }
+
+    fn get_mut(&mut self, number: usize) -> Option<&mut Listener> {
+        self.0.get_mut(number)?.as_mut()
+    }
+
+    /// What an instance has been told.
+    pub(crate) fn inbox(&mut self, number: usize) -> Option<&mut Inbox> {
+        Some(&mut self.get_mut(number)?.inbox)
+    }
+
+    /// Tells every instance of an event. Whose object it names is known to the instance that made it.
+    pub(crate) fn tell(&mut self, event: AsyncEvent) {
+        for listener in self.0.iter_mut().flatten() {
+            listener.inbox.push(event);
+        }
+    }
+
+    /// Tells every instance that there is something to look at that is kept elsewhere.
+    pub(crate) fn call_all(&mut self) {
+        for listener in self.0.iter_mut().flatten() {
+            listener.inbox.call();
+        }
+    }
+
+    /// Something could not be kept that was meant for any of them.
+    pub(crate) fn lose(&mut self) {
+        for listener in self.0.iter_mut().flatten() {
+            listener.inbox.lose();
+        }
+    }
+
+    /// An instance has something to look at that did not come from the device.
+    pub(crate) fn call(&mut self, number: usize) {
+        if let Some(listener) = self.get_mut(number) {
+            listener.inbox.call();
+            listener.stir();
+        }
+    }
+
+    /// Wakes the instances that sleep: what was taken in may be theirs.
+    pub(crate) fn stir(&mut self) {
+        for listener in self.0.iter_mut().flatten() {
+            listener.stir();
+        }
+    }
+
+    /// Somebody has taken an interrupt of a vector: others whose event queues share it are woken.
+    fn stir_sharers(&mut self, vector: usize) {
+        for listener in self.0.iter_mut().flatten() {
+            if listener.vector == vector {
+                listener.stir();
+            }
+        }
+    }
+
+    /// From here on an instance takes in events itself, and nobody has to wake it.
+    pub(crate) fn rise(&mut self, number: usize) {
+        if let Some(listener) = self.get_mut(number)
+            && core::mem::replace(&mut listener.rest, Rest::Up) == Rest::Stirred
+        {
+            let _signalled = listener.wakeup.take();
+        }
+    }
+
+    /// An instance has taken in all there was, and may sleep now: here, or its program on its descriptors.
+    pub(crate) fn lie_down(&mut self, number: usize) {
+        if let Some(listener) = self.get_mut(number) {
+            listener.rest = Rest::MaySleep;
+        }
+    }
+
+    /// The same behind a command. What it was told meanwhile, or its own event queue has said (`news`), is still there to look at,
+    /// and the signal went with the wait for the answer.
+    pub(crate) fn lie_down_after(&mut self, number: usize, news: bool) {
+        self.lie_down(number);
+        if let Some(listener) = self.get_mut(number)
+            && (news || listener.inbox.has_news())
+        {
+            listener.stir();
+        }
+    }
+
+    /// An instance's sleep was ended by some of these: vectors, that of its completion event queue behind the others, and its
+    /// wakeup last. Takes them. False: it was none of them.
+    pub(crate) fn woken(&mut self, number: usize, interrupts: &[Interrupt]) -> bool {
+        // PANIC: it has a wakeup itself.
+        let (wakeup, vectors) = interrupts.split_last().expect("a wakeup");
+        let (mut any, mut own) = (false, false);
+        for vector in vectors {
+            own = vector.take() > 0;
+            any |= own;
+        }
+        any |= wakeup.take() > 0;
+        let vector = self.get_mut(number).map(|listener| {
+            listener.rest = Rest::Up;
+            listener.vector
+        });
+        // Another one's event queue may have been meant.
+        if let Some(vector) = vector.filter(|_| own) {
+            self.stir_sharers(vector);
+        }
+        any
+    }
+}

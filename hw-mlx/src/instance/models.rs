@@ -1,0 +1,543 @@
+//! Models of the hand-overs between instances: who takes in another's answer, event or interrupt wakes it, and none sleeps over
+//! what it was told.
+//!
+//! `listeners` is the file itself, on a machine that tries every order of events (loom). Around it is what the threads of two instances
+//! do, in the words of the code that does it:
+//!
+//! | here | there |
+//! |---|---|
+//! | `Machine::serve` | `Own::serve`, `Control::serve`, `Own::take_events` |
+//! | `Machine::sleep` | `Own::sleep` |
+//! | `Machine::wait` | `MlxProvider::wait` and `Hca::wait` |
+//! | `Machine::exec` | `Hca::go_on` with `Control::advance` |
+//! | `Machine::hand_over` | `dat_core`'s `State::sort`: into the tray, then the waker |
+//! | `Machine::on_descriptors` | a program that sleeps on `Hca::interrupts`, with `Hca::woken` |
+//!
+//! Nobody wakes up by itself here: a wakeup that is lost is a thread that sleeps for ever, which loom says. Four mistakes can be made on
+//! purpose ([`Broken`]), and each is found. Each model runs with few preemptions in the ordinary tests, and says how many
+//! executions that were. LOOM_MAX_PREEMPTIONS widens the search (`cargo xtask races`).
+
+use core::cell::Cell;
+use std::sync::Arc as Counted;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
+use loom::thread;
+
+use crate::event::AsyncEvent;
+
+#[path = "listeners.rs"]
+#[allow(
+    dead_code,
+    clippy::duplicate_mod,
+    reason = "the same file over another interrupt, of which the models need less"
+)]
+mod listeners;
+
+use listeners::{Listener, Listeners};
+
+/// What is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    Nothing,
+    /// Who takes in events for all wakes nobody.
+    Stir,
+    /// Who takes the interrupt of a vector that several share wakes nobody.
+    Sharers,
+    /// Behind a command it is forgotten what came meanwhile.
+    After,
+    /// Who lies down takes what may be a signal.
+    TakenEarly,
+}
+
+thread_local! {
+    // loom runs all threads of a model on the one that started it.
+    static BROKEN: Cell<Broken> = const { Cell::new(Broken::Nothing) };
+}
+
+fn is_broken(what: Broken) -> bool {
+    BROKEN.get() == what
+}
+
+loom::lazy_static! {
+    // One for all: who waits for several is woken by any.
+    static ref SIGNALLED: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+}
+
+/// An eventfd: a counter. Clones share it.
+#[derive(Clone)]
+pub(super) struct Interrupt(Arc<Mutex<u64>>);
+
+impl Interrupt {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(0)))
+    }
+
+    fn count(&self) -> MutexGuard<'_, u64> {
+        self.0.lock().expect("no thread of a model panics alone")
+    }
+
+    fn signal(&self) {
+        let _all = SIGNALLED.0.lock().expect("as above");
+        *self.count() += 1;
+        SIGNALLED.1.notify_all();
+    }
+
+    fn take(&self) -> u64 {
+        core::mem::take(&mut *self.count())
+    }
+
+    /// Sleeps until one of them is signalled, which it stays.
+    fn wait(interrupts: &[Self]) {
+        let mut all = SIGNALLED.0.lock().expect("as above");
+        while interrupts.iter().all(|one| *one.count() == 0) {
+            all = SIGNALLED.1.wait(all).expect("as above");
+        }
+    }
+}
+
+/// What the device writes to the event queue that all share.
+enum Said {
+    /// The command of an instance is done.
+    Answer(usize),
+    /// Something that everybody is told.
+    Event,
+}
+
+/// What the device has written and nobody has read.
+#[derive(Default)]
+struct Device {
+    shared: Vec<Said>,
+    /// Completion events, by instance.
+    completions: [u32; 2],
+}
+
+/// What instances share.
+struct Control {
+    listeners: Listeners,
+    /// Answers that somebody has taken in.
+    answered: [bool; 2],
+}
+
+/// What an instance has of its own.
+struct Own {
+    number: usize,
+    /// Vector 0, its completion event queue's, its wakeup.
+    interrupts: [Interrupt; 3],
+    /// Completion events taken in.
+    completions: u32,
+    /// They were told.
+    told: u32,
+}
+
+/// A function with two instances, whose completion event queues have one vector.
+struct Machine {
+    device: Mutex<Device>,
+    vectors: [Interrupt; 2],
+    control: Mutex<Control>,
+    /// What the connection manager has for instances, behind a lock of its own.
+    trays: Mutex<[u32; 2]>,
+}
+
+/// The vector of completion event queues.
+const COMPLETIONS: usize = 1;
+
+impl Machine {
+    fn new() -> (Arc<Self>, [Own; 2]) {
+        let vectors = [Interrupt::new(), Interrupt::new()];
+        let wakeups = [Interrupt::new(), Interrupt::new()];
+        let mut listeners = Listeners::default();
+        let own = wakeups.map(|wakeup| {
+            let [commands, completions] = vectors.clone();
+            Own {
+                number: listeners.join(Listener::new(COMPLETIONS, wakeup.clone())),
+                interrupts: [commands, completions, wakeup],
+                completions: 0,
+                told: 0,
+            }
+        });
+        let machine = Arc::new(Self {
+            device: Mutex::new(Device::default()),
+            vectors,
+            control: Mutex::new(Control {
+                listeners,
+                answered: [false; 2],
+            }),
+            trays: Mutex::new([0; 2]),
+        });
+        (machine, own)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Control> {
+        self.control
+            .lock()
+            .expect("no thread of a model panics alone")
+    }
+
+    /// The device writes to the event queue that all share.
+    fn says(&self, what: Said) {
+        self.device.lock().expect("the device").shared.push(what);
+        self.vectors[0].signal();
+    }
+
+    /// The device writes to the completion event queue of an instance.
+    fn completes(&self, number: usize) {
+        self.device.lock().expect("the device").completions[number] += 1;
+        self.vectors[COMPLETIONS].signal();
+    }
+
+    /// An instance takes in what there is, its own and what is for all.
+    fn serve(&self, own: &mut Own, control: &mut Control) -> bool {
+        control.listeners.rise(own.number);
+        let mut device = self.device.lock().expect("the device");
+        let mut handled = false;
+        for said in device.shared.drain(..) {
+            handled = true;
+            match said {
+                Said::Answer(number) => control.answered[number] = true,
+                Said::Event => control.listeners.tell(AsyncEvent::PortUp),
+            }
+        }
+        if handled && !is_broken(Broken::Stir) {
+            control.listeners.stir();
+        }
+        let completions = core::mem::take(&mut device.completions[own.number]);
+        own.completions += completions;
+        handled || completions > 0
+    }
+
+    fn sleep<'a>(
+        &'a self,
+        own: &Own,
+        mut control: MutexGuard<'a, Control>,
+    ) -> MutexGuard<'a, Control> {
+        control.listeners.lie_down(own.number);
+        drop(control);
+        if is_broken(Broken::TakenEarly) {
+            let [_, _, wakeup] = &own.interrupts;
+            let _signals = wakeup.take();
+        }
+        Interrupt::wait(&own.interrupts);
+        let mut control = self.lock();
+        Self::woken(own, &mut control);
+        control
+    }
+
+    fn woken(own: &Own, control: &mut Control) {
+        if is_broken(Broken::Sharers) {
+            for interrupt in &own.interrupts {
+                let _signals = interrupt.take();
+            }
+            control.listeners.rise(own.number);
+        } else {
+            control.listeners.woken(own.number, &own.interrupts);
+        }
+    }
+
+    /// What an instance was told since this was last asked, by others or by its own event queue.
+    fn seen(own: &mut Own, control: &mut Control) -> bool {
+        let inbox = control.listeners.inbox(own.number).expect("it is there");
+        let (told, called) = (inbox.seen(), inbox.was_called());
+        let news = core::mem::replace(&mut own.told, own.completions) != own.completions;
+        told || called || news
+    }
+
+    /// Waits until there is something to look at.
+    fn wait(&self, own: &mut Own) {
+        let mut control = self.lock();
+        while !(self.serve(own, &mut control) | Self::seen(own, &mut control)) {
+            control = self.sleep(own, control);
+        }
+        control.listeners.lie_down(own.number);
+    }
+
+    /// Looks without waiting.
+    fn process_events(&self, own: &mut Own) {
+        let mut control = self.lock();
+        self.serve(own, &mut control);
+        Self::seen(own, &mut control);
+        control.listeners.lie_down(own.number);
+    }
+
+    /// Gives a command and waits for its answer; others' are taken in, too.
+    fn exec(&self, own: &mut Own) {
+        let mut control = self.lock();
+        loop {
+            self.serve(own, &mut control);
+            if core::mem::take(&mut control.answered[own.number]) {
+                break;
+            }
+            control = self.sleep(own, control);
+        }
+        if is_broken(Broken::After) {
+            control.listeners.lie_down(own.number);
+        } else {
+            let news = own.told != own.completions;
+            control.listeners.lie_down_after(own.number, news);
+        }
+    }
+
+    /// What another instance has found in a datagram.
+    fn hand_over(&self, to: usize) {
+        let mut trays = self.trays.lock().expect("nobody panics");
+        trays[to] += 1;
+        self.lock().listeners.call(to);
+    }
+
+    /// Takes what is in its tray.
+    fn take(&self, number: usize) -> u32 {
+        core::mem::take(&mut self.trays.lock().expect("nobody panics")[number])
+    }
+
+    /// A program that looks when one of the descriptors says so.
+    fn on_descriptors(&self, own: &mut Own, mut enough: impl FnMut(&Self, &Own) -> bool) {
+        loop {
+            Interrupt::wait(&own.interrupts);
+            let mut control = self.lock();
+            Self::woken(own, &mut control);
+            control.listeners.lie_down(own.number);
+            drop(control);
+            self.process_events(own);
+            if enough(self, own) {
+                return;
+            }
+        }
+    }
+
+    fn events(&self, number: usize) -> usize {
+        let mut control = self.lock();
+        let inbox = control.listeners.inbox(number).expect("it is there");
+        core::iter::from_fn(|| inbox.pop()).count()
+    }
+}
+
+/// Runs both instances beside the device.
+fn beside(
+    machine: &Arc<Machine>,
+    own: [Own; 2],
+    play: [fn(&Machine, Own); 2],
+    device: impl FnOnce(&Machine),
+) {
+    let mut threads = Vec::new();
+    for (own, play) in own.into_iter().zip(play) {
+        let machine = Arc::clone(machine);
+        threads.push(thread::spawn(move || play(&machine, own)));
+    }
+    device(machine);
+    for thread in threads {
+        thread.join().expect("the thread");
+    }
+}
+
+/// Both have given a command. The second one's answer comes first.
+fn answers() {
+    let (machine, own) = Machine::new();
+    let gives = |machine: &Machine, mut own: Own| machine.exec(&mut own);
+    beside(&machine, own, [gives; 2], |machine| {
+        machine.says(Said::Answer(1));
+        machine.says(Said::Answer(0));
+    });
+}
+
+/// Both wait for a completion; whoever takes the interrupt may not be meant.
+fn completions() {
+    let (machine, own) = Machine::new();
+    let waits = |machine: &Machine, mut own: Own| {
+        while own.completions == 0 {
+            machine.wait(&mut own);
+        }
+    };
+    beside(&machine, own, [waits; 2], |machine| {
+        machine.completes(1);
+        machine.completes(0);
+    });
+}
+
+/// The same on their descriptors.
+fn completions_on_descriptors() {
+    let (machine, own) = Machine::new();
+    let waits = |machine: &Machine, mut own: Own| {
+        machine.on_descriptors(&mut own, |_, own| own.completions != 0);
+    };
+    beside(&machine, own, [waits; 2], |machine| {
+        machine.completes(1);
+        machine.completes(0);
+    });
+}
+
+/// Both wait to be told of an event, which one of them takes in.
+fn events() {
+    let (machine, own) = Machine::new();
+    let waits = |machine: &Machine, mut own: Own| {
+        while machine.events(own.number) == 0 {
+            machine.wait(&mut own);
+        }
+    };
+    beside(&machine, own, [waits; 2], |machine| {
+        machine.says(Said::Event)
+    });
+}
+
+/// One has given a command and then waits for what the other one finds in a datagram, and hands over at any time.
+fn datagrams() {
+    let (machine, own) = Machine::new();
+    let waits = |machine: &Machine, mut own: Own| {
+        machine.exec(&mut own);
+        while machine.take(own.number) == 0 {
+            machine.wait(&mut own);
+        }
+    };
+    let finds = |machine: &Machine, mut own: Own| {
+        machine.process_events(&mut own);
+        machine.hand_over(0);
+    };
+    beside(&machine, own, [waits, finds], |machine| {
+        machine.says(Said::Answer(0));
+    });
+}
+
+/// The same, and the one that waits does so on its descriptors, right behind the command.
+fn descriptors() {
+    let (machine, own) = Machine::new();
+    let waits = |machine: &Machine, mut own: Own| {
+        machine.exec(&mut own);
+        machine.on_descriptors(&mut own, |machine, own| machine.take(own.number) != 0);
+    };
+    let finds = |machine: &Machine, mut own: Own| {
+        machine.process_events(&mut own);
+        machine.hand_over(0);
+    };
+    beside(&machine, own, [waits, finds], |machine| {
+        machine.says(Said::Answer(0));
+    });
+}
+
+/// What comes while a command is waited for is there for a program that then sleeps on its descriptors: a completion, and an
+/// event, which another instance may take in.
+fn news_behind_a_command() {
+    let (machine, own) = Machine::new();
+    let waits = |machine: &Machine, mut own: Own| {
+        machine.exec(&mut own);
+        let mut events = 0;
+        machine.on_descriptors(&mut own, |machine, own| {
+            events += machine.events(own.number);
+            events != 0 && own.completions != 0
+        });
+    };
+    let looks = |machine: &Machine, mut own: Own| machine.process_events(&mut own);
+    beside(&machine, own, [waits, looks], |machine| {
+        machine.completes(0);
+        machine.says(Said::Event);
+        machine.says(Said::Answer(0));
+    });
+}
+
+/// So many preemptions find each of the mistakes.
+const PREEMPTIONS: usize = 2;
+
+/// Runs a model in every order.
+fn explore(what: &str, broken: Broken, model: fn()) {
+    BROKEN.set(broken);
+    // It reads LOOM_MAX_PREEMPTIONS, LOOM_MAX_BRANCHES and others.
+    let mut builder = loom::model::Builder::new();
+    let bound = builder.preemption_bound.unwrap_or(PREEMPTIONS);
+    builder.preemption_bound = Some(bound);
+    let executions = Counted::new(AtomicUsize::new(0));
+    let counted = Counted::clone(&executions);
+    builder.check(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        model();
+    });
+    println!(
+        "model: instances, {what}: {} executions, up to {bound} preemptions",
+        executions.load(Ordering::Relaxed)
+    );
+}
+
+#[test]
+fn an_answer_that_another_instance_takes_in_ends_the_wait_for_it() {
+    explore("answers", Broken::Nothing, answers);
+}
+
+#[test]
+fn a_completion_ends_its_instances_wait_whoever_takes_the_interrupt() {
+    explore("completions", Broken::Nothing, completions);
+    explore(
+        "completions on descriptors",
+        Broken::Nothing,
+        completions_on_descriptors,
+    );
+}
+
+#[test]
+fn an_event_ends_every_instances_wait() {
+    explore("events", Broken::Nothing, events);
+}
+
+#[test]
+fn what_another_instance_hands_over_is_not_slept_over() {
+    explore("datagrams", Broken::Nothing, datagrams);
+    explore("datagrams on descriptors", Broken::Nothing, descriptors);
+}
+
+#[test]
+fn what_comes_while_a_command_is_waited_for_is_not_slept_over() {
+    explore("behind a command", Broken::Nothing, news_behind_a_command);
+}
+
+/// A model that ends in a thread that sleeps for ever. loom then panics twice, which ends the process: it is another one.
+fn sleeps_for_ever(test: &str, broken: Broken, model: fn()) {
+    const THE_OTHER: &str = "DAT_MODEL_TO_BREAK";
+    if std::env::var_os(THE_OTHER).is_some() {
+        explore("", broken, model);
+        return;
+    }
+    let program = std::env::current_exe().expect("the tests");
+    let test = format!("{}::{test}", module_path!().trim_start_matches("hw_mlx::"));
+    let ended = std::process::Command::new(program)
+        .args([&test, "--exact", "--nocapture"])
+        .env(THE_OTHER, "1")
+        .output()
+        .expect("the tests once more");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        !ended.status.success() && said.contains("deadlock"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_models_find_who_serves_and_wakes_nobody() {
+    let test = "the_models_find_who_serves_and_wakes_nobody";
+    sleeps_for_ever(test, Broken::Stir, answers);
+}
+
+#[test]
+fn the_models_find_a_shared_interrupt_that_is_kept() {
+    let test = "the_models_find_a_shared_interrupt_that_is_kept";
+    sleeps_for_ever(test, Broken::Sharers, completions);
+}
+
+#[test]
+fn the_models_find_a_program_that_keeps_a_shared_interrupt() {
+    let test = "the_models_find_a_program_that_keeps_a_shared_interrupt";
+    sleeps_for_ever(test, Broken::Sharers, completions_on_descriptors);
+}
+
+#[test]
+fn the_models_find_a_call_that_is_forgotten_behind_a_command() {
+    let test = "the_models_find_a_call_that_is_forgotten_behind_a_command";
+    sleeps_for_ever(test, Broken::After, descriptors);
+}
+
+#[test]
+fn the_models_find_news_that_are_forgotten_behind_a_command() {
+    let test = "the_models_find_news_that_are_forgotten_behind_a_command";
+    sleeps_for_ever(test, Broken::After, news_behind_a_command);
+}
+
+#[test]
+fn the_models_find_a_signal_that_is_taken_too_early() {
+    let test = "the_models_find_a_signal_that_is_taken_too_early";
+    sleeps_for_ever(test, Broken::TakenEarly, datagrams);
+}
