@@ -136,12 +136,21 @@ impl Link {
     }
 }
 
+impl Link {
+    /// Whether it is, or may become, one of a side's.
+    pub fn concerns(&self, side: usize, place: usize) -> bool {
+        self.anybody == Some(place) || self.ends.iter().any(|&(other, ..)| other == side)
+    }
+}
+
 /// A connection.
 pub struct Link {
     /// Side, its opening, and the endpoint's place: of who asked, and of who accepted.
     pub ends: [(usize, u64, usize); 2],
     /// Messages under way from each end: number and bytes.
     pub sent: [VecDeque<(u64, usize)>; 2],
+    /// The function of which any instance may accept, until one does.
+    pub anybody: Option<usize>,
     /// Which ends have heard that it is there.
     pub up: [bool; 2],
     /// What has happened that may end it, if anything has.

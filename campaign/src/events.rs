@@ -121,6 +121,7 @@ impl World {
         self.links.push(Link {
             ends: [(name.side, 0, name.end), (usize::MAX, 0, 0)],
             sent: Default::default(),
+            anybody: None,
             up: [false; 2],
             spoiled: (self.until.is_some() || self.now() < self.trained).then_some("the wire"),
         });

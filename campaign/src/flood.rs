@@ -23,7 +23,8 @@ use udapl::{
 };
 
 use crate::bytes::STRIDE;
-use crate::side::{CONN_QUAL, Manner, Open, Region, Side};
+use crate::keys::Region;
+use crate::side::{CONN_QUAL, Manner, Open, Side};
 use crate::stranger::{Address, STRANGER, a_request, datagram};
 
 /// Virtual time of a turn: what a program needs to take in some hundred requests.
@@ -207,7 +208,7 @@ impl Shore {
             let function = card.virtual_function(0).expect("just made");
             Side::new(
                 function,
-                usize::from(number),
+                (usize::from(number), usize::from(number)),
                 7 + u64::from(number),
                 Manner::default(),
             )

@@ -36,7 +36,9 @@ mod end;
 mod events;
 mod farewell;
 mod flood;
+mod healing;
 mod judge;
+mod keys;
 mod many;
 mod side;
 mod small;
@@ -121,6 +123,8 @@ pub enum Feature {
     Strangers,
     /// Event dispatchers hold less than what is posted, programs sleep meanwhile, and devices' event queues come to their end.
     Overrun,
+    /// Functions carry several instances, of which each is a side of its own.
+    Instances,
 }
 
 /// A world.
@@ -137,12 +141,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The world of a seed: each feature with an even chance, and mostly few functions.
+    /// The world of a seed: each feature with an even chance (several instances with one of four), and mostly few functions.
     #[must_use]
     pub fn of(seed: u64, steps: u32) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
-        let features = Feature::iter()
-            .filter(|_| random.random_bool(0.5))
+        let mut features: BTreeSet<Feature> = Feature::iter()
+            .filter(|feature| *feature != Feature::Instances && random.random_bool(0.5))
             .collect();
         let functions = match random.random_range(0..10) {
             0..=3 => 2,
@@ -150,6 +154,10 @@ impl Plan {
             8 => 6,
             _ => 8,
         };
+        // Drawn last: what other seeds are does not hang on it.
+        if random.random_ratio(1, 4) {
+            features.insert(Feature::Instances);
+        }
         Self {
             seed,
             steps,

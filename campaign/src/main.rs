@@ -45,6 +45,9 @@ struct Arguments {
     /// What may happen, instead of a random half: names with commas between them, or none.
     #[arg(long)]
     features: Option<String>,
+    /// What may happen in any case besides the random half.
+    #[arg(long)]
+    with: Option<String>,
     /// Instead: 65,536 requests to connect at one service point, and what is left for others.
     #[arg(long)]
     flood: bool,
@@ -74,19 +77,17 @@ struct Arguments {
     out: PathBuf,
 }
 
-impl Arguments {
-    fn features(&self) -> anyhow::Result<Option<BTreeSet<Feature>>> {
-        let Some(names) = &self.features else {
-            return Ok(None);
-        };
-        let parse = |name: &str| {
-            name.parse()
-                .map_err(|_| anyhow::anyhow!("--features: there is no {name:?}"))
-        };
-        let names = names.split(',').filter(|name| *name != "none");
-        names.map(parse).collect::<anyhow::Result<_>>().map(Some)
-    }
+/// Features by their names.
+fn features(names: &str) -> anyhow::Result<BTreeSet<Feature>> {
+    let parse = |name: &str| {
+        name.parse()
+            .map_err(|_| anyhow::anyhow!("there is no feature {name:?}"))
+    };
+    let names = names.split(',').filter(|name| *name != "none");
+    names.map(parse).collect()
+}
 
+impl Arguments {
     /// One world, with whatever is to be kept of it.
     fn one(&self, plan: &Plan) -> anyhow::Result<ExitCode> {
         let record = match &self.pcap {
@@ -227,12 +228,14 @@ fn main() -> anyhow::Result<ExitCode> {
     if arguments.exhaustive {
         return small(arguments.only.as_deref());
     }
-    let features = arguments.features()?;
+    let only = arguments.features.as_deref().map(features).transpose()?;
+    let with = features(arguments.with.as_deref().unwrap_or("none"))?;
     let plan = |seed| {
         let mut plan = Plan::of(seed, arguments.steps);
-        if let Some(features) = &features {
-            plan.features.clone_from(features);
+        if let Some(only) = &only {
+            plan.features.clone_from(only);
         }
+        plan.features.extend(&with);
         if let Some(functions) = arguments.functions {
             plan.functions = functions;
         }

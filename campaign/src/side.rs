@@ -7,13 +7,13 @@ use driver::{Device, Function};
 use hw_mlx::provider::MlxProvider;
 use hw_sim::SimFunction;
 use udapl::{
-    CnoHandle, CrHandle, DmaMemory, EpAttr, EpHandle, EvdFlags, EvdHandle, HcaConfig, Ia, IaConfig,
-    LmrCreated, MemPrivFlags, PspFlags, PspHandle, PzHandle, RmrHandle, RspHandle, SrqAttr,
-    SrqHandle,
+    Adapter, CnoHandle, CrHandle, DmaMemory, EpAttr, EpHandle, EvdFlags, EvdHandle, HcaConfig, Ia,
+    IaConfig, MemPrivFlags, PspFlags, PspHandle, PzHandle, RspHandle, SrqAttr, SrqHandle,
 };
 
 use crate::bytes;
 use crate::end::{End, Kind, WINDOW};
+use crate::keys::{Key, Loose, Region, Veil};
 
 /// Where every adapter listens.
 pub const CONN_QUAL: u64 = 0x1_0000_0077;
@@ -28,6 +28,10 @@ pub const OTHER_QUAL: u64 = 0x1_0000_0078;
 pub const LENDING_QUAL: u64 = 0x1_0000_0079;
 /// Where reserved service points listen.
 pub const RESERVED_QUAL: u64 = 0x1_0000_007a;
+/// Where all instances of a function listen that has several.
+pub const COMMON_QUAL: u64 = 0x1_0000_007c;
+/// What is added to the qualifiers of each further instance of a function.
+pub const APART: u64 = 0x100;
 /// Buffers of a shared receive queue.
 pub const SHARED: usize = SHARED_DTOS as usize;
 /// The same, as DAT counts.
@@ -45,43 +49,6 @@ pub const LOG_SHORT_EQ: u32 = 10;
 /// The driver keeps 128 entries to itself (Linux `eq.h` `MLX5_NUM_SPARE_EQE`).
 pub const EVENTS_OF_THE_PORT: u32 = (1 << LOG_SHORT_EQ) - 128;
 
-/// Memory with an LMR.
-pub struct Region {
-    pub memory: DmaMemory,
-    pub lmr: LmrCreated,
-}
-
-/// A key that peers know.
-#[derive(Clone, Copy, Debug)]
-pub struct Key {
-    pub address: u64,
-    pub context: u32,
-    /// The number at which it became void: nothing that was posted later comes through.
-    pub void: Option<u64>,
-}
-
-/// Memory that may be freed while peers know its key.
-pub struct Loose {
-    pub region: Region,
-    pub key: Key,
-}
-
-/// Memory that peers reach through a window only.
-pub struct Veil {
-    pub region: Region,
-    pub rmr: Option<RmrHandle>,
-    /// Binds on their way.
-    pub binds: u32,
-    /// What the last bind posted makes of it: a key, or nothing.
-    pub key: Option<Key>,
-    /// The context that the last bind gave it.
-    pub context: Option<u32>,
-    /// Keys that are void once the last bind is done.
-    pub before: Vec<Key>,
-    /// Nobody may reach it, and it is filled and watched.
-    pub closed: bool,
-}
-
 /// Objects beside the ones that carry traffic.
 #[derive(Default)]
 pub struct Spare {
@@ -96,6 +63,8 @@ pub struct Spare {
     pub reserved: Option<(RspHandle, usize)>,
     /// At whatever qualifier was free.
     pub any: Option<PspHandle>,
+    /// Of [`COMMON_QUAL`].
+    pub common: Option<PspHandle>,
     /// Requests that are not decided yet.
     pub held: Vec<CrHandle>,
 }
@@ -134,7 +103,7 @@ pub struct Open {
     pub loose: Vec<Loose>,
     pub veils: Vec<Veil>,
     /// Keys that are void, which peers still know.
-    gone: Vec<Key>,
+    pub gone: Vec<Key>,
     pub spare: Spare,
     /// Its device is dead, or may be.
     pub dead: bool,
@@ -152,9 +121,11 @@ pub struct Open {
     pub heard: usize,
 }
 
-/// An adapter, open or not.
+/// An adapter, open or not; of a function that carries several instances, one of them.
 pub struct Side {
     pub function: Arc<SimFunction>,
+    /// The function's place among all.
+    pub place: usize,
     /// Which card it is on.
     pub card: usize,
     pub seed: u64,
@@ -188,6 +159,10 @@ pub struct Manner {
     pub narrow: bool,
     /// Requests to connect and connection events share an event dispatcher that is short.
     pub mixed: bool,
+    /// Its function carries several instances.
+    pub several: bool,
+    /// How far its qualifiers are from those of the first one.
+    pub apart: u64,
 }
 
 /// The number of what an adapter offers, different for each.
@@ -197,9 +172,15 @@ pub const fn offered_tag(side: usize) -> u64 {
 
 impl Side {
     /// An adapter that is not open.
-    pub fn new(function: Arc<SimFunction>, card: usize, seed: u64, manner: Manner) -> Self {
+    pub fn new(
+        function: Arc<SimFunction>,
+        (place, card): (usize, usize),
+        seed: u64,
+        manner: Manner,
+    ) -> Self {
         Self {
             function,
+            place,
             card,
             seed,
             openings: 0,
@@ -226,6 +207,21 @@ impl Side {
         hca.seed = Some(self.seed ^ self.openings << 32);
         let provider = MlxProvider::open(function, hca).map_err(|error| error.to_string())?;
         let ia = Ia::open(provider, IaConfig::default()).map_err(|error| error.to_string())?;
+        self.furnish(ia, index)
+    }
+
+    /// Opens it as one more instance of an adapter that is open.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn join(&mut self, index: usize, adapter: &Adapter) -> Result<(), String> {
+        self.openings += 1;
+        self.unanswered = false;
+        let ia = adapter.instance(IaConfig::default());
+        self.furnish(ia.map_err(|error| error.to_string())?, index)
+    }
+
+    fn furnish(&mut self, ia: Ia, index: usize) -> Result<(), String> {
         let open = Open::furnish(ia, index, self.manner);
         self.open = Some(open.map_err(|error| error.to_string())?);
         Ok(())
@@ -267,7 +263,12 @@ impl Open {
             let connect = ia.evd_create(length, EvdFlags::CONNECTION)?;
             (connect, ia.evd_create(64, EvdFlags::CR)?)
         };
-        let psp = Some(ia.psp_create(CONN_QUAL, cr, PspFlags::CONSUMER)?);
+        let psp = Some(ia.psp_create(CONN_QUAL + manner.apart, cr, PspFlags::CONSUMER)?);
+        let mut spare = Spare::default();
+        if manner.several {
+            let common = ia.psp_create_shared(COMMON_QUAL, cr, PspFlags::CONSUMER);
+            spare.common = Some(common?);
+        }
         let mut region = |slots, rights| {
             let region = Self::region_of(&mut ia, pz, slots, rights)?;
             bytes::prepare(&region.memory, slots);
@@ -306,7 +307,7 @@ impl Open {
             loose: Vec::new(),
             veils: Vec::new(),
             gone: Vec::new(),
-            spare: Spare::default(),
+            spare,
             dead: false,
             events,
             narrow: manner.narrow,
@@ -360,111 +361,6 @@ impl Open {
         }
     }
 
-    fn make_veil(&mut self) -> Result<Veil, udapl::DatError> {
-        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
-        let region = Self::region_of(&mut self.ia, self.pz, 1, rights)?;
-        bytes::cover(&region.memory);
-        Ok(Veil {
-            region,
-            rmr: None,
-            binds: 0,
-            key: None,
-            context: None,
-            before: Vec::new(),
-            closed: true,
-        })
-    }
-
-    fn region_of(
-        ia: &mut Ia,
-        pz: PzHandle,
-        slots: usize,
-        rights: MemPrivFlags,
-    ) -> Result<Region, udapl::DatError> {
-        let memory = udapl::alloc(ia, slots * bytes::STRIDE).expect("the host has memory");
-        let lmr = ia.lmr_create(memory.clone(), pz, rights)?;
-        Ok(Region { memory, lmr })
-    }
-
-    /// Memory of one slot that peers may write to.
-    pub fn lend(&mut self) -> Result<(), udapl::DatError> {
-        let region = Self::region_of(&mut self.ia, self.pz, 1, MemPrivFlags::all())?;
-        bytes::prepare(&region.memory, 1);
-        let key = Key {
-            address: region.lmr.registered_address,
-            context: region.lmr.rmr_context,
-            void: None,
-        };
-        self.loose.push(Loose { region, key });
-        Ok(())
-    }
-
-    /// Keys to memory that peers may write to now.
-    pub fn granted(&self) -> impl Iterator<Item = Key> {
-        let loose = self.loose.iter().map(|loose| loose.key);
-        let windows = self.veils.iter().filter_map(|veil| veil.key);
-        let written = Key {
-            address: self.written.lmr.registered_address,
-            context: self.written.lmr.rmr_context,
-            void: None,
-        };
-        loose.chain(windows).chain([written])
-    }
-
-    /// The key of what peers may only read. It was never good for writing.
-    pub fn to_be_read(&self) -> Key {
-        Key {
-            address: self.offered.lmr.registered_address,
-            context: self.offered.lmr.rmr_context,
-            void: Some(0),
-        }
-    }
-
-    /// Keys that peers know of memory that comes and goes: what is freed is written to as eagerly.
-    pub fn told(&self) -> impl Iterator<Item = Key> {
-        let there = self.loose.iter().map(|loose| loose.key);
-        let of = |veil: &Veil| {
-            veil.before
-                .iter()
-                .copied()
-                .chain(veil.key)
-                .collect::<Vec<_>>()
-        };
-        let windows = self.veils.iter().flat_map(of);
-        self.gone.iter().copied().chain(there).chain(windows)
-    }
-
-    /// The place in [`Open::told`] of the key that became void last.
-    pub fn youngest_void(&self) -> Option<usize> {
-        self.gone.len().checked_sub(1)
-    }
-
-    /// A key that peers were told is void from now on.
-    pub fn remember(&mut self, key: Key, number: u64) {
-        self.gone.push(Key {
-            void: Some(number),
-            ..key
-        });
-        if self.gone.len() > 3 {
-            self.gone.remove(0);
-        }
-    }
-
-    /// The last bind of a window is done. If it left the window bound, the keys from before are void; if not, nobody may reach
-    /// the memory behind it any more.
-    pub fn bind_done(&mut self, at: usize, bound: bool, number: u64) {
-        let veil = &mut self.veils[at];
-        let mut void = std::mem::take(&mut veil.before);
-        if !bound {
-            void.extend(veil.key.take());
-            veil.closed = true;
-            bytes::cover(&veil.region.memory);
-        }
-        for key in void {
-            self.remember(key, number);
-        }
-    }
-
     /// What was posted to an endpoint that is no more has come to something, and it may be that nobody hears of it.
     pub fn forget_posted(&mut self, end: &End) {
         let receives = end.receives.iter().map(|cookie| (false, *cookie));
@@ -475,25 +371,6 @@ impl Open {
                 self.veils[at].binds -= 1;
             }
         }
-    }
-
-    /// What has become of windows whose binds nobody heard of.
-    pub fn binds_lost(&mut self, number: u64) {
-        for at in 0..self.veils.len() {
-            let veil = &self.veils[at];
-            if veil.closed || veil.binds > 0 {
-                continue;
-            }
-            let bound = veil.rmr.and_then(|rmr| self.ia.rmr_query(rmr).ok());
-            let bound = bound.is_some_and(|param| param.binding.is_some());
-            self.bind_done(at, bound, number);
-        }
-    }
-
-    /// Whether a key opens something now.
-    pub fn is_live(&self, address: u64, context: u32) -> bool {
-        let mut told = self.told();
-        told.any(|key| key.void.is_none() && (key.address, key.context) == (address, context))
     }
 
     /// All memory that peers or the device could reach.

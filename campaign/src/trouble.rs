@@ -128,7 +128,9 @@ impl World {
                 } else {
                     ("surprise removal", Fault::SurpriseRemoval)
                 };
-                self.sides[side].removed = true;
+                for other in self.kin(side) {
+                    self.sides[other].removed = true;
+                }
                 self.inject(side, what, &fault);
             }
             22..=23 if self.has(Feature::Stall) => {
@@ -279,16 +281,21 @@ impl World {
     pub fn inject(&mut self, side: usize, what: &'static str, fault: &Fault) {
         self.cover.count("fault", what);
         self.tell(side, format_args!("{fault:?}"));
-        self.sides[side].tampered = true;
-        self.spoil_side(what, side);
+        for other in self.kin(side) {
+            self.sides[other].tampered = true;
+        }
+        self.spoil_function(what, side);
         self.sim.inject(&self.sides[side].function, fault);
     }
 
     /// The administrator gives a virtual function another address. Its driver learns it when it begins anew.
     fn change_mac(&mut self, side: usize) {
         self.cover.count("fault", "another MAC");
-        self.close(side);
-        let (card, index) = (side / self.of_card(), side % self.of_card());
+        for other in self.kin(side) {
+            self.close(other);
+        }
+        let place = self.sides[side].place;
+        let (card, index) = (place / self.of_card(), place % self.of_card());
         self.macs += 1;
         let [low, high] =
             [self.macs, self.macs >> 8].map(|byte| u8::try_from(byte & 0xff).unwrap_or(0));

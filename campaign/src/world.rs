@@ -10,29 +10,26 @@ use hw_sim::{
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use udapl::registry::Registry;
-use udapl::{CloseFlags, DatResult, EpHandle};
+use udapl::{DatResult, EpHandle};
 
 use crate::blame::Blame;
 use crate::bytes::{self, Freed};
 use crate::cover::Coverage;
 use crate::eavesdrop::HEARD;
-use crate::end::{Link, Name, Phase};
+use crate::end::{Link, Name};
 use crate::farewell::Farewell;
-use crate::side::{ENDS, Key, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
+use crate::keys::Key;
+use crate::side::{APART, LOG_SHORT_EQ, Manner, Open, Side, offered_tag};
 use crate::story::Story;
 use crate::trouble::ENDINGS;
 use crate::{CALL_LIMIT, Feature, Plan, calls, judge};
 
+/// Instances of a function beyond the first, by its place, where there may be several.
+const MORE: [usize; 4] = [2, 0, 1, 0];
 /// Memory that is watched after it was freed.
 const WATCHED: usize = 64;
 /// Steps from one look at all bytes to the next.
 const LOOK_EVERY: u32 = 16;
-/// How often a function may refuse to be opened when all is healed.
-const ATTEMPTS: usize = 4;
-/// Turns, of a millisecond each, that healing may take: timeouts of the connection manager and of the transport among it.
-const HEALING: u32 = 400_000;
-/// Turns, of a millisecond each, in which a sound connection carries what was posted on it.
-const CARRIED: u32 = 1_000;
 /// A call that takes longer keeps everybody else waiting: who is just connecting may time out.
 const LONG_CALL: Duration = Duration::from_millis(50);
 
@@ -96,25 +93,35 @@ impl World {
             sim.add_card(&config)
         });
         let has = |feature| plan.features.contains(&feature);
-        let mut sides = Vec::new();
-        for (at, card) in cards.iter().enumerate() {
-            for index in 0..usize::from(of_card) {
-                let number = u8::try_from(sides.len()).expect("few");
-                let settings = VfSettings {
-                    mac: Some([2, 0xca, 0, 0, 1, number]),
-                    ..VfSettings::default()
-                };
-                assert!(card.set_vf(index, settings));
-                let function = card.virtual_function(index).expect("just made");
-                let manner = Manner {
-                    tight: has(Feature::Evds) && number % 2 == 0,
-                    shares: has(Feature::Srq) && number % 3 != 2,
-                    windows: has(Feature::Windows),
-                    narrow: has(Feature::Overrun) && number % 2 == 1,
-                    mixed: has(Feature::Strangers) && number % 4 == 2,
-                };
-                let seed = plan.seed << 8 | u64::from(number);
-                sides.push(Side::new(function, at, seed, manner));
+        let mut sides: Vec<Side> = Vec::new();
+        let mut add = |place: usize, instance: usize| {
+            let (at, index) = (place / usize::from(of_card), place % usize::from(of_card));
+            let number = u8::try_from(sides.len()).expect("few");
+            let settings = VfSettings {
+                mac: Some([2, 0xca, 0, 0, 1, number]),
+                ..VfSettings::default()
+            };
+            assert!(instance > 0 || cards[at].set_vf(index, settings));
+            let function = cards[at].virtual_function(index).expect("just made");
+            let manner = Manner {
+                tight: has(Feature::Evds) && number % 2 == 0,
+                shares: has(Feature::Srq) && number % 3 != 2,
+                windows: has(Feature::Windows),
+                narrow: has(Feature::Overrun) && number % 2 == 1,
+                mixed: has(Feature::Strangers) && number % 4 == 2,
+                several: has(Feature::Instances) && MORE[place % MORE.len()] > 0,
+                apart: instance as u64 * APART,
+            };
+            let seed = plan.seed << 8 | u64::from(number);
+            sides.push(Side::new(function, (place, at), seed, manner));
+        };
+        let places = 2 * usize::from(of_card);
+        for place in 0..places {
+            add(place, 0);
+        }
+        for place in (0..places).filter(|_| has(Feature::Instances)) {
+            for instance in 1..=MORE[place % MORE.len()] {
+                add(place, instance);
             }
         }
         if has(Feature::Strangers) {
@@ -178,7 +185,7 @@ impl World {
 
     /// Virtual functions of a card.
     pub fn of_card(&self) -> usize {
-        self.sides.len() / 2
+        usize::from(self.plan.functions / 2).max(1)
     }
 
     pub fn next_number(&mut self) -> u64 {
@@ -211,9 +218,12 @@ impl World {
         }
         let met = self.sim.take_meetings(&self.sides[side].function);
         let ends = |opcode: u16| ENDINGS.iter().any(|ending| ending.0 == opcode);
-        self.sides[side].unanswered |= met
+        let unanswered = met
             .keys()
             .any(|&(opcode, meeting)| meeting == Meeting::Silent && ends(opcode));
+        for other in self.kin(side) {
+            self.sides[other].unanswered |= unanswered;
+        }
         self.commands[side] += met
             .iter()
             .filter(|((_, meeting), _)| *meeting != Meeting::Starved)
@@ -306,9 +316,8 @@ impl World {
 
     /// Something happens to an adapter that may end its connections and attempts.
     pub fn spoil_side(&mut self, why: &'static str, side: usize) {
-        self.spoil(why, |link| {
-            link.ends.iter().any(|&(other, ..)| other == side)
-        });
+        let place = self.sides[side].place;
+        self.spoil(why, |link| link.concerns(side, place));
     }
 
     /// How long until the next step.
@@ -421,114 +430,5 @@ impl World {
             self.look();
             self.freed.pop_front();
         }
-    }
-
-    /// No faults any more, and it becomes quiet.
-    pub fn heal(&mut self) {
-        self.healing = true;
-        self.mend_wire();
-        for side in 0..self.sides.len() {
-            self.decide_held(side);
-            self.release_reserved(side);
-            self.make_missing(side);
-        }
-        // What was put into a function and has not happened may still happen: it ends with the opening.
-        for side in 0..self.sides.len() {
-            if self.sides[side].tampered {
-                self.close(side);
-            }
-        }
-        self.settle("every attempt to connect ends", |phase| {
-            phase != Phase::Pending
-        });
-        self.settle_work();
-        for side in 0..self.sides.len() {
-            for end in 0..ENDS {
-                self.disconnect(side, end, CloseFlags::Abrupt);
-            }
-        }
-        self.settle(
-            "every connection ends, and all that was posted comes back",
-            |phase| phase == Phase::Idle,
-        );
-        for side in 0..self.sides.len() {
-            self.close(side);
-        }
-        for side in 0..self.sides.len() {
-            if self.sides[side].removed {
-                self.reopen(side);
-                assert!(
-                    self.sides[side].open.is_none(),
-                    "side {side} opens, and is not there"
-                );
-                continue;
-            }
-            // What is planned for commands is forgotten; a device that was dead may need another attempt.
-            for _ in 0..ATTEMPTS {
-                if self.sides[side].open.is_none() {
-                    self.reopen(side);
-                }
-            }
-            assert!(
-                self.sides[side].open.is_some(),
-                "side {side} never opens again"
-            );
-            self.close(side);
-        }
-        self.look();
-    }
-
-    /// What was posted on a connection to which nothing has happened is done, before anybody ends it.
-    fn settle_work(&mut self) {
-        let left = |world: &Self| {
-            let mut left = Vec::new();
-            for (side, one) in world.sides.iter().enumerate() {
-                let ends = one.open.iter().flat_map(|open| open.ends.iter());
-                for (at, end) in ends.enumerate() {
-                    let link = end.link.map(|(link, _)| &world.links[link]);
-                    let sound = link.is_some_and(|link| link.spoiled.is_none());
-                    if sound && end.phase == Phase::Up && !end.requests.is_empty() {
-                        left.push((side, at, end.requests.clone()));
-                    }
-                }
-            }
-            left
-        };
-        for _ in 0..CARRIED {
-            if left(self).is_empty() {
-                return;
-            }
-            self.turn(Duration::from_millis(1));
-        }
-        panic!(
-            "what was posted on a sound connection is done, but not this: {:?}",
-            left(self)
-        );
-    }
-
-    /// Goes on until all endpoints are so far.
-    fn settle(&mut self, what: &str, done: impl Fn(Phase) -> bool) {
-        let open = |world: &Self| {
-            let mut left = Vec::new();
-            for (side, one) in world.sides.iter().enumerate() {
-                for (at, end) in one
-                    .open
-                    .iter()
-                    .flat_map(|open| open.ends.iter().enumerate())
-                {
-                    if end.ep.is_some() && !done(end.phase) {
-                        left.push((side, at, end.phase, end.requests.len(), end.receives.len()));
-                    }
-                }
-            }
-            left
-        };
-        for _ in 0..HEALING {
-            if open(self).is_empty() {
-                return;
-            }
-            self.turn(Duration::from_millis(1));
-        }
-        panic!("{what}, but not these: {:?}", open(self));
     }
 }

@@ -48,6 +48,7 @@ fn what_must_hold_holds_in_every_world_and_every_fault_is_met() {
         "busy",
         "start over",
         "wait",
+        "instance",
     ] {
         assert!(coverage.times(what) > 0, "no world has {what}");
     }

@@ -167,7 +167,8 @@ impl World {
         };
         self.events(side);
         for _ in 0..MIXED {
-            self.stranger_asks(side, to, CONN_QUAL);
+            let qual = CONN_QUAL + self.sides[side].manner.apart;
+            self.stranger_asks(side, to, qual);
         }
         self.look_after(side);
         self.disconnect(side, at, CloseFlags::Abrupt);

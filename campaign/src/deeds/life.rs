@@ -43,6 +43,7 @@ impl World {
         self.tell(side, format_args!("close"));
         self.spoil_side("a close", side);
         let untouched = !self.sides[side].tampered && !open.dead;
+        let left = self.beside(side).len();
         let (ia, memories) = open.memories();
         let answer = self.timed(side, "dat_ia_close", |_| {
             udapl::ia_close(ia, CloseFlags::Abrupt)
@@ -66,9 +67,10 @@ impl World {
                 (0, 0),
                 "side {side}: {report:?}"
             );
+            assert_eq!(report.instances_left, left, "side {side}: {report:?}");
             let said = self.sim.report(&self.sides[side].function);
             assert!(
-                said.objects.is_empty() && said.pages_held == 0,
+                left > 0 || said.objects.is_empty() && said.pages_held == 0,
                 "side {side} leaves {:?} and {} pages",
                 said.objects,
                 said.pages_held
@@ -123,9 +125,14 @@ impl World {
 
     /// Opens an adapter again.
     pub fn reopen(&mut self, side: usize) {
+        if let [other, ..] = self.beside(side)[..] {
+            self.join(side, other);
+            return;
+        }
+        let kin = self.kin(side);
         // Memory that somebody holds keeps its opening of the function.
         self.look();
-        self.freed.retain(|freed| freed.side != side);
+        self.freed.retain(|freed| !kin.contains(&freed.side));
         let before = self.sides[side].tampered;
         // Faults that wait for their commands stay through an opening, or are forgotten before it.
         let forgets = self.healing || (!self.scripted && self.random.random_bool(0.5));
@@ -140,7 +147,12 @@ impl World {
         self.tell(side, format_args!("open: {:?}", answer.as_ref().err()));
         match answer {
             // The reset before it has ended all else that was put into the function.
-            Ok(()) => self.sides[side].tampered = before && !forgets,
+            Ok(()) => {
+                for other in kin {
+                    self.sides[other].tampered = before && !forgets;
+                    self.sides[other].unanswered &= other == side;
+                }
+            }
             Err(error) => {
                 assert!(before, "side {side} does not open: {error}");
             }

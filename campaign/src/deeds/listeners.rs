@@ -4,13 +4,14 @@ use rand::Rng;
 use udapl::PspFlags;
 
 use crate::end::Phase;
-use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
+use crate::side::{COMMON_QUAL, CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
 use crate::world::World;
 
 impl World {
     /// Something is done with a service point.
     pub fn listen(&mut self, side: usize, at: usize) {
         let draw = self.random.random_range(0..12);
+        let apart = self.sides[side].manner.apart;
         let Some(open) = &self.sides[side].open else {
             return;
         };
@@ -18,19 +19,19 @@ impl World {
         let (other, lending, any, psp) = (spare.other, spare.lending, spare.any, open.psp);
         match draw {
             0..=1 => {
-                let other = self.point(side, other, OTHER_QUAL, PspFlags::CONSUMER);
+                let other = self.point(side, other, OTHER_QUAL + apart, PspFlags::CONSUMER);
                 if let Some(open) = &mut self.sides[side].open {
                     open.spare.other = other;
                 }
             }
             2..=3 => {
-                let lending = self.point(side, lending, LENDING_QUAL, PspFlags::PROVIDER);
+                let lending = self.point(side, lending, LENDING_QUAL + apart, PspFlags::PROVIDER);
                 if let Some(open) = &mut self.sides[side].open {
                     open.spare.lending = lending;
                 }
             }
             4 => {
-                let psp = self.point(side, psp, CONN_QUAL, PspFlags::CONSUMER);
+                let psp = self.point(side, psp, CONN_QUAL + apart, PspFlags::CONSUMER);
                 if let Some(open) = &mut self.sides[side].open {
                     open.psp = psp;
                 }
@@ -58,7 +59,7 @@ impl World {
     }
 
     /// Frees a service point, or makes it.
-    fn point(
+    pub fn point(
         &mut self,
         side: usize,
         psp: Option<udapl::PspHandle>,
@@ -68,7 +69,11 @@ impl World {
         let Some(psp) = psp else {
             let made = self.call(side, "dat_psp_create", |open| {
                 let cr = open.cr;
-                open.ia.psp_create(qual, cr, flags)
+                if qual == COMMON_QUAL {
+                    open.ia.psp_create_shared(qual, cr, flags)
+                } else {
+                    open.ia.psp_create(qual, cr, flags)
+                }
             });
             return made.and_then(Result::ok);
         };
@@ -77,8 +82,10 @@ impl World {
             assert_eq!((param.conn_qual, param.flags), (qual, flags));
         }
         // Requests on their way find nobody.
+        let place = self.sides[side].place;
         self.spoil("a service point freed", |link| {
-            link.ends[1].0 == side && link.up != [true, true]
+            let asked = link.ends[1].0 == side || link.anybody == Some(place);
+            asked && link.up != [true, true]
         });
         let freed = self.call(side, "dat_psp_free", |open| open.ia.psp_free(psp));
         Some(psp).filter(|_| freed.is_none_or(|freed| freed.is_err()))
@@ -97,9 +104,10 @@ impl World {
         let (Some(ep), Phase::Idle) = (end.ep, end.phase) else {
             return;
         };
+        let qual = RESERVED_QUAL + self.sides[side].manner.apart;
         let made = self.ep_call(side, "dat_rsp_create", ep, |open| {
             let cr = open.cr;
-            open.ia.rsp_create(RESERVED_QUAL, Some(ep), cr)
+            open.ia.rsp_create(qual, Some(ep), cr)
         });
         let (Some(Ok(rsp)), Some(open)) = (made, &mut self.sides[side].open) else {
             return;
@@ -108,7 +116,7 @@ impl World {
         open.spare.reserved = Some((rsp, at));
         let asked = self.call(side, "dat_rsp_query", |open| open.ia.rsp_query(rsp));
         if let Some(Ok(param)) = asked {
-            assert_eq!((param.conn_qual, param.ep), (RESERVED_QUAL, Some(ep)));
+            assert_eq!((param.conn_qual, param.ep), (qual, Some(ep)));
         }
     }
 

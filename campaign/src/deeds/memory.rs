@@ -7,7 +7,8 @@ use super::outcome;
 use super::traffic::local;
 use crate::bytes::{Freed, SLOT};
 use crate::end::{Kind, Phase, WINDOW, Work};
-use crate::side::{Key, Open};
+use crate::keys::Key;
+use crate::side::Open;
 use crate::world::World;
 
 /// Memory that peers may write to and that may be freed, of an adapter.
@@ -23,7 +24,10 @@ impl World {
             return;
         };
         if !free && open.loose.len() < MOST_LOOSE {
-            let answer = self.call(side, "dat_lmr_create", Open::lend);
+            let answer = match self.slot_of_kin(side) {
+                Some(memory) => self.call(side, "dat_lmr_create", |open| open.lend_this(memory)),
+                None => self.call(side, "dat_lmr_create", Open::lend),
+            };
             if let Some(answer) = answer {
                 self.cover.count("register", outcome(&answer));
             }
@@ -35,7 +39,8 @@ impl World {
     /// Memory of another adapter means nothing to this one, and is refused.
     fn lend_foreign(&mut self, side: usize) {
         let other = (side + 1) % self.sides.len();
-        let Some(theirs) = &self.sides[other].open else {
+        let kin = self.sides[other].place == self.sides[side].place;
+        let Some(theirs) = self.sides[other].open.as_ref().filter(|_| !kin) else {
             return;
         };
         let memory = theirs.offered.memory.clone();

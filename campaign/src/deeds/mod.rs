@@ -4,6 +4,7 @@ mod batches;
 mod busy;
 mod connections;
 mod distance;
+mod instances;
 mod life;
 mod listeners;
 mod memory;
@@ -11,6 +12,7 @@ mod objects;
 mod overrun;
 mod poke;
 mod queues;
+mod requests;
 mod traffic;
 mod treachery;
 
@@ -42,6 +44,10 @@ impl World {
             && self.random.random_ratio(1, 4)
         {
             self.close(side);
+            return;
+        }
+        if self.sides[side].manner.several && self.random.random_ratio(1, 16) {
+            self.change_of_instances(side);
             return;
         }
         let end = self.random.random_range(0..ENDS);

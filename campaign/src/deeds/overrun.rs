@@ -262,8 +262,9 @@ impl World {
         one.asleep -= 1;
         let deep = one.deep;
         // Requests wait for somebody who decides.
+        let place = one.place;
         self.spoil("a program that sleeps", |link| {
-            link.up != [true, true] && link.ends.iter().any(|&(other, ..)| other == side)
+            link.up != [true, true] && link.concerns(side, place)
         });
         Some(deep)
     }

@@ -7,7 +7,7 @@ use udapl::{
 
 use super::traffic::{local, remote};
 use crate::end::Phase;
-use crate::side::Region;
+use crate::keys::Region;
 use crate::world::World;
 
 impl World {

@@ -7,7 +7,7 @@ use super::outcome;
 use crate::Feature;
 use crate::bytes::{self, SLOT, STRIDE};
 use crate::end::{Kind, Phase, WINDOW, Work};
-use crate::side::{Key, Region};
+use crate::keys::{Key, Region};
 use crate::world::World;
 
 /// Bytes of a region's slot, as their owner names them.
@@ -272,7 +272,8 @@ impl World {
             }
             Kind::Read => Some((remote(&open.offered, slot, bytes), None)),
             Kind::Attack => {
-                let keys: Vec<Key> = open.told().chain([open.to_be_read()]).collect();
+                let mut keys: Vec<Key> = open.told().chain([open.to_be_read()]).collect();
+                keys.extend(self.keys_of_kin(peer));
                 let key = *keys.get(pick % keys.len().max(1))?;
                 let target = RmrTriplet {
                     rmr_context: key.context,

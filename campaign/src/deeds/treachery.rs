@@ -14,7 +14,8 @@ use udapl::{CloseFlags, RmrTriplet};
 use crate::Feature;
 use crate::bytes::SLOT;
 use crate::end::{Kind, Phase};
-use crate::side::{ENDS, Key, Open, VEILS};
+use crate::keys::Key;
+use crate::side::{ENDS, Open, VEILS};
 use crate::world::World;
 
 impl World {

@@ -1,0 +1,127 @@
+//! The end of a world: nothing goes wrong any more, and it becomes quiet.
+
+use std::time::Duration;
+
+use udapl::CloseFlags;
+
+use crate::end::Phase;
+use crate::side::ENDS;
+use crate::world::World;
+
+/// How often a function may refuse to be opened when all is healed.
+const ATTEMPTS: usize = 4;
+/// Turns, of a millisecond each, that healing may take: timeouts of the connection manager and of the transport among it.
+const HEALING: u32 = 400_000;
+/// Turns, of a millisecond each, in which a sound connection carries what was posted on it.
+const CARRIED: u32 = 1_000;
+
+impl World {
+    /// No faults any more, and it becomes quiet.
+    pub fn heal(&mut self) {
+        self.healing = true;
+        self.mend_wire();
+        for side in 0..self.sides.len() {
+            self.decide_held(side);
+            self.release_reserved(side);
+            self.make_missing(side);
+        }
+        // What was put into a function and has not happened may still happen: it ends with the opening.
+        for side in 0..self.sides.len() {
+            if self.sides[side].tampered {
+                self.close(side);
+            }
+        }
+        self.settle("every attempt to connect ends", |phase| {
+            phase != Phase::Pending
+        });
+        self.settle_work();
+        for side in 0..self.sides.len() {
+            for end in 0..ENDS {
+                self.disconnect(side, end, CloseFlags::Abrupt);
+            }
+        }
+        self.settle(
+            "every connection ends, and all that was posted comes back",
+            |phase| phase == Phase::Idle,
+        );
+        for side in 0..self.sides.len() {
+            self.close(side);
+        }
+        for side in 0..self.sides.len() {
+            if self.sides[side].removed {
+                self.reopen(side);
+                assert!(
+                    self.sides[side].open.is_none(),
+                    "side {side} opens, and is not there"
+                );
+                continue;
+            }
+            // What is planned for commands is forgotten; a device that was dead may need another attempt.
+            for _ in 0..ATTEMPTS {
+                if self.sides[side].open.is_none() {
+                    self.reopen(side);
+                }
+            }
+            assert!(
+                self.sides[side].open.is_some(),
+                "side {side} never opens again"
+            );
+            self.close(side);
+        }
+        self.look();
+    }
+
+    /// What was posted on a connection to which nothing has happened is done, before anybody ends it.
+    fn settle_work(&mut self) {
+        let left = |world: &Self| {
+            let mut left = Vec::new();
+            for (side, one) in world.sides.iter().enumerate() {
+                let ends = one.open.iter().flat_map(|open| open.ends.iter());
+                for (at, end) in ends.enumerate() {
+                    let link = end.link.map(|(link, _)| &world.links[link]);
+                    let sound = link.is_some_and(|link| link.spoiled.is_none());
+                    if sound && end.phase == Phase::Up && !end.requests.is_empty() {
+                        left.push((side, at, end.requests.clone()));
+                    }
+                }
+            }
+            left
+        };
+        for _ in 0..CARRIED {
+            if left(self).is_empty() {
+                return;
+            }
+            self.turn(Duration::from_millis(1));
+        }
+        panic!(
+            "what was posted on a sound connection is done, but not this: {:?}",
+            left(self)
+        );
+    }
+
+    /// Goes on until all endpoints are so far.
+    fn settle(&mut self, what: &str, done: impl Fn(Phase) -> bool) {
+        let open = |world: &Self| {
+            let mut left = Vec::new();
+            for (side, one) in world.sides.iter().enumerate() {
+                for (at, end) in one
+                    .open
+                    .iter()
+                    .flat_map(|open| open.ends.iter().enumerate())
+                {
+                    if end.ep.is_some() && !done(end.phase) {
+                        left.push((side, at, end.phase, end.requests.len(), end.receives.len()));
+                    }
+                }
+            }
+            left
+        };
+        for _ in 0..HEALING {
+            if open(self).is_empty() {
+                return;
+            }
+            self.turn(Duration::from_millis(1));
+        }
+        panic!("{what}, but not these: {:?}", open(self));
+    }
+}
