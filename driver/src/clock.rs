@@ -7,7 +7,7 @@
 //! [`Function`]: crate::Function
 
 use std::ops::{Add, Sub};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -88,6 +88,13 @@ pub trait Clock: Send + Sync {
     /// Returns whether an interrupt is pending; it is left signalled.
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool;
 
+    /// This thread is at something that has limits of time, until it [goes on](Self::go_on) as often: a clock of virtual time
+    /// stands still meanwhile, unless the thread waits itself.
+    fn hold_still(&self) {}
+
+    /// The end of what [`hold_still`](Self::hold_still) began.
+    fn go_on(&self) {}
+
     /// Sleeps as [`wait`](Self::wait) does, in a thread that holds signals back: they are let in while it sleeps, and one that
     /// comes ends the wait. A clock of virtual time does not sleep, and lets none in.
     fn wait_unless_signalled(
@@ -101,6 +108,24 @@ pub trait Clock: Send + Sync {
         } else {
             Woken::Deadline
         }
+    }
+}
+
+/// A clock that is [held still](Clock::hold_still), until this is dropped.
+pub struct Held(Arc<dyn Clock>);
+
+impl Held {
+    /// Holds it.
+    #[must_use]
+    pub fn new(clock: &Arc<dyn Clock>) -> Self {
+        clock.hold_still();
+        Self(Arc::clone(clock))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.go_on();
     }
 }
 

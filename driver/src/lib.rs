@@ -49,7 +49,7 @@ mod vfio;
 mod vfio_user;
 
 pub use bar::{Bar, Block, RegisterBlock};
-pub use clock::{Clock, Instant, MAX_WAIT, RealClock, Woken};
+pub use clock::{Clock, Held, Instant, MAX_WAIT, RealClock, Woken};
 pub use cyclic::Cyclic;
 pub use dma::{DmaArena, DmaBuffer, DmaMemory, Iova, WeakArena};
 pub use dma_ring::{DmaBlock, DmaRing, DmaWord};

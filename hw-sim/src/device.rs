@@ -1,7 +1,7 @@
-//! The simulator's handles: [`Sim`] for tests, [`SimFunction`] for the driver, [`SimClock`] for
-//! whoever waits.
+//! The simulator's handles: [`Sim`] for tests and [`SimFunction`] for the driver.
 
 use crate::card::{Card, CardConfig, Seat, VfSettings};
+use crate::clock::SimClock;
 use crate::config_space::CONFIG_BYTES;
 use crate::fault::{Fault, Meetings};
 use crate::iommu::Iommu;
@@ -11,7 +11,7 @@ use crate::pcap::{Capture, CaptureError};
 use crate::profile::Profile;
 use crate::report::FunctionReport;
 use crate::world::{Drive, World};
-use driver::{Clock, Device, Instant, Interrupt, MAX_WAIT, MemoryError, Notices, SharedMemory};
+use driver::{Clock, Device, Instant, Interrupt, MemoryError, Notices, SharedMemory};
 use mlx_prm::Qpc;
 use std::collections::VecDeque;
 use std::io::Write;
@@ -58,7 +58,7 @@ pub struct Sim {
     world: Arc<Mutex<World>>,
 }
 
-fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+pub(crate) fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     // A panic while the lock was held is a bug of the simulator; its state is still the best there
     // is for a report.
     world.lock().unwrap_or_else(PoisonError::into_inner)
@@ -195,9 +195,7 @@ impl Sim {
 
     /// The world's clock.
     pub fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SimClock {
-            world: Arc::clone(&self.world),
-        })
+        Arc::new(SimClock::new(Arc::clone(&self.world)))
     }
 
     /// Who moves the world.
@@ -459,40 +457,6 @@ impl Device for SimFunction {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(SimClock {
-            world: Arc::clone(&self.world),
-        })
-    }
-}
-
-/// Virtual time. Waiting moves it.
-pub struct SimClock {
-    world: Arc<Mutex<World>>,
-}
-
-impl Clock for SimClock {
-    fn now(&self) -> Instant {
-        Instant(lock(&self.world).env.now)
-    }
-
-    fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
-        let mut world = lock(&self.world);
-        let deadline = deadline
-            .0
-            .min(world.env.now.saturating_add(nanoseconds(MAX_WAIT)));
-        // Asking an eventfd is a system call; ask only when the world has signalled one.
-        let mut asked = None;
-        loop {
-            if asked != Some(world.env.signals) {
-                asked = Some(world.env.signals);
-                if interrupts.iter().any(Interrupt::is_pending) {
-                    return true;
-                }
-            }
-            if !world.wait_step(deadline) {
-                return asked != Some(world.env.signals)
-                    && interrupts.iter().any(Interrupt::is_pending);
-            }
-        }
+        Arc::new(SimClock::new(Arc::clone(&self.world)))
     }
 }

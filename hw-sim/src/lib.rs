@@ -41,6 +41,7 @@
 
 pub mod buffer;
 pub mod card;
+mod clock;
 pub mod cmd;
 pub mod config_space;
 pub mod cq;
@@ -76,7 +77,8 @@ pub mod wire;
 pub mod world;
 
 pub use card::{CardConfig, CardRules, LinkState, VfSettings};
-pub use device::{LinkId, Sim, SimCard, SimClock, SimConfig, SimFunction};
+pub use clock::SimClock;
+pub use device::{LinkId, Sim, SimCard, SimConfig, SimFunction};
 pub use fault::{Fault, Meeting, Meetings};
 pub use link::{Faults, LinkFaults};
 pub use profile::{Habits, PortType, Profile};

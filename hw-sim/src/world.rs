@@ -16,6 +16,7 @@
 
 use crate::card::switch::{Lost, Place};
 use crate::card::{Card, Happening, Seat};
+use crate::clock::Threads;
 use crate::event_log::EventLog;
 use crate::link::{Link, LinkFaults, Port as LinkPort};
 use crate::nic::Nic;
@@ -81,6 +82,8 @@ pub struct Env {
     pub happenings: VecDeque<(usize, Happening)>,
     /// Eventfds signalled so far.
     pub signals: u64,
+    /// Who waits for what, and who does not.
+    pub threads: Threads,
     /// Register writes.
     pub doorbells: VecDeque<(usize, Doorbell)>,
     /// Frames leaving a function.
@@ -189,6 +192,7 @@ impl World {
                 cards: Vec::new(),
                 happenings: VecDeque::new(),
                 signals: 0,
+                threads: Threads::default(),
                 doorbells: VecDeque::new(),
                 frames: VecDeque::new(),
                 runnable: VecDeque::new(),

@@ -1,0 +1,258 @@
+//! Virtual time: it moves when somebody waits, and for several threads when all do.
+//!
+//! A thread that waits takes the world on, step by step, until an interrupt of its own is signalled or its deadline has come. What
+//! it comes by may be another's: a signal, or a deadline. Then that thread has to run before time goes on, and so
+//! has one that is at something ([`Clock::hold_still`]): otherwise a thread with nothing to do would be hours ahead of one that gives
+//! commands. That it does run is the machine's business, so nobody stands still for ever ([`PATIENCE`]).
+
+use std::cell::RefCell;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use driver::{Clock, Instant, Interrupt, MAX_WAIT};
+
+use crate::device::lock;
+use crate::nic::nanoseconds;
+use crate::world::World;
+
+/// How often a waiting thread looks whether others have gone on, and how many times before it does so itself.
+const SLICE: Duration = Duration::from_millis(1);
+const PATIENCE: u32 = 500;
+
+thread_local! {
+    /// Worlds whose time this thread holds, and how many times.
+    static HELD: RefCell<Vec<(usize, u32)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Virtual time.
+pub struct SimClock {
+    world: Arc<Mutex<World>>,
+}
+
+/// The threads that use a world's time.
+#[derive(Default)]
+pub struct Threads {
+    /// Those that are at something, and do not wait meanwhile.
+    busy: usize,
+    sleepers: Vec<Sleeper>,
+    next: u64,
+    changed: Arc<Condvar>,
+}
+
+/// A thread that waits.
+struct Sleeper {
+    number: u64,
+    interrupts: Vec<Interrupt>,
+    deadline: u64,
+    /// When its interrupts were looked at, by the count of what the world has signalled, and whether one was.
+    looked_at: Option<u64>,
+    is_signalled: bool,
+}
+
+impl Sleeper {
+    /// Asking an eventfd is a system call: one asks only when the world has signalled some since.
+    fn is_woken(&mut self, signals: u64) -> bool {
+        if self.looked_at != Some(signals) {
+            self.looked_at = Some(signals);
+            self.is_signalled = self.interrupts.iter().any(Interrupt::is_pending);
+        }
+        self.is_signalled
+    }
+}
+
+impl Threads {
+    fn sleeps(&mut self, interrupts: &[Interrupt], deadline: u64) -> u64 {
+        self.next += 1;
+        self.sleepers.push(Sleeper {
+            number: self.next,
+            interrupts: interrupts.to_vec(),
+            deadline,
+            looked_at: None,
+            is_signalled: false,
+        });
+        self.next
+    }
+
+    fn is_woken(&mut self, number: u64, signals: u64) -> bool {
+        let own = self.sleepers.iter_mut().find(|one| one.number == number);
+        own.is_some_and(|own| own.is_woken(signals))
+    }
+
+    /// Whether another one has to run before time goes on.
+    fn go_first(&mut self, but: u64, signals: u64, now: u64) -> bool {
+        let mut others = self.sleepers.iter_mut().filter(|one| one.number != but);
+        self.busy > 0 || others.any(|one| one.deadline <= now || one.is_woken(signals))
+    }
+
+    fn first_deadline(&self) -> u64 {
+        let deadlines = self.sleepers.iter().map(|one| one.deadline);
+        deadlines.min().unwrap_or(u64::MAX)
+    }
+
+    fn wakes(&mut self, number: u64) {
+        self.sleepers.retain(|one| one.number != number);
+        self.changed.notify_all();
+    }
+}
+
+impl SimClock {
+    pub(crate) const fn new(world: Arc<Mutex<World>>) -> Self {
+        Self { world }
+    }
+
+    fn key(&self) -> usize {
+        Arc::as_ptr(&self.world).addr()
+    }
+
+    fn is_held(&self) -> bool {
+        HELD.with_borrow(|held| held.iter().any(|(world, _)| *world == self.key()))
+    }
+
+    fn count(&self, busy: bool) {
+        let threads = &mut lock(&self.world).env.threads;
+        if busy {
+            threads.busy += 1;
+        } else {
+            threads.busy -= 1;
+            threads.changed.notify_all();
+        }
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Instant {
+        Instant(lock(&self.world).env.now)
+    }
+
+    fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
+        let held = self.is_held();
+        if held {
+            self.count(false);
+        }
+        let mut world = lock(&self.world);
+        let latest = world.env.now.saturating_add(nanoseconds(MAX_WAIT));
+        let deadline = deadline.0.min(latest);
+        let own = world.env.threads.sleeps(interrupts, deadline);
+        let mut patience = PATIENCE;
+        let woken = loop {
+            let (now, signals) = (world.env.now, world.env.signals);
+            let threads = &mut world.env.threads;
+            if threads.is_woken(own, signals) {
+                break true;
+            }
+            if now >= deadline && patience < PATIENCE {
+                break false;
+            }
+            if patience > 0 && threads.go_first(own, signals, now) {
+                patience -= 1;
+                let changed = Arc::clone(&threads.changed);
+                let waited = changed.wait_timeout(world, SLICE);
+                (world, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                // Others signal besides the world.
+                let sleepers = &mut world.env.threads.sleepers;
+                sleepers.iter_mut().for_each(|one| one.looked_at = None);
+                continue;
+            }
+            let until = if patience > 0 {
+                threads.first_deadline().max(now)
+            } else {
+                deadline
+            };
+            if !world.wait_step(until) && until >= deadline {
+                let signals = world.env.signals;
+                break world.env.threads.is_woken(own, signals);
+            }
+        };
+        world.env.threads.wakes(own);
+        drop(world);
+        if held {
+            self.count(true);
+        }
+        woken
+    }
+
+    fn hold_still(&self) {
+        let first = HELD.with_borrow_mut(|held| {
+            if let Some((_, times)) = held.iter_mut().find(|(world, _)| *world == self.key()) {
+                *times += 1;
+                return false;
+            }
+            held.push((self.key(), 1));
+            true
+        });
+        if first {
+            self.count(true);
+        }
+    }
+
+    fn go_on(&self) {
+        let last = HELD.with_borrow_mut(|held| {
+            let Some(at) = held.iter().position(|(world, _)| *world == self.key()) else {
+                return false;
+            };
+            held[at].1 -= 1;
+            let last = held[at].1 == 0;
+            if last {
+                held.swap_remove(at);
+            }
+            last
+        });
+        if last {
+            self.count(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use super::*;
+
+    fn world() -> [SimClock; 2] {
+        let world = Arc::new(Mutex::new(World::new(0, false)));
+        [SimClock::new(Arc::clone(&world)), SimClock::new(world)]
+    }
+
+    fn seconds(seconds: u64) -> Instant {
+        Instant(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn time_stands_still_while_another_thread_is_at_something() {
+        let [one, other] = world();
+        one.hold_still();
+        one.hold_still();
+        let (began, begun) = channel();
+        thread::scope(|scope| {
+            let ahead = scope.spawn(move || {
+                began.send(()).expect("the test listens");
+                assert!(!other.wait(&[], seconds(40)));
+                other.now()
+            });
+            begun.recv().expect("the thread runs");
+            one.go_on();
+            assert_eq!(one.now(), seconds(0));
+            // Who waits itself stands in nobody's way.
+            assert!(!one.wait(&[], seconds(10)));
+            assert_eq!(one.now(), seconds(10));
+            one.go_on();
+            assert_eq!(ahead.join().expect("no panic"), seconds(40));
+        });
+    }
+
+    #[test]
+    fn who_is_signalled_meanwhile_is_woken_at_once() {
+        let [one, other] = world();
+        let interrupt = Interrupt::new().expect("an eventfd");
+        one.hold_still();
+        thread::scope(|scope| {
+            let interrupts = [interrupt.clone()];
+            let sleeper = scope.spawn(move || (other.wait(&interrupts, seconds(40)), other.now()));
+            interrupt.signal();
+            assert_eq!(sleeper.join().expect("no panic"), (true, seconds(0)));
+        });
+        one.go_on();
+    }
+}
