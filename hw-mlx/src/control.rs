@@ -103,6 +103,8 @@ pub(crate) struct Exchange<'a> {
     /// When all commands of its owner together have to be done, if they have one limit.
     over_at: Option<Instant>,
     ticket: Option<Ticket>,
+    /// The instance that waits for the answer, by number.
+    owner: Option<usize>,
     pause: Duration,
 }
 
@@ -116,6 +118,7 @@ impl<'a> Exchange<'a> {
             limit: Instant(0),
             over_at: None,
             ticket: None,
+            owner: None,
             pause: SHORTEST_PAUSE,
         }
     }
@@ -125,6 +128,14 @@ impl<'a> Exchange<'a> {
         Self {
             ticket: Some(ticket),
             ..Self::new(SlotClass::Ordinary, &[], out_bytes)
+        }
+    }
+
+    /// Of an instance.
+    pub(crate) const fn by(self, owner: usize) -> Self {
+        Self {
+            owner: Some(owner),
+            ..self
         }
     }
 
@@ -243,14 +254,14 @@ impl Control {
                     Err(error) => break Err(error),
                 }
             };
-            self.serve();
+            self.serve(None);
             if let Some(answer) = self.answer(ticket, exchange.out_bytes) {
                 break answer;
             }
             if self.now() >= exchange.limit {
                 break self.give_up(ticket, exchange.out_bytes);
             }
-            if !self.serve() {
+            if !self.serve(None) {
                 return None;
             }
         };
@@ -281,6 +292,9 @@ impl Control {
                     .submit(exchange.class, exchange.input, exchange.out_bytes, now);
             return Some(match submitted {
                 Ok(ticket) => {
+                    if let Some(owner) = exchange.owner {
+                        self.listeners.waits_for(owner, ticket.slot());
+                    }
                     exchange.ticket = Some(ticket);
                     exchange.limit = self.limit(exchange.over_at);
                     exchange.pause = SHORTEST_PAUSE;
@@ -292,7 +306,7 @@ impl Control {
                     waited_ms: milliseconds(now - exchange.begun),
                     quarantined: self.queue.quarantined(),
                 }),
-                Err(SubmitError::NoSlot) if self.serve() => continue,
+                Err(SubmitError::NoSlot) if self.serve(None) => continue,
                 Err(SubmitError::NoSlot) => {
                     self.wanting = true;
                     return None;
@@ -355,6 +369,7 @@ impl Control {
     /// The answer of a command whose time is over: it may be there all the same, its interrupt lost.
     fn give_up(&mut self, ticket: Ticket, out_bytes: usize) -> Result<Vec<u8>, CmdError> {
         self.queue.harvest_all();
+        self.listeners.answered(u32::MAX);
         if let Some(answer) = self.answer(ticket, out_bytes) {
             tracing::warn!(opcode = ?ticket.opcode(), "answered without an event");
             return answer;
@@ -535,12 +550,13 @@ impl Control {
     }
 
     /// Drains the event queues (or looks at the command entries, where there are none) and answers
-    /// page requests. True if there was anything.
-    pub(crate) fn serve(&mut self) -> bool {
+    /// page requests. True if there was anything. Wakes those it concerns; what all share concerns `here` alone, an instance that looks
+    /// at it next, or, where there is none because a command is waited for, all.
+    pub(crate) fn serve(&mut self, here: Option<usize>) -> bool {
         if self.health.dead().is_some() {
             return false;
         }
-        let mut handled = false;
+        let (mut handled, mut for_all) = (false, false);
         if self.event_mode {
             for eq in &mut self.eqs {
                 // A ring holds no more; a device that writes on while we read waits for the next turn.
@@ -548,14 +564,23 @@ impl Control {
                     let Some(eqe) = eq.poll() else { break };
                     handled = true;
                     match decode(&eqe) {
-                        Meaning::Commands(vector) => self.queue.harvest(vector),
+                        Meaning::Commands(vector) => {
+                            self.queue.harvest(vector);
+                            self.listeners.answered(vector);
+                        }
                         Meaning::Pages(request) => self.pages.request(request),
                         // A queue that all share: whoever looks first takes it.
                         Meaning::Completion(cqn) => {
                             let kept = self.completions.note(cqn);
-                            self.listeners.call_all();
+                            if let Some(inbox) = here.and_then(|here| self.listeners.inbox(here)) {
+                                inbox.call();
+                            } else {
+                                self.listeners.call_all();
+                                for_all = true;
+                            }
                             if !kept {
                                 self.listeners.lose();
+                                for_all = true;
                             }
                         }
                         Meaning::Async(event) => {
@@ -577,6 +602,7 @@ impl Control {
                                 | AsyncEvent::Other { .. } => {}
                             }
                             self.listeners.tell(event);
+                            for_all = true;
                         }
                     }
                 }
@@ -589,7 +615,7 @@ impl Control {
             let now = self.clock.now();
             handled |= self.pages.pump(&mut self.queue, now, self.timeout);
         }
-        if handled {
+        if for_all {
             self.listeners.stir();
         }
         handled

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use driver::{Block, DmaArena, Function, Instant};
+use driver::{Block, DmaArena, Function, Held, Instant};
 use thiserror::Error;
 
 use crate::bringup::{self, BringupReport};
@@ -357,7 +357,8 @@ impl Hca {
     /// [`CmdError`]; the command was not sent.
     pub fn submit<C: Command>(&mut self, input: &C, tail: &[u8]) -> Result<Pending<C>, CmdError> {
         let message = message(input, tail);
-        let mut exchange = Exchange::new(SlotClass::Ordinary, &message, size_of::<C::Out>());
+        let mut exchange =
+            Exchange::new(SlotClass::Ordinary, &message, size_of::<C::Out>()).by(self.own.number);
         let ticket = self.go_on(&mut exchange, Control::post)?;
         Ok(Pending {
             ticket,
@@ -376,7 +377,7 @@ impl Hca {
         let Self { own, shared } = self;
         let mut control = shared.lock();
         own.serve(&mut control);
-        own.lie_down(&mut control);
+        own.lie_down_after(&mut control);
         match control.answer(pending.ticket, size_of::<C::Out>()) {
             Some(answer) => Ok(answer.and_then(|answer| Ok(typed::<C>(&answer)?.0))),
             None => Err(pending),
@@ -388,7 +389,8 @@ impl Hca {
     /// # Errors
     /// [`CmdError`].
     pub fn answer<C: Command>(&mut self, pending: Pending<C>) -> Result<C::Out, CmdError> {
-        let mut exchange = Exchange::posted(pending.ticket, size_of::<C::Out>());
+        let mut exchange =
+            Exchange::posted(pending.ticket, size_of::<C::Out>()).by(self.own.number);
         let answer = self.go_on(&mut exchange, Control::advance)?;
         Ok(typed::<C>(&answer)?.0)
     }
@@ -404,6 +406,13 @@ impl Hca {
         own.seen(&mut control);
         own.lie_down(&mut control);
         called
+    }
+
+    /// As [`Hca::woken`], for who has taken the interrupt at this place of the list where it cannot reach the instance, and looks now.
+    pub fn interrupt_taken(&self, at: usize) {
+        if let Some(vector) = self.own.vector_at(at) {
+            self.shared.lock().listeners.stir_sharers(vector);
+        }
     }
 
     /// The next event that is not a completion.
@@ -459,6 +468,7 @@ impl Hca {
         step: fn(&mut Control, &mut Exchange<'_>) -> Option<Result<T, CmdError>>,
     ) -> Result<T, CmdError> {
         let Self { own, shared } = self;
+        let _held = Held::new(&shared.clock);
         let mut control = shared.lock();
         own.rise(&mut control);
         control.begin(exchange, own.over_at);
@@ -658,7 +668,7 @@ impl Commands for Hca {
         input: &[u8],
         out_bytes: usize,
     ) -> Result<Vec<u8>, CmdError> {
-        let mut exchange = Exchange::new(class, input, out_bytes);
+        let mut exchange = Exchange::new(class, input, out_bytes).by(self.own.number);
         self.go_on(&mut exchange, Control::advance)
     }
 }

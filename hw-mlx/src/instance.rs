@@ -203,14 +203,21 @@ impl Own {
         alone
     }
 
+    /// The device's vector at a place in the list of interrupts: that of the shared event queues, then its own.
+    pub(crate) fn vector_at(&self, at: usize) -> Option<usize> {
+        match at {
+            0 => Some(0),
+            1 if self.vector != 0 => Some(self.vector),
+            _ => None,
+        }
+    }
+
     /// Brings the list of interrupts up to date.
     fn follow(&mut self, control: &Control) {
         let (vectors, notices) = control.interrupts.split_at(control.vectors);
-        let own = self.vector;
-        let others = &[0, own][..1 + usize::from(own != 0)];
-        self.interrupts.clear();
-        self.interrupts
-            .extend(others.iter().filter_map(|at| vectors.get(*at)).cloned());
+        let own = (0..2).filter_map(|at| vectors.get(self.vector_at(at)?));
+        let own: Vec<Interrupt> = own.cloned().collect();
+        self.interrupts = own;
         self.interrupts
             .extend(self.listener(control).map(|own| own.wakeup().clone()));
         self.vectors = self.interrupts.len();
@@ -244,7 +251,7 @@ impl Own {
     /// Takes in what there is, its own and what is for all. True if there was anything. Up to [`Own::lie_down`] nobody wakes it.
     pub(crate) fn serve(&mut self, control: &mut Control) -> bool {
         self.rise(control);
-        let shared = control.serve();
+        let shared = control.serve(Some(self.number));
         self.take_events(control) || shared
     }
 

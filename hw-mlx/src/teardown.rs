@@ -132,7 +132,7 @@ pub(crate) fn close(shared: Shared) -> Result<CloseReport, CloseError> {
 fn settle_page_requests(control: &mut Control) {
     let deadline = control.now() + control.timeout;
     while control.pages.busy() && control.health.dead().is_none() && control.now() < deadline {
-        if !control.serve() {
+        if !control.serve(None) {
             control.sleep(deadline);
             control.look_after_health(false);
         }

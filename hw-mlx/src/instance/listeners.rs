@@ -27,6 +27,8 @@ pub(crate) struct Listener {
     /// The vector of its completion event queue.
     vector: usize,
     rest: Rest,
+    /// Slots of the commands it waits for: bit n is slot n.
+    slots: u32,
 }
 
 /// Whether an instance has to be woken for what others take in.
@@ -47,6 +49,7 @@ impl Listener {
             wakeup,
             vector,
             rest: Rest::MaySleep,
+            slots: 0,
         }
     }
 
@@ -145,6 +148,23 @@ impl Listeners {
         }
     }
 
+    /// An instance waits for the answer in a slot.
+    pub(crate) fn waits_for(&mut self, number: usize, slot: usize) {
+        if let Some(listener) = self.get_mut(number) {
+            listener.slots |= 1 << slot;
+        }
+    }
+
+    /// Commands are done, bit n for slot n: who waits for one of them is woken.
+    pub(crate) fn answered(&mut self, done: u32) {
+        for listener in self.0.iter_mut().flatten() {
+            if listener.slots & done != 0 {
+                listener.slots &= !done;
+                listener.stir();
+            }
+        }
+    }
+
     /// Wakes the instances that sleep: what was taken in may be theirs.
     pub(crate) fn stir(&mut self) {
         for listener in self.0.iter_mut().flatten() {
@@ -153,7 +173,7 @@ impl Listeners {
     }
 
     /// Somebody has taken an interrupt of a vector: others whose event queues share it are woken.
-    fn stir_sharers(&mut self, vector: usize) {
+    pub(crate) fn stir_sharers(&mut self, vector: usize) {
         for listener in self.0.iter_mut().flatten() {
             if listener.vector == vector {
                 listener.stir();

@@ -170,3 +170,26 @@ fn what_comes_during_a_command_is_not_slept_over_behind_it() {
     assert_eq!(first.next_completion(), Some(Cqn::new(9)));
     assert!(!pending(&first), "it has looked");
 }
+
+/// With many instances asleep, each command of one of them would wake all.
+#[test]
+fn an_answer_and_a_look_around_wake_nobody_whom_they_do_not_concern() {
+    let (double, mut first, second) = opened();
+    let wakeup = second.interrupts()[second.vectors() - 1].clone();
+    first.exec(&NopIn::new()).expect("answered");
+    assert!(!wakeup.is_pending());
+    // A completion queue that is all instances': who looks around looks at it.
+    let shared = u8::try_from(second.comp_eqn().get() - 2).expect("8 bits");
+    let mut eqe = [0u8; 64];
+    eqe[0x3b] = 9;
+    double.state().event_to(shared, eqe);
+    assert!(first.process_events(), "it is to look");
+    assert!(!wakeup.is_pending());
+    // But who waits for an answer does not look for as long as that takes.
+    double.rule(NOP, Action::Hold);
+    let held = first.submit(&NopIn::new(), &[]).expect("posted");
+    double.state().event_to(shared, eqe);
+    double.after(Duration::from_millis(3), |state| state.release(0));
+    first.answer(held).expect("in the end");
+    assert!(wakeup.is_pending());
+}
