@@ -90,7 +90,7 @@ impl<P: Provider> Ia<P> {
             AnyHandle::Ia | AnyHandle::Cr(_) => false,
             AnyHandle::Ep(h) => self.eps[h.key].hot.state != EpState::TentativeConnectionPending,
             AnyHandle::Rsp(h) => self.rsps.get(h.key).is_some_and(|rsp| !rsp.is_spent()),
-            AnyHandle::Evd(h) => !self.is_async(h.key),
+            AnyHandle::Evd(h) => h.key != self.async_evd,
             AnyHandle::Lmr(_)
             | AnyHandle::Psp(_)
             | AnyHandle::Pz(_)
@@ -148,8 +148,7 @@ impl<P: Provider> Ia<P> {
     /// Ends all there is. The time limit for all of it goes on for what the provider does when it is closed.
     pub(crate) fn end_everything(&mut self) {
         self.provider.one_limit(true);
-        let all: Vec<AnyHandle> = self.objects().collect();
-        self.end_all(all);
+        self.end_all();
         self.transmit_last();
     }
 
@@ -158,17 +157,6 @@ impl<P: Provider> Ia<P> {
         let now = self.provider.now();
         self.adapter.lock().leave(self.seat, now);
         self.transmit();
-    }
-
-    /// Ends objects as an abrupt close does, whatever state they are in, and leaves all others as they are. What others
-    /// still refer to stays. In place of the asynchronous EVD of the IA there is an empty one afterwards. Handles of
-    /// nothing are passed over.
-    ///
-    /// Page: dat_ia_close.
-    pub fn end(&mut self, objects: impl IntoIterator<Item = AnyHandle>) {
-        self.provider.one_limit(true);
-        self.end_all(objects);
-        self.provider.one_limit(false);
     }
 
     /// Tells every peer that its connection, or its request, is over. Nothing is ended in the device.
@@ -183,12 +171,10 @@ impl<P: Provider> Ia<P> {
         self.provider.await_mads(now.saturating_add(LAST_WORDS));
     }
 
-    fn end_all(&mut self, objects: impl IntoIterator<Item = AnyHandle>) {
+    fn end_all(&mut self) {
         let mut doomed = Doomed::default();
-        for object in objects {
-            if self.check_any(object).is_ok() {
-                doomed.add(object);
-            }
+        for object in self.objects() {
+            doomed.add(object);
         }
         for key in doomed.cnos {
             self.remove_cno(key);
@@ -217,11 +203,8 @@ impl<P: Provider> Ia<P> {
             }
         }
         for key in doomed.evds {
-            if key == self.async_evd {
-                self.renew_async_evd();
-                continue;
-            }
             self.async_evd_unbind(self.evd_handle(key));
+            // Its own takes what is told in the end.
             if self.evds.get(key).is_some_and(|evd| !evd.streams.any()) {
                 self.insist("ending an EVD", |ia| ia.remove_evd(key));
             }

@@ -138,11 +138,9 @@ impl<P: Provider> Ia<P> {
         Ok(handle.handle_type())
     }
 
-    /// An object has gone, and what was kept beside it: its word, and where its asynchronous events went.
+    /// An object has gone, and the word that was kept beside it.
     pub(crate) fn forget_context(&mut self, handle: impl Into<AnyHandle>) {
-        let handle = handle.into();
-        self.contexts.remove(&handle);
-        self.async_evds.forget(handle);
+        self.contexts.remove(&handle.into());
     }
 
     pub(crate) fn check_any(&self, handle: AnyHandle) -> DatResult<()> {

@@ -10,7 +10,6 @@
 //! An [`Ia`] ends by [`Ia::close`], which gives everything back in order. Dropped, it ends at once: its device is stopped.
 
 use crate::adapter::{Adapter, Seat};
-use crate::asynchronous::AsyncEvds;
 use crate::attributes::{IaAttr, ProviderAttr};
 use crate::cm::{self, ConnId, ListenId};
 use crate::cno::Cno;
@@ -143,7 +142,8 @@ pub struct Ia<P: Provider> {
     pub(crate) marked: Vec<EpKey>,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) async_evd: EvdKey,
-    pub(crate) async_evds: AsyncEvds,
+    /// EVDs that take asynchronous events of other instances.
+    pub(crate) async_evds: Vec<EvdKey>,
     pub(crate) config: IaConfig,
     pub(crate) attr: IaAttr,
     provider_attr: ProviderAttr,
@@ -235,7 +235,7 @@ impl<P: Provider> Ia<P> {
             // Enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
             async_evd,
-            async_evds: AsyncEvds::default(),
+            async_evds: Vec::new(),
             config,
             attr,
             provider_attr: ProviderAttr::of_this_crate(),

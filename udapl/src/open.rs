@@ -233,14 +233,17 @@ struct KnownWired {
     function: Weak<WiredFunction>,
 }
 
-/// What `sim:` names live in.
-static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
-    let sim = Sim::new(SimConfig {
+fn sim_by_itself() -> Sim {
+    Sim::new(SimConfig {
         seed: 0,
         event_log: false,
-    });
+    })
+}
+
+/// What `sim:` names live in.
+static FABRIC: LazyLock<Mutex<Fabric>> = LazyLock::new(|| {
     Mutex::new(Fabric {
-        sim,
+        sim: sim_by_itself(),
         cards: BTreeMap::new(),
         wired: BTreeMap::new(),
     })
@@ -378,6 +381,9 @@ fn reach(
                     error: Box::new(BadProfile::NoVirtualFunctions),
                 });
             }
+            // The first two are on a wire. Every other one is alone, and has a world and a time of its own.
+            let apart = (number >= 2).then(sim_by_itself);
+            let sim = apart.as_ref().unwrap_or(sim);
             let made = match cards.entry(card.to_owned()) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(place) => {

@@ -147,7 +147,7 @@ impl<P: Provider> Ia<P> {
         let Some(evd) = self.evds.remove(key) else {
             return Ok(());
         };
-        self.async_evds.remove(key);
+        self.async_evds.retain(|bound| *bound != key);
         if let Some(cno) = evd.cno {
             self.detach_from_cno(cno, key, true);
         }

@@ -1,5 +1,4 @@
-//! An adapter that a C program has open: the IA, and what C needs beside it. A program may have it open several times:
-//! each opening is an [`Instance`] with objects of its own, and all of them are served by the one IA.
+//! An adapter as a C program has it open once: an [`Instance`], its IA, and what C needs beside it.
 //!
 //! An [`Adapter`] is a place for one; it is made when it is first needed, never goes, and serves another opening later.
 //! So a pointer to it is always good, whoever holds it for how long. What is open in it, [`Open`], is reached through the
@@ -57,10 +56,7 @@ pub(super) struct Open {
     pub(super) ia: Ia,
     /// C's handle for each object, with the key it is for, by index.
     pub(super) names: Names,
-    /// Never none.
-    pub(super) instances: Vec<Instance>,
-    /// The first instance, which may have gone: by this an opening of the device is told from others before and after.
-    pub(super) first: IaName,
+    pub(super) instance: Instance,
     /// The fast lane is open.
     lane: bool,
     /// What C's pointers point to.
@@ -103,7 +99,7 @@ impl Adapter {
 
     /// Opens an adapter for C.
     pub(super) fn open(reserved: Reserved<IaName>, mut open: Open) -> &'static Self {
-        let many = open.instances.iter().any(|one| one.thread_safe);
+        let (name, many) = (open.instance.name, open.instance.thread_safe);
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         let alike = |place: &&Self| place.many.load(Ordering::Relaxed) == many;
         let at = idle.iter().position(alike);
@@ -115,21 +111,20 @@ impl Adapter {
         let _turn = adapter.gate.turn().expect("an idle adapter has turns");
         adapter.settle_lane(&mut open);
         adapter.set_function(Some(open.ia.provider().hca().function().clone()));
-        reserved.fill(adapter, open.first, open.first);
+        reserved.fill(adapter, name, name);
         // SAFETY: the turn keeps everybody else out.
         unsafe { *adapter.open.get() = Some(open) };
         adapter
     }
 
-    /// Opens or closes the fast lane, which is for a single instance that is not thread safe and has no agents: two may be used by
-    /// a thread each, and agents are called by a thread of ours, on which they may post and dequeue. In a turn: nobody is in
-    /// the lane, and whoever comes by it meets the turn first.
+    /// Opens or closes the fast lane, which is for an instance that is not thread safe and has no agents: those are called by a
+    /// thread of ours, on which they may post and dequeue. In a turn: nobody is in the lane, and whoever comes by it meets the turn
+    /// first.
     pub(super) fn settle_lane(&self, open: &mut Open) {
-        let threads = |one: &Instance| one.thread_safe || one.has_watch();
-        if open.instances.iter().any(threads) {
+        if open.instance.thread_safe || open.instance.has_watch() {
             self.many.store(true, Ordering::Relaxed);
         }
-        let may = open.instances.len() == 1 && !self.many.load(Ordering::Relaxed);
+        let may = !self.many.load(Ordering::Relaxed);
         match (open.lane, may) {
             (false, true) => self.gate.open(),
             (true, false) => self.gate.close(),
@@ -163,23 +158,23 @@ impl Adapter {
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<R> {
         self.turn(|open| {
-            open.instance(ia)?;
+            open.check(ia)?;
             work(open)
         })
     }
 
-    /// The same in an opening of a device, known by its first instance; nothing if that is over.
+    /// The same on an instance that may have been closed; nothing if it has.
     ///
     /// # Errors
     /// What `work` answers; DAT_INTERNAL_ERROR: the adapter is broken.
-    pub(super) fn of_opening<R>(
+    pub(super) fn turn_if_open<R>(
         &'static self,
-        first: IaName,
+        ia: IaName,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<Option<R>> {
         let answer = self.turn(|open| {
-            // The place may serve another device by now.
-            Ok((open.first == first).then(|| work(open)))
+            // The place may serve another opening by now.
+            Ok((open.instance.name == ia).then(|| work(open)))
         });
         match answer {
             Ok(done) => done.transpose(),
@@ -196,7 +191,7 @@ impl Adapter {
         &'static self,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<R> {
-        let _turn = self.gate.turn().map_err(|none| self.shut(none))?;
+        let turn = self.gate.turn().map_err(|none| self.shut(none))?;
         // SAFETY: the turn keeps everybody else out, and nobody is given a reference that outlasts one.
         let cell = unsafe { &mut *self.open.get() };
         let fuse = Fuse(self);
@@ -204,8 +199,15 @@ impl Adapter {
             core::mem::forget(fuse);
             return Err(self.gone());
         };
+        let held = open.sleep.hold_time();
         let answer = work(open);
+        let strays = open.strays();
         core::mem::forget(fuse);
+        drop((turn, held));
+        // They are for another instance: nobody has two turns at a time.
+        if let Some(strays) = strays {
+            strays.deliver();
+        }
         answer
     }
 
@@ -253,7 +255,7 @@ impl Adapter {
         panicked()
     }
 
-    /// Takes out an instance that is being closed, and with the last one all there is. Its handles name nothing any more.
+    /// Takes out an instance that is being closed. Its handles name nothing any more.
     ///
     /// # Errors
     /// Those of `may`; as [`Adapter::turn_of`].
@@ -261,37 +263,28 @@ impl Adapter {
         &'static self,
         ia: IaName,
         may: impl FnOnce(&Open) -> DatResult<()>,
-    ) -> DatResult<(Instance, Option<Open>)> {
+    ) -> DatResult<Open> {
         let _turn = self.gate.turn().map_err(|none| self.shut(none))?;
         // SAFETY: as in `turn`.
         let cell = unsafe { &mut *self.open.get() };
         let fuse = Fuse(self);
         let left = match cell.as_mut() {
-            Some(open) => may(open).and_then(|()| open.leave(ia)),
+            Some(open) => open.check(ia).and_then(|()| may(open)),
             None => Err(self.gone()),
         };
-        let left = left.map(|instance| match cell {
-            Some(open) if !open.instances.is_empty() => {
-                self.settle_lane(open);
-                open.sleep.kick();
-                (instance, None)
+        let left = left.and_then(|()| cell.take().ok_or_else(|| self.gone()));
+        if let Ok(open) = &left {
+            if open.lane {
+                self.gate.close();
             }
-            _ => (instance, self.vacate(cell)),
-        });
+            self.set_function(None);
+            open.forget_all();
+            IDLE.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(self);
+        }
         core::mem::forget(fuse);
         left
-    }
-
-    /// Takes out what is open, in a turn.
-    fn vacate(&'static self, cell: &mut Option<Open>) -> Option<Open> {
-        let mut open = cell.take()?;
-        self.settle_lane(&mut open);
-        self.set_function(None);
-        open.forget_all();
-        IDLE.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(self);
-        Some(open)
     }
 
     fn set_function(&self, function: Option<Function>) {
@@ -348,32 +341,24 @@ impl Drop for Fuse {
 }
 
 impl Open {
-    /// An IA that is opened for the first time.
     pub(super) fn new(ia: Ia, instance: Instance) -> Self {
         Self {
             records: Records::new(&ia),
             sleep: Arc::new(Sleep::new(&ia)),
             ia,
             names: Names::default(),
-            first: instance.name,
-            instances: vec![instance],
+            instance,
             lane: false,
         }
     }
 
-    /// C's handle of an object. An object that got none yet, because the IA made it, gets one and belongs to the instance;
-    /// null if there are too many.
-    pub(super) fn name<H: Named>(
-        &mut self,
-        adapter: &'static Adapter,
-        ia: IaName,
-        object: H,
-    ) -> DatHandle {
+    /// C's handle of an object. An object that got none yet, because the IA made it, gets one; null if there are too many.
+    pub(super) fn name<H: Named>(&mut self, adapter: &'static Adapter, object: H) -> DatHandle {
         if let Some(handle) = self.known(object) {
             return handle;
         }
         match Reserved::new() {
-            Ok(reserved) => self.enter(adapter, ia, reserved, object),
+            Ok(reserved) => self.enter(adapter, reserved, object),
             Err(error) => {
                 tracing::error!(%error, kind = ?H::KIND, "an object without a handle");
                 core::ptr::null_mut()
@@ -392,11 +377,10 @@ impl Open {
         (*of == key).then(|| table::handle_of(*handle))
     }
 
-    /// Gives a new object of an instance the handle that was reserved for it.
+    /// Gives a new object the handle that was reserved for it.
     pub(super) fn enter<H: Named>(
         &mut self,
         adapter: &'static Adapter,
-        ia: IaName,
         reserved: Reserved<H>,
         object: H,
     ) -> DatHandle {
@@ -417,8 +401,7 @@ impl Open {
             // An endpoint that is gone already has no posts and no completions to be known by.
             let _gone = self.ia.ep_set_name(EpHandle::from_raw(key, ia), handle);
         }
-        self.tell_of(ia, object.any());
-        reserved.fill(adapter, ia, object);
+        reserved.fill(adapter, self.instance.name, object);
         table::handle_of(handle)
     }
 
@@ -436,18 +419,11 @@ impl Open {
         self.records.requests.remove(&table::number(handle));
     }
 
-    fn forget_all(&mut self) {
+    fn forget_all(&self) {
+        table::leave(table::number(self.ia_handle()));
         for (_, handle) in self.names.0.iter().flatten() {
             table::leave(*handle);
         }
-    }
-}
-
-impl Names {
-    /// C's handles, of which some may name nothing any more.
-    pub(super) fn handles(&self) -> impl Iterator<Item = DatHandle> {
-        let entries = self.0.iter().flatten();
-        entries.map(|(_, handle)| table::handle_of(*handle))
     }
 }
 
@@ -525,6 +501,32 @@ mod tests {
         assert_eq!(answer(handle), broken);
     }
 
+    #[test]
+    fn a_panic_in_one_instance_ends_the_function_and_others_answer_that() {
+        let first = opened_by_name(c"sim:panics-beside-another");
+        let second = opened_by_name(c"sim:panics-beside-another");
+        let (adapter, _) = look_up::<IaName>(first).expect("it is open");
+        let (other, _) = look_up::<IaName>(second).expect("it is open");
+        let function = function_of(other);
+        let answered =
+            call(|| adapter.turn(|_| -> DatResult<()> { panic!("as if we had made a mistake") }));
+        assert_eq!(answered, internal("").code());
+        assert!(!is_bus_master(&function));
+        assert_ne!(answer(second), 0, "its device is dead");
+        // A dead adapter closes, and the handle of the broken one stays good for nothing.
+        assert_eq!(dat_ia_close(second, 0), 0);
+        assert_eq!(answer(first), internal("").code());
+    }
+
+    fn opened_by_name(name: &core::ffi::CStr) -> DatHandle {
+        let (mut async_evd, mut ia) = (null_mut(), null_mut());
+        // SAFETY: a string, and places for handles.
+        let answer =
+            unsafe { dat_ia_openv(name.as_ptr(), 8, &raw mut async_evd, &raw mut ia, 1, 2, 0) };
+        assert_eq!(answer, 0);
+        ia
+    }
+
     fn function_of(adapter: &'static Adapter) -> Function {
         let function = adapter.turn(|open| Ok(open.ia.provider().hca().function().clone()));
         function.expect("open")
@@ -598,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lane_opens_again_after_a_second_instance_but_not_after_a_thread_safe_one() {
+    fn each_opening_has_a_lane_of_its_own_but_for_thread_safe_ones() {
         let open = |thread_safe| {
             let (mut async_evd, mut ia) = (null_mut(), null_mut());
             let name = c"sim:opened-twice".as_ptr();
@@ -610,15 +612,16 @@ mod tests {
             ia
         };
         let first = open(0);
-        let (adapter, _) = look_up::<IaName>(first).expect("it is open");
-        let lane = || adapter.fast(|_| Some(0)).unwrap_or(CLOSED);
-        let alone = lane();
-        for (thread_safe, afterwards) in [(0, alone), (1, CLOSED)] {
+        let lane = |ia| {
+            let (adapter, _) = look_up::<IaName>(ia).expect("it is open");
+            adapter.fast(|_| Some(0)).unwrap_or(CLOSED)
+        };
+        let alone = lane(first);
+        for (thread_safe, its_own) in [(0, alone), (1, CLOSED)] {
             let second = open(thread_safe);
-            assert_eq!(lane(), CLOSED);
+            assert_eq!((lane(first), lane(second)), (alone, its_own));
             assert_eq!(dat_ia_close(second, 0), 0);
-            // A post of the second's may have been on its way.
-            assert_eq!(lane(), afterwards);
+            assert_eq!(lane(first), alone);
         }
         assert_eq!(dat_ia_close(first, 0), 0);
     }

@@ -12,6 +12,7 @@ use super::adapter::{Adapter, Open};
 use super::call::{call, given, look_up, mask, on, owned, put};
 use super::foreign::foreign;
 use super::records::GivenAgent;
+use super::sleep::Taken;
 use super::table::{IaName, Reserved, handle_of};
 use super::types::{CAgent, CCnoParam, DatHandle, DatReturn};
 
@@ -31,13 +32,8 @@ fn given_agent(agent: CAgent, told: Told) -> Option<GivenAgent> {
 }
 
 /// The agent that the IA is given for it: called in the middle of things, it passes the word on to the thread that calls C.
-fn agent_for(
-    adapter: &'static Adapter,
-    ia: IaName,
-    open: &mut Open,
-    agent: GivenAgent,
-) -> DatResult<Agent> {
-    let watch = open.watch(adapter, ia)?;
+fn agent_for(adapter: &'static Adapter, open: &mut Open, agent: GivenAgent) -> DatResult<Agent> {
+    let watch = open.watch(adapter)?;
     Ok(Agent::new(move |evd| watch.tell((agent, evd))))
 }
 
@@ -71,13 +67,13 @@ pub(super) unsafe fn create(
         let cno = adapter.turn_of(ia, |open| {
             let given = given_agent(agent, told);
             let agent = given
-                .map(|agent| agent_for(adapter, ia, open, agent))
+                .map(|agent| agent_for(adapter, open, agent))
                 .transpose()?;
             let cno = open.ia.cno_create(agent)?;
             if let Some(given) = given {
                 open.records.agents.insert(reserved.handle(), given);
             }
-            Ok(open.enter(adapter, ia, reserved, cno))
+            Ok(open.enter(adapter, reserved, cno))
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(cno_handle, cno) };
@@ -104,7 +100,7 @@ pub(super) unsafe fn modify_agent(cno_handle: DatHandle, agent: CAgent, told: To
         adapter.turn_of(ia, |open| {
             let given = given_agent(agent, told);
             let agent = given
-                .map(|agent| agent_for(adapter, ia, open, agent))
+                .map(|agent| agent_for(adapter, open, agent))
                 .transpose()?;
             open.ia.cno_modify_agent(cno, agent)?;
             let at = super::table::number(cno_handle);
@@ -129,14 +125,14 @@ pub unsafe extern "C" fn dat_cno_query(
 ) -> DatReturn {
     foreign!(cno_query_func(cno_handle, cno_param_mask, cno_param));
     call(|| {
-        let (adapter, ia, cno) = owned::<CnoHandle>(cno_handle)?;
+        let (adapter, cno) = look_up::<CnoHandle>(cno_handle)?;
         mask(cno_param_mask.into(), ALL, Subtype::Arg2)?;
         given(cno_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let has_agent = open.ia.cno_query(cno)?.has_agent;
             let agent = open.records.agents.get(&super::table::number(cno_handle));
             Ok(CCnoParam {
-                ia_handle: open.ia_handle(ia),
+                ia_handle: open.ia_handle(),
                 agent: agent.filter(|_| has_agent).map_or(
                     CAgent {
                         instance_data: null_mut(),
@@ -199,19 +195,23 @@ fn wait(
     cno: CnoHandle,
     timeout: Timeout,
 ) -> DatResult<DatHandle> {
-    let (mut wait, sleep) = adapter.turn(|open| {
+    let (mut wait, sleep, siblings) = adapter.turn(|open| {
         let wait = open.ia.cno_wait_begin(cno, timeout)?;
-        Ok((wait, Arc::clone(&open.sleep)))
+        Ok((
+            wait,
+            Arc::clone(&open.sleep),
+            Arc::clone(&open.instance.siblings),
+        ))
     })?;
     let sleeper = sleep.enlist();
+    let mut taken = Taken::NOTHING;
     loop {
         let looked = adapter.look(|open| {
-            open.instance(ia)?;
+            open.check(ia)?;
+            taken.share(&open.ia);
             let look = open.ia.cno_wait_look(wait);
             Ok(look.map(|look| match look {
-                CnoLook::Woken(evd) => {
-                    Ok(evd.map_or(null_mut(), |evd| open.name(adapter, ia, evd)))
-                }
+                CnoLook::Woken(evd) => Ok(evd.map_or(null_mut(), |evd| open.name(adapter, evd))),
                 CnoLook::Pending(again, until) => Err((again, until)),
             }))
         });
@@ -219,10 +219,14 @@ fn wait(
             Ok(looked) => match looked? {
                 Ok(evd) => return Ok(evd),
                 Err((again, until)) => {
-                    if sleeper.until(until).is_err() {
-                        return interrupted(adapter, ia, again);
+                    if siblings.attend(ia) {
+                        (wait, taken) = (again, Taken::NOTHING);
+                        continue;
                     }
-                    wait = again;
+                    let Ok(by_now) = sleeper.until(until) else {
+                        return interrupted(adapter, ia, again);
+                    };
+                    (wait, taken) = (again, by_now);
                 }
             },
             // Closed while we slept: whoever waits is released with no EVD.
@@ -234,7 +238,7 @@ fn wait(
 /// Ends a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: CnoWait) -> DatResult<DatHandle> {
     let ended = adapter.look(|open| {
-        open.instance(ia)?;
+        open.check(ia)?;
         Ok(open.ia.cno_wait_cancel(wait))
     });
     // As for who looks.

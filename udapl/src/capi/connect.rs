@@ -12,9 +12,7 @@ use dat_core::{
     ReturnType, RspHandle, Subtype, Timeout,
 };
 
-use super::call::{
-    as_count, bytes, call, given, look_up, mask, on, optional, other, owned, parameter, put,
-};
+use super::call::{as_count, bytes, call, given, look_up, mask, on, optional, other, owned, put};
 use super::foreign::foreign;
 use super::table::{IaName, Reserved, number};
 use super::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};
@@ -171,7 +169,7 @@ pub unsafe extern "C" fn dat_psp_create(
         let (evd, flags) = (other(ia, evd_handle), PspFlags::from_bits_retain(psp_flags));
         let psp = adapter.turn_of(ia, |open| {
             let psp = open.ia.psp_create(conn_qual, evd, flags)?;
-            Ok(open.enter(adapter, ia, reserved, psp))
+            Ok(open.enter(adapter, reserved, psp))
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(psp_handle, psp) };
@@ -206,7 +204,7 @@ pub unsafe extern "C" fn dat_psp_create_any(
         let (evd, flags) = (other(ia, evd_handle), PspFlags::from_bits_retain(psp_flags));
         let (qualifier, psp) = adapter.turn_of(ia, |open| {
             let (qualifier, psp) = open.ia.psp_create_any(evd, flags)?;
-            Ok((qualifier, open.enter(adapter, ia, reserved, psp)))
+            Ok((qualifier, open.enter(adapter, reserved, psp)))
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(conn_qual, qualifier) };
@@ -228,15 +226,15 @@ pub unsafe extern "C" fn dat_psp_query(
 ) -> DatReturn {
     foreign!(psp_query_func(psp_handle, psp_param_mask, psp_param));
     call(|| {
-        let (adapter, ia, psp) = owned::<PspHandle>(psp_handle)?;
+        let (adapter, psp) = look_up::<PspHandle>(psp_handle)?;
         mask(psp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
         given(psp_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.psp_query(psp)?;
             Ok(CPspParam {
-                ia_handle: open.ia_handle(ia),
+                ia_handle: open.ia_handle(),
                 conn_qual: param.conn_qual,
-                evd_handle: open.name(adapter, ia, param.evd),
+                evd_handle: open.name(adapter, param.evd),
                 psp_flags: param.flags.bits(),
             })
         })?;
@@ -283,7 +281,7 @@ pub unsafe extern "C" fn dat_rsp_create(
         let (ep, evd) = (optional::<EpHandle>(ia, ep_handle), other(ia, evd_handle));
         let rsp = adapter.turn_of(ia, |open| {
             let rsp = open.ia.rsp_create(conn_qual, ep, evd)?;
-            Ok(open.enter(adapter, ia, reserved, rsp))
+            Ok(open.enter(adapter, reserved, rsp))
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(rsp_handle, rsp) };
@@ -303,15 +301,15 @@ pub unsafe extern "C" fn dat_rsp_query(
 ) -> DatReturn {
     foreign!(rsp_query_func(rsp_handle, rsp_param_mask, rsp_param));
     call(|| {
-        let (adapter, ia, rsp) = owned::<RspHandle>(rsp_handle)?;
+        let (adapter, rsp) = look_up::<RspHandle>(rsp_handle)?;
         mask(rsp_param_mask.into(), SERVICE_POINT_ALL, Subtype::Arg2)?;
         given(rsp_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.rsp_query(rsp)?;
             Ok(CRspParam {
-                ia_handle: open.ia_handle(ia),
+                ia_handle: open.ia_handle(),
                 conn_qual: param.conn_qual,
-                evd_handle: open.name(adapter, ia, param.evd),
+                evd_handle: open.name(adapter, param.evd),
                 ep_handle: param.ep.and_then(|ep| open.known(ep)).unwrap_or(null_mut()),
             })
         })?;
@@ -344,13 +342,13 @@ pub unsafe extern "C" fn dat_cr_query(
 ) -> DatReturn {
     foreign!(cr_query_func(cr_handle, cr_param_mask, cr_param));
     call(|| {
-        let (adapter, ia, cr) = owned::<CrHandle>(cr_handle)?;
+        let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
         mask(cr_param_mask.into(), REQUEST_ALL, Subtype::Arg2)?;
         given(cr_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.cr_query(cr)?;
             let (local_ep, remote_port_qual) = (param.local_ep, param.remote_port_qual);
-            let local_ep_handle = local_ep.map_or(null_mut(), |ep| open.name(adapter, ia, ep));
+            let local_ep_handle = local_ep.map_or(null_mut(), |ep| open.name(adapter, ep));
             let record = open.records.requests.get(&number(cr_handle));
             Ok(CCrParam {
                 remote_ia_address_ptr: record.map_or(null_mut(), |record| record.remote.pointer()),
@@ -414,13 +412,8 @@ pub extern "C" fn dat_cr_reject(cr_handle: DatHandle) -> DatReturn {
 pub extern "C" fn dat_cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatReturn {
     foreign!(cr_handoff_func(cr_handle, handoff));
     call(|| {
-        let (adapter, ia, cr) = owned::<CrHandle>(cr_handle)?;
+        let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
         adapter.turn(|open| {
-            if let Some(listener) = open.ia.listener(handoff)
-                && !open.belongs_to(ia, listener)
-            {
-                return Err(parameter(Subtype::Arg2));
-            }
             open.ia.cr_handoff(cr, handoff)?;
             open.request_over(cr, cr_handle);
             Ok(())

@@ -285,7 +285,7 @@ fn create(
                 .ia
                 .ep_create(pz, recv, request, connect, attr.as_ref())?,
         };
-        Ok(open.enter(adapter, ia, reserved, ep))
+        Ok(open.enter(adapter, reserved, ep))
     })
 }
 
@@ -301,13 +301,13 @@ pub unsafe extern "C" fn dat_ep_query(
 ) -> DatReturn {
     foreign!(ep_query_func(ep_handle, ep_param_mask, ep_param));
     call(|| {
-        let (adapter, ia, ep) = owned::<EpHandle>(ep_handle)?;
+        let (adapter, ep) = look_up::<EpHandle>(ep_handle)?;
         mask(ep_param_mask, field::ALL, Subtype::Arg2)?;
         given(ep_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             open.ia.progress();
             let param = open.ia.ep_query(ep)?;
-            c_param((adapter, ia), open, number(ep_handle), &param)
+            c_param(adapter, open, number(ep_handle), &param)
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(ep_param, param) };
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn dat_ep_query(
 }
 
 fn c_param(
-    (adapter, ia): (&'static Adapter, IaName),
+    adapter: &'static Adapter,
     open: &mut Open,
     ep: u64,
     param: &EpParam,
@@ -327,25 +327,22 @@ fn c_param(
         kept.set(address);
         kept.pointer()
     });
-    let mut evd =
-        |evd: Option<EvdHandle>| evd.map_or(null_mut(), |evd| open.name(adapter, ia, evd));
+    let mut evd = |evd: Option<EvdHandle>| evd.map_or(null_mut(), |evd| open.name(adapter, evd));
     let [recv, request, connect] =
         [param.recv_evd, param.request_evd, param.connect_evd].map(&mut evd);
     Ok(CEpParam {
-        ia_handle: open.ia_handle(ia),
+        ia_handle: open.ia_handle(),
         // CAST: the discriminant is the number.
         ep_state: param.state as u32,
-        local_ia_address_ptr: open.instance(ia)?.local.pointer(),
+        local_ia_address_ptr: open.instance.local.pointer(),
         local_port_qual: param.local_port_qual,
         remote_ia_address_ptr: remote,
         remote_port_qual: param.remote_port_qual,
-        pz_handle: param.pz.map_or(null_mut(), |pz| open.name(adapter, ia, pz)),
+        pz_handle: param.pz.map_or(null_mut(), |pz| open.name(adapter, pz)),
         recv_evd_handle: recv,
         request_evd_handle: request,
         connect_evd_handle: connect,
-        srq_handle: param
-            .srq
-            .map_or(null_mut(), |srq| open.name(adapter, ia, srq)),
+        srq_handle: param.srq.map_or(null_mut(), |srq| open.name(adapter, srq)),
         ep_attr: c_attr(&param.attr),
     })
 }

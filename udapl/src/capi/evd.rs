@@ -16,6 +16,7 @@ use super::call::{
 };
 use super::event;
 use super::foreign::foreign;
+use super::sleep::Taken;
 use super::table::{IaName, Reserved, number};
 use super::types::{CEvdParam, CEvent, DatCount, DatHandle, DatReturn};
 
@@ -54,7 +55,7 @@ pub unsafe extern "C" fn dat_evd_create(
         );
         let evd = adapter.turn_of(ia, |open| {
             let evd = open.ia.evd_create_with_cno(qlen, cno, flags)?;
-            Ok(open.enter(adapter, ia, reserved, evd))
+            Ok(open.enter(adapter, reserved, evd))
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(evd_handle, evd) };
@@ -74,18 +75,18 @@ pub unsafe extern "C" fn dat_evd_query(
 ) -> DatReturn {
     foreign!(evd_query_func(evd_handle, evd_param_mask, evd_param));
     call(|| {
-        let (adapter, ia, evd) = owned::<EvdHandle>(evd_handle)?;
+        let (adapter, evd) = look_up::<EvdHandle>(evd_handle)?;
         mask(evd_param_mask.into(), ALL, Subtype::Arg2)?;
         given(evd_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.evd_query(evd)?;
             Ok(CEvdParam {
-                ia_handle: open.ia_handle(ia),
+                ia_handle: open.ia_handle(),
                 evd_qlen: as_count(param.qlen),
                 evd_state: param.state.bits(),
                 cno_handle: param
                     .cno
-                    .map_or(core::ptr::null_mut(), |cno| open.name(adapter, ia, cno)),
+                    .map_or(core::ptr::null_mut(), |cno| open.name(adapter, cno)),
                 evd_flags: param.flags.bits(),
             })
         })?;
@@ -256,16 +257,22 @@ fn wait<T>(
             return Ok(Ok((left, made(open, &event))));
         }
         let wait = open.ia.evd_wait_begin(evd, timeout, threshold)?;
-        Ok(Err((wait, Arc::clone(&open.sleep))))
+        Ok(Err((
+            wait,
+            Arc::clone(&open.sleep),
+            Arc::clone(&open.instance.siblings),
+        )))
     })?;
-    let (mut wait, sleep) = match begun {
+    let (mut wait, sleep, siblings) = match begun {
         Ok(there) => return Ok(there),
         Err(begun) => begun,
     };
     let sleeper = sleep.enlist();
+    let mut taken = Taken::NOTHING;
     loop {
         let looked: DatResult<Result<Looked<T>, WaitError>> = adapter.look(|open| {
-            open.instance(ia)?;
+            open.check(ia)?;
+            taken.share(&open.ia);
             Ok(open.ia.evd_wait_look(wait).map(|look| match look {
                 EvdLook::Ready(event, left) => Ok((left, made(open, &event))),
                 EvdLook::Pending(again, until) => Err((again, until)),
@@ -275,10 +282,14 @@ fn wait<T>(
         match looked.map_err(|_gone| aborted())?? {
             Ok(ready) => return Ok(ready),
             Err((again, until)) => {
-                if sleeper.until(until).is_err() {
-                    return Err(interrupted(adapter, ia, again));
+                if siblings.attend(ia) {
+                    (wait, taken) = (again, Taken::NOTHING);
+                    continue;
                 }
-                wait = again;
+                let Ok(by_now) = sleeper.until(until) else {
+                    return Err(interrupted(adapter, ia, again));
+                };
+                (wait, taken) = (again, by_now);
             }
         }
     }
@@ -287,7 +298,7 @@ fn wait<T>(
 /// Ends a wait because of a signal.
 fn interrupted(adapter: &'static Adapter, ia: IaName, wait: EvdWait) -> WaitError {
     let ended = adapter.look(|open| {
-        open.instance(ia)?;
+        open.check(ia)?;
         Ok(open.ia.evd_wait_cancel(wait))
     });
     // As for who looks.

@@ -15,7 +15,6 @@ use dat_core::{
 use super::adapter::{Adapter, Open};
 use super::call::{answer, as_count};
 use super::hot::found_nothing;
-use super::instance::Instance;
 use super::records::{Address, Request};
 use super::table::{handle_of, number};
 use super::types::{
@@ -46,7 +45,7 @@ pub(super) unsafe fn store(
         }
         Err(error) => {
             if found_nothing(*error) {
-                open.sleep.kick();
+                open.looked_around();
             }
             answer(*error)
         }
@@ -89,14 +88,14 @@ pub(super) fn made(
             },
         },
         Event::ConnectionRequest(request) => CEventData {
-            cr_arrival_event_data: arrival(adapter, open, evd, request),
+            cr_arrival_event_data: arrival(adapter, open, request),
         },
         Event::Connection(event) => CEventData {
-            connect_event_data: connection(adapter, open, evd, event),
+            connect_event_data: connection(adapter, open, event),
         },
         Event::Async(event) => CEventData {
             asynch_error_event_data: CAsync {
-                dat_handle: subject(open, evd, event),
+                dat_handle: subject(open, event),
                 reason: as_count(event.reason()),
             },
         },
@@ -131,13 +130,8 @@ fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
     }
 }
 
-fn arrival(
-    adapter: &'static Adapter,
-    open: &mut Open,
-    evd: DatHandle,
-    request: &ConnectionRequest,
-) -> CCrArrival {
-    let cr_handle = open.name_beside(adapter, evd, request.cr);
+fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionRequest) -> CCrArrival {
+    let cr_handle = open.name(adapter, request.cr);
     if cr_handle.is_null() {
         // A request that nobody can name is nobody's to decide. If it has gone already, so much the better.
         let _gone = open.ia.cr_reject(request.cr);
@@ -154,21 +148,14 @@ fn arrival(
             .psp
             .and_then(|psp| open.known(psp))
             .unwrap_or(null_mut()),
-        local_ia_address_ptr: open
-            .owner_of(evd)
-            .map_or(null_mut(), |instance| instance.local.pointer()),
+        local_ia_address_ptr: open.instance.local.pointer(),
         conn_qual: request.conn_qual,
         cr_handle,
     }
 }
 
-fn connection(
-    adapter: &'static Adapter,
-    open: &mut Open,
-    evd: DatHandle,
-    event: &ConnectionEvent,
-) -> CConnection {
-    let ep_handle = open.name_beside(adapter, evd, event.ep);
+fn connection(adapter: &'static Adapter, open: &mut Open, event: &ConnectionEvent) -> CConnection {
+    let ep_handle = open.name(adapter, event.ep);
     let data = match event.kind {
         ConnectionEventKind::Established => open.ia.ep_private_data(event.ep).unwrap_or(&[]),
         ConnectionEventKind::PeerRejected
@@ -192,14 +179,12 @@ fn connection(
 }
 
 /// The object an asynchronous event is about.
-fn subject(open: &Open, evd: DatHandle, event: &AsyncEvent) -> DatHandle {
+fn subject(open: &Open, event: &AsyncEvent) -> DatHandle {
     let known = match event {
-        AsyncEvent::EvdOverflow(evd) => open.known(*evd),
-        AsyncEvent::EpBroken(ep) | AsyncEvent::EpSoftHighWatermark(ep) => open.known(*ep),
-        AsyncEvent::SrqError(srq) | AsyncEvent::SrqLowWatermark(srq) => open.known(*srq),
-        AsyncEvent::IaCatastrophic | AsyncEvent::ProviderInternalError => {
-            open.owner_of(evd).map(Instance::handle)
-        }
+        AsyncEvent::EvdOverflow(evd) => open.subject(*evd),
+        AsyncEvent::EpBroken(ep) | AsyncEvent::EpSoftHighWatermark(ep) => open.subject(*ep),
+        AsyncEvent::SrqError(srq) | AsyncEvent::SrqLowWatermark(srq) => open.subject(*srq),
+        AsyncEvent::IaCatastrophic | AsyncEvent::ProviderInternalError => Some(open.ia_handle()),
     };
     known.unwrap_or(null_mut())
 }

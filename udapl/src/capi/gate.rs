@@ -6,8 +6,8 @@
 //!
 //! - *Turns*, for everything but the hot path: a lock. Whoever takes it also keeps the hot path out.
 //! - *The fast lane*, for posts and dequeues: two plain stores and a load, no locked instruction, no fence. It is for
-//!   one thread at a time, which the consumer sees to; with an adapter that was opened as thread safe, or more than once, or
-//!   that has agents, which a thread of ours calls, it is closed, and posts take turns too.
+//!   one thread at a time, which the consumer sees to; with an instance that was opened as thread safe, or that has agents, which
+//!   a thread of ours calls, it is closed, and posts take turns too.
 //!
 //! ```text
 //!     fast lane                          turn

@@ -25,14 +25,7 @@ pub extern "C" fn dat_set_consumer_context(
     foreign!(set_consumer_context_func(dat_handle, context));
     call(|| {
         let (adapter, ia, object) = any(dat_handle)?;
-        adapter.turn_of(ia, |open| {
-            // The word of the IA in Rust would be that of all its instances.
-            if object == AnyHandle::Ia {
-                open.instance(ia)?.context = context;
-                return Ok(());
-            }
-            open.ia.set_consumer_context(object, context)
-        })
+        adapter.turn_of(ia, |open| open.ia.set_consumer_context(object, context))
     })
 }
 
@@ -49,12 +42,7 @@ pub unsafe extern "C" fn dat_get_consumer_context(
     call(|| {
         let (adapter, ia, object) = any(dat_handle)?;
         given(context, Subtype::Arg2)?;
-        let word = adapter.turn_of(ia, |open| {
-            if object == AnyHandle::Ia {
-                return Ok(open.instance(ia)?.context);
-            }
-            open.ia.get_consumer_context(object)
-        })?;
+        let word = adapter.turn_of(ia, |open| open.ia.get_consumer_context(object))?;
         // SAFETY: contract ROOM.
         unsafe { put(context, word) };
         Ok(())

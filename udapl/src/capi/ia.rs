@@ -20,6 +20,7 @@ use super::foreign::{self, foreign};
 use super::instance::{Wanted, WantedEvd};
 use super::openings::{self, Closing};
 use super::registry::{self, Entry, Resolved};
+use super::siblings::Siblings;
 use super::table::{self, IaName, PER_KIND, handle_of};
 use super::types::{CIaAttr, CProviderAttr, DatBoolean, DatCount, DatHandle, DatReturn};
 use crate::registry::ProviderInfo;
@@ -122,7 +123,7 @@ pub(super) unsafe fn open_device(
             crate::name::parse(device, &OpenOptions::default()).map_err(dat_error)?;
         if let Some(&address) = options.hca.gids.first() {
             adapter.turn_of(ia, |open| {
-                open.instance(ia)?.local.set(address);
+                open.instance.local.set(address);
                 Ok(())
             })?;
         }
@@ -159,8 +160,9 @@ unsafe fn opened(
         entry,
     };
     let (adapter, ia) = openings::open(device, wanted)?;
-    let (evd, handle) =
-        adapter.turn_of(ia, |open| Ok((async_evd_of(open, ia)?, open.ia_handle(ia))))?;
+    let (evd, handle) = adapter.turn_of(ia, |open| {
+        Ok((async_evd_of(adapter, open), open.ia_handle()))
+    })?;
     // SAFETY: not null, and contract ROOM.
     unsafe { put(async_evd_handle, evd) };
     // SAFETY: as above.
@@ -179,13 +181,13 @@ pub fn lend(ia: Ia, thread_safe: bool) -> DatResult<DatHandle> {
         thread_safe,
         entry: None,
     };
-    let (adapter, ia) = openings::adopt(ia, &wanted)?;
-    adapter.turn_of(ia, |open| Ok(open.ia_handle(ia)))
+    let (adapter, ia) = openings::adopt(ia, &wanted, Siblings::new()?)?;
+    adapter.turn_of(ia, |open| Ok(open.ia_handle()))
 }
 
-fn async_evd_of(open: &mut Open, ia: IaName) -> DatResult<DatHandle> {
-    let evd = open.async_evd(ia)?;
-    Ok(evd.unwrap_or(handle_of(OUT_OF_SCOPE)))
+fn async_evd_of(adapter: &'static Adapter, open: &mut Open) -> DatHandle {
+    let evd = open.async_evd(adapter);
+    evd.unwrap_or(handle_of(OUT_OF_SCOPE))
 }
 
 /// What an error of opening or closing is in DAT's numbers. Its sentence goes to the log.
@@ -225,18 +227,18 @@ pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn
     call(|| {
         let (adapter, ia) = look_up::<IaName>(ia_handle)?;
         let flags = CloseFlags::from_value(ia_flags)?;
-        let (instance, last) = adapter.leave(ia, |open| open.may_leave(ia, flags))?;
-        let closed = match last {
-            Some(Open {
-                ia, sleep, first, ..
-            }) => {
-                let _closing = Closing(first);
-                // Whoever sleeps finds the adapter gone.
-                sleep.kick();
-                crate::ia_close(ia, flags).map(drop).map_err(dat_error)
-            }
-            None => Ok(()),
-        };
+        let Open {
+            ia,
+            sleep,
+            instance,
+            ..
+        } = adapter.leave(ia, |open| open.may_leave(flags))?;
+        let closing = Closing::new(&instance);
+        let _held = sleep.hold_time();
+        // Whoever sleeps finds the instance gone.
+        sleep.kick();
+        let closed = crate::ia_close(ia, flags).map(drop).map_err(dat_error);
+        drop(closing);
         // The agents have been told, on the thread that tells them.
         drop(instance);
         closed
@@ -275,8 +277,8 @@ pub unsafe extern "C" fn dat_ia_query(
             given(provider_attributes, Subtype::Arg6)?;
         }
         let (evd, ia, provider) = adapter.turn_of(ia, |open| {
-            let evd = async_evd_of(open, ia)?;
-            let instance = open.instance(ia)?;
+            let evd = async_evd_of(adapter, open);
+            let instance = &open.instance;
             let (address, thread_safe) = (instance.local.pointer(), instance.thread_safe);
             let provider = provider_attr(open.ia.query().provider, thread_safe);
             Ok((evd, ia_attr(open, address), provider))

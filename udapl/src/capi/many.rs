@@ -218,7 +218,7 @@ fn take(
             Ok(event) => event,
             Err(error) => {
                 if found_nothing(error) {
-                    open.sleep.kick();
+                    open.looked_around();
                 }
                 let nothing_more = found_nothing(error) || taken != 0;
                 return if nothing_more { Ok(taken) } else { Err(error) };

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn dat_pz_create(
         let reserved = Reserved::new()?;
         let pz = adapter.turn_of(ia, |open| {
             let pz = open.ia.pz_create()?;
-            Ok(open.enter(adapter, ia, reserved, pz))
+            Ok(open.enter(adapter, reserved, pz))
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(pz_handle, pz) };
@@ -63,13 +63,13 @@ pub unsafe extern "C" fn dat_pz_query(
 ) -> DatReturn {
     foreign!(pz_query_func(pz_handle, pz_param_mask, pz_param));
     call(|| {
-        let (adapter, ia, pz) = owned::<PzHandle>(pz_handle)?;
+        let (adapter, pz) = look_up::<PzHandle>(pz_handle)?;
         mask(pz_param_mask.into(), 0x1, Subtype::Arg2)?;
         given(pz_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             open.ia.pz_query(pz)?;
             Ok(CPzParam {
-                ia_handle: open.ia_handle(ia),
+                ia_handle: open.ia_handle(),
             })
         })?;
         // SAFETY: contract ROOM.
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn dat_lmr_create(
                     open.ia.lmr_create_shared(memory, cookie, pz, privileges)?
                 }
             };
-            let handle = open.enter(adapter, ia, reserved, created.lmr);
+            let handle = open.enter(adapter, reserved, created.lmr);
             open.records.regions.insert(number(handle), region);
             Ok((created, handle))
         })?;
@@ -222,12 +222,12 @@ pub unsafe extern "C" fn dat_lmr_query(
 ) -> DatReturn {
     foreign!(lmr_query_func(lmr_handle, lmr_param_mask, lmr_param));
     call(|| {
-        let (adapter, ia, lmr) = owned::<LmrHandle>(lmr_handle)?;
+        let (adapter, lmr) = look_up::<LmrHandle>(lmr_handle)?;
         mask(lmr_param_mask.into(), 0x3ff, Subtype::Arg2)?;
         given(lmr_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.lmr_query(lmr)?;
-            let pz_handle = open.name(adapter, ia, param.pz);
+            let pz_handle = open.name(adapter, param.pz);
             let region = open.records.regions.get(&number(lmr_handle));
             let first = region.map_or(0, |region| match param.mem_type {
                 MemType::Lmr(_) => region.source,
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn dat_lmr_query(
             });
             let cookie = region.and_then(|region| region.cookie.as_deref());
             Ok(CLmrParam {
-                ia_handle: open.ia_handle(ia),
+                ia_handle: open.ia_handle(),
                 mem_type: param.mem_type.number(),
                 region_desc: CSharedMemory {
                     virtual_address: handle_of(first as u64),
@@ -363,7 +363,7 @@ pub unsafe extern "C" fn dat_rmr_create(
         let reserved = Reserved::new()?;
         let rmr = adapter.turn_of(ia, |open| {
             let rmr = open.ia.rmr_create(pz)?;
-            Ok(open.enter(adapter, ia, reserved, rmr))
+            Ok(open.enter(adapter, reserved, rmr))
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(rmr_handle, rmr) };
@@ -383,15 +383,15 @@ pub unsafe extern "C" fn dat_rmr_query(
 ) -> DatReturn {
     foreign!(rmr_query_func(rmr_handle, rmr_param_mask, rmr_param));
     call(|| {
-        let (adapter, ia, rmr) = owned::<RmrHandle>(rmr_handle)?;
+        let (adapter, rmr) = look_up::<RmrHandle>(rmr_handle)?;
         mask(rmr_param_mask.into(), 0x1f, Subtype::Arg2)?;
         given(rmr_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.rmr_query(rmr)?;
-            let pz_handle = open.name(adapter, ia, param.pz);
+            let pz_handle = open.name(adapter, param.pz);
             let triplet = param.binding.map(|binding| binding.lmr_triplet);
             Ok(CRmrParam {
-                ia_handle: open.ia_handle(ia),
+                ia_handle: open.ia_handle(),
                 pz_handle,
                 lmr_triplet: CLmrTriplet {
                     lmr_context: triplet.map_or(0, |triplet| triplet.lmr_context),

@@ -70,6 +70,7 @@ mod place;
 mod primitives;
 mod records;
 mod registry;
+mod siblings;
 mod sleep;
 mod sleepers;
 mod srq;

@@ -1,5 +1,5 @@
-//! Which devices C programs have open. Opening one of them once more makes another instance of the same adapter
-//! ([`instance`](super::instance)); any other is opened.
+//! Which devices C programs have open. Opening one of them once more makes another [instance](super::instance) of the same adapter;
+//! any other is opened.
 //!
 //! A device is known by what its name says once the registry has been asked, however it is spelled. What else the name says
 //! ([`name`](crate::name)) must be what the first opening has asked for, or less: an adapter does not change its addresses
@@ -10,7 +10,7 @@
 //! being closed waits until it is.
 
 use core::time::Duration;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use dat_core::{CloseFlags, DatResult, Subtype};
 use driver::PciAddress;
@@ -19,8 +19,9 @@ use super::adapter::{Adapter, Open, handle_error};
 use super::fork;
 use super::ia::dat_error;
 use super::instance::{Instance, Wanted, WantedEvd};
+use super::siblings::Siblings;
 use super::table::{IaName, Reserved};
-use crate::{Ia, OpenOptions};
+use crate::{Ia, OpenError, OpenOptions};
 
 /// A device.
 #[derive(PartialEq, Eq)]
@@ -40,8 +41,10 @@ impl Device {
 struct Opening {
     device: Device,
     options: OpenOptions,
-    adapter: &'static Adapter,
-    first: IaName,
+    adapter: crate::Adapter,
+    siblings: Arc<Siblings>,
+    /// Instances that are open, or being closed.
+    count: usize,
 }
 
 static OPEN: Mutex<Vec<Opening>> = Mutex::new(Vec::new());
@@ -70,7 +73,7 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
 /// Opens a device, or an open one once more.
 ///
 /// # Errors
-/// Those of [`ia_open`](crate::ia_open), of [`Open::join`] and of [`fork::guard`]. DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and
+/// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`fork::guard`]. DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and
 /// the device is not open.
 pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter, IaName)> {
     // Before the first lock: in a child of fork its holder may be gone.
@@ -82,21 +85,15 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     let (name, asked) = crate::name::parse(device, &options).map_err(dat_error)?;
     let key = Device::new(name);
     let mut openings = openings();
-    while let Some(one) = openings.iter().find(|one| one.device == key) {
-        let (adapter, first) = (one.adapter, one.first);
-        let serves = serves(&one.options, &asked);
-        let reserved = Reserved::new()?;
-        let joined = adapter.of_opening(first, |open| {
-            serves
-                .then(|| open.join(adapter, reserved, &wanted))
-                .transpose()
-        })?;
-        match joined {
-            Some(Some(ia)) => return Ok((adapter, ia)),
-            Some(None) => break,
-            None => {}
+    while let Some(one) = openings.iter_mut().find(|one| one.device == key) {
+        if !serves(&one.options, &asked) {
+            break;
         }
-        let closing = |openings: &mut Vec<Opening>| openings.iter().any(|one| one.first == first);
+        if let Some(opened) = another(one, &asked, &wanted)? {
+            return Ok(opened);
+        }
+        let siblings = Arc::clone(&one.siblings);
+        let closing = |openings: &mut Vec<Opening>| openings.iter().any(|one| one.is(&siblings));
         let waited = CLOSED.wait_timeout_while(openings, PATIENCE, closing);
         let (list, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         openings = list;
@@ -107,22 +104,63 @@ pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter,
     if let WantedEvd::This(_) = wanted.async_evd {
         return Err(handle_error(Subtype::HandleEvdAsync));
     }
+    let siblings = Siblings::new()?;
     let ia = crate::ia_open(device, &options).map_err(dat_error)?;
-    let (adapter, first) = adopt(ia, &wanted)?;
+    let opened = crate::Adapter::of(&ia);
+    let (adapter, first) = adopt(ia, &wanted, Arc::clone(&siblings))?;
     openings.push(Opening {
         device: key,
         options: asked,
-        adapter,
-        first,
+        adapter: opened,
+        siblings,
+        count: 1,
     });
     Ok((adapter, first))
 }
 
-/// Makes an adapter of an IA.
+/// One more instance of what is open; `None`: it is just being closed.
+fn another(
+    one: &mut Opening,
+    asked: &OpenOptions,
+    wanted: &Wanted,
+) -> DatResult<Option<(&'static Adapter, IaName)>> {
+    let given = match wanted.async_evd {
+        WantedEvd::This(evd) => Some(evd),
+        WantedEvd::New(_) | WantedEvd::Exists => None,
+    };
+    one.siblings.look_after()?;
+    given.map_or(Ok(()), |evd| one.siblings.lend(evd))?;
+    let made = match one.adapter.instance(asked.ia) {
+        Ok(ia) => adopt(ia, wanted, Arc::clone(&one.siblings)).map(Some),
+        Err(OpenError::Closed { .. }) => Ok(None),
+        Err(error) => Err(dat_error(error)),
+    };
+    match made {
+        Ok(Some(_)) => one.count += 1,
+        Ok(None) | Err(_) => {
+            if let Some(evd) = given {
+                one.siblings.give_back(evd);
+            }
+        }
+    }
+    made
+}
+
+impl Opening {
+    fn is(&self, siblings: &Arc<Siblings>) -> bool {
+        Arc::ptr_eq(&self.siblings, siblings)
+    }
+}
+
+/// Gives C an IA, as one of these siblings.
 ///
 /// # Errors
 /// DAT_INSUFFICIENT_RESOURCES: the process has no handle left, or those of [`fork::guard`]; the IA has been closed.
-pub(super) fn adopt(ia: Ia, wanted: &Wanted) -> DatResult<(&'static Adapter, IaName)> {
+pub(super) fn adopt(
+    ia: Ia,
+    wanted: &Wanted,
+    siblings: Arc<Siblings>,
+) -> DatResult<(&'static Adapter, IaName)> {
     let reserved = match fork::guard().and_then(|()| Reserved::<IaName>::new()) {
         Ok(reserved) => reserved,
         Err(error) => {
@@ -131,22 +169,44 @@ pub(super) fn adopt(ia: Ia, wanted: &Wanted) -> DatResult<(&'static Adapter, IaN
             return Err(error);
         }
     };
-    let instance = Instance::new(&ia, &reserved, wanted);
-    let first = instance.name;
+    let instance = Instance::new(&ia, &reserved, wanted, Arc::clone(&siblings));
+    let name = instance.name;
     let adapter = Adapter::open(reserved, Open::new(ia, instance));
-    adapter.turn_of(first, |open| {
-        open.settle_first(adapter, wanted.async_evd);
+    adapter.turn_of(name, |open| {
+        let given = open.async_evd(adapter);
+        let given = given.filter(|_| matches!(wanted.async_evd, WantedEvd::This(_)));
+        siblings.join(adapter, name, &open.ia, given);
         Ok(())
     })?;
-    Ok((adapter, first))
+    Ok((adapter, name))
 }
 
-/// A device that is being closed; closed when this is dropped.
-pub(super) struct Closing(pub(super) IaName);
+/// An instance that is being closed; closed when this is dropped.
+pub(super) struct Closing(Arc<Siblings>);
+
+impl Closing {
+    pub(super) fn new(instance: &Instance) -> Self {
+        instance.siblings.leave(instance.name);
+        Self(Arc::clone(&instance.siblings))
+    }
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        openings().retain(|one| one.first != self.0);
+        let mut openings = openings();
+        let mut last = true;
+        openings.retain_mut(|one| {
+            if !one.is(&self.0) {
+                return true;
+            }
+            one.count -= 1;
+            last = one.count == 0;
+            !last
+        });
+        drop(openings);
+        if last {
+            self.0.end();
+        }
         CLOSED.notify_all();
     }
 }

@@ -11,7 +11,6 @@ use std::net::IpAddr;
 use dat_core::NamedAttr;
 
 use super::dat2::Operations;
-use super::table::number;
 use super::types::{CNamedAttr, DatHandle};
 use crate::Ia;
 
@@ -140,18 +139,6 @@ impl Records {
             agents: BTreeMap::new(),
             operations: BTreeMap::new(),
             reserved: BTreeMap::new(),
-        }
-    }
-
-    /// Objects have gone.
-    pub(super) fn forget(&mut self, objects: &[DatHandle]) {
-        for handle in objects.iter().map(|handle| number(*handle)) {
-            self.remotes.remove(&handle);
-            self.requests.remove(&handle);
-            self.regions.remove(&handle);
-            self.agents.remove(&handle);
-            self.operations.remove(&handle);
-            self.reserved.retain(|_, point| *point != handle);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Who waits lets go of the adapter while it sleeps. It is woken by the function's interrupts, or by somebody of this
 //! process who has done something with the adapter meanwhile ([`Sleep::kick`]): posted a software event, closed it,
-//! taken in the very interrupt ([`Sleepers`]). Waking up early is harmless, the waiter looks and sleeps on.
+//! taken in the very interrupt ([`Sleepers`]). Who has taken an interrupt says so in its next look ([`Taken`]). Waking up early is harmless, the waiter looks and sleeps on.
 //!
 //! A signal that the program has a handler for ends the wait, however the handler was set up (SA_RESTART or not), as it does
 //! with poll(2). From the first sleep on the waiter holds signals back but where it sleeps, so that none is missed.
@@ -10,7 +10,7 @@
 use core::cell::OnceCell;
 use std::sync::Arc;
 
-use driver::{Clock, HeldSignals, Instant, Interrupt, Woken};
+use driver::{Clock, Held, HeldSignals, Instant, Interrupt, Woken};
 
 use super::sleepers::{Enlisted, Sleepers};
 use crate::Ia;
@@ -35,6 +35,11 @@ impl Sleep {
             vectors: hca.vectors(),
             sleepers: Sleepers::new(),
         }
+    }
+
+    /// The function's clock, if that is one of virtual time, stands still until what is returned is dropped.
+    pub(super) fn hold_time(&self) -> Held {
+        Held::new(&self.clock)
     }
 
     /// A thread is going to wait, until what is returned is dropped.
@@ -67,6 +72,32 @@ pub(super) struct Sleeper<'a> {
     signals: OnceCell<HeldSignals>,
 }
 
+/// Which of the function's interrupts a sleeper has taken: the last of them in the list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken(Option<usize>);
+
+impl Taken {
+    pub(super) const NOTHING: Self = Self(None);
+
+    /// Takes what is signalled. A look takes in all there is, however often it was.
+    pub(super) fn by(interrupts: &[Interrupt]) -> Self {
+        let mut last = None;
+        for (at, interrupt) in interrupts.iter().enumerate() {
+            if interrupt.take() > 0 {
+                last = Some(at);
+            }
+        }
+        Self(last)
+    }
+
+    /// Has other instances look whose interrupt it may have been, too. In a turn, before one's own look.
+    pub(super) fn share(self, ia: &Ia) {
+        if let Some(at) = self.0 {
+            ia.provider().hca().interrupt_taken(at);
+        }
+    }
+}
+
 /// A signal came, and the wait is over.
 #[derive(Debug)]
 pub(super) struct Signalled;
@@ -76,7 +107,7 @@ impl Sleeper<'_> {
     ///
     /// # Errors
     /// A signal has come. What else has come is left for who looks next.
-    pub(super) fn until(&self, deadline: u64) -> Result<(), Signalled> {
+    pub(super) fn until(&self, deadline: u64) -> Result<Taken, Signalled> {
         let signals = self.signals.get_or_init(HeldSignals::hold);
         // What wakes us all the time must not keep them out.
         if signals.let_in() {
@@ -87,17 +118,13 @@ impl Sleeper<'_> {
         if woken == Woken::Signal {
             return Err(Signalled);
         }
-        let mut taken = 0;
-        for vector in self.interrupts.iter().take(self.sleep.vectors) {
-            // A look takes in all there is, however often it was signalled.
-            taken += vector.take();
-        }
+        let taken = Taken::by(&self.interrupts[..self.sleep.vectors]);
         if let Some(own) = &self.own {
             own.take();
         }
-        if taken != 0 {
+        if taken != Taken::NOTHING {
             self.sleep.sleepers.taken_by(self.own.as_ref());
         }
-        Ok(())
+        Ok(taken)
     }
 }

@@ -5,7 +5,7 @@
 
 use dat_core::{SrqAttr, SrqHandle, Subtype};
 
-use super::call::{as_count, call, count, given, look_up, mask, on, other, owned, put};
+use super::call::{as_count, call, count, given, look_up, mask, on, other, put};
 use super::foreign::foreign;
 use super::table::{IaName, Reserved};
 use super::types::{CSrqAttr, CSrqParam, DatCount, DatHandle, DatReturn};
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn dat_srq_create(
         let pz = other(ia, pz_handle);
         let srq = adapter.turn_of(ia, |open| {
             let srq = open.ia.srq_create(pz, attr)?;
-            Ok(open.enter(adapter, ia, reserved, srq))
+            Ok(open.enter(adapter, reserved, srq))
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(srq_handle, srq) };
@@ -57,16 +57,16 @@ pub unsafe extern "C" fn dat_srq_query(
 ) -> DatReturn {
     foreign!(srq_query_func(srq_handle, srq_param_mask, srq_param));
     call(|| {
-        let (adapter, ia, srq) = owned::<SrqHandle>(srq_handle)?;
+        let (adapter, srq) = look_up::<SrqHandle>(srq_handle)?;
         mask(srq_param_mask.into(), 0xff, Subtype::Arg2)?;
         given(srq_param, Subtype::Arg3)?;
         let param = adapter.turn(|open| {
             let param = open.ia.srq_query(srq)?;
             Ok(CSrqParam {
-                ia_handle: open.ia_handle(ia),
+                ia_handle: open.ia_handle(),
                 // CAST: the discriminant is the number.
                 srq_state: param.state as u32,
-                pz_handle: open.name(adapter, ia, param.pz),
+                pz_handle: open.name(adapter, param.pz),
                 max_recv_dtos: as_count(param.max_recv_dtos),
                 max_recv_iov: as_count(param.max_recv_iov),
                 low_watermark: as_count(param.low_watermark),

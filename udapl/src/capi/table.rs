@@ -212,6 +212,24 @@ pub(super) fn handle_of(number: u64) -> DatHandle {
     core::ptr::without_provenance_mut(number as usize)
 }
 
+/// The lowest bits of a handle, which are 0.
+const NO_BITS: u32 = PLACE_SHIFT;
+/// The lower half of a key, its index.
+const INDEX: u64 = 0xffff_ffff;
+/// The lowest bit of the upper half, the version: it is odd in every key.
+const ODD: u64 = INDEX + 1;
+
+/// A handle as a key: what stands in the place of an object's key where the object is another instance's.
+pub(super) const fn as_key(handle: u64) -> u64 {
+    let bits = handle >> NO_BITS;
+    (bits & INDEX) | ODD | (bits & !INDEX) << 1
+}
+
+/// The handle that such a key is.
+pub(super) const fn of_key(key: u64) -> u64 {
+    ((key & INDEX) | (key >> 1 & !INDEX)) << NO_BITS
+}
+
 /// A place taken for an object that is being made; given back if it is not.
 pub(super) struct Reserved<H: Named> {
     at: u32,
@@ -281,4 +299,22 @@ pub(super) const fn place_of(handle: u64) -> (usize, usize) {
         (handle >> KIND_SHIFT) as usize & 0xf,
         (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_goes_through_a_key_and_comes_back() {
+        for handle in [
+            0,
+            OURS | 0x0016_0840_0fe0,
+            0x8000_0017_0840_0fe0,
+            !0 << NO_BITS,
+        ] {
+            let (key, ia) = EpHandle::from_raw(as_key(handle), 0).to_raw();
+            assert_eq!((of_key(key), ia), (handle, 0), "{handle:#x}");
+        }
+    }
 }

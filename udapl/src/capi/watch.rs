@@ -9,6 +9,7 @@
 // UNSAFETY: a C program's function is called.
 #![expect(unsafe_code, reason = "the agent's function")]
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -18,6 +19,7 @@ use driver::{Clock, HeldSignals, Interrupt, RealClock};
 
 use super::adapter::{Adapter, Open};
 use super::records::GivenAgent;
+use super::sleep::Taken;
 use super::table::{IaName, handle_of};
 use super::types::DatHandle;
 use super::upcalls::Upcalls;
@@ -42,7 +44,7 @@ impl Watch {
     pub(super) fn start(adapter: &'static Adapter, open: &Open) -> DatResult<Self> {
         let missing = DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory);
         let wake = Interrupt::new().map_err(|_| missing.because("no eventfd"))?;
-        let (ia, first) = (&open.ia, open.first);
+        let (ia, name) = (&open.ia, open.instance.name);
         // What the system has to say of the function is looked at often enough.
         let hca = ia.provider().hca();
         let vectors = hca.interrupts().iter().take(hca.vectors()).cloned();
@@ -53,7 +55,7 @@ impl Watch {
         let _held = HeldSignals::hold();
         let thread = std::thread::Builder::new()
             .name("dat-upcalls".into())
-            .spawn(move || watch(adapter, first, &shared, &interrupts))
+            .spawn(move || watch(adapter, name, &shared, &interrupts))
             .map_err(|_| missing.because("no thread"))?;
         Ok(Self {
             upcalls,
@@ -79,14 +81,10 @@ impl Drop for Watch {
     }
 }
 
-fn watch(
-    adapter: &'static Adapter,
-    first: IaName,
-    upcalls: &Upcalls<Call>,
-    interrupts: &[Interrupt],
-) {
+fn watch(adapter: &'static Adapter, ia: IaName, upcalls: &Upcalls<Call>, interrupts: &[Interrupt]) {
     let clock = RealClock::new();
-    let look = || match look(adapter, first, upcalls) {
+    let taken = Cell::new(Taken::NOTHING);
+    let look = || match look(adapter, ia, taken.get(), upcalls) {
         Ok(calls) => {
             calls.into_iter().for_each(|(agent, evd)| call(agent, evd));
             true
@@ -97,8 +95,9 @@ fn watch(
     let sleep = || {
         // The turn has woken who sleeps in a wait: an interrupt taken here was theirs too.
         clock.wait(interrupts, clock.now() + LOOK_EVERY);
-        for interrupt in interrupts {
-            let _signals = interrupt.take();
+        if let Some((wake, vectors)) = interrupts.split_last() {
+            let _told = wake.take();
+            taken.set(Taken::by(vectors));
         }
     };
     // The instance has gone: everybody is told with no EVD.
@@ -114,11 +113,13 @@ fn watch(
 /// DAT_INTERNAL_ERROR: the adapter is broken.
 fn look(
     adapter: &'static Adapter,
-    first: IaName,
+    ia: IaName,
+    taken: Taken,
     upcalls: &Upcalls<Call>,
 ) -> DatResult<Vec<(GivenAgent, DatHandle)>> {
-    // The place may serve another device by now, whose EVDs are nothing to these agents.
-    let calls = adapter.of_opening(first, |open| {
+    // The place may serve another opening by now, whose EVDs are nothing to these agents.
+    let calls = adapter.turn_if_open(ia, |open| {
+        taken.share(&open.ia);
         open.ia.progress();
         let calls = upcalls.take().into_iter();
         Ok(calls
@@ -165,7 +166,7 @@ mod tests {
         // Tests beside this one take places, too.
         for round in 0..20 {
             let (before, adapter) = opened(&format!("sim:place-{round}"));
-            let of_it = adapter.turn(|open| Ok((open.first, open.ia.async_evd())));
+            let of_it = adapter.turn(|open| Ok((open.instance.name, open.ia.async_evd())));
             assert_eq!(dat_ia_close(before, 0), 0);
             let mut others = Vec::new();
             let same = (0..20).find_map(|number| {
@@ -193,7 +194,7 @@ mod tests {
         assert!(known.expect("open").is_some(), "the EVDs' keys are alike");
         let upcalls = Upcalls::new(Interrupt::new().expect("an eventfd"));
         upcalls.tell((agent(), Some(evd)));
-        let told = look(adapter, first, &upcalls).expect("not broken");
+        let told = look(adapter, first, Taken::NOTHING, &upcalls).expect("not broken");
         assert!(told.is_empty(), "its opening is over");
         assert_eq!(upcalls.take().len(), 1, "it will be told of the end");
         assert_eq!(dat_ia_close(after, 0), 0);

@@ -29,6 +29,7 @@ const CONN_QUAL_IN_USE: u32 = 0x8002_0000;
 const ASYNC_EXISTS: usize = 1;
 const OUT_OF_SCOPE: usize = 2;
 const ESTABLISHED: u32 = 0x4001;
+const PEER_REJECTED: u32 = 0x4002;
 const DISCONNECTED: u32 = 0x4005;
 const SOFT_HIGH_WATERMARK: u32 = 0x8010;
 
@@ -104,14 +105,86 @@ pub fn connect(one: &World, other: &World, qualifier: u64) {
     // It belongs to who listens.
     let foreign = c!(dat_cr_accept(cr.cr_handle, one.ep, 0, null()));
     assert_eq!(foreign, INVALID_HANDLE | 12);
-    // And nobody listens elsewhere, as far as it goes.
-    let away = dat_cr_handoff(cr.cr_handle, 0x1_0000_0001);
+    // And nobody listens elsewhere.
+    let away = dat_cr_handoff(cr.cr_handle, 0x1_0000_0999);
     assert_eq!(away, INVALID_PARAMETER_2);
     ok!(dat_cr_accept(cr.cr_handle, other.ep, 0, null()));
     for side in [one, other] {
         let seen = side.wait(SECOND);
         assert_eq!((seen.number, seen.word), (ESTABLISHED, side.ep.addr()));
     }
+}
+
+/// Page: dat_cr_handoff.
+#[test]
+fn a_request_is_handed_off_to_another_instance() {
+    let (_name, one, other) = two(false);
+    let request_at = |world: &World| {
+        let (mut event, mut left): (CEvent, _) = (zeros(), 0);
+        ok!(dat_evd_wait(
+            world.evd,
+            SECOND,
+            1,
+            &raw mut event,
+            &raw mut left
+        ));
+        assert_eq!(event.event_number, 0x2001, "a connection request");
+        // SAFETY: the member of such an event.
+        let arrival = unsafe { event.event_data.cr_arrival_event_data };
+        assert_eq!(arrival.sp_handle, world.psp);
+        arrival.cr_handle
+    };
+    let to = address_of(other.ia);
+    let (ep, nothing) = (one.ep, null());
+    ok!(dat_ep_connect(
+        ep,
+        to,
+        0x1_0000_0011,
+        FOR_EVER,
+        0,
+        nothing,
+        0,
+        0
+    ));
+    let cr = request_at(&other);
+    done!(dat_cr_handoff(cr, 0x1_0000_0001));
+    assert_eq!(dat_cr_reject(cr) & !0xff, INVALID_HANDLE);
+    let cr = request_at(&one);
+    let mut param: CCrParam = zeros();
+    ok!(dat_cr_query(cr, 1, &raw mut param));
+    done!(dat_cr_reject(cr));
+    assert_eq!(one.wait(SECOND).number, PEER_REJECTED);
+}
+
+/// Nobody calls the first instance after it has asked for a connection, and its peer's is established all the same.
+#[test]
+fn an_instance_that_nobody_calls_answers_its_peers() {
+    let (_name, one, other) = two(false);
+    let to = address_of(other.ia);
+    let nothing = null();
+    ok!(dat_ep_connect(
+        one.ep,
+        to,
+        0x1_0000_0011,
+        FOR_EVER,
+        0,
+        nothing,
+        0,
+        0
+    ));
+    let (mut event, mut left): (CEvent, _) = (zeros(), 0);
+    ok!(dat_evd_wait(
+        other.evd,
+        SECOND,
+        1,
+        &raw mut event,
+        &raw mut left
+    ));
+    // SAFETY: the member of such an event.
+    let cr = unsafe { event.event_data.cr_arrival_event_data.cr_handle };
+    ok!(dat_cr_accept(cr, other.ep, 0, nothing));
+    let seen = other.wait(FOR_EVER);
+    assert_eq!((seen.number, seen.word), (ESTABLISHED, other.ep.addr()));
 }
 
 /// Sends a message.
@@ -404,6 +477,33 @@ fn an_asynchronous_evd_handed_in_serves_both_and_outlives_the_close() {
     one.post_recv(1);
     assert_eq!(next(one.evd), None, "looks around");
     assert_eq!(next(evd), Some((SOFT_HIGH_WATERMARK, one.ep)));
+}
+
+/// Clauses: IAO-4, IAO-11.
+#[test]
+fn events_of_an_instance_go_to_the_asynchronous_evd_it_was_given() {
+    let name = fresh_name();
+    let one = World::of(&name, false, 1);
+    for given in [one.async_evd, without_provenance_mut(ASYNC_EXISTS)] {
+        let other = World::with(&name, given, false, 11);
+        done!(dat_ep_set_watermark(other.ep, 0, -1));
+        other.post_recv(1);
+        assert_eq!(next(other.evd), None, "looks around");
+        let (mut event, mut left): (CEvent, _) = (zeros(), 0);
+        let evd = one.async_evd;
+        ok!(dat_evd_wait(
+            evd,
+            FOR_EVER,
+            1,
+            &raw mut event,
+            &raw mut left
+        ));
+        // SAFETY: the member of such an event.
+        let of = unsafe { event.event_data.asynch_error_event_data.dat_handle };
+        assert_eq!((event.event_number, of), (SOFT_HIGH_WATERMARK, other.ep));
+        assert_eq!(next(one.async_evd), None);
+        done!(dat_ia_close(other.ia, ABRUPT));
+    }
 }
 
 /// Clauses: IAO-11, IAO-12, IAC-5.

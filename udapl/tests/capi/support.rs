@@ -124,7 +124,12 @@ impl World {
 
     /// On an adapter that others have, too: it listens at this qualifier and the next.
     pub fn of(name: &CStr, thread_safe: bool, qualifier: u64) -> Self {
-        let (ia, async_evd) = opened(name, null_mut(), thread_safe).expect("an adapter");
+        Self::with(name, null_mut(), thread_safe, qualifier)
+    }
+
+    /// The same, with this asynchronous EVD.
+    pub fn with(name: &CStr, given: DatHandle, thread_safe: bool, qualifier: u64) -> Self {
+        let (ia, async_evd) = opened(name, given, thread_safe).expect("an adapter");
         let mut world = Self {
             ia,
             async_evd,
