@@ -107,8 +107,9 @@ impl State {
         (seat, self.port_ups)
     }
 
-    /// An instance ends. What it has not been told of is over.
+    /// An instance ends. What it has not been told of is over; what it has taken in for others they are told.
     pub(crate) fn leave(&mut self, seat: Seat, now: Nanos) {
+        self.sort(seat);
         let listening: Vec<ListenId> = self
             .points
             .iter()
@@ -298,5 +299,72 @@ impl State {
             self.port_ups = times;
             self.cm.port_came_up(now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::cm::wire::Mad;
+    use crate::cm::{Config, ConnectParams};
+    use crate::provider::{MadAddress, Path};
+
+    const SERVICE: u64 = 0x1000_0000_0000_0042;
+    const PEER: Path = Path {
+        source_gid_index: 0,
+        gid: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1],
+        mac: [2, 0, 0, 0, 0, 1],
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+    };
+
+    /// The datagram of a peer's request.
+    fn request() -> Mad {
+        let mut cm = Cm::new(Config::default());
+        let params = ConnectParams {
+            service_id: SERVICE,
+            source: PEER.gid,
+            path: PEER,
+            qpn: 0x66,
+            psn: 0x66,
+            reads_out: 1,
+            reads_in: 1,
+            mtu: 3,
+            retry_count: 7,
+            rnr_retry: 7,
+            ack_timeout: 14,
+            private_data: b"",
+            timeout: None,
+            srq: false,
+            random: 1,
+        };
+        cm.connect(0, params).expect("sound parameters");
+        cm.poll_transmit().expect("a REQ").1
+    }
+
+    /// Closing an instance takes in datagrams until its own last words are out.
+    #[test]
+    fn what_an_instance_has_taken_in_for_another_is_told_when_it_leaves() {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&woken);
+        let adapter = Adapter::new(Config::default());
+        let mut state = adapter.lock();
+        let (stays, _) = state.join(Arc::new(move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }));
+        let (leaves, _) = state.join(Arc::new(|| {}));
+        assert!(state.listen(stays, SERVICE, false).is_ok());
+        let from = MadAddress { path: PEER, qpn: 1 };
+        state.cm.handle_mad(0, &from, &request(), 1);
+        state.leave(leaves, 0);
+        assert_eq!(woken.load(Ordering::Relaxed), 1, "it may be asleep");
+        let arrival = state.next_arrival(stays);
+        assert!(matches!(
+            arrival,
+            Some(Arrival::Event(CmEvent::Request { .. }))
+        ));
     }
 }

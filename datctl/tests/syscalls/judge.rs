@@ -33,6 +33,9 @@ pub fn is_asked_for() -> bool {
 /// Runs of a part beyond those that take each call with each error once.
 const SAMPLE: usize = 20;
 
+/// So many runs are told of.
+const TELL_EVERY: usize = 500;
+
 /// Runs that go on at once.
 const AT_ONCE: usize = 6;
 
@@ -212,7 +215,14 @@ fn fail_each<P: Place>(
                         let verdict = verdict(&run, wanted, place.directory());
                         let verdict = verdict.map_err(|what| told_badly(part, wanted, &what, &run));
                         let mut verdicts = verdicts.lock().expect("nobody panics");
+                        // Runs of hours say at once what broke, and how far they are.
+                        if let Err(what) = &verdict {
+                            println!("BROKE: {what}");
+                        }
                         verdicts.push((wanted.name, verdict));
+                        if verdicts.len().is_multiple_of(TELL_EVERY) {
+                            println!("{part}: {} of {} runs", verdicts.len(), plan.len());
+                        }
                     }
                 }
             });

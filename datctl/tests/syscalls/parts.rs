@@ -222,6 +222,12 @@ impl Side {
                 Ok((event, _left)) => return Ok(event),
                 Err(error) => last = error.to_string(),
             }
+            // Who has lost its function hears nothing, and the other side nothing of it.
+            for side in [&*self, &*other] {
+                if let Some(cause) = side.ia.provider().hca().dead_cause() {
+                    return Err(format!("evd_wait: {last}; the device is dead: {cause}"));
+                }
+            }
         }
         Err(format!("evd_wait: {last}"))
     }
