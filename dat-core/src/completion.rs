@@ -44,9 +44,9 @@ impl<P: Provider> Ia<P> {
     /// Makes the completion of an entry, and sees to what it means for its endpoint.
     pub(crate) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
         let (key, ep) = self.eps.at_mut(entry.owner())?;
-        let completion = match ep.hot.srq {
+        let completion = match ep.srq {
             Some(srq) if !entry.is_request() => self.srqs.get_mut(srq)?.queue.complete(entry),
-            _ => ep.qp.as_mut()?.complete(entry),
+            _ => ep.qp.get_mut()?.complete(entry),
         };
         self.settle_completion(key, entry.is_request(), completion)
     }
@@ -61,7 +61,7 @@ impl<P: Provider> Ia<P> {
         let ep = self.eps.get_mut(key)?;
         let mut hide = false;
         if request {
-            let outstanding = ep.qp.as_ref().map_or(0, QueuePair::requests_outstanding);
+            let outstanding = ep.qp.get().map_or(0, QueuePair::requests_outstanding);
             if ep.marker && outstanding <= ep.posted_after_marker {
                 ep.marker = false;
                 hide = true;
@@ -115,7 +115,7 @@ impl<P: Provider> Ia<P> {
         Some(Settled {
             event,
             notify: by_choice || done.status != DtoStatus::Success,
-            srq: if done.request { None } else { ep.hot.srq },
+            srq: if done.request { None } else { ep.srq },
         })
     }
 
@@ -152,6 +152,14 @@ impl<P: Provider> Ia<P> {
                 self.queue_settled(key, settled);
             }
         }
+    }
+
+    /// The queue for completions nobody wants has some: it is emptied, and says when the next comes.
+    pub(crate) fn empty_discard(&mut self, key: EpKey) {
+        let discard = self.eps.get_mut(key).and_then(|ep| ep.discard.as_mut());
+        // What comes from here on is said again; what came before is taken now.
+        discard.into_iter().for_each(|cq| cq.arm(false));
+        self.drain_discard(key);
     }
 
     /// Empties the queue for completions nobody wants. True: there were some.

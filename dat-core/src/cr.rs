@@ -158,12 +158,12 @@ impl<P: Provider> Ia<P> {
                 .because("private data is longer than max_private_data_size, 64"));
         }
         self.alive()?;
-        let Some(qpn) = target.qp.as_ref().map(QueuePair::number) else {
+        let Some(qpn) = target.qp.get().map(QueuePair::number) else {
             return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
         };
         let reads_in = u8::try_from(target.attr.max_rdma_read_in).unwrap_or(u8::MAX);
         let reads_out = u8::try_from(target.attr.max_rdma_read_out).unwrap_or(u8::MAX);
-        let srq = target.hot.srq.is_some();
+        let srq = target.srq.is_some();
         let psn = self.random_psn();
         peer.mtu = peer.mtu.min(self.provider.limits().mtu);
         if let Err(error) = self.bring_up(ep.key, &peer, psn) {
@@ -189,7 +189,7 @@ impl<P: Provider> Ia<P> {
         self.crs.remove(cr.key);
         self.forget_context(cr);
         let target = &mut self.eps[ep.key];
-        target.hot.step(EpEvent::Accept)?;
+        target.step(EpEvent::Accept)?;
         target.remote = Some(remote);
         target.conn = Some(conn);
         self.conns.insert(conn, ep.key);

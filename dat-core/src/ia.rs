@@ -140,6 +140,8 @@ pub struct Ia<P: Provider> {
     pub(crate) discarding: Vec<EpKey>,
     /// Endpoints with watermarks.
     pub(crate) marked: Vec<EpKey>,
+    /// Which of them was looked at last.
+    pub(crate) next_marked: usize,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) async_evd: EvdKey,
     /// EVDs that take asynchronous events of other instances.
@@ -172,13 +174,17 @@ impl<P: Provider> Ia<P> {
     pub fn open(provider: P, config: IaConfig) -> DatResult<Self> {
         let limits = provider.limits();
         let [.., a, b, c, d, e, f, g, h] = limits.gid;
+        let usual = cm::Config::default();
+        let endpoints = usize::try_from(limits.max_qps).unwrap_or(usize::MAX);
         let adapter = Adapter::new(cm::Config {
+            // One for each endpoint, and as many that are over and whose peers are still answered about.
+            max_connections: usual.max_connections.max(endpoints.saturating_mul(2)),
             // The interface identifier of a link-local GID is the port's EUI-64, as is a GUID,
             // but for the bit that RFC 4291, appendix A inverts.
             local_ca_guid: u64::from_be_bytes([a ^ 2, b, c, d, e, f, g, h]),
             max_mtu: limits.mtu,
             ack_delay: limits.ack_delay,
-            ..cm::Config::default()
+            ..usual
         });
         Self::on(Arc::new(adapter), provider, config)
     }
@@ -232,6 +238,7 @@ impl<P: Provider> Ia<P> {
             draining: Vec::new(),
             discarding: Vec::new(),
             marked: Vec::new(),
+            next_marked: 0,
             // Enough that a post that looks at a completion queue does not allocate.
             effects: VecDeque::with_capacity(1024),
             async_evd,

@@ -1,7 +1,8 @@
 //! The IA's housekeeping: what the device reported, datagrams of the connection manager both ways, its
 //! timers, and what it has to say.
 //!
-//! [`Ia::progress`] runs on every wait and whenever a dequeue finds nothing. The order matters in one
+//! [`Ia::progress`] runs on every wait and, once in many times, when a dequeue finds nothing. So it looks at nothing for each endpoint:
+//! what happened to one is said by an event, a timer or a datagram. The order matters in one
 //! place: what the device says about a queue pair comes before what the peer says about the
 //! connection, so that a connection that broke is not taken for one that was disconnected.
 
@@ -51,10 +52,7 @@ impl<P: Provider> Ia<P> {
         }
         drop(adapter);
         self.connection_manager_events();
-        for at in 0..self.discarding.len() {
-            self.drain_discard(self.discarding[at]);
-        }
-        self.check_all_marks();
+        self.check_some_marks();
         // Ends of drains take themselves off the list.
         let mut at = 0;
         while let Some(&key) = self.draining.get(at) {
@@ -333,6 +331,11 @@ impl<P: Provider> Ia<P> {
                     ep.last_buffer = true;
                 }
             }
+            ProviderEvent::CqEntries { owner } => {
+                if let Some(key) = self.ep_owner(owner & !DISCARD_OWNER) {
+                    self.empty_discard(key);
+                }
+            }
             ProviderEvent::CqError { owner } => self.queue_lost(owner),
             ProviderEvent::SrqLimit { owner } => {
                 if let Some(key) = self.srq_owner(owner) {
@@ -496,7 +499,7 @@ impl<P: Provider> Ia<P> {
     ) {
         self.drain_queues_of(key);
         while let Some(ep) = self.eps.get_mut(key)
-            && let Some(done) = ep.qp.as_mut().and_then(&take)
+            && let Some(done) = ep.qp.get_mut().and_then(&take)
         {
             let evd = if done.request {
                 ep.request_evd

@@ -548,6 +548,11 @@ pub enum ProviderEvent {
         /// Owner of the queue pair.
         owner: u32,
     },
+    /// A [watched](Provider::watch_cq) completion queue that was armed has got an entry, and is not armed any more.
+    CqEntries {
+        /// Owner number given at creation of the completion queue.
+        owner: u32,
+    },
     /// A completion queue lost an entry or could not be written; it is unusable.
     CqError {
         /// Owner number given at creation of the completion queue.
@@ -738,8 +743,10 @@ pub trait Provider: Sized {
     /// A completion queue of at least `entries`. `owner` comes back in [`ProviderEvent::CqError`].
     ///
     /// # Errors
-    /// Device refusal.
+    /// Device refusal; [`ProviderError::Resources`]: there are [`Limits::max_cqs`], of whatever purpose.
     fn create_cq(&mut self, entries: u32, owner: u32) -> Result<Self::Cq, ProviderError>;
+    /// From now on [`ProviderEvent::CqEntries`] says when an armed queue has got something, so that nobody has to look.
+    fn watch_cq(&mut self, cq: &Self::Cq);
     /// Changes the length of a completion queue to at least `entries`. What is in it stays in it, what the
     /// device is about to write is not lost, and the queue pairs that report to it do not notice.
     ///

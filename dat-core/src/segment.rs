@@ -15,7 +15,9 @@ use crate::refusal::Refusal;
 use crate::types::MemPrivFlags;
 
 /// The longest segment a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
-pub(crate) const MAX_SEGMENT_BYTES: u64 = 0x7fff_ffff;
+pub(crate) const MAX_SEGMENT: u32 = 0x7fff_ffff;
+/// The same, as wide as DAT's lengths are.
+pub(crate) const MAX_SEGMENT_BYTES: u64 = MAX_SEGMENT as u64;
 
 /// Local memory, as DAT's posts name it (`DAT_LMR_TRIPLET`, with its layout).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +69,9 @@ pub(crate) mod sealed {
         #[doc(hidden)]
         #[allow(private_interfaces, reason = "as above")]
         fn is_good(&self, scope: Scope<'_>) -> bool;
+        /// Whether it has bytes, and no more than `most`.
+        #[doc(hidden)]
+        fn has_up_to(&self, most: u32) -> bool;
         #[doc(hidden)]
         fn data(&self) -> DataSegment;
     }
@@ -113,6 +118,11 @@ impl sealed::Check for LmrTriplet {
                 && entry.pz == scope.pz
                 && entry.privileges.contains(scope.need)
         })
+    }
+
+    #[inline(always)]
+    fn has_up_to(&self, most: u32) -> bool {
+        self.segment_length.wrapping_sub(1) < u64::from(most)
     }
 
     #[inline]

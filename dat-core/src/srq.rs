@@ -148,7 +148,7 @@ impl<P: Provider> Ia<P> {
         let evds: Vec<_> = self
             .eps
             .values()
-            .filter(|ep| ep.hot.srq == Some(key))
+            .filter(|ep| ep.srq == Some(key))
             .filter_map(|ep| ep.recv_evd)
             .collect();
         evds.into_iter().for_each(|evd| {
@@ -216,7 +216,7 @@ impl<P: Provider> Ia<P> {
             let Some(ep) = self.eps.get_mut(self.discarding[at]) else {
                 continue;
             };
-            if ep.hot.srq == Some(key)
+            if ep.srq == Some(key)
                 && ep.recv_evd.is_none()
                 && let Some(cq) = &mut ep.discard
             {
@@ -224,6 +224,7 @@ impl<P: Provider> Ia<P> {
                 if let Err(error) = self.provider.resize_cq(cq, entries) {
                     return Err(self.device_refused("srq_resize", error, Subtype::ResourceTevd));
                 }
+                cq.arm(false);
             }
         }
         Ok(())
@@ -387,7 +388,7 @@ impl<P: Provider> Ia<P> {
     fn reclaim_unwanted(&mut self, key: SrqKey) {
         for at in 0..self.discarding.len() {
             let ep = self.discarding[at];
-            if self.eps.get(ep).is_some_and(|ep| ep.hot.srq == Some(key)) {
+            if self.eps.get(ep).is_some_and(|ep| ep.srq == Some(key)) {
                 self.drain_discard(ep);
             }
         }

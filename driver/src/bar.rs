@@ -142,11 +142,13 @@ impl Bar {
             listened,
             remote: listened && !matches!(self.listener, Some(Listener::Device(_))),
             shape: Arc::new(T::new_zeroed()),
-            bar: Self {
-                memory: memory.clone(),
-                ..self.clone()
-            },
-            offset,
+            site: Arc::new(Site {
+                bar: Self {
+                    memory: memory.clone(),
+                    ..self.clone()
+                },
+                offset,
+            }),
         })
     }
 }
@@ -178,20 +180,25 @@ impl std::fmt::Debug for Bar {
 /// # let _keep: fn(&Bar) -> Be64 = misaligned;
 /// ```
 pub struct Block<T> {
-    /// Address of the block in the BAR: aligned for `T`, with `size_of::<T>()` bytes mapped while `bar` lives.
+    /// Address of the block in the BAR: aligned for `T`, with `size_of::<T>()` bytes mapped while `site.bar` lives.
     base: NonNull<u8>,
-    /// True if `bar.listener` hears of writes to this block: the one branch of a write.
+    /// True if `site.bar.listener` hears of writes to this block: the one branch of a write.
     listened: bool,
-    /// True if reads go to `bar.listener` too, and the memory is a shadow of the writes: the one branch of a read.
+    /// True if reads go to `site.bar.listener` too, and the memory is a shadow of the writes: the one branch of a read.
     remote: bool,
     /// Zeroes in ordinary memory; fields are named on it.
     shape: Arc<T>,
+    site: Arc<Site>,
+}
+
+/// Where a block is, for whoever has to be told.
+struct Site {
     bar: Bar,
     /// Offset of the block in the BAR.
     offset: u64,
 }
 
-// SAFETY: `base` points into memory that `bar` keeps mapped and that is only accessed volatilely, one
+// SAFETY: `base` points into memory that `site.bar` keeps mapped and that is only accessed volatilely, one
 // register at a time; the other fields are `Send` (`T` is, by the bound of `Bar::block`).
 unsafe impl<T: Send + Sync> Send for Block<T> {}
 // SAFETY: as above; two threads that write one register race on the bus, which is not a data race of the language's.
@@ -204,8 +211,7 @@ impl<T> Clone for Block<T> {
             listened: self.listened,
             remote: self.remote,
             shape: Arc::clone(&self.shape),
-            bar: self.bar.clone(),
-            offset: self.offset,
+            site: Arc::clone(&self.site),
         }
     }
 }
@@ -216,8 +222,77 @@ impl<T> std::fmt::Debug for Block<T> {
             f,
             "Block({:#x} bytes at {:#x} of {:?})",
             size_of::<T>(),
-            self.offset,
-            self.bar
+            self.site.offset,
+            self.site.bar
+        )
+    }
+}
+
+impl Site {
+    /// Tells whoever listens to this BAR what was written. The value comes in a register, so that a write
+    /// nobody hears does not have to put it into memory first.
+    #[cold]
+    #[inline(never)]
+    fn tell<V: RegisterValue>(&self, at: usize, value: V) {
+        match &self.bar.listener {
+            // CAST: usize has at most 64 bits on every target Rust has.
+            Some(Listener::Device(device)) => {
+                device.bar_written(self.bar.index, self.offset + at as u64, value.as_bytes());
+            }
+            Some(Listener::Remote(client)) => {
+                client.bar_write(self.bar.index, self.offset + at as u64, value.as_bytes());
+            }
+            Some(Listener::Window(window, _)) => {
+                if let Err(error) = window.write(self.offset + at as u64, value.as_bytes()) {
+                    tracing::error!("{error}");
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+/// A register of a mapped BAR that is written again and again, and never read: a doorbell. Of a cache line it takes less than half.
+pub struct Register<V: RegisterValue> {
+    /// Mapped while `site` lives.
+    cell: NonNull<volatile_register::WO<V>>,
+    /// True if the BAR's listener hears of writes.
+    listened: bool,
+    site: Arc<Site>,
+}
+
+// SAFETY: as `Block`, of which it is a part.
+unsafe impl<V: RegisterValue + Send> Send for Register<V> {}
+// SAFETY: as `Block`.
+unsafe impl<V: RegisterValue + Send + Sync> Sync for Register<V> {}
+
+impl<V: RegisterValue> Register<V> {
+    /// Writes it: one volatile store of its width; a device that is a model is then told.
+    #[inline]
+    pub fn write(&self, value: V) {
+        // SAFETY: `Block::register` found it in its block, which is mapped as a whole while `self.site` lives.
+        let cell = unsafe { self.cell.as_ref() };
+        // SAFETY: as in `Block::write`.
+        unsafe { cell.write(value) };
+        if self.listened {
+            self.tell(value);
+        }
+    }
+
+    /// As [`Site::tell`]: what is asked for it comes in two registers.
+    #[cold]
+    #[inline(never)]
+    fn tell(&self, value: V) {
+        self.site.tell(0, value);
+    }
+}
+
+impl<V: RegisterValue> std::fmt::Debug for Register<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Register(at {:#x} of {:?})",
+            self.site.offset, self.site.bar
         )
     }
 }
@@ -233,7 +308,7 @@ impl<T> Block<T> {
             return value;
         }
         // SAFETY: `locate` checked that a `C` lies at `at` inside the block, aligned as in `T`; the block is
-        // mapped while `self.bar` lives. `C` is transparent over `C::Value`, as `RO` is.
+        // mapped while `self.site` lives. `C` is transparent over `C::Value`, as `RO` is.
         let cell = unsafe { self.cell::<volatile_register::RO<C::Value>>(at) };
         cell.read()
     }
@@ -249,7 +324,23 @@ impl<T> Block<T> {
         // Rust reference exists, and what a caller lent through `unsafe fn LentMemory::new`.
         unsafe { cell.write(value) };
         if self.listened {
-            self.tell(at, value);
+            self.site.tell(at, value);
+        }
+    }
+
+    /// One of its registers, to be written again and again.
+    pub fn register<C: Writable>(&self, field: impl FnOnce(&T) -> &C) -> Register<C::Value> {
+        let at = self.locate(field(&self.shape));
+        // SAFETY: `locate` checked that a `C` lies at `at` inside the block; `WO` is transparent over its value, as `C` is.
+        let cell = unsafe { self.cell::<volatile_register::WO<C::Value>>(at) };
+        Register {
+            cell: NonNull::from(cell),
+            listened: self.listened,
+            site: Arc::new(Site {
+                bar: self.site.bar.clone(),
+                // CAST: usize has at most 64 bits on every target Rust has.
+                offset: self.site.offset + at as u64,
+            }),
         }
     }
 
@@ -284,44 +375,22 @@ impl<T> Block<T> {
     unsafe fn cell<C>(&self, at: usize) -> &C {
         // SAFETY: `at` is inside the block (the caller's promise), which is mapped as a whole.
         let cell = unsafe { self.base.add(at) }.cast::<C>();
-        // SAFETY: `base` is aligned for `T`, hence `cell` for its field; mapped while `self.bar` lives. `C` is an
+        // SAFETY: `base` is aligned for `T`, hence `cell` for its field; mapped while `self.site` lives. `C` is an
         // `UnsafeCell` at heart, so the reference claims nothing about the value.
         unsafe { cell.as_ref() }
-    }
-
-    /// Tells whoever listens to this BAR what was written. The value comes in a register, so that a write
-    /// nobody hears does not have to put it into memory first.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn tell<V: RegisterValue>(&self, at: usize, value: V) {
-        match &self.bar.listener {
-            // CAST: usize has at most 64 bits on every target Rust has.
-            Some(Listener::Device(device)) => {
-                device.bar_written(self.bar.index, self.offset + at as u64, value.as_bytes());
-            }
-            Some(Listener::Remote(client)) => {
-                client.bar_write(self.bar.index, self.offset + at as u64, value.as_bytes());
-            }
-            Some(Listener::Window(window, _)) => {
-                if let Err(error) = window.write(self.offset + at as u64, value.as_bytes()) {
-                    tracing::error!("{error}");
-                }
-            }
-            None => {}
-        }
     }
 
     /// Asks the process behind a socket for a register.
     #[cold]
     #[inline(never)]
     fn ask(&self, at: usize, out: &mut [u8]) {
-        match &self.bar.listener {
+        match &self.site.bar.listener {
             // CAST: usize has at most 64 bits on every target Rust has.
             Some(Listener::Remote(client)) => {
-                client.bar_read(self.bar.index, self.offset + at as u64, out);
+                client.bar_read(self.site.bar.index, self.site.offset + at as u64, out);
             }
             Some(Listener::Window(window, _)) => {
-                if let Err(error) = window.read(self.offset + at as u64, out) {
+                if let Err(error) = window.read(self.site.offset + at as u64, out) {
                     // What the bus answers for a device that is not there.
                     out.fill(0xff);
                     tracing::error!("{error}");

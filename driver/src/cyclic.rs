@@ -2,18 +2,27 @@
 //!
 //! A queue remembers of each request what its completion must say, in a table of a power of two of entries, and finds the
 //! entry by masking a counter. The mask follows from the table's length, which never changes, so no access can leave it, and
-//! none is compared with the length.
+//! none is compared with the length. Nor is the length kept: a table is a quarter of a cache line, with the count of its oldest entry.
 
 // UNSAFETY: accesses without a bounds check.
 #![expect(unsafe_code, reason = "the mask is the length minus one")]
 
+use std::ptr::NonNull;
+
 /// A power of two of entries, found by a count that is masked on access.
-#[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Cyclic<T> {
-    /// `mask + 1` of them.
-    entries: Box<[T]>,
+    /// `mask + 1` of them: a box whose length is in `mask`.
+    entries: NonNull<T>,
     mask: u32,
+    /// The count of the oldest entry that is of interest. The table does not look at it.
+    pub oldest: u32,
 }
+
+// SAFETY: it owns its entries, as a box does.
+unsafe impl<T: Send> Send for Cyclic<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Cyclic<T> {}
 
 impl<T: Copy> Cyclic<T> {
     /// At least `entries` entries, rounded up to a power of two, each of them `value`.
@@ -25,10 +34,19 @@ impl<T: Copy> Cyclic<T> {
         // PANIC: queues have at most 2^24 entries.
         let length = entries.max(1).checked_next_power_of_two();
         let length = length.expect("at most 2^31 entries");
+        let entries = vec![value; length as usize].into_boxed_slice();
         Self {
-            entries: vec![value; length as usize].into_boxed_slice(),
+            entries: NonNull::from(Box::leak(entries)).cast(),
             mask: length - 1,
+            oldest: 0,
         }
+    }
+
+    /// The count without what lies beyond the table: the same for all counts of an entry.
+    #[inline(always)]
+    #[must_use]
+    pub const fn slot(&self, count: u32) -> u32 {
+        count & self.mask
     }
 
     /// The entry of a count.
@@ -36,7 +54,9 @@ impl<T: Copy> Cyclic<T> {
     #[must_use]
     pub fn at(&self, count: u32) -> &T {
         // SAFETY: `mask + 1` is the length, as `new` made it, and neither changes.
-        unsafe { self.entries.get_unchecked((count & self.mask) as usize) }
+        let entry = unsafe { self.entries.add(self.slot(count) as usize) };
+        // SAFETY: it is initialised, and borrowed as `self` is.
+        unsafe { entry.as_ref() }
     }
 
     /// The entry of a count.
@@ -44,12 +64,31 @@ impl<T: Copy> Cyclic<T> {
     #[must_use]
     pub fn at_mut(&mut self, count: u32) -> &mut T {
         // SAFETY: as `at`.
-        unsafe { self.entries.get_unchecked_mut((count & self.mask) as usize) }
+        let mut entry = unsafe { self.entries.add(self.slot(count) as usize) };
+        // SAFETY: as `at`.
+        unsafe { entry.as_mut() }
     }
 
     /// Makes every entry `value`.
     pub fn fill(&mut self, value: T) {
-        self.entries.fill(value);
+        for count in 0..=self.mask {
+            *self.at_mut(count) = value;
+        }
+    }
+}
+
+impl<T> Drop for Cyclic<T> {
+    fn drop(&mut self) {
+        let all = NonNull::slice_from_raw_parts(self.entries, self.mask as usize + 1);
+        // SAFETY: the box that `new` took apart, whole again.
+        drop(unsafe { Box::from_raw(all.as_ptr()) });
+    }
+}
+
+impl<T> std::fmt::Debug for Cyclic<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let entries = u64::from(self.mask) + 1;
+        write!(f, "Cyclic({entries:#x} entries from {:#x} on)", self.oldest)
     }
 }
 
@@ -70,7 +109,8 @@ mod tests {
         }
         assert_eq!(*table.at(u32::MAX), 7);
         table.fill(9);
-        assert_eq!(*table.at(3), 9);
+        assert!((0..8).all(|count| *table.at(count) == 9));
+        assert_eq!(size_of_val(&table), 16);
     }
 
     #[test]

@@ -296,6 +296,14 @@ impl DmaArena {
         }
     }
 
+    /// Bytes that are mapped for the function so that requests share them, in use or not: what a kernel pins. What is larger than a
+    /// chunk has a mapping of its own and does not count here.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        let chunks = self.inner.chunks.lock();
+        chunks.unwrap_or_else(PoisonError::into_inner).len() * self.inner.chunk_bytes
+    }
+
     /// `bytes` zeroed bytes whose virtual and I/O addresses are multiples of `align`, a power of two up to 1 GiB.
     ///
     /// # Errors
@@ -379,6 +387,19 @@ impl DmaBuffer {
             memory: mapped.memory().part(lease.offset, bytes),
             iova: mapped.iova().advance(lease.offset),
             lease: Arc::new(lease),
+        }
+    }
+
+    /// The `bytes` bytes from `offset` on. They keep all of it.
+    ///
+    /// # Panics
+    /// When they are not inside.
+    #[must_use]
+    pub fn part(&self, offset: usize, bytes: usize) -> Self {
+        Self {
+            memory: self.memory.part(offset, bytes),
+            iova: self.iova.advance(offset),
+            lease: Arc::clone(&self.lease),
         }
     }
 

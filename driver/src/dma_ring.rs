@@ -6,12 +6,14 @@
 //! the ring or the word is made, and what is left on each access cannot leave it: an index is masked to
 //! the ring's size, and where in a block an access falls is checked when the program is compiled.
 //!
-//! Both keep the memory they are in, as a clone of the buffer would.
+//! All keep the memory they are in, as a clone of the buffer would. They are small, because each of ten thousand queues has them among what
+//! a post reads: no length is kept, for none is asked.
 
 // UNSAFETY: accesses whose bounds were checked when the ring or the word was made.
 #![expect(unsafe_code, reason = "accesses proven once")]
 
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -25,36 +27,89 @@ use crate::span::Span;
 /// Indices count blocks and may run on: they are masked on access.
 #[derive(Clone)]
 pub struct DmaRing<const BLOCK: usize> {
-    /// `(mask + 1) * BLOCK` bytes, aligned to 8.
-    span: Span,
-    /// Blocks minus one, less than 2^32.
-    mask: u32,
+    place: Place<BLOCK>,
     _lease: Arc<Lease>,
 }
 
-impl<const BLOCK: usize> DmaRing<BLOCK> {
+/// Where a ring is: `(mask + 1) * BLOCK` bytes that were found inside a buffer, aligned to 8. Whoever has it keeps them mapped.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Place<const BLOCK: usize> {
+    base: NonNull<u8>,
+    /// Blocks minus one, less than 2^32.
+    mask: u32,
+    /// Not the ring's: see [`DmaQueue::count`].
+    count: u32,
+}
+
+// SAFETY: an address, as a span is, and two numbers; what is done there is done through a span.
+unsafe impl<const BLOCK: usize> Send for Place<BLOCK> {}
+// SAFETY: as above.
+unsafe impl<const BLOCK: usize> Sync for Place<BLOCK> {}
+
+impl<const BLOCK: usize> Place<BLOCK> {
     const BLOCK_IS_A_POWER_OF_TWO: () = assert!(BLOCK.is_power_of_two() && BLOCK >= 8);
 
     /// The ring of `blocks` blocks from `offset` of a buffer on.
     ///
     /// # Panics
     /// When `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
-    #[must_use]
-    pub fn new(buffer: &DmaBuffer, offset: usize, blocks: u32) -> Self {
+    fn new(buffer: &DmaBuffer, offset: usize, blocks: u32) -> Self {
         let () = Self::BLOCK_IS_A_POWER_OF_TWO;
         let bytes = (blocks as usize).checked_mul(BLOCK);
         let bytes =
             bytes.filter(|&bytes| blocks.is_power_of_two() && buffer.contains(offset, bytes));
-        let span = bytes.map(|bytes| buffer.span().part(offset, bytes));
-        let Some(span) = span.filter(|span| span.address().is_multiple_of(8)) else {
+        let base = bytes.map(|bytes| buffer.span().at(offset, bytes));
+        let Some(base) = base.filter(|base| base.addr().get().is_multiple_of(8)) else {
             panic!(
                 "a ring of {blocks} blocks of {BLOCK} bytes at {offset:#x} of {:#x}",
                 buffer.len()
             );
         };
         Self {
-            span,
+            base,
             mask: blocks - 1,
+            count: 0,
+        }
+    }
+
+    const fn span(&self) -> Span {
+        // CAST: widening.
+        let bytes = (self.mask as usize + 1) * BLOCK;
+        // SAFETY: `new` has found so many bytes inside a buffer, which whoever has the place keeps mapped; a span of the
+        // buffer promises the rest.
+        unsafe { Span::new(self.base, bytes) }
+    }
+
+    /// One of the parts of `PART` bytes of which the ring consists, by an index that is masked.
+    #[inline]
+    const fn part<const PART: usize>(&self, index: u32) -> DmaBlock<'_, PART> {
+        const {
+            assert!(
+                PART.is_power_of_two() && PART >= 8 && PART <= BLOCK,
+                "the part is not a part of a block"
+            );
+        }
+        // CAST: widening; a part of a block is smaller than 2^32 bytes.
+        let mask = (self.mask as usize + 1) * (BLOCK / PART) - 1;
+        DmaBlock {
+            span: self.span(),
+            // CAST: widening.
+            at: (index as usize & mask) * PART,
+            ring: PhantomData,
+        }
+    }
+}
+
+impl<const BLOCK: usize> DmaRing<BLOCK> {
+    /// The ring of `blocks` blocks from `offset` of a buffer on.
+    ///
+    /// # Panics
+    /// When `blocks` is not a power of two, or the ring is not inside the buffer or not aligned to 8.
+    #[must_use]
+    pub fn new(buffer: &DmaBuffer, offset: usize, blocks: u32) -> Self {
+        Self {
+            place: Place::new(buffer, offset, blocks),
             _lease: buffer.lease(),
         }
     }
@@ -63,7 +118,7 @@ impl<const BLOCK: usize> DmaRing<BLOCK> {
     #[inline]
     #[must_use]
     pub const fn slot(&self, index: u32) -> u32 {
-        index & self.mask
+        index & self.place.mask
     }
 
     /// The block of an index.
@@ -71,11 +126,91 @@ impl<const BLOCK: usize> DmaRing<BLOCK> {
     #[must_use]
     pub const fn block(&self, index: u32) -> DmaBlock<'_, BLOCK> {
         DmaBlock {
-            span: self.span,
+            span: self.place.span(),
             // CAST: widening.
             at: self.slot(index) as usize * BLOCK,
             ring: PhantomData,
         }
+    }
+}
+
+/// A ring, the word of its doorbell record, and a count: what a work queue needs of its memory for a post, half a cache line.
+#[repr(C)]
+pub struct DmaQueue<const BLOCK: usize> {
+    place: Place<BLOCK>,
+    /// Four bytes, aligned to 4, as [`DmaWord`] finds them.
+    word: NonNull<u8>,
+    _leases: Arc<[Arc<Lease>; 2]>,
+}
+
+// SAFETY: `word` is an address, as a span is, and what is done there is done through a span.
+unsafe impl<const BLOCK: usize> Send for DmaQueue<BLOCK> {}
+// SAFETY: as above.
+unsafe impl<const BLOCK: usize> Sync for DmaQueue<BLOCK> {}
+
+impl<const BLOCK: usize> DmaQueue<BLOCK> {
+    /// The ring of `blocks` blocks from `offset` of a buffer on, and the word at `record.1` of another.
+    ///
+    /// # Panics
+    /// As [`DmaRing::new`] and [`DmaWord::new`].
+    #[must_use]
+    pub fn new(
+        buffer: &DmaBuffer,
+        offset: usize,
+        blocks: u32,
+        record: (&DmaBuffer, usize),
+    ) -> Self {
+        let word = DmaWord::new(record.0, record.1);
+        Self {
+            place: Place::new(buffer, offset, blocks),
+            word: word.at,
+            _leases: Arc::new([buffer.lease(), record.0.lease()]),
+        }
+    }
+
+    /// The block of an index.
+    #[inline]
+    #[must_use]
+    pub const fn block(&self, index: u32) -> DmaBlock<'_, BLOCK> {
+        self.place.part(index)
+    }
+
+    /// One of the parts of `PART` bytes of which the ring consists, by an index that is masked.
+    #[inline]
+    #[must_use]
+    pub const fn part<const PART: usize>(&self, index: u32) -> DmaBlock<'_, PART> {
+        self.place.part(index)
+    }
+
+    /// Stores the word in a single relaxed access.
+    #[inline]
+    pub fn store(&self, value: u32) {
+        store_word(self.word, value);
+    }
+
+    /// How far its owner has come: a number that is his alone, kept here because it is read and written with the ring.
+    #[inline]
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.place.count
+    }
+
+    /// Sets [`DmaQueue::count`].
+    #[inline]
+    pub const fn set_count(&mut self, count: u32) {
+        self.place.count = count;
+    }
+}
+
+impl<const BLOCK: usize> std::fmt::Debug for DmaQueue<BLOCK> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "DmaQueue({:#x} blocks of {BLOCK:#x} bytes at {:#x}, record word at {:#x})",
+            u64::from(self.place.mask) + 1,
+            self.place.base.addr(),
+            self.word.addr()
+        )
     }
 }
 
@@ -86,7 +221,7 @@ pub struct DmaBlock<'a, const BLOCK: usize> {
     /// Offset of the block, whose `BLOCK` bytes are inside the span.
     at: usize,
     /// Keeps the memory.
-    ring: PhantomData<&'a DmaRing<BLOCK>>,
+    ring: PhantomData<&'a Arc<Lease>>,
 }
 
 impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
@@ -94,7 +229,7 @@ impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
     #[inline]
     pub fn write<T: IntoBytes + Immutable>(self, value: &T) {
         const { assert!(size_of::<T>() <= BLOCK, "the object is larger than a block") };
-        // SAFETY: the block's `BLOCK` bytes are inside the span (`DmaRing::block` masks the index, `DmaRing::new` has
+        // SAFETY: the block's `BLOCK` bytes are inside the span (whoever makes a block masks its index, `Place::new` has
         // measured the ring), and the object has no more.
         unsafe { self.span.write_obj_unchecked(self.at, value) }
     }
@@ -138,7 +273,7 @@ impl<const BLOCK: usize> DmaBlock<'_, BLOCK> {
                 "the word is not inside a block"
             )
         };
-        // SAFETY: the word is inside the block, as in `read`, and aligned: the ring is aligned to 8 (`DmaRing::new`),
+        // SAFETY: the word is inside the block, as in `read`, and aligned: the ring is aligned to 8 (`Place::new`),
         // and so are its blocks and `AT`.
         Be64::new(unsafe { self.span.load_be64_unchecked(self.at + AT) })
     }
@@ -149,8 +284,8 @@ impl<const BLOCK: usize> std::fmt::Debug for DmaRing<BLOCK> {
         write!(
             f,
             "DmaRing({:#x} blocks of {BLOCK:#x} bytes at {:#x})",
-            u64::from(self.mask) + 1,
-            self.span.address()
+            u64::from(self.place.mask) + 1,
+            self.place.base.addr()
         )
     }
 }
@@ -158,9 +293,23 @@ impl<const BLOCK: usize> std::fmt::Debug for DmaRing<BLOCK> {
 /// A big-endian 32-bit word that moves in one access: a word of a doorbell record.
 #[derive(Clone)]
 pub struct DmaWord {
-    /// Four bytes, aligned to 4.
-    span: Span,
+    /// Four bytes, aligned to 4, in a buffer that the lease keeps.
+    at: NonNull<u8>,
     _lease: Arc<Lease>,
+}
+
+// SAFETY: an address, as a span is; what is done there is done through a span.
+unsafe impl Send for DmaWord {}
+// SAFETY: as above.
+unsafe impl Sync for DmaWord {}
+
+/// Stores a word that [`DmaWord::new`] has found, in a single relaxed access. Its owner keeps it mapped.
+#[inline]
+fn store_word(at: NonNull<u8>, value: u32) {
+    // SAFETY: `DmaWord::new` has accessed these four bytes of a buffer with all checks, and the owner has kept it since.
+    let word = unsafe { Span::new(at, 4) };
+    // SAFETY: as above.
+    unsafe { word.store_be32_unchecked(0, value) }
 }
 
 impl DmaWord {
@@ -173,7 +322,7 @@ impl DmaWord {
         // The checked access says what is wrong with the place.
         let _there = buffer.load_be32(offset);
         Self {
-            span: buffer.span().part(offset, 4),
+            at: buffer.span().at(offset, 4),
             _lease: buffer.lease(),
         }
     }
@@ -181,14 +330,13 @@ impl DmaWord {
     /// Stores it in a single relaxed access.
     #[inline]
     pub fn store(&self, value: u32) {
-        // SAFETY: `new` has accessed this very word with all checks.
-        unsafe { self.span.store_be32_unchecked(0, value) }
+        store_word(self.at, value);
     }
 }
 
 impl std::fmt::Debug for DmaWord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DmaWord(at {:#x})", self.span.address())
+        write!(f, "DmaWord(at {:#x})", self.at.addr())
     }
 }
 
@@ -259,11 +407,50 @@ mod tests {
     fn a_ring_and_a_word_keep_their_memory() {
         let buffer = buffer(4096);
         let (ring, word) = (DmaRing::<16>::new(&buffer, 0, 4), DmaWord::new(&buffer, 68));
+        let window = DmaRing::<8>::new(&buffer, 64, 1);
         drop(buffer);
         ring.block(1).write(&[7u8; 16]);
         word.store(0x0102_0304);
         assert_eq!(ring.block(1).read::<[u8; 16], 0>(), [7; 16]);
-        assert_eq!(word.span.load_be32(0), 0x0102_0304);
+        assert_eq!(
+            window.block(0).read::<[u8; 8], 0>(),
+            [0, 0, 0, 0, 1, 2, 3, 4]
+        );
+    }
+
+    #[test]
+    fn a_queue_is_a_ring_in_blocks_and_parts_and_a_word_and_keeps_both_memories() {
+        let (rings, records) = (buffer(4096), buffer(64));
+        let (ring, word) = (
+            DmaRing::<16>::new(&rings, 128, 8),
+            DmaRing::<8>::new(&records, 0, 1),
+        );
+        let mut queue = DmaQueue::<64>::new(&rings, 128, 2, (&records, 4));
+        drop((rings, records));
+        queue.block(1).write(&[1u8; 64]);
+        queue.block(u32::MAX).write(&[2u8; 16]);
+        queue.part::<16>(8 + 6).write(&[3u8; 16]);
+        queue.store(0x0102_0304);
+        queue.set_count(7);
+        let parts = [3, 4, 5, 6, 7].map(|at| ring.block(at).read::<u8, 15>());
+        assert_eq!(parts, [0, 2, 1, 3, 1]);
+        assert_eq!(word.block(0).read::<[u8; 8], 0>(), [0, 0, 0, 0, 1, 2, 3, 4]);
+        assert_eq!(queue.count(), 7);
+        assert_eq!(size_of::<DmaQueue<64>>(), 32);
+    }
+
+    #[test]
+    #[should_panic(expected = "a ring of 128 blocks of 64 bytes at 0x0 of 0x1000")]
+    fn a_queue_lies_inside_its_buffer() {
+        let buffer = buffer(4096);
+        let _queue = DmaQueue::<64>::new(&buffer, 0, 128, (&buffer, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "access of 0x4 bytes at 0x1000 is outside")]
+    fn the_word_of_a_queue_lies_inside_its_buffer() {
+        let buffer = buffer(4096);
+        let _queue = DmaQueue::<64>::new(&buffer, 0, 1, (&buffer, 4096));
     }
 
     #[test]

@@ -48,11 +48,11 @@ mod span;
 mod vfio;
 mod vfio_user;
 
-pub use bar::{Bar, Block, RegisterBlock};
+pub use bar::{Bar, Block, Register, RegisterBlock};
 pub use clock::{Clock, Held, Instant, MAX_WAIT, RealClock, Woken};
 pub use cyclic::Cyclic;
 pub use dma::{DmaArena, DmaBuffer, DmaMemory, Iova, WeakArena};
-pub use dma_ring::{DmaBlock, DmaRing, DmaWord};
+pub use dma_ring::{DmaBlock, DmaQueue, DmaRing, DmaWord};
 pub use error::{BarError, DmaError, FunctionError, IovaError, MemoryError, ReactorError};
 pub use frame_datagrams::FrameDatagrams;
 pub use frame_socket::{FrameEnd, FrameListener, FrameSocket};

@@ -203,7 +203,8 @@ impl Gsi {
         };
         let slots = Lent::new(slots, hca.arena().downgrade());
         let (mkey_index, lkey) = crate::mkey::create(hca, &request, slots.get().iova())?;
-        let memory = RingMemory::alloc(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
+        let memory =
+            RingMemory::alloc_for_good(hca.arena(), recv_sizes.bytes() + send_sizes.bytes())?;
         let device = control::DeviceFacts::of(hca);
         let facts = QpFacts {
             service: ServiceType::QP1,
@@ -231,8 +232,8 @@ impl Gsi {
         let send_base = recv_sizes.bytes();
         let mut gsi = Self {
             cq,
-            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells.clone(), qpn),
-            recv: RecvQueue::new(recv_sizes, ring, record),
+            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn),
+            recv: RecvQueue::new(recv_sizes, ring, record, qpn),
             memory,
             facts,
             qpn,

@@ -75,6 +75,8 @@ impl Region {
 struct KnownCq {
     sequence: ArmSequence,
     owner: u32,
+    /// Its events are passed on.
+    watched: bool,
 }
 
 /// What the instances of a function share above [`Hca`].
@@ -263,6 +265,10 @@ impl MlxProvider {
             if let Some(known) = self.cqs.get(&cqn.get()) {
                 known.sequence.count_event();
                 handled = true;
+                if known.watched {
+                    let owner = known.owner;
+                    self.events.push_back(ProviderEvent::CqEntries { owner });
+                }
             }
         }
         let mut gsi = self.common.gsi();
@@ -552,6 +558,13 @@ impl Provider for MlxProvider {
             entries,
             self.limits.max_cq_entries,
         )?;
+        // Each may be armed, and have an event waiting: more of them could overrun the event queue, which ends the function.
+        if self.cqs.len() >= self.limits.max_cqs as usize {
+            return Err(ProviderError::Resources(format!(
+                "{} completion queues of this instance, one event each",
+                self.cqs.len()
+            )));
+        }
         let cq = Cq::create(&mut self.hca, &self.doorbells, entries)?;
         // Numbers come back: an event of a queue that is gone is not this one's.
         self.hca.forget_completion(Cqn::new(cq.cqn()));
@@ -561,9 +574,16 @@ impl Provider for MlxProvider {
             KnownCq {
                 sequence: cq.sequence(),
                 owner,
+                watched: false,
             },
         );
         Ok(cq)
+    }
+
+    fn watch_cq(&mut self, cq: &Cq) {
+        if let Some(known) = self.cqs.get_mut(&cq.cqn()) {
+            known.watched = true;
+        }
     }
 
     fn resize_cq(&mut self, cq: &mut Cq, entries: u32) -> Result<(), ProviderError> {

@@ -1,8 +1,14 @@
 //! Memory of a queue: its ring and its doorbell record.
 //!
-//! The device takes a ring as a list of pages of one size of our choice. A ring is therefore allocated as
-//! one page: a power of two of at least 4 KiB, aligned to its size, so that the list has one entry.
-//! Doorbell records take a cache line each.
+//! The device takes a ring as a list of pages of one size of our choice, 4 KiB or more (PRM, `log_page_size` of the contexts and the
+//! page list behind them). The memory is one piece of the I/O address space, and its pages are as large as its length allows: a ring of
+//! a power of two is one page, and the list has one entry. The two rings of a queue pair together are no power of two: they are
+//! rounded up by less than an eighth, or to whole pages of 4 KiB, and the list has up to fifteen entries.
+//!
+//! A doorbell record takes a cache line. That of a queue pair lies behind the rings, where their last page has room for it. That of a
+//! queue whose ring can be exchanged is apart, because it stays.
+//!
+//! A ring is in memory, page by page, when it is made: the first post to a queue costs what the others cost.
 //!
 //! Memory lent to the device must outlive the device's use of it, and only an answered destroy
 //! command proves the end of that, or the end of the function. Whoever holds such memory therefore
@@ -16,27 +22,47 @@ use crate::error::CmdError;
 
 /// log2 of the smallest page.
 const MIN_LOG_PAGE: u32 = 12;
+const MIN_PAGE: usize = 1 << MIN_LOG_PAGE;
+/// What is lost by rounding up is less than this part of the whole, if it is more than a page.
+const LOST: usize = 8;
 /// A doorbell record has 8 bytes; it gets a line to itself.
 const RECORD_BYTES: usize = 64;
 
 /// A ring and its doorbell record, zeroed.
 #[derive(Clone, Debug)]
 pub struct RingMemory {
-    /// The ring: one page as the device sees it.
+    /// The ring: whole pages as the device sees it.
     pub ring: DmaBuffer,
-    /// log2 of that page.
+    /// log2 of such a page.
     pub log_page: u32,
     /// The doorbell record.
     pub record: DmaBuffer,
 }
 
 impl RingMemory {
-    /// Memory for a ring of at least `bytes`.
+    /// Memory for a ring of at least `bytes`, and a doorbell record apart.
     ///
     /// # Errors
     /// No memory.
     pub fn alloc(arena: &DmaArena, bytes: usize) -> Result<Self, DmaError> {
         Self::with_record(arena, bytes, arena.alloc(RECORD_BYTES, RECORD_BYTES)?)
+    }
+
+    /// Memory for rings of at least `bytes` that are never exchanged, with their doorbell record in the same pages if there is room.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn alloc_for_good(arena: &DmaArena, bytes: usize) -> Result<Self, DmaError> {
+        let record = bytes.next_multiple_of(RECORD_BYTES);
+        if rounded(bytes).is_none_or(|all| all < record + RECORD_BYTES) {
+            return Self::alloc(arena, bytes);
+        }
+        let (ring, log_page) = pages_for(arena, bytes)?;
+        Ok(Self {
+            record: ring.part(record, RECORD_BYTES),
+            ring,
+            log_page,
+        })
     }
 
     /// Memory for a ring of at least `bytes` in place of this one: the record stays.
@@ -48,24 +74,23 @@ impl RingMemory {
     }
 
     fn with_record(arena: &DmaArena, bytes: usize, record: DmaBuffer) -> Result<Self, DmaError> {
-        let page = bytes
-            .max(1 << MIN_LOG_PAGE)
-            .checked_next_power_of_two()
-            .ok_or(DmaError::Request {
-                bytes,
-                align: 1 << MIN_LOG_PAGE,
-            })?;
+        let (ring, log_page) = pages_for(arena, bytes)?;
         Ok(Self {
-            ring: arena.alloc(page, page)?,
-            log_page: page.trailing_zeros(),
+            ring,
+            log_page,
             record,
         })
     }
 
     /// The page list, as commands carry it.
     #[must_use]
-    pub fn pages(&self) -> [u8; 8] {
-        self.ring.iova().0.to_be_bytes()
+    pub fn pages(&self) -> Vec<u8> {
+        (0..self.ring.len() >> self.log_page)
+            .flat_map(|page| {
+                let address = self.ring.iova().advance(page << self.log_page);
+                address.0.to_be_bytes()
+            })
+            .collect()
     }
 
     /// `log_page_size` as contexts carry it.
@@ -86,6 +111,30 @@ impl RingMemory {
     pub fn record_address(&self) -> u64 {
         self.record.iova().0
     }
+}
+
+/// Bytes of the pages for so many, if that is a number.
+fn rounded(bytes: usize) -> Option<usize> {
+    let bytes = bytes.max(MIN_PAGE);
+    // Rounded up to a multiple of this, the page list is short, and little is lost.
+    let grain = (bytes / LOST).max(MIN_PAGE);
+    bytes.checked_next_multiple_of(1 << grain.ilog2())
+}
+
+/// Memory of at least `bytes`, in pages as large as its length allows, and log2 of such a page.
+fn pages_for(arena: &DmaArena, bytes: usize) -> Result<(DmaBuffer, u32), DmaError> {
+    let too_much = DmaError::Request {
+        bytes,
+        align: MIN_PAGE,
+    };
+    let rounded = rounded(bytes).ok_or(too_much)?;
+    let log_page = rounded.trailing_zeros();
+    let memory = arena.alloc(rounded, 1 << log_page)?;
+    for page in (0..rounded).step_by(MIN_PAGE) {
+        // It is zero already. A store has the kernel put a page there.
+        memory.store_u8(page, 0);
+    }
+    Ok((memory, log_page))
 }
 
 /// Something the device may use until it is [given back](Lent::give_back). Dropped, it is kept by the arena
@@ -150,5 +199,37 @@ impl<T: Send + 'static> Drop for Lent<T> {
         if let Some(value) = self.value.take().filter(|_| !self.ours) {
             self.arena.keep(value);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1024;
+
+    #[test]
+    fn a_power_of_two_is_one_page_and_nothing_is_lost() {
+        for log in MIN_LOG_PAGE..24 {
+            assert_eq!(rounded(1 << log), Some(1 << log));
+        }
+        assert_eq!((rounded(1), rounded(64)), (Some(4 * KIB), Some(4 * KIB)));
+    }
+
+    #[test]
+    fn what_is_lost_is_less_than_a_page_or_an_eighth_and_the_list_is_short() {
+        for bytes in (1..3 << 20).step_by(1000) {
+            let all = rounded(bytes).expect("a number");
+            let lost = all - bytes;
+            assert!(lost < (4 * KIB).max(bytes / LOST), "{bytes}: {lost}");
+            let entries = all >> all.trailing_zeros();
+            assert!(entries < 2 * LOST, "{bytes}: {entries} pages");
+        }
+        assert_eq!(rounded(usize::MAX), None);
+    }
+
+    #[test]
+    fn the_rings_of_an_endpoint_of_128_requests_and_as_many_receives_take_three_pages() {
+        assert_eq!(rounded(128 * 64 + 128 * 16), Some(12 * KIB));
     }
 }

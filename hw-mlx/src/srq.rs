@@ -379,7 +379,7 @@ impl SharedReceiveQueue for Srq {
         let index = usize::from(self.head);
         // The link stays as it is: it was written when the next entry was appended.
         let bytes = write_scatter(
-            &self.ring,
+            |at| self.ring.block(at),
             u32::from(self.head) * self.units + 1,
             self.units - 1,
             segments,

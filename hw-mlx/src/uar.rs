@@ -13,7 +13,7 @@
 //! Ordering is not here. Whoever rings has made its memory visible first; see
 //! [`crate::qp::SendQueue`] and [`crate::cq::Cq`].
 
-use driver::{Be64, Block};
+use driver::{Be64, Block, Register};
 
 use mlx_prm::UarPage;
 
@@ -30,12 +30,10 @@ impl Doorbells {
         Self { page }
     }
 
-    /// Tells the device that a send queue has grown. `control` is the first eight bytes of the last
-    /// WQE's control segment, as a number.
-    #[inline]
-    pub fn ring_send(&self, control: u64) {
-        self.page
-            .write(|page| &page.send_doorbell, Be64::new(control));
+    /// The doorbell of send queues.
+    #[must_use]
+    pub fn of_send_queues(&self) -> SendDoorbell {
+        SendDoorbell(self.page.register(|page| &page.send_doorbell))
     }
 
     /// Arms a completion queue. `arm` is the doorbell record's arm word.
@@ -45,6 +43,18 @@ impl Doorbells {
             |page| &page.cq_doorbell,
             Be64::new(u64::from(arm) << 32 | u64::from(cqn)),
         );
+    }
+}
+
+/// The doorbell of send queues: each has it among what a post reads.
+pub struct SendDoorbell(Register<Be64>);
+
+impl SendDoorbell {
+    /// Tells the device that a send queue has grown. `control` is the first eight bytes of the last
+    /// WQE's control segment, as a number.
+    #[inline]
+    pub fn ring(&self, control: u64) {
+        self.0.write(Be64::new(control));
     }
 }
 

@@ -179,7 +179,7 @@ impl<P: Provider> Drop for Batch<'_, P> {
     fn drop(&mut self) {
         if (self.unrung || self.untold)
             && let Some((_, ep)) = self.ia.eps.at_mut(self.place)
-            && let Some(qp) = &mut ep.qp
+            && let Some(qp) = ep.qp.get_mut()
         {
             if self.unrung {
                 qp.ring_last();

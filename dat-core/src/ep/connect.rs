@@ -167,7 +167,7 @@ impl<P: Provider> Ia<P> {
             .gid(path.source_gid_index)
             .unwrap_or(limits.gid);
         let target = &self.eps[ep.key];
-        let Some(qp) = &target.qp else {
+        let Some(qp) = target.qp.get() else {
             return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
         };
         let transport = self.config.transport;
@@ -187,7 +187,7 @@ impl<P: Provider> Ia<P> {
                 .unwrap_or_else(|| self.adapter.lock().cm.ack_timeout()),
             private_data,
             timeout: timeout.nanos(),
-            srq: target.hot.srq.is_some(),
+            srq: target.srq.is_some(),
             random,
         };
         let mut adapter = self.adapter.lock();
@@ -200,7 +200,7 @@ impl<P: Provider> Ia<P> {
         drop(adapter);
         self.conns.insert(conn, ep.key);
         let target = &mut self.eps[ep.key];
-        target.hot.step(EpEvent::Connect)?;
+        target.step(EpEvent::Connect)?;
         target.conn = Some(conn);
         target.remote = Some(super::Remote {
             address: remote,
@@ -285,7 +285,7 @@ impl<P: Provider> Ia<P> {
         self.abandon_binds(ep.key);
         self.settle_effects();
         let target = &mut self.eps[ep.key];
-        target.hot.step(EpEvent::Reset)?;
+        target.step(EpEvent::Reset)?;
         target.marker = false;
         target.posted_after_marker = 0;
         target.has_received = false;
@@ -310,7 +310,7 @@ impl<P: Provider> Ia<P> {
         let Some(ep) = self.eps.get_mut(key) else {
             return Ok(T::default());
         };
-        let Some(qp) = &mut ep.qp else {
+        let Some(qp) = ep.qp.get_mut() else {
             return Ok(T::default());
         };
         match queues(
@@ -356,7 +356,7 @@ impl<P: Provider> Ia<P> {
     pub(crate) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
         self.eps
             .get_mut(key)
-            .is_some_and(|ep| ep.hot.step(event).is_ok())
+            .is_some_and(|ep| ep.step(event).is_ok())
     }
 
     /// Queues a connection event of an endpoint.
@@ -476,7 +476,9 @@ impl<P: Provider> Ia<P> {
             depth(ep.attr.max_rdma_read_in),
             depth(ep.attr.max_rdma_read_out),
         );
-        let Some(qp) = &mut ep.qp else { return Ok(()) };
+        let Some(qp) = ep.qp.get_mut() else {
+            return Ok(());
+        };
         let transport = self.config.transport;
         self.provider.ready_to_receive(
             qp,
@@ -528,7 +530,7 @@ impl<P: Provider> Ia<P> {
         let Some(ep) = self.eps.get_mut(key) else {
             return;
         };
-        let Some(qp) = &mut ep.qp else { return };
+        let Some(qp) = ep.qp.get_mut() else { return };
         if qp.requests_outstanding() == 0 {
             self.drained(key);
             return;

@@ -7,7 +7,7 @@
 //! buffer when a message begins, so an endpoint holds at most the one whose message is arriving. The device does not tell when
 //! that is: the counts are unknown, a mark of 1 or more is never exceeded, and a mark of 0 cannot be had.
 //!
-//! Marks are looked at when they are set and whenever the IA looks around ([`Ia::progress`]), not by posts.
+//! Marks are looked at when they are set and when the IA looks around ([`Ia::progress`]), those of some endpoints each time, not by posts.
 
 use super::state::EpState;
 use crate::error::{DatError, DatResult};
@@ -15,6 +15,9 @@ use crate::event::AsyncEvent;
 use crate::handle::{EpHandle, EpKey};
 use crate::ia::Ia;
 use crate::provider::{Provider, QueuePair};
+
+/// Endpoints whose marks are looked at, at a time.
+const LOOKS: usize = 32;
 
 /// What `ep_recv_query` tells. `None` is DAT_VALUE_UNKNOWN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +67,7 @@ impl<P: Provider> Ia<P> {
         soft: Option<u32>,
         hard: Option<u32>,
     ) -> DatResult<()> {
-        let uses_srq = self.ep(ep)?.hot.srq.is_some();
+        let uses_srq = self.ep(ep)?.srq.is_some();
         if uses_srq && (soft == Some(0) || hard == Some(0)) {
             return Err(DatError::unsupported()
                 .because("the device does not tell when an endpoint takes a buffer of an SRQ"));
@@ -79,10 +82,11 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// Looks at the watermarks of every endpoint that has any.
-    pub(crate) fn check_all_marks(&mut self) {
-        for at in 0..self.marked.len() {
-            if let Some(&key) = self.marked.get(at) {
+    /// Looks at the watermarks of endpoints that have any, a few at a time, by turns.
+    pub(crate) fn check_some_marks(&mut self) {
+        for _ in 0..self.marked.len().min(LOOKS) {
+            self.next_marked = (self.next_marked + 1) % self.marked.len().max(1);
+            if let Some(&key) = self.marked.get(self.next_marked) {
                 self.check_marks(key);
             }
         }
@@ -114,7 +118,7 @@ impl<P: Provider> Ia<P> {
     /// Buffers an endpoint holds, completions looked at first.
     fn buffers_held(&mut self, key: EpKey) -> Option<u32> {
         let ep = self.eps.get(key)?;
-        if ep.hot.srq.is_some() {
+        if ep.srq.is_some() {
             return None;
         }
         match ep.recv_evd {
@@ -126,6 +130,6 @@ impl<P: Provider> Ia<P> {
             }
         }
         let qp = &self.eps.get(key)?.qp;
-        Some(qp.as_ref().map_or(0, QueuePair::recvs_outstanding))
+        Some(qp.get().map_or(0, QueuePair::recvs_outstanding))
     }
 }

@@ -22,7 +22,7 @@ impl<P: Provider> Ia<P> {
     /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE|EP_NOTREADY: the endpoint has no PZ.
     pub fn ep_inline_limit(&self, ep: EpHandle) -> DatResult<usize> {
         let ep = self.ep(ep)?;
-        let qp = ep.qp.as_ref().ok_or_else(|| Refusal::NotReady.error())?;
+        let qp = ep.qp.get().ok_or_else(|| Refusal::NotReady.error())?;
         Ok(qp.send_inline_limit())
     }
 
@@ -57,7 +57,7 @@ impl<P: Provider> Ia<P> {
         if !matches!(ep.hot.state, EpState::Connected | EpState::Disconnected) {
             return Err(Refusal::State);
         }
-        let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
+        let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
         if flags.bits() & ep.hot.request_flags_refused != 0 {
             return Err(Refusal::InlineFlags);
         }

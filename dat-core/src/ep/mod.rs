@@ -12,8 +12,8 @@
 //! | DISCONNECTED | ERR: the device flushes what is there and what still comes |
 //!
 //! A null EVD means that the consumer does not care for those completions. The device writes them all
-//! the same, so such an endpoint has a completion queue of its own, `discard`, which is emptied by
-//! [`Ia::progress`] and when a post finds no room. An error seen there breaks the connection as any.
+//! the same, so such an endpoint has a completion queue of its own, `discard`, which is always armed. It is emptied when the device
+//! says that there is something, and when a post finds no room. An error seen there breaks the connection as any.
 
 pub mod attr;
 pub(crate) mod batch;
@@ -21,6 +21,7 @@ mod connect;
 mod dup_connect;
 mod holding;
 mod inline;
+mod installed;
 mod modify;
 pub(crate) mod post;
 pub mod state;
@@ -33,16 +34,17 @@ use crate::handle::{
     EpHandle, EpKey, EvdHandle, EvdKey, PzHandle, PzKey, SrqHandle, SrqKey, index_of,
 };
 use crate::ia::Ia;
-use crate::provider::{Nanos, Path, Provider, QueuePair, QueueSizes};
+use crate::provider::{CompletionQueue, Nanos, Path, Provider, QueuePair, QueueSizes};
 use crate::refusal::Refusal;
 use crate::rmr::PendingBind;
-use crate::segment::MAX_SEGMENT_BYTES;
+use crate::segment::MAX_SEGMENT;
 use crate::slots::{Name, Resident, Slots};
 use crate::types::{CompletionFlags, EvdFlags};
 use attr::{DtoMode, EpAttr};
 pub(crate) use connect::service_id;
 pub use holding::EpRecvParam;
 use holding::Watermarks;
+use installed::Installed;
 pub use modify::EpChange;
 use state::{EpEvent, EpState, Lifecycle, Now};
 use std::collections::VecDeque;
@@ -56,25 +58,38 @@ pub(crate) const DISCARD_OWNER: u32 = 1 << 23;
 /// How long freeing or resetting an endpoint waits for the buffers it took from its SRQ.
 const LAST_BUFFER_WAIT: Nanos = 500_000_000;
 
-/// What a post looks at, close together.
+/// What posts and completions look at first.
+#[repr(C)]
 pub(crate) struct Hot {
-    life: Lifecycle,
-    /// Bytes a request of one segment may have to be posted at once.
     pub(crate) at_once: AtOnce,
-    /// Bytes a receive of one segment may have to be posted at once; 0 where buffers come from an SRQ, or have no segments.
-    pub(crate) max_recv_at_once: u64,
-    /// The peer decides which receives notify.
-    pub(crate) solicited_wait: bool,
     /// Index of the PZ.
     pub(crate) pz: u32,
     pub(crate) request_flags_refused: u32,
     pub(crate) recv_flags_refused: u32,
+    life: Lifecycle,
+    /// The peer decides which receives notify.
+    pub(crate) solicited_wait: bool,
+}
+
+/// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of requests are 0
+/// unless the endpoint is connected, and each is where such a request may have no segment; receives' where buffers come from an
+/// SRQ or have no segments. So one comparison of a length tells all of it.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct AtOnce {
+    pub(crate) send: u32,
+    pub(crate) write: u32,
+    pub(crate) read: u32,
+    pub(crate) recv: u32,
+}
+
+/// What a post is checked against in order.
+pub(crate) struct Bounds {
     pub(crate) max_request_iov: u32,
     pub(crate) max_write_iov: u32,
     pub(crate) max_read_iov: u32,
     pub(crate) max_recv_iov: u32,
     pub(crate) max_reads_out: u32,
-    pub(crate) srq: Option<SrqKey>,
     /// Bytes of a Send.
     pub(crate) max_send_bytes: u64,
     /// Of an RDMA Write.
@@ -83,23 +98,18 @@ pub(crate) struct Hot {
     pub(crate) max_read_bytes: u64,
 }
 
-/// Bytes of a request of one segment, for each operation. All are 0 unless the endpoint is connected, and each where such a request
-/// may have no segment: so one comparison of a length tells all of it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct AtOnce {
-    pub(crate) send: u64,
-    pub(crate) write: u64,
-    pub(crate) read: u64,
-}
-
-/// An endpoint. The order of the fields is that of use.
-#[repr(C)]
+/// An endpoint. The order of the fields is that of use: up to what tells whether there is a queue pair it is one cache line, which
+/// every post and every completion reads and none writes; the queue pair begins with the next one, and puts what it needs first. What
+/// comes behind it nothing frequent looks at.
+#[repr(C, align(64))]
 pub(crate) struct Ep<P: Provider> {
     place: Name<EpKey>,
     pub(crate) hot: Hot,
     /// What a facade knows it by; 0 if it has no name ([`Ia::ep_set_name`]).
     pub(crate) name: u64,
-    pub(crate) qp: Option<P::Qp>,
+    pub(crate) qp: Installed<P::Qp>,
+    pub(crate) bounds: Bounds,
+    pub(crate) srq: Option<SrqKey>,
     /// Takes the completions of null EVDs.
     pub(crate) discard: Option<P::Cq>,
     pub(crate) attr: EpAttr,
@@ -184,7 +194,7 @@ pub struct EpStatus {
 }
 
 impl Hot {
-    fn new(setup: &Setup, max_read_iov: u32) -> Self {
+    fn new(setup: &Setup) -> Self {
         let attr = &setup.attr;
         let mut request_flags = CompletionFlags::SUPPRESS
             | CompletionFlags::SOLICITED_WAIT
@@ -198,56 +208,32 @@ impl Hot {
         }
         let receives = setup.srq.is_none() && attr.max_recv_iov != 0;
         Self {
-            life: Lifecycle::NEW,
-            at_once: AtOnce::default(),
-            max_recv_at_once: if receives { MAX_SEGMENT_BYTES } else { 0 },
-            solicited_wait: attr.recv_mode() == DtoMode::Solicited,
+            at_once: AtOnce {
+                recv: if receives { MAX_SEGMENT } else { 0 },
+                ..AtOnce::default()
+            },
             // No LMR is in PZ u32::MAX.
             pz: setup.pz.map_or(u32::MAX, index_of),
             request_flags_refused: !request_flags.bits(),
             recv_flags_refused: !recv_flags.bits(),
+            life: Lifecycle::NEW,
+            solicited_wait: attr.recv_mode() == DtoMode::Solicited,
+        }
+    }
+}
+
+impl Bounds {
+    fn new(attr: &EpAttr, max_read_iov: u32) -> Self {
+        Self {
             max_request_iov: attr.max_request_iov,
             max_write_iov: attr.write_iov(),
             max_read_iov,
             max_recv_iov: attr.max_recv_iov,
             max_reads_out: attr.max_rdma_read_out,
-            srq: setup.srq,
             max_send_bytes: attr.max_message_size,
             max_write_bytes: attr.max_rdma_size,
             max_read_bytes: attr.max_rdma_size,
         }
-    }
-
-    /// The one way from a state to the next.
-    ///
-    /// # Errors
-    /// Those of [`Lifecycle::step`]; nothing has changed.
-    pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
-        self.life.step(event)?;
-        self.settle_at_once();
-        Ok(())
-    }
-
-    /// This, in the state that `before` was in.
-    fn in_the_state_of(mut self, before: &mut Self) -> Self {
-        core::mem::swap(&mut self.life, &mut before.life);
-        self.settle_at_once();
-        self
-    }
-
-    fn settle_at_once(&mut self) {
-        let connected = self.state == EpState::Connected;
-        let most = |segments: u32, limit: u64| {
-            if connected && segments != 0 { limit } else { 0 }
-        };
-        self.at_once = AtOnce {
-            send: most(self.max_request_iov, self.max_send_bytes),
-            write: most(self.max_write_iov, self.max_write_bytes),
-            read: most(
-                self.max_read_iov.min(self.max_reads_out),
-                self.max_read_bytes,
-            ),
-        };
     }
 }
 
@@ -262,12 +248,14 @@ impl Deref for Hot {
 }
 
 impl<P: Provider> Ep<P> {
-    fn new(setup: &Setup, hot: Hot) -> Self {
+    fn new(setup: &Setup, max_read_iov: u32) -> Self {
         Self {
             place: Name::none(),
-            hot,
+            hot: Hot::new(setup),
             name: 0,
-            qp: None,
+            qp: Installed::Nothing,
+            bounds: Bounds::new(&setup.attr, max_read_iov),
+            srq: setup.srq,
             discard: None,
             attr: setup.attr,
             pz: setup.pz,
@@ -288,13 +276,54 @@ impl<P: Provider> Ep<P> {
         }
     }
 
+    /// The one way from a state to the next.
+    ///
+    /// # Errors
+    /// Those of [`Lifecycle::step`]; nothing has changed.
+    pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
+        self.hot.life.step(event)?;
+        self.settle_at_once();
+        Ok(())
+    }
+
+    /// Another configuration, in the same state.
+    pub(crate) fn configure(&mut self, setup: &Setup, max_read_iov: u32) {
+        let hot = Hot::new(setup);
+        let before = core::mem::replace(&mut self.hot, hot);
+        self.hot.life = before.life;
+        self.bounds = Bounds::new(&setup.attr, max_read_iov);
+        self.srq = setup.srq;
+        self.settle_at_once();
+    }
+
+    fn settle_at_once(&mut self) {
+        let connected = self.hot.state == EpState::Connected;
+        let most = |segments: u32, limit: u64| {
+            if connected && segments != 0 {
+                u32::try_from(limit).map_or(MAX_SEGMENT, |limit| limit.min(MAX_SEGMENT))
+            } else {
+                0
+            }
+        };
+        let bounds = &self.bounds;
+        self.hot.at_once = AtOnce {
+            send: most(bounds.max_request_iov, bounds.max_send_bytes),
+            write: most(bounds.max_write_iov, bounds.max_write_bytes),
+            read: most(
+                bounds.max_read_iov.min(bounds.max_reads_out),
+                bounds.max_read_bytes,
+            ),
+            recv: self.hot.at_once.recv,
+        };
+    }
+
     pub(crate) fn setup(&self) -> Setup {
         Setup {
             pz: self.pz,
             recv_evd: self.recv_evd,
             request_evd: self.request_evd,
             connect_evd: self.connect_evd,
-            srq: self.hot.srq,
+            srq: self.srq,
             attr: self.attr,
         }
     }
@@ -321,7 +350,7 @@ impl<P: Provider> Resident<EpKey> for Ep<P> {
             srq: None,
             attr: EpAttr::NONE,
         };
-        Self::new(&setup, Hot::new(&setup, 0))
+        Self::new(&setup, 0)
     }
 }
 
@@ -445,20 +474,19 @@ impl<P: Provider> Ia<P> {
         };
         let key = self.insert_ep(&setup)?;
         let ep = &mut self.eps[key];
-        ep.hot.step(EpEvent::Lent)?;
+        ep.step(EpEvent::Lent)?;
         ep.remote = Some(remote);
         Ok(key)
     }
 
     fn insert_ep(&mut self, setup: &Setup) -> DatResult<EpKey> {
         let attr = setup.attr;
-        let hot = Hot::new(setup, attr.read_iov(&self.attr));
         let room = self.room_for_binds(setup);
-        let key = self.eps.insert(Ep::new(setup, hot));
+        let key = self.eps.insert(Ep::new(setup, attr.read_iov(&self.attr)));
         match self.make_qp(key, setup) {
-            Ok(made) => {
+            Ok((qp, discard)) => {
                 let ep = &mut self.eps[key];
-                (ep.qp, ep.discard) = made;
+                (ep.qp, ep.discard) = (qp.into(), discard);
                 ep.binds = VecDeque::with_capacity(room);
                 if ep.discard.is_some() {
                     self.discarding.push(key);
@@ -505,7 +533,11 @@ impl<P: Provider> Ia<P> {
                 .provider
                 .create_cq(unwanted.max(1), DISCARD_OWNER | owner)
             {
-                Ok(cq) => Some(cq),
+                Ok(mut cq) => {
+                    self.provider.watch_cq(&cq);
+                    cq.arm(false);
+                    Some(cq)
+                }
                 Err(error) => {
                     return Err(self.device_refused("ep_create", error, Subtype::ResourceTevd));
                 }
@@ -678,7 +710,7 @@ impl<P: Provider> Ia<P> {
             recv_evd: evd(ep.recv_evd),
             request_evd: evd(ep.request_evd),
             connect_evd: evd(ep.connect_evd),
-            srq: ep.hot.srq.map(|key| SrqHandle { key, ia }),
+            srq: ep.srq.map(|key| SrqHandle { key, ia }),
             attr: ep.attr,
         })
     }
@@ -694,11 +726,8 @@ impl<P: Provider> Ia<P> {
         let ep = self.ep(ep)?;
         Ok(EpStatus {
             state: ep.hot.state,
-            recv_idle: ep.qp.as_ref().is_none_or(|qp| qp.recvs_outstanding() == 0),
-            request_idle: ep
-                .qp
-                .as_ref()
-                .is_none_or(|qp| qp.requests_outstanding() == 0),
+            recv_idle: ep.qp.get().is_none_or(|qp| qp.recvs_outstanding() == 0),
+            request_idle: ep.qp.get().is_none_or(|qp| qp.requests_outstanding() == 0),
         })
     }
 
@@ -751,7 +780,7 @@ impl<P: Provider> Ia<P> {
             self.move_to(key, EpEvent::Freed);
         }
         self.draining.retain(|other| *other != key);
-        if self.eps.get(key).is_some_and(|ep| ep.hot.srq.is_some()) {
+        if self.eps.get(key).is_some_and(|ep| ep.srq.is_some()) {
             // The buffers it took are told of.
             self.await_last_buffer(key);
             self.drain_queues_of(key);
@@ -760,11 +789,11 @@ impl<P: Provider> Ia<P> {
             return Ok(());
         };
         let setup = ep.setup();
-        let (mut qp, mut discard) = (ep.qp.take(), ep.discard.take());
+        let (mut qp, mut discard) = (ep.qp.exchange(None), ep.discard.take());
         let unmade = self.unmake_qp(&mut qp, &mut discard, &setup);
         if let Err(error) = unmade {
             if let Some(ep) = self.eps.get_mut(key) {
-                (ep.qp, ep.discard) = (qp, discard);
+                (ep.qp, ep.discard) = (qp.into(), discard);
             }
             self.move_to(key, EpEvent::Freed);
             self.stop_half_way(key);
@@ -782,7 +811,7 @@ impl<P: Provider> Ia<P> {
 
     /// Has the queue pair of an endpoint take no packets any more, nor send any; what was posted is flushed.
     pub(crate) fn halt(&mut self, key: EpKey) -> DatResult<()> {
-        let Some(qp) = self.eps.get_mut(key).and_then(|ep| ep.qp.as_mut()) else {
+        let Some(qp) = self.eps.get_mut(key).and_then(|ep| ep.qp.get_mut()) else {
             return Ok(());
         };
         match self.provider.to_error(qp) {
@@ -799,7 +828,7 @@ impl<P: Provider> Ia<P> {
             let Some(ep) = self.eps.get(key) else {
                 return;
             };
-            if ep.hot.srq.is_none() || !ep.has_received || ep.last_buffer || self.dead {
+            if ep.srq.is_none() || !ep.has_received || ep.last_buffer || self.dead {
                 return;
             }
             self.progress();
@@ -866,4 +895,19 @@ fn feeders_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, EvdKey)> {
         .into_iter()
         .filter_map(move |evd| Some((connect?, evd?)))
         .filter(|(connect, evd)| connect != evd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::{Mock, MockQp};
+    use core::mem::{align_of, offset_of, size_of};
+
+    #[test]
+    fn what_posts_read_first_is_one_cache_line_and_the_queue_pair_begins_the_next() {
+        let tells = offset_of!(Ep<Mock>, qp);
+        assert_eq!((align_of::<Ep<Mock>>(), tells), (64, 56));
+        let before = size_of::<Installed<MockQp>>() - size_of::<MockQp>();
+        assert_eq!(tells + before, 64);
+    }
 }

@@ -5,9 +5,9 @@
 //! not in the new PZ stays posted and fails when a message needs it. What does not fit the new queue pair is
 //! refused; so is a change of the receives' completion flags once there are any, as the page has it.
 
+use super::Setup;
 use super::attr::EpAttr;
 use super::state::EpState;
-use super::{Hot, Setup};
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::handle::{EpHandle, EpKey, EvdHandle, PzHandle};
 use crate::ia::Ia;
@@ -108,13 +108,12 @@ impl<P: Provider> Ia<P> {
                     let _posted = qp.post_recv(segments, recv.cookie, recv.unsignalled);
                 }
             }
-            let hot = Hot::new(&after, after.attr.read_iov(&self.attr));
+            let max_read_iov = after.attr.read_iov(&self.attr);
             self.drain_queues_of(ep.key);
             let target = &mut self.eps[ep.key];
-            // The state stays what it is.
-            target.hot = hot.in_the_state_of(&mut target.hot);
+            target.configure(&after, max_read_iov);
             target.binds = VecDeque::with_capacity(room);
-            let mut old_qp = core::mem::replace(&mut target.qp, qp);
+            let mut old_qp = target.qp.exchange(qp);
             let mut old_discard = core::mem::replace(&mut target.discard, discard);
             self.discarding.retain(|key| *key != ep.key);
             if target.discard.is_some() {
@@ -147,7 +146,7 @@ impl<P: Provider> Ia<P> {
             return Ok(Vec::new());
         };
         let state = ep.hot.state;
-        let Some(qp) = ep.qp.as_ref().filter(|qp| qp.recvs_outstanding() != 0) else {
+        let Some(qp) = ep.qp.get().filter(|qp| qp.recvs_outstanding() != 0) else {
             return Ok(Vec::new());
         };
         let posted = qp.posted_recvs().ok_or(

@@ -13,7 +13,7 @@
 //! them suppressed) is reclaimed, once, before the answer is DAT_INSUFFICIENT_RESOURCES.
 
 use super::state::EpState;
-use super::{Ep, Hot};
+use super::{AtOnce, Bounds, Ep};
 use crate::error::DatResult;
 use crate::handle::{EpHandle, EpKey, EvdKey};
 use crate::ia::Ia;
@@ -117,8 +117,8 @@ impl<P: Provider> Ep<P> {
     ) -> bool {
         if let [one] = iov
             && flags.bits() & self.hot.request_flags_refused == 0
-            && let Some(qp) = &mut self.qp
-            && operation.fits(&self.hot, one.bytes())
+            && let Some(qp) = self.qp.get_mut()
+            && operation.fits(&self.hot.at_once, one)
             && one.is_good(Scope {
                 lmrs,
                 pz: self.hot.pz,
@@ -151,8 +151,8 @@ impl<P: Provider> Ep<P> {
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
         if let [one] = iov
             && flags.bits() & self.hot.recv_flags_refused == 0
-            && let Some(qp) = &mut self.qp
-            && one.bytes().wrapping_sub(1) < self.hot.max_recv_at_once
+            && let Some(qp) = self.qp.get_mut()
+            && one.has_up_to(self.hot.at_once.recv)
             && one.is_good(Scope {
                 lmrs,
                 pz: self.hot.pz,
@@ -188,14 +188,14 @@ pub(super) trait Operation: Copy {
     const SOLICITS: bool;
 
     /// Segments it may have.
-    fn max_iov(hot: &Hot) -> u32;
+    fn max_iov(bounds: &Bounds) -> u32;
 
-    /// Whether the endpoint is connected, and [`Operation::admit`] finds nothing wrong with one segment of `bytes` bytes of local
-    /// memory, and there may be one, and there are bytes to move ([`AtOnce`](super::AtOnce)).
-    fn fits(self, hot: &Hot, bytes: u64) -> bool;
+    /// Whether the endpoint is connected, and [`Operation::admit`] finds nothing wrong with this one segment of local
+    /// memory, and there may be one, and there are bytes to move ([`AtOnce`]).
+    fn fits(self, most: &AtOnce, one: &impl Segment) -> bool;
 
     /// Checks lengths: of local memory, `total` bytes.
-    fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal>;
+    fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal>;
 
     /// What it is on the wire.
     fn op(self) -> RequestOp;
@@ -224,19 +224,18 @@ impl Operation for Send {
     const SOLICITS: bool = true;
 
     #[inline(always)]
-    fn max_iov(hot: &Hot) -> u32 {
-        hot.max_request_iov
-    }
-
-    // The limit is never more than a segment can have.
-    #[inline(always)]
-    fn fits(self, hot: &Hot, bytes: u64) -> bool {
-        bytes.wrapping_sub(1) < hot.at_once.send
+    fn max_iov(bounds: &Bounds) -> u32 {
+        bounds.max_request_iov
     }
 
     #[inline(always)]
-    fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal> {
-        if total > hot.max_send_bytes {
+    fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
+        one.has_up_to(most.send)
+    }
+
+    #[inline(always)]
+    fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+        if total > bounds.max_send_bytes {
             return Err(Refusal::LongMessage);
         }
         Ok(())
@@ -259,18 +258,18 @@ impl Operation for RdmaWrite<'_> {
     const SOLICITS: bool = false;
 
     #[inline(always)]
-    fn max_iov(hot: &Hot) -> u32 {
-        hot.max_write_iov
+    fn max_iov(bounds: &Bounds) -> u32 {
+        bounds.max_write_iov
     }
 
     #[inline(always)]
-    fn fits(self, hot: &Hot, bytes: u64) -> bool {
-        bytes.wrapping_sub(1) < hot.at_once.write && bytes <= self.0.segment_length
+    fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
+        one.has_up_to(most.write) && one.bytes() <= self.0.segment_length
     }
 
     #[inline(always)]
-    fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal> {
-        if total > hot.max_write_bytes {
+    fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+        if total > bounds.max_write_bytes {
             return Err(Refusal::LongTransfer);
         }
         if total > self.0.segment_length {
@@ -299,26 +298,28 @@ impl Operation for RdmaRead<'_> {
     const SOLICITS: bool = false;
 
     #[inline(always)]
-    fn max_iov(hot: &Hot) -> u32 {
-        hot.max_read_iov
+    fn max_iov(bounds: &Bounds) -> u32 {
+        bounds.max_read_iov
     }
 
     // The sink may be longer than what is read, and then nothing else bounds it.
     #[inline(always)]
-    fn fits(self, hot: &Hot, bytes: u64) -> bool {
-        let wanted = self.0.segment_length;
-        wanted.wrapping_sub(1) < hot.at_once.read && bytes >= wanted && bytes <= MAX_SEGMENT_BYTES
+    fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
+        let (wanted, bytes) = (self.0.segment_length, one.bytes());
+        wanted.wrapping_sub(1) < u64::from(most.read)
+            && bytes >= wanted
+            && bytes <= MAX_SEGMENT_BYTES
     }
 
     #[inline(always)]
-    fn admit(self, hot: &Hot, total: u64) -> Result<(), Refusal> {
-        if self.0.segment_length > hot.max_read_bytes {
+    fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+        if self.0.segment_length > bounds.max_read_bytes {
             return Err(Refusal::LongTransfer);
         }
         if total < self.0.segment_length {
             return Err(Refusal::Length);
         }
-        if hot.max_reads_out == 0 {
+        if bounds.max_reads_out == 0 {
             return Err(Refusal::NoReads);
         }
         Ok(())
@@ -508,8 +509,8 @@ impl<P: Provider> Ia<P> {
         if !matches!(hot.state, EpState::Connected | EpState::Disconnected) {
             return Err(Refusal::State);
         }
-        let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
-        if iov.len() > O::max_iov(hot) as usize {
+        let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
+        if iov.len() > O::max_iov(&ep.bounds) as usize {
             return Err(Refusal::Segments);
         }
         if flags.bits() & hot.request_flags_refused != 0 {
@@ -522,7 +523,7 @@ impl<P: Provider> Ia<P> {
         };
         let how = request_flags::<O>(flags);
         let total = check(iov, scope)?;
-        operation.admit(hot, total)?;
+        operation.admit(&ep.bounds, total)?;
         let op = operation.op();
         match operation.limit() {
             None => qp.post_request(op, pieces(iov), cookie, how),
@@ -564,11 +565,11 @@ impl<P: Provider> Ia<P> {
     ) -> Result<(), Refusal> {
         let ep = self.eps.named_mut(handle.key, handle.ia);
         let ep = ep.ok_or(Refusal::NoEp)?;
-        if ep.hot.srq.is_some() {
+        if ep.srq.is_some() {
             return Err(Refusal::UsesSrq);
         }
-        let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
-        if iov.len() > ep.hot.max_recv_iov as usize {
+        let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
+        if iov.len() > ep.bounds.max_recv_iov as usize {
             return Err(Refusal::Segments);
         }
         if flags.bits() & ep.hot.recv_flags_refused != 0 {

@@ -192,10 +192,10 @@ impl<P: Provider> Ia<P> {
         if let Some((key, ep)) = self.eps.at_mut(entry.owner())
             && ep.hot.state == EpState::Connected
         {
-            let srq = ep.hot.srq.filter(|_| !entry.is_request());
+            let srq = ep.srq.filter(|_| !entry.is_request());
             let done = match srq.and_then(|srq| self.srqs.get_mut(srq)) {
                 Some(srq) => srq.queue.complete_plain(&entry),
-                None => ep.qp.as_mut().and_then(|qp| {
+                None => ep.qp.get_mut().and_then(|qp| {
                     qp.complete_plain(&entry)
                         .or_else(|| qp.complete_behind_suppressed(&entry))
                 }),
@@ -264,7 +264,7 @@ fn connected<P: Provider>(
     if ep.hot.state != EpState::Connected {
         return None;
     }
-    Some((key, ep.name, ep.qp.as_mut()?))
+    Some((key, ep.name, ep.qp.get_mut()?))
 }
 
 /// The event of a plain completion.

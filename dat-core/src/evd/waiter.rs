@@ -328,15 +328,6 @@ impl<P: Provider> Ia<P> {
                 quiet &= self.arm_neighbour(evd, false);
             }
         }
-        for at in 0..self.discarding.len() {
-            if let Some(cq) = self
-                .eps
-                .get_mut(self.discarding[at])
-                .and_then(|ep| ep.discard.as_mut())
-            {
-                cq.arm(false);
-            }
-        }
         quiet
     }
 

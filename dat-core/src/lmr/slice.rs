@@ -112,6 +112,11 @@ impl sealed::Check for LmrSlice {
         self.check(scope).is_ok()
     }
 
+    #[inline(always)]
+    fn has_up_to(&self, most: u32) -> bool {
+        self.bytes.wrapping_sub(1) < most
+    }
+
     #[inline]
     fn data(&self) -> DataSegment {
         DataSegment {

@@ -285,7 +285,11 @@ impl Mock {
         let world = self.net.0.borrow();
         let node = &world.nodes[self.node];
         let fired = node.cqs.iter().fold(false, |fired, cq| {
-            fired | std::mem::take(&mut cq.borrow_mut().fired)
+            let mut cq = cq.borrow_mut();
+            // Of a watched one there is an event to take.
+            let now = cq.fired;
+            cq.fired &= cq.watched;
+            fired | now
         });
         fired || !node.mads.is_empty() || !node.events.is_empty()
     }
@@ -343,7 +347,14 @@ impl Provider for Mock {
     fn progress(&mut self) {}
 
     fn next_event(&mut self) -> Option<ProviderEvent> {
-        self.net.0.borrow_mut().nodes[self.node].events.pop_front()
+        let node = &mut self.net.0.borrow_mut().nodes[self.node];
+        for cq in &node.cqs {
+            let mut cq = cq.borrow_mut();
+            if cq.watched && std::mem::take(&mut cq.fired) {
+                return Some(ProviderEvent::CqEntries { owner: cq.owner });
+            }
+        }
+        node.events.pop_front()
     }
 
     fn alloc_pd(&mut self) -> Result<u32, ProviderError> {
@@ -425,6 +436,10 @@ impl Provider for Mock {
             .cqs
             .push(Rc::clone(&cq));
         Ok(MockCq(cq))
+    }
+
+    fn watch_cq(&mut self, cq: &MockCq) {
+        cq.0.borrow_mut().watched = true;
     }
 
     fn resize_cq(&mut self, cq: &mut MockCq, entries: u32) -> Result<(), ProviderError> {

@@ -39,7 +39,8 @@ pub(crate) struct CqState {
     taken: u32,
     armed: Option<bool>,
     pub(super) fired: bool,
-    _owner: u32,
+    pub(super) watched: bool,
+    pub(super) owner: u32,
 }
 
 impl CqState {
@@ -50,7 +51,8 @@ impl CqState {
             taken: 0,
             armed: None,
             fired: false,
-            _owner: owner,
+            watched: false,
+            owner,
         }
     }
 

@@ -68,7 +68,7 @@ impl<P: Provider> Ia<P> {
         if !matches!(hot.state, EpState::Connected | EpState::Disconnected) {
             return Err(hot.state.refuse());
         }
-        if self.ep(ep)?.qp.is_none() {
+        if self.ep(ep)?.qp.get().is_none() {
             return Err(Refusal::NotReady.error());
         }
         if !MemPrivFlags::all().contains(privileges) {
@@ -204,7 +204,7 @@ impl<P: Provider> Ia<P> {
     ) -> Result<u32, Refusal> {
         let rmr = &mut self.rmrs[rmr];
         let ep = self.eps.get_mut(ep).ok_or(Refusal::NoEp)?;
-        let qp = ep.qp.as_mut().ok_or(Refusal::NotReady)?;
+        let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
         let context = qp
             .post_bind(&mut rmr.window, target, cookie, how)
             .map_err(|QueueFull| Refusal::Full)?;

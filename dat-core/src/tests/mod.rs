@@ -103,7 +103,7 @@ impl Side {
     }
 
     pub(super) fn qpn(&self) -> u32 {
-        self.ia.eps[self.ep.key].qp.as_ref().expect("made").number()
+        self.ia.eps[self.ep.key].qp.get().expect("made").number()
     }
 
     pub(super) fn send(&mut self, cookie: u64, flags: CompletionFlags) -> DatResult<()> {

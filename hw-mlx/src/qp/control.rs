@@ -12,7 +12,7 @@ use dat_core::provider::{QueueSizes, ReadyToReceive, ReadyToSend};
 
 use super::context::{QpFacts, ReceiveSource};
 use super::{Qp, RecvQueue, RecvSizes, SendQueue, SendSizes};
-use crate::cq::{Cq, Cqe, Tail};
+use crate::cq::{Cq, Cqe};
 use crate::device::Hca;
 use crate::error::{CmdError, MlxError};
 use crate::ring::{Lent, RingMemory};
@@ -210,7 +210,7 @@ impl Qp {
         } else {
             0
         };
-        let memory = RingMemory::alloc(hca.arena(), send_base + send_sizes.bytes())?;
+        let memory = RingMemory::alloc_for_good(hca.arena(), send_base + send_sizes.bytes())?;
         let receive = match request.srq {
             Some(srq) => ReceiveSource::Shared(srq.rmpn()),
             None if own_receives => ReceiveSource::Own {
@@ -240,10 +240,9 @@ impl Qp {
         let (qpn, memory) = create_qp(hca, &facts, memory)?;
         let RingMemory { ring, record, .. } = memory.get();
         let qp = Self {
-            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells.clone(), qpn),
-            recv: RecvQueue::new(recv_sizes, ring, record),
+            send: SendQueue::new(send_sizes, ring, send_base, record, doorbells, qpn),
+            recv: RecvQueue::new(recv_sizes, ring, record, qpn),
             qpn,
-            arrival: Tail::of_arrival(qpn),
             facts,
             memory,
             in_reset: false,

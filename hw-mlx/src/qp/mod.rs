@@ -2,8 +2,7 @@
 //!
 //! Both rings live in one buffer, the receive ring first (offset 0) and the send ring behind it, and
 //! one doorbell record of two words, receive counter and send counter (PRM "Work Queue
-//! Structure"). The buffer is one power-of-two page as the device sees it, so that its page list
-//! has one entry.
+//! Structure"). What memory that is says [`crate::ring`].
 //!
 //! [`Qp`] is the consumer's side: posting and completing. What changes the device (creation and the
 //! transitions) is commands, in [`control`]; what those say is in [`context`].
@@ -31,7 +30,7 @@ use dat_core::types::DtoStatus;
 
 use self::context::QpFacts;
 use crate::completion;
-use crate::cq::{Cqe, Tail};
+use crate::cq::Cqe;
 use crate::ring::{Lent, RingMemory};
 use crate::srq::Returns;
 use crate::window::Window;
@@ -68,22 +67,23 @@ impl Cqe {
     }
 }
 
-/// A reliable connected queue pair.
+/// A reliable connected queue pair. It begins a cache line, and so does its receive queue.
+#[repr(C)]
 pub struct Qp {
     send: SendQueue,
-    recv: RecvQueue,
-    qpn: u32,
-    /// The entry of a Send that arrived here.
-    arrival: Tail,
     facts: QpFacts,
-    memory: Lent<RingMemory>,
-    /// It was left in RESET: what should have brought it further was refused.
-    in_reset: bool,
     /// Where thrown-away completions of a shared receive queue go.
     returns: Option<Arc<Returns>>,
     /// Entries that were neither a request's nor a receive's of ours.
     distrusted: u64,
+    qpn: u32,
+    /// It was left in RESET: what should have brought it further was refused.
+    in_reset: bool,
+    recv: RecvQueue,
+    memory: Lent<RingMemory>,
 }
+
+static_assertions::const_assert_eq!(core::mem::offset_of!(Qp, recv) % 64, 0);
 
 impl Qp {
     /// The owner number its completions carry.
@@ -232,7 +232,7 @@ impl QueuePair for Qp {
                 request: true,
             });
         }
-        if !entry.tail().is_like(self.arrival) {
+        if !self.recv.is_arrival(entry.tail()) {
             return None;
         }
         let bytes = entry.byte_count();

@@ -15,9 +15,10 @@
 
 use dat_core::provider::{Completion, DataSegment, PostedRecv, QueueFull};
 use dat_core::types::DtoStatus;
-use driver::{Cyclic, DmaBuffer, DmaRing, DmaWord, barrier};
+use driver::{Cyclic, DmaBlock, DmaBuffer, DmaQueue, barrier};
 
 use crate::completion::{self, syndrome};
+use crate::cq::Tail;
 use crate::wqe::{self, UNIT_BYTES};
 use mlx_prm::DataSeg;
 
@@ -71,33 +72,34 @@ struct Shadow {
     unsignalled: bool,
 }
 
-/// A receive queue, at the start of its queue pair's buffer.
+/// A receive queue, at the start of its queue pair's buffer. All but the last field is in one cache line of its queue pair.
+#[repr(C)]
 pub struct RecvQueue {
-    /// The ring, by units.
-    ring: DmaRing<UNIT_BYTES>,
-    /// Word of the doorbell record.
-    counter: DmaWord,
-    /// Entries of the ring minus one.
-    mask: u32,
+    /// The entry of a Send that arrived here.
+    arrival: Tail,
+    /// The ring, by units; its word of the doorbell record; and the entries posted since creation, of which the device knows the low
+    /// 16 bits.
+    ring: DmaQueue<UNIT_BYTES>,
+    /// What is remembered of each entry of the ring; and the entries completed since creation.
+    shadow: Cyclic<Shadow>,
     /// Units of an entry.
     units: u32,
     max_recvs: u32,
-    /// Entries posted since creation. The device knows the low 16 bits.
-    posted: u32,
-    /// Entries completed since creation.
-    completed: u32,
-    shadow: Cyclic<Shadow>,
     /// Entries of the device that fit no receive.
     distrusted: u64,
 }
 
+/// What a post and a completion touch of a receive queue.
+const HOT_BYTES: usize = core::mem::offset_of!(RecvQueue, distrusted);
+static_assertions::const_assert_eq!(HOT_BYTES, 64);
+
 impl RecvQueue {
-    /// A receive queue at the start of `buffer`, whose doorbell record is `record`.
+    /// The receive queue of queue pair `qpn` at the start of `buffer`, whose doorbell record is `record`.
     ///
     /// # Panics
     /// When the ring does not fit the buffer.
     #[must_use]
-    pub fn new(sizes: RecvSizes, buffer: &DmaBuffer, record: &DmaBuffer) -> Self {
+    pub fn new(sizes: RecvSizes, buffer: &DmaBuffer, record: &DmaBuffer, qpn: u32) -> Self {
         assert!(
             sizes.entries.is_power_of_two()
                 && sizes.entries <= 1 << 15
@@ -107,13 +109,10 @@ impl RecvQueue {
         );
         let units = sizes.stride / wqe::UNIT_BYTES_U32;
         Self {
-            ring: DmaRing::new(buffer, 0, sizes.entries * units),
-            counter: DmaWord::new(record, RECEIVE_COUNTER),
-            mask: sizes.entries - 1,
+            arrival: Tail::of_arrival(qpn),
+            ring: DmaQueue::new(buffer, 0, sizes.entries * units, (record, RECEIVE_COUNTER)),
             units,
             max_recvs: sizes.max_recvs,
-            posted: 0,
-            completed: 0,
             shadow: Cyclic::new(sizes.entries, Shadow::default()),
             distrusted: 0,
         }
@@ -121,34 +120,34 @@ impl RecvQueue {
 
     /// Forgets everything outstanding and starts at 0 again, as the device does on 2RST.
     pub fn reset(&mut self) {
-        self.posted = 0;
-        self.completed = 0;
-        self.counter.store(0);
+        self.ring.set_count(0);
+        self.shadow.oldest = 0;
+        self.ring.store(0);
     }
 
     /// Whether nothing has completed since it started at 0: what is posted lies where the device begins.
     pub fn is_untouched(&self) -> bool {
-        self.completed == 0
+        self.shadow.oldest == 0
     }
 
     /// Tells the device of no entry, until [`RecvQueue::announce`]: a queue pair leaves RESET with a doorbell record of 0, as
     /// `__mlx5_ib_modify_qp` of Linux leaves it.
     pub fn withhold(&self) {
-        self.counter.store(0);
+        self.ring.store(0);
     }
 
     /// Tells the device of all that is posted.
     #[inline(always)]
     pub fn announce(&self) {
         barrier::dma_to_device(); // the entries before the record that announces them
-        self.counter.store(self.posted & 0xffff);
+        self.ring.store(self.ring.count() & 0xffff);
     }
 
     /// Receives posted and not yet complete.
     #[inline]
     #[must_use]
     pub fn outstanding(&self) -> u32 {
-        self.posted.wrapping_sub(self.completed)
+        self.ring.count().wrapping_sub(self.shadow.oldest)
     }
 
     /// CQEs that fitted no outstanding receive, since creation.
@@ -172,9 +171,11 @@ impl RecvQueue {
         if self.outstanding() >= self.max_recvs {
             return Err(QueueFull);
         }
-        let slot = self.posted & self.mask;
-        let bytes = write_scatter(&self.ring, slot * self.units, self.units, segments);
-        *self.shadow.at_mut(slot) = Shadow {
+        let posted = self.ring.count();
+        let unit = |at| self.ring.block(at);
+        let first = posted.wrapping_mul(self.units);
+        let bytes = write_scatter(unit, first, self.units, segments);
+        *self.shadow.at_mut(posted) = Shadow {
             cookie,
             bytes,
             unsignalled,
@@ -197,13 +198,17 @@ impl RecvQueue {
         if self.outstanding() >= self.max_recvs {
             return Err(QueueFull);
         }
-        let first = (self.posted & self.mask) * self.units;
+        let posted = self.ring.count();
+        // Entries and units of an entry are powers of two, so the ring's end needs no thought.
+        let first = posted.wrapping_mul(self.units);
         let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
         self.ring.block(first).write(&data);
         if self.units > 1 {
-            self.ring.block(first + 1).write(&wqe::terminator());
+            self.ring
+                .block(first.wrapping_add(1))
+                .write(&wqe::terminator());
         }
-        *self.shadow.at_mut(self.posted) = Shadow {
+        *self.shadow.at_mut(posted) = Shadow {
             cookie,
             bytes: segment.bytes,
             unsignalled,
@@ -215,7 +220,7 @@ impl RecvQueue {
     /// Counts the entry that is now in the ring, and tells the device or leaves that for later.
     #[inline(always)]
     fn hand_over<const TELL: bool>(&mut self) {
-        self.posted = self.posted.wrapping_add(1);
+        self.ring.set_count(self.ring.count().wrapping_add(1));
         if TELL {
             self.announce();
         }
@@ -224,40 +229,46 @@ impl RecvQueue {
     /// Whether the device names the oldest entry.
     #[inline(always)]
     fn is_oldest(&self, counter: u16) -> bool {
-        (u32::from(counter) ^ self.completed) & self.mask == 0
+        self.shadow.slot(u32::from(counter) ^ self.shadow.oldest) == 0
+    }
+
+    /// Whether an entry with this tail says that a Send has arrived here.
+    #[inline(always)]
+    pub(super) const fn is_arrival(&self, entry: Tail) -> bool {
+        entry.is_like(self.arrival)
     }
 
     /// The common case of [`RecvQueue::complete`]: the oldest receive, and `counter` names it, got `bytes` bytes
     /// that fit. Its cookie; `None`, and nothing has changed, if it is any other case.
     #[inline(always)]
     pub fn complete_plain(&mut self, counter: u16, bytes: u32) -> Option<u64> {
-        let shadow = self.shadow.at(self.completed);
-        if self.posted == self.completed || !self.is_oldest(counter) || bytes > shadow.bytes {
+        let oldest = self.shadow.oldest;
+        let shadow = self.shadow.at(oldest);
+        if self.ring.count() == oldest || !self.is_oldest(counter) || bytes > shadow.bytes {
             return None;
         }
-        self.completed = self.completed.wrapping_add(1);
-        Some(shadow.cookie)
+        let cookie = shadow.cookie;
+        self.shadow.oldest = oldest.wrapping_add(1);
+        Some(cookie)
     }
 
     /// Takes the device's word that the oldest receive is done.
     pub fn complete(&mut self, counter: u16, outcome: Outcome) -> Option<Completion> {
         let in_order = self.is_oldest(counter) || matches!(outcome, Outcome::Failed { .. });
-        if self.posted == self.completed || !in_order {
+        if self.outstanding() == 0 || !in_order {
             self.distrust(counter);
             return None;
         }
-        let shadow = *self.shadow.at(self.completed);
-        self.completed = self.completed.wrapping_add(1);
+        let shadow = self.take();
         Some(outcome.completion(shadow.cookie, shadow.bytes, shadow.unsignalled))
     }
 
     /// Takes the oldest outstanding receive as flushed: the device will say nothing of it any more.
     pub fn take_oldest(&mut self) -> Option<Completion> {
-        if self.posted == self.completed {
+        if self.outstanding() == 0 {
             return None;
         }
-        let shadow = *self.shadow.at(self.completed);
-        self.completed = self.completed.wrapping_add(1);
+        let shadow = self.take();
         Some(Completion::flushed(
             shadow.cookie,
             false,
@@ -265,17 +276,25 @@ impl RecvQueue {
         ))
     }
 
+    /// The oldest is done.
+    fn take(&mut self) -> Shadow {
+        let shadow = *self.shadow.at(self.shadow.oldest);
+        self.shadow.oldest = self.shadow.oldest.wrapping_add(1);
+        shadow
+    }
+
     /// What is outstanding, oldest first. `None`: the ring is not as we wrote it, and the device must have done that.
     pub fn posted(&self) -> Option<Vec<PostedRecv>> {
         (0..self.outstanding())
-            .map(|ahead| self.posted_at(self.completed.wrapping_add(ahead) & self.mask))
+            .map(|ahead| self.posted_at(self.shadow.oldest.wrapping_add(ahead)))
             .collect()
     }
 
-    fn posted_at(&self, slot: u32) -> Option<PostedRecv> {
-        let shadow = self.shadow.at(slot);
+    fn posted_at(&self, count: u32) -> Option<PostedRecv> {
+        let shadow = self.shadow.at(count);
+        let first = count.wrapping_mul(self.units);
         let segments: Vec<DataSegment> = (0..self.units)
-            .map(|at| self.ring.block(slot * self.units + at).read::<DataSeg, 0>())
+            .map(|at| self.ring.block(first.wrapping_add(at)).read::<DataSeg, 0>())
             .take_while(|data| data.byte_count() != 0)
             .map(|data| DataSegment {
                 lmr_context: data.lkey(),
@@ -353,8 +372,8 @@ impl Outcome {
 /// # Panics
 /// When the list is longer than the room.
 #[inline(always)]
-pub(crate) fn write_scatter<I>(
-    ring: &DmaRing<UNIT_BYTES>,
+pub(crate) fn write_scatter<'a, I>(
+    unit: impl Fn(u32) -> DmaBlock<'a, UNIT_BYTES>,
     first: u32,
     room: u32,
     segments: I,
@@ -368,12 +387,12 @@ where
         // PANIC: the caller checked the count against the sizes it created the queue with.
         assert!(units < room, "a scatter list of more than {room} units");
         let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
-        ring.block(first + units).write(&data);
+        unit(first.wrapping_add(units)).write(&data);
         bytes = bytes.saturating_add(segment.bytes);
         units += 1;
     }
     if units < room {
-        ring.block(first + units).write(&wqe::terminator());
+        unit(first.wrapping_add(units)).write(&wqe::terminator());
     }
     bytes
 }
@@ -381,9 +400,9 @@ where
 impl core::fmt::Debug for RecvQueue {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("RecvQueue")
-            .field("entries", &format_args!("{:#x}", self.mask + 1))
-            .field("posted", &format_args!("{:#x}", self.posted))
-            .field("completed", &format_args!("{:#x}", self.completed))
+            .field("ring", &self.ring)
+            .field("posted", &format_args!("{:#x}", self.ring.count()))
+            .field("completed", &format_args!("{:#x}", self.shadow.oldest))
             .field("max_recvs", &self.max_recvs)
             .finish_non_exhaustive()
     }

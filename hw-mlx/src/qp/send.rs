@@ -37,11 +37,11 @@ use dat_core::provider::{
     Completion, DataSegment, InlineError, QueueFull, RequestFlags, RequestOp, WindowTarget,
 };
 use dat_core::types::DtoStatus;
-use driver::{Cyclic, DmaBuffer, DmaRing, DmaWord, barrier};
+use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
 
 use crate::completion;
 use crate::cq::Tail;
-use crate::uar::Doorbells;
+use crate::uar::{Doorbells, SendDoorbell};
 use crate::window::{self, Window};
 use crate::wqe::{self, AddressVector, BLOCK_BYTES, BLOCK_UNITS, UNIT_BYTES, Unit};
 use mlx_prm::WqeOpcode;
@@ -183,45 +183,49 @@ impl Heads {
     }
 }
 
-/// A send queue.
+/// A send queue, at the beginning of its queue pair. The order of the fields is that of use, by cache lines.
+#[repr(C)]
 pub struct SendQueue {
-    ring: DmaRing<BLOCK_BYTES>,
-    /// The same ring by units.
-    units: DmaRing<UNIT_BYTES>,
-    /// Word of the doorbell record.
-    counter: DmaWord,
-    doorbells: Doorbells,
-    /// Beginnings of the WQEs of Sends, RDMA Writes and RDMA Reads with one segment.
-    heads: Heads,
-    /// Queue pair number in bits 31:8.
-    qpn_shifted: u32,
-    /// The queue pair's part of its entries' tails ([`Tail::of_queue`]).
-    queue_tail: u64,
-    /// Blocks of the ring minus one.
-    block_mask: u16,
-    /// Blocks posted since creation.
-    producer_index: u16,
-    /// Units a WQE may have.
-    max_units: usize,
-    /// `limit`, or 0 behind a bind.
-    max_requests: u32,
-    /// Requests that may be outstanding.
-    limit: u32,
+    // What a completion looks at, and a post.
+    /// One for each request that may be outstanding, found by its running number; and the requests known complete since creation.
+    shadow: Cyclic<Shadow>,
     /// Requests posted since creation.
     posted: u32,
-    /// Requests known complete since creation.
-    completed: u32,
-    /// What the doorbell of the last request says that was posted without one.
-    unrung: u64,
+    /// `limit`, or 0 behind a bind.
+    max_requests: u32,
+    /// The queue pair's part of its entries' tails ([`Tail::of_queue`]).
+    queue_tail: u64,
+    /// The ring, and its word of the doorbell record.
+    ring: DmaQueue<BLOCK_BYTES>,
+
+    // What only a post looks at.
+    doorbell: SendDoorbell,
+    /// Beginnings of the WQEs of Sends, RDMA Writes and RDMA Reads with one segment.
+    heads: Heads,
     /// Suppressed requests since the last one that asked for a CQE.
     unreported: u32,
     /// After so many requests in a row without a CQE, one asks for it.
     reclaim_every: u32,
-    /// One for each request that may be outstanding, found by its running number.
-    shadow: Cyclic<Shadow>,
+    /// Blocks posted since creation.
+    producer_index: u16,
+    /// Blocks of the ring minus one.
+    block_mask: u16,
+
+    // What few posts look at.
+    /// Requests that may be outstanding.
+    limit: u32,
+    /// Queue pair number in bits 31:8.
+    qpn_shifted: u32,
+    /// Units a WQE may have.
+    max_units: usize,
+    /// What the doorbell of the last request says that was posted without one.
+    unrung: u64,
     /// Entries of the device that fit no request.
     distrusted: u64,
 }
+
+static_assertions::const_assert_eq!(core::mem::offset_of!(SendQueue, doorbell), 64);
+static_assertions::const_assert!(core::mem::offset_of!(SendQueue, limit) <= 128);
 
 impl SendQueue {
     /// A send queue in `buffer` from byte `base` on, whose doorbell record is `record`.
@@ -234,21 +238,18 @@ impl SendQueue {
         buffer: &DmaBuffer,
         base: usize,
         record: &DmaBuffer,
-        doorbells: Doorbells,
+        doorbells: &Doorbells,
         qpn: u32,
     ) -> Self {
         assert!(sizes.ring_blocks <= 1 << 15, "a send ring of {sizes:?}");
-        let ring = DmaRing::new(buffer, base, sizes.ring_blocks);
-        let units = DmaRing::new(buffer, base, sizes.ring_blocks * wqe::BLOCK_UNITS_U32);
+        let ring = DmaQueue::new(buffer, base, sizes.ring_blocks, (record, SEND_COUNTER));
         // CAST: at most 2^15, asserted above.
         #[expect(clippy::cast_possible_truncation, reason = "at most 2^15")]
         let block_mask = (sizes.ring_blocks - 1) as u16;
         let qpn_shifted = qpn << 8;
         Self {
             ring,
-            units,
-            counter: DmaWord::new(record, SEND_COUNTER),
-            doorbells,
+            doorbell: doorbells.of_send_queues(),
             heads: Heads {
                 send: wqe::head(WqeOpcode::SEND, qpn_shifted | 2),
                 rdma_write: wqe::head(WqeOpcode::RDMA_WRITE, qpn_shifted | 3),
@@ -262,7 +263,6 @@ impl SendQueue {
             max_requests: sizes.max_requests,
             limit: sizes.max_requests,
             posted: 0,
-            completed: 0,
             unrung: 0,
             unreported: 0,
             reclaim_every: (sizes.max_requests / 4).max(1),
@@ -276,22 +276,22 @@ impl SendQueue {
         self.producer_index = 0;
         self.max_requests = self.limit;
         self.posted = 0;
-        self.completed = 0;
+        self.shadow.oldest = 0;
         self.unreported = 0;
         self.shadow.fill(Shadow::NONE);
-        self.counter.store(0);
+        self.ring.store(0);
     }
 
     /// Tells the device of no request, as [`RecvQueue::withhold`](super::recv::RecvQueue::withhold).
     pub fn withhold(&self) {
-        self.counter.store(0);
+        self.ring.store(0);
     }
 
     /// Requests posted and not yet known complete.
     #[inline]
     #[must_use]
     pub fn outstanding(&self) -> u32 {
-        self.posted.wrapping_sub(self.completed)
+        self.posted.wrapping_sub(self.shadow.oldest)
     }
 
     #[inline]
@@ -317,7 +317,7 @@ impl SendQueue {
         // CAST: at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63 units")]
         let place = u32::from(self.producer_index) * wqe::BLOCK_UNITS_U32 + at as u32;
-        self.units.block(place).write(&unit);
+        self.ring.part::<UNIT_BYTES>(place).write(&unit);
     }
 
     /// Posts a request and rings the doorbell.
@@ -710,9 +710,9 @@ impl SendQueue {
     #[inline(always)]
     pub fn ring(&mut self, control: u64) {
         barrier::dma_to_device(); // WQEs before the record that announces them
-        self.counter.store(u32::from(self.producer_index));
+        self.ring.store(u32::from(self.producer_index));
         barrier::dma_to_device(); // the record before the register that points at it
-        self.doorbells.ring_send(control);
+        self.doorbell.ring(control);
         barrier::flush_write_combining(); // out of the store buffer now, not eventually
     }
 
@@ -725,7 +725,7 @@ impl SendQueue {
     /// Running number of the oldest outstanding request for which `is_it` says true.
     fn find(&self, is_it: impl Fn(&Shadow) -> bool) -> Option<u32> {
         (0..self.outstanding())
-            .map(|ahead| self.completed.wrapping_add(ahead))
+            .map(|ahead| self.shadow.oldest.wrapping_add(ahead))
             .find(|&number| is_it(self.shadow(number)))
     }
 
@@ -733,14 +733,16 @@ impl SendQueue {
     /// reported. Its cookie and bytes; `None`, and nothing has changed, if it is any other case.
     #[inline(always)]
     pub fn complete_plain(&mut self, entry: Tail) -> Option<(u64, u32)> {
-        let shadow = self.shadow.at_mut(self.completed);
+        let oldest = self.shadow.oldest;
+        let shadow = self.shadow.at_mut(oldest);
         // Where no request is outstanding nothing matches: there is none, or it was forgotten.
         if !entry.is(shadow.reported) {
             return None;
         }
         shadow.reported = Tail::NONE;
-        self.completed = self.completed.wrapping_add(1);
-        Some((shadow.cookie, shadow.bytes()))
+        let done = (shadow.cookie, shadow.bytes());
+        self.shadow.oldest = oldest.wrapping_add(1);
+        Some(done)
     }
 
     /// The same of a request that has suppressed ones before it.
@@ -754,9 +756,9 @@ impl SendQueue {
     fn forget_until(&mut self, number: u32) -> Shadow {
         let shadow = *self.shadow.at(number);
         let last = number.wrapping_add(1);
-        while self.completed != last {
-            self.shadow.at_mut(self.completed).reported = Tail::NONE;
-            self.completed = self.completed.wrapping_add(1);
+        while self.shadow.oldest != last {
+            self.shadow.at_mut(self.shadow.oldest).reported = Tail::NONE;
+            self.shadow.oldest = self.shadow.oldest.wrapping_add(1);
         }
         shadow
     }
@@ -793,7 +795,7 @@ impl SendQueue {
         if self.outstanding() == 0 {
             return None;
         }
-        let shadow = self.forget_until(self.completed);
+        let shadow = self.forget_until(self.shadow.oldest);
         Some(Completion {
             bind: shadow.is_bind(),
             ..Completion::flushed(shadow.cookie, true, shadow.unsignalled())
@@ -865,7 +867,7 @@ impl core::fmt::Debug for SendQueue {
                 &format_args!("{:#x}", self.producer_index),
             )
             .field("posted", &format_args!("{:#x}", self.posted))
-            .field("completed", &format_args!("{:#x}", self.completed))
+            .field("completed", &format_args!("{:#x}", self.shadow.oldest))
             .field("max_requests", &self.limit)
             .field("behind_bind", &(self.max_requests != self.limit))
             .finish_non_exhaustive()

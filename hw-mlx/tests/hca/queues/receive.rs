@@ -19,7 +19,7 @@ fn queue(max_recvs: u32, max_segments: u32) -> (Bench, RingMemory, RecvQueue) {
     let bench = Bench::new();
     let sizes = RecvSizes::new(max_recvs, max_segments).unwrap();
     let memory = bench.memory(sizes.bytes());
-    let queue = RecvQueue::new(sizes, &memory.ring, &memory.record);
+    let queue = RecvQueue::new(sizes, &memory.ring, &memory.record, 7);
     (bench, memory, queue)
 }
 

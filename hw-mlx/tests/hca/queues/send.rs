@@ -55,7 +55,7 @@ fn queue(max_requests: u32, max_segments: u32) -> Fixture {
         &memory.ring,
         BASE,
         &memory.record,
-        bench.doorbells.clone(),
+        &bench.doorbells,
         QPN,
     );
     Fixture {
