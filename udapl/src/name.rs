@@ -15,6 +15,7 @@
 //! |---|---|
 //! | `,address=IP` | an address of ours |
 //! | `,neighbour=IP/MAC` | a peer whose address does not contain its MAC |
+//! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
 //! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
@@ -23,6 +24,7 @@ use crate::open::{OpenError, OpenOptions};
 
 const ADDRESS: &str = ",address=";
 const NEIGHBOUR: &str = ",neighbour=";
+const ENDPOINTS: &str = ",endpoints=";
 const MAC: &str = ",mac=";
 const LINK: &str = ",link=";
 const PROFILE: &str = ",profile=";
@@ -77,7 +79,7 @@ pub fn parse<'a>(
     options: &OpenOptions,
 ) -> Result<(&'a str, OpenOptions), OpenError> {
     let mut options = options.clone();
-    let first = [ADDRESS, NEIGHBOUR, MAC, LINK, PROFILE]
+    let first = [ADDRESS, NEIGHBOUR, ENDPOINTS, MAC, LINK, PROFILE]
         .into_iter()
         .filter_map(|option| name.find(option))
         .min();
@@ -94,6 +96,10 @@ pub fn parse<'a>(
             Some(("neighbour", neighbour)) => neighbour.split_once('/').and_then(|(ip, mac)| {
                 Some(options.clone().neighbour(ip.parse().ok()?, mac_of(mac)?))
             }),
+            Some(("endpoints", number)) => number
+                .parse()
+                .ok()
+                .and_then(|number| options.clone().endpoints(number)),
             Some(("mac", mac)) => mac_of(mac).map(|mac| options.clone().mac(mac)),
             Some(("profile", profile)) => {
                 (!profile.is_empty()).then(|| options.clone().profile(profile))
@@ -165,6 +171,9 @@ mod tests {
             [2, 0, 0x5e, 0x10, 0, 2],
         );
         assert_eq!(parsed.hca.neighbours, [neighbour]);
+        let (_, parsed) =
+            parse("sim:a,endpoints=60000", &OpenOptions::default()).expect("an option");
+        assert_eq!(parsed.hca.log_max_qp, Some(16));
         let name = "sim:a,mac=02:00:00:00:00:07,profile=connectx-7,link=unix:/run/wire";
         let (device, parsed) = parse(name, &OpenOptions::default()).expect("three options");
         assert_eq!(parsed.simulated.profile, Some("connectx-7".to_owned()));
@@ -187,6 +196,10 @@ mod tests {
             ("sim:a,link=/run/wire", "link=/run/wire"),
             ("sim:a,link=unix:", "link=unix:"),
             ("sim:a,mac=02", "mac=02"),
+            ("sim:a,endpoints=", "endpoints="),
+            ("sim:a,endpoints=0", "endpoints=0"),
+            ("sim:a,endpoints=-1", "endpoints=-1"),
+            ("sim:a,endpoints=16777216", "endpoints=16777216"),
             ("sim:a,profile=", "profile="),
         ] {
             let error = parse(name, &OpenOptions::default()).expect_err(name);

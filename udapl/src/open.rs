@@ -63,6 +63,21 @@ impl OpenOptions {
         self
     }
 
+    /// Asks the device for room for so many endpoints, of all instances together. It takes firmware pages, which is why nobody
+    /// gets more than the device has in force without asking. What it can have at most it says ([`IaAttr::max_eps`](dat_core::IaAttr)).
+    /// `None`: none, or more than 24 bits of numbers name.
+    #[must_use]
+    pub fn endpoints(mut self, number: u32) -> Option<Self> {
+        /// Number 0 and QP1 are nobody's.
+        const OTHERS: u32 = 2;
+        const MOST: u32 = (1 << 24) - OTHERS;
+        if !(1..=MOST).contains(&number) {
+            return None;
+        }
+        self.hca.log_max_qp = Some((number + OTHERS).next_power_of_two().ilog2());
+        Some(self)
+    }
+
     /// Gives a simulated function this MAC.
     #[must_use]
     pub const fn mac(mut self, mac: [u8; 6]) -> Self {
@@ -98,7 +113,7 @@ pub enum OpenError {
     },
     /// The name says something about the adapter that is not understood.
     #[error(
-        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC and, for sim: names, mac=MAC, profile=NAME and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
+        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC, endpoints=N and, for sim: names, mac=MAC, profile=NAME and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
     )]
     BadOption {
         /// The whole name.

@@ -43,6 +43,7 @@ mod recv_states;
 mod refused;
 mod registry;
 mod rmr;
+mod scale;
 mod send;
 mod service_points;
 mod slots;
