@@ -88,11 +88,13 @@ impl Listeners {
         number
     }
 
-    /// An instance is told of nothing any more.
+    /// An instance is told of nothing any more. It may have been the only one that was called to look at something.
     pub(crate) fn leave(&mut self, number: usize) {
         if let Some(listener) = self.0.get_mut(number) {
             *listener = None;
         }
+        self.call_all();
+        self.stir();
     }
 
     /// Instances there are.

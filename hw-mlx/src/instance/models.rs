@@ -10,6 +10,7 @@
 //! | `Machine::sleep` | `Own::sleep` |
 //! | `Machine::wait` | `MlxProvider::wait` and `Hca::wait` |
 //! | `Machine::exec` | `Hca::go_on` with `Control::advance` |
+//! | `Machine::progress`, `leave` | `Ia::progress`, `Own::leave` |
 //! | `Machine::hand_over` | `dat_core`'s `State::sort`: into the tray, then the waker |
 //! | `Machine::on_descriptors` | a program that sleeps on `Hca::interrupts`, with `Hca::woken` |
 //!
@@ -102,6 +103,8 @@ enum Said {
     Answer(usize),
     /// Something that everybody is told.
     Event,
+    /// A datagram has come, which anybody may look at.
+    Datagram,
 }
 
 /// What the device has written and nobody has read.
@@ -135,6 +138,8 @@ struct Machine {
     device: Mutex<Device>,
     vectors: [Interrupt; 2],
     control: Mutex<Control>,
+    /// Datagrams that nobody has looked at. What comes of them is for the first instance.
+    datagrams: Mutex<u32>,
     /// What the connection manager has for instances, behind a lock of its own.
     trays: Mutex<[u32; 2]>,
 }
@@ -163,6 +168,7 @@ impl Machine {
                 listeners,
                 answered: [false; 2],
             }),
+            datagrams: Mutex::new(0),
             trays: Mutex::new([0; 2]),
         });
         (machine, own)
@@ -186,19 +192,41 @@ impl Machine {
         self.vectors[COMPLETIONS].signal();
     }
 
-    /// An instance takes in what there is, its own and what is for all.
-    fn serve(&self, own: &mut Own, control: &mut Control) -> bool {
+    /// The device has a datagram.
+    fn receives(&self) {
+        *self.datagrams.lock().expect("the device") += 1;
+        self.says(Said::Datagram);
+    }
+
+    /// An instance takes in what there is, its own and what is for all. Who looks at datagrams next keeps them to itself.
+    fn serve(&self, own: &mut Own, control: &mut Control, looks_next: bool) -> bool {
         control.listeners.rise(own.number);
         let mut device = self.device.lock().expect("the device");
-        let mut handled = false;
+        let (mut handled, mut for_all) = (false, false);
         for said in device.shared.drain(..) {
             handled = true;
             match said {
-                Said::Answer(number) => control.answered[number] = true,
-                Said::Event => control.listeners.tell(AsyncEvent::PortUp),
+                Said::Answer(number) => {
+                    control.answered[number] = true;
+                    if !is_broken(Broken::Stir) {
+                        control.listeners.answered(1 << number);
+                    }
+                }
+                Said::Event => {
+                    control.listeners.tell(AsyncEvent::PortUp);
+                    for_all = true;
+                }
+                Said::Datagram if looks_next => {
+                    let inbox = control.listeners.inbox(own.number);
+                    inbox.expect("it is there").call();
+                }
+                Said::Datagram => {
+                    control.listeners.call_all();
+                    for_all = true;
+                }
             }
         }
-        if handled && !is_broken(Broken::Stir) {
+        if for_all && !is_broken(Broken::Stir) {
             control.listeners.stir();
         }
         let completions = core::mem::take(&mut device.completions[own.number]);
@@ -245,7 +273,7 @@ impl Machine {
     /// Waits until there is something to look at.
     fn wait(&self, own: &mut Own) {
         let mut control = self.lock();
-        while !(self.serve(own, &mut control) | Self::seen(own, &mut control)) {
+        while !(self.serve(own, &mut control, true) | Self::seen(own, &mut control)) {
             control = self.sleep(own, control);
         }
         control.listeners.lie_down(own.number);
@@ -254,16 +282,32 @@ impl Machine {
     /// Looks without waiting.
     fn process_events(&self, own: &mut Own) {
         let mut control = self.lock();
-        self.serve(own, &mut control);
+        self.serve(own, &mut control, true);
         Self::seen(own, &mut control);
         control.listeners.lie_down(own.number);
+    }
+
+    /// Looks after everything, and hands over what comes of a datagram.
+    fn progress(&self, own: &mut Own) {
+        self.process_events(own);
+        let datagrams = core::mem::take(&mut *self.datagrams.lock().expect("nobody panics"));
+        if datagrams > 0 {
+            self.hand_over(0);
+        }
+    }
+
+    /// An instance ends, whatever it was called for.
+    fn leave(&self, own: &Own) {
+        self.lock().listeners.leave(own.number);
     }
 
     /// Gives a command and waits for its answer; others' are taken in, too.
     fn exec(&self, own: &mut Own) {
         let mut control = self.lock();
+        // The slot has the instance's number.
+        control.listeners.waits_for(own.number, own.number);
         loop {
-            self.serve(own, &mut control);
+            self.serve(own, &mut control, false);
             if core::mem::take(&mut control.answered[own.number]) {
                 break;
             }
@@ -396,7 +440,29 @@ fn datagrams() {
     });
 }
 
-/// The same, and the one that waits does so on its descriptors, right behind the command.
+/// A datagram comes while one instance waits for what comes of it, and the other one has a command done and ends. That one may
+/// have been told of the datagram.
+fn a_datagram_and_one_that_leaves() {
+    let (machine, own) = Machine::new();
+    let waits = |machine: &Machine, mut own: Own| loop {
+        machine.progress(&mut own);
+        if machine.take(own.number) != 0 {
+            return;
+        }
+        machine.wait(&mut own);
+    };
+    let leaves = |machine: &Machine, mut own: Own| {
+        machine.exec(&mut own);
+        machine.process_events(&mut own);
+        machine.leave(&own);
+    };
+    beside(&machine, own, [waits, leaves], |machine| {
+        machine.says(Said::Answer(1));
+        machine.receives();
+    });
+}
+
+/// One has given a command and then sleeps on its descriptors, until the other one hands something over.
 fn descriptors() {
     let (machine, own) = Machine::new();
     let waits = |machine: &Machine, mut own: Own| {
@@ -478,6 +544,15 @@ fn an_event_ends_every_instances_wait() {
 fn what_another_instance_hands_over_is_not_slept_over() {
     explore("datagrams", Broken::Nothing, datagrams);
     explore("datagrams on descriptors", Broken::Nothing, descriptors);
+}
+
+#[test]
+fn a_datagram_is_looked_at_though_who_was_told_of_it_leaves() {
+    explore(
+        "one that leaves",
+        Broken::Nothing,
+        a_datagram_and_one_that_leaves,
+    );
 }
 
 #[test]
