@@ -13,11 +13,12 @@
 //! | `ep` | endpoints: attributes, [states](ep::state), posting, connecting |
 //! | `completion`, `evd`, [`event`] | from a completion queue entry to an event |
 //! | `asynchronous` | the EVDs that asynchronous events go to |
+//! | `arm` | a descriptor for event loops |
 //! | `srq` | shared receive queues |
 //! | `psp`, `rsp`, `cr` | service points, connection requests |
 //! | `cno` | one place to wait for many EVDs |
 //! | `context` | what every object has |
-//! | `close` | the end of all of it, or of a part |
+//! | `close` | the end of all of it |
 //! | [`cm`] | the connection manager, a protocol without I/O |
 //!
 //! Knows no device, no clock, no socket, no thread.
@@ -25,6 +26,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod adapter;
+mod arm;
 mod asynchronous;
 pub mod attributes;
 mod close;
@@ -57,6 +59,7 @@ mod tests;
 pub mod types;
 
 pub use adapter::Waker;
+pub use arm::{Arm, Armed, Descriptor};
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
 pub use close::CloseRefused;
 pub use cno::{Agent, CnoLook, CnoParam, CnoWait};

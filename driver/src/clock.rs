@@ -6,6 +6,7 @@
 //!
 //! [`Function`]: crate::Function
 
+use std::marker::PhantomData;
 use std::ops::{Add, Sub};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -112,20 +113,27 @@ pub trait Clock: Send + Sync {
 }
 
 /// A clock that is [held still](Clock::hold_still), until this is dropped.
-pub struct Held(Arc<dyn Clock>);
+pub struct Held {
+    clock: Arc<dyn Clock>,
+    /// It is the thread's, and may not go to another one.
+    _of_this_thread: PhantomData<*const ()>,
+}
 
 impl Held {
     /// Holds it.
     #[must_use]
     pub fn new(clock: &Arc<dyn Clock>) -> Self {
         clock.hold_still();
-        Self(Arc::clone(clock))
+        Self {
+            clock: Arc::clone(clock),
+            _of_this_thread: PhantomData,
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.go_on();
+        self.clock.go_on();
     }
 }
 

@@ -10,6 +10,7 @@
 //! [`Device`] is the other side of the in-process backend and of a vfio-user server, implemented by a device model. It sees what a device sees:
 //! configuration cycles, register writes, a reset, and the memory the IOMMU lets it reach.
 
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,7 @@ use crate::clock::{Clock, RealClock};
 use crate::dma::Iova;
 use crate::error::{FunctionError, IovaError, MemoryError};
 use crate::interrupt::{Interrupt, Notices};
+use crate::interrupt_set::InterruptSet;
 use crate::iova::IovaAllocator;
 use crate::memory::SharedMemory;
 use crate::vfio::{Kernel, PciAddress, Roots, Vfio, VfioError, VfioFds};
@@ -504,10 +506,27 @@ impl Function {
     /// # Errors
     /// [`FunctionError::Wakeup`]: the system has no eventfd left.
     pub fn wakeup(&self) -> Result<Interrupt, FunctionError> {
-        Interrupt::new().map_err(|source| FunctionError::Wakeup {
+        Interrupt::new().map_err(|source| self.no_wakeup(source))
+    }
+
+    /// A descriptor for sleeping on these interrupts in an event loop.
+    ///
+    /// # Errors
+    /// [`FunctionError::Wakeup`]: the system has no descriptor left.
+    pub fn interrupt_set(&self, interrupts: &[Interrupt]) -> Result<InterruptSet, FunctionError> {
+        let watched = || {
+            let mut set = InterruptSet::new()?;
+            set.watch(interrupts)?;
+            Ok(set)
+        };
+        watched().map_err(|source| self.no_wakeup(source))
+    }
+
+    fn no_wakeup(&self, source: io::Error) -> FunctionError {
+        FunctionError::Wakeup {
             name: self.name().to_owned(),
             source,
-        })
+        }
     }
 
     /// Enables the first `most` interrupt vectors, or all if there are fewer, and returns them in vector order. Asked again, it

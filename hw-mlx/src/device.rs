@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use driver::{Block, DmaArena, Function, Held, Instant};
+use driver::{Block, Descriptor, DmaArena, Function, Held, Instant};
 use thiserror::Error;
 
 use crate::bringup::{self, BringupReport};
@@ -410,9 +410,18 @@ impl Hca {
 
     /// As [`Hca::woken`], for who has taken the interrupt at this place of the list where it cannot reach the instance, and looks now.
     pub fn interrupt_taken(&self, at: usize) {
+        let mut control = self.shared.lock();
+        self.own.rise(&mut control);
         if let Some(vector) = self.own.vector_at(at) {
-            self.shared.lock().listeners.stir_sharers(vector);
+            control.listeners.stir_sharers(vector);
         }
+    }
+
+    /// Has an interrupt signalled whenever there is something for this instance that nobody takes in, beside the wakeup of who sleeps in
+    /// it: for somebody who looks after instances that nobody calls.
+    pub fn attended_by(&self, attendant: driver::Interrupt) {
+        let mut control = self.shared.lock();
+        control.listeners.attended_by(self.own.number, attendant);
     }
 
     /// The next event that is not a completion.
@@ -518,6 +527,14 @@ impl Hca {
         let any = own.woken(&mut control);
         own.lie_down(&mut control);
         any
+    }
+
+    /// A descriptor that is readable while one of [`Hca::interrupts`] is signalled.
+    ///
+    /// # Errors
+    /// [`MlxError`]: the system has none left.
+    pub fn descriptor(&mut self) -> Result<Descriptor, MlxError> {
+        Ok(self.own.descriptor(&self.shared.function)?)
     }
 
     /// How many of [`Hca::interrupts`] are the device's own, which come first: whoever sleeps on them takes them, with

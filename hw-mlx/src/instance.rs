@@ -20,7 +20,10 @@ mod models;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use driver::{Bar, Block, Clock, DmaArena, Function, Instant, Interrupt};
+use driver::{
+    Bar, Block, Clock, Descriptor, DmaArena, Function, FunctionError, Instant, Interrupt,
+    InterruptSet,
+};
 use mlx_prm::{AllocUarIn, DeallocUarIn, Eqn, UarIndex, UarPage};
 
 use crate::bringup::{BringupReport, completion_events};
@@ -149,6 +152,8 @@ pub(crate) struct Own {
     pub(crate) completions: Completions,
     /// What ends its sleep: the device's vectors and its own wakeup, then what the system has to say of the function.
     pub(crate) interrupts: Vec<Interrupt>,
+    /// The same for an event loop, once there was one.
+    set: Option<InterruptSet>,
     /// How many of them come first, which whoever sleeps takes.
     pub(crate) vectors: usize,
     /// When all its commands together have to be done, if they have one limit.
@@ -168,6 +173,7 @@ impl Own {
             vector,
             completions: Completions::default(),
             interrupts: Vec::new(),
+            set: None,
             vectors: 0,
             over_at: None,
         };
@@ -222,6 +228,21 @@ impl Own {
             .extend(self.listener(control).map(|own| own.wakeup().clone()));
         self.vectors = self.interrupts.len();
         self.interrupts.extend(notices.iter().cloned());
+        if let Some(set) = &mut self.set
+            && let Err(error) = set.watch(&self.interrupts)
+        {
+            // Who sleeps on it sleeps as long as timers allow, and looks.
+            tracing::error!(%error, "an event loop is not told of all interrupts");
+        }
+    }
+
+    /// A descriptor for event loops.
+    pub(crate) fn descriptor(&mut self, function: &Function) -> Result<Descriptor, FunctionError> {
+        if let Some(set) = &self.set {
+            return Ok(set.descriptor());
+        }
+        let set = function.interrupt_set(&self.interrupts)?;
+        Ok(self.set.insert(set).descriptor())
     }
 
     fn listener<'a>(&self, control: &'a Control) -> Option<&'a Listener> {
@@ -318,9 +339,11 @@ impl Own {
     }
 
     /// Takes what may have ended its sleep, and passes on what may be another's. False: there was nothing to take.
-    pub(crate) fn woken(&self, control: &mut Control) -> bool {
+    pub(crate) fn woken(&mut self, control: &mut Control) -> bool {
         let own = &self.interrupts[..self.vectors];
-        control.listeners.woken(self.number, own)
+        let any = control.listeners.woken(self.number, own);
+        self.follow_if_changed(control);
+        any
     }
 
     /// What the system says is listened to until it has been said.

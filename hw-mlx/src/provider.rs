@@ -24,12 +24,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use dat_core::Waker;
 use dat_core::provider::{
     Limits, MadAddress, Nanos, Path, Provider, ProviderError, ProviderEvent, QueuePair, QueueSizes,
     ReadyToReceive, ReadyToSend, Registration,
 };
 use dat_core::types::MemPrivFlags;
+use dat_core::{Descriptor, Waker};
 use driver::{DmaArena, DmaMemory, Function, Instant};
 
 use self::limits::limits;
@@ -408,6 +408,18 @@ fn free_pd(hca: &mut Hca, pd: u32) -> Result<(), CmdError> {
     let mut command = DeallocPdIn::new();
     command.set_pd(pd);
     hca.exec(&command).map(drop)
+}
+
+impl Descriptor for MlxProvider {
+    type Fd = driver::Descriptor;
+
+    fn descriptor(&mut self) -> Result<Self::Fd, ProviderError> {
+        Ok(self.hca.descriptor()?)
+    }
+
+    fn woken(&mut self) {
+        self.hca.woken();
+    }
 }
 
 impl Provider for MlxProvider {

@@ -27,6 +27,10 @@ pub(crate) struct Listener {
     /// The vector of its completion event queue.
     vector: usize,
     rest: Rest,
+    /// Signalled besides, for somebody who looks after an instance that nobody calls ([`Listeners::attended_by`]), and whether it has been
+    /// since the instance last rose.
+    attendant: Option<Interrupt>,
+    told: bool,
     /// Slots of the commands it waits for: bit n is slot n.
     slots: u32,
 }
@@ -49,6 +53,8 @@ impl Listener {
             wakeup,
             vector,
             rest: Rest::MaySleep,
+            attendant: None,
+            told: false,
             slots: 0,
         }
     }
@@ -58,8 +64,19 @@ impl Listener {
         &self.wakeup
     }
 
-    /// Wakes it, if it may be asleep.
+    /// Wakes it, if it may be asleep, because there is something for it.
     fn stir(&mut self) {
+        if self.rest != Rest::Up
+            && !core::mem::replace(&mut self.told, true)
+            && let Some(attendant) = &self.attendant
+        {
+            attendant.signal();
+        }
+        self.wake();
+    }
+
+    /// Wakes it, if it may be asleep, because its completion event queue may have something. Nobody but a sleeper wants to know.
+    fn wake(&mut self) {
         if self.rest == Rest::MaySleep {
             self.rest = Rest::Stirred;
             self.wakeup.signal();
@@ -178,17 +195,25 @@ impl Listeners {
     pub(crate) fn stir_sharers(&mut self, vector: usize) {
         for listener in self.0.iter_mut().flatten() {
             if listener.vector == vector {
-                listener.stir();
+                listener.wake();
             }
+        }
+    }
+
+    /// Somebody else has an instance look when it is told of something, as long as nobody calls it.
+    pub(crate) fn attended_by(&mut self, number: usize, attendant: Interrupt) {
+        if let Some(listener) = self.get_mut(number) {
+            listener.attendant = Some(attendant);
         }
     }
 
     /// From here on an instance takes in events itself, and nobody has to wake it.
     pub(crate) fn rise(&mut self, number: usize) {
-        if let Some(listener) = self.get_mut(number)
-            && core::mem::replace(&mut listener.rest, Rest::Up) == Rest::Stirred
-        {
-            let _signalled = listener.wakeup.take();
+        if let Some(listener) = self.get_mut(number) {
+            listener.told = false;
+            if core::mem::replace(&mut listener.rest, Rest::Up) == Rest::Stirred {
+                let _signalled = listener.wakeup.take();
+            }
         }
     }
 
@@ -223,6 +248,7 @@ impl Listeners {
         any |= wakeup.take() > 0;
         let vector = self.get_mut(number).map(|listener| {
             listener.rest = Rest::Up;
+            listener.told = false;
             listener.vector
         });
         // Another one's event queue may have been meant.

@@ -9,6 +9,7 @@
 //!
 //! The same protocol in every order there is, is checked by the model in `hw-mlx/tests/hca/wakeup.rs`.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -17,14 +18,15 @@ use std::time::{Duration, Instant};
 use driver::{Clock, Device, Front, Fronted, Function, RealClock};
 use hw_mlx::provider::MlxProvider;
 use hw_sim::{Profile, Sim, SimConfig, SimFunction};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, DtoStatus, EpHandle, EvdFlags, EvdHandle, Event, Ia,
-    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, Timeout,
+    Arm, CloseFlags, CompletionFlags, ConnectFlags, DtoStatus, EpHandle, EvdFlags, EvdHandle,
+    Event, Ia, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, ReturnType, Timeout,
 };
 
-use crate::support::functions;
+use crate::support::{A, B, Pair, functions, refused};
 
 /// Waits, two a round, unless the variable `WAKEUP_WAITS` says how many.
 const WAITS: u64 = 100_000;
@@ -124,6 +126,26 @@ impl End {
             .0
     }
 
+    /// As [`End::event`], asleep on the descriptor of the instance, as an event loop is.
+    fn event_of_a_loop(&mut self) -> Event {
+        for _ in 0..1_000 {
+            match self.ia.arm(&[self.events]).expect("nobody waits on it") {
+                Arm::Ready => return self.ia.evd_dequeue(self.events).expect("it is there"),
+                Arm::Armed(armed) => {
+                    let mut fds = [PollFd::new(armed.as_fd(), PollFlags::POLLIN)];
+                    let longest = u16::try_from(armed.timeout().as_millis()).expect("a second");
+                    let woken = poll(&mut fds, PollTimeout::from(longest)).expect("polled");
+                    // Nothing of a connection that is up has a timer.
+                    assert!(
+                        woken == 1 || longest < 900,
+                        "{longest} ms, and nothing came"
+                    );
+                }
+            }
+        }
+        panic!("woken again and again, and nothing is there");
+    }
+
     fn established(&mut self) {
         let event = self.event();
         assert!(matches!(event, Event::Connection(_)), "{event:?}");
@@ -214,7 +236,11 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
             for _ in 0..random.random_range(0..pauses) {
                 std::hint::spin_loop();
             }
-            let Event::Dto(done) = ends[end].event() else {
+            let event = match round % 2 {
+                0 => ends[end].event(),
+                _ => ends[end].event_of_a_loop(),
+            };
+            let Event::Dto(done) = event else {
                 panic!("a completion");
             };
             assert_eq!(done.status, DtoStatus::Success);
@@ -234,4 +260,37 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
     if let Some(plays) = plays {
         plays.join().expect("the device goes with its function");
     }
+}
+
+/// An unwaitable EVD is not slept for either. Time is virtual, so the IA sleeps itself.
+#[test]
+fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
+    let mut pair = Pair::connected();
+    let [from, to] = [A, B].map(|side| pair.buffer(side, 64));
+    let side = &mut pair.sides[B];
+    let evds = [side.recv, side.connect];
+    assert!(matches!(side.ia.arm(&evds), Ok(Arm::Armed(_))));
+    side.ia.evd_set_unwaitable(side.recv).expect("nobody waits");
+    refused(side.ia.arm(&evds), ReturnType::InvalidState);
+    side.ia.evd_clear_unwaitable(side.recv).expect("waitable");
+    pair.post_recv(B, &[to.all()], 1, NONE).expect("posts");
+    pair.post_send(A, &[from.all()], 2, NONE).expect("posts");
+    let side = &mut pair.sides[B];
+    for _ in 0..1_000 {
+        match side.ia.arm(&evds).expect("nobody waits") {
+            Arm::Ready => {
+                let event = side.ia.evd_dequeue(side.recv).expect("it is ready");
+                assert!(
+                    matches!(event, Event::Dto(done) if done.cookie == 1),
+                    "{event:?}"
+                );
+                return;
+            }
+            Arm::Armed(armed) => {
+                assert!(armed.timeout() <= Duration::from_secs(1));
+                armed.sleep();
+            }
+        }
+    }
+    panic!("the receive never completed");
 }

@@ -1,0 +1,92 @@
+//! Several interrupts as one descriptor: what an event loop polls.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+use crate::interrupt::Interrupt;
+
+/// Interrupts, and a descriptor that is readable while one of them is signalled.
+pub struct InterruptSet {
+    epoll: Descriptor,
+    members: Vec<Interrupt>,
+}
+
+/// The descriptor of an [`InterruptSet`]. Clones share it.
+#[derive(Clone)]
+pub struct Descriptor(Arc<Epoll>);
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
+    }
+}
+
+impl InterruptSet {
+    /// None yet.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: Descriptor(Arc::new(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?)),
+            members: Vec::new(),
+        })
+    }
+
+    /// These from now on, and no others.
+    ///
+    /// # Errors
+    /// The system has no memory, or the user has as many watches as he may have; some of them may be missing.
+    pub fn watch(&mut self, interrupts: &[Interrupt]) -> io::Result<()> {
+        let gone = |member: &Interrupt| !interrupts.iter().any(|one| one.is(member));
+        for member in self.members.extract_if(.., |member| gone(member)) {
+            self.epoll.0.delete(member.as_fd())?;
+        }
+        for interrupt in interrupts {
+            if !self.members.iter().any(|member| member.is(interrupt)) {
+                let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+                self.epoll.0.add(interrupt.as_fd(), readable)?;
+                self.members.push(interrupt.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// What an event loop polls.
+    #[must_use]
+    pub fn descriptor(&self) -> Descriptor {
+        self.epoll.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
+
+    fn is_readable(set: &InterruptSet) -> bool {
+        let descriptor = set.descriptor();
+        let mut fds = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).expect("polled") == 1
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_a_member_is_signalled() {
+        let [one, other] = [(); 2].map(|()| Interrupt::new().expect("an eventfd"));
+        let mut set = InterruptSet::new().expect("an epoll instance");
+        set.watch(&[one.clone(), other.clone()]).expect("watched");
+        assert!(!is_readable(&set));
+        other.signal();
+        assert!(is_readable(&set));
+        set.watch(std::slice::from_ref(&one)).expect("watched");
+        assert!(!is_readable(&set), "no member any more");
+        one.signal();
+        assert!(is_readable(&set));
+        assert_eq!(one.take(), 1);
+        assert!(!is_readable(&set));
+    }
+}

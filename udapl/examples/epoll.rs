@@ -1,0 +1,210 @@
+//! One thread, one epoll instance, two adapters: an echo server and its client, neither of which ever waits for the other alone.
+//!
+//! ```text
+//! cargo run --example epoll                       # two simulated functions on a wire
+//! cargo run --example epoll -- 0000:3b:00.2 0000:3b:00.3
+//! ```
+//!
+//! An event loop sleeps on many descriptors. That of an adapter is readable when there is something for it, from the moment at which it
+//! was armed; so each time round the loop arms both, and sleeps only when both say that nothing is there.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use udapl::{
+    Arm, CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags, OpenOptions, PspFlags, Qos,
+    Timeout, ia_close, ia_open,
+};
+
+const SERVICE: u64 = 0x1_0000_0007;
+const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const BYTES: usize = 64;
+const MESSAGES: u64 = 1_000;
+const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
+
+/// An adapter with an endpoint, one EVD for everything, and a buffer each for what comes and what goes.
+struct End {
+    ia: Ia,
+    events: EvdHandle,
+    ep: EpHandle,
+    memory: DmaMemory,
+    inbox: LmrSlice,
+    outbox: LmrSlice,
+}
+
+/// What happened at an end, as far as this program cares.
+enum News {
+    Established,
+    /// A message, by its first bytes.
+    Message(u64),
+    Gone,
+    /// A message of ours has arrived; or a request was taken.
+    Nothing,
+}
+
+impl End {
+    fn open(name: &str) -> Result<Self> {
+        let mut ia = ia_open(name, &OpenOptions::default())?;
+        let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
+        let events = ia.evd_create(16, streams)?;
+        let (zone, evd) = (ia.pz_create()?, Some(events));
+        let ep = ia.ep_create(Some(zone), evd, evd, evd, None)?;
+        let memory = udapl::alloc(&ia, 2 * BYTES)?;
+        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
+        let half = BYTES as u64;
+        let mut end = Self {
+            inbox: ia.lmr_slice(lmr, 0, half)?,
+            outbox: ia.lmr_slice(lmr, half, half)?,
+            ia,
+            events,
+            ep,
+            memory,
+        };
+        end.receive()?;
+        Ok(end)
+    }
+
+    fn receive(&mut self) -> Result<()> {
+        Ok(self.ia.ep_post_recv(self.ep, &[self.inbox], 0, NO_FLAGS)?)
+    }
+
+    fn send(&mut self, number: u64) -> Result<()> {
+        udapl::write(&self.memory, BYTES, &number.to_be_bytes());
+        Ok(self.ia.ep_post_send(self.ep, &[self.outbox], 0, NO_FLAGS)?)
+    }
+
+    /// Takes one event. A request to connect is accepted.
+    fn take(&mut self) -> Result<Option<News>> {
+        let Ok(event) = self.ia.evd_dequeue(self.events) else {
+            return Ok(None);
+        };
+        Ok(Some(match event {
+            Event::ConnectionRequest(request) => {
+                self.ia.cr_accept(request.cr, Some(self.ep), b"")?;
+                News::Nothing
+            }
+            Event::Connection(event) if event.kind == ConnectionEventKind::Established => {
+                News::Established
+            }
+            Event::Connection(event) if event.kind == ConnectionEventKind::Disconnected => {
+                News::Gone
+            }
+            Event::Dto(done) if done.status != DtoStatus::Success => News::Nothing,
+            Event::Dto(done) if done.request => News::Nothing,
+            Event::Dto(_) => {
+                let first = udapl::read(&self.memory, 0, 8);
+                self.receive()?;
+                News::Message(u64::from_be_bytes(first.try_into().expect("8 bytes")))
+            }
+            Event::Connection(_) | Event::RmrBind(_) | Event::Async(_) | Event::Software(_) => {
+                bail!("an event nobody hoped for: {event:?}")
+            }
+        }))
+    }
+}
+
+/// How long the loop may sleep: not at all while an end has something.
+fn sleep_of(ends: &mut [End; 2]) -> Result<Duration> {
+    let mut longest = Duration::from_secs(1);
+    for End { ia, events, .. } in ends {
+        longest = longest.min(match ia.arm(&[*events])? {
+            Arm::Ready => Duration::ZERO,
+            Arm::Armed(armed) => armed.timeout(),
+        });
+    }
+    Ok(longest)
+}
+
+/// How often the loop slept.
+fn run(names: &[String; 2]) -> Result<u64> {
+    let mut ends = [End::open(&names[0])?, End::open(&names[1])?];
+    let [client, server] = &mut ends;
+    server
+        .ia
+        .psp_create(SERVICE, server.events, PspFlags::CONSUMER)?;
+    let address = server.ia.query().ia.ia_address;
+    let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
+    client
+        .ia
+        .ep_connect(client.ep, address, SERVICE, PATIENCE, b"", best, none)?;
+
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    for (number, end) in ends.iter_mut().enumerate() {
+        epoll.add(
+            end.ia.descriptor()?,
+            EpollEvent::new(EpollFlags::EPOLLIN, number as u64),
+        )?;
+    }
+    let mut sleeps = 0;
+    loop {
+        let longest = sleep_of(&mut ends)?;
+        if longest > Duration::ZERO {
+            let milliseconds = u16::try_from(longest.as_millis())?.max(1);
+            epoll.wait(
+                &mut [EpollEvent::empty(); 2],
+                EpollTimeout::from(milliseconds),
+            )?;
+            sleeps += 1;
+        }
+        let [client, server] = &mut ends;
+        while let Some(news) = server.take()? {
+            if let News::Message(number) = news {
+                server.send(number)?;
+            }
+        }
+        while let Some(news) = client.take()? {
+            match news {
+                News::Established => client.send(1)?,
+                News::Message(MESSAGES) => {
+                    client.ia.ep_disconnect(client.ep, CloseFlags::Abrupt)?
+                }
+                News::Message(number) => client.send(number + 1)?,
+                News::Gone => {
+                    for end in ends {
+                        ia_close(end.ia, CloseFlags::Abrupt)?;
+                    }
+                    return Ok(sleeps);
+                }
+                News::Nothing => {}
+            }
+        }
+    }
+}
+
+fn main() -> Result<()> {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let sleeps = echo(&names)?;
+    println!("{MESSAGES} messages went there and back; the loop slept {sleeps} times");
+    Ok(())
+}
+
+/// Between the functions of these names, or two simulated ones.
+fn echo(names: &[String]) -> Result<u64> {
+    let folder = tempfile::tempdir().context("a directory for the wire")?;
+    let wire = folder.path().join("wire");
+    match names {
+        [] => run(&["a", "b"].map(|name| simulated(name, &wire))),
+        [client, server] => run(&[client.clone(), server.clone()]),
+        other => bail!(
+            "{} names: none, or the client's and the server's",
+            other.len()
+        ),
+    }
+}
+
+/// A simulated function on a wire; the MAC ends in the first letter of its name.
+fn simulated(name: &str, wire: &std::path::Path) -> String {
+    format!(
+        "sim:{name},mac=02:00:00:00:00:0{name},link=unix:{}",
+        wire.display()
+    )
+}
+
+#[test]
+fn an_echo_goes_through_one_event_loop() {
+    assert!(echo(&[]).expect("it works") > 0, "the loop never slept");
+}
