@@ -84,6 +84,7 @@ impl<P: Provider> Ia<P> {
     }
 
     /// Whether there is one.
+    #[inline]
     #[must_use]
     pub fn has_async_events(&self) -> bool {
         self.evds[self.async_evd].len() != 0

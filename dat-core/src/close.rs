@@ -1,11 +1,9 @@
-//! Closing an IA, and ending a part of what is in it.
+//! Closing an IA.
 //!
 //! What is to end goes in phases, each object before those it refers to: first the CNOs, so that agents hear of the end
 //! and of nothing else, requests and those who listen, endpoints, then memory, and last the EVDs, with the events in
 //! them. Nobody waits for an event, and what the device refuses changes nothing: everything is gone afterwards. It is asked again,
 //! and if it goes on refusing, or takes longer for all of it than it may take for one command, it is stopped.
-//!
-//! [`Ia::close`] ends all. [`Ia::end`] ends some objects, for who shares an IA among several users and sees one of them go.
 
 use crate::cm::RejectReason;
 use crate::context::AnyHandle;

@@ -64,6 +64,12 @@ impl<P: Provider> Ia<P> {
         self.transmit();
     }
 
+    /// Whether [`Ia::progress`] has left something for the next time, so that it did not take too long.
+    #[must_use]
+    pub const fn has_more(&self) -> bool {
+        self.more_datagrams
+    }
+
     /// Gives the connection manager the datagrams that have arrived, a bounded number at a time: a peer that sends them as fast as
     /// they are handled must not hold up who called.
     fn take_datagrams(&mut self) {

@@ -126,28 +126,36 @@ impl Clock for SimClock {
 
     fn wait(&self, interrupts: &[Interrupt], deadline: Instant) -> bool {
         let held = self.is_held();
-        if held {
-            self.count(false);
-        }
         let mut world = lock(&self.world);
+        if held {
+            world.env.threads.busy -= 1;
+        }
         let latest = world.env.now.saturating_add(nanoseconds(MAX_WAIT));
         let deadline = deadline.0.min(latest);
         let own = world.env.threads.sleeps(interrupts, deadline);
         let mut patience = PATIENCE;
+        let mut stood = false;
         let woken = loop {
             let (now, signals) = (world.env.now, world.env.signals);
             let threads = &mut world.env.threads;
             if threads.is_woken(own, signals) {
                 break true;
             }
-            if now >= deadline && patience < PATIENCE {
+            if now >= deadline && stood {
                 break false;
             }
             if patience > 0 && threads.go_first(own, signals, now) {
-                patience -= 1;
+                stood = true;
                 let changed = Arc::clone(&threads.changed);
                 let waited = changed.wait_timeout(world, SLICE);
-                (world, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                let timeout;
+                (world, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                // As long as others go on there is no reason to give up on them.
+                patience = if timeout.timed_out() {
+                    patience - 1
+                } else {
+                    PATIENCE
+                };
                 // Others signal besides the world.
                 let sleepers = &mut world.env.threads.sleepers;
                 sleepers.iter_mut().for_each(|one| one.looked_at = None);
@@ -163,11 +171,10 @@ impl Clock for SimClock {
                 break world.env.threads.is_woken(own, signals);
             }
         };
-        world.env.threads.wakes(own);
-        drop(world);
         if held {
-            self.count(true);
+            world.env.threads.busy += 1;
         }
+        world.env.threads.wakes(own);
         woken
     }
 

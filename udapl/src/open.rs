@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
-use dat_core::{CloseFlags, DatError, IaConfig, Opened};
+use dat_core::{CloseFlags, DatError, IaConfig, Opened, ReturnType};
 use driver::{Device, Function, FunctionError, PciAddress};
 use hw_mlx::provider::{MlxProvider, OpenedProvider};
 use hw_mlx::{CloseError, CloseReport, HcaConfig, MlxError};
@@ -227,7 +227,15 @@ impl Adapter {
             name: self.name.clone(),
             error,
         })?;
-        Ok(self.dat.instance(provider.ok_or_else(closed)?, config)?)
+        let made = self.dat.instance(provider.ok_or_else(closed)?, config);
+        made.map_err(|error| {
+            // Its last instance was closed meanwhile.
+            if error.return_type() == ReturnType::InvalidHandle {
+                closed()
+            } else {
+                error.into()
+            }
+        })
     }
 }
 

@@ -28,9 +28,10 @@ use driver::Function;
 use dat_core::{CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, Subtype};
 
 use super::call::{answer, caught, panicked};
-use super::gate::{Gate, NoTurn};
+use super::gate::{Gate, NoTurn, Turn};
 use super::instance::Instance;
 use super::records::Records;
+use super::siblings::Siblings;
 use super::sleep::Sleep;
 use super::table::{self, IaName, Named, Reserved};
 use super::types::{DatHandle, DatReturn};
@@ -48,6 +49,8 @@ pub(super) struct Adapter {
     many: AtomicBool,
     /// What is stopped if nothing can be asked of the IA any more.
     function: Mutex<Option<Function>>,
+    /// What is open, as its siblings know it.
+    siblings: Mutex<Option<(Arc<Siblings>, IaName)>>,
 }
 
 /// What is open.
@@ -94,6 +97,7 @@ impl Adapter {
             broken: AtomicBool::new(false),
             many: AtomicBool::new(many),
             function: Mutex::new(None),
+            siblings: Mutex::new(None),
         }))
     }
 
@@ -191,7 +195,30 @@ impl Adapter {
         &'static self,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<R> {
-        let turn = self.gate.turn().map_err(|none| self.shut(none))?;
+        self.look_in(self.gate.turn(), work)
+    }
+
+    /// The same as [`Adapter::turn_of`] for who looks after an instance that nobody calls. `None`: somebody is in it.
+    pub(super) fn try_turn_of<R>(
+        &'static self,
+        ia: IaName,
+        work: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> Option<DatResult<R>> {
+        let turn = self.gate.try_turn()?;
+        Some(self.look_in(turn, |open| {
+            open.check(ia)?;
+            let answer = work(open);
+            open.sleep.kick();
+            answer
+        }))
+    }
+
+    fn look_in<R>(
+        &'static self,
+        turn: Result<Turn<'_>, NoTurn>,
+        work: impl FnOnce(&mut Open) -> DatResult<R>,
+    ) -> DatResult<R> {
+        let turn = turn.map_err(|none| self.shut(none))?;
         // SAFETY: the turn keeps everybody else out, and nobody is given a reference that outlasts one.
         let cell = unsafe { &mut *self.open.get() };
         let fuse = Fuse(self);
@@ -203,11 +230,12 @@ impl Adapter {
         let answer = work(open);
         let strays = open.strays();
         core::mem::forget(fuse);
-        drop((turn, held));
+        drop(turn);
         // They are for another instance: nobody has two turns at a time.
         if let Some(strays) = strays {
             strays.deliver();
         }
+        drop(held);
         answer
     }
 
@@ -264,7 +292,7 @@ impl Adapter {
         ia: IaName,
         may: impl FnOnce(&Open) -> DatResult<()>,
     ) -> DatResult<Open> {
-        let _turn = self.gate.turn().map_err(|none| self.shut(none))?;
+        let turn = self.gate.turn().map_err(|none| self.shut(none))?;
         // SAFETY: as in `turn`.
         let cell = unsafe { &mut *self.open.get() };
         let fuse = Fuse(self);
@@ -272,43 +300,57 @@ impl Adapter {
             Some(open) => open.check(ia).and_then(|()| may(open)),
             None => Err(self.gone()),
         };
-        let left = left.and_then(|()| cell.take().ok_or_else(|| self.gone()));
-        if let Ok(open) = &left {
+        let mut left = left.and_then(|()| cell.take().ok_or_else(|| self.gone()));
+        let mut strays = None;
+        if let Ok(open) = &mut left {
+            strays = open.strays();
             if open.lane {
                 self.gate.close();
             }
             self.set_function(None);
+            self.set_siblings(None);
             open.forget_all();
             IDLE.lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(self);
         }
         core::mem::forget(fuse);
+        drop(turn);
+        if let Some(strays) = strays {
+            strays.deliver();
+        }
         left
+    }
+
+    pub(super) fn set_siblings(&self, siblings: Option<(Arc<Siblings>, IaName)>) {
+        *self.siblings.lock().unwrap_or_else(PoisonError::into_inner) = siblings;
     }
 
     fn set_function(&self, function: Option<Function>) {
         *self.function.lock().unwrap_or_else(PoisonError::into_inner) = function;
     }
 
-    /// Ends the function's use of memory: nothing can be asked of the IA any more. Once.
-    fn stop(&self) {
+    /// Ends the function's use of memory: nothing can be asked of the IA any more. Once; whether this was the first time.
+    fn stop(&self) -> bool {
         let mut function = self.function.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(function) = function.take()
-            && let Err(error) = function.stop()
-        {
+        let Some(function) = function.take() else {
+            return false;
+        };
+        if let Err(error) = function.stop() {
             tracing::error!(function = function.name(), %error, "a broken adapter cannot be stopped");
         }
+        true
     }
 
     /// Nobody can be kept out of the fast lane, so nobody goes in; what is open stays where it is.
     #[cold]
     fn shut(&self, none: NoTurn) -> DatError {
-        tracing::error!(
-            errno = none.0,
-            "membarrier(2) is refused since an adapter was opened; it is shut"
-        );
-        self.stop();
+        if self.stop() {
+            tracing::error!(
+                errno = none.0,
+                "membarrier(2) is refused since an adapter was opened; it is shut"
+            );
+        }
         internal(
             "membarrier(2) is refused since the adapter was opened (by a seccomp filter?), so threads cannot be kept apart; the adapter is unusable",
         )
@@ -334,7 +376,16 @@ impl Drop for Fuse {
         self.0.gate.close();
         // SAFETY: the fuse lives inside a turn or the lane, and the reference that was made there is gone.
         let open = unsafe { (*self.0.open.get()).take() };
-        self.0.stop();
+        let _first = self.0.stop();
+        let siblings = self
+            .0
+            .siblings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((siblings, ia)) = siblings {
+            siblings.bury(ia);
+        }
         // Nobody knows what dropping it would do.
         let _kept = ManuallyDrop::new(open);
     }

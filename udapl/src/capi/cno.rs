@@ -230,7 +230,10 @@ fn wait(
                 }
             },
             // Closed while we slept: whoever waits is released with no EVD.
-            Err(_gone) => return Ok(null_mut()),
+            Err(_gone) => {
+                siblings.take_over(taken);
+                return Ok(null_mut());
+            }
         }
     }
 }

@@ -279,7 +279,11 @@ fn wait<T>(
             }))
         });
         // What is gone was closed while we slept.
-        match looked.map_err(|_gone| aborted())?? {
+        let looked = looked.map_err(|_gone| {
+            siblings.take_over(taken);
+            aborted()
+        });
+        match looked?? {
             Ok(ready) => return Ok(ready),
             Err((again, until)) => {
                 if siblings.attend(ia) {

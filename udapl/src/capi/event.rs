@@ -41,6 +41,7 @@ pub(super) unsafe fn store(
             let event = made(adapter, open, evd, event);
             // SAFETY: contract ROOM.
             unsafe { out.write(event) };
+            open.call_for_strays();
             0
         }
         Err(error) => {

@@ -28,7 +28,7 @@
 //!
 //! `models` puts this file over primitives that try every order of events.
 
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
 use super::primitives::{
     AtomicBool, AtomicI32, AtomicU32, Mutex, MutexGuard, Ordering, has_heavy_fence, heavy_fence,
@@ -112,6 +112,19 @@ impl Gate {
     pub(super) fn turn(&self) -> Result<Turn<'_>, NoTurn> {
         // A turn that panicked has poisoned the lock; what it left is dealt with by who caught the panic.
         let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.turn_behind(lock)
+    }
+
+    /// The same, if nobody has a turn. Who is in the lane is waited for, as that is short.
+    pub(super) fn try_turn(&self) -> Option<Result<Turn<'_>, NoTurn>> {
+        match self.lock.try_lock() {
+            Ok(lock) => Some(self.turn_behind(lock)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.turn_behind(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn turn_behind<'a>(&'a self, lock: MutexGuard<'a, ()>) -> Result<Turn<'a>, NoTurn> {
         let lost = self.lost.load(Ordering::Relaxed);
         if lost != 0 {
             return Err(NoTurn(lost));

@@ -180,10 +180,16 @@ impl Open {
         })
     }
 
-    /// A dequeue has found nothing, and the IA may have looked after all else. In the lane nobody else's turn can be waited for, so the
-    /// steward comes for what is another instance's.
+    /// A dequeue has found nothing, and the IA has looked after all else.
     pub(super) fn looked_around(&self) {
         self.sleep.kick();
+        self.call_for_strays();
+    }
+
+    /// The IA may have looked after all else. In the lane nobody else's turn can be waited for, so the steward comes for what is
+    /// another instance's.
+    #[inline]
+    pub(super) fn call_for_strays(&self) {
         if self.instance.async_evd != AsyncEvd::Own && self.ia.has_async_events() {
             self.instance.siblings.call(self.instance.name);
         }

@@ -215,7 +215,10 @@ fn take(
             break;
         }
         let event = match open.ia.evd_dequeue(evd) {
-            Ok(event) => event,
+            Ok(event) => {
+                open.call_for_strays();
+                event
+            }
             Err(error) => {
                 if found_nothing(error) {
                     open.looked_around();

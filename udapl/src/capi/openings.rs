@@ -19,7 +19,7 @@ use super::adapter::{Adapter, Open, handle_error};
 use super::fork;
 use super::ia::dat_error;
 use super::instance::{Instance, Wanted, WantedEvd};
-use super::siblings::Siblings;
+use super::siblings::{self, Siblings};
 use super::table::{IaName, Reserved};
 use crate::{Ia, OpenError, OpenOptions};
 
@@ -135,14 +135,10 @@ fn another(
         Err(OpenError::Closed { .. }) => Ok(None),
         Err(error) => Err(dat_error(error)),
     };
-    match made {
-        Ok(Some(_)) => one.count += 1,
-        Ok(None) | Err(_) => {
-            if let Some(evd) = given {
-                one.siblings.give_back(evd);
-            }
-        }
+    if let Some(evd) = given {
+        one.siblings.is_made(evd);
     }
+    one.count += usize::from(matches!(made, Ok(Some(_))));
     made
 }
 
@@ -161,8 +157,12 @@ pub(super) fn adopt(
     wanted: &Wanted,
     siblings: Arc<Siblings>,
 ) -> DatResult<(&'static Adapter, IaName)> {
-    let reserved = match fork::guard().and_then(|()| Reserved::<IaName>::new()) {
-        Ok(reserved) => reserved,
+    let prepared = || {
+        fork::guard()?;
+        Ok((Reserved::<IaName>::new()?, siblings::interrupt()?))
+    };
+    let (reserved, attendant) = match prepared() {
+        Ok(prepared) => prepared,
         Err(error) => {
             // Nothing is in it; what the teardown has to say is in the log.
             let _closed = crate::ia_close(ia, CloseFlags::Abrupt);
@@ -175,9 +175,10 @@ pub(super) fn adopt(
     adapter.turn_of(name, |open| {
         let given = open.async_evd(adapter);
         let given = given.filter(|_| matches!(wanted.async_evd, WantedEvd::This(_)));
-        siblings.join(adapter, name, &open.ia, given);
+        siblings.join(adapter, name, &open.ia, given, attendant);
         Ok(())
     })?;
+    adapter.set_siblings(Some((siblings, name)));
     Ok((adapter, name))
 }
 

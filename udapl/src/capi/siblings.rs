@@ -1,11 +1,14 @@
 //! The instances of an adapter that a C program has open, and the steward that looks after those whom nobody calls.
 //!
 //! An instance takes in what is for it when it is called, waited in, or polled. A program may use one of two, and the other has a
-//! connection that its peer wants to set up, or an asynchronous event for an EVD that they share. So whoever is about to sleep in
-//! one instance first has those look that have been called ([`Siblings::attend`]); a program of one thread, and of virtual time,
-//! needs no more. And with the second instance a thread of the library's begins, the steward. It sleeps until an instance is
-//! called by another one that has taken in something for it, or the device says something that is for all, and has that instance
-//! look, in a turn, for which it waits as everybody does. It ends with the last one.
+//! connection that its peer wants to set up, or an asynchronous event for an EVD that they share. So each has an *attendant*, an
+//! interrupt that is signalled when another one has taken in something for it. Whoever is about to sleep in one instance first has
+//! those look whose attendants are signalled ([`Siblings::attend`]); a program of one thread, and of virtual time, needs no more. And
+//! with the second instance a thread of the library's begins, the steward, which sleeps on all attendants and on what the device says
+//! to all, and has instances look. It ends with the last one.
+//!
+//! Both leave an instance alone that somebody is in: nobody waits for another's turn, and a signal that a thread in there may be
+//! asleep for is taken in a turn only. The steward comes back to it ([`SOON`]).
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,12 +19,17 @@ use dat_core::{DatError, DatResult, EvdHandle, ReturnType, Subtype};
 use driver::{Clock, Held, HeldSignals, Interrupt, RealClock};
 
 use super::adapter::{Adapter, handle_error};
+use super::sleep::Taken;
 use super::table::{IaName, find_owned, handle_of, number};
 use super::types::DatHandle;
 use crate::Ia;
 
 /// The longest sleep without a look: timers of instances that nobody calls go off that late.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// When the steward comes back to an instance that somebody was in.
+const SOON: Duration = Duration::from_millis(1);
+/// How often an instance looks in one turn, if each time something is left.
+const LOOKS: u32 = 16;
 
 /// An instance, as its siblings know it.
 #[derive(Clone)]
@@ -30,9 +38,11 @@ struct Member {
     ia: IaName,
     /// The asynchronous EVD it was given, which is another's.
     given: Option<u64>,
-    /// Another instance has taken in something for this one.
+    /// There is something for it that nobody has taken in.
+    attendant: Interrupt,
+    /// Ends the sleep of whoever waits in it.
     wakeup: Option<Interrupt>,
-    /// What the device says to all.
+    /// What the device says to all. Who sleeps in an instance may sleep on it, too.
     common: Option<Interrupt>,
     clock: Arc<dyn Clock>,
 }
@@ -43,16 +53,50 @@ pub(super) struct Siblings {
     steward: Mutex<Option<JoinHandle<()>>>,
 }
 
+#[derive(Default)]
+struct Members {
+    list: Vec<Member>,
+    /// Asynchronous EVDs, by C's handles, that are being given to instances which are not there yet.
+    lent: Vec<u64>,
+    /// Those that were given to instances which have broken.
+    orphaned: Vec<u64>,
+}
+
 struct Shared {
-    members: Mutex<Vec<Member>>,
+    members: Mutex<Members>,
     /// There are others than before, or it is over.
     changed: Interrupt,
     over: AtomicBool,
 }
 
 impl Shared {
-    fn members(&self) -> MutexGuard<'_, Vec<Member>> {
+    fn members(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An instance is one of them no more; the asynchronous EVD it was given.
+    fn forget(&self, ia: IaName) -> Option<u64> {
+        let list = &mut self.members().list;
+        let at = list.iter().position(|one| one.ia == ia)?;
+        let gone = list.swap_remove(at);
+        self.changed.signal();
+        gone.given
+    }
+
+    /// An asynchronous EVD is its owner's alone again, unless others have it, too.
+    fn give_back(&self, evd: u64) {
+        if let Some((adapter, ia, handle)) = find_owned::<EvdHandle>(handle_of(evd)) {
+            // Its owner may be going, too.
+            let _gone = adapter.turn_of(ia, |open| {
+                // In the owner's turn, where it is lent, too.
+                let members = self.members();
+                let is_given = members.list.iter().any(|one| one.given == Some(evd));
+                if !is_given && !members.lent.contains(&evd) {
+                    open.ia.async_evd_unbind(handle);
+                }
+                Ok(())
+            });
+        }
     }
 }
 
@@ -62,11 +106,10 @@ impl Siblings {
     /// # Errors
     /// DAT_INSUFFICIENT_RESOURCES: no eventfd is left.
     pub(super) fn new() -> DatResult<Arc<Self>> {
-        let changed = Interrupt::new().map_err(|_| missing("no eventfd"))?;
         Ok(Arc::new(Self {
             shared: Arc::new(Shared {
-                members: Mutex::new(Vec::new()),
-                changed,
+                members: Mutex::default(),
+                changed: interrupt()?,
                 over: AtomicBool::new(false),
             }),
             steward: Mutex::new(None),
@@ -93,20 +136,23 @@ impl Siblings {
         Ok(())
     }
 
-    /// An instance is there, with this IA and the asynchronous EVD it was given.
+    /// An instance is there, with this IA, the asynchronous EVD it was lent, and an attendant.
     pub(super) fn join(
         &self,
         adapter: &'static Adapter,
         ia: IaName,
         of: &Ia,
         given: Option<DatHandle>,
+        attendant: Interrupt,
     ) {
         let hca = of.provider().hca();
         let vectors = hca.interrupts().get(..hca.vectors()).unwrap_or_default();
-        self.shared.members().push(Member {
+        hca.attended_by(attendant.clone());
+        self.shared.members().list.push(Member {
             adapter,
             ia,
             given: given.map(number),
+            attendant,
             wakeup: vectors.last().cloned(),
             common: vectors.first().cloned(),
             clock: hca.function().clock(),
@@ -114,84 +160,106 @@ impl Siblings {
         self.shared.changed.signal();
     }
 
-    /// An instance is going; the EVD it was given is its owner's alone again, unless others were given it, too.
+    /// An instance is going. Not in a turn.
     pub(super) fn leave(&self, ia: IaName) {
-        let mut members = self.shared.members();
-        let at = members.iter().position(|one| one.ia == ia);
-        let gone = at.map(|at| members.remove(at));
-        drop(members);
-        self.shared.changed.signal();
-        if let Some(evd) = gone.and_then(|gone| gone.given) {
-            self.give_back(handle_of(evd));
+        if let Some(evd) = self.shared.forget(ia) {
+            self.shared.give_back(evd);
         }
     }
 
-    /// Has those look that were called, but one, who is about to sleep. True if there was one.
-    pub(super) fn attend(&self, but: IaName) -> bool {
-        let is_called =
-            |one: &&Member| one.ia != but && one.wakeup.as_ref().is_some_and(Interrupt::is_pending);
-        let called: Vec<Member> = self
-            .shared
-            .members()
-            .iter()
-            .filter(is_called)
-            .cloned()
-            .collect();
-        for one in &called {
-            if let Some(wakeup) = &one.wakeup {
-                let _called = wakeup.take();
-            }
-            look(one, false);
-        }
-        !called.is_empty()
-    }
-
-    /// Has the steward look at an instance.
-    pub(super) fn call(&self, ia: IaName) {
-        let members = self.shared.members();
-        let called = members.iter().find(|one| one.ia == ia);
-        if let Some(wakeup) = called.and_then(|one| one.wakeup.as_ref()) {
-            wakeup.signal();
+    /// An instance has broken, in a turn or in the lane. The steward gives back what it was given.
+    pub(super) fn bury(&self, ia: IaName) {
+        if let Some(evd) = self.shared.forget(ia) {
+            self.shared.members().orphaned.push(evd);
+            self.shared.changed.signal();
         }
     }
 
     /// Whether an instance is one of them.
-    pub(super) fn has(&self, ia: IaName) -> bool {
-        self.shared.members().iter().any(|one| one.ia == ia)
+    fn has(&self, ia: IaName) -> bool {
+        self.shared.members().list.iter().any(|one| one.ia == ia)
     }
 
     /// All but one.
     pub(super) fn others(&self, but: IaName) -> Vec<(&'static Adapter, IaName)> {
         let members = self.shared.members();
-        let others = members.iter().filter(|one| one.ia != but);
+        let others = members.list.iter().filter(|one| one.ia != but);
         others.map(|one| (one.adapter, one.ia)).collect()
     }
 
-    /// Lends an asynchronous EVD of one of them to one that is being made.
+    /// Has those look that were called, but one, who is about to sleep. True if there was one. Whom somebody is in is
+    /// the steward's.
+    pub(super) fn attend(&self, but: IaName) -> bool {
+        let is_called = |one: &&Member| one.ia != but && one.attendant.is_pending();
+        let called: Vec<Member> = {
+            let members = self.shared.members();
+            members.list.iter().filter(is_called).cloned().collect()
+        };
+        let mut attended = false;
+        for one in &called {
+            let _held = Held::new(&one.clock);
+            if one.attendant.take() == 0 {
+                continue;
+            }
+            match look(one, false) {
+                Looked::Busy => one.attendant.signal(),
+                Looked::Done | Looked::Gone => attended = true,
+            }
+        }
+        attended
+    }
+
+    /// Has the steward look at an instance.
+    pub(super) fn call(&self, ia: IaName) {
+        let members = self.shared.members();
+        if let Some(called) = members.list.iter().find(|one| one.ia == ia) {
+            called.attendant.signal();
+        }
+    }
+
+    /// A sleeper has taken interrupts, and its instance has gone: whoever sleeps elsewhere may have been meant.
+    pub(super) fn take_over(&self, taken: Taken) {
+        if taken == Taken::NOTHING {
+            return;
+        }
+        for one in &self.shared.members().list {
+            one.attendant.signal();
+            if let Some(wakeup) = &one.wakeup {
+                wakeup.signal();
+            }
+        }
+    }
+
+    /// Lends an asynchronous EVD of one of them to one that is being made, until [`Siblings::is_made`].
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|EVD_ASYNC: it is none of theirs that takes asynchronous events.
     pub(super) fn lend(&self, evd: DatHandle) -> DatResult<()> {
-        let (adapter, ia, evd) = find_owned::<EvdHandle>(evd)
+        let unknown = handle_error(Subtype::HandleEvdAsync);
+        let (adapter, ia, handle) = find_owned::<EvdHandle>(evd)
             .filter(|(_, ia, _)| self.has(*ia))
-            .ok_or(handle_error(Subtype::HandleEvdAsync))?;
-        adapter.turn_of(ia, |open| open.ia.async_evd_bind(evd))
+            .ok_or(unknown)?;
+        self.shared.members().lent.push(number(evd));
+        let bound = adapter.turn_of(ia, |open| open.ia.async_evd_bind(handle));
+        if bound.is_err() {
+            self.is_made(evd);
+        }
+        // Its owner may just have gone.
+        bound.map_err(|error| match error {
+            gone if gone == handle_error(Subtype::HandleIa) => unknown,
+            other => other,
+        })
     }
 
-    /// Nobody uses it any more who was lent it, unless another does.
-    pub(super) fn give_back(&self, evd: DatHandle) {
-        let members = self.shared.members();
-        if members.iter().any(|one| one.given == Some(number(evd))) {
-            return;
+    /// Who was lent it is there, or will not be.
+    pub(super) fn is_made(&self, evd: DatHandle) {
+        let evd = number(evd);
+        let mut members = self.shared.members();
+        if let Some(at) = members.lent.iter().position(|one| *one == evd) {
+            members.lent.swap_remove(at);
         }
         drop(members);
-        if let Some((adapter, ia, evd)) = find_owned::<EvdHandle>(evd) {
-            // Its owner may be going, too.
-            let _gone = adapter.turn_of(ia, |open| {
-                open.ia.async_evd_unbind(evd);
-                Ok(())
-            });
-        }
+        self.shared.give_back(evd);
     }
 
     /// The end: there is no instance any more.
@@ -213,39 +281,93 @@ fn missing(why: &'static str) -> DatError {
     DatError::new(ReturnType::InsufficientResources, Subtype::ResourceMemory).because(why)
 }
 
+/// An interrupt of ours.
+///
+/// # Errors
+/// DAT_INSUFFICIENT_RESOURCES: no eventfd is left.
+pub(super) fn interrupt() -> DatResult<Interrupt> {
+    Interrupt::new().map_err(|_| missing("no eventfd"))
+}
+
 /// What the steward does.
 fn steward_of(shared: &Shared) {
     let clock = RealClock::new();
     let mut interrupts = Vec::new();
+    // Whom it has to come back to.
+    let mut owed: Vec<IaName> = Vec::new();
     while !shared.over.load(Ordering::SeqCst) {
         let _others = shared.changed.take();
-        let members = shared.members().clone();
+        let orphaned = core::mem::take(&mut shared.members().orphaned);
+        orphaned.into_iter().for_each(|evd| shared.give_back(evd));
+        let members = shared.members().list.clone();
         let common = members.first().and_then(|one| one.common.clone());
         interrupts.clear();
         interrupts.push(shared.changed.clone());
-        interrupts.extend(common.iter().cloned());
-        interrupts.extend(members.iter().filter_map(|one| one.wakeup.clone()));
-        let woken = clock.wait(&interrupts, clock.now() + LOOK_EVERY);
+        interrupts.extend(members.iter().map(|one| one.attendant.clone()));
+        let longest = if owed.is_empty() {
+            // Who is in an instance takes it in there, and it would end every sleep until then.
+            interrupts.extend(common.iter().cloned());
+            LOOK_EVERY
+        } else {
+            SOON
+        };
+        let woken = clock.wait(&interrupts, clock.now() + longest);
+        let round = !woken && owed.is_empty();
         // What is taken here is looked at before any time goes by.
         let _held = members.first().map(|one| Held::new(&one.clock));
-        let for_all = common.is_some_and(|common| common.take() > 0);
-        for (at, one) in members.iter().enumerate() {
-            // Whoever looks takes in what is for all, and wakes the others.
-            let called = one.wakeup.as_ref().is_some_and(|wakeup| wakeup.take() > 0);
-            if called || !woken || (for_all && at == 0) {
-                look(one, for_all && at == 0);
+        let mut for_all = common.as_ref().is_some_and(Interrupt::is_pending);
+        let before = core::mem::take(&mut owed);
+        for one in &members {
+            let called = one.attendant.take() > 0 || before.contains(&one.ia);
+            // Whoever looks takes in what is for all, and calls the others.
+            if !(called || round || for_all) {
+                continue;
             }
+            match look(one, for_all) {
+                Looked::Done => for_all = false,
+                Looked::Busy => owed.push(one.ia),
+                Looked::Gone => {}
+            }
+        }
+        if for_all
+            && owed.is_empty()
+            && let Some(common) = &common
+        {
+            // There is nobody who could look, and it would end every sleep.
+            let _signalled = common.take();
         }
     }
 }
 
-/// Has an instance look. One that has gone, or is broken, has nothing to look at.
-fn look(one: &Member, for_all: bool) {
-    let _gone = one.adapter.turn_if_open(one.ia, |open| {
+/// What became of having an instance look.
+enum Looked {
+    Done,
+    /// Somebody is in it.
+    Busy,
+    /// It has gone, or is broken, and has nothing to look at.
+    Gone,
+}
+
+fn look(one: &Member, for_all: bool) -> Looked {
+    let looked = one.adapter.try_turn_of(one.ia, |open| {
         if for_all {
+            // Nobody sleeps on it in here.
+            if let Some(common) = &one.common {
+                let _signalled = common.take();
+            }
             open.ia.provider().hca().interrupt_taken(0);
         }
-        open.ia.progress();
+        for _ in 0..LOOKS {
+            open.ia.progress();
+            if !open.ia.has_more() {
+                break;
+            }
+        }
         Ok(())
     });
+    match looked {
+        None => Looked::Busy,
+        Some(Ok(())) => Looked::Done,
+        Some(Err(_gone)) => Looked::Gone,
+    }
 }

@@ -72,27 +72,39 @@ pub(super) struct Sleeper<'a> {
     signals: OnceCell<HeldSignals>,
 }
 
-/// Which of the function's interrupts a sleeper has taken: the last of them in the list.
+/// Which of the function's interrupts a sleeper has taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Taken(Option<usize>);
+pub(super) struct Taken {
+    taken: bool,
+    /// The last of the vectors in the list, which is the one that others may share.
+    last: Option<usize>,
+}
 
 impl Taken {
-    pub(super) const NOTHING: Self = Self(None);
+    pub(super) const NOTHING: Self = Self {
+        taken: false,
+        last: None,
+    };
 
-    /// Takes what is signalled. A look takes in all there is, however often it was.
+    /// Takes what is signalled of vectors and, behind them, the wakeup. A look takes in all there is, however often it was.
     pub(super) fn by(interrupts: &[Interrupt]) -> Self {
+        // The wakeup is the instance's alone.
+        let Some((wakeup, vectors)) = interrupts.split_last() else {
+            return Self::NOTHING;
+        };
+        let mut taken = wakeup.take() > 0;
         let mut last = None;
-        for (at, interrupt) in interrupts.iter().enumerate() {
-            if interrupt.take() > 0 {
-                last = Some(at);
+        for (at, vector) in vectors.iter().enumerate() {
+            if vector.take() > 0 {
+                (taken, last) = (true, Some(at));
             }
         }
-        Self(last)
+        Self { taken, last }
     }
 
     /// Has other instances look whose interrupt it may have been, too. In a turn, before one's own look.
     pub(super) fn share(self, ia: &Ia) {
-        if let Some(at) = self.0 {
+        if let Some(at) = self.last {
             ia.provider().hca().interrupt_taken(at);
         }
     }
@@ -122,7 +134,7 @@ impl Sleeper<'_> {
         if let Some(own) = &self.own {
             own.take();
         }
-        if taken != Taken::NOTHING {
+        if taken.taken {
             self.sleep.sleepers.taken_by(self.own.as_ref());
         }
         Ok(taken)

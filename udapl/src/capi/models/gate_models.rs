@@ -52,6 +52,16 @@ impl Guarded {
         Ok(())
     }
 
+    /// As `Adapter::try_turn_of`; false: somebody has one.
+    fn tried(&self) -> bool {
+        let Some(turn) = self.gate.try_turn() else {
+            return false;
+        };
+        let _turn = turn.expect("membarrier(2) works");
+        self.work();
+        true
+    }
+
     /// As `Adapter::fast`: in the lane, or else in a turn.
     fn post(&self) -> Result<(), NoTurn> {
         if !self.gate.enter() {
@@ -108,6 +118,21 @@ fn a_post_beside_two_threads_with_turns() {
     poster.join().expect("the thread");
     other.join().expect("the thread");
     assert_eq!(guarded.passed(), 3);
+}
+
+/// A thread posts, another has a turn, and the steward has one if it finds none.
+fn a_turn_is_tried_beside_a_post_and_a_turn() {
+    let guarded = Guarded::new();
+    let (posts, turns) = (Arc::clone(&guarded), Arc::clone(&guarded));
+    let poster = thread::spawn(move || {
+        let _running = Running::on(0);
+        posts.post().expect("membarrier(2) works");
+    });
+    let other = thread::spawn(move || turns.turn().expect("membarrier(2) works"));
+    let had_one = guarded.tried();
+    poster.join().expect("the thread");
+    other.join().expect("the thread");
+    assert_eq!(guarded.passed(), 2 + u32::from(had_one));
 }
 
 /// The adapter is opened once more while a thread posts; then another thread posts, too.
@@ -179,6 +204,18 @@ fn nobody_is_in_the_lane_beside_turns_of_two_threads() {
             "a post beside two threads with turns",
             machine,
             a_post_beside_two_threads_with_turns,
+        );
+    }
+}
+
+#[test]
+fn nobody_is_in_the_lane_beside_a_turn_that_was_tried() {
+    for fences in SOUND {
+        let machine = (fences, Broken::Nothing);
+        explore(
+            "a turn tried beside a post and a turn",
+            machine,
+            a_turn_is_tried_beside_a_post_and_a_turn,
         );
     }
 }

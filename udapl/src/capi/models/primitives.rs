@@ -11,7 +11,7 @@
 //! What is broken on purpose ([`Broken`]) shows that the models would find it.
 
 use std::cell::Cell;
-use std::sync::LockResult;
+use std::sync::{LockResult, TryLockResult};
 
 pub(super) use loom::sync::MutexGuard;
 pub(super) use loom::sync::atomic::AtomicPtr;
@@ -277,6 +277,10 @@ impl<T> Mutex<T> {
         let guard = self.0.lock();
         switch_to(number);
         guard
+    }
+
+    pub(super) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
+        self.0.try_lock()
     }
 }
 
