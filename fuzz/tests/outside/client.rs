@@ -21,7 +21,7 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
 use super::server::{honest, served};
-use super::{Effort, descriptors};
+use super::{Effort, descriptors, directory};
 
 /// Bytes of a header, and where it has the length.
 const HEADER: usize = 16;
@@ -216,8 +216,9 @@ fn use_it(function: &Function) {
 #[test]
 fn a_client_survives_what_any_server_answers() {
     let effort = Effort::new("vfio-user, server to client");
-    let server = served("fuzz-honest");
-    let path = std::env::temp_dir().join(format!("fuzz-between-{}", std::process::id()));
+    let directory = directory();
+    let server = served("fuzz-honest", &directory);
+    let path = directory.path().join("fuzz-between");
     let (listener, _taken) = driver::listen_at(&path).expect("a path");
     let (scripts, next) = channel();
     let behind = server.clone();

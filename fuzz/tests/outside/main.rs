@@ -61,3 +61,8 @@ fn descriptors(kind: &str) -> usize {
         .filter(|link| link.to_string_lossy().contains(kind))
         .count()
 }
+
+/// A directory for sockets, in which nobody else ever left one.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}

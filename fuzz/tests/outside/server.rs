@@ -18,19 +18,20 @@ use hw_sim::{Profile, Sim, SimConfig};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use tempfile::TempDir;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32, U64};
 
-use super::{Effort, descriptors};
+use super::{Effort, descriptors, directory};
 
 /// What the other side may take for a session: it says when it hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Commands of the protocol, and two that are none.
 const COMMANDS: u16 = 15;
 
-/// Starts a server of a simulated function; its socket.
-pub fn served(name: &'static str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+/// Starts a server of a simulated function; its socket in this directory.
+pub fn served(name: &'static str, directory: &TempDir) -> PathBuf {
+    let path = directory.path().join(name);
     let sim = Sim::new(SimConfig {
         seed: 0,
         event_log: false,
@@ -279,7 +280,8 @@ pub fn honest(path: &PathBuf) {
 #[test]
 fn a_server_survives_what_any_client_says() {
     let effort = Effort::new("vfio-user, client to server");
-    let path = served("fuzz-server");
+    let directory = directory();
+    let path = served("fuzz-server", &directory);
     honest(&path);
     let usual = descriptors("fuzz-memory");
     check!()

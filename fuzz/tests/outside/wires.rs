@@ -10,7 +10,7 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, socket,
 };
 
-use super::Effort;
+use super::{Effort, directory};
 
 /// The longest frame (driver, `frame_socket`).
 const FRAME_BYTES: usize = 16 << 10;
@@ -44,8 +44,8 @@ impl Message {
 #[test]
 fn a_stranger_at_a_wire_sends_frames_or_what_is_none() {
     let effort = Effort::new("wires, seqpacket");
-    let directory = std::env::temp_dir().join(format!("wires-{}", std::process::id()));
-    let (path, open) = (directory.with_extension("unix"), SockFlag::SOCK_CLOEXEC);
+    let directory = directory();
+    let (path, open) = (directory.path().join("wire"), SockFlag::SOCK_CLOEXEC);
     check!()
         .with_type::<Vec<Message>>()
         .with_iterations(Effort::iterations(3_000))
@@ -81,8 +81,8 @@ fn a_stranger_at_a_wire_sends_frames_or_what_is_none() {
 #[test]
 fn a_stranger_sends_datagrams_that_are_frames_or_none() {
     let effort = Effort::new("wires, datagrams");
-    let directory = std::env::temp_dir().join(format!("datagrams-{}", std::process::id()));
-    let [here, there] = ["here", "there"].map(|end| directory.with_extension(end));
+    let directory = directory();
+    let [here, there] = ["here", "there"].map(|end| directory.path().join(end));
     let end = FrameDatagrams::bind(&here, &there).expect("a path");
     let stranger = UnixDatagram::unbound().expect("a socket");
     check!()
