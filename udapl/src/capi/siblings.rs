@@ -295,6 +295,7 @@ fn steward_of(shared: &Shared) {
     let mut interrupts = Vec::new();
     // Whom it has to come back to.
     let mut owed: Vec<IaName> = Vec::new();
+    let mut next_round = clock.now() + LOOK_EVERY;
     while !shared.over.load(Ordering::SeqCst) {
         let _others = shared.changed.take();
         let orphaned = core::mem::take(&mut shared.members().orphaned);
@@ -304,15 +305,18 @@ fn steward_of(shared: &Shared) {
         interrupts.clear();
         interrupts.push(shared.changed.clone());
         interrupts.extend(members.iter().map(|one| one.attendant.clone()));
-        let longest = if owed.is_empty() {
-            // Who is in an instance takes it in there, and it would end every sleep until then.
+        let until = if owed.is_empty() {
             interrupts.extend(common.iter().cloned());
-            LOOK_EVERY
+            next_round
         } else {
-            SOON
+            // Who is in an instance takes in there what is for all, and that would end every sleep until then.
+            next_round.min(clock.now() + SOON)
         };
-        let woken = clock.wait(&interrupts, clock.now() + longest);
-        let round = !woken && owed.is_empty();
+        clock.wait(&interrupts, until);
+        let round = clock.now() >= next_round;
+        if round {
+            next_round = clock.now() + LOOK_EVERY;
+        }
         // What is taken here is looked at before any time goes by.
         let _held = members.first().map(|one| Held::new(&one.clock));
         let mut for_all = common.as_ref().is_some_and(Interrupt::is_pending);
