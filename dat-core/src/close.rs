@@ -78,8 +78,7 @@ impl<P: Provider> Ia<P> {
 
     /// Whether an object keeps a graceful close from succeeding. Connection requests do not, nor the endpoints lent with
     /// undecided ones, nor reserved service points that are spent, nor EVDs that the IA feeds.
-    #[must_use]
-    pub fn is_in_use(&self, object: impl Into<AnyHandle>) -> bool {
+    fn is_in_use(&self, object: impl Into<AnyHandle>) -> bool {
         let object = object.into();
         if self.check_any(object).is_err() {
             return false;

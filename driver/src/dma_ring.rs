@@ -185,7 +185,8 @@ impl<const BLOCK: usize> DmaQueue<BLOCK> {
     /// Stores the word in a single relaxed access.
     #[inline]
     pub fn store(&self, value: u32) {
-        store_word(self.word, value);
+        // SAFETY: `new` has it from a `DmaWord`, and `_leases` keep its buffer.
+        unsafe { store_word(self.word, value) };
     }
 
     /// How far its owner has come: a number that is his alone, kept here because it is read and written with the ring.
@@ -303,10 +304,13 @@ unsafe impl Send for DmaWord {}
 // SAFETY: as above.
 unsafe impl Sync for DmaWord {}
 
-/// Stores a word that [`DmaWord::new`] has found, in a single relaxed access. Its owner keeps it mapped.
+/// Stores a word in a single relaxed access.
+///
+/// # Safety
+/// [`DmaWord::new`] has found it, and whoever calls has kept its buffer since.
 #[inline]
-fn store_word(at: NonNull<u8>, value: u32) {
-    // SAFETY: `DmaWord::new` has accessed these four bytes of a buffer with all checks, and the owner has kept it since.
+unsafe fn store_word(at: NonNull<u8>, value: u32) {
+    // SAFETY: `DmaWord::new` has accessed these four bytes of a buffer with all checks, and they are there still.
     let word = unsafe { Span::new(at, 4) };
     // SAFETY: as above.
     unsafe { word.store_be32_unchecked(0, value) }
@@ -330,7 +334,8 @@ impl DmaWord {
     /// Stores it in a single relaxed access.
     #[inline]
     pub fn store(&self, value: u32) {
-        store_word(self.at, value);
+        // SAFETY: `new` has found it, and `_lease` keeps its buffer.
+        unsafe { store_word(self.at, value) };
     }
 }
 

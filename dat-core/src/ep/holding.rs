@@ -7,7 +7,8 @@
 //! buffer when a message begins, so an endpoint holds at most the one whose message is arriving. The device does not tell when
 //! that is: the counts are unknown, a mark of 1 or more is never exceeded, and a mark of 0 cannot be had.
 //!
-//! Marks are looked at when they are set and when the IA looks around ([`Ia::progress`]), those of some endpoints each time, not by posts.
+//! Marks are looked at when they are set and when the IA looks around ([`Ia::progress`]), those of some endpoints each time, not
+//! by posts.
 
 use super::state::EpState;
 use crate::error::{DatError, DatResult};

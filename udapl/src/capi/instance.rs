@@ -264,6 +264,7 @@ impl Strays {
 mod tests {
     use core::mem::MaybeUninit;
 
+    use dat_core::EvdFlags;
     use hw_sim::Fault;
 
     use super::*;
@@ -305,6 +306,66 @@ mod tests {
             let about = unsafe { event.event_data.asynch_error_event_data.dat_handle };
             assert_eq!((event.event_number, about), (0x08002, ia));
             dat_ia_close(ia, 0);
+        }
+    }
+
+    /// There is no steward: whoever is about to sleep in one instance has the other look, which its peer waits for.
+    #[test]
+    fn who_sleeps_in_one_instance_has_another_look_first() {
+        let fabric = Fabric::pair(1);
+        let wanted = Wanted {
+            async_evd: WantedEvd::New(4),
+            thread_safe: false,
+            entry: None,
+        };
+        let siblings = Siblings::new().expect("an eventfd");
+        let first = fabric.open(0).expect("an adapter");
+        let second = crate::Adapter::of(&first).instance(dat_core::IaConfig::default());
+        let [asks, answers] = [first, second.expect("an instance")].map(|ia| {
+            let (adapter, ia) = adopt(ia, &wanted, Arc::clone(&siblings)).expect("a handle");
+            let made = adapter.turn_of(ia, |open| {
+                let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
+                let (pz, evd) = (open.ia.pz_create()?, open.ia.evd_create(16, streams)?);
+                let ep = open
+                    .ia
+                    .ep_create(Some(pz), Some(evd), Some(evd), Some(evd), None)?;
+                Ok((evd, ep, open.name(adapter, evd), open.ia_handle()))
+            });
+            (adapter, ia, made.expect("objects"))
+        });
+        let (adapter, ia, (evd, ep, events, _)) = answers;
+        let listens = |open: &mut Open| {
+            open.ia.psp_create(7, evd, dat_core::PspFlags::CONSUMER)?;
+            Ok(open.ia.query().ia.ia_address)
+        };
+        let address = adapter.turn_of(ia, listens).expect("it listens");
+        let connects = |open: &mut Open| {
+            let (best, none) = (dat_core::Qos::BEST_EFFORT, dat_core::ConnectFlags::empty());
+            let patience = dat_core::Timeout::INFINITE;
+            open.ia
+                .ep_connect(asks.2.1, address, 7, patience, b"", best, none)
+        };
+        asks.0.turn_of(asks.1, connects).expect("it asks");
+        let next = || {
+            let (mut event, mut left) = (MaybeUninit::zeroed(), 0);
+            // SAFETY: places for what the call returns.
+            let answer =
+                unsafe { dat_evd_wait(events, u32::MAX, 1, event.as_mut_ptr(), &raw mut left) };
+            assert_eq!(answer, 0);
+            // SAFETY: the call has written it.
+            let event: crate::capi::types::CEvent = unsafe { event.assume_init() };
+            event
+        };
+        let request = next();
+        assert_eq!(request.event_number, 0x02001);
+        // SAFETY: the member of a connection request.
+        let cr = unsafe { request.event_data.cr_arrival_event_data.cr_handle };
+        let (_, _, cr) = find_owned::<dat_core::CrHandle>(cr).expect("a request");
+        let accepts = |open: &mut Open| open.ia.cr_accept(cr, Some(ep), b"");
+        adapter.turn_of(ia, accepts).expect("accepted");
+        assert_eq!(next().event_number, 0x04001, "established");
+        for (_, _, (.., handle)) in [asks, answers] {
+            assert_eq!(dat_ia_close(handle, 0), 0);
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Who waits lets go of the adapter while it sleeps. It is woken by the function's interrupts, or by somebody of this
 //! process who has done something with the adapter meanwhile ([`Sleep::kick`]): posted a software event, closed it,
-//! taken in the very interrupt ([`Sleepers`]). Who has taken an interrupt says so in its next look ([`Taken`]). Waking up early is harmless, the waiter looks and sleeps on.
+//! taken in the very interrupt ([`Sleepers`]). Who has taken an interrupt says so in its next look ([`Taken`]). Waking up early is
+//! harmless, the waiter looks and sleeps on.
 //!
 //! A signal that the program has a handler for ends the wait, however the handler was set up (SA_RESTART or not), as it does
 //! with poll(2). From the first sleep on the waiter holds signals back but where it sleeps, so that none is missed.
