@@ -13,11 +13,12 @@
 
 use crate::attributes::{MAX_PRIVATE_DATA, address_of};
 use crate::cm::{AcceptParams, ConnId, RejectReason};
+use crate::context::AnyHandle;
 use crate::ep::state::{EpEvent, EpState};
 use crate::ep::{Remote, service_id};
 use crate::error::{DatError, DatResult, Subtype};
 use crate::event::{ConnectionEventKind, ConnectionRequest, Event};
-use crate::handle::{CrHandle, CrKey, EpHandle, EpKey, PspKey, RspKey};
+use crate::handle::{CrHandle, CrKey, EpHandle, EpKey, PspKey, RspHandle, RspKey};
 use crate::ia::Ia;
 use crate::provider::{Path, Provider, QueuePair};
 use crate::rsp::Rsp;
@@ -256,6 +257,15 @@ impl<P: Provider> Ia<P> {
         }
         self.transmit();
         Ok(())
+    }
+
+    /// The service point of this IA that listens at a qualifier.
+    #[must_use]
+    pub fn listener(&self, conn_qual: ConnQual) -> Option<AnyHandle> {
+        self.service_point(conn_qual).map(|at| match at {
+            ServicePoint::Psp(key) => self.psp_handle(key).into(),
+            ServicePoint::Rsp(key) => RspHandle { key, ia: self.id }.into(),
+        })
     }
 
     /// Who listens at a qualifier.
