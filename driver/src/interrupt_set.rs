@@ -1,7 +1,7 @@
 //! Several interrupts as one descriptor: what an event loop polls.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -21,6 +21,13 @@ pub struct Descriptor(Arc<Epoll>);
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.0.as_fd()
+    }
+}
+
+/// For event loops that take no borrowed descriptors. It is open as long as this or a clone is there.
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -11,11 +11,12 @@
 //! Buffers that were [registered](Reactor::register) are pinned once and not at each transfer. That needs
 //! permission to lock memory; without it transfers work as well, only slower.
 //!
-//! A daemon with a ring of its own submits [`poll_entry`] there instead.
+//! [`Reactor::wait_for`] sleeps on whatever has a descriptor: sockets, timers of the kernel's, an adapter's
+//! [`Descriptor`](crate::Descriptor). A daemon with a ring of its own submits [`poll_entry`] there instead, or polls that descriptor.
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,7 +99,7 @@ pub struct Completion {
 /// Why [`Reactor::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// An interrupt is signalled (and still is).
+    /// An interrupt is signalled, or a descriptor is readable (and still is).
     Interrupt,
     /// A transfer has ended; see [`Reactor::take_completion`].
     Transfer,
@@ -342,10 +343,33 @@ impl Reactor {
         interrupts: &[Interrupt],
         deadline: Instant,
     ) -> Result<Wake, ReactorError> {
+        self.wait_polling(interrupts.iter().cloned().map(Operation::Poll), deadline)
+    }
+
+    /// As [`Reactor::wait`], with descriptors instead of interrupts: until one of them is readable. With none of them and a deadline
+    /// that has passed it only starts what was queued and looks what has ended.
+    ///
+    /// # Errors
+    /// [`ReactorError::Ring`]: the ring could not be entered.
+    pub fn wait_for(
+        &mut self,
+        readable: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<Wake, ReactorError> {
+        let polls = readable.iter().map(|fd| Operation::PollFd(fd.as_raw_fd()));
+        self.wait_polling(polls, deadline)
+    }
+
+    /// Sleeps beside polls, which end with the sleep.
+    fn wait_polling(
+        &mut self,
+        operations: impl ExactSizeIterator<Item = Operation>,
+        deadline: Instant,
+    ) -> Result<Wake, ReactorError> {
         let deadline = deadline.min(monotonic_now() + MAX_WAIT);
-        let mut polls = Vec::with_capacity(interrupts.len());
+        let mut polls = Vec::with_capacity(operations.len());
         let waited = self
-            .arm(interrupts, &mut polls)
+            .arm(operations, &mut polls)
             .and_then(|()| self.sleep(&mut polls, deadline));
         let disarmed = self.disarm(&polls);
         let wake = waited?;
@@ -353,11 +377,15 @@ impl Reactor {
         Ok(wake)
     }
 
-    /// Starts a poll of each interrupt.
-    fn arm(&mut self, interrupts: &[Interrupt], polls: &mut Vec<u64>) -> Result<(), ReactorError> {
-        for interrupt in interrupts {
+    /// Starts the polls.
+    fn arm(
+        &mut self,
+        operations: impl Iterator<Item = Operation>,
+        polls: &mut Vec<u64>,
+    ) -> Result<(), ReactorError> {
+        for operation in operations {
             let key = self.key();
-            self.start(key, Operation::Poll(interrupt.clone()))?;
+            self.start(key, operation)?;
             polls.push(key);
         }
         Ok(())
@@ -431,7 +459,9 @@ impl Reactor {
         while let Some((key, result, operation)) = self.ring.reap() {
             match operation {
                 Operation::Transfer(_) => self.advance(Token(key), result),
-                Operation::Poll(_) | Operation::Cancel(_) => others.push(key),
+                Operation::Poll(_) | Operation::PollFd(_) | Operation::Cancel(_) => {
+                    others.push(key);
+                }
             }
         }
         others

@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use io_uring::types::{Fd, SubmitArgs, Timespec};
@@ -43,6 +43,9 @@ pub(crate) struct Transfer {
 pub(crate) enum Operation {
     /// Wait until the interrupt is signalled.
     Poll(Interrupt),
+    /// Wait until a descriptor is readable which its owner keeps open until then. The kernel touches no memory for it, and has a
+    /// hold on the file itself from when it begins.
+    PollFd(RawFd),
     /// Move bytes.
     Transfer(Transfer),
     /// Give up the operation of this key.
@@ -83,7 +86,8 @@ impl Ring {
             self.enter(0, None)?;
         }
         // SAFETY: what the entry names is owned by `operation`, which `flight` keeps until the completion is taken
-        // by `reap`: the descriptor by the file or the interrupt, the memory by a clone of the buffer.
+        // by `reap`: the descriptor by the file or the interrupt, the memory by a clone of the buffer. A poll of any other descriptor
+        // names no memory.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
             return Err(io::Error::from(Errno::EBUSY));
@@ -95,6 +99,7 @@ impl Ring {
     fn entry(&self, operation: &Operation) -> squeue::Entry {
         match operation {
             Operation::Poll(interrupt) => poll_entry(interrupt),
+            Operation::PollFd(fd) => readable(*fd),
             Operation::Cancel(key) => opcode::AsyncCancel::new(*key).build(),
             Operation::Transfer(transfer) => {
                 let bytes = transfer.bytes.min(LONGEST);
@@ -232,8 +237,13 @@ impl Drop for Ring {
 
 /// An entry that completes when the interrupt is signalled.
 pub(crate) fn poll_entry(interrupt: &Interrupt) -> squeue::Entry {
+    readable(interrupt.as_fd().as_raw_fd())
+}
+
+/// An entry that completes when the descriptor is readable.
+fn readable(fd: RawFd) -> squeue::Entry {
     let events = u32::from(nix::poll::PollFlags::POLLIN.bits().cast_unsigned());
-    opcode::PollAdd::new(Fd(interrupt.as_fd().as_raw_fd()), events).build()
+    opcode::PollAdd::new(Fd(fd), events).build()
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ pub mod fabric;
 mod memory;
 pub mod name;
 mod open;
+pub mod reactor;
 pub mod registry;
 mod wired;
 

@@ -241,6 +241,45 @@ fn wait_returns_at_once_for_an_interrupt_that_is_pending_and_leaves_it_so() {
 }
 
 #[test]
+fn wait_for_returns_when_any_descriptor_is_readable_and_leaves_it_so() {
+    use std::io::{Read, Write};
+    let (reader, writer) = nix::unistd::pipe().unwrap();
+    let (mut reader, mut writer) = (std::fs::File::from(reader), std::fs::File::from(writer));
+    let mut set = crate::InterruptSet::new().unwrap();
+    let interrupt = Interrupt::new().unwrap();
+    set.watch(std::slice::from_ref(&interrupt)).unwrap();
+    let descriptor = set.descriptor();
+    let mut reactor = Reactor::new(8).unwrap();
+    let soon = || monotonic_now() + Duration::from_millis(2);
+    let both = [reader.as_fd(), descriptor.as_fd()];
+    assert_eq!(reactor.wait_for(&both, soon()).unwrap(), Wake::Deadline);
+    interrupt.signal();
+    for deadline in [Instant(0), far()] {
+        assert_eq!(reactor.wait_for(&both, deadline).unwrap(), Wake::Interrupt);
+    }
+    assert_eq!(interrupt.take(), 1);
+    assert_eq!(reactor.wait_for(&both, soon()).unwrap(), Wake::Deadline);
+    writer.write_all(b"x").unwrap();
+    assert_eq!(reactor.wait_for(&both, far()).unwrap(), Wake::Interrupt);
+    assert_eq!(reader.read(&mut [0; 2]).unwrap(), 1);
+    assert_eq!(reactor.ring.in_flight(), 0, "polls were left in the ring");
+}
+
+#[test]
+fn wait_for_nothing_starts_what_was_queued() {
+    let buffer = arena().alloc(4096, 4096).unwrap();
+    let mut reactor = Reactor::new(8).unwrap();
+    let token = reactor
+        .queue_write(&temporary(), 0, &buffer, 0, 4096)
+        .unwrap();
+    let ended = (0..10_000).find_map(|_| {
+        reactor.wait_for(&[], Instant(0)).unwrap();
+        reactor.take_completion()
+    });
+    assert_eq!(ended.map(|ended| ended.token), Some(token));
+}
+
+#[test]
 fn wait_is_woken_by_an_interrupt_from_elsewhere() {
     let interrupts = [Interrupt::new().unwrap(), Interrupt::new().unwrap()];
     let mut reactor = Reactor::new(8).unwrap();

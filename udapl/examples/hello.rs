@@ -1,0 +1,132 @@
+//! The shortest useful program: a client writes into a server's memory, and then sends it a message.
+//!
+//! ```text
+//! cargo run --example hello                                  # two simulated functions on a wire
+//! cargo run --example hello -- 0000:3b:00.2 0000:3b:00.3     # the client's function and the server's
+//! ```
+//!
+//! Both ends are in one thread here, so what they do stands in the order in which it happens. docs/guide.md explains each step.
+#![forbid(unsafe_code)]
+
+use anyhow::{Context, Result, bail, ensure};
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpHandle,
+    EvdFlags, EvdHandle, Event, Ia, LmrCreated, MemPrivFlags, OpenOptions, PspFlags, Qos,
+    RmrTriplet, Timeout, explain, ia_close, ia_open,
+};
+
+/// Where the server listens: above 0xffff it is an InfiniBand service ID, below a TCP port of `rdma_cm`.
+const SERVICE: u64 = 0x1_0000_0001;
+const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
+const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
+
+/// An end: an adapter, one EVD for all that happens, an endpoint, and memory that the device can reach.
+struct End {
+    ia: Ia,
+    events: EvdHandle,
+    ep: EpHandle,
+    memory: DmaMemory,
+    region: LmrCreated,
+}
+
+impl End {
+    fn open(name: &str) -> Result<Self> {
+        let mut ia = ia_open(name, &OpenOptions::default())?;
+        let zone = ia.pz_create()?;
+        let events = ia.evd_create(16, EvdFlags::DEFAULT - EvdFlags::ASYNC)?;
+        let evd = Some(events);
+        let ep = ia.ep_create(Some(zone), evd, evd, evd, None)?;
+        let memory = udapl::alloc(&ia, 4096)?;
+        let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
+        Ok(Self {
+            ia,
+            events,
+            ep,
+            memory,
+            region,
+        })
+    }
+
+    fn event(&mut self) -> Result<Event> {
+        Ok(self.ia.evd_wait(self.events, PATIENCE, 1)?.0)
+    }
+
+    fn success(&mut self) -> Result<()> {
+        let Event::Dto(done) = self.event()? else {
+            bail!("something else than a completion");
+        };
+        ensure!(done.status == DtoStatus::Success, "{}", explain(&done));
+        Ok(())
+    }
+}
+
+/// What the server finds: what was written, and what was sent.
+fn hello(client: &str, server: &str) -> Result<[String; 2]> {
+    let mut server = End::open(server).context("the server's adapter")?;
+    let mut client = End::open(client).context("the client's adapter")?;
+
+    // The server listens, and has a buffer posted before anybody can send to it.
+    server
+        .ia
+        .psp_create(SERVICE, server.events, PspFlags::CONSUMER)?;
+    let inbox = server.ia.lmr_slice(server.region.lmr, 0, 64)?;
+    server.ia.ep_post_recv(server.ep, &[inbox], 1, NO_FLAGS)?;
+
+    // The client calls. With the answer comes where in the server's memory it may write.
+    let address = server.ia.query().ia.ia_address;
+    let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
+    let ia = &mut client.ia;
+    ia.ep_connect(client.ep, address, SERVICE, PATIENCE, b"", best, none)?;
+    let Event::ConnectionRequest(request) = server.event()? else {
+        bail!("something else than a request to connect");
+    };
+    let mut place = server.region.rmr_context.to_be_bytes().to_vec();
+    place.extend((server.region.registered_address + 64).to_be_bytes());
+    server.ia.cr_accept(request.cr, Some(server.ep), &place)?;
+    for end in [&mut client, &mut server] {
+        let event = end.event().context("the connection")?;
+        ensure!(event.number() == ESTABLISHED, "no connection: {event:?}");
+    }
+
+    // It writes, then sends. What was written before a message is there when the message is.
+    let place = client.ia.ep_private_data(client.ep)?;
+    let (context, address) = place.split_first_chunk().context("where to write")?;
+    let remote = RmrTriplet {
+        rmr_context: u32::from_be_bytes(*context),
+        target_address: u64::from_be_bytes(*address.first_chunk().context("where to write")?),
+        segment_length: 13,
+    };
+    udapl::write(&client.memory, 0, b"Hello, memory");
+    udapl::write(&client.memory, 64, b"Hello, server");
+    let written = client.ia.lmr_slice(client.region.lmr, 0, 13)?;
+    let sent = client.ia.lmr_slice(client.region.lmr, 64, 13)?;
+    let ia = &mut client.ia;
+    ia.ep_post_rdma_write(client.ep, &[written], 2, &remote, NO_FLAGS)?;
+    ia.ep_post_send(client.ep, &[sent], 3, NO_FLAGS)?;
+    server.success().context("the message")?;
+    client.success().context("the RDMA Write")?;
+    client.success().context("the Send")?;
+    let [written, sent] = [64, 0].map(|at| udapl::read(&server.memory, at, 13));
+
+    ia_close(client.ia, CloseFlags::Abrupt)?;
+    ia_close(server.ia, CloseFlags::Abrupt)?;
+    Ok([String::from_utf8(written)?, String::from_utf8(sent)?])
+}
+
+fn main() -> Result<()> {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let [written, sent] = match &names[..] {
+        [] => hello("sim:client", "sim:server")?,
+        [client, server] => hello(client, server)?,
+        _ => bail!("two names, please: the client's and the server's adapter"),
+    };
+    println!("written into the server's memory: {written}\nsent to the server: {sent}");
+    Ok(())
+}
+
+#[test]
+fn the_server_finds_both_texts() {
+    let found = hello("sim:client", "sim:server").expect("it works");
+    assert_eq!(found, ["Hello, memory", "Hello, server"]);
+}

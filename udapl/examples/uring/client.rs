@@ -1,0 +1,149 @@
+//! The client: writes every block, reads every block, and compares.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpAttr,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice, MemPrivFlags, OpenOptions, Qos,
+    RmrTriplet, Timeout, explain, ia_open,
+};
+
+use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
+use super::{BLOCK, BLOCKS, DEPTH};
+
+const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
+const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
+/// A slot has a command, a response and a block.
+const SLOT: usize = 2 * MESSAGE + BLOCK;
+/// Cookies of commands; receives have the number of their slot.
+const COMMAND: u64 = 1 << 32;
+
+pub struct Client {
+    ia: Ia,
+    events: EvdHandle,
+    ep: EpHandle,
+    memory: DmaMemory,
+    region: LmrCreated,
+    local: LmrSlice,
+}
+
+impl Client {
+    pub fn open(name: &str) -> Result<Self> {
+        let mut ia = ia_open(name, &OpenOptions::default())?;
+        let zone = ia.pz_create()?;
+        let events = ia.evd_create(64, EvdFlags::CONNECTION | EvdFlags::DTO)?;
+        let evd = Some(events);
+        let attr = EpAttr {
+            max_rdma_read_in: 4, // the target reads what we write
+            ..EpAttr::defaults(ia.query().ia)
+        };
+        let ep = ia.ep_create(Some(zone), evd, evd, evd, Some(&attr))?;
+        let memory = udapl::alloc(&ia, DEPTH * SLOT)?;
+        let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
+        Ok(Self {
+            local: ia.lmr_slice(region.lmr, 0, (DEPTH * SLOT) as u64)?,
+            ia,
+            events,
+            ep,
+            memory,
+            region,
+        })
+    }
+
+    /// Connects, writes and reads; how many blocks came back as they went.
+    pub fn use_blocks(&mut self, target: IpAddr) -> Result<u64> {
+        let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
+        let ia = &mut self.ia;
+        ia.ep_connect(self.ep, target, SERVICE, PATIENCE, b"", best, none)?;
+        let event = self.event()?;
+        ensure!(event.number() == ESTABLISHED, "no connection: {event:?}");
+        self.all(Kind::Write)?;
+        let good = self.all(Kind::Read)?;
+        self.ia.ep_disconnect(self.ep, CloseFlags::Graceful)?;
+        while !matches!(self.event()?, Event::Connection(_)) {}
+        Ok(good)
+    }
+
+    fn event(&mut self) -> Result<Event> {
+        Ok(self.ia.evd_wait(self.events, PATIENCE, 1)?.0)
+    }
+
+    /// Has every block moved once, several at a time; how many there are with the right bytes in the end.
+    fn all(&mut self, kind: Kind) -> Result<u64> {
+        let mut blocks = 0..BLOCKS;
+        let (mut asked, mut good, mut at) = (0, 0, [0; DEPTH]);
+        for (slot, block) in (0..DEPTH).zip(blocks.by_ref()) {
+            self.ask(kind, slot, slot, block)?;
+            (at[slot], asked) = (block, asked + 1);
+        }
+        while asked > 0 {
+            let (slot, buffer) = self.answer()?;
+            asked -= 1;
+            let came = udapl::read(&self.memory, slot * SLOT + 2 * MESSAGE, BLOCK);
+            good += u64::from(came == pattern(at[slot]));
+            if let Some(block) = blocks.next() {
+                self.ask(kind, slot, buffer, block)?;
+                (at[slot], asked) = (block, asked + 1);
+            }
+        }
+        Ok(good)
+    }
+
+    fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
+        let part = self.local.part(u32::try_from(at)?, u32::try_from(bytes)?);
+        part.context("inside the memory")
+    }
+
+    /// Sends the command of a slot, with a slot's buffer posted for a response: for the next one that comes, whosever it is.
+    fn ask(&mut self, kind: Kind, slot: usize, buffer: usize, block: u64) -> Result<()> {
+        let start = slot * SLOT;
+        let data = match kind {
+            Kind::Write => pattern(block),
+            Kind::Read => vec![0; BLOCK],
+        };
+        udapl::write(&self.memory, start + 2 * MESSAGE, &data);
+        let command = Command {
+            kind,
+            tag: u16::try_from(slot)?,
+            block,
+            place: RmrTriplet {
+                rmr_context: self.region.rmr_context,
+                target_address: self.region.registered_address + (start + 2 * MESSAGE) as u64,
+                segment_length: BLOCK as u64,
+            },
+        };
+        udapl::write(&self.memory, start, &command.to_bytes());
+        let command = self.part(start, MESSAGE)?;
+        let response = self.part(buffer * SLOT + MESSAGE, MESSAGE)?;
+        self.ia.batch(self.ep, |batch| {
+            batch.recv(&[response], buffer as u64, NO_FLAGS)?;
+            batch.send(&[command], COMMAND, CompletionFlags::SUPPRESS)
+        })?;
+        Ok(())
+    }
+
+    /// The slot of the next command that is done, and whose buffer the response came in.
+    fn answer(&mut self) -> Result<(usize, usize)> {
+        let Event::Dto(done) = self.event()? else {
+            bail!("something else than a completion");
+        };
+        ensure!(done.status == DtoStatus::Success, "{}", explain(&done));
+        let buffer = usize::try_from(done.cookie)?;
+        let bytes = usize::try_from(done.transferred_length)?;
+        let message = udapl::read(&self.memory, buffer * SLOT + MESSAGE, bytes);
+        let response = Response::parse(&message)?;
+        let error = std::io::Error::from_raw_os_error(i32::try_from(response.error)?);
+        ensure!(response.error == 0, "the target's disk: {error}");
+        let slot = usize::from(response.tag);
+        ensure!(slot < DEPTH, "a response to command {slot}");
+        Ok((slot, buffer))
+    }
+}
+
+/// What block `number` holds.
+fn pattern(number: u64) -> Vec<u8> {
+    let word = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    word.iter().copied().cycle().take(BLOCK).collect()
+}

@@ -1,0 +1,284 @@
+//! The target: a slot for each command, a disk, and one loop.
+//!
+//! ```text
+//!   receive posted --command--> read:   disk reads the slot's block ---> RDMA Write and Send, one doorbell --> receive posted
+//!                          \--> write:  RDMA Read into the block --> disk writes it --> Send --> receive posted
+//! ```
+
+use std::fs::OpenOptions as FileOptions;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::libc::O_DIRECT;
+use udapl::reactor::{Clock, Completion, File, Instant, Reactor, ReactorError, RealClock, Token};
+use udapl::{
+    Arm, CloseFlags, CompletionFlags, ConnectionEventKind, DmaBuffer, DmaMemory, DtoStatus, EpAttr,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags, OpenOptions, PspFlags,
+    explain, ia_close, ia_open,
+};
+
+use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
+use super::{BLOCK, DEPTH};
+
+/// Twice as many as commands: one whose response is still leaving takes no new one.
+const SLOTS: usize = 2 * DEPTH;
+
+const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
+/// What a completion is of is in the low bits of its cookie, beside the slot.
+const RECV: u64 = 0;
+const FETCHED: u64 = 1;
+const SENT: u64 = 2;
+const PUT: u64 = 3;
+
+pub struct Target {
+    ia: Ia,
+    events: EvdHandle,
+    ep: EpHandle,
+    /// For each slot a command and a response; behind them, page by page, the blocks.
+    memory: DmaBuffer,
+    local: LmrSlice,
+    disk: File,
+    direct: bool,
+    reactor: Reactor,
+    /// What each slot is at.
+    commands: [Option<Command>; SLOTS],
+    /// What the disk is at.
+    transfers: Vec<(Token, usize)>,
+    disk_transfers: u64,
+    sleeps: u64,
+}
+
+const BLOCKS_AT: usize = BLOCK;
+const fn command_at(slot: usize) -> usize {
+    2 * slot * MESSAGE
+}
+const fn response_at(slot: usize) -> usize {
+    command_at(slot) + MESSAGE
+}
+const fn block_at(slot: usize) -> usize {
+    BLOCKS_AT + slot * BLOCK
+}
+
+/// Opens the disk past the page cache, if it can be: file systems in memory cannot.
+fn open_disk(path: &Path) -> Result<(File, bool)> {
+    let mut options = FileOptions::new();
+    options.read(true).write(true);
+    match File::open_with(options.clone().custom_flags(O_DIRECT), path) {
+        Ok(file) => Ok((file, true)),
+        Err(ReactorError::Open { .. }) => Ok((File::open_with(&options, path)?, false)),
+        Err(other) => Err(other.into()),
+    }
+}
+
+impl Target {
+    pub fn open(name: &str, disk: &Path) -> Result<Self> {
+        let (disk, direct) = open_disk(disk)?;
+        let mut ia = ia_open(name, &OpenOptions::default())?;
+        let zone = ia.pz_create()?;
+        let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
+        let events = ia.evd_create(256, streams)?;
+        let evd = Some(events);
+        let attr = EpAttr {
+            max_recv_dtos: u32::try_from(SLOTS)?,
+            max_request_dtos: u32::try_from(2 * SLOTS)?,
+            max_rdma_read_out: 4,
+            ..EpAttr::defaults(ia.query().ia)
+        };
+        let ep = ia.ep_create(Some(zone), evd, evd, evd, Some(&attr))?;
+        // On pages: what goes past the page cache has to lie on them.
+        let bytes = BLOCKS_AT + SLOTS * BLOCK;
+        let memory = ia.provider().arena().alloc(bytes, BLOCK)?;
+        let region = DmaMemory::Arena {
+            buffer: memory.clone(),
+            offset: 0,
+            bytes,
+        };
+        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let lmr = ia.lmr_create(region, zone, rights)?.lmr;
+        let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
+        ia.psp_create(SERVICE, events, PspFlags::CONSUMER)?;
+        let mut reactor = Reactor::new(64)?;
+        // Without it transfers work as well, only slower.
+        let _pinned = reactor.register(std::slice::from_ref(&memory))?;
+        let mut target = Self {
+            ia,
+            events,
+            ep,
+            memory,
+            local,
+            disk,
+            direct,
+            reactor,
+            commands: [None; SLOTS],
+            transfers: Vec::new(),
+            disk_transfers: 0,
+            sleeps: 0,
+        };
+        for slot in 0..SLOTS {
+            target.listen_to(slot)?;
+        }
+        Ok(target)
+    }
+
+    pub fn address(&self) -> IpAddr {
+        self.ia.query().ia.ia_address
+    }
+
+    /// Serves one client until it goes. Transfers of the disk, how often it slept, and whether they went past the page cache.
+    pub fn serve(mut self) -> Result<(u64, u64, bool)> {
+        let mut events = [Event::NONE; 16];
+        let clock = RealClock::new();
+        loop {
+            let taken = self.ia.evd_poll(self.events, &mut events)?;
+            for event in &events[..taken] {
+                if !self.take(*event)? {
+                    ia_close(self.ia, CloseFlags::Abrupt)?;
+                    return Ok((self.disk_transfers, self.sleeps, self.direct));
+                }
+            }
+            while let Some(ended) = self.reactor.take_completion() {
+                self.moved(&ended)?;
+            }
+            match self.ia.arm(&[self.events])? {
+                // Transfers are started and end all the same.
+                Arm::Ready => self.reactor.wait_for(&[], Instant(0))?,
+                Arm::Armed(armed) => {
+                    let until = clock.now() + armed.timeout();
+                    self.sleeps += 1;
+                    self.reactor.wait_for(&[armed.as_fd()], until)?
+                }
+            };
+        }
+    }
+
+    /// Takes an event. False: the client has gone.
+    fn take(&mut self, event: Event) -> Result<bool> {
+        match event {
+            Event::ConnectionRequest(request) => {
+                self.ia.cr_accept(request.cr, Some(self.ep), b"")?;
+            }
+            Event::Connection(event) if event.kind == ConnectionEventKind::Established => {}
+            Event::Connection(event) if event.kind == ConnectionEventKind::Disconnected => {
+                return Ok(false);
+            }
+            // The client has gone, or goes.
+            Event::Dto(done) if done.status == DtoStatus::ErrFlushed => {}
+            Event::Dto(done) => {
+                ensure!(done.status == DtoStatus::Success, "{}", explain(&done));
+                let slot = usize::try_from(done.cookie >> 2)?;
+                match done.cookie & 3 {
+                    RECV => self.begin(slot, usize::try_from(done.transferred_length)?)?,
+                    FETCHED => self.store(slot)?,
+                    SENT => self.listen_to(slot)?,
+                    _ => {}
+                }
+            }
+            Event::Connection(_) | Event::RmrBind(_) | Event::Async(_) | Event::Software(_) => {
+                bail!("an event nobody hoped for: {event:?}")
+            }
+        }
+        Ok(true)
+    }
+
+    fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
+        let part = self.local.part(u32::try_from(at)?, u32::try_from(bytes)?);
+        part.context("inside the memory")
+    }
+
+    fn listen_to(&mut self, slot: usize) -> Result<()> {
+        let buffer = self.part(command_at(slot), MESSAGE)?;
+        let cookie = (slot as u64) << 2 | RECV;
+        Ok(self.ia.ep_post_recv(self.ep, &[buffer], cookie, NO_FLAGS)?)
+    }
+
+    /// A command has come: a block begins its way.
+    fn begin(&mut self, slot: usize, bytes: usize) -> Result<()> {
+        let mut message = vec![0; bytes];
+        self.memory.read_bytes(command_at(slot), &mut message);
+        let command = Command::parse(&message)?;
+        self.commands[slot] = Some(command);
+        // One block at a time, and none behind the end of what can be addressed.
+        let offset = command.block.checked_mul(BLOCK as u64);
+        let (Some(offset), true) = (offset, command.place.segment_length == BLOCK as u64) else {
+            return self.respond(slot, nix::errno::Errno::EINVAL as u32);
+        };
+        match command.kind {
+            Kind::Write => {
+                let block = self.part(block_at(slot), BLOCK)?;
+                let cookie = (slot as u64) << 2 | FETCHED;
+                let post = &mut self.ia;
+                post.ep_post_rdma_read(self.ep, &[block], cookie, &command.place, NO_FLAGS)?;
+            }
+            Kind::Read => {
+                let (disk, memory) = (&self.disk, &self.memory);
+                let queued =
+                    self.reactor
+                        .queue_read(disk, offset, memory, block_at(slot), BLOCK)?;
+                self.transfers.push((queued, slot));
+            }
+        }
+        Ok(())
+    }
+
+    /// The client's block is here: on to the disk.
+    fn store(&mut self, slot: usize) -> Result<()> {
+        let command = self.commands[slot].context("a command")?;
+        let (disk, memory) = (&self.disk, &self.memory);
+        let offset = command.block * BLOCK as u64;
+        let queued = self
+            .reactor
+            .queue_write(disk, offset, memory, block_at(slot), BLOCK)?;
+        self.transfers.push((queued, slot));
+        Ok(())
+    }
+
+    /// A transfer between disk and memory has ended.
+    fn moved(&mut self, ended: &Completion) -> Result<()> {
+        let running = self.transfers.iter();
+        let at = running.clone().position(|(token, _)| *token == ended.token);
+        let (_, slot) = self
+            .transfers
+            .swap_remove(at.context("a transfer of ours")?);
+        self.disk_transfers += 1;
+        let error = match &ended.result {
+            Ok(BLOCK) => 0,
+            // Behind its end.
+            Ok(_) => nix::errno::Errno::ENXIO as u32,
+            Err(ReactorError::Transfer { source, .. }) => source
+                .raw_os_error()
+                .unwrap_or(nix::libc::EIO)
+                .unsigned_abs(),
+            Err(other) => bail!("{other}"),
+        };
+        self.respond(slot, error)
+    }
+
+    /// Tells the client how its command went; what it reads is written first, behind the same doorbell.
+    fn respond(&mut self, slot: usize, error: u32) -> Result<()> {
+        let command = self.commands[slot].take().context("a command")?;
+        let response = Response {
+            tag: command.tag,
+            error,
+        };
+        self.memory
+            .write_bytes(response_at(slot), &response.to_bytes());
+        let block = self.part(block_at(slot), BLOCK)?;
+        let response = self.part(response_at(slot), MESSAGE)?;
+        let cookie = (slot as u64) << 2;
+        self.ia.batch(self.ep, |batch| {
+            if command.kind == Kind::Read && error == 0 {
+                batch.rdma_write(
+                    &[block],
+                    cookie | PUT,
+                    &command.place,
+                    CompletionFlags::SUPPRESS,
+                )?;
+            }
+            batch.send(&[response], cookie | SENT, NO_FLAGS)
+        })?;
+        Ok(())
+    }
+}
