@@ -50,6 +50,8 @@
 pub mod capi;
 mod explain;
 pub mod fabric;
+#[cfg(feature = "async")]
+pub mod future;
 mod memory;
 pub mod name;
 mod open;

@@ -162,7 +162,7 @@ pub fn run() -> Result<()> {
         "--deny",
         "warnings",
     ]))?;
-    let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps"]);
+    let mut doc = shell::cargo(&["doc", "--workspace", "--no-deps", "--all-features"]);
     doc.env("RUSTDOCFLAGS", "--deny warnings");
     shell::run(doc)?;
     test(None)?;

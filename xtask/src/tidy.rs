@@ -180,7 +180,9 @@ fn backends_are_told_apart_in_one_place(source: &Source, breaches: &mut Vec<Stri
         }
         let configured = line.contains("cfg!(") || line.contains("#[cfg(");
         let of_the_processor = line.contains("target_endian");
-        if configured && !of_the_processor && !line.contains("cfg(test)") {
+        // A part that a program asks for, whatever it runs on.
+        let of_the_program = line.contains("cfg(feature = ");
+        if configured && !of_the_processor && !of_the_program && !line.contains("cfg(test)") {
             breaches.push(format!(
                 "{}:{number}: nothing is compiled for some machines only",
                 source.path

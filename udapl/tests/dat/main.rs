@@ -22,6 +22,7 @@ mod evd_calls;
 mod evd_overflow;
 mod evd_streams;
 mod flags;
+mod futures;
 mod inline;
 mod instances;
 mod iommu;

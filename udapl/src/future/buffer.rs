@@ -1,0 +1,254 @@
+//! Memory for transfers: pools of buffers, each of which has one owner at a time.
+//!
+//! A pool is one memory region, cut into pieces. A [`Buffer`] is the right to use a piece: whoever has it is the program, or, while a
+//! transfer is in flight, the driver. It goes back to the pool when it is dropped, wherever that is, and the region ends when
+//! the pool and all its buffers have gone.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::{Rc, Weak};
+
+use dat_core::{LmrHandle, LmrSlice, MemPrivFlags, RmrTriplet};
+use driver::{DmaBuffer, DmaMemory};
+
+use super::error::Error;
+use super::table::Shared;
+
+/// Of pieces: no two share a cache line.
+const LINE_BYTES: usize = 64;
+/// Of a region: what reads and writes past the page cache (`O_DIRECT`) ask for.
+const PAGE_BYTES: usize = 4096;
+
+/// Buffers of one size, in one registered region. Clones share it.
+#[derive(Clone)]
+pub struct Pool(Rc<Region>);
+
+/// The region.
+struct Region {
+    memory: DmaBuffer,
+    lmr: LmrHandle,
+    whole: LmrSlice,
+    rmr_context: u32,
+    registered_address: u64,
+    /// Bytes of a buffer, and from one to the next.
+    bytes: u32,
+    stride: u32,
+    count: u32,
+    /// Numbers of buffers that nobody has.
+    free: RefCell<Vec<u32>>,
+    shared: Weak<Shared>,
+}
+
+impl Drop for Region {
+    /// No transfer uses it any more: each would have a buffer.
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.region_is_over(self.lmr);
+        }
+    }
+}
+
+impl Pool {
+    /// `count` buffers of `bytes` bytes.
+    pub(super) fn new(
+        shared: &Rc<Shared>,
+        count: u32,
+        bytes: u32,
+        rights: MemPrivFlags,
+    ) -> Result<Self, Error> {
+        let too_large = || driver::DmaError::Request {
+            bytes: usize::MAX,
+            align: PAGE_BYTES,
+        };
+        let line = u32::try_from(LINE_BYTES).map_err(|_| too_large())?;
+        let stride = bytes.checked_next_multiple_of(line);
+        // One slice of it has 32 bits of length.
+        let all = stride.and_then(|stride| stride.checked_mul(count));
+        let (stride, all) = stride.zip(all).ok_or_else(too_large)?;
+        let length = usize::try_from(all).map_err(|_| too_large())?;
+        let (memory, region, whole) = shared.with(|core| {
+            let zone = core.zone;
+            let ia = core.ia()?;
+            let memory = ia.provider().arena().alloc(length, PAGE_BYTES)?;
+            let registered = DmaMemory::Arena {
+                buffer: memory.clone(),
+                offset: 0,
+                bytes: length,
+            };
+            let region = ia.lmr_create(registered, zone, rights)?;
+            let whole = ia.lmr_slice(region.lmr, 0, u64::from(all))?;
+            Ok::<_, Error>((memory, region, whole))
+        })?;
+        Ok(Self(Rc::new(Region {
+            memory,
+            lmr: region.lmr,
+            whole,
+            rmr_context: region.rmr_context,
+            registered_address: region.registered_address,
+            bytes,
+            stride,
+            count,
+            free: RefCell::new((0..count).rev().collect()),
+            shared: Rc::downgrade(shared),
+        })))
+    }
+
+    /// A buffer that nobody has, if there is one. It is as long as it can be, and has the bytes of who had it before.
+    #[must_use]
+    pub fn take(&self) -> Option<Buffer> {
+        let number = self.0.free.borrow_mut().pop()?;
+        Some(Buffer {
+            region: Rc::clone(&self.0),
+            number,
+            len: self.0.bytes,
+        })
+    }
+
+    /// Buffers that nobody has.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.0.free.borrow().len()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Region { count, bytes, .. } = &*self.0;
+        let free = self.available();
+        write!(f, "Pool({free} of {count} buffers of {bytes} bytes)")
+    }
+}
+
+/// A piece of registered memory that nobody else has. Dropped, it goes back to its pool.
+pub struct Buffer {
+    region: Rc<Region>,
+    number: u32,
+    len: u32,
+}
+
+impl Buffer {
+    /// How many bytes it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        // CAST: usize has at least 32 bits on every target this runs on.
+        self.region.bytes as usize
+    }
+
+    /// How many of them are meant: those that are sent, or written to the peer; those that came.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        // CAST: as above.
+        self.len as usize
+    }
+
+    /// Whether none is meant.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Means the first `len` bytes from now on.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`]: it has fewer.
+    pub fn set_len(&mut self, len: usize) -> Result<(), Error> {
+        self.bounds(0, len, self.capacity())?;
+        // CAST: at most the capacity, which is a `u32`.
+        #[expect(clippy::cast_possible_truncation, reason = "at most the capacity")]
+        {
+            self.len = len as u32;
+        }
+        Ok(())
+    }
+
+    /// Puts these bytes in, from the first on, and means them.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`]: they are more than it can hold. Nothing was put in.
+    pub fn fill(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.set_len(bytes.len())?;
+        self.region.memory.write_bytes(self.start(), bytes);
+        Ok(())
+    }
+
+    /// Puts bytes in at a place, and means as many as before.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`]: they are not inside what it can hold. Nothing was put in.
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.bounds(offset, bytes.len(), self.capacity())?;
+        let place = self.start() + offset;
+        self.region.memory.write_bytes(place, bytes);
+        Ok(())
+    }
+
+    /// Copies bytes out of those that are meant.
+    ///
+    /// # Errors
+    /// [`Error::Bounds`]: they are not among them.
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.bounds(offset, bytes.len(), self.len())?;
+        let place = self.start() + offset;
+        self.region.memory.read_bytes(place, bytes);
+        Ok(())
+    }
+
+    /// A copy of the bytes that are meant.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.region.memory.read_bytes(self.start(), &mut bytes);
+        bytes
+    }
+
+    /// What a peer needs to reach what is meant, as far as the rights of the pool let him. He can do so for as long as the pool
+    /// has its region, whoever has the buffer by then.
+    #[must_use]
+    pub fn remote(&self) -> RmrTriplet {
+        RmrTriplet {
+            rmr_context: self.region.rmr_context,
+            target_address: self.region.registered_address
+                + u64::from(self.number) * u64::from(self.region.stride),
+            segment_length: u64::from(self.len),
+        }
+    }
+
+    /// The first `bytes` bytes, to post.
+    pub(super) fn slice(&self, bytes: u32) -> Option<LmrSlice> {
+        if bytes > self.region.bytes {
+            return None;
+        }
+        self.region
+            .whole
+            .part(self.number * self.region.stride, bytes)
+    }
+
+    fn start(&self) -> usize {
+        // CAST: the region is a `u32` long.
+        self.number as usize * self.region.stride as usize
+    }
+
+    const fn bounds(&self, offset: usize, bytes: usize, capacity: usize) -> Result<(), Error> {
+        if offset > capacity || bytes > capacity - offset {
+            return Err(Error::Bounds {
+                offset,
+                bytes,
+                capacity,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.region.free.borrow_mut().push(self.number);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (number, len, capacity) = (self.number, self.len, self.capacity());
+        write!(f, "Buffer({number}, {len} of {capacity} bytes)")
+    }
+}

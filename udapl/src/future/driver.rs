@@ -1,0 +1,240 @@
+//! Who owns the instance, takes its events in, and wakes tasks.
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use dat_core::{Arm, Armed, CloseFlags, DatResult, EvdFlags, EvdHandle, PzHandle};
+use driver::Descriptor;
+use hw_mlx::CloseReport;
+use hw_mlx::provider::MlxProvider;
+use thiserror::Error;
+
+use super::endpoint::Handle;
+use super::error::Error;
+use super::table::Shared;
+use crate::{Ia, OpenError, ia_close};
+
+/// Events of connections, and requests to connect, that may lie there between two turns.
+const CONNECTION_EVENTS: u32 = 4096;
+
+/// The owner of an instance whose operations are futures. Closed or dropped, it ends the instance, and all its futures with it.
+pub struct Driver {
+    shared: Rc<Shared>,
+}
+
+/// What [`Driver::turn`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "tasks may have been woken"]
+pub enum Turn {
+    /// Something was taken in. Tasks have their turn, and then the driver its next.
+    Taken,
+    /// Nothing was there, and what comes makes the descriptor readable: sleep on it, this long at the most. Whoever uses a handle of the
+    /// driver before the sleep turns it again first.
+    Armed(Duration),
+}
+
+/// An instance that cannot be driven, and why. It is as it was.
+#[derive(Debug, Error)]
+#[error("{error}")]
+pub struct Refused {
+    /// The instance.
+    pub ia: Box<Ia>,
+    /// Why not.
+    pub error: Error,
+}
+
+impl Driver {
+    /// Drives an instance, with room for so many transfers in flight.
+    ///
+    /// # Errors
+    /// [`Refused`]: the device has no room for two EVDs, one of them so large, or for a PZ.
+    pub fn new(mut ia: Ia, transfers: u32) -> Result<Self, Refused> {
+        match objects(&mut ia, transfers) {
+            Ok((zone, evds)) => Ok(Self {
+                shared: Shared::new(ia, zone, evds, transfers),
+            }),
+            Err(error) => Err(Refused {
+                ia: Box::new(ia),
+                error: Error::Dat(error),
+            }),
+        }
+    }
+
+    /// A handle, to make endpoints, listeners and pools with.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        Handle::new(Rc::clone(&self.shared))
+    }
+
+    /// The descriptor to sleep on after [`Turn::Armed`].
+    ///
+    /// # Errors
+    /// As [`Ia::descriptor`](dat_core::Ia::descriptor).
+    pub fn descriptor(&mut self) -> Result<Descriptor, Error> {
+        self.shared
+            .with(|core| core.ia()?.descriptor().map_err(Error::Dat))
+    }
+
+    /// Takes in what is there, up to some number of events, and wakes the tasks it is for; if nothing is, the instance is armed.
+    ///
+    /// # Errors
+    /// [`Error::Dead`], once nothing more can come. DAT's refusal to arm the instance.
+    pub fn turn(&mut self) -> Result<Turn, Error> {
+        let armed = self.turn_then(|armed| armed.timeout())?;
+        Ok(armed.map_or(Turn::Taken, Turn::Armed))
+    }
+
+    /// The same; `idle` is what is done if nothing is there.
+    fn turn_then<T>(
+        &mut self,
+        idle: impl FnOnce(Armed<'_, MlxProvider>) -> T,
+    ) -> Result<Option<T>, Error> {
+        self.shared.end_regions();
+        self.shared.with(|core| {
+            if core.take_in()? > 0 {
+                return Ok(None);
+            }
+            if core.is_dead() {
+                return Err(Error::Dead);
+            }
+            let evds = [core.dtos, core.connections, core.peek()?.async_evd()];
+            let result = match core.driven().ok_or(Error::Closed)?.arm(&evds)? {
+                Arm::Ready => return Ok(None),
+                Arm::Armed(armed) => idle(armed),
+            };
+            core.is_armed();
+            Ok(Some(result))
+        })
+    }
+
+    /// Turns for as long as it is polled, beside the tasks. Where nothing is to be taken in it awaits what `sleep` returns, which is told
+    /// the longest time and ends then, or when the descriptor is readable; it is dropped when somebody has posted something.
+    /// Returns why it cannot go on.
+    pub async fn run<S: Future<Output = ()>>(
+        &mut self,
+        mut sleep: impl FnMut(Duration) -> S,
+    ) -> Error {
+        loop {
+            let idle = poll_fn(|cx| match self.turn() {
+                Ok(Turn::Taken) => {
+                    // Tasks first.
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+                Ok(Turn::Armed(longest)) => Poll::Ready(Ok(longest)),
+                Err(error) => Poll::Ready(Err(error)),
+            });
+            let longest = match idle.await {
+                Ok(longest) => longest,
+                Err(error) => return error,
+            };
+            let mut asleep = pin!(sleep(longest));
+            poll_fn(|cx| {
+                if self.shared.with(|core| core.disturbed(cx.waker())) {
+                    return Poll::Ready(());
+                }
+                asleep.as_mut().poll(cx)
+            })
+            .await;
+        }
+    }
+
+    /// Turns until a future is ready, and sleeps by the clock of the function: for programs without a runtime, and where time is
+    /// virtual. Whatever else wakes the future is seen when the sleep ends, after a second at most.
+    ///
+    /// # Errors
+    /// As [`Driver::turn`].
+    pub fn block_on<F: Future>(&mut self, future: F) -> Result<F::Output, Error> {
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        let mut future = pin!(future);
+        loop {
+            if woken.0.swap(false, Ordering::AcqRel)
+                && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+            {
+                return Ok(output);
+            }
+            self.turn_then(|armed| {
+                if !woken.0.load(Ordering::Acquire) {
+                    armed.sleep();
+                }
+            })?;
+        }
+    }
+
+    /// Closes the instance abruptly. What is in flight ends with [`Error::Closed`], and its buffers come back: the card
+    /// uses them no more.
+    ///
+    /// # Errors
+    /// As [`ia_close`]. The futures have ended all the same.
+    pub fn close(self) -> Result<CloseReport, OpenError> {
+        while self
+            .shared
+            .with(|core| core.take_in())
+            .is_ok_and(|taken| taken > 0)
+        {}
+        // PANIC: only this and the drop take it, and both end the driver.
+        let ia = self
+            .shared
+            .with(|core| core.take_ia())
+            .expect("an instance");
+        let closed = ia_close(ia, CloseFlags::Abrupt);
+        self.shared.with(|core| core.all_is_over());
+        closed
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        drop(self.shared.with(|core| core.take_ia()));
+        self.shared.with(|core| core.all_is_over());
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.shared.with(|core| format!("{:?}", core.driven()));
+        f.debug_tuple("Driver")
+            .field(&format_args!("{text}"))
+            .finish()
+    }
+}
+
+/// What a driver needs; all of it or nothing.
+fn objects(ia: &mut Ia, transfers: u32) -> DatResult<(PzHandle, [EvdHandle; 2])> {
+    let zone = ia.pz_create()?;
+    let mut evds = Vec::new();
+    for (events, streams) in [
+        (transfers, EvdFlags::DTO),
+        (CONNECTION_EVENTS, EvdFlags::CONNECTION | EvdFlags::CR),
+    ] {
+        match ia.evd_create(events, streams) {
+            Ok(evd) => evds.push(evd),
+            Err(error) => {
+                for evd in evds {
+                    ia.evd_free(evd)?;
+                }
+                ia.pz_free(zone)?;
+                return Err(error);
+            }
+        }
+    }
+    // PANIC: there are two.
+    Ok((zone, [evds[0], evds[1]]))
+}
+
+/// The waker of [`Driver::block_on`].
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,151 @@
+//! Requests to connect.
+
+use std::fmt;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use dat_core::{CrHandle, DatError, PspHandle, ReturnType, Subtype};
+
+use super::connecting::Connecting;
+use super::endpoint::Endpoint;
+use super::error::Error;
+use super::table::Shared;
+
+/// A service point. Dropped, nobody listens there any more, and requests that nobody has taken are refused.
+pub struct Listener {
+    shared: Rc<Shared>,
+    psp: PspHandle,
+}
+
+/// The next request to connect. Dropped, it has taken none.
+#[must_use = "futures do nothing unless they are polled"]
+pub struct Next {
+    shared: Rc<Shared>,
+    psp: PspHandle,
+}
+
+/// Somebody wants to connect. Dropped, he is told no.
+pub struct Request {
+    shared: Rc<Shared>,
+    /// None once it was decided.
+    cr: Option<CrHandle>,
+}
+
+impl Listener {
+    pub(super) const fn new(shared: Rc<Shared>, psp: PspHandle) -> Self {
+        Self { shared, psp }
+    }
+
+    /// Waits for a request.
+    ///
+    /// Errors of the future: [`Error::Dead`], [`Error::Closed`], [`Error::Dropped`].
+    pub fn next(&self) -> Next {
+        Next {
+            shared: Rc::clone(&self.shared),
+            psp: self.psp,
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.shared.with(|core| core.drop_listener(self.psp));
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Listener({:?})", self.psp)
+    }
+}
+
+impl Future for Next {
+    type Output = Result<Request, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let taken = self.shared.with(|core| core.request(self.psp, cx.waker()));
+        match taken {
+            Ok(None) => Poll::Pending,
+            Ok(cr) => Poll::Ready(Ok(Request {
+                shared: Rc::clone(&self.shared),
+                cr,
+            })),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl Request {
+    fn cr(&self) -> Result<CrHandle, Error> {
+        self.cr.ok_or(Error::Dropped)
+    }
+
+    /// Who asks.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: he has given up. [`Error::Closed`].
+    pub fn peer(&self) -> Result<IpAddr, Error> {
+        let cr = self.cr()?;
+        self.shared
+            .with(|core| Ok(core.peek()?.cr_query(cr)?.remote_ia_address))
+    }
+
+    /// What he sent along.
+    ///
+    /// # Errors
+    /// As [`Request::peer`].
+    pub fn private_data(&self) -> Result<Vec<u8>, Error> {
+        let cr = self.cr()?;
+        self.shared
+            .with(|core| Ok(core.peek()?.cr_query(cr)?.private_data.to_vec()))
+    }
+
+    /// Accepts it with an endpoint, and waits until the connection is there. If that cannot be begun, it is rejected.
+    ///
+    /// Errors of the future: as [`Ia::cr_accept`](dat_core::Ia::cr_accept); [`Error::Connection`].
+    pub fn accept(mut self, endpoint: &Endpoint, private_data: &[u8]) -> Connecting {
+        let waited = endpoint.waited_for();
+        let begun = self.cr().and_then(|cr| {
+            if !endpoint.is_of(&self.shared) {
+                let foreign = DatError::new(ReturnType::InvalidHandle, Subtype::HandleEp);
+                return Err(foreign.because("an endpoint of another driver").into());
+            }
+            self.shared.with(|core| {
+                let ep = core.ep(waited.1)?;
+                Ok(core.ia()?.cr_accept(cr, Some(ep), private_data)?)
+            })
+        });
+        if begun.is_ok() {
+            self.cr = None;
+        }
+        Connecting::new(begun.map(|()| waited))
+    }
+
+    /// Says no.
+    pub fn reject(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let Some(cr) = self.cr.take() else {
+            return;
+        };
+        let rejected = self
+            .shared
+            .with(|core| core.ia().map(|ia| ia.cr_reject(cr)));
+        if let Ok(Err(error)) = rejected {
+            tracing::debug!(%error, "a request is gone already");
+        }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Request({:?})", self.cr)
+    }
+}

@@ -1,0 +1,636 @@
+//! What a driver and its handles share: the instance, endpoints, transfers in flight, and who waits for what.
+//!
+//! All of it is behind one `RefCell`, entered through [`Shared::with`]. Waking a task, or dropping the last waker of one, runs code of
+//! the program's, which may come back in here. So wakers leave as values, and are woken or dropped when nobody is inside.
+//!
+//! An operation is *in flight* from its post until its completion; *abandoned*, if its future goes first; *done*, if its
+//! completion comes first. Its entry, and the buffer in it, is there until both have happened.
+//!
+//! ```text
+//!   post ---> in flight ---completion---> done ---future polled, or dropped---> gone
+//!                 |                                                              ^
+//!                 '------future dropped------> abandoned ------completion--------'
+//! ```
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::task::Waker;
+
+use dat_core::{
+    AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, CrHandle, DtoCompletion,
+    DtoStatus, EpHandle, EvdHandle, Event, LmrHandle, PspHandle, PzHandle, RmrTriplet,
+};
+use slotmap::{Key, KeyData, SlotMap};
+
+use super::buffer::Buffer;
+use super::error::Error;
+use crate::{CompletionFlags, DtoCookie, Ia};
+
+slotmap::new_key_type! {
+    /// An operation; as a number its cookie.
+    pub(super) struct OpKey;
+    /// An endpoint.
+    pub(super) struct LinkKey;
+}
+
+/// Events that are taken in one turn, so that tasks have theirs.
+const BUDGET: usize = 1024;
+const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
+
+/// The table, and what leaves it.
+pub(super) struct Shared {
+    core: RefCell<Core>,
+    /// Regions whose pools are gone. Beside the table, since the last buffer may go while somebody is inside.
+    spent: RefCell<Vec<LmrHandle>>,
+}
+
+/// What becomes of a waker that leaves.
+enum Leaving {
+    Woken(Waker),
+    Dropped(Waker),
+}
+
+/// What is posted.
+pub(super) enum What {
+    Send,
+    Recv,
+    Write(RmrTriplet),
+    Read(RmrTriplet),
+}
+
+struct Op {
+    link: LinkKey,
+    /// Its place among those of its endpoint, while the card may use the buffer.
+    place: usize,
+    /// The buffer is as long afterwards as what came.
+    fills: bool,
+    buffer: Buffer,
+    stage: Stage,
+}
+
+enum Stage {
+    InFlight(Option<Waker>),
+    Abandoned,
+    Done(Result<usize, Error>),
+}
+
+/// An endpoint, as its futures see it.
+struct Link {
+    ep: EpHandle,
+    /// Operations that the card may be at.
+    ops: Vec<OpKey>,
+    state: LinkState,
+    watchers: Vec<Waker>,
+    /// Nobody has it any more.
+    dropped: bool,
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkState {
+    /// Nobody has asked for one, or the answer is not there.
+    Pending,
+    Established,
+    Ended(ConnectionEventKind),
+}
+
+#[derive(Default)]
+struct Listening {
+    requests: VecDeque<CrHandle>,
+    watchers: Vec<Waker>,
+}
+
+pub(super) struct Core {
+    /// None once the driver is closed or dropped.
+    ia: Option<Ia>,
+    pub(super) zone: PzHandle,
+    pub(super) dtos: EvdHandle,
+    pub(super) connections: EvdHandle,
+    /// Transfers there is room for on the EVD of DTOs.
+    room: u32,
+    in_flight: u32,
+    ops: SlotMap<OpKey, Op>,
+    links: SlotMap<LinkKey, Link>,
+    by_ep: HashMap<EpHandle, LinkKey>,
+    listeners: HashMap<PspHandle, Listening>,
+    /// Endpoints that nobody has and that the device would not let end.
+    refused: Vec<LinkKey>,
+    /// The device is of no use any more.
+    dead: bool,
+    /// Nobody has used the instance since it was armed.
+    armed: bool,
+    /// Who sleeps for the driver.
+    sleeper: Option<Waker>,
+    leaving: Vec<Leaving>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        ia: Ia,
+        zone: PzHandle,
+        [dtos, connections]: [EvdHandle; 2],
+        room: u32,
+    ) -> Rc<Self> {
+        let core = Core {
+            ia: Some(ia),
+            zone,
+            dtos,
+            connections,
+            room,
+            in_flight: 0,
+            ops: SlotMap::with_key(),
+            links: SlotMap::with_key(),
+            by_ep: HashMap::new(),
+            listeners: HashMap::new(),
+            refused: Vec::new(),
+            dead: false,
+            armed: false,
+            sleeper: None,
+            leaving: Vec::new(),
+        };
+        Rc::new(Self {
+            core: RefCell::new(core),
+            spent: RefCell::new(Vec::new()),
+        })
+    }
+
+    /// Does something to the table. Whoever is woken by it is woken afterwards.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
+        // PANIC: no code but this crate's runs inside, and it does not come back.
+        let mut core = self.core.borrow_mut();
+        let result = work(&mut core);
+        if core.leaving.is_empty() {
+            return result;
+        }
+        let mut leaving = std::mem::take(&mut core.leaving);
+        drop(core);
+        for waker in leaving.drain(..) {
+            match waker {
+                Leaving::Woken(waker) => waker.wake(),
+                Leaving::Dropped(waker) => drop(waker),
+            }
+        }
+        let mut core = self.core.borrow_mut();
+        if core.leaving.is_empty() {
+            // Its room is used again.
+            core.leaving = leaving;
+        }
+        result
+    }
+
+    /// The last buffer of a region, and its pool, have gone.
+    pub(super) fn region_is_over(&self, lmr: LmrHandle) {
+        self.spent.borrow_mut().push(lmr);
+    }
+
+    /// Ends regions whose pools are gone. What the device refuses is tried again.
+    pub(super) fn end_regions(&self) {
+        let spent = std::mem::take(&mut *self.spent.borrow_mut());
+        for lmr in spent {
+            let freed = self.with(|core| core.ia.as_mut().map(|ia| ia.lmr_free(lmr)));
+            if let Some(Err(error)) = freed {
+                tracing::warn!(%error, "a region stays for now");
+                self.spent.borrow_mut().push(lmr);
+            }
+        }
+    }
+}
+
+/// Has a task woken by what this slot is for. Who waited there before does not any more.
+fn remember(slot: &mut Option<Waker>, waker: &Waker, leaving: &mut Vec<Leaving>) {
+    if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
+        leaving.extend(slot.replace(waker.clone()).map(Leaving::Dropped));
+    }
+}
+
+/// The same, beside whoever else waits.
+fn watch(watchers: &mut Vec<Waker>, waker: &Waker) {
+    if !watchers.iter().any(|old| old.will_wake(waker)) {
+        watchers.push(waker.clone());
+    }
+}
+
+impl Core {
+    /// The instance, for a call that may take something in: what was armed is not any more.
+    pub(super) fn ia(&mut self) -> Result<&mut Ia, Error> {
+        self.armed = false;
+        self.leaving.extend(self.sleeper.take().map(Leaving::Woken));
+        self.ia.as_mut().ok_or(Error::Closed)
+    }
+
+    /// The instance, to be asked something.
+    pub(super) fn peek(&self) -> Result<&Ia, Error> {
+        self.ia.as_ref().ok_or(Error::Closed)
+    }
+
+    /// The instance, for the driver.
+    pub(super) const fn driven(&mut self) -> Option<&mut Ia> {
+        self.ia.as_mut()
+    }
+
+    /// Nothing was left to be taken in, and what comes is told.
+    pub(super) const fn is_armed(&mut self) {
+        self.armed = true;
+    }
+
+    /// Whether somebody has used the instance since; if not, the task is woken when somebody does.
+    pub(super) fn disturbed(&mut self, waker: &Waker) -> bool {
+        if self.armed {
+            remember(&mut self.sleeper, waker, &mut self.leaving);
+        }
+        !self.armed
+    }
+
+    /// Whether the device is of no use any more.
+    pub(super) const fn is_dead(&self) -> bool {
+        self.dead
+    }
+}
+
+/// Transfers.
+impl Core {
+    /// Posts; what is refused comes back.
+    pub(super) fn post(
+        &mut self,
+        link: LinkKey,
+        buffer: Buffer,
+        what: &What,
+    ) -> Result<OpKey, (Error, Buffer)> {
+        if self.ia.is_none() {
+            return Err((Error::Closed, buffer));
+        }
+        if self.in_flight >= self.room {
+            return Err((Error::Full(self.room), buffer));
+        }
+        let Some(entry) = self.links.get_mut(link) else {
+            return Err((Error::Dropped, buffer));
+        };
+        let ep = entry.ep;
+        let bytes = match what {
+            What::Send | What::Write(_) => buffer.len(),
+            What::Recv => buffer.capacity(),
+            What::Read(remote) => usize::try_from(remote.segment_length).unwrap_or(usize::MAX),
+        };
+        let Some(slice) = u32::try_from(bytes).ok().and_then(|n| buffer.slice(n)) else {
+            let error = Error::Bounds {
+                offset: 0,
+                bytes,
+                capacity: buffer.capacity(),
+            };
+            return Err((error, buffer));
+        };
+        let place = entry.ops.len();
+        let op = self.ops.insert(Op {
+            link,
+            place,
+            fills: matches!(what, What::Recv | What::Read(_)),
+            buffer,
+            stage: Stage::InFlight(None),
+        });
+        entry.ops.push(op);
+        self.in_flight += 1;
+        let cookie: DtoCookie = op.data().as_ffi();
+        let posted = self.ia().and_then(|ia| {
+            let posted = match what {
+                What::Send => ia.ep_post_send(ep, &[slice], cookie, NO_FLAGS),
+                What::Recv => ia.ep_post_recv(ep, &[slice], cookie, NO_FLAGS),
+                What::Write(to) => ia.ep_post_rdma_write(ep, &[slice], cookie, to, NO_FLAGS),
+                What::Read(from) => ia.ep_post_rdma_read(ep, &[slice], cookie, from, NO_FLAGS),
+            };
+            posted.map_err(Error::Dat)
+        });
+        let Err(error) = posted else {
+            return Ok(op);
+        };
+        self.unlink(op);
+        match self.ops.remove(op) {
+            Some(refused) => Err((error, refused.buffer)),
+            // PANIC: it was put in above.
+            None => unreachable!("an operation that was just made"),
+        }
+    }
+
+    /// The card is done with the buffer.
+    fn unlink(&mut self, key: OpKey) {
+        let Some(op) = self.ops.get(key) else {
+            return;
+        };
+        self.in_flight -= 1;
+        if let Some(link) = self.links.get_mut(op.link) {
+            let place = op.place;
+            link.ops.swap_remove(place);
+            if let Some(moved) = link.ops.get(place) {
+                self.ops[*moved].place = place;
+            }
+        }
+    }
+
+    /// An operation has come to an end.
+    fn settle(&mut self, key: OpKey, result: Result<usize, Error>) {
+        self.unlink(key);
+        let Some(op) = self.ops.get_mut(key) else {
+            return;
+        };
+        if op.fills
+            && let Ok(bytes) = result
+            && let Err(error) = op.buffer.set_len(bytes)
+        {
+            tracing::error!(%error, "more came than there was room for");
+        }
+        match std::mem::replace(&mut op.stage, Stage::Done(result)) {
+            Stage::InFlight(waker) => self.leaving.extend(waker.map(Leaving::Woken)),
+            Stage::Abandoned => drop(self.ops.remove(key)),
+            // PANIC: whoever has settled it has taken it off its endpoint's list.
+            Stage::Done(_) => unreachable!("an operation that has ended twice"),
+        }
+    }
+
+    fn completed(&mut self, done: DtoCompletion) {
+        let key = OpKey::from(KeyData::from_ffi(done.cookie));
+        // What was left of an endpoint that is gone names nothing.
+        let is_in_flight = |op: &Op| !matches!(op.stage, Stage::Done(_));
+        if !self.ops.get(key).is_some_and(is_in_flight) {
+            return;
+        }
+        let result = match done.status {
+            // CAST: no more than the buffer has.
+            DtoStatus::Success => Ok(usize::try_from(done.transferred_length).unwrap_or(0)),
+            DtoStatus::ErrFlushed
+            | DtoStatus::ErrLocalLength
+            | DtoStatus::ErrLocalEp
+            | DtoStatus::ErrLocalProtection
+            | DtoStatus::ErrBadResponse
+            | DtoStatus::ErrRemoteAccess
+            | DtoStatus::ErrRemoteResponder
+            | DtoStatus::ErrTransport
+            | DtoStatus::ErrReceiverNotReady
+            | DtoStatus::ErrPartialPacket
+            | DtoStatus::RmrOperationFailed => Err(Error::Transfer(done)),
+        };
+        self.settle(key, result);
+    }
+
+    /// What an operation came to, with its buffer; it is gone then. Until it has come to something the task is woken by it.
+    pub(super) fn ended(
+        &mut self,
+        key: OpKey,
+        waker: &Waker,
+    ) -> Option<(Result<usize, Error>, Buffer)> {
+        // PANIC: its future has it, and it is there until the future has asked or is dropped.
+        let op = self.ops.get_mut(key).expect("an operation with a future");
+        if let Stage::InFlight(waiting) = &mut op.stage {
+            remember(waiting, waker, &mut self.leaving);
+            return None;
+        }
+        let op = self.ops.remove(key)?;
+        match op.stage {
+            Stage::Done(result) => Some((result, op.buffer)),
+            Stage::InFlight(_) | Stage::Abandoned => unreachable!("the future is there"),
+        }
+    }
+
+    /// Nobody waits for an operation any more. The buffer comes back if the card is done with it.
+    pub(super) fn abandon(&mut self, key: OpKey) -> Option<Buffer> {
+        let op = self.ops.get_mut(key)?;
+        match &mut op.stage {
+            Stage::Done(_) => self.ops.remove(key).map(|op| op.buffer),
+            Stage::InFlight(waker) => {
+                self.leaving.extend(waker.take().map(Leaving::Dropped));
+                op.stage = Stage::Abandoned;
+                None
+            }
+            Stage::Abandoned => None,
+        }
+    }
+}
+
+/// Connections.
+impl Core {
+    pub(super) fn add_link(&mut self, ep: EpHandle) -> LinkKey {
+        let link = self.links.insert(Link {
+            ep,
+            ops: Vec::new(),
+            state: LinkState::Pending,
+            watchers: Vec::new(),
+            dropped: false,
+        });
+        self.by_ep.insert(ep, link);
+        link
+    }
+
+    /// DAT's endpoint.
+    pub(super) fn ep(&self, link: LinkKey) -> Result<EpHandle, Error> {
+        let link = self.links.get(link).ok_or(Error::Dropped)?;
+        Ok(link.ep)
+    }
+
+    /// How far the connection is; the task is woken when it is elsewhere.
+    pub(super) fn state(&mut self, link: LinkKey, waker: &Waker) -> Result<LinkState, Error> {
+        let closed = self.ia.is_none();
+        match self.links.get_mut(link) {
+            None if closed => Err(Error::Closed),
+            None => Err(Error::Dropped),
+            Some(link) => {
+                if !matches!(link.state, LinkState::Ended(_)) {
+                    watch(&mut link.watchers, waker);
+                }
+                Ok(link.state)
+            }
+        }
+    }
+
+    fn connection(&mut self, event: ConnectionEvent) {
+        let key = self.by_ep.get(&event.ep);
+        let Some(link) = key.and_then(|key| self.links.get_mut(*key)) else {
+            return;
+        };
+        link.state = match event.kind {
+            ConnectionEventKind::Established => LinkState::Established,
+            ended @ (ConnectionEventKind::PeerRejected
+            | ConnectionEventKind::NonPeerRejected
+            | ConnectionEventKind::AcceptCompletionError
+            | ConnectionEventKind::Disconnected
+            | ConnectionEventKind::Broken
+            | ConnectionEventKind::TimedOut
+            | ConnectionEventKind::Unreachable) => LinkState::Ended(ended),
+        };
+        let woken = link.watchers.drain(..).map(Leaving::Woken);
+        self.leaving.extend(woken);
+    }
+
+    /// Nobody has an endpoint any more: it ends in the device, and then its transfers have ended. If the device refuses, it is tried
+    /// again later, and the buffers stay where they are.
+    pub(super) fn drop_link(&mut self, key: LinkKey) {
+        let Some(link) = self.links.get_mut(key) else {
+            return;
+        };
+        link.dropped = true;
+        let ep = link.ep;
+        let watchers = link.watchers.drain(..).map(Leaving::Woken);
+        self.leaving.extend(watchers);
+        let Ok(ia) = self.ia() else {
+            return;
+        };
+        if let Err(error) = ia.ep_free(ep) {
+            tracing::warn!(%error, "an endpoint stays for now");
+            self.refused.push(key);
+            return;
+        }
+        // What has completed until then says how.
+        let dtos = self.dtos;
+        while self.take_from(dtos).is_ok_and(|taken| taken > 0) {}
+        let left = self.links.get_mut(key).map(|link| link.ops.clone());
+        for op in left.unwrap_or_default() {
+            self.settle(op, Err(Error::Dropped));
+        }
+        self.links.remove(key);
+        self.by_ep.remove(&ep);
+    }
+
+    pub(super) fn listens(&mut self, psp: PspHandle) {
+        self.listeners.insert(psp, Listening::default());
+    }
+
+    fn requested(&mut self, request: ConnectionRequest) {
+        let listening = request.psp.and_then(|psp| self.listeners.get_mut(&psp));
+        let Some(listening) = listening else {
+            // Who listened is gone.
+            if let Some(ia) = &mut self.ia
+                && let Err(error) = ia.cr_reject(request.cr)
+            {
+                tracing::debug!(%error, "a request nobody waits for is gone already");
+            }
+            return;
+        };
+        listening.requests.push_back(request.cr);
+        let woken = listening.watchers.drain(..).map(Leaving::Woken);
+        self.leaving.extend(woken);
+    }
+
+    /// The oldest request to connect; the task is woken when there is one.
+    pub(super) fn request(
+        &mut self,
+        psp: PspHandle,
+        waker: &Waker,
+    ) -> Result<Option<CrHandle>, Error> {
+        if self.ia.is_none() {
+            return Err(Error::Closed);
+        }
+        let listening = self.listeners.get_mut(&psp).ok_or(Error::Dropped)?;
+        let request = listening.requests.pop_front();
+        if request.is_some() {
+            return Ok(request);
+        }
+        if self.dead {
+            return Err(Error::Dead);
+        }
+        watch(&mut listening.watchers, waker);
+        Ok(None)
+    }
+
+    /// Nobody listens there any more. Requests that nobody has taken are refused.
+    pub(super) fn drop_listener(&mut self, psp: PspHandle) {
+        let Some(listening) = self.listeners.remove(&psp) else {
+            return;
+        };
+        let woken = listening.watchers.into_iter().map(Leaving::Woken);
+        self.leaving.extend(woken);
+        let Ok(ia) = self.ia() else {
+            return;
+        };
+        if let Err(error) = ia.psp_free(psp) {
+            tracing::warn!(%error, "a service point stays");
+        }
+        for cr in listening.requests {
+            if let Err(error) = ia.cr_reject(cr) {
+                tracing::debug!(%error, "a request is gone already");
+            }
+        }
+    }
+}
+
+/// Events.
+impl Core {
+    /// Takes events in, so many that tasks have their turn; how many.
+    pub(super) fn take_in(&mut self) -> Result<usize, Error> {
+        let mut taken = 0;
+        let own = self.peek()?.async_evd();
+        // A connection is up before anything comes through it.
+        for evd in [own, self.connections, self.dtos] {
+            while taken < BUDGET {
+                match self.take_from(evd)? {
+                    0 => break,
+                    some => taken += some,
+                }
+            }
+        }
+        for link in std::mem::take(&mut self.refused) {
+            self.drop_link(link);
+        }
+        Ok(taken)
+    }
+
+    fn take_from(&mut self, evd: EvdHandle) -> Result<usize, Error> {
+        let mut events = [Event::NONE; 32];
+        let ia = self.ia.as_mut().ok_or(Error::Closed)?;
+        let taken = ia.evd_poll(evd, &mut events)?;
+        for event in &events[..taken] {
+            match *event {
+                Event::Dto(done) => self.completed(done),
+                Event::Connection(event) => self.connection(event),
+                Event::ConnectionRequest(request) => self.requested(request),
+                Event::Async(event) => self.unasked(event),
+                // No EVD of the driver's has these streams.
+                Event::RmrBind(_) | Event::Software(_) => {}
+            }
+        }
+        Ok(taken)
+    }
+
+    fn unasked(&mut self, event: AsyncEvent) {
+        match event {
+            AsyncEvent::IaCatastrophic | AsyncEvent::EvdOverflow(_) => {
+                tracing::error!(?event, "the instance is of no use any more");
+                self.dead = true;
+                for listening in self.listeners.values_mut() {
+                    let woken = listening.watchers.drain(..).map(Leaving::Woken);
+                    self.leaving.extend(woken);
+                }
+            }
+            AsyncEvent::EpBroken(_)
+            | AsyncEvent::SrqError(_)
+            | AsyncEvent::SrqLowWatermark(_)
+            | AsyncEvent::EpSoftHighWatermark(_)
+            | AsyncEvent::ProviderInternalError => tracing::warn!(?event, "of an instance"),
+        }
+    }
+
+    /// Takes the instance out: whoever has it ends it before anything else.
+    pub(super) const fn take_ia(&mut self) -> Option<Ia> {
+        self.ia.take()
+    }
+
+    /// The instance has ended, and the card uses nothing of it any more: everything in flight has ended with it.
+    pub(super) fn all_is_over(&mut self) {
+        self.armed = false;
+        self.leaving.extend(self.sleeper.take().map(Leaving::Woken));
+        let ops: Vec<OpKey> = self
+            .links
+            .values_mut()
+            .flat_map(|link| link.ops.clone())
+            .collect();
+        for op in ops {
+            self.settle(op, Err(Error::Closed));
+        }
+        for (_, link) in self.links.drain() {
+            self.leaving
+                .extend(link.watchers.into_iter().map(Leaving::Woken));
+        }
+        self.by_ep.clear();
+        for (_, listening) in self.listeners.drain() {
+            self.leaving
+                .extend(listening.watchers.into_iter().map(Leaving::Woken));
+        }
+    }
+}
