@@ -12,7 +12,7 @@
 //! refused, as it would have been if it had come there first.
 
 use crate::attributes::{MAX_PRIVATE_DATA, address_of};
-use crate::cm::{AcceptParams, ConnId, RejectReason};
+use crate::cm::{AcceptParams, ConnId, RejectReason, reject_limit};
 use crate::context::AnyHandle;
 use crate::ep::state::{EpEvent, EpState};
 use crate::ep::{Remote, service_id};
@@ -216,8 +216,23 @@ impl<P: Provider> Ia<P> {
     /// # Errors
     /// DAT_INVALID_HANDLE|CR.
     pub fn cr_reject(&mut self, cr: CrHandle) -> DatResult<()> {
-        self.cr(cr)?;
-        self.refuse_request(cr.key, RejectReason::Consumer);
+        self.cr_reject_with(cr, &[])
+    }
+
+    /// The same with private data, which the peer finds at its endpoint when PEER_REJECTED comes ([`Ia::ep_private_data`]): from an
+    /// RDMA-CM port up to 148 bytes, of which the peer gets all 148, zeros at the end; else up to 144, of which it gets as many as were
+    /// given. DAT 1.2 has no such call.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: private data too long; nothing has changed.
+    pub fn cr_reject_with(&mut self, cr: CrHandle, private_data: &[u8]) -> DatResult<()> {
+        let limit = reject_limit(service_id(self.cr(cr)?.conn_qual));
+        if private_data.len() > limit {
+            return Err(DatError::parameter(Subtype::Arg2).because(
+                "private data is longer than a rejection can carry: 148 bytes from an RDMA-CM port, 144 else",
+            ));
+        }
+        self.refuse_request_with(cr.key, RejectReason::Consumer, private_data);
         self.transmit();
         Ok(())
     }
@@ -281,11 +296,15 @@ impl<P: Provider> Ia<P> {
 
     /// Refuses a request and takes back what came with it.
     pub(crate) fn refuse_request(&mut self, key: CrKey, reason: RejectReason) {
+        self.refuse_request_with(key, reason, &[]);
+    }
+
+    fn refuse_request_with(&mut self, key: CrKey, reason: RejectReason, private_data: &[u8]) {
         let Some(cr) = self.crs.remove(key) else {
             return;
         };
         self.forget_context(CrHandle { key, ia: self.id });
-        self.refuse_connection(cr.conn, reason);
+        self.refuse_connection(cr.conn, reason, private_data);
         self.take_back_ep(&cr);
     }
 
@@ -301,11 +320,11 @@ impl<P: Provider> Ia<P> {
         }
     }
 
-    fn refuse_connection(&mut self, conn: ConnId, reason: RejectReason) {
+    fn refuse_connection(&mut self, conn: ConnId, reason: RejectReason, private_data: &[u8]) {
         let now = self.provider.now();
         self.conns.remove(&conn);
         let mut adapter = self.adapter.lock();
-        if let Err(error) = adapter.cm.reject(now, conn, reason) {
+        if let Err(error) = adapter.cm.reject_with(now, conn, reason, private_data) {
             tracing::debug!(%error, "a request to be refused is over already");
         }
         adapter.release(now, conn, self.seat);

@@ -88,7 +88,8 @@ pub struct ConnectionEvent {
     pub kind: ConnectionEventKind,
     /// To which endpoint.
     pub ep: EpHandle,
-    /// Bytes of private data: those of the accept, on the active side's ESTABLISHED; else 0.
+    /// Bytes of private data: those of the accept, on the active side's ESTABLISHED; those of the rejection, if it came with any
+    /// ([`crate::Ia::cr_reject_with`]), on PEER_REJECTED; else 0.
     pub private_data_size: usize,
 }
 
@@ -115,6 +116,20 @@ pub enum ConnectionEventKind {
 }
 
 impl ConnectionEventKind {
+    /// Whether private data of the peer can come with it.
+    #[must_use]
+    pub const fn has_private_data(self) -> bool {
+        match self {
+            Self::Established | Self::PeerRejected => true,
+            Self::NonPeerRejected
+            | Self::AcceptCompletionError
+            | Self::Disconnected
+            | Self::Broken
+            | Self::TimedOut
+            | Self::Unreachable => false,
+        }
+    }
+
     /// The `DAT_EVENT_NUMBER`.
     #[must_use]
     pub const fn number(self) -> u32 {

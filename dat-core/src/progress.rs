@@ -222,9 +222,15 @@ impl<P: Provider> Ia<P> {
             CmEvent::Rejected {
                 by_consumer,
                 reason,
+                private_data,
                 ..
             } => {
                 tracing::info!(reason, by_consumer, "connection refused");
+                if let Some(ep) = self.ep_of(conn).and_then(|key| self.eps.get_mut(key))
+                    && ep.hot.state == EpState::ActiveConnectionPending
+                {
+                    ep.private_data = private_data.into();
+                }
                 let kind = if by_consumer {
                     ConnectionEventKind::PeerRejected
                 } else {

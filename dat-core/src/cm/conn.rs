@@ -5,6 +5,7 @@
 
 use super::event::CmEvent;
 use super::params::Config;
+use super::private_data;
 use super::state::{Emit, Input, State, Tell};
 use super::timers::{Deadlines, code_nanos};
 use super::wire::{
@@ -77,6 +78,8 @@ pub(super) struct Conn {
     time_wait: Nanos,
     /// The reason we refused with.
     pub(super) refusal: RejectReason,
+    /// What our consumer says with its refusal.
+    pub(super) refusal_data: Box<[u8]>,
     /// Prolongations of the refusal made so far.
     holds: u8,
     /// How often the peer has refused our request as stale.
@@ -133,6 +136,7 @@ impl Conn {
             mra_after: wait,
             time_wait: Self::round_trip(config, config.ack_delay),
             refusal: RejectReason::Timeout,
+            refusal_data: Box::default(),
             holds: 0,
             stale: 0,
             owner: None,
@@ -179,6 +183,7 @@ impl Conn {
             mra_after: code_nanos(req.remote_response_timeout) / 2,
             time_wait: Self::round_trip(config, config.ack_delay),
             refusal: RejectReason::Timeout,
+            refusal_data: Box::default(),
             holds: 0,
             stale: 0,
             owner: None,
@@ -322,7 +327,10 @@ impl Conn {
             _ => Rejected::Other,
         };
         self.refusal = reason;
-        let rej = RejRepr::new(self.local_id, self.remote_id.unwrap_or(0), rejected, reason);
+        let mut rej = RejRepr::new(self.local_id, self.remote_id.unwrap_or(0), rejected, reason);
+        if reason == RejectReason::Consumer {
+            rej.private_data = private_data::encode_reject(self.service_id, &self.refusal_data);
+        }
         let timeout = reason == RejectReason::Timeout;
         Message::Rej(Box::new(if timeout {
             rej.with_ca_guid(self.config.local_ca_guid)

@@ -78,6 +78,9 @@ pub enum CmEvent {
         by_consumer: bool,
         /// The reason on the wire.
         reason: u16,
+        /// What the peer's consumer said with it; of an RDMA CM peer with the padding, 148 bytes. Empty if it said nothing, or if it
+        /// was not the consumer.
+        private_data: Vec<u8>,
     },
     /// Active side: the peer did not answer, however often it was asked.
     Unreachable {

@@ -58,7 +58,7 @@ use slotmap::SlotMap;
 
 pub use event::{CmEvent, Counters};
 pub use params::{AcceptParams, CmError, Config, ConnectError, ConnectParams, InUse, ack_timeout};
-pub use private_data::{PrivateDataError, reply_limit, request_limit};
+pub use private_data::{PrivateDataError, reject_limit, reply_limit, request_limit};
 pub use state::{Emit, Input, State, Step, Tell};
 pub use timers::code_nanos;
 pub use wire::RejectReason;
@@ -367,6 +367,20 @@ impl Cm {
     /// # Errors
     /// [`CmError`]; nothing has changed.
     pub fn reject(&mut self, now: Nanos, id: ConnId, reason: RejectReason) -> Result<(), CmError> {
+        self.reject_with(now, id, reason, &[])
+    }
+
+    /// The same with private data, which reaches the peer's consumer if ours refuses ([`RejectReason::Consumer`]).
+    ///
+    /// # Errors
+    /// [`CmError`]; nothing has changed.
+    pub fn reject_with(
+        &mut self,
+        now: Nanos,
+        id: ConnId,
+        reason: RejectReason,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
         let conn = self
             .conns
             .get_mut(id)
@@ -375,7 +389,9 @@ impl Cm {
         conn.state
             .next(Input::Reject)
             .ok_or(CmError::State(conn.state))?;
+        private_data::check_reject(conn.service_id, private_data)?;
         conn.refusal = reason;
+        conn.refusal_data = private_data.into();
         self.call(now, id, Input::Reject)
     }
 

@@ -1,9 +1,9 @@
-//! What the private data of REQ and REP holds.
+//! What the private data of REQ, REP and REJ holds.
 //!
-//! | service ID | REQ (92 bytes) | REP (196 bytes) |
-//! |---|---|---|
-//! | RDMA CM, TCP port space | IP header of 36 bytes ([`super::rdma_cm`]), consumer's up to 56, zero-padded | consumer's up to 196, zero-padded |
-//! | any other | exact-length header of 4 bytes, consumer's up to 88 | the same, up to 192 |
+//! | service ID | REQ (92 bytes) | REP (196 bytes) | REJ (148 bytes) |
+//! |---|---|---|---|
+//! | RDMA CM, TCP port space | IP header of 36 bytes ([`super::rdma_cm`]), consumer's up to 56, zero-padded | consumer's up to 196, zero-padded | consumer's up to 148, zero-padded |
+//! | any other | exact-length header of 4 bytes, consumer's up to 88 | the same, up to 192 | the same, up to 144 |
 //!
 //! The RDMA CM has no place for a length, so its receiver gets the padding too. Elsewhere four bytes
 //! in front carry the length, so that a DAT consumer gets exactly what its peer gave:
@@ -14,9 +14,11 @@
 //!
 //! Private data that does not start with such a header comes from a peer that is not us; all of it
 //! goes to the consumer.
+//!
+//! A rejection need not say anything: of zeros alone nothing goes to the consumer.
 
 use super::rdma_cm::{self, HeaderError, IpHeader};
-use super::wire::{rep, req};
+use super::wire::{rej, rep, req};
 
 /// First byte of the exact-length header.
 const MAGIC: u8 = 0xda;
@@ -51,6 +53,17 @@ pub const fn request_limit(service_id: u64) -> usize {
 #[must_use]
 pub const fn reply_limit(service_id: u64) -> usize {
     rep::PRIVATE_DATA_BYTES
+        - if rdma_cm::is_service_id(service_id) {
+            0
+        } else {
+            LENGTH_HEADER_BYTES
+        }
+}
+
+/// Bytes of consumer private data that the rejection of a REQ to `service_id` can carry.
+#[must_use]
+pub const fn reject_limit(service_id: u64) -> usize {
+    rej::PRIVATE_DATA_BYTES
         - if rdma_cm::is_service_id(service_id) {
             0
         } else {
@@ -120,6 +133,33 @@ pub(super) fn decode_reply(service_id: u64, field: &[u8; rep::PRIVATE_DATA_BYTES
     } else {
         parse_exact(field).to_vec()
     }
+}
+
+/// The private data of a REJ. [`check_reject`] has found that it fits.
+pub(super) fn encode_reject(service_id: u64, data: &[u8]) -> [u8; rej::PRIVATE_DATA_BYTES] {
+    let mut field = [0; rej::PRIVATE_DATA_BYTES];
+    if rdma_cm::is_service_id(service_id) {
+        field[..data.len()].copy_from_slice(data);
+    } else if !data.is_empty() {
+        emit_exact(&mut field, data);
+    }
+    field
+}
+
+/// The consumer's bytes of a REJ.
+pub(super) fn decode_reject(service_id: u64, field: &[u8; rej::PRIVATE_DATA_BYTES]) -> Vec<u8> {
+    if field.iter().all(|&byte| byte == 0) {
+        Vec::new()
+    } else if rdma_cm::is_service_id(service_id) {
+        field.to_vec()
+    } else {
+        parse_exact(field).to_vec()
+    }
+}
+
+/// Whether a REJ can carry it.
+pub(super) fn check_reject(service_id: u64, data: &[u8]) -> Result<(), PrivateDataError> {
+    check(data, reject_limit(service_id))
 }
 
 fn check(data: &[u8], limit: usize) -> Result<(), PrivateDataError> {
@@ -212,6 +252,29 @@ mod tests {
         let service = rdma_cm::service_id(80);
         let field = encode_reply(service, b"four").expect("fits");
         assert_eq!(decode_reply(service, &field).len(), 196);
+    }
+
+    #[test]
+    fn rejection_of_either_service_comes_back_and_may_say_nothing() {
+        let rdma_cm = rdma_cm::service_id(80);
+        for (service, header, limit) in [(OURS, 4, 144), (rdma_cm, 0, 148)] {
+            for bytes in [1, limit] {
+                let data = vec![0x5a; bytes];
+                assert_eq!(check_reject(service, &data), Ok(()));
+                let field = encode_reject(service, &data);
+                let decoded = decode_reject(service, &field);
+                assert_eq!(decoded[..bytes], data);
+                let padded = if header == 0 { 148 } else { bytes };
+                assert_eq!(decoded.len(), padded);
+            }
+            let given = limit + 1;
+            let refused = Err(PrivateDataError::TooLong { given, limit });
+            assert_eq!(check_reject(service, &vec![1; given]), refused);
+            assert_eq!(encode_reject(service, &[]), [0; 148]);
+            assert_eq!(decode_reject(service, &[0; 148]), b"");
+        }
+        assert_eq!(encode_reject(OURS, b"no")[..6], [0xda, 1, 0, 2, b'n', b'o']);
+        assert_eq!(encode_reject(rdma_cm, b"no")[..3], [b'n', b'o', 0]);
     }
 
     #[test]

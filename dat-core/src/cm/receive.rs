@@ -139,6 +139,7 @@ impl Cm {
             conn: id,
             by_consumer: false,
             reason,
+            private_data: Vec::new(),
         };
         self.step(now, id, Input::Superseded, Some(told));
     }
@@ -226,10 +227,17 @@ impl Cm {
             return self.ignore_foreign();
         };
         let by_consumer = rej.reason == RejectReason::Consumer;
+        let private_data = match self.conns.get(id) {
+            Some(conn) if by_consumer => {
+                private_data::decode_reject(conn.service_id, &rej.private_data)
+            }
+            _ => Vec::new(),
+        };
         let told = CmEvent::Rejected {
             conn: id,
             by_consumer,
             reason: rej.reason.code(),
+            private_data,
         };
         let again = rej.reason == RejectReason::StaleConnection
             && rej.rejected == Rejected::Req

@@ -362,7 +362,7 @@ impl<P: Provider> Ia<P> {
     /// Queues a connection event of an endpoint.
     pub(crate) fn report(&mut self, key: EpKey, kind: ConnectionEventKind) {
         let Some(ep) = self.eps.get(key) else { return };
-        let private_data_size = if kind == ConnectionEventKind::Established {
+        let private_data_size = if kind.has_private_data() {
             ep.private_data.len()
         } else {
             0

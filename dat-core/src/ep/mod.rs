@@ -122,7 +122,7 @@ pub(crate) struct Ep<P: Provider> {
     pub(crate) local_port_qual: u64,
     /// Active side: the path, the PSN and the MTU we asked with.
     pub(crate) outgoing: Option<(Path, u32, u8)>,
-    /// What the peer gave with its accept.
+    /// What the peer gave with its accept, or its rejection.
     pub(crate) private_data: Box<[u8]>,
     /// A request of our own is in the queue, behind the consumer's last, to learn when it is done.
     pub(crate) marker: bool,
@@ -731,7 +731,7 @@ impl<P: Provider> Ia<P> {
         })
     }
 
-    /// The private data that came with ESTABLISHED on the active side; empty otherwise. It stays
+    /// The private data that came with ESTABLISHED on the active side, or with PEER_REJECTED; empty otherwise. It stays
     /// while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
     ///
     /// # Errors

@@ -320,6 +320,10 @@ DAT_RETURN dat_cr_accept(DAT_CR_HANDLE cr_handle, DAT_EP_HANDLE ep_handle, DAT_C
 			 const DAT_PVOID private_data);
 DAT_RETURN dat_cr_reject(DAT_CR_HANDLE cr_handle);
 DAT_RETURN dat_cr_handoff(DAT_CR_HANDLE cr_handle, DAT_CONN_QUAL handoff);
+/* Not in DAT 1.2: the peer finds private data with DAT_CONNECTION_EVENT_PEER_REJECTED. From an RDMA-CM port up to 148 bytes, and the
+ * peer gets all 148, with zeros at the end; else up to 144, and the peer gets as many as were given. Requests of other providers are
+ * not taken. */
+DAT_RETURN dat_cr_reject_with(DAT_CR_HANDLE cr_handle, DAT_COUNT private_data_size, const DAT_PVOID private_data);
 
 /* Event dispatchers. */
 DAT_RETURN dat_evd_create(DAT_IA_HANDLE ia_handle, DAT_COUNT evd_min_qlen, DAT_CNO_HANDLE cno_handle,

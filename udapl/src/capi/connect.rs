@@ -407,6 +407,35 @@ pub extern "C" fn dat_cr_reject(cr_handle: DatHandle) -> DatReturn {
     })
 }
 
+/// Refuses a request with private data. DAT 1.2 has no such call; it is DAT 2.0's `dat_cr_reject`.
+///
+/// # Safety
+/// `private_data` is null or has `private_data_size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_cr_reject_with(
+    cr_handle: DatHandle,
+    private_data_size: DatCount,
+    private_data: *const c_void,
+) -> DatReturn {
+    call(|| {
+        let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
+        // SAFETY: contract GIVEN.
+        let data = unsafe {
+            bytes(
+                private_data_size,
+                private_data,
+                Subtype::Arg2,
+                Subtype::Arg3,
+            )
+        }?;
+        adapter.turn(|open| {
+            open.ia.cr_reject_with(cr, data)?;
+            open.request_over(cr, cr_handle);
+            Ok(())
+        })
+    })
+}
+
 /// `dat_cr_handoff`.
 #[unsafe(no_mangle)]
 pub extern "C" fn dat_cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatReturn {

@@ -8,8 +8,7 @@ use core::ptr::{null, null_mut};
 
 use dat_core::provider::Plain;
 use dat_core::{
-    AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DatResult, DtoCompletion,
-    DtoStatus, Event,
+    AsyncEvent, ConnectionEvent, ConnectionRequest, DatResult, DtoCompletion, DtoStatus, Event,
 };
 
 use super::adapter::{Adapter, Open};
@@ -157,15 +156,10 @@ fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionReque
 
 fn connection(adapter: &'static Adapter, open: &mut Open, event: &ConnectionEvent) -> CConnection {
     let ep_handle = open.name(adapter, event.ep);
-    let data = match event.kind {
-        ConnectionEventKind::Established => open.ia.ep_private_data(event.ep).unwrap_or(&[]),
-        ConnectionEventKind::PeerRejected
-        | ConnectionEventKind::NonPeerRejected
-        | ConnectionEventKind::AcceptCompletionError
-        | ConnectionEventKind::Disconnected
-        | ConnectionEventKind::Broken
-        | ConnectionEventKind::TimedOut
-        | ConnectionEventKind::Unreachable => &[],
+    let data = if event.kind.has_private_data() {
+        open.ia.ep_private_data(event.ep).unwrap_or(&[])
+    } else {
+        &[]
     };
     CConnection {
         ep_handle,
@@ -173,7 +167,7 @@ fn connection(adapter: &'static Adapter, open: &mut Open, event: &ConnectionEven
         private_data: if data.is_empty() {
             null()
         } else {
-            // The endpoint keeps it where it is while it is connected.
+            // The endpoint keeps it where it is until it is reset.
             data.as_ptr().cast()
         },
     }

@@ -117,6 +117,9 @@ pub const CALLS: &[Call] = &[
         c!(dat_cr_accept(h, null_mut(), 0, null()))
     }),
     ("dat_cr_reject", 18, |h| dat_cr_reject(h)),
+    ("dat_cr_reject_with", 18, |h| {
+        c!(dat_cr_reject_with(h, 0, null()))
+    }),
     ("dat_cr_handoff", 18, |h| dat_cr_handoff(h, 1)),
     ("dat_cno_query", 19, |h| {
         out!(CCnoParam, |to| dat_cno_query(h, 1, to))

@@ -21,6 +21,7 @@ mod evd;
 mod evd_calls;
 mod evd_overflow;
 mod evd_streams;
+mod ext;
 mod flags;
 mod futures;
 mod inline;

@@ -246,7 +246,8 @@ fn requester_refused_as_stale_for_ever_gives_up_and_its_consumer_hears_why() {
         Some(CmEvent::Rejected {
             conn: new,
             by_consumer: false,
-            reason: 10
+            reason: 10,
+            private_data: Vec::new(),
         })
     );
 }

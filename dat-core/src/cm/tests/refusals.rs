@@ -7,7 +7,40 @@ fn rejected(conn: ConnId, reason: u16) -> CmEvent {
         conn,
         by_consumer: reason == 28,
         reason,
+        private_data: Vec::new(),
     }
+}
+
+#[test]
+fn private_data_of_a_rejection_reaches_the_requester_also_by_a_repetition() {
+    let (mut pair, a, b) = Pair::requested();
+    let mut lost = false;
+    pair.keep(move |_, message| !is_rej(message) || std::mem::replace(&mut lost, true));
+    let service = pair.a.conns.get(a).expect("asked").service_id;
+    let limit = reject_limit(service);
+    let reason = RejectReason::Consumer;
+    let given = limit + 1;
+    assert_eq!(
+        pair.b.reject_with(pair.now, b, reason, &vec![7; given]),
+        Err(PrivateDataError::TooLong { given, limit }.into())
+    );
+    pair.b
+        .reject_with(pair.now, b, reason, b"full")
+        .expect("a request");
+    pair.run_for(5 * SECOND);
+    let events = pair.take(A);
+    let [
+        CmEvent::Rejected {
+            by_consumer: true,
+            private_data,
+            ..
+        },
+    ] = &events[..]
+    else {
+        panic!("{events:?}");
+    };
+    assert_eq!(&private_data[..4], b"full");
+    assert_eq!(private_data.iter().rposition(|&byte| byte != 0), Some(3));
 }
 
 #[test]

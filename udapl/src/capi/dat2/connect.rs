@@ -269,16 +269,17 @@ pub(super) unsafe extern "C" fn cr_accept(
     })
 }
 
-/// What the peer is to be told with the rejection stays here: events of DAT 1.2 carry none.
-pub(super) extern "C" fn cr_reject(
+/// # Safety
+/// `private_data` is null or has `private_data_size` bytes.
+pub(super) unsafe extern "C" fn cr_reject(
     cr_handle: DatHandle,
     private_data_size: DatCount,
-    _private_data: *const c_void,
+    private_data: *const c_void,
 ) -> DatReturn {
-    if private_data_size < 0 {
-        return code::bad_argument(2);
-    }
-    code::shown(capi::dat_cr_reject(known(cr_handle)))
+    // SAFETY: contract PASSED ON.
+    code::shown(unsafe {
+        capi::dat_cr_reject_with(known(cr_handle), private_data_size, private_data)
+    })
 }
 
 pub(super) extern "C" fn cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatReturn {
