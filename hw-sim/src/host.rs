@@ -142,6 +142,12 @@ pub trait Host {
         5
     }
 
+    /// Whether the function has atomics of 8 bytes (general capability `atomic`; atomic capabilities `atomic_operations` and
+    /// `atomic_size_qp`).
+    fn has_atomics(&self) -> bool {
+        true
+    }
+
     /// Whether the answer of an atomic is written big-endian into the requester's memory (PRM,
     /// atomic capabilities, `atomic_req_8B_endianness_mode` 0) instead of in the host's order.
     fn atomic_reply_big_endian(&self) -> bool {

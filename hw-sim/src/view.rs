@@ -276,6 +276,13 @@ impl Host for View<'_> {
         self.env.port(self.nic.seat).rdma_mtu(wire)
     }
 
+    fn has_atomics(&self) -> bool {
+        let caps = &self.nic.caps;
+        caps.general.atomic()
+            && caps.atomic.atomic_operations() & 0b11 == 0b11
+            && caps.atomic.atomic_size_qp() & 8 != 0
+    }
+
     fn atomic_reply_big_endian(&self) -> bool {
         self.nic.caps.atomic.atomic_req_8B_endianness_mode() == 0
     }

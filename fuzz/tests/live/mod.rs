@@ -271,6 +271,7 @@ impl End {
             .set_remote_qpn(remote_qpn)
             .set_next_rcv_psn(FIRST_PSN)
             .set_log_rra_max(2)
+            .set_atomic_mode(1)
             .set_min_rnr_nak(1)
             .primary_address_path_mut()
             .set_hop_limit(64)

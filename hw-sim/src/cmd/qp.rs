@@ -363,6 +363,9 @@ fn modify(cmd: &mut Cmd<'_>, transition: Transition) -> Outcome {
     if !cmd.nic.objects.qps.contains(number) {
         return Err(refuse!(BAD_RESOURCE, "no such QP", "{number:#x}"));
     }
+    if input.qpc().rae() && !cmd.nic.caps.general.atomic() {
+        return Err(refuse!(BAD_PARAM, "remote atomics without that capability"));
+    }
     // A queue pair keeps what it refers to, whatever the context repeats; the three that can change
     // are looked at.
     let before = cmd.nic.objects.qps.get(number).map(|slot| slot.refs);

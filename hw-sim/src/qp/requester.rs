@@ -197,7 +197,13 @@ impl Requester {
             ));
         }
         let request = Request::new(core, wqe, self.next);
-        if request.is_too_long(core) {
+        if request.wqe.action.is_atomic() && !host.has_atomics() {
+            host.driver_bug(format!(
+                "QP {:#x}, WQE {:#06x}: an atomic on a function without that capability",
+                core.qpn, request.wqe.index
+            ));
+            self.poison = Some((self.next, Syndrome::LOCAL_QP_OP_ERR));
+        } else if request.is_too_long(core) {
             self.poison = Some((self.next, Syndrome::LOCAL_LENGTH_ERR));
         } else if let Err(syndrome) = request.execute_locally(core, host) {
             self.poison = Some((self.next, syndrome));

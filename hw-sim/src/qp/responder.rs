@@ -441,7 +441,10 @@ impl Responder {
         operation: Operation,
         atomic: AtomicEthRepr,
     ) -> Result<Outcome, Refusal> {
-        if !core.context.rae() || !atomic.va.is_multiple_of(8) || !self.has_resource(core) {
+        // Inferred: drivers set a mode wherever they let atomics in (Linux `set_qpc_atomic_flags`, UCX `uct_rc_mlx5_devx`), and 0 is
+        // none.
+        let enabled = core.context.rae() && core.context.atomic_mode() != 0;
+        if !enabled || !atomic.va.is_multiple_of(8) || !self.has_resource(core) {
             return Err(Refusal::INVALID);
         }
         let scope = KeyScope {

@@ -111,6 +111,11 @@ impl Action {
         )
     }
 
+    /// Works on a number at the peer.
+    pub(super) const fn is_atomic(&self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+
     /// What follows on a reliable queue pair may use the key that this changes, so it has to be fenced. Not so
     /// behind a local invalidation: nobody may use the key any more, and Linux does not fence what follows one
     /// (`next_fence` in `mlx5_ib_post_send`, drivers/infiniband/hw/mlx5/wr.c).

@@ -156,6 +156,33 @@ fn invalid_requests_fail_the_wqe_and_raise_an_invalid_request_event() {
     }
 }
 
+/// Drivers name a mode wherever they let atomics in (Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c).
+#[test]
+fn atomics_that_are_let_in_without_a_mode_are_invalid_requests() {
+    let options = Options {
+        atomic_mode: 0,
+        ..Options::default()
+    };
+    let mut pair = Pair::with_each(&Options::default(), &options);
+    let expected = told(
+        Syndrome::REMOTE_INVAL_REQ_ERR,
+        &[],
+        &[EventType::WQ_INVAL_REQ_ERROR],
+    );
+    let wqe = Wqe::fetch_add(DATA, DATA, KEY, 1);
+    assert_eq!(outcome(&mut pair, &wqe), expected);
+}
+
+#[test]
+fn an_atomic_of_a_function_without_them_is_an_operation_error_and_a_bug_of_the_driver() {
+    let mut pair = Pair::new();
+    pair.a.host.atomics = false;
+    let expected = told(Syndrome::LOCAL_QP_OP_ERR, &[], &[]);
+    let wqe = Wqe::compare_swap(DATA, DATA, 1, 2);
+    assert_eq!(outcome(&mut pair, &wqe), expected);
+    assert_eq!(pair.a.host.bugs.len(), 1, "{:?}", pair.a.host.bugs);
+}
+
 #[test]
 fn message_longer_than_the_receive_is_a_length_error_there_and_invalid_here() {
     for bytes in [65, MTU + 1] {

@@ -604,6 +604,35 @@ fn init2rtr_needs_roce_switched_on() {
     assert_eq!(bench.status(&rtr), CmdStatus::BAD_SYS_STATE);
 }
 
+/// Linux answers EOPNOTSUPP before it comes to that (`set_qpc_atomic_flags`).
+#[test]
+fn remote_atomics_need_the_capability() {
+    for atomic in [true, false] {
+        let mut profile = modest();
+        profile.general.max.set_atomic(atomic);
+        profile.general.current.set_atomic(atomic);
+        let (mut bench, resources) = Bench::usable(profile);
+        let cq = bench
+            .create_cq(resources.uar, resources.eq.number, 6)
+            .unwrap();
+        let (_, page) = bench.alloc(4096);
+        let (_, record) = bench.alloc(64);
+        let create = qp_input(&resources, cq.number, record);
+        let qpn = bench.exec_with(&create, &list(&[page])).unwrap().qpn();
+        let mut init = Rst2InitQpIn::for_qp(Qpn::new(qpn), 0);
+        init.qpc_mut()
+            .set_rae(true)
+            .primary_address_path_mut()
+            .set_vhca_port_num(1);
+        let expected = if atomic {
+            CmdStatus::OK
+        } else {
+            CmdStatus::BAD_PARAM
+        };
+        assert_eq!(bench.status(&init), expected);
+    }
+}
+
 #[test]
 fn an_rmp_is_a_linked_list_with_a_limit_inside_it() {
     let (mut bench, resources) = usable();

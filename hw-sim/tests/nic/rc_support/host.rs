@@ -30,6 +30,7 @@ pub struct TestHost {
     pub invalidated: Vec<u32>,
     pub gids: Vec<GidEntry>,
     pub cqe_version: u8,
+    pub atomics: bool,
     pub habits: Habits,
     /// Of an InfiniBand port.
     pub lid: Option<u16>,
@@ -84,6 +85,7 @@ impl TestHost {
                 },
             ],
             cqe_version: 0,
+            atomics: true,
             habits: Habits::default(),
             lid: None,
             rng: ChaCha8Rng::seed_from_u64(u64::from(node)),
@@ -123,6 +125,10 @@ impl TestHost {
 }
 
 impl Host for TestHost {
+    fn has_atomics(&self) -> bool {
+        self.atomics
+    }
+
     fn now(&self) -> u64 {
         self.now
     }

@@ -107,6 +107,7 @@ impl Side {
             .set_remote_qpn(qpn(peer))
             .set_next_rcv_psn(first_psn(peer))
             .set_log_rra_max(options.log_rra_max)
+            .set_atomic_mode(options.atomic_mode)
             .set_min_rnr_nak(options.min_rnr_nak)
             .set_primary_address_path(&path(options, peer));
         let done = self
