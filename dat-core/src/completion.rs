@@ -10,7 +10,7 @@
 //! peer considers it complete. ESTABLISHED is queued at once, in front of that message.
 
 use crate::ep::state::{EpEvent, EpState};
-use crate::event::{DtoCompletion, Event};
+use crate::event::{DtoCompletion, DtoDetail, Event};
 use crate::handle::{EpHandle, EpKey, EvdKey, RmrKey, SrqKey};
 use crate::ia::Ia;
 use crate::provider::{
@@ -88,11 +88,14 @@ impl<P: Provider> Ia<P> {
             (DtoStatus::Success, _) => {}
             (_, EpState::Connected | EpState::DisconnectPending | EpState::CompletionPending) => {
                 if done.status != DtoStatus::ErrFlushed {
-                    tracing::info!(ep = ?key, status = done.status.name(), syndrome = ?done.syndrome, "a DTO failed; its connection is broken");
+                    tracing::info!(ep = ?key, status = done.status.name(), syndrome = ?done.detail.syndrome(), "a DTO failed; its connection is broken");
                 }
                 self.effects.push_back(Effect::Failed(key));
             }
             (_, _) => {}
+        }
+        if let DtoDetail::Invalidated(rmr_context) = done.detail {
+            self.invalidated_by_peer(rmr_context);
         }
         if hide {
             return None;
@@ -106,7 +109,7 @@ impl<P: Provider> Ia<P> {
                 transferred_length: done.transferred,
                 status: done.status,
                 request: done.request,
-                syndrome: done.syndrome,
+                detail: done.detail,
             })
         };
         let ep = self.eps.get(key)?;

@@ -53,9 +53,79 @@ pub struct DtoCompletion {
     pub status: DtoStatus,
     /// Send, RDMA Read or RDMA Write, as opposed to Receive. (Not in `DAT_EVENT`.)
     pub request: bool,
-    /// The device's syndrome and vendor syndrome; zero on success. (Not in `DAT_EVENT`.)
-    pub syndrome: (u8, u8),
+    /// What there is to tell besides. (Not in `DAT_EVENT`.)
+    pub detail: DtoDetail,
 }
+
+/// What a completion tells besides how it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DtoDetail {
+    /// Nothing.
+    None,
+    /// It failed, says the device, and these are its syndrome and vendor syndrome.
+    Failed(u8, u8),
+    /// A receive: the peer's Send came with immediate data.
+    SendImmediate(u32),
+    /// A receive: the peer's RDMA Write came with immediate data. The bytes are where the peer said, none are in the receive's buffer,
+    /// and the length transferred is the Write's.
+    WriteImmediate(u32),
+    /// A receive: the peer's Send has invalidated this RMR context.
+    Invalidated(u32),
+}
+
+impl DtoDetail {
+    /// Of a syndrome and a vendor syndrome; zeros are none.
+    #[must_use]
+    pub const fn of_syndrome(syndrome: (u8, u8)) -> Self {
+        match syndrome {
+            (0, 0) => Self::None,
+            (syndrome, vendor) => Self::Failed(syndrome, vendor),
+        }
+    }
+
+    /// Syndrome and vendor syndrome, or zeros.
+    #[must_use]
+    pub const fn syndrome(self) -> (u8, u8) {
+        match self {
+            Self::Failed(syndrome, vendor) => (syndrome, vendor),
+            Self::None
+            | Self::SendImmediate(_)
+            | Self::WriteImmediate(_)
+            | Self::Invalidated(_) => (0, 0),
+        }
+    }
+
+    /// Immediate data, the peer's of a Send or of an RDMA Write.
+    #[must_use]
+    pub const fn immediate(self) -> Option<u32> {
+        match self {
+            Self::SendImmediate(data) | Self::WriteImmediate(data) => Some(data),
+            Self::None | Self::Failed(..) | Self::Invalidated(_) => None,
+        }
+    }
+
+    /// The RMR context that the peer has invalidated.
+    #[must_use]
+    pub const fn invalidated(self) -> Option<u32> {
+        match self {
+            Self::Invalidated(rmr_context) => Some(rmr_context),
+            Self::None | Self::Failed(..) | Self::SendImmediate(_) | Self::WriteImmediate(_) => {
+                None
+            }
+        }
+    }
+}
+
+impl DtoCompletion {
+    /// The device's syndrome and vendor syndrome; zero on success.
+    #[must_use]
+    pub const fn syndrome(&self) -> (u8, u8) {
+        self.detail.syndrome()
+    }
+}
+
+// What each dequeue makes.
+static_assertions::const_assert_eq!(size_of::<Event>(), 40);
 
 /// A finished bind (`DAT_RMR_BIND_COMPLETION_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

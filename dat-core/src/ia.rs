@@ -115,6 +115,8 @@ pub struct Ia<P: Provider> {
     pub(crate) pzs: SlotMap<PzKey, Pz<P>>,
     pub(crate) lmr_objects: SlotMap<LmrKey, Lmr<P>>,
     pub(crate) lmrs_by_context: BTreeMap<u32, LmrKey>,
+    /// RMRs that a peer may take from what they are bound to, by the context of the last bind posted.
+    pub(crate) rmrs_invalidatable: BTreeMap<u32, RmrKey>,
     /// LMRs the consumer has freed, which windows of the device still reach through.
     pub(crate) lmrs_retired: BTreeMap<LmrKey, Lmr<P>>,
     pub(crate) rmrs: SlotMap<RmrKey, Rmr<P>>,
@@ -222,6 +224,7 @@ impl<P: Provider> Ia<P> {
             pzs: SlotMap::with_key(),
             lmr_objects: SlotMap::with_key(),
             lmrs_by_context: BTreeMap::new(),
+            rmrs_invalidatable: BTreeMap::new(),
             lmrs_retired: BTreeMap::new(),
             rmrs: SlotMap::with_key(),
             psps: SlotMap::with_key(),

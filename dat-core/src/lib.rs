@@ -72,14 +72,17 @@ pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
 pub use evd::EvdParam;
 /// The posts, by their halves.
 pub mod post {
+    pub use crate::ep::ext::{
+        CompareSwap, FetchAdd, RdmaWriteImmediate, SendImmediate, SendInvalidate,
+    };
     pub use crate::ep::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 }
 pub use ep::batch::{Batch, SrqBatch};
 pub use evd::wait::{Look, Run};
 pub use evd::waiter::{EvdLook, EvdWait, WaitError};
 pub use event::{
-    AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, Event,
-    RmrBindCompletion, SoftwareEvent,
+    AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, DtoDetail,
+    Event, RmrBindCompletion, SoftwareEvent,
 };
 pub use handle::{
     CnoHandle, CrHandle, EpHandle, EvdHandle, LmrHandle, PspHandle, PzHandle, RmrHandle, RspHandle,

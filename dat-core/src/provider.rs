@@ -20,6 +20,7 @@
 //! [`CompletionQueue::poll`] and the two `complete` functions. They allocate nothing, lock nothing,
 //! call no kernel and wait for nothing.
 
+use crate::event::DtoDetail;
 use crate::types::{DtoStatus, MemPrivFlags};
 
 /// Nanoseconds since an arbitrary origin, from the provider's clock.
@@ -55,6 +56,43 @@ pub enum RequestOp {
         /// The peer's remote key.
         rmr_context: u32,
     },
+    /// Send with immediate data.
+    SendImmediate(u32),
+    /// Send that takes a remote key of the peer's from what it stands for.
+    SendInvalidate {
+        /// The peer's remote key.
+        rmr_context: u32,
+    },
+    /// RDMA Write with immediate data: consumes a receive of the peer, which gets no bytes.
+    RdmaWriteImmediate {
+        /// First byte at the peer.
+        address: u64,
+        /// The peer's remote key.
+        rmr_context: u32,
+        /// The data.
+        immediate: u32,
+    },
+    /// Adds to the 8 bytes at the peer, a number in its host's order; what they were before goes into the one local segment, of 8
+    /// bytes, in our host's order.
+    FetchAdd {
+        /// First byte at the peer, a multiple of 8.
+        address: u64,
+        /// The peer's remote key.
+        rmr_context: u32,
+        /// What to add, modulo 2^64.
+        add: u64,
+    },
+    /// Replaces the 8 bytes at the peer if they are as expected; what they were before goes likewise.
+    CompareSwap {
+        /// First byte at the peer, a multiple of 8.
+        address: u64,
+        /// The peer's remote key.
+        rmr_context: u32,
+        /// What is expected.
+        compare: u64,
+        /// What replaces it.
+        swap: u64,
+    },
 }
 
 /// What a memory window gives its peers: a range of a region, and rights in it.
@@ -66,7 +104,7 @@ pub struct WindowTarget {
     pub address: u64,
     /// Length in bytes, at most [`Limits::max_window_bytes`]; 0 takes the window from whatever it was bound to.
     pub bytes: u64,
-    /// What peers may do. Only the two remote rights count.
+    /// What peers may do. Only the remote rights count, and whether peers may invalidate it.
     pub access: MemPrivFlags,
 }
 
@@ -142,8 +180,8 @@ pub struct Completion {
     pub unsignalled: bool,
     /// Receives: the peer's Send carried the solicited bit.
     pub solicited: bool,
-    /// The device's own words about a failure (syndrome, vendor syndrome); zero on success.
-    pub syndrome: (u8, u8),
+    /// The device's own words about a failure, or what came with a message.
+    pub detail: DtoDetail,
 }
 
 impl Completion {
@@ -158,7 +196,7 @@ impl Completion {
             bind: false,
             unsignalled,
             solicited: false,
-            syndrome: (0, 0),
+            detail: DtoDetail::None,
         }
     }
 }
@@ -312,13 +350,14 @@ pub trait QueuePair {
         flags: RequestFlags,
     ) -> Result<u32, QueueFull>;
 
-    /// Posts a Send whose data is copied into the queue: no memory region, and the bytes are the caller's
+    /// Posts a Send, of whichever kind `op` is, whose data is copied into the queue: no memory region, and the bytes are the caller's
     /// again on return.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
     fn post_send_inline(
         &mut self,
+        op: RequestOp,
         data: &[u8],
         cookie: u64,
         flags: RequestFlags,
@@ -649,6 +688,8 @@ pub struct Limits {
     pub max_pds: u32,
     /// Bytes of one message.
     pub max_message_bytes: u64,
+    /// It runs atomic operations of 8 bytes, as originator and as target, with results in the host's order.
+    pub atomics: bool,
     /// Shared receive queues.
     pub max_srqs: u32,
     /// Buffers of one shared receive queue.

@@ -51,6 +51,12 @@ pub(crate) enum Refusal {
     Length,
     /// max_rdma_read_out is 0.
     NoReads,
+    /// The device has no atomic operations.
+    NoAtomics,
+    /// The result of an atomic operation has 8 bytes.
+    AtomicResult,
+    /// The operand of an atomic operation lies at a multiple of 8.
+    AtomicAddress,
     /// No room in the endpoint's queue.
     Full,
     /// No room in the SRQ.
@@ -106,6 +112,13 @@ impl Refusal {
                 .because("the destination is shorter than the source"),
             Self::NoReads => DatError::resources(Subtype::ResourceTep)
                 .because("the endpoint's max_rdma_read_out is 0"),
+            Self::NoAtomics => {
+                DatError::unsupported().because("the device has no atomic operations of 8 bytes")
+            }
+            Self::AtomicResult => new(ReturnType::LengthError, Subtype::None)
+                .because("the result of an atomic operation goes into 8 bytes, and the remote buffer has as many"),
+            Self::AtomicAddress => DatError::parameter(Subtype::Arg5)
+                .because("the remote address of an atomic operation is no multiple of 8"),
             Self::Full => DatError::resources(Subtype::ResourceTep)
                 .because("as many DTOs are outstanding as the endpoint allows"),
             Self::SrqFull => DatError::resources(Subtype::ResourceSrq)

@@ -22,7 +22,7 @@ bitflags::bitflags! {
 
 /// How a DTO ended (`DAT_DTO_COMPLETION_STATUS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
+#[repr(u8)]
 pub enum DtoStatus {
     /// Done.
     Success = 0,
@@ -51,8 +51,21 @@ pub enum DtoStatus {
 }
 
 impl MemPrivFlags {
-    /// Either right a peer may have.
-    pub(crate) const REMOTE: Self = Self::REMOTE_READ.union(Self::REMOTE_WRITE);
+    /// Of a region: peers may run atomic operations on it. DAT 1.2 has no such privilege; the number is that of DAT 2.0's extension for
+    /// InfiniBand (`DAT_IB_MEM_PRIV_REMOTE_ATOMIC`). [`MemPrivFlags::all`] is without it.
+    pub const REMOTE_ATOMIC: Self = Self::from_bits_retain(0x40);
+    /// Of a bind: a peer may take the RMR from what it is bound to, by a Send with invalidate. Ours alone; [`MemPrivFlags::all`] is
+    /// without it.
+    pub const REMOTE_INVALIDATE: Self = Self::from_bits_retain(0x80);
+
+    /// What a region may be registered with.
+    pub(crate) const OF_REGIONS: Self = Self::all().union(Self::REMOTE_ATOMIC);
+    /// What an RMR may be bound with.
+    pub(crate) const OF_BINDS: Self = Self::all().union(Self::REMOTE_INVALIDATE);
+    /// What peers may have of the bytes.
+    pub(crate) const REMOTE: Self = Self::REMOTE_READ
+        .union(Self::REMOTE_WRITE)
+        .union(Self::REMOTE_ATOMIC);
 }
 
 impl DtoStatus {

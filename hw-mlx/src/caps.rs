@@ -28,6 +28,10 @@ const CHECKSUM_OFF: u32 = 0;
 const CHECKSUM_ON: u32 = 3;
 /// Atomic results in host byte order.
 const ATOMIC_HOST_ENDIAN: u32 = 1;
+/// Compare-and-swap and fetch-and-add (`MLX5_ATOMIC_OPS_CMP_SWAP`, `MLX5_ATOMIC_OPS_FETCH_ADD` in Linux).
+const ATOMIC_BASIC: u32 = 0b11;
+/// Sizes are a mask of powers of two.
+const ATOMIC_OF_8_BYTES: u32 = 8;
 /// Entries of a WQE's data segment list and such come in 16-byte units.
 const SEGMENT_BYTES: u32 = 16;
 /// Bytes of a send WQE the hardware builds fast, and rdma-core's bound (kernel `kib:main.c`).
@@ -156,6 +160,16 @@ impl Caps {
     pub fn atomics_in_host_order(&self) -> bool {
         self.atomic()
             .is_some_and(|atomic| atomic.atomic_req_8B_endianness_mode() == ATOMIC_HOST_ENDIAN)
+    }
+
+    /// Compare-and-swap and fetch-and-add of 8 bytes, with results in the host's order: as Linux wants them before it says that there
+    /// are any (`get_atomic_caps`, drivers/infiniband/hw/mlx5/main.c).
+    pub fn atomics(&self) -> bool {
+        self.atomics_in_host_order()
+            && self.atomic().is_some_and(|atomic| {
+                atomic.atomic_operations() & ATOMIC_BASIC == ATOMIC_BASIC
+                    && atomic.atomic_size_qp() & ATOMIC_OF_8_BYTES != 0
+            })
     }
 
     /// Memory windows of type 2 and invalidation of keys.

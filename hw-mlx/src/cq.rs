@@ -150,7 +150,8 @@ impl Tail {
 pub struct Cqe {
     /// The last eight bytes: queue pair number in 55:32, WQE counter in 31:16, and `op_own` in 7:0.
     tail: Be64,
-    owner: u32,
+    /// The owner number in 23:0 of the first; immediate data or an invalidated key in the second.
+    owner_and_word: [U32; 2],
     byte_count: U32,
     /// Vendor syndrome and syndrome; the middle of the time stamp unless the entry is an error.
     error: [u8; 2],
@@ -163,7 +164,7 @@ impl Cqe {
         Self {
             tail,
             // CQE version 1: the user index of the queue pair stands where version 0 has the SRQ number.
-            owner: entry.read::<U32, SRQN_UIDX>().get() & 0xff_ffff,
+            owner_and_word: entry.read::<[U32; 2], SRQN_UIDX>(),
             byte_count: entry.read::<U32, BYTE_COUNT>(),
             error: entry.read::<[u8; 2], VENDOR_SYNDROME>(),
         }
@@ -227,6 +228,13 @@ impl Cqe {
         self.byte_count.get()
     }
 
+    /// Of a receive: immediate data as a number, or the key that the peer has invalidated.
+    #[inline]
+    #[must_use]
+    pub const fn word(&self) -> u32 {
+        self.owner_and_word[1].get()
+    }
+
     /// Syndrome and vendor syndrome of an error entry.
     #[inline]
     #[must_use]
@@ -243,7 +251,10 @@ impl From<Cqe64> for Cqe {
             | u64::from(bytes[OP_OWN]);
         Self {
             tail: Be64::new(tail),
-            owner: entry.srqn_uidx(),
+            owner_and_word: [
+                U32::new(entry.srqn_uidx()),
+                U32::new(entry.imm_inval_pkey()),
+            ],
             byte_count: U32::new(entry.byte_cnt()),
             error: [bytes[VENDOR_SYNDROME], bytes[VENDOR_SYNDROME + 1]],
         }
@@ -253,7 +264,7 @@ impl From<Cqe64> for Cqe {
 impl CompletionEntry for Cqe {
     #[inline]
     fn owner(&self) -> u32 {
-        self.owner
+        self.owner_and_word[0].get() & 0xff_ffff
     }
 
     #[inline]
@@ -614,8 +625,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_word_ends_an_entry() {
+    fn one_word_ends_an_entry_and_two_that_are_read_together_adjoin() {
         let offset = Cqe64::offset_of;
+        assert_eq!((SRQN_UIDX, offset("imm_inval_pkey")), (0x20, 0x24));
         assert_eq!((offset("wqe_counter"), OP_OWN), (TAIL + 4, CQE_BYTES - 1));
     }
 

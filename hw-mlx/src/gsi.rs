@@ -225,6 +225,7 @@ impl Gsi {
             log_max_message: device.log_max_message,
             log_max_reads_in: 0,
             log_max_reads_out: 0,
+            atomics: false,
             counter_set: device.counter_set,
         };
         let (qpn, memory) = control::create_qp(hca, &facts, memory)?;
@@ -424,7 +425,7 @@ impl Gsi {
         let slot = u32::try_from(completion.cookie).expect("a slot number");
         if completion.status != DtoStatus::Success {
             if completion.status != DtoStatus::ErrFlushed {
-                let (syndrome, vendor) = completion.syndrome;
+                let (syndrome, vendor) = completion.detail.syndrome();
                 tracing::warn!(
                     syndrome,
                     vendor,

@@ -140,6 +140,7 @@ impl KeyRequest {
             .set_lw(self.access.contains(MemPrivFlags::LOCAL_WRITE))
             .set_rr(self.access.contains(MemPrivFlags::REMOTE_READ))
             .set_rw(self.access.contains(MemPrivFlags::REMOTE_WRITE))
+            .set_a(self.access.contains(MemPrivFlags::REMOTE_ATOMIC))
             .set_qpn(ANY_QPN)
             .set_mkey_7_0(u32::from(self.variant))
             .set_pd(self.pd)

@@ -513,7 +513,9 @@ impl Provider for MlxProvider {
                 return Err(error.into());
             }
         };
-        let remote = access.intersects(MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE);
+        let remote = access.intersects(
+            MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE | MemPrivFlags::REMOTE_ATOMIC,
+        );
         Ok(Registration {
             region: Region {
                 index,

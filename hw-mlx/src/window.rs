@@ -13,6 +13,11 @@
 //! "initiator small" and "strong ordering", and gives a request that also has to wait for RDMA Reads the combined
 //! mode 4 in either case (`get_fence` in drivers/infiniband/hw/mlx5/wr.c); the same mode is used here, always.
 //!
+//! A peer may invalidate a key that has `en_rinval` set, by a Send that names it: it is free then. Linux sets it for its windows of
+//! type 2 and for what it registers fast (`mlx5_ib_alloc_mw` in drivers/infiniband/hw/mlx5/mr.c, `set_reg_mkey_seg` in wr.c), of which
+//! the latter may be used by any queue pair of the protection domain, as ours. A bind says whether it wants that; what never was so is
+//! not mentioned, and then the request is that of a window of type 1.
+//!
 //! One entry of the table covers less than 2 GiB, and the work request carries four: a window is at most 4 GiB.
 
 use dat_core::provider::WindowTarget;
@@ -49,6 +54,7 @@ const BIND_UNITS: usize = UNBIND_UNITS + ENTRIES as usize;
 mod mask {
     pub const LENGTH: u64 = 1 << 0;
     pub const START: u64 = 1 << 6;
+    pub const REMOTE_INVALIDATE: u64 = 1 << 8;
     pub const KEY: u64 = 1 << 13;
     pub const LOCAL_WRITE: u64 = 1 << 18;
     pub const REMOTE_READ: u64 = 1 << 19;
@@ -82,6 +88,8 @@ pub struct Window {
     binds: u8,
     /// What is posted behind a bind must carry a fence.
     needs_fence: bool,
+    /// Some bind has let peers invalidate it, so each says whether they may.
+    has_been_invalidatable: bool,
     /// The device has destroyed it.
     gone: bool,
 }
@@ -103,8 +111,9 @@ impl Window {
         self.index << 8 | u32::from(self.order[usize::from(binds)])
     }
 
-    /// A bind was posted.
-    pub(crate) fn advance(&mut self) {
+    /// A bind to `target` was posted.
+    pub(crate) fn advance(&mut self, target: &WindowTarget) {
+        self.has_been_invalidatable |= may_be_invalidated(target);
         self.binds = self.binds.wrapping_add(1);
     }
 
@@ -131,9 +140,15 @@ impl Window {
                     | mask::LOCAL_WRITE
                     | mask::REMOTE_READ
                     | mask::REMOTE_WRITE
-                    | mask::FREE,
+                    | mask::FREE
+                    | if self.has_been_invalidatable || may_be_invalidated(target) {
+                        mask::REMOTE_INVALIDATE
+                    } else {
+                        0
+                    },
             );
             context
+                .set_en_rinval(may_be_invalidated(target))
                 .set_rr(target.access.contains(MemPrivFlags::REMOTE_READ))
                 .set_rw(target.access.contains(MemPrivFlags::REMOTE_WRITE))
                 .set_qpn(ANY_QPN)
@@ -173,6 +188,11 @@ impl Window {
     }
 }
 
+/// Whether peers may invalidate what is bound so.
+fn may_be_invalidated(target: &WindowTarget) -> bool {
+    target.bytes != 0 && target.access.contains(MemPrivFlags::REMOTE_INVALIDATE)
+}
+
 /// Whether the device has windows as we use them: they exist, UMR may change indirect keys, and their tables are long
 /// enough.
 #[must_use]
@@ -194,6 +214,7 @@ pub fn create(hca: &mut Hca, pd: u32, order: Box<[u8; 256]>) -> Result<Window, C
         order,
         binds: 0,
         needs_fence: hca.caps().general().umr_fence() != UMR_FENCE_NONE,
+        has_been_invalidatable: false,
         gone: false,
     };
     let mut command = CreateMkeyIn::new();
@@ -237,6 +258,7 @@ mod tests {
             order,
             binds: 0,
             needs_fence: true,
+            has_been_invalidatable: false,
             gone: false,
         }
     }
@@ -278,11 +300,17 @@ mod tests {
             (window.key(), window.next_key()),
             (0x1234_56ff, 0x1234_5607)
         );
+        let nothing = WindowTarget {
+            lmr_context: 0,
+            address: 0,
+            bytes: 0,
+            access: MemPrivFlags::empty(),
+        };
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..256 {
             assert!(seen.insert(window.key()), "{:#x} came before", window.key());
             let next = window.next_key();
-            window.advance();
+            window.advance(&nothing);
             assert_eq!(window.key(), next);
         }
         assert_eq!(window.key(), 0x1234_56ff);
@@ -303,6 +331,28 @@ mod tests {
         expected[48] = 0x40; // free
         expected[48 + 7] = 0x07; // the next variant
         assert_eq!(bytes, expected);
+    }
+
+    /// `en_rinval` and its bit of the mask (`MLX5_MKEY_MASK_EN_RINVAL`) stand where Linux has them, and are said again once they were.
+    #[test]
+    fn a_bind_that_peers_may_undo_says_so_and_the_next_one_that_they_may_not() {
+        let target = |access| WindowTarget {
+            lmr_context: 7,
+            address: 0x1000,
+            bytes: 8,
+            access,
+        };
+        let said = |window: &Window, access| {
+            let bytes = window.body(&target(access)).units().as_bytes().to_vec();
+            // Byte 6 of the mask has bits 15:8; byte 12 of the context the flags beside the protection domain.
+            (bytes[8 + 6] & 1, bytes[48 + 12] & 1)
+        };
+        let mut window = window();
+        let (may, may_not) = (MemPrivFlags::REMOTE_INVALIDATE, MemPrivFlags::REMOTE_READ);
+        assert_eq!(said(&window, may_not), (0, 0));
+        assert_eq!(said(&window, may), (1, 1));
+        window.advance(&target(may));
+        assert_eq!(said(&window, may_not), (1, 0));
     }
 
     #[test]

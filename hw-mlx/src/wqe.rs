@@ -87,16 +87,17 @@ pub const fn head(opcode: WqeOpcode, qpn_ds: u32) -> u64 {
 #[inline]
 #[must_use]
 pub const fn control(head: u64, index: u16, flags: u8) -> Unit {
-    Unit::new(head | (index as u64) << 40, (flags as u64) << 32)
+    control_with(head, index, flags, 0)
 }
 
-/// The control segment of a UMR, which names the `key` it changes.
+/// The same with a last word: immediate data, as a number that the wire carries big-endian; the key that a Send invalidates; the key
+/// that a UMR changes (`imm` in `struct mlx5_wqe_ctrl_seg` of Linux include/linux/mlx5/qp.h).
 #[inline]
 #[must_use]
-pub const fn umr_control(head: u64, index: u16, flags: u8, key: u32) -> Unit {
+pub const fn control_with(head: u64, index: u16, flags: u8, word: u32) -> Unit {
     Unit::new(
         head | (index as u64) << 40,
-        (flags as u64) << 32 | key as u64,
+        (flags as u64) << 32 | word as u64,
     )
 }
 
@@ -105,6 +106,14 @@ pub const fn umr_control(head: u64, index: u16, flags: u8, key: u32) -> Unit {
 #[must_use]
 pub const fn remote_address(address: u64, rkey: u32) -> Unit {
     Unit::new(address, (rkey as u64) << 32)
+}
+
+/// The operands of an atomic operation: what to swap in or to add, and what to compare with (unused to add), as numbers. The device
+/// applies them to the peer's memory in the order of the peer's host.
+#[inline]
+#[must_use]
+pub const fn atomic(swap_or_add: u64, compare: u64) -> Unit {
+    Unit::new(swap_or_add, compare)
 }
 
 /// A data pointer segment; `bytes` is never 0 (the device reads that as 2 GiB).
@@ -220,7 +229,7 @@ pub const fn blocks(units: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mlx_prm::{CtrlSeg, DataSeg, RaddrSeg, SrqNextSeg};
+    use mlx_prm::{AtomicSeg, CtrlSeg, DataSeg, RaddrSeg, SrqNextSeg};
 
     /// The worked example: RDMA Write, WQE index 0x1234, QP 0xabcdef, 3 units, completion and
     /// solicited bits; the field order of `struct mlx5_wqe_ctrl_seg` in rdma-core's mlx5dv.h.
@@ -242,6 +251,16 @@ mod tests {
         );
         assert_eq!(unit.doorbell(), 0x0012_3408_abcd_ef03);
         assert_eq!(flag::FENCE, 0x80);
+    }
+
+    /// A Send with immediate data: the last word stands in the order of the wire (`send_ieth` in providers/mlx5/qp.c of rdma-core puts
+    /// the consumer's big-endian word there as it is).
+    #[test]
+    fn control_unit_ends_with_what_goes_along() {
+        let head = head(WqeOpcode::SEND_IMM, 0xabcd_ef02);
+        let unit = control_with(head, 1, 0, 0x0102_0304);
+        assert_eq!(unit.as_bytes()[12..], [1, 2, 3, 4]);
+        assert_eq!(unit.as_bytes()[..12], control(head, 1, 0).as_bytes()[..12]);
     }
 
     #[test]
@@ -303,6 +322,15 @@ mod tests {
         assert_eq!(
             remote_address(0x0123_4567_89ab_cdef, 0xdead_beef).as_bytes(),
             remote.as_bytes()
+        );
+
+        let mut operands = AtomicSeg::new();
+        operands
+            .set_swap_add(0x0123_4567_89ab_cdef)
+            .set_compare(0xfedc_ba98_7654_3210);
+        assert_eq!(
+            atomic(0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210).as_bytes(),
+            operands.as_bytes()
         );
 
         let mut next = SrqNextSeg::new();

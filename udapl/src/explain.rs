@@ -28,7 +28,7 @@ pub fn explain(completion: &DtoCompletion) -> String {
             completion.transferred_length
         );
     }
-    let (syndrome, vendor) = completion.syndrome;
+    let (syndrome, vendor) = completion.syndrome();
     let advice = match (status, syndrome) {
         // Flushed by us, because the device is dead and says nothing.
         (DtoStatus::ErrFlushed, 0) => {

@@ -5,6 +5,7 @@
 //! doorbell record and one register write for all: `providers/mlx5/qp.c`, `post_send_db`). Receives have a doorbell record and no
 //! register, and the record is written once (`mlx5_post_recv` there). DAT 1.2 has no such calls.
 
+use super::ext::{CompareSwap, FetchAdd, RdmaWriteImmediate, SendImmediate, SendInvalidate};
 use super::post::{Operation, RdmaRead, RdmaWrite, Recv, Send};
 use crate::error::DatResult;
 use crate::handle::{EpHandle, SrqHandle, index_of};
@@ -125,6 +126,80 @@ impl<P: Provider> Batch<'_, P> {
         flags: CompletionFlags,
     ) -> DatResult<()> {
         self.post(iov, RdmaRead(remote), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_send_immediate`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn send_immediate<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, SendImmediate(immediate), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_send_invalidate`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn send_invalidate<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        rmr_context: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, SendInvalidate(rmr_context), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_rdma_write_immediate`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn rdma_write_immediate<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, RdmaWriteImmediate(remote, immediate), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_fetch_add`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch_add<S: Segment>(
+        &mut self,
+        result: &[S],
+        cookie: DtoCookie,
+        operation: FetchAdd<'_>,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(result, operation, cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_compare_swap`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_swap<S: Segment>(
+        &mut self,
+        result: &[S],
+        cookie: DtoCookie,
+        operation: CompareSwap<'_>,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(result, operation, cookie, flags)
     }
 
     /// As [`Ia::ep_post_recv`].

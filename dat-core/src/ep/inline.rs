@@ -11,7 +11,7 @@ use super::state::EpState;
 use crate::error::DatResult;
 use crate::handle::EpHandle;
 use crate::ia::Ia;
-use crate::provider::{InlineError, Provider, QueuePair, RequestFlags};
+use crate::provider::{InlineError, Provider, QueuePair, RequestFlags, RequestOp};
 use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie};
 
@@ -38,9 +38,54 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_inline(ep, data, cookie, flags) {
+        self.post_inline_of(ep, RequestOp::Send, data, cookie, flags)
+    }
+
+    /// [`Ia::ep_post_send_immediate`] of a copy of `data`.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send_inline`].
+    #[inline]
+    pub fn ep_post_send_inline_immediate(
+        &mut self,
+        ep: EpHandle,
+        data: &[u8],
+        cookie: DtoCookie,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post_inline_of(ep, RequestOp::SendImmediate(immediate), data, cookie, flags)
+    }
+
+    /// [`Ia::ep_post_send_invalidate`] of a copy of `data`.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send_inline`].
+    #[inline]
+    pub fn ep_post_send_inline_invalidate(
+        &mut self,
+        ep: EpHandle,
+        data: &[u8],
+        cookie: DtoCookie,
+        rmr_context: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let op = RequestOp::SendInvalidate { rmr_context };
+        self.post_inline_of(ep, op, data, cookie, flags)
+    }
+
+    #[inline(always)]
+    fn post_inline_of(
+        &mut self,
+        ep: EpHandle,
+        op: RequestOp,
+        data: &[u8],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        match self.post_inline(ep, op, data, cookie, flags) {
             Ok(()) => Ok(()),
-            Err(refusal) => self.post_inline_again(ep, data, cookie, flags, refusal),
+            Err(refusal) => self.post_inline_again(ep, op, data, cookie, flags, refusal),
         }
     }
 
@@ -48,6 +93,7 @@ impl<P: Provider> Ia<P> {
     fn post_inline(
         &mut self,
         handle: EpHandle,
+        op: RequestOp,
         data: &[u8],
         cookie: DtoCookie,
         flags: CompletionFlags,
@@ -67,7 +113,7 @@ impl<P: Provider> Ia<P> {
             fence: flags.contains(CompletionFlags::BARRIER_FENCE),
             unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
         };
-        qp.post_send_inline(data, cookie, how)
+        qp.post_send_inline(op, data, cookie, how)
             .map_err(|error| match error {
                 InlineError::Full => Refusal::Full,
                 InlineError::TooLong { .. } => Refusal::LongInline,
@@ -84,6 +130,7 @@ impl<P: Provider> Ia<P> {
     fn post_inline_again(
         &mut self,
         handle: EpHandle,
+        op: RequestOp,
         data: &[u8],
         cookie: DtoCookie,
         flags: CompletionFlags,
@@ -96,7 +143,7 @@ impl<P: Provider> Ia<P> {
             return Err(refusal.error());
         }
         self.reclaim(handle, |ep| ep.request_evd);
-        self.post_inline(handle, data, cookie, flags)
+        self.post_inline(handle, op, data, cookie, flags)
             .map_err(Refusal::error)
     }
 }

@@ -19,6 +19,7 @@ pub mod attr;
 pub(crate) mod batch;
 mod connect;
 mod dup_connect;
+pub(crate) mod ext;
 mod holding;
 mod inline;
 mod installed;

@@ -23,7 +23,7 @@ use crate::refusal::Refusal;
 use crate::segment::{MAX_SEGMENT_BYTES, RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
 use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
-/// What is posted: [`Send`], [`RdmaWrite`], [`RdmaRead`] or [`Recv`].
+/// What is posted: [`Send`], [`RdmaWrite`], [`RdmaRead`], [`Recv`], or what DAT 1.2 does not have ([`super::ext`]).
 ///
 /// A facade that must know whether it is in what is sure never to panic calls [`Post::at_once`] itself first.
 pub trait Post: Copy {
@@ -66,7 +66,7 @@ pub struct Recv;
 
 macro_rules! posts {
     ($($what:ty: $at_once:expr, $in_order:ident;)*) => {$(
-        impl Post for $what {
+        impl $crate::ep::post::Post for $what {
             #[inline(always)]
             fn at_once<P: Provider, S: Segment>(
                 self,
@@ -96,6 +96,8 @@ macro_rules! posts {
         }
     )*};
 }
+
+pub(super) use posts;
 
 posts! {
     Send: Ia::request_at_once, request_in_order;
@@ -186,6 +188,8 @@ pub(super) trait Operation: Copy {
     const BAD_FLAGS: Refusal;
     /// SOLICITED_WAIT means something.
     const SOLICITS: bool;
+    /// The device must have atomic operations.
+    const IS_ATOMIC: bool = false;
 
     /// Segments it may have.
     fn max_iov(bounds: &Bounds) -> u32;
@@ -218,78 +222,98 @@ pub(super) trait Operation: Copy {
     }
 }
 
-impl Operation for Send {
-    const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
-    const BAD_FLAGS: Refusal = Refusal::Flags;
-    const SOLICITS: bool = true;
+/// Requests that are Sends but for what goes along.
+macro_rules! sends {
+    ($($what:ty: $op:expr;)*) => {$(
+        impl $crate::ep::post::Operation for $what {
+            const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
+            const BAD_FLAGS: Refusal = Refusal::Flags;
+            const SOLICITS: bool = true;
 
-    #[inline(always)]
-    fn max_iov(bounds: &Bounds) -> u32 {
-        bounds.max_request_iov
-    }
+            #[inline(always)]
+            fn max_iov(bounds: &Bounds) -> u32 {
+                bounds.max_request_iov
+            }
 
-    #[inline(always)]
-    fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
-        one.has_up_to(most.send)
-    }
+            #[inline(always)]
+            fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
+                one.has_up_to(most.send)
+            }
 
-    #[inline(always)]
-    fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
-        if total > bounds.max_send_bytes {
-            return Err(Refusal::LongMessage);
+            #[inline(always)]
+            fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+                if total > bounds.max_send_bytes {
+                    return Err(Refusal::LongMessage);
+                }
+                Ok(())
+            }
+
+            #[inline(always)]
+            fn op(self) -> RequestOp {
+                ($op)(self)
+            }
+
+            #[inline(always)]
+            fn limit(self) -> Option<u64> {
+                None
+            }
         }
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn op(self) -> RequestOp {
-        RequestOp::Send
-    }
-
-    #[inline(always)]
-    fn limit(self) -> Option<u64> {
-        None
-    }
+    )*};
 }
 
-impl Operation for RdmaWrite<'_> {
-    const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
-    const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
-    const SOLICITS: bool = false;
+/// Requests that are RDMA Writes to their first field but for what goes along.
+macro_rules! writes {
+    ($($what:ty: $solicits:literal, $op:expr;)*) => {$(
+        impl $crate::ep::post::Operation for $what {
+            const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
+            const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
+            const SOLICITS: bool = $solicits;
 
-    #[inline(always)]
-    fn max_iov(bounds: &Bounds) -> u32 {
-        bounds.max_write_iov
-    }
+            #[inline(always)]
+            fn max_iov(bounds: &Bounds) -> u32 {
+                bounds.max_write_iov
+            }
 
-    #[inline(always)]
-    fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
-        one.has_up_to(most.write) && one.bytes() <= self.0.segment_length
-    }
+            #[inline(always)]
+            fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
+                one.has_up_to(most.write) && one.bytes() <= self.0.segment_length
+            }
 
-    #[inline(always)]
-    fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
-        if total > bounds.max_write_bytes {
-            return Err(Refusal::LongTransfer);
+            #[inline(always)]
+            fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+                if total > bounds.max_write_bytes {
+                    return Err(Refusal::LongTransfer);
+                }
+                if total > self.0.segment_length {
+                    return Err(Refusal::Length);
+                }
+                Ok(())
+            }
+
+            #[inline(always)]
+            fn op(self) -> RequestOp {
+                ($op)(self)
+            }
+
+            #[inline(always)]
+            fn limit(self) -> Option<u64> {
+                None
+            }
         }
-        if total > self.0.segment_length {
-            return Err(Refusal::Length);
-        }
-        Ok(())
-    }
+    )*};
+}
 
-    #[inline(always)]
-    fn op(self) -> RequestOp {
-        RequestOp::RdmaWrite {
-            address: self.0.target_address,
-            rmr_context: self.0.rmr_context,
-        }
-    }
+pub(super) use {sends, writes};
 
-    #[inline(always)]
-    fn limit(self) -> Option<u64> {
-        None
-    }
+sends! {
+    Send: |_| RequestOp::Send;
+}
+
+writes! {
+    RdmaWrite<'_>: false, |write: RdmaWrite<'_>| RequestOp::RdmaWrite {
+        address: write.0.target_address,
+        rmr_context: write.0.rmr_context,
+    };
 }
 
 impl Operation for RdmaRead<'_> {
@@ -425,7 +449,7 @@ impl<P: Provider> Ia<P> {
 
     /// Posts a request if it is of one segment and in order, on a connected endpoint with room.
     #[inline(always)]
-    fn request_at_once<S: Segment, O: Operation>(
+    pub(super) fn request_at_once<S: Segment, O: Operation>(
         &mut self,
         handle: EpHandle,
         iov: &[S],
@@ -455,7 +479,7 @@ impl<P: Provider> Ia<P> {
 
     /// Checks a request in order and posts it.
     #[inline(always)]
-    fn request_in_order<S: Segment, O: Operation>(
+    pub(super) fn request_in_order<S: Segment, O: Operation>(
         &mut self,
         EpHandle { key, ia }: EpHandle,
         iov: &[S],
@@ -510,6 +534,9 @@ impl<P: Provider> Ia<P> {
             return Err(Refusal::State);
         }
         let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
+        if O::IS_ATOMIC && !self.provider.limits().atomics {
+            return Err(Refusal::NoAtomics);
+        }
         if iov.len() > O::max_iov(&ep.bounds) as usize {
             return Err(Refusal::Segments);
         }

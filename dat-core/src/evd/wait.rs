@@ -14,7 +14,7 @@ use crate::completion::Entry;
 use crate::ep::Ep;
 use crate::ep::state::EpState;
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
-use crate::event::{DtoCompletion, Event};
+use crate::event::{DtoCompletion, DtoDetail, Event};
 use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey};
 use crate::ia::Ia;
 use crate::provider::{
@@ -276,6 +276,6 @@ pub(super) fn dto(ep: EpHandle, done: Plain) -> Event {
         transferred_length: u64::from(done.bytes),
         status: DtoStatus::Success,
         request: done.request,
-        syndrome: (0, 0),
+        detail: DtoDetail::None,
     })
 }

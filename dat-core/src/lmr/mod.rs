@@ -15,6 +15,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey, index_of};
 use crate::ia::{Ia, fresh_stamp};
 use crate::provider::{Provider, ProviderError};
+use crate::refusal::Refusal;
 use crate::segment::{LmrTriplet, MAX_SEGMENT_BYTES};
 use crate::types::MemPrivFlags;
 use slice::{LmrSlice, NOWHERE};
@@ -120,7 +121,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_lmr_create.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges.
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges. DAT_MODEL_NOT_SUPPORTED:
+    /// [`MemPrivFlags::REMOTE_ATOMIC`] on a device without atomic operations.
     /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION, DAT_INVALID_PARAMETER|ARG4 (a length the device
     /// cannot register).
     pub fn lmr_create(
@@ -190,8 +192,11 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<LmrCreated> {
         self.alive()?;
         let pz = self.pz_key(pz)?;
-        if !MemPrivFlags::all().contains(privileges) {
+        if !MemPrivFlags::OF_REGIONS.contains(privileges) {
             return Err(DatError::parameter(Subtype::Arg6).because("mem_privileges: unknown ones"));
+        }
+        if privileges.contains(MemPrivFlags::REMOTE_ATOMIC) && !self.provider.limits().atomics {
+            return Err(Refusal::NoAtomics.error());
         }
         let registration = match self.provider.register(self.pzs[pz].pd, &memory, privileges) {
             Ok(registration) => registration,

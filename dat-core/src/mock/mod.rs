@@ -197,7 +197,9 @@ impl Net {
         if !request.is_send {
             return DtoStatus::Success;
         }
-        let arrived = peer.borrow_mut().receive(request.bytes, request.solicited);
+        let arrived = peer
+            .borrow_mut()
+            .receive(request.bytes, request.solicited, request.detail);
         match arrived {
             None => DtoStatus::ErrReceiverNotReady,
             Some(true) => DtoStatus::Success,
@@ -242,6 +244,7 @@ fn limits(node: usize) -> Limits {
         max_window_bytes: 1 << 32,
         max_pds: 100,
         max_message_bytes: 1 << 30,
+        atomics: true,
         max_srqs: 10,
         max_srq_recvs: 64,
         mtu: 3,

@@ -1,6 +1,7 @@
 //! The queues of the mock: what a device would keep, and what a provider's objects would.
 
 use super::Net;
+use crate::event::DtoDetail;
 use crate::provider::{
     Completion, CompletionEntry, CompletionQueue, DataSegment, InlineError, Obstacles, PostedRecv,
     ProviderError, QueueFull, QueuePair, QueueSizes, RequestFlags, RequestOp, SharedReceiveQueue,
@@ -20,6 +21,7 @@ pub(crate) struct Entry {
     status: DtoStatus,
     bytes: u64,
     solicited: bool,
+    detail: DtoDetail,
 }
 
 impl CompletionEntry for Entry {
@@ -142,6 +144,8 @@ pub(super) struct Request {
     suppress: bool,
     unsignalled: bool,
     bind: bool,
+    /// What the peer's receive tells of it.
+    pub(super) detail: DtoDetail,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -240,6 +244,7 @@ impl QpState {
             status,
             bytes: request.bytes,
             solicited: false,
+            detail: DtoDetail::None,
         };
         // Of suppressed ones the device tells only now and then, as the provider asks it to.
         let tell = !request.suppress
@@ -253,7 +258,12 @@ impl QpState {
     }
 
     /// Takes a message. `None`: no buffer. False: the buffer is too short.
-    pub(super) fn receive(&mut self, bytes: u64, solicited: bool) -> Option<bool> {
+    pub(super) fn receive(
+        &mut self,
+        bytes: u64,
+        solicited: bool,
+        detail: DtoDetail,
+    ) -> Option<bool> {
         let (post, room) = match &self.srq {
             Some(srq) => srq.borrow_mut().take()?,
             None => {
@@ -278,6 +288,7 @@ impl QpState {
             status,
             bytes,
             solicited,
+            detail,
         });
         Some(fits)
     }
@@ -314,6 +325,7 @@ impl QpState {
                 status,
                 bytes: 0,
                 solicited: false,
+                detail: DtoDetail::None,
             });
         }
     }
@@ -360,6 +372,20 @@ fn sum(segments: impl Iterator<Item = DataSegment>, limit: u32) -> u64 {
         .sum()
 }
 
+/// What the peer's receive tells of a request.
+const fn carried(op: RequestOp) -> DtoDetail {
+    match op {
+        RequestOp::SendImmediate(data) => DtoDetail::SendImmediate(data),
+        RequestOp::SendInvalidate { rmr_context } => DtoDetail::Invalidated(rmr_context),
+        RequestOp::RdmaWriteImmediate { immediate, .. } => DtoDetail::WriteImmediate(immediate),
+        RequestOp::Send
+        | RequestOp::RdmaWrite { .. }
+        | RequestOp::RdmaRead { .. }
+        | RequestOp::FetchAdd { .. }
+        | RequestOp::CompareSwap { .. } => DtoDetail::None,
+    }
+}
+
 impl MockQp {
     /// Carries out what was posted.
     fn go(&self) {
@@ -388,8 +414,13 @@ impl QueuePair for MockQp {
         {
             let mut state = self.state.borrow_mut();
             let limit = match op {
-                RequestOp::Send | RequestOp::RdmaWrite { .. } => state.sizes.max_request_segments,
+                RequestOp::Send
+                | RequestOp::SendImmediate(_)
+                | RequestOp::SendInvalidate { .. }
+                | RequestOp::RdmaWrite { .. }
+                | RequestOp::RdmaWriteImmediate { .. } => state.sizes.max_request_segments,
                 RequestOp::RdmaRead { .. } => state.sizes.max_read_segments,
+                RequestOp::FetchAdd { .. } | RequestOp::CompareSwap { .. } => 1,
             };
             let bytes = sum(segments, limit);
             if state.requests.len() >= state.sizes.max_requests as usize {
@@ -401,7 +432,13 @@ impl QueuePair for MockQp {
                 post,
                 cookie,
                 bytes,
-                is_send: op == RequestOp::Send,
+                is_send: matches!(
+                    op,
+                    RequestOp::Send
+                        | RequestOp::SendImmediate(_)
+                        | RequestOp::SendInvalidate { .. }
+                ),
+                detail: carried(op),
                 solicited: flags.solicited,
                 suppress: flags.suppress,
                 unsignalled: flags.unsignalled,
@@ -414,6 +451,7 @@ impl QueuePair for MockQp {
 
     fn post_send_inline(
         &mut self,
+        op: RequestOp,
         data: &[u8],
         cookie: u64,
         flags: RequestFlags,
@@ -423,7 +461,7 @@ impl QueuePair for MockQp {
             return Err(InlineError::TooLong { bytes, limit });
         }
         let none = core::iter::empty::<DataSegment>();
-        self.post_request(RequestOp::Send, none, cookie, flags)
+        self.post_request(op, none, cookie, flags)
             .map_err(|QueueFull| InlineError::Full)
     }
 
@@ -459,6 +497,7 @@ impl QueuePair for MockQp {
                 cookie,
                 bytes: 0,
                 is_send: false,
+                detail: DtoDetail::None,
                 solicited: false,
                 suppress: false,
                 unsignalled: flags.unsignalled,
@@ -496,10 +535,10 @@ impl QueuePair for MockQp {
     fn complete(&mut self, entry: &Entry) -> Option<Completion> {
         let mut state = self.state.borrow_mut();
         let (status, solicited) = (entry.status, entry.solicited);
-        let syndrome = if status == DtoStatus::Success {
-            (0, 0)
+        let detail = if status == DtoStatus::Success {
+            entry.detail
         } else {
-            (0x5, 0x1)
+            DtoDetail::Failed(0x5, 0x1)
         };
         if entry.request {
             while let Some(request) = state.requests.pop_front() {
@@ -513,7 +552,7 @@ impl QueuePair for MockQp {
                         bind: request.bind,
                         unsignalled: request.unsignalled,
                         solicited: false,
-                        syndrome,
+                        detail,
                     });
                 }
             }
@@ -531,7 +570,7 @@ impl QueuePair for MockQp {
             bind: false,
             unsignalled: recv.unsignalled,
             solicited,
-            syndrome,
+            detail,
         })
     }
 
@@ -649,7 +688,7 @@ impl SharedReceiveQueue for MockSrq {
             bind: false,
             unsignalled: false,
             solicited: entry.solicited,
-            syndrome: (0, 0),
+            detail: entry.detail,
         })
     }
 

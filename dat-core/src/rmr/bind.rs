@@ -71,7 +71,7 @@ impl<P: Provider> Ia<P> {
         if self.ep(ep)?.qp.get().is_none() {
             return Err(Refusal::NotReady.error());
         }
-        if !MemPrivFlags::all().contains(privileges) {
+        if !MemPrivFlags::OF_BINDS.contains(privileges) {
             return Err(DatError::parameter(Subtype::Arg3).because("mem_privileges: unknown ones"));
         }
         if flags.bits() & hot.request_flags_refused != 0 {
@@ -91,7 +91,7 @@ impl<P: Provider> Ia<P> {
             lmr_context: lmr_triplet.lmr_context,
             address: lmr_triplet.virtual_address,
             bytes: lmr_triplet.segment_length,
-            access: privileges & MemPrivFlags::REMOTE,
+            access: privileges & (MemPrivFlags::REMOTE | MemPrivFlags::REMOTE_INVALIDATE),
         };
         let how = RequestFlags {
             suppress: false,
@@ -224,7 +224,13 @@ impl<P: Provider> Ia<P> {
             suppress,
         };
         let before = core::mem::replace(&mut rmr.posted, bound);
+        if let Some(before) = before {
+            self.rmrs_invalidatable.remove(&before.rmr_context);
+        }
         if let Some(bound) = bound {
+            if bound.privileges.contains(MemPrivFlags::REMOTE_INVALIDATE) {
+                self.rmrs_invalidatable.insert(bound.rmr_context, key);
+            }
             self.bound_to(bound.lmr);
         }
         if let Some(before) = before {
@@ -252,7 +258,7 @@ impl<P: Provider> Ia<P> {
             } else {
                 DtoStatus::RmrOperationFailed
             },
-            syndrome: done.syndrome,
+            syndrome: done.detail.syndrome(),
         }))
     }
 
@@ -265,14 +271,17 @@ impl<P: Provider> Ia<P> {
             return;
         };
         if succeeded {
-            let before = core::mem::replace(&mut rmr.settled, pending.lmr);
-            if let Some(lmr) = before {
+            let void = pending.number <= rmr.void_up_to;
+            let now = pending.lmr.filter(|_| !void);
+            let before = core::mem::replace(&mut rmr.settled, now);
+            for lmr in before.into_iter().chain(pending.lmr.filter(|_| void)) {
                 self.let_go_of_lmr(lmr);
             }
             return;
         }
         if rmr.binds == pending.number {
             if let Some(bound) = rmr.posted.take() {
+                self.rmrs_invalidatable.remove(&bound.rmr_context);
                 self.unbound_from(bound.lmr);
             }
             self.effects.push_back(Effect::BindFailed(pending.rmr));

@@ -10,6 +10,10 @@
 //!
 //! A bind that fails, or is flushed, leaves the RMR unbound, unless a later one was posted meanwhile. On the device the
 //! old binding still stands then, so the window is taken from it by a command.
+//!
+//! An RMR that was bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may be taken from what it is bound to by a peer that has its context
+//! (IBTA volume 1, "Send with Invalidate"). The device does it before it completes the receive, and that completion tells: the RMR is
+//! unbound from then on, in both tenses.
 
 mod bind;
 
@@ -41,6 +45,8 @@ pub(crate) struct Rmr<P: Provider> {
     bound_on: Option<EpKey>,
     /// What the device's window reaches through.
     settled: Option<LmrKey>,
+    /// A peer has invalidated what this bind and those before it made of it.
+    void_up_to: u64,
 }
 
 /// What `rmr_query` tells (`DAT_RMR_PARAM`).
@@ -92,6 +98,7 @@ impl<P: Provider> Ia<P> {
             binds: 0,
             bound_on: None,
             settled: None,
+            void_up_to: 0,
         });
         Ok(RmrHandle { key, ia: self.id })
     }
@@ -141,6 +148,7 @@ impl<P: Provider> Ia<P> {
         };
         self.forget_context(RmrHandle { key, ia: self.id });
         if let Some(bound) = rmr.posted {
+            self.rmrs_invalidatable.remove(&bound.rmr_context);
             self.unbound_from(bound.lmr);
         }
         if let Some(lmr) = rmr.settled {
@@ -148,6 +156,30 @@ impl<P: Provider> Ia<P> {
         }
         self.pzs[rmr.pz].users -= 1;
         Ok(())
+    }
+
+    /// A peer has invalidated a context, says the device. What is bound anew meanwhile stays so.
+    pub(crate) fn invalidated_by_peer(&mut self, rmr_context: u32) {
+        let Some(key) = self.rmrs_invalidatable.remove(&rmr_context) else {
+            return;
+        };
+        let Some(rmr) = self.rmrs.get_mut(key) else {
+            return;
+        };
+        rmr.void_up_to = rmr.binds;
+        let bound = rmr.posted.take();
+        let is_under_way = rmr
+            .bound_on
+            .and_then(|ep| self.eps.get(ep))
+            .is_some_and(|ep| ep.binds.iter().any(|pending| pending.rmr() == key));
+        // A bind that is not known done lets go of both when it is.
+        let settled = rmr.settled.take_if(|_| !is_under_way);
+        if let Some(bound) = bound {
+            self.unbound_from(bound.lmr);
+        }
+        if let Some(lmr) = settled {
+            self.let_go_of_lmr(lmr);
+        }
     }
 
     /// Whether a window of the device may reach through an LMR: it does, or a bind on its way may bring it there.

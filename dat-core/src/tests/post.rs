@@ -48,7 +48,7 @@ fn a_send_completes_on_both_sides_with_its_cookies_and_its_length() {
             transferred_length: 24,
             status: DtoStatus::Success,
             request,
-            syndrome: (0, 0),
+            detail: crate::event::DtoDetail::None,
         })
     };
     assert_eq!(a.events(a.request), [expect(a.ep, 0, true)]);

@@ -52,6 +52,7 @@ pub(super) fn limits(hca: &Hca) -> Limits {
         max_window_bytes: device.region_bytes.min(window::MAX_BYTES),
         max_pds: device.pds.saturating_sub(1),
         max_message_bytes: device.message_bytes,
+        atomics: hca.caps().atomics(),
         max_srqs: device.srqs,
         max_srq_recvs: device.srq_entries.min(1 << 15).saturating_sub(1),
         mtu: hca.mtu(),

@@ -18,7 +18,10 @@
 //! peer agreed to (it cannot be less than one: with none agreed, whoever reads all the same is refused by the peer); as target it is rounded up, so that the peer never has more outstanding than we
 //! keep resources for. With no reads agreed the device refuses them altogether (`rre` 0).
 //!
-//! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), atomics, XRC.
+//! Atomic operations of the peer are let in where reads are, if the device has them: each takes one of the same resources. What the
+//! peer may reach by them is said by the keys.
+//!
+//! Absent on purpose: automatic path migration (`pm_state` is always "migrated"), XRC.
 
 use dat_core::provider::{Path, ReadyToReceive, ReadyToSend};
 
@@ -26,6 +29,8 @@ use mlx_prm::{Ads, Qpc, ServiceType};
 
 /// `pm_state`: migrated, the only one without path migration.
 const MIGRATED: u32 = 3;
+/// `atomic_mode`: as IBTA has them, of 8 bytes (`MLX5_ATOMIC_MODE_IB_COMP` in Linux include/linux/mlx5/qp.h).
+const ATOMICS_OF_IBTA: u32 = 1;
 /// `log_ack_req_freq`: an acknowledgement is asked for at least every 2^8 packets. Linux's value.
 const LOG_ACK_REQ_FREQ: u32 = 8;
 /// `vhca_port_num` of the only port a function has.
@@ -90,6 +95,8 @@ pub struct QpFacts {
     pub log_max_reads_in: u32,
     /// log2 of the read depth the device can keep as originator.
     pub log_max_reads_out: u32,
+    /// The device has atomic operations ([`Caps::atomics`](crate::caps::Caps::atomics)).
+    pub atomics: bool,
     /// Counters it adds to; 0 for none.
     pub counter_set: u32,
 }
@@ -179,6 +186,10 @@ impl QpFacts {
             local_qpn,
             attributes.remote_qpn,
         );
+        // Linux `set_qpc_atomic_flags`, drivers/infiniband/hw/mlx5/qp.c.
+        if self.atomics && attributes.reads_in > 0 {
+            context.set_rae(true).set_atomic_mode(ATOMICS_OF_IBTA);
+        }
         (context, optional::RRE | optional::RWE | optional::RAE)
     }
 
@@ -281,6 +292,7 @@ mod tests {
             log_max_message: 30,
             log_max_reads_in: 4,
             log_max_reads_out: 4,
+            atomics: false,
             counter_set: 9,
         }
     }
@@ -387,6 +399,23 @@ mod tests {
         }
         let (context, mask) = facts().init_to_rtr(1, &to_rtr(0));
         assert!(!context.rre() && context.rwe() && mask & optional::RRE != 0);
+    }
+
+    #[test]
+    fn atomics_are_let_in_where_reads_are_if_the_device_has_them() {
+        let able = QpFacts {
+            atomics: true,
+            ..facts()
+        };
+        for (facts, reads, flags) in [
+            (able, 4, 1 << 16 | 0b111 << 13),
+            (able, 0, 1 << 14),
+            (facts(), 4, 0b110 << 13),
+        ] {
+            let (context, mask) = facts.init_to_rtr(1, &to_rtr(reads));
+            assert_eq!(dword(&context, 0x90) & 0xf_e000, flags, "{reads} reads");
+            assert!(mask & optional::RAE != 0);
+        }
     }
 
     #[test]

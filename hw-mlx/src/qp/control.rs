@@ -139,6 +139,7 @@ pub(crate) struct DeviceFacts {
     pub(crate) log_max_message: u32,
     pub(crate) log_max_reads_in: u32,
     pub(crate) log_max_reads_out: u32,
+    pub(crate) atomics: bool,
     pub(crate) counter_set: u32,
 }
 
@@ -157,6 +158,7 @@ impl DeviceFacts {
             log_max_message: general.log_max_msg(),
             log_max_reads_in: general.log_max_ra_req_qp(),
             log_max_reads_out: general.log_max_ra_res_qp(),
+            atomics: hca.caps().atomics(),
             counter_set: hca.counter_set().unwrap_or(0),
         }
     }
@@ -235,6 +237,7 @@ impl Qp {
             log_max_message: device.log_max_message,
             log_max_reads_in: device.log_max_reads_in,
             log_max_reads_out: device.log_max_reads_out,
+            atomics: device.atomics,
             counter_set: device.counter_set,
         };
         let (qpn, memory) = create_qp(hca, &facts, memory)?;

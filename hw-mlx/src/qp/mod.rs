@@ -14,6 +14,7 @@
 pub mod context;
 pub mod control;
 mod recv;
+mod request;
 mod send;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub(crate) use recv::write_scatter;
 pub use recv::{Outcome, RecvQueue, RecvSizes};
 pub use send::{SendQueue, SendSizes};
 
+use dat_core::DtoDetail;
 use dat_core::types::DtoStatus;
 
 use self::context::QpFacts;
@@ -46,23 +48,33 @@ impl Cqe {
     #[must_use]
     pub fn receive_outcome(&self) -> Option<Outcome> {
         match self.opcode() {
-            CqeOpcode::RESP_SEND | CqeOpcode::RESP_SEND_IMM | CqeOpcode::RESP_SEND_INV
-                if self.format() == 0 =>
-            {
-                Some(Outcome::Received {
-                    bytes: self.byte_count(),
-                    solicited: self.solicited(),
-                })
+            CqeOpcode::RESP_SEND if self.format() == 0 => Some(self.received(DtoDetail::None)),
+            CqeOpcode::RESP_SEND_IMM if self.format() == 0 => {
+                Some(self.received(DtoDetail::SendImmediate(self.word())))
+            }
+            CqeOpcode::RESP_SEND_INV if self.format() == 0 => {
+                Some(self.received(DtoDetail::Invalidated(self.word())))
             }
             // The data went to the memory the peer named; the receive itself got none.
-            CqeOpcode::RESP_WR_IMM if self.format() == 0 => Some(Outcome::Received {
-                bytes: 0,
+            CqeOpcode::RESP_WR_IMM if self.format() == 0 => Some(Outcome::Written {
+                bytes: self.byte_count(),
                 solicited: self.solicited(),
+                immediate: self.word(),
             }),
             CqeOpcode::RESP_ERR => Some(Outcome::Failed {
                 syndrome: self.syndrome(),
             }),
             _ => None,
+        }
+    }
+}
+
+impl Cqe {
+    fn received(&self, detail: DtoDetail) -> Outcome {
+        Outcome::Received {
+            bytes: self.byte_count(),
+            solicited: self.solicited(),
+            detail,
         }
     }
 }
@@ -121,7 +133,7 @@ impl Qp {
     #[cold]
     #[inline(never)]
     fn explain(&self, completion: &Completion) {
-        let (syndrome, vendor) = completion.syndrome;
+        let (syndrome, vendor) = completion.detail.syndrome();
         if completion.status != DtoStatus::ErrFlushed {
             tracing::warn!(
                 qpn = self.qpn,
@@ -200,14 +212,15 @@ impl QueuePair for Qp {
         self.recv.announce();
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_send_inline(
         &mut self,
+        op: RequestOp,
         data: &[u8],
         cookie: u64,
         flags: RequestFlags,
     ) -> Result<(), InlineError> {
-        self.send.post_inline(RequestOp::Send, data, cookie, flags)
+        self.send.post_inline(op, data, cookie, flags)
     }
 
     fn send_inline_limit(&self) -> usize {

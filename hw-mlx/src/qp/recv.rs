@@ -13,6 +13,7 @@
 //! one (nearly always a flush) need not name it, because no data came with it and losing it would leave a
 //! posted buffer outstanding for ever.
 
+use dat_core::DtoDetail;
 use dat_core::provider::{Completion, DataSegment, PostedRecv, QueueFull};
 use dat_core::types::DtoStatus;
 use driver::{Cyclic, DmaBlock, DmaBuffer, DmaQueue, barrier};
@@ -327,6 +328,17 @@ pub enum Outcome {
         bytes: u32,
         /// The peer marked it as solicited.
         solicited: bool,
+        /// What came along.
+        detail: DtoDetail,
+    },
+    /// The peer has written elsewhere, and used it up to say so.
+    Written {
+        /// Bytes that were written.
+        bytes: u32,
+        /// The peer marked it as solicited.
+        solicited: bool,
+        /// What came along.
+        immediate: u32,
     },
     /// It failed.
     Failed {
@@ -340,18 +352,35 @@ impl Outcome {
     #[inline]
     #[must_use]
     pub fn completion(self, cookie: u64, room: u32, unsignalled: bool) -> Completion {
-        let (status, transferred, solicited, syndrome) = match self {
-            Self::Received { bytes, solicited } if bytes <= room => {
-                (DtoStatus::Success, bytes, solicited, (0, 0))
-            }
+        let (status, transferred, solicited, detail) = match self {
+            Self::Received {
+                bytes,
+                solicited,
+                detail,
+            } if bytes <= room => (DtoStatus::Success, bytes, solicited, detail),
             // More bytes than there was room for cannot have been received, whatever the entry says.
             Self::Received { solicited, .. } => (
                 DtoStatus::ErrLocalLength,
                 0,
                 solicited,
-                (syndrome::LOCAL_LENGTH, 0),
+                DtoDetail::Failed(syndrome::LOCAL_LENGTH, 0),
             ),
-            Self::Failed { syndrome } => (completion::dto_status(syndrome.0), 0, false, syndrome),
+            Self::Written {
+                bytes,
+                solicited,
+                immediate,
+            } => (
+                DtoStatus::Success,
+                bytes,
+                solicited,
+                DtoDetail::WriteImmediate(immediate),
+            ),
+            Self::Failed { syndrome } => (
+                completion::dto_status(syndrome.0),
+                0,
+                false,
+                DtoDetail::of_syndrome(syndrome),
+            ),
         };
         Completion {
             cookie,
@@ -361,7 +390,7 @@ impl Outcome {
             bind: false,
             unsignalled,
             solicited,
-            syndrome,
+            detail,
         }
     }
 }

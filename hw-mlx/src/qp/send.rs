@@ -33,12 +33,14 @@
 //! No BlueFlame: VFIO maps BARs uncached, where its 64-byte copy is eight bus writes, not one. No
 //! WQE signatures.
 
+use dat_core::DtoDetail;
 use dat_core::provider::{
     Completion, DataSegment, InlineError, QueueFull, RequestFlags, RequestOp, WindowTarget,
 };
 use dat_core::types::DtoStatus;
 use driver::{Cyclic, DmaBuffer, DmaQueue, barrier};
 
+use super::request::{atomic_unit, head_units, last_word, opcode, remote_unit};
 use crate::completion;
 use crate::cq::Tail;
 use crate::uar::{Doorbells, SendDoorbell};
@@ -170,17 +172,6 @@ struct Heads {
     send: u64,
     rdma_write: u64,
     rdma_read: u64,
-}
-
-impl Heads {
-    #[inline(always)]
-    const fn of(&self, op: RequestOp) -> u64 {
-        match op {
-            RequestOp::Send => self.send,
-            RequestOp::RdmaWrite { .. } => self.rdma_write,
-            RequestOp::RdmaRead { .. } => self.rdma_read,
-        }
-    }
 }
 
 /// A send queue, at the beginning of its queue pair. The order of the fields is that of use, by cache lines.
@@ -402,13 +393,30 @@ impl SendQueue {
         flags: RequestFlags,
     ) -> u64 {
         let report = self.reports(flags);
-        let head = self.heads.of(op);
-        let control = wqe::control(head, self.producer_index, control_bits(report, flags));
+        let head = match op {
+            RequestOp::Send => self.heads.send,
+            RequestOp::RdmaWrite { .. } => self.heads.rdma_write,
+            RequestOp::RdmaRead { .. } => self.heads.rdma_read,
+            // Not so frequent that theirs were kept.
+            RequestOp::SendImmediate(_)
+            | RequestOp::SendInvalidate { .. }
+            | RequestOp::RdmaWriteImmediate { .. }
+            | RequestOp::FetchAdd { .. }
+            | RequestOp::CompareSwap { .. } => {
+                // CAST: at most four.
+                #[expect(clippy::cast_possible_truncation, reason = "at most four units")]
+                let units = head_units(op) as u32 + 1;
+                wqe::head(opcode(op), self.qpn_shifted | units)
+            }
+        };
+        let bits = control_bits(report, flags);
+        let control = wqe::control_with(head, self.producer_index, bits, last_word(op));
         let data = wqe::data(segment.bytes, segment.lmr_context, segment.address);
         let block = self.ring.block(u32::from(self.producer_index));
-        match remote_unit(op) {
-            Some(remote) => block.write(&[control, remote, data]),
-            None => block.write(&[control, data]),
+        match (remote_unit(op), atomic_unit(op)) {
+            (None, _) => block.write(&[control, data]),
+            (Some(remote), None) => block.write(&[control, remote, data]),
+            (Some(remote), Some(atomic)) => block.write(&[control, remote, atomic, data]),
         }
         self.count(1, segment.bytes, cookie, flags);
         control.doorbell()
@@ -517,12 +525,12 @@ impl SendQueue {
         let (blocks, ds) = (wqe::blocks(units) as u16, units as u32);
         let head = wqe::head(WqeOpcode::UMR, self.qpn_shifted | ds);
         let bits = control_bits(report, flags);
-        let control = wqe::umr_control(head, self.producer_index, bits, window.key());
+        let control = wqe::control_with(head, self.producer_index, bits, window.key());
         self.store(0, control);
         for (at, unit) in body.units().iter().enumerate() {
             self.store(1 + at, *unit);
         }
-        window.advance();
+        window.advance(target);
         let (number, index) = (self.posted, self.producer_index);
         self.count(blocks, 0, cookie, flags);
         self.ring(control.doorbell());
@@ -574,14 +582,15 @@ impl SendQueue {
     }
 
     /// Posts a request whose data is copied into the WQE, which needs no local key and whose
-    /// memory is free again on return. RDMA Read has no such form: its segments say where to.
+    /// memory is free again on return. RDMA Read and atomic operations have no such form: their segments say where to.
     ///
     /// # Errors
     /// [`InlineError`]; nothing was written.
     ///
     /// # Panics
-    /// When asked for an RDMA Read.
-    #[inline]
+    /// When asked for one of these.
+    // Always inlined: the caller knows the operation.
+    #[inline(always)]
     pub fn post_inline(
         &mut self,
         op: RequestOp,
@@ -591,8 +600,13 @@ impl SendQueue {
     ) -> Result<(), InlineError> {
         // PANIC: our own callers only.
         assert!(
-            !matches!(op, RequestOp::RdmaRead { .. }),
-            "an RDMA Read has no inline data"
+            !matches!(
+                op,
+                RequestOp::RdmaRead { .. }
+                    | RequestOp::FetchAdd { .. }
+                    | RequestOp::CompareSwap { .. }
+            ),
+            "no inline data goes with {op:?}"
         );
         let limit = self.inline_limit(op);
         let bytes = u32::try_from(data.len())
@@ -656,19 +670,18 @@ impl SendQueue {
         cookie: u64,
         flags: RequestFlags,
     ) {
-        let opcode = match op {
-            RequestOp::Send => WqeOpcode::SEND,
-            RequestOp::RdmaWrite { .. } => WqeOpcode::RDMA_WRITE,
-            RequestOp::RdmaRead { .. } => WqeOpcode::RDMA_READ,
-        };
         let report = self.reports(flags);
         // CAST: `units` is at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 63 units")]
-        let head = wqe::head(opcode, self.qpn_shifted | units as u32);
-        let control = wqe::control(head, self.producer_index, control_bits(report, flags));
+        let head = wqe::head(opcode(op), self.qpn_shifted | units as u32);
+        let bits = control_bits(report, flags);
+        let control = wqe::control_with(head, self.producer_index, bits, last_word(op));
         self.store(0, control);
         if let Some(remote) = remote_unit(op) {
             self.store(1, remote);
+        }
+        if let Some(atomic) = atomic_unit(op) {
+            self.store(2, atomic);
         }
         // CAST: `units` is at most 63.
         #[expect(clippy::cast_possible_truncation, reason = "at most 16 blocks")]
@@ -786,7 +799,7 @@ impl SendQueue {
             bind: shadow.is_bind(),
             unsignalled: shadow.unsignalled(),
             solicited: false,
-            syndrome: failure.unwrap_or((0, 0)),
+            detail: DtoDetail::of_syndrome(failure.unwrap_or((0, 0))),
         })
     }
 
@@ -829,31 +842,6 @@ fn end_of(data: &[u8], bytes: usize) -> [u8; UNIT_BYTES] {
             unit[..bytes].copy_from_slice(&data[data.len() - bytes..]);
             unit
         }
-    }
-}
-
-/// Units before the data.
-#[inline]
-const fn head_units(op: RequestOp) -> usize {
-    match op {
-        RequestOp::Send => 1,
-        RequestOp::RdmaWrite { .. } | RequestOp::RdmaRead { .. } => 2,
-    }
-}
-
-/// The remote address unit, for operations that have one.
-#[inline]
-fn remote_unit(op: RequestOp) -> Option<Unit> {
-    match op {
-        RequestOp::Send => None,
-        RequestOp::RdmaWrite {
-            address,
-            rmr_context,
-        }
-        | RequestOp::RdmaRead {
-            address,
-            rmr_context,
-        } => Some(wqe::remote_address(address, rmr_context)),
     }
 }
 

@@ -67,8 +67,8 @@ impl Job {
             "message {}: {} (syndrome {:#04x}, vendor {:#04x})",
             done.cookie,
             done.status.name(),
-            done.syndrome.0,
-            done.syndrome.1
+            done.syndrome().0,
+            done.syndrome().1
         );
         Ok(done)
     }

@@ -1,6 +1,6 @@
 //! Two endpoints over a wire that loses, repeats, delays, reorders and corrupts, from many seeds.
 //!
-//! Both sides send, write and read at random. A model checks safety at every step: each DTO completes exactly once, in
+//! Both sides send, write and read at random, some of it with immediate data, and count at the other side. A model checks safety at every step: each DTO completes exactly once, in
 //! the order posted, with the bytes that were posted. The wire heals half-way through, and then everything must
 //! finish. The same seed gives the same event log, byte for byte.
 //!
@@ -11,8 +11,9 @@ use std::collections::VecDeque;
 use hw_sim::{Faults, LinkFaults};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use udapl::{ConnectionEventKind, DtoStatus, Event, Timeout};
+use udapl::{ConnectionEventKind, DtoDetail, DtoStatus, Event, MemPrivFlags, Timeout};
 
+use crate::support::rdma::number;
 use crate::support::{self, A, B, Buffer, NONE, Pair, PairConfig};
 
 /// DTOs each side initiates.
@@ -31,6 +32,22 @@ enum Kind {
     Send,
     Write,
     Read,
+    /// Send and RDMA Write, with the number of the work as immediate data.
+    SendImmediate,
+    WriteImmediate,
+    /// Adds one to the peer's counter.
+    Count,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::Send,
+        Self::Write,
+        Self::Read,
+        Self::SendImmediate,
+        Self::WriteImmediate,
+        Self::Count,
+    ];
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +77,12 @@ struct Flow {
     inbox: Buffer,
     issued: u64,
     in_flight: VecDeque<Work>,
-    /// Bytes of each Send under way, for the receiver to compare.
-    sent: VecDeque<Vec<u8>>,
+    /// What the peer adds to.
+    counter: Buffer,
+    /// How often this side has added to the peer's.
+    counted: u64,
+    /// What each receive is to tell, and the bytes in its buffer.
+    sent: VecDeque<(usize, DtoDetail, Vec<u8>)>,
     /// Number of the next receive to complete.
     next_receive: u64,
     completed: u64,
@@ -95,6 +116,9 @@ fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
     let mut flows = [A, B].map(|side| {
         let [source, sink, written, offered] = [0; 4].map(|_| pair.buffer(side, WINDOW * SLOT));
         let inbox = pair.buffer(side, RECEIVES * SLOT);
+        let (pz, rights) = (pair.sides[side].pz, MemPrivFlags::all());
+        let counter = pair.buffer_in(side, 8, pz, rights | MemPrivFlags::REMOTE_ATOMIC);
+        counter.write(0, &[0; 8]);
         for (buffer, salt) in [(&source, 1), (&offered, 2)] {
             buffer.write(
                 0,
@@ -109,6 +133,8 @@ fn run(seed: u64, faults: LinkFaults) -> Vec<u8> {
             inbox,
             issued: 0,
             in_flight: VecDeque::new(),
+            counter,
+            counted: 0,
             sent: VecDeque::new(),
             next_receive: 0,
             completed: 0,
@@ -159,8 +185,9 @@ fn post_receive(pair: &mut Pair, side: usize, flow: &Flow, number: u64) {
 
 fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCha8Rng) {
     while flows[side].issued < WORK && flows[side].in_flight.len() < WINDOW {
-        let kind = [Kind::Send, Kind::Write, Kind::Read][random.random_range(0..3)];
+        let kind = Kind::ALL[random.random_range(0..Kind::ALL.len())];
         let bytes = match random.random_range(0..8) {
+            _ if kind == Kind::Count => 8,
             0 => 0,
             1 => 1,
             2 => 1023,
@@ -181,9 +208,21 @@ fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCh
             peer.offered.remote(work.slot(), bytes),
         );
         let from = [own.source.part(work.slot(), bytes)];
+        let immediate = u32::try_from(work.number).expect("a count");
         match kind {
             Kind::Send => ia.ep_post_send(ep, &from, work.number, NONE),
             Kind::Write => ia.ep_post_rdma_write(ep, &from, work.number, &target, NONE),
+            Kind::SendImmediate => {
+                ia.ep_post_send_immediate(ep, &from, work.number, immediate, NONE)
+            }
+            Kind::WriteImmediate => {
+                let cookie = work.number;
+                ia.ep_post_rdma_write_immediate(ep, &from, cookie, &target, immediate, NONE)
+            }
+            Kind::Count => {
+                let (result, there) = (own.sink.part(work.slot(), 8), peer.counter.remote(0, 8));
+                ia.ep_post_fetch_add(ep, &[result], work.number, &there, 1, NONE)
+            }
             Kind::Read => ia.ep_post_rdma_read(
                 ep,
                 &[own.sink.part(work.slot(), bytes)],
@@ -194,9 +233,13 @@ fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCh
         }
         .expect("a post");
         let flow = &mut flows[side];
-        if kind == Kind::Send {
-            flow.sent.push_back(flow.source.read(work.slot(), bytes));
-        }
+        let sent = flow.source.read(work.slot(), bytes);
+        flow.sent.extend(match kind {
+            Kind::Send => Some((bytes, DtoDetail::None, sent)),
+            Kind::SendImmediate => Some((bytes, DtoDetail::SendImmediate(immediate), sent)),
+            Kind::WriteImmediate => Some((bytes, DtoDetail::WriteImmediate(immediate), Vec::new())),
+            Kind::Write | Kind::Read | Kind::Count => None,
+        });
         flow.in_flight.push_back(work);
         flow.issued += 1;
     }
@@ -219,8 +262,14 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
         assert_eq!(done.transferred_length, work.bytes as u64);
         let (own, peer) = (&flows[side], &flows[1 - side]);
         match work.kind {
-            Kind::Send => {}
-            Kind::Write => assert_eq!(
+            Kind::Send | Kind::SendImmediate => {}
+            Kind::Count => {
+                // Once each, in order: what it was is how many came before.
+                let before = number(own.counted);
+                assert_eq!(own.sink.read(work.slot(), 8), before, "{work:?}");
+                flows[side].counted += 1;
+            }
+            Kind::Write | Kind::WriteImmediate => assert_eq!(
                 peer.written.read(work.slot(), work.bytes),
                 own.source.read(work.slot(), work.bytes),
                 "{work:?}"
@@ -243,11 +292,14 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
             (number, DtoStatus::Success),
             "{done:?}"
         );
-        let expected = flows[1 - side]
+        let (bytes, detail, expected) = flows[1 - side]
             .sent
             .pop_front()
             .unwrap_or_else(|| panic!("{done:?} was never sent"));
-        assert_eq!(done.transferred_length, expected.len() as u64);
+        assert_eq!(
+            (done.transferred_length, done.detail),
+            (bytes as u64, detail)
+        );
         let slot = usize::try_from(number).expect("a count") % RECEIVES * SLOT;
         assert_eq!(
             flows[side].inbox.read(slot, expected.len()),

@@ -180,7 +180,7 @@ fn the_completion_comes_later_and_only_on_the_request_evd() {
     refused(ia.evd_dequeue(request), ReturnType::QueueEmpty);
     assert!(!ia.ep_get_status(ep).expect("a status").request_idle);
     let done = pair.expect_request(A, 9, DtoStatus::Success);
-    assert_eq!((done.transferred_length, done.syndrome), (5_000, (0, 0)));
+    assert_eq!((done.transferred_length, done.syndrome()), (5_000, (0, 0)));
     pair.expect_idle(A);
     for evd in [
         pair.sides[A].recv,

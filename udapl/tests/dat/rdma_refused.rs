@@ -254,7 +254,7 @@ fn expect_remote_refusal(
         (2, DtoStatus::ErrRemoteAccess),
         "{rdma:?}, {what}"
     );
-    assert_ne!(done.syndrome, (0, 0), "the device says why");
+    assert_ne!(done.syndrome(), (0, 0), "the device says why");
     pair.expect_request(A, 3, DtoStatus::ErrFlushed);
     pair.expect_broken();
     pair.expect_idle(A);

@@ -184,7 +184,7 @@ fn the_completion_comes_later_and_the_target_hears_nothing() {
         refused(ia.evd_dequeue(request), ReturnType::QueueEmpty);
         assert!(!ia.ep_get_status(ep).expect("a status").request_idle);
         let done = pair.expect_request(A, 9, DtoStatus::Success);
-        assert_eq!((done.transferred_length, done.syndrome), (5_000, (0, 0)));
+        assert_eq!((done.transferred_length, done.syndrome()), (5_000, (0, 0)));
         pair.expect_idle(A);
         assert_eq!(target.read(0, 5_000), pattern(8, 5_000));
         for evd in [

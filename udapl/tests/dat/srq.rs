@@ -156,14 +156,14 @@ fn the_completion_is_that_of_a_receive_of_the_endpoint_that_took_the_buffer() {
             taken.status,
             taken.transferred_length,
             taken.request,
-            taken.syndrome
+            taken.syndrome()
         ),
         (
             own.cookie,
             own.status,
             own.transferred_length,
             own.request,
-            own.syndrome
+            own.syndrome()
         )
     );
 }

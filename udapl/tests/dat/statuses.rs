@@ -32,12 +32,12 @@ const ADVICE: [&str; 7] = [
 #[track_caller]
 fn assert_explained(done: &DtoCompletion, number: u32, syndrome: u8) {
     let text = explain(done);
-    assert_eq!(done.syndrome.0, syndrome, "{text}");
+    assert_eq!(done.syndrome().0, syndrome, "{text}");
     let queue = if done.request { "request" } else { "receive" };
     let head = format!(
         "{queue} failed: {} ({number}), syndrome {syndrome:#04x}, vendor syndrome {:#04x}: ",
         done.status.name(),
-        done.syndrome.1
+        done.syndrome().1
     );
     let advice = text
         .strip_prefix(&head)
@@ -571,7 +571,7 @@ fn whatever_the_device_may_say_there_is_advice() {
     let mut done = pair.wait_recv(A);
     for syndrome in 0..=u8::MAX {
         for vendor in [0, 0x8a, 0x93, 0xff] {
-            done.syndrome = (syndrome, vendor);
+            done.detail = udapl::DtoDetail::of_syndrome((syndrome, vendor));
             assert_explained(&done, 1, syndrome);
         }
     }

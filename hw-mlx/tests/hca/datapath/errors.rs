@@ -38,7 +38,7 @@ fn a_wrong_remote_key_fails_the_request_and_flushes_what_follows() {
         summary(&requests),
         [(1, DtoStatus::ErrRemoteAccess), (2, DtoStatus::ErrFlushed)]
     );
-    assert_eq!(requests[0].syndrome.0, 0x13);
+    assert_eq!(requests[0].detail.syndrome().0, 0x13);
     // Posting to a queue pair in error flushes too.
     qa.post_request(op, std::iter::once(one), 3, REPORTED)
         .unwrap();
@@ -194,7 +194,7 @@ fn a_peer_that_does_not_answer_is_a_transport_error() {
         .unwrap();
     let done = p.a.completions(&mut qa, 1);
     assert_eq!(summary(&done), [(1, DtoStatus::ErrTransport)]);
-    assert_eq!(done[0].syndrome.0, 0x15);
+    assert_eq!(done[0].detail.syndrome().0, 0x15);
     p.sim.heal();
     p.finish(qa, qb);
 }

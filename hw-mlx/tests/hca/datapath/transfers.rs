@@ -139,7 +139,8 @@ fn inline_data_arrives_although_its_memory_is_not_registered() {
         let data = pattern(4, bytes);
         qb.post_recv(std::iter::once(p.b.segment(0, 4096)), 1, false)
             .unwrap();
-        qa.post_send_inline(&data, 2, REPORTED).unwrap();
+        qa.post_send_inline(RequestOp::Send, &data, 2, REPORTED)
+            .unwrap();
         assert_eq!(p.a.completions(&mut qa, 1)[0].status, DtoStatus::Success);
         assert_eq!(p.b.completions(&mut qb, 1)[0].transferred, bytes as u64);
         assert_eq!(p.b.bytes(0, bytes), data);

@@ -1,5 +1,6 @@
 //! Receive queues of a queue pair.
 
+use dat_core::DtoDetail;
 use dat_core::provider::{DataSegment, QueueFull};
 use dat_core::types::DtoStatus;
 use hw_mlx::qp::{Outcome, RecvQueue, RecvSizes};
@@ -27,6 +28,7 @@ fn received(bytes: u32) -> Outcome {
     Outcome::Received {
         bytes,
         solicited: false,
+        detail: DtoDetail::None,
     }
 }
 
@@ -134,7 +136,8 @@ fn success_must_name_the_oldest_receive_and_a_flush_need_not() {
                 0,
                 Outcome::Received {
                     bytes: 5,
-                    solicited: true
+                    solicited: true,
+                    detail: DtoDetail::None,
                 }
             )
             .unwrap()

@@ -154,6 +154,69 @@ fn an_rdma_read_has_the_bytes_of_the_manual_and_its_own_index() {
     assert_eq!(ring[64..112], expected);
 }
 
+/// Opcodes of PRM "WQE format"; the last word of the control segment is immediate data or a key, and an atomic operation has its
+/// operands between the remote address and the one local segment, a whole block together (`_set_atomic_seg` in providers/mlx5/qp.c of
+/// rdma-core).
+#[test]
+fn requests_beyond_dat_have_the_bytes_of_the_manual() {
+    let (address, rmr_context) = (0x1112_1314_1516_1718, 0x2122_2324);
+    let remote = "1112131415161718 21222324 00000000";
+    let local = "00000100 a0000000 b000000000000000";
+    let cases = [
+        (
+            RequestOp::SendImmediate(0x0102_0304),
+            format!("00 0000 0b  123456 02  00 0000 08  01020304 {local}"),
+        ),
+        (
+            RequestOp::SendInvalidate { rmr_context },
+            format!("00 0000 01  123456 02  00 0000 08  21222324 {local}"),
+        ),
+        (
+            RequestOp::RdmaWriteImmediate {
+                address,
+                rmr_context,
+                immediate: 0x0102_0304,
+            },
+            format!("00 0000 09  123456 03  00 0000 08  01020304 {remote} {local}"),
+        ),
+        (
+            RequestOp::CompareSwap {
+                address,
+                rmr_context,
+                compare: 0x3132_3334_3536_3738,
+                swap: 0x4142_4344_4546_4748,
+            },
+            format!(
+                "00 0000 11  123456 04  00 0000 08  00000000 {remote} 4142434445464748 3132333435363738 {local}"
+            ),
+        ),
+        (
+            RequestOp::FetchAdd {
+                address,
+                rmr_context,
+                add: 0x4142_4344_4546_4748,
+            },
+            format!(
+                "00 0000 12  123456 04  00 0000 08  00000000 {remote} 4142434445464748 0000000000000000 {local}"
+            ),
+        ),
+    ];
+    for (op, expected) in cases {
+        let mut f = queue(4, 2);
+        f.queue.post(op, segments(1), 7, REPORTED).unwrap();
+        let expected = hex(&expected);
+        assert_eq!(f.ring()[..expected.len()], expected, "{op:?}");
+        assert_eq!(f.send_counter(), 1, "{op:?}: one block");
+        // The same written piece by piece, as lists of segments are.
+        let mut f = queue(4, 2);
+        f.queue.post(op, segments(0), 7, REPORTED).unwrap();
+        let (ring, units) = (f.ring(), expected.len() / 16 - 1);
+        let mut short = expected[..16 * units].to_vec();
+        short[7] = u8::try_from(units).unwrap();
+        assert_eq!(ring[..16 * units], short, "{op:?}");
+    }
+}
+
 #[test]
 fn inline_data_follows_its_header_and_is_counted_in_units() {
     let mut f = queue(4, 2);
@@ -435,7 +498,11 @@ fn a_failed_request_is_reported_even_when_suppressed() {
         .unwrap();
     let completion = f.queue.complete(0, Some((0x15, 0x81))).unwrap();
     assert_eq!(
-        (completion.cookie, completion.status, completion.syndrome),
+        (
+            completion.cookie,
+            completion.status,
+            completion.detail.syndrome()
+        ),
         (0, DtoStatus::ErrTransport, (0x15, 0x81))
     );
     let completion = f.queue.complete(1, Some((0x05, 0xf9))).unwrap();

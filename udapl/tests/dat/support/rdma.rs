@@ -12,6 +12,15 @@ use super::{A, B, Buffer, Pair, PairConfig, attributes};
 /// What memory holds that nobody should have written.
 pub const UNTOUCHED: u8 = 0xa5;
 
+/// A number of the host's, as it lies in memory.
+#[expect(
+    clippy::host_endian_bytes,
+    reason = "atomic operations work on numbers in the host's order"
+)]
+pub const fn number(value: u64) -> [u8; 8] {
+    value.to_ne_bytes()
+}
+
 impl Pair {
     /// Both sides connected, with endpoints of other attributes than usual.
     pub fn shaped(shape: impl Fn(usize, &mut EpAttr)) -> Self {

@@ -1,0 +1,95 @@
+//! What a request is in a WQE: its opcode, the last word of its control segment, and the units between that and the data.
+
+use dat_core::provider::RequestOp;
+
+use crate::wqe::{self, Unit};
+use mlx_prm::WqeOpcode;
+
+/// Units before the data.
+#[inline]
+pub(super) const fn head_units(op: RequestOp) -> usize {
+    match op {
+        RequestOp::Send | RequestOp::SendImmediate(_) | RequestOp::SendInvalidate { .. } => 1,
+        RequestOp::RdmaWrite { .. }
+        | RequestOp::RdmaWriteImmediate { .. }
+        | RequestOp::RdmaRead { .. } => 2,
+        RequestOp::FetchAdd { .. } | RequestOp::CompareSwap { .. } => 3,
+    }
+}
+
+/// The WQE's opcode.
+#[inline]
+pub(super) const fn opcode(op: RequestOp) -> WqeOpcode {
+    match op {
+        RequestOp::Send => WqeOpcode::SEND,
+        RequestOp::SendImmediate(_) => WqeOpcode::SEND_IMM,
+        RequestOp::SendInvalidate { .. } => WqeOpcode::SEND_INVAL,
+        RequestOp::RdmaWrite { .. } => WqeOpcode::RDMA_WRITE,
+        RequestOp::RdmaWriteImmediate { .. } => WqeOpcode::RDMA_WRITE_IMM,
+        RequestOp::RdmaRead { .. } => WqeOpcode::RDMA_READ,
+        RequestOp::FetchAdd { .. } => WqeOpcode::ATOMIC_FA,
+        RequestOp::CompareSwap { .. } => WqeOpcode::ATOMIC_CS,
+    }
+}
+
+/// The last word of the control segment.
+#[inline]
+pub(super) const fn last_word(op: RequestOp) -> u32 {
+    match op {
+        RequestOp::SendImmediate(immediate) | RequestOp::RdmaWriteImmediate { immediate, .. } => {
+            immediate
+        }
+        RequestOp::SendInvalidate { rmr_context } => rmr_context,
+        RequestOp::Send
+        | RequestOp::RdmaWrite { .. }
+        | RequestOp::RdmaRead { .. }
+        | RequestOp::FetchAdd { .. }
+        | RequestOp::CompareSwap { .. } => 0,
+    }
+}
+
+/// The remote address unit, for operations that have one.
+#[inline]
+pub(super) const fn remote_unit(op: RequestOp) -> Option<Unit> {
+    match op {
+        RequestOp::Send | RequestOp::SendImmediate(_) | RequestOp::SendInvalidate { .. } => None,
+        RequestOp::RdmaWrite {
+            address,
+            rmr_context,
+        }
+        | RequestOp::RdmaWriteImmediate {
+            address,
+            rmr_context,
+            ..
+        }
+        | RequestOp::RdmaRead {
+            address,
+            rmr_context,
+        }
+        | RequestOp::FetchAdd {
+            address,
+            rmr_context,
+            ..
+        }
+        | RequestOp::CompareSwap {
+            address,
+            rmr_context,
+            ..
+        } => Some(wqe::remote_address(address, rmr_context)),
+    }
+}
+
+/// The operands unit of atomic operations.
+#[inline]
+pub(super) const fn atomic_unit(op: RequestOp) -> Option<Unit> {
+    match op {
+        RequestOp::FetchAdd { add, .. } => Some(wqe::atomic(add, 0)),
+        RequestOp::CompareSwap { compare, swap, .. } => Some(wqe::atomic(swap, compare)),
+        RequestOp::Send
+        | RequestOp::SendImmediate(_)
+        | RequestOp::SendInvalidate { .. }
+        | RequestOp::RdmaWrite { .. }
+        | RequestOp::RdmaWriteImmediate { .. }
+        | RequestOp::RdmaRead { .. } => None,
+    }
+}
