@@ -87,7 +87,10 @@ impl<P: Descriptor> Ia<P> {
         }
         let mut quiet = true;
         for evd in evds {
-            quiet &= self.arm_for(evd.key);
+            quiet &= self.arm_neighbours(evd.key);
+        }
+        for evd in evds {
+            self.arm_own(evd.key);
         }
         // From here on no event queue is looked at: one taken in here would have disarmed its completion queue.
         if self.have_events(evds) {

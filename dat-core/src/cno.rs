@@ -204,7 +204,10 @@ impl<P: Provider> Ia<P> {
         }
         if !self.over(key, &wait) {
             for at in 0..self.cnos[key].evds.len() {
-                quiet &= self.arm_for(self.cnos[key].evds[at]);
+                quiet &= self.arm_neighbours(self.cnos[key].evds[at]);
+            }
+            for at in 0..self.cnos[key].evds.len() {
+                self.arm_own(self.cnos[key].evds[at]);
             }
             self.look_at_cno(key);
         }

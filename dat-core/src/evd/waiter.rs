@@ -307,11 +307,24 @@ impl<P: Provider> Ia<P> {
     /// Asks every completion queue that can end the wait for an interrupt. False: one of them has
     /// entries that nobody takes, so arming it would not let us sleep.
     pub(crate) fn arm_for(&mut self, key: EvdKey) -> bool {
-        let mut quiet = true;
-        let solicited_only = self.evds[key].streams.solicited_only();
-        if let Some(cq) = &mut self.evds[key].cq {
+        let quiet = self.arm_neighbours(key);
+        self.arm_own(key);
+        quiet
+    }
+
+    /// Asks the queue of an EVD. Who waits for several does this last: what one of them wants of a neighbour is less than what the
+    /// neighbour wants if it is waited for itself, and the device goes by what it was asked last.
+    pub(crate) fn arm_own(&mut self, key: EvdKey) {
+        let evd = &mut self.evds[key];
+        let solicited_only = evd.streams.solicited_only();
+        if let Some(cq) = &mut evd.cq {
             cq.arm(solicited_only);
         }
+    }
+
+    /// Asks the queues beside that of an EVD. What it returns is as for [`Ia::arm_for`].
+    pub(crate) fn arm_neighbours(&mut self, key: EvdKey) -> bool {
+        let mut quiet = true;
         let mut at = 0;
         while let Some(&(feeder, _)) = self.evds[key].feeders.get(at) {
             // Errors notify even when only solicited entries were asked for.

@@ -294,3 +294,57 @@ fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     }
     panic!("the receive never completed");
 }
+
+/// Time between a message's departure and its arrival, and what a sleep for it may take of virtual time.
+const FLIGHT_MICROS: u64 = 5_000;
+const IN_TIME: Duration = Duration::from_millis(100);
+
+/// A pair in which a message is on its way to B, and the EVDs of B in an order: the one that gets the message first, or last, of two of
+/// which the connect EVD has it for a neighbour.
+fn under_way(recv_first: bool) -> (Pair, [EvdHandle; 2]) {
+    let mut pair = Pair::connected();
+    let [from, to] = [A, B].map(|side| pair.buffer(side, 64));
+    pair.set_delay(FLIGHT_MICROS);
+    pair.post_recv(B, &[to.all()], 1, NONE).expect("posts");
+    pair.post_send(A, &[from.all()], 2, NONE).expect("posts");
+    let side = &pair.sides[B];
+    let evds = [side.recv, side.connect];
+    let order = if recv_first { evds } else { [evds[1], evds[0]] };
+    (pair, order)
+}
+
+/// A connection EVD wants to know of errors only on the EVDs of its endpoints, and may not undo what these want.
+#[test]
+fn an_ia_that_is_armed_for_several_evds_is_woken_by_each_in_any_order() {
+    for recv_first in [true, false] {
+        let (mut pair, evds) = under_way(recv_first);
+        let begun = pair.now();
+        let side = &mut pair.sides[B];
+        let woken = (0..100).any(|_| match side.ia.arm(&evds).expect("nobody waits") {
+            Arm::Ready => true,
+            Arm::Armed(armed) => {
+                armed.sleep();
+                false
+            }
+        });
+        let slept = pair.now() - begun;
+        assert!(woken && slept < IN_TIME, "{slept:?}, {recv_first}");
+    }
+}
+
+#[test]
+fn a_cno_is_triggered_by_each_of_its_evds_in_any_order() {
+    for recv_first in [true, false] {
+        let (mut pair, evds) = under_way(recv_first);
+        let begun = pair.now();
+        let side = &mut pair.sides[B];
+        let cno = side.ia.cno_create(None).expect("a CNO");
+        for evd in evds {
+            side.ia.evd_modify_cno(evd, Some(cno)).expect("its EVD");
+        }
+        let triggered = side.ia.cno_wait(cno, LONG).expect("in time");
+        assert_eq!(triggered, Some(side.recv));
+        let slept = pair.now() - begun;
+        assert!(slept < IN_TIME, "{slept:?}, {recv_first}");
+    }
+}
