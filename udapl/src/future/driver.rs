@@ -13,7 +13,6 @@ use dat_core::{Arm, Armed, CloseFlags, DatResult, EvdFlags, EvdHandle, PzHandle}
 use driver::Descriptor;
 use hw_mlx::CloseReport;
 use hw_mlx::provider::MlxProvider;
-use thiserror::Error;
 
 use super::endpoint::Handle;
 use super::error::Error;
@@ -40,8 +39,7 @@ pub enum Turn {
 }
 
 /// An instance that cannot be driven, and why. It is as it was.
-#[derive(Debug, Error)]
-#[error("{error}")]
+#[derive(Debug)]
 pub struct Refused {
     /// The instance.
     pub ia: Box<Ia>,

@@ -1,0 +1,185 @@
+//! Tasks of tokio over RDMA: a server with a task for each client, and clients that give up when an answer does not come.
+//!
+//! ```text
+//! cargo run --example tokio --features async                       # two simulated functions on a wire
+//! cargo run --example tokio --features async -- 0000:3b:00.2 0000:3b:00.3
+//! ```
+//!
+//! An adapter is driven beside the tasks that use it: its driver takes in what has come and wakes them, and sleeps on its descriptor, which
+//! tokio polls with all others. Everything here is one thread's, as an instance of an adapter is; a program with several threads has a
+//! runtime of one thread in each of them, and an instance (`udapl::Adapter`).
+#![forbid(unsafe_code)]
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::Builder;
+use tokio::task::{LocalSet, spawn_local};
+use tokio::time::timeout;
+use udapl::future::{Buffer, Driver, Endpoint, Handle, Pool, Request};
+use udapl::{CloseFlags, ConnQual, MemPrivFlags, OpenOptions, Timeout, ia_open};
+
+const SERVICE: ConnQual = 0x1_0000_000a;
+const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const CLIENTS: usize = 4;
+/// Of a pool: more than all clients use at once.
+const BUFFERS: u32 = 16;
+const QUESTIONS: usize = 100;
+/// The server says nothing to this.
+const UNANSWERED: &[u8] = b"why?";
+
+fn open(name: &str) -> Result<Driver> {
+    let ia = ia_open(name, &OpenOptions::default())?;
+    Driver::new(ia, 256).map_err(|refused| refused.error.into())
+}
+
+fn pool(handle: &Handle) -> Result<Pool> {
+    let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+    Ok(handle.pool(BUFFERS, 64, rights)?)
+}
+
+/// Drives an adapter until it is of no use any more, and says why.
+async fn drive(driver: &mut Driver) -> Result<()> {
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe, for what may name a descriptor that it does not own; this one owns it"
+    )]
+    let descriptor = AsyncFd::with_interest(driver.descriptor()?, Interest::READABLE)?;
+    let descriptor = &descriptor;
+    let error = driver.run(|longest| async move {
+        // When the time is over the driver looks, too.
+        if let Ok(Ok(mut readable)) = timeout(longest, descriptor.readable()).await {
+            readable.clear_ready();
+        }
+    });
+    Err(error.await.into())
+}
+
+/// Gives every client a task.
+async fn serve(handle: Handle) -> Result<()> {
+    let pool = pool(&handle)?;
+    let listener = handle.listen(SERVICE)?;
+    loop {
+        let request = listener.next().await?;
+        spawn_local(talk(handle.clone(), pool.clone(), request));
+    }
+}
+
+/// Answers one client until it goes.
+async fn talk(handle: Handle, pool: Pool, request: Request) -> Result<()> {
+    let endpoint = handle.endpoint()?;
+    let mut question = endpoint.recv(buffer(&pool)?);
+    request.accept(&endpoint, b"").await?;
+    loop {
+        let (came, mut text) = question.await;
+        // What is posted when a connection ends comes back with an error.
+        let Ok(_bytes) = came else {
+            return Ok(());
+        };
+        question = endpoint.recv(buffer(&pool)?);
+        let said = text.to_vec();
+        if said != UNANSWERED {
+            text.fill(&said.to_ascii_uppercase())?;
+            endpoint.send(text).await.0?;
+        }
+    }
+}
+
+fn buffer(pool: &Pool) -> Result<Buffer> {
+    pool.take().context("more buffers in use than there are")
+}
+
+/// Asks a question. None: the answer does not come in time.
+async fn ask(endpoint: &Endpoint, pool: &Pool, text: &[u8]) -> Result<Option<Vec<u8>>> {
+    let answer = endpoint.recv(buffer(pool)?);
+    let mut question = buffer(pool)?;
+    question.fill(text)?;
+    endpoint.send(question).await.0?;
+    let limit = Duration::from_millis(if text == UNANSWERED { 20 } else { 10_000 });
+    // A receive whose future is dropped stays posted, and its buffer out of the pool.
+    let Ok((came, answer)) = timeout(limit, answer).await else {
+        return Ok(None);
+    };
+    came?;
+    Ok(Some(answer.to_vec()))
+}
+
+/// Asks many questions, and one that is not answered; how many were answered rightly.
+async fn client(handle: Handle, server: IpAddr, number: usize) -> Result<usize> {
+    let pool = pool(&handle)?;
+    let all = pool.available();
+    let endpoint = handle.endpoint()?;
+    endpoint.connect(server, SERVICE, PATIENCE, b"").await?;
+    let mut right = 0;
+    for question in 0..QUESTIONS {
+        let text = format!("client {number} asks {question}");
+        let answer = ask(&endpoint, &pool, text.as_bytes()).await?;
+        right += usize::from(answer == Some(text.to_ascii_uppercase().into_bytes()));
+    }
+    ensure!(ask(&endpoint, &pool, UNANSWERED).await?.is_none(), "why?");
+    ensure!(pool.available() == all - 1, "the card may still write it");
+    endpoint.disconnect(CloseFlags::Graceful).await?;
+    drop(endpoint);
+    ensure!(pool.available() == all, "a buffer is missing");
+    Ok(right)
+}
+
+/// All clients; how many questions were answered rightly.
+async fn clients(handle: Handle, server: IpAddr) -> Result<usize> {
+    let tasks = (0..CLIENTS).map(|number| spawn_local(client(handle.clone(), server, number)));
+    let mut right = 0;
+    for task in tasks.collect::<Vec<_>>() {
+        right += task.await??;
+    }
+    Ok(right)
+}
+
+async fn both(names: &[String; 2]) -> Result<usize> {
+    let (mut client, mut server) = (open(&names[0])?, open(&names[1])?);
+    let (asks, answers) = (client.handle(), server.handle());
+    let address = answers.address()?;
+    let result = tokio::select! {
+        ended = drive(&mut client) => ended.map(|()| 0).context("the client's adapter"),
+        ended = drive(&mut server) => ended.map(|()| 0).context("the server's adapter"),
+        ended = serve(answers) => ended.map(|()| 0).context("the server"),
+        right = clients(asks, address) => right.context("the clients"),
+    };
+    // What is still waited for ends with the driver.
+    client.close()?;
+    server.close()?;
+    result
+}
+
+/// Between the functions of these names, or two simulated ones.
+fn run(names: &[String]) -> Result<usize> {
+    let folder = tempfile::tempdir().context("a folder for the wire")?;
+    let wire = folder.path().join("wire");
+    let names = match names {
+        [] => [("client", 1), ("server", 2)].map(|(name, end)| {
+            let wire = wire.display();
+            format!("sim:{name},mac=02:00:00:00:02:0{end},link=unix:{wire}")
+        }),
+        [client, server] => [client.clone(), server.clone()],
+        other => bail!(
+            "{} names: none, or the client's and the server's",
+            other.len()
+        ),
+    };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, both(&names))
+}
+
+fn main() -> Result<()> {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let right = run(&names)?;
+    println!("{right} questions of {CLIENTS} clients were answered, and {CLIENTS} were given up");
+    Ok(())
+}
+
+#[test]
+fn every_question_is_answered_but_those_that_are_given_up() {
+    assert_eq!(run(&[]).expect("it works"), CLIENTS * QUESTIONS);
+}
