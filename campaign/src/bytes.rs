@@ -25,36 +25,40 @@ pub fn prepare(memory: &DmaMemory, slots: usize) {
     let mut bytes = vec![0; STRIDE];
     bytes[SLOT..].fill(CANARY);
     for slot in 0..slots {
-        udapl::write(memory, slot * STRIDE, &bytes);
+        memory.write_from(slot * STRIDE, &bytes).expect("inside");
     }
 }
 
 /// Puts a message into a slot.
 pub fn put(memory: &DmaMemory, slot: usize, tag: u64) {
-    udapl::write(memory, slot * STRIDE, &words(tag));
+    memory
+        .write_from(slot * STRIDE, &words(tag))
+        .expect("inside");
 }
 
 /// Whether the first `bytes` bytes of a slot are those of a message.
 #[must_use]
 pub fn is(memory: &DmaMemory, slot: usize, tag: u64, bytes: usize) -> bool {
-    udapl::read(memory, slot * STRIDE, bytes) == words(tag)[..bytes]
+    memory.read(slot * STRIDE, bytes).expect("inside") == words(tag)[..bytes]
 }
 
 /// Whether nothing has come into the gaps.
 #[must_use]
 pub fn gaps_are_whole(memory: &DmaMemory, slots: usize) -> bool {
-    (0..slots).all(|slot| udapl::read(memory, slot * STRIDE + SLOT, GAP) == [CANARY; GAP])
+    (0..slots).all(|slot| memory.read(slot * STRIDE + SLOT, GAP).expect("inside") == [CANARY; GAP])
 }
 
 /// Fills memory that nobody may reach.
 pub fn cover(memory: &DmaMemory) {
-    udapl::write(memory, 0, &vec![CANARY; memory.len()]);
+    memory
+        .write_from(0, &vec![CANARY; memory.len()])
+        .expect("inside");
 }
 
 /// Where memory that nobody may reach has changed.
 #[must_use]
 pub fn changed(memory: &DmaMemory) -> Option<usize> {
-    let bytes = udapl::read(memory, 0, memory.len());
+    let bytes = memory.read(0, memory.len()).expect("inside");
     bytes.iter().position(|byte| *byte != CANARY)
 }
 

@@ -3,8 +3,8 @@
 //! Undecided requests cost their listener memory, so there is a bound on those of one address. What is beyond it is refused, the
 //! program is not asked, and whoever has another address is served as before.
 
-use udapl::cm::wire::Message;
-use udapl::{CrHandle, EvdFlags, Event, PspFlags};
+use dat_core::cm::wire::Message;
+use udapl::{ConnQual, CrHandle, EvdFlags, Event, PspFlags};
 
 use crate::calls;
 use crate::stranger::{Address, STRANGER, a_request, datagram};
@@ -40,7 +40,7 @@ impl World {
 
     /// Asks a service point of its own, whose program decides about nothing.
     pub fn deluge(&mut self, side: usize) {
-        let most = udapl::cm::Config::default().max_pending_per_peer;
+        let most = dat_core::cm::Config::default().max_pending_per_peer;
         let requests = u32::try_from(most).expect("some thousands") + MORE;
         let one = &self.sides[side];
         if one.tampered || one.open.as_ref().is_none_or(|open| open.dead) {
@@ -51,7 +51,8 @@ impl World {
             let evd = open.ia.evd_create(requests, EvdFlags::CR)?;
             Ok((
                 evd,
-                open.ia.psp_create(DELUGE_QUAL, evd, PspFlags::CONSUMER)?,
+                open.ia
+                    .psp_create(ConnQual(DELUGE_QUAL), evd, PspFlags::CONSUMER)?,
             ))
         });
         let Some(Ok((evd, psp))) = point else { return };
@@ -63,7 +64,7 @@ impl World {
         }
         let asked = self.call(side, "dat_evd_dequeue", |open| {
             let next = || match open.ia.evd_dequeue(evd) {
-                Ok(Event::ConnectionRequest(request)) => Some(request.cr),
+                Ok(Some(Event::ConnectionRequest(request))) => Some(request.cr),
                 Ok(_) | Err(_) => None,
             };
             let asked: Vec<CrHandle> = std::iter::from_fn(next).collect();

@@ -11,15 +11,15 @@
 //!   proof of who sends. A REQ in another's name is not made to name a queue pair that this other has: IBTA volume 1, 12.9.8.3.1 takes
 //!   it for a peer that has lost its state, and ends the old connection (docs/decisions/strangers.md).
 
+use dat_core::cm::wire::{
+    DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RtuRepr,
+};
 use hw_sim::wire::{
     AckSyndrome, AethRepr, AtomicAckEthRepr, AtomicEthRepr, Headers, Link, Network, Opcode,
     Operation, Packet, Psn, RethRepr, Transport,
 };
 use mlx_prm::Qpc;
 use rand::Rng;
-use udapl::cm::wire::{
-    DrepRepr, DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RtuRepr,
-};
 
 use crate::stranger::STRANGER;
 use crate::world::World;

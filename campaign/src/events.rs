@@ -1,9 +1,7 @@
 //! What adapters hear, and what has to be true then.
 
 use rand::Rng;
-use udapl::{
-    AsyncEvent, ConnectionEventKind, DtoCompletion, DtoStatus, Event, ReturnType, RmrBindCompletion,
-};
+use udapl::{AsyncEvent, ConnectionEventKind, DtoCompletion, DtoStatus, Event, RmrBindCompletion};
 
 use crate::bytes;
 use crate::end::{End, GRACEFUL, Kind, Link, Name, Phase, WINDOW, Work};
@@ -25,13 +23,7 @@ impl World {
                 let open = world.sides[side].open.as_mut()?;
                 let evds = [open.dto, open.connect, open.cr, open.ia.async_evd()];
                 evds.into_iter()
-                    .find_map(|evd| match open.ia.evd_dequeue(evd) {
-                        Ok(event) => Some(event),
-                        Err(error) => {
-                            assert_eq!(error.return_type(), ReturnType::QueueEmpty, "{error}");
-                            None
-                        }
-                    })
+                    .find_map(|evd| open.ia.evd_dequeue(evd).expect("an EVD"))
             });
             let state = self.state_of(side);
             self.cover.call("dat_evd_dequeue", state, event.is_some());
@@ -210,7 +202,7 @@ impl World {
         };
         let there = open.end_of(done.ep);
         let shares = there.is_some_and(|at| open.ends[at].shares);
-        let name = (done.request, done.cookie);
+        let name = (done.request, done.cookie.0);
         if there.is_some() && (done.request || !shares) && open.orphans.remove(&name) {
             self.cover
                 .count("completion", "after its endpoint began anew");
@@ -221,7 +213,7 @@ impl World {
             let known = if done.request {
                 open.orphans.remove(&name)
             } else {
-                open.buffers.remove(&done.cookie).is_some() || open.orphans.remove(&name)
+                open.buffers.remove(&done.cookie.0).is_some() || open.orphans.remove(&name)
             };
             assert!(known, "side {side}: {done:?} of an endpoint that was freed");
             self.cover.count("completion", "after its endpoint");
@@ -276,14 +268,14 @@ impl World {
     fn bound(&mut self, side: usize, done: &RmrBindCompletion) {
         let number = self.next_number();
         let open = self.sides[side].open.as_mut().expect("it has an event");
-        if open.orphans.remove(&(true, done.cookie)) {
+        if open.orphans.remove(&(true, done.cookie.0)) {
             self.cover.count("completion", "after its endpoint");
             return;
         }
-        let posted = |end: &End| end.requests.iter().any(|work| work.cookie == done.cookie);
+        let posted = |end: &End| end.requests.iter().any(|work| work.cookie == done.cookie.0);
         let at = open.ends.iter().position(posted);
         let at = at.unwrap_or_else(|| panic!("side {side}: {done:?}, which was not posted"));
-        let work = self.oldest(side, at, done.cookie, done.status);
+        let work = self.oldest(side, at, done.cookie.0, done.status);
         let Kind::Bind(veil) = work.kind else {
             panic!("side {side}: {done:?} for {work:?}");
         };
@@ -298,7 +290,7 @@ impl World {
     }
 
     fn requested(&mut self, side: usize, at: usize, done: &DtoCompletion) {
-        let work = self.oldest(side, at, done.cookie, done.status);
+        let work = self.oldest(side, at, done.cookie.0, done.status);
         if done.status != DtoStatus::Success {
             return;
         }
@@ -355,17 +347,17 @@ impl World {
         let open = self.sides[side].open.as_mut().expect("it has an event");
         let end = &mut open.ends[at];
         if end.shares {
-            return open.buffers.remove(&done.cookie).unwrap_or_else(|| {
+            return open.buffers.remove(&done.cookie.0).unwrap_or_else(|| {
                 panic!("side {side}, endpoint {at}: {done:?}, which the SRQ has not")
             });
         }
         let cookie = end.receives.pop_front();
         assert_eq!(
             cookie,
-            Some(done.cookie),
+            Some(done.cookie.0),
             "side {side}, endpoint {at}: {done:?}"
         );
-        usize::try_from(done.cookie & 0xff).expect("a slot")
+        usize::try_from(done.cookie.0 & 0xff).expect("a slot")
     }
 
     fn received(&mut self, side: usize, at: usize, done: &DtoCompletion) {
@@ -393,7 +385,7 @@ impl World {
         assert!(
             bytes::is(&region.memory, slot, tag, bytes),
             "side {side}, endpoint {at}: receive {:#x} is not message {tag:#x}",
-            done.cookie
+            done.cookie.0
         );
     }
 }

@@ -15,11 +15,11 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use comfy_table::Table;
+use dat_core::cm::wire::{Message, ReqRepr};
 use hw_sim::{CardConfig, LinkFaults, Profile, Sim, SimConfig, VfSettings};
-use udapl::cm::wire::{Message, ReqRepr};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, CrHandle, EpAttr, EpHandle,
-    EvdHandle, Event, LmrTriplet, Qos, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, CrHandle, DtoCookie,
+    EpAttr, EpEvds, EpHandle, EvdHandle, Event, LmrTriplet, Qos, Timeout,
 };
 
 use crate::bytes::STRIDE;
@@ -160,9 +160,15 @@ fn ends(open: &mut Open) -> Ends {
     let attr = depth(open);
     let mut make = || {
         let (dto, connect) = (Some(open.dto), Some(open.connect));
-        let made = open
-            .ia
-            .ep_create(Some(open.pz), dto, dto, connect, Some(&attr));
+        let made = open.ia.ep_create(
+            Some(open.pz),
+            EpEvds {
+                recv: dto,
+                request: dto,
+                connect,
+            },
+            Some(&attr),
+        );
         made.expect("there are queue pairs")
     };
     Ends {
@@ -256,7 +262,7 @@ impl Shore {
         let open = self.open(0);
         let to = [piece(&open.inbox, slot)];
         let none = CompletionFlags::empty();
-        let posted = open.ia.ep_post_recv(ep, &to, slot as u64, none);
+        let posted = open.ia.ep_post_recv(ep, &to, DtoCookie(slot as u64), none);
         posted.expect("there is room for a receive");
     }
 
@@ -266,7 +272,7 @@ impl Shore {
         let asked = self.open(1).ia.ep_connect(
             ep,
             there,
-            CONN_QUAL,
+            ConnQual(CONN_QUAL),
             PATIENCE,
             HONEST,
             Qos::BEST_EFFORT,
@@ -308,7 +314,11 @@ impl Shore {
             let open = self.open(1);
             let from = [piece(&open.source, slot)];
             let none = CompletionFlags::empty();
-            if open.ia.ep_post_send(ep, &from, slot as u64, none).is_err() {
+            if open
+                .ia
+                .ep_post_send(ep, &from, DtoCookie(slot as u64), none)
+                .is_err()
+            {
                 return;
             }
             self.sent += 1;
@@ -319,7 +329,7 @@ impl Shore {
         let open = self.open(side);
         let evds: [EvdHandle; 4] = [open.dto, open.cr, open.connect, open.ia.async_evd()];
         evds.into_iter()
-            .find_map(|evd| open.ia.evd_dequeue(evd).ok())
+            .find_map(|evd| open.ia.evd_dequeue(evd).ok().flatten())
     }
 
     fn events(&mut self, side: usize) {
@@ -334,7 +344,7 @@ impl Shore {
                         self.sent -= 1;
                     } else {
                         self.counted.messages += 1;
-                        self.receive(usize::try_from(done.cookie).expect("a slot"));
+                        self.receive(usize::try_from(done.cookie.0).expect("a slot"));
                     }
                 }
                 Event::ConnectionRequest(request) => self.decide(request.cr),

@@ -7,8 +7,9 @@ use driver::{Device, Function};
 use hw_mlx::provider::MlxProvider;
 use hw_sim::SimFunction;
 use udapl::{
-    Adapter, CnoHandle, CrHandle, DmaMemory, EpAttr, EpHandle, EvdFlags, EvdHandle, HcaConfig, Ia,
-    IaConfig, MemPrivFlags, PspFlags, PspHandle, PzHandle, RspHandle, SrqAttr, SrqHandle,
+    Adapter, CnoHandle, ConnQual, CrHandle, DmaMemory, EpAttr, EpEvds, EpHandle, EvdFlags,
+    EvdHandle, HcaConfig, Ia, IaConfig, MemPrivFlags, PspFlags, PspHandle, PzHandle, RspHandle,
+    SrqAttr, SrqHandle,
 };
 
 use crate::bytes;
@@ -263,10 +264,11 @@ impl Open {
             let connect = ia.evd_create(length, EvdFlags::CONNECTION)?;
             (connect, ia.evd_create(64, EvdFlags::CR)?)
         };
-        let psp = Some(ia.psp_create(CONN_QUAL + manner.apart, cr, PspFlags::CONSUMER)?);
+        let psp =
+            Some(ia.psp_create(ConnQual(CONN_QUAL + manner.apart), cr, PspFlags::CONSUMER)?);
         let mut spare = Spare::default();
         if manner.several {
-            let common = ia.psp_create_shared(COMMON_QUAL, cr, PspFlags::CONSUMER);
+            let common = ia.psp_create_shared(ConnQual(COMMON_QUAL), cr, PspFlags::CONSUMER);
             spare.common = Some(common?);
         }
         let mut region = |slots, rights| {
@@ -354,10 +356,25 @@ impl Open {
         let attr = attributes(&self.ia, self.narrow);
         let (pz, dto, connect) = (Some(self.pz), Some(self.dto), Some(self.connect));
         match self.srq {
-            Some(srq) if shares => self
-                .ia
-                .ep_create_with_srq(pz, dto, dto, connect, srq, &attr),
-            Some(_) | None => self.ia.ep_create(pz, dto, dto, connect, Some(&attr)),
+            Some(srq) if shares => self.ia.ep_create_with_srq(
+                pz,
+                EpEvds {
+                    recv: dto,
+                    request: dto,
+                    connect,
+                },
+                srq,
+                &attr,
+            ),
+            Some(_) | None => self.ia.ep_create(
+                pz,
+                EpEvds {
+                    recv: dto,
+                    request: dto,
+                    connect,
+                },
+                Some(&attr),
+            ),
         }
     }
 

@@ -9,16 +9,16 @@
 
 use std::net::IpAddr;
 
+use dat_core::cm::wire::{
+    DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr, RtuRepr,
+};
+use dat_core::cm::{Cm, Config, ConnectParams};
+use dat_core::provider::Path;
 use hw_sim::wire::{
     AckSyndrome, AethRepr, BthRepr, DethRepr, EthRepr, Headers, Ipv6Repr, NakCode, Network, Opcode,
     Operation, Packet, Psn, RethRepr, UdpRepr,
 };
 use rand::Rng;
-use udapl::cm::wire::{
-    DreqRepr, Mad, Message, MraRepr, RejRepr, RejectReason, Rejected, RepRepr, ReqRepr, RtuRepr,
-};
-use udapl::cm::{Cm, Config, ConnectParams};
-use udapl::provider::Path;
 
 use crate::side::{CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
 use crate::world::World;

@@ -3,7 +3,7 @@
 //! ```text
 //! loop {
 //!     match ia.arm(&[events])? {
-//!         Arm::Ready => while let Ok(event) = ia.evd_dequeue(events) { /* ... */ },
+//!         Arm::Ready => while let Ok(Some(event)) = ia.evd_dequeue(events) { /* ... */ },
 //!         Arm::Armed(armed) => poll(armed.as_fd(), armed.timeout()),
 //!     }
 //! }

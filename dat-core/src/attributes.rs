@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Attributes of the adapter (`DAT_IA_ATTR`), the same for everybody who opens it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IaAttr {
     /// Name of the adapter, as opened.
     pub adapter_name: String,
@@ -75,6 +76,7 @@ pub struct IaAttr {
 
 /// An attribute DAT has no field for (`DAT_NAMED_ATTR`).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NamedAttr {
     /// What it is called.
     pub name: &'static str,
@@ -151,6 +153,7 @@ impl IaAttr {
 
 /// Attributes of this opening of the adapter (`DAT_PROVIDER_ATTR`).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ProviderAttr {
     /// Name of the provider.
     pub provider_name: String,

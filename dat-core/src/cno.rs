@@ -152,7 +152,11 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CNO. DAT_QUEUE_EMPTY: nothing came in time. DAT_ABORT: the device is dead.
-    pub fn cno_wait(&mut self, cno: CnoHandle, timeout: Timeout) -> DatResult<Option<EvdHandle>> {
+    pub fn cno_wait(
+        &mut self,
+        cno: CnoHandle,
+        timeout: impl Into<Timeout>,
+    ) -> DatResult<Option<EvdHandle>> {
         let mut wait = self.cno_wait_begin(cno, timeout)?;
         loop {
             match self.cno_wait_look(wait)? {
@@ -173,12 +177,17 @@ impl<P: Provider> Ia<P> {
     ///
     /// # Errors
     /// DAT_INVALID_HANDLE|CNO.
-    pub fn cno_wait_begin(&mut self, cno: CnoHandle, timeout: Timeout) -> DatResult<CnoWait> {
+    pub fn cno_wait_begin(
+        &mut self,
+        cno: CnoHandle,
+        timeout: impl Into<Timeout>,
+    ) -> DatResult<CnoWait> {
         let key = self.cno_key(cno)?;
         let cno_state = &mut self.cnos[key];
         cno_state.waiters += 1;
         let released = cno_state.released;
         let deadline = timeout
+            .into()
             .nanos()
             .map(|nanos| self.provider.now().saturating_add(nanos));
         Ok(CnoWait {

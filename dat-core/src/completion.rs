@@ -16,7 +16,7 @@ use crate::ia::Ia;
 use crate::provider::{
     Completion, CompletionEntry, CompletionQueue, Provider, QueuePair, SharedReceiveQueue,
 };
-use crate::types::DtoStatus;
+use crate::types::{DtoCookie, DtoStatus};
 
 /// The completion queue entry of a provider.
 pub(crate) type Entry<P> = <<P as Provider>::Cq as CompletionQueue>::Entry;
@@ -105,7 +105,7 @@ impl<P: Provider> Ia<P> {
         } else {
             Event::Dto(DtoCompletion {
                 ep: EpHandle { key, ia: self.id },
-                cookie: done.cookie,
+                cookie: DtoCookie(done.cookie),
                 transferred_length: done.transferred,
                 status: done.status,
                 request: done.request,

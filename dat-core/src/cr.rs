@@ -154,7 +154,7 @@ impl<P: Provider> Ia<P> {
             return Err(state.refuse());
         }
         if private_data.len() > MAX_PRIVATE_DATA {
-            return Err(DatError::parameter(Subtype::Arg3)
+            return Err(DatError::parameter(Subtype::Arg3, "private_data")
                 .because("private data is longer than max_private_data_size, 64"));
         }
         self.alive()?;
@@ -228,7 +228,7 @@ impl<P: Provider> Ia<P> {
     pub fn cr_reject_with(&mut self, cr: CrHandle, private_data: &[u8]) -> DatResult<()> {
         let limit = reject_limit(service_id(self.cr(cr)?.conn_qual));
         if private_data.len() > limit {
-            return Err(DatError::parameter(Subtype::Arg2).because(
+            return Err(DatError::parameter(Subtype::Arg2, "private_data").because(
                 "private data is longer than a rejection can carry: 148 bytes from an RDMA-CM port, 144 else",
             ));
         }
@@ -251,7 +251,7 @@ impl<P: Provider> Ia<P> {
         let here = self.service_point(conn_qual);
         let service = service_id(conn_qual);
         if here.is_none() && !self.adapter.lock().is_listened_to(service, self.seat) {
-            return Err(DatError::parameter(Subtype::Arg2)
+            return Err(DatError::parameter(Subtype::Arg2, "conn_qual")
                 .because("no service point of the adapter listens at that qualifier"));
         }
         let Some(mut request) = self.crs.remove(cr.key) else {

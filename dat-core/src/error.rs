@@ -6,7 +6,7 @@
 //! it names the argument at fault (`DAT_INVALID_ARGn`, counted in the C prototype from 1) or the
 //! state the object was in.
 //!
-//! Beside the number a [`DatError`] may carry one sentence for a person. It takes no part in
+//! Beside the number a [`DatError`] may carry the name of the Rust argument at fault, and one sentence for a person. They take no part in
 //! comparisons. What the *device* said is longer than that and is kept by the IA
 //! ([`crate::Ia::last_device_error`]).
 
@@ -189,6 +189,7 @@ numbered! {
 pub struct DatError {
     kind: ReturnType,
     subtype: Subtype,
+    argument: &'static str,
     detail: &'static str,
 }
 
@@ -203,6 +204,7 @@ impl DatError {
         Self {
             kind,
             subtype,
+            argument: "",
             detail: "",
         }
     }
@@ -226,6 +228,17 @@ impl DatError {
         self.subtype
     }
 
+    /// Which argument of the Rust call is at fault, by its name there; `None` where none is. (The subtype counts the arguments of the C
+    /// prototype.)
+    #[must_use]
+    pub const fn argument(self) -> Option<&'static str> {
+        if self.argument.is_empty() {
+            None
+        } else {
+            Some(self.argument)
+        }
+    }
+
     /// The sentence, or an empty string.
     #[must_use]
     pub const fn detail(self) -> &'static str {
@@ -243,8 +256,11 @@ impl DatError {
         Self::new(ReturnType::InvalidHandle, subtype)
     }
 
-    pub(crate) const fn parameter(subtype: Subtype) -> Self {
-        Self::new(ReturnType::InvalidParameter, subtype)
+    pub(crate) const fn parameter(subtype: Subtype, argument: &'static str) -> Self {
+        Self {
+            argument,
+            ..Self::new(ReturnType::InvalidParameter, subtype)
+        }
     }
 
     pub(crate) const fn state(subtype: Subtype) -> Self {
@@ -275,6 +291,9 @@ impl fmt::Display for DatError {
             write!(f, "|{}", self.subtype.name())?;
         }
         write!(f, " ({:#010x})", self.code())?;
+        if let Some(argument) = self.argument() {
+            write!(f, ", argument `{argument}`")?;
+        }
         if !self.detail.is_empty() {
             write!(f, ": {}", self.detail)?;
         }
@@ -318,6 +337,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_error_names_the_argument_of_the_rust_call() {
+        let error =
+            DatError::parameter(Subtype::Arg3, "conn_qual").because("connection qualifier 0");
+        assert_eq!(error.argument(), Some("conn_qual"));
+        assert_eq!(
+            error.to_string(),
+            "DAT_INVALID_PARAMETER|DAT_INVALID_ARG3 (0x80060026), argument `conn_qual`: connection qualifier 0"
+        );
+        assert_eq!(DatError::state(Subtype::None).argument(), None);
+    }
+
+    #[test]
     fn an_error_shows_its_names_its_number_and_its_reason() {
         let error = DatError::state(Subtype::StateEpConnected).because("disconnect first");
         assert_eq!(error.code(), 0x8007_0032);
@@ -329,9 +360,9 @@ mod tests {
 
     #[test]
     fn the_detail_takes_no_part_in_comparisons() {
-        let error = DatError::parameter(Subtype::Arg3);
+        let error = DatError::parameter(Subtype::Arg3, "iov");
         assert_eq!(error, error.because("outside its LMR"));
-        assert_ne!(error, DatError::parameter(Subtype::Arg2));
+        assert_ne!(error, DatError::parameter(Subtype::Arg2, "iov"));
     }
 
     #[test]

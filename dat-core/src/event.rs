@@ -41,6 +41,7 @@ impl Event {
 
 /// A finished Send, Receive, RDMA Read or RDMA Write (`DAT_DTO_COMPLETION_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DtoCompletion {
     /// The endpoint it ran on; for a buffer of an SRQ the endpoint that took it. Stale if the
     /// endpoint was freed before its completions were dequeued.
@@ -129,6 +130,7 @@ static_assertions::const_assert_eq!(size_of::<Event>(), 40);
 
 /// A finished bind (`DAT_RMR_BIND_COMPLETION_EVENT_DATA`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RmrBindCompletion {
     /// The RMR. Stale if it was freed meanwhile.
     pub rmr: RmrHandle,
@@ -142,6 +144,7 @@ pub struct RmrBindCompletion {
 
 /// `DAT_CR_ARRIVAL_EVENT_DATA`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConnectionRequest {
     /// Where it arrived; none for an RSP, which is spent.
     pub psp: Option<PspHandle>,
@@ -153,6 +156,7 @@ pub struct ConnectionRequest {
 
 /// `DAT_CONNECTION_EVENT_DATA`. Private data is read with [`crate::Ia::ep_private_data`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConnectionEvent {
     /// What happened.
     pub kind: ConnectionEventKind,

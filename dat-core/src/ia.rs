@@ -92,6 +92,7 @@ impl Default for TransportConfig {
 
 /// What `query` tells.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct IaParam<'a> {
     /// Where asynchronous errors go.
     pub async_evd: EvdHandle,
@@ -205,9 +206,8 @@ impl<P: Provider> Ia<P> {
 
     fn on(adapter: Arc<Adapter>, provider: P, config: IaConfig) -> DatResult<Self> {
         if config.async_evd_min_qlen == 0 {
-            return Err(
-                DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event")
-            );
+            return Err(DatError::parameter(Subtype::Arg2, "async_evd_min_qlen")
+                .because("an EVD holds at least one event"));
         }
         let attr = IaAttr::from_limits(provider.limits());
         let id = NEXT_IA.fetch_add(1, Ordering::Relaxed);

@@ -66,6 +66,7 @@ pub use cno::{Agent, CnoLook, CnoParam, CnoWait};
 pub use context::{AnyHandle, HandleType};
 pub use cr::CrParam;
 pub use ep::attr::EpAttr;
+pub use ep::evds::EpEvds;
 pub use ep::state::{EpEvent, EpState};
 pub use ep::{EpChange, EpParam, EpRecvParam, EpStatus};
 pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};

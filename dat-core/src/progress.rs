@@ -16,7 +16,7 @@ use crate::event::{AsyncEvent, ConnectionEventKind};
 use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey, index_of};
 use crate::ia::Ia;
 use crate::provider::{Completion, Nanos, Provider, ProviderError, ProviderEvent, QueuePair};
-use crate::types::CloseFlags;
+use crate::types::{CloseFlags, ConnQual};
 
 /// How long closing waits for room for what peers have to be told.
 pub(crate) const LAST_WORDS: Nanos = 100_000_000;
@@ -154,7 +154,7 @@ impl<P: Provider> Ia<P> {
         match event {
             CmEvent::Request {
                 listen,
-                service_id: conn_qual,
+                service_id,
                 remote_gid,
                 path,
                 remote_qpn,
@@ -186,7 +186,7 @@ impl<P: Provider> Ia<P> {
                     Cr {
                         conn,
                         peer,
-                        conn_qual,
+                        conn_qual: ConnQual(service_id),
                         remote_gid,
                         remote_port,
                         private_data,

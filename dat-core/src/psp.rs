@@ -80,7 +80,7 @@ impl<P: Provider> Ia<P> {
         flags: PspFlags,
     ) -> DatResult<(ConnQual, PspHandle)> {
         let evd = self.check_psp(evd, flags)?;
-        for conn_qual in FIRST_ANY..FIRST_ANY + ANY_TRIES {
+        for conn_qual in (FIRST_ANY..FIRST_ANY + ANY_TRIES).map(ConnQual) {
             if let Ok(psp) = self.listen(conn_qual, evd, flags, false) {
                 return Ok((conn_qual, psp));
             }
@@ -99,8 +99,10 @@ impl<P: Provider> Ia<P> {
         shared: bool,
     ) -> DatResult<PspHandle> {
         let evd = self.check_psp(evd, flags)?;
-        if conn_qual == 0 {
-            return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
+        if conn_qual.0 == 0 {
+            return Err(
+                DatError::parameter(Subtype::Arg2, "conn_qual").because("connection qualifier 0")
+            );
         }
         self.listen(conn_qual, evd, flags, shared)
     }
@@ -108,7 +110,9 @@ impl<P: Provider> Ia<P> {
     fn check_psp(&self, evd: EvdHandle, flags: PspFlags) -> DatResult<EvdKey> {
         let evd = self.check_request_evd(evd, Subtype::Arg3)?;
         if !PspFlags::all().contains(flags) {
-            return Err(DatError::parameter(Subtype::Arg4).because("psp_flags: unknown ones"));
+            return Err(
+                DatError::parameter(Subtype::Arg4, "flags").because("psp_flags: unknown ones")
+            );
         }
         Ok(evd)
     }
@@ -123,7 +127,7 @@ impl<P: Provider> Ia<P> {
         let mut streams = self.evds[evd].streams;
         streams.attach(Stream::Other);
         if self.config.strict_evd_sharing && !streams.may_share() {
-            return Err(DatError::parameter(argument).because(
+            return Err(DatError::parameter(argument, "evd").because(
                 "an EVD with UNSIGNALLED or SOLICITED_WAIT streams takes no other events",
             ));
         }

@@ -80,33 +80,30 @@ impl Refusal {
             Self::NotReady => {
                 DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ")
             }
-            Self::Segments => {
-                DatError::parameter(Subtype::Arg2).because("more segments than the endpoint allows")
-            }
-            Self::SrqSegments => DatError::parameter(Subtype::Arg2)
+            Self::Segments => DatError::parameter(Subtype::Arg2, "iov")
+                .because("more segments than the endpoint allows"),
+            Self::SrqSegments => DatError::parameter(Subtype::Arg2, "iov")
                 .because("more segments than max_recv_iov of the SRQ"),
-            Self::Flags => DatError::parameter(Subtype::Arg5).because(FLAGS),
-            Self::RdmaFlags => DatError::parameter(Subtype::Arg6).because(FLAGS),
-            Self::InlineFlags => DatError::parameter(Subtype::Arg4).because(FLAGS),
-            Self::LongInline => {
-                DatError::parameter(Subtype::Arg2).because("more bytes than ep_inline_limit allows")
-            }
+            Self::Flags => DatError::parameter(Subtype::Arg5, "flags").because(FLAGS),
+            Self::RdmaFlags => DatError::parameter(Subtype::Arg6, "flags").because(FLAGS),
+            Self::InlineFlags => DatError::parameter(Subtype::Arg4, "flags").because(FLAGS),
+            Self::LongInline => DatError::parameter(Subtype::Arg2, "data")
+                .because("more bytes than ep_inline_limit allows"),
             Self::Unknown => new(ReturnType::PrivilegesViolation, Subtype::None)
                 .because("no LMR has this lmr_context"),
-            Self::Range => {
-                DatError::parameter(Subtype::Arg3).because("a segment reaches outside its LMR")
-            }
+            Self::Range => DatError::parameter(Subtype::Arg3, "iov")
+                .because("a segment reaches outside its LMR"),
             Self::Pz => new(ReturnType::ProtectionViolation, Subtype::None)
                 .because("the LMR is in another protection zone"),
             Self::NoRead => new(ReturnType::PrivilegesViolation, Subtype::PrivilegesRead)
                 .because("the LMR lacks DAT_MEM_PRIV_LOCAL_READ"),
             Self::NoWrite => new(ReturnType::PrivilegesViolation, Subtype::PrivilegesWrite)
                 .because("the LMR lacks DAT_MEM_PRIV_LOCAL_WRITE"),
-            Self::LongSegment => DatError::parameter(Subtype::Arg3)
+            Self::LongSegment => DatError::parameter(Subtype::Arg3, "iov")
                 .because("a segment is longer than 2^31 - 1 bytes"),
-            Self::LongMessage => DatError::parameter(Subtype::None)
+            Self::LongMessage => DatError::parameter(Subtype::None, "iov")
                 .because("the message is longer than max_message_size"),
-            Self::LongTransfer => DatError::parameter(Subtype::None)
+            Self::LongTransfer => DatError::parameter(Subtype::None, "iov")
                 .because("the transfer is longer than max_rdma_size"),
             Self::Length => new(ReturnType::LengthError, Subtype::None)
                 .because("the destination is shorter than the source"),
@@ -117,7 +114,7 @@ impl Refusal {
             }
             Self::AtomicResult => new(ReturnType::LengthError, Subtype::None)
                 .because("the result of an atomic operation goes into 8 bytes, and the remote buffer has as many"),
-            Self::AtomicAddress => DatError::parameter(Subtype::Arg5)
+            Self::AtomicAddress => DatError::parameter(Subtype::Arg5, "remote")
                 .because("the remote address of an atomic operation is no multiple of 8"),
             Self::Full => DatError::resources(Subtype::ResourceTep)
                 .because("as many DTOs are outstanding as the endpoint allows"),

@@ -61,8 +61,10 @@ impl<P: Provider> Ia<P> {
         evd: EvdHandle,
     ) -> DatResult<RspHandle> {
         let evd = self.check_request_evd(evd, Subtype::Arg4)?;
-        if conn_qual == 0 {
-            return Err(DatError::parameter(Subtype::Arg2).because("connection qualifier 0"));
+        if conn_qual.0 == 0 {
+            return Err(
+                DatError::parameter(Subtype::Arg2, "conn_qual").because("connection qualifier 0")
+            );
         }
         if let Some(ep) = ep {
             let state = self.ep(ep)?.hot.state;

@@ -81,7 +81,7 @@ impl<P: Provider> Ia<P> {
     pub fn srq_create(&mut self, pz: PzHandle, attr: SrqAttr) -> DatResult<SrqHandle> {
         self.alive()?;
         let pz = self.pz_key(pz)?;
-        let bad = |detail| Err(DatError::parameter(Subtype::Arg3).because(detail));
+        let bad = |detail| Err(DatError::parameter(Subtype::Arg3, "attr").because(detail));
         if attr.max_recv_dtos == 0 || attr.max_recv_dtos > self.attr.max_recv_per_srq {
             return bad("max_recv_dtos: 1 up to max_recv_per_srq");
         }
@@ -175,7 +175,8 @@ impl<P: Provider> Ia<P> {
             .next(SrqInput::Resize)
             .map_err(DatError::state)?;
         if max_recv_dtos == 0 {
-            return Err(DatError::parameter(Subtype::Arg2).because("max_recv_dtos: at least 1"));
+            return Err(DatError::parameter(Subtype::Arg2, "max_recv_dtos")
+                .because("max_recv_dtos: at least 1"));
         }
         self.alive()?;
         if max_recv_dtos > self.attr.max_recv_per_srq {
@@ -241,9 +242,8 @@ impl<P: Provider> Ia<P> {
     pub fn srq_set_lw(&mut self, srq: SrqHandle, low_watermark: u32) -> DatResult<()> {
         let key = self.srq_key(srq)?;
         if low_watermark > self.srqs[key].max_recv_dtos {
-            return Err(
-                DatError::parameter(Subtype::Arg2).because("low_watermark: up to max_recv_dtos")
-            );
+            return Err(DatError::parameter(Subtype::Arg2, "low_watermark")
+                .because("low_watermark: up to max_recv_dtos"));
         }
         self.alive()?;
         // What the device has said of the old mark means the old mark.
@@ -424,9 +424,9 @@ impl<P: Provider> Ia<P> {
         match iov {
             [one] if one.bytes() != 0 => {
                 let one = core::iter::once(one.data());
-                srq.queue.post_recv_untold(one, cookie)
+                srq.queue.post_recv_untold(one, cookie.0)
             }
-            _ => srq.queue.post_recv_untold(pieces(iov), cookie),
+            _ => srq.queue.post_recv_untold(pieces(iov), cookie.0),
         }
         .map_err(|QueueFull| Refusal::SrqFull)?;
         if TELL {

@@ -4,6 +4,7 @@
 //! check that refuses it instead of vanishing on the way.
 
 use crate::error::{DatError, Subtype};
+use core::time::Duration;
 
 bitflags::bitflags! {
     /// Memory privileges of an LMR or RMR (`DAT_MEM_PRIV_FLAGS`).
@@ -89,15 +90,53 @@ impl DtoStatus {
     }
 }
 
-/// What a consumer gives with a DTO and gets back with its completion. Never looked at.
-pub type DtoCookie = u64;
+/// What a consumer gives with a DTO and gets back with its completion (`DAT_DTO_COOKIE`). Never looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct DtoCookie(pub u64);
 
-/// What a consumer gives with a bind and gets back with its completion. Never looked at.
-pub type RmrCookie = u64;
+/// What a consumer gives with a bind and gets back with its completion (`DAT_RMR_COOKIE`). Never looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct RmrCookie(pub u64);
 
-/// A connection qualifier (`DAT_CONN_QUAL`): up to 0xffff an RDMA-CM TCP port, above that an IB
-/// service ID.
-pub type ConnQual = u64;
+/// A connection qualifier (`DAT_CONN_QUAL`): at what a passive side listens. Up to 0xffff it is a TCP port of the RDMA-CM (NVMe over RDMA
+/// listens at port 4420), above that an IB service ID. No call takes 0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct ConnQual(pub u64);
+
+impl ConnQual {
+    /// A TCP port of the RDMA-CM (IBTA annex A11). A request to it carries at most 56 bytes of private data.
+    #[must_use]
+    pub const fn port(port: u16) -> Self {
+        // CAST: widening.
+        Self(port as u64)
+    }
+
+    /// An IB service ID (IBTA 12.7.3) above 0xffff; what is not above is a port's number. A request to it carries at most 64 bytes of
+    /// private data.
+    #[must_use]
+    pub const fn service_id(id: u64) -> Self {
+        Self(id)
+    }
+}
+
+/// `port 4420`, or `service 0x100000001`.
+impl core::fmt::Display for ConnQual {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.0 {
+            port @ ..=0xffff => write!(f, "port {port}"),
+            id => write!(f, "service {id:#x}"),
+        }
+    }
+}
+
+impl core::fmt::Debug for ConnQual {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "ConnQual({:#x})", self.0)
+    }
+}
 
 bitflags::bitflags! {
     /// How a DTO completes (`DAT_COMPLETION_FLAGS`).
@@ -211,7 +250,7 @@ impl CloseFlags {
         match value {
             0 => Ok(Self::Abrupt),
             1 => Ok(Self::Graceful),
-            _ => Err(DatError::parameter(Subtype::Arg2)),
+            _ => Err(DatError::parameter(Subtype::Arg2, "flags")),
         }
     }
 }
@@ -246,5 +285,48 @@ impl Timeout {
         } else {
             Some(self.0 as u64 * 1000)
         }
+    }
+}
+
+/// In whole microseconds, rounded up. [`Duration::MAX`] is no limit; what else is more than a `DAT_TIMEOUT` holds is the longest that it
+/// does hold, an hour and 11 minutes.
+impl From<Duration> for Timeout {
+    fn from(limit: Duration) -> Self {
+        const LONGEST: u32 = u32::MAX - 1;
+        if limit == Duration::MAX {
+            return Self::INFINITE;
+        }
+        let micros = u32::try_from(limit.as_nanos().div_ceil(1000)).unwrap_or(LONGEST);
+        Self(micros.min(LONGEST))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_a_timeout_in_whole_microseconds_and_no_limit_only_if_it_is_the_longest() {
+        for (limit, micros) in [
+            (Duration::ZERO, 0),
+            (Duration::from_nanos(1), 1),
+            (Duration::from_micros(7), 7),
+            (Duration::from_nanos(7_001), 8),
+            (Duration::from_hours(2), u32::MAX - 1),
+            (Duration::from_micros(u64::from(u32::MAX)), u32::MAX - 1),
+            (Duration::MAX, u32::MAX),
+        ] {
+            assert_eq!(Timeout::from(limit).as_micros(), micros, "{limit:?}");
+        }
+    }
+
+    #[test]
+    fn a_qualifier_says_whether_it_is_a_port() {
+        assert_eq!(ConnQual::port(4420), ConnQual(4420));
+        assert_eq!(ConnQual::port(4420).to_string(), "port 4420");
+        assert_eq!(
+            ConnQual::service_id(0x1_0000_0001).to_string(),
+            "service 0x100000001"
+        );
     }
 }

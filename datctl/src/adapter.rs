@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use udapl::{
-    CloseFlags, DmaMemory, DtoCompletion, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia,
+    CloseFlags, DmaMemory, DtoCompletion, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia,
     LmrHandle, LmrTriplet, MemPrivFlags, OpenOptions, PzHandle, ReturnType, RmrTriplet, SrqHandle,
     Timeout,
 };
@@ -155,9 +155,15 @@ impl Adapter {
     ) -> Result<EpHandle, Box<dyn Error>> {
         let attr = self.attributes(requests, receives);
         let events = Some(self.events);
-        Ok(self
-            .ia
-            .ep_create(Some(self.zone), events, events, events, Some(&attr))?)
+        Ok(self.ia.ep_create(
+            Some(self.zone),
+            EpEvds {
+                recv: events,
+                request: events,
+                connect: events,
+            },
+            Some(&attr),
+        )?)
     }
 
     /// Registered memory of some slots, each with room for `slot_bytes` bytes.
@@ -191,9 +197,16 @@ impl Adapter {
     ) -> Result<EpHandle, Box<dyn Error>> {
         let attr = self.attributes(requests, 0);
         let events = Some(self.events);
-        Ok(self
-            .ia
-            .ep_create_with_srq(Some(self.zone), events, events, events, srq, &attr)?)
+        Ok(self.ia.ep_create_with_srq(
+            Some(self.zone),
+            EpEvds {
+                recv: events,
+                request: events,
+                connect: events,
+            },
+            srq,
+            &attr,
+        )?)
     }
 
     /// Ends an endpoint and a registration that only it used.
@@ -205,11 +218,8 @@ impl Adapter {
 
     /// The next event, if there is one.
     pub(crate) fn poll(&mut self) -> Result<Option<Event>, Box<dyn Error>> {
-        match self.ia.evd_dequeue(self.events) {
-            Ok(event) => Ok(Some(event)),
-            Err(error) if error.return_type() == ReturnType::QueueEmpty => Ok(None),
-            Err(error) => Err(self.failed(&error)),
-        }
+        let event = self.ia.evd_dequeue(self.events);
+        event.map_err(|error| self.failed(&error))
     }
 
     /// The next event; sleeps for it, for so long.

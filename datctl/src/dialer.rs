@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCompletion, DtoStatus,
-    EpHandle, Event, OpenOptions, Qos, RmrTriplet, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCompletion,
+    DtoCookie, DtoStatus, EpHandle, Event, OpenOptions, Qos, RmrTriplet, Timeout,
 };
 
 use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
@@ -87,7 +87,7 @@ impl Dialer {
         self.adapter.ia.ep_connect(
             ep,
             peer,
-            qualifier,
+            ConnQual(qualifier),
             patience,
             &hello.encode(),
             Qos::BEST_EFFORT,
@@ -163,7 +163,7 @@ impl Dialer {
             if done.status != DtoStatus::Success {
                 return Err(dto_failed(&done));
             }
-            if done.cookie != BEAT_COOKIE {
+            if done.cookie != DtoCookie(BEAT_COOKIE) {
                 return Ok(done);
             }
         }
@@ -180,7 +180,7 @@ impl Dialer {
             let flags = CompletionFlags::empty();
             self.adapter
                 .ia
-                .ep_post_send(session.ep, &[nothing], BEAT_COOKIE, flags)?;
+                .ep_post_send(session.ep, &[nothing], DtoCookie(BEAT_COOKIE), flags)?;
         }
         Ok(())
     }
@@ -258,13 +258,13 @@ mod tests {
                 let (outbox, inbox) = (region.local(0, BYTES), region.local(1, BYTES));
                 let ia = &mut dialer.adapter.ia;
                 if role == Role::Memory {
-                    ia.ep_post_rdma_read(ep, &[inbox], 1, &remote, NONE)?;
-                    assert_eq!(dialer.completed()?.cookie, 1);
+                    ia.ep_post_rdma_read(ep, &[inbox], DtoCookie(1), &remote, NONE)?;
+                    assert_eq!(dialer.completed()?.cookie, DtoCookie(1));
                     dialer.give_turn()?;
                     continue;
                 }
-                ia.ep_post_recv(ep, &[inbox], 1, NONE)?;
-                ia.ep_post_send(ep, &[outbox], 2, NONE)?;
+                ia.ep_post_recv(ep, &[inbox], DtoCookie(1), NONE)?;
+                ia.ep_post_send(ep, &[outbox], DtoCookie(2), NONE)?;
                 for _ in 0..2 {
                     let done = dialer.completed()?;
                     assert_eq!(done.transferred_length, BYTES as u64, "{done:?}");

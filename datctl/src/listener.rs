@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use udapl::{
-    CompletionFlags, ConnectionEventKind, CrHandle, DtoCompletion, DtoStatus, EpHandle, Event,
-    OpenOptions, PspFlags,
+    CompletionFlags, ConnQual, ConnectionEventKind, CrHandle, DtoCompletion, DtoCookie, DtoStatus,
+    EpHandle, Event, OpenOptions, PspFlags,
 };
 
 use crate::adapter::{Adapter, PATIENCE, Region, deadline, dto_failed, unexpected};
@@ -54,7 +54,7 @@ impl Listener {
         let events = adapter.events;
         adapter
             .ia
-            .psp_create(qualifier, events, PspFlags::CONSUMER)?;
+            .psp_create(ConnQual(qualifier), events, PspFlags::CONSUMER)?;
         Ok(Self {
             adapter,
             session: None,
@@ -171,7 +171,7 @@ impl Listener {
             Role::Echo | Role::Sink => 0,
             Role::Memory => {
                 let data = pattern(MEMORY_SEED, slot_bytes);
-                udapl::write(&region.memory, 0, &data);
+                region.memory.write_from(0, &data)?;
                 1
             }
         };
@@ -195,7 +195,7 @@ impl Listener {
             self.adapter.ia.ep_post_recv(
                 session.ep,
                 &[place],
-                slot as u64,
+                DtoCookie(slot as u64),
                 CompletionFlags::empty(),
             )?;
         }
@@ -213,14 +213,14 @@ impl Listener {
         if done.status != DtoStatus::Success {
             return Err(dto_failed(done));
         }
-        let slot = usize::try_from(done.cookie & (SENT - 1))?;
-        if done.cookie & SENT != 0 || session.role != Role::Echo {
+        let slot = usize::try_from(done.cookie.0 & (SENT - 1))?;
+        if done.cookie.0 & SENT != 0 || session.role != Role::Echo {
             return self.receive(slot);
         }
         let back = session
             .region
             .local(slot, usize::try_from(done.transferred_length)?);
-        let cookie = done.cookie | SENT;
+        let cookie = DtoCookie(done.cookie.0 | SENT);
         self.answered += 1;
         Ok(self
             .adapter

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
-use udapl::{CompletionFlags, RmrTriplet};
+use udapl::{CompletionFlags, DtoCookie, RmrTriplet};
 
 use crate::dialer::Dialer;
 use crate::ends::{Ends, Target, connect_by};
@@ -232,7 +232,7 @@ impl Row {
         let bytes = usize::try_from(self.bytes)?;
         let sent = pattern(u32::try_from(self.bytes)?, bytes);
         let (_, region, _) = dialer.session();
-        udapl::write(&region.memory, 0, &sent);
+        region.memory.write_from(0, &sent)?;
         match measure {
             Measure::Latency => self.latency = Some(self.latency(dialer, bytes)?),
             Measure::Bandwidth => self.bandwidth = Some(self.bandwidth(dialer, bytes, depth)?),
@@ -258,12 +258,12 @@ impl Row {
             match self.operation {
                 Operation::Send => {
                     let ia = &mut dialer.adapter.ia;
-                    ia.ep_post_recv(ep, &[inbox], RECEIVE, NONE)?;
+                    ia.ep_post_recv(ep, &[inbox], DtoCookie(RECEIVE), NONE)?;
                     let start = Instant::now();
-                    ia.ep_post_send(ep, &[outbox], SEND, NONE)?;
+                    ia.ep_post_send(ep, &[outbox], DtoCookie(SEND), NONE)?;
                     for _ in [SEND, RECEIVE] {
                         let done = dialer.completed()?;
-                        if done.cookie != RECEIVE {
+                        if done.cookie != DtoCookie(RECEIVE) {
                             continue;
                         }
                         times.push(start.elapsed() / 2);
@@ -329,16 +329,16 @@ fn post(
     };
     let ia = &mut dialer.adapter.ia;
     Ok(match operation {
-        Operation::Send => ia.ep_post_send(ep, &[from], cookie, NONE),
-        Operation::Write => ia.ep_post_rdma_write(ep, &[from], cookie, &remote, NONE),
-        Operation::Read => ia.ep_post_rdma_read(ep, &[into], cookie, &remote, NONE),
+        Operation::Send => ia.ep_post_send(ep, &[from], DtoCookie(cookie), NONE),
+        Operation::Write => ia.ep_post_rdma_write(ep, &[from], DtoCookie(cookie), &remote, NONE),
+        Operation::Read => ia.ep_post_rdma_read(ep, &[into], DtoCookie(cookie), &remote, NONE),
     }?)
 }
 
 /// A slot holds these bytes.
 fn check(dialer: &Dialer, slot: usize, expected: &[u8]) -> Result<(), Box<dyn Error>> {
     let (_, region, _) = dialer.session();
-    let found = udapl::read(&region.memory, region.offset(slot), expected.len());
+    let found = region.memory.read(region.offset(slot), expected.len())?;
     match found
         .iter()
         .zip(expected)

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use udapl::CompletionFlags;
+use udapl::{CompletionFlags, DtoCookie};
 
 use crate::dialer::Dialer;
 use crate::ends::{Ends, Target, connect_by};
@@ -75,22 +75,22 @@ impl Ping {
             let (outbox, inbox) = (region.local(0, bytes), region.local(1, bytes));
             let (memory, at) = (region.memory.clone(), region.offset(1));
             let data = pattern(number, bytes);
-            udapl::write(&memory, 0, &data);
+            memory.write_from(0, &data)?;
             let start = Instant::now();
             let ia = &mut dialer.adapter.ia;
-            ia.ep_post_recv(ep, &[inbox], RECEIVE, CompletionFlags::empty())?;
-            ia.ep_post_send(ep, &[outbox], SEND, CompletionFlags::empty())?;
+            ia.ep_post_recv(ep, &[inbox], DtoCookie(RECEIVE), CompletionFlags::empty())?;
+            ia.ep_post_send(ep, &[outbox], DtoCookie(SEND), CompletionFlags::empty())?;
             let mut received = None;
             for _ in [SEND, RECEIVE] {
                 let done = dialer
                     .completed()
                     .map_err(|error| format!("message {number}: {error}"))?;
-                if done.cookie == RECEIVE {
+                if done.cookie == DtoCookie(RECEIVE) {
                     trips.push(start.elapsed());
                     received = Some(done.transferred_length);
                 }
             }
-            if received != Some(bytes as u64) || udapl::read(&memory, at, bytes) != data {
+            if received != Some(bytes as u64) || memory.read(at, bytes)? != data {
                 return Err(format!("message {number} came back changed").into());
             }
         }

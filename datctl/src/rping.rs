@@ -15,8 +15,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpHandle, Event,
-    PspFlags, Qos, RmrTriplet, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
+    EpHandle, Event, PspFlags, Qos, RmrTriplet, Timeout,
 };
 
 use crate::adapter::{Adapter, AdapterOptions, PATIENCE, Region, deadline, dto_failed, unexpected};
@@ -88,7 +88,9 @@ pub(crate) fn run(rping: &Rping, output: Output) -> Result<(), Box<dyn Error>> {
     }
     let mut adapter = Adapter::open(&rping.name, &options)?;
     let events = adapter.events;
-    adapter.ia.psp_create(port, events, PspFlags::CONSUMER)?;
+    adapter
+        .ia
+        .psp_create(ConnQual(port), events, PspFlags::CONSUMER)?;
     output.show(&Listening {
         listening: adapter.address().to_string(),
     })?;
@@ -148,7 +150,7 @@ impl End {
         end.adapter.ia.ep_connect(
             end.ep,
             peer,
-            port,
+            ConnQual(port),
             patience,
             &[],
             Qos::BEST_EFFORT,
@@ -194,7 +196,7 @@ impl End {
         let start = Instant::now();
         let text = text(number, bytes);
         let memory = self.region.memory.clone();
-        udapl::write(&memory, self.region.offset(SOURCE), &text);
+        memory.write_from(self.region.offset(SOURCE), &text)?;
         for slot in [SOURCE, SINK] {
             let place = RmrTriplet {
                 segment_length: u64::from(bytes),
@@ -206,7 +208,7 @@ impl End {
             }
         }
         let took = start.elapsed();
-        if udapl::read(&memory, self.region.offset(SINK), text.len()) != text {
+        if memory.read(self.region.offset(SINK), text.len())? != text {
             return Err(format!("text {number} came back changed").into());
         }
         Ok(took)
@@ -221,7 +223,7 @@ impl End {
         let place = self.region.local(SINK, place_bytes(&source)?);
         let (ep, cookie) = (self.ep, RDMA as u64);
         let ia = &mut self.adapter.ia;
-        ia.ep_post_rdma_read(ep, &[place], cookie, &source, none)?;
+        ia.ep_post_rdma_read(ep, &[place], DtoCookie(cookie), &source, none)?;
         self.finish(RDMA)?;
         self.say(&[0; MESSAGE_BYTES])?;
         let sink = self
@@ -229,7 +231,7 @@ impl End {
             .ok_or("the peer hung up before its text was written back")?;
         let place = self.region.local(SINK, place_bytes(&sink)?);
         let ia = &mut self.adapter.ia;
-        ia.ep_post_rdma_write(ep, &[place], cookie, &sink, none)?;
+        ia.ep_post_rdma_write(ep, &[place], DtoCookie(cookie), &sink, none)?;
         self.finish(RDMA)?;
         self.say(&[0; MESSAGE_BYTES])?;
         Ok(true)
@@ -239,17 +241,17 @@ impl End {
         let place = self.region.local(INBOX, MESSAGE_BYTES);
         let flags = CompletionFlags::empty();
         let ia = &mut self.adapter.ia;
-        Ok(ia.ep_post_recv(self.ep, &[place], RECEIVE as u64, flags)?)
+        Ok(ia.ep_post_recv(self.ep, &[place], DtoCookie(RECEIVE as u64), flags)?)
     }
 
     /// Sends a message.
     fn say(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), Box<dyn Error>> {
         let at = self.region.offset(OUTBOX);
-        udapl::write(&self.region.memory, at, message);
+        self.region.memory.write_from(at, message)?;
         let place = self.region.local(OUTBOX, MESSAGE_BYTES);
         let flags = CompletionFlags::empty();
         let ia = &mut self.adapter.ia;
-        ia.ep_post_send(self.ep, &[place], SEND as u64, flags)?;
+        ia.ep_post_send(self.ep, &[place], DtoCookie(SEND as u64), flags)?;
         self.finish(SEND)
     }
 
@@ -262,7 +264,7 @@ impl End {
             return Err(format!("a message of {length} bytes, not {MESSAGE_BYTES}").into());
         }
         let at = self.region.offset(INBOX);
-        let message = udapl::read(&self.region.memory, at, MESSAGE_BYTES);
+        let message = self.region.memory.read(at, MESSAGE_BYTES)?;
         self.receive()?;
         Ok(Some(decode(message.as_slice().try_into()?)))
     }
@@ -283,7 +285,7 @@ impl End {
             let event = self.event()?;
             if let Event::Dto(done) = &event {
                 if done.status == DtoStatus::Success {
-                    self.ended[usize::try_from(done.cookie)?] = Some(done.transferred_length);
+                    self.ended[usize::try_from(done.cookie.0)?] = Some(done.transferred_length);
                 } else if done.status != DtoStatus::ErrFlushed {
                     return Err(dto_failed(done));
                 }

@@ -20,6 +20,7 @@
 mod accepting;
 mod bar;
 pub mod barrier;
+mod bytes;
 mod clock;
 mod courier;
 mod cyclic;
@@ -50,6 +51,7 @@ mod vfio;
 mod vfio_user;
 
 pub use bar::{Bar, Block, Register, RegisterBlock};
+pub use bytes::{Bytes, BytesError};
 pub use clock::{Clock, Held, Instant, MAX_WAIT, RealClock, Woken};
 pub use cyclic::Cyclic;
 pub use dma::{DmaArena, DmaBuffer, DmaMemory, Iova, WeakArena};

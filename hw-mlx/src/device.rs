@@ -130,6 +130,7 @@ pub(crate) struct Hardware {
 
 /// What closing an instance came to, and of the last one the function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CloseReport {
     /// Instances that still have the function. Unless it is 0, nothing was taken down, and the numbers of pages and objects are 0.
     pub instances_left: usize,

@@ -34,9 +34,9 @@ use hw_mlx::HcaConfig;
 use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use udapl::{
-    CompletionFlags, ConnectFlags, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig,
-    LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, PzHandle, Qos, RmrTriplet, SrqAttr, SrqHandle,
-    Timeout,
+    CompletionFlags, ConnQual, ConnectFlags, DtoCookie, EpAttr, EpEvds, EpHandle, EvdFlags,
+    EvdHandle, Event, Ia, IaConfig, LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, PzHandle, Qos,
+    RmrTriplet, SrqAttr, SrqHandle, Timeout,
 };
 
 /// Operations per region call: as many as a queue takes.
@@ -76,13 +76,7 @@ fn side(sim: &Sim, name: &str, number: u8) -> (Side, Arc<SimFunction>) {
         ..EpAttr::defaults(ia.query().ia)
     };
     let ep = ia
-        .ep_create(
-            Some(pz),
-            Some(events),
-            Some(events),
-            Some(events),
-            Some(&attr),
-        )
+        .ep_create(Some(pz), EpEvds::all(events), Some(&attr))
         .expect("an endpoint");
     let memory = udapl::alloc(&ia, 4096).expect("memory");
     let lmr = ia
@@ -138,13 +132,13 @@ impl Bench {
         });
         let ((mut a, one), (mut b, other)) = (side(&sim, "sim:a", 1), side(&sim, "sim:b", 2));
         sim.connect(&one, &other, LinkFaults::default());
-        b.ia.psp_create(0x1_0000_0001, b.events, PspFlags::CONSUMER)
+        b.ia.psp_create(ConnQual(0x1_0000_0001), b.events, PspFlags::CONSUMER)
             .expect("a PSP");
         let address = b.ia.query().ia.ia_address;
         a.ia.ep_connect(
             a.ep,
             address,
-            0x1_0000_0001,
+            ConnQual(0x1_0000_0001),
             PATIENCE,
             &[],
             Qos::BEST_EFFORT,
@@ -160,7 +154,7 @@ impl Bench {
         a.ia.evd_wait(a.events, PATIENCE, 1).expect("established");
         b.ia.evd_wait(b.events, PATIENCE, 1).expect("established");
         let ((c, c_device), mut d) = Self::c_pair();
-        d.ia.psp_create(0x1_0000_0001, d.events, PspFlags::CONSUMER)
+        d.ia.psp_create(ConnQual(0x1_0000_0001), d.events, PspFlags::CONSUMER)
             .expect("a PSP");
         c.connect(d.ia.query().ia.ia_address, 0x1_0000_0001);
         let (Event::ConnectionRequest(request), _) =
@@ -206,7 +200,7 @@ impl Bench {
     fn ring(&mut self) {
         let Side { ia, ep, slice, .. } = &mut self.a;
         let remote = self.b.remote;
-        ia.ep_post_rdma_write(*ep, &[*slice], 0, &remote, FLAGS)
+        ia.ep_post_rdma_write(*ep, &[*slice], DtoCookie(0), &remote, FLAGS)
             .expect("a post");
     }
 
@@ -214,7 +208,7 @@ impl Bench {
     fn drain(&mut self) {
         self.c.drain();
         for side in [&mut self.a, &mut self.b, &mut self.d] {
-            while side.ia.evd_dequeue(side.events).is_ok() {}
+            while matches!(side.ia.evd_dequeue(side.events), Ok(Some(_))) {}
         }
     }
 
@@ -222,7 +216,7 @@ impl Bench {
     fn receives(&mut self, count: u64) {
         let Side { ia, ep, slice, .. } = &mut self.b;
         for _ in 0..count {
-            ia.ep_post_recv(*ep, &[*slice], 0, FLAGS)
+            ia.ep_post_recv(*ep, &[*slice], DtoCookie(0), FLAGS)
                 .expect("a receive");
         }
     }
@@ -305,7 +299,8 @@ impl Bench {
                 });
                 let Side { ia, ep, slice, .. } = &mut self.b;
                 for _ in 0..BATCH {
-                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                    ia.ep_post_send(*ep, &[*slice], DtoCookie(0), FLAGS)
+                        .expect("a send");
                 }
                 (took, BATCH)
             }
@@ -314,7 +309,8 @@ impl Bench {
                     self.quietly(|side| region_batch_recv_32(&mut side.ia, side.ep, side.slice));
                 let Side { ia, ep, slice, .. } = &mut self.b;
                 for _ in 0..BATCH {
-                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                    ia.ep_post_send(*ep, &[*slice], DtoCookie(0), FLAGS)
+                        .expect("a send");
                 }
                 (took, BATCH)
             }
@@ -389,7 +385,8 @@ impl Bench {
                 let took = self.c_quietly(c::region_c_post_recv);
                 let Side { ia, ep, slice, .. } = &mut self.d;
                 for _ in 0..BATCH {
-                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                    ia.ep_post_send(*ep, &[*slice], DtoCookie(0), FLAGS)
+                        .expect("a send");
                 }
                 (took, BATCH)
             }
@@ -403,7 +400,8 @@ impl Bench {
                 let took = self.c_quietly(c::region_c_post_many_recv_32);
                 let Side { ia, ep, slice, .. } = &mut self.d;
                 for _ in 0..BATCH {
-                    ia.ep_post_send(*ep, &[*slice], 0, FLAGS).expect("a send");
+                    ia.ep_post_send(*ep, &[*slice], DtoCookie(0), FLAGS)
+                        .expect("a send");
                 }
                 (took, BATCH)
             }
@@ -429,7 +427,8 @@ impl Bench {
 fn region_post_send(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
     let iov = [slice];
     for cookie in 0..BATCH {
-        ia.ep_post_send(ep, &iov, cookie, FLAGS).expect("a post");
+        ia.ep_post_send(ep, &iov, DtoCookie(cookie), FLAGS)
+            .expect("a post");
     }
 }
 
@@ -437,7 +436,7 @@ fn region_post_send(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
 fn region_post_send_inline_64(ia: &mut Ia, ep: EpHandle) {
     let data = black_box([7; 64]);
     for cookie in 0..BATCH {
-        ia.ep_post_send_inline(ep, &data, cookie, FLAGS)
+        ia.ep_post_send_inline(ep, &data, DtoCookie(cookie), FLAGS)
             .expect("a post");
     }
 }
@@ -446,7 +445,7 @@ fn region_post_send_inline_64(ia: &mut Ia, ep: EpHandle) {
 fn region_post_rdma_write(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let iov = [slice];
     for cookie in 0..BATCH {
-        ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
+        ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), remote, FLAGS)
             .expect("a post");
     }
 }
@@ -461,8 +460,14 @@ fn region_post_rdma_write_suppressed(
 ) {
     let iov = [slice];
     for cookie in 0..BATCH {
-        ia.ep_post_rdma_write(ep, &iov, cookie, remote, CompletionFlags::SUPPRESS)
-            .expect("a post");
+        ia.ep_post_rdma_write(
+            ep,
+            &iov,
+            DtoCookie(cookie),
+            remote,
+            CompletionFlags::SUPPRESS,
+        )
+        .expect("a post");
     }
 }
 
@@ -471,7 +476,7 @@ fn region_post_rdma_write_suppressed(
 fn region_post_rdma_write_stale(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let iov = [slice];
     for cookie in 0..BATCH {
-        ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
+        ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), remote, FLAGS)
             .expect("a post");
     }
 }
@@ -483,7 +488,7 @@ fn region_post_rdma_write_any(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote
     for cookie in 0..BATCH {
         // Whoever has a reference to it may have changed it.
         black_box((&mut iov, &mut remote, &mut flags));
-        ia.ep_post_rdma_write(ep, &iov, cookie, &remote, flags)
+        ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), &remote, flags)
             .expect("a post");
     }
 }
@@ -493,7 +498,8 @@ fn region_batch_rdma_write_32(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote
     let iov = [slice];
     for first in (0..BATCH).step_by(32) {
         let posted = ia.batch(ep, |batch| {
-            (first..first + 32).try_for_each(|cookie| batch.rdma_write(&iov, cookie, remote, FLAGS))
+            (first..first + 32)
+                .try_for_each(|cookie| batch.rdma_write(&iov, DtoCookie(cookie), remote, FLAGS))
         });
         posted.expect("posts");
     }
@@ -504,7 +510,7 @@ fn region_batch_recv_32(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
     let iov = [slice];
     for first in (0..BATCH).step_by(32) {
         let posted = ia.batch(ep, |batch| {
-            (first..first + 32).try_for_each(|cookie| batch.recv(&iov, cookie, FLAGS))
+            (first..first + 32).try_for_each(|cookie| batch.recv(&iov, DtoCookie(cookie), FLAGS))
         });
         posted.expect("posts");
     }
@@ -515,7 +521,7 @@ fn region_srq_batch_recv_32(ia: &mut Ia, srq: SrqHandle, slice: LmrSlice) {
     let iov = [slice];
     for first in (0..BATCH).step_by(32) {
         let posted = ia.srq_batch(srq, |batch| {
-            (first..first + 32).try_for_each(|cookie| batch.recv(&iov, cookie))
+            (first..first + 32).try_for_each(|cookie| batch.recv(&iov, DtoCookie(cookie)))
         });
         posted.expect("posts");
     }
@@ -530,7 +536,7 @@ fn region_post_rdma_write_triplet(
 ) {
     let iov = [triplet];
     for cookie in 0..BATCH {
-        ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
+        ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), remote, FLAGS)
             .expect("a post");
     }
 }
@@ -539,7 +545,7 @@ fn region_post_rdma_write_triplet(
 fn region_post_rdma_read(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &RmrTriplet) {
     let iov = [slice];
     for cookie in 0..BATCH {
-        ia.ep_post_rdma_read(ep, &iov, cookie, remote, FLAGS)
+        ia.ep_post_rdma_read(ep, &iov, DtoCookie(cookie), remote, FLAGS)
             .expect("a post");
     }
 }
@@ -548,7 +554,8 @@ fn region_post_rdma_read(ia: &mut Ia, ep: EpHandle, slice: LmrSlice, remote: &Rm
 fn region_post_recv(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
     let iov = [slice];
     for cookie in 0..BATCH {
-        ia.ep_post_recv(ep, &iov, cookie, FLAGS).expect("a post");
+        ia.ep_post_recv(ep, &iov, DtoCookie(cookie), FLAGS)
+            .expect("a post");
     }
 }
 
@@ -556,7 +563,8 @@ fn region_post_recv(ia: &mut Ia, ep: EpHandle, slice: LmrSlice) {
 fn region_post_recv_triplet(ia: &mut Ia, ep: EpHandle, triplet: LmrTriplet) {
     let iov = [triplet];
     for cookie in 0..BATCH {
-        ia.ep_post_recv(ep, &iov, cookie, FLAGS).expect("a post");
+        ia.ep_post_recv(ep, &iov, DtoCookie(cookie), FLAGS)
+            .expect("a post");
     }
 }
 
@@ -610,7 +618,7 @@ fn region_post_and_dequeue(
 ) {
     let iov = [slice];
     for cookie in 0..BATCH {
-        ia.ep_post_rdma_write(ep, &iov, cookie, remote, FLAGS)
+        ia.ep_post_rdma_write(ep, &iov, DtoCookie(cookie), remote, FLAGS)
             .expect("a post");
         dequeue(ia, events);
     }

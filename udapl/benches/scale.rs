@@ -25,9 +25,9 @@ use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig, SimFunction};
 use nix::time::{ClockId, clock_gettime};
 use udapl::{
-    Adapter, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, EpAttr, EpHandle,
-    EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, MemPrivFlags, PspFlags, Qos, RmrTriplet,
-    Timeout,
+    Adapter, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, EpAttr,
+    EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, MemPrivFlags, PspFlags,
+    Qos, RmrTriplet, Timeout,
 };
 
 const NONE: CompletionFlags = CompletionFlags::empty();
@@ -36,8 +36,10 @@ const PATIENCE: Timeout = Timeout::from_micros(60_000_000);
 const DEPTH: u32 = 128;
 /// Connections that are begun at a time.
 const UNDER_WAY: usize = 64;
-/// The qualifier at which the first instance listens.
-const FIRST_QUAL: ConnQual = 0x1_0000_0001;
+/// Where the instances listen, each at one of its own.
+fn quals() -> impl Iterator<Item = ConnQual> {
+    (0x1_0000_0001..).map(ConnQual::service_id)
+}
 /// How often a region does what it does, where that has nothing to do with the number of endpoints.
 const TIMES: u32 = 1024;
 
@@ -73,8 +75,16 @@ impl Instance {
         let on = Some(events);
         let made: Vec<EpHandle> = (0..endpoints)
             .map(|_| {
-                ia.ep_create(Some(pz), on, on, on, Some(&attr))
-                    .expect("an endpoint")
+                ia.ep_create(
+                    Some(pz),
+                    EpEvds {
+                        recv: on,
+                        request: on,
+                        connect: on,
+                    },
+                    Some(&attr),
+                )
+                .expect("an endpoint")
             })
             .collect();
         Self {
@@ -101,7 +111,7 @@ impl Instance {
     /// Takes what has come. Connections that are established now; requests are accepted with the next of `free`.
     fn take(&mut self, free: &mut impl Iterator<Item = EpHandle>) -> usize {
         let mut established = 0;
-        while let Ok(event) = self.ia.evd_dequeue(self.events) {
+        while let Ok(Some(event)) = self.ia.evd_dequeue(self.events) {
             if let Event::ConnectionRequest(request) = event {
                 let ep = free.next().expect("an endpoint for each request");
                 let accepted = self.ia.cr_accept(request.cr, Some(ep), &[]);
@@ -117,7 +127,7 @@ impl Instance {
 
     /// Takes all events there are.
     fn drain(&mut self) {
-        while self.ia.evd_dequeue(self.events).is_ok() {}
+        while matches!(self.ia.evd_dequeue(self.events), Ok(Some(_))) {}
     }
 }
 
@@ -176,7 +186,7 @@ impl Side {
         let all: Vec<Ia> = std::iter::once(first).chain(more).collect();
         let instances = all
             .into_iter()
-            .zip(FIRST_QUAL..)
+            .zip(quals())
             .map(|(ia, qual)| Instance::new(ia, endpoints / instances, qual))
             .collect();
         let mapped = arena.mapped_bytes();
@@ -210,7 +220,7 @@ impl World {
     fn connect(&mut self) -> Duration {
         let began = spent();
         let pairs = self.a.instances.iter_mut().zip(&mut self.b.instances);
-        for ((one, other), qual) in pairs.zip(FIRST_QUAL..) {
+        for ((one, other), qual) in pairs.zip(quals()) {
             connect(one, other, qual);
         }
         spent() - began
@@ -221,7 +231,7 @@ impl World {
         let began = spent();
         let pairs = self.a.instances.iter_mut().zip(&mut self.b.instances);
         std::thread::scope(|scope| {
-            for ((one, other), qual) in pairs.zip(FIRST_QUAL..) {
+            for ((one, other), qual) in pairs.zip(quals()) {
                 scope.spawn(move || connect(one, other, qual));
             }
         });
@@ -237,7 +247,7 @@ impl World {
     fn write(&mut self, target: &RmrTriplet) {
         let Instance { ia, eps, slice, .. } = &mut self.a.instances[0];
         for &ep in &*eps {
-            let posted = ia.ep_post_rdma_write(ep, &[*slice], 1, target, NONE);
+            let posted = ia.ep_post_rdma_write(ep, &[*slice], DtoCookie(1), target, NONE);
             posted.expect("a post");
         }
     }
@@ -272,7 +282,7 @@ impl World {
             "dequeue_recv" => {
                 let peer = &mut self.b.instances[0];
                 for &ep in &peer.eps {
-                    let sent = peer.ia.ep_post_send(ep, &[peer.slice], 0, NONE);
+                    let sent = peer.ia.ep_post_send(ep, &[peer.slice], DtoCookie(0), NONE);
                     sent.expect("a send");
                 }
                 (self.quietly(region_dequeue), endpoints)
@@ -291,7 +301,9 @@ impl World {
 fn region_post_recv(side: &mut Instance) {
     let iov = [side.slice];
     for &ep in &side.eps {
-        side.ia.ep_post_recv(ep, &iov, 1, NONE).expect("a post");
+        side.ia
+            .ep_post_recv(ep, &iov, DtoCookie(1), NONE)
+            .expect("a post");
     }
 }
 
@@ -300,7 +312,7 @@ fn region_post_rdma_write(side: &mut Instance, target: &RmrTriplet) {
     let iov = [side.slice];
     for &ep in &side.eps {
         side.ia
-            .ep_post_rdma_write(ep, &iov, 1, target, NONE)
+            .ep_post_rdma_write(ep, &iov, DtoCookie(1), target, NONE)
             .expect("a post");
     }
 }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use udapl::{
-    Arm, CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags, OpenOptions, PspFlags, Qos,
-    Timeout, ia_close, ia_open,
+    Arm, CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory,
+    DtoCookie, DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags,
+    OpenOptions, PspFlags, Qos, Timeout, ia_close, ia_open,
 };
 
 const SERVICE: u64 = 0x1_0000_0007;
@@ -51,7 +51,15 @@ impl End {
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
         let events = ia.evd_create(16, streams)?;
         let (zone, evd) = (ia.pz_create()?, Some(events));
-        let ep = ia.ep_create(Some(zone), evd, evd, evd, None)?;
+        let ep = ia.ep_create(
+            Some(zone),
+            EpEvds {
+                recv: evd,
+                request: evd,
+                connect: evd,
+            },
+            None,
+        )?;
         let memory = udapl::alloc(&ia, 2 * BYTES)?;
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
         let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
@@ -69,17 +77,21 @@ impl End {
     }
 
     fn receive(&mut self) -> Result<()> {
-        Ok(self.ia.ep_post_recv(self.ep, &[self.inbox], 0, NO_FLAGS)?)
+        Ok(self
+            .ia
+            .ep_post_recv(self.ep, &[self.inbox], DtoCookie(0), NO_FLAGS)?)
     }
 
     fn send(&mut self, number: u64) -> Result<()> {
-        udapl::write(&self.memory, BYTES, &number.to_be_bytes());
-        Ok(self.ia.ep_post_send(self.ep, &[self.outbox], 0, NO_FLAGS)?)
+        self.memory.write_from(BYTES, &number.to_be_bytes())?;
+        Ok(self
+            .ia
+            .ep_post_send(self.ep, &[self.outbox], DtoCookie(0), NO_FLAGS)?)
     }
 
     /// Takes one event. A request to connect is accepted.
     fn take(&mut self) -> Result<Option<News>> {
-        let Ok(event) = self.ia.evd_dequeue(self.events) else {
+        let Ok(Some(event)) = self.ia.evd_dequeue(self.events) else {
             return Ok(None);
         };
         Ok(Some(match event {
@@ -96,7 +108,7 @@ impl End {
             Event::Dto(done) if done.status != DtoStatus::Success => News::Nothing,
             Event::Dto(done) if done.request => News::Nothing,
             Event::Dto(_) => {
-                let first = udapl::read(&self.memory, 0, 8);
+                let first = self.memory.read(0, 8)?;
                 self.receive()?;
                 News::Message(u64::from_be_bytes(first.try_into().expect("8 bytes")))
             }
@@ -125,12 +137,18 @@ fn run(names: &[String; 2]) -> Result<u64> {
     let [client, server] = &mut ends;
     server
         .ia
-        .psp_create(SERVICE, server.events, PspFlags::CONSUMER)?;
+        .psp_create(ConnQual(SERVICE), server.events, PspFlags::CONSUMER)?;
     let address = server.ia.query().ia.ia_address;
     let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
-    client
-        .ia
-        .ep_connect(client.ep, address, SERVICE, PATIENCE, b"", best, none)?;
+    client.ia.ep_connect(
+        client.ep,
+        address,
+        ConnQual(SERVICE),
+        PATIENCE,
+        b"",
+        best,
+        none,
+    )?;
 
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     for (number, end) in ends.iter_mut().enumerate() {

@@ -10,9 +10,9 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpHandle,
-    EvdFlags, EvdHandle, Event, Ia, LmrCreated, MemPrivFlags, OpenOptions, PspFlags, Qos,
-    RmrTriplet, Timeout, explain, ia_close, ia_open,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, MemPrivFlags,
+    OpenOptions, PspFlags, Qos, RmrTriplet, Timeout, explain, ia_close, ia_open,
 };
 
 /// Where the server listens: above 0xffff it is an InfiniBand service ID, below a TCP port of `rdma_cm`.
@@ -36,7 +36,15 @@ impl End {
         let zone = ia.pz_create()?;
         let events = ia.evd_create(16, EvdFlags::DEFAULT - EvdFlags::ASYNC)?;
         let evd = Some(events);
-        let ep = ia.ep_create(Some(zone), evd, evd, evd, None)?;
+        let ep = ia.ep_create(
+            Some(zone),
+            EpEvds {
+                recv: evd,
+                request: evd,
+                connect: evd,
+            },
+            None,
+        )?;
         let memory = udapl::alloc(&ia, 4096)?;
         let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
         Ok(Self {
@@ -69,15 +77,25 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
     // The server listens, and has a buffer posted before anybody can send to it.
     server
         .ia
-        .psp_create(SERVICE, server.events, PspFlags::CONSUMER)?;
+        .psp_create(ConnQual(SERVICE), server.events, PspFlags::CONSUMER)?;
     let inbox = server.ia.lmr_slice(server.region.lmr, 0, 64)?;
-    server.ia.ep_post_recv(server.ep, &[inbox], 1, NO_FLAGS)?;
+    server
+        .ia
+        .ep_post_recv(server.ep, &[inbox], DtoCookie(1), NO_FLAGS)?;
 
     // The client calls. With the answer comes where in the server's memory it may write.
     let address = server.ia.query().ia.ia_address;
     let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
     let ia = &mut client.ia;
-    ia.ep_connect(client.ep, address, SERVICE, PATIENCE, b"", best, none)?;
+    ia.ep_connect(
+        client.ep,
+        address,
+        ConnQual(SERVICE),
+        PATIENCE,
+        b"",
+        best,
+        none,
+    )?;
     let Event::ConnectionRequest(request) = server.event()? else {
         bail!("something else than a request to connect");
     };
@@ -97,17 +115,17 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
         target_address: u64::from_be_bytes(*address.first_chunk().context("where to write")?),
         segment_length: 13,
     };
-    udapl::write(&client.memory, 0, b"Hello, memory");
-    udapl::write(&client.memory, 64, b"Hello, server");
+    client.memory.write_from(0, b"Hello, memory")?;
+    client.memory.write_from(64, b"Hello, server")?;
     let written = client.ia.lmr_slice(client.region.lmr, 0, 13)?;
     let sent = client.ia.lmr_slice(client.region.lmr, 64, 13)?;
     let ia = &mut client.ia;
-    ia.ep_post_rdma_write(client.ep, &[written], 2, &remote, NO_FLAGS)?;
-    ia.ep_post_send(client.ep, &[sent], 3, NO_FLAGS)?;
+    ia.ep_post_rdma_write(client.ep, &[written], DtoCookie(2), &remote, NO_FLAGS)?;
+    ia.ep_post_send(client.ep, &[sent], DtoCookie(3), NO_FLAGS)?;
     server.success().context("the message")?;
     client.success().context("the RDMA Write")?;
     client.success().context("the Send")?;
-    let [written, sent] = [64, 0].map(|at| udapl::read(&server.memory, at, 13));
+    let (written, sent) = (server.memory.read(64, 13)?, server.memory.read(0, 13)?);
 
     ia_close(client.ia, CloseFlags::Abrupt)?;
     ia_close(server.ia, CloseFlags::Abrupt)?;

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use udapl::future::{Buffer, Driver, Endpoint, Handle, Pool, Request};
 use udapl::{CloseFlags, ConnQual, MemPrivFlags, OpenOptions, Timeout, ia_open};
 
-const SERVICE: ConnQual = 0x1_0000_000a;
+const SERVICE: ConnQual = ConnQual(0x1_0000_000a);
 const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
 const CLIENTS: usize = 4;
 /// Of a pool: more than all clients use at once.

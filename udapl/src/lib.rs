@@ -5,43 +5,47 @@
 //! makes simulated functions whose every register behaves like the card's.
 //!
 //! ```
-//! use udapl::{CompletionFlags, ConnectFlags, Event, EvdFlags, MemPrivFlags, PspFlags, Qos, Timeout};
+//! use std::time::Duration;
+//! use udapl::{CompletionFlags, ConnQual, ConnectFlags, DtoCookie, EpEvds, Event, EvdFlags, MemPrivFlags, PspFlags, Qos};
 //! use udapl::fabric::Fabric;
 //!
 //! let fabric = Fabric::pair(1);
 //! let (mut client, mut server) = (fabric.open(0)?, fabric.open(1)?);
 //!
+//! const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
+//! const PATIENCE: Duration = Duration::from_secs(1);
+//!
 //! // The server listens.
 //! let events = server.evd_create(16, EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO)?;
 //! let zone = server.pz_create()?;
-//! server.psp_create(0x1_0000_0001, events, PspFlags::CONSUMER)?;
-//! let server_ep = server.ep_create(Some(zone), Some(events), Some(events), Some(events), None)?;
+//! server.psp_create(SERVICE, events, PspFlags::CONSUMER)?;
+//! let server_ep = server.ep_create(Some(zone), EpEvds::all(events), None)?;
 //! let inbox = udapl::alloc(&server, 4096)?;
 //! let region = server.lmr_create(inbox.clone(), zone, MemPrivFlags::LOCAL_WRITE)?;
 //! let buffer = server.lmr_slice(region.lmr, 0, 4096)?;
-//! server.ep_post_recv(server_ep, &[buffer], 7, CompletionFlags::empty())?;
+//! server.ep_post_recv(server_ep, &[buffer], DtoCookie(7), CompletionFlags::empty())?;
 //!
 //! // The client connects.
 //! let client_events = client.evd_create(16, EvdFlags::CONNECTION | EvdFlags::DTO)?;
 //! let client_zone = client.pz_create()?;
-//! let ep = client.ep_create(Some(client_zone), Some(client_events), Some(client_events), Some(client_events), None)?;
+//! let ep = client.ep_create(Some(client_zone), EpEvds::all(client_events), None)?;
 //! let address = server.query().ia.ia_address;
-//! client.ep_connect(ep, address, 0x1_0000_0001, Timeout::from_micros(1_000_000), b"hello", Qos::BEST_EFFORT, ConnectFlags::empty())?;
-//! let (Event::ConnectionRequest(request), _) = server.evd_wait(events, Timeout::from_micros(1_000_000), 1)? else { panic!() };
+//! client.ep_connect(ep, address, SERVICE, PATIENCE, b"hello", Qos::BEST_EFFORT, ConnectFlags::empty())?;
+//! let (Event::ConnectionRequest(request), _) = server.evd_wait(events, PATIENCE, 1)? else { panic!() };
 //! assert_eq!(server.cr_query(request.cr)?.private_data, b"hello");
 //! server.cr_accept(request.cr, Some(server_ep), b"welcome")?;
-//! client.evd_wait(client_events, Timeout::from_micros(1_000_000), 1)?; // ESTABLISHED
-//! server.evd_wait(events, Timeout::from_micros(1_000_000), 1)?; // ESTABLISHED
+//! client.evd_wait(client_events, PATIENCE, 1)?; // ESTABLISHED
+//! server.evd_wait(events, PATIENCE, 1)?; // ESTABLISHED
 //!
 //! // A message.
 //! let outbox = udapl::alloc(&client, 4096)?;
-//! udapl::write(&outbox, 0, b"a message");
+//! outbox.write_from(0, b"a message")?;
 //! let region = client.lmr_create(outbox, client_zone, MemPrivFlags::LOCAL_READ)?;
 //! let message = client.lmr_slice(region.lmr, 0, 9)?;
-//! client.ep_post_send(ep, &[message], 8, CompletionFlags::empty())?;
-//! let (Event::Dto(done), _) = server.evd_wait(events, Timeout::from_micros(1_000_000), 1)? else { panic!() };
-//! assert_eq!((done.cookie, done.transferred_length), (7, 9));
-//! assert_eq!(udapl::read(&inbox, 0, 9), b"a message");
+//! client.ep_post_send(ep, &[message], DtoCookie(8), CompletionFlags::empty())?;
+//! let (Event::Dto(done), _) = server.evd_wait(events, PATIENCE, 1)? else { panic!() };
+//! assert_eq!((done.cookie, done.transferred_length), (DtoCookie(7), 9));
+//! assert_eq!(inbox.read(0, 9)?, b"a message");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![deny(unsafe_code)] // but for `capi`
@@ -59,14 +63,26 @@ pub mod reactor;
 pub mod registry;
 mod wired;
 
-pub use dat_core::*;
-pub use driver::{DmaBuffer, DmaMemory, LentMemory};
+pub use dat_core::{
+    Agent, AnyHandle, Arm, Armed, AsyncEvent, Batch, CloseFlags, CnoHandle, CnoLook, CnoParam,
+    CnoWait, CompletionFlags, ConnQual, ConnectFlags, ConnectionEvent, ConnectionEventKind,
+    ConnectionRequest, CrHandle, CrParam, DatError, DatResult, Descriptor, DtoCompletion,
+    DtoCookie, DtoDetail, DtoStatus, EpAttr, EpChange, EpEvds, EpEvent, EpHandle, EpParam,
+    EpRecvParam, EpState, EpStatus, EvdFlags, EvdHandle, EvdLook, EvdParam, EvdState, EvdWait,
+    Event, HandleType, IaAttr, IaConfig, IaParam, LmrCreated, LmrHandle, LmrParam, LmrSlice,
+    LmrTriplet, Look, MemPrivFlags, MemType, NamedAttr, ProviderAttr, PspFlags, PspHandle,
+    PspParam, PzHandle, Qos, ReturnType, RmrBindCompletion, RmrBinding, RmrCookie, RmrHandle,
+    RmrParam, RmrTriplet, RspHandle, RspParam, Run, Segment, SharedMemoryId, SoftwareEvent,
+    SrqAttr, SrqBatch, SrqHandle, SrqParam, SrqState, Subtype, Timeout, TransportConfig, WaitError,
+    Waker, post, strerror,
+};
+pub use driver::{Bytes, BytesError, DmaBuffer, DmaMemory, LentMemory};
 pub use explain::explain;
 pub use hw_mlx::{CloseReport, HcaConfig};
-pub use memory::{alloc, read, write};
+pub use memory::alloc;
 pub use open::{
-    Adapter, Deed, OpenError, OpenOptions, Simulated, do_to_simulated, function_open, ia_close,
-    ia_open,
+    Adapter, Deed, NotClosed, OpenError, OpenOptions, Simulated, StillOpen, do_to_simulated,
+    function_open, ia_close, ia_open,
 };
 
 /// An interface adapter on a ConnectX function.

@@ -100,8 +100,9 @@ impl OpenOptions {
     }
 }
 
-/// Why an adapter could not be opened or closed.
+/// Why an adapter could not be opened.
 #[derive(Debug, Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// No backend understands the name.
     #[error(
@@ -186,9 +187,21 @@ pub enum OpenError {
     /// DAT refused.
     #[error(transparent)]
     Dat(#[from] DatError),
-    /// Teardown did not go as it should.
+}
+
+/// Why an adapter was not closed, or not well.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NotClosed<T = Ia>
+where
+    T: core::fmt::Debug,
+{
+    /// It was to be closed gracefully, and there are objects in it.
+    #[error("{}", .0.error)]
+    InUse(StillOpen<T>),
+    /// It is gone, but its device refused a step of that.
     #[error(transparent)]
-    Close(#[from] CloseError),
+    Teardown(#[from] CloseError),
 }
 
 /// An adapter that is open, for threads that want an instance of it each.
@@ -562,23 +575,38 @@ fn bring_up(function: Function, options: &OpenOptions) -> Result<Ia, OpenError> 
     Ok(Ia::open(provider, options.ia)?)
 }
 
+/// An adapter that a close has left as it was.
+#[derive(Debug)]
+pub struct StillOpen<T = Ia> {
+    /// An adapter is one thread's at a time, and an error may be looked at by many.
+    ia: Mutex<Box<T>>,
+    /// DAT_INVALID_STATE|IA_IN_USE.
+    pub error: DatError,
+}
+
+impl<T> StillOpen<T> {
+    pub(crate) fn new(ia: T, error: DatError) -> Self {
+        let ia = Mutex::new(Box::new(ia));
+        Self { ia, error }
+    }
+
+    /// The adapter.
+    #[must_use]
+    pub fn into_ia(self) -> T {
+        *self.ia.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Closes an adapter and tears its function down: objects, event queues, firmware pages, the function itself.
 ///
 /// Page: dat_ia_close.
 ///
 /// # Errors
-/// GRACEFUL with objects left: DAT_INVALID_STATE, and the IA is gone only if `flags` was ABRUPT; use
-/// [`Ia::close`](dat_core::Ia::close) to keep it. A teardown step the device refused.
-pub fn ia_close(ia: Ia, flags: CloseFlags) -> Result<CloseReport, OpenError> {
+/// [`NotClosed::InUse`] gives the adapter back: a graceful close found objects. [`NotClosed::Teardown`]: the device refused a step, and the
+/// adapter is gone.
+pub fn ia_close(ia: Ia, flags: CloseFlags) -> Result<CloseReport, NotClosed> {
     match ia.close(flags) {
         Ok(provider) => Ok(provider.close()?),
-        Err(refused) => {
-            let error = refused.error;
-            // The IA ends here either way; what it holds is aborted rather than leaked.
-            if let Ok(provider) = refused.ia.close(CloseFlags::Abrupt) {
-                provider.close()?;
-            }
-            Err(error.into())
-        }
+        Err(refused) => Err(NotClosed::InUse(StillOpen::new(refused.ia, refused.error))),
     }
 }

@@ -174,8 +174,8 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use dat_core::{
-        CloseFlags, ConnectFlags, ConnectionEventKind, EpHandle, EvdFlags, EvdHandle, Event,
-        PspFlags, Qos, Timeout,
+        CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, EpEvds, EpHandle, EvdFlags,
+        EvdHandle, Event, PspFlags, Qos, Timeout,
     };
 
     use super::*;
@@ -229,7 +229,17 @@ mod tests {
             let streams = EvdFlags::CONNECTION | EvdFlags::CR | EvdFlags::DTO;
             let events = ia.evd_create(16, streams).expect("an EVD");
             let evd = Some(events);
-            let ep = ia.ep_create(Some(pz), evd, evd, evd, None).expect("an EP");
+            let ep = ia
+                .ep_create(
+                    Some(pz),
+                    EpEvds {
+                        recv: evd,
+                        request: evd,
+                        connect: evd,
+                    },
+                    None,
+                )
+                .expect("an EP");
             Self { ia, events, ep }
         }
 
@@ -268,11 +278,11 @@ mod tests {
             scope.spawn(move || moved(world, wire, quiet, end, &poked));
             let _over = Over(&over);
             let (mut a, mut b) = (End::open(&ours), End::open(&theirs));
-            b.ia.psp_create(SERVICE, b.events, PspFlags::CONSUMER)
+            b.ia.psp_create(ConnQual(SERVICE), b.events, PspFlags::CONSUMER)
                 .expect("listens");
             let address = b.ia.query().ia.ia_address;
             let (none, best) = (ConnectFlags::empty(), Qos::BEST_EFFORT);
-            a.ia.ep_connect(a.ep, address, SERVICE, PATIENCE, b"", best, none)
+            a.ia.ep_connect(a.ep, address, ConnQual(SERVICE), PATIENCE, b"", best, none)
                 .expect("connects");
             // The link trains: A's request is lost, and sent again when it is up.
             let moment = Timeout::from_micros(1_000);

@@ -4,7 +4,7 @@
 //! what stands before it is posted, whatever the program then answers.
 
 use rand::Rng;
-use udapl::{DatError, Event, ReturnType, Subtype};
+use udapl::{DatError, DtoCookie, Event, ReturnType, Subtype};
 
 use super::traffic::Prepared;
 use crate::end::Kind;
@@ -41,13 +41,20 @@ impl World {
             open.ia.batch(ep, |batch| {
                 for one in &all {
                     let answer = match one.work.kind {
-                        Kind::Read => {
-                            batch.rdma_read(&one.to, one.work.cookie, &one.target, one.flags)
-                        }
-                        Kind::Send => batch.send(&one.from, one.work.cookie, one.flags),
-                        Kind::Write | Kind::Attack | Kind::Empty | Kind::Bind(_) => {
-                            batch.rdma_write(&one.from, one.work.cookie, &one.target, one.flags)
-                        }
+                        Kind::Read => batch.rdma_read(
+                            &one.to,
+                            DtoCookie(one.work.cookie),
+                            &one.target,
+                            one.flags,
+                        ),
+                        Kind::Send => batch.send(&one.from, DtoCookie(one.work.cookie), one.flags),
+                        Kind::Write | Kind::Attack | Kind::Empty | Kind::Bind(_) => batch
+                            .rdma_write(
+                                &one.from,
+                                DtoCookie(one.work.cookie),
+                                &one.target,
+                                one.flags,
+                            ),
                     };
                     answers.push(answer);
                     if !goes_on {

@@ -71,7 +71,7 @@ impl World {
                 let Some(open) = &mut self.sides[side].open else {
                     return;
                 };
-                let Ok(event) = open.ia.evd_dequeue(open.dto) else {
+                let Ok(Some(event)) = open.ia.evd_dequeue(open.dto) else {
                     return;
                 };
                 self.event(side, event);
@@ -152,7 +152,7 @@ impl World {
     pub fn hear_connections(&mut self, side: usize) {
         while let Some(event) = self.timed(side, "dat_evd_dequeue", |world| {
             let open = world.sides[side].open.as_mut()?;
-            open.ia.evd_dequeue(open.connect).ok()
+            open.ia.evd_dequeue(open.connect).ok().flatten()
         }) {
             self.event(side, event);
         }

@@ -1,7 +1,7 @@
 //! Connections: asked for, accepted, ended.
 
 use rand::Rng;
-use udapl::{CloseFlags, ConnectFlags, Qos, Timeout};
+use udapl::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
 
 use super::outcome;
 use crate::Feature;
@@ -58,7 +58,7 @@ impl World {
         let asked = if common { self.kin(peer) } else { vec![peer] };
         let listens = asked.iter().any(|other| {
             let open = self.sides[*other].open.as_ref();
-            open.is_some_and(|open| open.ia.listener(qual).is_some())
+            open.is_some_and(|open| open.ia.listener(ConnQual(qual)).is_some())
         });
         let opening = self.sides[side].openings;
         let Some(open) = &self.sides[side].open else {
@@ -85,7 +85,7 @@ impl World {
             None => self.ep_call(side, "dat_ep_connect", ep, |open| {
                 let flags = ConnectFlags::empty();
                 open.ia
-                    .ep_connect(ep, address, qual, timeout, &private, qos, flags)
+                    .ep_connect(ep, address, ConnQual(qual), timeout, &private, qos, flags)
             }),
         };
         let Some(answer) = answer else { return };

@@ -1,7 +1,7 @@
 //! Service points that come and go.
 
 use rand::Rng;
-use udapl::PspFlags;
+use udapl::{ConnQual, PspFlags};
 
 use crate::end::Phase;
 use crate::side::{COMMON_QUAL, CONN_QUAL, LENDING_QUAL, OTHER_QUAL, RESERVED_QUAL};
@@ -70,16 +70,16 @@ impl World {
             let made = self.call(side, "dat_psp_create", |open| {
                 let cr = open.cr;
                 if qual == COMMON_QUAL {
-                    open.ia.psp_create_shared(qual, cr, flags)
+                    open.ia.psp_create_shared(ConnQual(qual), cr, flags)
                 } else {
-                    open.ia.psp_create(qual, cr, flags)
+                    open.ia.psp_create(ConnQual(qual), cr, flags)
                 }
             });
             return made.and_then(Result::ok);
         };
         let asked = self.call(side, "dat_psp_query", |open| open.ia.psp_query(psp));
         if let Some(Ok(param)) = asked {
-            assert_eq!((param.conn_qual, param.flags), (qual, flags));
+            assert_eq!((param.conn_qual, param.flags), (ConnQual(qual), flags));
         }
         // Requests on their way find nobody.
         let place = self.sides[side].place;
@@ -107,7 +107,7 @@ impl World {
         let qual = RESERVED_QUAL + self.sides[side].manner.apart;
         let made = self.ep_call(side, "dat_rsp_create", ep, |open| {
             let cr = open.cr;
-            open.ia.rsp_create(qual, Some(ep), cr)
+            open.ia.rsp_create(ConnQual(qual), Some(ep), cr)
         });
         let (Some(Ok(rsp)), Some(open)) = (made, &mut self.sides[side].open) else {
             return;
@@ -116,7 +116,7 @@ impl World {
         open.spare.reserved = Some((rsp, at));
         let asked = self.call(side, "dat_rsp_query", |open| open.ia.rsp_query(rsp));
         if let Some(Ok(param)) = asked {
-            assert_eq!((param.conn_qual, param.ep), (qual, Some(ep)));
+            assert_eq!((param.conn_qual, param.ep), (ConnQual(qual), Some(ep)));
         }
     }
 

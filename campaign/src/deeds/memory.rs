@@ -1,7 +1,7 @@
 //! Memory: registered and freed, and opened by windows.
 
 use rand::Rng;
-use udapl::{CompletionFlags, MemPrivFlags};
+use udapl::{CompletionFlags, MemPrivFlags, RmrCookie};
 
 use super::outcome;
 use super::traffic::local;
@@ -180,7 +180,8 @@ impl World {
         let rights = MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE;
         let address = veil.region.lmr.registered_address;
         let answer = self.ep_call(side, "dat_rmr_bind", ep, |open| {
-            open.ia.rmr_bind(rmr, &what, rights, ep, cookie, flags)
+            open.ia
+                .rmr_bind(rmr, &what, rights, ep, RmrCookie(cookie), flags)
         });
         let Some(answer) = answer else { return };
         let deed = if open_it {

@@ -10,7 +10,7 @@
 
 use hw_sim::Fault;
 use rand::Rng;
-use udapl::{CompletionFlags, EpState, EvdHandle};
+use udapl::{CompletionFlags, DtoCookie, EpState, EvdHandle};
 
 use super::outcome;
 use super::traffic::{local, remote};
@@ -64,7 +64,8 @@ impl World {
         let target = remote(&there_open.written, there * WINDOW, 0);
         let answer = self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
             let none = CompletionFlags::empty();
-            open.ia.ep_post_rdma_write(ep, &from, cookie, &target, none)
+            open.ia
+                .ep_post_rdma_write(ep, &from, DtoCookie(cookie), &target, none)
         });
         let Some(answer) = answer else { return false };
         self.cover.count("burst", outcome(&answer));

@@ -1,8 +1,8 @@
 //! Calls on an endpoint in states in which DAT refuses them, and questions in any.
 
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, CrHandle, EpChange, EpHandle, EpState, LmrTriplet,
-    MemPrivFlags, Qos, RmrTriplet, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, CrHandle, DtoCookie, EpChange, EpHandle,
+    EpState, LmrTriplet, MemPrivFlags, Qos, RmrCookie, RmrTriplet, Timeout,
 };
 
 use super::traffic::{local, remote};
@@ -92,13 +92,14 @@ impl World {
         for (to, from) in to.into_iter().zip(from) {
             let answers = [
                 self.ep_call(side, "dat_ep_post_recv", ep, |open| {
-                    open.ia.ep_post_recv(ep, &[to], 0, none)
+                    open.ia.ep_post_recv(ep, &[to], DtoCookie(0), none)
                 }),
                 self.ep_call(side, "dat_ep_post_send", ep, |open| {
-                    open.ia.ep_post_send(ep, &[from], 0, none)
+                    open.ia.ep_post_send(ep, &[from], DtoCookie(0), none)
                 }),
                 self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
-                    open.ia.ep_post_rdma_write(ep, &[from], 0, &target, none)
+                    open.ia
+                        .ep_post_rdma_write(ep, &[from], DtoCookie(0), &target, none)
                 }),
             ];
             assert!(
@@ -125,18 +126,21 @@ impl World {
             return;
         }
         self.ep_call(side, "dat_ep_post_send", ep, |open| {
-            open.ia.ep_post_send(ep, &source, 0, none)
+            open.ia.ep_post_send(ep, &source, DtoCookie(0), none)
         });
         self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
-            open.ia.ep_post_rdma_write(ep, &source, 0, &nowhere, none)
+            open.ia
+                .ep_post_rdma_write(ep, &source, DtoCookie(0), &nowhere, none)
         });
         self.ep_call(side, "dat_ep_post_rdma_read", ep, |open| {
-            open.ia.ep_post_rdma_read(ep, &sink, 0, &nowhere, none)
+            open.ia
+                .ep_post_rdma_read(ep, &sink, DtoCookie(0), &nowhere, none)
         });
         if let Some(rmr) = rmr {
             self.ep_call(side, "dat_rmr_bind", ep, |open| {
                 let rights = MemPrivFlags::REMOTE_READ;
-                open.ia.rmr_bind(rmr, &source[0], rights, ep, 0, none)
+                open.ia
+                    .rmr_bind(rmr, &source[0], rights, ep, RmrCookie(0), none)
             });
         }
     }
@@ -149,13 +153,14 @@ impl World {
         }
         self.ep_call(side, "dat_ep_connect", ep, |open| {
             let (address, flags) = (open.ia.query().ia.ia_address, ConnectFlags::empty());
-            open.ia.ep_connect(ep, address, 1, second, &[], qos, flags)
+            open.ia
+                .ep_connect(ep, address, ConnQual(1), second, &[], qos, flags)
         });
         self.ep_call(side, "dat_ep_dup_connect", ep, |open| {
             open.ia.ep_dup_connect(ep, ep, second, &[], qos)
         });
         self.ep_call(side, "dat_rsp_create", ep, |open| {
-            open.ia.rsp_create(1, Some(ep), open.cr)
+            open.ia.rsp_create(ConnQual(1), Some(ep), open.cr)
         });
     }
 

@@ -1,7 +1,7 @@
 //! Shared receive queues and event dispatchers.
 
 use rand::Rng;
-use udapl::{EvdFlags, ReturnType, SoftwareEvent, Timeout};
+use udapl::{DtoCookie, EvdFlags, ReturnType, SoftwareEvent, Timeout};
 
 use super::outcome;
 use super::traffic::local;
@@ -122,7 +122,7 @@ impl World {
         let cookie = number << 8 | slot as u64;
         let iov = [local(&open.shared, slot, SLOT)];
         let answer = self.call(side, "dat_srq_post_recv", |open| {
-            open.ia.srq_post_recv(srq, &iov, cookie)
+            open.ia.srq_post_recv(srq, &iov, DtoCookie(cookie))
         });
         let Some(answer) = answer else { return };
         self.cover.count("post a shared receive", outcome(&answer));
@@ -229,7 +229,7 @@ impl World {
         if draw == 10 {
             // They come out in the order they went in; here the last one ends the row.
             let mut last = None;
-            while let Some(Ok(event)) =
+            while let Some(Ok(Some(event))) =
                 self.call(side, "dat_evd_dequeue", |open| open.ia.evd_dequeue(evd))
             {
                 let udapl::Event::Software(SoftwareEvent(next)) = event else {

@@ -3,7 +3,7 @@
 use hw_sim::Fault;
 use mlx_prm::{Opcode, QpState, ServiceType};
 use rand::Rng;
-use udapl::{CrHandle, EpHandle};
+use udapl::{ConnQual, CrHandle, EpHandle};
 
 use super::outcome;
 use crate::Feature;
@@ -50,7 +50,9 @@ impl World {
             2 if !calm && (self.has(Feature::Listeners) || self.has(Feature::Instances)) => {
                 self.spoil_link(link, "a handoff");
                 let qual = self.elsewhere(side);
-                let answer = self.call(side, "dat_cr_handoff", |open| open.ia.cr_handoff(cr, qual));
+                let answer = self.call(side, "dat_cr_handoff", |open| {
+                    open.ia.cr_handoff(cr, ConnQual(qual))
+                });
                 if answer.is_some_and(|answer| answer.is_err()) {
                     self.reject(side, cr, link);
                 } else {
@@ -95,7 +97,7 @@ impl World {
 
     /// Whoever is connected to, a queue pair gives up after some time.
     fn is_patient_enough(&self, side: usize) {
-        let most = udapl::cm::Config::default().max_ack_timeout;
+        let most = dat_core::cm::Config::default().max_ack_timeout;
         for qpn in QPNS {
             let Some(qp) = self.sim.queue_pair(&self.sides[side].function, qpn) else {
                 continue;

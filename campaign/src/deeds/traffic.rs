@@ -1,7 +1,7 @@
 //! What is posted: receives, sends, RDMA.
 
 use rand::Rng;
-use udapl::{CompletionFlags, EpHandle, LmrTriplet, RmrTriplet};
+use udapl::{CompletionFlags, DtoCookie, EpHandle, LmrTriplet, RmrTriplet};
 
 use super::outcome;
 use crate::Feature;
@@ -59,7 +59,7 @@ impl World {
         let iov = [local(&open.inbox, slot, SLOT)];
         let answer = self.ep_call(side, "dat_ep_post_recv", ep, |open| {
             let none = CompletionFlags::empty();
-            open.ia.ep_post_recv(ep, &iov, cookie, none)
+            open.ia.ep_post_recv(ep, &iov, DtoCookie(cookie), none)
         });
         let Some(answer) = answer else { return };
         if answer.is_ok()
@@ -120,16 +120,17 @@ impl World {
         let cookie = one.work.cookie;
         let answer = match kind {
             Kind::Send | Kind::Bind(_) => self.ep_call(side, "dat_ep_post_send", ep, |open| {
-                open.ia.ep_post_send(ep, &from, cookie, flags)
+                open.ia.ep_post_send(ep, &from, DtoCookie(cookie), flags)
             }),
             Kind::Write | Kind::Empty | Kind::Attack => {
                 self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
                     open.ia
-                        .ep_post_rdma_write(ep, &from, cookie, &target, flags)
+                        .ep_post_rdma_write(ep, &from, DtoCookie(cookie), &target, flags)
                 })
             }
             Kind::Read => self.ep_call(side, "dat_ep_post_rdma_read", ep, |open| {
-                open.ia.ep_post_rdma_read(ep, &to, cookie, &target, flags)
+                open.ia
+                    .ep_post_rdma_read(ep, &to, DtoCookie(cookie), &target, flags)
             }),
         };
         let Some(answer) = answer else { return };

@@ -105,7 +105,7 @@ impl EpAttr {
     /// Refuses what is illegal or beyond the IA. `argument` is the subtype that names the attributes
     /// in the C prototype of the call.
     pub(crate) fn check(&self, ia: &IaAttr, uses_srq: bool, argument: Subtype) -> DatResult<()> {
-        let bad = |detail| Err(DatError::parameter(argument).because(detail));
+        let bad = |detail| Err(DatError::parameter(argument, "attr").because(detail));
         if !is_one_of(
             self.recv_completion_flags,
             &[

@@ -19,7 +19,7 @@ use crate::completion::Effect;
 use crate::cr::Peer;
 use crate::error::{DatError, DatResult, ReturnType, Subtype};
 use crate::event::{ConnectionEvent, ConnectionEventKind, Event};
-use crate::handle::{EpHandle, EpKey};
+use crate::handle::{EpHandle, EpKey, EvdKey};
 use crate::ia::Ia;
 use crate::provider::{
     Path, Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
@@ -29,10 +29,9 @@ use std::net::IpAddr;
 
 /// The service ID of a connection qualifier.
 pub(crate) const fn service_id(conn_qual: ConnQual) -> u64 {
-    if conn_qual <= 0xffff {
-        cm::rdma_cm::SERVICE_ID_BASE | conn_qual
-    } else {
-        conn_qual
+    match conn_qual.0 {
+        port @ ..=0xffff => cm::rdma_cm::SERVICE_ID_BASE | port,
+        id => id,
     }
 }
 
@@ -43,12 +42,12 @@ pub(super) fn check_private_data(
     argument: Subtype,
 ) -> DatResult<()> {
     if bytes > MAX_PRIVATE_DATA {
-        return Err(DatError::parameter(argument)
+        return Err(DatError::parameter(argument, "private_data")
             .because("private data is longer than max_private_data_size, 64"));
     }
     if bytes > cm::request_limit(service_id(conn_qual)).min(MAX_PRIVATE_DATA) {
         const _: () = assert!(MAX_PRIVATE_DATA_TO_PORT == 56);
-        return Err(DatError::parameter(argument)
+        return Err(DatError::parameter(argument, "private_data")
             .because("a request to an RDMA-CM port (conn_qual up to 0xffff) carries at most 56 bytes of private data; larger conn_quals carry 64"));
     }
     Ok(())
@@ -101,23 +100,28 @@ impl<P: Provider> Ia<P> {
         ep: EpHandle,
         remote: IpAddr,
         conn_qual: ConnQual,
-        timeout: Timeout,
+        timeout: impl Into<Timeout>,
         private_data: &[u8],
         qos: Qos,
         flags: ConnectFlags,
     ) -> DatResult<()> {
+        let timeout = timeout.into();
         let state = self.ep(ep)?.hot.state;
         state.next(EpEvent::Connect).ok_or(state.refuse())?;
         self.alive()?;
-        if conn_qual == 0 {
-            return Err(DatError::parameter(Subtype::Arg3).because("connection qualifier 0"));
+        if conn_qual.0 == 0 {
+            return Err(
+                DatError::parameter(Subtype::Arg3, "conn_qual").because("connection qualifier 0")
+            );
         }
         if timeout == Timeout::ZERO {
-            return Err(DatError::parameter(Subtype::Arg4).because("a timeout of 0"));
+            return Err(DatError::parameter(Subtype::Arg4, "timeout").because("a timeout of 0"));
         }
         check_private_data(conn_qual, private_data.len(), Subtype::Arg5)?;
         if !ConnectFlags::all().contains(flags) {
-            return Err(DatError::parameter(Subtype::Arg8).because("connect_flags: unknown ones"));
+            return Err(
+                DatError::parameter(Subtype::Arg8, "flags").because("connect_flags: unknown ones")
+            );
         }
         check_qos(qos)?;
         if flags.contains(ConnectFlags::MULTIPATH) {
@@ -204,7 +208,7 @@ impl<P: Provider> Ia<P> {
         target.conn = Some(conn);
         target.remote = Some(super::Remote {
             address: remote,
-            port_qual: conn_qual,
+            port_qual: conn_qual.0,
         });
         target.local_port_qual = local_port.map_or(0, u64::from);
         target.outgoing = Some((path, psn, mtu));
@@ -415,12 +419,24 @@ impl<P: Provider> Ia<P> {
             return;
         };
         let (connect, request, recv) = (ep.connect_evd, ep.request_evd, ep.recv_evd);
+        let shared = connect.filter(|_| connect == request || connect == recv);
+        // Why an attempt came to nothing is told before the receives that end with it. The end of a connection comes behind all that was
+        // done on it.
+        let attempt = event == EpEvent::AttemptEnded;
+        if attempt {
+            self.report_behind(shared, key, kind);
+        }
         if !halted {
             self.insist("stopping a queue pair", |ia| ia.halt(key));
         }
-        if let Some(evd) = connect
-            && (connect == request || connect == recv)
-        {
+        if !attempt {
+            self.report_behind(shared, key, kind);
+        }
+    }
+
+    /// Reports behind the completions that an EVD has already.
+    fn report_behind(&mut self, evd: Option<EvdKey>, key: EpKey, kind: ConnectionEventKind) {
+        if let Some(evd) = evd {
             self.drain_evd(evd, false);
         }
         self.report(key, kind);

@@ -11,7 +11,7 @@ use crate::error::{DatError, DatResult, Subtype};
 use crate::handle::EpHandle;
 use crate::ia::Ia;
 use crate::provider::{Provider, ProviderError};
-use crate::types::{Qos, Timeout};
+use crate::types::{ConnQual, Qos, Timeout};
 
 impl<P: Provider> Ia<P> {
     /// Starts a connection to who listens where `dup_ep` is connected to. The outcome is one event on the connect EVD,
@@ -27,10 +27,11 @@ impl<P: Provider> Ia<P> {
         &mut self,
         ep: EpHandle,
         dup_ep: EpHandle,
-        timeout: Timeout,
+        timeout: impl Into<Timeout>,
         private_data: &[u8],
         qos: Qos,
     ) -> DatResult<()> {
+        let timeout = timeout.into();
         let state = self.ep(ep)?.hot.state;
         let dup = self.ep(dup_ep)?;
         state.next(EpEvent::Connect).ok_or(state.refuse())?;
@@ -44,9 +45,13 @@ impl<P: Provider> Ia<P> {
         let path = dup.outgoing.map(|(path, ..)| path);
         self.alive()?;
         if timeout == Timeout::ZERO {
-            return Err(DatError::parameter(Subtype::Arg3).because("a timeout of 0"));
+            return Err(DatError::parameter(Subtype::Arg3, "timeout").because("a timeout of 0"));
         }
-        check_private_data(remote.port_qual, private_data.len(), Subtype::Arg4)?;
+        check_private_data(
+            ConnQual(remote.port_qual),
+            private_data.len(),
+            Subtype::Arg4,
+        )?;
         check_qos(qos)?;
         let path = match path.map_or_else(|| self.provider.resolve(gid_of(remote.address)), Ok) {
             Ok(path) => path,
@@ -59,7 +64,7 @@ impl<P: Provider> Ia<P> {
                 return Err(self.device_refused("ep_dup_connect", error, Subtype::ResourceTep));
             }
         };
-        let (address, qualifier) = (remote.address, remote.port_qual);
+        let (address, qualifier) = (remote.address, ConnQual(remote.port_qual));
         self.connect_to(ep, address, qualifier, path, timeout, private_data)
     }
 }

@@ -113,7 +113,7 @@ impl<P: Provider> Ia<P> {
             fence: flags.contains(CompletionFlags::BARRIER_FENCE),
             unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
         };
-        qp.post_send_inline(op, data, cookie, how)
+        qp.post_send_inline(op, data, cookie.0, how)
             .map_err(|error| match error {
                 InlineError::Full => Refusal::Full,
                 InlineError::TooLong { .. } => Refusal::LongInline,

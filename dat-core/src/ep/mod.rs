@@ -19,6 +19,7 @@ pub mod attr;
 pub(crate) mod batch;
 mod connect;
 mod dup_connect;
+pub mod evds;
 pub(crate) mod ext;
 mod holding;
 mod inline;
@@ -43,6 +44,7 @@ use crate::slots::{Name, Resident, Slots};
 use crate::types::{CompletionFlags, EvdFlags};
 use attr::{DtoMode, EpAttr};
 pub(crate) use connect::service_id;
+use evds::EpEvds;
 pub use holding::EpRecvParam;
 use holding::Watermarks;
 use installed::Installed;
@@ -366,8 +368,7 @@ impl<P: Provider> Ia<P> {
         Ok(())
     }
 
-    /// An endpoint. A null EVD: the consumer is not interested in those events. Without attributes
-    /// it gets [`EpAttr::defaults`].
+    /// An endpoint. Without attributes it gets [`EpAttr::defaults`].
     ///
     /// Page: dat_ep_create.
     ///
@@ -379,23 +380,13 @@ impl<P: Provider> Ia<P> {
     pub fn ep_create(
         &mut self,
         pz: Option<PzHandle>,
-        recv_evd: Option<EvdHandle>,
-        request_evd: Option<EvdHandle>,
-        connect_evd: Option<EvdHandle>,
+        evds: EpEvds,
         attr: Option<&EpAttr>,
     ) -> DatResult<EpHandle> {
         let attr = attr
             .copied()
             .unwrap_or_else(|| EpAttr::defaults(&self.attr));
-        self.create(
-            pz,
-            recv_evd,
-            request_evd,
-            connect_evd,
-            None,
-            attr,
-            Subtype::Arg6,
-        )
+        self.create(pz, evds, None, attr, Subtype::Arg6)
     }
 
     /// An endpoint that takes its receive buffers from an SRQ.
@@ -407,31 +398,18 @@ impl<P: Provider> Ia<P> {
     pub fn ep_create_with_srq(
         &mut self,
         pz: Option<PzHandle>,
-        recv_evd: Option<EvdHandle>,
-        request_evd: Option<EvdHandle>,
-        connect_evd: Option<EvdHandle>,
+        evds: EpEvds,
         srq: SrqHandle,
         attr: &EpAttr,
     ) -> DatResult<EpHandle> {
         let srq = self.srq_key(srq)?;
-        self.create(
-            pz,
-            recv_evd,
-            request_evd,
-            connect_evd,
-            Some(srq),
-            *attr,
-            Subtype::Arg7,
-        )
+        self.create(pz, evds, Some(srq), *attr, Subtype::Arg7)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "DAT's own")]
     fn create(
         &mut self,
         pz: Option<PzHandle>,
-        recv_evd: Option<EvdHandle>,
-        request_evd: Option<EvdHandle>,
-        connect_evd: Option<EvdHandle>,
+        evds: EpEvds,
         srq: Option<SrqKey>,
         attr: EpAttr,
         argument: Subtype,
@@ -439,9 +417,13 @@ impl<P: Provider> Ia<P> {
         self.alive()?;
         let setup = Setup {
             pz: pz.map(|pz| self.pz_key(pz)).transpose()?,
-            recv_evd: self.evd_for(recv_evd, EvdFlags::DTO, Subtype::HandleEvdRecv)?,
-            request_evd: self.evd_for(request_evd, EvdFlags::DTO, Subtype::HandleEvdRequest)?,
-            connect_evd: self.evd_for(connect_evd, EvdFlags::CONNECTION, Subtype::HandleEvdConn)?,
+            recv_evd: self.evd_for(evds.recv, EvdFlags::DTO, Subtype::HandleEvdRecv)?,
+            request_evd: self.evd_for(evds.request, EvdFlags::DTO, Subtype::HandleEvdRequest)?,
+            connect_evd: self.evd_for(
+                evds.connect,
+                EvdFlags::CONNECTION,
+                Subtype::HandleEvdConn,
+            )?,
             srq,
             attr,
         };
@@ -652,7 +634,7 @@ impl<P: Provider> Ia<P> {
                 .filter(|(other, _)| *other == evd)
                 .for_each(|(_, stream)| streams.attach(stream));
             if !streams.may_share() {
-                return Err(DatError::parameter(argument)
+                return Err(DatError::parameter(argument, "evds")
                     .because("streams on one EVD need equal completion flags, and EVD_THRESHOLD if other kinds of event go there"));
             }
         }

@@ -130,9 +130,9 @@ impl<P: Provider> Ep<P> {
             let (op, data) = (operation.op(), operation.data(one));
             // Who does not know them when the program is compiled has none, mostly: then nothing of what they say is worked out.
             let posted = if flags.is_empty() {
-                qp.post_one::<RING>(op, data, cookie, RequestFlags::NONE)
+                qp.post_one::<RING>(op, data, cookie.0, RequestFlags::NONE)
             } else {
-                qp.post_one::<RING>(op, data, cookie, request_flags::<O>(flags))
+                qp.post_one::<RING>(op, data, cookie.0, request_flags::<O>(flags))
             };
             return posted.is_ok();
         }
@@ -162,7 +162,7 @@ impl<P: Provider> Ep<P> {
             })
         {
             return qp
-                .post_one_recv::<TELL>(one.data(), cookie, unsignalled)
+                .post_one_recv::<TELL>(one.data(), cookie.0, unsignalled)
                 .is_ok();
         }
         false
@@ -553,8 +553,8 @@ impl<P: Provider> Ia<P> {
         operation.admit(&ep.bounds, total)?;
         let op = operation.op();
         match operation.limit() {
-            None => qp.post_request(op, pieces(iov), cookie, how),
-            Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie, how),
+            None => qp.post_request(op, pieces(iov), cookie.0, how),
+            Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie.0, how),
         }
         .map_err(|QueueFull| Refusal::Full)?;
         if ep.hot.state == EpState::Disconnected {
@@ -609,7 +609,7 @@ impl<P: Provider> Ia<P> {
         };
         check(iov, scope)?;
         let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
-        qp.post_recv(pieces(iov), cookie, unsignalled)
+        qp.post_recv(pieces(iov), cookie.0, unsignalled)
             .map_err(|QueueFull| Refusal::Full)
     }
 

@@ -61,14 +61,12 @@ impl<P: Provider> Ia<P> {
     ) -> DatResult<EvdHandle> {
         self.alive()?;
         if min_qlen == 0 {
-            return Err(
-                DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event")
-            );
+            return Err(DatError::parameter(Subtype::Arg2, "min_qlen")
+                .because("an EVD holds at least one event"));
         }
         if flags.is_empty() || !EvdFlags::all().contains(flags) {
-            return Err(
-                DatError::parameter(Subtype::Arg4).because("evd_flags: none, or unknown ones")
-            );
+            return Err(DatError::parameter(Subtype::Arg4, "flags")
+                .because("evd_flags: none, or unknown ones"));
         }
         if min_qlen > self.attr.max_evd_qlen {
             return Err(DatError::resources(Subtype::ResourceTevd)
@@ -172,7 +170,7 @@ impl<P: Provider> Ia<P> {
         let key = evd.key;
         let evd = self.evd_mut(evd)?;
         if !evd.flags.contains(EvdFlags::SOFTWARE) {
-            return Err(DatError::parameter(Subtype::Arg1)
+            return Err(DatError::parameter(Subtype::Arg1, "evd")
                 .because("the EVD was made without DAT_EVD_SOFTWARE_FLAG"));
         }
         evd.push(Event::Software(event))
@@ -194,9 +192,8 @@ impl<P: Provider> Ia<P> {
         let key = evd.key;
         let target = self.evd(evd)?;
         if min_qlen == 0 {
-            return Err(
-                DatError::parameter(Subtype::Arg2).because("an EVD holds at least one event")
-            );
+            return Err(DatError::parameter(Subtype::Arg2, "min_qlen")
+                .because("an EVD holds at least one event"));
         }
         target
             .mode

@@ -13,7 +13,7 @@ use super::mode::EvdInput;
 use crate::completion::Entry;
 use crate::ep::Ep;
 use crate::ep::state::EpState;
-use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::error::{DatError, DatResult};
 use crate::event::{DtoCompletion, DtoDetail, Event};
 use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey};
 use crate::ia::Ia;
@@ -21,7 +21,7 @@ use crate::provider::{
     CompletionEntry, CompletionQueue, Plain, Provider, QueuePair, SharedReceiveQueue,
 };
 use crate::slots::Slots;
-use crate::types::DtoStatus;
+use crate::types::{DtoCookie, DtoStatus};
 
 /// What one look at an EVD found ([`Ia::evd_look`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,21 +43,19 @@ pub struct Run {
     pub empty: bool,
 }
 
-const EMPTY: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
-
 impl<P: Provider> Ia<P> {
-    /// The oldest event of an EVD.
+    /// The oldest event of an EVD, or `None` if it is empty (`DAT_QUEUE_EMPTY`).
     ///
     /// Page: dat_evd_dequeue.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE. DAT_QUEUE_EMPTY. DAT_INVALID_STATE|EVD_WAITER: somebody waits on it.
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_WAITER: somebody waits on it.
     // Always inlined: the event is then made where the caller wants it, and not copied there.
     #[inline(always)]
-    pub fn evd_dequeue(&mut self, evd: EvdHandle) -> DatResult<Event> {
+    pub fn evd_dequeue(&mut self, evd: EvdHandle) -> DatResult<Option<Event>> {
         match self.evd_look(evd, |ep, _, done| dto(ep, done)) {
-            Look::Taken(event) => Ok(event),
-            Look::Empty => Err(EMPTY),
+            Look::Taken(event) => Ok(Some(event)),
+            Look::Empty => Ok(None),
             Look::Elsewhere => self.dequeue_other(evd.key, evd.ia),
         }
     }
@@ -111,8 +109,9 @@ impl<P: Provider> Ia<P> {
                 break;
             }
             match self.evd_dequeue(evd) {
-                Ok(event) => places[run.taken] = event,
-                Err(error) if error.return_type() == ReturnType::QueueEmpty || taken != 0 => break,
+                Ok(Some(event)) => places[run.taken] = event,
+                Ok(None) => break,
+                Err(_) if taken != 0 => break,
                 Err(error) => return Err(error),
             }
             taken += 1;
@@ -167,7 +166,7 @@ impl<P: Provider> Ia<P> {
     // The handle comes in its parts, which stay in registers; as a whole it would go through memory, on the
     // fast path too.
     #[inline(never)]
-    fn dequeue_other(&mut self, evd: EvdKey, ia: u32) -> DatResult<Event> {
+    fn dequeue_other(&mut self, evd: EvdKey, ia: u32) -> DatResult<Option<Event>> {
         if self
             .evd_mut(EvdHandle { key: evd, ia })?
             .obstacles
@@ -201,7 +200,7 @@ impl<P: Provider> Ia<P> {
                 }),
             };
             if let Some(done) = done {
-                return Ok(dto(EpHandle { key, ia: self.id }, done));
+                return Ok(Some(dto(EpHandle { key, ia: self.id }, done)));
             }
         }
         self.dequeue_unusual(evd, &entry)
@@ -209,7 +208,7 @@ impl<P: Provider> Ia<P> {
 
     #[cold]
     #[inline(never)]
-    fn dequeue_unusual(&mut self, evd: EvdKey, entry: &Entry<P>) -> DatResult<Event> {
+    fn dequeue_unusual(&mut self, evd: EvdKey, entry: &Entry<P>) -> DatResult<Option<Event>> {
         if let Some(settled) = self.settle(entry) {
             self.queue_settled(evd, settled);
         }
@@ -218,23 +217,23 @@ impl<P: Provider> Ia<P> {
 
     #[cold]
     #[inline(never)]
-    fn dequeue_slow(&mut self, evd: EvdKey) -> DatResult<Event> {
+    fn dequeue_slow(&mut self, evd: EvdKey) -> DatResult<Option<Event>> {
         self.evds[evd]
             .mode
             .next(EvdInput::Dequeue)
             .map_err(DatError::state)?;
         self.settle_effects();
         if let Some(event) = self.pop(evd) {
-            return Ok(event);
+            return Ok(Some(event));
         }
         self.look_around(evd);
         if let Some(event) = self.pop(evd) {
-            return Ok(event);
+            return Ok(Some(event));
         }
         self.progress();
         self.evds[evd].others_had_their_turn();
         self.look_around(evd);
-        self.pop(evd).ok_or(EMPTY)
+        Ok(self.pop(evd))
     }
 
     pub(crate) fn pop(&mut self, key: EvdKey) -> Option<Event> {
@@ -272,7 +271,7 @@ fn connected<P: Provider>(
 pub(super) fn dto(ep: EpHandle, done: Plain) -> Event {
     Event::Dto(DtoCompletion {
         ep,
-        cookie: done.cookie,
+        cookie: DtoCookie(done.cookie),
         transferred_length: u64::from(done.bytes),
         status: DtoStatus::Success,
         request: done.request,

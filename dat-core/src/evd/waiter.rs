@@ -26,6 +26,7 @@ const MAX_SLEEP: Nanos = 1_000_000_000;
 
 /// Why `evd_wait` returned without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WaitError {
     /// The error.
     pub error: DatError,
@@ -89,12 +90,12 @@ impl<P: Provider> Ia<P> {
     pub fn evd_wait(
         &mut self,
         evd: EvdHandle,
-        timeout: Timeout,
+        timeout: impl Into<Timeout>,
         threshold: u32,
     ) -> Result<(Event, u32), WaitError> {
         match self.evd_wait_at_once(evd, threshold) {
             Some(there) => Ok(there),
-            None => self.evd_wait_asleep(evd, timeout, threshold),
+            None => self.evd_wait_asleep(evd, timeout.into(), threshold),
         }
     }
 
@@ -172,12 +173,12 @@ impl<P: Provider> Ia<P> {
     pub fn evd_wait_begin(
         &mut self,
         evd: EvdHandle,
-        timeout: Timeout,
+        timeout: impl Into<Timeout>,
         threshold: u32,
     ) -> DatResult<EvdWait> {
         let queue = self.evd_mut(evd)?;
         if threshold == 0 || threshold > queue.qlen {
-            return Err(DatError::parameter(Subtype::Arg3)
+            return Err(DatError::parameter(Subtype::Arg3, "threshold")
                 .because("threshold: 1 up to the length of the queue"));
         }
         if threshold != 1 && queue.streams.consumer_controlled() {
@@ -190,6 +191,7 @@ impl<P: Provider> Ia<P> {
         }
         let _nobody = queue.step(EvdInput::Wait).map_err(DatError::state)?;
         let deadline = timeout
+            .into()
             .nanos()
             .map(|nanos| self.provider.now().saturating_add(nanos));
         Ok(EvdWait {

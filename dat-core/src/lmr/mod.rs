@@ -74,6 +74,7 @@ impl MemType {
 
 /// What `lmr_create` returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LmrCreated {
     /// The region.
     pub lmr: LmrHandle,
@@ -177,7 +178,7 @@ impl<P: Provider> Ia<P> {
         if bytes.is_some_and(|bytes| bytes != created.registered_size) {
             // Nobody knows its keys.
             self.insist("deregistering memory", |ia| ia.remove_lmr(created.lmr.key));
-            return Err(DatError::parameter(Subtype::Arg4)
+            return Err(DatError::parameter(Subtype::Arg4, "id")
                 .because("the same shared_memory_id stands for memory of another length"));
         }
         Ok(created)
@@ -193,7 +194,8 @@ impl<P: Provider> Ia<P> {
         self.alive()?;
         let pz = self.pz_key(pz)?;
         if !MemPrivFlags::OF_REGIONS.contains(privileges) {
-            return Err(DatError::parameter(Subtype::Arg6).because("mem_privileges: unknown ones"));
+            return Err(DatError::parameter(Subtype::Arg6, "privileges")
+                .because("mem_privileges: unknown ones"));
         }
         if privileges.contains(MemPrivFlags::REMOTE_ATOMIC) && !self.provider.limits().atomics {
             return Err(Refusal::NoAtomics.error());
@@ -202,7 +204,7 @@ impl<P: Provider> Ia<P> {
             Ok(registration) => registration,
             Err(error @ (ProviderError::Unsupported(_) | ProviderError::Limit { .. })) => {
                 self.note_device_error("lmr_create", &error);
-                return Err(DatError::parameter(Subtype::Arg4)
+                return Err(DatError::parameter(Subtype::Arg4, "memory")
                     .because("the device cannot register this memory"));
             }
             Err(error) => {
@@ -385,12 +387,11 @@ impl<P: Provider> Ia<P> {
     pub fn lmr_slice(&self, lmr: LmrHandle, offset: u64, bytes: u64) -> DatResult<LmrSlice> {
         let lmr = self.lmr(lmr)?;
         if offset > lmr.created.bytes || bytes > lmr.created.bytes - offset {
-            return Err(
-                DatError::parameter(Subtype::Arg3).because("the slice reaches outside its LMR")
-            );
+            return Err(DatError::parameter(Subtype::Arg3, "bytes")
+                .because("the slice reaches outside its LMR"));
         }
-        let too_long =
-            DatError::parameter(Subtype::Arg3).because("a slice holds at most 2^31 - 1 bytes");
+        let too_long = DatError::parameter(Subtype::Arg3, "bytes")
+            .because("a slice holds at most 2^31 - 1 bytes");
         Ok(LmrSlice {
             address: lmr.created.address + offset,
             stamp: self.lmrs.stamp,
@@ -437,14 +438,13 @@ impl<P: Provider> Ia<P> {
             .iter()
             .filter(|segment| segment.segment_length != 0)
         {
-            let entry = self
-                .lmrs
-                .entry(segment.lmr_context)
-                .ok_or(DatError::parameter(Subtype::Arg2).because("no LMR has this lmr_context"))?;
+            let entry = self.lmrs.entry(segment.lmr_context).ok_or(
+                DatError::parameter(Subtype::Arg2, "segments")
+                    .because("no LMR has this lmr_context"),
+            )?;
             if !entry.contains(segment.virtual_address, segment.segment_length) {
-                return Err(
-                    DatError::parameter(Subtype::Arg2).because("a segment reaches outside its LMR")
-                );
+                return Err(DatError::parameter(Subtype::Arg2, "segments")
+                    .because("a segment reaches outside its LMR"));
             }
         }
         Ok(())

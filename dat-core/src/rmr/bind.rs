@@ -72,7 +72,8 @@ impl<P: Provider> Ia<P> {
             return Err(Refusal::NotReady.error());
         }
         if !MemPrivFlags::OF_BINDS.contains(privileges) {
-            return Err(DatError::parameter(Subtype::Arg3).because("mem_privileges: unknown ones"));
+            return Err(DatError::parameter(Subtype::Arg3, "privileges")
+                .because("mem_privileges: unknown ones"));
         }
         if flags.bits() & hot.request_flags_refused != 0 {
             return Err(Refusal::RdmaFlags.error());
@@ -158,7 +159,7 @@ impl<P: Provider> Ia<P> {
         triplet: &LmrTriplet,
         privileges: MemPrivFlags,
     ) -> DatResult<LmrKey> {
-        let bad = |detail| DatError::parameter(Subtype::Arg2).because(detail);
+        let bad = |detail| DatError::parameter(Subtype::Arg2, "lmr_triplet").because(detail);
         let entry = self
             .lmrs
             .entry(triplet.lmr_context)
@@ -206,7 +207,7 @@ impl<P: Provider> Ia<P> {
         let ep = self.eps.get_mut(ep).ok_or(Refusal::NoEp)?;
         let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
         let context = qp
-            .post_bind(&mut rmr.window, target, cookie, how)
+            .post_bind(&mut rmr.window, target, cookie.0, how)
             .map_err(|QueueFull| Refusal::Full)?;
         ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
         Ok(context)
@@ -252,7 +253,7 @@ impl<P: Provider> Ia<P> {
                 key: pending.rmr,
                 ia: self.id,
             },
-            cookie: done.cookie,
+            cookie: RmrCookie(done.cookie),
             status: if succeeded || done.status == DtoStatus::ErrFlushed {
                 done.status
             } else {

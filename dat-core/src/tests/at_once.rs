@@ -4,19 +4,19 @@ use super::*;
 use crate::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 
 fn send(a: &mut Side, one: LmrTriplet, cookie: u64) -> bool {
-    Send.at_once(&mut a.ia, a.ep, &[one], cookie, NO_FLAGS)
+    Send.at_once(&mut a.ia, a.ep, &[one], DtoCookie(cookie), NO_FLAGS)
 }
 
 fn write(a: &mut Side, one: LmrTriplet, cookie: u64, to: &RmrTriplet) -> bool {
-    RdmaWrite(to).at_once(&mut a.ia, a.ep, &[one], cookie, NO_FLAGS)
+    RdmaWrite(to).at_once(&mut a.ia, a.ep, &[one], DtoCookie(cookie), NO_FLAGS)
 }
 
 fn read(a: &mut Side, one: LmrTriplet, cookie: u64, from: &RmrTriplet) -> bool {
-    RdmaRead(from).at_once(&mut a.ia, a.ep, &[one], cookie, NO_FLAGS)
+    RdmaRead(from).at_once(&mut a.ia, a.ep, &[one], DtoCookie(cookie), NO_FLAGS)
 }
 
 fn recv(a: &mut Side, one: LmrTriplet, cookie: u64) -> bool {
-    Recv.at_once(&mut a.ia, a.ep, &[one], cookie, NO_FLAGS)
+    Recv.at_once(&mut a.ia, a.ep, &[one], DtoCookie(cookie), NO_FLAGS)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn posts_made_at_once_complete_as_any_other() {
 
 fn cookie_and_length(event: &Event) -> Option<(u64, u64)> {
     if let Event::Dto(dto) = event {
-        Some((dto.cookie, dto.transferred_length))
+        Some((dto.cookie.0, dto.transferred_length))
     } else {
         None
     }
@@ -73,7 +73,7 @@ fn made(a: &mut Side, one: LmrTriplet, to: &RmrTriplet) -> usize {
 fn no_post_goes_to_an_endpoint_that_is_gone_or_of_another_adapter() {
     let (_net, mut a, b) = connected();
     let (to, one) = (b.remote(16), a.triplet(0, 16));
-    let freed = a.ia.ep_create(None, None, None, None, None).expect("an EP");
+    let freed = a.ia.ep_create(None, EpEvds::NONE, None).expect("an EP");
     a.ia.ep_free(freed).expect("frees");
     for ep in [freed, b.ep] {
         let own = std::mem::replace(&mut a.ep, ep);
@@ -130,7 +130,7 @@ fn what_the_calls_refuse_is_not_made_at_once() {
     assert!(!read(&mut a, good, 0, &b.remote(0)), "nothing to read");
     for iov in [&[good, good][..], &[]] {
         assert!(
-            !RdmaWrite(&to).at_once(&mut a.ia, a.ep, iov, 0, NO_FLAGS),
+            !RdmaWrite(&to).at_once(&mut a.ia, a.ep, iov, DtoCookie(0), NO_FLAGS),
             "lists take the longer way"
         );
     }
@@ -139,11 +139,11 @@ fn what_the_calls_refuse_is_not_made_at_once() {
         CompletionFlags::from_bits_retain(0x80),
     ] {
         assert!(
-            !RdmaWrite(&to).at_once(&mut a.ia, a.ep, &[good], 0, flags),
+            !RdmaWrite(&to).at_once(&mut a.ia, a.ep, &[good], DtoCookie(0), flags),
             "{flags:?}: the endpoint was not created for it, or there is no such flag"
         );
         assert!(
-            !Recv.at_once(&mut a.ia, a.ep, &[good], 0, flags),
+            !Recv.at_once(&mut a.ia, a.ep, &[good], DtoCookie(0), flags),
             "{flags:?}"
         );
     }
@@ -176,7 +176,7 @@ fn flags_mean_the_same_at_once() {
         ),
         (4, NO_FLAGS),
     ] {
-        assert!(RdmaWrite(&to).at_once(&mut a.ia, a.ep, &[one], cookie, flags));
+        assert!(RdmaWrite(&to).at_once(&mut a.ia, a.ep, &[one], DtoCookie(cookie), flags));
     }
     let done = DtoStatus::Success;
     assert_eq!(a.completions(a.request), [(2, done), (4, done)]);

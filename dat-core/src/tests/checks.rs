@@ -34,9 +34,9 @@ fn of_several_faults_the_first_in_order_is_answered() {
     a.send(0, NO_FLAGS).expect("fills the queue");
 
     let many = [unknown; 9];
-    let freed = a.ia.ep_create(None, None, None, None, None).expect("an EP");
+    let freed = a.ia.ep_create(None, EpEvds::NONE, None).expect("an EP");
     let idle =
-        a.ia.ep_create(Some(a.pz), None, None, None, None)
+        a.ia.ep_create(Some(a.pz), EpEvds::NONE, None)
             .expect("an EP");
     a.ia.ep_free(freed).expect("frees");
     let remote = b.remote(4);
@@ -48,12 +48,17 @@ fn of_several_faults_the_first_in_order_is_answered() {
             bad_flags,
             DatError::state(Subtype::StateEpUnconnected),
         ),
-        (a.ep, &many, bad_flags, DatError::parameter(Subtype::Arg2)),
+        (
+            a.ep,
+            &many,
+            bad_flags,
+            DatError::new(ReturnType::InvalidParameter, Subtype::Arg2),
+        ),
         (
             a.ep,
             &[unknown],
             bad_flags,
-            DatError::parameter(Subtype::Arg6),
+            DatError::new(ReturnType::InvalidParameter, Subtype::Arg6),
         ),
         (
             a.ep,
@@ -65,7 +70,7 @@ fn of_several_faults_the_first_in_order_is_answered() {
             a.ep,
             &[outside, unknown],
             NO_FLAGS,
-            DatError::parameter(Subtype::Arg3),
+            DatError::new(ReturnType::InvalidParameter, Subtype::Arg3),
         ),
         (
             a.ep,
@@ -79,23 +84,29 @@ fn of_several_faults_the_first_in_order_is_answered() {
             NO_FLAGS,
             DatError::new(ReturnType::PrivilegesViolation, Subtype::PrivilegesRead),
         ),
-        (a.ep, &[long], NO_FLAGS, DatError::parameter(Subtype::None)),
+        (
+            a.ep,
+            &[long],
+            NO_FLAGS,
+            DatError::new(ReturnType::InvalidParameter, Subtype::None),
+        ),
     ];
     for (ep, iov, flags, expected) in order {
         assert_eq!(
-            a.ia.ep_post_rdma_write(ep, iov, 0, &remote, flags),
+            a.ia.ep_post_rdma_write(ep, iov, DtoCookie(0), &remote, flags),
             Err(expected),
             "{iov:x?}"
         );
     }
-    let too_short = a.ia.ep_post_rdma_write(a.ep, &[fine], 0, &remote, NO_FLAGS);
+    let too_short =
+        a.ia.ep_post_rdma_write(a.ep, &[fine], DtoCookie(0), &remote, NO_FLAGS);
     assert_eq!(
         too_short,
         Err(DatError::new(ReturnType::LengthError, Subtype::None)),
         "length before room"
     );
     let full =
-        a.ia.ep_post_rdma_write(a.ep, &[fine], 0, &b.remote(8), NO_FLAGS);
+        a.ia.ep_post_rdma_write(a.ep, &[fine], DtoCookie(0), &b.remote(8), NO_FLAGS);
     assert_eq!(
         full,
         Err(DatError::resources(Subtype::ResourceTep)),
@@ -113,9 +124,14 @@ fn the_first_faulty_segment_is_the_answer_whatever_follows() {
         segment_length: 1,
     };
     let outside = a.triplet(MEMORY.1, 1);
-    let unknown_first = a.ia.ep_post_recv(a.ep, &[unknown, outside], 0, NO_FLAGS);
-    let outside_first =
-        a.ia.ep_post_recv(a.ep, &[a.triplet(0, 8), outside, unknown], 0, NO_FLAGS);
+    let unknown_first =
+        a.ia.ep_post_recv(a.ep, &[unknown, outside], DtoCookie(0), NO_FLAGS);
+    let outside_first = a.ia.ep_post_recv(
+        a.ep,
+        &[a.triplet(0, 8), outside, unknown],
+        DtoCookie(0),
+        NO_FLAGS,
+    );
     assert_eq!(
         unknown_first,
         Err(DatError::new(
@@ -123,5 +139,8 @@ fn the_first_faulty_segment_is_the_answer_whatever_follows() {
             Subtype::None
         ))
     );
-    assert_eq!(outside_first, Err(DatError::parameter(Subtype::Arg3)));
+    assert_eq!(
+        outside_first,
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3))
+    );
 }

@@ -36,7 +36,7 @@ fn an_abrupt_close_ends_everything_and_leaks_nothing() {
         )
         .expect("an SRQ");
     let attr = EpAttr::defaults(a.ia.query().ia);
-    a.ia.ep_create_with_srq(Some(a.pz), None, None, None, srq, &attr)
+    a.ia.ep_create_with_srq(Some(a.pz), EpEvds::NONE, srq, &attr)
         .expect("an EP");
     a.ia.psp_create_any(a.connect, PspFlags::CONSUMER)
         .expect("listens");
@@ -82,11 +82,11 @@ fn an_ia_tells_what_it_is() {
     };
     assert_eq!(
         Ia::open(net.node(), zero).expect_err("an EVD of nothing"),
-        DatError::parameter(Subtype::Arg2)
+        DatError::new(ReturnType::InvalidParameter, Subtype::Arg2)
     );
     assert_eq!(
         CloseFlags::from_value(2),
-        Err(DatError::parameter(Subtype::Arg2))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
     );
 }
 
@@ -99,7 +99,15 @@ fn a_close_tells_every_peer_however_little_leaves_at_a_time() {
         let ep = |side: &mut Side| {
             let (pz, evd) = (Some(side.pz), Some(side.connect));
             side.ia
-                .ep_create(pz, None, None, evd, Some(&attr))
+                .ep_create(
+                    pz,
+                    EpEvds {
+                        recv: None,
+                        request: None,
+                        connect: evd,
+                    },
+                    Some(&attr),
+                )
                 .expect("an EP")
         };
         (a.ep, b.ep) = (ep(&mut a), ep(&mut b));

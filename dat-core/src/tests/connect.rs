@@ -118,19 +118,23 @@ fn a_side_waits_for_acknowledgements_as_long_as_the_other_adapter_needs() {
 fn a_request_through_the_rdma_cm_carries_56_bytes_and_its_padding() {
     let net = Net::default();
     let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
-    b.ia.psp_create(4791, b.connect, PspFlags::CONSUMER)
+    b.ia.psp_create(ConnQual(4791), b.connect, PspFlags::CONSUMER)
         .expect("listens");
     let to = b.address();
-    let refused = try_connect(&mut a, to, 4791, Timeout::INFINITE, &[7; 57]).expect_err("57 bytes");
-    assert_eq!(refused, DatError::parameter(Subtype::Arg5));
+    let refused =
+        try_connect(&mut a, to, ConnQual(4791), Timeout::INFINITE, &[7; 57]).expect_err("57 bytes");
+    assert_eq!(
+        refused,
+        DatError::new(ReturnType::InvalidParameter, Subtype::Arg5)
+    );
     assert!(refused.detail().contains("56"), "{refused}");
-    try_connect(&mut a, to, 4791, Timeout::INFINITE, &[7; 10]).expect("10 bytes");
+    try_connect(&mut a, to, ConnQual(4791), Timeout::INFINITE, &[7; 10]).expect("10 bytes");
     settle(&mut a, &mut b);
-    let Ok(Event::ConnectionRequest(request)) = b.ia.evd_dequeue(b.connect) else {
+    let Ok(Some(Event::ConnectionRequest(request))) = b.ia.evd_dequeue(b.connect) else {
         panic!("no request")
     };
     let param = b.ia.cr_query(request.cr).expect("exists");
-    assert_eq!(request.conn_qual, 4791);
+    assert_eq!(request.conn_qual, ConnQual(4791));
     assert_eq!(param.private_data.len(), 56);
     assert_eq!(
         &param.private_data[..11],
@@ -150,16 +154,16 @@ fn parameters_of_a_connect_are_checked_before_anything_happens() {
     let to = b.address();
     let inf = Timeout::INFINITE;
     assert_eq!(
-        try_connect(&mut a, to, 0, inf, b""),
-        Err(DatError::parameter(Subtype::Arg3))
+        try_connect(&mut a, to, ConnQual(0), inf, b""),
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3))
     );
     assert_eq!(
         try_connect(&mut a, to, QUAL, Timeout::ZERO, b""),
-        Err(DatError::parameter(Subtype::Arg4))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg4))
     );
     assert_eq!(
         try_connect(&mut a, to, QUAL, inf, &[0; 65]),
-        Err(DatError::parameter(Subtype::Arg5))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg5))
     );
     let bad = |subtype| Err(DatError::new(ReturnType::InvalidAddress, subtype));
     for (address, subtype) in [
@@ -189,10 +193,10 @@ fn parameters_of_a_connect_are_checked_before_anything_happens() {
     let unknown = ConnectFlags::from_bits_retain(2);
     assert_eq!(
         connect(&mut a, Qos::BEST_EFFORT, unknown),
-        Err(DatError::parameter(Subtype::Arg8))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg8))
     );
     assert_eq!(a.state(), EpState::Unconnected);
-    let zoneless = a.ia.ep_create(None, None, None, None, None).expect("an EP");
+    let zoneless = a.ia.ep_create(None, EpEvds::NONE, None).expect("an EP");
     let refused = a.ia.ep_connect(
         zoneless,
         to,
@@ -261,6 +265,25 @@ fn the_backlog_is_the_length_of_the_evd() {
 }
 
 #[test]
+fn why_an_attempt_failed_is_told_before_the_receives_that_end_with_it() {
+    let net = Net::default();
+    let (mut a, mut b) = (Side::new(&net, |_| {}), Side::new(&net, |_| {}));
+    let all = a.ia.evd_create(32, EvdFlags::DTO | EvdFlags::CONNECTION);
+    let all = all.expect("an EVD");
+    a.ep =
+        a.ia.ep_create(Some(a.pz), EpEvds::all(all), None)
+            .expect("an EP");
+    a.post_recv(1).expect("posts");
+    a.post_recv(2).expect("posts");
+    try_connect(&mut a, b.address(), QUAL, Timeout::INFINITE, b"").expect("starts");
+    settle(&mut a, &mut b);
+    let events = a.events(all);
+    assert_eq!(kinds(&events[..1]), [Kind::NonPeerRejected], "{events:?}");
+    let flushed = [(1, DtoStatus::ErrFlushed), (2, DtoStatus::ErrFlushed)];
+    assert_eq!(dtos(&events[1..]), flushed);
+}
+
+#[test]
 fn the_consumers_timeout_and_a_silent_peer_are_told_apart() {
     for (timeout, kind) in [
         (Timeout::from_micros(1_000_000), Kind::TimedOut),
@@ -318,9 +341,9 @@ fn an_accept_without_an_endpoint_or_with_too_much_data_is_refused() {
     );
     assert_eq!(
         b.ia.cr_accept(cr, Some(b.ep), &[0; 65]),
-        Err(DatError::parameter(Subtype::Arg3))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3))
     );
-    let zoneless = b.ia.ep_create(None, None, None, None, None).expect("an EP");
+    let zoneless = b.ia.ep_create(None, EpEvds::NONE, None).expect("an EP");
     assert_eq!(
         b.ia.cr_accept(cr, Some(zoneless), b""),
         Err(DatError::state(Subtype::StateEpNotReady))
@@ -347,7 +370,7 @@ fn a_message_before_the_handshake_is_done_comes_after_established() {
         b.ia.evd_create(32, EvdFlags::DTO | EvdFlags::CONNECTION)
             .expect("an EVD");
     b.ep =
-        b.ia.ep_create(Some(b.pz), Some(both), Some(both), Some(both), None)
+        b.ia.ep_create(Some(b.pz), EpEvds::all(both), None)
             .expect("an EP");
     b.post_recv(1).expect("posts");
     let cr = request(&mut a, &mut b, b"");
@@ -426,23 +449,23 @@ fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
     let net = Net::default();
     let mut b = Side::new(&net, |_| {});
     let psp =
-        b.ia.psp_create(5000, b.connect, PspFlags::CONSUMER)
+        b.ia.psp_create(ConnQual(5000), b.connect, PspFlags::CONSUMER)
             .expect("listens");
     assert_eq!(
-        b.ia.psp_create(5000, b.connect, PspFlags::CONSUMER),
+        b.ia.psp_create(ConnQual(5000), b.connect, PspFlags::CONSUMER),
         Err(DatError::new(ReturnType::ConnQualInUse, Subtype::None))
     );
     assert_eq!(
-        b.ia.psp_create(5001, b.recv, PspFlags::CONSUMER),
+        b.ia.psp_create(ConnQual(5001), b.recv, PspFlags::CONSUMER),
         Err(DatError::handle(Subtype::HandleEvdCr))
     );
     assert_eq!(
-        b.ia.psp_create(5001, b.connect, PspFlags::from_bits_retain(2)),
-        Err(DatError::parameter(Subtype::Arg4))
+        b.ia.psp_create(ConnQual(5001), b.connect, PspFlags::from_bits_retain(2)),
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg4))
     );
     assert_eq!(
-        b.ia.psp_create(0, b.connect, PspFlags::CONSUMER),
-        Err(DatError::parameter(Subtype::Arg2))
+        b.ia.psp_create(ConnQual(0), b.connect, PspFlags::CONSUMER),
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
     );
     let (first, _) =
         b.ia.psp_create_any(b.connect, PspFlags::CONSUMER)
@@ -454,7 +477,7 @@ fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
     assert_eq!(
         b.ia.psp_query(psp),
         Ok(PspParam {
-            conn_qual: 5000,
+            conn_qual: ConnQual(5000),
             evd: b.connect,
             flags: PspFlags::CONSUMER
         })
@@ -464,17 +487,17 @@ fn a_qualifier_is_listened_at_once_and_any_finds_a_free_one() {
         b.ia.psp_query(psp),
         Err(DatError::handle(Subtype::HandlePsp))
     );
-    b.ia.psp_create(5000, b.connect, PspFlags::CONSUMER)
+    b.ia.psp_create(ConnQual(5000), b.connect, PspFlags::CONSUMER)
         .expect("free again");
 }
 
 /// A request to a PSP that makes the endpoints: the request and its endpoint.
 fn request_with_ep(a: &mut Side, b: &mut Side) -> (CrHandle, EpHandle) {
-    b.ia.psp_create(QUAL + 1, b.connect, PspFlags::PROVIDER)
+    b.ia.psp_create(ConnQual(QUAL.0 + 1), b.connect, PspFlags::PROVIDER)
         .expect("listens");
-    try_connect(a, b.address(), QUAL + 1, Timeout::INFINITE, b"").expect("starts");
+    try_connect(a, b.address(), ConnQual(QUAL.0 + 1), Timeout::INFINITE, b"").expect("starts");
     settle(a, b);
-    let Ok(Event::ConnectionRequest(request)) = b.ia.evd_dequeue(b.connect) else {
+    let Ok(Some(Event::ConnectionRequest(request))) = b.ia.evd_dequeue(b.connect) else {
         panic!("no request")
     };
     let ep = b.ia.cr_query(request.cr).expect("exists").local_ep;
@@ -549,7 +572,17 @@ fn requests_that_find_no_room_leave_when_there_is_some_and_none_is_repeated() {
     let to = b.address();
     for data in 0..6 {
         let (pz, evd) = (Some(a.pz), Some(a.connect));
-        a.ep = a.ia.ep_create(pz, None, None, evd, None).expect("an EP");
+        a.ep =
+            a.ia.ep_create(
+                pz,
+                EpEvds {
+                    recv: None,
+                    request: None,
+                    connect: evd,
+                },
+                None,
+            )
+            .expect("an EP");
         try_connect(&mut a, to, QUAL, Timeout::INFINITE, &[data]).expect("connects");
     }
     assert_eq!(net.mads().len(), 2);

@@ -174,14 +174,20 @@ fn a_consumer_that_watches_connections_only_hears_of_a_broken_one() {
     for wait in [false, true] {
         let (net, mut a, b) = connected();
         net.fail_next(a.qpn(), DtoStatus::ErrRemoteAccess);
-        a.ia.ep_post_rdma_write(a.ep, &[a.triplet(0, 8)], 1, &b.remote(8), NO_FLAGS)
-            .expect("posts");
+        a.ia.ep_post_rdma_write(
+            a.ep,
+            &[a.triplet(0, 8)],
+            DtoCookie(1),
+            &b.remote(8),
+            NO_FLAGS,
+        )
+        .expect("posts");
         let event = if wait {
             a.ia.evd_wait(a.connect, Timeout::from_micros(1000), 1)
                 .expect("wakes")
                 .0
         } else {
-            a.ia.evd_dequeue(a.connect).expect("seen")
+            a.ia.evd_dequeue(a.connect).expect("seen").expect("seen")
         };
         assert_eq!(kinds(&[event]), [Kind::Broken]);
         assert_eq!(
@@ -212,7 +218,7 @@ fn a_queue_pair_the_device_stops_is_a_broken_connection() {
 #[test]
 fn a_message_too_long_for_its_buffer_breaks_both_ends() {
     let (_net, mut a, mut b) = connected();
-    b.ia.ep_post_recv(b.ep, &[b.triplet(0, 15)], 1, NO_FLAGS)
+    b.ia.ep_post_recv(b.ep, &[b.triplet(0, 15)], DtoCookie(1), NO_FLAGS)
         .expect("posts");
     a.send(2, NO_FLAGS).expect("posts");
     assert_eq!(b.completions(b.recv), [(1, DtoStatus::ErrLocalLength)]);
@@ -234,7 +240,7 @@ fn completions_that_were_there_precede_the_end_on_the_same_evd() {
         a.ia.evd_create(32, EvdFlags::DTO | EvdFlags::CONNECTION)
             .expect("an EVD");
     a.ep =
-        a.ia.ep_create(Some(a.pz), Some(all), Some(all), Some(all), None)
+        a.ia.ep_create(Some(a.pz), EpEvds::all(all), None)
             .expect("an EP");
     (0..3).for_each(|cookie| b.post_recv(cookie).expect("posts"));
     let cr = request(&mut a, &mut b, b"");
@@ -271,11 +277,15 @@ fn many_connections_of_one_evd_may_break_in_one_look() {
     let mut eps = Vec::new();
     for _ in 0..200 {
         a.ep =
-            a.ia.ep_create(Some(a.pz), Some(all), Some(all), Some(all), Some(&attr))
+            a.ia.ep_create(Some(a.pz), EpEvds::all(all), Some(&attr))
                 .expect("an EP");
         let ep =
-            b.ia.ep_create(Some(b.pz), Some(b.recv), Some(b.request), None, Some(&attr))
-                .expect("an EP");
+            b.ia.ep_create(
+                Some(b.pz),
+                EpEvds::NONE.recv(b.recv).request(b.request),
+                Some(&attr),
+            )
+            .expect("an EP");
         let cr = request(&mut a, &mut b, b"");
         b.ia.cr_accept(cr, Some(ep), b"").expect("accepts");
         settle(&mut a, &mut b);
@@ -309,9 +319,10 @@ fn a_dead_device_breaks_every_connection_and_says_so() {
     let pending =
         a.ia.ep_create(
             Some(a.pz),
-            Some(a.recv),
-            Some(a.request),
-            Some(a.connect),
+            EpEvds::NONE
+                .recv(a.recv)
+                .request(a.request)
+                .connect(a.connect),
             None,
         )
         .expect("an EP");

@@ -9,7 +9,7 @@ fn flood(net: &Net, a: &mut Side, b: &Side, count: usize) {
     for _ in 0..count {
         let attr = EpAttr::defaults(a.ia.query().ia);
         let ep =
-            a.ia.ep_create(Some(a.pz), None, None, None, Some(&attr))
+            a.ia.ep_create(Some(a.pz), EpEvds::NONE, Some(&attr))
                 .expect("an EP");
         a.ia.ep_connect(
             ep,

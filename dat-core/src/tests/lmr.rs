@@ -71,11 +71,11 @@ fn registering_checks_zone_rights_and_memory() {
     );
     assert_eq!(
         a.ia.lmr_create((0, 1), a.pz, MemPrivFlags::from_bits_retain(0x100)),
-        Err(DatError::parameter(Subtype::Arg6))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg6))
     );
     assert_eq!(
         a.ia.lmr_create((0, 0), a.pz, MemPrivFlags::empty()),
-        Err(DatError::parameter(Subtype::Arg4))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg4))
     );
     assert!(
         a.ia.last_device_error()
@@ -92,7 +92,7 @@ fn registering_checks_zone_rights_and_memory() {
 fn slices_keep_inside_their_region() {
     let net = Net::default();
     let a = Side::new(&net, |_| {});
-    let outside = Err(DatError::parameter(Subtype::Arg3));
+    let outside = Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3));
     assert_eq!(a.ia.lmr_slice(a.lmr.lmr, MEMORY.1, 1), outside);
     assert_eq!(a.ia.lmr_slice(a.lmr.lmr, MEMORY.1 + 1, 0), outside);
     assert_eq!(a.ia.lmr_slice(a.lmr.lmr, 1, u64::MAX), outside);
@@ -126,7 +126,7 @@ fn the_sync_calls_check_segments_but_neither_zone_nor_rights() {
         Ia::<Mock>::lmr_sync_rdma_read,
         Ia::<Mock>::lmr_sync_rdma_write,
     ] {
-        let bad = Err(DatError::parameter(Subtype::Arg2));
+        let bad = Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2));
         assert_eq!(sync(&a.ia, &[]), Ok(()));
         assert_eq!(sync(&a.ia, &[here, elsewhere, empty]), Ok(()));
         assert_eq!(sync(&a.ia, &[here, a.triplet(1, MEMORY.1)]), bad);
@@ -144,6 +144,6 @@ fn the_sync_calls_check_segments_but_neither_zone_nor_rights() {
     a.ia.lmr_free(barren.lmr).expect("frees");
     assert_eq!(
         a.ia.lmr_sync_rdma_read(&[elsewhere]),
-        Err(DatError::parameter(Subtype::Arg2))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
     );
 }

@@ -21,7 +21,7 @@ use crate::*;
 use std::net::IpAddr;
 
 /// Where the listener of these tests listens.
-pub(super) const QUAL: ConnQual = 0x1_0000_0001;
+pub(super) const QUAL: ConnQual = ConnQual(0x1_0000_0001);
 /// Address and length of every side's memory.
 pub(super) const MEMORY: (u64, u64) = (0x10_0000, 0x1_0000);
 
@@ -59,9 +59,7 @@ impl Side {
         let ep = ia
             .ep_create(
                 Some(pz),
-                Some(recv),
-                Some(request),
-                Some(connect),
+                EpEvds::NONE.recv(recv).request(request).connect(connect),
                 Some(&attr),
             )
             .expect("an EP");
@@ -108,18 +106,19 @@ impl Side {
 
     pub(super) fn send(&mut self, cookie: u64, flags: CompletionFlags) -> DatResult<()> {
         let iov = [self.triplet(0, 16)];
-        self.ia.ep_post_send(self.ep, &iov, cookie, flags)
+        self.ia
+            .ep_post_send(self.ep, &iov, DtoCookie(cookie), flags)
     }
 
     pub(super) fn post_recv(&mut self, cookie: u64) -> DatResult<()> {
         let iov = [self.triplet(0, 64)];
         self.ia
-            .ep_post_recv(self.ep, &iov, cookie, CompletionFlags::empty())
+            .ep_post_recv(self.ep, &iov, DtoCookie(cookie), CompletionFlags::empty())
     }
 
     /// All events of an EVD.
     pub(super) fn events(&mut self, evd: EvdHandle) -> Vec<Event> {
-        std::iter::from_fn(|| self.ia.evd_dequeue(evd).ok()).collect()
+        std::iter::from_fn(|| self.ia.evd_dequeue(evd).ok().flatten()).collect()
     }
 
     /// All connection events, by kind.
@@ -151,7 +150,7 @@ pub(super) fn dtos(events: &[Event]) -> Vec<(u64, DtoStatus)> {
         .iter()
         .filter_map(|event| {
             if let Event::Dto(dto) = event {
-                Some((dto.cookie, dto.status))
+                Some((dto.cookie.0, dto.status))
             } else {
                 None
             }
@@ -185,7 +184,7 @@ pub(super) fn request(a: &mut Side, b: &mut Side, private_data: &[u8]) -> CrHand
     .expect("connects");
     settle(a, b);
     match b.ia.evd_dequeue(b.connect) {
-        Ok(Event::ConnectionRequest(request)) => request.cr,
+        Ok(Some(Event::ConnectionRequest(request))) => request.cr,
         other => panic!("no request but {other:?}"),
     }
 }

@@ -12,24 +12,24 @@ const FULL: DatError = DatError::resources(Subtype::ResourceTep);
 fn a_freed_or_foreign_endpoint_is_an_invalid_handle_to_every_post() {
     let (_net, mut a, b) = connected();
     let remote = b.remote(16);
-    let freed = a.ia.ep_create(None, None, None, None, None).expect("an EP");
+    let freed = a.ia.ep_create(None, EpEvds::NONE, None).expect("an EP");
     a.ia.ep_free(freed).expect("frees");
     for ep in [freed, b.ep] {
         let iov = [a.triplet(0, 16)];
         assert_eq!(
-            a.ia.ep_post_send(ep, &iov, 0, NO_FLAGS),
+            a.ia.ep_post_send(ep, &iov, DtoCookie(0), NO_FLAGS),
             Err(INVALID_HANDLE_EP)
         );
         assert_eq!(
-            a.ia.ep_post_recv(ep, &iov, 0, NO_FLAGS),
+            a.ia.ep_post_recv(ep, &iov, DtoCookie(0), NO_FLAGS),
             Err(INVALID_HANDLE_EP)
         );
         assert_eq!(
-            a.ia.ep_post_rdma_write(ep, &iov, 0, &remote, NO_FLAGS),
+            a.ia.ep_post_rdma_write(ep, &iov, DtoCookie(0), &remote, NO_FLAGS),
             Err(INVALID_HANDLE_EP)
         );
         assert_eq!(
-            a.ia.ep_post_rdma_read(ep, &iov, 0, &remote, NO_FLAGS),
+            a.ia.ep_post_rdma_read(ep, &iov, DtoCookie(0), &remote, NO_FLAGS),
             Err(INVALID_HANDLE_EP)
         );
     }
@@ -40,7 +40,8 @@ fn a_send_completes_on_both_sides_with_its_cookies_and_its_length() {
     let (_net, mut a, mut b) = connected();
     b.post_recv(u64::MAX).expect("posts");
     let iov = [a.triplet(0, 16), a.triplet(100, 0), a.triplet(64, 8)];
-    a.ia.ep_post_send(a.ep, &iov, 0, NO_FLAGS).expect("posts");
+    a.ia.ep_post_send(a.ep, &iov, DtoCookie(0), NO_FLAGS)
+        .expect("posts");
     let expect = |ep, cookie, request| {
         Event::Dto(DtoCompletion {
             ep,
@@ -51,8 +52,8 @@ fn a_send_completes_on_both_sides_with_its_cookies_and_its_length() {
             detail: crate::event::DtoDetail::None,
         })
     };
-    assert_eq!(a.events(a.request), [expect(a.ep, 0, true)]);
-    assert_eq!(b.events(b.recv), [expect(b.ep, u64::MAX, false)]);
+    assert_eq!(a.events(a.request), [expect(a.ep, DtoCookie(0), true)]);
+    assert_eq!(b.events(b.recv), [expect(b.ep, DtoCookie(u64::MAX), false)]);
 }
 
 #[test]
@@ -66,11 +67,13 @@ fn no_segments_and_empty_segments_are_messages_of_no_bytes() {
     };
     let remote = b.remote(0);
     for iov in [&none[..], &[garbage][..]] {
-        b.ia.ep_post_recv(b.ep, iov, 1, NO_FLAGS).expect("posts");
-        a.ia.ep_post_send(a.ep, iov, 2, NO_FLAGS).expect("posts");
-        a.ia.ep_post_rdma_write(a.ep, iov, 3, &remote, NO_FLAGS)
+        b.ia.ep_post_recv(b.ep, iov, DtoCookie(1), NO_FLAGS)
             .expect("posts");
-        a.ia.ep_post_rdma_read(a.ep, iov, 4, &remote, NO_FLAGS)
+        a.ia.ep_post_send(a.ep, iov, DtoCookie(2), NO_FLAGS)
+            .expect("posts");
+        a.ia.ep_post_rdma_write(a.ep, iov, DtoCookie(3), &remote, NO_FLAGS)
+            .expect("posts");
+        a.ia.ep_post_rdma_read(a.ep, iov, DtoCookie(4), &remote, NO_FLAGS)
             .expect("posts");
         assert_eq!(
             a.completions(a.request),
@@ -86,28 +89,34 @@ fn more_segments_than_the_endpoint_allows_are_refused_and_as_many_are_not() {
         (attr.max_request_iov, attr.max_recv_iov) = (3, 2);
         (attr.max_rdma_write_iov, attr.max_rdma_read_iov) = (4, 1);
     });
-    let refused = Err(DatError::parameter(Subtype::Arg2));
+    let refused = Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2));
     let iov = [a.triplet(0, 1); 5];
     let remote = b.remote(4);
     let one = b.remote(1);
-    assert_eq!(a.ia.ep_post_recv(a.ep, &iov[..3], 0, NO_FLAGS), refused);
-    a.ia.ep_post_recv(a.ep, &iov[..2], 0, NO_FLAGS)
+    assert_eq!(
+        a.ia.ep_post_recv(a.ep, &iov[..3], DtoCookie(0), NO_FLAGS),
+        refused
+    );
+    a.ia.ep_post_recv(a.ep, &iov[..2], DtoCookie(0), NO_FLAGS)
         .expect("two");
     b.post_recv(0).expect("posts");
-    assert_eq!(a.ia.ep_post_send(a.ep, &iov[..4], 0, NO_FLAGS), refused);
-    a.ia.ep_post_send(a.ep, &iov[..3], 0, NO_FLAGS)
+    assert_eq!(
+        a.ia.ep_post_send(a.ep, &iov[..4], DtoCookie(0), NO_FLAGS),
+        refused
+    );
+    a.ia.ep_post_send(a.ep, &iov[..3], DtoCookie(0), NO_FLAGS)
         .expect("three");
     assert_eq!(
-        a.ia.ep_post_rdma_write(a.ep, &iov, 0, &remote, NO_FLAGS),
+        a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(0), &remote, NO_FLAGS),
         refused
     );
-    a.ia.ep_post_rdma_write(a.ep, &iov[..4], 0, &remote, NO_FLAGS)
+    a.ia.ep_post_rdma_write(a.ep, &iov[..4], DtoCookie(0), &remote, NO_FLAGS)
         .expect("four");
     assert_eq!(
-        a.ia.ep_post_rdma_read(a.ep, &iov[..2], 0, &one, NO_FLAGS),
+        a.ia.ep_post_rdma_read(a.ep, &iov[..2], DtoCookie(0), &one, NO_FLAGS),
         refused
     );
-    a.ia.ep_post_rdma_read(a.ep, &iov[..1], 0, &one, NO_FLAGS)
+    a.ia.ep_post_rdma_read(a.ep, &iov[..1], DtoCookie(0), &one, NO_FLAGS)
         .expect("one");
 }
 
@@ -116,14 +125,14 @@ fn without_their_own_limit_rdma_segments_are_limited_as_sends_are() {
     let (_net, mut a, b) = connected_with(|attr| attr.max_request_iov = 8);
     let iov = [a.triplet(0, 1); 8];
     let remote = b.remote(8);
-    a.ia.ep_post_rdma_write(a.ep, &iov, 0, &remote, NO_FLAGS)
+    a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(0), &remote, NO_FLAGS)
         .expect("eight");
     // The device reads into six segments at most.
     assert_eq!(
-        a.ia.ep_post_rdma_read(a.ep, &iov[..7], 0, &b.remote(1), NO_FLAGS),
-        Err(DatError::parameter(Subtype::Arg2))
+        a.ia.ep_post_rdma_read(a.ep, &iov[..7], DtoCookie(0), &b.remote(1), NO_FLAGS),
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
     );
-    a.ia.ep_post_rdma_read(a.ep, &iov[..6], 0, &b.remote(1), NO_FLAGS)
+    a.ia.ep_post_rdma_read(a.ep, &iov[..6], DtoCookie(0), &b.remote(1), NO_FLAGS)
         .expect("six");
 }
 
@@ -146,19 +155,19 @@ fn a_segment_must_lie_in_its_lmr_to_the_last_byte() {
     let whole = at(start, length);
     for segment in outside {
         assert_eq!(
-            a.ia.ep_post_send(a.ep, &[whole, segment], 0, NO_FLAGS),
-            Err(DatError::parameter(Subtype::Arg3)),
+            a.ia.ep_post_send(a.ep, &[whole, segment], DtoCookie(0), NO_FLAGS),
+            Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3)),
             "{segment:x?}"
         );
         assert_eq!(
-            a.ia.ep_post_recv(a.ep, &[segment], 0, NO_FLAGS),
-            Err(DatError::parameter(Subtype::Arg3)),
+            a.ia.ep_post_recv(a.ep, &[segment], DtoCookie(0), NO_FLAGS),
+            Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3)),
             "{segment:x?}"
         );
     }
-    b.ia.ep_post_recv(b.ep, &[b.triplet(0, length)], 0, NO_FLAGS)
+    b.ia.ep_post_recv(b.ep, &[b.triplet(0, length)], DtoCookie(0), NO_FLAGS)
         .expect("posts");
-    a.ia.ep_post_send(a.ep, &[whole], 0, NO_FLAGS)
+    a.ia.ep_post_send(a.ep, &[whole], DtoCookie(0), NO_FLAGS)
         .expect("the whole LMR");
 }
 
@@ -173,16 +182,23 @@ fn an_unknown_or_freed_lmr_violates_privileges() {
         virtual_address: 0x90_0000,
         segment_length: 64,
     }];
-    a.ia.ep_post_recv(a.ep, &iov, 0, NO_FLAGS).expect("posts");
+    a.ia.ep_post_recv(a.ep, &iov, DtoCookie(0), NO_FLAGS)
+        .expect("posts");
     a.ia.lmr_free(second.lmr).expect("frees");
-    assert_eq!(a.ia.ep_post_recv(a.ep, &iov, 0, NO_FLAGS), Err(PRIVILEGES));
-    assert_eq!(a.ia.ep_post_send(a.ep, &iov, 0, NO_FLAGS), Err(PRIVILEGES));
+    assert_eq!(
+        a.ia.ep_post_recv(a.ep, &iov, DtoCookie(0), NO_FLAGS),
+        Err(PRIVILEGES)
+    );
+    assert_eq!(
+        a.ia.ep_post_send(a.ep, &iov, DtoCookie(0), NO_FLAGS),
+        Err(PRIVILEGES)
+    );
     let never = LmrTriplet {
         lmr_context: 0,
         ..iov[0]
     };
     assert_eq!(
-        a.ia.ep_post_send(a.ep, &[never], 0, NO_FLAGS),
+        a.ia.ep_post_send(a.ep, &[never], DtoCookie(0), NO_FLAGS),
         Err(PRIVILEGES)
     );
     // Another variant of a live key is not the key.
@@ -191,7 +207,7 @@ fn an_unknown_or_freed_lmr_violates_privileges() {
         ..a.triplet(0, 1)
     };
     assert_eq!(
-        a.ia.ep_post_send(a.ep, &[variant], 0, NO_FLAGS),
+        a.ia.ep_post_send(a.ep, &[variant], DtoCookie(0), NO_FLAGS),
         Err(PRIVILEGES)
     );
 }
@@ -209,19 +225,25 @@ fn an_lmr_of_another_zone_violates_protection() {
         segment_length: 64,
     }];
     let remote = b.remote(64);
-    assert_eq!(a.ia.ep_post_send(a.ep, &iov, 0, NO_FLAGS), Err(PROTECTION));
-    assert_eq!(a.ia.ep_post_recv(a.ep, &iov, 0, NO_FLAGS), Err(PROTECTION));
     assert_eq!(
-        a.ia.ep_post_rdma_write(a.ep, &iov, 0, &remote, NO_FLAGS),
+        a.ia.ep_post_send(a.ep, &iov, DtoCookie(0), NO_FLAGS),
         Err(PROTECTION)
     );
     assert_eq!(
-        a.ia.ep_post_rdma_read(a.ep, &iov, 0, &remote, NO_FLAGS),
+        a.ia.ep_post_recv(a.ep, &iov, DtoCookie(0), NO_FLAGS),
+        Err(PROTECTION)
+    );
+    assert_eq!(
+        a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(0), &remote, NO_FLAGS),
+        Err(PROTECTION)
+    );
+    assert_eq!(
+        a.ia.ep_post_rdma_read(a.ep, &iov, DtoCookie(0), &remote, NO_FLAGS),
         Err(PROTECTION)
     );
     let slice = a.ia.lmr_slice(lmr.lmr, 0, 64).expect("cuts");
     assert_eq!(
-        a.ia.ep_post_send(a.ep, &[slice], 0, NO_FLAGS),
+        a.ia.ep_post_send(a.ep, &[slice], DtoCookie(0), NO_FLAGS),
         Err(PROTECTION)
     );
 }
@@ -248,29 +270,35 @@ fn sources_need_local_read_and_sinks_local_write() {
     };
     let (readable, readable_slice) = only(&mut a.ia, a.pz, MemPrivFlags::LOCAL_READ);
     let (writable, writable_slice) = only(&mut a.ia, a.pz, MemPrivFlags::LOCAL_WRITE);
-    assert_eq!(a.ia.ep_post_send(a.ep, &writable, 0, NO_FLAGS), Err(read));
     assert_eq!(
-        a.ia.ep_post_send(a.ep, &writable_slice, 0, NO_FLAGS),
+        a.ia.ep_post_send(a.ep, &writable, DtoCookie(0), NO_FLAGS),
         Err(read)
     );
     assert_eq!(
-        a.ia.ep_post_rdma_write(a.ep, &writable, 0, &remote, NO_FLAGS),
+        a.ia.ep_post_send(a.ep, &writable_slice, DtoCookie(0), NO_FLAGS),
         Err(read)
     );
     assert_eq!(
-        a.ia.ep_post_rdma_read(a.ep, &readable, 0, &remote, NO_FLAGS),
-        Err(write)
+        a.ia.ep_post_rdma_write(a.ep, &writable, DtoCookie(0), &remote, NO_FLAGS),
+        Err(read)
     );
-    assert_eq!(a.ia.ep_post_recv(a.ep, &readable, 0, NO_FLAGS), Err(write));
     assert_eq!(
-        a.ia.ep_post_recv(a.ep, &readable_slice, 0, NO_FLAGS),
+        a.ia.ep_post_rdma_read(a.ep, &readable, DtoCookie(0), &remote, NO_FLAGS),
         Err(write)
     );
-    a.ia.ep_post_recv(a.ep, &writable, 0, NO_FLAGS)
+    assert_eq!(
+        a.ia.ep_post_recv(a.ep, &readable, DtoCookie(0), NO_FLAGS),
+        Err(write)
+    );
+    assert_eq!(
+        a.ia.ep_post_recv(a.ep, &readable_slice, DtoCookie(0), NO_FLAGS),
+        Err(write)
+    );
+    a.ia.ep_post_recv(a.ep, &writable, DtoCookie(0), NO_FLAGS)
         .expect("no right of reading is needed");
-    a.ia.ep_post_rdma_write(a.ep, &readable, 0, &remote, NO_FLAGS)
+    a.ia.ep_post_rdma_write(a.ep, &readable, DtoCookie(0), &remote, NO_FLAGS)
         .expect("posts");
-    a.ia.ep_post_rdma_read(a.ep, &writable, 0, &remote, NO_FLAGS)
+    a.ia.ep_post_rdma_read(a.ep, &writable, DtoCookie(0), &remote, NO_FLAGS)
         .expect("posts");
 }
 
@@ -291,7 +319,7 @@ fn the_relaxed_mode_lets_local_write_imply_read() {
         virtual_address: 0x90_0000,
         segment_length: 64,
     }];
-    a.ia.ep_post_rdma_write(a.ep, &iov, 0, &b.remote(64), NO_FLAGS)
+    a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(0), &b.remote(64), NO_FLAGS)
         .expect("posts");
     assert_eq!(
         a.ia.lmr_query(lmr.lmr).expect("exists").privileges,
@@ -329,29 +357,29 @@ fn every_flag_is_allowed_where_the_pages_allow_it_and_nowhere_else() {
             if legal {
                 Ok(())
             } else {
-                Err(DatError::parameter(argument))
+                Err(DatError::new(ReturnType::InvalidParameter, argument))
             }
         };
         let iov = [a.triplet(0, 8)];
         let remote = b.remote(8);
         b.post_recv(0).expect("posts");
         assert_eq!(
-            a.ia.ep_post_recv(a.ep, &iov, 0, flags),
+            a.ia.ep_post_recv(a.ep, &iov, DtoCookie(0), flags),
             answer(receives, Subtype::Arg5),
             "{bits:#x}"
         );
         assert_eq!(
-            a.ia.ep_post_send(a.ep, &iov, 0, flags),
+            a.ia.ep_post_send(a.ep, &iov, DtoCookie(0), flags),
             answer(requests, Subtype::Arg5),
             "{bits:#x}"
         );
         assert_eq!(
-            a.ia.ep_post_rdma_write(a.ep, &iov, 0, &remote, flags),
+            a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(0), &remote, flags),
             answer(requests, Subtype::Arg6),
             "{bits:#x}"
         );
         assert_eq!(
-            a.ia.ep_post_rdma_read(a.ep, &iov, 0, &remote, flags),
+            a.ia.ep_post_rdma_read(a.ep, &iov, DtoCookie(0), &remote, flags),
             answer(requests, Subtype::Arg6),
             "{bits:#x}"
         );
@@ -362,31 +390,34 @@ fn every_flag_is_allowed_where_the_pages_allow_it_and_nowhere_else() {
 fn lengths_are_limited_by_the_endpoint_and_by_the_other_buffer() {
     let (_net, mut a, b) =
         connected_with(|attr| (attr.max_message_size, attr.max_rdma_size) = (100, 200));
-    let too_long = Err(DatError::parameter(Subtype::None));
+    let too_long = Err(DatError::new(ReturnType::InvalidParameter, Subtype::None));
     let iov = |bytes| [a.triplet(0, bytes)];
     let (i100, i101, i200, i201) = (iov(100), iov(101), iov(200), iov(201));
-    assert_eq!(a.ia.ep_post_send(a.ep, &i101, 0, NO_FLAGS), too_long);
     assert_eq!(
-        a.ia.ep_post_rdma_write(a.ep, &i201, 0, &b.remote(1000), NO_FLAGS),
+        a.ia.ep_post_send(a.ep, &i101, DtoCookie(0), NO_FLAGS),
         too_long
     );
     assert_eq!(
-        a.ia.ep_post_rdma_read(a.ep, &i201, 0, &b.remote(201), NO_FLAGS),
+        a.ia.ep_post_rdma_write(a.ep, &i201, DtoCookie(0), &b.remote(1000), NO_FLAGS),
         too_long
     );
     assert_eq!(
-        a.ia.ep_post_rdma_write(a.ep, &i101, 0, &b.remote(100), NO_FLAGS),
+        a.ia.ep_post_rdma_read(a.ep, &i201, DtoCookie(0), &b.remote(201), NO_FLAGS),
+        too_long
+    );
+    assert_eq!(
+        a.ia.ep_post_rdma_write(a.ep, &i101, DtoCookie(0), &b.remote(100), NO_FLAGS),
         Err(LENGTH)
     );
     assert_eq!(
-        a.ia.ep_post_rdma_read(a.ep, &i100, 0, &b.remote(101), NO_FLAGS),
+        a.ia.ep_post_rdma_read(a.ep, &i100, DtoCookie(0), &b.remote(101), NO_FLAGS),
         Err(LENGTH)
     );
-    a.ia.ep_post_rdma_write(a.ep, &i100, 0, &b.remote(150), NO_FLAGS)
+    a.ia.ep_post_rdma_write(a.ep, &i100, DtoCookie(0), &b.remote(150), NO_FLAGS)
         .expect("a larger target");
-    a.ia.ep_post_rdma_read(a.ep, &i201, 1, &b.remote(150), NO_FLAGS)
+    a.ia.ep_post_rdma_read(a.ep, &i201, DtoCookie(1), &b.remote(150), NO_FLAGS)
         .expect("a larger sink");
-    a.ia.ep_post_rdma_write(a.ep, &i200, 0, &b.remote(200), NO_FLAGS)
+    a.ia.ep_post_rdma_write(a.ep, &i200, DtoCookie(0), &b.remote(200), NO_FLAGS)
         .expect("exactly");
     let done = a.events(a.request);
     assert!(
@@ -413,12 +444,12 @@ fn segments_longer_than_31_bits_are_refused() {
         segment_length: 1 << 32,
     };
     assert_eq!(
-        a.ia.ep_post_recv(a.ep, &[long], 0, NO_FLAGS),
-        Err(DatError::parameter(Subtype::Arg3))
+        a.ia.ep_post_recv(a.ep, &[long], DtoCookie(0), NO_FLAGS),
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3))
     );
     assert_eq!(
         a.ia.lmr_slice(lmr.lmr, 0, 1 << 31),
-        Err(DatError::parameter(Subtype::Arg3))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3))
     );
     a.ia.lmr_slice(lmr.lmr, 0, (1 << 31) - 1).expect("cuts");
 }
@@ -434,7 +465,13 @@ fn one_post_more_than_asked_for_finds_no_resources() {
     (0..3).for_each(|cookie| a.send(cookie, NO_FLAGS).expect("posts"));
     assert_eq!(a.send(3, NO_FLAGS), Err(FULL));
     assert_eq!(
-        a.ia.ep_post_rdma_write(a.ep, &[a.triplet(0, 1)], 0, &b.remote(1), NO_FLAGS),
+        a.ia.ep_post_rdma_write(
+            a.ep,
+            &[a.triplet(0, 1)],
+            DtoCookie(0),
+            &b.remote(1),
+            NO_FLAGS
+        ),
         Err(FULL),
         "requests share the room"
     );
@@ -444,11 +481,23 @@ fn one_post_more_than_asked_for_finds_no_resources() {
 fn rdma_reads_need_a_depth() {
     let (_net, mut a, b) = connected_with(|attr| attr.max_rdma_read_out = 0);
     assert_eq!(
-        a.ia.ep_post_rdma_read(a.ep, &[a.triplet(0, 8)], 0, &b.remote(8), NO_FLAGS),
+        a.ia.ep_post_rdma_read(
+            a.ep,
+            &[a.triplet(0, 8)],
+            DtoCookie(0),
+            &b.remote(8),
+            NO_FLAGS
+        ),
         Err(FULL)
     );
-    a.ia.ep_post_rdma_write(a.ep, &[a.triplet(0, 8)], 0, &b.remote(8), NO_FLAGS)
-        .expect("writes do not");
+    a.ia.ep_post_rdma_write(
+        a.ep,
+        &[a.triplet(0, 8)],
+        DtoCookie(0),
+        &b.remote(8),
+        NO_FLAGS,
+    )
+    .expect("writes do not");
 }
 
 #[test]
@@ -469,15 +518,24 @@ fn suppressed_requests_alone_never_fill_the_queue() {
     let iov = [a.triplet(0, 8)];
     for cookie in 0..100 {
         if a.ia
-            .ep_post_rdma_write(a.ep, &iov, cookie, &b.remote(8), CompletionFlags::SUPPRESS)
+            .ep_post_rdma_write(
+                a.ep,
+                &iov,
+                DtoCookie(cookie),
+                &b.remote(8),
+                CompletionFlags::SUPPRESS,
+            )
             .is_err()
         {
-            assert_eq!(
-                a.ia.evd_dequeue(a.request),
-                Err(DatError::new(ReturnType::QueueEmpty, Subtype::None))
-            );
-            a.ia.ep_post_rdma_write(a.ep, &iov, cookie, &b.remote(8), CompletionFlags::SUPPRESS)
-                .expect("room after a look");
+            assert_eq!(a.ia.evd_dequeue(a.request), Ok(None));
+            a.ia.ep_post_rdma_write(
+                a.ep,
+                &iov,
+                DtoCookie(cookie),
+                &b.remote(8),
+                CompletionFlags::SUPPRESS,
+            )
+            .expect("room after a look");
         }
     }
 }
@@ -491,17 +549,17 @@ fn a_slice_stays_good_when_another_lmr_is_freed_and_not_when_its_own_is() {
     let slice = a.ia.lmr_slice(a.lmr.lmr, 16, 32).expect("cuts");
     let lost = a.ia.lmr_slice(other.lmr, 0, 64).expect("cuts");
     a.ia.lmr_free(other.lmr).expect("frees");
-    a.ia.ep_post_rdma_write(a.ep, &[slice], 0, &b.remote(32), NO_FLAGS)
+    a.ia.ep_post_rdma_write(a.ep, &[slice], DtoCookie(0), &b.remote(32), NO_FLAGS)
         .expect("posts");
     assert_eq!(
-        a.ia.ep_post_rdma_write(a.ep, &[lost], 0, &b.remote(64), NO_FLAGS),
+        a.ia.ep_post_rdma_write(a.ep, &[lost], DtoCookie(0), &b.remote(64), NO_FLAGS),
         Err(PRIVILEGES)
     );
     assert_eq!(
         a.ia.ep_post_rdma_write(
             a.ep,
             &[lost.part(0, 0).expect("cuts")],
-            0,
+            DtoCookie(0),
             &b.remote(64),
             NO_FLAGS
         ),
@@ -520,9 +578,9 @@ fn a_refused_post_leaves_nothing_behind() {
     let (_net, mut a, mut b) = connected();
     let good = a.triplet(0, 8);
     let bad = a.triplet(MEMORY.1, 8);
-    a.ia.ep_post_send(a.ep, &[good, bad], 1, NO_FLAGS)
+    a.ia.ep_post_send(a.ep, &[good, bad], DtoCookie(1), NO_FLAGS)
         .expect_err("the second segment");
-    a.ia.ep_post_recv(a.ep, &[good, bad], 1, NO_FLAGS)
+    a.ia.ep_post_recv(a.ep, &[good, bad], DtoCookie(1), NO_FLAGS)
         .expect_err("the second segment");
     settle(&mut a, &mut b);
     assert_eq!(
@@ -541,10 +599,10 @@ fn an_endpoint_without_a_zone_cannot_take_receives() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});
     let ep =
-        a.ia.ep_create(None, Some(a.recv), Some(a.request), None, None)
+        a.ia.ep_create(None, EpEvds::NONE.recv(a.recv).request(a.request), None)
             .expect("an EP");
     assert_eq!(
-        a.ia.ep_post_recv(ep, &[a.triplet(0, 8)], 0, NO_FLAGS),
+        a.ia.ep_post_recv(ep, &[a.triplet(0, 8)], DtoCookie(0), NO_FLAGS),
         Err(DatError::state(Subtype::StateEpNotReady))
     );
 }
@@ -558,16 +616,28 @@ fn completions_of_null_evds_are_dropped_and_their_room_returns() {
         ..EpAttr::defaults(a.ia.query().ia)
     };
     a.ep =
-        a.ia.ep_create(Some(a.pz), None, None, Some(a.connect), Some(&attr))
+        a.ia.ep_create(Some(a.pz), EpEvds::NONE.connect(a.connect), Some(&attr))
             .expect("an EP");
     connect(&mut a, &mut b);
     for cookie in 0..20 {
-        a.ia.ep_post_rdma_write(a.ep, &[a.triplet(0, 8)], cookie, &b.remote(8), NO_FLAGS)
-            .expect("reclaims by itself");
+        a.ia.ep_post_rdma_write(
+            a.ep,
+            &[a.triplet(0, 8)],
+            DtoCookie(cookie),
+            &b.remote(8),
+            NO_FLAGS,
+        )
+        .expect("reclaims by itself");
     }
     net.fail_next(a.qpn(), DtoStatus::ErrRemoteAccess);
-    a.ia.ep_post_rdma_write(a.ep, &[a.triplet(0, 8)], 0, &b.remote(8), NO_FLAGS)
-        .expect("posts");
+    a.ia.ep_post_rdma_write(
+        a.ep,
+        &[a.triplet(0, 8)],
+        DtoCookie(0),
+        &b.remote(8),
+        NO_FLAGS,
+    )
+    .expect("posts");
     assert_eq!(
         a.connection_events(),
         [ConnectionEventKind::Broken],

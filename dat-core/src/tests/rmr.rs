@@ -29,10 +29,13 @@ fn a_window_is_as_long_as_the_device_can_have_it_and_no_longer() {
             segment_length,
         };
         let rights = MemPrivFlags::REMOTE_READ;
-        a.ia.rmr_bind(rmr, &triplet, rights, a.ep, 0, NO_FLAGS)
+        a.ia.rmr_bind(rmr, &triplet, rights, a.ep, RmrCookie(0), NO_FLAGS)
     };
     assert!(bind(LONGEST).is_ok());
-    assert_eq!(bind(LONGEST + 1), Err(DatError::parameter(Subtype::Arg2)));
+    assert_eq!(
+        bind(LONGEST + 1),
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
+    );
     let bound = a.ia.rmr_query(rmr).expect("exists").binding;
     let bytes = bound.map(|bound| bound.lmr_triplet.segment_length);
     assert_eq!(bytes, Some(LONGEST), "a refused bind changes nothing");

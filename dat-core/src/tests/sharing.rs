@@ -12,9 +12,7 @@ fn create(a: &mut Side, adjust: impl FnOnce(&mut EpAttr)) -> DatResult<EpHandle>
     );
     a.ia.ep_create(
         Some(a.pz),
-        Some(recv),
-        Some(request),
-        Some(a.connect),
+        EpEvds::NONE.recv(recv).request(request).connect(a.connect),
         Some(&attr),
     )
 }
@@ -23,7 +21,7 @@ fn create(a: &mut Side, adjust: impl FnOnce(&mut EpAttr)) -> DatResult<EpHandle>
 fn attributes_beyond_the_ia_are_refused() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});
-    let bad = Err(DatError::parameter(Subtype::Arg6));
+    let bad = Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg6));
     let changes: [fn(&mut EpAttr); 12] = [
         |attr| attr.max_message_size += 1,
         |attr| attr.max_rdma_size += 1,
@@ -60,7 +58,15 @@ fn evds_need_the_flags_of_their_streams() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});
     let create = |a: &mut Side, recv, request, connect| {
-        a.ia.ep_create(Some(a.pz), recv, request, connect, None)
+        a.ia.ep_create(
+            Some(a.pz),
+            EpEvds {
+                recv,
+                request,
+                connect,
+            },
+            None,
+        )
     };
     let (dto, other) = (Some(a.recv), Some(a.connect));
     assert_eq!(
@@ -81,7 +87,7 @@ fn evds_need_the_flags_of_their_streams() {
         Err(DatError::handle(Subtype::HandleEvdRecv))
     );
     assert_eq!(
-        a.ia.ep_create(Some(foreign.pz), None, None, None, None),
+        a.ia.ep_create(Some(foreign.pz), EpEvds::NONE, None),
         Err(DatError::handle(Subtype::HandlePz))
     );
 }
@@ -112,25 +118,57 @@ fn strictly_an_evd_takes_streams_of_one_kind_of_notification() {
             Err(error) => Err(error),
         };
         let refused = if strict {
-            Err(DatError::parameter(Subtype::Arg6))
+            Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg6))
         } else {
             Ok(())
         };
         let (evd, pz) = (Some(mixed), Some(a.pz));
         assert_eq!(
-            answer(a.ia.ep_create(pz, evd, evd, None, Some(&unsignalled))),
+            answer(a.ia.ep_create(
+                pz,
+                EpEvds {
+                    recv: evd,
+                    request: evd,
+                    connect: None
+                },
+                Some(&unsignalled)
+            )),
             refused,
             "unequal flags"
         );
         assert_eq!(
-            answer(a.ia.ep_create(pz, evd, evd, evd, Some(&both))),
+            answer(a.ia.ep_create(
+                pz,
+                EpEvds {
+                    recv: evd,
+                    request: evd,
+                    connect: evd
+                },
+                Some(&both)
+            )),
             refused,
             "and connection events"
         );
-        a.ia.ep_create(pz, evd, evd, evd, Some(&plain))
-            .expect("all of them count");
+        a.ia.ep_create(
+            pz,
+            EpEvds {
+                recv: evd,
+                request: evd,
+                connect: evd,
+            },
+            Some(&plain),
+        )
+        .expect("all of them count");
         assert_eq!(
-            answer(a.ia.ep_create(pz, evd, evd, None, Some(&both))),
+            answer(a.ia.ep_create(
+                pz,
+                EpEvds {
+                    recv: evd,
+                    request: evd,
+                    connect: None
+                },
+                Some(&both)
+            )),
             refused,
             "beside one that counts"
         );
@@ -146,7 +184,7 @@ fn a_failed_creation_leaves_no_trace() {
         ..EpAttr::defaults(a.ia.query().ia)
     };
     let evd = a.ia.evd_create(8, EvdFlags::DTO).expect("an EVD");
-    a.ia.ep_create(Some(a.pz), Some(evd), Some(evd), None, Some(&attr))
+    a.ia.ep_create(Some(a.pz), EpEvds::dto(evd), Some(&attr))
         .expect_err("quality of service");
     a.ia.evd_free(evd).expect("nothing feeds it");
 }

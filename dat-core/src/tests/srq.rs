@@ -19,9 +19,10 @@ fn connected_srq() -> (Net, Side, Side, SrqHandle) {
     b.ep =
         b.ia.ep_create_with_srq(
             Some(b.pz),
-            Some(b.recv),
-            Some(b.request),
-            Some(b.connect),
+            EpEvds::NONE
+                .recv(b.recv)
+                .request(b.request)
+                .connect(b.connect),
             srq,
             &attr,
         )
@@ -39,7 +40,7 @@ fn counts(side: &mut Side, srq: SrqHandle) -> (u32, u32) {
 fn creation_checks_its_attributes() {
     let net = Net::default();
     let mut a = Side::new(&net, |_| {});
-    let bad = Err(DatError::parameter(Subtype::Arg3));
+    let bad = Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3));
     for attr in [
         SrqAttr {
             max_recv_dtos: 0,
@@ -83,16 +84,16 @@ fn a_post_checks_as_a_receive_does_against_the_zone_of_the_srq() {
         virtual_address: 0x90_0000,
         segment_length: 64,
     };
-    let post = |a: &mut Side, srq, iov: &[LmrTriplet]| a.ia.srq_post_recv(srq, iov, 0);
+    let post = |a: &mut Side, srq, iov: &[LmrTriplet]| a.ia.srq_post_recv(srq, iov, DtoCookie(0));
     let good = a.triplet(0, 8);
     let outside = a.triplet(MEMORY.1, 1);
     assert_eq!(
         post(&mut a, srq, &[good; 3]),
-        Err(DatError::parameter(Subtype::Arg2))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg2))
     );
     assert_eq!(
         post(&mut a, srq, &[good, outside]),
-        Err(DatError::parameter(Subtype::Arg3))
+        Err(DatError::new(ReturnType::InvalidParameter, Subtype::Arg3))
     );
     assert_eq!(
         post(&mut a, srq, &[unwritable]),
@@ -144,23 +145,27 @@ fn a_post_checks_as_a_receive_does_against_the_zone_of_the_srq() {
 fn a_buffer_is_occupied_until_its_completion_is_dequeued() {
     let (_net, mut a, mut b, srq) = connected_srq();
     let iov = [b.triplet(0, 64)];
-    (0..4).for_each(|cookie| b.ia.srq_post_recv(srq, &iov, cookie).expect("posts"));
+    (0..4).for_each(|cookie| {
+        b.ia.srq_post_recv(srq, &iov, DtoCookie(cookie))
+            .expect("posts")
+    });
     let full = Err(DatError::resources(Subtype::ResourceSrq));
-    assert_eq!(b.ia.srq_post_recv(srq, &iov, 4), full);
+    assert_eq!(b.ia.srq_post_recv(srq, &iov, DtoCookie(4)), full);
     assert_eq!(counts(&mut b, srq), (4, 4));
     a.send(0, NO_FLAGS).expect("posts");
     assert_eq!(counts(&mut b, srq), (3, 4), "completed, not dequeued");
-    assert_eq!(b.ia.srq_post_recv(srq, &iov, 4), full);
+    assert_eq!(b.ia.srq_post_recv(srq, &iov, DtoCookie(4)), full);
     let event = b.ia.evd_dequeue(b.recv).expect("a completion");
-    let Event::Dto(done) = event else {
+    let Some(Event::Dto(done)) = event else {
         panic!("{event:?}")
     };
     assert_eq!(
         (done.ep, done.cookie, done.transferred_length, done.request),
-        (b.ep, 0, 16, false)
+        (b.ep, DtoCookie(0), 16, false)
     );
     assert_eq!(counts(&mut b, srq), (3, 3));
-    b.ia.srq_post_recv(srq, &iov, 4).expect("room again");
+    b.ia.srq_post_recv(srq, &iov, DtoCookie(4))
+        .expect("room again");
 }
 
 #[test]
@@ -176,7 +181,10 @@ fn an_endpoint_with_an_srq_takes_no_receives_of_its_own() {
 fn buffers_stay_on_the_srq_when_a_connection_ends() {
     let (_net, mut a, mut b, srq) = connected_srq();
     let iov = [b.triplet(0, 64)];
-    (0..3).for_each(|cookie| b.ia.srq_post_recv(srq, &iov, cookie).expect("posts"));
+    (0..3).for_each(|cookie| {
+        b.ia.srq_post_recv(srq, &iov, DtoCookie(cookie))
+            .expect("posts")
+    });
     a.send(0, NO_FLAGS).expect("posts");
     b.ia.ep_disconnect(b.ep, CloseFlags::Abrupt)
         .expect("disconnects");
@@ -236,7 +244,8 @@ fn an_srq_in_error_is_told_of_once_and_takes_buffers_that_nobody_uses() {
     assert_eq!(b.ia.srq_query(srq).expect("exists").state, SrqState::Error);
     let iov = [b.triplet(0, 64)];
     for cookie in 0..4 {
-        b.ia.srq_post_recv(srq, &iov, cookie).expect("every state");
+        b.ia.srq_post_recv(srq, &iov, DtoCookie(cookie))
+            .expect("every state");
     }
     assert_eq!(counts(&mut b, srq), (4, 4));
     let error = Err(DatError::state(Subtype::StateSrqError));

@@ -61,12 +61,12 @@ fn requests_are_taken_when_connected_or_disconnected_only() {
         };
         assert_eq!(a.send(1, NO_FLAGS), expected, "{state:?}");
         assert_eq!(
-            a.ia.ep_post_rdma_write(a.ep, &iov, 2, &remote, NO_FLAGS),
+            a.ia.ep_post_rdma_write(a.ep, &iov, DtoCookie(2), &remote, NO_FLAGS),
             expected,
             "{state:?}"
         );
         assert_eq!(
-            a.ia.ep_post_rdma_read(a.ep, &iov, 3, &remote, NO_FLAGS),
+            a.ia.ep_post_rdma_read(a.ep, &iov, DtoCookie(3), &remote, NO_FLAGS),
             expected,
             "{state:?}"
         );
@@ -93,8 +93,14 @@ fn posts_to_a_disconnected_endpoint_are_flushed_in_order_even_suppressed_ones() 
         if state == EpState::Disconnected {
             a.send(1, NO_FLAGS).expect("posts");
             a.send(2, CompletionFlags::SUPPRESS).expect("posts");
-            a.ia.ep_post_rdma_read(a.ep, &[a.triplet(0, 8)], 3, &b.remote(8), NO_FLAGS)
-                .expect("posts");
+            a.ia.ep_post_rdma_read(
+                a.ep,
+                &[a.triplet(0, 8)],
+                DtoCookie(3),
+                &b.remote(8),
+                NO_FLAGS,
+            )
+            .expect("posts");
             assert_eq!(
                 a.completions(a.request),
                 [1, 2, 3].map(|cookie| (cookie, DtoStatus::ErrFlushed))
@@ -135,12 +141,12 @@ fn accepting_with_an_endpoint_in_use_changes_nothing() {
             return;
         }
         let mut c = Side::new(net, |_| {});
-        a.ia.psp_create(QUAL + 7, a.connect, PspFlags::CONSUMER)
+        a.ia.psp_create(ConnQual(QUAL.0 + 7), a.connect, PspFlags::CONSUMER)
             .expect("listens");
         c.ia.ep_connect(
             c.ep,
             a.address(),
-            QUAL + 7,
+            ConnQual(QUAL.0 + 7),
             Timeout::INFINITE,
             b"",
             Qos::BEST_EFFORT,
@@ -341,7 +347,7 @@ fn status_and_query_tell_what_is_known() {
     let param = a.ia.ep_query(a.ep).expect("exists");
     assert_eq!(
         (param.remote_ia_address, param.remote_port_qual),
-        (Some(b.address()), QUAL)
+        (Some(b.address()), QUAL.0)
     );
     assert_eq!(
         (param.recv_evd, param.request_evd, param.connect_evd),

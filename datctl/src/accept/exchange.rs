@@ -7,7 +7,9 @@
 
 use std::error::Error;
 
-use udapl::{CompletionFlags, DtoStatus, Event, LmrTriplet, MemPrivFlags, RmrTriplet};
+use udapl::{
+    CompletionFlags, DtoCookie, DtoStatus, Event, LmrTriplet, MemPrivFlags, RmrCookie, RmrTriplet,
+};
 
 use super::pair::{Connection, FROM, INTO, Pair, Receives};
 use crate::adapter::unexpected;
@@ -18,8 +20,8 @@ pub(super) const LONGEST: usize = 4 << 20;
 /// Completion flags: none.
 const NONE: CompletionFlags = CompletionFlags::empty();
 /// Cookies.
-const REQUEST: u64 = 1;
-const RECEIVE: u64 = 2;
+const REQUEST: DtoCookie = DtoCookie(1);
+const RECEIVE: DtoCookie = DtoCookie(2);
 /// What is in memory before anything arrives.
 const EMPTY: u8 = 0xee;
 /// Bytes behind a message that must stay what they were.
@@ -138,11 +140,13 @@ fn attempt(
     let seed = u32::try_from(bytes)?.wrapping_mul(8) + kind as u32;
     let data = pattern(seed, bytes);
     let source_region = &connection.regions[source];
-    udapl::write(&source_region.memory, source_region.offset(FROM), &data);
+    source_region
+        .memory
+        .write_from(source_region.offset(FROM), &data)?;
     let sink_region = &connection.regions[sink];
     let place = sink_region.offset(INTO);
     let room = (bytes + BEHIND).min(sink_region.offset(1));
-    udapl::write(&sink_region.memory, place, &vec![EMPTY; room]);
+    sink_region.memory.write_from(place, &vec![EMPTY; room])?;
     let here = connection.pieces(
         from,
         if kind == Kind::RdmaRead { INTO } else { FROM },
@@ -174,7 +178,7 @@ fn attempt(
         }
     }
     let sink_region = &connection.regions[sink];
-    let found = udapl::read(&sink_region.memory, place, room);
+    let found = sink_region.memory.read(place, room)?;
     compare(&found, &data)?;
     Ok(true)
 }
@@ -218,12 +222,12 @@ fn window(pair: &mut Pair, connection: &Connection) -> Result<bool, Box<dyn Erro
     }
     let rmr = passive.rmr_create(zone)?;
     let rights = MemPrivFlags::REMOTE_READ | MemPrivFlags::REMOTE_WRITE;
-    let context = passive.rmr_bind(rmr, &place, rights, ep, 0, NONE)?;
+    let context = passive.rmr_bind(rmr, &place, rights, ep, RmrCookie(0), NONE)?;
     bound(pair, "a window")?;
     let data = pattern(0xb1d, WINDOW_BYTES);
-    udapl::write(&memory, at, &vec![EMPTY; WINDOW_BYTES]);
+    memory.write_from(at, &vec![EMPTY; WINDOW_BYTES])?;
     let own = &connection.regions[0];
-    udapl::write(&own.memory, own.offset(FROM), &data);
+    own.memory.write_from(own.offset(FROM), &data)?;
     let target = RmrTriplet {
         rmr_context: context,
         target_address: place.virtual_address,
@@ -234,14 +238,14 @@ fn window(pair: &mut Pair, connection: &Connection) -> Result<bool, Box<dyn Erro
     active.ep_post_rdma_write(connection.eps[0], &from, REQUEST, &target, NONE)?;
     pair.completed(1)
         .map_err(|error| format!("RDMA Write through a window: {error}"))?;
-    compare(&udapl::read(&memory, at, WINDOW_BYTES), &data)
+    compare(&memory.read(at, WINDOW_BYTES)?, &data)
         .map_err(|error| format!("RDMA Write through a window: {error}"))?;
     let nothing = LmrTriplet {
         segment_length: 0,
         ..place
     };
     let passive = &mut pair.adapter(1).ia;
-    passive.rmr_bind(rmr, &nothing, rights, ep, 0, NONE)?;
+    passive.rmr_bind(rmr, &nothing, rights, ep, RmrCookie(0), NONE)?;
     bound(pair, "the end of a window")?;
     pair.adapter(1).ia.rmr_free(rmr)?;
     Ok(true)
@@ -264,7 +268,7 @@ fn refused(pair: &mut Pair) -> Result<(), Box<dyn Error>> {
     let connection = pair.connect(4096, Receives::Own)?;
     let region = &connection.regions[1];
     let (memory, at) = (region.memory.clone(), region.offset(INTO));
-    udapl::write(&memory, at, &[EMPTY; BEHIND]);
+    memory.write_from(at, &[EMPTY; BEHIND])?;
     let target = RmrTriplet {
         segment_length: BEHIND as u64,
         // The low byte of a key is its variant: the key is there, and not by this name.
@@ -285,7 +289,7 @@ fn refused(pair: &mut Pair) -> Result<(), Box<dyn Error>> {
             break;
         }
     }
-    compare(&udapl::read(&memory, at, BEHIND), &[])
+    compare(&memory.read(at, BEHIND)?, &[])
         .map_err(|error| format!("RDMA Write by a key that nobody was given: {error}"))?;
     pair.release(&connection)
 }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use udapl::{CompletionFlags, DtoStatus, Event};
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, Event};
 
 use super::Outcome;
 use super::exchange::{self, Kind};
@@ -163,7 +163,10 @@ fn talk_until_killed(
         let (ep, region, _) = dialer.session();
         let place = region.local(0, SHORT);
         let flags = CompletionFlags::empty();
-        dialer.adapter.ia.ep_post_send(ep, &[place], 1, flags)
+        dialer
+            .adapter
+            .ia
+            .ep_post_send(ep, &[place], DtoCookie(1), flags)
     };
     for _ in 0..BEFORE {
         post(dialer)?;
@@ -251,10 +254,15 @@ fn until_noticed(
     while start.elapsed() < within {
         let place = connection.pieces(0, FROM, bytes);
         let ep = connection.eps[0];
-        let posted = pair.receive(connection, 1, bytes, 0).and_then(|()| {
-            let flags = CompletionFlags::empty();
-            Ok(pair.adapter(0).ia.ep_post_send(ep, &place, 0, flags)?)
-        });
+        let posted = pair
+            .receive(connection, 1, bytes, DtoCookie(0))
+            .and_then(|()| {
+                let flags = CompletionFlags::empty();
+                Ok(pair
+                    .adapter(0)
+                    .ia
+                    .ep_post_send(ep, &place, DtoCookie(0), flags)?)
+            });
         let mut said = posted.err().map(|refused| refused.to_string());
         // Of the send, and of the receive.
         for _ in SIDES {

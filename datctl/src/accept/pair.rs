@@ -8,8 +8,8 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCompletion, DtoStatus,
-    EpHandle, Event, PspFlags, Qos, SrqAttr, SrqHandle, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCompletion,
+    DtoCookie, DtoStatus, EpHandle, Event, PspFlags, Qos, SrqAttr, SrqHandle, Timeout,
 };
 
 use super::subject::Subject;
@@ -145,7 +145,7 @@ impl Pair {
         let (address, events) = (passive.address(), passive.events);
         let psp = passive
             .ia
-            .psp_create(QUALIFIER, events, PspFlags::CONSUMER)?;
+            .psp_create(ConnQual(QUALIFIER), events, PspFlags::CONSUMER)?;
         let outcome = self.meet(connection, address);
         self.adapter(1).ia.psp_free(psp)?;
         outcome
@@ -186,7 +186,7 @@ impl Pair {
         Ok(self.adapter(0).ia.ep_connect(
             ep,
             address,
-            qualifier,
+            ConnQual(qualifier),
             patience,
             &[],
             Qos::BEST_EFFORT,
@@ -203,7 +203,7 @@ impl Pair {
             true => Some(
                 passive
                     .ia
-                    .psp_create(QUALIFIER, events, PspFlags::CONSUMER)?,
+                    .psp_create(ConnQual(QUALIFIER), events, PspFlags::CONSUMER)?,
             ),
             false => None,
         };
@@ -287,7 +287,7 @@ impl Pair {
         connection: &Connection,
         side: usize,
         bytes: usize,
-        cookie: u64,
+        cookie: DtoCookie,
     ) -> Result<(), Box<dyn Error>> {
         let places = connection.pieces(side, INTO, bytes);
         let ep = connection.eps[side];

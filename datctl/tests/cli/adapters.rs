@@ -3,7 +3,9 @@
 //! Nothing is asserted about how long anything takes.
 
 use serde_json::{Value, json};
-use udapl::{ConnectFlags, ConnectionEventKind, EvdFlags, Event, OpenOptions, Qos, Timeout};
+use udapl::{
+    ConnQual, ConnectFlags, ConnectionEventKind, EpEvds, EvdFlags, Event, OpenOptions, Qos, Timeout,
+};
 
 use crate::served::{Process, Served, datctl, json};
 
@@ -325,13 +327,13 @@ fn a_listener_turns_strangers_away_and_goes_on() {
         b"datctl 1\x07\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x40",
     ] {
         let ep = stranger
-            .ep_create(Some(zone), Some(events), Some(events), Some(events), None)
+            .ep_create(Some(zone), EpEvds::all(events), None)
             .expect("an endpoint");
         stranger
             .ep_connect(
                 ep,
                 address.parse().expect("an address"),
-                0x1_0000_0001,
+                ConnQual(0x1_0000_0001),
                 LONG,
                 greeting,
                 Qos::BEST_EFFORT,

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::getppid;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpAttr,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrTriplet, MemPrivFlags, OpenOptions,
-    PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
+    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrTriplet,
+    MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
 };
 
 use super::tracer::PART;
 use super::{files, serve};
 
-const CONN_QUAL: u64 = 0x1_0000_0042;
+const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 const NONE: CompletionFlags = CompletionFlags::empty();
 /// Far longer than anything takes, also where a world's time is behind the machine's because many want the processor.
 const LONG: Timeout = Timeout::from_micros(120_000_000);
@@ -146,7 +146,7 @@ impl Buffer {
     }
 
     fn expect(&self, value: u8) -> Result<(), String> {
-        if udapl::read(&self.memory, 0, BYTES) == [value; BYTES] {
+        if self.memory.read(0, BYTES).expect("inside") == [value; BYTES] {
             return Ok(());
         }
         Err(format!("WRONG BYTES instead of {value}"))
@@ -184,13 +184,21 @@ impl Side {
             ..EpAttr::defaults(ia.query().ia)
         };
         let evd = Some(events);
-        let ep = ia.ep_create(Some(pz), evd, evd, evd, Some(&attr));
+        let ep = ia.ep_create(
+            Some(pz),
+            EpEvds {
+                recv: evd,
+                request: evd,
+                connect: evd,
+            },
+            Some(&attr),
+        );
         Ok((pz, events, ep.about("ep_create")?))
     }
 
     fn buffer(&mut self, value: u8) -> Result<Buffer, String> {
         let memory = udapl::alloc(&self.ia, BYTES).about("alloc")?;
-        udapl::write(&memory, 0, &[value; BYTES]);
+        memory.write_from(0, &[value; BYTES]).expect("inside");
         let all = MemPrivFlags::all();
         let lmr = self.ia.lmr_create(memory.clone(), self.pz, all);
         let lmr = lmr.about("lmr_create")?;
@@ -205,7 +213,7 @@ impl Side {
     fn completes(&mut self, cookie: u64) -> Result<(), String> {
         let event = self.event()?;
         if let Event::Dto(done) = &event
-            && (done.cookie, done.status) == (cookie, DtoStatus::Success)
+            && (done.cookie.0, done.status) == (cookie, DtoStatus::Success)
         {
             return Ok(());
         }
@@ -279,24 +287,24 @@ fn beside(one: Result<(), String>, other: Result<(), String>) -> Result<(), Stri
 fn both(a: &mut Side, b: &mut Side) -> Result<(), String> {
     connect(a, b)?;
     let (from, to) = (a.buffer(1)?, b.buffer(0)?);
-    b.ia.ep_post_recv(b.ep, &[to.local()], 1, NONE)
+    b.ia.ep_post_recv(b.ep, &[to.local()], DtoCookie(1), NONE)
         .about("recv")?;
-    a.ia.ep_post_send(a.ep, &[from.local()], 2, NONE)
+    a.ia.ep_post_send(a.ep, &[from.local()], DtoCookie(2), NONE)
         .about("send")?;
     a.completes(2)?;
     b.completes(1)?;
     to.expect(1)?;
 
-    udapl::write(&from.memory, 0, &[2; BYTES]);
+    from.memory.write_from(0, &[2; BYTES]).expect("inside");
     let written =
-        a.ia.ep_post_rdma_write(a.ep, &[from.local()], 3, &to.remote(), NONE);
+        a.ia.ep_post_rdma_write(a.ep, &[from.local()], DtoCookie(3), &to.remote(), NONE);
     written.about("rdma_write")?;
     a.completes(3)?;
     to.expect(2)?;
 
-    udapl::write(&to.memory, 0, &[3; BYTES]);
+    to.memory.write_from(0, &[3; BYTES]).expect("inside");
     let read =
-        a.ia.ep_post_rdma_read(a.ep, &[from.local()], 4, &to.remote(), NONE);
+        a.ia.ep_post_rdma_read(a.ep, &[from.local()], DtoCookie(4), &to.remote(), NONE);
     read.about("rdma_read")?;
     a.completes(4)?;
     from.expect(3)?;

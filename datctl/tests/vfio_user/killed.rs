@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use udapl::{
-    AsyncEvent, CloseFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpAttr, Event, PspFlags,
-    Qos, Timeout,
+    AsyncEvent, CloseFlags, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr,
+    EpEvds, Event, PspFlags, Qos, Timeout,
 };
 
 use crate::served::{Buffer, CONN_QUAL, LONG, Link, NONE, Process, Served, Side, connected};
@@ -44,7 +44,7 @@ fn the_echo_of_a_child() {
     let mut side = Side::open(&name);
     let buffer = side.buffer(None, 64);
     side.ia
-        .ep_post_recv(side.ep, &[buffer.local()], RECEIVE, NONE)
+        .ep_post_recv(side.ep, &[buffer.local()], DtoCookie(RECEIVE), NONE)
         .expect("a receive");
     side.ia
         .psp_create(CONN_QUAL, side.events, PspFlags::CONSUMER)
@@ -56,12 +56,12 @@ fn the_echo_of_a_child() {
                 .ia
                 .cr_accept(request.cr, Some(side.ep), b"")
                 .expect("an accept"),
-            Event::Dto(done) if done.cookie == RECEIVE => {
+            Event::Dto(done) if done.cookie.0 == RECEIVE => {
                 side.ia
-                    .ep_post_recv(side.ep, &[buffer.local()], RECEIVE, NONE)
+                    .ep_post_recv(side.ep, &[buffer.local()], DtoCookie(RECEIVE), NONE)
                     .expect("a receive");
                 side.ia
-                    .ep_post_send(side.ep, &[buffer.local()], SEND, NONE)
+                    .ep_post_send(side.ep, &[buffer.local()], DtoCookie(SEND), NONE)
                     .expect("a send");
             }
             Event::Dto(_) | Event::Connection(_) => {}
@@ -131,7 +131,15 @@ impl Caller {
         let attr = EpAttr::defaults(ia.query().ia);
         let (zone, evd) = (Some(*pz), Some(*events));
         *ep = ia
-            .ep_create(zone, evd, evd, evd, Some(&attr))
+            .ep_create(
+                zone,
+                EpEvds {
+                    recv: evd,
+                    request: evd,
+                    connect: evd,
+                },
+                Some(&attr),
+            )
             .expect("an endpoint");
         ia.ep_connect(
             *ep,
@@ -149,14 +157,19 @@ impl Caller {
     fn post_receive(&mut self) {
         self.side
             .ia
-            .ep_post_recv(self.side.ep, &[self.inbox.local()], RECEIVE, NONE)
+            .ep_post_recv(
+                self.side.ep,
+                &[self.inbox.local()],
+                DtoCookie(RECEIVE),
+                NONE,
+            )
             .expect("a receive");
     }
 
     fn post_send(&mut self) {
         self.side
             .ia
-            .ep_post_send(self.side.ep, &[self.outbox.local()], SEND, NONE)
+            .ep_post_send(self.side.ep, &[self.outbox.local()], DtoCookie(SEND), NONE)
             .expect("a send");
     }
 
@@ -188,7 +201,7 @@ impl Caller {
                 )
             });
             match event {
-                Event::Dto(done) if done.cookie == SEND => {
+                Event::Dto(done) if done.cookie.0 == SEND => {
                     if done.status == DtoStatus::Success {
                         self.post_send();
                     } else {
@@ -275,16 +288,16 @@ fn a_server_killed_at_any_moment_is_a_catastrophe_told_and_not_a_hang() {
         let [mut a, mut b] = connected(&served);
         let (from, to) = (a.buffer(Some(&[5; 64]), 64), b.buffer(None, 64));
         for message in 0..random.random_range(0..60) {
-            b.ia.ep_post_recv(b.ep, &[to.local()], message, NONE)
+            b.ia.ep_post_recv(b.ep, &[to.local()], DtoCookie(message), NONE)
                 .expect("a receive");
-            a.ia.ep_post_send(a.ep, &[from.local()], message, NONE)
+            a.ia.ep_post_send(a.ep, &[from.local()], DtoCookie(message), NONE)
                 .expect("a send");
             a.completes(message);
             b.completes(message);
         }
-        b.ia.ep_post_recv(b.ep, &[to.local()], 100, NONE)
+        b.ia.ep_post_recv(b.ep, &[to.local()], DtoCookie(100), NONE)
             .expect("a receive");
-        a.ia.ep_post_send(a.ep, &[from.local()], 100, NONE)
+        a.ia.ep_post_send(a.ep, &[from.local()], DtoCookie(100), NONE)
             .expect("a send");
         while_away(&mut random);
         served.server.kill();
@@ -309,7 +322,7 @@ fn a_server_killed_at_any_moment_is_a_catastrophe_told_and_not_a_hang() {
                             matches!(status, DtoStatus::Success | DtoStatus::ErrFlushed),
                             "{done:?}"
                         );
-                        ended += u32::from(done.cookie == 100);
+                        ended += u32::from(done.cookie.0 == 100);
                     }
                     Event::Connection(event) => {
                         broken += u32::from(event.kind == ConnectionEventKind::Broken);

@@ -1,6 +1,6 @@
 //! Two servers with a wire between them: as two machines, each with its own function.
 
-use udapl::{CloseFlags, ConnectionEventKind, DtoStatus, Event, OpenError, OpenOptions};
+use udapl::{CloseFlags, ConnectionEventKind, DtoCookie, DtoStatus, Event, OpenError, OpenOptions};
 
 use crate::served::{NONE, Process, Side, connect};
 
@@ -16,9 +16,9 @@ fn server(directory: &tempfile::TempDir, side: &str) -> (Process, String) {
 
 fn exchange(a: &mut Side, b: &mut Side, data: &[u8]) {
     let (from, to) = (a.buffer(Some(data), data.len()), b.buffer(None, data.len()));
-    b.ia.ep_post_recv(b.ep, &[to.local()], 1, NONE)
+    b.ia.ep_post_recv(b.ep, &[to.local()], DtoCookie(1), NONE)
         .expect("a receive");
-    a.ia.ep_post_send(a.ep, &[from.local()], 2, NONE)
+    a.ia.ep_post_send(a.ep, &[from.local()], DtoCookie(2), NONE)
         .expect("a send");
     a.completes(2);
     b.completes(1);
@@ -37,7 +37,7 @@ fn functions_of_two_servers_talk_over_a_socket_and_again_when_one_server_is_new(
     // The other machine is switched off: its consumer has a dead device, ours a connection that breaks.
     second.kill();
     let outbox = a.buffer(Some(b"is anybody there"), 16);
-    a.ia.ep_post_send(a.ep, &[outbox.local()], 3, NONE)
+    a.ia.ep_post_send(a.ep, &[outbox.local()], DtoCookie(3), NONE)
         .expect("a send");
     let Event::Dto(done) = a.event() else {
         panic!("the end of the send");

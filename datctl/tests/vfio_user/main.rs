@@ -10,7 +10,7 @@ mod linked;
 mod served;
 
 use served::{NONE, Process, Served, Side, connected, pattern};
-use udapl::{CloseFlags, MemPrivFlags, OpenOptions};
+use udapl::{CloseFlags, DtoCookie, MemPrivFlags, OpenOptions};
 
 #[test]
 fn all_four_kinds_of_dto_move_bytes_between_functions_of_another_process() {
@@ -20,23 +20,29 @@ fn all_four_kinds_of_dto_move_bytes_between_functions_of_another_process() {
     let (sent, written, asked) = (pattern(1, bytes), pattern(2, bytes), pattern(3, bytes));
 
     let (from, to) = (a.buffer(Some(&sent), bytes), b.buffer(None, bytes));
-    b.ia.ep_post_recv(b.ep, &[to.local()], 1, NONE)
+    b.ia.ep_post_recv(b.ep, &[to.local()], DtoCookie(1), NONE)
         .expect("a receive");
-    a.ia.ep_post_send(a.ep, &[from.local()], 2, NONE)
+    a.ia.ep_post_send(a.ep, &[from.local()], DtoCookie(2), NONE)
         .expect("a send");
     a.completes(2);
     b.completes(1);
     assert!(to.holds(&sent));
 
-    udapl::write(&from.memory, 0, &written);
-    a.ia.ep_post_rdma_write(a.ep, &[from.local()], 3, &to.remote(), NONE)
+    from.memory.write_from(0, &written).expect("inside");
+    a.ia.ep_post_rdma_write(a.ep, &[from.local()], DtoCookie(3), &to.remote(), NONE)
         .expect("a write");
     a.completes(3);
     assert!(to.holds(&written));
 
     let (source, target) = (b.buffer(Some(&asked), bytes), a.buffer(None, bytes));
-    a.ia.ep_post_rdma_read(a.ep, &[target.local()], 4, &source.remote(), NONE)
-        .expect("a read");
+    a.ia.ep_post_rdma_read(
+        a.ep,
+        &[target.local()],
+        DtoCookie(4),
+        &source.remote(),
+        NONE,
+    )
+    .expect("a read");
     a.completes(4);
     assert!(target.holds(&asked));
 

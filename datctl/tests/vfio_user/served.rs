@@ -5,14 +5,14 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use tempfile::TempDir;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpAttr,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrTriplet, MemPrivFlags, OpenOptions,
-    PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus,
+    EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrTriplet, MemPrivFlags,
+    OpenOptions, PspFlags, PzHandle, Qos, RmrTriplet, Timeout,
 };
 
 use crate::functions;
 
-pub(crate) const CONN_QUAL: u64 = 0x1_0000_0042;
+pub(crate) const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 pub(crate) const NONE: CompletionFlags = CompletionFlags::empty();
 /// Far longer than anything takes, short enough to end a stuck test.
 pub(crate) const LONG: Timeout = Timeout::from_micros(20_000_000);
@@ -137,7 +137,7 @@ impl Buffer {
     }
 
     pub(crate) fn holds(&self, data: &[u8]) -> bool {
-        udapl::read(&self.memory, 0, self.bytes) == data
+        self.memory.read(0, self.bytes).expect("inside") == data
     }
 }
 
@@ -161,13 +161,7 @@ impl Side {
             ..EpAttr::defaults(ia.query().ia)
         };
         let ep = ia
-            .ep_create(
-                Some(pz),
-                Some(events),
-                Some(events),
-                Some(events),
-                Some(&attr),
-            )
+            .ep_create(Some(pz), EpEvds::all(events), Some(&attr))
             .expect("an endpoint");
         Self { ia, pz, events, ep }
     }
@@ -175,7 +169,7 @@ impl Side {
     pub(crate) fn buffer(&mut self, fill: Option<&[u8]>, bytes: usize) -> Buffer {
         let memory = udapl::alloc(&self.ia, bytes).expect("memory");
         if let Some(data) = fill {
-            udapl::write(&memory, 0, data);
+            memory.write_from(0, data).expect("inside");
         }
         let lmr = self
             .ia
@@ -196,7 +190,7 @@ impl Side {
         let Event::Dto(done) = event else {
             panic!("the completion of {cookie}, not {event:?}");
         };
-        assert_eq!((done.cookie, done.status), (cookie, DtoStatus::Success));
+        assert_eq!((done.cookie.0, done.status), (cookie, DtoStatus::Success));
     }
 
     pub(crate) fn established(&mut self) {

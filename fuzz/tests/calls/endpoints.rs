@@ -1,8 +1,8 @@
 //! Calls on endpoints, service points and connection requests.
 
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind as Kind, EpAttr, EpChange,
-    EpState as S, Ia, PspFlags, Qos, ReturnType, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, EpAttr,
+    EpChange, EpEvds, EpState as S, Ia, PspFlags, Qos, ReturnType, Timeout,
 };
 
 use super::model::{Cr, DTOS, Ep, Evd, Expected, Place, Psp, Rsp};
@@ -140,8 +140,25 @@ impl World {
                 let attr = attributes(ia, modes);
                 let [recv, request, connect] = handles;
                 let made = match pool {
-                    Some(pool) => ia.ep_create_with_srq(zone, recv, request, connect, pool, &attr),
-                    None => ia.ep_create(zone, recv, request, connect, Some(&attr)),
+                    Some(pool) => ia.ep_create_with_srq(
+                        zone,
+                        EpEvds {
+                            recv,
+                            request,
+                            connect,
+                        },
+                        pool,
+                        &attr,
+                    ),
+                    None => ia.ep_create(
+                        zone,
+                        EpEvds {
+                            recv,
+                            request,
+                            connect,
+                        },
+                        Some(&attr),
+                    ),
                 };
                 if let Some(handle) = compare(made, want)? {
                     self.hold(side, pz, evds, true);
@@ -278,7 +295,7 @@ impl World {
                 let got = self.ias[side].ep_connect(
                     object.handle,
                     address,
-                    qualifier,
+                    ConnQual(qualifier),
                     PATIENCE,
                     b"hello",
                     Qos::BEST_EFFORT,
@@ -519,7 +536,7 @@ impl World {
                 } else {
                     PspFlags::CONSUMER
                 };
-                let made = ia.psp_create(qualifier, object.handle, flags);
+                let made = ia.psp_create(ConnQual(qualifier), object.handle, flags);
                 if let Some(handle) = compare(made, want)? {
                     if let Some(evd) = model.evds[evd].live_mut() {
                         evd.feeders += 1;
@@ -552,7 +569,7 @@ impl World {
                     PspFlags::CONSUMER
                 };
                 let made = ia.psp_create_any(object.handle, flags);
-                if let Some((qualifier, handle)) = compare(made, want)? {
+                if let Some((ConnQual(qualifier), handle)) = compare(made, want)? {
                     equal("used", model.listener(qualifier).is_some(), false)?;
                     equal("usual", QUALIFIERS.contains(&qualifier), false)?;
                     if let Some(evd) = model.evds[evd].live_mut() {
@@ -572,7 +589,7 @@ impl World {
                     return Ok(None);
                 };
                 if let Some(param) = compare(ia.psp_query(psp.handle), named(&model.psps[at]))? {
-                    equal("conn_qual", param.conn_qual, psp.qualifier)?;
+                    equal("conn_qual", param.conn_qual, ConnQual(psp.qualifier))?;
                 }
             }
             Op::PspFree(at) => {
@@ -622,7 +639,7 @@ impl World {
                 };
                 let qualifier = QUALIFIERS[qualifier];
                 let want = want.and(in_use(model.listener(qualifier).is_some()));
-                let made = ia.rsp_create(qualifier, reserved, object.handle);
+                let made = ia.rsp_create(ConnQual(qualifier), reserved, object.handle);
                 if let Some(handle) = compare(made, want)? {
                     if let Some(evd) = model.evds[evd].live_mut() {
                         evd.feeders += 1;
@@ -644,7 +661,7 @@ impl World {
                     return Ok(None);
                 };
                 if let Some(param) = compare(ia.rsp_query(rsp.handle), named(&model.rsps[at]))? {
-                    equal("conn_qual", param.conn_qual, rsp.qualifier)?;
+                    equal("conn_qual", param.conn_qual, ConnQual(rsp.qualifier))?;
                 }
             }
             Op::RspFree(at) => {
@@ -764,7 +781,7 @@ impl World {
                 } else {
                     Ok(())
                 };
-                compare(self.ias[side].cr_handoff(handle, qualifier), want)?;
+                compare(self.ias[side].cr_handoff(handle, ConnQual(qualifier)), want)?;
                 if want.is_ok() {
                     self.give_back(side, index);
                     let request = &mut self.sides[side].crs[index];

@@ -163,7 +163,7 @@ impl Expected {
                 },
                 Event::Dto(done),
             ) => {
-                (*cookie, *status) == (done.cookie, done.status)
+                (*cookie, *status) == (done.cookie.0, done.status)
                     && (*status != DtoStatus::Success || *bytes == done.transferred_length)
             }
             (
@@ -173,7 +173,7 @@ impl Expected {
                     status,
                 },
                 Event::RmrBind(done),
-            ) => (*rmr, *cookie, *status) == (done.rmr, done.cookie, done.status),
+            ) => (*rmr, *cookie, *status) == (done.rmr, done.cookie.0, done.status),
             (Self::Connection { kinds, .. }, Event::Connection(event)) => {
                 kinds.contains(&event.kind)
             }

@@ -390,11 +390,8 @@ impl World {
                 let (got, want) = (ia.evd_dequeue(evd.handle), named(&model.evds[at]));
                 match (got, want) {
                     (got, Err(_)) => drop(compare(got, want)?),
-                    (Ok(event), Ok(())) => self.taken(side, at, Some(event))?,
-                    (Err(error), Ok(())) => {
-                        equal("type", kind(error), ReturnType::QueueEmpty)?;
-                        self.taken(side, at, None)?;
-                    }
+                    (Ok(event), Ok(())) => self.taken(side, at, event)?,
+                    (Err(error), Ok(())) => return Err(format!("refused: {error}")),
                 }
             }
             Op::EvdWait {

@@ -1,6 +1,6 @@
 //! Posts, and what they bring about at both ends.
 
-use udapl::{CompletionFlags, DtoStatus, EpState as S, ReturnType};
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, EpState as S, ReturnType};
 
 use super::endpoints::BROKEN;
 use super::model::{Buffer, DTOS, Expected, Place};
@@ -100,7 +100,7 @@ impl World {
                     .and(room);
                 let handle = object.handle;
                 compare(
-                    self.ias[side].srq_post_recv(handle, &local.iov, cookie),
+                    self.ias[side].srq_post_recv(handle, &local.iov, DtoCookie(cookie)),
                     want,
                 )?;
                 if want.is_ok()
@@ -155,7 +155,7 @@ impl World {
         let handle = object.handle;
         let flags = CompletionFlags::from_bits_retain(flags);
         compare(
-            self.ias[side].ep_post_recv(handle, &local.iov, cookie, flags),
+            self.ias[side].ep_post_recv(handle, &local.iov, DtoCookie(cookie), flags),
             want,
         )?;
         if want.is_ok()
@@ -235,13 +235,21 @@ impl World {
         let flags = CompletionFlags::from_bits_retain(request.flags);
         let ia = &mut self.ias[side];
         let got = match target {
-            None => ia.ep_post_send(handle, &local.iov, request.cookie, flags),
-            Some((target, ..)) if reading => {
-                ia.ep_post_rdma_read(handle, &local.iov, request.cookie, &target, flags)
-            }
-            Some((target, ..)) => {
-                ia.ep_post_rdma_write(handle, &local.iov, request.cookie, &target, flags)
-            }
+            None => ia.ep_post_send(handle, &local.iov, DtoCookie(request.cookie), flags),
+            Some((target, ..)) if reading => ia.ep_post_rdma_read(
+                handle,
+                &local.iov,
+                DtoCookie(request.cookie),
+                &target,
+                flags,
+            ),
+            Some((target, ..)) => ia.ep_post_rdma_write(
+                handle,
+                &local.iov,
+                DtoCookie(request.cookie),
+                &target,
+                flags,
+            ),
         };
         compare(got, want)?;
         if want.is_err() {

@@ -1,7 +1,8 @@
 //! Binding RMRs, and what a peer reaches through them.
 
 use udapl::{
-    CompletionFlags, DtoStatus, EpState as S, LmrTriplet, MemPrivFlags, ReturnType, RmrTriplet,
+    CompletionFlags, DtoStatus, EpState as S, LmrTriplet, MemPrivFlags, ReturnType, RmrCookie,
+    RmrTriplet,
 };
 
 use super::model::{Bound, Expected};
@@ -113,7 +114,7 @@ impl World {
             &triplet,
             MemPrivFlags::from_bits_retain(rights),
             target,
-            request.cookie,
+            RmrCookie(request.cookie),
             CompletionFlags::from_bits_retain(request.flags),
         );
         let Some(context) = compare(got, want)? else {

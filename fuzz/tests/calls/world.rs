@@ -117,7 +117,7 @@ impl World {
     fn hear(&mut self, side: usize) -> Result<(), String> {
         let (ia, model) = (&mut self.ias[side], &mut self.sides[side]);
         let evd = ia.async_evd();
-        while let Ok(event) = ia.evd_dequeue(evd) {
+        while let Ok(Some(event)) = ia.evd_dequeue(evd) {
             let told = |wanted: &AsyncEvent| event == Event::Async(*wanted);
             let Some(found) = model.told.iter().position(told) else {
                 return Err(format!(

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use udapl::{
-    CloseFlags, ConnectFlags, ConnectionEvent, ConnectionEventKind, DmaMemory, EpAttr, EpHandle,
-    EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags, PspFlags, PspHandle, PzHandle, Qos,
-    ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEvent, ConnectionEventKind, DmaMemory, EpAttr,
+    EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrHandle, MemPrivFlags, PspFlags, PspHandle,
+    PzHandle, Qos, ReturnType, RmrTriplet, SrqAttr, SrqHandle, Timeout,
 };
 
 use super::transfer::Kind;
@@ -91,10 +91,26 @@ impl Job {
                     Some(side.connections),
                 );
                 let ep = if shared && number == 1 {
-                    side.ia
-                        .ep_create_with_srq(pz, done, done, connected, srq, &attr)?
+                    side.ia.ep_create_with_srq(
+                        pz,
+                        EpEvds {
+                            recv: done,
+                            request: done,
+                            connect: connected,
+                        },
+                        srq,
+                        &attr,
+                    )?
                 } else {
-                    side.ia.ep_create(pz, done, done, connected, Some(&attr))?
+                    side.ia.ep_create(
+                        pz,
+                        EpEvds {
+                            recv: done,
+                            request: done,
+                            connect: connected,
+                        },
+                        Some(&attr),
+                    )?
                 };
                 side.endpoints.push(ep);
             }
@@ -131,10 +147,10 @@ impl Job {
     /// RDMA Writes in that of the accept.
     pub fn connect(&mut self, world: &World) -> Result<()> {
         for qualifier in [SERVICE, PORT] {
-            let psp = self
-                .b
-                .ia
-                .psp_create(qualifier, self.b.requests, PspFlags::CONSUMER)?;
+            let psp =
+                self.b
+                    .ia
+                    .psp_create(ConnQual(qualifier), self.b.requests, PspFlags::CONSUMER)?;
             self.b.psps.push(psp);
         }
         let link_local = self.b.ia.query().ia.ia_address;
@@ -147,7 +163,7 @@ impl Job {
             self.a.ia.ep_connect(
                 self.a.endpoints[number],
                 address,
-                qualifier,
+                ConnQual(qualifier),
                 PATIENCE,
                 &asked,
                 Qos::BEST_EFFORT,
@@ -180,7 +196,7 @@ impl Job {
             }
         }
         let other = if side == 0 { &mut self.b } else { &mut self.a };
-        let told = other.ia.evd_dequeue(other.connections).ok();
+        let told = other.ia.evd_dequeue(other.connections).ok().flatten();
         let name = SIDES[1 - side];
         match told {
             Some(event) => bail!(
@@ -200,7 +216,7 @@ impl Job {
             if let Some(event) = self.turn(1, self.b.requests)? {
                 return Ok(event);
             }
-            if let Ok(told) = self.a.ia.evd_dequeue(self.a.connections) {
+            if let Ok(Some(told)) = self.a.ia.evd_dequeue(self.a.connections) {
                 bail!("{told:?}");
             }
         }
@@ -380,8 +396,8 @@ mod tests {
                 .transfer(kind, CHUNK, &ProgressBar::hidden())
                 .expect("transferred");
             assert_eq!(messages, 5, "{}", kind.name());
-            let [sent, arrived] =
-                [job.source(), job.sink(kind)].map(|memory| udapl::read(memory, 0, BYTES));
+            let [sent, arrived] = [job.source(), job.sink(kind)]
+                .map(|memory| memory.read(0, BYTES).expect("all of it"));
             assert!(sent == arrived, "{}", kind.name());
         }
         job.close(&world).expect("closed");

@@ -4,7 +4,7 @@
 
 use anyhow::{Result, bail, ensure};
 use indicatif::ProgressBar;
-use udapl::{CompletionFlags, DtoCompletion, DtoStatus, EpHandle, EvdHandle, Event};
+use udapl::{CompletionFlags, DtoCompletion, DtoCookie, DtoStatus, EpHandle, EvdHandle, Event};
 
 use super::pieces;
 use super::setup::{DEPTH, Job};
@@ -65,7 +65,7 @@ impl Job {
         ensure!(
             done.status == DtoStatus::Success,
             "message {}: {} (syndrome {:#04x}, vendor {:#04x})",
-            done.cookie,
+            done.cookie.0,
             done.status.name(),
             done.syndrome().0,
             done.syndrome().1
@@ -79,19 +79,24 @@ impl Job {
         for (first, window) in (0..).step_by(DEPTH).zip(pieces.chunks(DEPTH)) {
             for (number, &(offset, bytes)) in (first..).zip(window) {
                 let slice = self.b.ia.lmr_slice(sink, offset as u64, bytes as u64)?;
-                self.b.ia.ep_post_recv(b, &[slice], number, FLAGS)?;
+                self.b
+                    .ia
+                    .ep_post_recv(b, &[slice], DtoCookie(number), FLAGS)?;
             }
             for (number, &(offset, bytes)) in (first..).zip(window) {
                 let slice = self
                     .a
                     .ia
                     .lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
-                self.a.ia.ep_post_send(a, &[slice], number, FLAGS)?;
+                self.a
+                    .ia
+                    .ep_post_send(a, &[slice], DtoCookie(number), FLAGS)?;
             }
             for (number, &(_, bytes)) in (first..).zip(window) {
                 let received = self.completed(1, self.b.completions)?;
                 ensure!(
-                    received.cookie == number && received.transferred_length == bytes as u64,
+                    received.cookie == DtoCookie(number)
+                        && received.transferred_length == bytes as u64,
                     "{received:?} for message {number}"
                 );
                 self.completed(0, self.a.completions)?;
@@ -121,7 +126,9 @@ impl Job {
                     self.b
                         .ia
                         .lmr_slice(region.lmr, (place * longest) as u64, longest as u64)?;
-                self.b.ia.srq_post_recv(self.srq, &[slice], place as u64)?;
+                self.b
+                    .ia
+                    .srq_post_recv(self.srq, &[slice], DtoCookie(place as u64))?;
             }
             for (number, &(offset, bytes)) in (first..).zip(window) {
                 let (a, _) = connections[number % 2];
@@ -129,7 +136,9 @@ impl Job {
                     .a
                     .ia
                     .lmr_slice(self.source.lmr, offset as u64, bytes as u64)?;
-                self.a.ia.ep_post_send(a, &[slice], number as u64, FLAGS)?;
+                self.a
+                    .ia
+                    .ep_post_send(a, &[slice], DtoCookie(number as u64), FLAGS)?;
             }
             // The next message of each connection.
             let mut next = [0, 1].map(|odd| (first..first + window.len()).find(|at| at % 2 == odd));
@@ -150,9 +159,9 @@ impl Job {
                     received.transferred_length == bytes as u64,
                     "{received:?} for message {number}"
                 );
-                let place = usize::try_from(received.cookie)? * longest;
+                let place = usize::try_from(received.cookie.0)? * longest;
                 let sink = &self.sinks[Kind::Srq as usize].memory;
-                udapl::write(sink, offset, &udapl::read(&pool, place, bytes));
+                sink.write_from(offset, &pool.read(place, bytes)?)?;
                 self.completed(0, self.a.completions)?;
                 progress.inc(bytes as u64);
             }
@@ -173,7 +182,7 @@ impl Job {
                 let remote = part(target, offset, bytes);
                 self.a
                     .ia
-                    .ep_post_rdma_write(a, &[slice], number, &remote, FLAGS)?;
+                    .ep_post_rdma_write(a, &[slice], DtoCookie(number), &remote, FLAGS)?;
             }
             for &(_, bytes) in window {
                 self.completed(0, self.a.completions)?;
@@ -195,7 +204,7 @@ impl Job {
                 let remote = part(source, offset, bytes);
                 self.b
                     .ia
-                    .ep_post_rdma_read(b, &[slice], number, &remote, FLAGS)?;
+                    .ep_post_rdma_read(b, &[slice], DtoCookie(number), &remote, FLAGS)?;
             }
             for &(_, bytes) in window {
                 self.completed(1, self.b.completions)?;

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCompletion,
-    DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags,
-    OpenOptions, PspFlags, Qos, ReturnType, Timeout,
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory,
+    DtoCompletion, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia,
+    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, Qos, ReturnType, Timeout,
 };
 
 /// The RDMA-CM port.
@@ -129,7 +129,15 @@ impl End {
         let zone = ia.pz_create()?;
         let attributes = EpAttr::defaults(ia.query().ia);
         let on = Some(events);
-        let ep = ia.ep_create(Some(zone), on, on, on, Some(&attributes))?;
+        let ep = ia.ep_create(
+            Some(zone),
+            EpEvds {
+                recv: on,
+                request: on,
+                connect: on,
+            },
+            Some(&attributes),
+        )?;
         let memory = udapl::alloc(&ia, (2 * MESSAGES + 1) * MESSAGE)?;
         let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
         let place = LmrTriplet {
@@ -154,7 +162,7 @@ impl End {
         self.ia.ep_connect(
             self.ep,
             peer,
-            PORT,
+            ConnQual(PORT),
             Timeout::from_micros(u32::try_from(PATIENCE.as_micros())?),
             &pattern(REQUEST, 1),
             Qos::BEST_EFFORT,
@@ -187,7 +195,8 @@ impl End {
 
     /// The passive end.
     fn listens(&mut self, case: Case) -> Result<()> {
-        self.ia.psp_create(PORT, self.events, PspFlags::CONSUMER)?;
+        self.ia
+            .psp_create(ConnQual(PORT), self.events, PspFlags::CONSUMER)?;
         println!("listening on {}", self.ia.query().ia.ia_address);
         let event = self.event()?;
         let Event::ConnectionRequest(request) = event else {
@@ -234,17 +243,19 @@ impl End {
         for number in 0..count {
             let (place, cookie) = (self.slot(MESSAGES + number), RECEIVES + number as u64);
             let none = CompletionFlags::empty();
-            self.ia.ep_post_recv(self.ep, &[place], cookie, none)?;
+            self.ia
+                .ep_post_recv(self.ep, &[place], DtoCookie(cookie), none)?;
         }
         Ok(())
     }
 
     fn post_sends(&mut self, count: usize) -> Result<()> {
         for number in 0..count {
-            udapl::write(&self.memory, number * MESSAGE, &pattern(MESSAGE, number));
+            self.memory
+                .write_from(number * MESSAGE, &pattern(MESSAGE, number))?;
             let (place, none) = (self.slot(number), CompletionFlags::empty());
             self.ia
-                .ep_post_send(self.ep, &[place], number as u64, none)?;
+                .ep_post_send(self.ep, &[place], DtoCookie(number as u64), none)?;
         }
         Ok(())
     }
@@ -260,7 +271,7 @@ impl End {
     fn hears(&mut self, count: usize) -> Result<()> {
         self.ends(RECEIVES, count as u64, DtoStatus::Success)?;
         for number in 0..count {
-            let got = udapl::read(&self.memory, (MESSAGES + number) * MESSAGE, MESSAGE);
+            let got = self.memory.read((MESSAGES + number) * MESSAGE, MESSAGE)?;
             ensure!(
                 got == pattern(MESSAGE, number),
                 "message {number} has other bytes"
@@ -272,7 +283,8 @@ impl End {
     /// The DTOs with these cookies end in this order with this status, whatever others do meanwhile.
     fn ends(&mut self, first: u64, count: u64, status: DtoStatus) -> Result<()> {
         for cookie in first..first + count {
-            let is_send = |done: &DtoCompletion| (done.cookie < RECEIVES) == (first < RECEIVES);
+            let is_send =
+                |done: &DtoCompletion| (done.cookie < DtoCookie(RECEIVES)) == (first < RECEIVES);
             let done = loop {
                 if let Some(at) = self.done.iter().position(is_send) {
                     break self.done.remove(at);
@@ -284,9 +296,9 @@ impl End {
                 self.done.push(done);
             };
             ensure!(
-                (done.cookie, done.status) == (cookie, status),
+                (done.cookie, done.status) == (DtoCookie(cookie), status),
                 "DTO {}, not {cookie} {status:?}: {}",
-                done.cookie,
+                done.cookie.0,
                 udapl::explain(&done)
             );
         }

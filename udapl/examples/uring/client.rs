@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail, ensure};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpAttr,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice, MemPrivFlags, OpenOptions, Qos,
-    RmrTriplet, Timeout, explain, ia_open,
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
+    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice,
+    MemPrivFlags, OpenOptions, Qos, RmrTriplet, Timeout, explain, ia_open,
 };
 
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
@@ -39,7 +39,15 @@ impl Client {
             max_rdma_read_in: 4, // the target reads what we write
             ..EpAttr::defaults(ia.query().ia)
         };
-        let ep = ia.ep_create(Some(zone), evd, evd, evd, Some(&attr))?;
+        let ep = ia.ep_create(
+            Some(zone),
+            EpEvds {
+                recv: evd,
+                request: evd,
+                connect: evd,
+            },
+            Some(&attr),
+        )?;
         let memory = udapl::alloc(&ia, DEPTH * SLOT)?;
         let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
         Ok(Self {
@@ -81,7 +89,7 @@ impl Client {
         while asked > 0 {
             let (slot, buffer) = self.answer()?;
             asked -= 1;
-            let came = udapl::read(&self.memory, slot * SLOT + 2 * MESSAGE, BLOCK);
+            let came = self.memory.read(slot * SLOT + 2 * MESSAGE, BLOCK)?;
             good += u64::from(came == pattern(at[slot]));
             if let Some(block) = blocks.next() {
                 self.ask(kind, slot, buffer, block)?;
@@ -103,7 +111,7 @@ impl Client {
             Kind::Write => pattern(block),
             Kind::Read => vec![0; BLOCK],
         };
-        udapl::write(&self.memory, start + 2 * MESSAGE, &data);
+        self.memory.write_from(start + 2 * MESSAGE, &data)?;
         let command = Command {
             kind,
             tag: u16::try_from(slot)?,
@@ -114,12 +122,12 @@ impl Client {
                 segment_length: BLOCK as u64,
             },
         };
-        udapl::write(&self.memory, start, &command.to_bytes());
+        self.memory.write_from(start, &command.to_bytes())?;
         let command = self.part(start, MESSAGE)?;
         let response = self.part(buffer * SLOT + MESSAGE, MESSAGE)?;
         self.ia.batch(self.ep, |batch| {
-            batch.recv(&[response], buffer as u64, NO_FLAGS)?;
-            batch.send(&[command], COMMAND, CompletionFlags::SUPPRESS)
+            batch.recv(&[response], DtoCookie(buffer as u64), NO_FLAGS)?;
+            batch.send(&[command], DtoCookie(COMMAND), CompletionFlags::SUPPRESS)
         })?;
         Ok(())
     }
@@ -130,9 +138,9 @@ impl Client {
             bail!("something else than a completion");
         };
         ensure!(done.status == DtoStatus::Success, "{}", explain(&done));
-        let buffer = usize::try_from(done.cookie)?;
+        let buffer = usize::try_from(done.cookie.0)?;
         let bytes = usize::try_from(done.transferred_length)?;
-        let message = udapl::read(&self.memory, buffer * SLOT + MESSAGE, bytes);
+        let message = self.memory.read(buffer * SLOT + MESSAGE, bytes)?;
         let response = Response::parse(&message)?;
         let error = std::io::Error::from_raw_os_error(i32::try_from(response.error)?);
         ensure!(response.error == 0, "the target's disk: {error}");

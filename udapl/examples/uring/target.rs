@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail, ensure};
 use nix::libc::O_DIRECT;
 use udapl::reactor::{Clock, Completion, File, Instant, Reactor, ReactorError, RealClock, Token};
 use udapl::{
-    Arm, CloseFlags, CompletionFlags, ConnectionEventKind, DmaBuffer, DmaMemory, DtoStatus, EpAttr,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags, OpenOptions, PspFlags,
-    explain, ia_close, ia_open,
+    Arm, CloseFlags, CompletionFlags, ConnectionEventKind, DmaBuffer, DmaMemory, DtoCookie,
+    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags,
+    OpenOptions, PspFlags, explain, ia_close, ia_open,
 };
 
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
@@ -87,7 +87,15 @@ impl Target {
             max_rdma_read_out: 4,
             ..EpAttr::defaults(ia.query().ia)
         };
-        let ep = ia.ep_create(Some(zone), evd, evd, evd, Some(&attr))?;
+        let ep = ia.ep_create(
+            Some(zone),
+            EpEvds {
+                recv: evd,
+                request: evd,
+                connect: evd,
+            },
+            Some(&attr),
+        )?;
         // On pages: what goes past the page cache has to lie on them.
         let bytes = BLOCKS_AT + SLOTS * BLOCK;
         let memory = ia.provider().arena().alloc(bytes, BLOCK)?;
@@ -168,8 +176,8 @@ impl Target {
             Event::Dto(done) if done.status == DtoStatus::ErrFlushed => {}
             Event::Dto(done) => {
                 ensure!(done.status == DtoStatus::Success, "{}", explain(&done));
-                let slot = usize::try_from(done.cookie >> 2)?;
-                match done.cookie & 3 {
+                let slot = usize::try_from(done.cookie.0 >> 2)?;
+                match done.cookie.0 & 3 {
                     RECV => self.begin(slot, usize::try_from(done.transferred_length)?)?,
                     FETCHED => self.store(slot)?,
                     SENT => self.listen_to(slot)?,
@@ -190,7 +198,7 @@ impl Target {
 
     fn listen_to(&mut self, slot: usize) -> Result<()> {
         let buffer = self.part(command_at(slot), MESSAGE)?;
-        let cookie = (slot as u64) << 2 | RECV;
+        let cookie = DtoCookie((slot as u64) << 2 | RECV);
         Ok(self.ia.ep_post_recv(self.ep, &[buffer], cookie, NO_FLAGS)?)
     }
 
@@ -208,7 +216,7 @@ impl Target {
         match command.kind {
             Kind::Write => {
                 let block = self.part(block_at(slot), BLOCK)?;
-                let cookie = (slot as u64) << 2 | FETCHED;
+                let cookie = DtoCookie((slot as u64) << 2 | FETCHED);
                 let post = &mut self.ia;
                 post.ep_post_rdma_read(self.ep, &[block], cookie, &command.place, NO_FLAGS)?;
             }
@@ -272,12 +280,12 @@ impl Target {
             if command.kind == Kind::Read && error == 0 {
                 batch.rdma_write(
                     &[block],
-                    cookie | PUT,
+                    DtoCookie(cookie | PUT),
                     &command.place,
                     CompletionFlags::SUPPRESS,
                 )?;
             }
-            batch.send(&[response], cookie | SENT, NO_FLAGS)
+            batch.send(&[response], DtoCookie(cookie | SENT), NO_FLAGS)
         })?;
         Ok(())
     }

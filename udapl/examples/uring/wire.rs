@@ -1,10 +1,10 @@
 //! What client and target send each other.
 
 use anyhow::{Context, Result, bail};
-use udapl::RmrTriplet;
+use udapl::{ConnQual, RmrTriplet};
 
 /// Where the target listens.
-pub const SERVICE: u64 = 0x1_0000_0009;
+pub const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0009);
 /// Bytes of either message.
 pub const MESSAGE: usize = 32;
 

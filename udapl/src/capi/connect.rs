@@ -8,8 +8,8 @@ use core::ptr::{null, null_mut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use dat_core::{
-    CloseFlags, ConnectFlags, CrHandle, DatError, DatResult, EpHandle, PspFlags, PspHandle, Qos,
-    ReturnType, RspHandle, Subtype, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, CrHandle, DatError, DatResult, EpHandle, PspFlags,
+    PspHandle, Qos, ReturnType, RspHandle, Subtype, Timeout,
 };
 
 use super::call::{as_count, bytes, call, given, look_up, mask, on, optional, other, owned, put};
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn dat_ep_connect(
             open.ia.ep_connect(
                 ep,
                 remote,
-                remote_conn_qual,
+                ConnQual(remote_conn_qual),
                 Timeout::from_micros(timeout),
                 data,
                 Qos::from_bits_retain(qos),
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn dat_psp_create(
         let reserved = Reserved::new()?;
         let (evd, flags) = (other(ia, evd_handle), PspFlags::from_bits_retain(psp_flags));
         let psp = adapter.turn_of(ia, |open| {
-            let psp = open.ia.psp_create(conn_qual, evd, flags)?;
+            let psp = open.ia.psp_create(ConnQual(conn_qual), evd, flags)?;
             Ok(open.enter(adapter, reserved, psp))
         })?;
         // SAFETY: contract ROOM.
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn dat_psp_create_any(
             Ok((qualifier, open.enter(adapter, reserved, psp)))
         })?;
         // SAFETY: contract ROOM.
-        unsafe { put(conn_qual, qualifier) };
+        unsafe { put(conn_qual, qualifier.0) };
         // SAFETY: contract ROOM.
         unsafe { put(psp_handle, psp) };
         Ok(())
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn dat_psp_query(
             let param = open.ia.psp_query(psp)?;
             Ok(CPspParam {
                 ia_handle: open.ia_handle(),
-                conn_qual: param.conn_qual,
+                conn_qual: param.conn_qual.0,
                 evd_handle: open.name(adapter, param.evd),
                 psp_flags: param.flags.bits(),
             })
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn dat_rsp_create(
         let reserved = Reserved::new()?;
         let (ep, evd) = (optional::<EpHandle>(ia, ep_handle), other(ia, evd_handle));
         let rsp = adapter.turn_of(ia, |open| {
-            let rsp = open.ia.rsp_create(conn_qual, ep, evd)?;
+            let rsp = open.ia.rsp_create(ConnQual(conn_qual), ep, evd)?;
             Ok(open.enter(adapter, reserved, rsp))
         })?;
         // SAFETY: contract ROOM.
@@ -308,7 +308,7 @@ pub unsafe extern "C" fn dat_rsp_query(
             let param = open.ia.rsp_query(rsp)?;
             Ok(CRspParam {
                 ia_handle: open.ia_handle(),
-                conn_qual: param.conn_qual,
+                conn_qual: param.conn_qual.0,
                 evd_handle: open.name(adapter, param.evd),
                 ep_handle: param.ep.and_then(|ep| open.known(ep)).unwrap_or(null_mut()),
             })
@@ -443,7 +443,7 @@ pub extern "C" fn dat_cr_handoff(cr_handle: DatHandle, handoff: u64) -> DatRetur
     call(|| {
         let (adapter, cr) = look_up::<CrHandle>(cr_handle)?;
         adapter.turn(|open| {
-            open.ia.cr_handoff(cr, handoff)?;
+            open.ia.cr_handoff(cr, ConnQual(handoff))?;
             open.request_over(cr, cr_handle);
             Ok(())
         })

@@ -7,8 +7,8 @@
 use core::ptr::null_mut;
 
 use dat_core::{
-    CompletionFlags, DatResult, EpAttr, EpChange, EpHandle, EpParam, EvdHandle, PzHandle, Qos,
-    SrqHandle, Subtype,
+    CompletionFlags, DatResult, EpAttr, EpChange, EpEvds, EpHandle, EpParam, EvdHandle, PzHandle,
+    Qos, SrqHandle, Subtype,
 };
 
 use super::adapter::{Adapter, Open};
@@ -278,12 +278,26 @@ fn create(
         let ep = match srq {
             Some(srq) => {
                 let attr = attr.unwrap_or(base);
-                open.ia
-                    .ep_create_with_srq(pz, recv, request, connect, srq, &attr)?
+                open.ia.ep_create_with_srq(
+                    pz,
+                    EpEvds {
+                        recv,
+                        request,
+                        connect,
+                    },
+                    srq,
+                    &attr,
+                )?
             }
-            None => open
-                .ia
-                .ep_create(pz, recv, request, connect, attr.as_ref())?,
+            None => open.ia.ep_create(
+                pz,
+                EpEvds {
+                    recv,
+                    request,
+                    connect,
+                },
+                attr.as_ref(),
+            )?,
         };
         Ok(open.enter(adapter, reserved, ep))
     })

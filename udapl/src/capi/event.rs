@@ -82,7 +82,7 @@ pub(super) fn made(
         Event::RmrBind(done) => CEventData {
             rmr_completion_event_data: CRmrCompletion {
                 rmr_handle: open.known(done.rmr).unwrap_or(null_mut()),
-                user_cookie: done.cookie,
+                user_cookie: done.cookie.0,
                 // CAST: the discriminant is the number.
                 status: done.status as u32,
             },
@@ -121,7 +121,7 @@ fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
         event_data: CEventData {
             dto_completion_event_data: CDtoCompletion {
                 ep_handle: open.known(done.ep).unwrap_or(null_mut()),
-                user_cookie: done.cookie,
+                user_cookie: done.cookie.0,
                 // CAST: the discriminant is the number.
                 status: done.status as u32,
                 transfered_length: done.transferred_length,
@@ -149,7 +149,7 @@ fn arrival(adapter: &'static Adapter, open: &mut Open, request: &ConnectionReque
             .and_then(|psp| open.known(psp))
             .unwrap_or(null_mut()),
         local_ia_address_ptr: open.instance.local.pointer(),
-        conn_qual: request.conn_qual,
+        conn_qual: request.conn_qual.0,
         cr_handle,
     }
 }

@@ -10,8 +10,8 @@ use core::{ptr, slice};
 
 use dat_core::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 use dat_core::{
-    CompletionFlags, DatError, EpHandle, EvdHandle, LmrTriplet, Look, ReturnType, RmrTriplet,
-    SrqHandle, Subtype,
+    CompletionFlags, DatError, DatResult, DtoCookie, EpHandle, EvdHandle, Event, LmrTriplet, Look,
+    ReturnType, RmrTriplet, SrqHandle, Subtype,
 };
 
 use super::call::{answer, caught, look_up, parameter, said};
@@ -20,8 +20,11 @@ use super::foreign::foreign;
 use super::table::{Named, find, handle_of};
 use super::types::{CEvent, DatContext, DatCount, DatHandle, DatReturn};
 
+/// Nothing there, which is an error in C.
+const NOTHING: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
+
 /// DAT_QUEUE_EMPTY.
-const QUEUE_EMPTY: DatReturn = DatError::new(ReturnType::QueueEmpty, Subtype::None).code();
+const QUEUE_EMPTY: DatReturn = NOTHING.code();
 
 /// The segments of a post, unless they cannot be followed.
 ///
@@ -120,7 +123,7 @@ impl<W: Post> Request<W> {
         let iov = slice::from_ref(unsafe { self.iov.as_ref() }?);
         adapter.fast(|open| {
             let flags = CompletionFlags::empty();
-            let posted = what.at_once(&mut open.ia, ep, iov, self.cookie, flags);
+            let posted = what.at_once(&mut open.ia, ep, iov, DtoCookie(self.cookie), flags);
             posted.then_some(0)
         })
     }
@@ -134,10 +137,9 @@ impl<W: Post> Request<W> {
         // SAFETY: contract PASSED ON.
         let iov = unsafe { segments(self.count, self.iov) }?;
         let flags = CompletionFlags::from_bits_retain(self.flags);
-        Some(
-            adapter
-                .fast_or_in_turn(|open| said(what.post(&mut open.ia, ep, iov, self.cookie, flags))),
-        )
+        Some(adapter.fast_or_in_turn(|open| {
+            said(what.post(&mut open.ia, ep, iov, DtoCookie(self.cookie), flags))
+        }))
     }
 }
 
@@ -324,8 +326,9 @@ pub unsafe extern "C" fn dat_srq_post_recv(
             let Some(iov) = (unsafe { segments(num_segments, local_iov) }) else {
                 return refused::<SrqHandle>(srq_handle, num_segments, local_iov);
             };
-            return adapter
-                .fast_or_in_turn(|open| said(open.ia.srq_post_recv(srq, iov, user_cookie)));
+            return adapter.fast_or_in_turn(|open| {
+                said(open.ia.srq_post_recv(srq, iov, DtoCookie(user_cookie)))
+            });
         }
         foreign!(srq_post_recv_func(
             srq_handle,
@@ -376,11 +379,16 @@ unsafe fn dequeue(handle: DatHandle, event: *mut CEvent) -> DatReturn {
             Err(error) => return answer(error),
         };
         adapter.fast_or_in_turn(|open| {
-            let taken = open.ia.evd_dequeue(evd);
+            let taken = open.ia.evd_dequeue(evd).and_then(there);
             // SAFETY: not null, so contract ROOM holds.
             unsafe { event::store(adapter, open, handle, &taken, event) }
         })
     })
+}
+
+/// The event, or DAT_QUEUE_EMPTY.
+pub(super) fn there(taken: Option<Event>) -> DatResult<Event> {
+    taken.ok_or(NOTHING)
 }
 
 /// Whether a dequeue found nothing: then it has looked after the whole adapter, and others may have to look too.

@@ -24,7 +24,7 @@ use super::siblings::Siblings;
 use super::table::{self, IaName, PER_KIND, handle_of};
 use super::types::{CIaAttr, CProviderAttr, DatBoolean, DatCount, DatHandle, DatReturn};
 use crate::registry::ProviderInfo;
-use crate::{Ia, OpenError, OpenOptions};
+use crate::{Ia, NotClosed, OpenError, OpenOptions};
 
 /// `DAT_EVD_ASYNC_EXISTS`: do not make an async EVD, there is one somewhere.
 const ASYNC_EXISTS: u64 = 1;
@@ -207,7 +207,15 @@ pub(super) fn dat_error(error: OpenError) -> DatError {
         | OpenError::Link { .. } => {
             DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
         }
-        OpenError::BringUp { .. } | OpenError::Close(_) => internal("the device refused"),
+        OpenError::BringUp { .. } => internal("the device refused"),
+    }
+}
+
+fn not_closed(error: NotClosed) -> DatError {
+    tracing::warn!(%error, "adapter");
+    match error {
+        NotClosed::InUse(open) => open.error,
+        NotClosed::Teardown(_) => internal("the device refused"),
     }
 }
 
@@ -237,7 +245,7 @@ pub extern "C" fn dat_ia_close(ia_handle: DatHandle, ia_flags: u32) -> DatReturn
         let _held = sleep.hold_time();
         // Whoever sleeps finds the instance gone.
         sleep.kick();
-        let closed = crate::ia_close(ia, flags).map(drop).map_err(dat_error);
+        let closed = crate::ia_close(ia, flags).map(drop).map_err(not_closed);
         drop(closing);
         // The agents have been told, on the thread that tells them.
         drop(instance);

@@ -328,22 +328,30 @@ mod tests {
                 let (pz, evd) = (open.ia.pz_create()?, open.ia.evd_create(16, streams)?);
                 let ep = open
                     .ia
-                    .ep_create(Some(pz), Some(evd), Some(evd), Some(evd), None)?;
+                    .ep_create(Some(pz), dat_core::EpEvds::all(evd), None)?;
                 Ok((evd, ep, open.name(adapter, evd), open.ia_handle()))
             });
             (adapter, ia, made.expect("objects"))
         });
         let (adapter, ia, (evd, ep, events, _)) = answers;
         let listens = |open: &mut Open| {
-            open.ia.psp_create(7, evd, dat_core::PspFlags::CONSUMER)?;
+            open.ia
+                .psp_create(dat_core::ConnQual(7), evd, dat_core::PspFlags::CONSUMER)?;
             Ok(open.ia.query().ia.ia_address)
         };
         let address = adapter.turn_of(ia, listens).expect("it listens");
         let connects = |open: &mut Open| {
             let (best, none) = (dat_core::Qos::BEST_EFFORT, dat_core::ConnectFlags::empty());
             let patience = dat_core::Timeout::INFINITE;
-            open.ia
-                .ep_connect(asks.2.1, address, 7, patience, b"", best, none)
+            open.ia.ep_connect(
+                asks.2.1,
+                address,
+                dat_core::ConnQual(7),
+                patience,
+                b"",
+                best,
+                none,
+            )
         };
         asks.0.turn_of(asks.1, connects).expect("it asks");
         let next = || {

@@ -11,14 +11,15 @@ use core::slice;
 
 use dat_core::provider::Provider;
 use dat_core::{
-    Batch, CompletionFlags, DatResult, EpHandle, EvdHandle, LmrTriplet, SrqHandle, Subtype,
+    Batch, CompletionFlags, DatResult, DtoCookie, EpHandle, EvdHandle, LmrTriplet, SrqHandle,
+    Subtype,
 };
 
 use super::adapter::{Adapter, Open};
 use super::call::{answer, as_count, caught, look_up, parameter, put, said};
 use super::dat2::types::operation;
 use super::event;
-use super::hot::{found_nothing, segments};
+use super::hot::segments;
 use super::table::{Named, handle_of};
 use super::types::{CEvent, CPost, DatCount, DatHandle, DatReturn};
 
@@ -42,7 +43,7 @@ impl CPost {
         // SAFETY: contract PASSED ON.
         let iov = unsafe { self.segments() }?;
         let (cookie, flags) = (
-            self.user_cookie,
+            DtoCookie(self.user_cookie),
             CompletionFlags::from_bits_retain(self.completion_flags),
         );
         // SAFETY: contract GIVEN.
@@ -146,7 +147,7 @@ pub unsafe extern "C" fn dat_srq_post_many(
                     return Err(parameter(Subtype::Arg3));
                 }
                 // SAFETY: contract GIVEN.
-                batch.recv(unsafe { post.segments() }?, post.user_cookie)?;
+                batch.recv(unsafe { post.segments() }?, DtoCookie(post.user_cookie))?;
                 *done += 1;
                 Ok(())
             })
@@ -215,17 +216,16 @@ fn take(
             break;
         }
         let event = match open.ia.evd_dequeue(evd) {
-            Ok(event) => {
+            Ok(Some(event)) => {
                 open.call_for_strays();
                 event
             }
-            Err(error) => {
-                if found_nothing(error) {
-                    open.looked_around();
-                }
-                let nothing_more = found_nothing(error) || taken != 0;
-                return if nothing_more { Ok(taken) } else { Err(error) };
+            Ok(None) => {
+                open.looked_around();
+                return Ok(taken);
             }
+            Err(_) if taken != 0 => return Ok(taken),
+            Err(error) => return Err(error),
         };
         place.write(event::made(adapter, open, handle, &event));
         taken += 1;

@@ -8,7 +8,7 @@ use core::ptr::{null, null_mut};
 
 use dat_core::{
     CompletionFlags, DatError, DatResult, EpHandle, LmrHandle, LmrTriplet, MemPrivFlags, MemType,
-    PzHandle, ReturnType, RmrHandle, Subtype,
+    PzHandle, ReturnType, RmrCookie, RmrHandle, Subtype,
 };
 
 use super::adapter::Open;
@@ -443,7 +443,7 @@ pub unsafe extern "C" fn dat_rmr_bind(
         let ep = other::<EpHandle>(ia, ep_handle);
         let context = adapter.turn(|open| {
             open.ia
-                .rmr_bind(rmr, triplet, privileges, ep, user_cookie, flags)
+                .rmr_bind(rmr, triplet, privileges, ep, RmrCookie(user_cookie), flags)
         })?;
         // SAFETY: contract ROOM.
         unsafe { put(rmr_context, context) };

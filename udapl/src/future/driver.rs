@@ -17,7 +17,7 @@ use hw_mlx::provider::MlxProvider;
 use super::endpoint::Handle;
 use super::error::Error;
 use super::table::Shared;
-use crate::{Ia, OpenError, ia_close};
+use crate::{Ia, NotClosed, ia_close};
 
 /// Events of connections, and requests to connect, that may lie there between two turns.
 const CONNECTION_EVENTS: u32 = 4096;
@@ -172,7 +172,7 @@ impl Driver {
     ///
     /// # Errors
     /// As [`ia_close`]. The futures have ended all the same.
-    pub fn close(self) -> Result<CloseReport, OpenError> {
+    pub fn close(self) -> Result<CloseReport, NotClosed> {
         while self
             .shared
             .with(|core| core.take_in())

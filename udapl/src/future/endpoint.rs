@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use dat_core::{
-    CloseFlags, ConnQual, ConnectFlags, EpAttr, EpHandle, MemPrivFlags, PspFlags, Qos, RmrTriplet,
-    Timeout,
+    CloseFlags, ConnQual, ConnectFlags, EpAttr, EpEvds, EpHandle, MemPrivFlags, PspFlags, Qos,
+    RmrTriplet, Timeout,
 };
 
 use super::buffer::{Buffer, Pool};
@@ -53,9 +53,15 @@ impl Handle {
     pub fn endpoint_with(&self, attr: &EpAttr) -> Result<Endpoint, Error> {
         let link = self.shared.with(|core| {
             let (zone, dtos, events) = (core.zone, Some(core.dtos), Some(core.connections));
-            let ep = core
-                .ia()?
-                .ep_create(Some(zone), dtos, dtos, events, Some(attr))?;
+            let ep = core.ia()?.ep_create(
+                Some(zone),
+                EpEvds {
+                    recv: dtos,
+                    request: dtos,
+                    connect: events,
+                },
+                Some(attr),
+            )?;
             Ok::<_, Error>(core.add_link(ep))
         })?;
         Ok(Endpoint {

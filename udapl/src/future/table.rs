@@ -290,7 +290,7 @@ impl Core {
         });
         entry.ops.push(op);
         self.in_flight += 1;
-        let cookie: DtoCookie = op.data().as_ffi();
+        let cookie = DtoCookie(op.data().as_ffi());
         let posted = self.ia().and_then(|ia| {
             let posted = match what {
                 What::Send => ia.ep_post_send(ep, &[slice], cookie, NO_FLAGS),
@@ -347,7 +347,7 @@ impl Core {
     }
 
     fn completed(&mut self, done: DtoCompletion) {
-        let key = OpKey::from(KeyData::from_ffi(done.cookie));
+        let key = OpKey::from(KeyData::from_ffi(done.cookie.0));
         // What was left of an endpoint that is gone names nothing.
         let is_in_flight = |op: &Op| !matches!(op.stage, Stage::Done(_));
         if !self.ops.get(key).is_some_and(is_in_flight) {

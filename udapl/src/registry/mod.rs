@@ -24,7 +24,7 @@ use std::sync::Arc;
 use dat_core::{DatError, DatResult};
 use thiserror::Error;
 
-use crate::open::{OpenError, OpenOptions, ia_open};
+use crate::open::{NotClosed, OpenError, OpenOptions, StillOpen, ia_open};
 use crate::{CloseFlags, CloseReport, Ia};
 use conf::ConfEntry;
 pub(crate) use directory::{Directory, Found};
@@ -106,13 +106,27 @@ pub struct Opened {
     _entry: Arc<Opener>,
 }
 
+impl core::fmt::Debug for Opened {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Opened").field(&self.ia).finish()
+    }
+}
+
 impl Opened {
     /// Closes it, as [`ia_close`](crate::ia_close) does.
     ///
     /// # Errors
     /// As [`ia_close`](crate::ia_close).
-    pub fn close(self, flags: CloseFlags) -> Result<CloseReport, OpenError> {
-        crate::ia_close(self.ia, flags)
+    pub fn close(self, flags: CloseFlags) -> Result<CloseReport, NotClosed<Self>> {
+        let Self { ia, _entry } = self;
+        crate::ia_close(ia, flags).map_err(|not| match not {
+            NotClosed::InUse(open) => {
+                let error = open.error;
+                let ia = open.into_ia();
+                NotClosed::InUse(StillOpen::new(Self { ia, _entry }, error))
+            }
+            NotClosed::Teardown(error) => NotClosed::Teardown(error),
+        })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use udapl::fabric::Fabric;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, EpAttr, EvdFlags, Event, IaConfig, OpenError,
-    OpenOptions, PspFlags, Qos, ReturnType, Subtype,
+    CloseFlags, CompletionFlags, ConnectFlags, EpAttr, EpEvds, EvdFlags, Event, IaConfig,
+    OpenError, OpenOptions, PspFlags, Qos, ReturnType, Subtype,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, attributes, refused};
@@ -102,7 +102,15 @@ fn what_the_adapter_says_it_has_can_be_had() {
     };
     for attr in [most, wide] {
         let (pz, connect) = (Some(side.pz), Some(side.connect));
-        let ep = side.ia.ep_create(pz, None, None, connect, Some(&attr));
+        let ep = side.ia.ep_create(
+            pz,
+            EpEvds {
+                recv: None,
+                request: None,
+                connect,
+            },
+            Some(&attr),
+        );
         let ep = ep.expect("within the limits");
         assert_eq!(side.ia.ep_query(ep).expect("exists").attr, attr);
         side.ia.ep_free(ep).expect("UNCONNECTED");
@@ -180,7 +188,7 @@ fn what_the_provider_says_of_its_calls_is_so() {
     let zone = side.ia.pz_create().expect("a PZ");
     let ep = side
         .ia
-        .ep_create_with_srq(Some(zone), None, None, None, srq, &attr);
+        .ep_create_with_srq(Some(zone), EpEvds::NONE, srq, &attr);
     side.ia
         .ep_free(ep.expect("in another PZ than its SRQ"))
         .expect("UNCONNECTED");
@@ -235,5 +243,8 @@ fn who_waits_while_another_adapter_closes_is_not_disturbed_and_peers_are_told() 
         panic!("a connection event, not {event:?}");
     };
     assert_eq!(event.kind, udapl::ConnectionEventKind::Disconnected);
-    assert_eq!(b.ia.evd_dequeue(b.ia.async_evd()).ok(), None::<Event>);
+    assert_eq!(
+        b.ia.evd_dequeue(b.ia.async_evd()).ok().flatten(),
+        None::<Event>
+    );
 }

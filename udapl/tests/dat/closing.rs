@@ -4,9 +4,9 @@
 use hw_sim::Fault;
 use udapl::fabric::Fabric;
 use udapl::{
-    AsyncEvent, CloseFlags, ConnectFlags, ConnectionEventKind as Kind, DatResult, DtoStatus,
-    EpHandle, EpState, EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags, OpenError,
-    PspFlags, Qos, ReturnType, SoftwareEvent, SrqAttr, Subtype, Timeout,
+    AsyncEvent, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DatResult,
+    DtoCookie, DtoStatus, EpEvds, EpHandle, EpState, EvdFlags, EvdHandle, Event, Ia, LmrTriplet,
+    MemPrivFlags, NotClosed, PspFlags, Qos, ReturnType, SoftwareEvent, SrqAttr, Subtype, Timeout,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
@@ -87,9 +87,7 @@ fn makers() -> Vec<(&'static str, Maker)> {
             Box::new(move |ia| ia.evd_free(evd).expect("unused"))
         }),
         ("an endpoint", |ia| {
-            let ep = ia
-                .ep_create(None, None, None, None, None)
-                .expect("an endpoint");
+            let ep = ia.ep_create(None, EpEvds::NONE, None).expect("an endpoint");
             Box::new(move |ia| ia.ep_free(ep).expect("unused"))
         }),
         ("an SRQ", |ia| {
@@ -140,15 +138,18 @@ fn a_graceful_close_is_refused_while_anything_is_left_and_leaves_it_alone() {
 }
 
 #[test]
-fn closing_for_good_gracefully_says_what_is_the_matter_and_leaks_nothing_either() {
+fn a_graceful_close_that_finds_objects_says_so_and_gives_the_adapter_back() {
     for (what, make) in makers() {
         let fabric = Fabric::pair(1);
         let mut ia = fabric.open(A).expect("opens");
         let _free = make(&mut ia);
-        let Err(OpenError::Dat(error)) = udapl::ia_close(ia, CloseFlags::Graceful) else {
+        let Err(NotClosed::InUse(open)) = udapl::ia_close(ia, CloseFlags::Graceful) else {
             panic!("{what} is left");
         };
-        assert_eq!(error.return_type(), ReturnType::InvalidState, "{what}");
+        assert_eq!(open.error.return_type(), ReturnType::InvalidState, "{what}");
+        let mut ia = open.into_ia();
+        ia.pz_create().expect("it is open");
+        udapl::ia_close(ia, CloseFlags::Abrupt).expect("closed");
         assert_clean(&fabric, A);
     }
 }
@@ -179,7 +180,7 @@ impl Pair {
         for cookie in 0..5 {
             pair.sides[A]
                 .ia
-                .ep_post_recv(gone, &[local.all()], cookie, NONE)
+                .ep_post_recv(gone, &[local.all()], DtoCookie(cookie), NONE)
                 .expect("posted");
         }
         pair.sides[A]
@@ -199,20 +200,25 @@ impl Pair {
         for cookie in 0..8 {
             pair.sides[A]
                 .ia
-                .srq_post_recv(srq, &[local.all()], cookie)
+                .srq_post_recv(srq, &[local.all()], DtoCookie(cookie))
                 .expect("posted");
         }
         let usual = attributes(&pair.sides[A].ia);
         let on_srq = pair.sides[A]
             .ia
-            .ep_create_with_srq(Some(pz), Some(recv), None, Some(connect), srq, &usual)
+            .ep_create_with_srq(
+                Some(pz),
+                EpEvds::NONE.recv(recv).connect(connect),
+                srq,
+                &usual,
+            )
             .expect("an endpoint");
         let sender = pair.another_ep(B);
         pair.connect_endpoints(on_srq, sender);
         heard.push((sender, Kind::Disconnected));
         pair.sides[B]
             .ia
-            .ep_post_send(sender, &[remote.part(0, 64)], 7, NONE)
+            .ep_post_send(sender, &[remote.part(0, 64)], DtoCookie(7), NONE)
             .expect("posted");
         pair.wait_request(B);
         // Requests nobody has decided on: one dequeued, one not.
@@ -246,14 +252,26 @@ impl Pair {
             .expect("starts");
         for cookie in 0..5 {
             let ia = &mut pair.sides[A].ia;
-            ia.ep_post_recv(a, &[local.all()], cookie, NONE)
+            ia.ep_post_recv(a, &[local.all()], DtoCookie(cookie), NONE)
                 .expect("posted");
-            ia.ep_post_send(a, &[local.all()], cookie, NONE)
+            ia.ep_post_send(a, &[local.all()], DtoCookie(cookie), NONE)
                 .expect("posted");
-            ia.ep_post_rdma_write(a, &[local.all()], cookie, &remote.remote(0, 4096), NONE)
-                .expect("posted");
-            ia.ep_post_rdma_read(a, &[local.all()], cookie, &remote.remote(0, 4096), NONE)
-                .expect("posted");
+            ia.ep_post_rdma_write(
+                a,
+                &[local.all()],
+                DtoCookie(cookie),
+                &remote.remote(0, 4096),
+                NONE,
+            )
+            .expect("posted");
+            ia.ep_post_rdma_read(
+                a,
+                &[local.all()],
+                DtoCookie(cookie),
+                &remote.remote(0, 4096),
+                NONE,
+            )
+            .expect("posted");
         }
         pair.sides[A]
             .ia
@@ -388,7 +406,7 @@ fn whoever_waits_when_the_device_dies_is_released_and_told_why() {
                 panic!("{fault:?}")
             };
             assert_eq!(
-                (done.cookie, done.status),
+                (done.cookie.0, done.status),
                 (cookie, DtoStatus::ErrFlushed),
                 "{fault:?}"
             );
@@ -527,7 +545,10 @@ fn calls_that_need_a_dead_device_say_so_and_calls_that_free_work() {
             let (ia, connect) = (&mut pair.sides[B].ia, pair.sides[B].connect);
             ia.ep_disconnect(asking, CloseFlags::Abrupt)
                 .expect("connecting");
-            assert!(matches!(ia.evd_dequeue(connect), Ok(Event::Connection(_))));
+            assert!(matches!(
+                ia.evd_dequeue(connect),
+                Ok(Some(Event::Connection(_)))
+            ));
             ia.ep_reset(asking).expect("DISCONNECTED");
             request.cr
         });
@@ -558,13 +579,15 @@ fn calls_that_need_a_dead_device_say_so_and_calls_that_free_work() {
             (
                 "ep_create",
                 side.ia
-                    .ep_create(Some(side.pz), None, None, None, None)
+                    .ep_create(Some(side.pz), EpEvds::NONE, None)
                     .map(drop),
             ),
             ("srq_create", side.ia.srq_create(side.pz, attr).map(drop)),
             (
                 "psp_create",
-                side.ia.psp_create(1, side.cr, PspFlags::CONSUMER).map(drop),
+                side.ia
+                    .psp_create(ConnQual(1), side.cr, PspFlags::CONSUMER)
+                    .map(drop),
             ),
             (
                 "psp_create_any",
@@ -667,11 +690,12 @@ fn gone_without_a_close(end: impl FnOnce(support::Side), told: bool) {
     let took = fabric.sim.clock().now() - begun;
     assert!(took <= std::time::Duration::from_millis(200), "{took:?}");
     fabric.sim.heal();
-    udapl::write(&memory.memory, 0, &[0x11; 64]);
+    memory.memory.write_from(0, &[0x11; 64]).expect("inside");
     // Nobody acknowledges what A sends, nor is anything placed.
     let (send, target) = (far.all(), memory.all_remote());
-    a.ia.ep_post_send(a.ep, &[send], 1, NONE).expect("posted");
-    a.ia.ep_post_rdma_write(a.ep, &[send], 2, &target, NONE)
+    a.ia.ep_post_send(a.ep, &[send], DtoCookie(1), NONE)
+        .expect("posted");
+    a.ia.ep_post_rdma_write(a.ep, &[send], DtoCookie(2), &target, NONE)
         .expect("posted");
     for _ in 0..2 {
         let (event, _) = a.ia.evd_wait(a.request, LONG, 1).expect("it ends");

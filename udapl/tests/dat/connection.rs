@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use mlx_prm::Opcode;
 use udapl::fabric::Fabric;
 use udapl::{
-    CloseFlags, ConnectFlags, ConnectionEventKind as Kind, DtoStatus, EpChange, EpState, EvdFlags,
-    Event, PspFlags, Qos, ReturnType, Subtype, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind as Kind, DtoCookie, DtoStatus,
+    EpChange, EpEvds, EpState, EvdFlags, Event, PspFlags, Qos, ReturnType, Subtype, Timeout,
 };
 
 use crate::support::connecting::SECOND;
@@ -114,7 +114,7 @@ fn a_request_the_peer_rejects_is_peer_rejected() {
 /// Clauses: CONN-4.
 #[test]
 fn a_request_to_where_nobody_listens_is_rejected_by_the_provider() {
-    for conn_qual in [CONN_QUAL + 1, 1, 0xffff, u64::MAX] {
+    for conn_qual in [support::beside(1).0, 1, 0xffff, u64::MAX].map(ConnQual) {
         let mut pair = Pair::unconnected(&PairConfig::default());
         pair.receive(A, 1);
         let ep = pair.sides[A].ep;
@@ -161,12 +161,18 @@ fn a_request_beyond_the_backlog_is_rejected_by_the_provider_and_loses_nothing() 
     let room = pair.sides[B].ia.evd_query(evd).expect("exists").qlen as usize;
     pair.sides[B]
         .ia
-        .psp_create(77_000, evd, PspFlags::CONSUMER)
+        .psp_create(ConnQual(77_000), evd, PspFlags::CONSUMER)
         .expect("a PSP");
     let eps: Vec<_> = (0..room + 2).map(|_| pair.another_ep(A)).collect();
     for (at, &ep) in eps.iter().enumerate() {
-        pair.start(A, ep, 77_000, LONG, &[u8::try_from(at).expect("few")])
-            .expect("starts");
+        pair.start(
+            A,
+            ep,
+            ConnQual(77_000),
+            LONG,
+            &[u8::try_from(at).expect("few")],
+        )
+        .expect("starts");
         pair.run_for(1);
     }
     for &ep in &eps[room..] {
@@ -450,7 +456,7 @@ fn parameters_of_a_connect_are_refused_before_anything_happens() {
     let best = Qos::BEST_EFFORT;
     let bad = [
         (
-            ia.ep_connect(ep, address, 0, LONG, b"", best, none),
+            ia.ep_connect(ep, address, ConnQual(0), LONG, b"", best, none),
             Subtype::Arg3,
         ),
         (
@@ -462,7 +468,7 @@ fn parameters_of_a_connect_are_refused_before_anything_happens() {
             Subtype::Arg5,
         ),
         (
-            ia.ep_connect(ep, address, 80, LONG, &long[..57], best, none),
+            ia.ep_connect(ep, address, ConnQual(80), LONG, &long[..57], best, none),
             Subtype::Arg5,
         ),
         (
@@ -509,7 +515,7 @@ fn parameters_of_a_connect_are_refused_before_anything_happens() {
     );
     // Without a PZ there is nothing to connect.
     let bare = ia
-        .ep_create(None, None, None, None, None)
+        .ep_create(None, EpEvds::NONE, None)
         .expect("half-configured");
     let error = refused(
         ia.ep_connect(bare, address, CONN_QUAL, LONG, b"", best, none),
@@ -575,12 +581,13 @@ fn a_qualifier_is_listened_at_once_and_again_when_it_is_free() {
         ReturnType::ConnQualInUse,
     );
     let bad = refused(
-        side.ia.psp_create(0, side.cr, PspFlags::CONSUMER),
+        side.ia.psp_create(ConnQual(0), side.cr, PspFlags::CONSUMER),
         ReturnType::InvalidParameter,
     );
     assert_eq!(bad.subtype(), Subtype::Arg2);
     let bad = refused(
-        side.ia.psp_create(5, side.recv, PspFlags::CONSUMER),
+        side.ia
+            .psp_create(ConnQual(5), side.recv, PspFlags::CONSUMER),
         ReturnType::InvalidHandle,
     );
     assert_eq!(bad.subtype(), Subtype::HandleEvdCr);
@@ -631,16 +638,16 @@ fn many_connections_of_two_adapters_do_not_disturb_each_other() {
     for (at, &(a, b)) in all.iter().enumerate() {
         pair.sides[B]
             .ia
-            .ep_post_recv(b, &[to.part(8 * at, 8)], at as u64, NONE)
+            .ep_post_recv(b, &[to.part(8 * at, 8)], DtoCookie(at as u64), NONE)
             .expect("posted");
         from.write(0, &(at as u64).to_be_bytes());
         pair.sides[A]
             .ia
-            .ep_post_send(a, &[from.all()], at as u64, NONE)
+            .ep_post_send(a, &[from.all()], DtoCookie(at as u64), NONE)
             .expect("posted");
         assert_eq!(pair.wait_request(A).ep, a);
         let done = pair.wait_recv(B);
-        assert_eq!((done.ep, done.cookie), (b, at as u64));
+        assert_eq!((done.ep, done.cookie.0), (b, at as u64));
         assert_eq!(to.read(8 * at, 8), (at as u64).to_be_bytes());
     }
     // Every other one goes.

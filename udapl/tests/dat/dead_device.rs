@@ -1,7 +1,9 @@
 //! A device that dies under load: every DTO still completes, once, and the adapter can still be closed.
 
 use hw_sim::Fault;
-use udapl::{CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, Event, ReturnType};
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, Event, ReturnType,
+};
 
 use crate::support::{self, A, B, NONE, Pair};
 
@@ -11,7 +13,7 @@ fn kill(fault: &Fault, sends: u64) {
     for cookie in 0..5 {
         pair.sides[A]
             .ia
-            .ep_post_recv(ep, &[buffer.part(0, 64)], 100 + cookie, NONE)
+            .ep_post_recv(ep, &[buffer.part(0, 64)], DtoCookie(100 + cookie), NONE)
             .expect("a receive");
     }
     // Nothing of this is answered: the peer hears nothing any more.
@@ -24,13 +26,13 @@ fn kill(fault: &Fault, sends: u64) {
         };
         pair.sides[A]
             .ia
-            .ep_post_send(ep, &[buffer.part(0, 64)], cookie, flags)
+            .ep_post_send(ep, &[buffer.part(0, 64)], DtoCookie(cookie), flags)
             .expect("a send");
     }
     for cookie in 0..sends {
         let done = pair.wait_request(A);
         assert_eq!(
-            (done.cookie, done.status),
+            (done.cookie.0, done.status),
             (cookie, DtoStatus::ErrFlushed),
             "{fault:?}"
         );
@@ -38,7 +40,7 @@ fn kill(fault: &Fault, sends: u64) {
     for cookie in 100..105 {
         let done = pair.wait_recv(A);
         assert_eq!(
-            (done.cookie, done.status),
+            (done.cookie.0, done.status),
             (cookie, DtoStatus::ErrFlushed),
             "{fault:?}"
         );
@@ -51,10 +53,10 @@ fn kill(fault: &Fault, sends: u64) {
     // Posts after the end are flushed as well; calls that need the device say what is the matter.
     pair.sides[A]
         .ia
-        .ep_post_send(ep, &[buffer.part(0, 64)], 9, NONE)
+        .ep_post_send(ep, &[buffer.part(0, 64)], DtoCookie(9), NONE)
         .expect("a post in DISCONNECTED");
     let done = pair.wait_request(A);
-    assert_eq!((done.cookie, done.status), (9, DtoStatus::ErrFlushed));
+    assert_eq!((done.cookie.0, done.status), (9, DtoStatus::ErrFlushed));
     support::refused(pair.sides[A].ia.pz_create(), ReturnType::InternalError);
     let [a, b] = pair.sides;
     udapl::ia_close(a.ia, CloseFlags::Abrupt).expect("a dead device can be closed");
@@ -86,7 +88,7 @@ fn a_function_that_is_wanted_back_is_given_back_in_good_order() {
     for cookie in 0..5 {
         pair.sides[A]
             .ia
-            .ep_post_recv(ep, &[buffer.part(0, 64)], cookie, NONE)
+            .ep_post_recv(ep, &[buffer.part(0, 64)], DtoCookie(cookie), NONE)
             .expect("a receive");
     }
     pair.fabric
@@ -100,7 +102,10 @@ fn a_function_that_is_wanted_back_is_given_back_in_good_order() {
     pair.expect_connection(B, ConnectionEventKind::Disconnected);
     for cookie in 0..5 {
         let done = pair.wait_recv(A);
-        assert_eq!((done.cookie, done.status), (cookie, DtoStatus::ErrFlushed));
+        assert_eq!(
+            (done.cookie.0, done.status),
+            (cookie, DtoStatus::ErrFlushed)
+        );
     }
     support::refused(pair.sides[A].ia.pz_create(), ReturnType::InternalError);
     let why = pair.sides[A].ia.last_device_error().expect("a reason");

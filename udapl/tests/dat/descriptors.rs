@@ -6,7 +6,7 @@
 use std::process::Command;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use udapl::{CloseFlags, EvdFlags, Ia, OpenOptions};
+use udapl::{CloseFlags, EpEvds, EvdFlags, Ia, OpenOptions};
 
 /// Set in the child.
 const CHILD: &str = "DAT_TEST_DESCRIPTORS";
@@ -31,8 +31,16 @@ fn opened(name: &str) -> Ia {
     let pz = ia.pz_create().expect("a PZ");
     let streams = EvdFlags::CONNECTION | EvdFlags::DTO;
     let evd = Some(ia.evd_create(16, streams).expect("an EVD"));
-    ia.ep_create(Some(pz), evd, evd, evd, None)
-        .expect("an endpoint");
+    ia.ep_create(
+        Some(pz),
+        EpEvds {
+            recv: evd,
+            request: evd,
+            connect: evd,
+        },
+        None,
+    )
+    .expect("an endpoint");
     ia
 }
 

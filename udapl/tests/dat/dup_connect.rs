@@ -1,8 +1,8 @@
 //! Connecting once more to where another endpoint is connected: `ep_dup_connect`.
 
 use udapl::{
-    CloseFlags, ConnectionEventKind, DatResult, EpHandle, EpState, Qos, ReturnType, Subtype,
-    Timeout,
+    CloseFlags, ConnectionEventKind, DatResult, EpEvds, EpHandle, EpState, Qos, ReturnType,
+    Subtype, Timeout,
 };
 
 use crate::support::{A, B, LONG, Pair, PairConfig, refused};
@@ -92,7 +92,7 @@ fn a_duplicate_needs_an_idle_endpoint_and_a_connected_one() {
     refused(started, ReturnType::ModelNotSupported);
     let (recv, connect) = (pair.sides[A].recv, pair.sides[A].connect);
     let ia = &mut pair.sides[A].ia;
-    let bare = ia.ep_create(None, Some(recv), None, Some(connect), None);
+    let bare = ia.ep_create(None, EpEvds::NONE.recv(recv).connect(connect), None);
     let bare = bare.expect("an endpoint without a PZ");
     let error = refused(pair.dup(A, bare, other), ReturnType::InvalidState);
     assert_eq!(error.subtype(), Subtype::StateEpNotReady);

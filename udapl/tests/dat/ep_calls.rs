@@ -2,12 +2,12 @@
 
 use mlx_prm::Opcode;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoStatus, EpAttr, EpHandle, EpParam,
-    EpState, EvdFlags, Event, PspFlags, PzHandle, Qos, ReturnType, Subtype,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr, EpEvds,
+    EpHandle, EpParam, EpState, EvdFlags, Event, PspFlags, PzHandle, Qos, ReturnType, Subtype,
 };
 
 use crate::support::connecting::EMPTY;
-use crate::support::{A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
+use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
 
 /// Clauses: EPC-1, EPC-2, EPC-8, EPQ-1.
 #[test]
@@ -28,7 +28,11 @@ fn an_endpoint_is_what_was_asked_for_or_what_the_provider_chooses() {
     let (pz, recv, request, connect) = (side.pz, side.recv, side.request, side.connect);
     for (attr, expected) in [(Some(&asked), asked), (None, provider)] {
         let ia = &mut side.ia;
-        let ep = ia.ep_create(Some(pz), Some(recv), Some(request), Some(connect), attr);
+        let ep = ia.ep_create(
+            Some(pz),
+            EpEvds::NONE.recv(recv).request(request).connect(connect),
+            attr,
+        );
         let ep = ep.expect("an endpoint");
         assert_eq!(
             ia.ep_query(ep),
@@ -51,7 +55,7 @@ fn an_endpoint_is_what_was_asked_for_or_what_the_provider_chooses() {
         qos: Qos::PREMIUM,
         ..asked
     };
-    let made = side.ia.ep_create(Some(pz), None, None, None, Some(&costly));
+    let made = side.ia.ep_create(Some(pz), EpEvds::NONE, Some(&costly));
     refused(made, ReturnType::ModelNotSupported);
 }
 
@@ -63,7 +67,7 @@ fn an_endpoint_the_device_refuses_leaves_nothing_behind() {
     let ia = &mut pair.sides[A].ia;
     let pz = ia.pz_create().expect("a PZ");
     let evd = ia.evd_create(8, EvdFlags::DTO).expect("an EVD");
-    let made = ia.ep_create(Some(pz), Some(evd), Some(evd), None, None);
+    let made = ia.ep_create(Some(pz), EpEvds::dto(evd), None);
     refused(made, ReturnType::InsufficientResources);
     ia.evd_free(evd).expect("nothing feeds it");
     ia.pz_free(pz).expect("nothing is in it");
@@ -98,14 +102,32 @@ fn an_srq_is_its_endpoints_until_they_are_freed() {
         max_recv_iov: u32::MAX,
         ..attributes(ia)
     };
-    let other = ia.ep_create_with_srq(Some(pz), evd, evd, None, srq, &odd);
+    let other = ia.ep_create_with_srq(
+        Some(pz),
+        EpEvds {
+            recv: evd,
+            request: evd,
+            connect: None,
+        },
+        srq,
+        &odd,
+    );
     let other = other.expect("an endpoint");
     assert_eq!(ia.ep_query(other).expect("exists").attr, odd);
     for ep in [ep, other] {
         ia.ep_free(ep).expect("freed");
     }
     ia.srq_free(srq).expect("nobody uses it");
-    let made = ia.ep_create_with_srq(Some(pz), evd, evd, None, srq, &odd);
+    let made = ia.ep_create_with_srq(
+        Some(pz),
+        EpEvds {
+            recv: evd,
+            request: evd,
+            connect: None,
+        },
+        srq,
+        &odd,
+    );
     let error = refused(made, ReturnType::InvalidHandle);
     assert_eq!(error.subtype(), Subtype::HandleSrq);
 }
@@ -122,7 +144,7 @@ fn the_peer_is_told_from_the_attempt_to_the_end() {
     };
     assert_eq!(told(&pair), (None, 0));
     pair.start_usual();
-    assert_eq!(told(&pair), (Some(peer), CONN_QUAL));
+    assert_eq!(told(&pair), (Some(peer), CONN_QUAL.0));
     let (cr, b) = (pair.request(B), pair.sides[B].ep);
     let accepted = pair.sides[B].ia.cr_accept(cr, Some(b), b"");
     accepted.expect("accepted");
@@ -131,7 +153,7 @@ fn the_peer_is_told_from_the_attempt_to_the_end() {
     assert_eq!(passive.remote_ia_address, Some(active));
     pair.expect_connection(A, ConnectionEventKind::Established);
     pair.expect_connection(B, ConnectionEventKind::Established);
-    assert_eq!(told(&pair), (Some(peer), CONN_QUAL));
+    assert_eq!(told(&pair), (Some(peer), CONN_QUAL.0));
     let ep = pair.sides[A].ep;
     pair.disconnect();
     pair.sides[A].ia.ep_reset(ep).expect("DISCONNECTED");
@@ -188,7 +210,7 @@ fn waiting(state: EpState) -> (Pair, EpHandle) {
     let own = pair.sides[B].ep;
     let ia = &mut pair.sides[B].ia;
     let evd = ia.evd_create(16, EvdFlags::CR).expect("an EVD");
-    let qualifier = CONN_QUAL + 1;
+    let qualifier = support::beside(1);
     if state == EpState::TentativeConnectionPending {
         let psp = ia.psp_create(qualifier, evd, PspFlags::PROVIDER);
         psp.expect("a PSP");
@@ -225,7 +247,7 @@ fn an_endpoint_that_waits_for_a_decision_is_not_disconnected_reset_or_freed() {
             ia.ep_disconnect(ep, CloseFlags::Graceful),
             ia.ep_reset(ep),
             ia.ep_free(ep),
-            ia.ep_post_send(ep, EMPTY, 1, NONE),
+            ia.ep_post_send(ep, EMPTY, DtoCookie(1), NONE),
             connected,
         ];
         for call in calls {
@@ -254,7 +276,7 @@ fn what_succeeded_comes_before_the_end_on_one_evd() {
     let (pz, attr) = (pair.sides[A].pz, attributes(&pair.sides[A].ia));
     let ia = &mut pair.sides[A].ia;
     let evd = ia.evd_create(64, flags).expect("an EVD");
-    let a = ia.ep_create(Some(pz), Some(evd), Some(evd), Some(evd), Some(&attr));
+    let a = ia.ep_create(Some(pz), EpEvds::all(evd), Some(&attr));
     let (a, b) = (a.expect("an endpoint"), pair.another_ep(B));
     pair.start(A, a, CONN_QUAL, LONG, b"").expect("starts");
     let cr = pair.request(B);
@@ -264,9 +286,13 @@ fn what_succeeded_comes_before_the_end_on_one_evd() {
     let event = pair.wait_event(A, evd);
     assert!(matches!(event, Event::Connection(it) if it.kind == ConnectionEventKind::Established));
     for cookie in 0..5 {
-        let posted = pair.sides[B].ia.ep_post_recv(b, EMPTY, cookie, NONE);
+        let posted = pair.sides[B]
+            .ia
+            .ep_post_recv(b, EMPTY, DtoCookie(cookie), NONE);
         posted.expect("posted");
-        let posted = pair.sides[A].ia.ep_post_send(a, EMPTY, cookie, NONE);
+        let posted = pair.sides[A]
+            .ia
+            .ep_post_send(a, EMPTY, DtoCookie(cookie), NONE);
         posted.expect("posted");
     }
     for _ in 0..5 {
@@ -279,7 +305,7 @@ fn what_succeeded_comes_before_the_end_on_one_evd() {
         let Event::Dto(done) = event else {
             panic!("the completion of {cookie}, not {event:?}");
         };
-        assert_eq!((done.cookie, done.status), (cookie, DtoStatus::Success));
+        assert_eq!((done.cookie.0, done.status), (cookie, DtoStatus::Success));
     }
     let event = pair.wait_event(A, evd);
     assert!(matches!(event, Event::Connection(it) if it.kind == ConnectionEventKind::Disconnected));
@@ -293,7 +319,7 @@ fn a_freed_endpoint_is_no_handle_and_keeps_nothing() {
     let ia = &mut pair.sides[A].ia;
     let pz = ia.pz_create().expect("a PZ");
     let evd = ia.evd_create(8, EvdFlags::DTO).expect("an EVD");
-    let ep = ia.ep_create(Some(pz), Some(evd), Some(evd), None, None);
+    let ep = ia.ep_create(Some(pz), EpEvds::dto(evd), None);
     let ep = ep.expect("an endpoint");
     ia.ep_free(ep).expect("freed");
     for gone in [ep, foreign] {
@@ -311,10 +337,10 @@ fn a_freed_endpoint_is_no_handle_and_keeps_nothing() {
     }
     ia.evd_free(evd).expect("nothing feeds it");
     ia.pz_free(pz).expect("nothing is in it");
-    let made = ia.ep_create(Some(pz), None, None, None, None);
+    let made = ia.ep_create(Some(pz), EpEvds::NONE, None);
     let error = refused(made, ReturnType::InvalidHandle);
     assert_eq!(error.subtype(), Subtype::HandlePz);
-    let made = ia.ep_create(None, Some(evd), None, None, None);
+    let made = ia.ep_create(None, EpEvds::NONE.recv(evd), None);
     let error = refused(made, ReturnType::InvalidHandle);
     assert_eq!(error.subtype(), Subtype::HandleEvdRecv);
 }

@@ -2,7 +2,8 @@
 //! `ep_set_watermark`.
 
 use udapl::{
-    AsyncEvent, ConnectionEventKind, DtoStatus, EpRecvParam, EpState, Event, ReturnType, Subtype,
+    AsyncEvent, ConnectionEventKind, DtoCookie, DtoStatus, EpRecvParam, EpState, Event, ReturnType,
+    Subtype,
 };
 
 use crate::support::connecting::EMPTY;
@@ -173,7 +174,9 @@ fn an_endpoint_with_an_srq_holds_one_buffer_at_most() {
     }
     pair.set_marks(B, Some(1), Some(1));
     for cookie in 0..8 {
-        let posted = pair.sides[B].ia.srq_post_recv(srq, EMPTY, cookie);
+        let posted = pair.sides[B]
+            .ia
+            .srq_post_recv(srq, EMPTY, DtoCookie(cookie));
         posted.expect("posted");
     }
     for cookie in 0..8 {

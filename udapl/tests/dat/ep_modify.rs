@@ -5,7 +5,7 @@ use udapl::{
     MemPrivFlags, PspFlags, ReturnType,
 };
 
-use crate::support::{self, A, B, CONN_QUAL, NONE, Pair, PairConfig, pattern, refused};
+use crate::support::{self, A, B, NONE, Pair, PairConfig, pattern, refused};
 
 const NOTHING: EpChange = EpChange {
     pz: None,
@@ -169,7 +169,7 @@ fn zone_and_the_rest_change_in_their_states_only() {
         let (own, zone) = (pair.sides[B].ep, pair.sides[B].ia.pz_create());
         let zone = zone.expect("a PZ");
         let ia = &mut pair.sides[B].ia;
-        let qualifier = CONN_QUAL + 1;
+        let qualifier = support::beside(1);
         if state == EpState::TentativeConnectionPending {
             ia.psp_create(qualifier, evd, PspFlags::PROVIDER)
                 .map(drop)

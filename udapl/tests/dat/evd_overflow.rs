@@ -1,8 +1,8 @@
 //! Event dispatchers that are full: what is refused, what is lost, and who is told.
 
 use udapl::{
-    AsyncEvent, CompletionFlags, ConnectionEventKind, DtoStatus, EpChange, EpState, EvdFlags,
-    Event, IaConfig, ReturnType, SoftwareEvent, Subtype,
+    AsyncEvent, CompletionFlags, ConnQual, ConnectionEventKind, DtoCookie, DtoStatus, EpChange,
+    EpEvds, EpState, EvdFlags, Event, IaConfig, ReturnType, SoftwareEvent, Subtype,
 };
 
 use crate::support::connecting::EMPTY;
@@ -25,9 +25,9 @@ fn software_events_fill_an_evd_to_its_length_and_the_next_is_refused_without_a_t
                 assert_eq!(error.code(), 0x800e_0000);
             }
             for at in 0..room {
-                assert_eq!(pair.sides[A].ia.evd_dequeue(evd), Ok(se(at + round)));
+                assert_eq!(pair.sides[A].ia.evd_dequeue(evd), Ok(Some(se(at + round))));
             }
-            refused(pair.sides[A].ia.evd_dequeue(evd), ReturnType::QueueEmpty);
+            assert_eq!(pair.sides[A].ia.evd_dequeue(evd), Ok(None));
         }
     }
     let evd = pair.sides[A].ia.async_evd();
@@ -50,12 +50,12 @@ fn a_connection_event_that_does_not_fit_is_lost_and_the_asynchronous_evd_says_wh
         .map(|_| {
             let side = &mut pair.sides[A];
             side.ia
-                .ep_create(Some(side.pz), None, None, Some(evd), None)
+                .ep_create(Some(side.pz), EpEvds::NONE.connect(evd), None)
                 .expect("an endpoint")
         })
         .collect();
     for &ep in &eps {
-        pair.start(A, ep, 7, LONG, b"").expect("starts");
+        pair.start(A, ep, ConnQual(7), LONG, b"").expect("starts");
         let mut turns = pair.fabric.turns(10_000);
         while pair.state_of(A, ep) != EpState::Disconnected {
             assert!(turns.next(), "{:?}", pair.state_of(A, ep));
@@ -94,9 +94,9 @@ fn an_asynchronous_evd_that_overflows_loses_events_and_nothing_else() {
         let side = &mut pair.sides[A];
         let ep = side
             .ia
-            .ep_create(Some(side.pz), None, None, Some(evd), None)
+            .ep_create(Some(side.pz), EpEvds::NONE.connect(evd), None)
             .expect("an endpoint");
-        pair.start(A, ep, 7, LONG, b"").expect("starts");
+        pair.start(A, ep, ConnQual(7), LONG, b"").expect("starts");
         for _ in 0..10 {
             pair.pump();
         }
@@ -146,8 +146,8 @@ fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_
     assert_eq!(pair.state(A), EpState::Disconnected);
     // What did fit is there, in order; the other side hears of the end.
     let mut next = 0;
-    while let Ok(Event::Dto(done)) = pair.sides[A].ia.evd_dequeue(evd) {
-        assert_eq!((done.cookie, done.status), (next, DtoStatus::Success));
+    while let Ok(Some(Event::Dto(done))) = pair.sides[A].ia.evd_dequeue(evd) {
+        assert_eq!((done.cookie.0, done.status), (next, DtoStatus::Success));
         next += 1;
     }
     assert!((4..64).contains(&next), "{next}");
@@ -171,7 +171,10 @@ fn completions_that_do_not_fit_break_their_connections_and_the_asynchronous_evd_
     let (from, to) = (pair.buffer(B, 9), pair.buffer(A, 9));
     pair.post_recv(A, &[to.all()], 1, NONE).expect("posted");
     // Requests of B from before are of no interest.
-    while pair.sides[B].ia.evd_dequeue(pair.sides[B].request).is_ok() {}
+    while matches!(
+        pair.sides[B].ia.evd_dequeue(pair.sides[B].request),
+        Ok(Some(_))
+    ) {}
     pair.post_send(B, &[from.all()], 2, NONE).expect("posted");
     pair.expect_recv(A, 1, DtoStatus::Success);
     pair.assert_no_complaints();
@@ -196,7 +199,7 @@ fn suppressed_successes_never_overflow_an_evd_however_short() {
             .ep_post_rdma_write(
                 ep,
                 &[from.all()],
-                cookie,
+                DtoCookie(cookie),
                 &remote,
                 CompletionFlags::SUPPRESS,
             )
@@ -229,7 +232,7 @@ fn an_evd_as_long_as_what_may_be_outstanding_never_overflows() {
         for cookie in 0..64 {
             let done = pair.wait_dto(A, evd);
             assert_eq!(
-                (done.cookie, done.status),
+                (done.cookie.0, done.status),
                 (cookie, DtoStatus::Success),
                 "round {round}"
             );

@@ -1,8 +1,8 @@
 //! Which streams an EVD takes, which may share it, and what cannot be freed while it is in use.
 
 use udapl::{
-    CompletionFlags, DatResult, EpAttr, EpChange, EpHandle, EvdFlags, EvdHandle, EvdState,
-    IaConfig, PspFlags, ReturnType, SoftwareEvent, SrqAttr, Subtype,
+    CompletionFlags, ConnQual, DatResult, EpAttr, EpChange, EpEvds, EpHandle, EvdFlags, EvdHandle,
+    EvdState, IaConfig, PspFlags, ReturnType, SoftwareEvent, SrqAttr, Subtype,
 };
 
 use crate::support::waiting::FOREVER;
@@ -28,7 +28,7 @@ fn the_state_of_an_evd_follows_the_streams_attached_to_it() {
             |ia: &udapl::Ia| ia.evd_query(evd).expect("exists").state & EvdState::CONFIG_THRESHOLD;
         let ep = side
             .ia
-            .ep_create(Some(side.pz), Some(evd), None, None, Some(&attr))
+            .ep_create(Some(side.pz), EpEvds::NONE.recv(evd), Some(&attr))
             .expect("an endpoint");
         assert_eq!(config(&side.ia), expected, "{flags:?}");
         side.ia.ep_free(ep).expect("freed");
@@ -48,8 +48,15 @@ fn endpoint(
         request_completion_flags: request_flags,
         ..attributes(&side.ia)
     };
-    side.ia
-        .ep_create(Some(side.pz), recv, request, connect, Some(&attr))
+    side.ia.ep_create(
+        Some(side.pz),
+        EpEvds {
+            recv,
+            request,
+            connect,
+        },
+        Some(&attr),
+    )
 }
 
 const UNSIGNALLED: CompletionFlags = CompletionFlags::UNSIGNALLED;
@@ -166,7 +173,9 @@ fn service_points_and_software_events_share_with_streams_that_count_only() {
         // The endpoint first.
         let evd = pair.evd(300, all);
         let ep = endpoint(&mut pair, [Some(evd), None, None], [flags, NONE]).expect("alone");
-        let psp = pair.sides[A].ia.psp_create(5, evd, PspFlags::CONSUMER);
+        let psp = pair.sides[A]
+            .ia
+            .psp_create(ConnQual(5), evd, PspFlags::CONSUMER);
         assert_eq!(psp.is_ok(), legal, "{flags:?}");
         match psp {
             Ok(psp) => pair.sides[A].ia.psp_free(psp).expect("exists"),
@@ -176,7 +185,7 @@ fn service_points_and_software_events_share_with_streams_that_count_only() {
         // The service point first.
         let psp = pair.sides[A]
             .ia
-            .psp_create(5, evd, PspFlags::CONSUMER)
+            .psp_create(ConnQual(5), evd, PspFlags::CONSUMER)
             .expect("alone");
         assert_eq!(
             endpoint(&mut pair, [Some(evd), None, None], [flags, NONE]).is_ok(),
@@ -220,7 +229,9 @@ fn an_evd_takes_only_the_streams_it_was_made_for() {
             assert_eq!(error.subtype(), subtype);
         }
         let error = refused(
-            pair.sides[A].ia.psp_create(5, evd, PspFlags::CONSUMER),
+            pair.sides[A]
+                .ia
+                .psp_create(ConnQual(5), evd, PspFlags::CONSUMER),
             ReturnType::InvalidHandle,
         );
         assert_eq!(error.subtype(), Subtype::HandleEvdCr);
@@ -273,7 +284,15 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
     ];
     for [recv, request, connect] in streams {
         let ep = ia
-            .ep_create(None, recv, request, connect, None)
+            .ep_create(
+                None,
+                EpEvds {
+                    recv,
+                    request,
+                    connect,
+                },
+                None,
+            )
             .expect("an endpoint");
         in_use(ia.evd_free(evd), Subtype::StateEvdInUse);
         // The reference moves with the endpoint's configuration.
@@ -289,7 +308,9 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
         ia.ep_free(ep).expect("unconnected");
         ia.evd_free(other).expect("nothing feeds it");
     }
-    let psp = ia.psp_create(5, evd, PspFlags::CONSUMER).expect("a PSP");
+    let psp = ia
+        .psp_create(ConnQual(5), evd, PspFlags::CONSUMER)
+        .expect("a PSP");
     in_use(ia.evd_free(evd), Subtype::StateEvdInUse);
     ia.psp_free(psp).expect("never in use");
     ia.evd_free(evd).expect("nothing feeds it");
@@ -297,7 +318,7 @@ fn what_is_in_use_cannot_be_freed_and_can_when_it_no_longer_is() {
     let zone = ia.pz_create().expect("a PZ");
     let usual = attributes(ia);
     let ep = ia
-        .ep_create_with_srq(Some(zone), None, None, None, srq, &usual)
+        .ep_create_with_srq(Some(zone), EpEvds::NONE, srq, &usual)
         .expect("an endpoint");
     in_use(ia.srq_free(srq), Subtype::StateSrqInUse);
     in_use(ia.pz_free(zone), Subtype::StatePzInUse);

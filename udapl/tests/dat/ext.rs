@@ -3,8 +3,8 @@
 
 use udapl::post::{CompareSwap, FetchAdd};
 use udapl::{
-    CompletionFlags, ConnectionEventKind as Kind, DatError, DtoDetail, DtoStatus, EpState, Event,
-    LmrTriplet, MemPrivFlags, ReturnType, RmrTriplet, Subtype,
+    CompletionFlags, ConnQual, ConnectionEventKind as Kind, DatError, DtoCookie, DtoDetail,
+    DtoStatus, EpState, Event, LmrTriplet, MemPrivFlags, ReturnType, RmrTriplet, Subtype,
 };
 
 use crate::support::rdma::{UNTOUCHED, number};
@@ -16,7 +16,7 @@ use crate::support::{A, B, Buffer, CONN_QUAL, LONG, NONE, Pair, PairConfig, refu
 #[test]
 fn private_data_of_a_rejection_comes_with_the_event() {
     // An IB service ID, and a port of the RDMA CM, which has no place for a length.
-    for (service, limit, told) in [(CONN_QUAL, 144, 4), (4791, 148, 148)] {
+    for (service, limit, told) in [(CONN_QUAL, 144, 4), (ConnQual(4791), 148, 148)] {
         let mut pair = Pair::unconnected(&PairConfig::default());
         let evd = pair.sides[B].cr;
         if service != CONN_QUAL {
@@ -87,7 +87,7 @@ impl Pair {
     ) -> Result<(), DatError> {
         let ep = self.sides[A].ep;
         let ia = &mut self.sides[A].ia;
-        ia.ep_post_fetch_add(ep, result, 30, remote, add, NONE)
+        ia.ep_post_fetch_add(ep, result, DtoCookie(30), remote, add, NONE)
     }
 }
 
@@ -99,12 +99,13 @@ fn immediate_data_of_a_send_is_told_by_the_receive_of_the_peer() {
     // None, one and several packets, and one without an LMR.
     for (bytes, immediate) in [(0, 0x0102_0304), (100, 0), (10_000, u32::MAX), (16, 7)] {
         let ia = &mut pair.sides[B].ia;
-        ia.ep_post_recv(b, &[sink.all()], 1, NONE).expect("posted");
+        ia.ep_post_recv(b, &[sink.all()], DtoCookie(1), NONE)
+            .expect("posted");
         let ia = &mut pair.sides[A].ia;
         let posted = if bytes == 16 {
-            ia.ep_post_send_inline_immediate(a, &data.read(0, 16), 2, immediate, NONE)
+            ia.ep_post_send_inline_immediate(a, &data.read(0, 16), DtoCookie(2), immediate, NONE)
         } else {
-            ia.ep_post_send_immediate(a, &[data.part(0, bytes)], 2, immediate, NONE)
+            ia.ep_post_send_immediate(a, &[data.part(0, bytes)], DtoCookie(2), immediate, NONE)
         };
         posted.expect("posted");
         let done = pair.expect_recv(B, 1, DtoStatus::Success);
@@ -131,9 +132,10 @@ fn a_buffer_of_an_srq_tells_immediate_data_too() {
     let (data, sink) = (pair.filled(A, 1, 64), pair.untouched(B, 64));
     let (a, srq) = (pair.sides[A].ep, pair.srq.expect("an SRQ"));
     let ia = &mut pair.sides[B].ia;
-    ia.srq_post_recv(srq, &[sink.all()], 5).expect("posted");
+    ia.srq_post_recv(srq, &[sink.all()], DtoCookie(5))
+        .expect("posted");
     let ia = &mut pair.sides[A].ia;
-    ia.ep_post_send_immediate(a, &[data.all()], 6, 99, NONE)
+    ia.ep_post_send_immediate(a, &[data.all()], DtoCookie(6), 99, NONE)
         .expect("posted");
     let done = pair.expect_recv(B, 5, DtoStatus::Success);
     assert_eq!(done.detail.immediate(), Some(99));
@@ -154,12 +156,13 @@ fn a_write_with_immediate_data_writes_and_completes_a_receive() {
         let remote = place.remote(0, bytes);
         let iov = [data.part(0, bytes)];
         let ia = &mut pair.sides[A].ia;
-        ia.ep_post_rdma_write_immediate(a, &iov, 3, &remote, immediate, NONE)
+        ia.ep_post_rdma_write_immediate(a, &iov, DtoCookie(3), &remote, immediate, NONE)
             .expect("posted");
         // Less than the retries last.
         assert_eq!(pair.poll_event(B, pair.sides[B].recv, 10), None);
         let ia = &mut pair.sides[B].ia;
-        ia.ep_post_recv(b, &[sink.all()], 4, NONE).expect("posted");
+        ia.ep_post_recv(b, &[sink.all()], DtoCookie(4), NONE)
+            .expect("posted");
         let done = pair.expect_recv(B, 4, DtoStatus::Success);
         assert_eq!(
             (done.transferred_length, done.detail),
@@ -192,7 +195,7 @@ fn atomic_operations_change_the_number_at_the_peer_and_tell_what_it_was() {
     for (at, compare, swap, before, after) in [(8, 42, 7, 42, 7), (16, 42, 9, 7, 7)] {
         let ia = &mut pair.sides[A].ia;
         let result = [results.part(at, 8)];
-        ia.ep_post_compare_swap(ep, &result, 31, &remote, compare, swap, NONE)
+        ia.ep_post_compare_swap(ep, &result, DtoCookie(31), &remote, compare, swap, NONE)
             .expect("posted");
         pair.expect_request(A, 31, DtoStatus::Success);
         assert_eq!(results.read(at, 8), number(before));
@@ -203,8 +206,15 @@ fn atomic_operations_change_the_number_at_the_peer_and_tell_what_it_was() {
     // Around the end, and with no completion told.
     let ia = &mut pair.sides[A].ia;
     let suppressed = CompletionFlags::SUPPRESS;
-    ia.ep_post_fetch_add(ep, &[results.part(0, 8)], 32, &remote, u64::MAX, suppressed)
-        .expect("posted");
+    ia.ep_post_fetch_add(
+        ep,
+        &[results.part(0, 8)],
+        DtoCookie(32),
+        &remote,
+        u64::MAX,
+        suppressed,
+    )
+    .expect("posted");
     pair.expect_nothing(A, pair.sides[A].request);
     assert_eq!(counter.read(0, 8), number(6));
     pair.assert_no_complaints();
@@ -224,7 +234,7 @@ fn more_atomic_operations_than_read_resources_are_done_one_after_the_other() {
                 remote: &remote,
                 add: 1,
             };
-            batch.fetch_add(&result, n as u64, one, NONE)
+            batch.fetch_add(&result, DtoCookie(n as u64), one, NONE)
         })
     });
     posted.expect("room for 64");
@@ -340,13 +350,13 @@ fn what_dat_has_not_is_refused_and_flushed_where_sends_are() {
     let post_all = |pair: &mut Pair| {
         let ia = &mut pair.sides[A].ia;
         [
-            ia.ep_post_send_immediate(ep, &iov, 1, 1, NONE),
-            ia.ep_post_send_invalidate(ep, &iov, 2, 1, NONE),
-            ia.ep_post_rdma_write_immediate(ep, &iov, 3, &remote, 1, NONE),
-            ia.ep_post_fetch_add(ep, &iov, 4, &remote, 1, NONE),
-            ia.ep_post_compare_swap(ep, &iov, 5, &remote, 1, 1, NONE),
-            ia.ep_post_send_inline_immediate(ep, b"x", 6, 1, NONE),
-            ia.ep_post_send_inline_invalidate(ep, b"x", 7, 1, NONE),
+            ia.ep_post_send_immediate(ep, &iov, DtoCookie(1), 1, NONE),
+            ia.ep_post_send_invalidate(ep, &iov, DtoCookie(2), 1, NONE),
+            ia.ep_post_rdma_write_immediate(ep, &iov, DtoCookie(3), &remote, 1, NONE),
+            ia.ep_post_fetch_add(ep, &iov, DtoCookie(4), &remote, 1, NONE),
+            ia.ep_post_compare_swap(ep, &iov, DtoCookie(5), &remote, 1, 1, NONE),
+            ia.ep_post_send_inline_immediate(ep, b"x", DtoCookie(6), 1, NONE),
+            ia.ep_post_send_inline_invalidate(ep, b"x", DtoCookie(7), 1, NONE),
         ]
     };
     for refusal in post_all(&mut pair) {
@@ -376,15 +386,15 @@ fn a_batch_takes_all_kinds_of_requests() {
     let place = pair.buffer(B, 64).remote(0, 64);
     let ia = &mut pair.sides[A].ia;
     let posted = ia.batch(ep, |batch| {
-        batch.send_immediate(&[data.part(0, 8)], 1, 11, NONE)?;
+        batch.send_immediate(&[data.part(0, 8)], DtoCookie(1), 11, NONE)?;
         let swap = CompareSwap {
             remote: &remote,
             compare: 3,
             swap: 4,
         };
-        batch.compare_swap(&[results.part(0, 8)], 2, swap, NONE)?;
-        batch.rdma_write_immediate(&[data.part(0, 32)], 3, &place, 12, NONE)?;
-        batch.send(&[data.part(0, 16)], 4, NONE)
+        batch.compare_swap(&[results.part(0, 8)], DtoCookie(2), swap, NONE)?;
+        batch.rdma_write_immediate(&[data.part(0, 32)], DtoCookie(3), &place, 12, NONE)?;
+        batch.send(&[data.part(0, 16)], DtoCookie(4), NONE)
     });
     posted.expect("room");
     for cookie in 1..=4 {
@@ -398,7 +408,7 @@ fn a_batch_takes_all_kinds_of_requests() {
         let Event::Dto(done) = event else {
             panic!("a completion, not {event:?}");
         };
-        (done.cookie, done.transferred_length, done.detail)
+        (done.cookie.0, done.transferred_length, done.detail)
     });
     let expected = [
         (10, 8, DtoDetail::SendImmediate(11)),
@@ -433,9 +443,9 @@ fn a_peer_invalidates_a_window_that_was_bound_so_and_it_counts_as_unbound() {
         pair.post_recv(B, &[sink.all()], 2, NONE).expect("posted");
         let (ep, ia) = (pair.sides[A].ep, &mut pair.sides[A].ia);
         let posted = if round == 1 {
-            ia.ep_post_send_inline_invalidate(ep, b"done", 3, context, NONE)
+            ia.ep_post_send_inline_invalidate(ep, b"done", DtoCookie(3), context, NONE)
         } else {
-            ia.ep_post_send_invalidate(ep, &[data.part(0, 4)], 3, context, NONE)
+            ia.ep_post_send_invalidate(ep, &[data.part(0, 4)], DtoCookie(3), context, NONE)
         };
         posted.expect("posted");
         let done = pair.expect_recv(B, 2, DtoStatus::Success);
@@ -467,7 +477,7 @@ fn an_invalidation_that_is_told_before_the_bind_counts() {
         .expect("posted");
     pair.post_recv(B, &[sink.all()], 2, NONE).expect("posted");
     let (ep, ia) = (pair.sides[A].ep, &mut pair.sides[A].ia);
-    ia.ep_post_send_invalidate(ep, &[] as &[LmrTriplet], 3, context, NONE)
+    ia.ep_post_send_invalidate(ep, &[] as &[LmrTriplet], DtoCookie(3), context, NONE)
         .expect("posted");
     let done = pair.expect_recv(B, 2, DtoStatus::Success);
     assert_eq!(done.detail.invalidated(), Some(context));
@@ -476,7 +486,7 @@ fn an_invalidation_that_is_told_before_the_bind_counts() {
     let Event::RmrBind(done) = pair.wait_event(B, pair.sides[B].request) else {
         panic!("the bind");
     };
-    assert_eq!((done.cookie, done.status), (9, DtoStatus::Success));
+    assert_eq!((done.cookie.0, done.status), (9, DtoStatus::Success));
     let ia = &mut pair.sides[B].ia;
     ia.lmr_free(place.lmr.lmr).expect("nothing reaches through");
     pair.expect_request(A, 3, DtoStatus::Success);
@@ -505,7 +515,7 @@ fn what_may_not_be_invalidated_breaks_the_connection_and_stays() {
         };
         pair.post_recv(B, &[sink.all()], 2, NONE).expect("posted");
         let (ep, ia) = (pair.sides[A].ep, &mut pair.sides[A].ia);
-        ia.ep_post_send_invalidate(ep, &[] as &[LmrTriplet], 3, context, NONE)
+        ia.ep_post_send_invalidate(ep, &[] as &[LmrTriplet], DtoCookie(3), context, NONE)
             .expect("posted");
         pair.expect_request(A, 3, DtoStatus::ErrRemoteAccess);
         pair.expect_recv(B, 2, DtoStatus::ErrFlushed);

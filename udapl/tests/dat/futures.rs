@@ -18,7 +18,7 @@ use udapl::{CloseFlags, ConnQual, ConnectionEventKind, DtoStatus, MemPrivFlags, 
 
 use crate::support::{A, B, LONG};
 
-const SERVICE: ConnQual = 0x1_0000_0077;
+const SERVICE: ConnQual = ConnQual(0x1_0000_0077);
 const BYTES: u32 = 256;
 
 /// Two drivers on one link.
@@ -329,7 +329,7 @@ fn all_end_with_closed(end: impl FnOnce(Driver)) {
     let [_a, b] = drivers;
     let handle = b.handle();
     let pool = handle.pool(2, BYTES, MemPrivFlags::all()).expect("a pool");
-    let listener = handle.listen(SERVICE + 1).expect("listens");
+    let listener = handle.listen(ConnQual(SERVICE.0 + 1)).expect("listens");
     let endpoint = handle.endpoint().expect("an endpoint");
     let [mut hears, dropped] = [(); 2].map(|()| endpoint.recv(pool.take().expect("a buffer")));
     drop(dropped);
@@ -397,7 +397,7 @@ fn a_device_that_dies_fails_what_is_in_flight_and_then_the_driver() {
     let [_a, b] = both_sides.connected();
     let listener = both_sides.drivers[B]
         .handle()
-        .listen(SERVICE + 1)
+        .listen(ConnQual(SERVICE.0 + 1))
         .expect("listens");
     let (hears, mut asks, ended) = (
         b.recv(pool.take().expect("a buffer")),

@@ -1,6 +1,6 @@
 //! `ep_post_send_inline`: Sends whose data is copied into the queue. An addition to DAT 1.2.
 
-use udapl::{CompletionFlags, DtoStatus, ReturnType, Subtype};
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, ReturnType, Subtype};
 
 use crate::support::{self, A, B, NONE, Pair, PairConfig, refused};
 
@@ -17,7 +17,8 @@ fn limit(pair: &Pair) -> usize {
 
 fn post(pair: &mut Pair, data: &[u8], cookie: u64, flags: CompletionFlags) -> udapl::DatResult<()> {
     let side = &mut pair.sides[A];
-    side.ia.ep_post_send_inline(side.ep, data, cookie, flags)
+    side.ia
+        .ep_post_send_inline(side.ep, data, DtoCookie(cookie), flags)
 }
 
 #[test]
@@ -34,7 +35,7 @@ fn every_length_up_to_the_limit_arrives_and_the_bytes_are_the_callers_again_at_o
         data.fill(0xee);
         let request = pair.wait_request(A);
         assert_eq!(
-            (request.cookie, request.status, request.transferred_length),
+            (request.cookie.0, request.status, request.transferred_length),
             (bytes as u64, DtoStatus::Success, bytes as u64)
         );
         assert_eq!(pair.wait_recv(B).transferred_length, bytes as u64);
@@ -82,7 +83,7 @@ fn a_full_queue_refuses_and_takes_the_next_one_when_there_is_room() {
     );
     let to = pair.buffer(B, 4096);
     pair.post_recv(B, &[to.all()], 0, NONE).expect("posted");
-    assert_eq!(pair.wait_request(A).cookie, 0);
+    assert_eq!(pair.wait_request(A).cookie, DtoCookie(0));
     post(&mut pair, b"room again", 0, NONE).expect("room");
 }
 
@@ -94,5 +95,8 @@ fn on_a_disconnected_endpoint_it_is_flushed_and_before_that_refused() {
     pair.disconnect();
     post(&mut pair, b"late", 2, NONE).expect("posted");
     let request = pair.wait_request(A);
-    assert_eq!((request.cookie, request.status), (2, DtoStatus::ErrFlushed));
+    assert_eq!(
+        (request.cookie.0, request.status),
+        (2, DtoStatus::ErrFlushed)
+    );
 }

@@ -7,14 +7,19 @@ use dat_core::provider::Provider;
 use hw_sim::Fault;
 use udapl::fabric::Fabric;
 use udapl::{
-    Adapter, AsyncEvent, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoStatus,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, MemPrivFlags, OpenError,
-    PspFlags, PzHandle, Qos, ReturnType, RmrTriplet, Timeout, ia_close,
+    Adapter, AsyncEvent, CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie,
+    DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, MemPrivFlags,
+    OpenError, PspFlags, PzHandle, Qos, ReturnType, RmrTriplet, Timeout, ia_close,
 };
 
 use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, pattern, refused};
 
-const ELSEWHERE: ConnQual = 0x1_0000_0777;
+const ELSEWHERE: ConnQual = ConnQual::service_id(0x1_0000_0777);
+
+/// Qualifiers beside it.
+const fn beside(at: u64) -> ConnQual {
+    ConnQual::service_id(ELSEWHERE.0 + at)
+}
 /// DAT_TIMEOUT: a look.
 const NOW: Timeout = Timeout::from_micros(0);
 
@@ -39,7 +44,15 @@ impl Instance {
         let events = ia.evd_create(256, all).expect("an EVD");
         let attr = attributes(&ia);
         let on = Some(events);
-        let ep = ia.ep_create(Some(pz), on, on, on, Some(&attr));
+        let ep = ia.ep_create(
+            Some(pz),
+            EpEvds {
+                recv: on,
+                request: on,
+                connect: on,
+            },
+            Some(&attr),
+        );
         let lmr = ia
             .lmr_create(memory.clone(), pz, MemPrivFlags::all())
             .expect("an LMR");
@@ -80,7 +93,7 @@ impl Instance {
     }
 
     fn event(&mut self) -> Option<Event> {
-        self.ia.evd_dequeue(self.events).ok()
+        self.ia.evd_dequeue(self.events).ok().flatten()
     }
 }
 
@@ -148,18 +161,18 @@ impl Instances {
     /// Writes from an instance of A into the memory of one of B, and sees that it is there.
     fn write(&mut self, a: usize, b: usize, seed: u64) {
         let data = pattern(seed, BYTES);
-        udapl::write(&self.of[A][a].memory, 0, &data);
+        self.of[A][a].memory.write_from(0, &data).expect("inside");
         let target = self.of[B][b].remote;
         let from = &mut self.of[A][a];
         from.ia
-            .ep_post_rdma_write(from.ep, &[from.all], seed, &target, NONE)
+            .ep_post_rdma_write(from.ep, &[from.all], DtoCookie(seed), &target, NONE)
             .expect("posted");
         let event = self.wait(A, a);
         assert!(
-            matches!(event, Event::Dto(done) if done.cookie == seed && done.status == DtoStatus::Success),
+            matches!(event, Event::Dto(done) if done.cookie.0 == seed && done.status == DtoStatus::Success),
             "{event:?}"
         );
-        assert_eq!(udapl::read(&self.of[B][b].memory, 0, BYTES), data);
+        assert_eq!(self.of[B][b].memory.read(0, BYTES).expect("inside"), data);
     }
 
     fn listen(&mut self, at: usize, qual: ConnQual) {
@@ -179,7 +192,7 @@ fn each_instance_has_connections_and_traffic_of_its_own() {
     let ((page, queue), (other_page, other_queue)) = (own(0), own(1));
     assert!(page != other_page && queue != other_queue);
     for at in 0..3 {
-        let qual = ELSEWHERE + at as u64;
+        let qual = beside(at as u64);
         all.listen(at, qual);
         all.connect(at, at, qual);
     }
@@ -196,8 +209,8 @@ fn each_instance_has_connections_and_traffic_of_its_own() {
 fn an_adapter_is_closed_with_its_last_instance() {
     let mut all = Instances::new([2, 2]);
     for at in 0..2 {
-        all.listen(at, ELSEWHERE + at as u64);
-        all.connect(at, at, ELSEWHERE + at as u64);
+        all.listen(at, beside(at as u64));
+        all.connect(at, at, beside(at as u64));
     }
     let gone = all.of[A].remove(0);
     assert_eq!(gone.ia.instances(), 3);
@@ -251,20 +264,19 @@ fn instances_that_come_and_go_use_no_more_of_the_device() {
 fn a_request_can_be_accepted_in_another_instance() {
     let mut all = Instances::new([1, 2]);
     all.listen(0, ELSEWHERE);
-    all.listen(1, ELSEWHERE + 1);
+    all.listen(1, beside(1));
     let [a, b] = &mut all.of;
     a[0].connect(&b[0], ELSEWHERE);
     let Event::ConnectionRequest(request) = all.wait(B, 0) else {
         panic!("a request");
     };
     let ia = &mut all.of[B][0].ia;
-    ia.cr_handoff(request.cr, ELSEWHERE + 1)
-        .expect("handed off");
+    ia.cr_handoff(request.cr, beside(1)).expect("handed off");
     refused(ia.cr_query(request.cr), ReturnType::InvalidHandle);
     let Event::ConnectionRequest(request) = all.wait(B, 1) else {
         panic!("the same request");
     };
-    assert_eq!(request.conn_qual, ELSEWHERE + 1);
+    assert_eq!(request.conn_qual, beside(1));
     let to = &mut all.of[B][1];
     to.ia
         .cr_accept(request.cr, Some(to.ep), b"")
@@ -285,7 +297,7 @@ fn a_request_is_handed_off_to_nobody_who_does_not_listen() {
     };
     let ia = &mut all.of[B][0].ia;
     refused(
-        ia.cr_handoff(request.cr, 0x1_0000_0999),
+        ia.cr_handoff(request.cr, ConnQual(0x1_0000_0999)),
         ReturnType::InvalidParameter,
     );
     ia.cr_query(request.cr).expect("nothing has changed");
@@ -325,7 +337,7 @@ fn requests_to_a_shared_service_point_are_spread_over_its_instances() {
 fn memory_is_every_instances_and_a_key_is_one_instances() {
     let mut all = Instances::new([1, 2]);
     for at in 0..2 {
-        all.listen(at, ELSEWHERE + at as u64);
+        all.listen(at, beside(at as u64));
     }
     all.connect(0, 0, ELSEWHERE);
     let memory = all.of[B][0].memory.clone();
@@ -344,7 +356,7 @@ fn memory_is_every_instances_and_a_key_is_one_instances() {
     };
     let from = &mut all.of[A][0];
     from.ia
-        .ep_post_rdma_write(from.ep, &[from.all], 10, &target, NONE)
+        .ep_post_rdma_write(from.ep, &[from.all], DtoCookie(10), &target, NONE)
         .expect("posted");
     let event = all.wait(A, 0);
     assert!(
@@ -358,8 +370,8 @@ fn memory_is_every_instances_and_a_key_is_one_instances() {
 fn an_instance_that_is_dropped_ends_alone() {
     let mut all = Instances::new([2, 2]);
     for at in 0..2 {
-        all.listen(at, ELSEWHERE + at as u64);
-        all.connect(at, at, ELSEWHERE + at as u64);
+        all.listen(at, beside(at as u64));
+        all.connect(at, at, beside(at as u64));
     }
     drop(all.of[A].remove(0));
     let event = all.wait(B, 0);
@@ -525,8 +537,8 @@ fn what_one_instance_takes_in_wakes_the_other() {
 fn each_thread_has_an_instance() {
     let mut all = Instances::new([4, 4]);
     for at in 0..4 {
-        all.listen(at, ELSEWHERE + at as u64);
-        all.connect(at, at, ELSEWHERE + at as u64);
+        all.listen(at, beside(at as u64));
+        all.connect(at, at, beside(at as u64));
     }
     let targets: Vec<RmrTriplet> = all.of[B].iter().map(|to| to.remote).collect();
     let of_a = std::mem::take(&mut all.of[A]);
@@ -534,13 +546,13 @@ fn each_thread_has_an_instance() {
         thread::spawn(move || {
             for cookie in 0..500 {
                 from.ia
-                    .ep_post_rdma_write(from.ep, &[from.all], cookie, &target, NONE)
+                    .ep_post_rdma_write(from.ep, &[from.all], DtoCookie(cookie), &target, NONE)
                     .expect("posted");
                 let (event, _) = from.ia.evd_wait(from.events, LONG, 1).expect("done");
                 let Event::Dto(done) = event else {
                     panic!("{event:?}");
                 };
-                assert_eq!((done.cookie, done.status), (cookie, DtoStatus::Success));
+                assert_eq!((done.cookie.0, done.status), (cookie, DtoStatus::Success));
                 if cookie % 50 == 0 {
                     // Commands of several instances, in flight together.
                     let lmr = from

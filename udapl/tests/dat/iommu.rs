@@ -6,7 +6,7 @@
 
 use driver::{Iova, SharedMemory};
 use hw_mlx::mkey::{self, KeyRequest};
-use udapl::{ConnectionEventKind, DtoStatus, EpState, MemPrivFlags, RmrTriplet};
+use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, EpState, MemPrivFlags, RmrTriplet};
 
 use crate::support::{A, B, NONE, Pair, pattern};
 
@@ -48,7 +48,7 @@ fn memory_that_is_no_longer_mapped_is_out_of_the_devices_reach_whatever_its_keys
     source.write(0, &first);
     pair.sides[A]
         .ia
-        .ep_post_rdma_write(ep, &[source.all()], 1, &target, NONE)
+        .ep_post_rdma_write(ep, &[source.all()], DtoCookie(1), &target, NONE)
         .expect("a write");
     assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
     page.read_bytes(0, &mut content);
@@ -61,7 +61,7 @@ fn memory_that_is_no_longer_mapped_is_out_of_the_devices_reach_whatever_its_keys
     source.write(0, &second);
     pair.sides[A]
         .ia
-        .ep_post_rdma_write(ep, &[source.all()], 2, &target, NONE)
+        .ep_post_rdma_write(ep, &[source.all()], DtoCookie(2), &target, NONE)
         .expect("a write");
     let refused = pair.wait_request(A);
     // Whether the key or the machine behind it is to blame is more than the peer is told.

@@ -4,8 +4,8 @@
 use hw_sim::{Faults, LinkFaults};
 use udapl::fabric::Fabric;
 use udapl::{
-    ConnectFlags, ConnectionEventKind, DatResult, DtoStatus, EpAttr, Event, IaAttr, LmrTriplet,
-    OpenOptions, Qos, ReturnType, RmrTriplet, SrqAttr, Subtype,
+    ConnectFlags, ConnectionEventKind, DatResult, DtoStatus, EpAttr, EpEvds, Event, IaAttr,
+    LmrTriplet, OpenOptions, Qos, ReturnType, RmrTriplet, SrqAttr, Subtype,
 };
 
 use crate::support::shared::Shared;
@@ -267,7 +267,7 @@ fn an_srq_takes_exactly_its_number_of_buffers_and_a_refused_one_leaves_no_trace(
                 .expect("posted");
             let done = shared.received(message % 2);
             assert_eq!(done.status, DtoStatus::Success);
-            let cookie = usize::try_from(done.cookie).expect("small");
+            let cookie = usize::try_from(done.cookie.0).expect("small");
             assert!(
                 !std::mem::replace(&mut seen[cookie], true),
                 "{cookie} twice"
@@ -299,9 +299,7 @@ fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
     for change in beyond {
         let mut attr = usual;
         change(&ia, &mut attr);
-        let made = side
-            .ia
-            .ep_create(Some(side.pz), None, None, None, Some(&attr));
+        let made = side.ia.ep_create(Some(side.pz), EpEvds::NONE, Some(&attr));
         assert_eq!(
             refused(made, ReturnType::InvalidParameter).subtype(),
             Subtype::Arg6
@@ -321,7 +319,7 @@ fn creating_more_than_the_adapter_has_is_refused_and_what_it_has_is_given() {
     };
     let ep = side
         .ia
-        .ep_create(Some(side.pz), None, None, None, Some(&all))
+        .ep_create(Some(side.pz), EpEvds::NONE, Some(&all))
         .expect("what the adapter says it has");
     assert_eq!(side.ia.ep_query(ep).expect("exists").attr, all);
     full(
@@ -450,10 +448,10 @@ fn shared_buffers_survive_the_wrap_of_every_counter() {
             (done.status, done.transferred_length),
             (DtoStatus::Success, 8)
         );
-        let slot = usize::try_from(done.cookie).expect("small") * 8;
+        let slot = usize::try_from(done.cookie.0).expect("small") * 8;
         assert_eq!(to.read(slot, 8), number(at));
         shared
-            .post(&[to.part(slot, 3), to.part(slot + 3, 5)], done.cookie)
+            .post(&[to.part(slot, 3), to.part(slot + 3, 5)], done.cookie.0)
             .expect("one is free");
         shared.pair.expect_request_of(shared.a[which], at);
     }
@@ -465,7 +463,7 @@ impl Pair {
     fn expect_request_of(&mut self, ep: udapl::EpHandle, cookie: u64) {
         let done = self.wait_request(A);
         assert_eq!(
-            (done.ep, done.cookie, done.status),
+            (done.ep, done.cookie.0, done.status),
             (ep, cookie, DtoStatus::Success)
         );
     }

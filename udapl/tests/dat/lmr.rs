@@ -185,7 +185,7 @@ fn memory_of_another_adapter_is_refused_by_name() {
     let [a, mut b] = pair.sides;
     let theirs = udapl::alloc(&a.ia, 64).expect("memory");
     let own = udapl::alloc(&b.ia, 64).expect("memory");
-    udapl::write(&own, 0, &[0x11; 64]);
+    own.write_from(0, &[0x11; 64]).expect("inside");
     let rights = MemPrivFlags::all();
     let id = [7; 40];
     for shared in [false, true] {

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use hw_sim::{Faults, LinkFaults};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use udapl::{ConnectionEventKind, DtoDetail, DtoStatus, Event, MemPrivFlags, Timeout};
+use udapl::{ConnectionEventKind, DtoCookie, DtoDetail, DtoStatus, Event, MemPrivFlags, Timeout};
 
 use crate::support::rdma::number;
 use crate::support::{self, A, B, Buffer, NONE, Pair, PairConfig};
@@ -179,7 +179,7 @@ fn post_receive(pair: &mut Pair, side: usize, flow: &Flow, number: u64) {
     let ep = pair.sides[side].ep;
     pair.sides[side]
         .ia
-        .ep_post_recv(ep, &[flow.inbox.part(slot, SLOT)], number, NONE)
+        .ep_post_recv(ep, &[flow.inbox.part(slot, SLOT)], DtoCookie(number), NONE)
         .expect("a receive");
 }
 
@@ -210,23 +210,23 @@ fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCh
         let from = [own.source.part(work.slot(), bytes)];
         let immediate = u32::try_from(work.number).expect("a count");
         match kind {
-            Kind::Send => ia.ep_post_send(ep, &from, work.number, NONE),
-            Kind::Write => ia.ep_post_rdma_write(ep, &from, work.number, &target, NONE),
+            Kind::Send => ia.ep_post_send(ep, &from, DtoCookie(work.number), NONE),
+            Kind::Write => ia.ep_post_rdma_write(ep, &from, DtoCookie(work.number), &target, NONE),
             Kind::SendImmediate => {
-                ia.ep_post_send_immediate(ep, &from, work.number, immediate, NONE)
+                ia.ep_post_send_immediate(ep, &from, DtoCookie(work.number), immediate, NONE)
             }
             Kind::WriteImmediate => {
-                let cookie = work.number;
+                let cookie = DtoCookie(work.number);
                 ia.ep_post_rdma_write_immediate(ep, &from, cookie, &target, immediate, NONE)
             }
             Kind::Count => {
                 let (result, there) = (own.sink.part(work.slot(), 8), peer.counter.remote(0, 8));
-                ia.ep_post_fetch_add(ep, &[result], work.number, &there, 1, NONE)
+                ia.ep_post_fetch_add(ep, &[result], DtoCookie(work.number), &there, 1, NONE)
             }
             Kind::Read => ia.ep_post_rdma_read(
                 ep,
                 &[own.sink.part(work.slot(), bytes)],
-                work.number,
+                DtoCookie(work.number),
                 &origin,
                 NONE,
             ),
@@ -246,7 +246,7 @@ fn issue(pair: &mut Pair, side: usize, flows: &mut [Flow; 2], random: &mut ChaCh
 }
 
 fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
-    while let Ok(Event::Dto(done)) = {
+    while let Ok(Some(Event::Dto(done))) = {
         let evd = pair.sides[side].request;
         pair.sides[side].ia.evd_dequeue(evd)
     } {
@@ -255,7 +255,7 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
             .pop_front()
             .unwrap_or_else(|| panic!("{done:?} completes nothing"));
         assert_eq!(
-            (done.cookie, done.status),
+            (done.cookie.0, done.status),
             (work.number, DtoStatus::Success),
             "{work:?} {done:?}"
         );
@@ -282,13 +282,13 @@ fn take_completions(pair: &mut Pair, side: usize, flows: &mut [Flow; 2]) {
         }
         flows[side].completed += 1;
     }
-    while let Ok(Event::Dto(done)) = {
+    while let Ok(Some(Event::Dto(done))) = {
         let evd = pair.sides[side].recv;
         pair.sides[side].ia.evd_dequeue(evd)
     } {
         let number = flows[side].next_receive;
         assert_eq!(
-            (done.cookie, done.status),
+            (done.cookie.0, done.status),
             (number, DtoStatus::Success),
             "{done:?}"
         );
@@ -377,10 +377,10 @@ fn a_wire_that_dies_breaks_both_ends_within_the_retries() {
     );
     pair.sides[A]
         .ia
-        .ep_post_send(ep, &[from.all()], 9, NONE)
+        .ep_post_send(ep, &[from.all()], DtoCookie(9), NONE)
         .expect("a post");
     let done = pair.wait_request(A);
-    assert_eq!((done.cookie, done.status), (9, DtoStatus::ErrTransport));
+    assert_eq!((done.cookie.0, done.status), (9, DtoStatus::ErrTransport));
     pair.expect_connection(A, ConnectionEventKind::Broken);
     assert!(
         pair.sides[A]

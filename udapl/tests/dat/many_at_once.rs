@@ -2,8 +2,8 @@
 //! single calls do, in their order.
 
 use udapl::{
-    CompletionFlags, DatError, DatResult, DtoStatus, EpState, EvdFlags, Event, ReturnType,
-    SoftwareEvent,
+    CompletionFlags, DatError, DatResult, DtoCookie, DtoStatus, EpState, EvdFlags, Event,
+    ReturnType, SoftwareEvent,
 };
 
 use crate::support::waiting::{FOREVER, se};
@@ -19,7 +19,7 @@ fn doorbells(pair: &Pair) -> u64 {
 fn completed(pair: &mut Pair, count: usize) -> Vec<(u64, DtoStatus)> {
     (0..count)
         .map(|_| pair.wait_request(A))
-        .map(|done| (done.cookie, done.status))
+        .map(|done| (done.cookie.0, done.status))
         .collect()
 }
 
@@ -36,10 +36,10 @@ fn any_mix_of_requests_goes_out_in_its_order_behind_one_doorbell() {
     let posted = pair.sides[A].ia.batch(ep, |batch| {
         for (piece, cookie) in (0..8).zip(0..) {
             let (from, to) = (from.part(piece * 512, 512), to.remote(piece * 512, 512));
-            batch.rdma_write(&[from], cookie, &to, NONE)?;
+            batch.rdma_write(&[from], DtoCookie(cookie), &to, NONE)?;
         }
-        batch.rdma_read(&[near.all()], 8, &far.all_remote(), NONE)?;
-        batch.send(&[from.part(0, 64)], 9, NONE)
+        batch.rdma_read(&[near.all()], DtoCookie(8), &far.all_remote(), NONE)?;
+        batch.send(&[from.part(0, 64)], DtoCookie(9), NONE)
     });
     assert_eq!(posted, Ok(()));
     pair.pump();
@@ -59,9 +59,14 @@ fn lists_and_flags_in_a_batch_stay_in_their_order() {
     let ep = pair.sides[A].ep;
     let parts = [from.part(100, 60), from.part(160, 40)];
     let posted = pair.sides[A].ia.batch(ep, |batch| {
-        batch.rdma_write(&[from.part(0, 100)], 1, &to.remote(0, 100), NONE)?;
-        batch.rdma_write(&parts, 2, &to.remote(100, 100), SUPPRESS)?;
-        batch.rdma_write(&[from.part(200, 100)], 3, &to.remote(200, 100), NONE)
+        batch.rdma_write(&[from.part(0, 100)], DtoCookie(1), &to.remote(0, 100), NONE)?;
+        batch.rdma_write(&parts, DtoCookie(2), &to.remote(100, 100), SUPPRESS)?;
+        batch.rdma_write(
+            &[from.part(200, 100)],
+            DtoCookie(3),
+            &to.remote(200, 100),
+            NONE,
+        )
     });
     assert_eq!(posted, Ok(()));
     let done = [(1, DtoStatus::Success), (3, DtoStatus::Success)];
@@ -77,13 +82,13 @@ fn what_stands_before_a_refused_request_is_posted() {
     let ep = pair.sides[A].ep;
     let short = to.remote(0, 63);
     let refused = pair.sides[A].ia.batch(ep, |batch| {
-        batch.rdma_write(&[from.all()], 1, &to.all_remote(), NONE)?;
-        let wrong = batch.rdma_write(&[from.all()], 2, &short, NONE);
+        batch.rdma_write(&[from.all()], DtoCookie(1), &to.all_remote(), NONE)?;
+        let wrong = batch.rdma_write(&[from.all()], DtoCookie(2), &short, NONE);
         assert_eq!(
             wrong.map_err(DatError::return_type),
             Err(ReturnType::LengthError)
         );
-        batch.rdma_write(&[from.all()], 3, &to.all_remote(), NONE)?;
+        batch.rdma_write(&[from.all()], DtoCookie(3), &to.all_remote(), NONE)?;
         wrong
     });
     assert_eq!(
@@ -104,7 +109,7 @@ fn a_batch_ends_where_the_queue_does() {
     let mut posted = 0;
     let refused: DatResult<()> = pair.sides[A].ia.batch(ep, |batch| {
         loop {
-            batch.rdma_write(&[from.all()], posted, &to.all_remote(), NONE)?;
+            batch.rdma_write(&[from.all()], DtoCookie(posted), &to.all_remote(), NONE)?;
             posted += 1;
         }
     });
@@ -128,13 +133,13 @@ fn nothing_rings_for_an_empty_batch_or_one_that_nobody_takes() {
     let ia = &mut pair.sides[A].ia;
     assert_eq!(ia.batch(ep, |_| Ok(7)), Ok(7));
     let mut send = |ep| {
-        let refused = ia.batch(ep, |batch| batch.send(&[from.all()], 1, NONE));
+        let refused = ia.batch(ep, |batch| batch.send(&[from.all()], DtoCookie(1), NONE));
         refused.map_err(DatError::return_type)
     };
     assert_eq!(send(spare), Err(ReturnType::InvalidState));
     assert_eq!(send(elsewhere), Err(ReturnType::InvalidHandle));
     ia.ep_free(spare).expect("freed");
-    let gone = ia.batch(spare, |batch| batch.send(&[from.all()], 1, NONE));
+    let gone = ia.batch(spare, |batch| batch.send(&[from.all()], DtoCookie(1), NONE));
     assert_eq!(
         gone.map_err(DatError::return_type),
         Err(ReturnType::InvalidHandle)
@@ -146,7 +151,7 @@ fn nothing_rings_for_an_empty_batch_or_one_that_nobody_takes() {
 
 /// The cookies of the next `count` receives.
 fn received(pair: &mut Pair, count: usize) -> Vec<u64> {
-    (0..count).map(|_| pair.wait_recv(B).cookie).collect()
+    (0..count).map(|_| pair.wait_recv(B).cookie.0).collect()
 }
 
 #[test]
@@ -160,12 +165,12 @@ fn receives_of_a_batch_are_told_of_at_its_end() {
         ..
     } = &mut pair;
     let posted = b.ia.batch(b.ep, |batch| {
-        batch.recv(&[inbox.part(0, 64)], 1, NONE)?;
-        batch.recv(&[inbox.part(64, 64)], 2, NONE)?;
+        batch.recv(&[inbox.part(0, 64)], DtoCookie(1), NONE)?;
+        batch.recv(&[inbox.part(64, 64)], DtoCookie(2), NONE)?;
         // It finds no buffer, comes again, and finds one then.
-        a.ia.ep_post_send(a.ep, &[from.all()], 7, NONE)?;
+        a.ia.ep_post_send(a.ep, &[from.all()], DtoCookie(7), NONE)?;
         fabric.pass_time();
-        batch.recv(&[inbox.part(128, 64)], 3, NONE)
+        batch.recv(&[inbox.part(128, 64)], DtoCookie(3), NONE)
     });
     assert_eq!(posted, Ok(()));
     assert_eq!(received(&mut pair, 1), [1]);
@@ -187,11 +192,11 @@ fn requests_and_receives_of_a_batch_keep_their_orders() {
     let halves = [inbox.part(64, 32), inbox.part(96, 32)];
     let ep = pair.sides[B].ep;
     let refused = pair.sides[B].ia.batch(ep, |batch| {
-        batch.recv(&[inbox.part(0, 64)], 1, NONE)?;
-        batch.recv(&halves, 2, NONE)?;
-        batch.send(&[back.all()], 20, NONE)?;
-        batch.recv(&[inbox.part(128, 64)], 3, NONE)?;
-        batch.recv(&[inbox.part(192, 64)], 4, SUPPRESS)
+        batch.recv(&[inbox.part(0, 64)], DtoCookie(1), NONE)?;
+        batch.recv(&halves, DtoCookie(2), NONE)?;
+        batch.send(&[back.all()], DtoCookie(20), NONE)?;
+        batch.recv(&[inbox.part(128, 64)], DtoCookie(3), NONE)?;
+        batch.recv(&[inbox.part(192, 64)], DtoCookie(4), SUPPRESS)
     });
     assert_eq!(
         refused.map_err(DatError::return_type),
@@ -202,7 +207,7 @@ fn requests_and_receives_of_a_batch_keep_their_orders() {
             .expect("posted");
     }
     assert_eq!(received(&mut pair, 3), [1, 2, 3]);
-    assert_eq!(pair.wait_recv(A).cookie, 30);
+    assert_eq!(pair.wait_recv(A).cookie, DtoCookie(30));
     assert_eq!(inbox.read(64, 64), from.read(0, 64));
     assert_eq!(room.read(0, 64), back.read(0, 64));
     pair.assert_no_complaints();
@@ -219,7 +224,7 @@ fn buffers_of_an_srq_come_by_many() {
     let mut posted = 0;
     let refused: DatResult<()> = pair.sides[B].ia.srq_batch(srq, |batch| {
         loop {
-            batch.recv(&[inbox.all()], posted)?;
+            batch.recv(&[inbox.all()], DtoCookie(posted))?;
             posted += 1;
         }
     });
@@ -230,7 +235,7 @@ fn buffers_of_an_srq_come_by_many() {
     );
     let elsewhere = pair.sides[A]
         .ia
-        .srq_batch(srq, |batch| batch.recv(&[from.all()], 9));
+        .srq_batch(srq, |batch| batch.recv(&[from.all()], DtoCookie(9)));
     assert_eq!(
         elsewhere.map_err(DatError::return_type),
         Err(ReturnType::InvalidHandle)
@@ -283,7 +288,7 @@ fn events_come_by_many_as_they_come_one_by_one() {
         let cookies: Vec<u64> = polled(&mut pair, room)
             .into_iter()
             .map(|event| match event {
-                Event::Dto(done) => done.cookie,
+                Event::Dto(done) => done.cookie.0,
                 Event::RmrBind(_)
                 | Event::ConnectionRequest(_)
                 | Event::Connection(_)

@@ -9,8 +9,8 @@ use std::time::Duration;
 use hw_sim::Fault;
 use mlx_prm::Opcode;
 use udapl::{
-    AsyncEvent, CloseFlags, DatError, DatResult, DtoStatus, EpHandle, EpState, EvdFlags, EvdHandle,
-    Event, LmrHandle, PzHandle, ReturnType, RmrHandle, RmrTriplet, SrqAttr, SrqHandle,
+    AsyncEvent, CloseFlags, DatError, DatResult, DtoCookie, DtoStatus, EpHandle, EpState, EvdFlags,
+    EvdHandle, Event, LmrHandle, PzHandle, ReturnType, RmrHandle, RmrTriplet, SrqAttr, SrqHandle,
 };
 
 use crate::support::windows::{BOTH_WAYS, window};
@@ -147,7 +147,8 @@ impl Scene {
             low_watermark: 0,
         };
         let srq = ia.srq_create(in_pz, attr).expect("an SRQ");
-        ia.srq_post_recv(srq, &[inbox.all()], 1).expect("posted");
+        ia.srq_post_recv(srq, &[inbox.all()], DtoCookie(1))
+            .expect("posted");
         let evd = ia.evd_create(8, EvdFlags::DTO).expect("an EVD");
         let pz = ia.pz_create().expect("a PZ");
         Self {
@@ -202,12 +203,12 @@ impl Scene {
         // Before A hears of anything.
         for done in match self.what {
             What::Lmr | What::Rmr => vec![
-                ia.ep_post_rdma_read(self.second, &[booty.all()], 1, &known, NONE),
-                ia.ep_post_rdma_write(ep, &[loot.all()], 2, &known, NONE),
+                ia.ep_post_rdma_read(self.second, &[booty.all()], DtoCookie(1), &known, NONE),
+                ia.ep_post_rdma_write(ep, &[loot.all()], DtoCookie(2), &known, NONE),
             ],
             What::EpFree | What::EpDisconnect => vec![
-                ia.ep_post_send(ep, &[loot.all()], 3, NONE),
-                ia.ep_post_rdma_write(ep, &[loot.all()], 4, &known, NONE),
+                ia.ep_post_send(ep, &[loot.all()], DtoCookie(3), NONE),
+                ia.ep_post_rdma_write(ep, &[loot.all()], DtoCookie(4), &known, NONE),
             ],
             What::Srq | What::Evd | What::Pz => vec![],
         } {
@@ -218,7 +219,7 @@ impl Scene {
         for _ in 0..posted {
             let completion = pair.wait_request(A);
             if completion.status == DtoStatus::Success {
-                done.push(match completion.cookie {
+                done.push(match completion.cookie.0 {
                     1 => "read",
                     3 => "sent",
                     _ => "written",
@@ -275,14 +276,14 @@ impl Scene {
         let evd = self.pair.sides[B].ia.async_evd();
         self.pair.sides[B].ia.progress();
         match self.pair.sides[B].ia.evd_dequeue(evd) {
-            Ok(event) => {
+            Ok(Some(event)) => {
                 assert!(
                     matches!(event, Event::Async(AsyncEvent::IaCatastrophic)),
                     "{event:?}"
                 );
                 true
             }
-            Err(_) => false,
+            Ok(None) | Err(_) => false,
         }
     }
 }
@@ -470,8 +471,10 @@ fn an_abrupt_close_is_over_in_the_time_of_one_command_and_ends_all_access() {
         assert_eq!(report.dead.is_some(), dies, "{fault:?}: {report:?}");
         target.write(0, CANARY);
         // A may have been told; if not it tries, and nobody answers.
-        let written = a.ia.ep_post_rdma_write(a.ep, &[part], 1, &known, NONE);
-        let read = a.ia.ep_post_rdma_read(second, &[booty], 2, &known, NONE);
+        let written =
+            a.ia.ep_post_rdma_write(a.ep, &[part], DtoCookie(1), &known, NONE);
+        let read =
+            a.ia.ep_post_rdma_read(second, &[booty], DtoCookie(2), &known, NONE);
         for posted in [written, read].into_iter().flatten() {
             let () = posted;
             let (event, _) = a.ia.evd_wait(a.request, LONG, 1).expect("it ends");
@@ -514,7 +517,7 @@ fn a_window_that_cannot_be_unbound_ends_the_function() {
         let side = &mut scene.pair.sides[A];
         let read = side
             .ia
-            .ep_post_rdma_read(second, &[booty.all()], 1, &known, NONE);
+            .ep_post_rdma_read(second, &[booty.all()], DtoCookie(1), &known, NONE);
         read.expect("posted");
         assert_ne!(
             scene.pair.wait_request(A).status,

@@ -1,6 +1,6 @@
 //! Completions by name, over the simulated device: what a facade is told of them at once, and what it is not.
 
-use udapl::{CompletionFlags, DtoStatus, EvdHandle, Event, Look};
+use udapl::{CompletionFlags, DtoCookie, DtoStatus, EvdHandle, Event, Look};
 
 use crate::support::{A, B, NONE, Pair, PairConfig, Side};
 
@@ -41,7 +41,7 @@ fn sends(pair: &mut Pair, count: u64) {
             .expect("posted");
         let side = &mut pair.sides[A];
         side.ia
-            .ep_post_send(side.ep, &[from.all()], cookie, NONE)
+            .ep_post_send(side.ep, &[from.all()], DtoCookie(cookie), NONE)
             .expect("posted");
     }
     for _ in 0..100 {
@@ -92,7 +92,7 @@ fn a_completion_behind_suppressed_requests_is_left_to_the_call_that_looks_for_it
     let request = pair.sides[A].request;
     assert_eq!(told(&mut pair, A, request), None);
     let done = pair.wait_request(A);
-    assert_eq!((done.cookie, done.status), (2, DtoStatus::Success));
+    assert_eq!((done.cookie.0, done.status), (2, DtoStatus::Success));
     sends(&mut pair, 1);
     assert_eq!(told(&mut pair, A, request), Some((NAME, 10, 64, true)));
 }
@@ -107,7 +107,7 @@ fn buffers_of_an_srq_failures_and_what_waits_in_software_are_left_too() {
     let srq = pair.srq.expect("an SRQ");
     pair.sides[B]
         .ia
-        .srq_post_recv(srq, &[to.all()], 3)
+        .srq_post_recv(srq, &[to.all()], DtoCookie(3))
         .expect("posted");
     pair.post_send(A, &[from.all()], 4, NONE).expect("posted");
     for _ in 0..100 {
@@ -115,7 +115,7 @@ fn buffers_of_an_srq_failures_and_what_waits_in_software_are_left_too() {
     }
     let (request, recv) = (pair.sides[A].request, pair.sides[B].recv);
     assert_eq!(told(&mut pair, B, recv), None);
-    assert_eq!(pair.wait_recv(B).cookie, 3);
+    assert_eq!(pair.wait_recv(B).cookie, DtoCookie(3));
     assert_eq!(told(&mut pair, A, request), Some((NAME, 4, 64, true)));
 
     // Disconnecting moves what there is into the queue in software, before its event.
@@ -129,5 +129,5 @@ fn buffers_of_an_srq_failures_and_what_waits_in_software_are_left_too() {
         pair.pump();
     }
     assert_eq!(told(&mut pair, A, request), None);
-    assert!(matches!(pair.wait_event(A, request), Event::Dto(done) if done.cookie == 5));
+    assert!(matches!(pair.wait_event(A, request), Event::Dto(done) if done.cookie.0 == 5));
 }

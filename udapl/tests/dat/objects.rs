@@ -38,7 +38,7 @@ fn one_of_each() -> (Pair, Vec<(AnyHandle, HandleType, Subtype)>) {
         ),
         (
             side.ia
-                .rsp_create(CONN_QUAL + 1, None, side.cr)
+                .rsp_create(support::beside(1), None, side.cr)
                 .expect("an RSP")
                 .into(),
             HandleType::Rsp,

@@ -1,12 +1,12 @@
 //! Private data: what a request and an accept carry, byte for byte where the transport can, padded where it cannot.
 
-use udapl::{ConnectionEventKind as Kind, EpState, PspFlags, ReturnType, Subtype};
+use udapl::{ConnQual, ConnectionEventKind as Kind, EpState, PspFlags, ReturnType, Subtype};
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
 /// Connects with this private data in both directions; what arrived.
 fn exchange_private_data(
-    conn_qual: u64,
+    conn_qual: ConnQual,
     request: &[u8],
     accept: &[u8],
 ) -> (Pair, Vec<u8>, Vec<u8>) {
@@ -86,7 +86,7 @@ fn private_data_that_looks_like_a_header_or_like_padding_arrives_all_the_same() 
 fn private_data_through_a_port_of_the_rdma_cm_is_padded_with_zeros() {
     for (port, bytes) in [(1, 0), (80, 1), (4420, 55), (0xffff, 56)] {
         let (request, accept) = (support::pattern(3, bytes), support::pattern(4, 64 - bytes));
-        let (pair, asked, answered) = exchange_private_data(port, &request, &accept);
+        let (pair, asked, answered) = exchange_private_data(ConnQual(port), &request, &accept);
         let mut padded = request.clone();
         padded.resize(56, 0);
         assert_eq!(asked, padded, "{bytes} bytes");

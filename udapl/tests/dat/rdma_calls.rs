@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use hw_sim::LinkFaults;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpState, Event, Qos,
-    ReturnType, RmrTriplet, Subtype, Timeout,
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpEvds, EpState,
+    Event, Qos, ReturnType, RmrTriplet, Subtype, Timeout,
 };
 
 use crate::support::rdma::{BOTH, Rdma, UNTOUCHED};
@@ -50,7 +50,7 @@ fn a_freed_or_foreign_endpoint_is_no_handle() {
         let side = &mut pair.sides[A];
         let freed = side
             .ia
-            .ep_create(Some(side.pz), None, None, None, None)
+            .ep_create(Some(side.pz), EpEvds::NONE, None)
             .expect("an endpoint");
         side.ia.ep_free(freed).expect("freed");
         let own = pair.sides[A].ep;
@@ -163,7 +163,7 @@ fn an_unsignalled_operation_wakes_no_waiter_and_a_plain_one_does() {
             let Event::Dto(done) = event else {
                 panic!("{event:?}")
             };
-            assert_eq!((done.cookie, done.status), (4, DtoStatus::Success));
+            assert_eq!((done.cookie.0, done.status), (4, DtoStatus::Success));
             // Where nothing wakes, the time runs out, and then the count decides.
             let took = Duration::from_nanos(pair.now().0 - start.0);
             let promptly = took < Duration::from_micros(1_000);
@@ -295,12 +295,12 @@ fn connected_and_disconnected_endpoints_take_operations_and_no_others_do() {
             // At once: the first look finds them.
             for cookie in [7, 8, 9] {
                 let request = pair.sides[side].request;
-                let event = pair.sides[side].ia.evd_dequeue(request).expect("flushed");
-                let Event::Dto(done) = event else {
+                let event = pair.sides[side].ia.evd_dequeue(request).expect("an EVD");
+                let Some(Event::Dto(done)) = event else {
                     panic!("{event:?}")
                 };
                 assert_eq!(
-                    (done.cookie, done.status, done.request, done.ep),
+                    (done.cookie.0, done.status, done.request, done.ep),
                     (cookie, DtoStatus::ErrFlushed, true, pair.sides[side].ep)
                 );
             }

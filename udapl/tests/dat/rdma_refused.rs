@@ -250,7 +250,7 @@ fn expect_remote_refusal(
     pair.expect_request(A, 1, DtoStatus::Success);
     let done = pair.wait_request(A);
     assert_eq!(
-        (done.cookie, done.status),
+        (done.cookie.0, done.status),
         (2, DtoStatus::ErrRemoteAccess),
         "{rdma:?}, {what}"
     );

@@ -3,9 +3,9 @@
 //! States and room are in `recv_states.rs`, completion flags in `flags.rs`, refusals in `refused.rs`. That a
 //! post allocates nothing (RECV-21) is measured in `hotpath.rs`.
 
-use udapl::{ConnectionEventKind, DtoStatus, EpState, Event, LmrTriplet, ReturnType};
+use udapl::{ConnectionEventKind, DtoCookie, DtoStatus, EpState, Event, LmrTriplet};
 
-use crate::support::{self, A, B, Buffer, LONG, NONE, Pair, refused};
+use crate::support::{self, A, B, Buffer, LONG, NONE, Pair};
 
 const EMPTY: &[LmrTriplet] = &[];
 /// What a segment of no bytes may say: nothing of it is looked at.
@@ -34,7 +34,7 @@ fn messages_go_into_receives_in_posting_order_one_into_each() {
     for (at, &bytes) in lengths.iter().enumerate() {
         let received = pair.wait_recv(B);
         assert_eq!(
-            (received.ep, received.cookie, received.request),
+            (received.ep, received.cookie.0, received.request),
             (pair.sides[B].ep, at as u64, false)
         );
         assert_eq!(
@@ -66,7 +66,7 @@ fn a_receive_without_segments_takes_a_message_of_no_bytes() {
         let received = pair.wait_recv(B);
         assert_eq!(
             (
-                received.cookie,
+                received.cookie.0,
                 received.status,
                 received.transferred_length
             ),
@@ -196,7 +196,7 @@ fn any_cookie_comes_back_as_it_was_even_one_used_before() {
         pair.post_send(A, EMPTY, 1, NONE).expect("posted");
         let received = pair.wait_recv(B);
         assert_eq!(
-            (received.cookie, received.status),
+            (received.cookie.0, received.status),
             (cookie, DtoStatus::Success)
         );
     }
@@ -216,8 +216,8 @@ fn the_completion_comes_with_the_message_once_and_on_the_receive_evd_alone() {
     pair.expect_nothing(B, recv);
     pair.set_delay(1000);
     pair.post_send(A, EMPTY, 2, NONE).expect("posted");
-    refused(pair.sides[B].ia.evd_dequeue(recv), ReturnType::QueueEmpty);
-    assert_eq!(pair.wait_recv(B).cookie, 1);
+    assert_eq!(pair.sides[B].ia.evd_dequeue(recv), Ok(None));
+    assert_eq!(pair.wait_recv(B).cookie, DtoCookie(1));
     for evd in [recv, request, connect] {
         pair.expect_nothing(B, evd);
     }
@@ -294,18 +294,21 @@ fn a_message_too_long_by_a_byte_is_a_length_error_and_breaks_the_connection() {
 
         let received = pair.wait_recv(B);
         assert_eq!(
-            (received.cookie, received.status),
+            (received.cookie.0, received.status),
             (1, DtoStatus::ErrLocalLength),
             "{bytes} into {lengths:?}"
         );
         assert_eq!(received.status as u32, 2, "DAT_DTO_LENGTH_ERROR");
         let flushed = pair.wait_recv(B);
-        assert_eq!((flushed.cookie, flushed.status), (2, DtoStatus::ErrFlushed));
+        assert_eq!(
+            (flushed.cookie.0, flushed.status),
+            (2, DtoStatus::ErrFlushed)
+        );
         pair.expect_connection(B, ConnectionEventKind::Broken);
         assert_eq!(pair.state(B), EpState::Disconnected);
         let sent = pair.wait_request(A);
         assert_eq!(
-            (sent.cookie, sent.status),
+            (sent.cookie.0, sent.status),
             (3, DtoStatus::ErrRemoteResponder)
         );
         pair.expect_connection(A, ConnectionEventKind::Broken);
@@ -355,7 +358,7 @@ fn a_receive_whose_region_is_gone_when_the_message_comes_fails_and_breaks_the_co
     pair.post_send(A, &[from.all()], 2, NONE).expect("posted");
     let received = pair.wait_recv(B);
     assert_eq!(
-        (received.cookie, received.status),
+        (received.cookie.0, received.status),
         (1, DtoStatus::ErrLocalProtection)
     );
     pair.expect_connection(B, ConnectionEventKind::Broken);

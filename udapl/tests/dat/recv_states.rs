@@ -4,8 +4,8 @@
 use core::time::Duration;
 use hw_sim::{Drive, Faults, LinkFaults};
 use udapl::{
-    CloseFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpAttr, EpState, Event, LmrTriplet,
-    Qos, ReturnType, Subtype, Timeout,
+    CloseFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr, EpEvds,
+    EpState, Event, LmrTriplet, Qos, ReturnType, Subtype, Timeout,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
@@ -13,7 +13,7 @@ use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attrib
 const EMPTY: &[LmrTriplet] = &[];
 
 /// Starts a connection from A to a qualifier of B.
-fn start_connecting(pair: &mut Pair, conn_qual: u64) {
+fn start_connecting(pair: &mut Pair, conn_qual: ConnQual) {
     let ep = pair.sides[A].ep;
     let address = pair.sides[B].ia.query().ia.ia_address;
     pair.sides[A]
@@ -47,7 +47,7 @@ fn accept(pair: &mut Pair) {
 fn expect_flushed(pair: &mut Pair, side: usize, cookie: u64) {
     let flushed = pair.wait_recv(side);
     assert_eq!(
-        (flushed.cookie, flushed.status),
+        (flushed.cookie.0, flushed.status),
         (cookie, DtoStatus::ErrFlushed)
     );
 }
@@ -76,7 +76,7 @@ fn receives_are_taken_in_every_state_and_used_in_the_order_of_posting() {
     accept(&mut pair);
     post(&mut pair, B, EpState::CompletionPending, 2);
     for (side, evd) in [(A, recv[A]), (B, recv[B])] {
-        refused(pair.sides[side].ia.evd_dequeue(evd), ReturnType::QueueEmpty);
+        assert_eq!(pair.sides[side].ia.evd_dequeue(evd), Ok(None));
     }
     pair.expect_connection(A, ConnectionEventKind::Established);
     pair.expect_connection(B, ConnectionEventKind::Established);
@@ -87,7 +87,7 @@ fn receives_are_taken_in_every_state_and_used_in_the_order_of_posting() {
             pair.post_send(from, EMPTY, 0, NONE).expect("posted");
             let received = pair.wait_recv(to);
             assert_eq!(
-                (received.cookie, received.status),
+                (received.cookie.0, received.status),
                 (cookie, DtoStatus::Success)
             );
             let _sent = pair.wait_request(from);
@@ -103,10 +103,7 @@ fn receives_are_taken_in_every_state_and_used_in_the_order_of_posting() {
         .ep_disconnect(pair.sides[A].ep, CloseFlags::Graceful)
         .expect("accepted");
     post(&mut pair, A, EpState::DisconnectPending, 5);
-    refused(
-        pair.sides[A].ia.evd_dequeue(recv[A]),
-        ReturnType::QueueEmpty,
-    );
+    assert_eq!(pair.sides[A].ia.evd_dequeue(recv[A]), Ok(None));
     expect_flushed(&mut pair, A, 4);
     expect_flushed(&mut pair, A, 5);
     pair.expect_connection(A, ConnectionEventKind::Disconnected);
@@ -152,7 +149,7 @@ fn receives_posted_after_the_end_are_flushed_at_once() {
                 panic!("a completion, not {event:?}")
             };
             assert_eq!(
-                (flushed.cookie, flushed.status),
+                (flushed.cookie.0, flushed.status),
                 (at, DtoStatus::ErrFlushed),
                 "round {round}"
             );
@@ -191,7 +188,7 @@ fn no_message_reaches_an_endpoint_that_is_unconnected_again() {
     );
     pair.post_send(A, &[from.all()], 2, NONE).expect("posted");
     let sent = pair.wait_request(A);
-    assert_eq!((sent.cookie, sent.status), (2, DtoStatus::ErrTransport));
+    assert_eq!((sent.cookie.0, sent.status), (2, DtoStatus::ErrTransport));
     pair.expect_connection(A, ConnectionEventKind::Broken);
     pair.expect_nothing(B, pair.sides[B].recv);
     assert_eq!(to.read(0, 64), [0; 64]);
@@ -206,7 +203,10 @@ fn no_message_reaches_an_endpoint_that_is_unconnected_again() {
     pair.connect();
     pair.post_send(A, &[from.all()], 3, NONE).expect("posted");
     let received = pair.wait_recv(B);
-    assert_eq!((received.cookie, received.status), (1, DtoStatus::Success));
+    assert_eq!(
+        (received.cookie.0, received.status),
+        (1, DtoStatus::Success)
+    );
     assert_eq!(to.read(0, 64), [0xdd; 64]);
 }
 
@@ -235,7 +235,7 @@ fn a_message_that_outruns_the_handshake_completes_after_established() {
         .evd_dequeue(connect)
         .expect("the reply is there");
     assert!(
-        matches!(event, Event::Connection(event) if event.kind == ConnectionEventKind::Established)
+        matches!(event, Some(Event::Connection(event)) if event.kind == ConnectionEventKind::Established)
     );
     pair.fabric.sim.heal();
     pair.post_send(A, &[from.all()], 2, NONE).expect("posted");
@@ -250,7 +250,7 @@ fn a_message_that_outruns_the_handshake_completes_after_established() {
         .evd_dequeue(recv)
         .expect("the message is there");
     assert!(
-        matches!(event, Event::Dto(dto) if (dto.cookie, dto.status) == (1, DtoStatus::Success)),
+        matches!(event, Some(Event::Dto(dto)) if (dto.cookie.0, dto.status) == (1, DtoStatus::Success)),
         "{event:?}"
     );
     assert_eq!(
@@ -263,7 +263,7 @@ fn a_message_that_outruns_the_handshake_completes_after_established() {
         .evd_dequeue(connect)
         .expect("and the event is there");
     assert!(
-        matches!(event, Event::Connection(event) if event.kind == ConnectionEventKind::Established)
+        matches!(event, Some(Event::Connection(event)) if event.kind == ConnectionEventKind::Established)
     );
     pair.expect_nothing(B, connect);
 }
@@ -291,7 +291,7 @@ fn exactly_max_recv_dtos_receives_may_be_outstanding() {
             pair.post_send(A, EMPTY, 0, NONE).expect("posted");
             let received = pair.wait_recv(B);
             assert_eq!(
-                (received.cookie, received.status),
+                (received.cookie.0, received.status),
                 (at, DtoStatus::Success),
                 "of {limit}"
             );
@@ -316,7 +316,7 @@ fn a_slot_is_free_again_when_the_message_is_there_even_if_nobody_has_taken_its_e
         assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
     }
     for at in 0..40 {
-        assert_eq!(pair.wait_recv(B).cookie, at);
+        assert_eq!(pair.wait_recv(B).cookie, DtoCookie(at));
     }
     pair.expect_nothing(B, pair.sides[B].recv);
 }
@@ -359,14 +359,16 @@ fn an_endpoint_without_a_protection_zone_is_not_ready_for_receives() {
         .ia
         .ep_create(
             None,
-            Some(side.recv),
-            Some(side.request),
-            Some(side.connect),
+            EpEvds::NONE
+                .recv(side.recv)
+                .request(side.request)
+                .connect(side.connect),
             None,
         )
         .expect("an endpoint may get its zone later");
     let error = refused(
-        side.ia.ep_post_recv(ep, &[buffer.all()], 1, NONE),
+        side.ia
+            .ep_post_recv(ep, &[buffer.all()], DtoCookie(1), NONE),
         ReturnType::InvalidState,
     );
     assert_eq!(error.subtype(), Subtype::StateEpNotReady);
@@ -376,7 +378,7 @@ fn an_endpoint_without_a_protection_zone_is_not_ready_for_receives() {
     };
     side.ia.ep_modify(ep, &change).expect("unconnected");
     side.ia
-        .ep_post_recv(ep, &[buffer.all()], 1, NONE)
+        .ep_post_recv(ep, &[buffer.all()], DtoCookie(1), NONE)
         .expect("now it has one");
 }
 
@@ -397,9 +399,7 @@ fn receives_of_an_endpoint_with_a_null_receive_evd_are_filled_and_told_to_nobody
         .ia
         .ep_create(
             Some(side.pz),
-            None,
-            Some(side.request),
-            Some(side.connect),
+            EpEvds::NONE.request(side.request).connect(side.connect),
             Some(&attr),
         )
         .expect("an endpoint");
@@ -446,7 +446,7 @@ fn preposted_receives_survive_a_reset_and_the_connecting() {
         pair.post_send(A, &[from.all()], 0, NONE).expect("posted");
         let received = pair.wait_recv(B);
         assert_eq!(
-            (received.cookie, received.status),
+            (received.cookie.0, received.status),
             (at as u64, DtoStatus::Success)
         );
         assert_eq!(to.read(at * 64, 64), data);
@@ -465,7 +465,7 @@ fn a_failed_attempt_flushes_the_preposted_receives_of_the_active_side() {
         }
         let kind = match how {
             0 => {
-                start_connecting(&mut pair, CONN_QUAL + 1);
+                start_connecting(&mut pair, support::beside(1));
                 ConnectionEventKind::NonPeerRejected
             }
             1 => {

@@ -4,8 +4,8 @@
 //! negative length and is never null, and there is no null handle.
 
 use udapl::{
-    CompletionFlags, DatResult, DtoStatus, EpHandle, IaConfig, LmrTriplet, MemPrivFlags,
-    ReturnType, Segment, Subtype,
+    CompletionFlags, DatResult, DtoCookie, DtoStatus, EpEvds, EpHandle, IaConfig, LmrTriplet,
+    MemPrivFlags, ReturnType, Segment, Subtype,
 };
 
 use crate::support::{self, A, B, Buffer, NONE, Pair, PairConfig, attributes, refused};
@@ -30,8 +30,12 @@ impl Call {
         flags: CompletionFlags,
     ) -> DatResult<()> {
         match self {
-            Self::Send => pair.sides[A].ia.ep_post_send(ep, iov, 666, flags),
-            Self::Recv => pair.sides[A].ia.ep_post_recv(ep, iov, 666, flags),
+            Self::Send => pair.sides[A]
+                .ia
+                .ep_post_send(ep, iov, DtoCookie(666), flags),
+            Self::Recv => pair.sides[A]
+                .ia
+                .ep_post_recv(ep, iov, DtoCookie(666), flags),
         }
     }
 
@@ -76,11 +80,11 @@ fn assert_untouched(pair: &mut Pair) {
     );
     for at in 0..u64::from(counts.max_request_dtos) {
         let sent = pair.wait_request(A);
-        assert_eq!((sent.cookie, sent.status), (at, DtoStatus::Success));
+        assert_eq!((sent.cookie.0, sent.status), (at, DtoStatus::Success));
         let received = pair.wait_recv(B);
         assert_eq!(
             (
-                received.cookie,
+                received.cookie.0,
                 received.status,
                 received.transferred_length
             ),
@@ -90,7 +94,10 @@ fn assert_untouched(pair: &mut Pair) {
     for at in 0..u64::from(counts.max_recv_dtos) {
         pair.post_send(B, EMPTY, 0, NONE).expect("posted");
         let received = pair.wait_recv(A);
-        assert_eq!((received.cookie, received.status), (at, DtoStatus::Success));
+        assert_eq!(
+            (received.cookie.0, received.status),
+            (at, DtoStatus::Success)
+        );
         assert_eq!(pair.wait_request(B).status, DtoStatus::Success);
     }
     for side in [A, B] {
@@ -117,9 +124,7 @@ fn handles_of_freed_endpoints_and_of_other_adapters_are_invalid() {
         side.ia
             .ep_create(
                 Some(side.pz),
-                Some(side.recv),
-                Some(side.request),
-                None,
+                EpEvds::NONE.recv(side.recv).request(side.request),
                 Some(&attr),
             )
             .expect("an endpoint")
@@ -567,10 +572,10 @@ fn a_refused_send_takes_no_receive_and_leaves_earlier_ones_alone() {
         .expect("posted");
     for (cookie, bytes) in [(1, 10), (2, 20)] {
         let sent = pair.wait_request(A);
-        assert_eq!((sent.cookie, sent.transferred_length), (cookie, bytes));
+        assert_eq!((sent.cookie.0, sent.transferred_length), (cookie, bytes));
         let received = pair.wait_recv(B);
         assert_eq!(
-            (received.cookie, received.transferred_length),
+            (received.cookie.0, received.transferred_length),
             (cookie, bytes)
         );
     }

@@ -1,8 +1,9 @@
 //! Windows for peers: `rmr_bind`, and what peers can do through a context before and after.
 
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoStatus, EpState, EvdFlags,
-    Event, LmrTriplet, MemPrivFlags, ReturnType, RmrBindCompletion, Subtype, Timeout,
+    CloseFlags, CompletionFlags, ConnectionEventKind, DtoCompletion, DtoCookie, DtoStatus, EpEvds,
+    EpState, EvdFlags, Event, LmrTriplet, MemPrivFlags, ReturnType, RmrBindCompletion, RmrCookie,
+    Subtype, Timeout,
 };
 
 use crate::support::connecting::EMPTY;
@@ -200,7 +201,7 @@ fn a_bind_notifies_unless_it_is_unsignalled() {
         let before = pair.now();
         let waited = pair.sides[B].ia.evd_wait(evd, patience, 1);
         let (event, _) = waited.expect("the count decides in the end");
-        assert!(matches!(event, Event::RmrBind(done) if done.cookie == 1));
+        assert!(matches!(event, Event::RmrBind(done) if done.cookie.0 == 1));
         let took = (pair.now() - before).as_micros();
         assert_eq!(took / 1_000 * 1_000, micros, "{flag:?}: {took}");
     }
@@ -349,7 +350,7 @@ fn a_window_is_bound_on_one_endpoint_at_a_time() {
     let fence = CompletionFlags::BARRIER_FENCE;
     let bind = |pair: &mut Pair, rmr, ep, flags| {
         let ia = &mut pair.sides[B].ia;
-        ia.rmr_bind(rmr, &near.all(), BOTH_WAYS, ep, 2, flags)
+        ia.rmr_bind(rmr, &near.all(), BOTH_WAYS, ep, RmrCookie(2), flags)
     };
     bind(&mut pair, rmr, first, fence).expect("it waits for the read");
     let refused = bind(&mut pair, rmr, second, NONE).expect_err("where would it end up?");
@@ -499,8 +500,8 @@ fn binds_and_other_requests_share_the_queue() {
         for _ in 0..5 {
             let event = pair.wait_event(B, pair.sides[B].request);
             let success = (1, DtoStatus::Success);
-            let ended = matches!(event, Event::Dto(done) if (done.cookie, done.status) == success)
-                || matches!(event, Event::RmrBind(done) if (done.cookie, done.status) == success);
+            let ended = matches!(event, Event::Dto(done) if (done.cookie.0, done.status) == success)
+                || matches!(event, Event::RmrBind(done) if (done.cookie.0, done.status) == success);
             assert!(ended, "a completion, not {event:?}");
         }
     }
@@ -560,16 +561,24 @@ fn handles_of_what_is_gone_or_elsewhere_cannot_be_bound() {
     }
     let (triplet, elsewhere) = (memory.all(), pair.sides[A].ep);
     let ia = &mut pair.sides[B].ia;
-    let bind = ia.rmr_bind(rmr, &triplet, BOTH_WAYS, elsewhere, 1, NONE);
+    let bind = ia.rmr_bind(rmr, &triplet, BOTH_WAYS, elsewhere, RmrCookie(1), NONE);
     let error = refused(bind, ReturnType::InvalidHandle);
     assert_eq!(error.subtype(), Subtype::HandleEp);
     let deaf = [None, Some(ia.evd_create(8, EvdFlags::DTO).expect("an EVD"))];
     for request in deaf {
         let (pz, recv) = (pair.sides[B].pz, pair.sides[B].recv);
         let ia = &mut pair.sides[B].ia;
-        let ep = ia.ep_create(Some(pz), Some(recv), request, None, None);
+        let ep = ia.ep_create(
+            Some(pz),
+            EpEvds {
+                recv: Some(recv),
+                request,
+                connect: None,
+            },
+            None,
+        );
         let ep = ep.expect("an endpoint");
-        let bind = ia.rmr_bind(rmr, &triplet, BOTH_WAYS, ep, 1, NONE);
+        let bind = ia.rmr_bind(rmr, &triplet, BOTH_WAYS, ep, RmrCookie(1), NONE);
         let error = refused(bind, ReturnType::InvalidHandle);
         assert_eq!(error.subtype(), Subtype::HandleEvdRequest);
     }
@@ -637,7 +646,7 @@ fn a_window_serves_every_endpoint_of_its_zone_and_outlives_connections() {
     let target = window(&memory, context, 0, 64);
     let read = pair.sides[A]
         .ia
-        .ep_post_rdma_read(a, &[local.all()], 1, &target, NONE);
+        .ep_post_rdma_read(a, &[local.all()], DtoCookie(1), &target, NONE);
     read.expect("the read is posted");
     assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
     assert_eq!(local.read(0, 64), pattern(5, 64));
@@ -662,7 +671,7 @@ fn a_device_without_windows_has_no_rmrs() {
     let flags = EvdFlags::DEFAULT;
     let ia = &mut pair.sides[A].ia;
     let evd = ia.evd_create(16, flags).expect("an EVD");
-    ia.ep_create(Some(pz), Some(evd), Some(evd), Some(evd), None)
+    ia.ep_create(Some(pz), EpEvds::all(evd), None)
         .expect("endpoints are what they were");
 }
 

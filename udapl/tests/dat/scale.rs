@@ -1,8 +1,8 @@
 //! Many of everything: event queues that are not overrun, and an IA whose turns are no longer for ten thousand endpoints.
 
 use udapl::{
-    Agent, ConnectionEventKind, EpHandle, EpState, EvdFlags, EvdHandle, ReturnType, Subtype,
-    Timeout,
+    Agent, ConnectionEventKind, DtoCookie, EpEvds, EpHandle, EpState, EvdFlags, EvdHandle,
+    ReturnType, Subtype, Timeout,
 };
 
 use crate::support::{A, B, LONG, NONE, Pair, PairConfig, attributes, refused};
@@ -21,9 +21,15 @@ fn with_own_evd(pair: &mut Pair, cno: udapl::CnoHandle) -> (EpHandle, EvdHandle)
     attr.max_request_dtos = 4;
     attr.max_recv_dtos = 4;
     let on = (Some(side.recv), Some(evd), Some(side.connect));
-    let ep = side
-        .ia
-        .ep_create(Some(side.pz), on.0, on.1, on.2, Some(&attr));
+    let ep = side.ia.ep_create(
+        Some(side.pz),
+        EpEvds {
+            recv: on.0,
+            request: on.1,
+            connect: on.2,
+        },
+        Some(&attr),
+    );
     (ep.expect("an endpoint"), evd)
 }
 
@@ -51,7 +57,7 @@ fn eleven_hundred_armed_evds_of_a_consumer_that_is_busy_overrun_nothing() {
     for &(ep, _) in &eps {
         let ia = &mut pair.sides[A].ia;
         let (iov, remote) = ([source.all()], target.all_remote());
-        ia.ep_post_rdma_write(ep, &iov, 7, &remote, NONE)
+        ia.ep_post_rdma_write(ep, &iov, DtoCookie(7), &remote, NONE)
             .expect("posted");
     }
     for _ in 0..100 {
@@ -92,8 +98,7 @@ fn an_instance_has_no_more_completion_queues_than_events_fit_its_event_queue() {
     let attr = attributes(ia);
     let side = &mut pair.sides[A];
     let error = refused(
-        side.ia
-            .ep_create(Some(side.pz), None, None, None, Some(&attr)),
+        side.ia.ep_create(Some(side.pz), EpEvds::NONE, Some(&attr)),
         ReturnType::InsufficientResources,
     );
     assert_eq!(error.subtype(), Subtype::ResourceTevd);
@@ -118,7 +123,15 @@ fn an_endpoint_without_evds_for_its_dtos_breaks_while_its_consumer_sleeps() {
     let connect = Some(side.connect);
     let ep = side
         .ia
-        .ep_create(Some(side.pz), None, None, connect, Some(&attr))
+        .ep_create(
+            Some(side.pz),
+            EpEvds {
+                recv: None,
+                request: None,
+                connect,
+            },
+            Some(&attr),
+        )
         .expect("an endpoint");
     let peer = pair.another_ep(B);
     pair.connect_endpoints(ep, peer);
@@ -127,14 +140,14 @@ fn an_endpoint_without_evds_for_its_dtos_breaks_while_its_consumer_sleeps() {
     let mut remote = target.all_remote();
     for _ in 0..100 {
         let ia = &mut pair.sides[A].ia;
-        ia.ep_post_rdma_write(ep, &[source.all()], 1, &remote, NONE)
+        ia.ep_post_rdma_write(ep, &[source.all()], DtoCookie(1), &remote, NONE)
             .expect("there is room again and again");
         ia.progress();
     }
     remote.target_address += 1 << 20;
     let side = &mut pair.sides[A];
     side.ia
-        .ep_post_rdma_write(ep, &[source.all()], 2, &remote, NONE)
+        .ep_post_rdma_write(ep, &[source.all()], DtoCookie(2), &remote, NONE)
         .expect("posted");
     let seconds = Timeout::from_micros(900_000);
     let (event, _) = side

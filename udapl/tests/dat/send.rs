@@ -5,8 +5,8 @@
 
 use hw_sim::Drive;
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoStatus, EpAttr, EpState,
-    Event, LmrTriplet, Qos, ReturnType, Subtype,
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus, EpAttr,
+    EpEvds, EpState, Event, LmrTriplet, Qos, ReturnType, Subtype,
 };
 
 use crate::support::{self, A, B, CONN_QUAL, LONG, NONE, Pair, PairConfig, attributes, refused};
@@ -57,12 +57,12 @@ fn sends_of_every_length_around_a_packet_arrive_byte_for_byte_and_in_order() {
     for (at, &bytes) in lengths.iter().enumerate() {
         let sent = pair.wait_request(A);
         assert_eq!(
-            (sent.cookie, sent.status, sent.transferred_length),
+            (sent.cookie.0, sent.status, sent.transferred_length),
             (at as u64, DtoStatus::Success, bytes as u64)
         );
         let received = pair.wait_recv(B);
         assert_eq!(
-            (received.cookie, received.transferred_length),
+            (received.cookie.0, received.transferred_length),
             (100 + at as u64, bytes as u64)
         );
         assert_eq!(to.read(at * 65_536, bytes), data[..bytes], "{bytes} bytes");
@@ -132,7 +132,7 @@ fn no_segments_send_a_message_of_no_bytes() {
     let received = pair.wait_recv(B);
     assert_eq!(
         (
-            received.cookie,
+            received.cookie.0,
             received.status,
             received.transferred_length
         ),
@@ -140,7 +140,7 @@ fn no_segments_send_a_message_of_no_bytes() {
     );
     let sent = pair.wait_request(A);
     assert_eq!(
-        (sent.cookie, sent.status, sent.transferred_length),
+        (sent.cookie.0, sent.status, sent.transferred_length),
         (3, DtoStatus::Success, 0)
     );
     assert_eq!(to.read(0, 64), [0xaa; 64]);
@@ -225,7 +225,7 @@ fn any_cookie_comes_back_as_it_was_even_one_used_before() {
     }
     for cookie in cookies {
         let sent = pair.wait_request(A);
-        assert_eq!((sent.cookie, sent.status), (cookie, DtoStatus::Success));
+        assert_eq!((sent.cookie.0, sent.status), (cookie, DtoStatus::Success));
     }
     pair.expect_nothing(A, pair.sides[A].request);
 }
@@ -244,12 +244,9 @@ fn the_completion_comes_later_once_and_on_the_request_evd_alone() {
         pair.sides[A].request,
         pair.sides[A].connect,
     );
-    refused(
-        pair.sides[A].ia.evd_dequeue(request),
-        ReturnType::QueueEmpty,
-    );
+    assert_eq!(pair.sides[A].ia.evd_dequeue(request), Ok(None));
     let completion = pair.wait_request(A);
-    assert_eq!((completion.ep, completion.cookie), (pair.sides[A].ep, 9));
+    assert_eq!((completion.ep, completion.cookie.0), (pair.sides[A].ep, 9));
     assert_eq!(
         (completion.status, completion.transferred_length),
         (DtoStatus::Success, 5000)
@@ -341,13 +338,13 @@ fn exactly_max_request_dtos_sends_may_be_outstanding() {
         for at in 0..13 {
             let sent = pair.wait_request(A);
             assert_eq!(
-                (sent.cookie, sent.status),
+                (sent.cookie.0, sent.status),
                 (at, DtoStatus::Success),
                 "round {round}"
             );
             let received = pair.wait_recv(B);
             assert_eq!(
-                (received.cookie, received.transferred_length),
+                (received.cookie.0, received.transferred_length),
                 (at, segments(at) as u64 * 8),
                 "round {round}"
             );
@@ -367,7 +364,7 @@ fn a_slot_is_free_again_when_the_send_is_done_even_if_nobody_has_taken_its_event
             .expect("all before are done: only their events wait");
     }
     for at in 0..40 {
-        assert_eq!(pair.wait_request(A).cookie, at);
+        assert_eq!(pair.wait_request(A).cookie, DtoCookie(at));
     }
     pair.expect_nothing(A, pair.sides[A].request);
 }
@@ -387,9 +384,7 @@ fn sends_of_an_endpoint_with_a_null_request_evd_go_on_for_ever_and_are_told_to_n
         .ia
         .ep_create(
             Some(side.pz),
-            Some(side.recv),
-            None,
-            Some(side.connect),
+            EpEvds::NONE.recv(side.recv).connect(side.connect),
             Some(&attr),
         )
         .expect("an endpoint");
@@ -398,7 +393,7 @@ fn sends_of_an_endpoint_with_a_null_request_evd_go_on_for_ever_and_are_told_to_n
         pair.post_recv(B, EMPTY, at, NONE).expect("posted");
         pair.post_send(A, EMPTY, at, NONE)
             .expect("all before are done");
-        assert_eq!(pair.wait_recv(B).cookie, at);
+        assert_eq!(pair.wait_recv(B).cookie, DtoCookie(at));
     }
     for evd in [
         pair.sides[A].recv,
@@ -430,10 +425,7 @@ fn sends_are_refused_in_every_state_but_connected_and_disconnected() {
             );
             assert_eq!(error.subtype(), subtype);
         }
-        refused(
-            pair.sides[side].ia.evd_dequeue(request[side]),
-            ReturnType::QueueEmpty,
-        );
+        assert_eq!(pair.sides[side].ia.evd_dequeue(request[side]), Ok(None));
     };
 
     refuse(
@@ -500,7 +492,7 @@ fn sends_are_refused_in_every_state_but_connected_and_disconnected() {
     for at in 0..64 {
         let sent = pair.wait_request(A);
         assert_eq!(
-            (sent.cookie, sent.status),
+            (sent.cookie.0, sent.status),
             (at, DtoStatus::Success),
             "drained before the end"
         );
@@ -513,7 +505,7 @@ fn sends_are_refused_in_every_state_but_connected_and_disconnected() {
     pair.post_send(A, EMPTY, 77, NONE).expect("disconnected");
     let flushed = pair.wait_request(A);
     assert_eq!(
-        (flushed.cookie, flushed.status),
+        (flushed.cookie.0, flushed.status),
         (77, DtoStatus::ErrFlushed)
     );
     pair.expect_nothing(A, request[A]);
@@ -546,12 +538,12 @@ fn sends_posted_after_the_end_are_flushed_at_once_whatever_their_flags() {
         }
         for (at, flags) in flags.iter().enumerate() {
             // At once: neither time nor the peer's software moves between the posts and here.
-            let event = pair.sides[A].ia.evd_dequeue(request).expect("a completion");
-            let Event::Dto(flushed) = event else {
+            let event = pair.sides[A].ia.evd_dequeue(request).expect("an EVD");
+            let Some(Event::Dto(flushed)) = event else {
                 panic!("a completion, not {event:?}")
             };
             assert_eq!(
-                (flushed.cookie, flushed.status),
+                (flushed.cookie.0, flushed.status),
                 (at as u64, DtoStatus::ErrFlushed),
                 "{flags:?}, round {round}"
             );
@@ -582,7 +574,7 @@ fn a_disconnected_queue_takes_its_number_of_sends_and_flushes_them_in_order() {
     for at in 0..5 {
         let flushed = pair.wait_request(A);
         assert_eq!(
-            (flushed.cookie, flushed.status),
+            (flushed.cookie.0, flushed.status),
             (at, DtoStatus::ErrFlushed)
         );
     }
@@ -605,7 +597,7 @@ fn outstanding_sends_are_flushed_with_their_cookies_when_the_connection_ends() {
     for at in 0..10 {
         let flushed = pair.wait_request(A);
         assert_eq!(
-            (flushed.cookie, flushed.status),
+            (flushed.cookie.0, flushed.status),
             (at, DtoStatus::ErrFlushed)
         );
     }
@@ -624,7 +616,7 @@ fn a_send_whose_region_is_freed_before_it_starts_fails_and_breaks_the_connection
     let ep = pair.sides[A].ep;
     pair.sides[A]
         .ia
-        .ep_post_rdma_read(ep, &[sink.all()], 2, &source.remote(0, 64), NONE)
+        .ep_post_rdma_read(ep, &[sink.all()], DtoCookie(2), &source.remote(0, 64), NONE)
         .expect("posted");
     pair.post_send(A, &[from.all()], 3, CompletionFlags::BARRIER_FENCE)
         .expect("posted");
@@ -635,7 +627,7 @@ fn a_send_whose_region_is_freed_before_it_starts_fails_and_breaks_the_connection
     assert_eq!(pair.wait_request(A).status, DtoStatus::Success);
     let failed = pair.wait_request(A);
     assert_eq!(
-        (failed.cookie, failed.status),
+        (failed.cookie.0, failed.status),
         (3, DtoStatus::ErrLocalProtection)
     );
     pair.expect_connection(A, ConnectionEventKind::Broken);

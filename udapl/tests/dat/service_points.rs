@@ -1,14 +1,14 @@
 //! Where requests arrive and what becomes of them: PSPs, RSPs, and connection requests.
 
 use udapl::{
-    ConnectionEventKind as Kind, CrHandle, EpChange, EpHandle, EpState, EvdFlags, EvdHandle, Event,
-    PspFlags, PspHandle, ReturnType, RspHandle, Subtype,
+    ConnQual, ConnectionEventKind as Kind, CrHandle, EpChange, EpEvds, EpHandle, EpState, EvdFlags,
+    EvdHandle, Event, PspFlags, PspHandle, ReturnType, RspHandle, Subtype,
 };
 
-use crate::support::{A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
+use crate::support::{self, A, B, CONN_QUAL, LONG, Pair, PairConfig, refused};
 
 /// Nobody listens there unless a test does.
-const ELSEWHERE: u64 = CONN_QUAL + 1;
+const ELSEWHERE: ConnQual = ConnQual::service_id(CONN_QUAL.0 + 1);
 
 fn unconnected() -> Pair {
     Pair::unconnected(&PairConfig::default())
@@ -17,7 +17,7 @@ fn unconnected() -> Pair {
 impl Pair {
     /// A request of A's endpoint to a qualifier, as it arrives on B's EVD.
     #[track_caller]
-    fn request_at(&mut self, conn_qual: u64) -> (CrHandle, Option<PspHandle>) {
+    fn request_at(&mut self, conn_qual: ConnQual) -> (CrHandle, Option<PspHandle>) {
         let ep = self.sides[A].ep;
         self.start(A, ep, conn_qual, LONG, b"request")
             .expect("UNCONNECTED");
@@ -30,7 +30,7 @@ impl Pair {
 
     /// A's endpoint tries a qualifier where nobody listens, and is UNCONNECTED again afterwards.
     #[track_caller]
-    fn expect_nobody_at(&mut self, conn_qual: u64) {
+    fn expect_nobody_at(&mut self, conn_qual: ConnQual) {
         let ep = self.sides[A].ep;
         self.start(A, ep, conn_qual, LONG, b"")
             .expect("UNCONNECTED");
@@ -39,7 +39,7 @@ impl Pair {
     }
 
     /// An RSP of B at a qualifier.
-    fn rsp(&mut self, conn_qual: u64, ep: Option<EpHandle>) -> RspHandle {
+    fn rsp(&mut self, conn_qual: ConnQual, ep: Option<EpHandle>) -> RspHandle {
         let side = &mut self.sides[B];
         let rsp = side.ia.rsp_create(conn_qual, ep, side.cr);
         rsp.expect("an RSP")
@@ -193,9 +193,13 @@ fn an_accept_that_is_refused_changes_nothing_on_either_side() {
         (side.recv, side.request, side.connect)
     };
     let ia = &mut pair.sides[B].ia;
-    let without_zone = ia.ep_create(None, Some(recv), Some(request), Some(connect), None);
+    let without_zone = ia.ep_create(
+        None,
+        EpEvds::NONE.recv(recv).request(request).connect(connect),
+        None,
+    );
     let without_zone = without_zone.expect("an endpoint");
-    let freed = ia.ep_create(None, None, None, None, None);
+    let freed = ia.ep_create(None, EpEvds::NONE, None);
     let freed = freed.expect("an endpoint");
     ia.ep_free(freed).expect("UNCONNECTED");
     let refusals = [
@@ -257,12 +261,12 @@ fn service_points_need_a_free_qualifier_and_an_evd_for_requests() {
     let unknown = PspFlags::from_bits_retain(2);
     let calls = [
         (
-            ia.psp_create(0, cr, PspFlags::CONSUMER).err(),
+            ia.psp_create(ConnQual(0), cr, PspFlags::CONSUMER).err(),
             Subtype::Arg2,
         ),
         (ia.psp_create(ELSEWHERE, cr, unknown).err(), Subtype::Arg4),
         (ia.psp_create_any(cr, unknown).err(), Subtype::Arg4),
-        (ia.rsp_create(0, None, cr).err(), Subtype::Arg2),
+        (ia.rsp_create(ConnQual(0), None, cr).err(), Subtype::Arg2),
     ];
     for (error, subtype) in calls {
         let error = error.expect("a bad parameter");
@@ -312,8 +316,12 @@ fn any_free_qualifier_is_found_until_there_is_none() {
     pair.expect_connected(b);
     // The qualifiers that are given are one row.
     let ia = &mut pair.sides[B].ia;
-    let mut next = second + 1;
-    while ia.psp_create(next, cr, PspFlags::CONSUMER).is_ok() && next < first + 65_535 {
+    let mut next = second.0 + 1;
+    while ia
+        .psp_create(ConnQual(next), cr, PspFlags::CONSUMER)
+        .is_ok()
+        && next < first.0 + 65_535
+    {
         next += 1;
     }
     refused(
@@ -429,7 +437,7 @@ fn an_rsp_is_made_for_an_unconnected_endpoint_only() {
     pair.rsp(ELSEWHERE, Some(idle));
     let ia = &mut pair.sides[B].ia;
     let error = refused(
-        ia.rsp_create(ELSEWHERE + 1, Some(idle), cr),
+        ia.rsp_create(support::beside(2), Some(idle), cr),
         ReturnType::InvalidState,
     );
     assert_eq!(error.subtype(), Subtype::StateEpReserved);
@@ -437,12 +445,12 @@ fn an_rsp_is_made_for_an_unconnected_endpoint_only() {
     let error = refused(
         pair.sides[B]
             .ia
-            .rsp_create(ELSEWHERE + 1, Some(foreign), cr),
+            .rsp_create(support::beside(2), Some(foreign), cr),
         ReturnType::InvalidHandle,
     );
     assert_eq!(error.subtype(), Subtype::HandleEp);
     // A refused call has taken nothing: the qualifier is free.
-    pair.rsp(ELSEWHERE + 1, None);
+    pair.rsp(support::beside(2), None);
 }
 
 /// Clauses: RSPF-1, RSPF-2, CRR-2.
@@ -504,7 +512,7 @@ fn a_handoff_gives_the_endpoint_of_the_first_service_point_back() {
     pair.rsp(ELSEWHERE, Some(ep));
     let (cr, _) = pair.request_at(ELSEWHERE);
     // Nobody listens there any more, nor there.
-    for qualifier in [ELSEWHERE, ELSEWHERE + 7, 0] {
+    for qualifier in [ELSEWHERE, support::beside(8), ConnQual(0)] {
         let error = refused(
             pair.sides[B].ia.cr_handoff(cr, qualifier),
             ReturnType::InvalidParameter,

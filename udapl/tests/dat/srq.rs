@@ -4,7 +4,7 @@
 //! An SRQ is always in the state OPERATIONAL here (SRQ-R3 has no ERROR to start from).
 
 use rand::Rng;
-use udapl::{DtoStatus, LmrTriplet, MemPrivFlags, ReturnType, SrqAttr, Subtype};
+use udapl::{DtoCookie, DtoStatus, EpEvds, LmrTriplet, MemPrivFlags, ReturnType, SrqAttr, Subtype};
 
 use crate::support::rdma::{Pieces, UNTOUCHED, stream};
 use crate::support::shared::{SRQ, Shared};
@@ -117,7 +117,7 @@ fn cookies_come_back_unchanged_whatever_they_are_and_however_often_the_same() {
     let mut seen: Vec<u64> = (0..cookies.len())
         .map(|at| {
             shared.send(at % 2, &[from.all()], 0, NONE).expect("posted");
-            shared.received(at % 2).cookie
+            shared.received(at % 2).cookie.0
         })
         .collect();
     // Which buffer a message takes is the SRQ's business.
@@ -152,14 +152,14 @@ fn the_completion_is_that_of_a_receive_of_the_endpoint_that_took_the_buffer() {
     assert_eq!(taken.ep, shared.b[1]);
     assert_eq!(
         (
-            taken.cookie,
+            taken.cookie.0,
             taken.status,
             taken.transferred_length,
             taken.request,
             taken.syndrome()
         ),
         (
-            own.cookie,
+            own.cookie.0,
             own.status,
             own.transferred_length,
             own.request,
@@ -227,7 +227,7 @@ fn a_freed_or_foreign_srq_is_no_handle() {
     for srq in [freed, foreign] {
         let ia = &mut shared.pair.sides[B].ia;
         let error = refused(
-            ia.srq_post_recv(srq, &[to.all()], 1),
+            ia.srq_post_recv(srq, &[to.all()], DtoCookie(1)),
             ReturnType::InvalidHandle,
         );
         assert_eq!(error.subtype(), Subtype::HandleSrq);
@@ -305,14 +305,19 @@ fn buffers_whose_completions_nobody_wants_come_back_by_themselves() {
     let shape = support::attributes(&side.ia);
     side.ep = side
         .ia
-        .ep_create_with_srq(Some(zone), None, Some(request), Some(connect), srq, &shape)
+        .ep_create_with_srq(
+            Some(zone),
+            EpEvds::NONE.request(request).connect(connect),
+            srq,
+            &shape,
+        )
         .expect("an endpoint");
     pair.connect();
     let (from, to) = (pair.filled(A, 8, 64), pair.buffer(B, 64));
     for round in 0..40 {
         pair.sides[B]
             .ia
-            .srq_post_recv(srq, &[to.all()], round)
+            .srq_post_recv(srq, &[to.all()], DtoCookie(round))
             .expect("the one before it is used up");
         pair.post_send(A, &[from.all()], round, NONE)
             .expect("posted");

@@ -1,8 +1,8 @@
 //! Shared receive queues apart from posting: making, asking, another length, the low watermark, the end.
 
 use udapl::{
-    AsyncEvent, DtoStatus, Event, MemPrivFlags, PzHandle, ReturnType, SrqAttr, SrqParam, SrqState,
-    Subtype,
+    AsyncEvent, DtoCookie, DtoStatus, Event, MemPrivFlags, PzHandle, ReturnType, SrqAttr, SrqParam,
+    SrqState, Subtype,
 };
 
 use crate::support::connecting::EMPTY;
@@ -70,10 +70,11 @@ fn a_new_srq_is_empty_and_as_long_and_wide_as_asked_for() {
         (0, 0)
     );
     for cookie in 0..param.max_recv_dtos {
-        ia.srq_post_recv(srq, EMPTY, cookie.into()).expect("room");
+        ia.srq_post_recv(srq, EMPTY, DtoCookie(cookie.into()))
+            .expect("room");
     }
     let error = refused(
-        ia.srq_post_recv(srq, EMPTY, 9),
+        ia.srq_post_recv(srq, EMPTY, DtoCookie(9)),
         ReturnType::InsufficientResources,
     );
     assert_eq!(error.subtype(), Subtype::ResourceSrq);
@@ -122,7 +123,7 @@ fn a_buffer_is_available_until_taken_and_outstanding_until_its_completion_is_deq
     assert_eq!(shared.counts(), (3, 3));
     shared.take(0, false);
     assert_eq!(shared.counts(), (2, 3));
-    assert_eq!(shared.received(0).cookie, 0);
+    assert_eq!(shared.received(0).cookie, DtoCookie(0));
     assert_eq!(shared.counts(), (2, 2));
 }
 
@@ -148,7 +149,7 @@ fn an_srq_ends_with_the_buffers_in_it_when_no_endpoint_uses_it() {
         ia.srq_query(srq).err(),
         ia.srq_resize(srq, 8).err(),
         ia.srq_set_lw(srq, 1).err(),
-        ia.srq_post_recv(srq, EMPTY, 0).err(),
+        ia.srq_post_recv(srq, EMPTY, DtoCookie(0)).err(),
     ];
     for error in calls {
         let error = error.expect("no such SRQ");
@@ -236,7 +237,7 @@ fn a_length_that_cannot_be_had_changes_nothing() {
     }
     shared.set_lw(5);
     shared.expect_low(1);
-    assert_eq!(shared.received(0).cookie, 0);
+    assert_eq!(shared.received(0).cookie, DtoCookie(0));
     // Four are outstanding, but the mark is at five.
     refused(shared.resize(4), ReturnType::InvalidState);
     shared.set_lw(0);

@@ -245,7 +245,7 @@ fn a_shared_buffer_whose_region_was_freed_breaks_the_connection_that_took_it_and
     shared.send(0, &[from.all()], 1, NONE).expect("posted");
     let done = shared.received(0);
     assert_eq!(
-        (done.cookie, done.status),
+        (done.cookie.0, done.status),
         (21, DtoStatus::ErrLocalProtection)
     );
     assert_explained(&done, 4, 0x04);

@@ -22,8 +22,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use udapl::{
-    Arm, CloseFlags, CompletionFlags, ConnectFlags, DtoStatus, EpHandle, EvdFlags, EvdHandle,
-    Event, Ia, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PzHandle, Qos, ReturnType, Timeout,
+    Arm, CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EpEvds,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags,
+    PzHandle, Qos, ReturnType, Timeout,
 };
 
 use crate::support::{A, B, Pair, functions, refused};
@@ -33,7 +34,7 @@ const WAITS: u64 = 100_000;
 /// A wait that takes that long has lost its wakeup.
 const LONG: Timeout = Timeout::from_micros(20_000_000);
 const NONE: CompletionFlags = CompletionFlags::empty();
-const CONN_QUAL: u64 = 0x1_0000_0042;
+const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
 
 /// Another thread hears of register writes, some time later.
 struct Posted(Sender<(u8, u64, Vec<u8>)>);
@@ -115,7 +116,15 @@ impl End {
     fn endpoint(&mut self) -> EpHandle {
         let (zone, events) = (Some(self.zone), Some(self.events));
         self.ia
-            .ep_create(zone, events, events, events, None)
+            .ep_create(
+                zone,
+                EpEvds {
+                    recv: events,
+                    request: events,
+                    connect: events,
+                },
+                None,
+            )
             .expect("an endpoint")
     }
 
@@ -130,7 +139,10 @@ impl End {
     fn event_of_a_loop(&mut self) -> Event {
         for _ in 0..1_000 {
             match self.ia.arm(&[self.events]).expect("nobody waits on it") {
-                Arm::Ready => return self.ia.evd_dequeue(self.events).expect("it is there"),
+                Arm::Ready => {
+                    let event = self.ia.evd_dequeue(self.events).expect("an EVD");
+                    return event.expect("it is there");
+                }
                 Arm::Armed(armed) => {
                     let mut fds = [PollFd::new(armed.as_fd(), PollFlags::POLLIN)];
                     let longest = u16::try_from(armed.timeout().as_millis()).expect("a second");
@@ -226,10 +238,10 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
     let slept = sleeps();
     for round in 0..waits / 2 {
         let End { ia, part, .. } = &mut ends[last];
-        ia.ep_post_recv(passive, &[*part], 2 * round, NONE)
+        ia.ep_post_recv(passive, &[*part], DtoCookie(2 * round), NONE)
             .expect("a receive");
         let End { ia, part, .. } = &mut ends[0];
-        ia.ep_post_send(active, &[*part], 2 * round + 1, NONE)
+        ia.ep_post_send(active, &[*part], DtoCookie(2 * round + 1), NONE)
             .expect("a send");
         let mut sum = 0;
         for end in [last, 0] {
@@ -244,7 +256,7 @@ fn no_wakeup_is_lost_in_many_rounds_of_arming_and_sleeping() {
                 panic!("a completion");
             };
             assert_eq!(done.status, DtoStatus::Success);
-            sum += done.cookie;
+            sum += done.cookie.0;
         }
         assert_eq!(sum, 4 * round + 1, "the two of this round");
     }
@@ -279,9 +291,9 @@ fn an_ia_is_armed_where_nothing_is_to_be_taken_and_nobody_else_waits() {
     for _ in 0..1_000 {
         match side.ia.arm(&evds).expect("nobody waits") {
             Arm::Ready => {
-                let event = side.ia.evd_dequeue(side.recv).expect("it is ready");
+                let event = side.ia.evd_dequeue(side.recv).expect("an EVD");
                 assert!(
-                    matches!(event, Event::Dto(done) if done.cookie == 1),
+                    matches!(event, Some(Event::Dto(done)) if done.cookie.0 == 1),
                     "{event:?}"
                 );
                 return;

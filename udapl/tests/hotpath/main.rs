@@ -21,9 +21,9 @@ use hw_mlx::HcaConfig;
 use hw_mlx::provider::MlxProvider;
 use hw_sim::{LinkFaults, Profile, Sim, SimConfig};
 use udapl::{
-    CompletionFlags, ConnectFlags, DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia,
-    IaConfig, LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos, RmrTriplet, SrqAttr, SrqHandle,
-    Timeout,
+    CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle,
+    EvdFlags, EvdHandle, Event, Ia, IaConfig, LmrSlice, LmrTriplet, MemPrivFlags, PspFlags, Qos,
+    RmrTriplet, SrqAttr, SrqHandle, Timeout,
 };
 
 struct Counting;
@@ -104,13 +104,7 @@ fn side(sim: &Sim, number: u8) -> Side {
         ..EpAttr::defaults(ia.query().ia)
     };
     let ep = ia
-        .ep_create(
-            Some(pz),
-            Some(events),
-            Some(events),
-            Some(events),
-            Some(&attr),
-        )
+        .ep_create(Some(pz), EpEvds::all(events), Some(&attr))
         .expect("an endpoint");
     let srq = SrqAttr {
         max_recv_dtos: 256,
@@ -153,13 +147,13 @@ fn pair() -> (Side, Side) {
     });
     let (mut a, mut b) = (side(&sim, 1), side(&sim, 2));
     sim.connect(&a.device.device, &b.device.device, LinkFaults::default());
-    b.ia.psp_create(0x1_0000_0001, b.events, PspFlags::CONSUMER)
+    b.ia.psp_create(ConnQual(0x1_0000_0001), b.events, PspFlags::CONSUMER)
         .expect("a PSP");
     let address = b.ia.query().ia.ia_address;
     a.ia.ep_connect(
         a.ep,
         address,
-        0x1_0000_0001,
+        ConnQual(0x1_0000_0001),
         PATIENCE,
         &[],
         Qos::BEST_EFFORT,
@@ -186,16 +180,29 @@ fn post_everything(a: &mut Side, remote: &RmrTriplet) {
                 segment_length: 128,
                 ..*remote
             };
-            a.ia.ep_post_send(a.ep, &one, cookie, NONE).expect("a send");
-            a.ia.ep_post_rdma_write(a.ep, &two, cookie, &twice, CompletionFlags::SUPPRESS)
+            a.ia.ep_post_send(a.ep, &one, DtoCookie(cookie), NONE)
+                .expect("a send");
+            a.ia.ep_post_rdma_write(
+                a.ep,
+                &two,
+                DtoCookie(cookie),
+                &twice,
+                CompletionFlags::SUPPRESS,
+            )
+            .expect("a write");
+            a.ia.ep_post_rdma_write(a.ep, &one, DtoCookie(cookie), remote, NONE)
                 .expect("a write");
-            a.ia.ep_post_rdma_write(a.ep, &one, cookie, remote, NONE)
-                .expect("a write");
-            a.ia.ep_post_rdma_read(a.ep, &two, cookie, &twice, CompletionFlags::BARRIER_FENCE)
-                .expect("a read");
-            a.ia.ep_post_recv(a.ep, &two, cookie, NONE)
+            a.ia.ep_post_rdma_read(
+                a.ep,
+                &two,
+                DtoCookie(cookie),
+                &twice,
+                CompletionFlags::BARRIER_FENCE,
+            )
+            .expect("a read");
+            a.ia.ep_post_recv(a.ep, &two, DtoCookie(cookie), NONE)
                 .expect("a receive");
-            a.ia.srq_post_recv(a.srq, &one, cookie)
+            a.ia.srq_post_recv(a.srq, &one, DtoCookie(cookie))
                 .expect("a shared receive");
         }
     });
@@ -207,11 +214,11 @@ const REPORTED: u64 = 3 * BATCH / 2;
 /// Lets the simulator do what was posted: one more request, heard.
 fn ring(a: &mut Side, b: &mut Side) {
     for cookie in 0..BATCH {
-        b.ia.ep_post_recv(b.ep, &[b.slice], cookie, NONE)
+        b.ia.ep_post_recv(b.ep, &[b.slice], DtoCookie(cookie), NONE)
             .expect("a receive");
     }
     let remote = b.remote;
-    a.ia.ep_post_rdma_write(a.ep, &[a.slice], 0, &remote, NONE)
+    a.ia.ep_post_rdma_write(a.ep, &[a.slice], DtoCookie(0), &remote, NONE)
         .expect("a write");
 }
 
@@ -220,7 +227,7 @@ fn dequeue_everything(a: &mut Side) {
     device.front.quietly(|| {
         for _ in 0..REPORTED {
             let event = a.ia.evd_dequeue(a.events).expect("an event");
-            assert!(matches!(event, Event::Dto(done) if done.status == DtoStatus::Success));
+            assert!(matches!(event, Some(Event::Dto(done)) if done.status == DtoStatus::Success));
         }
     });
 }

@@ -16,6 +16,7 @@ use super::types::{CCrArrival, CDtoCompletion, CEvent, CEventData, operation};
 use super::{code, connect};
 use crate::capi::adapter::{Adapter, Open};
 use crate::capi::call::{call, given, look_up};
+use crate::capi::hot::there;
 use crate::capi::types::{
     CAsync, CConnection, CEvdParam, CRmrCompletion, DatCount, DatHandle, DatReturn,
 };
@@ -124,7 +125,7 @@ pub(super) unsafe extern "C" fn dequeue(evd_handle: DatHandle, event: *mut CEven
         let (adapter, evd) = look_up::<EvdHandle>(inside)?;
         given(event, Subtype::Arg2)?;
         let taken = adapter.turn(|open| {
-            let taken = open.ia.evd_dequeue(evd)?;
+            let taken = open.ia.evd_dequeue(evd).and_then(there)?;
             Ok(made(of, adapter, open, inside, &taken))
         })?;
         // SAFETY: not null, and contract ROOM.
@@ -168,14 +169,14 @@ fn made(
             let inside = unsafe { data.dto_completion_event_data.ep_handle };
             let success = done.status == DtoStatus::Success;
             let operation = if done.request {
-                Operations::done(open, inside, done.cookie, success)
+                Operations::done(open, inside, done.cookie.0, success)
             } else {
                 operation::RECEIVE
             };
             CEventData {
                 dto_completion_event_data: CDtoCompletion {
                     ep_handle: shown(of, inside),
-                    user_cookie: done.cookie,
+                    user_cookie: done.cookie.0,
                     // CAST: the discriminant is the number.
                     status: done.status as u32,
                     transfered_length: size(done.transferred_length),

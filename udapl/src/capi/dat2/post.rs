@@ -3,7 +3,7 @@
 // UNSAFETY: pointers of a C program are read.
 #![expect(unsafe_code, reason = "the caller's pointers")]
 
-use dat_core::{CompletionFlags, DatResult, EpHandle, LmrTriplet, RmrTriplet};
+use dat_core::{CompletionFlags, DatResult, DtoCookie, EpHandle, LmrTriplet, RmrTriplet};
 
 use super::cells::known;
 use super::code;
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn send(
     completion_flags: u32,
 ) -> DatReturn {
     let post = |open: &mut Open, ep, iov: &[LmrTriplet], flags| {
-        open.ia.ep_post_send(ep, iov, user_cookie, flags)
+        open.ia.ep_post_send(ep, iov, DtoCookie(user_cookie), flags)
     };
     // SAFETY: contract PASSED ON.
     unsafe {
@@ -194,7 +194,7 @@ pub(super) unsafe extern "C" fn recv(
     let flags = CompletionFlags::from_bits_retain(completion_flags);
     code::shown(on(known(ep_handle), |open, ep: EpHandle| {
         open.ia
-            .ep_post_recv(ep, segments.slice(), user_cookie, flags)
+            .ep_post_recv(ep, segments.slice(), DtoCookie(user_cookie), flags)
     }))
 }
 
@@ -215,7 +215,7 @@ pub(super) unsafe extern "C" fn rdma_read(
     let buffer = remote(buffer);
     let post = |open: &mut Open, ep, iov: &[LmrTriplet], flags| {
         open.ia
-            .ep_post_rdma_read(ep, iov, user_cookie, &buffer, flags)
+            .ep_post_rdma_read(ep, iov, DtoCookie(user_cookie), &buffer, flags)
     };
     // SAFETY: contract PASSED ON.
     unsafe {
@@ -247,7 +247,7 @@ pub(super) unsafe extern "C" fn rdma_write(
     let buffer = remote(buffer);
     let post = |open: &mut Open, ep, iov: &[LmrTriplet], flags| {
         open.ia
-            .ep_post_rdma_write(ep, iov, user_cookie, &buffer, flags)
+            .ep_post_rdma_write(ep, iov, DtoCookie(user_cookie), &buffer, flags)
     };
     // SAFETY: contract PASSED ON.
     unsafe {

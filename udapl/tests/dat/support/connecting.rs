@@ -3,8 +3,8 @@
 use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
 use udapl::{
-    ConnectFlags, ConnectionEvent, ConnectionEventKind as Kind, CrHandle, DatResult, DtoStatus,
-    EpHandle, EpState, Event, LmrTriplet, Qos, Timeout,
+    ConnQual, ConnectFlags, ConnectionEvent, ConnectionEventKind as Kind, CrHandle, DatResult,
+    DtoStatus, EpEvds, EpHandle, EpState, Event, LmrTriplet, Qos, Timeout,
 };
 
 use super::{A, B, CONN_QUAL, LONG, NONE, Pair, attributes};
@@ -20,7 +20,7 @@ impl Pair {
         &mut self,
         side: usize,
         ep: EpHandle,
-        conn_qual: u64,
+        conn_qual: ConnQual,
         timeout: Timeout,
         data: &[u8],
     ) -> DatResult<()> {
@@ -61,9 +61,7 @@ impl Pair {
         side.ia
             .ep_create(
                 Some(side.pz),
-                Some(recv),
-                Some(request),
-                Some(connect),
+                EpEvds::NONE.recv(recv).request(request).connect(connect),
                 Some(&attr),
             )
             .expect("an endpoint")

@@ -18,16 +18,21 @@ pub mod world;
 use hw_sim::{Faults, LinkFaults, Profile};
 use udapl::fabric::Fabric;
 use udapl::{
-    CompletionFlags, ConnectFlags, ConnectionEventKind, DatError, DatResult, DmaMemory,
-    DtoCompletion, DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated,
-    LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PspHandle, PzHandle, Qos, ReturnType,
-    RmrTriplet, SrqHandle, Timeout,
+    CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DatError, DatResult, DmaMemory,
+    DtoCompletion, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia,
+    LmrCreated, LmrTriplet, MemPrivFlags, OpenOptions, PspFlags, PspHandle, PzHandle, Qos,
+    ReturnType, RmrTriplet, SrqHandle, Timeout,
 };
 
 use world::World;
 
 /// The connection qualifier tests listen on: an IB service ID, so private data has its exact length.
-pub const CONN_QUAL: u64 = 0x1_0000_0042;
+pub const CONN_QUAL: ConnQual = ConnQual::service_id(0x1_0000_0042);
+
+/// A qualifier beside it.
+pub const fn beside(at: u64) -> ConnQual {
+    ConnQual::service_id(CONN_QUAL.0 + at)
+}
 /// Long enough for everything in virtual time, short enough to end a stuck test.
 pub const LONG: Timeout = Timeout::from_micros(60_000_000);
 /// No flags.
@@ -85,11 +90,11 @@ impl Buffer {
     }
 
     pub fn write(&self, offset: usize, data: &[u8]) {
-        udapl::write(&self.memory, offset, data);
+        self.memory.write_from(offset, data).expect("inside");
     }
 
     pub fn read(&self, offset: usize, bytes: usize) -> Vec<u8> {
-        udapl::read(&self.memory, offset, bytes)
+        self.memory.read(offset, bytes).expect("inside")
     }
 }
 
@@ -188,18 +193,14 @@ impl Pair {
                 srq = Some(queue);
                 ia.ep_create_with_srq(
                     Some(pz),
-                    Some(recv),
-                    Some(request),
-                    Some(connect),
+                    EpEvds::NONE.recv(recv).request(request).connect(connect),
                     queue,
                     &attr,
                 )
             } else {
                 ia.ep_create(
                     Some(pz),
-                    Some(recv),
-                    Some(request),
-                    Some(connect),
+                    EpEvds::NONE.recv(recv).request(request).connect(connect),
                     Some(&attr),
                 )
             }
@@ -309,9 +310,8 @@ impl Pair {
     pub fn poll_event(&mut self, side: usize, evd: EvdHandle, pumps: usize) -> Option<Event> {
         let mut turns = self.fabric.turns(pumps);
         while turns.next() {
-            match self.sides[side].ia.evd_dequeue(evd) {
-                Ok(event) => return Some(event),
-                Err(error) => assert_eq!(error.return_type(), ReturnType::QueueEmpty, "{error}"),
+            if let Some(event) = self.sides[side].ia.evd_dequeue(evd).expect("an EVD") {
+                return Some(event);
             }
             self.pump();
         }
@@ -382,7 +382,9 @@ impl Pair {
         flags: CompletionFlags,
     ) -> DatResult<()> {
         let ep = self.sides[side].ep;
-        self.sides[side].ia.ep_post_send(ep, iov, cookie, flags)
+        self.sides[side]
+            .ia
+            .ep_post_send(ep, iov, DtoCookie(cookie), flags)
     }
 
     /// Posts a Receive on the side's endpoint.
@@ -394,7 +396,9 @@ impl Pair {
         flags: CompletionFlags,
     ) -> DatResult<()> {
         let ep = self.sides[side].ep;
-        self.sides[side].ia.ep_post_recv(ep, iov, cookie, flags)
+        self.sides[side]
+            .ia
+            .ep_post_recv(ep, iov, DtoCookie(cookie), flags)
     }
 
     /// Ends the connection from side A and takes both DISCONNECTED events.
@@ -413,11 +417,11 @@ impl Pair {
         let (a, b) = (self.sides[A].ep, self.sides[B].ep);
         self.sides[B]
             .ia
-            .ep_post_recv(b, &[to.all()], 1, NONE)
+            .ep_post_recv(b, &[to.all()], DtoCookie(1), NONE)
             .expect("the receive is posted");
         self.sides[A]
             .ia
-            .ep_post_send(a, &[from.part(0, bytes)], 2, NONE)
+            .ep_post_send(a, &[from.part(0, bytes)], DtoCookie(2), NONE)
             .expect("the send is posted");
         let received = self.wait_recv(B);
         assert_eq!(

@@ -3,8 +3,8 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use udapl::{
-    CompletionFlags, ConnectionEventKind, DatResult, DtoCompletion, DtoStatus, EpAttr, EpState,
-    LmrTriplet, RmrTriplet,
+    CompletionFlags, ConnectionEventKind, DatResult, DtoCompletion, DtoCookie, DtoStatus, EpAttr,
+    EpEvds, EpState, LmrTriplet, RmrTriplet,
 };
 
 use super::{A, B, Buffer, Pair, PairConfig, attributes};
@@ -41,9 +41,7 @@ impl Pair {
                 .ia
                 .ep_create(
                     Some(side.pz),
-                    Some(recv),
-                    Some(request),
-                    Some(connect),
+                    EpEvds::NONE.recv(recv).request(request).connect(connect),
                     Some(&attr),
                 )
                 .expect("an endpoint");
@@ -62,7 +60,7 @@ impl Pair {
         let ep = self.sides[side].ep;
         self.sides[side]
             .ia
-            .ep_post_rdma_read(ep, iov, cookie, remote, flags)
+            .ep_post_rdma_read(ep, iov, DtoCookie(cookie), remote, flags)
     }
 
     /// Posts an RDMA Write on the side's endpoint.
@@ -77,7 +75,7 @@ impl Pair {
         let ep = self.sides[side].ep;
         self.sides[side]
             .ia
-            .ep_post_rdma_write(ep, iov, cookie, remote, flags)
+            .ep_post_rdma_write(ep, iov, DtoCookie(cookie), remote, flags)
     }
 
     /// The next completion of the side's requests, which must be this one.
@@ -85,7 +83,7 @@ impl Pair {
     pub fn expect_request(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
         let done = self.wait_request(side);
         assert_eq!(
-            (done.cookie, done.status, done.request),
+            (done.cookie.0, done.status, done.request),
             (cookie, status, true),
             "side {side}"
         );
@@ -98,7 +96,7 @@ impl Pair {
     pub fn expect_recv(&mut self, side: usize, cookie: u64, status: DtoStatus) -> DtoCompletion {
         let done = self.wait_recv(side);
         assert_eq!(
-            (done.cookie, done.status, done.request),
+            (done.cookie.0, done.status, done.request),
             (cookie, status, false),
             "side {side}"
         );

@@ -1,8 +1,8 @@
 //! Two connections whose endpoints at B take their buffers from one SRQ.
 
 use udapl::{
-    CompletionFlags, DatResult, DtoCompletion, DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle,
-    Event, LmrTriplet, PzHandle, SrqAttr, SrqHandle,
+    CompletionFlags, DatResult, DtoCompletion, DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle,
+    EvdFlags, EvdHandle, Event, LmrTriplet, PzHandle, SrqAttr, SrqHandle,
 };
 
 use super::{A, B, Buffer, Pair, PairConfig, attributes};
@@ -55,9 +55,7 @@ impl Shared {
             .ia
             .ep_create(
                 Some(side.pz),
-                Some(recv),
-                Some(request),
-                Some(connect),
+                EpEvds::NONE.recv(recv).request(request).connect(connect),
                 Some(&attr_a),
             )
             .expect("an endpoint");
@@ -75,9 +73,7 @@ impl Shared {
             side.ia
                 .ep_create_with_srq(
                     Some(zone),
-                    Some(recv),
-                    Some(request),
-                    Some(connect),
+                    EpEvds::NONE.recv(recv).request(request).connect(connect),
                     srq,
                     &attr_b,
                 )
@@ -101,7 +97,9 @@ impl Shared {
 
     /// Posts a buffer to the SRQ.
     pub fn post(&mut self, iov: &[LmrTriplet], cookie: u64) -> DatResult<()> {
-        self.pair.sides[B].ia.srq_post_recv(self.srq, iov, cookie)
+        self.pair.sides[B]
+            .ia
+            .srq_post_recv(self.srq, iov, DtoCookie(cookie))
     }
 
     /// Sends from A over one of the connections.
@@ -113,7 +111,9 @@ impl Shared {
         flags: CompletionFlags,
     ) -> DatResult<()> {
         let ep = self.a[which];
-        self.pair.sides[A].ia.ep_post_send(ep, iov, cookie, flags)
+        self.pair.sides[A]
+            .ia
+            .ep_post_send(ep, iov, DtoCookie(cookie), flags)
     }
 
     /// The next receive of one of the connections.
@@ -132,7 +132,7 @@ impl Shared {
     pub fn expect_received(&mut self, which: usize, cookie: u64, bytes: usize) {
         let done = self.received(which);
         assert_eq!(
-            (done.cookie, done.status, done.transferred_length),
+            (done.cookie.0, done.status, done.transferred_length),
             (cookie, DtoStatus::Success, bytes as u64)
         );
     }
@@ -145,7 +145,7 @@ impl Shared {
         self.expect_received(which, cookie, bytes);
         let done = self.pair.wait_request(A);
         assert_eq!(
-            (done.ep, done.cookie, done.status),
+            (done.ep, done.cookie.0, done.status),
             (self.a[which], 7, DtoStatus::Success)
         );
     }
@@ -169,12 +169,12 @@ impl Shared {
     pub fn queued(&mut self, which: usize) -> Vec<(u64, DtoStatus)> {
         let evd = self.recv[which];
         let mut all = Vec::new();
-        while let Ok(event) = self.pair.sides[B].ia.evd_dequeue(evd) {
+        while let Ok(Some(event)) = self.pair.sides[B].ia.evd_dequeue(evd) {
             let Event::Dto(done) = event else {
                 panic!("{event:?}")
             };
             assert_eq!(done.ep, self.b[which]);
-            all.push((done.cookie, done.status));
+            all.push((done.cookie.0, done.status));
         }
         all
     }

@@ -2,8 +2,8 @@
 
 use super::{A, Buffer, NONE, Pair, PairConfig, attributes};
 use udapl::{
-    CompletionFlags, DatResult, DtoStatus, EpAttr, EvdFlags, Event, LmrTriplet, MemPrivFlags,
-    RmrBindCompletion, RmrHandle, RmrTriplet,
+    CompletionFlags, DatResult, DtoStatus, EpAttr, EpEvds, EvdFlags, Event, LmrTriplet,
+    MemPrivFlags, RmrBindCompletion, RmrCookie, RmrHandle, RmrTriplet,
 };
 
 /// What peers may do to most windows.
@@ -38,9 +38,7 @@ impl Pair {
             side.ep = ia
                 .ep_create(
                     Some(side.pz),
-                    Some(recv),
-                    Some(request),
-                    Some(connect),
+                    EpEvds::NONE.recv(recv).request(request).connect(connect),
                     Some(&attr),
                 )
                 .expect("an endpoint");
@@ -67,7 +65,7 @@ impl Pair {
         let ep = self.sides[side].ep;
         self.sides[side]
             .ia
-            .rmr_bind(rmr, triplet, privileges, ep, cookie, flags)
+            .rmr_bind(rmr, triplet, privileges, ep, RmrCookie(cookie), flags)
     }
 
     /// Binds and takes the completion. The new context.
@@ -101,7 +99,7 @@ impl Pair {
             panic!("side {side}: a bind completion, not {event:?}");
         };
         assert_eq!(
-            (done.rmr, done.cookie, done.status),
+            (done.rmr, done.cookie.0, done.status),
             (rmr, cookie, status),
             "side {side}"
         );
