@@ -13,6 +13,7 @@ const RUNS: [(&str, &[&str]); 3] = [
     (
         "driver",
         &[
+            "cyclic::",
             "dma_ring::",
             "memory::tests::objects",
             "memory::tests::words",
