@@ -52,6 +52,7 @@ struct Mode {
 enum Program {
     Dtest,
     Dtestcm,
+    Dtestx,
     Dapltest,
     /// One process that tells what it could make.
     Limit,
@@ -68,6 +69,14 @@ const fn dtest(options: &'static str, what: &'static str) -> Mode {
 const fn dtestcm(options: &'static str, what: &'static str) -> Mode {
     Mode {
         program: Program::Dtestcm,
+        options,
+        what,
+    }
+}
+
+const fn dtestx(options: &'static str, what: &'static str) -> Mode {
+    Mode {
+        program: Program::Dtestx,
         options,
         what,
     }
@@ -103,7 +112,10 @@ const MODES: &[Mode] = &[
     dtest("-b 4096 -B 20 -d 1", "the request is accepted late"),
     dtest("-b 64 -B 100 -S 50", "every 50th write is signalled"),
     dtest("-b 1048576 -B 20", "1 MiB"),
-    dtest("-b 4096 -B 100 -w", "writes only"),
+    dtest(
+        "-b 4096 -B 100 -w",
+        "writes only, the last with immediate data",
+    ),
     dtest("-b 4096 -B 100 -w -u", "writes only, one way"),
     dtest("-b 4096 -B 100 -w -p -u", "the same, polling"),
     dtest("-b 4096 -B 100 -w -c", "writes only, by a CNO"),
@@ -114,6 +126,11 @@ const MODES: &[Mode] = &[
         "the same, all sizes that are powers of 2",
     ),
     dtest("-W -i 100 -b 300 -B 50", "the same, sizes in steps"),
+    dtestx(
+        "",
+        "writes with immediate data, compare-and-swap, fetch-and-add",
+    ),
+    dtestx("-v -b 4096", "the same, telling each step"),
     dtestcm("-c 500", "500 connections at once, and their end; polling"),
     dtestcm("-c 500 -w", "the same, waiting"),
     dtestcm("-c 500 -m -w", "the same, a service point for each"),
@@ -213,6 +230,7 @@ fn run_on(distribution: &Distribution, arguments: &Arguments) -> Result<()> {
         let (name, ran) = match mode.program {
             Program::Dtest => ("dtest", pair.dtest(mode.options)),
             Program::Dtestcm => ("dtestcm", pair.dtestcm(mode.options)),
+            Program::Dtestx => ("dtestx", pair.dtestx(mode.options)),
             Program::Dapltest => ("dapltest", pair.dapltest(mode.options)),
             Program::Limit => ("dapltest -T L", pair.limit(mode.options)),
         };

@@ -23,7 +23,7 @@ use crate::refusal::Refusal;
 use crate::segment::{MAX_SEGMENT_BYTES, RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
 use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
 
-/// What is posted: [`Send`], [`RdmaWrite`], [`RdmaRead`], [`Recv`], or what DAT 1.2 does not have ([`super::ext`]).
+/// What is posted: [`Send`], [`RdmaWrite`], [`RdmaRead`], [`Recv`], or what DAT 1.2 does not have ([`crate::post`]).
 ///
 /// A facade that must know whether it is in what is sure never to panic calls [`Post::at_once`] itself first.
 pub trait Post: Copy {

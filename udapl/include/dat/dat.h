@@ -144,7 +144,10 @@ typedef enum dat_mem_priv_flags {
 	DAT_MEM_PRIV_REMOTE_READ_FLAG = 0x02,
 	DAT_MEM_PRIV_LOCAL_WRITE_FLAG = 0x10,
 	DAT_MEM_PRIV_REMOTE_WRITE_FLAG = 0x20,
-	DAT_MEM_PRIV_ALL_FLAG = 0x33
+	DAT_MEM_PRIV_ALL_FLAG = 0x33,
+	/* Not in DAT 1.2, and not in ALL: of a region, atomic operations of peers; of a bind, invalidation by a peer. */
+	DAT_MEM_PRIV_REMOTE_ATOMIC_FLAG = 0x40,
+	DAT_MEM_PRIV_REMOTE_INVALIDATE_FLAG = 0x80
 } DAT_MEM_PRIV_FLAGS;
 #define DAT_MEM_PRIV_READ_FLAG 0x03
 #define DAT_MEM_PRIV_WRITE_FLAG 0x30

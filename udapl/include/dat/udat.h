@@ -449,6 +449,49 @@ DAT_RETURN dat_srq_post_many(DAT_SRQ_HANDLE srq_handle, DAT_COUNT num_posts, con
 DAT_RETURN dat_evd_dequeue_many(DAT_EVD_HANDLE evd_handle, DAT_COUNT max_events, DAT_EVENT *events,
 				DAT_COUNT *num_events);
 
+/*
+ * What DAT 1.2 does not have and InfiniBand does. Other providers are not asked for it. Immediate data are a number. A Send that
+ * invalidates takes rmr_context, a context of the peer's, from the memory it stands for, if the peer has bound it with
+ * DAT_MEM_PRIV_REMOTE_INVALIDATE_FLAG (or its kernel lets it); else the connection breaks. An RDMA Write with immediate data uses up a
+ * receive of the peer's, whose buffer gets nothing. Atomic operations work on the 8 bytes that remote_buffer begins with, at a multiple
+ * of 8, in memory that was registered with DAT_MEM_PRIV_REMOTE_ATOMIC_FLAG; what they were goes into result, 8 bytes. The endpoint's
+ * max_rdma_read_out is not 0, nor the peer's max_rdma_read_in.
+ */
+DAT_RETURN dat_ep_post_send_immediate(DAT_EP_HANDLE ep_handle, DAT_COUNT num_segments, DAT_LMR_TRIPLET *local_iov,
+				      DAT_DTO_COOKIE user_cookie, DAT_UINT32 immediate,
+				      DAT_COMPLETION_FLAGS completion_flags);
+DAT_RETURN dat_ep_post_send_invalidate(DAT_EP_HANDLE ep_handle, DAT_COUNT num_segments, DAT_LMR_TRIPLET *local_iov,
+				       DAT_DTO_COOKIE user_cookie, DAT_RMR_CONTEXT rmr_context,
+				       DAT_COMPLETION_FLAGS completion_flags);
+DAT_RETURN dat_ep_post_rdma_write_immediate(DAT_EP_HANDLE ep_handle, DAT_COUNT num_segments,
+					    DAT_LMR_TRIPLET *local_iov, DAT_DTO_COOKIE user_cookie,
+					    const DAT_RMR_TRIPLET *remote_buffer, DAT_UINT32 immediate,
+					    DAT_COMPLETION_FLAGS completion_flags);
+DAT_RETURN dat_ep_post_fetch_add(DAT_EP_HANDLE ep_handle, const DAT_LMR_TRIPLET *result, DAT_DTO_COOKIE user_cookie,
+				 const DAT_RMR_TRIPLET *remote_buffer, DAT_UINT64 add,
+				 DAT_COMPLETION_FLAGS completion_flags);
+DAT_RETURN dat_ep_post_compare_swap(DAT_EP_HANDLE ep_handle, const DAT_LMR_TRIPLET *result, DAT_DTO_COOKIE user_cookie,
+				    const DAT_RMR_TRIPLET *remote_buffer, DAT_UINT64 compare, DAT_UINT64 swap,
+				    DAT_COMPLETION_FLAGS completion_flags);
+
+/* What a completion tells besides, which DAT_EVENT has no place for. *detail is of kind NONE for any other event. */
+typedef enum dat_dto_detail_kind {
+	DAT_DTO_DETAIL_NONE = 0,
+	DAT_DTO_DETAIL_FAILED = 1, /* value: the device's syndrome in bits 7:0, its vendor syndrome in 15:8 */
+	DAT_DTO_DETAIL_SEND_IMMEDIATE = 2, /* a receive; value: the data */
+	DAT_DTO_DETAIL_WRITE_IMMEDIATE = 3, /* a receive without bytes of its own, the length is the Write's; value: the data */
+	DAT_DTO_DETAIL_INVALIDATED = 4 /* a receive; value: the RMR context that the peer has invalidated */
+} DAT_DTO_DETAIL_KIND;
+
+typedef struct dat_dto_detail {
+	DAT_DTO_DETAIL_KIND kind;
+	DAT_UINT32 value;
+} DAT_DTO_DETAIL;
+
+DAT_RETURN dat_evd_dequeue_with_detail(DAT_EVD_HANDLE evd_handle, DAT_EVENT *event, DAT_DTO_DETAIL *detail);
+DAT_RETURN dat_evd_wait_with_detail(DAT_EVD_HANDLE evd_handle, DAT_TIMEOUT timeout, DAT_COUNT threshold,
+				    DAT_EVENT *event, DAT_COUNT *nmore, DAT_DTO_DETAIL *detail);
+
 /* The static registry: one pointer to a DAT_PROVIDER_INFO of the caller's for each entry. */
 DAT_RETURN dat_registry_list_providers(DAT_COUNT max_to_return, DAT_COUNT *number_entries,
 				       DAT_PROVIDER_INFO *(dat_provider_list[]));

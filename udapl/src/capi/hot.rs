@@ -45,14 +45,14 @@ pub(super) unsafe fn segments<'a>(
 
 /// A post as the caller gave it.
 #[derive(Clone, Copy)]
-struct Request<W> {
-    ep: DatHandle,
-    count: DatCount,
-    iov: *const LmrTriplet,
+pub(super) struct Request<W> {
+    pub(super) ep: DatHandle,
+    pub(super) count: DatCount,
+    pub(super) iov: *const LmrTriplet,
     /// None where the peer's memory is not said.
-    what: Option<W>,
-    cookie: DatContext,
-    flags: u32,
+    pub(super) what: Option<W>,
+    pub(super) cookie: DatContext,
+    pub(super) flags: u32,
 }
 
 impl<W: Post> Request<W> {
@@ -61,7 +61,7 @@ impl<W: Post> Request<W> {
     /// # Safety
     /// As [`segments`].
     #[inline(always)]
-    unsafe fn post(self, elsewhere: impl FnOnce(Self) -> DatReturn) -> DatReturn {
+    pub(super) unsafe fn post(self, elsewhere: impl FnOnce(Self) -> DatReturn) -> DatReturn {
         /// The request comes in registers: on the way that is taken mostly nothing of it is written to memory.
         ///
         /// # Safety
@@ -145,7 +145,11 @@ impl<W: Post> Request<W> {
 
 /// What is wrong with a post that could not be made: the handle, then the number of segments, then where they are, then where the
 /// peer's memory is.
-fn refused<H: Named>(handle: DatHandle, count: DatCount, iov: *const LmrTriplet) -> DatReturn {
+pub(super) fn refused<H: Named>(
+    handle: DatHandle,
+    count: DatCount,
+    iov: *const LmrTriplet,
+) -> DatReturn {
     answer(match look_up::<H>(handle) {
         Err(error) => error,
         Ok(_) if count < 0 => parameter(Subtype::Arg2),

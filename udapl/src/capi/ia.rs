@@ -301,6 +301,14 @@ pub unsafe extern "C" fn dat_ia_query(
     })
 }
 
+/// Whether an adapter has atomic operations; not, if the handle is none.
+pub(super) fn has_atomics(ia_handle: DatHandle) -> bool {
+    let found = look_up::<IaName>(ia_handle);
+    let asked =
+        found.and_then(|(adapter, ia)| adapter.turn_of(ia, |open| Ok(open.ia.has_atomics())));
+    asked.unwrap_or(false)
+}
+
 /// A text in 256 bytes, cut off if it must be, with a NUL.
 pub(super) fn text(text: &str) -> [c_char; 256] {
     let mut out = [0; 256];

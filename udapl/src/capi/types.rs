@@ -71,6 +71,10 @@ structs! {
         remote_buffer @ 24: *const dat_core::RmrTriplet,
         completion_flags @ 32: u32,
     }
+    CDtoDetail = "DAT_DTO_DETAIL", 8 {
+        kind @ 0: u32,
+        value @ 4: u32,
+    }
     CProviderInfo = "DAT_PROVIDER_INFO", 268 {
         ia_name @ 0: [c_char; 256],
         dapl_version_major @ 256: u32,

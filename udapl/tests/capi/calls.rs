@@ -78,6 +78,29 @@ pub const CALLS: &[Call] = &[
     ("dat_ep_post_many", 12, |h| {
         c!(dat_ep_post_many(h, 0, null(), null_mut()))
     }),
+    ("dat_ep_post_send_immediate", 12, |h| {
+        c!(dat_ep_post_send_immediate(h, 0, null(), 0, 0, 0))
+    }),
+    ("dat_ep_post_send_invalidate", 12, |h| {
+        c!(dat_ep_post_send_invalidate(h, 0, null(), 0, 0, 0))
+    }),
+    ("dat_ep_post_rdma_write_immediate", 12, |h| {
+        c!(dat_ep_post_rdma_write_immediate(
+            h,
+            0,
+            null(),
+            0,
+            null(),
+            0,
+            0
+        ))
+    }),
+    ("dat_ep_post_fetch_add", 12, |h| {
+        c!(dat_ep_post_fetch_add(h, null(), 0, null(), 0, 0))
+    }),
+    ("dat_ep_post_compare_swap", 12, |h| {
+        c!(dat_ep_post_compare_swap(h, null(), 0, null(), 0, 0, 0))
+    }),
     ("dat_ep_post_rdma_read", 12, |h| {
         c!(dat_ep_post_rdma_read(h, 1, &raw const ZERO, 0, null(), 0))
     }),

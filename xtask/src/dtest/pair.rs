@@ -14,7 +14,7 @@ const IA: &str = "ofa-v2-sim";
 /// Addresses of the functions: of the server's, of the client's.
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const MACS: [&str; 2] = ["02:00:5e:10:00:01", "02:00:5e:10:00:02"];
-/// TCP port at which the server of dtest and of dtestcm tells the client its address.
+/// TCP port at which the server of dtest, dtestcm and dtestx tells the client its address.
 const PORT: u16 = 15828;
 /// The longest a program may take.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -157,6 +157,18 @@ impl<'a> Pair<'a> {
         let said = self.both("dtestcm", options)?;
         let passed = clean(&said) && said.iter().all(|(_, text)| text.contains("CONNECTED on"));
         Ok(outcome(passed, &said, &["Connections:"]))
+    }
+
+    /// `dtestx`.
+    pub fn dtestx(&self, options: &str) -> Result<Outcome> {
+        let said = self.both("dtestx", options)?;
+        let passed = clean(&said)
+            && said.iter().all(|(_, text)| {
+                text.contains("immed/atomic test PASSED")
+                    // What the device has not is skipped.
+                    && !text.contains("Skipping")
+            });
+        Ok(outcome(passed, &said, &["final result"]))
     }
 
     /// Server and client of one program, with the same options; what each said.

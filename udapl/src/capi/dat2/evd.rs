@@ -12,8 +12,8 @@ use super::ia::size;
 use super::made::shown_new;
 use super::operations::Operations;
 use super::provider::Provider;
-use super::types::{CCrArrival, CDtoCompletion, CEvent, CEventData, operation};
-use super::{code, connect};
+use super::types::{CCrArrival, CDtoCompletion, CEvent, CEventData};
+use super::{code, connect, ext};
 use crate::capi::adapter::{Adapter, Open};
 use crate::capi::call::{call, given, look_up};
 use crate::capi::hot::there;
@@ -163,15 +163,20 @@ fn made(
 ) -> CEvent {
     let before = event::made(adapter, open, evd, event);
     let data = before.event_data;
+    let mut extension = None;
     let event_data = match event {
         Event::Dto(done) => {
             // SAFETY: the member that was written for such an event.
             let inside = unsafe { data.dto_completion_event_data.ep_handle };
             let success = done.status == DtoStatus::Success;
             let operation = if done.request {
-                Operations::done(open, inside, done.cookie.0, success)
+                let operation = Operations::done(open, inside, done.cookie.0, success);
+                extension = ext::of_request(operation, success);
+                operation
             } else {
-                operation::RECEIVE
+                let (operation, data) = ext::of_receive(done.detail);
+                extension = data;
+                operation
             };
             CEventData {
                 dto_completion_event_data: CDtoCompletion {
@@ -181,7 +186,7 @@ fn made(
                     status: done.status as u32,
                     transfered_length: size(done.transferred_length),
                     operation,
-                    rmr_context: 0,
+                    rmr_context: done.detail.invalidated().unwrap_or(0),
                 },
             }
         }
@@ -239,9 +244,13 @@ fn made(
         },
     };
     CEvent {
-        event_number: before.event_number,
+        event_number: if extension.is_some() {
+            ext::EVENT
+        } else {
+            before.event_number
+        },
         evd_handle: shown(of, before.evd_handle),
         event_data,
-        event_extension_data: [0; 8],
+        event_extension_data: extension.unwrap_or([0; 8]),
     }
 }

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 use core::mem::offset_of;
 
-use super::{cno, connect, ep, evd, generic, ia, memory, post, srq};
+use super::{cno, connect, ep, evd, ext, generic, ia, memory, post, srq};
 use crate::capi::types::Layout;
 
 macro_rules! table {
@@ -107,5 +107,5 @@ table! {
     cno_fd_create_func @ 616 = generic::cno_fd_create,
     cno_trigger_func @ 624 = generic::cno_trigger,
     ia_ha_related_func @ 632 = generic::ia_ha_related,
-    handle_extendedop_func @ 640 = generic::handle_extendedop,
+    handle_extendedop_func @ 640 = ext::extended_op,
 }

@@ -77,5 +77,4 @@ not_implemented! {
     ep_post_rdma_read_to_rmr(DatHandle, *const CRmrTriplet, DatContext, *const CRmrTriplet, u32)
     cno_fd_create(DatHandle, *mut c_int, *mut DatHandle)
     cno_trigger(DatHandle, *mut DatHandle)
-    handle_extendedop(DatHandle, c_int, *mut c_void)
 }

@@ -10,9 +10,9 @@ use core::ptr::null_mut;
 use super::cells::{known, provider, shown};
 use super::provider::{Provider, info_of, of_name};
 use super::types::{CIaAttr, CProviderAttr, SCOPE_PZ};
-use super::{cells, code};
+use super::{cells, code, ext};
 use crate::capi;
-use crate::capi::call::answer;
+use crate::capi::call::{answer, as_count};
 use crate::capi::types::{CNamedAttr, DatCount, DatHandle, DatReturn};
 
 /// `DAT_IA_FIELD_ALL`, `DAT_PROVIDER_FIELD_ALL`.
@@ -27,7 +27,10 @@ const SHAREABLE: [u32; 2] = [2, 1];
 const NOT_REGISTERED: DatReturn = 0x800a_0064;
 
 /// What programs ask a provider of InfiniBand for by name (dapl's `openib_common/util.c`).
-struct Attributes([CNamedAttr; 2]);
+struct Attributes([CNamedAttr; 5]);
+
+/// Of these the last are there with atomic operations only.
+const ATOMIC_ATTRIBUTES: usize = 2;
 
 // SAFETY: constant texts.
 unsafe impl Sync for Attributes {}
@@ -40,6 +43,18 @@ static ATTRIBUTES: Attributes = Attributes([
     CNamedAttr {
         name: c"DAT_IB_CONNECTIVITY_MODE".as_ptr(),
         value: c"DIRECT".as_ptr(),
+    },
+    CNamedAttr {
+        name: c"DAT_IB_IMMED_DATA".as_ptr(),
+        value: c"TRUE".as_ptr(),
+    },
+    CNamedAttr {
+        name: c"DAT_IB_FETCH_AND_ADD".as_ptr(),
+        value: c"TRUE".as_ptr(),
+    },
+    CNamedAttr {
+        name: c"DAT_IB_CMP_AND_SWAP".as_ptr(),
+        value: c"TRUE".as_ptr(),
     },
 ]);
 
@@ -148,8 +163,9 @@ pub(super) unsafe extern "C" fn query(
         unsafe { ia_attributes.write(ia_attr(&ia)) };
     }
     if provider_attr_mask != 0 {
+        let atomics = capi::ia::has_atomics(known(ia_handle));
         // SAFETY: not null, and contract ROOM.
-        unsafe { provider_attributes.write(provider_attr(&attr, of)) };
+        unsafe { provider_attributes.write(provider_attr(&attr, of, atomics)) };
     }
     0
 }
@@ -193,8 +209,8 @@ fn ia_attr(attr: &capi::types::CIaAttr) -> CIaAttr {
         max_rdma_read_per_ep_in_guaranteed: attr.max_rdma_read_per_ep_in_guaranteed,
         max_rdma_read_per_ep_out_guaranteed: attr.max_rdma_read_per_ep_out_guaranteed,
         zb_supported: 0,
-        extension_supported: 0,
-        extension_version: 0,
+        extension_supported: ext::KIND,
+        extension_version: ext::VERSION,
         num_transport_attr: attr.num_transport_attr,
         transport_attr: attr.transport_attr,
         num_vendor_attr: attr.num_vendor_attr,
@@ -202,7 +218,11 @@ fn ia_attr(attr: &capi::types::CIaAttr) -> CIaAttr {
     }
 }
 
-fn provider_attr(attr: &capi::types::CProviderAttr, of: *mut Provider) -> CProviderAttr {
+fn provider_attr(
+    attr: &capi::types::CProviderAttr,
+    of: *mut Provider,
+    atomics: bool,
+) -> CProviderAttr {
     // The registry finds the entry again by this when the adapter is closed.
     let registered = info_of(of);
     let (major, minor) = registered.as_ref().map_or((2, 0), |info| info.dapl_version);
@@ -241,7 +261,9 @@ fn provider_attr(attr: &capi::types::CProviderAttr, of: *mut Provider) -> CProvi
         is_signal_safe: 0,
         ha_supported: 0,
         ha_loadbalancing: 0,
-        num_provider_specific_attr: 2,
+        num_provider_specific_attr: as_count(
+            ATTRIBUTES.0.len() - if atomics { 0 } else { ATOMIC_ATTRIBUTES },
+        ),
         provider_specific_attr: ATTRIBUTES.0.as_ptr(),
     }
 }

@@ -15,7 +15,7 @@
 //! - An endpoint is given the longest messages and RDMA transfers the adapter has. Programs ask for less than they use,
 //!   since no provider of DAT 2.0 holds them to it. And a region may be read by its owner, asked for or not.
 //! - What came with DAT 2.0 is there where DAT 1.2 has the same thing under another name, and DAT_NOT_IMPLEMENTED where not:
-//!   common service points, windows for one endpoint, invalidation by the peer, CNOs with a file descriptor, extensions.
+//!   common service points, windows for one endpoint, CNOs with a file descriptor. Of the extensions for InfiniBand `ext` has some.
 
 mod cells;
 mod cno;
@@ -23,6 +23,7 @@ mod code;
 mod connect;
 mod ep;
 mod evd;
+mod ext;
 mod functions;
 mod generic;
 mod ia;
@@ -33,6 +34,7 @@ mod post;
 mod provider;
 mod srq;
 pub mod types;
+mod variadic;
 
 pub use functions::LAYOUT;
 pub(super) use operations::Operations;

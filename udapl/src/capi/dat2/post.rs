@@ -32,7 +32,7 @@ pub(super) fn local(given: &CLmrTriplet) -> LmrTriplet {
     }
 }
 
-fn remote(given: &CRmrTriplet) -> RmrTriplet {
+pub(super) fn remote(given: &CRmrTriplet) -> RmrTriplet {
     RmrTriplet {
         rmr_context: given.rmr_context,
         target_address: given.virtual_address,
@@ -94,7 +94,7 @@ impl Segments {
 ///
 /// # Safety
 /// As [`Segments::new`].
-unsafe fn request(
+pub(super) unsafe fn request(
     ep_handle: DatHandle,
     (num_segments, local_iov): (DatCount, *const CLmrTriplet),
     cookie: DatContext,
@@ -149,7 +149,7 @@ pub(super) unsafe extern "C" fn send(
     }
 }
 
-/// A Send, if the peer is not to invalidate anything.
+/// A Send, which may invalidate a context of the peer's.
 ///
 /// # Safety
 /// As [`send`].
@@ -160,10 +160,24 @@ pub(super) unsafe extern "C" fn send_with_invalidate(
     user_cookie: DatContext,
     completion_flags: u32,
     invalidate_flag: DatBoolean,
-    _rmr_context: u32,
+    rmr_context: u32,
 ) -> DatReturn {
     if invalidate_flag != 0 {
-        return code::not_implemented();
+        let post = |open: &mut Open, ep, iov: &[LmrTriplet], flags| {
+            let ia = &mut open.ia;
+            ia.ep_post_send_invalidate(ep, iov, DtoCookie(user_cookie), rmr_context, flags)
+        };
+        // SAFETY: contract PASSED ON.
+        return unsafe {
+            request(
+                ep_handle,
+                (num_segments, local_iov),
+                user_cookie,
+                completion_flags,
+                operation::SEND,
+                post,
+            )
+        };
     }
     // SAFETY: contract PASSED ON.
     unsafe {

@@ -1,0 +1,99 @@
+//! Arguments of a variadic function that somebody else was called with: `va_list` of the C ABIs for 64-bit Linux.
+//!
+//! Only numbers and pointers are read, which travel in general registers and then on the stack (System V ABI for AMD64, section 3.5.7
+//! "Variable Argument Lists"; Procedure Call Standard for the Arm 64-bit Architecture, "Variable parameter lists"). Either way the list is
+//! handed on by its address.
+
+// UNSAFETY: the list's pointers are followed.
+#![expect(unsafe_code, reason = "a va_list of a C caller")]
+
+/// `va_list`.
+#[cfg(target_arch = "x86_64")]
+#[repr(C)]
+pub struct VaList {
+    /// Offset of the next general register in the save area; 48 when there is none left.
+    gp_offset: u32,
+    _fp_offset: u32,
+    overflow_arg_area: *const u64,
+    reg_save_area: *const u8,
+}
+
+/// `va_list`.
+#[cfg(target_arch = "aarch64")]
+#[repr(C)]
+pub struct VaList {
+    stack: *const u64,
+    gr_top: *const u8,
+    _vr_top: *const u8,
+    /// Offset of the next general register from `gr_top`; 0 or more when there is none left.
+    gr_offs: core::ffi::c_int,
+    _vr_offs: core::ffi::c_int,
+}
+
+impl VaList {
+    /// The next argument.
+    ///
+    /// # Safety
+    /// The list is a caller's, and there is another argument, which is a number or a pointer.
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn next(&mut self) -> u64 {
+        const REGISTERS_END: u32 = 48;
+        if self.gp_offset < REGISTERS_END {
+            let at = self
+                .reg_save_area
+                .wrapping_add(self.gp_offset as usize)
+                .cast::<u64>();
+            self.gp_offset += 8;
+            // SAFETY: the caller's list: its save area has 48 bytes of general registers, each aligned.
+            return unsafe { at.read() };
+        }
+        let at = self.overflow_arg_area;
+        self.overflow_arg_area = at.wrapping_add(1);
+        // SAFETY: the caller's list, and it has another argument.
+        unsafe { at.read() }
+    }
+
+    /// The next argument.
+    ///
+    /// # Safety
+    /// The list is a caller's, and there is another argument, which is a number or a pointer.
+    #[cfg(target_arch = "aarch64")]
+    unsafe fn next(&mut self) -> u64 {
+        if self.gr_offs < 0 {
+            let at = self
+                .gr_top
+                .wrapping_offset(self.gr_offs as isize)
+                .cast::<u64>();
+            self.gr_offs += 8;
+            // SAFETY: the caller's list: below `gr_top` are the general registers that were saved, each aligned.
+            return unsafe { at.read() };
+        }
+        let at = self.stack;
+        self.stack = at.wrapping_add(1);
+        // SAFETY: the caller's list, and it has another argument.
+        unsafe { at.read() }
+    }
+
+    /// The next arguments.
+    ///
+    /// # Safety
+    /// The list is a caller's, and there are as many more arguments, which are numbers or pointers.
+    pub(super) unsafe fn take<const N: usize>(&mut self) -> [u64; N] {
+        core::array::from_fn(|_| {
+            // SAFETY: contract PASSED ON, for each of them.
+            unsafe { self.next() }
+        })
+    }
+}
+
+/// An argument of 32 bits: the upper half of its place means nothing.
+#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+pub(super) const fn number(argument: u64) -> u32 {
+    argument as u32
+}
+
+/// An argument that is a pointer.
+pub(super) fn pointer<T>(argument: u64) -> *const T {
+    // Addresses have 64 bits on the machines this is for.
+    core::ptr::with_exposed_provenance(usize::try_from(argument).unwrap_or(0))
+}

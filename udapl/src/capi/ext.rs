@@ -1,0 +1,264 @@
+//! What DAT 1.2 has no call for: immediate data, invalidation of a peer's context, atomic operations, and completions that tell what came
+//! along. What a call means is said in [`dat_core::post`] and at the methods of the [`Ia`](crate::Ia).
+//!
+//! Handles of other providers are not taken: their tables of functions have no such calls.
+
+// UNSAFETY: pointers of a C program are read and written.
+#![expect(unsafe_code, reason = "the caller's pointers")]
+
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+
+use dat_core::post::{
+    CompareSwap, FetchAdd, Post, RdmaWriteImmediate, SendImmediate, SendInvalidate,
+};
+use dat_core::{DtoDetail, EpHandle, EvdHandle, Event, LmrTriplet, RmrTriplet, Subtype};
+
+use super::adapter::{Adapter, Open};
+use super::call::{answer, caught, look_up, parameter, put};
+use super::evd::waited;
+use super::event;
+use super::hot::{Request, refused, there};
+use super::types::{CDtoDetail, CEvent, DatContext, DatCount, DatHandle, DatReturn};
+
+/// Makes a post.
+///
+/// # Safety
+/// As [`dat_ep_post_send`](super::dat_ep_post_send).
+#[inline(always)]
+unsafe fn post<W: Post>(request: Request<W>) -> DatReturn {
+    let elsewhere = |request: Request<W>| {
+        if request.what.is_none() && look_up::<EpHandle>(request.ep).is_ok() {
+            return answer(parameter(Subtype::Arg5));
+        }
+        refused::<EpHandle>(request.ep, request.count, request.iov)
+    };
+    // SAFETY: contract PASSED ON.
+    unsafe { request.post(elsewhere) }
+}
+
+/// A Send with immediate data.
+///
+/// # Safety
+/// As [`dat_ep_post_send`](super::dat_ep_post_send).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_post_send_immediate(
+    ep_handle: DatHandle,
+    num_segments: DatCount,
+    local_iov: *const LmrTriplet,
+    user_cookie: DatContext,
+    immediate: u32,
+    completion_flags: u32,
+) -> DatReturn {
+    // SAFETY: contract PASSED ON.
+    unsafe {
+        post(Request {
+            ep: ep_handle,
+            count: num_segments,
+            iov: local_iov,
+            what: Some(SendImmediate(immediate)),
+            cookie: user_cookie,
+            flags: completion_flags,
+        })
+    }
+}
+
+/// A Send that invalidates a context of the peer's.
+///
+/// # Safety
+/// As [`dat_ep_post_send`](super::dat_ep_post_send).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_post_send_invalidate(
+    ep_handle: DatHandle,
+    num_segments: DatCount,
+    local_iov: *const LmrTriplet,
+    user_cookie: DatContext,
+    rmr_context: u32,
+    completion_flags: u32,
+) -> DatReturn {
+    // SAFETY: contract PASSED ON.
+    unsafe {
+        post(Request {
+            ep: ep_handle,
+            count: num_segments,
+            iov: local_iov,
+            what: Some(SendInvalidate(rmr_context)),
+            cookie: user_cookie,
+            flags: completion_flags,
+        })
+    }
+}
+
+/// An RDMA Write with immediate data.
+///
+/// # Safety
+/// As [`dat_ep_post_rdma_write`](super::dat_ep_post_rdma_write).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_post_rdma_write_immediate(
+    ep_handle: DatHandle,
+    num_segments: DatCount,
+    local_iov: *const LmrTriplet,
+    user_cookie: DatContext,
+    remote_buffer: *const RmrTriplet,
+    immediate: u32,
+    completion_flags: u32,
+) -> DatReturn {
+    // SAFETY: contract GIVEN.
+    let remote = unsafe { remote_buffer.as_ref() };
+    // SAFETY: contract PASSED ON.
+    unsafe {
+        post(Request {
+            ep: ep_handle,
+            count: num_segments,
+            iov: local_iov,
+            what: remote.map(|remote| RdmaWriteImmediate(remote, immediate)),
+            cookie: user_cookie,
+            flags: completion_flags,
+        })
+    }
+}
+
+/// Adds to a number of the peer's.
+///
+/// # Safety
+/// `result` and `remote_buffer` are null or point to a triplet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_post_fetch_add(
+    ep_handle: DatHandle,
+    result: *const LmrTriplet,
+    user_cookie: DatContext,
+    remote_buffer: *const RmrTriplet,
+    add: u64,
+    completion_flags: u32,
+) -> DatReturn {
+    // SAFETY: contract GIVEN.
+    let remote = unsafe { remote_buffer.as_ref() };
+    // SAFETY: contract PASSED ON, for one segment.
+    unsafe {
+        post(Request {
+            ep: ep_handle,
+            count: 1,
+            iov: result,
+            what: remote.map(|remote| FetchAdd { remote, add }),
+            cookie: user_cookie,
+            flags: completion_flags,
+        })
+    }
+}
+
+/// Replaces a number of the peer's, if it is `compare`.
+///
+/// # Safety
+/// As [`dat_ep_post_fetch_add`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_ep_post_compare_swap(
+    ep_handle: DatHandle,
+    result: *const LmrTriplet,
+    user_cookie: DatContext,
+    remote_buffer: *const RmrTriplet,
+    compare: u64,
+    swap: u64,
+    completion_flags: u32,
+) -> DatReturn {
+    // SAFETY: contract GIVEN.
+    let remote = unsafe { remote_buffer.as_ref() };
+    // SAFETY: contract PASSED ON, for one segment.
+    unsafe {
+        post(Request {
+            ep: ep_handle,
+            count: 1,
+            iov: result,
+            what: remote.map(|remote| CompareSwap {
+                remote,
+                compare,
+                swap,
+            }),
+            cookie: user_cookie,
+            flags: completion_flags,
+        })
+    }
+}
+
+/// What an event tells besides, in C's words: nothing, unless it is the completion of a DTO.
+fn detail_of(event: &Event) -> CDtoDetail {
+    let detail = match event {
+        Event::Dto(done) => done.detail,
+        Event::RmrBind(done) => DtoDetail::of_syndrome(done.syndrome),
+        Event::ConnectionRequest(_)
+        | Event::Connection(_)
+        | Event::Async(_)
+        | Event::Software(_) => DtoDetail::None,
+    };
+    let (kind, value) = match detail {
+        DtoDetail::None => (0, 0),
+        DtoDetail::Failed(syndrome, vendor) => (1, u32::from(syndrome) | u32::from(vendor) << 8),
+        DtoDetail::SendImmediate(data) => (2, data),
+        DtoDetail::WriteImmediate(data) => (3, data),
+        DtoDetail::Invalidated(rmr_context) => (4, rmr_context),
+    };
+    CDtoDetail { kind, value }
+}
+
+/// `dat_evd_dequeue`, with what the event tells besides.
+///
+/// # Safety
+/// `event` and `detail` are null or point to a place for what they are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_evd_dequeue_with_detail(
+    evd_handle: DatHandle,
+    event: *mut CEvent,
+    detail: *mut CDtoDetail,
+) -> DatReturn {
+    caught(|| {
+        let (adapter, evd) = match look_up::<EvdHandle>(evd_handle) {
+            Ok(found) if !event.is_null() => found,
+            Ok(_) => return answer(parameter(Subtype::Arg2)),
+            Err(error) => return answer(error),
+        };
+        adapter.fast_or_in_turn(|open| {
+            let taken = open.ia.evd_dequeue(evd).and_then(there);
+            if let Ok(event) = &taken {
+                // SAFETY: contract ROOM.
+                unsafe { put(detail, detail_of(event)) };
+            }
+            // SAFETY: not null, so contract ROOM holds.
+            unsafe { event::store(adapter, open, evd_handle, &taken, event) }
+        })
+    })
+}
+
+/// `dat_evd_wait`, likewise.
+///
+/// # Safety
+/// `event`, `nmore` and `detail` are null or point to a place for what they are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dat_evd_wait_with_detail(
+    evd_handle: DatHandle,
+    timeout: u32,
+    threshold: DatCount,
+    event: *mut CEvent,
+    nmore: *mut DatCount,
+    detail: *mut CDtoDetail,
+) -> DatReturn {
+    let made = |adapter: &'static Adapter, open: &mut Open, evd: DatHandle, taken: &Event| {
+        let told = detail_of(taken);
+        (event::made(adapter, open, evd, taken), told)
+    };
+    let mut both = MaybeUninit::<(CEvent, CDtoDetail)>::uninit();
+    let out = if event.is_null() {
+        null_mut()
+    } else {
+        both.as_mut_ptr()
+    };
+    // SAFETY: a place of ours, or null; contract PASSED ON for the other.
+    let answer = unsafe { waited(evd_handle, timeout, threshold, out, nmore, made) };
+    if answer == 0 {
+        // SAFETY: a call that succeeds has written it.
+        let (taken, told) = unsafe { both.assume_init() };
+        // SAFETY: contract ROOM.
+        unsafe { put(event, taken) };
+        // SAFETY: contract ROOM.
+        unsafe { put(detail, told) };
+    }
+    answer
+}
