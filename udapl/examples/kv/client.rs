@@ -1,0 +1,190 @@
+//! A thread of clients: an instance with several connections, each of which asks one thing after the other.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail, ensure};
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpAttr,
+    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags, PzHandle, Qos, RmrTriplet,
+    Timeout, explain, ia_close,
+};
+
+use super::values::{KEYS, MESSAGE, Message, SLOT, VALUE, Value, What, whole};
+use super::{CLIENTS, REQUESTS, SERVICE};
+
+const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
+/// Reads of one value.
+const TRIES: u32 = 1_000;
+
+/// What was asked.
+#[derive(Debug, Default)]
+pub struct Asked {
+    pub puts: u64,
+    pub gets: u64,
+    pub reads: u64,
+    /// Reads that met a value which was being written.
+    pub torn: u64,
+}
+
+impl Asked {
+    pub fn add(&mut self, other: &Self) {
+        self.puts += other.puts;
+        self.gets += other.gets;
+        self.reads += other.reads;
+        self.torn += other.torn;
+    }
+}
+
+/// A connection with its memory: a request, an answer, and a slot that is read.
+struct Client {
+    events: EvdHandle,
+    ep: EpHandle,
+    memory: DmaMemory,
+    local: LmrSlice,
+    /// The values, at the server.
+    values: RmrTriplet,
+}
+
+/// Connects, asks, and compares the answers.
+pub fn use_values(mut ia: Ia, thread: u64, server: IpAddr) -> Result<Asked> {
+    let zone = ia.pz_create()?;
+    let clients = (0..CLIENTS).map(|_| Client::connect(&mut ia, zone, server));
+    let mut clients = clients.collect::<Result<Vec<_>>>()?;
+    let mut asked = Asked::default();
+    for turn in 0..REQUESTS {
+        for (number, client) in (0..).zip(&mut clients) {
+            // Everybody writes every key, so values change while others read them.
+            let who = thread * CLIENTS as u64 + number;
+            let key = u32::try_from((turn * 7 + who) % u64::from(KEYS))?;
+            match turn % 4 {
+                0 => {
+                    client.ask(&mut ia, What::Put, key, written(key, who, turn))?;
+                    asked.puts += 1;
+                }
+                1 => {
+                    let got = client.ask(&mut ia, What::Get, key, [0; VALUE])?;
+                    ensure!(is_sound(key, &got), "key {key}: {got:02x?}");
+                    asked.gets += 1;
+                }
+                _ => {
+                    let got = client.read(&mut ia, key, &mut asked)?;
+                    ensure!(is_sound(key, &got), "key {key}: {got:02x?}");
+                }
+            }
+        }
+    }
+    for client in clients {
+        ia.ep_disconnect(client.ep, CloseFlags::Graceful)?;
+        while !matches!(client.event(&mut ia)?, Event::Connection(_)) {}
+    }
+    ia_close(ia, CloseFlags::Abrupt)?;
+    Ok(asked)
+}
+
+/// What is written: the key, who writes it and when, again and again.
+fn written(key: u32, who: u64, turn: u64) -> Value {
+    let word = u64::from(key) << 32 | who << 16 | turn | 1 << 63;
+    let mut value = [0; VALUE];
+    for chunk in value.chunks_exact_mut(8) {
+        chunk.copy_from_slice(&word.to_be_bytes());
+    }
+    value
+}
+
+/// Whether somebody has written that to the key, or nobody anything.
+fn is_sound(key: u32, value: &Value) -> bool {
+    let (words, _) = value.as_chunks::<8>();
+    let first = u64::from_be_bytes(words[0]);
+    let of_key = first >> 32 == u64::from(key | 1 << 31);
+    words.iter().all(|word| *word == words[0]) && (first == 0 || of_key)
+}
+
+impl Client {
+    fn connect(ia: &mut Ia, zone: PzHandle, server: IpAddr) -> Result<Self> {
+        let events = ia.evd_create(16, EvdFlags::CONNECTION | EvdFlags::DTO)?;
+        let evd = Some(events);
+        let attr = EpAttr {
+            max_rdma_read_out: 4,
+            ..EpAttr::defaults(ia.query().ia)
+        };
+        let ep = ia.ep_create(Some(zone), evd, evd, evd, Some(&attr))?;
+        let bytes = 2 * MESSAGE + SLOT;
+        let memory = udapl::alloc(ia, bytes)?;
+        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
+        let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
+        let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
+        ia.ep_connect(ep, server, SERVICE, PATIENCE, b"", best, none)?;
+        let (event, _) = ia.evd_wait(events, PATIENCE, 1)?;
+        ensure!(
+            event.number() == ConnectionEventKind::Established.number(),
+            "no connection: {event:?}"
+        );
+        let place = ia.ep_private_data(ep)?;
+        let (context, address) = place.split_first_chunk().context("where values are")?;
+        let address = address.first_chunk().context("where values are")?;
+        Ok(Self {
+            values: RmrTriplet {
+                rmr_context: u32::from_be_bytes(*context),
+                target_address: u64::from_be_bytes(*address),
+                segment_length: u64::from(KEYS) * SLOT as u64,
+            },
+            events,
+            ep,
+            memory,
+            local,
+        })
+    }
+
+    fn event(&self, ia: &mut Ia) -> Result<Event> {
+        Ok(ia.evd_wait(self.events, PATIENCE, 1)?.0)
+    }
+
+    fn part(&self, at: usize, bytes: usize) -> Result<LmrSlice> {
+        let part = self.local.part(u32::try_from(at)?, u32::try_from(bytes)?);
+        part.context("inside the memory")
+    }
+
+    /// The next completion has to be a success.
+    fn success(&self, ia: &mut Ia) -> Result<()> {
+        let Event::Dto(done) = self.event(ia)? else {
+            bail!("something else than a completion");
+        };
+        ensure!(done.status == DtoStatus::Success, "{}", explain(&done));
+        Ok(())
+    }
+
+    /// By message: the value of the answer.
+    fn ask(&self, ia: &mut Ia, what: What, key: u32, value: Value) -> Result<Value> {
+        let message = Message { what, key, value };
+        udapl::write(&self.memory, 0, &message.to_bytes());
+        let (request, answer) = (self.part(0, MESSAGE)?, self.part(MESSAGE, MESSAGE)?);
+        ia.batch(self.ep, |batch| {
+            batch.recv(&[answer], 1, NO_FLAGS)?;
+            batch.send(&[request], 2, CompletionFlags::SUPPRESS)
+        })?;
+        self.success(ia)?;
+        let answer = Message::parse(&udapl::read(&self.memory, MESSAGE, MESSAGE))?;
+        ensure!(answer.key == key && answer.what == what, "{answer:?}");
+        Ok(answer.value)
+    }
+
+    /// From the server's memory, until it is a whole one.
+    fn read(&self, ia: &mut Ia, key: u32, asked: &mut Asked) -> Result<Value> {
+        let slot = self.part(2 * MESSAGE, SLOT)?;
+        let mut place = self.values;
+        place.target_address += u64::from(key) * SLOT as u64;
+        place.segment_length = SLOT as u64;
+        for _ in 0..TRIES {
+            ia.ep_post_rdma_read(self.ep, &[slot], 3, &place, NO_FLAGS)?;
+            self.success(ia)?;
+            asked.reads += 1;
+            match whole(&udapl::read(&self.memory, 2 * MESSAGE, SLOT)) {
+                Some(value) => return Ok(value),
+                None => asked.torn += 1,
+            }
+        }
+        bail!("key {key} was being written {TRIES} times")
+    }
+}

@@ -1,0 +1,179 @@
+//! One of the server's threads: an instance, a shared receive queue, and the connections it was given.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+use udapl::{
+    CloseFlags, CompletionFlags, ConnectionEventKind, ConnectionRequest, DmaMemory, DtoCompletion,
+    DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice,
+    MemPrivFlags, PspFlags, PzHandle, ReturnType, SrqAttr, SrqHandle, Timeout, explain, ia_close,
+};
+
+use super::SERVICE;
+use super::values::{MESSAGE, Message, Values, What};
+
+/// Requests that are there at once; those of more clients wait in the card, and are told to.
+const BUFFERS: u32 = 32;
+const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
+/// How long it takes at the most to notice that all is over.
+const LOOK: Timeout = Timeout::from_micros(50_000);
+/// Of a cookie: this is an answer, of the buffer in the other bits.
+const ANSWER: u64 = 1 << 32;
+
+/// What a thread has done.
+#[derive(Debug, Default)]
+pub struct Served {
+    pub connections: u64,
+    pub puts: u64,
+    pub gets: u64,
+}
+
+pub struct Server {
+    ia: Ia,
+    zone: PzHandle,
+    events: EvdHandle,
+    srq: SrqHandle,
+    /// For each buffer a request, and an answer behind it.
+    memory: DmaMemory,
+    local: LmrSlice,
+    values: Values,
+    /// The values as peers reach them through this instance.
+    window: LmrCreated,
+    served: Served,
+}
+
+impl Server {
+    pub fn new(mut ia: Ia, values: &Values) -> Result<Self> {
+        let zone = ia.pz_create()?;
+        let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
+        let events = ia.evd_create(256, streams)?;
+        let attr = SrqAttr {
+            max_recv_dtos: BUFFERS,
+            max_recv_iov: 1,
+            low_watermark: 0,
+        };
+        let srq = ia.srq_create(zone, attr)?;
+        let bytes = BUFFERS as usize * 2 * MESSAGE;
+        let memory = udapl::alloc(&ia, bytes)?;
+        let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
+        let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
+        let local = ia.lmr_slice(lmr, 0, bytes as u64)?;
+        // Pinned once, whichever instance allocated it. The key is this instance's.
+        let shared = values.memory.clone();
+        let window = ia.lmr_create(shared, zone, MemPrivFlags::REMOTE_READ)?;
+        let mut server = Self {
+            ia,
+            zone,
+            events,
+            srq,
+            memory,
+            local,
+            values: values.clone(),
+            window,
+            served: Served::default(),
+        };
+        for buffer in 0..BUFFERS {
+            server.listen_to(buffer)?;
+        }
+        server
+            .ia
+            .psp_create_shared(SERVICE, events, PspFlags::CONSUMER)?;
+        Ok(server)
+    }
+
+    /// Serves until all is over.
+    pub fn serve(mut self, over: &AtomicBool) -> Result<Served> {
+        while !over.load(Ordering::Acquire) {
+            match self.ia.evd_wait(self.events, LOOK, 1) {
+                Ok((event, _)) => self.take(event)?,
+                Err(waited) if waited.error.return_type() == ReturnType::TimeoutExpired => {}
+                Err(waited) => return Err(waited.into()),
+            }
+        }
+        ia_close(self.ia, CloseFlags::Abrupt)?;
+        Ok(self.served)
+    }
+
+    fn take(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::ConnectionRequest(request) => self.accept(request),
+            Event::Connection(event) => match event.kind {
+                ConnectionEventKind::Established => {
+                    self.served.connections += 1;
+                    Ok(())
+                }
+                ConnectionEventKind::Disconnected => Ok(self.ia.ep_free(event.ep)?),
+                kind @ (ConnectionEventKind::PeerRejected
+                | ConnectionEventKind::NonPeerRejected
+                | ConnectionEventKind::AcceptCompletionError
+                | ConnectionEventKind::Broken
+                | ConnectionEventKind::TimedOut
+                | ConnectionEventKind::Unreachable) => bail!("a connection: {kind:?}"),
+            },
+            Event::Dto(done) => self.completed(&done),
+            Event::RmrBind(_) | Event::Async(_) | Event::Software(_) => {
+                bail!("an event nobody hoped for: {event:?}")
+            }
+        }
+    }
+
+    fn accept(&mut self, request: ConnectionRequest) -> Result<()> {
+        let on = Some(self.events);
+        let attr = EpAttr {
+            max_rdma_read_in: 4,
+            ..EpAttr::defaults(self.ia.query().ia)
+        };
+        let zone = Some(self.zone);
+        let ep = self
+            .ia
+            .ep_create_with_srq(zone, on, on, on, self.srq, &attr)?;
+        let mut place = self.window.rmr_context.to_be_bytes().to_vec();
+        place.extend(self.window.registered_address.to_be_bytes());
+        Ok(self.ia.cr_accept(request.cr, Some(ep), &place)?)
+    }
+
+    fn completed(&mut self, done: &DtoCompletion) -> Result<()> {
+        let buffer = u32::try_from(done.cookie & !ANSWER)?;
+        // An answer has left, or the client has.
+        if done.request || done.status == DtoStatus::ErrFlushed {
+            return self.listen_to(buffer);
+        }
+        ensure!(done.status == DtoStatus::Success, "{}", explain(done));
+        let length = usize::try_from(done.transferred_length)?;
+        let at = buffer as usize * 2 * MESSAGE;
+        let request = Message::parse(&udapl::read(&self.memory, at, length))?;
+        let mut answer = request;
+        match request.what {
+            What::Put => {
+                self.values.put(request.key, &request.value);
+                self.served.puts += 1;
+            }
+            What::Get => {
+                answer.value = self.values.get(request.key);
+                self.served.gets += 1;
+            }
+        }
+        udapl::write(&self.memory, at + MESSAGE, &answer.to_bytes());
+        self.answer(done.ep, buffer)
+    }
+
+    fn answer(&mut self, ep: EpHandle, buffer: u32) -> Result<()> {
+        let answer = self.part(buffer, MESSAGE)?;
+        let cookie = ANSWER | u64::from(buffer);
+        Ok(self.ia.ep_post_send(ep, &[answer], cookie, NO_FLAGS)?)
+    }
+
+    fn listen_to(&mut self, buffer: u32) -> Result<()> {
+        let request = self.part(buffer, 0)?;
+        Ok(self
+            .ia
+            .srq_post_recv(self.srq, &[request], u64::from(buffer))?)
+    }
+
+    /// A message's room in a buffer.
+    fn part(&self, buffer: u32, offset: usize) -> Result<LmrSlice> {
+        let at = u32::try_from(buffer as usize * 2 * MESSAGE + offset)?;
+        let part = self.local.part(at, u32::try_from(MESSAGE)?);
+        part.context("inside the memory")
+    }
+}

@@ -1,0 +1,108 @@
+//! The values, and the messages about them.
+//!
+//! A value lies in a slot: a checksum, then its bytes. Peers read a slot whenever they like. What they read while it is being written has
+//! another checksum than its bytes.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use udapl::{DmaMemory, Ia};
+
+/// Keys are numbers below this.
+pub const KEYS: u32 = 64;
+pub const VALUE: usize = 56;
+pub const SLOT: usize = 8 + VALUE;
+/// A key and what to do, then a value if there is one.
+pub const MESSAGE: usize = 8 + VALUE;
+
+pub type Value = [u8; VALUE];
+
+/// All values, in memory that every instance registers. Clones share it.
+#[derive(Clone)]
+pub struct Values {
+    pub memory: DmaMemory,
+    /// One writes at a time.
+    writing: Arc<Mutex<()>>,
+}
+
+impl Values {
+    pub fn new(ia: &Ia) -> Result<Self> {
+        let all = Self {
+            memory: udapl::alloc(ia, KEYS as usize * SLOT)?,
+            writing: Arc::default(),
+        };
+        for key in 0..KEYS {
+            all.put(key, &[0; VALUE]);
+        }
+        Ok(all)
+    }
+
+    pub fn put(&self, key: u32, value: &Value) {
+        let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = [0; SLOT];
+        slot[..8].copy_from_slice(&checksum(value).to_be_bytes());
+        slot[8..].copy_from_slice(value);
+        udapl::write(&self.memory, key as usize * SLOT, &slot);
+    }
+
+    pub fn get(&self, key: u32) -> Value {
+        let _nobody_writes = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = udapl::read(&self.memory, key as usize * SLOT, SLOT);
+        whole(&slot).unwrap_or([0; VALUE])
+    }
+}
+
+/// The value of a slot; none if it was read while it was written.
+pub fn whole(slot: &[u8]) -> Option<Value> {
+    let (sum, value) = slot.split_first_chunk()?;
+    let value = value.try_into().ok()?;
+    (checksum(&value) == u64::from_be_bytes(*sum)).then_some(value)
+}
+
+/// FNV-1a, 64 bits.
+fn checksum(value: &Value) -> u64 {
+    value.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    Get,
+    Put,
+}
+
+/// A request, and its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    pub what: What,
+    pub key: u32,
+    pub value: Value,
+}
+
+impl Message {
+    pub fn to_bytes(self) -> [u8; MESSAGE] {
+        let mut bytes = [0; MESSAGE];
+        bytes[0] = u8::from(self.what == What::Put);
+        bytes[4..8].copy_from_slice(&self.key.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.value);
+        bytes
+    }
+
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let bytes: &[u8; MESSAGE] = bytes.try_into().context("the length of a message")?;
+        let [what, _, _, _, a, b, c, d, value @ ..] = bytes;
+        let key = u32::from_be_bytes([*a, *b, *c, *d]);
+        Ok(Self {
+            what: match what {
+                0 => What::Get,
+                1 => What::Put,
+                other => anyhow::bail!("request {other}: there is 0, GET, and 1, PUT"),
+            },
+            key: Some(key)
+                .filter(|key| *key < KEYS)
+                .context("there is no such key")?,
+            value: *value,
+        })
+    }
+}
