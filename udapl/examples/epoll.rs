@@ -16,11 +16,11 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use udapl::{
     Arm, CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory,
     DtoCookie, DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags,
-    OpenOptions, PspFlags, Qos, Timeout, ia_close, ia_open,
+    OpenOptions, PspFlags, Qos, ia_close, ia_open,
 };
 
-const SERVICE: u64 = 0x1_0000_0007;
-const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0007);
+const PATIENCE: Duration = Duration::from_secs(10);
 const BYTES: usize = 64;
 const MESSAGES: u64 = 1_000;
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
@@ -50,16 +50,8 @@ impl End {
         let mut ia = ia_open(name, &OpenOptions::default())?;
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
         let events = ia.evd_create(16, streams)?;
-        let (zone, evd) = (ia.pz_create()?, Some(events));
-        let ep = ia.ep_create(
-            Some(zone),
-            EpEvds {
-                recv: evd,
-                request: evd,
-                connect: evd,
-            },
-            None,
-        )?;
+        let zone = ia.pz_create()?;
+        let ep = ia.ep_create(Some(zone), EpEvds::all(events), None)?;
         let memory = udapl::alloc(&ia, 2 * BYTES)?;
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
         let lmr = ia.lmr_create(memory.clone(), zone, rights)?.lmr;
@@ -137,18 +129,12 @@ fn run(names: &[String; 2]) -> Result<u64> {
     let [client, server] = &mut ends;
     server
         .ia
-        .psp_create(ConnQual(SERVICE), server.events, PspFlags::CONSUMER)?;
+        .psp_create(SERVICE, server.events, PspFlags::CONSUMER)?;
     let address = server.ia.query().ia.ia_address;
     let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
-    client.ia.ep_connect(
-        client.ep,
-        address,
-        ConnQual(SERVICE),
-        PATIENCE,
-        b"",
-        best,
-        none,
-    )?;
+    client
+        .ia
+        .ep_connect(client.ep, address, SERVICE, PATIENCE, b"", best, none)?;
 
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     for (number, end) in ends.iter_mut().enumerate() {

@@ -8,16 +8,18 @@
 //! Both ends are in one thread here, so what they do stands in the order in which it happens. docs/guide.md explains each step.
 #![forbid(unsafe_code)]
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail, ensure};
 use udapl::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
     DtoStatus, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, MemPrivFlags,
-    OpenOptions, PspFlags, Qos, RmrTriplet, Timeout, explain, ia_close, ia_open,
+    OpenOptions, PspFlags, Qos, RmrTriplet, explain, ia_close, ia_open,
 };
 
 /// Where the server listens: above 0xffff it is an InfiniBand service ID, below a TCP port of `rdma_cm`.
-const SERVICE: u64 = 0x1_0000_0001;
-const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
+const PATIENCE: Duration = Duration::from_secs(10);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
 
@@ -35,16 +37,7 @@ impl End {
         let mut ia = ia_open(name, &OpenOptions::default())?;
         let zone = ia.pz_create()?;
         let events = ia.evd_create(16, EvdFlags::DEFAULT - EvdFlags::ASYNC)?;
-        let evd = Some(events);
-        let ep = ia.ep_create(
-            Some(zone),
-            EpEvds {
-                recv: evd,
-                request: evd,
-                connect: evd,
-            },
-            None,
-        )?;
+        let ep = ia.ep_create(Some(zone), EpEvds::all(events), None)?;
         let memory = udapl::alloc(&ia, 4096)?;
         let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
         Ok(Self {
@@ -77,7 +70,7 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
     // The server listens, and has a buffer posted before anybody can send to it.
     server
         .ia
-        .psp_create(ConnQual(SERVICE), server.events, PspFlags::CONSUMER)?;
+        .psp_create(SERVICE, server.events, PspFlags::CONSUMER)?;
     let inbox = server.ia.lmr_slice(server.region.lmr, 0, 64)?;
     server
         .ia
@@ -87,15 +80,7 @@ fn hello(client: &str, server: &str) -> Result<[String; 2]> {
     let address = server.ia.query().ia.ia_address;
     let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
     let ia = &mut client.ia;
-    ia.ep_connect(
-        client.ep,
-        address,
-        ConnQual(SERVICE),
-        PATIENCE,
-        b"",
-        best,
-        none,
-    )?;
+    ia.ep_connect(client.ep, address, SERVICE, PATIENCE, b"", best, none)?;
     let Event::ConnectionRequest(request) = server.event()? else {
         bail!("something else than a request to connect");
     };

@@ -20,10 +20,10 @@ use tokio::runtime::Builder;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
 use udapl::future::{Buffer, Driver, Endpoint, Handle, Pool, Request};
-use udapl::{CloseFlags, ConnQual, MemPrivFlags, OpenOptions, Timeout, ia_open};
+use udapl::{CloseFlags, ConnQual, MemPrivFlags, OpenOptions, ia_open};
 
-const SERVICE: ConnQual = ConnQual(0x1_0000_000a);
-const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000a);
+const PATIENCE: Duration = Duration::from_secs(10);
 const CLIENTS: usize = 4;
 /// Of a pool: more than all clients use at once.
 const BUFFERS: u32 = 16;

@@ -295,6 +295,17 @@ mod tests {
         prefix.run_checked(&program, &[prefix.0.path()], "done\n");
     }
 
+    /// The first C program that people read.
+    #[test]
+    fn the_example_in_c_finds_both_texts() {
+        let prefix = Prefix::new();
+        let source = shell::root().join("udapl/examples/hello.c");
+        let program = prefix.compile_file("hello", &source, &["--cflags", "--libs"]);
+        let printed =
+            "written into the server's memory: Hello, memory\nsent to the server: Hello, server\n";
+        prefix.run_checked(&program, &[], printed);
+    }
+
     #[test]
     fn the_guide_s_program_in_c_prints_what_it_says() {
         let prefix = Prefix::new();

@@ -17,9 +17,9 @@ pub const DEPTH: usize = 32;
 /// The same, as DAT counts.
 const DEPTH_DTOS: u32 = 32;
 /// Where B listens for the first connection: an IB service ID.
-const SERVICE: u64 = 0x1_0000_0001;
+const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_0001);
 /// Where B listens for the others: an RDMA-CM port.
-const PORT: u64 = 18515;
+const PORT: ConnQual = ConnQual::port(18515);
 /// More than anything takes on a perfect wire.
 const PATIENCE: Timeout = Timeout::from_micros(5_000_000);
 /// Turns given to both sides before something is taken to be stuck.
@@ -147,10 +147,10 @@ impl Job {
     /// RDMA Writes in that of the accept.
     pub fn connect(&mut self, world: &World) -> Result<()> {
         for qualifier in [SERVICE, PORT] {
-            let psp =
-                self.b
-                    .ia
-                    .psp_create(ConnQual(qualifier), self.b.requests, PspFlags::CONSUMER)?;
+            let psp = self
+                .b
+                .ia
+                .psp_create(qualifier, self.b.requests, PspFlags::CONSUMER)?;
             self.b.psps.push(psp);
         }
         let link_local = self.b.ia.query().ia.ia_address;
@@ -163,7 +163,7 @@ impl Job {
             self.a.ia.ep_connect(
                 self.a.endpoints[number],
                 address,
-                ConnQual(qualifier),
+                qualifier,
                 PATIENCE,
                 &asked,
                 Qos::BEST_EFFORT,

@@ -1,18 +1,19 @@
 //! A thread of clients: an instance with several connections, each of which asks one thing after the other.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use udapl::{
-    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoStatus, EpAttr,
-    EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags, PzHandle, Qos, RmrTriplet,
-    Timeout, explain, ia_close,
+    CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
+    DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrSlice, MemPrivFlags,
+    PzHandle, Qos, RmrTriplet, explain, ia_close,
 };
 
 use super::values::{KEYS, MESSAGE, Message, SLOT, VALUE, Value, What, whole};
 use super::{CLIENTS, REQUESTS, SERVICE};
 
-const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const PATIENCE: Duration = Duration::from_secs(10);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 /// Reads of one value.
 const TRIES: u32 = 1_000;
@@ -103,12 +104,11 @@ fn is_sound(key: u32, value: &Value) -> bool {
 impl Client {
     fn connect(ia: &mut Ia, zone: PzHandle, server: IpAddr) -> Result<Self> {
         let events = ia.evd_create(16, EvdFlags::CONNECTION | EvdFlags::DTO)?;
-        let evd = Some(events);
         let attr = EpAttr {
             max_rdma_read_out: 4,
             ..EpAttr::defaults(ia.query().ia)
         };
-        let ep = ia.ep_create(Some(zone), evd, evd, evd, Some(&attr))?;
+        let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attr))?;
         let bytes = 2 * MESSAGE + SLOT;
         let memory = udapl::alloc(ia, bytes)?;
         let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE;
@@ -158,14 +158,14 @@ impl Client {
     /// By message: the value of the answer.
     fn ask(&self, ia: &mut Ia, what: What, key: u32, value: Value) -> Result<Value> {
         let message = Message { what, key, value };
-        udapl::write(&self.memory, 0, &message.to_bytes());
+        self.memory.write_from(0, &message.to_bytes())?;
         let (request, answer) = (self.part(0, MESSAGE)?, self.part(MESSAGE, MESSAGE)?);
         ia.batch(self.ep, |batch| {
-            batch.recv(&[answer], 1, NO_FLAGS)?;
-            batch.send(&[request], 2, CompletionFlags::SUPPRESS)
+            batch.recv(&[answer], DtoCookie(1), NO_FLAGS)?;
+            batch.send(&[request], DtoCookie(2), CompletionFlags::SUPPRESS)
         })?;
         self.success(ia)?;
-        let answer = Message::parse(&udapl::read(&self.memory, MESSAGE, MESSAGE))?;
+        let answer = Message::parse(&self.memory.read(MESSAGE, MESSAGE)?)?;
         ensure!(answer.key == key && answer.what == what, "{answer:?}");
         Ok(answer.value)
     }
@@ -177,10 +177,10 @@ impl Client {
         place.target_address += u64::from(key) * SLOT as u64;
         place.segment_length = SLOT as u64;
         for _ in 0..TRIES {
-            ia.ep_post_rdma_read(self.ep, &[slot], 3, &place, NO_FLAGS)?;
+            ia.ep_post_rdma_read(self.ep, &[slot], DtoCookie(3), &place, NO_FLAGS)?;
             self.success(ia)?;
             asked.reads += 1;
-            match whole(&udapl::read(&self.memory, 2 * MESSAGE, SLOT)) {
+            match whole(&self.memory.read(2 * MESSAGE, SLOT)?) {
                 Some(value) => return Ok(value),
                 None => asked.torn += 1,
             }

@@ -28,14 +28,14 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use comfy_table::Table;
-use udapl::{Adapter, Ia, IaConfig, OpenOptions, ia_open};
+use udapl::{Adapter, ConnQual, Ia, IaConfig, OpenOptions, ia_open};
 
 use client::Asked;
 use server::{Served, Server};
 use values::Values;
 
 /// Where the server listens.
-const SERVICE: u64 = 0x1_0000_000b;
+const SERVICE: ConnQual = ConnQual::service_id(0x1_0000_000b);
 /// Instances of the server's adapter.
 const INSTANCES: usize = 4;
 /// Instances of the clients' adapter, and connections of each.

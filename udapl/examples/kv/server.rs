@@ -1,12 +1,13 @@
 //! One of the server's threads: an instance, a shared receive queue, and the connections it was given.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use udapl::{
     CloseFlags, CompletionFlags, ConnectionEventKind, ConnectionRequest, DmaMemory, DtoCompletion,
-    DtoStatus, EpAttr, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice,
-    MemPrivFlags, PspFlags, PzHandle, ReturnType, SrqAttr, SrqHandle, Timeout, explain, ia_close,
+    DtoCookie, DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated,
+    LmrSlice, MemPrivFlags, PspFlags, PzHandle, ReturnType, SrqAttr, SrqHandle, explain, ia_close,
 };
 
 use super::SERVICE;
@@ -16,7 +17,7 @@ use super::values::{MESSAGE, Message, Values, What};
 const BUFFERS: u32 = 32;
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 /// How long it takes at the most to notice that all is over.
-const LOOK: Timeout = Timeout::from_micros(50_000);
+const LOOK: Duration = Duration::from_millis(50);
 /// Of a cookie: this is an answer, of the buffer in the other bits.
 const ANSWER: u64 = 1 << 32;
 
@@ -118,7 +119,6 @@ impl Server {
     }
 
     fn accept(&mut self, request: ConnectionRequest) -> Result<()> {
-        let on = Some(self.events);
         let attr = EpAttr {
             max_rdma_read_in: 4,
             ..EpAttr::defaults(self.ia.query().ia)
@@ -126,14 +126,14 @@ impl Server {
         let zone = Some(self.zone);
         let ep = self
             .ia
-            .ep_create_with_srq(zone, on, on, on, self.srq, &attr)?;
+            .ep_create_with_srq(zone, EpEvds::all(self.events), self.srq, &attr)?;
         let mut place = self.window.rmr_context.to_be_bytes().to_vec();
         place.extend(self.window.registered_address.to_be_bytes());
         Ok(self.ia.cr_accept(request.cr, Some(ep), &place)?)
     }
 
     fn completed(&mut self, done: &DtoCompletion) -> Result<()> {
-        let buffer = u32::try_from(done.cookie & !ANSWER)?;
+        let buffer = u32::try_from(done.cookie.0 & !ANSWER)?;
         // An answer has left, or the client has.
         if done.request || done.status == DtoStatus::ErrFlushed {
             return self.listen_to(buffer);
@@ -141,25 +141,25 @@ impl Server {
         ensure!(done.status == DtoStatus::Success, "{}", explain(done));
         let length = usize::try_from(done.transferred_length)?;
         let at = buffer as usize * 2 * MESSAGE;
-        let request = Message::parse(&udapl::read(&self.memory, at, length))?;
+        let request = Message::parse(&self.memory.read(at, length)?)?;
         let mut answer = request;
         match request.what {
             What::Put => {
-                self.values.put(request.key, &request.value);
+                self.values.put(request.key, &request.value)?;
                 self.served.puts += 1;
             }
             What::Get => {
-                answer.value = self.values.get(request.key);
+                answer.value = self.values.get(request.key)?;
                 self.served.gets += 1;
             }
         }
-        udapl::write(&self.memory, at + MESSAGE, &answer.to_bytes());
+        self.memory.write_from(at + MESSAGE, &answer.to_bytes())?;
         self.answer(done.ep, buffer)
     }
 
     fn answer(&mut self, ep: EpHandle, buffer: u32) -> Result<()> {
         let answer = self.part(buffer, MESSAGE)?;
-        let cookie = ANSWER | u64::from(buffer);
+        let cookie = DtoCookie(ANSWER | u64::from(buffer));
         Ok(self.ia.ep_post_send(ep, &[answer], cookie, NO_FLAGS)?)
     }
 
@@ -167,7 +167,7 @@ impl Server {
         let request = self.part(buffer, 0)?;
         Ok(self
             .ia
-            .srq_post_recv(self.srq, &[request], u64::from(buffer))?)
+            .srq_post_recv(self.srq, &[request], DtoCookie(u64::from(buffer)))?)
     }
 
     /// A message's room in a buffer.

@@ -32,23 +32,23 @@ impl Values {
             writing: Arc::default(),
         };
         for key in 0..KEYS {
-            all.put(key, &[0; VALUE]);
+            all.put(key, &[0; VALUE])?;
         }
         Ok(all)
     }
 
-    pub fn put(&self, key: u32, value: &Value) {
+    pub fn put(&self, key: u32, value: &Value) -> Result<()> {
         let _one = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut slot = [0; SLOT];
         slot[..8].copy_from_slice(&checksum(value).to_be_bytes());
         slot[8..].copy_from_slice(value);
-        udapl::write(&self.memory, key as usize * SLOT, &slot);
+        Ok(self.memory.write_from(key as usize * SLOT, &slot)?)
     }
 
-    pub fn get(&self, key: u32) -> Value {
+    pub fn get(&self, key: u32) -> Result<Value> {
         let _nobody_writes = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = udapl::read(&self.memory, key as usize * SLOT, SLOT);
-        whole(&slot).unwrap_or([0; VALUE])
+        let slot = self.memory.read(key as usize * SLOT, SLOT)?;
+        whole(&slot).context("a value that nobody writes")
     }
 }
 

@@ -1,18 +1,19 @@
 //! The client: writes every block, reads every block, and compares.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use udapl::{
     CloseFlags, CompletionFlags, ConnectFlags, ConnectionEventKind, DmaMemory, DtoCookie,
     DtoStatus, EpAttr, EpEvds, EpHandle, EvdFlags, EvdHandle, Event, Ia, LmrCreated, LmrSlice,
-    MemPrivFlags, OpenOptions, Qos, RmrTriplet, Timeout, explain, ia_open,
+    MemPrivFlags, OpenOptions, Qos, RmrTriplet, explain, ia_open,
 };
 
 use super::wire::{Command, Kind, MESSAGE, Response, SERVICE};
 use super::{BLOCK, BLOCKS, DEPTH};
 
-const PATIENCE: Timeout = Timeout::from_micros(10_000_000);
+const PATIENCE: Duration = Duration::from_secs(10);
 const NO_FLAGS: CompletionFlags = CompletionFlags::empty();
 const ESTABLISHED: u32 = ConnectionEventKind::Established.number();
 /// A slot has a command, a response and a block.
@@ -34,20 +35,11 @@ impl Client {
         let mut ia = ia_open(name, &OpenOptions::default())?;
         let zone = ia.pz_create()?;
         let events = ia.evd_create(64, EvdFlags::CONNECTION | EvdFlags::DTO)?;
-        let evd = Some(events);
         let attr = EpAttr {
             max_rdma_read_in: 4, // the target reads what we write
             ..EpAttr::defaults(ia.query().ia)
         };
-        let ep = ia.ep_create(
-            Some(zone),
-            EpEvds {
-                recv: evd,
-                request: evd,
-                connect: evd,
-            },
-            Some(&attr),
-        )?;
+        let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attr))?;
         let memory = udapl::alloc(&ia, DEPTH * SLOT)?;
         let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
         Ok(Self {

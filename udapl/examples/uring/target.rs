@@ -80,22 +80,13 @@ impl Target {
         let zone = ia.pz_create()?;
         let streams = EvdFlags::CR | EvdFlags::CONNECTION | EvdFlags::DTO;
         let events = ia.evd_create(256, streams)?;
-        let evd = Some(events);
         let attr = EpAttr {
             max_recv_dtos: u32::try_from(SLOTS)?,
             max_request_dtos: u32::try_from(2 * SLOTS)?,
             max_rdma_read_out: 4,
             ..EpAttr::defaults(ia.query().ia)
         };
-        let ep = ia.ep_create(
-            Some(zone),
-            EpEvds {
-                recv: evd,
-                request: evd,
-                connect: evd,
-            },
-            Some(&attr),
-        )?;
+        let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attr))?;
         // On pages: what goes past the page cache has to lie on them.
         let bytes = BLOCKS_AT + SLOTS * BLOCK;
         let memory = ia.provider().arena().alloc(bytes, BLOCK)?;

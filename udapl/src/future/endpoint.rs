@@ -52,16 +52,10 @@ impl Handle {
     /// As [`Ia::ep_create`](dat_core::Ia::ep_create); [`Error::Closed`].
     pub fn endpoint_with(&self, attr: &EpAttr) -> Result<Endpoint, Error> {
         let link = self.shared.with(|core| {
-            let (zone, dtos, events) = (core.zone, Some(core.dtos), Some(core.connections));
-            let ep = core.ia()?.ep_create(
-                Some(zone),
-                EpEvds {
-                    recv: dtos,
-                    request: dtos,
-                    connect: events,
-                },
-                Some(attr),
-            )?;
+            let (zone, dtos, events) = (core.zone, core.dtos, core.connections);
+            let ep =
+                core.ia()?
+                    .ep_create(Some(zone), EpEvds::dto(dtos).connect(events), Some(attr))?;
             Ok::<_, Error>(core.add_link(ep))
         })?;
         Ok(Endpoint {
@@ -141,7 +135,7 @@ impl Endpoint {
         &self,
         address: IpAddr,
         conn_qual: ConnQual,
-        timeout: Timeout,
+        timeout: impl Into<Timeout>,
         private_data: &[u8],
     ) -> Connecting {
         let (quality, flags) = (Qos::BEST_EFFORT, ConnectFlags::empty());
