@@ -42,6 +42,13 @@ pub fn is(memory: &DmaMemory, slot: usize, tag: u64, bytes: usize) -> bool {
     memory.read(slot * STRIDE, bytes).expect("inside") == words(tag)[..bytes]
 }
 
+/// The number that a slot begins with.
+#[must_use]
+pub fn number(memory: &DmaMemory, slot: usize) -> u64 {
+    let bytes = memory.bytes(slot * STRIDE..).expect("inside");
+    bytes.object(0).expect("a number")
+}
+
 /// Whether nothing has come into the gaps.
 #[must_use]
 pub fn gaps_are_whole(memory: &DmaMemory, slots: usize) -> bool {

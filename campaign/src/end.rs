@@ -16,6 +16,8 @@ pub enum Kind {
     Write,
     /// From the peer's slot.
     Read,
+    /// Of one more, at the peer's counter.
+    Count,
     /// A Write of no bytes.
     Empty,
     /// To memory of the peer's that may be gone, and with keys that may be void.

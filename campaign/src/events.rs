@@ -1,9 +1,12 @@
 //! What adapters hear, and what has to be true then.
 
 use rand::Rng;
-use udapl::{AsyncEvent, ConnectionEventKind, DtoCompletion, DtoStatus, Event, RmrBindCompletion};
+use udapl::{
+    AsyncEvent, ConnectionEventKind, DtoCompletion, DtoDetail, DtoStatus, Event, RmrBindCompletion,
+};
 
 use crate::bytes;
+use crate::deeds::traffic::immediate;
 use crate::end::{End, GRACEFUL, Kind, Link, Name, Phase, WINDOW, Work};
 use crate::side::offered_tag;
 use crate::world::World;
@@ -313,6 +316,18 @@ impl World {
         });
         match work.kind {
             Kind::Send | Kind::Empty => {}
+            Kind::Count => {
+                let was = bytes::number(&open.sink.memory, at * WINDOW + work.slot);
+                if let Some(other) = self.sides.get_mut(peer)
+                    && other.openings == opening
+                    && let Some(other) = &mut other.open
+                {
+                    assert!(
+                        other.counted.insert(was),
+                        "side {side} is told that the counter of side {peer} was {was}, and somebody was told so before"
+                    );
+                }
+            }
             Kind::Bind(_) => panic!("side {side}: {done:?} for {work:?}"),
             Kind::Attack => {
                 if let (Some((address, context)), Some(open)) = (work.void, there) {
@@ -377,6 +392,11 @@ impl World {
             done.transferred_length, bytes as u64,
             "side {side}, endpoint {at}: the length of message {tag:#x}"
         );
+        let detail = immediate(tag).map_or(DtoDetail::None, DtoDetail::SendImmediate);
+        assert_eq!(
+            done.detail, detail,
+            "side {side}, endpoint {at}: what came with message {tag:#x}"
+        );
         let region = if end.shares {
             &open.shared
         } else {
@@ -395,6 +415,7 @@ fn name_of(kind: Kind) -> &'static str {
         Kind::Send => "send",
         Kind::Write => "write",
         Kind::Read => "read",
+        Kind::Count => "count",
         Kind::Empty => "empty write",
         Kind::Attack => "write with a key that may be void",
         Kind::Bind(_) => "bind",

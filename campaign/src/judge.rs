@@ -40,6 +40,8 @@ fn allowed(call: &str, state: EpState) -> bool {
     match call {
         "dat_ep_connect" | "dat_ep_dup_connect" | "dat_rsp_create" => state == S::Unconnected,
         "batch"
+        | "send immediate"
+        | "fetch and add"
         | "dat_ep_post_send"
         | "dat_ep_post_rdma_write"
         | "dat_ep_post_rdma_read"

@@ -88,6 +88,11 @@ pub struct Open {
     pub written: Region,
     /// What peers read; it never changes.
     pub offered: Region,
+    /// A number that peers count up.
+    pub counter: Region,
+    /// What it was before, as they were told; and how often they have asked.
+    pub counted: BTreeSet<u64>,
+    pub asked: u64,
     /// Where reads land.
     pub sink: Region,
     /// Where messages land that take shared buffers.
@@ -283,6 +288,10 @@ impl Open {
             MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE | MemPrivFlags::REMOTE_WRITE,
         )?;
         let offered = region(SLOTS, MemPrivFlags::LOCAL_READ | MemPrivFlags::REMOTE_READ)?;
+        let counter = region(
+            1,
+            MemPrivFlags::LOCAL_READ | MemPrivFlags::LOCAL_WRITE | MemPrivFlags::REMOTE_ATOMIC,
+        )?;
         let sink = region(SLOTS, MemPrivFlags::LOCAL_WRITE)?;
         let shared = region(SHARED, MemPrivFlags::LOCAL_WRITE)?;
         for slot in 0..SLOTS {
@@ -300,6 +309,9 @@ impl Open {
             inbox,
             written,
             offered,
+            counter,
+            counted: BTreeSet::new(),
+            asked: 0,
             sink,
             shared,
             srq: None,
@@ -397,6 +409,7 @@ impl Open {
             self.inbox,
             self.written,
             self.offered,
+            self.counter,
             self.sink,
             self.shared,
         ];

@@ -388,6 +388,13 @@ impl World {
                         );
                     }
                 }
+                let counter = bytes::number(&open.counter.memory, 0);
+                assert!(
+                    counter <= open.asked && open.counted.last().is_none_or(|was| *was < counter),
+                    "the counter of side {side} is {counter}, peers asked {} times and were told {:?}",
+                    open.asked,
+                    open.counted.last()
+                );
                 let slots = open.offered.memory.len() / bytes::STRIDE;
                 for (what, region) in [
                     ("source", &open.source),

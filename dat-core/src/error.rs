@@ -209,6 +209,15 @@ impl DatError {
         }
     }
 
+    /// The same of a call whose argument has another name.
+    #[must_use]
+    pub(crate) const fn naming(mut self, argument: &'static str) -> Self {
+        if !self.argument.is_empty() {
+            self.argument = argument;
+        }
+        self
+    }
+
     /// Adds the sentence a person can act on.
     #[must_use]
     pub const fn because(mut self, detail: &'static str) -> Self {

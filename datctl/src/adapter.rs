@@ -154,16 +154,9 @@ impl Adapter {
         receives: u32,
     ) -> Result<EpHandle, Box<dyn Error>> {
         let attr = self.attributes(requests, receives);
-        let events = Some(self.events);
-        Ok(self.ia.ep_create(
-            Some(self.zone),
-            EpEvds {
-                recv: events,
-                request: events,
-                connect: events,
-            },
-            Some(&attr),
-        )?)
+        Ok(self
+            .ia
+            .ep_create(Some(self.zone), EpEvds::all(self.events), Some(&attr))?)
     }
 
     /// Registered memory of some slots, each with room for `slot_bytes` bytes.
@@ -196,17 +189,9 @@ impl Adapter {
         srq: SrqHandle,
     ) -> Result<EpHandle, Box<dyn Error>> {
         let attr = self.attributes(requests, 0);
-        let events = Some(self.events);
-        Ok(self.ia.ep_create_with_srq(
-            Some(self.zone),
-            EpEvds {
-                recv: events,
-                request: events,
-                connect: events,
-            },
-            srq,
-            &attr,
-        )?)
+        Ok(self
+            .ia
+            .ep_create_with_srq(Some(self.zone), EpEvds::all(self.events), srq, &attr)?)
     }
 
     /// Ends an endpoint and a registration that only it used.

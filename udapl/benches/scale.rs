@@ -72,19 +72,10 @@ impl Instance {
             max_request_iov: 1,
             ..EpAttr::defaults(ia.query().ia)
         };
-        let on = Some(events);
         let made: Vec<EpHandle> = (0..endpoints)
             .map(|_| {
-                ia.ep_create(
-                    Some(pz),
-                    EpEvds {
-                        recv: on,
-                        request: on,
-                        connect: on,
-                    },
-                    Some(&attr),
-                )
-                .expect("an endpoint")
+                ia.ep_create(Some(pz), EpEvds::all(events), Some(&attr))
+                    .expect("an endpoint")
             })
             .collect();
         Self {

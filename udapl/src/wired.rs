@@ -228,17 +228,8 @@ mod tests {
             let pz = ia.pz_create().expect("a PZ");
             let streams = EvdFlags::CONNECTION | EvdFlags::CR | EvdFlags::DTO;
             let events = ia.evd_create(16, streams).expect("an EVD");
-            let evd = Some(events);
             let ep = ia
-                .ep_create(
-                    Some(pz),
-                    EpEvds {
-                        recv: evd,
-                        request: evd,
-                        connect: evd,
-                    },
-                    None,
-                )
+                .ep_create(Some(pz), EpEvds::all(events), None)
                 .expect("an EP");
             Self { ia, events, ep }
         }

@@ -4,9 +4,10 @@
 //! what stands before it is posted, whatever the program then answers.
 
 use rand::Rng;
+use udapl::post::FetchAdd;
 use udapl::{DatError, DtoCookie, Event, ReturnType, Subtype};
 
-use super::traffic::Prepared;
+use super::traffic::{Prepared, immediate};
 use crate::end::Kind;
 use crate::world::World;
 
@@ -22,9 +23,10 @@ impl World {
         let (gives_up, goes_on) = (self.random.random_bool(0.25), self.random.random_bool(0.5));
         let mut all: Vec<Prepared> = Vec::new();
         for _ in 0..count {
-            let kind = match self.random.random_range(0..3) {
+            let kind = match self.random.random_range(0..4) {
                 0 => Kind::Send,
                 1 => Kind::Write,
+                2 => Kind::Count,
                 _ => Kind::Read,
             };
             let fence = self.random.random_ratio(1, 8);
@@ -47,7 +49,23 @@ impl World {
                             &one.target,
                             one.flags,
                         ),
-                        Kind::Send => batch.send(&one.from, DtoCookie(one.work.cookie), one.flags),
+                        Kind::Send => {
+                            let cookie = DtoCookie(one.work.cookie);
+                            match immediate(one.work.cookie) {
+                                Some(data) => {
+                                    batch.send_immediate(&one.from, cookie, data, one.flags)
+                                }
+                                None => batch.send(&one.from, cookie, one.flags),
+                            }
+                        }
+                        Kind::Count => {
+                            let one_more = FetchAdd {
+                                remote: &one.target,
+                                add: 1,
+                            };
+                            let cookie = DtoCookie(one.work.cookie);
+                            batch.fetch_add(&one.to, cookie, one_more, one.flags)
+                        }
                         Kind::Write | Kind::Attack | Kind::Empty | Kind::Bind(_) => batch
                             .rdma_write(
                                 &one.from,

@@ -13,7 +13,7 @@ mod overrun;
 mod poke;
 mod queues;
 mod requests;
-mod traffic;
+pub mod traffic;
 mod treachery;
 
 use rand::Rng;

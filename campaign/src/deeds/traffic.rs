@@ -27,6 +27,13 @@ pub fn remote(region: &Region, slot: usize, bytes: usize) -> RmrTriplet {
     }
 }
 
+/// The immediate data of a message, if it goes with some: one of four does.
+#[must_use]
+pub fn immediate(number: u64) -> Option<u32> {
+    let data = u32::try_from(number & u64::from(u32::MAX)).ok();
+    data.filter(|data| data % 4 == 3)
+}
+
 /// A request that is about to be posted.
 pub struct Prepared {
     pub ep: EpHandle,
@@ -83,7 +90,8 @@ impl World {
         let kind = match self.random.random_range(0..10) {
             0..=3 => Kind::Send,
             4..=6 => Kind::Write,
-            7..=8 => Kind::Read,
+            7 => Kind::Read,
+            8 => Kind::Count,
             _ if self.has(Feature::Frees) || self.has(Feature::Windows) => Kind::Attack,
             _ => Kind::Send,
         };
@@ -119,8 +127,18 @@ impl World {
         } = one;
         let cookie = one.work.cookie;
         let answer = match kind {
-            Kind::Send | Kind::Bind(_) => self.ep_call(side, "dat_ep_post_send", ep, |open| {
-                open.ia.ep_post_send(ep, &from, DtoCookie(cookie), flags)
+            Kind::Send | Kind::Bind(_) => match immediate(cookie) {
+                Some(data) => self.ep_call(side, "send immediate", ep, |open| {
+                    open.ia
+                        .ep_post_send_immediate(ep, &from, DtoCookie(cookie), data, flags)
+                }),
+                None => self.ep_call(side, "dat_ep_post_send", ep, |open| {
+                    open.ia.ep_post_send(ep, &from, DtoCookie(cookie), flags)
+                }),
+            },
+            Kind::Count => self.ep_call(side, "fetch and add", ep, |open| {
+                open.ia
+                    .ep_post_fetch_add(ep, &to, DtoCookie(cookie), &target, 1, flags)
             }),
             Kind::Write | Kind::Empty | Kind::Attack => {
                 self.ep_call(side, "dat_ep_post_rdma_write", ep, |open| {
@@ -150,6 +168,7 @@ impl World {
         before: &[Prepared],
     ) -> Option<Prepared> {
         let cookie = self.next_number();
+        let bytes = if kind == Kind::Count { 8 } else { bytes };
         let open = self.sides[side].open.as_ref()?;
         let end = &open.ends[at];
         let (Some(ep), Some((link, own)), Phase::Up | Phase::Over) = (end.ep, end.link, end.phase)
@@ -181,7 +200,7 @@ impl World {
                 self.spoil_link(link, "a message nobody waits for");
             }
             Kind::Attack => self.spoil_link(link, "an attack"),
-            Kind::Send | Kind::Write | Kind::Read | Kind::Empty | Kind::Bind(_) => {}
+            Kind::Send | Kind::Write | Kind::Read | Kind::Count | Kind::Empty | Kind::Bind(_) => {}
         }
         Some(Prepared {
             ep,
@@ -203,15 +222,26 @@ impl World {
 
     /// A request that was made ready has been posted.
     pub fn posted(&mut self, side: usize, at: usize, one: Prepared) {
-        let Some(open) = &mut self.sides[side].open else {
+        if self.sides[side].open.is_none() {
             return;
-        };
+        }
         let Prepared {
             link, own, work, ..
         } = one;
         if work.kind == Kind::Send {
             self.links[link].sent[own].push_back((work.cookie, work.bytes));
         }
+        let (peer, opening, _) = self.links[link].ends[1 - own];
+        if work.kind == Kind::Count
+            && let Some(other) = self.sides.get_mut(peer)
+            && other.openings == opening
+            && let Some(open) = &mut other.open
+        {
+            open.asked += 1;
+        }
+        let Some(open) = &mut self.sides[side].open else {
+            return;
+        };
         let end = &mut open.ends[at];
         end.next_request += 1;
         end.requests.push_back(work);
@@ -264,7 +294,12 @@ impl World {
         let Some(open) = open else {
             return match kind {
                 Kind::Attack => self.ghost(pick, bytes).map(|target| (target, None)),
-                Kind::Send | Kind::Write | Kind::Read | Kind::Empty | Kind::Bind(_) => None,
+                Kind::Send
+                | Kind::Write
+                | Kind::Read
+                | Kind::Count
+                | Kind::Empty
+                | Kind::Bind(_) => None,
             };
         };
         match kind {
@@ -272,6 +307,7 @@ impl World {
                 Some((remote(&open.written, slot, bytes), None))
             }
             Kind::Read => Some((remote(&open.offered, slot, bytes), None)),
+            Kind::Count => Some((remote(&open.counter, 0, bytes), None)),
             Kind::Attack => {
                 let mut keys: Vec<Key> = open.told().chain([open.to_be_read()]).collect();
                 keys.extend(self.keys_of_kin(peer));

@@ -420,8 +420,8 @@ impl<P: Provider> Ia<P> {
         };
         let (connect, request, recv) = (ep.connect_evd, ep.request_evd, ep.recv_evd);
         let shared = connect.filter(|_| connect == request || connect == recv);
-        // Why an attempt came to nothing is told before the receives that end with it. The end of a connection comes behind all that was
-        // done on it.
+        // Why an attempt failed is told before the receives that end with it; they have ended already if the program gave it up. The end
+        // of a connection comes behind all that was done on it.
         let attempt = event == EpEvent::AttemptEnded;
         if attempt {
             self.report_behind(shared, key, kind);

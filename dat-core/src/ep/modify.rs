@@ -91,8 +91,9 @@ impl<P: Provider> Ia<P> {
         }
         after
             .attr
-            .check(&self.attr, after.srq.is_some(), Subtype::Arg3)?;
-        self.check_sharing(&after, Some(&before), Subtype::Arg3)?;
+            .check(&self.attr, after.srq.is_some(), Subtype::Arg3)
+            .and_then(|()| self.check_sharing(&after, Some(&before), Subtype::Arg3))
+            .map_err(|error| error.naming("change"))?;
         let only_connect_evd = Setup {
             connect_evd: before.connect_evd,
             ..after

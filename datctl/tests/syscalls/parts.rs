@@ -183,16 +183,7 @@ impl Side {
             max_rdma_read_out: 1,
             ..EpAttr::defaults(ia.query().ia)
         };
-        let evd = Some(events);
-        let ep = ia.ep_create(
-            Some(pz),
-            EpEvds {
-                recv: evd,
-                request: evd,
-                connect: evd,
-            },
-            Some(&attr),
-        );
+        let ep = ia.ep_create(Some(pz), EpEvds::all(events), Some(&attr));
         Ok((pz, events, ep.about("ep_create")?))
     }
 

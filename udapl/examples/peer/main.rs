@@ -128,16 +128,7 @@ impl End {
         let events = ia.evd_create(64, flags)?;
         let zone = ia.pz_create()?;
         let attributes = EpAttr::defaults(ia.query().ia);
-        let on = Some(events);
-        let ep = ia.ep_create(
-            Some(zone),
-            EpEvds {
-                recv: on,
-                request: on,
-                connect: on,
-            },
-            Some(&attributes),
-        )?;
+        let ep = ia.ep_create(Some(zone), EpEvds::all(events), Some(&attributes))?;
         let memory = udapl::alloc(&ia, (2 * MESSAGES + 1) * MESSAGE)?;
         let region = ia.lmr_create(memory.clone(), zone, MemPrivFlags::all())?;
         let place = LmrTriplet {

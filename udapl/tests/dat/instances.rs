@@ -43,16 +43,7 @@ impl Instance {
         let all = EvdFlags::DTO | EvdFlags::CONNECTION | EvdFlags::CR;
         let events = ia.evd_create(256, all).expect("an EVD");
         let attr = attributes(&ia);
-        let on = Some(events);
-        let ep = ia.ep_create(
-            Some(pz),
-            EpEvds {
-                recv: on,
-                request: on,
-                connect: on,
-            },
-            Some(&attr),
-        );
+        let ep = ia.ep_create(Some(pz), EpEvds::all(events), Some(&attr));
         let lmr = ia
             .lmr_create(memory.clone(), pz, MemPrivFlags::all())
             .expect("an LMR");
