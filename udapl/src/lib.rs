@@ -53,6 +53,7 @@
 
 pub mod capi;
 mod explain;
+pub mod ext;
 pub mod fabric;
 #[cfg(feature = "async")]
 pub mod future;

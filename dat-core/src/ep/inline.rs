@@ -7,11 +7,13 @@
 //! How much fits is what the endpoint's queue has room for in each of its entries: more with more
 //! `max_request_iov` ([`Ia::ep_inline_limit`]).
 
+use super::ext::{SendImmediate, SendInvalidate};
+use super::post::{Operation, Send};
 use super::state::EpState;
 use crate::error::DatResult;
 use crate::handle::EpHandle;
 use crate::ia::Ia;
-use crate::provider::{InlineError, Provider, QueuePair, RequestFlags, RequestOp};
+use crate::provider::{InlineError, Provider, QueuePair, RequestFlags};
 use crate::refusal::Refusal;
 use crate::types::{CompletionFlags, DtoCookie};
 
@@ -38,7 +40,7 @@ impl<P: Provider> Ia<P> {
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        self.post_inline_of(ep, RequestOp::Send, data, cookie, flags)
+        self.post_inline_of(ep, Send, data, cookie, flags)
     }
 
     /// [`Ia::ep_post_send_immediate`] of a copy of `data`.
@@ -54,7 +56,7 @@ impl<P: Provider> Ia<P> {
         immediate: u32,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        self.post_inline_of(ep, RequestOp::SendImmediate(immediate), data, cookie, flags)
+        self.post_inline_of(ep, SendImmediate(immediate), data, cookie, flags)
     }
 
     /// [`Ia::ep_post_send_invalidate`] of a copy of `data`.
@@ -70,22 +72,21 @@ impl<P: Provider> Ia<P> {
         rmr_context: u32,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        let op = RequestOp::SendInvalidate { rmr_context };
-        self.post_inline_of(ep, op, data, cookie, flags)
+        self.post_inline_of(ep, SendInvalidate(rmr_context), data, cookie, flags)
     }
 
     #[inline(always)]
     fn post_inline_of(
         &mut self,
         ep: EpHandle,
-        op: RequestOp,
+        what: impl Operation,
         data: &[u8],
         cookie: DtoCookie,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        match self.post_inline(ep, op, data, cookie, flags) {
+        match self.post_inline(ep, what, data, cookie, flags) {
             Ok(()) => Ok(()),
-            Err(refusal) => self.post_inline_again(ep, op, data, cookie, flags, refusal),
+            Err(refusal) => self.post_inline_again(ep, what, data, cookie, flags, refusal),
         }
     }
 
@@ -93,7 +94,7 @@ impl<P: Provider> Ia<P> {
     fn post_inline(
         &mut self,
         handle: EpHandle,
-        op: RequestOp,
+        what: impl Operation,
         data: &[u8],
         cookie: DtoCookie,
         flags: CompletionFlags,
@@ -113,7 +114,7 @@ impl<P: Provider> Ia<P> {
             fence: flags.contains(CompletionFlags::BARRIER_FENCE),
             unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
         };
-        qp.post_send_inline(op, data, cookie.0, how)
+        qp.post_send_inline(what.op(), data, cookie.0, how)
             .map_err(|error| match error {
                 InlineError::Full => Refusal::Full,
                 InlineError::TooLong { .. } => Refusal::LongInline,
@@ -130,7 +131,7 @@ impl<P: Provider> Ia<P> {
     fn post_inline_again(
         &mut self,
         handle: EpHandle,
-        op: RequestOp,
+        what: impl Operation,
         data: &[u8],
         cookie: DtoCookie,
         flags: CompletionFlags,
@@ -143,7 +144,7 @@ impl<P: Provider> Ia<P> {
             return Err(refusal.error());
         }
         self.reclaim(handle, |ep| ep.request_evd);
-        self.post_inline(handle, op, data, cookie, flags)
+        self.post_inline(handle, what, data, cookie, flags)
             .map_err(Refusal::error)
     }
 }

@@ -220,6 +220,10 @@ impl QueuePair for Qp {
         cookie: u64,
         flags: RequestFlags,
     ) -> Result<(), InlineError> {
+        // The caller knows which it is, and that is most often the first.
+        if op == RequestOp::Send {
+            return self.send.post_inline(RequestOp::Send, data, cookie, flags);
+        }
         self.send.post_inline(op, data, cookie, flags)
     }
 

@@ -589,8 +589,7 @@ impl SendQueue {
     ///
     /// # Panics
     /// When asked for one of these.
-    // Always inlined: the caller knows the operation.
-    #[inline(always)]
+    #[inline]
     pub fn post_inline(
         &mut self,
         op: RequestOp,
@@ -606,7 +605,7 @@ impl SendQueue {
                     | RequestOp::FetchAdd { .. }
                     | RequestOp::CompareSwap { .. }
             ),
-            "no inline data goes with {op:?}"
+            "inline data of a request that has its segments to say where to"
         );
         let limit = self.inline_limit(op);
         let bytes = u32::try_from(data.len())

@@ -1,7 +1,9 @@
 //! Completion queues.
 
+use dat_core::DtoDetail;
 use dat_core::provider::{CompletionEntry, CompletionQueue};
-use hw_mlx::cq::Cq;
+use hw_mlx::cq::{Cq, Cqe};
+use hw_mlx::qp::Outcome;
 use hw_mlx::ring::RingMemory;
 use mlx_prm::Cqe64;
 
@@ -246,5 +248,38 @@ fn garbage_in_the_ring_cannot_hold_polling_up() {
             }
         }
         assert!(f.cq.clean(|_| true) <= 16);
+    }
+}
+
+/// Opcodes 1 to 4 in the last byte, immediate data or the invalidated key at 0x24, the length at 0x2c (PRM "CQE"; `handle_responder` in
+/// providers/mlx5/cq.c of rdma-core).
+#[test]
+fn the_entry_of_a_receive_tells_what_came_along() {
+    let received = |detail| Outcome::Received {
+        bytes: 0x0506,
+        solicited: true,
+        detail,
+    };
+    let written = Outcome::Written {
+        bytes: 0x0506,
+        solicited: true,
+        immediate: 0x0102_0304,
+    };
+    for (opcode, expected) in [
+        (1, written),
+        (2, received(DtoDetail::None)),
+        (3, received(DtoDetail::SendImmediate(0x0102_0304))),
+        (4, received(DtoDetail::Invalidated(0x0102_0304))),
+    ] {
+        let mut bytes = [0; 64];
+        bytes[0x24..0x28].copy_from_slice(&[1, 2, 3, 4]);
+        bytes[0x2c..0x30].copy_from_slice(&[0, 0, 5, 6]);
+        bytes[63] = opcode << 4 | 1 << 1;
+        let entry = Cqe::from(Cqe64::from_array(bytes));
+        assert_eq!(entry.receive_outcome(), Some(expected), "opcode {opcode}");
+        // The other forms put data into the entry, which nobody asked for.
+        bytes[63] |= 1 << 2;
+        let entry = Cqe::from(Cqe64::from_array(bytes));
+        assert_eq!(entry.receive_outcome(), None, "opcode {opcode}");
     }
 }
