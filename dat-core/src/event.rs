@@ -96,6 +96,15 @@ impl DtoDetail {
         }
     }
 
+    /// A receive that holds no message: the peer's RDMA Write with immediate data has used it up.
+    #[must_use]
+    pub const fn is_write_immediate(self) -> bool {
+        match self {
+            Self::WriteImmediate(_) => true,
+            Self::None | Self::Failed(..) | Self::SendImmediate(_) | Self::Invalidated(_) => false,
+        }
+    }
+
     /// Immediate data, the peer's of a Send or of an RDMA Write.
     #[must_use]
     pub const fn immediate(self) -> Option<u32> {

@@ -479,7 +479,7 @@ typedef enum dat_dto_detail_kind {
 	DAT_DTO_DETAIL_NONE = 0,
 	DAT_DTO_DETAIL_FAILED = 1, /* value: the device's syndrome in bits 7:0, its vendor syndrome in 15:8 */
 	DAT_DTO_DETAIL_SEND_IMMEDIATE = 2, /* a receive; value: the data */
-	DAT_DTO_DETAIL_WRITE_IMMEDIATE = 3, /* a receive without bytes of its own, the length is the Write's; value: the data */
+	DAT_DTO_DETAIL_WRITE_IMMEDIATE = 3, /* a receive without bytes: they are where the peer wrote; value: the data */
 	DAT_DTO_DETAIL_INVALIDATED = 4 /* a receive; value: the RMR context that the peer has invalidated */
 } DAT_DTO_DETAIL_KIND;
 

@@ -113,6 +113,16 @@ pub(super) fn made(
     }
 }
 
+/// Bytes in the buffer of a DTO. A receive that a peer's RDMA Write with immediate data used up has none, and who takes its event for
+/// a message's would read what was there before.
+const fn placed(done: &DtoCompletion) -> u64 {
+    if done.detail.is_write_immediate() {
+        0
+    } else {
+        done.transferred_length
+    }
+}
+
 /// The completion of a DTO.
 fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
     CEvent {
@@ -124,7 +134,7 @@ fn dto(open: &Open, evd: DatHandle, done: &DtoCompletion) -> CEvent {
                 user_cookie: done.cookie.0,
                 // CAST: the discriminant is the number.
                 status: done.status as u32,
-                transfered_length: done.transferred_length,
+                transfered_length: placed(done),
             },
         },
     }

@@ -332,12 +332,11 @@ impl Core {
         let Some(op) = self.ops.get_mut(key) else {
             return;
         };
-        if op.fills
-            && let Ok(bytes) = result
-            && let Err(error) = op.buffer.set_len(bytes)
-        {
-            tracing::error!(%error, "more came than there was room for");
-        }
+        let result = match result {
+            // More than there was room for is nothing that can be told as bytes of it.
+            Ok(bytes) if op.fills => op.buffer.set_len(bytes).map(|()| bytes),
+            result => result,
+        };
         match std::mem::replace(&mut op.stage, Stage::Done(result)) {
             Stage::InFlight(waker) => self.leaving.extend(waker.map(Leaving::Woken)),
             Stage::Abandoned => drop(self.ops.remove(key)),
@@ -354,8 +353,11 @@ impl Core {
             return;
         }
         let result = match done.status {
-            // CAST: no more than the buffer has.
-            DtoStatus::Success => Ok(usize::try_from(done.transferred_length).unwrap_or(0)),
+            // The peer wrote elsewhere and used the receive up to say so: the buffer has what it had before.
+            DtoStatus::Success if done.detail.is_write_immediate() => Ok(0),
+            DtoStatus::Success => {
+                Ok(usize::try_from(done.transferred_length).unwrap_or(usize::MAX))
+            }
             DtoStatus::ErrFlushed
             | DtoStatus::ErrLocalLength
             | DtoStatus::ErrLocalEp

@@ -89,7 +89,7 @@ fn immediate_data_arrive_with_the_event_that_asks_for_them() {
             0
         ));
         assert_eq!(completion(&one, by_wait), (4, 64, NONE, 0));
-        assert_eq!(completion(&other, by_wait), (2, 64, WRITE_IMMEDIATE, 7));
+        assert_eq!(completion(&other, by_wait), (2, 0, WRITE_IMMEDIATE, 7));
     }
 }
 

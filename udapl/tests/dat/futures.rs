@@ -14,7 +14,10 @@ use hw_sim::{Fault, Faults, LinkFaults};
 use mlx_prm::Opcode;
 use udapl::fabric::Fabric;
 use udapl::future::{Buffer, Driver, Endpoint, Error, Listener, Pool, Transfer, Turn};
-use udapl::{CloseFlags, ConnQual, ConnectionEventKind, DtoStatus, MemPrivFlags, Timeout};
+use udapl::{
+    CloseFlags, CompletionFlags, ConnQual, ConnectFlags, ConnectionEventKind, DtoCookie, DtoStatus,
+    EpEvds, EvdFlags, MemPrivFlags, Qos, Timeout,
+};
 
 use crate::support::{A, B, LONG};
 
@@ -648,4 +651,82 @@ fn a_driver_of_one_adapter_connects_it_with_itself_and_sleeps_by_its_clock() {
         .expect("the device lives")
         .expect("it works");
     assert_eq!(pool.available(), 4);
+}
+
+/// The peer's bytes are where it wrote them. What the buffer had before is no message of anybody's.
+#[test]
+fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
+    let fabric = Fabric::pair(1);
+    let mut ia = fabric.open(A).expect("an adapter");
+    let mut driver = Driver::new(fabric.open(B).expect("an adapter"), 64).expect("a driver");
+    let handle = driver.handle();
+    let pool = handle.pool(2, BYTES, MemPrivFlags::all()).expect("a pool");
+    let endpoint = handle.endpoint().expect("an endpoint");
+    let listener = handle.listen(SERVICE).expect("listens");
+
+    let zone = ia.pz_create().expect("a PZ");
+    let evd = ia.evd_create(16, EvdFlags::DTO | EvdFlags::CONNECTION);
+    let evd = evd.expect("an EVD");
+    let ep = ia.ep_create(Some(zone), EpEvds::all(evd), None);
+    let ep = ep.expect("an EP");
+    let memory = udapl::alloc(&ia, 64).expect("memory");
+    let lmr = ia.lmr_create(memory, zone, MemPrivFlags::LOCAL_READ);
+    let six = ia
+        .lmr_slice(lmr.expect("an LMR").lmr, 0, 6)
+        .expect("inside");
+    let address = handle.address().expect("open");
+    let (best, none) = (Qos::BEST_EFFORT, ConnectFlags::empty());
+    ia.ep_connect(ep, address, SERVICE, LONG, b"", best, none)
+        .expect("begins");
+
+    let (_, waker) = waker();
+    let mut cx = Context::from_waker(&waker);
+    let mut accepts = Box::pin(async {
+        let request = listener.next().await?;
+        request.accept(&endpoint, b"").await
+    });
+    let mut turn = |driver: &mut Driver| {
+        let _woken = driver.turn().expect("the device lives");
+        fabric.sim.advance(Duration::from_micros(100));
+        ia.evd_dequeue(evd).expect("an EVD")
+    };
+    let mut accepted = false;
+    while !accepted {
+        turn(&mut driver);
+        accepted = accepts.as_mut().poll(&mut cx).is_ready();
+    }
+    drop(accepts);
+    let secret = filled(&pool, b"secret");
+    let to = secret.remote();
+    drop(secret);
+    let mut buffers = [pool.take(), pool.take()].map(|buffer| buffer.expect("a buffer"));
+    let at = buffers.iter().position(|buffer| buffer.remote() != to);
+    let other = buffers[at.expect("two places")].remote();
+    buffers.sort_by_key(|buffer| buffer.remote() != to);
+    let [had_the_secret, elsewhere] = buffers;
+    let mut hears = pin!(endpoint.recv(had_the_secret));
+    assert!(hears.as_mut().poll(&mut cx).is_pending());
+    for _ in 0..10 {
+        turn(&mut driver);
+    }
+    ia.ep_post_rdma_write_immediate(
+        ep,
+        &[six],
+        DtoCookie(1),
+        &other,
+        7,
+        CompletionFlags::empty(),
+    )
+    .expect("posted");
+    let heard = (0..1000).find_map(|_| {
+        let _woken = driver.turn().expect("the device lives");
+        fabric.sim.advance(Duration::from_micros(100));
+        match hears.as_mut().poll(&mut cx) {
+            Poll::Ready(heard) => Some(heard),
+            Poll::Pending => None,
+        }
+    });
+    let (result, buffer) = heard.expect("used up");
+    assert_eq!((result.ok(), buffer.to_vec()), (Some(0), Vec::new()));
+    drop(elsewhere);
 }
