@@ -95,7 +95,8 @@ impl Driver {
     ) -> Result<Option<T>, Error> {
         self.shared.end_regions();
         self.shared.with(|core| {
-            if core.take_in()? > 0 {
+            // What ended without an event, an endpoint that was refused its end before, has woken tasks too.
+            if core.take_in()? > 0 || core.wakes_somebody() {
                 return Ok(None);
             }
             if core.is_dead() {

@@ -326,6 +326,12 @@ impl Core {
         }
     }
 
+    /// Tasks are about to be woken.
+    pub(super) fn wakes_somebody(&self) -> bool {
+        let is_task = |leaving: &Leaving| matches!(leaving, Leaving::Woken(_));
+        self.leaving.iter().any(is_task)
+    }
+
     /// An operation has come to an end.
     fn settle(&mut self, key: OpKey, result: Result<usize, Error>) {
         self.unlink(key);
