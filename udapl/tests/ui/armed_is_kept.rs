@@ -1,0 +1,14 @@
+//! What was armed is armed for one sleep, and not beyond the IA.
+
+//~ error[E0515]: cannot return value referencing function parameter `ia`
+
+use udapl::{Arm, EvdHandle, Ia};
+
+fn kept(mut ia: Ia, events: EvdHandle) -> Option<impl Sized + 'static> {
+    match ia.arm(&[events]) {
+        Ok(Arm::Armed(armed)) => Some(armed),
+        Ok(Arm::Ready) | Err(_) => None,
+    }
+}
+
+fn main() {}

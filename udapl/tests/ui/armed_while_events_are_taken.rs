@@ -1,0 +1,14 @@
+//! Whoever takes events in between the arming and the sleep may sleep for ever.
+
+//~ error[E0499]: cannot borrow `*ia` as mutable more than once at a time
+
+use udapl::{Arm, EvdHandle, Ia};
+
+fn sleeps(ia: &mut Ia, events: EvdHandle) {
+    if let Ok(Arm::Armed(armed)) = ia.arm(&[events]) {
+        let _missed = ia.evd_dequeue(events);
+        armed.sleep();
+    }
+}
+
+fn main() {}

@@ -1,0 +1,19 @@
+//! The doorbell of a batch is rung when its call ends, so nothing is posted to it later.
+
+//~ error[E0521]: borrowed data escapes outside of closure
+//~ error[E0521]: borrowed data escapes outside of closure
+
+use udapl::{CompletionFlags, DtoCookie, EpHandle, Ia, LmrSlice};
+
+fn posts(ia: &mut Ia, ep: EpHandle, message: LmrSlice) {
+    let mut kept = None;
+    let _posted = ia.batch(ep, |batch| {
+        kept = Some(batch);
+        Ok(())
+    });
+    if let Some(batch) = kept {
+        let _late = batch.send(&[message], DtoCookie(1), CompletionFlags::empty());
+    }
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! A buffer that was moved into a transfer is the card's until it comes back.
+
+//~ error[E0382]: borrow of moved value: `buffer`
+
+use udapl::future::{Buffer, Endpoint};
+
+async fn sends(endpoint: &Endpoint, mut buffer: Buffer) {
+    let sending = endpoint.send(buffer);
+    let _changed = buffer.fill(b"too late");
+    let _back = sending.await;
+}
+
+fn main() {}

@@ -1,0 +1,14 @@
+//! An IA is one thread's at a time.
+
+//~ error[E0499]: cannot borrow `*ia` as mutable more than once at a time
+
+use udapl::{EvdHandle, Ia};
+
+fn both_poll(ia: &mut Ia, one: EvdHandle, other: EvdHandle) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| ia.evd_dequeue(one).is_ok());
+        scope.spawn(|| ia.evd_dequeue(other).is_ok());
+    });
+}
+
+fn main() {}
