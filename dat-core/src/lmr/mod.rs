@@ -122,7 +122,8 @@ impl<P: Provider> Ia<P> {
     /// Page: dat_lmr_create.
     ///
     /// # Errors
-    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges. DAT_MODEL_NOT_SUPPORTED:
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges, or
+    /// [`MemPrivFlags::REMOTE_ATOMIC`] without LOCAL_WRITE. DAT_MODEL_NOT_SUPPORTED:
     /// [`MemPrivFlags::REMOTE_ATOMIC`] on a device without atomic operations.
     /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION, DAT_INVALID_PARAMETER|ARG4 (a length the device
     /// cannot register).
@@ -197,8 +198,15 @@ impl<P: Provider> Ia<P> {
             return Err(DatError::parameter(Subtype::Arg6, "privileges")
                 .because("mem_privileges: unknown ones"));
         }
-        if privileges.contains(MemPrivFlags::REMOTE_ATOMIC) && !self.provider.limits().atomics {
-            return Err(Refusal::NoAtomics.error());
+        if privileges.contains(MemPrivFlags::REMOTE_ATOMIC) {
+            if !self.provider.limits().atomics {
+                return Err(Refusal::NoAtomics.error());
+            }
+            // As Linux asks (`ib_check_mr_access`): what peers may change, the region's owner may.
+            if !privileges.contains(MemPrivFlags::LOCAL_WRITE) {
+                return Err(DatError::parameter(Subtype::Arg6, "privileges")
+                    .because("REMOTE_ATOMIC needs LOCAL_WRITE"));
+            }
         }
         let registration = match self.provider.register(self.pzs[pz].pd, &memory, privileges) {
             Ok(registration) => registration,

@@ -301,7 +301,7 @@ fn an_atomic_operation_needs_the_right_to_it() {
     assert_eq!(results.read(0, 8), [UNTOUCHED; 8]);
 }
 
-/// They use the depth of RDMA Reads: an endpoint without may not post them, and a peer without refuses them.
+/// They use the depth of RDMA Reads: an endpoint without may not post them.
 #[test]
 fn an_atomic_operation_needs_the_depth_of_a_read() {
     let mut pair = Pair::shaped(|side, attr| {
@@ -313,6 +313,24 @@ fn an_atomic_operation_needs_the_depth_of_a_read() {
     let refusal = pair.fetch_add(&[results.part(0, 8)], &counter.remote(0, 8), 1);
     refused(refusal, ReturnType::InsufficientResources);
     pair.expect_idle(A);
+}
+
+/// As Linux has it: what peers may change, the region's owner may (`ib_check_mr_access`).
+#[test]
+fn memory_that_peers_count_in_may_be_written_here() {
+    let mut pair = Pair::unconnected(&PairConfig::default());
+    let side = &mut pair.sides[A];
+    let memory = udapl::alloc(&side.ia, 8).expect("memory");
+    let rights = MemPrivFlags::LOCAL_READ | MemPrivFlags::REMOTE_ATOMIC;
+    let error = refused(
+        side.ia.lmr_create(memory.clone(), side.pz, rights),
+        ReturnType::InvalidParameter,
+    );
+    assert_eq!(error.argument(), Some("privileges"));
+    let created = side
+        .ia
+        .lmr_create(memory, side.pz, rights | MemPrivFlags::LOCAL_WRITE);
+    created.expect("with the right to write");
 }
 
 /// A device without them says so, and so do the calls.
