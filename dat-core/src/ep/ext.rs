@@ -10,7 +10,7 @@
 
 use super::post::{Post, posts, sends, writes};
 use super::{AtOnce, Bounds};
-use crate::error::DatResult;
+use crate::error::{DatError, DatResult};
 use crate::handle::EpHandle;
 use crate::ia::Ia;
 use crate::provider::{Provider, RequestOp};
@@ -126,6 +126,16 @@ atomics! {
     };
 }
 
+/// The segments of an atomic operation are its result's.
+#[cold]
+fn of_result(error: DatError) -> DatError {
+    if error.argument() == Some("iov") {
+        error.naming("result")
+    } else {
+        error
+    }
+}
+
 impl<P: Provider> Ia<P> {
     /// Whether the device has atomic operations of 8 bytes, and regions may be registered with [`MemPrivFlags::REMOTE_ATOMIC`].
     #[must_use]
@@ -201,7 +211,9 @@ impl<P: Provider> Ia<P> {
         add: u64,
         flags: CompletionFlags,
     ) -> DatResult<()> {
-        FetchAdd { remote, add }.post(self, ep, result, cookie, flags)
+        FetchAdd { remote, add }
+            .post(self, ep, result, cookie, flags)
+            .map_err(of_result)
     }
 
     /// Replaces the number at the peer by `swap` if it is `compare`, likewise.
@@ -225,5 +237,6 @@ impl<P: Provider> Ia<P> {
             swap,
         };
         swap.post(self, ep, result, cookie, flags)
+            .map_err(of_result)
     }
 }

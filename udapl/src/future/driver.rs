@@ -172,7 +172,8 @@ impl Driver {
     /// uses them no more.
     ///
     /// # Errors
-    /// As [`ia_close`]. The futures have ended all the same.
+    /// As [`ia_close`]. The futures have ended all the same. If the device could not be stopped (`CloseReport`, the log), it may go on with
+    /// buffers that were in flight.
     pub fn close(self) -> Result<CloseReport, NotClosed> {
         while self
             .shared

@@ -156,7 +156,7 @@ impl Endpoint {
         Connecting::new(begun.map(|()| self.waited_for()))
     }
 
-    /// What the other side said when it accepted; empty where we did.
+    /// What the other side said when it accepted or rejected; empty where we did.
     ///
     /// # Errors
     /// [`Error::Closed`].

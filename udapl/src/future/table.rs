@@ -82,8 +82,6 @@ struct Link {
     ops: Vec<OpKey>,
     state: LinkState,
     watchers: Vec<Waker>,
-    /// Nobody has it any more.
-    dropped: bool,
 }
 
 /// How far a connection is.
@@ -157,7 +155,7 @@ impl Shared {
 
     /// Does something to the table. Whoever is woken by it is woken afterwards.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
-        // PANIC: no code but this crate's runs inside, and it does not come back.
+        // PANIC: what runs inside is this crate's, and the clone of a waker, which no runtime lets come back here.
         let mut core = self.core.borrow_mut();
         let result = work(&mut core);
         if core.leaving.is_empty() {
@@ -421,7 +419,6 @@ impl Core {
             ops: Vec::new(),
             state: LinkState::Pending,
             watchers: Vec::new(),
-            dropped: false,
         });
         self.by_ep.insert(ep, link);
         link
@@ -473,7 +470,6 @@ impl Core {
         let Some(link) = self.links.get_mut(key) else {
             return;
         };
-        link.dropped = true;
         let ep = link.ep;
         let watchers = link.watchers.drain(..).map(Leaving::Woken);
         self.leaving.extend(watchers);
