@@ -137,5 +137,7 @@ int main(int argc, char **argv)
 
 	TRY(dat_ia_close(client.ia, DAT_CLOSE_ABRUPT_FLAG));
 	TRY(dat_ia_close(server.ia, DAT_CLOSE_ABRUPT_FLAG));
+	free(client.memory);
+	free(server.memory);
 	return 0;
 }

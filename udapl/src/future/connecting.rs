@@ -9,35 +9,59 @@ use dat_core::ConnectionEventKind;
 
 use super::error::Error;
 use super::table::{LinkKey, LinkState, Shared};
+use super::waiting::Place;
 
 /// An endpoint whose connection somebody waits for; or there is nothing to wait for.
 type Waits = Result<(Rc<Shared>, LinkKey), Error>;
 
+/// Who waits for a connection to be elsewhere.
+struct Waiter {
+    waits: Waits,
+    place: Option<Place>,
+}
+
 /// A connection that is being made. Dropped, it goes on being made; an endpoint that is dropped ends it.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Connecting(Waits);
+pub struct Connecting(Waiter);
 
 /// The end of a connection. Ready with what ended it. Dropped, nothing changes.
 #[must_use = "futures do nothing unless they are polled"]
-pub struct Disconnecting(Waits);
+pub struct Disconnecting(Waiter);
 
 impl Connecting {
     pub(super) const fn new(waits: Waits) -> Self {
-        Self(waits)
+        Self(Waiter { waits, place: None })
     }
 }
 
 impl Disconnecting {
     pub(super) const fn new(waits: Waits) -> Self {
-        Self(waits)
+        Self(Waiter { waits, place: None })
     }
 }
 
-/// How far the connection is, if anybody asks for the first time after it was refused: why.
-fn state(waits: &mut Waits, cx: &Context<'_>) -> Result<LinkState, Error> {
-    match waits {
-        Ok((shared, link)) => shared.with(|core| core.state(*link, cx.waker())),
-        Err(error) => Err(std::mem::replace(error, Error::Dropped)),
+impl Waiter {
+    /// How far the connection is, if anybody asks for the first time after it was refused: why.
+    fn state(
+        &mut self,
+        is_awaited: fn(LinkState) -> bool,
+        cx: &Context<'_>,
+    ) -> Result<LinkState, Error> {
+        let place = &mut self.place;
+        match &mut self.waits {
+            Ok((shared, link)) => {
+                shared.with(|core| core.state(*link, is_awaited, place, cx.waker()))
+            }
+            Err(error) => Err(std::mem::replace(error, Error::Dropped)),
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Ok((shared, link)) = &self.waits {
+            shared.with(|core| core.leave_link(*link, self.place));
+        }
     }
 }
 
@@ -45,7 +69,7 @@ impl Future for Connecting {
     type Output = Result<(), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match state(&mut self.0, cx) {
+        match self.0.state(|state| state != LinkState::Pending, cx) {
             Ok(LinkState::Pending) => Poll::Pending,
             Ok(LinkState::Established) => Poll::Ready(Ok(())),
             Ok(LinkState::Ended(kind)) => Poll::Ready(Err(Error::Connection(kind))),
@@ -58,7 +82,8 @@ impl Future for Disconnecting {
     type Output = Result<ConnectionEventKind, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match state(&mut self.0, cx) {
+        let is_over = |state| matches!(state, LinkState::Ended(_));
+        match self.0.state(is_over, cx) {
             Ok(LinkState::Pending | LinkState::Established) => Poll::Pending,
             Ok(LinkState::Ended(kind)) => Poll::Ready(Ok(kind)),
             Err(error) => Poll::Ready(Err(error)),

@@ -13,6 +13,7 @@ use super::connecting::Connecting;
 use super::endpoint::Endpoint;
 use super::error::Error;
 use super::table::Shared;
+use super::waiting::Place;
 
 /// A service point. Dropped, nobody listens there any more, and requests that nobody has taken are refused.
 pub struct Listener {
@@ -25,6 +26,7 @@ pub struct Listener {
 pub struct Next {
     shared: Rc<Shared>,
     psp: PspHandle,
+    place: Option<Place>,
 }
 
 /// Somebody wants to connect. Dropped, he is told no.
@@ -46,6 +48,7 @@ impl Listener {
         Next {
             shared: Rc::clone(&self.shared),
             psp: self.psp,
+            place: None,
         }
     }
 }
@@ -62,12 +65,19 @@ impl fmt::Debug for Listener {
     }
 }
 
+impl Drop for Next {
+    fn drop(&mut self) {
+        self.shared
+            .with(|core| core.leave_listener(self.psp, self.place));
+    }
+}
+
 impl Future for Next {
     type Output = Result<Request, Error>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let taken = self.shared.with(|core| core.request(self.psp, cx.waker()));
-        match taken {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { shared, psp, place } = &mut *self;
+        match shared.with(|core| core.request(*psp, place, cx.waker())) {
             Ok(None) => Poll::Pending,
             Ok(cr) => Poll::Ready(Ok(Request {
                 shared: Rc::clone(&self.shared),

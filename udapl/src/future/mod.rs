@@ -35,6 +35,7 @@ mod error;
 mod listener;
 mod table;
 mod transfer;
+mod waiting;
 
 pub use buffer::{Buffer, Pool};
 pub use connecting::{Connecting, Disconnecting};

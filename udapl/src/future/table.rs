@@ -25,6 +25,7 @@ use slotmap::{Key, KeyData, SlotMap};
 
 use super::buffer::Buffer;
 use super::error::Error;
+use super::waiting::{Place, Waiting};
 use crate::{CompletionFlags, DtoCookie, Ia};
 
 slotmap::new_key_type! {
@@ -46,7 +47,7 @@ pub(super) struct Shared {
 }
 
 /// What becomes of a waker that leaves.
-enum Leaving {
+pub(super) enum Leaving {
     Woken(Waker),
     Dropped(Waker),
 }
@@ -81,7 +82,7 @@ struct Link {
     /// Operations that the card may be at.
     ops: Vec<OpKey>,
     state: LinkState,
-    watchers: Vec<Waker>,
+    waiting: Waiting,
 }
 
 /// How far a connection is.
@@ -96,7 +97,7 @@ pub(super) enum LinkState {
 #[derive(Default)]
 struct Listening {
     requests: VecDeque<CrHandle>,
-    watchers: Vec<Waker>,
+    waiting: Waiting,
 }
 
 pub(super) struct Core {
@@ -199,13 +200,6 @@ impl Shared {
 fn remember(slot: &mut Option<Waker>, waker: &Waker, leaving: &mut Vec<Leaving>) {
     if !slot.as_ref().is_some_and(|old| old.will_wake(waker)) {
         leaving.extend(slot.replace(waker.clone()).map(Leaving::Dropped));
-    }
-}
-
-/// The same, beside whoever else waits.
-fn watch(watchers: &mut Vec<Waker>, waker: &Waker) {
-    if !watchers.iter().any(|old| old.will_wake(waker)) {
-        watchers.push(waker.clone());
     }
 }
 
@@ -418,7 +412,7 @@ impl Core {
             ep,
             ops: Vec::new(),
             state: LinkState::Pending,
-            watchers: Vec::new(),
+            waiting: Waiting::default(),
         });
         self.by_ep.insert(ep, link);
         link
@@ -430,18 +424,38 @@ impl Core {
         Ok(link.ep)
     }
 
-    /// How far the connection is; the task is woken when it is elsewhere.
-    pub(super) fn state(&mut self, link: LinkKey, waker: &Waker) -> Result<LinkState, Error> {
+    /// How far the connection is; if that is not what a future waits for, its task is woken when it is elsewhere.
+    pub(super) fn state(
+        &mut self,
+        link: LinkKey,
+        is_awaited: fn(LinkState) -> bool,
+        place: &mut Option<Place>,
+        waker: &Waker,
+    ) -> Result<LinkState, Error> {
         let closed = self.ia.is_none();
         match self.links.get_mut(link) {
             None if closed => Err(Error::Closed),
             None => Err(Error::Dropped),
             Some(link) => {
-                if !matches!(link.state, LinkState::Ended(_)) {
-                    watch(&mut link.watchers, waker);
+                if !is_awaited(link.state) {
+                    link.waiting.join(place, waker, &mut self.leaving);
                 }
                 Ok(link.state)
             }
+        }
+    }
+
+    /// A future does not wait for a connection any more.
+    pub(super) fn leave_link(&mut self, link: LinkKey, place: Option<Place>) {
+        if let Some(link) = self.links.get_mut(link) {
+            link.waiting.leave(place, &mut self.leaving);
+        }
+    }
+
+    /// A future does not wait for requests any more.
+    pub(super) fn leave_listener(&mut self, psp: PspHandle, place: Option<Place>) {
+        if let Some(listening) = self.listeners.get_mut(&psp) {
+            listening.waiting.leave(place, &mut self.leaving);
         }
     }
 
@@ -460,8 +474,7 @@ impl Core {
             | ConnectionEventKind::TimedOut
             | ConnectionEventKind::Unreachable) => LinkState::Ended(ended),
         };
-        let woken = link.watchers.drain(..).map(Leaving::Woken);
-        self.leaving.extend(woken);
+        link.waiting.wake(&mut self.leaving);
     }
 
     /// Nobody has an endpoint any more: it ends in the device, and then its transfers have ended. If the device refuses, it is tried
@@ -471,8 +484,7 @@ impl Core {
             return;
         };
         let ep = link.ep;
-        let watchers = link.watchers.drain(..).map(Leaving::Woken);
-        self.leaving.extend(watchers);
+        link.waiting.wake(&mut self.leaving);
         let Ok(ia) = self.ia() else {
             return;
         };
@@ -508,14 +520,14 @@ impl Core {
             return;
         };
         listening.requests.push_back(request.cr);
-        let woken = listening.watchers.drain(..).map(Leaving::Woken);
-        self.leaving.extend(woken);
+        listening.waiting.wake(&mut self.leaving);
     }
 
     /// The oldest request to connect; the task is woken when there is one.
     pub(super) fn request(
         &mut self,
         psp: PspHandle,
+        place: &mut Option<Place>,
         waker: &Waker,
     ) -> Result<Option<CrHandle>, Error> {
         if self.ia.is_none() {
@@ -529,17 +541,16 @@ impl Core {
         if self.dead {
             return Err(Error::Dead);
         }
-        watch(&mut listening.watchers, waker);
+        listening.waiting.join(place, waker, &mut self.leaving);
         Ok(None)
     }
 
     /// Nobody listens there any more. Requests that nobody has taken are refused.
     pub(super) fn drop_listener(&mut self, psp: PspHandle) {
-        let Some(listening) = self.listeners.remove(&psp) else {
+        let Some(mut listening) = self.listeners.remove(&psp) else {
             return;
         };
-        let woken = listening.watchers.into_iter().map(Leaving::Woken);
-        self.leaving.extend(woken);
+        listening.waiting.wake(&mut self.leaving);
         let Ok(ia) = self.ia() else {
             return;
         };
@@ -598,8 +609,7 @@ impl Core {
                 tracing::error!(?event, "the instance is of no use any more");
                 self.dead = true;
                 for listening in self.listeners.values_mut() {
-                    let woken = listening.watchers.drain(..).map(Leaving::Woken);
-                    self.leaving.extend(woken);
+                    listening.waiting.wake(&mut self.leaving);
                 }
             }
             AsyncEvent::EpBroken(_)
@@ -627,14 +637,12 @@ impl Core {
         for op in ops {
             self.settle(op, Err(Error::Closed));
         }
-        for (_, link) in self.links.drain() {
-            self.leaving
-                .extend(link.watchers.into_iter().map(Leaving::Woken));
+        for (_, mut link) in self.links.drain() {
+            link.waiting.wake(&mut self.leaving);
         }
         self.by_ep.clear();
-        for (_, listening) in self.listeners.drain() {
-            self.leaving
-                .extend(listening.watchers.into_iter().map(Leaving::Woken));
+        for (_, mut listening) in self.listeners.drain() {
+            listening.waiting.wake(&mut self.leaving);
         }
     }
 }

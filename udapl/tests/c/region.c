@@ -280,7 +280,7 @@ static void refusals(void)
 		DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
 	REFUSED(try_of_region(server.ia, client.pz, whole.lmr, BYTES, DAT_MEM_PRIV_ALL_FLAG, &made), DAT_INVALID_HANDLE,
 		DAT_INVALID_HANDLE_PZ);
-	REFUSED(try_of_region(server.ia, server.pz, whole.lmr, BYTES, 0x40, &made), DAT_INVALID_PARAMETER,
+	REFUSED(try_of_region(server.ia, server.pz, whole.lmr, BYTES, 0x100, &made), DAT_INVALID_PARAMETER,
 		DAT_INVALID_ARG6);
 	TRY(dat_lmr_free(whole.lmr));
 	puts("refused");

@@ -734,3 +734,23 @@ fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
     assert_eq!((result.ok(), buffer.to_vec()), (Some(0), Vec::new()));
     drop(elsewhere);
 }
+
+/// A task for each request that waits for the end of the connection meanwhile, as servers do.
+#[test]
+fn a_future_that_is_dropped_takes_its_waker_along() {
+    let mut both_sides = Both::new();
+    let listener = both_sides.listener();
+    let ends = [A, B].map(|side| both_sides.endpoint(side));
+    let (woken, waker) = waker();
+    let mut cx = Context::from_waker(&waker);
+    for _ in 0..3 {
+        let mut ended = ends[A].disconnected();
+        let mut asked = listener.next();
+        for _ in 0..2 {
+            assert!(Pin::new(&mut ended).poll(&mut cx).is_pending());
+            assert!(Pin::new(&mut asked).poll(&mut cx).is_pending());
+        }
+        assert_eq!(Arc::strong_count(&woken), 2 + 2, "one for each future");
+    }
+    assert_eq!(Arc::strong_count(&woken), 2, "this one and its waker");
+}
