@@ -738,7 +738,7 @@ fn a_receive_that_a_write_with_immediate_data_uses_up_has_no_bytes() {
 /// A task for each request that waits for the end of the connection meanwhile, as servers do.
 #[test]
 fn a_future_that_is_dropped_takes_its_waker_along() {
-    let mut both_sides = Both::new();
+    let both_sides = Both::new();
     let listener = both_sides.listener();
     let ends = [A, B].map(|side| both_sides.endpoint(side));
     let (woken, waker) = waker();
