@@ -41,7 +41,8 @@ const TOOLCHAIN: &str = "+nightly";
 
 /// Runs the tests under Miri.
 pub fn run() -> Result<()> {
-    interpret(&RUNS, "")?;
+    // Copies are made of atomic words and bytes of the same memory, which Miri's model of old values does not take (it ends itself).
+    interpret(&RUNS, "-Zmiri-disable-weak-memory-emulation")?;
     threads()
 }
 
