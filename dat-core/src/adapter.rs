@@ -9,16 +9,13 @@
 //! for who listens at its qualifier, and where several do, for the one with the fewest connections.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use slotmap::SecondaryMap;
 
 use crate::cm::{self, Cm, CmEvent, ConnId, InUse, ListenId};
-use crate::cr::Cr;
-use crate::provider::Nanos;
-
-/// Wakes an instance that may be asleep, from any thread.
-pub type Waker = Arc<dyn Fn() + Send + Sync>;
+use crate::object::cr::Cr;
+use crate::provider::{Nanos, Waker};
 
 /// The place of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,6 +301,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;

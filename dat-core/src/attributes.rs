@@ -1,10 +1,13 @@
 //! What an IA is and can do (`DAT_IA_ATTR`, `DAT_PROVIDER_ATTR`), from the limits of its device.
 
-use crate::evd::HIDDEN;
-use crate::provider::Limits;
-use crate::segment::MAX_SEGMENT_BYTES;
+use crate::provider::{Limits, MAX_SEGMENT_BYTES};
 use crate::types::{CompletionFlags, Qos};
 use std::net::{IpAddr, Ipv6Addr};
+
+/// Entries of a completion queue beyond what its EVD is said to hold: a provider asks for completions of
+/// its own when successes are suppressed (a few per endpoint), and a graceful disconnect for one more. The
+/// consumer neither sees them nor counts them when it chooses the length of an EVD.
+pub(crate) const HIDDEN: u32 = 16;
 
 /// Attributes of the adapter (`DAT_IA_ATTR`), the same for everybody who opens it.
 #[derive(Clone, Debug, PartialEq, Eq)]

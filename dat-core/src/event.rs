@@ -1,7 +1,6 @@
 //! What comes out of an EVD (`DAT_EVENT`).
 
-use crate::context::AnyHandle;
-use crate::handle::{CrHandle, EpHandle, EvdHandle, PspHandle, RmrHandle, SrqHandle};
+use crate::handle::{AnyHandle, CrHandle, EpHandle, EvdHandle, PspHandle, RmrHandle, SrqHandle};
 use crate::types::{ConnQual, DtoCookie, DtoStatus, RmrCookie};
 
 /// An event.

@@ -77,3 +77,83 @@ pub(crate) fn index_of(key: impl Key) -> u32 {
     // CAST: slotmap keeps the index in the low half of the 64 bits.
     (key.data().as_ffi() & 0xffff_ffff) as u32
 }
+
+/// What kind of object a handle names (`DAT_HANDLE_TYPE`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum HandleType {
+    /// A connection request.
+    Cr = 0,
+    /// An endpoint.
+    Ep = 1,
+    /// An event dispatcher.
+    Evd = 2,
+    /// An interface adapter.
+    Ia = 3,
+    /// A local memory region.
+    Lmr = 4,
+    /// A public service point.
+    Psp = 5,
+    /// A protection zone.
+    Pz = 6,
+    /// A remote memory region.
+    Rmr = 7,
+    /// A reserved service point.
+    Rsp = 8,
+    /// A consumer notification object.
+    Cno = 9,
+    /// A shared receive queue.
+    Srq = 10,
+}
+
+macro_rules! any_handle {
+    ($($(#[$meta:meta])* $variant:ident($handle:ident),)*) => {
+        /// A handle of any kind (`DAT_HANDLE`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum AnyHandle {
+            /// The IA the call is made on.
+            Ia,
+            $($(#[$meta])* $variant($handle),)*
+        }
+
+        $(impl From<$handle> for AnyHandle {
+            fn from(handle: $handle) -> Self {
+                Self::$variant(handle)
+            }
+        })*
+
+        impl AnyHandle {
+            /// The kind.
+            #[must_use]
+            pub const fn handle_type(self) -> HandleType {
+                match self {
+                    Self::Ia => HandleType::Ia,
+                    $(Self::$variant(_) => HandleType::$variant,)*
+                }
+            }
+        }
+    };
+}
+
+any_handle! {
+    /// A connection request.
+    Cr(CrHandle),
+    /// An endpoint.
+    Ep(EpHandle),
+    /// An event dispatcher.
+    Evd(EvdHandle),
+    /// A local memory region.
+    Lmr(LmrHandle),
+    /// A public service point.
+    Psp(PspHandle),
+    /// A protection zone.
+    Pz(PzHandle),
+    /// A remote memory region.
+    Rmr(RmrHandle),
+    /// A reserved service point.
+    Rsp(RspHandle),
+    /// A consumer notification object.
+    Cno(CnoHandle),
+    /// A shared receive queue.
+    Srq(SrqHandle),
+}

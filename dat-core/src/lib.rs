@@ -4,101 +4,110 @@
 //! An [`Ia`] is an opened adapter and owns everything else. Calls are methods with DAT's names;
 //! handles are small copies. What a call answers is [`DatError`], with the number DAT gives it.
 //!
+//! Three floors, each of which knows those below it only:
+//!
 //! | module | is |
 //! |---|---|
-//! | [`provider`] | the seam to the device |
-//! | `ia`, `progress` | the adapter and its housekeeping |
-//! | `pz`, `lmr`, `segment` | memory and what a post checks of it |
-//! | `rmr` | windows for peers into it |
-//! | `ep` | endpoints: attributes, [states](ep::state), posting, connecting |
-//! | `completion`, `evd`, [`event`] | from a completion queue entry to an event |
-//! | `asynchronous` | the EVDs that asynchronous events go to |
-//! | `arm` | a descriptor for event loops |
-//! | `srq` | shared receive queues |
-//! | `psp`, `rsp`, `cr` | service points, connection requests |
-//! | `cno` | one place to wait for many EVDs |
-//! | `context` | what every object has |
-//! | `close` | the end of all of it |
+//! | `ia::call` | what a DAT call does with several objects, by group of manual pages; completions, the housekeeping, the end |
+//! | `ia`, `adapter` | the tables that own the objects: of one opening, and what several openings of an adapter share |
+//! | `object` | the objects, one each: state, and the rules that need nothing else |
+//!
+//! They stand on what has no state:
+//!
+//! | module | is |
+//! |---|---|
 //! | [`cm`] | the connection manager, a protocol without I/O |
+//! | [`provider`] | the seam to the device |
+//! | [`attributes`], [`event`], [`types`], [`error`] | what is asked and told |
+//! | `handle`, `slots` | how objects are named and found |
 //!
 //! Knows no device, no clock, no socket, no thread.
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
 mod adapter;
-mod arm;
-mod asynchronous;
 pub mod attributes;
-mod close;
 pub mod cm;
-mod cno;
-mod completion;
-mod context;
-mod cr;
-pub mod ep;
 pub mod error;
-pub mod evd;
 pub mod event;
 mod handle;
 mod ia;
-mod lmr;
 #[cfg(test)]
 mod mock;
-mod progress;
+mod object;
 pub mod provider;
-mod psp;
-mod pz;
 mod refusal;
-mod rmr;
-mod rsp;
-pub mod segment;
 mod slots;
-pub mod srq;
 #[cfg(test)]
 mod tests;
 pub mod types;
 
-pub use adapter::Waker;
-pub use arm::{Arm, Armed, Descriptor};
 pub use attributes::{IaAttr, NamedAttr, ProviderAttr};
-pub use close::CloseRefused;
-pub use cno::{Agent, CnoLook, CnoParam, CnoWait};
-pub use context::{AnyHandle, HandleType};
-pub use cr::CrParam;
-pub use ep::attr::EpAttr;
-pub use ep::evds::EpEvds;
-pub use ep::state::{EpEvent, EpState};
-pub use ep::{EpChange, EpParam, EpRecvParam, EpStatus};
 pub use error::{DatError, DatResult, ReturnType, Subtype, strerror};
-pub use evd::EvdParam;
-/// The posts, by their halves.
-pub mod post {
-    pub use crate::ep::ext::{
-        CompareSwap, FetchAdd, RdmaWriteImmediate, SendImmediate, SendInvalidate,
-    };
-    pub use crate::ep::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
-}
-pub use ep::batch::{Batch, SrqBatch};
-pub use evd::wait::{Look, Run};
-pub use evd::waiter::{EvdLook, EvdWait, WaitError};
 pub use event::{
     AsyncEvent, ConnectionEvent, ConnectionEventKind, ConnectionRequest, DtoCompletion, DtoDetail,
     Event, RmrBindCompletion, SoftwareEvent,
 };
 pub use handle::{
-    CnoHandle, CrHandle, EpHandle, EvdHandle, LmrHandle, PspHandle, PzHandle, RmrHandle, RspHandle,
-    SrqHandle,
+    AnyHandle, CnoHandle, CrHandle, EpHandle, EvdHandle, HandleType, LmrHandle, PspHandle,
+    PzHandle, RmrHandle, RspHandle, SrqHandle,
 };
-pub use ia::{Ia, IaConfig, IaParam, Opened, TransportConfig};
-pub use lmr::slice::LmrSlice;
-pub use lmr::{LmrCreated, LmrParam, MemType, SharedMemoryId};
-pub use psp::PspParam;
-pub use rmr::{RmrBinding, RmrParam};
-pub use rsp::RspParam;
-pub use segment::{LmrTriplet, RmrTriplet, Segment};
-pub use srq::state::SrqState;
-pub use srq::{SrqAttr, SrqParam};
+pub use ia::call::arm::{Arm, Armed, Descriptor};
+pub use ia::call::close::CloseRefused;
+pub use ia::call::cno::{CnoLook, CnoParam, CnoWait};
+pub use ia::call::cr::CrParam;
+pub use ia::call::ep::batch::{Batch, SrqBatch};
+pub use ia::call::ep::holding::EpRecvParam;
+pub use ia::call::ep::modify::EpChange;
+pub use ia::call::ep::{EpParam, EpStatus};
+pub use ia::call::evd::EvdParam;
+pub use ia::call::evd::wait::{Look, Run};
+pub use ia::call::evd::waiter::{EvdLook, EvdWait, WaitError};
+pub use ia::call::lmr::{LmrCreated, LmrParam};
+pub use ia::call::psp::PspParam;
+pub use ia::call::rmr::{RmrBinding, RmrParam};
+pub use ia::call::rsp::RspParam;
+pub use ia::call::srq::{SrqAttr, SrqParam};
+pub use ia::instance::{Ia, IaConfig, IaParam, Opened, TransportConfig};
+pub use object::cno::Agent;
+pub use object::ep::attr::EpAttr;
+pub use object::ep::evds::EpEvds;
+pub use object::ep::state::{EpEvent, EpState};
+pub use object::lmr::segment::{self, LmrTriplet, RmrTriplet, Segment};
+pub use object::lmr::slice::LmrSlice;
+pub use object::lmr::{MemType, SharedMemoryId};
+pub use object::srq::state::SrqState;
+pub use provider::Waker;
 pub use types::{
     CloseFlags, CompletionFlags, ConnQual, ConnectFlags, DtoCookie, DtoStatus, EvdFlags, EvdState,
     MemPrivFlags, PspFlags, Qos, RmrCookie, Timeout,
 };
+
+/// Endpoints: attributes, states, and what calls tell of them.
+pub mod ep {
+    pub use crate::ia::call::ep::holding::EpRecvParam;
+    pub use crate::ia::call::ep::modify::EpChange;
+    pub use crate::ia::call::ep::{EpParam, EpStatus};
+    pub use crate::object::ep::{attr, evds, state};
+}
+
+/// Event dispatchers: their mode, and what calls tell of them.
+pub mod evd {
+    pub use crate::ia::call::evd::EvdParam;
+    pub use crate::object::evd::mode;
+}
+
+/// Shared receive queues: their states, and what calls ask and tell of them.
+pub mod srq {
+    pub use crate::ia::call::srq::{SrqAttr, SrqParam};
+    pub use crate::object::srq::state;
+}
+
+/// The posts, by their halves.
+pub mod post {
+    pub use crate::ia::call::ep::post::Post;
+    pub use crate::object::ep::extension::{
+        CompareSwap, FetchAdd, RdmaWriteImmediate, SendImmediate, SendInvalidate,
+    };
+    pub use crate::object::ep::request::{RdmaRead, RdmaWrite, Recv, Send};
+}

@@ -22,9 +22,18 @@
 
 use crate::event::DtoDetail;
 use crate::types::{DtoStatus, MemPrivFlags};
+use std::sync::Arc;
 
 /// Nanoseconds since an arbitrary origin, from the provider's clock.
 pub type Nanos = u64;
+
+/// Wakes an instance that may be asleep, from any thread.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// The longest segment a work queue entry can hold, in bytes (PRM "Data Segment": 31 bits).
+pub(crate) const MAX_SEGMENT: u32 = 0x7fff_ffff;
+/// The same, as wide as DAT's lengths are.
+pub(crate) const MAX_SEGMENT_BYTES: u64 = MAX_SEGMENT as u64;
 
 /// One checked, non-empty piece of local memory: what a data segment of a work queue entry holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,6 +260,9 @@ impl Obstacles {
         turn
     }
 }
+
+/// The completion queue entry of a provider.
+pub(crate) type Entry<P> = <<P as Provider>::Cq as CompletionQueue>::Entry;
 
 /// A completion queue.
 pub trait CompletionQueue {
@@ -917,8 +929,8 @@ pub trait Provider: Sized {
     }
     /// What wakes this instance when another one of its adapter has something for it: it ends a [`Provider::wait`] that is under way or
     /// comes next.
-    fn waker(&self) -> crate::adapter::Waker {
-        std::sync::Arc::new(|| {})
+    fn waker(&self) -> Waker {
+        Arc::new(|| {})
     }
     /// 64 random bits (identifiers and first packet sequence numbers); seeded in deterministic runs.
     fn random(&mut self) -> u64;

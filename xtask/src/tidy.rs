@@ -60,13 +60,14 @@ pub fn run() -> Result<()> {
 }
 
 type Rule = fn(&Source, &mut Vec<String>);
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 9] = [
     unsafe_stays_in_driver,
     unsafe_modules_say_so,
     crates_forbid_unsafe,
     no_test_is_ignored,
     files_hold_one_concept,
     crates_know_only_their_own,
+    floors_know_those_below,
     backends_are_told_apart_in_one_place,
     one_doorbell,
 ];
@@ -157,6 +158,50 @@ fn crates_know_only_their_own(source: &Source, breaches: &mut Vec<String>) {
                     source.crate_name()
                 ));
             }
+        }
+    }
+}
+
+/// The floors of dat-core, from the ground up, by what their paths begin with; what begins with none of it is the ground.
+const FLOORS: [(&str, &str); 4] = [
+    ("dat-core/src/object", "crate::object"),
+    ("dat-core/src/adapter", "crate::adapter"),
+    ("dat-core/src/ia", "crate::ia"),
+    ("dat-core/src/ia/call", "crate::ia::call"),
+];
+
+/// An object of dat-core knows neither the tables it lies in nor a call, the tables know no call, and the ground knows none of them
+/// (docs/decisions/floors.md). Names are taken from where they are, not from the crate's root, which has all of them.
+fn floors_know_those_below(source: &Source, breaches: &mut Vec<String>) {
+    let outside = [
+        "dat-core/src/lib.rs",
+        "dat-core/src/mock",
+        "dat-core/src/tests",
+    ];
+    if !source.path.starts_with("dat-core/src/")
+        || outside.iter().any(|at| source.path.starts_with(at))
+    {
+        return;
+    }
+    let own = FLOORS
+        .iter()
+        .rposition(|(path, _)| source.path.starts_with(path));
+    for (number, line) in source.code() {
+        for (at, (_, name)) in FLOORS.iter().enumerate() {
+            let is_higher = own.is_none_or(|own| at > own);
+            if is_higher && line.contains(name) {
+                breaches.push(format!("{}:{number}: {name} is a floor above", source.path));
+            }
+        }
+        let from_the_root = line.split("crate::").skip(1);
+        if from_the_root
+            .clone()
+            .any(|rest| rest.starts_with(['{', '*']) || rest.starts_with(char::is_uppercase))
+        {
+            breaches.push(format!(
+                "{}:{number}: a name from the crate's root",
+                source.path
+            ));
         }
     }
 }

@@ -615,5 +615,5 @@ fn an_accept_that_the_device_does_not_answer_is_not_waited_for_again_and_again()
         Err(ReturnType::InternalError)
     );
     assert_eq!((net.now() - before) / COMMAND, 2, "commands waited for");
-    assert!(b.ia.dead, "nobody knows what the queue pair receives");
+    assert!(b.ia.is_dead(), "nobody knows what the queue pair receives");
 }

@@ -35,8 +35,8 @@ fn one_call_takes_in_a_bounded_number_of_datagrams_and_nobody_sleeps_on_the_rest
     for (so_far, sleeps) in [(64, false), (128, false), (150, true)] {
         b.ia.progress();
         assert_eq!(received(&b), so_far);
-        let now = b.ia.provider.now();
-        assert_eq!(b.ia.nap(now, true, None) > now, sleeps, "{so_far}");
+        let now = b.ia.provider().now();
+        assert_eq!(b.ia.sleeps_until(now) > now, sleeps, "{so_far}");
     }
 }
 

@@ -16,7 +16,7 @@ mod srq;
 mod status;
 
 use crate::mock::{Mock, Net};
-use crate::provider::{Provider, QueuePair};
+use crate::provider::Provider;
 use crate::*;
 use std::net::IpAddr;
 
@@ -101,7 +101,7 @@ impl Side {
     }
 
     pub(super) fn qpn(&self) -> u32 {
-        self.ia.eps[self.ep.key].qp.get().expect("made").number()
+        self.ia.qp_number(self.ep).expect("made")
     }
 
     pub(super) fn send(&mut self, cookie: u64, flags: CompletionFlags) -> DatResult<()> {
@@ -168,7 +168,7 @@ pub(super) fn settle(a: &mut Side, b: &mut Side) {
 
 /// Starts a connection from `a` to `b`, who listens; the request.
 pub(super) fn request(a: &mut Side, b: &mut Side, private_data: &[u8]) -> CrHandle {
-    if b.ia.psps.is_empty() {
+    if b.ia.listener(QUAL).is_none() {
         b.ia.psp_create(QUAL, b.connect, PspFlags::CONSUMER)
             .expect("listens");
     }

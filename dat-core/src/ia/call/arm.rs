@@ -1,0 +1,144 @@
+//! Event loops: one descriptor to sleep on, and a way to sleep on it that loses nothing.
+//!
+//! ```text
+//! loop {
+//!     match ia.arm(&[events])? {
+//!         Arm::Ready => while let Ok(Some(event)) = ia.evd_dequeue(events) { /* ... */ },
+//!         Arm::Armed(armed) => poll(armed.as_fd(), armed.timeout()),
+//!     }
+//! }
+//! ```
+//!
+//! An event that comes between a look at an EVD and the sleep has to end the sleep, so the device is asked for interrupts first and
+//! the EVDs are looked at again. Whoever looks at them a third time undoes that. So an [`Armed`] borrows the IA: as long as
+//! somebody may sleep nobody takes anything in.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::EvdHandle;
+use crate::ia::instance::Ia;
+use crate::object::evd::mode::EvdInput;
+use crate::provider::{Nanos, Provider, ProviderError};
+
+/// A provider whose interrupts can be slept on elsewhere.
+pub trait Descriptor: Provider {
+    /// A descriptor, which clones share.
+    type Fd: AsFd + Clone;
+    /// The one that is readable while there is something that [`Provider::progress`] has to take in.
+    ///
+    /// # Errors
+    /// The system has none left.
+    fn descriptor(&mut self) -> Result<Self::Fd, ProviderError>;
+    /// Takes what has made it so. Whoever has slept does this before he looks.
+    fn woken(&mut self);
+}
+
+/// Whether there is something to take.
+#[derive(Debug)]
+#[must_use]
+pub enum Arm<'a, P: Descriptor> {
+    /// An EVD has events.
+    Ready,
+    /// None has, and what comes from now on is told by the descriptor.
+    Armed(Armed<'a, P>),
+}
+
+/// An IA in which nothing is to be taken, to sleep on.
+#[must_use]
+pub struct Armed<'a, P: Descriptor> {
+    ia: &'a mut Ia<P>,
+    descriptor: P::Fd,
+    until: Nanos,
+}
+
+impl<P: Descriptor> Ia<P> {
+    /// The descriptor of this instance, to be registered with an event loop. What it says holds after [`Ia::arm`] only.
+    ///
+    /// # Errors
+    /// DAT_INSUFFICIENT_RESOURCES: the system has none left.
+    pub fn descriptor(&mut self) -> DatResult<P::Fd> {
+        let made = self.provider.descriptor();
+        made.map_err(|error| {
+            self.note_device_error("a descriptor for an event loop", &error);
+            DatError::resources(Subtype::ResourceMemory)
+                .because("no descriptor is left; see last_device_error")
+        })
+    }
+
+    /// Looks at EVDs as a wait does, all of them at once: there are events, or all is armed that can bring some. Then what comes makes
+    /// the descriptor readable, the housekeeping of the IA included; it stays so until the IA is armed again. Where a stream of
+    /// an EVD does not notify of each completion (UNSIGNALLED, SOLICITED_WAIT), those that do not are no reason to wake up.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE: |EVD_WAITER somebody waits on one of them, |EVD_UNWAITABLE one is unwaitable. As
+    /// [`Ia::descriptor`]. Nothing is armed.
+    pub fn arm(&mut self, evds: &[EvdHandle]) -> DatResult<Arm<'_, P>> {
+        for evd in evds {
+            let queue = self.evd(*evd)?;
+            queue.mode.next(EvdInput::Wait).map_err(DatError::state)?;
+        }
+        let descriptor = self.descriptor()?;
+        self.provider.woken();
+        self.progress();
+        if self.have_events(evds) {
+            return Ok(Arm::Ready);
+        }
+        let mut quiet = true;
+        for evd in evds {
+            quiet &= self.arm_neighbours(evd.key);
+        }
+        for evd in evds {
+            self.arm_own(evd.key);
+        }
+        // From here on no event queue is looked at: one taken in here would have disarmed its completion queue.
+        if self.have_events(evds) {
+            return Ok(Arm::Ready);
+        }
+        let until = self.nap(self.provider.now(), quiet, None);
+        Ok(Arm::Armed(Armed {
+            ia: self,
+            descriptor,
+            until,
+        }))
+    }
+
+    fn have_events(&mut self, evds: &[EvdHandle]) -> bool {
+        evds.iter().any(|evd| {
+            self.look_around(evd.key);
+            self.evds[evd.key].len() > 0
+        })
+    }
+}
+
+impl<P: Descriptor> AsFd for Armed<'_, P> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl<P: Descriptor> Armed<'_, P> {
+    /// How long it may be slept at the most: timers of connections do not wait.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.until.saturating_sub(self.ia.provider.now()))
+    }
+
+    /// Sleeps here, for who has nothing else to wait for: by the function's clock, which is the only one that brings anything
+    /// where time is virtual.
+    pub fn sleep(self) {
+        if let Err(error) = self.ia.provider.wait(self.until) {
+            self.ia.device_died(&error);
+        }
+    }
+}
+
+impl<P: Descriptor> core::fmt::Debug for Armed<'_, P> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let until = &self.until;
+        f.debug_struct("Armed")
+            .field("until", until)
+            .finish_non_exhaustive()
+    }
+}

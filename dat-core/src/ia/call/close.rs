@@ -1,0 +1,253 @@
+//! Closing an IA.
+//!
+//! What is to end goes in phases, each object before those it refers to: first the CNOs, so that agents hear of the end
+//! and of nothing else, requests and those who listen, endpoints, then memory, and last the EVDs, with the events in
+//! them. Nobody waits for an event, and what the device refuses changes nothing: everything is gone afterwards. It is asked again,
+//! and if it goes on refusing, or takes longer for all of it than it may take for one command, it is stopped.
+
+use super::progress::LAST_WORDS;
+use crate::cm::RejectReason;
+use crate::error::{DatError, Subtype};
+use crate::handle::AnyHandle;
+use crate::handle::{
+    CnoHandle, CnoKey, CrHandle, CrKey, EpHandle, EpKey, EvdKey, LmrHandle, LmrKey, PspKey,
+    PzHandle, PzKey, RmrHandle, RmrKey, RspHandle, RspKey, SrqHandle, SrqKey,
+};
+use crate::ia::instance::Ia;
+use crate::object::ep::state::EpState;
+use crate::provider::Provider;
+use crate::types::CloseFlags;
+use core::fmt;
+
+/// A graceful close found objects: the IA is handed back untouched.
+pub struct CloseRefused<P: Provider> {
+    /// The IA, still open.
+    pub ia: Ia<P>,
+    /// DAT_INVALID_STATE|IA_IN_USE.
+    pub error: DatError,
+}
+
+impl<P: Provider> fmt::Debug for CloseRefused<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CloseRefused")
+            .field("ia", &self.ia)
+            .field("error", &self.error)
+            .finish()
+    }
+}
+
+/// What is to end, by kind.
+#[derive(Default)]
+struct Doomed {
+    cnos: Vec<CnoKey>,
+    crs: Vec<CrKey>,
+    rsps: Vec<RspKey>,
+    eps: Vec<EpKey>,
+    psps: Vec<PspKey>,
+    rmrs: Vec<RmrKey>,
+    lmrs: Vec<LmrKey>,
+    srqs: Vec<SrqKey>,
+    pzs: Vec<PzKey>,
+    evds: Vec<EvdKey>,
+}
+
+impl Doomed {
+    fn add(&mut self, object: AnyHandle) {
+        match object {
+            AnyHandle::Ia => {}
+            AnyHandle::Cr(h) => self.crs.push(h.key),
+            AnyHandle::Ep(h) => self.eps.push(h.key),
+            AnyHandle::Evd(h) => self.evds.push(h.key),
+            AnyHandle::Lmr(h) => self.lmrs.push(h.key),
+            AnyHandle::Psp(h) => self.psps.push(h.key),
+            AnyHandle::Pz(h) => self.pzs.push(h.key),
+            AnyHandle::Rmr(h) => self.rmrs.push(h.key),
+            AnyHandle::Rsp(h) => self.rsps.push(h.key),
+            AnyHandle::Cno(h) => self.cnos.push(h.key),
+            AnyHandle::Srq(h) => self.srqs.push(h.key),
+        }
+    }
+}
+
+impl<P: Provider> Ia<P> {
+    /// Whether nothing the consumer made is left in it.
+    #[must_use]
+    pub fn is_unused(&self) -> bool {
+        !self.objects().any(|object| self.is_in_use(object))
+    }
+
+    /// Whether an object keeps a graceful close from succeeding. Connection requests do not, nor the endpoints lent with
+    /// undecided ones, nor reserved service points that are spent, nor EVDs that the IA feeds.
+    fn is_in_use(&self, object: impl Into<AnyHandle>) -> bool {
+        let object = object.into();
+        if self.check_any(object).is_err() {
+            return false;
+        }
+        match object {
+            AnyHandle::Ia | AnyHandle::Cr(_) => false,
+            AnyHandle::Ep(h) => self.eps[h.key].hot.state != EpState::TentativeConnectionPending,
+            AnyHandle::Rsp(h) => self.rsps.get(h.key).is_some_and(|rsp| !rsp.is_spent()),
+            AnyHandle::Evd(h) => h.key != self.async_evd,
+            AnyHandle::Lmr(_)
+            | AnyHandle::Psp(_)
+            | AnyHandle::Pz(_)
+            | AnyHandle::Rmr(_)
+            | AnyHandle::Cno(_)
+            | AnyHandle::Srq(_) => true,
+        }
+    }
+
+    /// Everything in the IA.
+    fn objects(&self) -> impl Iterator<Item = AnyHandle> {
+        let ia = self.id;
+        let crs = self.crs.keys().map(move |key| CrHandle { key, ia }.into());
+        let eps = self.eps.keys().map(move |key| EpHandle { key, ia }.into());
+        let evds = self.evds.keys().map(|key| self.evd_handle(key).into());
+        let lmrs = self.lmr_objects.keys();
+        let psps = self.psps.keys().map(|key| self.psp_handle(key).into());
+        let pzs = self.pzs.keys().map(move |key| PzHandle { key, ia }.into());
+        let rmrs = self.rmrs.keys();
+        let rsps = self.rsps.keys();
+        let cnos = self.cnos.keys();
+        let srqs = self.srqs.keys();
+        crs.chain(eps)
+            .chain(evds)
+            .chain(lmrs.map(move |key| LmrHandle { key, ia }.into()))
+            .chain(psps)
+            .chain(pzs)
+            .chain(rmrs.map(move |key| RmrHandle { key, ia }.into()))
+            .chain(rsps.map(move |key| RspHandle { key, ia }.into()))
+            .chain(cnos.map(move |key| CnoHandle { key, ia }.into()))
+            .chain(srqs.map(move |key| SrqHandle { key, ia }.into()))
+    }
+
+    /// Closes the IA and gives the device back. ABRUPT ends everything in it: connections are
+    /// aborted, requests refused, events lost; agents of CNOs are called with no EVD.
+    ///
+    /// Page: dat_ia_close.
+    ///
+    /// # Errors
+    /// GRACEFUL with objects left: [`CloseRefused`], DAT_INVALID_STATE|IA_IN_USE.
+    // The error is as large as the IA, because it is the IA; it is the caller's again.
+    #[allow(clippy::result_large_err, reason = "the error hands the IA back")]
+    pub fn close(mut self, flags: CloseFlags) -> Result<P, CloseRefused<P>> {
+        if flags == CloseFlags::Graceful && !self.is_unused() {
+            let error =
+                DatError::state(Subtype::StateIaInUse).because("objects are left in the IA");
+            return Err(CloseRefused { ia: self, error });
+        }
+        self.end_everything();
+        self.leave();
+        // PANIC: it is there until now.
+        Ok(self.provider.take().expect("an IA that is open"))
+    }
+
+    /// Ends all there is. The time limit for all of it goes on for what the provider does when it is closed.
+    pub(in crate::ia) fn end_everything(&mut self) {
+        self.provider.one_limit(true);
+        self.end_all();
+        self.transmit_last();
+    }
+
+    /// The adapter has this instance no more. Once.
+    pub(in crate::ia) fn leave(&mut self) {
+        let now = self.provider.now();
+        self.adapter.lock().leave(self.seat, now);
+        self.transmit();
+    }
+
+    /// Tells every peer that its connection, or its request, is over. Nothing is ended in the device.
+    pub(in crate::ia) fn abandon(&mut self) {
+        self.provider.one_limit(true);
+        let now = self.provider.now();
+        let of_requests = self.crs.values().map(|cr| cr.conn);
+        for conn in self.conns.keys().copied().chain(of_requests) {
+            self.adapter.lock().release(now, conn, self.seat);
+        }
+        self.transmit_last();
+        self.provider.await_mads(now.saturating_add(LAST_WORDS));
+    }
+
+    fn end_all(&mut self) {
+        let mut doomed = Doomed::default();
+        for object in self.objects() {
+            doomed.add(object);
+        }
+        for key in doomed.cnos {
+            self.remove_cno(key);
+        }
+        for key in doomed.crs {
+            self.refuse_request(key, RejectReason::NoResources);
+        }
+        for key in doomed.rsps {
+            self.remove_rsp(key);
+        }
+        for key in doomed.eps {
+            self.insist("ending an endpoint", |ia| ia.remove_ep(key));
+        }
+        for key in doomed.psps {
+            self.remove_psp(key);
+        }
+        for key in doomed.rmrs {
+            self.insist("ending an RMR", |ia| ia.remove_rmr(key));
+        }
+        for key in doomed.lmrs {
+            self.insist("ending an LMR", |ia| ia.remove_lmr(key));
+        }
+        for key in doomed.srqs {
+            if self.srqs.get(key).is_some_and(|srq| srq.users == 0) {
+                self.insist("ending an SRQ", |ia| ia.remove_srq(key));
+            }
+        }
+        for key in doomed.evds {
+            self.async_evd_unbind(self.evd_handle(key));
+            // Its own takes what is told in the end.
+            if self.evds.get(key).is_some_and(|evd| !evd.streams.any()) {
+                self.insist("ending an EVD", |ia| ia.remove_evd(key));
+            }
+        }
+        // Endpoints lent with requests that came meanwhile have gone with the EVDs.
+        for key in doomed.pzs {
+            if self.pzs.get(key).is_some_and(|pz| pz.users == 0) {
+                self.insist("ending a PZ", |ia| ia.remove_pz(key));
+            }
+        }
+        self.settle_effects();
+        // What peers have to be told is on its way; nobody waits for their answers.
+        self.transmit();
+    }
+}
+
+impl<P: Provider> Drop for Ia<P> {
+    /// An IA that is dropped and was not closed.
+    ///
+    /// One of several instances is closed abruptly, for the device is the others' too. Of the only one, peers are told that
+    /// their connections are over, as far as that takes no time worth mentioning; then the provider goes, and with it the
+    /// device's use of all memory; only after that what the device used. A panic that is under way may have left anything in
+    /// any state: then nothing is told, and the device is stopped.
+    fn drop(&mut self) {
+        if self.provider.is_there() {
+            let panics = std::thread::panicking();
+            let alone = self.provider.retire();
+            if panics && !alone {
+                // What is posted and registered here nobody can end any more.
+                self.provider
+                    .stop("a thread panicked with an instance of the adapter");
+            } else if !alone {
+                tracing::info!(
+                    ia = self.id,
+                    "an instance was dropped, not closed: it is closed now"
+                );
+                self.end_everything();
+            } else if !self.dead && !panics {
+                tracing::info!(
+                    ia = self.id,
+                    "an IA was dropped, not closed: its device is stopped"
+                );
+                self.abandon();
+            }
+            self.leave();
+        }
+        drop(self.provider.take());
+    }
+}

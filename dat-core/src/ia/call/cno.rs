@@ -1,0 +1,324 @@
+//! Consumer notification objects: one place to wait for many EVDs (`dat_cno_create`, `_wait`, `_query`,
+//! `_modify_agent`, `_free`).
+//!
+//! What triggers one is in [`crate::object::cno`].
+//!
+//! Nothing runs behind the consumer's back, so an arrival is noticed when somebody looks: a `cno_wait`, or
+//! [`Ia::progress`], which every wait and every dequeue that finds nothing comes by. A completion that was dequeued
+//! before anybody looked triggers nothing. Looking takes completions out of the device's queues, which is why a CNO
+//! that is triggered already is not looked after.
+//!
+//! The agent is how a trigger reaches another thread or another wait: DAT's *OS wait proxy*. It is called inside the
+//! call that noticed the trigger, at most once, and passes the word on, to an eventfd for one. While an agent is
+//! set, the completion queues of the attached EVDs are kept armed, so that the function's interrupts say when to
+//! call [`Ia::progress`].
+//!
+//! Left out for a reason: a freed EVD takes no trigger back. What it had noticed may have been noticed for others
+//! too; only when it was the last EVD of the CNO is everybody sent home, with no EVD.
+
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::handle::{CnoHandle, CnoKey, EvdHandle, EvdKey};
+use crate::ia::instance::Ia;
+use crate::object::cno::{Agent, Cno};
+use crate::provider::{CompletionQueue, Nanos, Provider};
+use crate::types::Timeout;
+
+/// What `cno_query` tells (`DAT_CNO_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CnoParam {
+    /// An agent is set and has not been called yet.
+    pub has_agent: bool,
+}
+
+/// Somebody blocked in `cno_wait`, between two looks. To be looked at, or cancelled: a CNO whose waiter was dropped
+/// has it for ever.
+#[must_use]
+#[derive(Debug)]
+pub struct CnoWait {
+    cno: CnoHandle,
+    deadline: Option<Nanos>,
+    /// How often everybody had been sent home when the wait began.
+    released: u64,
+}
+
+/// What a look at a CNO came to.
+#[derive(Debug)]
+pub enum CnoLook {
+    /// The wait is over: the EVD that triggered, or none when the last EVD of the CNO has gone.
+    Woken(Option<EvdHandle>),
+    /// Not yet. Look again when the function's interrupts say so, and at this time at the latest.
+    Pending(CnoWait, Nanos),
+}
+
+impl<P: Provider> Ia<P> {
+    /// A notification object without EVDs, and with an agent or without.
+    ///
+    /// Page: dat_cno_create.
+    ///
+    /// # Errors
+    /// DAT_INTERNAL_ERROR: the device is dead.
+    pub fn cno_create(&mut self, agent: Option<Agent>) -> DatResult<CnoHandle> {
+        self.alive()?;
+        let key = self.cnos.insert(Cno {
+            agent,
+            ..Cno::default()
+        });
+        self.cno_keys.push(key);
+        Ok(CnoHandle { key, ia: self.id })
+    }
+
+    /// Gives a CNO another agent, or none. It is called at the next trigger; of a trigger nobody has taken yet it is not
+    /// told.
+    ///
+    /// Page: dat_cno_modify_agent.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CNO.
+    pub fn cno_modify_agent(&mut self, cno: CnoHandle, agent: Option<Agent>) -> DatResult<()> {
+        let key = self.cno_key(cno)?;
+        self.cnos[key].agent = agent;
+        self.look_after_cno(key);
+        Ok(())
+    }
+
+    /// The parameters of a CNO.
+    ///
+    /// Page: dat_cno_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CNO.
+    pub fn cno_query(&self, cno: CnoHandle) -> DatResult<CnoParam> {
+        let key = self.cno_key(cno)?;
+        Ok(CnoParam {
+            has_agent: self.cnos[key].agent.is_some(),
+        })
+    }
+
+    /// Waits until an attached EVD notifies, and says which: a hint, others may have events too. `None`: the last EVD
+    /// was freed.
+    ///
+    /// Page: dat_cno_wait.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CNO. DAT_QUEUE_EMPTY: nothing came in time. DAT_ABORT: the device is dead.
+    pub fn cno_wait(
+        &mut self,
+        cno: CnoHandle,
+        timeout: impl Into<Timeout>,
+    ) -> DatResult<Option<EvdHandle>> {
+        let mut wait = self.cno_wait_begin(cno, timeout)?;
+        loop {
+            match self.cno_wait_look(wait)? {
+                CnoLook::Woken(evd) => return Ok(evd),
+                CnoLook::Pending(again, until) => {
+                    wait = again;
+                    if let Err(error) = self.provider.wait(until) {
+                        self.device_died(&error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins a wait that is carried on by [`Ia::cno_wait_look`]: for those who sleep by other means.
+    ///
+    /// Page: dat_cno_wait.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CNO.
+    pub fn cno_wait_begin(
+        &mut self,
+        cno: CnoHandle,
+        timeout: impl Into<Timeout>,
+    ) -> DatResult<CnoWait> {
+        let key = self.cno_key(cno)?;
+        let cno_state = &mut self.cnos[key];
+        cno_state.waiters += 1;
+        let released = cno_state.released;
+        let deadline = timeout
+            .into()
+            .nanos()
+            .map(|nanos| self.provider.now().saturating_add(nanos));
+        Ok(CnoWait {
+            cno,
+            deadline,
+            released,
+        })
+    }
+
+    /// Looks whether a wait is over. If not, everything that can end it is armed when this returns.
+    ///
+    /// Page: dat_cno_wait.
+    ///
+    /// # Errors
+    /// As [`Ia::cno_wait`]; the wait is over then.
+    pub fn cno_wait_look(&mut self, wait: CnoWait) -> DatResult<CnoLook> {
+        // A CNO with a waiter cannot be freed.
+        let key = self.cno_key(wait.cno)?;
+        self.progress();
+        let mut quiet = true;
+        if !self.over(key, &wait) {
+            self.look_at_cno(key);
+        }
+        if !self.over(key, &wait) {
+            for at in 0..self.cnos[key].evds.len() {
+                quiet &= self.arm_neighbours(self.cnos[key].evds[at]);
+            }
+            for at in 0..self.cnos[key].evds.len() {
+                self.arm_own(self.cnos[key].evds[at]);
+            }
+            self.look_at_cno(key);
+        }
+        if self.cnos[key].released != wait.released {
+            self.cnos[key].waiters -= 1;
+            return Ok(CnoLook::Woken(None));
+        }
+        if let Some(evd) = self.cnos[key].triggered.take() {
+            self.cnos[key].waiters -= 1;
+            return Ok(CnoLook::Woken(Some(self.evd_handle(evd))));
+        }
+        let now = self.provider.now();
+        if self.dead || wait.deadline.is_some_and(|deadline| now >= deadline) {
+            self.cnos[key].waiters -= 1;
+            return Err(if self.dead {
+                DatError::new(ReturnType::Abort, Subtype::None).because("the device is dead")
+            } else {
+                DatError::new(ReturnType::QueueEmpty, Subtype::None)
+            });
+        }
+        let until = self.nap(now, quiet, wait.deadline);
+        Ok(CnoLook::Pending(wait, until))
+    }
+
+    /// Ends a wait whose caller was interrupted: what `cno_wait` then returns, DAT_INTERRUPTED_CALL.
+    ///
+    /// Page: dat_cno_wait.
+    pub fn cno_wait_cancel(&mut self, wait: CnoWait) -> DatError {
+        if let Ok(key) = self.cno_key(wait.cno) {
+            self.cnos[key].waiters -= 1;
+        }
+        DatError::new(ReturnType::InterruptedCall, Subtype::None)
+    }
+
+    /// Ends a CNO. Its agent is not called.
+    ///
+    /// Page: dat_cno_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CNO. DAT_INVALID_STATE|CNO_IN_USE: an EVD refers to it, or somebody waits on it.
+    pub fn cno_free(&mut self, cno: CnoHandle) -> DatResult<()> {
+        let key = self.cno_key(cno)?;
+        if !self.cnos[key].evds.is_empty() || self.cnos[key].waiters != 0 {
+            return Err(DatError::state(Subtype::StateCnoInUse)
+                .because("an EVD refers to it or somebody waits on it"));
+        }
+        self.cnos.remove(key);
+        self.cno_keys.retain(|other| *other != key);
+        self.forget_context(cno);
+        Ok(())
+    }
+
+    /// Ends a CNO whatever refers to it; whoever is to be told is told.
+    pub(in crate::ia) fn remove_cno(&mut self, key: CnoKey) {
+        let Some(mut cno) = self.cnos.remove(key) else {
+            return;
+        };
+        self.cno_keys.retain(|other| *other != key);
+        self.forget_context(CnoHandle { key, ia: self.id });
+        for evd in &cno.evds {
+            if let Some(evd) = self.evds.get_mut(*evd) {
+                evd.cno = None;
+            }
+        }
+        cno.dissolve();
+    }
+
+    /// A notification event has come to an EVD for which the CNO is to be woken.
+    pub(in crate::ia) fn trigger(&mut self, cno: CnoKey, evd: EvdKey) {
+        let hint = self.evd_handle(evd);
+        let Some(cno) = self.cnos.get_mut(cno) else {
+            return;
+        };
+        if cno.triggered.is_none() {
+            cno.triggered = Some(evd);
+            if let Some(Agent(call)) = cno.agent.take() {
+                call(Some(hint));
+            }
+        }
+    }
+
+    /// An EVD refers to a CNO from now on.
+    pub(in crate::ia) fn attach_to_cno(&mut self, cno: CnoKey, evd: EvdKey) {
+        self.cnos[cno].evds.push(evd);
+        self.look_after_cno(cno);
+    }
+
+    /// An EVD no longer refers to a CNO; `gone` if it was freed.
+    pub(in crate::ia) fn detach_from_cno(&mut self, cno: CnoKey, evd: EvdKey, gone: bool) {
+        let Some(cno) = self.cnos.get_mut(cno) else {
+            return;
+        };
+        cno.evds.retain(|other| *other != evd);
+        if !gone {
+            return;
+        }
+        match cno.evds.first() {
+            None => cno.dissolve(),
+            Some(&other) if cno.triggered == Some(evd) => cno.triggered = Some(other),
+            Some(_) => {}
+        }
+    }
+
+    /// Looks whether something has come to the EVDs of CNOs. True if there are any.
+    pub(in crate::ia) fn look_after_cnos(&mut self) {
+        for at in 0..self.cno_keys.len() {
+            self.look_after_cno(self.cno_keys[at]);
+        }
+    }
+
+    /// Looks whether something has come to the EVDs of a CNO, and keeps them armed for its agent.
+    fn look_after_cno(&mut self, key: CnoKey) {
+        if self.cnos[key].triggered.is_some() {
+            return;
+        }
+        self.look_at_cno(key);
+        if self.cnos[key].triggered.is_some() || self.cnos[key].agent.is_none() {
+            return;
+        }
+        let mut armed = false;
+        for at in 0..self.cnos[key].evds.len() {
+            let evd = self.cnos[key].evds[at];
+            if let Some(evd) = self.evds.get_mut(evd)
+                && evd.mode.enabled
+                && let Some(cq) = &mut evd.cq
+                && !cq.is_armed()
+            {
+                cq.arm(evd.streams.solicited_only());
+                armed = true;
+            }
+        }
+        if armed {
+            // What came before the arming.
+            self.look_at_cno(key);
+        }
+    }
+
+    /// Takes in what has come to the EVDs of a CNO, until it triggers.
+    fn look_at_cno(&mut self, key: CnoKey) {
+        let mut at = 0;
+        while let Some(cno) = self.cnos.get(key)
+            && cno.triggered.is_none()
+            && let Some(&evd) = cno.evds.get(at)
+        {
+            if self.evds[evd].mode.enabled {
+                self.look_around(evd);
+            }
+            at += 1;
+        }
+    }
+
+    fn over(&self, key: CnoKey, wait: &CnoWait) -> bool {
+        let cno = &self.cnos[key];
+        cno.triggered.is_some() || cno.released != wait.released || self.dead
+    }
+}

@@ -1,0 +1,207 @@
+//! What a completion does besides becoming an event.
+//!
+//! A completion queue serves many endpoints, and an entry can end the connection of its endpoint,
+//! which drains completion queues, which may hold the end of the next connection. So that this does
+//! not nest, entries are only *settled* where they are polled (turned into an event, and what follows
+//! from it noted down), and what was noted is done by [`Ia::settle_effects`], in a loop, at the end of
+//! every call that polls.
+//!
+//! One thing cannot wait: a message that arrives before the handshake is complete proves that the
+//! peer considers it complete. ESTABLISHED is queued at once, in front of that message.
+
+use crate::event::{DtoCompletion, DtoDetail, Event};
+use crate::handle::{EpHandle, EpKey, EvdKey, SrqKey};
+use crate::ia::effect::Effect;
+use crate::ia::instance::Ia;
+use crate::object::ep::state::{EpEvent, EpState};
+use crate::provider::{
+    Completion, CompletionEntry, CompletionQueue, Entry, Provider, QueuePair, SharedReceiveQueue,
+};
+use crate::types::{DtoCookie, DtoStatus};
+
+/// A completion ready to be queued.
+pub(crate) struct Settled {
+    /// Of a DTO, or of a bind.
+    event: Event,
+    notify: bool,
+    srq: Option<SrqKey>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Makes the completion of an entry, and sees to what it means for its endpoint.
+    pub(in crate::ia) fn settle(&mut self, entry: &Entry<P>) -> Option<Settled> {
+        let (key, ep) = self.eps.at_mut(entry.owner())?;
+        let completion = match ep.srq {
+            Some(srq) if !entry.is_request() => self.srqs.get_mut(srq)?.queue.complete(entry),
+            _ => ep.qp.get_mut()?.complete(entry),
+        };
+        self.settle_completion(key, entry.is_request(), completion)
+    }
+
+    /// The part of `settle` after the provider's.
+    pub(in crate::ia) fn settle_completion(
+        &mut self,
+        key: EpKey,
+        request: bool,
+        completion: Option<Completion>,
+    ) -> Option<Settled> {
+        let ep = self.eps.get_mut(key)?;
+        let mut hide = false;
+        if request {
+            let outstanding = ep.qp.get().map_or(0, QueuePair::requests_outstanding);
+            if ep.marker && outstanding <= ep.posted_after_marker {
+                ep.marker = false;
+                hide = true;
+            }
+            if ep.hot.state == EpState::DisconnectPending {
+                self.effects.push_back(Effect::Progressed(key));
+            }
+        }
+        let done = completion?;
+        match (done.status, ep.hot.state) {
+            (DtoStatus::Success, EpState::CompletionPending) => {
+                let conn = ep.conn;
+                if let Some(conn) = conn
+                    && let Err(error) = self
+                        .adapter
+                        .lock()
+                        .cm
+                        .communication_established(self.provider.now(), conn)
+                {
+                    tracing::debug!(%error, "data came on a connection the connection manager has ended");
+                }
+                self.established(key);
+            }
+            (DtoStatus::Success, _) => {}
+            (_, EpState::Connected | EpState::DisconnectPending | EpState::CompletionPending) => {
+                if done.status != DtoStatus::ErrFlushed {
+                    tracing::info!(ep = ?key, status = done.status.name(), syndrome = ?done.detail.syndrome(), "a DTO failed; its connection is broken");
+                }
+                self.effects.push_back(Effect::Failed(key));
+            }
+            (_, _) => {}
+        }
+        if let DtoDetail::Invalidated(rmr_context) = done.detail {
+            self.invalidated_by_peer(rmr_context);
+        }
+        if hide {
+            return None;
+        }
+        let event = if done.bind {
+            self.bind_done(key, &done)?
+        } else {
+            Event::Dto(DtoCompletion {
+                ep: EpHandle { key, ia: self.id },
+                cookie: DtoCookie(done.cookie),
+                transferred_length: done.transferred,
+                status: done.status,
+                request: done.request,
+                detail: done.detail,
+            })
+        };
+        let ep = self.eps.get(key)?;
+        let by_choice =
+            !done.unsignalled && (done.request || !ep.hot.solicited_wait || done.solicited);
+        Some(Settled {
+            event,
+            notify: by_choice || done.status != DtoStatus::Success,
+            srq: if done.request { None } else { ep.srq },
+        })
+    }
+
+    /// Queues a completion in software.
+    pub(in crate::ia) fn queue_settled(&mut self, evd: EvdKey, settled: Settled) {
+        if let Some(srq) = settled.srq.and_then(|srq| self.srqs.get_mut(srq)) {
+            srq.undequeued += 1;
+        }
+        let Some(queue) = self.evds.get_mut(evd) else {
+            self.slot_returned(settled.srq);
+            return;
+        };
+        queue.push_dto(settled.event, settled.notify, settled.srq);
+        if settled.notify {
+            self.notified(evd);
+        }
+    }
+
+    /// Takes completions out of an EVD's completion queue into its queue in software; with `bounded`
+    /// no more than the EVD is said to hold. True: the completion queue is empty.
+    pub(in crate::ia) fn drain_evd(&mut self, key: EvdKey, bounded: bool) -> bool {
+        loop {
+            let Some(evd) = self.evds.get_mut(key) else {
+                return true;
+            };
+            if bounded && !evd.takes_dtos() {
+                return false;
+            }
+            let Some(cq) = &mut evd.cq else { return true };
+            let Some(entry) = cq.peek() else { return true };
+            // Whose posts find no room comes here again and again, and never finds the queue empty.
+            cq.advance(&mut evd.obstacles);
+            if let Some(settled) = self.settle(&entry) {
+                self.queue_settled(key, settled);
+            }
+        }
+    }
+
+    /// The queue for completions nobody wants has some: it is emptied, and says when the next comes.
+    pub(in crate::ia) fn empty_discard(&mut self, key: EpKey) {
+        let discard = self.eps.get_mut(key).and_then(|ep| ep.discard.as_mut());
+        // What comes from here on is said again; what came before is taken now.
+        discard.into_iter().for_each(|cq| cq.arm(false));
+        self.drain_discard(key);
+    }
+
+    /// Empties the queue for completions nobody wants. True: there were some.
+    pub(in crate::ia) fn drain_discard(&mut self, key: EpKey) -> bool {
+        let mut some = false;
+        while let Some(entry) = self
+            .eps
+            .get_mut(key)
+            .and_then(|ep| ep.discard.as_mut())
+            .and_then(CompletionQueue::poll)
+        {
+            some = true;
+            // For its effects; nobody is told.
+            let _unwanted = self.settle(&entry);
+        }
+        some
+    }
+
+    /// Takes out everything that names an endpoint, before its queue pair is reset or goes away.
+    pub(in crate::ia) fn drain_queues_of(&mut self, key: EpKey) {
+        let Some(ep) = self.eps.get(key) else { return };
+        let evds = [ep.request_evd, ep.recv_evd];
+        for evd in evds.into_iter().flatten() {
+            self.drain_evd(evd, false);
+        }
+        self.drain_discard(key);
+    }
+
+    /// Does what completions left to be done.
+    pub(in crate::ia) fn settle_effects(&mut self) {
+        while let Some(effect) = self.effects.pop_front() {
+            match effect {
+                Effect::Failed(key) => self.connection_failed(key),
+                Effect::Progressed(key) => self.advance_drain(key),
+                Effect::BindFailed(key) => self.unbind_by_command(key),
+            }
+        }
+    }
+
+    /// The peer is ready, says the device: as a message would.
+    pub(in crate::ia) fn communication_established(&mut self, key: EpKey) {
+        let Some(ep) = self.eps.get(key) else { return };
+        if ep.hot.state.next(EpEvent::Established).is_some()
+            && ep.hot.state == EpState::CompletionPending
+            && let Some(conn) = ep.conn
+            && let Err(error) = self
+                .adapter
+                .lock()
+                .cm
+                .communication_established(self.provider.now(), conn)
+        {
+            tracing::debug!(%error, "communication established on a connection the connection manager has ended");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What every object has: a kind, and a word of the consumer's (`dat_get_handle_type`,
+//! `dat_set_consumer_context`, `dat_get_consumer_context`).
+//!
+//! The words are kept beside the objects, not in them: most objects never get one, and what a post looks at stays
+//! small. A word goes with its object.
+
+use crate::error::DatResult;
+use crate::handle::{AnyHandle, HandleType};
+use crate::ia::instance::Ia;
+use crate::provider::Provider;
+
+impl<P: Provider> Ia<P> {
+    /// Gives an object a word of the consumer's, in place of the one it had; 0 is none. It means nothing here.
+    ///
+    /// Page: dat_set_consumer_context.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE with the subtype of the kind.
+    pub fn set_consumer_context(
+        &mut self,
+        handle: impl Into<AnyHandle>,
+        context: u64,
+    ) -> DatResult<()> {
+        let handle = handle.into();
+        self.check_any(handle)?;
+        if context == 0 {
+            self.contexts.remove(&handle);
+        } else {
+            self.contexts.insert(handle, context);
+        }
+        Ok(())
+    }
+
+    /// The word an object was given, 0 if none.
+    ///
+    /// Page: dat_get_consumer_context.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE with the subtype of the kind.
+    pub fn get_consumer_context(&self, handle: impl Into<AnyHandle>) -> DatResult<u64> {
+        let handle = handle.into();
+        self.check_any(handle)?;
+        Ok(self.contexts.get(&handle).copied().unwrap_or(0))
+    }
+
+    /// The kind of an object.
+    ///
+    /// Page: dat_get_handle_type.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE with the subtype of the kind the handle says it is: there is no such object.
+    pub fn get_handle_type(&self, handle: impl Into<AnyHandle>) -> DatResult<HandleType> {
+        let handle = handle.into();
+        self.check_any(handle)?;
+        Ok(handle.handle_type())
+    }
+}

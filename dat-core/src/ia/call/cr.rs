@@ -1,0 +1,348 @@
+//! Connection requests: `dat_cr_query`, `_accept`, `_reject`, `_handoff`.
+//!
+//! A request waits for the consumer's decision as long as it takes; the peer has its own timer. A
+//! peer that gave up meanwhile is noticed by accepting: the accept succeeds and ends in
+//! ACCEPT_COMPLETION_ERROR.
+//!
+//! A request that came to a PSP with the PROVIDER flag, or to an RSP without an endpoint, brings an endpoint along,
+//! TENTATIVE, which is the consumer's from the accept on and vanishes with a rejection. One that came to an RSP with
+//! an endpoint has that one, PASSIVE; a rejection gives it back UNCONNECTED.
+//!
+//! A request that is handed off arrives once more, elsewhere; the peer does not notice. Where it finds no room it is
+//! refused, as it would have been if it had come there first.
+
+use crate::attributes::{MAX_PRIVATE_DATA, address_of};
+use crate::cm::{AcceptParams, ConnId, RejectReason, reject_limit};
+use crate::error::{DatError, DatResult, Subtype};
+use crate::event::{ConnectionEventKind, ConnectionRequest, Event};
+use crate::handle::{AnyHandle, CrHandle, CrKey, EpHandle, RspHandle, RspKey};
+use crate::ia::instance::Ia;
+use crate::object::cr::Cr;
+use crate::object::ep::state::{EpEvent, EpState};
+use crate::object::rsp::Rsp;
+use crate::object::service_point::{ServicePoint, service_id};
+use crate::provider::{Provider, QueuePair};
+use crate::types::{ConnQual, PspFlags};
+use std::net::IpAddr;
+
+/// What `cr_query` tells (`DAT_CR_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrParam<'a> {
+    /// Who asks.
+    pub remote_ia_address: IpAddr,
+    /// From which port; 0 when it did not come through the RDMA CM.
+    pub remote_port_qual: u64,
+    /// The qualifier asked for.
+    pub conn_qual: ConnQual,
+    /// What it sent along; from an RDMA-CM port always 56 bytes, with zeros at the end.
+    pub private_data: &'a [u8],
+    /// The endpoint that goes with it. Made for it, if it came to a PSP with the PROVIDER flag or an RSP without an
+    /// endpoint: that needs a PZ and EVDs (`ep_modify`) before the request is accepted, and is gone when it is
+    /// rejected. Or the RSP's.
+    pub local_ep: Option<EpHandle>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// What a request says.
+    ///
+    /// Page: dat_cr_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CR.
+    pub fn cr_query(&self, cr: CrHandle) -> DatResult<CrParam<'_>> {
+        let cr = self.cr(cr)?;
+        Ok(CrParam {
+            remote_ia_address: address_of(cr.remote_gid),
+            remote_port_qual: cr.remote_port.into(),
+            conn_qual: cr.conn_qual,
+            private_data: &cr.private_data,
+            local_ep: cr.local_ep.map(|key| EpHandle { key, ia: self.id }),
+        })
+    }
+
+    /// Accepts a request, with an endpoint of the consumer's unless one came with the request.
+    /// ESTABLISHED or ACCEPT_COMPLETION_ERROR follows on its connect EVD. The request is gone, unless
+    /// there was an error.
+    ///
+    /// Page: dat_cr_accept.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: |CR; |EP also when there are two endpoints, or none. DAT_INVALID_STATE: the
+    /// endpoint is not UNCONNECTED; |EP_NOTREADY it has no PZ. DAT_INVALID_PARAMETER|ARG3: private
+    /// data too long.
+    pub fn cr_accept(
+        &mut self,
+        cr: CrHandle,
+        ep: Option<EpHandle>,
+        private_data: &[u8],
+    ) -> DatResult<()> {
+        let (conn, mut peer, remote, local_ep) = {
+            let cr = self.cr(cr)?;
+            (
+                cr.conn,
+                cr.peer,
+                cr.remote(),
+                cr.local_ep.map(|ep| (ep, cr.lent)),
+            )
+        };
+        let (ep, expected) = match (ep, local_ep) {
+            (Some(ep), None) => (ep, EpState::Unconnected),
+            (None, Some((key, lent))) => {
+                let expected = if lent {
+                    EpState::TentativeConnectionPending
+                } else {
+                    EpState::PassiveConnectionPending
+                };
+                (EpHandle { key, ia: self.id }, expected)
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(DatError::handle(Subtype::HandleEp)
+                    .because("either the request brings an endpoint or the call does"));
+            }
+        };
+        let target = self.ep(ep)?;
+        let state = target.hot.state;
+        if state != expected || state.next(EpEvent::Accept).is_none() {
+            return Err(state.refuse());
+        }
+        if private_data.len() > MAX_PRIVATE_DATA {
+            return Err(DatError::parameter(Subtype::Arg3, "private_data")
+                .because("private data is longer than max_private_data_size, 64"));
+        }
+        self.alive()?;
+        let Some(qpn) = target.qp.get().map(QueuePair::number) else {
+            return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
+        };
+        let reads_in = u8::try_from(target.attr.max_rdma_read_in).unwrap_or(u8::MAX);
+        let reads_out = u8::try_from(target.attr.max_rdma_read_out).unwrap_or(u8::MAX);
+        let srq = target.srq.is_some();
+        let psn = self.random_psn();
+        peer.mtu = peer.mtu.min(self.provider.limits().mtu);
+        if let Err(error) = self.bring_up(ep.key, &peer, psn) {
+            // The queue pair is somewhere between INIT and RTS; its endpoint must be usable again.
+            self.rewind(ep.key);
+            return Err(self.device_refused("cr_accept", error, Subtype::ResourceTep));
+        }
+        let now = self.provider.now();
+        let rnr_retry = self.config.transport.rnr_retry;
+        let accepted = self.adapter.lock().cm.accept(
+            now,
+            conn,
+            AcceptParams {
+                qpn,
+                psn,
+                reads_out,
+                reads_in,
+                rnr_retry,
+                srq,
+                private_data,
+            },
+        );
+        self.crs.remove(cr.key);
+        self.forget_context(cr);
+        let target = &mut self.eps[ep.key];
+        target.step(EpEvent::Accept)?;
+        target.remote = Some(remote);
+        target.conn = Some(conn);
+        self.conns.insert(conn, ep.key);
+        if let Err(error) = accepted {
+            // The request ended while it was undecided.
+            tracing::info!(%error, "cr_accept: the request is over");
+            self.enter_disconnected(
+                ep.key,
+                EpEvent::AttemptEnded,
+                ConnectionEventKind::AcceptCompletionError,
+            );
+            self.settle_effects();
+        }
+        self.connection_manager_events();
+        self.transmit();
+        Ok(())
+    }
+
+    /// Refuses a request; the peer learns that the consumer did. An endpoint that was lent with it is
+    /// gone, that of an RSP is UNCONNECTED.
+    ///
+    /// Page: dat_cr_reject.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CR.
+    pub fn cr_reject(&mut self, cr: CrHandle) -> DatResult<()> {
+        self.cr_reject_with(cr, &[])
+    }
+
+    /// The same with private data, which the peer finds at its endpoint when PEER_REJECTED comes ([`Ia::ep_private_data`]): from an
+    /// RDMA-CM port up to 148 bytes, of which the peer gets all 148, zeros at the end; else up to 144, of which it gets as many as were
+    /// given. DAT 1.2 has no such call.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: private data too long; nothing has changed.
+    pub fn cr_reject_with(&mut self, cr: CrHandle, private_data: &[u8]) -> DatResult<()> {
+        let limit = reject_limit(service_id(self.cr(cr)?.conn_qual));
+        if private_data.len() > limit {
+            return Err(DatError::parameter(Subtype::Arg2, "private_data").because(
+                "private data is longer than a rejection can carry: 148 bytes from an RDMA-CM port, 144 else",
+            ));
+        }
+        self.refuse_request_with(cr.key, RejectReason::Consumer, private_data);
+        self.transmit();
+        Ok(())
+    }
+
+    /// Has a request arrive once more, at another service point of this IA (or at the same), or else of another instance of its
+    /// adapter, which decides about it from then on. The request is gone, and
+    /// an endpoint that came with it is as after a rejection.
+    ///
+    /// Page: dat_cr_handoff.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|CR. DAT_INVALID_PARAMETER|ARG2: nobody of the adapter listens at `conn_qual`. Nothing has changed
+    /// then.
+    pub fn cr_handoff(&mut self, cr: CrHandle, conn_qual: ConnQual) -> DatResult<()> {
+        self.cr(cr)?;
+        let here = self.service_point(conn_qual);
+        let service = service_id(conn_qual);
+        if here.is_none() && !self.adapter.lock().is_listened_to(service, self.seat) {
+            return Err(DatError::parameter(Subtype::Arg2, "conn_qual")
+                .because("no service point of the adapter listens at that qualifier"));
+        }
+        let Some(mut request) = self.crs.remove(cr.key) else {
+            return Ok(());
+        };
+        self.forget_context(cr);
+        self.take_back_ep(&request);
+        request.local_ep = None;
+        request.lent = false;
+        if here.is_some() {
+            self.request_arrived(here, request);
+        } else {
+            let handed = self.adapter.lock().hand_off(self.seat, service, request);
+            if let Err(request) = handed {
+                // Who listened there has just ended.
+                self.decline_connection(request.conn);
+            }
+        }
+        self.transmit();
+        Ok(())
+    }
+
+    /// The service point of this IA that listens at a qualifier.
+    #[must_use]
+    pub fn listener(&self, conn_qual: ConnQual) -> Option<AnyHandle> {
+        self.service_point(conn_qual).map(|at| match at {
+            ServicePoint::Psp(key) => self.psp_handle(key).into(),
+            ServicePoint::Rsp(key) => RspHandle { key, ia: self.id }.into(),
+        })
+    }
+
+    /// Who listens at a qualifier.
+    fn service_point(&self, conn_qual: ConnQual) -> Option<ServicePoint> {
+        let here = |other: ConnQual| service_id(other) == service_id(conn_qual);
+        let psp = self.psps.iter().find(|(_, psp)| here(psp.conn_qual));
+        let rsp = |(_, rsp): &(RspKey, &Rsp)| !rsp.is_spent() && here(rsp.conn_qual);
+        psp.map(|(key, _)| ServicePoint::Psp(key)).or_else(|| {
+            let rsp = self.rsps.iter().find(rsp);
+            rsp.map(|(key, _)| ServicePoint::Rsp(key))
+        })
+    }
+
+    /// Refuses a request and takes back what came with it.
+    pub(in crate::ia) fn refuse_request(&mut self, key: CrKey, reason: RejectReason) {
+        self.refuse_request_with(key, reason, &[]);
+    }
+
+    fn refuse_request_with(&mut self, key: CrKey, reason: RejectReason, private_data: &[u8]) {
+        let Some(cr) = self.crs.remove(key) else {
+            return;
+        };
+        self.forget_context(CrHandle { key, ia: self.id });
+        self.refuse_connection(cr.conn, reason, private_data);
+        self.take_back_ep(&cr);
+    }
+
+    /// The endpoint of a request that is over goes back to whose it was.
+    fn take_back_ep(&mut self, cr: &Cr) {
+        let Some(ep) = cr.local_ep else { return };
+        if cr.lent {
+            self.insist("taking back a lent endpoint", |ia| ia.remove_ep(ep));
+        } else if self.move_to(ep, EpEvent::RequestRejected)
+            && let Some(ep) = self.eps.get_mut(ep)
+        {
+            ep.remote = None;
+        }
+    }
+
+    fn refuse_connection(&mut self, conn: ConnId, reason: RejectReason, private_data: &[u8]) {
+        let now = self.provider.now();
+        self.conns.remove(&conn);
+        let mut adapter = self.adapter.lock();
+        if let Err(error) = adapter.cm.reject_with(now, conn, reason, private_data) {
+            tracing::debug!(%error, "a request to be refused is over already");
+        }
+        adapter.release(now, conn, self.seat);
+    }
+
+    /// There is no room for a request. Nothing is kept of it: who sends many of them must not take up more.
+    fn decline_connection(&mut self, conn: ConnId) {
+        self.conns.remove(&conn);
+        let now = self.provider.now();
+        self.adapter
+            .lock()
+            .decline(now, conn, self.seat, RejectReason::NoResources);
+    }
+
+    /// A request has come: an event, or a refusal when the backlog is full.
+    pub(in crate::ia) fn request_arrived(&mut self, at: Option<ServicePoint>, mut cr: Cr) {
+        let listening = at.and_then(|at| match at {
+            ServicePoint::Psp(key) => self.psps.get(key).map(|psp| {
+                let lend = psp.flags.contains(PspFlags::PROVIDER);
+                (psp.evd, psp.conn_qual, lend, None)
+            }),
+            ServicePoint::Rsp(key) => self
+                .rsps
+                .get(key)
+                .filter(|rsp| !rsp.is_spent())
+                .map(|rsp| (rsp.evd, rsp.conn_qual, rsp.ep.is_none(), rsp.ep)),
+        });
+        let Some((evd, conn_qual, lend, reserved)) =
+            listening.filter(|(evd, ..)| self.evds[*evd].has_room_for_request())
+        else {
+            self.decline_connection(cr.conn);
+            return;
+        };
+        if lend {
+            match self.lend_ep(cr.reads_in, cr.peer.reads_out, cr.remote()) {
+                Ok(ep) => (cr.local_ep, cr.lent) = (Some(ep), true),
+                Err(error) => {
+                    tracing::warn!(%error, "no endpoint for a connection request");
+                    self.decline_connection(cr.conn);
+                    return;
+                }
+            }
+        }
+        let psp = match at {
+            Some(ServicePoint::Rsp(key)) => {
+                self.spend_rsp(key);
+                None
+            }
+            Some(ServicePoint::Psp(key)) => Some(self.psp_handle(key)),
+            None => None,
+        };
+        if let Some(key) = reserved
+            && self.move_to(key, EpEvent::RequestArrived)
+            && let Some(ep) = self.eps.get_mut(key)
+        {
+            ep.remote = Some(cr.remote());
+            cr.local_ep = Some(key);
+        }
+        cr.conn_qual = conn_qual;
+        let cr = CrHandle {
+            key: self.crs.insert(cr),
+            ia: self.id,
+        };
+        self.push_event(
+            Some(evd),
+            Event::ConnectionRequest(ConnectionRequest { psp, conn_qual, cr }),
+        );
+    }
+}

@@ -1,0 +1,292 @@
+//! Several posts behind one doorbell.
+//!
+//! On an uncached BAR each doorbell is a write on the bus, and waits for those before it to leave the processor. A batch puts any
+//! number of requests into the queue and tells the device of all of them at its end, as rdma-core does for a list of work requests (one
+//! doorbell record and one register write for all: `providers/mlx5/qp.c`, `post_send_db`). Receives have a doorbell record and no
+//! register, and the record is written once (`mlx5_post_recv` there). DAT 1.2 has no such calls.
+
+use crate::error::DatResult;
+use crate::handle::{EpHandle, SrqHandle, index_of};
+use crate::ia::instance::Ia;
+use crate::object::ep::extension::{
+    CompareSwap, FetchAdd, RdmaWriteImmediate, SendImmediate, SendInvalidate,
+};
+use crate::object::ep::request::{Operation, RdmaRead, RdmaWrite, Recv, Send};
+use crate::object::lmr::segment::{RmrTriplet, Segment};
+use crate::provider::{Provider, QueuePair, SharedReceiveQueue};
+use crate::types::{CompletionFlags, DtoCookie};
+
+/// What is being posted to an endpoint. The device is told of them when it is dropped, or earlier.
+pub struct Batch<'a, P: Provider> {
+    ia: &'a mut Ia<P>,
+    /// The endpoint, and its place while the batch has the IA to itself; a place that nothing has if the handle is none.
+    ep: EpHandle,
+    place: u32,
+    /// Requests are in the queue that the device has not been told of.
+    unrung: bool,
+    /// Receives, likewise.
+    untold: bool,
+}
+
+/// Buffers that are being posted to an SRQ. The device is told of them when it is dropped, or earlier.
+pub struct SrqBatch<'a, P: Provider> {
+    ia: &'a mut Ia<P>,
+    srq: SrqHandle,
+    untold: bool,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Posts what `post` posts, in its order, requests behind one doorbell and receives by one doorbell record. One that is
+    /// refused changes nothing; those before it are posted, whatever `post` makes of the refusal.
+    ///
+    /// ```text
+    /// ia.batch(ep, |batch| {
+    ///     for (piece, cookie) in pieces.iter().zip(0..) {
+    ///         batch.rdma_write(&[*piece], cookie, &remote, CompletionFlags::empty())?;
+    ///     }
+    ///     batch.send(&[header], 99, CompletionFlags::empty())
+    /// })?;
+    /// ```
+    ///
+    /// # Errors
+    /// Those that `post` returns.
+    #[inline]
+    pub fn batch<T>(
+        &mut self,
+        ep: EpHandle,
+        post: impl FnOnce(&mut Batch<'_, P>) -> DatResult<T>,
+    ) -> DatResult<T> {
+        let there = self.eps.named_mut(ep.key, ep.ia).is_some();
+        post(&mut Batch {
+            ia: self,
+            ep,
+            place: if there { index_of(ep.key) } else { u32::MAX },
+            unrung: false,
+            untold: false,
+        })
+    }
+
+    /// Posts the buffers that `post` posts to an SRQ, in its order, by one doorbell record. One that is refused changes nothing; those
+    /// before it are posted, whatever `post` makes of the refusal.
+    ///
+    /// # Errors
+    /// Those that `post` returns.
+    #[inline]
+    pub fn srq_batch<T>(
+        &mut self,
+        srq: SrqHandle,
+        post: impl FnOnce(&mut SrqBatch<'_, P>) -> DatResult<T>,
+    ) -> DatResult<T> {
+        post(&mut SrqBatch {
+            ia: self,
+            srq,
+            untold: false,
+        })
+    }
+}
+
+impl<P: Provider> Batch<'_, P> {
+    /// As [`Ia::ep_post_send`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn send<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, Send, cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_rdma_write`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn rdma_write<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, RdmaWrite(remote), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_rdma_read`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn rdma_read<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, RdmaRead(remote), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_send_immediate`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn send_immediate<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, SendImmediate(immediate), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_send_invalidate`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn send_invalidate<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        rmr_context: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, SendInvalidate(rmr_context), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_rdma_write_immediate`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn rdma_write_immediate<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(iov, RdmaWriteImmediate(remote, immediate), cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_fetch_add`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch_add<S: Segment>(
+        &mut self,
+        result: &[S],
+        cookie: DtoCookie,
+        operation: FetchAdd<'_>,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(result, operation, cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_compare_swap`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compare_swap<S: Segment>(
+        &mut self,
+        result: &[S],
+        cookie: DtoCookie,
+        operation: CompareSwap<'_>,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post(result, operation, cookie, flags)
+    }
+
+    /// As [`Ia::ep_post_recv`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn recv<S: Segment>(
+        &mut self,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let Ia { eps, lmrs, .. } = &mut *self.ia;
+        if let Some((_, ep)) = eps.at_mut(self.place)
+            && ep.recv_at_once::<false, _>(lmrs, iov, cookie, flags)
+        {
+            self.untold = true;
+            return Ok(());
+        }
+        self.ia.recv_in_order(self.ep, iov, Recv, cookie, flags)?;
+        // It has told of those before it, too.
+        self.untold = false;
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn post<S: Segment>(
+        &mut self,
+        iov: &[S],
+        what: impl Operation,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let Ia { eps, lmrs, .. } = &mut *self.ia;
+        if let Some((_, ep)) = eps.at_mut(self.place)
+            && ep.request_at_once::<false, _, _>(lmrs, iov, what, cookie, flags)
+        {
+            self.unrung = true;
+            return Ok(());
+        }
+        let EpHandle { key, ia } = self.ep;
+        self.ia
+            .request_in_order_of(key, ia, iov, what, cookie, flags)?;
+        // It has rung for those before it, too.
+        self.unrung = false;
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for Batch<'_, P> {
+    fn drop(&mut self) {
+        if (self.unrung || self.untold)
+            && let Some((_, ep)) = self.ia.eps.at_mut(self.place)
+            && let Some(qp) = ep.qp.get_mut()
+        {
+            if self.unrung {
+                qp.ring_last();
+            }
+            if self.untold {
+                qp.tell_of_recvs();
+            }
+        }
+    }
+}
+
+impl<P: Provider> SrqBatch<'_, P> {
+    /// As [`Ia::srq_post_recv`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline(always)]
+    pub fn recv<S: Segment>(&mut self, iov: &[S], cookie: DtoCookie) -> DatResult<()> {
+        self.ia.post_to_srq::<false, S>(self.srq, iov, cookie)?;
+        self.untold = true;
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for SrqBatch<'_, P> {
+    fn drop(&mut self) {
+        if self.untold
+            && let Some(srq) = self.ia.srqs.get_mut(self.srq.key)
+        {
+            srq.queue.tell();
+        }
+    }
+}

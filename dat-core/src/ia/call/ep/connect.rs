@@ -1,0 +1,584 @@
+//! Connecting and disconnecting: `dat_ep_connect`, `_disconnect`, `_reset`, and what the connection
+//! manager and the device report about a connection.
+//!
+//! Every way into DISCONNECTED is [`Ia::enter_disconnected`]: the state changes, the connection
+//! manager lets go (and tells the peer), the queue pair goes to the error state, which flushes what is
+//! outstanding, and one event is queued. Completions that were there before precede that event when
+//! they share its EVD. Who comes second finds the state changed and does nothing, so there is
+//! exactly one terminal event.
+//!
+//! A graceful disconnect waits in DISCONNECT_PENDING until the requests are done. Completions say so,
+//! except those nobody asked for: behind a request posted with SUPPRESS goes a request of our own, an
+//! RDMA Write of no bytes, whose completion ends the wait and is shown to nobody.
+
+use super::queues;
+use crate::attributes::{MAX_PRIVATE_DATA, MAX_PRIVATE_DATA_TO_PORT, gid_of};
+use crate::cm::{self, ConnectParams};
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::event::{ConnectionEvent, ConnectionEventKind, Event};
+use crate::handle::{EpHandle, EpKey, EvdKey};
+use crate::ia::effect::Effect;
+use crate::ia::instance::Ia;
+use crate::object::cr::Peer;
+use crate::object::ep::Remote;
+use crate::object::ep::state::{EpEvent, EpState};
+use crate::object::service_point::service_id;
+use crate::provider::{
+    Path, Provider, ProviderError, QueuePair, ReadyToReceive, ReadyToSend, RequestFlags, RequestOp,
+};
+use crate::types::{CloseFlags, ConnQual, ConnectFlags, Qos, Timeout};
+use std::net::IpAddr;
+
+/// Refuses private data longer than a REQ to this qualifier carries. `argument` is its length's place.
+pub(in crate::ia) fn check_private_data(
+    conn_qual: ConnQual,
+    bytes: usize,
+    argument: Subtype,
+) -> DatResult<()> {
+    if bytes > MAX_PRIVATE_DATA {
+        return Err(DatError::parameter(argument, "private_data")
+            .because("private data is longer than max_private_data_size, 64"));
+    }
+    if bytes > cm::request_limit(service_id(conn_qual)).min(MAX_PRIVATE_DATA) {
+        const _: () = assert!(MAX_PRIVATE_DATA_TO_PORT == 56);
+        return Err(DatError::parameter(argument, "private_data")
+            .because("a request to an RDMA-CM port (conn_qual up to 0xffff) carries at most 56 bytes of private data; larger conn_quals carry 64"));
+    }
+    Ok(())
+}
+
+/// Refuses what can never be the address of a peer.
+fn check_address(address: IpAddr) -> DatResult<()> {
+    let bad =
+        |subtype, detail| Err(DatError::new(ReturnType::InvalidAddress, subtype).because(detail));
+    if address.is_unspecified() {
+        return bad(Subtype::AddressMalformed, "the unspecified address");
+    }
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    if address.is_multicast() || broadcast {
+        return bad(
+            Subtype::AddressUnsupported,
+            "a multicast or broadcast address",
+        );
+    }
+    Ok(())
+}
+
+/// Refuses what we cannot give.
+pub(in crate::ia) fn check_qos(qos: Qos) -> DatResult<()> {
+    if !qos.is_empty() {
+        return Err(DatError::unsupported().because("qos: only DAT_QOS_BEST_EFFORT"));
+    }
+    Ok(())
+}
+
+/// A count that has 8 bits on the wire.
+fn depth(reads: u32) -> u8 {
+    u8::try_from(reads).unwrap_or(u8::MAX)
+}
+
+impl<P: Provider> Ia<P> {
+    /// Starts a connection to who listens at `conn_qual` of `remote`. The outcome is one event on
+    /// the connect EVD.
+    ///
+    /// Page: dat_ep_connect.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: not UNCONNECTED; |EP_NOTREADY no PZ.
+    /// DAT_INVALID_PARAMETER: |ARG3 qualifier 0, |ARG4 timeout 0, |ARG5 private data too long, |ARG8
+    /// unknown flags. DAT_INVALID_ADDRESS: no address of a peer, or no route to it.
+    /// DAT_MODEL_NOT_SUPPORTED: quality of service, several paths. DAT_INSUFFICIENT_RESOURCES.
+    #[allow(clippy::too_many_arguments, reason = "DAT's own")]
+    pub fn ep_connect(
+        &mut self,
+        ep: EpHandle,
+        remote: IpAddr,
+        conn_qual: ConnQual,
+        timeout: impl Into<Timeout>,
+        private_data: &[u8],
+        qos: Qos,
+        flags: ConnectFlags,
+    ) -> DatResult<()> {
+        let timeout = timeout.into();
+        let state = self.ep(ep)?.hot.state;
+        state.next(EpEvent::Connect).ok_or(state.refuse())?;
+        self.alive()?;
+        if conn_qual.0 == 0 {
+            return Err(
+                DatError::parameter(Subtype::Arg3, "conn_qual").because("connection qualifier 0")
+            );
+        }
+        if timeout == Timeout::ZERO {
+            return Err(DatError::parameter(Subtype::Arg4, "timeout").because("a timeout of 0"));
+        }
+        check_private_data(conn_qual, private_data.len(), Subtype::Arg5)?;
+        if !ConnectFlags::all().contains(flags) {
+            return Err(
+                DatError::parameter(Subtype::Arg8, "flags").because("connect_flags: unknown ones")
+            );
+        }
+        check_qos(qos)?;
+        if flags.contains(ConnectFlags::MULTIPATH) {
+            return Err(DatError::unsupported().because("one path per connection"));
+        }
+        check_address(remote)?;
+        let path = match self.provider.resolve(gid_of(remote)) {
+            Ok(path) => path,
+            Err(ProviderError::Unreachable(what)) => {
+                tracing::warn!(%remote, what, "ep_connect: no route");
+                self.last_device_error = Some(what);
+                return Err(
+                    DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
+                        .because("no route"),
+                );
+            }
+            Err(error) => {
+                return Err(self.device_refused("ep_connect", error, Subtype::ResourceTep));
+            }
+        };
+        self.connect_to(ep, remote, conn_qual, path, timeout, private_data)
+    }
+
+    /// Starts a connection to who listens at a qualifier of the host at the end of a path. All that can be checked
+    /// was checked, but whether the endpoint has a PZ.
+    pub(in crate::ia) fn connect_to(
+        &mut self,
+        ep: EpHandle,
+        remote: IpAddr,
+        conn_qual: ConnQual,
+        path: Path,
+        timeout: Timeout,
+        private_data: &[u8],
+    ) -> DatResult<()> {
+        let state = self.ep(ep)?.hot.state;
+        state.next(EpEvent::Connect).ok_or(state.refuse())?;
+        let (now, psn, random) = (
+            self.provider.now(),
+            self.random_psn(),
+            self.provider.random(),
+        );
+        let limits = self.provider.limits();
+        let mtu = limits.mtu;
+        // The address the path leaves from, which is of the peer's family.
+        let source = self
+            .provider
+            .gid(path.source_gid_index)
+            .unwrap_or(limits.gid);
+        let target = &self.eps[ep.key];
+        let Some(qp) = target.qp.get() else {
+            return Err(DatError::state(Subtype::StateEpNotReady).because("the endpoint has no PZ"));
+        };
+        let transport = self.config.transport;
+        let params = ConnectParams {
+            service_id: service_id(conn_qual),
+            source,
+            path,
+            qpn: qp.number(),
+            psn,
+            reads_out: depth(target.attr.max_rdma_read_out),
+            reads_in: depth(target.attr.max_rdma_read_in),
+            mtu,
+            retry_count: transport.retry_count,
+            rnr_retry: transport.rnr_retry,
+            ack_timeout: transport
+                .ack_timeout
+                .unwrap_or_else(|| self.adapter.lock().cm.ack_timeout()),
+            private_data,
+            timeout: timeout.nanos(),
+            srq: target.srq.is_some(),
+            random,
+        };
+        let mut adapter = self.adapter.lock();
+        let conn = adapter.cm.connect(now, params).map_err(|error| {
+            tracing::warn!(%error, "ep_connect refused by the connection manager");
+            DatError::resources(Subtype::ResourceTep).because("the connection manager refused")
+        })?;
+        adapter.own(conn, self.seat);
+        let local_port = adapter.cm.local_port(conn);
+        drop(adapter);
+        self.conns.insert(conn, ep.key);
+        let target = &mut self.eps[ep.key];
+        target.step(EpEvent::Connect)?;
+        target.conn = Some(conn);
+        target.remote = Some(Remote {
+            address: remote,
+            port_qual: conn_qual.0,
+        });
+        target.local_port_qual = local_port.map_or(0, u64::from);
+        target.outgoing = Some((path, psn, mtu));
+        self.transmit();
+        Ok(())
+    }
+
+    /// Ends a connection, or an attempt. The event DISCONNECTED follows, once.
+    ///
+    /// Page: dat_ep_disconnect.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: UNCONNECTED, RESERVED, PASSIVE, TENTATIVE. DAT_INTERNAL_ERROR: the device
+    /// refused, and nothing has changed.
+    pub fn ep_disconnect(&mut self, ep: EpHandle, flags: CloseFlags) -> DatResult<()> {
+        let state = self.ep(ep)?.hot.state;
+        match (state, flags) {
+            (EpState::Disconnected, _) | (EpState::DisconnectPending, CloseFlags::Graceful) => {}
+            (EpState::ActiveConnectionPending | EpState::CompletionPending, _) => {
+                self.halt(ep.key)?;
+                self.leave_connection(
+                    ep.key,
+                    EpEvent::AttemptEnded,
+                    ConnectionEventKind::Disconnected,
+                    true,
+                );
+            }
+            (EpState::Connected | EpState::DisconnectPending, CloseFlags::Abrupt) => {
+                self.halt(ep.key)?;
+                self.leave_connection(
+                    ep.key,
+                    EpEvent::ConnectionEnded,
+                    ConnectionEventKind::Disconnected,
+                    true,
+                );
+            }
+            (EpState::Connected, CloseFlags::Graceful) => {
+                self.move_to(ep.key, EpEvent::Drain);
+                self.draining.push(ep.key);
+                self.advance_drain(ep.key);
+            }
+            (
+                EpState::Unconnected
+                | EpState::Reserved
+                | EpState::PassiveConnectionPending
+                | EpState::TentativeConnectionPending,
+                _,
+            ) => return Err(state.refuse()),
+        }
+        self.settle_effects();
+        self.transmit();
+        Ok(())
+    }
+
+    /// Brings a disconnected endpoint back to UNCONNECTED; on an unconnected one a no-op that keeps
+    /// the receives posted. Completions not dequeued yet may be lost.
+    ///
+    /// Page: dat_ep_reset.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: any other state. DAT_INTERNAL_ERROR: the device
+    /// refused; the endpoint stays DISCONNECTED.
+    pub fn ep_reset(&mut self, ep: EpHandle) -> DatResult<()> {
+        let state = self.ep(ep)?.hot.state;
+        let next = state.next(EpEvent::Reset).ok_or(state.refuse())?;
+        if state == next {
+            return Ok(());
+        }
+        self.await_last_buffer(ep.key);
+        self.drain_queues_of(ep.key);
+        self.settle_effects();
+        if let Err(error) = self.with_queues(ep.key, P::reset_qp) {
+            let refused = self.device_refused("ep_reset", error, Subtype::ResourceTep);
+            self.stop_half_way(ep.key);
+            self.settle_effects();
+            return Err(refused);
+        }
+        self.abandon_binds(ep.key);
+        self.settle_effects();
+        let target = &mut self.eps[ep.key];
+        target.step(EpEvent::Reset)?;
+        target.marker = false;
+        target.posted_after_marker = 0;
+        target.has_received = false;
+        target.last_buffer = false;
+        target.remote = None;
+        target.local_port_qual = 0;
+        target.private_data = Box::default();
+        Ok(())
+    }
+
+    /// Has something done to the queue pair of an endpoint that concerns its completion queues, too.
+    fn with_queues<T: Default>(
+        &mut self,
+        key: EpKey,
+        change: impl FnOnce(
+            &mut P,
+            &mut P::Qp,
+            &mut P::Cq,
+            Option<&mut P::Cq>,
+        ) -> Result<T, ProviderError>,
+    ) -> Result<T, ProviderError> {
+        let Some(ep) = self.eps.get_mut(key) else {
+            return Ok(T::default());
+        };
+        let Some(qp) = ep.qp.get_mut() else {
+            return Ok(T::default());
+        };
+        match queues(
+            &mut self.evds,
+            ep.discard.as_mut(),
+            ep.request_evd,
+            ep.recv_evd,
+        ) {
+            Some((request_cq, recv_cq)) => change(&mut self.provider, qp, request_cq, recv_cq),
+            None => Ok(T::default()),
+        }
+    }
+
+    /// Undoes a `bring_up` that failed half-way: the endpoint is what it was, its receives among it, unless a packet has come for
+    /// one of them, which ends the others. Until then it may be able to receive, so a device that goes on refusing is stopped.
+    pub(in crate::ia) fn rewind(&mut self, key: EpKey) {
+        self.insist("rewinding a queue pair", |ia| {
+            if ia.dead {
+                // Its receives are flushed.
+                return Ok(());
+            }
+            let rewound = ia.with_queues(key, P::rewind_qp).and_then(|kept| {
+                if kept {
+                    return Ok(());
+                }
+                ia.flush_endpoint(key, QueuePair::take_lost);
+                ia.with_queues(key, P::reset_qp)
+            });
+            rewound.map_err(|error| ia.not_ended("rewinding a queue pair", &error))
+        });
+        if let Some(ep) = self.eps.get_mut(key) {
+            ep.has_received = false;
+        }
+    }
+
+    /// 24 random bits.
+    pub(in crate::ia) fn random_psn(&mut self) -> u32 {
+        // CAST: masked to 24 bits.
+        (self.provider.random() & 0xff_ffff) as u32
+    }
+
+    /// Takes an endpoint along an edge that concerns nothing else. False: there is no such edge.
+    pub(in crate::ia) fn move_to(&mut self, key: EpKey, event: EpEvent) -> bool {
+        self.eps
+            .get_mut(key)
+            .is_some_and(|ep| ep.step(event).is_ok())
+    }
+
+    /// Queues a connection event of an endpoint.
+    pub(in crate::ia) fn report(&mut self, key: EpKey, kind: ConnectionEventKind) {
+        let Some(ep) = self.eps.get(key) else { return };
+        let private_data_size = if kind.has_private_data() {
+            ep.private_data.len()
+        } else {
+            0
+        };
+        let event = ConnectionEvent {
+            kind,
+            ep: EpHandle { key, ia: self.id },
+            private_data_size,
+        };
+        let evd = ep.connect_evd;
+        self.push_event(evd, Event::Connection(event));
+    }
+
+    /// The connection manager forgets the endpoint's connection; the peer is told what it has to be.
+    pub(in crate::ia) fn let_go(&mut self, key: EpKey) {
+        if let Some(conn) = self.eps.get_mut(key).and_then(|ep| ep.conn.take()) {
+            self.conns.remove(&conn);
+            let now = self.provider.now();
+            self.adapter.lock().release(now, conn, self.seat);
+        }
+    }
+
+    /// The one way into DISCONNECTED. Does nothing where the table has no such edge. The queue pair takes no packets afterwards,
+    /// or the device is stopped: nobody could be told that it refuses.
+    pub(in crate::ia) fn enter_disconnected(
+        &mut self,
+        key: EpKey,
+        event: EpEvent,
+        kind: ConnectionEventKind,
+    ) {
+        self.leave_connection(key, event, kind, false);
+    }
+
+    /// Leaves a connection, or an attempt, for DISCONNECTED. `halted`: the queue pair has stopped already.
+    fn leave_connection(
+        &mut self,
+        key: EpKey,
+        event: EpEvent,
+        kind: ConnectionEventKind,
+        halted: bool,
+    ) {
+        let Some(ep) = self.eps.get(key) else { return };
+        if ep.hot.state.next(event) != Some(EpState::Disconnected) {
+            return;
+        }
+        self.move_to(key, event);
+        self.draining.retain(|other| *other != key);
+        self.let_go(key);
+        let Some(ep) = self.eps.get(key) else {
+            return;
+        };
+        let (connect, request, recv) = (ep.connect_evd, ep.request_evd, ep.recv_evd);
+        let shared = connect.filter(|_| connect == request || connect == recv);
+        // Why an attempt failed is told before the receives that end with it; they have ended already if the program gave it up. The end
+        // of a connection comes behind all that was done on it.
+        let attempt = event == EpEvent::AttemptEnded;
+        if attempt {
+            self.report_behind(shared, key, kind);
+        }
+        if !halted {
+            self.insist("stopping a queue pair", |ia| ia.halt(key));
+        }
+        if !attempt {
+            self.report_behind(shared, key, kind);
+        }
+    }
+
+    /// Reports behind the completions that an EVD has already.
+    fn report_behind(&mut self, evd: Option<EvdKey>, key: EpKey, kind: ConnectionEventKind) {
+        if let Some(evd) = evd {
+            self.drain_evd(evd, false);
+        }
+        self.report(key, kind);
+    }
+
+    /// An error ended the connection, or the attempt.
+    pub(in crate::ia) fn connection_failed(&mut self, key: EpKey) {
+        let Some(ep) = self.eps.get(key) else { return };
+        match ep.hot.state {
+            EpState::Connected | EpState::DisconnectPending => {
+                self.enter_disconnected(key, EpEvent::ConnectionEnded, ConnectionEventKind::Broken);
+            }
+            EpState::CompletionPending => {
+                self.enter_disconnected(
+                    key,
+                    EpEvent::AttemptEnded,
+                    ConnectionEventKind::AcceptCompletionError,
+                );
+            }
+            EpState::ActiveConnectionPending => {
+                self.enter_disconnected(
+                    key,
+                    EpEvent::AttemptEnded,
+                    ConnectionEventKind::NonPeerRejected,
+                );
+            }
+            EpState::Unconnected
+            | EpState::Reserved
+            | EpState::PassiveConnectionPending
+            | EpState::TentativeConnectionPending
+            | EpState::Disconnected => {}
+        }
+    }
+
+    /// The handshake is done.
+    pub(in crate::ia) fn established(&mut self, key: EpKey) {
+        if self.move_to(key, EpEvent::Established) {
+            self.report(key, ConnectionEventKind::Established);
+        }
+    }
+
+    /// Moves the queue pair of an endpoint to RTS; `receive_psn` is what we asked the peer to begin with.
+    pub(in crate::ia) fn bring_up(
+        &mut self,
+        key: EpKey,
+        peer: &Peer,
+        receive_psn: u32,
+    ) -> Result<(), ProviderError> {
+        let Some(ep) = self.eps.get_mut(key) else {
+            return Ok(());
+        };
+        let (reads_in, reads_out) = (
+            depth(ep.attr.max_rdma_read_in),
+            depth(ep.attr.max_rdma_read_out),
+        );
+        let Some(qp) = ep.qp.get_mut() else {
+            return Ok(());
+        };
+        let transport = self.config.transport;
+        self.provider.ready_to_receive(
+            qp,
+            &ReadyToReceive {
+                path: peer.path,
+                remote_qpn: peer.qpn,
+                receive_psn,
+                mtu: peer.mtu,
+                reads_in,
+                min_rnr_timer: transport.min_rnr_timer,
+            },
+        )?;
+        ep.has_received = true;
+        self.provider.ready_to_send(
+            qp,
+            &ReadyToSend {
+                send_psn: peer.psn,
+                // Never more on the wire than the peer can answer.
+                reads_out: reads_out.min(peer.reads_out),
+                retry_count: peer.retry_count,
+                rnr_retry: peer.rnr_retry,
+                ack_timeout: peer.ack_timeout,
+            },
+        )
+    }
+
+    /// Looks whether the requests of a draining endpoint are done.
+    pub(in crate::ia) fn advance_drain(&mut self, key: EpKey) {
+        let Some(ep) = self.eps.get(key) else { return };
+        if ep.hot.state != EpState::DisconnectPending {
+            return;
+        }
+        match ep.request_evd {
+            Some(evd) => {
+                self.drain_evd(evd, true);
+            }
+            None => {
+                self.drain_discard(key);
+            }
+        }
+        if self
+            .effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Failed(failed) if *failed == key))
+        {
+            // The queue is empty because a request failed: that is about to be the end.
+            return;
+        }
+        let Some(ep) = self.eps.get_mut(key) else {
+            return;
+        };
+        let Some(qp) = ep.qp.get_mut() else { return };
+        if qp.requests_outstanding() == 0 {
+            self.drained(key);
+            return;
+        }
+        if qp.ends_silently() && !ep.marker {
+            let nothing = RequestOp::RdmaWrite {
+                address: 0,
+                rmr_context: 0,
+            };
+            let flags = RequestFlags {
+                suppress: false,
+                solicited: false,
+                fence: false,
+                unsignalled: true,
+            };
+            // No room: a completion must come first, and then we are called again.
+            if qp
+                .post_request(nothing, core::iter::empty(), 0, flags)
+                .is_ok()
+            {
+                ep.marker = true;
+                ep.posted_after_marker = 0;
+            }
+        }
+    }
+
+    /// The last request of a graceful disconnect is done.
+    pub(in crate::ia) fn drained(&mut self, key: EpKey) {
+        if self
+            .eps
+            .get(key)
+            .is_some_and(|ep| ep.hot.state == EpState::DisconnectPending)
+        {
+            self.enter_disconnected(
+                key,
+                EpEvent::ConnectionEnded,
+                ConnectionEventKind::Disconnected,
+            );
+        }
+    }
+}

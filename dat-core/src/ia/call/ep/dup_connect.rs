@@ -1,0 +1,70 @@
+//! `dat_ep_dup_connect`: once more to where another endpoint is connected.
+//!
+//! The other endpoint knows where its connection went: address and qualifier if it connected actively. One that
+//! was connected passively knows its peer's address, but nobody listens where its peer came from, as a rule; the attempt
+//! is made all the same and ends as it must, with NON_PEER_REJECTED. (The page says "connected" and no more.)
+
+use super::connect::{check_private_data, check_qos};
+use crate::attributes::gid_of;
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::EpHandle;
+use crate::ia::instance::Ia;
+use crate::object::ep::state::{EpEvent, EpState};
+use crate::provider::{Provider, ProviderError};
+use crate::types::{ConnQual, Qos, Timeout};
+
+impl<P: Provider> Ia<P> {
+    /// Starts a connection to who listens where `dup_ep` is connected to. The outcome is one event on the connect EVD,
+    /// as of [`Ia::ep_connect`].
+    ///
+    /// Page: dat_ep_dup_connect.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP: either. DAT_INVALID_STATE: `ep` is not UNCONNECTED, `dup_ep` not CONNECTED (the
+    /// subtype names the state at fault); |EP_NOTREADY `ep` has no PZ. DAT_INVALID_PARAMETER: |ARG3 timeout 0, |ARG4
+    /// private data too long. DAT_MODEL_NOT_SUPPORTED: quality of service. DAT_INSUFFICIENT_RESOURCES.
+    pub fn ep_dup_connect(
+        &mut self,
+        ep: EpHandle,
+        dup_ep: EpHandle,
+        timeout: impl Into<Timeout>,
+        private_data: &[u8],
+        qos: Qos,
+    ) -> DatResult<()> {
+        let timeout = timeout.into();
+        let state = self.ep(ep)?.hot.state;
+        let dup = self.ep(dup_ep)?;
+        state.next(EpEvent::Connect).ok_or(state.refuse())?;
+        if dup.hot.state != EpState::Connected {
+            return Err(dup.hot.state.refuse());
+        }
+        // A connected endpoint has another end.
+        let remote = dup
+            .remote
+            .ok_or(DatError::state(Subtype::StateEpConnected))?;
+        let path = dup.outgoing.map(|(path, ..)| path);
+        self.alive()?;
+        if timeout == Timeout::ZERO {
+            return Err(DatError::parameter(Subtype::Arg3, "timeout").because("a timeout of 0"));
+        }
+        check_private_data(
+            ConnQual(remote.port_qual),
+            private_data.len(),
+            Subtype::Arg4,
+        )?;
+        check_qos(qos)?;
+        let path = match path.map_or_else(|| self.provider.resolve(gid_of(remote.address)), Ok) {
+            Ok(path) => path,
+            // The page has no answer for addresses: there was a path when the connection was made.
+            Err(ProviderError::Unreachable(what)) => {
+                self.last_device_error = Some(what);
+                return Err(DatError::resources(Subtype::ResourceTep).because("no route any more"));
+            }
+            Err(error) => {
+                return Err(self.device_refused("ep_dup_connect", error, Subtype::ResourceTep));
+            }
+        };
+        let (address, qualifier) = (remote.address, ConnQual(remote.port_qual));
+        self.connect_to(ep, address, qualifier, path, timeout, private_data)
+    }
+}

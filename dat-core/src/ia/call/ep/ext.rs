@@ -1,0 +1,135 @@
+//! Posting what DAT 1.2 does not have and InfiniBand does ([`crate::object::ep::extension`]).
+
+use super::post::{Post, posts};
+use crate::error::{DatError, DatResult};
+use crate::handle::EpHandle;
+use crate::ia::instance::Ia;
+use crate::object::ep::extension::{
+    CompareSwap, FetchAdd, RdmaWriteImmediate, SendImmediate, SendInvalidate,
+};
+use crate::object::lmr::segment::{RmrTriplet, Segment};
+use crate::provider::Provider;
+use crate::types::{CompletionFlags, DtoCookie};
+
+posts! {
+    SendImmediate: Ia::request_at_once, request_in_order;
+    SendInvalidate: Ia::request_at_once, request_in_order;
+    RdmaWriteImmediate<'_>: Ia::request_at_once, request_in_order;
+    FetchAdd<'_>: Ia::request_at_once, request_in_order;
+    CompareSwap<'_>: Ia::request_at_once, request_in_order;
+}
+
+/// The segments of an atomic operation are its result's.
+#[cold]
+fn of_result(error: DatError) -> DatError {
+    if error.argument() == Some("iov") {
+        error.naming("result")
+    } else {
+        error
+    }
+}
+
+impl<P: Provider> Ia<P> {
+    /// Whether the device has atomic operations of 8 bytes, and regions may be registered with [`MemPrivFlags::REMOTE_ATOMIC`].
+    #[must_use]
+    pub fn has_atomics(&self) -> bool {
+        self.provider.limits().atomics
+    }
+
+    /// Sends the bytes of `iov` as one message with immediate data, which the completion of the peer's receive tells.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send`].
+    #[inline]
+    pub fn ep_post_send_immediate<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        SendImmediate(immediate).post(self, ep, iov, cookie, flags)
+    }
+
+    /// Sends the bytes of `iov` as one message that takes a context of the peer's from the memory it stands for, before the peer's
+    /// receive completes, which tells the context. It must be one that the peer lets be invalidated: a window bound with
+    /// [`MemPrivFlags::REMOTE_INVALIDATE`], or what a kernel has registered fast. Any other breaks the connection
+    /// (DAT_DTO_ERR_REMOTE_ACCESS).
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send`].
+    #[inline]
+    pub fn ep_post_send_invalidate<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        rmr_context: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        SendInvalidate(rmr_context).post(self, ep, iov, cookie, flags)
+    }
+
+    /// Writes the bytes of `iov` to the peer's memory and then completes a receive of the peer's, which tells the immediate data and
+    /// how many bytes were written. SOLICITED_WAIT means what it means for a Send.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_rdma_write`].
+    #[inline]
+    pub fn ep_post_rdma_write_immediate<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        RdmaWriteImmediate(remote, immediate).post(self, ep, iov, cookie, flags)
+    }
+
+    /// Adds `add` to the number at the peer, atomically towards other such operations of the peer's device. What it was is in `result`,
+    /// 8 bytes, when the request completes.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_rdma_read`], with one segment. DAT_LENGTH_ERROR: `result` has not 8 bytes, or `remote` has less.
+    /// DAT_INVALID_PARAMETER|ARG5: the remote address is no multiple of 8. DAT_MODEL_NOT_SUPPORTED: not [`Ia::has_atomics`].
+    pub fn ep_post_fetch_add<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        result: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        add: u64,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        FetchAdd { remote, add }
+            .post(self, ep, result, cookie, flags)
+            .map_err(of_result)
+    }
+
+    /// Replaces the number at the peer by `swap` if it is `compare`, likewise.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_fetch_add`].
+    #[expect(clippy::too_many_arguments, reason = "an RDMA post and two operands")]
+    pub fn ep_post_compare_swap<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        result: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        compare: u64,
+        swap: u64,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let swap = CompareSwap {
+            remote,
+            compare,
+            swap,
+        };
+        swap.post(self, ep, result, cookie, flags)
+            .map_err(of_result)
+    }
+}

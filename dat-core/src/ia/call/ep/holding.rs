@@ -1,0 +1,128 @@
+//! How many receive buffers an endpoint holds: `dat_ep_recv_query` and `dat_ep_set_watermark`.
+//!
+//! A buffer posted to an endpoint is the endpoint's at once, and until its completion (uDAPL 1.2, dat_ep_recv_query). All
+//! of them are for messages still to come, one each, so their span is their number.
+//!
+//! A buffer of an SRQ is an endpoint's once the endpoint has taken it. Our transport keeps messages in order and takes a
+//! buffer when a message begins, so an endpoint holds at most the one whose message is arriving. The device does not tell when
+//! that is: the counts are unknown, a mark of 1 or more is never exceeded, and a mark of 0 cannot be had.
+//!
+//! Marks are looked at when they are set and when the IA looks around ([`Ia::progress`]), those of some endpoints each time, not
+//! by posts.
+
+use crate::error::{DatError, DatResult};
+use crate::event::AsyncEvent;
+use crate::handle::{EpHandle, EpKey};
+use crate::ia::instance::Ia;
+use crate::object::ep::Watermarks;
+use crate::object::ep::state::EpState;
+use crate::provider::{Provider, QueuePair};
+
+/// Endpoints whose marks are looked at, at a time.
+const LOOKS: usize = 32;
+
+/// What `ep_recv_query` tells. `None` is DAT_VALUE_UNKNOWN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpRecvParam {
+    /// Buffers the endpoint holds, not completed.
+    pub nbufs_allocated: Option<u32>,
+    /// Completions there will be if every message arriving now arrives whole.
+    pub bufs_alloc_span: Option<u32>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// How many receive buffers an endpoint holds.
+    ///
+    /// Page: dat_ep_recv_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_recv_query(&mut self, ep: EpHandle) -> DatResult<EpRecvParam> {
+        self.ep(ep)?;
+        let held = self.buffers_held(ep.key);
+        self.settle_effects();
+        Ok(EpRecvParam {
+            nbufs_allocated: held,
+            bufs_alloc_span: held,
+        })
+    }
+
+    /// Sets both high watermarks and arms them; `None` switches one off. More buffers than `soft` are one asynchronous
+    /// event, more than `hard` break the connection.
+    ///
+    /// Page: dat_ep_set_watermark.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_MODEL_NOT_SUPPORTED: a mark of 0 for an endpoint with an SRQ.
+    pub fn ep_set_watermark(
+        &mut self,
+        ep: EpHandle,
+        soft: Option<u32>,
+        hard: Option<u32>,
+    ) -> DatResult<()> {
+        let uses_srq = self.ep(ep)?.srq.is_some();
+        if uses_srq && (soft == Some(0) || hard == Some(0)) {
+            return Err(DatError::unsupported()
+                .because("the device does not tell when an endpoint takes a buffer of an SRQ"));
+        }
+        self.eps[ep.key].marks = Watermarks { soft, hard };
+        self.marked.retain(|key| *key != ep.key);
+        if !uses_srq && (soft.is_some() || hard.is_some()) {
+            self.marked.push(ep.key);
+            self.check_marks(ep.key);
+        }
+        self.settle_effects();
+        Ok(())
+    }
+
+    /// Looks at the watermarks of endpoints that have any, a few at a time, by turns.
+    pub(in crate::ia) fn check_some_marks(&mut self) {
+        for _ in 0..self.marked.len().min(LOOKS) {
+            self.next_marked = (self.next_marked + 1) % self.marked.len().max(1);
+            if let Some(&key) = self.marked.get(self.next_marked) {
+                self.check_marks(key);
+            }
+        }
+    }
+
+    fn check_marks(&mut self, key: EpKey) {
+        let Some(held) = self.buffers_held(key) else {
+            return;
+        };
+        let Some(ep) = self.eps.get_mut(key) else {
+            return;
+        };
+        let exceeded = |mark: Option<u32>| mark.is_some_and(|mark| held > mark);
+        let connected = matches!(
+            ep.hot.state,
+            EpState::Connected | EpState::DisconnectPending
+        );
+        let breaks = exceeded(ep.marks.hard) && connected;
+        if exceeded(ep.marks.soft) {
+            ep.marks.soft = None;
+            let ep = EpHandle { key, ia: self.id };
+            self.push_async(AsyncEvent::EpSoftHighWatermark(ep));
+        }
+        if breaks {
+            self.connection_failed(key);
+        }
+    }
+
+    /// Buffers an endpoint holds, completions looked at first.
+    fn buffers_held(&mut self, key: EpKey) -> Option<u32> {
+        let ep = self.eps.get(key)?;
+        if ep.srq.is_some() {
+            return None;
+        }
+        match ep.recv_evd {
+            Some(evd) => {
+                self.drain_evd(evd, true);
+            }
+            None => {
+                self.drain_discard(key);
+            }
+        }
+        let qp = &self.eps.get(key)?.qp;
+        Some(qp.get().map_or(0, QueuePair::recvs_outstanding))
+    }
+}

@@ -1,0 +1,150 @@
+//! Sends whose data goes into the queue itself.
+//!
+//! A short message need not be in registered memory: the processor copies it behind the work queue entry, the
+//! device finds it there and makes no second access to host memory. DAT 1.2 has no such call; this is an
+//! addition to it, with the checks and the completion of `dat_ep_post_send`.
+//!
+//! How much fits is what the endpoint's queue has room for in each of its entries: more with more
+//! `max_request_iov` ([`Ia::ep_inline_limit`]).
+
+use crate::error::DatResult;
+use crate::handle::EpHandle;
+use crate::ia::instance::Ia;
+use crate::object::ep::extension::{SendImmediate, SendInvalidate};
+use crate::object::ep::request::{Operation, Send};
+use crate::object::ep::state::EpState;
+use crate::provider::{InlineError, Provider, QueuePair, RequestFlags};
+use crate::refusal::Refusal;
+use crate::types::{CompletionFlags, DtoCookie};
+
+impl<P: Provider> Ia<P> {
+    /// Most bytes [`Ia::ep_post_send_inline`] takes.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE|EP_NOTREADY: the endpoint has no PZ.
+    pub fn ep_inline_limit(&self, ep: EpHandle) -> DatResult<usize> {
+        let ep = self.ep(ep)?;
+        let qp = ep.qp.get().ok_or_else(|| Refusal::NotReady.error())?;
+        Ok(qp.send_inline_limit())
+    }
+
+    /// Sends a copy of `data` as one message; `data` is the caller's again on return.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send`]. DAT_INVALID_PARAMETER|ARG2: `data` is longer than [`Ia::ep_inline_limit`].
+    #[inline]
+    pub fn ep_post_send_inline(
+        &mut self,
+        ep: EpHandle,
+        data: &[u8],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post_inline_of(ep, Send, data, cookie, flags)
+    }
+
+    /// [`Ia::ep_post_send_immediate`] of a copy of `data`.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send_inline`].
+    #[inline]
+    pub fn ep_post_send_inline_immediate(
+        &mut self,
+        ep: EpHandle,
+        data: &[u8],
+        cookie: DtoCookie,
+        immediate: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post_inline_of(ep, SendImmediate(immediate), data, cookie, flags)
+    }
+
+    /// [`Ia::ep_post_send_invalidate`] of a copy of `data`.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send_inline`].
+    #[inline]
+    pub fn ep_post_send_inline_invalidate(
+        &mut self,
+        ep: EpHandle,
+        data: &[u8],
+        cookie: DtoCookie,
+        rmr_context: u32,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.post_inline_of(ep, SendInvalidate(rmr_context), data, cookie, flags)
+    }
+
+    #[inline(always)]
+    fn post_inline_of(
+        &mut self,
+        ep: EpHandle,
+        what: impl Operation,
+        data: &[u8],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        match self.post_inline(ep, what, data, cookie, flags) {
+            Ok(()) => Ok(()),
+            Err(refusal) => self.post_inline_again(ep, what, data, cookie, flags, refusal),
+        }
+    }
+
+    #[inline(always)]
+    fn post_inline(
+        &mut self,
+        handle: EpHandle,
+        what: impl Operation,
+        data: &[u8],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> Result<(), Refusal> {
+        let ep = self.eps.named_mut(handle.key, handle.ia);
+        let ep = ep.ok_or(Refusal::NoEp)?;
+        if !matches!(ep.hot.state, EpState::Connected | EpState::Disconnected) {
+            return Err(Refusal::State);
+        }
+        let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
+        if flags.bits() & ep.hot.request_flags_refused != 0 {
+            return Err(Refusal::InlineFlags);
+        }
+        let how = RequestFlags {
+            suppress: flags.contains(CompletionFlags::SUPPRESS),
+            solicited: flags.contains(CompletionFlags::SOLICITED_WAIT),
+            fence: flags.contains(CompletionFlags::BARRIER_FENCE),
+            unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
+        };
+        qp.post_send_inline(what.op(), data, cookie.0, how)
+            .map_err(|error| match error {
+                InlineError::Full => Refusal::Full,
+                InlineError::TooLong { .. } => Refusal::LongInline,
+            })?;
+        if ep.hot.state == EpState::Disconnected {
+            ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// What becomes of a Send that was not posted at once.
+    #[cold]
+    #[inline(never)]
+    fn post_inline_again(
+        &mut self,
+        handle: EpHandle,
+        what: impl Operation,
+        data: &[u8],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+        refusal: Refusal,
+    ) -> DatResult<()> {
+        if refusal == Refusal::State {
+            return Err(self.ep(handle)?.hot.state.refuse());
+        }
+        if refusal != Refusal::Full {
+            return Err(refusal.error());
+        }
+        self.reclaim(handle, |ep| ep.request_evd);
+        self.post_inline(handle, what, data, cookie, flags)
+            .map_err(Refusal::error)
+    }
+}

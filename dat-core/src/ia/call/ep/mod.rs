@@ -1,0 +1,565 @@
+//! The calls on endpoints: `dat_ep_create`, `_create_with_srq`, `_query`, `_get_status`, `_free`; the others are in files of their own.
+//!
+//! DAT's endpoint owns the device's queue pair, which is made and goes with it.
+//!
+//! A null EVD means that the consumer does not care for those completions. The device writes them all
+//! the same, so such an endpoint has a completion queue of its own, `discard`, which is always armed. It is emptied when the device
+//! says that there is something, and when a post finds no room. An error seen there breaks the connection as any.
+
+pub(crate) mod batch;
+pub(crate) mod connect;
+pub(crate) mod dup_connect;
+pub(crate) mod ext;
+pub(crate) mod holding;
+pub(crate) mod inline;
+pub(crate) mod modify;
+pub(crate) mod post;
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey, PzHandle, SrqHandle, SrqKey, index_of};
+use crate::ia::instance::Ia;
+use crate::object::ep::attr::EpAttr;
+use crate::object::ep::evds::EpEvds;
+use crate::object::ep::state::{EpEvent, EpState};
+use crate::object::ep::{DISCARD_OWNER, Ep, MAX_OWNER, Remote, Setup, feeders_of, streams_of};
+use crate::object::evd::queue::Evd;
+use crate::provider::{CompletionQueue, Nanos, Provider, QueuePair, QueueSizes};
+use crate::slots::Slots;
+use crate::types::EvdFlags;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// How long freeing or resetting an endpoint waits for the buffers it took from its SRQ.
+const LAST_BUFFER_WAIT: Nanos = 500_000_000;
+
+/// What `ep_query` tells (`DAT_EP_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpParam {
+    /// The state.
+    pub state: EpState,
+    /// Our address.
+    pub local_ia_address: IpAddr,
+    /// Our port qualifier, when there is one; else 0.
+    pub local_port_qual: u64,
+    /// The peer's address, while there is a connection or an attempt.
+    pub remote_ia_address: Option<IpAddr>,
+    /// The peer's port qualifier; 0 when unknown.
+    pub remote_port_qual: u64,
+    /// The protection zone.
+    pub pz: Option<PzHandle>,
+    /// Where receives complete.
+    pub recv_evd: Option<EvdHandle>,
+    /// Where requests complete.
+    pub request_evd: Option<EvdHandle>,
+    /// Where connection events go.
+    pub connect_evd: Option<EvdHandle>,
+    /// Where buffers come from.
+    pub srq: Option<SrqHandle>,
+    /// The attributes, as asked for.
+    pub attr: EpAttr,
+}
+
+/// What `ep_get_status` tells: a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpStatus {
+    /// The state.
+    pub state: EpState,
+    /// No receive is outstanding. For an endpoint with an SRQ: always, as far as we know.
+    pub recv_idle: bool,
+    /// No request is outstanding.
+    pub request_idle: bool,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Gives an endpoint the name a facade has for it, which its completions say ([`Ia::evd_look`]).
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_set_name(&mut self, ep: EpHandle, name: u64) -> DatResult<()> {
+        self.ep(ep)?;
+        self.eps[ep.key].name = name;
+        Ok(())
+    }
+
+    /// An endpoint. Without attributes it gets [`EpAttr::defaults`].
+    ///
+    /// Page: dat_ep_create.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: the PZ, or an EVD (also one made without the flag of the stream).
+    /// DAT_INVALID_PARAMETER|ARG6: an attribute is illegal or beyond the IA, or the EVDs cannot carry
+    /// these streams together. DAT_MODEL_NOT_SUPPORTED: quality of service, watermark.
+    /// DAT_INSUFFICIENT_RESOURCES|TEP.
+    pub fn ep_create(
+        &mut self,
+        pz: Option<PzHandle>,
+        evds: EpEvds,
+        attr: Option<&EpAttr>,
+    ) -> DatResult<EpHandle> {
+        let attr = attr
+            .copied()
+            .unwrap_or_else(|| EpAttr::defaults(&self.attr));
+        self.create(pz, evds, None, attr, Subtype::Arg6)
+    }
+
+    /// An endpoint that takes its receive buffers from an SRQ.
+    ///
+    /// Page: dat_ep_create_with_srq.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_create`], attributes being ARG7; DAT_INVALID_HANDLE|SRQ.
+    pub fn ep_create_with_srq(
+        &mut self,
+        pz: Option<PzHandle>,
+        evds: EpEvds,
+        srq: SrqHandle,
+        attr: &EpAttr,
+    ) -> DatResult<EpHandle> {
+        let srq = self.srq_key(srq)?;
+        self.create(pz, evds, Some(srq), *attr, Subtype::Arg7)
+    }
+
+    fn create(
+        &mut self,
+        pz: Option<PzHandle>,
+        evds: EpEvds,
+        srq: Option<SrqKey>,
+        attr: EpAttr,
+        argument: Subtype,
+    ) -> DatResult<EpHandle> {
+        self.alive()?;
+        let setup = Setup {
+            pz: pz.map(|pz| self.pz_key(pz)).transpose()?,
+            recv_evd: self.evd_for(evds.recv, EvdFlags::DTO, Subtype::HandleEvdRecv)?,
+            request_evd: self.evd_for(evds.request, EvdFlags::DTO, Subtype::HandleEvdRequest)?,
+            connect_evd: self.evd_for(
+                evds.connect,
+                EvdFlags::CONNECTION,
+                Subtype::HandleEvdConn,
+            )?,
+            srq,
+            attr,
+        };
+        attr.check(&self.attr, srq.is_some(), argument)?;
+        self.check_sharing(&setup, None, argument)?;
+        let key = self.insert_ep(&setup)?;
+        Ok(EpHandle { key, ia: self.id })
+    }
+
+    /// An endpoint for a request that reached a PSP with the PROVIDER flag: without PZ and EVDs,
+    /// tentative until the request is decided, with the RDMA Read depths the peer would like.
+    pub(in crate::ia) fn lend_ep(
+        &mut self,
+        reads_in: u8,
+        reads_out: u8,
+        remote: Remote,
+    ) -> DatResult<EpKey> {
+        let attr = EpAttr {
+            max_rdma_read_in: u32::from(reads_in).min(self.attr.max_rdma_read_per_ep_in),
+            max_rdma_read_out: u32::from(reads_out).min(self.attr.max_rdma_read_per_ep_out),
+            ..EpAttr::defaults(&self.attr)
+        };
+        let (pz, evd, srq) = (None, None, None);
+        let setup = Setup {
+            pz,
+            recv_evd: evd,
+            request_evd: evd,
+            connect_evd: evd,
+            srq,
+            attr,
+        };
+        let key = self.insert_ep(&setup)?;
+        let ep = &mut self.eps[key];
+        ep.step(EpEvent::Lent)?;
+        ep.remote = Some(remote);
+        Ok(key)
+    }
+
+    fn insert_ep(&mut self, setup: &Setup) -> DatResult<EpKey> {
+        let attr = setup.attr;
+        let room = self.room_for_binds(setup);
+        let key = self.eps.insert(Ep::new(setup, attr.read_iov(&self.attr)));
+        match self.make_qp(key, setup) {
+            Ok((qp, discard)) => {
+                let ep = &mut self.eps[key];
+                (ep.qp, ep.discard) = (qp.into(), discard);
+                ep.binds = VecDeque::with_capacity(room);
+                if ep.discard.is_some() {
+                    self.discarding.push(key);
+                }
+            }
+            Err(error) => {
+                self.eps.remove(key);
+                return Err(error);
+            }
+        }
+        self.attach(setup);
+        Ok(key)
+    }
+
+    /// The queue pair of an endpoint, if its PZ is known, and the queue for what nobody wants.
+    #[allow(clippy::type_complexity, reason = "the two things an endpoint gets")]
+    fn make_qp(&mut self, key: EpKey, setup: &Setup) -> DatResult<(Option<P::Qp>, Option<P::Cq>)> {
+        let Some(pz) = setup.pz else {
+            return Ok((None, None));
+        };
+        let owner = index_of(key);
+        if owner > MAX_OWNER {
+            return Err(DatError::resources(Subtype::ResourceTep).because("2^23 endpoints exist"));
+        }
+        let attr = &setup.attr;
+        let max_recvs = if setup.srq.is_some() {
+            0
+        } else {
+            attr.max_recv_dtos
+        };
+        let unwanted = if setup.request_evd.is_none() {
+            attr.max_request_dtos
+        } else {
+            0
+        } + match (setup.recv_evd, setup.srq) {
+            (Some(_), _) => 0,
+            (None, None) => max_recvs,
+            (None, Some(srq)) => self.srqs[srq].max_recv_dtos(),
+        };
+        let discard = if setup.request_evd.is_some() && setup.recv_evd.is_some() {
+            None
+        } else {
+            match self
+                .provider
+                .create_cq(unwanted.max(1), DISCARD_OWNER | owner)
+            {
+                Ok(mut cq) => {
+                    self.provider.watch_cq(&cq);
+                    cq.arm(false);
+                    Some(cq)
+                }
+                Err(error) => {
+                    return Err(self.device_refused("ep_create", error, Subtype::ResourceTevd));
+                }
+            }
+        };
+        let sizes = QueueSizes {
+            max_requests: attr.max_request_dtos,
+            max_recvs,
+            max_request_segments: attr.max_request_iov.max(attr.write_iov()),
+            max_read_segments: attr.read_iov(&self.attr),
+            // An SRQ has its own limit.
+            max_recv_segments: if setup.srq.is_some() {
+                1
+            } else {
+                attr.max_recv_iov
+            },
+            binds: self.binds_on(setup),
+        };
+        let cq = |evd: Option<EvdKey>| match evd {
+            Some(evd) => self.evds[evd].cq.as_ref(),
+            None => discard.as_ref(),
+        };
+        let (Some(request_cq), Some(recv_cq)) = (cq(setup.request_evd), cq(setup.recv_evd)) else {
+            // `evd_for` has seen the DTO flag, so the EVD has a completion queue.
+            return Err(DatError::handle(Subtype::HandleEvdRecv));
+        };
+        let srq = setup.srq.map(|srq| &self.srqs[srq].queue);
+        match self
+            .provider
+            .create_qp(self.pzs[pz].pd, request_cq, recv_cq, srq, sizes, owner)
+        {
+            Ok(qp) => Ok((Some(qp), discard)),
+            Err(error) => {
+                let refused = self.device_refused("ep_create", error, Subtype::ResourceTep);
+                if let Some(mut cq) = discard {
+                    self.insist("destroying a completion queue", |ia| {
+                        ia.end_discard(&mut cq)
+                    });
+                }
+                Err(refused)
+            }
+        }
+    }
+
+    fn end_discard(&mut self, cq: &mut P::Cq) -> DatResult<()> {
+        match self.provider.destroy_cq(cq) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.not_ended("destroying a completion queue", &error)),
+        }
+    }
+
+    /// Whether an endpoint may bind RMRs: completions of binds need an EVD that takes them.
+    fn binds_on(&self, setup: &Setup) -> bool {
+        let flags = setup.request_evd.map(|evd| self.evds[evd].flags);
+        flags.is_some_and(|flags| flags.contains(EvdFlags::RMR_BIND)) && self.attr.max_rmrs != 0
+    }
+
+    /// Binds an endpoint may have on their way.
+    fn room_for_binds(&self, setup: &Setup) -> usize {
+        if self.binds_on(setup) {
+            usize::try_from(setup.attr.max_request_dtos).unwrap_or(usize::MAX)
+        } else {
+            0
+        }
+    }
+
+    /// Gives a queue pair back, and the queue for what nobody wanted of it, or as much of both as the device takes. What its
+    /// endpoint took out of the completion queues stays delivered.
+    fn unmake_qp(
+        &mut self,
+        qp: &mut Option<P::Qp>,
+        discard: &mut Option<P::Cq>,
+        setup: &Setup,
+    ) -> DatResult<()> {
+        let found = queues(
+            &mut self.evds,
+            discard.as_mut(),
+            setup.request_evd,
+            setup.recv_evd,
+        );
+        if let (Some(ending), Some((request_cq, recv_cq))) = (qp.as_mut(), found)
+            && let Err(error) = self.provider.destroy_qp(ending, request_cq, recv_cq)
+        {
+            return Err(self.not_ended("destroying a queue pair", &error));
+        }
+        *qp = None;
+        if let Some(cq) = discard {
+            // Nobody else has it, and the queue pair is gone.
+            self.insist("destroying a completion queue", |ia| ia.end_discard(cq));
+        }
+        *discard = None;
+        Ok(())
+    }
+
+    /// Whether the EVDs can carry the streams of `setup`, once those of `instead_of` are gone.
+    fn check_sharing(
+        &self,
+        setup: &Setup,
+        instead_of: Option<&Setup>,
+        argument: Subtype,
+    ) -> DatResult<()> {
+        if !self.config.strict_evd_sharing {
+            return Ok(());
+        }
+        for (evd, _) in streams_of(setup) {
+            let mut streams = self.evds[evd].streams;
+            let old = instead_of.into_iter().flat_map(streams_of);
+            old.filter(|(other, _)| *other == evd)
+                .for_each(|(_, stream)| streams.detach(stream));
+            streams_of(setup)
+                .filter(|(other, _)| *other == evd)
+                .for_each(|(_, stream)| streams.attach(stream));
+            if !streams.may_share() {
+                return Err(DatError::parameter(argument, "evds")
+                    .because("streams on one EVD need equal completion flags, and EVD_THRESHOLD if other kinds of event go there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the references an endpoint holds.
+    fn attach(&mut self, setup: &Setup) {
+        for (evd, stream) in streams_of(setup) {
+            self.evds[evd].streams.attach(stream);
+        }
+        for (connect, feeder) in feeders_of(setup) {
+            self.evds[connect].add_feeder(feeder);
+        }
+        if let Some(pz) = setup.pz {
+            self.pzs[pz].users += 1;
+        }
+        if let Some(srq) = setup.srq {
+            self.srqs[srq].users += 1;
+        }
+    }
+
+    /// Drops the references an endpoint held.
+    fn detach(&mut self, setup: &Setup) {
+        for (evd, stream) in streams_of(setup) {
+            self.evds[evd].streams.detach(stream);
+        }
+        for (connect, feeder) in feeders_of(setup) {
+            self.evds[connect].remove_feeder(feeder);
+        }
+        if let Some(pz) = setup.pz {
+            self.pzs[pz].users -= 1;
+        }
+        if let Some(srq) = setup.srq {
+            self.srqs[srq].users -= 1;
+        }
+    }
+
+    /// The parameters of an endpoint.
+    ///
+    /// Page: dat_ep_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_query(&self, ep: EpHandle) -> DatResult<EpParam> {
+        let ia = self.id;
+        let ep = self.ep(ep)?;
+        let evd = |key: Option<EvdKey>| key.map(|key| EvdHandle { key, ia });
+        Ok(EpParam {
+            state: ep.hot.state,
+            local_ia_address: self.attr.ia_address,
+            local_port_qual: ep.local_port_qual,
+            remote_ia_address: ep.remote.map(|remote| remote.address),
+            remote_port_qual: ep.remote.map_or(0, |remote| remote.port_qual),
+            pz: ep.pz.map(|key| PzHandle { key, ia }),
+            recv_evd: evd(ep.recv_evd),
+            request_evd: evd(ep.request_evd),
+            connect_evd: evd(ep.connect_evd),
+            srq: ep.srq.map(|key| SrqHandle { key, ia }),
+            attr: ep.attr,
+        })
+    }
+
+    /// The state of an endpoint, and whether its queues are empty as far as is known without
+    /// looking: a completion counts once it was polled.
+    ///
+    /// Page: dat_ep_get_status.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_get_status(&self, ep: EpHandle) -> DatResult<EpStatus> {
+        let ep = self.ep(ep)?;
+        Ok(EpStatus {
+            state: ep.hot.state,
+            recv_idle: ep.qp.get().is_none_or(|qp| qp.recvs_outstanding() == 0),
+            request_idle: ep.qp.get().is_none_or(|qp| qp.requests_outstanding() == 0),
+        })
+    }
+
+    /// The private data that came with ESTABLISHED on the active side, or with PEER_REJECTED; empty otherwise. It stays
+    /// while the endpoint is CONNECTED, DISCONNECT_PENDING or DISCONNECTED.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP.
+    pub fn ep_private_data(&self, ep: EpHandle) -> DatResult<&[u8]> {
+        Ok(&self.ep(ep)?.private_data)
+    }
+
+    /// Ends an endpoint, and its connection or attempt with it. No event follows; completions not
+    /// dequeued yet may or may not be delivered.
+    ///
+    /// Page: dat_ep_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: RESERVED, PASSIVE or TENTATIVE. DAT_INTERNAL_ERROR: the device refused. Either
+    /// nothing has changed, or the endpoint is DISCONNECTED; it can be freed again.
+    pub fn ep_free(&mut self, ep: EpHandle) -> DatResult<()> {
+        let state = self.ep(ep)?.hot.state;
+        if matches!(
+            state,
+            EpState::Reserved
+                | EpState::PassiveConnectionPending
+                | EpState::TentativeConnectionPending
+        ) {
+            return Err(state.refuse());
+        }
+        let removed = self.remove_ep(ep.key);
+        self.settle_effects();
+        self.transmit();
+        removed
+    }
+
+    /// Ends an endpoint. First its queue pair stops taking packets, and if the device refuses that, nothing has changed; if it
+    /// refuses what comes after, the endpoint is there, DISCONNECTED.
+    pub(in crate::ia) fn remove_ep(&mut self, key: EpKey) -> DatResult<()> {
+        self.drain_queues_of(key);
+        let Some(ep) = self.eps.get(key) else {
+            return Ok(());
+        };
+        let may_receive = ep.has_received || ep.conn.is_some();
+        if may_receive && ep.hot.state != EpState::Disconnected {
+            self.halt(key)?;
+        }
+        self.let_go(key);
+        if may_receive {
+            self.move_to(key, EpEvent::Freed);
+        }
+        self.draining.retain(|other| *other != key);
+        if self.eps.get(key).is_some_and(|ep| ep.srq.is_some()) {
+            // The buffers it took are told of.
+            self.await_last_buffer(key);
+            self.drain_queues_of(key);
+        }
+        let Some(ep) = self.eps.get_mut(key) else {
+            return Ok(());
+        };
+        let setup = ep.setup();
+        let (mut qp, mut discard) = (ep.qp.exchange(None), ep.discard.take());
+        let unmade = self.unmake_qp(&mut qp, &mut discard, &setup);
+        if let Err(error) = unmade {
+            if let Some(ep) = self.eps.get_mut(key) {
+                (ep.qp, ep.discard) = (qp.into(), discard);
+            }
+            self.move_to(key, EpEvent::Freed);
+            self.stop_half_way(key);
+            return Err(error);
+        }
+        self.abandon_binds(key);
+        self.eps.remove(key);
+        self.discarding.retain(|other| *other != key);
+        self.marked.retain(|other| *other != key);
+        self.forget_context(EpHandle { key, ia: self.id });
+        self.detach(&setup);
+        self.transmit();
+        Ok(())
+    }
+
+    /// Has the queue pair of an endpoint take no packets any more, nor send any; what was posted is flushed.
+    pub(in crate::ia) fn halt(&mut self, key: EpKey) -> DatResult<()> {
+        let Some(qp) = self.eps.get_mut(key).and_then(|ep| ep.qp.get_mut()) else {
+            return Ok(());
+        };
+        match self.provider.to_error(qp) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.not_ended("stopping a queue pair", &error)),
+        }
+    }
+
+    /// An endpoint fed by an SRQ gives back the buffers it took before its queue pair goes: the
+    /// device says when the last one is there. The queue pair must be in error by now.
+    pub(in crate::ia) fn await_last_buffer(&mut self, key: EpKey) {
+        let until = self.provider.now().saturating_add(LAST_BUFFER_WAIT);
+        loop {
+            let Some(ep) = self.eps.get(key) else {
+                return;
+            };
+            if ep.srq.is_none() || !ep.has_received || ep.last_buffer || self.dead {
+                return;
+            }
+            self.progress();
+            if self.eps.get(key).is_some_and(|ep| ep.last_buffer) {
+                return;
+            }
+            if self.provider.now() >= until {
+                tracing::warn!(ep = ?key, "the device did not report the last SRQ buffer of an endpoint");
+                return;
+            }
+            if let Err(error) = self.provider.wait(until) {
+                self.device_died(&error);
+            }
+        }
+    }
+}
+
+/// The completion queues of a queue pair: that of its requests, and that of its receives if it is
+/// another one.
+pub(in crate::ia) fn queues<'a, P: Provider>(
+    evds: &'a mut Slots<EvdKey, Evd<P>>,
+    discard: Option<&'a mut P::Cq>,
+    request: Option<EvdKey>,
+    recv: Option<EvdKey>,
+) -> Option<(&'a mut P::Cq, Option<&'a mut P::Cq>)> {
+    match (request, recv) {
+        (Some(request), Some(recv)) if request == recv => {
+            Some((evds.get_mut(request)?.cq.as_mut()?, None))
+        }
+        (Some(request), Some(recv)) => {
+            let [request, recv] = evds.two_mut(request, recv)?;
+            Some((request.cq.as_mut()?, recv.cq.as_mut()))
+        }
+        (Some(request), None) => Some((evds.get_mut(request)?.cq.as_mut()?, discard)),
+        (None, Some(recv)) => Some((discard?, evds.get_mut(recv)?.cq.as_mut())),
+        (None, None) => Some((discard?, None)),
+    }
+}

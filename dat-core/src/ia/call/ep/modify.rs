@@ -1,0 +1,174 @@
+//! `dat_ep_modify`: another configuration for an endpoint that is not connected yet.
+//!
+//! The queue pair's sizes and queues are the device's, fixed at creation, so a change of them makes a
+//! new queue pair, which takes over the receives posted to the old one, and drops that. A receive whose memory is
+//! not in the new PZ stays posted and fails when a message needs it. What does not fit the new queue pair is
+//! refused; so is a change of the receives' completion flags once there are any, as the page has it.
+
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::handle::{EpHandle, EpKey, EvdHandle, PzHandle};
+use crate::ia::instance::Ia;
+use crate::object::ep::Setup;
+use crate::object::ep::attr::EpAttr;
+use crate::object::ep::state::EpState;
+use crate::provider::{PostedRecv, Provider, QueuePair};
+use crate::types::EvdFlags;
+use std::collections::VecDeque;
+
+/// What to change; `None` leaves it. The inner `None` takes the object away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpChange {
+    /// The protection zone.
+    pub pz: Option<Option<PzHandle>>,
+    /// Where receives complete.
+    pub recv_evd: Option<Option<EvdHandle>>,
+    /// Where requests complete.
+    pub request_evd: Option<Option<EvdHandle>>,
+    /// Where connection events go.
+    pub connect_evd: Option<Option<EvdHandle>>,
+    /// The attributes, all of them; start from those `ep_query` tells.
+    pub attr: Option<EpAttr>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Changes the configuration of an endpoint: all of it or, on an error, nothing.
+    ///
+    /// Page: dat_ep_modify.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: endpoint, PZ or an EVD. DAT_INVALID_STATE: the PZ can be changed in
+    /// UNCONNECTED and TENTATIVE, the rest also in RESERVED and PASSIVE; while receives are posted, neither can their
+    /// completion flags be changed, nor `max_recv_dtos` and `max_recv_iov` go below them, nor the PZ be taken away.
+    /// DAT_INVALID_PARAMETER|ARG3, DAT_MODEL_NOT_SUPPORTED:
+    /// as `ep_create`. DAT_INSUFFICIENT_RESOURCES.
+    pub fn ep_modify(&mut self, ep: EpHandle, change: &EpChange) -> DatResult<()> {
+        let old = self.ep(ep)?;
+        let (state, before) = (old.hot.state, old.setup());
+        let legal = match state {
+            EpState::Unconnected | EpState::TentativeConnectionPending => true,
+            EpState::Reserved | EpState::PassiveConnectionPending => change.pz.is_none(),
+            EpState::ActiveConnectionPending
+            | EpState::CompletionPending
+            | EpState::Connected
+            | EpState::DisconnectPending
+            | EpState::Disconnected => false,
+        };
+        if !legal {
+            return Err(state.refuse());
+        }
+        let evd = |new: Option<Option<EvdHandle>>, old, flag, subtype| match new {
+            Some(evd) => self.evd_for(evd, flag, subtype),
+            None => Ok(old),
+        };
+        let after = Setup {
+            pz: match change.pz {
+                Some(pz) => pz.map(|pz| self.pz_key(pz)).transpose()?,
+                None => before.pz,
+            },
+            recv_evd: evd(
+                change.recv_evd,
+                before.recv_evd,
+                EvdFlags::DTO,
+                Subtype::HandleEvdRecv,
+            )?,
+            request_evd: evd(
+                change.request_evd,
+                before.request_evd,
+                EvdFlags::DTO,
+                Subtype::HandleEvdRequest,
+            )?,
+            connect_evd: evd(
+                change.connect_evd,
+                before.connect_evd,
+                EvdFlags::CONNECTION,
+                Subtype::HandleEvdConn,
+            )?,
+            srq: before.srq,
+            attr: change.attr.unwrap_or(before.attr),
+        };
+        if after == before {
+            return Ok(());
+        }
+        after
+            .attr
+            .check(&self.attr, after.srq.is_some(), Subtype::Arg3)
+            .and_then(|()| self.check_sharing(&after, Some(&before), Subtype::Arg3))
+            .map_err(|error| error.naming("change"))?;
+        let only_connect_evd = Setup {
+            connect_evd: before.connect_evd,
+            ..after
+        } == before;
+        if !only_connect_evd {
+            let posted = self.recvs_to_keep(ep.key, &before, &after)?;
+            let room = self.room_for_binds(&after);
+            let (mut qp, discard) = self.make_qp(ep.key, &after)?;
+            if let Some(qp) = &mut qp {
+                for recv in posted {
+                    let segments = recv.segments.iter().copied();
+                    // There is room: it was looked at.
+                    let _posted = qp.post_recv(segments, recv.cookie, recv.unsignalled);
+                }
+            }
+            let max_read_iov = after.attr.read_iov(&self.attr);
+            self.drain_queues_of(ep.key);
+            let target = &mut self.eps[ep.key];
+            target.configure(&after, max_read_iov);
+            target.binds = VecDeque::with_capacity(room);
+            let mut old_qp = target.qp.exchange(qp);
+            let mut old_discard = core::mem::replace(&mut target.discard, discard);
+            self.discarding.retain(|key| *key != ep.key);
+            if target.discard.is_some() {
+                self.discarding.push(ep.key);
+            }
+            self.insist("replacing a queue pair", |ia| {
+                ia.unmake_qp(&mut old_qp, &mut old_discard, &before)
+            });
+        }
+        self.detach(&before);
+        self.attach(&after);
+        let target = &mut self.eps[ep.key];
+        target.attr = after.attr;
+        target.pz = after.pz;
+        target.recv_evd = after.recv_evd;
+        target.request_evd = after.request_evd;
+        target.connect_evd = after.connect_evd;
+        self.settle_effects();
+        Ok(())
+    }
+
+    /// The receives posted to an endpoint, if it may keep them in another configuration.
+    fn recvs_to_keep(
+        &mut self,
+        key: EpKey,
+        before: &Setup,
+        after: &Setup,
+    ) -> DatResult<Vec<PostedRecv>> {
+        let Some(ep) = self.eps.get(key) else {
+            return Ok(Vec::new());
+        };
+        let state = ep.hot.state;
+        let Some(qp) = ep.qp.get().filter(|qp| qp.recvs_outstanding() != 0) else {
+            return Ok(Vec::new());
+        };
+        let posted = qp.posted_recvs().ok_or(
+            DatError::new(ReturnType::InternalError, Subtype::None)
+                .because("the device has overwritten posted receives"),
+        )?;
+        let refuse = |detail| Err(DatError::state(state.subtype()).because(detail));
+        if after.pz.is_none() {
+            return refuse("receives are posted, so the endpoint needs a PZ");
+        }
+        if after.attr.recv_completion_flags != before.attr.recv_completion_flags {
+            return refuse("recv_completion_flags change before receives are posted");
+        }
+        let fits = |count: usize, room: u32| u32::try_from(count).is_ok_and(|count| count <= room);
+        if !fits(posted.len(), after.attr.max_recv_dtos) {
+            return refuse("more receives are posted than max_recv_dtos");
+        }
+        let longest = posted.iter().map(|recv| recv.segments.len()).max();
+        if !fits(longest.unwrap_or(0), after.attr.max_recv_iov) {
+            return refuse("a receive is posted that has more segments than max_recv_iov");
+        }
+        Ok(posted)
+    }
+}

@@ -1,0 +1,361 @@
+//! The posting calls of an endpoint.
+//!
+//! Each checks in one order and posts nothing when a check fails: handle; state; number of segments,
+//! flags; the segments, in order ([`crate::segment`]); lengths; room. What is left to the provider is
+//! the room and the work queue entry.
+//!
+//! Most posts are one segment on a connected endpoint, and nothing is wrong with them. Those are made *at once*
+//! ([`Ia::request_at_once`], [`Ia::recv_at_once`]): the same checks in the order that is quickest, with one answer, yes or no. No means
+//! that nothing has happened, and then the call goes through everything *in order* ([`Ia::request_in_order`]): it has the
+//! answer to give, or posts after all. There are lists of segments; a disconnected endpoint takes posts too, because
+//! its queue pair is in the error state and the device itself completes them as flushed, in order; and a queue that looks
+//! full because nobody has looked at its completions lately (or ever will, their EVD being null, or all of
+//! them suppressed) is reclaimed, once, before the answer is DAT_INSUFFICIENT_RESOURCES.
+
+use crate::error::DatResult;
+use crate::handle::{EpHandle, EpKey, EvdKey};
+use crate::ia::instance::Ia;
+use crate::object::ep::Ep;
+use crate::object::ep::request::{Operation, RdmaRead, RdmaWrite, Recv, Send, request_flags};
+use crate::object::ep::state::EpState;
+use crate::object::lmr::segment::{RmrTriplet, Scope, Segment, check, pieces, pieces_up_to};
+use crate::provider::{Provider, QueueFull, QueuePair};
+use crate::refusal::Refusal;
+use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
+
+/// What is posted: [`Send`], [`RdmaWrite`], [`RdmaRead`], [`Recv`], or what DAT 1.2 does not have ([`crate::post`]).
+///
+/// A facade that must know whether it is in what is sure never to panic calls [`Post::at_once`] itself first.
+pub trait Post: Copy {
+    /// Posts if that can be done at once; false says that nothing has happened.
+    fn at_once<P: Provider, S: Segment>(
+        self,
+        ia: &mut Ia<P>,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool;
+
+    /// Posts at once, or checks everything in DAT's order and posts or says what is wrong.
+    ///
+    /// # Errors
+    /// Those of the call.
+    fn post<P: Provider, S: Segment>(
+        self,
+        ia: &mut Ia<P>,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()>;
+}
+
+macro_rules! posts {
+    ($($what:ty: $at_once:expr, $in_order:ident;)*) => {$(
+        impl $crate::ia::call::ep::post::Post for $what {
+            #[inline(always)]
+            fn at_once<P: Provider, S: Segment>(
+                self,
+                ia: &mut Ia<P>,
+                ep: EpHandle,
+                iov: &[S],
+                cookie: DtoCookie,
+                flags: CompletionFlags,
+            ) -> bool {
+                $at_once(ia, ep, iov, self, cookie, flags)
+            }
+
+            #[inline(always)]
+            fn post<P: Provider, S: Segment>(
+                self,
+                ia: &mut Ia<P>,
+                ep: EpHandle,
+                iov: &[S],
+                cookie: DtoCookie,
+                flags: CompletionFlags,
+            ) -> DatResult<()> {
+                if self.at_once(ia, ep, iov, cookie, flags) {
+                    return Ok(());
+                }
+                ia.$in_order(ep, iov, self, cookie, flags)
+            }
+        }
+    )*};
+}
+
+pub(in crate::ia) use posts;
+
+posts! {
+    Send: Ia::request_at_once, request_in_order;
+    RdmaWrite<'_>: Ia::request_at_once, request_in_order;
+    RdmaRead<'_>: Ia::request_at_once, request_in_order;
+    Recv: Ia::recv_at_once, recv_in_order;
+}
+
+impl<P: Provider> Ia<P> {
+    /// Sends the bytes of `iov` as one message.
+    ///
+    /// Page: dat_ep_post_send.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: neither CONNECTED nor DISCONNECTED.
+    /// DAT_INVALID_PARAMETER: |ARG2 more than `max_request_iov` segments, |ARG5 flags unknown or not
+    /// allowed by the endpoint, |ARG3 a segment reaches outside its LMR, the message is longer than
+    /// `max_message_size`. DAT_PROTECTION_VIOLATION: an LMR is in another PZ.
+    /// DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local read.
+    /// DAT_INSUFFICIENT_RESOURCES: `max_request_dtos` are outstanding.
+    #[inline]
+    pub fn ep_post_send<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        Send.post(self, ep, iov, cookie, flags)
+    }
+
+    /// Writes the bytes of `iov` to the peer's memory.
+    ///
+    /// Page: dat_ep_post_rdma_write.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send`], with `max_rdma_write_iov` and `max_rdma_size`; flags are ARG6.
+    /// DAT_LENGTH_ERROR: `remote` is shorter than `iov`.
+    #[inline]
+    pub fn ep_post_rdma_write<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        RdmaWrite(remote).post(self, ep, iov, cookie, flags)
+    }
+
+    /// Reads the peer's memory `remote`, all of it, into `iov`.
+    ///
+    /// Page: dat_ep_post_rdma_read.
+    ///
+    /// # Errors
+    /// As [`Ia::ep_post_send`], with `max_rdma_read_iov` and `max_rdma_size`, the right of local
+    /// write, and flags as ARG6. DAT_LENGTH_ERROR: `iov` is shorter than `remote`.
+    /// DAT_INSUFFICIENT_RESOURCES also when the endpoint's `max_rdma_read_out` is 0.
+    #[inline]
+    pub fn ep_post_rdma_read<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        remote: &RmrTriplet,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        RdmaRead(remote).post(self, ep, iov, cookie, flags)
+    }
+
+    /// Posts a buffer for one incoming message. Legal in every state.
+    ///
+    /// Page: dat_ep_post_recv.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EP. DAT_INVALID_STATE: |SRQ_IN_USE the endpoint takes its buffers from an
+    /// SRQ, |EP_NOTREADY it has no PZ. DAT_INVALID_PARAMETER: |ARG2 more than `max_recv_iov` segments,
+    /// |ARG5 a flag other than UNSIGNALLED, or that one on an endpoint not configured for it, |ARG3 a
+    /// segment reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ.
+    /// DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
+    /// DAT_INSUFFICIENT_RESOURCES: `max_recv_dtos` are outstanding.
+    #[inline]
+    pub fn ep_post_recv<S: Segment>(
+        &mut self,
+        ep: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        Recv.post(self, ep, iov, cookie, flags)
+    }
+
+    /// Posts a request if it is of one segment and in order, on a connected endpoint with room.
+    #[inline(always)]
+    pub(in crate::ia) fn request_at_once<S: Segment, O: Operation>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool {
+        self.eps.named_mut(handle.key, handle.ia).is_some_and(|ep| {
+            ep.request_at_once::<true, S, O>(&self.lmrs, iov, operation, cookie, flags)
+        })
+    }
+
+    /// Posts a receive likewise.
+    #[inline(always)]
+    fn recv_at_once<S: Segment>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        _what: Recv,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool {
+        self.eps
+            .named_mut(handle.key, handle.ia)
+            .is_some_and(|ep| ep.recv_at_once::<true, S>(&self.lmrs, iov, cookie, flags))
+    }
+
+    /// Checks a request in order and posts it.
+    #[inline(always)]
+    pub(in crate::ia) fn request_in_order<S: Segment, O: Operation>(
+        &mut self,
+        EpHandle { key, ia }: EpHandle,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        self.request_in_order_of(key, ia, iov, operation, cookie, flags)
+    }
+
+    // The handle comes in its parts, which stay in registers; as a whole it would go through memory, where nothing is in order yet,
+    // too.
+    #[inline(never)]
+    pub(in crate::ia) fn request_in_order_of<S: Segment, O: Operation>(
+        &mut self,
+        key: EpKey,
+        ia: u32,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        let handle = EpHandle { key, ia };
+        match self.request_checked(handle, iov, operation, cookie, flags) {
+            Err(Refusal::Full) => {
+                self.reclaim(handle, |ep| ep.request_evd);
+                self.request_checked(handle, iov, operation, cookie, flags)
+            }
+            answered => answered,
+        }
+        .map_err(|refusal| {
+            if refusal == Refusal::State {
+                self.eps[handle.key].hot.state.refuse()
+            } else {
+                refusal.error()
+            }
+        })
+    }
+
+    fn request_checked<S: Segment, O: Operation>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> Result<(), Refusal> {
+        let ep = self.eps.named_mut(handle.key, handle.ia);
+        let ep = ep.ok_or(Refusal::NoEp)?;
+        let hot = &ep.hot;
+        if !matches!(hot.state, EpState::Connected | EpState::Disconnected) {
+            return Err(Refusal::State);
+        }
+        let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
+        if O::IS_ATOMIC && !self.provider.limits().atomics {
+            return Err(Refusal::NoAtomics);
+        }
+        if iov.len() > O::max_iov(&ep.bounds) as usize {
+            return Err(Refusal::Segments);
+        }
+        if flags.bits() & hot.request_flags_refused != 0 {
+            return Err(O::BAD_FLAGS);
+        }
+        let scope = Scope {
+            lmrs: &self.lmrs,
+            pz: hot.pz,
+            need: O::RIGHT,
+        };
+        let how = request_flags::<O>(flags);
+        let total = check(iov, scope)?;
+        operation.admit(&ep.bounds, total)?;
+        let op = operation.op();
+        match operation.limit() {
+            None => qp.post_request(op, pieces(iov), cookie.0, how),
+            Some(limit) => qp.post_request(op, pieces_up_to(iov, limit), cookie.0, how),
+        }
+        .map_err(|QueueFull| Refusal::Full)?;
+        if ep.hot.state == EpState::Disconnected {
+            ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Checks a receive in order and posts it.
+    #[inline(never)]
+    pub(in crate::ia) fn recv_in_order<S: Segment>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        _what: Recv,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<()> {
+        match self.recv_checked(handle, iov, cookie, flags) {
+            Err(Refusal::Full) => {
+                self.reclaim(handle, |ep| ep.recv_evd);
+                self.recv_checked(handle, iov, cookie, flags)
+            }
+            answered => answered,
+        }
+        .map_err(Refusal::error)
+    }
+
+    fn recv_checked<S: Segment>(
+        &mut self,
+        handle: EpHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> Result<(), Refusal> {
+        let ep = self.eps.named_mut(handle.key, handle.ia);
+        let ep = ep.ok_or(Refusal::NoEp)?;
+        if ep.srq.is_some() {
+            return Err(Refusal::UsesSrq);
+        }
+        let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
+        if iov.len() > ep.bounds.max_recv_iov as usize {
+            return Err(Refusal::Segments);
+        }
+        if flags.bits() & ep.hot.recv_flags_refused != 0 {
+            return Err(Refusal::Flags);
+        }
+        let scope = Scope {
+            lmrs: &self.lmrs,
+            pz: ep.hot.pz,
+            need: MemPrivFlags::LOCAL_WRITE,
+        };
+        check(iov, scope)?;
+        let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
+        qp.post_recv(pieces(iov), cookie.0, unsignalled)
+            .map_err(|QueueFull| Refusal::Full)
+    }
+
+    /// Makes room in a queue that is full only because nobody has looked: a slot is free when the DTO
+    /// is done, not when its event is dequeued, and suppressed requests have no event to dequeue.
+    /// Completions move to their EVD's queue in software, those of null EVDs vanish. What a failed one
+    /// means for the connection is left to the next call that polls: it takes commands to the device,
+    /// and a post does not block.
+    pub(in crate::ia) fn reclaim(&mut self, ep: EpHandle, evd: fn(&Ep<P>) -> Option<EvdKey>) {
+        match self.eps.get(ep.key).and_then(evd) {
+            Some(evd) => {
+                self.drain_evd(evd, true);
+            }
+            None => {
+                self.drain_discard(ep.key);
+            }
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Event dispatchers: `dat_evd_create`, `_query`, `_free`, `_resize`, `_post_se`, `_modify_cno`, and the waitable and
+//! enabled bits. Taking events out is in `wait`, waiting for them in `waiter`.
+
+pub(crate) mod wait;
+pub(crate) mod waiter;
+
+use crate::attributes::HIDDEN;
+use crate::cm::RejectReason;
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::event::{AsyncEvent, Event, SoftwareEvent};
+use crate::handle::{CnoHandle, EvdHandle, EvdKey, index_of};
+use crate::ia::instance::Ia;
+use crate::object::evd::mode::{EvdInput, Wakes};
+use crate::object::evd::queue::{Evd, Overflow};
+use crate::provider::{CompletionQueue, Provider};
+use crate::types::{EvdFlags, EvdState};
+
+/// What `evd_query` tells (`DAT_EVD_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EvdParam {
+    /// Events it can hold.
+    pub qlen: u32,
+    /// Enabled or not, waitable or not, and how waiters are released.
+    pub state: EvdState,
+    /// The streams it may carry.
+    pub flags: EvdFlags,
+    /// What its notification events wake.
+    pub cno: Option<CnoHandle>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// An event dispatcher that can hold at least `min_qlen` events of the streams in `flags`.
+    ///
+    /// Page: dat_evd_create.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2: `min_qlen` is 0. |ARG4: no or unknown flags.
+    /// DAT_INSUFFICIENT_RESOURCES|TEVD: more than `max_evd_qlen`, or the device has no more.
+    pub fn evd_create(&mut self, min_qlen: u32, flags: EvdFlags) -> DatResult<EvdHandle> {
+        self.evd_create_with_cno(min_qlen, None, flags)
+    }
+
+    /// An event dispatcher whose notification events wake a CNO.
+    ///
+    /// Page: dat_evd_create.
+    ///
+    /// # Errors
+    /// As [`Ia::evd_create`]; the flags are ARG4 and the CNO comes before them: DAT_INVALID_HANDLE|CNO.
+    pub fn evd_create_with_cno(
+        &mut self,
+        min_qlen: u32,
+        cno: Option<CnoHandle>,
+        flags: EvdFlags,
+    ) -> DatResult<EvdHandle> {
+        self.alive()?;
+        if min_qlen == 0 {
+            return Err(DatError::parameter(Subtype::Arg2, "min_qlen")
+                .because("an EVD holds at least one event"));
+        }
+        if flags.is_empty() || !EvdFlags::all().contains(flags) {
+            return Err(DatError::parameter(Subtype::Arg4, "flags")
+                .because("evd_flags: none, or unknown ones"));
+        }
+        if min_qlen > self.attr.max_evd_qlen {
+            return Err(DatError::resources(Subtype::ResourceTevd)
+                .because("evd_min_qlen is beyond max_evd_qlen"));
+        }
+        let cno = cno.map(|cno| self.cno_key(cno)).transpose()?;
+        let key = self.evds.insert(Evd::new(None, min_qlen, flags));
+        if flags.intersects(EvdFlags::DTO | EvdFlags::RMR_BIND) {
+            match self
+                .provider
+                .create_cq(min_qlen.saturating_add(HIDDEN), index_of(key))
+            {
+                Ok(cq) => {
+                    let qlen = cq.capacity().saturating_sub(HIDDEN).max(min_qlen);
+                    let evd = &mut self.evds[key];
+                    evd.cq = Some(cq);
+                    evd.set_qlen(qlen);
+                }
+                Err(error) => {
+                    self.evds.remove(key);
+                    return Err(self.device_refused("evd_create", error, Subtype::ResourceTevd));
+                }
+            }
+        }
+        if let Some(cno) = cno {
+            self.evds[key].cno = Some(cno);
+            self.attach_to_cno(cno, key);
+        }
+        Ok(self.evd_handle(key))
+    }
+
+    /// The parameters of an EVD.
+    ///
+    /// Page: dat_evd_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_query(&self, evd: EvdHandle) -> DatResult<EvdParam> {
+        let evd = self.evd(evd)?;
+        Ok(EvdParam {
+            qlen: evd.qlen,
+            state: evd.streams.config() | evd.mode.state(),
+            flags: evd.flags,
+            cno: evd.cno.map(|key| CnoHandle { key, ia: self.id }),
+        })
+    }
+
+    /// Ends an EVD. Events in it are lost; connection requests among them are refused.
+    ///
+    /// Page: dat_evd_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_IN_USE: an endpoint, a service point or the IA
+    /// still feeds it. |EVD_WAITER: somebody waits on it. DAT_INTERNAL_ERROR: the device refused, and nothing has changed.
+    pub fn evd_free(&mut self, evd: EvdHandle) -> DatResult<()> {
+        let target = self.evd(evd)?;
+        target.mode.next(EvdInput::Free).map_err(DatError::state)?;
+        if target.streams.any() {
+            return Err(DatError::state(Subtype::StateEvdInUse)
+                .because("an endpoint, a service point or the IA feeds it"));
+        }
+        // Completions of freed endpoints are gone already; those of an SRQ hold slots of it.
+        self.drain_evd(evd.key, false);
+        let removed = self.remove_evd(evd.key);
+        self.settle_effects();
+        removed
+    }
+
+    /// Ends an EVD, or leaves it as it is.
+    pub(in crate::ia) fn remove_evd(&mut self, key: EvdKey) -> DatResult<()> {
+        if let Some(cq) = self.evds.get_mut(key).and_then(|evd| evd.cq.as_mut())
+            && let Err(error) = self.provider.destroy_cq(cq)
+        {
+            return Err(self.not_ended("destroying a completion queue", &error));
+        }
+        let Some(evd) = self.evds.remove(key) else {
+            return Ok(());
+        };
+        self.async_evds.retain(|bound| *bound != key);
+        if let Some(cno) = evd.cno {
+            self.detach_from_cno(cno, key, true);
+        }
+        self.forget_context(self.evd_handle(key));
+        for (event, srq) in evd.into_events() {
+            self.slot_returned(srq);
+            if let Event::ConnectionRequest(request) = event {
+                self.refuse_request(request.cr.key, RejectReason::NoResources);
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues an event of the consumer's own.
+    ///
+    /// Page: dat_evd_post_se.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG1: the EVD was made without the SOFTWARE flag.
+    /// DAT_QUEUE_FULL: it holds `qlen` events; nothing was queued and no other event arises.
+    pub fn evd_post_se(&mut self, evd: EvdHandle, event: SoftwareEvent) -> DatResult<()> {
+        let key = evd.key;
+        let evd = self.evd_mut(evd)?;
+        if !evd.flags.contains(EvdFlags::SOFTWARE) {
+            return Err(DatError::parameter(Subtype::Arg1, "evd")
+                .because("the EVD was made without DAT_EVD_SOFTWARE_FLAG"));
+        }
+        evd.push(Event::Software(event))
+            .map_err(|Overflow| DatError::new(ReturnType::QueueFull, Subtype::None))?;
+        self.notified(key);
+        Ok(())
+    }
+
+    /// Gives an EVD another length: at least `min_qlen` events. No event is lost, neither of those that are queued nor
+    /// of those that come meanwhile. A shorter one is granted as far as the device's queue gets shorter by it.
+    ///
+    /// Page: dat_evd_resize.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG2: `min_qlen` is 0. DAT_INSUFFICIENT_RESOURCES|TEVD: more than
+    /// `max_evd_qlen`, or the device has no more. DAT_INVALID_STATE: more than `min_qlen` events are queued;
+    /// |EVD_WAITER somebody waits on it. Nothing has changed then.
+    pub fn evd_resize(&mut self, evd: EvdHandle, min_qlen: u32) -> DatResult<()> {
+        let key = evd.key;
+        let target = self.evd(evd)?;
+        if min_qlen == 0 {
+            return Err(DatError::parameter(Subtype::Arg2, "min_qlen")
+                .because("an EVD holds at least one event"));
+        }
+        target
+            .mode
+            .next(EvdInput::Resize)
+            .map_err(DatError::state)?;
+        self.alive()?;
+        if min_qlen > self.attr.max_evd_qlen {
+            return Err(DatError::resources(Subtype::ResourceTevd)
+                .because("evd_min_qlen is beyond max_evd_qlen"));
+        }
+        // What has come is counted, and then the device has least to move.
+        self.drain_evd(key, false);
+        self.settle_effects();
+        let target = &mut self.evds[key];
+        if target.len() > min_qlen {
+            return Err(DatError::state(Subtype::None).because("more events are queued than that"));
+        }
+        let mut qlen = min_qlen;
+        if let Some(cq) = &mut target.cq {
+            let before = cq.capacity();
+            let entries = min_qlen.saturating_add(HIDDEN);
+            match self.provider.resize_cq(cq, entries) {
+                Ok(()) => {}
+                // A longer queue than asked for is a legal answer.
+                Err(error) if entries <= before => {
+                    tracing::debug!(%error, "a completion queue stays as long as it is");
+                }
+                Err(error) => {
+                    return Err(self.device_refused("evd_resize", error, Subtype::ResourceTevd));
+                }
+            }
+            qlen = cq.capacity().saturating_sub(HIDDEN).max(min_qlen);
+        }
+        target.set_qlen(qlen);
+        Ok(())
+    }
+
+    /// Gives an EVD another CNO, or none. What has come by now is the old one's.
+    ///
+    /// Page: dat_evd_modify_cno.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: the EVD; |CNO.
+    pub fn evd_modify_cno(&mut self, evd: EvdHandle, cno: Option<CnoHandle>) -> DatResult<()> {
+        self.evd(evd)?;
+        let cno = cno.map(|cno| self.cno_key(cno)).transpose()?;
+        self.look_around(evd.key);
+        let target = &mut self.evds[evd.key];
+        let old = core::mem::replace(&mut target.cno, cno);
+        if old == cno {
+            return Ok(());
+        }
+        if let Some(old) = old {
+            self.detach_from_cno(old, evd.key, false);
+        }
+        if let Some(cno) = cno {
+            self.attach_to_cno(cno, evd.key);
+        }
+        Ok(())
+    }
+
+    /// Notification events that come from now on wake the CNO; those that are there do not.
+    ///
+    /// Page: dat_evd_enable.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_enable(&mut self, evd: EvdHandle) -> DatResult<()> {
+        self.turn(evd, EvdInput::Enable)?;
+        if self.evds[evd.key].cno.is_some() {
+            self.look_after_cnos();
+        }
+        Ok(())
+    }
+
+    /// Events that come from now on leave the CNO alone.
+    ///
+    /// Page: dat_evd_disable.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_disable(&mut self, evd: EvdHandle) -> DatResult<()> {
+        self.turn(evd, EvdInput::Disable)
+    }
+
+    /// A step of the EVD's mode that concerns what comes later: what has come by now is taken in first.
+    fn turn(&mut self, evd: EvdHandle, input: EvdInput) -> DatResult<()> {
+        self.evd(evd)?;
+        self.look_around(evd.key);
+        let evd = &mut self.evds[evd.key];
+        // A thread that is evicted looks by itself.
+        let _wakes = evd.step(input).map_err(DatError::state)?;
+        Ok(())
+    }
+
+    /// A notification event was queued: whoever is to be woken is. (A waiter looks for itself.)
+    pub(in crate::ia) fn notified(&mut self, key: EvdKey) {
+        if let Some(evd) = self.evds.get(key)
+            && let Some(cno) = evd.cno
+            && let Ok((_, Wakes::Cno)) = evd.mode.next(EvdInput::Notify)
+        {
+            self.trigger(cno, key);
+        }
+    }
+
+    /// From now on `evd_wait` is refused on this EVD; who is in it gets DAT_INVALID_STATE.
+    ///
+    /// Page: dat_evd_set_unwaitable.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_set_unwaitable(&mut self, evd: EvdHandle) -> DatResult<()> {
+        self.turn(evd, EvdInput::SetUnwaitable)
+    }
+
+    /// From now on `evd_wait` is served again.
+    ///
+    /// Page: dat_evd_clear_unwaitable.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE.
+    pub fn evd_clear_unwaitable(&mut self, evd: EvdHandle) -> DatResult<()> {
+        self.turn(evd, EvdInput::ClearUnwaitable)
+    }
+
+    /// Queues an event the provider side originated; a null EVD drops it, a full one loses it and
+    /// says so on the asynchronous EVD.
+    pub(in crate::ia) fn push_event(&mut self, evd: Option<EvdKey>, event: Event) {
+        let Some(key) = evd else { return };
+        let Some(target) = self.evds.get_mut(key) else {
+            return;
+        };
+        if target.push(event).is_err() {
+            tracing::error!(evd = ?self.evd_handle(key), ?event, "event lost: the EVD is full");
+            if !self.is_async(key) {
+                self.push_async(AsyncEvent::EvdOverflow(self.evd_handle(key)));
+            }
+            return;
+        }
+        self.notified(key);
+    }
+}

@@ -1,0 +1,279 @@
+//! Taking events out of an EVD: `dat_evd_dequeue`. Waiting for them is in [`waiter`](super::waiter).
+//!
+//! The fast path of `evd_dequeue` is one poll of the completion queue: nothing is queued in software,
+//! the entry names its endpoint by table index, the endpoint is connected, the DTO succeeded. All
+//! else is [`Ia::dequeue_slow`], which also looks after the rest of the IA ([`Ia::progress`]), so
+//! that a consumer that only polls still connects and disconnects. One that finds something every time is sent the longer way
+//! once in many entries ([`CompletionQueue::advance`]), one that finds nothing once in many looks ([`Evd::take_idle_look`]): a busy
+//! thread does nothing more often than looking at an empty queue.
+//!
+//! [`Evd::take_idle_look`]: super::queue::Evd::take_idle_look
+
+use crate::error::{DatError, DatResult};
+use crate::event::{DtoCompletion, DtoDetail, Event};
+use crate::handle::{EpHandle, EpKey, EvdHandle, EvdKey};
+use crate::ia::instance::Ia;
+use crate::object::ep::Ep;
+use crate::object::ep::state::EpState;
+use crate::object::evd::mode::EvdInput;
+use crate::provider::{
+    CompletionEntry, CompletionQueue, Entry, Plain, Provider, QueuePair, SharedReceiveQueue,
+};
+use crate::slots::Slots;
+use crate::types::{DtoCookie, DtoStatus};
+
+/// What one look at an EVD found ([`Ia::evd_look`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look<T> {
+    /// An ordinary completion, which is taken.
+    Taken(T),
+    /// Nothing.
+    Empty,
+    /// Nothing that one look decides, and nothing has happened: [`Ia::evd_dequeue`] does the rest.
+    Elsewhere,
+}
+
+/// What [`Ia::evd_look_each`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Completions that were taken.
+    pub taken: usize,
+    /// It ended because nothing was left.
+    pub empty: bool,
+}
+
+impl<P: Provider> Ia<P> {
+    /// The oldest event of an EVD, or `None` if it is empty (`DAT_QUEUE_EMPTY`).
+    ///
+    /// Page: dat_evd_dequeue.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_WAITER: somebody waits on it.
+    // Always inlined: the event is then made where the caller wants it, and not copied there.
+    #[inline(always)]
+    pub fn evd_dequeue(&mut self, evd: EvdHandle) -> DatResult<Option<Event>> {
+        match self.evd_look(evd, |ep, _, done| dto(ep, done)) {
+            Look::Taken(event) => Ok(Some(event)),
+            Look::Empty => Ok(None),
+            Look::Elsewhere => self.dequeue_other(evd.key, evd.ia),
+        }
+    }
+
+    /// One look at an EVD, for a facade that has events of a form of its own: if the next event is the success of the oldest DTO of a
+    /// connected endpoint, which most are, it is taken, and `make` makes what the facade wants of it. It is told the endpoint, the
+    /// name that the facade gave it ([`Ia::ep_set_name`]), and what there is to say.
+    #[inline(always)]
+    pub fn evd_look<T>(
+        &mut self,
+        evd: EvdHandle,
+        make: impl FnOnce(EpHandle, u64, Plain) -> T,
+    ) -> Look<T> {
+        if let Some(queue) = self.evds.named_mut(evd.key, evd.ia)
+            && queue.is_clear()
+            && let Some(cq) = &mut queue.cq
+        {
+            let Some(entry) = cq.peek() else {
+                return if queue.take_idle_look() {
+                    Look::Empty
+                } else {
+                    Look::Elsewhere
+                };
+            };
+            if let Some((key, name, done)) = plain(&mut self.eps, &entry) {
+                let made = make(EpHandle { key, ia: evd.ia }, name, done);
+                cq.advance(&mut queue.obstacles);
+                return Look::Taken(made);
+            }
+        }
+        Look::Elsewhere
+    }
+
+    /// Takes as many events as there are and as there is room for, oldest first. How many: finding none is no error. The device learns
+    /// once what was taken ([`CompletionQueue::advance`]). DAT 1.2 has no such call.
+    ///
+    /// ```text
+    /// let mut events = [Event::NONE; 16];
+    /// let taken = ia.evd_poll(evd, &mut events)?;
+    /// for event in &events[..taken] { /* ... */ }
+    /// ```
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_STATE|EVD_WAITER: somebody waits on it. Nothing was taken.
+    pub fn evd_poll(&mut self, evd: EvdHandle, events: &mut [Event]) -> DatResult<usize> {
+        let mut taken = 0;
+        while let Some(places) = events.get_mut(taken..).filter(|places| !places.is_empty()) {
+            let run = self.evd_look_each(evd, &mut *places, |ep, _, done| dto(ep, done));
+            taken += run.taken;
+            if run.taken == places.len() || (run.empty && taken != 0) {
+                break;
+            }
+            match self.evd_dequeue(evd) {
+                Ok(Some(event)) => places[run.taken] = event,
+                Ok(None) => break,
+                Err(_) if taken != 0 => break,
+                Err(error) => return Err(error),
+            }
+            taken += 1;
+        }
+        Ok(taken)
+    }
+
+    /// Looks as [`Ia::evd_look`] does for as long as the next event is an ordinary completion and there is a place for it, and fills the
+    /// places. Most completions are of the endpoint of the one before, which is not looked for again.
+    // A function of its own has the registers to itself.
+    #[inline(never)]
+    pub fn evd_look_each<T>(
+        &mut self,
+        evd: EvdHandle,
+        places: &mut [T],
+        make: impl Fn(EpHandle, u64, Plain) -> T,
+    ) -> Run {
+        let room = places.len();
+        let mut places = places.iter_mut();
+        let mut empty = false;
+        if let Some(queue) = self.evds.named_mut(evd.key, evd.ia)
+            && queue.is_clear()
+            && let Some(cq) = &mut queue.cq
+        {
+            while let Some(entry) = cq.peek()
+                && let Some((key, name, qp)) = connected(&mut self.eps, entry.owner())
+            {
+                let before = places.len();
+                let ep = EpHandle { key, ia: evd.ia };
+                // An entry of another queue pair completes nothing here.
+                empty = cq.take_while(&mut queue.obstacles, |entry| {
+                    if !places.as_slice().is_empty()
+                        && let Some(done) = qp.complete_plain(entry)
+                        && let Some(place) = places.next()
+                    {
+                        *place = make(ep, name, done);
+                        return true;
+                    }
+                    false
+                });
+                if empty || places.len() == before || places.as_slice().is_empty() {
+                    break;
+                }
+            }
+        }
+        let taken = room - places.len();
+        Run { taken, empty }
+    }
+
+    /// The next entry, if there is one, does not end the oldest DTO of a queue pair. A buffer of an SRQ and a request behind suppressed
+    /// ones are as common; all else is rare. The entry is read again, and what is read now counts.
+    // The handle comes in its parts, which stay in registers; as a whole it would go through memory, on the
+    // fast path too.
+    #[inline(never)]
+    fn dequeue_other(&mut self, evd: EvdKey, ia: u32) -> DatResult<Option<Event>> {
+        if self
+            .evd_mut(EvdHandle { key: evd, ia })?
+            .obstacles
+            .is_others_turn()
+        {
+            // Connections and the device's health are looked after however busy the consumer is.
+            self.progress();
+        }
+        let queue = &mut self.evds[evd];
+        let entry = if queue.is_clear()
+            && let Some(cq) = &mut queue.cq
+            && let Some(entry) = cq.peek()
+        {
+            cq.advance(&mut queue.obstacles);
+            Some(entry)
+        } else {
+            None
+        };
+        let Some(entry) = entry else {
+            return self.dequeue_slow(evd);
+        };
+        if let Some((key, ep)) = self.eps.at_mut(entry.owner())
+            && ep.hot.state == EpState::Connected
+        {
+            let srq = ep.srq.filter(|_| !entry.is_request());
+            let done = match srq.and_then(|srq| self.srqs.get_mut(srq)) {
+                Some(srq) => srq.queue.complete_plain(&entry),
+                None => ep.qp.get_mut().and_then(|qp| {
+                    qp.complete_plain(&entry)
+                        .or_else(|| qp.complete_behind_suppressed(&entry))
+                }),
+            };
+            if let Some(done) = done {
+                return Ok(Some(dto(EpHandle { key, ia: self.id }, done)));
+            }
+        }
+        self.dequeue_unusual(evd, &entry)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn dequeue_unusual(&mut self, evd: EvdKey, entry: &Entry<P>) -> DatResult<Option<Event>> {
+        if let Some(settled) = self.settle(entry) {
+            self.queue_settled(evd, settled);
+        }
+        self.dequeue_slow(evd)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn dequeue_slow(&mut self, evd: EvdKey) -> DatResult<Option<Event>> {
+        self.evds[evd]
+            .mode
+            .next(EvdInput::Dequeue)
+            .map_err(DatError::state)?;
+        self.settle_effects();
+        if let Some(event) = self.pop(evd) {
+            return Ok(Some(event));
+        }
+        self.look_around(evd);
+        if let Some(event) = self.pop(evd) {
+            return Ok(Some(event));
+        }
+        self.progress();
+        self.evds[evd].others_had_their_turn();
+        self.look_around(evd);
+        Ok(self.pop(evd))
+    }
+
+    pub(in crate::ia) fn pop(&mut self, key: EvdKey) -> Option<Event> {
+        let (event, srq) = self.evds.get_mut(key)?.pop()?;
+        self.slot_returned(srq);
+        Some(event)
+    }
+}
+
+/// What an entry says which says nothing but that the oldest DTO of a connected endpoint has succeeded.
+#[inline(always)]
+pub(in crate::ia) fn plain<P: Provider>(
+    eps: &mut Slots<EpKey, Ep<P>>,
+    entry: &Entry<P>,
+) -> Option<(EpKey, u64, Plain)> {
+    let (key, name, qp) = connected(eps, entry.owner())?;
+    Some((key, name, qp.complete_plain(entry)?))
+}
+
+/// The endpoint of an entry, its name and its queue pair, if it is connected.
+#[inline(always)]
+fn connected<P: Provider>(
+    eps: &mut Slots<EpKey, Ep<P>>,
+    owner: u32,
+) -> Option<(EpKey, u64, &mut P::Qp)> {
+    let (key, ep) = eps.at_mut(owner)?;
+    if ep.hot.state != EpState::Connected {
+        return None;
+    }
+    Some((key, ep.name, ep.qp.get_mut()?))
+}
+
+/// The event of a plain completion.
+#[inline(always)]
+pub(in crate::ia) fn dto(ep: EpHandle, done: Plain) -> Event {
+    Event::Dto(DtoCompletion {
+        ep,
+        cookie: DtoCookie(done.cookie),
+        transferred_length: u64::from(done.bytes),
+        status: DtoStatus::Success,
+        request: done.request,
+        detail: DtoDetail::None,
+    })
+}

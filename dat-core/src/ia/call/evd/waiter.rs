@@ -1,0 +1,382 @@
+//! Waiting on an EVD: `dat_evd_wait`, whole and in steps.
+//!
+//! Waiting follows the device's rule, arm and then poll once more, so that no wake-up is lost. A sleep
+//! is cut into pieces of at most [`MAX_SLEEP`] and never outlasts a timer of the connection manager.
+//! Waking up is not being satisfied: a completion made non-notifying by UNSIGNALLED or by the peer
+//! wakes the device's interrupt, is queued and counted, and the waiter sleeps on (objects of DAT:
+//! "notification event"). At the end of the time the count alone decides.
+//!
+//! [`Ia::evd_wait`] sleeps inside the provider, with the IA in its hands. Who shares the IA between threads, or has
+//! another way to sleep, takes the same steps apart: [`Ia::evd_wait_begin`], [`Ia::evd_wait_look`] until it is over,
+//! or [`Ia::evd_wait_cancel`]. Between the steps the EVD belongs to the waiter, as DAT says
+//! ([`EvdMode`](crate::object::evd::mode::EvdMode)).
+
+use super::wait::{dto, plain};
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::event::Event;
+use crate::handle::{EpHandle, EvdHandle, EvdKey};
+use crate::ia::instance::Ia;
+use crate::object::evd::mode::{EvdInput, Waiter};
+use crate::provider::{CompletionQueue, Nanos, Provider};
+use crate::types::Timeout;
+use core::fmt;
+
+/// The longest uninterrupted sleep.
+const MAX_SLEEP: Nanos = 1_000_000_000;
+
+/// Why `evd_wait` returned without an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitError {
+    /// The error.
+    pub error: DatError,
+    /// Events on the queue; meaningful for DAT_TIMEOUT_EXPIRED and DAT_INTERRUPTED_CALL only.
+    pub nmore: u32,
+}
+
+impl From<DatError> for WaitError {
+    fn from(error: DatError) -> Self {
+        Self { error, nmore: 0 }
+    }
+}
+
+impl fmt::Display for WaitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)?;
+        if self.error.return_type() == ReturnType::TimeoutExpired {
+            write!(f, " ({} events queued)", self.nmore)?;
+        }
+        Ok(())
+    }
+}
+
+impl core::error::Error for WaitError {}
+
+/// Somebody blocked in `evd_wait`, between two looks. To be looked at until it is over, or cancelled: an EVD whose
+/// waiter was dropped has it for ever.
+#[must_use]
+#[derive(Debug)]
+pub struct EvdWait {
+    evd: EvdHandle,
+    deadline: Option<Nanos>,
+    threshold: u32,
+    /// Notification events of the EVD when the wait began; `None` before the first look, at which the count alone
+    /// decides.
+    seen: Option<u64>,
+}
+
+/// What a look at an EVD came to.
+#[derive(Debug)]
+pub enum EvdLook {
+    /// The wait is over: the oldest event, and how many are left.
+    Ready(Event, u32),
+    /// Not yet. Look again when the function's interrupts say so, and at this time at the latest.
+    Pending(EvdWait, Nanos),
+}
+
+impl<P: Provider> Ia<P> {
+    /// Waits until `threshold` events are queued, or, where the consumer controls notification,
+    /// until a notification event arrives; then takes the oldest. The number that comes with it is
+    /// how many are left.
+    ///
+    /// Page: dat_evd_wait.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE. DAT_INVALID_PARAMETER|ARG3: `threshold` is 0 or beyond the queue's length.
+    /// DAT_INVALID_STATE: |EVD_WAITER somebody else waits on it, |EVD_UNWAITABLE the EVD is unwaitable, or
+    /// `threshold` is not 1 although a stream of the EVD is UNSIGNALLED or SOLICITED_WAIT.
+    /// DAT_TIMEOUT_EXPIRED: fewer than `threshold` events came. DAT_ABORT: the device is dead and nothing is queued.
+    #[inline(always)]
+    pub fn evd_wait(
+        &mut self,
+        evd: EvdHandle,
+        timeout: impl Into<Timeout>,
+        threshold: u32,
+    ) -> Result<(Event, u32), WaitError> {
+        match self.evd_wait_at_once(evd, threshold) {
+            Some(there) => Ok(there),
+            None => self.evd_wait_asleep(evd, timeout.into(), threshold),
+        }
+    }
+
+    #[inline(never)]
+    fn evd_wait_asleep(
+        &mut self,
+        evd: EvdHandle,
+        timeout: Timeout,
+        threshold: u32,
+    ) -> Result<(Event, u32), WaitError> {
+        let mut wait = self.evd_wait_begin(evd, timeout, threshold)?;
+        loop {
+            match self.evd_wait_look(wait)? {
+                EvdLook::Ready(event, nmore) => return Ok((event, nmore)),
+                EvdLook::Pending(again, until) => {
+                    wait = again;
+                    if let Err(error) = self.provider.wait(until) {
+                        self.device_died(&error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a wait for one event comes to if the event is there already: the event, and how many are left. `None` says nothing, since
+    /// this looks at no more than that, and once in many times at nothing, so that the rest of the IA is looked after: the
+    /// wait has to begin then.
+    ///
+    /// Page: dat_evd_wait.
+    // Inlined as a dequeue is, for the same reason.
+    #[inline(always)]
+    pub fn evd_wait_at_once(&mut self, evd: EvdHandle, threshold: u32) -> Option<(Event, u32)> {
+        if threshold != 1 {
+            return None;
+        }
+        let queue = self.evds.named_mut(evd.key, evd.ia)?;
+        if queue.mode.next(EvdInput::Wait).is_err() || !queue.take_idle_look() {
+            return None;
+        }
+        if !queue.is_clear() {
+            return self.queued_at_once(evd.key);
+        }
+        let cq = queue.cq.as_mut()?;
+        let (key, _, done) = plain(&mut self.eps, &cq.peek()?)?;
+        cq.advance(&mut queue.obstacles);
+        let left = match cq.peek() {
+            None => 0,
+            Some(_) => self.count_left(evd.key),
+        };
+        Some((dto(EpHandle { key, ia: evd.ia }, done), left))
+    }
+
+    #[inline(never)]
+    fn queued_at_once(&mut self, evd: EvdKey) -> Option<(Event, u32)> {
+        let event = self.pop(evd)?;
+        Some((event, self.count_left(evd)))
+    }
+
+    /// Events of an EVD, those that the device has written included.
+    #[inline(never)]
+    fn count_left(&mut self, evd: EvdKey) -> u32 {
+        let cq = self.evds[evd].cq.as_ref();
+        if cq.is_some_and(|cq| cq.peek().is_some()) {
+            self.look_around(evd);
+        }
+        self.count(evd)
+    }
+
+    /// Begins a wait that is carried on by [`Ia::evd_wait_look`]: for those who sleep by other means.
+    ///
+    /// Page: dat_evd_wait.
+    ///
+    /// # Errors
+    /// Those of [`Ia::evd_wait`] that need no waiting.
+    pub fn evd_wait_begin(
+        &mut self,
+        evd: EvdHandle,
+        timeout: impl Into<Timeout>,
+        threshold: u32,
+    ) -> DatResult<EvdWait> {
+        let queue = self.evd_mut(evd)?;
+        if threshold == 0 || threshold > queue.qlen {
+            return Err(DatError::parameter(Subtype::Arg3, "threshold")
+                .because("threshold: 1 up to the length of the queue"));
+        }
+        if threshold != 1 && queue.streams.consumer_controlled() {
+            // What refuses every wait comes first.
+            queue.mode.next(EvdInput::Wait).map_err(DatError::state)?;
+            return Err(
+                DatError::state(queue_config(queue.streams.solicited_only()))
+                    .because("with UNSIGNALLED or SOLICITED_WAIT streams the threshold is 1"),
+            );
+        }
+        let _nobody = queue.step(EvdInput::Wait).map_err(DatError::state)?;
+        let deadline = timeout
+            .into()
+            .nanos()
+            .map(|nanos| self.provider.now().saturating_add(nanos));
+        Ok(EvdWait {
+            evd,
+            deadline,
+            threshold,
+            seen: None,
+        })
+    }
+
+    /// Looks whether a wait is over. If not, everything that can end it is armed when this returns.
+    ///
+    /// Page: dat_evd_wait.
+    ///
+    /// # Errors
+    /// As [`Ia::evd_wait`]; the wait is over then.
+    pub fn evd_wait_look(&mut self, mut wait: EvdWait) -> Result<EvdLook, WaitError> {
+        let key = wait.evd.key;
+        // An EVD with a waiter cannot be freed.
+        if self.evd(wait.evd)?.mode.waiter == Waiter::Evicted {
+            self.wait_over(key);
+            return Err(DatError::state(Subtype::StateEvdUnwaitable)
+                .because("the EVD was made unwaitable")
+                .into());
+        }
+        self.progress();
+        self.evds[key].others_had_their_turn();
+        let seen = match wait.seen {
+            Some(seen) => seen,
+            None => {
+                self.look_around(key);
+                if self.count(key) >= wait.threshold {
+                    return self.take(key);
+                }
+                let seen = self.evds[key].notifications;
+                wait.seen = Some(seen);
+                self.progress();
+                seen
+            }
+        };
+        let quiet = self.arm_for(key);
+        // Between arming and sleeping only completion queues are looked at, no event queue: an
+        // event taken in here would leave us asleep with its completion queue no longer armed.
+        self.look_around(key);
+        let count = self.count(key);
+        if count >= wait.threshold && self.evds[key].notifications != seen {
+            return self.take(key);
+        }
+        let now = self.provider.now();
+        let expired = wait.deadline.is_some_and(|deadline| now >= deadline);
+        if !expired && !self.dead {
+            let until = self.nap(now, quiet, wait.deadline);
+            return Ok(EvdLook::Pending(wait, until));
+        }
+        if count >= wait.threshold {
+            return self.take(key);
+        }
+        self.wait_over(key);
+        let error = if expired {
+            DatError::new(ReturnType::TimeoutExpired, Subtype::None)
+        } else {
+            DatError::new(ReturnType::Abort, Subtype::None).because("the device is dead")
+        };
+        Err(WaitError {
+            error,
+            nmore: count,
+        })
+    }
+
+    /// Ends a wait whose caller was interrupted: what `evd_wait` then returns, DAT_INTERRUPTED_CALL with the number
+    /// of events queued.
+    ///
+    /// Page: dat_evd_wait.
+    pub fn evd_wait_cancel(&mut self, wait: EvdWait) -> WaitError {
+        if let Err(error) = self.evd(wait.evd) {
+            return error.into();
+        }
+        self.wait_over(wait.evd.key);
+        WaitError {
+            error: DatError::new(ReturnType::InterruptedCall, Subtype::None),
+            nmore: self.count(wait.evd.key),
+        }
+    }
+
+    fn wait_over(&mut self, key: EvdKey) {
+        // Refused where nobody is blocked any more: then there is nothing to end.
+        let _wakes = self.evds[key].step(EvdInput::WaitOver);
+    }
+
+    /// How long to sleep. A neighbour's queue that could not be emptied cannot wake us: then we look again soon.
+    pub(in crate::ia) fn nap(&self, now: Nanos, quiet: bool, deadline: Option<Nanos>) -> Nanos {
+        if self.more_datagrams {
+            return now;
+        }
+        let sleep = if quiet { MAX_SLEEP } else { MAX_SLEEP / 1000 };
+        let until = now.saturating_add(sleep);
+        let until = deadline.map_or(until, |deadline| until.min(deadline));
+        let timer = self.adapter.lock().cm.next_timeout();
+        timer.map_or(until, |timer| until.min(timer.max(now)))
+    }
+
+    /// Counts what is queued here and sees what the neighbours have to tell.
+    pub(in crate::ia) fn look_around(&mut self, key: EvdKey) {
+        // A notification event behind many that do not notify must be found too.
+        let bounded = !self.evds[key].streams.consumer_controlled();
+        self.drain_evd(key, bounded);
+        let mut at = 0;
+        while let Some(&(feeder, _)) = self.evds[key].feeders.get(at) {
+            self.drain_evd(feeder, true);
+            at += 1;
+        }
+        self.settle_effects();
+    }
+
+    /// Asks every completion queue that can end the wait for an interrupt. False: one of them has
+    /// entries that nobody takes, so arming it would not let us sleep.
+    pub(in crate::ia) fn arm_for(&mut self, key: EvdKey) -> bool {
+        let quiet = self.arm_neighbours(key);
+        self.arm_own(key);
+        quiet
+    }
+
+    /// Asks the queue of an EVD. Who waits for several does this last: what one of them wants of a neighbour is less than what the
+    /// neighbour wants if it is waited for itself, and the device goes by what it was asked last.
+    pub(in crate::ia) fn arm_own(&mut self, key: EvdKey) {
+        let evd = &mut self.evds[key];
+        let solicited_only = evd.streams.solicited_only();
+        if let Some(cq) = &mut evd.cq {
+            cq.arm(solicited_only);
+        }
+    }
+
+    /// Asks the queues beside that of an EVD. What it returns is as for [`Ia::arm_for`].
+    pub(in crate::ia) fn arm_neighbours(&mut self, key: EvdKey) -> bool {
+        let mut quiet = true;
+        let mut at = 0;
+        while let Some(&(feeder, _)) = self.evds[key].feeders.get(at) {
+            // Errors notify even when only solicited entries were asked for.
+            quiet &= self.arm_neighbour(feeder, true);
+            at += 1;
+        }
+        for at in 0..self.draining.len() {
+            if let Some(evd) = self
+                .eps
+                .get(self.draining[at])
+                .and_then(|ep| ep.request_evd)
+                && evd != key
+            {
+                quiet &= self.arm_neighbour(evd, false);
+            }
+        }
+        quiet
+    }
+
+    fn arm_neighbour(&mut self, key: EvdKey, solicited_only: bool) -> bool {
+        let Some(evd) = self.evds.get_mut(key) else {
+            return true;
+        };
+        if !evd.takes_dtos() {
+            return false;
+        }
+        if let Some(cq) = &mut evd.cq {
+            cq.arm(solicited_only);
+        }
+        true
+    }
+
+    fn count(&self, key: EvdKey) -> u32 {
+        self.evds[key].len()
+    }
+
+    fn take(&mut self, key: EvdKey) -> Result<EvdLook, WaitError> {
+        self.wait_over(key);
+        match self.pop(key) {
+            Some(event) => Ok(EvdLook::Ready(event, self.count(key))),
+            // The count was above zero.
+            None => Err(DatError::new(ReturnType::InternalError, Subtype::None).into()),
+        }
+    }
+}
+
+const fn queue_config(solicited: bool) -> Subtype {
+    if solicited {
+        Subtype::StateEvdConfigSolicited
+    } else {
+        Subtype::StateEvdConfigNotify
+    }
+}

@@ -1,0 +1,398 @@
+//! Local memory regions: `dat_lmr_create`, `_query`, `_free`, `_sync_rdma_read`, `_sync_rdma_write`,
+//! and cutting slices.
+//!
+//! `dat_lmr_create` knows three kinds of memory, which are three methods here. A range of addresses is the plain
+//! one. A region made from another one is the same memory again, under a PZ and rights of its own; the two live and
+//! die apart. Shared memory is known to all processes by an identifier: whoever registers under the same one means
+//! the same bytes. Each process still has a device function of its own, whose IOMMU maps the bytes for it alone, so
+//! there is nothing to share but the name; what is checked is that the memory can be shared at all, and that
+//! the name stands for one size.
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::{LmrHandle, LmrKey, PzHandle, PzKey, index_of};
+use crate::ia::instance::{Ia, fresh_stamp};
+use crate::object::lmr::segment::LmrTriplet;
+use crate::object::lmr::slice::LmrSlice;
+use crate::object::lmr::table::Entry;
+use crate::object::lmr::{Lmr, MemType, Registered, SharedMemoryId, allowed_in};
+use crate::provider::{MAX_SEGMENT_BYTES, Provider, ProviderError};
+use crate::refusal::Refusal;
+use crate::types::MemPrivFlags;
+
+/// What `lmr_create` returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LmrCreated {
+    /// The region.
+    pub lmr: LmrHandle,
+    /// Its name in local triplets.
+    pub lmr_context: u32,
+    /// Its name for peers; 0 when no remote right was asked.
+    pub rmr_context: u32,
+    /// First byte registered.
+    pub registered_address: u64,
+    /// Bytes registered.
+    pub registered_size: u64,
+}
+
+/// What `lmr_query` tells (`DAT_LMR_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LmrParam {
+    /// What it was made of.
+    pub mem_type: MemType,
+    /// Its protection zone.
+    pub pz: PzHandle,
+    /// Its rights.
+    pub privileges: MemPrivFlags,
+    /// Its name in local triplets.
+    pub lmr_context: u32,
+    /// Its name for peers, or 0.
+    pub rmr_context: u32,
+    /// First byte registered.
+    pub registered_address: u64,
+    /// Bytes registered.
+    pub registered_size: u64,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Registers memory: a range of addresses.
+    ///
+    /// Page: dat_lmr_create.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG6: unknown privileges, or
+    /// [`MemPrivFlags::REMOTE_ATOMIC`] without LOCAL_WRITE. DAT_MODEL_NOT_SUPPORTED:
+    /// [`MemPrivFlags::REMOTE_ATOMIC`] on a device without atomic operations.
+    /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION, DAT_INVALID_PARAMETER|ARG4 (a length the device
+    /// cannot register).
+    pub fn lmr_create(
+        &mut self,
+        memory: P::Memory,
+        pz: PzHandle,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrCreated> {
+        self.register(memory, MemType::Virtual, pz, privileges)
+    }
+
+    /// Registers the memory of another region again, under its own PZ and rights.
+    ///
+    /// Page: dat_lmr_create.
+    ///
+    /// # Errors
+    /// As [`Ia::lmr_create`]; DAT_INVALID_HANDLE|LMR: the other region.
+    pub fn lmr_create_from_lmr(
+        &mut self,
+        source: LmrHandle,
+        pz: PzHandle,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrCreated> {
+        let memory = self.lmr(source)?.memory.clone();
+        self.register(memory, MemType::Lmr(source), pz, privileges)
+    }
+
+    /// Registers memory that other processes have mapped too and know by the same name.
+    ///
+    /// Page: dat_lmr_create.
+    ///
+    /// # Errors
+    /// As [`Ia::lmr_create`]. DAT_INVALID_STATE: the memory was not created shared.
+    /// DAT_INVALID_PARAMETER|ARG4: this IA has a region under the name, of another length.
+    pub fn lmr_create_shared(
+        &mut self,
+        memory: P::Memory,
+        id: SharedMemoryId,
+        pz: PzHandle,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrCreated> {
+        self.alive()?;
+        self.pz_key(pz)?;
+        if !self.provider.is_shared(&memory) {
+            return Err(DatError::state(Subtype::None)
+                .because("the memory is private to this process: it was not created shared"));
+        }
+        let kind = MemType::SharedVirtual(id);
+        let known = self.lmr_objects.values().find(|lmr| lmr.kind == kind);
+        let bytes = known.map(|lmr| lmr.created.bytes);
+        let created = self.register(memory, kind, pz, privileges)?;
+        if bytes.is_some_and(|bytes| bytes != created.registered_size) {
+            // Nobody knows its keys.
+            self.insist("deregistering memory", |ia| ia.remove_lmr(created.lmr.key));
+            return Err(DatError::parameter(Subtype::Arg4, "id")
+                .because("the same shared_memory_id stands for memory of another length"));
+        }
+        Ok(created)
+    }
+
+    fn register(
+        &mut self,
+        memory: P::Memory,
+        kind: MemType,
+        pz: PzHandle,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrCreated> {
+        self.alive()?;
+        let pz = self.pz_key(pz)?;
+        if !MemPrivFlags::OF_REGIONS.contains(privileges) {
+            return Err(DatError::parameter(Subtype::Arg6, "privileges")
+                .because("mem_privileges: unknown ones"));
+        }
+        if privileges.contains(MemPrivFlags::REMOTE_ATOMIC) {
+            if !self.provider.limits().atomics {
+                return Err(Refusal::NoAtomics.error());
+            }
+            // As Linux asks (`ib_check_mr_access`): what peers may change, the region's owner may.
+            if !privileges.contains(MemPrivFlags::LOCAL_WRITE) {
+                return Err(DatError::parameter(Subtype::Arg6, "privileges")
+                    .because("REMOTE_ATOMIC needs LOCAL_WRITE"));
+            }
+        }
+        let registration = match self.provider.register(self.pzs[pz].pd, &memory, privileges) {
+            Ok(registration) => registration,
+            Err(error @ (ProviderError::Unsupported(_) | ProviderError::Limit { .. })) => {
+                self.note_device_error("lmr_create", &error);
+                return Err(DatError::parameter(Subtype::Arg4, "memory")
+                    .because("the device cannot register this memory"));
+            }
+            Err(error) => {
+                return Err(self.device_refused(
+                    "lmr_create",
+                    error,
+                    Subtype::ResourceMemoryRegion,
+                ));
+            }
+        };
+        let created = Registered {
+            lmr_context: registration.lmr_context,
+            rmr_context: if privileges.intersects(MemPrivFlags::REMOTE) {
+                registration.rmr_context
+            } else {
+                0
+            },
+            address: registration.address,
+            bytes: registration.bytes,
+        };
+        self.pzs[pz].users += 1;
+        let effective = if self.config.local_write_implies_read
+            && privileges.contains(MemPrivFlags::LOCAL_WRITE)
+        {
+            privileges | MemPrivFlags::LOCAL_READ
+        } else {
+            privileges
+        };
+        self.lmrs.insert(Entry::new(
+            created.lmr_context,
+            created.address,
+            created.bytes,
+            index_of(pz),
+            effective,
+        ));
+        let key = self.lmr_objects.insert(Lmr {
+            region: registration.region,
+            pz,
+            privileges,
+            effective,
+            created,
+            kind,
+            memory,
+            bound: 0,
+            held: 0,
+        });
+        self.lmrs_by_context.insert(created.lmr_context, key);
+        Ok(LmrCreated {
+            lmr: LmrHandle { key, ia: self.id },
+            lmr_context: created.lmr_context,
+            rmr_context: created.rmr_context,
+            registered_address: created.address,
+            registered_size: created.bytes,
+        })
+    }
+
+    /// The parameters of a region.
+    ///
+    /// Page: dat_lmr_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|LMR.
+    pub fn lmr_query(&self, lmr: LmrHandle) -> DatResult<LmrParam> {
+        let lmr = self.lmr(lmr)?;
+        Ok(LmrParam {
+            mem_type: lmr.kind,
+            pz: PzHandle {
+                key: lmr.pz,
+                ia: self.id,
+            },
+            privileges: lmr.privileges,
+            lmr_context: lmr.created.lmr_context,
+            rmr_context: lmr.created.rmr_context,
+            registered_address: lmr.created.address,
+            registered_size: lmr.created.bytes,
+        })
+    }
+
+    /// Ends a registration. DTOs in flight that name it may fail.
+    ///
+    /// Page: dat_lmr_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_STATE|LMR_IN_USE: an RMR is bound to it, or was until a bind that is not done yet.
+    /// DAT_INTERNAL_ERROR: the device refused; nothing has changed, and peers that could reach it still can.
+    pub fn lmr_free(&mut self, lmr: LmrHandle) -> DatResult<()> {
+        if self.lmr(lmr)?.bound != 0 {
+            return Err(DatError::state(Subtype::StateLmrInUse).because("an RMR is bound to it"));
+        }
+        if self.lmr(lmr)?.held != 0 {
+            self.look_after_binds();
+            if self.is_reached_through(lmr.key) {
+                return Err(DatError::state(Subtype::StateLmrInUse)
+                    .because("an RMR is bound to it until the bind that moves it is done"));
+            }
+        }
+        self.remove_lmr(lmr.key)
+    }
+
+    /// Ends an LMR, or leaves it as it is. What no window reaches through any more, but binds on their way still name, stays until
+    /// those are done; the consumer does not see it any more.
+    pub(in crate::ia) fn remove_lmr(&mut self, key: LmrKey) -> DatResult<()> {
+        let Some(lmr) = self.lmr_objects.get_mut(key) else {
+            return Ok(());
+        };
+        if lmr.held == 0
+            && let Err(error) = self.provider.deregister(&mut lmr.region)
+        {
+            return Err(self.not_ended("deregistering memory", &error));
+        }
+        let Some(lmr) = self.lmr_objects.remove(key) else {
+            return Ok(());
+        };
+        self.lmrs.remove(lmr.created.lmr_context, fresh_stamp());
+        self.lmrs_by_context.remove(&lmr.created.lmr_context);
+        self.forget_context(LmrHandle { key, ia: self.id });
+        if lmr.held == 0 {
+            self.pzs[lmr.pz].users -= 1;
+        } else {
+            self.lmrs_retired.insert(key, lmr);
+        }
+        Ok(())
+    }
+
+    /// Ends an LMR that the consumer does not see any more.
+    fn end_retired(&mut self, key: LmrKey) -> DatResult<()> {
+        if let Some(lmr) = self.lmrs_retired.get_mut(&key)
+            && let Err(error) = self.provider.deregister(&mut lmr.region)
+        {
+            return Err(self.not_ended("deregistering memory", &error));
+        }
+        if let Some(lmr) = self.lmrs_retired.remove(&key) {
+            self.pzs[lmr.pz].users -= 1;
+        }
+        Ok(())
+    }
+
+    /// A bind to an LMR was posted.
+    pub(in crate::ia) fn bound_to(&mut self, key: LmrKey) {
+        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+            lmr.bound += 1;
+            lmr.held += 1;
+        }
+    }
+
+    /// An RMR is no longer bound to an LMR, going by the binds posted.
+    pub(in crate::ia) fn unbound_from(&mut self, key: LmrKey) {
+        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+            lmr.bound -= 1;
+        }
+    }
+
+    /// A window of the device no longer reaches through an LMR, or a bind to it did not come about. If the consumer
+    /// has freed the LMR and this was the last, it ends now.
+    pub(in crate::ia) fn let_go_of_lmr(&mut self, key: LmrKey) {
+        if let Some(lmr) = self.lmr_objects.get_mut(key) {
+            lmr.held -= 1;
+        } else if let Some(lmr) = self.lmrs_retired.get_mut(&key) {
+            lmr.held -= 1;
+            if lmr.held == 0 {
+                self.insist("deregistering memory", |ia| ia.end_retired(key));
+            }
+        }
+    }
+
+    /// The LMR with this context.
+    pub(in crate::ia) fn lmr_with_context(&self, lmr_context: u32) -> Option<LmrKey> {
+        self.lmrs_by_context.get(&lmr_context).copied()
+    }
+
+    pub(in crate::ia) fn lmr_pz(&self, key: LmrKey) -> Option<PzKey> {
+        self.lmr_objects.get(key).map(|lmr| lmr.pz)
+    }
+
+    /// Cuts `bytes` bytes at `offset` out of a region, checked once for many posts.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|LMR. DAT_INVALID_PARAMETER: outside of the region, or longer than
+    /// 2^31 - 1 bytes.
+    pub fn lmr_slice(&self, lmr: LmrHandle, offset: u64, bytes: u64) -> DatResult<LmrSlice> {
+        let lmr = self.lmr(lmr)?;
+        if offset > lmr.created.bytes || bytes > lmr.created.bytes - offset {
+            return Err(DatError::parameter(Subtype::Arg3, "bytes")
+                .because("the slice reaches outside its LMR"));
+        }
+        let too_long = DatError::parameter(Subtype::Arg3, "bytes")
+            .because("a slice holds at most 2^31 - 1 bytes");
+        Ok(LmrSlice {
+            address: lmr.created.address + offset,
+            stamp: self.lmrs.stamp,
+            lmr_context: lmr.created.lmr_context,
+            bytes: u32::try_from(bytes)
+                .ok()
+                .filter(|&bytes| u64::from(bytes) <= MAX_SEGMENT_BYTES)
+                .ok_or(too_long)?,
+            readable_in: allowed_in(lmr, MemPrivFlags::LOCAL_READ),
+            writable_in: allowed_in(lmr, MemPrivFlags::LOCAL_WRITE),
+        })
+    }
+
+    /// Makes what this CPU has stored visible to RDMA Reads that start later. The platforms we run
+    /// on are coherent with the device, so ordering is all it takes.
+    ///
+    /// Page: dat_lmr_sync_rdma_read.
+    ///
+    /// # Errors
+    /// DAT_INVALID_PARAMETER|ARG2: a segment names no LMR or reaches outside of it. Nothing was
+    /// synchronised then.
+    pub fn lmr_sync_rdma_read(&self, segments: &[LmrTriplet]) -> DatResult<()> {
+        self.check_sync(segments)?;
+        self.provider.sync_for_device();
+        Ok(())
+    }
+
+    /// Makes what RDMA Writes have placed visible to this CPU, as [`Ia::lmr_sync_rdma_read`] does the other way
+    /// round.
+    ///
+    /// Page: dat_lmr_sync_rdma_write.
+    ///
+    /// # Errors
+    /// As [`Ia::lmr_sync_rdma_read`].
+    pub fn lmr_sync_rdma_write(&self, segments: &[LmrTriplet]) -> DatResult<()> {
+        self.check_sync(segments)?;
+        self.provider.sync_for_cpu();
+        Ok(())
+    }
+
+    /// Neither PZ nor rights matter here (the segments of one call may be in several PZs).
+    fn check_sync(&self, segments: &[LmrTriplet]) -> DatResult<()> {
+        for segment in segments
+            .iter()
+            .filter(|segment| segment.segment_length != 0)
+        {
+            let entry = self.lmrs.entry(segment.lmr_context).ok_or(
+                DatError::parameter(Subtype::Arg2, "segments")
+                    .because("no LMR has this lmr_context"),
+            )?;
+            if !entry.contains(segment.virtual_address, segment.segment_length) {
+                return Err(DatError::parameter(Subtype::Arg2, "segments")
+                    .because("a segment reaches outside its LMR"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! The calls of DAT, by group of manual pages, and what goes on beside them: completions, the housekeeping, the end.
+//!
+//! Each is a method of [`Ia`](super::instance::Ia), since a call may concern any of its objects.
+
+pub(crate) mod arm;
+mod asynchronous;
+pub(crate) mod close;
+pub(crate) mod cno;
+mod completion;
+mod context;
+pub(crate) mod cr;
+pub(crate) mod ep;
+pub(crate) mod evd;
+pub(crate) mod lmr;
+mod progress;
+pub(crate) mod psp;
+mod pz;
+pub(crate) mod rmr;
+pub(crate) mod rsp;
+pub(crate) mod srq;

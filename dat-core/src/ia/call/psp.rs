@@ -1,0 +1,191 @@
+//! Public service points: `dat_psp_create`, `_create_any`, `_query`, `_free`.
+//!
+//! A PSP is a listener of the connection manager. Its backlog is the length of its EVD's queue.
+
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::handle::{EvdHandle, EvdKey, PspHandle, PspKey};
+use crate::ia::instance::Ia;
+use crate::object::evd::streams::Stream;
+use crate::object::psp::Psp;
+use crate::object::service_point::{ServicePoint, service_id};
+use crate::provider::Provider;
+use crate::types::{ConnQual, EvdFlags, PspFlags};
+
+/// The first of the qualifiers `psp_create_any` gives: service IDs the local operating system hands
+/// out (IBTA volume 1, "Service ID": first byte 02h). They carry 64 bytes of private data.
+const FIRST_ANY: u64 = 0x0200_0000_0000_0001;
+/// How many of them are tried.
+const ANY_TRIES: u64 = 65_536;
+
+/// What `psp_query` tells (`DAT_PSP_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PspParam {
+    /// Where it listens.
+    pub conn_qual: ConnQual,
+    /// Where requests go.
+    pub evd: EvdHandle,
+    /// Who brings the endpoints.
+    pub flags: PspFlags,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Listens at a connection qualifier. Requests come as events on `evd`.
+    ///
+    /// Page: dat_psp_create.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|EVD_CR. DAT_INVALID_PARAMETER: |ARG2 qualifier 0, |ARG4 unknown flags.
+    /// DAT_CONN_QUAL_IN_USE.
+    pub fn psp_create(
+        &mut self,
+        conn_qual: ConnQual,
+        evd: EvdHandle,
+        flags: PspFlags,
+    ) -> DatResult<PspHandle> {
+        self.psp_at(conn_qual, evd, flags, false)
+    }
+
+    /// As [`Ia::psp_create`], at a qualifier at which other instances of the adapter may listen too, if all of them say so. A request
+    /// goes to the instance with the fewest connections. DAT 1.2 has no such call.
+    ///
+    /// # Errors
+    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_IN_USE: somebody listens there who does not share.
+    pub fn psp_create_shared(
+        &mut self,
+        conn_qual: ConnQual,
+        evd: EvdHandle,
+        flags: PspFlags,
+    ) -> DatResult<PspHandle> {
+        self.psp_at(conn_qual, evd, flags, true)
+    }
+
+    /// Listens at a qualifier nobody uses, and says which.
+    ///
+    /// Page: dat_psp_create_any.
+    ///
+    /// # Errors
+    /// As [`Ia::psp_create`]; DAT_CONN_QUAL_UNAVAILABLE instead of DAT_CONN_QUAL_IN_USE.
+    pub fn psp_create_any(
+        &mut self,
+        evd: EvdHandle,
+        flags: PspFlags,
+    ) -> DatResult<(ConnQual, PspHandle)> {
+        let evd = self.check_psp(evd, flags)?;
+        for conn_qual in (FIRST_ANY..FIRST_ANY + ANY_TRIES).map(ConnQual) {
+            if let Ok(psp) = self.listen(conn_qual, evd, flags, false) {
+                return Ok((conn_qual, psp));
+            }
+        }
+        Err(DatError::new(
+            ReturnType::ConnQualUnavailable,
+            Subtype::None,
+        ))
+    }
+
+    fn psp_at(
+        &mut self,
+        conn_qual: ConnQual,
+        evd: EvdHandle,
+        flags: PspFlags,
+        shared: bool,
+    ) -> DatResult<PspHandle> {
+        let evd = self.check_psp(evd, flags)?;
+        if conn_qual.0 == 0 {
+            return Err(
+                DatError::parameter(Subtype::Arg2, "conn_qual").because("connection qualifier 0")
+            );
+        }
+        self.listen(conn_qual, evd, flags, shared)
+    }
+
+    fn check_psp(&self, evd: EvdHandle, flags: PspFlags) -> DatResult<EvdKey> {
+        let evd = self.check_request_evd(evd, Subtype::Arg3)?;
+        if !PspFlags::all().contains(flags) {
+            return Err(
+                DatError::parameter(Subtype::Arg4, "flags").because("psp_flags: unknown ones")
+            );
+        }
+        Ok(evd)
+    }
+
+    /// The EVD that the requests of a service point are to go to; `argument` is its place in the call.
+    pub(in crate::ia) fn check_request_evd(
+        &self,
+        evd: EvdHandle,
+        argument: Subtype,
+    ) -> DatResult<EvdKey> {
+        self.alive()?;
+        let missing = DatError::handle(Subtype::HandleEvdCr);
+        let evd = self
+            .evd_for(Some(evd), EvdFlags::CR, Subtype::HandleEvdCr)?
+            .ok_or(missing)?;
+        let mut streams = self.evds[evd].streams;
+        streams.attach(Stream::Other);
+        if self.config.strict_evd_sharing && !streams.may_share() {
+            return Err(DatError::parameter(argument, "evd").because(
+                "an EVD with UNSIGNALLED or SOLICITED_WAIT streams takes no other events",
+            ));
+        }
+        Ok(evd)
+    }
+
+    fn listen(
+        &mut self,
+        conn_qual: ConnQual,
+        evd: EvdKey,
+        flags: PspFlags,
+        shared: bool,
+    ) -> DatResult<PspHandle> {
+        let listen = self
+            .adapter
+            .lock()
+            .listen(self.seat, service_id(conn_qual), shared)
+            .map_err(|_in_use| DatError::new(ReturnType::ConnQualInUse, Subtype::None))?;
+        let key = self.psps.insert(Psp {
+            listen,
+            conn_qual,
+            evd,
+            flags,
+        });
+        self.listeners.insert(listen, ServicePoint::Psp(key));
+        self.evds[evd].streams.attach(Stream::Other);
+        Ok(self.psp_handle(key))
+    }
+
+    /// The parameters of a service point.
+    ///
+    /// Page: dat_psp_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PSP.
+    pub fn psp_query(&self, psp: PspHandle) -> DatResult<PspParam> {
+        let psp = self.psp(psp)?;
+        Ok(PspParam {
+            conn_qual: psp.conn_qual,
+            evd: self.evd_handle(psp.evd),
+            flags: psp.flags,
+        })
+    }
+
+    /// Stops listening. Requests already reported stay, and can be accepted or rejected.
+    ///
+    /// Page: dat_psp_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PSP.
+    pub fn psp_free(&mut self, psp: PspHandle) -> DatResult<()> {
+        self.psp(psp)?;
+        self.remove_psp(psp.key);
+        Ok(())
+    }
+
+    pub(in crate::ia) fn remove_psp(&mut self, key: PspKey) {
+        let Some(psp) = self.psps.remove(key) else {
+            return;
+        };
+        self.adapter.lock().unlisten(self.seat, psp.listen);
+        self.listeners.remove(&psp.listen);
+        self.evds[psp.evd].streams.detach(Stream::Other);
+        self.forget_context(self.psp_handle(key));
+    }
+}

@@ -1,0 +1,70 @@
+//! Protection zones: a label that endpoints, SRQs and LMRs share, and the device's protection domain.
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::{PzHandle, PzKey};
+use crate::ia::instance::Ia;
+use crate::object::pz::Pz;
+use crate::provider::Provider;
+
+impl<P: Provider> Ia<P> {
+    /// A protection zone.
+    ///
+    /// Page: dat_pz_create.
+    ///
+    /// # Errors
+    /// DAT_INSUFFICIENT_RESOURCES|PROTECTION_DOMAIN: the device has no more.
+    pub fn pz_create(&mut self) -> DatResult<PzHandle> {
+        self.alive()?;
+        let pd = match self.provider.alloc_pd() {
+            Ok(pd) => pd,
+            Err(error) => {
+                return Err(self.device_refused(
+                    "pz_create",
+                    error,
+                    Subtype::ResourceProtectionDomain,
+                ));
+            }
+        };
+        let key = self.pzs.insert(Pz { pd, users: 0 });
+        Ok(PzHandle { key, ia: self.id })
+    }
+
+    /// Whether a protection zone exists. It has no parameter but its IA.
+    ///
+    /// Page: dat_pz_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ.
+    pub fn pz_query(&self, pz: PzHandle) -> DatResult<()> {
+        self.pz_key(pz).map(|_| ())
+    }
+
+    /// Ends a protection zone.
+    ///
+    /// Page: dat_pz_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_STATE|PZ_IN_USE: an endpoint, SRQ, LMR or RMR is in it. DAT_INTERNAL_ERROR: the
+    /// device refused, and nothing has changed.
+    pub fn pz_free(&mut self, pz: PzHandle) -> DatResult<()> {
+        let key = self.pz_key(pz)?;
+        if self.pzs[key].users != 0 {
+            return Err(DatError::state(Subtype::StatePzInUse)
+                .because("an endpoint, SRQ, LMR or RMR is in it"));
+        }
+        self.remove_pz(key)
+    }
+
+    /// Ends a PZ, or leaves it as it is.
+    pub(in crate::ia) fn remove_pz(&mut self, key: PzKey) -> DatResult<()> {
+        let Some(pz) = self.pzs.get(key) else {
+            return Ok(());
+        };
+        if let Err(error) = self.provider.free_pd(pz.pd) {
+            return Err(self.not_ended("freeing a protection domain", &error));
+        }
+        self.pzs.remove(key);
+        self.forget_context(PzHandle { key, ia: self.id });
+        Ok(())
+    }
+}

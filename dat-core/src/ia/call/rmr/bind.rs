@@ -1,0 +1,324 @@
+//! `dat_rmr_bind`: a request like the others, which changes what an RMR stands for.
+//!
+//! Binds of an endpoint are done in the order in which they were posted, and the provider reports every one of
+//! them. So the endpoint keeps them in a row ([`PendingBind`]), the completion of a bind is that of the first in the
+//! row, and what SUPPRESS hides is hidden here.
+
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::event::{Event, RmrBindCompletion};
+use crate::handle::{EpHandle, EpKey, EvdKey, LmrKey, RmrHandle, RmrKey};
+use crate::ia::effect::Effect;
+use crate::ia::instance::Ia;
+use crate::object::ep::state::EpState;
+use crate::object::lmr::segment::LmrTriplet;
+use crate::object::rmr::{Bound, PendingBind};
+use crate::provider::{Completion, Provider, QueueFull, QueuePair, RequestFlags, WindowTarget};
+use crate::refusal::Refusal;
+use crate::types::{CompletionFlags, DtoStatus, EvdFlags, MemPrivFlags, RmrCookie};
+
+impl<P: Provider> Ia<P> {
+    /// Binds an RMR to the part of an LMR that the triplet names, or, if that has no bytes, to nothing. The answer is
+    /// the context peers use, good once the bind is done; a Send posted on the same endpoint carries it safely.
+    /// The context the RMR had before is void then.
+    ///
+    /// Page: dat_rmr_bind.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: |RMR, |EP, |EVD_REQUEST the endpoint has no request EVD with the RMR_BIND flag.
+    /// DAT_INVALID_STATE: the endpoint is neither CONNECTED nor DISCONNECTED; |EP_NOTREADY it has no PZ.
+    /// DAT_INVALID_PARAMETER: |ARG3 unknown privileges, |ARG6 flags unknown or not allowed by the endpoint, |ARG2 no
+    /// LMR has the context, the range reaches outside of it or is longer than a window can be.
+    /// DAT_PROTECTION_VIOLATION: RMR, LMR and endpoint are not all in one PZ. DAT_PRIVILEGES_VIOLATION: the LMR
+    /// lacks local read for remote read, or local write for remote write. DAT_INSUFFICIENT_RESOURCES:
+    /// `max_request_dtos` are outstanding, or a bind of the RMR on another endpoint is.
+    pub fn rmr_bind(
+        &mut self,
+        rmr: RmrHandle,
+        lmr_triplet: &LmrTriplet,
+        privileges: MemPrivFlags,
+        ep: EpHandle,
+        cookie: RmrCookie,
+        flags: CompletionFlags,
+    ) -> DatResult<u32> {
+        let key = self.rmr_key(rmr)?;
+        let evd = self.bind_evd(ep)?;
+        let hot = &self.ep(ep)?.hot;
+        if !matches!(hot.state, EpState::Connected | EpState::Disconnected) {
+            return Err(hot.state.refuse());
+        }
+        if self.ep(ep)?.qp.get().is_none() {
+            return Err(Refusal::NotReady.error());
+        }
+        if !MemPrivFlags::OF_BINDS.contains(privileges) {
+            return Err(DatError::parameter(Subtype::Arg3, "privileges")
+                .because("mem_privileges: unknown ones"));
+        }
+        if flags.bits() & hot.request_flags_refused != 0 {
+            return Err(Refusal::RdmaFlags.error());
+        }
+        let ep_pz = self.ep(ep)?.pz;
+        if ep_pz != Some(self.rmrs[key].pz) {
+            return Err(in_another_pz());
+        }
+        let lmr = if lmr_triplet.segment_length == 0 {
+            None
+        } else {
+            Some(self.check_bind(key, lmr_triplet, privileges)?)
+        };
+        self.one_endpoint_at_a_time(key, ep.key)?;
+        let target = WindowTarget {
+            lmr_context: lmr_triplet.lmr_context,
+            address: lmr_triplet.virtual_address,
+            bytes: lmr_triplet.segment_length,
+            access: privileges & (MemPrivFlags::REMOTE | MemPrivFlags::REMOTE_INVALIDATE),
+        };
+        let how = RequestFlags {
+            suppress: false,
+            solicited: false,
+            fence: flags.contains(CompletionFlags::BARRIER_FENCE),
+            unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
+        };
+        let mut rmr_context = self.post_bind(key, ep.key, &target, cookie, how);
+        if rmr_context.is_err() {
+            // A slot is free when the request is done, not when its event is dequeued.
+            self.drain_evd(evd, true);
+            rmr_context = self.post_bind(key, ep.key, &target, cookie, how);
+        }
+        let rmr_context = rmr_context.map_err(Refusal::error)?;
+        let bound = lmr.map(|lmr| Bound {
+            lmr,
+            triplet: *lmr_triplet,
+            privileges,
+            rmr_context,
+        });
+        let suppress = flags.contains(CompletionFlags::SUPPRESS);
+        self.bind_posted(key, ep.key, bound, suppress);
+        Ok(rmr_context)
+    }
+
+    /// Refuses to bind an RMR on an endpoint while another one has a bind of it under way. The device orders the requests of one queue
+    /// pair only, and it may do a bind and flush it all the same: whose context is the last one nobody could tell then.
+    fn one_endpoint_at_a_time(&mut self, key: RmrKey, ep: EpKey) -> DatResult<()> {
+        let Some(before) = self.rmrs[key].bound_on.filter(|before| *before != ep) else {
+            return Ok(());
+        };
+        let request_evd = |ia: &Self| {
+            let ep = ia.eps.get(before)?;
+            let is_under_way = ep.binds.iter().any(|pending| pending.rmr == key);
+            ep.request_evd.filter(|_| is_under_way)
+        };
+        if let Some(evd) = request_evd(self) {
+            // It may be done, and nobody has looked.
+            self.drain_evd(evd, true);
+        }
+        match request_evd(self) {
+            None => Ok(()),
+            Some(_) => Err(
+                DatError::new(ReturnType::InsufficientResources, Subtype::None)
+                    .because("a bind of the RMR is under way on another endpoint"),
+            ),
+        }
+    }
+
+    /// The request EVD of an endpoint that may bind.
+    fn bind_evd(&self, ep: EpHandle) -> DatResult<EvdKey> {
+        let evd = self.ep(ep)?.request_evd;
+        evd.filter(|evd| self.evds[*evd].flags.contains(EvdFlags::RMR_BIND))
+            .ok_or(
+                DatError::handle(Subtype::HandleEvdRequest)
+                    .because("the endpoint has no request EVD with DAT_EVD_RMR_BIND_FLAG"),
+            )
+    }
+
+    /// The LMR of a triplet, if the RMR may be bound to it so.
+    fn check_bind(
+        &self,
+        rmr: RmrKey,
+        triplet: &LmrTriplet,
+        privileges: MemPrivFlags,
+    ) -> DatResult<LmrKey> {
+        let bad = |detail| DatError::parameter(Subtype::Arg2, "lmr_triplet").because(detail);
+        let entry = self
+            .lmrs
+            .entry(triplet.lmr_context)
+            .ok_or(bad("no LMR has this lmr_context"))?;
+        if !entry.contains(triplet.virtual_address, triplet.segment_length) {
+            return Err(bad("the range reaches outside its LMR"));
+        }
+        let lmr = self
+            .lmr_with_context(triplet.lmr_context)
+            .ok_or(bad("no LMR has this lmr_context"))?;
+        if self.lmr_pz(lmr) != Some(self.rmrs[rmr].pz) {
+            return Err(in_another_pz());
+        }
+        let lacks = |subtype, detail| {
+            Err(DatError::new(ReturnType::PrivilegesViolation, subtype).because(detail))
+        };
+        let has = |right| entry.privileges.contains(right);
+        if privileges.contains(MemPrivFlags::REMOTE_READ) && !has(MemPrivFlags::LOCAL_READ) {
+            return lacks(
+                Subtype::PrivilegesRead,
+                "remote read of an LMR without local read",
+            );
+        }
+        if privileges.contains(MemPrivFlags::REMOTE_WRITE) && !has(MemPrivFlags::LOCAL_WRITE) {
+            return lacks(
+                Subtype::PrivilegesWrite,
+                "remote write of an LMR without local write",
+            );
+        }
+        if triplet.segment_length > self.provider.limits().max_window_bytes {
+            return Err(bad("longer than a memory window of this device"));
+        }
+        Ok(lmr)
+    }
+
+    fn post_bind(
+        &mut self,
+        rmr: RmrKey,
+        ep: EpKey,
+        target: &WindowTarget,
+        cookie: RmrCookie,
+        how: RequestFlags,
+    ) -> Result<u32, Refusal> {
+        let rmr = &mut self.rmrs[rmr];
+        let ep = self.eps.get_mut(ep).ok_or(Refusal::NoEp)?;
+        let qp = ep.qp.get_mut().ok_or(Refusal::NotReady)?;
+        let context = qp
+            .post_bind(&mut rmr.window, target, cookie.0, how)
+            .map_err(|QueueFull| Refusal::Full)?;
+        ep.posted_after_marker = ep.posted_after_marker.saturating_add(1);
+        Ok(context)
+    }
+
+    /// Accounts for a bind that is on its way.
+    fn bind_posted(&mut self, key: RmrKey, ep: EpKey, bound: Option<Bound>, suppress: bool) {
+        let rmr = &mut self.rmrs[key];
+        rmr.binds += 1;
+        rmr.bound_on = Some(ep);
+        let pending = PendingBind {
+            rmr: key,
+            number: rmr.binds,
+            lmr: bound.map(|bound| bound.lmr),
+            suppress,
+        };
+        let before = core::mem::replace(&mut rmr.posted, bound);
+        if let Some(before) = before {
+            self.rmrs_invalidatable.remove(&before.rmr_context);
+        }
+        if let Some(bound) = bound {
+            if bound.privileges.contains(MemPrivFlags::REMOTE_INVALIDATE) {
+                self.rmrs_invalidatable.insert(bound.rmr_context, key);
+            }
+            self.bound_to(bound.lmr);
+        }
+        if let Some(before) = before {
+            self.unbound_from(before.lmr);
+        }
+        self.eps[ep].binds.push_back(pending);
+    }
+
+    /// The oldest bind of an endpoint is done. What to tell of it.
+    pub(in crate::ia) fn bind_done(&mut self, ep: EpKey, done: &Completion) -> Option<Event> {
+        let pending = self.eps.get_mut(ep)?.binds.pop_front()?;
+        let succeeded = done.status == DtoStatus::Success;
+        self.bind_ended(pending, succeeded);
+        if succeeded && pending.suppress {
+            return None;
+        }
+        Some(Event::RmrBind(RmrBindCompletion {
+            rmr: RmrHandle {
+                key: pending.rmr,
+                ia: self.id,
+            },
+            cookie: RmrCookie(done.cookie),
+            status: if succeeded || done.status == DtoStatus::ErrFlushed {
+                done.status
+            } else {
+                DtoStatus::RmrOperationFailed
+            },
+            syndrome: done.detail.syndrome(),
+        }))
+    }
+
+    fn bind_ended(&mut self, pending: PendingBind, succeeded: bool) {
+        let Some(rmr) = self.rmrs.get_mut(pending.rmr) else {
+            // Freed meanwhile, and the window with it.
+            if let Some(lmr) = pending.lmr {
+                self.let_go_of_lmr(lmr);
+            }
+            return;
+        };
+        if succeeded {
+            let void = pending.number <= rmr.void_up_to;
+            let now = pending.lmr.filter(|_| !void);
+            let before = core::mem::replace(&mut rmr.settled, now);
+            for lmr in before.into_iter().chain(pending.lmr.filter(|_| void)) {
+                self.let_go_of_lmr(lmr);
+            }
+            return;
+        }
+        if rmr.binds == pending.number {
+            if let Some(bound) = rmr.posted.take() {
+                self.rmrs_invalidatable.remove(&bound.rmr_context);
+                self.unbound_from(bound.lmr);
+            }
+            self.effects.push_back(Effect::BindFailed(pending.rmr));
+        }
+        if let Some(lmr) = pending.lmr {
+            self.let_go_of_lmr(lmr);
+        }
+    }
+
+    /// The last bind of an RMR failed: its window is taken from what an earlier one bound it to. The consumer has been told that
+    /// the RMR is bound to nothing, so it is, or the device ends.
+    pub(in crate::ia) fn unbind_by_command(&mut self, key: RmrKey) {
+        self.insist("unbinding a memory window", |ia| ia.unbind(key));
+    }
+
+    fn unbind(&mut self, key: RmrKey) -> DatResult<()> {
+        let Some(rmr) = self.rmrs.get_mut(key).filter(|rmr| rmr.posted.is_none()) else {
+            return Ok(());
+        };
+        let pd = self.pzs[rmr.pz].pd;
+        // No window of a dead device reaches anything.
+        if !self.dead
+            && let Err(error) = self.provider.unbind_window(pd, &mut rmr.window)
+        {
+            return Err(self.not_ended("unbinding a memory window", &error));
+        }
+        let Some(rmr) = self.rmrs.get_mut(key) else {
+            return Ok(());
+        };
+        if let Some(lmr) = rmr.settled.take() {
+            self.let_go_of_lmr(lmr);
+        }
+        Ok(())
+    }
+
+    /// Looks at what binds have come to.
+    pub(in crate::ia) fn look_after_binds(&mut self) {
+        let evds: Vec<EvdKey> = self
+            .eps
+            .values()
+            .filter(|ep| !ep.binds.is_empty())
+            .filter_map(|ep| ep.request_evd)
+            .collect();
+        for evd in evds {
+            self.drain_evd(evd, true);
+        }
+        self.settle_effects();
+    }
+
+    /// The queue pair of an endpoint forgets what was posted to it: its binds count as flushed.
+    pub(in crate::ia) fn abandon_binds(&mut self, ep: EpKey) {
+        while let Some(pending) = self.eps.get_mut(ep).and_then(|ep| ep.binds.pop_front()) {
+            self.bind_ended(pending, false);
+        }
+    }
+}
+
+fn in_another_pz() -> DatError {
+    DatError::new(ReturnType::ProtectionViolation, Subtype::None)
+        .because("RMR, LMR and endpoint are not in one protection zone")
+}

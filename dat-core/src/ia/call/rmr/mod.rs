@@ -1,0 +1,168 @@
+//! Remote memory regions: `dat_rmr_create`, `_query`, `_free`. Binding is in [`bind`].
+//!
+//! An RMR is the device's memory window. What it is bound to is known in two tenses:
+//!
+//! - *posted*: what the last bind posted makes of it. This is what `rmr_query` tells, and what keeps an LMR from
+//!   being freed.
+//! - *settled*: what the device's window reaches through, going by the binds that are known to be done. The
+//!   device's region must outlive it, and every bind on its way; an LMR freed in between is gone for the
+//!   consumer at once and for the device when the last of them is ([`Ia::let_go_of_lmr`]).
+//!
+//! A bind that fails, or is flushed, leaves the RMR unbound, unless a later one was posted meanwhile. On the device the
+//! old binding still stands then, so the window is taken from it by a command.
+//!
+//! An RMR that was bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may be taken from what it is bound to by a peer that has its context
+//! (IBTA volume 1, "Send with Invalidate"). The device does it before it completes the receive, and that completion tells: the RMR is
+//! unbound from then on, in both tenses.
+
+mod bind;
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::handle::{LmrKey, PzHandle, RmrHandle, RmrKey};
+use crate::ia::instance::Ia;
+use crate::object::lmr::segment::LmrTriplet;
+use crate::object::rmr::{PendingBind, Rmr};
+use crate::provider::Provider;
+use crate::types::MemPrivFlags;
+
+/// What `rmr_query` tells (`DAT_RMR_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmrParam {
+    /// Its protection zone.
+    pub pz: PzHandle,
+    /// What it is bound to; nothing while it is unbound.
+    pub binding: Option<RmrBinding>,
+}
+
+/// What an RMR is bound to, as the last bind posted says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RmrBinding {
+    /// The memory.
+    pub lmr_triplet: LmrTriplet,
+    /// What peers may do.
+    pub privileges: MemPrivFlags,
+    /// Its name for peers.
+    pub rmr_context: u32,
+}
+
+impl<P: Provider> Ia<P> {
+    /// An RMR, bound to nothing.
+    ///
+    /// Page: dat_rmr_create.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ. DAT_MODEL_NOT_SUPPORTED: the device has no memory windows (`max_rmrs` is 0).
+    /// DAT_INSUFFICIENT_RESOURCES|MEMORY_REGION: the device has no more.
+    pub fn rmr_create(&mut self, pz: PzHandle) -> DatResult<RmrHandle> {
+        let pz = self.pz_key(pz)?;
+        self.alive()?;
+        if self.attr.max_rmrs == 0 {
+            return Err(DatError::unsupported().because("the device has no memory windows"));
+        }
+        let window = match self.provider.create_window(self.pzs[pz].pd) {
+            Ok(window) => window,
+            Err(error) => {
+                let subtype = Subtype::ResourceMemoryRegion;
+                return Err(self.device_refused("rmr_create", error, subtype));
+            }
+        };
+        self.pzs[pz].users += 1;
+        let key = self.rmrs.insert(Rmr {
+            window,
+            pz,
+            posted: None,
+            binds: 0,
+            bound_on: None,
+            settled: None,
+            void_up_to: 0,
+        });
+        Ok(RmrHandle { key, ia: self.id })
+    }
+
+    /// The parameters of an RMR.
+    ///
+    /// Page: dat_rmr_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|RMR.
+    pub fn rmr_query(&self, rmr: RmrHandle) -> DatResult<RmrParam> {
+        let rmr = &self.rmrs[self.rmr_key(rmr)?];
+        Ok(RmrParam {
+            pz: PzHandle {
+                key: rmr.pz,
+                ia: self.id,
+            },
+            binding: rmr.posted.map(|bound| RmrBinding {
+                lmr_triplet: bound.triplet,
+                privileges: bound.privileges,
+                rmr_context: bound.rmr_context,
+            }),
+        })
+    }
+
+    /// Ends an RMR, bound or not. Peers' use of its context fails from now on; a bind of it that is still on its way
+    /// fails too.
+    ///
+    /// Page: dat_rmr_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|RMR. DAT_INTERNAL_ERROR: the device refused, and nothing has changed.
+    pub fn rmr_free(&mut self, rmr: RmrHandle) -> DatResult<()> {
+        let key = self.rmr_key(rmr)?;
+        self.remove_rmr(key)
+    }
+
+    /// Ends an RMR, or leaves it as it is.
+    pub(in crate::ia) fn remove_rmr(&mut self, key: RmrKey) -> DatResult<()> {
+        if let Some(rmr) = self.rmrs.get_mut(key)
+            && let Err(error) = self.provider.destroy_window(&mut rmr.window)
+        {
+            return Err(self.not_ended("destroying a memory window", &error));
+        }
+        let Some(rmr) = self.rmrs.remove(key) else {
+            return Ok(());
+        };
+        self.forget_context(RmrHandle { key, ia: self.id });
+        if let Some(bound) = rmr.posted {
+            self.rmrs_invalidatable.remove(&bound.rmr_context);
+            self.unbound_from(bound.lmr);
+        }
+        if let Some(lmr) = rmr.settled {
+            self.let_go_of_lmr(lmr);
+        }
+        self.pzs[rmr.pz].users -= 1;
+        Ok(())
+    }
+
+    /// A peer has invalidated a context, says the device. What is bound anew meanwhile stays so.
+    pub(in crate::ia) fn invalidated_by_peer(&mut self, rmr_context: u32) {
+        let Some(key) = self.rmrs_invalidatable.remove(&rmr_context) else {
+            return;
+        };
+        let Some(rmr) = self.rmrs.get_mut(key) else {
+            return;
+        };
+        rmr.void_up_to = rmr.binds;
+        let bound = rmr.posted.take();
+        let is_under_way = rmr
+            .bound_on
+            .and_then(|ep| self.eps.get(ep))
+            .is_some_and(|ep| ep.binds.iter().any(|pending| pending.rmr() == key));
+        // A bind that is not known done lets go of both when it is.
+        let settled = rmr.settled.take_if(|_| !is_under_way);
+        if let Some(bound) = bound {
+            self.unbound_from(bound.lmr);
+        }
+        if let Some(lmr) = settled {
+            self.let_go_of_lmr(lmr);
+        }
+    }
+
+    /// Whether a window of the device may reach through an LMR: it does, or a bind on its way may bring it there.
+    pub(in crate::ia) fn is_reached_through(&self, lmr: LmrKey) -> bool {
+        let coming =
+            |bind: &PendingBind| bind.lmr() == Some(lmr) && self.rmrs.contains_key(bind.rmr());
+        self.rmrs.values().any(|rmr| rmr.settled == Some(lmr))
+            || self.eps.values().any(|ep| ep.binds.iter().any(coming))
+    }
+}

@@ -1,0 +1,124 @@
+//! Reserved service points: `dat_rsp_create`, `_query`, `_free`.
+//!
+//! An RSP listens for one request, which only its endpoint can accept. When that request is there the RSP is
+//! *spent*: it listens no more, its qualifier is free for others, and it needs no `rsp_free` any more, though one is
+//! still answered with success. (The header lets the provider destroy it then, the pages let the consumer.)
+//!
+//! The endpoint is the consumer's, RESERVED while the RSP waits, or there is none and one is lent with the request as
+//! for a PSP with the PROVIDER flag.
+
+use crate::error::{DatError, DatResult, ReturnType, Subtype};
+use crate::handle::{EpHandle, EpKey, EvdHandle, RspHandle, RspKey};
+use crate::ia::instance::Ia;
+use crate::object::ep::state::EpEvent;
+use crate::object::evd::streams::Stream;
+use crate::object::rsp::Rsp;
+use crate::object::service_point::{ServicePoint, service_id};
+use crate::provider::Provider;
+use crate::types::ConnQual;
+
+/// What `rsp_query` tells (`DAT_RSP_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RspParam {
+    /// Where it listens, or listened.
+    pub conn_qual: ConnQual,
+    /// Where its request goes.
+    pub evd: EvdHandle,
+    /// The endpoint reserved for it.
+    pub ep: Option<EpHandle>,
+}
+
+impl<P: Provider> Ia<P> {
+    /// Listens at a connection qualifier for one request, which `ep` is reserved for; without one the request brings
+    /// its own.
+    ///
+    /// Page: dat_rsp_create.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE: |EVD_CR, |EP. DAT_INVALID_PARAMETER|ARG2: qualifier 0. DAT_INVALID_STATE: the endpoint is
+    /// not UNCONNECTED. DAT_CONN_QUAL_IN_USE.
+    pub fn rsp_create(
+        &mut self,
+        conn_qual: ConnQual,
+        ep: Option<EpHandle>,
+        evd: EvdHandle,
+    ) -> DatResult<RspHandle> {
+        let evd = self.check_request_evd(evd, Subtype::Arg4)?;
+        if conn_qual.0 == 0 {
+            return Err(
+                DatError::parameter(Subtype::Arg2, "conn_qual").because("connection qualifier 0")
+            );
+        }
+        if let Some(ep) = ep {
+            let state = self.ep(ep)?.hot.state;
+            if state.next(EpEvent::ReservedByRsp).is_none() {
+                return Err(state.refuse());
+            }
+        }
+        let listen = self
+            .adapter
+            .lock()
+            .listen(self.seat, service_id(conn_qual), false)
+            .map_err(|_in_use| DatError::new(ReturnType::ConnQualInUse, Subtype::None))?;
+        let ep = ep.map(|ep| ep.key);
+        if let Some(ep) = ep {
+            self.move_to(ep, EpEvent::ReservedByRsp);
+        }
+        let key = self.rsps.insert(Rsp {
+            listen: Some(listen),
+            conn_qual,
+            evd,
+            ep,
+        });
+        self.listeners.insert(listen, ServicePoint::Rsp(key));
+        self.evds[evd].streams.attach(Stream::Other);
+        Ok(RspHandle { key, ia: self.id })
+    }
+
+    /// The parameters of a reserved service point.
+    ///
+    /// Page: dat_rsp_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|RSP.
+    pub fn rsp_query(&self, rsp: RspHandle) -> DatResult<RspParam> {
+        let rsp = self.rsp(rsp)?;
+        Ok(RspParam {
+            conn_qual: rsp.conn_qual,
+            evd: self.evd_handle(rsp.evd),
+            ep: rsp.ep.map(|key| EpHandle { key, ia: self.id }),
+        })
+    }
+
+    /// Stops listening; the endpoint is UNCONNECTED again. If the request has come, nothing changes: it stays and can
+    /// be accepted or rejected.
+    ///
+    /// Page: dat_rsp_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|RSP.
+    pub fn rsp_free(&mut self, rsp: RspHandle) -> DatResult<()> {
+        self.rsp(rsp)?;
+        self.remove_rsp(rsp.key);
+        Ok(())
+    }
+
+    pub(in crate::ia) fn remove_rsp(&mut self, key: RspKey) {
+        if let Some(ep) = self.spend_rsp(key) {
+            self.move_to(ep, EpEvent::RspFreed);
+        }
+        self.rsps.remove(key);
+        self.forget_context(RspHandle { key, ia: self.id });
+    }
+
+    /// Ends the listening of an RSP that has not been spent; the endpoint that was reserved for it.
+    pub(in crate::ia) fn spend_rsp(&mut self, key: RspKey) -> Option<EpKey> {
+        let rsp = self.rsps.get_mut(key)?;
+        let listen = rsp.listen.take()?;
+        let (evd, ep) = (rsp.evd, rsp.ep);
+        self.adapter.lock().unlisten(self.seat, listen);
+        self.listeners.remove(&listen);
+        self.evds[evd].streams.detach(Stream::Other);
+        ep
+    }
+}

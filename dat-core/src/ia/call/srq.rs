@@ -1,0 +1,423 @@
+//! Shared receive queues: `dat_srq_create`, `_query`, `_resize`, `_set_lw`, `_free`, `_post_recv`.
+//!
+//! A buffer's slot is occupied until the consumer has *dequeued* its completion. The provider knows
+//! until when the completion was polled; those polled early, into an EVD's queue in software, are
+//! counted here.
+//!
+//! The low watermark is the device's limit: it counts the buffers it has not taken, which nobody else can. Set below
+//! what our own count says is there, the mark speaks at once.
+
+use crate::error::{DatError, DatResult, Subtype};
+use crate::event::AsyncEvent;
+use crate::handle::{PzHandle, SrqHandle, SrqKey, index_of};
+use crate::ia::instance::Ia;
+use crate::object::lmr::segment::{Scope, Segment, check, pieces};
+use crate::object::srq::Srq;
+use crate::object::srq::state::{SrqInput, SrqMode, SrqState, SrqTell, Watermark};
+use crate::provider::{CompletionQueue, Provider, QueueFull, SharedReceiveQueue};
+use crate::refusal::Refusal;
+use crate::types::{DtoCookie, MemPrivFlags};
+
+/// What is asked of an SRQ (`DAT_SRQ_ATTR`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttr {
+    /// Receives that may be outstanding.
+    pub max_recv_dtos: u32,
+    /// Segments per receive.
+    pub max_recv_iov: u32,
+    /// Low watermark; only DAT_SRQ_LW_DEFAULT, 0, may be given at creation.
+    pub low_watermark: u32,
+}
+
+/// What `srq_query` tells (`DAT_SRQ_PARAM`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqParam {
+    /// Whether it is in use.
+    pub state: SrqState,
+    /// Its protection zone.
+    pub pz: PzHandle,
+    /// Receives that may be outstanding.
+    pub max_recv_dtos: u32,
+    /// Segments per receive.
+    pub max_recv_iov: u32,
+    /// Low watermark.
+    pub low_watermark: u32,
+    /// Buffers no message has completed into. A buffer a message is just arriving in counts: the
+    /// device does not tell which those are.
+    pub available_dto_count: u32,
+    /// Slots in use: available, and completed but not dequeued.
+    pub outstanding_dto_count: u32,
+}
+
+impl<P: Provider> Ia<P> {
+    /// A shared receive queue.
+    ///
+    /// Page: dat_srq_create.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|PZ. DAT_INVALID_PARAMETER|ARG3: an attribute is 0, beyond the IA's limit,
+    /// or a watermark. DAT_INSUFFICIENT_RESOURCES|SRQ.
+    pub fn srq_create(&mut self, pz: PzHandle, attr: SrqAttr) -> DatResult<SrqHandle> {
+        self.alive()?;
+        let pz = self.pz_key(pz)?;
+        let bad = |detail| Err(DatError::parameter(Subtype::Arg3, "attr").because(detail));
+        if attr.max_recv_dtos == 0 || attr.max_recv_dtos > self.attr.max_recv_per_srq {
+            return bad("max_recv_dtos: 1 up to max_recv_per_srq");
+        }
+        if attr.max_recv_iov == 0 || attr.max_recv_iov > self.attr.max_iov_segments_per_dto {
+            return bad("max_recv_iov: 1 up to max_iov_segments_per_dto");
+        }
+        if attr.low_watermark != 0 {
+            return bad("low_watermark: DAT_SRQ_LW_DEFAULT at creation");
+        }
+        // The provider wants the number of the SRQ, so the place comes first.
+        let pd = self.pzs[pz].pd;
+        let provider = &mut self.provider;
+        let made = self.srqs.try_insert_with_key(|key| {
+            let queue =
+                provider.create_srq(pd, attr.max_recv_dtos, attr.max_recv_iov, index_of(key))?;
+            Ok(Srq {
+                queue,
+                pz,
+                pz_index: index_of(pz),
+                max_recv_dtos: attr.max_recv_dtos,
+                max_recv_iov: attr.max_recv_iov,
+                low_watermark: 0,
+                mode: SrqMode::NEW,
+                undequeued: 0,
+                users: 0,
+            })
+        });
+        let key = match made {
+            Ok(key) => key,
+            Err(error) => {
+                return Err(self.device_refused("srq_create", error, Subtype::ResourceSrq));
+            }
+        };
+        self.pzs[pz].users += 1;
+        Ok(SrqHandle { key, ia: self.id })
+    }
+
+    /// The parameters of an SRQ and how full it is.
+    ///
+    /// Page: dat_srq_query.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ.
+    pub fn srq_query(&mut self, srq: SrqHandle) -> DatResult<SrqParam> {
+        let key = self.srq_key(srq)?;
+        self.count_completed(key);
+        let srq = &self.srqs[key];
+        Ok(SrqParam {
+            state: srq.mode.state,
+            pz: PzHandle {
+                key: srq.pz,
+                ia: self.id,
+            },
+            max_recv_dtos: srq.max_recv_dtos,
+            max_recv_iov: srq.max_recv_iov,
+            low_watermark: srq.low_watermark,
+            available_dto_count: srq.queue.outstanding(),
+            outstanding_dto_count: srq.queue.outstanding().saturating_add(srq.undequeued),
+        })
+    }
+
+    /// Looks at what has completed: until then it counts as there.
+    fn count_completed(&mut self, key: SrqKey) {
+        let evds: Vec<_> = self
+            .eps
+            .values()
+            .filter(|ep| ep.srq == Some(key))
+            .filter_map(|ep| ep.recv_evd)
+            .collect();
+        evds.into_iter().for_each(|evd| {
+            self.drain_evd(evd, true);
+        });
+        self.reclaim_unwanted(key);
+        self.settle_effects();
+    }
+
+    /// Changes how many receives may be outstanding. Those that are, and messages that come meanwhile, are not touched.
+    /// How far a queue can grow was decided when it was made: at least to four times what was asked for then, and to
+    /// 1023, as far as the device goes.
+    ///
+    /// Page: dat_srq_resize.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: `max_recv_dtos` is 0. DAT_INSUFFICIENT_RESOURCES|SRQ: more
+    /// than `max_recv_per_srq`, or than there is room for. DAT_INVALID_STATE: more than that are outstanding, the low
+    /// watermark is higher, or |SRQ_ERROR. Nothing has changed then.
+    pub fn srq_resize(&mut self, srq: SrqHandle, max_recv_dtos: u32) -> DatResult<()> {
+        let key = self.srq_key(srq)?;
+        self.srqs[key]
+            .mode
+            .next(SrqInput::Resize)
+            .map_err(DatError::state)?;
+        if max_recv_dtos == 0 {
+            return Err(DatError::parameter(Subtype::Arg2, "max_recv_dtos")
+                .because("max_recv_dtos: at least 1"));
+        }
+        self.alive()?;
+        if max_recv_dtos > self.attr.max_recv_per_srq {
+            return Err(DatError::resources(Subtype::ResourceSrq)
+                .because("max_recv_dtos is beyond max_recv_per_srq"));
+        }
+        self.count_completed(key);
+        let target = &mut self.srqs[key];
+        let outstanding = target.queue.outstanding().saturating_add(target.undequeued);
+        if max_recv_dtos < outstanding {
+            return Err(DatError::state(Subtype::None).because("more buffers are outstanding"));
+        }
+        if max_recv_dtos < target.low_watermark {
+            return Err(DatError::state(Subtype::None).because("the low watermark is higher"));
+        }
+        let before = target.max_recv_dtos;
+        if let Err(error) = target.queue.set_max_recvs(max_recv_dtos) {
+            return Err(self.device_refused("srq_resize", error, Subtype::ResourceSrq));
+        }
+        target.max_recv_dtos = max_recv_dtos;
+        if max_recv_dtos > before
+            && let Err(error) = self.lengthen_discards(key, max_recv_dtos - before)
+        {
+            // What it may no longer hold it does not hold yet.
+            let target = &mut self.srqs[key];
+            target.max_recv_dtos = before;
+            if let Err(error) = target.queue.set_max_recvs(before) {
+                self.note_device_error("srq_resize", &error);
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    /// Makes room for more completions that nobody wants.
+    fn lengthen_discards(&mut self, key: SrqKey, by: u32) -> DatResult<()> {
+        for at in 0..self.discarding.len() {
+            let Some(ep) = self.eps.get_mut(self.discarding[at]) else {
+                continue;
+            };
+            if ep.srq == Some(key)
+                && ep.recv_evd.is_none()
+                && let Some(cq) = &mut ep.discard
+            {
+                let entries = cq.capacity().saturating_add(by);
+                if let Err(error) = self.provider.resize_cq(cq, entries) {
+                    return Err(self.device_refused("srq_resize", error, Subtype::ResourceTevd));
+                }
+                cq.arm(false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the low watermark and arms it: one event on the asynchronous EVD when fewer buffers than that are on the
+    /// SRQ, now or later. 0 takes it away.
+    ///
+    /// Page: dat_srq_set_lw.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_dtos`. DAT_INVALID_STATE|SRQ_ERROR.
+    /// DAT_INTERNAL_ERROR: the device refused; the old mark stays.
+    pub fn srq_set_lw(&mut self, srq: SrqHandle, low_watermark: u32) -> DatResult<()> {
+        let key = self.srq_key(srq)?;
+        if low_watermark > self.srqs[key].max_recv_dtos {
+            return Err(DatError::parameter(Subtype::Arg2, "low_watermark")
+                .because("low_watermark: up to max_recv_dtos"));
+        }
+        self.alive()?;
+        // What the device has said of the old mark means the old mark.
+        self.progress();
+        self.count_completed(key);
+        let target = &mut self.srqs[key];
+        let input = match low_watermark {
+            0 => SrqInput::SetNone,
+            mark if target.queue.outstanding() < mark => SrqInput::SetTooFew,
+            _ => SrqInput::SetEnough,
+        };
+        let (mode, tell) = target.mode.next(input).map_err(DatError::state)?;
+        // The device says nothing of a mark that has spoken or is gone.
+        let limit = if mode.watermark == Watermark::Armed {
+            low_watermark
+        } else {
+            0
+        };
+        if let Err(error) = self.provider.arm_srq_limit(&target.queue, limit) {
+            return Err(self.device_refused("srq_set_lw", error, Subtype::ResourceSrq));
+        }
+        let target = &mut self.srqs[key];
+        target.mode = mode;
+        target.low_watermark = low_watermark;
+        self.srq_tells(key, tell);
+        // The device may have found it undercut at once.
+        self.progress();
+        Ok(())
+    }
+
+    /// The device says that fewer buffers than the limit are left.
+    pub(in crate::ia) fn srq_ran_low(&mut self, key: SrqKey) {
+        self.srq_step(key, SrqInput::Short);
+    }
+
+    /// The device takes no more buffers from an SRQ. Its endpoints report their own errors.
+    pub(in crate::ia) fn srq_failed(&mut self, key: SrqKey) {
+        self.srq_step(key, SrqInput::Fail);
+    }
+
+    fn srq_step(&mut self, key: SrqKey, input: SrqInput) {
+        let srq = &mut self.srqs[key];
+        if let Ok((mode, tell)) = srq.mode.next(input) {
+            srq.mode = mode;
+            self.srq_tells(key, tell);
+        }
+    }
+
+    fn srq_tells(&mut self, key: SrqKey, tell: SrqTell) {
+        let srq = SrqHandle { key, ia: self.id };
+        match tell {
+            SrqTell::Nothing => {}
+            SrqTell::LowWatermark => self.push_async(AsyncEvent::SrqLowWatermark(srq)),
+            SrqTell::Error => self.push_async(AsyncEvent::SrqError(srq)),
+        }
+    }
+
+    /// Ends an SRQ. Buffers in it vanish without completions.
+    ///
+    /// Page: dat_srq_free.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_STATE|SRQ_IN_USE: an endpoint uses it. DAT_INTERNAL_ERROR: the device refused, and
+    /// nothing has changed.
+    pub fn srq_free(&mut self, srq: SrqHandle) -> DatResult<()> {
+        let key = self.srq_key(srq)?;
+        if self.srqs[key].users != 0 {
+            return Err(DatError::state(Subtype::StateSrqInUse).because("an endpoint uses it"));
+        }
+        self.remove_srq(key)
+    }
+
+    /// Ends an SRQ, or leaves it as it is.
+    pub(in crate::ia) fn remove_srq(&mut self, key: SrqKey) -> DatResult<()> {
+        let Some(srq) = self.srqs.get_mut(key) else {
+            return Ok(());
+        };
+        let pz = srq.pz;
+        if let Err(error) = self.provider.destroy_srq(&mut srq.queue) {
+            return Err(self.not_ended("destroying a shared receive queue", &error));
+        }
+        self.srqs.remove(key);
+        self.pzs[pz].users -= 1;
+        self.forget_context(SrqHandle { key, ia: self.id });
+        Ok(())
+    }
+
+    /// Posts a buffer that any connected endpoint of the SRQ may take.
+    ///
+    /// Page: dat_srq_post_recv.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|SRQ. DAT_INVALID_PARAMETER|ARG2: more than `max_recv_iov` segments. |ARG3:
+    /// a segment reaches outside its LMR. DAT_PROTECTION_VIOLATION: an LMR is in another PZ than the
+    /// SRQ. DAT_PRIVILEGES_VIOLATION: no such LMR, or no right of local write.
+    /// DAT_INSUFFICIENT_RESOURCES|SRQ: `max_recv_dtos` are outstanding.
+    #[inline]
+    pub fn srq_post_recv<S: Segment>(
+        &mut self,
+        srq: SrqHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+    ) -> DatResult<()> {
+        self.post_to_srq::<true, S>(srq, iov, cookie)
+    }
+
+    /// The same; without `TELL` the doorbell record is left to [`SharedReceiveQueue::tell`].
+    #[inline(always)]
+    pub(in crate::ia) fn post_to_srq<const TELL: bool, S: Segment>(
+        &mut self,
+        srq: SrqHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+    ) -> DatResult<()> {
+        match self.post_to_srq_once::<TELL, S>(srq, iov, cookie) {
+            Ok(()) => Ok(()),
+            Err(refusal) => self.post_to_srq_again::<TELL, S>(srq, iov, cookie, refusal),
+        }
+    }
+
+    /// What becomes of a buffer that was not posted at once.
+    #[cold]
+    #[inline(never)]
+    fn post_to_srq_again<const TELL: bool, S: Segment>(
+        &mut self,
+        srq: SrqHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+        refusal: Refusal,
+    ) -> DatResult<()> {
+        if refusal != Refusal::SrqFull {
+            return Err(refusal.error());
+        }
+        self.reclaim_unwanted(srq.key);
+        self.post_to_srq_once::<TELL, S>(srq, iov, cookie)
+            .map_err(Refusal::error)
+    }
+
+    /// Takes back the buffers of an SRQ whose completions go to a null EVD: nobody will ever dequeue
+    /// those. What a failed one means for its connection is left to the next call that polls, because
+    /// it takes commands to the device, and a post does not block.
+    fn reclaim_unwanted(&mut self, key: SrqKey) {
+        for at in 0..self.discarding.len() {
+            let ep = self.discarding[at];
+            if self.eps.get(ep).is_some_and(|ep| ep.srq == Some(key)) {
+                self.drain_discard(ep);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn post_to_srq_once<const TELL: bool, S: Segment>(
+        &mut self,
+        srq: SrqHandle,
+        iov: &[S],
+        cookie: DtoCookie,
+    ) -> Result<(), Refusal> {
+        if srq.ia != self.id {
+            return Err(Refusal::NoSrq);
+        }
+        let srq = self.srqs.get_mut(srq.key).ok_or(Refusal::NoSrq)?;
+        if iov.len() > srq.max_recv_iov as usize {
+            return Err(Refusal::SrqSegments);
+        }
+        check(
+            iov,
+            Scope {
+                lmrs: &self.lmrs,
+                pz: srq.pz_index,
+                need: MemPrivFlags::LOCAL_WRITE,
+            },
+        )?;
+        if srq.undequeued != 0
+            && srq.queue.outstanding().saturating_add(srq.undequeued) >= srq.max_recv_dtos
+        {
+            return Err(Refusal::SrqFull);
+        }
+        match iov {
+            [one] if one.bytes() != 0 => {
+                let one = core::iter::once(one.data());
+                srq.queue.post_recv_untold(one, cookie.0)
+            }
+            _ => srq.queue.post_recv_untold(pieces(iov), cookie.0),
+        }
+        .map_err(|QueueFull| Refusal::SrqFull)?;
+        if TELL {
+            srq.queue.tell();
+        }
+        Ok(())
+    }
+
+    /// A completion of an SRQ buffer was dequeued, or dropped.
+    pub(in crate::ia) fn slot_returned(&mut self, srq: Option<SrqKey>) {
+        if let Some(srq) = srq.and_then(|key| self.srqs.get_mut(key)) {
+            srq.undequeued -= 1;
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The interface adapter: one opened device and everything made of it.
+//!
+//! An [`Ia`](instance::Ia) owns all its objects, in tables; handles are places in them. Its fields are this module's, so nobody below can
+//! reach them. What a DAT call does with several objects is in [`call`], by group of manual pages.
+
+pub(crate) mod call;
+mod effect;
+#[cfg(test)]
+mod inside;
+pub(crate) mod instance;
+mod lookup;
+mod refused;

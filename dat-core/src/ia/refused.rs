@@ -1,0 +1,61 @@
+//! What a call answers whose device is dead, is wanted back, or refuses.
+
+use crate::error::{DatError, ReturnType, Subtype};
+use crate::ia::instance::Ia;
+use crate::provider::{Provider, ProviderError};
+
+/// Why nothing new is begun.
+pub(in crate::ia) const WANTED: &str = "the system wants the device back: close the adapter";
+
+impl<P: Provider> Ia<P> {
+    /// Calls that need the device fail once it is dead, and those that start something once it is wanted back.
+    pub(in crate::ia) fn alive(&self) -> Result<(), DatError> {
+        let why = match (self.dead, self.leaving) {
+            (true, _) => "the device is dead",
+            (false, true) => WANTED,
+            (false, false) => return Ok(()),
+        };
+        Err(DatError::new(ReturnType::InternalError, Subtype::None).because(why))
+    }
+
+    /// Turns a provider's refusal into DAT's, and keeps what it said.
+    pub(in crate::ia) fn device_refused(
+        &mut self,
+        what: &'static str,
+        error: ProviderError,
+        resource: Subtype,
+    ) -> DatError {
+        self.note_device_error(what, &error);
+        match error {
+            ProviderError::Resources(_) => DatError::resources(resource)
+                .because("the device has no more; see last_device_error"),
+            ProviderError::Limit { .. } | ProviderError::Unsupported(_) => {
+                DatError::unsupported().because("not with this device; see last_device_error")
+            }
+            ProviderError::Unreachable(_) => {
+                DatError::new(ReturnType::InvalidAddress, Subtype::AddressUnreachable)
+            }
+            ProviderError::Device(_) | ProviderError::Dead(_) => {
+                DatError::new(ReturnType::InternalError, Subtype::None)
+                    .because("the device refused; see last_device_error")
+            }
+        }
+    }
+
+    /// What a call answers whose object the device did not let end: it is what it was.
+    #[cold]
+    pub(in crate::ia) fn not_ended(
+        &mut self,
+        what: &'static str,
+        error: &ProviderError,
+    ) -> DatError {
+        self.note_device_error(what, error);
+        DatError::new(ReturnType::InternalError, Subtype::None)
+            .because("the device refused, and nothing has ended; see last_device_error")
+    }
+
+    pub(in crate::ia) fn note_device_error(&mut self, what: &'static str, error: &ProviderError) {
+        tracing::warn!(what, %error, "device error");
+        self.last_device_error = Some(format!("{what}: {error}"));
+    }
+}

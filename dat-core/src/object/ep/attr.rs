@@ -1,0 +1,193 @@
+//! Endpoint attributes (`DAT_EP_ATTR`): what may be asked, and what an IA can give.
+
+use crate::attributes::IaAttr;
+use crate::error::{DatError, DatResult, Subtype};
+use crate::object::evd::streams::DtoMode;
+use crate::types::{CompletionFlags, Qos};
+
+/// The properties of an endpoint a consumer chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpAttr {
+    /// Longest Send, in bytes.
+    pub max_message_size: u64,
+    /// Longest RDMA Read or Write, in bytes.
+    pub max_rdma_size: u64,
+    /// Quality of service.
+    pub qos: Qos,
+    /// UNSIGNALLED, SOLICITED_WAIT or EVD_THRESHOLD; nothing means EVD_THRESHOLD.
+    pub recv_completion_flags: CompletionFlags,
+    /// UNSIGNALLED or EVD_THRESHOLD; nothing means EVD_THRESHOLD.
+    pub request_completion_flags: CompletionFlags,
+    /// Receives that may be outstanding. Without meaning when an SRQ is used.
+    pub max_recv_dtos: u32,
+    /// Requests that may be outstanding.
+    pub max_request_dtos: u32,
+    /// Segments per receive. Without meaning when an SRQ is used.
+    pub max_recv_iov: u32,
+    /// Segments per request.
+    pub max_request_iov: u32,
+    /// RDMA Reads of the peer that may be outstanding here.
+    pub max_rdma_read_in: u32,
+    /// RDMA Reads that may be outstanding at the peer.
+    pub max_rdma_read_out: u32,
+    /// SRQ soft high watermark; `None` is DAT_HW_DEFAULT, the only value supported so far.
+    pub srq_soft_hw: Option<u32>,
+    /// Segments per RDMA Read; 0 takes what the device has, at most `max_request_iov`.
+    pub max_rdma_read_iov: u32,
+    /// Segments per RDMA Write; 0 takes `max_request_iov`.
+    pub max_rdma_write_iov: u32,
+}
+
+impl EpAttr {
+    /// The attributes of no endpoint.
+    pub(crate) const NONE: Self = Self {
+        max_message_size: 0,
+        max_rdma_size: 0,
+        qos: Qos::BEST_EFFORT,
+        recv_completion_flags: CompletionFlags::empty(),
+        request_completion_flags: CompletionFlags::empty(),
+        max_recv_dtos: 0,
+        max_request_dtos: 0,
+        max_recv_iov: 0,
+        max_request_iov: 0,
+        max_rdma_read_in: 0,
+        max_rdma_read_out: 0,
+        srq_soft_hw: None,
+        max_rdma_read_iov: 0,
+        max_rdma_write_iov: 0,
+    };
+
+    /// What an endpoint gets that asks for nothing: 16 DTOs each way with 4 segments, the longest
+    /// messages the IA has, no RDMA Reads.
+    #[must_use]
+    pub fn defaults(ia: &IaAttr) -> Self {
+        Self {
+            max_message_size: ia.max_message_size,
+            max_rdma_size: ia.max_rdma_size,
+            qos: Qos::BEST_EFFORT,
+            recv_completion_flags: CompletionFlags::EVD_THRESHOLD,
+            request_completion_flags: CompletionFlags::EVD_THRESHOLD,
+            max_recv_dtos: ia.max_dto_per_ep.min(16),
+            max_request_dtos: ia.max_dto_per_ep.min(16),
+            max_recv_iov: ia.max_iov_segments_per_dto.min(4),
+            max_request_iov: ia.max_iov_segments_per_dto.min(4),
+            max_rdma_read_in: 0,
+            max_rdma_read_out: 0,
+            srq_soft_hw: None,
+            max_rdma_read_iov: 0,
+            max_rdma_write_iov: 0,
+        }
+    }
+
+    /// Segments an RDMA Read may have.
+    pub(crate) fn read_iov(&self, ia: &IaAttr) -> u32 {
+        match self.max_rdma_read_iov {
+            0 => self.max_request_iov.min(ia.max_iov_segments_per_rdma_read),
+            iov => iov,
+        }
+    }
+
+    /// Segments an RDMA Write may have.
+    pub(crate) const fn write_iov(&self) -> u32 {
+        match self.max_rdma_write_iov {
+            0 => self.max_request_iov,
+            iov => iov,
+        }
+    }
+
+    pub(crate) const fn recv_mode(&self) -> DtoMode {
+        DtoMode::of(self.recv_completion_flags)
+    }
+
+    pub(crate) const fn request_mode(&self) -> DtoMode {
+        DtoMode::of(self.request_completion_flags)
+    }
+
+    /// Refuses what is illegal or beyond the IA. `argument` is the subtype that names the attributes
+    /// in the C prototype of the call.
+    pub(crate) fn check(&self, ia: &IaAttr, uses_srq: bool, argument: Subtype) -> DatResult<()> {
+        let bad = |detail| Err(DatError::parameter(argument, "attr").because(detail));
+        if !is_one_of(
+            self.recv_completion_flags,
+            &[
+                CompletionFlags::UNSIGNALLED,
+                CompletionFlags::SOLICITED_WAIT,
+                CompletionFlags::EVD_THRESHOLD,
+            ],
+        ) {
+            return bad("recv_completion_flags: one of UNSIGNALLED, SOLICITED_WAIT, EVD_THRESHOLD");
+        }
+        if !is_one_of(
+            self.request_completion_flags,
+            &[CompletionFlags::UNSIGNALLED, CompletionFlags::EVD_THRESHOLD],
+        ) {
+            return bad("request_completion_flags: one of UNSIGNALLED, EVD_THRESHOLD");
+        }
+        let limits = [
+            (
+                self.max_message_size,
+                ia.max_message_size,
+                "max_message_size is beyond the IA's",
+            ),
+            (
+                self.max_rdma_size,
+                ia.max_rdma_size,
+                "max_rdma_size is beyond the IA's",
+            ),
+            (
+                self.max_request_dtos.into(),
+                ia.max_dto_per_ep.into(),
+                "max_request_dtos is beyond max_dto_per_ep",
+            ),
+            (
+                self.max_request_iov.into(),
+                ia.max_iov_segments_per_dto.into(),
+                "max_request_iov is beyond max_iov_segments_per_dto",
+            ),
+            (
+                self.max_rdma_read_in.into(),
+                ia.max_rdma_read_per_ep_in.into(),
+                "max_rdma_read_in is beyond max_rdma_read_per_ep_in",
+            ),
+            (
+                self.max_rdma_read_out.into(),
+                ia.max_rdma_read_per_ep_out.into(),
+                "max_rdma_read_out is beyond max_rdma_read_per_ep_out",
+            ),
+            (
+                self.max_rdma_read_iov.into(),
+                ia.max_iov_segments_per_rdma_read.into(),
+                "max_rdma_read_iov is beyond max_iov_segments_per_rdma_read",
+            ),
+            (
+                self.max_rdma_write_iov.into(),
+                ia.max_iov_segments_per_rdma_write.into(),
+                "max_rdma_write_iov is beyond max_iov_segments_per_rdma_write",
+            ),
+        ];
+        for (asked, limit, detail) in limits {
+            if asked > limit {
+                return bad(detail);
+            }
+        }
+        if !uses_srq {
+            if self.max_recv_dtos > ia.max_dto_per_ep {
+                return bad("max_recv_dtos is beyond max_dto_per_ep");
+            }
+            if self.max_recv_iov > ia.max_iov_segments_per_dto {
+                return bad("max_recv_iov is beyond max_iov_segments_per_dto");
+            }
+        }
+        if !self.qos.is_empty() {
+            return Err(DatError::unsupported().because("qos: only DAT_QOS_BEST_EFFORT"));
+        }
+        if self.srq_soft_hw.is_some() {
+            return Err(DatError::unsupported().because("srq_soft_hw: only DAT_HW_DEFAULT"));
+        }
+        Ok(())
+    }
+}
+
+fn is_one_of(flags: CompletionFlags, legal: &[CompletionFlags]) -> bool {
+    flags.is_empty() || legal.contains(&flags)
+}

@@ -1,0 +1,116 @@
+//! Requests that DAT 1.2 does not have and InfiniBand does (IBTA volume 1, chapter 9 "Transport layer"): immediate data, invalidation of
+//! a peer's key, atomic operations of 8 bytes.
+//!
+//! They are requests like the others: checked in the same order, completed on the request EVD, and those that are Sends or RDMA Writes
+//! but for four bytes more are posted at once like these. What arrives with a message is told by the receive's completion
+//! ([`DtoDetail`](crate::DtoDetail)).
+//!
+//! Atomic operations are limited by the depth of RDMA Reads in both directions, since the responder keeps what it answered for
+//! either (`max_rdma_read_in`, `max_rdma_read_out`).
+
+use super::request::{sends, writes};
+use super::{AtOnce, Bounds};
+use crate::object::lmr::segment::{RmrTriplet, Segment};
+use crate::provider::RequestOp;
+use crate::refusal::Refusal;
+use crate::types::MemPrivFlags;
+
+/// Bytes an atomic operation works on.
+const ATOMIC_BYTES: u64 = 8;
+
+/// A Send with immediate data.
+#[derive(Clone, Copy, Debug)]
+pub struct SendImmediate(pub u32);
+/// A Send that invalidates this RMR context of the peer's.
+#[derive(Clone, Copy, Debug)]
+pub struct SendInvalidate(pub u32);
+/// An RDMA Write to the peer's memory with immediate data.
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaWriteImmediate<'a>(pub &'a RmrTriplet, pub u32);
+/// Adds to a number in the peer's memory, and tells what it was.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchAdd<'a> {
+    /// The number: 8 bytes at a multiple of 8, in the order of the peer's host.
+    pub remote: &'a RmrTriplet,
+    /// What to add, modulo 2^64.
+    pub add: u64,
+}
+/// Replaces a number in the peer's memory if it is as expected, and tells what it was.
+#[derive(Clone, Copy, Debug)]
+pub struct CompareSwap<'a> {
+    /// The number: 8 bytes at a multiple of 8, in the order of the peer's host.
+    pub remote: &'a RmrTriplet,
+    /// What is expected.
+    pub compare: u64,
+    /// What replaces it.
+    pub swap: u64,
+}
+
+sends! {
+    SendImmediate: |send: SendImmediate| RequestOp::SendImmediate(send.0);
+    SendInvalidate: |send: SendInvalidate| RequestOp::SendInvalidate { rmr_context: send.0 };
+}
+
+writes! {
+    RdmaWriteImmediate<'_>: true, |write: RdmaWriteImmediate<'_>| RequestOp::RdmaWriteImmediate {
+        address: write.0.target_address,
+        rmr_context: write.0.rmr_context,
+        immediate: write.1,
+    };
+}
+
+macro_rules! atomics {
+    ($($what:ty: $op:expr;)*) => {$(
+        impl super::request::Operation for $what {
+            const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_WRITE;
+            const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
+            const SOLICITS: bool = false;
+            const IS_ATOMIC: bool = true;
+
+            fn max_iov(_bounds: &Bounds) -> u32 {
+                1
+            }
+
+            // Everything about them is looked at in order.
+            #[inline(always)]
+            fn fits(self, _most: &AtOnce, _one: &impl Segment) -> bool {
+                false
+            }
+
+            fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+                if total != ATOMIC_BYTES || self.remote.segment_length < ATOMIC_BYTES {
+                    return Err(Refusal::AtomicResult);
+                }
+                if !self.remote.target_address.is_multiple_of(ATOMIC_BYTES) {
+                    return Err(Refusal::AtomicAddress);
+                }
+                if bounds.max_reads_out == 0 {
+                    return Err(Refusal::NoReads);
+                }
+                Ok(())
+            }
+
+            fn op(self) -> RequestOp {
+                ($op)(self)
+            }
+
+            fn limit(self) -> Option<u64> {
+                None
+            }
+        }
+    )*};
+}
+
+atomics! {
+    FetchAdd<'_>: |fetch: FetchAdd<'_>| RequestOp::FetchAdd {
+        address: fetch.remote.target_address,
+        rmr_context: fetch.remote.rmr_context,
+        add: fetch.add,
+    };
+    CompareSwap<'_>: |swap: CompareSwap<'_>| RequestOp::CompareSwap {
+        address: swap.remote.target_address,
+        rmr_context: swap.remote.rmr_context,
+        compare: swap.compare,
+        swap: swap.swap,
+    };
+}

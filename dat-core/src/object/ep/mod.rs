@@ -1,0 +1,340 @@
+//! The endpoint: what it is made of, and what it knows of itself.
+//!
+//! The queue pair is made with the endpoint, in INIT, as soon as there is a PZ, so that receives can be posted in every state; from then
+//! on the endpoint's state decides what the queue pair is for:
+//!
+//! | endpoint | queue pair |
+//! |---|---|
+//! | UNCONNECTED, ACTIVE_CONNECTION_PENDING | INIT |
+//! | COMPLETION_PENDING | RTS, but we post nothing |
+//! | CONNECTED, DISCONNECT_PENDING | RTS |
+//! | DISCONNECTED | ERR: the device flushes what is there and what still comes |
+
+pub mod attr;
+pub mod evds;
+pub(crate) mod extension;
+pub(crate) mod installed;
+pub(crate) mod request;
+pub mod state;
+
+use super::evd::streams::{DtoMode, Stream};
+use super::rmr::PendingBind;
+use crate::cm::ConnId;
+use crate::error::DatResult;
+use crate::handle::{EpKey, EvdKey, PzKey, SrqKey, index_of};
+use crate::provider::{MAX_SEGMENT, Path, Provider};
+use crate::slots::{Name, Resident};
+use crate::types::CompletionFlags;
+use attr::EpAttr;
+use installed::Installed;
+use state::{EpEvent, EpState, Lifecycle, Now};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::ops::Deref;
+
+/// Owner numbers have 24 bits; the upper half is for `discard` queues.
+pub(crate) const MAX_OWNER: u32 = (1 << 23) - 1;
+/// Marks the owner number of an endpoint's `discard` queue.
+pub(crate) const DISCARD_OWNER: u32 = 1 << 23;
+
+/// What posts and completions look at first.
+#[repr(C)]
+pub(crate) struct Hot {
+    pub(crate) at_once: AtOnce,
+    /// Index of the PZ.
+    pub(crate) pz: u32,
+    pub(crate) request_flags_refused: u32,
+    pub(crate) recv_flags_refused: u32,
+    life: Lifecycle,
+    /// The peer decides which receives notify.
+    pub(crate) solicited_wait: bool,
+}
+
+/// Bytes of a DTO of one segment that is posted at once, for each operation: at most what a segment can have. Those of requests are 0
+/// unless the endpoint is connected, and each is where such a request may have no segment; receives' where buffers come from an
+/// SRQ or have no segments. So one comparison of a length tells all of it.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(crate) struct AtOnce {
+    pub(crate) send: u32,
+    pub(crate) write: u32,
+    pub(crate) read: u32,
+    pub(crate) recv: u32,
+}
+
+/// What a post is checked against in order.
+pub(crate) struct Bounds {
+    pub(crate) max_request_iov: u32,
+    pub(crate) max_write_iov: u32,
+    pub(crate) max_read_iov: u32,
+    pub(crate) max_recv_iov: u32,
+    pub(crate) max_reads_out: u32,
+    /// Bytes of a Send.
+    pub(crate) max_send_bytes: u64,
+    /// Of an RDMA Write.
+    pub(crate) max_write_bytes: u64,
+    /// Of an RDMA Read.
+    pub(crate) max_read_bytes: u64,
+}
+
+/// An endpoint. The order of the fields is that of use: up to what tells whether there is a queue pair it is one cache line, which
+/// every post and every completion reads and none writes; the queue pair begins with the next one, and puts what it needs first. What
+/// comes behind it nothing frequent looks at.
+#[repr(C, align(64))]
+pub(crate) struct Ep<P: Provider> {
+    place: Name<EpKey>,
+    pub(crate) hot: Hot,
+    /// What a facade knows it by; 0 if it has no name.
+    pub(crate) name: u64,
+    pub(crate) qp: Installed<P::Qp>,
+    pub(crate) bounds: Bounds,
+    pub(crate) srq: Option<SrqKey>,
+    /// Takes the completions of null EVDs.
+    pub(crate) discard: Option<P::Cq>,
+    pub(crate) attr: EpAttr,
+    pub(crate) pz: Option<PzKey>,
+    pub(crate) recv_evd: Option<EvdKey>,
+    pub(crate) request_evd: Option<EvdKey>,
+    pub(crate) connect_evd: Option<EvdKey>,
+    pub(crate) conn: Option<ConnId>,
+    pub(crate) remote: Option<Remote>,
+    pub(crate) local_port_qual: u64,
+    /// Active side: the path, the PSN and the MTU we asked with.
+    pub(crate) outgoing: Option<(Path, u32, u8)>,
+    /// What the peer gave with its accept, or its rejection.
+    pub(crate) private_data: Box<[u8]>,
+    /// A request of our own is in the queue, behind the consumer's last, to learn when it is done.
+    pub(crate) marker: bool,
+    /// Requests the consumer posted behind the marker.
+    pub(crate) posted_after_marker: u32,
+    /// The queue pair has been able to receive, so the device will report its last SRQ buffer.
+    pub(crate) has_received: bool,
+    /// The device has reported it.
+    pub(crate) last_buffer: bool,
+    /// Binds on their way, oldest first. Never more than there is room for.
+    pub(crate) binds: VecDeque<PendingBind>,
+    pub(crate) marks: Watermarks,
+}
+
+/// The other end.
+#[derive(Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) address: IpAddr,
+    pub(crate) port_qual: u64,
+}
+
+/// What an endpoint is configured with: everything `ep_create` and `ep_modify` decide.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) pz: Option<PzKey>,
+    pub(crate) recv_evd: Option<EvdKey>,
+    pub(crate) request_evd: Option<EvdKey>,
+    pub(crate) connect_evd: Option<EvdKey>,
+    pub(crate) srq: Option<SrqKey>,
+    pub(crate) attr: EpAttr,
+}
+
+impl Hot {
+    fn new(setup: &Setup) -> Self {
+        let attr = &setup.attr;
+        let mut request_flags = CompletionFlags::SUPPRESS
+            | CompletionFlags::SOLICITED_WAIT
+            | CompletionFlags::BARRIER_FENCE;
+        if attr.request_mode() == DtoMode::Unsignalled {
+            request_flags |= CompletionFlags::UNSIGNALLED;
+        }
+        let mut recv_flags = CompletionFlags::empty();
+        if attr.recv_mode() == DtoMode::Unsignalled {
+            recv_flags |= CompletionFlags::UNSIGNALLED;
+        }
+        let receives = setup.srq.is_none() && attr.max_recv_iov != 0;
+        Self {
+            at_once: AtOnce {
+                recv: if receives { MAX_SEGMENT } else { 0 },
+                ..AtOnce::default()
+            },
+            // No LMR is in PZ u32::MAX.
+            pz: setup.pz.map_or(u32::MAX, index_of),
+            request_flags_refused: !request_flags.bits(),
+            recv_flags_refused: !recv_flags.bits(),
+            life: Lifecycle::NEW,
+            solicited_wait: attr.recv_mode() == DtoMode::Solicited,
+        }
+    }
+}
+
+impl Bounds {
+    fn new(attr: &EpAttr, max_read_iov: u32) -> Self {
+        Self {
+            max_request_iov: attr.max_request_iov,
+            max_write_iov: attr.write_iov(),
+            max_read_iov,
+            max_recv_iov: attr.max_recv_iov,
+            max_reads_out: attr.max_rdma_read_out,
+            max_send_bytes: attr.max_message_size,
+            max_write_bytes: attr.max_rdma_size,
+            max_read_bytes: attr.max_rdma_size,
+        }
+    }
+}
+
+/// `hot.state` is read everywhere, and written nowhere.
+impl Deref for Hot {
+    type Target = Now;
+
+    #[inline]
+    fn deref(&self) -> &Now {
+        &self.life
+    }
+}
+
+impl<P: Provider> Ep<P> {
+    pub(crate) fn new(setup: &Setup, max_read_iov: u32) -> Self {
+        Self {
+            place: Name::none(),
+            hot: Hot::new(setup),
+            name: 0,
+            qp: Installed::Nothing,
+            bounds: Bounds::new(&setup.attr, max_read_iov),
+            srq: setup.srq,
+            discard: None,
+            attr: setup.attr,
+            pz: setup.pz,
+            recv_evd: setup.recv_evd,
+            request_evd: setup.request_evd,
+            connect_evd: setup.connect_evd,
+            conn: None,
+            remote: None,
+            local_port_qual: 0,
+            outgoing: None,
+            private_data: Box::default(),
+            marker: false,
+            posted_after_marker: 0,
+            has_received: false,
+            last_buffer: false,
+            binds: VecDeque::new(),
+            marks: Watermarks::default(),
+        }
+    }
+
+    /// The one way from a state to the next.
+    ///
+    /// # Errors
+    /// Those of [`Lifecycle::step`]; nothing has changed.
+    pub(crate) fn step(&mut self, event: EpEvent) -> DatResult<()> {
+        self.hot.life.step(event)?;
+        self.settle_at_once();
+        Ok(())
+    }
+
+    /// Another configuration, in the same state.
+    pub(crate) fn configure(&mut self, setup: &Setup, max_read_iov: u32) {
+        let hot = Hot::new(setup);
+        let before = core::mem::replace(&mut self.hot, hot);
+        self.hot.life = before.life;
+        self.bounds = Bounds::new(&setup.attr, max_read_iov);
+        self.srq = setup.srq;
+        self.settle_at_once();
+    }
+
+    fn settle_at_once(&mut self) {
+        let connected = self.hot.state == EpState::Connected;
+        let most = |segments: u32, limit: u64| {
+            if connected && segments != 0 {
+                u32::try_from(limit).map_or(MAX_SEGMENT, |limit| limit.min(MAX_SEGMENT))
+            } else {
+                0
+            }
+        };
+        let bounds = &self.bounds;
+        self.hot.at_once = AtOnce {
+            send: most(bounds.max_request_iov, bounds.max_send_bytes),
+            write: most(bounds.max_write_iov, bounds.max_write_bytes),
+            read: most(
+                bounds.max_read_iov.min(bounds.max_reads_out),
+                bounds.max_read_bytes,
+            ),
+            recv: self.hot.at_once.recv,
+        };
+    }
+
+    pub(crate) fn setup(&self) -> Setup {
+        Setup {
+            pz: self.pz,
+            recv_evd: self.recv_evd,
+            request_evd: self.request_evd,
+            connect_evd: self.connect_evd,
+            srq: self.srq,
+            attr: self.attr,
+        }
+    }
+}
+
+/// No endpoint: without a queue pair, and in a state that takes no posts.
+impl<P: Provider> Resident<EpKey> for Ep<P> {
+    #[inline(always)]
+    fn name(&mut self) -> &mut Name<EpKey> {
+        &mut self.place
+    }
+
+    #[inline(always)]
+    fn named(&self) -> &Name<EpKey> {
+        &self.place
+    }
+
+    fn vacant() -> Self {
+        let setup = Setup {
+            pz: None,
+            recv_evd: None,
+            request_evd: None,
+            connect_evd: None,
+            srq: None,
+            attr: EpAttr::NONE,
+        };
+        Self::new(&setup, 0)
+    }
+}
+
+/// The streams of an endpoint and where they go.
+pub(crate) fn streams_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, Stream)> {
+    [
+        (setup.recv_evd, Stream::Dto(setup.attr.recv_mode())),
+        (setup.request_evd, Stream::Dto(setup.attr.request_mode())),
+        (setup.connect_evd, Stream::Connection),
+    ]
+    .into_iter()
+    .filter_map(|(evd, stream)| Some((evd?, stream)))
+}
+
+/// The EVD of connection events, with each other EVD that may be the first to show an error.
+pub(crate) fn feeders_of(setup: &Setup) -> impl Iterator<Item = (EvdKey, EvdKey)> {
+    let connect = setup.connect_evd;
+    [setup.recv_evd, setup.request_evd]
+        .into_iter()
+        .filter_map(move |evd| Some((connect?, evd?)))
+        .filter(|(connect, evd)| connect != evd)
+}
+
+/// The high watermarks of an endpoint. `None` is DAT_WATERMARK_INFINITE.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Watermarks {
+    /// More than so many buffers: an event, once.
+    pub(crate) soft: Option<u32>,
+    /// More than so many buffers: the connection is broken.
+    pub(crate) hard: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mock::{Mock, MockQp};
+    use core::mem::{align_of, offset_of, size_of};
+
+    #[test]
+    fn what_posts_read_first_is_one_cache_line_and_the_queue_pair_begins_the_next() {
+        let tells = offset_of!(Ep<Mock>, qp);
+        assert_eq!((align_of::<Ep<Mock>>(), tells), (64, 56));
+        let before = size_of::<Installed<MockQp>>() - size_of::<MockQp>();
+        assert_eq!(tells + before, 64);
+    }
+}

@@ -1,0 +1,283 @@
+//! Requests and receives, and what an endpoint and its queue pair have to say to one.
+//!
+//! Most posts are one segment on a connected endpoint, and nothing is wrong with them: [`Ep::request_at_once`] and [`Ep::recv_at_once`]
+//! make the checks of a post in the order that is quickest, with one answer, yes or no.
+
+use super::{AtOnce, Bounds, Ep};
+use crate::object::lmr::segment::{RmrTriplet, Scope, Segment};
+use crate::object::lmr::table::LmrTable;
+use crate::provider::{
+    DataSegment, MAX_SEGMENT_BYTES, Provider, QueuePair, RequestFlags, RequestOp,
+};
+use crate::refusal::Refusal;
+use crate::types::{CompletionFlags, DtoCookie, MemPrivFlags};
+
+/// `dat_ep_post_send`.
+#[derive(Clone, Copy, Debug)]
+pub struct Send;
+/// `dat_ep_post_rdma_write`, to the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaWrite<'a>(pub &'a RmrTriplet);
+/// `dat_ep_post_rdma_read`, of the peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct RdmaRead<'a>(pub &'a RmrTriplet);
+/// `dat_ep_post_recv`.
+#[derive(Clone, Copy, Debug)]
+pub struct Recv;
+
+impl<P: Provider> Ep<P> {
+    /// Posts a request if it is of one segment and in order, on a connected endpoint with room; without `RING` the doorbell is left to [`QueuePair::ring_last`].
+    #[inline(always)]
+    pub(crate) fn request_at_once<const RING: bool, S: Segment, O: Operation>(
+        &mut self,
+        lmrs: &LmrTable,
+        iov: &[S],
+        operation: O,
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool {
+        if let [one] = iov
+            && flags.bits() & self.hot.request_flags_refused == 0
+            && let Some(qp) = self.qp.get_mut()
+            && operation.fits(&self.hot.at_once, one)
+            && one.is_good(Scope {
+                lmrs,
+                pz: self.hot.pz,
+                need: O::RIGHT,
+            })
+        {
+            let (op, data) = (operation.op(), operation.data(one));
+            // Who does not know them when the program is compiled has none, mostly: then nothing of what they say is worked out.
+            let posted = if flags.is_empty() {
+                qp.post_one::<RING>(op, data, cookie.0, RequestFlags::NONE)
+            } else {
+                qp.post_one::<RING>(op, data, cookie.0, request_flags::<O>(flags))
+            };
+            return posted.is_ok();
+        }
+        false
+    }
+}
+
+impl<P: Provider> Ep<P> {
+    /// Posts a receive likewise; without `TELL` the doorbell record is left to [`QueuePair::tell_of_recvs`].
+    #[inline(always)]
+    pub(crate) fn recv_at_once<const TELL: bool, S: Segment>(
+        &mut self,
+        lmrs: &LmrTable,
+        iov: &[S],
+        cookie: DtoCookie,
+        flags: CompletionFlags,
+    ) -> bool {
+        let unsignalled = flags.contains(CompletionFlags::UNSIGNALLED);
+        if let [one] = iov
+            && flags.bits() & self.hot.recv_flags_refused == 0
+            && let Some(qp) = self.qp.get_mut()
+            && one.has_up_to(self.hot.at_once.recv)
+            && one.is_good(Scope {
+                lmrs,
+                pz: self.hot.pz,
+                need: MemPrivFlags::LOCAL_WRITE,
+            })
+        {
+            return qp
+                .post_one_recv::<TELL>(one.data(), cookie.0, unsignalled)
+                .is_ok();
+        }
+        false
+    }
+}
+
+/// What flags mean for a request.
+#[inline(always)]
+pub(crate) fn request_flags<O: Operation>(flags: CompletionFlags) -> RequestFlags {
+    RequestFlags {
+        suppress: flags.contains(CompletionFlags::SUPPRESS),
+        solicited: O::SOLICITS && flags.contains(CompletionFlags::SOLICITED_WAIT),
+        fence: flags.contains(CompletionFlags::BARRIER_FENCE),
+        unsignalled: flags.contains(CompletionFlags::UNSIGNALLED),
+    }
+}
+
+/// A request as the consumer names it, and what is particular about it.
+pub(crate) trait Operation: Copy {
+    /// What it needs of local memory.
+    const RIGHT: MemPrivFlags;
+    /// The answer to bad flags.
+    const BAD_FLAGS: Refusal;
+    /// SOLICITED_WAIT means something.
+    const SOLICITS: bool;
+    /// The device must have atomic operations.
+    const IS_ATOMIC: bool = false;
+
+    /// Segments it may have.
+    fn max_iov(bounds: &Bounds) -> u32;
+
+    /// Whether the endpoint is connected, and [`Operation::admit`] finds nothing wrong with this one segment of local
+    /// memory, and there may be one, and there are bytes to move ([`AtOnce`]).
+    fn fits(self, most: &AtOnce, one: &impl Segment) -> bool;
+
+    /// Checks lengths: of local memory, `total` bytes.
+    fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal>;
+
+    /// What it is on the wire.
+    fn op(self) -> RequestOp;
+
+    /// Bytes of local memory to use.
+    fn limit(self) -> Option<u64>;
+
+    /// What is used of the one segment of a request that was admitted.
+    #[inline(always)]
+    fn data<S: Segment>(self, one: &S) -> DataSegment {
+        let mut data = one.data();
+        if let Some(limit) = self.limit() {
+            // CAST: not more than the `u32` the segment has: `admit` has compared them.
+            #[expect(clippy::cast_possible_truncation, reason = "at most a u32")]
+            {
+                data.bytes = limit as u32;
+            }
+        }
+        data
+    }
+}
+
+/// Requests that are Sends but for what goes along.
+macro_rules! sends {
+    ($($what:ty: $op:expr;)*) => {$(
+        impl $crate::object::ep::request::Operation for $what {
+            const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
+            const BAD_FLAGS: Refusal = Refusal::Flags;
+            const SOLICITS: bool = true;
+
+            #[inline(always)]
+            fn max_iov(bounds: &Bounds) -> u32 {
+                bounds.max_request_iov
+            }
+
+            #[inline(always)]
+            fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
+                one.has_up_to(most.send)
+            }
+
+            #[inline(always)]
+            fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+                if total > bounds.max_send_bytes {
+                    return Err(Refusal::LongMessage);
+                }
+                Ok(())
+            }
+
+            #[inline(always)]
+            fn op(self) -> RequestOp {
+                ($op)(self)
+            }
+
+            #[inline(always)]
+            fn limit(self) -> Option<u64> {
+                None
+            }
+        }
+    )*};
+}
+
+/// Requests that are RDMA Writes to their first field but for what goes along.
+macro_rules! writes {
+    ($($what:ty: $solicits:literal, $op:expr;)*) => {$(
+        impl $crate::object::ep::request::Operation for $what {
+            const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_READ;
+            const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
+            const SOLICITS: bool = $solicits;
+
+            #[inline(always)]
+            fn max_iov(bounds: &Bounds) -> u32 {
+                bounds.max_write_iov
+            }
+
+            #[inline(always)]
+            fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
+                one.has_up_to(most.write) && one.bytes() <= self.0.segment_length
+            }
+
+            #[inline(always)]
+            fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+                if total > bounds.max_write_bytes {
+                    return Err(Refusal::LongTransfer);
+                }
+                if total > self.0.segment_length {
+                    return Err(Refusal::Length);
+                }
+                Ok(())
+            }
+
+            #[inline(always)]
+            fn op(self) -> RequestOp {
+                ($op)(self)
+            }
+
+            #[inline(always)]
+            fn limit(self) -> Option<u64> {
+                None
+            }
+        }
+    )*};
+}
+
+pub(crate) use {sends, writes};
+
+sends! {
+    Send: |_| RequestOp::Send;
+}
+
+writes! {
+    RdmaWrite<'_>: false, |write: RdmaWrite<'_>| RequestOp::RdmaWrite {
+        address: write.0.target_address,
+        rmr_context: write.0.rmr_context,
+    };
+}
+
+impl Operation for RdmaRead<'_> {
+    const RIGHT: MemPrivFlags = MemPrivFlags::LOCAL_WRITE;
+    const BAD_FLAGS: Refusal = Refusal::RdmaFlags;
+    const SOLICITS: bool = false;
+
+    #[inline(always)]
+    fn max_iov(bounds: &Bounds) -> u32 {
+        bounds.max_read_iov
+    }
+
+    // The sink may be longer than what is read, and then nothing else bounds it.
+    #[inline(always)]
+    fn fits(self, most: &AtOnce, one: &impl Segment) -> bool {
+        let (wanted, bytes) = (self.0.segment_length, one.bytes());
+        wanted.wrapping_sub(1) < u64::from(most.read)
+            && bytes >= wanted
+            && bytes <= MAX_SEGMENT_BYTES
+    }
+
+    #[inline(always)]
+    fn admit(self, bounds: &Bounds, total: u64) -> Result<(), Refusal> {
+        if self.0.segment_length > bounds.max_read_bytes {
+            return Err(Refusal::LongTransfer);
+        }
+        if total < self.0.segment_length {
+            return Err(Refusal::Length);
+        }
+        if bounds.max_reads_out == 0 {
+            return Err(Refusal::NoReads);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn op(self) -> RequestOp {
+        RequestOp::RdmaRead {
+            address: self.0.target_address,
+            rmr_context: self.0.rmr_context,
+        }
+    }
+
+    #[inline(always)]
+    fn limit(self) -> Option<u64> {
+        Some(self.0.segment_length)
+    }
+}

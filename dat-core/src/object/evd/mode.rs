@@ -1,0 +1,244 @@
+//! What an EVD lets happen: is anybody blocked on it, may anybody block on it, does it wake its CNO.
+//!
+//! ```text
+//!                  Wait                       SetUnwaitable
+//!      Nobody ------------> Waiting ---------------------------> Evicted
+//!        ^  ^                  | WaitOver                           | WaitOver
+//!        |  '------------------'                                    |
+//!        '----------------------------------------------------------'
+//! ```
+//!
+//! The two other axes turn freely: waitable by SetUnwaitable and ClearUnwaitable, enabled by Enable and Disable.
+//! While a thread is blocked the EVD is its own: no other may wait or dequeue, the CNO is left alone, and the
+//! EVD can be neither resized nor freed. An evicted thread is as good as gone, so arrivals wake the CNO again, but
+//! until it has left nobody takes its place, even if the EVD is made waitable meanwhile.
+//!
+//! Left out for a reason: an EVD is never closed in a state; closing the IA ends it in every one.
+//!
+//! (uDAPL 1.2: dat_evd_wait, dat_evd_dequeue, dat_evd_set_unwaitable, dat_evd_clear_unwaitable, dat_evd_enable,
+//! dat_evd_disable, dat_evd_resize, dat_evd_free.)
+
+use core::ops::Deref;
+
+use crate::error::Subtype;
+use crate::types::EvdState;
+
+/// Who is blocked in `evd_wait`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
+pub enum Waiter {
+    /// Nobody.
+    Nobody,
+    /// One thread.
+    Waiting,
+    /// One thread, and it will return DAT_INVALID_STATE as soon as it runs.
+    Evicted,
+}
+
+/// The state of an EVD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EvdMode {
+    /// Who is blocked on it.
+    pub waiter: Waiter,
+    /// `evd_wait` may be called.
+    pub waitable: bool,
+    /// Arriving notification events wake the CNO.
+    pub enabled: bool,
+}
+
+/// What can happen to an EVD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(test, derive(strum::VariantArray))]
+pub enum EvdInput {
+    /// `evd_wait` begins.
+    Wait,
+    /// `evd_wait` ends, whatever it returns.
+    WaitOver,
+    /// `evd_dequeue`.
+    Dequeue,
+    /// A notification event arrives.
+    Notify,
+    /// `evd_enable`.
+    Enable,
+    /// `evd_disable`.
+    Disable,
+    /// `evd_set_unwaitable`.
+    SetUnwaitable,
+    /// `evd_clear_unwaitable`.
+    ClearUnwaitable,
+    /// `evd_resize`.
+    Resize,
+    /// `evd_free`.
+    Free,
+}
+
+/// Whom a step wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wakes {
+    /// Nobody.
+    Nobody,
+    /// The blocked thread, which then looks whether its threshold is reached.
+    Waiter,
+    /// The CNO, if there is one.
+    Cno,
+}
+
+/// The mode an EVD is in, for everybody to read; [`CurrentMode::step`] alone changes it.
+#[derive(Debug)]
+pub(crate) struct CurrentMode(EvdMode);
+
+impl CurrentMode {
+    pub(crate) const NEW: Self = Self(EvdMode::NEW);
+
+    /// The one way from a mode to the next; who is woken. For [`Evd::step`](super::queue::Evd::step), which counts waiters.
+    pub(crate) fn step(&mut self, input: EvdInput) -> Result<Wakes, Subtype> {
+        let (next, wakes) = self.0.next(input)?;
+        self.0 = next;
+        Ok(wakes)
+    }
+}
+
+impl Deref for CurrentMode {
+    type Target = EvdMode;
+
+    #[inline]
+    fn deref(&self) -> &EvdMode {
+        &self.0
+    }
+}
+
+impl EvdMode {
+    /// As created.
+    pub const NEW: Self = Self {
+        waiter: Waiter::Nobody,
+        waitable: true,
+        enabled: true,
+    };
+
+    /// The transition table: the next state and who is woken.
+    ///
+    /// # Errors
+    /// The subtype of the DAT_INVALID_STATE that refuses the call.
+    #[inline]
+    pub const fn next(self, input: EvdInput) -> Result<(Self, Wakes), Subtype> {
+        use EvdInput as I;
+        let mut to = self;
+        let mut wakes = Wakes::Nobody;
+        match (input, self.waiter) {
+            (I::Wait, Waiter::Nobody) if !self.waitable => {
+                return Err(Subtype::StateEvdUnwaitable);
+            }
+            (I::Wait, Waiter::Nobody) => to.waiter = Waiter::Waiting,
+            (I::WaitOver, Waiter::Nobody) => return Err(Subtype::StateEvdOpen),
+            (I::WaitOver, Waiter::Waiting | Waiter::Evicted) => to.waiter = Waiter::Nobody,
+            (I::Dequeue | I::Resize | I::Free, Waiter::Nobody) => {}
+            (I::Wait | I::Dequeue | I::Resize | I::Free, Waiter::Waiting | Waiter::Evicted) => {
+                return Err(Subtype::StateEvdWaiter);
+            }
+            (I::Notify, Waiter::Waiting) => wakes = Wakes::Waiter,
+            (I::Notify, Waiter::Nobody | Waiter::Evicted) => {
+                if self.enabled {
+                    wakes = Wakes::Cno;
+                }
+            }
+            (I::Enable, _) => to.enabled = true,
+            (I::Disable, _) => to.enabled = false,
+            (I::SetUnwaitable, waiter) => {
+                to.waitable = false;
+                if let Waiter::Waiting = waiter {
+                    to.waiter = Waiter::Evicted;
+                    wakes = Wakes::Waiter;
+                }
+            }
+            (I::ClearUnwaitable, _) => to.waitable = true,
+        }
+        Ok((to, wakes))
+    }
+
+    /// Its part of what `evd_query` tells.
+    #[must_use]
+    pub const fn state(self) -> EvdState {
+        let enabled = if self.enabled {
+            EvdState::ENABLED
+        } else {
+            EvdState::DISABLED
+        };
+        let waitable = if self.waitable {
+            EvdState::WAITABLE
+        } else {
+            EvdState::UNWAITABLE
+        };
+        enabled.union(waitable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::assert_table;
+    use std::collections::BTreeSet;
+    use strum::VariantArray;
+
+    fn name(mode: EvdMode) -> String {
+        let on = |yes: bool, word: &str| {
+            if yes {
+                word.into()
+            } else {
+                format!("not {word}")
+            }
+        };
+        format!(
+            "{:?}, {}, {}",
+            mode.waiter,
+            on(mode.waitable, "waitable"),
+            on(mode.enabled, "enabled")
+        )
+    }
+
+    #[test]
+    fn every_pair_of_state_and_input_is_as_the_checked_in_table_says() {
+        let mut rows = Vec::new();
+        for &waiter in Waiter::VARIANTS {
+            for (waitable, enabled) in [(true, true), (true, false), (false, true), (false, false)]
+            {
+                let mode = EvdMode {
+                    waiter,
+                    waitable,
+                    enabled,
+                };
+                rows.extend(EvdInput::VARIANTS.iter().map(|&input| {
+                    let from = name(mode);
+                    match mode.next(input) {
+                        Ok((to, wakes)) => {
+                            format!("{from} + {input:?} -> {}; wakes {wakes:?}", name(to))
+                        }
+                        Err(subtype) => format!("{from} + {input:?} refused, {}", subtype.name()),
+                    }
+                }));
+            }
+        }
+        assert_table(rows, include_str!("mode.table"));
+    }
+
+    #[test]
+    fn nobody_waits_on_an_evd_that_is_not_waitable() {
+        let mut seen = BTreeSet::new();
+        let mut todo = vec![EvdMode::NEW];
+        while let Some(mode) = todo.pop() {
+            if seen.insert(name(mode)) {
+                assert!(mode.waitable || mode.waiter != Waiter::Waiting, "{mode:?}");
+                todo.extend(
+                    EvdInput::VARIANTS
+                        .iter()
+                        .filter_map(|&input| mode.next(input).ok())
+                        .map(|(to, _)| to),
+                );
+            }
+        }
+        assert_eq!(
+            seen.len(),
+            10,
+            "all states but the two ruled out are reached"
+        );
+    }
+}

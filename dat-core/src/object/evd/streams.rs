@@ -1,0 +1,170 @@
+//! Which event streams feed an EVD, and which may do so together.
+//!
+//! The pages let a consumer control notification in three ways (each post chooses, the peer chooses,
+//! waiters count), and allow only one of them per EVD, because one waiter cannot be woken by three
+//! rules. So: all DTO streams of an EVD agree in their completion flags; unless they count, no other
+//! kind of stream feeds it. (uDAPL 1.2, dat_ep_create, "EVD" part of USAGE.) Existing consumers
+//! break these rules, so [`crate::IaConfig::strict_evd_sharing`] can switch them off.
+
+use crate::types::{CompletionFlags, EvdState};
+
+/// How the completions of one queue notify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DtoMode {
+    /// Always; waiters count.
+    Threshold,
+    /// Each post chooses.
+    Unsignalled,
+    /// The peer chooses (receives only).
+    Solicited,
+}
+
+impl DtoMode {
+    pub(crate) const fn of(flags: CompletionFlags) -> Self {
+        if flags.contains(CompletionFlags::UNSIGNALLED) {
+            Self::Unsignalled
+        } else if flags.contains(CompletionFlags::SOLICITED_WAIT) {
+            Self::Solicited
+        } else {
+            Self::Threshold
+        }
+    }
+}
+
+/// One stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    /// Completions of the receives or of the requests of an endpoint.
+    Dto(DtoMode),
+    /// Connection events of an endpoint.
+    Connection,
+    /// Requests of a service point, asynchronous events.
+    Other,
+}
+
+/// How many streams of each kind feed an EVD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Streams {
+    threshold: u32,
+    unsignalled: u32,
+    solicited: u32,
+    connection: u32,
+    other: u32,
+    /// The consumer may post events: a stream that is always attached and keeps nothing alive.
+    software: bool,
+}
+
+impl Streams {
+    pub(crate) fn new(software: bool) -> Self {
+        Self {
+            software,
+            ..Self::default()
+        }
+    }
+
+    fn count(&mut self, stream: Stream) -> &mut u32 {
+        match stream {
+            Stream::Dto(DtoMode::Threshold) => &mut self.threshold,
+            Stream::Dto(DtoMode::Unsignalled) => &mut self.unsignalled,
+            Stream::Dto(DtoMode::Solicited) => &mut self.solicited,
+            Stream::Connection => &mut self.connection,
+            Stream::Other => &mut self.other,
+        }
+    }
+
+    pub(crate) fn attach(&mut self, stream: Stream) {
+        *self.count(stream) += 1;
+    }
+
+    pub(crate) fn detach(&mut self, stream: Stream) {
+        let count = self.count(stream);
+        assert!(
+            *count > 0,
+            "a {stream:?} stream was detached that was not attached"
+        );
+        *count -= 1;
+    }
+
+    /// Endpoints whose connection events come here.
+    pub(crate) const fn connections(&self) -> u32 {
+        self.connection
+    }
+
+    /// Anything that keeps the EVD from being freed.
+    pub(crate) const fn any(&self) -> bool {
+        self.threshold != 0
+            || self.unsignalled != 0
+            || self.solicited != 0
+            || self.connection != 0
+            || self.other != 0
+    }
+
+    /// Whether these streams may share one EVD.
+    pub(crate) const fn may_share(&self) -> bool {
+        let threshold = self.threshold != 0;
+        let unsignalled = self.unsignalled != 0;
+        let solicited = self.solicited != 0;
+        let other = self.connection != 0 || self.other != 0 || self.software;
+        match (threshold, unsignalled, solicited) {
+            (false, false, false) | (true, false, false) => true,
+            (false, true, false) | (false, false, true) => !other,
+            (true, true, _) | (true, _, true) | (_, true, true) => false,
+        }
+    }
+
+    /// Waiters are released by notification events, not by a count: the only legal threshold is 1.
+    pub(crate) const fn consumer_controlled(&self) -> bool {
+        self.unsignalled != 0 || self.solicited != 0
+    }
+
+    /// Only solicited completions can release a waiter, so only they need wake us.
+    pub(crate) const fn solicited_only(&self) -> bool {
+        self.solicited != 0 && self.unsignalled == 0 && self.threshold == 0
+    }
+
+    /// The configuration part of the EVD's state.
+    pub(crate) const fn config(&self) -> EvdState {
+        if self.unsignalled != 0 {
+            EvdState::CONFIG_NOTIFY
+        } else if self.solicited != 0 {
+            EvdState::CONFIG_SOLICITED
+        } else {
+            EvdState::CONFIG_THRESHOLD
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn streams(of: &[Stream]) -> Streams {
+        let mut streams = Streams::default();
+        of.iter().for_each(|&stream| streams.attach(stream));
+        streams
+    }
+
+    #[test]
+    fn only_streams_that_count_share_an_evd_with_other_kinds() {
+        const T: Stream = Stream::Dto(DtoMode::Threshold);
+        const U: Stream = Stream::Dto(DtoMode::Unsignalled);
+        const S: Stream = Stream::Dto(DtoMode::Solicited);
+        const O: Stream = Stream::Other;
+        let legal: &[&[Stream]] = &[&[], &[O], &[T], &[T, T, O], &[U], &[U, U], &[S], &[S, S]];
+        let illegal: &[&[Stream]] = &[&[T, U], &[T, S], &[U, S], &[U, O], &[S, O], &[T, U, S]];
+        legal
+            .iter()
+            .for_each(|of| assert!(streams(of).may_share(), "{of:?}"));
+        illegal
+            .iter()
+            .for_each(|of| assert!(!streams(of).may_share(), "{of:?}"));
+    }
+
+    #[test]
+    fn software_events_count_as_another_kind() {
+        let mut fed = Streams::new(true);
+        fed.attach(Stream::Dto(DtoMode::Unsignalled));
+        assert!(!fed.may_share());
+        assert!(!Streams::new(true).any(), "but keep no EVD alive");
+    }
+}

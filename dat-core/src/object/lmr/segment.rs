@@ -1,0 +1,182 @@
+//! Pieces of local memory in a post: how a caller names them and what is checked.
+//!
+//! Two kinds of segment exist. An [`LmrTriplet`] is what DAT defines, three bare numbers that say
+//! nothing about themselves: they are looked up in the `LmrTable`. An [`LmrSlice`](crate::LmrSlice)
+//! was checked when it was cut and carries what a post has to compare.
+//!
+//! For each segment, in order: an empty one is skipped and nothing in it inspected; then the LMR must
+//! exist, the range lie inside it, its PZ be the queue's, and the right needed be there. The first
+//! fault is the answer, and nothing is posted. `check` walks all of them before the provider sees
+//! any, so that the second walk (`pieces`), which encodes, cannot fail.
+
+use crate::object::lmr::table::LmrTable;
+use crate::provider::{DataSegment, MAX_SEGMENT_BYTES};
+use crate::refusal::Refusal;
+use crate::types::MemPrivFlags;
+
+/// Local memory, as DAT's posts name it (`DAT_LMR_TRIPLET`, with its layout).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct LmrTriplet {
+    /// The LMR context `lmr_create` returned.
+    pub lmr_context: u32,
+    /// Address of the first byte.
+    pub virtual_address: u64,
+    /// Length in bytes. Zero is legal, and then the other two mean nothing.
+    pub segment_length: u64,
+}
+
+/// The peer's memory (`DAT_RMR_TRIPLET`, with its layout).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub struct RmrTriplet {
+    /// The RMR context the peer told us.
+    pub rmr_context: u32,
+    /// Address of the first byte, at the peer.
+    pub target_address: u64,
+    /// Length in bytes.
+    pub segment_length: u64,
+}
+
+/// What a segment is checked against.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    pub(crate) lmrs: &'a LmrTable,
+    /// Index of the PZ of the endpoint or SRQ.
+    pub(crate) pz: u32,
+    /// The right the operation needs.
+    pub(crate) need: MemPrivFlags,
+}
+
+pub(crate) mod sealed {
+    use super::{DataSegment, Refusal, Scope};
+
+    /// The working side of [`super::Segment`], out of reach of consumers.
+    pub trait Check: Copy {
+        #[doc(hidden)]
+        #[allow(
+            private_interfaces,
+            reason = "the trait cannot be named outside of this crate"
+        )]
+        fn check(&self, scope: Scope<'_>) -> Result<(), Refusal>;
+        /// Whether [`Check::check`] finds nothing, for a segment that is known to have no more than
+        /// [`MAX_SEGMENT_BYTES`](crate::provider::MAX_SEGMENT_BYTES).
+        #[doc(hidden)]
+        #[allow(private_interfaces, reason = "as above")]
+        fn is_good(&self, scope: Scope<'_>) -> bool;
+        /// Whether it has bytes, and no more than `most`.
+        #[doc(hidden)]
+        fn has_up_to(&self, most: u32) -> bool;
+        #[doc(hidden)]
+        fn data(&self) -> DataSegment;
+    }
+}
+
+/// Something that can stand in a post's I/O vector: [`LmrTriplet`] or [`LmrSlice`](crate::LmrSlice).
+pub trait Segment: sealed::Check {
+    /// Length in bytes.
+    fn bytes(&self) -> u64;
+}
+
+impl Segment for LmrTriplet {
+    #[inline]
+    fn bytes(&self) -> u64 {
+        self.segment_length
+    }
+}
+
+impl sealed::Check for LmrTriplet {
+    #[inline]
+    #[allow(private_interfaces, reason = "see the trait")]
+    fn check(&self, scope: Scope<'_>) -> Result<(), Refusal> {
+        let entry = scope.lmrs.entry(self.lmr_context).ok_or(Refusal::Unknown)?;
+        if !entry.contains(self.virtual_address, self.segment_length) {
+            return Err(Refusal::Range);
+        }
+        if entry.pz != scope.pz {
+            return Err(Refusal::Pz);
+        }
+        if !entry.privileges.contains(scope.need) {
+            return Err(lacking(scope.need));
+        }
+        if self.segment_length > MAX_SEGMENT_BYTES {
+            return Err(Refusal::LongSegment);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "see the trait")]
+    fn is_good(&self, scope: Scope<'_>) -> bool {
+        scope.lmrs.entry(self.lmr_context).is_some_and(|entry| {
+            entry.contains(self.virtual_address, self.segment_length)
+                && entry.pz == scope.pz
+                && entry.privileges.contains(scope.need)
+        })
+    }
+
+    #[inline(always)]
+    fn has_up_to(&self, most: u32) -> bool {
+        self.segment_length.wrapping_sub(1) < u64::from(most)
+    }
+
+    #[inline]
+    fn data(&self) -> DataSegment {
+        // CAST: `check` has bounded the length to 31 bits.
+        #[allow(clippy::cast_possible_truncation, reason = "checked to be below 2^31")]
+        DataSegment {
+            lmr_context: self.lmr_context,
+            address: self.virtual_address,
+            bytes: self.segment_length as u32,
+        }
+    }
+}
+
+/// Checks every segment of `iov`. The sum of their lengths, saturating.
+#[inline]
+pub(crate) fn check<S: Segment>(iov: &[S], scope: Scope<'_>) -> Result<u64, Refusal> {
+    let mut total = 0u64;
+    for segment in iov {
+        if segment.bytes() != 0 {
+            segment.check(scope)?;
+            total = total.saturating_add(segment.bytes());
+        }
+    }
+    Ok(total)
+}
+
+/// The non-empty segments of a checked `iov`.
+#[inline]
+pub(crate) fn pieces<S: Segment>(iov: &[S]) -> impl Iterator<Item = DataSegment> + Clone {
+    iov.iter()
+        .filter(|segment| segment.bytes() != 0)
+        .map(sealed::Check::data)
+}
+
+/// The non-empty segments, cut off after `limit` bytes: the sink of an RDMA Read may be longer than its source.
+#[inline]
+pub(crate) fn pieces_up_to<S: Segment>(
+    iov: &[S],
+    limit: u64,
+) -> impl Iterator<Item = DataSegment> + Clone {
+    pieces(iov).scan(limit, |left, mut segment| {
+        let bytes = u64::from(segment.bytes).min(*left);
+        *left -= bytes;
+        // CAST: not more than the `u32` it came from.
+        #[allow(clippy::cast_possible_truncation, reason = "min of a u32")]
+        {
+            segment.bytes = bytes as u32;
+        }
+        (bytes != 0).then_some(segment)
+    })
+}
+
+/// The answer to a missing right.
+#[inline]
+pub(crate) const fn lacking(right: MemPrivFlags) -> Refusal {
+    if right.contains(MemPrivFlags::LOCAL_WRITE) {
+        Refusal::NoWrite
+    } else {
+        Refusal::NoRead
+    }
+}

@@ -1,0 +1,128 @@
+//! A piece of an LMR that was checked once.
+//!
+//! A slice carries its key, range, PZ and rights, and the stamp the LMR table had when it was cut.
+//! While no LMR of the IA has been freed since, a post compares instead of looking up. After a free
+//! the slice falls back to the table, which knows whether *its* LMR is the one that is gone; cutting
+//! it again makes it fast again.
+
+use super::table::LmrTable;
+use crate::object::lmr::segment::{Scope, Segment, lacking, sealed};
+use crate::provider::DataSegment;
+use crate::refusal::Refusal;
+use crate::types::MemPrivFlags;
+
+/// A piece of an LMR, ready to post. Cut by [`crate::Ia::lmr_slice`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LmrSlice {
+    pub(crate) address: u64,
+    pub(crate) stamp: u64,
+    pub(crate) lmr_context: u32,
+    pub(crate) bytes: u32,
+    /// The PZ whose posts may read it: the LMR's, or [`NOWHERE`]. PZ and right in one comparison.
+    pub(crate) readable_in: u32,
+    /// The PZ whose posts may write it, likewise.
+    pub(crate) writable_in: u32,
+}
+
+/// No PZ has this index. (An endpoint without a PZ has `u32::MAX` in its place.)
+pub(crate) const NOWHERE: u32 = u32::MAX - 1;
+
+impl LmrSlice {
+    /// The LMR context.
+    #[must_use]
+    pub const fn lmr_context(&self) -> u32 {
+        self.lmr_context
+    }
+
+    /// Address of the first byte.
+    #[must_use]
+    pub const fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Whether there is nothing in it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// A part of it; `None` when it reaches outside.
+    #[must_use]
+    pub const fn part(&self, offset: u32, bytes: u32) -> Option<Self> {
+        if offset > self.bytes || bytes > self.bytes - offset {
+            return None;
+        }
+        // CAST: widening. The sum stays inside the LMR.
+        Some(Self {
+            address: self.address + offset as u64,
+            bytes,
+            ..*self
+        })
+    }
+
+    /// The table's word on a slice cut before an LMR was freed, or by another IA, or on why it will not do.
+    #[cold]
+    #[inline(never)]
+    fn check_again(&self, lmrs: &LmrTable, pz: u32, need: MemPrivFlags) -> Result<(), Refusal> {
+        let entry = lmrs.entry(self.lmr_context).ok_or(Refusal::Unknown)?;
+        if !entry.contains(self.address, u64::from(self.bytes)) {
+            return Err(Refusal::Range);
+        }
+        if entry.pz != pz {
+            return Err(Refusal::Pz);
+        }
+        if !entry.privileges.contains(need) {
+            return Err(lacking(need));
+        }
+        Ok(())
+    }
+}
+
+impl Segment for LmrSlice {
+    #[inline]
+    fn bytes(&self) -> u64 {
+        u64::from(self.bytes)
+    }
+}
+
+impl sealed::Check for LmrSlice {
+    #[inline]
+    #[allow(private_interfaces, reason = "see the trait")]
+    fn check(&self, scope: Scope<'_>) -> Result<(), Refusal> {
+        let allowed_in = if scope.need == MemPrivFlags::LOCAL_WRITE {
+            self.writable_in
+        } else {
+            self.readable_in
+        };
+        if self.stamp == scope.lmrs.stamp && allowed_in == scope.pz {
+            return Ok(());
+        }
+        self.check_again(scope.lmrs, scope.pz, scope.need)
+    }
+
+    #[inline(always)]
+    #[allow(private_interfaces, reason = "see the trait")]
+    fn is_good(&self, scope: Scope<'_>) -> bool {
+        self.check(scope).is_ok()
+    }
+
+    #[inline(always)]
+    fn has_up_to(&self, most: u32) -> bool {
+        self.bytes.wrapping_sub(1) < most
+    }
+
+    #[inline]
+    fn data(&self) -> DataSegment {
+        DataSegment {
+            lmr_context: self.lmr_context,
+            address: self.address,
+            bytes: self.bytes,
+        }
+    }
+}
