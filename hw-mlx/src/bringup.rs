@@ -61,8 +61,8 @@ const RECLAIM_LIMIT: Duration = Duration::from_secs(5);
 /// HOST_ENDIANNESS: little and big.
 const HOST_LITTLE: u8 = 0;
 const HOST_BIG: u8 = 0x80;
-/// Interrupt vectors in use: one for what the function says of itself, one for completions.
-const VECTORS: usize = 2;
+/// Interrupt vectors in use beside those for completions: for what the function says of itself.
+const CONTROL_VECTORS: usize = 1;
 /// Event queue sizes, as far as the device has them: what may be waiting at once, since an overrun is fatal. Commands
 /// and page requests; errors of any number of queues (Linux `MLX5_NUM_ASYNC_EQE`); one event for each armed
 /// completion queue, of which the provider has no more than fit.
@@ -252,7 +252,8 @@ fn start_command_interface(
     config: &HcaConfig,
     watch: &mut Stopwatch<'_>,
 ) -> Result<Control, MlxError> {
-    let mut interrupts = function.enable_interrupts(VECTORS)?;
+    let wanted = CONTROL_VECTORS + usize::from(config.completion_vectors.max(1));
+    let mut interrupts = function.enable_interrupts(wanted)?;
     if interrupts.is_empty() {
         return Err(MlxError::NoInterrupts);
     }

@@ -57,6 +57,10 @@ pub struct HcaConfig {
     pub firmware_pages: Option<usize>,
     /// Identity of the driver instance, for devices that want one (`sw_owner_id`); `None` draws one.
     pub owner_id: Option<[u8; 16]>,
+    /// Interrupt vectors for completions, of which instances take turns to have one; there is one more for what the function says of
+    /// itself. With as many as there are instances nobody is woken by another's completions. Each costs an eventfd and an interrupt
+    /// of the machine; where the device or the machine has fewer, instances share them. 0 is taken for 1.
+    pub completion_vectors: u16,
     /// Seed of what is drawn at random (identifiers, packet sequence numbers, a MAC); `None` draws that too.
     /// Given in runs that are to be repeatable.
     pub seed: Option<u64>,
@@ -78,6 +82,7 @@ impl HcaConfig {
             log_max_qp: None,
             firmware_pages: None,
             owner_id: None,
+            completion_vectors: 1,
             seed: None,
         }
     }
@@ -176,7 +181,7 @@ pub struct Opened(Weak<Shared>);
 
 impl Opened {
     /// One more instance of the function, for another thread: with a doorbell page, a completion event queue and a descriptor to
-    /// wake it of its own. The interrupt vectors go round. `None`: the function is closed.
+    /// wake it of its own, on the vector that the fewest have. `None`: the function is closed.
     ///
     /// # Errors
     /// [`MlxError`]: the device has no more, or the system; nothing has changed.

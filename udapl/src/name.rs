@@ -16,6 +16,7 @@
 //! | `,address=IP` | an address of ours |
 //! | `,neighbour=IP/MAC` | a peer whose address does not contain its MAC |
 //! | `,endpoints=N` | room for so many endpoints, of all instances together, if the device can have them; otherwise it has what it has |
+//! | `,vectors=N` | so many interrupt vectors for completions, if there are as many; one for each instance is best where they sleep |
 //! | `,mac=MAC` | the MAC of a simulated function; of a virtual one, what its administrator gives it |
 //! | `,profile=NAME` | the kind of device a simulated function is: a generation such as `connectx-7-vf`, or the path of a file |
 //! | `,link=unix:PATH` | the wire of a simulated function: to that of another process that names the same path |
@@ -25,6 +26,7 @@ use crate::open::{OpenError, OpenOptions};
 const ADDRESS: &str = ",address=";
 const NEIGHBOUR: &str = ",neighbour=";
 const ENDPOINTS: &str = ",endpoints=";
+const VECTORS: &str = ",vectors=";
 const MAC: &str = ",mac=";
 const LINK: &str = ",link=";
 const PROFILE: &str = ",profile=";
@@ -79,7 +81,7 @@ pub fn parse<'a>(
     options: &OpenOptions,
 ) -> Result<(&'a str, OpenOptions), OpenError> {
     let mut options = options.clone();
-    let first = [ADDRESS, NEIGHBOUR, ENDPOINTS, MAC, LINK, PROFILE]
+    let first = [ADDRESS, NEIGHBOUR, ENDPOINTS, VECTORS, MAC, LINK, PROFILE]
         .into_iter()
         .filter_map(|option| name.find(option))
         .min();
@@ -100,6 +102,10 @@ pub fn parse<'a>(
                 .parse()
                 .ok()
                 .and_then(|number| options.clone().endpoints(number)),
+            Some(("vectors", number)) => number
+                .parse()
+                .ok()
+                .and_then(|number| options.clone().vectors(number)),
             Some(("mac", mac)) => mac_of(mac).map(|mac| options.clone().mac(mac)),
             Some(("profile", profile)) => {
                 (!profile.is_empty()).then(|| options.clone().profile(profile))
@@ -174,6 +180,8 @@ mod tests {
         let (_, parsed) =
             parse("sim:a,endpoints=60000", &OpenOptions::default()).expect("an option");
         assert_eq!(parsed.hca.log_max_qp, Some(16));
+        let (_, parsed) = parse("sim:a,vectors=4", &OpenOptions::default()).expect("an option");
+        assert_eq!(parsed.hca.completion_vectors, 4);
         let name = "sim:a,mac=02:00:00:00:00:07,profile=connectx-7,link=unix:/run/wire";
         let (device, parsed) = parse(name, &OpenOptions::default()).expect("three options");
         assert_eq!(parsed.simulated.profile, Some("connectx-7".to_owned()));
@@ -200,6 +208,9 @@ mod tests {
             ("sim:a,endpoints=0", "endpoints=0"),
             ("sim:a,endpoints=-1", "endpoints=-1"),
             ("sim:a,endpoints=16777216", "endpoints=16777216"),
+            ("sim:a,vectors=0", "vectors=0"),
+            ("sim:a,vectors=2048", "vectors=2048"),
+            ("sim:a,vectors=-1", "vectors=-1"),
             ("sim:a,profile=", "profile="),
         ] {
             let error = parse(name, &OpenOptions::default()).expect_err(name);

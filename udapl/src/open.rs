@@ -78,6 +78,19 @@ impl OpenOptions {
         Some(self)
     }
 
+    /// Has so many interrupt vectors for completions, as far as the device and the machine have them: with one for each instance,
+    /// nobody is woken by another's completions ([`HcaConfig::completion_vectors`]). `None`: none, or more than a function can have.
+    #[must_use]
+    pub fn vectors(mut self, number: u16) -> Option<Self> {
+        /// MSI-X has 2048 (PCI Express Base Specification, "Message Control for MSI-X"); one is for other things.
+        const MOST: u16 = 2047;
+        if number == 0 || number > MOST {
+            return None;
+        }
+        self.hca.completion_vectors = number;
+        Some(self)
+    }
+
     /// Gives a simulated function this MAC.
     #[must_use]
     pub const fn mac(mut self, mac: [u8; 6]) -> Self {
@@ -114,7 +127,7 @@ pub enum OpenError {
     },
     /// The name says something about the adapter that is not understood.
     #[error(
-        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC, endpoints=N and, for sim: names, mac=MAC, profile=NAME and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
+        "{name}: option {option:?}: options are address=IP, neighbour=IP/MAC, endpoints=N, vectors=N and, for sim: names, mac=MAC, profile=NAME and link=unix:PATH, a comma before each (DAT_PROVIDER_NOT_FOUND)"
     )]
     BadOption {
         /// The whole name.

@@ -66,15 +66,18 @@ fn while_down(
     Ok(fell)
 }
 
-/// How long it takes until the first function's port is as it should be.
+/// How long it takes until the first function's port is as it should be, by the function's clock: a simulated link is trained in
+/// virtual time, however long the machine takes over that.
 fn until_port(pair: &mut Pair, up: bool, within: Duration) -> Result<Duration, Box<dyn Error>> {
-    let start = Instant::now();
+    let start = pair.adapter(0).ia.provider().hca().now();
     loop {
-        let state = pair.adapter(0).ia.provider_mut().hca_mut().vport_state()?;
+        let hca = pair.adapter(0).ia.provider_mut().hca_mut();
+        let state = hca.vport_state()?;
+        let passed = hca.now().since(start);
         if state.is_up == up {
-            return Ok(start.elapsed());
+            return Ok(passed);
         }
-        if start.elapsed() > within {
+        if passed > within {
             let word = if up { "up" } else { "down" };
             return Err(format!(
                 "the link was taken {word}, and after {:.1} s the port still says otherwise (the vport's owner says: {:?})",

@@ -9,6 +9,7 @@ use crate::double::{Action, Double};
 
 const NOP: u16 = 0x80d;
 const ACCESS_REG: u16 = 0x805;
+const CREATE_EQ: u16 = 0x301;
 
 fn opened() -> (std::sync::Arc<Double>, Hca, Hca) {
     let double = Double::new();
@@ -117,6 +118,59 @@ fn who_serves_wakes_who_sleeps() {
     assert!(second.wait(begun + Duration::from_secs(5)).expect("alive"));
     assert_eq!(second.now(), begun);
     assert!(first.next_async().is_some() && second.next_async().is_some());
+}
+
+/// With a vector for each, an instance that sleeps is not woken by what another one's queues say; with fewer, they are shared evenly.
+#[test]
+fn instances_have_vectors_of_their_own_where_there_are_enough() {
+    for (there, vectors) in [
+        (64, [1, 2, 3, 1, 2]),
+        (3, [1, 2, 1, 2, 1]),
+        (1, [0, 0, 0, 0, 0]),
+    ] {
+        let double = Double::new();
+        double.set_vectors(there);
+        let mut config = HcaConfig::new();
+        config.completion_vectors = 3;
+        let first = Hca::open(double.function(), config).expect("bring-up");
+        let mut instances = vec![first];
+        for _ in 1..5 {
+            let another = instances[0].opened().instance().expect("an instance");
+            instances.push(another.expect("it is open"));
+        }
+        let made: Vec<u8> = {
+            let state = double.state();
+            let queues = state.seen.iter().filter(|seen| seen.opcode == CREATE_EQ);
+            queues.map(|seen| seen.input[0x27]).collect()
+        };
+        // Three that all share come first.
+        assert_eq!(made[..3], [0; 3]);
+        assert_eq!(made[3..], vectors);
+        // Its vectors of the device, and its own wakeup.
+        for (hca, vector) in instances.iter().zip(vectors) {
+            assert_eq!(hca.vectors(), 2 + usize::from(vector != 0));
+        }
+        if there < 4 {
+            continue;
+        }
+        // What the bring-up has told.
+        for hca in &mut instances {
+            hca.woken();
+        }
+        let eqn = u8::try_from(instances[1].comp_eqn().get()).expect("8 bits");
+        let mut eqe = [0u8; 64];
+        eqe[0x3b] = 9;
+        double.state().event_to(eqn, eqe);
+        let woken: Vec<bool> = instances
+            .iter()
+            .map(|hca| {
+                let own = &hca.interrupts()[..hca.vectors()];
+                own.iter().any(driver::Interrupt::is_pending)
+            })
+            .collect();
+        // The second, and the fifth, who has the same vector.
+        assert_eq!(woken, [false, true, false, false, true]);
+    }
 }
 
 #[test]

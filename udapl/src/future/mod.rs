@@ -25,7 +25,7 @@
 //! when there is something to take in. Whoever posts meanwhile may disturb that, so the driver is then turned again before
 //! the next sleep: [`Driver::run`] does this with the sleep it is given, [`Driver::block_on`] with the function's own.
 //!
-//! Nothing here is per transfer but an entry of a table, which is used again: a post and a completion do not allocate.
+//! A transfer is an entry of a table, which is used again for a later one.
 
 mod buffer;
 mod connecting;

@@ -315,6 +315,24 @@ fn an_atomic_operation_needs_the_depth_of_a_read() {
     pair.expect_idle(A);
 }
 
+/// They use the responder's resources of RDMA Reads as well: one that lends none refuses them (IBTA volume 1, "RDMA READ and ATOMIC
+/// resources").
+#[test]
+fn a_peer_that_lets_no_reads_in_lets_no_atomic_operations_in() {
+    let mut pair = Pair::shaped(|side, attr| {
+        if side == B {
+            attr.max_rdma_read_in = 0;
+        }
+    });
+    let (counter, results) = pair.counter(3);
+    pair.fetch_add(&[results.part(0, 8)], &counter.remote(0, 8), 1)
+        .expect("posted");
+    pair.expect_request(A, 30, DtoStatus::ErrRemoteResponder);
+    pair.expect_broken();
+    assert_eq!(counter.read(0, 8), number(3));
+    assert_eq!(results.read(0, 8), [UNTOUCHED; 8]);
+}
+
 /// As Linux has it: what peers may change, the region's owner may (`ib_check_mr_access`).
 #[test]
 fn memory_that_peers_count_in_may_be_written_here() {
@@ -390,9 +408,9 @@ fn what_dat_has_not_is_refused_and_flushed_where_sends_are() {
     }
 }
 
-/// All kinds behind one doorbell, in their order.
+/// Their order is that of the batch, whichever of them ring doorbells of their own.
 #[test]
-fn a_batch_takes_all_kinds_of_requests() {
+fn a_batch_mixes_them_with_requests_of_dat() {
     let mut pair = Pair::connected();
     let (counter, results) = pair.counter(3);
     let (data, sink) = (pair.filled(A, 3, 64), pair.untouched(B, 64));

@@ -141,19 +141,20 @@ pub(super) unsafe extern "C" fn extended_op(
     let Some(list) = (unsafe { arguments.as_mut() }) else {
         return code::not_implemented();
     };
+    let atomic = |operation, [iov, cookie, buffer, flags]: [u64; 4]| Common {
+        ep: handle,
+        count: 1,
+        iov: pointer(iov),
+        cookie,
+        buffer: pointer(buffer),
+        flags: number(flags),
+        operation,
+    };
     match operation {
         op::FETCH_AND_ADD => {
             // SAFETY: contract GIVEN: add_value, local triplet, cookie, remote triplet, flags.
             let [add, iov, cookie, buffer, flags] = unsafe { list.take() };
-            let common = Common {
-                ep: handle,
-                count: 1,
-                iov: pointer(iov),
-                cookie,
-                buffer: pointer(buffer),
-                flags: number(flags),
-                operation: operation::FETCH_ADD,
-            };
+            let common = atomic(operation::FETCH_ADD, [iov, cookie, buffer, flags]);
             let post = |open: &mut Open, ep, result: &[LmrTriplet], remote: &RmrTriplet, flags| {
                 let ia = &mut open.ia;
                 ia.ep_post_fetch_add(ep, result, DtoCookie(cookie), remote, add, flags)
@@ -164,15 +165,7 @@ pub(super) unsafe extern "C" fn extended_op(
         op::CMP_AND_SWAP => {
             // SAFETY: contract GIVEN: cmp_value, swap_value, local triplet, cookie, remote triplet, flags.
             let [compare, swap, iov, cookie, buffer, flags] = unsafe { list.take() };
-            let common = Common {
-                ep: handle,
-                count: 1,
-                iov: pointer(iov),
-                cookie,
-                buffer: pointer(buffer),
-                flags: number(flags),
-                operation: operation::CMP_SWAP,
-            };
+            let common = atomic(operation::CMP_SWAP, [iov, cookie, buffer, flags]);
             let post = |open: &mut Open, ep, result: &[LmrTriplet], remote: &RmrTriplet, flags| {
                 let ia = &mut open.ia;
                 ia.ep_post_compare_swap(ep, result, DtoCookie(cookie), remote, compare, swap, flags)

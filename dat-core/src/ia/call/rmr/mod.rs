@@ -13,7 +13,8 @@
 //!
 //! An RMR that was bound with [`MemPrivFlags::REMOTE_INVALIDATE`] may be taken from what it is bound to by a peer that has its context
 //! (IBTA volume 1, "Send with Invalidate"). The device does it before it completes the receive, and that completion tells: the RMR is
-//! unbound from then on, in both tenses.
+//! unbound from then on, in both tenses. A completion that is lost with its endpoint tells nobody; then the RMR counts as bound until it is
+//! bound anew or freed, and its LMR as in use.
 
 mod bind;
 
