@@ -1,57 +1,38 @@
-//! An adapter as a C program has it open once: an [`Instance`], its IA, and what C needs beside it.
+//! An adapter as a C program has it open once: an IA, what C needs beside it, and what makes it one [instance](super::instance) of
+//! possibly several.
 //!
-//! An [`Adapter`] is a place for one; it is made when it is first needed, never goes, and serves another opening later.
-//! So a pointer to it is always good, whoever holds it for how long. What is open in it, [`Open`], is reached through the
-//! [`Gate`] only.
+//! An [`Adapter`] is a [room](super::room) for one; it is made when it is first needed, never goes, and serves another opening later.
 //!
 //! Rust's handles are numbers of an IA, C's are numbers of the process ([`table`](super::table)). From C to Rust the
-//! table leads; the way back, for events and queries, are the names kept here: for each kind a list by the index in the
+//! table leads ([`find`]); the way back, for events and queries, are the names kept here: for each kind a list by the index in the
 //! Rust handle.
-//!
-//! If a call panics, which would be an error of ours, nobody knows what state its IA is in. The function is stopped, so that
-//! nobody reaches memory by it any more: it is all the program's again. The IA is put away, with all it
-//! holds, and every later call for that adapter answers DAT_INTERNAL_ERROR.
 
-// UNSAFETY: what is open in an adapter is in a cell that the gate guards.
-#![expect(unsafe_code, reason = "a cell behind a lock of our own")]
+// UNSAFETY: the tests call the C ABI.
+#![cfg_attr(test, expect(unsafe_code, reason = "calls of the C ABI"))]
 
-use core::any::Any;
-use core::cell::UnsafeCell;
-use core::mem::ManuallyDrop;
-use core::panic::AssertUnwindSafe;
-use core::sync::atomic::{AtomicBool, Ordering};
-use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use driver::Function;
+use dat_core::{
+    AnyHandle, CnoHandle, CrHandle, DatResult, EpHandle, EvdHandle, HandleType, LmrHandle,
+    PspHandle, PzHandle, RmrHandle, RspHandle, SrqHandle, Subtype,
+};
 
-use dat_core::{CrHandle, DatError, DatResult, EpHandle, HandleType, ReturnType, Subtype};
-
-use super::call::{answer, caught, panicked};
-use super::gate::{Gate, NoTurn, Turn};
-use super::instance::Instance;
-use super::records::Records;
-use super::siblings::Siblings;
+use super::answer::handle_error;
+use super::directory::Entry;
+use super::fork;
+use super::records::{Address, Records};
+use super::room::Room;
+use super::siblings::Sibling;
 use super::sleep::Sleep;
-use super::table::{self, IaName, Named, Reserved};
-use super::types::{DatHandle, DatReturn};
+use super::table::{
+    self, Holder, IaName, KINDS, Named, Places, Reserved, empty, handle_of, number, place_of,
+};
+use super::types::DatHandle;
+use super::watch::Watch;
 use crate::Ia;
 
 /// A place for an open adapter.
-#[repr(C)]
-pub(super) struct Adapter {
-    gate: Gate,
-    open: UnsafeCell<Option<Open>>,
-    /// A call has panicked.
-    broken: AtomicBool,
-    /// Somebody opened it as thread safe, or it had agents, once. A post of theirs may still be on its way here, so the lane stays
-    /// closed for good.
-    many: AtomicBool,
-    /// What is stopped if nothing can be asked of the IA any more.
-    function: Mutex<Option<Function>>,
-    /// What is open, as its siblings know it.
-    siblings: Mutex<Option<(Arc<Siblings>, IaName)>>,
-}
+pub(super) type Adapter = Room<Open>;
 
 /// What is open.
 pub(super) struct Open {
@@ -60,104 +41,179 @@ pub(super) struct Open {
     /// C's handle for each object, with the key it is for, by index.
     pub(super) names: Names,
     pub(super) instance: Instance,
-    /// The fast lane is open.
-    lane: bool,
     /// What C's pointers point to.
     pub(super) records: Records,
     pub(super) sleep: Arc<Sleep>,
 }
 
+/// An adapter as one opening has it.
+pub(super) struct Instance {
+    pub(super) name: IaName,
+    /// C's handle of the IA.
+    pub(super) handle: u64,
+    pub(super) async_evd: AsyncEvd,
+    pub(super) thread_safe: bool,
+    /// Its address, as queries and events tell it.
+    pub(super) local: Address,
+    pub(super) siblings: Arc<Siblings>,
+    /// The thread that calls agents, once there was one.
+    pub(super) watch: Option<Watch>,
+    /// Keeps an entry of the registry in use.
+    pub(super) _entry: Option<Arc<Entry>>,
+}
+
+/// Where the asynchronous events of an instance go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum AsyncEvd {
+    /// To the IA's own.
+    Own,
+    /// To another instance's with this handle, while there is one.
+    Given(u64),
+    /// The consumer has not asked for one.
+    OutOfScope,
+}
+
+impl Instance {
+    /// Whether a thread of ours calls agents of it.
+    pub(super) const fn has_watch(&self) -> bool {
+        self.watch.is_some()
+    }
+}
+
+/// All instances of a device.
+pub(super) type Siblings = super::siblings::Siblings<Opened>;
+
+/// An instance, by where it is open.
+#[derive(Clone, Copy)]
+pub(super) struct Opened {
+    pub(super) adapter: &'static Adapter,
+    pub(super) ia: IaName,
+}
+
+impl Sibling for Opened {
+    fn name(self) -> IaName {
+        self.ia
+    }
+
+    fn owner_of(evd: DatHandle) -> Option<(Self, EvdHandle)> {
+        let (adapter, ia, evd) = find_owned(evd)?;
+        Some((Self { adapter, ia }, evd))
+    }
+
+    fn turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> DatResult<R> {
+        self.adapter.turn_of(self.ia, |open| work(&mut open.ia))
+    }
+
+    fn try_turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> Option<DatResult<R>> {
+        self.adapter.try_turn(|open| {
+            open.check(self.ia)?;
+            work(&mut open.ia)
+        })
+    }
+}
+
 /// C's handle, with the raw key it is for, by the index in the key; a list for each kind.
 #[derive(Default)]
-pub(super) struct Names([Vec<(u64, u64)>; 11]);
+pub(super) struct Names([Vec<(u64, u64)>; KINDS]);
 
-// SAFETY: `open` is reached in a turn or in the fast lane of `gate` only, one thread at a time, and what is in it may
-// move between threads (`movable` says so to the compiler).
-unsafe impl Sync for Adapter {}
+/// The places of all handles, by kind. An address in it is known to the processor in one instruction.
+static PLACES: [Places<Adapter>; KINDS] = [const { empty() }; KINDS];
 
-const fn movable<T: Send>() {}
-const _: () = movable::<Open>();
+impl Holder for Adapter {
+    #[inline(always)]
+    fn places(kind: HandleType) -> &'static Places<Self> {
+        &PLACES[kind as usize]
+    }
+
+    fn places_of(kind: usize) -> Option<&'static Places<Self>> {
+        PLACES.get(kind)
+    }
+}
+
+/// Sees to it that what is opened from now on is not inherited by a child of fork(2).
+///
+/// # Errors
+/// As [`fork::guard`].
+pub(super) fn guard() -> DatResult<()> {
+    fork::guard(PLACES.iter().map(fork::wiped))
+}
+
+/// What a handle stands for, if it is one of this kind.
+#[inline(always)]
+pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)> {
+    table::find(handle)
+}
+
+/// What a handle stands for, with the instance it belongs to.
+pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, IaName, H)> {
+    table::find_owned(handle)
+}
+
+macro_rules! any_kind {
+    ($($kind:ident: $handle:ident,)*) => {
+        /// What a handle of any kind stands for, and the instance it belongs to.
+        pub(super) fn object(handle: DatHandle) -> Option<(&'static Adapter, IaName, AnyHandle)> {
+            let (kind, _) = place_of(number(handle));
+            if kind == HandleType::Ia as usize {
+                return find_owned::<IaName>(handle).map(|(adapter, ia, _)| (adapter, ia, AnyHandle::Ia));
+            }
+            $(if kind == HandleType::$kind as usize {
+                return find_owned::<$handle>(handle).map(|(adapter, ia, object)| (adapter, ia, object.into()));
+            })*
+            None
+        }
+    };
+}
+
+any_kind! {
+    Cr: CrHandle,
+    Ep: EpHandle,
+    Evd: EvdHandle,
+    Lmr: LmrHandle,
+    Psp: PspHandle,
+    Pz: PzHandle,
+    Rmr: RmrHandle,
+    Rsp: RspHandle,
+    Cno: CnoHandle,
+    Srq: SrqHandle,
+}
 
 /// Places nobody has open.
 static IDLE: Mutex<Vec<&'static Adapter>> = Mutex::new(Vec::new());
 
-impl Adapter {
-    /// The adapter of a place in the handle table, if there ever was one.
-    #[inline(always)]
-    pub(super) fn of_place(adapter: *mut Self) -> Option<&'static Self> {
-        // SAFETY: a pointer in a place is null or made of a `&'static Adapter` (`Reserved::fill`).
-        unsafe { adapter.as_ref() }
-    }
-
+impl Room<Open> {
     /// A place, which never goes, with nothing open in it.
     pub(super) fn idle(many: bool) -> &'static Self {
-        Box::leak(Box::new(Self {
-            gate: Gate::new(),
-            open: UnsafeCell::new(None),
-            broken: AtomicBool::new(false),
-            many: AtomicBool::new(many),
-            function: Mutex::new(None),
-            siblings: Mutex::new(None),
-        }))
+        Box::leak(Box::new(Self::new(many)))
     }
 
     /// Opens an adapter for C.
-    pub(super) fn open(reserved: Reserved<IaName>, mut open: Open) -> &'static Self {
+    pub(super) fn open(reserved: Reserved<IaName>, open: Open) -> &'static Self {
         let (name, many) = (open.instance.name, open.instance.thread_safe);
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        let alike = |place: &&Self| place.many.load(Ordering::Relaxed) == many;
-        let at = idle.iter().position(alike);
+        let at = idle.iter().position(|place| place.is_of_many() == many);
         let adapter = at
             .map(|at| idle.swap_remove(at))
             .unwrap_or_else(|| Self::idle(many));
         drop(idle);
-        // PANIC: the lane of a place that nobody has open is closed, and needs no fence.
-        let _turn = adapter.gate.turn().expect("an idle adapter has turns");
-        adapter.settle_lane(&mut open);
-        adapter.set_function(Some(open.ia.provider().hca().function().clone()));
+        let function = open.ia.provider().hca().function().clone();
+        adapter.move_in(open, function, many);
         reserved.fill(adapter, name, name);
-        // SAFETY: the turn keeps everybody else out.
-        unsafe { *adapter.open.get() = Some(open) };
         adapter
     }
 
     /// Opens or closes the fast lane, which is for an instance that is not thread safe and has no agents: those are called by a
-    /// thread of ours, on which they may post and dequeue. In a turn: nobody is in the lane, and whoever comes by it meets the turn
-    /// first.
-    pub(super) fn settle_lane(&self, open: &mut Open) {
-        if open.instance.thread_safe || open.instance.has_watch() {
-            self.many.store(true, Ordering::Relaxed);
-        }
-        let may = !self.many.load(Ordering::Relaxed);
-        match (open.lane, may) {
-            (false, true) => self.gate.open(),
-            (true, false) => self.gate.close(),
-            (false, false) | (true, true) => {}
-        }
-        open.lane = may;
+    /// thread of ours, on which they may post and dequeue. In a turn.
+    pub(super) fn settle_lane_of(&self, open: &Open) {
+        self.settle_lane(open.instance.thread_safe || open.instance.has_watch());
     }
 
-    /// Runs `work` in a turn. Who sleeps on the adapter looks again afterwards.
+    /// Runs `work` in a turn, on an instance.
     ///
     /// # Errors
-    /// What `work` answers; DAT_INVALID_HANDLE|IA: it was closed meanwhile. DAT_INTERNAL_ERROR: it is broken.
-    pub(super) fn turn<R>(
-        &'static self,
-        work: impl FnOnce(&mut Open) -> DatResult<R>,
-    ) -> DatResult<R> {
-        self.look(|open| {
-            let answer = work(open);
-            open.sleep.kick();
-            answer
-        })
-    }
-
-    /// The same on an instance.
-    ///
-    /// # Errors
-    /// As [`Adapter::turn`]; DAT_INVALID_HANDLE|IA: the instance was closed meanwhile.
+    /// As [`Room::turn`]; DAT_INVALID_HANDLE|IA: the instance was closed meanwhile.
     pub(super) fn turn_of<R>(
-        &'static self,
+        &self,
         ia: IaName,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<R> {
@@ -167,12 +223,12 @@ impl Adapter {
         })
     }
 
-    /// The same on an instance that may have been closed; nothing if it has.
+    /// Runs `work` in a turn, on an instance that may have been closed; nothing if it has.
     ///
     /// # Errors
     /// What `work` answers; DAT_INTERNAL_ERROR: the adapter is broken.
     pub(super) fn turn_if_open<R>(
-        &'static self,
+        &self,
         ia: IaName,
         work: impl FnOnce(&mut Open) -> DatResult<R>,
     ) -> DatResult<Option<R>> {
@@ -187,207 +243,24 @@ impl Adapter {
         }
     }
 
-    /// The same for who only looks whether its wait is over, and would wake itself.
-    ///
-    /// # Errors
-    /// As [`Adapter::turn`].
-    pub(super) fn look<R>(
-        &'static self,
-        work: impl FnOnce(&mut Open) -> DatResult<R>,
-    ) -> DatResult<R> {
-        self.look_in(self.gate.turn(), work)
-    }
-
-    /// The same as [`Adapter::turn_of`] for who looks after an instance that nobody calls. `None`: somebody is in it.
-    pub(super) fn try_turn_of<R>(
-        &'static self,
-        ia: IaName,
-        work: impl FnOnce(&mut Open) -> DatResult<R>,
-    ) -> Option<DatResult<R>> {
-        let turn = self.gate.try_turn()?;
-        Some(self.look_in(turn, |open| {
-            open.check(ia)?;
-            let answer = work(open);
-            open.sleep.kick();
-            answer
-        }))
-    }
-
-    fn look_in<R>(
-        &'static self,
-        turn: Result<Turn<'_>, NoTurn>,
-        work: impl FnOnce(&mut Open) -> DatResult<R>,
-    ) -> DatResult<R> {
-        let turn = turn.map_err(|none| self.shut(none))?;
-        // SAFETY: the turn keeps everybody else out, and nobody is given a reference that outlasts one.
-        let cell = unsafe { &mut *self.open.get() };
-        let fuse = Fuse(self);
-        let Some(open) = cell.as_mut() else {
-            core::mem::forget(fuse);
-            return Err(self.gone());
-        };
-        let held = open.sleep.hold_time();
-        let answer = work(open);
-        let strays = open.strays();
-        core::mem::forget(fuse);
-        drop(turn);
-        // They are for another instance: nobody has two turns at a time.
-        if let Some(strays) = strays {
-            strays.deliver();
-        }
-        drop(held);
-        answer
-    }
-
-    /// Runs `work` in the fast lane. `None`: that is closed, or `work` came to nothing.
-    #[inline(always)]
-    pub(super) fn fast(
-        &'static self,
-        work: impl FnOnce(&mut Open) -> Option<DatReturn>,
-    ) -> Option<DatReturn> {
-        if !self.gate.enter() {
-            return None;
-        }
-        let answered = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the lane is one thread's at a time, as the consumer of an adapter that is not thread safe sees to, and
-            // keeps turns out; `work` is done with the reference before the lane is left.
-            let cell = unsafe { &mut *self.open.get() };
-            // SAFETY: the gate lets nobody into the lane unless something is open.
-            work(unsafe { cell.as_mut().unwrap_unchecked() })
-        }));
-        match answered {
-            Ok(answer) => {
-                self.gate.leave();
-                answer
-            }
-            Err(panic) => Some(self.broken_in_the_lane(panic)),
-        }
-    }
-
-    /// Runs `work` in the fast lane, or in a turn if that is closed.
-    pub(super) fn fast_or_in_turn(
-        &'static self,
-        work: impl Fn(&mut Open) -> DatReturn,
-    ) -> DatReturn {
-        caught(|| {
-            let answered = self.fast(|open| Some(work(open)));
-            answered.unwrap_or_else(|| self.turn(|open| Ok(work(open))).unwrap_or_else(answer))
-        })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn broken_in_the_lane(&'static self, _panic: Box<dyn Any + Send>) -> DatReturn {
-        drop(Fuse(self));
-        self.gate.leave();
-        panicked()
-    }
-
     /// Takes out an instance that is being closed. Its handles name nothing any more.
     ///
     /// # Errors
-    /// Those of `may`; as [`Adapter::turn_of`].
+    /// Those of `may`; as [`Room::turn_of`].
     pub(super) fn leave(
         &'static self,
         ia: IaName,
         may: impl FnOnce(&Open) -> DatResult<()>,
     ) -> DatResult<Open> {
-        let turn = self.gate.turn().map_err(|none| self.shut(none))?;
-        // SAFETY: as in `turn`.
-        let cell = unsafe { &mut *self.open.get() };
-        let fuse = Fuse(self);
-        let left = match cell.as_mut() {
-            Some(open) => open.check(ia).and_then(|()| may(open)),
-            None => Err(self.gone()),
-        };
-        let mut left = left.and_then(|()| cell.take().ok_or_else(|| self.gone()));
-        let mut strays = None;
-        if let Ok(open) = &mut left {
-            strays = open.strays();
-            if open.lane {
-                self.gate.close();
-            }
-            self.set_function(None);
-            self.set_siblings(None);
-            open.forget_all();
-            IDLE.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(self);
-        }
-        core::mem::forget(fuse);
-        drop(turn);
-        if let Some(strays) = strays {
-            strays.deliver();
-        }
-        left
-    }
-
-    pub(super) fn set_siblings(&self, siblings: Option<(Arc<Siblings>, IaName)>) {
-        *self.siblings.lock().unwrap_or_else(PoisonError::into_inner) = siblings;
-    }
-
-    fn set_function(&self, function: Option<Function>) {
-        *self.function.lock().unwrap_or_else(PoisonError::into_inner) = function;
-    }
-
-    /// Ends the function's use of memory: nothing can be asked of the IA any more. Once; whether this was the first time.
-    fn stop(&self) -> bool {
-        let mut function = self.function.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(function) = function.take() else {
-            return false;
-        };
-        if let Err(error) = function.stop() {
-            tracing::error!(function = function.name(), %error, "a broken adapter cannot be stopped");
-        }
-        true
-    }
-
-    /// Nobody can be kept out of the fast lane, so nobody goes in; what is open stays where it is.
-    #[cold]
-    fn shut(&self, none: NoTurn) -> DatError {
-        if self.stop() {
-            tracing::error!(
-                errno = none.0,
-                "membarrier(2) is refused since an adapter was opened; it is shut"
-            );
-        }
-        internal(
-            "membarrier(2) is refused since the adapter was opened (by a seccomp filter?), so threads cannot be kept apart; the adapter is unusable",
+        self.move_out(
+            |open| open.check(ia).and_then(|()| may(open)),
+            |open| {
+                open.forget_all();
+                IDLE.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(self);
+            },
         )
-    }
-
-    fn gone(&self) -> DatError {
-        if self.broken.load(Ordering::Relaxed) {
-            internal("a call has failed inside the library; the adapter is unusable")
-        } else {
-            handle_error(Subtype::HandleIa)
-        }
-    }
-}
-
-/// Breaks the adapter unless it is forgotten: while a panic unwinds.
-struct Fuse(&'static Adapter);
-
-impl Drop for Fuse {
-    #[cold]
-    fn drop(&mut self) {
-        self.0.broken.store(true, Ordering::Relaxed);
-        // Nobody comes by the lane any more.
-        self.0.gate.close();
-        // SAFETY: the fuse lives inside a turn or the lane, and the reference that was made there is gone.
-        let open = unsafe { (*self.0.open.get()).take() };
-        let _first = self.0.stop();
-        let siblings = self
-            .0
-            .siblings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
-        if let Some((siblings, ia)) = siblings {
-            siblings.bury(ia);
-        }
-        // Nobody knows what dropping it would do.
-        let _kept = ManuallyDrop::new(open);
     }
 }
 
@@ -399,8 +272,23 @@ impl Open {
             ia,
             names: Names::default(),
             instance,
-            lane: false,
         }
+    }
+
+    /// Whether this is still the instance.
+    ///
+    /// # Errors
+    /// DAT_INVALID_HANDLE|IA: it has gone.
+    pub(super) fn check(&self, ia: IaName) -> DatResult<()> {
+        if self.instance.name != ia {
+            return Err(handle_error(Subtype::HandleIa));
+        }
+        Ok(())
+    }
+
+    /// C's handle of the IA.
+    pub(super) fn ia_handle(&self) -> DatHandle {
+        handle_of(self.instance.handle)
     }
 
     /// C's handle of an object. An object that got none yet, because the IA made it, gets one; null if there are too many.
@@ -446,7 +334,7 @@ impl Open {
         }
         // Who had the index before is gone, with or without our knowing.
         let (_, before) = core::mem::replace(&mut names[index], (key, handle));
-        table::leave(before);
+        table::leave::<Adapter>(before);
         if H::KIND == HandleType::Ep {
             let (key, ia) = object.raw();
             // An endpoint that is gone already has no posts and no completions to be known by.
@@ -460,7 +348,7 @@ impl Open {
     pub(super) fn forget<H: Named>(&mut self, object: H) {
         if let Some(handle) = self.known(object) {
             // The name stays for events that are still queued; nothing is found by it.
-            table::leave(table::number(handle));
+            table::leave::<Adapter>(table::number(handle));
         }
     }
 
@@ -471,37 +359,10 @@ impl Open {
     }
 
     fn forget_all(&self) {
-        table::leave(table::number(self.ia_handle()));
+        table::leave::<Adapter>(self.instance.handle);
         for (_, handle) in self.names.0.iter().flatten() {
-            table::leave(*handle);
+            table::leave::<Adapter>(*handle);
         }
-    }
-}
-
-/// DAT_INVALID_HANDLE.
-pub(super) fn handle_error(subtype: Subtype) -> DatError {
-    DatError::new(ReturnType::InvalidHandle, subtype)
-}
-
-/// DAT_INTERNAL_ERROR.
-pub(super) fn internal(why: &'static str) -> DatError {
-    DatError::new(ReturnType::InternalError, Subtype::None).because(why)
-}
-
-/// DAT_INVALID_HANDLE with the subtype of a kind.
-pub(super) const fn subtype_of(kind: HandleType) -> Subtype {
-    match kind {
-        HandleType::Cr => Subtype::HandleCr,
-        HandleType::Ep => Subtype::HandleEp,
-        HandleType::Evd => Subtype::Handle1,
-        HandleType::Ia => Subtype::HandleIa,
-        HandleType::Lmr => Subtype::HandleLmr,
-        HandleType::Psp => Subtype::HandlePsp,
-        HandleType::Pz => Subtype::HandlePz,
-        HandleType::Rmr => Subtype::HandleRmr,
-        HandleType::Rsp => Subtype::HandleRsp,
-        HandleType::Cno => Subtype::HandleCno,
-        HandleType::Srq => Subtype::HandleSrq,
     }
 }
 
@@ -509,9 +370,13 @@ pub(super) const fn subtype_of(kind: HandleType) -> Subtype {
 mod tests {
     use core::ptr::null_mut;
 
-    use super::super::call::{call, look_up};
+    use dat_core::ReturnType;
+    use driver::Function;
+
+    use super::super::answer::{call, internal};
+    use super::super::call::look_up;
     use super::super::primitives::refusal::REFUSED;
-    use super::super::types::CAgent;
+    use super::super::types::{CAgent, DatReturn};
     use super::super::{
         dat_cno_create, dat_cno_free, dat_ia_close, dat_ia_openv, dat_pz_create, lend,
     };

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use dat_core::{Agent, CnoHandle, CnoLook, CnoWait, DatResult, Subtype, Timeout};
 
 use super::adapter::{Adapter, Open};
-use super::call::{call, given, look_up, mask, on, owned, put};
+use super::answer::call;
+use super::argument::{given, mask, put};
+use super::call::{look_up, on, owned};
 use super::foreign::foreign;
 use super::records::GivenAgent;
 use super::sleep::Taken;

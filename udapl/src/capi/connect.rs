@@ -12,7 +12,9 @@ use dat_core::{
     PspHandle, Qos, ReturnType, RspHandle, Subtype, Timeout,
 };
 
-use super::call::{as_count, bytes, call, given, look_up, mask, on, optional, other, owned, put};
+use super::answer::call;
+use super::argument::{as_count, bytes, given, mask, put};
+use super::call::{look_up, on, optional, other, owned};
 use super::foreign::foreign;
 use super::table::{IaName, Reserved, number};
 use super::types::{CCrParam, CPspParam, CRspParam, DatCount, DatHandle, DatReturn};

@@ -12,9 +12,9 @@ use dat_core::{
 };
 
 use super::adapter::{Adapter, Open};
-use super::call::{
-    as_count, call, count, given, look_up, mask, on, optional, other, owned, parameter, put,
-};
+use super::answer::{call, parameter};
+use super::argument::{as_count, count, given, mask, put};
+use super::call::{look_up, on, optional, other, owned};
 use super::foreign::foreign;
 use super::records::Address;
 use super::table::{IaName, Reserved, number};

@@ -11,9 +11,9 @@ use dat_core::{
 };
 
 use super::adapter::{Adapter, Open};
-use super::call::{
-    as_count, call, count, given, look_up, mask, on, optional, owned, parameter, put,
-};
+use super::answer::{call, parameter};
+use super::argument::{as_count, count, given, mask, put};
+use super::call::{look_up, on, optional, owned};
 use super::event;
 use super::foreign::foreign;
 use super::sleep::Taken;

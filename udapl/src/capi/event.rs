@@ -8,12 +8,13 @@ use core::ptr::{null, null_mut};
 
 use dat_core::provider::Plain;
 use dat_core::{
-    AsyncEvent, ConnectionEvent, ConnectionRequest, DatResult, DtoCompletion, DtoStatus, Event,
+    AsyncEvent, ConnectionEvent, ConnectionRequest, DatError, DatResult, DtoCompletion, DtoStatus,
+    Event, ReturnType, Subtype,
 };
 
 use super::adapter::{Adapter, Open};
-use super::call::{answer, as_count};
-use super::hot::found_nothing;
+use super::answer::answer;
+use super::argument::as_count;
 use super::records::{Address, Request};
 use super::table::{handle_of, number};
 use super::types::{
@@ -23,6 +24,22 @@ use super::types::{
 
 /// `DAT_DTO_COMPLETION_EVENT`.
 const DTO_COMPLETION: u32 = 0x00001;
+
+/// Nothing there, which is an error in C.
+const NOTHING: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
+
+/// DAT_QUEUE_EMPTY.
+pub(super) const QUEUE_EMPTY: DatReturn = NOTHING.code();
+
+/// The event, or DAT_QUEUE_EMPTY.
+pub(super) fn there(taken: Option<Event>) -> DatResult<Event> {
+    taken.ok_or(NOTHING)
+}
+
+/// Whether a dequeue found nothing: then it has looked after the whole adapter, and others may have to look too.
+pub(super) fn found_nothing(error: DatError) -> bool {
+    error.return_type() == ReturnType::QueueEmpty
+}
 
 /// Stores what a dequeue came to; its answer.
 ///

@@ -15,10 +15,12 @@ use dat_core::post::{
 use dat_core::{DtoDetail, EpHandle, EvdHandle, Event, LmrTriplet, RmrTriplet, Subtype};
 
 use super::adapter::{Adapter, Open};
-use super::call::{answer, caught, look_up, parameter, put};
+use super::answer::{answer, caught, parameter};
+use super::argument::put;
+use super::call::look_up;
 use super::evd::waited;
-use super::event;
-use super::hot::{Request, refused, there};
+use super::event::{self, there};
+use super::hot::{Request, refused};
 use super::types::{CDtoDetail, CEvent, DatContext, DatCount, DatHandle, DatReturn};
 
 /// Makes a post.

@@ -21,8 +21,6 @@ use std::sync::OnceLock;
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 use nix::sys::mman::{MmapAdvise, madvise};
 
-use super::table;
-
 /// What fills pages of its own, which the advice is given for.
 // Pages of x86-64 are small ones; those of 64-bit Arm may have 64 KiB, which linkers there allow for.
 #[cfg_attr(target_arch = "aarch64", repr(C, align(65536)))]
@@ -34,23 +32,21 @@ static HERE: Wiped<AtomicU32> = Wiped(AtomicU32::new(0));
 /// Whether this process or one that it is a child of has had adapters open.
 static HERE_OR_ABOVE: AtomicBool = AtomicBool::new(false);
 
-/// Sees to it that what is opened from now on is not inherited.
+/// Sees to it that what is opened from now on is not inherited: the pages of the `table` of handles.
 ///
 /// # Errors
 /// DAT_INSUFFICIENT_RESOURCES|DEVICE: this process is a child of one that had adapters open, and has no use of them.
 /// DAT_INSUFFICIENT_RESOURCES|MEMORY: the system cannot wipe memory.
-pub(super) fn guard() -> DatResult<()> {
+pub(super) fn guard(table: impl Iterator<Item = (NonNull<u8>, usize)>) -> DatResult<()> {
     /// What was refused once may be given later.
     static ADVISED: OnceLock<()> = OnceLock::new();
     not_a_child()?;
     if ADVISED.get().is_none() {
-        let advised = table::wiped()
-            .chain([wiped(&HERE)])
-            .try_for_each(|(at, bytes)| {
-                // SAFETY: the pages belong to a static that is made of atomics, for which zeros are good values, and only a
-                // later child finds them so.
-                unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_WIPEONFORK) }
-            });
+        let advised = table.chain([wiped(&HERE)]).try_for_each(|(at, bytes)| {
+            // SAFETY: the pages belong to a static that is made of atomics, for which zeros are good values, and only a
+            // later child finds them so.
+            unsafe { madvise(at.cast(), bytes, MmapAdvise::MADV_WIPEONFORK) }
+        });
         if let Err(errno) = advised {
             tracing::error!("madvise(MADV_WIPEONFORK): {errno}");
             return Err(no(Subtype::ResourceMemory).because(

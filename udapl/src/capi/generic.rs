@@ -5,10 +5,11 @@
 
 use dat_core::{AnyHandle, DatResult, HandleType, Subtype};
 
-use super::adapter::{Adapter, handle_error};
-use super::call::{call, given, put};
+use super::adapter::{Adapter, object};
+use super::answer::{call, handle_error};
+use super::argument::{given, put};
 use super::foreign::foreign;
-use super::table::{IaName, object};
+use super::table::IaName;
 use super::types::{DatContext, DatHandle, DatReturn};
 
 /// What a handle of any kind names.

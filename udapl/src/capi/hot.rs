@@ -10,21 +10,17 @@ use core::{ptr, slice};
 
 use dat_core::post::{Post, RdmaRead, RdmaWrite, Recv, Send};
 use dat_core::{
-    CompletionFlags, DatError, DatResult, DtoCookie, EpHandle, EvdHandle, Event, LmrTriplet, Look,
-    ReturnType, RmrTriplet, SrqHandle, Subtype,
+    CompletionFlags, DtoCookie, EpHandle, EvdHandle, LmrTriplet, Look, RmrTriplet, SrqHandle,
+    Subtype,
 };
 
-use super::call::{answer, caught, look_up, parameter, said};
+use super::adapter::find;
+use super::answer::{answer, caught, parameter, said};
+use super::call::look_up;
 use super::event;
 use super::foreign::foreign;
-use super::table::{Named, find, handle_of};
+use super::table::{Named, handle_of};
 use super::types::{CEvent, DatContext, DatCount, DatHandle, DatReturn};
-
-/// Nothing there, which is an error in C.
-const NOTHING: DatError = DatError::new(ReturnType::QueueEmpty, Subtype::None);
-
-/// DAT_QUEUE_EMPTY.
-const QUEUE_EMPTY: DatReturn = NOTHING.code();
 
 /// The segments of a post, unless they cannot be followed.
 ///
@@ -359,7 +355,7 @@ pub unsafe extern "C" fn dat_evd_dequeue(evd_handle: DatHandle, event: *mut CEve
             });
             match look {
                 Look::Taken(()) => Some(0),
-                Look::Empty => Some(QUEUE_EMPTY),
+                Look::Empty => Some(event::QUEUE_EMPTY),
                 Look::Elsewhere => None,
             }
         })
@@ -383,19 +379,9 @@ unsafe fn dequeue(handle: DatHandle, event: *mut CEvent) -> DatReturn {
             Err(error) => return answer(error),
         };
         adapter.fast_or_in_turn(|open| {
-            let taken = open.ia.evd_dequeue(evd).and_then(there);
+            let taken = open.ia.evd_dequeue(evd).and_then(event::there);
             // SAFETY: not null, so contract ROOM holds.
             unsafe { event::store(adapter, open, handle, &taken, event) }
         })
     })
-}
-
-/// The event, or DAT_QUEUE_EMPTY.
-pub(super) fn there(taken: Option<Event>) -> DatResult<Event> {
-    taken.ok_or(NOTHING)
-}
-
-/// Whether a dequeue found nothing: then it has looked after the whole adapter, and others may have to look too.
-pub(super) fn found_nothing(error: DatError) -> bool {
-    error.return_type() == ReturnType::QueueEmpty
 }

@@ -10,21 +10,21 @@ use core::ffi::{CStr, c_char};
 use core::ptr::null;
 use std::sync::Arc;
 
-use dat_core::{CloseFlags, DatError, DatResult, IaAttr, ProviderAttr, ReturnType, Subtype};
+use dat_core::{CloseFlags, DatError, DatResult, IaAttr, ProviderAttr, Subtype};
 
-use super::adapter::{Adapter, Open, handle_error, internal};
-use super::call::{
-    answer, as_count, call, caught, given, look_up, mask, parameter, put, said, whole,
-};
+use super::adapter::{Adapter, Open, Siblings};
+use super::answer::{answer, call, caught, handle_error, internal, parameter, said, whole};
+use super::argument::{as_count, given, mask, put, text};
+use super::call::look_up;
+use super::directory::Entry;
 use super::foreign::{self, foreign};
 use super::instance::{Wanted, WantedEvd};
-use super::openings::{self, Closing};
-use super::registry::{self, Entry, Resolved};
-use super::siblings::Siblings;
+use super::openings::{self, Closing, dat_error};
+use super::registry::{self, Resolved};
 use super::table::{self, IaName, PER_KIND, handle_of};
 use super::types::{CIaAttr, CProviderAttr, DatBoolean, DatCount, DatHandle, DatReturn};
 use crate::registry::ProviderInfo;
-use crate::{Ia, NotClosed, OpenError, OpenOptions};
+use crate::{Ia, NotClosed, OpenOptions};
 
 /// `DAT_EVD_ASYNC_EXISTS`: do not make an async EVD, there is one somewhere.
 const ASYNC_EXISTS: u64 = 1;
@@ -190,27 +190,6 @@ fn async_evd_of(adapter: &'static Adapter, open: &mut Open) -> DatHandle {
     evd.unwrap_or(handle_of(OUT_OF_SCOPE))
 }
 
-/// What an error of opening or closing is in DAT's numbers. Its sentence goes to the log.
-pub(super) fn dat_error(error: OpenError) -> DatError {
-    tracing::warn!(%error, "adapter");
-    match error {
-        OpenError::Dat(error) => error,
-        OpenError::NotFound { .. }
-        | OpenError::BadOption { .. }
-        | OpenError::Profile { .. }
-        | OpenError::OtherKind { .. } => {
-            DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
-        }
-        OpenError::InUse { .. }
-        | OpenError::Closed { .. }
-        | OpenError::Function { .. }
-        | OpenError::Link { .. } => {
-            DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
-        }
-        OpenError::BringUp { .. } => internal("the device refused"),
-    }
-}
-
 fn not_closed(error: NotClosed) -> DatError {
     tracing::warn!(%error, "adapter");
     match error {
@@ -307,16 +286,6 @@ pub(super) fn has_atomics(ia_handle: DatHandle) -> bool {
     let asked =
         found.and_then(|(adapter, ia)| adapter.turn_of(ia, |open| Ok(open.ia.has_atomics())));
     asked.unwrap_or(false)
-}
-
-/// A text in 256 bytes, cut off if it must be, with a NUL.
-pub(super) fn text(text: &str) -> [c_char; 256] {
-    let mut out = [0; 256];
-    let bytes = text.bytes().take_while(|&byte| byte != 0);
-    for (to, from) in out.iter_mut().take(255).zip(bytes) {
-        *to = from.cast_signed();
-    }
-    out
 }
 
 /// A limit that C's handles share.

@@ -17,44 +17,20 @@
 
 use std::sync::Arc;
 
+use driver::Held;
+
 use dat_core::{AsyncEvent, CloseFlags, DatError, DatResult, EvdHandle, ReturnType, Subtype};
 
-use super::adapter::{Adapter, Open, handle_error};
-use super::records::Address;
-use super::registry::Entry;
-use super::siblings::Siblings;
-use super::table::{IaName, Named, Reserved, as_key, find_owned, handle_of, number, of_key};
+use super::adapter::{Adapter, AsyncEvd, Instance, Open, Opened, Siblings, find_owned};
+use super::directory::Entry;
+use super::records::{Address, GivenAgent};
+use super::room::Content;
+use super::sleep::Taken;
+use super::table::{IaName, Named, Reserved, as_key, handle_of, number, of_key};
 use super::types::DatHandle;
 use super::upcalls::Upcalls;
 use super::watch::{Call, Watch};
 use crate::Ia;
-
-/// An adapter as one opening has it.
-pub(super) struct Instance {
-    pub(super) name: IaName,
-    /// C's handle of the IA.
-    handle: u64,
-    pub(super) async_evd: AsyncEvd,
-    pub(super) thread_safe: bool,
-    /// Its address, as queries and events tell it.
-    pub(super) local: Address,
-    pub(super) siblings: Arc<Siblings>,
-    /// The thread that calls agents, once there was one.
-    watch: Option<Watch>,
-    /// Keeps an entry of the registry in use.
-    _entry: Option<Arc<Entry>>,
-}
-
-/// Where the asynchronous events of an instance go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum AsyncEvd {
-    /// To the IA's own.
-    Own,
-    /// To another instance's with this handle, while there is one.
-    Given(u64),
-    /// The consumer has not asked for one.
-    OutOfScope,
-}
 
 /// What a program that opens an adapter wants of its asynchronous EVD.
 #[derive(Clone, Copy)]
@@ -97,30 +73,9 @@ impl Instance {
             _entry: wanted.entry.clone(),
         }
     }
-
-    /// Whether a thread of ours calls agents of it.
-    pub(super) const fn has_watch(&self) -> bool {
-        self.watch.is_some()
-    }
 }
 
 impl Open {
-    /// Whether this is still the instance.
-    ///
-    /// # Errors
-    /// DAT_INVALID_HANDLE|IA: it has gone.
-    pub(super) fn check(&self, ia: IaName) -> DatResult<()> {
-        if self.instance.name != ia {
-            return Err(handle_error(Subtype::HandleIa));
-        }
-        Ok(())
-    }
-
-    /// C's handle of the IA.
-    pub(super) fn ia_handle(&self) -> DatHandle {
-        handle_of(self.instance.handle)
-    }
-
     /// C's handle of the instance's asynchronous EVD; `None` if it is out of the consumer's scope.
     pub(super) fn async_evd(&mut self, adapter: &'static Adapter) -> Option<DatHandle> {
         match self.instance.async_evd {
@@ -154,15 +109,20 @@ impl Open {
     pub(super) fn watch(&mut self, adapter: &'static Adapter) -> DatResult<Arc<Upcalls<Call>>> {
         let watch = match self.instance.watch.take() {
             Some(watch) => watch,
-            None => Watch::start(adapter, self)?,
+            None => {
+                let ia = self.instance.name;
+                Watch::start(&self.ia, move |taken, upcalls| {
+                    agents_to_call(adapter, ia, taken, upcalls)
+                })?
+            }
         };
         let upcalls = self.instance.watch.insert(watch).upcalls();
-        adapter.settle_lane(self);
+        adapter.settle_lane_of(self);
         Ok(upcalls)
     }
 
     /// Asynchronous events that go to another instance. In a turn.
-    pub(super) fn strays(&mut self) -> Option<Strays> {
+    fn events_for_others(&mut self) -> Option<Strays> {
         let to = match self.instance.async_evd {
             AsyncEvd::Own => return None,
             AsyncEvd::Given(evd) => Some(handle_of(evd)),
@@ -223,11 +183,52 @@ impl Open {
     }
 }
 
+impl Content for Open {
+    fn hold_time(&self) -> Held {
+        self.sleep.hold_time()
+    }
+
+    fn kick(&self) {
+        self.sleep.kick();
+    }
+
+    fn strays(&mut self) -> Option<Box<dyn FnOnce()>> {
+        let strays = self.events_for_others()?;
+        Some(Box::new(|| strays.deliver()))
+    }
+}
+
+/// Has the IA look; the agents that are to be called, with C's handles of the EVDs. There are none if the IA is being closed:
+/// who is to be told of the end may not have been named yet.
+///
+/// # Errors
+/// DAT_INTERNAL_ERROR: the adapter is broken.
+fn agents_to_call(
+    adapter: &'static Adapter,
+    ia: IaName,
+    taken: Taken,
+    upcalls: &Upcalls<Call>,
+) -> DatResult<Vec<(GivenAgent, DatHandle)>> {
+    // The place may serve another opening by now, whose EVDs are nothing to these agents.
+    let calls = adapter.turn_if_open(ia, |open| {
+        taken.share(&open.ia);
+        open.ia.progress();
+        let calls = upcalls.take().into_iter();
+        Ok(calls
+            .map(|(agent, evd)| {
+                let evd = evd.and_then(|evd| open.known(evd));
+                (agent, evd.unwrap_or(core::ptr::null_mut()))
+            })
+            .collect())
+    });
+    Ok(calls?.unwrap_or_default())
+}
+
 /// No IA has this number: beside it stands C's handle of an object.
 const OF_NO_IA: u32 = 0;
 
 /// Asynchronous events on their way to other instances.
-pub(super) struct Strays {
+struct Strays {
     siblings: Arc<Siblings>,
     from: IaName,
     /// The EVD, by C's handle; all others' own if it is none.
@@ -237,16 +238,16 @@ pub(super) struct Strays {
 
 impl Strays {
     /// Outside of any turn.
-    pub(super) fn deliver(self) {
+    fn deliver(self) {
         let given = self.to.and_then(find_owned::<EvdHandle>);
         let to = match given {
-            Some((adapter, ia, evd)) => vec![(adapter, ia, Some(evd))],
+            Some((adapter, ia, evd)) => vec![(Opened { adapter, ia }, Some(evd))],
             None => {
                 let others = self.siblings.others(self.from).into_iter();
-                others.map(|(adapter, ia)| (adapter, ia, None)).collect()
+                others.map(|other| (other, None)).collect()
             }
         };
-        for (adapter, ia, evd) in to {
+        for (Opened { adapter, ia }, evd) in to {
             // Who has gone is told nothing.
             let _gone = adapter.turn_of(ia, |open| {
                 let own = (open.instance.async_evd == AsyncEvd::Own).then(|| open.ia.async_evd());
@@ -265,11 +266,14 @@ mod tests {
     use core::mem::MaybeUninit;
 
     use dat_core::EvdFlags;
+    use driver::Interrupt;
     use hw_sim::Fault;
 
     use super::*;
+    use crate::OpenOptions;
+    use crate::capi::call::look_up;
     use crate::capi::openings::adopt;
-    use crate::capi::{dat_evd_wait, dat_ia_close};
+    use crate::capi::{dat_evd_wait, dat_ia_close, lend};
     use crate::fabric::Fabric;
 
     /// Clauses: IAO-4, IAO-10.
@@ -375,5 +379,60 @@ mod tests {
         for (_, _, (.., handle)) in [asks, answers] {
             assert_eq!(dat_ia_close(handle, 0), 0);
         }
+    }
+
+    fn agent() -> GivenAgent {
+        extern "C" fn nobody(_data: *mut core::ffi::c_void, _evd: DatHandle) {}
+        GivenAgent {
+            instance_data: 0,
+            function: nobody,
+            told: core::convert::identity,
+        }
+    }
+
+    fn opened(name: &str) -> (DatHandle, &'static Adapter) {
+        let ia = crate::ia_open(name, &OpenOptions::default()).expect("an adapter");
+        let handle = lend(ia, true).expect("a handle");
+        let (adapter, _) = look_up::<IaName>(handle).expect("it is open");
+        (handle, adapter)
+    }
+
+    /// Two openings, one after the other, that had the same place: the first, with an EVD of it, and the second's handle.
+    fn one_after_the_other() -> (&'static Adapter, (IaName, EvdHandle), DatHandle) {
+        // Tests beside this one take places, too.
+        for round in 0..20 {
+            let (before, adapter) = opened(&format!("sim:place-{round}"));
+            let of_it = adapter.turn(|open| Ok((open.instance.name, open.ia.async_evd())));
+            assert_eq!(dat_ia_close(before, 0), 0);
+            let mut others = Vec::new();
+            let same = (0..20).find_map(|number| {
+                let (handle, place) = opened(&format!("sim:place-{round}-{number}"));
+                let same = core::ptr::eq(place, adapter);
+                if !same {
+                    others.push(handle);
+                }
+                same.then_some(handle)
+            });
+            for other in others {
+                assert_eq!(dat_ia_close(other, 0), 0);
+            }
+            if let Some(after) = same {
+                return (adapter, of_it.expect("it was open"), after);
+            }
+        }
+        panic!("the place was not used again");
+    }
+
+    #[test]
+    fn an_agent_is_not_told_of_an_evd_of_the_device_that_has_the_place_afterwards() {
+        let (adapter, (first, evd), after) = one_after_the_other();
+        let known = adapter.turn(|open| Ok(open.known(evd)));
+        assert!(known.expect("open").is_some(), "the EVDs' keys are alike");
+        let upcalls = Upcalls::new(Interrupt::new().expect("an eventfd"));
+        upcalls.tell((agent(), Some(evd)));
+        let told = agents_to_call(adapter, first, Taken::NOTHING, &upcalls).expect("not broken");
+        assert!(told.is_empty(), "its opening is over");
+        assert_eq!(upcalls.take().len(), 1, "it will be told of the end");
+        assert_eq!(dat_ia_close(after, 0), 0);
     }
 }

@@ -16,12 +16,13 @@ use dat_core::{
 };
 
 use super::adapter::{Adapter, Open};
-use super::call::{answer, as_count, caught, look_up, parameter, put, said};
-use super::dat2::types::operation;
+use super::answer::{answer, caught, parameter, said};
+use super::argument::{as_count, put};
+use super::call::look_up;
 use super::event;
 use super::hot::segments;
 use super::table::{Named, handle_of};
-use super::types::{CEvent, CPost, DatCount, DatHandle, DatReturn};
+use super::types::{CEvent, CPost, DatCount, DatHandle, DatReturn, operation};
 
 impl CPost {
     /// Its segments.

@@ -12,7 +12,9 @@ use dat_core::{
 };
 
 use super::adapter::Open;
-use super::call::{call, given, look_up, mask, on, other, owned, parameter, put};
+use super::answer::{call, parameter};
+use super::argument::{given, mask, put};
+use super::call::{look_up, on, other, owned};
 use super::foreign::foreign;
 use super::records::Region;
 use super::table::{IaName, Reserved, handle_of, number};

@@ -39,11 +39,14 @@
 )]
 
 mod adapter;
+mod answer;
+mod argument;
 mod call;
 mod cancel;
 mod cno;
 mod connect;
 pub mod dat2;
+mod directory;
 mod ep;
 mod evd;
 mod event;
@@ -67,10 +70,13 @@ mod messages;
 #[cfg(test)]
 mod models;
 mod openings;
+mod operations;
 mod place;
 mod primitives;
+mod provider;
 mod records;
 mod registry;
+mod room;
 mod siblings;
 mod sleep;
 mod sleepers;
@@ -90,5 +96,6 @@ pub use hot::*;
 pub use ia::*;
 pub use many::*;
 pub use memory::*;
+pub use provider::*;
 pub use registry::*;
 pub use srq::*;

@@ -12,16 +12,36 @@
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use dat_core::{CloseFlags, DatResult, Subtype};
+use dat_core::{CloseFlags, DatError, DatResult, ReturnType, Subtype};
 use driver::PciAddress;
 
-use super::adapter::{Adapter, Open, handle_error};
-use super::fork;
-use super::ia::dat_error;
-use super::instance::{Instance, Wanted, WantedEvd};
-use super::siblings::{self, Siblings};
+use super::adapter::{Adapter, Instance, Open, Opened, Siblings, guard};
+use super::answer::{handle_error, internal};
+use super::instance::{Wanted, WantedEvd};
+use super::siblings;
 use super::table::{IaName, Reserved};
 use crate::{Ia, OpenError, OpenOptions};
+
+/// What an error of opening is in DAT's numbers. Its sentence goes to the log.
+pub(super) fn dat_error(error: OpenError) -> DatError {
+    tracing::warn!(%error, "adapter");
+    match error {
+        OpenError::Dat(error) => error,
+        OpenError::NotFound { .. }
+        | OpenError::BadOption { .. }
+        | OpenError::Profile { .. }
+        | OpenError::OtherKind { .. } => {
+            DatError::new(ReturnType::ProviderNotFound, Subtype::NameNotRegistered)
+        }
+        OpenError::InUse { .. }
+        | OpenError::Closed { .. }
+        | OpenError::Function { .. }
+        | OpenError::Link { .. } => {
+            DatError::new(ReturnType::InsufficientResources, Subtype::ResourceDevice)
+        }
+        OpenError::BringUp { .. } => internal("the device refused"),
+    }
+}
 
 /// A device.
 #[derive(PartialEq, Eq)]
@@ -73,11 +93,11 @@ fn serves(has: &OpenOptions, wants: &OpenOptions) -> bool {
 /// Opens a device, or an open one once more.
 ///
 /// # Errors
-/// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`fork::guard`]. DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and
+/// Those of [`ia_open`](crate::ia_open), of [`Adapter::instance`](crate::Adapter::instance) and of [`guard`]. DAT_INVALID_HANDLE|EVD_ASYNC: an asynchronous EVD was given, and
 /// the device is not open.
 pub(super) fn open(device: &str, wanted: Wanted) -> DatResult<(&'static Adapter, IaName)> {
     // Before the first lock: in a child of fork its holder may be gone.
-    fork::guard()?;
+    guard()?;
     let mut options = OpenOptions::default();
     if let WantedEvd::New(qlen) = wanted.async_evd {
         options.ia.async_evd_min_qlen = qlen;
@@ -151,14 +171,14 @@ impl Opening {
 /// Gives C an IA, as one of these siblings.
 ///
 /// # Errors
-/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left, or those of [`fork::guard`]; the IA has been closed.
+/// DAT_INSUFFICIENT_RESOURCES: the process has no handle left, or those of [`guard`]; the IA has been closed.
 pub(super) fn adopt(
     ia: Ia,
     wanted: &Wanted,
     siblings: Arc<Siblings>,
 ) -> DatResult<(&'static Adapter, IaName)> {
     let prepared = || {
-        fork::guard()?;
+        guard()?;
         Ok((Reserved::<IaName>::new()?, siblings::interrupt()?))
     };
     let (reserved, attendant) = match prepared() {
@@ -175,10 +195,10 @@ pub(super) fn adopt(
     adapter.turn_of(name, |open| {
         let given = open.async_evd(adapter);
         let given = given.filter(|_| matches!(wanted.async_evd, WantedEvd::This(_)));
-        siblings.join(adapter, name, &open.ia, given, attendant);
+        siblings.join(Opened { adapter, ia: name }, &open.ia, given, attendant);
         Ok(())
     })?;
-    adapter.set_siblings(Some((siblings, name)));
+    adapter.set_when_broken(Some(Box::new(move || siblings.bury(name))));
     Ok((adapter, name))
 }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use dat_core::NamedAttr;
 
-use super::dat2::Operations;
+use super::operations::Operations;
 use super::types::{CNamedAttr, DatHandle};
 use crate::Ia;
 

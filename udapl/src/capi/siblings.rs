@@ -18,9 +18,9 @@ use std::thread::JoinHandle;
 use dat_core::{DatError, DatResult, EvdHandle, ReturnType, Subtype};
 use driver::{Clock, Held, HeldSignals, Interrupt, RealClock};
 
-use super::adapter::{Adapter, handle_error};
+use super::answer::handle_error;
 use super::sleep::Taken;
-use super::table::{IaName, find_owned, handle_of, number};
+use super::table::{IaName, handle_of, number};
 use super::types::DatHandle;
 use crate::Ia;
 
@@ -31,11 +31,25 @@ const SOON: Duration = Duration::from_millis(1);
 /// How often an instance looks in one turn, if each time something is left.
 const LOOKS: u32 = 16;
 
+/// An instance that can be looked after.
+pub(super) trait Sibling: Copy + Send + Sync + 'static {
+    /// The number of its IA.
+    fn name(self) -> IaName;
+    /// Whose an EVD is, by C's handle.
+    fn owner_of(evd: DatHandle) -> Option<(Self, EvdHandle)>;
+    /// Runs `work` in a turn.
+    ///
+    /// # Errors
+    /// Those of `work`; DAT_INVALID_HANDLE|IA: the instance has gone. DAT_INTERNAL_ERROR: it is broken.
+    fn turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> DatResult<R>;
+    /// Runs `work` in a turn, if nobody is in the instance; `None`: somebody is.
+    fn try_turn<R>(self, work: impl FnOnce(&mut Ia) -> DatResult<R>) -> Option<DatResult<R>>;
+}
+
 /// An instance, as its siblings know it.
 #[derive(Clone)]
-struct Member {
-    adapter: &'static Adapter,
-    ia: IaName,
+struct Member<M> {
+    of: M,
     /// The asynchronous EVD it was given, which is another's.
     given: Option<u64>,
     /// There is something for it that nobody has taken in.
@@ -48,36 +62,45 @@ struct Member {
 }
 
 /// All of an adapter.
-pub(super) struct Siblings {
-    shared: Arc<Shared>,
+pub(super) struct Siblings<M> {
+    shared: Arc<Shared<M>>,
     steward: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Default)]
-struct Members {
-    list: Vec<Member>,
+struct Members<M> {
+    list: Vec<Member<M>>,
     /// Asynchronous EVDs, by C's handles, that are being given to instances which are not there yet.
     lent: Vec<u64>,
     /// Those that were given to instances which have broken.
     orphaned: Vec<u64>,
 }
 
-struct Shared {
-    members: Mutex<Members>,
+struct Shared<M> {
+    members: Mutex<Members<M>>,
     /// There are others than before, or it is over.
     changed: Interrupt,
     over: AtomicBool,
 }
 
-impl Shared {
-    fn members(&self) -> MutexGuard<'_, Members> {
+impl<M> Default for Members<M> {
+    fn default() -> Self {
+        Self {
+            list: Vec::new(),
+            lent: Vec::new(),
+            orphaned: Vec::new(),
+        }
+    }
+}
+
+impl<M: Sibling> Shared<M> {
+    fn members(&self) -> MutexGuard<'_, Members<M>> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An instance is one of them no more; the asynchronous EVD it was given.
     fn forget(&self, ia: IaName) -> Option<u64> {
         let list = &mut self.members().list;
-        let at = list.iter().position(|one| one.ia == ia)?;
+        let at = list.iter().position(|one| one.of.name() == ia)?;
         let gone = list.swap_remove(at);
         self.changed.signal();
         gone.given
@@ -85,14 +108,14 @@ impl Shared {
 
     /// An asynchronous EVD is its owner's alone again, unless others have it, too.
     fn give_back(&self, evd: u64) {
-        if let Some((adapter, ia, handle)) = find_owned::<EvdHandle>(handle_of(evd)) {
+        if let Some((owner, handle)) = M::owner_of(handle_of(evd)) {
             // Its owner may be going, too.
-            let _gone = adapter.turn_of(ia, |open| {
+            let _gone = owner.turn(|ia| {
                 // In the owner's turn, where it is lent, too.
                 let members = self.members();
                 let is_given = members.list.iter().any(|one| one.given == Some(evd));
                 if !is_given && !members.lent.contains(&evd) {
-                    open.ia.async_evd_unbind(handle);
+                    ia.async_evd_unbind(handle);
                 }
                 Ok(())
             });
@@ -100,7 +123,7 @@ impl Shared {
     }
 }
 
-impl Siblings {
+impl<M: Sibling> Siblings<M> {
     /// None yet.
     ///
     /// # Errors
@@ -137,20 +160,12 @@ impl Siblings {
     }
 
     /// An instance is there, with this IA, the asynchronous EVD it was lent, and an attendant.
-    pub(super) fn join(
-        &self,
-        adapter: &'static Adapter,
-        ia: IaName,
-        of: &Ia,
-        given: Option<DatHandle>,
-        attendant: Interrupt,
-    ) {
-        let hca = of.provider().hca();
+    pub(super) fn join(&self, of: M, ia: &Ia, given: Option<DatHandle>, attendant: Interrupt) {
+        let hca = ia.provider().hca();
         let vectors = hca.interrupts().get(..hca.vectors()).unwrap_or_default();
         hca.attended_by(attendant.clone());
         self.shared.members().list.push(Member {
-            adapter,
-            ia,
+            of,
             given: given.map(number),
             attendant,
             wakeup: vectors.last().cloned(),
@@ -177,21 +192,25 @@ impl Siblings {
 
     /// Whether an instance is one of them.
     fn has(&self, ia: IaName) -> bool {
-        self.shared.members().list.iter().any(|one| one.ia == ia)
+        self.shared
+            .members()
+            .list
+            .iter()
+            .any(|one| one.of.name() == ia)
     }
 
     /// All but one.
-    pub(super) fn others(&self, but: IaName) -> Vec<(&'static Adapter, IaName)> {
+    pub(super) fn others(&self, but: IaName) -> Vec<M> {
         let members = self.shared.members();
-        let others = members.list.iter().filter(|one| one.ia != but);
-        others.map(|one| (one.adapter, one.ia)).collect()
+        let others = members.list.iter().filter(|one| one.of.name() != but);
+        others.map(|one| one.of).collect()
     }
 
     /// Has those look that were called, but one, who is about to sleep. True if there was one. Whom somebody is in is
     /// the steward's.
     pub(super) fn attend(&self, but: IaName) -> bool {
-        let is_called = |one: &&Member| one.ia != but && one.attendant.is_pending();
-        let called: Vec<Member> = {
+        let is_called = |one: &&Member<M>| one.of.name() != but && one.attendant.is_pending();
+        let called: Vec<Member<M>> = {
             let members = self.shared.members();
             members.list.iter().filter(is_called).cloned().collect()
         };
@@ -212,7 +231,7 @@ impl Siblings {
     /// Has the steward look at an instance.
     pub(super) fn call(&self, ia: IaName) {
         let members = self.shared.members();
-        if let Some(called) = members.list.iter().find(|one| one.ia == ia) {
+        if let Some(called) = members.list.iter().find(|one| one.of.name() == ia) {
             called.attendant.signal();
         }
     }
@@ -236,11 +255,11 @@ impl Siblings {
     /// DAT_INVALID_HANDLE|EVD_ASYNC: it is none of theirs that takes asynchronous events.
     pub(super) fn lend(&self, evd: DatHandle) -> DatResult<()> {
         let unknown = handle_error(Subtype::HandleEvdAsync);
-        let (adapter, ia, handle) = find_owned::<EvdHandle>(evd)
-            .filter(|(_, ia, _)| self.has(*ia))
+        let (owner, handle) = M::owner_of(evd)
+            .filter(|(owner, _)| self.has(owner.name()))
             .ok_or(unknown)?;
         self.shared.members().lent.push(number(evd));
-        let bound = adapter.turn_of(ia, |open| open.ia.async_evd_bind(handle));
+        let bound = owner.turn(|ia| ia.async_evd_bind(handle));
         if bound.is_err() {
             self.is_made(evd);
         }
@@ -290,7 +309,7 @@ pub(super) fn interrupt() -> DatResult<Interrupt> {
 }
 
 /// What the steward does.
-fn steward_of(shared: &Shared) {
+fn steward_of<M: Sibling>(shared: &Shared<M>) {
     let clock = RealClock::new();
     let mut interrupts = Vec::new();
     // Whom it has to come back to.
@@ -322,14 +341,14 @@ fn steward_of(shared: &Shared) {
         let mut for_all = common.as_ref().is_some_and(Interrupt::is_pending);
         let before = core::mem::take(&mut owed);
         for one in &members {
-            let called = one.attendant.take() > 0 || before.contains(&one.ia);
+            let called = one.attendant.take() > 0 || before.contains(&one.of.name());
             // Whoever looks takes in what is for all, and calls the others.
             if !(called || round || for_all) {
                 continue;
             }
             match look(one, for_all) {
                 Looked::Done => for_all = false,
-                Looked::Busy => owed.push(one.ia),
+                Looked::Busy => owed.push(one.of.name()),
                 Looked::Gone => {}
             }
         }
@@ -352,18 +371,18 @@ enum Looked {
     Gone,
 }
 
-fn look(one: &Member, for_all: bool) -> Looked {
-    let looked = one.adapter.try_turn_of(one.ia, |open| {
+fn look<M: Sibling>(one: &Member<M>, for_all: bool) -> Looked {
+    let looked = one.of.try_turn(|ia| {
         if for_all {
             // Nobody sleeps on it in here.
             if let Some(common) = &one.common {
                 let _signalled = common.take();
             }
-            open.ia.provider().hca().interrupt_taken(0);
+            ia.provider().hca().interrupt_taken(0);
         }
         for _ in 0..LOOKS {
-            open.ia.progress();
-            if !open.ia.has_more() {
+            ia.progress();
+            if !ia.has_more() {
                 break;
             }
         }

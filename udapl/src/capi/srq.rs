@@ -5,7 +5,9 @@
 
 use dat_core::{SrqAttr, SrqHandle, Subtype};
 
-use super::call::{as_count, call, count, given, look_up, mask, on, other, put};
+use super::answer::call;
+use super::argument::{as_count, count, given, mask, put};
+use super::call::{look_up, on, other};
 use super::foreign::foreign;
 use super::table::{IaName, Reserved};
 use super::types::{CSrqAttr, CSrqParam, DatCount, DatHandle, DatReturn};

@@ -16,17 +16,19 @@
 //! place. What a *live* handle stands for does not change until the handle is freed, which is the business of whoever
 //! calls for that adapter.
 
+// UNSAFETY: a place leads to the holder it was filled with.
+#![expect(unsafe_code, reason = "pointers in atomics")]
+
 use core::marker::PhantomData;
-use core::ptr::{NonNull, null_mut};
+use core::ptr::null_mut;
 
 use dat_core::{
-    AnyHandle, CnoHandle, CrHandle, DatError, DatResult, EpHandle, EvdHandle, HandleType,
-    LmrHandle, PspHandle, PzHandle, ReturnType, RmrHandle, RspHandle, SrqHandle, Subtype,
+    CnoHandle, CrHandle, DatError, DatResult, EpHandle, EvdHandle, HandleType, LmrHandle,
+    PspHandle, PzHandle, ReturnType, RmrHandle, RspHandle, SrqHandle, Subtype,
 };
 
-use super::adapter::Adapter;
-use super::fork::{self, Wiped};
-use super::place::{self, Free};
+use super::fork::Wiped;
+use super::place::{Free, Place};
 use super::primitives::{AtomicPtr, AtomicU32, AtomicU64, Mutex, Ordering};
 use super::types::DatHandle;
 
@@ -40,22 +42,34 @@ const SERIAL_SHIFT: u32 = KIND_SHIFT + 4;
 const OURS: u64 = 1 << 63;
 
 /// One place. As large as the lowest bit of a place in a handle counts for.
-type Place = place::Place<Adapter>;
-const _: () = assert!(size_of::<Place>() == 1 << PLACE_SHIFT);
-
-const fn empty() -> Place {
-    Place {
-        occupant: AtomicU64::new(0),
-        adapter: AtomicPtr::new(null_mut()),
-        tag: AtomicU64::new(0),
-        index: AtomicU32::new(0),
-        owner: AtomicU32::new(0),
-    }
-}
+const _: () = assert!(size_of::<Place<()>>() == 1 << PLACE_SHIFT);
 
 /// The places of a kind: all zeros, so that they take address space, and memory only where they are used. In a child of
 /// fork(2) they are empty.
-pub(super) type Places = Wiped<[Place; PER_KIND]>;
+pub(super) type Places<A> = Wiped<[Place<A>; PER_KIND]>;
+
+/// Places that no handle ever lived in.
+pub(super) const fn empty<A>() -> Places<A> {
+    Wiped(
+        [const {
+            Place {
+                occupant: AtomicU64::new(0),
+                adapter: AtomicPtr::new(null_mut()),
+                tag: AtomicU64::new(0),
+                index: AtomicU32::new(0),
+                owner: AtomicU32::new(0),
+            }
+        }; PER_KIND],
+    )
+}
+
+/// What places lead to: whoever has the objects that handles name. It has the places, one list for each kind.
+pub(super) trait Holder: Sized + 'static {
+    /// Where handles of a kind live.
+    fn places(kind: HandleType) -> &'static Places<Self>;
+    /// Those of the kind that a handle says, if it is one.
+    fn places_of(kind: usize) -> Option<&'static Places<Self>>;
+}
 
 // CAST: PER_KIND is less than 2^32.
 #[expect(clippy::cast_possible_truncation, reason = "17 bits")]
@@ -69,17 +83,11 @@ pub(super) trait Named: Copy {
     const KIND: HandleType;
     fn raw(self) -> (u64, u32);
     fn from_parts(key: u64, ia: u32) -> Self;
-    fn any(self) -> AnyHandle;
-    /// Where handles of this kind live.
-    fn places() -> &'static Places;
 }
 
 macro_rules! named {
-    ($($handle:ident is $kind:ident in $places:ident,)*) => {
-        // Each kind has a static of its own: its address is then known to the processor in one instruction.
-        $(static $places: Places = Wiped([const { empty() }; PER_KIND]);)*
-
-        $(impl Named for $handle {
+    ($($handle:ident is $kind:ident,)*) => {$(
+        impl Named for $handle {
             const KIND: HandleType = HandleType::$kind;
             #[inline(always)]
             fn raw(self) -> (u64, u32) {
@@ -89,54 +97,21 @@ macro_rules! named {
             fn from_parts(key: u64, ia: u32) -> Self {
                 Self::from_raw(key, ia)
             }
-            fn any(self) -> AnyHandle {
-                self.into()
-            }
-            #[inline(always)]
-            fn places() -> &'static Places {
-                &$places
-            }
-        })*
-
-        /// By kind.
-        static PLACES: [&Places; KINDS] = {
-            let mut places = [&IAS; KINDS];
-            $(places[HandleType::$kind as usize] = &$places;)*
-            places
-        };
-
-        /// What a handle of any kind stands for, and the instance it belongs to.
-        pub(super) fn object(handle: DatHandle) -> Option<(&'static Adapter, IaName, AnyHandle)> {
-            let (kind, _) = place_of(number(handle));
-            if kind == HandleType::Ia as usize {
-                return find_owned::<IaName>(handle).map(|(adapter, ia, _)| (adapter, ia, AnyHandle::Ia));
-            }
-            $(if kind == HandleType::$kind as usize {
-                return find_owned::<$handle>(handle).map(|(adapter, ia, object)| (adapter, ia, object.any()));
-            })*
-            None
         }
-    };
+    )*};
 }
 
 named! {
-    CrHandle is Cr in CRS,
-    EpHandle is Ep in EPS,
-    EvdHandle is Evd in EVDS,
-    LmrHandle is Lmr in LMRS,
-    PspHandle is Psp in PSPS,
-    PzHandle is Pz in PZS,
-    RmrHandle is Rmr in RMRS,
-    RspHandle is Rsp in RSPS,
-    CnoHandle is Cno in CNOS,
-    SrqHandle is Srq in SRQS,
-}
-
-static IAS: Places = Wiped([const { empty() }; PER_KIND]);
-
-/// All the table's pages.
-pub(super) fn wiped() -> impl Iterator<Item = (NonNull<u8>, usize)> {
-    PLACES.into_iter().map(fork::wiped)
+    CrHandle is Cr,
+    EpHandle is Ep,
+    EvdHandle is Evd,
+    LmrHandle is Lmr,
+    PspHandle is Psp,
+    PzHandle is Pz,
+    RmrHandle is Rmr,
+    RspHandle is Rsp,
+    CnoHandle is Cno,
+    SrqHandle is Srq,
 }
 
 /// An instance of an adapter: what the handle of an IA stands for. No two ever have the same number.
@@ -161,41 +136,38 @@ impl Named for IaName {
         #[expect(clippy::cast_possible_truncation, reason = "made of 32 bits")]
         Self(key as u32)
     }
-    fn any(self) -> AnyHandle {
-        AnyHandle::Ia
-    }
-    fn places() -> &'static Places {
-        &IAS
-    }
 }
 
 /// What a handle stands for, if it is one of this kind.
 #[inline(always)]
-pub(super) fn find<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, H)> {
-    let (adapter, place) = place::<H>(number(handle))?;
+pub(super) fn find<A: Holder, H: Named>(handle: DatHandle) -> Option<(&'static A, H)> {
+    let (holder, place) = place::<A, H>(number(handle))?;
     let (key, ia) = place.object();
-    Some((adapter, H::from_parts(key, ia)))
+    Some((holder, H::from_parts(key, ia)))
 }
 
-/// The same with the instance it belongs to.
-pub(super) fn find_owned<H: Named>(handle: DatHandle) -> Option<(&'static Adapter, IaName, H)> {
-    let (_, place) = place::<H>(number(handle))?;
+/// What a handle stands for, with the instance it belongs to.
+pub(super) fn find_owned<A: Holder, H: Named>(
+    handle: DatHandle,
+) -> Option<(&'static A, IaName, H)> {
+    let (_, place) = place::<A, H>(number(handle))?;
     let owner = IaName(place.owner());
-    let (adapter, object) = find(handle)?;
-    Some((adapter, owner, object))
+    let (holder, object) = find(handle)?;
+    Some((holder, owner, object))
 }
 
 /// The place of a handle that lives.
 #[inline(always)]
-fn place<H: Named>(handle: u64) -> Option<(&'static Adapter, &'static Place)> {
+fn place<A: Holder, H: Named>(handle: u64) -> Option<(&'static A, &'static Place<A>)> {
     // CAST: the place, which is masked.
     let place = (handle >> PLACE_SHIFT) as usize & (PER_KIND - 1);
-    let place = &H::places().0[place];
+    let place = &A::places(H::KIND).0[place];
     if !place.holds(handle) {
         return None;
     }
-    let adapter = Adapter::of_place(place.adapter())?;
-    Some((adapter, place))
+    // SAFETY: a pointer in a place is null or made of a `&'static A` (`Reserved::fill`).
+    let holder = unsafe { place.adapter().as_ref() }?;
+    Some((holder, place))
 }
 
 /// The number a handle is.
@@ -262,10 +234,10 @@ impl<H: Named> Reserved<H> {
     }
 
     /// The object is there: from now on the handle names it.
-    pub(super) fn fill(self, adapter: &'static Adapter, owner: IaName, object: H) {
-        let place = &H::places().0[self.at as usize];
-        let adapter = core::ptr::from_ref(adapter).cast_mut();
-        place.fill(self.handle, adapter, owner.0, object.raw());
+    pub(super) fn fill<A: Holder>(self, holder: &'static A, owner: IaName, object: H) {
+        let place = &A::places(H::KIND).0[self.at as usize];
+        let holder = core::ptr::from_ref(holder).cast_mut();
+        place.fill(self.handle, holder, owner.0, object.raw());
         core::mem::forget(self);
     }
 }
@@ -277,12 +249,12 @@ impl<H: Named> Drop for Reserved<H> {
 }
 
 /// Takes a handle out; from now on it names nothing.
-pub(super) fn leave(handle: u64) {
+pub(super) fn leave<A: Holder>(handle: u64) {
     if handle == 0 {
         return;
     }
     let (kind, at) = place_of(handle);
-    let Some(places) = PLACES.get(kind) else {
+    let Some(places) = A::places_of(kind) else {
         return;
     };
     if places.0[at].leave(handle) {

@@ -315,3 +315,27 @@ const _: () = assert!(size_of::<CEventData>() == 32);
 /// `DAT_SHARED_MEMORY`. A structure of two words travels in the same registers (System V ABI for x86-64, class
 /// INTEGER twice; AAPCS64, composite of 16 bytes).
 pub type CRegionDescription = CSharedMemory;
+
+/// `DAT_DTOS` of DAT 2.0, which the calls for many posts speak, too.
+pub mod operation {
+    /// A Send.
+    pub const SEND: u32 = 0;
+    /// An RDMA Write.
+    pub const RDMA_WRITE: u32 = 1;
+    /// An RDMA Read.
+    pub const RDMA_READ: u32 = 2;
+    /// A Receive.
+    pub const RECEIVE: u32 = 3;
+    /// A Receive of a Send that has invalidated an RMR context.
+    pub const RECEIVE_WITH_INVALIDATE: u32 = 4;
+    /// An RDMA Write with immediate data (`DAT_IB_DTOS`, from here on).
+    pub const RDMA_WRITE_IMMED: u32 = 8;
+    /// The Receive that such a one has used up.
+    pub const RECV_IMMED: u32 = 9;
+    /// A fetch-and-add.
+    pub const FETCH_ADD: u32 = 10;
+    /// A compare-and-swap.
+    pub const CMP_SWAP: u32 = 11;
+    /// A Receive of a Send with immediate data.
+    pub const RECV_MSG_IMMED: u32 = 12;
+}

@@ -10,15 +10,17 @@ use dat_core::{DtoStatus, EvdHandle, Event, Subtype};
 use super::cells::{known, provider, shown};
 use super::ia::size;
 use super::made::shown_new;
-use super::operations::Operations;
 use super::provider::Provider;
 use super::types::{CCrArrival, CDtoCompletion, CEvent, CEventData};
 use super::{code, connect, ext};
 use crate::capi::adapter::{Adapter, Open};
-use crate::capi::call::{call, given, look_up};
-use crate::capi::hot::there;
+use crate::capi::answer::call;
+use crate::capi::argument::given;
+use crate::capi::call::look_up;
+use crate::capi::event::there;
+use crate::capi::table::number;
 use crate::capi::types::{
-    CAsync, CConnection, CEvdParam, CRmrCompletion, DatCount, DatHandle, DatReturn,
+    CAsync, CConnection, CEvdParam, CRmrCompletion, DatCount, DatHandle, DatReturn, operation,
 };
 use crate::capi::{self, event, types};
 
@@ -153,6 +155,14 @@ pub(super) unsafe extern "C" fn wait(
     })
 }
 
+/// The operation of a request of an endpoint that has completed; a Send if that is not known.
+fn operation_of(open: &mut Open, ep: DatHandle, cookie: u64, success: bool) -> u32 {
+    let operations = open.records.operations.get_mut(&number(ep));
+    operations
+        .and_then(|operations| operations.take(cookie, success))
+        .unwrap_or(operation::SEND)
+}
+
 /// An event in the words of DAT 2.0, from those of DAT 1.2.
 fn made(
     of: *mut Provider,
@@ -170,7 +180,7 @@ fn made(
             let inside = unsafe { data.dto_completion_event_data.ep_handle };
             let success = done.status == DtoStatus::Success;
             let operation = if done.request {
-                let operation = Operations::done(open, inside, done.cookie.0, success);
+                let operation = operation_of(open, inside, done.cookie.0, success);
                 extension = ext::of_request(operation, success);
                 operation
             } else {

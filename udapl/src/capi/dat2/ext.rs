@@ -16,10 +16,10 @@ use dat_core::{
 
 use super::code;
 use super::post::{remote, request};
-use super::types::{CLmrTriplet, CRmrTriplet, operation};
+use super::types::{CLmrTriplet, CRmrTriplet};
 use super::variadic::{VaList, number, pointer};
 use crate::capi::adapter::Open;
-use crate::capi::types::{DatContext, DatCount, DatHandle, DatReturn};
+use crate::capi::types::{DatContext, DatCount, DatHandle, DatReturn, operation};
 
 /// `DAT_EXTENSION_IB`: the extensions are those for InfiniBand.
 pub(super) const KIND: u32 = 1;

@@ -1,23 +1,26 @@
 //! The table of functions (`struct dat_provider` of `udat_redirection.h`), in the header's order.
 
 use core::ffi::c_void;
-use core::mem::offset_of;
 
+use dat_core::DatResult;
+
+use super::provider::{FUNCTIONS, Functions, register};
 use super::{cno, connect, ep, evd, ext, generic, ia, memory, post, srq};
 use crate::capi::types::Layout;
+use crate::registry::ProviderInfo;
+
+/// Registers an adapter for the device that `instance_data` names; if it is empty, the adapter's name does.
+///
+/// # Errors
+/// Those of the registry of DAT 2.0; there is none in this process.
+pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResult<()> {
+    register(info, instance_data, TABLE)
+}
 
 macro_rules! table {
     ($($member:ident @ $at:literal = $function:path,)*) => {
-        /// Addresses of functions of the types that the header declares for these members.
-        #[repr(C)]
-        pub(super) struct Functions {
-            $($member: *const c_void,)*
-        }
-        $(const _: () = assert!(offset_of!(Functions, $member) + 16 == $at);)*
-
-        pub(super) const FUNCTIONS: Functions = Functions {
-            $($member: $function as *const c_void,)*
-        };
+        /// Functions of the types that the header declares for these members.
+        const TABLE: Functions = [$($function as *const c_void,)*];
 
         /// What a C compiler must say of the header.
         pub const LAYOUT: Layout = (
@@ -27,6 +30,15 @@ macro_rules! table {
         );
     };
 }
+
+const _: () = {
+    let mut at = 0;
+    while at < FUNCTIONS {
+        assert!(LAYOUT.2[at + 2].1 == 16 + at * size_of::<*const c_void>());
+        at += 1;
+    }
+    assert!(LAYOUT.2.len() == FUNCTIONS + 2);
+};
 
 table! {
     ia_open_func @ 16 = ia::open,

@@ -12,7 +12,8 @@ use super::provider::{Provider, info_of, of_name};
 use super::types::{CIaAttr, CProviderAttr, SCOPE_PZ};
 use super::{cells, code, ext};
 use crate::capi;
-use crate::capi::call::{answer, as_count};
+use crate::capi::answer::answer;
+use crate::capi::argument::as_count;
 use crate::capi::types::{CNamedAttr, DatCount, DatHandle, DatReturn};
 
 /// `DAT_IA_FIELD_ALL`, `DAT_PROVIDER_FIELD_ALL`.

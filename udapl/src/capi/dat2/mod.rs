@@ -29,7 +29,6 @@ mod generic;
 mod ia;
 mod made;
 mod memory;
-mod operations;
 mod post;
 mod provider;
 mod srq;
@@ -37,5 +36,5 @@ pub mod types;
 mod variadic;
 
 pub use functions::LAYOUT;
-pub(super) use operations::Operations;
-pub(super) use provider::{fini, init};
+pub(super) use functions::init;
+pub(super) use provider::fini;

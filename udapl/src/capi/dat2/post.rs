@@ -7,12 +7,12 @@ use dat_core::{CompletionFlags, DatResult, DtoCookie, EpHandle, LmrTriplet, RmrT
 
 use super::cells::known;
 use super::code;
-use super::operations::Operations;
-use super::types::{CLmrTriplet, CRmrTriplet, operation};
+use super::types::{CLmrTriplet, CRmrTriplet};
 use crate::capi::adapter::Open;
 use crate::capi::call::on;
+use crate::capi::operations::Operations;
 use crate::capi::table::number;
-use crate::capi::types::{DatBoolean, DatContext, DatCount, DatHandle, DatReturn};
+use crate::capi::types::{DatBoolean, DatContext, DatCount, DatHandle, DatReturn, operation};
 
 /// Segments that a post can have here; no device has as many.
 const MOST: usize = 64;

@@ -16,8 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_core::{DatError, DatResult, ReturnType, Subtype};
 
+use crate::capi::directory::of_rust;
 use crate::capi::fork;
-use crate::capi::registry::of_rust;
 use crate::capi::types::{CProviderInfo, DatReturn};
 use crate::registry::ProviderInfo;
 
@@ -28,8 +28,12 @@ pub struct Provider {
     device_name: *const c_char,
     /// The registry's; unused.
     extension: *const c_void,
-    functions: super::functions::Functions,
+    functions: Functions,
 }
+/// Addresses of functions, in the order of the header.
+pub(super) type Functions = [*const c_void; FUNCTIONS];
+/// So many has `struct dat_provider`.
+pub(super) const FUNCTIONS: usize = 79;
 const _: () = assert!(size_of::<Provider>() == 648 && offset_of!(Provider, functions) == 16);
 
 /// A registered adapter.
@@ -86,9 +90,13 @@ fn answered(answer: DatReturn) -> DatResult<()> {
     Err(refused.because("the registry of DAT 2.0 refused"))
 }
 
-/// Registers an adapter for the device that `instance_data` names; if it is empty, the adapter's name does.
-pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResult<()> {
-    let ours = crate::capi::dat_registry_add_provider as *const c_void;
+/// Registers an adapter with these functions, for the device that `instance_data` names; if it is empty, the adapter's name does.
+pub(super) fn register(
+    info: ProviderInfo,
+    instance_data: &str,
+    functions: Functions,
+) -> DatResult<()> {
+    let ours = crate::capi::registry::dat_registry_add_provider as *const c_void;
     let add = of_registry(c"dat_registry_add_provider", ours)?;
     let device = info.device(instance_data);
     let name = CString::new(info.ia_name.as_str())
@@ -99,7 +107,7 @@ pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResul
         let provider = Box::leak(Box::new(Provider {
             device_name: name.into_raw(),
             extension: null(),
-            functions: super::functions::FUNCTIONS,
+            functions,
         }));
         list.push(Registered {
             info,
@@ -119,7 +127,7 @@ pub(in crate::capi) fn init(info: ProviderInfo, instance_data: &str) -> DatResul
 
 /// Takes an adapter out of the registry. What is open stays open.
 pub(in crate::capi) fn fini(info: &ProviderInfo) -> DatResult<()> {
-    let ours = crate::capi::dat_registry_remove_provider as *const c_void;
+    let ours = crate::capi::registry::dat_registry_remove_provider as *const c_void;
     let remove = of_registry(c"dat_registry_remove_provider", ours)?;
     let known = registered()?
         .iter()

@@ -25,7 +25,7 @@ use std::thread::{self, ThreadId};
 use libloading::Library;
 use thiserror::Error;
 
-use crate::capi::registry::{entry_at, forget, of_rust};
+use crate::capi::directory::{entry_at, forget, of_rust};
 use crate::capi::types::CProviderInfo;
 use crate::registry::ProviderInfo;
 use crate::registry::conf::ConfEntry;

@@ -24,109 +24,21 @@
 
 mod functions;
 mod library;
+pub(super) mod provider;
 
 use core::ffi::c_char;
-use core::mem::{offset_of, size_of};
-use std::io::IoSliceMut;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dat_core::{DatError, DatResult, ReturnType, Subtype};
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::getpid;
+use dat_core::Subtype;
 
-use super::adapter::{handle_error, internal};
-use super::call::{answer, parameter};
-use super::registry::{self, Entry};
+use super::directory::{self, Entry};
 use super::table::number;
 use super::types::{DatCount, DatHandle, DatReturn};
-use functions::Functions;
+use provider::first_word;
 
 pub use functions::{CProvider, LAYOUT};
 pub(super) use library::{Loan, borrow, is_under_way};
-
-/// `DAT_EVD_OUT_OF_SCOPE`, the largest handle that is a number by definition.
-const LAST_CONSTANT: u64 = 2;
-
-/// A registered provider.
-pub(super) struct Foreign {
-    /// Of its table, which its objects begin with.
-    address: usize,
-    /// Bytes of the functions that its version of DAT has.
-    pub(super) size: usize,
-    pub(super) functions: Functions,
-}
-
-impl Foreign {
-    /// A provider that is being registered for a version of DAT.
-    ///
-    /// # Errors
-    /// DAT_INVALID_PARAMETER: no provider; a version other than DAT 1. DAT_INTERNAL_ERROR: this process cannot tell its
-    /// handles.
-    ///
-    /// # Safety
-    /// `provider` is null or points to the table of this version.
-    pub(super) unsafe fn new(provider: *const CProvider, version: (u32, u32)) -> DatResult<Self> {
-        // What came with a version is at the end of the table.
-        let size = match version {
-            (1, 0) => offset_of!(Functions, psp_create_any_func),
-            (1, 1) => offset_of!(Functions, lmr_sync_rdma_read_func),
-            (1, _) => size_of::<Functions>(),
-            _ => return Err(parameter(Subtype::Arg2).because("providers of DAT 1 only")),
-        };
-        let address = provider.addr();
-        if address == 0 || !address.is_multiple_of(align_of::<CProvider>()) {
-            return Err(parameter(Subtype::Arg1));
-        }
-        word_at(address).map_err(|error| {
-            tracing::error!(%error, "process_vm_readv");
-            if error == nix::Error::EFAULT {
-                return parameter(Subtype::Arg1);
-            }
-            internal("process_vm_readv(2) does not serve this process")
-        })?;
-        let mut functions = Functions::default();
-        // SAFETY: contract TABLE.
-        let table = unsafe { &raw const (*provider).functions };
-        // SAFETY: as above, and so much of the table is there in this version. Any address, and null, is a value of its types.
-        unsafe {
-            core::ptr::copy_nonoverlapping(
-                table.cast::<u8>(),
-                (&raw mut functions).cast::<u8>(),
-                size,
-            );
-        }
-        Ok(Self {
-            address,
-            size,
-            functions,
-        })
-    }
-
-    /// Its table is at this address.
-    pub(super) fn is(&self, address: usize) -> bool {
-        self.address == address
-    }
-
-    /// Calls one of its functions, if the other handles of the call are its own.
-    #[cold]
-    pub(super) fn hand_on<F>(
-        &self,
-        function: Option<F>,
-        others: &[(DatHandle, Subtype)],
-        call: impl FnOnce(F) -> DatReturn,
-    ) -> DatReturn {
-        let stranger = others.iter().find(|(handle, _)| {
-            number(*handle) > LAST_CONSTANT && first_word(*handle) != Some(self.address)
-        });
-        if let Some(&(_, place)) = stranger {
-            return answer(handle_error(place));
-        }
-        match function {
-            Some(function) => call(function),
-            None => answer(DatError::new(ReturnType::NotImplemented, Subtype::None)),
-        }
-    }
-}
+pub(super) use provider::Foreign;
 
 /// The provider of a handle that is not ours.
 #[inline(always)]
@@ -141,30 +53,7 @@ pub(super) fn of(handle: DatHandle) -> Option<Arc<Foreign>> {
 #[cold]
 #[inline(never)]
 fn of_address(handle: DatHandle) -> Option<Arc<Foreign>> {
-    registry::foreign(|| first_word(handle))
-}
-
-/// What an object begins with, if there is memory.
-fn first_word(handle: DatHandle) -> Option<usize> {
-    let address = handle.addr();
-    if !address.is_multiple_of(4) {
-        return None;
-    }
-    word_at(address).ok()
-}
-
-#[expect(clippy::host_endian_bytes, reason = "a word of this machine's memory")]
-fn word_at(address: usize) -> nix::Result<usize> {
-    let mut word = [0; size_of::<usize>()];
-    let there = RemoteIoVec {
-        base: address,
-        len: word.len(),
-    };
-    let read = process_vm_readv(getpid(), &mut [IoSliceMut::new(&mut word)], &[there])?;
-    if read < word.len() {
-        return Err(nix::Error::EFAULT);
-    }
-    Ok(usize::from_ne_bytes(word))
+    directory::provider_of(|| first_word(handle))
 }
 
 /// Hands the call on, if the first handle is that of another provider. Handles among the other arguments are marked by the
@@ -238,7 +127,7 @@ pub(super) fn closed(provider: &Arc<Foreign>, ia_handle: DatHandle) {
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     // Somebody else may have an object there by now.
     let at = open.iter().position(|(handle, lease)| {
-        *handle == ia_handle.addr() && lease.provider.address == provider.address
+        *handle == ia_handle.addr() && lease.provider.is_same(provider)
     });
     let lease = at.map(|at| open.swap_remove(at));
     // The library's last words may come back to the registry.

@@ -7,9 +7,9 @@ use std::thread;
 use dat_core::PzHandle;
 use driver::Interrupt;
 
-use super::adapter::Adapter;
+use super::adapter::{Adapter, find_owned};
 use super::gate::Gate;
-use super::table::{self, IaName, Reserved, find_owned, handle_of};
+use super::table::{self, IaName, Reserved, handle_of};
 use super::upcalls::Upcalls;
 
 /// As often as an interpreter can.
@@ -36,7 +36,7 @@ fn a_handle_names_one_object_or_none_while_others_come_and_go_in_its_place() {
                 if number % 2 == 0 {
                     thread::yield_now();
                 }
-                table::leave(handle);
+                table::leave::<Adapter>(handle);
             }
             over.store(true, Ordering::Release);
         });

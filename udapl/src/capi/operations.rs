@@ -1,15 +1,10 @@
-//! Which operation a completion is of: DAT 2.0 says it in the event, DAT 1.2 does not, and the device's entries are gone
+//! Which operation a completion of a program of DAT 2.0 is of: DAT 2.0 says it in the event, DAT 1.2 does not, and the device's entries are gone
 //! when the event is made.
 //!
 //! Requests of an endpoint complete in the order they were posted. So what was posted is remembered in a queue, and a
 //! completion takes out what it is of and all before it. Those were suppressed and say nothing when they succeed.
 
 use std::collections::VecDeque;
-
-use super::types::operation;
-use crate::capi::adapter::Open;
-use crate::capi::table::number;
-use crate::capi::types::DatHandle;
 
 /// A request that was posted.
 struct Posted {
@@ -20,7 +15,7 @@ struct Posted {
 }
 
 /// Requests of an endpoint, oldest first.
-pub(in crate::capi) struct Operations {
+pub(super) struct Operations {
     posted: VecDeque<Posted>,
     /// More can never be outstanding.
     limit: usize,
@@ -48,25 +43,18 @@ impl Operations {
     }
 
     /// The operation of a request that has completed.
-    fn take(&mut self, cookie: u64, success: bool) -> Option<u32> {
+    pub(super) fn take(&mut self, cookie: u64, success: bool) -> Option<u32> {
         let is_it = |posted: &Posted| posted.cookie == cookie && !(success && posted.suppressed);
         let at = self.posted.iter().position(is_it)?;
         let found = self.posted.get(at).map(|posted| posted.operation);
         self.posted.drain(..=at);
         found
     }
-
-    /// The operation of a request of an endpoint that has completed; a Send if that is not known.
-    pub(super) fn done(open: &mut Open, ep: DatHandle, cookie: u64, success: bool) -> u32 {
-        let operations = open.records.operations.get_mut(&number(ep));
-        operations
-            .and_then(|operations| operations.take(cookie, success))
-            .unwrap_or(operation::SEND)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::types::operation;
     use super::*;
 
     const WRITE: u32 = operation::RDMA_WRITE;
