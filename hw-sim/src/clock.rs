@@ -211,6 +211,10 @@ impl Clock for SimClock {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "time is held by threads of a program"
+)]
 mod tests {
     use std::sync::mpsc::channel;
     use std::thread;

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::{bench, conformance, demo, dtest, setup, shell, tidy, vm, wire};
+use crate::{bench, conformance, demo, deny, dtest, setup, shell, tidy, vm, wire};
 
 /// Every test of the workspace, then the witnesses on the wire.
 pub fn test(filter: Option<&str>) -> Result<()> {
@@ -150,10 +150,11 @@ fn list(failed: &[String]) -> String {
     }
 }
 
-/// Format, lints, documentation, house rules, tests, the bars of the hot path, and the same tests through a kernel in a virtual machine.
+/// Format, lints, documentation, house rules, foreign crates, tests, the bars of the hot path, and the same tests through a kernel in a virtual machine.
 pub fn run() -> Result<()> {
     shell::run(shell::cargo(&["fmt", "--all", "--check"]))?;
     tidy::run()?;
+    deny::run()?;
     shell::run(shell::cargo(&[
         "clippy",
         "--workspace",

